@@ -24,8 +24,7 @@ local words = {
   -- learning rates
   cosine = "prun.learning_rates.cosine", linear = "prun.learning_rates.linear",
   warmup = "prun.learning_rates.warmup",
-  -- the number of ranks
-  world = host.world, rest = "rest",
+  world = 1, rest = "rest",  -- the number of ranks is asked for
 }
 
 for _, name in ipairs(host.optimizers) do words[name] = "prun.optimizers." .. name end
@@ -40,5 +39,5 @@ for _, word in ipairs {
 end
 
 ---@type prun
-local prun = namespace("prun", words)
+local prun = namespace("prun", words, { world = function() return host.world end })
 return prun

@@ -1,5 +1,6 @@
 -- A table of words in which a misspelt word is an error with the likely right one. A word that is a module's name is
--- loaded when it is first used, so that a module may require "prun" while prun is still loading.
+-- loaded when it is first used, so that a module may require "prun" while prun is still loading. What is `asked` has
+-- another value in each script.
 
 local namespace = { known = {} }  -- by name: the table
 
@@ -9,8 +10,9 @@ local function names_of(fields)
   return names
 end
 
-local function make(_, name, fields)
+local function make(_, name, fields, asked)
   local function find(self, word)
+    if asked and asked[word] then return asked[word]() end
     local value = fields[word]
     if value == nil then
       host.fail(("%s has no '%s'%s"):format(name, tostring(word),

@@ -194,6 +194,23 @@ local function find_pipeline(strategies)
   return found
 end
 
+-- The plan at the other sizes of host.shrink: what differs from `result`.
+local function at_other_sizes(plan, pipeline)
+  local all = {}
+  for i, sizes in ipairs(host.shrink and host.shrink.others or {}) do
+    local mesh = { axes = {}, size_of = sizes.axes, site = plan.mesh.site }
+    for at, axis in ipairs(plan.mesh.axes) do
+      local name, size = axis[1], sizes.axes[axis[1]]
+      mesh.axes[at] = { name, size }
+      if size ~= axis[2] and not (pipeline and name == pipeline.axes[1]) then host.fail("other sizes: " .. name) end
+    end
+    if sizes.batch * plan.micro ~= plan.data.options.batch * sizes.micro then host.fail("other sizes: batch") end
+    all[i] = { mesh = { axes = mesh.axes, site = plan.mesh.site }, micro = sizes.micro, batch = sizes.batch,
+               pipeline = pipeline and pipeline.pipeline(pipeline, mesh, sizes.micro) }
+  end
+  return all
+end
+
 return function(given)
   local site = host.site("user")
   local plan = schema.check("prun.plan", entries, given, site)
@@ -248,5 +265,6 @@ return function(given)
   for i, one in ipairs(strategies) do result.strategies[i] = strategy.result(one, classes, plan.mesh) end
   local pipeline = find_pipeline(strategies)
   if pipeline then result.pipeline = pipeline.pipeline(pipeline, plan.mesh, plan.micro) end
+  result.others = at_other_sizes(plan, pipeline)
   return host.result(result)
 end

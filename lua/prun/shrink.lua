@@ -1,5 +1,6 @@
 -- The same plan with other sizes. host.shrink says which: for `prun check --prove` how large the axes of the mesh are,
 -- how many microbatches and samples a step has, and whether strategies stay (alone: one rank trains what they would);
+-- of these sizes others that the same model is recorded for (others);
 -- for `prun generate`, which runs the model for one sample, how many ranks split the weights (tensor_ranks).
 
 local function resize(plan, sizes, size_of_axis)

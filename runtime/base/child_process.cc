@@ -18,6 +18,20 @@
 
 namespace prun {
 
+bool read_to_end(int pipe, std::chrono::steady_clock::time_point deadline, std::string& reply, size_t enough) {
+  char block[65536];
+  while (reply.size() < enough) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+    if (left <= 0) return false;
+    pollfd readable{pipe, POLLIN, 0};
+    if (poll(&readable, 1, static_cast<int>(left)) <= 0) continue;
+    const ssize_t size = read(pipe, block, sizeof block);
+    if (size == 0) return true;
+    if (size > 0) reply.append(block, static_cast<size_t>(size));
+  }
+  return true;
+}
+
 ChildProcess::ChildProcess(const std::function<void(int pipe)>& body) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw usage_error(fmt::format("pipe: {}", strerror(errno)));
@@ -45,20 +59,6 @@ ChildProcess::~ChildProcess() {
   if (pid_ <= 0) return;
   kill(pid_, SIGKILL);
   wait();
-}
-
-bool ChildProcess::read_reply(Clock::time_point deadline, std::string& reply, size_t enough) {
-  char block[65536];
-  while (reply.size() < enough) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) return false;
-    pollfd readable{read_end_, POLLIN, 0};
-    if (poll(&readable, 1, static_cast<int>(left)) <= 0) continue;
-    const ssize_t size = read(read_end_, block, sizeof block);
-    if (size == 0) return true;
-    if (size > 0) reply.append(block, static_cast<size_t>(size));
-  }
-  return true;
 }
 
 int ChildProcess::wait() {

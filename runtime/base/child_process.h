@@ -9,6 +9,11 @@
 
 namespace prun {
 
+// Appends what comes out of `pipe` until its writers have closed it or `reply` has `enough` bytes. False: the deadline
+// came first.
+bool read_to_end(int pipe, std::chrono::steady_clock::time_point deadline, std::string& reply,
+                 size_t enough = SIZE_MAX);
+
 class ChildProcess {
  public:
   using Clock = std::chrono::steady_clock;
@@ -20,9 +25,10 @@ class ChildProcess {
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
 
-  // Appends what the child writes until it closes the pipe or `reply` has `enough` bytes. False: the deadline came
-  // first.
-  bool read_reply(Clock::time_point deadline, std::string& reply, size_t enough = SIZE_MAX);
+  // read_to_end of what the child writes.
+  bool read_reply(Clock::time_point deadline, std::string& reply, size_t enough = SIZE_MAX) {
+    return read_to_end(read_end_, deadline, reply, enough);
+  }
   int wait();  // its status, as waitpid says it
 
  private:

@@ -530,7 +530,7 @@ void parse_cbor(std::string_view cbor, Json& json) {
 
 }  // namespace plan_document
 
-Plan read_plan(std::string_view cbor) {
+std::vector<Plan> read_plans(std::string_view cbor) {
   nlohmann::json json;
   plan_document::parse_cbor(cbor, json);
   const plan_document::Field root(json);
@@ -544,7 +544,16 @@ Plan read_plan(std::string_view cbor) {
     root.need("programs", plan.programs);
     root.at("program_of_rank").indices(plan.programs.size(), plan.program_of_rank);
   }
-  return plan;
+  std::vector<Plan> plans = {std::move(plan)};
+  if (root.has("others"))
+    root.at("others").each([&](const plan_document::Field& other) {
+      Plan& one = plans.emplace_back(plans.front());
+      other.need("mesh", one.mesh, "micro", one.microbatches, "batch", one.data.global_batch);
+      if (other.has("pipeline")) one.pipeline = plan_document::read_pipeline(other.at("pipeline"), one.microbatches);
+    });
+  return plans;
 }
+
+Plan read_plan(std::string_view cbor) { return std::move(read_plans(cbor).front()); }
 
 }  // namespace prun

@@ -25,6 +25,7 @@
 //         "hooks": [ { "when": "before"|"after", "phase": "forward"|"backward", "intents": [
 //            { "kind", "target", "handle", "axis", "stream", "op", "text", "prefetch", "inflight", "bucket", "first",
 //              "keep_last", "site": S } ] } ] } ] } ]
+//     "others": [ { "mesh", "micro", "batch", "pipeline" } ]: the same at other sizes
 //   -- kind "program":
 //     "programs": [ { "tensors": [ { "name", "dtype", "shape" } ],
 //                     "ops": [ { "op", "inputs": [..], "outputs": [..], "attrs": {..}, "axis": "world"|"", "site": S }
@@ -33,6 +34,7 @@
 // Attributes are numbers, texts, or lists of numbers. Inputs of the model are named tokens, targets, x, y.
 #pragma once
 #include <string_view>
+#include <vector>
 
 #include "ir/plan.h"
 
@@ -40,5 +42,7 @@ namespace prun {
 
 // Throws plan_error when the document is not of this schema (a mistake of a DSL module, not of the user's plan).
 Plan read_plan(std::string_view cbor);
+// Also those at the document's other sizes.
+std::vector<Plan> read_plans(std::string_view cbor);
 
 }  // namespace prun

@@ -180,6 +180,24 @@ void push_host_table(lua_State* L) {
                                        {"declare_arguments", thunk<declare_arguments>},
                                        {nullptr, nullptr}};
   luaL_newlib(L, functions);
+  lua_getglobal(L, "next");  // Lua's own, in no order, to count with
+  lua_setfield(L, -2, "next");
+  push_ops(L, "unary_ops", [](const OpDef& op) { return op.word; });
+  push_ops(L, "optimizers", [](const OpDef& op) { return op.optimizer != nullptr && !op.optimizer->casts; });
+}
+
+namespace {
+
+json others_of(const ScriptOptions& options) {
+  json others = json::array();
+  for (const PlanSizes& sizes : options.more_sizes)
+    others.push_back({{"axes", sizes.axes}, {"micro", sizes.microbatches}, {"batch", sizes.batch}});
+  return others;
+}
+
+}  // namespace
+
+void set_host_options(lua_State* L) {
   const ScriptOptions& options = host_of(L).options;
   lua_pushinteger(L, options.world);
   lua_setfield(L, -2, "world");
@@ -189,15 +207,14 @@ void push_host_table(lua_State* L) {
   lua_setfield(L, -2, "outline");
   push_text(L, options.plan_path);
   lua_setfield(L, -2, "plan_path");
-  lua_getglobal(L, "next");  // Lua's own, in no order, to count with
-  lua_setfield(L, -2, "next");
   if (options.sizes) {
     const PlanSizes& sizes = *options.sizes;
     push_json(L, {{"axes", sizes.axes},
                   {"micro", sizes.microbatches},
                   {"batch", sizes.batch},
                   {"alone", sizes.alone},
-                  {"tensor_ranks", sizes.tensor_ranks}});
+                  {"tensor_ranks", sizes.tensor_ranks},
+                  {"others", others_of(options)}});
   } else {
     lua_pushboolean(L, 0);
   }
@@ -208,8 +225,6 @@ void push_host_table(lua_State* L) {
     lua_setfield(L, -2, name.c_str());
   }
   lua_setfield(L, -2, "settings");
-  push_ops(L, "unary_ops", [](const OpDef& op) { return op.word; });
-  push_ops(L, "optimizers", [](const OpDef& op) { return op.optimizer != nullptr && !op.optimizer->casts; });
 }
 
 }  // namespace prun

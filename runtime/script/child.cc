@@ -2,6 +2,7 @@
 #include "script/child.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <climits>
@@ -147,12 +148,9 @@ void finish(lua_State* L, Host& host) {
   reply_plan(host, to_json(L, 1));
 }
 
-void run(Host& host) {
-  Limits limits{host.options.cpu_seconds, host.options.memory_bytes, stop_at_limit, note_refusal};
-  lua_State* L = new_limited_state(limits);
-  if (L == nullptr) throw Error(Exit::script_limit, "no memory for the script");
-  attach_host(L, host);
-  open_environments(L);
+void run(lua_State* L, Host& host) {
+  limit_script({host.options.cpu_seconds, host.options.memory_bytes, stop_at_limit, note_refusal});
+  take_options(L);
   forbid_system_calls();
   lua_pushcfunction(L, thunk<name_the_users_line>);
   load_chunk(L, host, host.plan_file, host.options.plan_path, Layer::user);
@@ -169,19 +167,39 @@ void run(Host& host) {
 
 }  // namespace
 
-void run_script_child(const ScriptOptions& options, const std::string& plan_file, int pipe) {
-  g_pipe = pipe;
+ScriptState::ScriptState(const ScriptOptions& given) : options(given), host(options), L(new_counted_state()) {
+  if (L == nullptr) return;
+  open_libraries(L);
+  attach_host(L, host);
+  open_environments(L);
+}
+
+bool load_words(ScriptState& state) {
+  lua_pushcfunction(state.L, require_module);
+  lua_pushliteral(state.L, "prun.all_words");
+  const bool loaded = lua_pcall(state.L, 1, 0, 0) == LUA_OK;
+  lua_settop(state.L, 0);
+  return loaded;
+}
+
+void run_script_child(ScriptState& state, const std::string& plan_file, int pipe) {
+  g_pipe = dup2(pipe, 3);  // keeps of the launcher's descriptors only standard error and the pipe
+  close_range(4, ~0U, 0);
+  close(0);
+  dup2(2, 1);
+  signal(SIGINT, SIG_IGN);  // the launcher decides what an interrupt means
   try {
-    Host host(options);
+    Host& host = state.host;
+    if (state.L == nullptr) throw Error(Exit::script_limit, "no memory for the script");
     host.arguments_known = arguments_known;
     host.plan_file = plan_file;
     size_t slash = plan_file.rfind('/');
     host.plan_folder = slash == std::string::npos ? "." : plan_file.substr(0, slash);
-    slash = options.plan_path.rfind('/');
-    host.typed_folder = slash == std::string::npos ? "" : options.plan_path.substr(0, slash + 1);
+    slash = host.options.plan_path.rfind('/');
+    host.typed_folder = slash == std::string::npos ? "" : host.options.plan_path.substr(0, slash + 1);
     char folder[PATH_MAX];
     host.working_folder = getcwd(folder, sizeof folder) == nullptr ? "." : folder;
-    run(host);
+    run(state.L, host);
   } catch (const Error& error) {
     reply_error(error);
   } catch (const std::bad_alloc&) {

@@ -1,7 +1,9 @@
 // The child's side: evaluate the script under the limits and send one reply.
 #pragma once
+#include <lua.hpp>
 #include <string>
 
+#include "script/host.h"
 #include "script/script.h"
 
 namespace prun {
@@ -11,7 +13,21 @@ namespace prun {
 // "code line file\n", then the message.
 inline constexpr char kReplyPlan = 'P', kReplyHelp = 'H', kReplyError = 'E';
 
+// A script, or a server of scripts, before it has run. One a process.
+struct ScriptState {
+  explicit ScriptState(const ScriptOptions& given);
+  ScriptState(const ScriptState&) = delete;
+  ScriptState& operator=(const ScriptState&) = delete;
+
+  ScriptOptions options;
+  Host host;
+  lua_State* L = nullptr;  // null: no memory
+};
+
+// Loads all words. False: something is wrong with them, which a script is told that requires them.
+bool load_words(ScriptState& state);
+
 // Never returns. `plan_file` is where the plan lies, `pipe` takes the reply.
-[[noreturn]] void run_script_child(const ScriptOptions& options, const std::string& plan_file, int pipe);
+[[noreturn]] void run_script_child(ScriptState& state, const std::string& plan_file, int pipe);
 
 }  // namespace prun

@@ -219,7 +219,7 @@ void make_environment(lua_State* L, const char* key, bool ours) {
 
 }  // namespace
 
-void open_environments(lua_State* L) {
+void open_libraries(lua_State* L) {
   luaL_requiref(L, "_G", luaopen_base, 1);
   luaL_requiref(L, LUA_STRLIBNAME, luaopen_string, 1);
   luaL_requiref(L, LUA_TABLIBNAME, luaopen_table, 1);
@@ -234,10 +234,20 @@ void open_environments(lua_State* L) {
   lua_pushinteger(L, 0);
   lua_call(L, 1, 0);
   lua_settop(L, 0);
+}
+
+void open_environments(lua_State* L) {
   luaL_newmetatable(L, kMapMark);
   lua_settop(L, 0);
   make_environment(L, kPlanEnvironment, false);
   make_environment(L, kOurEnvironment, true);
+}
+
+void take_options(lua_State* L) {
+  push_environment(L, Layer::core);
+  lua_getfield(L, -1, "host");
+  set_host_options(L);
+  lua_pop(L, 2);
 }
 
 void push_environment(lua_State* L, Layer layer) {

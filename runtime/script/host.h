@@ -92,5 +92,7 @@ inline constexpr const char* kResultMark = "prun.result";
 
 // Adds the table `host` that lua/prun sees (bindings.cc), on top of the stack.
 void push_host_table(lua_State* L);
+// Fills in what of it depends on the script's options; it is on top of the stack.
+void set_host_options(lua_State* L);
 
 }  // namespace prun

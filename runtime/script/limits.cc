@@ -25,7 +25,7 @@ namespace prun {
 namespace {
 
 // One set a process, as the signal handler and the allocator of the one state need them.
-Limits g_limits;
+Limits g_limits{.memory_bytes = INT64_MAX};
 lua_State* g_state = nullptr;
 int64_t g_used = 0;
 size_t g_refused_size = 0;  // the request that was refused last, until one is granted
@@ -106,9 +106,14 @@ void limit_time() {
 
 }  // namespace
 
-lua_State* new_limited_state(const Limits& limits) {
+lua_State* new_counted_state() {
+  g_state = lua_newstate(allocate, nullptr);
+  if (g_state != nullptr) lua_gc(g_state, LUA_GCSTOP);
+  return g_state;
+}
+
+void limit_script(const Limits& limits) {
   g_limits = limits;
-  g_used = 0;
   std::snprintf(g_time_text, sizeof g_time_text, "the script has run for %g s of processor time, which is its limit",
                 limits.cpu_seconds);
   std::snprintf(g_memory_text, sizeof g_memory_text, "the script needs more than %g MiB of memory, which is its limit",
@@ -116,12 +121,8 @@ lua_State* new_limited_state(const Limits& limits) {
   rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
   limit_address_space();
-  g_state = lua_newstate(allocate, nullptr);
-  if (g_state == nullptr) return nullptr;
   g_collect_from = limits.memory_bytes / 4;
-  lua_gc(g_state, LUA_GCSTOP);
   limit_time();
-  return g_state;
 }
 
 const char* memory_limit_text() { return g_memory_text; }

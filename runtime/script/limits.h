@@ -17,8 +17,11 @@ struct Limits {
   void (*refused)(lua_State* L) = nullptr;
 };
 
-// A state whose memory is counted. One a process. The limits of time and address space hold from here on.
-lua_State* new_limited_state(const Limits& limits);
+// A state whose memory is counted. One a process.
+lua_State* new_counted_state();
+
+// The limits hold from here on, in this process and those that it starts.
+void limit_script(const Limits& limits);
 
 // What a script that needs more memory is told.
 const char* memory_limit_text();

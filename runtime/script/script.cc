@@ -12,11 +12,13 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/child_process.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "script/child.h"
+#include "script/script_server.h"
 
 namespace prun {
 namespace {
@@ -62,16 +64,6 @@ std::string first_sentence(const std::string& file) {
   return end == std::string::npos ? text : text.substr(0, end + 1);
 }
 
-// In the child: keeps of the launcher's descriptors only standard error and the pipe.
-void run_child(const ScriptOptions& options, const std::string& plan_file, int pipe) {
-  const int out = dup2(pipe, 3);
-  close_range(4, ~0U, 0);
-  close(0);
-  dup2(2, 1);
-  signal(SIGINT, SIG_IGN);  // the launcher decides what an interrupt means
-  run_script_child(options, plan_file, out);
-}
-
 Error parse_error(const std::string& reply) {
   size_t end = reply.find('\n');
   PRUN_CHECK(end != std::string::npos, fmt::format("an error reply of {} bytes", reply.size()));
@@ -79,6 +71,27 @@ Error parse_error(const std::string& reply) {
   std::string head = reply.substr(1, end - 1);
   PRUN_CHECK(std::sscanf(head.c_str(), "%d %d %n", &code, &line, &at) == 2, head);
   return Error(static_cast<Exit>(code), reply.substr(end + 1), Site{head.substr(static_cast<size_t>(at)), line});
+}
+
+std::optional<ScriptEnd> run_alone(const ScriptOptions& options, const std::string& plan_file,
+                                   ChildProcess::Clock::time_point deadline) {
+  ChildProcess child([&](int pipe) {
+    ScriptState state(options);
+    run_script_child(state, plan_file, pipe);
+  });
+  ScriptEnd end;
+  if (!child.read_reply(deadline, end.reply)) return std::nullopt;
+  end.status = child.wait();
+  return end;
+}
+
+Error death(const ScriptOptions& options, int status) {
+  const int signal_number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  if (signal_number == SIGKILL || signal_number == SIGXCPU)
+    return Error(Exit::script_limit,
+                 fmt::format("{}: the script was killed at its limit of processor time or memory", options.plan_path));
+  return plan_error(fmt::format("{}: the process that ran the script died ({}); this is a bug of prun",
+                                options.plan_path, signal_number != 0 ? strsignal(signal_number) : "no reply"));
 }
 
 }  // namespace
@@ -104,22 +117,19 @@ ScriptResult run_script(const ScriptOptions& options) {
   std::string plan_file = find_plan(options.plan_path, options.lua_dir);
   ScriptResult result;
   result.description = first_sentence(plan_file);
-  ChildProcess child([&](int pipe) { run_child(options, plan_file, pipe); });
-  std::string reply;
   // Processor time is the limit that counts; this one is for a child that is stopped, or a machine that is crowded.
   const int wall_seconds = static_cast<int>(20 + 6 * options.cpu_seconds);
-  if (!child.read_reply(ChildProcess::Clock::now() + std::chrono::seconds(wall_seconds), reply))
+  const auto deadline = ChildProcess::Clock::now() + std::chrono::seconds(wall_seconds);
+  std::optional<ScriptEnd> end;
+  ScriptServer* server = ScriptServer::current();
+  if (server == nullptr || !server->run(options, plan_file, deadline, end))
+    end = run_alone(options, plan_file, deadline);
+  if (!end)
     throw Error(Exit::script_limit,
                 fmt::format("{}: no plan after {} of wall time", options.plan_path, human_seconds(wall_seconds)));
-  int status = child.wait();
-  if (reply.empty() || !WIFEXITED(status)) {
-    int signal_number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    if (signal_number == SIGKILL || signal_number == SIGXCPU)
-      throw Error(Exit::script_limit,
-                  fmt::format("{}: the script was killed at its limit of processor time or memory", options.plan_path));
-    throw plan_error(fmt::format("{}: the process that ran the script died ({}); this is a bug of prun",
-                                 options.plan_path, signal_number != 0 ? strsignal(signal_number) : "no reply"));
-  }
+  const std::string& reply = end->reply;
+  if (reply.empty() || !WIFEXITED(end->status)) throw death(options, end->status);
+  result.processor_seconds = end->processor_seconds;
   if (reply[0] == kReplyError) throw parse_error(reply);
   if (reply[0] == kReplyHelp) {
     const nlohmann::json help = nlohmann::json::from_cbor(reply.begin() + 1, reply.end());

@@ -17,6 +17,7 @@ struct ScriptOptions {
   std::map<std::string, std::string> settings;  // --set name=value
   bool help = false;                            // only list the plan's arguments
   std::optional<PlanSizes> sizes;               // instead of the plan's own
+  std::vector<PlanSizes> more_sizes;            // beside `sizes`: of the same model, on pipelines of other lengths
   bool outline = false;                         // without the turns of a pipeline, which are many
   double cpu_seconds = 10;                      // limit of the child
   int64_t memory_bytes = 512LL << 20;
@@ -36,6 +37,7 @@ struct ScriptResult {
   std::map<std::string, std::string> modules;  // those of the user's, by their path from the plan's folder: the text
   std::vector<PlanArgument> arguments;         // when help was asked
   bool is_plan = true;                         // false: help was asked of a script that returns no plan
+  double processor_seconds = 0;                // of a ScriptServer's child; else it is a child of this process
   std::string description;                     // the first sentence of the comment that the plan begins with
 };
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "ir/walk.h"
 
@@ -33,11 +34,43 @@ Partners partners_of(const Program& program) {
   return partners;
 }
 
+// The ranks along an axis are `stride` apart.
+struct Line {
+  std::string axis;
+  int size = 1, stride = 1;
+
+  int index(int rank) const { return rank / stride % size; }
+  int leader(int rank) const { return rank - index(rank) * stride; }
+  int further(int offset, int rank) const {
+    const int at = index(rank);
+    return rank + ((at + offset) % size - at) * stride;
+  }
+};
+
+// Numbers things by the order in which they come.
+template <class Thing>
+class Numbering {
+ public:
+  int of(const Thing& thing) { return known_.try_emplace(thing, static_cast<int>(known_.size())).first->second; }
+  size_t count() const { return known_.size(); }
+
+ private:
+  std::map<Thing, int> known_;
+};
+
 class Refinement {
  public:
   Refinement(const Job& job, const Cluster& cluster, const std::vector<RankPlace>& places)
       : job_(job), mesh_(job.classes.front().mesh), cluster_(cluster), places_(places) {
-    for (const Program& program : job.classes) partners_.push_back(partners_of(program));
+    for (const Axis& axis : mesh_.axes()) lines_.push_back({axis.name, axis.size, 1});
+    for (size_t i = lines_.size(); i-- > 1;) lines_[i - 1].stride = lines_[i].stride * lines_[i].size;
+    lines_.push_back({kWorld, mesh_.ranks(), 1});
+    for (const Program& program : job.classes) {
+      const Partners of = partners_of(program);
+      Links& links = links_.emplace_back();
+      for (const std::string& axis : of.groups) links.groups.push_back(line(axis));
+      for (const auto& [axis, offset] : of.peers) links.peers.emplace_back(line(axis), offset);
+    }
   }
 
   std::vector<int> run() {
@@ -50,74 +83,91 @@ class Refinement {
   }
 
  private:
-  const Partners& partners(int rank) const { return partners_[job_.class_of_rank[rank]]; }
-  // Without the whole group, of which there may be thousands of ranks.
-  int leader(const std::string& axis, int rank) const { return further(axis, -mesh_.index(axis, rank), rank); }
-  int further(const std::string& axis, int offset, int rank) const {
-    const int size = mesh_.size(axis), index = mesh_.index(axis, rank);
-    return rank + ((index + offset) % size - index) * stride(axis);
+  struct Links {
+    std::vector<size_t> groups;                 // of lines_
+    std::vector<std::pair<size_t, int>> peers;  // and how many ranks further
+  };
+
+  const Links& links(int rank) const { return links_[static_cast<size_t>(job_.class_of_rank[rank])]; }
+  size_t line(const std::string& axis) const {
+    size_t at = 0;
+    while (lines_[at].axis != axis) ++at;
+    return at;
   }
-  int stride(const std::string& axis) const {
-    int ranks = 1;
-    if (axis == kWorld) return ranks;
-    for (auto at = mesh_.axes().rbegin(); at->name != axis; ++at) ranks *= at->size;
-    return ranks;
+  int ranks() const { return static_cast<int>(places_.size()); }
+
+  GroupShape pair_shape(int rank, int peer) const {
+    GroupShape pair;
+    pair.level = level_between(cluster_, places_[rank].node, places_[peer].node);
+    pair.bus = std::min(network_share(cluster_, places_, rank, pair.level),
+                        network_share(cluster_, places_, peer, pair.level));
+    return pair;
   }
 
   void begin() {
-    std::map<std::tuple<int, double, int>, int> kinds;
-    std::vector<const DeviceModel*> devices;  // that differ
-    std::map<std::pair<std::string, int>, GroupShape> shapes;
-    std::map<std::pair<int, std::vector<std::tuple<std::string, int, GroupShape>>>, int> known;
-    for (int rank = 0; rank < std::ssize(places_); ++rank) {
+    Numbering<std::tuple<int, double, int>> kinds;
+    Numbering<GroupShape> shapes;
+    Numbering<std::vector<int>> known;
+    std::vector<const DeviceModel*> devices;                // that differ
+    std::vector<std::vector<int>> shape_at(lines_.size());  // by line and leader: of its group
+    std::vector<int> words;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      const Links& of = links(rank);
       const DeviceModel& device = cluster_.node_at(places_[rank].node).device;
-      const auto alike =
-          std::find_if(devices.begin(), devices.end(), [&](const DeviceModel* each) { return *each == device; });
-      const int which = static_cast<int>(alike - devices.begin());
-      if (alike == devices.end()) devices.push_back(&device);
-      const std::tuple kind(job_.class_of_rank[rank], speed_of(cluster_, places_[rank]), which);
-      const int kind_id = kinds.try_emplace(kind, static_cast<int>(kinds.size())).first->second;
-      std::vector<std::tuple<std::string, int, GroupShape>> links;
-      for (const std::string& axis : partners(rank).groups) {
-        const auto [shape, fresh] = shapes.try_emplace({axis, leader(axis, rank)});
-        if (fresh) shape->second = group_shape(mesh_, cluster_, places_, axis, rank);
-        links.emplace_back(axis, 0, shape->second);
+      words = {kinds.of({job_.class_of_rank[rank], speed_of(cluster_, places_[rank]), number_of(device, devices)})};
+      for (const size_t at : of.groups) {
+        shape_at[at].resize(places_.size(), -1);
+        int& shape = shape_at[at][lines_[at].leader(rank)];
+        if (shape < 0) shape = shapes.of(group_shape(mesh_, cluster_, places_, lines_[at].axis, rank));
+        words.push_back(shape);
       }
-      for (const auto& [axis, offset] : partners(rank).peers) {
-        const int peer = further(axis, offset, rank);
-        const int level = level_between(cluster_, places_[rank].node, places_[peer].node);
-        GroupShape pair;
-        pair.level = level;
-        pair.bus =
-            std::min(network_share(cluster_, places_, rank, level), network_share(cluster_, places_, peer, level));
-        links.emplace_back(axis, offset, pair);
-      }
-      colours_.push_back(known.try_emplace({kind_id, links}, static_cast<int>(known.size())).first->second);
+      for (const auto& [at, offset] : of.peers)
+        words.push_back(shapes.of(pair_shape(rank, lines_[at].further(offset, rank))));
+      colours_.push_back(known.of(words));
     }
-    count_ = known.size();
+    count_ = known.count();
+  }
+
+  static int number_of(const DeviceModel& device, std::vector<const DeviceModel*>& known) {
+    const auto alike = std::find_if(known.begin(), known.end(),
+                                    [&](const DeviceModel* each) { return each == &device || *each == device; });
+    const int number = static_cast<int>(alike - known.begin());
+    if (alike == known.end()) known.push_back(&device);
+    return number;
+  }
+
+  // The colours of a group, each once.
+  void colours_of(const Line& line, int leader, std::vector<int>& colours) {
+    colours.clear();
+    seen_.resize(std::max(seen_.size(), count_), 0);
+    ++stamp_;
+    for (int i = 0, rank = leader; i < line.size; ++i, rank += line.stride)
+      if (std::exchange(seen_[static_cast<size_t>(colours_[rank])], stamp_) != stamp_)
+        colours.push_back(colours_[rank]);
+    std::sort(colours.begin(), colours.end());
   }
 
   void refine() {
-    std::map<std::pair<std::string, int>, int> group_ids;
-    std::map<std::vector<int>, int> sets;
-    std::map<std::vector<int>, int> known;
-    std::vector<int> refined;
-    std::vector<int> words;
-    for (int rank = 0; rank < std::ssize(places_); ++rank) {
+    Numbering<std::vector<int>> sets, known;
+    std::vector<std::vector<int>> set_at(lines_.size());  // by line and leader: of the colours of its group
+    std::vector<int> refined, words, colours;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      const Links& of = links(rank);
       words = {colours_[rank]};
-      for (const std::string& axis : partners(rank).groups) {
-        const auto [id, fresh] = group_ids.try_emplace({axis, leader(axis, rank)});
-        if (fresh) {
-          std::set<int> colours;
-          for (const int each : mesh_.group(axis, rank)) colours.insert(colours_[each]);
-          id->second = sets.try_emplace({colours.begin(), colours.end()}, static_cast<int>(sets.size())).first->second;
+      for (const size_t at : of.groups) {
+        set_at[at].resize(places_.size(), -1);
+        const int leader = lines_[at].leader(rank);
+        int& set = set_at[at][leader];
+        if (set < 0) {
+          colours_of(lines_[at], leader, colours);
+          set = sets.of(colours);
         }
-        words.push_back(id->second);
+        words.push_back(set);
       }
-      for (const auto& [axis, offset] : partners(rank).peers) words.push_back(colours_[further(axis, offset, rank)]);
-      refined.push_back(known.try_emplace(words, static_cast<int>(known.size())).first->second);
+      for (const auto& [at, offset] : of.peers) words.push_back(colours_[lines_[at].further(offset, rank)]);
+      refined.push_back(known.of(words));
     }
-    count_ = known.size();
+    count_ = known.count();
     colours_ = std::move(refined);
   }
 
@@ -125,9 +175,12 @@ class Refinement {
   const Mesh& mesh_;
   const Cluster& cluster_;
   const std::vector<RankPlace>& places_;
-  std::vector<Partners> partners_;  // by class
+  std::vector<Line> lines_;   // the mesh's axes, then the world
+  std::vector<Links> links_;  // by class
   std::vector<int> colours_;
   size_t count_ = 0;
+  std::vector<int> seen_;  // by colour: when a group had it last
+  int stamp_ = 0;
 };
 
 }  // namespace
@@ -144,20 +197,25 @@ double network_share(const Cluster& cluster, const std::vector<RankPlace>& place
 GroupShape group_shape(const Mesh& mesh, const Cluster& cluster, const std::vector<RankPlace>& places,
                        const std::string& axis, int rank) {
   const std::vector<int> members = mesh.group(axis, rank);
-  std::map<int, int> on_node;
-  for (const int each : members) on_node[places[each].node]++;
+  std::vector<std::pair<int, int>> on_node;  // node, members on it: ranks fill nodes in order
+  for (const int each : members) {
+    if (on_node.empty() || on_node.back().first != places[each].node) on_node.emplace_back(places[each].node, 0);
+    on_node.back().second++;
+  }
   GroupShape shape;
   shape.ranks = static_cast<int>(members.size());
   shape.nodes = static_cast<int>(on_node.size());
-  shape.level = level_between(cluster, on_node.begin()->first, on_node.rbegin()->first);
+  shape.level = level_between(cluster, on_node.front().first, on_node.back().first);
   shape.bus = shape.network = std::numeric_limits<double>::infinity();
   shape.per_node = shape.ranks;
-  for (const auto& [node, ranks] : on_node) shape.per_node = std::min(shape.per_node, ranks);
-  for (const int each : members) {
-    shape.bus = std::min(shape.bus, network_share(cluster, places, each, 0));
+  auto next = members.begin();
+  for (const auto& [node, ranks] : on_node) {
+    shape.per_node = std::min(shape.per_node, ranks);
+    // What those of a node share of its links is the same for each.
+    shape.bus = std::min(shape.bus, network_share(cluster, places, *next, 0));
     if (shape.nodes > 1)
-      shape.network =
-          std::min(shape.network, on_node[places[each].node] * network_share(cluster, places, each, shape.level));
+      shape.network = std::min(shape.network, ranks * network_share(cluster, places, *next, shape.level));
+    next += ranks;
   }
   return shape;
 }

@@ -13,10 +13,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "ir/plan_reader.h"
 #include "script/limits.h"
+#include "script/script_server.h"
 
 namespace prun {
 namespace {
@@ -173,6 +176,46 @@ TEST_F(Script, PlansOfTheRepositoryAreReadable) {
     Plan plan = read_plan(first);
     EXPECT_EQ(plan.mesh.ranks(), given.world) << name;
   }
+}
+
+// As by itself: bytes, arguments, errors with their lines, limits, one script after another.
+TEST_F(Script, AServerRunsWhatAProcessWouldByItself) {
+  std::vector<std::string> plans;
+  for (const char* name : {"zero3", "3d", "gpt", "moe", "collectives"})
+    plans.push_back(std::string(PRUN_SOURCE_DIR "/plans/") + name + ".lua");
+  write("wide.lua", "return { width = 0 / 0 }");
+  const std::string head = "local prun = require 'prun'\n";
+  int number = 0;
+  for (const char* text :
+       {"prun.gtp()", "error('here', 0)", "while true do end", "local t = {} while true do t = { t } end",
+        "return prun.plan {}", "prun.zero3 { axs = 'dp' }", "error(require('wide').width)", "x = = 1"})
+    plans.push_back(write("served" + std::to_string(number++) + ".lua", head + text));
+  const auto say = [&] {
+    std::vector<std::string> said;
+    for (const std::string& path : plans) {
+      ScriptOptions given = options(path);
+      given.world = 8;
+      if (path.starts_with(PRUN_SOURCE_DIR)) given.memory_bytes = 512 << 20;
+      try {
+        said.push_back(run_script(given).plan_cbor);
+      } catch (const Error& error) {
+        said.push_back(std::to_string(static_cast<int>(error.code())) + " " + error.what());
+      }
+    }
+    return said;
+  };
+  const std::vector<std::string> alone = say();
+  std::vector<std::string> served;
+  {
+    const ScriptServer server(PRUN_SOURCE_DIR "/lua");
+    ASSERT_EQ(ScriptServer::current(), &server);
+    served = say();
+    EXPECT_EQ(ScriptServer::current(), &server) << "it has died";
+    const ScriptServer second(PRUN_SOURCE_DIR "/lua");
+    EXPECT_EQ(ScriptServer::current(), &server);
+  }
+  EXPECT_EQ(ScriptServer::current(), nullptr);
+  for (size_t i = 0; i < plans.size(); ++i) EXPECT_EQ(alone[i], served[i]) << plans[i];
 }
 
 TEST_F(Script, StubsForEditorsAreUpToDate) {

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
+
 #include "base/cores.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -99,9 +101,22 @@ Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> siz
   ScriptOptions script = script_options(options, ranks, false);
   script.sizes = std::move(sizes);
   ScriptResult made = run_script(script);
+  add_spent_time(made.processor_seconds);
   Plan plan = read_plan(made.plan_cbor);
   plan.modules = std::move(made.modules);
   return plan;
+}
+
+std::vector<Plan> record_plans(const Options& options, int ranks, std::vector<PlanSizes> sizes) {
+  const TimeSpent time("script");
+  ScriptOptions script = script_options(options, ranks, false);
+  script.sizes = std::move(sizes.at(0));
+  script.more_sizes.assign(std::make_move_iterator(sizes.begin() + 1), std::make_move_iterator(sizes.end()));
+  const ScriptResult made = run_script(script);
+  add_spent_time(made.processor_seconds);
+  std::vector<Plan> plans = read_plans(made.plan_cbor);
+  for (Plan& plan : plans) plan.modules = made.modules;
+  return plans;
 }
 
 Plan outline_plan(const Options& options, int ranks, size_t* digest) {
@@ -109,6 +124,7 @@ Plan outline_plan(const Options& options, int ranks, size_t* digest) {
   ScriptOptions script = script_options(options, ranks, false);
   script.outline = true;
   const ScriptResult made = run_script(script);
+  add_spent_time(made.processor_seconds);
   if (digest != nullptr) *digest = std::hash<std::string>()(made.plan_cbor);
   return read_plan(made.plan_cbor);
 }

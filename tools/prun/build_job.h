@@ -20,6 +20,8 @@ Job compile_ranks(const Options& options, const Plan& plan, const std::vector<in
 Job compile_roughly(const Options& options, const Plan& plan, bool memory);
 // The plan as the script records it, or with other sizes.
 Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> sizes = std::nullopt);
+// The plan at sizes that differ only in the length of its pipeline and in microbatches, by one run of its script.
+std::vector<Plan> record_plans(const Options& options, int ranks, std::vector<PlanSizes> sizes);
 // The plan without the turns of its pipeline, which are many; not to be compiled. `digest`: gets a number that
 // equal plans have alike.
 Plan outline_plan(const Options& options, int ranks, size_t* digest = nullptr);

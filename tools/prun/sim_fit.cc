@@ -85,7 +85,8 @@ class Fitting {
   std::optional<std::pair<Change, Estimate>> best_change(const std::vector<Change>& changed) const {
     const std::vector<Change> changes = possible_changes(changed);
     const auto work = [&](int item) { return estimate_text(changes[static_cast<size_t>(item)]); };
-    const std::vector<std::string> texts = in_processes(static_cast<int>(changes.size()), work, [](int) {});
+    const std::vector<std::string> texts =
+        in_processes(static_cast<int>(changes.size()), options_.lua_dir, work, [](int) {});
     std::optional<std::pair<Change, Estimate>> best;
     for (size_t i = 0; i < texts.size(); ++i) {
       if (texts[i].empty()) continue;

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "build_job.h"
+#include "script/script_server.h"
 #include "sim_memory.h"
 #include "sim_small.h"
 #include "simulate/multilinear.h"
@@ -74,6 +75,7 @@ class PeriodicSimulation {
   // Nothing where the plan is short, or does not repeat.
   std::optional<SimulatedPlan> run() {
     if (!worthwhile()) return std::nullopt;
+    const ScriptServer scripts(options_.lua_dir);
     find_bases();
     if (std::all_of(dimensions_.begin(), dimensions_.end(), [](const Repeated& d) { return d.fixed(); }))
       return std::nullopt;
@@ -130,6 +132,13 @@ class PeriodicSimulation {
     if (!cluster_.nodes.empty()) stages.base = stages.wanted;  // nodes may differ
     if (depth.wanted < depth.base) depth.base = depth.wanted, stages.base = stages.wanted;
     dimensions_ = {stages, depth, layers};
+    small_.record_together([this](const SmallSizes& sizes) {
+      const int further = in_rounds() ? sizes.stages : 1;
+      std::vector<int> more;
+      for (int times = 1; times <= 2 && !dimensions_[kMicrobatches].fixed(); ++times)
+        more.push_back(sizes.microbatches + times * further);
+      return more;
+    });
     const auto at = [this](const std::vector<int>& sizes) { return times(sizes); };
     for (size_t d = 0; d < dimensions_.size(); ++d) {
       Repeated& each = dimensions_[d];

@@ -48,20 +48,32 @@ Options SmallPlans::with_layers(int layers) const {
   return small;
 }
 
-Plan SmallPlans::record(PlanSizes sizes, int layers) const {
-  return record_plan(with_layers(layers), ranks_, std::move(sizes));
-}
-
-Simulation SmallPlans::simulated(const SmallSizes& sizes, Memory memory, bool verified, bool only_memory) const {
+PlanSizes SmallPlans::plan_sizes(const SmallSizes& sizes) const {
   PlanSizes small;
-  int ranks = 1;
-  for (const Axis& axis : plan_.mesh.axes()) {
+  for (const Axis& axis : plan_.mesh.axes())
     small.axes[axis.name] = plan_.pipeline && axis.name == plan_.pipeline->axis ? sizes.stages : axis.size;
-    ranks *= small.axes[axis.name];
-  }
   small.microbatches = sizes.microbatches;
   small.batch = plan_.data.global_batch / lengths_.microbatches * small.microbatches;
-  const Plan plan = record(small, sizes.stages * lengths_.chunks * sizes.layers);
+  return small;
+}
+
+const Plan& SmallPlans::recorded(const SmallSizes& sizes) {
+  if (const auto found = recorded_.find(sizes); found != recorded_.end()) return found->second;
+  std::vector<SmallSizes> together = {sizes};
+  for (const int microbatches : likely_ ? likely_(sizes) : std::vector<int>())
+    if (SmallSizes other{sizes.stages, microbatches, sizes.layers}; other != sizes && !recorded_.contains(other))
+      together.push_back(other);
+  std::vector<PlanSizes> all;
+  for (const SmallSizes& each : together) all.push_back(plan_sizes(each));
+  std::vector<Plan> plans =
+      record_plans(with_layers(sizes.stages * lengths_.chunks * sizes.layers), ranks_, std::move(all));
+  for (size_t i = 0; i < plans.size(); ++i) recorded_[together[i]] = std::move(plans[i]);
+  return recorded_.at(sizes);
+}
+
+Simulation SmallPlans::simulated(const SmallSizes& sizes, Memory memory, bool verified, bool only_memory) {
+  const Plan& plan = recorded(sizes);
+  const int ranks = plan.mesh.ranks();
   const Job job = memory == Memory::packed ? compile_plan(options_, plan, ranks, verified)
                                            : compile_roughly(options_, plan, memory == Memory::counted);
   const TimeSpent time("clock");

@@ -1,8 +1,11 @@
 // A plan at sizes of one's own choosing: a few stages, microbatches and layers are compiled and walked, once each.
 #pragma once
+#include <functional>
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "ir/plan.h"
 #include "ir/plan_sizes.h"
@@ -41,6 +44,9 @@ class SmallPlans {
   const PlanLengths& lengths() const { return lengths_; }
   int all_layers() const { return all_layers_; }  // --set layers; or 0
   double ops() const;                             // of a step of the whole plan, about
+  // Numbers of microbatches that are likely to be asked for, too, where one size is: they are recorded by one script.
+  using Likely = std::function<std::vector<int>(const SmallSizes& sizes)>;
+  void record_together(Likely microbatches) { likely_ = std::move(microbatches); }
   // The first of these programs is placed and verified. Others have no memory, but in an outline, where it is counted.
   const simulate::Simulation& at(const SmallSizes& sizes);
   // The memory alone, which is not walked. `packed`: as it would run, which takes long; else what lives at once.
@@ -50,8 +56,9 @@ class SmallPlans {
   enum class Memory { packed, counted, none };
   using Simulations = std::map<SmallSizes, simulate::Simulation>;
   Options with_layers(int layers) const;
-  Plan record(PlanSizes sizes, int layers) const;
-  simulate::Simulation simulated(const SmallSizes& sizes, Memory memory, bool verified, bool only_memory) const;
+  PlanSizes plan_sizes(const SmallSizes& sizes) const;
+  const Plan& recorded(const SmallSizes& sizes);
+  simulate::Simulation simulated(const SmallSizes& sizes, Memory memory, bool verified, bool only_memory);
 
   const Options& options_;
   const simulate::Cluster& cluster_;
@@ -59,6 +66,8 @@ class SmallPlans {
   const bool outline_;
   Plan plan_;
   PlanLengths lengths_;
+  Likely likely_;
+  std::map<SmallSizes, Plan> recorded_;
   Simulations walked_, packed_memory_, counted_memory_;
 };
 

@@ -36,6 +36,10 @@ SpentTime& spent_time() {
   return all;
 }
 
+void add_spent_time(double seconds) {
+  if (!g_part.empty()) spent_time()[g_part] += seconds;
+}
+
 TimeSpent::TimeSpent(const std::string& on) : outer_(g_part) {
   charge();
   g_part = outer_.empty() ? on : outer_ + ", " + on;

@@ -22,6 +22,7 @@ class TimeSpent {
   std::string outer_;
 };
 
-void print_spent_time();  // a line a part on standard error, and their sum
+void add_spent_time(double seconds);  // of processes that others have waited for: into the part that is open
+void print_spent_time();              // a line a part on standard error, and their sum
 
 }  // namespace prun

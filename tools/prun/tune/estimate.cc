@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "base/text.h"
 #include "build_job.h"
@@ -53,6 +54,9 @@ class SmallSizesEstimate {
     few_layers_ = pipeline ? 1 : 2;
     more_layers_ = few_layers_ + 1;
     if (all_.layers <= more_layers_) few_layers_ = more_layers_ = all_.layers;
+    small.record_together([this](const SmallSizes& sizes) {
+      return sizes.stages == few_stages_ ? std::vector{few_microbatches_, more_microbatches_} : std::vector<int>();
+    });
   }
 
   Figure run() {

@@ -14,6 +14,7 @@
 #include "base/child_process.h"
 #include "base/cores.h"
 #include "base/error.h"
+#include "script/script_server.h"
 #include "spent_time.h"
 
 namespace prun {
@@ -53,8 +54,10 @@ class SharedCounter {
 
 constexpr int kFailed = -1, kSpent = -2;
 
-void work_on_items(int pipe, SharedCounter& counter, int count, const std::function<std::string(int)>& work) {
+void work_on_items(int pipe, SharedCounter& counter, int count, const std::string& lua_dir,
+                   const std::function<std::string(int)>& work) {
   try {
+    const ScriptServer scripts(lua_dir);
     spent_time().clear();
     for (int item = counter.next(); item < count; item = counter.next()) write_frame(pipe, item, work(item));
     write_frame(pipe, kSpent, nlohmann::json(spent_time()).dump());
@@ -89,7 +92,8 @@ int take_frames(std::string& reply, std::vector<std::string>& results) {
 
 }  // namespace
 
-std::vector<std::string> in_processes(int count, const std::function<std::string(int)>& work,
+std::vector<std::string> in_processes(int count, const std::string& lua_dir,
+                                      const std::function<std::string(int)>& work,
                                       const std::function<void(int)>& progress) {
   std::vector<std::string> results(static_cast<size_t>(count));
   SharedCounter counter;
@@ -100,7 +104,7 @@ std::vector<std::string> in_processes(int count, const std::function<std::string
   };
   std::deque<Worker> workers;
   for (int i = 0; i < std::min(count, usable_cores()); ++i)
-    workers.push_back({ChildProcess([&](int pipe) { work_on_items(pipe, counter, count, work); }), "", false});
+    workers.push_back({ChildProcess([&](int pipe) { work_on_items(pipe, counter, count, lua_dir, work); }), "", false});
   int done = 0;
   while (std::any_of(workers.begin(), workers.end(), [](const Worker& each) { return !each.ended; }))
     for (Worker& each : workers) {

@@ -75,7 +75,8 @@ class Tuning {
       return wire_text({one.digest, one.wrong});
     };
     std::vector<Recorded> all;
-    for (const std::string& text : in_processes(static_cast<int>(combinations.size()), work, [](int) {})) {
+    for (const std::string& text :
+         in_processes(static_cast<int>(combinations.size()), options_.lua_dir, work, [](int) {})) {
       const nlohmann::json of = nlohmann::json::parse(text);
       all.push_back({of[0], of[1]});
     }
@@ -129,8 +130,8 @@ class Tuning {
       one.wrong = why_not([&] { one.estimate = estimate_plan(with(space_.settings(one.combination)), cluster_); });
       return wire_text({one.estimate.step_s, one.estimate.peak_bytes, one.estimate.memory_bytes, one.wrong});
     };
-    const std::vector<std::string> texts =
-        in_processes(static_cast<int>(fresh.size()), work, [&](int done) { bar.advance(before + done, most); });
+    const std::vector<std::string> texts = in_processes(static_cast<int>(fresh.size()), options_.lua_dir, work,
+                                                        [&](int done) { bar.advance(before + done, most); });
     for (size_t i = 0; i < fresh.size(); ++i) {
       const nlohmann::json of = nlohmann::json::parse(texts[i]);
       known_[all[fresh[i]].plan] = {{}, {of[0], of[1], of[2]}, 0, of[3]};
@@ -197,8 +198,8 @@ class Tuning {
         });
       return to_text(trial);
     };
-    const std::vector<std::string> texts =
-        in_processes(static_cast<int>(trials.size()), work, [&](int done) { bar.advance(done, std::ssize(trials)); });
+    const std::vector<std::string> texts = in_processes(static_cast<int>(trials.size()), options_.lua_dir, work,
+                                                        [&](int done) { bar.advance(done, std::ssize(trials)); });
     for (size_t i = 0; i < trials.size(); ++i) from_text(trials[i], texts[i]);
   }
 
