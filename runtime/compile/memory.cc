@@ -6,30 +6,15 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <set>
 
+#include "compile/buffer_lives.h"
 #include "compile/compile_state.h"
 #include "compile/occupied_bytes.h"
-#include "ir/order.h"
+#include "compile/ring_frames.h"
 
 namespace prun {
 namespace {
-
-// First and last access of a buffer on a stream of a body.
-struct StreamLife {
-  StreamId stream;
-  int first = 0, last = 0;
-};
-
-// What of a buffer's life other buffers are held against. `first` and `last` are instants of the compute stream: its op
-// i is instant 2i + 1, and what happens between ops i - 1 and i is instant 2i. Seen from a buffer that only the compute
-// stream touches, another one is in the way if and only if their instants overlap.
-struct Life {
-  std::vector<StreamLife> streams;
-  int first = 0, last = 0;
-  int first_position = 0, last_position = 0;  // in the order's sequence: buffers in each other's way overlap
-  bool any() const { return !streams.empty(); }
-  bool computes_only() const { return streams.size() == 1 && streams.front().stream == 0; }
-};
 
 constexpr int kPositionsABucket = 512;
 
@@ -49,23 +34,11 @@ class RoleBuffers {
 class Packer {
  public:
   Packer(Program& program, Body& body, const RoleBuffers& buffers)
-      : program_(program), body_(body), order_(body), buffers_(buffers) {
-    lives_.resize(program.buffers.size());
-    for (StreamId s : body.streams.ids())
-      for (int i = 0; i < ops_on(s); ++i)
-        for (const std::vector<TensorId>* ids : {&body.streams[s].ops[i].reads, &body.streams[s].ops[i].writes})
-          for (TensorId tensor : *ids) touch(lives_[program.tensors[tensor].buffer], s, i);
-    positions_.resize(body.streams.size());
-    for (StreamId s : body.streams.ids()) positions_[s].assign(ops_on(s), 0);
-    for (int i = 0; i < std::ssize(order_.sequence()); ++i)
-      positions_[order_.sequence()[i].stream][order_.sequence()[i].index] = i;
-    for (Life& life : lives_)
-      if (life.any()) find_instants(life);
-  }
+      : program_(program), body_(body), lives_(program, body), buffers_(buffers) {}
 
   // The most bytes of a role that are in each other's way at an instant of the compute stream.
   int64_t most_alive(Role role) const {
-    std::vector<int64_t> changes(static_cast<size_t>(2 * ops_on(0) + 2), 0);
+    std::vector<int64_t> changes(static_cast<size_t>(lives_.instants() + 1), 0);
     for (BufferId b : packed(role)) {
       changes[lives_[b].first] += bytes(b);
       changes[lives_[b].last + 1] -= bytes(b);
@@ -80,9 +53,8 @@ class Packer {
     std::vector<Lot> wanted = lots(packed(role));
     if (wanted.empty()) return 0;
     std::stable_sort(wanted.begin(), wanted.end(), [](const Lot& a, const Lot& b) { return a.bytes > b.bytes; });
-    const int instants = 2 * ops_on(0) + 1;
-    OccupiedBytes of_compute(instants), of_others(instants);
-    Others others(order_.sequence().size() / kPositionsABucket + 1);
+    OccupiedBytes of_compute(lives_.instants()), of_others(lives_.instants());
+    Others others(lives_.positions() / kPositionsABucket + 1);
     int64_t end = 0;
     LowestPlace place;
     std::vector<const ByteRuns*> taken;
@@ -107,6 +79,7 @@ class Packer {
           others[bucket].push_back({life, at + from, at + to});
       }
     }
+    put_members();
     return end;
   }
 
@@ -123,13 +96,14 @@ class Packer {
     const Life* life;
     int64_t begin, end;
   };
-  // What is placed as one: a buffer; or those that microbatches have of it, one behind the other in their ring, or all
-  // in one place if each is dead before the next one lives.
+  // What is placed as one: a buffer; or those of the microbatches that have the same place of a ring; or all that lies
+  // in frames.
   struct Lot {
-    std::vector<BufferId> buffers;
+    BufferId buffer = -1;
     std::vector<Taken> parts;
     int64_t bytes = 0;
-    int ring = -1;
+    std::vector<std::pair<int, int64_t>> rings;  // and where in the lot their first place begins
+    int place = 0;
   };
   using Others = std::vector<std::vector<Taken>>;  // by bucket of positions
 
@@ -137,79 +111,109 @@ class Packer {
     std::vector<Lot> all;
     Table<BufferId, const Repeat::Member*> member(program_.buffers.size(), nullptr);
     for (const Repeat::Member& one : body_.repeat.members) member[one.buffer] = &one;
-    std::map<int, std::vector<const Repeat::Member*>> rings;
+    std::map<int, std::vector<const Repeat::Member*>> members;
     for (const BufferId b : buffers) {
       if (member[b] == nullptr)
-        all.push_back({{b}, {{&lives_[b], 0, bytes(b)}}, bytes(b), -1});
+        all.push_back({b, {{&lives_[b], 0, bytes(b)}}, bytes(b), {}, 0});
       else
-        rings[member[b]->ring].push_back(member[b]);
+        members[member[b]->ring].push_back(member[b]);
     }
-    for (auto& [ring, members] : rings) all.push_back(lot_of(ring, members));
+    std::vector<RingLives> rings;
+    for (const auto& [ring, of_ring] : members) rings.push_back(ring_of(ring, of_ring));
+    add_rings(rings, all);
     return all;
   }
 
-  // As many places as microbatches have theirs at once.
-  Lot lot_of(int number, const std::vector<const Repeat::Member*>& members) {
-    Repeat::Ring& ring = body_.repeat.rings[number];
-    std::map<int, BufferId> of_microbatch;
-    for (const Repeat::Member* member : members) of_microbatch[member->microbatch] = member->buffer;
-    const int apart = of_microbatch.rbegin()->first - of_microbatch.begin()->first;
-    const auto in_turn = [&](int slots) {
-      return std::all_of(of_microbatch.begin(), of_microbatch.end(), [&](const auto& one) {
-        const auto later = of_microbatch.find(one.first + slots);
-        return later == of_microbatch.end() || precedes(lives_[one.second], lives_[later->second]);
-      });
+  RingLives ring_of(int number, const std::vector<const Repeat::Member*>& members) {
+    const auto before = [](const auto* a, const auto* b) { return a->microbatch < b->microbatch; };
+    const auto [first, last] = std::minmax_element(members.begin(), members.end(), before);
+    const int apart = (*last)->microbatch - (*first)->microbatch;
+    RingLives ring{number, body_.repeat.rings[number].bytes, 1, (*first)->microbatch, 0, {}};
+    ring.lives.resize(apart + 1, nullptr);
+    ring.members = static_cast<int>(members.size());
+    for (const Repeat::Member* member : members) ring.lives[member->microbatch - ring.first] = &lives_[member->buffer];
+    const auto in_turn = [&] {
+      for (int i = 0; i + ring.slots <= apart; ++i)
+        if (const Life* now = ring.lives[i], *later = ring.lives[i + ring.slots]; now != nullptr && later != nullptr)
+          if (!lives_.precedes(*now, *later)) return false;
+      return true;
     };
-    ring.slots = 1;
-    while (ring.slots <= apart && !in_turn(ring.slots)) ++ring.slots;
+    while (ring.slots <= apart && !in_turn()) ++ring.slots;
     // What comes round again is seen at least twice.
     if (ring.slots > std::max(apart - 1, 1))
       throw DoesNotRecur{program_.buffers[members.front()->buffer].name + " of all microbatches lives at once"};
-    Lot lot{{}, {}, ring.bytes * ring.slots, number};
-    for (const Repeat::Member* member : members) {
-      const int64_t from = ring.place(member->microbatch) * ring.bytes;
-      lot.buffers.push_back(member->buffer);
-      lot.parts.push_back({&lives_[member->buffer], from, from + ring.bytes});
+    body_.repeat.rings[number].slots = ring.slots;
+    return ring;
+  }
+
+  void add_rings(const std::vector<RingLives>& rings, std::vector<Lot>& all) {
+    std::vector<const RingLives*> wide, narrow;
+    int most = 0;
+    for (const RingLives& ring : rings) most = std::max(most, ring.members);
+    for (const RingLives& ring : rings) {
+      if (body_.repeat.rings[ring.ring].is_one_to_others(body_.repeat.left_out()))
+        wide.push_back(&ring);
+      else if (ring.members == most)
+        narrow.push_back(&ring);
     }
-    if (!ring.is_one_to_others(body_.repeat.left_out())) return lot;
-    merged_.push_back(together(lot.parts));
+    std::set<const RingLives*> placed;
+    for (const Frames& frames : framed(lives_, wide, narrow)) {
+      all.push_back(lot_of(frames));
+      for (const Frames::Part& part : frames.parts) placed.insert(part.ring);
+    }
+    for (const RingLives& ring : rings)
+      for (int place = 0; place < body_.repeat.rings[ring.ring].slots && !placed.contains(&ring); ++place)
+        all.push_back(lot_of(ring, place));
+  }
+
+  // To others it is taken as long as anything lives in it: it does not matter which microbatch has which frame behind
+  // the repeat.
+  Lot lot_of(const Frames& frames) {
+    Lot lot{{}, {}, frames.all_bytes(), {}, 0};
+    std::vector<const Life*> lives;
+    for (const Frames::Part& part : frames.parts) {
+      Repeat::Ring& ring = body_.repeat.rings[part.ring->ring];
+      ring.slots = frames.slots;
+      ring.start = part.shift;
+      ring.bytes = frames.bytes;
+      lot.rings.emplace_back(part.ring->ring, part.at);
+      for (const Life* life : part.ring->lives)
+        if (life != nullptr) lives.push_back(life);
+    }
+    merged_.push_back(lives_.together(lives));
     lot.parts = {{&merged_.back(), 0, lot.bytes}};
     return lot;
   }
 
-  // From the first access of any to the last.
-  Life together(const std::vector<Taken>& parts) const {
-    Life all;
-    for (const Taken& part : parts)
-      for (const StreamLife& on : part.life->streams) {
-        const auto known = std::find_if(all.streams.begin(), all.streams.end(),
-                                        [&](const auto& other) { return other.stream == on.stream; });
-        if (known == all.streams.end()) {
-          all.streams.push_back(on);
-        } else {
-          known->first = std::min(known->first, on.first);
-          known->last = std::max(known->last, on.last);
-        }
-      }
-    find_instants(all);
-    return all;
+  Lot lot_of(const RingLives& lives, int place) {
+    const Repeat::Ring& ring = body_.repeat.rings[lives.ring];
+    Lot lot{{}, {}, ring.bytes, {{lives.ring, 0}}, place};
+    for (int i = 0; i < std::ssize(lives.lives); ++i)
+      if (lives.lives[i] != nullptr && ring.place(lives.first + i) == place)
+        lot.parts.push_back({lives.lives[i], 0, ring.bytes});
+    return lot;
   }
 
+  // Of a ring's two places the second is behind the first, so far as it happens.
   void put(const Lot& lot, int64_t at) {
-    for (const BufferId b : lot.buffers) program_.buffers[b].offset = at;
-    if (lot.ring < 0) return;
-    Repeat::Ring& ring = body_.repeat.rings[lot.ring];
-    ring.offset = at;
+    if (lot.rings.empty()) program_.buffers[lot.buffer].offset = at;
+    for (const auto& [number, from] : lot.rings) {
+      Repeat::Ring& ring = body_.repeat.rings[number];
+      if (lot.place == 1) {
+        ring.bytes = std::abs(at - ring.offset);
+        if (at < ring.offset) ring.start = 1;
+      }
+      ring.offset = lot.place == 1 ? std::min(at, ring.offset) : at + from;
+    }
+  }
+
+  void put_members() {
     for (const Repeat::Member& member : body_.repeat.members)
-      if (member.ring == lot.ring)
-        program_.buffers[member.buffer].offset = at + ring.place(member.microbatch) * ring.bytes;
+      if (const Repeat::Ring& ring = body_.repeat.rings[member.ring]; ring.pool < 0 && ring.offset >= 0)
+        program_.buffers[member.buffer].offset = ring.offset + ring.place(member.microbatch) * ring.bytes;
   }
 
   int64_t bytes(BufferId b) const { return program_.buffers[b].bytes; }
-  int ops_on(StreamId s) const {
-    return s < body_.streams.next() ? static_cast<int>(std::ssize(body_.streams[s].ops)) : 0;
-  }
-
   static int first_bucket(const Life& life) { return life.first_position / kPositionsABucket; }
   static int last_bucket(const Life& life) { return life.last_position / kPositionsABucket; }
 
@@ -219,69 +223,16 @@ class Packer {
     for (int bucket = first_bucket(life); bucket <= last_bucket(life); ++bucket)
       for (const Taken& other : others[bucket]) {
         const bool seen = bucket > std::max(first_bucket(life), first_bucket(*other.life));
-        if (!seen && !disjoint(life, *other.life)) runs.emplace_back(other.begin, other.end);
+        if (!seen && !lives_.disjoint(life, *other.life)) runs.emplace_back(other.begin, other.end);
       }
     return runs;
   }
 
-  static void touch(Life& life, StreamId stream, int index) {
-    if (life.streams.empty() || life.streams.back().stream != stream) life.streams.push_back({stream, index, index});
-    life.streams.back().last = index;
-  }
-
-  // The first op of a stream that begins when the buffer is dead.
-  int dead_from(const Life& life, StreamId stream) const {
-    int low = 0, high = ops_on(stream);
-    while (low < high) {
-      const int middle = (low + high) / 2;
-      const bool dead = std::all_of(life.streams.begin(), life.streams.end(), [&](const StreamLife& on) {
-        return order_.before({on.stream, on.last}, {stream, middle});
-      });
-      (dead ? high : low) = dead ? middle : middle + 1;
-    }
-    return low;
-  }
-
-  // How many ops of the compute stream have ended before the buffer lives.
-  int ended_before(const Life& life) const {
-    int ended = ops_on(0);
-    for (const StreamLife& on : life.streams) ended = std::min(ended, order_.ended_before({on.stream, on.first}, 0));
-    return ended;
-  }
-
-  void find_instants(Life& life) const {
-    if (life.computes_only()) {
-      life.first = 2 * life.streams.front().first + 1;
-      life.last = 2 * life.streams.front().last + 1;
-      return;
-    }
-    life.first = 2 * ended_before(life);
-    life.last = 2 * dead_from(life, 0);
-    life.first_position = INT32_MAX;
-    for (const StreamLife& on : life.streams)
-      life.first_position = std::min(life.first_position, positions_[on.stream][on.first]);
-    for (StreamId s : body_.streams.ids())
-      if (const int dead = dead_from(life, s); dead > 0)
-        life.last_position = std::max(life.last_position, positions_[s][dead - 1]);
-    life.last_position = std::max(life.last_position, life.first_position);
-  }
-
-  bool disjoint(const Life& a, const Life& b) const { return precedes(a, b) || precedes(b, a); }
-  // Every access of a has completed before any of b begins.
-  bool precedes(const Life& a, const Life& b) const {
-    for (const StreamLife& of_a : a.streams)
-      for (const StreamLife& of_b : b.streams)
-        if (!order_.before({of_a.stream, of_a.last}, {of_b.stream, of_b.first})) return false;
-    return true;
-  }
-
   Program& program_;
   Body& body_;
-  Order order_;
+  BufferLives lives_;
   const RoleBuffers& buffers_;
-  std::deque<Life> merged_;  // of rings with several places
-  Table<BufferId, Life> lives_;
-  Table<StreamId, std::vector<int>> positions_;  // of each op in the order's sequence
+  std::deque<Life> merged_;  // of frames
 };
 
 int64_t place_persistent(Program& program, const std::vector<BufferId>& of_role, Space space, int64_t base) {

@@ -156,9 +156,9 @@ std::string repeat_out_of_range(const Program& program, const Body& body) {
   }
   for (const Repeat::Ring& ring : repeat.rings) {
     if (ring.slots < 1 || ring.start < 0 || ring.step < 0 || ring.bytes < 0 || ring.offset < -1) return "rings";
-    int64_t end = 0;
-    if (__builtin_mul_overflow(ring.bytes, ring.slots, &end) || __builtin_add_overflow(end, ring.offset, &end) ||
-        (ring.offset >= 0 && end > program.arena_bytes) || ring.pool >= std::ssize(program.pools))
+    int64_t last = 0;
+    if (__builtin_mul_overflow(ring.bytes, ring.slots - 1, &last) || __builtin_add_overflow(last, ring.offset, &last) ||
+        ring.pool >= std::ssize(program.pools))
       return "rings";
   }
   std::set<std::pair<int, int>> known;
@@ -169,7 +169,12 @@ std::string repeat_out_of_range(const Program& program, const Body& body) {
     const Repeat::Ring& ring = repeat.rings[static_cast<size_t>(member.ring)];
     const Buffer& buffer = program.buffers[member.buffer];
     if (buffer.persistent || buffer.bytes > ring.bytes || buffer.space != Space::device) return "buffers";
-    if (ring.offset >= 0 && buffer.offset != ring.offset + ring.place(member.microbatch) * ring.bytes) return "buffers";
+    if (ring.offset < 0) continue;
+    if (buffer.offset != ring.offset + ring.place(member.microbatch) * ring.bytes) return "buffers";
+    int64_t end = 0;  // of the last place
+    if (__builtin_add_overflow(ring.offset + (ring.slots - 1) * ring.bytes, buffer.bytes, &end) ||
+        end > program.arena_bytes)
+      return "rings";
   }
   for (const Repeat::Slide& slide : repeat.slides) {
     if (!within(slide.tensor, program.tensors.size())) return "tensors";

@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -145,22 +145,34 @@ void report(const BodyView& body, const Life& earlier, const Life& later, Findin
                body.op(pair->a).site);
 }
 
-// A ring of several places is one to all others: its places go round, so that each microbatch may have any of them.
-Life together(const Repeat::Ring& ring, const std::vector<Life>& members) {
-  Life all = members.front();
-  all.begin = ring.offset;
-  all.end = ring.offset + ring.slots * ring.bytes;
-  for (const Life& member : members) {
-    all.first_position = std::min(all.first_position, member.first_position);
-    for (const Life::OnStream& on : member.streams) {
-      const auto same = [&](const Life::OnStream& other) { return other.first.stream == on.first.stream; };
-      const auto known = std::find_if(all.streams.begin(), all.streams.end(), same);
-      if (known == all.streams.end()) {
-        all.streams.push_back(on);
-        continue;
+// What a ring's buffers are, and how far they reach in the first of its places.
+struct RingLives {
+  const Repeat::Ring* ring = nullptr;
+  int64_t end = 0;
+  std::vector<Life> lives;
+};
+
+// Rings that go round alike may share bytes, place by place: those of one lie in as many frames, each in the same bytes
+// of all of them. To all others they are one, since behind a repeat each microbatch may have any of the frames.
+Life together(const std::vector<const RingLives*>& frames) {
+  Life all = frames.front()->lives.front();
+  const Repeat::Ring& first = *frames.front()->ring;
+  all.begin = first.offset;
+  all.end = 0;
+  for (const RingLives* ring : frames) {
+    all.end = std::max(all.end, ring->end + (first.slots - 1) * first.bytes);
+    for (const Life& member : ring->lives) {
+      all.first_position = std::min(all.first_position, member.first_position);
+      for (const Life::OnStream& on : member.streams) {
+        const auto same = [&](const Life::OnStream& other) { return other.first.stream == on.first.stream; };
+        const auto known = std::find_if(all.streams.begin(), all.streams.end(), same);
+        if (known == all.streams.end()) {
+          all.streams.push_back(on);
+          continue;
+        }
+        known->first.index = std::min(known->first.index, on.first.index);
+        known->last.index = std::max(known->last.index, on.last.index);
       }
-      known->first.index = std::min(known->first.index, on.first.index);
-      known->last.index = std::max(known->last.index, on.last.index);
     }
   }
   return all;
@@ -170,46 +182,7 @@ bool in_turn(const BodyView& body, const Life& earlier, const Life& later) {
   return !earlier.stays && later.first_position >= 0 && !unordered_pair(body, earlier, later);
 }
 
-// Within a ring a place is taken again when it is free.
-void places_come_round(const BodyView& body, const Repeat::Ring& ring, const std::map<int, Life>& of_microbatch,
-                       Findings& findings) {
-  for (const auto& [microbatch, life] : of_microbatch) {
-    const auto later = of_microbatch.find(microbatch + ring.slots);
-    if (later != of_microbatch.end() && !in_turn(body, life, later->second))
-      report(body, life, later->second, findings);
-  }
-}
-
-std::vector<Life> lives_of(const BodyView& body, Space space, Findings& findings) {
-  const Repeat& repeat = body.body->repeat;
-  Table<BufferId, const Repeat::Member*> member(body.program->buffers.size(), nullptr);
-  for (const Repeat::Member& each : repeat.members)
-    if (const Repeat::Ring& ring = repeat.rings[static_cast<size_t>(each.ring)];
-        ring.pool < 0 && ring.is_one_to_others(repeat.left_out()))
-      member[each.buffer] = &each;
-  std::vector<Life> lives;
-  lives.reserve(body.program->buffers.size());
-  std::map<int, std::map<int, Life>> rings;  // by ring and microbatch
-  for (const BufferId id : body.program->buffers.ids()) {
-    const Buffer& buffer = body.program->buffers[id];
-    if (buffer.space != space || buffer.bytes == 0 || (!buffer.persistent && body.accesses[id].empty())) continue;
-    if (member[id] == nullptr)
-      add_lives(body, id, lives);
-    else
-      rings[member[id]->ring][member[id]->microbatch] = life_of(body, id);
-  }
-  for (const auto& [number, of_microbatch] : rings) {
-    const Repeat::Ring& ring = repeat.rings[static_cast<size_t>(number)];
-    places_come_round(body, ring, of_microbatch, findings);
-    std::vector<Life> members;
-    for (const auto& [microbatch, life] : of_microbatch) members.push_back(life);
-    lives.push_back(together(ring, members));
-  }
-  return lives;
-}
-
-void sweep(const BodyView& body, Space space, Findings& findings) {
-  const std::vector<Life> lives = lives_of(body, space, findings);
+void sweep(const BodyView& body, const std::vector<Life>& lives, Findings& findings) {
   // A byte, and the life that begins there, or less the number of lives the one that ends there: ends come first, since
   // buffers that touch do not overlap.
   const int count = static_cast<int>(lives.size());
@@ -241,11 +214,63 @@ void sweep(const BodyView& body, Space space, Findings& findings) {
   }
 }
 
+// Of each ring that is one to others and has none of its places in the bytes of another frame of these.
+std::vector<std::vector<const RingLives*>> frames_of(std::vector<const RingLives*> rings) {
+  const auto goes_round = [](const RingLives* one) {
+    return std::tuple(one->ring->slots, one->ring->bytes, one->ring->step);
+  };
+  std::sort(rings.begin(), rings.end(), [&](const RingLives* a, const RingLives* b) {
+    return std::tuple(goes_round(a), a->ring->offset) < std::tuple(goes_round(b), b->ring->offset);
+  });
+  std::vector<std::vector<const RingLives*>> all;
+  for (const RingLives* one : rings) {
+    const RingLives* first = all.empty() ? nullptr : all.back().front();
+    if (first == nullptr || goes_round(first) != goes_round(one) || one->end > first->ring->offset + first->ring->bytes)
+      all.emplace_back();
+    all.back().push_back(one);
+  }
+  return all;
+}
+
+std::vector<Life> lives_of(const BodyView& body, Space space, Findings& findings) {
+  const Repeat& repeat = body.body->repeat;
+  Table<BufferId, int> ring_of(body.program->buffers.size(), -1);
+  for (const Repeat::Member& each : repeat.members)
+    if (const Repeat::Ring& ring = repeat.rings[static_cast<size_t>(each.ring)];
+        ring.pool < 0 && ring.is_one_to_others(repeat.left_out()))
+      ring_of[each.buffer] = each.ring;
+  std::vector<Life> lives;
+  lives.reserve(body.program->buffers.size());
+  std::vector<RingLives> rings(repeat.rings.size());
+  for (const BufferId id : body.program->buffers.ids()) {
+    const Buffer& buffer = body.program->buffers[id];
+    if (buffer.space != space || buffer.bytes == 0 || (!buffer.persistent && body.accesses[id].empty())) continue;
+    if (ring_of[id] < 0) {
+      add_lives(body, id, lives);
+      continue;
+    }
+    RingLives& of_ring = rings[static_cast<size_t>(ring_of[id])];
+    of_ring.ring = &repeat.rings[static_cast<size_t>(ring_of[id])];
+    of_ring.end = std::max(of_ring.end, of_ring.ring->offset + buffer.bytes);
+    of_ring.lives.push_back(life_of(body, id));
+  }
+  std::vector<const RingLives*> used;
+  for (const RingLives& ring : rings)
+    if (!ring.lives.empty()) used.push_back(&ring);
+  for (const std::vector<const RingLives*>& frames : frames_of(std::move(used))) {
+    lives.push_back(together(frames));
+    std::vector<Life> within;
+    for (const RingLives* ring : frames) within.insert(within.end(), ring->lives.begin(), ring->lives.end());
+    sweep(body, within, findings);
+  }
+  return lives;
+}
+
 }  // namespace
 
 void buffers_share_bytes_only_in_turn(const JobView& view, Findings& findings) {
   for (const BodyView& body : view.bodies)
-    for (const Space space : {Space::device, Space::host}) sweep(body, space, findings);
+    for (const Space space : {Space::device, Space::host}) sweep(body, lives_of(body, space, findings), findings);
 }
 
 }  // namespace prun::verify

@@ -1,0 +1,95 @@
+// Lives are found by walking the ops of a body once; what they are held against by looking at the order's clocks.
+#include "compile/buffer_lives.h"
+
+#include <algorithm>
+
+namespace prun {
+namespace {
+
+void touch(Life& life, StreamId stream, int index) {
+  if (life.streams.empty() || life.streams.back().stream != stream) life.streams.push_back({stream, index, index});
+  life.streams.back().last = index;
+}
+
+}  // namespace
+
+BufferLives::BufferLives(const Program& program, const Body& body) : body_(body), order_(body) {
+  lives_.resize(program.buffers.size());
+  for (StreamId s : body.streams.ids())
+    for (int i = 0; i < ops_on(s); ++i)
+      for (const std::vector<TensorId>* ids : {&body.streams[s].ops[i].reads, &body.streams[s].ops[i].writes})
+        for (TensorId tensor : *ids) touch(lives_[program.tensors[tensor].buffer], s, i);
+  positions_.resize(body.streams.size());
+  for (StreamId s : body.streams.ids()) positions_[s].assign(ops_on(s), 0);
+  for (int i = 0; i < std::ssize(order_.sequence()); ++i)
+    positions_[order_.sequence()[i].stream][order_.sequence()[i].index] = i;
+  for (Life& life : lives_)
+    if (life.any()) find_instants(life);
+}
+
+Life BufferLives::together(const std::vector<const Life*>& lives) const {
+  Life all;
+  for (const Life* life : lives)
+    for (const StreamLife& on : life->streams) {
+      const auto known = std::find_if(all.streams.begin(), all.streams.end(),
+                                      [&](const auto& other) { return other.stream == on.stream; });
+      if (known == all.streams.end()) {
+        all.streams.push_back(on);
+      } else {
+        known->first = std::min(known->first, on.first);
+        known->last = std::max(known->last, on.last);
+      }
+    }
+  find_instants(all);
+  return all;
+}
+
+bool BufferLives::precedes(const Life& a, const Life& b) const {
+  for (const StreamLife& of_a : a.streams)
+    for (const StreamLife& of_b : b.streams)
+      if (!order_.before({of_a.stream, of_a.last}, {of_b.stream, of_b.first})) return false;
+  return true;
+}
+
+int BufferLives::ops_on(StreamId s) const {
+  return s < body_.streams.next() ? static_cast<int>(std::ssize(body_.streams[s].ops)) : 0;
+}
+
+// The first op of a stream that begins when the buffer is dead.
+int BufferLives::dead_from(const Life& life, StreamId stream) const {
+  int low = 0, high = ops_on(stream);
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    const bool dead = std::all_of(life.streams.begin(), life.streams.end(), [&](const StreamLife& on) {
+      return order_.before({on.stream, on.last}, {stream, middle});
+    });
+    (dead ? high : low) = dead ? middle : middle + 1;
+  }
+  return low;
+}
+
+// How many ops of the compute stream have ended before the buffer lives.
+int BufferLives::ended_before(const Life& life) const {
+  int ended = ops_on(0);
+  for (const StreamLife& on : life.streams) ended = std::min(ended, order_.ended_before({on.stream, on.first}, 0));
+  return ended;
+}
+
+void BufferLives::find_instants(Life& life) const {
+  if (life.computes_only()) {
+    life.first = 2 * life.streams.front().first + 1;
+    life.last = 2 * life.streams.front().last + 1;
+    return;
+  }
+  life.first = 2 * ended_before(life);
+  life.last = 2 * dead_from(life, 0);
+  life.first_position = INT_MAX;
+  for (const StreamLife& on : life.streams)
+    life.first_position = std::min(life.first_position, positions_[on.stream][on.first]);
+  for (StreamId s : body_.streams.ids())
+    if (const int dead = dead_from(life, s); dead > 0)
+      life.last_position = std::max(life.last_position, positions_[s][dead - 1]);
+  life.last_position = std::max(life.last_position, life.first_position);
+}
+
+}  // namespace prun
