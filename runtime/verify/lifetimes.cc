@@ -184,8 +184,7 @@ std::vector<Life> lives_of(const BodyView& body, Space space, Findings& findings
   const Repeat& repeat = body.body->repeat;
   Table<BufferId, const Repeat::Member*> member(body.program->buffers.size(), nullptr);
   for (const Repeat::Member& each : repeat.members)
-    if (const Repeat::Ring& ring = repeat.rings[static_cast<size_t>(each.ring)];
-        ring.pool < 0 && ring.is_one_to_others(repeat.left_out()))
+    if (const Repeat::Ring& ring = repeat.rings[each.ring]; ring.pool < 0 && ring.is_one_to_others(repeat.left_out()))
       member[each.buffer] = &each;
   std::vector<Life> lives;
   lives.reserve(body.program->buffers.size());
@@ -199,7 +198,7 @@ std::vector<Life> lives_of(const BodyView& body, Space space, Findings& findings
       rings[member[id]->ring][member[id]->microbatch] = life_of(body, id);
   }
   for (const auto& [number, of_microbatch] : rings) {
-    const Repeat::Ring& ring = repeat.rings[static_cast<size_t>(number)];
+    const Repeat::Ring& ring = repeat.rings[number];
     places_come_round(body, ring, of_microbatch, findings);
     std::vector<Life> members;
     for (const auto& [microbatch, life] : of_microbatch) members.push_back(life);

@@ -48,8 +48,7 @@ std::string Judge::compare(const Job& job, const VirtualRun& run) const {
   for (size_t step = 0; step < run.losses.size(); step++)
     for (size_t rank = 0; rank < run.losses[step].size(); rank++)
       if (!near(run.losses[step][rank], expected_.losses[step][rank],
-                tolerance(program.step().loss < 0 ? Dtype::f32
-                                                  : program.tensors[static_cast<size_t>(program.step().loss)].dtype)))
+                tolerance(program.step().loss < 0 ? Dtype::f32 : program.tensors[program.step().loss].dtype)))
         return fmt::format("the loss of step {} on rank {}: {} is {}", step, rank, expected_.losses[step][rank],
                            run.losses[step][rank]);
   for (size_t rank = 0; rank < run.persistent.size(); rank++) {
