@@ -25,10 +25,8 @@ class Recorder final : public GradientBuilder {
   }
 
   TensorType type(ValueId value) const override { return graph_.values[value].type; }
-  bool wants(ValueId value) const override { return static_cast<size_t>(value) < wants_.size() && wants_[value]; }
-  ValueId gradient(ValueId value) const override {
-    return static_cast<size_t>(value) < gradient_.size() ? gradient_[value] : ValueId();
-  }
+  bool wants(ValueId value) const override { return wants_.has(value) && wants_[value]; }
+  ValueId gradient(ValueId value) const override { return gradient_.has(value) ? gradient_[value] : ValueId(); }
 
   std::vector<ValueId> emit(const OpDef& op, std::vector<ValueId> inputs, std::vector<TensorType> types,
                             Attrs attrs) override {
@@ -40,7 +38,7 @@ class Recorder final : public GradientBuilder {
       if (types.size() > 1) value.name += std::to_string(i);
       value.type = std::move(types[i]);
       value.site = current_->site;
-      node.outputs.push_back(static_cast<int>(graph_.values.size()));
+      node.outputs.push_back(graph_.values.next());
       graph_.values.push_back(std::move(value));
     }
     std::vector<ValueId> outputs = node.outputs;
@@ -96,8 +94,8 @@ class Recorder final : public GradientBuilder {
  private:
   CompileState& state_;
   Graph& graph_;
-  std::vector<ValueId> gradient_;
-  std::vector<bool> wants_;
+  Table<ValueId, ValueId> gradient_;
+  Table<ValueId, bool> wants_;
   SharedAttrs attrs_;
   const Node* current_ = nullptr;
   std::string current_label_;

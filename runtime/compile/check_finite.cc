@@ -25,7 +25,7 @@ bool is_seen_elsewhere(const Op& op) { return op.offers() || op.is(ops::store); 
 std::vector<TensorId> results(const Program& program, const Op& op) {
   std::vector<TensorId> tensors;
   if (is_seen_elsewhere(op)) return tensors;
-  for (const int id : op.writes) {
+  for (const TensorId id : op.writes) {
     const Dtype dtype = program.tensors[id].dtype;
     if (computes(dtype) && std::find(tensors.begin(), tensors.end(), id) == tensors.end()) tensors.push_back(id);
   }
@@ -33,7 +33,7 @@ std::vector<TensorId> results(const Program& program, const Op& op) {
   return tensors;
 }
 
-Op check_of(const Op& made, std::vector<TensorId> tensors, int flag) {
+Op check_of(const Op& made, std::vector<TensorId> tensors, TensorId flag) {
   Op check;
   check.def = &ops::check_finite;
   check.reads = std::move(tensors);
@@ -61,7 +61,7 @@ void check_body(Program& program, Body& body) {
   if (checks == 0) return;
   const TensorId flags = add_tensor(program, "finite." + body.name, Role::data, {Dtype::i32, {checks}}, false,
                                     body.streams[0].ops.front().site);
-  std::vector<std::vector<int>> moved;  // by stream: where each op, or its check, has gone
+  Table<StreamId, std::vector<int>> moved;  // where each op, or its check, has gone
   int64_t next = 0;
   for (Stream& stream : body.streams) {
     std::vector<Op> ops;

@@ -22,7 +22,7 @@ class TokenSplitter {
   }
 
  private:
-  Value& value(int id) { return state_.graph.values[id]; }
+  Value& value(ValueId id) { return state_.graph.values[id]; }
 
   void split_inputs() {
     bool any = false;
@@ -75,7 +75,7 @@ class TokenSplitter {
     Value sum = value(node.outputs[0]);
     sum.name += ".rows";
     rows.inputs.pop_back();
-    rows.outputs = {static_cast<int>(state_.graph.values.size())};
+    rows.outputs = {state_.graph.values.next()};
     state_.graph.values.push_back(std::move(sum));
     places.inputs = {rows.outputs[0], node.inputs[2]};
     add(std::move(rows));

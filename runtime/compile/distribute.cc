@@ -37,8 +37,8 @@ void elementwise(Distributor& d, const Node& node) {
       placement = d.placement(input);
     tokens = tokens || d.is_tokens(input);
   }
-  bool same =
-      std::all_of(copy.inputs.begin(), copy.inputs.end(), [&](int input) { return d.placement(input) == placement; });
+  bool same = std::all_of(copy.inputs.begin(), copy.inputs.end(),
+                          [&](ValueId input) { return d.placement(input) == placement; });
   if (!same) {
     for (ValueId& input : copy.inputs) input = tokens ? d.tokens_of(input) : d.whole(input);
     if (!tokens) placement = {};
@@ -48,7 +48,8 @@ void elementwise(Distributor& d, const Node& node) {
 
 // x·w + b with w split over its outputs (column), its inputs (row), or not.
 void linear(Distributor& d, const Node& node) {
-  int x = node.inputs[0], w = node.inputs[1], dim = d.split_dim(w);
+  ValueId x = node.inputs[0], w = node.inputs[1];
+  int dim = d.split_dim(w);
   const bool column = dim == (node.attrs.integer("transpose") != 0 ? 0 : 1);
   Node copy = node;
   if (dim < 0) {
@@ -71,7 +72,7 @@ void linear(Distributor& d, const Node& node) {
                     "it along its outputs, S(1)",
                     d.graph().values[w].name, node.site.text()));
   bool tokens = d.sequence(node);
-  int y = d.sum(d.emit(ops::linear, {x, w}, node.attrs, {d.type(node.outputs[0])})[0], tokens);
+  ValueId y = d.sum(d.emit(ops::linear, {x, w}, node.attrs, {d.type(node.outputs[0])})[0], tokens);
   if (node.inputs.size() > 2) {
     if (tokens) d.partial_gradient(node.inputs[2]);
     y = d.emit(ops::bias, {y, node.inputs[2]}, {}, {d.type(y)}, d.placement(y))[0];
@@ -81,7 +82,7 @@ void linear(Distributor& d, const Node& node) {
 
 // Heads are split as the columns of qkv are.
 void attention(Distributor& d, const Node& node) {
-  int qkv = node.inputs[0];
+  ValueId qkv = node.inputs[0];
   if (d.placement(qkv) != last_dim_shard(d, qkv)) return whole(d, node);
   Node copy = node;
   for (const char* name : {"heads", "kv_heads"}) {
@@ -98,7 +99,7 @@ void attention(Distributor& d, const Node& node) {
 }
 
 void rotary(Distributor& d, const Node& node) {
-  int x = node.inputs[0];
+  ValueId x = node.inputs[0];
   if (d.placement(x) != last_dim_shard(d, x)) return whole(d, node);
   Node copy = node;
   const int64_t heads = node.attrs.integer("heads");
@@ -127,7 +128,7 @@ void dropout(Distributor& d, const Node& node) {
 
 // A table that is split over its rows gives the rows that it has; the ranks' results add up. Positions come afterwards.
 void embedding(Distributor& d, const Node& node) {
-  int table = node.inputs[1];
+  ValueId table = node.inputs[1];
   bool split = d.split_dim(table) >= 0, tokens = d.sequence(node);
   if (d.split_dim(table) > 0)
     d.fail(fmt::format("'{}' is an embedding: it can be sharded along its rows, S(0), not S({})",
@@ -135,7 +136,7 @@ void embedding(Distributor& d, const Node& node) {
   if (!split && !tokens) return whole(d, node);
   Attrs attrs;
   if (split) attrs.set("axis", d.axis());
-  int rows = d.emit(ops::embedding, {node.inputs[0], table}, attrs, {d.type(node.outputs[0])})[0];
+  ValueId rows = d.emit(ops::embedding, {node.inputs[0], table}, attrs, {d.type(node.outputs[0])})[0];
   rows = split ? d.sum(rows, tokens) : d.tokens_of(rows);
   if (node.inputs.size() > 2) {
     Attrs places;
@@ -162,7 +163,7 @@ void positions(Distributor& d, const Node& node) {
 // A vocabulary that is split over the columns of the logits: maximum, sum of exponentials and the target's logit are
 // combined over the ranks (Shoeybi et al. 2019, "Megatron-LM").
 void cross_entropy(Distributor& d, const Node& node) {
-  int logits = node.inputs[0], targets = node.inputs[1];
+  ValueId logits = node.inputs[0], targets = node.inputs[1];
   if (d.placement(logits) != last_dim_shard(d, logits)) return whole(d, node);
   Attrs attrs, reduce;
   attrs.set("vocab", d.whole_type(logits).shape.back());
@@ -172,9 +173,9 @@ void cross_entropy(Distributor& d, const Node& node) {
       both = rows;
   both.shape.insert(both.shape.begin(), 2);
   reduce.set("op", std::string("max"));
-  int m = d.emit(ops::all_reduce, d.emit(ops::cross_entropy_max, {logits}, attrs, {rows}), reduce, {rows})[0];
+  ValueId m = d.emit(ops::all_reduce, d.emit(ops::cross_entropy_max, {logits}, attrs, {rows}), reduce, {rows})[0];
   reduce.set("op", std::string("sum"));
-  int sums =
+  ValueId sums =
       d.emit(ops::all_reduce, d.emit(ops::cross_entropy_sums, {logits, targets, m}, attrs, {both}), reduce, {both})[0];
   std::vector<ValueId> loss = d.emit(ops::cross_entropy_finish, {sums, m, logits, targets}, attrs,
                                      {d.type(node.outputs[0]), d.type(node.outputs[1])});

@@ -38,7 +38,7 @@ Distributor::Distributor(CompileState& state, std::string axis)
 void Distributor::fail(const std::string& text) const { throw plan_error(text, site_); }
 
 void Distributor::set_placement(ValueId value, Placement placement) {
-  if (placement_.size() <= static_cast<size_t>(value)) placement_.resize(graph_.values.size());
+  if (!placement_.has(value)) placement_.resize(graph_.values.size());
   placement_[value] = placement;
 }
 
@@ -79,11 +79,10 @@ void Distributor::split_parameters() {
     for (const StrategyUnit& unit : strategy.units) {
       for (const LayerPlacement& placement : unit.layers) {
         if (placement.axis != axis_) continue;
-        for (size_t v = 0; v < graph_.values.size(); ++v) {
+        for (const ValueId v : graph_.values.ids()) {
           const Value& value = graph_.values[v];
           if (value.kind != ValueKind::parameter || graph_.units[value.unit].unit_class != unit.unit_class) continue;
-          if (layer_of(graph_, value) == placement.layer)
-            split_parameter(static_cast<int>(v), placement, value.type.shape.size() == 1);
+          if (layer_of(graph_, value) == placement.layer) split_parameter(v, placement, value.type.shape.size() == 1);
         }
       }
     }
@@ -107,7 +106,7 @@ std::vector<ValueId> Distributor::emit(const OpDef& op, const std::vector<ValueI
     value.name = fmt::format("{}.{}", graph_.values[inputs[0]].name, op.name);
     value.type = type;
     value.site = current_->site;
-    node.outputs.push_back(static_cast<int>(graph_.values.size()));
+    node.outputs.push_back(graph_.values.next());
     graph_.values.push_back(std::move(value));
   }
   std::vector<ValueId> made = node.outputs;
@@ -116,7 +115,7 @@ std::vector<ValueId> Distributor::emit(const OpDef& op, const std::vector<ValueI
   return made;
 }
 
-void Distributor::define(ValueId value, int now) {
+void Distributor::define(ValueId value, ValueId now) {
   now_[value] = now;
   graph_.values[now].name = graph_.values[value].name;
 }
@@ -142,7 +141,7 @@ void Distributor::keep(Node node, Placement placement) {
   nodes_.push_back(std::move(node));
 }
 
-int Distributor::convert(ValueId value, bool partial_gradient) {
+ValueId Distributor::convert(ValueId value, bool partial_gradient) {
   Placement from = placement(value);
   Attrs attrs;
   attrs.set("axis", axis_);
@@ -151,7 +150,7 @@ int Distributor::convert(ValueId value, bool partial_gradient) {
   TensorType gathered = type(value), joined = gathered;
   gathered.shape.insert(gathered.shape.begin(), ranks_);
   joined.shape[from.dim] *= ranks_;
-  if (static_cast<size_t>(value) < whole_types_.size() && joined.shape != whole_types_[value].shape)
+  if (whole_types_.has(value) && joined.shape != whole_types_[value].shape)
     fail(fmt::format(
         "'{}' is {}: its dim {} does not divide over the {} ranks of axis '{}', and what reads it needs it whole",
         graph_.values[value].name, shape_text(whole_types_[value].shape), from.dim, ranks_, axis_));
@@ -163,18 +162,18 @@ int Distributor::convert(ValueId value, bool partial_gradient) {
     attrs.set("again", int64_t{1});
     join.set("again", int64_t{1});
   }
-  int pieces = emit(ops::all_gather, {value}, attrs, {gathered})[0];
+  ValueId pieces = emit(ops::all_gather, {value}, attrs, {gathered})[0];
   return emit(ops::join_pieces, {pieces}, join, {joined})[0];
 }
 
-int Distributor::whole(ValueId value) {
+ValueId Distributor::whole(ValueId value) {
   if (placement(value) == Placement{}) return value;
   auto [it, fresh] = converted_.try_emplace({value, kWhole}, -1);
   if (fresh) it->second = convert(value, false);
   return it->second;
 }
 
-int Distributor::replicated(ValueId value) {
+ValueId Distributor::replicated(ValueId value) {
   auto [it, fresh] = converted_.try_emplace({value, kReplicated}, -1);
   if (fresh) it->second = convert(value, true);
   return it->second;
@@ -191,7 +190,7 @@ TensorType Distributor::piece_of_tokens(const TensorType& whole) const {
   return piece;
 }
 
-int Distributor::sum(int partial, bool tokens) {
+ValueId Distributor::sum(ValueId partial, bool tokens) {
   Attrs attrs;
   attrs.set("axis", axis_);
   attrs.set("op", std::string("sum"));
@@ -204,7 +203,7 @@ int Distributor::sum(int partial, bool tokens) {
   return emit(ops::reduce_scatter, emit(ops::cut_pieces, {partial}, cut, {pieces}), attrs, {piece}, shard_of(1))[0];
 }
 
-int Distributor::tokens_of(ValueId value) {
+ValueId Distributor::tokens_of(ValueId value) {
   if (is_tokens(value)) return value;
   value = whole(value);
   auto [it, fresh] = converted_.try_emplace({value, kTokens}, -1);

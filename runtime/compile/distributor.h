@@ -22,9 +22,7 @@ class Distributor {
   const Graph& graph() const { return graph_; }
   const std::string& axis() const { return axis_; }
   int ranks() const { return ranks_; }
-  Placement placement(ValueId value) const {
-    return static_cast<size_t>(value) < placement_.size() ? placement_[value] : Placement{};
-  }
+  Placement placement(ValueId value) const { return placement_.has(value) ? placement_[value] : Placement{}; }
   // Whether it is a rank's tokens, of [samples, tokens, features].
   bool is_tokens(ValueId value) const { return placement(value) == shard_of(1) && type(value).shape.size() > 2; }
   const TensorType& type(ValueId value) const { return graph_.values[value].type; }
@@ -35,18 +33,18 @@ class Distributor {
   // Whether the unit's activations are sharded along their tokens where no layer says otherwise.
   bool sequence(const Node& node) const;
   // The value whole, its gradient whole too.
-  int whole(ValueId value);
+  ValueId whole(ValueId value);
   // The value whole for a reader that makes a part of its gradient on each rank.
-  int replicated(ValueId value);
+  ValueId replicated(ValueId value);
   // The ranks' parts added up: whole, or sharded along tokens.
-  int sum(int partial, bool tokens);
+  ValueId sum(ValueId partial, bool tokens);
   // The rank's tokens of a whole value.
-  int tokens_of(ValueId value);
+  ValueId tokens_of(ValueId value);
   // Adds a node at the current one's place; its outputs are new values of `placement`.
   std::vector<ValueId> emit(const OpDef& op, const std::vector<ValueId>& inputs, Attrs attrs,
                             const std::vector<TensorType>& types, Placement placement = {});
   // Whoever reads `value` of the whole graph reads `now` from here on.
-  void define(ValueId value, int now);
+  void define(ValueId value, ValueId now);
   // Adds the node as it is, its output types inferred again; all outputs get `placement`.
   void keep(Node node, Placement placement);
   // A parameter read by something that sees a part of the tokens: its gradient is a part of a sum.
@@ -57,7 +55,7 @@ class Distributor {
  private:
   void split_parameters();
   void split_parameter(ValueId parameter, const LayerPlacement& placement, bool bias);
-  int convert(ValueId value, bool partial_gradient);
+  ValueId convert(ValueId value, bool partial_gradient);
   TensorType piece_of_tokens(const TensorType& whole) const;
 
   CompileState& state_;
@@ -66,10 +64,10 @@ class Distributor {
   int ranks_;
   Site site_;  // of the strategy that uses the axis
   std::vector<Node> nodes_;
-  std::vector<Placement> placement_;
-  std::vector<TensorType> whole_types_;           // of the values that were there before
-  std::map<std::pair<int, int>, int> converted_;  // (value, kind of conversion) -> value
-  std::map<int, int> now_;                        // values that another stands for
+  Table<ValueId, Placement> placement_;
+  Table<ValueId, TensorType> whole_types_;                // of the values that were there before
+  std::map<std::pair<ValueId, int>, ValueId> converted_;  // (value, kind of conversion) -> value
+  std::map<ValueId, ValueId> now_;                        // values that another stands for
   const Node* current_ = nullptr;
 };
 

@@ -19,7 +19,7 @@ StreamId EdgeBuilder::stream(const std::string& name) {
     throw plan_error(fmt::format("stream '{}' would be the {}th: a program has at most {}", wanted,
                                  body_.streams.size() + 1, kMaxStreams));
   body_.streams.push_back({wanted, {}});
-  return body_.streams.next().index() - 1;
+  return body_.streams.last();
 }
 
 std::vector<EdgeBuilder::Access>& EdgeBuilder::history(BufferId buffer) {
@@ -80,7 +80,7 @@ OpRef EdgeBuilder::append(StreamId stream, Op op, const std::vector<OpRef>& floo
   }
   for (const Edge& edge : op.waits) {
     const Clock& seen = clocks_[edge.stream][edge.index];
-    for (size_t s = 0; s < streams; ++s) clock[s] = std::max(clock[s], seen[s]);
+    for (StreamId s : body_.streams.ids()) clock[s] = std::max(clock[s], seen[s]);
   }
   clock[stream] = at.index + 1;
   own.push_back(clock);

@@ -33,7 +33,7 @@ class EdgeBuilder {
     int64_t begin, end;  // bytes of the buffer
     bool write;
   };
-  using Clock = std::array<int, kMaxStreams>;  // per stream: how many of its ops are certain to have completed
+  using Clock = FixedTable<StreamId, int, kMaxStreams>;  // how many of its ops are certain to have completed
 
   std::vector<Access>& history(BufferId buffer);
   void need(Clock& latest, TensorId tensor, bool write);

@@ -19,14 +19,14 @@ void sum_loads(CompileState& state) {
   for (Node& node : state.graph.nodes) {
     nodes.push_back(node);
     if (node.op != &ops::route || node.attrs.number("aux") == 0) continue;
-    int counts = node.outputs[2];
-    auto value = [&](int id) -> Value& { return state.graph.values[id]; };
+    ValueId counts = node.outputs[2];
+    auto value = [&](ValueId id) -> Value& { return state.graph.values[id]; };
     const Shape& weights = value(node.outputs[0]).type.shape;
     int64_t tokens = weights.front();
     nodes.back().attrs.set("tokens", tokens * state.data_ranks);
     nodes.back().attrs.set("scale", 1.0 / static_cast<double>(tokens * state.microbatches()));
     for (const std::string& axis : state.loss_axes) {
-      Node reduce{&ops::all_reduce, {counts}, {static_cast<int>(state.graph.values.size())}, {}, node.call, node.site};
+      Node reduce{&ops::all_reduce, {counts}, {state.graph.values.next()}, {}, node.call, node.site};
       reduce.attrs.set("axis", axis);
       reduce.attrs.set("op", std::string("sum"));
       Value sum = value(counts);
@@ -55,7 +55,7 @@ void split_experts(CompileState& state) {
 
 // Each rank computes its experts for the tokens of all ranks.
 void expert_linear(Distributor& d, const Node& node) {
-  int x = node.inputs[0], w = node.inputs[1];
+  ValueId x = node.inputs[0], w = node.inputs[1];
   if (d.split_dim(w) < 0) return d.keep(node, {});
   const Value& weight = d.graph().values[w];
   if (d.split_dim(w) != 0 || weight.whole[0] % d.ranks() != 0)
@@ -82,7 +82,7 @@ void expert_linear(Distributor& d, const Node& node) {
 
 // The results go back to the ranks that have the tokens.
 void combine(Distributor& d, const Node& node) {
-  int y = node.inputs[0];
+  ValueId y = node.inputs[0];
   Node copy = node;
   if (d.placement(y) == shard_of(0)) {
     TensorType pieces = d.type(y), home = pieces;

@@ -51,7 +51,7 @@ bool take_in(std::vector<Node>& nodes, size_t at) {
 bool take_in_derivative(std::vector<Node>& nodes, size_t at) {
   const Node& gelu_dx = nodes[at];
   if (gelu_dx.op != &ops::gelu_dx || !is_tanh(gelu_dx)) return false;
-  const int pre = gelu_dx.inputs[0], dy = gelu_dx.inputs[1];
+  const ValueId pre = gelu_dx.inputs[0], dy = gelu_dx.inputs[1];
   Node* product = maker(nodes, at, dy);
   if (product == nullptr || product->op != &ops::linear_dx || readers(nodes, dy) != 1) return false;
   product->op = &ops::linear_dx_gelu;
@@ -69,7 +69,7 @@ constexpr Norm kNorms[] = {{ops::layernorm, ops::add_layernorm, ops::layernorm_g
 
 // Whether what a call ends with may be left to the next one, which has its own parameters by then. Not to one that is
 // computed twice: it keeps its input, and would have to keep both terms of it.
-bool next_may_compute(const CompileState& state, CallId call, int next) {
+bool next_may_compute(const CompileState& state, CallId call, CallId next) {
   if (call == next) return true;
   const Call &from = state.graph.calls[call], &to = state.graph.calls[next];
   return call + 1 == next && from.stage == to.stage && !state.strategies.of(state.graph.units[to.unit]).recompute;
@@ -80,7 +80,7 @@ bool take_add_in_front(const CompileState& state, std::vector<Node>& nodes, size
   if (at == 0 || nodes[at].op != &kinds.forward || nodes[at - 1].op != &ops::add) return false;
   Node& add = nodes[at - 1];
   Node norm = nodes[at];
-  const int sum = add.outputs[0];
+  const ValueId sum = add.outputs[0];
   if (norm.inputs[0] != sum || !next_may_compute(state, add.call, norm.call)) return false;
   norm.op = &kinds.added;
   norm.inputs[0] = add.inputs[1];
@@ -94,7 +94,9 @@ bool take_add_behind(std::vector<Node>& nodes, size_t at, const Norm& kinds) {
   const Node& add = nodes[at];
   if (at == 0 || add.op != &ops::add || add.call != nodes[at - 1].call) return false;
   Node& norm_grad = nodes[at - 1];
-  const int dx = norm_grad.outputs[0], own = add.inputs[0] == dx ? 0 : 1, other = add.inputs[1 - own];
+  const ValueId dx = norm_grad.outputs[0];
+  const int own = add.inputs[0] == dx ? 0 : 1;
+  const ValueId other = add.inputs[1 - own];
   if (norm_grad.op != &kinds.gradient || add.inputs[own] != dx || readers(nodes, dx) != 1) return false;
   norm_grad.op = &kinds.gradient_added;
   norm_grad.inputs.push_back(other);

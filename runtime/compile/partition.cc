@@ -40,7 +40,7 @@ void split_by_layers(Graph& graph, int stages, const std::vector<bool>& layer, i
 // Contiguous runs of calls whose largest work is the smallest possible; every stage has a call.
 void split_by_flops(Graph& graph, int stages) {
   size_t calls = graph.calls.size();
-  std::vector<double> work(calls, 1);  // a call without products still counts
+  Table<CallId, double> work(calls, 1);  // a call without products still counts
   for (const Node& node : graph.nodes) {
     std::vector<TensorType> inputs, outputs;
     for (ValueId input : node.inputs) inputs.push_back(graph.values[input].type);
@@ -65,15 +65,15 @@ void split_by_flops(Graph& graph, int stages) {
 }
 
 // A twin of `unit` for calls on another rank; returns its number.
-int make_twin(Graph& graph, UnitId unit) {
+UnitId make_twin(Graph& graph, UnitId unit) {
   Unit twin = graph.units[unit];
   twin.name += ".tied";
   twin.twin_of = unit;
-  int number = std::ssize(graph.units);
+  const UnitId number = graph.units.next();
   for (ValueId& parameter : twin.parameters) {
     Value copy = graph.values[parameter];
     copy.unit = number;
-    parameter = std::ssize(graph.values);
+    parameter = graph.values.next();
     graph.values.push_back(std::move(copy));
   }
   graph.units.push_back(std::move(twin));
@@ -81,12 +81,12 @@ int make_twin(Graph& graph, UnitId unit) {
 }
 
 // The units whose parameters a call reads: its own, and those that lend it a weight.
-std::vector<std::set<UnitId>> units_read(const Graph& graph) {
-  std::vector<std::set<UnitId>> units(graph.calls.size());
-  for (CallId call : graph.calls.ids()) units[call.index()].insert(graph.calls[call].unit);
+Table<CallId, std::set<UnitId>> units_read(const Graph& graph) {
+  Table<CallId, std::set<UnitId>> units(graph.calls.size());
+  for (CallId call : graph.calls.ids()) units[call].insert(graph.calls[call].unit);
   for (const Node& node : graph.nodes)
     for (ValueId input : node.inputs)
-      if (graph.values[input].kind == ValueKind::parameter) units[node.call.index()].insert(graph.values[input].unit);
+      if (graph.values[input].kind == ValueKind::parameter) units[node.call].insert(graph.values[input].unit);
   return units;
 }
 
@@ -103,7 +103,7 @@ void read_twin(const Plan& plan, Graph& graph, UnitId unit, UnitId twin, int ran
 }
 
 void separate_tied_units(const Plan& plan, Graph& graph) {
-  const std::vector<std::set<UnitId>> read = units_read(graph);
+  const Table<CallId, std::set<UnitId>> read = units_read(graph);
   std::map<UnitId, int> owner;                       // the rank of a unit's first call
   std::map<std::pair<UnitId, int>, UnitId> twins;    // of a unit on a rank
   std::map<std::pair<UnitId, int>, CallId> lent_to;  // the first call that reads a twin, where that is another unit's
@@ -111,7 +111,7 @@ void separate_tied_units(const Plan& plan, Graph& graph) {
     owner.try_emplace(graph.calls[call].unit, rank_of_stage(plan, graph.calls[call].stage));
   for (CallId call : graph.calls.ids()) {
     const int rank = rank_of_stage(plan, graph.calls[call].stage);
-    for (UnitId unit : read[call.index()]) {
+    for (UnitId unit : read[call]) {
       if (owner.at(unit) == rank || graph.units[unit].parameters.empty()) continue;
       const auto [twin, fresh] = twins.try_emplace({unit, rank}, -1);
       if (fresh) {

@@ -102,7 +102,7 @@ Op init_unit(const CompileState& state, UnitId u, TensorId tensor) {
 
 bool on_this_rank(const CompileState& state, UnitId unit) {
   const Unit& u = state.graph.units[unit];
-  int called = u.part_of >= 0 ? u.part_of : unit;
+  UnitId called = u.part_of >= 0 ? u.part_of : unit;
   for (const Call& call : state.graph.calls)
     if (call.unit == called && rank_of_stage(state.plan, call.stage) == state.pipeline_rank) return true;
   return false;
@@ -202,10 +202,10 @@ void place_units(CompileState& state) {
   const Graph& graph = state.graph;
   int64_t flat = 0;
   state.storage.resize(graph.units.size());
-  for (size_t u = 0; u < graph.units.size(); ++u) {
+  for (const UnitId u : graph.units.ids()) {
     UnitLayout layout = layout_of(state, graph.units[u]);
     UnitStorage& storage = state.storage[u];
-    storage.here = on_this_rank(state, static_cast<int>(u));
+    storage.here = on_this_rank(state, u);
     if (const StrategyUnit* sharding = sharding_of_unit(state, graph.units[u])) {
       storage.sharded = true;
       storage.axis = sharding->shard_axis;

@@ -18,9 +18,9 @@ class Ring {
   }
 
   std::vector<RingStep> forward() {
-    const int qkv = node_.reads[0], out = node_.writes[0], lse = node_.writes[1];
+    const TensorId qkv = node_.reads[0], out = node_.writes[0], lse = node_.writes[1];
     const bool narrow = q_.dtype != node_.qkv.dtype;
-    const int sum = narrow ? temporary_("out", q_) : out;
+    const TensorId sum = narrow ? temporary_("out", q_) : out;
     copy_keys(qkv);
     for (int hop = 0; hop < ranks_; ++hop) {
       pass_keys(hop);
@@ -37,13 +37,13 @@ class Ring {
   }
 
   std::vector<RingStep> backward() {
-    const int qkv = node_.reads[0], out = node_.reads[1], dout = node_.reads[2], lse = node_.reads[3];
+    const TensorId qkv = node_.reads[0], out = node_.reads[1], dout = node_.reads[2], lse = node_.reads[3];
     const TensorType dkv{q_.dtype, kv_.shape};
-    const int dq = temporary_("dq", q_), arriving = ranks_ > 1 ? temporary_("dkv arriving", dkv) : -1;
-    const int sums[] = {temporary_("dkv", dkv), ranks_ > 1 ? temporary_("dkv of the next hop", dkv) : -1};
+    const TensorId dq = temporary_("dq", q_), arriving = ranks_ > 1 ? temporary_("dkv arriving", dkv) : -1;
+    const TensorId sums[] = {temporary_("dkv", dkv), ranks_ > 1 ? temporary_("dkv of the next hop", dkv) : -1};
     copy_keys(qkv);
     for (int hop = 0; hop < ranks_; ++hop) {
-      const int sum = sums[hop % 2];
+      const TensorId sum = sums[hop % 2];
       if (hop > 0) receive(arriving, ranks_ + hop - 1);
       pass_keys(hop);
       std::vector<TensorId> reads = {qkv, keys(hop), out, dout, lse};
@@ -60,8 +60,8 @@ class Ring {
  private:
   // The keys and values of a hop. Two buffers take turns: one is computed with while the next hop's arrive in the
   // other.
-  int keys(int hop) const { return keys_[hop % 2]; }
-  void copy_keys(int qkv) {
+  TensorId keys(int hop) const { return keys_[hop % 2]; }
+  void copy_keys(TensorId qkv) {
     keys_[0] = temporary_("kv", kv_);
     if (ranks_ > 1) keys_[1] = temporary_("kv of the next hop", kv_);
     add(ops::copy_kv, {qkv}, {keys_[0]}, {});
@@ -94,7 +94,7 @@ class Ring {
   const int ranks_;
   const MakeTemporary& temporary_;
   TensorType q_, kv_;
-  int keys_[2] = {-1, -1};
+  TensorId keys_[2];
   std::vector<RingStep> steps_;
 };
 

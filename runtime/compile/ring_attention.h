@@ -28,7 +28,7 @@ struct RingNode {
 };
 
 // Makes a tensor that lives within the expansion; its name is a suffix for the node's.
-using MakeTemporary = std::function<int(std::string_view name, TensorType type)>;
+using MakeTemporary = std::function<TensorId(std::string_view name, TensorType type)>;
 
 // `ranks` is the size of the axis. Sends and receives go along it; a pair needs one lane for both.
 std::vector<RingStep> lower_ring_attention(const RingNode& node, int ranks, const MakeTemporary& temporary);

@@ -17,7 +17,7 @@ StepIndex::StepIndex(const CompileState& state)
   for (const Node& node : state.backward) backward_[node.call].push_back(&node);
   first_call_.assign(state.graph.units.size(), {});
   parts_.resize(state.graph.units.size());
-  for (CallId call = state.graph.calls.next() - 1; call >= 0; call = call - 1)
+  for (CallId call = state.graph.calls.last(); call >= 0; call = call - 1)
     first_call_[state.graph.calls[call].unit] = call;
   for (UnitId unit : state.graph.units.ids()) {
     parts_[unit].insert(parts_[unit].begin(), unit);

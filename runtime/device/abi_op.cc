@@ -40,7 +40,7 @@ void share_of(const void* mesh, const char* axes, int64_t* index, int64_t* of) {
 
 AbiOp::AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_step_values* values) : memory_(memory) {
   const bool scratch = has_workspace(*memory.program, op);
-  for (const int id : op.reads) reads_.push_back(tensor(memory, id));
+  for (const TensorId id : op.reads) reads_.push_back(tensor(memory, id));
   for (size_t i = 0; i + (scratch ? 1 : 0) < op.writes.size(); ++i) writes_.push_back(tensor(memory, op.writes[i]));
   for (const auto& [name, value] : op.attrs.values()) attrs_.push_back(attr_of(name, value));
   op_.size = sizeof op_;
@@ -62,7 +62,7 @@ AbiOp::AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_ste
   op_.mesh = &memory_;
 }
 
-prun_tensor AbiOp::tensor(const RankMemory& memory, int id) const {
+prun_tensor AbiOp::tensor(const RankMemory& memory, TensorId id) const {
   const Tensor& t = memory.program->tensors[id];
   prun_tensor made{};
   if (memory.arena != nullptr || memory.tensors != nullptr) made.ptr = memory.data(id);

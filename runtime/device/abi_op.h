@@ -15,7 +15,7 @@ class AbiOp {
   const prun_op& get() const { return op_; }
 
  private:
-  prun_tensor tensor(const RankMemory& memory, int id) const;
+  prun_tensor tensor(const RankMemory& memory, TensorId id) const;
 
   std::vector<prun_tensor> reads_, writes_;
   std::vector<prun_attr> attrs_;

@@ -44,7 +44,7 @@ struct RankMemory {
   BodyId body = kStepBody;  // that the kernel belongs to
   // Instead of the arenas: the address of each tensor. For host copies of a queue device's tensors, and for an op that
   // came through prun/device.h; the latter's caller also knows the rank's shares, instead of the program's mesh.
-  const std::vector<void*>* tensors = nullptr;
+  const Table<TensorId, void*>* tensors = nullptr;
   const prun_op* caller = nullptr;
 
   void* data(TensorId tensor) const {

@@ -26,8 +26,8 @@ Executor::Executor(const Program& program, const Device& device, RankDevice& mem
   }
 }
 
-std::vector<Executor::Worker> Executor::make_workers(const Body& body) {
-  std::vector<Worker> workers;
+Table<StreamId, Executor::Worker> Executor::make_workers(const Body& body) {
+  Table<StreamId, Worker> workers;
   const bool poisons = options_.poison != nullptr && &body == &program_.step();
   const Op* const poisoned_here = poisons ? poisoned_op(program_) : nullptr;
   if (poisons && poisoned_here == nullptr)
@@ -73,7 +73,7 @@ void Executor::run_body(BodyId id, int64_t first, int64_t end) {
 }
 
 void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
-  std::vector<Worker>& workers = run.workers;
+  Table<StreamId, Worker>& workers = run.workers;
   Worker& worker = workers[s];
   const std::vector<Op>& ops = worker.stream->ops;
   StreamState& state = options_.recorder->stream[s];
@@ -121,7 +121,7 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
 }
 
 // False when the job is ending. `ready` in: when waiting began; out: when it ended.
-bool Executor::wait_edges(std::vector<Worker>& workers, int s, const Op& op, int64_t step, uint64_t& ready) {
+bool Executor::wait_edges(Table<StreamId, Worker>& workers, int s, const Op& op, int64_t step, uint64_t& ready) {
   for (const Edge& edge : op.waits) {
     if (step < edge.back) continue;
     Worker& source = workers[edge.stream];
@@ -136,7 +136,7 @@ bool Executor::wait_edges(std::vector<Worker>& workers, int s, const Op& op, int
   return true;
 }
 
-void Executor::finish_step(std::vector<Worker>& workers, int64_t step) {
+void Executor::finish_step(Table<StreamId, Worker>& workers, int64_t step) {
   StepRecord record{};
   record.step = static_cast<uint64_t>(step);
   record.loss = scalar(program_.step().loss);

@@ -28,15 +28,15 @@ class Executor final : public JobRun {
   struct BodyRun {  // a body and the workers of its streams
     BodyId id;
     const Body& body;
-    std::vector<Worker> workers;
+    Table<StreamId, Worker> workers;
   };
 
   void run_body(BodyId id, int64_t first, int64_t end) override;
   void free_init() override { runs_[kInitBody].workers.clear(); }
-  std::vector<Worker> make_workers(const Body& body);
+  Table<StreamId, Worker> make_workers(const Body& body);
   void walk(BodyRun& run, int s, int64_t first, int64_t end);
-  bool wait_edges(std::vector<Worker>& workers, int s, const Op& op, int64_t step, uint64_t& ready);
-  void finish_step(std::vector<Worker>& workers, int64_t step);
+  bool wait_edges(Table<StreamId, Worker>& workers, int s, const Op& op, int64_t step, uint64_t& ready);
+  void finish_step(Table<StreamId, Worker>& workers, int64_t step);
   double scalar(TensorId tensor) const;  // NaN: there is none
 
   const Device& device_;

@@ -32,7 +32,7 @@ class RequireFinite final : public Kernel {
   }
 
  private:
-  const Tensor& tensor(int id) const { return memory_.program->tensors[id]; }
+  const Tensor& tensor(TensorId id) const { return memory_.program->tensors[id]; }
   int32_t flag(const Op& check) const {
     return flags_[(tensor(check.writes[0]).byte_offset - notes_.byte_offset) / dtype_bytes(Dtype::i32)];
   }
@@ -50,7 +50,7 @@ class RequireFinite final : public Kernel {
   // The first op from position `from` of the order on that reads `bad` before it is overwritten; null: none here.
   const Op* reader(const Body& body, const Order& order, size_t from, const Tensor& bad) const {
     const auto touches = [&](const std::vector<TensorId>& ids) {
-      return std::any_of(ids.begin(), ids.end(), [&](int id) { return overlaps(tensor(id), bad); });
+      return std::any_of(ids.begin(), ids.end(), [&](TensorId id) { return overlaps(tensor(id), bad); });
     };
     for (size_t i = from; i < order.sequence().size(); ++i) {
       const OpRef at = order.sequence()[i];
@@ -71,7 +71,7 @@ class RequireFinite final : public Kernel {
       const Op& check = ops[at.index];
       const int32_t kinds = check.is(ops::check_finite) ? flag(check) : 0;
       if (kinds == 0) continue;
-      const Op& made = ops[static_cast<size_t>(at.index) - 1];
+      const Op& made = ops[at.index - 1];
       size_t which = 0;
       while ((kinds >> (2 * which) & 3) == 0) ++which;
       const Tensor& bad = tensor(check.reads.at(which));

@@ -69,16 +69,16 @@ QueueBody::QueueBody(const QueueContext& context, BodyId id)
 }
 
 // Addresses of the op's tensors in the host's memory from `base` on, by tensor id.
-std::unique_ptr<std::vector<void*>> QueueBody::places(const Op& op, std::byte* base) const {
-  auto places = std::make_unique<std::vector<void*>>(program().tensors.size());
-  for (const int id : staged_tensors(program(), op)) {
+std::unique_ptr<Table<TensorId, void*>> QueueBody::places(const Op& op, std::byte* base) const {
+  auto places = std::make_unique<Table<TensorId, void*>>(program().tensors.size());
+  for (const TensorId id : staged_tensors(program(), op)) {
     (*places)[id] = base;
     base += round_up(program().tensors[id].bytes(), kAlignBytes);
   }
   return places;
 }
 
-Copy QueueBody::copy_of(TensorId tensor, const std::vector<void*>& places, bool to_host) const {
+Copy QueueBody::copy_of(TensorId tensor, const Table<TensorId, void*>& places, bool to_host) const {
   void *host = places[tensor], *device = context_.rank.data(tensor);
   const int64_t bytes = program().tensors[tensor].bytes();
   return to_host ? Copy{host, device, bytes} : Copy{device, host, bytes};
@@ -97,7 +97,7 @@ void QueueBody::make_first() {
     }
     for (int turn = 0; turn < kAhead; ++turn) {
       const auto ahead = places(of, context_.memory.ahead(turn) + first_bytes_);
-      for (const int id : of.writes) first_in_[turn].push_back(copy_of(id, *ahead, false));
+      for (const TensorId id : of.writes) first_in_[turn].push_back(copy_of(id, *ahead, false));
     }
     first_bytes_ += staged_bytes(program(), of);
   }
@@ -116,9 +116,9 @@ void QueueBody::make_hosts() {
       part->kernel = of.communicates() ? make_comm_kernel(memory, of, context_.world)
                                        : make_host_kernel(memory, of, context_.host);
       StagedChunk& whole = part->chunks.emplace_back();
-      for (const int id : of.is(ops::save_state) ? std::vector<TensorId>{} : seen_by(of))
+      for (const TensorId id : of.is(ops::save_state) ? std::vector<TensorId>{} : seen_by(of))
         whole.out.push_back(copy_of(id, *part->places, true));
-      for (const int id : of.writes) whole.in.push_back(copy_of(id, *part->places, false));
+      for (const TensorId id : of.writes) whole.in.push_back(copy_of(id, *part->places, false));
     } else {
       part->kernel = make_chunks_kernel(memory, of, context_.world, part->chunks);
       part->job.chunks = part->chunks.size();
@@ -187,7 +187,7 @@ void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::fu
       number->store(static_cast<uint32_t>(step), std::memory_order_relaxed);
   if (has_first()) bring_first(slot);
   step_start_.record(stream(0));
-  for (size_t s = 1; s < body_.streams.size(); ++s) step_start_.hold(stream(static_cast<int>(s)));
+  for (size_t s = 1; s < body_.streams.size(); ++s) step_start_.hold(stream(s));
   for (RegionState& state : states_) state.launched = false;
   for (HostPart* part : in_chunks_) part->landed = 0;
   for (;;) {
@@ -200,7 +200,7 @@ void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::fu
   }
   for (const std::unique_ptr<HostPart>& host : hosts_) host->end_ns[slot] = host->job.end_ns;
   for (size_t s = 1; s < body_.streams.size(); ++s) {
-    join_[s].record(stream(static_cast<int>(s)));
+    join_[s].record(stream(s));
     join_[s].hold(stream(0));
   }
   issuing_ns_ += now_ns() - begin;
@@ -279,7 +279,7 @@ void QueueBody::issue_region(int id, int slot, StreamState* states) {
   for (const auto& [s, back] : state.backs) back->hold(origin);
   state.graph.launch(origin);
   state.ended->record(origin);
-  StreamState& replayed = states[regions_.items[region.items[0]].op.stream];
+  StreamState& replayed = states[regions_.items[region.items[0]].op.stream.index()];
   replayed.since_ns.store(now_ns(), std::memory_order_relaxed);
   replayed.running.store(3, std::memory_order_relaxed);
 }
@@ -288,17 +288,17 @@ void QueueBody::issue_region(int id, int slot, StreamState* states) {
 // waited for where the graph is launched.
 void QueueBody::capture(int id, int slot, StreamState* states) {
   const Region& region = regions_.regions[id];
-  const int first = regions_.items[region.items[0]].op.stream;
+  const StreamId first = regions_.items[region.items[0]].op.stream;
   const DeviceStream& origin = stream(first);
   DeviceCapture capture(context_.memory.device(), origin);
   capture_fork_.record(origin);
-  std::set<int> spread = {first};
+  std::set<StreamId> spread = {first};
   for (const int item : region.items) {
-    const int s = regions_.items[item].op.stream;
+    const StreamId s = regions_.items[item].op.stream;
     if (spread.insert(s).second) capture_fork_.hold(stream(s));
     issue_item(item, slot, &capture, states);
   }
-  for (const int s : spread) {
+  for (const StreamId s : spread) {
     if (s == first) continue;
     join_[s].record(stream(s));
     join_[s].hold(origin);
@@ -307,9 +307,9 @@ void QueueBody::capture(int id, int slot, StreamState* states) {
 }
 
 void QueueBody::issue_item(int id, int slot, DeviceCapture* capture, StreamState* states) {
-  const size_t i = static_cast<size_t>(id);
+  const size_t i = id;
   const Item& item = regions_.items[i];
-  StreamState& state = states[item.op.stream];
+  StreamState& state = states[item.op.stream.index()];
   state.op.store(static_cast<uint32_t>(item.op.index), std::memory_order_relaxed);
   state.since_ns.store(now_ns(), std::memory_order_relaxed);
   state.running.store(1, std::memory_order_relaxed);
@@ -332,7 +332,7 @@ void QueueBody::issue_item(int id, int slot, DeviceCapture* capture, StreamState
 }
 
 void QueueBody::run_item(int id) {
-  const size_t i = static_cast<size_t>(id);
+  const size_t i = id;
   const Item& item = regions_.items[i];
   DeviceStream& on = stream(item.op.stream);
   if (item.kind == Item::Kind::op) {
@@ -368,7 +368,7 @@ void QueueBody::read_times(int slot, const std::function<uint64_t(const DeviceEv
   struct Times {
     uint64_t begin = 0, end = 0;
   };
-  std::vector<std::vector<Times>> times;
+  Table<StreamId, std::vector<Times>> times;
   for (const Stream& stream : body_.streams) times.emplace_back(stream.ops.size());
   for (size_t i = 0; i < regions_.items.size(); ++i) {
     const Item& item = regions_.items[i];

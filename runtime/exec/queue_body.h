@@ -59,7 +59,7 @@ class QueueBody {
   struct HostPart {
     HostJob job;
     std::unique_ptr<Kernel> kernel;
-    std::unique_ptr<std::vector<void*>> places;
+    std::unique_ptr<Table<TensorId, void*>> places;
     std::vector<StagedChunk> chunks;  // one if the op is not divided
     size_t landed = 0;                // chunks of the step under way whose upload is enqueued
     std::optional<DeviceEvent> back;  // the last chunk is on the device; only with several chunks
@@ -67,26 +67,26 @@ class QueueBody {
   };
   struct FirstPart {
     std::unique_ptr<Kernel> kernel[kStepSlots];
-    std::unique_ptr<std::vector<void*>> places[kStepSlots];
+    std::unique_ptr<Table<TensorId, void*>> places[kStepSlots];
   };
   struct RegionState {
     bool launched = false;  // of the step under way
     DeviceGraph graph;
     std::optional<DeviceEvent> ended;
-    std::vector<std::pair<int, const DeviceEvent*>> backs;  // streams that wait for the upload of chunks
+    std::vector<std::pair<StreamId, const DeviceEvent*>> backs;  // streams that wait for the upload of chunks
   };
   struct Span {
     std::optional<DeviceEvent> begin, end;
   };
 
   const Op& op(OpRef ref) const { return body_.streams[ref.stream].ops[ref.index]; }
-  DeviceStream& stream(int s) { return context_.streams[s]; }
+  DeviceStream& stream(StreamId s) { return context_.streams[s.index()]; }
   const Program& program() const { return *context_.rank.program; }
   void make_items();
   void make_hosts();
   void make_first();
-  std::unique_ptr<std::vector<void*>> places(const Op& op, std::byte* base) const;
-  Copy copy_of(TensorId tensor, const std::vector<void*>& places, bool to_host) const;
+  std::unique_ptr<Table<TensorId, void*>> places(const Op& op, std::byte* base) const;
+  Copy copy_of(TensorId tensor, const Table<TensorId, void*>& places, bool to_host) const;
   void bring_first(int slot);
   bool host_ended(int host) const;
   bool ready(const Region& region) const;
@@ -114,16 +114,16 @@ class QueueBody {
   std::vector<Copy> first_in_[kAhead];  // from the uploaded batch to where ops read it
   StepTable first_table_;
   std::vector<RegionState> states_;
-  DeviceEvent batch_uploaded_;     // what the first ops made is on the device
-  DeviceEvent step_start_;         // on stream 0; the other streams wait for it
-  DeviceEvent capture_fork_;       // on the origin of a capture; the region's other streams wait for it
-  std::vector<DeviceEvent> join_;  // by stream: the end of its work, for stream 0 or the origin of a capture
-  uint64_t runs_ = 0;              // steps begun
+  DeviceEvent batch_uploaded_;         // what the first ops made is on the device
+  DeviceEvent step_start_;             // on stream 0; the other streams wait for it
+  DeviceEvent capture_fork_;           // on the origin of a capture; the region's other streams wait for it
+  Table<StreamId, DeviceEvent> join_;  // the end of its work, for stream 0 or the origin of a capture
+  uint64_t runs_ = 0;                  // steps begun
   std::mutex mutex_;
   std::condition_variable host_done_cv_;
   bool host_done_ = false;  // a host op has ended since issue() last looked; under mutex_
   uint64_t issuing_ns_ = 0;
-  std::vector<std::unique_ptr<HostThread>> host_threads_;  // by stream; last, since they use the other members
+  Table<StreamId, std::unique_ptr<HostThread>> host_threads_;  // last, since they use the other members
 };
 
 }  // namespace prun

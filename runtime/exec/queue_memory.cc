@@ -29,7 +29,7 @@ bool needs_host(const Program& program, const Op& op) {
 
 std::vector<TensorId> staged_tensors(const Program& program, const Op& op) {
   std::vector<TensorId> ids = op.reads;
-  for (const int id : op.writes)
+  for (const TensorId id : op.writes)
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
   std::erase_if(ids, [&](TensorId id) { return program.buffers[program.tensors[id].buffer].space == Space::host; });
   return ids;
@@ -37,12 +37,12 @@ std::vector<TensorId> staged_tensors(const Program& program, const Op& op) {
 
 int64_t staged_bytes(const Program& program, const Op& op) {
   int64_t bytes = 0;
-  for (const int id : staged_tensors(program, op)) bytes += round_up(program.tensors[id].bytes(), kAlignBytes);
+  for (const TensorId id : staged_tensors(program, op)) bytes += round_up(program.tensors[id].bytes(), kAlignBytes);
   return bytes;
 }
 
-std::vector<std::vector<How>> how_of(const Program& program, const Body& body, bool enqueues) {
-  std::vector<std::vector<How>> how;
+Table<StreamId, std::vector<How>> how_of(const Program& program, const Body& body, bool enqueues) {
+  Table<StreamId, std::vector<How>> how;
   for (const Stream& stream : body.streams) {
     std::vector<How>& row = how.emplace_back();
     bool at_start = true;  // of the step, and of its stream
@@ -58,7 +58,7 @@ std::vector<std::vector<How>> how_of(const Program& program, const Body& body, b
 
 PinnedLayout::PinnedLayout(const Program& program, bool enqueues) {
   for (const Body& body : program.bodies) {
-    const std::vector<std::vector<How>> how = how_of(program, body, enqueues);
+    const Table<StreamId, std::vector<How>> how = how_of(program, body, enqueues);
     int64_t of_first = 0;
     by_stream.resize(std::max(by_stream.size(), body.streams.size()));
     for (size_t s = 0; s < body.streams.size(); ++s) {
@@ -136,8 +136,8 @@ Error QueueMemory::explained(const Error& error) const {
       error.site());
 }
 
-std::byte* QueueMemory::staging(int stream) const {
-  const auto end = layout_.by_stream.begin() + stream;
+std::byte* QueueMemory::staging(StreamId stream) const {
+  const auto end = layout_.by_stream.begin() + stream.index();
   return values(kStepSlots) + std::accumulate(layout_.by_stream.begin(), end, int64_t{0});
 }
 

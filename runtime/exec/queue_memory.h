@@ -20,7 +20,7 @@ inline constexpr int kStepSlots = 3;  // steps that the host may be ahead of the
 inline constexpr int kAhead = 2;      // steps of which a batch is on the device: the one under way and the next
 
 // How each op of a body is carried out. `enqueues`: the transport works on the device's memory in stream order.
-std::vector<std::vector<How>> how_of(const Program& program, const Body& body, bool enqueues);
+Table<StreamId, std::vector<How>> how_of(const Program& program, const Body& body, bool enqueues);
 // Sizes of a rank's pinned memory, in bytes; each part is aligned.
 struct PinnedLayout {
   PinnedLayout(const Program& program, bool enqueues);
@@ -45,7 +45,7 @@ class QueueMemory final : public RankDevice {
   bool enqueues() const { return enqueues_; }
   // Pinned memory: the host's copies of a stream's host op's tensors; those of a step's first ops; and a step's values,
   // with the loss kAlignBytes behind them and the norm of the gradients behind it.
-  std::byte* staging(int stream) const;
+  std::byte* staging(StreamId stream) const;
   std::byte* first(int slot) const { return pinned_ + slot * layout_.first; }
   std::byte* ahead(int turn) const { return ahead_.get() + turn * layout_.first; }  // the device's; as first(slot)
   std::byte* values(int slot) const { return pinned_ + kStepSlots * layout_.first + slot * 2 * kAlignBytes; }

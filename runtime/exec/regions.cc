@@ -25,11 +25,10 @@ struct End {
 
 class Builder {
  public:
-  Builder(const Body& body, const std::vector<std::vector<How>>& how, Regions& out)
+  Builder(const Body& body, const Table<StreamId, std::vector<How>>& how, Regions& out)
       : body_(body), how_(how), out_(out) {
     for (const Stream& stream : body.streams) ends_.emplace_back(stream.ops.size());
-    for (const std::vector<How>& of_stream : how)
-      count_ += static_cast<size_t>(std::count(of_stream.begin(), of_stream.end(), How::host));
+    for (const std::vector<How>& of_stream : how) count_ += std::count(of_stream.begin(), of_stream.end(), How::host);
   }
 
   void build() {
@@ -108,16 +107,16 @@ class Builder {
   }
 
   const Body& body_;
-  const std::vector<std::vector<How>>& how_;
+  const Table<StreamId, std::vector<How>>& how_;
   Regions& out_;
-  std::vector<std::vector<End>> ends_;
+  Table<StreamId, std::vector<End>> ends_;
   std::map<HostSet, int> by_hosts_;
   size_t count_ = 0;  // of host ops
 };
 
 }  // namespace
 
-Regions::Regions(const Body& body, const std::vector<std::vector<How>>& how) { Builder(body, how, *this).build(); }
+Regions::Regions(const Body& body, const Table<StreamId, std::vector<How>>& how) { Builder(body, how, *this).build(); }
 
 bool can_come_first(const Op& op) {
   return op.is(ops::next_batch) && op.reads.empty() &&

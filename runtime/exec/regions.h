@@ -42,7 +42,7 @@ struct HostOp {
 
 struct Regions {
   // `how`: for every stream and op. Edges to the step before are left out: a step begins when the one before has ended.
-  Regions(const Body& body, const std::vector<std::vector<How>>& how);
+  Regions(const Body& body, const Table<StreamId, std::vector<How>>& how);
 
   std::vector<Item> items;
   std::vector<Region> regions;

@@ -35,7 +35,7 @@ struct VirtualRank {
   Arena arena, host_arena;
   RankMemory memory;
   HostServices host;
-  std::vector<std::vector<std::unique_ptr<Kernel>>> kernels;  // of the body under way; null for communication
+  Table<StreamId, std::vector<std::unique_ptr<Kernel>>> kernels;  // of the body under way; null for communication
 };
 
 // Between its sender, which has gone on, and its receiver.

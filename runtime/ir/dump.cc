@@ -45,9 +45,9 @@ std::string ranges_text(const std::vector<int>& sorted) {
 }
 
 // The type stands at a tensor's first mention in the line.
-std::string tensors_text(const Program& program, const std::vector<TensorId>& ids, std::vector<int>& mentioned) {
+std::string tensors_text(const Program& program, const std::vector<TensorId>& ids, std::vector<TensorId>& mentioned) {
   std::string out;
-  for (int id : ids) {
+  for (TensorId id : ids) {
     const Tensor& tensor = program.tensors[id];
     bool again = std::find(mentioned.begin(), mentioned.end(), id) != mentioned.end();
     if (!out.empty()) out += ", ";
@@ -58,7 +58,7 @@ std::string tensors_text(const Program& program, const std::vector<TensorId>& id
 }
 
 std::string op_text(const Program& program, const Op& op, size_t kind_width) {
-  std::vector<int> mentioned;
+  std::vector<TensorId> mentioned;
   std::string reads = tensors_text(program, op.reads, mentioned);
   std::string writes = tensors_text(program, op.writes, mentioned);
   std::string out = fmt::format("{:<{}}", op.def->name, kind_width);

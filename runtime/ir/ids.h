@@ -1,12 +1,14 @@
 // The numbers of things in a graph or a program, one type for each kind of thing, and vectors that only their own kind
 // of number indexes.
 //
-// A literal or a loop's counter becomes an id where an id is asked for; an id never becomes another kind of id, and a
-// plain number only through index().
+// A literal or a loop's counter becomes an id where an id is asked for; an id never becomes another kind of id nor
+// meets one in a comparison, and it becomes a plain number only through index().
 #pragma once
+#include <array>
 #include <compare>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <vector>
 
 namespace prun {
@@ -16,9 +18,14 @@ class Id {
  public:
   constexpr Id() = default;                       // none
   constexpr Id(int index) : index_(index) {}      // NOLINT(google-explicit-constructor)
-  constexpr int index() const { return index_; }  // -1: none
-  constexpr operator int() const { return index_; }
+  constexpr int index() const { return index_; }  // the number; -1: none
+  constexpr bool none() const { return index_ < 0; }
   constexpr Id& operator++() { return ++index_, *this; }
+  constexpr Id operator+(int more) const { return index_ + more; }
+  constexpr Id operator-(int less) const { return index_ - less; }
+  friend constexpr int operator-(Id a, Id b) { return a.index_ - b.index_; }
+  friend constexpr bool operator==(Id, Id) = default;
+  friend constexpr auto operator<=>(Id, Id) = default;
 
  private:
   int index_ = -1;
@@ -37,9 +44,14 @@ template <class IdType, class T>
 class Table : public std::vector<T> {
  public:
   using std::vector<T>::vector;
-  T& operator[](IdType id) { return std::vector<T>::operator[](static_cast<size_t>(id.index())); }
-  const T& operator[](IdType id) const { return std::vector<T>::operator[](static_cast<size_t>(id.index())); }
-  IdType next() const { return static_cast<int>(this->size()); }  // the id that the next item gets
+  typename std::vector<T>::reference operator[](IdType id) { return std::vector<T>::operator[](id.index()); }
+  typename std::vector<T>::const_reference operator[](IdType id) const {
+    return std::vector<T>::operator[](id.index());
+  }
+  bool has(IdType id) const { return id >= 0 && id < next(); }
+  int count() const { return std::ssize(*this); }
+  IdType last() const { return count() - 1; }
+  IdType next() const { return count(); }  // the id that the next item gets
   // All ids, in order: for (TensorId id : program.tensors.ids())
   auto ids() const {
     struct Iterator {
@@ -53,8 +65,20 @@ class Table : public std::vector<T> {
       Iterator begin() const { return {0}; }
       Iterator end() const { return {count}; }
     };
-    return Range{static_cast<int>(this->size())};
+    return Range{count()};
   }
+};
+
+// The same of a known size, and of items that lie elsewhere.
+template <class IdType, class T, size_t kSize>
+struct FixedTable : std::array<T, kSize> {
+  T& operator[](IdType id) { return std::array<T, kSize>::operator[](id.index()); }
+  const T& operator[](IdType id) const { return std::array<T, kSize>::operator[](id.index()); }
+};
+template <class IdType, class T>
+struct TableView {
+  T* items = nullptr;
+  T& operator[](IdType id) const { return items[id.index()]; }
 };
 
 }  // namespace prun

@@ -20,7 +20,7 @@ class Order::Clocks : public WalkPolicy {
 
   void run(StreamCursor at) override {
     const OpRef self = walk_.ref(at);
-    int* mine = order_.clock(self);
+    const TableView<StreamId, int> mine = order_.clock(self);
     if (self.index > 0) join(mine, {self.stream, self.index - 1});
     for (const Edge& edge : walk_.op(at).waits)
       if (edge.back == 0) join(mine, {edge.stream, edge.index});
@@ -28,9 +28,9 @@ class Order::Clocks : public WalkPolicy {
   }
 
  private:
-  void join(int* into, OpRef op) const {
-    const int* from = order_.clock(op);
-    for (int s = 0; s < order_.streams_; ++s) into[s] = std::max(into[s], from[s]);
+  void join(TableView<StreamId, int> into, OpRef op) const {
+    const TableView<StreamId, int> from = order_.clock(op);
+    for (StreamId s = 0; s < order_.streams_; ++s) into[s] = std::max(into[s], from[s]);
     into[op.stream] = std::max(into[op.stream], op.index + 1);
   }
 
@@ -44,7 +44,7 @@ Order::Order(const Body& body) : streams_(std::ssize(body.streams)) {
     first_.push_back(total_);
     total_ += std::ssize(stream.ops);
   }
-  clocks_.assign(static_cast<size_t>(total_) * body.streams.size(), 0);
+  clocks_.assign(total_ * body.streams.size(), 0);
   sequence_.reserve(total_);
   Clocks(*this, body).build();
 }

@@ -24,12 +24,12 @@ class Order {
 
  private:
   class Clocks;
-  size_t at(OpRef op) const { return static_cast<size_t>(first_[op.stream] + op.index) * streams_; }
-  int* clock(OpRef op) { return &clocks_[at(op)]; }
-  const int* clock(OpRef op) const { return &clocks_[at(op)]; }
+  size_t at(OpRef op) const { return size_t{1} * streams_ * (first_[op.stream] + op.index); }
+  TableView<StreamId, int> clock(OpRef op) { return {&clocks_[at(op)]}; }
+  TableView<StreamId, const int> clock(OpRef op) const { return {&clocks_[at(op)]}; }
   int streams_ = 0, total_ = 0;
-  std::vector<int> first_;   // of each stream in the flat numbering
-  std::vector<int> clocks_;  // ops x streams
+  Table<StreamId, int> first_;  // in the flat numbering
+  std::vector<int> clocks_;     // ops x streams
   std::vector<OpRef> stuck_, sequence_;
 };
 

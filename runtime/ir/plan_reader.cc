@@ -117,7 +117,7 @@ Value read_value(const Field& field, size_t units) {
 void check_types(const Field& field, const Graph& graph, const Node& node) {
   if (!node.op->infer) field.at("op").fail("an op of a model");
   std::vector<TensorType> inputs, outputs;
-  for (int id : node.inputs) inputs.push_back(graph.values[id].type);
+  for (ValueId id : node.inputs) inputs.push_back(graph.values[id].type);
   try {
     outputs = node.op->infer(inputs, node.attrs);
   } catch (const Error& error) {
@@ -133,10 +133,10 @@ void check_types(const Field& field, const Graph& graph, const Node& node) {
 }
 
 // Nodes stand in execution order and values are assigned once.
-void check_defined_once(const Field& field, const Graph& graph, const Node& node, std::vector<bool>& defined) {
-  for (int id : node.inputs)
+void check_defined_once(const Field& field, const Graph& graph, const Node& node, Table<ValueId, bool>& defined) {
+  for (ValueId id : node.inputs)
     if (!defined[id]) field.at("inputs").fail(fmt::format("values made before ({} is not)", graph.values[id].name));
-  for (int id : node.outputs) {
+  for (ValueId id : node.outputs) {
     if (defined[id]) field.at("outputs").fail(fmt::format("new values ({} is not)", graph.values[id].name));
     defined[id] = true;
   }
@@ -152,7 +152,7 @@ void check_loss(const Graph& graph) {
         fmt::format("the model returns {}, it should return a loss (one of: {})", what, join(losses, ", ")), site);
   };
   for (const Node& node : graph.nodes)
-    for (int output : node.outputs)
+    for (ValueId output : node.outputs)
       if (output == graph.loss && node.op->loss != Loss::loss)
         throw returns(fmt::format("the result of {}", node.op->name), node.site);
   const Value& loss = graph.values[graph.loss];
@@ -171,8 +171,8 @@ struct ListedCall {
 // No plan of this size could be recorded; a document could say that it is.
 constexpr int64_t kMostRepeated = int64_t{1} << 24;
 
-std::vector<ListedCall> read_calls(const Field& root, Graph& graph) {
-  std::vector<ListedCall> calls;
+Table<CallId, ListedCall> read_calls(const Field& root, Graph& graph) {
+  Table<CallId, ListedCall> calls;
   int64_t repeated = 0;
   root.at("calls").each([&](const Field& field) {
     ListedCall& call = calls.emplace_back();
@@ -202,7 +202,7 @@ std::optional<std::string> renamed(const std::string& name, const std::string& f
 // The values of a call that does what an earlier one did.
 void repeat_values(const Field& field, const ListedCall& call, CallId id, const ListedCall& like, Graph& graph) {
   const Call &from = graph.calls[call.like], &to = graph.calls[id];
-  if (call.first != static_cast<int>(graph.values.size()) || int64_t{like.first} + like.values > call.first)
+  if (call.first != graph.values.next() || int64_t{like.values} > call.first - like.first)
     field.at("first").fail("the next value");
   for (int i = 0; i < like.values; ++i) {
     Value value = graph.values[like.first + i];
@@ -215,16 +215,16 @@ void repeat_values(const Field& field, const ListedCall& call, CallId id, const 
   }
 }
 
-void read_values(const Field& root, const std::vector<ListedCall>& calls, Graph& graph) {
+void read_values(const Field& root, const Table<CallId, ListedCall>& calls, Graph& graph) {
   CallId next = 0;
   const Field fields = root.at("calls");
   // Those of the calls whose first value is due.
   const auto repeat = [&](bool last) {
-    for (; next < static_cast<int>(calls.size()); ++next) {
+    for (; next < calls.next(); ++next) {
       const ListedCall& call = calls[next];
       if (call.like.index() < 0) continue;
-      if (!last && call.first != static_cast<int>(graph.values.size())) return;
-      repeat_values(fields.element(next), call, next, calls[call.like], graph);
+      if (!last && call.first != graph.values.next()) return;
+      repeat_values(fields.element(next.index()), call, next, calls[call.like], graph);
     }
   };
   root.at("values").each([&](const Field& field) {
@@ -237,7 +237,7 @@ void read_values(const Field& root, const std::vector<ListedCall>& calls, Graph&
 // Nodes as they are read: in the order in which they run.
 class NodeReader {
  public:
-  NodeReader(const Field& root, std::vector<ListedCall>& calls, Graph& graph)
+  NodeReader(const Field& root, Table<CallId, ListedCall>& calls, Graph& graph)
       : fields_(root.at("calls")), calls_(calls), graph_(graph) {
     for (const Value& value : graph.values) defined_.push_back(value.kind != ValueKind::activation);
   }
@@ -261,7 +261,7 @@ class NodeReader {
       if (calls_[next_].like.index() < 0)
         calls_[next_].first_node = graph_.nodes.size();
       else
-        repeat(fields_.element(next_), calls_[next_]);
+        repeat(fields_.element(next_.index()), calls_[next_]);
     }
   }
 
@@ -292,25 +292,27 @@ class NodeReader {
   }
 
   static bool own(const ListedCall& call, ValueId id) { return id >= call.first && id < call.first + call.values; }
-  static ValueId moved(ValueId id, const ListedCall& from, const ListedCall& to) { return id - from.first + to.first; }
+  static ValueId moved(ValueId id, const ListedCall& from, const ListedCall& to) {
+    return to.first + (id - from.first);
+  }
 
   // The value that the call has in the place of `id`: of the same type, so that all that is made of it is, too.
   ValueId take(const Field& field, const ListedCall& call, size_t number, ValueId id) const {
     if (number >= call.takes.size()) field.at("takes").fail("more values");
     const ValueId taken = call.takes[number];
     const TensorType& type = graph_.values[id].type;
-    if (taken >= static_cast<int>(graph_.values.size()) || !defined_[taken] ||
-        graph_.values[taken].type.dtype != type.dtype || graph_.values[taken].type.shape != type.shape)
+    if (taken >= graph_.values.next() || !defined_[taken] || graph_.values[taken].type.dtype != type.dtype ||
+        graph_.values[taken].type.shape != type.shape)
       field.at("takes").element(number).fail(
           fmt::format("a value made before, of type {}{}", dtype_name(type.dtype), shape_text(type.shape)));
     return taken;
   }
 
   const Field fields_;
-  std::vector<ListedCall>& calls_;
+  Table<CallId, ListedCall>& calls_;
   Graph& graph_;
-  std::vector<bool> defined_;  // by value
-  CallId next_ = 0;            // not seen yet
+  Table<ValueId, bool> defined_;
+  CallId next_ = 0;  // not seen yet
 };
 
 Graph read_graph(const Field& root) {
@@ -320,7 +322,7 @@ Graph read_graph(const Field& root) {
     field.need("name", unit.name, "class", unit.unit_class);
     graph.units.push_back(std::move(unit));
   });
-  std::vector<ListedCall> calls = read_calls(root, graph);
+  Table<CallId, ListedCall> calls = read_calls(root, graph);
   read_values(root, calls, graph);
   UnitId unit = 0;
   root.at("units").each([&](const Field& field) {
@@ -329,7 +331,7 @@ Graph read_graph(const Field& root) {
   });
   NodeReader nodes(root, calls, graph);
   root.at("nodes").each([&](const Field& field) { nodes.read(field); });
-  nodes.repeat_until(graph.calls.next() - 1);
+  nodes.repeat_until(graph.calls.last());
   graph.loss = root.at("loss").index(graph.values.size());
   check_loss(graph);
   return graph;

@@ -22,7 +22,7 @@ class Recurrence {
     }
     for (const Repeat::Growth& growth : repeat_.growths) {
       growth_[{growth.stream, growth.index}][growth.attr] = growth.by;
-      grows_.insert({body.streams[growth.stream].ops[static_cast<size_t>(growth.index)].def, growth.attr});
+      grows_.insert({body.streams[growth.stream].ops[growth.index].def, growth.attr});
     }
   }
 
@@ -38,7 +38,7 @@ class Recurrence {
   }
 
  private:
-  const Op& op(StreamId stream, int index) const { return body_.streams[stream].ops[static_cast<size_t>(index)]; }
+  const Op& op(StreamId stream, int index) const { return body_.streams[stream].ops[index]; }
 
   bool broken(StreamId stream, int index, std::string what) {
     problem_ = {{stream, index}, std::move(what)};
@@ -163,10 +163,10 @@ std::string repeat_out_of_range(const Program& program, const Body& body) {
   }
   std::set<std::pair<int, int>> known;
   for (const Repeat::Member& member : repeat.members) {
-    if (!within(member.buffer, program.buffers.size()) || !within(member.ring, repeat.rings.size()) ||
-        member.microbatch < 0 || !known.insert({member.ring, member.microbatch}).second)
+    if (!program.buffers.has(member.buffer) || !within(member.ring, repeat.rings.size()) || member.microbatch < 0 ||
+        !known.insert({member.ring, member.microbatch}).second)
       return "buffers";
-    const Repeat::Ring& ring = repeat.rings[static_cast<size_t>(member.ring)];
+    const Repeat::Ring& ring = repeat.rings[member.ring];
     const Buffer& buffer = program.buffers[member.buffer];
     if (buffer.persistent || buffer.bytes > ring.bytes || buffer.space != Space::device) return "buffers";
     if (ring.offset < 0) continue;
@@ -177,7 +177,7 @@ std::string repeat_out_of_range(const Program& program, const Body& body) {
       return "rings";
   }
   for (const Repeat::Slide& slide : repeat.slides) {
-    if (!within(slide.tensor, program.tensors.size())) return "tensors";
+    if (!program.tensors.has(slide.tensor)) return "tensors";
     const Tensor& tensor = program.tensors[slide.tensor];
     int64_t end = 0;
     if (__builtin_mul_overflow(slide.bytes, repeat.left_out(), &end) || slide.bytes < 0 ||
@@ -186,7 +186,7 @@ std::string repeat_out_of_range(const Program& program, const Body& body) {
       return "tensors";
   }
   for (const Repeat::Growth& growth : repeat.growths)
-    if (!within(growth.stream, body.streams.size()) || !within(growth.index, body.streams[growth.stream].ops.size()))
+    if (!body.streams.has(growth.stream) || !within(growth.index, body.streams[growth.stream].ops.size()))
       return "attributes";
   return "";
 }

@@ -66,7 +66,7 @@ class Writer {
     for (StreamId stream : from.streams.ids()) {
       std::vector<Op>& ops = body_.streams[stream].ops;
       ops.clear();
-      ops.reserve(static_cast<size_t>(places.ops(stream)));
+      ops.reserve(places.ops(stream));
       for (int64_t i = 0; i < places.ops(stream); ++i) {
         const WrittenOut::Place at = places.at(stream, i);
         ops.push_back(further(from, places, stream, at));
@@ -77,7 +77,7 @@ class Writer {
 
  private:
   Op further(const Body& from, const WrittenOut& places, StreamId stream, WrittenOut::Place at) {
-    Op op = from.streams[stream].ops[static_cast<size_t>(at.index)];
+    Op op = from.streams[stream].ops[at.index];
     for (Edge& edge : op.waits) {
       const auto [first, count] = from.repeat.ops[edge.stream];
       const bool behind = edge.index >= first + count;
@@ -119,9 +119,9 @@ class Writer {
     return known->second;
   }
 
-  using Key = std::tuple<int, int64_t, std::string, Dtype, Shape>;
+  using Key = std::tuple<BufferId, int64_t, std::string, Dtype, Shape>;
   static Key key(const Tensor& tensor) {
-    return {tensor.buffer.index(), tensor.byte_offset, tensor.name, tensor.dtype, tensor.shape};
+    return {tensor.buffer, tensor.byte_offset, tensor.name, tensor.dtype, tensor.shape};
   }
 
   BufferId buffer(BufferId like, int ring, int64_t microbatch) {
@@ -133,7 +133,7 @@ class Writer {
     if (made.offset >= 0) made.offset = places.offset + places.place(microbatch) * places.bytes;
     if (places.pool >= 0) made.slot = places.place(microbatch);
     out_.buffers.push_back(std::move(made));
-    return known->second = out_.buffers.next() - 1;
+    return known->second = out_.buffers.last();
   }
 
   // "block0.h#3" of microbatch 3.

@@ -148,9 +148,14 @@ void in_range(int64_t value, int64_t least, size_t size, std::string_view what) 
   if (value < least || value >= static_cast<int64_t>(size)) bad(fmt::format("{} {} of {}", what, value, size));
 }
 
+template <class IdType, class T>
+void in_table(IdType id, const Table<IdType, T>& table, std::string_view what) {
+  in_range(id.index(), 0, table.size(), what);
+}
+
 // Those who follow the calendar count runs by what it says.
 void check_bodies(const Program& program) {
-  in_range(kStepBody.index(), 0, program.bodies.size(), "body");
+  in_table(kStepBody, program.bodies, "body");
   if (!program.schedule.left_out.valid()) bad("batches that are left out");
   for (BodyId id : program.bodies.ids()) {
     const When& when = program.bodies[id].when;
@@ -160,13 +165,14 @@ void check_bodies(const Program& program) {
 }
 
 void check_body(const Program& program, const Body& body) {
-  for (const TensorId result : {body.loss, body.norm}) in_range(result, -1, program.tensors.size(), "tensor");
+  for (const TensorId result : {body.loss, body.norm})
+    if (result != -1) in_table(result, program.tensors, "tensor");
   for (const Stream& stream : body.streams)
     for (const Op& op : stream.ops) {
       for (const std::vector<TensorId>* list : {&op.reads, &op.writes})
-        for (TensorId tensor : *list) in_range(tensor, 0, program.tensors.size(), "tensor");
+        for (TensorId tensor : *list) in_table(tensor, program.tensors, "tensor");
       for (const Edge& edge : op.waits) {
-        in_range(edge.stream, 0, body.streams.size(), "stream");
+        in_table(edge.stream, body.streams, "stream");
         in_range(edge.index, 0, body.streams[edge.stream].ops.size(), "op");
       }
       if (!op.axis.empty() && op.axis != kWorld && !program.mesh.has(op.axis)) bad("no axis '" + op.axis + "'");
@@ -187,7 +193,7 @@ void check_placed(const Program& program, const Buffer& buffer) {
 }
 
 void check_tensor(const Program& program, const Tensor& tensor) {
-  in_range(tensor.buffer, 0, program.buffers.size(), "buffer");
+  in_table(tensor.buffer, program.buffers, "buffer");
   const Buffer& buffer = program.buffers[tensor.buffer];
   int64_t bytes = dtype_bytes(tensor.dtype), end = 0;
   for (int64_t dim : tensor.shape)

@@ -26,10 +26,10 @@ int peer_rank(const Mesh& mesh, const Op& op, int rank) {
   return op.sends() ? pair[1] : pair[0];
 }
 
-std::optional<Edge> unsatisfied(const Op& op, const std::vector<int>& done) {
+std::optional<Edge> unsatisfied(const Op& op, const Table<StreamId, int>& done) {
   for (const Edge& edge : op.waits) {
     if (edge.back > 0) continue;
-    if (edge.stream < 0 || edge.stream >= std::ssize(done) || done[edge.stream] <= edge.index) return edge;
+    if (!done.has(edge.stream) || done[edge.stream] <= edge.index) return edge;
   }
   return std::nullopt;
 }
@@ -54,13 +54,12 @@ Walk::Walk(const Job& job, const std::vector<const Body*>& bodies, By by, WalkPo
 
 void Walk::add_actor(const Body& body, int rank) {
   const size_t streams = body.streams.size();
-  moved_.push_back(static_cast<int>(actors_.size()));
-  std::vector<int> size;
+  moved_.push_back(std::ssize(actors_));
+  Table<StreamId, int> size;
   for (StreamId stream : body.streams.ids())
-    size.push_back(static_cast<int>(repeats_ == Repeats::run ? WrittenOut(body).ops(stream)
-                                                             : std::ssize(body.streams[stream].ops)));
+    size.push_back(repeats_ == Repeats::run ? WrittenOut(body).ops(stream) : std::ssize(body.streams[stream].ops));
   actors_.push_back(
-      {&body, rank, std::vector<int>(streams, 0), std::move(size), std::vector<bool>(streams, false), {}});
+      {&body, rank, Table<StreamId, int>(streams, 0), std::move(size), Table<StreamId, bool>(streams, false), {}});
 }
 
 // Whether the ranks of each class have groups of the same classes, and send to and receive from ranks of one class.
@@ -120,7 +119,7 @@ void Walk::find_groups() {
 
 size_t Walk::axis_of(const Op& op) const {
   const auto found = std::find(axes_.begin(), axes_.end(), op.axis);
-  return found == axes_.end() ? 0 : static_cast<size_t>(found - axes_.begin());  // an axis over all ranks is the world
+  return found == axes_.end() ? 0 : found - axes_.begin();  // an axis over all ranks is the world
 }
 
 int Walk::peer(const Actor& actor, const Op& op) const {
@@ -130,7 +129,7 @@ int Walk::peer(const Actor& actor, const Op& op) const {
 
 int Walk::channel(StreamCursor at) {
   const Op& op = this->op(at);
-  const int axis = static_cast<int>(axis_of(op)), size = mesh_->size(op.axis), offset = peer_offset(*mesh_, op);
+  const int axis = axis_of(op), size = mesh_->size(op.axis), offset = peer_offset(*mesh_, op);
   const ChannelKey key = op.sends() ? ChannelKey{at.actor, axis, offset, op.lane}
                                     : ChannelKey{peer(actors_[at.actor], op), axis, (size - offset) % size, op.lane};
   const auto [found, fresh] = channel_index_.try_emplace(key, static_cast<int>(channels_.size()));
@@ -141,7 +140,7 @@ int Walk::channel(StreamCursor at) {
 std::optional<Edge> Walk::missing_edge(StreamCursor at) const {
   const Actor& actor = actors_[at.actor];
   const WrittenOut::Place here = place(at);
-  const Op& waiting = stream(at).ops[static_cast<size_t>(here.index)];
+  const Op& waiting = stream(at).ops[here.index];
   if (here.copy == 0) return unsatisfied(waiting, actor.done);
   const WrittenOut places(*actor.body);
   for (const Edge& edge : waiting.waits)
@@ -239,7 +238,7 @@ void Walk::advance(int id) {
   Actor& actor = actors_[id];
   for (bool moved = true; moved;) {
     moved = false;
-    for (StreamId s = 0; s < std::ssize(actor.done); ++s) {
+    for (const StreamId s : actor.done.ids()) {
       while (!actor.arrived[s] && unfinished(id, s) && !missing_edge({id, s})) {
         step({id, s});
         moved = true;
@@ -259,7 +258,7 @@ bool Walk::run() {
 
 bool Walk::ended() const {
   for (int id = 0; id < std::ssize(actors_); ++id)
-    for (StreamId s = 0; s < std::ssize(actors_[id].done); ++s)
+    for (const StreamId s : actors_[id].done.ids())
       if (unfinished(id, s)) return false;
   return true;
 }
@@ -267,14 +266,14 @@ bool Walk::ended() const {
 std::vector<StreamCursor> Walk::ready() const {
   std::vector<StreamCursor> list;
   for (int id = 0; id < std::ssize(actors_); ++id)
-    for (StreamId s = 0; s < std::ssize(actors_[id].done); ++s)
+    for (const StreamId s : actors_[id].done.ids())
       if (!actors_[id].arrived[s] && unfinished(id, s) && !missing_edge({id, s})) list.push_back({id, s});
   return list;
 }
 
 bool Walk::release() {
   for (int id = 0; id < std::ssize(actors_); ++id) {
-    for (StreamId s = 0; s < std::ssize(actors_[id].done); ++s) {
+    for (const StreamId s : actors_[id].done.ids()) {
       if (!actors_[id].arrived[s]) continue;
       const StreamCursor at{id, s};
       const Op& waiting = op(at);
@@ -296,7 +295,7 @@ bool Walk::release() {
 // The stream of an actor that will carry the partner of an op: the next collective of the lane, or the next message.
 std::optional<StreamCursor> Walk::carrier(int id, const Op& partner) const {
   const Actor& late = actors_[id];
-  for (StreamId s = 0; s < std::ssize(late.done); ++s) {
+  for (const StreamId s : late.done.ids()) {
     const std::vector<Op>& ops = late.body->streams[s].ops;
     for (int i = place({id, s}).index; i < std::ssize(ops); ++i) {
       const Op& next = ops[i];

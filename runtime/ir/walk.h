@@ -37,7 +37,7 @@ int peer_rank(const Mesh& mesh, const Op& op, int rank);
 
 // The first edge of `op` that the streams' progress (ops done, by stream) does not satisfy. Edges to the step before
 // are satisfied: streams meet at the end of every step.
-std::optional<Edge> unsatisfied(const Op& op, const std::vector<int>& done);
+std::optional<Edge> unsatisfied(const Op& op, const Table<StreamId, int>& done);
 
 // A stream of an actor; the op meant is its next one.
 struct StreamCursor {
@@ -84,7 +84,7 @@ class Walk {
   // never issued, the way to it.
   std::vector<StreamCursor> circle() const;
 
-  const Op& op(StreamCursor at) const { return stream(at).ops[static_cast<size_t>(place(at).index)]; }
+  const Op& op(StreamCursor at) const { return stream(at).ops[place(at).index]; }
   OpRef ref(StreamCursor at) const { return {at.stream, place(at).index}; }
   const Stream& stream(StreamCursor at) const { return actors_[at.actor].body->streams[at.stream]; }
   int rank(StreamCursor at) const { return actors_[at.actor].rank; }  // of a class the first
@@ -97,10 +97,10 @@ class Walk {
   struct Actor {
     const Body* body = nullptr;
     int rank = 0;
-    std::vector<int> done;      // ops that have ended, by stream
-    std::vector<int> size;      // ops that there are, by stream
-    std::vector<bool> arrived;  // by stream: its op has begun and waits for other actors
-    std::vector<int> groups;    // by axis (axes_)
+    Table<StreamId, int> done;      // ops that have ended
+    Table<StreamId, int> size;      // ops that there are
+    Table<StreamId, bool> arrived;  // its op has begun and waits for other actors
+    std::vector<int> groups;        // by axis (axes_)
   };
   struct Channel {
     std::deque<StreamCursor> sends, receives, puts;  // blocked

@@ -7,7 +7,7 @@ namespace prun {
 double wire_bytes(const Program& program, const Op& op) {
   if (op.reads.empty()) return 0;
   double n = program.mesh.size(op.axis);
-  double in = static_cast<double>(program.tensors[static_cast<size_t>(op.reads[0])].bytes());
+  double in = static_cast<double>(program.tensors[op.reads[0]].bytes());
   if (op.is(ops::all_reduce)) return 2 * (n - 1) / n * in;
   if (op.is(ops::all_gather) || op.is(ops::all_gather_v)) return (n - 1) * in;
   if (op.sends()) return in;

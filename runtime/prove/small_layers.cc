@@ -26,14 +26,14 @@ int kept_units(const Plan& plan, int count) {
 }
 
 struct Calls {
-  std::vector<std::vector<int>> nodes;  // by call
+  Table<CallId, std::vector<int>> nodes;
   explicit Calls(const Graph& graph) : nodes(graph.calls.size()) {
     for (int n = 0; n < std::ssize(graph.nodes); n++) nodes[graph.nodes[n].call].push_back(n);
   }
 };
 
 // Whether call `b` computes what `a` does with parameters of its own.
-bool repeats(const Graph& graph, const Calls& calls, int a, int b) {
+bool repeats(const Graph& graph, const Calls& calls, CallId a, CallId b) {
   const auto &first = calls.nodes[a], &second = calls.nodes[b];
   if (first.size() != second.size()) return false;
   for (size_t i = 0; i < first.size(); i++) {
@@ -46,34 +46,34 @@ bool repeats(const Graph& graph, const Calls& calls, int a, int b) {
 }
 
 // The graph without these calls, whose results those of the calls before them replace.
-Graph without(const Graph& graph, const Calls& calls, const std::vector<bool>& dropped) {
+Graph without(const Graph& graph, const Calls& calls, const Table<CallId, bool>& dropped) {
   Graph made;
   Table<ValueId, ValueId> instead(graph.values.size());
-  std::vector<bool> gone(graph.values.size(), false);
+  Table<ValueId, bool> gone(graph.values.size(), false);
   Table<UnitId, UnitId> unit_now(graph.units.size());
   Table<CallId, CallId> call_now(graph.calls.size());
-  std::vector<bool> unit_gone(graph.units.size(), false);
+  Table<UnitId, bool> unit_gone(graph.units.size(), false);
   for (ValueId id : graph.values.ids()) instead[id] = id;
   for (CallId call : graph.calls.ids()) {
-    if (!dropped[call.index()]) continue;
-    unit_gone[graph.calls[call].unit.index()] = true;
-    const auto &from = calls.nodes[call.index()], &to = calls.nodes[call.index() - 1];
+    if (!dropped[call]) continue;
+    unit_gone[graph.calls[call].unit] = true;
+    const auto &from = calls.nodes[call], &to = calls.nodes[call - 1];
     for (size_t i = 0; i < from.size(); i++)
       for (size_t o = 0; o < graph.nodes[from[i]].outputs.size(); o++) {
         const ValueId output = graph.nodes[from[i]].outputs[o];
-        gone[output.index()] = true;
+        gone[output] = true;
         instead[output] = instead[graph.nodes[to[i]].outputs[o]];
       }
   }
   for (UnitId id : graph.units.ids()) {
-    if (unit_gone[id.index()])
-      for (ValueId parameter : graph.units[id].parameters) gone[parameter.index()] = true;
+    if (unit_gone[id])
+      for (ValueId parameter : graph.units[id].parameters) gone[parameter] = true;
     else
       unit_now[id] = made.units.next(), made.units.push_back(graph.units[id]);
   }
   Table<ValueId, ValueId> value_now(graph.values.size());
   for (ValueId id : graph.values.ids()) {
-    if (gone[id.index()]) continue;
+    if (gone[id]) continue;
     value_now[id] = made.values.next();
     made.values.push_back(graph.values[id]);
     if (UnitId& unit = made.values.back().unit; unit.index() >= 0) unit = unit_now[unit];
@@ -83,12 +83,12 @@ Graph without(const Graph& graph, const Calls& calls, const std::vector<bool>& d
   };
   for (Unit& unit : made.units) move(unit.parameters);
   for (CallId call : graph.calls.ids()) {
-    if (dropped[call.index()]) continue;
+    if (dropped[call]) continue;
     call_now[call] = made.calls.next();
     made.calls.push_back({.unit = unit_now[graph.calls[call].unit]});
   }
   for (const Node& node : graph.nodes) {
-    if (dropped[node.call.index()]) continue;
+    if (dropped[node.call]) continue;
     Node& copy = made.nodes.emplace_back(node);
     move(copy.inputs);
     move(copy.outputs);
@@ -99,19 +99,19 @@ Graph without(const Graph& graph, const Calls& calls, const std::vector<bool>& d
 }
 
 // Of classes with more units than they need, the last ones that repeat the call before them.
-std::vector<bool> surplus(const Plan& plan, const Calls& calls) {
+Table<CallId, bool> surplus(const Plan& plan, const Calls& calls) {
   const Graph& graph = plan.graph;
   std::map<std::string, int> more;  // units of a class that may go
-  std::vector<int> times(graph.units.size(), 0);
+  Table<UnitId, int> times(graph.units.size(), 0);
   for (const Unit& unit : graph.units) more[unit.unit_class]++;
   for (auto& [name, count] : more) count -= kept_units(plan, count);
-  for (const Call& call : graph.calls) times[call.unit.index()]++;
-  std::vector<bool> dropped(graph.calls.size(), false);
-  for (int b = static_cast<int>(graph.calls.size()) - 1; b > 0; b--) {
+  for (const Call& call : graph.calls) times[call.unit]++;
+  Table<CallId, bool> dropped(graph.calls.size(), false);
+  for (CallId b = graph.calls.last(); b > 0; b = b - 1) {
     const UnitId unit = graph.calls[b].unit, before = graph.calls[b - 1].unit;
     const std::string& of_class = graph.units[unit].unit_class;
-    if (unit == before || of_class != graph.units[before].unit_class || times[unit.index()] != 1 ||
-        times[before.index()] != 1 || more[of_class] == 0 || !repeats(graph, calls, b - 1, b))
+    if (unit == before || of_class != graph.units[before].unit_class || times[unit] != 1 || times[before] != 1 ||
+        more[of_class] == 0 || !repeats(graph, calls, b - 1, b))
       continue;
     dropped[b] = true;
     more[of_class]--;
@@ -123,7 +123,7 @@ std::vector<bool> surplus(const Plan& plan, const Calls& calls) {
 
 void drop_layers(Plan& small, const std::vector<Plan*>& others) {
   const Calls calls(small.graph);
-  const std::vector<bool> dropped = surplus(small, calls);
+  const Table<CallId, bool> dropped = surplus(small, calls);
   for (Plan* other : others) other->graph = without(other->graph, Calls(other->graph), dropped);
   small.graph = without(small.graph, calls, dropped);
 }

@@ -71,7 +71,7 @@ class Clock : private WalkPolicy {
     int computing = 0, copying = 0;
     double accounted = 0;
     bool touched = false;
-    std::vector<std::vector<double>> ends;  // by stream and op
+    Table<StreamId, std::vector<double>> ends;  // by op
   };
 
   bool takes_time() const override { return true; }

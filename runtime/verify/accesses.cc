@@ -62,7 +62,7 @@ void check_buffer_order(const BodyView& body, BufferId buffer, Findings& finding
   }
 }
 
-using Coverage = std::vector<ByteMap<bool>>;  // by buffer: has been written
+using Coverage = Table<BufferId, ByteMap<bool>>;  // has been written
 
 void report_unwritten(const BodyView& body, BufferId buffer, const Access& read, int64_t begin, int64_t end,
                       bool left_behind, Findings& findings) {
@@ -83,12 +83,12 @@ void report_unwritten(const BodyView& body, BufferId buffer, const Access& read,
 }
 
 void check_coverage(const BodyView& body, Coverage& written, bool training, Findings& findings) {
-  for (size_t buffer = 0; buffer < body.accesses.size(); buffer++) {
+  for (const BufferId buffer : body.accesses.ids()) {
     for (const Access& access : body.accesses[buffer]) {
       bool reported = false;
       written[buffer].over(access.begin, access.end, [&](int64_t begin, int64_t end, bool& covered) {
         if (!access.write && !covered && !reported) {
-          report_unwritten(body, static_cast<int>(buffer), access, begin, end, training, findings);
+          report_unwritten(body, buffer, access, begin, end, training, findings);
           reported = true;
         }
         covered = covered || access.write;
@@ -152,8 +152,8 @@ void allow_padding(const BodyView& init, const BodyView& step, Coverage& written
 
 void conflicting_accesses_are_ordered(const JobView& view, Findings& findings) {
   for (const BodyView& body : view.bodies) {
-    for (size_t buffer = 0; buffer < body.accesses.size(); buffer++) {
-      if (body.accesses[buffer].size() > 1) check_buffer_order(body, static_cast<int>(buffer), findings);
+    for (const BufferId buffer : body.accesses.ids()) {
+      if (body.accesses[buffer].size() > 1) check_buffer_order(body, buffer, findings);
     }
   }
 }
@@ -166,7 +166,7 @@ void reads_follow_writes(const JobView& view, Findings& findings) {
     check_coverage(view.bodies[i], written, training, findings);
     // What init left in a buffer that does not persist is gone when the step begins; and a step that trains builds on
     // parameters and optimizer state only: gradients of the step before are another step's.
-    for (size_t buffer = 0; buffer < written.size(); buffer++) {
+    for (const BufferId buffer : written.ids()) {
       const Buffer& b = program.buffers[buffer];
       if (!b.persistent || (training && !is_state(b))) written[buffer] = {};
     }
@@ -174,7 +174,7 @@ void reads_follow_writes(const JobView& view, Findings& findings) {
     if (training) allow_padding(view.bodies[i], step, written);
     check_coverage(step, written, training, findings);
     if (view.steps.empty()) continue;
-    for (size_t buffer = 0; buffer < written.size(); buffer++)
+    for (const BufferId buffer : written.ids())
       if (!program.buffers[buffer].persistent) written[buffer] = {};
     check_coverage(view.bodies[i + 1], written, training, findings);
   }

@@ -34,8 +34,8 @@ Range uncovered(Range wanted, std::vector<Range> ranges) {
 }
 
 void check_program(const Program& program, const std::string& axis, Findings& findings) {
-  std::vector<std::vector<Range>> averaged(program.buffers.size());
-  const auto range = [&](int id) {
+  Table<BufferId, std::vector<Range>> averaged(program.buffers.size());
+  const auto range = [&](TensorId id) {
     const Tensor& tensor = program.tensors[id];
     return Range{tensor.byte_offset, tensor.byte_offset + tensor.bytes()};
   };

@@ -40,7 +40,7 @@ class Flow {
   explicit Flow(const BodyView& body) : body_(body) {}
 
   void run(Findings& findings) {
-    for (size_t buffer = 0; buffer < body_.accesses.size(); buffer++) walk(static_cast<int>(buffer));
+    for (const BufferId buffer : body_.accesses.ids()) walk(buffer);
     for (const Fate& fate : fates_)
       if (is_lost(fate)) report(fate, findings);
   }
@@ -78,7 +78,7 @@ class Flow {
     }
   }
 
-  void walk(int id) {
+  void walk(BufferId id) {
     const Buffer& buffer = body_.program->buffers[id];
     if (buffer.role == Role::workspace && !is_read(id)) return;  // scratch of a kernel
     ByteMap<Written> bytes;
@@ -105,7 +105,7 @@ class Flow {
     const std::vector<TensorId>& writes = body_.op(access.op).writes;
     return static_cast<size_t>(std::find(writes.begin(), writes.end(), access.tensor) - writes.begin());
   }
-  bool is_read(int id) const {
+  bool is_read(BufferId id) const {
     const std::vector<Access>& accesses = body_.accesses[id];
     return std::any_of(accesses.begin(), accesses.end(), [](const Access& access) { return !access.write; });
   }

@@ -17,7 +17,7 @@ namespace {
 // The output of the writer that covers the first byte; null: of another step, or there is none.
 const Tensor* written_as(const OpContext& context, const Tensor& read, const ValueState& state) {
   if (state.writer.stream < 0) return nullptr;
-  for (const int id : context.body.op(state.writer).writes) {
+  for (const TensorId id : context.body.op(state.writer).writes) {
     const Tensor& tensor = context.body.program->tensors[id];
     const bool covers = tensor.buffer == read.buffer && tensor.byte_offset <= read.byte_offset &&
                         read.byte_offset < tensor.byte_offset + tensor.bytes();

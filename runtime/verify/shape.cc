@@ -42,10 +42,11 @@ void check_buffers(const Program& program, Findings& findings) {
 
 void check_tensors(const Program& program, Findings& findings) {
   for (const Tensor& tensor : program.tensors) {
-    if (tensor.buffer < 0 || tensor.buffer >= std::ssize(program.buffers)) {
-      findings.add(kMalformed,
-                   fmt::format("tensor '{}' names buffer {} of {}", tensor.name, tensor.buffer, program.buffers.size()),
-                   {});
+    if (!program.buffers.has(tensor.buffer)) {
+      findings.add(
+          kMalformed,
+          fmt::format("tensor '{}' names buffer {} of {}", tensor.name, tensor.buffer.index(), program.buffers.size()),
+          {});
       continue;
     }
     const Buffer& buffer = program.buffers[tensor.buffer];
@@ -60,7 +61,6 @@ void check_tensors(const Program& program, Findings& findings) {
 }
 
 void check_ops(const Program& program, const Body& body, Findings& findings) {
-  const int tensors = std::ssize(program.tensors);
   for (const Stream& stream : body.streams) {
     for (size_t index = 0; index < stream.ops.size(); index++) {
       const Op& op = stream.ops[index];
@@ -71,13 +71,13 @@ void check_ops(const Program& program, const Body& body, Findings& findings) {
       };
       if (op.def == nullptr) bad("has no kind");
       for (const std::vector<TensorId>* ids : {&op.reads, &op.writes}) {
-        for (const int id : *ids) {
-          if (id < 0 || id >= tensors) {
-            bad(fmt::format("names tensor {} of {}", id, tensors));
+        for (const TensorId id : *ids) {
+          if (!program.tensors.has(id)) {
+            bad(fmt::format("names tensor {} of {}", id.index(), program.tensors.size()));
             continue;
           }
           const BufferId buffer = program.tensors[id].buffer;
-          if (buffer < 0 || buffer >= std::ssize(program.buffers)) continue;  // reported above
+          if (!program.buffers.has(buffer)) continue;  // reported above
           const Buffer& used = program.buffers[buffer];
           if (used.offset < 0) bad(fmt::format("uses buffer '{}', which has no place in the arena", used.name));
         }
@@ -86,9 +86,10 @@ void check_ops(const Program& program, const Body& body, Findings& findings) {
         bad(fmt::format("names axis '{}', which mesh {} has not", op.axis, program.mesh.text()));
       }
       for (const Edge& edge : op.waits) {
-        const bool known = edge.stream >= 0 && edge.stream < std::ssize(body.streams) && edge.index >= 0 &&
-                           edge.index < std::ssize(body.streams[edge.stream].ops);
-        if (!known) bad(fmt::format("waits for op {} of stream {}, which is not there", edge.index, edge.stream));
+        const bool known =
+            body.streams.has(edge.stream) && edge.index >= 0 && edge.index < std::ssize(body.streams[edge.stream].ops);
+        if (!known)
+          bad(fmt::format("waits for op {} of stream {}, which is not there", edge.index, edge.stream.index()));
       }
     }
   }
@@ -109,7 +110,7 @@ void program_is_well_formed(const Job& job, Findings& findings) {
     if (!used[id]) findings.add(kMalformed, fmt::format("no rank is of class {}", id), {});
   }
   for (const Program& program : job.classes) {
-    if (static_cast<size_t>(program.mesh.ranks()) != job.class_of_rank.size()) {
+    if (program.mesh.ranks() != std::ssize(job.class_of_rank)) {
       findings.add(kMalformed,
                    fmt::format("mesh {} has {} ranks, the job {}", program.mesh.text(), program.mesh.ranks(),
                                job.class_of_rank.size()),

@@ -43,8 +43,8 @@ std::string next_batch(const BodyView& body, const Op& op, const Types& batch) {
 std::string problem_of(const BodyView& body, const Op& op) {
   const Program& program = *body.program;
   Types reads, writes;
-  for (const int id : op.reads) reads.push_back(program.tensors[id].type());
-  for (const int id : op.writes) writes.push_back(program.tensors[id].type());
+  for (const TensorId id : op.reads) reads.push_back(program.tensors[id].type());
+  for (const TensorId id : op.writes) writes.push_back(program.tensors[id].type());
   if (op.attrs.has("workspace") && !writes.empty()) writes.pop_back();
   if (makes_state(op)) return init_params(program, op, writes.at(0));
   if (op.is(ops::next_batch)) return next_batch(body, op, writes);

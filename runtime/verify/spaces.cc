@@ -17,7 +17,7 @@ void spaces_are_kept(const JobView& view, Findings& findings) {
       const Op& op = body.op(ref);
       if (!host && !op.is(ops::load) && !op.is(ops::save_state) && !op.is(ops::store)) continue;  // nothing lies there
       const auto expect = [&](const std::vector<TensorId>& ids, Space space, const char* does) {
-        for (const int id : ids) {
+        for (const TensorId id : ids) {
           const Tensor& tensor = body.program->tensors[id];
           if (body.program->buffers[tensor.buffer].space == space) continue;
           findings.add("wrong memory",

@@ -17,7 +17,7 @@ void OpContext::report(const std::string& rule, const std::string& what, const V
 
 Values::Values(const JobView& view, Findings& findings) : view_(view), findings_(findings), flow_(view) {
   for (const Program& program : view.job->classes)
-    classes_.push_back({std::vector<ByteMap<ValueState>>(program.buffers.size())});
+    classes_.push_back({Table<BufferId, ByteMap<ValueState>>(program.buffers.size())});
 }
 
 Segments Values::segments_of(int id, const Tensor& tensor) {
@@ -107,7 +107,7 @@ void Values::check_repeated(int id, const OpContext& context) {
   for (const char letter : op.axis) key.push_back(letter);
   for (size_t i = 0; i < op.reads.size(); i++) {
     const bool updated = is_updated(op.reads[i]);
-    key.push_back(context.read_tensors[i]->buffer);
+    key.push_back(context.read_tensors[i]->buffer.index());
     int last = -1;
     for (const Segment& segment : context.reads[i]) {
       const int version = updated ? segment.state.base : segment.state.version;
@@ -193,7 +193,7 @@ void Values::begin_step() {
     const Program& program = view_.job->classes[id];
     begin_[id].assign(program.buffers.size(), {});
     classes_[id].in_place.clear();
-    for (size_t b = 0; b < program.buffers.size(); b++) {
+    for (const BufferId b : program.buffers.ids()) {
       const Buffer& buffer = program.buffers[b];
       ByteMap<ValueState>& bytes = classes_[id].buffers[b];
       if (!buffer.persistent) {
@@ -214,11 +214,11 @@ void Values::begin_step() {
 
 // Parameters and optimizer state are updated, and spread over the ranks as they were.
 void Values::end_step() {
-  for (size_t id = 0; id < classes_.size(); id++) {
-    const BodyView& step = body(static_cast<int>(id));
-    const int loss = step.body->loss;
+  for (int id = 0; id < std::ssize(classes_); id++) {
+    const BodyView& step = body(id);
+    const TensorId loss = step.body->loss;
     if (loss >= 0) {
-      const Segments state = segments_of(static_cast<int>(id), step.program->tensors[loss]);
+      const Segments state = segments_of(id, step.program->tensors[loss]);
       const bool is_made = state.front().state.writer.stream >= 0;
       if (!is_made)
         findings_.add("lost value", step.where() + "a step ends without a loss: nothing in it writes one", {});
@@ -229,7 +229,7 @@ void Values::end_step() {
                                   step.describe(state.front().state.writer)),
                       step.op(state.front().state.writer).site);
     }
-    for (size_t b = 0; b < begin_[id].size(); b++) {
+    for (const BufferId b : begin_[id].ids()) {
       if (!is_state(step.program->buffers[b])) continue;
       ByteMap<ValueState>& bytes = classes_[id].buffers[b];
       Segments now;
@@ -238,14 +238,14 @@ void Values::end_step() {
           now.push_back({begin, end, state});
           const std::string changed = flow_.difference(before.state.placement, state.placement);
           if (changed.empty()) return;
-          findings_.add("placement",
-                        fmt::format("{}bytes {}..{} of buffer '{}' {}; {} wrote them", step.where(), begin, end,
-                                    step.buffer_name(static_cast<int>(b)), changed,
-                                    state.writer.stream < 0 ? "init" : step.describe(state.writer)),
-                        state.writer.stream < 0 ? step.program->buffers[b].site : step.op(state.writer).site);
+          findings_.add(
+              "placement",
+              fmt::format("{}bytes {}..{} of buffer '{}' {}; {} wrote them", step.where(), begin, end,
+                          step.buffer_name(b), changed, state.writer.stream < 0 ? "init" : step.describe(state.writer)),
+              state.writer.stream < 0 ? step.program->buffers[b].site : step.op(state.writer).site);
         });
       }
-      if (trains(*view_.job)) check_update_at_end(step, static_cast<int>(b), now, findings_);
+      if (trains(*view_.job)) check_update_at_end(step, b, now, findings_);
     }
   }
 }

@@ -66,7 +66,7 @@ class Values : private WalkPolicy {
 
  private:
   struct Class {
-    std::vector<ByteMap<ValueState>> buffers;
+    Table<BufferId, ByteMap<ValueState>> buffers;
     int version = 0;
     std::map<std::vector<int64_t>, OpRef> in_place;  // ops that update in place, with the versions they read
   };
@@ -93,7 +93,7 @@ class Values : private WalkPolicy {
   bool init_ = true, in_step_ = false;
   Walk* walk_ = nullptr;  // through the body under way
   std::vector<Class> classes_;
-  std::vector<std::vector<Segments>> begin_;      // by class and buffer: state when the step begins
+  std::vector<Table<BufferId, Segments>> begin_;  // by class: state when the step begins
   std::map<int, std::deque<Segments>> messages_;  // by channel: under way
 };
 

@@ -24,10 +24,10 @@ BodyView::BodyView(const Job& job, int id, BodyId body_id)
     first_.push_back(total);
     total += std::ssize(stream.ops);
   }
-  position.assign(static_cast<size_t>(total), -1);
+  position.assign(total, -1);
   for (size_t i = 0; i < order.sequence().size(); i++) {
     const OpRef ref = order.sequence()[i];
-    position[first_[ref.stream] + ref.index] = static_cast<int>(i);
+    position[first_[ref.stream] + ref.index] = i;
     if (op(ref).communicates()) talks.push_back(ref);
   }
   if (ordered()) collect_accesses();
@@ -41,13 +41,13 @@ void BodyView::find_kinds(OpKinds& of_job) {
 
 void BodyView::collect_accesses() {
   accesses.resize(program->buffers.size());
-  std::vector<int> count(program->buffers.size(), 0);
+  Table<BufferId, int> count(program->buffers.size(), 0);
   for (const Stream& stream : body->streams)
     for (const Op& op : stream.ops)
       for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
         for (const TensorId id : *ids) count[program->tensors[id].buffer]++;
-  for (size_t buffer = 0; buffer < count.size(); buffer++) accesses[buffer].reserve(count[buffer]);
-  const auto touch = [&](OpRef ref, int id, bool write) {
+  for (const BufferId buffer : count.ids()) accesses[buffer].reserve(count[buffer]);
+  const auto touch = [&](OpRef ref, TensorId id, bool write) {
     const Tensor& tensor = program->tensors[id];
     if (tensor.bytes() == 0) return;
     accesses[tensor.buffer].push_back({ref, id, tensor.byte_offset, tensor.byte_offset + tensor.bytes(), write});
@@ -58,8 +58,8 @@ void BodyView::collect_accesses() {
     const bool reads = !(one.is(ops::scatter) && one.communicates() && many_classes &&
                          program->mesh.index(one.axis, rank) != one.attrs.integer("root"));
     if (reads)
-      for (const int id : one.reads) touch(ref, id, false);
-    for (const int id : one.writes) touch(ref, id, true);
+      for (const TensorId id : one.reads) touch(ref, id, false);
+    for (const TensorId id : one.writes) touch(ref, id, true);
   }
 }
 

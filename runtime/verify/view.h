@@ -32,10 +32,9 @@ struct BodyView {
   bool many_classes = false;
   bool is_init = false, is_step = false;
   Order order;
-  std::vector<int> position;  // of each op in order.sequence(), by flat number; -1: stuck
-  std::vector<OpRef> talks;   // the ops of the sequence that communicate, in its order
-  std::vector<std::vector<Access>>
-      accesses;  // by buffer, in the order of the sequence; an op's reads before its writes
+  std::vector<int> position;                      // of each op in order.sequence(), by flat number; -1: stuck
+  std::vector<OpRef> talks;                       // the ops of the sequence that communicate, in its order
+  Table<BufferId, std::vector<Access>> accesses;  // in the order of the sequence; an op's reads before its writes
 
   BodyView(const Job& job, int class_id, BodyId id);
   void find_kinds(OpKinds& of_job);
@@ -52,7 +51,7 @@ struct BodyView {
 
  private:
   void collect_accesses();
-  std::vector<int> first_;
+  Table<StreamId, int> first_;
   std::vector<int> kinds_;  // by flat number
 };
 

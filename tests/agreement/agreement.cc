@@ -58,9 +58,9 @@ void expect_bits_of_parts(const Case& c, const Device& device, Dtype dtype, cons
     parts.op(op.kind, op.reads, op.writes, op.attrs);
   }
   parts.make();
-  for (int id : c.op.reads) parts.set(id, before.get(id));
+  for (TensorId id : c.op.reads) parts.set(id, before.get(id));
   parts.run();
-  for (int id : c.op.writes) ASSERT_EQ(fused.get(id), parts.get(id)) << "tensor " << id;
+  for (TensorId id : c.op.writes) ASSERT_EQ(fused.get(id), parts.get(id)) << "tensor " << id.index();
 }
 
 void expect_near(const std::vector<double>& found, const std::vector<double>& wanted, Tolerance tolerance, int slot) {
@@ -107,17 +107,17 @@ void expect_agreement(const Case& c, const Device& device, Dtype dtype, const Ag
   std::mt19937_64 random(5);
   for (size_t i = 0; i < c.slots.size(); ++i) before.set(static_cast<int>(i), random_values(random, c.slots[i]));
   before.run();
-  for (int id : c.op.reads)
+  for (TensorId id : c.op.reads)
     for (OpList* list : {&slow, &fast}) list->set(id, before.get(id));
   slow.run();
   for (int round : {0, 1}) {  // a kernel may not live on what it left behind
     if (round == 1)
-      for (int id : c.op.reads) fast.set(id, before.get(id));
+      for (TensorId id : c.op.reads) fast.set(id, before.get(id));
     fast.run();
     ASSERT_EQ(fast.written_beside(), "");
-    for (int id : c.op.writes) {
-      const Tolerance tolerance = exact ? Tolerance{0} : tolerance_of(c, id, dtype, options.tensor_cores);
-      expect_near(fast.get(id), slow.get(id), tolerance, id);
+    for (TensorId id : c.op.writes) {
+      const Tolerance tolerance = exact ? Tolerance{0} : tolerance_of(c, id.index(), dtype, options.tensor_cores);
+      expect_near(fast.get(id), slow.get(id), tolerance, id.index());
       if (testing::Test::HasFatalFailure()) return;
     }
   }

@@ -46,7 +46,7 @@ class Family {
     std::set<TensorId> used;
     for (const OpLine* line : lines)
       for (const auto* ids : {&line->reads, &line->writes}) used.insert(ids->begin(), ids->end());
-    for (const TensorId id : used) made.slots.push_back(tensors_[static_cast<size_t>(id)].second);
+    for (const TensorId id : used) made.slots.push_back(tensors_[id.index()].second);
     for (OpLine* line : lines)
       for (auto* ids : {&line->reads, &line->writes})
         for (TensorId& id : *ids) id = static_cast<int>(std::distance(used.begin(), used.find(id)));

@@ -47,7 +47,7 @@ class Recorder final : public GradientBuilder {
     Attrs attrs;
   };
   Table<ValueId, TensorType> types;
-  std::vector<bool> wanted;
+  Table<ValueId, bool> wanted;
   std::map<ValueId, ValueId> gradients;
   std::vector<Recorded> nodes;
 
@@ -91,7 +91,7 @@ class Differentiated {
     std::vector<ValueId> used(c.use.begin(), c.use.end());
     if (used.empty()) used = inputs_;
     std::vector<TensorType> used_types;
-    for (int id : used) used_types.push_back(recorder_.type(id));
+    for (ValueId id : used) used_types.push_back(recorder_.type(id));
     std::vector<ValueId> outputs;
     for (const TensorType& type : op_def(c.kind).infer(used_types, c.attrs)) outputs.push_back(add(type, true));
     loss_ = outputs[0];
@@ -127,7 +127,7 @@ class Differentiated {
   int weight() const { return weight_; }
   double loss() {
     list_.run();
-    return list_.get(loss_)[0];
+    return list_.get(loss_.index())[0];
   }
 
  private:
@@ -147,7 +147,8 @@ class Differentiated {
   OpList list_;
   Recorder recorder_;
   std::vector<ValueId> inputs_;
-  int weight_ = -1, loss_ = -1;
+  int weight_ = -1;
+  ValueId loss_;
 };
 
 // Away from zero, where relu has no derivative.
@@ -168,16 +169,16 @@ void check(const Case& c) {
   std::vector<std::vector<double>> values;
   for (size_t i = 0; i < c.inputs.size(); ++i) {
     values.push_back(c.inputs[i].values.empty() ? random_values(random, c.inputs[i]) : c.inputs[i].values);
-    graph.list().set(graph.inputs()[i], values[i]);
+    graph.list().set(graph.inputs()[i].index(), values[i]);
   }
   if (graph.weight() >= 0)
     graph.list().set(graph.weight(), random_values(random, {graph.recorder().type(graph.weight()).shape}));
   graph.loss();
   std::map<int, std::vector<double>> derived;
   for (size_t i = 0; i < c.inputs.size(); ++i) {
-    int gradient = graph.recorder().gradient(static_cast<int>(i));
+    const ValueId gradient = graph.recorder().gradient(static_cast<int>(i));
     ASSERT_EQ(gradient >= 0, c.inputs[i].wanted) << "input " << i;
-    if (gradient >= 0) derived[static_cast<int>(i)] = graph.list().get(gradient);
+    if (gradient >= 0) derived[static_cast<int>(i)] = graph.list().get(gradient.index());
   }
   constexpr double kStep = 1e-5;
   for (auto& [input, gradient] : derived)
@@ -383,7 +384,7 @@ TEST(Gradient, ParametersOfBf16ModelsGetF32Gradients) {
     recorder.gradients[out[0]] = static_cast<int>(recorder.types.size()) - 1;
     op_def(kind).derive(recorder, {in, out, attrs});
     std::string text;
-    for (int id : in)
+    for (ValueId id : in)
       if (recorder.gradient(id) >= 0) text += std::string(dtype_name(recorder.type(recorder.gradient(id)).dtype)) + " ";
     return text;
   };

@@ -77,7 +77,7 @@ class OpList {
   std::string written_beside() const {
     int64_t at = 0;
     for (const Tensor& t : program_.tensors) {
-      const int64_t begin = program_.buffers[static_cast<size_t>(t.buffer)].offset + t.byte_offset;
+      const int64_t begin = program_.buffers[t.buffer].offset + t.byte_offset;
       for (; at < begin; ++at)
         if (arena_.get()[at] != std::byte{kUnset}) return "before " + t.name;
       at = begin + t.bytes();
@@ -87,14 +87,14 @@ class OpList {
     return "";
   }
 
-  void set(int id, const std::vector<double>& values) {
-    const Tensor& t = program_.tensors[static_cast<size_t>(id)];
+  void set(TensorId id, const std::vector<double>& values) {
+    const Tensor& t = program_.tensors[id];
     PRUN_CHECK(static_cast<int64_t>(values.size()) == t.count(), shape_text(t.shape));
     for (size_t i = 0; i < values.size(); ++i)
       store_element(t.dtype, memory_.data(id), static_cast<int64_t>(i), values[i]);
   }
-  std::vector<double> get(int id) const {
-    const Tensor& t = program_.tensors[static_cast<size_t>(id)];
+  std::vector<double> get(TensorId id) const {
+    const Tensor& t = program_.tensors[id];
     std::vector<double> values(static_cast<size_t>(t.count()));
     for (size_t i = 0; i < values.size(); ++i)
       values[i] = load_element(t.dtype, memory_.data(id), static_cast<int64_t>(i));

@@ -59,12 +59,12 @@ TEST(Order, IsTransitiveOverStreams) {
 TEST(Order, SequenceIsLegal) {
   const Body body = body_of({{{{1, 1, 0}}, {}}, {{}, {}, {{0, 1, 0}}}});
   const Order order(body);
-  std::vector<int> done(2, 0);
+  Table<StreamId, int> done(2, 0);
   for (const OpRef ref : order.sequence()) {
-    const size_t s = static_cast<size_t>(ref.stream);
+    const StreamId s = ref.stream;
     EXPECT_EQ(ref.index, done[s]);
-    for (const Edge& edge : body.streams[s].ops[static_cast<size_t>(ref.index)].waits) {
-      EXPECT_LT(edge.index, done[static_cast<size_t>(edge.stream)]);
+    for (const Edge& edge : body.streams[s].ops[ref.index].waits) {
+      EXPECT_LT(edge.index, done[edge.stream]);
     }
     done[s]++;
   }

@@ -33,8 +33,8 @@ std::string outcome(const char* kind, std::vector<Operand> reads, std::vector<Sh
   const BodyView body(job, 0, kStepBody);
   Findings findings;
   OpContext context{body, {0, 0}, body.op({0, 0}), {}, {}, {}, {}, findings};
-  for (const int id : in) context.read_tensors.push_back(&body.program->tensors[static_cast<size_t>(id)]);
-  for (const int id : out) context.write_tensors.push_back(&body.program->tensors[static_cast<size_t>(id)]);
+  for (const TensorId id : in) context.read_tensors.push_back(&body.program->tensors[id]);
+  for (const TensorId id : out) context.write_tensors.push_back(&body.program->tensors[id]);
   context.reads.resize(in.size());
   context.writes.resize(out.size());
   AxisRule rule = find_elementwise_rule(op_def(kind));

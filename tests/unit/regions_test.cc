@@ -13,7 +13,7 @@ constexpr How D = How::device, H = How::host, F = How::first;
 // A body by its ops: a letter for how, then the ops of other streams that it waits for.
 struct Made {
   Body body;
-  std::vector<std::vector<How>> how;
+  Table<StreamId, std::vector<How>> how;
 
   Made& stream() {
     body.streams.emplace_back();
@@ -38,7 +38,7 @@ std::vector<std::string> names(const Regions& regions, size_t region) {
   for (const int id : regions.regions[region].items) {
     const Item& item = regions.items[static_cast<size_t>(id)];
     const char* mark = item.kind == Item::Kind::op ? "" : item.kind == Item::Kind::arm ? "a" : "l";
-    out.push_back(std::to_string(item.op.stream) + "." + std::to_string(item.op.index) + mark);
+    out.push_back(std::to_string(item.op.stream.index()) + "." + std::to_string(item.op.index) + mark);
   }
   return out;
 }

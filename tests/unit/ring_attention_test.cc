@@ -118,9 +118,9 @@ class RankProgramBuilder {
     const Dtype statistic = dtype_ == Dtype::f64 ? Dtype::f64 : Dtype::f32;
     const TensorType qkv_type{dtype_, {c_.batch, c_.length, c_.wide()}},
         row_type{dtype_, {c_.batch, c_.length, c_.width()}};
-    const int qkv = tensor("qkv", qkv_type, false), dout = tensor("dout", row_type, false);
-    const int out = tensor("out", row_type, true), dqkv = tensor("dqkv", qkv_type, true);
-    const int lse = tensor("lse", {statistic, {c_.batch, c_.heads, c_.length}}, true);
+    const TensorId qkv = tensor("qkv", qkv_type, false), dout = tensor("dout", row_type, false);
+    const TensorId out = tensor("out", row_type, true), dqkv = tensor("dqkv", qkv_type, true);
+    const TensorId lse = tensor("lse", {statistic, {c_.batch, c_.heads, c_.length}}, true);
     for (const auto& [id, values] : {std::pair(qkv, &qkv_values), {dout, &dout_values}}) {
       Attrs attrs;
       attrs.set("values", *values);
@@ -151,7 +151,7 @@ class RankProgramBuilder {
   }
 
  private:
-  int tensor(const std::string& name, TensorType type, bool persistent) {
+  TensorId tensor(const std::string& name, TensorType type, bool persistent) {
     return add_tensor(program_, name, Role::activation, std::move(type), persistent, {});
   }
   void record(RingStep step) {

@@ -49,7 +49,7 @@ class Builder {
     program.buffers.back().persistent = true;
     return id;
   }
-  int tensor(int buffer, int64_t first_float, int64_t floats) {
+  int tensor(BufferId buffer, int64_t first_float, int64_t floats) {
     Tensor t;
     t.name = "t" + std::to_string(program.tensors.size());
     t.buffer = buffer;

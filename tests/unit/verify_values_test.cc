@@ -36,7 +36,7 @@ struct Step : Builder {
     add("sgd", {g, w}, {w}, Phase::step);
   }
   int shaped(int tensor, Shape shape, Role role) {
-    program.tensors[static_cast<size_t>(tensor)].shape = std::move(shape);
+    program.tensors[tensor].shape = std::move(shape);
     program.buffers.back().role = role;
     return tensor;
   }
@@ -248,7 +248,7 @@ TEST(VerifyValues, CopiesOfParametersFollowThem) {
 // A copy that the update itself makes is as new as the parameters.
 TEST(VerifyValues, UpdatesThatCopyParameters) {
   Step step = with_copy();
-  const int copy = step.ops()[8].writes[0];
+  const TensorId copy = step.ops()[8].writes[0];
   step.drop(8);
   step.ops()[7].def = &ops::sgd_cast;
   step.ops()[7].writes.push_back(copy);
@@ -307,7 +307,7 @@ TEST(VerifyValues, AResultIsReadAsItWasMade) {
 // Backward makes y, the logits, once more, and the loss puts their gradient, dy, in their place.
 TEST(VerifyValues, LogitsAreNotTheirGradient) {
   Step step;
-  const auto tensor = [&](int id) -> Tensor& { return step.program.tensors[static_cast<size_t>(id)]; };
+  const auto tensor = [&](TensorId id) -> Tensor& { return step.program.tensors[id]; };
   const int targets = step.shaped(step.buffer("targets", 2), {2}, Role::data);
   const int lse = step.shaped(step.buffer("lse", 2), {2}, Role::activation);
   const int again = step.shaped(step.buffer("again", 1), {}, Role::activation);
@@ -382,7 +382,7 @@ TEST(VerifyValues, TheNormIsOverAllStages) {
                 .find("clips by the norm of one rank's part over pp: a sum over pp is missing; norm2"),
             std::string::npos);
   Step all = one_stage;
-  all.reduce(all.ops()[7].writes[0], "sum", "pp");
+  all.reduce(all.ops()[7].writes[0].index(), "sum", "pp");
   all.move(10, 8);
   EXPECT_EQ(only(verify_job(job_of(all), 0)), "");
 }
@@ -395,9 +395,9 @@ TEST(VerifyValues, ShardsAreGatheredAndScattered) {
   init.set("axis", "dp");
   step.shaped(step.w, {8}, Role::activation);
   step.shaped(step.g, {8}, Role::activation);
-  const int weight = step.tensor(step.program.tensors[static_cast<size_t>(full)].buffer, 0, 16);
-  const int gradient = step.tensor(step.program.tensors[static_cast<size_t>(grads)].buffer, 0, 16);
-  for (const int id : {weight, gradient}) step.program.tensors[static_cast<size_t>(id)].shape = {8, 2};
+  const int weight = step.tensor(step.program.tensors[full].buffer, 0, 16);
+  const int gradient = step.tensor(step.program.tensors[grads].buffer, 0, 16);
+  for (const int id : {weight, gradient}) step.program.tensors[id].shape = {8, 2};
   step.ops()[1].reads[1] = weight;
   step.ops()[4].writes = {gradient};
   step.ops()[6] = step.ops()[5];
@@ -410,11 +410,10 @@ TEST(VerifyValues, ShardsAreGatheredAndScattered) {
   EXPECT_EQ(check(step), "");
 
   Step shorter = step;
-  const int part = shorter.tensor(0, 0, 4),
-            partly = shorter.tensor(shorter.program.tensors[static_cast<size_t>(full)].buffer, 0, 8);
+  const int part = shorter.tensor(0, 0, 4), partly = shorter.tensor(shorter.program.tensors[full].buffer, 0, 8);
   shorter.ops()[1].reads = {part};
   shorter.ops()[1].writes = {partly};
-  shorter.op(ops::fill, {}, {shorter.tensor(shorter.program.tensors[static_cast<size_t>(full)].buffer, 8, 8)});
+  shorter.op(ops::fill, {}, {shorter.tensor(shorter.program.tensors[full].buffer, 8, 8)});
   shorter.move(9, 1);
   EXPECT_EQ(found(shorter), expected());
 }

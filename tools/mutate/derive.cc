@@ -30,14 +30,14 @@ bool derive_anew(Program& program, const Body& recorded) {
   Body to;
   for (const Stream& stream : from.streams) to.streams.push_back({stream.name, {}});
   EdgeBuilder recorder(program, to);
-  std::map<std::pair<int, int>, int> occupants;  // slot of a pool -> buffer
+  std::map<std::pair<int, int>, BufferId> occupants;  // slot of a pool -> buffer
   for (const OpRef ref : order.sequence()) {
-    Op op = from.streams[static_cast<size_t>(ref.stream)].ops[static_cast<size_t>(ref.index)];
+    Op op = from.streams[ref.stream].ops[ref.index];
     op.waits.clear();
     for (const std::vector<TensorId>* ids : {&op.reads, &op.writes}) {
-      for (const int id : *ids) {
-        const BufferId buffer = program.tensors[static_cast<size_t>(id)].buffer;
-        const Buffer& b = program.buffers[static_cast<size_t>(buffer)];
+      for (const TensorId id : *ids) {
+        const BufferId buffer = program.tensors[id].buffer;
+        const Buffer& b = program.buffers[buffer];
         if (b.pool < 0) continue;
         const auto [slot, fresh] = occupants.try_emplace({b.pool, b.slot}, buffer);
         if (fresh || slot->second == buffer) continue;

@@ -157,9 +157,10 @@ bool edge(Job& job, Random& random, Mutant& mutant) {
   const Order before(step_of(job, at));
   const size_t which = below(random, op.waits.size());
   const Edge gone = op.waits[which];
-  mutant.what = fmt::format("{} no longer waits for {}{}", name_of(job, at),
-                            name_of(job, {at.cls, static_cast<size_t>(gone.stream), static_cast<size_t>(gone.index)}),
-                            gone.back ? " of the step before" : "");
+  mutant.what =
+      fmt::format("{} no longer waits for {}{}", name_of(job, at),
+                  name_of(job, {at.cls, static_cast<size_t>(gone.stream.index()), static_cast<size_t>(gone.index)}),
+                  gone.back ? " of the step before" : "");
   mutant.site = op.site;
   op.waits.erase(op.waits.begin() + static_cast<std::ptrdiff_t>(which));
   const Order after(step_of(job, at));
@@ -174,15 +175,15 @@ struct Life {
   int first = -1, last = -1;
 };
 
-std::vector<Life> lives_of(const Program& program) {
-  std::vector<Life> lives(program.buffers.size());
+Table<BufferId, Life> lives_of(const Program& program) {
+  Table<BufferId, Life> lives(program.buffers.size());
   const Order order(program.step());
   int position = 0;
   for (const OpRef ref : order.sequence()) {
-    const Op& op = program.step().streams[static_cast<size_t>(ref.stream)].ops[static_cast<size_t>(ref.index)];
+    const Op& op = program.step().streams[ref.stream].ops[ref.index];
     for (const std::vector<TensorId>* ids : {&op.reads, &op.writes}) {
-      for (const int id : *ids) {
-        Life& life = lives[static_cast<size_t>(program.tensors[static_cast<size_t>(id)].buffer)];
+      for (const TensorId id : *ids) {
+        Life& life = lives[program.tensors[id].buffer];
         if (life.first < 0) life.first = position;
         life.last = position;
       }
@@ -195,7 +196,7 @@ std::vector<Life> lives_of(const Program& program) {
 bool lifetime(Job& job, Random& random, Mutant& mutant) {
   const size_t c = below(random, job.classes.size());
   Program& program = job.classes[c];
-  const std::vector<Life> lives = lives_of(program);
+  const Table<BufferId, Life> lives = lives_of(program);
   for (int attempt = 0; attempt < 200; attempt++) {
     const size_t a = below(random, lives.size()), b = below(random, lives.size());
     Buffer &dying = program.buffers[a], &next = program.buffers[b];
@@ -222,8 +223,8 @@ bool count(Job& job, Random& random, Mutant& mutant) {
   for (TensorId& id : op.writes) operands.push_back(&id);
   if (op.attrs.has("workspace")) operands.pop_back();
   if (operands.empty()) return false;
-  const int from = *operands[below(random, operands.size())];
-  Tensor shorter = program.tensors[static_cast<size_t>(from)];
+  const TensorId from = *operands[below(random, operands.size())];
+  Tensor shorter = program.tensors[from];
   std::vector<size_t> dims;
   for (size_t d = 0; d < shorter.shape.size(); d++)
     if (shorter.shape[d] > 1) dims.push_back(d);
@@ -231,7 +232,7 @@ bool count(Job& job, Random& random, Mutant& mutant) {
   int64_t& dim = shorter.shape[dims[below(random, dims.size())]];
   dim = random() % 2 == 0 ? dim - 1 : dim / 2;
   mutant.what = fmt::format("{} takes {} of '{}', not {}", name_of(job, at), shape_text(shorter.shape), shorter.name,
-                            shape_text(program.tensors[static_cast<size_t>(from)].shape));
+                            shape_text(program.tensors[from].shape));
   mutant.site = op.site;
   const int to = static_cast<int>(program.tensors.size());
   program.tensors.push_back(std::move(shorter));

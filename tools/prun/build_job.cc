@@ -43,7 +43,7 @@ void require_supported(const Job& job, const Device& device) {
           if (op.def->op_class != OpClass::compute || device.supports(op, program)) continue;
           TensorId tensor = op.writes.empty() ? op.reads.at(0) : op.writes[0];
           std::string message = fmt::format("the device '{}' cannot run {} on {}", device.name(), op.def->name,
-                                            dtype_name(program.tensors[static_cast<size_t>(tensor)].dtype));
+                                            dtype_name(program.tensors[tensor].dtype));
           for (const char* name : {"cpu", "reference"})
             if (open_device(name)->supports(op, program)) message += fmt::format("; --device {} can", name);
           throw plan_error(std::move(message), op.site);

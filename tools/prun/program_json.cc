@@ -10,8 +10,8 @@ using Json = nlohmann::ordered_json;
 // Tensors by their place in the list of the program.
 Json op_json(const Op& op) {
   Json out = {{"op", op.def->name}, {"reads", Json::array()}, {"writes", Json::array()}};
-  for (const TensorId id : op.reads) out["reads"].push_back(static_cast<int>(id));
-  for (const TensorId id : op.writes) out["writes"].push_back(static_cast<int>(id));
+  for (const TensorId id : op.reads) out["reads"].push_back(id.index());
+  for (const TensorId id : op.writes) out["writes"].push_back(id.index());
   if (op.communicates()) out["axis"] = op.axis, out["lane"] = op.lane;
   out["phase"] = phase_name(op.phase);
   if (!op.unit.empty()) out["unit"] = op.unit;
@@ -19,7 +19,7 @@ Json op_json(const Op& op) {
   if (op.site.known()) out["at"] = op.site.text();
   Json waits = Json::array();
   for (const Edge& edge : op.waits)
-    waits.push_back({{"stream", static_cast<int>(edge.stream)}, {"op", edge.index}, {"steps_back", edge.back}});
+    waits.push_back({{"stream", edge.stream.index()}, {"op", edge.index}, {"steps_back", edge.back}});
   if (!waits.empty()) out["waits"] = waits;
   return out;
 }
@@ -37,7 +37,7 @@ Json body_json(const Body& body) {
 Json program_json(const Program& program) {
   Json tensors = Json::array(), bodies = Json::array();
   for (const Tensor& tensor : program.tensors) {
-    const Buffer& buffer = program.buffers[static_cast<size_t>(tensor.buffer)];
+    const Buffer& buffer = program.buffers[tensor.buffer];
     tensors.push_back({{"name", tensor.name},
                        {"dtype", dtype_name(tensor.dtype)},
                        {"shape", tensor.shape},

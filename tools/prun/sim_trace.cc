@@ -30,8 +30,9 @@ Memory recorded(const Program& program, const simulate::ClassResult& of) {
   header->capacity = capacity;
   for (const simulate::OpSpan& span : of.spans) {
     const uint64_t at = header->stream[span.op.stream.index()].written++;
-    recorder_ring(header, span.op.stream)[at] = {0, static_cast<uint32_t>(span.op.index), nanoseconds(span.ready),
-                                                 nanoseconds(span.begin), nanoseconds(span.end)};
+    recorder_ring(header, span.op.stream.index())[at] = {0, static_cast<uint32_t>(span.op.index),
+                                                         nanoseconds(span.ready), nanoseconds(span.begin),
+                                                         nanoseconds(span.end)};
   }
   return memory;
 }

@@ -30,12 +30,12 @@ struct OpText {
   int message = -1;   // of a message among those of its pair
 };
 
-using OpTexts = std::vector<std::vector<OpText>>;  // by stream and op
+using OpTexts = Table<StreamId, std::vector<OpText>>;  // by op
 
 int64_t op_bytes(const Program& program, const Op& op) {
   int64_t bytes = 0;
   for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
-    for (const int id : *ids) bytes += program.tensors[static_cast<size_t>(id)].bytes();
+    for (const TensorId id : *ids) bytes += program.tensors[id].bytes();
   return bytes;
 }
 
@@ -70,10 +70,10 @@ OpTexts op_texts(const Program& program) {
   std::map<std::tuple<std::string, int, bool>, int> next_message;  // lane, how much further the other rank is, sends
   const Order order(body);
   for (const OpRef ref : order.sequence()) {
-    OpText& text = texts[static_cast<size_t>(ref.stream)][static_cast<size_t>(ref.index)];
+    OpText& text = texts[ref.stream][ref.index];
     if (!text.communicates) continue;
     text.sequence = next[text.lane]++;
-    if (const Op& op = body.streams[ref.stream].ops[static_cast<size_t>(ref.index)]; op.point_to_point())
+    if (const Op& op = body.streams[ref.stream].ops[ref.index]; op.point_to_point())
       text.message = next_message[{text.lane, peer_offset(program.mesh, op), op.sends()}]++;
     text.args += fmt::format(",\"sequence\":{}", text.sequence);
   }
@@ -86,8 +86,8 @@ struct Spot {
   uint64_t begin_ns = 0, end_ns = 0;
 };
 
-Spot spot_of(int rank, int stream, const OpEvent& event) {
-  return {rank, stream, event.begin_ns, std::max(event.end_ns, event.begin_ns + 1)};
+Spot spot_of(int rank, StreamId stream, const OpEvent& event) {
+  return {rank, stream.index(), event.begin_ns, std::max(event.end_ns, event.begin_ns + 1)};
 }
 
 using Meetings = std::map<std::tuple<uint32_t, std::string, int, int>,
@@ -199,7 +199,7 @@ void Trace::collect() {
     track.events.erase(track.events.begin() + static_cast<std::ptrdiff_t>(kept),
                        track.events.begin() + static_cast<std::ptrdiff_t>(kept + torn));
     const auto copied = track.events.begin() + static_cast<std::ptrdiff_t>(kept);
-    const size_t ops = job_->program(track.rank).step().streams[static_cast<size_t>(track.stream)].ops.size();
+    const size_t ops = job_->program(track.rank).step().streams[track.stream].ops.size();
     const auto no_event = [ops](const OpEvent& event) { return event.end_ns == 0 || event.op >= ops; };
     const auto whole = std::remove_if(copied, track.events.end(), no_event);  // another node's, which came too fast
     lost_ += static_cast<uint64_t>(track.events.end() - whole);
@@ -213,7 +213,7 @@ void Trace::collect() {
   }
 }
 
-const Trace::Track* Trace::track_of(int rank, int stream) const {
+const Trace::Track* Trace::track_of(int rank, StreamId stream) const {
   for (const Track& track : tracks_)
     if (track.rank == rank && track.stream == stream) return &track;
   return nullptr;
@@ -231,7 +231,7 @@ const OpEvent* Trace::find(const Track& track, uint32_t step, uint32_t op) const
 void Trace::drop_last_steps() {
   uint32_t keep = UINT32_MAX;  // steps below it
   for (const Track& track : tracks_) {
-    const size_t ops = job_->program(track.rank).step().streams[static_cast<size_t>(track.stream)].ops.size();
+    const size_t ops = job_->program(track.rank).step().streams[track.stream].ops.size();
     if (ops == 0) continue;
     if (track.events.empty()) return;
     const OpEvent& last = track.events.back();
@@ -254,9 +254,8 @@ void Trace::finish() {
   Meetings meetings;
   for (const Track& track : tracks_) {
     const Program& program = job_->program(track.rank);
-    const Stream& stream = program.step().streams[static_cast<size_t>(track.stream)];
-    const std::vector<OpText>& names = texts[static_cast<size_t>(job_->class_of_rank[static_cast<size_t>(track.rank)])]
-                                            [static_cast<size_t>(track.stream)];
+    const Stream& stream = program.step().streams[track.stream];
+    const std::vector<OpText>& names = texts[job_->class_of_rank[track.rank]][track.stream];
     out.name_track(track.rank, track.stream, stream.name);
     for (const OpEvent& event : track.events) {
       const Op& op = stream.ops[event.op];

@@ -37,7 +37,7 @@ class Trace {
     uint64_t read = 0;
     std::vector<OpEvent> events;
   };
-  const Track* track_of(int rank, int stream) const;
+  const Track* track_of(int rank, StreamId stream) const;
   const OpEvent* find(const Track& track, uint32_t step, uint32_t op) const;
   void drop_last_steps();
 

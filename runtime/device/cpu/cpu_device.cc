@@ -18,7 +18,7 @@ Scratch OpView::scratch(int64_t bytes) const {
   Scratch scratch;
   if (bytes == 0) return scratch;
   if (has_workspace(program(), op_)) {
-    const int id = op_.writes.back();
+    const TensorId id = op_.writes.back();
     if (memory_.program->tensors[id].bytes() >= bytes) {
       scratch.data = static_cast<std::byte*>(memory_.data(id));
       return scratch;

@@ -22,7 +22,7 @@ class OneOp {
   Program program_;
   Op op_;
   RankMemory memory_;
-  std::vector<void*> addresses_;
+  Table<TensorId, void*> addresses_;
   prun_op caller_;
   int threads_;
 };

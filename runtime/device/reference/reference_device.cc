@@ -71,10 +71,10 @@ class ReferenceKernel final : public Kernel {
   }
 
  private:
-  const Tensor& tensor(int id) const { return memory_.program->tensors[id]; }
+  const Tensor& tensor(TensorId id) const { return memory_.program->tensors[id]; }
   std::vector<Array> arrays(const std::vector<TensorId>& ids) const {
     std::vector<Array> out;
-    for (int id : ids)
+    for (TensorId id : ids)
       out.push_back({tensor(id).shape, tensor(id).dtype, std::vector<double>(static_cast<size_t>(tensor(id).count()))});
     return out;
   }
@@ -98,7 +98,7 @@ class ReferenceDevice final : public Device {
 
   bool supports(const Op& op, const Program& program) const override {
     for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
-      for (int id : *ids)
+      for (TensorId id : *ids)
         if (program.tensors[id].dtype == Dtype::f16) return false;
     return rules().count(op.def->name) != 0;
   }

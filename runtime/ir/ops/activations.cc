@@ -18,9 +18,9 @@ Types infer_gelu(const Types& inputs, const Attrs& attrs) {
 }
 
 void derive_gelu(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0];
+  ValueId x = node.inputs[0];
   if (!builder.wants(x)) return;
-  int dy = builder.gradient(node.outputs[0]);
+  ValueId dy = builder.gradient(node.outputs[0]);
   builder.contribute(x, builder.emit(gelu_dx, {x, dy}, {builder.type(x)}, node.attrs)[0]);
 }
 
@@ -33,7 +33,7 @@ Types infer_relu(const Types& inputs, const Attrs&) { return infer_unary(relu, i
 Types infer_tanh(const Types& inputs, const Attrs&) { return infer_unary(tanh, inputs); }
 
 void derive_by_output(GradientBuilder& builder, const NodeView& node, const OpDef& derivative) {
-  int x = node.inputs[0], y = node.outputs[0];
+  ValueId x = node.inputs[0], y = node.outputs[0];
   if (!builder.wants(x)) return;
   builder.contribute(x, builder.emit(derivative, {y, builder.gradient(y)}, {builder.type(x)}, {})[0]);
 }
@@ -49,7 +49,7 @@ Types infer_silu_mul(const Types& inputs, const Attrs&) {
 }
 
 void derive_silu_mul(GradientBuilder& builder, const NodeView& node) {
-  int gate = node.inputs[0], up = node.inputs[1];
+  ValueId gate = node.inputs[0], up = node.inputs[1];
   if (!builder.wants(gate) && !builder.wants(up)) return;
   std::vector<ValueId> grads = builder.emit(silu_mul_grad, {gate, up, builder.gradient(node.outputs[0])},
                                             {builder.type(gate), builder.type(up)}, {});

@@ -22,7 +22,7 @@ Types infer_bias(const Types& inputs, const Attrs&) {
 }
 
 void derive_bias(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0], b = node.inputs[1], dy = builder.gradient(node.outputs[0]);
+  ValueId x = node.inputs[0], b = node.inputs[1], dy = builder.gradient(node.outputs[0]);
   if (builder.wants(b)) builder.contribute(b, builder.emit(bias_grad, {dy}, {wide_like(builder.type(b))}, {})[0]);
   if (builder.wants(x)) builder.contribute(x, dy);
 }

@@ -23,7 +23,7 @@ void derive_all_reduce(GradientBuilder& builder, const NodeView& node) {
 }
 
 void derive_enter(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0];
+  ValueId x = node.inputs[0];
   if (!builder.wants(x)) return;
   builder.contribute(
       x, builder.emit(all_reduce, {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, true))[0]);
@@ -31,7 +31,7 @@ void derive_enter(GradientBuilder& builder, const NodeView& node) {
 
 // Every rank makes a part of the gradient of what it has gathered, or (gradient = "whole") all of it.
 void derive_all_gather(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0], dy = builder.gradient(node.outputs[0]);
+  ValueId x = node.inputs[0], dy = builder.gradient(node.outputs[0]);
   if (!builder.wants(x)) return;
   if (node.attrs.text("gradient") != "whole") {
     builder.contribute(x, builder.emit(reduce_scatter, {dy}, {builder.type(x)}, over(node, true))[0]);
@@ -44,14 +44,14 @@ void derive_all_gather(GradientBuilder& builder, const NodeView& node) {
 }
 
 void derive_reduce_scatter(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0];
+  ValueId x = node.inputs[0];
   if (!builder.wants(x)) return;
   builder.contribute(
       x, builder.emit(all_gather, {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, false))[0]);
 }
 
 void derive_all_to_all(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0];
+  ValueId x = node.inputs[0];
   if (!builder.wants(x)) return;
   builder.contribute(
       x, builder.emit(all_to_all, {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, false))[0]);

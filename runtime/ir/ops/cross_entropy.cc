@@ -72,7 +72,8 @@ Types infer_finish(const Types& inputs, const Attrs&) {
   return {{wide(logits.dtype), {}}, row_statistic(logits)};
 }
 
-void derive_logits(GradientBuilder& builder, const NodeView& node, std::string_view op, int logits, int targets) {
+void derive_logits(GradientBuilder& builder, const NodeView& node, std::string_view op, ValueId logits,
+                   ValueId targets) {
   require_end_of_model(op, builder, node);
   if (!builder.wants(logits)) return;
   std::vector<ValueId> grad =

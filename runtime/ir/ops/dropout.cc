@@ -22,7 +22,7 @@ Types infer_dropout(const Types& inputs, const Attrs& attrs) {
 }
 
 void derive_dropout(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0];
+  ValueId x = node.inputs[0];
   if (!builder.wants(x)) return;
   builder.contribute(x, builder.emit(dropout, {builder.gradient(node.outputs[0])}, {builder.type(x)}, node.attrs)[0]);
 }

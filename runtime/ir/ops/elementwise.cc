@@ -18,14 +18,14 @@ Types infer_add(const Types& inputs, const Attrs&) { return infer_pair("add", in
 Types infer_mul(const Types& inputs, const Attrs&) { return infer_pair("mul", inputs); }
 
 void derive_add(GradientBuilder& builder, const NodeView& node) {
-  for (int input : node.inputs)
+  for (ValueId input : node.inputs)
     if (builder.wants(input)) builder.contribute(input, builder.gradient(node.outputs[0]));
 }
 
 void derive_mul(GradientBuilder& builder, const NodeView& node) {
-  int dy = builder.gradient(node.outputs[0]);
+  ValueId dy = builder.gradient(node.outputs[0]);
   for (size_t i : {0, 1}) {
-    int input = node.inputs[i], other = node.inputs[1 - i];
+    ValueId input = node.inputs[i], other = node.inputs[1 - i];
     if (builder.wants(input)) builder.contribute(input, builder.emit(mul, {dy, other}, {builder.type(input)}, {})[0]);
   }
 }
@@ -37,7 +37,7 @@ Types infer_scale(const Types& inputs, const Attrs&) {
 }
 
 void derive_scale(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0];
+  ValueId x = node.inputs[0];
   if (!builder.wants(x)) return;
   builder.contribute(x, builder.emit(scale, {builder.gradient(node.outputs[0])}, {builder.type(x)}, node.attrs)[0]);
 }
@@ -53,7 +53,7 @@ Types infer_cast(const Types& inputs, const Attrs& attrs) {
 }
 
 void derive_cast(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0];
+  ValueId x = node.inputs[0];
   if (!builder.wants(x)) return;
   Attrs attrs;
   attrs.set("dtype", std::string(dtype_name(builder.type(x).dtype)));

@@ -25,7 +25,7 @@ Types infer_expert_linear(const Types& inputs, const Attrs&) {
 }
 
 void derive_expert_linear(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0], w = node.inputs[1], dy = builder.gradient(node.outputs[0]);
+  ValueId x = node.inputs[0], w = node.inputs[1], dy = builder.gradient(node.outputs[0]);
   // Weights first, as in linear.
   if (builder.wants(w))
     builder.contribute(w, builder.emit(expert_linear_dw, {x, dy}, {wide_like(builder.type(w))}, {})[0]);

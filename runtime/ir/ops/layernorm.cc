@@ -25,7 +25,7 @@ Types infer_layernorm(const Types& inputs, const Attrs&) {
 }
 
 void derive_layernorm(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0], gamma = node.inputs[1], beta = node.inputs[2];
+  ValueId x = node.inputs[0], gamma = node.inputs[1], beta = node.inputs[2];
   if (!builder.wants(x) && !builder.wants(gamma) && !builder.wants(beta)) return;
   std::vector<ValueId> grads =
       builder.emit(layernorm_grad, {x, builder.gradient(node.outputs[0]), gamma, node.outputs[1], node.outputs[2]},

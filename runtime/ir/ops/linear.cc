@@ -40,8 +40,8 @@ Types infer_linear(const Types& inputs, const Attrs& attrs) {
 }
 
 void derive_linear(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0], w = node.inputs[1], y = node.outputs[0];
-  int dy = builder.gradient(y);
+  ValueId x = node.inputs[0], w = node.inputs[1], y = node.outputs[0];
+  ValueId dy = builder.gradient(y);
   std::string act = node.attrs.text("act");
   PRUN_CHECK(act.empty() || act == "relu", "linear with a fused " + act + " has no derivative");
   if (act == "relu") dy = builder.emit(relu_dx, {y, dy}, {builder.type(y)}, {})[0];

@@ -19,9 +19,9 @@ Types infer_mse(const Types& inputs, const Attrs&) {
 
 void derive_mse(GradientBuilder& builder, const NodeView& node) {
   require_end_of_model("mse", builder, node);
-  int y = node.inputs[0], target = node.inputs[1];
+  ValueId y = node.inputs[0], target = node.inputs[1];
   if (!builder.wants(y) && !builder.wants(target)) return;
-  int dy = builder.emit(mse_grad, {y, target}, {builder.type(y)}, node.attrs)[0];
+  ValueId dy = builder.emit(mse_grad, {y, target}, {builder.type(y)}, node.attrs)[0];
   if (builder.wants(y)) builder.contribute(y, dy);
   if (builder.wants(target)) {
     Attrs minus;
@@ -44,7 +44,7 @@ Types infer_mean(const Types& inputs, const Attrs&) {
 
 void derive_sum(GradientBuilder& builder, const NodeView& node, const OpDef& loss, const OpDef& grad) {
   require_end_of_model(loss.name, builder, node);
-  int y = node.inputs[0];
+  ValueId y = node.inputs[0];
   if (builder.wants(y)) builder.contribute(y, builder.emit(grad, {y}, {builder.type(y)}, node.attrs)[0]);
 }
 void derive_mean_square(GradientBuilder& builder, const NodeView& node) {

@@ -40,7 +40,7 @@ Types infer_route(const Types& inputs, const Attrs& attrs) {
 }
 
 void derive_route(GradientBuilder& builder, const NodeView& node) {
-  int logits = node.inputs[0], weights = node.outputs[0];
+  ValueId logits = node.inputs[0], weights = node.outputs[0];
   if (!builder.wants(logits) || builder.gradient(weights) < 0) return;
   std::vector<ValueId> inputs = {logits, weights, builder.gradient(weights)};
   if (node.attrs.number("aux") != 0) inputs.push_back(node.outputs[2]);
@@ -67,9 +67,9 @@ Types infer_dispatch(const Types& inputs, const Attrs& attrs) {
 }
 
 void derive_dispatch(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0], slots = node.inputs[1];
+  ValueId x = node.inputs[0], slots = node.inputs[1];
   if (!builder.wants(x)) return;
-  int dy = builder.gradient(node.outputs[0]);
+  ValueId dy = builder.gradient(node.outputs[0]);
   builder.contribute(x, builder.emit(dispatch_grad, {slots, dy}, {builder.type(x)}, {})[0]);
 }
 
@@ -89,7 +89,7 @@ Types infer_combine(const Types& inputs, const Attrs& attrs) {
 }
 
 void derive_combine(GradientBuilder& builder, const NodeView& node) {
-  int y = node.inputs[0], slots = node.inputs[1], weights = node.inputs[2];
+  ValueId y = node.inputs[0], slots = node.inputs[1], weights = node.inputs[2];
   if (!builder.wants(y) && !builder.wants(weights)) return;
   std::vector<ValueId> grads = builder.emit(combine_grad, {y, slots, weights, builder.gradient(node.outputs[0])},
                                             {builder.type(y), builder.type(weights)}, {});

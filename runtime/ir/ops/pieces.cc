@@ -63,7 +63,7 @@ Types infer_take(const Types& inputs, const Attrs& attrs) {
 }
 
 void derive_by(GradientBuilder& builder, const NodeView& node, const OpDef& inverse) {
-  int x = node.inputs[0];
+  ValueId x = node.inputs[0];
   if (!builder.wants(x)) return;
   builder.contribute(x, builder.emit(inverse, {builder.gradient(node.outputs[0])}, {builder.type(x)}, node.attrs)[0]);
 }
@@ -72,13 +72,13 @@ void derive_cut(GradientBuilder& builder, const NodeView& node) { derive_by(buil
 
 // The other ranks have the gradients of theirs.
 void derive_take(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0];
+  ValueId x = node.inputs[0];
   if (!builder.wants(x)) return;
   TensorType pieces = builder.type(node.outputs[0]);
   pieces.shape.insert(pieces.shape.begin(), node.attrs.integer("pieces", 1));
   Attrs gather;
   gather.set("axis", node.attrs.text("axis"));
-  int all = builder.emit(all_gather, {builder.gradient(node.outputs[0])}, {pieces}, gather)[0];
+  ValueId all = builder.emit(all_gather, {builder.gradient(node.outputs[0])}, {pieces}, gather)[0];
   Attrs join;
   join.set("pieces", node.attrs.integer("pieces", 1));
   join.set("dim", node.attrs.integer("dim"));

@@ -27,7 +27,7 @@ Types infer_positions(const Types& inputs, const Attrs& attrs) {
 }
 
 void derive_positions(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0], table = node.inputs[1], dy = builder.gradient(node.outputs[0]);
+  ValueId x = node.inputs[0], table = node.inputs[1], dy = builder.gradient(node.outputs[0]);
   if (builder.wants(table))
     builder.contribute(
         table, builder.emit(positions_grad, {dy}, {wide_like(builder.type(table))}, token_attrs(node.attrs))[0]);

@@ -20,7 +20,7 @@ Types infer_ring_attention(const Types& inputs, const Attrs& attrs) {
 }
 
 void derive_ring_attention(GradientBuilder& builder, const NodeView& node) {
-  int qkv = node.inputs[0], out = node.outputs[0];
+  ValueId qkv = node.inputs[0], out = node.outputs[0];
   if (!builder.wants(qkv)) return;
   std::vector<ValueId> grad = builder.emit(ring_attention_grad, {qkv, out, builder.gradient(out), node.outputs[1]},
                                            {builder.type(qkv)}, node.attrs);

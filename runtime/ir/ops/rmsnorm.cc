@@ -21,7 +21,7 @@ Types infer_rmsnorm(const Types& inputs, const Attrs&) {
 }
 
 void derive_rmsnorm(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0], gamma = node.inputs[1];
+  ValueId x = node.inputs[0], gamma = node.inputs[1];
   if (!builder.wants(x) && !builder.wants(gamma)) return;
   std::vector<ValueId> grads =
       builder.emit(rmsnorm_grad, {x, builder.gradient(node.outputs[0]), gamma, node.outputs[1]},

@@ -44,7 +44,7 @@ Types infer_rotary(const Types& inputs, const Attrs& attrs) {
 }
 
 void derive_rotary(GradientBuilder& builder, const NodeView& node) {
-  int x = node.inputs[0];
+  ValueId x = node.inputs[0];
   if (!builder.wants(x)) return;
   Attrs attrs = node.attrs;
   attrs.set("inverse", 1 - node.attrs.integer("inverse"));

@@ -55,7 +55,7 @@ void require_chunks(std::string_view op, const Attrs& attrs, int64_t length) {
 }
 
 void require_end_of_model(std::string_view op, const GradientBuilder& builder, const NodeView& node) {
-  for (int output : node.outputs)
+  for (ValueId output : node.outputs)
     if (builder.gradient(output) >= 0)
       throw plan_error(fmt::format("{}: a loss ends the model, nothing can be computed from it", op));
 }

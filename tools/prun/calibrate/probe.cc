@@ -65,7 +65,7 @@ class RecordedOps {
 
   const Program& program_;
   RecorderHeader* recorder_;
-  std::map<int, Ends> ends_;  // by stream
+  std::map<StreamId, Ends> ends_;
   ProbeJson ops_ = ProbeJson::array();
   std::vector<double> wakes_;
 };

@@ -74,8 +74,8 @@ class IdealClock : public WalkPolicy {
 
  private:
   struct Actor {
-    std::vector<std::vector<OpEvent>> streams;
-    std::vector<std::vector<double>> ends;
+    Table<StreamId, std::vector<OpEvent>> streams;
+    Table<StreamId, std::vector<double>> ends;
   };
 
   Actor& actor(StreamCursor at) {
@@ -87,29 +87,27 @@ class IdealClock : public WalkPolicy {
   }
 
   double cost(StreamCursor at) {
-    const int which = job_.class_of_rank[static_cast<size_t>(walk_->rank(at))];
-    return costs_[static_cast<size_t>(which)][static_cast<size_t>(at.stream)]
-                 [static_cast<size_t>(walk_->ref(at).index)];
+    const int which = job_.class_of_rank[walk_->rank(at)];
+    return costs_[which][at.stream.index()][walk_->ref(at).index];
   }
 
   // When the op before it on its stream has ended, and when its edges are satisfied, too.
   double stream_end(StreamCursor at) {
-    const std::vector<double>& ends = actor(at).ends[static_cast<size_t>(at.stream)];
+    const std::vector<double>& ends = actor(at).ends[at.stream];
     return ends.empty() ? 0 : ends.back();
   }
   double ready(StreamCursor at) {
     double time = stream_end(at);
     for (const Edge& edge : walk_->op(at).waits)
-      if (edge.back == 0)
-        time = std::max(time, actor(at).ends[static_cast<size_t>(edge.stream)][static_cast<size_t>(edge.index)]);
+      if (edge.back == 0) time = std::max(time, actor(at).ends[edge.stream][edge.index]);
     return time;
   }
 
   void add(StreamCursor at, double begin, double end) {
     const auto index = static_cast<uint32_t>(walk_->ref(at).index);
-    actor(at).streams[static_cast<size_t>(at.stream)].push_back(
+    actor(at).streams[at.stream].push_back(
         {0, index, nanoseconds(stream_end(at)), nanoseconds(begin), nanoseconds(end)});
-    actor(at).ends[static_cast<size_t>(at.stream)].push_back(end);
+    actor(at).ends[at.stream].push_back(end);
   }
 
   const Job& job_;

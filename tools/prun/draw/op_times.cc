@@ -142,7 +142,7 @@ class Builder {
   std::set<int> drawn_;  // ranks
   uint64_t origin_ = UINT64_MAX;
   std::map<MeetingKey, std::vector<int>> meetings_;
-  std::map<std::tuple<int, int, uint32_t, uint32_t>, int> places_;  // rank, stream, step, op
+  std::map<std::tuple<int, StreamId, uint32_t, uint32_t>, int> places_;  // rank, stream, step, op
   std::vector<std::pair<int, Waiting>> waits_;
 };
 
