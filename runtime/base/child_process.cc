@@ -56,7 +56,7 @@ bool ChildProcess::read_reply(Clock::time_point deadline, std::string& reply, si
     if (poll(&readable, 1, static_cast<int>(left)) <= 0) continue;
     const ssize_t size = read(read_end_, block, sizeof block);
     if (size == 0) return true;
-    if (size > 0) reply.append(block, static_cast<size_t>(size));
+    if (size > 0) reply.append(block, size);
   }
   return true;
 }

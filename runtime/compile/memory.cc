@@ -65,7 +65,7 @@ class Packer {
 
   // The most bytes of a role that are in each other's way at an instant of the compute stream.
   int64_t most_alive(Role role) const {
-    std::vector<int64_t> changes(static_cast<size_t>(2 * ops_on(0) + 2), 0);
+    std::vector<int64_t> changes(2 * ops_on(0) + 2, 0);
     for (BufferId b : packed(role)) {
       changes[lives_[b].first] += bytes(b);
       changes[lives_[b].last + 1] -= bytes(b);

@@ -73,10 +73,10 @@ class Refinement {
       const DeviceModel& device = cluster_.node_at(places_[rank].node).device;
       const auto alike =
           std::find_if(devices.begin(), devices.end(), [&](const DeviceModel* each) { return *each == device; });
-      const int which = static_cast<int>(alike - devices.begin());
+      const int which = alike - devices.begin();
       if (alike == devices.end()) devices.push_back(&device);
       const std::tuple kind(job_.class_of_rank[rank], speed_of(cluster_, places_[rank]), which);
-      const int kind_id = kinds.try_emplace(kind, static_cast<int>(kinds.size())).first->second;
+      const int kind_id = kinds.try_emplace(kind, kinds.size()).first->second;
       std::vector<std::tuple<std::string, int, GroupShape>> links;
       for (const std::string& axis : partners(rank).groups) {
         const auto [shape, fresh] = shapes.try_emplace({axis, leader(axis, rank)});
@@ -92,7 +92,7 @@ class Refinement {
             std::min(network_share(cluster_, places_, rank, level), network_share(cluster_, places_, peer, level));
         links.emplace_back(axis, offset, pair);
       }
-      colours_.push_back(known.try_emplace({kind_id, links}, static_cast<int>(known.size())).first->second);
+      colours_.push_back(known.try_emplace({kind_id, links}, known.size()).first->second);
     }
     count_ = known.size();
   }
@@ -110,12 +110,12 @@ class Refinement {
         if (fresh) {
           std::set<int> colours;
           for (const int each : mesh_.group(axis, rank)) colours.insert(colours_[each]);
-          id->second = sets.try_emplace({colours.begin(), colours.end()}, static_cast<int>(sets.size())).first->second;
+          id->second = sets.try_emplace({colours.begin(), colours.end()}, sets.size()).first->second;
         }
         words.push_back(id->second);
       }
       for (const auto& [axis, offset] : partners(rank).peers) words.push_back(colours_[further(axis, offset, rank)]);
-      refined.push_back(known.try_emplace(words, static_cast<int>(known.size())).first->second);
+      refined.push_back(known.try_emplace(words, known.size()).first->second);
     }
     count_ = known.size();
     colours_ = std::move(refined);
@@ -147,8 +147,8 @@ GroupShape group_shape(const Mesh& mesh, const Cluster& cluster, const std::vect
   std::map<int, int> on_node;
   for (const int each : members) on_node[places[each].node]++;
   GroupShape shape;
-  shape.ranks = static_cast<int>(members.size());
-  shape.nodes = static_cast<int>(on_node.size());
+  shape.ranks = members.size();
+  shape.nodes = on_node.size();
   shape.level = level_between(cluster, on_node.begin()->first, on_node.rbegin()->first);
   shape.bus = shape.network = std::numeric_limits<double>::infinity();
   shape.per_node = shape.ranks;

@@ -211,7 +211,7 @@ void sweep(const BodyView& body, Space space, Findings& findings) {
   const std::vector<Life> lives = lives_of(body, space, findings);
   // A byte, and the life that begins there, or less the number of lives the one that ends there: ends come first, since
   // buffers that touch do not overlap.
-  const int count = static_cast<int>(lives.size());
+  const int count = lives.size();
   std::vector<std::pair<int64_t, int>> events;
   events.reserve(2 * lives.size());
   for (int i = 0; i < count; i++) {
