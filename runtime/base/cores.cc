@@ -23,7 +23,7 @@ void bind_to(const std::vector<int>& cpus) {
   const int before = usable_cores();
   cpu_set_t set;
   CPU_ZERO(&set);
-  for (const int cpu : cpus) CPU_SET(static_cast<size_t>(cpu), &set);
+  for (const int cpu : cpus) CPU_SET(cpu, &set);
   if (sched_setaffinity(0, sizeof set, &set) == 0) before_binding = before;
 }
 

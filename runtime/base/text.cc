@@ -85,7 +85,7 @@ std::string short_number(double value, std::string_view unit) {
 
 std::string grouped(int64_t number) {
   std::string text = std::to_string(number);
-  for (int64_t at = std::ssize(text) - 3; at > (number < 0 ? 1 : 0); at -= 3) text.insert(static_cast<size_t>(at), ",");
+  for (int64_t at = std::ssize(text) - 3; at > (number < 0 ? 1 : 0); at -= 3) text.insert(at, ",");
   return text;
 }
 

@@ -12,7 +12,7 @@ namespace prun::checkpoint {
 // that the box lies in; `size`: bytes of an element.
 inline void gather_elements(const Box& box, int64_t size, const std::byte* from, int64_t first, int64_t count,
                             std::byte* to) {
-  const int dims = static_cast<int>(std::ssize(box.shape));
+  const int dims = std::ssize(box.shape);
   // The last dims that lie side by side in memory are copied at once.
   int64_t run = 1;
   int outer = dims;
@@ -21,7 +21,7 @@ inline void gather_elements(const Box& box, int64_t size, const std::byte* from,
     const int64_t within = first % run, n = std::min(count, run - within);
     int64_t row = first / run, at = box.first + within;
     for (int d = outer; d-- > 0; row /= box.shape[d]) at += row % box.shape[d] * box.strides[d];
-    std::memcpy(to, from + at * size, static_cast<size_t>(n * size));
+    std::memcpy(to, from + at * size, n * size);
     to += n * size;
     first += n;
     count -= n;

@@ -48,7 +48,7 @@ void DataFile::read_ahead(int64_t at, int64_t bytes) const { posix_fadvise(fd_, 
 
 void DataFile::read(int64_t at, int64_t bytes, std::byte* to) const {
   while (bytes > 0) {
-    const ssize_t n = pread(fd_, to, static_cast<size_t>(bytes), at);
+    const ssize_t n = pread(fd_, to, bytes, at);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0)
       throw Error(Exit::checkpoint_invalid,

@@ -33,7 +33,7 @@ void write_synced(const std::string& path, std::string_view text) {
       close(fd);
       throw write_failed(path, code);
     }
-    text.remove_prefix(static_cast<size_t>(n));
+    text.remove_prefix(n);
   }
   const bool synced = fsync(fd) == 0;
   const int code = errno;

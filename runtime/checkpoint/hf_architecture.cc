@@ -58,7 +58,7 @@ const HfArchitecture* hf_architecture_for(const std::string& model) {
 
 HfTensor hf_whole(std::string theirs, std::string ours, const Shape& shape) {
   HfTensor tensor{std::move(theirs), std::move(ours), shape, Shape(shape.size(), 0), shape, {}};
-  for (size_t d = 0; d < shape.size(); ++d) tensor.order.push_back(static_cast<int>(d));
+  for (size_t d = 0; d < shape.size(); ++d) tensor.order.push_back(d);
   return tensor;
 }
 

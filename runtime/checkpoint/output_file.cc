@@ -42,9 +42,9 @@ void OutputFile::write(std::byte* data, int64_t bytes) {
     int64_t more = left;
     if (direct_ && left % kAlign != 0) {
       more = round_up(left, kAlign);
-      std::memset(data + left, 0, static_cast<size_t>(more - left));
+      std::memset(data + left, 0, more - left);
     }
-    const ssize_t n = pwrite(fd_, data, static_cast<size_t>(more), written_);
+    const ssize_t n = pwrite(fd_, data, more, written_);
     if (n < 0 && errno == EINTR) continue;
     if (direct_ && ((n < 0 && errno == EINVAL) || (n > 0 && n < more && n % kAlign != 0))) {
       write_through_cache();

@@ -35,7 +35,7 @@ struct Piece {
 std::string sum_of(const Piece& piece, std::vector<std::byte>& buffer) {
   constexpr int64_t kRun = int64_t{1} << 20;     // stays in the cache
   constexpr int64_t kAhead = int64_t{48} << 20;  // read from the disk meanwhile, beyond the end of the piece, too
-  buffer.resize(static_cast<size_t>(kRun));
+  buffer.resize(kRun);
   Sha256 sum;
   const int64_t all = piece.bytes();
   const DataFile& file = *piece.stored->file;
@@ -44,7 +44,7 @@ std::string sum_of(const Piece& piece, std::vector<std::byte>& buffer) {
     const int64_t bytes = std::min(kRun, all - at), from = piece.stored->at + at;
     file.read_ahead(from + kAhead, kRun);
     file.read(from, bytes, buffer.data());
-    sum.add(buffer.data(), static_cast<size_t>(bytes));
+    sum.add(buffer.data(), bytes);
   }
   return sum.hex();
 }

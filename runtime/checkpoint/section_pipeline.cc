@@ -15,8 +15,7 @@ SectionPipeline::SectionPipeline(OutputFile& file, int64_t bytes, bool sums)
     : file_(file), section_bytes_(std::min(kSectionBytes, round_up(bytes, OutputFile::kAlign))), sums_wanted_(sums) {
   const bool one = bytes <= section_bytes_;
   for (int i = 0; i < (one ? 1 : kSections); ++i) {
-    ring_[i].data.reset(static_cast<std::byte*>(
-        std::aligned_alloc(static_cast<size_t>(OutputFile::kAlign), static_cast<size_t>(section_bytes_))));
+    ring_[i].data.reset(static_cast<std::byte*>(std::aligned_alloc(OutputFile::kAlign, section_bytes_)));
     if (ring_[i].data == nullptr) throw std::bad_alloc();
   }
   if (!one) writing_ = std::thread([this] { write_sections(); });
@@ -72,7 +71,7 @@ void SectionPipeline::add(int64_t bytes) {
 void SectionPipeline::add_of_piece(int64_t bytes, bool last) {
   if (sums_wanted_) {
     if (sum_ == nullptr) sum_ = std::make_unique<Sha256>();
-    sum_->add(filling_->data.get() + filling_->bytes, static_cast<size_t>(bytes));
+    sum_->add(filling_->data.get() + filling_->bytes, bytes);
     if (last) sums_.push_back(std::exchange(sum_, nullptr)->hex());
   }
   add(bytes);

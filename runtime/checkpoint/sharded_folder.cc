@@ -43,7 +43,7 @@ Weights open_sharded_folder(const std::string& folder) {
       std::vector<int> order;
       for (size_t d = 0; d < data.shape.size(); ++d) {
         weight.shape[d] = std::max(weight.shape[d], place->second[d] + data.shape[d]);
-        order.push_back(static_cast<int>(d));
+        order.push_back(d);
       }
       weight.pieces.push_back({file.data(), data.at, weight.dtype, place->second, data.shape, order});
     }

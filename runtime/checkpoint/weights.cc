@@ -189,7 +189,7 @@ using Place = std::function<void(const WeightPiece&, const std::byte*, const Reg
 void read_in_parts(const WeightPiece& piece, const Region& region, std::vector<std::byte>& buffer, const Place& place) {
   const int64_t bytes = region.elements() * dtype_bytes(piece.dtype);
   if (bytes <= kBlockBytes) {
-    buffer.resize(static_cast<size_t>(bytes));
+    buffer.resize(bytes);
     read_region(piece, region, buffer.data());
     return place(piece, buffer.data(), region);
   }
@@ -235,7 +235,7 @@ void read_mean(const std::string& folder, const std::string& name, const Weight&
   copy.offset.insert(copy.offset.begin(), 0);
   copy.shape.insert(copy.shape.begin(), 1);
   for (size_t d = copy.shape.size(); d-- > 1;) copy.strides[d - 1] = copy.strides[d] * copy.shape[d];
-  std::vector<double> sum(static_cast<size_t>(box.elements())), one(sum.size());
+  std::vector<double> sum(box.elements()), one(sum.size());
   for (int64_t c = 0; c < weight.copies; ++c) {
     copy.offset[0] = c;
     read_stored(folder, name, weight, copy, Dtype::f64, reinterpret_cast<std::byte*>(one.data()));

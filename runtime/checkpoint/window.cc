@@ -28,7 +28,7 @@ void Window::fill(int64_t row) {
   const int64_t size = dtype_bytes(dtype_);
   begin_ = row;
   filled_ = std::min(rows_ - row, std::max<int64_t>(1, kWindowBytes / (row_ * size)));
-  buffer_.resize(static_cast<size_t>(filled_ * row_ * size));
+  buffer_.resize(filled_ * row_ * size);
   Box box{offset_, shape_, 0, Shape(shape_.size(), 1)};
   if (!order_.empty()) {
     box.offset[order_[0]] += row;
@@ -60,7 +60,7 @@ void Window::read(std::byte* to, int64_t first, int64_t count) {
     const int64_t row = first / row_;
     if (row < begin_ || row >= begin_ + filled_) fill(row);
     const int64_t within = first - begin_ * row_, n = std::min(count, filled_ * row_ - within);
-    std::memcpy(to, buffer_.data() + within * size, static_cast<size_t>(n * size));
+    std::memcpy(to, buffer_.data() + within * size, n * size);
     to += n * size;
     first += n;
     count -= n;

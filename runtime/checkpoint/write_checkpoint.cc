@@ -35,7 +35,7 @@ Box share_of(const Shape& shape, int64_t rank, int64_t ranks) {
     return box;
   }
   size_t d = 0;
-  if (shape[0] < ranks) d = static_cast<size_t>(std::max_element(shape.begin(), shape.end()) - shape.begin());
+  if (shape[0] < ranks) d = std::max_element(shape.begin(), shape.end()) - shape.begin();
   box.offset[d] = shape[d] * rank / ranks;
   box.shape[d] = shape[d] * (rank + 1) / ranks - box.offset[d];
   return box;

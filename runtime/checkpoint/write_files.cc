@@ -20,12 +20,11 @@ std::vector<FileToWrite> divided(FileToWrite file, int parts) {
   int64_t all = 0, before = 0;
   for (const PieceToWrite& piece : file.pieces) all += bytes_of(piece);
   const int64_t count = std::clamp<int64_t>(all / kShort, 1, parts);
-  std::vector<FileToWrite> files(static_cast<size_t>(count));
+  std::vector<FileToWrite> files(count);
   for (PieceToWrite& piece : file.pieces) {
     const int64_t bytes = bytes_of(piece), middle = before + bytes / 2;
     before += bytes;
-    files[static_cast<size_t>(std::min(count - 1, middle * count / std::max<int64_t>(1, all)))].pieces.push_back(
-        std::move(piece));
+    files[std::min(count - 1, middle * count / std::max<int64_t>(1, all))].pieces.push_back(std::move(piece));
   }
   std::erase_if(files, [](const FileToWrite& each) { return each.pieces.empty(); });
   return files;

@@ -41,7 +41,7 @@ std::string header_of(const std::vector<PieceToWrite>& pieces, const std::vector
     at = end;
   }
   std::string text = header.dump();
-  text.resize(static_cast<size_t>(round_up(std::ssize(text), 8)), ' ');
+  text.resize(round_up(std::ssize(text), 8), ' ');
   const uint64_t length = text.size();  // little-endian, as all machines that prun runs on
   text.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
   *data_bytes = at;
@@ -53,9 +53,9 @@ void add_header(SectionPipeline& pipeline, std::string_view header) {
     int64_t room = 0;
     std::byte* to = pipeline.room(&room);
     const int64_t n = std::min(room, std::ssize(header));
-    std::memcpy(to, header.data(), static_cast<size_t>(n));
+    std::memcpy(to, header.data(), n);
     pipeline.add(n);
-    header.remove_prefix(static_cast<size_t>(n));
+    header.remove_prefix(n);
   }
 }
 

@@ -7,7 +7,7 @@ namespace prun {
 
 // out[i] = ((in[0][i] op in[1][i]) op in[2][i]) ...; avg also divides by `divisor`. `out` may be one of the inputs.
 inline void reduce(Dtype dtype, RedOp op, const void* const* inputs, int n, void* out, int64_t count, int divisor) {
-  sdk::reduce({static_cast<int>(dtype), static_cast<int>(op), divisor}, inputs, n, &out, 1, static_cast<size_t>(count));
+  sdk::reduce({static_cast<int>(dtype), static_cast<int>(op), divisor}, inputs, n, &out, 1, count);
 }
 
 }  // namespace prun

@@ -30,7 +30,7 @@ class Pages {
   }
   void* allocate(int64_t bytes) {
     constexpr int64_t kHugePagesFrom = 8 << 20;  // below, rounding up would cost more than the misses
-    size_t size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+    size_t size = std::max<int64_t>(bytes, 1);
     void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw Error(Exit::out_of_memory, fmt::format("no memory for {}", human_bytes(bytes)));
     if (bytes >= kHugePagesFrom) madvise(memory, size, MADV_HUGEPAGE);
@@ -173,7 +173,7 @@ class TransportWorld : public World {
     PRUN_CHECK(self != ranks.end(),
                fmt::format("rank {} is not among ranks {}", options_.rank, fmt::join(ranks, ", ")));
     if (ranks.size() == 1) return make_lone_communicator();
-    const int index = static_cast<int>(self - ranks.begin());
+    const int index = self - ranks.begin();
     std::set<int> hosts;
     for (int rank : ranks) hosts.insert(hosts_.host_of[rank]);
     if (two_level_ && hosts.size() > 1 && hosts.size() < ranks.size())
@@ -216,7 +216,7 @@ std::unique_ptr<World> World::open(const WorldOptions& options, Bootstrap& boots
   const std::vector<int>& here = hosts.with(options.rank);
   WorldOptions placed = options;
   placed.local_ranks = std::ssize(here);
-  placed.local_rank = static_cast<int>(std::find(here.begin(), here.end(), options.rank) - here.begin());
+  placed.local_rank = std::find(here.begin(), here.end(), options.rank) - here.begin();
   set_job(&bootstrap, placed.local_ranks);
   Transports transports = choose_transports(placed, hosts, bootstrap);
   if (options.adapt != nullptr) options.adapt(transports.between.table);

@@ -108,10 +108,10 @@ void require_trained(const CompileState& state) {
   const auto each = [&](auto take) {
     for (UnitId id : units.ids())
       for (int i = 0; i < std::ssize(units[id].parameters); ++i)
-        take(std::pair(units[id].twin_of.index() >= 0 ? units[id].twin_of : id, i), units[id].parameters[i]);
+        take(std::pair(!units[id].twin_of.none() ? units[id].twin_of : id, i), units[id].parameters[i]);
   };
   each([&](const auto& key, ValueId parameter) {
-    if (state.parameter_grad[parameter].index() >= 0) trained.insert(key);
+    if (!state.parameter_grad[parameter].none()) trained.insert(key);
   });
   each([&](const auto& key, ValueId parameter) {
     if (trained.count(key) != 0) return;

@@ -74,7 +74,7 @@ void check_body(Program& program, Body& body) {
         ops.push_back(check_of(ops.back(), std::move(tensors), flag));
         ++next;
       }
-      to.push_back(static_cast<int>(ops.size()) - 1);
+      to.push_back(ops.size() - 1);
     }
     stream.ops = std::move(ops);
   }

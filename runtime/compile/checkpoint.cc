@@ -34,7 +34,7 @@ StateTensor state_tensor(const CompileState& state, UnitId unit, int parameter) 
     if (axis.size == 1 || stages || axis.name == of.split_axis || axis.name == of.shard_axis) continue;
     (strategies.synchronizes_over(axis.name) ? of.drift : of.replicated).push_back(axis.name);
   }
-  of.copy = state.graph.units[unit].twin_of.index() >= 0;
+  of.copy = !state.graph.units[unit].twin_of.none();
   return of;
 }
 

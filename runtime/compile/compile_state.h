@@ -38,9 +38,9 @@ struct UnitStorage {
   int64_t bucket_start = 0;  // not sharded: where the unit's gradient starts in the flat buffer of all
 
   // What forward and backward read, or gather: in the dtype of compute.
-  TensorId read() const { return compute.index() >= 0 ? compute : master; }
+  TensorId read() const { return !compute.none() ? compute : master; }
   // From microbatch to microbatch; else it goes to a bucket, and its shard is kept.
-  bool keeps_whole_gradient() const { return !sharded || whole_grad.index() >= 0; }
+  bool keeps_whole_gradient() const { return !sharded || !whole_grad.none(); }
 };
 
 // Backward as a whole, or one of its halves: gradients of what came in, gradients of parameters.

@@ -30,8 +30,7 @@ ValueId input_of(const Graph& graph, std::string_view name) {
 const Node& loss_of(const Graph& graph) {
   const ValueId targets = input_of(graph, "targets");
   for (const Node& node : graph.nodes)
-    if (node.op == &ops::cross_entropy && node.inputs[1] == targets && input_of(graph, "tokens").index() >= 0)
-      return node;
+    if (node.op == &ops::cross_entropy && node.inputs[1] == targets && !input_of(graph, "tokens").none()) return node;
   throw plan_error(
       "this is no language model, whose loss is prun.losses.cross_entropy of batch.targets: there is no text to "
       "continue",

@@ -67,7 +67,7 @@ class Description {
       const Buffer& buffer = program_.buffers[id];
       Key key{without_microbatch(buffer.name, microbatch), buffer.role, buffer.bytes, buffer.pool, 0};
       std::get<4>(key) = alike[{key, microbatch}]++;
-      const auto [ring, fresh] = rings.try_emplace(key, static_cast<int>(repeat_.rings.size()));
+      const auto [ring, fresh] = rings.try_emplace(key, repeat_.rings.size());
       if (fresh) {
         repeat_.rings.emplace_back();
         repeat_.rings.back().bytes = buffer.bytes;

@@ -12,9 +12,7 @@
 namespace prun {
 namespace {
 
-Placement last_dim_shard(const Distributor& d, ValueId value) {
-  return shard_of(static_cast<int>(d.type(value).shape.size()) - 1);
-}
+Placement last_dim_shard(const Distributor& d, ValueId value) { return shard_of(d.type(value).shape.size() - 1); }
 
 void whole(Distributor& d, const Node& node) {
   Node copy = node;

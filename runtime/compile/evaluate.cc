@@ -18,13 +18,13 @@ std::vector<StageStep> forward_of(const std::vector<StageStep>& steps) {
 
 // Nodes that only backward reads go: the counts of a mixture of experts, say, which travel for the load-balancing loss.
 std::vector<Node> nodes_for_loss(const Graph& graph) {
-  std::vector<bool> wanted(graph.values.size(), false);
-  wanted[graph.loss.index()] = true;
+  Table<ValueId, bool> wanted(graph.values.size(), false);
+  wanted[graph.loss] = true;
   std::vector<Node> kept;
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
-    const auto is_wanted = [&](ValueId value) { return wanted[value.index()]; };
+    const auto is_wanted = [&](ValueId value) { return wanted[value]; };
     if (std::none_of(node->outputs.begin(), node->outputs.end(), is_wanted)) continue;
-    for (ValueId input : node->inputs) wanted[input.index()] = true;
+    for (ValueId input : node->inputs) wanted[input] = true;
     kept.push_back(*node);
   }
   std::reverse(kept.begin(), kept.end());

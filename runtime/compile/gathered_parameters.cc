@@ -61,7 +61,7 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
 }
 
 void GatheredParameters::enter(Gathered g) {
-  const int number = static_cast<int>(gathered_.size());
+  const int number = gathered_.size();
   if (!g.keep) holder_[{g.pool, g.slot}] = number;
   of_caller_[state_.graph.calls[g.call].unit].push_back(number);
   for (const auto& [unit, full] : g.full) live_of_[unit].push_back(number);
@@ -87,7 +87,7 @@ void GatheredParameters::free(const ScheduleStep& step, int strategy, const Hook
     if (g->keep && !read_last) continue;  // other microbatches and calls read it still
     g->live = false;
     g->freed = action.site;
-    const int number = static_cast<int>(g - gathered_.data());
+    const int number = g - gathered_.data();
     std::erase(of_caller_[state_.graph.calls[g->call].unit], number);
     for (const auto& [unit, full] : g->full) std::erase(live_of_[unit], number);
   }
@@ -114,7 +114,7 @@ TensorId GatheredParameters::parameter(ValueId value, const OpDef& reader, const
   const std::vector<ValueId>& parameters = state_.graph.units[v.unit].parameters;
   TensorId flat = storage.sharded ? TensorId() : storage.read();
   if (const std::vector<int>& live = live_of_[v.unit]; !live.empty()) flat = gathered_[live.back()].full.at(v.unit);
-  if (flat.index() < 0) not_gathered(v, reader, site);
+  if (flat.none()) not_gathered(v, reader, site);
   const auto at = std::find(parameters.begin(), parameters.end(), value) - parameters.begin();
   return emitter_.parameter_view(v.unit, static_cast<int>(at), flat, v.name);
 }

@@ -16,7 +16,7 @@ GradientBuckets::GradientBuckets(CompileState& state, OpEmitter& emitter, const 
   for (UnitId unit : state.graph.units.ids()) {
     const std::vector<ValueId>& parameters = state.graph.units[unit].parameters;
     for (int i = 0; i < std::ssize(parameters); ++i)
-      if (ValueId gradient = state.parameter_grad[parameters[i]]; gradient.index() >= 0) targets_[gradient] = {unit, i};
+      if (ValueId gradient = state.parameter_grad[parameters[i]]; !gradient.none()) targets_[gradient] = {unit, i};
   }
   buckets_.resize(state.graph.units.size());
   reduced_over_.resize(state.graph.units.size());
@@ -66,7 +66,7 @@ void GradientBuckets::zero_gaps(UnitId unit, TensorId flat, const ScheduleStep& 
   const Unit& u = state_.graph.units[unit];
   std::vector<std::pair<int64_t, int64_t>> pieces;
   for (size_t i = 0; i < u.parameters.size(); ++i)
-    if (state_.parameter_grad[u.parameters[i]].index() >= 0)
+    if (!state_.parameter_grad[u.parameters[i]].none())
       pieces.emplace_back(layout.start[i], state_.graph.values[u.parameters[i]].count());
   pieces.emplace_back(layout.padded, 0);
   std::sort(pieces.begin(), pieces.end());
@@ -86,8 +86,8 @@ void GradientBuckets::zero_missing(const ScheduleStep& step) {
     const UnitStorage& storage = state_.storage[unit];
     const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
     const bool missing = std::any_of(parameters.begin(), parameters.end(),
-                                     [&](ValueId parameter) { return state_.parameter_grad[parameter].index() < 0; });
-    if (storage.whole_grad.index() >= 0 || (missing && !storage.sharded))
+                                     [&](ValueId parameter) { return state_.parameter_grad[parameter].none(); });
+    if (!storage.whole_grad.none() || (missing && !storage.sharded))
       zero_gaps(unit, whole_gradient_of(unit, step), step, state_.plan.optimizer.site);
   }
 }
@@ -109,7 +109,7 @@ TensorId GradientBuckets::tensor(const Target& target, const ScheduleStep& step)
 void GradientBuckets::require_whole(UnitId unit, const ScheduleStep& step, const HookAction& action) {
   for (ValueId parameter : state_.graph.units[unit].parameters) {
     const ValueId gradient = state_.parameter_grad[parameter];
-    if (gradient.index() < 0 || emitter_.tensor_of(gradient, step.microbatch).index() >= 0) continue;
+    if (gradient.none() || !emitter_.tensor_of(gradient, step.microbatch).none()) continue;
     throw plan_error(
         fmt::format(
             "{} of the gradients of '{}' before they are whole: '{}' is also used by a call whose backward comes later",
@@ -220,7 +220,7 @@ void GradientBuckets::reduce_scatter(const ScheduleStep& step, UnitId unit, cons
         fmt::format("the parameters of '{}' are sharded over '{}', but their gradients are reduced over '{}'",
                     state_.unit_name(unit), storage.axis, action.axis),
         action.site);
-  if (storage.whole_grad.index() >= 0) {
+  if (!storage.whole_grad.none()) {
     if (!index_.is_last(step)) return;
     require_whole(unit, step, action);
     reduced_once(unit, action);

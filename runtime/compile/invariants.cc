@@ -16,22 +16,22 @@ class GraphCheck {
   // Derivatives may leave out dims of one that their ops' rules infer.
   void check(const std::vector<Node>& nodes, bool infers) {
     for (const Node& node : nodes) {
-      require(node.call.index() >= 0 && node.call < graph_.calls.next(), node, "belongs to no call");
+      require(graph_.calls.has(node.call), node, "belongs to no call");
       std::vector<TensorType> inputs;
       for (ValueId input : node.inputs) {
-        require(known(input) && made_[input.index()], node, fmt::format("reads value {} too early", input.index()));
+        require(known(input) && made_[input], node, fmt::format("reads value {} too early", input.index()));
         inputs.push_back(graph_.values[input].type);
       }
       for (ValueId output : node.outputs) {
-        require(known(output) && !made_[output.index()], node, fmt::format("makes value {} again", output.index()));
-        made_[output.index()] = true;
+        require(known(output) && !made_[output], node, fmt::format("makes value {} again", output.index()));
+        made_[output] = true;
       }
       if (infers && node.op->infer) check_types(node, inputs);
     }
   }
 
  private:
-  bool known(ValueId value) const { return value.index() >= 0 && value < graph_.values.next(); }
+  bool known(ValueId value) const { return graph_.values.has(value); }
   void require(bool good, const Node& node, const std::string& what) const {
     PRUN_CHECK(good, fmt::format("after {}: {} at {} {}", pass_, node.op->name, node.site.text(), what));
   }
@@ -46,7 +46,7 @@ class GraphCheck {
 
   const Graph& graph_;
   std::string_view pass_;
-  std::vector<bool> made_;
+  Table<ValueId, bool> made_;
 };
 
 void check_program(const Program& program, std::string_view pass) {
@@ -54,7 +54,7 @@ void check_program(const Program& program, std::string_view pass) {
     PRUN_CHECK(good, fmt::format("after {}: {} of '{}'", pass, what, name));
   };
   for (const Tensor& tensor : program.tensors) {
-    require(tensor.buffer.index() >= 0 && tensor.buffer < program.buffers.next(), "no buffer", tensor.name);
+    require(program.buffers.has(tensor.buffer), "no buffer", tensor.name);
     require(tensor.byte_offset >= 0 && tensor.byte_offset + tensor.bytes() <= program.buffers[tensor.buffer].bytes,
             "bytes outside the buffer", tensor.name);
   }
@@ -67,8 +67,7 @@ void check_program(const Program& program, std::string_view pass) {
       for (const Op& op : stream.ops) {
         for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
           for (TensorId id : *ids)
-            require(id.index() >= 0 && id < program.tensors.next(), "a tensor that is not there",
-                    std::string(op.def->name));
+            require(program.tensors.has(id), "a tensor that is not there", std::string(op.def->name));
         for (const Edge& edge : op.waits)
           require(edge.stream < body.streams.next() && edge.index < std::ssize(body.streams[edge.stream].ops),
                   "an edge to no op", std::string(op.def->name));

@@ -18,7 +18,7 @@ BufferId add_buffer(Program& program, const std::string& name, Role role, int64_
   buffer.persistent = persistent;
   buffer.site = site;
   program.buffers.push_back(std::move(buffer));
-  return static_cast<int>(program.buffers.size()) - 1;
+  return program.buffers.last();
 }
 
 TensorId add_tensor(Program& program, const std::string& name, Role role, TensorType type, bool persistent,
@@ -34,7 +34,7 @@ TensorId add_tensor(Program& program, const std::string& name, Role role, Tensor
   tensor.shape = std::move(type.shape);
   tensor.buffer = add_buffer(program, name, role, *bytes, persistent, site);
   program.tensors.push_back(std::move(tensor));
-  return static_cast<int>(program.tensors.size()) - 1;
+  return program.tensors.last();
 }
 
 TensorId add_view(Program& program, const std::string& name, TensorId of, int64_t first, const Shape& shape) {
@@ -49,7 +49,7 @@ TensorId add_view(Program& program, const std::string& name, TensorId of, int64_
       first >= 0 && first + tensor.count() <= base.count(),
       fmt::format("view {} of {}: elements {} + {} of {}", name, base.name, first, tensor.count(), base.count()));
   program.tensors.push_back(std::move(tensor));
-  return static_cast<int>(program.tensors.size()) - 1;
+  return program.tensors.last();
 }
 
 Op make_op(const OpDef& def, std::vector<TensorId> reads, std::vector<TensorId> writes, Phase phase, const Site& site) {

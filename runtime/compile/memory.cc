@@ -38,7 +38,7 @@ class Packer {
 
   // The most bytes of a role that are in each other's way at an instant of the compute stream.
   int64_t most_alive(Role role) const {
-    std::vector<int64_t> changes(static_cast<size_t>(lives_.instants() + 1), 0);
+    std::vector<int64_t> changes(lives_.instants() + 1, 0);
     for (BufferId b : packed(role)) {
       changes[lives_[b].first] += bytes(b);
       changes[lives_[b].last + 1] -= bytes(b);

@@ -81,16 +81,16 @@ OccupiedBytes::OccupiedBytes(int instants) {
 
 void OccupiedBytes::add(int& runs, int64_t begin, int64_t end) {
   if (runs < 0) {
-    runs = static_cast<int>(runs_.size());
+    runs = runs_.size();
     runs_.emplace_back();
   }
-  runs_[static_cast<size_t>(runs)].add(begin, end);
+  runs_[runs].add(begin, end);
 }
 
 // The nodes that make up the interval, and those that are partly in it: above its first and its last instant.
 template <class Inside, class Across>
 void OccupiedBytes::each_node(int first, int last, const Inside& inside, const Across& across) const {
-  const size_t low = static_cast<size_t>(first) + span_, high = static_cast<size_t>(last) + span_;
+  const size_t low = first + span_, high = last + span_;
   for (size_t from = low, to = high + 1; from < to; from /= 2, to /= 2) {
     if (from % 2 != 0) inside(from++);
     if (to % 2 != 0) inside(--to);
@@ -110,7 +110,7 @@ void OccupiedBytes::take(int first, int last, int64_t begin, int64_t end) {
 
 void OccupiedBytes::collect(int first, int last, std::vector<const ByteRuns*>& taken) const {
   const auto found = [&](int runs) {
-    if (runs >= 0) taken.push_back(&runs_[static_cast<size_t>(runs)]);
+    if (runs >= 0) taken.push_back(&runs_[runs]);
   };
   each_node(
       first, last, [&](size_t node) { found(nodes_[node].always), found(nodes_[node].sometimes); },

@@ -36,7 +36,7 @@ void OptimizerStep::update_offloaded(UnitId unit, TensorId clip, bool last) {
   for (int64_t first = 0; first < storage.shard; first += most) {
     const Shape shape = {std::min(most, storage.shard - first)};
     const auto piece = [&](TensorId of) {
-      if (of.index() < 0 || shape[0] == storage.shard) return of;
+      if (of.none() || shape[0] == storage.shard) return of;
       return add_view(state_.program, fmt::format("{}[{}]", state_.program.tensors[of].name, first / most), of, first,
                       shape);
     };

@@ -13,9 +13,9 @@ namespace prun {
 OpEmitter::OpEmitter(CompileState& state, Body& body)
     : EdgeBuilder(state.program, body), state_(state), program_(state.program) {
   tensor_of_.assign(state.plan.microbatches, Table<ValueId, TensorId>(state.graph.values.size()));
-  for (const Pool& pool : program_.pools) pool_index_.try_emplace(pool.name, static_cast<int>(pool_index_.size()));
+  for (const Pool& pool : program_.pools) pool_index_.try_emplace(pool.name, pool_index_.size());
   const auto add_lane = [&](const std::string& name, const Site& site) {
-    lanes_.try_emplace(name, static_cast<int>(lanes_.size()));
+    lanes_.try_emplace(name, lanes_.size());
     if (std::ssize(lanes_) > static_cast<int>(MessageLane::forward))
       throw plan_error(
           fmt::format("'{}' would be number {} of the streams and axes that communicate: a plan has at most {}", name,
@@ -34,7 +34,7 @@ OpEmitter::OpEmitter(CompileState& state, Body& body)
 Op OpEmitter::op(const OpDef& def, std::vector<TensorId> reads, std::vector<TensorId> writes, const ScheduleStep& step,
                  const Site& site, UnitId unit) const {
   Op op = make_op(def, std::move(reads), std::move(writes), step.phase, site);
-  op.unit = state_.unit_name(unit.index() >= 0 ? unit : state_.unit_of(step));
+  op.unit = state_.unit_name(!unit.none() ? unit : state_.unit_of(step));
   op.microbatch = state_.plan.microbatches > 1 ? step.microbatch : -1;
   return op;
 }
@@ -98,7 +98,7 @@ TensorId OpEmitter::activation(const std::string& name, TensorType type, const S
 
 TensorId OpEmitter::input_of(ValueId value, int microbatch) {
   const TensorId tensor = tensor_of(value, microbatch);
-  PRUN_CHECK(tensor.index() >= 0, "value " + state_.graph.values[value].name + " is read before it is written");
+  PRUN_CHECK(!tensor.none(), "value " + state_.graph.values[value].name + " is read before it is written");
   return tensor;
 }
 
@@ -111,7 +111,7 @@ TensorId OpEmitter::parameter_view(UnitId unit, int parameter, TensorId flat, co
 }
 
 int OpEmitter::pool_of(const std::string& name, Role role, int64_t slots) {
-  auto [found, fresh] = pool_index_.try_emplace(name, static_cast<int>(program_.pools.size()));
+  auto [found, fresh] = pool_index_.try_emplace(name, program_.pools.size());
   if (fresh) program_.pools.push_back({name, role, 0, 0});
   Pool& pool = program_.pools[found->second];
   pool.slots = std::max(pool.slots, static_cast<int>(std::min<int64_t>(slots, INT32_MAX)));

@@ -34,7 +34,7 @@ TensorId OptimizerStep::scalar(const std::string& name) {
 
 // `a` may be none.
 TensorId OptimizerStep::add(TensorId a, TensorId b, const char* name) {
-  if (a.index() < 0) return b;
+  if (a.none()) return b;
   const TensorId both = scalar(name);
   emitter_.compute(make_op(ops::add, {a, b}, {both}, Phase::step, state_.plan.optimizer.site));
   return both;
@@ -64,7 +64,7 @@ TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
   for (UnitId id : units) {
     const Unit& unit = state_.graph.units[id];
     const std::string& axis = state_.storage[id].axis;
-    if (unit.twin_of.index() >= 0) continue;
+    if (!unit.twin_of.none()) continue;
     const Squares squares = squares_of(state_, id, state_.storage[id].grad, split);
     Squares& all = by_axis[axis];
     if (squares.starts.empty()) {
@@ -86,7 +86,7 @@ TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
     if (!axis.empty()) sum_over(axis, shards);
     total = add(total, shards, "norm2.all");
   }
-  if (total.index() < 0) {  // nothing is trained here, or nothing but twins
+  if (total.none()) {  // nothing is trained here, or nothing but twins
     total = scalar("norm2");
     emitter_.compute(make_zero(total, Phase::step, state_.plan.optimizer.site));
   }
@@ -110,12 +110,12 @@ void OptimizerStep::update(UnitId unit, TensorId clip, const Updated& what) {
   const Optimizer& optimizer = state_.plan.optimizer;
   const auto& wants = state_.options.fuses;
   const OpDef* const with_cast = optimizer.op->optimizer->with_cast;
-  const bool has_compute = what.compute.index() >= 0,
+  const bool has_compute = !what.compute.none(),
              casts = has_compute && with_cast != nullptr && wants && wants(with_cast->name);
   Op op =
       make_op(casts ? *with_cast : *optimizer.op, {what.grad, what.master}, {what.master}, Phase::step, optimizer.site);
   for (TensorId slot : what.states) op.reads.push_back(slot), op.writes.push_back(slot);
-  if (clip.index() >= 0) op.reads.push_back(clip);
+  if (!clip.none()) op.reads.push_back(clip);
   if (casts) op.writes.push_back(what.compute);
   op.attrs = optimizer.numbers;
   op.attrs.set("weight_decay", optimizer.weight_decay);

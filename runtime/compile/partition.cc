@@ -50,7 +50,7 @@ void split_by_flops(Graph& graph, int stages) {
   std::vector<double> before(calls + 1, 0);
   for (size_t c = 0; c < calls; ++c) before[c + 1] = before[c] + work[c];
   // best[s][c]: the largest work of a stage when the first c calls are s stages; last[s][c]: where the last one begins.
-  size_t n = static_cast<size_t>(stages);
+  size_t n = stages;
   std::vector<std::vector<double>> best(n + 1, std::vector<double>(calls + 1, std::numeric_limits<double>::infinity()));
   std::vector<std::vector<size_t>> last(n + 1, std::vector<size_t>(calls + 1, 0));
   best[0][0] = 0;
@@ -61,7 +61,7 @@ void split_by_flops(Graph& graph, int stages) {
         if (largest < best[s][c]) best[s][c] = largest, last[s][c] = from;
       }
   for (size_t s = n, end = calls; s > 0; end = last[s][end], --s)
-    for (size_t c = last[s][end]; c < end; ++c) graph.calls[c].stage = static_cast<int>(s) - 1;
+    for (size_t c = last[s][end]; c < end; ++c) graph.calls[c].stage = s - 1;
 }
 
 // A twin of `unit` for calls on another rank; returns its number.
@@ -151,8 +151,8 @@ void partition(CompileState& state) {
   const Pipeline& pipeline = *state.plan.pipeline;
   int stages = pipeline_stages(state.plan);
   std::vector<bool> layer = find_layers(graph);
-  int layers = static_cast<int>(std::count(layer.begin(), layer.end(), true));
-  int most = pipeline.split_by_flops ? static_cast<int>(graph.calls.size()) : layers;
+  int layers = std::count(layer.begin(), layer.end(), true);
+  int most = pipeline.split_by_flops ? graph.calls.count() : layers;
   if (stages > most)
     throw plan_error(
         fmt::format("{} pipeline rank{}{} make {} stages, and the model has {} {}: a stage needs at least one",

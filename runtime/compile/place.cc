@@ -129,9 +129,9 @@ void separate_parts(CompileState& state) {
     for (auto group = std::next(keep); group != groups.end(); ++group) {
       Unit part = graph.units[u];
       part.name += group->first.first ? ".small" : ".experts";
-      if (part.part_of.index() < 0) part.part_of = u;
+      if (part.part_of.none()) part.part_of = u;
       parts[{u, group->first}] = graph.units.next();
-      if (part.twin_of.index() >= 0) part.twin_of = parts.at({part.twin_of, group->first});  // twins lie apart alike
+      if (!part.twin_of.none()) part.twin_of = parts.at({part.twin_of, group->first});  // twins lie apart alike
       part.parameters = group->second;
       for (ValueId parameter : part.parameters) graph.values[parameter].unit = std::ssize(graph.units);
       graph.units.push_back(std::move(part));
@@ -296,11 +296,11 @@ void initialise(CompileState& state) {
       read(storage.master, initial);
     else
       stream.ops.push_back(init);
-    if (storage.compute.index() >= 0)
+    if (!storage.compute.none())
       stream.ops.push_back(make_cast(state.program, initial, storage.compute, Phase::init, state.plan.optimizer.site));
     if (storage.master_offloaded) store(storage.master);
-    if (storage.grad.index() >= 0) zero(storage.grad);
-    if (storage.whole_grad.index() >= 0) zero(storage.whole_grad);
+    if (!storage.grad.none()) zero(storage.grad);
+    if (!storage.whole_grad.none()) zero(storage.whole_grad);
     for (TensorId slot : storage.optimizer) {
       if (resumes) read(slot, storage.offload ? storage.grad : slot);
       if (storage.offload) store(slot);
@@ -308,7 +308,7 @@ void initialise(CompileState& state) {
     }
     if (resumes && storage.offload) zero(storage.grad);
   }
-  if (state.loss_tensor.index() >= 0)
+  if (!state.loss_tensor.none())
     stream.ops.push_back(make_zero(state.loss_tensor, Phase::init, state.graph.values[state.graph.loss].site));
   state.program.init().streams.push_back(std::move(stream));
 }

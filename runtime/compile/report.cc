@@ -39,7 +39,7 @@ class ReportBuilder {
     int64_t count = 0, next = 0;
     for (UnitId unit : state_.graph.units.ids()) {
       const Unit& of = state_.graph.units[unit];
-      if (!state_.trains(unit) || of.twin_of.index() >= 0) continue;
+      if (!state_.trains(unit) || !of.twin_of.none()) continue;
       alike[axes_of(state_, unit)].push_back(unit);
       count += 2;
     }
@@ -52,7 +52,7 @@ class ReportBuilder {
       const int64_t first = next;
       for (UnitId unit : units) {
         const UnitId whole = state_.graph.units[unit].part_of;
-        names.push_back(state_.unit_name(whole.index() >= 0 ? whole : unit));
+        names.push_back(state_.unit_name(!whole.none() ? whole : unit));
         square(unit, parameters(unit), axes, add_view(program, "param_norm", norms, next++, {}));
         square(unit, state_.storage[unit].grad, axes, add_view(program, "grad_norm", norms, next++, {}));
       }

@@ -42,7 +42,7 @@ void address(Job& job, int rank) {
 void resolve_put_offsets(Job& job) {
   std::vector<bool> known(job.classes.size(), false);
   for (int rank = 0; rank < std::ssize(job.class_of_rank); ++rank) {
-    const size_t id = static_cast<size_t>(job.class_of_rank[rank]);
+    const size_t id = job.class_of_rank[rank];
     if (!known[id]) address(job, rank);
     known[id] = true;
   }

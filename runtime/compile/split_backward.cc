@@ -8,7 +8,7 @@ namespace prun {
 
 std::vector<bool> split_backward(const Graph& graph, const std::vector<Node>& backward) {
   std::vector<bool> for_weights(backward.size(), false);
-  std::vector<bool> urgent(graph.values.size(), false);  // the half of the inputs of some call waits for it
+  Table<ValueId, bool> urgent(graph.values.size(), false);  // the half of the inputs of some call waits for it
   Table<ValueId, CallId> made_by(graph.values.size());
   for (const Node& node : backward)
     for (ValueId output : node.outputs) made_by[output] = node.call;
@@ -16,10 +16,10 @@ std::vector<bool> split_backward(const Graph& graph, const std::vector<Node>& ba
     // Parameters are there until the half of the inputs ends: strategies free them behind it.
     bool input = std::any_of(backward[n].inputs.begin(), backward[n].inputs.end(),
                              [&](ValueId value) { return graph.values[value].kind == ValueKind::parameter; });
-    for (ValueId output : backward[n].outputs) input = input || urgent[output.index()];
+    for (ValueId output : backward[n].outputs) input = input || urgent[output];
     for_weights[n] = !input;
     for (ValueId value : backward[n].inputs)
-      if (input || made_by[value] != backward[n].call) urgent[value.index()] = true;
+      if (input || made_by[value] != backward[n].call) urgent[value] = true;
   }
   return for_weights;
 }

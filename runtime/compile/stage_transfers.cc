@@ -50,7 +50,7 @@ std::vector<OpRef> StageTransfers::gone() const {
 // A value goes from stage to stage, from where it is made to all that read it; a rank with several stages gets it once.
 void StageTransfers::find_crossings() {
   const Graph& graph = state_.graph;
-  const size_t borders = static_cast<size_t>(pipeline_stages(state_.plan) - 1);
+  const size_t borders = pipeline_stages(state_.plan) - 1;
   forward_.resize(borders);
   backward_.resize(borders);
   struct Span {
@@ -158,14 +158,14 @@ std::optional<OpRef> StageTransfers::used_before(const StageStep& step, int othe
 void StageTransfers::exchange_tied_gradients(const StepIndex& index) {
   const Table<UnitId, Unit>& units = state_.graph.units;
   for (UnitId owner : units.ids()) {
-    if (units[owner].twin_of.index() >= 0) continue;
+    if (!units[owner].twin_of.none()) continue;
     std::vector<UnitId> twins = {owner};
     UnitId here;
     for (UnitId other : units.ids())
       if (units[other].twin_of == owner) twins.push_back(other);
     for (UnitId twin : twins)
       if (rank_of(twin, index) == state_.pipeline_rank) here = twin;
-    if (twins.size() > 1 && here.index() >= 0) exchange(here, twins, index);
+    if (twins.size() > 1 && !here.none()) exchange(here, twins, index);
   }
 }
 

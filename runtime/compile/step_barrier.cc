@@ -12,9 +12,9 @@ namespace {
 
 // Something waits for the last op of stream 0, or there is none: where a rank of a pipeline trains nothing.
 bool ends_elsewhere(const Body& body, const Order& order) {
-  const int last = static_cast<int>(std::ssize(body.streams[0].ops)) - 1;
+  const int last = std::ssize(body.streams[0].ops) - 1;
   for (int s = 1; s < std::ssize(body.streams); ++s) {
-    const int tail = static_cast<int>(std::ssize(body.streams[s].ops)) - 1;
+    const int tail = std::ssize(body.streams[s].ops) - 1;
     if (tail >= 0 && (last < 0 || order.before({0, last}, {s, tail}))) return true;
   }
   return false;

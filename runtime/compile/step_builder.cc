@@ -56,7 +56,7 @@ void StepBuilder::walk_schedule() {
     transfers_.send(stage);
     const ScheduleStep& last = stage.calls.back();
     const bool loss_is_whole = last.phase == Phase::forward && last.microbatch + 1 == state_.plan.microbatches &&
-                               last.call.index() + 1 == std::ssize(state_.graph.calls);
+                               last.call == state_.graph.calls.last();
     if (loss_is_whole && !state_.plan.pipeline) average_loss();
   }
 }
@@ -71,7 +71,7 @@ void StepBuilder::mark_repeat(int turn) {
   repeat.ops.resize(body_.streams.size());
   for (StreamId stream : body_.streams.ids()) {
     Repeat::Span& ops = repeat.ops[stream];
-    const int made = static_cast<int>(std::ssize(body_.streams[stream].ops));
+    const int made = std::ssize(body_.streams[stream].ops);
     (turn == turns.first ? ops.first : ops.count) = made;
   }
   if (turn == turns.first) return;
@@ -168,7 +168,7 @@ void StepBuilder::average_loss() {
     emitter_.communicate(state_.strategies.gradient_stream(),
                          make_all_reduce(state_.loss_tensor, how, axis, Phase::forward, site));
   };
-  if (state_.plan.pipeline && !state_.is_here(static_cast<int>(std::ssize(state_.graph.calls)) - 1))
+  if (state_.plan.pipeline && !state_.is_here(state_.graph.calls.last()))
     emitter_.compute(make_zero(state_.loss_tensor, Phase::forward, site));
   else
     for (const std::string& axis : state_.loss_axes) reduce(axis, "avg");

@@ -22,7 +22,7 @@ StepIndex::StepIndex(const CompileState& state)
   for (UnitId unit : state.graph.units.ids()) {
     parts_[unit].insert(parts_[unit].begin(), unit);
     const UnitId whole = state.graph.units[unit].part_of;
-    if (whole.index() < 0) continue;
+    if (whole.none()) continue;
     parts_[whole].push_back(unit);
     first_call_[unit] = first_call_[whole];
   }

@@ -36,9 +36,8 @@ int64_t sync_steps(const Plan& plan) {
 // What each action averages on this rank.
 std::vector<Average> averages_of(const CompileState& state) {
   std::vector<Average> averages;
-  std::map<std::pair<std::string, std::string>, size_t> known;  // axis and reduction
-  for (UnitId id = state.graph.units.next().index() - 1; id.index() >= 0;
-       id = id.index() - 1) {  // the order of the layout
+  std::map<std::pair<std::string, std::string>, size_t> known;           // axis and reduction
+  for (UnitId id = state.graph.units.last(); !id.none(); id = id - 1) {  // the order of the layout
     const UnitStorage& storage = state.storage[id];
     const Unit& unit = state.graph.units[id];
     if (!state.trains(id)) continue;
@@ -80,7 +79,7 @@ void synchronize(CompileState& state) {
   }
   for (UnitId unit : state.graph.units.ids()) {
     const UnitStorage& storage = state.storage[unit];
-    if (!state.trains(unit) || storage.compute.index() < 0) continue;
+    if (!state.trains(unit) || storage.compute.none()) continue;
     Op cast = make_cast(program, storage.master, storage.compute, Phase::step, site);
     cast.unit = state.unit_name(unit);
     edges.append(0, std::move(cast));

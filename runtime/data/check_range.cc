@@ -60,7 +60,7 @@ requires std::is_floating_point_v<T> Range range_of(const T* data, int64_t count
 }
 
 Range range_of(const DataFiles& files, int64_t first, int64_t count, std::vector<std::byte>& buffer) {
-  buffer.resize(static_cast<size_t>(count * element_width(files.element())));
+  buffer.resize(count * element_width(files.element()));
   files.read(first, count, buffer.data());
   return with_elements(files.element(), buffer.data(), [&](const auto* data) { return range_of(data, count); });
 }

@@ -100,7 +100,7 @@ void DataFiles::read(int64_t first, int64_t count, void* out) const {
 void DataFiles::read_all(const File& file, int64_t offset, int64_t bytes, std::byte* out) const {
   const std::shared_ptr<const Descriptor> descriptor = opened(file);
   while (bytes > 0) {
-    const ssize_t got = pread(descriptor->number, out, static_cast<size_t>(bytes), offset);
+    const ssize_t got = pread(descriptor->number, out, bytes, offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw unreadable(file.about);
     if (got == 0)

@@ -53,7 +53,7 @@ AbiOp::AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_ste
   op_.n_attrs = attrs_.size();
   if (scratch) {
     op_.workspace = tensor(memory, op.writes.back()).ptr;
-    op_.workspace_bytes = static_cast<size_t>(memory.program->tensors[op.writes.back()].bytes());
+    op_.workspace_bytes = memory.program->tensors[op.writes.back()].bytes();
   }
   op_.values = values;
   op_.rank = memory.rank;

@@ -41,7 +41,7 @@ void QueueDevice::check(prun_status status, const prun_result& result, const cha
 DeviceMemory::DeviceMemory(QueueDevice& device, int64_t bytes, prun_place place) : device_(&device), place_(place) {
   const std::string doing =
       fmt::format("taking {} of {}", human_bytes(bytes), place == PRUN_PLACE_DEVICE ? "its memory" : "pinned memory");
-  device.call<&prun_device::alloc>(doing.c_str(), static_cast<size_t>(std::max<int64_t>(bytes, 1)), place, &ptr_);
+  device.call<&prun_device::alloc>(doing.c_str(), std::max<int64_t>(bytes, 1), place, &ptr_);
 }
 DeviceMemory::~DeviceMemory() {
   if (ptr_ != nullptr) device_->table().free(device_->get(), ptr_, place_);
@@ -51,10 +51,10 @@ DeviceStream::DeviceStream(QueueDevice& device, int priority) : DeviceHandle(dev
   device.call<&prun_device::stream_create>("making a stream", priority, &made_);
 }
 void DeviceStream::copy(void* to, const void* from, int64_t bytes) {
-  device_->call<&prun_device::copy>("copying", made_, to, from, static_cast<size_t>(bytes));
+  device_->call<&prun_device::copy>("copying", made_, to, from, bytes);
 }
 void DeviceStream::zero(void* ptr, int64_t bytes) {
-  device_->call<&prun_device::zero>("zeroing memory", made_, ptr, static_cast<size_t>(bytes));
+  device_->call<&prun_device::zero>("zeroing memory", made_, ptr, bytes);
 }
 void DeviceStream::host_call(void (*function)(void*), void* data) {
   device_->call<&prun_device::host_call>("calling the host", made_, function, data);

@@ -34,7 +34,7 @@ std::unique_ptr<Kernel> kernel(Run run) {
 void load(const CheckpointServices& services, const RankMemory& memory, TensorId of, TensorId into) {
   const Program& program = *memory.program;
   std::byte* to = static_cast<std::byte*>(memory.data(into));
-  std::memset(to, 0, static_cast<size_t>(program.tensors[into].bytes()));
+  std::memset(to, 0, program.tensors[into].bytes());
   for (const StateTensor& state : program.state) {
     if (state.tensor != of) continue;
     const checkpoint::Weights& weights = *services.weights;

@@ -48,7 +48,7 @@ class SampleToken final : public Kernel {
       : tensor_(memory.program->tensors[op.reads[0]]),
         data_(memory.data(op.reads[0])),
         services_(std::move(services)),
-        logits_(static_cast<size_t>(op.attrs.integer("vocab", tensor_.shape.back()))) {}
+        logits_(op.attrs.integer("vocab", tensor_.shape.back())) {}
 
   void run() override {
     const int64_t last = tensor_.count() - tensor_.shape.back();

@@ -100,7 +100,7 @@ class ReportNorms final : public Kernel {
 
 class Transfer final : public Kernel {
  public:
-  Transfer(const void* from, void* to, int64_t bytes) : from_(from), to_(to), bytes_(static_cast<size_t>(bytes)) {}
+  Transfer(const void* from, void* to, int64_t bytes) : from_(from), to_(to), bytes_(bytes) {}
   void run() override { std::memcpy(to_, from_, bytes_); }
 
  private:

@@ -149,7 +149,7 @@ class NextBatch final : public Kernel {
     const int64_t context = outputs_[0].positions->whole(), width = element_width(tokens_->element());
     const int64_t window = place(sample, source_.count - context, (source_.count - 1) / context);
     const int64_t at = source_.first + window * (source_.order == "epochs" ? context : 1);
-    raw_.resize(static_cast<size_t>((context + 1) * width));
+    raw_.resize((context + 1) * width);
     tokens_->read(at, context + 1, raw_.data());
     for (size_t o = 0; o < outputs_.size(); ++o) {
       const Output& out = outputs_[o];
@@ -175,7 +175,7 @@ class NextBatch final : public Kernel {
       const Output& out = outputs_[o];
       const int64_t n = out.per_sample;
       const double scale = out.is_target() ? 1 : source_.scale;
-      raw_.resize(static_cast<size_t>(n * element_width(out.files->element())));
+      raw_.resize(n * element_width(out.files->element()));
       out.files->read(row * n, n, raw_.data());
       with_elements(out.files->element(), raw_.data(), [&](const auto* numbers) {
         for (int64_t i = 0; i < n; ++i) {

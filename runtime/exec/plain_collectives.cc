@@ -21,7 +21,7 @@ void run_plain_collective(CollKind kind, Dtype dtype, RedOp op, int root, const 
   // Writes elements [first, first + count) of a member's input at element `at` of the output.
   const auto copy = [&](const PlainMember& me, int64_t at, int from, int64_t first, int64_t count) {
     const std::byte* source = inputs[from].data() + first * item;
-    if (count > 0) std::memcpy(static_cast<std::byte*>(me.out) + at * item, source, static_cast<size_t>(count * item));
+    if (count > 0) std::memcpy(static_cast<std::byte*>(me.out) + at * item, source, count * item);
   };
   const auto reduced = [&](const PlainMember& me, int64_t first) {
     std::vector<const void*> sources;
@@ -53,7 +53,7 @@ void run_plain_collective(CollKind kind, Dtype dtype, RedOp op, int root, const 
       case CollKind::all_gather_v:
         if (kind == CollKind::gather && rank != root) break;
         for (int64_t other = 0, at = 0; other < n; at += shares[other++]) {
-          copy(me, at, static_cast<int>(other), 0, shares[other]);
+          copy(me, at, other, 0, shares[other]);
           if (me.shares != nullptr) me.shares[other] = shares[other];
         }
         break;

@@ -254,7 +254,7 @@ bool QueueBody::issue_ready(int slot, StreamState* states) {
   bool moved = false;
   for (size_t r = 0; r < states_.size(); ++r) {
     if (states_[r].launched || !ready(regions_.regions[r])) continue;
-    issue_region(static_cast<int>(r), slot, states);
+    issue_region(r, slot, states);
     states_[r].launched = moved = true;
     for (const int id : regions_.regions[r].items) {
       const Item& item = regions_.items[id];

@@ -100,7 +100,7 @@ QueueMemory::QueueMemory(const Program& program, const prun_device& table, const
   pinned_ = static_cast<std::byte*>(world.allocate(layout_.total));
   if (table.pin == nullptr) return;
   prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
-  const prun_status status = table.pin(device_->get(), pinned_, static_cast<size_t>(layout_.total), &result);
+  const prun_status status = table.pin(device_->get(), pinned_, layout_.total, &result);
   if (status == PRUN_ENOTSUP) {
     spdlog::warn("device: {}: {}; copies to and from the host will be slow", table.name, result.message);
     return;

@@ -17,7 +17,7 @@ namespace {
 // Zeroed pages of this process alone.
 class HostMemory {
  public:
-  explicit HostMemory(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {
+  explicit HostMemory(int64_t bytes) : bytes_(bytes) {
     if (bytes_ == 0) return;
     void* p = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)

@@ -6,7 +6,7 @@
 namespace prun {
 
 ReadAhead::ReadAhead(std::vector<int64_t> bytes, Fill fill) : bytes_(std::move(bytes)), fill_(std::move(fill)) {
-  for (const int64_t size : bytes_) staged_.push_back(parts_.emplace_back(static_cast<size_t>(size)).data());
+  for (const int64_t size : bytes_) staged_.push_back(parts_.emplace_back(size).data());
 }
 
 ReadAhead::~ReadAhead() {
@@ -23,7 +23,7 @@ void ReadAhead::take(int64_t batch, const std::vector<void*>& to) {
   changed_.wait(lock, [&] { return made_ == wanted_; });
   if (made_ == batch) {
     if (failed_) std::rethrow_exception(failed_);
-    for (size_t i = 0; i < to.size(); ++i) std::memcpy(to[i], staged_[i], static_cast<size_t>(bytes_[i]));
+    for (size_t i = 0; i < to.size(); ++i) std::memcpy(to[i], staged_[i], bytes_[i]);
   } else {
     fill_(batch, to);  // the first, or another than one after the other
   }

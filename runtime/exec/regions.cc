@@ -13,7 +13,7 @@ using HostSet = std::vector<bool>;
 std::vector<int> members(const HostSet& set) {
   std::vector<int> ids;
   for (size_t i = 0; i < set.size(); ++i)
-    if (set[i]) ids.push_back(static_cast<int>(i));
+    if (set[i]) ids.push_back(i);
   return ids;
 }
 
@@ -96,7 +96,7 @@ class Builder {
   }
 
   int region_of(const HostSet& hosts) {
-    const auto [at, fresh] = by_hosts_.try_emplace(hosts, static_cast<int>(out_.regions.size()));
+    const auto [at, fresh] = by_hosts_.try_emplace(hosts, out_.regions.size());
     if (fresh) out_.regions.push_back({{}, {}, members(hosts)});
     return at->second;
   }

@@ -34,7 +34,7 @@ Candidates candidates(std::span<const double> logits, const Sampling& sampling, 
   const auto more_likely = [&](int64_t a, int64_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
   const int64_t most = std::ssize(c.tokens), kept = sampling.top_k > 0 ? std::min(sampling.top_k, most) : most;
   std::partial_sort(c.tokens.begin(), c.tokens.begin() + kept, c.tokens.end(), more_likely);
-  c.tokens.resize(static_cast<size_t>(kept));
+  c.tokens.resize(kept);
   double sum = 0;
   for (const int64_t token : c.tokens) {
     c.weights.push_back(std::exp((logits[token] - top) / sampling.temperature));

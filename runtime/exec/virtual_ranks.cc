@@ -88,7 +88,7 @@ Interpreter::Interpreter(const Job& job, const Device& device, const VirtualOpti
     rank.rank = r;
     rank.program = &job.program(r);
     const auto make = [&](Arena& arena, int64_t wanted) {
-      const size_t bytes = static_cast<size_t>(std::max<int64_t>(wanted, kAlignBytes));
+      const size_t bytes = std::max<int64_t>(wanted, kAlignBytes);
       arena.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t(4096))));
       std::memset(arena.get(), options.poison ? kPoison : 0, bytes);
     };
@@ -158,7 +158,7 @@ void Interpreter::put(const Op& op, int from, int to) {
     throw plan_error(fmt::format("rank {} puts {} bytes at {} of the arena of rank {}, which has {}", from, bytes,
                                  offset, to, receiver.program->arena_bytes),
                      op.site);
-  std::memcpy(receiver.arena.get() + offset, sender.memory.data(op.reads[0]), static_cast<size_t>(bytes));
+  std::memcpy(receiver.arena.get() + offset, sender.memory.data(op.reads[0]), bytes);
 }
 
 void Interpreter::receive(StreamCursor at) {
@@ -246,8 +246,7 @@ void Interpreter::poison() {
         in_slots.emplace_back(&buffer, std::vector<std::byte>(begin, begin + buffer.bytes));
     }
     for (const Buffer& buffer : rank.program->buffers)
-      if (!buffer.persistent && buffer.offset >= 0)
-        std::memset(rank.memory.data(buffer), kPoison, static_cast<size_t>(buffer.bytes));
+      if (!buffer.persistent && buffer.offset >= 0) std::memset(rank.memory.data(buffer), kPoison, buffer.bytes);
     for (const auto& [buffer, bytes] : in_slots) std::memcpy(rank.memory.data(*buffer), bytes.data(), bytes.size());
   }
 }

@@ -207,7 +207,7 @@ std::string dump_job(const Job& job) {
     const Program& program = job.classes[c];
     std::vector<int> ranks;
     for (size_t rank = 0; rank < job.class_of_rank.size(); ++rank)
-      if (job.class_of_rank[rank] == static_cast<int>(c)) ranks.push_back(static_cast<int>(rank));
+      if (job.class_of_rank[rank] == static_cast<int>(c)) ranks.push_back(rank);
     if (c > 0) out += "\n\n";
     add_header(out, program, ranks, job.class_of_rank.size());
     add_memory(out, program);

@@ -85,7 +85,7 @@ class Field {
   // One of the words, by its number.
   int word(const std::vector<std::string>& words) const {
     const auto found = std::find(words.begin(), words.end(), text());
-    if (found != words.end()) return static_cast<int>(found - words.begin());
+    if (found != words.end()) return found - words.begin();
     fail(join({words.begin(), words.end() - 1}, ", ") + " or " + words.back());
   }
   template <class Id>

@@ -183,7 +183,7 @@ Table<CallId, ListedCall> read_calls(const Field& root, Graph& graph) {
     if (!field.has("like")) return;
     call.like = field.at("like").index(calls.size() - 1);
     const ListedCall& like = calls[call.like];
-    if (like.like.index() >= 0 || like.first.index() < 0) field.at("like").fail("a call that is written out");
+    if (!like.like.none() || like.first.none()) field.at("like").fail("a call that is written out");
     if (!field.has("first")) field.fail("of a call with its first value");
     field.at("takes").indices(INT32_MAX, call.takes);
     repeated += like.values + like.nodes;
@@ -207,10 +207,10 @@ void repeat_values(const Field& field, const ListedCall& call, CallId id, const 
   for (int i = 0; i < like.values; ++i) {
     Value value = graph.values[like.first + i];
     std::optional<std::string> name = renamed(value.name, graph.units[from.unit].name, graph.units[to.unit].name);
-    if (!name || (value.unit != from.unit && value.unit.index() >= 0))
+    if (!name || (value.unit != from.unit && !value.unit.none()))
       field.at("like").fail(fmt::format("a call with values of its unit's only, not {}", value.name));
     value.name = std::move(*name);
-    if (value.unit.index() >= 0) value.unit = to.unit;
+    if (!value.unit.none()) value.unit = to.unit;
     graph.values.push_back(std::move(value));
   }
 }
@@ -222,7 +222,7 @@ void read_values(const Field& root, const Table<CallId, ListedCall>& calls, Grap
   const auto repeat = [&](bool last) {
     for (; next < calls.next(); ++next) {
       const ListedCall& call = calls[next];
-      if (call.like.index() < 0) continue;
+      if (call.like.none()) continue;
       if (!last && call.first != graph.values.next()) return;
       repeat_values(fields.element(next.index()), call, next, calls[call.like], graph);
     }
@@ -258,7 +258,7 @@ class NodeReader {
   // Adds the nodes of calls up to `call` that repeat others.
   void repeat_until(CallId call) {
     for (; next_ <= call; ++next_) {
-      if (calls_[next_].like.index() < 0)
+      if (calls_[next_].like.none())
         calls_[next_].first_node = graph_.nodes.size();
       else
         repeat(fields_.element(next_.index()), calls_[next_]);

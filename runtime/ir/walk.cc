@@ -44,7 +44,7 @@ Walk::Walk(const Job& job, const std::vector<const Body*>& bodies, By by, WalkPo
   if (by_class_) {
     for (int id = 0; id < std::ssize(job.classes); ++id) {
       const auto first = std::find(job.class_of_rank.begin(), job.class_of_rank.end(), id);
-      add_actor(*bodies[id], static_cast<int>(first - job.class_of_rank.begin()));
+      add_actor(*bodies[id], first - job.class_of_rank.begin());
     }
   } else {
     for (int rank = 0; rank < mesh_->ranks(); ++rank) add_actor(*bodies[job.class_of_rank[rank]], rank);
@@ -105,7 +105,7 @@ void Walk::find_groups() {
           for (const int rank : ranks) classes.insert(job_->class_of_rank[rank]);
           members.assign(classes.begin(), classes.end());
         }
-        const auto [group, fresh] = known.try_emplace(members, static_cast<int>(members_.size()));
+        const auto [group, fresh] = known.try_emplace(members, members_.size());
         if (fresh) members_.push_back(members);
         if (by_class_)
           group_of[actor.rank] = group->second;
@@ -132,7 +132,7 @@ int Walk::channel(StreamCursor at) {
   const int axis = axis_of(op), size = mesh_->size(op.axis), offset = peer_offset(*mesh_, op);
   const ChannelKey key = op.sends() ? ChannelKey{at.actor, axis, offset, op.lane}
                                     : ChannelKey{peer(actors_[at.actor], op), axis, (size - offset) % size, op.lane};
-  const auto [found, fresh] = channel_index_.try_emplace(key, static_cast<int>(channels_.size()));
+  const auto [found, fresh] = channel_index_.try_emplace(key, channels_.size());
   if (fresh) channels_.emplace_back();
   return found->second;
 }

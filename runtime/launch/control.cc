@@ -42,7 +42,7 @@ bool read_all(int fd, void* to, size_t bytes) {
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return false;
     at += got;
-    bytes -= static_cast<size_t>(got);
+    bytes -= got;
   }
   return true;
 }
@@ -80,7 +80,7 @@ int64_t Unpacker::number() {
 
 std::string Unpacker::text() {
   int64_t bytes = number();
-  return std::string(take(static_cast<size_t>(bytes)));
+  return std::string(take(bytes));
 }
 
 Channel::Channel(Fd fd) : fd_(std::move(fd)) {
@@ -142,7 +142,7 @@ void Channel::flush() {
     if (gone < 0 && errno == EINTR) continue;
     if (gone < 0 && interrupted_or_full(errno)) return;
     if (gone < 0) break;  // the peer is gone: nobody will read the rest
-    sent_ += static_cast<size_t>(gone);
+    sent_ += gone;
   }
   out_.clear();
   sent_ = 0;
@@ -154,7 +154,7 @@ bool Channel::receive(std::vector<Frame>& frames) {
     size_t before = in_.size();
     in_.resize(before + kReadChunk);
     const ssize_t got = get(in_.data() + before, kReadChunk);
-    in_.resize(before + (got > 0 ? static_cast<size_t>(got) : 0));
+    in_.resize(before + (got > 0 ? got : 0));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && interrupted_or_full(errno)) break;
     if (got <= 0) alive = false;
@@ -223,7 +223,7 @@ bool send_frame(int fd, FrameKind kind, int rank, std::string_view payload) {
     ssize_t put = sendmsg(fd, &message, MSG_NOSIGNAL);
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) return false;
-    left -= static_cast<size_t>(put);
+    left -= put;
     for (iovec& part : parts) {
       size_t step = std::min(part.iov_len, static_cast<size_t>(put));
       part.iov_base = static_cast<char*>(part.iov_base) + step;
@@ -243,7 +243,7 @@ bool receive_frame(int fd, Frame& frame) {
   // Memory follows what arrives, not what the header promises.
   constexpr uint64_t kMost = uint64_t{16} << 20;
   while (header.bytes > 0) {
-    const size_t have = frame.payload.size(), more = static_cast<size_t>(std::min(header.bytes, kMost));
+    const size_t have = frame.payload.size(), more = std::min(header.bytes, kMost);
     frame.payload.resize(have + more);
     if (!read_all(fd, frame.payload.data() + have, more)) return false;
     header.bytes -= more;

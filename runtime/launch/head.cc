@@ -25,8 +25,8 @@ class Head : public Coordination {
         pulses_(members_.size(), Pulse(options.link_timeout_s)),
         options_(options),
         observer_(observer),
-        blobs_(static_cast<size_t>(topology_.ranks())),
-        has_ended_(static_cast<size_t>(topology_.ranks())),
+        blobs_(topology_.ranks()),
+        has_ended_(topology_.ranks()),
         kept_(topology_.nodes.size()) {
     for (const Channel& member : members_) launchers_ += member.open() ? 1 : 0;
   }
@@ -89,7 +89,7 @@ class Head : public Coordination {
 };
 
 void Head::gather(int rank, std::string blob) {
-  std::optional<std::string>& slot = blobs_.at(static_cast<size_t>(rank));
+  std::optional<std::string>& slot = blobs_.at(rank);
   PRUN_CHECK(!slot, fmt::format("rank {} twice", rank));
   slot = std::move(blob);
   if (arrived_++ == 0) {
@@ -121,7 +121,7 @@ void Head::check_gathering() {
 
 void Head::ended(int rank, bool early) {
   ended_early_ = ended_early_ || early;
-  has_ended_.at(static_cast<size_t>(rank)) = true;
+  has_ended_.at(rank) = true;
   if (++ended_count_ == topology_.ranks()) {
     if (blame_.empty()) return decide(std::nullopt);
     return decide(judge());  // all returned 0, and yet something was wrong
@@ -188,7 +188,7 @@ void Head::waits(std::vector<RankWaits> ranks) {
 }
 
 Failure Head::judge() {
-  return blame_.judge([this](int rank) { return has_ended_.at(static_cast<size_t>(rank)); }, options_.command);
+  return blame_.judge([this](int rank) { return has_ended_.at(rank); }, options_.command);
 }
 
 void Head::decide(std::optional<Failure> failure) {
@@ -221,7 +221,7 @@ void Head::pause(bool on) {
 }
 
 void Head::receive(Channel& channel) {
-  const size_t node = static_cast<size_t>(&channel - members_.data()) + 1;
+  const size_t node = &channel - members_.data() + 1;
   std::vector<Frame> frames;
   const bool alive = channel.receive(frames);
   pulses_[node - 1].heard(Clock::now());

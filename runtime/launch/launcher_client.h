@@ -34,7 +34,7 @@ struct JobPage {
   std::atomic<int64_t>* kept(int local_ranks) { return begun() + local_ranks; }
   WaitSlots* waits(int local_ranks) { return reinterpret_cast<WaitSlots*>(kept(local_ranks) + local_ranks); }
   static size_t bytes(int local_ranks) {
-    return sizeof(JobPage) + static_cast<size_t>(local_ranks) * (2 * sizeof(std::atomic<int64_t>) + sizeof(WaitSlots));
+    return sizeof(JobPage) + local_ranks * (2 * sizeof(std::atomic<int64_t>) + sizeof(WaitSlots));
   }
 };
 

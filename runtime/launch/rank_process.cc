@@ -120,7 +120,7 @@ RankProcesses::RankProcesses(int local_ranks, size_t recorder_bytes, std::vector
   if (pipe2(ends, O_CLOEXEC) != 0) throw Error(Exit::usage, fmt::format("pipe: {}", std::strerror(errno)));
   lifeline_read_ = Fd(ends[0]);
   lifeline_write_ = Fd(ends[1]);
-  ranks_.reserve(static_cast<size_t>(local_ranks));
+  ranks_.reserve(local_ranks);
   prctl(PR_GET_CHILD_SUBREAPER, &subreaper_before_);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
@@ -194,7 +194,7 @@ void RankProcesses::run_rank(RankStart start, const std::function<int(const Rank
 }
 
 int RankProcesses::running() const {
-  return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(), [](const RankProcess& r) { return r.running; }));
+  return std::count_if(ranks_.begin(), ranks_.end(), [](const RankProcess& r) { return r.running; });
 }
 
 std::vector<int> RankProcesses::awaited_by(const RankProcess& rank) {

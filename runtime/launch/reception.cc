@@ -27,8 +27,8 @@ Reception::Reception(const LaunchOptions& options, const std::string& host)
     : options_(options),
       meeting_(options),
       listener_(meeting_.listen()),
-      members_(static_cast<size_t>(options.nnodes - 1)),
-      places_(static_cast<size_t>(options.nnodes)) {
+      members_(options.nnodes - 1),
+      places_(options.nnodes) {
   places_[0] = {host, 0, options.nproc};
 }
 
@@ -106,7 +106,7 @@ bool Reception::hear(Guest& guest) {
     stranger(guest.fd.get(), "left without a hello");
     return false;
   }
-  guest.received.append(bytes, static_cast<size_t>(got));
+  guest.received.append(bytes, got);
   if (guest.received.size() < sizeof(Hello)) return true;
   Hello hello;
   std::memcpy(&hello, guest.received.data(), sizeof hello);

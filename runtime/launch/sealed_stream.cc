@@ -75,7 +75,7 @@ bool SealedStream::move_all(bool sending, char* data, size_t bytes, double limit
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (n == 0 && !sending && moved == 0) return false;
     if (n <= 0) throw lost(fmt::format("has ended: {}", n == 0 ? "the peer closed it" : std::strerror(errno)));
-    moved += static_cast<size_t>(n);
+    moved += n;
   }
   return true;
 }
@@ -89,10 +89,10 @@ std::string SealedStream::crypt(bool seal, uint64_t number, std::string_view hea
   auto* to = reinterpret_cast<unsigned char*>(out.data());
   const std::unique_ptr<EVP_CIPHER_CTX, decltype(&EVP_CIPHER_CTX_free)> context(EVP_CIPHER_CTX_new(),
                                                                                 &EVP_CIPHER_CTX_free);
-  int done = 0, size = static_cast<int>(body.size());
+  int done = 0, size = body.size();
   bool good = EVP_CipherInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, bytes(seal ? send_key_ : receive_key_),
                                 nonce, seal ? 1 : 0) == 1 &&
-              EVP_CipherUpdate(context.get(), nullptr, &done, bytes(head), static_cast<int>(head.size())) == 1 &&
+              EVP_CipherUpdate(context.get(), nullptr, &done, bytes(head), head.size()) == 1 &&
               EVP_CipherUpdate(context.get(), to, &done, bytes(body), size) == 1;
   if (good && !seal)
     good = EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_GCM_SET_TAG, kTag,

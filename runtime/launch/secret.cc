@@ -34,8 +34,8 @@ std::string hmac_sha256(std::string_view key, std::string_view message) {
   unsigned char code[32];
   unsigned int bytes = sizeof code;
   const unsigned char* done =
-      HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-           reinterpret_cast<const unsigned char*>(message.data()), message.size(), code, &bytes);
+      HMAC(EVP_sha256(), key.data(), key.size(), reinterpret_cast<const unsigned char*>(message.data()), message.size(),
+           code, &bytes);
   PRUN_CHECK(done && bytes == sizeof code, "HMAC");
   return std::string(reinterpret_cast<char*>(code), sizeof code);
 }

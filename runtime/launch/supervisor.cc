@@ -140,7 +140,7 @@ void Supervisor::start_ranks(RankStart start, const std::function<int(const Rank
   start.ranks = topology_.ranks();
   start.local_ranks = here.ranks;
   start.node = topology_.node;
-  reported_.resize(static_cast<size_t>(here.ranks));
+  reported_.resize(here.ranks);
   std::vector<int> ranks, pids;
   std::vector<void*> recorders;
   for (int local = 0; local < here.ranks; ++local) {

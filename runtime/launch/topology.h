@@ -21,7 +21,7 @@ struct Topology {
 
   const NodePlace& here() const { return nodes[node]; }
   int ranks() const { return nodes.back().first_rank + nodes.back().ranks; }
-  int node_count() const { return static_cast<int>(nodes.size()); }
+  int node_count() const { return nodes.size(); }
   int node_of(int rank) const {
     int n = 0;
     while (rank >= nodes[n].first_rank + nodes[n].ranks) ++n;

@@ -226,7 +226,7 @@ Explanation explain_loss(const Twins& twins, const VirtualOptions& options, cons
   const std::string loss = fmt::format("the {} on rank {}: {:.9g}, one rank has {:.9g}", difference.what,
                                        difference.rank, difference.found, difference.right);
   const Program& program = twins.small_job.program(difference.rank);
-  const BodyId body = difference.what == kLoss ? kStepBody : BodyId(static_cast<int>(program.bodies.size()) - 1);
+  const BodyId body = difference.what == kLoss ? kStepBody : program.bodies.last();
   if (const std::optional<FirstActivation> first = first_activation(twins, options, body)) {
     told.text = fmt::format(
         kLine,

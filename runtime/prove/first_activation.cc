@@ -172,7 +172,7 @@ bool is_part_of_sum(const Mesh& mesh, const Forward& forward, const std::string&
 }  // namespace
 
 std::optional<FirstActivation> first_activation(const Twins& twins, const VirtualOptions& options, BodyId body) {
-  const BodyId last_of_one = static_cast<int>(twins.one_job.classes.front().bodies.size()) - 1;
+  const BodyId last_of_one = twins.one_job.classes.front().bodies.last();
   const Forward one = watch(twins.one_job, {}, body == kStepBody ? kStepBody : last_of_one);
   const Forward small = watch(twins.small_job, options, body);
   const Matcher matcher(twins);

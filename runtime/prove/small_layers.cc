@@ -76,7 +76,7 @@ Graph without(const Graph& graph, const Calls& calls, const Table<CallId, bool>&
     if (gone[id]) continue;
     value_now[id] = made.values.next();
     made.values.push_back(graph.values[id]);
-    if (UnitId& unit = made.values.back().unit; unit.index() >= 0) unit = unit_now[unit];
+    if (UnitId& unit = made.values.back().unit; !unit.none()) unit = unit_now[unit];
   }
   const auto move = [&](std::vector<ValueId>& ids) {
     for (ValueId& id : ids) id = value_now[instead[id]];

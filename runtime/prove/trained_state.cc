@@ -21,7 +21,7 @@ TensorId find_tensor(const Program& program, const std::string& name) {
 
 TensorId tensor_of(const Program& program, const std::string& unit, const StateKind& kind) {
   const TensorId shard = find_tensor(program, unit + "." + kind.suffix_shard);
-  return shard.index() >= 0 ? shard : find_tensor(program, unit + "." + kind.suffix_whole);
+  return !shard.none() ? shard : find_tensor(program, unit + "." + kind.suffix_whole);
 }
 
 // The bytes of a persistent tensor after a run.
@@ -72,7 +72,7 @@ std::vector<UnitPlace> unit_places(const Program& program, const StateKind& kind
   std::vector<UnitPlace> places;
   each_init(program, [&](const Op& init) {
     const TensorId tensor = tensor_of(program, init.unit, kind);
-    if (tensor.index() < 0) return;
+    if (tensor.none()) return;
     const int64_t count = program.tensors[init.writes[0]].count(), wanted = program.tensors[tensor].count();
     PRUN_CHECK(wanted == count, fmt::format("{} has {} elements of {}", program.tensors[tensor].name, wanted, count));
     places.push_back({init.unit, tensor, &init});
@@ -104,7 +104,7 @@ std::map<int64_t, std::vector<double>> whole_state(const Job& job, const Virtual
   for (const HeldState& held : held_state(job, run, kind))
     for (const HeldState::Element& element : held.elements) {
       std::vector<double>& values = whole[element.key];
-      if (std::ssize(values) <= element.whole) values.resize(static_cast<size_t>(element.whole) + 1);
+      if (std::ssize(values) <= element.whole) values.resize(element.whole + 1);
       values[element.whole] = element.value;
     }
   return whole;

@@ -26,7 +26,7 @@ void write_all(const char* data, size_t size) {
     ssize_t written = write(g_pipe, data, size);
     if (written <= 0) _exit(1);  // the launcher has gone
     data += written;
-    size -= static_cast<size_t>(written);
+    size -= written;
   }
 }
 
@@ -66,7 +66,7 @@ void stop_at_limit(lua_State* L, const char* text) {
   Line at = line_of(L);
   int size = std::snprintf(message, sizeof message, "%c%d %d %s\n%s", kReplyError, static_cast<int>(Exit::script_limit),
                            at.line, at.file, text);
-  write_all(message, static_cast<size_t>(size));
+  write_all(message, size);
   _exit(0);
 }
 

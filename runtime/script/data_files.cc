@@ -52,10 +52,10 @@ int nothing(lua_State* L, const std::string& why) {
 
 std::string first_bytes(const std::string& path, int64_t most) {
   std::ifstream file(path, std::ios::binary);
-  std::string begin(static_cast<size_t>(most), '\0');
+  std::string begin(most, '\0');
   file.read(begin.data(), most);
   if (file.bad() || !file.is_open()) throw usage_error(strerror(errno));
-  begin.resize(static_cast<size_t>(file.gcount()));
+  begin.resize(file.gcount());
   return begin;
 }
 

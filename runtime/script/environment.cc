@@ -119,7 +119,7 @@ int step_pairs(lua_State* L) {
 int pairs_in_order(lua_State* L, Host& host) {
   require_table(L, host, "pairs");
   std::vector<Key> keys = sorted_keys(L, 1);
-  lua_createtable(L, static_cast<int>(keys.size()), 0);
+  lua_createtable(L, keys.size(), 0);
   lua_Integer position = 0;
   for (const Key& key : keys) {
     push_key(L, key);

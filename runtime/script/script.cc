@@ -70,7 +70,7 @@ Error parse_error(const std::string& reply) {
   int code = 0, line = 0, at = 0;
   std::string head = reply.substr(1, end - 1);
   PRUN_CHECK(std::sscanf(head.c_str(), "%d %d %n", &code, &line, &at) == 2, head);
-  return Error(static_cast<Exit>(code), reply.substr(end + 1), Site{head.substr(static_cast<size_t>(at)), line});
+  return Error(static_cast<Exit>(code), reply.substr(end + 1), Site{head.substr(at), line});
 }
 
 std::optional<ScriptEnd> run_alone(const ScriptOptions& options, const std::string& plan_file,

@@ -140,7 +140,7 @@ void Clock::begin(Task task, double seconds) {
   task.begin = task.since = now_;
   task.left = seconds;
   task.rate = 0;  // until settled
-  const int id = static_cast<int>(tasks_.size());
+  const int id = tasks_.size();
   tasks_.push_back(std::move(task));
   for (const StreamCursor at : members) join_task(id, at);
 }
@@ -206,7 +206,7 @@ void Clock::send(StreamCursor at) {
   const double bandwidth =
       std::min(network_share(cluster_, places_, rank, level), network_share(cluster_, places_, peer, level));
   usage_[at.actor].sent_bytes[level] += bytes;
-  messages_[walk_->channel(at)].push_back(static_cast<int>(tasks_.size()));
+  messages_[walk_->channel(at)].push_back(tasks_.size());
   Task task;
   task.at = {at};
   task.kind = Kind::message;

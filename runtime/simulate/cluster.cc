@@ -44,7 +44,7 @@ int level_between(const Cluster& cluster, int first_node, int last_node) {
     const int inside = cluster.network[level].nodes;
     if (inside == 0 || first_node / inside == last_node / inside) return level + 1;
   }
-  return static_cast<int>(cluster.network.size());
+  return cluster.network.size();
 }
 
 const LinkModel& link_at(const Cluster& cluster, int level) {

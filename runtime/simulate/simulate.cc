@@ -44,7 +44,7 @@ void add_up_classes(Simulation& simulation) {
 }
 
 Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOptions& options) {
-  const int ranks = static_cast<int>(job.class_of_rank.size());
+  const int ranks = job.class_of_rank.size();
   const std::vector<RankPlace> places = place_ranks(cluster, ranks);
   const RankColours colours = colour_ranks(job, cluster, places, options.every_rank);
   std::optional<Clock> clock;

@@ -30,9 +30,9 @@ class RankParts {
  public:
   RankParts(const Program& program, const DeviceModel& device, double speed, const ClassResult& of)
       : program_(program), device_(device), speed_(speed) {
-    std::vector<double> stream_ends(program.step().streams.size(), 0);
+    Table<StreamId, double> stream_ends(program.step().streams.size(), 0);
     for (const OpSpan& span : of.spans) {  // in the order of their ends, hence in that of each stream
-      double& before = stream_ends[span.op.stream.index()];
+      double& before = stream_ends[span.op.stream];
       add(span, before);
       before = span.end;
     }
@@ -71,7 +71,7 @@ class RankParts {
 
  private:
   void add(const OpSpan& span, double before) {
-    const Op& op = program_.step().streams[span.op.stream].ops[static_cast<size_t>(span.op.index)];
+    const Op& op = program_.step().streams[span.op.stream].ops[span.op.index];
     const bool transfers = op.communicates() && !op.offers();
     const double begin = std::max(span.ready, span.begin);  // a message may be under way before its receiver comes
     if (transfers && begin > span.ready) intervals_.push_back({span.ready, begin, kWaits, &op});

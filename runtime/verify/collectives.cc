@@ -190,8 +190,7 @@ void collectives_match_across_ranks(const JobView& view, Findings& findings) {
         const int class_b = job.class_of_rank[rank];
         if (class_a == class_b || !compared.insert({class_a, class_b}).second) continue;
         for (const size_t init_or_step : {0u, 1u}) {
-          const size_t a = static_cast<size_t>(class_a) * 2 + init_or_step,
-                       b = static_cast<size_t>(class_b) * 2 + init_or_step;
+          const size_t a = class_a * 2 + init_or_step, b = class_b * 2 + init_or_step;
           compare(view.bodies[a], lanes[a], leader, view.bodies[b], lanes[b], rank, axis, findings);
         }
       }

@@ -103,7 +103,7 @@ class Flow {
 
   size_t output_of(const Access& access) const {
     const std::vector<TensorId>& writes = body_.op(access.op).writes;
-    return static_cast<size_t>(std::find(writes.begin(), writes.end(), access.tensor) - writes.begin());
+    return std::find(writes.begin(), writes.end(), access.tensor) - writes.begin();
   }
   bool is_read(BufferId id) const {
     const std::vector<Access>& accesses = body_.accesses[id];

@@ -185,7 +185,7 @@ bool in_turn(const BodyView& body, const Life& earlier, const Life& later) {
 void sweep(const BodyView& body, const std::vector<Life>& lives, Findings& findings) {
   // A byte, and the life that begins there, or less the number of lives the one that ends there: ends come first, since
   // buffers that touch do not overlap.
-  const int count = static_cast<int>(lives.size());
+  const int count = lives.size();
   std::vector<std::pair<int64_t, int>> events;
   events.reserve(2 * lives.size());
   for (int i = 0; i < count; i++) {

@@ -123,7 +123,7 @@ void messages_match(const JobView& view, Findings& findings) {
     }
     std::set<std::tuple<size_t, size_t, End>> compared;
     for (int rank = 0; rank < mesh.ranks(); rank++) {
-      const size_t a = static_cast<size_t>(job.class_of_rank[rank]);
+      const size_t a = job.class_of_rank[rank];
       for (const auto& [end, ops] : ends[a]) {
         const BodyView& mine = view.bodies[a * 2 + init_or_step];
         const Op& op = mine.op(ops.front());
@@ -133,7 +133,7 @@ void messages_match(const JobView& view, Findings& findings) {
           continue;
         }
         const int other = peer_rank(mesh, op, rank);
-        const size_t b = static_cast<size_t>(job.class_of_rank[other]);
+        const size_t b = job.class_of_rank[other];
         if (!compared.insert({a, b, end}).second) continue;
         const End facing{end.lane, end.axis, (mesh.size(end.axis) - end.offset) % mesh.size(end.axis), !end.sends};
         const auto found = ends[b].find(facing);
@@ -154,14 +154,13 @@ bool queues_agree(const JobView& view) {
   const Mesh& mesh = job.classes.front().mesh;
   for (int rank = 0; rank < mesh.ranks(); rank++) {
     const int a = job.class_of_rank[rank];
-    for (const BodyView* body :
-         {&view.bodies[static_cast<size_t>(a) * 2], &view.bodies[static_cast<size_t>(a) * 2 + 1]}) {
+    for (const BodyView* body : {&view.bodies[a * 2], &view.bodies[a * 2 + 1]}) {
       std::set<int> peers;
       for (const OpRef ref : body->talks)
         if (body->op(ref).point_to_point()) peers.insert(peer_rank(mesh, body->op(ref), rank));
       for (const int other : peers) {
         const int b = job.class_of_rank[other];
-        const BodyView& its = view.bodies[static_cast<size_t>(b) * 2 + (body->is_init ? 0 : 1)];
+        const BodyView& its = view.bodies[b * 2 + (body->is_init ? 0 : 1)];
         const auto here = issued(*body, rank, other), there = issued(its, other, rank);
         if (!here || !there || *here != *there) return false;
       }

@@ -82,7 +82,7 @@ void check_places(const BodyView& mine, int rank, const JobView& view, size_t in
   for (const auto& [route, puts] : routes_of(mine, ops::put)) {
     const auto& [lane, axis, offset] = route;
     const int receiver = peer_rank(mesh, mine.op(puts.front()), rank);
-    const size_t id = static_cast<size_t>(view.job->class_of_rank[receiver]);
+    const size_t id = view.job->class_of_rank[receiver];
     const BodyView& its = view.bodies[id * 2 + init_or_step];
     Routes offers = routes_of(its, ops::signal);
     const std::vector<OpRef>& offered = offers[{lane, axis, (mesh.size(axis) - offset) % mesh.size(axis)}];
@@ -114,7 +114,7 @@ void offered_places_are_left_alone(const JobView& view, Findings& findings) {
         routes[id].push_back(puts.front());
     std::set<std::pair<size_t, std::vector<int>>> looked;
     for (int rank = 0; rank < job.classes.front().mesh.ranks(); rank++) {
-      const size_t id = static_cast<size_t>(job.class_of_rank[rank]);
+      const size_t id = job.class_of_rank[rank];
       if (routes[id].empty()) continue;
       const BodyView& mine = view.bodies[id * 2 + init_or_step];
       std::vector<int> receivers;

@@ -57,7 +57,7 @@ int OpKinds::of(const Program& program, const Op& op) {
     put_list(key_, name);
     put_attr(key_, attr);
   }
-  return kinds_.try_emplace(key_, static_cast<int>(kinds_.size())).first->second;
+  return kinds_.try_emplace(key_, kinds_.size()).first->second;
 }
 
 }  // namespace prun::verify

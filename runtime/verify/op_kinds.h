@@ -14,7 +14,7 @@ class OpKinds {
   // The number of the op's kind, from 0: its row, attributes and axis, the types of what it reads and writes, and which
   // of these are the same tensor.
   int of(const Program& program, const Op& op);
-  int count() const { return static_cast<int>(kinds_.size()); }
+  int count() const { return kinds_.size(); }
 
  private:
   std::unordered_map<std::string, int> kinds_;

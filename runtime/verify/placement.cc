@@ -73,13 +73,13 @@ PlacementFlow::PlacementFlow(const JobView& view) {
 }
 
 int PlacementFlow::id_of(const AxisPlacements& axes) {
-  const auto [known, fresh] = ids_.try_emplace(axes, static_cast<int>(by_id_.size()));
+  const auto [known, fresh] = ids_.try_emplace(axes, by_id_.size());
   if (fresh) by_id_.push_back(axes);
   return known->second;
 }
 
 int PlacementFlow::id_of(Layout layout) {
-  const auto [known, fresh] = layout_ids_.try_emplace(layout, static_cast<int>(layouts_.size()));
+  const auto [known, fresh] = layout_ids_.try_emplace(layout, layouts_.size());
   if (fresh) layouts_.push_back(std::move(layout));
   return known->second;
 }

@@ -85,8 +85,7 @@ void PlacementFlow::communicate(OpContext& context) {
 // A group of one copies, perhaps with a dim for the ranks before the others, or without it.
 void PlacementFlow::alone(OpContext& context) {
   elementwise(context, find_elementwise_rule(ops::copy));
-  const int more = static_cast<int>(context.write_tensors[0]->shape.size()) -
-                   static_cast<int>(context.read_tensors[0]->shape.size());
+  const int more = std::ssize(context.write_tensors[0]->shape) - std::ssize(context.read_tensors[0]->shape);
   if (more == 0) return;
   for (Segment& segment : context.writes[0]) {
     AxisPlacements result = on_axes(segment.state.placement.by_axis);
@@ -140,7 +139,7 @@ void PlacementFlow::exchange(OpContext& context, size_t axis) {
   for (const Segment& segment : context.reads[0]) placements.push_back(&segment.state.placement);
   AxisPlacements result = on_axes(joined(placements));
   const AxisPlacement before = result[axis];
-  const int more = std::ssize(to.shape) - static_cast<int>(from.shape.size());
+  const int more = std::ssize(to.shape) - std::ssize(from.shape);
   for (AxisPlacement& placement : result) {
     move_shard(placement, more);
     if (more < 0) placement.pieces = -1;

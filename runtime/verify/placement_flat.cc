@@ -48,7 +48,7 @@ TensorPlacement PlacementFlow::each_piece(const TensorPlacement& placement,
     return result;
   }
   Layout layout = layouts_[placement.layout];
-  change(static_cast<size_t>(layout.axis), outer[layout.axis]);
+  change(layout.axis, outer[layout.axis]);
   for (Piece& piece : layout.pieces) {
     AxisPlacements inner = on_axes(piece.by_axis);
     for (size_t a = 0; a < axes_.size(); a++)

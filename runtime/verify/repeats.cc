@@ -18,8 +18,7 @@ constexpr const char* kRule = "repeat does not recur";
 
 std::string name_of(const BodyView& body, const Repeat::Ring& ring) {
   for (const Repeat::Member& member : body.body->repeat.members)
-    if (&body.body->repeat.rings[static_cast<size_t>(member.ring)] == &ring)
-      return body.program->buffers[member.buffer].name;
+    if (&body.body->repeat.rings[member.ring] == &ring) return body.program->buffers[member.buffer].name;
   return "";
 }
 

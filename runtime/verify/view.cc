@@ -18,7 +18,7 @@ BodyView::BodyView(const Job& job, int id, BodyId body_id)
       is_step(body_id == kStepBody),
       order(*body) {
   const auto first_rank = std::find(job.class_of_rank.begin(), job.class_of_rank.end(), id);
-  rank = static_cast<int>(first_rank - job.class_of_rank.begin());
+  rank = first_rank - job.class_of_rank.begin();
   int total = 0;
   for (const Stream& stream : body->streams) {
     first_.push_back(total);

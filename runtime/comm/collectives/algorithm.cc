@@ -149,17 +149,16 @@ void check_algorithm_name(const std::string& wanted) {
 }
 
 Scratch::~Scratch() {
-  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+  if (data_ != nullptr) munmap(data_, bytes_);
 }
 
 std::byte* Scratch::get(int64_t bytes) {
   if (bytes <= bytes_) return data_;
-  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+  if (data_ != nullptr) munmap(data_, bytes_);
   data_ = nullptr;
   bytes_ = 0;
   int64_t rounded = round_up(bytes, 64 << 10);
-  void* memory =
-      mmap(nullptr, static_cast<size_t>(rounded), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw Error(Exit::out_of_memory, fmt::format("no {} for a collective", human_bytes(bytes)));
   data_ = static_cast<std::byte*>(memory);
   bytes_ = rounded;
@@ -167,7 +166,7 @@ std::byte* Scratch::get(int64_t bytes) {
 }
 
 void copy_block(void* to, const void* from, int64_t bytes) {
-  if (bytes > 0 && to != from) std::memmove(to, from, static_cast<size_t>(bytes));
+  if (bytes > 0 && to != from) std::memmove(to, from, bytes);
 }
 
 void run_alone(const CollCall& call) {

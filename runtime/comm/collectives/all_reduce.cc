@@ -16,7 +16,7 @@ void all_reduce_gather(Group& group, const CollCall& call) {
   std::byte* room = group.scratch.get(pointers + n * slot);
   auto** inputs = reinterpret_cast<const void**>(room);
   std::byte* blocks = room + pointers;  // blocks[d]: the input of member left(d)
-  if (bytes > 0) std::memcpy(blocks, call.send, static_cast<size_t>(bytes));
+  if (bytes > 0) std::memcpy(blocks, call.send, bytes);
   bruck_exchange(group, blocks, bytes == 0 ? 0 : slot);
   for (int d = 0; d < n; ++d) inputs[group.left(d)] = blocks + d * slot;
   reduce(call.dtype, call.redop, inputs, n, call.recv, call.count, n);

@@ -91,7 +91,7 @@ void Wire::send(int to, const void* data, int64_t bytes) {
     frame.header.bytes = static_cast<uint64_t>(bytes);
     const bool rides = bytes <= static_cast<int64_t>(kInlineBytes);
     frame.header.inline_bytes = rides ? static_cast<uint16_t>(bytes) : 0;
-    if (rides && bytes > 0) std::memcpy(frame.payload, data, static_cast<size_t>(bytes));
+    if (rides && bytes > 0) std::memcpy(frame.payload, data, bytes);
     add(kPayload, false, to, &frame, kFrameBytes);
     if (rides) return;
   }

@@ -53,7 +53,7 @@ class Wire {
   void give_up();  // after an exception: nothing of this call touches memory any more
 
   int index() const { return index_; }
-  int size() const { return static_cast<int>(ranks_.size()); }
+  int size() const { return ranks_.size(); }
   const std::vector<int>& ranks() const { return ranks_; }
   int64_t bytes_sent() const { return bytes_sent_; }
   void add_bytes_sent(int64_t bytes) { bytes_sent_ += bytes; }

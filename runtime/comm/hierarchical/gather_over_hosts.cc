@@ -30,7 +30,7 @@ void exchange(HierarchicalGroup& group, const CollCall& call, const Layout& layo
     const auto& sources = group.map.hosts[from];
     const int there = std::ssize(group.map.hosts[to]);
     group.wire.send(group.member(to, group.map.place % there), call.send, layout.bytes(self));
-    for (size_t j = static_cast<size_t>(group.map.place); j < sources.size(); j += static_cast<size_t>(group.here()))
+    for (size_t j = group.map.place; j < sources.size(); j += group.here())
       group.wire.recv(sources[j], layout.at(sources[j]), layout.bytes(sources[j]));
   }
 }

@@ -19,8 +19,8 @@ namespace prun {
 // Where the members of a group are. Numbers are indices in the group.
 struct MemberMap {
   MemberMap(const HostMap& map, const std::vector<int>& ranks, int index);
-  int host_count() const { return static_cast<int>(hosts.size()); }
-  int here() const { return static_cast<int>(hosts[host].size()); }
+  int host_count() const { return hosts.size(); }
+  int here() const { return hosts[host].size(); }
   // The host and place of a member: hosts[host][place].
   std::pair<int, int> find(int member) const;
 

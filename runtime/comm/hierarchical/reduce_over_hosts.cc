@@ -62,8 +62,8 @@ void add_inputs(HierarchicalGroup& group, const CollCall& call, const std::byte*
     inputs.push_back(incoming);
   }
   for (int p = 0; p < group.here(); ++p) inputs.push_back(room + p * bytes);
-  reduce(call.dtype, last_host(group) ? call.redop : partial_op(call), inputs.data(), static_cast<int>(inputs.size()),
-         sum, count, group.size());
+  reduce(call.dtype, last_host(group) ? call.redop : partial_op(call), inputs.data(), inputs.size(), sum, count,
+         group.size());
 }
 
 // Part of an all-reduce: `send` and `recv` of `count` elements.
@@ -281,8 +281,8 @@ bool hierarchical_reduce(HierarchicalGroup& group, const CollCall& call) {
       inputs.push_back(slot);
     }
     group.wire.flush();
-    reduce(call.dtype, call.redop, inputs.data(), static_cast<int>(inputs.size()),
-           static_cast<std::byte*>(call.recv) + begin * item, count, group.size());
+    reduce(call.dtype, call.redop, inputs.data(), inputs.size(), static_cast<std::byte*>(call.recv) + begin * item,
+           count, group.size());
   }
   return true;
 }

@@ -29,14 +29,14 @@ HostMap group_by_host(const std::vector<std::string>& host_of_rank) {
     auto [entry, is_new] = numbers.emplace(host_of_rank[rank], hosts.count());
     if (is_new) hosts.ranks_of.emplace_back();
     hosts.host_of.push_back(entry->second);
-    hosts.ranks_of[entry->second].push_back(static_cast<int>(rank));
+    hosts.ranks_of[entry->second].push_back(rank);
   }
   return hosts;
 }
 
 HostMap find_hosts(const WorldOptions& options, Bootstrap& bootstrap) {
   if (options.local_ranks >= options.ranks && options.host.empty())
-    return group_by_host(std::vector<std::string>(static_cast<size_t>(options.ranks)));
+    return group_by_host(std::vector<std::string>(options.ranks));
   return group_by_host(bootstrap.all_gather(options.host.empty() ? this_host() : options.host));
 }
 

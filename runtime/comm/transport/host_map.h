@@ -14,7 +14,7 @@ namespace prun {
 struct HostMap {
   std::vector<int> host_of;                // by rank
   std::vector<std::vector<int>> ranks_of;  // by host, in order; hosts in the order of their first ranks
-  int count() const { return static_cast<int>(ranks_of.size()); }
+  int count() const { return ranks_of.size(); }
   const std::vector<int>& with(int rank) const { return ranks_of[host_of[rank]]; }  // all ranks of this rank's host
   bool same(int a, int b) const { return host_of[a] == host_of[b]; }
   std::string text() const;  // "ranks 0-3 | 4-7"

@@ -26,8 +26,7 @@ class TransportPutChannel : public PutChannel {
 
   void put(const void* src, int64_t bytes, int64_t offset) override {
     run("wait_signal", &prun_transport::wait_signal, bytes, "waiting for a place to put into from", free_, ++puts_);
-    run("put", &prun_transport::put, bytes, "putting {} to", src, session_.handle_of(src), static_cast<size_t>(offset),
-        static_cast<size_t>(bytes), filled_);
+    run("put", &prun_transport::put, bytes, "putting {} to", src, session_.handle_of(src), offset, bytes, filled_);
     sent_.fetch_add(bytes, std::memory_order_relaxed);
   }
 

@@ -17,7 +17,7 @@ namespace prun {
 namespace {
 
 std::vector<int> all_ranks(int n) {
-  std::vector<int> ranks(static_cast<size_t>(n));
+  std::vector<int> ranks(n);
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
@@ -66,9 +66,7 @@ void ask(Candidate& candidate, const WorldOptions& options, const std::vector<in
   try {
     candidate.plugin = load_plugin(candidate.file);
     const prun_transport& table = candidate.plugin->table;
-    candidate.score = table.score == nullptr
-                          ? 1
-                          : std::clamp(table.score(&params, ranks.data(), static_cast<int>(ranks.size())), 0, 100);
+    candidate.score = table.score == nullptr ? 1 : std::clamp(table.score(&params, ranks.data(), ranks.size()), 0, 100);
     if (candidate.score == 0)
       candidate.reason = fmt::format("says that it cannot serve these ranks here ({})", table.summary);
   } catch (const Error& error) {

@@ -91,7 +91,7 @@ std::string fill_ranks(std::string_view text, const std::vector<int>& numbers, s
 
 TransportSession::TransportSession(Plugin plugin, const WorldOptions& options, std::vector<int> members)
     : plugin_(std::move(plugin)), options_(options), members_(std::move(members)) {
-  std::vector<int> all(static_cast<size_t>(options.ranks));
+  std::vector<int> all(options.ranks);
   std::iota(all.begin(), all.end(), 0);
   if (members_.empty()) members_ = all;
   renumbered_ = !std::equal(members_.begin(), members_.end(), all.begin());
@@ -147,8 +147,7 @@ void* TransportSession::allocate(int64_t bytes, prun_mem_kind kind) {
   void* ptr = nullptr;
   void* handle = nullptr;
   prun_result result;
-  const prun_status status =
-      call("mem_alloc", &prun_transport::mem_alloc, result, static_cast<size_t>(bytes), kind, &ptr, &handle);
+  const prun_status status = call("mem_alloc", &prun_transport::mem_alloc, result, bytes, kind, &ptr, &handle);
   if (status == PRUN_ENOTSUP) return nullptr;
   if (status != PRUN_OK) fail(status, result, fmt::format("allocating {}", human_bytes(bytes)));
   PRUN_CHECK(reinterpret_cast<uintptr_t>(ptr) % kAlignBytes == 0, fmt::format("{} allocated at {}", plugin_.name, ptr));
@@ -160,8 +159,7 @@ void TransportSession::adopt(void* ptr, int64_t bytes, prun_mem_kind kind) {
   if (table().mem_reg == nullptr) return;
   void* handle = nullptr;
   prun_result result;
-  const prun_status status =
-      call("mem_reg", &prun_transport::mem_reg, result, ptr, static_cast<size_t>(bytes), kind, &handle);
+  const prun_status status = call("mem_reg", &prun_transport::mem_reg, result, ptr, bytes, kind, &handle);
   if (status == PRUN_ENOTSUP) return;  // it can do without
   if (status != PRUN_OK) fail(status, result, fmt::format("registering {}", human_bytes(bytes)));
   memory_.push_back({static_cast<char*>(ptr), bytes, handle});

@@ -143,7 +143,7 @@ void backward_head(const Sizes& s, int64_t shared, int64_t sample, const T* qkv,
   float *ds = p + kStrip * s.length, dots[kStrip] = {}, strip_lse[kStrip] = {};
   pack_rows(qkv + k_at, stride, k, s.length, s.head, s.lanes, 1.0f);
   pack_rows(qkv + v_at, stride, v, s.length, s.head, s.lanes, 1.0f);
-  std::memset(dk, 0, static_cast<size_t>(2 * tile) * sizeof(float));
+  std::memset(dk, 0, 2 * tile * sizeof(float));
   const int64_t group = s.heads / s.kv_heads;
   for (int64_t h = shared * group; h < (shared + 1) * group; ++h) {
     const int64_t narrow = h * s.head;

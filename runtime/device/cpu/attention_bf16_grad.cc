@@ -171,7 +171,7 @@ Bf16Backward::Bf16Backward(const HeadRows& k, const HeadRows& v, int64_t keys, i
   scores_ = floats(4 * kSquare);
   for (float** to : {&dq_turned_, &dq_}) *to = floats(kStrip * lanes_);
   for (float** to : {&dk_, &dv_}) *to = floats(all * lanes_);
-  std::memset(dk_, 0, static_cast<size_t>(2 * all * lanes_) * sizeof(float));
+  std::memset(dk_, 0, 2 * all * lanes_ * sizeof(float));
   for (int64_t i = 0; i < room_; ++i) {
     const HeadRows k_here = k.from(i * kBlock), v_here = v.from(i * kBlock);
     for (int64_t j = 0; j < steps_; ++j) {

@@ -99,7 +99,7 @@ void keep_rows(const Running& x, int64_t first, int64_t rows, int64_t head) {
     if (x.before == nullptr)
       std::fill(to, to + head, 0.0f);
     else if (x.before != x.now)
-      std::memcpy(to, x.before + r * x.stride, static_cast<size_t>(head) * sizeof(float));
+      std::memcpy(to, x.before + r * x.stride, head * sizeof(float));
   }
 }
 
@@ -172,7 +172,7 @@ void backward_group(const Sizes& s, const T* qkv, const T* kv, const T* out, con
   float *k = scratch, *v = k + tile, *dk = v + tile, *dv = dk + tile, *q = dv + tile, *go = q + size;
   float *strip = go + size, *q_lanes = strip + size, *go_lanes = q_lanes + kStrip * s.head;
   float *p = go_lanes + kStrip * s.head, *ds = p + kStrip * s.length, dots[kStrip] = {}, strip_lse[kStrip] = {};
-  std::memset(dk, 0, static_cast<size_t>(2 * tile) * sizeof(float));
+  std::memset(dk, 0, 2 * tile * sizeof(float));
   pack_rows(kv, s.shared, k, s.reach(), s.head, s.lanes, 1.0f);
   pack_rows(kv + s.shared / 2, s.shared, v, s.reach(), s.head, s.lanes, 1.0f);
   for (int64_t h = 0; h < s.heads / s.kv_heads; ++h) {

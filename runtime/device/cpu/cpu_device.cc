@@ -24,9 +24,8 @@ Scratch OpView::scratch(int64_t bytes) const {
       return scratch;
     }
   }
-  scratch.owned.reset(
-      static_cast<std::byte*>(std::aligned_alloc(kAlignBytes, static_cast<size_t>(round_up(bytes, kAlignBytes)))),
-      [](std::byte* p) { std::free(p); });
+  scratch.owned.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignBytes, round_up(bytes, kAlignBytes))),
+                      [](std::byte* p) { std::free(p); });
   if (scratch.owned == nullptr)
     throw Error(Exit::out_of_memory, fmt::format("no {} bytes for the scratch of {}", bytes, kind()));
   scratch.data = scratch.owned.get();

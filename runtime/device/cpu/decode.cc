@@ -45,7 +45,7 @@ std::unique_ptr<Kernel> rotary_at(const OpView& view) {
       T* to = y + row * width;
       turn_row(from, to, speeds, at[row], heads);
       const int64_t turned = heads * 2 * std::ssize(speeds);
-      if (from != to) std::memcpy(to + turned, from + turned, static_cast<size_t>(width - turned) * sizeof(T));
+      if (from != to) std::memcpy(to + turned, from + turned, (width - turned) * sizeof(T));
     });
   });
 }
@@ -116,7 +116,7 @@ std::unique_ptr<Kernel> cached_attention(const OpView& view) {
     for (int64_t row = 0; row < s.batch * s.length; ++row) {
       PRUN_CHECK(at[row] >= 0 && at[row] < s.context, std::to_string(at[row]));
       std::memcpy(cache + (row / s.length * s.context + at[row]) * s.kept(), qkv + row * s.row() + s.heads * s.size,
-                  static_cast<size_t>(s.kept()) * sizeof(T));
+                  s.kept() * sizeof(T));
     }
     parallel_for(threads, s.batch * s.length * s.heads, [&](int64_t i, int thread) {
       const int64_t row = i / s.heads, h = i % s.heads, shared = h * s.kv_heads / s.heads;

@@ -32,7 +32,7 @@ void send_rows(const Sizes& s, const T* x, const int32_t* slots, T* y, int64_t b
   for (int64_t n = begin; n < end; ++n) {
     for (int64_t j = 0; j < s.k; ++j) {
       const int32_t slot = slots[n * s.k + j];
-      if (slot >= 0) std::memcpy(y + slot * s.width, x + n * s.width, static_cast<size_t>(s.width) * sizeof(T));
+      if (slot >= 0) std::memcpy(y + slot * s.width, x + n * s.width, s.width * sizeof(T));
     }
   }
 }

@@ -26,9 +26,8 @@ std::unique_ptr<Kernel> copy(const OpView& view) {
   view.expect_count(view.write(0), n);
   return kernel_of([x = view.in<T>(0), y = view.out<T>(0), n, threads = view.threads()] {
     if (x == y) return;
-    parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
-      std::memcpy(y + begin, x + begin, static_cast<size_t>(end - begin) * sizeof(T));
-    });
+    parallel_ranges(threads, n,
+                    [&](int64_t begin, int64_t end) { std::memcpy(y + begin, x + begin, (end - begin) * sizeof(T)); });
   });
 }
 

@@ -43,7 +43,7 @@ PRUN_CLONES void gather_rows(const int32_t* tokens, const T* table, const T* pos
       continue;
     }
     if (positions == nullptr) {
-      std::memcpy(to, from, static_cast<size_t>(width) * sizeof(T));
+      std::memcpy(to, from, width * sizeof(T));
       continue;
     }
     const T* place = positions + i % length * width;
@@ -57,8 +57,7 @@ template <class T>
 PRUN_CLONES void scatter_columns(const int32_t* tokens, const T* dy, float* dtable, float* dpositions, int64_t count,
                                  int64_t length, Rows rows, int64_t positions, int64_t width, int64_t begin,
                                  int64_t end) {
-  for (int64_t i = 0; i < rows.vocab; ++i)
-    std::memset(dtable + i * width + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
+  for (int64_t i = 0; i < rows.vocab; ++i) std::memset(dtable + i * width + begin, 0, (end - begin) * sizeof(float));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = row_of(tokens[i], rows);
     if (row < 0) continue;
@@ -68,8 +67,7 @@ PRUN_CLONES void scatter_columns(const int32_t* tokens, const T* dy, float* dtab
     for (int64_t j = begin; j < end; ++j) to[j] += load(from[j]);
   }
   if (dpositions == nullptr) return;
-  for (int64_t i = 0; i < positions; ++i)
-    std::memset(dpositions + i * width + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
+  for (int64_t i = 0; i < positions; ++i) std::memset(dpositions + i * width + begin, 0, (end - begin) * sizeof(float));
   for (int64_t i = 0; i < count; ++i) {
     const T* from = dy + i * width;
     float* to = dpositions + i % length * width;

@@ -139,8 +139,7 @@ class Brgemm {
     dnnl_primitive_destroy(primitive_);
   }
   void run() const {
-    check(dnnl_primitive_execute(primitive_, stream_, static_cast<int>(arguments_.size()), arguments_.data()),
-          "dnnl_primitive_execute");
+    check(dnnl_primitive_execute(primitive_, stream_, arguments_.size(), arguments_.data()), "dnnl_primitive_execute");
   }
 
  private:
@@ -158,7 +157,7 @@ class Brgemm {
 // Memory with pages of its own, given back when freed: the heap would keep them.
 class Room {
  public:
-  explicit Room(int64_t bytes) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
+  explicit Room(int64_t bytes) : bytes_(std::max<int64_t>(bytes, 1)) {
     void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) throw std::bad_alloc();
     data_ = static_cast<std::byte*>(at);

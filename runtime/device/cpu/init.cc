@@ -109,7 +109,7 @@ std::vector<Piece> pieces_of(const OpView& view) {
       piece.row = piece.whole_row = counts[i];
       piece.runs = {{0, 0, counts[i]}};
     } else {
-      const size_t count = static_cast<size_t>(block_counts[i]);
+      const size_t count = block_counts[i];
       PRUN_CHECK(count <= extents.size(), std::to_string(count));
       add_blocks(piece, extents.first(count), slices[i], view.share_along(axes[i]));
       extents = extents.subspan(count);

@@ -294,7 +294,7 @@ class Product {
  private:
   void copy_bias(int64_t j, int64_t width) const {
     float* to = scratch_ + layout_.bias;
-    std::memset(to, 0, static_cast<size_t>(round_up(width, kernels().columns)) * sizeof(float));
+    std::memset(to, 0, round_up(width, kernels().columns) * sizeof(float));
     for (int64_t i = 0; s_.bias && i < width; ++i) to[i] = load(bias_[j + i]);
   }
   void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth) const {

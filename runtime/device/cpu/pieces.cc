@@ -37,8 +37,7 @@ std::unique_ptr<Kernel> make_moved(const OpView& view) {
     constexpr int64_t kSmall = 65536;
     parallel_for(count * blocks.inner < kSmall ? 1 : threads, count, [&](int64_t block, int) {
       const int64_t place = block % blocks.pieces * blocks.outer + block / blocks.pieces;
-      std::memcpy(y + (kJoin ? block : place) * blocks.inner, x + (kJoin ? place : block) * blocks.inner,
-                  static_cast<size_t>(blocks.inner));
+      std::memcpy(y + (kJoin ? block : place) * blocks.inner, x + (kJoin ? place : block) * blocks.inner, blocks.inner);
     });
   });
 }
@@ -50,7 +49,7 @@ std::unique_ptr<Kernel> make_take(const OpView& view) {
   PRUN_CHECK(index < blocks.pieces, std::to_string(index) + " of " + std::to_string(blocks.pieces));
   return kernel_of([x = bytes_in(view) + index * blocks.inner, y = bytes_out(view), blocks, threads = view.threads()] {
     parallel_for(threads, blocks.outer, [&](int64_t i, int) {
-      std::memcpy(y + i * blocks.inner, x + i * blocks.pieces * blocks.inner, static_cast<size_t>(blocks.inner));
+      std::memcpy(y + i * blocks.inner, x + i * blocks.pieces * blocks.inner, blocks.inner);
     });
   });
 }

@@ -49,7 +49,7 @@ std::unique_ptr<Kernel> positions_grad_kernel(const OpView& view) {
           const int64_t token = at.token(row);
           float* to = dtable + row * width;
           if (token < 0)
-            std::memset(to, 0, static_cast<size_t>(width) * sizeof(float));
+            std::memset(to, 0, width * sizeof(float));
           else
             sum_rows(dy + token * width, batch, length * width, to, width);
         });

@@ -16,9 +16,8 @@ std::unique_ptr<Kernel> copy_kv(const OpView& view) {
   PRUN_CHECK(row_count(kv.shape) == rows && shared < wide, shape_text(kv.shape));
   return kernel_of(
       [from = view.in<T>(0) + wide - shared, to = view.out<T>(0), rows, wide, shared, threads = view.threads()] {
-        parallel_for(threads, rows, [&](int64_t row, int) {
-          std::memcpy(to + row * shared, from + row * wide, static_cast<size_t>(shared) * sizeof(T));
-        });
+        parallel_for(threads, rows,
+                     [&](int64_t row, int) { std::memcpy(to + row * shared, from + row * wide, shared * sizeof(T)); });
       });
 }
 

@@ -37,7 +37,7 @@ std::shared_ptr<const Angles> angles_of(const OpView& view, int64_t length, int6
   // Where the first and the last token stand says where all do.
   std::weak_ptr<const Angles>& known = made[{length, speeds, at.of(0), at.of(length - 1)}];
   if (std::shared_ptr<const Angles> angles = known.lock()) return angles;
-  Angles angles(static_cast<size_t>(length * 2 * half));
+  Angles angles(length * 2 * half);
   for (int64_t i = 0; i < half; ++i) {
     for (int64_t token = 0; token < length; ++token) {
       const double angle = static_cast<double>(at.of(token)) * speeds[i];
@@ -82,7 +82,7 @@ std::unique_ptr<Kernel> rotary_kernel(const OpView& view) {
       T* to = y + row * width;
       turn_heads(from, to, angles->data() + row % length * 2 * half, heads, half, sign);
       const int64_t turned = heads * 2 * half;
-      if (from != to) std::memcpy(to + turned, from + turned, static_cast<size_t>(width - turned) * sizeof(T));
+      if (from != to) std::memcpy(to + turned, from + turned, (width - turned) * sizeof(T));
     });
   });
 }

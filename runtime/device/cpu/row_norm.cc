@@ -153,7 +153,7 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
     const RowChunks chunks(rows);
     parallel_for(threads, chunks.count, [&](int64_t i, int) {
       float* part = sums + i * size;
-      std::memset(part, 0, static_cast<size_t>(size) * sizeof(float));
+      std::memset(part, 0, size * sizeof(float));
       few_rows<T, added>(chunks, i, width, [&](int64_t at, int64_t count) {
         T* to = dx + at * width;
         backward_rows<centred>(x + at * width, dy + at * width, gamma,

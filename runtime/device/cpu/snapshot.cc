@@ -21,7 +21,7 @@ void copy_past_caches(const std::byte* from, std::byte* to, int64_t bytes) {
 #if defined(__SSE2__)
   // Up to the first whole line of the destination.
   const int64_t head = std::min(bytes, (kLine - static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % kLine)) % kLine);
-  std::memcpy(to, from, static_cast<size_t>(head));
+  std::memcpy(to, from, head);
   int64_t at = head;
   for (; at + kLine <= bytes; at += kLine) {
     __m128i line[4];
@@ -29,9 +29,9 @@ void copy_past_caches(const std::byte* from, std::byte* to, int64_t bytes) {
     for (int i = 0; i < 4; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(to + at) + i, line[i]);
   }
   _mm_sfence();
-  std::memcpy(to + at, from + at, static_cast<size_t>(bytes - at));
+  std::memcpy(to + at, from + at, bytes - at);
 #else
-  std::memcpy(to, from, static_cast<size_t>(bytes));
+  std::memcpy(to, from, bytes);
 #endif
 }
 

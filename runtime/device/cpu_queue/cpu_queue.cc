@@ -147,7 +147,7 @@ prun_status supports(const prun_op* op, prun_result* result) {
 }
 
 prun_status workspace(const prun_op* op, size_t* bytes, prun_result* result) {
-  return done(result, [&] { *bytes = static_cast<size_t>(OneOp(*op).workspace_bytes()); });
+  return done(result, [&] { *bytes = OneOp(*op).workspace_bytes(); });
 }
 
 // Takes any index: ranks share the host's cores.

@@ -9,7 +9,7 @@ namespace {
 // The k largest logits of row n, largest first; of equal ones the lower expert.
 std::vector<int64_t> choices(const Array& logits, int64_t n, int64_t k) {
   std::vector<int64_t> chosen;
-  std::vector<bool> taken(static_cast<size_t>(logits.last()));
+  std::vector<bool> taken(logits.last());
   for (int64_t j = 0; j < k; ++j) {
     int64_t best = -1;
     for (int64_t e = 0; e < logits.last(); ++e) {

@@ -35,7 +35,7 @@ struct Split {
 
 std::vector<ParameterElement> parameter_elements(const Attrs& attrs, int64_t count, const RankMemory& memory) {
   std::vector<ParameterElement> elements;
-  elements.reserve(static_cast<size_t>(count));
+  elements.reserve(count);
   const int64_t first = count * share_along(memory, attrs.text("axis")).index;
   const auto list = [&](const char* name) { return attrs.integers(name); };
   const std::vector<int64_t> starts = list("starts"), counts = list("counts"), keys = list("keys");

@@ -75,7 +75,7 @@ class ReferenceKernel final : public Kernel {
   std::vector<Array> arrays(const std::vector<TensorId>& ids) const {
     std::vector<Array> out;
     for (TensorId id : ids)
-      out.push_back({tensor(id).shape, tensor(id).dtype, std::vector<double>(static_cast<size_t>(tensor(id).count()))});
+      out.push_back({tensor(id).shape, tensor(id).dtype, std::vector<double>(tensor(id).count())});
     return out;
   }
 

@@ -21,7 +21,7 @@ size_t require_dim(std::string_view op, const Attrs& attrs, size_t rank) {
   if (dim < 0 || dim >= static_cast<int64_t>(rank))
     throw plan_error(
         fmt::format("{}: dim is {}, should be 0 to {}", op, dim, rank == 0 ? 0 : static_cast<int64_t>(rank) - 1));
-  return static_cast<size_t>(dim);
+  return dim;
 }
 
 Types infer_join(const Types& inputs, const Attrs& attrs) {
