@@ -14,6 +14,7 @@
 #include "device/element.h"
 #include "exec/clock.h"
 #include "exec/comm_ops.h"
+#include "exec/short_slice.h"
 
 namespace prun {
 
@@ -61,6 +62,7 @@ void Executor::run_body(BodyId id, int64_t first, int64_t end) {
     for (int s = 1; s < std::ssize(run.workers); ++s)
       threads.emplace_back([&, s] {
         prctl(PR_SET_NAME, run.body.streams[s].name.c_str());
+        take_short_slices();
         walk(run, s, first, end);
       });
   } catch (const std::system_error& error) {
