@@ -49,8 +49,13 @@ bool repeat(Job& job, std::mt19937_64& random, Mutant& mutant) {
     case 4: {
       Repeat::Ring& ring = repeat.rings[below(random, repeat.rings.size())];
       if (ring.slots < 2 || ring.pool >= 0) return false;
-      ring.slots -= 1;
-      mutant.what = fmt::format("has {} places for {} microbatches", ring.slots, ring.slots + 1);
+      if (random() % 2 == 0) {
+        ring.start += 1;
+        mutant.what = "begins to go round with another place";
+      } else {
+        ring.slots -= 1;
+        mutant.what = fmt::format("has {} places for {} microbatches", ring.slots, ring.slots + 1);
+      }
       place(program, repeat);
       return true;
     }
