@@ -194,10 +194,11 @@ local function find_pipeline(strategies)
   return found
 end
 
--- The plan at the other sizes of host.shrink: what differs from `result`.
+-- What differs at the other sizes of host.shrink, or nil where there are none.
 local function at_other_sizes(plan, pipeline)
   local all = {}
-  for i, sizes in ipairs(host.shrink and host.shrink.others or {}) do
+  if not host.shrink or #host.shrink.others == 0 then return nil end
+  for i, sizes in ipairs(host.shrink.others) do
     local mesh = { axes = {}, size_of = sizes.axes, site = plan.mesh.site }
     for at, axis in ipairs(plan.mesh.axes) do
       local name, size = axis[1], sizes.axes[axis[1]]

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -116,10 +117,13 @@ double seconds(const timeval& time) {
   none.lua_dir = lua_dir;
   ScriptState state(none);
   if (state.L == nullptr || !load_words(state)) _exit(1);
+  const pid_t server = getpid();
   std::vector<uint8_t> bytes;
   for (int pipe = receive_request(socket, bytes); pipe >= 0; pipe = receive_request(socket, bytes)) {
     const pid_t child = fork();
     if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != server) _exit(1);
       std::string plan_file;
       std::tie(state.options, plan_file) = read_request(bytes);
       run_script_child(state, plan_file, pipe);

@@ -218,6 +218,34 @@ TEST_F(Script, AServerRunsWhatAProcessWouldByItself) {
   for (size_t i = 0; i < plans.size(); ++i) EXPECT_EQ(alone[i], served[i]) << plans[i];
 }
 
+// One script records a plan at several sizes; each is what it would be alone.
+TEST_F(Script, OtherSizesAreRecordedBesideTheFirst) {
+  ScriptOptions given = options(PRUN_SOURCE_DIR "/plans/gpt.lua");
+  given.memory_bytes = 512 << 20;
+  given.world = 8;
+  given.settings = {{"pp", "4"}, {"layers", "12"}, {"batch", "32"}};
+  const auto sizes = [](int stages, int microbatches) {
+    return PlanSizes{{{"pp", stages}, {"dp", 2}, {"cp", 1}, {"tp", 1}}, microbatches, 2 * microbatches};
+  };
+  given.sizes = sizes(2, 3);
+  given.more_sizes = {sizes(3, 4), sizes(2, 5)};
+  const std::vector<Plan> together = read_plans(run_script(given).plan_cbor);
+  ASSERT_EQ(together.size(), 3U);
+  const std::vector<PlanSizes> all = {*given.sizes, given.more_sizes[0], given.more_sizes[1]};
+  given.more_sizes.clear();
+  for (size_t i = 0; i < all.size(); ++i) {
+    given.sizes = all[i];
+    const Plan alone = read_plan(run_script(given).plan_cbor);
+    EXPECT_EQ(together[i].mesh, alone.mesh) << i;
+    EXPECT_EQ(together[i].microbatches, alone.microbatches) << i;
+    EXPECT_EQ(together[i].data.global_batch, alone.data.global_batch) << i;
+    EXPECT_EQ(together[i].graph.nodes.size(), alone.graph.nodes.size()) << i;
+    ASSERT_EQ(together[i].pipeline->turns.size(), alone.pipeline->turns.size()) << i;
+    for (size_t rank = 0; rank < alone.pipeline->turns.size(); ++rank)
+      EXPECT_EQ(together[i].pipeline->turns[rank].size(), alone.pipeline->turns[rank].size()) << i << " " << rank;
+  }
+}
+
 TEST_F(Script, StubsForEditorsAreUpToDate) {
   const std::string path = PRUN_SOURCE_DIR "/lua/prun/stubs.lua";
   std::string text = said("error(require('prun.stub_writer')(), 0)");

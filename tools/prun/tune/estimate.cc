@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <vector>
 
 #include "base/text.h"
@@ -102,6 +103,7 @@ Figure whole_plan(const Options& options, const Cluster& cluster, int ranks) {
 }  // namespace
 
 Estimate estimate_plan(const Options& options, const Cluster& cluster) {
+  const std::clock_t begin = std::clock();
   const int ranks = options.launch.nproc * options.launch.nnodes;
   SmallPlans small(options, cluster, ranks, true);
   const PlanLengths& all = small.lengths();
@@ -115,7 +117,8 @@ Estimate estimate_plan(const Options& options, const Cluster& cluster) {
                                    counted(parts, "stage")));
     figure = whole_plan(options, cluster, ranks);
   }
-  return {std::max(0.0, figure.step_s), std::max(0.0, figure.peak_bytes), figure.memory_bytes};
+  const double effort_s = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  return {std::max(0.0, figure.step_s), std::max(0.0, figure.peak_bytes), figure.memory_bytes, effort_s};
 }
 
 size_t plan_digest(const Options& options, bool whole) {

@@ -9,6 +9,7 @@ namespace prun {
 struct Estimate {
   double step_s = 0;
   double peak_bytes = 0, memory_bytes = 0;  // of the rank that comes nearest to its device's memory
+  double effort_s = 0;  // of processors, what the estimate has taken: a simulation's is about in proportion
 };
 
 // Equal for settings that record the same plan, or not `whole` the same with few layers. Throws Error(plan) for those

@@ -13,7 +13,7 @@ namespace prun {
 struct Trial {
   std::map<std::string, std::string> settings;  // of what was searched
   std::string text;                             // the same, "tp=2 pp=4"
-  double estimate_s = 0, estimate_bytes = 0;
+  double estimate_s = 0, estimate_bytes = 0, effort_s = 0;
   std::string wrong;    // why there is no such plan, or ""
   std::string misfit;   // how much memory is missing, or ""
   std::string proof;    // what prun check says of it: "proven: ..", "not proven: .."

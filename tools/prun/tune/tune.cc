@@ -6,6 +6,7 @@
 #include <cctype>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "bar.h"
 #include "base/text.h"
@@ -128,13 +129,14 @@ class Tuning {
       const TimeSpent time("estimates");
       Ranked one = all[fresh[item]];
       one.wrong = why_not([&] { one.estimate = estimate_plan(with(space_.settings(one.combination)), cluster_); });
-      return wire_text({one.estimate.step_s, one.estimate.peak_bytes, one.estimate.memory_bytes, one.wrong});
+      const Estimate& of = one.estimate;
+      return wire_text({of.step_s, of.peak_bytes, of.memory_bytes, of.effort_s, one.wrong});
     };
     const std::vector<std::string> texts = in_processes(static_cast<int>(fresh.size()), options_.lua_dir, work,
                                                         [&](int done) { bar.advance(before + done, most); });
     for (size_t i = 0; i < fresh.size(); ++i) {
       const nlohmann::json of = nlohmann::json::parse(texts[i]);
-      known_[all[fresh[i]].plan] = {{}, {of[0], of[1], of[2]}, 0, of[3]};
+      known_[all[fresh[i]].plan] = {{}, {of[0], of[1], of[2], of[3]}, 0, of[4]};
     }
     for (Ranked& each : all) {
       if (!each.wrong.empty()) continue;
@@ -152,6 +154,7 @@ class Tuning {
     trial.step_s = trial.estimate_s = ranked.estimate.step_s;
     trial.peak_bytes = trial.estimate_bytes = ranked.estimate.peak_bytes;
     trial.memory_bytes = ranked.estimate.memory_bytes;
+    trial.effort_s = ranked.estimate.effort_s;
     trial.wrong = ranked.wrong;
     return trial;
   }
@@ -181,11 +184,16 @@ class Tuning {
                      [](const Trial& a, const Trial& b) { return a.step_s < b.step_s; });
   }
 
+  // What takes longest first, so that all cores end at about the same time.
   void simulate(std::vector<Trial>& trials) {
     Bar bar("simulate", "plans");
+    std::vector<size_t> order(trials.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return trials[a].effort_s > trials[b].effort_s; });
     const auto work = [&](int item) {
       Trial trial;
-      const Options one = with(trials[item].settings);
+      const Options one = with(trials[order[item]].settings);
       const int ranks = one.launch.nproc * one.launch.nnodes;
       trial.wrong = why_not([&] {
         const TimeSpent time("simulations");
@@ -200,7 +208,7 @@ class Tuning {
     };
     const std::vector<std::string> texts = in_processes(static_cast<int>(trials.size()), options_.lua_dir, work,
                                                         [&](int done) { bar.advance(done, std::ssize(trials)); });
-    for (size_t i = 0; i < trials.size(); ++i) from_text(trials[i], texts[i]);
+    for (size_t i = 0; i < trials.size(); ++i) from_text(trials[order[i]], texts[i]);
   }
 
   void count_left_out(const std::vector<Ranked>& ranked) {
