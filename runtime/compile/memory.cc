@@ -119,6 +119,7 @@ class Packer {
         members[member[b]->ring].push_back(member[b]);
     }
     std::vector<RingLives> rings;
+    rings.reserve(members.size());
     for (const auto& [ring, of_ring] : members) rings.push_back(ring_of(ring, of_ring));
     add_rings(rings, all);
     return all;

@@ -25,7 +25,7 @@ class Id {
   constexpr Id operator-(int less) const { return index_ - less; }
   friend constexpr int operator-(Id a, Id b) { return a.index_ - b.index_; }
   friend constexpr bool operator==(Id, Id) = default;
-  friend constexpr auto operator<=>(Id, Id) = default;
+  friend constexpr auto operator<=>(Id, Id) = default;  // NOLINT(modernize-use-nullptr): of the generated comparison
 
  private:
   int index_ = -1;
