@@ -148,7 +148,7 @@ def machine(args):
     congestion = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     commit = subprocess.run(["git", "-C", str(TOP), "rev-parse", "--short", "HEAD"], text=True, capture_output=True).stdout.strip()
     mpi = subprocess.run(["mpirun", "--version"], text=True, capture_output=True).stdout.splitlines()[:1] if shutil.which("mpirun") else []
-    return {"machine": model[0] if model else platform.machine(), "cores": len(os.sched_getaffinity(0)), "kernel": platform.release(),
+    return {"machine": model[0] if model else platform.machine(), "cores": len(os.sched_getaffinity(0)), "kernel": platform.release().split("-")[0],
             "congestion": congestion, "peer_congestion": args.peer_congestion or congestion, "commit": commit,
             "mpi": mpi[0] if mpi else "", "day": time.strftime("%Y-%m-%d"), "rounds": args.rounds, "budget": args.budget}
 

@@ -146,7 +146,7 @@ def machine(args):
     caches = subprocess.run(["lscpu", "-B", "-C=NAME,ONE-SIZE"], text=True, capture_output=True).stdout.split("\n")[1:]
     sizes = [f"{name} {int(size) >> 10:,} KiB" for name, size in (line.split() for line in caches if line.strip())]
     return {"cpu": rows.cpu_name(), "isa": instruction_set(), "cores": len(os.sched_getaffinity(0)), "caches": ", ".join(sizes), "memory_gib": memory,
-            "kernel": platform.release(), "day": time.strftime("%Y-%m-%d"), "commit": commit, "rounds": args.rounds}
+            "kernel": platform.release().split("-")[0], "day": time.strftime("%Y-%m-%d"), "commit": commit, "rounds": args.rounds}
 
 
 def parse():
