@@ -125,7 +125,7 @@ Job compile_listed(const Plan& plan, const CompileOptions& options, const Shorte
   const std::vector<int>& only = options.only_classes;
   for (int rank_class = 0; rank_class < classes; ++rank_class) {
     if (!only.empty() && std::find(only.begin(), only.end(), rank_class) == only.end()) {
-      job.classes.push_back(model.program);
+      job.classes.push_back(model.program);  // NOLINT(bugprone-use-after-move): only the last class moves it
       continue;
     }
     // The last class takes the state of the model, which is as large.

@@ -93,6 +93,7 @@ class FramePacker {
 std::optional<std::vector<FramePacker>> packed(const BufferLives& lives, const std::vector<const RingLives*>& rings,
                                                const std::set<int>& slots) {
   std::vector<FramePacker> all;
+  all.reserve(slots.size());
   for (const int of : slots) all.emplace_back(lives, of);
   for (const RingLives* ring : rings)
     if (std::none_of(all.begin(), all.end(), [&](FramePacker& frames) {

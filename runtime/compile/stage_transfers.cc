@@ -192,7 +192,8 @@ void StageTransfers::exchange(UnitId here, const std::vector<UnitId>& twins, con
       op.attrs.set("tag", int64_t{(sends ? here : twin).index()});
       op.lane = static_cast<int>(MessageLane::tied);
       op.unit = name;
-      emitter_.append(emitter_.stream(fmt::format("{} tied", op.def->name)), std::move(op), emitter_.last("compute"));
+      const StreamId stream = emitter_.stream(sends ? "send tied" : "recv tied");
+      emitter_.append(stream, std::move(op), emitter_.last("compute"));
     }
   }
   const ScheduleStep step{Phase::step, index.first_call(here)};

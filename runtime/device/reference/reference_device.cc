@@ -74,6 +74,7 @@ class ReferenceKernel final : public Kernel {
   const Tensor& tensor(TensorId id) const { return memory_.program->tensors[id]; }
   std::vector<Array> arrays(const std::vector<TensorId>& ids) const {
     std::vector<Array> out;
+    out.reserve(ids.size());
     for (TensorId id : ids)
       out.push_back({tensor(id).shape, tensor(id).dtype, std::vector<double>(tensor(id).count())});
     return out;
