@@ -2,6 +2,7 @@
 #include "compile/buffer_lives.h"
 
 #include <algorithm>
+#include <climits>
 
 namespace prun {
 namespace {

@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "compile/compile_state.h"
+
 namespace prun {
 namespace {
 
@@ -120,7 +122,9 @@ std::vector<Frames> framed(const BufferLives& lives, std::vector<const RingLives
   std::stable_sort(narrow.begin(), narrow.end(), larger);
   std::set<int> slots;
   for (const RingLives* ring : wide) slots.insert(ring->slots);
-  std::vector<FramePacker> best = packed(lives, wide, slots).value();
+  auto each = packed(lives, wide, slots);
+  if (!each) throw DoesNotRecur{"a ring whose places are not free in all their turns"};
+  std::vector<FramePacker> best = std::move(*each);
   const int most = *slots.rbegin();
   for (int all_in = slots.size() > 1 ? most : most + 1; all_in <= most + kMoreTried; ++all_in)
     if (auto one = packed(lives, wide, {all_in}); one && bytes_of(*one) < bytes_of(best)) best = std::move(*one);

@@ -35,7 +35,7 @@ struct Frames {
 };
 
 // Frames for the `wide` rings, which are one to others, in no more bytes than one behind the other; and in them those
-// of the `narrow` that fit without making them larger.
+// of the `narrow` that fit without making them larger. Throws DoesNotRecur.
 std::vector<Frames> framed(const BufferLives& lives, std::vector<const RingLives*> wide,
                            std::vector<const RingLives*> narrow);
 

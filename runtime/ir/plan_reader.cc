@@ -186,7 +186,7 @@ Table<CallId, ListedCall> read_calls(const Field& root, Graph& graph) {
     if (!like.like.none() || like.first.none()) field.at("like").fail("a call that is written out");
     if (!field.has("first")) field.fail("of a call with its first value");
     field.at("takes").indices(INT32_MAX, call.takes);
-    repeated += like.values + like.nodes;
+    repeated += int64_t{like.values} + like.nodes;
     if (repeated > kMostRepeated)
       field.at("like").fail(fmt::format("one of calls of at most {} values", kMostRepeated));
   });

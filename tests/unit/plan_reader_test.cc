@@ -256,6 +256,7 @@ TEST(PlanReader, CallsThatRepeatWhatIsNotThereAreRefused) {
   EXPECT_EQ(changed([](Json& c, Json&) { c[1]["first"] = 2; }), expected());
   EXPECT_EQ(changed([](Json& c, Json&) { c[1]["first"] = 9; }), expected());
   EXPECT_EQ(changed([](Json& c, Json&) { c[0]["values"] = 1 << 24; }), expected());
+  EXPECT_EQ(changed([](Json& c, Json&) { c[0]["values"] = c[0]["nodes"] = INT32_MAX - 1; }), expected());
   EXPECT_EQ(changed([](Json& c, Json&) { c[0]["values"] = 3; }), expected());
   EXPECT_EQ(changed([](Json& c, Json&) { c[0]["nodes"] = 2; }), expected());
   EXPECT_EQ(changed([](Json& c, Json&) { c[1]["takes"] = Json::array(); }), expected());
