@@ -102,6 +102,7 @@ def jobs_of(args):
             kept = args.state.parent / f"collectives-{transport}-{op}.jsonl".replace(" ", "-")
             words = ["collectives.py", *prun, *rounds, "--transports", transport, "--ops", op, "--rows", kept, "--output", "/dev/null"]
             yield Job("collectives", f"collectives {name} {op}", words)
+    yield Job("steps", "bf16 against f32", ["figures.py", "bf16", *prun])
     for row in train_step.ROWS:
         yield Job("steps", f"step {row}", ["train_step.py", *prun, *rounds, "--torch", args.torch, "--rows", row], need_torch)
     llmc = ["--llmc", args.llmc] if args.llmc else []

@@ -6,21 +6,23 @@ namespace prun::cpu {
 namespace {
 
 template <class T>
-PRUN_CLONES void silu_mul_grad_range(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) {
-    const float x = load(gate[i]), u = load(up[i]), g = load(dy[i]), s = sigmoid_f32(x);
-    store(dgate[i], g * u * s * (1.0f + x * (1.0f - s)));
-    store(dup[i], g * x * s);
-  }
+void silu_mul_grad_range(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t n) {
+  with_lanes([=]<int lanes>() PRUN_INLINED {
+    for_lanes<lanes>(n, [=](auto at) PRUN_INLINED {
+      const Floats<lanes> x = at.load(gate), u = at.load(up), g = at.load(dy), s = sigmoid_f32(x);
+      at.store(dgate, Floats<lanes>(g * u * s * (1.0f + x * (1.0f - s))));
+      at.store(dup, Floats<lanes>(g * x * s));
+    });
+  });
 }
 
 // By its Taylor series where 1 − e^(−2|x|) would lose digits.
-PRUN_INLINE float tanh_f32(float x) {
-  const float magnitude = x < 0 ? -x : x, square = x * x;
-  const float series =
+template <class V>
+PRUN_INLINE V tanh_f32(V x) {
+  const V magnitude = x < 0 ? -x : x, square = x * x;
+  const V series =
       1.0f + square * (-1.0f / 3 + square * (2.0f / 15 + square * (-17.0f / 315 + square * (62.0f / 2835))));
-  const float t = exp_f32(-2.0f * magnitude), large = (1.0f - t) / (1.0f + t);
+  const V t = exp_f32(-2.0f * magnitude), large = (1.0f - t) / (1.0f + t);
   return magnitude < 0.25f ? x * series : (x < 0 ? -large : large);  // a NaN stays one
 }
 
@@ -28,14 +30,15 @@ bool exact_gelu(const OpView& view) { return view.attrs().text("approximate", "t
 
 template <class T>
 std::unique_ptr<Kernel> gelu(const OpView& view) {
-  return exact_gelu(view) ? map_kernel<T, T>(view, Inlined<gelu_erf_f32>{})
-                          : map_kernel<T, T>(view, Inlined<gelu_tanh_f32>{});
+  const auto exact = [](auto x) PRUN_INLINED { return gelu_erf_f32(x); };
+  const auto tanh = [](auto x) PRUN_INLINED { return gelu_tanh_f32(x); };
+  return exact_gelu(view) ? map_kernel<T, T>(view, exact) : map_kernel<T, T>(view, tanh);
 }
 
 template <class T>
 std::unique_ptr<Kernel> gelu_dx(const OpView& view) {
-  const auto exact = [](float x, float dy) PRUN_INLINED { return dy * gelu_erf_derivative_f32(x); };
-  const auto tanh = [](float x, float dy) PRUN_INLINED { return dy * gelu_tanh_derivative_f32(x); };
+  const auto exact = [](auto x, auto dy) PRUN_INLINED { return dy * gelu_erf_derivative_f32(x); };
+  const auto tanh = [](auto x, auto dy) PRUN_INLINED { return dy * gelu_tanh_derivative_f32(x); };
   return exact_gelu(view) ? map_kernel<T, T, T>(view, exact) : map_kernel<T, T, T>(view, tanh);
 }
 
@@ -52,10 +55,11 @@ std::unique_ptr<Kernel> silu_mul_grad(const OpView& view) {
   });
 }
 
-constexpr auto kRelu = [](float x) PRUN_INLINED { return x < 0.0f ? 0.0f : x; };  // a NaN stays one
-constexpr auto kReluDx = [](float y, float dy) PRUN_INLINED { return y > 0.0f ? dy : 0.0f; };
-constexpr auto kTanhDx = [](float y, float dy) PRUN_INLINED { return dy * (1.0f - y * y); };
-constexpr auto kSiluMul = [](float gate, float up) PRUN_INLINED { return gate * sigmoid_f32(gate) * up; };
+constexpr auto kRelu = [](auto x) PRUN_INLINED { return x < 0.0f ? 0.0f : x; };  // a NaN stays one
+constexpr auto kReluDx = [](auto y, auto dy) PRUN_INLINED { return y > 0.0f ? dy : 0.0f; };
+constexpr auto kTanh = [](auto x) PRUN_INLINED { return tanh_f32(x); };
+constexpr auto kTanhDx = [](auto y, auto dy) PRUN_INLINED { return dy * (1.0f - y * y); };
+constexpr auto kSiluMul = [](auto gate, auto up) PRUN_INLINED { return gate * sigmoid_f32(gate) * up; };
 
 }  // namespace
 
@@ -63,7 +67,7 @@ const Family activation_kernels = {{"gelu", PRUN_FLOAT_MAKER(read(0), gelu<T>(vi
                                    {"gelu_dx", PRUN_FLOAT_MAKER(read(0), gelu_dx<T>(view))},
                                    {"relu", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T>(view, kRelu))},
                                    {"relu_dx", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kReluDx))},
-                                   {"tanh", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T>(view, Inlined<tanh_f32>{}))},
+                                   {"tanh", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T>(view, kTanh))},
                                    {"tanh_dx", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kTanhDx))},
                                    {"silu_mul", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kSiluMul))},
                                    {"silu_mul_grad", PRUN_FLOAT_MAKER(read(0), silu_mul_grad<T>(view))}};

@@ -8,39 +8,42 @@
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/vector_math.h"
+#include "device/cpu/vectors.h"
 
 namespace prun::cpu {
 namespace {
 
 template <class T>
-PRUN_CLONES void log_sum_exp(const T* logits, float* lse, int64_t first, int64_t last, int64_t width) {
-  for (int64_t row = first; row < last; ++row) {
-    const T* from = logits + row * width;
-    float top = load(from[0]);
-#pragma omp simd reduction(max : top)
-    for (int64_t i = 0; i < width; ++i) top = load(from[i]) > top ? load(from[i]) : top;
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < width; ++i) sum += exp_f32(load(from[i]) - top);
-    lse[row] = top + std::log(sum);
-  }
+void log_sum_exp(const T* logits, float* lse, int64_t first, int64_t last, int64_t width) {
+  with_lanes([=]<int lanes>() PRUN_INLINED {
+    for (int64_t row = first; row < last; ++row) {
+      const T* from = logits + row * width;
+      const float top = largest_lanes<lanes>(from, width);
+      const float sum = sum_lanes<lanes>(
+          width, [=](auto at) PRUN_INLINED { return exp_or_zero_f32(Floats<lanes>(at.load(from) - top)); });
+      lse[row] = top + std::log(sum);
+    }
+  });
 }
 
 template <class T>
-PRUN_CLONES void gradient(const T* logits, const int32_t* targets, const float* lse, T* dlogits, int64_t first,
-                          int64_t last, Columns columns, float scale) {
-  for (int64_t row = first; row < last; ++row) {
-    const T* from = logits + row * columns.count;
-    T* to = dlogits + row * columns.count;
-    const float shift = lse[row];
-    const int64_t target = columns.find(targets[row]);
-    const float hit = target < 0 ? 0 : load(from[target]);  // read first: dlogits may be the same memory
-    const float factor = targets[row] == kIgnoredTarget ? 0 : scale;
-#pragma omp simd
-    for (int64_t i = 0; i < columns.valid; ++i) store(to[i], factor * exp_f32(load(from[i]) - shift));
-    for (int64_t i = columns.valid; i < columns.count; ++i) store(to[i], 0);
-    if (target >= 0) store(to[target], factor * (exp_f32(hit - shift) - 1.0f));
-  }
+void gradient(const T* logits, const int32_t* targets, const float* lse, T* dlogits, int64_t first, int64_t last,
+              Columns columns, float scale) {
+  with_lanes([=]<int lanes>() PRUN_INLINED {
+    for (int64_t row = first; row < last; ++row) {
+      const T* from = logits + row * columns.count;
+      T* to = dlogits + row * columns.count;
+      const float shift = lse[row];
+      const int64_t target = columns.find(targets[row]);
+      const float hit = target < 0 ? 0 : load(from[target]);  // read first: dlogits may be the same memory
+      const float factor = targets[row] == kIgnoredTarget ? 0 : scale;
+      for_lanes<lanes>(columns.valid, [=](auto at) PRUN_INLINED {
+        at.store(to, Floats<lanes>(factor * exp_or_zero_f32(Floats<lanes>(at.load(from) - shift))));
+      });
+      for (int64_t i = columns.valid; i < columns.count; ++i) store(to[i], 0);
+      if (target >= 0) store(to[target], factor * (exp_f32(hit - shift) - 1.0f));
+    }
+  });
 }
 
 Columns whole_columns(const OpView& view) {

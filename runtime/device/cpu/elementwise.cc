@@ -11,7 +11,7 @@ template <class T>
 std::unique_ptr<Kernel> scale(const OpView& view) {
   using Factor = std::conditional_t<std::is_integral_v<T>, double, Wide<T>>;
   return map_kernel<T, T>(view, [factor = static_cast<Factor>(view.attrs().number("factor", 1))](auto x)
-                                    PRUN_INLINED { return static_cast<Factor>(x) * factor; });
+                                    PRUN_INLINED { return x * factor; });
 }
 
 template <class From>

@@ -1,7 +1,7 @@
 // Kernels made of a function of one element, and sums of a function over elements.
 //
-// The function takes and gives what arithmetic on an element runs in, f32 for bf16. It is a lambda marked PRUN_INLINED
-// or an Inlined<f>: what is called through a pointer does not become vector code.
+// The function takes and gives what arithmetic on an element runs in, f32 for bf16. It is a lambda marked PRUN_INLINED:
+// what is called through a pointer does not become vector code. One of `auto` takes vectors of floats, too.
 #pragma once
 #include <limits>
 #include <tuple>
@@ -10,8 +10,7 @@
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
-
-#define PRUN_INLINED __attribute__((always_inline))
+#include "device/cpu/vectors.h"
 
 namespace prun::cpu {
 
@@ -42,19 +41,30 @@ PRUN_INLINE void narrow(To& to, From x) {
   }
 }
 
-template <auto f>
-struct Inlined {
-  template <class... X>
-  PRUN_INLINE auto operator()(X... x) const {
-    return f(x...);
-  }
-};
+template <class T>
+concept FloatOrBf16 = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
+
+template <class F, class Y, class... X>
+PRUN_CLONES static void map_elements(F f, int64_t n, Y* y, const X*... x) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) narrow(y[i], f(widen(x[i])...));
+}
 
 // y[i] = f(x[i]...); y may be the memory of an x.
 template <class F, class Y, class... X>
-PRUN_CLONES static void map_range(F f, int64_t n, Y* y, const X*... x) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) narrow(y[i], f(widen(x[i])...));
+void map_range(F f, int64_t n, Y* y, const X*... x) {
+  if constexpr (sizeof...(X) > 0 && FloatOrBf16<Y> && (... && FloatOrBf16<X>)) {
+    with_lanes([=]<int lanes>() PRUN_INLINED {
+      int64_t done = 0;
+      if constexpr (std::is_same_v<Y, bf16> && (... && std::is_same_v<X, bf16>)) {
+        for (; done + 2 * lanes <= n; done += 2 * lanes)
+          store_even_odd<lanes>(y + done, f(load_even<lanes>(x + done)...), f(load_odd<lanes>(x + done)...));
+      }
+      for_lanes<lanes>(n - done, [=](auto at) PRUN_INLINED { at.store(y + done, f(at.load(x + done)...)); });
+    });
+  } else {
+    map_elements(f, n, y, x...);
+  }
 }
 
 // The sum of f(x[i]...) in f64; f takes doubles.
@@ -65,8 +75,6 @@ PRUN_CLONES static double sum_range(F f, int64_t n, const X*... x) {
   for (int64_t i = 0; i < n; ++i) sum += f(static_cast<double>(widen(x[i]))...);
   return sum;
 }
-
-inline constexpr auto kAdd = [](auto a, auto b) PRUN_INLINED { return a + b; };
 
 // The op's first reads, which have n elements each.
 template <class... X, size_t... i>

@@ -1,36 +1,31 @@
 #include "device/cpu/finish_tile.h"
 
-#include "device/cpu/simd.h"
 #include "device/cpu/vector_math.h"
+#include "device/cpu/vectors.h"
 
 namespace prun::cpu {
 namespace {
 
 template <class T>
-PRUN_CLONES void finish(const float* from, int64_t from_row, T* c, int64_t c_row, int64_t rows, int64_t columns,
-                        Activation activation) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* x = from + r * from_row;
-    T* y = c + r * c_row;
-    switch (activation) {
-      // It sees calls of templates, not what they call.
-      case Activation::none:  // NOLINT(bugprone-branch-clone)
-#pragma omp simd
-        for (int64_t j = 0; j < columns; ++j) store(y[j], x[j]);
-        break;
-      case Activation::relu:
-#pragma omp simd
-        for (int64_t j = 0; j < columns; ++j) store(y[j], x[j] < 0.0f ? 0.0f : x[j]);
-        break;
-      case Activation::gelu_tanh:
-#pragma omp simd
-        for (int64_t j = 0; j < columns; ++j) store(y[j], gelu_tanh_f32(x[j]));
-        break;
-      case Activation::gelu_erf:
-#pragma omp simd
-        for (int64_t j = 0; j < columns; ++j) store(y[j], gelu_erf_f32(x[j]));
-        break;
-    }
+void finish(const float* from, int64_t from_row, T* c, int64_t c_row, int64_t rows, int64_t columns,
+            Activation activation) {
+  const auto each = [=](auto f) {
+    with_lanes([=]<int lanes>() PRUN_INLINED {
+      for (int64_t r = 0; r < rows; ++r) {
+        for_lanes<lanes>(columns,
+                         [=](auto at) PRUN_INLINED { at.store(c + r * c_row, f(at.load(from + r * from_row))); });
+      }
+    });
+  };
+  switch (activation) {
+    case Activation::none:
+      return each([](auto x) PRUN_INLINED { return x; });
+    case Activation::relu:
+      return each([](auto x) PRUN_INLINED { return x < 0.0f ? 0.0f : x; });
+    case Activation::gelu_tanh:
+      return each([](auto x) PRUN_INLINED { return gelu_tanh_f32(x); });
+    case Activation::gelu_erf:
+      return each([](auto x) PRUN_INLINED { return gelu_erf_f32(x); });
   }
 }
 

@@ -150,7 +150,7 @@ std::unique_ptr<Kernel> linear_gelu(const OpView& view) {
                     n = view.write(0).count(), threads = view.threads()] {
     product.run();
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
-      map_range(Inlined<gelu_tanh_f32>{}, end - begin, y + begin, pre + begin);
+      map_range([](auto x) PRUN_INLINED { return gelu_tanh_f32(x); }, end - begin, y + begin, pre + begin);
     });
   });
 }
@@ -162,7 +162,7 @@ std::unique_ptr<Kernel> linear_dx_gelu(const OpView& view) {
   return kernel_of([product = Product(view, shape, 0, 1, 0), pre = view.in<T>(2), dx = view.out<T>(0),
                     n = view.write(0).count(), threads = view.threads()] {
     product.run();
-    const auto times_derivative = [](float g, float x) PRUN_INLINED { return g * gelu_tanh_derivative_f32(x); };
+    const auto times_derivative = [](auto g, auto x) PRUN_INLINED { return g * gelu_tanh_derivative_f32(x); };
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
       map_range(times_derivative, end - begin, dx + begin, dx + begin, pre + begin);
     });

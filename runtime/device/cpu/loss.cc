@@ -16,13 +16,13 @@ constexpr auto kElement = [](double y) PRUN_INLINED { return y; };
 
 template <class T>
 std::unique_ptr<Kernel> mse_grad(const OpView& view) {
-  return map_kernel<T, T, T>(view, [factor = static_cast<float>(2 * scale_of(view))](float y, float target)
+  return map_kernel<T, T, T>(view, [factor = static_cast<float>(2 * scale_of(view))](auto y, auto target)
                                        PRUN_INLINED { return factor * (y - target); });
 }
 template <class T>
 std::unique_ptr<Kernel> mean_square_grad(const OpView& view) {
   return map_kernel<T, T>(
-      view, [factor = static_cast<float>(2 * scale_of(view))](float y) PRUN_INLINED { return factor * y; });
+      view, [factor = static_cast<float>(2 * scale_of(view))](auto y) PRUN_INLINED { return factor * y; });
 }
 // The gradient of a mean is the same for every element; y gives the shape only.
 template <class T>

@@ -14,7 +14,7 @@
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/rotary_speeds.h"
-#include "device/cpu/simd.h"
+#include "device/cpu/vectors.h"
 
 namespace prun::cpu {
 
@@ -52,18 +52,20 @@ std::shared_ptr<const Angles> angles_of(const OpView& view, int64_t length, int6
 
 // Turns `heads` heads of one token; `sign` is -1 to turn back.
 template <class T>
-PRUN_CLONES void turn_heads(const T* x, T* y, const float* angles, int64_t heads, int64_t half, float sign) {
+void turn_heads(const T* x, T* y, const float* angles, int64_t heads, int64_t half, float sign) {
   const float *cosine = angles, *sine = angles + half;
-  for (int64_t h = 0; h < heads; ++h) {
-    const T *low = x + h * 2 * half, *high = low + half;
-    T *to_low = y + h * 2 * half, *to_high = to_low + half;
-#pragma omp simd
-    for (int64_t i = 0; i < half; ++i) {
-      const float a = load(low[i]), b = load(high[i]), c = cosine[i], s = sign * sine[i];
-      store(to_low[i], a * c - b * s);
-      store(to_high[i], b * c + a * s);
+  with_lanes([=]<int lanes>() PRUN_INLINED {
+    using V = Floats<lanes>;
+    for (int64_t h = 0; h < heads; ++h) {
+      const T *low = x + h * 2 * half, *high = low + half;
+      T *to_low = y + h * 2 * half, *to_high = to_low + half;
+      for_lanes<lanes>(half, [=](auto at) PRUN_INLINED {
+        const V a = at.load(low), b = at.load(high), c = at.load(cosine), s = sign * at.load(sine);
+        at.store(to_low, V(a * c - b * s));
+        at.store(to_high, V(b * c + a * s));
+      });
     }
-  }
+  });
 }
 
 template <class T>

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "device/cpu/elementwise.h"
+#include "device/cpu/vectors.h"
 
 namespace prun::cpu {
 namespace {
@@ -19,76 +20,62 @@ using Pair = std::array<T*, 2>;
 
 // stats: the reciprocal of the standard deviation and the mean; for rmsnorm the reciprocal of the root mean square.
 template <bool centred, class T>
-PRUN_CLONES void forward_rows(const T* x, Pair<const T> params, T* y, Pair<float> stats, int64_t rows, int64_t width,
-                              float eps) {
-  const T *gamma = params[0], *beta = params[1];
-  for (int64_t row = 0; row < rows; ++row) {
-    const T* from = x + row * width;
-    T* to = y + row * width;
-    float centre = 0;
-    if constexpr (centred) {
-#pragma omp simd reduction(+ : centre)
-      for (int64_t i = 0; i < width; ++i) centre += load(from[i]);
-      centre /= static_cast<float>(width);
-      stats[1][row] = centre;
+void forward_rows(const T* x, Pair<const T> params, T* y, Pair<float> stats, int64_t rows, int64_t width, float eps) {
+  with_lanes([=]<int lanes>() PRUN_INLINED {
+    for (int64_t row = 0; row < rows; ++row) {
+      const T* from = x + row * width;
+      T* to = y + row * width;
+      float centre = 0;
+      if constexpr (centred) {
+        centre =
+            sum_lanes<lanes>(width, [=](auto at) PRUN_INLINED { return at.load(from); }) / static_cast<float>(width);
+        stats[1][row] = centre;
+      }
+      const float squares = sum_lanes<lanes>(width, [=](auto at) PRUN_INLINED {
+        const Floats<lanes> d = at.load(from) - centre;
+        return Floats<lanes>(d * d);
+      });
+      const float scale = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
+      for_lanes<lanes>(width, [=](auto at) PRUN_INLINED {
+        const Floats<lanes> normal = (at.load(from) - centre) * scale * at.load(params[0]);
+        if constexpr (centred)
+          at.store(to, Floats<lanes>(normal + at.load(params[1])));
+        else
+          at.store(to, normal);
+      });
+      stats[0][row] = scale;
     }
-    float squares = 0;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t i = 0; i < width; ++i) {
-      const float d = centred ? load(from[i]) - centre : load(from[i]);
-      squares += d * d;
-    }
-    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
-#pragma omp simd
-    for (int64_t i = 0; i < width; ++i) {
-      if constexpr (centred)
-        store(to[i], (load(from[i]) - centre) * scale * load(gamma[i]) + load(beta[i]));
-      else
-        store(to[i], load(from[i]) * scale * load(gamma[i]));
-    }
-    stats[0][row] = scale;
-  }
+  });
 }
 
 // dx of some rows; adds their part of dgamma and, of a layernorm, of dbeta.
 template <bool centred, class T>
-PRUN_CLONES void backward_rows(const T* x, const T* dy, const T* gamma, Pair<const float> stats, T* dx, float* dgamma,
-                               float* dbeta, int64_t rows, int64_t width) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const T *xr = x + row * width, *gr = dy + row * width;
-    T* to = dx + row * width;
-    const float scale = stats[0][row];
-    float along = 0;  // Σ g·γ·x̂
-    if constexpr (centred) {
-      const float centre = stats[1][row];
-      float through = 0;  // Σ g·γ
-#pragma omp simd reduction(+ : along, through)
-      for (int64_t i = 0; i < width; ++i) {
-        const float normal = (load(xr[i]) - centre) * scale, g = load(gr[i]), weighted = g * load(gamma[i]);
-        along += weighted * normal;
-        through += weighted;
-        dgamma[i] += g * normal;
-        dbeta[i] += g;
-      }
-      along /= static_cast<float>(width);
-      through /= static_cast<float>(width);
-#pragma omp simd
-      for (int64_t i = 0; i < width; ++i) {
-        const float normal = (load(xr[i]) - centre) * scale;
-        store(to[i], (load(gr[i]) * load(gamma[i]) - through - normal * along) * scale);
-      }
-    } else {
-#pragma omp simd reduction(+ : along)
-      for (int64_t i = 0; i < width; ++i) {
-        const float product = load(gr[i]) * load(xr[i]) * scale;
-        along += product * load(gamma[i]);
-        dgamma[i] += product;
-      }
-      const float back = along / static_cast<float>(width) * scale;
-#pragma omp simd
-      for (int64_t i = 0; i < width; ++i) store(to[i], (load(gr[i]) * load(gamma[i]) - load(xr[i]) * back) * scale);
+void backward_rows(const T* x, const T* dy, const T* gamma, Pair<const float> stats, T* dx, float* dgamma, float* dbeta,
+                   int64_t rows, int64_t width) {
+  with_lanes([=]<int lanes>() PRUN_INLINED {
+    using V = Floats<lanes>;
+    for (int64_t row = 0; row < rows; ++row) {
+      const T *xr = x + row * width, *gr = dy + row * width;
+      T* to = dx + row * width;
+      const float scale = stats[0][row], centre = centred ? stats[1][row] : 0;
+      V sums[2] = {};  // of g·γ·x̂ and, of a layernorm, of g·γ
+      for_lanes<lanes>(width, [&](auto at) PRUN_INLINED {
+        const V normal = (at.load(xr) - centre) * scale, g = at.load(gr), weighted = g * at.load(gamma);
+        sums[0] += at.only(V(weighted * normal));
+        at.store(dgamma, V(at.load(dgamma) + g * normal));
+        if constexpr (centred) {
+          sums[1] += weighted;
+          at.store(dbeta, V(at.load(dbeta) + g));
+        }
+      });
+      const float along = fold<lanes>(sums[0], kAdd) / static_cast<float>(width);
+      const float through = centred ? fold<lanes>(sums[1], kAdd) / static_cast<float>(width) : 0;
+      for_lanes<lanes>(width, [=](auto at) PRUN_INLINED {
+        const V normal = (at.load(xr) - centre) * scale;
+        at.store(to, V((at.load(gr) * at.load(gamma) - through - normal * along) * scale));
+      });
     }
-  }
+  });
 }
 
 // f(first, count) over a chunk of rows; with `added` over as many at a time as a cache of 32 KiB holds of four tensors.

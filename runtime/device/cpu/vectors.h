@@ -1,0 +1,201 @@
+// Vectors of floats, as long as those of the CPU, and code that is compiled once for each length.
+//
+// Loops over elements of one type become good vector code by themselves (PRUN_CLONES). Those over bf16, whose elements
+// are half as long as what is computed, and sums do not: they are written with these.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "base/vector_clones.h"
+#include "device/bf16.h"
+#include "device/cpu/instruction_set.h"
+#include "device/cpu/vector_asm.h"
+
+#define PRUN_INLINED __attribute__((always_inline))
+
+namespace prun::cpu {
+
+template <int lanes>
+struct Lanes {
+  typedef float Floats __attribute__((vector_size(4 * lanes)));
+  typedef uint32_t Words __attribute__((vector_size(4 * lanes)));
+  typedef uint16_t Halves __attribute__((vector_size(2 * lanes)));
+};
+template <int lanes>
+using Floats = typename Lanes<lanes>::Floats;
+
+// `body.operator()<lanes>()`, compiled for what this CPU has. The body and everything that it calls is PRUN_INLINE or
+// PRUN_INLINED: else it would be compiled for the lowest level.
+#if defined(__x86_64__)
+template <class Body>
+__attribute__((target("arch=x86-64-v4"))) void with_16_lanes(const Body& body) {
+  body.template operator()<16>();
+}
+template <class Body>
+__attribute__((target("arch=x86-64-v3"))) void with_8_lanes(const Body& body) {
+  body.template operator()<8>();
+}
+#endif
+template <class Body>
+void with_lanes(const Body& body) {
+#if defined(__x86_64__)
+  const InstructionSet found = instruction_set();
+  if (found == InstructionSet::avx512) return with_16_lanes(body);
+  if (found == InstructionSet::avx2) return with_8_lanes(body);
+#endif
+  body.template operator()<4>();
+}
+
+template <int lanes>
+PRUN_INLINE Floats<lanes> load_lanes(const float* from) {
+  Floats<lanes> v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+// GCC 12 makes several instructions of a conversion to twice or half the size, where AVX2 and AVX-512 have one.
+template <int lanes>
+PRUN_INLINE Floats<lanes> load_lanes(const bf16* from) {
+  typename Lanes<lanes>::Halves halves;
+  std::memcpy(&halves, from, sizeof halves);
+  typename Lanes<lanes>::Words words;
+  if constexpr (kVectorAsm && lanes > 4)
+    asm("vpmovzxwd %1, %0" : "=v"(words) : "v"(halves));
+  else
+    words = __builtin_convertvector(halves, typename Lanes<lanes>::Words);
+  return __builtin_bit_cast(Floats<lanes>, words << 16);
+}
+template <int lanes>
+PRUN_INLINE void store_lanes(float* to, const Floats<lanes>& v) {
+  std::memcpy(to, &v, sizeof v);
+}
+template <int lanes>
+PRUN_INLINE void store_lanes(bf16* to, const Floats<lanes>& v) {
+  const auto words = sdk::round_to_bf16(__builtin_bit_cast(typename Lanes<lanes>::Words, v));
+  typename Lanes<lanes>::Halves halves;
+  if constexpr (kVectorAsm && lanes == 16)
+    asm("vpmovdw %1, %0" : "=v"(halves) : "v"(words));
+  else
+    halves = __builtin_convertvector(words, typename Lanes<lanes>::Halves);
+  std::memcpy(static_cast<void*>(to), &halves, sizeof halves);
+}
+
+// Elements [i, i + lanes) of arrays.
+template <int lanes>
+struct Whole {
+  int64_t i;
+  template <class T>
+  PRUN_INLINE Floats<lanes> load(const T* x) const {
+    return load_lanes<lanes>(x + i);
+  }
+  template <class T>
+  PRUN_INLINE void store(T* y, const Floats<lanes>& v) const {
+    store_lanes<lanes>(y + i, v);
+  }
+  PRUN_INLINE Floats<lanes> only(const Floats<lanes>& v) const { return v; }
+};
+// Elements [i, i + count) of arrays, fewer than a vector has: those behind them are 0 and are not stored.
+template <int lanes>
+struct Part {
+  int64_t i, count;
+  template <class T>
+  PRUN_INLINE Floats<lanes> load(const T* x) const {
+    T some[lanes] = {};
+    std::memcpy(some, x + i, count * sizeof(T));
+    return load_lanes<lanes>(some);
+  }
+  template <class T>
+  PRUN_INLINE void store(T* y, const Floats<lanes>& v) const {
+    T some[lanes];
+    store_lanes<lanes>(some, v);
+    std::memcpy(y + i, some, count * sizeof(T));
+  }
+  // 0 behind the elements.
+  PRUN_INLINE Floats<lanes> only(const Floats<lanes>& v) const {
+    float some[lanes] = {};
+    std::memcpy(some, &v, count * sizeof(float));
+    return load_lanes<lanes>(some);
+  }
+};
+// f(at) for the elements [0, n) of arrays, where `at` is a Whole or, at the end, a Part of them.
+template <int lanes, class F>
+PRUN_INLINE void for_lanes(int64_t n, const F& f) {
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) f(Whole<lanes>{i});
+  if (i < n) f(Part<lanes>{i, n - i});
+}
+
+// 2 · lanes numbers of bf16, those of even and of odd places apart: no element moves from one place of a vector to
+// another, which takes longer than what is done with them here.
+template <int lanes>
+PRUN_INLINE typename Lanes<lanes>::Words load_words(const bf16* from) {
+  typename Lanes<lanes>::Words words;
+  std::memcpy(&words, from, sizeof words);
+  return words;
+}
+template <int lanes>
+PRUN_INLINE Floats<lanes> load_even(const bf16* from) {
+  return __builtin_bit_cast(Floats<lanes>, load_words<lanes>(from) << 16);
+}
+template <int lanes>
+PRUN_INLINE Floats<lanes> load_odd(const bf16* from) {
+  return __builtin_bit_cast(Floats<lanes>, load_words<lanes>(from) & 0xffff0000u);
+}
+template <int lanes>
+PRUN_INLINE void store_even_odd(bf16* to, const Floats<lanes>& even, const Floats<lanes>& odd) {
+  using Words = typename Lanes<lanes>::Words;
+  const Words words =
+      sdk::round_to_bf16(__builtin_bit_cast(Words, even)) | (sdk::round_to_bf16(__builtin_bit_cast(Words, odd)) << 16);
+  std::memcpy(static_cast<void*>(to), &words, sizeof words);
+}
+
+inline constexpr auto kAdd = [](auto a, auto b) PRUN_INLINED { return a + b; };
+inline constexpr auto kLarger = [](auto a, auto b) PRUN_INLINED { return b > a ? b : a; };
+// All elements as one.
+template <int lanes, class Of>
+PRUN_INLINE float fold(const Floats<lanes>& v, Of of) {
+  if constexpr (lanes == 4) {
+    return of(of(v[0], v[2]), of(v[1], v[3]));
+  } else {
+    Floats<lanes / 2> low, high;
+    std::memcpy(&low, &v, sizeof low);
+    std::memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof low, sizeof high);
+    return fold<lanes / 2>(of(low, high), of);
+  }
+}
+// The sum of f(at) over the elements [0, n), in four parts: an addition need not wait for the one before.
+template <int lanes, class F>
+PRUN_INLINE float sum_lanes(int64_t n, const F& f) {
+  Floats<lanes> part[4] = {};
+  int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    for (int k = 0; k < 4; ++k) part[k] += f(Whole<lanes>{i + k * lanes});
+  }
+  for (; i + lanes <= n; i += lanes) part[0] += f(Whole<lanes>{i});
+  if (i < n) {
+    const Part<lanes> rest{i, n - i};
+    part[1] += rest.only(f(rest));
+  }
+  return fold<lanes>((part[0] + part[1]) + (part[2] + part[3]), kAdd);
+}
+// The largest of n > 0 elements; a NaN that is not the first is passed over.
+template <int lanes, class T>
+PRUN_INLINE float largest_lanes(const T* x, int64_t n) {
+  if (n < lanes) {
+    const Floats<lanes> some = Part<lanes>{0, n}.load(x);
+    float largest = some[0];
+    for (int64_t i = 1; i < n; ++i) largest = kLarger(largest, some[i]);
+    return largest;
+  }
+  Floats<lanes> part[4];
+  for (auto& p : part) p = load_lanes<lanes>(x);
+  int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    for (int k = 0; k < 4; ++k) part[k] = kLarger(part[k], load_lanes<lanes>(x + i + k * lanes));
+  }
+  for (; i + lanes <= n; i += lanes) part[0] = kLarger(part[0], load_lanes<lanes>(x + i));
+  part[1] = kLarger(part[1], load_lanes<lanes>(x + n - lanes));
+  return fold<lanes>(kLarger(kLarger(part[0], part[1]), kLarger(part[2], part[3])), kLarger);
+}
+
+}  // namespace prun::cpu
