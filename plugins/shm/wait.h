@@ -5,6 +5,7 @@
 // once where others compute on these cores: there a yield lasts their whole time slice, 3 ms.
 #pragma once
 #include <linux/futex.h>
+#include <prun/sdk/yields.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -49,24 +50,11 @@ struct WaitPolicy {
   uint64_t yield_ns = 1500 * 1000;      // before the first sleep
   uint64_t call_ns = 8 * 1000 * 1000;   // of one call of test; the ABI allows 10 ms
   uint64_t sleep_ns = 4 * 1000 * 1000;  // one nap
-  // A yield that took so long has given the core to somebody who computes; then, for a while, sleep at once instead:
-  // who is woken comes before who computes. The while grows as long as the first yield after it is slow again.
-  uint64_t slow_yield_ns = 300 * 1000;
-  uint64_t least_crowded_ns = 4 * 1000 * 1000, most_crowded_ns = 64 * 1000 * 1000;
-  std::atomic<uint64_t> crowded_until{0}, crowded_ns{0};
+  sdk::Yields yields;
   // A spin in vain that one or two yields then ended: who was waited for was behind us on this very core. For a while,
   // yield at once.
   uint64_t cramped_ns = 10 * 1000 * 1000;
   std::atomic<uint64_t> cramped_until{0};
-
-  void yielded(uint64_t before, uint64_t now) {
-    if (now - before < slow_yield_ns) return;
-    const uint64_t last = crowded_ns.load(std::memory_order_relaxed);
-    const bool again = now < crowded_until.load(std::memory_order_relaxed) + last;
-    const uint64_t next = again ? std::min(2 * last, most_crowded_ns) : least_crowded_ns;
-    crowded_ns.store(next, std::memory_order_relaxed);
-    crowded_until.store(now + next, std::memory_order_relaxed);
-  }
 };
 
 enum class Wait { ready, time, aborted, lost };
@@ -110,11 +98,11 @@ Wait wait_until(WaitPolicy& policy, Bell bell_of, Patience& patience, uint64_t& 
     if (stop()) return Wait::aborted;
     if (now - start >= policy.call_ns) return Wait::time;
     const uint64_t waited = now - patience.since;
-    if (waited < policy.spin_ns + policy.yield_ns && now >= policy.crowded_until.load(std::memory_order_relaxed)) {
+    if (waited < policy.spin_ns + policy.yield_ns && policy.yields.pay(now)) {
       const uint64_t before = now;
       sched_yield();
       now = now_ns();
-      policy.yielded(before, now);
+      policy.yields.took(before, now);
       continue;
     }
     if (waited > policy.yield_ns && idle()) return ready() ? Wait::ready : Wait::lost;

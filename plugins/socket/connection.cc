@@ -70,6 +70,12 @@ void Connection::on_event(uint32_t events) {
   }
 }
 
+bool Connection::read_now() {
+  const uint32_t before = frames_read_;
+  on_event(EPOLLIN);
+  return frames_read_ != before;
+}
+
 void Connection::watch_writable(bool on) {
   if (blocked_ == on) return;
   blocked_ = on;

@@ -23,6 +23,7 @@ class Connection : public EventSource {
              uint32_t chunk, Peer& peer, Matcher& matcher, Poller& poller);
 
   void on_event(uint32_t events) override;
+  bool read_now();  // what there is; true: a frame has come
   // Writes what there is until the socket is full or a fair share has gone; then it marks the peer dirty again.
   void write_some();
   // Where it is encrypted and nothing was sent for a while: bytes that mean nothing, once (TlsStream::kFiller).

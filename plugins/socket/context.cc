@@ -2,6 +2,7 @@
 // for all, one thread at a time, and sleeps in epoll_wait without the lock; the others wait until it is their turn.
 #include "context.h"
 
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -11,9 +12,15 @@ namespace prun::socket {
 namespace {
 
 constexpr auto kTestLimit = std::chrono::milliseconds(10);
-// Polls before sleeping. With a core per rank a few cost less than being woken does. With less, sleeping at once is
-// best: sched_yield would hand the core for a whole time slice to whoever computes, while a sleeper is let in soon.
+// Polls before sleeping. With a core per rank a few cost less than being woken does. With less, whoever is waited for
+// may need this core: it is yielded for some rounds of the others, unless somebody computes on it (Yields).
 constexpr int kSpins = 64;
+constexpr uint64_t kYield = 300 * 1000;  // nanoseconds
+// What a few messages wait for is read from their connections at once, which saves a call; now and then from all.
+constexpr size_t kFew = 2;
+constexpr int kAllEvery = 4;
+
+uint64_t nanoseconds() { return static_cast<uint64_t>(Clock::now().time_since_epoch().count()); }
 
 int milliseconds_until(Clock::time_point deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -65,6 +72,7 @@ Request* Context::batch(std::span<const prun_p2p> ops, prun_queue) {
   }
   const std::lock_guard lock(mutex_);
   check_running();
+  quiet_since_ = 0;
   matcher_.start(*request);
   flush();
   return request.release();
@@ -115,23 +123,61 @@ Failure Context::test(Request* request) {
   return {PRUN_AGAIN, ""};
 }
 
+// Waits without the lock; true: something has come.
+bool Context::poll(std::unique_lock<std::mutex>& lock, int milliseconds) {
+  const uint64_t ended = matcher_.ended();
+  const bool busy = matcher_.has_dirty();
+  lock.unlock();
+  const bool events = poller_.wait(milliseconds);
+  lock.lock();
+  if (stopped()) return false;
+  if (events) poller_.dispatch();
+  if (!events && milliseconds > 0) when_idle();
+  flush();
+  if (events || busy) quiet_since_ = 0;
+  if (waiting_ > 0 && matcher_.ended() != ended) changed_.notify_all();
+  return events || busy;
+}
+
+// Reads from the peers of what has not ended yet, without asking epoll who has something; true: something has come.
+bool Context::read_awaited(Request& request) {
+  bool came = matcher_.has_dirty();
+  for (size_t i = 0; i < request.messages.size() && !request.ended(); ++i) {
+    if (request.messages[i].complete) continue;
+    for (auto& connection : request.messages[i].peer->connections)
+      if (connection) came |= connection->read_now();
+  }
+  flush();
+  if (came) quiet_since_ = 0;
+  if (came && waiting_ > 0) changed_.notify_all();
+  return came;
+}
+
 // Until the request ends, the deadline passes or the job is aborted. Called with the lock held; polls without it.
 void Context::make_progress(std::unique_lock<std::mutex>& lock, Request& request, Clock::time_point deadline) {
   const int patience = may_spin_ ? kSpins : 1;
+  const auto look = [&](int turn) {
+    const bool few = request.pending <= kFew && turn % kAllEvery != 0;
+    return few ? read_awaited(request) : poll(lock, 0);
+  };
+  int yields = 0;
   for (int idle = 0; !request.ended() && !stopped();) {
-    const uint64_t ended = matcher_.ended();
-    const bool busy = matcher_.has_dirty();
-    const int timeout = busy || idle < patience ? 0 : milliseconds_until(deadline);
-    lock.unlock();
-    const bool events = poller_.wait(timeout);
-    lock.lock();
-    if (stopped()) return;
-    if (events) poller_.dispatch();
-    if (!events && timeout > 0) when_idle();
-    flush();
-    idle = events || busy ? 0 : idle + 1;
-    if (waiting_ > 0 && matcher_.ended() != ended) changed_.notify_all();
-    if (idle > patience && Clock::now() >= deadline) return;
+    if (idle < patience || matcher_.has_dirty()) {
+      idle = look(idle + 1) ? 0 : idle + 1;
+      continue;
+    }
+    const uint64_t now = nanoseconds();
+    if (quiet_since_ == 0) quiet_since_ = now;
+    if (!may_spin_ && now - quiet_since_ < kYield && yields_.pay(now)) {
+      lock.unlock();
+      ::sched_yield();
+      lock.lock();
+      yields_.took(now, nanoseconds());
+      (void)look(++yields);
+      continue;
+    }
+    if (Clock::now() >= deadline) return;
+    if (poll(lock, milliseconds_until(deadline))) idle = 0;
   }
 }
 

@@ -1,5 +1,7 @@
 // A context: one rank's end of the transport. Owns everything; its lock guards everything below it.
 #pragma once
+#include <prun/sdk/yields.h>
+
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -39,6 +41,8 @@ class Context : public sdk::Transport {
   void flush();      // under the lock
   void when_idle();  // the same: nothing has come for a while
   void make_progress(std::unique_lock<std::mutex>& lock, Request& request, Clock::time_point deadline);
+  bool poll(std::unique_lock<std::mutex>& lock, int milliseconds);
+  bool read_awaited(Request& request);
   Failure finish(Request* request);
 
   const bool may_spin_;
@@ -52,7 +56,9 @@ class Context : public sdk::Transport {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool someone_polls_ = false;  // one thread makes progress for all
-  int waiting_ = 0;             // threads that wait for it
+  sdk::Yields yields_;
+  uint64_t quiet_since_ = 0;  // nothing has come; 0: not looked at
+  int waiting_ = 0;           // threads that wait for it
 };
 
 const void* chaos_table();  // chaos.cc

@@ -9,7 +9,7 @@
 
 namespace prun::socket {
 
-uint32_t Options::window() const { return 4 * (eager + kMessageCost); }
+uint32_t Options::window() const { return 16 * (eager + kMessageCost); }
 
 namespace {
 

@@ -71,6 +71,7 @@ void all_reduce_ring(Group&, const CollCall&);
 void all_reduce_doubling(Group&, const CollCall&);  // in pairs, everything to the partner
 void all_reduce_halving(Group&, const CollCall&);   // in pairs, half of what is left to the partner, and back
 void reduce_scatter_direct(Group&, const CollCall&);
+void reduce_scatter_bruck(Group&, const CollCall&);  // ceil(log2 n) messages a rank: small
 void reduce_scatter_halving(Group&, const CollCall&);
 void reduce_scatter_ring(Group&, const CollCall&);
 void all_gather_bruck(Group&, const CollCall&);
@@ -84,6 +85,7 @@ void reduce_direct(Group&, const CollCall&);  // slices to their owners, results
 void gather_direct(Group&, const CollCall&);
 void scatter_direct(Group&, const CollCall&);
 void all_to_all_direct(Group&, const CollCall&);
+void all_to_all_bruck(Group&, const CollCall&);
 void all_to_all_v_direct(Group&, const CollCall&);
 void barrier_dissemination(Group&, const CollCall&);
 

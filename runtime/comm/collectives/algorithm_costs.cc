@@ -44,6 +44,10 @@ constexpr Compared kCompared[] = {
      [](double n, double) {
        return AlgorithmWork{n - 1, (n - 1) / n};
      }},
+    {CollKind::reduce_scatter, "bruck",
+     [](double, double rounds) {
+       return AlgorithmWork{rounds, rounds / 2};
+     }},
     {CollKind::reduce_scatter, "halving",
      [](double n, double rounds) {
        return AlgorithmWork{rounds, (n - 1) / n};
@@ -63,6 +67,14 @@ constexpr Compared kCompared[] = {
     {CollKind::all_gather, "ring",
      [](double n, double) {
        return AlgorithmWork{n - 1, (n - 1) / n};
+     }},
+    {CollKind::all_to_all, "direct",
+     [](double n, double) {
+       return AlgorithmWork{n - 1, (n - 1) / n};
+     }},
+    {CollKind::all_to_all, "bruck",
+     [](double, double rounds) {
+       return AlgorithmWork{rounds, rounds / 2};
      }},
     {CollKind::broadcast, "tree",
      [](double, double rounds) {

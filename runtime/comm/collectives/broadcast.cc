@@ -11,6 +11,7 @@ void broadcast_tree(Group& group, const CollCall& call) {
   const void* data = place == 0 ? call.send : call.recv;
   int bit = 1;
   while (bit < n && (place & bit) == 0) bit *= 2;  // the lowest set bit: the parent is without it
+  group.wire.compare_later(place % 2 == 1, place % 2 == 0 && place + 1 < n, bytes);
   if (place != 0) {
     group.wire.recv(member(place - bit), call.recv, bytes);
     group.wire.flush();
@@ -35,6 +36,7 @@ void broadcast_chain(Group& group, const CollCall& call) {
     group.wire.recv(group.left(), static_cast<std::byte*>(call.recv) + round * chunk * item, bytes(round));
     in[round % kDepth] = group.wire.post();
   };
+  group.wire.compare_later(place > 0 && rounds > 0, place < n - 1 && rounds > 0, rounds > 0 ? bytes(0) : 0);
   for (int64_t round = 0; place > 0 && round < std::min<int64_t>(kDepth, rounds); ++round) receive(round);
   for (int64_t round = 0; round < rounds; ++round) {
     if (place > 0) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <thread>
 
 #include "base/text.h"
@@ -44,6 +45,7 @@ class TransportCommunicator : public MessageCommunicator {
     alarm_ = static_cast<const prun_alarm*>(extension(PRUN_ALARM));
   }
   ~TransportCommunicator() override {
+    close_wire();
     if (native_ != nullptr && session_.table().comm_free != nullptr)
       session_.table().comm_free(session_.ctx(), native_);
   }
@@ -109,6 +111,16 @@ class TransportCommunicator : public MessageCommunicator {
   bool prefers_native() const { return native_ != nullptr && algorithm_.empty(); }
   const void* extension(const char* id) const {
     return session_.table().ext != nullptr ? session_.table().ext(id) : nullptr;
+  }
+
+  // Who leaves because of an error has nothing left to compare.
+  void close_wire() {
+    if (!wire_.compares_later()) return;
+    try {
+      if (std::uncaught_exceptions() == 0) wire_.close();
+    } catch (const Error&) {  // whatever it is, the calls themselves have succeeded
+    }
+    wire_.give_up();
   }
 
   // What the plugin says of its last collective, with a semicolon before it.

@@ -123,7 +123,8 @@ void HierarchicalGroup::run_inside(const CollCall& step) {
 
 void HierarchicalGroup::run_across(const CollCall& step) {
   const Algorithm& chosen = choose_algorithm(step, across->size(), algorithm);
-  across->begin(call, sequence, chosen.ring);
+  // Nobody would end hints between hosts.
+  across->begin(call, sequence, chosen.ring == Wire::Ring::later ? Wire::Ring::apart : chosen.ring);
   Group group{*across, scratch, across->index(), across->size()};
   chosen.run(group, step);
   across->finish();

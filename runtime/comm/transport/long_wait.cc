@@ -19,6 +19,7 @@ void LongWait::go_on(Clock::time_point now, int culprit) {
   if (next_ == Clock::time_point{}) next_ = now + kLong;
   if (now < next_) return;
   next_ = now + kAgain;
+  if (innermost != nullptr) innermost->look_around();
   if (culprit < 0 && innermost == nullptr) return;
   told_ = true;
   report_waiting(culprit >= 0 ? std::vector<int>{culprit} : innermost->ranks());

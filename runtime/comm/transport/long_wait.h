@@ -14,6 +14,8 @@ class Awaited {
   virtual ~Awaited();
   Awaited(const Awaited&) = delete;
   virtual std::vector<int> ranks() const = 0;  // of the job
+  // Called now and then while the wait is long; what it throws ends the wait, whose request lives on.
+  virtual void look_around() const {}
 
  private:
   const Awaited* outer_;

@@ -49,6 +49,14 @@ prun_status Route::wait(Request& request, int64_t bytes, prun_result& result) {
   return PRUN_OK;
 }
 
+prun_status Route::test(Request& request, prun_result& result) {
+  const int leg = request.parts[0] != nullptr ? 0 : 1;
+  const prun_status status = legs_[leg].session->test(request.parts[leg], result);
+  if (status != PRUN_AGAIN) request.parts[leg] = nullptr;
+  if (status != PRUN_OK && status != PRUN_AGAIN) failed_ = legs_[leg].session;
+  return status;
+}
+
 prun_status Route::wait_in_turns(Request& request, int64_t bytes, prun_result& result) {
   AwakeTime waited;
   auto limit = std::chrono::duration<double>(limit_s(legs_[0].session->deadline_s(), bytes));

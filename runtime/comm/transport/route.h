@@ -27,6 +27,8 @@ class Route {
   prun_status batch(std::vector<prun_p2p>& ops, Request& request, prun_result& result);
   // As TransportSession::wait: PRUN_AGAIN at the deadline, with the parts that have not ended left in `request`.
   prun_status wait(Request& request, int64_t bytes, prun_result& result);
+  // As prun_transport's test, of a request with one part.
+  prun_status test(Request& request, prun_result& result);
   void drain(const std::vector<Request>& requests);
 
   bool queue_ordered() const;  // any of them

@@ -1,0 +1,57 @@
+// All-to-all by Bruck et al. 1997, and reduce-scatter by it: ceil(log2 n) messages a rank instead of n - 1, each of
+// half of the buffer. For buffers whose time is that of messages and wake-ups.
+//
+// A block that goes d members further travels by the bits of d: with the message to right(k) where d has bit k.
+#include "comm/collectives/slices.h"
+
+namespace prun {
+namespace {
+
+// blocks[d] goes to member right(d), and becomes what member left(d) sends. Uses `room` for as many blocks again.
+void exchange_blocks(Group& group, std::byte* blocks, std::byte* room, int64_t bytes) {
+  const int n = group.size;
+  std::byte* const incoming = room + n / 2 * bytes;
+  for (int bit = 1; bit < n; bit *= 2) {
+    int64_t packed = 0;
+    for (int d = bit; d < n; ++d)
+      if ((d & bit) != 0) copy_block(room + packed++ * bytes, blocks + d * bytes, bytes);
+    group.wire.send(group.right(bit), room, packed * bytes);
+    group.wire.recv(group.left(bit), incoming, packed * bytes);
+    group.wire.flush();
+    int64_t taken = 0;
+    for (int d = bit; d < n; ++d)
+      if ((d & bit) != 0) copy_block(blocks + d * bytes, incoming + taken++ * bytes, bytes);
+  }
+}
+
+// The pieces of call.send in the order of their distance, exchanged; piece d is that of member left(d).
+std::byte* exchanged_pieces(Group& group, const CollCall& call, int64_t extra) {
+  const int n = group.size;
+  const int64_t bytes = call.count * dtype_bytes(call.dtype);
+  const auto* send = static_cast<const std::byte*>(call.send);
+  std::byte* const blocks = group.scratch.get(extra + 2 * n * bytes) + extra;
+  for (int d = 0; d < n; ++d) copy_block(blocks + d * bytes, send + group.right(d) * bytes, bytes);
+  exchange_blocks(group, blocks, blocks + n * bytes, bytes);
+  return blocks;
+}
+
+}  // namespace
+
+void all_to_all_bruck(Group& group, const CollCall& call) {
+  const int64_t bytes = call.count * dtype_bytes(call.dtype);
+  const std::byte* const blocks = exchanged_pieces(group, call, 0);
+  auto* recv = static_cast<std::byte*>(call.recv);
+  for (int d = 0; d < group.size; ++d) copy_block(recv + group.left(d) * bytes, blocks + d * bytes, bytes);
+}
+
+// Sums in the order of the members, as reduce_scatter_direct: the same bits.
+void reduce_scatter_bruck(Group& group, const CollCall& call) {
+  const int64_t bytes = call.count * dtype_bytes(call.dtype);
+  const int64_t pointers = round_up(group.size * static_cast<int64_t>(sizeof(void*)), 64);
+  std::byte* const blocks = exchanged_pieces(group, call, pointers);
+  auto** inputs = reinterpret_cast<const void**>(blocks - pointers);
+  for (int d = 0; d < group.size; ++d) inputs[group.left(d)] = blocks + d * bytes;
+  if (call.count > 0) reduce(call.dtype, call.redop, inputs, group.size, call.recv, call.count, group.size);
+}
+
+}  // namespace prun

@@ -1,0 +1,49 @@
+// When a rank that waits yields: not for a while after a yield that somebody who computes has made long.
+#include <gtest/gtest.h>
+#include <prun/sdk/yields.h>
+
+namespace prun::sdk {
+namespace {
+
+constexpr uint64_t kMicrosecond = 1000, kMillisecond = 1000 * kMicrosecond;
+
+TEST(Yields, PayWhileTheyAreShort) {
+  Yields yields;
+  uint64_t now = kMillisecond;
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(yields.pay(now));
+    yields.took(now, now + 20 * kMicrosecond);
+    now += 20 * kMicrosecond;
+  }
+}
+
+TEST(Yields, DoNotForAWhileAfterALongOne) {
+  Yields yields;
+  uint64_t now = kMillisecond;
+  yields.took(now, now + 3 * kMillisecond);
+  now += 3 * kMillisecond;
+  EXPECT_FALSE(yields.pay(now));
+  EXPECT_FALSE(yields.pay(now + 3 * kMillisecond));
+  EXPECT_TRUE(yields.pay(now + 4 * kMillisecond));
+}
+
+TEST(Yields, TheWhileGrowsWhileTheyStayLong) {
+  Yields yields;
+  uint64_t now = kMillisecond, last = 0;
+  for (int i = 0; i < 8; ++i) {
+    yields.took(now, now + 3 * kMillisecond);
+    now += 3 * kMillisecond;
+    uint64_t pause = 0;
+    while (!yields.pay(now + pause)) pause += kMillisecond;
+    EXPECT_EQ(pause, i == 0 ? 4 * kMillisecond : std::min(2 * last, 64 * kMillisecond));
+    last = pause;
+    now += pause;
+  }
+  now += 200 * kMillisecond;  // short ones in between
+  yields.took(now, now + 3 * kMillisecond);
+  EXPECT_FALSE(yields.pay(now + 6 * kMillisecond));
+  EXPECT_TRUE(yields.pay(now + 7 * kMillisecond));
+}
+
+}  // namespace
+}  // namespace prun::sdk
