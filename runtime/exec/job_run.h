@@ -24,7 +24,7 @@ class RankDevice;
 struct ExecutorOptions {
   int rank = 0;
   int threads = 1;                     // cores that a kernel may use
-  int spins = 200;                     // of a wait before it yields
+  int spins = 200;                     // of a wait before it sleeps
   double deadline_s = 60;              // without progress of a queue device
   bool timed = false;                  // queue devices: a time for every op, for a trace; then nothing is captured
   bool graphs = true;                  // queue devices: capture steps where the device can

@@ -2,7 +2,6 @@
 #include "exec/progress_counter.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,7 +11,6 @@
 namespace prun {
 namespace {
 
-constexpr int kYields = 50;                  // a few microseconds each when other threads are ready
 constexpr long kBlockNs = 20 * 1000 * 1000;  // so that a cancellation is seen even if its wake is lost
 
 void pause_cpu() {
@@ -27,12 +25,20 @@ void pause_cpu() {
 
 void ProgressCounter::advance(uint64_t value) {
   value_.store(value, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) != 0) wake();
+  if (value >= awaited_.load(std::memory_order_seq_cst)) wake();
 }
 
+// Who sleeps for a later value wakes, too, and says it again.
 void ProgressCounter::wake() {
+  awaited_.store(kNobody, std::memory_order_seq_cst);
   futex_.fetch_add(1, std::memory_order_seq_cst);
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&futex_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void ProgressCounter::await(uint64_t target) {
+  uint64_t least = awaited_.load(std::memory_order_seq_cst);
+  while (target < least && !awaited_.compare_exchange_weak(least, target, std::memory_order_seq_cst)) {
+  }
 }
 
 bool ProgressCounter::wait(uint64_t target, const std::atomic<bool>& cancelled, int spins) {
@@ -41,18 +47,14 @@ bool ProgressCounter::wait(uint64_t target, const std::atomic<bool>& cancelled, 
     pause_cpu();
     if (value() >= target) return true;
   }
-  for (int i = 0; i < kYields; ++i) {
-    sched_yield();
-    if (value() >= target) return true;
-  }
-  sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  while (value_.load(std::memory_order_seq_cst) < target && !cancelled.load(std::memory_order_acquire)) {
-    uint32_t seen = futex_.load(std::memory_order_seq_cst);
-    if (value_.load(std::memory_order_seq_cst) >= target) break;
+  while (!cancelled.load(std::memory_order_acquire)) {
+    const uint32_t seen = futex_.load(std::memory_order_seq_cst);  // before await: wake() goes the other way round
+    await(target);
+    if (value_.load(std::memory_order_seq_cst) >= target) return true;
     timespec timeout{0, kBlockNs};
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&futex_), FUTEX_WAIT_PRIVATE, seen, &timeout, nullptr, 0);
+    if (value() >= target) return true;
   }
-  sleepers_.fetch_sub(1, std::memory_order_seq_cst);
   return value() >= target;
 }
 
