@@ -51,7 +51,7 @@ uint64_t group_hash(const std::vector<int>& ranks, int number);
 // are not used.
 std::unique_ptr<Communicator> make_communicator(TransportSession& session, const std::vector<int>& ranks, int index,
                                                 int tag, const std::string& algorithm,
-                                                const AlgorithmCosts& costs = {});
+                                                const AlgorithmCosts& costs = {}, bool several_hosts = false);
 // A group of one: no messages, no transport.
 std::unique_ptr<Communicator> make_lone_communicator();
 
