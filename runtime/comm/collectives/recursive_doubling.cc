@@ -1,5 +1,6 @@
 // Recursive doubling and halving: sums in pairs at doubling distances. They need the fewest messages, which counts for
-// buffers whose time is that of messages and wake-ups.
+// buffers whose time is that of messages and wake-ups; and each member has one partner at a time, which counts for
+// large ones where many ranks share a core.
 //
 // Every sum is formed along one tree, so all members get the same bits, every time; but not those of the rank order.
 // Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005, also for numbers of members that are no power of two.
@@ -50,8 +51,8 @@ struct Halves {
   static int64_t chunk(int64_t item) { return chunk_elements(item, 4); }
   static int64_t room_bytes(const Group& group, int64_t item) { return group.wire.ahead() * chunk(item) * item; }
 
-  void operator()(int partner, const std::byte* out, int64_t out_count, const std::byte* mine, std::byte* to, int64_t count,
-                  bool mine_first, bool last) const {
+  void operator()(int partner, const std::byte* out, int64_t out_count, const std::byte* mine, std::byte* to,
+                  int64_t count, bool mine_first, bool last) const {
     const int64_t item = sum.item(), chunk = Halves::chunk(item);
     const int depth = group.wire.ahead();
     const int64_t rounds = std::max<int64_t>(1, (std::max(count, out_count) + chunk - 1) / chunk);

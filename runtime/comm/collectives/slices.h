@@ -36,7 +36,8 @@ inline int64_t chunk_elements(int64_t item_bytes, int buffers) {
 // How many rounds of chunks are on their way, where each round has a chunk to or from each of `peers`.
 inline int rounds_ahead(const Group& group, int64_t chunk_bytes, int peers) {
   constexpr int64_t kMostBytes = 8 << 20;
-  return static_cast<int>(std::clamp<int64_t>(kMostBytes / std::max<int64_t>(1, chunk_bytes * peers), 2, group.wire.ahead()));
+  return static_cast<int>(
+      std::clamp<int64_t>(kMostBytes / std::max<int64_t>(1, chunk_bytes * peers), 2, group.wire.ahead()));
 }
 
 // A chunk of a slice: elements [begin, end) of the whole buffer.

@@ -167,7 +167,8 @@ void Wire::finish() {
   const bool queued = !sends_.empty() || std::any_of(receives_, receives_ + kStages,
                                                      [](const std::vector<prun_p2p>& ops) { return !ops.empty(); });
   if (queued) post();
-  for (int64_t ticket = std::max<int64_t>(0, next_ticket_ - std::ssize(batches_)); ticket < next_ticket_; ++ticket) wait(ticket);
+  for (int64_t ticket = std::max<int64_t>(0, next_ticket_ - std::ssize(batches_)); ticket < next_ticket_; ++ticket)
+    wait(ticket);
   if (ring_ != Ring::none)
     PRUN_CHECK(framed_out_[next()] != 0 && framed_in_[previous()] != 0, doing() + " compared no frames");
 }

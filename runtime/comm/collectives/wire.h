@@ -64,8 +64,8 @@ class Wire {
   [[noreturn]] void throw_mismatch(int member, uint64_t fingerprint, uint64_t count, uint64_t sequence,
                                    const std::string& extra) const;
 
-  // Chunks that an algorithm has on their way. Inside a host two: more would only leave the cache. Between hosts as many
-  // as a line holds whose round trip is long: at 1 Gbit/s and 20 ms that is 2.5 MB.
+  // Chunks that an algorithm has on their way. Inside a host two: more would only leave the cache. Between hosts as
+  // many as a line holds whose round trip is long: at 1 Gbit/s and 20 ms that is 2.5 MB.
   int ahead() const { return far_ ? kFarAhead : 2; }
 
   static constexpr int kInFlight = 8, kFarAhead = 16;
