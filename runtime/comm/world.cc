@@ -181,7 +181,7 @@ class TransportWorld : public World {
                                             options_.algorithm);
     TransportSession& session = two_level_ && hosts.size() == 1 ? *inside_ : *between_;
     return make_communicator(session, ranks, index, agree_on_tags(session, ranks, index, lane, 1), options_.algorithm,
-                             hosts.size() == 1 ? costs_of(session) : AlgorithmCosts());
+                             hosts.size() == 1 ? costs_of(session) : AlgorithmCosts(), hosts.size() > 1);
   }
 
   AlgorithmCosts costs_of(const TransportSession& session) const {

@@ -96,6 +96,25 @@ TEST(Algorithm, SomeNeedAPowerOfTwo) {
   EXPECT_STREQ(choose_algorithm(call, 6, "halving").name, "direct");
 }
 
+TEST(Algorithm, LargeCallsOfEightHaveOnePartnerAtATime) {
+  CollCall call;
+  call.kind = CollKind::all_reduce;
+  call.dtype = Dtype::f32;
+  call.count = 16 << 20;
+  EXPECT_STREQ(choose_algorithm(call, 8, "").name, "halving");
+  EXPECT_STREQ(choose_algorithm(call, 4, "").name, "direct");
+  EXPECT_STREQ(choose_algorithm(call, 6, "").name, "direct");
+  call.kind = CollKind::reduce_scatter;
+  call.count = 1 << 17;  // 4 MiB in all
+  EXPECT_STREQ(choose_algorithm(call, 8, "").name, "halving");
+  call.count = 2 << 20;
+  EXPECT_STREQ(choose_algorithm(call, 8, "").name, "direct");
+  call.kind = CollKind::all_gather;
+  EXPECT_STREQ(choose_algorithm(call, 8, "").name, "ring");
+  call.count = 1 << 17;
+  EXPECT_STREQ(choose_algorithm(call, 8, "").name, "direct");
+}
+
 TEST(Algorithm, MeasuredCostsDecide) {
   // ring: 14 steps of 1 us and 1.75 S at 1 GB/s; direct: as many of 10 us, at 2 GB/s.
   const AlgorithmCosts costs(

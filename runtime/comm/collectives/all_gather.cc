@@ -26,11 +26,22 @@ void all_gather_bruck(Group& group, const CollCall& call) {
 void all_gather_ring(Group& group, const CollCall& call) {
   const int64_t bytes = call.count * dtype_bytes(call.dtype);
   auto* recv = static_cast<std::byte*>(call.recv);
+  // In two parts, so that one is on its way while the other is waited for.
+  const int64_t half = std::min(bytes, round_up((bytes + 1) / 2, 64));
+  const int ticks = 2 * (group.size - 1);
+  auto post = [&](int tick) {
+    const int step = tick / 2;
+    const int64_t at = tick % 2 * half, part = tick % 2 == 0 ? half : bytes - half;
+    const auto* next = step == 0 ? static_cast<const std::byte*>(call.send) : recv + group.left(step) * bytes;
+    group.wire.send(group.right(), next + at, part);
+    group.wire.recv(group.left(), recv + group.left(step + 1) * bytes + at, part);
+    return group.wire.post();
+  };
+  int64_t tickets[2] = {post(0), post(1)};
   copy_block(recv + group.index * bytes, call.send, bytes);
-  for (int step = 0; step < group.size - 1; ++step) {
-    group.wire.send(group.right(), recv + group.left(step) * bytes, bytes);
-    group.wire.recv(group.left(), recv + group.left(step + 1) * bytes, bytes);
-    group.wire.flush();
+  for (int tick = 0; tick < ticks; ++tick) {
+    group.wire.wait(tickets[tick % 2]);
+    if (tick + 2 < ticks) tickets[tick % 2] = post(tick + 2);
   }
 }
 

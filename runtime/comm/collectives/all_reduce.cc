@@ -23,16 +23,16 @@ void all_reduce_gather(Group& group, const CollCall& call) {
 }
 
 void all_reduce_direct(Group& group, const CollCall& call) {
-  constexpr int kDepth = 2;  // rounds of results in flight
   const int64_t item = dtype_bytes(call.dtype);
   Slices slices = Slices::divide(call.count, group.size, item);
   Chunks chunks{slices, chunk_elements(item, group.size)};
   auto* recv = static_cast<std::byte*>(call.recv);
-  int64_t tickets[kDepth] = {-1, -1};
+  const int depth = rounds_ahead(group, chunks.chunk * item, group.size - 1);
+  int64_t tickets[Wire::kFarAhead] = {};
   auto out = [&](int64_t round) { return recv + chunks.begin(group.index, round) * item; };
   // In place, the results of others overwrite only what has already been sent: this round was waited for.
   reduce_own_slice(group, call, chunks, 0, out, [&](int64_t round, void* reduced) {
-    if (round >= kDepth) group.wire.wait(tickets[round % kDepth]);
+    if (round >= depth) group.wire.wait(tickets[round % depth]);
     int64_t mine = (chunks.end(group.index, round) - chunks.begin(group.index, round)) * item;
     for (int d = 1; d < group.size; ++d) {
       int from = group.left(d);
@@ -40,7 +40,7 @@ void all_reduce_direct(Group& group, const CollCall& call) {
       group.wire.recv(from, recv + begin * item, (end - begin) * item);
       group.wire.send(group.right(d), reduced, mine);
     }
-    tickets[round % kDepth] = group.wire.post();
+    tickets[round % depth] = group.wire.post();
   });
 }
 

@@ -25,28 +25,30 @@ void broadcast_tree(Group& group, const CollCall& call) {
 }
 
 void broadcast_chain(Group& group, const CollCall& call) {
-  constexpr int kDepth = 4;  // chunks on the way in, and as many on the way out
+  const int depth = std::max(4, group.wire.ahead());  // chunks on the way in, and as many on the way out
   const int n = group.size, place = (group.index - call.root + n) % n;
-  const int64_t item = dtype_bytes(call.dtype), chunk = chunk_elements(item, 4);
+  const int64_t item = dtype_bytes(call.dtype);
+  // Two members pass nothing on: one message.
+  const int64_t chunk = n == 2 ? std::max<int64_t>(1, call.count) : chunk_elements(item, 4);
   const int64_t rounds = (call.count + chunk - 1) / chunk;
   const auto* source = static_cast<const std::byte*>(place == 0 ? call.send : call.recv);
   auto bytes = [&](int64_t round) { return (std::min(call.count, (round + 1) * chunk) - round * chunk) * item; };
-  int64_t in[kDepth] = {}, out[kDepth] = {};
+  int64_t in[Wire::kFarAhead] = {}, out[Wire::kFarAhead] = {};
   auto receive = [&](int64_t round) {
     group.wire.recv(group.left(), static_cast<std::byte*>(call.recv) + round * chunk * item, bytes(round));
-    in[round % kDepth] = group.wire.post();
+    in[round % depth] = group.wire.post();
   };
   group.wire.compare_later(place > 0 && rounds > 0, place < n - 1 && rounds > 0, rounds > 0 ? bytes(0) : 0);
-  for (int64_t round = 0; place > 0 && round < std::min<int64_t>(kDepth, rounds); ++round) receive(round);
+  for (int64_t round = 0; place > 0 && round < std::min<int64_t>(depth, rounds); ++round) receive(round);
   for (int64_t round = 0; round < rounds; ++round) {
     if (place > 0) {
-      group.wire.wait(in[round % kDepth]);
-      if (round + kDepth < rounds) receive(round + kDepth);
+      group.wire.wait(in[round % depth]);
+      if (round + depth < rounds) receive(round + depth);
     }
     if (place == n - 1) continue;
-    if (round >= kDepth) group.wire.wait(out[round % kDepth]);
+    if (round >= depth) group.wire.wait(out[round % depth]);
     group.wire.send(group.right(), source + round * chunk * item, bytes(round));
-    out[round % kDepth] = group.wire.post();
+    out[round % depth] = group.wire.post();
   }
   if (place == 0) copy_block(call.recv, call.send, call.count * item);
 }

@@ -38,8 +38,9 @@ class LoneCommunicator : public Communicator {
 class TransportCommunicator : public MessageCommunicator {
  public:
   TransportCommunicator(TransportSession& session, const std::vector<int>& ranks, int index, int tag,
-                        const std::string& algorithm, const AlgorithmCosts& costs)
-      : MessageCommunicator(Wire(Route(session, tag), ranks, index, group_hash(ranks, tag)), algorithm, costs),
+                        const std::string& algorithm, const AlgorithmCosts& costs, bool several_hosts)
+      : MessageCommunicator(Wire(Route(session, tag), ranks, index, group_hash(ranks, tag), several_hosts), algorithm,
+                            costs),
         session_(session) {
     if (session.table().coll != nullptr && session.table().comm_create != nullptr) create_native(tag);
     alarm_ = static_cast<const prun_alarm*>(extension(PRUN_ALARM));
@@ -246,8 +247,9 @@ uint64_t group_hash(const std::vector<int>& ranks, int number) {
 }
 
 std::unique_ptr<Communicator> make_communicator(TransportSession& session, const std::vector<int>& ranks, int index,
-                                                int tag, const std::string& algorithm, const AlgorithmCosts& costs) {
-  return std::make_unique<TransportCommunicator>(session, ranks, index, tag, algorithm, costs);
+                                                int tag, const std::string& algorithm, const AlgorithmCosts& costs,
+                                                bool several_hosts) {
+  return std::make_unique<TransportCommunicator>(session, ranks, index, tag, algorithm, costs, several_hosts);
 }
 
 std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique<LoneCommunicator>(); }

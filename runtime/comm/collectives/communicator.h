@@ -50,8 +50,8 @@ uint64_t group_hash(const std::vector<int>& ranks, int number);
 // `tag` of the transport, agreed on by the members and theirs alone. With an `algorithm` the plugin's own collectives
 // are not used.
 std::unique_ptr<Communicator> make_communicator(TransportSession& session, const std::vector<int>& ranks, int index,
-                                                int tag, const std::string& algorithm,
-                                                const AlgorithmCosts& costs = {});
+                                                int tag, const std::string& algorithm, const AlgorithmCosts& costs = {},
+                                                bool several_hosts = false);
 // A group of one: no messages, no transport.
 std::unique_ptr<Communicator> make_lone_communicator();
 

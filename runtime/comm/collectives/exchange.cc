@@ -1,6 +1,8 @@
 // Collectives that send every block straight from its owner to whoever gets it: gather, scatter, all-gather and
 // all-to-all. A window of peers at a time, and each member starts with the next one, so that no rank is everybody's
-// first.
+// first. Large blocks go to two peers at a time: what lies in the kernel's buffers of all connections then still fits
+// in a cache when many ranks share a core.
+#include <algorithm>
 #include <numeric>
 
 #include "comm/collectives/algorithm.h"
@@ -9,6 +11,7 @@ namespace prun {
 namespace {
 
 constexpr int kPeersPerBatch = 32;
+constexpr int64_t kLarge = 256 << 10;
 
 struct Block {
   const void* data = nullptr;
@@ -22,11 +25,18 @@ Block block(const void* base, int64_t offset, int64_t bytes) {
 // out(m) goes to member m, in(m) comes from there; the own block is copied.
 template <typename Out, typename In>
 void exchange(Group& group, Out out, In in) {
+  int64_t tickets[2] = {-1, -1};
+  int posted = 0;
   for (int d = 1; d < group.size; ++d) {
     const Block to = out(group.right(d)), from = in(group.left(d));
+    const bool large = std::max(to.bytes, from.bytes) >= kLarge;
+    if (large) group.wire.wait(tickets[posted % 2]);
     if (from.bytes >= 0) group.wire.recv(group.left(d), const_cast<void*>(from.data), from.bytes);
     if (to.bytes >= 0) group.wire.send(group.right(d), to.data, to.bytes);
-    if (d % kPeersPerBatch == 0) group.wire.flush();
+    if (large)
+      tickets[posted++ % 2] = group.wire.post();
+    else if (d % kPeersPerBatch == 0)
+      group.wire.flush();
   }
   const int64_t ticket = group.wire.post();
   const Block from = out(group.index), to = in(group.index);

@@ -1,8 +1,10 @@
 // Recursive doubling and halving: sums in pairs at doubling distances. They need the fewest messages, which counts for
-// buffers whose time is that of messages and wake-ups.
+// buffers whose time is that of messages and wake-ups; and each member has one partner at a time, which counts for
+// large ones where many ranks share a core.
 //
 // Every sum is formed along one tree, so all members get the same bits, every time; but not those of the rank order.
 // Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005, also for numbers of members that are no power of two.
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -33,9 +35,41 @@ class Pairs {
 struct Summer {
   const CollCall& call;
   int divisor;
+  int64_t item() const { return dtype_bytes(call.dtype); }
   void operator()(const void* mine, const void* theirs, bool mine_first, bool last, void* out, int64_t count) const {
     const void* inputs[2] = {mine_first ? mine : theirs, mine_first ? theirs : mine};
     if (count > 0) reduce(call.dtype, last ? call.redop : partial_op(call), inputs, 2, out, count, divisor);
+  }
+};
+
+// Sends `out` elements to the partner and adds what comes to `count` of this member's own, in chunks that are still in
+// the cache when they are summed. One partner at a time, so little of the group's data lies in the kernel's buffers.
+struct Halves {
+  Group& group;
+  const Summer& sum;
+  std::byte* room;  // room_bytes
+  static int64_t chunk(int64_t item) { return chunk_elements(item, 4); }
+  static int64_t room_bytes(const Group& group, int64_t item) { return group.wire.ahead() * chunk(item) * item; }
+
+  void operator()(int partner, const std::byte* out, int64_t out_count, const std::byte* mine, std::byte* to,
+                  int64_t count, bool mine_first, bool last) const {
+    const int64_t item = sum.item(), chunk = Halves::chunk(item);
+    const int depth = group.wire.ahead();
+    const int64_t rounds = std::max<int64_t>(1, (std::max(count, out_count) + chunk - 1) / chunk);
+    auto part = [&](int64_t whole, int64_t round) { return std::clamp<int64_t>(whole - round * chunk, 0, chunk); };
+    auto post = [&](int64_t round) {
+      group.wire.send(partner, out + std::min(out_count, round * chunk) * item, part(out_count, round) * item);
+      group.wire.recv(partner, room + round % depth * chunk * item, part(count, round) * item);
+      return group.wire.post();
+    };
+    int64_t tickets[Wire::kFarAhead] = {};
+    int64_t posted = 0;
+    for (int64_t round = 0; round < rounds; ++round) {
+      for (; posted < std::min(round + depth, rounds); ++posted) tickets[posted % depth] = post(posted);
+      group.wire.wait(tickets[round % depth]);
+      const int64_t at = std::min(count, round * chunk) * item;
+      sum(mine + at, room + round % depth * chunk * item, mine_first, last, to + at, part(count, round));
+    }
   }
 };
 
@@ -95,14 +129,12 @@ void all_reduce_halving(Group& group, const CollCall& call) {
     auto* recv = static_cast<std::byte*>(call.recv);
     auto at = [&](int slice) { return slices.begin(slice) * item; };
     auto length = [&](int from, int to) { return slices.end(to - 1) - slices.begin(from); };
-    std::byte* room = group.scratch.get((slices.length() * places / 2) * item);
+    const Halves halves{group, sum, group.scratch.get(Halves::room_bytes(group, item))};
     // Each member keeps the `distance` slices around its own; `place` without its low bits is the first of them.
     for (int distance = places / 2; distance > 0; distance /= 2) {
       int partner = place ^ distance, mine = place & -distance, theirs = partner & -distance;
-      group.wire.send(pairs.member(partner), source + at(theirs), length(theirs, theirs + distance) * item);
-      group.wire.recv(pairs.member(partner), room, length(mine, mine + distance) * item);
-      group.wire.flush();
-      sum(source + at(mine), room, place < partner, distance == 1, recv + at(mine), length(mine, mine + distance));
+      halves(pairs.member(partner), source + at(theirs), length(theirs, theirs + distance), source + at(mine),
+             recv + at(mine), length(mine, mine + distance), place < partner, distance == 1);
       source = recv;
     }
     for (int distance = 1; distance < places; distance *= 2) {
@@ -117,20 +149,17 @@ void all_reduce_halving(Group& group, const CollCall& call) {
 // The first half of all_reduce_halving. Partial sums stay in scratch, because the input must stay as it is.
 void reduce_scatter_halving(Group& group, const CollCall& call) {
   const int n = group.size;
-  const int64_t piece = call.count * dtype_bytes(call.dtype), half = n / 2 * piece;
-  std::byte* room = group.scratch.get(2 * half);
-  std::byte* partial = room + half;
+  const int64_t item = dtype_bytes(call.dtype), piece = call.count * item, half = round_up(n / 2 * piece, 64);
+  std::byte* partial = group.scratch.get(half + Halves::room_bytes(group, item));
   const Summer sum{call, n};
+  const Halves halves{group, sum, partial + half};
   const auto* source = static_cast<const std::byte*>(call.send);
   int first = 0;  // the slice that `source` begins with
   for (int distance = n / 2; distance > 0; distance /= 2) {
     int partner = group.index ^ distance, mine = group.index & -distance, theirs = partner & -distance;
-    group.wire.send(partner, source + (theirs - first) * piece, distance * piece);
-    group.wire.recv(partner, room, distance * piece);
-    group.wire.flush();
-    bool last = distance == 1;
-    sum(source + (mine - first) * piece, room, group.index < partner, last, last ? call.recv : partial,
-        distance * call.count);
+    const bool last = distance == 1;
+    halves(partner, source + (theirs - first) * piece, distance * call.count, source + (mine - first) * piece,
+           last ? static_cast<std::byte*>(call.recv) : partial, distance * call.count, group.index < partner, last);
     source = partial;
     first = mine;
   }

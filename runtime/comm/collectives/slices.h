@@ -33,6 +33,13 @@ inline int64_t chunk_elements(int64_t item_bytes, int buffers) {
   return std::clamp(kCacheBytes / std::max(1, buffers), kSmallest, kLargest) / item_bytes / 64 * 64;
 }
 
+// How many rounds of chunks are on their way, where each round has a chunk to or from each of `peers`.
+inline int rounds_ahead(const Group& group, int64_t chunk_bytes, int peers) {
+  constexpr int64_t kMostBytes = 8 << 20;
+  return static_cast<int>(
+      std::clamp<int64_t>(kMostBytes / std::max<int64_t>(1, chunk_bytes * peers), 2, group.wire.ahead()));
+}
+
 // A chunk of a slice: elements [begin, end) of the whole buffer.
 struct Chunks {
   const Slices& slices;
@@ -50,12 +57,13 @@ template <typename Out, typename Emit>
 void reduce_own_slice(Group& group, const CollCall& call, const Chunks& chunks, int64_t extra, Out out, Emit emit) {
   const int n = group.size;
   const int64_t item = dtype_bytes(call.dtype), slot_bytes = chunks.chunk * item;
+  const int depth = rounds_ahead(group, slot_bytes, n - 1);
   const auto* send = static_cast<const std::byte*>(call.send);
   const int64_t pointers = round_up(n * static_cast<int64_t>(sizeof(void*)), 64);
-  std::byte* room = group.scratch.get(extra + pointers + 2 * (n - 1) * slot_bytes) + extra;
+  std::byte* room = group.scratch.get(extra + pointers + depth * (n - 1) * slot_bytes) + extra;
   auto** inputs = reinterpret_cast<const void**>(room);
   auto slot = [&](int64_t round, int distance) {
-    return room + pointers + ((round % 2) * (n - 1) + distance - 1) * slot_bytes;
+    return room + pointers + ((round % depth) * (n - 1) + distance - 1) * slot_bytes;
   };
   auto post = [&](int64_t round) {
     int64_t mine = (chunks.end(group.index, round) - chunks.begin(group.index, round)) * item;
@@ -67,10 +75,11 @@ void reduce_own_slice(Group& group, const CollCall& call, const Chunks& chunks, 
     }
     return group.wire.post();
   };
-  int64_t tickets[2] = {post(0), 0};
+  int64_t tickets[Wire::kFarAhead] = {};
+  int64_t posted = 0;
   for (int64_t round = 0; round < chunks.rounds(); ++round) {
-    if (round + 1 < chunks.rounds()) tickets[(round + 1) % 2] = post(round + 1);
-    group.wire.wait(tickets[round % 2]);
+    for (; posted < std::min<int64_t>(round + depth, chunks.rounds()); ++posted) tickets[posted % depth] = post(posted);
+    group.wire.wait(tickets[round % depth]);
     int64_t begin = chunks.begin(group.index, round), count = chunks.end(group.index, round) - begin;
     for (int d = 1; d < n; ++d) inputs[group.left(d)] = slot(round, d);
     inputs[group.index] = send + begin * item;

@@ -60,8 +60,12 @@ void check_start(const FrameHeader& header, const std::string& doing, int rank) 
   throw Error(Exit::mismatch, fmt::format("{}: rank {} sent something that is not the start of a call", doing, rank));
 }
 
-Wire::Wire(Route route, std::vector<int> ranks, int index, uint64_t group)
-    : route_(std::move(route)), ranks_(std::move(ranks)), index_(index) {
+Wire::Wire(Route route, std::vector<int> ranks, int index, uint64_t group, bool far)
+    : route_(std::move(route)),
+      ranks_(std::move(ranks)),
+      index_(index),
+      far_(far),
+      batches_(far ? kInFlight + 2 * kFarAhead : kInFlight) {
   const size_t n = ranks_.size();
   header_.magic = kMagic;
   header_.version = kFrameVersion;
@@ -126,8 +130,8 @@ void Wire::begin(const PreparedCall& call, uint64_t sequence, Ring ring) {
 }
 
 Wire::Batch& Wire::open_batch() {
-  Batch& batch = batches_[next_ticket_ % kInFlight];
-  PRUN_CHECK(batch.ticket < 0, fmt::format("more than {} batches in flight", kInFlight));
+  Batch& batch = batches_[next_ticket_ % std::ssize(batches_)];
+  PRUN_CHECK(batch.ticket < 0, fmt::format("more than {} batches in flight", batches_.size()));
   return batch;
 }
 
@@ -191,7 +195,7 @@ int64_t Wire::post() {
 }
 
 void Wire::wait(int64_t ticket) {
-  Batch& batch = batches_[ticket % kInFlight];
+  Batch& batch = batches_[ticket % std::ssize(batches_)];
   if (ticket < 0 || batch.ticket != ticket) return;
   for (Part& part : batch.parts) wait_part(part);
   batch.ticket = -1;
@@ -243,7 +247,8 @@ void Wire::finish() {
                                                      [](const std::vector<prun_p2p>& ops) { return !ops.empty(); });
   if (queued) post();
   for (const Arrival& arrival : std::exchange(behind_hints_, {})) recv_behind_hints(arrival);
-  for (int64_t ticket = std::max<int64_t>(0, next_ticket_ - kInFlight); ticket < next_ticket_; ++ticket) wait(ticket);
+  for (int64_t ticket = std::max<int64_t>(0, next_ticket_ - std::ssize(batches_)); ticket < next_ticket_; ++ticket)
+    wait(ticket);
   if (ring_ == Ring::within || ring_ == Ring::apart)
     PRUN_CHECK(framed_out_[next()] != 0 && framed_in_[previous()] != 0, doing() + " compared no frames");
 }

@@ -57,8 +57,9 @@ class Wire {
   // collective (send_recv).
   enum class Ring { within, apart, later, none };
 
-  // `ranks`: the members, of the job; `index` is this one. `group` tells groups apart in frames.
-  Wire(Route route, std::vector<int> ranks, int index, uint64_t group);
+  // `ranks`: the members, of the job; `index` is this one. `group` tells groups apart in frames. `far`: they are on
+  // several hosts.
+  Wire(Route route, std::vector<int> ranks, int index, uint64_t group, bool far = false);
 
   // Starts a call, the `sequence`th of the group.
   void begin(const PreparedCall& call, uint64_t sequence, Ring ring);
@@ -69,7 +70,7 @@ class Wire {
   // `data` stays untouched until the ticket has been waited for.
   void send(int to, const void* data, int64_t bytes);
   void recv(int from, void* data, int64_t bytes);
-  int64_t post();             // returns a ticket; at most kInFlight at a time
+  int64_t post();             // returns a ticket; at most kInFlight at a time, and 2 * ahead() more between hosts
   void wait(int64_t ticket);  // of this call, in any order, more than once is allowed
   void flush() { wait(post()); }
   void finish();   // waits for all; checks that neighbours have compared calls
@@ -89,7 +90,11 @@ class Wire {
 
   bool compares_later() const { return hints_.to_next || hints_.from_previous; }  // close() is needed
 
-  static constexpr int kInFlight = 8;
+  // Chunks that an algorithm has on their way. Inside a host two: more would only leave the cache. Between hosts as
+  // many as a line holds whose round trip is long: at 1 Gbit/s and 20 ms that is 2.5 MB.
+  int ahead() const { return far_ ? kFarAhead : 2; }
+
+  static constexpr int kInFlight = 8, kFarAhead = 16;
   static constexpr int kRingEvery = 64;  // calls after each other of Ring::later: the last of them compares
 
  private:
@@ -155,7 +160,8 @@ class Wire {
   int uncompared_ = 0;  // calls of Ring::later since the ring was last compared
   std::vector<CallFrame> out_, in_;
   std::vector<char> framed_out_, framed_in_;  // by member: this call's frame has been queued
-  Batch batches_[kInFlight];
+  bool far_;
+  std::vector<Batch> batches_;
   std::vector<prun_p2p> receives_[kStages], sends_;  // of the open batch; the last stage posts the sends
   Hints hints_;
   std::vector<Arrival> behind_hints_;  // of a send and receive

@@ -150,14 +150,14 @@ std::unique_ptr<Communicator> make_hierarchical_communicator(TransportSession* i
       alone ? make_lone_communicator() : make_communicator(*inside, near, map.place, inside_tag + 1, "");
   const int between_tag = agree_on_tags(between, ranks, index, lane, 2);
   Wire wire(alone ? Route(between, between_tag) : Route(*inside, inside_tag, between, between_tag), ranks, index,
-            group_hash(ranks, between_tag));
+            group_hash(ranks, between_tag), true);
   std::optional<Wire> across;
   const auto reaches_place = [&](const std::vector<int>& members) { return std::ssize(members) > map.place; };
   if (std::all_of(map.hosts.begin(), map.hosts.end(), reaches_place)) {
     std::vector<int> peers;
     for (const std::vector<int>& members : map.hosts) peers.push_back(members[map.place]);
     across.emplace(Route(between, between_tag + 1), ranks_at(ranks, peers), map.host,
-                   group_hash(ranks, between_tag + 1));
+                   group_hash(ranks, between_tag + 1), true);
   }
   return std::make_unique<HierarchicalCommunicator>(std::move(wire), std::move(local), std::move(across),
                                                     std::move(map), algorithm);

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""What of a line between two hosts a job uses: 1 Gbit/s and 20 ms there and back unless asked otherwise.
+
+Usage: line.py PRUN [--gbit 1] [--ms 20] [--ops all_reduce,...] [--bytes 16M,64M] [--options OPTIONS]
+
+Two hosts are network namespaces (root, iproute2), each with a TUN device as its only network. This program is the line:
+it hands what one device sends to the other, paced in each direction and half the time later; few kernels have a queueing
+discipline for that. Beside each op stands what a bare TCP connection gets on the same line, and the share of the most that
+the line carries behind the headers of IP and TCP. Ends with 1 where a row has less than --least of it. Standard library only.
+"""
+import argparse
+import collections
+import ctypes
+import fcntl
+import json
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+PORT = 29476
+MTU, HEADERS = 1500, 52  # of IP and TCP with timestamps
+TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ = 0x400454CA, 0x400454D0, 0x400454D8
+IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
+TUN_F_CSUM, TUN_F_TSO4 = 0x01, 0x02
+VNET_HEADER = 10
+CLONE_NEWNET = 0x40000000
+QUEUE_MS = 50  # what the sender's end of the line holds before it drops
+
+
+def in_namespace(name, then):
+    """`then()` in a thread that lives in the namespace."""
+    result = []
+
+    def run():
+        with open(f"/run/netns/{name}") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), f"setns {name}")
+        result.append(then())
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return result[0]
+
+
+def open_tun():
+    tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(tun, TUNSETIFF, struct.pack("16sH22x", b"eth0", IFF_TUN | IFF_NO_PI | IFF_VNET_HDR))
+    fcntl.ioctl(tun, TUNSETVNETHDRSZ, struct.pack("i", VNET_HEADER))
+    fcntl.ioctl(tun, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4)
+    return tun
+
+
+def bytes_on_the_line(packet):
+    """Of IP: the kernel hands over several segments in one, whose headers count each."""
+    segment = struct.unpack_from("<H", packet, 4)[0]
+    size = len(packet) - VNET_HEADER
+    return size + (max(0, -(-(size - HEADERS) // segment) - 1) * HEADERS if segment else 0)
+
+
+def relay(tuns, rate, delay, stop):
+    """Moves packets between the two until `stop`; rate in bytes a second."""
+    poll = select.poll()
+    for tun in tuns:
+        poll.register(tun, select.POLLIN)
+    free = [0.0, 0.0]  # when the line in this direction has sent all it has
+    queues = [collections.deque(), collections.deque()]
+    while not stop.is_set():
+        due = min((queue[0][0] for queue in queues if queue), default=None)
+        wait = 20 if due is None else max(0, (due - time.monotonic()) * 1e3)
+        for tun, _ in poll.poll(wait):
+            way = tuns.index(tun)
+            for _ in range(16):
+                try:
+                    packet = os.read(tun, 1 << 17)
+                except BlockingIOError:
+                    break
+                now = time.monotonic()
+                if free[way] - now > QUEUE_MS / 1e3:
+                    continue  # full: dropped
+                free[way] = max(now, free[way]) + bytes_on_the_line(packet) / rate
+                queues[way].append((free[way] + delay, packet))
+        now = time.monotonic()
+        for way, queue in enumerate(queues):
+            while queue and queue[0][0] <= now:
+                try:
+                    os.write(tuns[1 - way], queue.popleft()[1])
+                except OSError:
+                    pass
+
+
+def bare(names, size):
+    """Seconds in which a bare TCP connection brings `size` bytes to the other host and as many back, in full flow."""
+    listener = in_namespace(names[0], lambda: socket.create_server(("10.80.0.1", PORT + 1)))
+    ends = [in_namespace(names[1], lambda: socket.create_connection(("10.80.0.1", PORT + 1))), listener.accept()[0]]
+    times = [[], []]
+
+    def send(end):
+        data = bytes(size)
+        for _ in range(3):
+            end.sendall(data)
+
+    def receive(end, taken):
+        data = bytearray(1 << 20)
+        for _ in range(3):
+            start, left = time.monotonic(), size
+            while left > 0:
+                left -= end.recv_into(data, min(left, len(data)))
+            taken.append(time.monotonic() - start)
+    threads = [threading.Thread(target=send, args=(end,)) for end in ends]
+    threads += [threading.Thread(target=receive, args=pair) for pair in zip(ends, times)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return min(max(pair) for pair in zip(*times))
+
+
+def job(prun, names, op, sizes, options):
+    words = [prun, "bench", op, "--nproc", 1, "--nnodes", 2, "--rendezvous", f"10.80.0.1:{PORT}", "--transport", "socket",
+             "--transport-options", options, "--bytes", sizes, "--place", "out", "--budget", 2, "--json"]
+    jobs = [subprocess.Popen(["ip", "netns", "exec", name, *map(str, words), "--node-rank", str(number)], stdout=subprocess.PIPE,
+                             text=True, env={**os.environ, "PRUN_SECRET": "of this bench"}) for number, name in enumerate(names)]
+    outputs = [each.communicate(timeout=600)[0] for each in jobs]
+    if any(each.returncode for each in jobs):
+        sys.exit(f"{' '.join(map(str, words))} ended with {[each.returncode for each in jobs]}")
+    return [json.loads(line) for line in outputs[0].splitlines() if line.startswith("{")]
+
+
+# Bytes of a call of `size` that one direction of the line carries, with one rank on either side.
+CARRIED = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5, "all_to_all": 0.5, "broadcast": 1.0}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("prun")
+    parser.add_argument("--gbit", type=float, default=1.0)
+    parser.add_argument("--ms", type=float, default=20.0)
+    parser.add_argument("--ops", default="all_reduce,reduce_scatter,all_gather,broadcast")
+    parser.add_argument("--bytes", default="16M,64M")
+    parser.add_argument("--options", default="")
+    parser.add_argument("--least", type=float, default=0.0, help="share of the line below which the program ends with 1")
+    args = parser.parse_args()
+    names = [f"prunl{os.getpid()}h{host}" for host in (0, 1)]
+
+    def ip(*words):
+        subprocess.run(["ip", *words], check=True)
+    rate = args.gbit * 1e9 / 8
+    most = rate * (MTU - HEADERS) / MTU
+    stop = threading.Event()
+    failed = False
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        tuns = [in_namespace(name, open_tun) for name in names]
+        for number, name in enumerate(names):
+            ip("-n", name, "addr", "add", f"10.80.0.{number + 1}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", "eth0", "mtu", str(MTU), "up")
+        line = os.fork()
+        if line == 0:
+            relay(tuns, rate, args.ms / 2e3, stop)
+            os._exit(0)
+        try:
+            took = bare(names, 32 << 20)
+            print(f"{'bare TCP, both ways':<26} {took * 1e3:>9.1f} ms  {(32 << 20) / took / most:>6.1%} of the line")
+            for op in args.ops.split(","):
+                for row in job(args.prun, names, op, args.bytes, args.options):
+                    share = row["bytes"] * CARRIED[op] / (row["time_us"] * 1e-6) / most
+                    failed |= share < args.least
+                    print(f"{op:<14} {row['bytes']:>11} {row['time_us'] / 1e3:>9.1f} ms  {share:>6.1%} of the line", flush=True)
+        finally:
+            os.kill(line, 9)
+            os.waitpid(line, 0)
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
