@@ -88,7 +88,8 @@ class Wire {
   [[noreturn]] void throw_mismatch(int member, uint64_t fingerprint, uint64_t count, uint64_t sequence,
                                    const std::string& extra) const;
 
-  bool compares_later() const { return hints_.to_next || hints_.from_previous; }  // close() is needed
+  // A message of later_calls.cc is on its way, or may be: close() is needed.
+  bool compares_later() const { return hints_.to_next || hints_.from_previous || hints_.telling.request; }
 
   // Chunks that an algorithm has on their way. Inside a host two: more would only leave the cache. Between hosts as
   // many as a line holds whose round trip is long: at 1 Gbit/s and 20 ms that is 2.5 MB.
