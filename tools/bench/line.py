@@ -62,14 +62,14 @@ def bytes_on_the_line(packet):
     return size + (max(0, -(-(size - HEADERS) // segment) - 1) * HEADERS if segment else 0)
 
 
-def relay(tuns, rate, delay, stop):
-    """Moves packets between the two until `stop`; rate in bytes a second."""
+def relay(tuns, rate, delay):
+    """Moves packets between the two for ever; rate in bytes a second."""
     poll = select.poll()
     for tun in tuns:
         poll.register(tun, select.POLLIN)
     free = [0.0, 0.0]  # when the line in this direction has sent all it has
     queues = [collections.deque(), collections.deque()]
-    while not stop.is_set():
+    while True:
         due = min((queue[0][0] for queue in queues if queue), default=None)
         wait = 20 if due is None else max(0, (due - time.monotonic()) * 1e3)
         for tun, _ in poll.poll(wait):
@@ -136,7 +136,7 @@ CARRIED = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5, "all_to_
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prun")
     parser.add_argument("--gbit", type=float, default=1.0)
     parser.add_argument("--ms", type=float, default=20.0)
@@ -145,13 +145,15 @@ def main():
     parser.add_argument("--options", default="")
     parser.add_argument("--least", type=float, default=0.0, help="share of the line below which the program ends with 1")
     args = parser.parse_args()
+    for op in args.ops.split(","):
+        if op not in CARRIED:
+            parser.error(f"--ops: there is no {op}; there are " + ", ".join(CARRIED))
     names = [f"prunl{os.getpid()}h{host}" for host in (0, 1)]
 
     def ip(*words):
         subprocess.run(["ip", *words], check=True)
     rate = args.gbit * 1e9 / 8
     most = rate * (MTU - HEADERS) / MTU
-    stop = threading.Event()
     failed = False
     try:
         for name in names:
@@ -163,8 +165,7 @@ def main():
             ip("-n", name, "link", "set", "eth0", "mtu", str(MTU), "up")
         line = os.fork()
         if line == 0:
-            relay(tuns, rate, args.ms / 2e3, stop)
-            os._exit(0)
+            relay(tuns, rate, args.ms / 2e3)
         try:
             took = bare(names, 32 << 20)
             print(f"{'bare TCP, both ways':<26} {took * 1e3:>9.1f} ms  {(32 << 20) / took / most:>6.1%} of the line")
