@@ -186,14 +186,13 @@ TlsStream::TlsStream(int fd, Side side, std::span<const uint8_t, 32> key)
 
 TlsStream::~TlsStream() = default;
 
-bool TlsStream::established() const { return SSL_is_init_finished(ssl_.get()) == 1; }
-
 bool TlsStream::advance() {
-  if (established()) return true;
+  if (established_) return true;
   const NoBrokenPipe quiet;
   ERR_clear_error();
   const int result = SSL_do_handshake(ssl_.get());
   if (result != 1) failed(result);
+  established_ = result == 1;  // OpenSSL forgets it when a later record is wrong
 #ifdef BIO_get_ktls_send
   kernel_sends_ = result == 1 && BIO_get_ktls_send(SSL_get_wbio(ssl_.get()));
 #endif

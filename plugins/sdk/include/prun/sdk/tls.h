@@ -45,7 +45,8 @@ class TlsStream {
   // same bytes.
   ssize_t write(std::span<const iovec> pieces);
 
-  bool established() const;                    // both ends have shown that they have the key
+  // Both ends have shown that they have the key; so it stays, whatever comes later.
+  bool established() const { return established_; }
   bool pending() const { return taken_ > 0; }  // bytes were taken that `write` has not told of
   bool by_kernel() const { return kernel_sends_; }
   const std::string& trouble() const { return trouble_; }
@@ -66,7 +67,7 @@ class TlsStream {
   const int fd_;
   const std::vector<uint8_t> key_;
   std::unique_ptr<ssl_st, void (*)(ssl_st*)> ssl_;
-  bool kernel_sends_ = false;
+  bool kernel_sends_ = false, established_ = false;
   bool may_fill_ = false, ended_ = false;
   int error_ = 0;  // that ended it
   std::string trouble_;
