@@ -58,8 +58,9 @@ TensorId OptimizerStep::add(TensorId a, TensorId b, const char* name) {
   return both;
 }
 
+// On the compute stream, which has nothing else to do meanwhile: another thread would have to be woken for one number.
 void OptimizerStep::sum_over(const std::string& axis, TensorId tensor) {
-  emitter_.communicate(state_.strategies.gradient_stream(),
+  emitter_.communicate("",
                        make_all_reduce(tensor, "sum", axis, Phase::step, state_.plan.optimizer.site));
 }
 
