@@ -298,38 +298,40 @@ std::vector<int64_t> GradientBuckets::tensor_ends() const {
   return ends;
 }
 
+// Where the last buckets end: nothing is computed behind the very last one, so it is as small as the first, and those
+// before it are at most kTaper times as large as the one that follows, whose gradients are made while they are reduced.
+// A tensor is not cut.
+std::set<int64_t> GradientBuckets::last_ends(const PendingReduce& pending, const std::vector<int64_t>& ends) const {
+  constexpr int64_t kTaper = 4;
+  const int64_t first = pending.action.first / dtype_bytes(state_.master_dtype());
+  std::set<int64_t> cuts;
+  if (pending.action.bucket == 0 || first == 0 || pending.end != state_.program.tensors[state_.flat_grads].count())
+    return cuts;
+  int64_t end = pending.end;
+  for (int64_t most = first; end - pending.first > most; most *= kTaper) {
+    auto cut = std::lower_bound(ends.begin(), ends.end(), end - most);
+    if (*cut >= end) cut = std::prev(std::lower_bound(ends.begin(), ends.end(), end));
+    if (*cut <= pending.first) break;
+    end = *cut;
+    cuts.insert(end);
+  }
+  return cuts;
+}
+
 // Issues the buckets that are full. Boundaries are those of tensors: a bucket closes with the tensor that fills it.
 void GradientBuckets::flush(int strategy, bool all) {
   PendingReduce& pending = pending_[strategy];
   if (pending.first < 0) return;
   int64_t size = dtype_bytes(state_.master_dtype());
-  for (int64_t end : tensor_ends()) {
+  const std::vector<int64_t> ends = tensor_ends();
+  const std::set<int64_t> cuts = last_ends(pending, ends);
+  for (int64_t end : ends) {
     if (end <= pending.first || end > pending.end) continue;
     int64_t cap = pending.buckets == 0 && pending.action.first > 0 ? pending.action.first : pending.action.bucket;
-    if (cap > 0 && (end - pending.first) * size >= cap) emit_all_reduce(pending, end);
+    if (cuts.count(end) > 0 || (cap > 0 && (end - pending.first) * size >= cap)) emit_all_reduce(pending, end);
   }
   if (all && pending.first < pending.end) emit_all_reduce(pending, pending.end);
   if (pending.first == pending.end) pending.first = -1;
-}
-
-// Nothing is computed behind the last bucket, so it is as small as the first one, and those before it are at most
-// kTaper times as large as the one that follows: their reductions run while its gradients are made.
-void GradientBuckets::taper(PendingReduce& pending) {
-  constexpr int64_t kTaper = 4;
-  const int64_t first = pending.action.first / dtype_bytes(state_.master_dtype());
-  if (pending.first < 0 || pending.action.bucket == 0 || first == 0) return;
-  const std::vector<int64_t> ends = tensor_ends();
-  std::vector<int64_t> cuts;  // descending
-  int64_t end = pending.end;
-  for (int64_t most = first; end - pending.first > most; most *= kTaper) {
-    // The first boundary that leaves at most so much behind it; a tensor is not cut.
-    auto cut = std::lower_bound(ends.begin(), ends.end(), end - most);
-    if (*cut >= end) cut = std::prev(std::lower_bound(ends.begin(), ends.end(), end));
-    if (*cut <= pending.first) break;
-    end = *cut;
-    cuts.push_back(end);
-  }
-  for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut) emit_all_reduce(pending, *cut);
 }
 
 void GradientBuckets::emit_all_reduce(PendingReduce& pending, int64_t end) {
@@ -341,10 +343,7 @@ void GradientBuckets::emit_all_reduce(PendingReduce& pending, int64_t end) {
 }
 
 void GradientBuckets::finish() {
-  for (auto& [strategy, pending] : pending_) {
-    taper(pending);
-    flush(strategy, true);
-  }
+  for (auto& [strategy, pending] : pending_) flush(strategy, true);
   for (UnitId unit : state_.graph.units.ids()) {
     if (!state_.trains(unit)) continue;
     const std::vector<std::string>& over = reduced_over_[unit];

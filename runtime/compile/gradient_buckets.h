@@ -1,6 +1,7 @@
 // Gradients of parameters: where backward writes them, and how the strategies' hooks reduce them.
 #pragma once
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,7 +68,7 @@ class GradientBuckets {
   void flush(int strategy, bool all);
   // Of the tensors in the flat buffer of gradients that are not sharded, in elements, ascending.
   std::vector<int64_t> tensor_ends() const;
-  void taper(PendingReduce& pending);
+  std::set<int64_t> last_ends(const PendingReduce& pending, const std::vector<int64_t>& ends) const;
   void emit_all_reduce(PendingReduce& pending, int64_t end);
   void require_whole(UnitId unit, const ScheduleStep& step, const HookAction& action);
   void reduced_once(UnitId unit, const HookAction& action);
