@@ -31,8 +31,9 @@ void OptimizerStep::run() {
   }
 }
 
-// Where no norm is waited for, the first updates run while the last gradients are reduced. The units whose gradients are
-// the last are those that the next step reads first: where these are gathered ahead, half of the updates run behind that.
+// Where no norm is waited for, the first updates run while the last gradients are reduced. The units whose gradients
+// are the last are those that the next step reads first: where these are gathered ahead, half of the updates run behind
+// that.
 std::vector<UnitId> OptimizerStep::by_readiness(const std::vector<UnitId>& units) {
   const std::map<UnitId, Wave> waves = waves_of(units);
   std::vector<UnitId> early, late, order;
@@ -60,8 +61,7 @@ TensorId OptimizerStep::add(TensorId a, TensorId b, const char* name) {
 
 // On the compute stream, which has nothing else to do meanwhile: another thread would have to be woken for one number.
 void OptimizerStep::sum_over(const std::string& axis, TensorId tensor) {
-  emitter_.communicate("",
-                       make_all_reduce(tensor, "sum", axis, Phase::step, state_.plan.optimizer.site));
+  emitter_.communicate("", make_all_reduce(tensor, "sum", axis, Phase::step, state_.plan.optimizer.site));
 }
 
 TensorId OptimizerStep::norm2(const std::vector<TensorId>& tensors, Attrs attrs, const std::string& name,
@@ -74,8 +74,8 @@ TensorId OptimizerStep::norm2(const std::vector<TensorId>& tensors, Attrs attrs,
   return sum;
 }
 
-// By how soon after the end of backward the gradients of a unit are there: those that its last reduction makes, its last
-// but one, and all others.
+// By how soon after the end of backward the gradients of a unit are there: those that its last reduction makes, its
+// last but one, and all others.
 std::map<UnitId, OptimizerStep::Wave> OptimizerStep::waves_of(const std::vector<UnitId>& units) {
   std::map<UnitId, Wave> waves;
   for (UnitId unit : units) waves[unit] = Wave::early;
@@ -124,8 +124,7 @@ TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
       Attrs attrs;
       if (!split.empty()) attrs.set("weights", all.weights);
       if (!all.tensors.empty())
-        sum =
-            add(sum, norm2(all.tensors, std::move(attrs), axis.empty() ? "norm2" : "norm2." + axis), "norm2.shards");
+        sum = add(sum, norm2(all.tensors, std::move(attrs), axis.empty() ? "norm2" : "norm2." + axis), "norm2.shards");
     }
   TensorId total;
   for (const auto& [axis, sum] : shards) {
