@@ -58,6 +58,13 @@ std::vector<OpRef> EdgeBuilder::last(std::string_view stream) const {
   return {};
 }
 
+int EdgeBuilder::last_writer(StreamId stream, TensorId tensor) {
+  Clock latest;
+  latest.fill(-1);
+  need(latest, tensor, false);
+  return latest[stream];
+}
+
 OpRef EdgeBuilder::append(StreamId stream, Op op, const std::vector<OpRef>& floors) {
   size_t streams = body_.streams.size();
   clocks_.resize(streams);

@@ -22,8 +22,11 @@ class EdgeBuilder {
   // Appends `op` to a stream with the edges that its reads and writes need, and after `floors`; returns where it is.
   OpRef append(StreamId stream, Op op, const std::vector<OpRef>& floors = {});
   const std::vector<Op>& ops(StreamId stream) const { return body_.streams[stream].ops; }
+  auto streams() const { return body_.streams.ids(); }
   // The op that the stream of that name has ended with so far, if any.
   std::vector<OpRef> last(std::string_view stream) const;
+  // The last op of `stream` that a reader of the tensor would wait for; -1: none.
+  int last_writer(StreamId stream, TensorId tensor);
   // `buffer` takes over the bytes of `previous`: its first accesses wait for the previous one's last.
   void take_over(BufferId buffer, BufferId previous);
 

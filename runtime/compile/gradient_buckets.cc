@@ -284,12 +284,8 @@ void GradientBuckets::all_reduce(const ScheduleStep& step, UnitId unit, int stra
   flush(strategy, action.bucket == 0);
 }
 
-// Issues the buckets that are full. Boundaries are those of tensors: a bucket closes with the tensor that fills it.
-void GradientBuckets::flush(int strategy, bool all) {
-  PendingReduce& pending = pending_[strategy];
-  if (pending.first < 0) return;
-  int64_t size = dtype_bytes(state_.master_dtype());
-  std::vector<int64_t> ends;  // of the tensors in (first, end], ascending
+std::vector<int64_t> GradientBuckets::tensor_ends() const {
+  std::vector<int64_t> ends;
   for (UnitId unit : state_.graph.units.ids()) {
     const UnitStorage& storage = state_.storage[unit];
     const UnitLayout& layout = state_.layouts[unit];
@@ -299,10 +295,40 @@ void GradientBuckets::flush(int strategy, bool all) {
     ends.push_back(storage.bucket_start + layout.padded);
   }
   std::sort(ends.begin(), ends.end());
+  return ends;
+}
+
+// Where the last buckets end: nothing is computed behind the very last one, so it is as small as the first, and those
+// before it are at most kTaper times as large as the one that follows, whose gradients are made while they are reduced.
+// A tensor is not cut.
+std::set<int64_t> GradientBuckets::last_ends(const PendingReduce& pending, const std::vector<int64_t>& ends) const {
+  constexpr int64_t kTaper = 4;
+  const int64_t first = pending.action.first / dtype_bytes(state_.master_dtype());
+  std::set<int64_t> cuts;
+  if (pending.action.bucket == 0 || first == 0 || pending.end != state_.program.tensors[state_.flat_grads].count())
+    return cuts;
+  int64_t end = pending.end;
+  for (int64_t most = first; end - pending.first > most; most *= kTaper) {
+    auto cut = std::lower_bound(ends.begin(), ends.end(), end - most);
+    if (*cut >= end) cut = std::prev(std::lower_bound(ends.begin(), ends.end(), end));
+    if (*cut <= pending.first) break;
+    end = *cut;
+    cuts.insert(end);
+  }
+  return cuts;
+}
+
+// Issues the buckets that are full. Boundaries are those of tensors: a bucket closes with the tensor that fills it.
+void GradientBuckets::flush(int strategy, bool all) {
+  PendingReduce& pending = pending_[strategy];
+  if (pending.first < 0) return;
+  int64_t size = dtype_bytes(state_.master_dtype());
+  const std::vector<int64_t> ends = tensor_ends();
+  const std::set<int64_t> cuts = last_ends(pending, ends);
   for (int64_t end : ends) {
     if (end <= pending.first || end > pending.end) continue;
     int64_t cap = pending.buckets == 0 && pending.action.first > 0 ? pending.action.first : pending.action.bucket;
-    if (cap > 0 && (end - pending.first) * size >= cap) emit_all_reduce(pending, end);
+    if (cuts.count(end) > 0 || (cap > 0 && (end - pending.first) * size >= cap)) emit_all_reduce(pending, end);
   }
   if (all && pending.first < pending.end) emit_all_reduce(pending, pending.end);
   if (pending.first == pending.end) pending.first = -1;

@@ -1,6 +1,7 @@
 // Gradients of parameters: where backward writes them, and how the strategies' hooks reduce them.
 #pragma once
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,6 +66,9 @@ class GradientBuckets {
   void all_reduce_shard(const ScheduleStep& step, UnitId unit, int strategy, const HookAction& action);
   void over_wire(const OpDef& def, TensorId from, TensorId to, const HookAction& action, const ScheduleStep& step);
   void flush(int strategy, bool all);
+  // Of the tensors in the flat buffer of gradients that are not sharded, in elements, ascending.
+  std::vector<int64_t> tensor_ends() const;
+  std::set<int64_t> last_ends(const PendingReduce& pending, const std::vector<int64_t>& ends) const;
   void emit_all_reduce(PendingReduce& pending, int64_t end);
   void require_whole(UnitId unit, const ScheduleStep& step, const HookAction& action);
   void reduced_once(UnitId unit, const HookAction& action);

@@ -4,7 +4,9 @@
 // the coefficient is then negative, and updates do nothing.
 #include <fmt/format.h>
 
+#include <functional>
 #include <map>
+#include <set>
 
 #include "compile/ir_build.h"
 #include "compile/norms.h"
@@ -19,6 +21,7 @@ void OptimizerStep::run() {
     if (state_.trains(unit)) units.push_back(unit);
   const bool skips = state_.program.schedule.most_skips > 0;
   const TensorId clip = state_.plan.optimizer.clip > 0 || skips ? clip_coefficient(units) : TensorId();
+  if (clip.none()) units = by_readiness(units);
   for (UnitId unit : units) {
     const UnitStorage& storage = state_.storage[unit];
     if (storage.offload)
@@ -26,6 +29,22 @@ void OptimizerStep::run() {
     else
       update(unit, clip, {storage.grad, storage.master, storage.optimizer, storage.compute});
   }
+}
+
+// Where no norm is waited for, the first updates run while the last gradients are reduced. The units whose gradients
+// are the last are those that the next step reads first: where these are gathered ahead, half of the updates run behind
+// that.
+std::vector<UnitId> OptimizerStep::by_readiness(const std::vector<UnitId>& units) {
+  const std::map<UnitId, Wave> waves = waves_of(units);
+  std::vector<UnitId> early, late, order;
+  for (const Wave wave : {Wave::early, Wave::last_but_one, Wave::last})
+    for (UnitId unit : units)
+      if (waves.at(unit) == wave) (wave == Wave::early ? early : late).push_back(unit);
+  const auto middle = early.end() - (state_.ahead.empty() ? 0 : std::ssize(early) / 2);
+  order.insert(order.end(), early.begin(), middle);
+  order.insert(order.end(), late.begin(), late.end());
+  order.insert(order.end(), middle, early.end());
+  return order;
 }
 
 TensorId OptimizerStep::scalar(const std::string& name) {
@@ -40,9 +59,9 @@ TensorId OptimizerStep::add(TensorId a, TensorId b, const char* name) {
   return both;
 }
 
+// On the compute stream, which has nothing else to do meanwhile: another thread would have to be woken for one number.
 void OptimizerStep::sum_over(const std::string& axis, TensorId tensor) {
-  emitter_.communicate(state_.strategies.gradient_stream(),
-                       make_all_reduce(tensor, "sum", axis, Phase::step, state_.plan.optimizer.site));
+  emitter_.communicate("", make_all_reduce(tensor, "sum", axis, Phase::step, state_.plan.optimizer.site));
 }
 
 TensorId OptimizerStep::norm2(const std::vector<TensorId>& tensors, Attrs attrs, const std::string& name,
@@ -55,36 +74,62 @@ TensorId OptimizerStep::norm2(const std::vector<TensorId>& tensors, Attrs attrs,
   return sum;
 }
 
+// By how soon after the end of backward the gradients of a unit are there: those that its last reduction makes, its
+// last but one, and all others.
+std::map<UnitId, OptimizerStep::Wave> OptimizerStep::waves_of(const std::vector<UnitId>& units) {
+  std::map<UnitId, Wave> waves;
+  for (UnitId unit : units) waves[unit] = Wave::early;
+  for (StreamId stream : emitter_.streams()) {
+    if (stream == StreamId(0)) continue;
+    std::map<UnitId, int> writer;
+    std::set<int, std::greater<>> latest;
+    for (UnitId unit : units)
+      if (const int last = emitter_.last_writer(stream, state_.storage[unit].grad); last >= 0)
+        writer[unit] = last, latest.insert(last);
+    for (const auto& [unit, last] : writer)
+      if (const auto behind = std::distance(latest.begin(), latest.find(last)); behind < 2)
+        waves[unit] = std::max(waves[unit], behind == 0 ? Wave::last : Wave::last_but_one);
+  }
+  return waves;
+}
+
 // Shards are summed over the axis that shards them, then all over the axes on which ranks hold different parameters;
-// tied twins count on one rank.
+// tied twins count on one rank. Squares of gradients that are there early are summed while the last reductions run.
 TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
   const std::vector<std::string> split = split_axes(state_);
-  std::map<std::string, Squares> by_axis;  // "" = whole on every rank
-  std::map<std::string, std::vector<TensorId>> mixed;
-  for (UnitId id : units) {
-    const Unit& unit = state_.graph.units[id];
-    const std::string& axis = state_.storage[id].axis;
-    if (!unit.twin_of.none()) continue;
-    const Squares squares = squares_of(state_, id, state_.storage[id].grad, split);
-    Squares& all = by_axis[axis];
-    if (squares.starts.empty()) {
-      all.tensors.insert(all.tensors.end(), squares.tensors.begin(), squares.tensors.end());
-      all.weights.insert(all.weights.end(), squares.weights.begin(), squares.weights.end());
-      continue;
+  struct Term {
+    UnitId unit;
+    Squares squares;
+  };
+  std::map<std::string, std::map<Wave, std::vector<Term>>> by_axis;  // "" = whole on every rank
+  const std::map<UnitId, Wave> waves = waves_of(units);
+  for (UnitId id : units)
+    if (state_.graph.units[id].twin_of.none())
+      by_axis[state_.storage[id].axis][waves.at(id)].push_back(
+          {id, squares_of(state_, id, state_.storage[id].grad, split)});
+  std::map<std::string, TensorId> shards;
+  for (const Wave wave : {Wave::early, Wave::last_but_one, Wave::last})
+    for (auto& [axis, terms] : by_axis) {
+      Squares all;
+      TensorId& sum = shards[axis];
+      for (const auto& [unit, squares] : terms[wave]) {
+        if (!squares.starts.empty()) {
+          const std::string& name = state_.unit_name(unit);
+          sum = add(sum, norm2(squares.tensors, squares.attrs(axis), "norm2." + name, name), "norm2.shards");
+          continue;
+        }
+        all.tensors.insert(all.tensors.end(), squares.tensors.begin(), squares.tensors.end());
+        all.weights.insert(all.weights.end(), squares.weights.begin(), squares.weights.end());
+      }
+      Attrs attrs;
+      if (!split.empty()) attrs.set("weights", all.weights);
+      if (!all.tensors.empty())
+        sum = add(sum, norm2(all.tensors, std::move(attrs), axis.empty() ? "norm2" : "norm2." + axis), "norm2.shards");
     }
-    mixed[axis].push_back(norm2(squares.tensors, squares.attrs(axis), "norm2." + unit.name, unit.name));
-  }
   TensorId total;
-  for (const auto& [axis, squares] : by_axis) {
-    std::vector<TensorId> sums = mixed[axis];
-    Attrs attrs;
-    if (!split.empty()) attrs.set("weights", squares.weights);
-    if (!squares.tensors.empty())
-      sums.push_back(norm2(squares.tensors, std::move(attrs), axis.empty() ? "norm2" : "norm2." + axis));
-    TensorId shards;
-    for (TensorId sum : sums) shards = add(shards, sum, "norm2.shards");
-    if (!axis.empty()) sum_over(axis, shards);
-    total = add(total, shards, "norm2.all");
+  for (const auto& [axis, sum] : shards) {
+    if (!axis.empty()) sum_over(axis, sum);
+    total = add(total, sum, "norm2.all");
   }
   if (total.none()) {  // nothing is trained here, or nothing but twins
     total = scalar("norm2");

@@ -1,5 +1,6 @@
 // The end of a step: global norm and clip coefficient, then one update of each unit's parameters.
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ class OptimizerStep {
     std::vector<TensorId> states;
     TensorId compute;  // none: parameters have the master's dtype
   };
+  enum class Wave { early, last_but_one, last };  // of gradients, as their reductions end
+  std::map<UnitId, Wave> waves_of(const std::vector<UnitId>& units);
+  std::vector<UnitId> by_readiness(const std::vector<UnitId>& units);
   TensorId clip_coefficient(const std::vector<UnitId>& units);
   TensorId scalar(const std::string& name);
   TensorId add(TensorId a, TensorId b, const char* name);
