@@ -168,7 +168,7 @@ void Context::make_progress(std::unique_lock<std::mutex>& lock, Request& request
     }
     const uint64_t now = nanoseconds();
     if (quiet_since_ == 0) quiet_since_ = now;
-    if (!may_spin_ && now - quiet_since_ < kYield && yields_.pay(now)) {
+    if (now - quiet_since_ < kYield && yields_.pay(now)) {
       lock.unlock();
       ::sched_yield();
       lock.lock();
