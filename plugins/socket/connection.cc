@@ -203,7 +203,7 @@ void Connection::end_frame() {
 // ---- writing ----
 
 bool Connection::stage() {
-  while (outgoing_.size() < kFrames && outgoing_bytes_ < chunk_) {
+  while (outgoing_.size() < kFrames && outgoing_bytes_ < kWritePerTurn) {
     OutFrame frame;
     if (!matcher_.next_frame(peer_, first_, &frame)) break;
     FrameHeader& header = frame.header;
