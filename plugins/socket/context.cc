@@ -12,8 +12,8 @@ namespace prun::socket {
 namespace {
 
 constexpr auto kTestLimit = std::chrono::milliseconds(10);
-// Polls before sleeping. With a core per rank a few cost less than being woken does. With less, whoever is waited for
-// may need this core: it is yielded for some rounds of the others, unless somebody computes on it (Yields).
+// Polls before sleeping. With a core per rank a few cost less than being woken does. After them, or at once where cores
+// are shared, the core is yielded for some rounds of the others, unless somebody computes on it (Yields).
 constexpr int kSpins = 64;
 constexpr uint64_t kYield = 300 * 1000;  // nanoseconds
 // What a few messages wait for is read from their connections at once, which saves a call; now and then from all.
