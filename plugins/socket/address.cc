@@ -16,6 +16,8 @@
 #include <random>
 #include <vector>
 
+#include "tune.h"
+
 namespace prun::socket {
 namespace {
 
@@ -112,6 +114,7 @@ Descriptor listen_tcp(const prun_open_params& params, const Options& options, Ad
   Descriptor fd(::socket(found.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) throw sdk::system_failure("socket");
   bind_tcp(fd.get(), found, params, options);
+  if (params.local_ranks == params.ranks) tune_tcp_of_host(fd.get(), options);
   if (::listen(fd.get(), kBacklog) != 0) throw sdk::system_failure("listen");
   put_tcp_address(fd.get(), address);
   const bool secret =

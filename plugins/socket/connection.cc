@@ -36,7 +36,7 @@ char* turn_bit_over(const msghdr& message, uint64_t seed, bool tcp) {
 
 constexpr int kReadsPerTurn = 8;
 constexpr auto kIdle = std::chrono::milliseconds(500);
-constexpr uint64_t kWritePerTurn = 1 << 20;
+constexpr uint64_t kWritePerTurn = 1 << 20;  // of one sendmsg, too
 constexpr int kGoodbyeMilliseconds = 200;
 
 }  // namespace
@@ -203,7 +203,7 @@ void Connection::end_frame() {
 // ---- writing ----
 
 bool Connection::stage() {
-  while (outgoing_.size() < kFrames && outgoing_bytes_ < chunk_) {
+  while (outgoing_.size() < kFrames && outgoing_bytes_ < kWritePerTurn) {
     OutFrame frame;
     if (!matcher_.next_frame(peer_, first_, &frame)) break;
     FrameHeader& header = frame.header;

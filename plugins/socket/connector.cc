@@ -160,6 +160,7 @@ void Connector::dial(Dial& dial) {
     const sockaddr_storage address = to.tcp(&length);
     fd.reset(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!fd) throw sdk::system_failure("socket");
+    if (to.host.same_network(listeners_.address.host)) tune_tcp_of_host(fd.get(), options_);
     if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 && errno != EINPROGRESS)
       fd.reset();
   } else {

@@ -12,8 +12,8 @@ namespace prun::socket {
 namespace {
 
 constexpr auto kTestLimit = std::chrono::milliseconds(10);
-// Polls before sleeping. With a core per rank a few cost less than being woken does. With less, whoever is waited for
-// may need this core: it is yielded for some rounds of the others, unless somebody computes on it (Yields).
+// Polls before sleeping. With a core per rank a few cost less than being woken does. After them, or at once where cores
+// are shared, the core is yielded for some rounds of the others, unless somebody computes on it (Yields).
 constexpr int kSpins = 64;
 constexpr uint64_t kYield = 300 * 1000;  // nanoseconds
 // What a few messages wait for is read from their connections at once, which saves a call; now and then from all.
@@ -168,7 +168,7 @@ void Context::make_progress(std::unique_lock<std::mutex>& lock, Request& request
     }
     const uint64_t now = nanoseconds();
     if (quiet_since_ == 0) quiet_since_ = now;
-    if (!may_spin_ && now - quiet_since_ < kYield && yields_.pay(now)) {
+    if (now - quiet_since_ < kYield && yields_.pay(now)) {
       lock.unlock();
       ::sched_yield();
       lock.lock();

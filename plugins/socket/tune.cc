@@ -25,6 +25,14 @@ void set_buffers(int fd, int bytes) {
   if (::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes) != 0) set(fd, SOL_SOCKET, SO_RCVBUF, bytes);
 }
 
+std::string congestion_on_host(const Options& options) {
+  return options.congestion == "auto" ? "cubic" : options.congestion;
+}
+
+int set_congestion(int fd, const std::string& name) {
+  return ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size()));
+}
+
 // Both ends have the same IP address.
 bool stays_on_host(int fd) {
   sockaddr_storage a{}, b{};
@@ -39,6 +47,11 @@ bool stays_on_host(int fd) {
 
 }  // namespace
 
+void tune_tcp_of_host(int fd, const Options& options) {
+  // tune_tcp says what failed.
+  if (options.congestion != "system") (void)set_congestion(fd, congestion_on_host(options));
+}
+
 std::string tune_tcp(int fd, const Options& options) {
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -51,9 +64,8 @@ std::string tune_tcp(int fd, const Options& options) {
   if (options.buffer > 0) set_buffers(fd, static_cast<int>(options.buffer));
   const bool automatic = options.congestion == "auto";
   if (options.congestion != "system" && !(automatic && !stays_on_host(fd))) {
-    const std::string name = automatic ? "cubic" : options.congestion;
-    const int failed = ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size()));
-    if (failed && !automatic && errno != EPERM)
+    const std::string name = congestion_on_host(options);
+    if (set_congestion(fd, name) != 0 && !automatic && errno != EPERM)
       throw Failure{PRUN_EINVAL,
                     fmt::format("socket option congestion={}: {} (see net.ipv4.tcp_available_congestion_control)", name,
                                 std::strerror(errno))};

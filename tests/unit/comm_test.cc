@@ -107,7 +107,9 @@ TEST(Algorithm, LargeCallsOfEightHaveOnePartnerAtATime) {
   call.kind = CollKind::reduce_scatter;
   call.count = 1 << 17;  // 4 MiB in all
   EXPECT_STREQ(choose_algorithm(call, 8, "").name, "halving");
-  call.count = 2 << 20;
+  call.count = 2 << 20;  // 64 MiB: its scratch is half of that
+  EXPECT_STREQ(choose_algorithm(call, 8, "").name, "halving");
+  call.count = 4 << 20;
   EXPECT_STREQ(choose_algorithm(call, 8, "").name, "direct");
   call.kind = CollKind::all_gather;
   EXPECT_STREQ(choose_algorithm(call, 8, "").name, "ring");

@@ -1,7 +1,10 @@
 // Opening, options, closing without leaks, and several threads on one context.
 #include <dirent.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <thread>
 
@@ -39,6 +42,37 @@ TEST(SocketLife, OptionsAreChecked) {
   EXPECT_EQ(open_message("chunk=x"), "socket option chunk=x: wants 4096 .. 1073741824 bytes");
   EXPECT_EQ(open_message("unix"), "socket option unix has no value: wants 0 or 1");
   EXPECT_EQ(open_message("", "nosuch0").find("there is no network interface 'nosuch0' (there are: lo"), 0u);
+}
+
+std::string congestion_of(int fd) {
+  char name[32] = "";
+  socklen_t length = sizeof name - 1;
+  const int found = ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length);
+  return found == 0 ? name : "";
+}
+
+// Connections have what the listener has when they come; a change later would leave the pacing of the system's.
+TEST(SocketLife, ListensWithTheCongestionControlOfAHost) {
+  const int plain = ::socket(AF_INET, SOCK_STREAM, 0);
+  const std::string other = congestion_of(plain) == "reno" ? "cubic" : "reno";
+  ::close(plain);
+  const std::string options = "unix=0,congestion=" + other;
+  prun_open_params params = {sizeof params, 0, 2, 0, 2, options.c_str(), {1}, "test", nullptr};
+  prun_result result{};
+  result.size = sizeof result;
+  prun_ctx* ctx = nullptr;
+  ASSERT_EQ(load()->open(&params, &ctx, &result), PRUN_OK) << result.message;
+  int listening = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    int listens = 0, domain = 0;
+    socklen_t length = sizeof listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0 || listens == 0) continue;
+    if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0 || domain == AF_UNIX) continue;
+    ++listening;
+    EXPECT_EQ(congestion_of(fd), other);
+  }
+  EXPECT_EQ(listening, 1);
+  load()->close(ctx);
 }
 
 TEST(SocketLife, OpensAndClosesAThousandTimesWithoutLeaks) {
