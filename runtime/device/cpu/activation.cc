@@ -9,8 +9,9 @@ template <class T>
 void silu_mul_grad_range(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t n) {
   with_lanes([=]<int lanes>() PRUN_INLINED {
     for_lanes<lanes>(n, [=](auto at) PRUN_INLINED {
-      const Floats<lanes> x = at.load(gate), u = at.load(up), g = at.load(dy), s = sigmoid_of<T>(x);
-      at.store(dgate, Floats<lanes>(g * u * s * (1.0f + x * (1.0f - s))));
+      const Floats<lanes> x = at.load(gate), u = at.load(up), g = at.load(dy);
+      const auto [s, rest] = sigmoid_and_rest<T>(x);
+      at.store(dgate, Floats<lanes>(g * u * s * (1.0f + x * rest)));
       at.store(dup, Floats<lanes>(g * x * s));
     });
   });
