@@ -174,7 +174,8 @@ TEST(Numbers, CastRoundsToNearestEven) {
 
 // Vectors are rounded by other instructions than what is left of an array behind them.
 TEST(Numbers, VectorsRoundToBf16AsNumbersDo) {
-  Values x = {1 + 0x1p-8, 1 + 0x1.8p-7, -1 - 0x1p-8, 0x1.fffffep127, -0x1.fffffep127, 0x1p-126, INFINITY, -INFINITY, -0.0};
+  Values x = {1 + 0x1p-8, 1 + 0x1.8p-7, -1 - 0x1p-8, 0x1.fffffep127, -0x1.fffffep127, 0x1p-126,
+              INFINITY,   -INFINITY,    -0.0};
   for (const double value : random_values(1000, 1)) x.push_back(value);
   const int64_t n = std::ssize(x);
   OneOp cast("cast"), scale("scale"), nan("cast");

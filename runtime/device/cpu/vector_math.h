@@ -80,8 +80,8 @@ PRUN_INLINE V reciprocal_f32(V x) {
   return r + r * (1.0f - x * r);
 }
 
-// e^-x for a sigmoid. Of what lies beyond ±87 as of ±87, where 2^n is one factor: two thirds of exp_f32's work. Of a NaN
-// it may be a number: who calls it multiplies by x.
+// e^-x for a sigmoid. Of what lies beyond ±87 as of ±87, where 2^n is one factor: two thirds of exp_f32's work. Of a
+// NaN it may be a number: who calls it multiplies by x.
 template <class V>
 PRUN_INLINE V sigmoid_power_f32(V x) {
   constexpr float kMost = 87.0f, kRound = 12582912.0f;
