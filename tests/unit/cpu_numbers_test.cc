@@ -172,6 +172,26 @@ TEST(Numbers, CastRoundsToNearestEven) {
   EXPECT_EQ(whole.result(0), (Values{2, -2, 2147483647, 0}));
 }
 
+// Vectors are rounded by other instructions than what is left of an array behind them.
+TEST(Numbers, VectorsRoundToBf16AsNumbersDo) {
+  Values x = {1 + 0x1p-8, 1 + 0x1.8p-7, -1 - 0x1p-8, 0x1.fffffep127, -0x1.fffffep127, 0x1p-126,
+              INFINITY,   -INFINITY,    -0.0};
+  for (const double value : random_values(1000, 1)) x.push_back(value);
+  const int64_t n = std::ssize(x);
+  OneOp cast("cast"), scale("scale"), nan("cast");
+  cast.read(Dtype::f32, {n}, x).write(Dtype::bf16, {n}).run(cpu());
+  Values half, scaled;
+  for (const double value : x) {
+    half.push_back(to_float(to_bf16(static_cast<float>(value))));
+    scaled.push_back(to_float(to_bf16(static_cast<float>(half.back()) * 1.1f)));
+  }
+  EXPECT_EQ(cast.result(0), half);
+  scale.attr("factor", 1.1).read(Dtype::bf16, {n}, half).write(Dtype::bf16, {n}).run(cpu());
+  EXPECT_EQ(scale.result(0), scaled);
+  nan.read(Dtype::f32, {64}, Values(64, std::numeric_limits<double>::quiet_NaN())).write(Dtype::bf16, {64}).run(cpu());
+  for (const double value : nan.result(0)) EXPECT_TRUE(std::isnan(value));
+}
+
 // Bit 2i: the i-th tensor holds a NaN; bit 2i + 1: an infinity.
 TEST(Numbers, WhatIsNotFiniteIsFoundWhereverItStands) {
   const double nan = std::numeric_limits<double>::quiet_NaN();

@@ -9,8 +9,9 @@ template <class T>
 void silu_mul_grad_range(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t n) {
   with_lanes([=]<int lanes>() PRUN_INLINED {
     for_lanes<lanes>(n, [=](auto at) PRUN_INLINED {
-      const Floats<lanes> x = at.load(gate), u = at.load(up), g = at.load(dy), s = sigmoid_f32(x);
-      at.store(dgate, Floats<lanes>(g * u * s * (1.0f + x * (1.0f - s))));
+      const Floats<lanes> x = at.load(gate), u = at.load(up), g = at.load(dy);
+      const auto [s, rest] = sigmoid_and_rest<T>(x);
+      at.store(dgate, Floats<lanes>(g * u * s * (1.0f + x * rest)));
       at.store(dup, Floats<lanes>(g * x * s));
     });
   });
@@ -31,14 +32,14 @@ bool exact_gelu(const OpView& view) { return view.attrs().text("approximate", "t
 template <class T>
 std::unique_ptr<Kernel> gelu(const OpView& view) {
   const auto exact = [](auto x) PRUN_INLINED { return gelu_erf_f32(x); };
-  const auto tanh = [](auto x) PRUN_INLINED { return gelu_tanh_f32(x); };
+  const auto tanh = [](auto x) PRUN_INLINED { return gelu_tanh<T>(x); };
   return exact_gelu(view) ? map_kernel<T, T>(view, exact) : map_kernel<T, T>(view, tanh);
 }
 
 template <class T>
 std::unique_ptr<Kernel> gelu_dx(const OpView& view) {
   const auto exact = [](auto x, auto dy) PRUN_INLINED { return dy * gelu_erf_derivative_f32(x); };
-  const auto tanh = [](auto x, auto dy) PRUN_INLINED { return dy * gelu_tanh_derivative_f32(x); };
+  const auto tanh = [](auto x, auto dy) PRUN_INLINED { return dy * gelu_tanh_derivative<T>(x); };
   return exact_gelu(view) ? map_kernel<T, T, T>(view, exact) : map_kernel<T, T, T>(view, tanh);
 }
 
@@ -59,7 +60,8 @@ constexpr auto kRelu = [](auto x) PRUN_INLINED { return x < 0.0f ? 0.0f : x; }; 
 constexpr auto kReluDx = [](auto y, auto dy) PRUN_INLINED { return y > 0.0f ? dy : 0.0f; };
 constexpr auto kTanh = [](auto x) PRUN_INLINED { return tanh_f32(x); };
 constexpr auto kTanhDx = [](auto y, auto dy) PRUN_INLINED { return dy * (1.0f - y * y); };
-constexpr auto kSiluMul = [](auto gate, auto up) PRUN_INLINED { return gate * sigmoid_f32(gate) * up; };
+template <class T>
+constexpr auto kSiluMul = [](auto gate, auto up) PRUN_INLINED { return gate * sigmoid_of<T>(gate) * up; };
 
 }  // namespace
 
@@ -69,7 +71,7 @@ const Family activation_kernels = {{"gelu", PRUN_FLOAT_MAKER(read(0), gelu<T>(vi
                                    {"relu_dx", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kReluDx))},
                                    {"tanh", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T>(view, kTanh))},
                                    {"tanh_dx", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kTanhDx))},
-                                   {"silu_mul", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kSiluMul))},
+                                   {"silu_mul", PRUN_FLOAT_MAKER(read(0), map_kernel<T, T, T>(view, kSiluMul<T>))},
                                    {"silu_mul_grad", PRUN_FLOAT_MAKER(read(0), silu_mul_grad<T>(view))}};
 
 }  // namespace prun::cpu

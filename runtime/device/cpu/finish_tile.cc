@@ -23,7 +23,7 @@ void finish(const float* from, int64_t from_row, T* c, int64_t c_row, int64_t ro
     case Activation::relu:
       return each([](auto x) PRUN_INLINED { return x < 0.0f ? 0.0f : x; });
     case Activation::gelu_tanh:
-      return each([](auto x) PRUN_INLINED { return gelu_tanh_f32(x); });
+      return each([](auto x) PRUN_INLINED { return gelu_tanh<T>(x); });
     case Activation::gelu_erf:
       return each([](auto x) PRUN_INLINED { return gelu_erf_f32(x); });
   }

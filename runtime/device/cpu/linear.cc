@@ -79,36 +79,65 @@ void* result_of(const OpView& view, size_t write) {
   return view.write(write).dtype == Dtype::f32 ? static_cast<void*>(view.out<float>(write)) : view.out<bf16>(write);
 }
 
-// sums[j] = Σ over rows of dy[row][begin + j], width <= kColumns. Blocks of rows keep the rounding error of a long
-// sum small; their order depends on the sizes only.
-constexpr int64_t kColumns = 64;
-template <class T>
-PRUN_CLONES void column_sums(const T* dy, int64_t rows, int64_t stride, int64_t begin, int64_t width, float* sums) {
-  constexpr int64_t kBlock = 32;
-  float total[kColumns] = {};
-  for (int64_t first = 0; first < rows; first += kBlock) {
-    float block[kColumns] = {};
-    const int64_t last = first + kBlock < rows ? first + kBlock : rows;
+// sums[j] = Σ over rows of dy[row][j], j < width. Blocks of rows keep the rounding error of a long sum small; their
+// order depends on the sizes only.
+constexpr int64_t kBlockOfRows = 32, kColumns = 256;
+template <int lanes>
+constexpr int kInRegisters = lanes == 16 ? 16 : 8;  // vectors of sums
+// As many columns as there are registers for: a row's are read together, which memory is fast at.
+template <int lanes, class T>
+PRUN_INLINE void sum_columns_in_registers(const T* dy, int64_t rows, int64_t stride, float* sums) {
+  constexpr int kVectors = kInRegisters<lanes>, kPairs = kVectors / 2;
+  using V = Floats<lanes>;
+  V total[kVectors] = {};
+  for (int64_t first = 0; first < rows; first += kBlockOfRows) {
+    V block[kVectors] = {};
+    const int64_t last = std::min(first + kBlockOfRows, rows);
     for (int64_t row = first; row < last; ++row) {
-      const T* from = dy + row * stride + begin;
-      if (width == kColumns) {
-#pragma omp simd
-        for (int64_t j = 0; j < kColumns; ++j) block[j] += load(from[j]);
-      } else {
-#pragma omp simd
-        for (int64_t j = 0; j < width; ++j) block[j] += load(from[j]);
+      const T* from = dy + row * stride;
+#pragma GCC unroll 8
+      for (int i = 0; i < kPairs; ++i) {
+        if constexpr (std::is_same_v<T, bf16>) {
+          block[2 * i] += load_even<lanes>(from + 2 * i * lanes);
+          block[2 * i + 1] += load_odd<lanes>(from + 2 * i * lanes);
+        } else {
+          block[2 * i] += load_lanes<lanes>(from + 2 * i * lanes);
+          block[2 * i + 1] += load_lanes<lanes>(from + (2 * i + 1) * lanes);
+        }
       }
     }
-#pragma omp simd
-    for (int64_t j = 0; j < kColumns; ++j) total[j] += block[j];
+#pragma GCC unroll 16
+    for (int i = 0; i < kVectors; ++i) total[i] += block[i];
   }
-  for (int64_t j = 0; j < width; ++j) sums[begin + j] = total[j];
+  constexpr bool kPaired = std::is_same_v<T, bf16>;  // even columns and odd ones apart
+  for (int i = 0; i < kVectors; ++i)
+    for (int j = 0; j < lanes; ++j) sums[kPaired ? (i / 2 * lanes + j) * 2 + i % 2 : i * lanes + j] = total[i][j];
+}
+
+template <class T>
+void column_sums(const T* dy, int64_t rows, int64_t stride, int64_t width, float* sums) {
+  with_lanes([=]<int lanes>() PRUN_INLINED {
+    constexpr int64_t kStep = kInRegisters<lanes> * lanes;
+    int64_t j = 0;
+    for (; j + kStep <= width; j += kStep) sum_columns_in_registers<lanes>(dy + j, rows, stride, sums + j);
+    for_lanes<lanes>(width - j, [=](auto at) PRUN_INLINED {
+      Floats<lanes> total = {};
+      for (int64_t first = 0; first < rows; first += kBlockOfRows) {
+        Floats<lanes> block = {};
+        const int64_t last = std::min(first + kBlockOfRows, rows);
+        for (int64_t row = first; row < last; ++row) block += at.load(dy + row * stride + j);
+        total += block;
+      }
+      at.store(sums + j, total);
+    });
+  });
 }
 
 template <class T>
 void all_column_sums(int threads, const T* dy, int64_t rows, int64_t width, float* sums) {
   parallel_for(threads, (width + kColumns - 1) / kColumns, [&](int64_t i, int) {
-    column_sums(dy, rows, width, i * kColumns, std::min(kColumns, width - i * kColumns), sums);
+    const int64_t begin = i * kColumns;
+    column_sums(dy + begin, rows, width, std::min(kColumns, width - begin), sums + begin);
   });
 }
 
@@ -150,7 +179,7 @@ std::unique_ptr<Kernel> linear_gelu(const OpView& view) {
                     n = view.write(0).count(), threads = view.threads()] {
     product.run();
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
-      map_range([](auto x) PRUN_INLINED { return gelu_tanh_f32(x); }, end - begin, y + begin, pre + begin);
+      map_range([](auto x) PRUN_INLINED { return gelu_tanh<T>(x); }, end - begin, y + begin, pre + begin);
     });
   });
 }
@@ -162,7 +191,7 @@ std::unique_ptr<Kernel> linear_dx_gelu(const OpView& view) {
   return kernel_of([product = Product(view, shape, 0, 1, 0), pre = view.in<T>(2), dx = view.out<T>(0),
                     n = view.write(0).count(), threads = view.threads()] {
     product.run();
-    const auto times_derivative = [](auto g, auto x) PRUN_INLINED { return g * gelu_tanh_derivative_f32(x); };
+    const auto times_derivative = [](auto g, auto x) PRUN_INLINED { return g * gelu_tanh_derivative<T>(x); };
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
       map_range(times_derivative, end - begin, dx + begin, dx + begin, pre + begin);
     });

@@ -69,8 +69,20 @@ template <int lanes>
 PRUN_INLINE void store_lanes(float* to, const Floats<lanes>& v) {
   std::memcpy(to, &v, sizeof v);
 }
+// A vector rounded by the instruction that AVX512_BF16 has for it, to the nearest; below the normal numbers it gives 0.
+#if defined(__x86_64__)
+inline const bool kRoundsToBf16 = kVectorAsm && has_avx512_bf16();
+#endif
 template <int lanes>
 PRUN_INLINE void store_lanes(bf16* to, const Floats<lanes>& v) {
+  if constexpr (kVectorAsm && lanes == 16) {
+    if (kRoundsToBf16) {
+      typename Lanes<lanes>::Halves halves;
+      asm("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(v));
+      std::memcpy(static_cast<void*>(to), &halves, sizeof halves);
+      return;
+    }
+  }
   const auto words = sdk::round_to_bf16(__builtin_bit_cast(typename Lanes<lanes>::Words, v));
   typename Lanes<lanes>::Halves halves;
   if constexpr (kVectorAsm && lanes == 16)
@@ -141,9 +153,28 @@ template <int lanes>
 PRUN_INLINE Floats<lanes> load_odd(const bf16* from) {
   return __builtin_bit_cast(Floats<lanes>, load_words<lanes>(from) & 0xffff0000u);
 }
+// 0, 16, 1, 17 ...: what becomes pairs of numbers of which one half follows the other.
+struct alignas(64) Interleaved {
+  uint16_t places[32];
+  constexpr Interleaved() : places() {
+    for (uint16_t i = 0; i < 32; ++i) places[i] = static_cast<uint16_t>(i / 2 + i % 2 * 16);
+  }
+};
+inline constexpr Interleaved kInterleaved;
 template <int lanes>
 PRUN_INLINE void store_even_odd(bf16* to, const Floats<lanes>& even, const Floats<lanes>& odd) {
   using Words = typename Lanes<lanes>::Words;
+  if constexpr (kVectorAsm && lanes == 16) {
+    if (kRoundsToBf16) {
+      Words both;
+      asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(both) : "v"(odd), "v"(even));
+      Words places;
+      std::memcpy(&places, &kInterleaved, sizeof places);
+      asm("vpermw %1, %2, %0" : "=v"(both) : "v"(both), "v"(places));
+      std::memcpy(static_cast<void*>(to), &both, sizeof both);
+      return;
+    }
+  }
   const Words words =
       sdk::round_to_bf16(__builtin_bit_cast(Words, even)) | (sdk::round_to_bf16(__builtin_bit_cast(Words, odd)) << 16);
   std::memcpy(static_cast<void*>(to), &words, sizeof words);
