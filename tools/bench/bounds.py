@@ -35,19 +35,19 @@ class Work:
         return max(of("divide") + of("root"), every, *map(of, kinds))  # one unit divides and takes roots
 
 
-# exp(x) = 2ⁿ·e^r: x·log2 e + c, whose last bits are n; two for r = x − n·ln 2 in two parts; a polynomial of degree 6.
-# Simple: n, its shift and addition into the exponent, one limit of x.
-EXP = Work(multiply_add=1 + 2 + 6, simple=1 + 2 + 1)
+# 2^t: what t is beyond a whole number, a polynomial of degree 5, the number's exponent, one limit of t. AVX-512 has an
+# instruction for the first and the third each, others take three and two.
+EXP2 = Work(multiply_add=5, simple=3)
 RECIPROCAL = Work(simple=1, multiply_add=2)  # an estimate, Newton's step
-SIGMOID = EXP + Work(simple=1 + 1) + RECIPROCAL  # 1/(1 + e^(−x)); the other limit
-SOFTMAX_TERM = Work(simple=1) + EXP  # e^(x − top)
+SIGMOID = EXP2 + Work(simple=1) + RECIPROCAL  # 1/(1 + 2^t)
+SOFTMAX_TERM = Work(simple=1, multiply_add=1) + EXP2  # e^(x − top): less, in powers of two
 
 # kernel: (of all types, how often a vector of bf16 is widened, how often it is rounded, memory's stream)
 KERNELS = {
-    # u = x·(A + B·x²): 3; y = x·sigmoid(u)
+    # t = −x·(A + B·x²) in powers of two: 3; y = x·sigmoid
     "gelu": (Work(3 + 1) + SIGMOID, 1, 1, "copy"),
-    # u: 3; s = sigmoid(u); q = A + 3B·x²; s + x·s·(1 − s)·q: 3; · dy
-    "gelu_dx": (Work(3 + 1 + 3 + 1, 1) + SIGMOID, 2, 1, "copy"),
+    # t: 3; s, its sigmoid; q = x·(A + 3B·x²): 2; s + (s − s·s)·q: 2; · dy
+    "gelu_dx": (Work(3 + 2 + 2 + 1) + SIGMOID, 2, 1, "copy"),
     # Σx; (x − c), Σ(x − c)²; x·r − c·r, · γ + β
     "layernorm": (Work(1 + 2, 2), 1, 1, "copy"),
     # x̂ = x·r − c·r; w = dy·γ; Σ w·x̂; dγ += dy·x̂; Σ w, dβ += dy; dx = w·r + (x·a + b) with a row's a and b
@@ -97,7 +97,7 @@ def of_elements(work, stream, elements, size, rates, streams):
 
 # Of a score that is not masked. Forward: scale and the maximum, its e^x, Σ, a query's factor counts little. Backward:
 # P = e^(S − lse), dP − Σ out·dout, · P. In bf16 P, and dS, become two numbers each, which makes the products with them
-# twice (decision 0180): cut off, subtracted, rounded, and put into pairs.
+# twice (decision 0180): cut off, subtracted, rounded.
 ATTENTION = {"attention": (2, 1, 1, Work(simple=1 + 1) + SOFTMAX_TERM), "attention_grad": (5, 3, 2, Work(1, 1) + SOFTMAX_TERM)}
 TWO_PARTS = Work(simple=2, round=1)
 
