@@ -46,8 +46,8 @@ SOFTMAX_TERM = Work(simple=1, multiply_add=1) + EXP2  # e^(x − top): less, in 
 KERNELS = {
     # t = −x·(A + B·x²) in powers of two: 3; y = x·sigmoid
     "gelu": (Work(3 + 1) + SIGMOID, 1, 1, "copy"),
-    # t: 3; s, its sigmoid; q = x·(A + 3B·x²): 2; s + (s − s·s)·q: 2; · dy
-    "gelu_dx": (Work(3 + 2 + 2 + 1) + SIGMOID, 2, 1, "copy"),
+    # t: 3; s, its sigmoid, of e = 2^t; q = x·(A + 3B·x²): 2; s·(1 + e·s·q), as 1 − s loses digits: 3; · dy
+    "gelu_dx": (Work(3 + 2 + 3 + 1) + SIGMOID, 2, 1, "copy"),
     # Σx; (x − c), Σ(x − c)²; x·r − c·r, · γ + β
     "layernorm": (Work(1 + 2, 2), 1, 1, "copy"),
     # x̂ = x·r − c·r; w = dy·γ; Σ w·x̂; dγ += dy·x̂; Σ w, dβ += dy; dx = w·r + (x·a + b) with a row's a and b
