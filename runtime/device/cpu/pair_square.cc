@@ -69,10 +69,10 @@ bool vectors_pay() {
   return pay;
 }
 
-}  // namespace
-
-PRUN_AVX512_BF16 void square_in_vectors(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums,
-                                        bool add, LeftOut out) {
+// A square of which nothing is left out has loops of its own, whose bounds are known.
+template <bool kWhole>
+PRUN_AVX512_BF16 void add_square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums,
+                                 bool add, LeftOut out) {
   constexpr int64_t kHalf = kSide / 2;
   for (int64_t top = 0; top < kBlock; top += kRows) {
     const bool upper = top < kSide;
@@ -93,7 +93,9 @@ PRUN_AVX512_BF16 void square_in_vectors(const PairTiles& a, const PairTiles& b, 
       const Pair* rows = a.first + part * a.rest + top / kSide * a.other + top % kSide * kSide;
       for (int64_t p = 0; p < steps; ++p, left += kTile, right += kTile, rows += kTile) {
         const int64_t from = p == 0 ? begin : 0, to = p == steps - 1 ? end : kSide;
-        if (no_right) {
+        if constexpr (kWhole) {
+          add_products<true, true>(rows, left, right, 0, kSide, sum);
+        } else if (no_right) {
           add_products<true, false>(rows, left, right, 0, kSide, sum);
         } else if (no_left) {
           add_products<false, true>(rows, left, right, 0, kSide, sum);
@@ -111,6 +113,14 @@ PRUN_AVX512_BF16 void square_in_vectors(const PairTiles& a, const PairTiles& b, 
       _mm512_storeu_ps(c + r * sums.row + sums.right, sum[r][1]);
     }
   }
+}
+
+}  // namespace
+
+PRUN_AVX512_BF16 void square_in_vectors(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums,
+                                        bool add, LeftOut out) {
+  out == LeftOut::nothing ? add_square<true>(a, b, steps, sums, add, out)
+                          : add_square<false>(a, b, steps, sums, add, out);
 }
 
 bool has_pair_squares() { return has_amx() || (has_avx512_bf16() && vectors_pay()); }

@@ -149,20 +149,20 @@ inline constexpr float kGeluB = 0.0713548163f;  // kGeluA · 0.044715
 inline constexpr float kGeluA2 = 2.30220820f;   // kGeluA · log2 e
 inline constexpr float kGeluB2 = 0.102943240f;  // kGeluB · log2 e
 
-// The sigmoid of the tanh formula, of x and its square. Of a NaN it may be a number, as sigmoid_f32.
+// What 1 / (1 + it) is the sigmoid of the tanh formula for, of x and its square. Of a NaN it may be a number.
 template <class V>
-PRUN_INLINE V gelu_sigmoid_f32(V x, V square) {
-  const V t = x * (-kGeluA2 - kGeluB2 * square);
-  return reciprocal_f32(V(1.0f + exp2_f32(t)));
+PRUN_INLINE V gelu_power_f32(V x, V square) {
+  return exp2_f32(V(x * (-kGeluA2 - kGeluB2 * square)));
 }
 template <class V>
 PRUN_INLINE V gelu_tanh_f32(V x) {
-  return x * gelu_sigmoid_f32(x, V(x * x));
+  return x * reciprocal_f32(V(1.0f + gelu_power_f32(x, V(x * x))));
 }
+// 1 - s as e·s: a reciprocal that is not quite 1 would leave a difference that x³ magnifies.
 template <class V>
 PRUN_INLINE V gelu_tanh_derivative_f32(V x) {
-  const V square = x * x, s = gelu_sigmoid_f32(x, square), rest = x * (kGeluA + 3.0f * kGeluB * square);
-  return s + (s - s * s) * rest;
+  const V square = x * x, e = gelu_power_f32(x, square), s = reciprocal_f32(V(1.0f + e));
+  return s * (1.0f + e * s * (x * (kGeluA + 3.0f * kGeluB * square)));
 }
 template <class V>
 PRUN_INLINE V gelu_erf_f32(V x) {
