@@ -180,7 +180,7 @@ void gelu_dx(benchmark::State& state) {
   OneOp op("gelu_dx");
   for (int i = 0; i < 2; ++i) op.read(t, {kRows, 4 * kWidth}, numbers(kRows * 4 * kWidth));
   op.write(t, {kRows, 4 * kWidth});
-  run(state, op, 12 * kSmall * dtype_bytes(t));
+  run(state, op, 12 * kSmall * dtype_bytes(t), 4 * kSmall);
 }
 void dropout(benchmark::State& state) {
   const Dtype t = dtype_of(state);
