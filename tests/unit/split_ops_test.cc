@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "prun/philox.h"
 #include "tests/unit/one_op.h"
 
 namespace prun::test {
@@ -194,6 +195,26 @@ TEST(SplitOps, DropoutIsTheSameUnderEverySharding) {
     op.at_step(other == 0 ? 6 : 5, 0, other == 1 ? 43 : 42).attr("p", 0.25).attr("key", other == 2 ? 4 : 3);
     op.read(Dtype::f32, {batch, length, width}, Values(whole.size(), 3.0)).write(Dtype::f32, {batch, length, width});
     EXPECT_NE(op.run(cpu()).result(), whole);
+  }
+}
+
+// prun/philox.h says which word decides about an element, for devices in any code: here one block at a time.
+TEST(SplitOps, DropoutDrawsTheWordsThatEveryDeviceDraws) {
+  const int64_t batch = 2, length = 3, key = 3;
+  const uint64_t seed = uint64_t{5} << 40 | 42, stream = philox::dropout_stream(seed, static_cast<uint64_t>(key), 5);
+  for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+    for (int64_t width : {1, 15, 64, 200}) {
+      OneOp op("dropout");
+      op.at_step(5, 0, seed).attr("p", 0.25).attr("key", key);
+      op.read(dtype, {batch, length, width}, Values(static_cast<size_t>(batch * length * width), 3.0));
+      const Values got = op.write(dtype, {batch, length, width}).run(cpu()).result();
+      for (int64_t i = 0; i < std::ssize(got); ++i) {
+        const int64_t size = length * width;
+        const uint32_t word =
+            philox::dropout_word(stream, static_cast<uint64_t>(i / size), static_cast<uint64_t>(i % size));
+        ASSERT_EQ(got[static_cast<size_t>(i)], word >= philox::dropout_bound(0.25) ? 4.0 : 0.0) << width << " " << i;
+      }
+    }
   }
 }
 

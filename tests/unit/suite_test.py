@@ -2,6 +2,7 @@
 """tools/bench/suite.py: a tiny selection of its jobs for real, what it goes on from, and the table. Times nothing."""
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,7 @@ import unittest
 
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "tools/bench"
 sys.path.insert(0, str(BENCH))
+import bounds  # noqa: E402
 import gpt2_cpu  # noqa: E402
 import kernels  # noqa: E402
 import rows  # noqa: E402
@@ -87,12 +89,58 @@ class Table(unittest.TestCase):
         self.assertTrue(rows.at_least("rate", "GB/s", 13, 12)["reached"])
         self.assertEqual(rows.text(rows.at_most("memory", "MiB", 13, 12)), "memory: 13 MiB, bar ≤ 12 MiB: missed")
 
-    def test_kernels_stand_beside_the_copy_of_their_size(self):
-        copies = {1 << 20: 40e9, 1 << 26: 10e9}
-        row = kernels.row_of("gelu/1", {"bytes": 3 << 19, "cpu_time": 50.0}, copies, [1e11, 2e11])
-        self.assertEqual((row["what"], row["limit"], round(row["share"], 2), row["reached"]), ("gelu bf16", "a copy of 1,024 KiB 40 GB/s", 0.79, False))
-        row = kernels.row_of("attention/0/128", {"GFLOP/s": 90.0, "cpu_time": 1.0}, copies, [1e11, 2e11])
-        self.assertEqual((row["what"], row["ratio"], row["reached"]), ("attention f32, 128 tokens", 0.9, True))
+    def machine(self, tiles=False):
+        rates = {"multiply_add": 16e9, "simple": 32e9, "divide": 2e9, "root": 2e9, "word_product": 16e9, "round": 16e9}
+        found = {f"rate/{kind}": {"lanes": rate, "cpu_time": 1e6} for kind, rate in rates.items()}
+        for stream, fast in (("copy", 40e9), ("read", 50e9), ("update", 80e9)):
+            for size, rate in ((1 << 20, fast), (1 << 26, fast / 4)):
+                found[f"{stream}/{size}"] = {"bytes": size, "cpu_time": size / rate * 1e6}
+        return kernels.Machine(found, products=[25e9, 50e9], peaks=[32e9, 64e9], tiles=tiles)
+
+    def row(self, name, size, elements, microseconds):
+        return kernels.row_of(name, {"bytes": size, "elements": elements, "cpu_time": microseconds}, self.machine())
+
+    def test_the_slower_of_memory_and_arithmetic_bounds_a_kernel(self):
+        row = self.row("layernorm/0", 3 << 19, 1 << 10, 50.0)  # few elements for so many bytes
+        self.assertEqual((row["what"], row["limit"], round(row["share"], 2), row["reached"]), ("layernorm f32", "a copy of 1,024 KiB 40 GB/s", 0.79, False))
+        row = self.row("gelu/0", 1 << 20, 1 << 17, 110.0)  # 11 multiply-adds an element: 90 µs
+        self.assertEqual((row["limit"], round(row["share"], 2), row["reached"]), ("arithmetic 11.6 GB/s", 0.82, True))
+        row = self.row("adamw_7m", 7 << 26, 1 << 24, 30e3)  # in place, of more than the caches hold
+        self.assertEqual((row["limit"], round(row["share"], 2)), ("an update in place of 65,536 KiB 20 GB/s", 0.78))
+        self.assertTrue(self.row("cross_entropy/0", 1 << 20, 1 << 10, 25.0)["limit"].startswith("a read of 1,024 KiB"))
+
+    def test_the_arithmetic_of_the_bound(self):
+        rates, work = self.machine().rates, bounds.Work
+        self.assertEqual(work(multiply_add=3).seconds(rates), 3 / 16e9)
+        self.assertEqual(work(multiply_add=3, simple=5).seconds(rates), 8 / 32e9)  # all of them at the rate of the simple ones
+        self.assertEqual(work(multiply_add=3, divide=1, root=1).seconds(rates), 1 / 1e9)  # of one unit
+        self.assertEqual(work(divide=1, root=1).seconds({"simple": 1, "divide": 2}), 1)  # a kind without a rate does not count
+        self.assertEqual(bounds.EXP2 + bounds.EXP2, bounds.EXP2.times(2))
+        work, stream = bounds.kernel_of("gelu", half=False)
+        self.assertEqual((work.multiply_add, work.simple, stream), (11, 5, "copy"))
+        half, _ = bounds.kernel_of("gelu_dx", half=True)
+        self.assertEqual((half.simple - bounds.kernel_of("gelu_dx", half=False)[0].simple, half.round), (2, 1))  # reads two, writes one
+        self.assertEqual(bounds.kernel_of("adamw_cast_7m", half=False)[0].round, 1)
+        self.assertGreater(bounds.kernel_of("residual_norm", half=True, backward=True)[0].simple, bounds.kernel_of("layernorm_grad", half=True)[0].simple)
+
+    def test_attention_stands_beside_a_product_and_its_arithmetic(self):
+        found = {"GFLOP/s": 20.0, "cpu_time": 1.0, "head": 64}
+        row = kernels.row_of("attention/0/128", found, self.machine())
+        self.assertEqual((row["what"], row["ratio"], row["reached"]), ("attention f32, 128 tokens", 0.8, True))
+        self.assertEqual(row["share"], 20 / 32 * (128 + 6) / 128)  # six multiply-adds of softmax beside two products of 64
+        flops = 256e9  # of scores: 256e9 / (2·64·2)
+        self.assertEqual(bounds.of_attention("attention", True, flops, 64, self.machine().rates, [32e9, 64e9], True), 1.5 * flops / 64e9)  # tiles multiply beside
+        vectors = bounds.of_attention("attention", True, flops, 64, self.machine().rates, [32e9, 64e9], False)
+        self.assertEqual(vectors, 1e9 * (96 + 6) / 16e9)  # in pairs three halves of 128 / 2 an element
+        self.assertGreater(bounds.of_attention("attention_grad", False, flops, 64, self.machine().rates, [32e9, 64e9], False), flops / 32e9)
+
+    def test_every_kernel_of_the_bench_has_a_bound(self):
+        source = (BENCH / "kernel_bench.cc").read_text()
+        names = re.findall(r"^BENCHMARK\((\w+)\)", source, re.MULTILINE)
+        self.assertIn("rotary", names)
+        for name in names:
+            if name not in (*kernels.STREAMS, *bounds.ATTENTION):
+                self.assertGreater(bounds.kernel_of(name, half=True)[0].seconds(self.machine().rates), 0)
 
 
 class Gpt2(unittest.TestCase):

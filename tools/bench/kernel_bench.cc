@@ -3,12 +3,18 @@
 //
 // Surprising fact: rates are per second of this thread's own processor time, so that a busy machine disturbs them less.
 #include <benchmark/benchmark.h>
+#include <sys/mman.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "device/cpu/amx_gemm.h"
+#include "device/cpu/vectors.h"
 #include "tests/unit/one_op.h"
+#include "tools/bench/vector_rates.h"
 
 namespace prun {
 namespace {
@@ -21,21 +27,66 @@ std::vector<double> numbers(int64_t count) {
   return values;
 }
 
-// What a kernel must read and write at least.
-void count_bytes(benchmark::State& state, int64_t bytes) { state.counters["bytes"] = static_cast<double>(bytes); }
+// What a kernel must read and write at least, and how many elements it computes.
+void count_bytes(benchmark::State& state, int64_t bytes, int64_t elements = 0) {
+  state.counters["bytes"] = static_cast<double>(bytes);
+  if (elements > 0) state.counters["elements"] = static_cast<double>(elements);
+}
 
-void run(benchmark::State& state, OneOp& op, int64_t bytes = 0) {
+void run(benchmark::State& state, OneOp& op, int64_t bytes = 0, int64_t elements = 0) {
   const std::unique_ptr<Device> device = open_device("cpu");
   Kernel& kernel = op.prepare(*device);
   for (auto _ : state) kernel.run();
-  if (bytes > 0) count_bytes(state, bytes);
+  if (bytes > 0) count_bytes(state, bytes, elements);
 }
-// The bound of all that memory bounds: as many bytes, half of them written.
+
+// Memory on large pages, as a rank's arena has them.
+class Array {
+ public:
+  explicit Array(int64_t bytes) : bytes_(bytes) {
+    const auto size = static_cast<size_t>(round_up(bytes, kLargePage));
+    data_.reset(static_cast<float*>(std::aligned_alloc(kLargePage, size)));
+    madvise(data_.get(), size, MADV_HUGEPAGE);
+    std::memset(data_.get(), 0, size);
+  }
+  float* data() const { return data_.get(); }
+  int64_t count() const { return bytes_ / static_cast<int64_t>(sizeof(float)); }
+
+ private:
+  static constexpr int64_t kLargePage = int64_t{1} << 21;
+  struct Free {
+    void operator()(float* data) const { std::free(data); }
+  };
+  int64_t bytes_;
+  std::unique_ptr<float, Free> data_;
+};
+
+// The bounds of what memory bounds: as many bytes, half of them written elsewhere; or all of them read; or read and
+// written in place.
 void copy(benchmark::State& state) {
-  const size_t half = static_cast<size_t>(state.range(0)) / 2;
-  std::vector<char> from(half, 1), to(half, 2);
+  const int64_t half = state.range(0) / 2;
+  const Array from(half), to(half);
   for (auto _ : state) {
-    std::memcpy(to.data(), from.data(), half);
+    std::memcpy(to.data(), from.data(), static_cast<size_t>(half));
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, state.range(0));
+}
+void read(benchmark::State& state) {
+  const Array from(state.range(0));
+  for (auto _ : state)
+    cpu::with_lanes([&]<int lanes>() PRUN_INLINED {
+      benchmark::DoNotOptimize(cpu::sum_lanes<lanes>(
+          from.count(), [&](auto at) PRUN_INLINED { return at.load(static_cast<const float*>(from.data())); }));
+    });
+  count_bytes(state, state.range(0));
+}
+void update(benchmark::State& state) {
+  const Array all(state.range(0) / 2);
+  for (auto _ : state) {
+    cpu::with_lanes([&]<int lanes>() PRUN_INLINED {
+      cpu::for_lanes<lanes>(all.count(), [x = all.data()](auto at) PRUN_INLINED { at.store(x, at.load(x) + 1.0f); });
+    });
     benchmark::ClobberMemory();
   }
   count_bytes(state, state.range(0));
@@ -48,6 +99,7 @@ Dtype dtype_of(const benchmark::State& state) { return state.range(0) != 0 ? Dty
 // Arguments: bf16, tokens of a sample; always 1024 tokens in all. A masked half of the products is not counted.
 void count_products(benchmark::State& state, int64_t products) {
   const double flops = static_cast<double>(products * kRows * state.range(1) * kWidth);
+  state.counters["head"] = static_cast<double>(kWidth / kHeads);
   state.counters["GFLOP/s"] = benchmark::Counter(flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
 }
 void attention(benchmark::State& state) {
@@ -77,7 +129,7 @@ void layernorm(benchmark::State& state) {
       .read(t, {kWidth}, numbers(kWidth))
       .read(t, {kWidth}, numbers(kWidth));
   op.write(t, {kRows, kWidth}).write(Dtype::f32, {kRows}).write(Dtype::f32, {kRows});
-  run(state, op, 2 * kSmall * dtype_bytes(t));
+  run(state, op, 2 * kSmall * dtype_bytes(t), kSmall);
 }
 void layernorm_grad(benchmark::State& state) {
   const Dtype t = dtype_of(state);
@@ -87,7 +139,7 @@ void layernorm_grad(benchmark::State& state) {
       .read(Dtype::f32, {kRows}, numbers(kRows))
       .read(Dtype::f32, {kRows}, numbers(kRows));
   op.write(t, {kRows, kWidth}).write(Dtype::f32, {kWidth}).write(Dtype::f32, {kWidth});
-  run(state, op, 3 * kSmall * dtype_bytes(t));
+  run(state, op, 3 * kSmall * dtype_bytes(t), kSmall);
 }
 // A norm and the add of its residual, in forward or backward, as one op or two. Of tensors that no cache holds: in a
 // step all else comes in between.
@@ -115,33 +167,33 @@ void residual_norm(benchmark::State& state) {
     if (!fused) first.run();
     second.run();
   }
-  count_bytes(state, 4 * element_count(rows) * dtype_bytes(t));
+  count_bytes(state, 4 * element_count(rows) * dtype_bytes(t), element_count(rows));
 }
 void gelu(benchmark::State& state) {
   const Dtype t = dtype_of(state);
   OneOp op("gelu");
   op.read(t, {kRows, 4 * kWidth}, numbers(kRows * 4 * kWidth)).write(t, {kRows, 4 * kWidth});
-  run(state, op, 8 * kSmall * dtype_bytes(t));
+  run(state, op, 8 * kSmall * dtype_bytes(t), 4 * kSmall);
 }
 void gelu_dx(benchmark::State& state) {
   const Dtype t = dtype_of(state);
   OneOp op("gelu_dx");
   for (int i = 0; i < 2; ++i) op.read(t, {kRows, 4 * kWidth}, numbers(kRows * 4 * kWidth));
   op.write(t, {kRows, 4 * kWidth});
-  run(state, op, 12 * kSmall * dtype_bytes(t));
+  run(state, op, 12 * kSmall * dtype_bytes(t), 4 * kSmall);
 }
 void dropout(benchmark::State& state) {
   const Dtype t = dtype_of(state);
   OneOp op("dropout");
   op.attr("p", 0.1).read(t, {kRows, kWidth}, numbers(kRows * kWidth)).write(t, {kRows, kWidth});
-  run(state, op, 2 * kSmall * dtype_bytes(t));
+  run(state, op, 2 * kSmall * dtype_bytes(t), kSmall);
 }
 void rotary(benchmark::State& state) {
   const Dtype t = dtype_of(state);
   OneOp op("rotary");
   op.attr("size", kWidth / kHeads).attr("heads", kHeads).read(t, {1, kRows, kWidth}, numbers(kRows * kWidth));
   op.write(t, {1, kRows, kWidth});
-  run(state, op, 2 * kSmall * dtype_bytes(t));
+  run(state, op, 2 * kSmall * dtype_bytes(t), kSmall);
 }
 // Logits of GPT-2's vocabulary, more than a core's cache holds. The gradients are logits again, so each is written
 // elsewhere: in place the next turn would take the gradient of a gradient, which is all zeros.
@@ -154,31 +206,33 @@ void loss(benchmark::State& state, const char* kind, bool lse, bool gradient) {
   if (lse) op.write(Dtype::f32, {}).write(Dtype::f32, {rows});
   if (!lse) op.read(Dtype::f32, {rows}, numbers(rows));
   if (gradient) op.write(t, {rows, vocab});
-  run(state, op, (gradient ? 2 : 1) * rows * vocab * dtype_bytes(t));
+  run(state, op, (gradient ? 2 : 1) * rows * vocab * dtype_bytes(t), rows * vocab);
 }
 void cross_entropy(benchmark::State& state) { loss(state, "cross_entropy", true, false); }
 void cross_entropy_grad(benchmark::State& state) { loss(state, "cross_entropy_grad", false, true); }
 void cross_entropy_and_grad(benchmark::State& state) { loss(state, "cross_entropy_and_grad", true, true); }
 
-void update(benchmark::State& state, const char* kind, Dtype param, int64_t n, bool casts) {
+void optimizer(benchmark::State& state, const char* kind, Dtype param, int64_t n, bool casts) {
   OneOp op(kind);
   op.at_step(3, 1e-3).read(Dtype::f32, {n}, numbers(n)).read(param, {n}, numbers(n));
   for (int i = 0; i < 2; ++i) op.read(Dtype::f32, {n}, std::vector<double>(static_cast<size_t>(n), 0.01));
   op.write_over(1).write_over(2).write_over(3);
   if (casts) op.write(Dtype::bf16, {n});
-  run(state, op, n * (5 * 4 + 2 * dtype_bytes(param) + (casts ? 2 : 0)));
+  run(state, op, n * (5 * 4 + 2 * dtype_bytes(param) + (casts ? 2 : 0)), n);
 }
-void adamw_1m(benchmark::State& state) { update(state, "adamw", dtype_of(state), 1 << 20, false); }
+void adamw_1m(benchmark::State& state) { optimizer(state, "adamw", dtype_of(state), 1 << 20, false); }
 // A unit of GPT-2, whose update does not fit into the cache, with its parameters in bf16: two ops, or one.
 constexpr int64_t kUnit = 7 << 20;
-void adamw_7m(benchmark::State& state) { update(state, "adamw", Dtype::f32, kUnit, false); }
-void adamw_cast_7m(benchmark::State& state) { update(state, "adamw_cast", Dtype::f32, kUnit, true); }
+void adamw_7m(benchmark::State& state) { optimizer(state, "adamw", Dtype::f32, kUnit, false); }
+void adamw_cast_7m(benchmark::State& state) { optimizer(state, "adamw_cast", Dtype::f32, kUnit, true); }
 void cast_7m(benchmark::State& state) {
   OneOp op("cast");
   op.attr("dtype", "bf16").read(Dtype::f32, {kUnit}, numbers(kUnit)).write(Dtype::bf16, {kUnit});
-  run(state, op, 6 * kUnit);
+  run(state, op, 6 * kUnit, kUnit);
 }
 BENCHMARK(copy)->RangeMultiplier(4)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
+BENCHMARK(read)->RangeMultiplier(4)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
+BENCHMARK(update)->RangeMultiplier(4)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
 BENCHMARK(attention)->ArgsProduct({{0, 1}, {64, 128, 512, 1024}})->Unit(benchmark::kMicrosecond);
 BENCHMARK(attention_grad)->ArgsProduct({{0, 1}, {64, 128, 512, 1024}})->Unit(benchmark::kMicrosecond);
 // Argument: bf16.
@@ -201,4 +255,11 @@ BENCHMARK(cross_entropy_and_grad)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond)
 }  // namespace
 }  // namespace prun
 
-BENCHMARK_MAIN();
+int main(int count, char** words) {
+  benchmark::Initialize(&count, words);
+  if (benchmark::ReportUnrecognizedArguments(count, words)) return 1;
+  benchmark::AddCustomContext("tiles", prun::cpu::has_amx() ? "1" : "0");
+  prun::register_vector_rates();
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

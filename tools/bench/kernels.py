@@ -1,22 +1,25 @@
 #!/usr/bin/env python3
-"""The CPU device's kernels beside what bounds them: attention beside products, the others beside a copy of as many bytes.
+"""The CPU device's kernels beside what bounds them: attention beside products, the others beside memory or arithmetic.
 
     tools/bench/kernels.py                        # all of kernel_bench
     tools/bench/kernels.py --only gelu --seconds 0.05
 
 Needs `cmake --preset bench && ninja -C build/bench kernel_bench product_bench`. Rates are per second of processor time of
-one core. A kernel is compared with the copy whose size is nearest to its own: both are in the same cache, or in none.
+one core. What memory allows is a stream of as many bytes (a copy, an update in place, a read) of the size nearest to the
+kernel's: both are in the same cache, or in none. What arithmetic allows is in bounds.py, by rates of the same run. The
+slower of the two bounds a kernel. Attention's bar is the rate of a product, its limit that of the arithmetic it needs.
 """
 import argparse
 import json
-import math
 import subprocess
 import sys
 
+import bounds
 import rows
 
 BUILD = rows.TOP / "build/bench/bin"
-ATTENTION_BAR = COPY_BAR = 0.8
+ATTENTION_BAR = BAR = 0.8
+STREAMS = ("copy", "read", "update")
 PRODUCT = (1024, 768, 256, 0)  # of the gpt plans: m n k form
 ARGUMENTS = {"attention": ["bf16", "tokens"], "attention_grad": ["bf16", "tokens"], "residual_norm": ["bf16", "backward", "as one"],
              "adamw_7m": [], "cast_7m": [], "adamw_cast_7m": []}
@@ -32,24 +35,41 @@ def words_of(name):
 
 
 def product_rates():
+    """(FLOP/s of a product, the peak in registers), each of f32 and bf16"""
     text = "".join(" ".join(map(str, [*PRODUCT, half])) + "\n" for half in (0, 1))
     lines = subprocess.run([BUILD / "product_bench"], input=text, check=True, capture_output=True, text=True).stdout.split("\n")
     m, n, k, _ = PRODUCT
-    return [2 * m * n * k / float(seconds) for seconds in lines[1:3]]
+    return [2 * m * n * k / float(seconds) for seconds in lines[1:3]], [float(peak) for peak in lines[0].split()]
 
 
-def row_of(name, found, copies, products):
+class Machine:
+    """What was measured of it: `found` are kernel_bench's benchmarks by name."""
+
+    def __init__(self, found, products, peaks, tiles):
+        self.products, self.peaks, self.tiles = products, peaks, tiles
+        self.rates = {name.split("/")[1]: one["lanes"] / (one["cpu_time"] * 1e-6) for name, one in found.items() if name.startswith("rate/")}
+        self.streams = {stream: {int(one["bytes"]): one["bytes"] / (one["cpu_time"] * 1e-6) for name, one in found.items() if name.startswith(stream + "/")}
+                        for stream in STREAMS}
+
+
+def is_bound(name):
+    return name.split("/")[0] in (*STREAMS, "rate")
+
+
+def row_of(name, found, machine):
     kernel, said, half = words_of(name)
-    what = f"{kernel} {said}".strip()
+    what, seconds = f"{kernel} {said}".strip(), found["cpu_time"] * 1e-6
     if "GFLOP/s" in found:
         rate = found["GFLOP/s"] * 1e9
-        return rows.compared(what, "GFLOP/s", rate / 1e9, "a product", products[half] / 1e9, ATTENTION_BAR, more_is_better=True,
-                             rate=[f"{'bf16' if half else 'f32'} peak a core", rate])
-    size, seconds = found["bytes"], found["cpu_time"] * 1e-6
-    nearest = min(copies, key=lambda other: abs(math.log(other / size)))
-    share = size / seconds / copies[nearest]
-    return rows.alone(what, "GB/s", size / seconds / 1e9, f"≥ {COPY_BAR:.0%} of the limit", share >= COPY_BAR,
-                      limit=f"a copy of {nearest >> 10:,} KiB {rows.number(copies[nearest] / 1e9)} GB/s", share=share)
+        least = bounds.of_attention(kernel, half, rate * seconds, found["head"], machine.rates, machine.peaks, machine.tiles)
+        return rows.compared(what, "GFLOP/s", rate / 1e9, "a product", machine.products[half] / 1e9, ATTENTION_BAR, more_is_better=True,
+                             limit=f"arithmetic {rows.number(rate * seconds / least / 1e9)} GFLOP/s", share=least / seconds)
+    work, stream = bounds.kernel_of(kernel, half, backward="backward" in said)
+    size = found["bytes"]
+    least, bound = bounds.of_elements(work, stream, found["elements"], size, machine.rates, machine.streams)
+    share = least / seconds
+    return rows.alone(what, "GB/s", size / seconds / 1e9, f"≥ {BAR:.0%} of the limit", share >= BAR,
+                      limit=f"{bound} {rows.number(size / least / 1e9)} GB/s", share=share)
 
 
 def main():
@@ -58,15 +78,14 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.5, help="of repetitions for a kernel")
     rows.add_option(parser)
     args = parser.parse_args()
-    words = [BUILD / "kernel_bench", f"--benchmark_filter=copy/|{args.only}", f"--benchmark_min_time={args.seconds}", "--benchmark_format=json"]
-    done = subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True)
-    found = {b["name"]: b for b in json.loads(done.stdout)["benchmarks"]}
-    copies = {int(b["bytes"]): b["bytes"] / (b["cpu_time"] * 1e-6) for name, b in found.items() if name.startswith("copy/")}
-    products, out = product_rates(), rows.File(args.json)
+    words = [BUILD / "kernel_bench", f"--benchmark_filter=^({'|'.join(STREAMS)}|rate)/|{args.only}", f"--benchmark_min_time={args.seconds}",
+             "--benchmark_format=json"]
+    done = json.loads(subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True).stdout)
+    found = {b["name"]: b for b in done["benchmarks"]}
+    machine, out = Machine(found, *product_rates(), done["context"]["tiles"] == "1"), rows.File(args.json)
     for name, one in found.items():
-        if name.startswith("copy/"):
-            continue
-        out.tell(row_of(name, one, copies, products))
+        if not is_bound(name):
+            out.tell(row_of(name, one, machine))
     return int(out.missed)
 
 

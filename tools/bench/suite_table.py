@@ -6,7 +6,7 @@ from rows import number
 PARTS = {
     "limits": "What the machine can do at most, in registers and in memory",
     "products": "Matrix products on one core against the fastest of OpenBLAS, BLIS and PyTorch",
-    "kernels": "Kernels on one core: attention beside a product, the others beside a copy of as many bytes",
+    "kernels": "Kernels on one core: attention beside a product, the others beside the slower of memory and arithmetic",
     "overlap": "Communication that compute waits for",
     "collectives": "Collectives against the best of Open MPI and Gloo; the limit is what copying allows",
     "steps": "Training steps against PyTorch; model FLOPs beside the peak of all cores",

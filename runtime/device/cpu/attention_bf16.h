@@ -21,6 +21,10 @@ struct HeadRows {
   HeadRows from(int64_t row) const { return {data + row * stride, stride}; }
 };
 
+// Whether the square of a strip's queries and the `step`-th 32 keys lies on the diagonal of a causal mask: then what
+// its first 16 queries see ends before the last 16 keys.
+inline bool on_diagonal(const Sight& sight, int64_t step) { return sight.more == 1 && sight.seen == step * kBlock + 1; }
+
 // to[r · stride ..] = factor · from[r][0..head), or factors[r] · it.
 void round_rows(const float* from, int64_t lanes, float factor, bf16* to, int64_t stride, int64_t rows, int64_t head);
 void round_rows(const float* from, int64_t lanes, const float* factors, bf16* to, int64_t stride, int64_t rows,
@@ -60,14 +64,15 @@ class Bf16Backward {
  private:
   int64_t rest_of_pairs() const { return strips_ * kStrip * room_ * kSide; }
   void copy_queries(const HeadRows& from, int64_t rows, Pair* columns, Pair* paired);
-  void add_keys(int64_t step, int64_t first, int64_t end);
+  void add_keys(int64_t step, int64_t first, int64_t end, bool diagonal);
   const PairSquares squares_;
   int64_t head_, lanes_, steps_;  // steps of 32 in a head
   int64_t room_;                  // in steps of 32 keys
   int64_t strips_;                // of kStrip queries that there is room for
   Pair *k_, *v_, *k_turned_, *q_, *dout_, *q_paired_, *dout_paired_, *p_rows_, *ds_rows_, *ds_pairs_;
   float *scores_, *dq_turned_, *dq_, *dk_, *dv_;
-  int64_t seen_[kQueries / kStrip];  // steps of keys that each of the last strips saw
+  int64_t seen_[kQueries / kStrip];   // steps of keys that each of the last strips saw
+  bool diagonal_[kQueries / kStrip];  // whether the last of them lies on the diagonal
 };
 
 }  // namespace prun::cpu

@@ -210,7 +210,11 @@ void Bf16Backward::queries(const HeadRows& q, const HeadRows& out, const HeadRow
       of_strip[s].shift[i] = i < count ? lse[begin + i] * kLog2E : std::numeric_limits<float>::infinity();
   }
   int64_t first = 0;  // that sees a key of the step
-  for (int64_t s = 0; s < strips; ++s) seen_[s] = (sight.keys(std::min(rows, (s + 1) * kStrip)) + kBlock - 1) / kBlock;
+  const auto sight_of = [&](int64_t s) { return Sight{sight.seen + s * kStrip * sight.more, sight.more}; };
+  for (int64_t s = 0; s < strips; ++s) {
+    seen_[s] = (sight.keys(std::min(rows, (s + 1) * kStrip)) + kBlock - 1) / kBlock;
+    diagonal_[s] = on_diagonal(sight_of(s), seen_[s] - 1);
+  }
   ScoreGradients beside;
   beside.keys_of_step = round_up(kBlock / (2 * steps_), 2);
   float *scores = scores_, *other_scores = scores_ + 2 * kSquare;
@@ -220,41 +224,45 @@ void Bf16Backward::queries(const HeadRows& q, const HeadRows& out, const HeadRow
     const PairTiles k{k_ + 2 * i * steps_ * kTile, steps_ * kTile}, v{v_ + 2 * i * steps_ * kTile, steps_ * kTile};
     for (int64_t s = first; s < strips; ++s) {
       const int64_t at = 2 * s * steps_ * kTile;
-      square_beside(k, {q_ + at, steps_ * kTile}, steps_, {scores, kSide, kRight, kLower}, false, beside);
-      square_beside(v, {dout_ + at, steps_ * kTile}, steps_, {scores + kSquare, kSide, kRight, kLower}, false, beside);
+      const LeftOut unseen = i == seen_[s] - 1 && diagonal_[s] ? LeftOut::lower_left_sums : LeftOut::nothing;
+      square_beside(k, {q_ + at, steps_ * kTile}, steps_, {scores, kSide, kRight, kLower}, false, unseen, beside);
+      square_beside(v, {dout_ + at, steps_ * kTile}, steps_, {scores + kSquare, kSide, kRight, kLower}, false, unseen,
+                    beside);
       beside.finish();
-      if (s == first && i > 0) add_keys(i - 1, before, strips);
+      if (s == first && i > 0) add_keys(i - 1, before, strips, seen_[before] == i && diagonal_[before]);
       beside.scores = scores, beside.dp = scores + kSquare;
       beside.p_rows = p_rows_ + s * kTile, beside.ds_rows = ds_rows_ + s * kTile;
       beside.next_rows = strips_ * kTile, beside.rest_of_rows = 2 * strips_ * kTile;
       beside.ds_pairs = ds_pairs_ + (2 * s * room_ + i) * kTile;
       beside.next_pairs = room_ * kTile, beside.rest_of_pairs = rest_of_pairs();
       beside.rows = of_strip + s, beside.factor = scale * kLog2E;
-      beside.sight = {sight.seen + s * kStrip * sight.more, sight.more};
+      beside.sight = sight_of(s);
       beside.first_key = i * kBlock, beside.at = 0;
       std::swap(scores, other_scores);
     }
   }
   beside.finish();
-  add_keys(seen_[strips - 1] - 1, first, strips);
+  add_keys(seen_[strips - 1] - 1, first, strips, seen_[first] == seen_[strips - 1] && diagonal_[first]);
 }
 
-// dk and dv of 32 keys, of strips [first, end).
-void Bf16Backward::add_keys(int64_t step, int64_t first, int64_t end) {
+// dk and dv of 32 keys, of strips [first, end), the first of which may lie on the diagonal.
+void Bf16Backward::add_keys(int64_t step, int64_t first, int64_t end, bool diagonal) {
+  const LeftOut unseen = diagonal ? LeftOut::begin_of_lower_a : LeftOut::nothing;
   const int64_t row = strips_ * kTile;
   for (int64_t j = 0; j < steps_; ++j) {
     const int64_t to = step * kBlock * lanes_ + j * kBlock, from = (2 * j * strips_ + first) * kTile;
     const SquareSums dv{dv_ + to, lanes_, kSide, kSide * lanes_}, dk{dk_ + to, lanes_, kSide, kSide * lanes_};
-    square({p_rows_ + first * kTile, row, 2 * row}, {dout_paired_ + from, row}, end - first, dv, true);
-    square({ds_rows_ + first * kTile, row, 2 * row}, {q_paired_ + from, row}, end - first, dk, true);
+    square({p_rows_ + first * kTile, row, 2 * row}, {dout_paired_ + from, row}, end - first, dv, true, unseen);
+    square({ds_rows_ + first * kTile, row, 2 * row}, {q_paired_ + from, row}, end - first, dk, true, unseen);
   }
 }
 
 const float* Bf16Backward::dq(int64_t strip) {
+  const LeftOut unseen = diagonal_[strip] ? LeftOut::end_of_left_b : LeftOut::nothing;
   for (int64_t j = 0; j < steps_; ++j)
     square({k_turned_ + 2 * j * room_ * kTile, room_ * kTile},
            {ds_pairs_ + 2 * strip * room_ * kTile, room_ * kTile, rest_of_pairs()}, seen_[strip],
-           {dq_turned_ + j * kBlock * kStrip, kStrip, kSide, kSide * kStrip}, false);
+           {dq_turned_ + j * kBlock * kStrip, kStrip, kSide, kSide * kStrip}, false, unseen);
   turn_strip(dq_turned_, lanes_, dq_);
   return dq_;
 }

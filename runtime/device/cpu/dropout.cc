@@ -1,31 +1,41 @@
 // dropout: the mask is drawn, never stored; forward and backward are the same kernel. See prun/philox.h for the
 // words.
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
-#include "base/philox_lanes.h"
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
+#include "device/cpu/random_words.h"
 #include "device/cpu/simd.h"
 #include "prun/philox.h"
 
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kGroup = 4 * philox::kLanes;  // elements that 16 blocks have words for
+constexpr int64_t kGroup = kRandomGroups * 4 * philox::kLanes;  // elements that have words at a time
 
 // Elements [first, first + n) of a sample.
 template <class T>
-PRUN_CLONES void drop(const T* x, T* y, int64_t n, uint64_t stream, uint64_t sample, int64_t first, uint32_t bound,
-                      float factor) {
-  uint32_t words[kGroup];
-  for (int64_t at = 0; at < n;) {
-    const int64_t group = (first + at) / kGroup, skip = first + at - group * kGroup;
-    const int64_t count = n - at < kGroup - skip ? n - at : kGroup - skip;
-    philox::lanes(stream, sample, static_cast<uint64_t>(group * philox::kLanes), words);
-#pragma omp simd
-    for (int64_t i = 0; i < count; ++i) store(y[at + i], words[skip + i] >= bound ? factor * load(x[at + i]) : 0.0f);
-    at += count;
-  }
+void drop(const T* x, T* y, int64_t n, const RoundKeys& keys, uint64_t sample, int64_t first, uint32_t bound,
+          float factor) {
+  with_lanes([=, &keys]<int lanes>() PRUN_INLINED {
+    alignas(64) uint32_t words[kGroup];
+    for (int64_t at = 0; at < n;) {
+      const int64_t group = (first + at) / kGroup, skip = first + at - group * kGroup;
+      const int64_t count = std::min(n - at, kGroup - skip);
+      random_words<lanes>(keys, sample, static_cast<uint64_t>(group * kRandomGroups * philox::kLanes), words);
+      int64_t i = 0;
+      for (; i + lanes <= count; i += lanes) {
+        typename Lanes<lanes>::Words word;
+        std::memcpy(&word, words + skip + i, sizeof word);
+        const Floats<lanes> kept = factor * load_lanes<lanes>(x + at + i);
+        store_lanes<lanes>(y + at + i, Floats<lanes>(word >= bound ? kept : Floats<lanes>{}));
+      }
+      for (; i < count; ++i) store(y[at + i], words[skip + i] >= bound ? factor * load(x[at + i]) : 0.0f);
+      at += count;
+    }
+  });
 }
 
 template <class T>
@@ -44,9 +54,9 @@ std::unique_ptr<Kernel> dropout_kernel(const OpView& view) {
                     at = view.token_positions(length), key = static_cast<uint64_t>(attrs.integer("key")),
                     bound = philox::dropout_bound(p), factor = static_cast<float>(1 / (1 - p)), table = view.table(),
                     threads = view.threads()] {
-    const uint64_t stream = philox::dropout_stream(table->seed, key, static_cast<uint64_t>(table->step));
+    const RoundKeys keys(philox::dropout_stream(table->seed, key, static_cast<uint64_t>(table->step)));
     parallel_for(threads, rows, [&](int64_t row, int) {
-      drop(x + row * width, y + row * width, width, stream, static_cast<uint64_t>(sample + row / length),
+      drop(x + row * width, y + row * width, width, keys, static_cast<uint64_t>(sample + row / length),
            at.of(row % length) * whole + column, bound, factor);
     });
   });

@@ -1,5 +1,6 @@
 // exp, sigmoid, the normal distribution and gelu as branch-free polynomials, of a float or of a vector of them. exp is
-// within two units in the last place; gelu and its derivative within 2e-6 relative until their tails fall below 1e-30.
+// within two units in the last place; gelu and its derivative within 2e-6 relative, 3e-6 in their tails, until these
+// fall below 1e-30.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -23,6 +24,26 @@ struct BitsOf<float> {
 };
 template <class V>
 using WordsOf = typename BitsOf<V>::Words;
+
+// The smaller or the larger, of NaNs x: one instruction instead of a comparison and a choice.
+template <class V>
+PRUN_INLINE V at_most(V x, float most) {
+  if constexpr (kVectorAsm && sizeof(V) >= 32) {
+    V found;
+    asm("vminps %1, %2, %0" : "=v"(found) : "v"(x), "v"(V{} + most));
+    return found;
+  }
+  return x > most ? most : x;
+}
+template <class V>
+PRUN_INLINE V at_least(V x, float least) {
+  if constexpr (kVectorAsm && sizeof(V) >= 32) {
+    V found;
+    asm("vmaxps %1, %2, %0" : "=v"(found) : "v"(x), "v"(V{} + least));
+    return found;
+  }
+  return x < least ? least : x;
+}
 
 // e^r for |r| <= ln2/2, within 3e-9 of it: of least relative error (by Remez' exchange) among polynomials that are 1 at
 // 0.
@@ -59,7 +80,7 @@ PRUN_INLINE V scaled_exp_f32(V r, V shifted) {
 template <class V>
 PRUN_INLINE V exp_or_zero_f32(V x) {
   constexpr float kLeast = -87.3f, kRound = 12582912.0f;
-  const V clamped = x < kLeast ? kLeast : x;
+  const V clamped = at_least(x, kLeast);
   const V shifted = clamped * 1.44269504f + kRound;
   const V n = shifted - kRound;
   const V found = scaled_exp_f32((clamped - n * 0.693145752f) - n * 1.42860677e-6f, shifted);
@@ -80,12 +101,23 @@ PRUN_INLINE V reciprocal_f32(V x) {
   return r + r * (1.0f - x * r);
 }
 
+// 2^t, of what lies beyond ±126 as of ±126. 2^f of what t is beyond the nearest whole number is a polynomial of least
+// relative error (Remez' exchange, 1.1e-7 in f32) among those that are 1 at 0. Of a NaN it may be a number.
+template <class V>
+PRUN_INLINE V exp2_f32(V t) {
+  constexpr float kMost = 126.0f, kRound = 12582912.0f;
+  const V clamped = at_least(at_most(t, kMost), -kMost), shifted = clamped + kRound, f = clamped - (shifted - kRound);
+  const V p =
+      1.0f + f * (0.693147004f + f * (0.240222424f + f * (0.0555073358f + f * (0.00967151299f + f * 0.00132647273f))));
+  return __builtin_bit_cast(V, __builtin_bit_cast(WordsOf<V>, p) + (__builtin_bit_cast(WordsOf<V>, shifted) << 23));
+}
+
 // e^-x for a sigmoid. Of what lies beyond ±87 as of ±87, where 2^n is one factor: two thirds of exp_f32's work. Of a
 // NaN it may be a number: who calls it multiplies by x.
 template <class V>
 PRUN_INLINE V sigmoid_power_f32(V x) {
   constexpr float kMost = 87.0f, kRound = 12582912.0f;
-  const V u = -x, clamped = u < -kMost ? -kMost : (u > kMost ? kMost : u);
+  const V clamped = at_least(at_most(V(-x), kMost), -kMost);
   const V shifted = clamped * 1.44269504f + kRound;
   const V n = shifted - kRound;
   return scaled_exp_f32(V((clamped - n * 0.693145752f) - n * 1.42860677e-6f), shifted);
@@ -107,7 +139,7 @@ PRUN_INLINE V rough_exp2_f32(V t) {
     return power;
   } else {
     constexpr float kRound = 12582912.0f;
-    const V clamped = t < -126.0f ? -126.0f : (t > 126.0f ? 126.0f : t);
+    const V clamped = at_least(at_most(t, 126.0f), -126.0f);
     const V shifted = (clamped - 0.5f) + kRound;  // its last bits are the floor
     const V p = rough_exp2_series_f32(V(clamped - (shifted - kRound)));
     return __builtin_bit_cast(V, __builtin_bit_cast(WordsOf<V>, p) + (__builtin_bit_cast(WordsOf<V>, shifted) << 23));
@@ -122,10 +154,10 @@ PRUN_INLINE V sigmoid_power(V x) {
   else
     return sigmoid_power_f32(x);
 }
-// Of bf16 within 7e-5, a thirtieth of what rounding takes.
+// A sigmoid from that power, 1/(1 + power): of bf16 within 7e-5, a thirtieth of what rounding takes.
 template <class T, class V>
-PRUN_INLINE V sigmoid_of(V x) {
-  const V below = 1.0f + sigmoid_power<T>(x);
+PRUN_INLINE V sigmoid_from(V power) {
+  const V below = 1.0f + power;
   if constexpr (kVectorAsm && std::is_same_v<T, bf16> && sizeof(V) == 64) {
     V s;
     asm("vrcp14ps %1, %0" : "=v"(s) : "v"(below));
@@ -134,16 +166,24 @@ PRUN_INLINE V sigmoid_of(V x) {
     return reciprocal_f32(below);
   }
 }
+template <class T, class V>
+PRUN_INLINE V sigmoid_of(V x) {
+  return sigmoid_from<T>(sigmoid_power<T>(x));
+}
 // A sigmoid s and 1 - s, which loses no digits where s is nearly 1; both for sums that nearly cancel.
 template <class V>
 struct Sigmoid {
   V s, rest;
 };
-template <class T, class V>
-PRUN_INLINE Sigmoid<V> sigmoid_and_rest(V x) {
-  const V found = sigmoid_power<T>(x), power = found > 3e38f ? 3e38f : found;  // infinity · 0 is no number
+template <class V>
+PRUN_INLINE Sigmoid<V> sigmoid_and_rest_from(V found) {
+  const V power = at_most(found, 3e38f);  // infinity · 0 is no number
   const V s = reciprocal_f32(V(1.0f + power));
   return {s, power * s};
+}
+template <class T, class V>
+PRUN_INLINE Sigmoid<V> sigmoid_and_rest(V x) {
+  return sigmoid_and_rest_from(sigmoid_power<T>(x));
 }
 
 // Φ(x), the normal distribution function, as erfc of |x|/√2. erfc(z)·exp(z²)/t is a polynomial in t = 1/(1 + z/2),
@@ -170,15 +210,27 @@ PRUN_INLINE V normal_cdf_f32(V x) {
 // Gelu: x·Φ(x), or with the tanh formula of Hendrycks and Gimpel, which is x·sigmoid(2·√(2/π)·(x + 0.044715·x³)).
 inline constexpr float kGeluA = 1.59576912f;    // 2·√(2/π)
 inline constexpr float kGeluB = 0.0713548163f;  // kGeluA · 0.044715
+inline constexpr float kGeluA2 = 2.30220820f;   // kGeluA · log2 e
+inline constexpr float kGeluB2 = 0.102943240f;  // kGeluB · log2 e
 
+// The power of the tanh formula's sigmoid, of x and its square. Of a NaN it may be a number.
+template <class T, class V>
+PRUN_INLINE V gelu_power(V x, V square) {
+  const V t = x * (-kGeluA2 - kGeluB2 * square);
+  if constexpr (std::is_same_v<T, bf16>)
+    return rough_exp2_f32(t);
+  else
+    return exp2_f32(t);
+}
 template <class T, class V>
 PRUN_INLINE V gelu_tanh(V x) {
-  return x * sigmoid_of<T>(V(x * (kGeluA + kGeluB * x * x)));
+  return x * sigmoid_from<T>(gelu_power<T>(x, V(x * x)));
 }
 template <class T, class V>
 PRUN_INLINE V gelu_tanh_derivative(V x) {
-  const auto [s, rest] = sigmoid_and_rest<T>(V(x * (kGeluA + kGeluB * x * x)));
-  return s + x * s * rest * (kGeluA + 3.0f * kGeluB * x * x);
+  const V square = x * x;
+  const auto [s, rest] = sigmoid_and_rest_from(gelu_power<T>(x, square));
+  return s * (1.0f + rest * (x * (kGeluA + 3.0f * kGeluB * square)));
 }
 template <class V>
 PRUN_INLINE V gelu_erf_f32(V x) {
