@@ -74,15 +74,37 @@ class Table(unittest.TestCase):
         step = rows.compared("gpt-2, 2 ranks", "ms", 80.0, "torch", 100.0, 1.2, rate=["f32 peak", 1.5e11])
         product = rows.compared("mlp", "GFLOP/s", 90.0, "blis", 100.0, 0.97, more_is_better=True, limit="peak 120 GFLOP/s", share=0.75)
         text, missed, failed = suite_table.write([entry("limits", limit), entry("steps", step), entry("products", product, rows.failed("llama", "no | b")),
-                                                  entry("gpt2", error="no PyTorch", job="gpt2 short")], ["scale many"])
-        self.assertEqual((missed, failed), (2, 1))
+                                                  entry("gpt2", error="no PyTorch", job="gpt2 short")], ["scale many"], suite_table.Table())
+        self.assertEqual((missed, failed), (3, 2))
         self.assertEqual(cells_of(text, "gpt-2, 2 ranks"), ["gpt-2, 2 ranks", "80 ms", "torch 100", "1.25", "1.2 ×", "reached", "f32 peak 200 GFLOP/s", "75%"])
         self.assertEqual(cells_of(text, "mlp"), ["mlp", "90 GFLOP/s", "blis 100", "0.90", "0.97 ×", "**missed**", "peak 120 GFLOP/s", "75%"])
         self.assertEqual(cells_of(text, "llama")[1], "did not run: no / b")
-        self.assertEqual(cells_of(text, "products"), ["products", "2", "0", "2", "0"])
+        self.assertEqual(cells_of(text, "products"), ["products", "2", "0", "2", "1"])
         self.assertEqual(cells_of(text, "gpt2 short")[1], "did not run: no PyTorch")
         self.assertIn("## Not measured yet\n\nscale many.", text)
         self.assertTrue(all(len(line) <= 100 or line.startswith("|") for line in text.splitlines()))
+
+    def test_lines_that_are_not_measured_again_stay(self):
+        limit, slow = rows.alone("f32 peak", "GFLOP/s", 2000.0), rows.compared("gpt-2, 2 ranks", "ms", 80.0, "torch", 90.0, 1.2, rate=["f32 peak", 1.5e12])
+        first, *_ = suite_table.write([entry("limits", limit), entry("steps", slow), entry("scale", error="no memory", job="scale many")],
+                                      ["step mlp-2", "gpt2 short"], suite_table.Table())
+        table = suite_table.read(first)
+        self.assertEqual(suite_table.write([], table.undone, suite_table.read(first))[0], first)
+        self.assertTrue(table.is_of({**MACHINE, "kernel": "7", "memory_gib": 4.0}))
+        self.assertFalse(table.is_of({**MACHINE, "caches": "L2 1,024 KiB"}))
+        self.assertFalse(suite_table.read("# Notes\n").is_of(MACHINE))
+
+        fast, mlp = rows.compared("gpt-2, 2 ranks", "ms", 40.0, "torch", 90.0, 1.2, rate=["f32 peak", 1e12]), rows.compared("mlp", "ms", 1.0, "torch", 2.0, 1.1)
+        since = {"day": "2026-11-25", "commit": "d", "rounds": 1}
+        entries = [{**each, "machine": {**MACHINE, **since}} for each in (entry("steps", fast), entry("steps", mlp), entry("scale", mlp, job="scale many"))]
+        text, missed, failed = suite_table.write(entries, ["gpt2 short"], table)
+        self.assertEqual((missed, failed), (0, 0))
+        self.assertEqual(cells_of(text, "f32 peak"), ["f32 peak", "2,000 GFLOP/s", "", "", "", "", "", ""])
+        self.assertEqual(cells_of(text, "gpt-2, 2 ranks")[3:], ["2.25", "1.2 ×", "reached", "f32 peak 2,000 GFLOP/s", "50%"])
+        self.assertEqual(cells_of(text, "steps"), ["steps", "2", "2", "0", "0"])
+        self.assertNotIn("no memory", text)
+        self.assertTrue(text.endswith("## Not measured yet\n\ngpt2 short.\n"))
+        self.assertIn("2026-11-23 to 2026-11-25, prun c, d; medians of 1 or 3 rounds,", " ".join(text.split()))
 
     def test_single_figures(self):
         self.assertFalse(rows.at_most("memory", "MiB", 13, 12)["reached"])

@@ -47,6 +47,8 @@ def text(row):
     line = f"{row['what']}: {number(row['prun'])} {row['unit']}"
     if row["ratio"] is not None:
         line += f", {row['peer']} {number(row['peers'])}, {row['ratio']:.2f} ×"
+    if "limit" in row and "share" not in row:
+        line += f" ({row['limit']})"
     return line + ("" if row["reached"] is None else f", bar {row['bar']}: {'reached' if row['reached'] else 'missed'}")
 
 

@@ -11,11 +11,12 @@
 
 A job is one command of another bench here, whose rows (rows.py) it keeps in --state as soon as it ends. The table has a row
 for each, with its bar, reached or **missed**, and the limit beside it, measured in the same run: multiply-adds in
-registers and copies in memory. What did not run stands there, too, with the reason, and counts as missed.
+registers and copies in memory. What did not run stands there, too, with the reason, and counts as missed. Of a table that
+stands for this kind of machine, rows that are not measured again stay.
 
 Needs tools/run once, `cmake --preset bench && ninja -C build/bench product_bench kernel_bench`, and what the benches need:
 libopenblas0-pthread libblis4-pthread libopenmpi-dev openmpi-bin libgloo-dev for the peers that are no Python.
-Exit status 1: a bar is missed; 2: a job did not run.
+Exit status 1: a bar is missed; 2: something did not run.
 """
 import argparse
 import dataclasses
@@ -202,7 +203,11 @@ def main():
             missed = sum(row["reached"] is False for row in found)
             print(f"{i + 1}/{len(todo)} {job.name}, {time.monotonic() - began:.0f} s: {error or f'{len(found)} rows, {missed} missed'}", file=sys.stderr)
     entries = [done[job.name] for job in jobs if job.name in done]
-    text, missed, failed = suite_table.write(entries, [job.name for job in jobs if job.name not in done])
+    table = suite_table.read(args.output.read_text()) if args.output.exists() else suite_table.Table()
+    if not table.is_of(machine(args)):
+        table = suite_table.Table()
+    undone = [job.name for job in jobs if job.name not in done and (table.undone is None or job.name in table.undone)]
+    text, missed, failed = suite_table.write(entries, undone, table)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(text)
     print(f"{args.output}: {missed} bars missed, {failed} jobs did not run")

@@ -1,4 +1,9 @@
-"""What suite.py measured, as one file: a summary, and a table for each part. Measures nothing."""
+"""What suite.py measured, as one file: a summary, and a table for each part. Measures nothing.
+
+The file is also what a later run goes on from: lines that it did not measure again stay as they are.
+"""
+import dataclasses
+import re
 import textwrap
 
 from rows import number
@@ -15,20 +20,72 @@ PARTS = {
 }
 UNITS = {"GFLOP/s": 1e9, "GB/s": 1e9}
 
+UNDONE = "## Not measured yet"
 
-def limits_of(entries):
-    """{name: (value in the basic unit, text)}"""
+
+@dataclasses.dataclass
+class Table:
+    """What stands in one that was written before; nothing, if there is none."""
+    title: str = "# Figures of a machine"
+    hardware: str = ""
+    days: list = dataclasses.field(default_factory=list)
+    commits: list = dataclasses.field(default_factory=list)
+    rounds: list = dataclasses.field(default_factory=list)
+    lines: dict = dataclasses.field(default_factory=dict)  # {part: {what: line}}
+    undone: list | None = None  # jobs; None: there is no table
+
+    def is_of(self, machine):
+        """Of the same kind; memory and the kernel may differ."""
+        return self.hardware.rsplit(", ", 2)[0] == hardware_of(machine).rsplit(", ", 2)[0]
+
+    def add(self, entries):
+        """The title and what it says of machines, of what suite.py measured since."""
+        for machine in (entry["machine"] for entry in entries):
+            self.title, self.hardware = f"# Figures of {machine['cpu']}, {machine['isa']}", hardware_of(machine)
+            for of_all, one in ((self.days, machine["day"]), (self.commits, machine["commit"]), (self.rounds, machine["rounds"])):
+                if one not in of_all:
+                    of_all.append(one)
+
+
+def hardware_of(machine):
+    return f"{machine['cpu']} ({machine['isa']}), {machine['cores']} cores, {machine['caches']}, {machine['memory_gib']:.0f} GiB, Linux {machine['kernel']}"
+
+
+def cells_of(line):
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def read(text):
+    """The Table that `write` wrote; an empty one of any other text."""
+    head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    about = re.search(r"not by hand\. (.*); (.*), prun (.*); medians of (.*) rounds", " ".join(head.split()))
+    if not about:
+        return Table()
+    table = Table(text.split("\n", 1)[0], about[1], about[2].split(" to "), about[3].split(", "), [int(n) for n in about[4].split(" or ")], undone=[])
+    parts = {f"## {title}": part for part, title in PARTS.items()}
+    for section in sections:
+        title, body = section.split("\n", 1)
+        if title == UNDONE:
+            table.undone = " ".join(body.split()).removesuffix(".").split(", ")
+        elif title in parts:
+            rows = [line for line in body.splitlines() if line.startswith("| ")][1:]
+            table.lines[parts[title]] = {cells_of(line)[0]: line for line in rows}
+    return table
+
+
+def limits_of(lines):
+    """{name: (value in the basic unit, text)} of the lines of `limits`"""
     found = {}
-    for entry in entries:
-        for row in entry["rows"] if entry["part"] == "limits" else ():
-            found[row["what"]] = row["prun"] * UNITS[row["unit"]], f"{row['what']} {number(row['prun'])} {row['unit']}"
+    for what, line in lines.items():
+        value, unit = cells_of(line)[1].rsplit(" ", 1)
+        found[what] = float(value.replace(",", "")) * UNITS[unit], f"{what} {value} {unit}"
     return found
 
 
 def beside_limit(row, limits):
     """(limit, share) as text"""
-    if "share" in row:
-        return row["limit"], f"{row['share']:.0%}"
+    if "limit" in row:
+        return row["limit"], f"{row['share']:.0%}" if "share" in row else ""
     name, rate = row.get("rate", (None, None))
     if name not in limits:
         return "", ""
@@ -49,46 +106,52 @@ def line(row, limits):
     return f"| {row['what']} | {number(row['prun'])} {row['unit']} | {peer} | {ratio} | {row['bar'] or ''} | {mark(row)} | {limit} | {share} |"
 
 
-def section(part, entries, limits):
-    table = [line(row, limits) for entry in entries for row in entry["rows"]]
-    table += [f"| {entry['job']} | did not run: {entry['error'].replace('|', '/')} | | | | **missed** | | |" for entry in entries if entry["error"]]
+def lines_of(entries, before, limits):
+    """{what: line} of a part: those of before, with what was measured since in their places or behind them."""
+    found = dict(before)
+    for entry in entries:
+        found.pop(entry["job"], None)  # that it did not run
+        found.update((row["what"], line(row, limits)) for row in entry["rows"])
+        if entry["error"]:
+            found[entry["job"]] = line({"what": entry["job"], "error": entry["error"]}, limits)
+    return found
+
+
+def section(part, lines):
     head = ["| what | prun | peer | ratio | bar | | limit | of it |", "|---|---|---|---|---|---|---|---|"]
-    return ["", f"## {PARTS[part]}", "", *head, *table]
+    return ["", f"## {PARTS[part]}", "", *head, *lines.values()]
 
 
-def count(entries):
-    """(bars, reached, jobs that did not run)"""
-    judged = [row["reached"] for entry in entries for row in entry["rows"] if row["reached"] is not None]
-    return len(judged), sum(judged), sum(entry["error"] is not None for entry in entries)
+def count(lines):
+    """(bars, reached, how many did not run, whose bars are missed)"""
+    cells = [cells_of(line) for line in lines.values()]
+    return sum(bool(each[5]) for each in cells), sum(each[5] == "reached" for each in cells), sum(each[1].startswith("did not run") for each in cells)
 
 
 def paragraph(text):
     return textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
-def write(entries, undone):
-    """(text, bars missed, jobs that did not run); `entries` of suite.py's state, in the order of the table."""
-    machines = [entry["machine"] for entry in entries]
-    m = machines[-1] if machines else None
+def write(entries, undone, table):
+    """(text, bars missed, how many did not run); `entries` of suite.py's state, in the order of the table, which stood
+    before as `table`."""
+    table.add(entries)
     about = "Written by `tools/bench/suite.py`; not by hand."
-    if m:
-        commits = ", ".join(dict.fromkeys(each["commit"] for each in machines))
-        days = sorted({each["day"] for each in machines})
-        rounds = sorted({each["rounds"] for each in machines})
-        about += (f" {m['cpu']} ({m['isa']}), {m['cores']} cores, {m['caches']}, {m['memory_gib']:.0f} GiB, Linux {m['kernel']}; "
-                  f"{' to '.join(dict.fromkeys([days[0], days[-1]]))}, prun {commits}; medians of {' or '.join(map(str, rounds))} rounds, all sides in turn.")
-    text = [f"# Figures of {m['cpu'] if m else 'a machine'}, {m['isa'] if m else ''}", "", *paragraph(about), "",
-            "| part | bars | reached | missed | did not run |", "|---|---|---|---|---|"]
-    by_part = {part: [entry for entry in entries if entry["part"] == part] for part in PARTS}
-    for part, some in by_part.items():
-        bars, reached, failed = count(some)
-        if some:
-            text.append(f"| {part} | {bars} | {reached} | {bars - reached} | {failed} |")
-    limits = limits_of(entries)
-    for part, some in by_part.items():
-        if some:
-            text += section(part, some, limits)
+    if table.hardware:
+        days, rounds = sorted(table.days), " or ".join(map(str, sorted(table.rounds)))
+        about += (f" {table.hardware}; {' to '.join(dict.fromkeys([days[0], days[-1]]))}, prun {', '.join(table.commits)}; "
+                  f"medians of {rounds} rounds, all sides in turn.")
+    lines, limits, counts = {}, {}, {}
+    for part in PARTS:
+        found = lines_of([entry for entry in entries if entry["part"] == part], table.lines.get(part, {}), limits)
+        if part == "limits":
+            limits = limits_of({what: row for what, row in found.items() if "did not run" not in row})
+        if found:
+            lines[part], counts[part] = found, count(found)
+    text = [table.title, "", *paragraph(about), "", "| part | bars | reached | missed | did not run |", "|---|---|---|---|---|"]
+    text += [f"| {part} | {bars} | {reached} | {bars - reached} | {failed} |" for part, (bars, reached, failed) in counts.items()]
+    for part, found in lines.items():
+        text += section(part, found)
     if undone:
-        text += ["", "## Not measured yet", "", *paragraph(", ".join(undone) + ".")]
-    bars, reached, failed = count(entries)
-    return "\n".join(text) + "\n", bars - reached, failed
+        text += ["", UNDONE, "", *paragraph(", ".join(undone) + ".")]
+    return "\n".join(text) + "\n", sum(bars - reached for bars, reached, _ in counts.values()), sum(failed for _, _, failed in counts.values())
