@@ -65,7 +65,7 @@ TEST(QueueExecutor, TheNextBatchComesWhileTheDeviceIsAtAStep) {
   EXPECT_EQ(batches.late, 0);
 }
 
-// Of large operands on one stream: first chunks that have come to the host, and that are back; later ones that waited
+// Of large operands (one parameter of width 768 alone has 9 MiB) on one stream: first chunks that have come to the host, and that are back; later ones that waited
 // for these.
 struct FirstChunks {
   std::mutex mutex;
@@ -104,7 +104,7 @@ prun_status chunk_copy(prun_dev* dev, prun_stream* stream, void* to, const void*
 TEST(QueueExecutor, AChunkIsBackBeforeTheNextHasComeToTheHost) {
   prun_device table = cpu_queue_table();
   table.copy = chunk_copy;
-  const Job job = parity_job(1, {{"layers", "1"}, {"width", "512"}, {"context", "8"}, {"batch", "1"}, {"steps", "4"}},
+  const Job job = parity_job(1, {{"layers", "1"}, {"width", "768"}, {"context", "8"}, {"batch", "1"}, {"steps", "4"}},
                              "cpu", "plans/ddp.lua");
   const Program& program = job.classes[0];
   const std::unique_ptr<Device> device = make_table_device(table);
