@@ -106,7 +106,7 @@
 ---@class prun.ddp.options
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
----@field first? string|integer size of the first bucket, which starts early, and most of the last, which ends early (default '1 MiB')
+---@field first? string|integer size of the first bucket and limit of the last: they start and end early (default '1 MiB')
 ---@field offload? string optimizer: its state lives in the host's memory; empty: in the device's (default '')
 ---@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
 ---@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')

@@ -65,8 +65,8 @@ TEST(QueueExecutor, TheNextBatchComesWhileTheDeviceIsAtAStep) {
   EXPECT_EQ(batches.late, 0);
 }
 
-// Of large operands (one parameter of width 768 alone has 9 MiB) on one stream: first chunks that have come to the host, and that are back; later ones that waited
-// for these.
+// Of large operands (one parameter of width 768 alone has 9 MiB) on one stream: first chunks that have come to the
+// host, and that are back; later ones that waited for these.
 struct FirstChunks {
   std::mutex mutex;
   std::condition_variable changed;

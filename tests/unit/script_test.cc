@@ -123,7 +123,7 @@ TEST_F(Script, IsStoppedWhenItEatsMemory) {
     EXPECT_EQ(error.site()->line, 2) << script;
   }
   // Garbage is not eaten memory.
-  EXPECT_EQ(said("for i = 1, 20 do local s = ('x'):rep(1e7) .. i end error('done', 0)"), "done");
+  EXPECT_EQ(said("for i = 1, 8 do local s = ('x'):rep(1e7) .. i end error('done', 0)"), "done");
 }
 
 TEST_F(Script, GoesThroughTablesInOrder) {

@@ -6,7 +6,7 @@ local prun = require "prun"
 return prun.strategy("ddp", {
   axis = { "dp", "mesh axis over which the batch is split" },
   bucket = { "25 MiB", "size of a bucket of gradients", least = 0 },
-  first = { "1 MiB", "size of the first bucket, which starts early, and most of the last, which ends early", least = 0 },
+  first = { "1 MiB", "size of the first bucket and limit of the last: they start and end early", least = 0 },
   offload = { "", "optimizer: its state lives in the host's memory; empty: in the device's",
               choices = { "", "optimizer" } },
   offload_ahead = { 2, "pieces of that state on their way besides the one that is updated", least = 0, most = 1000000 },
