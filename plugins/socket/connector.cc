@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "connection.h"
+#include "far.h"
 #include "tune.h"
 
 namespace prun::socket {
@@ -241,9 +242,16 @@ void Connector::establish(Greeting& greeting) {
   Descriptor fd = greeting.release();
   if (tcp) {
     congestion_ = tune_tcp(fd.get(), options_);
+    const bool near = addresses_[peer.rank].host.same_network(listeners_.address.host);
+    if (!near && is_far(fd.get())) {
+      if (options_.buffer == 0) widen_send_buffer(fd.get());
+      peer.ahead_limit = kAhead;
+      far_ = true;
+    }
   } else {
     tune_unix(fd.get(), options_);
   }
+  if (options_.ahead > 0) peer.ahead_limit = options_.ahead;
   std::unique_ptr<sdk::TlsStream> tls;
   if (tcp && options_.encrypt)
     tls = std::make_unique<sdk::TlsStream>(
@@ -285,7 +293,8 @@ std::string Connector::protection() const {
 std::string Connector::summary() const {
   std::string text =
       fmt::format("socket: rank {} has {} connections over unix, {} over tcp", identity_.rank, over_unix_, over_tcp_);
-  if (over_tcp_ > 0) text += fmt::format(" (congestion control {}, {})", congestion_, protection());
+  if (over_tcp_ > 0)
+    text += fmt::format(" (congestion control {}, {}{})", congestion_, protection(), far_ ? ", peers far away" : "");
   if (strangers_ > 0) text += fmt::format("; strangers turned away: {}", strangers_);
   return text;
 }

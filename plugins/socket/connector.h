@@ -85,6 +85,7 @@ class Connector {
   std::vector<std::unique_ptr<Greeting>> accepted_;
   std::string congestion_;
   int over_unix_ = 0, over_tcp_ = 0;
+  bool far_ = false;  // a connection leads to a peer that is far away
   uint64_t strangers_ = 0;
   std::optional<Clock::time_point> rejected_;  // by the network, for the first time
 };

@@ -11,7 +11,7 @@ namespace prun::socket {
 
 enum class FrameKind : uint8_t {
   eager = 1,     // a whole small message
-  data = 2,      // a piece of a message that the receiver has asked for, at `offset`
+  data = 2,      // a piece of a large message, at `offset`: the receiver has asked for it, or is far away (ahead.cc)
   posted = 3,    // from a receiver: I have posted the receive `sequence`, of `total` bytes: send
   announce = 4,  // from a sender whose message nobody asked for: `sequence` has `total` bytes. Only finds mismatches.
   credit = 5,    // `credit` alone

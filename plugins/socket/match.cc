@@ -45,7 +45,12 @@ std::deque<Unexpected>::iterator find_unexpected(Lane& lane, uint32_t sequence) 
 }  // namespace
 
 Matcher::Matcher(const Options& options, int rank, int ranks)
-    : eager_(options.eager), chunk_(options.chunk), window_(options.window()), rank_(rank), peers_(ranks) {
+    : eager_(options.eager),
+      chunk_(options.chunk),
+      window_(options.window()),
+      most_kept_(std::max(options.ahead, kAhead)),
+      rank_(rank),
+      peers_(ranks) {
   for (int r = 0; r < ranks; ++r) peers_[r].rank = r;
 }
 
@@ -103,6 +108,7 @@ void Matcher::post_receive(Message& message) {
     consume(peer, lane, message.bytes);
     return complete(message);
   }
+  if (take_early(message)) return;
   if (!lane.announced.empty() && lane.announced.front().sequence == message.sequence) {
     const uint64_t theirs = lane.announced.front().bytes;
     lane.announced.pop_front();
@@ -135,6 +141,7 @@ void Matcher::post_send(Message& message) {
   message.since = Clock::now();
   lane.waiting_post.push_back(&message);
   ++waiting_posts_;
+  may_go_ahead(peer, lane);
 }
 
 // The receiver has posted its receive for this large send.
@@ -221,7 +228,7 @@ Matcher::Landing Matcher::arrive(Peer& peer, const FrameHeader& header) {
   if (header.length != 0) throw nonsense(peer, "a payload where there is none", header);
   switch (kind) {
     case FrameKind::posted:
-      arrive_posted(lane, header);
+      arrive_posted(peer, lane, header);
       break;
     case FrameKind::announce:
       arrive_announce(peer, lane, header);
@@ -254,18 +261,24 @@ Matcher::Landing Matcher::arrive_data(Peer& peer, Lane& lane, const FrameHeader&
   Message* message = open_receive(lane, header.sequence);
   if (message == nullptr) {
     if (sequence_before(header.sequence, lane.next_receive())) return {};  // dropped
-    throw nonsense(peer, "nobody asked for it", header);
+    return arrive_early(peer, lane, header);
   }
-  if (header.total != message->bytes || header.offset > header.total || header.length > header.total - header.offset)
+  if (header.offset > header.total || header.length > header.total - header.offset)
     throw nonsense(peer, "its place", header);
+  if (header.total != message->bytes) {  // it was sent unasked
+    if (message->bytes <= eager_) control(peer, lane, FrameKind::posted, header.sequence, message->bytes);
+    mismatch(*message, header.total);
+    return {};
+  }
   return {message->data + header.offset, message};
 }
 
-void Matcher::arrive_posted(Lane& lane, const FrameHeader& header) {
+void Matcher::arrive_posted(Peer& peer, Lane& lane, const FrameHeader& header) {
   if (!sequence_before(header.sequence, lane.next_send)) {
     lane.early_posts.push_back({header.sequence, header.total});
     return;
   }
+  asked_after_all(peer, lane, header.sequence);
   const auto found = std::find_if(lane.waiting_post.begin(), lane.waiting_post.end(),
                                   [&](const Message* m) { return m->sequence == header.sequence; });
   if (found == lane.waiting_post.end()) return;  // a small send long gone, or a dropped one
@@ -287,7 +300,7 @@ void Matcher::arrive_announce(Peer& peer, Lane& lane, const FrameHeader& header)
 void Matcher::landed(Peer& peer, const FrameHeader& header, Message* message) {
   if (static_cast<FrameKind>(header.kind) == FrameKind::eager)
     return landed_eager(peer, lane(peer, header.lane), header, message);
-  if (message == nullptr) return;
+  if (message == nullptr) return landed_early(peer, lane(peer, header.lane), header);
   message->moved += header.length;
   if (message->moved == message->bytes) complete(*message);
 }
@@ -308,6 +321,18 @@ void Matcher::landed_eager(Peer& peer, Lane& lane, const FrameHeader& header, Me
 
 // ---- leaving ----
 
+OutFrame Matcher::next_piece(Lane& lane, Message& message, uint64_t most) const {
+  OutFrame frame{.message = &message, .payload = message.data + message.staged};
+  frame.header.kind = static_cast<uint8_t>(FrameKind::data);
+  frame.header.lane = lane.id;
+  frame.header.sequence = message.sequence;
+  frame.header.total = message.bytes;
+  frame.header.offset = message.staged;
+  frame.header.length = static_cast<uint32_t>(std::min(most, message.bytes - message.staged));
+  message.staged += frame.header.length;
+  return frame;
+}
+
 bool Matcher::next_frame(Peer& peer, bool first_connection, OutFrame* out) {
   if (first_connection && !peer.outbox.empty()) {
     *out = std::move(peer.outbox.front());
@@ -316,17 +341,10 @@ bool Matcher::next_frame(Peer& peer, bool first_connection, OutFrame* out) {
     Lane& lane = *peer.large.front();
     peer.large.pop_front();
     Message& message = *lane.asked.front();
-    *out = OutFrame{.message = &message, .payload = message.data + message.staged};
-    out->header.kind = static_cast<uint8_t>(FrameKind::data);
-    out->header.lane = lane.id;
-    out->header.sequence = message.sequence;
-    out->header.total = message.bytes;
-    out->header.offset = message.staged;
-    out->header.length = static_cast<uint32_t>(std::min<uint64_t>(chunk_, message.bytes - message.staged));
-    message.staged += out->header.length;
+    *out = next_piece(lane, message, chunk_);
     if (message.staged == message.bytes) lane.asked.pop_front();
     if (!lane.asked.empty()) peer.large.push_back(&lane);
-  } else {
+  } else if (!next_ahead(peer, out)) {
     return false;
   }
   if (static_cast<FrameKind>(out->header.kind) != FrameKind::goodbye) {
@@ -391,6 +409,7 @@ void Matcher::lost(Peer& peer, const Failure& failure) {
     if (frame.message != nullptr) fail(frame.message, failure);
   peer.outbox.clear();
   peer.large.clear();
+  peer.ahead.clear();
   for (auto& [id, lane] : peer.lanes) {
     waiting_posts_ -= lane->waiting_post.size();
     for (auto* queue : {&lane->waiting_credit, &lane->waiting_post, &lane->asked})
@@ -398,6 +417,7 @@ void Matcher::lost(Peer& peer, const Failure& failure) {
     for (Message* message : std::deque<Message*>(lane->receives))
       if (message != nullptr) fail(message, failure);
     std::erase_if(lane->unexpected, [](const Unexpected& early) { return !early.arrived; });
+    forget_arriving(peer, *lane);
   }
 }
 
@@ -414,6 +434,8 @@ void Matcher::drop(Message& message) {
   if (message.is_recv) {
     if (open_receive(lane, message.sequence) == &message) close_receive(lane, message.sequence);
     for (Unexpected& early : lane.unexpected)
+      if (early.claimed == &message) early.claimed = nullptr;
+    for (Early& early : lane.early)
       if (early.claimed == &message) early.claimed = nullptr;
     return;
   }

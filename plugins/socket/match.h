@@ -4,6 +4,7 @@
 // returns credit as it consumes them. Larger ones wait until the receiver says that the receive is posted, and then
 // land directly in its buffer. So no amount of early sends makes a receiver buffer more than a window per lane, and
 // nobody ever stops reading a connection: sends of both sides at once cannot block each other.
+// To a peer that is far away the first pieces of large messages go out unasked, too (ahead.cc).
 //
 // Not thread-safe: the context's lock guards all of it.
 #pragma once
@@ -34,6 +35,20 @@ struct Unexpected {  // an eager message that arrived before its receive
   Message* claimed = nullptr;  // the receive that was posted while it was still arriving
 };
 
+// Pieces of a large message that arrived before its receive.
+struct Early {
+  struct Piece {
+    uint64_t offset;
+    uint32_t length;
+    std::unique_ptr<char[]> data;
+    bool arrived = false;
+  };
+  uint32_t sequence;
+  uint64_t bytes;              // of the whole message
+  std::deque<Piece> pieces;    // that are still kept
+  Message* claimed = nullptr;  // the receive that was posted while some were still arriving
+};
+
 struct Lane {
   uint16_t id = 0;
   // Sending.
@@ -42,11 +57,14 @@ struct Lane {
   std::deque<Message*> waiting_post;    // large, the receive is not posted yet
   std::deque<Message*> asked;           // large, the receiver waits for them
   std::deque<Posted> early_posts;       // receives that were posted before our send
+  std::deque<Posted> sent_ahead;        // bytes of large messages that went out before their receives were posted
+  bool goes_ahead = false;              // is in the peer's list of those that may send some
   uint32_t eager_sent = 0, eager_acknowledged = 0;
   // Receiving. receives[i] has sequence first_receive + i; null once complete or dropped.
   uint32_t first_receive = 0;
   std::deque<Message*> receives;
   std::deque<Unexpected> unexpected;
+  std::deque<Early> early;
   std::deque<Posted> announced;
   uint32_t eager_arrived = 0, eager_consumed = 0, eager_told = 0;
 
@@ -67,6 +85,10 @@ struct Peer {
   std::unordered_map<uint16_t, std::unique_ptr<Lane>> lanes;
   std::deque<OutFrame> outbox;  // small messages and control frames, in order, over the first connection
   std::deque<Lane*> large;      // lanes with `asked` messages; take turns chunk by chunk
+  std::deque<Lane*> ahead;      // lanes with large messages that may go out unasked; take turns likewise
+  uint64_t ahead_limit = 0;     // bytes of large messages that may lie unasked-for at this peer; 0: it is near
+  uint64_t ahead_sent = 0;      // that do
+  uint64_t ahead_kept = 0;      // that lie here, of its
   bool dirty = false;           // has something to write
   bool said_goodbye = false;
   Goodbye goodbye = Goodbye::closed;
@@ -123,12 +145,23 @@ class Matcher {
   void mismatch(Message& message, uint64_t theirs);
   Landing arrive_eager(Peer& peer, Lane& lane, const FrameHeader& header);
   Landing arrive_data(Peer& peer, Lane& lane, const FrameHeader& header);
-  void arrive_posted(Lane& lane, const FrameHeader& header);
+  void arrive_posted(Peer& peer, Lane& lane, const FrameHeader& header);
   void arrive_announce(Peer& peer, Lane& lane, const FrameHeader& header);
   void landed_eager(Peer& peer, Lane& lane, const FrameHeader& header, Message* message);
+  OutFrame next_piece(Lane& lane, Message& message, uint64_t most) const;
   void drop(Message& message);
 
+  // ahead.cc
+  void may_go_ahead(Peer& peer, Lane& lane);
+  bool next_ahead(Peer& peer, OutFrame* out);
+  void asked_after_all(Peer& peer, Lane& lane, uint32_t sequence);
+  Landing arrive_early(Peer& peer, Lane& lane, const FrameHeader& header);
+  void landed_early(Peer& peer, Lane& lane, const FrameHeader& header);
+  bool take_early(Message& message);
+  void forget_arriving(Peer& peer, Lane& lane);
+
   const uint32_t eager_, chunk_, window_;
+  const uint64_t most_kept_;  // of what comes ahead, of a peer
   const int rank_;
   std::vector<Peer> peers_;
   std::vector<Peer*> dirty_;

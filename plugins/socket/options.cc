@@ -29,6 +29,7 @@ void read_ports(Options& o) {
 Options parse_options(const char* text) {
   Options o;
   const sdk::Option rows[] = {
+      {"ahead", &o.ahead, 0, 1 << 28, "bytes"},
       {"buffer", &o.buffer, 0, 1 << 28, "bytes"},
       {"chunk", &o.chunk, 4096, 1 << 30, "bytes"},
       {"congestion", &o.congestion, "auto, system or a name of net.ipv4.tcp_available_congestion_control"},

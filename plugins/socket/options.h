@@ -17,6 +17,7 @@ struct Options {
   std::string congestion = "auto";  // TCP_CONGESTION; auto: cubic on loopback, the system's elsewhere; or system
   uint32_t eager = 32 << 10;        // messages up to this many bytes are sent before the receiver has asked
   uint32_t chunk = 256 << 10;       // larger ones go in frames of at most this many bytes
+  uint32_t ahead = 0;               // bytes of larger ones that go out before; 0: kAhead to peers that are far away
   std::string ports = "any";        // A:B: TCP listens on one of these, for firewalls
   uint16_t first_port = 0, last_port = 0;
   uint32_t link_timeout = 5;  // seconds until a lost path is told; half of it is survived
@@ -27,6 +28,7 @@ struct Options {
   uint32_t window() const;
 };
 
+inline constexpr uint32_t kAhead = 4 << 20;   // more than a line of 1 Gbit/s takes in 30 ms
 inline constexpr uint32_t kMessageCost = 64;  // what a message of 0 bytes counts against the window
 
 // `text` may be null. Throws Failure(PRUN_EINVAL) that names the key or value and the likely right one.

@@ -36,7 +36,7 @@ TEST(SocketLife, OptionsAreChecked) {
   EXPECT_EQ(open_message("congestion=cubic,connections=2,crc=0,unix=1,eager=1024,chunk=65536,buffer=0"), "ok");
   EXPECT_EQ(open_message("conections=2"), "socket has no option 'conections' (did you mean 'connections'?)");
   EXPECT_EQ(open_message("speed=2"),
-            "socket has no option 'speed' (one of: buffer, chunk, congestion, connections, crc, eager, encrypt, "
+            "socket has no option 'speed' (one of: ahead, buffer, chunk, congestion, connections, crc, eager, encrypt, "
             "link_timeout, unix, ports)");
   EXPECT_EQ(open_message("crc=2"), "socket option crc=2: wants 0 or 1");
   EXPECT_EQ(open_message("chunk=x"), "socket option chunk=x: wants 4096 .. 1073741824 bytes");

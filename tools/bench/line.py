@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """What of a line between two hosts a job uses: 1 Gbit/s and 20 ms there and back unless asked otherwise.
 
-Usage: line.py PRUN [--gbit 1] [--ms 20] [--ops all_reduce,...] [--bytes 16M,64M] [--options OPTIONS]
+Usage: line.py [--prun PRUN] [--gbit 1] [--ms 20] [--ops all_reduce,...] [--bytes 64M] [--options OPTIONS]
 
 Two hosts are network namespaces (root, iproute2), each with a TUN device as its only network. This program is the line:
 it hands what one device sends to the other, paced in each direction and half the time later; few kernels have a queueing
 discipline for that. Beside each op stands what a bare TCP connection gets on the same line, and the share of the most that
-the line carries behind the headers of IP and TCP. Ends with 1 where a row has less than --least of it. Standard library only.
+the line carries behind the headers of IP and TCP. Ends with 1 where a row has less than --least of it, 0.95.
 """
 import argparse
 import collections
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -22,6 +23,9 @@ import sys
 import threading
 import time
 
+import figures
+import rows
+
 PORT = 29476
 MTU, HEADERS = 1500, 52  # of IP and TCP with timestamps
 TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ = 0x400454CA, 0x400454D0, 0x400454D8
@@ -30,6 +34,7 @@ TUN_F_CSUM, TUN_F_TSO4 = 0x01, 0x02
 VNET_HEADER = 10
 CLONE_NEWNET = 0x40000000
 QUEUE_MS = 50  # what the sender's end of the line holds before it drops
+CALLS = 8  # between two barriers, which leave one rank behind the other by up to the time there
 
 
 def in_namespace(name, then):
@@ -64,6 +69,7 @@ def bytes_on_the_line(packet):
 
 def relay(tuns, rate, delay):
     """Moves packets between the two for ever; rate in bytes a second."""
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))  # a line is never busy with something else
     poll = select.poll()
     for tun in tuns:
         poll.register(tun, select.POLLIN)
@@ -122,7 +128,7 @@ def bare(names, size):
 
 def job(prun, names, op, sizes, options):
     words = [prun, "bench", op, "--nproc", 1, "--nnodes", 2, "--rendezvous", f"10.80.0.1:{PORT}", "--transport", "socket",
-             "--transport-options", options, "--bytes", sizes, "--place", "out", "--budget", 2, "--json"]
+             "--transport-options", options, "--bytes", sizes, "--place", "out", "--iters", CALLS, "--samples", 5, "--json"]
     jobs = [subprocess.Popen(["ip", "netns", "exec", name, *map(str, words), "--node-rank", str(number)], stdout=subprocess.PIPE,
                              text=True, env={**os.environ, "PRUN_SECRET": "of this bench"}) for number, name in enumerate(names)]
     outputs = [each.communicate(timeout=600)[0] for each in jobs]
@@ -132,29 +138,16 @@ def job(prun, names, op, sizes, options):
 
 
 # Bytes of a call of `size` that one direction of the line carries, with one rank on either side.
-CARRIED = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5, "all_to_all": 0.5, "broadcast": 1.0}
+CARRIED = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5, "broadcast": 1.0, "all_to_all": 0.5}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("prun")
-    parser.add_argument("--gbit", type=float, default=1.0)
-    parser.add_argument("--ms", type=float, default=20.0)
-    parser.add_argument("--ops", default="all_reduce,reduce_scatter,all_gather,broadcast")
-    parser.add_argument("--bytes", default="16M,64M")
-    parser.add_argument("--options", default="")
-    parser.add_argument("--least", type=float, default=0.0, help="share of the line below which the program ends with 1")
-    args = parser.parse_args()
-    for op in args.ops.split(","):
-        if op not in CARRIED:
-            parser.error(f"--ops: there is no {op}; there are " + ", ".join(CARRIED))
+@contextlib.contextmanager
+def two_hosts(gbit, ms):
+    """Names of two namespaces, 10.80.0.1 and 10.80.0.2, joined by such a line."""
     names = [f"prunl{os.getpid()}h{host}" for host in (0, 1)]
 
     def ip(*words):
         subprocess.run(["ip", *words], check=True)
-    rate = args.gbit * 1e9 / 8
-    most = rate * (MTU - HEADERS) / MTU
-    failed = False
     try:
         for name in names:
             ip("netns", "add", name)
@@ -165,22 +158,42 @@ def main():
             ip("-n", name, "link", "set", "eth0", "mtu", str(MTU), "up")
         line = os.fork()
         if line == 0:
-            relay(tuns, rate, args.ms / 2e3)
+            relay(tuns, gbit * 1e9 / 8, ms / 2e3)
         try:
-            took = bare(names, 32 << 20)
-            print(f"{'bare TCP, both ways':<26} {took * 1e3:>9.1f} ms  {(32 << 20) / took / most:>6.1%} of the line")
-            for op in args.ops.split(","):
-                for row in job(args.prun, names, op, args.bytes, args.options):
-                    share = row["bytes"] * CARRIED[op] / (row["time_us"] * 1e-6) / most
-                    failed |= share < args.least
-                    print(f"{op:<14} {row['bytes']:>11} {row['time_us'] / 1e3:>9.1f} ms  {share:>6.1%} of the line", flush=True)
+            yield names
         finally:
             os.kill(line, 9)
             os.waitpid(line, 0)
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], check=False)
-    return 1 if failed else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prun", default=figures.PROGRAM)
+    parser.add_argument("--gbit", type=float, default=1.0)
+    parser.add_argument("--ms", type=float, default=20.0)
+    parser.add_argument("--ops", default=",".join(CARRIED))
+    parser.add_argument("--bytes", default="64M")
+    parser.add_argument("--options", default="")
+    parser.add_argument("--least", type=float, default=0.95, help="share of the line below which the program ends with 1")
+    rows.add_option(parser)
+    args = parser.parse_args()
+    for op in args.ops.split(","):
+        if op not in CARRIED:
+            parser.error(f"--ops: there is no {op}; there are " + ", ".join(CARRIED))
+    most = args.gbit * 1e9 / 8 * (MTU - HEADERS) / MTU
+    out = rows.File(args.json)
+    with two_hosts(args.gbit, args.ms) as names:
+        rate = (32 << 20) / bare(names, 32 << 20)
+        out.tell(rows.alone("bare TCP, both ways at once", "% of the line", 100 * rate / most))
+        for op in args.ops.split(","):
+            for row in job(args.prun, names, op, args.bytes, args.options):
+                share = 100 * row["bytes"] * CARRIED[op] / (row["time_us"] * 1e-6) / most
+                what = f"{op}, 2 hosts, {row['bytes'] / rows.MIB:g} MiB, {args.gbit:g} Gbit/s, {args.ms:g} ms"
+                out.tell(rows.at_least(what, "% of the line", share, 100 * args.least, limit=f"{row['time_us'] / 1e3:.1f} ms"))
+    return 1 if out.missed else 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
     tools/bench/suite.py --torch PYTHON --llmc FOLDER     # everything: hours; interrupted, it goes on from there
     tools/bench/suite.py --parts scale,steps --rounds 1   # some parts; of: limits, products, kernels, overlap,
-                                                          # collectives, steps, gpt2, scale
+                                                          # collectives, line, steps, gpt2, scale
     tools/bench/suite.py --only zero3 --fresh             # jobs with this in their names, measured again
     tools/bench/suite.py --seconds 500                    # as many jobs as fit, the rest the next time
     tools/bench/suite.py --list                           # the jobs, and which are done
@@ -103,6 +103,7 @@ def jobs_of(args):
             kept = args.state.parent / f"collectives-{transport}-{op}.jsonl".replace(" ", "-")
             words = ["collectives.py", *prun, *rounds, "--transports", transport, "--ops", op, "--rows", kept, "--output", "/dev/null"]
             yield Job("collectives", f"collectives {name} {op}", words)
+    yield Job("line", "line", ["line.py", *prun], "" if os.geteuid() == 0 and os.path.exists("/dev/net/tun") else "needs root and /dev/net/tun")
     yield Job("steps", "bf16 against f32", ["figures.py", "bf16", *prun])
     for row in train_step.ROWS:
         yield Job("steps", f"step {row}", ["train_step.py", *prun, *rounds, "--torch", args.torch, "--rows", row], need_torch)

@@ -14,6 +14,7 @@ PARTS = {
     "kernels": "Kernels on one core: attention beside a product, the others beside the slower of memory and arithmetic",
     "overlap": "Communication that compute waits for",
     "collectives": "Collectives against the best of Open MPI and Gloo; the limit is what copying allows",
+    "line": "Collectives between two hosts, on a line of 1 Gbit/s and 20 ms there and back",
     "steps": "Training steps against PyTorch; model FLOPs beside the peak of all cores",
     "gpt2": "GPT-2 124M against llm.c and PyTorch",
     "scale": "Many ranks on one machine",

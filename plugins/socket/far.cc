@@ -1,0 +1,44 @@
+#include "far.h"
+
+#include <linux/tcp.h>  // glibc's tcp_info ends before tcpi_min_rtt
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <fstream>
+
+namespace prun::socket {
+namespace {
+
+constexpr unsigned kFarMicroseconds = 1000;
+constexpr int kSendBuffer = 8 << 20;  // the kernel counts its own structures, too, and takes twice as much
+
+// Bytes up to which the kernel widens a send buffer by itself; 0: unknown.
+long tuned_up_to() {
+  long least = 0, first = 0, most = 0;
+  std::ifstream("/proc/sys/net/ipv4/tcp_wmem") >> least >> first >> most;
+  return most;
+}
+
+}  // namespace
+
+bool is_far(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  if (length < offsetof(tcp_info, tcpi_min_rtt) + sizeof info.tcpi_min_rtt) return false;
+  return info.tcpi_min_rtt >= kFarMicroseconds && info.tcpi_min_rtt != ~0u;
+}
+
+void widen_send_buffer(int fd) {
+  const int bytes = kSendBuffer;
+  if (tuned_up_to() >= 2L * bytes) return;
+  // FORCE goes beyond net.core.wmem_max but wants CAP_NET_ADMIN. A buffer that is set is not tuned any more, so one
+  // that would be cut to less than the kernel's tuning reaches is left alone.
+  if (::setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) == 0) return;
+  long most = 0;
+  std::ifstream("/proc/sys/net/core/wmem_max") >> most;
+  if (2 * most > tuned_up_to()) (void)::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+}
+
+}  // namespace prun::socket
