@@ -69,11 +69,11 @@ void Matcher::asked_after_all(Peer& peer, Lane& lane, uint32_t sequence) {
 
 Matcher::Landing Matcher::arrive_early(Peer& peer, Lane& lane, const FrameHeader& header) {
   const auto wrong = [&](const char* what) {
-    return Failure{PRUN_ECORRUPT, peer.rank,
-                   fmt::format("rank #{} sent a piece of a large message that nobody asked for, and {} (lane {}, "
-                               "sequence {}, {} bytes at {} of {})",
-                               peer.rank, what, header.lane, header.sequence, header.length, header.offset,
-                               header.total)};
+    return Failure{
+        PRUN_ECORRUPT, peer.rank,
+        fmt::format("rank #{} sent a piece of a large message that nobody asked for, and {} (lane {}, "
+                    "sequence {}, {} bytes at {} of {})",
+                    peer.rank, what, header.lane, header.sequence, header.length, header.offset, header.total)};
   };
   if (header.total <= eager_ || header.offset > header.total || header.length > header.total - header.offset)
     throw wrong("its place makes no sense");
