@@ -17,6 +17,8 @@
 #include "device/bf16.h"
 #include "device/cpu/finish_tile.h"
 #include "device/cpu/instruction_set.h"
+#include "device/cpu/pair_panels.h"
+#include "device/cpu/pair_square.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/turn.h"
@@ -25,7 +27,6 @@ namespace prun::cpu {
 namespace {
 
 constexpr int64_t kMostDepth = 768;      // of K at a time
-constexpr int64_t kAsk = 8;              // rows of a panel of B between two lines that are asked for
 constexpr int64_t kMostBlockRows = 336;  // of A at a time: 1 MiB, half of a second-level cache of 2 MiB
 constexpr int64_t kBlockColumns = 1024;  // of B at a time: 3 MiB
 constexpr int64_t kRoom = 16;            // floats behind A's panels, since copies store whole vectors
@@ -41,17 +42,6 @@ struct Vector {
   typedef float type __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 };
 
-struct Tile {
-  int64_t depth;
-  const float *a, *b, *from;
-  int64_t from_row;
-  float* c;
-  int64_t c_row;
-  const float* next;  // a part of the next panel of B, asked for while this tile is computed
-  int64_t next_step;  // floats between the lines that are asked for: 16, or 0 for the same one again
-};
-
-// One micro-tile: C is `from` (rows `from_row` apart; 0 repeats the bias or zeros) and A·B.
 // A's element (r, p) lies at a[p · kPanelRows + r], B's row p at b[p · kVectors · kLanes].
 template <int kLanes, int kRows, int kVectors, int kPanelRows>
 PRUN_INLINE void micro_tile(const Tile& t) {
@@ -94,12 +84,6 @@ PRUN_INLINE void micro_tile(const Tile& t) {
   }
 }
 
-// The level-specific parts of the product.
-struct Kernels {
-  int64_t rows, columns;                         // of a micro-tile
-  void (*tile)(const Tile& tile, int64_t rows);  // up to `rows` rows of a micro-tile
-};
-
 template <int kLanes, int kRows, int kVectors>
 PRUN_INLINE void tile_of(Tile t, int64_t rows) {
   if (rows == kRows) return micro_tile<kLanes, kRows, kVectors, kRows>(t);
@@ -119,15 +103,15 @@ PRUN_INLINE void tile_of(Tile t, int64_t rows) {
 }
 
 void tile_default(const Tile& t, int64_t rows) { tile_of<4, 4, 2>(t, rows); }
-constexpr Kernels kDefault = {4, 8, tile_default};
+constexpr TileKernel kDefault = {4, 8, tile_default};
 
 #if defined(__x86_64__)
 __attribute__((target("arch=x86-64-v3"))) void tile_v3(const Tile& t, int64_t rows) { tile_of<8, 6, 2>(t, rows); }
 __attribute__((target("arch=x86-64-v4"))) void tile_v4(const Tile& t, int64_t rows) { tile_of<16, 14, 2>(t, rows); }
-constexpr Kernels kV3 = {6, 16, tile_v3}, kV4 = {14, 32, tile_v4};
+constexpr TileKernel kV3 = {6, 16, tile_v3}, kV4 = {14, 32, tile_v4};
 #endif
 
-const Kernels& kernels() {
+const TileKernel& float_tiles() {
 #if defined(__x86_64__)
   switch (instruction_set()) {
     case InstructionSet::avx512:
@@ -144,13 +128,13 @@ const Kernels& kernels() {
 }
 
 // A's block takes up to half of the second-level cache, through which C and B stream. Sums do not depend on it.
-int64_t block_rows(int64_t depth) {
+int64_t block_rows(int64_t depth, int64_t step) {
   static const int64_t cache = [] {
     const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE);
     return found > 0 ? found : int64_t{512} << 10;
   }();
   const int64_t fit = std::min(cache / 2 / (depth * static_cast<int64_t>(sizeof(float))), kMostBlockRows);
-  return std::max(fit / kernels().rows, int64_t{1}) * kernels().rows;
+  return std::max(fit / step, int64_t{1}) * step;
 }
 
 // Panels of kStep columns of a matrix: row p of a panel at [p · kStep]. So lie B, and A's panels of rows. This for a
@@ -257,15 +241,19 @@ struct Layout {
   }
 };
 
-template <class In, class Out>
+// With kPairs an element of a panel is two neighbours in K.
+template <class In, class Out, bool kPairs>
 class Product {
  public:
+  static constexpr int64_t kElement = kPairs ? 2 : 1;
+  static const TileKernel& kernel() { return kPairs ? kPairTiles : float_tiles(); }
   Product(const GemmShape& shape, const In* a, const In* b, const In* bias, Out* c, float* scratch, bool add,
           float* sums)
       : s_(shape),
         layout_(shape),
-        depth_(depth_of(shape.k)),
-        rows_(block_rows(depth_)),
+        k_((shape.k + kElement - 1) / kElement),
+        depth_(depth_of(k_)),
+        rows_(block_rows(depth_, kernel().rows)),
         a_(a),
         b_(b),
         bias_(bias),
@@ -279,12 +267,12 @@ class Product {
     for (int64_t j = begin; j < end; j += kBlockColumns) {
       const int64_t width = std::min(kBlockColumns, end - j);
       copy_bias(j, width);
-      for (int64_t p = 0; p < s_.k; p += depth_) {
-        const int64_t depth = std::min(depth_, s_.k - p);
+      for (int64_t p = 0; p < k_; p += depth_) {
+        const int64_t depth = std::min(depth_, k_ - p);
         float sums[kBlockColumns];  // of a part of K, so that rounding errors of long sums stay small
         if (sums_ != nullptr) std::fill_n(sums, width, 0.0f);
-        copy(s_.transpose_b, s_.transpose_b ? b_ + j * s_.k + p : b_ + p * s_.n + j, s_.transpose_b ? s_.k : s_.n,
-             width, depth, kernels().columns, scratch_ + layout_.b, sums_ == nullptr ? nullptr : sums);
+        panels_of(s_.transpose_b, b_, s_.n, j, width, p, kernel().columns, scratch_ + layout_.b,
+                  sums_ == nullptr ? nullptr : sums);
         for (int64_t i = 0; sums_ != nullptr && i < width; ++i) sums_[j + i] = sums[i] + (p == 0 ? 0.0f : sums_[j + i]);
         for (int64_t i = 0; i < s_.m; i += rows_) block(i, std::min(rows_, s_.m - i), j, width, p, depth);
       }
@@ -292,16 +280,27 @@ class Product {
   }
 
  private:
+  // Panels of `step` of columns [first, first + columns) of x, which are rows where it is `transposed`, `all` in all,
+  // from element p of K on.
+  void panels_of(bool transposed, const In* x, int64_t all, int64_t first, int64_t columns, int64_t p, int64_t step,
+                 float* to, float* sums) const {
+    const int64_t begin = p * kElement, depth = std::min(depth_ * kElement, s_.k - begin);
+    const In* from = transposed ? x + first * s_.k + begin : x + begin * all + first;
+    const int64_t row = transposed ? s_.k : all;
+    if constexpr (kPairs)
+      copy_pair_panels(transposed, from, row, columns, depth, step, reinterpret_cast<Pair*>(to), sums);
+    else
+      copy(transposed, from, row, columns, depth, step, to, sums);
+  }
   void copy_bias(int64_t j, int64_t width) const {
     float* to = scratch_ + layout_.bias;
-    std::memset(to, 0, round_up(width, kernels().columns) * sizeof(float));
+    std::memset(to, 0, round_up(width, kernel().columns) * sizeof(float));
     for (int64_t i = 0; s_.bias && i < width; ++i) to[i] = load(bias_[j + i]);
   }
   void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth) const {
-    const Kernels& k = kernels();
+    const TileKernel& k = kernel();
     float* a = scratch_ + layout_.a;
-    copy(!s_.transpose_a, s_.transpose_a ? a_ + p * s_.m + i : a_ + i * s_.k + p, s_.transpose_a ? s_.m : s_.k, rows,
-         depth, k.rows, a, nullptr);
+    panels_of(!s_.transpose_a, a_, s_.m, i, rows, p, k.rows, a, nullptr);
     for (int64_t jj = 0; jj < width; jj += k.columns) {
       const float* next = scratch_ + layout_.b + (jj + k.columns < width ? jj + k.columns : 0) * depth;
       const float* const next_end = next + k.columns * depth;
@@ -320,8 +319,8 @@ class Product {
   // One micro-tile at row i, column j + jj of C. A tile that hangs over C's edge, or whose C is no f32, is made in
   // scratch.
   void tile(Tile& t, int64_t i, int64_t rows, int64_t j, int64_t jj, int64_t width, int64_t p) const {
-    const Kernels& k = kernels();
-    const bool first = p == 0 && !add_, last = p + t.depth == s_.k;
+    const TileKernel& k = kernel();
+    const bool first = p == 0 && !add_, last = p + t.depth == k_;
     Out* c = c_ + i * s_.n + j + jj;
     bool direct = false;
     if constexpr (std::is_same_v<Out, float>) direct = width == k.columns;
@@ -338,21 +337,28 @@ class Product {
     }
     t.from = first ? scratch_ + layout_.bias + jj : t.c;
     t.from_row = first ? 0 : t.c_row;
-    k.tile(t, rows);
     const Activation activation = last ? s_.activation : Activation::none;
+    if constexpr (kPairs && std::is_same_v<Out, bf16>) {
+      if (last && activation == Activation::none && width == k.columns) {
+        t.rounded = c;
+        t.c_row = s_.n;
+      }
+    }
+    k.tile(t, rows);
+    if (t.rounded != nullptr) return;
     const bool partial_elsewhere = !direct && keeps_sums_apart(s_) && !last;
     if (partial_elsewhere || (direct && activation == Activation::none)) return;
     finish_tile(t.c, t.c_row, c, s_.n, rows, width, activation);
   }
   void load_tile(const Out* c, float* to, int64_t rows, int64_t width) const {
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t j = 0; j < width; ++j) to[r * kernels().columns + j] = load(c[r * s_.n + j]);
+      for (int64_t j = 0; j < width; ++j) to[r * kernel().columns + j] = load(c[r * s_.n + j]);
     }
   }
 
   const GemmShape& s_;
   Layout layout_;
-  int64_t depth_, rows_;  // of a block of A
+  int64_t k_, depth_, rows_;  // elements of K, of a part of it, and rows of a block of A
   const In *a_, *b_, *bias_;
   Out* c_;
   float* scratch_;
@@ -360,16 +366,16 @@ class Product {
   float* sums_;
 };
 
-template <class In, class Out>
+template <class In, class Out, bool kPairs = false>
 void run(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch, bool add,
          float* sums) {
-  const int64_t step = kernels().columns, panels = (s.n + step - 1) / step;
+  using Made = Product<In, Out, kPairs>;
+  const int64_t step = Made::kernel().columns, panels = (s.n + step - 1) / step;
   const int64_t threads = std::min<int64_t>(s.threads, panels);
   const int64_t share = round_up(Layout(s).total, 16);
   parallel_for(static_cast<int>(threads), threads, [&](int64_t i, int) {
-    const Product<In, Out> product(s, static_cast<const In*>(a), static_cast<const In*>(b),
-                                   static_cast<const In*>(bias), static_cast<Out*>(c),
-                                   static_cast<float*>(scratch) + i * share, add, sums);
+    const Made product(s, static_cast<const In*>(a), static_cast<const In*>(b), static_cast<const In*>(bias),
+                       static_cast<Out*>(c), static_cast<float*>(scratch) + i * share, add, sums);
     product.columns(panels * i / threads * step, std::min(s.n, panels * (i + 1) / threads * step));
   });
 }
@@ -385,6 +391,10 @@ void packed_gemm(const GemmShape& s, const void* a, const void* b, const void* b
   PRUN_CHECK(sums == nullptr || !s.transpose_b, "sums of columns of a B that lies by columns");
   PRUN_CHECK(!add || (s.output == Dtype::f32 && !s.bias), "sums are added to an f32 C without a bias");
   if (s.input == Dtype::f32 && s.output == Dtype::f32) return run<float, float>(s, a, b, bias, c, scratch, add, sums);
+  if (s.input == Dtype::bf16 && multiplies_pairs()) {
+    if (s.output == Dtype::f32) return run<bf16, float, true>(s, a, b, bias, c, scratch, add, sums);
+    return run<bf16, bf16, true>(s, a, b, bias, c, scratch, add, sums);
+  }
   if (s.input == Dtype::bf16 && s.output == Dtype::f32) return run<bf16, float>(s, a, b, bias, c, scratch, add, sums);
   if (s.input == Dtype::bf16 && s.output == Dtype::bf16) return run<bf16, bf16>(s, a, b, bias, c, scratch, add, sums);
   run<float, bf16>(s, a, b, bias, c, scratch, add, sums);

@@ -1,0 +1,192 @@
+// See pair_panels.h.
+//
+// Surprising fact: a tile of C of bf16 is rounded where its sums are, in registers; the same tile stored as f32 and
+// rounded by a loop of its own takes a tenth longer when K is short.
+#include "device/cpu/pair_panels.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
+
+#if defined(__x86_64__)
+#include "device/cpu/attention_vectors.h"
+#include "device/cpu/turn.h"
+
+namespace prun::cpu {
+namespace {
+
+constexpr int kPanelRows = 14, kLanes = 16, kVectors = 2, kPanelColumns = kVectors * kLanes;
+
+// A column of A's panel times a row of B's.
+template <int kRows>
+PRUN_AVX512_BF16 inline void multiply(const Pair* a, const Pair* b, __m512 (&sum)[kRows][kVectors]) {
+  const __m512bh x = (__m512bh)_mm512_loadu_si512(b), y = (__m512bh)_mm512_loadu_si512(b + kLanes);
+#pragma GCC unroll 14
+  for (int r = 0; r < kRows; ++r) {
+    const __m512bh factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(a[r]));
+    sum[r][0] = _mm512_dpbf16_ps(sum[r][0], factor, x);
+    sum[r][1] = _mm512_dpbf16_ps(sum[r][1], factor, y);
+  }
+}
+
+template <int kRows>
+PRUN_AVX512_BF16 inline void micro_tile(const Tile& t) {
+  const Pair* a = reinterpret_cast<const Pair*>(t.a);
+  const Pair* b = reinterpret_cast<const Pair*>(t.b);
+  const float* next = t.next;
+  __m512 sum[kRows][kVectors];
+#pragma GCC unroll 14
+  for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
+  // What C is added to, or else C, is asked for a row at a time.
+  const bool added = t.from_row != 0, narrow = t.rounded != nullptr;
+  const char* ask = added ? reinterpret_cast<const char*>(t.from)
+                          : narrow ? reinterpret_cast<const char*>(t.rounded) : reinterpret_cast<const char*>(t.c);
+  const int64_t ask_row = added ? t.from_row * 4 : narrow ? t.c_row * 2 : t.c_row * 4;
+  const int64_t second = added || !narrow ? 64 : 0;
+  const char* const ask_end = ask + kRows * ask_row;
+  int64_t p = 0;
+  for (; p + kAsk <= t.depth; p += kAsk) {
+    __builtin_prefetch(next, 0, 2);
+    next += t.next_step;
+    if (ask < ask_end) {
+      __builtin_prefetch(ask, 1);
+      __builtin_prefetch(ask + second, 1);
+      ask += ask_row;
+    }
+#pragma GCC unroll 8
+    for (int q = 0; q < kAsk; ++q, a += kPanelRows, b += kPanelColumns) multiply<kRows>(a, b, sum);
+  }
+  for (; p < t.depth; ++p, a += kPanelRows, b += kPanelColumns) multiply<kRows>(a, b, sum);
+#pragma GCC unroll 14
+  for (int r = 0; r < kRows; ++r) {
+    const float* from = t.from + r * t.from_row;
+    const __m512 left = _mm512_add_ps(sum[r][0], _mm512_loadu_ps(from));
+    const __m512 right = _mm512_add_ps(sum[r][1], _mm512_loadu_ps(from + kLanes));
+    if (narrow) {
+      const __m512bh both = _mm512_cvtne2ps_pbh(right, left);
+      std::memcpy(static_cast<void*>(t.rounded + r * t.c_row), &both, sizeof both);
+    } else {
+      _mm512_storeu_ps(t.c + r * t.c_row, left);
+      _mm512_storeu_ps(t.c + r * t.c_row + kLanes, right);
+    }
+  }
+}
+
+PRUN_AVX512_BF16 void tile_of_pairs(const Tile& tile, int64_t rows) {
+  if (rows == kPanelRows) return micro_tile<kPanelRows>(tile);
+  Tile t = tile;
+  const auto advance = [&](int64_t n) {
+    t.a += n, t.c += n * t.c_row, t.from += n * t.from_row, rows -= n;
+    if (t.rounded != nullptr) t.rounded += n * t.c_row;
+  };
+  if (rows >= 8) {
+    micro_tile<8>(t);
+    advance(8);
+  }
+  if (rows >= 4) {
+    micro_tile<4>(t);
+    advance(4);
+  }
+  while (rows > 0) {
+    micro_tile<1>(t);
+    advance(1);
+  }
+}
+
+// Rows are copied whole, four at a time: panel by panel each line would be fetched by itself, from another page.
+template <int kStep>
+PRUN_AVX512_BF16 void copy_down(const bf16* x, int64_t x_row, int64_t columns, int64_t depth, Pair* to, float* sums) {
+  constexpr int64_t kTogether = 2;
+  const int64_t pairs = (depth + 1) / 2;
+  for (int64_t top = 0; top < pairs; top += kTogether) {
+    const int64_t bottom = std::min(top + kTogether, pairs);
+    for (int64_t first = 0; first < columns; first += kStep) {
+      const int64_t count = std::min<int64_t>(columns - first, kStep);
+      __m512 total[kVectors] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+      for (int64_t p = top; p < bottom; ++p) {
+        const bf16* even = x + 2 * p * x_row + first;
+        const bool has_odd = 2 * p + 1 < depth;
+        Pair* line = to + first * pairs + p * kStep;
+        for (int64_t v = 0; v * kLanes < kStep; ++v) {
+          const int64_t left = std::clamp<int64_t>(count - v * kLanes, 0, kLanes);
+          const auto mask = static_cast<__mmask16>((1u << left) - 1);
+          const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even + v * kLanes));
+          const __m512i high = _mm512_slli_epi32(
+              _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(has_odd ? mask : 0, even + x_row + v * kLanes)), 16);
+          constexpr unsigned kWhole = (1u << std::min(kStep, kLanes)) - 1;
+          _mm512_mask_storeu_epi32(line + v * kLanes, kWhole, _mm512_or_si512(low, high));
+          if (sums != nullptr)
+            total[v] = _mm512_add_ps(
+                total[v], _mm512_add_ps(_mm512_castsi512_ps(_mm512_slli_epi32(low, 16)), _mm512_castsi512_ps(high)));
+        }
+      }
+      if (sums == nullptr) continue;
+      for (int64_t v = 0; v * kLanes < count; ++v) {
+        const auto mask = static_cast<__mmask16>((1u << std::min<int64_t>(count - v * kLanes, kLanes)) - 1);
+        float* at = sums + first + v * kLanes;
+        _mm512_mask_storeu_ps(at, mask, _mm512_add_ps(_mm512_maskz_loadu_ps(mask, at), total[v]));
+      }
+    }
+  }
+}
+
+// Squares of 8 x 8 pairs whose rows become columns; the last of a line first, as it stores over what belongs to the
+// next line's first.
+template <int kStep>
+__attribute__((target("arch=x86-64-v4"))) void copy_along(const bf16* x, int64_t x_row, int64_t columns, int64_t depth,
+                                                          Pair* to) {
+  constexpr int kLast = (kStep - 1) / 8 * 8;
+  const int64_t pairs = (depth + 1) / 2, squares = depth / 16 * 8;
+  for (int64_t first = 0; first < columns; first += kStep, to += kStep * pairs) {
+    const int64_t count = std::min<int64_t>(columns - first, kStep);
+    for (int64_t p = 0; p < squares; p += 8) {
+      for (int j = kLast; j >= 0; j -= 8) {
+        Eight rows[8];
+        for (int i = 0; i < 8; ++i) {
+          rows[i] = Eight{};
+          if (j + i < count) std::memcpy(&rows[i], x + (first + j + i) * x_row + 2 * p, sizeof rows[i]);
+        }
+        turn(rows);
+        for (int i = 0; i < 8; ++i) std::memcpy(to + (p + i) * kStep + j, &rows[i], sizeof rows[i]);
+      }
+    }
+    for (int64_t p = squares; p < pairs; ++p) {
+      for (int64_t j = 0; j < kStep; ++j) {
+        bf16 pair[2] = {};
+        if (j < count) std::copy_n(x + (first + j) * x_row + 2 * p, std::min<int64_t>(depth - 2 * p, 2), pair);
+        std::memcpy(to + p * kStep + j, pair, sizeof pair);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void copy_pair_panels(bool transposed, const bf16* x, int64_t x_row, int64_t columns, int64_t depth, int64_t step,
+                      Pair* to, float* sums) {
+  PRUN_CHECK(step == kPanelRows || step == kPanelColumns, std::to_string(step));
+  if (transposed)
+    return step == kPanelRows ? copy_along<kPanelRows>(x, x_row, columns, depth, to)
+                              : copy_along<kPanelColumns>(x, x_row, columns, depth, to);
+  return step == kPanelRows ? copy_down<kPanelRows>(x, x_row, columns, depth, to, sums)
+                            : copy_down<kPanelColumns>(x, x_row, columns, depth, to, sums);
+}
+
+const TileKernel kPairTiles = {kPanelRows, kPanelColumns, tile_of_pairs};
+
+}  // namespace prun::cpu
+
+#else
+
+namespace prun::cpu {
+
+void copy_pair_panels(bool, const bf16*, int64_t, int64_t, int64_t, int64_t, Pair*, float*) {
+  PRUN_CHECK(false, "no pairs");
+}
+const TileKernel kPairTiles = {};
+
+}  // namespace prun::cpu
+
+#endif
