@@ -7,7 +7,14 @@
 
 namespace prun::cpu {
 
-constexpr int64_t kAsk = 8;  // rows of a panel of B between two lines that are asked for
+constexpr int64_t kAsk = 8;  // rows of a panel of B between lines that are asked for
+
+// Lines of 64 bytes that are needed soon, four of which are asked for every kAsk rows of a tile: at `line`, `second` and
+// `third` bytes behind it, and both.
+struct Ahead {
+  const char* line = nullptr;
+  int64_t second = 0, third = 0, step = 0;
+};
 
 // C is `from` (rows `from_row` apart; 0 repeats the bias or zeros) and A·B. Rows of panels are elements of four bytes:
 // a float, or a pair of neighbours in K.
@@ -18,9 +25,16 @@ struct Tile {
   float* c;
   int64_t c_row;
   bf16* rounded = nullptr;  // what C becomes instead, its rows c_row apart: only of pairs
-  const float* next;        // a part of the next panel of B, asked for while this tile is computed
-  int64_t next_step;        // floats between the lines that are asked for: 16, or 0 for the same one again
+  Ahead ahead;
 };
+
+inline __attribute__((always_inline)) void ask_for(Ahead& ahead) {
+  __builtin_prefetch(ahead.line, 0, 2);
+  __builtin_prefetch(ahead.line + ahead.second, 0, 2);
+  __builtin_prefetch(ahead.line + ahead.third, 0, 2);
+  __builtin_prefetch(ahead.line + ahead.second + ahead.third, 0, 2);
+  ahead.line += ahead.step;
+}
 
 // For one instruction set.
 struct TileKernel {

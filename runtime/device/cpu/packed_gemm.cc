@@ -46,7 +46,8 @@ struct Vector {
 template <int kLanes, int kRows, int kVectors, int kPanelRows>
 PRUN_INLINE void micro_tile(const Tile& t) {
   using V = typename Vector<kLanes>::type;
-  const float *a = t.a, *b = t.b, *next = t.next;
+  const float *a = t.a, *b = t.b;
+  Ahead ahead = t.ahead;
   V sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = V{};
@@ -66,8 +67,7 @@ PRUN_INLINE void micro_tile(const Tile& t) {
   const float* const c_end = c + kRows * t.c_row;
   int64_t p = 0;
   for (; p + kAsk <= t.depth; p += kAsk) {
-    __builtin_prefetch(next, 0, 2);
-    next += t.next_step;
+    ask_for(ahead);
     if (c < c_end) {
       __builtin_prefetch(c, 1);
       if (kVectors * kLanes > 16) __builtin_prefetch(c + 16, 1);
@@ -271,10 +271,9 @@ class Product {
         const int64_t depth = std::min(depth_, k_ - p);
         float sums[kBlockColumns];  // of a part of K, so that rounding errors of long sums stay small
         if (sums_ != nullptr) std::fill_n(sums, width, 0.0f);
-        panels_of(s_.transpose_b, b_, s_.n, j, width, p, kernel().columns, scratch_ + layout_.b,
-                  sums_ == nullptr ? nullptr : sums);
+        for (int64_t i = 0; i < s_.m; i += rows_)
+          block(i, std::min(rows_, s_.m - i), j, width, p, depth, sums_ == nullptr ? nullptr : sums);
         for (int64_t i = 0; sums_ != nullptr && i < width; ++i) sums_[j + i] = sums[i] + (p == 0 ? 0.0f : sums_[j + i]);
-        for (int64_t i = 0; i < s_.m; i += rows_) block(i, std::min(rows_, s_.m - i), j, width, p, depth);
       }
     }
   }
@@ -297,24 +296,45 @@ class Product {
     std::memset(to, 0, round_up(width, kernel().columns) * sizeof(float));
     for (int64_t i = 0; s_.bias && i < width; ++i) to[i] = load(bias_[j + i]);
   }
-  void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth) const {
+  // B's panels are copied one at a time, each before the first rows of A need it: tiles of the panel before have asked
+  // for it.
+  void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth, float* sums) const {
     const TileKernel& k = kernel();
-    float* a = scratch_ + layout_.a;
+    float *a = scratch_ + layout_.a, *b = scratch_ + layout_.b;
     panels_of(!s_.transpose_a, a_, s_.m, i, rows, p, k.rows, a, nullptr);
     for (int64_t jj = 0; jj < width; jj += k.columns) {
-      const float* next = scratch_ + layout_.b + (jj + k.columns < width ? jj + k.columns : 0) * depth;
-      const float* const next_end = next + k.columns * depth;
+      const int64_t next = jj + k.columns, wide = std::min(k.columns, width - jj);
+      if (i == 0)
+        panels_of(s_.transpose_b, b_, s_.n, j + jj, wide, p, k.columns, b + jj * depth,
+                  sums == nullptr ? nullptr : sums + jj);
+      const bool copied = i > 0 || next >= width;
+      Ahead ahead = copied ? copied_ahead(b + (next < width ? next : 0) * depth) : source_ahead(j + next, p);
+      int64_t asked = 0;
+      const int64_t all = copied ? k.columns * depth * 4 : s_.transpose_b ? k.columns : depth * kElement;
+      const int64_t each = copied ? 256 * (depth / kAsk) : s_.transpose_b ? 4 : rows_of_ask() * (depth / kAsk);
+      const int64_t step = copied ? each : each * row_of_b();
       for (int64_t ii = 0; ii < rows; ii += k.rows) {
         Tile t;
-        t.next = next;
-        t.next_step = next < next_end ? 16 : 0;
-        next += t.next_step * (depth / kAsk);
+        t.ahead = asked < all ? ahead : Ahead{ahead.line};
+        ahead.line += step;
+        asked += each;
         t.depth = depth;
         t.a = a + ii * depth;
-        t.b = scratch_ + layout_.b + jj * depth;
-        tile(t, i + ii, std::min(k.rows, rows - ii), j, jj, std::min(k.columns, width - jj), p);
+        t.b = b + jj * depth;
+        tile(t, i + ii, std::min(k.rows, rows - ii), j, jj, wide, p);
       }
     }
+  }
+  int64_t row_of_b() const { return (s_.transpose_b ? s_.k : s_.n) * static_cast<int64_t>(sizeof(In)); }
+  int64_t rows_of_ask() const { return kernel().columns * static_cast<int64_t>(sizeof(In)) > 64 ? 2 : 4; }
+  static Ahead copied_ahead(const float* panel) { return {reinterpret_cast<const char*>(panel), 64, 128, 256}; }
+  // What a panel at column j is copied from: four rows at once where it lies by columns, else lines of two or four rows.
+  Ahead source_ahead(int64_t j, int64_t p) const {
+    const int64_t row = row_of_b();
+    const char* from = reinterpret_cast<const char*>(s_.transpose_b ? b_ + j * s_.k + p * kElement
+                                                                    : b_ + p * kElement * s_.n + j);
+    if (s_.transpose_b) return {from, row, 2 * row, static_cast<int64_t>(kAsk * kElement * sizeof(In))};
+    return rows_of_ask() == 2 ? Ahead{from, 64, row, 2 * row} : Ahead{from, row, 2 * row, 4 * row};
   }
   // One micro-tile at row i, column j + jj of C. A tile that hangs over C's edge, or whose C is no f32, is made in
   // scratch.

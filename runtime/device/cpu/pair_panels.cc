@@ -35,7 +35,7 @@ template <int kRows>
 PRUN_AVX512_BF16 inline void micro_tile(const Tile& t) {
   const Pair* a = reinterpret_cast<const Pair*>(t.a);
   const Pair* b = reinterpret_cast<const Pair*>(t.b);
-  const float* next = t.next;
+  Ahead ahead = t.ahead;
   __m512 sum[kRows][kVectors];
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
@@ -48,8 +48,7 @@ PRUN_AVX512_BF16 inline void micro_tile(const Tile& t) {
   const char* const ask_end = ask + kRows * ask_row;
   int64_t p = 0;
   for (; p + kAsk <= t.depth; p += kAsk) {
-    __builtin_prefetch(next, 0, 2);
-    next += t.next_step;
+    ask_for(ahead);
     if (ask < ask_end) {
       __builtin_prefetch(ask, 1);
       __builtin_prefetch(ask + second, 1);
