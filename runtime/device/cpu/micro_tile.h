@@ -9,6 +9,12 @@ namespace prun::cpu {
 
 constexpr int64_t kAsk = 8;  // rows of a panel of B between lines that are asked for
 
+// Elements from a panel of `step` columns to the next. A line lies between two panels: without it those of a depth of
+// 512 begin a multiple of 4,096 bytes apart, and rows copied into many of them compete for one set of the first-level
+// cache.
+constexpr int64_t kBetweenPanels = 16;
+constexpr int64_t panel_size(int64_t step, int64_t depth) { return step * depth + kBetweenPanels; }
+
 // Lines of 64 bytes that are needed soon, four of which are asked for every kAsk rows of a tile: at `line`, `second` and
 // `third` bytes behind it, and both.
 struct Ahead {

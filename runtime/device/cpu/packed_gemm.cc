@@ -137,6 +137,18 @@ int64_t block_rows(int64_t depth, int64_t step) {
   return std::max(fit / step, int64_t{1}) * step;
 }
 
+// As a whole: GCC cannot know that x and the panels are apart, and would copy element by element.
+template <int kStep, class T>
+PRUN_INLINE void copy_piece(const T* from, float* to) {
+  if constexpr (std::is_same_v<T, float>) {
+    std::memcpy(to, from, kStep * sizeof(float));
+  } else {
+    float piece[kStep];
+    for (int j = 0; j < kStep; ++j) piece[j] = load(from[j]);
+    std::memcpy(to, piece, sizeof piece);
+  }
+}
+
 // Panels of kStep columns of a matrix: row p of a panel at [p · kStep]. So lie B, and A's panels of rows. This for a
 // plain B and an A stored transposed ([k, m]). A last panel is padded with zeros. Rows are copied whole, four at a
 // time: panel by panel each line would be fetched by itself, from another page. `sums`, if any: the columns' sums.
@@ -146,25 +158,22 @@ PRUN_CLONES void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t
   for (int64_t top = 0; top < depth; top += kTogether) {
     const int64_t bottom = top + kTogether < depth ? top + kTogether : depth;
     int64_t first = 0;
-    for (; first + kStep <= columns; first += kStep) {
-      for (int64_t p = top; p < bottom; ++p) {
-        const T* from = x + p * x_row + first;
-        float* line = to + first * depth + p * kStep;
-        for (int j = 0; j < kStep; ++j) line[j] = load(from[j]);
-      }
+    float* panel = to;
+    for (; first + kStep <= columns; first += kStep, panel += panel_size(kStep, depth)) {
+      for (int64_t p = top; p < bottom; ++p) copy_piece<kStep>(x + p * x_row + first, panel + p * kStep);
       if (sums != nullptr && bottom - top == kTogether) {
-        const float* line = to + first * depth + top * kStep;
+        const float* line = panel + top * kStep;
         for (int j = 0; j < kStep; ++j)
           sums[first + j] += (line[j] + line[kStep + j]) + (line[2 * kStep + j] + line[3 * kStep + j]);
       } else if (sums != nullptr) {
         for (int64_t p = top; p < bottom; ++p)
-          for (int j = 0; j < kStep; ++j) sums[first + j] += to[first * depth + p * kStep + j];
+          for (int j = 0; j < kStep; ++j) sums[first + j] += panel[p * kStep + j];
       }
     }
     if (first == columns) continue;
     for (int64_t p = top; p < bottom; ++p) {
       const T* from = x + p * x_row + first;
-      float* line = to + first * depth + p * kStep;
+      float* line = panel + p * kStep;
       for (int64_t j = 0; j < kStep; ++j) line[j] = first + j < columns ? load(from[j]) : 0.0f;
       for (int64_t j = 0; sums != nullptr && first + j < columns; ++j) sums[first + j] += line[j];
     }
@@ -177,7 +186,7 @@ template <int kStep, class T>
 PRUN_CLONES void copy_transposed(const T* x, int64_t x_row, int64_t columns, int64_t depth, float* to) {
   constexpr int kLast = (kStep - 1) / 8 * 8;
   const int64_t squares = depth / 8 * 8;
-  for (int64_t first = 0; first < columns; first += kStep, to += kStep * depth) {
+  for (int64_t first = 0; first < columns; first += kStep, to += panel_size(kStep, depth)) {
     const int64_t count = columns - first < kStep ? columns - first : kStep;
     for (int64_t p = 0; p < squares; p += 8) {
       for (int j = kLast; j >= 0; j -= 8) {
@@ -229,13 +238,13 @@ bool keeps_sums_apart(const GemmShape& s) { return s.output == Dtype::bf16 && s.
 struct Layout {
   int64_t a, b, bias, sums, total;
   explicit Layout(const GemmShape& s) {
-    constexpr int64_t kTileRows = 14, kTileColumns = 32;
+    constexpr int64_t kTileRows = 14, kTileColumns = 32, kLeastStep = 4;
     const int64_t columns = round_up(std::min(s.n, kBlockColumns), kTileColumns);
     const int64_t rows = std::min(s.m, kMostBlockRows) + kTileRows - 1;
     const int64_t depth = std::min(round_up(s.k, kAsk), kMostDepth);
     a = 0;
-    b = a + round_up(rows * depth + kRoom, 16);
-    bias = b + round_up(columns * depth + kRoom, 16);
+    b = a + round_up(rows * depth + rows / kLeastStep * kBetweenPanels + kRoom, 16);
+    bias = b + round_up(columns * depth + columns / kLeastStep * kBetweenPanels + kRoom, 16);
     sums = bias + columns;
     total = sums + (keeps_sums_apart(s) ? round_up(s.m * columns, 16) : kTileRows * kTileColumns);
   }
@@ -246,6 +255,7 @@ template <class In, class Out, bool kPairs>
 class Product {
  public:
   static constexpr int64_t kElement = kPairs ? 2 : 1;
+  static constexpr bool kInShares = kPairs;
   static const TileKernel& kernel() { return kPairs ? kPairTiles : float_tiles(); }
   Product(const GemmShape& shape, const In* a, const In* b, const In* bias, Out* c, float* scratch, bool add,
           float* sums)
@@ -271,6 +281,9 @@ class Product {
         const int64_t depth = std::min(depth_, k_ - p);
         float sums[kBlockColumns];  // of a part of K, so that rounding errors of long sums stay small
         if (sums_ != nullptr) std::fill_n(sums, width, 0.0f);
+        if (!kInShares)
+          panels_of(s_.transpose_b, b_, s_.n, j, width, p, kernel().columns, scratch_ + layout_.b,
+                    sums_ == nullptr ? nullptr : sums);
         for (int64_t i = 0; i < s_.m; i += rows_)
           block(i, std::min(rows_, s_.m - i), j, width, p, depth, sums_ == nullptr ? nullptr : sums);
         for (int64_t i = 0; sums_ != nullptr && i < width; ++i) sums_[j + i] = sums[i] + (p == 0 ? 0.0f : sums_[j + i]);
@@ -304,11 +317,12 @@ class Product {
     panels_of(!s_.transpose_a, a_, s_.m, i, rows, p, k.rows, a, nullptr);
     for (int64_t jj = 0; jj < width; jj += k.columns) {
       const int64_t next = jj + k.columns, wide = std::min(k.columns, width - jj);
-      if (i == 0)
-        panels_of(s_.transpose_b, b_, s_.n, j + jj, wide, p, k.columns, b + jj * depth,
+      const bool to_copy = kInShares && i == 0;
+      if (to_copy)
+        panels_of(s_.transpose_b, b_, s_.n, j + jj, wide, p, k.columns, b + panel_of(jj, depth),
                   sums == nullptr ? nullptr : sums + jj);
-      const bool copied = i > 0 || next >= width;
-      Ahead ahead = copied ? copied_ahead(b + (next < width ? next : 0) * depth) : source_ahead(j + next, p);
+      const bool copied = !to_copy || next >= width;
+      Ahead ahead = copied ? copied_ahead(b + panel_of(next < width ? next : 0, depth)) : source_ahead(j + next, p);
       int64_t asked = 0;
       const int64_t all = copied ? k.columns * depth * 4 : s_.transpose_b ? k.columns : depth * kElement;
       const int64_t each = copied ? 256 * (depth / kAsk) : s_.transpose_b ? 4 : rows_of_ask() * (depth / kAsk);
@@ -319,11 +333,14 @@ class Product {
         ahead.line += step;
         asked += each;
         t.depth = depth;
-        t.a = a + ii * depth;
-        t.b = b + jj * depth;
+        t.a = a + ii / k.rows * panel_size(k.rows, depth);
+        t.b = b + panel_of(jj, depth);
         tile(t, i + ii, std::min(k.rows, rows - ii), j, jj, wide, p);
       }
     }
+  }
+  static int64_t panel_of(int64_t column, int64_t depth) {
+    return column / kernel().columns * panel_size(kernel().columns, depth);
   }
   int64_t row_of_b() const { return (s_.transpose_b ? s_.k : s_.n) * static_cast<int64_t>(sizeof(In)); }
   int64_t rows_of_ask() const { return kernel().columns * static_cast<int64_t>(sizeof(In)) > 64 ? 2 : 4; }

@@ -107,7 +107,7 @@ PRUN_AVX512_BF16 void copy_down(const bf16* x, int64_t x_row, int64_t columns, i
       for (int64_t p = top; p < bottom; ++p) {
         const bf16* even = x + 2 * p * x_row + first;
         const bool has_odd = 2 * p + 1 < depth;
-        Pair* line = to + first * pairs + p * kStep;
+        Pair* line = to + first / kStep * panel_size(kStep, pairs) + p * kStep;
         for (int64_t v = 0; v * kLanes < kStep; ++v) {
           const int64_t left = std::clamp<int64_t>(count - v * kLanes, 0, kLanes);
           const auto mask = static_cast<__mmask16>((1u << left) - 1);
@@ -131,24 +131,33 @@ PRUN_AVX512_BF16 void copy_down(const bf16* x, int64_t x_row, int64_t columns, i
   }
 }
 
-// Squares of 8 x 8 pairs whose rows become columns; the last of a line first, as it stores over what belongs to the
-// next line's first.
+// Eight pairs of each of `count` rows, at most 8, become rows of `to`.
+PRUN_AVX512_BF16 inline void turn_pairs(const bf16* x, int64_t x_row, int64_t count, Pair* to, int64_t step) {
+  Eight rows[8];
+  for (int i = 0; i < 8; ++i) {
+    rows[i] = Eight{};
+    if (i < count) std::memcpy(&rows[i], x + i * x_row, sizeof rows[i]);
+  }
+  turn(rows);
+  for (int i = 0; i < 8; ++i) std::memcpy(to + i * step, &rows[i], sizeof rows[i]);
+}
+
+// Whole lines of eight rows become columns; the last rows of a panel first, as they are stored over what belongs to
+// the first rows of the next pair. Lines of the next panel are asked for, into the second-level cache: where rows lie
+// 4,096 bytes apart the first has room for eight.
 template <int kStep>
-__attribute__((target("arch=x86-64-v4"))) void copy_along(const bf16* x, int64_t x_row, int64_t columns, int64_t depth,
-                                                          Pair* to) {
-  constexpr int kLast = (kStep - 1) / 8 * 8;
-  const int64_t pairs = (depth + 1) / 2, squares = depth / 16 * 8;
-  for (int64_t first = 0; first < columns; first += kStep, to += kStep * pairs) {
+PRUN_AVX512_BF16 void copy_along(const bf16* x, int64_t x_row, int64_t columns, int64_t depth, Pair* to) {
+  constexpr int64_t kSquare = 8, kLast = (kStep - 1) / kSquare * kSquare, kLine = 16;
+  const int64_t pairs = (depth + 1) / 2, squares = depth / 16 * kSquare;
+  for (int64_t first = 0; first < columns; first += kStep, to += panel_size(kStep, pairs)) {
     const int64_t count = std::min<int64_t>(columns - first, kStep);
-    for (int64_t p = 0; p < squares; p += 8) {
-      for (int j = kLast; j >= 0; j -= 8) {
-        Eight rows[8];
-        for (int i = 0; i < 8; ++i) {
-          rows[i] = Eight{};
-          if (j + i < count) std::memcpy(&rows[i], x + (first + j + i) * x_row + 2 * p, sizeof rows[i]);
-        }
-        turn(rows);
-        for (int i = 0; i < 8; ++i) std::memcpy(to + (p + i) * kStep + j, &rows[i], sizeof rows[i]);
+    for (int64_t line = 0; line < squares; line += kLine) {
+      for (int64_t j = kLast; j >= 0; j -= kSquare) {
+        const bf16* from = x + (first + j) * x_row;
+        if (first + kStep < columns)
+          for (int64_t i = 0; i < kSquare; ++i) __builtin_prefetch(from + (kStep + i) * x_row + 2 * line, 0, 2);
+        for (int64_t p = line; p < std::min(line + kLine, squares); p += kSquare)
+          turn_pairs(from + 2 * p, x_row, count - j, to + p * kStep + j, kStep);
       }
     }
     for (int64_t p = squares; p < pairs; ++p) {
