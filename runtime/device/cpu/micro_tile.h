@@ -28,6 +28,7 @@ struct Tile {
   int64_t depth;
   const float *a, *b, *from;
   int64_t from_row;
+  int64_t a_row = 0;  // A's rows where they lie, so many elements apart, instead of a panel: only of pairs
   float* c;
   int64_t c_row;
   bf16* rounded = nullptr;  // what C becomes instead, its rows c_row apart: only of pairs

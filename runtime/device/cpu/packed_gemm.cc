@@ -309,12 +309,17 @@ class Product {
     std::memset(to, 0, round_up(width, kernel().columns) * sizeof(float));
     for (int64_t i = 0; s_.bias && i < width; ++i) to[i] = load(bias_[j + i]);
   }
+  // Rows of pairs are multiplied where they lie, unless they all lie in one set of the first-level cache.
+  bool reads_a_in_place() const {
+    constexpr int64_t kSets = 4096;
+    return kPairs && !s_.transpose_a && s_.k % kElement == 0 && s_.k * static_cast<int64_t>(sizeof(In)) % kSets != 0;
+  }
   // B's panels are copied one at a time, each before the first rows of A need it: tiles of the panel before have asked
   // for it.
   void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth, float* sums) const {
     const TileKernel& k = kernel();
     float *a = scratch_ + layout_.a, *b = scratch_ + layout_.b;
-    panels_of(!s_.transpose_a, a_, s_.m, i, rows, p, k.rows, a, nullptr);
+    if (!reads_a_in_place()) panels_of(!s_.transpose_a, a_, s_.m, i, rows, p, k.rows, a, nullptr);
     for (int64_t jj = 0; jj < width; jj += k.columns) {
       const int64_t next = jj + k.columns, wide = std::min(k.columns, width - jj);
       const bool to_copy = kInShares && i == 0;
@@ -334,6 +339,10 @@ class Product {
         asked += each;
         t.depth = depth;
         t.a = a + ii / k.rows * panel_size(k.rows, depth);
+        if (reads_a_in_place()) {
+          t.a = reinterpret_cast<const float*>(a_ + (i + ii) * s_.k + p * kElement);
+          t.a_row = s_.k / kElement;
+        }
         t.b = b + panel_of(jj, depth);
         tile(t, i + ii, std::min(k.rows, rows - ii), j, jj, wide, p);
       }

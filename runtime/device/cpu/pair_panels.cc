@@ -19,21 +19,37 @@ namespace {
 
 constexpr int kPanelRows = 14, kLanes = 16, kVectors = 2, kPanelColumns = kVectors * kLanes;
 
-// A column of A's panel times a row of B's.
-template <int kRows>
-PRUN_AVX512_BF16 inline void multiply(const Pair* a, const Pair* b, __m512 (&sum)[kRows][kVectors]) {
+// Elements of A: of a panel, or of rows where they lie, three of which have one register for their address.
+template <int kRows, bool kInPlace>
+struct RowsOfA {
+  static constexpr int kGroups = kInPlace ? (kRows + 2) / 3 : 1;
+  const Pair* at[kGroups];
+  int64_t row;
+  explicit RowsOfA(const Tile& t) : row(t.a_row) {
+    for (int g = 0; g < kGroups; ++g) at[g] = reinterpret_cast<const Pair*>(t.a) + 3 * g * row;
+  }
+  const Pair& element(int r, int p) const { return kInPlace ? at[r / 3][r % 3 * row + p] : at[0][p * kPanelRows + r]; }
+  void advance(int count) {
+    for (int g = 0; g < kGroups; ++g) at[g] += kInPlace ? count : count * kPanelRows;
+  }
+};
+
+template <int kRows, bool kInPlace>
+PRUN_AVX512_BF16 inline void multiply(const RowsOfA<kRows, kInPlace>& a, const Pair* b, int p,
+                                      __m512 (&sum)[kRows][kVectors]) {
+  b += p * kPanelColumns;
   const __m512bh x = (__m512bh)_mm512_loadu_si512(b), y = (__m512bh)_mm512_loadu_si512(b + kLanes);
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r) {
-    const __m512bh factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(a[r]));
+    const __m512bh factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(a.element(r, p)));
     sum[r][0] = _mm512_dpbf16_ps(sum[r][0], factor, x);
     sum[r][1] = _mm512_dpbf16_ps(sum[r][1], factor, y);
   }
 }
 
-template <int kRows>
+template <int kRows, bool kInPlace>
 PRUN_AVX512_BF16 inline void micro_tile(const Tile& t) {
-  const Pair* a = reinterpret_cast<const Pair*>(t.a);
+  RowsOfA<kRows, kInPlace> a(t);
   const Pair* b = reinterpret_cast<const Pair*>(t.b);
   Ahead ahead = t.ahead;
   __m512 sum[kRows][kVectors];
@@ -55,9 +71,11 @@ PRUN_AVX512_BF16 inline void micro_tile(const Tile& t) {
       ask += ask_row;
     }
 #pragma GCC unroll 8
-    for (int q = 0; q < kAsk; ++q, a += kPanelRows, b += kPanelColumns) multiply<kRows>(a, b, sum);
+    for (int q = 0; q < kAsk; ++q) multiply(a, b, q, sum);
+    a.advance(kAsk);
+    b += kAsk * kPanelColumns;
   }
-  for (; p < t.depth; ++p, a += kPanelRows, b += kPanelColumns) multiply<kRows>(a, b, sum);
+  for (; p < t.depth; ++p, a.advance(1), b += kPanelColumns) multiply(a, b, 0, sum);
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r) {
     const float* from = t.from + r * t.from_row;
@@ -73,26 +91,30 @@ PRUN_AVX512_BF16 inline void micro_tile(const Tile& t) {
   }
 }
 
-PRUN_AVX512_BF16 void tile_of_pairs(const Tile& tile, int64_t rows) {
-  if (rows == kPanelRows) return micro_tile<kPanelRows>(tile);
+template <bool kInPlace>
+PRUN_AVX512_BF16 void tile_of(const Tile& tile, int64_t rows) {
+  if (rows == kPanelRows) return micro_tile<kPanelRows, kInPlace>(tile);
   Tile t = tile;
   const auto advance = [&](int64_t n) {
-    t.a += n, t.c += n * t.c_row, t.from += n * t.from_row, rows -= n;
+    t.a += kInPlace ? n * t.a_row : n;
+    t.c += n * t.c_row, t.from += n * t.from_row, rows -= n;
     if (t.rounded != nullptr) t.rounded += n * t.c_row;
   };
   if (rows >= 8) {
-    micro_tile<8>(t);
+    micro_tile<8, kInPlace>(t);
     advance(8);
   }
   if (rows >= 4) {
-    micro_tile<4>(t);
+    micro_tile<4, kInPlace>(t);
     advance(4);
   }
   while (rows > 0) {
-    micro_tile<1>(t);
+    micro_tile<1, kInPlace>(t);
     advance(1);
   }
 }
+
+void tile_of_pairs(const Tile& t, int64_t rows) { t.a_row != 0 ? tile_of<true>(t, rows) : tile_of<false>(t, rows); }
 
 // Rows are copied whole, four at a time: panel by panel each line would be fetched by itself, from another page.
 template <int kStep>
