@@ -15,8 +15,8 @@ constexpr int64_t kAsk = 8;  // rows of a panel of B between lines that are aske
 constexpr int64_t kBetweenPanels = 16;
 constexpr int64_t panel_size(int64_t step, int64_t depth) { return step * depth + kBetweenPanels; }
 
-// Lines of 64 bytes that are needed soon, four of which are asked for every kAsk rows of a tile: at `line`, `second` and
-// `third` bytes behind it, and both.
+// Lines of 64 bytes that are needed soon, four of which are asked for every kAsk rows of a tile: at `line`, `second`
+// and `third` bytes behind it, and both.
 struct Ahead {
   const char* line = nullptr;
   int64_t second = 0, third = 0, step = 0;

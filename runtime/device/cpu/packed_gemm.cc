@@ -255,7 +255,6 @@ template <class In, class Out, bool kPairs>
 class Product {
  public:
   static constexpr int64_t kElement = kPairs ? 2 : 1;
-  static constexpr bool kInShares = kPairs;
   static const TileKernel& kernel() { return kPairs ? kPairTiles : float_tiles(); }
   Product(const GemmShape& shape, const In* a, const In* b, const In* bias, Out* c, float* scratch, bool add,
           float* sums)
@@ -281,11 +280,9 @@ class Product {
         const int64_t depth = std::min(depth_, k_ - p);
         float sums[kBlockColumns];  // of a part of K, so that rounding errors of long sums stay small
         if (sums_ != nullptr) std::fill_n(sums, width, 0.0f);
-        if (!kInShares)
-          panels_of(s_.transpose_b, b_, s_.n, j, width, p, kernel().columns, scratch_ + layout_.b,
-                    sums_ == nullptr ? nullptr : sums);
-        for (int64_t i = 0; i < s_.m; i += rows_)
-          block(i, std::min(rows_, s_.m - i), j, width, p, depth, sums_ == nullptr ? nullptr : sums);
+        float* const sums_to = sums_ == nullptr ? nullptr : sums;
+        if (!kPairs) panels_of_b(j, 0, width, p, depth, sums_to);
+        for (int64_t i = 0; i < s_.m; i += rows_) block(i, std::min(rows_, s_.m - i), j, width, p, depth, sums_to);
         for (int64_t i = 0; sums_ != nullptr && i < width; ++i) sums_[j + i] = sums[i] + (p == 0 ? 0.0f : sums_[j + i]);
       }
     }
@@ -314,53 +311,63 @@ class Product {
     constexpr int64_t kSets = 4096;
     return kPairs && !s_.transpose_a && s_.k % kElement == 0 && s_.k * static_cast<int64_t>(sizeof(In)) % kSets != 0;
   }
-  // B's panels are copied one at a time, each before the first rows of A need it: tiles of the panel before have asked
-  // for it.
+  static int64_t panel_of(int64_t column, int64_t depth) {
+    return column / kernel().columns * panel_size(kernel().columns, depth);
+  }
+  float* b_panel(int64_t jj, int64_t depth) const { return scratch_ + layout_.b + panel_of(jj, depth); }
+  // Columns [j + jj, j + jj + width) of B.
+  void panels_of_b(int64_t j, int64_t jj, int64_t width, int64_t p, int64_t depth, float* sums) const {
+    panels_of(s_.transpose_b, b_, s_.n, j + jj, width, p, kernel().columns, b_panel(jj, depth),
+              sums == nullptr ? nullptr : sums + jj);
+  }
+  // What the first `tiles` tiles of a column ask for, each of them `step` bytes behind the one before.
+  struct Shares {
+    Ahead first;
+    int64_t step, tiles;
+    Ahead of(int64_t tile) const {
+      Ahead ahead = first;
+      if (tile >= tiles) return {first.line};
+      ahead.line += tile * step;
+      return ahead;
+    }
+  };
+  static Shares copied_ahead(const float* panel, int64_t depth) {
+    return {{reinterpret_cast<const char*>(panel), 64, 128, 256}, depth / kAsk * 256, kernel().columns / 8};
+  }
+  // What a panel of pairs is copied from: pieces of rows that are a line each, or four rows at once where it lies by
+  // columns.
+  Shares source_ahead(int64_t j, int64_t p, int64_t depth) const {
+    const In* from = b_ + (s_.transpose_b ? j * s_.k + p * kElement : p * kElement * s_.n + j);
+    const int64_t row = (s_.transpose_b ? s_.k : s_.n) * static_cast<int64_t>(sizeof(In));
+    const Ahead rows = {reinterpret_cast<const char*>(from), row, 2 * row, 4 * row};
+    if (!s_.transpose_b) return {rows, depth / kAsk * 4 * row, kElement * kAsk / 4};
+    return {{rows.line, row, 2 * row, kAsk * 4}, 4 * row, kernel().columns / 4};
+  }
+  // B's panels of pairs are copied one at a time, each before the first rows of A need it: tiles of the panel before
+  // have asked for it. Those of floats, twice as many for as many multiplications, have all been copied.
   void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth, float* sums) const {
     const TileKernel& k = kernel();
-    float *a = scratch_ + layout_.a, *b = scratch_ + layout_.b;
+    float* a = scratch_ + layout_.a;
     if (!reads_a_in_place()) panels_of(!s_.transpose_a, a_, s_.m, i, rows, p, k.rows, a, nullptr);
     for (int64_t jj = 0; jj < width; jj += k.columns) {
       const int64_t next = jj + k.columns, wide = std::min(k.columns, width - jj);
-      const bool to_copy = kInShares && i == 0;
-      if (to_copy)
-        panels_of(s_.transpose_b, b_, s_.n, j + jj, wide, p, k.columns, b + panel_of(jj, depth),
-                  sums == nullptr ? nullptr : sums + jj);
-      const bool copied = !to_copy || next >= width;
-      Ahead ahead = copied ? copied_ahead(b + panel_of(next < width ? next : 0, depth)) : source_ahead(j + next, p);
-      int64_t asked = 0;
-      const int64_t all = copied ? k.columns * depth * 4 : s_.transpose_b ? k.columns : depth * kElement;
-      const int64_t each = copied ? 256 * (depth / kAsk) : s_.transpose_b ? 4 : rows_of_ask() * (depth / kAsk);
-      const int64_t step = copied ? each : each * row_of_b();
+      const bool to_copy = kPairs && i == 0;
+      if (to_copy) panels_of_b(j, jj, wide, p, depth, sums);
+      const Shares ahead = to_copy && next < width ? source_ahead(j + next, p, depth)
+                                                   : copied_ahead(b_panel(next < width ? next : 0, depth), depth);
       for (int64_t ii = 0; ii < rows; ii += k.rows) {
         Tile t;
-        t.ahead = asked < all ? ahead : Ahead{ahead.line};
-        ahead.line += step;
-        asked += each;
+        t.ahead = ahead.of(ii / k.rows);
         t.depth = depth;
         t.a = a + ii / k.rows * panel_size(k.rows, depth);
         if (reads_a_in_place()) {
           t.a = reinterpret_cast<const float*>(a_ + (i + ii) * s_.k + p * kElement);
           t.a_row = s_.k / kElement;
         }
-        t.b = b + panel_of(jj, depth);
+        t.b = b_panel(jj, depth);
         tile(t, i + ii, std::min(k.rows, rows - ii), j, jj, wide, p);
       }
     }
-  }
-  static int64_t panel_of(int64_t column, int64_t depth) {
-    return column / kernel().columns * panel_size(kernel().columns, depth);
-  }
-  int64_t row_of_b() const { return (s_.transpose_b ? s_.k : s_.n) * static_cast<int64_t>(sizeof(In)); }
-  int64_t rows_of_ask() const { return kernel().columns * static_cast<int64_t>(sizeof(In)) > 64 ? 2 : 4; }
-  static Ahead copied_ahead(const float* panel) { return {reinterpret_cast<const char*>(panel), 64, 128, 256}; }
-  // What a panel at column j is copied from: four rows at once where it lies by columns, else lines of two or four rows.
-  Ahead source_ahead(int64_t j, int64_t p) const {
-    const int64_t row = row_of_b();
-    const char* from = reinterpret_cast<const char*>(s_.transpose_b ? b_ + j * s_.k + p * kElement
-                                                                    : b_ + p * kElement * s_.n + j);
-    if (s_.transpose_b) return {from, row, 2 * row, static_cast<int64_t>(kAsk * kElement * sizeof(In))};
-    return rows_of_ask() == 2 ? Ahead{from, 64, row, 2 * row} : Ahead{from, row, 2 * row, 4 * row};
   }
   // One micro-tile at row i, column j + jj of C. A tile that hangs over C's edge, or whose C is no f32, is made in
   // scratch.

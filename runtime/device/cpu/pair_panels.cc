@@ -57,8 +57,9 @@ PRUN_AVX512_BF16 inline void micro_tile(const Tile& t) {
   for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
   // What C is added to, or else C, is asked for a row at a time.
   const bool added = t.from_row != 0, narrow = t.rounded != nullptr;
-  const char* ask = added ? reinterpret_cast<const char*>(t.from)
-                          : narrow ? reinterpret_cast<const char*>(t.rounded) : reinterpret_cast<const char*>(t.c);
+  const char* ask = added    ? reinterpret_cast<const char*>(t.from)
+                    : narrow ? reinterpret_cast<const char*>(t.rounded)
+                             : reinterpret_cast<const char*>(t.c);
   const int64_t ask_row = added ? t.from_row * 4 : narrow ? t.c_row * 2 : t.c_row * 4;
   const int64_t second = added || !narrow ? 64 : 0;
   const char* const ask_end = ask + kRows * ask_row;
