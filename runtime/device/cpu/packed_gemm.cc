@@ -127,14 +127,17 @@ const TileKernel& float_tiles() {
 #endif
 }
 
-// A's block takes up to half of the second-level cache, through which C and B stream. Sums do not depend on it.
-int64_t block_rows(int64_t depth, int64_t step) {
+// A's block takes half of the second-level cache, through which C and B stream, or an eighth more: rows are cut in
+// equal blocks, since for a last one of a few rows B would be read once more. Sums do not depend on it.
+int64_t block_rows(int64_t m, int64_t depth, int64_t step) {
   static const int64_t cache = [] {
     const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE);
     return found > 0 ? found : int64_t{512} << 10;
   }();
-  const int64_t fit = std::min(cache / 2 / (depth * static_cast<int64_t>(sizeof(float))), kMostBlockRows);
-  return std::max(fit / step, int64_t{1}) * step;
+  const int64_t half = cache / 2 / (depth * static_cast<int64_t>(sizeof(float)));
+  const int64_t fit = std::clamp(half, step, kMostBlockRows);
+  const int64_t blocks = std::max((m - fit / 8 + fit - 1) / fit, int64_t{1});
+  return std::min(round_up((m + blocks - 1) / blocks, step), kMostBlockRows);
 }
 
 // As a whole: GCC cannot know that x and the panels are apart, and would copy element by element.
@@ -262,7 +265,7 @@ class Product {
         layout_(shape),
         k_((shape.k + kElement - 1) / kElement),
         depth_(depth_of(k_)),
-        rows_(block_rows(depth_, kernel().rows)),
+        rows_(block_rows(shape.m, depth_, kernel().rows)),
         a_(a),
         b_(b),
         bias_(bias),
