@@ -1,7 +1,7 @@
 // See pair_panels.h.
 //
-// Surprising fact: a tile of C of bf16 is rounded where its sums are, in registers; the same tile stored as f32 and
-// rounded by a loop of its own takes a tenth longer when K is short.
+// Surprising fact: A need not be copied where its rows lie along K. A pair is broadcast from wherever it lies, and for
+// 256 columns of B the copy took 3 % of a product.
 #include "device/cpu/pair_panels.h"
 
 #include <algorithm>
