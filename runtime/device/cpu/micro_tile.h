@@ -15,8 +15,8 @@ constexpr int64_t kAsk = 8;  // rows of a panel of B between lines that are aske
 constexpr int64_t kBetweenPanels = 16;
 constexpr int64_t panel_size(int64_t step, int64_t depth) { return step * depth + kBetweenPanels; }
 
-// Lines of 64 bytes that are needed soon, four of which are asked for every kAsk rows of a tile: at `line`, `second`
-// and `third` bytes behind it, and both.
+// Lines of 64 bytes that are needed soon, asked for every kAsk rows of a tile: of floats one, of pairs, which tiles ask
+// for before they are copied, four: at `line`, `second` and `third` bytes behind it, and both.
 struct Ahead {
   const char* line = nullptr;
   int64_t second = 0, third = 0, step = 0;
@@ -34,14 +34,6 @@ struct Tile {
   bf16* rounded = nullptr;  // what C becomes instead, its rows c_row apart: only of pairs
   Ahead ahead;
 };
-
-inline __attribute__((always_inline)) void ask_for(Ahead& ahead) {
-  __builtin_prefetch(ahead.line, 0, 2);
-  __builtin_prefetch(ahead.line + ahead.second, 0, 2);
-  __builtin_prefetch(ahead.line + ahead.third, 0, 2);
-  __builtin_prefetch(ahead.line + ahead.second + ahead.third, 0, 2);
-  ahead.line += ahead.step;
-}
 
 // For one instruction set.
 struct TileKernel {

@@ -67,7 +67,8 @@ PRUN_INLINE void micro_tile(const Tile& t) {
   const float* const c_end = c + kRows * t.c_row;
   int64_t p = 0;
   for (; p + kAsk <= t.depth; p += kAsk) {
-    ask_for(ahead);
+    __builtin_prefetch(ahead.line, 0, 2);
+    ahead.line += ahead.step;
     if (c < c_end) {
       __builtin_prefetch(c, 1);
       if (kVectors * kLanes > 16) __builtin_prefetch(c + 16, 1);
@@ -335,7 +336,9 @@ class Product {
     }
   };
   static Shares copied_ahead(const float* panel, int64_t depth) {
-    return {{reinterpret_cast<const char*>(panel), 64, 128, 256}, depth / kAsk * 256, kernel().columns / 8};
+    constexpr int64_t kLine = 64, kLines = kPairs ? 4 : 1;
+    const Ahead lines = {reinterpret_cast<const char*>(panel), kLine, 2 * kLine, kLines * kLine};
+    return {lines, depth / kAsk * lines.step, kernel().columns * kAsk * 4 / lines.step};
   }
   // What a panel of pairs is copied from: pieces of rows that are a line each, or four rows at once where it lies by
   // columns.

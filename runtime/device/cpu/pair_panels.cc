@@ -65,7 +65,11 @@ PRUN_AVX512_BF16 inline void micro_tile(const Tile& t) {
   const char* const ask_end = ask + kRows * ask_row;
   int64_t p = 0;
   for (; p + kAsk <= t.depth; p += kAsk) {
-    ask_for(ahead);
+    __builtin_prefetch(ahead.line, 0, 2);
+    __builtin_prefetch(ahead.line + ahead.second, 0, 2);
+    __builtin_prefetch(ahead.line + ahead.third, 0, 2);
+    __builtin_prefetch(ahead.line + ahead.second + ahead.third, 0, 2);
+    ahead.line += ahead.step;
     if (ask < ask_end) {
       __builtin_prefetch(ask, 1);
       __builtin_prefetch(ask + second, 1);
