@@ -424,7 +424,35 @@ void expect_bf16_products(decltype(cpu::amx_gemm)* gemm, decltype(cpu::amx_gemm_
   }
 }
 
-// What machines without bf16 instructions fall back to.
+// The way that Gemm chooses, for sizes of which packed_gemm takes some and oneDNN others, in every form; with the sums
+// of B's columns where they ride in its copy.
+TEST(Gemm, AgreesInBf16) {
+  for (const auto& [m, n, k] : {std::tuple{160, 128, 256}, {128, 1056, 2048}, {400, 300, 1601}, {20, 160, 160}}) {
+    for (int form = 0; form < 3; ++form) {
+      cpu::GemmShape s;
+      s.m = m, s.n = n, s.k = k, s.transpose_b = form == 1, s.transpose_a = form == 2, s.input = Dtype::bf16;
+      const Values a = random_values(m * k, 1, Dtype::bf16), b = random_values(n * k, 2, Dtype::bf16);
+      std::vector<bf16> x, y;
+      for (double v : a) x.push_back(to_bf16(static_cast<float>(v)));
+      for (double v : b) y.push_back(to_bf16(static_cast<float>(v)));
+      std::vector<float> c(static_cast<size_t>(m * n)), sums(static_cast<size_t>(n), 7.0f);
+      std::vector<std::byte> scratch(static_cast<size_t>(cpu::gemm_scratch_bytes(s)));
+      const cpu::Gemm gemm(s, x.data(), y.data(), nullptr, c.data(), scratch.data());
+      gemm.run();
+      const Values want = product(a, b, m, n, k, s.transpose_a, s.transpose_b);
+      expect_near(Values(c.begin(), c.end()), want, {Dtype::f32, 1e-5, 3e-5});
+      if (!gemm.takes_sums()) continue;
+      std::fill(c.begin(), c.end(), 7.0f);
+      gemm.run_and_sum(sums.data());
+      expect_near(Values(c.begin(), c.end()), want, {Dtype::f32, 1e-5, 3e-5});
+      Values wanted(sums.size());
+      for (size_t i = 0; i < b.size(); ++i) wanted[i % wanted.size()] += b[i];
+      expect_near(Values(sums.begin(), sums.end()), wanted, {Dtype::f32, 1e-5, 3e-5});
+    }
+  }
+}
+
+// What machines without bf16 instructions fall back to, and pairs where the CPU multiplies them.
 TEST(PackedGemm, AgreesInBf16) {
   expect_bf16_products([](const cpu::GemmShape& s, const void* a, const void* b, const void* bias, void* c,
                           void* scratch) { cpu::packed_gemm(s, a, b, bias, c, scratch); },

@@ -1,6 +1,7 @@
 // See gemm.h. Three ways, chosen when the product is made, by its shape and the instruction set alone: amx_gemm for
-// bf16 where there are tiles, oneDNN's matmul primitive (brgemm) for what is left of bf16 where the CPU multiplies it,
-// packed_gemm for all else. Each gives the same bits on any number of threads; brgemm is restricted for that.
+// bf16 where there are tiles, oneDNN's matmul primitive (brgemm) for small products of bf16 where the CPU multiplies it
+// and for those whose B is transposed, packed_gemm for all else. Each gives the same bits on any number of threads;
+// brgemm is restricted for that.
 #include "device/cpu/gemm.h"
 
 #include <dnnl.h>
@@ -21,6 +22,7 @@
 #include "device/bf16.h"
 #include "device/cpu/amx_gemm.h"
 #include "device/cpu/packed_gemm.h"
+#include "device/cpu/pair_square.h"
 
 namespace prun::cpu {
 namespace {
@@ -216,8 +218,18 @@ int steady_threads(const GemmShape& s) {
   return known[s] = threads;
 }
 
+// Whether packed_gemm is at least as fast as brgemm with products of pairs: where copies of A and B, and C, are small
+// beside the multiplications, and a last panel of B that is not full is small beside the others. With B transposed
+// brgemm is faster.
+bool takes_pairs(const GemmShape& s) {
+  constexpr int64_t kLeast = 128, kPanel = 32;
+  const int64_t padded = (s.n + kPanel - 1) / kPanel * kPanel;
+  return s.input == Dtype::bf16 && !s.transpose_b && std::min({s.m, s.n, s.k}) >= kLeast &&
+         (padded - s.n) * kPanel <= s.n && multiplies_pairs();
+}
+
 bool takes_brgemm(const GemmShape& s) {
-  if (s.input == Dtype::f32 || takes_amx(s)) return false;
+  if (s.input == Dtype::f32 || takes_amx(s) || takes_pairs(s)) return false;
   const ThreadCount one(1);
   return Description(s).primitive != nullptr;
 }

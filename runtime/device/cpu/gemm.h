@@ -1,4 +1,5 @@
-// Matrix products on oneDNN: C = act(op(A)·op(B) + bias), row-major, with the scratchpad given by the caller.
+// Matrix products, our own and oneDNN's: C = act(op(A)·op(B) + bias), row-major, with the scratchpad given by the
+// caller.
 //
 // Surprising fact: oneDNN takes the number of threads from OpenMP's setting of the calling thread, both when a
 // primitive is made and when it runs; Gemm sets it each time, so one process may mix kernels of different widths.

@@ -17,6 +17,8 @@
 #include "device/bf16.h"
 #include "device/cpu/finish_tile.h"
 #include "device/cpu/instruction_set.h"
+#include "device/cpu/pair_panels.h"
+#include "device/cpu/pair_square.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/turn.h"
@@ -25,7 +27,6 @@ namespace prun::cpu {
 namespace {
 
 constexpr int64_t kMostDepth = 768;      // of K at a time
-constexpr int64_t kAsk = 8;              // rows of a panel of B between two lines that are asked for
 constexpr int64_t kMostBlockRows = 336;  // of A at a time: 1 MiB, half of a second-level cache of 2 MiB
 constexpr int64_t kBlockColumns = 1024;  // of B at a time: 3 MiB
 constexpr int64_t kRoom = 16;            // floats behind A's panels, since copies store whole vectors
@@ -41,22 +42,12 @@ struct Vector {
   typedef float type __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 };
 
-struct Tile {
-  int64_t depth;
-  const float *a, *b, *from;
-  int64_t from_row;
-  float* c;
-  int64_t c_row;
-  const float* next;  // a part of the next panel of B, asked for while this tile is computed
-  int64_t next_step;  // floats between the lines that are asked for: 16, or 0 for the same one again
-};
-
-// One micro-tile: C is `from` (rows `from_row` apart; 0 repeats the bias or zeros) and A·B.
 // A's element (r, p) lies at a[p · kPanelRows + r], B's row p at b[p · kVectors · kLanes].
 template <int kLanes, int kRows, int kVectors, int kPanelRows>
 PRUN_INLINE void micro_tile(const Tile& t) {
   using V = typename Vector<kLanes>::type;
-  const float *a = t.a, *b = t.b, *next = t.next;
+  const float *a = t.a, *b = t.b;
+  Ahead ahead = t.ahead;
   V sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = V{};
@@ -76,8 +67,8 @@ PRUN_INLINE void micro_tile(const Tile& t) {
   const float* const c_end = c + kRows * t.c_row;
   int64_t p = 0;
   for (; p + kAsk <= t.depth; p += kAsk) {
-    __builtin_prefetch(next, 0, 2);
-    next += t.next_step;
+    __builtin_prefetch(ahead.line, 0, 2);
+    ahead.line += ahead.step;
     if (c < c_end) {
       __builtin_prefetch(c, 1);
       if (kVectors * kLanes > 16) __builtin_prefetch(c + 16, 1);
@@ -93,12 +84,6 @@ PRUN_INLINE void micro_tile(const Tile& t) {
           sum[r][v] + *reinterpret_cast<const V*>(t.from + r * t.from_row + v * kLanes);
   }
 }
-
-// The level-specific parts of the product.
-struct Kernels {
-  int64_t rows, columns;                         // of a micro-tile
-  void (*tile)(const Tile& tile, int64_t rows);  // up to `rows` rows of a micro-tile
-};
 
 template <int kLanes, int kRows, int kVectors>
 PRUN_INLINE void tile_of(Tile t, int64_t rows) {
@@ -119,15 +104,15 @@ PRUN_INLINE void tile_of(Tile t, int64_t rows) {
 }
 
 void tile_default(const Tile& t, int64_t rows) { tile_of<4, 4, 2>(t, rows); }
-constexpr Kernels kDefault = {4, 8, tile_default};
+constexpr TileKernel kDefault = {4, 8, tile_default};
 
 #if defined(__x86_64__)
 __attribute__((target("arch=x86-64-v3"))) void tile_v3(const Tile& t, int64_t rows) { tile_of<8, 6, 2>(t, rows); }
 __attribute__((target("arch=x86-64-v4"))) void tile_v4(const Tile& t, int64_t rows) { tile_of<16, 14, 2>(t, rows); }
-constexpr Kernels kV3 = {6, 16, tile_v3}, kV4 = {14, 32, tile_v4};
+constexpr TileKernel kV3 = {6, 16, tile_v3}, kV4 = {14, 32, tile_v4};
 #endif
 
-const Kernels& kernels() {
+const TileKernel& float_tiles() {
 #if defined(__x86_64__)
   switch (instruction_set()) {
     case InstructionSet::avx512:
@@ -143,14 +128,29 @@ const Kernels& kernels() {
 #endif
 }
 
-// A's block takes up to half of the second-level cache, through which C and B stream. Sums do not depend on it.
-int64_t block_rows(int64_t depth) {
+// A's block takes half of the second-level cache, through which C and B stream, or an eighth more: rows are cut in
+// equal blocks, since for a last one of a few rows B would be read once more. Sums do not depend on it.
+int64_t block_rows(int64_t m, int64_t depth, int64_t step) {
   static const int64_t cache = [] {
     const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE);
     return found > 0 ? found : int64_t{512} << 10;
   }();
-  const int64_t fit = std::min(cache / 2 / (depth * static_cast<int64_t>(sizeof(float))), kMostBlockRows);
-  return std::max(fit / kernels().rows, int64_t{1}) * kernels().rows;
+  const int64_t half = cache / 2 / (depth * static_cast<int64_t>(sizeof(float)));
+  const int64_t fit = std::clamp(half, step, kMostBlockRows);
+  const int64_t blocks = std::max((m - fit / 8 + fit - 1) / fit, int64_t{1});
+  return std::min(round_up((m + blocks - 1) / blocks, step), kMostBlockRows);
+}
+
+// As a whole: GCC cannot know that x and the panels are apart, and would copy element by element.
+template <int kStep, class T>
+PRUN_INLINE void copy_piece(const T* from, float* to) {
+  if constexpr (std::is_same_v<T, float>) {
+    std::memcpy(to, from, kStep * sizeof(float));
+  } else {
+    float piece[kStep];
+    for (int j = 0; j < kStep; ++j) piece[j] = load(from[j]);
+    std::memcpy(to, piece, sizeof piece);
+  }
 }
 
 // Panels of kStep columns of a matrix: row p of a panel at [p · kStep]. So lie B, and A's panels of rows. This for a
@@ -162,25 +162,22 @@ PRUN_CLONES void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t
   for (int64_t top = 0; top < depth; top += kTogether) {
     const int64_t bottom = top + kTogether < depth ? top + kTogether : depth;
     int64_t first = 0;
-    for (; first + kStep <= columns; first += kStep) {
-      for (int64_t p = top; p < bottom; ++p) {
-        const T* from = x + p * x_row + first;
-        float* line = to + first * depth + p * kStep;
-        for (int j = 0; j < kStep; ++j) line[j] = load(from[j]);
-      }
+    float* panel = to;
+    for (; first + kStep <= columns; first += kStep, panel += panel_size(kStep, depth)) {
+      for (int64_t p = top; p < bottom; ++p) copy_piece<kStep>(x + p * x_row + first, panel + p * kStep);
       if (sums != nullptr && bottom - top == kTogether) {
-        const float* line = to + first * depth + top * kStep;
+        const float* line = panel + top * kStep;
         for (int j = 0; j < kStep; ++j)
           sums[first + j] += (line[j] + line[kStep + j]) + (line[2 * kStep + j] + line[3 * kStep + j]);
       } else if (sums != nullptr) {
         for (int64_t p = top; p < bottom; ++p)
-          for (int j = 0; j < kStep; ++j) sums[first + j] += to[first * depth + p * kStep + j];
+          for (int j = 0; j < kStep; ++j) sums[first + j] += panel[p * kStep + j];
       }
     }
     if (first == columns) continue;
     for (int64_t p = top; p < bottom; ++p) {
       const T* from = x + p * x_row + first;
-      float* line = to + first * depth + p * kStep;
+      float* line = panel + p * kStep;
       for (int64_t j = 0; j < kStep; ++j) line[j] = first + j < columns ? load(from[j]) : 0.0f;
       for (int64_t j = 0; sums != nullptr && first + j < columns; ++j) sums[first + j] += line[j];
     }
@@ -193,7 +190,7 @@ template <int kStep, class T>
 PRUN_CLONES void copy_transposed(const T* x, int64_t x_row, int64_t columns, int64_t depth, float* to) {
   constexpr int kLast = (kStep - 1) / 8 * 8;
   const int64_t squares = depth / 8 * 8;
-  for (int64_t first = 0; first < columns; first += kStep, to += kStep * depth) {
+  for (int64_t first = 0; first < columns; first += kStep, to += panel_size(kStep, depth)) {
     const int64_t count = columns - first < kStep ? columns - first : kStep;
     for (int64_t p = 0; p < squares; p += 8) {
       for (int j = kLast; j >= 0; j -= 8) {
@@ -245,27 +242,31 @@ bool keeps_sums_apart(const GemmShape& s) { return s.output == Dtype::bf16 && s.
 struct Layout {
   int64_t a, b, bias, sums, total;
   explicit Layout(const GemmShape& s) {
-    constexpr int64_t kTileRows = 14, kTileColumns = 32;
+    constexpr int64_t kTileRows = 14, kTileColumns = 32, kLeastStep = 4;
     const int64_t columns = round_up(std::min(s.n, kBlockColumns), kTileColumns);
     const int64_t rows = std::min(s.m, kMostBlockRows) + kTileRows - 1;
     const int64_t depth = std::min(round_up(s.k, kAsk), kMostDepth);
     a = 0;
-    b = a + round_up(rows * depth + kRoom, 16);
-    bias = b + round_up(columns * depth + kRoom, 16);
+    b = a + round_up(rows * depth + rows / kLeastStep * kBetweenPanels + kRoom, 16);
+    bias = b + round_up(columns * depth + columns / kLeastStep * kBetweenPanels + kRoom, 16);
     sums = bias + columns;
     total = sums + (keeps_sums_apart(s) ? round_up(s.m * columns, 16) : kTileRows * kTileColumns);
   }
 };
 
-template <class In, class Out>
+// With kPairs an element of a panel is two neighbours in K.
+template <class In, class Out, bool kPairs>
 class Product {
  public:
+  static constexpr int64_t kElement = kPairs ? 2 : 1;
+  static const TileKernel& kernel() { return kPairs ? kPairTiles : float_tiles(); }
   Product(const GemmShape& shape, const In* a, const In* b, const In* bias, Out* c, float* scratch, bool add,
           float* sums)
       : s_(shape),
         layout_(shape),
-        depth_(depth_of(shape.k)),
-        rows_(block_rows(depth_)),
+        k_((shape.k + kElement - 1) / kElement),
+        depth_(depth_of(k_)),
+        rows_(block_rows(shape.m, depth_, kernel().rows)),
         a_(a),
         b_(b),
         bias_(bias),
@@ -279,49 +280,106 @@ class Product {
     for (int64_t j = begin; j < end; j += kBlockColumns) {
       const int64_t width = std::min(kBlockColumns, end - j);
       copy_bias(j, width);
-      for (int64_t p = 0; p < s_.k; p += depth_) {
-        const int64_t depth = std::min(depth_, s_.k - p);
+      for (int64_t p = 0; p < k_; p += depth_) {
+        const int64_t depth = std::min(depth_, k_ - p);
         float sums[kBlockColumns];  // of a part of K, so that rounding errors of long sums stay small
         if (sums_ != nullptr) std::fill_n(sums, width, 0.0f);
-        copy(s_.transpose_b, s_.transpose_b ? b_ + j * s_.k + p : b_ + p * s_.n + j, s_.transpose_b ? s_.k : s_.n,
-             width, depth, kernels().columns, scratch_ + layout_.b, sums_ == nullptr ? nullptr : sums);
+        float* const sums_to = sums_ == nullptr ? nullptr : sums;
+        if (!kPairs) panels_of_b(j, 0, width, p, depth, sums_to);
+        for (int64_t i = 0; i < s_.m; i += rows_) block(i, std::min(rows_, s_.m - i), j, width, p, depth, sums_to);
         for (int64_t i = 0; sums_ != nullptr && i < width; ++i) sums_[j + i] = sums[i] + (p == 0 ? 0.0f : sums_[j + i]);
-        for (int64_t i = 0; i < s_.m; i += rows_) block(i, std::min(rows_, s_.m - i), j, width, p, depth);
       }
     }
   }
 
  private:
+  // Panels of `step` of columns [first, first + columns) of x, which are rows where it is `transposed`, `all` in all,
+  // from element p of K on.
+  void panels_of(bool transposed, const In* x, int64_t all, int64_t first, int64_t columns, int64_t p, int64_t step,
+                 float* to, float* sums) const {
+    const int64_t begin = p * kElement, depth = std::min(depth_ * kElement, s_.k - begin);
+    const In* from = transposed ? x + first * s_.k + begin : x + begin * all + first;
+    const int64_t row = transposed ? s_.k : all;
+    if constexpr (kPairs)
+      copy_pair_panels(transposed, from, row, columns, depth, step, reinterpret_cast<Pair*>(to), sums);
+    else
+      copy(transposed, from, row, columns, depth, step, to, sums);
+  }
   void copy_bias(int64_t j, int64_t width) const {
     float* to = scratch_ + layout_.bias;
-    std::memset(to, 0, round_up(width, kernels().columns) * sizeof(float));
+    std::memset(to, 0, round_up(width, kernel().columns) * sizeof(float));
     for (int64_t i = 0; s_.bias && i < width; ++i) to[i] = load(bias_[j + i]);
   }
-  void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth) const {
-    const Kernels& k = kernels();
+  // Rows of pairs are multiplied where they lie, unless they all lie in one set of the first-level cache.
+  bool reads_a_in_place() const {
+    constexpr int64_t kSets = 4096;
+    return kPairs && !s_.transpose_a && s_.k % kElement == 0 && s_.k * static_cast<int64_t>(sizeof(In)) % kSets != 0;
+  }
+  static int64_t panel_of(int64_t column, int64_t depth) {
+    return column / kernel().columns * panel_size(kernel().columns, depth);
+  }
+  float* b_panel(int64_t jj, int64_t depth) const { return scratch_ + layout_.b + panel_of(jj, depth); }
+  // Columns [j + jj, j + jj + width) of B.
+  void panels_of_b(int64_t j, int64_t jj, int64_t width, int64_t p, int64_t depth, float* sums) const {
+    panels_of(s_.transpose_b, b_, s_.n, j + jj, width, p, kernel().columns, b_panel(jj, depth),
+              sums == nullptr ? nullptr : sums + jj);
+  }
+  // What the first `tiles` tiles of a column ask for, each of them `step` bytes behind the one before.
+  struct Shares {
+    Ahead first;
+    int64_t step, tiles;
+    Ahead of(int64_t tile) const {
+      Ahead ahead = first;
+      if (tile >= tiles) return {first.line};
+      ahead.line += tile * step;
+      return ahead;
+    }
+  };
+  static Shares copied_ahead(const float* panel, int64_t depth) {
+    constexpr int64_t kLine = 64, kLines = kPairs ? 4 : 1;
+    const Ahead lines = {reinterpret_cast<const char*>(panel), kLine, 2 * kLine, kLines * kLine};
+    return {lines, depth / kAsk * lines.step, kernel().columns * kAsk * 4 / lines.step};
+  }
+  // What a panel of pairs is copied from: pieces of rows that are a line each, or four rows at once where it lies by
+  // columns.
+  Shares source_ahead(int64_t j, int64_t p, int64_t depth) const {
+    const In* from = b_ + (s_.transpose_b ? j * s_.k + p * kElement : p * kElement * s_.n + j);
+    const int64_t row = (s_.transpose_b ? s_.k : s_.n) * static_cast<int64_t>(sizeof(In));
+    const Ahead rows = {reinterpret_cast<const char*>(from), row, 2 * row, 4 * row};
+    if (!s_.transpose_b) return {rows, depth / kAsk * 4 * row, kElement * kAsk / 4};
+    return {{rows.line, row, 2 * row, kAsk * 4}, 4 * row, kernel().columns / 4};
+  }
+  // B's panels of pairs are copied one at a time, each before the first rows of A need it: tiles of the panel before
+  // have asked for it. Those of floats, twice as many for as many multiplications, have all been copied.
+  void block(int64_t i, int64_t rows, int64_t j, int64_t width, int64_t p, int64_t depth, float* sums) const {
+    const TileKernel& k = kernel();
     float* a = scratch_ + layout_.a;
-    copy(!s_.transpose_a, s_.transpose_a ? a_ + p * s_.m + i : a_ + i * s_.k + p, s_.transpose_a ? s_.m : s_.k, rows,
-         depth, k.rows, a, nullptr);
+    if (!reads_a_in_place()) panels_of(!s_.transpose_a, a_, s_.m, i, rows, p, k.rows, a, nullptr);
     for (int64_t jj = 0; jj < width; jj += k.columns) {
-      const float* next = scratch_ + layout_.b + (jj + k.columns < width ? jj + k.columns : 0) * depth;
-      const float* const next_end = next + k.columns * depth;
+      const int64_t next = jj + k.columns, wide = std::min(k.columns, width - jj);
+      const bool to_copy = kPairs && i == 0;
+      if (to_copy) panels_of_b(j, jj, wide, p, depth, sums);
+      const Shares ahead = to_copy && next < width ? source_ahead(j + next, p, depth)
+                                                   : copied_ahead(b_panel(next < width ? next : 0, depth), depth);
       for (int64_t ii = 0; ii < rows; ii += k.rows) {
         Tile t;
-        t.next = next;
-        t.next_step = next < next_end ? 16 : 0;
-        next += t.next_step * (depth / kAsk);
+        t.ahead = ahead.of(ii / k.rows);
         t.depth = depth;
-        t.a = a + ii * depth;
-        t.b = scratch_ + layout_.b + jj * depth;
-        tile(t, i + ii, std::min(k.rows, rows - ii), j, jj, std::min(k.columns, width - jj), p);
+        t.a = a + ii / k.rows * panel_size(k.rows, depth);
+        if (reads_a_in_place()) {
+          t.a = reinterpret_cast<const float*>(a_ + (i + ii) * s_.k + p * kElement);
+          t.a_row = s_.k / kElement;
+        }
+        t.b = b_panel(jj, depth);
+        tile(t, i + ii, std::min(k.rows, rows - ii), j, jj, wide, p);
       }
     }
   }
   // One micro-tile at row i, column j + jj of C. A tile that hangs over C's edge, or whose C is no f32, is made in
   // scratch.
   void tile(Tile& t, int64_t i, int64_t rows, int64_t j, int64_t jj, int64_t width, int64_t p) const {
-    const Kernels& k = kernels();
-    const bool first = p == 0 && !add_, last = p + t.depth == s_.k;
+    const TileKernel& k = kernel();
+    const bool first = p == 0 && !add_, last = p + t.depth == k_;
     Out* c = c_ + i * s_.n + j + jj;
     bool direct = false;
     if constexpr (std::is_same_v<Out, float>) direct = width == k.columns;
@@ -338,21 +396,28 @@ class Product {
     }
     t.from = first ? scratch_ + layout_.bias + jj : t.c;
     t.from_row = first ? 0 : t.c_row;
-    k.tile(t, rows);
     const Activation activation = last ? s_.activation : Activation::none;
+    if constexpr (kPairs && std::is_same_v<Out, bf16>) {
+      if (last && activation == Activation::none && width == k.columns) {
+        t.rounded = c;
+        t.c_row = s_.n;
+      }
+    }
+    k.tile(t, rows);
+    if (t.rounded != nullptr) return;
     const bool partial_elsewhere = !direct && keeps_sums_apart(s_) && !last;
     if (partial_elsewhere || (direct && activation == Activation::none)) return;
     finish_tile(t.c, t.c_row, c, s_.n, rows, width, activation);
   }
   void load_tile(const Out* c, float* to, int64_t rows, int64_t width) const {
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t j = 0; j < width; ++j) to[r * kernels().columns + j] = load(c[r * s_.n + j]);
+      for (int64_t j = 0; j < width; ++j) to[r * kernel().columns + j] = load(c[r * s_.n + j]);
     }
   }
 
   const GemmShape& s_;
   Layout layout_;
-  int64_t depth_, rows_;  // of a block of A
+  int64_t k_, depth_, rows_;  // elements of K, of a part of it, and rows of a block of A
   const In *a_, *b_, *bias_;
   Out* c_;
   float* scratch_;
@@ -360,16 +425,16 @@ class Product {
   float* sums_;
 };
 
-template <class In, class Out>
+template <class In, class Out, bool kPairs = false>
 void run(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch, bool add,
          float* sums) {
-  const int64_t step = kernels().columns, panels = (s.n + step - 1) / step;
+  using Made = Product<In, Out, kPairs>;
+  const int64_t step = Made::kernel().columns, panels = (s.n + step - 1) / step;
   const int64_t threads = std::min<int64_t>(s.threads, panels);
   const int64_t share = round_up(Layout(s).total, 16);
   parallel_for(static_cast<int>(threads), threads, [&](int64_t i, int) {
-    const Product<In, Out> product(s, static_cast<const In*>(a), static_cast<const In*>(b),
-                                   static_cast<const In*>(bias), static_cast<Out*>(c),
-                                   static_cast<float*>(scratch) + i * share, add, sums);
+    const Made product(s, static_cast<const In*>(a), static_cast<const In*>(b), static_cast<const In*>(bias),
+                       static_cast<Out*>(c), static_cast<float*>(scratch) + i * share, add, sums);
     product.columns(panels * i / threads * step, std::min(s.n, panels * (i + 1) / threads * step));
   });
 }
@@ -385,6 +450,10 @@ void packed_gemm(const GemmShape& s, const void* a, const void* b, const void* b
   PRUN_CHECK(sums == nullptr || !s.transpose_b, "sums of columns of a B that lies by columns");
   PRUN_CHECK(!add || (s.output == Dtype::f32 && !s.bias), "sums are added to an f32 C without a bias");
   if (s.input == Dtype::f32 && s.output == Dtype::f32) return run<float, float>(s, a, b, bias, c, scratch, add, sums);
+  if (s.input == Dtype::bf16 && multiplies_pairs()) {
+    if (s.output == Dtype::f32) return run<bf16, float, true>(s, a, b, bias, c, scratch, add, sums);
+    return run<bf16, bf16, true>(s, a, b, bias, c, scratch, add, sums);
+  }
   if (s.input == Dtype::bf16 && s.output == Dtype::f32) return run<bf16, float>(s, a, b, bias, c, scratch, add, sums);
   if (s.input == Dtype::bf16 && s.output == Dtype::bf16) return run<bf16, bf16>(s, a, b, bias, c, scratch, add, sums);
   run<float, bf16>(s, a, b, bias, c, scratch, add, sums);

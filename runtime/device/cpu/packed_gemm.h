@@ -1,7 +1,7 @@
 // Matrix products on copies of the operands that fit the caches (Goto and van de Geijn, "Anatomy of high-performance
 // matrix multiplication", 2008), with the bias and the activation applied to each tile of C while it is hot.
 //
-// bf16 operands become f32 as they are copied.
+// bf16 operands become f32 as they are copied, or pairs where the CPU multiplies those faster.
 #pragma once
 #include "device/cpu/gemm.h"
 

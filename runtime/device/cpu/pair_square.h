@@ -5,6 +5,9 @@
 
 namespace prun::cpu {
 
+// Whether products of pairs in vectors are faster than products in f32, by AVX512_BF16 and as ONEDNN_MAX_CPU_ISA
+// allows.
+bool multiplies_pairs();
 // Whether the CPU, and ONEDNN_MAX_CPU_ISA, have either.
 bool has_pair_squares();
 
