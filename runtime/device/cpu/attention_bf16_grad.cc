@@ -247,7 +247,7 @@ void Bf16Backward::queries(const HeadRows& q, const HeadRows& out, const HeadRow
 
 // dk and dv of 32 keys, of strips [first, end), the first of which may lie on the diagonal.
 void Bf16Backward::add_keys(int64_t step, int64_t first, int64_t end, bool diagonal) {
-  const LeftOut unseen = diagonal ? LeftOut::begin_of_lower_a : LeftOut::nothing;
+  const LeftOut unseen = diagonal ? LeftOut::start_of_a : LeftOut::nothing;
   const int64_t row = strips_ * kTile;
   for (int64_t j = 0; j < steps_; ++j) {
     const int64_t to = step * kBlock * lanes_ + j * kBlock, from = (2 * j * strips_ + first) * kTile;

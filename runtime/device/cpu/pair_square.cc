@@ -79,8 +79,8 @@ PRUN_AVX512_BF16 void add_square(const PairTiles& a, const PairTiles& b, int64_t
     const bool no_right = upper && out == LeftOut::upper_right_sums;
     const bool no_left = !upper && out == LeftOut::lower_left_sums;
     // Of A: the pairs that count in the first and in the last tile.
-    const int64_t begin = !upper && out == LeftOut::begin_of_lower_a ? kHalf : 0;
-    const int64_t end = upper && out == LeftOut::end_of_upper_a ? kHalf : kSide;
+    const int64_t begin = out == LeftOut::start_of_a ? top / 2 : 0;
+    const int64_t end = out == LeftOut::end_of_a ? (top + kRows) / 2 : kSide;
     float* c = sums.first + top / kSide * sums.lower + top % kSide * sums.row;
     __m512 sum[kRows][2];
 #pragma GCC unroll 8

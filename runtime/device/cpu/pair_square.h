@@ -29,15 +29,15 @@ struct SquareSums {
   float* first;
   int64_t row, right, lower;
 };
-// A quarter that a causal mask leaves out of a square on the diagonal: of the sums, which then are 0 there, or of the
-// first or last tile of A or B, which is 0. Products by vectors skip it, tiles need not.
+// What a causal mask leaves out of a square on the diagonal: a quarter of the sums, which then are 0 there, or of the
+// first or last tile of A or B what is 0. Products by vectors skip it, of A by eight rows, tiles need not.
 enum class LeftOut : uint8_t {
   nothing,
   upper_right_sums,
   lower_left_sums,
-  end_of_upper_a,    // of the last tile: rows 0 to 15, the second half of K
-  begin_of_lower_a,  // of the first tile: rows 16 to 31, the first half of K
-  end_of_left_b,     // of the last tile: columns 0 to 15, the second half of K
+  end_of_a,       // of the last tile: what of K is behind the row's number
+  start_of_a,     // of the first tile: what of K is before the row's number
+  end_of_left_b,  // of the last tile: columns 0 to 15, the second half of K
 };
 // sums (+)= A·B over `steps` tiles of K. One of A and B at most has a rest.
 void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add,
