@@ -10,11 +10,14 @@
 #include <numeric>
 #include <type_traits>
 
+#include "device/cpu/amx_gemm.h"
 #include "device/cpu/attention_bf16.h"
 #include "device/cpu/attention_rows.h"
 #include "device/cpu/kernel.h"
+#include "device/cpu/pair_square.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/tile.h"
+#include "device/cpu/vector_asm.h"
 
 namespace prun::cpu {
 namespace {
@@ -25,7 +28,8 @@ struct Sizes {
   int64_t lanes;                                 // head padded to whole tiles
   bool causal;
   float scale;
-  bool in_place;  // f32 heads are read, and written, where they lie
+  bool in_place;       // f32 heads are read, and written, where they lie
+  bool pairs = false;  // scores of bf16 are products of pairs, of heads where they lie
 
   int64_t strip_rows(int64_t first) const { return std::min(kStrip, length - first); }
   Sight sight(int64_t first) const { return causal ? Sight{first + 1, 1} : Sight{length, 0}; }
@@ -118,6 +122,25 @@ struct Made {
   int64_t of_out_;
 };
 
+// Keys, or values, as scores take them, and a strip of queries, or of dout, beside them. Numbers that are not pairs are
+// multiplied by `factor` first.
+template <class T>
+FloatRows scored_rows(const Sizes& s, const T* from, int64_t stride, const FloatRows& otherwise) {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (s.pairs) return pairs_of(from, stride);
+  return otherwise;
+}
+template <class T>
+void pack_strip(const Sizes& s, const T* from, int64_t stride, float* to, int64_t rows, float factor) {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (s.pairs) return pack_pairs(from, stride, to, rows, s.head);
+  pack_lanes(from, stride, to, rows, s.head, factor);
+}
+void score(const Sizes& s, const Strip& strip, const FloatRows& k, const float* q, float* scores, int64_t ld,
+           Ahead& ahead) {
+  s.pairs ? strip.score_pairs(k, s.head, q, scores, ld, ahead) : strip.score(k, s.head, q, scores, ld, ahead);
+}
+
 // Head h of one sample; qkv, out and lse are the sample's.
 template <class T>
 void forward_head(const Sizes& s, int64_t h, const Next& next, const T* qkv, T* out, float* lse, float* scratch) {
@@ -127,8 +150,10 @@ void forward_head(const Sizes& s, int64_t h, const Next& next, const T* qkv, T* 
   lse += h * s.length;
   float *q = scratch, *scores = q + kStrip * s.head, *room = scores + kStrip * s.length;
   float strip_lse[kStrip], inverse[kStrip];
-  const FloatRows k = rows_of(s, k_rows, stride, s.length, room + kStrip * s.lanes);
-  const FloatRows v = rows_of(s, v_rows, stride, s.length, room + (kStrip + s.length) * s.lanes);
+  float* const k_room = room + kStrip * s.lanes;
+  const FloatRows k = s.pairs ? scored_rows(s, k_rows, stride, {}) : rows_of(s, k_rows, stride, s.length, k_room);
+  const FloatRows v = rows_of(s, v_rows, stride, s.length, k_room + s.length * s.lanes);
+  const float in_powers = s.scale * kLog2E;
   Ahead ahead;
   for (int64_t first = 0; first < s.length; first += kStrip) {
     const int64_t rows = s.strip_rows(first);
@@ -140,9 +165,9 @@ void forward_head(const Sizes& s, int64_t h, const Next& next, const T* qkv, T* 
     }
     if (next.narrow != 0) ahead.add(out + first * s.width + next.narrow, s.width, rows, s.head);
     const Made<T> result(s, out + first * s.width, s.width, room);
-    pack_lanes(own + first * stride, stride, q, rows, s.head, s.scale * kLog2E);
-    strip.score(k, s.head, q, scores, kStrip, ahead);
-    softmax_lanes(scores, kStrip, strip, strip_lse, inverse);
+    pack_strip(s, own + first * stride, stride, q, rows, in_powers);
+    score(s, strip, k, q, scores, kStrip, ahead);
+    softmax_lanes(scores, kStrip, strip, s.pairs ? in_powers : 1.0f, strip_lse, inverse);
     strip.gather(scores, kStrip, v, s.lanes, inverse, result.to, result.stride, ahead);
     result.unpack(s, rows);
     std::copy(strip_lse, strip_lse + rows, lse + first);
@@ -195,7 +220,10 @@ void backward_head(const Sizes& s, int64_t shared, int64_t sample, const T* qkv,
         *v_room = take(head_size);
   float *dk_room = take(head_size), *dv_room = take(head_size), dots[kStrip] = {}, shift[kStrip] = {};
   const FloatRows k = rows_of(s, qkv + k_at, stride, s.length, k_room);
-  const FloatRows v = rows_of(s, qkv + v_at, stride, s.length, v_room);
+  const FloatRows k_scored = scored_rows(s, qkv + k_at, stride, k);
+  const FloatRows v_scored =
+      s.pairs ? scored_rows(s, qkv + v_at, stride, {}) : rows_of(s, qkv + v_at, stride, s.length, v_room);
+  const float in_powers = s.scale * kLog2E, factor = s.pairs ? in_powers : 1.0f, scale = s.pairs ? s.scale : 1.0f;
   const Made<T> dk(s, dqkv + k_at, stride, dk_room), dv(s, dqkv + v_at, stride, dv_room);
   const int64_t group = s.heads / s.kv_heads;
   int64_t added = 0;  // keys to whose gradients something was added
@@ -222,13 +250,13 @@ void backward_head(const Sizes& s, int64_t shared, int64_t sample, const T* qkv,
           ahead.add(dout + at + next.narrow, s.width, rows, s.head);
         }
         for (int64_t r = 0; r < rows; ++r) shift[r] = lse[h * s.length + first + r] * kLog2E;
-        pack_lanes(qkv + wide + narrow, stride, q_lanes, rows, s.head, s.scale * kLog2E);
-        pack_lanes(dout + at, s.width, go_lanes, rows, s.head, s.scale);
+        pack_strip(s, qkv + wide + narrow, stride, q_lanes, rows, in_powers);
+        pack_strip(s, dout + at, s.width, go_lanes, rows, s.scale);
         row_dots(out + at, dout + at, s.width, rows, s.head, s.scale, dots);
         float *p_here = p + (first - begin), *ds_here = ds + (first - begin);
-        strip.score(k, s.head, q_lanes, p_here, ld, ahead);
-        strip.score(v, s.head, go_lanes, ds_here, ld, ahead);
-        score_gradients(p_here, ds_here, ld, strip, shift, dots);
+        score(s, strip, k_scored, q_lanes, p_here, ld, ahead);
+        score(s, strip, v_scored, go_lanes, ds_here, ld, ahead);
+        score_gradients(p_here, ds_here, ld, strip, factor, scale, shift, dots);
         const Made<T> dq(s, dqkv + wide + narrow, stride, dq_room);
         strip.gather(ds_here, ld, k, s.lanes, nullptr, dq.to, dq.stride, ahead);
         dq.unpack(s, rows);
@@ -284,9 +312,16 @@ int64_t scratch_bytes(const OpView& view) {
   return view.threads() * round_up(floats * static_cast<int64_t>(sizeof(float)), kAlignBytes);
 }
 
+// Not asked for where a program is compiled, as it measures.
+template <class T>
+bool takes_pairs(const Sizes& s) {
+  return kVectorAsm && std::is_same_v<T, bf16> && s.head % 2 == 0 && !has_amx() && has_fast_pairs();
+}
+
 template <class T>
 std::unique_ptr<Kernel> forward_kernel(const OpView& view) {
-  const Sizes s = sizes_of(view);
+  Sizes s = sizes_of(view);
+  s.pairs = takes_pairs<T>(s);
   view.expect_count(view.write(0), s.batch * s.length * s.width);
   view.expect_count(view.write(1), s.batch * s.heads * s.length);
   return kernel_of([s, qkv = view.in<T>(0), out = view.out<T>(0), lse = view.out<float>(1), threads = view.threads(),
@@ -296,7 +331,7 @@ std::unique_ptr<Kernel> forward_kernel(const OpView& view) {
       const int64_t b = i / s.heads, h = i % s.heads;
       const auto head = [&] {
         if constexpr (std::is_same_v<T, bf16>)
-          if (has_pair_squares()) return forward_head_in_bf16;
+          if (has_amx()) return forward_head_in_bf16;
         return forward_head<T>;
       }();
       head(s, h, Next(s, b, h), qkv + b * s.length * s.stride, out + b * s.length * s.width,
@@ -307,7 +342,8 @@ std::unique_ptr<Kernel> forward_kernel(const OpView& view) {
 
 template <class T>
 std::unique_ptr<Kernel> backward_kernel(const OpView& view) {
-  const Sizes s = sizes_of(view);
+  Sizes s = sizes_of(view);
+  s.pairs = takes_pairs<T>(s);
   for (size_t i : {1, 2}) view.expect_count(view.read(i), s.batch * s.length * s.width);
   view.expect_count(view.read(3), s.batch * s.heads * s.length);
   view.expect_count(view.write(0), s.batch * s.length * s.stride);
@@ -319,7 +355,7 @@ std::unique_ptr<Kernel> backward_kernel(const OpView& view) {
       const int64_t b = i / s.kv_heads, wide = b * s.length * s.stride, narrow = b * s.length * s.width;
       const auto head = [&] {
         if constexpr (std::is_same_v<T, bf16>)
-          if (has_pair_squares()) return backward_head_in_bf16;
+          if (has_amx()) return backward_head_in_bf16;
         return backward_head<T>;
       }();
       head(s, i % s.kv_heads, b, qkv + wide, out + narrow, dout + narrow, lse + b * s.heads * s.length, dqkv + wide,

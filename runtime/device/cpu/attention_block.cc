@@ -149,7 +149,7 @@ void forward_head(const Sizes& s, const T* qkv, const T* kv, const Running& out,
     float* to = out.now + first * out.stride;
     pack_lanes(qkv + first * s.wide, s.wide, q, rows, s.head, s.scale * kLog2E);
     strip.score({k, s.lanes}, s.head, q, scores, kStrip, none);
-    softmax_lanes(scores, kStrip, strip, block_lse, inverse);
+    softmax_lanes(scores, kStrip, strip, 1.0f, block_lse, inverse);
     strip.gather(scores, kStrip, {v, s.lanes}, s.lanes, inverse, result, s.lanes, none);
     if (alone) std::copy(block_lse, block_lse + rows, lse.now + first);
     if (alone)
@@ -192,7 +192,7 @@ void backward_group(const Sizes& s, const T* qkv, const T* kv, const T* out, con
       row_dots(out + at, dout + at, s.width, rows, s.head, s.scale, dots);
       strip.score({k, s.lanes}, s.head, q_lanes, p, kStrip, none);
       strip.score({v, s.lanes}, s.head, go_lanes, ds, kStrip, none);
-      score_gradients(p, ds, kStrip, strip, shift, dots);
+      score_gradients(p, ds, kStrip, strip, 1.0f, 1.0f, shift, dots);
       strip.scatter(p, kStrip, {go, s.lanes}, s.lanes, dv, s.lanes, strip.keys, none);
       strip.scatter(ds, kStrip, {q, s.lanes}, s.lanes, dk, s.lanes, strip.keys, none);
       strip.gather(ds, kStrip, {k, s.lanes}, s.lanes, nullptr, dq_of_strip, s.lanes, none);

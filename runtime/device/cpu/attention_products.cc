@@ -2,6 +2,7 @@
 // over keys or queries to the element, scores by eight queries and as many keys.
 #include <algorithm>
 
+#include "base/error.h"
 #include "device/cpu/attention_rows.h"
 #include "device/cpu/tile.h"
 
@@ -11,39 +12,54 @@ namespace {
 constexpr int kStep = 8;  // queries, and keys, by which scores on the diagonal begin later
 
 // Scores of some keys with the queries from `first` on.
-template <int lanes, int rows, int vectors>
-PRUN_INLINE void score_block(const FloatRows& k, int64_t head, const float* q, int64_t first, float* scores, int64_t ld,
-                             Ahead& ahead) {
+template <Elements kElements, int lanes, int rows, int vectors>
+PRUN_INLINE void score_block(const FloatRows& k, int64_t count, const float* q, int64_t first, float* scores,
+                             int64_t ld, Ahead& ahead) {
   Sums<lanes, rows, vectors> sums;
   sums.clear();
-  sums.add({k.data, k.stride, 1, q + first, kStrip}, head, ahead);
+  sums.template add<kElements>({k.data, k.stride, 1, q + first, kStrip}, count, ahead);
   sums.store(scores + first, ld);
 }
 
-template <int lanes, int rows>
-PRUN_INLINE void score_rows(const FloatRows& k, int64_t head, const float* q, int64_t first, float* scores, int64_t ld,
+template <Elements kElements, int lanes, int rows>
+PRUN_INLINE void score_rows(const FloatRows& k, int64_t count, const float* q, int64_t first, float* scores, int64_t ld,
                             Ahead& ahead) {
   if constexpr (lanes == 16) {  // half as long vectors, where whole ones would begin too early
-    if (first == kStep) return score_block<kStep, rows, 3>(k, head, q, first, scores, ld, ahead);
-    if (first == 3 * kStep) return score_block<kStep, rows, 1>(k, head, q, first, scores, ld, ahead);
+    if (first == kStep) return score_block<kElements, kStep, rows, 3>(k, count, q, first, scores, ld, ahead);
+    if (first == 3 * kStep) return score_block<kElements, kStep, rows, 1>(k, count, q, first, scores, ld, ahead);
   }
   each_columns<lanes>(kStrip - first, [&]<int vectors>(int64_t j) PRUN_INLINED {
-    score_block<lanes, rows, vectors>(k, head, q, first + j, scores, ld, ahead);
+    score_block<kElements, lanes, rows, vectors>(k, count, q, first + j, scores, ld, ahead);
   });
+}
+
+template <Elements kElements, int lanes>
+PRUN_INLINE void score_keys(const Strip& strip, const FloatRows& k, int64_t count, const float* q, float* scores,
+                            int64_t ld, Ahead& ahead) {
+  int64_t from = 0, end = std::min(strip.keys, strip.before + kStep);
+  for (int64_t first = 0; from < strip.keys; first += kStep) {
+    each_rows<kBlockRows<lanes>>(from, end, [&]<int rows>(int64_t j) PRUN_INLINED {
+      score_rows<kElements, lanes, rows>(k.from(j), count, q, first, scores + j * ld, ld, ahead);
+    });
+    from = end;
+    end = std::min(strip.keys, end + kStep);
+  }
 }
 
 }  // namespace
 
 void Strip::score(const FloatRows& k, int64_t head, const float* q, float* scores, int64_t ld, Ahead& ahead) const {
+  with_lanes([&]<int lanes>()
+                 PRUN_INLINED { score_keys<Elements::floats, lanes>(*this, k, head, q, scores, ld, ahead); });
+}
+
+void Strip::score_pairs(const FloatRows& k, int64_t head, const float* q, float* scores, int64_t ld,
+                        Ahead& ahead) const {
   with_lanes([&]<int lanes>() PRUN_INLINED {
-    int64_t from = 0, end = std::min(keys, before + kStep);
-    for (int64_t first = 0; from < keys; first += kStep) {
-      each_rows<kBlockRows<lanes>>(from, end, [&]<int rows>(int64_t j) PRUN_INLINED {
-        score_rows<lanes, rows>(k.from(j), head, q, first, scores + j * ld, ld, ahead);
-      });
-      from = end;
-      end = std::min(keys, end + kStep);
-    }
+    if constexpr (kVectorAsm && lanes == 16)
+      score_keys<Elements::bf16_pairs, lanes>(*this, k, head / 2, q, scores, ld, ahead);
+    else
+      PRUN_CHECK(false, "no products of pairs");
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "device/cpu/simd.h"
 #include "device/cpu/turn.h"
@@ -12,19 +13,35 @@
 namespace prun::cpu {
 
 template <class T>
-PRUN_CLONES void pack_rows(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, int64_t lanes) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const T* x = from + row * stride;
-    float* y = to + row * lanes;
-#pragma omp simd
-    for (int64_t i = 0; i < head; ++i) y[i] = load(x[i]);
-    for (int64_t i = head; i < lanes; ++i) y[i] = 0;
-  }
+void pack_rows(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, int64_t lanes_of_head) {
+  with_lanes([&]<int lanes>() PRUN_INLINED {
+    const T* x = from;
+    float* y = to;
+    for (int64_t row = 0; row < rows; ++row, x += stride, y += lanes_of_head) {
+      for_lanes<lanes>(head, [&](auto at) PRUN_INLINED { at.store(y, at.load(x)); });
+      for (int64_t i = head; i < lanes_of_head; ++i) y[i] = 0;
+    }
+  });
 }
 
 namespace {
 
 typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+
+// Two numbers of bf16, which are moved and never computed with.
+struct __attribute__((may_alias)) TwoHalves {
+  uint32_t bits;
+};
+using cpu::load;
+PRUN_INLINE float load(const TwoHalves& x) { return __builtin_bit_cast(float, x.bits); }
+
+template <class T, class V>
+PRUN_INLINE V scaled(float scale, const V& v) {
+  if constexpr (std::is_same_v<T, TwoHalves>)
+    return v;
+  else
+    return scale * v;
+}
 
 template <class T>
 PRUN_INLINE Four load_four(const T* from) {
@@ -46,7 +63,7 @@ PRUN_INLINE void turn_four(const T* from, int64_t stride, float* to, float scale
     high[r] = __builtin_shufflevector(x[2 * r], x[2 * r + 1], 2, 10, 3, 11, 6, 14, 7, 15);
   }
   const auto put = [&](int64_t row, const Eight& v)
-                       PRUN_INLINED { *reinterpret_cast<Eight*>(to + row * kStrip) = scale * v; };
+                       PRUN_INLINED { *reinterpret_cast<Eight*>(to + row * kStrip) = scaled<T>(scale, v); };
   put(0, __builtin_shufflevector(low[0], low[1], 0, 1, 8, 9, 4, 5, 12, 13));
   put(1, __builtin_shufflevector(low[0], low[1], 2, 3, 10, 11, 6, 7, 14, 15));
   put(2, __builtin_shufflevector(high[0], high[1], 0, 1, 8, 9, 4, 5, 12, 13));
@@ -61,17 +78,23 @@ PRUN_CLONES void pack_lanes(const T* from, int64_t stride, float* to, int64_t ro
   for (int64_t r = 0; turned > 0 && r < kStrip; r += 8)
     for (int64_t i = 0; i < turned; i += 4) turn_four(from + r * stride + i, stride, to + i * kStrip + r, scale);
   for (int64_t i = turned; i < head; ++i) {
-    for (int64_t r = 0; r < rows; ++r) to[i * kStrip + r] = scale * load(from[r * stride + i]);
+    for (int64_t r = 0; r < rows; ++r) to[i * kStrip + r] = scaled<T>(scale, load(from[r * stride + i]));
     for (int64_t r = rows; r < kStrip; ++r) to[i * kStrip + r] = 0;
   }
 }
 
+void pack_pairs(const bf16* from, int64_t stride, float* to, int64_t rows, int64_t head) {
+  pack_lanes(reinterpret_cast<const TwoHalves*>(from), stride / 2, to, rows, head / 2, 1.0f);
+}
+
 template <class T>
-PRUN_CLONES void unpack_rows(const float* from, int64_t lanes, T* to, int64_t stride, int64_t rows, int64_t head) {
-  for (int64_t row = 0; row < rows; ++row) {
-#pragma omp simd
-    for (int64_t i = 0; i < head; ++i) store(to[row * stride + i], from[row * lanes + i]);
-  }
+void unpack_rows(const float* from, int64_t lanes_of_head, T* to, int64_t stride, int64_t rows, int64_t head) {
+  with_lanes([&]<int lanes>() PRUN_INLINED {
+    const float* x = from;
+    T* y = to;
+    for (int64_t row = 0; row < rows; ++row, x += lanes_of_head, y += stride)
+      for_lanes<lanes>(head, [&](auto at) PRUN_INLINED { at.store(y, at.load(x)); });
+  });
 }
 
 template <class T>
@@ -127,7 +150,7 @@ PRUN_INLINE void each_key(const Strip& strip, const F& f) {
 
 }  // namespace
 
-void softmax_lanes(float* scores, int64_t ld, const Strip& strip, float* lse, float* inverse) {
+void softmax_lanes(float* scores, int64_t ld, const Strip& strip, float factor, float* lse, float* inverse) {
   with_lanes([&]<int lanes>() PRUN_INLINED {
     using V = Floats<lanes>;
     constexpr float kNever = -std::numeric_limits<float>::infinity();
@@ -141,11 +164,12 @@ void softmax_lanes(float* scores, int64_t ld, const Strip& strip, float* lse, fl
         top[v] = larger(top[v], masked ? only_from<lanes>(key - strip.before, v * lanes, s, kNever) : s);
       }
     });
+    for (int v = 0; v < kVectors; ++v) top[v] *= factor;
     each_key<lanes>(strip, [&]<int from, bool masked>(int64_t key) PRUN_INLINED {
 #pragma GCC unroll 8
       for (int v = from; v < kVectors; ++v) {
         float* s = scores + key * ld + v * lanes;
-        V p = power_of_two(V(load_lanes<lanes>(s) - top[v]));
+        V p = power_of_two(V(factor * load_lanes<lanes>(s) - top[v]));
         if (masked) p = only_from<lanes>(key - strip.before, v * lanes, p, 0.0f);
         sum[v] += p;
         store_lanes<lanes>(s, p);
@@ -158,7 +182,8 @@ void softmax_lanes(float* scores, int64_t ld, const Strip& strip, float* lse, fl
   });
 }
 
-void score_gradients(float* scores, float* dp, int64_t ld, const Strip& strip, const float* shift, const float* along) {
+void score_gradients(float* scores, float* dp, int64_t ld, const Strip& strip, float factor, float scale,
+                     const float* shift, const float* along) {
   with_lanes([&]<int lanes>() PRUN_INLINED {
     using V = Floats<lanes>;
     constexpr float kMost = 127.0f;  // more than 0 comes of no softmax
@@ -172,8 +197,8 @@ void score_gradients(float* scores, float* dp, int64_t ld, const Strip& strip, c
 #pragma GCC unroll 8
       for (int v = from; v < kVectors; ++v) {
         float *s = scores + key * ld + v * lanes, *d = dp + key * ld + v * lanes;
-        V p = power_of_two(at_most(V(load_lanes<lanes>(s) - less[v]), kMost));
-        V ds = p * (load_lanes<lanes>(d) - mean[v]);
+        V p = power_of_two(at_most(V(factor * load_lanes<lanes>(s) - less[v]), kMost));
+        V ds = p * (scale * load_lanes<lanes>(d) - mean[v]);
         if (masked) {
           p = only_from<lanes>(key - strip.before, v * lanes, p, 0.0f);
           ds = only_from<lanes>(key - strip.before, v * lanes, ds, 0.0f);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "device/bf16.h"
 #include "device/cpu/ahead.h"
 
 namespace prun::cpu {
@@ -28,6 +29,12 @@ void pack_rows(const T* from, int64_t stride, float* to, int64_t rows, int64_t h
 // to[i][row] = scale · from[row · stride + i] for the rows of a strip; lanes without a row are 0.
 template <class T>
 void pack_lanes(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, float scale);
+
+// The same of pairs of bf16, as elements of four bytes: `head`, an even number, counts numbers.
+void pack_pairs(const bf16* from, int64_t stride, float* to, int64_t rows, int64_t head);
+inline FloatRows pairs_of(const bf16* from, int64_t stride) {
+  return {reinterpret_cast<const float*>(from), stride / 2};
+}
 
 // to[row · stride ..] = from[row][0..head).
 template <class T>
@@ -52,6 +59,8 @@ struct Strip {
       : rows(queries), keys(sight.keys(queries)), before(sight.more == 0 ? keys : sight.seen - 1) {}
   // scores[key] = k[key] · q, q[head][kStrip]: of kStrip queries at most.
   void score(const FloatRows& k, int64_t head, const float* q, float* scores, int64_t ld, Ahead& ahead) const;
+  // The same of pairs, which are exact products of bf16 with sums in f32. Takes AVX512_BF16.
+  void score_pairs(const FloatRows& k, int64_t head, const float* q, float* scores, int64_t ld, Ahead& ahead) const;
   // to[row · stride ..] = factors[row] · Σ weights[key][row] · values[key]: of kStrip queries at most. No factors: 1.
   void gather(const float* weights, int64_t ld, const FloatRows& values, int64_t lanes, const float* factors, float* to,
               int64_t stride, Ahead& ahead) const;
@@ -61,11 +70,13 @@ struct Strip {
                int64_t added, Ahead& ahead) const;
 };
 
-// Scores of kStrip queries, in powers of two, to unnormalized probabilities, 0 for keys that a query does not see; each
-// query's log-sum-exp and 1/sum.
-void softmax_lanes(float* scores, int64_t ld, const Strip& strip, float* lse, float* inverse);
+// Scores of kStrip queries, in powers of two times `factor`, to unnormalized probabilities, 0 for keys that a query
+// does not see; each query's log-sum-exp and 1/sum.
+void softmax_lanes(float* scores, int64_t ld, const Strip& strip, float factor, float* lse, float* inverse);
 
-// In place: scores become P = 2^(S - shift), dp becomes dS = P·(dP - along), both 0 where a query does not look.
-void score_gradients(float* scores, float* dp, int64_t ld, const Strip& strip, const float* shift, const float* along);
+// In place: scores S become P = 2^(factor · S - shift), dp becomes dS = P·(scale · dP - along), both 0 where a query
+// does not look.
+void score_gradients(float* scores, float* dp, int64_t ld, const Strip& strip, float factor, float scale,
+                     const float* shift, const float* along);
 
 }  // namespace prun::cpu

@@ -123,7 +123,7 @@ PRUN_AVX512_BF16 void square_in_vectors(const PairTiles& a, const PairTiles& b, 
                           : add_square<false>(a, b, steps, sums, add, out);
 }
 
-bool has_pair_squares() { return has_amx() || (has_avx512_bf16() && vectors_pay()); }
+bool has_fast_pairs() { return has_avx512_bf16() && vectors_pay(); }
 
 PairSquares::PairSquares() {
   if (has_amx()) open_tiles();
@@ -143,7 +143,7 @@ void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareS
 
 namespace prun::cpu {
 
-bool has_pair_squares() { return false; }
+bool has_fast_pairs() { return false; }
 PairSquares::PairSquares() {}
 PairSquares::~PairSquares() {}
 void square(const PairTiles&, const PairTiles&, int64_t, const SquareSums&, bool, LeftOut) {

@@ -5,8 +5,8 @@
 
 namespace prun::cpu {
 
-// Whether the CPU, and ONEDNN_MAX_CPU_ISA, have either.
-bool has_pair_squares();
+// Whether the CPU, and ONEDNN_MAX_CPU_ISA, have AVX512_BF16 and multiply faster with it than f32.
+bool has_fast_pairs();
 
 // While it lives, this thread may call square().
 class PairSquares {

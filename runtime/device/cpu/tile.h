@@ -22,6 +22,10 @@ struct Operands {
   PRUN_INLINE Operands behind(int64_t p) const { return {a + p * a_column, a_row, a_column, b + p * b_row, b_row}; }
 };
 
+// What A and B are made of: numbers, or two neighbours in K as one element of four bytes, whose products are both
+// added. Pairs take AVX512_BF16.
+enum class Elements : uint8_t { floats, bf16_pairs };
+
 // rows x (vectors · lanes) sums.
 template <int lanes, int rows, int vectors>
 struct Sums {
@@ -52,23 +56,32 @@ struct Sums {
       for (int v = 0; v < vectors; ++v) at[r][v] *= factors[r];
   }
   // Adds column p of A times row p of B, of the rows [first, end) alone.
+  template <Elements kElements = Elements::floats>
   PRUN_INLINE void add_product(const float* a, int64_t a_row, const float* b, int first = 0, int end = rows) {
     Floats<lanes> row[vectors];
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) row[v] = load_lanes<lanes>(b + v * lanes);
 #pragma GCC unroll 8
     for (int r = first; r < end; ++r) {
+      if constexpr (kElements == Elements::bf16_pairs) {
+        Floats<lanes> pair;
+        asm("vbroadcastss %1, %0" : "=v"(pair) : "m"(a[r * a_row]));
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) asm("vdpbf16ps %2, %1, %0" : "+v"(at[r][v]) : "v"(pair), "v"(row[v]));
+        continue;
+      }
       const float x = a[r * a_row];
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) at[r][v] += x * row[v];
     }
   }
   // Adds A·B over k columns of A.
+  template <Elements kElements = Elements::floats>
   PRUN_INLINE void add(const Operands& t, int64_t k, Ahead& ahead) {
     const float *a = t.a, *b = t.b;
     Ahead::Cursor cursor = ahead.next();
     for (int64_t p = 0; p < k; ++p, a += t.a_column, b += t.b_row) {
-      add_product(a, t.a_row, b);
+      add_product<kElements>(a, t.a_row, b);
       cursor.step();
     }
     ahead.keep(cursor);
