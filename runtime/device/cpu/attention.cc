@@ -2,8 +2,8 @@
 // in scratch, never a T x T matrix (Dao et al., "FlashAttention", 2022, whose backward pass this follows).
 //
 // Surprising fact: heads of f32 are read where they lie, unless their rows would compete for a few sets of the caches.
-// Those of bf16, and of odd sizes, are copied to f32 rows first, which costs 1/T of the products and makes every
-// product a plain one. Where the CPU multiplies bf16, attention_bf16.h takes its heads.
+// Those of bf16, and of odd sizes, are copied to f32 rows, which costs 1/T of the products and makes every product a
+// plain one; with AVX512_BF16, scores are products of pairs of bf16 where these lie. AMX has attention_bf16.h.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -147,16 +147,15 @@ const float* Bf16Forward::strip(const HeadRows& q, int64_t rows, const Sight& si
   for (int64_t i = 0; i < steps; ++i) {
     float* to = scores_ + i * kSquare;
     square({q_, steps_ * kTile}, {k_ + 2 * i * steps_ * kTile, steps_ * kTile}, steps_, {to, kSide, kRight, kLower},
-           false, on_diagonal(sight, i) ? LeftOut::upper_right_sums : LeftOut::nothing);
+           false);
     if ((i + 1) * kBlock > sight.seen) hide(to, i, sight);
   }
   for (int64_t half = 0; half < 2; ++half)
     softmax(scores_ + half * kLower, steps, scale, p_ + half * room_ * kTile, 2 * room_ * kTile, lse + half * kSide,
             inverse + half * kSide);
-  const LeftOut unseen = on_diagonal(sight, steps - 1) ? LeftOut::end_of_a : LeftOut::nothing;
   for (int64_t j = 0; j < steps_; ++j)
     square({p_, room_ * kTile, 2 * room_ * kTile}, {v_ + 2 * j * room_ * kTile, room_ * kTile}, steps,
-           {result_ + j * kBlock, lanes_, kSide, kSide * lanes_}, false, unseen);
+           {result_ + j * kBlock, lanes_, kSide, kSide * lanes_}, false);
   return result_;
 }
 

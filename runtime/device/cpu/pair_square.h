@@ -1,5 +1,5 @@
-// Squares of 32 x 32 f32 sums of products of bf16 tiles, on AMX where the CPU has it, otherwise with AVX512_BF16.
-// Attention is made of them.
+// Squares of 32 x 32 f32 sums of products of bf16 tiles, on AMX. Attention is made of them. Where there are no tiles,
+// vectors compute the same, for tests: attention itself then has better ways.
 #pragma once
 #include "device/cpu/pair_tiles.h"
 
@@ -29,18 +29,7 @@ struct SquareSums {
   float* first;
   int64_t row, right, lower;
 };
-// What a causal mask leaves out of a square on the diagonal: a quarter of the sums, which then are 0 there, or of the
-// first or last tile of A or B what is 0. Products by vectors skip it, of A by eight rows, tiles need not.
-enum class LeftOut : uint8_t {
-  nothing,
-  upper_right_sums,
-  lower_left_sums,
-  end_of_a,       // of the last tile: what of K is behind the row's number
-  start_of_a,     // of the first tile: what of K is before the row's number
-  end_of_left_b,  // of the last tile: columns 0 to 15, the second half of K
-};
 // sums (+)= A·B over `steps` tiles of K. One of A and B at most has a rest.
-void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add,
-            LeftOut out = LeftOut::nothing);
+void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add);
 
 }  // namespace prun::cpu
