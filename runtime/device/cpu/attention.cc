@@ -315,7 +315,7 @@ int64_t scratch_bytes(const OpView& view) {
 // Not asked for where a program is compiled, as it measures.
 template <class T>
 bool takes_pairs(const Sizes& s) {
-  return kVectorAsm && std::is_same_v<T, bf16> && s.head % 2 == 0 && !has_amx() && has_fast_pairs();
+  return kVectorAsm && std::is_same_v<T, bf16> && s.head % 2 == 0 && !has_amx() && multiplies_pairs();
 }
 
 template <class T>

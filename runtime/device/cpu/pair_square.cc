@@ -89,7 +89,7 @@ PRUN_AVX512_BF16 void square_in_vectors(const PairTiles& a, const PairTiles& b, 
   }
 }
 
-bool has_fast_pairs() { return has_avx512_bf16() && vectors_pay(); }
+bool multiplies_pairs() { return has_avx512_bf16() && vectors_pay(); }
 
 PairSquares::PairSquares() {
   if (has_amx()) open_tiles();
@@ -109,7 +109,7 @@ void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareS
 
 namespace prun::cpu {
 
-bool has_fast_pairs() { return false; }
+bool multiplies_pairs() { return false; }
 PairSquares::PairSquares() {}
 PairSquares::~PairSquares() {}
 void square(const PairTiles&, const PairTiles&, int64_t, const SquareSums&, bool) { PRUN_CHECK(false, "no squares"); }

@@ -5,8 +5,9 @@
 
 namespace prun::cpu {
 
-// Whether the CPU, and ONEDNN_MAX_CPU_ISA, have AVX512_BF16 and multiply faster with it than f32.
-bool has_fast_pairs();
+// Whether products of pairs in vectors are faster than products in f32, by AVX512_BF16 and as ONEDNN_MAX_CPU_ISA
+// allows.
+bool multiplies_pairs();
 
 // While it lives, this thread may call square().
 class PairSquares {
