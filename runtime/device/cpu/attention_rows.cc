@@ -35,13 +35,9 @@ struct __attribute__((may_alias)) TwoHalves {
 using cpu::load;
 PRUN_INLINE float load(const TwoHalves& x) { return __builtin_bit_cast(float, x.bits); }
 
-template <class T, class V>
-PRUN_INLINE V scaled(float scale, const V& v) {
-  if constexpr (std::is_same_v<T, TwoHalves>)
-    return v;
-  else
-    return scale * v;
-}
+// Whether what is turned is a number, which may be multiplied meanwhile.
+template <class T>
+inline constexpr bool kScaled = !std::is_same_v<T, TwoHalves>;
 
 template <class T>
 PRUN_INLINE Four load_four(const T* from) {
@@ -62,8 +58,13 @@ PRUN_INLINE void turn_four(const T* from, int64_t stride, float* to, float scale
     low[r] = __builtin_shufflevector(x[2 * r], x[2 * r + 1], 0, 8, 1, 9, 4, 12, 5, 13);
     high[r] = __builtin_shufflevector(x[2 * r], x[2 * r + 1], 2, 10, 3, 11, 6, 14, 7, 15);
   }
-  const auto put = [&](int64_t row, const Eight& v)
-                       PRUN_INLINED { *reinterpret_cast<Eight*>(to + row * kStrip) = scaled<T>(scale, v); };
+  const auto put = [&](int64_t row, const Eight& v) PRUN_INLINED {
+    Eight& at = *reinterpret_cast<Eight*>(to + row * kStrip);
+    if constexpr (kScaled<T>)
+      at = scale * v;
+    else
+      at = v;
+  };
   put(0, __builtin_shufflevector(low[0], low[1], 0, 1, 8, 9, 4, 5, 12, 13));
   put(1, __builtin_shufflevector(low[0], low[1], 2, 3, 10, 11, 6, 7, 14, 15));
   put(2, __builtin_shufflevector(high[0], high[1], 0, 1, 8, 9, 4, 5, 12, 13));
@@ -78,7 +79,10 @@ PRUN_CLONES void pack_lanes(const T* from, int64_t stride, float* to, int64_t ro
   for (int64_t r = 0; turned > 0 && r < kStrip; r += 8)
     for (int64_t i = 0; i < turned; i += 4) turn_four(from + r * stride + i, stride, to + i * kStrip + r, scale);
   for (int64_t i = turned; i < head; ++i) {
-    for (int64_t r = 0; r < rows; ++r) to[i * kStrip + r] = scaled<T>(scale, load(from[r * stride + i]));
+    for (int64_t r = 0; r < rows; ++r) {
+      const float x = load(from[r * stride + i]);
+      to[i * kStrip + r] = kScaled<T> ? scale * x : x;
+    }
     for (int64_t r = rows; r < kStrip; ++r) to[i * kStrip + r] = 0;
   }
 }
