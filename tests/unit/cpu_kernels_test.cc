@@ -192,27 +192,44 @@ TEST_P(CpuKernels, LayernormAndItsGradient) {
   }
 }
 
+struct AttentionSizes {
+  int64_t batch, length, heads, kv_heads, head;
+  bool causal;
+};
+
+// `absolute`: how far results of the forward pass may be off besides rounding.
+void expect_attention(Dtype dtype, const AttentionSizes& sizes, double absolute) {
+  const auto& [batch, length, heads, kv_heads, head, causal] = sizes;
+  const Shape wide = {batch, length, (heads + 2 * kv_heads) * head}, narrow = {batch, length, heads * head},
+              statistic = {batch, heads, length};
+  Values qkv = random_values(element_count(wide), 1, dtype);
+  for (double& v : qkv) v *= 2;
+  OneOp forward("attention"), backward("attention_grad");
+  for (OneOp* op : {&forward, &backward})
+    op->attr("heads", heads).attr("kv_heads", kv_heads).attr("causal", causal).read(dtype, wide, qkv);
+  forward.write(dtype, narrow).write(Dtype::f32, statistic);
+  const std::vector<Values> made =
+      expect_as_reference(std::move(forward), {{dtype, 1e-5, absolute}, {Dtype::f32, 1e-6, 1e-6}});
+  backward.read(dtype, narrow, made[0]).read(dtype, narrow, random_values(element_count(narrow), 2, dtype));
+  backward.read(Dtype::f32, statistic, made[1]).write(dtype, wide);
+  expect_as_reference(std::move(backward), {{dtype, 1e-5, dtype == Dtype::bf16 ? 2e-2 : 1e-5}});
+}
+
 TEST_P(CpuKernels, AttentionAndItsGradient) {
-  struct Sizes {
-    int64_t batch, length, heads, head;
-    bool causal;
-  };
-  const Sizes sizes[] = {
-      {1, 1, 1, 1, true}, {2, 19, 3, 5, true}, {2, 33, 2, 16, false}, {1, 70, 2, 40, true}, {1, 128, 1, 64, true}};
-  for (const auto& [batch, length, heads, head, causal] : sizes) {
-    const Shape wide = {batch, length, 3 * heads * head}, narrow = {batch, length, heads * head},
-                statistic = {batch, heads, length};
-    Values qkv = random_values(element_count(wide), 1, dtype);
-    for (double& v : qkv) v *= 2;
-    OneOp forward("attention"), backward("attention_grad");
-    for (OneOp* op : {&forward, &backward}) op->attr("heads", heads).attr("causal", causal).read(dtype, wide, qkv);
-    forward.write(dtype, narrow).write(Dtype::f32, statistic);
-    const std::vector<Values> made =
-        expect_as_reference(std::move(forward), {{dtype, 1e-5, 2e-6}, {Dtype::f32, 1e-6, 1e-6}});
-    backward.read(dtype, narrow, made[0]).read(dtype, narrow, random_values(element_count(narrow), 2, dtype));
-    backward.read(Dtype::f32, statistic, made[1]).write(dtype, wide);
-    expect_as_reference(std::move(backward), {{dtype, 1e-5, dtype == Dtype::bf16 ? 2e-2 : 1e-5}});
-  }
+  for (const AttentionSizes& sizes : std::vector<AttentionSizes>{{1, 1, 1, 1, 1, true},
+                                                                 {2, 19, 3, 3, 5, true},
+                                                                 {2, 33, 2, 2, 16, false},
+                                                                 {1, 70, 2, 2, 40, true},
+                                                                 {1, 128, 1, 1, 64, true}})
+    expect_attention(dtype, sizes, 2e-6);
+}
+
+// Blocks of queries that end with a part of a strip; heads in place and, of six that share keys, packed.
+TEST_P(CpuKernels, AttentionOfSeveralBlocks) {
+  const double bf16_bound = 2 * 0x1p-15;  // of attention_bf16.h for numbers up to 2
+  for (const AttentionSizes& sizes :
+       std::vector<AttentionSizes>{{2, 70, 6, 1, 64, true}, {1, 157, 2, 1, 32, true}, {1, 150, 1, 1, 16, false}})
+    expect_attention(dtype, sizes, dtype == Dtype::bf16 ? bf16_bound : 2e-6);
 }
 
 TEST_P(CpuKernels, AttentionSurvivesLargeScores) {

@@ -153,7 +153,7 @@ class Table(unittest.TestCase):
         flops = 256e9  # of scores: 256e9 / (2·64·2)
         self.assertEqual(bounds.of_attention("attention", True, flops, 64, self.machine().rates, [32e9, 64e9], True), 1.5 * flops / 64e9)  # tiles multiply beside
         vectors = bounds.of_attention("attention", True, flops, 64, self.machine().rates, [32e9, 64e9], False)
-        self.assertEqual(vectors, 1e9 * (96 + 6) / 16e9)  # in pairs three halves of 128 / 2 an element
+        self.assertEqual(vectors, 1e9 * (96 + 6) / 16e9)  # 64 in pairs, half an instruction each, and 64 in f32
         self.assertGreater(bounds.of_attention("attention_grad", False, flops, 64, self.machine().rates, [32e9, 64e9], False), flops / 32e9)
 
     def test_every_kernel_of_the_bench_has_a_bound(self):

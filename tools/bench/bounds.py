@@ -102,8 +102,9 @@ def of_elements(work, stream, elements, size, rates, streams):
 
 
 # Of a score that is not masked. Forward: scale and the maximum, its e^x, Σ, a query's factor counts little. Backward:
-# P = e^(S − lse), dP − Σ out·dout, · P. In bf16 P, and dS, become two numbers each, which makes the products with them
-# twice (decision 0180): cut off, subtracted, rounded.
+# P = e^(S − lse), dP − Σ out·dout, · P. In bf16 the products with P and dS stay as exact as they (decisions 0180, 0191): on
+# tiles each becomes two numbers, cut off, subtracted, rounded, which makes the products twice; vectors multiply in f32.
+# (products, those with P or dS, how many of these two matrices there are, work of a score)
 ATTENTION = {"attention": (2, 1, 1, Work(simple=1 + 1) + SOFTMAX_TERM), "attention_grad": (5, 3, 2, Work(1, 1) + SOFTMAX_TERM)}
 TWO_PARTS = Work(simple=2, round=1)
 
@@ -111,12 +112,9 @@ TWO_PARTS = Work(simple=2, round=1)
 def of_attention(kernel, half, flops, head, rates, peaks, tiles):
     """Seconds of attention whose products are `flops`: of them, and of the vectors' work on scores. Tiles have a unit of
     their own, which multiplies while vectors compute; otherwise both take multiply-adds, one after the other."""
-    products, twice, parts, work = ATTENTION[kernel]
-    scores = flops / (2 * head * products)
-    if half:
-        work += TWO_PARTS.times(parts)
-        flops *= (products + twice) / products
-    multiplied = flops / peaks[half]
+    products, exact, parts, work = ATTENTION[kernel]
+    scores, one = flops / (2 * head * products), flops / products
     if half and tiles:
-        return max(multiplied, scores * work.seconds(rates))
+        return max((products + exact) * one / peaks[half], scores * (work + TWO_PARTS.times(parts)).seconds(rates))
+    multiplied = (products - exact) * one / peaks[half] + exact * one / peaks[0]
     return scores * (work + Work(multiplied / scores * rates["multiply_add"])).seconds(rates)

@@ -1,20 +1,23 @@
 // Multi-head attention and its gradient in strips of queries: scores of one strip against the keys that it may see live
 // in scratch, never a T x T matrix (Dao et al., "FlashAttention", 2022, whose backward pass this follows).
 //
-// Surprising fact: each head's q, k and v are copied to f32 tiles first. That costs 1/T of the products, serves bf16
-// and odd head sizes alike, and makes every product a plain one on contiguous rows. Where the CPU multiplies bf16,
-// attention_bf16.h takes its heads.
+// Surprising fact: heads of f32 are read where they lie, unless their rows would compete for a few sets of the caches.
+// Those of bf16, and of odd sizes, are copied to f32 rows, which costs 1/T of the products and makes every product a
+// plain one; with AVX512_BF16, scores are products of pairs of bf16 where these lie. AMX has attention_bf16.h.
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
+#include <numeric>
 #include <type_traits>
 
+#include "device/cpu/amx_gemm.h"
 #include "device/cpu/attention_bf16.h"
 #include "device/cpu/attention_rows.h"
 #include "device/cpu/kernel.h"
+#include "device/cpu/pair_square.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/tile.h"
+#include "device/cpu/vector_asm.h"
 
 namespace prun::cpu {
 namespace {
@@ -25,10 +28,20 @@ struct Sizes {
   int64_t lanes;                                 // head padded to whole tiles
   bool causal;
   float scale;
+  bool in_place;       // f32 heads are read, and written, where they lie
+  bool pairs = false;  // scores of bf16 are products of pairs, of heads where they lie
 
   int64_t strip_rows(int64_t first) const { return std::min(kStrip, length - first); }
   Sight sight(int64_t first) const { return causal ? Sight{first + 1, 1} : Sight{length, 0}; }
 };
+
+// Whether `length` rows of f32, `stride` elements apart, leave each other in a second-level cache: rows whose distance
+// is a multiple of `kWay` bytes, what one way of such a cache holds at least, have the same places there.
+bool few_compete(int64_t length, int64_t stride) {
+  constexpr int64_t kWay = 65536, kShare = 2;  // as many of k as of v, of dk and dv
+  const int64_t places = kWay / std::gcd(kWay, stride * static_cast<int64_t>(sizeof(float)));
+  return length <= kShare * places;
+}
 
 Sizes sizes_of(const OpView& view) {
   const Tensor& qkv = view.read(0);
@@ -48,6 +61,7 @@ Sizes sizes_of(const OpView& view) {
   s.lanes = round_up(s.head, kTileColumns);
   s.causal = view.attrs().integer("causal", 0) != 0;
   s.scale = 1.0f / std::sqrt(static_cast<float>(s.head));
+  s.in_place = s.lanes == s.head && view.read(0).dtype == Dtype::f32 && few_compete(s.length, s.stride);
   return s;
 }
 
@@ -80,29 +94,82 @@ int64_t forward_floats(const Sizes& s) {  // per thread: k, v, and a strip's q, 
   return 2 * s.length * s.lanes + kStrip * (s.head + s.length + s.lanes);
 }
 
+// Rows of a head in place, or packed to `room`.
+template <class T>
+FloatRows rows_of(const Sizes& s, const T* from, int64_t stride, int64_t rows, float* room) {
+  if constexpr (std::is_same_v<T, float>)
+    if (s.in_place) return {from, stride};
+  pack_rows(from, stride, room, rows, s.head, s.lanes);
+  return {room, s.lanes};
+}
+
+// Where sums of a head's rows are made: in place, or in `room`, from which unpack() then takes them.
+template <class T>
+struct Made {
+  float* to;
+  int64_t stride;
+  Made(const Sizes& s, T* out, int64_t out_stride, float* room)
+      : to(room), stride(s.lanes), out_(out), of_out_(out_stride) {
+    if constexpr (std::is_same_v<T, float>)
+      if (s.in_place) to = out, stride = out_stride;
+  }
+  void unpack(const Sizes& s, int64_t rows) const {
+    if (!s.in_place) unpack_rows(to, stride, out_, of_out_, rows, s.head);
+  }
+
+ private:
+  T* out_;
+  int64_t of_out_;
+};
+
+// Keys, or values, as scores take them, and a strip of queries, or of dout, beside them. Numbers that are not pairs are
+// multiplied by `factor` first.
+template <class T>
+FloatRows scored_rows(const Sizes& s, const T* from, int64_t stride, const FloatRows& otherwise) {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (s.pairs) return pairs_of(from, stride);
+  return otherwise;
+}
+template <class T>
+void pack_strip(const Sizes& s, const T* from, int64_t stride, float* to, int64_t rows, float factor) {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (s.pairs) return pack_pairs(from, stride, to, rows, s.head);
+  pack_lanes(from, stride, to, rows, s.head, factor);
+}
+void score(const Sizes& s, const Strip& strip, const FloatRows& k, const float* q, float* scores, int64_t ld,
+           Ahead& ahead) {
+  s.pairs ? strip.score_pairs(k, s.head, q, scores, ld, ahead) : strip.score(k, s.head, q, scores, ld, ahead);
+}
+
 // Head h of one sample; qkv, out and lse are the sample's.
 template <class T>
 void forward_head(const Sizes& s, int64_t h, const Next& next, const T* qkv, T* out, float* lse, float* scratch) {
   const int64_t stride = s.stride, shared = h * s.kv_heads / s.heads * s.head;
-  const T* own = qkv + h * s.head;
+  const T *own = qkv + h * s.head, *k_rows = qkv + s.k + shared, *v_rows = qkv + s.v + shared;
   out += h * s.head;
   lse += h * s.length;
-  float *k = scratch, *v = k + s.length * s.lanes, *q = v + s.length * s.lanes, *scores = q + kStrip * s.head;
-  float *result = scores + kStrip * s.length, strip_lse[kStrip], inverse[kStrip];
-  pack_rows(qkv + s.k + shared, stride, k, s.length, s.head, s.lanes, 1.0f);
-  pack_rows(qkv + s.v + shared, stride, v, s.length, s.head, s.lanes, 1.0f);
+  float *q = scratch, *scores = q + kStrip * s.head, *room = scores + kStrip * s.length;
+  float strip_lse[kStrip], inverse[kStrip];
+  float* const k_room = room + kStrip * s.lanes;
+  const FloatRows k = s.pairs ? scored_rows(s, k_rows, stride, {}) : rows_of(s, k_rows, stride, s.length, k_room);
+  const FloatRows v = rows_of(s, v_rows, stride, s.length, k_room + s.length * s.lanes);
+  const float in_powers = s.scale * kLog2E;
+  Ahead ahead;
   for (int64_t first = 0; first < s.length; first += kStrip) {
     const int64_t rows = s.strip_rows(first);
-    const Strip products(s.sight(first), rows);
-    pack_lanes(own + first * stride, stride, q, rows, s.head, s.scale);
-    if (next.q != 0) ask_rows<false>(own + first * stride + next.q, stride, rows, s.head);
-    products.score(k, s.head, s.lanes, q, scores);
-    if (next.kv != 0) ask_rows<false>(qkv + s.k + shared + first * stride + next.kv, stride, rows, s.head);
-    ask_rows<true>(out + first * s.width, s.width, rows, s.head);
-    softmax_lanes(scores, products.keys, s.sight(first), strip_lse, inverse);
-    if (next.kv != 0) ask_rows<false>(qkv + s.v + shared + first * stride + next.kv, stride, rows, s.head);
-    products.gather(scores, v, s.lanes, result);
-    unpack_scaled_rows(result, s.lanes, inverse, out + first * s.width, s.width, rows, s.head);
+    const Strip strip(s.sight(first), rows);
+    if (next.q != 0) ahead.add(own + first * stride + next.q, stride, rows, s.head);
+    if (next.kv != 0) {
+      ahead.add(k_rows + first * stride + next.kv, stride, rows, s.head);
+      ahead.add(v_rows + first * stride + next.kv, stride, rows, s.head);
+    }
+    if (next.narrow != 0) ahead.add(out + first * s.width + next.narrow, s.width, rows, s.head);
+    const Made<T> result(s, out + first * s.width, s.width, room);
+    pack_strip(s, own + first * stride, stride, q, rows, in_powers);
+    score(s, strip, k, q, scores, kStrip, ahead);
+    softmax_lanes(scores, kStrip, strip, s.pairs ? in_powers : 1.0f, strip_lse, inverse);
+    strip.gather(scores, kStrip, v, s.lanes, inverse, result.to, result.stride, ahead);
+    result.unpack(s, rows);
     std::copy(strip_lse, strip_lse + rows, lse + first);
   }
 }
@@ -128,8 +195,16 @@ void forward_head_in_bf16(const Sizes& s, int64_t h, const Next& next, const bf1
   }
 }
 
-int64_t backward_floats(const Sizes& s) {  // per thread: k, v, dk, dv, and a strip's q, dout (both ways), dq, P, dS
-  return 4 * s.length * s.lanes + kStrip * (3 * s.lanes + 2 * s.head + 2 * s.length);
+// Queries at a time, a multiple of kStrip: as many as 64 KiB of scores have room for, if those of a strip need no more.
+int64_t block_rows(const Sizes& s) {
+  constexpr int64_t kScores = 16384;
+  const int64_t most = std::max(kStrip, kScores / round_up(s.length, kStrip) / kStrip * kStrip);
+  return std::min(most, round_up(s.length, kStrip));
+}
+
+// Per thread: k, v, dk, dv, a block's q, dout, P and dS, and a strip's q and dout with queries side by side, and dq.
+int64_t backward_floats(const Sizes& s) {
+  return 4 * s.length * s.lanes + 2 * block_rows(s) * (s.lanes + s.length) + kStrip * (2 * s.head + s.lanes);
 }
 
 // A head of keys and values of one sample, with the heads of queries that share it.
@@ -137,47 +212,62 @@ template <class T>
 void backward_head(const Sizes& s, int64_t shared, int64_t sample, const T* qkv, const T* out, const T* dout,
                    const float* lse, T* dqkv, float* scratch) {
   const int64_t stride = s.stride, k_at = s.k + shared * s.head, v_at = s.v + shared * s.head;
-  const int64_t tile = s.length * s.lanes, strip = kStrip * s.lanes;
-  float *k = scratch, *v = k + tile, *dk = v + tile, *dv = dk + tile, *q = dv + tile, *go = q + strip, *dq = go + strip;
-  float *q_lanes = dq + strip, *go_lanes = q_lanes + kStrip * s.head, *p = go_lanes + kStrip * s.head;
-  float *ds = p + kStrip * s.length, dots[kStrip] = {}, strip_lse[kStrip] = {};
-  pack_rows(qkv + k_at, stride, k, s.length, s.head, s.lanes, 1.0f);
-  pack_rows(qkv + v_at, stride, v, s.length, s.head, s.lanes, 1.0f);
-  std::memset(dk, 0, 2 * tile * sizeof(float));
+  const int64_t head_size = s.length * s.lanes, ld = block_rows(s);
+  const auto take = [&](int64_t floats) { return scratch += floats, scratch - floats; };
+  float *p = take(ld * s.length), *ds = take(ld * s.length), *q_lanes = take(kStrip * s.head);
+  float *go_lanes = take(kStrip * s.head), *dq_room = take(kStrip * s.lanes);
+  float *q_room = take(ld * s.lanes), *go_room = take(ld * s.lanes), *k_room = take(head_size),
+        *v_room = take(head_size);
+  float *dk_room = take(head_size), *dv_room = take(head_size), dots[kStrip] = {}, shift[kStrip] = {};
+  const FloatRows k = rows_of(s, qkv + k_at, stride, s.length, k_room);
+  const FloatRows k_scored = scored_rows(s, qkv + k_at, stride, k);
+  const FloatRows v_scored =
+      s.pairs ? scored_rows(s, qkv + v_at, stride, {}) : rows_of(s, qkv + v_at, stride, s.length, v_room);
+  const float in_powers = s.scale * kLog2E, factor = s.pairs ? in_powers : 1.0f, scale = s.pairs ? s.scale : 1.0f;
+  const Made<T> dk(s, dqkv + k_at, stride, dk_room), dv(s, dqkv + v_at, stride, dv_room);
   const int64_t group = s.heads / s.kv_heads;
+  int64_t added = 0;  // keys to whose gradients something was added
+  Ahead ahead;
   for (int64_t h = shared * group; h < (shared + 1) * group; ++h) {
     const int64_t narrow = h * s.head;
     const Next next(s, sample, h);
-    for (int64_t first = 0; first < s.length; first += kStrip) {
-      const int64_t rows = s.strip_rows(first), at = first * s.width + narrow;
-      const Strip products(s.sight(first), rows);
-      const float* row_lse = lse + h * s.length + first;
-      std::copy(row_lse, row_lse + rows, strip_lse);
-      pack_rows(qkv + first * stride + narrow, stride, q, rows, s.head, s.lanes, s.scale);
-      pack_rows(dout + at, s.width, go, rows, s.head, s.lanes, 1.0f);
-      pack_lanes(q, s.lanes, q_lanes, rows, s.head, 1.0f);
-      pack_lanes(go, s.lanes, go_lanes, rows, s.head, 1.0f);
-      row_dots(out + at, dout + at, s.width, rows, s.head, dots);
-      const int64_t wide = first * stride;
-      if (next.q != 0) ask_rows<false>(qkv + wide + narrow + next.q, stride, rows, s.head);
-      products.score(k, s.head, s.lanes, q_lanes, p);
-      if (next.kv != 0) ask_rows<false>(qkv + wide + k_at + next.kv, stride, rows, s.head);
-      products.score(v, s.head, s.lanes, go_lanes, ds);
-      if (next.kv != 0) ask_rows<false>(qkv + wide + v_at + next.kv, stride, rows, s.head);
-      score_gradients(p, ds, products.keys, s.sight(first), strip_lse, dots);
-      products.scatter(p, go, s.lanes, dv);
-      if (next.narrow != 0) ask_rows<false>(out + at + next.narrow, s.width, rows, s.head);
-      ask_rows<true>(dqkv + wide + narrow, stride, rows, s.head);
-      products.scatter(ds, q, s.lanes, dk);
-      if (next.narrow != 0) ask_rows<false>(dout + at + next.narrow, s.width, rows, s.head);
-      ask_rows<true>(dqkv + wide + k_at, stride, rows, s.head);
-      ask_rows<true>(dqkv + wide + v_at, stride, rows, s.head);
-      products.gather(ds, k, s.lanes, dq);
-      unpack_rows(dq, s.lanes, dqkv + first * stride + narrow, stride, rows, s.head, s.scale);
+    for (int64_t begin = 0; begin < s.length; begin += ld) {
+      const int64_t queries = std::min(ld, s.length - begin);
+      const Strip block(s.sight(begin), queries);
+      const FloatRows q = rows_of(s, qkv + begin * stride + narrow, stride, queries, q_room);
+      const FloatRows go = rows_of(s, dout + begin * s.width + narrow, s.width, queries, go_room);
+      for (int64_t first = begin; first < begin + queries; first += kStrip) {
+        const int64_t rows = s.strip_rows(first), at = first * s.width + narrow, wide = first * stride;
+        const Strip strip(s.sight(first), rows);
+        for (const int64_t made : {narrow, k_at, v_at}) ahead.add(dqkv + wide + made, stride, rows, s.head);
+        if (next.q != 0) ahead.add(qkv + wide + narrow + next.q, stride, rows, s.head);
+        if (next.kv != 0) {
+          ahead.add(qkv + wide + k_at + next.kv, stride, rows, s.head);
+          ahead.add(qkv + wide + v_at + next.kv, stride, rows, s.head);
+        }
+        if (next.narrow != 0) {
+          ahead.add(out + at + next.narrow, s.width, rows, s.head);
+          ahead.add(dout + at + next.narrow, s.width, rows, s.head);
+        }
+        for (int64_t r = 0; r < rows; ++r) shift[r] = lse[h * s.length + first + r] * kLog2E;
+        pack_strip(s, qkv + wide + narrow, stride, q_lanes, rows, in_powers);
+        pack_strip(s, dout + at, s.width, go_lanes, rows, s.scale);
+        row_dots(out + at, dout + at, s.width, rows, s.head, s.scale, dots);
+        float *p_here = p + (first - begin), *ds_here = ds + (first - begin);
+        score(s, strip, k_scored, q_lanes, p_here, ld, ahead);
+        score(s, strip, v_scored, go_lanes, ds_here, ld, ahead);
+        score_gradients(p_here, ds_here, ld, strip, factor, scale, shift, dots);
+        const Made<T> dq(s, dqkv + wide + narrow, stride, dq_room);
+        strip.gather(ds_here, ld, k, s.lanes, nullptr, dq.to, dq.stride, ahead);
+        dq.unpack(s, rows);
+      }
+      block.scatter(p, ld, go, s.lanes, dv.to, dv.stride, added, ahead);
+      block.scatter(ds, ld, q, s.lanes, dk.to, dk.stride, added, ahead);
+      added = std::max(added, block.keys);
     }
   }
-  unpack_rows(dk, s.lanes, dqkv + k_at, stride, s.length, s.head, 1.0f);
-  unpack_rows(dv, s.lanes, dqkv + v_at, stride, s.length, s.head, 1.0f);
+  dk.unpack(s, s.length);
+  dv.unpack(s, s.length);
 }
 
 void backward_head_in_bf16(const Sizes& s, int64_t shared, int64_t sample, const bf16* qkv, const bf16* out,
@@ -222,9 +312,16 @@ int64_t scratch_bytes(const OpView& view) {
   return view.threads() * round_up(floats * static_cast<int64_t>(sizeof(float)), kAlignBytes);
 }
 
+// Not asked for where a program is compiled, as it measures.
+template <class T>
+bool takes_pairs(const Sizes& s) {
+  return kVectorAsm && std::is_same_v<T, bf16> && s.head % 2 == 0 && !has_amx() && multiplies_pairs();
+}
+
 template <class T>
 std::unique_ptr<Kernel> forward_kernel(const OpView& view) {
-  const Sizes s = sizes_of(view);
+  Sizes s = sizes_of(view);
+  s.pairs = takes_pairs<T>(s);
   view.expect_count(view.write(0), s.batch * s.length * s.width);
   view.expect_count(view.write(1), s.batch * s.heads * s.length);
   return kernel_of([s, qkv = view.in<T>(0), out = view.out<T>(0), lse = view.out<float>(1), threads = view.threads(),
@@ -234,7 +331,7 @@ std::unique_ptr<Kernel> forward_kernel(const OpView& view) {
       const int64_t b = i / s.heads, h = i % s.heads;
       const auto head = [&] {
         if constexpr (std::is_same_v<T, bf16>)
-          if (has_pair_squares()) return forward_head_in_bf16;
+          if (has_amx()) return forward_head_in_bf16;
         return forward_head<T>;
       }();
       head(s, h, Next(s, b, h), qkv + b * s.length * s.stride, out + b * s.length * s.width,
@@ -245,7 +342,8 @@ std::unique_ptr<Kernel> forward_kernel(const OpView& view) {
 
 template <class T>
 std::unique_ptr<Kernel> backward_kernel(const OpView& view) {
-  const Sizes s = sizes_of(view);
+  Sizes s = sizes_of(view);
+  s.pairs = takes_pairs<T>(s);
   for (size_t i : {1, 2}) view.expect_count(view.read(i), s.batch * s.length * s.width);
   view.expect_count(view.read(3), s.batch * s.heads * s.length);
   view.expect_count(view.write(0), s.batch * s.length * s.stride);
@@ -257,7 +355,7 @@ std::unique_ptr<Kernel> backward_kernel(const OpView& view) {
       const int64_t b = i / s.kv_heads, wide = b * s.length * s.stride, narrow = b * s.length * s.width;
       const auto head = [&] {
         if constexpr (std::is_same_v<T, bf16>)
-          if (has_pair_squares()) return backward_head_in_bf16;
+          if (has_amx()) return backward_head_in_bf16;
         return backward_head<T>;
       }();
       head(s, i % s.kv_heads, b, qkv + wide, out + narrow, dout + narrow, lse + b * s.heads * s.length, dqkv + wide,

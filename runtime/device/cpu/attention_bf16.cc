@@ -3,7 +3,6 @@
 #include "device/cpu/attention_bf16.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -11,6 +10,8 @@
 
 #if defined(__x86_64__)
 #include "device/cpu/attention_vectors.h"
+#include "device/cpu/vector_math.h"
+#include "device/cpu/vectors.h"
 
 namespace prun::cpu {
 namespace {
@@ -72,15 +73,13 @@ PRUN_AVX512_BF16 __m512 weigh(const float* scores, int64_t steps, float factor, 
 PRUN_AVX512_BF16 void softmax(const float* scores, int64_t steps, float scale, Pair* to, int64_t rest, float* lse,
                               float* inverse) {
   const float factor = scale * kLog2E;
-  float most[kSide], shift[kSide], sum[kSide];
-  const __m512 top = largest(scores, steps);
-  _mm512_storeu_ps(most, top);
-  _mm512_storeu_ps(shift, _mm512_mul_ps(top, _mm512_set1_ps(factor)));
-  _mm512_storeu_ps(sum, weigh(scores, steps, factor, shift, to, rest));
-  for (int r = 0; r < kSide; ++r) {
-    lse[r] = most[r] * scale + std::log(sum[r]);
-    inverse[r] = 1.0f / sum[r];
-  }
+  float shift[kSide];
+  const __m512 top = _mm512_mul_ps(largest(scores, steps), _mm512_set1_ps(factor));
+  _mm512_storeu_ps(shift, top);
+  const __m512 sum = weigh(scores, steps, factor, shift, to, rest);
+  const auto log = (__m512)log2_f32((Floats<kSide>)sum);
+  _mm512_storeu_ps(lse, _mm512_mul_ps(_mm512_add_ps(top, log), _mm512_set1_ps(1.0f / kLog2E)));
+  _mm512_storeu_ps(inverse, _mm512_div_ps(_mm512_set1_ps(1.0f), sum));
 }
 
 template <class Factor>
@@ -88,8 +87,13 @@ PRUN_AVX512_BF16 void round_each(const float* from, int64_t lanes, const Factor&
                                  int64_t rows, int64_t head) {
   for (int64_t r = 0; r < rows; ++r) {
     const __m512 times = _mm512_set1_ps(factor(r));
-    for (int64_t i = 0; i < head; i += kSide) {
-      const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(times, _mm512_loadu_ps(from + r * lanes + i)));
+    const auto product = [&](int64_t i)
+                             PRUN_AVX512_BF16 { return _mm512_mul_ps(times, _mm512_loadu_ps(from + r * lanes + i)); };
+    int64_t i = 0;
+    for (; i + kBlock <= head; i += kBlock)
+      _mm512_storeu_si512(to + r * stride + i, (__m512i)_mm512_cvtne2ps_pbh(product(i + kSide), product(i)));
+    for (; i < head; i += kSide) {
+      const __m256i rounded = (__m256i)_mm512_cvtneps_pbh(product(i));
       const int64_t count = std::min(head - i, kSide);
       _mm256_mask_storeu_epi16(to + r * stride + i, static_cast<__mmask16>((1u << count) - 1), rounded);
     }
@@ -143,16 +147,15 @@ const float* Bf16Forward::strip(const HeadRows& q, int64_t rows, const Sight& si
   for (int64_t i = 0; i < steps; ++i) {
     float* to = scores_ + i * kSquare;
     square({q_, steps_ * kTile}, {k_ + 2 * i * steps_ * kTile, steps_ * kTile}, steps_, {to, kSide, kRight, kLower},
-           false, on_diagonal(sight, i) ? LeftOut::upper_right_sums : LeftOut::nothing);
+           false);
     if ((i + 1) * kBlock > sight.seen) hide(to, i, sight);
   }
   for (int64_t half = 0; half < 2; ++half)
     softmax(scores_ + half * kLower, steps, scale, p_ + half * room_ * kTile, 2 * room_ * kTile, lse + half * kSide,
             inverse + half * kSide);
-  const LeftOut unseen = on_diagonal(sight, steps - 1) ? LeftOut::end_of_upper_a : LeftOut::nothing;
   for (int64_t j = 0; j < steps_; ++j)
     square({p_, room_ * kTile, 2 * room_ * kTile}, {v_ + 2 * j * room_ * kTile, room_ * kTile}, steps,
-           {result_ + j * kBlock, lanes_, kSide, kSide * lanes_}, false, unseen);
+           {result_ + j * kBlock, lanes_, kSide, kSide * lanes_}, false);
   return result_;
 }
 

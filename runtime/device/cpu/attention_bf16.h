@@ -1,5 +1,4 @@
-// Attention of one head in bf16, its products by the CPU's instructions for them: the strips of attention_rows.h on
-// squares of sums.
+// Attention of one head in bf16 on AMX: the strips of attention_rows.h on squares of sums.
 //
 // Scores, maxima, sums and log-sum-exps are f32. For the products that follow, the probabilities P = exp(S - max) and
 // the gradients of scores dS = P·(dP - Σ out·dout) are written as two numbers of bf16 each, off by at most u = 2⁻¹⁵ of
@@ -20,10 +19,6 @@ struct HeadRows {
   int64_t stride;
   HeadRows from(int64_t row) const { return {data + row * stride, stride}; }
 };
-
-// Whether the square of a strip's queries and the `step`-th 32 keys lies on the diagonal of a causal mask: then what
-// its first 16 queries see ends before the last 16 keys.
-inline bool on_diagonal(const Sight& sight, int64_t step) { return sight.more == 1 && sight.seen == step * kBlock + 1; }
 
 // to[r · stride ..] = factor · from[r][0..head), or factors[r] · it.
 void round_rows(const float* from, int64_t lanes, float factor, bf16* to, int64_t stride, int64_t rows, int64_t head);
@@ -64,15 +59,14 @@ class Bf16Backward {
  private:
   int64_t rest_of_pairs() const { return strips_ * kStrip * room_ * kSide; }
   void copy_queries(const HeadRows& from, int64_t rows, Pair* columns, Pair* paired);
-  void add_keys(int64_t step, int64_t first, int64_t end, bool diagonal);
+  void add_keys(int64_t step, int64_t first, int64_t end);
   const PairSquares squares_;
   int64_t head_, lanes_, steps_;  // steps of 32 in a head
   int64_t room_;                  // in steps of 32 keys
   int64_t strips_;                // of kStrip queries that there is room for
   Pair *k_, *v_, *k_turned_, *q_, *dout_, *q_paired_, *dout_paired_, *p_rows_, *ds_rows_, *ds_pairs_;
   float *scores_, *dq_turned_, *dq_, *dk_, *dv_;
-  int64_t seen_[kQueries / kStrip];   // steps of keys that each of the last strips saw
-  bool diagonal_[kQueries / kStrip];  // whether the last of them lies on the diagonal
+  int64_t seen_[kQueries / kStrip];  // steps of keys that each of the last strips saw
 };
 
 }  // namespace prun::cpu

@@ -213,7 +213,6 @@ void Bf16Backward::queries(const HeadRows& q, const HeadRows& out, const HeadRow
   const auto sight_of = [&](int64_t s) { return Sight{sight.seen + s * kStrip * sight.more, sight.more}; };
   for (int64_t s = 0; s < strips; ++s) {
     seen_[s] = (sight.keys(std::min(rows, (s + 1) * kStrip)) + kBlock - 1) / kBlock;
-    diagonal_[s] = on_diagonal(sight_of(s), seen_[s] - 1);
   }
   ScoreGradients beside;
   beside.keys_of_step = round_up(kBlock / (2 * steps_), 2);
@@ -224,12 +223,10 @@ void Bf16Backward::queries(const HeadRows& q, const HeadRows& out, const HeadRow
     const PairTiles k{k_ + 2 * i * steps_ * kTile, steps_ * kTile}, v{v_ + 2 * i * steps_ * kTile, steps_ * kTile};
     for (int64_t s = first; s < strips; ++s) {
       const int64_t at = 2 * s * steps_ * kTile;
-      const LeftOut unseen = i == seen_[s] - 1 && diagonal_[s] ? LeftOut::lower_left_sums : LeftOut::nothing;
-      square_beside(k, {q_ + at, steps_ * kTile}, steps_, {scores, kSide, kRight, kLower}, false, unseen, beside);
-      square_beside(v, {dout_ + at, steps_ * kTile}, steps_, {scores + kSquare, kSide, kRight, kLower}, false, unseen,
-                    beside);
+      square_beside(k, {q_ + at, steps_ * kTile}, steps_, {scores, kSide, kRight, kLower}, false, beside);
+      square_beside(v, {dout_ + at, steps_ * kTile}, steps_, {scores + kSquare, kSide, kRight, kLower}, false, beside);
       beside.finish();
-      if (s == first && i > 0) add_keys(i - 1, before, strips, seen_[before] == i && diagonal_[before]);
+      if (s == first && i > 0) add_keys(i - 1, before, strips);
       beside.scores = scores, beside.dp = scores + kSquare;
       beside.p_rows = p_rows_ + s * kTile, beside.ds_rows = ds_rows_ + s * kTile;
       beside.next_rows = strips_ * kTile, beside.rest_of_rows = 2 * strips_ * kTile;
@@ -242,27 +239,25 @@ void Bf16Backward::queries(const HeadRows& q, const HeadRows& out, const HeadRow
     }
   }
   beside.finish();
-  add_keys(seen_[strips - 1] - 1, first, strips, seen_[first] == seen_[strips - 1] && diagonal_[first]);
+  add_keys(seen_[strips - 1] - 1, first, strips);
 }
 
-// dk and dv of 32 keys, of strips [first, end), the first of which may lie on the diagonal.
-void Bf16Backward::add_keys(int64_t step, int64_t first, int64_t end, bool diagonal) {
-  const LeftOut unseen = diagonal ? LeftOut::begin_of_lower_a : LeftOut::nothing;
+// dk and dv of 32 keys, of strips [first, end).
+void Bf16Backward::add_keys(int64_t step, int64_t first, int64_t end) {
   const int64_t row = strips_ * kTile;
   for (int64_t j = 0; j < steps_; ++j) {
     const int64_t to = step * kBlock * lanes_ + j * kBlock, from = (2 * j * strips_ + first) * kTile;
     const SquareSums dv{dv_ + to, lanes_, kSide, kSide * lanes_}, dk{dk_ + to, lanes_, kSide, kSide * lanes_};
-    square({p_rows_ + first * kTile, row, 2 * row}, {dout_paired_ + from, row}, end - first, dv, true, unseen);
-    square({ds_rows_ + first * kTile, row, 2 * row}, {q_paired_ + from, row}, end - first, dk, true, unseen);
+    square({p_rows_ + first * kTile, row, 2 * row}, {dout_paired_ + from, row}, end - first, dv, true);
+    square({ds_rows_ + first * kTile, row, 2 * row}, {q_paired_ + from, row}, end - first, dk, true);
   }
 }
 
 const float* Bf16Backward::dq(int64_t strip) {
-  const LeftOut unseen = diagonal_[strip] ? LeftOut::end_of_left_b : LeftOut::nothing;
   for (int64_t j = 0; j < steps_; ++j)
     square({k_turned_ + 2 * j * room_ * kTile, room_ * kTile},
            {ds_pairs_ + 2 * strip * room_ * kTile, room_ * kTile, rest_of_pairs()}, seen_[strip],
-           {dq_turned_ + j * kBlock * kStrip, kStrip, kSide, kSide * kStrip}, false, unseen);
+           {dq_turned_ + j * kBlock * kStrip, kStrip, kSide, kSide * kStrip}, false);
   turn_strip(dq_turned_, lanes_, dq_);
   return dq_;
 }

@@ -104,13 +104,13 @@ void keep_rows(const Running& x, int64_t first, int64_t rows, int64_t head) {
 }
 
 // Two softmax-weighted means and their log-sum-exps become those of both sets of keys.
-PRUN_CLONES void merge_rows(const float* block, int64_t lanes, const float* inverse, const float* block_lse,
-                            const float* out_before, const float* lse_before, float* out, float* lse, int64_t stride,
-                            int64_t rows, int64_t head) {
+PRUN_CLONES void merge_rows(const float* block, int64_t lanes, const float* block_lse, const float* out_before,
+                            const float* lse_before, float* out, float* lse, int64_t stride, int64_t rows,
+                            int64_t head) {
   for (int64_t r = 0; r < rows; ++r) {
     const float a = lse_before[r], b = block_lse[r], top = a > b ? a : b;
     const float old_share = exp_f32(a - top), new_share = exp_f32(b - top), sum = old_share + new_share;
-    const float keep = old_share / sum, add = new_share / sum * inverse[r];
+    const float keep = old_share / sum, add = new_share / sum;
     lse[r] = top + std::log(sum);
 #pragma omp simd
     for (int64_t i = 0; i < head; ++i)
@@ -118,12 +118,11 @@ PRUN_CLONES void merge_rows(const float* block, int64_t lanes, const float* inve
   }
 }
 
-// to += scale · from.
-PRUN_CLONES void add_rows(const float* from, int64_t lanes, float scale, float* to, int64_t stride, int64_t rows,
-                          int64_t head) {
+// to += from.
+PRUN_CLONES void add_rows(const float* from, int64_t lanes, float* to, int64_t stride, int64_t rows, int64_t head) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
-    for (int64_t i = 0; i < head; ++i) to[r * stride + i] += scale * from[r * lanes + i];
+    for (int64_t i = 0; i < head; ++i) to[r * stride + i] += from[r * lanes + i];
   }
 }
 
@@ -136,27 +135,28 @@ template <class T>
 void forward_head(const Sizes& s, const T* qkv, const T* kv, const Running& out, const Running& lse, float* scratch) {
   float *k = scratch, *v = k + s.length * s.lanes, *q = v + s.length * s.lanes, *scores = q + kStrip * s.head;
   float *result = scores + kStrip * s.length, block_lse[kStrip], inverse[kStrip];
-  pack_rows(kv, s.shared, k, s.reach(), s.head, s.lanes, 1.0f);
-  pack_rows(kv + s.shared / 2, s.shared, v, s.reach(), s.head, s.lanes, 1.0f);
+  pack_rows(kv, s.shared, k, s.reach(), s.head, s.lanes);
+  pack_rows(kv + s.shared / 2, s.shared, v, s.reach(), s.head, s.lanes);
+  Ahead none;
   each_strip(s, [&](const Queries& chunk, int64_t first, int64_t rows) {
     if (chunk.seen == 0) {
       keep_rows(out, first, rows, s.head);
       if (lse.before != lse.now) std::copy(lse.before + first, lse.before + first + rows, lse.now + first);
       return;
     }
-    const Strip products(chunk.sight(first), rows);
+    const Strip strip(chunk.sight(first), rows);
     const bool alone = out.before == nullptr;
     float* to = out.now + first * out.stride;
-    pack_lanes(qkv + first * s.wide, s.wide, q, rows, s.head, s.scale);
-    products.score(k, s.head, s.lanes, q, scores);
-    softmax_lanes(scores, products.keys, chunk.sight(first), block_lse, inverse);
-    products.gather(scores, v, s.lanes, result);
+    pack_lanes(qkv + first * s.wide, s.wide, q, rows, s.head, s.scale * kLog2E);
+    strip.score({k, s.lanes}, s.head, q, scores, kStrip, none);
+    softmax_lanes(scores, kStrip, strip, 1.0f, block_lse, inverse);
+    strip.gather(scores, kStrip, {v, s.lanes}, s.lanes, inverse, result, s.lanes, none);
     if (alone) std::copy(block_lse, block_lse + rows, lse.now + first);
     if (alone)
-      unpack_scaled_rows(result, s.lanes, inverse, to, out.stride, rows, s.head);
+      unpack_rows(result, s.lanes, to, out.stride, rows, s.head);
     else
-      merge_rows(result, s.lanes, inverse, block_lse, out.before + first * out.stride, lse.before + first, to,
-                 lse.now + first, out.stride, rows, s.head);
+      merge_rows(result, s.lanes, block_lse, out.before + first * out.stride, lse.before + first, to, lse.now + first,
+                 out.stride, rows, s.head);
   });
 }
 
@@ -170,37 +170,37 @@ void backward_group(const Sizes& s, const T* qkv, const T* kv, const T* out, con
                     const Running& dq, float* dkv, float* scratch) {
   const int64_t tile = s.length * s.lanes, size = kStrip * s.lanes;
   float *k = scratch, *v = k + tile, *dk = v + tile, *dv = dk + tile, *q = dv + tile, *go = q + size;
-  float *strip = go + size, *q_lanes = strip + size, *go_lanes = q_lanes + kStrip * s.head;
-  float *p = go_lanes + kStrip * s.head, *ds = p + kStrip * s.length, dots[kStrip] = {}, strip_lse[kStrip] = {};
+  float *dq_of_strip = go + size, *q_lanes = dq_of_strip + size, *go_lanes = q_lanes + kStrip * s.head;
+  float *p = go_lanes + kStrip * s.head, *ds = p + kStrip * s.length, dots[kStrip] = {}, shift[kStrip] = {};
   std::memset(dk, 0, 2 * tile * sizeof(float));
-  pack_rows(kv, s.shared, k, s.reach(), s.head, s.lanes, 1.0f);
-  pack_rows(kv + s.shared / 2, s.shared, v, s.reach(), s.head, s.lanes, 1.0f);
+  pack_rows(kv, s.shared, k, s.reach(), s.head, s.lanes);
+  pack_rows(kv + s.shared / 2, s.shared, v, s.reach(), s.head, s.lanes);
+  Ahead none;
   for (int64_t h = 0; h < s.heads / s.kv_heads; ++h) {
     const int64_t column = h * s.head;
     const Running dq_of_head{dq.before == nullptr ? nullptr : dq.before + column, dq.now + column, dq.stride};
     each_strip(s, [&](const Queries& chunk, int64_t first, int64_t rows) {
       keep_rows(dq_of_head, first, rows, s.head);
       if (chunk.seen == 0) return;
-      const Strip products(chunk.sight(first), rows);
+      const Strip strip(chunk.sight(first), rows);
       const int64_t at = first * s.width + column;
-      const float* row_lse = lse + h * s.length + first;
-      std::copy(row_lse, row_lse + rows, strip_lse);
-      pack_rows(qkv + first * s.wide + column, s.wide, q, rows, s.head, s.lanes, s.scale);
-      pack_rows(dout + at, s.width, go, rows, s.head, s.lanes, 1.0f);
-      pack_lanes(q, s.lanes, q_lanes, rows, s.head, 1.0f);
-      pack_lanes(go, s.lanes, go_lanes, rows, s.head, 1.0f);
-      row_dots(out + at, dout + at, s.width, rows, s.head, dots);
-      products.score(k, s.head, s.lanes, q_lanes, p);
-      products.score(v, s.head, s.lanes, go_lanes, ds);
-      score_gradients(p, ds, products.keys, chunk.sight(first), strip_lse, dots);
-      products.scatter(p, go, s.lanes, dv);
-      products.scatter(ds, q, s.lanes, dk);
-      products.gather(ds, k, s.lanes, strip);
-      add_rows(strip, s.lanes, s.scale, dq_of_head.now + first * dq.stride, dq.stride, rows, s.head);
+      for (int64_t r = 0; r < rows; ++r) shift[r] = lse[h * s.length + first + r] * kLog2E;
+      pack_rows(qkv + first * s.wide + column, s.wide, q, rows, s.head, s.lanes);
+      pack_rows(dout + at, s.width, go, rows, s.head, s.lanes);
+      pack_lanes(q, s.lanes, q_lanes, rows, s.head, s.scale * kLog2E);
+      pack_lanes(go, s.lanes, go_lanes, rows, s.head, s.scale);
+      row_dots(out + at, dout + at, s.width, rows, s.head, s.scale, dots);
+      strip.score({k, s.lanes}, s.head, q_lanes, p, kStrip, none);
+      strip.score({v, s.lanes}, s.head, go_lanes, ds, kStrip, none);
+      score_gradients(p, ds, kStrip, strip, 1.0f, 1.0f, shift, dots);
+      strip.scatter(p, kStrip, {go, s.lanes}, s.lanes, dv, s.lanes, strip.keys, none);
+      strip.scatter(ds, kStrip, {q, s.lanes}, s.lanes, dk, s.lanes, strip.keys, none);
+      strip.gather(ds, kStrip, {k, s.lanes}, s.lanes, nullptr, dq_of_strip, s.lanes, none);
+      add_rows(dq_of_strip, s.lanes, dq_of_head.now + first * dq.stride, dq.stride, rows, s.head);
     });
   }
-  unpack_rows(dk, s.lanes, dkv, s.shared, s.length, s.head, 1.0f);
-  unpack_rows(dv, s.lanes, dkv + s.shared / 2, s.shared, s.length, s.head, 1.0f);
+  unpack_rows(dk, s.lanes, dkv, s.shared, s.length, s.head);
+  unpack_rows(dv, s.lanes, dkv + s.shared / 2, s.shared, s.length, s.head);
 }
 
 int64_t scratch_bytes(const OpView& view, int64_t (*floats)(const Sizes&)) {

@@ -1,154 +1,224 @@
 // See attention_rows.h.
 #include "device/cpu/attention_rows.h"
 
-#include <algorithm>
-#include <cmath>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "device/cpu/simd.h"
-#include "device/cpu/tile.h"
 #include "device/cpu/turn.h"
 #include "device/cpu/vector_math.h"
+#include "device/cpu/vectors.h"
 
 namespace prun::cpu {
 
 template <class T>
-PRUN_CLONES void pack_rows(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, int64_t lanes,
-                           float scale) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const T* x = from + row * stride;
-    float* y = to + row * lanes;
-#pragma omp simd
-    for (int64_t i = 0; i < head; ++i) y[i] = scale * load(x[i]);
-    for (int64_t i = head; i < lanes; ++i) y[i] = 0;
-  }
-}
-
-template <class T>
-PRUN_CLONES void pack_lanes(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, float scale) {
-  const int64_t squares = rows == kStrip ? head / 8 * 8 : 0;
-  for (int64_t i = 0; i < squares; i += 8) {
-    for (int64_t r = 0; r < kStrip; r += 8) {
-      Eight square[8];
-      for (int64_t j = 0; j < 8; ++j) load_eight(from + (r + j) * stride + i, square[j]);
-      turn(square);
-      for (int64_t j = 0; j < 8; ++j) *reinterpret_cast<Eight*>(to + (i + j) * kStrip + r) = scale * square[j];
+void pack_rows(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, int64_t lanes_of_head) {
+  with_lanes([&]<int lanes>() PRUN_INLINED {
+    const T* x = from;
+    float* y = to;
+    for (int64_t row = 0; row < rows; ++row, x += stride, y += lanes_of_head) {
+      for_lanes<lanes>(head, [&](auto at) PRUN_INLINED { at.store(y, at.load(x)); });
+      for (int64_t i = head; i < lanes_of_head; ++i) y[i] = 0;
     }
-  }
-  for (int64_t i = squares; i < head; ++i) {
-    for (int64_t r = 0; r < rows; ++r) to[i * kStrip + r] = scale * load(from[r * stride + i]);
-    for (int64_t r = rows; r < kStrip; ++r) to[i * kStrip + r] = 0;
-  }
-}
-
-template <class T>
-PRUN_CLONES void unpack_rows(const float* from, int64_t lanes, T* to, int64_t stride, int64_t rows, int64_t head,
-                             float scale) {
-  for (int64_t row = 0; row < rows; ++row) {
-#pragma omp simd
-    for (int64_t i = 0; i < head; ++i) store(to[row * stride + i], scale * from[row * lanes + i]);
-  }
-}
-
-template <class T>
-PRUN_CLONES void unpack_scaled_rows(const float* from, int64_t lanes, const float* factor, T* to, int64_t stride,
-                                    int64_t rows, int64_t head) {
-  for (int64_t r = 0; r < rows; ++r) {
-#pragma omp simd
-    for (int64_t i = 0; i < head; ++i) store(to[r * stride + i], factor[r] * from[r * lanes + i]);
-  }
-}
-
-template <class T>
-PRUN_CLONES void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, int64_t head, float* dots) {
-  for (int64_t r = 0; r < rows; ++r) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < head; ++i) sum += load(a[r * stride + i]) * load(b[r * stride + i]);
-    dots[r] = sum;
-  }
+  });
 }
 
 namespace {
 
-// From the first key on that some query does not see.
-PRUN_INLINE void hide(float* scores, int64_t keys, const Sight& sight) {
-  for (int64_t j = sight.seen; j < keys; ++j) {
-#pragma omp simd
-    for (int64_t r = 0; r < kStrip; ++r)
-      if (j >= sight.seen + r * sight.more) scores[j * kStrip + r] = -std::numeric_limits<float>::infinity();
+typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
+
+// Two numbers of bf16, which are moved and never computed with.
+struct __attribute__((may_alias)) TwoHalves {
+  uint32_t bits;
+};
+using cpu::load;
+PRUN_INLINE float load(const TwoHalves& x) { return __builtin_bit_cast(float, x.bits); }
+
+// Whether what is turned is a number, which may be multiplied meanwhile.
+template <class T>
+inline constexpr bool kScaled = !std::is_same_v<T, TwoHalves>;
+
+template <class T>
+PRUN_INLINE Four load_four(const T* from) {
+  return Four{load(from[0]), load(from[1]), load(from[2]), load(from[3])};
+}
+
+// 8 rows of 4 elements as 4 rows of 8. Rows r and r + 4 come as halves of one vector, which takes no instructions but
+// the loads.
+template <class T>
+PRUN_INLINE void turn_four(const T* from, int64_t stride, float* to, float scale) {
+  Eight x[4], low[2], high[2];
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r)
+    x[r] = __builtin_shufflevector(load_four(from + r * stride), load_four(from + (r + 4) * stride), 0, 1, 2, 3, 4, 5,
+                                   6, 7);
+#pragma GCC unroll 2
+  for (int r = 0; r < 2; ++r) {
+    low[r] = __builtin_shufflevector(x[2 * r], x[2 * r + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    high[r] = __builtin_shufflevector(x[2 * r], x[2 * r + 1], 2, 10, 3, 11, 6, 14, 7, 15);
   }
+  const auto put = [&](int64_t row, const Eight& v) PRUN_INLINED {
+    Eight& at = *reinterpret_cast<Eight*>(to + row * kStrip);
+    if constexpr (kScaled<T>)
+      at = scale * v;
+    else
+      at = v;
+  };
+  put(0, __builtin_shufflevector(low[0], low[1], 0, 1, 8, 9, 4, 5, 12, 13));
+  put(1, __builtin_shufflevector(low[0], low[1], 2, 3, 10, 11, 6, 7, 14, 15));
+  put(2, __builtin_shufflevector(high[0], high[1], 0, 1, 8, 9, 4, 5, 12, 13));
+  put(3, __builtin_shufflevector(high[0], high[1], 2, 3, 10, 11, 6, 7, 14, 15));
 }
 
 }  // namespace
 
-void Strip::score(const float* k, int64_t head, int64_t lanes, const float* q, float* scores) const {
-  constexpr int64_t kHalf = kStrip / 2;
-  tile_product({fewer, kStrip, head, k, lanes, 1, q, kStrip, scores, kStrip, false});
-  if (fewer == keys) return;
-  float* rest = scores + fewer * kStrip;
-  for (int64_t j = 0; j < keys - fewer; ++j) std::fill_n(rest + j * kStrip, kHalf, 0.0f);
-  tile_product(
-      {keys - fewer, kHalf, head, k + fewer * lanes, lanes, 1, q + kHalf, kStrip, rest + kHalf, kStrip, false});
-}
-
-void Strip::gather(const float* weights, const float* values, int64_t lanes, float* to) const {
-  const int64_t half = fewer == keys ? rows : kStrip / 2;
-  tile_product({half, lanes, fewer, weights, 1, kStrip, values, lanes, to, lanes, false});
-  if (half < rows)
-    tile_product({rows - half, lanes, keys, weights + half, 1, kStrip, values, lanes, to + half * lanes, lanes, false});
-}
-
-void Strip::scatter(const float* weights, const float* from, int64_t lanes, float* to) const {
-  constexpr int64_t kHalf = kStrip / 2;
-  tile_product({fewer, lanes, rows, weights, kStrip, 1, from, lanes, to, lanes, true});
-  if (fewer < keys)
-    tile_product({keys - fewer, lanes, rows - kHalf, weights + fewer * kStrip + kHalf, kStrip, 1, from + kHalf * lanes,
-                  lanes, to + fewer * lanes, lanes, true});
-}
-
-PRUN_CLONES void softmax_lanes(float* scores, int64_t keys, const Sight& sight, float* lse, float* inverse) {
-  hide(scores, keys, sight);
-  float top[kStrip], sum[kStrip] = {};
-  for (int64_t r = 0; r < kStrip; ++r) top[r] = scores[r];
-  for (int64_t j = 1; j < keys; ++j) {
-#pragma omp simd
-    for (int64_t r = 0; r < kStrip; ++r) top[r] = scores[j * kStrip + r] > top[r] ? scores[j * kStrip + r] : top[r];
-  }
-  for (int64_t j = 0; j < keys; ++j) {
-#pragma omp simd
-    for (int64_t r = 0; r < kStrip; ++r) {
-      const float p = exp_or_zero_f32(scores[j * kStrip + r] - top[r]);
-      scores[j * kStrip + r] = p;
-      sum[r] += p;
+template <class T>
+PRUN_CLONES void pack_lanes(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, float scale) {
+  const int64_t turned = rows == kStrip ? head / 4 * 4 : 0;
+  for (int64_t r = 0; turned > 0 && r < kStrip; r += 8)
+    for (int64_t i = 0; i < turned; i += 4) turn_four(from + r * stride + i, stride, to + i * kStrip + r, scale);
+  for (int64_t i = turned; i < head; ++i) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const float x = load(from[r * stride + i]);
+      to[i * kStrip + r] = kScaled<T> ? scale * x : x;
     }
-  }
-  for (int64_t r = 0; r < kStrip; ++r) {
-    lse[r] = top[r] + std::log(sum[r]);
-    inverse[r] = 1.0f / sum[r];
+    for (int64_t r = rows; r < kStrip; ++r) to[i * kStrip + r] = 0;
   }
 }
 
-PRUN_CLONES void score_gradients(float* scores, float* dp, int64_t keys, const Sight& sight, const float* lse,
-                                 const float* along) {
-  hide(scores, keys, sight);
-  for (int64_t j = 0; j < keys; ++j) {
-    float *s = scores + j * kStrip, *d = dp + j * kStrip;
-#pragma omp simd
-    for (int64_t r = 0; r < kStrip; ++r) {
-      const float p = exp_or_zero_f32(s[r] - lse[r]);
-      s[r] = p;
-      d[r] = p * (d[r] - along[r]);
+void pack_pairs(const bf16* from, int64_t stride, float* to, int64_t rows, int64_t head) {
+  pack_lanes(reinterpret_cast<const TwoHalves*>(from), stride / 2, to, rows, head / 2, 1.0f);
+}
+
+template <class T>
+void unpack_rows(const float* from, int64_t lanes_of_head, T* to, int64_t stride, int64_t rows, int64_t head) {
+  with_lanes([&]<int lanes>() PRUN_INLINED {
+    const float* x = from;
+    T* y = to;
+    for (int64_t row = 0; row < rows; ++row, x += lanes_of_head, y += stride)
+      for_lanes<lanes>(head, [&](auto at) PRUN_INLINED { at.store(y, at.load(x)); });
+  });
+}
+
+template <class T>
+void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, int64_t head, float scale, float* dots) {
+  with_lanes([&]<int lanes>() PRUN_INLINED {
+    for (int64_t r = 0; r < rows; ++r, a += stride, b += stride)
+      dots[r] = scale * sum_lanes<lanes>(head, [&](auto at) PRUN_INLINED { return at.load(a) * at.load(b); });
+  });
+}
+
+namespace {
+
+// 2^t of t < 128, of what lies below -100 as of -100: beside the largest, which is 1, that is nothing, and products
+// with it need no numbers below the normal ones. NaNs stay. The polynomial is that of exp2_f32.
+template <class V>
+PRUN_INLINE V power_of_two(V t) {
+  constexpr float kLeast = -100.0f, kRound = 12582912.0f + 127;  // with an exponent's bias
+  const V clamped = at_least(t, kLeast), shifted = clamped + kRound, f = clamped - (shifted - kRound);
+  const V p =
+      1.0f + f * (0.693147004f + f * (0.240222424f + f * (0.0555073358f + f * (0.00967151299f + f * 0.00132647273f))));
+  return p * __builtin_bit_cast(V, __builtin_bit_cast(WordsOf<V>, shifted) << 23);
+}
+
+template <class V>
+PRUN_INLINE V larger(V a, V b) {
+  if constexpr (kVectorAsm && sizeof(V) >= 32) {
+    V found;
+    asm("vmaxps %1, %2, %0" : "=v"(found) : "v"(a), "v"(b));
+    return found;
+  }
+  return b > a ? b : a;
+}
+
+// A vector of queries from `first` on, of which those from `seeing` on count.
+template <int lanes>
+PRUN_INLINE Floats<lanes> only_from(int64_t seeing, int64_t first, const Floats<lanes>& v, float otherwise) {
+  static constexpr int32_t kPlaces[kStrip / 2] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  typename BitsOf<Floats<lanes>>::Signed place;
+  std::memcpy(&place, kPlaces, sizeof place);
+  return place >= static_cast<int32_t>(seeing - first) ? v : Floats<lanes>{} + otherwise;
+}
+
+// f.operator()<first vector, masked>(key) for the keys of a strip: on the diagonal from the vectors on that see them.
+template <int lanes, class F>
+PRUN_INLINE void each_key(const Strip& strip, const F& f) {
+  constexpr int64_t kHalf = kStrip / 2;
+  int64_t key = 0;
+  for (; key < strip.before; ++key) f.template operator()<0, false>(key);
+  for (const int64_t end = std::min(strip.keys, strip.before + kHalf); key < end; ++key)
+    f.template operator()<0, true>(key);
+  for (; key < strip.keys; ++key) f.template operator()<kHalf / lanes, true>(key);
+}
+
+}  // namespace
+
+void softmax_lanes(float* scores, int64_t ld, const Strip& strip, float factor, float* lse, float* inverse) {
+  with_lanes([&]<int lanes>() PRUN_INLINED {
+    using V = Floats<lanes>;
+    constexpr float kNever = -std::numeric_limits<float>::infinity();
+    constexpr int kVectors = kStrip / lanes;
+    V top[kVectors], sum[kVectors];
+    for (int v = 0; v < kVectors; ++v) top[v] = V{} + kNever, sum[v] = V{};
+    each_key<lanes>(strip, [&]<int from, bool masked>(int64_t key) PRUN_INLINED {
+#pragma GCC unroll 8
+      for (int v = from; v < kVectors; ++v) {
+        const V s = load_lanes<lanes>(scores + key * ld + v * lanes);
+        top[v] = larger(top[v], masked ? only_from<lanes>(key - strip.before, v * lanes, s, kNever) : s);
+      }
+    });
+    for (int v = 0; v < kVectors; ++v) top[v] *= factor;
+    each_key<lanes>(strip, [&]<int from, bool masked>(int64_t key) PRUN_INLINED {
+#pragma GCC unroll 8
+      for (int v = from; v < kVectors; ++v) {
+        float* s = scores + key * ld + v * lanes;
+        V p = power_of_two(V(factor * load_lanes<lanes>(s) - top[v]));
+        if (masked) p = only_from<lanes>(key - strip.before, v * lanes, p, 0.0f);
+        sum[v] += p;
+        store_lanes<lanes>(s, p);
+      }
+    });
+    for (int v = 0; v < kVectors; ++v) {
+      store_lanes<lanes>(lse + v * lanes, V((top[v] + log2_f32(sum[v])) * 0.693147181f));
+      store_lanes<lanes>(inverse + v * lanes, V(1.0f / sum[v]));
     }
-  }
+  });
 }
 
-#define PRUN_INSTANTIATE(T)                                                                             \
-  template void pack_rows(const T*, int64_t, float*, int64_t, int64_t, int64_t, float);                 \
-  template void pack_lanes(const T*, int64_t, float*, int64_t, int64_t, float);                         \
-  template void unpack_rows(const float*, int64_t, T*, int64_t, int64_t, int64_t, float);               \
-  template void unpack_scaled_rows(const float*, int64_t, const float*, T*, int64_t, int64_t, int64_t); \
-  template void row_dots(const T*, const T*, int64_t, int64_t, int64_t, float*);
+void score_gradients(float* scores, float* dp, int64_t ld, const Strip& strip, float factor, float scale,
+                     const float* shift, const float* along) {
+  with_lanes([&]<int lanes>() PRUN_INLINED {
+    using V = Floats<lanes>;
+    constexpr float kMost = 127.0f;  // more than 0 comes of no softmax
+    constexpr int kVectors = kStrip / lanes;
+    V less[kVectors], mean[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      less[v] = load_lanes<lanes>(shift + v * lanes);
+      mean[v] = load_lanes<lanes>(along + v * lanes);
+    }
+    each_key<lanes>(strip, [&]<int from, bool masked>(int64_t key) PRUN_INLINED {
+#pragma GCC unroll 8
+      for (int v = from; v < kVectors; ++v) {
+        float *s = scores + key * ld + v * lanes, *d = dp + key * ld + v * lanes;
+        V p = power_of_two(at_most(V(factor * load_lanes<lanes>(s) - less[v]), kMost));
+        V ds = p * (scale * load_lanes<lanes>(d) - mean[v]);
+        if (masked) {
+          p = only_from<lanes>(key - strip.before, v * lanes, p, 0.0f);
+          ds = only_from<lanes>(key - strip.before, v * lanes, ds, 0.0f);
+        }
+        store_lanes<lanes>(s, p);
+        store_lanes<lanes>(d, ds);
+      }
+    });
+  });
+}
+
+#define PRUN_INSTANTIATE(T)                                                        \
+  template void pack_rows(const T*, int64_t, float*, int64_t, int64_t, int64_t);   \
+  template void pack_lanes(const T*, int64_t, float*, int64_t, int64_t, float);    \
+  template void unpack_rows(const float*, int64_t, T*, int64_t, int64_t, int64_t); \
+  template void row_dots(const T*, const T*, int64_t, int64_t, int64_t, float, float*);
 PRUN_INSTANTIATE(float)
 PRUN_INSTANTIATE(bf16)
 #undef PRUN_INSTANTIATE

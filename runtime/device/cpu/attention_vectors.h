@@ -14,8 +14,6 @@
 
 namespace prun::cpu {
 
-inline constexpr float kLog2E = 1.44269504f;
-
 // 2^t within 3e-7 of it, and 0 where t is -inf. 2^f of f = t - ⌊t⌋ is a polynomial of least relative error (8.3e-8, by
 // Remez' exchange) among those that are 1 at 0.
 PRUN_AVX512_BF16 inline __m512 exp2_of(__m512 t) {

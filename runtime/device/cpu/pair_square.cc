@@ -15,22 +15,6 @@ namespace {
 
 constexpr int64_t kRows = 8;  // of both halves in registers
 
-// Of pairs [begin, end) of a tile of K, for one half of the columns or both.
-template <bool kLeft, bool kRight>
-PRUN_AVX512_BF16 inline void add_products(const Pair* rows, const Pair* left, const Pair* right, int64_t begin,
-                                          int64_t end, __m512 (&sum)[kRows][2]) {
-  for (int64_t i = begin; i < end; ++i) {
-    const __m512bh x = (__m512bh)_mm512_loadu_si512(left + i * kSide);
-    const __m512bh y = (__m512bh)_mm512_loadu_si512(right + i * kSide);
-#pragma GCC unroll 8
-    for (int64_t r = 0; r < kRows; ++r) {
-      const __m512bh factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(rows[r * kSide + i]));
-      if constexpr (kLeft) sum[r][0] = _mm512_dpbf16_ps(sum[r][0], factor, x);
-      if constexpr (kRight) sum[r][1] = _mm512_dpbf16_ps(sum[r][1], factor, y);
-    }
-  }
-}
-
 // Twelve sums in registers, which other instructions than these have no part in.
 template <bool kPairs>
 PRUN_AVX512_BF16 void add_in_registers(int64_t turns) {
@@ -69,18 +53,11 @@ bool vectors_pay() {
   return pay;
 }
 
-// A square of which nothing is left out has loops of its own, whose bounds are known.
-template <bool kWhole>
-PRUN_AVX512_BF16 void add_square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums,
-                                 bool add, LeftOut out) {
-  constexpr int64_t kHalf = kSide / 2;
+}  // namespace
+
+PRUN_AVX512_BF16 void square_in_vectors(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums,
+                                        bool add) {
   for (int64_t top = 0; top < kBlock; top += kRows) {
-    const bool upper = top < kSide;
-    const bool no_right = upper && out == LeftOut::upper_right_sums;
-    const bool no_left = !upper && out == LeftOut::lower_left_sums;
-    // Of A: the pairs that count in the first and in the last tile.
-    const int64_t begin = !upper && out == LeftOut::begin_of_lower_a ? kHalf : 0;
-    const int64_t end = upper && out == LeftOut::end_of_upper_a ? kHalf : kSide;
     float* c = sums.first + top / kSide * sums.lower + top % kSide * sums.row;
     __m512 sum[kRows][2];
 #pragma GCC unroll 8
@@ -92,18 +69,15 @@ PRUN_AVX512_BF16 void add_square(const PairTiles& a, const PairTiles& b, int64_t
       const Pair *left = b.first + part * b.rest, *right = left + b.other;
       const Pair* rows = a.first + part * a.rest + top / kSide * a.other + top % kSide * kSide;
       for (int64_t p = 0; p < steps; ++p, left += kTile, right += kTile, rows += kTile) {
-        const int64_t from = p == 0 ? begin : 0, to = p == steps - 1 ? end : kSide;
-        if constexpr (kWhole) {
-          add_products<true, true>(rows, left, right, 0, kSide, sum);
-        } else if (no_right) {
-          add_products<true, false>(rows, left, right, 0, kSide, sum);
-        } else if (no_left) {
-          add_products<false, true>(rows, left, right, 0, kSide, sum);
-        } else if (out == LeftOut::end_of_left_b && p == steps - 1) {
-          add_products<true, true>(rows, left, right, 0, kHalf, sum);
-          add_products<false, true>(rows, left, right, kHalf, kSide, sum);
-        } else {
-          add_products<true, true>(rows, left, right, from, to, sum);
+        for (int64_t i = 0; i < kSide; ++i) {
+          const __m512bh x = (__m512bh)_mm512_loadu_si512(left + i * kSide);
+          const __m512bh y = (__m512bh)_mm512_loadu_si512(right + i * kSide);
+#pragma GCC unroll 8
+          for (int64_t r = 0; r < kRows; ++r) {
+            const __m512bh factor = (__m512bh)_mm512_set1_epi32(static_cast<int>(rows[r * kSide + i]));
+            sum[r][0] = _mm512_dpbf16_ps(sum[r][0], factor, x);
+            sum[r][1] = _mm512_dpbf16_ps(sum[r][1], factor, y);
+          }
         }
       }
     }
@@ -115,16 +89,7 @@ PRUN_AVX512_BF16 void add_square(const PairTiles& a, const PairTiles& b, int64_t
   }
 }
 
-}  // namespace
-
-PRUN_AVX512_BF16 void square_in_vectors(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums,
-                                        bool add, LeftOut out) {
-  out == LeftOut::nothing ? add_square<true>(a, b, steps, sums, add, out)
-                          : add_square<false>(a, b, steps, sums, add, out);
-}
-
 bool multiplies_pairs() { return has_avx512_bf16() && vectors_pay(); }
-bool has_pair_squares() { return has_amx() || multiplies_pairs(); }
 
 PairSquares::PairSquares() {
   if (has_amx()) open_tiles();
@@ -133,9 +98,9 @@ PairSquares::~PairSquares() {
   if (has_amx()) close_tiles();
 }
 
-void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add, LeftOut out) {
+void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add) {
   Nothing nothing;
-  square_beside(a, b, steps, sums, add, out, nothing);
+  square_beside(a, b, steps, sums, add, nothing);
 }
 
 }  // namespace prun::cpu
@@ -145,12 +110,9 @@ void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareS
 namespace prun::cpu {
 
 bool multiplies_pairs() { return false; }
-bool has_pair_squares() { return false; }
 PairSquares::PairSquares() {}
 PairSquares::~PairSquares() {}
-void square(const PairTiles&, const PairTiles&, int64_t, const SquareSums&, bool, LeftOut) {
-  PRUN_CHECK(false, "no squares");
-}
+void square(const PairTiles&, const PairTiles&, int64_t, const SquareSums&, bool) { PRUN_CHECK(false, "no squares"); }
 
 }  // namespace prun::cpu
 

@@ -1,5 +1,5 @@
-// Squares of 32 x 32 f32 sums of products of bf16 tiles, on AMX where the CPU has it, otherwise with AVX512_BF16.
-// Attention is made of them.
+// Squares of 32 x 32 f32 sums of products of bf16 tiles, on AMX. Attention is made of them. Where there are no tiles,
+// vectors compute the same, for tests: attention itself then has better ways.
 #pragma once
 #include "device/cpu/pair_tiles.h"
 
@@ -8,8 +8,6 @@ namespace prun::cpu {
 // Whether products of pairs in vectors are faster than products in f32, by AVX512_BF16 and as ONEDNN_MAX_CPU_ISA
 // allows.
 bool multiplies_pairs();
-// Whether the CPU, and ONEDNN_MAX_CPU_ISA, have either.
-bool has_pair_squares();
 
 // While it lives, this thread may call square().
 class PairSquares {
@@ -32,18 +30,7 @@ struct SquareSums {
   float* first;
   int64_t row, right, lower;
 };
-// A quarter that a causal mask leaves out of a square on the diagonal: of the sums, which then are 0 there, or of the
-// first or last tile of A or B, which is 0. Products by vectors skip it, tiles need not.
-enum class LeftOut : uint8_t {
-  nothing,
-  upper_right_sums,
-  lower_left_sums,
-  end_of_upper_a,    // of the last tile: rows 0 to 15, the second half of K
-  begin_of_lower_a,  // of the first tile: rows 16 to 31, the first half of K
-  end_of_left_b,     // of the last tile: columns 0 to 15, the second half of K
-};
 // sums (+)= A·B over `steps` tiles of K. One of A and B at most has a rest.
-void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add,
-            LeftOut out = LeftOut::nothing);
+void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add);
 
 }  // namespace prun::cpu

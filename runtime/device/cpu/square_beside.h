@@ -79,15 +79,14 @@ PRUN_TILES void square_in_tiles(const PairTiles& a, const PairTiles& b, int64_t 
   _tile_stored(3, lower + sums.right, row);
 }
 
-void square_in_vectors(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add,
-                       LeftOut out);
+void square_in_vectors(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add);
 
 // square(), with beside.step() in each of the steps; where vectors multiply, with all of it behind them.
 template <class Beside>
-void square_beside(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add, LeftOut out,
+void square_beside(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add,
                    Beside& beside) {
   if (has_amx()) return square_in_tiles(a, b, steps, sums, add, beside);
-  square_in_vectors(a, b, steps, sums, add, out);
+  square_in_vectors(a, b, steps, sums, add);
   beside.finish();
 }
 

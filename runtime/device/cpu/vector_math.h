@@ -112,6 +112,30 @@ PRUN_INLINE V exp2_f32(V t) {
   return __builtin_bit_cast(V, __builtin_bit_cast(WordsOf<V>, p) + (__builtin_bit_cast(WordsOf<V>, shifted) << 23));
 }
 
+// log2 of a normal number, within 2e-7 of it where it is at least 1. NaNs stay. (ln(1 + m) - m + m²/2)/m³ is a
+// polynomial fitted at Chebyshev nodes on [√½ - 1, √2 - 1].
+template <class V>
+PRUN_INLINE V log2_f32(V x) {
+  using Signed = typename BitsOf<V>::Signed;
+  constexpr int32_t kRootOfHalf = 0x3f3504f3, kMantissa = 0x7fffff;
+  const Signed bits = __builtin_bit_cast(Signed, x) - kRootOfHalf, whole = bits >> 23;
+  const V m = __builtin_bit_cast(V, (bits & kMantissa) + kRootOfHalf) - 1.0f, square = m * m;
+  V p = 0.126223209f - m * 0.0790274591f;
+  p = p * m - 0.129981835f;
+  p = p * m + 0.142144958f;
+  p = p * m - 0.166412815f;
+  p = p * m + 0.200010451f;
+  p = p * m - 0.250003064f;
+  p = p * m + 0.333333307f;
+  const V log = m - 0.5f * square + square * m * p;
+  V exponent;
+  if constexpr (sizeof(V) == sizeof(float))
+    exponent = static_cast<float>(whole);
+  else
+    exponent = __builtin_convertvector(whole, V);
+  return x != x ? x : exponent + 1.44269504f * log;
+}
+
 // e^-x for a sigmoid. Of what lies beyond ±87 as of ±87, where 2^n is one factor: two thirds of exp_f32's work. Of a
 // NaN it may be a number: who calls it multiplies by x.
 template <class V>
