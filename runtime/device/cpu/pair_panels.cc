@@ -100,20 +100,22 @@ template <bool kInPlace>
 PRUN_AVX512_BF16 void tile_of(const Tile& tile, int64_t rows) {
   if (rows == kPanelRows) return micro_tile<kPanelRows, kInPlace>(tile);
   Tile t = tile;
-  const auto advance = [&](int64_t n) {
+  const auto advance = [&t](int64_t n) {
     t.a += kInPlace ? n * t.a_row : n;
-    t.c += n * t.c_row, t.from += n * t.from_row, rows -= n;
+    t.c += n * t.c_row, t.from += n * t.from_row;
     if (t.rounded != nullptr) t.rounded += n * t.c_row;
   };
   if (rows >= 8) {
     micro_tile<8, kInPlace>(t);
     advance(8);
+    rows -= 8;
   }
   if (rows >= 4) {
     micro_tile<4, kInPlace>(t);
     advance(4);
+    rows -= 4;
   }
-  while (rows > 0) {
+  for (; rows > 0; --rows) {
     micro_tile<1, kInPlace>(t);
     advance(1);
   }
