@@ -17,7 +17,7 @@ constexpr int64_t panel_size(int64_t step, int64_t depth) { return step * depth 
 
 // Lines of 64 bytes that are needed soon, asked for every kAsk rows of a tile: of floats one, of pairs, which tiles ask
 // for before they are copied, four: at `line`, `second` and `third` bytes behind it, and both.
-struct Ahead {
+struct LinesAhead {
   const char* line = nullptr;
   int64_t second = 0, third = 0, step = 0;
 };
@@ -32,7 +32,7 @@ struct Tile {
   float* c;
   int64_t c_row;
   bf16* rounded = nullptr;  // what C becomes instead, its rows c_row apart: only of pairs
-  Ahead ahead;
+  LinesAhead ahead;
 };
 
 // For one instruction set.

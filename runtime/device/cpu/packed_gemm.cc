@@ -47,7 +47,7 @@ template <int kLanes, int kRows, int kVectors, int kPanelRows>
 PRUN_INLINE void micro_tile(const Tile& t) {
   using V = typename Vector<kLanes>::type;
   const float *a = t.a, *b = t.b;
-  Ahead ahead = t.ahead;
+  LinesAhead ahead = t.ahead;
   V sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = V{};
@@ -326,10 +326,10 @@ class Product {
   }
   // What the first `tiles` tiles of a column ask for, each of them `step` bytes behind the one before.
   struct Shares {
-    Ahead first;
+    LinesAhead first;
     int64_t step, tiles;
-    Ahead of(int64_t tile) const {
-      Ahead ahead = first;
+    LinesAhead of(int64_t tile) const {
+      LinesAhead ahead = first;
       if (tile >= tiles) return {first.line};
       ahead.line += tile * step;
       return ahead;
@@ -337,7 +337,7 @@ class Product {
   };
   static Shares copied_ahead(const float* panel, int64_t depth) {
     constexpr int64_t kLine = 64, kLines = kPairs ? 4 : 1;
-    const Ahead lines = {reinterpret_cast<const char*>(panel), kLine, 2 * kLine, kLines * kLine};
+    const LinesAhead lines = {reinterpret_cast<const char*>(panel), kLine, 2 * kLine, kLines * kLine};
     return {lines, depth / kAsk * lines.step, kernel().columns * kAsk * 4 / lines.step};
   }
   // What a panel of pairs is copied from: pieces of rows that are a line each, or four rows at once where it lies by
@@ -345,7 +345,7 @@ class Product {
   Shares source_ahead(int64_t j, int64_t p, int64_t depth) const {
     const In* from = b_ + (s_.transpose_b ? j * s_.k + p * kElement : p * kElement * s_.n + j);
     const int64_t row = (s_.transpose_b ? s_.k : s_.n) * static_cast<int64_t>(sizeof(In));
-    const Ahead rows = {reinterpret_cast<const char*>(from), row, 2 * row, 4 * row};
+    const LinesAhead rows = {reinterpret_cast<const char*>(from), row, 2 * row, 4 * row};
     if (!s_.transpose_b) return {rows, depth / kAsk * 4 * row, kElement * kAsk / 4};
     return {{rows.line, row, 2 * row, kAsk * 4}, 4 * row, kernel().columns / 4};
   }

@@ -51,7 +51,7 @@ template <int kRows, bool kInPlace>
 PRUN_AVX512_BF16 inline void micro_tile(const Tile& t) {
   RowsOfA<kRows, kInPlace> a(t);
   const Pair* b = reinterpret_cast<const Pair*>(t.b);
-  Ahead ahead = t.ahead;
+  LinesAhead ahead = t.ahead;
   __m512 sum[kRows][kVectors];
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
