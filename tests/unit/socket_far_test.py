@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Ranks whose packets take 5 ms there and back (the line of tools/bench/line.py): the socket plugin sees that they are
-far away, and what it then sends unasked arrives whole. Needs root and /dev/net/tun; skipped without."""
+far away, and what it then sends unasked arrives whole. Needs root and /dev/net/tun; skipped where there are none."""
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -25,9 +26,20 @@ def run(prun, names, op, *options):
     assert len(rows) == 2, said[0][0]
 
 
+def can_make_hosts():
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        return False
+    try:
+        with line.two_hosts(1.0, 5.0):
+            return True
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(error)
+        return False
+
+
 def main():
-    if os.geteuid() != 0 or not os.path.exists("/dev/net/tun"):
-        print("needs root and /dev/net/tun")
+    if not can_make_hosts():
+        print("needs root, iproute2, network namespaces and /dev/net/tun")
         return SKIPPED
     with line.two_hosts(1.0, 5.0) as names:
         for op in ("all_to_all", "all_reduce", "broadcast"):
