@@ -20,8 +20,6 @@ std::vector<char> numbered(size_t bytes, int message) {
   return data;
 }
 
-void sleep_ms(int ms) { ::usleep(static_cast<useconds_t>(ms) * 1000); }
-
 class SocketAhead : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Ways, SocketAhead,
                          testing::Values("ahead=1000000", "ahead=1000000,unix=0", "ahead=1000000,unix=0,connections=3",
@@ -37,10 +35,10 @@ TEST_P(SocketAhead, AMessageThatNobodyAskedForArrives) {
       me.close();
       return;
     }
-    // A connection's reader is whoever tests a request: this one never ends.
+    // A connection's reader is whoever tests a request: this one ends when the peer is gone.
     char never = 0;
     prun_req* const idle = me.batch({recv_op(1, &never, 1, 5)});
-    while (me.wait(idle, 0.001) == PRUN_AGAIN) {  // until the peer is gone
+    while (me.wait(idle, 0.001) == PRUN_AGAIN) {
     }
     std::vector<char> in(kLarge);
     me.run({recv_op(1, in.data(), in.size())});
@@ -71,7 +69,6 @@ TEST_P(SocketAhead, NoMoreThanTheLimitGoesOut) {
     for (auto& each : in) receives.push_back(recv_op(1, each.data(), each.size()));
     me.run(receives);
     RANK_CHECK(in == messages);
-    // All has been asked for, so as much may go out again.
     me.meet();
   }));
 }
@@ -109,7 +106,7 @@ TEST_P(SocketAhead, WhatNeverCameIsNoMessage) {
       ::raise(SIGKILL);
     }
     me.run({recv_op(1, &byte, 1, 5)});
-    sleep_ms(20);
+    ::usleep(20000);
     const prun_status status = me.wait(me.batch({recv_op(1, large.data(), large.size())}));
     RANK_CHECK(status == PRUN_EPEER && me.result.culprit == 1, "status %d: %s", status, me.result.message);
   });
