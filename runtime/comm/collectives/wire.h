@@ -94,7 +94,7 @@ class Wire {
   int ahead() const { return far_ ? kFarAhead : 2; }
 
   static constexpr int kInFlight = 8, kFarAhead = 16;
-  static constexpr int kRingEvery = 64;  // calls after each other of Ring::later: the last of them compares
+  static constexpr int kRingEvery = 128;  // calls after each other of Ring::later: the last of them compares
 
  private:
   // A batch is posted as up to three requests, so that each frame is looked at as soon as it can be: waiting for a
