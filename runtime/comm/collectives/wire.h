@@ -126,7 +126,7 @@ class Wire {
   void transfer(Part& part, bool is_recv, int member, void* data, int64_t bytes);  // one message, beside the batches
   void check_frame(const Arrival& arrival);
   void check_start(const FrameHeader& header, int member) const;  // throws unless it is a header of this version
-  bool same_calls(const FrameHeader& theirs) const;  // as far as both are known
+  bool same_calls(const FrameHeader& theirs) const;               // as far as both are known
 
   // What neighbours tell each other beside calls that compare later (later_calls.cc).
   struct Hints {
