@@ -168,11 +168,12 @@ void Context::make_progress(std::unique_lock<std::mutex>& lock, Request& request
     }
     const uint64_t now = nanoseconds();
     if (quiet_since_ == 0) quiet_since_ = now;
-    if (now - quiet_since_ < kYield && yields_.pay(now)) {
+    const bool pays = yields_.pay(now, matcher_.ended());
+    if (pays && now - quiet_since_ < kYield) {
       lock.unlock();
       ::sched_yield();
       lock.lock();
-      yields_.took(now, nanoseconds());
+      yields_.took(now, nanoseconds(), matcher_.ended());
       (void)look(++yields);
       continue;
     }

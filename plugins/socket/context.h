@@ -56,7 +56,7 @@ class Context : public sdk::Transport {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool someone_polls_ = false;  // one thread makes progress for all
-  sdk::Yields yields_;
+  sdk::CountedYields yields_;
   uint64_t quiet_since_ = 0;  // nothing has come; 0: not looked at
   int waiting_ = 0;           // threads that wait for it
 };

@@ -3,13 +3,19 @@
 
 #include <prun/sdk/options.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <iterator>
 #include <span>
 
 namespace prun::socket {
 
-uint32_t Options::window() const { return 16 * (eager + kMessageCost); }
+// A root that sends one broadcast after the other waits for credit less often the more there is; in the default 4 MiB.
+uint32_t Options::window() const {
+  constexpr uint32_t kMost = 4 << 20;
+  const uint32_t message = eager + kMessageCost;
+  return std::max(16 * message, std::min(128 * message, kMost));
+}
 
 namespace {
 

@@ -102,6 +102,38 @@ TEST_P(SocketPlugin, OrderlyCloseIsNoErrorForWhatHasArrived) {
   }));
 }
 
+// Small messages that nobody has asked for: 3 MiB leave a sender, 12 MiB do not before they are asked for.
+TEST_P(SocketPlugin, SmallMessagesAreAheadByAWindow) {
+  if (std::string(GetParam()).find("eager=0") == 0) GTEST_SKIP() << "its messages are large";
+  constexpr int kFew = 192, kMany = 576;
+  expect_all_well(fork_ranks(2, GetParam(), [&](Rank& me) {
+    me.start();
+    const std::vector<char> small = pattern(16 << 10, 1);
+    std::vector<char> in(small.size());
+    char go = 0;
+    std::vector<prun_req*> requests;
+    if (me.rank == 1) {
+      const auto send = [&] { requests.push_back(me.batch({send_op(0, small.data(), small.size(), 1)})); };
+      for (int i = 0; i < kFew; ++i) send();
+      for (prun_req* request : requests) RANK_CHECK(me.wait(request, 5) == PRUN_OK, "a sender that is ahead waits");
+      requests.clear();
+      for (int i = 0; i < kMany; ++i) send();
+      RANK_CHECK(me.wait(requests.back(), 0.2) == PRUN_AGAIN, "more than a window has left");
+      me.run({send_op(0, &go, 1, 2)});
+      for (prun_req* request : requests) RANK_CHECK(me.wait(request) == PRUN_OK);
+      me.run({recv_op(0, &go, 1, 2)});
+      return;
+    }
+    me.run({recv_op(1, &go, 1, 2)});  // reads all that comes meanwhile
+    for (int i = 0; i < kFew + kMany; ++i) {
+      std::fill(in.begin(), in.end(), '\0');
+      me.run({recv_op(1, in.data(), in.size(), 1)});
+      RANK_CHECK(in == small, "message %d", i);
+    }
+    me.run({send_op(1, &go, 1, 2)});
+  }));
+}
+
 TEST_P(SocketPlugin, BlameIsPassedOn) {
   expect_all_well(fork_ranks(3, GetParam(), [&](Rank& me) {
     me.start();

@@ -1,4 +1,5 @@
-// When a rank that waits yields: not for a while after a yield that somebody who computes has made long.
+// When a rank that waits yields: not for a while after a yield that somebody who computes has made long, which one
+// that has brought much more than was waited for was not.
 #include <gtest/gtest.h>
 #include <prun/sdk/yields.h>
 
@@ -43,6 +44,29 @@ TEST(Yields, TheWhileGrowsWhileTheyStayLong) {
   yields.took(now, now + 3 * kMillisecond);
   EXPECT_FALSE(yields.pay(now + 6 * kMillisecond));
   EXPECT_TRUE(yields.pay(now + 7 * kMillisecond));
+}
+
+// Much more than was waited for has come by the next wait: those who had the core were ahead, and did not compute.
+TEST(CountedYields, PayAfterALongOneThatBroughtMuch) {
+  CountedYields yields;
+  uint64_t now = kMillisecond;
+  ASSERT_TRUE(yields.pay(now, 100));
+  yields.took(now, now + 3 * kMillisecond, 100);
+  now += 4 * kMillisecond;
+  EXPECT_TRUE(yields.pay(now, 150));
+  EXPECT_TRUE(yields.pay(now + kMillisecond, 150)) << "judged once";
+}
+
+TEST(CountedYields, DoNotForAWhileAfterALongOneThatBroughtLittle) {
+  for (const uint64_t brought : {uint64_t{0}, uint64_t{3}}) {
+    CountedYields yields;
+    uint64_t now = kMillisecond;
+    yields.took(now, now + 3 * kMillisecond, 100);
+    now += 3 * kMillisecond;
+    EXPECT_FALSE(yields.pay(now, 100 + brought));
+    EXPECT_FALSE(yields.pay(now + 3 * kMillisecond, 100 + brought + 50)) << "what comes later is no sign";
+    EXPECT_TRUE(yields.pay(now + 4 * kMillisecond, 100 + brought + 50));
+  }
 }
 
 }  // namespace

@@ -139,6 +139,7 @@ AlgorithmCosts::AlgorithmCosts(const std::string& text, const std::string& trans
 }
 
 std::optional<double> AlgorithmCosts::seconds(CollKind kind, std::string_view name, int ranks, double bytes) const {
+  if (rates_.empty()) return std::nullopt;  // the usual case, asked for each call
   const auto found = rates_.find({kind, std::string(name)});
   const std::optional<AlgorithmWork> work = algorithm_work(kind, name, ranks);
   if (found == rates_.end() || !work) return std::nullopt;

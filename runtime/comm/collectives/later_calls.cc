@@ -44,7 +44,7 @@ bool Wire::hear(bool to_the_end) {
       if (status != PRUN_OK) failed(hints_.hearing, status, result);
     }
     const FrameHeader& theirs = hints_.in.header;
-    check_start(theirs, doing(), ranks_[previous()]);
+    check_start(theirs, previous());
     const bool calls = theirs.fingerprint != kSendRecvKind && ring_ != Ring::none;
     if (calls && (theirs.bytes < kRunEnd || !same_calls(theirs))) throw_difference(previous(), theirs, "");
     if (theirs.bytes != kHint) return true;

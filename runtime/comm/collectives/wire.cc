@@ -55,9 +55,10 @@ std::optional<uint64_t> first_difference(const FrameHeader& a, const FrameHeader
 
 }  // namespace
 
-void check_start(const FrameHeader& header, const std::string& doing, int rank) {
+void Wire::check_start(const FrameHeader& header, int member) const {
   if (header.magic == kMagic && header.version == kFrameVersion) return;
-  throw Error(Exit::mismatch, fmt::format("{}: rank {} sent something that is not the start of a call", doing, rank));
+  throw Error(Exit::mismatch,
+              fmt::format("{}: rank {} sent something that is not the start of a call", doing(), ranks_[member]));
 }
 
 Wire::Wire(Route route, std::vector<int> ranks, int index, uint64_t group, bool far)
@@ -276,7 +277,7 @@ void Wire::give_up() {
 void Wire::check_frame(const Arrival& arrival) {
   const CallFrame& frame = in_[arrival.from];
   const FrameHeader& theirs = frame.header;
-  check_start(theirs, doing(), ranks_[arrival.from]);
+  check_start(theirs, arrival.from);
   const uint64_t bytes = static_cast<uint64_t>(arrival.bytes);
   if (theirs.sequence != header_.sequence || theirs.bytes != bytes || !same_calls(theirs)) {
     std::string extra;

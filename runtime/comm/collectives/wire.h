@@ -47,8 +47,6 @@ static_assert(sizeof(FrameHeader) == 128 && sizeof(CallFrame) == kFrameBytes);
 
 // In place of `bytes`: nothing follows, this is only what the sender is in; the same, and no more hints come.
 constexpr uint64_t kHint = UINT64_MAX, kRunEnd = UINT64_MAX - 1;
-// Throws unless it is a header of this version; `doing` and `rank`, who sent it, for the text.
-void check_start(const FrameHeader& header, const std::string& doing, int rank);
 
 class Wire {
  public:
@@ -96,7 +94,7 @@ class Wire {
   int ahead() const { return far_ ? kFarAhead : 2; }
 
   static constexpr int kInFlight = 8, kFarAhead = 16;
-  static constexpr int kRingEvery = 64;  // calls after each other of Ring::later: the last of them compares
+  static constexpr int kRingEvery = 128;  // calls after each other of Ring::later: the last of them compares
 
  private:
   // A batch is posted as up to three requests, so that each frame is looked at as soon as it can be: waiting for a
@@ -127,7 +125,8 @@ class Wire {
   prun_status wait_for(Part& part, bool looks_around, prun_result& result);
   void transfer(Part& part, bool is_recv, int member, void* data, int64_t bytes);  // one message, beside the batches
   void check_frame(const Arrival& arrival);
-  bool same_calls(const FrameHeader& theirs) const;  // as far as both are known
+  void check_start(const FrameHeader& header, int member) const;  // throws unless it is a header of this version
+  bool same_calls(const FrameHeader& theirs) const;               // as far as both are known
 
   // What neighbours tell each other beside calls that compare later (later_calls.cc).
   struct Hints {
