@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "device/cpu/amx_gemm.h"
 #include "device/cpu/packed_gemm.h"
@@ -284,6 +285,24 @@ TEST_P(CpuKernels, CrossEntropyAndItsGradient) {
       expect_as_reference(std::move(forward), {{Dtype::f32, 1e-6, 0}, {Dtype::f32, 1e-6, 1e-6}});
   backward.read(Dtype::f32, {rows}, made[1]).write_over(0);
   expect_as_reference(std::move(backward), {{dtype, 4e-6, 1e-8}});
+}
+
+// Rows are added up by pieces, relative to what was the largest at a piece before.
+TEST_P(CpuKernels, CrossEntropyOfRowsWhoseLargestLogitComesLate) {
+  const int64_t rows = 4, width = 5003;
+  Values logits = random_values(rows * width, 1, dtype);
+  for (int64_t i = 0; i < width; ++i) {
+    logits[static_cast<size_t>(width + i)] = static_cast<double>(i / 32);
+    if (i < 3000) logits[static_cast<size_t>(2 * width + i)] = -std::numeric_limits<double>::infinity();
+    logits[static_cast<size_t>(3 * width + i)] = i == 4990 ? -200 : -300;
+  }
+  OneOp loss("cross_entropy"), both("cross_entropy_and_grad");
+  for (OneOp* op : {&loss, &both})
+    op->read(dtype, {rows, width}, logits).read(Dtype::i32, {rows}, {7, 5000, 4000, 4990}).write(Dtype::f32, {});
+  loss.write(Dtype::f32, {rows});
+  both.write(Dtype::f32, {rows}).write(dtype, {rows, width});
+  expect_as_reference(std::move(loss), {{Dtype::f32, 1e-6, 0}, {Dtype::f32, 1e-6, 1e-6}});
+  expect_as_reference(std::move(both), {{Dtype::f32, 1e-6, 0}, {Dtype::f32, 1e-6, 1e-6}, {dtype, 1e-5, 1e-8}});
 }
 
 TEST_P(CpuKernels, SumLossesAndTheirGradients) {

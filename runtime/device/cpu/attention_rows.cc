@@ -111,27 +111,6 @@ void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, int64_t head
 
 namespace {
 
-// 2^t of t < 128, of what lies below -100 as of -100: beside the largest, which is 1, that is nothing, and products
-// with it need no numbers below the normal ones. NaNs stay. The polynomial is that of exp2_f32.
-template <class V>
-PRUN_INLINE V power_of_two(V t) {
-  constexpr float kLeast = -100.0f, kRound = 12582912.0f + 127;  // with an exponent's bias
-  const V clamped = at_least(t, kLeast), shifted = clamped + kRound, f = clamped - (shifted - kRound);
-  const V p =
-      1.0f + f * (0.693147004f + f * (0.240222424f + f * (0.0555073358f + f * (0.00967151299f + f * 0.00132647273f))));
-  return p * __builtin_bit_cast(V, __builtin_bit_cast(WordsOf<V>, shifted) << 23);
-}
-
-template <class V>
-PRUN_INLINE V larger(V a, V b) {
-  if constexpr (kVectorAsm && sizeof(V) >= 32) {
-    V found;
-    asm("vmaxps %1, %2, %0" : "=v"(found) : "v"(a), "v"(b));
-    return found;
-  }
-  return b > a ? b : a;
-}
-
 // A vector of queries from `first` on, of which those from `seeing` on count.
 template <int lanes>
 PRUN_INLINE Floats<lanes> only_from(int64_t seeing, int64_t first, const Floats<lanes>& v, float otherwise) {
@@ -165,7 +144,7 @@ void softmax_lanes(float* scores, int64_t ld, const Strip& strip, float factor, 
 #pragma GCC unroll 8
       for (int v = from; v < kVectors; ++v) {
         const V s = load_lanes<lanes>(scores + key * ld + v * lanes);
-        top[v] = larger(top[v], masked ? only_from<lanes>(key - strip.before, v * lanes, s, kNever) : s);
+        top[v] = kLarger(top[v], masked ? only_from<lanes>(key - strip.before, v * lanes, s, kNever) : s);
       }
     });
     for (int v = 0; v < kVectors; ++v) top[v] *= factor;

@@ -50,20 +50,30 @@ std::shared_ptr<const Angles> angles_of(const OpView& view, int64_t length, int6
   return shared;
 }
 
-// Turns `heads` heads of one token; `sign` is -1 to turn back.
+struct Turn {
+  int64_t length, width, half, heads;  // rows are tokens of samples of `length`, `width` elements each
+  const float* angles;
+  float sign;  // -1 to turn back
+};
+
+// Rows [first, last); what is behind the heads is copied.
 template <class T>
-void turn_heads(const T* x, T* y, const float* angles, int64_t heads, int64_t half, float sign) {
-  const float *cosine = angles, *sine = angles + half;
+void turn_rows(const T* x, T* y, const Turn& turn, int64_t first, int64_t last) {
   with_lanes([=]<int lanes>() PRUN_INLINED {
     using V = Floats<lanes>;
-    for (int64_t h = 0; h < heads; ++h) {
-      const T *low = x + h * 2 * half, *high = low + half;
-      T *to_low = y + h * 2 * half, *to_high = to_low + half;
-      for_lanes<lanes>(half, [=](auto at) PRUN_INLINED {
-        const V a = at.load(low), b = at.load(high), c = at.load(cosine), s = sign * at.load(sine);
-        at.store(to_low, V(a * c - b * s));
-        at.store(to_high, V(b * c + a * s));
-      });
+    const int64_t half = turn.half, turned = turn.heads * 2 * half;
+    for (int64_t row = first; row < last; ++row) {
+      const T* from = x + row * turn.width;
+      T* to = y + row * turn.width;
+      const float *cosine = turn.angles + row % turn.length * 2 * half, *sine = cosine + half;
+      for (int64_t h = 0; h < turned; h += 2 * half) {
+        for_lanes<lanes>(half, [=, sign = turn.sign](auto at) PRUN_INLINED {
+          const V a = at.load(from + h), b = at.load(from + h + half), c = at.load(cosine), s = sign * at.load(sine);
+          at.store(to + h, V(a * c - b * s));
+          at.store(to + h + half, V(b * c + a * s));
+        });
+      }
+      if (from != to) std::memcpy(to + turned, from + turned, (turn.width - turned) * sizeof(T));
     }
   });
 }
@@ -76,16 +86,12 @@ std::unique_ptr<Kernel> rotary_kernel(const OpView& view) {
   const int64_t half = view.attrs().integer("size") / 2, heads = view.attrs().integer("heads");
   PRUN_CHECK(half > 0 && heads * 2 * half <= width, shape_text(shape));
   view.expect_count(view.write(0), rows * width);
-  return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows, length, width, half, heads,
-                    angles = angles_of(view, length, half), threads = view.threads(),
-                    sign = view.attrs().integer("inverse") != 0 ? -1.0f : 1.0f] {
-    parallel_for(threads, rows, [&](int64_t row, int) {
-      const T* from = x + row * width;
-      T* to = y + row * width;
-      turn_heads(from, to, angles->data() + row % length * 2 * half, heads, half, sign);
-      const int64_t turned = heads * 2 * half;
-      if (from != to) std::memcpy(to + turned, from + turned, (width - turned) * sizeof(T));
-    });
+  const Turn turn{length, width, half, heads, nullptr, view.attrs().integer("inverse") != 0 ? -1.0f : 1.0f};
+  return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows, turn, angles = angles_of(view, length, half),
+                    threads = view.threads()] {
+    Turn with_angles = turn;
+    with_angles.angles = angles->data();
+    parallel_rows(threads, rows, [&](int64_t first, int64_t last) { turn_rows(x, y, with_angles, first, last); });
   });
 }
 

@@ -18,62 +18,101 @@ namespace {
 template <class T>
 using Pair = std::array<T*, 2>;
 
+// n rows; their sums are folded, divided and made roots of together, as each takes long and waits for the one before.
+// What is computed of a row does not depend on n.
+//
 // stats: the reciprocal of the standard deviation and the mean; for rmsnorm the reciprocal of the root mean square.
+template <bool centred, int n, int lanes, class T>
+PRUN_INLINE void forward_block(const T* x, Pair<const T> params, T* y, Pair<float> stats, int64_t width, float eps) {
+  float centre[n] = {}, scale[n];
+  Floats<lanes> sums[n];
+  if constexpr (centred) {
+    for (int r = 0; r < n; ++r) {
+      Two<lanes> sum = {};
+      for_two_lanes<lanes, T>(width, [&](auto at) PRUN_INLINED { sum += at.load(x + r * width); });
+      sums[r] = sum.v[0] + sum.v[1];
+    }
+    for (int r = 0; r < n; ++r) stats[1][r] = centre[r] = fold<lanes>(sums[r], kAdd) / static_cast<float>(width);
+  }
+  for (int r = 0; r < n; ++r) {
+    Two<lanes> squares = {};
+    for_two_lanes<lanes, T>(width, [&, middle = centre[r]](auto at) PRUN_INLINED {
+      const auto d = at.only(at.load(x + r * width) - middle);
+      squares += d * d;
+    });
+    sums[r] = squares.v[0] + squares.v[1];
+  }
+  for (int r = 0; r < n; ++r) {
+    const float mean = fold<lanes>(sums[r], kAdd) / static_cast<float>(width);
+    stats[0][r] = scale[r] = 1.0f / std::sqrt(mean + eps);
+  }
+  for (int r = 0; r < n; ++r) {
+    for_two_lanes<lanes, T>(width, [=, middle = centre[r], factor = scale[r]](auto at) PRUN_INLINED {
+      const auto normal = (at.load(x + r * width) - middle) * factor * at.load(params[0]);
+      if constexpr (centred)
+        at.store(y + r * width, normal + at.load(params[1]));
+      else
+        at.store(y + r * width, normal);
+    });
+  }
+}
+
+// Four rows of bf16 at a time, unless they are too long for the first-level cache. Those of f32 take longer to come
+// and go than to compute: with four at a time memory pauses.
 template <bool centred, class T>
 void forward_rows(const T* x, Pair<const T> params, T* y, Pair<float> stats, int64_t rows, int64_t width, float eps) {
+  constexpr int64_t kCache = 24 * 1024;
+  constexpr int kTogether = std::is_same_v<T, bf16> ? 4 : 1;
   with_lanes([=]<int lanes>() PRUN_INLINED {
-    for (int64_t row = 0; row < rows; ++row) {
-      const T* from = x + row * width;
-      T* to = y + row * width;
-      float centre = 0;
-      if constexpr (centred) {
-        centre =
-            sum_lanes<lanes>(width, [=](auto at) PRUN_INLINED { return at.load(from); }) / static_cast<float>(width);
-        stats[1][row] = centre;
-      }
-      const float squares = sum_lanes<lanes>(width, [=](auto at) PRUN_INLINED {
-        const Floats<lanes> d = at.load(from) - centre;
-        return Floats<lanes>(d * d);
-      });
-      const float scale = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
-      for_lanes<lanes>(width, [=](auto at) PRUN_INLINED {
-        const Floats<lanes> normal = (at.load(from) - centre) * scale * at.load(params[0]);
-        if constexpr (centred)
-          at.store(to, Floats<lanes>(normal + at.load(params[1])));
-        else
-          at.store(to, normal);
-      });
-      stats[0][row] = scale;
-    }
+    const auto block = [=]<int n>(int64_t row) PRUN_INLINED {
+      forward_block<centred, n, lanes>(x + row * width, params, y + row * width,
+                                       {stats[0] + row, centred ? stats[1] + row : nullptr}, width, eps);
+    };
+    int64_t row = 0;
+    if (kTogether > 1 && 2 * kTogether * width * static_cast<int64_t>(sizeof(T)) <= kCache)
+      for (; row + kTogether <= rows; row += kTogether) block.template operator()<kTogether>(row);
+    for (; row < rows; ++row) block.template operator()<1>(row);
   });
 }
 
-// dx of some rows; adds their part of dgamma and, of a layernorm, of dbeta.
+// dx of some rows; adds their part of dgamma and, of a layernorm, of dbeta, which lie as WholeTwo says.
 template <bool centred, class T>
 void backward_rows(const T* x, const T* dy, const T* gamma, Pair<const float> stats, T* dx, float* dgamma, float* dbeta,
                    int64_t rows, int64_t width) {
   with_lanes([=]<int lanes>() PRUN_INLINED {
-    using V = Floats<lanes>;
     for (int64_t row = 0; row < rows; ++row) {
       const T *xr = x + row * width, *gr = dy + row * width;
       T* to = dx + row * width;
       const float scale = stats[0][row], centre = centred ? stats[1][row] : 0;
-      V sums[2] = {};  // of g·γ·x̂ and, of a layernorm, of g·γ
-      for_lanes<lanes>(width, [&](auto at) PRUN_INLINED {
-        const V normal = (at.load(xr) - centre) * scale, g = at.load(gr), weighted = g * at.load(gamma);
-        sums[0] += at.only(V(weighted * normal));
-        at.store(dgamma, V(at.load(dgamma) + g * normal));
+      Floats<lanes> products = {}, weights = {};  // sums of g·γ·x̂ and, of a layernorm, of g·γ
+      for_two_lanes<lanes, T>(width, [=, &products, &weights](auto at) PRUN_INLINED {
+        const auto normal = (at.load(xr) - centre) * scale, g = at.load(gr), weighted = g * at.load(gamma);
+        products += at.only(weighted * normal);
+        at.store(dgamma, g * normal + at.load(dgamma));
         if constexpr (centred) {
-          sums[1] += weighted;
-          at.store(dbeta, V(at.load(dbeta) + g));
+          weights += weighted;
+          at.store(dbeta, g + at.load(dbeta));
         }
       });
-      const float along = fold<lanes>(sums[0], kAdd) / static_cast<float>(width);
-      const float through = centred ? fold<lanes>(sums[1], kAdd) / static_cast<float>(width) : 0;
-      for_lanes<lanes>(width, [=](auto at) PRUN_INLINED {
-        const V normal = (at.load(xr) - centre) * scale;
-        at.store(to, V((at.load(gr) * at.load(gamma) - through - normal * along) * scale));
+      const float along = fold<lanes>(products, kAdd) / static_cast<float>(width) * scale;
+      const float through = centred ? fold<lanes>(weights, kAdd) / static_cast<float>(width) * scale : 0;
+      for_two_lanes<lanes, T>(width, [=](auto at) PRUN_INLINED {
+        const auto normal = (at.load(xr) - centre) * scale;
+        at.store(to, at.load(gr) * at.load(gamma) * scale - (normal * along + through));
       });
+    }
+  });
+}
+
+// to[j] is the sum of element j of `count` arrays, which lie as WholeTwo says and `stride` apart.
+template <class T>
+void sum_parts(const float* parts, int64_t count, int64_t stride, float* to, int64_t width) {
+  with_lanes([=]<int lanes>() PRUN_INLINED {
+    const int64_t twos = width / (2 * lanes) * (2 * lanes);
+    for (int64_t j = 0; j < width; ++j) {
+      const float* part = parts + (j < twos ? WholeTwo<lanes, T>::place(j) : j);
+      to[j] = 0;
+      for (int64_t i = 0; i < count; ++i) to[j] += part[i * stride];
     }
   });
 }
@@ -149,11 +188,7 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
         if (added) map_range(kAdd, count * width, to, other + at * width, to);
       });
     });
-    for (size_t p = 0; p < kParams; ++p) {
-      std::fill(dparams[p], dparams[p] + width, 0.0f);
-      for (int64_t i = 0; i < chunks.count; ++i)
-        for (int64_t j = 0; j < width; ++j) dparams[p][j] += sums[i * size + p * width + j];
-    }
+    for (size_t p = 0; p < kParams; ++p) sum_parts<T>(sums + p * width, chunks.count, size, dparams[p], width);
   });
 }
 

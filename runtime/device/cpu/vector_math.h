@@ -76,17 +76,6 @@ PRUN_INLINE V scaled_exp_f32(V r, V shifted) {
   return __builtin_bit_cast(V, __builtin_bit_cast(WordsOf<V>, p) + (__builtin_bit_cast(WordsOf<V>, shifted) << 23));
 }
 
-// exp of a number up to 88, and 0 where it is below the smallest normal number: half of exp_f32's work, for softmax.
-template <class V>
-PRUN_INLINE V exp_or_zero_f32(V x) {
-  constexpr float kLeast = -87.3f, kRound = 12582912.0f;
-  const V clamped = at_least(x, kLeast);
-  const V shifted = clamped * 1.44269504f + kRound;
-  const V n = shifted - kRound;
-  const V found = scaled_exp_f32((clamped - n * 0.693145752f) - n * 1.42860677e-6f, shifted);
-  return x >= kLeast ? found : (x < kLeast ? 0.0f : x);
-}
-
 // 1/x of a number that is neither too large nor too small for it: Newton's step on what the CPU knows to 12 bits or
 // more, a fourth of a division's time.
 template <class V>
@@ -110,6 +99,17 @@ PRUN_INLINE V exp2_f32(V t) {
   const V p =
       1.0f + f * (0.693147004f + f * (0.240222424f + f * (0.0555073358f + f * (0.00967151299f + f * 0.00132647273f))));
   return __builtin_bit_cast(V, __builtin_bit_cast(WordsOf<V>, p) + (__builtin_bit_cast(WordsOf<V>, shifted) << 23));
+}
+
+// 2^t of t < 128, of what lies below -100 as of -100: beside the largest, which is 1, that is nothing, and products
+// with it need no numbers below the normal ones. NaNs stay. The polynomial is that of exp2_f32.
+template <class V>
+PRUN_INLINE V power_of_two(V t) {
+  constexpr float kLeast = -100.0f, kRound = 12582912.0f + 127;  // with an exponent's bias
+  const V clamped = at_least(t, kLeast), shifted = clamped + kRound, f = clamped - (shifted - kRound);
+  const V p =
+      1.0f + f * (0.693147004f + f * (0.240222424f + f * (0.0555073358f + f * (0.00967151299f + f * 0.00132647273f))));
+  return p * __builtin_bit_cast(V, __builtin_bit_cast(WordsOf<V>, shifted) << 23);
 }
 
 // log2 of a normal number, within 2e-7 of it where it is at least 1. NaNs stay. (ln(1 + m) - m + m²/2)/m³ is a

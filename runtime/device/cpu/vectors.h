@@ -10,6 +10,7 @@
 #include "base/vector_clones.h"
 #include "device/bf16.h"
 #include "device/cpu/instruction_set.h"
+#include "device/cpu/simd.h"
 #include "device/cpu/vector_asm.h"
 
 #define PRUN_INLINED __attribute__((always_inline))
@@ -182,8 +183,92 @@ PRUN_INLINE void store_even_odd(bf16* to, const Floats<lanes>& even, const Float
   std::memcpy(static_cast<void*>(to), &words, sizeof words);
 }
 
+// Two vectors, in whose order it does not matter what is computed.
+template <int lanes>
+struct Two {
+  Floats<lanes> v[2];
+
+  // f(a, b) of both vectors, b being two vectors, too, or a number for all.
+  template <class B, class F>
+  PRUN_INLINE static Two of(const Two& a, const B& b, const F& f) {
+    if constexpr (std::is_same_v<B, Two>)
+      return {{f(a.v[0], b.v[0]), f(a.v[1], b.v[1])}};
+    else
+      return {{f(a.v[0], b), f(a.v[1], b)}};
+  }
+  template <class B>
+  PRUN_INLINE friend Two operator+(const Two& a, const B& b) {
+    return of(a, b, [](const auto& x, const auto& y) PRUN_INLINED { return x + y; });
+  }
+  template <class B>
+  PRUN_INLINE friend Two operator-(const Two& a, const B& b) {
+    return of(a, b, [](const auto& x, const auto& y) PRUN_INLINED { return x - y; });
+  }
+  template <class B>
+  PRUN_INLINE friend Two operator*(const Two& a, const B& b) {
+    return of(a, b, [](const auto& x, const auto& y) PRUN_INLINED { return x * y; });
+  }
+  PRUN_INLINE Two& operator+=(const Two& more) { return *this = *this + more; }
+  PRUN_INLINE Two& operator+=(const Floats<lanes>& more) {
+    v[0] += more;
+    return *this;
+  }
+  PRUN_INLINE friend Floats<lanes>& operator+=(Floats<lanes>& sum, const Two& more) {
+    sum += more.v[0];
+    return sum += more.v[1];
+  }
+};
+// f(v) of a vector or of each of two.
+template <class V, class F>
+PRUN_INLINE V each(const V& v, const F& f) {
+  if constexpr (requires { v.v; })
+    return {{f(v.v[0]), f(v.v[1])}};
+  else
+    return f(v);
+}
+// Elements [i, i + 2 · lanes) of arrays of T and of floats beside them. If T is bf16, those of even places come before
+// those of odd places: the floats beside them lie in this order in memory.
+template <int lanes, class T>
+struct WholeTwo {
+  int64_t i;
+  PRUN_INLINE Two<lanes> load(const float* x) const {
+    return {{load_lanes<lanes>(x + i), load_lanes<lanes>(x + i + lanes)}};
+  }
+  PRUN_INLINE Two<lanes> load(const bf16* x) const { return {{load_even<lanes>(x + i), load_odd<lanes>(x + i)}}; }
+  PRUN_INLINE void store(float* y, const Two<lanes>& all) const {
+    for (int k = 0; k < 2; ++k) store_lanes<lanes>(y + i + k * lanes, all.v[k]);
+  }
+  PRUN_INLINE void store(bf16* y, const Two<lanes>& all) const { store_even_odd<lanes>(y + i, all.v[0], all.v[1]); }
+  PRUN_INLINE const Two<lanes>& only(const Two<lanes>& all) const { return all; }
+  // Where element j of the floats beside T is.
+  static int64_t place(int64_t j) {
+    constexpr int64_t kBoth = 2 * lanes;
+    return std::is_same_v<T, bf16> ? j / kBoth * kBoth + j % 2 * lanes + j % kBoth / 2 : j;
+  }
+};
+// f(at) for the elements [0, n) of arrays of T, where `at` is a WholeTwo or, at the end, a Whole or a Part.
+template <int lanes, class T, class F>
+PRUN_INLINE void for_two_lanes(int64_t n, const F& f) {
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) f(WholeTwo<lanes, T>{i});
+  if (i + lanes <= n) {
+    f(Whole<lanes>{i});
+    i += lanes;
+  }
+  if (i < n) f(Part<lanes>{i, n - i});
+}
+
 inline constexpr auto kAdd = [](auto a, auto b) PRUN_INLINED { return a + b; };
-inline constexpr auto kLarger = [](auto a, auto b) PRUN_INLINED { return b > a ? b : a; };
+// One instruction, of which GCC 12 makes a comparison and a choice. If either is a NaN it is the first.
+inline constexpr auto kLarger = []<class V>(const V& a, const V& b) PRUN_INLINED {
+  if constexpr (kVectorAsm && sizeof(V) >= 32) {
+    V found;
+    asm("vmaxps %1, %2, %0" : "=v"(found) : "v"(a), "v"(b));
+    return found;
+  } else {
+    return b > a ? b : a;
+  }
+};
 // All elements as one.
 template <int lanes, class Of>
 PRUN_INLINE float fold(const Floats<lanes>& v, Of of) {
@@ -214,21 +299,20 @@ PRUN_INLINE float sum_lanes(int64_t n, const F& f) {
 // The largest of n > 0 elements; a NaN that is not the first is passed over.
 template <int lanes, class T>
 PRUN_INLINE float largest_lanes(const T* x, int64_t n) {
-  if (n < lanes) {
-    const Floats<lanes> some = Part<lanes>{0, n}.load(x);
-    float largest = some[0];
-    for (int64_t i = 1; i < n; ++i) largest = kLarger(largest, some[i]);
+  using At = WholeTwo<lanes, T>;
+  constexpr int64_t kBoth = 2 * lanes;
+  if (n < kBoth) {
+    float largest = cpu::load(x[0]);
+    for (int64_t i = 1; i < n; ++i) largest = kLarger(largest, cpu::load(x[i]));
     return largest;
   }
-  Floats<lanes> part[4];
-  for (auto& p : part) p = load_lanes<lanes>(x);
+  Two<lanes> part[2] = {At{0}.load(x), At{n - kBoth}.load(x)};
+  const auto take = [&](int k, int64_t i) PRUN_INLINED { part[k] = Two<lanes>::of(part[k], At{i}.load(x), kLarger); };
   int64_t i = 0;
-  for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    for (int k = 0; k < 4; ++k) part[k] = kLarger(part[k], load_lanes<lanes>(x + i + k * lanes));
-  }
-  for (; i + lanes <= n; i += lanes) part[0] = kLarger(part[0], load_lanes<lanes>(x + i));
-  part[1] = kLarger(part[1], load_lanes<lanes>(x + n - lanes));
-  return fold<lanes>(kLarger(kLarger(part[0], part[1]), kLarger(part[2], part[3])), kLarger);
+  for (; i + 2 * kBoth <= n; i += 2 * kBoth) take(0, i), take(1, i + kBoth);
+  if (i + kBoth <= n) take(0, i);
+  part[0] = Two<lanes>::of(part[0], part[1], kLarger);
+  return fold<lanes>(kLarger(part[0].v[0], part[0].v[1]), kLarger);
 }
 
 }  // namespace prun::cpu
