@@ -74,13 +74,14 @@ def lacking(*programs):
     return next((f"{program.relative_to(rows.TOP)} is not built (cmake --preset bench)" for program in programs if not program.exists()), "")
 
 
+def sets_of_instructions():
+    """Options of benches: all that this CPU has, and where that is more, what AVX2 alone would do."""
+    return [[], ["--isa", "AVX2"]] if instruction_set().startswith(("avx512", "amx")) else [[]]
+
+
 def products_jobs(args):
-    own = instruction_set()
-    # (limit of the instruction set, types): this CPU's own, and what lesser ones would do.
-    sets = [([], ["f32", "bf16"])]
-    if own.startswith(("avx512", "amx")):
-        sets.append((["--isa", "AVX2"], ["f32", "bf16"]))
-    if own in ("avx512-bf16", "amx"):
+    sets = [(isa, ["f32", "bf16"]) for isa in sets_of_instructions()]
+    if instruction_set() in ("avx512-bf16", "amx"):
         sets.append((["--isa", "AVX512"], ["bf16"]))
     torch = ["--torch", args.torch] if args.torch else []
     for isa, types in sets:
@@ -105,8 +106,9 @@ def jobs_of(args):
             yield Job("collectives", f"collectives {name} {op}", words)
     yield Job("line", "line", ["line.py", *prun], "" if os.geteuid() == 0 and os.path.exists("/dev/net/tun") else "needs root and /dev/net/tun")
     yield Job("steps", "bf16 against f32", ["figures.py", "bf16", *prun])
-    for row in train_step.ROWS:
-        yield Job("steps", f"step {row}", ["train_step.py", *prun, *rounds, "--torch", args.torch, "--rows", row], need_torch)
+    for isa in sets_of_instructions():
+        for row in train_step.ROWS:
+            yield Job("steps", " ".join(["step", row, *isa[1:]]), ["train_step.py", *prun, *rounds, *isa, "--torch", args.torch, "--rows", row], need_torch)
     llmc = ["--llmc", args.llmc] if args.llmc else []
     for batch in gpt2_cpu.BATCHES:
         words = ["gpt2_cpu.py", *prun, *rounds, *llmc, *(["--torch", args.torch] if args.torch else []), "--batches", batch]

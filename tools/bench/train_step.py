@@ -4,6 +4,7 @@
     tools/bench/train_step.py                         # Debian's PyTorch (package python3-torch)
     tools/bench/train_step.py --torch PYTHON          # the PyTorch of another interpreter, say of a virtual environment
     tools/bench/train_step.py --rows gpt-2,zero3-8    # some rows only
+    tools/bench/train_step.py --isa AVX2              # both sides as on a CPU without AVX-512
 
 Ranks x 1 thread. A ratio above 1 means that prun is faster. OPENBLAS_CORETYPE is unset for the peer, which it would slow down.
 """
@@ -19,6 +20,7 @@ import sys
 import figures
 import rows
 from figures import median_of, steps
+from products import LIMITS
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -70,9 +72,12 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--prun", type=pathlib.Path, default=figures.PROGRAM)
+    parser.add_argument("--isa", choices=LIMITS, help="leave out, on both sides, what this instruction set has not")
     rows.add_option(parser)
     args = parser.parse_args()
     figures.PROGRAM = args.prun
+    os.environ.update(LIMITS.get(args.isa, {}))
+    isa = f", {args.isa}" if args.isa else ""
     out = rows.File(args.json)
     print(f"{'row':<18}{'prun ms':>10}{'torch ms':>10}{'ratio':>8}{'bar':>7}  peer")
     short = False
@@ -91,14 +96,14 @@ def main():
                 version = peer["torch"]
         except (RuntimeError, subprocess.CalledProcessError) as error:
             print(f"{row:<18} did not run: {error}")
-            out.add(rows.failed(row, str(error)))
+            out.add(rows.failed(row + isa, str(error)))
             short = True
             continue
         a, b = statistics.median(ours), statistics.median(theirs)
         short = short or b / a < bar
         print(f"{row:<18}{a:>10.1f}{b:>10.1f}{b / a:>8.2f}{bar:>7.2f}  torch {version} {mode} {' '.join(extra)}", flush=True)
         dtype = settings.get("dtype", "f32")
-        out.add(rows.compared(f"{row}, {ranks} ranks", "ms", a, " ".join(["torch", version, mode, *extra]), b, bar,
+        out.add(rows.compared(f"{row}, {ranks} ranks{isa}", "ms", a, " ".join(["torch", version, mode, *extra]), b, bar,
                               rate=[f"{dtype} peak", statistics.median(flops)]))
     return 1 if short else 0
 
