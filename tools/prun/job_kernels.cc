@@ -39,19 +39,13 @@ struct Nodes {
   std::string who() const { return least == 0 ? "this CPU" : fmt::format("the CPU of node {}", least); }
 };
 
-// Whether a CPU that can run `most` would be faster with others than these; bf16 or pairs is for it to say.
-bool others_are_faster(Kernels most, Kernels chosen) {
-  return chosen < most && !(chosen == Kernels::bf16 && most == Kernels::pairs);
-}
-
 // What becomes of the losses of a run that goes on from a checkpoint.
 std::string words_on_resuming(const Options& options, const Nodes& nodes, Kernels chosen) {
   const CheckpointSettings& from = options.checkpoint;
   const auto differ = [&](const std::string& why) {
     return fmt::format(
-        "prun: {} was computed with kernels for {}, {}: with those for {} losses may differ in their last bits from "
-        "here "
-        "on\n",
+        "prun: {} was computed with kernels for {}, {}: with those for {} losses may differ in their last bits "
+        "from here on\n",
         from.resume, from.kernels, why, kernels_text(chosen));
   };
   if (!options.kernels.asked.empty() && kernels_text(chosen) != from.kernels)
@@ -60,13 +54,13 @@ std::string words_on_resuming(const Options& options, const Nodes& nodes, Kernel
   if (kernels_text(chosen) != from.kernels) return differ(fmt::format("which {} cannot run", nodes.who()));
   if (from.arithmetic != cpu::kArithmetic)
     return differ(fmt::format("version {}, where this prun has {}", from.arithmetic, cpu::kArithmetic));
-  if (options.kernels.asked.empty() && others_are_faster(nodes.most, chosen))
-    return fmt::format(
-        "prun: kernels for {}, with which {} was computed; with --kernels {} steps are faster, and losses may differ "
-        "in "
-        "their last bits\n",
-        kernels_text(chosen), from.resume, kernels_text(nodes.most));
-  return "";
+  if (!options.kernels.asked.empty()) return "";
+  const Kernels fastest = cpu::fastest_kernels(nodes.most);
+  if (chosen >= fastest) return "";
+  return fmt::format(
+      "prun: kernels for {}, with which {} was computed; with --kernels {} steps are faster, and losses may differ in "
+      "their last bits\n",
+      kernels_text(chosen), from.resume, kernels_text(fastest));
 }
 
 }  // namespace
