@@ -134,8 +134,8 @@ class Kernels(unittest.TestCase):
         runs = [json.loads(path.read_text()) for path in self.at("runs").glob("*/run.json")]
         self.assertEqual([run["kernels"] for run in runs], [self.less])
         end(start("generate", *plan("zero3", 1), "--checkpoint", kept, "--prompt", "a", "--tokens", 2, "--kernels", self.less))
-        _, err = train("ddp", 1, "--kernels", "avx52", code=2)
-        self.assertRegex(err, r"prun: --kernels is one of any, avx2, avx512, .*avx512\+tiles, not 'avx52' \(did you mean 'avx512'\?\)")
+        _, err = train("ddp", 1, "--kernels", "avx512+pair", code=2)
+        self.assertRegex(err, r"prun: --kernels is one of any, avx2, avx512, .*avx512\+tiles, not 'avx512\+pair' \(did you mean 'avx512\+pairs'\?\)")
         _, err = train("ddp", 1, "--kernels", self.most, limit=self.less, code=2)
         self.assertIn(f"prun: --kernels {self.most}: this CPU goes up to {self.less}\n", err)
         _, err = train("ddp", 1, "--kernels", self.less, "--device", "reference", code=2)
