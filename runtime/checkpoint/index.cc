@@ -95,6 +95,8 @@ std::string index_text(const Index& index) {
                      {"learning_rate", index.rate},
                      {"model", model_json(index.model)},
                      {"kernels", index.kernels},
+                     {"kernel_choice", index.choice},
+                     {"arithmetic", index.arithmetic},
                      {"tensors", tensors_json(index.tensors)}};
   return json.dump(1) + "\n";
 }
@@ -126,6 +128,8 @@ Index read_index(const std::string& folder) {
     index.rate = json.at("learning_rate").get<std::string>();
     index.model = read_model(json.value("model", Json()));
     index.kernels = json.value("kernels", "");
+    index.choice = json.value("kernel_choice", "");
+    index.arithmetic = json.contains("arithmetic") ? json_whole(json["arithmetic"]) : 0;
     index.tensors = read_tensors(json.at("tensors"));
     for (const auto& [name, tensor] : index.tensors)
       if (!tensor.drift.empty() && tensor.shape.empty())

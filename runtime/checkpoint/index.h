@@ -49,6 +49,8 @@ struct Index {
   LeftOut left_out;        // batches that no step takes
   std::string rate;        // LearningRate::text
   std::string kernels;     // Device::numerics of rank 0: others give the same to rounding
+  std::string choice;      // Job::kernels; "": the device has none, or it is a checkpoint of before
+  int64_t arithmetic = 0;  // the version of those kernels (cpu::kArithmetic)
   ModelDescription model;  // its name is "" where the plan had a model of its own
   std::map<std::string, SavedTensor> tensors;
 };

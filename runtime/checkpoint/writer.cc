@@ -224,6 +224,8 @@ Index Writer::index_of(int64_t step) const {
   index.left_out = program_.schedule.left_out;
   index.rate = program_.schedule.learning_rate.text();
   index.kernels = options_.kernels;
+  index.choice = options_.choice;
+  index.arithmetic = options_.arithmetic;
   index.model = program_.model;
   return index;
 }

@@ -53,6 +53,8 @@ struct WriterOptions {
   std::string run;      // the same on all ranks, another one in each run: tells what a dead run left behind
   std::string program;  // SHA-256 of the job
   std::string kernels;  // Device::numerics
+  std::string choice;   // Job::kernels
+  int64_t arithmetic = 0;
   std::optional<KeptApart> apart;
   std::optional<Abandoning> abandoning;  // nothing: a save that cannot be made is an error
   int64_t bytes = 0;                     // of a whole checkpoint

@@ -67,9 +67,9 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;
-  // What decides the last bits of its results: which kernels, of which libraries, for which instructions, on how many
-  // threads.
-  virtual std::string numerics(int /*threads*/) const { return std::string(name()); }
+  // What decides the last bits of its results besides the kernels that a job takes (cpu/kernel_choice.h): of which
+  // libraries they are.
+  virtual std::string numerics() const { return std::string(name()); }
   // Bytes of scratch that the op needs while it runs; the memory pass gives it as the op's last write (role workspace,
   // u8). `threads` as in make_kernel: some scratch is per thread. A kernel whose workspace is missing or too small, in
   // a program compiled for another machine, takes memory of its own when it is made.

@@ -176,6 +176,7 @@ inline int64_t arena_bytes(const Program& program, Space space) {
 struct Job {
   std::vector<Program> classes;
   std::vector<int> class_of_rank;
+  std::string kernels;  // that all ranks take on CPUs, as far as they decide bits ("avx512+pairs"); "": no choice
   const Program& program(int rank) const { return classes[class_of_rank[rank]]; }
 };
 

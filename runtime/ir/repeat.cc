@@ -166,7 +166,7 @@ Program written_out(const Program& program) {
 }
 
 Job written_out(const Job& job) {
-  Job out{{}, job.class_of_rank};
+  Job out{{}, job.class_of_rank, job.kernels};
   for (const Program& program : job.classes) out.classes.push_back(written_out(program));
   return out;
 }

@@ -19,7 +19,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 11;  // raise it whenever a visit function below changes
+constexpr char kVersion = 12;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -63,7 +63,7 @@ template <class A> void visit(A& a, Like<Schedule> auto& v) {
   a(v.steps, v.first, v.seed, v.learning_rate, v.most_skips, v.skipped, v.left_out.runs);
 }
 template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.slots, v.slot_bytes); }
-template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank); }
+template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank, v.kernels); }
 template <class A> void visit(A& a, Like<Tensor> auto& v) { a(v.name, v.buffer, v.byte_offset, v.dtype, v.shape); }
 template <class A> void visit(A& a, Like<Buffer> auto& v) {
   a(v.name, v.role, v.bytes, v.offset, v.persistent, v.pool, v.slot, v.site, v.space);

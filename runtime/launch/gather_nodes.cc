@@ -39,9 +39,9 @@ JoinedNodes gather_nodes(const LaunchOptions& options, const std::string& host, 
   auto reception = std::make_shared<Reception>(options, host);
   wait_for_nodes(*reception, options, observer);
   for (size_t member = 0; member + 1 < static_cast<size_t>(options.nnodes); ++member)
-    if (const std::string differs = reception->different_settings(member); !differs.empty()) {
-      reception->refuse_all(static_cast<int>(Exit::usage), differs);
-      throw usage_error(differs);
+    if (const std::string why = reception->unfit(member); !why.empty()) {
+      reception->refuse_all(static_cast<int>(Exit::usage), why);
+      throw usage_error(why);
     }
   const bool all = reception->joined() == options.nnodes;
   JoinedNodes result = reception->hand_over();

@@ -79,6 +79,8 @@ struct LaunchOptions {
   std::string secret_file;  // the caller reads `secret` from it
   std::vector<NodeSetting> settings;
   std::string inventory;  // what this node brings along, for node 0 (Launch::inventories)
+  // Node 0: why a node that brings this along cannot take part, to follow its name; "": it can. Empty: all can.
+  std::function<std::string(const std::string& inventory)> lacks;
   // Among the ranks of this host, where each node is one process of a foreign launcher; host_ranks 0: this node is all.
   int host_first_rank = 0, host_ranks = 0;
   // This node stays silent about what node 0 says on a screen that both share.

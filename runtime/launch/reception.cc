@@ -175,10 +175,14 @@ std::string Reception::turned_away() const {
   return strangers_ > 0 ? fmt::format("; {} turned away, the last: {}", strangers_, last_stranger_) : "";
 }
 
-std::string Reception::different_settings(size_t member) const {
-  if (!is_in(members_[member])) return "";
-  return difference(options_.settings, *members_[member].settings,
-                    fmt::format("node {} ({})", member + 1, places_[member + 1].host));
+std::string Reception::unfit(size_t member) const {
+  const Newcomer& who = members_[member];
+  if (!is_in(who)) return "";
+  const std::string name = fmt::format("node {} ({})", member + 1, places_[member + 1].host);
+  const std::string differs = difference(options_.settings, *who.settings, name);
+  if (!differs.empty() || !options_.lacks) return differs;
+  const std::string lacks = options_.lacks(who.inventory);
+  return lacks.empty() ? "" : name + " " + lacks;
 }
 
 void Reception::refuse_all(int code, const std::string& why) {
@@ -215,10 +219,10 @@ std::optional<size_t> Reception::take_latecomer() {
     Newcomer& member = members_[i];
     if (!is_in(member) || member.handed_over || member.told) continue;
     member.told = true;
-    if (const std::string differs = different_settings(i); !differs.empty()) {
+    if (const std::string why = unfit(i); !why.empty()) {
       JobOffer offer;
       offer.error_code = static_cast<int>(Exit::usage);
-      offer.error = differs;
+      offer.error = why;
       member.channel.send(FrameKind::job, -1, pack(offer));
       keep_until_exit(std::move(member.channel));
       member = {};

@@ -27,8 +27,9 @@ class Reception {
   int ranks() const;  // of the nodes that have joined
   std::string missing() const;
   std::string turned_away() const;  // "; 3 turned away, the last: ..."
-  // Other nodes run what node 0 gives them: what they were told themselves must be the same. "": it is.
-  std::string different_settings(size_t member) const;
+  // Other nodes run what node 0 gives them: what they were told themselves must be the same, and they must be able to.
+  // Why it is not so; "": it is.
+  std::string unfit(size_t member) const;
   void refuse_all(int code, const std::string& why);
   // Those that have joined, which this no longer serves. A job goes on without the others, and `serve` admits them when
   // they come.

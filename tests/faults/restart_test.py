@@ -228,8 +228,8 @@ return prun.plan {{
         self.assertIn("zero3.lua on 2 ranks", head.text())
         self.expect_whole(head)
 
-    def node(self, number, place, *options):
-        return self.start("--nproc", "2", "--node-rank", str(number), *place, *options, plan=PLAN)
+    def node(self, number, place, *options, **more):
+        return self.start("--nproc", "2", "--node-rank", str(number), *place, *options, plan=PLAN, **more)
 
     def test_a_node_that_comes_back_is_taken_in(self):
         folder = faults.tempfile.mkdtemp(prefix="prun_restart")
@@ -248,10 +248,10 @@ return prun.plan {{
         for mine, alone in zip(losses(head), self.undisturbed()):
             self.assertAlmostEqual(mine, alone, delta=1e-3 * alone)
 
-    def without_node_1(self, *options):
+    def without_node_1(self, *options, **more):
         """A job of two nodes that goes on without one."""
         place = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{faults.free_port()}"]
-        head, member = self.node(0, place, *options, "--min-ranks", "2"), self.node(1, place, *options, "--min-ranks", "2")
+        head, member = [self.node(number, place, *options, "--min-ranks", "2", **more) for number in (0, 1)]
         head.wait_for_steps(5)
         self.wait_for_commit(head)
         self.kill_node(member)
@@ -281,6 +281,14 @@ return prun.plan {{
             self.assertEqual(back.wait()[0], code, back.text())
             why = "the job has ended" if code == 0 else "node 0 has ended the job: rank 0 was killed by SIGKILL"
             self.assertIn(f"prun: node 1 was not needed any more: {why}\n", back.text())
+
+    def test_a_node_that_comes_back_with_a_lesser_cpu_is_refused(self):
+        before = ["env", "-u", "ONEDNN_MAX_CPU_ISA"]
+        head, place = self.without_node_1(before=before)
+        other = self.come_back(head, lambda: self.node(1, place, before=["env", "ONEDNN_MAX_CPU_ISA=SSE41"]), "without")
+        self.assertEqual(other.wait()[0], 2, other.text())
+        self.assertRegex(other.text(), r"node 1 \(.+\) cannot run the kernels of this job, for avx.+: its CPU goes up to any ")
+        self.assertEqual(head.wait()[0], 0, head.text())
 
     def test_a_node_that_comes_back_with_other_options_is_refused(self):
         head, place = self.without_node_1()

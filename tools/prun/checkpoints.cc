@@ -58,6 +58,8 @@ void begin_with(CheckpointSettings& s, const std::string& checkpoint) {
   reader.verify();
   s.resume = checkpoint;
   s.first_step = reader.index().step;
+  s.kernels = reader.index().choice;
+  s.arithmetic = reader.index().arithmetic;
   s.skipped = reader.index().skipped;
   s.left_out = reader.index().left_out;
 }

@@ -22,6 +22,8 @@ struct CheckpointSettings {
   int grace_s = 25;         // from SIGTERM until there must be a checkpoint
   std::string resume;       // auto or a path; settled: the checkpoint's folder, or ""
   int64_t first_step = -1;  // settled: of a run that resumes
+  std::string kernels;      // settled: Job::kernels of what it resumes from; "": not known
+  int64_t arithmetic = 0;   // settled: their version
   int64_t skipped = 0;      // settled: steps before it that updated nothing
   LeftOut left_out;         // settled: batches that no step takes
 };

@@ -40,6 +40,7 @@ Json summary(const Reader& reader) {
           {"plan", index.plan},
           {"mesh", index.mesh},
           {"ranks", index.ranks},
+          {"kernels", index.choice},
           {"tensors", index.tensors.size()},
           {"bytes", bytes_of(index)}};
 }
@@ -71,7 +72,9 @@ int show(const Options& options, const std::string& folder) {
     fmt::print(
         "data           {}{}, {} read\nlearning rate  {}\nkernels        {}\n", index.data.kind,
         index.data.path.empty() ? "" : fmt::format(" {} ({})", index.data.path, human_bytes(index.data.file_bytes)),
-        counted(index.data.samples, "sample"), index.rate, index.kernels);
+        counted(index.data.samples, "sample"), index.rate,
+        index.choice.empty() ? index.kernels
+                             : fmt::format("{}, version {}, {}", index.choice, index.arithmetic, index.kernels));
     for (const auto& [name, tensor] : reader.index().tensors)
       fmt::print("  {:<44} {:<5} {:<16} {}{}\n", name, tensor.dtype, shape_text(tensor.shape),
                  counted(std::ssize(tensor.pieces), "piece"),

@@ -101,7 +101,9 @@ void check_vocabulary(const GenerationSettings& settings, const Tokenizer& token
 
 Job generation_job(Options& options, const Tokenizer& tokenizer) {
   Plan plan;
+  settle_kernels(options);
   Job job = build_job(options, options.launch.nproc, &plan);
+  job.kernels = options.kernels.chosen;
   check_vocabulary(options.generation, tokenizer, plan);
   std::string& folder = options.checkpoint.resume = options.generation.checkpoint;
   if (!checkpoint::is_hf_folder(folder)) folder = checkpoint::resolve(folder);

@@ -35,6 +35,7 @@ std::vector<NodeSetting> node_settings(const Options& options) {
   for (const auto& [name, value] : options.settings) add(("--set " + name).c_str(), "= " + value);
   add("--device", options.device);
   add("--device-options", options.device_options);
+  add("--kernels", options.kernels.asked);
   add("--ranks-per-device", std::to_string(options.ranks_per_device));
   add("--transport", options.world.transport);
   add("--transport-options", options.world.transport_options);

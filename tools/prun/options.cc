@@ -197,6 +197,10 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
       [&o](const std::string& text) { read_device(o, text); },
       "what computes (default cpu): a rank each from the host's device FIRST on");
   define.text(kRun | kConform, "--device-options", "K=V,..", o.device_options, "options of the device");
+  define.parsed(
+      kRun | kGenerate, "--kernels", "NAME", [&o](const std::string& text) { o.kernels.asked = check_kernels(text); },
+      "kernels of CPUs: any, avx2, avx512, and with +bf16, +pairs, +tiles (default: as the checkpoint, or the "
+      "fastest)");
   define.whole(kRun | kDoctor, "--ranks-per-device", "N", o.ranks_per_device, 1,
                "ranks that share a device (default 1)");
   define.parsed(

@@ -12,6 +12,7 @@
 #include "comm/comm.h"
 #include "draw/settings.h"
 #include "generation_settings.h"
+#include "job_kernels.h"
 #include "launch/launch.h"
 #include "metrics_file.h"
 #include "restart.h"
@@ -42,6 +43,7 @@ struct Options {
   std::string device = "cpu", device_options;
   bool device_given = false;  // doctor, conform: this device is asked about
   int first_device = 0, ranks_per_device = 1;
+  KernelSettings kernels;
   std::map<std::string, std::string> settings;  // --set
   std::string bind = "auto";
   Binding binding;         // of the ranks here; made by the command

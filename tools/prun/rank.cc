@@ -141,6 +141,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   if (job_hash(start.job) != start.job_hash)
     throw Error(Exit::mismatch, fmt::format("rank {} has another program than the launcher sent", start.rank));
   rank.job = parse_job(start.job);
+  take_kernels_of(rank.job);
   const auto mine = static_cast<size_t>(rank.job.class_of_rank[static_cast<size_t>(start.rank)]);
   rank.job.classes[mine] = written_out(rank.job.classes[mine]);
   const Program& program = rank.job.classes[mine];
@@ -152,7 +153,9 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   rank.device = open_device(program.device);
   execution.checkpoint.threads = std::max(1, execution.threads / 2);
   execution.checkpoint.wait_s = options.world.deadline_s;
-  execution.checkpoint.kernels = rank.device->numerics(execution.threads);
+  execution.checkpoint.kernels = rank.device->numerics();
+  execution.checkpoint.choice = rank.job.kernels;
+  execution.checkpoint.arithmetic = kernel_arithmetic(rank.job);
   if (rank.device->memory_kind() != PRUN_MEM_HOST) compare_devices(start, options, devices);
   exchange_replicas(start, options, rank, execution.checkpoint);
   rank.world = World::open(world_options(start, options, *rank.device, rank.job), rank.bootstrap);

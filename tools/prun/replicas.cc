@@ -13,8 +13,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "inventory.h"
 #include "ir/state.h"
-#include "launch/control.h"
 #include "options.h"
 
 namespace prun {
@@ -76,20 +76,7 @@ std::string ReplicaFolder::settle(Options& options, const Plan& plan, const Job&
                      shared ? "" : ", with copies of another node's");
 }
 
-namespace {
-
-struct Inventory {
-  std::vector<checkpoint::KeptCommit> commits;
-
-  template <class Fields>
-  void each_field(Fields&& fields) {
-    fields(commits);
-  }
-};
-
-}  // namespace
-
-std::string ReplicaFolder::inventory() const { return pack(Inventory{checkpoint::kept_commits(path_)}); }
+std::vector<checkpoint::KeptCommit> ReplicaFolder::commits() const { return checkpoint::kept_commits(path_); }
 
 std::optional<checkpoint::KeptCommit> newest_kept(const std::vector<std::string>& inventories) {
   std::vector<std::vector<checkpoint::KeptCommit>> hosts;

@@ -31,7 +31,7 @@ class ReplicaFolder {
   // Tells the checkpoints' settings that there are commits to memory, returns a line for the user. Throws plan errors:
   // the state does not fit there twice, as it must while a commit replaces the one before.
   std::string settle(Options& options, const Plan& plan, const Job& job);
-  std::string inventory() const;  // of a node of several: what it has, for newest_kept
+  std::vector<checkpoint::KeptCommit> commits() const;  // of a node of several: what it has, for newest_kept
 
  private:
   const std::string path_;

@@ -11,6 +11,7 @@
 #include "exec/chaos.h"
 #include "exec/job_run.h"
 #include "exec/recorder.h"
+#include "inventory.h"
 #include "job_secret.h"
 #include "launch/launch.h"
 #include "node_settings.h"
@@ -61,7 +62,8 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
             RunFolder& folder, bool& again) {
   const double peak = peak_flops(devices) * options.launch.nnodes;  // other nodes have what this one has
   Observer observer(options, peak, &folder);
-  options.launch.inventory = options.launch.nnodes > 1 ? replicas.inventory() : "";
+  if (options.launch.nnodes > 1) options.launch.inventory = pack(Inventory{replicas.commits(), node_kernels()});
+  options.launch.lacks = [&options](const std::string& inventory) { return lacks_kernels(options.kernels, inventory); };
   const auto tell = [&] {
     if (const std::string words = restarts.words(); !words.empty()) observer.message(words);
   };
@@ -71,7 +73,9 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
     if (launch.gives_job()) {
       Plan plan;
       if (!options.chaos.empty()) parse_chaos(options.chaos, launch.ranks());
+      observer.message(settle_kernels(options, launch.inventories()));
       observer.job = restarts.build(launch, plan);
+      observer.job.kernels = options.kernels.chosen;
       tell();
       if (!options.checkpoint.kept.empty()) observer.begin_after(options.checkpoint.first_step);
       take_from_plan(options, plan);

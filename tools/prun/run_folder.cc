@@ -101,6 +101,7 @@ void RunFolder::begin(const Job& job, const std::map<std::string, std::string>& 
   job_text_ = Json{{"ranks", job.class_of_rank.size()},
                    {"mesh", program.mesh.text()},
                    {"device", program.device},
+                   {"kernels", job.kernels},
                    {"parameters", parameter_count(job)},
                    {"steps", program.schedule.steps},
                    {"first_step", program.schedule.first},

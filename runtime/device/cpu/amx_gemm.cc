@@ -4,7 +4,6 @@
 // Tiles that begin with the bias, 16 times the same row, cost a tenth.
 #include "device/cpu/amx_gemm.h"
 
-#include <dnnl.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include "base/error.h"
 #include "device/bf16.h"
 #include "device/cpu/finish_tile.h"
+#include "device/cpu/kernel_choice.h"
 #include "device/cpu/pair_tiles.h"
 #include "device/cpu/parallel.h"
 
@@ -311,21 +311,14 @@ void run(const GemmShape& s, const void* a, const void* b, const void* bias, voi
   });
 }
 
-// Linux saves tile registers for processes that asked for it.
-bool allowed() {
+}  // namespace
+
+bool tiles_are_allowed() {
   constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
 }
 
-}  // namespace
-
-bool has_amx() {
-  static const bool found = [] {
-    const unsigned isa = dnnl_get_effective_cpu_isa();
-    return (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx && allowed();
-  }();
-  return found;
-}
+bool has_amx() { return kernels() == Kernels::tiles; }
 
 PRUN_AMX void open_tiles() { _tile_loadconfig(&kTiles); }
 PRUN_AMX void close_tiles() { _tile_release(); }
@@ -345,6 +338,7 @@ void amx_gemm(const GemmShape& s, const void* a, const void* b, const void* bias
 
 namespace prun::cpu {
 
+bool tiles_are_allowed() { return false; }
 bool has_amx() { return false; }
 void open_tiles() {}
 void close_tiles() {}

@@ -5,7 +5,9 @@
 
 namespace prun::cpu {
 
-// Whether this CPU, this system and ONEDNN_MAX_CPU_ISA have AMX for bf16.
+// Asks the system for the tile registers of this process, and of what it forks.
+bool tiles_are_allowed();
+// Whether products of bf16 are made on tiles (kernel_choice.h).
 bool has_amx();
 // This thread's registers as eight tiles of 16 rows of 64 bytes, and given back.
 void open_tiles();

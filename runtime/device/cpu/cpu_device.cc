@@ -72,12 +72,7 @@ const KernelEntry& entry_of(const Op& op) {
 class CpuDevice final : public Device {
  public:
   std::string_view name() const override { return "cpu"; }
-  std::string numerics(int threads) const override {
-    const char* level = __builtin_cpu_supports("x86-64-v4")   ? "x86-64-v4"
-                        : __builtin_cpu_supports("x86-64-v3") ? "x86-64-v3"
-                                                              : "any CPU";
-    return fmt::format("cpu: {}, kernels for {}, {}", gemm_library(), level, counted(threads, "thread"));
-  }
+  std::string numerics() const override { return "cpu: " + gemm_library(); }
 
   int64_t workspace_bytes(const Program& program, const Op& op, int threads) const override {
     RankMemory memory;

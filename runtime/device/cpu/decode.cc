@@ -12,6 +12,7 @@
 #include "device/cpu/rotary_speeds.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/vector_math.h"
+#include "device/cpu/vectors.h"
 
 namespace prun::cpu {
 namespace {
@@ -65,7 +66,7 @@ struct CacheSizes {
 
 // softmax(q·kᵀ/√size)·v over `keys` rows that lie `stride` apart; `sum` has room for the result.
 template <class T>
-PRUN_CLONES void attend(const T* q, const T* k, const T* v, int64_t keys, int64_t stride, int64_t size, float* sum,
+PRUN_INLINE void attend(const T* q, const T* k, const T* v, int64_t keys, int64_t stride, int64_t size, float* sum,
                         T* out) {
   constexpr int64_t kBlock = 32;
   const float scale = 1.0f / std::sqrt(static_cast<float>(size));
@@ -121,8 +122,10 @@ std::unique_ptr<Kernel> cached_attention(const OpView& view) {
     parallel_for(threads, s.batch * s.length * s.heads, [&](int64_t i, int thread) {
       const int64_t row = i / s.heads, h = i % s.heads, shared = h * s.kv_heads / s.heads;
       const T* keys = cache + row / s.length * s.context * s.kept() + shared * s.size;
-      attend(qkv + row * s.row() + h * s.size, keys, keys + s.kv_heads * s.size, at[row] + 1, s.kept(), s.size,
-             reinterpret_cast<float*>(scratch.data + thread * share), out + i * s.size);
+      with_lanes([&]<int>() PRUN_INLINED {
+        attend(qkv + row * s.row() + h * s.size, keys, keys + s.kv_heads * s.size, at[row] + 1, s.kept(), s.size,
+               reinterpret_cast<float*>(scratch.data + thread * share), out + i * s.size);
+      });
     });
   });
 }

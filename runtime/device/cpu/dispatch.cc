@@ -7,6 +7,7 @@
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
+#include "device/cpu/vectors.h"
 
 namespace prun::cpu {
 namespace {
@@ -65,7 +66,7 @@ PRUN_CLONES void gather_rows(const Sizes& s, const T* y, const int32_t* slots, c
 
 // dy[slot] = w·dout[n], dw = dout[n]·y[slot].
 template <class T>
-PRUN_CLONES void combine_gradients(const Sizes& s, const T* y, const int32_t* slots, const float* weights,
+PRUN_INLINE void combine_gradients(const Sizes& s, const T* y, const int32_t* slots, const float* weights,
                                    const T* dout, T* dy, float* dweights, int64_t begin, int64_t end) {
   for (int64_t n = begin; n < end; ++n) {
     const T* from = dout + n * s.width;
@@ -127,7 +128,7 @@ std::unique_ptr<Kernel> combine_grad(const OpView& view) {
                     threads = view.threads()] {
     clear(threads, dy, s.slots * s.width);
     parallel_rows(threads, s.tokens, [&](int64_t begin, int64_t end) {
-      combine_gradients(s, y, slots, weights, dout, dy, dweights, begin, end);
+      with_lanes([&]<int>() PRUN_INLINED { combine_gradients(s, y, slots, weights, dout, dy, dweights, begin, end); });
     });
   });
 }

@@ -69,11 +69,15 @@ void map_range(F f, int64_t n, Y* y, const X*... x) {
 
 // The sum of f(x[i]...) in f64; f takes doubles.
 template <class F, class... X>
-PRUN_CLONES static double sum_range(F f, int64_t n, const X*... x) {
-  double sum = 0;
+double sum_range(F f, int64_t n, const X*... x) {
+  double all = 0;
+  with_lanes([=, &all]<int>() PRUN_INLINED {
+    double sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < n; ++i) sum += f(static_cast<double>(widen(x[i]))...);
-  return sum;
+    for (int64_t i = 0; i < n; ++i) sum += f(static_cast<double>(widen(x[i]))...);
+    all = sum;
+  });
+  return all;
 }
 
 // The op's first reads, which have n elements each.

@@ -1,7 +1,7 @@
-// See gemm.h. Three ways, chosen when the product is made, by its shape and the instruction set alone: amx_gemm for
-// bf16 where there are tiles, oneDNN's matmul primitive (brgemm) for small products of bf16 where the CPU multiplies it
-// and for those whose B is transposed, packed_gemm for all else. Each gives the same bits on any number of threads;
-// brgemm is restricted for that.
+// See gemm.h. Three ways, chosen when the product is made, by its shape and the kernels taken (kernel_choice.h) alone:
+// amx_gemm for bf16 where there are tiles, oneDNN's matmul primitive (brgemm) for small products of bf16 where the CPU
+// multiplies it and for those whose B is transposed, packed_gemm for all else. Each gives the same bits on any number
+// of threads; brgemm is restricted for that.
 #include "device/cpu/gemm.h"
 
 #include <dnnl.h>
@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "device/bf16.h"
 #include "device/cpu/amx_gemm.h"
+#include "device/cpu/kernel_choice.h"
 #include "device/cpu/packed_gemm.h"
 #include "device/cpu/pair_square.h"
 
@@ -229,7 +230,7 @@ bool takes_pairs(const GemmShape& s) {
 }
 
 bool takes_brgemm(const GemmShape& s) {
-  if (s.input == Dtype::f32 || takes_amx(s) || takes_pairs(s)) return false;
+  if (s.input == Dtype::f32 || kernels() < Kernels::bf16 || takes_amx(s) || takes_pairs(s)) return false;
   const ThreadCount one(1);
   return Description(s).primitive != nullptr;
 }
@@ -238,8 +239,7 @@ bool takes_brgemm(const GemmShape& s) {
 
 std::string gemm_library() {
   const dnnl_version_t* version = dnnl_version();
-  return fmt::format("oneDNN {}.{}.{} for instruction set {:#x}", version->major, version->minor, version->patch,
-                     static_cast<unsigned>(dnnl_get_effective_cpu_isa()));
+  return fmt::format("oneDNN {}.{}.{}", version->major, version->minor, version->patch);
 }
 
 int64_t gemm_scratch_bytes(const GemmShape& shape) {

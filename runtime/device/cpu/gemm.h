@@ -26,7 +26,7 @@ struct GemmShape {
   auto operator<=>(const GemmShape&) const = default;
 };
 
-std::string gemm_library();  // "oneDNN 2.7.2 for instruction set 0x3e7", of its cpu_isa
+std::string gemm_library();  // "oneDNN 2.7.2"
 
 // Bytes of scratch that a product of this shape needs; remembered, so cheap for a shape seen before.
 int64_t gemm_scratch_bytes(const GemmShape& shape);

@@ -1,5 +1,4 @@
-// Which vector instructions products are made for: what the CPU has, or less by oneDNN's ONEDNN_MAX_CPU_ISA, which is
-// how a machine with AVX-512 tries what one without it would run.
+// Which vector instructions kernels are made for (kernel_choice.h).
 #pragma once
 #include <cstdint>
 

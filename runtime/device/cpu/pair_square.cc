@@ -5,7 +5,13 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "device/cpu/instruction_set.h"
+#include "device/cpu/kernel_choice.h"
+
+namespace prun::cpu {
+
+bool multiplies_pairs() { return kernels() == Kernels::pairs; }
+
+}  // namespace prun::cpu
 
 #if defined(__x86_64__)
 #include "device/cpu/square_beside.h"
@@ -29,28 +35,6 @@ PRUN_AVX512_BF16 void add_in_registers(int64_t turns) {
       asm volatile("" : "+v"(sum));
     }
   }
-}
-
-// Whether products of pairs, two a lane, are worth their name: CPUs give them the rate of f32 multiply-adds, half of it
-// or a quarter; at half of it or less nothing is gained. The answer decides bits, so all ranks of a machine must find
-// the same: the two are timed in turn, and the fastest of many rounds is far from the line between the rates.
-bool vectors_pay() {
-  static const bool pay = [] {
-    constexpr int64_t kTurns = 4096;
-    using Clock = std::chrono::steady_clock;
-    const auto time = [](void (*run)(int64_t), Clock::duration& fastest) {
-      const Clock::time_point begin = Clock::now();
-      run(kTurns);
-      fastest = std::min(fastest, Clock::now() - begin);
-    };
-    Clock::duration pairs = Clock::duration::max(), singles = pairs;
-    for (int round = 0; round < 16; ++round) {
-      time(add_in_registers<true>, pairs);
-      time(add_in_registers<false>, singles);
-    }
-    return pairs * 10 < singles * 14;
-  }();
-  return pay;
 }
 
 }  // namespace
@@ -89,7 +73,24 @@ PRUN_AVX512_BF16 void square_in_vectors(const PairTiles& a, const PairTiles& b, 
   }
 }
 
-bool multiplies_pairs() { return has_avx512_bf16() && vectors_pay(); }
+// Whether products of pairs, two a lane, are worth their name: CPUs give them the rate of f32 multiply-adds, half of it
+// or a quarter; at half of it or less nothing is gained. The two are timed in turn, and the fastest of many rounds is
+// far from the line between the rates.
+bool pairs_pay() {
+  constexpr int64_t kTurns = 4096;
+  using Clock = std::chrono::steady_clock;
+  const auto time = [](void (*run)(int64_t), Clock::duration& fastest) {
+    const Clock::time_point begin = Clock::now();
+    run(kTurns);
+    fastest = std::min(fastest, Clock::now() - begin);
+  };
+  Clock::duration pairs = Clock::duration::max(), singles = pairs;
+  for (int round = 0; round < 16; ++round) {
+    time(add_in_registers<true>, pairs);
+    time(add_in_registers<false>, singles);
+  }
+  return pairs * 10 < singles * 14;
+}
 
 PairSquares::PairSquares() {
   if (has_amx()) open_tiles();
@@ -109,7 +110,7 @@ void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareS
 
 namespace prun::cpu {
 
-bool multiplies_pairs() { return false; }
+bool pairs_pay() { return false; }
 PairSquares::PairSquares() {}
 PairSquares::~PairSquares() {}
 void square(const PairTiles&, const PairTiles&, int64_t, const SquareSums&, bool) { PRUN_CHECK(false, "no squares"); }

@@ -5,9 +5,10 @@
 
 namespace prun::cpu {
 
-// Whether products of pairs in vectors are faster than products in f32, by AVX512_BF16 and as ONEDNN_MAX_CPU_ISA
-// allows.
+// Whether products of bf16 are made of pairs in vectors (kernel_choice.h).
 bool multiplies_pairs();
+// Whether those are faster here than products in f32; needs AVX512_BF16. Measures.
+bool pairs_pay();
 
 // While it lives, this thread may call square().
 class PairSquares {

@@ -6,6 +6,7 @@
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/vector_math.h"
+#include "device/cpu/vectors.h"
 
 namespace prun::cpu {
 namespace {
@@ -66,7 +67,7 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
 // With w the weights, a chosen expert's dlogit is w·(dw − Σ w·dw). With p the probabilities and g = share·counts their
 // gradient by the balancing loss, each expert's gains p·(g − Σ p·g).
 template <class T>
-PRUN_CLONES void gradients(const Sizes& s, const T* logits, const float* weights, const float* dweights,
+PRUN_INLINE void gradients(const Sizes& s, const T* logits, const float* weights, const float* dweights,
                            const float* counts, float share, int32_t* chosen, float* row, T* dlogits, int64_t begin,
                            int64_t end) {
   for (int64_t n = begin; n < end; ++n) {
@@ -119,8 +120,10 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
     parallel_for(threads, threads, [&](int64_t i, int thread) {
       int32_t* chosen = reinterpret_cast<int32_t*>(scratch.data + thread * bytes);
       float* row = reinterpret_cast<float*>(chosen + s.k);
-      gradients(s, logits, weights, dweights, counts, share, chosen, row, dlogits, s.tokens * i / threads,
-                s.tokens * (i + 1) / threads);
+      with_lanes([&]<int>() PRUN_INLINED {
+        gradients(s, logits, weights, dweights, counts, share, chosen, row, dlogits, s.tokens * i / threads,
+                  s.tokens * (i + 1) / threads);
+      });
     });
   });
 }

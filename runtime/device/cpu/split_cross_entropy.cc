@@ -8,6 +8,7 @@
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/vector_math.h"
+#include "device/cpu/vectors.h"
 
 namespace prun::cpu {
 namespace {
@@ -25,7 +26,7 @@ PRUN_CLONES void row_maxima(const T* logits, float* maxima, int64_t first, int64
 }
 
 template <class T>
-PRUN_CLONES void row_sums(const T* logits, const int32_t* targets, const float* maxima, float* sums, float* hits,
+PRUN_INLINE void row_sums(const T* logits, const int32_t* targets, const float* maxima, float* sums, float* hits,
                           int64_t first, int64_t last, Columns columns) {
   for (int64_t row = first; row < last; ++row) {
     const T* from = logits + row * columns.count;
@@ -60,7 +61,8 @@ std::unique_ptr<Kernel> sums_kernel(const OpView& view) {
                     sums = view.out<float>(0), rows, columns, threads = view.threads()] {
     columns.require(targets, rows);
     parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
-      row_sums(logits, targets, maxima, sums, sums + rows, begin, end, columns);
+      with_lanes([&]<int>()
+                     PRUN_INLINED { row_sums(logits, targets, maxima, sums, sums + rows, begin, end, columns); });
     });
   });
 }

@@ -10,6 +10,7 @@
 #include "base/vector_clones.h"
 #include "device/bf16.h"
 #include "device/cpu/instruction_set.h"
+#include "device/cpu/kernel_choice.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/vector_asm.h"
 
@@ -71,13 +72,10 @@ PRUN_INLINE void store_lanes(float* to, const Floats<lanes>& v) {
   std::memcpy(to, &v, sizeof v);
 }
 // A vector rounded by the instruction that AVX512_BF16 has for it, to the nearest; below the normal numbers it gives 0.
-#if defined(__x86_64__)
-inline const bool kRoundsToBf16 = kVectorAsm && has_avx512_bf16();
-#endif
 template <int lanes>
 PRUN_INLINE void store_lanes(bf16* to, const Floats<lanes>& v) {
   if constexpr (kVectorAsm && lanes == 16) {
-    if (kRoundsToBf16) {
+    if (rounds_to_bf16) {
       typename Lanes<lanes>::Halves halves;
       asm("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(v));
       std::memcpy(static_cast<void*>(to), &halves, sizeof halves);
@@ -166,7 +164,7 @@ template <int lanes>
 PRUN_INLINE void store_even_odd(bf16* to, const Floats<lanes>& even, const Floats<lanes>& odd) {
   using Words = typename Lanes<lanes>::Words;
   if constexpr (kVectorAsm && lanes == 16) {
-    if (kRoundsToBf16) {
+    if (rounds_to_bf16) {
       Words both;
       asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(both) : "v"(odd), "v"(even));
       Words places;
