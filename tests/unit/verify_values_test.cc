@@ -151,6 +151,65 @@ TEST(VerifyValues, AStepWaitsForTheCopyThatTheStepBeforeLeaves) {
   EXPECT_EQ(ahead.rule(), "unordered conflicting accesses");
 }
 
+// As Ahead, but the copy is made beside the end of the step, and linear waits for it in the next one.
+struct GoesOn : Ahead {
+  GoesOn() {
+    drop(9);
+    op(kBroadcast, {w}, {kept}, 1, {{0, 8, 0}, {0, 8, 1}}).phase = Phase::step;
+    ops()[1].waits = {{1, 0, 1}};
+  }
+  std::vector<Op>& beside() { return program.step().streams[1].ops; }
+};
+
+TEST(VerifyValues, ACopyGoesOnOverTheEndOfAStep) {
+  EXPECT_EQ(check(GoesOn()), "");
+  GoesOn step;
+  step.ops()[1].waits.clear();
+  EXPECT_EQ(found(step),
+            "steps overlap: linear may read buffer 'kept' before broadcast f32[16] root 0 has ended, which goes on "
+            "since the step before");
+  // Too late: the last op that reads the copy is no op that waits.
+  step.ops()[2].waits = {{1, 0, 1}};
+  EXPECT_EQ(step.rule(), "steps overlap");
+  // What it reads is overwritten, and what has its bytes is written.
+  step = GoesOn();
+  step.ops()[1].waits.clear();
+  step.ops()[1].reads = {step.x, step.w};
+  EXPECT_NE(check(step).find("steps overlap: linear_dw (backward, compute#4, plan.lua:8) may write buffer 'other'"),
+            std::string::npos)
+      << check(step);
+  step.ops()[4].waits = {{1, 0, 1}};
+  EXPECT_EQ(check(step).find("steps overlap"), std::string::npos) << check(step);
+  // The next step ends, too, before it has ended.
+  step = GoesOn();
+  step.ops()[1].waits.clear();
+  step.ops()[1].reads = {step.x, step.w};
+  step.ops()[4].writes = {step.g};
+  step.drop(5);
+  for (Edge& edge : step.beside()[0].waits) edge.index = 7;
+  EXPECT_NE(check(step).find("steps overlap"), std::string::npos) << check(step);
+}
+
+TEST(VerifyValues, OnlyCollectivesGoOnOverTheEndOfAStep) {
+  GoesOn step;
+  step.beside()[0].def = &ops::copy;
+  EXPECT_NE(check(step).find("steps overlap: sgd (step, compute#8, plan.lua:9) ends the step without waiting for copy"),
+            std::string::npos)
+      << check(step);
+  // The loss is read when a step ends.
+  step = GoesOn();
+  step.op(kAllReduce, {step.loss}, {step.loss}, 1).phase = Phase::step;
+  EXPECT_NE(check(step).find("ends the step without waiting for all_reduce"), std::string::npos) << check(step);
+  // A lane has one order, in two steps, too.
+  step = GoesOn();
+  step.ops()[5].lane = 1;
+  step.ops()[6].lane = 1;
+  step.ops()[7].lane = 1;
+  step.ops()[1].waits.clear();
+  step.ops()[8].waits = {{1, 0, 1}};
+  EXPECT_NE(check(step).find("may begin before broadcast"), std::string::npos) << check(step);
+}
+
 TEST(VerifyValues, ARightStepPasses) { EXPECT_EQ(check(Step()), ""); }
 
 TEST(VerifyValues, AMeanOverOtherElements) {
