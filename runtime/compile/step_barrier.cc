@@ -5,6 +5,7 @@
 // Surprising fact: the gathers that a step begins with stand at the end of the step before and go on over it. The next
 // step's first readers wait for them, by an edge to the step before.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "compile/compile_state.h"
@@ -26,26 +27,60 @@ Begins nothing_goes_on(const Body& body) {
   return begins;
 }
 
-// The last ops of each stream that gather what persists from what persists, and that nothing in the step waits for.
-Begins candidates(const Program& program, const Body& body) {
-  std::set<std::pair<StreamId, int>> awaited;
-  for (const Stream& stream : body.streams)
-    for (const Op& op : stream.ops)
-      for (const Edge& edge : op.waits)
-        if (edge.back == 0) awaited.insert({edge.stream, edge.index});
-  const auto persists = [&](TensorId id) { return program.buffers[program.tensors[id].buffer].persistent; };
-  Begins begins = nothing_goes_on(body);
-  for (StreamId s = 1; s < body.streams.next(); ++s)
-    for (int i = begins[s] - 1; i >= 0 && !awaited.contains({s, i}); --i) {
-      const Op& op = body.streams[s].ops[i];
-      const bool gathers = op.is(ops::all_gather) && op.phase == Phase::step && persists(op.reads[0]) &&
-                           persists(op.writes[0]) &&
-                           program.buffers[program.tensors[op.writes[0]].buffer].role == Role::gathered;
-      if (!gathers) break;
-      begins[s] = i;
+// What goes on: gathers of what persists into what persists, and of a shard that is cast for the wire the cast.
+class Candidates {
+ public:
+  Candidates(const Program& program, const Body& body) : program_(program), body_(body) {
+    for (const Stream& stream : body.streams)
+      for (const Op& op : stream.ops) {
+        for (const Edge& edge : op.waits)
+          if (edge.back == 0) awaited_.insert({edge.stream, edge.index});
+        for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
+          for (const TensorId id : *ids) ++uses_[program.tensors[id].buffer];
+      }
+  }
+
+  // The last ops of each stream, as far as they are such and nothing in the step waits for them.
+  Begins find() {
+    Begins begins = nothing_goes_on(body_);
+    for (StreamId s = 1; s < body_.streams.next(); ++s) {
+      const std::vector<Op>& ops = body_.streams[s].ops;
+      for (int i = begins[s] - 1; i >= 0 && is_gather(s, i); i = begins[s] - 1) {
+        const TensorId from = ops[i].reads[0];
+        const bool cast = !persists(from);
+        if (cast && !(i > 0 && makes_for_wire(s, i - 1, from))) break;
+        if (cast) wires_.push_back(program_.tensors[from].buffer);
+        begins[s] = cast ? i - 1 : i;
+      }
     }
-  return begins;
-}
+    return begins;
+  }
+  // What lies between a cast and its gather, and has to persist.
+  const std::vector<BufferId>& wires() const { return wires_; }
+
+ private:
+  const Buffer& buffer(TensorId id) const { return program_.buffers[program_.tensors[id].buffer]; }
+  bool persists(TensorId id) const { return buffer(id).persistent; }
+  bool is_alone(StreamId stream, int index) const {
+    return !awaited_.contains({stream, index}) && body_.streams[stream].ops[index].phase == Phase::step;
+  }
+  bool is_gather(StreamId stream, int index) const {
+    const Op& op = body_.streams[stream].ops[index];
+    return op.is(ops::all_gather) && is_alone(stream, index) && persists(op.writes[0]) &&
+           buffer(op.writes[0]).role == Role::gathered;
+  }
+  bool makes_for_wire(StreamId stream, int index, TensorId wire) const {
+    const Op& op = body_.streams[stream].ops[index];
+    return op.is(ops::cast) && is_alone(stream, index) && op.writes[0] == wire && persists(op.reads[0]) &&
+           uses_.at(program_.tensors[wire].buffer) == 2;
+  }
+
+  const Program& program_;
+  const Body& body_;
+  std::set<std::pair<StreamId, int>> awaited_;
+  std::map<BufferId, int> uses_;
+  std::vector<BufferId> wires_;
+};
 
 bool touches(const Program& program, const Op& op, BufferId buffer) {
   const auto in = [&](const std::vector<TensorId>& ids) {
@@ -74,7 +109,8 @@ void await_in_next_step(const Program& program, Body& body, OpRef gather) {
 // The last of each stream first: who waits for it waits for those before.
 void await_in_next_step(const Program& program, Body& body, const Begins& begins) {
   for (StreamId s : body.streams.ids())
-    for (int i = std::ssize(body.streams[s].ops) - 1; i >= begins[s]; --i) await_in_next_step(program, body, {s, i});
+    for (int i = std::ssize(body.streams[s].ops) - 1; i >= begins[s]; --i)
+      if (body.streams[s].ops[i].communicates()) await_in_next_step(program, body, {s, i});
 }
 
 // Something waits for the last op of stream 0, or there is none: where a rank of a pipeline trains nothing.
@@ -116,13 +152,16 @@ bool meet_nothing(const Program& program, const Body& body, const Begins& begins
 // False: something of the next step would come before a gather, and the program is what it was.
 bool carry(Program& program) {
   Body& step = program.step();
-  const Begins begins = candidates(program, step);
+  Candidates candidates(program, step);
+  const Begins begins = candidates.find();
   if (begins == nothing_goes_on(step)) return false;
   Body before = step;
   const size_t buffers = program.buffers.size(), tensors = program.tensors.size();
+  for (BufferId wire : candidates.wires()) program.buffers[wire].persistent = true;
   join(program, step, begins);
   await_in_next_step(program, step, begins);
   if (meet_nothing(program, step, begins)) return true;
+  for (BufferId wire : candidates.wires()) program.buffers[wire].persistent = false;
   step = std::move(before);
   program.buffers.resize(buffers);
   program.tensors.resize(tensors);

@@ -1,5 +1,5 @@
-// What goes on over the end of a step: the last collectives of a stream, where the last op of stream 0 does not wait
-// for them. Ops of the next step that touch the same bytes do (Edge::back).
+// What goes on over the end of a step: the last collectives of a stream, and casts for them, where the last op of
+// stream 0 does not wait for them. Ops of the next step that touch the same bytes do (Edge::back).
 //
 // Surprising fact: two steps in a row are enough to judge all of them. What goes on has ended when the next step ends,
 // so no op of the step after that can meet it.

@@ -73,7 +73,7 @@ void Clock::begin_with(const std::vector<LeftOver>& left) {
     Task task;
     task.at = over.at;
     task.ops = over.ops;
-    task.kind = Kind::collective;
+    task.kind = over.computes ? Kind::compute : Kind::collective;
     task.level = over.level;
     task.of_step_before = true;
     begin(std::move(task), over.seconds);
@@ -107,7 +107,8 @@ void Clock::end_step() {
 std::vector<LeftOver> Clock::left_over() const {
   std::vector<LeftOver> left;
   for (const Task& task : tasks_)
-    if (task.left_at_end > 0) left.push_back({task.at, task.ops, task.level, task.left_at_end});
+    if (task.left_at_end > 0)
+      left.push_back({task.at, task.ops, task.kind == Kind::compute, task.level, task.left_at_end});
   return left;
 }
 
@@ -204,6 +205,9 @@ void Clock::begin(Task task, double seconds) {
     for (const StreamCursor at : members) instant_.push_back({at, now_});
     return;
   }
+  for (const StreamCursor at : members)
+    if (const OpRef ref = walk_->ref(at); !task.of_step_before && ref.index >= actors_[at.actor].ended[at.stream])
+      task.ops.push_back(ref);
   task.at.clear();
   task.begin = task.since = now_;
   task.left = seconds;
@@ -265,7 +269,6 @@ void Clock::collective(const std::vector<StreamCursor>& members) {
   if (seconds > 0) seconds += wake;
   Task task;
   task.at = members;
-  for (const StreamCursor at : members) task.ops.push_back(walk_->ref(at));
   task.kind = Kind::collective;
   task.level = group.level;
   begin(task, seconds);

@@ -41,11 +41,12 @@ struct OpSpan {
   bool of_step_before = false;  // what was left of it when the step began
 };
 
-// What is left of a collective that goes on over the end of a step (ir/carried.h): seconds by itself.
+// What is left of an op that goes on over the end of a step (ir/carried.h): seconds by itself.
 struct LeftOver {
   std::vector<StreamCursor> at;  // of its members
   std::vector<OpRef> ops;        // what it is to each of them
-  int level = 0;
+  bool computes = false;
+  int level = 0;  // of a collective
   double seconds = 0;
 };
 
@@ -74,7 +75,7 @@ class Clock : private WalkPolicy {
     bool ended = false;
     std::vector<OpRef> ops;  // of its members
     bool of_step_before = false;
-    double left_at_end = 0;  // of the step; of a collective that goes on
+    double left_at_end = 0;  // of the step; of what goes on
   };
   struct Event {
     double end;

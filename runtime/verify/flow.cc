@@ -160,12 +160,13 @@ namespace {
 
 constexpr const char* kOverlap = "steps overlap";
 
-// Nobody but ops looks at what a collective does, so it may go on over the end of a step; the loss and the norm are
-// read there.
+// A collective, and a cast for one, looks at nothing but its operands, and only ops look at what it makes, so it may go
+// on over the end of a step; the loss and the norm are read there.
 bool may_go_on(const BodyView& body, const Op& op) {
   const auto is_read_there = [&](TensorId id) { return id == body.body->loss || id == body.body->norm; };
-  return body.is_step && op.communicates() && op.def->op_class == OpClass::communication && !op.point_to_point() &&
-         !op.offers() && std::none_of(op.writes.begin(), op.writes.end(), is_read_there);
+  const bool is_collective = op.communicates() && !op.point_to_point() && !op.offers();
+  return body.is_step && (is_collective || op.is(ops::cast)) &&
+         std::none_of(op.writes.begin(), op.writes.end(), is_read_there);
 }
 
 void report_overtaking(const BodyView& body, OpRef carried, const Overtaking& by, Findings& findings) {
