@@ -1,5 +1,6 @@
 #include "ir/carried.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace prun {
@@ -7,13 +8,20 @@ namespace {
 
 bool overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes) { return a < b + b_bytes && b < a + a_bytes; }
 
-// Buffers of a pool take turns in its slots where a repeat goes round, so that any of them may be in the way there.
+// Whether a repeat moves it from slot to slot of its pool. What persists keeps its own.
+bool takes_turns(const Program& program, const Body& body, BufferId id) {
+  const auto is_this = [id](const Repeat::Member& member) { return member.buffer == id; };
+  return body.repeat.any() && (!program.buffers[id].persistent || std::ranges::any_of(body.repeat.members, is_this));
+}
+
 bool share_bytes(const Program& program, const Body& body, const Tensor& a, const Tensor& b) {
   if (a.bytes() == 0 || b.bytes() == 0) return false;
   const Buffer &of_a = program.buffers[a.buffer], &of_b = program.buffers[b.buffer];
   if (a.buffer == b.buffer) return overlap(a.byte_offset, a.bytes(), b.byte_offset, b.bytes());
   if (of_a.space != of_b.space) return false;
-  if (of_a.pool >= 0 && of_a.pool == of_b.pool && (of_a.slot == of_b.slot || body.repeat.any())) return true;
+  if (of_a.pool >= 0 && of_a.pool == of_b.pool &&
+      (of_a.slot == of_b.slot || takes_turns(program, body, a.buffer) || takes_turns(program, body, b.buffer)))
+    return true;
   return of_a.offset >= 0 && of_b.offset >= 0 &&
          overlap(of_a.offset + a.byte_offset, a.bytes(), of_b.offset + b.byte_offset, b.bytes());
 }
