@@ -87,7 +87,7 @@ void Executor::run_body(BodyId id, int64_t first, int64_t end) {
   walk(run, 0, first, end);
   for (std::thread& thread : threads) thread.join();
   if (failure_) std::rethrow_exception(failure_);
-  if (id == kInitBody)  // the first step begins with what init has gathered
+  if (id == kInitBody && !runs_[kStepBody].workers.empty())  // the first step begins with what init has gathered
     runs_[kStepBody].workers[0].of(program_.schedule.first, 0).bytes += bytes_sent() - bytes_put();
 }
 
