@@ -28,6 +28,7 @@ class Op:
     phase: str
     unit: str
     microbatch: int  # -1: none
+    after_before: dict = dataclasses.field(default_factory=dict)  # as after, of the step before
 
 
 def run(prun, *words, check=False, env=None, **settings):
@@ -92,8 +93,9 @@ def read_op(stream, index, kind, rest, heading):
     elements = math.prod(int(n) for n in first[2].split(",") if n) if first else 0
     axis = next((p.split()[1] for p in parts if p.startswith("over ")), "")
     waits = next((p[len("after "):] for p in parts if p.startswith("after ")), "")
-    after = {name: int(at) for name, at, back in re.findall(r"(?:^|, )([^,@]+)@(\d+)( of the step before)?", waits) if not back}
-    return Op(stream, index, kind, *names, elements, elements * BYTES[first[1]] if first else 0, axis, after, *heading)
+    after, before = ({name: int(at) for name, at, back in re.findall(r"(?:^|, )([^,@]+)@(\d+)( of the step before)?", waits)
+                      if bool(back) == of_before} for of_before in (False, True))
+    return Op(stream, index, kind, *names, elements, elements * BYTES[first[1]] if first else 0, axis, after, *heading, before)
 
 
 def sent(ops, ranks):

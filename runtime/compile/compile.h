@@ -33,6 +33,7 @@ struct CompileOptions {
   LeftOut left_out;
   std::optional<Generation> generation;  // instead of a training; the plan is generation_plan's
   bool count_memory = false;      // arenas have the size of what lives at once; nothing is placed, so nothing can run
+  bool joins_steps = false;       // nothing goes on over the end of a step: the device runs each as a whole
   bool leave_memory = false;      // arenas have no size: for who asks how long a step takes
   bool every_microbatch = false;  // a schedule that recurs is listed as it is, not as one that repeats
   std::vector<int> only_classes;  // programs of others stay empty, and nothing can run; none: all are made

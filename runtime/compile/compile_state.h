@@ -151,7 +151,8 @@ void lower_program(CompileState& state);   // lower_program.cc: level 3
 void check_finite(CompileState& state);    // check_finite.cc: --check-finite
 void widen(CompileState& state);           // widen.cc: floats as f64, for proofs
 void add_workspaces(Program& program, const CompileOptions& options);  // workspace.cc: scratch of kernels
-void add_step_barrier(Program& program);    // step_barrier.cc: streams meet at the end of a step
+// step_barrier.cc: streams meet at the end of a step; `carries`: but for the gathers of the next one
+void add_step_barrier(Program& program, bool carries);
 void describe_repeat(CompileState& state);  // describe_repeat.cc: what of a step that repeats is whose microbatch's
 void assign_memory(Program& program);       // memory.cc: offsets
 void count_memory(Program& program);        // memory.cc: about as much, without offsets

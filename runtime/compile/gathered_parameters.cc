@@ -1,5 +1,6 @@
 // A pool has prefetch + 1 slots handed out in turn. A gather may run as soon as the former content of its slot has
-// been read for the last time, so the slots are the credits, and at most prefetch + 1 gathered calls are live.
+// been read for the last time, so the slots are the credits, and at most prefetch + 1 gathered calls are live. Where
+// the slot still holds what is to be gathered, nothing is.
 #include "compile/gathered_parameters.h"
 
 #include <fmt/format.h>
@@ -25,6 +26,8 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
   g.strategy = strategy;
   g.handle = action.handle;
   g.call = step.call;
+  g.microbatch = step.microbatch;
+  g.wire = action.wire;
   g.keep = action.keep;
   g.site = action.site;
   if (!action.keep) {
@@ -37,6 +40,10 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
       return fmt::format("{} (gathered at {}, never freed)", state_.unit_name(state_.graph.calls[other.call].unit),
                          other.site.text());
     });
+  }
+  if (const Gathered* before = still_there(g, units)) {
+    g.full = before->full;
+    return enter(std::move(g));
   }
   const GathersAhead::Wanted wanted{strategy, &action, step, units, g.pool, g.slot};
   if (const GatherAhead* ahead = ahead_.find(wanted)) {
@@ -58,6 +65,19 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
     emitter_.communicate_over_wire(ops::all_gather, storage.read(), full, action, step, unit);
   }
   enter(std::move(g));
+}
+
+// The last unit before the loss that is gathered for forward and again for backward: nothing has taken its slot in
+// between. Of one microbatch only, so that what a schedule repeats is each microbatch's own.
+const GatheredParameters::Gathered* GatheredParameters::still_there(const Gathered& g,
+                                                                    const std::vector<UnitId>& units) const {
+  const auto held = g.keep ? holder_.end() : holder_.find({g.pool, g.slot});
+  if (held == holder_.end()) return nullptr;
+  const Gathered& before = gathered_[held->second];
+  const bool same = before.strategy == g.strategy && before.wire == g.wire && before.microbatch == g.microbatch &&
+                    before.full.size() == units.size() &&
+                    std::ranges::all_of(units, [&](UnitId unit) { return before.full.contains(unit); });
+  return same ? &before : nullptr;
 }
 
 void GatheredParameters::enter(Gathered g) {

@@ -33,6 +33,8 @@ class GatheredParameters {
   struct Gathered {
     int strategy, handle;
     CallId call;
+    int microbatch;
+    std::string wire;
     bool keep;  // until the last microbatch, in memory of its own
     Site site;
     int pool = -1, slot = -1;
@@ -41,6 +43,8 @@ class GatheredParameters {
     Site freed;
   };
   void enter(Gathered g);
+  // What lies in the slot that `g` gets, where it is what `g` is to be; null: something else.
+  const Gathered* still_there(const Gathered& g, const std::vector<UnitId>& units) const;
   std::vector<Gathered*> live(const ScheduleStep& step, int strategy, int handle);
   [[noreturn]] void not_gathered(const Value& parameter, const OpDef& reader, const Site& site) const;
 

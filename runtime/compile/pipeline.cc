@@ -52,7 +52,8 @@ constexpr Pass kPasses[] = {
     {"check_finite", Scope::program, check_finite},
     {"workspace", Scope::program, [](CompileState& state) { add_workspaces(state.program, state.options); }},
     {"widen", Scope::program, widen},
-    {"step_barrier", Scope::program, [](CompileState& state) { add_step_barrier(state.program); }},
+    {"step_barrier", Scope::program,
+     [](CompileState& state) { add_step_barrier(state.program, !state.options.joins_steps); }},
     {"repeat", Scope::program, describe_repeat},
     {"memory", Scope::program,
      [](CompileState& state) {

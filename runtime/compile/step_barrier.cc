@@ -1,8 +1,16 @@
 // Streams meet at the end of a step, and of each batch of an evaluation: the last op of stream 0 waits for the last op
 // of every other stream, and the first op of every other stream waits for that op of the step before. One step's order
 // then proves every step's.
+//
+// Surprising fact: the gathers that a step begins with stand at the end of the step before and go on over it. The next
+// step's first readers wait for them, by an edge to the step before.
+#include <algorithm>
+#include <map>
+#include <set>
+
 #include "compile/compile_state.h"
 #include "compile/ir_build.h"
+#include "ir/carried.h"
 #include "ir/ops.h"
 #include "ir/order.h"
 
@@ -10,42 +18,166 @@ namespace prun {
 
 namespace {
 
-// Something waits for the last op of stream 0, or there is none: where a rank of a pipeline trains nothing.
-bool ends_elsewhere(const Body& body, const Order& order) {
-  const int last = std::ssize(body.streams[0].ops) - 1;
-  for (int s = 1; s < std::ssize(body.streams); ++s) {
-    const int tail = std::ssize(body.streams[s].ops) - 1;
-    if (tail >= 0 && (last < 0 || order.before({0, last}, {s, tail}))) return true;
+// Of each stream, where its ops begin that go on over the end.
+using Begins = Table<StreamId, int>;
+
+Begins nothing_goes_on(const Body& body) {
+  Begins begins;
+  for (const Stream& stream : body.streams) begins.push_back(std::ssize(stream.ops));
+  return begins;
+}
+
+// What goes on: gathers of what persists into what persists, and of a shard that is cast for the wire the cast.
+class Candidates {
+ public:
+  Candidates(const Program& program, const Body& body) : program_(program), body_(body) {
+    for (const Stream& stream : body.streams)
+      for (const Op& op : stream.ops) {
+        for (const Edge& edge : op.waits)
+          if (edge.back == 0) awaited_.insert({edge.stream, edge.index});
+        for (const std::vector<TensorId>* ids : {&op.reads, &op.writes})
+          for (const TensorId id : *ids) ++uses_[program.tensors[id].buffer];
+      }
   }
+
+  // The last ops of each stream, as far as they are such and nothing in the step waits for them.
+  Begins find() {
+    Begins begins = nothing_goes_on(body_);
+    for (StreamId s = 1; s < body_.streams.next(); ++s) {
+      const std::vector<Op>& ops = body_.streams[s].ops;
+      for (int i = begins[s] - 1; i >= 0 && is_gather(s, i); i = begins[s] - 1) {
+        const TensorId from = ops[i].reads[0];
+        const bool cast = !persists(from);
+        if (cast && !(i > 0 && makes_for_wire(s, i - 1, from))) break;
+        if (cast) wires_.push_back(program_.tensors[from].buffer);
+        begins[s] = cast ? i - 1 : i;
+      }
+    }
+    return begins;
+  }
+  // What lies between a cast and its gather, and has to persist.
+  const std::vector<BufferId>& wires() const { return wires_; }
+
+ private:
+  const Buffer& buffer(TensorId id) const { return program_.buffers[program_.tensors[id].buffer]; }
+  bool persists(TensorId id) const { return buffer(id).persistent; }
+  bool is_alone(StreamId stream, int index) const {
+    return !awaited_.contains({stream, index}) && body_.streams[stream].ops[index].phase == Phase::step;
+  }
+  bool is_gather(StreamId stream, int index) const {
+    const Op& op = body_.streams[stream].ops[index];
+    return op.is(ops::all_gather) && is_alone(stream, index) && persists(op.writes[0]) &&
+           buffer(op.writes[0]).role == Role::gathered;
+  }
+  bool makes_for_wire(StreamId stream, int index, TensorId wire) const {
+    const Op& op = body_.streams[stream].ops[index];
+    return op.is(ops::cast) && is_alone(stream, index) && op.writes[0] == wire && persists(op.reads[0]) &&
+           uses_.at(program_.tensors[wire].buffer) == 2;
+  }
+
+  const Program& program_;
+  const Body& body_;
+  std::set<std::pair<StreamId, int>> awaited_;
+  std::map<BufferId, int> uses_;
+  std::vector<BufferId> wires_;
+};
+
+bool touches(const Program& program, const Op& op, BufferId buffer) {
+  const auto in = [&](const std::vector<TensorId>& ids) {
+    return std::any_of(ids.begin(), ids.end(), [&](TensorId id) { return program.tensors[id].buffer == buffer; });
+  };
+  return in(op.reads) || in(op.writes);
+}
+
+// The first op of each other stream that touches what a gather has made waits for it in the next step.
+void await_in_next_step(const Program& program, Body& body, OpRef gather) {
+  const BufferId made = program.tensors[body.streams[gather.stream].ops[gather.index].writes[0]].buffer;
+  for (StreamId s : body.streams.ids()) {
+    if (s == gather.stream) continue;
+    for (Op& op : body.streams[s].ops) {
+      const auto waits = [&](const Edge& edge) {
+        return edge.back == 1 && edge.stream == gather.stream && edge.index >= gather.index;
+      };
+      if (std::any_of(op.waits.begin(), op.waits.end(), waits)) break;
+      if (!touches(program, op, made)) continue;
+      op.waits.push_back({gather.stream, gather.index, 1});
+      break;
+    }
+  }
+}
+
+// The last of each stream first: who waits for it waits for those before.
+void await_in_next_step(const Program& program, Body& body, const Begins& begins) {
+  for (StreamId s : body.streams.ids())
+    for (int i = std::ssize(body.streams[s].ops) - 1; i >= begins[s]; --i)
+      if (body.streams[s].ops[i].communicates()) await_in_next_step(program, body, {s, i});
+}
+
+// Something waits for the last op of stream 0, or there is none: where a rank of a pipeline trains nothing.
+bool ends_elsewhere(const Body& body, const Order& order, const Begins& begins) {
+  const int last = std::ssize(body.streams[0].ops) - 1;
+  for (StreamId s = 1; s < body.streams.next(); ++s)
+    if (const int tail = begins[s] - 1; tail >= 0 && (last < 0 || order.before({0, last}, {s, tail}))) return true;
   return false;
 }
 
-void join(Program& program, Body& body) {
-  if (body.streams.empty()) return;
+void join(Program& program, Body& body, const Begins& begins) {
   Order order(body);
-  if (!order.stuck().empty()) return;  // verify says it better
   std::vector<Op>& main = body.streams[0].ops;
-  if (ends_elsewhere(body, order)) {
+  if (ends_elsewhere(body, order, begins)) {
     const TensorId end = add_tensor(program, "end", Role::workspace, {Dtype::f32, {}}, false, {});
     main.push_back(make_zero(end, Phase::step, {}));
     order = Order(body);
   }
   if (main.empty()) return;
-  OpRef last{0, static_cast<int>(main.size()) - 1};
-  for (int s = 1; s < std::ssize(body.streams); ++s) {
+  const OpRef last{0, static_cast<int>(main.size()) - 1};
+  for (StreamId s = 1; s < body.streams.next(); ++s) {
     std::vector<Op>& ops = body.streams[s].ops;
     if (ops.empty()) continue;
-    OpRef tail{s, static_cast<int>(ops.size()) - 1};
-    if (!order.before(tail, last)) main.back().waits.push_back({s, tail.index, 0});
+    const OpRef tail{s, begins[s] - 1};
+    if (tail.index >= 0 && !order.before(tail, last)) main.back().waits.push_back({s, tail.index, 0});
     ops.front().waits.push_back({0, last.index, 1});
   }
 }
 
+// Whether the gathers that go on meet nothing in the next step.
+bool meet_nothing(const Program& program, const Body& body, const Begins& begins) {
+  const TwoSteps steps(body);
+  for (StreamId s : body.streams.ids())
+    for (int i = begins[s]; i < std::ssize(body.streams[s].ops); ++i)
+      if (overtaking(program, body, steps, {s, i})) return false;
+  return true;
+}
+
+// False: something of the next step would come before a gather, and the program is what it was.
+bool carry(Program& program) {
+  Body& step = program.step();
+  Candidates candidates(program, step);
+  const Begins begins = candidates.find();
+  if (begins == nothing_goes_on(step)) return false;
+  Body before = step;
+  const size_t buffers = program.buffers.size(), tensors = program.tensors.size();
+  for (BufferId wire : candidates.wires()) program.buffers[wire].persistent = true;
+  join(program, step, begins);
+  await_in_next_step(program, step, begins);
+  if (meet_nothing(program, step, begins)) return true;
+  for (BufferId wire : candidates.wires()) program.buffers[wire].persistent = false;
+  step = std::move(before);
+  program.buffers.resize(buffers);
+  program.tensors.resize(tensors);
+  return false;
+}
+
 }  // namespace
 
-void add_step_barrier(Program& program) {
-  for (Body& body : program.bodies)
-    if (body.when.every > 0) join(program, body);
+void add_step_barrier(Program& program, bool carries) {
+  for (BodyId id : program.bodies.ids()) {
+    Body& body = program.bodies[id];
+    if (body.when.every == 0 || body.streams.empty()) continue;
+    if (!Order(body).stuck().empty()) continue;  // verify says it better
+    if (id == kStepBody && carries && carry(program)) continue;
+    join(program, body, nothing_goes_on(body));
+  }
 }
 
 }  // namespace prun

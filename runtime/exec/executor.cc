@@ -1,6 +1,7 @@
 // Stream 0 runs on the calling thread. Its last op of a step closes the step: loss and times are recorded and the step
-// table moves on before the counter does, because every stream's next step waits for that counter. Between bodies
-// all streams stop: each body has streams of its own.
+// table moves on before the counter does, because every stream's next step waits for that counter. What goes on over
+// the end of a step (ir/carried.h) does so on its own stream's thread. Between bodies all streams stop: each body has
+// streams of its own, and nothing is under way.
 #include "exec/executor.h"
 
 #include <fmt/format.h>
@@ -15,8 +16,16 @@
 #include "exec/clock.h"
 #include "exec/comm_ops.h"
 #include "exec/short_slice.h"
+#include "ir/carried.h"
 
 namespace prun {
+namespace {
+
+uint64_t bytes_of(const Communicator* communicator) {
+  return communicator == nullptr ? 0 : static_cast<uint64_t>(communicator->bytes_sent());
+}
+
+}  // namespace
 
 Executor::Executor(const Program& program, const Device& device, RankDevice& memory, World& world,
                    const ExecutorOptions& options)
@@ -33,13 +42,18 @@ Table<StreamId, Executor::Worker> Executor::make_workers(const Body& body) {
   const Op* const poisoned_here = poisons ? poisoned_op(program_) : nullptr;
   if (poisons && poisoned_here == nullptr)
     throw usage_error(fmt::format("--chaos nan: rank {} computes no gradients", options_.rank));
-  for (const Stream& stream : body.streams) {
+  const Table<StreamId, int> ended = ended_with(body, Order(body));
+  for (const StreamId s : body.streams.ids()) {
+    const Stream& stream = body.streams[s];
     Worker worker;
     worker.stream = &stream;
+    worker.ended = static_cast<uint32_t>(ended[s]);
     worker.done = std::make_unique<ProgressCounter>();
     for (const Op& op : stream.ops) {
       worker.kernels.push_back(op.communicates() ? make_comm_kernel(memory_, op, world_)
                                                  : make_local_kernel(device_, memory_, op, host_, options_.threads));
+      const bool has_communicator = op.communicates() && put_channel_of(memory_, op, world_) == nullptr;
+      worker.communicators.push_back(has_communicator ? &communicator_of(memory_, op, world_) : nullptr);
       if (&op == poisoned_here)
         worker.kernels.back() = poisoned(std::move(worker.kernels.back()), memory_, op, options_.poison);
       if (options_.omission != nullptr && op.communicates() && &body == &program_.step())
@@ -57,6 +71,7 @@ void Executor::run_body(BodyId id, int64_t first, int64_t end) {
   for (Worker& worker : run.workers)
     if (const uint64_t before = static_cast<uint64_t>(first) * worker.stream->ops.size(); worker.done->value() < before)
       worker.done->advance(before);
+  put_before_ = bytes_put();
   std::vector<std::thread> threads;
   try {
     for (int s = 1; s < std::ssize(run.workers); ++s)
@@ -72,6 +87,8 @@ void Executor::run_body(BodyId id, int64_t first, int64_t end) {
   walk(run, 0, first, end);
   for (std::thread& thread : threads) thread.join();
   if (failure_) std::rethrow_exception(failure_);
+  if (id == kInitBody && !runs_[kStepBody].workers.empty())  // the first step begins with what init has gathered
+    runs_[kStepBody].workers[0].of(program_.schedule.first, 0).bytes += bytes_sent() - bytes_put();
 }
 
 void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
@@ -95,6 +112,7 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
       }
       if (cancelled_.load(std::memory_order_relaxed) || (run.id == kStepBody && step >= steps())) return;
       state.running.store(1, std::memory_order_relaxed);
+      const uint64_t bytes = bytes_of(worker.communicators[i]);
       try {
         worker.kernels[i]->run();
       } catch (...) {
@@ -104,8 +122,10 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
       }
       uint64_t ended = now_ns();
       if (op.communicates()) {
-        worker.comm_ns += ended - begin;
-        if (s == 0) worker.exposed_ns += ended - begin;
+        Communicated& sum = worker.of(step, i);
+        sum.ns += ended - begin;
+        if (s == 0) sum.exposed_ns += ended - begin;
+        sum.bytes += bytes_of(worker.communicators[i]) - bytes;
       }
       if (run.id == kStepBody) record(s, {static_cast<uint32_t>(step), i, ready, begin, ended});
       if (s == 0 && i + 1 == n && run.id == kStepBody) finish_step(workers, step);
@@ -132,7 +152,7 @@ bool Executor::wait_edges(Table<StreamId, Worker>& workers, int s, const Op& op,
     if (source.done->value() >= target) continue;
     if (!source.done->wait(target, cancelled_, options_.spins)) return false;
     uint64_t now = now_ns();
-    if (s == 0 && source.stream->ops[edge.index].communicates()) workers[0].exposed_ns += now - ready;
+    if (s == 0 && source.stream->ops[edge.index].communicates()) workers[0].of(step, 0).exposed_ns += now - ready;
     ready = now;
   }
   return true;
@@ -143,11 +163,14 @@ void Executor::finish_step(Table<StreamId, Worker>& workers, int64_t step) {
   record.step = static_cast<uint64_t>(step);
   record.loss = scalar(program_.step().loss);
   record.norm = scalar(program_.step().norm);
-  for (Worker& worker : workers) {
-    record.comm_ns += worker.comm_ns;
-    record.exposed_ns += worker.exposed_ns;
-    worker.comm_ns = worker.exposed_ns = 0;  // its thread waits for this step's last counter before it goes on
+  for (Worker& worker : workers) {  // its thread waits for this step's last counter before it counts here again
+    const Communicated sum = std::exchange(worker.of_steps[step % 2], {});
+    record.comm_ns += sum.ns;
+    record.exposed_ns += sum.exposed_ns;
+    record.bytes_sent += sum.bytes;
   }
+  const uint64_t put = bytes_put();
+  record.bytes_sent += put - std::exchange(put_before_, put);
   if (looks_for_skips()) look_for_skip(record);
   table_.set(program_.schedule, step + 1);
   close_step(record);

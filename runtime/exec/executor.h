@@ -18,11 +18,19 @@ class Executor final : public JobRun {
            const ExecutorOptions& options);
 
  private:
+  // What communication takes of a step. What goes on over a step's end (ir/carried.h) is the next step's.
+  struct Communicated {
+    uint64_t ns = 0, exposed_ns = 0, bytes = 0;
+  };
+
   struct Worker {  // walks one stream, on a thread of its own
     const Stream* stream = nullptr;
     std::vector<std::unique_ptr<Kernel>> kernels;
+    std::vector<const Communicator*> communicators;  // by op; null: it uses none
     std::unique_ptr<ProgressCounter> done;
-    uint64_t comm_ns = 0, exposed_ns = 0;  // of the step under way; only the worker's thread writes them
+    uint32_t ended = 0;             // ops that have ended when a step ends
+    Communicated of_steps[2] = {};  // by parity; only the worker's thread writes, until the step ends
+    Communicated& of(int64_t step, uint32_t op) { return of_steps[(step + (op < ended ? 0 : 1)) % 2]; }
   };
 
   struct BodyRun {  // a body and the workers of its streams
@@ -41,6 +49,7 @@ class Executor final : public JobRun {
 
   const Device& device_;
   Table<BodyId, BodyRun> runs_;
+  uint64_t put_before_ = 0;  // bytes, by the steps before
 };
 
 }  // namespace prun

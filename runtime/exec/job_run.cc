@@ -158,7 +158,6 @@ void JobRun::wait_for_commit() {
 void JobRun::close_evaluation(int64_t batches) {
   unpublished_->eval_loss = losses_ / static_cast<double>(batches);
   unpublished_->eval_ns = std::max<uint64_t>(1, now_ns() - step_begin_ns_);
-  bytes_before_ = bytes_sent();
   step_begin_ns_ = now_ns();
 }
 
@@ -179,9 +178,6 @@ void JobRun::close_step(StepRecord record, uint64_t end_ns) {
   }
   record.begin_ns = step_begin_ns_;
   record.end_ns = end_ns > 0 ? std::max(end_ns, step_begin_ns_) : now_ns();
-  const uint64_t bytes = bytes_sent();
-  if (end_ns == 0) record.bytes_sent = bytes - bytes_before_;
-  bytes_before_ = bytes;
   step_begin_ns_ = record.end_ns;
   unpublished_ = record;
   for (BodyId id = kStepBody + 1; id < program_.bodies.next(); ++id)
@@ -190,8 +186,13 @@ void JobRun::close_step(StepRecord record, uint64_t end_ns) {
 }
 
 uint64_t JobRun::bytes_sent() const {
-  uint64_t bytes = 0;
+  uint64_t bytes = bytes_put();
   for (Communicator* c : communicators_) bytes += static_cast<uint64_t>(c->bytes_sent());
+  return bytes;
+}
+
+uint64_t JobRun::bytes_put() const {
+  uint64_t bytes = 0;
   for (PutChannel* c : put_channels_) bytes += static_cast<uint64_t>(c->bytes_sent());
   return bytes;
 }

@@ -71,11 +71,12 @@ class JobRun {
   void wait_for_commit();
   bool looks_for_skips() const { return program_.schedule.most_skips > 0; }
 
-  // Records a step that ended at end_ns, or now if that is 0; fills in times and, for a step that ended now, bytes.
+  // Records a step that ended at end_ns, or now if that is 0; fills in times.
   void close_step(StepRecord record, uint64_t end_ns = 0);
   void add_loss(double loss) { losses_ += loss; }  // of a run of another body
   void record(int stream, const OpEvent& event);
-  uint64_t bytes_sent() const;
+  uint64_t bytes_sent() const;                        // by all communicators; while none of them is at work
+  uint64_t bytes_put() const;                         // by puts
   void fail(std::exception_ptr error, const Op* op);  // any thread; the first one counts that is not Aborted
 
   const Program& program_;
@@ -100,7 +101,7 @@ class JobRun {
   std::atomic<int64_t> steps_;
   std::mutex failure_mutex_;
   std::string failed_op_;
-  uint64_t step_begin_ns_ = 0, bytes_before_ = 0;
+  uint64_t step_begin_ns_ = 0;
   int64_t skips_in_a_row_ = 0;
   double losses_ = 0;                      // sum over the runs in a row of the body under way
   std::optional<StepRecord> unpublished_;  // of a step that is evaluated after

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "device/element.h"
 #include "exec/clock.h"
+#include "ir/carried.h"
 
 namespace prun {
 
@@ -32,6 +33,7 @@ QueueExecutor::QueueExecutor(const Program& program, QueueMemory& queue, World& 
   if (options.omission != nullptr)
     throw usage_error(fmt::format("--chaos omit leaves out what a rank calls, and '{}' is enqueued on: --device cpu",
                                   device.table().name));
+  PRUN_CHECK(!goes_on(program.step()), "a queue device runs each step as a whole");
   size_t most = 1;
   for (const Body& body : program.bodies) most = std::max(most, body.streams.size());
   for (size_t s = 0; s < most; ++s) streams_.emplace_back(device, s == 0 ? 0 : -1);

@@ -1,7 +1,7 @@
 // The happens-before order of a body: which ops are certain to have completed before which.
 //
 // Each op has a vector clock: for every stream, how many of its ops have completed when this op begins (Lamport
-// 1978, Mattern 1989). Streams meet at the end of a step, so one step's order is enough.
+// 1978, Mattern 1989). Streams meet at the end of a step, so one step's order is enough (but for ir/carried.h).
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,7 +1,7 @@
 // The program: what one class of ranks does. Compiled once, then verified, executed, interpreted, drawn.
 //
-// Surprising fact: streams meet at the end of each step (the last op of stream 0 waits for all, the first op of
-// every stream waits for that op of the step before), so one step's order proves every step's.
+// Surprising fact: streams meet at the end of each step (the last op of stream 0 waits for all but what ir/carried.h
+// names, every stream's first op for that op of the step before), so one step's order proves every step's.
 #pragma once
 #include <cstdint>
 #include <string>

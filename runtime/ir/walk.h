@@ -19,7 +19,7 @@ namespace prun {
 struct OpRef {
   StreamId stream = 0;
   int index = 0;
-  bool operator==(const OpRef&) const = default;
+  auto operator<=>(const OpRef&) const = default;
 };
 
 // Ops of the same group and lane meet; an axis over all ranks is the world's group.

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "ir/carried.h"
 #include "ir/ops.h"
 #include "ir/wire_bytes.h"
 
@@ -16,6 +17,14 @@ namespace {
 
 // Between the host's memory and the device's, where nothing else is known: PCIe 4 with 16 lanes.
 constexpr double kHostBytesPerSecond = 25e9;
+
+// Whether an op waits for one of the step before: the first of a stream for all of that stream.
+bool follows(const Op& op, OpRef at, OpRef before) {
+  if (at.stream == before.stream && at.index == 0) return true;
+  return std::ranges::any_of(op.waits, [&](const Edge& edge) {
+    return edge.back == 1 && edge.stream == before.stream && edge.index == before.index;
+  });
+}
 
 }  // namespace
 
@@ -33,6 +42,8 @@ Clock::Clock(const Job& job, const Cluster& cluster, const std::vector<RankPlace
     bodies_.push_back(&job.program(rank).step());
     Actor& actor = actors_.emplace_back();
     for (const Stream& stream : bodies_.back()->streams) actor.ends.emplace_back(stream.ops.size(), 0.0);
+    actor.ended = ended_with(*bodies_.back(), Order(*bodies_.back()));
+    for (const int ops : actor.ended) left_ += ops;
   }
   usage_.resize(actors_.size());
   spans_.resize(actors_.size());
@@ -51,7 +62,54 @@ double Clock::ready_time(StreamCursor at) const {
   double ready = ref.index > 0 ? actor.ends[at.stream][ref.index - 1] : 0;
   for (const Edge& edge : walk_->op(at).waits)
     if (edge.back == 0) ready = std::max(ready, actor.ends[edge.stream][edge.index]);
+  for (const auto& [op, end] : actor.before)
+    if (follows(walk_->op(at), ref, op)) ready = std::max(ready, end);
   return ready;
+}
+
+void Clock::begin_with(const std::vector<LeftOver>& left) {
+  for (const LeftOver& over : left) {
+    for (size_t i = 0; i < over.at.size(); ++i) actors_[over.at[i].actor].before[over.ops[i]] = -1;
+    Task task;
+    task.at = over.at;
+    task.ops = over.ops;
+    task.kind = over.computes ? Kind::compute : Kind::collective;
+    task.level = over.level;
+    task.of_step_before = true;
+    begin(std::move(task), over.seconds);
+  }
+}
+
+bool Clock::awaits_step_before(StreamCursor at) const {
+  return std::ranges::any_of(actors_[at.actor].before, [&](const auto& each) {
+    return each.second < 0 && follows(walk_->op(at), walk_->ref(at), each.first);
+  });
+}
+
+bool Clock::put_off(const std::vector<StreamCursor>& members) {
+  if (std::ranges::none_of(members, [&](StreamCursor at) { return awaits_step_before(at); })) return false;
+  put_off_.push_back(members);
+  return true;
+}
+
+void Clock::take_up() {
+  for (const std::vector<StreamCursor>& members : std::exchange(put_off_, {}))
+    members.size() == 1 ? run(members.front()) : meet(members);
+}
+
+void Clock::end_step() {
+  for (size_t id = 0; id < actors_.size(); ++id) account(actors_[id], usage_[id]);
+  step_s_ = now_;
+  for (Task& task : tasks_)
+    if (!task.ended) task.left_at_end = task.left - (now_ - task.since) * task.rate;
+}
+
+std::vector<LeftOver> Clock::left_over() const {
+  std::vector<LeftOver> left;
+  for (const Task& task : tasks_)
+    if (task.left_at_end > 0)
+      left.push_back({task.at, task.ops, task.kind == Kind::compute, task.level, task.left_at_end});
+  return left;
 }
 
 // Where the op waited for another stream, its own has to be woken.
@@ -75,7 +133,7 @@ void Clock::touch(int id) {
 void Clock::account(Actor& actor, Usage& usage) const {
   const double passed = now_ - actor.accounted;
   actor.accounted = now_;
-  if (passed <= 0) return;
+  if (passed <= 0 || step_s_ >= 0) return;
   int level = -1;
   for (int l = 0; l < kLevels; ++l)
     if (actor.out[l] + actor.in[l] > 0) usage.transferring[level = l] += passed;
@@ -120,13 +178,24 @@ void Clock::leave(int id) {
     if (task.kind == Kind::collective || (task.kind == Kind::message && sends)) actor.out[task.level]--;
     if (task.kind == Kind::collective || (task.kind == Kind::message && !sends)) actor.in[task.level]--;
   }
-  for (const StreamCursor at : task.at) finish(at, task.begin);
+  if (!task.of_step_before) {
+    for (const StreamCursor at : task.at) finish(at, task.begin);
+    return;
+  }
+  for (size_t i = 0; i < task.at.size(); ++i) {
+    const int actor = task.at[i].actor;
+    actors_[actor].before[task.ops[i]] = now_;
+    if (keep_spans_) spans_[actor].push_back({task.ops[i], 0, 0, now_, true});
+  }
+  take_up();
 }
 
 void Clock::finish(StreamCursor at, double began) {
   const OpRef ref = walk_->ref(at);
   if (keep_spans_) spans_[at.actor].push_back({ref, ready_time(at), began, now_});
-  actors_[at.actor].ends[at.stream][ref.index] = now_;
+  Actor& actor = actors_[at.actor];
+  actor.ends[at.stream][ref.index] = now_;
+  if (ref.index < actor.ended[at.stream]) --left_;
   walk_->finish(at);
 }
 
@@ -136,16 +205,21 @@ void Clock::begin(Task task, double seconds) {
     for (const StreamCursor at : members) instant_.push_back({at, now_});
     return;
   }
+  for (const StreamCursor at : members)
+    if (const OpRef ref = walk_->ref(at); !task.of_step_before && ref.index >= actors_[at.actor].ended[at.stream])
+      task.ops.push_back(ref);
   task.at.clear();
   task.begin = task.since = now_;
   task.left = seconds;
   task.rate = 0;  // until settled
+  if (step_s_ >= 0) task.left_at_end = seconds;
   const int id = tasks_.size();
   tasks_.push_back(std::move(task));
   for (const StreamCursor at : members) join_task(id, at);
 }
 
 void Clock::run(StreamCursor at) {
+  if (put_off({at})) return;
   const Op& op = walk_->op(at);
   if (op.communicates() && !op.offers()) return collective({at});
   Task task;
@@ -164,7 +238,9 @@ void Clock::run(StreamCursor at) {
   begin(task, slowness * time.seconds / speed_of(cluster_, places_[colours_.first[at.actor]]) + wake_time(at));
 }
 
-void Clock::meet(const std::vector<StreamCursor>& members) { collective(members); }
+void Clock::meet(const std::vector<StreamCursor>& members) {
+  if (!put_off(members)) collective(members);
+}
 
 void Clock::collective(const std::vector<StreamCursor>& members) {
   const StreamCursor first = members.front();
@@ -288,6 +364,7 @@ double Clock::run() {
       walk_->run();
     }
     settle();
+    if (left_ == 0 && step_s_ < 0) end_step();
     while (!events_.empty() && tasks_[events_.top().task].version != events_.top().version) events_.pop();
     if (events_.empty()) break;
     now_ = events_.top().end;
@@ -298,8 +375,7 @@ double Clock::run() {
     }
   }
   PRUN_CHECK(walk_->ended(), "a verified program does not end under the virtual clock");
-  for (size_t id = 0; id < actors_.size(); ++id) account(actors_[id], usage_[id]);
-  return now_;
+  return step_s_;
 }
 
 }  // namespace prun::simulate

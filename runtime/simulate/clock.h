@@ -38,6 +38,16 @@ struct Usage {
 struct OpSpan {
   OpRef op;
   double ready = 0, begin = 0, end = 0;
+  bool of_step_before = false;  // what was left of it when the step began
+};
+
+// What is left of an op that goes on over the end of a step (ir/carried.h): seconds by itself.
+struct LeftOver {
+  std::vector<StreamCursor> at;  // of its members
+  std::vector<OpRef> ops;        // what it is to each of them
+  bool computes = false;
+  int level = 0;  // of a collective
+  double seconds = 0;
 };
 
 class Clock : private WalkPolicy {
@@ -45,7 +55,11 @@ class Clock : private WalkPolicy {
   // All arguments outlive the clock.
   Clock(const Job& job, const Cluster& cluster, const std::vector<RankPlace>& places, const RankColours& colours,
         bool keep_spans = false, std::vector<double> slowness = {});
-  double run();  // seconds of one step
+  // Before run(): what the step before has left.
+  void begin_with(const std::vector<LeftOver>& left);
+  double run();  // seconds of one step: until all has ended but for what goes on
+  // After run(): what is left then, in the order in which it goes on.
+  std::vector<LeftOver> left_over() const;
   const std::vector<Usage>& usage() const { return usage_; }
   const std::vector<std::vector<OpSpan>>& spans() const { return spans_; }  // by colour, in the order of their ends
 
@@ -59,6 +73,9 @@ class Clock : private WalkPolicy {
     double begin = 0, left = 0, rate = 1, since = 0, end = 0;
     int version = 0;
     bool ended = false;
+    std::vector<OpRef> ops;  // of its members
+    bool of_step_before = false;
+    double left_at_end = 0;  // of the step; of what goes on
   };
   struct Event {
     double end;
@@ -72,6 +89,8 @@ class Clock : private WalkPolicy {
     double accounted = 0;
     bool touched = false;
     Table<StreamId, std::vector<double>> ends;  // by op
+    Table<StreamId, int> ended;                 // ops that have ended when a step has
+    std::map<OpRef, double> before;             // what of the step before had not: when it ends; -1: it runs
   };
 
   bool takes_time() const override { return true; }
@@ -91,6 +110,10 @@ class Clock : private WalkPolicy {
   double share_of_cores(StreamCursor at) const;
   void settle();
   double ready_time(StreamCursor at) const;
+  bool awaits_step_before(StreamCursor at) const;
+  bool put_off(const std::vector<StreamCursor>& members);
+  void take_up();
+  void end_step();
   double wake_time(StreamCursor at) const;
   void collective(const std::vector<StreamCursor>& members);
   void finish(StreamCursor at, double began);
@@ -112,7 +135,9 @@ class Clock : private WalkPolicy {
   std::map<int, std::deque<int>> messages_;  // by channel: tasks whose receiver has not come
   std::map<std::pair<int, std::string>, GroupShape> shapes_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  double now_ = 0;
+  std::vector<std::vector<StreamCursor>> put_off_;  // begin as soon as what the step before has left lets them
+  int64_t left_ = 0;                                // ops without which a step does not end
+  double now_ = 0, step_s_ = -1;                    // -1: it has not ended
   std::optional<Walk> walk_;
 };
 

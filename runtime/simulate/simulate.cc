@@ -50,8 +50,13 @@ Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOption
   std::optional<Clock> clock;
   Simulation result;
   if (!options.only_memory) {
-    clock.emplace(job, cluster, places, colours, options.keep_spans, options.slowness);
-    result.step_s = clock->run();
+    std::vector<LeftOver> left;  // of the first step nothing is known; those behind it begin with what it leaves
+    for (int step = 0; step == 0 || (step == 1 && !left.empty()); ++step) {
+      clock.emplace(job, cluster, places, colours, options.keep_spans, options.slowness);
+      clock->begin_with(left);
+      result.step_s = clock->run();
+      left = clock->left_over();
+    }
   }
   result.ranks = ranks;
   std::vector<Dtype> dtypes;

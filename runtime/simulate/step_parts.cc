@@ -28,12 +28,12 @@ struct Moment {
 
 class RankParts {
  public:
-  RankParts(const Program& program, const DeviceModel& device, double speed, const ClassResult& of)
+  RankParts(const Program& program, const DeviceModel& device, double speed, const ClassResult& of, double step_s)
       : program_(program), device_(device), speed_(speed) {
     Table<StreamId, double> stream_ends(program.step().streams.size(), 0);
     for (const OpSpan& span : of.spans) {  // in the order of their ends, hence in that of each stream
       double& before = stream_ends[span.op.stream];
-      add(span, before);
+      if (span.ready < step_s) add(span, before, step_s);
       before = span.end;
     }
   }
@@ -70,7 +70,9 @@ class RankParts {
   }
 
  private:
-  void add(const OpSpan& span, double before) {
+  void add(OpSpan span, double before, double step_s) {
+    span.end = std::min(span.end, step_s);  // the rest is the next step's
+    span.begin = std::min(span.begin, step_s);
     const Op& op = program_.step().streams[span.op.stream].ops[span.op.index];
     const bool transfers = op.communicates() && !op.offers();
     const double begin = std::max(span.ready, span.begin);  // a message may be under way before its receiver comes
@@ -111,7 +113,8 @@ std::map<StepPart, double> step_parts(const Job& job, const Cluster& cluster, co
   std::map<StepPart, double> parts;
   for (const ClassResult& of : simulation.classes) {
     const RankPlace place = places[of.first_rank];
-    RankParts rank(job.program(of.first_rank), cluster.node_at(place.node).device, speed_of(cluster, place), of);
+    RankParts rank(job.program(of.first_rank), cluster.node_at(place.node).device, speed_of(cluster, place), of,
+                   simulation.step_s);
     rank.add_to(parts, simulation.step_s, static_cast<double>(of.ranks) / simulation.ranks);
   }
   return parts;

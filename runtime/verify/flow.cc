@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
+#include "ir/carried.h"
 #include "ir/ops.h"
 #include "verify/byte_map.h"
 #include "verify/view.h"
@@ -154,34 +156,89 @@ void nothing_is_lost(const JobView& view, Findings& findings) {
     if (!body.is_init) Flow(body).run(findings);
 }
 
-// The end of a step is a meeting: the last op of stream 0 follows all ops, and every op of the next step follows it.
+namespace {
+
+constexpr const char* kOverlap = "steps overlap";
+
+// A collective, and a cast for one, looks at nothing but its operands, and only ops look at what it makes, so it may go
+// on over the end of a step; the loss and the norm are read there.
+bool may_go_on(const BodyView& body, const Op& op) {
+  const auto is_read_there = [&](TensorId id) { return id == body.body->loss || id == body.body->norm; };
+  const bool is_collective = op.communicates() && !op.point_to_point() && !op.offers();
+  return body.is_step && (is_collective || op.is(ops::cast)) &&
+         std::none_of(op.writes.begin(), op.writes.end(), is_read_there);
+}
+
+void report_overtaking(const BodyView& body, OpRef carried, const Overtaking& by, Findings& findings) {
+  std::string what = "may begin";
+  if (!by.tensor.none()) {
+    const BufferId buffer = body.program->tensors[by.tensor].buffer;
+    what = fmt::format(
+        "may {} buffer '{}'",
+        std::ranges::find(body.op(by.op).writes, by.tensor) != body.op(by.op).writes.end() ? "write" : "read",
+        body.buffer_name(buffer));
+  } else if (by.op == OpRef{0, static_cast<int>(body.body->streams[0].ops.size()) - 1}) {
+    what = "may end a step";
+  }
+  findings.add(kOverlap,
+               fmt::format("{}{} {} before {} has ended, which goes on since the step before", body.where(),
+                           body.describe(by.op), what, body.describe(carried)),
+               body.op(by.op).site);
+}
+
+// What the last op of stream 0 does not wait for is waited for in the next step, by all who would meet it.
+void check_end(const BodyView& body, Findings& findings) {
+  const std::vector<Stream>& streams = body.body->streams;
+  const OpRef last{0, static_cast<int>(streams[0].ops.size()) - 1};
+  const Table<StreamId, int> ended = ended_with(*body.body, body.order);
+  std::optional<TwoSteps> steps;
+  for (const StreamId s : ended.ids())
+    for (int i = ended[s]; i < std::ssize(body.body->streams[s].ops); i++) {
+      const OpRef carried{s, i};
+      if (!may_go_on(body, body.op(carried))) {
+        findings.add(kOverlap,
+                     fmt::format("{}{} ends the step without waiting for {}", body.where(), body.describe(last),
+                                 body.describe(carried)),
+                     body.op(carried).site);
+        break;
+      }
+      if (!steps) steps.emplace(*body.body);
+      if (const std::optional<Overtaking> by = overtaking(*body.program, *body.body, *steps, carried))
+        report_overtaking(body, carried, *by, findings);
+    }
+}
+
+// Every op of the next step follows the end of the step before.
+void check_begin(const BodyView& body, Findings& findings) {
+  const std::vector<Stream>& streams = body.body->streams;
+  const OpRef first{0, 0}, last{0, static_cast<int>(streams[0].ops.size()) - 1};
+  for (int s = 1; s < std::ssize(streams); s++) {
+    if (streams[s].ops.empty()) continue;
+    const OpRef begin{s, 0};
+    const std::vector<Edge>& waits = body.op(begin).waits;
+    const bool follows =
+        body.order.before(first, begin) || std::any_of(waits.begin(), waits.end(), [&](const Edge& edge) {
+          return edge.back == 1 && edge.stream == 0 && edge.index == last.index;
+        });
+    if (follows) continue;
+    findings.add(kOverlap,
+                 fmt::format("{}{} may begin before {} has ended the step before", body.where(), body.describe(begin),
+                             body.describe(last)),
+                 body.op(begin).site);
+  }
+}
+
+}  // namespace
+
+// The end of a step is a meeting: the last op of stream 0 follows all ops, but for collectives that go on over it, and
+// every op of the next step follows it.
 void streams_meet_at_the_end(const JobView& view, Findings& findings) {
   for (const BodyView& body : view.bodies) {
     const std::vector<Stream>& streams = body.body->streams;
     if (body.is_init || (body.is_step && body.program->schedule.steps < 2) || streams.empty() || streams[0].ops.empty())
       continue;
-    const OpRef first{0, 0}, last{0, static_cast<int>(streams[0].ops.size()) - 1};
-    for (int s = 1; s < std::ssize(streams); s++) {
-      const std::vector<Op>& ops = streams[s].ops;
-      if (ops.empty()) continue;
-      const OpRef begin{s, 0}, tail{s, static_cast<int>(ops.size()) - 1};
-      if (!body.order.before(tail, last)) {
-        findings.add("steps overlap",
-                     fmt::format("{}{} ends the step without waiting for {}", body.where(), body.describe(last),
-                                 body.describe(tail)),
-                     body.op(tail).site);
-      }
-      const std::vector<Edge>& waits = ops.front().waits;
-      const bool follows =
-          body.order.before(first, begin) || std::any_of(waits.begin(), waits.end(), [&](const Edge& edge) {
-            return edge.back == 1 && edge.stream == 0 && edge.index == last.index;
-          });
-      if (follows) continue;
-      findings.add("steps overlap",
-                   fmt::format("{}{} may begin before {} has ended the step before", body.where(), body.describe(begin),
-                               body.describe(last)),
-                   body.op(begin).site);
-    }
+    check_end(body, findings);
+    check_begin(body, findings);
   }
 }
 

@@ -173,6 +173,10 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
   const auto everywhere = [&](AxisPlacement placement) {
     return AxisOutcome{AxisPlacements(context.writes.size(), placement), "", 0};
   };
+  if (context.op.is(ops::add) && std::find(reads.begin(), reads.end(), kOpenSquares) != reads.end()) {
+    const auto known = std::find_if(reads.begin(), reads.end(), [](const auto& one) { return one != kOpenSquares; });
+    return everywhere(known == reads.end() ? kOpenSquares : *known);
+  }
   // Of what a norm or an update takes, what is known must be right.
   const bool lenient = context.op.is(ops::norm2) || is_optimizer(context.op);
   // What a check notes is of this rank, also where ranks should note the same.

@@ -49,6 +49,8 @@ struct AxisPlacement {
 
 inline constexpr int8_t kFlat = 100;  // the dim of a shard of a flat vector
 
+// A norm whose weights fit several axes: whole or a term of the sum, as what it is added to is.
+inline constexpr AxisPlacement kOpenSquares{PlacementKind::unknown, 0, -1, Combine::sum};
 inline constexpr AxisPlacement kUnknown{}, kZero{PlacementKind::zero}, kInvariant{PlacementKind::invariant},
     kVarying{PlacementKind::varying};
 inline AxisPlacement shard(int dim, const Cut* cut = nullptr) {

@@ -33,7 +33,7 @@ std::string reduced(const Op& op, const std::string& axis, AxisPlacement& placem
   } else if (partial && (placement.combine == Combine::max) != picks(op)) {
     problem = fmt::format("reduces over {} by {}, and {}", axis, op.attrs.text("op", "sum"),
                           picks(op) ? "these are terms of a sum" : "these are candidates for a maximum");
-  } else if (partial && placement.combine == Combine::sum && averages(op)) {
+  } else if ((partial || placement == kOpenSquares) && placement.combine == Combine::sum && averages(op)) {
     problem = fmt::format("averages over {} what are terms of a sum", axis);
   } else if (partial && placement.combine == Combine::average && !averages(op)) {
     problem = fmt::format("adds over {} what each rank has scaled for an average", axis);

@@ -101,7 +101,7 @@ int PlacementFlow::weighted_norm(const OpContext& context, int id) {
   AxisPlacements result = on_axes(id);
   for (size_t a = 0; a < axes_.size(); a++)
     result[a] = parts[a] || (taken[a] > 0 && taken[a] == solutions) ? partial(Combine::sum)
-                : taken[a] > 0                                      ? kUnknown
+                : taken[a] > 0                                      ? kOpenSquares
                                                                     : kInvariant;
   return id_of(result);
 }

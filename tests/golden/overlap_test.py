@@ -64,6 +64,28 @@ class Overlap(unittest.TestCase):
         self.assertEqual(waits, sorted(waits))
         self.assertEqual(updates[-1].unit, "layer0")
 
+    def test_the_end_of_a_step_does_not_wait_for_the_gathers_of_the_next_one(self):
+        for plan in ("zero1", "zero2", "zero3", "fsdp"):
+            step = step_of(f"plans/{plan}.lua", **GPT)
+            ahead = {op.writes[0]: op.index for op in step["gather"] if op.writes[0].endswith(".ahead")}
+            self.assertEqual(list(ahead), ["embed.full.ahead", "block0.full.ahead"], plan)
+            self.assertEqual(list(ahead.values()), [len(step["gather"]) - 2, len(step["gather"]) - 1], plan)
+            self.assertNotIn("gather", step["compute"][-1].after, plan)
+            waits = {op.unit: op.after_before["gather"] for op in step["compute"] if "gather" in op.after_before}
+            self.assertEqual(waits, {"embed": ahead["embed.full.ahead"], "block0": ahead["block0.full.ahead"]}, plan)
+            self.assertNotEqual(step["compute"][0].unit, "embed")  # the next batch is read meanwhile
+
+    def test_a_device_that_runs_steps_as_wholes_waits_for_them(self):
+        text = program_text.run(PRUN, "dump", "plans/zero3.lua", "--nproc", 2, "--device", "cpu-queue", check=True, **GPT).stdout
+        step = program_text.read_step(text)
+        self.assertEqual(step["compute"][-1].after["gather"], len(step["gather"]) - 1)
+        self.assertEqual([op for op in step["compute"] if "gather" in op.after_before], [])
+
+    def test_what_lies_in_a_slot_still_is_not_gathered_again(self):
+        for prefetch, again in ((1, []), (0, ["block3"])):
+            gathers = step_of("plans/zero3.lua", prefetch=prefetch, **GPT)["gather"]
+            self.assertEqual([op.unit for op in gathers if op.phase == "backward"], again + ["block2", "block1", "block0"])
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])

@@ -55,7 +55,7 @@ prun_status watched_copy(prun_dev* dev, prun_stream* stream, void* to, const voi
 TEST(QueueExecutor, TheNextBatchComesWhileTheDeviceIsAtAStep) {
   prun_device table = cpu_queue_table();
   table.copy = watched_copy;
-  const Job job = parity_job(1, kSteps);
+  const Job job = parity_job(1, kSteps, "cpu-queue");
   const std::unique_ptr<Device> device = make_table_device(table);
   OneRank rank(job.classes[0], *device);
   batches.memory = &rank.queue();
@@ -141,7 +141,7 @@ TEST(QueueExecutor, AnErrorInACaptureEndsItAndIsTheOneThatIsTold) {
   table.capture_begin = watched_begin;
   table.capture_end = watched_end;
   table.kernel_run = failing_run;
-  const Job job = parity_job(1, kSteps);
+  const Job job = parity_job(1, kSteps, "cpu-queue");
   const std::unique_ptr<Device> device = make_table_device(table);
   std::string failed;
   try {

@@ -92,8 +92,9 @@ class Sharding(unittest.TestCase):
                     got, sizes = check(PRUN, "plans/zero3.lua", ranks, batch=2 * ranks, **case)[0], shards(case, ranks)
                     state, largest = F32 * sum(sizes), F32 * max(sizes) * ranks
                     self.roles(got, param=state, grad=state, optimizer=2 * state, gathered=2 * largest, reduce=2 * largest)
-                    # Forward gathers all; backward neither the head (kept) nor the embedding (not read); gradients all.
-                    wire = (ranks - 1) * F32 * (2 * sum(sizes) + sum(sizes[1:-1])) + 2 * all_reduce(1, ranks)
+                    # Forward gathers all; backward neither the head (kept), nor the block before it (in its slot still), nor the
+                    # embedding (not read); gradients all.
+                    wire = (ranks - 1) * F32 * (2 * sum(sizes) + sum(sizes[1:-2])) + 2 * all_reduce(1, ranks)
                     self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
 
     def test_zero3_is_an_eighth_of_single(self):
@@ -133,7 +134,7 @@ class Sharding(unittest.TestCase):
                 small, shard = whole(case, lambda size: size < 2048), sum(sizes)
                 self.roles(got, param=F32 * (shard + small), grad=F32 * (shard + small), optimizer=2 * F32 * (shard + small),
                            gathered=2 * F32 * max(sizes) * ranks, reduce=2 * F32 * max(sizes) * ranks)
-                gathers = 2 * shard - sizes[0] - sizes[-1]  # backward has the head still and does not read the embedding
+                gathers = shard + sum(sizes[1:-2])  # backward has the head and the last block still and does not read the embedding
                 wire = (ranks - 1) * F32 * (gathers + shard) + all_reduce(small, ranks) + 2 * all_reduce(1, ranks)
                 self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
 

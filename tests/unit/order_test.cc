@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/carried.h"
+
 namespace prun {
 namespace {
 
@@ -76,6 +78,23 @@ TEST(Order, EdgesToTheStepBeforeAreSatisfied) {
   EXPECT_TRUE(order.stuck().empty());
   EXPECT_TRUE(order.before({0, 0}, {1, 0}));
   EXPECT_FALSE(order.before({1, 0}, {0, 0}));
+}
+
+// Stream 1 ends with an op that nobody waits for in its step; op 1 of stream 0 waits for it in the next one.
+TEST(Order, WhatGoesOnOverTheEndOfAStepIsOrderedInTheNext) {
+  const Body body = body_of({{{}, {{1, 1, 1}}, {{1, 0, 0}}}, {{{0, 2, 1}}, {{0, 0, 0}}}});
+  const Table<StreamId, int> ended = ended_with(body, Order(body));
+  EXPECT_EQ(ended[0], 3);
+  EXPECT_EQ(ended[1], 1);
+  EXPECT_TRUE(goes_on(body));
+  const TwoSteps steps(body);
+  EXPECT_TRUE(steps.before({0, 2}, {1, 0}));
+  EXPECT_TRUE(steps.before({1, 1}, {1, 0}));
+  EXPECT_FALSE(steps.before({1, 1}, {0, 0}));
+  EXPECT_TRUE(steps.before({1, 1}, {0, 1}));
+  EXPECT_TRUE(steps.before({1, 1}, {0, 2}));
+  EXPECT_FALSE(goes_on(body_of({{{}, {{1, 0, 0}}}, {{{0, 0, 0}}}})));
+  EXPECT_FALSE(goes_on(body_of({{}, {{}}})));
 }
 
 TEST(Order, ACycleNamesTheFirstBlockedOpOfEachStream) {

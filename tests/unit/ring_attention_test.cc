@@ -145,7 +145,7 @@ class RankProgramBuilder {
       return device_.workspace_bytes(program, op);
     };
     add_workspaces(program_, options);
-    add_step_barrier(program_);
+    add_step_barrier(program_, true);
     assign_memory(program_);
     return program_;
   }

@@ -161,6 +161,21 @@ class Sim(unittest.TestCase):
                 text = prun("sim", f"plans/{plan}.lua", "--cluster", A100, "--nproc", ranks, "--extrapolate", *words)
                 self.assertIn("repeats", text)
 
+    def test_gathers_go_on_over_the_end_of_a_step(self):
+        for plan in ("zero1", "zero3"):
+            with self.subTest(plan):
+                goes_on, joins = sim(plan, 8), sim(plan, 8, "--device", "cpu-queue")
+                self.assertLess(goes_on["step_s"], joins["step_s"])
+                self.assertLess(goes_on["exposed_comm_s"], joins["exposed_comm_s"])
+                self.assertEqual(goes_on["bytes"], joins["bytes"])
+                # What a step leaves over is the next one's: on a slow link none is faster than all that it sends.
+                with Cluster("bus: { bandwidth: 1 GB/s }") as slow:
+                    bound = sim(plan, 8, cluster=slow)
+                seconds = bound["classes"][0]["op_s"]
+                sends = sum(seconds[kind] for kind in ("all_gather", "all_reduce", "reduce_scatter"))
+                self.assertGreater(bound["step_s"], sends)
+                self.assertLess(bound["step_s"], 1.05 * sends)
+
     def test_sweep(self):
         words = settings(layers=4) + ["--sweep", "tp=1,2,3", "--sweep", "pp=1,2"]
         found = json.loads(prun("sim", "plans/3d.lua", "--cluster", A100, "--nproc", 8, "--json", *words))

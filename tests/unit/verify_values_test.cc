@@ -151,6 +151,68 @@ TEST(VerifyValues, AStepWaitsForTheCopyThatTheStepBeforeLeaves) {
   EXPECT_EQ(ahead.rule(), "unordered conflicting accesses");
 }
 
+// As Ahead, but the copy is made beside the end of the step, and linear waits for it in the next one.
+struct GoesOn : Ahead {
+  GoesOn() {
+    drop(9);
+    op(kBroadcast, {w}, {kept}, 1, {{0, 8, 0}, {0, 8, 1}}).phase = Phase::step;
+    ops()[1].waits = {{1, 0, 1}};
+  }
+  std::vector<Op>& beside() { return program.step().streams[1].ops; }
+};
+
+// A copy that goes on for nobody.
+struct Unread : GoesOn {
+  Unread() {
+    ops()[1].waits.clear();
+    ops()[1].reads = {x, w};
+    ops()[4].writes = {g};
+    drop(5);
+    for (Edge& edge : beside()[0].waits) edge.index = 7;
+  }
+};
+
+TEST(VerifyValues, ACopyGoesOnOverTheEndOfAStep) {
+  EXPECT_EQ(check(GoesOn()), "");
+  GoesOn step;
+  step.ops()[1].waits.clear();
+  EXPECT_EQ(found(step),
+            "steps overlap: linear may read buffer 'kept' before broadcast f32[16] root 0 has ended, which goes on "
+            "since the step before");
+  // Too late: the last op that reads the copy is no op that waits.
+  step.ops()[2].waits = {{1, 0, 1}};
+  EXPECT_EQ(step.rule(), "steps overlap");
+  // Nobody reads the copy, and what has its bytes is written.
+  step = GoesOn();
+  step.ops()[1].waits.clear();
+  step.ops()[1].reads = {step.x, step.w};
+  EXPECT_EQ(
+      found(step),
+      "steps overlap: linear_dw may write buffer 'other' before broadcast f32[16] root 0 has ended, which goes on "
+      "since the step before");
+  step.ops()[4].waits = {{1, 0, 1}};
+  EXPECT_EQ(check(step).find("steps overlap"), std::string::npos) << check(step);
+  EXPECT_EQ(found(Unread()),
+            "steps overlap: sgd may write buffer 'w' before broadcast f32[16] root 0 has ended, which goes on since "
+            "the step before");
+}
+
+TEST(VerifyValues, OnlyWhatLooksAtItsOperandsAloneGoesOnOverTheEndOfAStep) {
+  GoesOn step;
+  step.beside()[0].def = &ops::copy;
+  EXPECT_EQ(found(step), "steps overlap: sgd ends the step without waiting for copy");
+  // The loss is read when a step ends.
+  step = GoesOn();
+  step.op(kAllReduce, {step.loss}, {step.loss}, 1).phase = Phase::step;
+  EXPECT_NE(check(step).find("ends the step without waiting for all_reduce"), std::string::npos) << check(step);
+  // A lane has one order, also from step to step.
+  Unread other;
+  for (Op& op : other.ops()) op.lane = op.communicates() ? 1 : 0;
+  EXPECT_EQ(found(other),
+            "steps overlap: all_reduce f32[1] avg may begin before broadcast f32[16] root 0 has ended, which goes on "
+            "since the step before");
+}
+
 TEST(VerifyValues, ARightStepPasses) { EXPECT_EQ(check(Step()), ""); }
 
 TEST(VerifyValues, AMeanOverOtherElements) {

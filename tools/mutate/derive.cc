@@ -49,7 +49,7 @@ bool derive_anew(Program& program, const Body& recorded) {
   }
   if (!can_be_joined(to)) return false;
   program.step().streams = std::move(to.streams);
-  add_step_barrier(program);
+  add_step_barrier(program, true);
   assign_memory(program);
   return true;
 }

@@ -29,6 +29,7 @@ Memory recorded(const Program& program, const simulate::ClassResult& of) {
   auto* header = new (memory.get()) RecorderHeader();
   header->capacity = capacity;
   for (const simulate::OpSpan& span : of.spans) {
+    if (span.of_step_before) continue;
     const uint64_t at = header->stream[span.op.stream.index()].written++;
     recorder_ring(header, span.op.stream.index())[at] = {0, static_cast<uint32_t>(span.op.index),
                                                          nanoseconds(span.ready), nanoseconds(span.begin),

@@ -17,10 +17,12 @@ Timeline simulated_timeline(const Job& job, const simulate::Simulation& simulati
   for (const simulate::ClassResult& of : simulation.classes) {
     const size_t first = times.size(), streams = job.program(of.first_rank).step().streams.size();
     for (size_t s = 0; s < streams; ++s) times.push_back({of.first_rank, static_cast<int>(s), {}});
-    for (const simulate::OpSpan& span : of.spans)
+    for (const simulate::OpSpan& span : of.spans) {
+      if (span.of_step_before) continue;
       times[first + static_cast<size_t>(span.op.stream.index())].events.push_back(
           {0, static_cast<uint32_t>(span.op.index), nanoseconds_of(span.ready), nanoseconds_of(span.begin),
            nanoseconds_of(span.end)});
+    }
   }
   Timeline timeline = timeline_of(job, times);
   timeline.name = "predicted";

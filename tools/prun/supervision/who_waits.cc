@@ -140,8 +140,10 @@ Activity WhoWaits::of(int number) const {
 
 bool WhoWaits::has_come(const FlightRank& member, const FlightRank& waits, OpRef at) const {
   if (member.phase != RunPhase::running) return member.phase == RunPhase::finished;
+  // Within steps each stream is asked, since a gather may go on over the end of one.
+  const uint32_t step = static_cast<uint32_t>(kStepBody.index());
   const auto theirs = moment_of(member), ours = moment_of(waits);
-  if (theirs != ours) return theirs > ours;
+  if (theirs != ours && !(member.body == step && waits.body == step)) return theirs > ours;
   const Program& program = job_.program(waits.rank);
   const Body& body = body_of(waits);
   const Op& op = body.streams[at.stream].ops[static_cast<size_t>(at.index)];
