@@ -81,7 +81,7 @@ class Packing {
     return shared;
   }
 
-  // Copies of turned weights first: they spare twice as much. Of each kind those that are read most.
+  // Copies of turned weights first: they spare two to three times as much. Of each kind those that are read most.
   void keep_what_fits(std::vector<Readers>& found) const {
     int64_t room = 0;
     for (const Buffer& buffer : program_.buffers)

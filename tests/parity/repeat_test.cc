@@ -205,7 +205,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, Repeats,
-    testing::Values(of("plans/1f1b.lua", 2, {{"pp", "2"}}), of("plans/1f1b.lua", 4, {{"pp", "4"}}),
+    testing::Values(of("plans/1f1b.lua", 2, {{"pp", "2"}}), of("plans/1f1b.lua", 2, {{"pp", "2"}, {"width", "64"}}),
+                    of("plans/ddp.lua", 2, {{"batch", "80"}, {"width", "64"}}), of("plans/1f1b.lua", 4, {{"pp", "4"}}),
                     of("plans/1f1b.lua", 4, {{"pp", "2"}, {"batch", "80"}}),
                     of("plans/interleaved.lua", 2, {{"pp", "2"}}), of("plans/zero_bubble.lua", 4, {{"pp", "4"}}),
                     of("plans/3d.lua", 8, {{"batch", "80"}}), of("plans/zero3.lua", 2, {{"batch", "80"}}),
