@@ -41,6 +41,9 @@ struct CompileOptions {
   std::function<int64_t(const Program&, const Op&)> workspace_bytes;
   // Whether the device wants ops to be made one op of that kind (fuse.cc); null: it has no such kernels.
   std::function<bool(std::string_view kind)> fuses;
+  // Device::packed_bytes: of the copy of its weight that a product would rather read (pack_weights.cc); null: none is
+  // made.
+  std::function<int64_t(const Program&, const Op&)> packed_bytes;
   // Called after each pass; a pass that runs for each class of ranks is reported once a class. Null: nobody asks.
   std::function<void(const PassReport&)> after_pass;
   // Called when the passes begin again, and what was reported is no part of the job. Null: nobody asks.

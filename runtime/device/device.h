@@ -79,6 +79,9 @@ class Device {
   virtual bool supports(const Op& op, const Program& program) const = 0;
   // Whether it computes a fused op of this kind (compile/fuse.cc) faster than its parts one by one.
   virtual bool fuses(std::string_view) const { return false; }
+  // Bytes of the copy of its weight, made once by pack_weight, that this product would rather read where several ops
+  // read that weight; 0: it reads the weight as it lies.
+  virtual int64_t packed_bytes(const Program&, const Op&) const { return 0; }
   // The kind of memory that it computes in.
   virtual prun_mem_kind memory_kind() const { return PRUN_MEM_HOST; }
   // The functions of a queue device, which runs what is enqueued; null: kernels compute where they are called. Asked

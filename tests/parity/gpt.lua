@@ -10,7 +10,7 @@ local arg = prun.args {
   tied = { false, "the head is the token embedding" },
   eval = { 0, "evaluations after every so many steps; 0: none", least = 0 },
   report = { 0, "reports after every so many steps; 0: none", least = 0 },
-  dtype = "f32",
+  dtype = "f32", micro = 1, pack_weights = "fitting",
   reduce = "rank_order",
 }
 
@@ -29,8 +29,10 @@ return prun.plan {
   optimizer = prun[arg.optimizer] { lr = arg.lr, clip = arg.clip },
   eval      = arg.eval > 0 and prun.eval { every = arg.eval, batches = 2 } or nil,
   report    = arg.report > 0 and { every = arg.report, norms = true } or nil,
+  micro     = arg.micro,
   steps     = arg.steps,
   seed      = arg.seed,
   dtype     = arg.dtype,
   reduce    = arg.reduce,
+  pack_weights = arg.pack_weights,
 }

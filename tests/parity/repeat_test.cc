@@ -36,6 +36,7 @@ Job compiled(const Case& one, bool every_microbatch) {
   CompileOptions options;
   options.every_microbatch = every_microbatch;
   options.workspace_bytes = [&](const Program& program, const Op& op) { return device->workspace_bytes(program, op); };
+  options.packed_bytes = [&](const Program& program, const Op& op) { return device->packed_bytes(program, op); };
   options.fuses = [&](std::string_view kind) { return device->fuses(kind); };
   Job job = compile(read_plan(run_script(script).plan_cbor), options);
   for (Program& program : job.classes) program.schedule.steps = 2;
@@ -204,7 +205,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, Repeats,
-    testing::Values(of("plans/1f1b.lua", 2, {{"pp", "2"}}), of("plans/1f1b.lua", 4, {{"pp", "4"}}),
+    testing::Values(of("plans/1f1b.lua", 2, {{"pp", "2"}}), of("plans/1f1b.lua", 2, {{"pp", "2"}, {"width", "64"}}),
+                    of("plans/ddp.lua", 2, {{"batch", "80"}, {"width", "64"}}), of("plans/1f1b.lua", 4, {{"pp", "4"}}),
                     of("plans/1f1b.lua", 4, {{"pp", "2"}, {"batch", "80"}}),
                     of("plans/interleaved.lua", 2, {{"pp", "2"}}), of("plans/zero_bubble.lua", 4, {{"pp", "4"}}),
                     of("plans/3d.lua", 8, {{"batch", "80"}}), of("plans/zero3.lua", 2, {{"batch", "80"}}),

@@ -165,6 +165,9 @@ Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, 
     return device->workspace_bytes(program, op, threads);
   };
   compile_options.joins_steps = device->queue() != nullptr;
+  compile_options.packed_bytes = [&](const Program& program, const Op& op) {
+    return device->packed_bytes(program, op);
+  };
   compile_options.fuses = [&](std::string_view kind) { return device->fuses(kind); };
   if (options.time_passes || !options.after.empty())
     compile_options.after_pass = [&](const PassReport& report) { watch.add(report); };

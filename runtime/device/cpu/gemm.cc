@@ -230,7 +230,7 @@ bool takes_pairs(const GemmShape& s) {
 }
 
 bool takes_brgemm(const GemmShape& s) {
-  if (s.input == Dtype::f32 || kernels() < Kernels::bf16 || takes_amx(s) || takes_pairs(s)) return false;
+  if (s.packed_b || s.input == Dtype::f32 || kernels() < Kernels::bf16 || takes_amx(s) || takes_pairs(s)) return false;
   const ThreadCount one(1);
   return Description(s).primitive != nullptr;
 }
@@ -250,7 +250,7 @@ int64_t gemm_scratch_bytes(const GemmShape& shape) {
   const auto found = known.find(shape);
   if (found != known.end()) return found->second;
   int64_t& most = known[shape];
-  if (takes_amx(shape)) return most = amx_gemm_scratch_bytes(shape);
+  if (!shape.packed_b && takes_amx(shape)) return most = amx_gemm_scratch_bytes(shape);
   if (!takes_brgemm(shape)) return most = packed_gemm_scratch_bytes(shape);
   for (int threads = shape.threads; threads > 0; threads /= 2) {  // each that steady_threads may find
     const ThreadCount count(threads);
@@ -260,6 +260,15 @@ int64_t gemm_scratch_bytes(const GemmShape& shape) {
   }
   return most;
 }
+
+bool takes_packed_b(const GemmShape& s) { return s.input == Dtype::f32 || (!takes_amx(s) && takes_pairs(s)); }
+
+// bf16 products on tiles read B as it lies; where the CPU has no bf16, panels would take twice the bytes of B.
+int64_t packed_b_bytes(const GemmShape& s) {
+  return s.input == Dtype::f32 || (multiplies_pairs() && !has_amx()) ? packed_gemm_b_bytes(s) : 0;
+}
+
+void pack_b(const GemmShape& s, const void* b, void* to) { packed_gemm_pack_b(s, b, to); }
 
 struct Gemm::State {
   GemmShape shape;
@@ -285,14 +294,15 @@ Gemm::~Gemm() = default;
 
 void Gemm::run() const {
   const State& s = *state_;
-  if (takes_amx(s.shape)) return amx_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
+  if (!s.shape.packed_b && takes_amx(s.shape)) return amx_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
   if (s.brgemm == nullptr) return packed_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
   const ThreadCount threads(s.threads);
   s.brgemm->run();
 }
 
 bool Gemm::takes_sums() const {
-  return !takes_amx(state_->shape) && state_->brgemm == nullptr && !state_->shape.transpose_b;
+  return !takes_amx(state_->shape) && state_->brgemm == nullptr && !state_->shape.transpose_b &&
+         !state_->shape.packed_b;
 }
 
 void Gemm::run_and_sum(float* sums) const {
