@@ -326,7 +326,7 @@ void Connection::abandon(const Failure& failure) {
 // What arrived was wrong: say so to the peer, so that it does not take us for the one who broke down.
 void Connection::lost(const Failure& failure) {
   if (!ready_) return lost_early(failure.message);
-  if (failure.status == PRUN_ECORRUPT) close_orderly(Goodbye::corrupt, peer_.rank);
+  if (failure.status == PRUN_ECORRUPT) close_orderly(Goodbye::corrupt, peer_.rank, failure);
   matcher_.lost(peer_, failure);
 }
 
@@ -385,7 +385,7 @@ void Connection::disturb(prun_fault fault, uint64_t seed) {
     ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
-void Connection::close_orderly(Goodbye reason, int culprit) {
+void Connection::close_orderly(Goodbye reason, int culprit, const Failure& failure) {
   if (!open()) return;
   poller_.remove(socket_.get());
   // In the midst of a frame there is no place for last words.
@@ -416,7 +416,7 @@ void Connection::close_orderly(Goodbye reason, int culprit) {
     pollfd readable{socket_.get(), POLLIN, 0};
     if (unsent > 0) ::poll(&readable, 1, 1);
   }
-  abandon({PRUN_EABORTED, -1, "closed"});
+  abandon(failure);
 }
 
 }  // namespace prun::socket

@@ -199,7 +199,9 @@ TEST(SocketHostile, AFlippedBitIsFoundWithoutCodesOnPayloads) {
           status = me.wait(request);
           if (status == PRUN_OK) RANK_CHECK(in == out, "call %d", call);
         }
-        RANK_CHECK(status == PRUN_ECORRUPT, "status %d %s", status, me.result.message);
+        // Who finds it may be in the midst of a frame, where there is no place for last words to the other.
+        RANK_CHECK(me.rank == 1 ? status == PRUN_ECORRUPT && me.result.culprit == 0 : status != PRUN_OK, "status %d %s",
+                   status, me.result.message);
         me.meet();
       }));
     }
