@@ -25,10 +25,11 @@ constexpr size_t kInputRoom = 40 << 10;
 constexpr size_t kBulkRoom = 4 * sizeof(FrameHeader);
 thread_local std::array<char, kInputRoom> input;  // empty between two turns, but for cut headers, which are kept
 
-// In what is about to be sent. AF_UNIX checks headers only, and a socket that is full may take no more than the first.
-char* turn_bit_over(const msghdr& message, uint64_t seed, bool tcp) {
-  const iovec& piece = message.msg_iov[tcp ? seed % std::min<size_t>(message.msg_iovlen, 2) : 0];
-  const size_t reach = std::min<size_t>(piece.iov_len, tcp ? 4096 : sizeof(FrameHeader));
+// In what is about to be sent: in the first header, or the payload behind it where that has a code; a socket that is
+// full may take no more.
+char* turn_bit_over(const msghdr& message, uint64_t seed, bool payload_too) {
+  const iovec& piece = message.msg_iov[payload_too ? seed % std::min<size_t>(message.msg_iovlen, 2) : 0];
+  const size_t reach = std::min<size_t>(piece.iov_len, payload_too ? 4096 : sizeof(FrameHeader));
   char* const byte = static_cast<char*>(piece.iov_base) + (seed >> 8) % reach;
   *byte = static_cast<char>(*byte ^ 1 << (seed >> 32) % 8);
   return byte;
@@ -233,14 +234,16 @@ uint64_t Connection::write_once() {
     if (frame.header.length > gone)
       pieces[message.msg_iovlen++] = {const_cast<char*>(frame.payload) + gone, frame.header.length - gone};
   }
-  char* const flipped = flip_ ? turn_bit_over(message, *flip_, tcp_) : nullptr;
+  // Nobody would notice in the rest of a payload without a code.
+  const bool noticed = payload_crc_ || outgoing_.front().written < sizeof(FrameHeader);
+  char* const flipped = flip_ && noticed ? turn_bit_over(message, *flip_, payload_crc_) : nullptr;
   ssize_t sent;
   do {
     sent = transmit(message);
   } while (sent < 0 && errno == EINTR);
   if (sent < 0 && errno != EAGAIN) write_error_ = errno;
   if (flipped != nullptr) *flipped = static_cast<char>(*flipped ^ 1 << (*flip_ >> 32) % 8);
-  if (sent > 0) flip_.reset();
+  if (sent > 0 && flipped != nullptr) flip_.reset();
   const bool full = tls_ ? sent < 0 : sent < static_cast<ssize_t>(outgoing_bytes_);
   if (full && write_error_ == 0) watch_writable(true);
   if (sent <= 0) return 0;
@@ -323,7 +326,7 @@ void Connection::abandon(const Failure& failure) {
 // What arrived was wrong: say so to the peer, so that it does not take us for the one who broke down.
 void Connection::lost(const Failure& failure) {
   if (!ready_) return lost_early(failure.message);
-  if (failure.status == PRUN_ECORRUPT) close_orderly(Goodbye::corrupt, peer_.rank);
+  if (failure.status == PRUN_ECORRUPT) close_orderly(Goodbye::corrupt, peer_.rank, failure);
   matcher_.lost(peer_, failure);
 }
 
@@ -382,7 +385,7 @@ void Connection::disturb(prun_fault fault, uint64_t seed) {
     ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
-void Connection::close_orderly(Goodbye reason, int culprit) {
+void Connection::close_orderly(Goodbye reason, int culprit, const Failure& failure) {
   if (!open()) return;
   poller_.remove(socket_.get());
   // In the midst of a frame there is no place for last words.
@@ -413,7 +416,7 @@ void Connection::close_orderly(Goodbye reason, int culprit) {
     pollfd readable{socket_.get(), POLLIN, 0};
     if (unsent > 0) ::poll(&readable, 1, 1);
   }
-  abandon({PRUN_EABORTED, -1, "closed"});
+  abandon(failure);
 }
 
 }  // namespace prun::socket

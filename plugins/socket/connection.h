@@ -30,8 +30,9 @@ class Connection : public EventSource {
   void fill_when_idle(Clock::time_point now);
   void forget(const Message* message);   // its request is dropped: the caller's memory is off limits
   void abandon(const Failure& failure);  // closes; what was being moved fails
-  // Last words, then an end that the peer can tell from a crash. Waits at most 200 ms for TCP to deliver.
-  void close_orderly(Goodbye reason, int culprit);
+  // Last words, then an end that the peer can tell from a crash. Waits at most 200 ms for TCP to deliver. What was
+  // being sent fails with `failure`.
+  void close_orderly(Goodbye reason, int culprit, const Failure& failure = {PRUN_EABORTED, -1, "closed"});
   void disturb(prun_fault fault, uint64_t seed);  // for tests
   bool open() const { return static_cast<bool>(socket_); }
   bool ready() const { return ready_; }                    // the handshake of TLS is over; lost before that: dial again

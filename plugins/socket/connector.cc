@@ -240,9 +240,9 @@ void Connector::establish(Greeting& greeting) {
   }
   const bool tcp = greeting.tcp();
   Descriptor fd = greeting.release();
+  const bool near = addresses_[peer.rank].host.same_network(listeners_.address.host);
   if (tcp) {
     congestion_ = tune_tcp(fd.get(), options_);
-    const bool near = addresses_[peer.rank].host.same_network(listeners_.address.host);
     if (!near && is_far(fd.get())) {
       if (options_.buffer == 0) widen_send_buffer(fd.get());
       peer.ahead_limit = kAhead;
@@ -257,7 +257,7 @@ void Connector::establish(Greeting& greeting) {
     tls = std::make_unique<sdk::TlsStream>(
         fd.get(), handshake.dialler() ? sdk::TlsStream::Side::client : sdk::TlsStream::Side::server,
         handshake.encryption_key());
-  const bool crc = tcp && options_.tcp_crc && !tls;  // records of TLS carry a code
+  const bool crc = tcp && options_.payload_crc(near) && !tls;  // records of TLS carry a code
   slot = std::make_unique<Connection>(std::move(fd), std::move(tls), tcp, handshake.index() == 0, crc, options_.chunk,
                                       peer, matcher_, poller_);
   ++(tcp ? over_tcp_ : over_unix_);
@@ -286,7 +286,10 @@ Failure Connector::missing() const {
 }
 
 std::string Connector::protection() const {
-  if (!options_.encrypt) return fmt::format("payload checksums {}", options_.tcp_crc ? "on" : "off");
+  if (!options_.encrypt)
+    return fmt::format("payload checksums {}", options_.crc == "auto" ? "between hosts"
+                                               : options_.crc == "1"  ? "on"
+                                                                      : "off");
   return fmt::format("TLS 1.3, TLS_AES_128_GCM_SHA256, {}", sdk::kernel_has_tls() ? "kTLS" : "no kTLS");
 }
 

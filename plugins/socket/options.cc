@@ -30,6 +30,11 @@ void read_ports(Options& o) {
   o.last_port = static_cast<uint16_t>(last);
 }
 
+void check_crc(const Options& o) {
+  if (o.crc != "auto" && o.crc != "0" && o.crc != "1")
+    throw Failure{PRUN_EINVAL, -1, sdk::concat("socket option crc=", o.crc, ": wants auto, 0 or 1")};
+}
+
 }  // namespace
 
 Options parse_options(const char* text) {
@@ -40,7 +45,7 @@ Options parse_options(const char* text) {
       {"chunk", &o.chunk, 4096, 1 << 30, "bytes"},
       {"congestion", &o.congestion, "auto, system or a name of net.ipv4.tcp_available_congestion_control"},
       {"connections", &o.connections, 1, 16},
-      {"crc", &o.tcp_crc},
+      {"crc", &o.crc, "auto, 0 or 1"},
       {"eager", &o.eager, 0, 1 << 24, "bytes"},
       {"encrypt", &o.encrypt},
       {"link_timeout", &o.link_timeout, 1, 3600, "seconds"},
@@ -49,6 +54,7 @@ Options parse_options(const char* text) {
   };
   sdk::parse_options("socket", text, rows);
   read_ports(o);
+  check_crc(o);
   o.text = sdk::options_text(std::span(rows).first(std::size(rows) - 1));
   return o;
 }

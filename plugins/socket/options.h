@@ -11,7 +11,7 @@ using sdk::Failure;
 
 struct Options {
   bool use_unix = true;             // unix: AF_UNIX between ranks of one host; 0: TCP for all
-  bool tcp_crc = true;              // crc: CRC32C over payloads on TCP (headers always carry one)
+  std::string crc = "auto";         // crc: CRC32C over payloads on TCP: 1, 0, or auto: where they leave the host
   bool encrypt = false;             // encrypt: TLS 1.3 on TCP
   int connections = 1;              // connections per peer; large messages are spread over them
   std::string congestion = "auto";  // TCP_CONGESTION; auto: cubic on loopback, the system's elsewhere; or system
@@ -24,6 +24,8 @@ struct Options {
   uint32_t buffer = 0;        // SO_SNDBUF and SO_RCVBUF; 0: our default for AF_UNIX, the kernel's tuning for TCP
   std::string text;           // all of them as they are set, for ranks to compare
 
+  // Whether payloads to a TCP peer carry a code; headers always do. `near`: in this host's network namespace.
+  bool payload_crc(bool near) const { return crc == "1" || (crc == "auto" && !near); }
   // Bytes (with kMessageCost each) that may lie unasked-for at the receiver of a lane.
   uint32_t window() const;
 };

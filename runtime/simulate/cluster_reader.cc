@@ -22,7 +22,8 @@ namespace {
 
 constexpr int kMostNodes = 100000;
 // Of the core's algorithms for collectives (comm/collectives/algorithm.cc).
-constexpr const char* kAlgorithmNames[] = {"gather", "direct", "doubling", "halving", "ring", "bruck", "tree", "chain"};
+constexpr const char* kAlgorithmNames[] = {"gather", "direct", "doubling", "halving", "ring",
+                                           "bruck",  "tree",   "chain",    "pairwise"};
 
 [[noreturn]] void fail_at(const std::string& file, const YAML::Mark& mark, const std::string& what) {
   throw usage_error(fmt::format("{}:{}:{}: {}", file, mark.line + 1, mark.column + 1, what));

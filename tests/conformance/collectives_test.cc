@@ -120,6 +120,26 @@ std::string run_sizes(Rank& rank) {
   return failed;
 }
 
+// Slices of one chunk and of several, the last one short, both in place and not.
+std::string run_turns(Rank& rank) {
+  Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
+  std::string failed;
+  for (RedOp op : {RedOp::sum, RedOp::avg, RedOp::max}) {
+    for (int64_t count : {131072, 280001}) {
+      for (bool in_place : {false, true}) {
+        Case c;
+        c.call.kind = CollKind::reduce_scatter;
+        c.call.redop = op;
+        c.call.count = count;
+        c.in_place = in_place;
+        c.tolerance = tolerance_of(c.call);
+        failed += run_case(rank, all, c);
+      }
+    }
+  }
+  return failed;
+}
+
 std::string run_vectors(Rank& rank) {
   std::string failed;
   for (int64_t scale : {0, 1, 700}) failed += counts_per_member(rank, scale);
@@ -138,12 +158,21 @@ TEST_P(Collectives, WithCountsPerMember) { EXPECT_EQ(failures(run_connected(GetP
 // The algorithms that the table would not choose at these sizes.
 TEST_P(Collectives, ByEveryAlgorithm) {
   if (thinned(GetParam())) GTEST_SKIP() << "every algorithm on 7 and 16 ranks: only in the whole suite";
-  for (const char* algorithm : {"gather", "bruck", "tree", "direct", "ring", "chain", "doubling", "halving"}) {
+  for (const char* algorithm :
+       {"gather", "bruck", "tree", "direct", "ring", "chain", "doubling", "halving", "pairwise"}) {
     ConnectedJob job;
     job.local.ranks = GetParam();
     job.algorithm = algorithm;
     EXPECT_EQ(failures(run_connected(job, run_sizes)), "") << algorithm;
   }
+}
+
+TEST_P(Collectives, ReduceScatterInTurns) {
+  if (thinned(GetParam())) GTEST_SKIP() << "large counts on 7 and 16 ranks: only in the whole suite";
+  ConnectedJob job;
+  job.local.ranks = GetParam();
+  job.algorithm = "pairwise";
+  EXPECT_EQ(failures(run_connected(job, run_turns)), "");
 }
 
 TEST_P(Collectives, BarrierHoldsEverybodyBack) {

@@ -105,8 +105,16 @@ TEST(Algorithm, LargeCallsOfEightHaveOnePartnerAtATime) {
   EXPECT_STREQ(choose_algorithm(call, 4, "").name, "direct");
   EXPECT_STREQ(choose_algorithm(call, 6, "").name, "direct");
   call.kind = CollKind::reduce_scatter;
-  call.count = 1 << 17;  // 4 MiB in all
+  call.count = 1 << 15;  // 1 MiB in all
   EXPECT_STREQ(choose_algorithm(call, 8, "").name, "halving");
+  call.count = 1 << 17;  // 4 MiB: partial sums of half of that would leave the cache
+  EXPECT_STREQ(choose_algorithm(call, 8, "").name, "pairwise");
+  EXPECT_STREQ(choose_algorithm(call, 6, "").name, "direct");
+  call.rank_order = true;
+  EXPECT_STREQ(choose_algorithm(call, 8, "").name, "direct");
+  call.rank_order = false;
+  call.count = 1 << 16;  // 4 MiB with 16 members
+  EXPECT_STREQ(choose_algorithm(call, 16, "").name, "halving");
   call.count = 2 << 20;  // 64 MiB: its scratch is half of that
   EXPECT_STREQ(choose_algorithm(call, 8, "").name, "halving");
   call.count = 4 << 20;

@@ -109,7 +109,7 @@ constexpr size_t kHeader = 48;
 
 // What TLS sends towards the dialler before the first frame is shorter.
 constexpr size_t kTlsHandshake = 400;
-constexpr const char* kPlain = "unix=0";
+constexpr const char* kPlain = "unix=0,crc=1";
 constexpr const char* kEncrypted = "unix=0,encrypt=1";
 
 struct Flip {
@@ -159,6 +159,53 @@ TEST_P(SocketFlip, IsNeverDelivered) {
     RANK_CHECK(contains(me.result.message, GetParam().message), "%s", me.result.message);
     me.meet();  // the proxy is a thread of this rank and has still to forward the last words
   }));
+}
+
+// What stays on a host has codes on headers only, over TCP as over AF_UNIX.
+TEST(SocketHostile, HeadersHaveACodeOnAHostToo) {
+  expect_all_well(fork_ranks(2, "unix=0", [&](Rank& me) {
+    me.open();
+    me.meet();
+    if (me.rank == 1) port_of(me, 0) = (new FlippingProxy(port_of(me, 0), true, kHandshake + 9))->port();
+    me.connect();
+    char byte = 1;
+    if (me.rank == 0) {
+      prun_status status = me.wait(me.batch({send_op(1, &byte, 1)}));
+      if (status == PRUN_OK) status = me.wait(me.batch({recv_op(1, &byte, 1)}));
+      RANK_CHECK(status == PRUN_ECORRUPT && me.result.culprit == 1, "status %d %s", status, me.result.message);
+    } else {
+      const prun_status status = me.wait(me.batch({recv_op(0, &byte, 1)}));
+      RANK_CHECK(status == PRUN_ECORRUPT && me.result.culprit == 0, "status %d %s", status, me.result.message);
+      RANK_CHECK(contains(me.result.message, "a frame header from rank #0 over tcp is corrupted"), "%s",
+                 me.result.message);
+    }
+    me.meet();
+  }));
+}
+
+// The fault that tests ask for is one that is found, wherever payloads have no code.
+TEST(SocketHostile, AFlippedBitIsFoundWithoutCodesOnPayloads) {
+  for (const char* options : {"", "unix=0", "unix=0,crc=0", "unix=0,crc=1"}) {
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      expect_all_well(fork_ranks(2, options, [&](Rank& me) {
+        me.start();
+        std::vector<char> out(4 << 20, 1), in(4 << 20, 0);
+        prun_status status = PRUN_OK;
+        for (int call = 0; call < 40 && status == PRUN_OK; ++call) {
+          prun_req* request =
+              me.batch({recv_op(1 - me.rank, in.data(), in.size()), send_op(1 - me.rank, out.data(), out.size())});
+          const auto* chaos = static_cast<const prun_chaos*>(load()->ext(PRUN_CHAOS));
+          if (me.rank == 0 && call == 3) RANK_CHECK(chaos->disturb(me.ctx, PRUN_FAULT_FLIP, 1, seed) == 1);
+          status = me.wait(request);
+          if (status == PRUN_OK) RANK_CHECK(in == out, "call %d", call);
+        }
+        // Who finds it may be in the midst of a frame, where there is no place for last words to the other.
+        RANK_CHECK(me.rank == 1 ? status == PRUN_ECORRUPT && me.result.culprit == 0 : status != PRUN_OK, "status %d %s",
+                   status, me.result.message);
+        me.meet();
+      }));
+    }
+  }
 }
 
 TEST(SocketHostile, FlippedHandshakeIsTriedAgain) {

@@ -45,6 +45,8 @@ constexpr Algorithm kAlgorithms[] = {
     {CollKind::reduce_scatter, "direct",        kAny,      2,     false,  Ring::within, reduce_scatter_direct},
     {CollKind::reduce_scatter, "bruck",         16 << 10,  kMany, false,  Ring::within, reduce_scatter_bruck},
     {CollKind::reduce_scatter, "direct",        kAny,      4,     false,  Ring::within, reduce_scatter_direct},
+    {CollKind::reduce_scatter, "halving",       1 << 20,   kMany, true,   Ring::apart,  reduce_scatter_halving, true},
+    {CollKind::reduce_scatter, "pairwise",      16 << 20,  8,     true,   Ring::within, reduce_scatter_pairwise, true},
     {CollKind::reduce_scatter, "halving",       16 << 20,  kMany, true,   Ring::apart,  reduce_scatter_halving, true},
     {CollKind::reduce_scatter, "halving",       64 << 20,  32,    true,   Ring::apart,  reduce_scatter_halving, true},
     {CollKind::reduce_scatter, "direct",        kAny,      32,    false,  Ring::within, reduce_scatter_direct},

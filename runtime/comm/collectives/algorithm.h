@@ -73,6 +73,7 @@ void all_reduce_halving(Group&, const CollCall&);   // in pairs, half of what is
 void reduce_scatter_direct(Group&, const CollCall&);
 void reduce_scatter_bruck(Group&, const CollCall&);  // ceil(log2 n) messages a rank: small
 void reduce_scatter_halving(Group&, const CollCall&);
+void reduce_scatter_pairwise(Group&, const CollCall&);  // one partner after the other
 void reduce_scatter_ring(Group&, const CollCall&);
 void all_gather_bruck(Group&, const CollCall&);
 void all_gather_direct(Group&, const CollCall&);

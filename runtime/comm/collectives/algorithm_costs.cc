@@ -52,6 +52,10 @@ constexpr Compared kCompared[] = {
      [](double n, double rounds) {
        return AlgorithmWork{rounds, (n - 1) / n};
      }},
+    {CollKind::reduce_scatter, "pairwise",
+     [](double n, double) {
+       return AlgorithmWork{n - 1, (n - 1) / n};
+     }},
     {CollKind::reduce_scatter, "ring",
      [](double n, double) {
        return AlgorithmWork{n - 1, (n - 1) / n};

@@ -1,0 +1,44 @@
+// Reduce-scatter in turns: each member meets the others one after the other, sends each its slice, and adds what comes
+// to its own while both are in the cache. For large buffers where many ranks share a core.
+//
+// Nothing but the result is written: halving reads and writes partial sums of half of the buffer, which are no longer
+// in a cache by then. Sums are formed in the order of the distances, so they are the same every time, but not those of
+// the rank order.
+#include <algorithm>
+
+#include "comm/collectives/slices.h"
+
+namespace prun {
+
+void reduce_scatter_pairwise(Group& group, const CollCall& call) {
+  constexpr int64_t kChunkBytes = 512 << 10;  // the sum and what comes are together a second-level cache
+  const int others = group.size - 1;
+  const int64_t item = dtype_bytes(call.dtype), chunk = kChunkBytes / item, slice = call.count;
+  const int64_t turns = std::max<int64_t>(1, (slice + chunk - 1) / chunk) * others;
+  const int depth = static_cast<int>(std::min<int64_t>(group.wire.ahead(), turns));
+  const auto* send = static_cast<const std::byte*>(call.send);
+  auto* recv = static_cast<std::byte*>(call.recv);
+  std::byte* room = group.scratch.get(depth * std::min(slice, chunk) * item);
+  auto slot = [&](int64_t turn) { return room + turn % depth * std::min(slice, chunk) * item; };
+  // All turns of a chunk follow each other.
+  auto begin = [&](int64_t turn) { return turn / others * chunk; };
+  auto count = [&](int64_t turn) { return std::min(slice - begin(turn), chunk); };
+  auto post = [&](int64_t turn) {
+    const int distance = static_cast<int>(turn % others) + 1, to = group.right(distance);
+    group.wire.recv(group.left(distance), slot(turn), count(turn) * item);
+    group.wire.send(to, send + (to * slice + begin(turn)) * item, count(turn) * item);
+    return group.wire.post();
+  };
+  int64_t tickets[Wire::kFarAhead] = {};
+  int64_t posted = 0;
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    for (; posted < std::min(turn + depth, turns); ++posted) tickets[posted % depth] = post(posted);
+    group.wire.wait(tickets[turn % depth]);
+    std::byte* const sum = recv + begin(turn) * item;
+    const bool first = turn % others == 0, last = turn % others == others - 1;
+    const void* inputs[2] = {first ? send + (group.index * slice + begin(turn)) * item : sum, slot(turn)};
+    if (slice > 0) reduce(call.dtype, last ? call.redop : partial_op(call), inputs, 2, sum, count(turn), group.size);
+  }
+}
+
+}  // namespace prun
