@@ -252,6 +252,7 @@ return function(given)
   result.mesh = { axes = plan.mesh.axes, site = plan.mesh.site }
   result.loss, result.steps, result.seed, result.micro = loss.id, plan.steps, plan.seed, plan.micro
   result.reduce, result.dtype, result.data = plan.reduce, plan.dtype, source
+  result.pack_weights = plan.pack_weights
   result.batch_axes = axes
   if model.options then result.model = { name = model.name, arguments = model.options } end
   if plan.eval then result.eval = evaluation.result(plan.eval, plan, model, source) end
