@@ -2,8 +2,8 @@
 // evaluation's depends on its place in the evaluation instead of the step, so that all evaluations see the same
 // samples.
 //
-// Surprising fact: what comes from files has mostly been read when it is asked for. While a step computes, a thread
-// reads the next one's samples (exec/read_ahead.h), as a batch is a function of its number alone.
+// Surprising fact: a batch has mostly been made when it is asked for. While a step computes, a thread reads or draws
+// the next one's samples (exec/read_ahead.h), as a batch is a function of its number alone. Indices take no time.
 #include "exec/next_batch.h"
 
 #include <fmt/format.h>
@@ -48,7 +48,7 @@ class NextBatch final : public Kernel {
       outputs_.push_back(std::move(out));
       data_.push_back(memory.data(op.writes[i]));
     }
-    if (!source_.files.empty())
+    if (source_.kind != "index")
       ahead_.emplace(std::move(bytes), [this](int64_t batch, const std::vector<void*>& to) { fill(batch, to); });
   }
 

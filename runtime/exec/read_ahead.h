@@ -1,4 +1,5 @@
-// A thread that makes batch i + 1 while batch i is used, so that a slow file does not stand in compute.
+// A thread that makes batch i + 1 while batch i is used, so that neither a slow file nor many random numbers stand in
+// compute.
 #pragma once
 #include <condition_variable>
 #include <cstdint>

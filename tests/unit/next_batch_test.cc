@@ -68,7 +68,9 @@ class NextBatchTest : public testing::Test {
     std::vector<int32_t> memory(static_cast<size_t>(2 * samples * length));
     RankMemory rank_memory{reinterpret_cast<std::byte*>(memory.data()), rank, &program, &table};
     if (eval) rank_memory.body = 2;
-    make_host_kernel(rank_memory, op, {})->run();
+    const std::unique_ptr<Kernel> kernel = make_host_kernel(rank_memory, op, {});
+    for (table.step = step_ - runs_before_; table.step < step_; ++table.step) kernel->run();
+    kernel->run();
     const auto middle = memory.begin() + static_cast<std::ptrdiff_t>(memory.size() / 2);
     return {{memory.begin(), middle}, {middle, memory.end()}};
   }
@@ -85,6 +87,7 @@ class NextBatchTest : public testing::Test {
 
   std::string path_, order_ = "random";
   int64_t step_ = 2, first_ = 0, count_ = 300;
+  int64_t runs_before_ = 0;  // of the steps before, by the same kernel
 };
 
 // `position(rank, i)`: where the rank's token i stands in its sample; `first(rank)`: the rank's first sample.
@@ -116,6 +119,15 @@ TEST_F(NextBatchTest, EvaluationsHaveSamplesOfTheirOwnTheSameInAllSteps) {
     step_ = 3;
     EXPECT_NE((batch(alone, 0, kBatch, kContext, kind)), training);
     EXPECT_EQ((batch(alone, 0, kBatch, kContext, kind, true)), first) << kind;
+  }
+}
+
+TEST_F(NextBatchTest, WhatIsMadeAheadIsWhatIsMadeWhenAskedFor) {
+  for (const std::string kind : {"bytes", "random", "index"}) {
+    runs_before_ = 0;
+    const auto asked_for = batch({{}, "", "", 1}, 0, kBatch, kContext, kind);
+    runs_before_ = 2;
+    EXPECT_EQ((batch({{}, "", "", 1}, 0, kBatch, kContext, kind)), asked_for) << kind;
   }
 }
 
