@@ -113,10 +113,13 @@ class NextBatch final : public Kernel {
     }
   }
 
+  // Not the step table's, which the executor writes while a thread here draws the next batch.
+  uint64_t seed() const { return memory_.program->schedule.seed; }
+
   void normals(const Output& out, uint64_t key, int64_t s, int64_t sample, void* to) const {
     const int64_t n = out.per_sample;
     const auto draw = [&](int64_t from, int64_t count, float* numbers) {
-      random_normals(memory_.table->seed, key, static_cast<uint64_t>(sample * n + from), count, numbers);
+      random_normals(seed(), key, static_cast<uint64_t>(sample * n + from), count, numbers);
     };
     if (out.tensor->dtype == Dtype::f32) return draw(0, n, static_cast<float*>(to) + s * n);
     float numbers[256];
@@ -129,7 +132,7 @@ class NextBatch final : public Kernel {
   }
 
   int32_t random_id(const Output& out, uint64_t key, uint64_t place) const {
-    const auto id = [&](uint64_t of) { return philox::integer(memory_.table->seed, of, place, 0, source_.vocab - 1); };
+    const auto id = [&](uint64_t of) { return philox::integer(seed(), of, place, 0, source_.vocab - 1); };
     if (source_.document_end >= 0 && out.is_target() && id(sample_key(use_)) == source_.document_end)
       return kIgnoredTarget;
     return static_cast<int32_t>(id(key));
@@ -137,9 +140,8 @@ class NextBatch final : public Kernel {
 
   // The sample's place among `random` many, or in the epoch's order among `whole` many that do not overlap.
   int64_t place(int64_t sample, int64_t random, int64_t whole) const {
-    const uint64_t seed = memory_.table->seed;
-    return source_.order == "epochs" ? epoch_place(sample, whole, seed, use_)
-                                     : random_place(sample, random, seed, use_);
+    return source_.order == "epochs" ? epoch_place(sample, whole, seed(), use_)
+                                     : random_place(sample, random, seed(), use_);
   }
 
   // A window of context + 1 tokens: inputs are all but the last, targets all but the first. Of both this rank may hold

@@ -64,7 +64,7 @@ class NextBatchTest : public testing::Test {
     StepTable table;
     table.step = step_;
     table.eval_batch = 2;
-    table.seed = 5;
+    program.schedule.seed = 5;
     std::vector<int32_t> memory(static_cast<size_t>(2 * samples * length));
     RankMemory rank_memory{reinterpret_cast<std::byte*>(memory.data()), rank, &program, &table};
     if (eval) rank_memory.body = 2;
