@@ -72,7 +72,7 @@ struct StrategyUnit {
 // What the axes of a strategy divide.
 enum class Splits : uint8_t { batch, tokens, nothing };
 
-// Which weights that a step reads several times have packed copies: those that fit beside what persists, or all, or none.
+// Which weights that a step reads several times have packed copies: those that fit beside what persists, all, or none.
 enum class PackWeights : uint8_t { fitting, all, none };
 
 struct Strategy {

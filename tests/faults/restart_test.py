@@ -251,7 +251,7 @@ return prun.plan {{
     def without_node_1(self, *options, **more):
         """A job of two nodes that goes on without one."""
         place = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{faults.free_port()}"]
-        head, member = [self.node(number, place, *options, "--min-ranks", "2", **more) for number in (0, 1)]
+        head, member = (self.node(number, place, *options, "--min-ranks", "2", **more) for number in (0, 1))
         head.wait_for_steps(5)
         self.wait_for_commit(head)
         self.kill_node(member)
