@@ -31,7 +31,7 @@ local entries = schema.register("prun.plan", {
   { name = "dtype", kind = "text", default = "f32", choices = { "f32", "bf16", "f64" }, help = "what compute uses" },
   { name = "reduce", kind = "text", default = "any", choices = { "any", "rank_order" },
     help = "rank_order: sums in the order of ranks, the same bits on every transport" },
-  { name = "pack_weights", kind = "text", default = "fitting", choices = { "fitting", "all", "none" },
+  { name = "pack_weights", kind = "text", default = "none", choices = { "none", "fitting", "all" },
     help = "which weights that a step reads several times are packed once, where the device reads them so" },
 })
 

@@ -18,8 +18,8 @@
 namespace prun {
 namespace {
 
-// Of what persists, packed copies may take so much where a plan does not say: optimizer state is two to four times the
-// weights, and both orientations are another two.
+// Of what persists, packed copies may take so much where a plan says `fitting`: optimizer state is two to four times
+// the weights, and both orientations are another two.
 constexpr int64_t kShareOfState = 4;
 
 constexpr size_t kWeight = 1;  // the operand of a product

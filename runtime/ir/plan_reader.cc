@@ -508,9 +508,9 @@ void read_training(const Field& root, Plan& plan) {
             plan.strategies, "batch_axes", plan.batch_axes);
   root.may("reduce", reduce, "pack_weights", pack_weights, "micro", plan.microbatches, "model", plan.model);
   plan.rank_order = reduce == "rank_order";
-  plan.pack_weights = pack_weights == "all"    ? PackWeights::all
-                      : pack_weights == "none" ? PackWeights::none
-                                               : PackWeights::fitting;
+  plan.pack_weights = pack_weights == "all"       ? PackWeights::all
+                      : pack_weights == "fitting" ? PackWeights::fitting
+                                                  : PackWeights::none;
   // Ids of arrays: as many as the model has rows for.
   for (const IdLimit& limit : id_limits(plan.graph))
     if (plan.data.kind == "arrays" && (plan.data.vocab == 0 || limit.size < plan.data.vocab))

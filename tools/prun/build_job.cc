@@ -9,7 +9,6 @@
 #include "base/cores.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "calibrate/settings.h"
 #include "compile/compile.h"
 #include "data/check_range.h"
 #include "initial_weights.h"
@@ -143,12 +142,6 @@ namespace {
 // how much such a one takes; or how long.
 enum class Of { itself, part, estimate, time };
 
-// Devices of a described cluster have products of their own; this machine's, which calibrate described, are the CPU's.
-bool is_predicted_elsewhere(const Options& options) {
-  const bool predicts = options.command != "run" && options.command != "doctor" && !options.sim.cluster.empty();
-  return predicts && options.sim.cluster != existing_calibration();
-}
-
 Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, Of of,
                     const std::vector<int>& ranks = {}) {
   const TimeSpent time("compile");
@@ -172,10 +165,9 @@ Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, 
     return device->workspace_bytes(program, op, threads);
   };
   compile_options.joins_steps = device->queue() != nullptr;
-  if (!is_predicted_elsewhere(options))
-    compile_options.packed_bytes = [&](const Program& program, const Op& op) {
-      return device->packed_bytes(program, op);
-    };
+  compile_options.packed_bytes = [&](const Program& program, const Op& op) {
+    return device->packed_bytes(program, op);
+  };
   compile_options.fuses = [&](std::string_view kind) { return device->fuses(kind); };
   if (options.time_passes || !options.after.empty())
     compile_options.after_pass = [&](const PassReport& report) { watch.add(report); };
