@@ -74,6 +74,7 @@ void Clock::begin_with(const std::vector<LeftOver>& left) {
     task.at = over.at;
     task.ops = over.ops;
     task.kind = over.computes ? Kind::compute : Kind::collective;
+    task.bound = over.bound;
     task.level = over.level;
     task.of_step_before = true;
     begin(std::move(task), over.seconds);
@@ -108,7 +109,7 @@ std::vector<LeftOver> Clock::left_over() const {
   std::vector<LeftOver> left;
   for (const Task& task : tasks_)
     if (task.left_at_end > 0)
-      left.push_back({task.at, task.ops, task.kind == Kind::compute, task.level, task.left_at_end});
+      left.push_back({task.at, task.ops, task.kind == Kind::compute, task.bound, task.level, task.left_at_end});
   return left;
 }
 

@@ -46,7 +46,8 @@ struct LeftOver {
   std::vector<StreamCursor> at;  // of its members
   std::vector<OpRef> ops;        // what it is to each of them
   bool computes = false;
-  int level = 0;  // of a collective
+  Bound bound = Bound::nothing;  // of one that computes
+  int level = 0;                 // of a collective
   double seconds = 0;
 };
 

@@ -41,11 +41,7 @@ void take_results(Trial& trial, const SimulatedPlan& made, const simulate::Clust
   for (int level = 0; level <= std::ssize(cluster.network); ++level)
     add(link_at(cluster, level).name, [level](const simulate::Usage& usage) { return usage.exposed[level]; });
   add("copies from and to the host", [](const simulate::Usage& usage) { return usage.copying; });
-  // What is left of the step. TODO: take usage.idle once the clock accounts for all of a step whose gathers go on over
-  // its end; it lacks 7e-6 of some (tune_test).
-  double named = 0;
-  for (const auto& [name, seconds] : trial.parts) named += seconds;
-  if (trial.step_s > named) trial.parts.emplace_back("waiting", trial.step_s - named);
+  add("waiting", [](const simulate::Usage& usage) { return usage.idle; });
 }
 
 std::string to_text(const Trial& trial) {
