@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "prun/sdk/failure.h"
 
@@ -20,8 +21,14 @@ constexpr std::array<char, 8> kMagic = {'p', 'r', 'u', 'n', 'h', 'i', '0', '1'};
 constexpr uint32_t kByteOrder = 0x01020304;
 constexpr uint32_t kProtocol = 1;
 constexpr const char* kStranger = "it is not a rank of this job";
+constexpr auto kSilence = std::chrono::seconds(2);
 
 }  // namespace
+
+std::chrono::seconds longest_silence(int ranks_of_this_host) {
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));  // that this process may use
+  return kSilence * std::max(1, ranks_of_this_host / cores);
+}
 
 Identity::Identity(const prun_open_params& params) : rank(params.rank), ranks(params.ranks) {
   std::copy(std::begin(params.job_id), std::end(params.job_id), job.begin());

@@ -14,14 +14,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <thread>
 
 #include "prun/sdk/local_socket.h"
 
 namespace prun::shm {
 namespace {
 
-constexpr auto kSilence = std::chrono::seconds(2);  // for each rank that a processor has to serve
 constexpr int kMostDials = 10;
 constexpr size_t kMaxStrangers = 64;
 constexpr int kAcceptAtOnce = 4096;
@@ -85,7 +83,7 @@ void Connector::start(const sdk::Blobs& blobs) {
   for (Arena& a : c_.arenas) self.arenas.push_back({a.memory.mapping.base(), a.memory.mapping.bytes()});
   c_.p2p.links.resize(n);
   for (int i = 0; i < c_.me; i++) to_dial_.push_back({local[i], 0});
-  silence_ = kSilence * std::max(1, n / static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  silence_ = sdk::longest_silence(n);
   started_ = true;
 }
 

@@ -17,7 +17,6 @@ namespace {
 
 using State = sdk::Handshake::State;
 
-constexpr auto kHandshakeDeadline = std::chrono::seconds(2);
 constexpr auto kEncryptionDeadline = std::chrono::seconds(5);
 constexpr auto kDialAgain = std::chrono::milliseconds(20);
 constexpr auto kRejected = std::chrono::milliseconds(800);
@@ -49,9 +48,14 @@ void Greeting::on_event(uint32_t) {
     poller_.modify(handshake_.fd(), this, handshake_.reads() ? EPOLLIN : EPOLLOUT);
 }
 
-Connector::Connector(const Identity& identity, const Options& options, Listeners listeners, Poller& poller,
-                     Matcher& matcher)
-    : identity_(identity), options_(options), listeners_(std::move(listeners)), poller_(poller), matcher_(matcher) {
+Connector::Connector(const Identity& identity, const Options& options, Listeners listeners,
+                     std::chrono::seconds silence, Poller& poller, Matcher& matcher)
+    : identity_(identity),
+      options_(options),
+      listeners_(std::move(listeners)),
+      silence_(silence),
+      poller_(poller),
+      matcher_(matcher) {
   const auto watch = [&](Listener& listener, const Descriptor& fd, bool tcp) {
     listener.connector = this;
     listener.fd = fd.get();
@@ -119,7 +123,8 @@ void Connector::look_after_encryption() {
   for (Dial& each : dials_) {
     std::unique_ptr<Connection>& slot = matcher_.peer(each.peer).connections[each.index];
     if (!slot || slot->ready()) continue;
-    if (slot->open() && Clock::now() - each.connected_at < kEncryptionDeadline) continue;
+    if (slot->open() && Clock::now() - each.connected_at < std::max<Clock::duration>(kEncryptionDeadline, silence_))
+      continue;
     each.trouble = slot->open() ? "no answer in the handshake of TLS" : slot->trouble();
     slot->abandon({});
     each.connected = false;
@@ -218,8 +223,7 @@ void Connector::look_after_accepted() {
     const sdk::Handshake& handshake = accepted_[i]->state();
     if (handshake.state() == State::done && handshake.index() < options_.connections) {
       establish(*accepted_[i]);
-    } else if (handshake.state() != State::running || now - handshake.begun() > kHandshakeDeadline ||
-               accepted_.size() > cap) {
+    } else if (handshake.state() != State::running || now - handshake.begun() > silence_ || accepted_.size() > cap) {
       ++strangers_;
     } else {
       ++i;

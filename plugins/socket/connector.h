@@ -1,7 +1,7 @@
 // Connects every pair of ranks: the higher rank dials, the lower one accepts, both authenticate.
 //
 // A dialler that is dropped dials again, so that a crowd of strangers can delay a rank but not keep it out. Who
-// does not prove itself within 2 s is dropped and counted, and listening goes on until all ranks are connected.
+// does not prove itself within `silence` is dropped and counted, and listening goes on until all ranks are connected.
 #pragma once
 #include <prun/sdk/handshake.h>
 #include <prun/sdk/transport.h>
@@ -36,7 +36,8 @@ class Greeting : public EventSource {
 
 class Connector {
  public:
-  Connector(const Identity& identity, const Options& options, Listeners listeners, Poller& poller, Matcher& matcher);
+  Connector(const Identity& identity, const Options& options, Listeners listeners, std::chrono::seconds silence,
+            Poller& poller, Matcher& matcher);
   ~Connector();
 
   const Address& address() const { return listeners_.address; }
@@ -77,6 +78,7 @@ class Connector {
   const Identity& identity_;
   const Options& options_;
   Listeners listeners_;
+  const std::chrono::seconds silence_;
   Poller& poller_;
   Matcher& matcher_;
   Listener unix_listener_, tcp_listener_;

@@ -38,7 +38,8 @@ Context::Context(const prun_open_params& params)
   waker_.event = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!waker_.event) throw sdk::system_failure("eventfd");
   poller_.add(waker_.event.get(), &waker_, EPOLLIN);
-  connector_.emplace(identity_, options_, listen(params, options_), poller_, matcher_);
+  connector_.emplace(identity_, options_, listen(params, options_), sdk::longest_silence(params.local_ranks), poller_,
+                     matcher_);
 }
 
 Context::~Context() {

@@ -307,6 +307,25 @@ TEST(SocketHostile, SilentStrangerIsDroppedAfterTwoSecondsAndTheMissingRankNamed
   }));
 }
 
+// Its core has the others to serve first.
+TEST(SocketHostile, WhereRanksShareCoresASilentOneIsWaitedForLonger) {
+  expect_all_well(fork_ranks(2, "unix=0", [](Rank& me) {
+    me.params.local_ranks = 4 * static_cast<int>(std::thread::hardware_concurrency());
+    me.open();
+    me.meet();
+    if (me.rank == 0) {
+      const prun_status status = me.try_connect(3);
+      RANK_CHECK(status == PRUN_AGAIN, "status %d", status);
+      RANK_CHECK(std::string(me.result.message) == "connected to 0 of 1 peers; missing: rank #1", "%s",
+                 me.result.message);
+    }
+    const int fd = me.rank == 1 ? dial(port_of(me, 0)) : -1;
+    me.meet();
+    me.connect();
+    ::close(fd);
+  }));
+}
+
 TEST(SocketHostile, WrongSecretNeverGetsIn) {
   for (const char* options : {"", "unix=0"}) {
     expect_all_well(fork_ranks(2, options, [](Rank& me) {

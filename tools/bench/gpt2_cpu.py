@@ -30,6 +30,7 @@ import rows
 from gpu_train import HERE, REAL_VOCAB, SIZES, last_line, parameters, write_tokens
 
 BATCHES = {"short": (4, 64), "long": (8, 512)}
+STEPS = {"short": (5, 2), "long": (2, 1)}  # that count, and before them: of llm.c one of the long ones is more than a minute
 BARS = {"llm.c": 2.0, "f32": 1.05, "bf16": 1.2}
 SOURCE = "train_gpt2.c"
 MAGIC_WEIGHTS, MAGIC_TOKENS = 20240326, 20240520
@@ -224,8 +225,8 @@ def main():
     parser.add_argument("--batches", default=",".join(BATCHES), help="of: " + ", ".join(BATCHES))
     parser.add_argument("--types", default="f32,bf16")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=2, help="steps that do not count")
+    parser.add_argument("--steps", type=int, help="default: 5, 2 of the long ones")
+    parser.add_argument("--warmup", type=int, help="steps that do not count; default: 2, 1 of the long ones")
     parser.add_argument("--dry", action="store_true", help="say what would run, and end")
     rows.add_option(parser)
     args = parser.parse_args()
@@ -248,7 +249,9 @@ def main():
             print(f"{name}: {batch} × {context} tokens a step; takes up to {needed:.1f} GiB, {available_gib():.1f} are available", file=sys.stderr)
             if args.dry:
                 continue
-            sides = Sides(args, llmc if needed < available_gib() else None, tokens)
+            steps, warmup = STEPS[name]
+            args_of = argparse.Namespace(**{**vars(args), "steps": args.steps or steps, "warmup": warmup if args.warmup is None else args.warmup})
+            sides = Sides(args_of, llmc if needed < available_gib() else None, tokens)
             dtypes = args.types.split(",")
             found, errors = sides.measure(dtypes, batch, context)
             if llmc and sides.llmc is None:

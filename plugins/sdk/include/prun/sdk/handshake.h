@@ -44,6 +44,10 @@ struct Identity {
   Secret secret;
 };
 
+// How long who accepts waits for the other end's next word, 2 s for each rank that a core has to serve: hundreds that
+// share one are silent for longer, and are no strangers.
+std::chrono::seconds longest_silence(int ranks_of_this_host);
+
 class Handshake {
  public:
   using Clock = std::chrono::steady_clock;
