@@ -72,6 +72,7 @@ void Executor::run_body(BodyId id, int64_t first, int64_t end) {
     if (const uint64_t before = static_cast<uint64_t>(first) * worker.stream->ops.size(); worker.done->value() < before)
       worker.done->advance(before);
   put_before_ = bytes_put();
+  const uint64_t sent_before = bytes_sent() - put_before_;
   std::vector<std::thread> threads;
   try {
     for (int s = 1; s < std::ssize(run.workers); ++s)
@@ -87,8 +88,10 @@ void Executor::run_body(BodyId id, int64_t first, int64_t end) {
   walk(run, 0, first, end);
   for (std::thread& thread : threads) thread.join();
   if (failure_) std::rethrow_exception(failure_);
-  if (id == kInitBody && !runs_[kStepBody].workers.empty())  // the first step begins with what init has gathered
-    runs_[kStepBody].workers[0].of(program_.schedule.first, 0).bytes += bytes_sent() - bytes_put();
+  // What init gathers and bodies between steps send, averages of weights for one, is the next step's; of evaluations
+  // nothing is.
+  const bool is_next_steps = id != kStepBody && run.body.loss < 0 && !runs_[kStepBody].workers.empty();
+  if (is_next_steps) runs_[kStepBody].workers[0].of(table_.step, 0).bytes += bytes_sent() - bytes_put() - sent_before;
 }
 
 void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {

@@ -80,6 +80,17 @@ class Rows(Runs):
         self.assertEqual([row["learning_rate"] for row in rows(self.here / "m")], [0, 0.25, 0.5, 0.375, 0.25, 0.125])
 
 
+class Sent(Runs):
+    def test_what_averages_of_weights_send_is_of_the_step_behind_them(self):
+        sets = [word for setting in [*SMALL, "steps=5", "every=4"] for word in ("--set", setting)]
+        told = self.prun("plans/custom/local_sgd.lua", "--nproc", 2, *sets).stdout
+        found = re.search(r"^sent +(\S+) KiB a rank and step$", told, re.M)
+        self.assertIsNotNone(found, told)
+        layer, tables = 12 * 32 * 32 + 13 * 32, 2 * 256 * 32 + 16 * 32
+        weights = 4 * (2 * layer + tables + 2 * 32)
+        self.assertAlmostEqual(float(found[1]), weights / 5 / 1024, delta=0.2)  # one average in five steps, and five losses
+
+
 class Modules(Runs):
     def test_a_run_is_repeated_from_its_folder(self):
         (self.here / "plans").mkdir()
