@@ -22,8 +22,8 @@ void set_pattern(const std::string& who) { spdlog::set_pattern(fmt::format("%Y-%
 
 std::string check_log_level(const std::string& who, const std::string& level) {
   if (std::find(kLevels.begin(), kLevels.end(), level) == kLevels.end())
-    throw usage_error(fmt::format("{} is debug, info, warning or error, not '{}'{}", who, level,
-                                  nearest_word(level, kLevels).empty() ? "" : did_you_mean(level, kLevels)));
+    throw usage_error(
+        fmt::format("{} is debug, info, warning or error, not '{}'{}", who, level, if_near(level, kLevels)));
   return level;
 }
 

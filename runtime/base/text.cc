@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 namespace prun {
@@ -22,6 +23,11 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return d[a.size()][b.size()];
+}
+
+bool same_but_for_case(std::string_view a, std::string_view b) {
+  const auto lower = [](unsigned char c) { return std::tolower(c); };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
 }
 
 }  // namespace
@@ -44,6 +50,8 @@ std::string printable(std::string_view text) {
 }
 
 std::string nearest_word(std::string_view word, const std::vector<std::string>& candidates) {
+  for (const std::string& candidate : candidates)
+    if (same_but_for_case(word, candidate)) return candidate;
   std::string best;
   size_t best_distance = std::max<size_t>(1, (std::max<size_t>(word.size(), 3) + 2) / 3) + 1;
   for (const std::string& candidate : candidates) {
@@ -53,10 +61,15 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
   return best;
 }
 
+std::string if_near(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::string near = nearest_word(word, candidates);
+  return near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near);
+}
+
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
   if (candidates.empty()) return "";
-  std::string near = nearest_word(word, candidates);
-  if (!near.empty()) return fmt::format(" (did you mean '{}'?)", near);
+  std::string near = if_near(word, candidates);
+  if (!near.empty()) return near;
   return fmt::format(" (one of: {})", join(candidates, ", "));
 }
 

@@ -7,11 +7,14 @@
 
 namespace prun {
 
-// The candidate nearest to `word` by edit distance with transpositions, or "" when none is near enough to be
-// meant (more than a third of the word would change).
+// The candidate that is `word` but for upper and lower case, else the nearest by edit distance with transpositions, or
+// "" when none is near enough to be meant (more than a third of the word would change).
 std::string nearest_word(std::string_view word, const std::vector<std::string>& candidates);
 
-// " (did you mean 'x'?)", or when nothing is near " (one of: a, b, c)"; "" without candidates.
+// " (did you mean 'x'?)", or "" when nothing is near: for a message that lists the candidates itself.
+std::string if_near(std::string_view word, const std::vector<std::string>& candidates);
+
+// The same, or when nothing is near " (one of: a, b, c)"; "" without candidates.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
 // The parts between separators; none of an empty text, and none behind a separator at the end.

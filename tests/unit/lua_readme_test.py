@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs `prun check` on the Lua blocks of the guides: what they show must work.
+"""Runs `prun check` on the Lua blocks of the guides, and the commands that guides give for them and that start no rank: what
+they show must work.
 
 A block whose first line names a file is one: `-- mine.lua: ...`, or `-- mine.lua, 8 ranks: ...` (2 otherwise). Those of
 one guide are written side by side, so that one may require another.
@@ -36,8 +37,21 @@ FILES = {  # that blocks read
 }
 
 
+def commands(text, plans):
+    """Those of indented lines that work on one of the plans: [["check", "mine.lua", ..], ..]."""
+    lines = re.findall(r"^    prun ((?:check|dump|sim) [^#`\n]*)", text, re.M)
+    return [words for words in map(str.split, lines) if words[1] in plans]
+
+
+def works(prun, words, folder):
+    done = subprocess.run([prun, *words], cwd=folder, text=True, capture_output=True)
+    print(f"prun {' '.join(words)}: exit {done.returncode}\n{done.stderr}", end="")
+    return done.returncode == 0
+
+
 def check(prun, guide, least):
-    blocks = re.findall(r"```lua\n-- (\S+\.lua)(?:, (\d+) ranks)?:(.*?)```", (ROOT / guide).read_text(), re.S)
+    text_of_guide = (ROOT / guide).read_text()
+    blocks = re.findall(r"```lua\n-- (\S+\.lua)(?:, (\d+) ranks)?:(.*?)```", text_of_guide, re.S)
     if len(blocks) < least:
         sys.exit(f"{guide}: only {len(blocks)} blocks found")
     failed = 0
@@ -52,6 +66,7 @@ def check(prun, guide, least):
             done = subprocess.run([prun, "check", name, "--nproc", ranks or "2"], cwd=folder, text=True, capture_output=True)
             print(f"{guide}: {name}: exit {done.returncode}\n{done.stderr}", end="")
             failed += done.returncode != 0
+        failed += sum(not works(prun, command, folder) for command in commands(text_of_guide, {name for name, _, _ in blocks}))
     return failed
 
 

@@ -56,6 +56,18 @@ class Suite(unittest.TestCase):
             self.assertRegex(done.stderr, r"^1/[12] step mlp-2, 0 s: no PyTorch: --torch PYTHON\n")  # 2: with AVX2 alone, too
         self.assertIn("| step mlp-2 | did not run: no PyTorch: --torch PYTHON |", (self.folder / "table.md").read_text())
 
+    def test_a_name_that_is_none_is_refused(self):
+        for bench, option, wrong, said in (("train_step.py", "--rows", "gpt-2,zero-2", "there is no 'zero-2' (did you mean 'zero3-2'?)"),
+                                           ("products.py", "--types", "f23", "there is no 'f23' (did you mean 'f32'?)"),
+                                           ("products.py", "--shapes", "mlp,x", "there is no 'x'; there are gpt, mlp, ddp_example, "),
+                                           ("line.py", "--ops", "reduce_scater", "there is no 'reduce_scater' (did you mean 'reduce_scatter'?)"),
+                                           ("calibrated.py", "--rows", "zero", "there is no 'zero' (did you mean 'zero3'?)"),
+                                           ("gpt2_cpu.py", "--batches", "shrt", "there is no 'shrt' (did you mean 'short'?)")):
+            with self.subTest(bench=bench, wrong=wrong):
+                done = subprocess.run([sys.executable, str(BENCH / bench), option, wrong], capture_output=True, text=True, timeout=60)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(f"{bench}: error: argument {option}: {said}", done.stderr)
+
     def test_a_program_that_fails_is_a_row(self):
         out = self.folder / "rows.jsonl"
         words = [BENCH / "scale.py", "many", "--prun", "/bin/false", "--json", out]

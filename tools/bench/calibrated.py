@@ -20,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 
+import rows
+
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 PLANS = ["ddp", "zero3", "1f1b", "megatron"]
 RANKS, STEPS, SKIPPED = 2, 14, 4
@@ -48,7 +50,7 @@ def simulated(prun, plan, cluster):
 def steps(args, cluster, folder):
     print(f"{'plan':<10}{'measured':>11}{'simulated':>11}{'error':>9}{'exposed':>10}{'simulated':>11}{'points':>9}")
     short = False
-    times = {plan: [] for plan in args.rows.split(",")}
+    times = {plan: [] for plan in args.rows}
     for _ in range(args.rounds):  # in turn, so that a disturbance does not hit one plan alone
         for plan, runs in times.items():
             runs.append(measured(args.prun, plan, folder))
@@ -125,7 +127,7 @@ def main():
     parser.add_argument("--prun", type=pathlib.Path, default=TOP / "build/release/bin/prun")
     parser.add_argument("--cluster", type=pathlib.Path, help="default: calibrates first")
     parser.add_argument("--collectives", action="store_true", help="curves of collectives instead of steps")
-    parser.add_argument("--rows", default=",".join(PLANS), help="of the steps")
+    parser.add_argument("--rows", type=rows.names(PLANS), default=",".join(PLANS), help="of the steps: " + ", ".join(PLANS))
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     args.prun = args.prun.resolve()

@@ -222,18 +222,14 @@ def main():
     parser.add_argument("--llmc", type=pathlib.Path, metavar="FOLDER", help="sources of llm.c")
     parser.add_argument("--cc", help="compiler of llm.c (default: make's own)")
     parser.add_argument("--torch", metavar="PYTHON", help="Python with PyTorch")
-    parser.add_argument("--batches", default=",".join(BATCHES), help="of: " + ", ".join(BATCHES))
-    parser.add_argument("--types", default="f32,bf16")
+    parser.add_argument("--batches", type=rows.names(BATCHES), default=",".join(BATCHES), help="of: " + ", ".join(BATCHES))
+    parser.add_argument("--types", type=rows.names(["f32", "bf16"]), default="f32,bf16")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, help="default: 5, 2 of the long ones")
     parser.add_argument("--warmup", type=int, help="steps that do not count; default: 2, 1 of the long ones")
     parser.add_argument("--dry", action="store_true", help="say what would run, and end")
     rows.add_option(parser)
     args = parser.parse_args()
-    batches = args.batches.split(",")
-    for name in batches:
-        if name not in BATCHES:
-            parser.error(f"--batches: there is no {name}; there are " + ", ".join(BATCHES))
     out = rows.File(args.json)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -243,7 +239,7 @@ def main():
             llmc = LlmC(args.llmc.resolve(), folder, args.cc) if args.llmc and not args.dry else None
         except Missing as why:
             parser.error(str(why))
-        for name in batches:
+        for name in args.batches:
             batch, context = BATCHES[name]
             needed = needed_gib(batch, context) if args.llmc else 4
             print(f"{name}: {batch} × {context} tokens a step; takes up to {needed:.1f} GiB, {available_gib():.1f} are available", file=sys.stderr)
@@ -252,11 +248,10 @@ def main():
             steps, warmup = STEPS[name]
             args_of = argparse.Namespace(**{**vars(args), "steps": args.steps or steps, "warmup": warmup if args.warmup is None else args.warmup})
             sides = Sides(args_of, llmc if needed < available_gib() else None, tokens)
-            dtypes = args.types.split(",")
-            found, errors = sides.measure(dtypes, batch, context)
+            found, errors = sides.measure(args.types, batch, context)
             if llmc and sides.llmc is None:
                 errors["llm.c", "f32"] = f"needs {needed:.1f} GiB"
-            for row in rows_of(name, batch, context, dtypes, found, errors, sides.version):
+            for row in rows_of(name, batch, context, args.types, found, errors, sides.version):
                 out.tell(row)
     return int(out.missed)
 

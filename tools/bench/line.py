@@ -175,21 +175,18 @@ def main():
     parser.add_argument("--prun", default=figures.PROGRAM)
     parser.add_argument("--gbit", type=float, default=1.0)
     parser.add_argument("--ms", type=float, default=20.0)
-    parser.add_argument("--ops", default=",".join(CARRIED))
+    parser.add_argument("--ops", type=rows.names(CARRIED), default=",".join(CARRIED), help="of: " + ", ".join(CARRIED))
     parser.add_argument("--bytes", default="64M")
     parser.add_argument("--options", default="")
     parser.add_argument("--least", type=float, default=0.95, help="share of the line below which the program ends with 1")
     rows.add_option(parser)
     args = parser.parse_args()
-    for op in args.ops.split(","):
-        if op not in CARRIED:
-            parser.error(f"--ops: there is no {op}; there are " + ", ".join(CARRIED))
     most = args.gbit * 1e9 / 8 * (MTU - HEADERS) / MTU
     out = rows.File(args.json)
     with two_hosts(args.gbit, args.ms) as names:
         rate = (32 << 20) / bare(names, 32 << 20)
         out.tell(rows.alone("bare TCP, both ways at once", "% of the line", 100 * rate / most))
-        for op in args.ops.split(","):
+        for op in args.ops:
             for row in job(args.prun, names, op, args.bytes, args.options):
                 share = 100 * row["bytes"] * CARRIED[op] / (row["time_us"] * 1e-6) / most
                 what = f"{op}, 2 hosts, {row['bytes'] / rows.MIB:g} MiB, {args.gbit:g} Gbit/s, {args.ms:g} ms"

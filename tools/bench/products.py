@@ -64,8 +64,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", help="Python with PyTorch (MKL and its own oneDNN)")
     parser.add_argument("--isa", choices=LIMITS, help="leave out what this instruction set has not")
-    parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--types", default="f32,bf16")
+    parser.add_argument("--shapes", type=rows.names(SHAPES), default=",".join(SHAPES), help="of: " + ", ".join(SHAPES))
+    parser.add_argument("--types", type=rows.names(["f32", "bf16"]), default="f32,bf16")
     parser.add_argument("--packed", action="store_true", help="prun's packed_gemm in place of the way that it chooses")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--core", type=int, default=0, help="the core that all run on")
@@ -83,8 +83,8 @@ def main():
     print(f"| shapes | m × n × k | form | type | prun | {' | '.join(p.name for p in peers)} | ratio | of peak |")
     print("|---" * (7 + len(peers)) + "|")
     ratios = []
-    for half in (t == "bf16" for t in args.types.split(",")):
-        for name, m, n, k, form in products(args.shapes.split(",")):
+    for half in (t == "bf16" for t in args.types):
+        for name, m, n, k, form in products(args.shapes):
             shape = (m, n, k, form, int(half))
             rounds = [[side.seconds(*shape) for side in (own, *peers)] for _ in range(args.rounds)]
             medians = [None if None in side else statistics.median(side) for side in zip(*rounds)]

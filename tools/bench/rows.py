@@ -5,6 +5,8 @@ is ahead), the bar in words and whether it is `reached` (None: no bar, or nothin
 either in the row (`limit` in words, `share` of it) or is one of suite.py's limits by name, with the rate reached in the
 limit's own unit: `rate`: ["f32 peak", 1.9e11].
 """
+import argparse
+import difflib
 import json
 import pathlib
 
@@ -73,6 +75,17 @@ class File:
 
 def read(path):
     return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()] if pathlib.Path(path).exists() else []
+
+
+def names(known):
+    """The type of an option that takes some of the names known, with commas between them."""
+    def read(text):
+        for name in text.split(","):
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                raise argparse.ArgumentTypeError(f"there is no '{name}'" + (f" (did you mean '{near[0]}'?)" if near else f"; there are {', '.join(known)}"))
+        return text.split(",")
+    return read
 
 
 def add_option(parser):

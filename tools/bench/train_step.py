@@ -68,7 +68,7 @@ def torch_ms(python, model, mode, ranks, extra, steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", default=DEFAULT_TORCH, help="Python with PyTorch")
-    parser.add_argument("--rows", default=",".join(DEFAULT), help="of: " + ", ".join(ROWS))
+    parser.add_argument("--rows", type=rows.names(ROWS), default=",".join(DEFAULT), help="of: " + ", ".join(ROWS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--prun", type=pathlib.Path, default=figures.PROGRAM)
@@ -81,7 +81,7 @@ def main():
     out = rows.File(args.json)
     print(f"{'row':<18}{'prun ms':>10}{'torch ms':>10}{'ratio':>8}{'bar':>7}  peer")
     short = False
-    for row in args.rows.split(","):
+    for row in args.rows:
         plan, ranks, settings, model, mode, extra, bar = ROWS[row]
         if args.torch != DEFAULT_TORCH:
             bar = BARS_OF_OTHERS.get(row, bar)

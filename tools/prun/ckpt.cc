@@ -193,7 +193,7 @@ int ckpt_command(Options& options) {
       std::find_if(std::begin(kVerbs), std::end(kVerbs), [&](const Verb& v) { return words[0] == v.name; });
   if (verb == std::end(kVerbs))
     throw usage_error(
-        fmt::format("prun ckpt has no '{}'{}; one of: {}", words[0], did_you_mean(words[0], names), join(names, ", ")));
+        fmt::format("prun ckpt has no '{}'{}; one of: {}", words[0], if_near(words[0], names), join(names, ", ")));
   if (words.size() != verb->folders + 1)
     throw usage_error(fmt::format("prun ckpt {} wants {}, as in: prun ckpt {} runs/a{}", verb->name,
                                   counted(static_cast<int64_t>(verb->folders), "folder"), verb->name, verb->more));

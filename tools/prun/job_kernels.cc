@@ -68,8 +68,7 @@ std::string words_on_resuming(const Options& options, const Nodes& nodes, Kernel
 std::string check_kernels(const std::string& text) {
   const std::vector<std::string> known = cpu::kernels_texts();
   if (!cpu::parse_kernels(text))
-    throw usage_error(
-        fmt::format("--kernels is one of {}, not '{}'{}", join(known, ", "), text, did_you_mean(text, known)));
+    throw usage_error(fmt::format("--kernels is one of {}, not '{}'{}", join(known, ", "), text, if_near(text, known)));
   return text;
 }
 

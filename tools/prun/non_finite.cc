@@ -16,7 +16,7 @@ std::string check_non_finite(const std::string& policy) {
   const std::vector<std::string> known = {"stop", "skip", "rollback"};
   if (std::find(known.begin(), known.end(), policy) == known.end())
     throw usage_error(
-        fmt::format("--non-finite is stop, skip or rollback, not '{}'{}", policy, did_you_mean(policy, known)));
+        fmt::format("--non-finite is stop, skip or rollback, not '{}'{}", policy, if_near(policy, known)));
   return policy;
 }
 

@@ -166,8 +166,7 @@ const char* json_help(Commands command) {
 void read_dump_format(Options& options, const std::string& text) {
   const std::vector<std::string> formats = {"text", "json", "chakra"};
   if (std::find(formats.begin(), formats.end(), text) == formats.end())
-    throw usage_error(
-        fmt::format("--format is {}, not '{}'{}", join(formats, ", "), text, did_you_mean(text, formats)));
+    throw usage_error(fmt::format("--format is {}, not '{}'{}", join(formats, ", "), text, if_near(text, formats)));
   options.json = options.json || text == "json";
   options.chakra = text == "chakra";
 }
@@ -199,8 +198,10 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
   define.text(kRun | kConform, "--device-options", "K=V,..", o.device_options, "options of the device");
   define.parsed(
       kRun | kGenerate, "--kernels", "NAME", [&o](const std::string& text) { o.kernels.asked = check_kernels(text); },
-      "kernels of CPUs: any, avx2, avx512, and with +bf16, +pairs, +tiles (default: as the checkpoint, or the "
-      "fastest)");
+      command == kRun
+          ? "kernels of CPUs: any, avx2, avx512, and with +bf16, +pairs, +tiles (default: as the checkpoint, "
+            "or the fastest)"
+          : "kernels of CPUs: any, avx2, avx512, and with +bf16, +pairs, +tiles (default: the fastest)");
   define.whole(kRun | kDoctor, "--ranks-per-device", "N", o.ranks_per_device, 1,
                "ranks that share a device (default 1)");
   define.parsed(

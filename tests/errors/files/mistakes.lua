@@ -471,6 +471,8 @@ end
 function cases.init_is_a_text() return plans.gpt { init = "model" } end
 function cases.init_word_misspelled() return plans.gpt { init = prun.init.form { path = "model" } } end
 function cases.positions_too_few() return plans.gpt { model = prun.models.gpt { context = 64, positions = 32 } } end
+function cases.pack_weights_misspelled() return plans.gpt { pack_weights = "fiting" } end
+function cases.pack_weights_of_another_type() return plans.gpt { pack_weights = true } end
 
 local name = prun.args { case = "" }.case
 return models[name] and plans.mlp { model = models[name] } or cases[name]()

@@ -66,6 +66,7 @@ std::string_view role_of_result(const Program& program, const Op& op) {
 }
 
 void match(Timeline& timeline, const ProgramView& view) {
+  constexpr const char* kSettings = "; give it the --set of the run";
   const auto other = [&](const std::string& why) {
     return usage_error(fmt::format("{} is of another program than {}: {}", timeline.source, view.plan, why));
   };
@@ -76,8 +77,8 @@ void match(Timeline& timeline, const ProgramView& view) {
     lane.rank_class = view.class_of_rank[static_cast<size_t>(lane.rank)];
     const std::vector<ViewedStream>& streams = view.classes[static_cast<size_t>(lane.rank_class)].streams;
     if (lane.stream >= static_cast<int>(streams.size()) || streams[static_cast<size_t>(lane.stream)].name != lane.name)
-      throw other(
-          fmt::format("the program has no stream '{}' as number {} of rank {}", lane.name, lane.stream, lane.rank));
+      throw other(fmt::format("the program has no stream '{}' as number {} of rank {}{}", lane.name, lane.stream,
+                              lane.rank, kSettings));
   }
   for (const Box& box : timeline.boxes) {
     const Lane& lane = timeline.lanes[static_cast<size_t>(box.lane)];
@@ -85,11 +86,11 @@ void match(Timeline& timeline, const ProgramView& view) {
         view.classes[static_cast<size_t>(lane.rank_class)].streams[static_cast<size_t>(lane.stream)];
     const std::string& name = timeline.texts[box.name];
     if (box.op >= static_cast<int>(stream.ops.size()))
-      throw other(fmt::format("op {} of stream {} on rank {} is '{}', the program has only {}", box.op, lane.name,
-                              lane.rank, name, stream.ops.size()));
+      throw other(fmt::format("op {} of stream {} on rank {} is '{}', the program has only {}{}", box.op, lane.name,
+                              lane.rank, name, stream.ops.size(), kSettings));
     if (const std::string& there = stream.ops[static_cast<size_t>(box.op)].name; there != name)
-      throw other(fmt::format("op {} of stream {} on rank {} is '{}', in the program '{}'", box.op, lane.name,
-                              lane.rank, name, there));
+      throw other(fmt::format("op {} of stream {} on rank {} is '{}', in the program '{}'{}", box.op, lane.name,
+                              lane.rank, name, there, kSettings));
   }
 }
 
