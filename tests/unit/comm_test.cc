@@ -7,6 +7,7 @@
 #include "comm/collectives/algorithm.h"
 #include "comm/collectives/call.h"
 #include "comm/reduce.h"
+#include "comm/transport/connect.h"
 
 namespace prun {
 namespace {
@@ -180,6 +181,13 @@ TEST(Algorithm, PartsHaveTheBitsOfTheWholeWhereSumsAreInOrder) {
   EXPECT_TRUE(divides(whole, part, 64, ""));
   whole.kind = part.kind = CollKind::broadcast;
   EXPECT_TRUE(divides(whole, part, 64, ""));
+}
+
+// 1,000 ranks on 2 cores answer in their turns.
+TEST(Connecting, IsWaitedForLongerWhereManyRanksShareACore) {
+  EXPECT_EQ(connecting_deadline_s(60, 2), 60);
+  EXPECT_EQ(connecting_deadline_s(60, 2.0 / 32), 60);
+  EXPECT_EQ(connecting_deadline_s(60, 2.0 / 1000), 60 * 1000.0 / 32);
 }
 
 TEST(Plugins, DirectoriesInOrder) {

@@ -157,6 +157,11 @@ std::string build_id_of(const void* address) {
   return search.id;
 }
 
+double connecting_deadline_s(double deadline_s, double cores_per_rank) {
+  constexpr double kRanksInTime = 16;  // of a core
+  return deadline_s * std::max(1.0, 1 / (kRanksInTime * cores_per_rank));
+}
+
 void join_and_connect(TransportSession& session, const WorldOptions& options, Bootstrap& bootstrap) {
   const prun_transport& table = session.table();
   Identity mine = {
@@ -176,7 +181,7 @@ void join_and_connect(TransportSession& session, const WorldOptions& options, Bo
   for (int rank : session.members()) addresses.push_back(unpack(blobs[rank], rank, identities[rank]));
   check_same(identities);
   report_activity(fmt::format("connecting over {}", session.plugin().name));
-  connect_until(session, addresses, options.deadline_s);
+  connect_until(session, addresses, connecting_deadline_s(options.deadline_s, core_services().cores_per_rank));
   session.connected = true;
   report_activity("");
 }
