@@ -125,7 +125,7 @@ std::string run_turns(Rank& rank) {
   Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
   std::string failed;
   for (RedOp op : {RedOp::sum, RedOp::avg, RedOp::max}) {
-    if (rank.size > 8 && op != RedOp::sum) break;  // each rank checks by the inputs of all: a minute of 16 on 2 cores
+    if (rank.size > 8 && op != RedOp::sum) break;  // each checks with the inputs of all: 16 take a minute
     for (int64_t count : {131072, 280001}) {
       for (bool in_place : {false, true}) {
         Case c;

@@ -183,6 +183,7 @@ class Gpt2(unittest.TestCase):
         out = gpt2_cpu.rows_of("short", 4, 64, ["f32", "bf16"], found, {("prun", "bf16"): "no memory"}, "2.15")
         self.assertEqual([(row["peer"], row["reached"]) for row in out], [("llm.c", True), ("PyTorch 2.15 eager", False), (None, False)])
         self.assertEqual(out[0]["prun"], 128)
+        self.assertEqual(len({row["what"] for row in out}), 3)  # the table keeps one row of a text
         self.assertEqual(out[2]["error"], "no memory")
 
     def test_what_llm_c_takes(self):

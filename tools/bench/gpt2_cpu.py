@@ -30,7 +30,7 @@ import rows
 from gpu_train import HERE, REAL_VOCAB, SIZES, last_line, parameters, write_tokens
 
 BATCHES = {"short": (4, 64), "long": (8, 512)}
-STEPS = {"short": (5, 2), "long": (2, 1)}  # that count, and before them: of llm.c one of the long ones is more than a minute
+STEPS = {"short": (5, 2), "long": (2, 1)}  # that count, and that warm up: of llm.c one of the long ones is more than a minute
 BARS = {"llm.c": 2.0, "f32": 1.05, "bf16": 1.2}
 SOURCE = "train_gpt2.c"
 MAGIC_WEIGHTS, MAGIC_TOKENS = 20240326, 20240520
@@ -131,22 +131,22 @@ class LlmC:
         return statistics.median(times[warmup:])
 
 
-def prun_step(args, dtype, batch, context, tokens):
+def prun_step(args, dtype, batch, context, steps, warmup, tokens):
     """(seconds, FLOPs a second of the model)"""
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as metrics:
         words = [args.prun, HERE / "gpt2.lua", "--metrics", metrics.name]
-        for name, value in {**SIZES, "context": context, "batch": batch, "steps": args.warmup + args.steps, "data": tokens, "dtype": dtype}.items():
+        for name, value in {**SIZES, "context": context, "batch": batch, "steps": warmup + steps, "data": tokens, "dtype": dtype}.items():
             words += ["--set", f"{name}={value}"]
         done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
         if done.returncode != 0:
             raise Missing(f"prun: {last_line(done)}")
-        steps = [json.loads(line) for line in open(metrics.name)][args.warmup:]
-    return statistics.median(s["time_s"] for s in steps), statistics.median(s["model_flops_per_s"] for s in steps)
+        taken = [json.loads(line) for line in open(metrics.name)][warmup:]
+    return statistics.median(s["time_s"] for s in taken), statistics.median(s["model_flops_per_s"] for s in taken)
 
 
-def torch_step_s(args, dtype, compiled, batch, context, tokens):
-    words = [args.torch, HERE / "peers/gpt2_torch.py", "--data", tokens, "--device", "cpu", "--dtype", dtype, "--batch", batch, "--steps", args.steps,
-             "--warmup", args.warmup, "--threads", len(os.sched_getaffinity(0)), "--context", context]
+def torch_step_s(args, dtype, compiled, batch, context, steps, warmup, tokens):
+    words = [args.torch, HERE / "peers/gpt2_torch.py", "--data", tokens, "--device", "cpu", "--dtype", dtype, "--batch", batch, "--steps", steps,
+             "--warmup", warmup, "--threads", len(os.sched_getaffinity(0)), "--context", context]
     env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
     done = subprocess.run([str(word) for word in words] + ([] if compiled else ["--eager"]), env=env, capture_output=True, text=True)
     if done.returncode != 0:
@@ -169,23 +169,23 @@ class Sides:
             sides += [(mode, dtype) for dtype in dtypes for mode in ("eager", "compiled")]
         return sides
 
-    def step(self, side, dtype, batch, context):
-        args = self.args
+    def step(self, side, dtype, *sizes):
         if side == "prun":
-            return prun_step(args, dtype, batch, context, self.tokens)
+            return prun_step(self.args, dtype, *sizes, self.tokens)
         if side == "llm.c":
-            return self.llmc.step_s(batch, context, args.steps, args.warmup), None
-        seconds, self.version = torch_step_s(args, dtype, side == "compiled", batch, context, self.tokens)
+            return self.llmc.step_s(*sizes), None
+        seconds, self.version = torch_step_s(self.args, dtype, side == "compiled", *sizes, self.tokens)
         return seconds, None
 
-    def measure(self, dtypes, batch, context):
+    def measure(self, dtypes, *sizes):
+        """({side: (seconds, FLOPs a second)}, {side: why not}); `sizes`: batch, context, steps that count, and that warm up."""
         found, errors = {}, {}
         for _ in range(self.args.rounds):
             for side in self.names(dtypes):
                 if side in errors:
                     continue
                 try:
-                    found.setdefault(side, []).append(self.step(*side, batch, context))
+                    found.setdefault(side, []).append(self.step(*side, *sizes))
                 except Missing as why:
                     errors[side] = str(why)
                     print(f"{' '.join(side)}: {why}", file=sys.stderr)
@@ -207,7 +207,9 @@ def rows_of(name, batch, context, dtypes, found, errors, version):
             there = [side for side in sides if side in found]
             if there:
                 best = min(there, key=lambda side: found[side][0])
-                out.append(rows.compared(what, "tokens/s", ours, peer + (f" {best[0]}" if "PyTorch" in peer else ""), tokens / found[best][0], bar,
+                # A row of the table is found by its text: each peer has one of its own.
+                of = what if "PyTorch" in peer else f"{what}, against {peer}"
+                out.append(rows.compared(of, "tokens/s", ours, peer + (f" {best[0]}" if "PyTorch" in peer else ""), tokens / found[best][0], bar,
                                          more_is_better=True, **limit))
             elif any(side in errors for side in sides):
                 out.append(rows.failed(f"{what}, against {peer.split()[0]}", next(errors[side] for side in sides if side in errors)))
@@ -245,10 +247,9 @@ def main():
             print(f"{name}: {batch} × {context} tokens a step; takes up to {needed:.1f} GiB, {available_gib():.1f} are available", file=sys.stderr)
             if args.dry:
                 continue
-            steps, warmup = STEPS[name]
-            args_of = argparse.Namespace(**{**vars(args), "steps": args.steps or steps, "warmup": warmup if args.warmup is None else args.warmup})
-            sides = Sides(args_of, llmc if needed < available_gib() else None, tokens)
-            found, errors = sides.measure(args.types, batch, context)
+            steps, warmup = (ours if asked is None else asked for asked, ours in zip((args.steps, args.warmup), STEPS[name]))
+            sides = Sides(args, llmc if needed < available_gib() else None, tokens)
+            found, errors = sides.measure(args.types, batch, context, steps, warmup)
             if llmc and sides.llmc is None:
                 errors["llm.c", "f32"] = f"needs {needed:.1f} GiB"
             for row in rows_of(name, batch, context, args.types, found, errors, sides.version):

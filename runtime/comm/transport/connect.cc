@@ -158,7 +158,9 @@ std::string build_id_of(const void* address) {
 }
 
 double connecting_deadline_s(double deadline_s, double cores_per_rank) {
-  constexpr double kRanksInTime = 16;  // of a core
+  // Of a core. All pairs connect, so the time grows as the square: 500 of a core take about a minute, 16 some
+  // hundredths of a second, and from there on the deadline has room to spare.
+  constexpr double kRanksInTime = 16;
   return deadline_s * std::max(1.0, 1 / (kRanksInTime * cores_per_rank));
 }
 

@@ -44,8 +44,8 @@ struct Identity {
   Secret secret;
 };
 
-// How long who accepts waits for the other end's next word, 2 s for each rank that a core has to serve: hundreds that
-// share one are silent for longer, and are no strangers.
+// How long the other end of an accepted connection has for its proof: 2 s for each rank that a core has to serve, since
+// hundreds that share one are silent for longer, and are no strangers.
 std::chrono::seconds longest_silence(int ranks_of_this_host);
 
 class Handshake {
