@@ -59,6 +59,7 @@ class Suite(unittest.TestCase):
     def test_a_name_that_is_none_is_refused(self):
         for bench, option, wrong, said in (("train_step.py", "--rows", "gpt-2,zero-2", "there is no 'zero-2' (did you mean 'zero3-2'?)"),
                                            ("products.py", "--types", "f23", "there is no 'f23' (did you mean 'f32'?)"),
+                                           ("products.py", "--types", "BF16", "there is no 'BF16' (did you mean 'bf16'?)"),
                                            ("products.py", "--shapes", "mlp,x", "there is no 'x'; there are gpt, mlp, ddp_example, "),
                                            ("line.py", "--ops", "reduce_scater", "there is no 'reduce_scater' (did you mean 'reduce_scatter'?)"),
                                            ("calibrated.py", "--rows", "zero", "there is no 'zero' (did you mean 'zero3'?)"),

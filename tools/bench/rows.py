@@ -82,7 +82,7 @@ def names(known):
     def read(text):
         for name in text.split(","):
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
+                near = difflib.get_close_matches(name.lower(), known, 1)
                 raise argparse.ArgumentTypeError(f"there is no '{name}'" + (f" (did you mean '{near[0]}'?)" if near else f"; there are {', '.join(known)}"))
         return text.split(",")
     return read
