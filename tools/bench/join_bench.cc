@@ -52,10 +52,10 @@ void join_all(int nodes) {
     threads.emplace_back([=] {
       Silent observer;
       const LaunchOptions options = options_of(node, nodes);
-      join_head(options, "host", observer).node0.release();
+      const JoinedHead head = join_head(options, "host", observer);
+      pause();  // a node that goes has not joined
     });
   for (std::thread& thread : threads) thread.join();
-  pause();  // a node that goes has not joined
 }
 
 template <class Body>
