@@ -72,6 +72,7 @@ KERNELS = {
 ROUGH = {"gelu": Work(3 + 1) + ROUGH_EXP2 + Work(simple=2), "gelu_dx": Work(3 + 2 + 3 + 1) + ROUGH_EXP2 + Work(simple=1) + RECIPROCAL}
 KERNELS["adamw_7m"] = KERNELS["adamw_1m"]
 KERNELS["adamw_cast_7m"] = KERNELS["adamw_1m"]
+KERNELS["norm2_1m"] = (Work(multiply_add=2, simple=2), 0, 0, "read")  # squares in f64, of which a vector has half as many
 KERNELS["cast_7m"] = (Work(round=1), 0, 0, "copy")
 ALWAYS_ROUNDED = {"adamw_cast_7m": Work(round=1)}
 # One addition more than the norm, and a tensor more to read; forward the sum is written, too.

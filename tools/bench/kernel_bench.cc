@@ -230,6 +230,11 @@ void cast_7m(benchmark::State& state) {
   op.attr("dtype", "bf16").read(Dtype::f32, {kUnit}, numbers(kUnit)).write(Dtype::bf16, {kUnit});
   run(state, op, 6 * kUnit, kUnit);
 }
+void norm2_1m(benchmark::State& state) {
+  OneOp op("norm2");
+  op.read(Dtype::f32, {1 << 20}, numbers(1 << 20)).write(Dtype::f32, {});
+  run(state, op, 4 << 20, 1 << 20);
+}
 BENCHMARK(copy)->RangeMultiplier(4)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
 BENCHMARK(read)->RangeMultiplier(4)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
 BENCHMARK(update)->RangeMultiplier(4)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
@@ -245,6 +250,7 @@ BENCHMARK(gelu_dx)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(dropout)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(rotary)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(adamw_1m)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(norm2_1m)->Unit(benchmark::kMicrosecond);
 BENCHMARK(adamw_7m)->Unit(benchmark::kMicrosecond);
 BENCHMARK(cast_7m)->Unit(benchmark::kMicrosecond);
 BENCHMARK(adamw_cast_7m)->Unit(benchmark::kMicrosecond);

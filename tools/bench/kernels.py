@@ -22,7 +22,7 @@ ATTENTION_BAR = BAR = 0.8
 STREAMS = ("copy", "read", "update")
 PRODUCT = (1024, 768, 256, 0)  # of the gpt plans: m n k form
 ARGUMENTS = {"attention": ["bf16", "tokens"], "attention_grad": ["bf16", "tokens"], "residual_norm": ["bf16", "backward", "as one"],
-             "adamw_7m": [], "cast_7m": [], "adamw_cast_7m": []}
+             "norm2_1m": [], "adamw_7m": [], "cast_7m": [], "adamw_cast_7m": []}
 
 
 def words_of(name):

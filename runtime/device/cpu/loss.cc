@@ -7,12 +7,12 @@ namespace {
 
 double scale_of(const OpView& view) { return view.attrs().number("scale", 1); }
 
-constexpr auto kSquaredDifference = [](double y, double target) PRUN_INLINED {
-  const double d = y - target;
+constexpr auto kSquaredDifference = [](const auto& y, const auto& target) PRUN_INLINED {
+  const auto d = y - target;
   return d * d;
 };
-constexpr auto kSquare = [](double y) PRUN_INLINED { return y * y; };
-constexpr auto kElement = [](double y) PRUN_INLINED { return y; };
+constexpr auto kSquare = [](const auto& y) PRUN_INLINED { return y * y; };
+constexpr auto kElement = [](const auto& y) PRUN_INLINED { return y; };
 
 template <class T>
 std::unique_ptr<Kernel> mse_grad(const OpView& view) {

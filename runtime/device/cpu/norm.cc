@@ -9,7 +9,7 @@
 namespace prun::cpu {
 namespace {
 
-constexpr auto kSquare = [](double x) PRUN_INLINED { return x * x; };
+constexpr auto kSquare = [](const auto& x) PRUN_INLINED { return x * x; };
 
 struct Part {
   const float* data;

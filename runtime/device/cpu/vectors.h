@@ -91,6 +91,34 @@ PRUN_INLINE void store_lanes(bf16* to, const Floats<lanes>& v) {
   std::memcpy(static_cast<void*>(to), &halves, sizeof halves);
 }
 
+// Either half of a vector as numbers of f64.
+template <int lanes>
+struct DoublesOf {
+  typedef double Vector __attribute__((vector_size(4 * lanes)));
+  typedef float Half __attribute__((vector_size(2 * lanes)));
+};
+template <int lanes>
+using Doubles = typename DoublesOf<lanes>::Vector;
+template <int lanes>
+PRUN_INLINE Doubles<lanes> doubles_of_half(const Floats<lanes>& v, int half) {
+  typename DoublesOf<lanes>::Half floats;
+  std::memcpy(&floats, reinterpret_cast<const char*>(&v) + half * sizeof floats, sizeof floats);
+  if constexpr (kVectorAsm && lanes > 4) {
+    Doubles<lanes> doubles;
+    asm("vcvtps2pd %1, %0" : "=v"(doubles) : "v"(floats));
+    return doubles;
+  }
+  return __builtin_convertvector(floats, Doubles<lanes>);
+}
+template <int lanes>
+PRUN_INLINE Doubles<lanes> lower_doubles(const Floats<lanes>& v) {
+  return doubles_of_half<lanes>(v, 0);
+}
+template <int lanes>
+PRUN_INLINE Doubles<lanes> upper_doubles(const Floats<lanes>& v) {
+  return doubles_of_half<lanes>(v, 1);
+}
+
 // Elements [i, i + lanes) of arrays.
 template <int lanes>
 struct Whole {
