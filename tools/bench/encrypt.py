@@ -13,6 +13,8 @@ import os
 import subprocess
 import sys
 
+import rows
+
 PORT = 29475
 
 
@@ -74,14 +76,17 @@ def hosts(prun, sizes):
             subprocess.run(["ip", "netns", "del", name], check=False)
 
 
+PARTS = {"core": core, "loopback": loopback, "hosts": hosts}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("prun")
-    parser.add_argument("--only", default="core,loopback,hosts")
+    parser.add_argument("--only", type=rows.names(PARTS), default=",".join(PARTS))
     parser.add_argument("--bytes", default="64K,1M,16M,64M")
     options = parser.parse_args()
-    for name in options.only.split(","):
-        {"core": core, "loopback": loopback, "hosts": hosts}[name](options.prun, options.bytes)
+    for name in options.only:
+        PARTS[name](options.prun, options.bytes)
 
 
 if __name__ == "__main__":

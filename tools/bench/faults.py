@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT / "tests/faults"))
 sys.path.insert(0, str(ROOT / "tests/faults/chaos"))
 import chaos  # noqa: E402
 import prun_faults_test as faults  # noqa: E402
+import rows  # noqa: E402
 
 SMALL = ["layers=2", "width=32", "heads=2", "context=16", "steps=1000000"]
 
@@ -191,11 +192,13 @@ def crowd(prun, _rounds):
             process.wait()
 
 
+PARTS = {"kill": kill, "stop": stop, "restart": restart, "blackhole": blackhole, "crowd": crowd}
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prun")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--only", default="kill,stop,restart,blackhole,crowd")
+    parser.add_argument("--only", type=rows.names(PARTS), default=",".join(PARTS))
     a = parser.parse_args()
-    for each in a.only.split(","):
-        {"kill": kill, "stop": stop, "restart": restart, "blackhole": blackhole, "crowd": crowd}[each](str(pathlib.Path(a.prun).resolve()), a.rounds)
+    for each in a.only:
+        PARTS[each](str(pathlib.Path(a.prun).resolve()), a.rounds)

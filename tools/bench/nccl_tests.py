@@ -13,6 +13,8 @@ import statistics
 import subprocess
 import sys
 
+from rows import names
+
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 PROGRAMS = {"all_reduce": "all_reduce_perf", "all_gather": "all_gather_perf", "reduce_scatter": "reduce_scatter_perf", "broadcast": "broadcast_perf",
             "reduce": "reduce_perf", "all_to_all": "alltoall_perf"}
@@ -67,22 +69,20 @@ def main():
     parser.add_argument("--prun", type=pathlib.Path, default=TOP / "build/gpu/bin/prun")
     parser.add_argument("--nccl-tests", type=pathlib.Path, required=True)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--ops", default="all_reduce,all_gather,reduce_scatter,broadcast")
+    parser.add_argument("--ops", type=names(PROGRAMS), default="all_reduce,all_gather,reduce_scatter,broadcast", help="of: " + ", ".join(PROGRAMS))
     parser.add_argument("--least", type=int, default=4096, help="bytes")
     parser.add_argument("--most", type=int, default=256 << 20, help="bytes; sizes grow by 16")
     parser.add_argument("--iters", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=pathlib.Path, help="write the rows to this file, too")
     args = parser.parse_args()
-    for op in args.ops.split(","):
-        if op not in PROGRAMS:
-            parser.error(f"--ops: there is no '{op}' (one of: {', '.join(PROGRAMS)})")
+    for op in args.ops:
         if not (args.nccl_tests / PROGRAMS[op]).exists():
             parser.error(f"{args.nccl_tests / PROGRAMS[op]} is not there: build nccl-tests, and name its folder with --nccl-tests")
     rows = []
     print(f"{'collective':<16}{'bytes':>12}{'prun µs':>12}{'nccl-tests µs':>16}{'ratio':>8}   bar {BAR}")
     try:
-        for op in args.ops.split(","):
+        for op in args.ops:
             for row in compare(args, op):
                 rows.append(row)
                 print(f"{op:<16}{row['bytes']:>12}{row['prun_us']:>12.1f}{row['nccl_us']:>16.1f}{row['prun_us'] / row['nccl_us']:>8.3f}", flush=True)
