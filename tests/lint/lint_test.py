@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Which lines clang-tidy reads, in repositories made for it, and what it says of sources that it has no time for."""
+import contextlib
+import io
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+sys.dont_write_bytecode = True
+import lint  # noqa: E402
+
+HOUR = 3600
+NOW = 1_700_000_000
+
+
+class LintTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.top = pathlib.Path(folder.name)
+        top = mock.patch.object(lint, "TOP", self.top)
+        top.start()
+        self.addCleanup(top.stop)
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *words, hours_ago=0.0):
+        when = f"{NOW - int(hours_ago * HOUR)} +0000"
+        names = {f"GIT_{who}_{what}": "nobody" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        subprocess.run(["git", *words], cwd=self.top, check=True, stdout=subprocess.DEVNULL,
+                       env={**os.environ, **names, "GIT_COMMITTER_DATE": when, "GIT_AUTHOR_DATE": when})
+
+    def commit(self, name, text, hours_ago):
+        path = self.top / "runtime" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", name, hours_ago=hours_ago)
+
+    def test_on_main_a_whole_landing_is_read(self):
+        self.commit("old.cc", "1\n2\n3\n", 30)
+        self.commit("a.cc", "1\n2\n", 3)
+        self.commit("old.cc", "1\nsecond\n3\n", 2)
+        self.commit("b.cc", "1\n", 0)
+        self.assertEqual(lint.changed(), {"runtime/old.cc": [[2, 2]], "runtime/a.cc": [[1, 2]], "runtime/b.cc": [[1, 1]]})
+
+    def test_a_younger_history_is_read_whole(self):
+        self.commit("a.cc", "1\n", 1)
+        self.commit("b.cc", "1\n", 0)
+        self.assertEqual(sorted(lint.changed()), ["runtime/a.cc", "runtime/b.cc"])
+
+    def test_on_a_branch_what_it_adds_to_main(self):
+        self.commit("old.cc", "1\n", 30)
+        self.commit("main.cc", "1\n", 3)
+        self.git("checkout", "-q", "-b", "branch")
+        self.commit("branch.cc", "1\n", 0)
+        self.assertEqual(list(lint.changed()), ["runtime/branch.cc"])
+
+    def tidy(self, seconds):
+        (self.top / "build/dev").mkdir(parents=True)
+        (self.top / "build/dev/compile_commands.json").write_text("[]")
+        program = self.top / "bin/clang-tidy"
+        program.parent.mkdir()
+        program.write_text('#!/bin/sh\nfor last; do :; done\n! grep -q wrong "$last"\n')
+        program.chmod(0o755)
+        said = io.StringIO()
+        with mock.patch.object(lint, "TIDY_SECONDS", seconds), mock.patch.object(sys, "argv", ["lint.py"]), \
+                mock.patch.dict(os.environ, PATH=f"{program.parent}:{os.environ['PATH']}"), contextlib.redirect_stdout(said):
+            return lint.clang_tidy(), said.getvalue()
+
+    def test_sources_left_are_said(self):
+        self.commit("a.cc", "1\n", 1)
+        self.commit("b.cc", "1\n2\n", 0)
+        self.assertEqual(self.tidy(-1), (lint.SKIPPED, "clang-tidy: 2 of 2 sources are not checked, for want of time: runtime/b.cc, runtime/a.cc\n"))
+
+    def test_a_finding_fails(self):
+        self.commit("a.cc", "wrong\n", 1)
+        self.commit("b.cc", "1\n", 0)
+        self.assertEqual(self.tidy(60)[0], 1)
+
+    def test_all_is_well(self):
+        self.commit("b.cc", "1\n", 0)
+        self.assertEqual(self.tidy(60), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
