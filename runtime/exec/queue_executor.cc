@@ -25,7 +25,8 @@ QueueExecutor::QueueExecutor(const Program& program, QueueMemory& queue, World& 
     : JobRun(program, queue, world, options),
       queue_(queue),
       copies_(queue_.device()),
-      values_(queue_.device(), sizeof(prun_step_values), PRUN_PLACE_DEVICE) {
+      values_(queue_.device(), sizeof(prun_step_values), PRUN_PLACE_DEVICE),
+      eager_bytes_(program.bodies.size(), 0) {
   QueueDevice& device = queue_.device();
   if (options.poison != nullptr)
     throw usage_error(fmt::format(
@@ -160,10 +161,10 @@ void QueueExecutor::issue(BodyId id, int64_t step, const StepTable& table) {
   slot.end.record(streams_[0]);
   slot.step = step;
   slot.host_ns = before + work.issuing_ns() + now_ns() - after;
-  if (id == kStepBody) {
-    eager_bytes_ = std::max(eager_bytes_, bytes_sent() - sent);
-    slot.bytes = eager_bytes_;
-  }
+  eager_bytes_[id] = std::max(eager_bytes_[id], bytes_sent() - sent);
+  // What init and bodies between steps send is the next step's, as the executor for the CPU counts it.
+  if (id == kStepBody) slot.bytes = eager_bytes_[id] + std::exchange(sent_between_, 0);
+  if (id != kStepBody && body.loss < 0) sent_between_ += eager_bytes_[id];
 }
 
 void QueueExecutor::finish(BodyId id, Slot& slot) {

@@ -47,9 +47,10 @@ class QueueExecutor final : public JobRun {
   DeviceMemory values_;
   std::vector<Slot> slots_;
   Table<BodyId, std::unique_ptr<QueueBody>> bodies_;
-  uint64_t last_end_ns_ = 0;  // end of the step before, in the host's time
-  uint64_t progress_ns_ = 0;  // when the device last ended a step
-  uint64_t eager_bytes_ = 0;  // that a step sends; replayed collectives count none
+  uint64_t last_end_ns_ = 0;             // end of the step before, in the host's time
+  uint64_t progress_ns_ = 0;             // when the device last ended a step
+  Table<BodyId, uint64_t> eager_bytes_;  // that a run of the body sends; replayed collectives count none
+  uint64_t sent_between_ = 0;            // since the last step; the next one's
 };
 
 }  // namespace prun

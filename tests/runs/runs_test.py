@@ -82,13 +82,15 @@ class Rows(Runs):
 
 class Sent(Runs):
     def test_what_averages_of_weights_send_is_of_the_step_behind_them(self):
-        sets = [word for setting in [*SMALL, "steps=5", "every=4"] for word in ("--set", setting)]
-        told = self.prun("plans/custom/local_sgd.lua", "--nproc", 2, *sets).stdout
-        found = re.search(r"^sent +(\S+) KiB a rank and step$", told, re.M)
-        self.assertIsNotNone(found, told)
+        sets = [word for setting in [*SMALL, "steps=9", "every=4"] for word in ("--set", setting)]
         layer, tables = 12 * 32 * 32 + 13 * 32, 2 * 256 * 32 + 16 * 32
         weights = 4 * (2 * layer + tables + 2 * 32)
-        self.assertAlmostEqual(float(found[1]), weights / 5 / 1024, delta=0.2)  # one average in five steps, and five losses
+        for device in ("cpu", "cpu-queue"):
+            with self.subTest(device=device):
+                told = self.prun("plans/custom/local_sgd.lua", "--nproc", 2, "--device", device, *sets, "--trace", "t.json").stdout
+                found = re.search(r"^sent +(\S+) KiB a rank and step$", told, re.M)
+                self.assertIsNotNone(found, told)
+                self.assertAlmostEqual(float(found[1]), 2 * weights / 9 / 1024, delta=0.2)  # two averages in nine steps, and nine losses
 
 
 class Modules(Runs):
