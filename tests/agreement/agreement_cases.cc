@@ -283,51 +283,54 @@ std::vector<Case> piece_cases() {
   return out;
 }
 
-std::vector<Case> training_cases() {
-  std::vector<Case> out;
-  for (int64_t n : {1, 7, 1029, 20011}) {
-    Family f(out, {{"grad master m", {F32, {n}}},
-                   {"param", {T, {n}}},
-                   {"v", {F32, {n}, 0.01, 1}},
-                   {"clip", {F32, {}, 0.5, 0.6}},
-                   {"skip", {F32, {}, -1, -1}},
-                   {"low", {BF16, {n}}},
-                   {"norm", {F32, {}}}});
-    const Attrs plain = make_attrs({{"weight_decay", 0.1}}),
-                heavy = make_attrs({{"momentum", 0.9}, {"weight_decay", 0.1}}),
-                signs = make_attrs({{"beta1", 0.9}, {"beta2", 0.99}, {"weight_decay", 0.1}});
-    f.add("adamw", {"adamw grad param m v > param m v", adamw()}, 2e-6);
-    f.add("adamw clipped", {"adamw grad param m v clip > param m v", adamw()}, 2e-6);
-    f.add("sgd", {"sgd grad param > param", plain});
-    f.add("sgd clipped", {"sgd grad param clip > param", plain});
-    f.add("sgd with momentum", {"sgd grad param m > param m", heavy});
-    f.add("sgd with momentum, clipped", {"sgd grad param m clip > param m", heavy});
-    f.add("lion", {"lion grad param m > param m", signs}, 2e-6);
-    f.add("lion clipped", {"lion grad param m clip > param m", signs}, 2e-6);
-    f.add("adamw that skips", {"adamw grad param m v skip > param m v", adamw()});
-    f.add("sgd that skips", {"sgd grad param skip > param", plain});
-    f.add("sgd with momentum that skips", {"sgd grad param m skip > param m", heavy});
-    f.add("lion that skips", {"lion grad param m skip > param m", signs});
-    const Line cast{"cast master > low", cast_to("bf16")};
-    const size_t casts = out.size();  // f32 in, bf16 out
-    f.add("adamw_cast", {"adamw_cast grad master m v > master m v low", adamw()}, 2e-6, {},
-          {{"adamw grad master m v > master m v", adamw()}, cast});
-    f.add("adamw_cast clipped", {"adamw_cast grad master m v clip > master m v low", adamw()}, 2e-6, {},
-          {{"adamw grad master m v clip > master m v", adamw()}, cast});
-    f.add("sgd_cast", {"sgd_cast grad master > master low", plain}, 1e-6, {},
-          {{"sgd grad master > master", plain}, cast});
-    f.add("sgd_cast with momentum, clipped", {"sgd_cast grad master m clip > master m low", heavy}, 1e-6, {},
-          {{"sgd grad master m clip > master m", heavy}, cast});
-    for (size_t i = casts; i < out.size(); ++i) out[i].bf16 = false;
-    f.add("norm2", "norm2 grad m v > norm");
-    f.add("norm2 of weighted tensors", {"norm2 grad m v > norm", make_attrs({{"weights", Numbers{0.5, 1, 0}}})});
-    f.add("norm2 of tensors with whole weights", {"norm2 grad m v > norm", make_attrs({{"weights", Counts{1, 0, 2}}})});
-    Attrs pieces = make_attrs({{"piece_starts", Counts{n / 3, 2 * n + n / 5, 2 * n + n / 2, 3 * n}},
-                               {"piece_weights", Numbers{0.25, 0.5, 1, 7}}});
-    f.add("norm2 of weighted pieces", {"norm2 grad > norm", pieces});
-    pieces.set("axis", "dp");
-    f.add("norm2 of weighted pieces of a shard", {"norm2 grad > norm", pieces});
-  }
+namespace {
+
+const Attrs kPlain = make_attrs({{"weight_decay", 0.1}});
+const Attrs kHeavy = make_attrs({{"momentum", 0.9}, {"weight_decay", 0.1}});
+const Attrs kSigns = make_attrs({{"beta1", 0.9}, {"beta2", 0.99}, {"weight_decay", 0.1}});
+
+void add_updates(Family& f) {
+  f.add("adamw", {"adamw grad param m v > param m v", adamw()}, 2e-6);
+  f.add("adamw clipped", {"adamw grad param m v clip > param m v", adamw()}, 2e-6);
+  f.add("sgd", {"sgd grad param > param", kPlain});
+  f.add("sgd clipped", {"sgd grad param clip > param", kPlain});
+  f.add("sgd with momentum", {"sgd grad param m > param m", kHeavy});
+  f.add("sgd with momentum, clipped", {"sgd grad param m clip > param m", kHeavy});
+  f.add("lion", {"lion grad param m > param m", kSigns}, 2e-6);
+  f.add("lion clipped", {"lion grad param m clip > param m", kSigns}, 2e-6);
+  f.add("adamw that skips", {"adamw grad param m v skip > param m v", adamw()});
+  f.add("sgd that skips", {"sgd grad param skip > param", kPlain});
+  f.add("sgd with momentum that skips", {"sgd grad param m skip > param m", kHeavy});
+  f.add("lion that skips", {"lion grad param m skip > param m", kSigns});
+}
+
+// f32 in, bf16 out.
+void add_casting_updates(Family& f, std::vector<Case>& out) {
+  const Line cast{"cast master > low", cast_to("bf16")};
+  const size_t casts = out.size();
+  f.add("adamw_cast", {"adamw_cast grad master m v > master m v low", adamw()}, 2e-6, {},
+        {{"adamw grad master m v > master m v", adamw()}, cast});
+  f.add("adamw_cast clipped", {"adamw_cast grad master m v clip > master m v low", adamw()}, 2e-6, {},
+        {{"adamw grad master m v clip > master m v", adamw()}, cast});
+  f.add("sgd_cast", {"sgd_cast grad master > master low", kPlain}, 1e-6, {},
+        {{"sgd grad master > master", kPlain}, cast});
+  f.add("sgd_cast with momentum, clipped", {"sgd_cast grad master m clip > master m low", kHeavy}, 1e-6, {},
+        {{"sgd grad master m clip > master m", kHeavy}, cast});
+  for (size_t i = casts; i < out.size(); ++i) out[i].bf16 = false;
+}
+
+void add_norms(Family& f, int64_t n) {
+  f.add("norm2", "norm2 grad m v > norm");
+  f.add("norm2 of weighted tensors", {"norm2 grad m v > norm", make_attrs({{"weights", Numbers{0.5, 1, 0}}})});
+  f.add("norm2 of tensors with whole weights", {"norm2 grad m v > norm", make_attrs({{"weights", Counts{1, 0, 2}}})});
+  Attrs pieces = make_attrs({{"piece_starts", Counts{n / 3, 2 * n + n / 5, 2 * n + n / 2, 3 * n}},
+                             {"piece_weights", Numbers{0.25, 0.5, 1, 7}}});
+  f.add("norm2 of weighted pieces", {"norm2 grad > norm", pieces});
+  pieces.set("axis", "dp");
+  f.add("norm2 of weighted pieces of a shard", {"norm2 grad > norm", pieces});
+}
+
+void add_large_norms(std::vector<Case>& out) {
   // More than a block adds up, cut where no vector begins.
   Family large(out, {{"flat", {F32, {70001}}}, {"other", {F32, {3}}}, {"norm", {F32, {}}}});
   Attrs cut = make_attrs(
@@ -336,6 +339,9 @@ std::vector<Case> training_cases() {
   large.add("norm2 of pieces of a large tensor", {"norm2 flat > norm", cut});
   cut.set("axis", "dp");
   large.add("norm2 of pieces of a large shard", {"norm2 flat > norm", cut});
+}
+
+void add_clipping(std::vector<Case>& out) {
   for (double square : {0.0, 0.3, 9.0}) {
     Family f(out, {{"square", {F32, {}, square, square}}, {"factor norm", {F32, {}}}});
     f.add("clip_coefficient", {"clip_coefficient square > factor norm", make_attrs({{"max", 1.0}})});
@@ -348,6 +354,9 @@ std::vector<Case> training_cases() {
           {"clip_coefficient large > factor norm", make_attrs({{"max", 1.0}, {"skip", int64_t{1}}})}, 1e-6,
           {{"scale x > large", make_attrs({{"factor", 1e300}})}});
   }
+}
+
+void add_finite_checks(std::vector<Case>& out) {
   // Numbers, infinities and NaNs, of more elements than one thread takes.
   const auto times = [](const char* line, double factor) { return Line{line, make_attrs({{"factor", factor}})}; };
   for (int64_t n : {1, 7, 40001})
@@ -367,6 +376,27 @@ std::vector<Case> training_cases() {
     f.add("check_finite of a beginning", {"check_finite large counts > flags", make_attrs({{"counted", 1}})}, 1e-6,
           {times("scale x > large", 3.45e38)});
   }
+}
+
+}  // namespace
+
+std::vector<Case> training_cases() {
+  std::vector<Case> out;
+  for (int64_t n : {1, 7, 1029, 20011}) {
+    Family f(out, {{"grad master m", {F32, {n}}},
+                   {"param", {T, {n}}},
+                   {"v", {F32, {n}, 0.01, 1}},
+                   {"clip", {F32, {}, 0.5, 0.6}},
+                   {"skip", {F32, {}, -1, -1}},
+                   {"low", {BF16, {n}}},
+                   {"norm", {F32, {}}}});
+    add_updates(f);
+    add_casting_updates(f, out);
+    add_norms(f, n);
+  }
+  add_large_norms(out);
+  add_clipping(out);
+  add_finite_checks(out);
   for (int64_t n : {1, 40001}) {
     Family f(out, {{"x y", {T, {n}}}, {"counts", {I64, {3}, 0, 1000}}, {"prints", {I64, {3}}}});
     f.add("fingerprint", "fingerprint x counts y > prints");
