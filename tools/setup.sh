@@ -1,4 +1,4 @@
-# Sourced by tools/run, tools/test and tools/bench: installs what is missing, configures, builds what has changed.
+# Sourced by tools/run and tools/test: installs what is missing, configures, builds what has changed.
 #
 # It is quiet: on stderr each phase that has something to do and how far it is, everything else in build/PRESET/setup.log.
 # With nothing to do it costs one comparison of files and one dry run of Ninja.
