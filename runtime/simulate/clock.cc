@@ -68,8 +68,35 @@ double Clock::ready_time(StreamCursor at) const {
 }
 
 void Clock::begin_with(const std::vector<LeftOver>& left) {
-  for (const LeftOver& over : left) {
+  for (const LeftOver& over : left)
     for (size_t i = 0; i < over.at.size(); ++i) actors_[over.at[i].actor].before[over.ops[i]] = -1;
+  left_before_ = left;
+  begin_left_over();
+}
+
+// Whether something else that is left over must end first: what stands before it in its stream, or what it waits for.
+bool Clock::awaits_left_over(const LeftOver& over) const {
+  for (size_t i = 0; i < over.at.size(); ++i) {
+    const int actor = over.at[i].actor;
+    const OpRef ref = over.ops[i];
+    const auto awaited = [&](OpRef op) {
+      return (op.stream == ref.stream && op.index < ref.index) ||
+             std::ranges::any_of(bodies_[actor]->streams[ref.stream].ops[ref.index].waits, [&](const Edge& edge) {
+               return edge.back == 0 && edge.stream == op.stream && edge.index == op.index;
+             });
+    };
+    for (const auto& [op, end] : actors_[actor].before)
+      if (end < 0 && awaited(op)) return true;
+  }
+  return false;
+}
+
+void Clock::begin_left_over() {
+  for (LeftOver& over : std::exchange(left_before_, {})) {
+    if (awaits_left_over(over)) {
+      left_before_.push_back(std::move(over));
+      continue;
+    }
     Task task;
     task.at = over.at;
     task.ops = over.ops;
@@ -186,8 +213,9 @@ void Clock::leave(int id) {
   for (size_t i = 0; i < task.at.size(); ++i) {
     const int actor = task.at[i].actor;
     actors_[actor].before[task.ops[i]] = now_;
-    if (keep_spans_) spans_[actor].push_back({task.ops[i], 0, 0, now_, true});
+    if (keep_spans_) spans_[actor].push_back({task.ops[i], 0, task.begin, now_, true});
   }
+  begin_left_over();
   take_up();
 }
 

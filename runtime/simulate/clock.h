@@ -91,7 +91,7 @@ class Clock : private WalkPolicy {
     bool touched = false;
     Table<StreamId, std::vector<double>> ends;  // by op
     Table<StreamId, int> ended;                 // ops that have ended when a step has
-    std::map<OpRef, double> before;             // what of the step before had not: when it ends; -1: it runs
+    std::map<OpRef, double> before;             // what of the step before had not: when it ends; -1: not yet
   };
 
   bool takes_time() const override { return true; }
@@ -111,6 +111,8 @@ class Clock : private WalkPolicy {
   double share_of_cores(StreamCursor at) const;
   void settle();
   double ready_time(StreamCursor at) const;
+  bool awaits_left_over(const LeftOver& over) const;
+  void begin_left_over();
   bool awaits_step_before(StreamCursor at) const;
   bool put_off(const std::vector<StreamCursor>& members);
   void take_up();
@@ -136,6 +138,7 @@ class Clock : private WalkPolicy {
   std::map<int, std::deque<int>> messages_;  // by channel: tasks whose receiver has not come
   std::map<std::pair<int, std::string>, GroupShape> shapes_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<LeftOver> left_before_;               // of the step before, not yet begun
   std::vector<std::vector<StreamCursor>> put_off_;  // begin as soon as what the step before has left lets them
   int64_t left_ = 0;                                // ops without which a step does not end
   double now_ = 0, step_s_ = -1;                    // -1: it has not ended

@@ -1,0 +1,83 @@
+// What a step leaves over goes on in the next one as it would have: a stream's ops one after the other.
+#include "simulate/clock.h"
+
+#include <gtest/gtest.h>
+
+#include "verify_builder.h"
+
+namespace prun::simulate {
+namespace {
+
+Cluster slow_bus() {
+  Cluster cluster;
+  cluster.device.peak[static_cast<size_t>(Dtype::f32)] = 1e12;
+  cluster.device.memory_bandwidth = 1e12;
+  cluster.node.device = cluster.device;
+  cluster.node.devices = 2;
+  cluster.bus = {.name = "bus", .bandwidth = 1e9};
+  return cluster;
+}
+
+// The ops that the first step leaves over, as they run in the second one.
+std::vector<OpSpan> left_over_spans(const Job& job, const Cluster& cluster) {
+  const std::vector<RankPlace> places = place_ranks(cluster, 2);
+  const RankColours colours = colour_ranks(job, cluster, places);
+  Clock first(job, cluster, places, colours), second(job, cluster, places, colours, true);
+  first.run();
+  second.begin_with(first.left_over());
+  second.run();
+  std::vector<OpSpan> spans = second.spans().front();
+  std::erase_if(spans, [](const OpSpan& span) { return !span.of_step_before; });
+  return spans;
+}
+
+// Each gather sends 1 MB from each rank, for 1 ms.
+constexpr int kFloats = 250'000;
+
+TEST(LeftOver, OfOneStreamOneRunsAfterTheOther) {
+  Builder b;
+  const int x = b.buffer("x", 64), y = b.buffer("y", 64);
+  const int shard = b.persistent("shard", kFloats), first = b.buffer("first", 2 * kFloats),
+            second = b.buffer("second", 2 * kFloats);
+  b.op(kCompute, {x, x}, {y});
+  b.op(kAllGather, {shard}, {first}, 1);
+  b.op(kAllGather, {shard}, {second}, 1);
+  const std::vector<OpSpan> spans = left_over_spans(b.job(), slow_bus());
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(spans[0].op, (OpRef{1, 0}));
+  EXPECT_EQ(spans[1].op, (OpRef{1, 1}));
+  EXPECT_NEAR(spans[0].end, 1e-3, 1e-5);
+  EXPECT_EQ(spans[1].begin, spans[0].end);
+  EXPECT_NEAR(spans[1].end, 2e-3, 1e-5);
+}
+
+TEST(LeftOver, WaitsForWhatItWaitedForInItsStep) {
+  Builder b;
+  const int x = b.buffer("x", 64), y = b.buffer("y", 64);
+  const int shard = b.persistent("shard", kFloats), first = b.buffer("first", 2 * kFloats),
+            second = b.buffer("second", 2 * kFloats);
+  b.op(kCompute, {x, x}, {y});
+  b.op(kAllGather, {shard}, {first}, 1);
+  b.op(kAllGather, {shard}, {second}, 2, {{1, 0, 0}});
+  const std::vector<OpSpan> spans = left_over_spans(b.job(), slow_bus());
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(spans[1].op, (OpRef{2, 0}));
+  EXPECT_EQ(spans[1].begin, spans[0].end);
+}
+
+TEST(LeftOver, StreamsOfTheirOwnShareTheLink) {
+  Builder b;
+  const int x = b.buffer("x", 64), y = b.buffer("y", 64);
+  const int shard = b.persistent("shard", kFloats), first = b.buffer("first", 2 * kFloats),
+            second = b.buffer("second", 2 * kFloats);
+  b.op(kCompute, {x, x}, {y});
+  b.op(kAllGather, {shard}, {first}, 1);
+  b.op(kAllGather, {shard}, {second}, 2);
+  const std::vector<OpSpan> spans = left_over_spans(b.job(), slow_bus());
+  ASSERT_EQ(spans.size(), 2u);
+  EXPECT_EQ(spans[0].begin, spans[1].begin);
+  EXPECT_NEAR(spans[1].end, 2e-3, 1e-5);
+}
+
+}  // namespace
+}  // namespace prun::simulate
