@@ -42,6 +42,7 @@ class Context : public sdk::Transport {
   Request* coll(Comm& comm, const prun_coll_params& params, prun_queue queue);
   static int score(const prun_open_params& params, std::span<const int> ranks);
   static const void* ext(std::string_view id);
+  static void check_options(const char* text) { parse_options(text); }
 
   // Where messages of this lane go: the communicator that was made for it, else the world's.
   Comm& comm_of(int lane, int peer);

@@ -21,11 +21,19 @@ struct Release {
 template <class T>
 using Owned = std::unique_ptr<T, Release>;  // an object of libfabric's
 
+void read_options(const char* text, std::string& provider) {
+  const sdk::Option rows[] = {{"provider", &provider, "a provider; `fi_info` lists what there is"}};
+  sdk::parse_options("ofi", text, rows);
+}
+
 class Ofi : public sdk::MessageTransport {
  public:
+  static void check_options(const char* text) {
+    std::string provider;
+    read_options(text, provider);
+  }
   explicit Ofi(const prun_open_params& params) : MessageTransport(params) {
-    const sdk::Option rows[] = {{"provider", &provider_, "a provider; `fi_info` lists what there is"}};
-    sdk::parse_options("ofi", params.options, rows);
+    read_options(params.options, provider_);
     // Nobody authenticates itself here: jobs of one host stay on the loopback device.
     const char* device = params.interface_name;
     if (device == nullptr && provider_ == "tcp" && local_ranks == ranks) device = "lo";

@@ -14,12 +14,22 @@
 #include "ring.h"
 
 namespace prun::shm {
+namespace {
 
-Context::Context(const prun_open_params& params) : Transport(params) {
+Options parse_options(const char* text) {
+  Options options;
   const sdk::Option rows[] = {{"chunk", &options.chunk, 4096, kMaxChunk, "bytes"},
                               {"huge", &options.huge},
                               {"small", &options.small, 64, kSlotBytes, "bytes"}};
-  sdk::parse_options("shm", params.options, rows);
+  sdk::parse_options("shm", text, rows);
+  return options;
+}
+
+}  // namespace
+
+void Context::check_options(const char* text) { parse_options(text); }
+
+Context::Context(const prun_open_params& params) : Transport(params), options(parse_options(params.options)) {
   // Spinning pays only while nobody else wants the core; and where it does not, a barrier saved is worth a copy.
   const bool roomy = host.cores_per_rank >= 1.0;
   if (roomy) wait.spin_ns = 50'000;

@@ -89,6 +89,7 @@ struct Context : sdk::Transport {
   Request* wait_signal(int peer, uint64_t number, uint64_t count);
   static int score(const prun_open_params& params, std::span<const int> ranks);
   static const void* ext(std::string_view id);
+  static void check_options(const char* text);
 
   Peer& self() { return peers[me]; }
   // The arena that holds all of [ptr, ptr + bytes), as peers know it; arena -1 when none.

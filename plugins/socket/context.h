@@ -27,6 +27,7 @@ class Context : public sdk::Transport {
   // Any ranks can be reached; memory that ranks share is better where it can be had.
   static int score(const prun_open_params&, std::span<const int>) { return 20; }
   static const void* ext(std::string_view id);  // progress.cc
+  static void check_options(const char* text) { parse_options(text); }
 
   void progress(int milliseconds);  // progress.cc
   bool ended(const Request* request);

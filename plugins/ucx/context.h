@@ -49,6 +49,7 @@ class Context : public sdk::Transport {
   Request* signal(int peer, uint64_t number);
   Request* wait_signal(int peer, uint64_t number, uint64_t count);
   static int score(const prun_open_params& params, std::span<const int> ranks);
+  static void check_options(const char* text) { parse_options(text); }
 
  private:
   std::unique_lock<std::mutex> enter();

@@ -7,19 +7,22 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
+#include "base/child_process.h"
 #include "base/plugin_file.h"
 #include "base/plugin_table.h"
 #include "base/text.h"
 #include "comm/transport/job_state.h"
+#include "comm/transport/transport_session.h"
 
 namespace prun {
 namespace fs = std::filesystem;
@@ -84,32 +87,43 @@ void each_option(const std::string& options, Use use) {
   }
 }
 
-// Loads the plugin in a child process: one that crashes there must not take a mere list of plugins along.
-void try_to_load(const PluginFile& file) {
-  std::fflush(nullptr);
-  pid_t child = fork();
-  if (child < 0) return;
-  if (child == 0) {
+constexpr auto kLongestLoading = std::chrono::seconds(60);  // with all its libraries
+
+// What use(plugin) says of it, loaded in a child process. Throws for one that crashes, which takes nothing along there.
+template <typename Use>
+std::string ask_in_child(const PluginFile& file, Use use) {
+  ChildProcess child([&](int pipe) {
     rlimit none{0, 0};
     setrlimit(RLIMIT_CORE, &none);
     try {
-      load_plugin(file);
-    } catch (const Error&) {  // it will be thrown again
+      const std::string said = use(load_plugin(file));
+      [[maybe_unused]] const ssize_t all = write(pipe, said.data(), said.size());  // a line, which a pipe has room for
+    } catch (const Error&) {  // it will be thrown again where the plugin is used
     }
     _exit(0);
-  }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (WIFSIGNALED(status))
+  });
+  std::string said;
+  if (!child.read_reply(ChildProcess::Clock::now() + kLongestLoading, said)) return "";
+  if (const int status = child.wait(); WIFSIGNALED(status))
     refuse(file.path, fmt::format("it crashed with signal {} ({}) when it was loaded", WTERMSIG(status),
                                   strsignal(WTERMSIG(status))));
+  return said;
+}
+
+// Why the plugin would not open with these options, or nothing.
+std::string refusal(const Plugin& plugin, const std::string& options) {
+  const void* ask = plugin.table.ext != nullptr ? plugin.table.ext("check_options") : nullptr;
+  if (ask == nullptr) return "";
+  prun_result result{};
+  result.size = sizeof result;
+  const prun_status status = reinterpret_cast<prun_check_options>(const_cast<void*>(ask))(options.c_str(), &result);
+  return status == PRUN_OK ? "" : status_text(status, result);
 }
 
 PluginInfo describe_plugin(const PluginFile& file) {
   PluginInfo info{.name = file.name, .path = file.path};
   try {
-    try_to_load(file);
+    ask_in_child(file, [](const Plugin&) { return ""; });
     prun_transport table = load_plugin(file).table;
     info.name = table.name;
     info.version = table.version;
@@ -202,10 +216,22 @@ OpenParams::OpenParams(const WorldOptions& world, const std::string& plugin) : p
   device = world.device;
 }
 
-void check_options(const std::string& options, const std::vector<std::string>& dirs) {
+void check_option_names(const std::string& options, const std::vector<std::string>& dirs) {
   each_option(options, [&](const std::string& whose, const std::string&) {
     if (!whose.empty()) find_named(whose, dirs);
   });
+}
+
+void check_options(const std::string& options, const std::vector<std::string>& dirs) {
+  std::map<std::string, std::string> settings;  // by plugin
+  each_option(options, [&](const std::string& whose, const std::string& setting) {
+    if (!whose.empty()) settings[whose] += setting + ",";
+  });
+  for (const auto& [name, own] : settings) {
+    const auto ask = [&own = own](const Plugin& plugin) { return refusal(plugin, own); };
+    if (const std::string why = ask_in_child(find_named(name, dirs), ask); !why.empty())
+      throw usage_error(fmt::format("transport {}: {}", name, why));
+  }
 }
 
 std::vector<PluginInfo> list_plugins(const std::vector<std::string>& dirs) {

@@ -48,6 +48,10 @@ struct OpenParams : prun_open_params {
   std::string own_options_;  // those of WorldOptions::transport_options that are meant for this plugin
 };
 // usage_error for a name before a key in "key=value,NAME.key=value,..." that is no plugin's.
+void check_option_names(const std::string& options, const std::vector<std::string>& dirs);
+// The same, also for keys and values behind a name that this plugin would refuse: the job may not use it, and then
+// nobody else asks it. It is loaded in a child process, not in the one that starts ranks. A plugin that cannot be
+// loaded, or cannot be asked, says nothing.
 void check_options(const std::string& options, const std::vector<std::string>& dirs);
 
 }  // namespace prun

@@ -203,7 +203,7 @@ std::vector<Candidate> weigh(const WorldOptions& options, const std::vector<int>
 }
 
 Transports choose_transports(const WorldOptions& options, const HostMap& hosts, Bootstrap& bootstrap) {
-  check_options(options.transport_options, options.plugin_dirs);
+  check_option_names(options.transport_options, options.plugin_dirs);
   return options.transport == "auto" ? by_score(options, hosts, bootstrap) : by_name(options, hosts);
 }
 

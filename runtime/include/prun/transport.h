@@ -210,6 +210,10 @@ typedef struct prun_transport {
  * such as "direct: read in the members' memory". The text stays the plugin's. */
 typedef const char* (*prun_coll_path)(prun_ctx* ctx, prun_comm* comm);
 
+/* Extension "check_options": whether open would take the names and values of these options; PRUN_EINVAL and why not.
+ * Asked before a job starts, without a context, also of a plugin that the job does not use. */
+typedef prun_status (*prun_check_options)(const char* options, prun_result* result);
+
 /* The one exported symbol. Null: this plugin cannot work with that host (too old); it has logged why. */
 typedef const prun_transport* (*prun_transport_entry)(const prun_host* host);
 #if defined(__GNUC__)

@@ -58,6 +58,7 @@ void check(const Options& options) {
     WorldOptions named = side;
     named.transport = plugin.name;
     named.plugin_dirs = plugin.dirs;
+    check_options(side.transport_options, plugin.dirs);
     check_encryption(named, options.launch.nnodes);
     check_algorithm_name(side.algorithm);
   }

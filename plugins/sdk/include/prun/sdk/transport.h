@@ -15,7 +15,8 @@
 //     }
 //
 // Optional members have the names of the table: wait_fd, mem_alloc, mem_reg, mem_free, comm_create, comm_test,
-// comm_free, coll, put, get, signal, wait_signal, and the static close, score and ext. Calls with ranks, lanes, signals
+// comm_free, coll, put, get, signal, wait_signal, and the static close, score, ext and check_options (const char*;
+// throws what the constructor would throw for them). Calls with ranks, lanes, signals
 // or memory that do not exist, or before connect, do not reach them; nor do calls once the job is ending.
 #pragma once
 #include <prun/transport.h>
@@ -234,7 +235,15 @@ struct TransportCalls {
   static int score(const prun_open_params* params, const int* ranks, int n) {
     return T::score(*params, std::span<const int>(ranks, static_cast<size_t>(n)));
   }
-  static const void* ext(const char* id) { return T::ext(std::string_view(id)); }
+  static prun_status check_options(const char* options, prun_result* result) {
+    return guarded(result, [&] { T::check_options(options); });
+  }
+  static const void* ext(const char* id) {
+    if constexpr (requires { T::check_options(""); })
+      if (id == std::string_view("check_options")) return reinterpret_cast<const void*>(&check_options);
+    if constexpr (requires { &T::ext; }) return T::ext(std::string_view(id));
+    return nullptr;
+  }
 };
 
 // What prun_transport_v1 returns. Null, and a line in the log, for a core that is older than this header.
@@ -280,7 +289,7 @@ const prun_transport* transport_table(const prun_host* host, const About& about)
   if constexpr (requires { &T::signal; }) table.signal = Calls::signal;
   if constexpr (requires { &T::wait_signal; }) table.wait_signal = Calls::wait_signal;
   if constexpr (requires { &T::score; }) table.score = Calls::score;
-  if constexpr (requires { &T::ext; }) table.ext = Calls::ext;
+  table.ext = Calls::ext;
   return &table;
 }
 
