@@ -9,6 +9,11 @@
 
 namespace prun::simulate {
 
+bool joins_steps(const Cluster& cluster) {
+  const auto is_gpu = [](const DeviceModel& device) { return device.multiprocessors > 1; };
+  return is_gpu(cluster.device) || std::ranges::any_of(cluster.nodes, is_gpu, &NodeModel::device);
+}
+
 double peak_of(const DeviceModel& device, Dtype dtype) {
   const auto at = [&](Dtype each) { return device.peak[static_cast<size_t>(each)]; };
   if (at(dtype) > 0) return at(dtype);

@@ -163,18 +163,23 @@ class Sim(unittest.TestCase):
 
     def test_gathers_go_on_over_the_end_of_a_step(self):
         for plan in ("zero1", "zero3"):
-            with self.subTest(plan):
-                goes_on, joins = sim(plan, 8), sim(plan, 8, "--device", "cpu-queue")
+            with self.subTest(plan), Cluster("device: { multiprocessors: 1 }") as cpus:
+                goes_on, joins = sim(plan, 8, cluster=cpus), sim(plan, 8, "--device", "cpu-queue", cluster=cpus)
                 self.assertLess(goes_on["step_s"], joins["step_s"])
                 self.assertLess(goes_on["exposed_comm_s"], joins["exposed_comm_s"])
                 self.assertEqual(goes_on["bytes"], joins["bytes"])
                 # What a step leaves over is the next one's: on a slow link none is faster than all that it sends.
-                with Cluster("bus: { bandwidth: 1 GB/s }") as slow:
+                with Cluster("device: { multiprocessors: 1 }\nbus: { bandwidth: 1 GB/s }") as slow:
                     bound = sim(plan, 8, cluster=slow)
                 seconds = bound["classes"][0]["op_s"]
                 sends = sum(seconds[kind] for kind in ("all_gather", "all_reduce", "reduce_scatter"))
                 self.assertGreater(bound["step_s"], sends)
                 self.assertLess(bound["step_s"], 1.05 * sends)
+
+    def test_gpus_join_their_steps(self):
+        for plan in ("zero1", "zero3"):
+            with self.subTest(plan):
+                self.assertEqual(sim(plan, 8)["step_s"], sim(plan, 8, "--device", "cpu-queue")["step_s"])
 
     def test_sweep(self):
         words = settings(layers=4) + ["--sweep", "tp=1,2,3", "--sweep", "pp=1,2"]

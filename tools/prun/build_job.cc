@@ -164,7 +164,7 @@ Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, 
   compile_options.workspace_bytes = [&, threads](const Program& program, const Op& op) {
     return device->workspace_bytes(program, op, threads);
   };
-  compile_options.joins_steps = device->queue() != nullptr;
+  compile_options.joins_steps = device->queue() != nullptr || options.sim.joins_steps;
   compile_options.packed_bytes = [&](const Program& program, const Op& op) {
     return device->packed_bytes(program, op);
   };

@@ -16,7 +16,6 @@
 #include "sim_job.h"
 #include "sim_sweep.h"
 #include "sim_trace.h"
-#include "simulate/cluster_reader.h"
 #include "simulate/simulate.h"
 #include "spent_time.h"
 
@@ -113,7 +112,7 @@ void print(const Options& options, const SimulatedPlan& made, const Cluster& clu
 }  // namespace
 
 int sim_command(Options& options) {
-  const Cluster cluster = simulate::read_cluster(cluster_path(options));
+  const Cluster cluster = open_cluster(options);
   if (!options.sim.sweep.empty()) {
     sweep(options, cluster);
     return 0;

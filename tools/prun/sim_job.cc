@@ -18,6 +18,7 @@
 #include "script/script_server.h"
 #include "sim_memory.h"
 #include "sim_small.h"
+#include "simulate/cluster_reader.h"
 #include "simulate/multilinear.h"
 
 namespace prun {
@@ -320,6 +321,12 @@ SimulatedPlan simulate_plan(const Options& options, const Cluster& cluster, Want
   made.result =
       simulate::simulate(*made.job, cluster, {.every_rank = options.sim.every_rank, .keep_spans = keep_spans});
   return made;
+}
+
+Cluster open_cluster(Options& options) {
+  Cluster cluster = simulate::read_cluster(cluster_path(options));
+  options.sim.joins_steps = simulate::joins_steps(cluster);
+  return cluster;
 }
 
 std::string cluster_path(const Options& options) {

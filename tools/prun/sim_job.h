@@ -20,6 +20,9 @@ struct SimulatedPlan {
 // Throws usage_error with the likely name.
 std::string cluster_path(const Options& options);
 
+// Reads it, and lets plans be compiled for its devices.
+simulate::Cluster open_cluster(Options& options);
+
 enum class Wanted : uint8_t {
   figures,
   largest_peak,  // figures; of peaks the largest, and others may be 0

@@ -22,6 +22,7 @@ struct SimSettings {
   bool every_rank = false;
   bool whole = false;        // extrapolate nothing
   bool extrapolate = false;  // also what is short
+  bool joins_steps = false;  // compiled for devices that run each step as a whole, whatever --device is
 };
 
 void define_simulation_options(Definer& define, Commands command, SimSettings& settings);

@@ -18,7 +18,6 @@
 #include "diff/prediction.h"
 #include "diff/two_timelines.h"
 #include "sim_job.h"
-#include "simulate/cluster_reader.h"
 
 namespace prun {
 namespace {
@@ -183,7 +182,7 @@ int diff_command(Options& options) {
     throw usage_error(fmt::format("--out wants a name that ends with .html, not '{}'", out));
   std::optional<simulate::Cluster> cluster;
   if (!options.sim.cluster.empty()) {
-    cluster = simulate::read_cluster(cluster_path(options));
+    cluster = open_cluster(options);
     simulate::place_ranks(*cluster, options.launch.nproc * options.launch.nnodes);  // too small: before compiling
   }
   const DiffSide first = diff_side_of(options, plans[0], {}, cluster, "first");

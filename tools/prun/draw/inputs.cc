@@ -22,7 +22,6 @@
 #include "run_folder.h"
 #include "shell_word.h"
 #include "sim_job.h"
-#include "simulate/cluster_reader.h"
 #include "supervision/flight.h"
 
 namespace prun::draw {
@@ -96,7 +95,8 @@ class Reader {
   }
 
   void predict(const std::string& path) {
-    const SimulatedPlan made = simulate_plan(options_, simulate::read_cluster(cluster_path(options_)), Wanted::spans);
+    const simulate::Cluster cluster = open_cluster(options_);
+    const SimulatedPlan made = simulate_plan(options_, cluster, Wanted::spans);
     view_ = view_of(job_json(*made.job), path);
     drawing_.timelines.push_back(simulated_timeline(*made.job, made.result));
   }

@@ -13,7 +13,6 @@
 #include "build_job.h"
 #include "commands.h"
 #include "proof.h"
-#include "simulate/cluster_reader.h"
 #include "spent_time.h"
 #include "tune/parallel.h"
 #include "tune/report.h"
@@ -252,7 +251,7 @@ class Tuning {
 }  // namespace
 
 int tune_command(Options& options) {
-  const Cluster cluster = simulate::read_cluster(cluster_path(options));
+  const Cluster cluster = open_cluster(options);
   simulate::place_ranks(cluster, options.launch.nproc * options.launch.nnodes);
   const ScriptResult about = describe_plan(options);
   SearchSpace space = search_space(options, about.arguments, cluster);
