@@ -76,28 +76,29 @@ Error invalid(const std::string& path, const std::string& what) {
 }  // namespace
 
 std::string index_text(const Index& index) {
-  const Json json = {{"format", "prun checkpoint"},
-                     {"version", kFormat},
-                     {"step", index.step},
-                     {"steps", index.steps},
-                     {"seed", index.seed},
-                     {"ranks", index.ranks},
-                     {"mesh", index.mesh},
-                     {"plan", index.plan},
-                     {"program", index.program},
-                     {"data",
-                      {{"kind", index.data.kind},
-                       {"path", index.data.path},
-                       {"file_bytes", index.data.file_bytes},
-                       {"samples", index.data.samples}}},
-                     {"skipped_steps", index.skipped},
-                     {"left_out_batches", index.left_out.runs},
-                     {"learning_rate", index.rate},
-                     {"model", model_json(index.model)},
-                     {"kernels", index.kernels},
-                     {"kernel_choice", index.choice},
-                     {"arithmetic", index.arithmetic},
-                     {"tensors", tensors_json(index.tensors)}};
+  Json json = {{"format", "prun checkpoint"},
+               {"version", kFormat},
+               {"step", index.step},
+               {"steps", index.steps},
+               {"seed", index.seed},
+               {"ranks", index.ranks},
+               {"mesh", index.mesh},
+               {"plan", index.plan},
+               {"program", index.program},
+               {"data",
+                {{"kind", index.data.kind},
+                 {"path", index.data.path},
+                 {"file_bytes", index.data.file_bytes},
+                 {"samples", index.data.samples}}},
+               {"skipped_steps", index.skipped},
+               {"left_out_batches", index.left_out.runs},
+               {"learning_rate", index.rate},
+               {"model", model_json(index.model)},
+               {"kernels", index.kernels},
+               {"kernel_choice", index.choice},
+               {"arithmetic", index.arithmetic},
+               {"tensors", tensors_json(index.tensors)}};
+  if (index.algorithms) json["algorithms"] = *index.algorithms;
   return json.dump(1) + "\n";
 }
 
@@ -130,6 +131,7 @@ Index read_index(const std::string& folder) {
     index.kernels = json.value("kernels", "");
     index.choice = json.value("kernel_choice", "");
     index.arithmetic = json.contains("arithmetic") ? json_whole(json["arithmetic"]) : 0;
+    if (json.contains("algorithms")) index.algorithms = json["algorithms"].get<std::string>();
     index.tensors = read_tensors(json.at("tensors"));
     for (const auto& [name, tensor] : index.tensors)
       if (!tensor.drift.empty() && tensor.shape.empty())

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,8 @@ struct Index {
   std::string kernels;     // Device::numerics of rank 0: others give the same to rounding
   std::string choice;      // Job::kernels; "": the device has none, or it is a checkpoint of before
   int64_t arithmetic = 0;  // the version of those kernels (cpu::kArithmetic)
+  // By what collectives took their algorithms (WorldOptions::algorithm_costs); nothing in a checkpoint of before.
+  std::optional<std::string> algorithms;
   ModelDescription model;  // its name is "" where the plan had a model of its own
   std::map<std::string, SavedTensor> tensors;
 };

@@ -29,12 +29,6 @@ namespace fs = std::filesystem;
 
 constexpr int kMostFilesOfRank = 4;  // that its state is divided into, beyond those of further boxes
 
-std::string mesh_text(const Mesh& mesh) {
-  std::string text;
-  for (const Axis& axis : mesh.axes()) text += fmt::format("{}{}={}", text.empty() ? "" : " ", axis.name, axis.size);
-  return text;
-}
-
 // Of the calling thread and those that it starts: beside a thread that computes it gets a tenth of a core, and all that
 // compute leaves. The disk serves it after others, too, whose order follows from this.
 void stand_behind_steps() {
@@ -209,6 +203,12 @@ void Writer::commit_apart(int64_t step, const std::function<const std::byte*(Ten
   }
 }
 
+std::string mesh_text(const Mesh& mesh) {
+  std::string text;
+  for (const Axis& axis : mesh.axes()) text += fmt::format("{}{}={}", text.empty() ? "" : " ", axis.name, axis.size);
+  return text;
+}
+
 Index Writer::index_of(int64_t step) const {
   Index index;
   index.step = step;
@@ -226,6 +226,7 @@ Index Writer::index_of(int64_t step) const {
   index.kernels = options_.kernels;
   index.choice = options_.choice;
   index.arithmetic = options_.arithmetic;
+  index.algorithms = options_.algorithms;
   index.model = program_.model;
   return index;
 }

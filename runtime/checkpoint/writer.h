@@ -46,6 +46,8 @@ struct Abandoning {
   std::function<bool(int64_t step)> abandoned;                    // by any rank
 };
 
+std::string mesh_text(const Mesh& mesh);  // as Index::mesh
+
 struct WriterOptions {
   std::string folder;   // "": nothing is written
   int keep = 0;         // whole checkpoints that stay; 0: all
@@ -55,6 +57,7 @@ struct WriterOptions {
   std::string kernels;  // Device::numerics
   std::string choice;   // Job::kernels
   int64_t arithmetic = 0;
+  std::string algorithms;  // WorldOptions::algorithm_costs
   std::optional<KeptApart> apart;
   std::optional<Abandoning> abandoning;  // nothing: a save that cannot be made is an error
   int64_t bytes = 0;                     // of a whole checkpoint

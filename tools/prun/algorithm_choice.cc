@@ -9,7 +9,9 @@
 
 #include "base/text.h"
 #include "calibrate/settings.h"
+#include "checkpoint/writer.h"
 #include "comm/collectives/algorithm.h"
+#include "options.h"
 #include "simulate/cluster_reader.h"
 
 namespace prun {
@@ -59,6 +61,18 @@ std::string calibrated_algorithm_costs(const std::string& transport_options) {
       }
   }
   return text;
+}
+
+std::string settle_algorithms(Options& options, const Job& job) {
+  const CheckpointSettings& from = options.checkpoint;
+  std::string& costs = options.world.algorithm_costs;
+  const bool goes_on =
+      from.first_step >= 0 && from.algorithms && from.mesh == checkpoint::mesh_text(job.classes.front().mesh);
+  if (!goes_on || *from.algorithms == costs) return "";
+  costs = *from.algorithms;
+  return fmt::format("prun: {} was computed {}: collectives take the same algorithms, so that sums go on to the bit\n",
+                     from.resume,
+                     costs.empty() ? "without this machine's calibration" : "by another calibration of collectives");
 }
 
 std::string chosen_algorithms(const Job& job, const std::string& costs) {

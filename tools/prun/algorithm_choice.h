@@ -10,6 +10,11 @@ namespace prun {
 // without one. Throws usage_error for a file that cannot be read.
 std::string calibrated_algorithm_costs(const std::string& transport_options = "");
 
+struct Options;
+// Node 0, once the plan is compiled: a run that resumes on the mesh of its checkpoint takes its algorithms as that one
+// took them, so that losses go on to the bit. Returns what the user should know of it, a whole line or nothing.
+std::string settle_algorithms(Options& options, const Job& job);
+
 // "all_reduce direct, all_gather bruck and direct over socket; .." for transports whose collectives are the core's; ""
 // where nothing is calibrated.
 std::string chosen_algorithms(const Job& job, const std::string& costs);

@@ -60,6 +60,8 @@ void begin_with(CheckpointSettings& s, const std::string& checkpoint) {
   s.first_step = reader.index().step;
   s.kernels = reader.index().choice;
   s.arithmetic = reader.index().arithmetic;
+  s.mesh = reader.index().mesh;
+  s.algorithms = reader.index().algorithms;
   s.skipped = reader.index().skipped;
   s.left_out = reader.index().left_out;
 }

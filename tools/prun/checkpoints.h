@@ -1,6 +1,7 @@
 // --checkpoint and --resume: what they mean before the job is compiled, and whether the checkpoint fits it after.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,10 @@ struct CheckpointSettings {
   int64_t first_step = -1;  // settled: of a run that resumes
   std::string kernels;      // settled: Job::kernels of what it resumes from; "": not known
   int64_t arithmetic = 0;   // settled: their version
-  int64_t skipped = 0;      // settled: steps before it that updated nothing
-  LeftOut left_out;         // settled: batches that no step takes
+  std::string mesh;         // settled: of what it resumes from, with the next field
+  std::optional<std::string> algorithms;  // settled: its WorldOptions::algorithm_costs; nothing: not known
+  int64_t skipped = 0;                    // settled: steps before it that updated nothing
+  LeftOut left_out;                       // settled: batches that no step takes
 };
 
 // Of one run in the folder: another run that would write there is refused until this is gone.

@@ -75,6 +75,7 @@ int show(const Options& options, const std::string& folder) {
         counted(index.data.samples, "sample"), index.rate,
         index.choice.empty() ? index.kernels
                              : fmt::format("{}, version {}, {}", index.choice, index.arithmetic, index.kernels));
+    if (!index.algorithms.value_or("").empty()) fmt::print("algorithms     by calibration\n");
     for (const auto& [name, tensor] : reader.index().tensors)
       fmt::print("  {:<44} {:<5} {:<16} {}{}\n", name, tensor.dtype, shape_text(tensor.shape),
                  counted(std::ssize(tensor.pieces), "piece"),

@@ -156,6 +156,7 @@ void train(const RankStart& start, const Options& options, const DeviceReport& d
   execution.checkpoint.kernels = rank.device->numerics();
   execution.checkpoint.choice = rank.job.kernels;
   execution.checkpoint.arithmetic = kernel_arithmetic(rank.job);
+  execution.checkpoint.algorithms = options.world.algorithm_costs;
   if (rank.device->memory_kind() != PRUN_MEM_HOST) compare_devices(start, options, devices);
   exchange_replicas(start, options, rank, execution.checkpoint);
   rank.world = World::open(world_options(start, options, *rank.device, rank.job), rank.bootstrap);

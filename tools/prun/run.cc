@@ -76,6 +76,7 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
       observer.message(settle_kernels(options, launch.inventories()));
       observer.job = restarts.build(launch, plan);
       observer.job.kernels = options.kernels.chosen;
+      observer.message(settle_algorithms(options, observer.job));
       tell();
       if (!options.checkpoint.kept.empty()) observer.begin_after(options.checkpoint.first_step);
       take_from_plan(options, plan);
