@@ -13,6 +13,7 @@
 #include "build_job.h"
 #include "commands.h"
 #include "proof.h"
+#include "sim_job.h"
 #include "spent_time.h"
 #include "tune/parallel.h"
 #include "tune/report.h"
