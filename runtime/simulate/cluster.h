@@ -89,7 +89,7 @@ struct Cluster {
   const NodeModel& node_at(int index) const { return nodes.empty() ? node : nodes[index]; }
 };
 
-// Whether it has GPUs (devices of several multiprocessors), which run a step as one graph: nothing goes on over its end.
+// Whether it has GPUs (several multiprocessors), which run a step as one graph: nothing goes on over its end.
 bool joins_steps(const Cluster& cluster);
 
 // Peak FLOP/s in that dtype.
