@@ -426,7 +426,8 @@ void store_as(bf16& to, double value) { to = to_bf16(static_cast<float>(value));
 // K and N, and the last panel is not full. Where this CPU reads such a B as it lies there is nothing to pack.
 template <class T>
 void expect_packed_products(Dtype dtype) {
-  for (const auto& [m, n, k] : {std::tuple{130, 128, 128}, {70, 2070, 65}, {128, 160, 1601}, {300, 1152, 200}}) {
+  for (const auto& [m, n, k] :
+       {std::tuple{130, 128, 128}, {70, 2070, 65}, {128, 160, 1601}, {300, 1152, 200}, {40, 1100, 2100}}) {
     for (int form = 0; form < 4; ++form) {
       cpu::GemmShape s;
       s.m = m, s.n = n, s.k = k, s.transpose_b = (form & 1) != 0, s.input = s.output = dtype;

@@ -46,7 +46,7 @@ struct Layout {
   explicit Layout(const GemmShape& s) {
     a = 0;
     b = a + kBlock * depth_of(s) * 2;
-    bias = b + columns_of(s) * depth_of(s) * 2;
+    bias = b + (s.packed_b ? 0 : columns_of(s) * depth_of(s) * 2);
     sums = bias + columns_of(s) * 4;
     total = sums + (sums_wait_apart(s) ? round_up(s.m, kBlock) * columns_of(s) : 2 * kSquare) * 4;
   }
@@ -121,6 +121,12 @@ struct Ahead {
   int64_t lines, row, step;  // bytes from a line to the next, and from those of a step to the next step's
 };
 
+// The square of C that is written next, a share of its 32 rows asked for in each step.
+struct NextOfC {
+  const std::byte* row = nullptr;  // null: it is not written yet
+  int64_t stride = 0, lines = 0;   // bytes from a row to the next, and lines of one
+};
+
 // 32 rows of A, copied or where they lie.
 struct Rows {
   const Pair* first;
@@ -130,9 +136,10 @@ struct Rows {
 // Adds the products of `steps` tiles of K to a square of sums, tiles 0 to 3. In each of the first steps `kRows` rows of
 // another square are rounded: vectors and tiles are multiplied by units of their own.
 template <int kRows>
-PRUN_AMX void add_products(const Rows& a, const Pair* b, int64_t steps, Unrounded other, Ahead ahead) {
+PRUN_AMX void add_products(const Rows& a, const Pair* b, int64_t steps, Unrounded other, Ahead ahead, NextOfC next) {
   const Pair *upper = a.first, *lower = upper + a.lower, *right = b + steps * kTile;
-  const int64_t a_bytes = a.row * 4, a_step = a.step;
+  const int64_t a_bytes = a.row * 4, a_step = a.step,
+                rows_of_c = next.row == nullptr ? 0 : (kBlock + steps - 1) / steps;
   for (int64_t p = 0; p < steps; ++p, upper += a_step, lower += a_step, b += kTile, right += kTile) {
     _tile_loadd(4, upper, a_bytes);
     _tile_loadd(6, b, 64);
@@ -146,12 +153,14 @@ PRUN_AMX void add_products(const Rows& a, const Pair* b, int64_t steps, Unrounde
       if (p < kBlock / kRows) round_rows(other, kRows);
     for (int64_t i = 0; i < ahead.lines; ++i) __builtin_prefetch(ahead.line + i * ahead.row, 0, 2);
     ahead.line += ahead.step;
+    for (int64_t i = 0; i < rows_of_c; ++i, next.row += next.stride)
+      for (int64_t j = 0; j < next.lines; ++j) __builtin_prefetch(next.row + j * kAlignBytes, 0, 2);
   }
 }
 
 // A square of C: 2 x 2 tiles of sums over `steps` tiles of K, added to those that are there. Rounds `other` meanwhile.
 PRUN_AMX void square(const Rows& a, const Pair* b, int64_t steps, float* c, int64_t c_row, bool add,
-                     const Unrounded& other, const Ahead& ahead) {
+                     const Unrounded& other, const Ahead& ahead, const NextOfC& next) {
   const int64_t c_bytes = c_row * 4;
   if (add) {
     _tile_loadd(0, c, c_bytes);
@@ -165,15 +174,15 @@ PRUN_AMX void square(const Rows& a, const Pair* b, int64_t steps, float* c, int6
     _tile_zero(3);
   }
   if (other.sums == nullptr)
-    add_products<0>(a, b, steps, other, ahead);
+    add_products<0>(a, b, steps, other, ahead, next);
   else if (steps >= 32)
-    add_products<1>(a, b, steps, other, ahead);
+    add_products<1>(a, b, steps, other, ahead, next);
   else if (steps >= 16)
-    add_products<2>(a, b, steps, other, ahead);
+    add_products<2>(a, b, steps, other, ahead, next);
   else if (steps >= 8)
-    add_products<4>(a, b, steps, other, ahead);
+    add_products<4>(a, b, steps, other, ahead, next);
   else
-    add_products<kBlock>(a, b, steps, other, ahead);
+    add_products<kBlock>(a, b, steps, other, ahead, next);
   _tile_stored(0, c, c_bytes);
   _tile_stored(1, c + kSide, c_bytes);
   _tile_stored(2, c + kSide * c_row, c_bytes);
@@ -188,6 +197,7 @@ class Product {
         layout_(shape),
         a_(static_cast<const bf16*>(a)),
         b_(static_cast<const bf16*>(b)),
+        packed_(shape.packed_b ? static_cast<const Pair*>(b) : nullptr),
         bias_(static_cast<const bf16*>(bias)),
         c_(static_cast<Out*>(c)),
         scratch_(scratch) {}
@@ -195,22 +205,53 @@ class Product {
   // Columns [begin, end) of C; `begin` is a multiple of 32.
   void columns(int64_t begin, int64_t end) {
     open_tiles();
-    for (int64_t j = begin; j < end; j += columns_of(s_)) {
-      const int64_t width = std::min(columns_of(s_), end - j);
-      float* bias = at<float>(layout_.bias);
-      for (int64_t i = 0; i < round_up(width, kBlock); ++i) bias[i] = s_.bias && i < width ? to_float(bias_[j + i]) : 0;
-      for (Depth part{0, 0}; part.end < s_.k; part.begin = part.end) {
-        part.end = std::min(part.begin + depth_of(s_), s_.k);
-        copy_tiles(b_, s_.n, s_.k, part, !s_.transpose_b, true, j, round_up(width, kBlock), at<Pair>(layout_.b));
-        for (int64_t i = 0; i < s_.m; i += kBlock) rows(i, j, width, part);
-      }
+    for (Piece here = piece(begin, 0, end); here.width > 0; here = behind(here, end)) {
+      if (here.part.begin == 0) widen_bias(here);
+      if (packed_ == nullptr) copy_b(here, at<Pair>(layout_.b));
+      const Pair* tiles = packed_ == nullptr ? at<Pair>(layout_.b) : packed_ + packed_at(here);
+      for (int64_t i = 0; i < s_.m; i += kBlock) rows(i, here, tiles);
+      if (here.part.end < s_.k) continue;
       if (unrounded_.sums != nullptr) round_rows(unrounded_, kBlock);
       unrounded_ = {};
     }
     close_tiles();
   }
 
+  // Columns [begin, end) of all of B.
+  void pack(int64_t begin, int64_t end, Pair* to) const {
+    for (Piece here = piece(begin, 0, end); here.width > 0; here = behind(here, end))
+      copy_b(here, to + packed_at(here));
+  }
+
  private:
+  static constexpr int64_t kElement = sizeof(Out);
+
+  // The columns of B that are multiplied at a time.
+  struct Piece {
+    int64_t j, width;
+    Depth part;
+  };
+  Piece piece(int64_t j, int64_t depth_begin, int64_t end) const {
+    return {j, std::min(columns_of(s_), end - j), {depth_begin, std::min(depth_begin + depth_of(s_), s_.k)}};
+  }
+  Piece behind(const Piece& here, int64_t end) const {
+    return here.part.end < s_.k ? piece(here.j, here.part.end, end) : piece(here.j + columns_of(s_), 0, end);
+  }
+  static int64_t squares(int64_t length) { return (length + kBlock - 1) / kBlock; }
+
+  void widen_bias(const Piece& here) {
+    float* to = at<float>(layout_.bias);
+    for (int64_t i = 0; i < round_up(here.width, kBlock); ++i)
+      to[i] = s_.bias && i < here.width ? to_float(bias_[here.j + i]) : 0;
+  }
+  void copy_b(const Piece& here, Pair* to) const {
+    copy_tiles(b_, s_.n, s_.k, here.part, !s_.transpose_b, true, here.j, round_up(here.width, kBlock), to);
+  }
+  // Where a piece of a B that is packed begins.
+  int64_t packed_at(const Piece& here) const {
+    return here.part.begin / 2 * round_up(s_.n, kBlock) + here.j / kSide * here.part.steps() * kTile;
+  }
+
   template <class T>
   T* at(int64_t offset) const {
     return reinterpret_cast<T*>(scratch_ + offset);
@@ -240,16 +281,26 @@ class Product {
     const float* bias;
     const Pair* b;
     Ahead ahead;
+    NextOfC next;
     bool whole() const { return high == kBlock && wide == kBlock; }
   };
 
-  void rows(int64_t i, int64_t j, int64_t width, Depth part) {
+  // Of a piece that lies in `tiles`.
+  void rows(int64_t i, const Piece& here, const Pair* tiles) {
+    const Depth part = here.part;
     const Rows a = rows_of_a(i, part);
-    Place place{
-        c_ + i * s_.n + j,       std::min(kBlock, s_.m - i), 0,
-        at<float>(layout_.bias), at<Pair>(layout_.b),        rows_ahead(i, (width + kBlock - 1) / kBlock, part)};
-    for (int64_t jj = 0; jj < width; jj += kBlock) {
-      place.wide = std::min(kBlock, width - jj);
+    Place place{c_ + i * s_.n + here.j,
+                std::min(kBlock, s_.m - i),
+                0,
+                at<float>(layout_.bias),
+                tiles,
+                rows_ahead(i, squares(here.width), part),
+                {nullptr, s_.n * kElement, kBlock * kElement / kAlignBytes}};
+    const bool waits = sums_wait_apart(s_) && part.end < s_.k;
+    for (int64_t jj = 0; jj < here.width; jj += kBlock) {
+      place.wide = std::min(kBlock, here.width - jj);
+      Out* const next = jj + kBlock < here.width ? place.c + kBlock : c_ + (i + kBlock) * s_.n + here.j;
+      place.next.row = reinterpret_cast<const std::byte*>(waits ? nullptr : next);
       if constexpr (std::is_same_v<Out, float>)
         add_square(a, place, part);
       else
@@ -269,7 +320,7 @@ class Product {
       std::fill(sums, sums + kSquare, 0.0f);
       for (int64_t r = 0; r < place.high; ++r) std::copy_n(c + r * s_.n, place.wide, sums + r * kBlock);
     }
-    square(a, place.b, part.steps(), sums, sums_row, add, {}, place.ahead);
+    square(a, place.b, part.steps(), sums, sums_row, add, {}, place.ahead, place.next);
     if (last && s_.bias) add_bias(place.bias, sums, sums_row);
     const Activation activation = last ? s_.activation : Activation::none;
     if (whole && activation == Activation::none) return;
@@ -280,7 +331,7 @@ class Product {
   void round_square(const Rows& a, const Place& place, Depth part, int64_t offset) {
     float* sums = at<float>(layout_.sums) + offset;
     const int64_t sums_row = sums_wait_apart(s_) ? columns_of(s_) : kBlock;
-    square(a, place.b, part.steps(), sums, sums_row, part.begin > 0, unrounded_, place.ahead);
+    square(a, place.b, part.steps(), sums, sums_row, part.begin > 0, unrounded_, place.ahead, place.next);
     unrounded_ = {};
     if (part.end < s_.k) return;
     if (place.whole() && s_.activation == Activation::none) {
@@ -294,20 +345,29 @@ class Product {
 
   const GemmShape& s_;
   Layout layout_;
-  const bf16 *a_, *b_, *bias_;
+  const bf16 *a_, *b_;
+  const Pair* packed_;  // all of B, or null
+  const bf16* bias_;
   Out* c_;
   std::byte* scratch_;
   Unrounded unrounded_;  // in one of the two squares of sums
   bool unrounded_in_first_ = false;
 };
 
+// C's or B's columns in shares, one a thread; each begins with a multiple of 32.
+template <class Each>
+void for_shares(const GemmShape& s, const Each& each) {
+  const int64_t panels = (s.n + kBlock - 1) / kBlock, threads = std::min<int64_t>(s.threads, panels);
+  parallel_for(static_cast<int>(threads), threads, [&](int64_t i, int) {
+    each(i, panels * i / threads * kBlock, std::min(s.n, panels * (i + 1) / threads * kBlock));
+  });
+}
+
 template <class Out>
 void run(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch) {
-  const int64_t panels = (s.n + kBlock - 1) / kBlock, threads = std::min<int64_t>(s.threads, panels);
   const int64_t share = round_up(Layout(s).total, kAlignBytes);
-  parallel_for(static_cast<int>(threads), threads, [&](int64_t i, int) {
-    Product<Out> product(s, a, b, bias, c, static_cast<std::byte*>(scratch) + i * share);
-    product.columns(panels * i / threads * kBlock, std::min(s.n, panels * (i + 1) / threads * kBlock));
+  for_shares(s, [&](int64_t i, int64_t begin, int64_t end) {
+    Product<Out>(s, a, b, bias, c, static_cast<std::byte*>(scratch) + i * share).columns(begin, end);
   });
 }
 
@@ -323,13 +383,23 @@ bool has_amx() { return kernels() == Kernels::tiles; }
 PRUN_AMX void open_tiles() { _tile_loadconfig(&kTiles); }
 PRUN_AMX void close_tiles() { _tile_release(); }
 
-bool takes_amx(const GemmShape& s) { return s.input == Dtype::bf16 && s.m >= kBlock && s.n >= kSide && has_amx(); }
+bool takes_amx(const GemmShape& s) {
+  return s.input == Dtype::bf16 && (s.packed_b || (s.m >= kBlock && s.n >= kSide)) && has_amx();
+}
 
 int64_t amx_gemm_scratch_bytes(const GemmShape& s) { return s.threads * round_up(Layout(s).total, kAlignBytes); }
 
 void amx_gemm(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch) {
   if (s.output == Dtype::f32) return run<float>(s, a, b, bias, c, scratch);
   run<bf16>(s, a, b, bias, c, scratch);
+}
+
+int64_t amx_gemm_b_bytes(const GemmShape& s) { return round_up(s.n, kBlock) * round_up(s.k, kBlock) * 2 + kAlignBytes; }
+
+void amx_gemm_pack_b(const GemmShape& s, const void* b, void* to) {
+  for_shares(s, [&](int64_t, int64_t begin, int64_t end) {
+    Product<float>(s, nullptr, b, nullptr, nullptr, nullptr).pack(begin, end, static_cast<Pair*>(to));
+  });
 }
 
 }  // namespace prun::cpu
@@ -345,6 +415,8 @@ void close_tiles() {}
 bool takes_amx(const GemmShape&) { return false; }
 int64_t amx_gemm_scratch_bytes(const GemmShape&) { return 0; }
 void amx_gemm(const GemmShape&, const void*, const void*, const void*, void*, void*) { PRUN_CHECK(false, "no AMX"); }
+int64_t amx_gemm_b_bytes(const GemmShape&) { return 0; }
+void amx_gemm_pack_b(const GemmShape&, const void*, void*) { PRUN_CHECK(false, "no AMX"); }
 
 }  // namespace prun::cpu
 

@@ -250,7 +250,7 @@ int64_t gemm_scratch_bytes(const GemmShape& shape) {
   const auto found = known.find(shape);
   if (found != known.end()) return found->second;
   int64_t& most = known[shape];
-  if (!shape.packed_b && takes_amx(shape)) return most = amx_gemm_scratch_bytes(shape);
+  if (takes_amx(shape)) return most = amx_gemm_scratch_bytes(shape);
   if (!takes_brgemm(shape)) return most = packed_gemm_scratch_bytes(shape);
   for (int threads = shape.threads; threads > 0; threads /= 2) {  // each that steady_threads may find
     const ThreadCount count(threads);
@@ -261,14 +261,17 @@ int64_t gemm_scratch_bytes(const GemmShape& shape) {
   return most;
 }
 
-bool takes_packed_b(const GemmShape& s) { return s.input == Dtype::f32 || (!takes_amx(s) && takes_pairs(s)); }
+bool takes_packed_b(const GemmShape& s) { return s.input == Dtype::f32 || takes_amx(s) || takes_pairs(s); }
 
-// bf16 products on tiles read B as it lies; where the CPU has no bf16, panels would take twice the bytes of B.
+// Of bf16, where the CPU has none, panels would take twice the bytes of B.
 int64_t packed_b_bytes(const GemmShape& s) {
-  return s.input == Dtype::f32 || (multiplies_pairs() && !has_amx()) ? packed_gemm_b_bytes(s) : 0;
+  if (s.input == Dtype::bf16 && has_amx()) return amx_gemm_b_bytes(s);
+  return s.input == Dtype::f32 || multiplies_pairs() ? packed_gemm_b_bytes(s) : 0;
 }
 
-void pack_b(const GemmShape& s, const void* b, void* to) { packed_gemm_pack_b(s, b, to); }
+void pack_b(const GemmShape& s, const void* b, void* to) {
+  s.input == Dtype::bf16&& has_amx() ? amx_gemm_pack_b(s, b, to) : packed_gemm_pack_b(s, b, to);
+}
 
 struct Gemm::State {
   GemmShape shape;
@@ -294,7 +297,7 @@ Gemm::~Gemm() = default;
 
 void Gemm::run() const {
   const State& s = *state_;
-  if (!s.shape.packed_b && takes_amx(s.shape)) return amx_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
+  if (takes_amx(s.shape)) return amx_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
   if (s.brgemm == nullptr) return packed_gemm(s.shape, s.a, s.b, s.bias, s.c, s.scratch);
   const ThreadCount threads(s.threads);
   s.brgemm->run();
