@@ -450,6 +450,11 @@ void expect_packed_products(Dtype dtype) {
       product.run();
       EXPECT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(T)), 0)
           << m << " x " << n << " x " << k << " form " << form;
+      s.m = 7;  // products of any number of rows read the same
+      scratch.assign(static_cast<size_t>(cpu::gemm_scratch_bytes(s)), std::byte{7});
+      std::vector<T> few(static_cast<size_t>(s.m * n));
+      cpu::Gemm(s, a.data(), packed.data(), nullptr, few.data(), scratch.data()).run();
+      EXPECT_EQ(std::memcmp(want.data(), few.data(), few.size() * sizeof(T)), 0) << n << " x " << k << " form " << form;
     }
   }
 }

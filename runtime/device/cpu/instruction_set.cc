@@ -1,5 +1,7 @@
 #include "device/cpu/instruction_set.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "device/cpu/kernel_choice.h"
@@ -11,5 +13,13 @@ InstructionSet instruction_set() {
 }
 
 bool has_avx512_bf16() { return kernels() >= Kernels::bf16; }
+
+int64_t second_level_cache() {
+  static const int64_t bytes = [] {
+    const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return found > 0 ? found : int64_t{512} << 10;
+  }();
+  return bytes;
+}
 
 }  // namespace prun::cpu

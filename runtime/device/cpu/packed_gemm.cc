@@ -7,7 +7,6 @@
 #include "device/cpu/packed_gemm.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -131,11 +130,7 @@ const TileKernel& float_tiles() {
 // A's block takes half of the second-level cache, through which C and B stream, or an eighth more: rows are cut in
 // equal blocks, since for a last one of a few rows B would be read once more. Sums do not depend on it.
 int64_t block_rows(int64_t m, int64_t depth, int64_t step) {
-  static const int64_t cache = [] {
-    const int64_t found = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    return found > 0 ? found : int64_t{512} << 10;
-  }();
-  const int64_t half = cache / 2 / (depth * static_cast<int64_t>(sizeof(float)));
+  const int64_t half = second_level_cache() / 2 / (depth * static_cast<int64_t>(sizeof(float)));
   const int64_t fit = std::clamp(half, step, kMostBlockRows);
   const int64_t blocks = std::max((m - fit / 8 + fit - 1) / fit, int64_t{1});
   return std::min(round_up((m + blocks - 1) / blocks, step), kMostBlockRows);

@@ -5,12 +5,12 @@
 
 #include "base/error.h"
 #include "device/cpu/simd.h"
-#include "device/cpu/turn.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #define PRUN_V4 __attribute__((target("arch=x86-64-v4")))
+#define PRUN_V4_INLINE PRUN_V4 inline __attribute__((always_inline))
 
 namespace prun::cpu {
 namespace {
@@ -36,15 +36,57 @@ PRUN_V4 void pair_rows(const Half* x, int64_t x_row, Pair* left, Pair* right) {
   }
 }
 
-// A tile whose columns are 16 rows of pairs, `from_row` pairs apart.
+typedef uint32_t Sixteen __attribute__((vector_size(64), aligned(4), may_alias));
+
+// Neighbouring elements of two vectors, `first` 0 or 2, within each quarter: (x0, y0, x1, y1), or (x2, y2, x3, y3).
+template <int first>
+PRUN_V4_INLINE Sixteen interleave(Sixteen x, Sixteen y) {
+  constexpr int f = first, g = first + 16;
+  return __builtin_shufflevector(x, y, f, g, f + 1, g + 1, f + 4, g + 4, f + 5, g + 5, f + 8, g + 8, f + 9, g + 9,
+                                 f + 12, g + 12, f + 13, g + 13);
+}
+// The same of neighbouring pairs of elements.
+template <int first>
+PRUN_V4_INLINE Sixteen interleave_pairs(Sixteen x, Sixteen y) {
+  constexpr int f = first, g = first + 16;
+  return __builtin_shufflevector(x, y, f, f + 1, g, g + 1, f + 4, f + 5, g + 4, g + 5, f + 8, f + 9, g + 8, g + 9,
+                                 f + 12, f + 13, g + 12, g + 13);
+}
+// Quarters `first` and two behind of each.
+template <int first>
+PRUN_V4_INLINE Sixteen quarters(Sixteen x, Sixteen y) {
+  constexpr int f = 4 * first, g = f + 8;
+  return __builtin_shufflevector(x, y, f, f + 1, f + 2, f + 3, g, g + 1, g + 2, g + 3, f + 16, f + 17, f + 18, f + 19,
+                                 g + 16, g + 17, g + 18, g + 19);
+}
+
+// A tile whose columns are 16 rows of pairs, `from_row` pairs apart: columns of four rows in each quarter, then the
+// quarters.
 PRUN_V4 void turn_rows(const Pair* from, int64_t from_row, Pair* to) {
-  for (int64_t i = 0; i < kSide; i += 8) {
-    for (int64_t j = 0; j < kSide; j += 8) {
-      Eight rows[8];
-      for (int64_t r = 0; r < 8; ++r) rows[r] = *reinterpret_cast<const Eight*>(from + (i + r) * from_row + j);
-      turn(rows);
-      for (int64_t r = 0; r < 8; ++r) *reinterpret_cast<Eight*>(to + (j + r) * kSide + i) = rows[r];
-    }
+  Sixteen r[kSide], t[kSide];
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kSide; ++i) r[i] = *reinterpret_cast<const Sixteen*>(from + i * from_row);
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < kSide; i += 2) {
+    t[i] = interleave<0>(r[i], r[i + 1]);
+    t[i + 1] = interleave<2>(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < kSide; i += 2) {
+    const int64_t at = i / 4 * 4 + i / 2 % 2;
+    r[i] = interleave_pairs<0>(t[at], t[at + 2]);
+    r[i + 1] = interleave_pairs<2>(t[at], t[at + 2]);
+  }
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < kSide / 2; ++i) {
+    const int64_t at = i / 4 * 8 + i % 4;
+    t[at] = quarters<0>(r[at], r[at + 4]);
+    t[at + 4] = quarters<1>(r[at], r[at + 4]);
+  }
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < kSide / 2; ++i) {
+    *reinterpret_cast<Sixteen*>(to + i * kSide) = quarters<0>(t[i], t[i + 8]);
+    *reinterpret_cast<Sixteen*>(to + (i + 8) * kSide) = quarters<1>(t[i], t[i + 8]);
   }
 }
 
