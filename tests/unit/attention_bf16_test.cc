@@ -78,11 +78,13 @@ class AttentionInBf16 : public testing::TestWithParam<Shape> {
 TEST_P(AttentionInBf16, IsWithinTheBoundThatItStates) {
   const Scratch scratch(bf16_forward_floats(shape.keys, head));
   Bf16Forward forward(k.rows(), v.rows(), shape.keys, head, scratch.data);
+  std::vector<float> lses(static_cast<size_t>(shape.queries));
+  Ahead none;
+  forward.begin(q.rows(), shape.queries, shape.sight, scale, lses.data(), none);
   for (int64_t first = 0; first < shape.queries; first += kStrip) {
     const int64_t rows = std::min(kStrip, shape.queries - first);
-    const Sight sight{shape.sight.seen + first * shape.sight.more, shape.sight.more};
-    float strip_lse[kStrip], inverse[kStrip];
-    const float* result = forward.strip(q.rows().from(first), rows, sight, scale, strip_lse, inverse);
+    const auto [result, inverse] = forward.next();
+    const float* strip_lse = lses.data() + first;
     for (int64_t r = 0; r < rows; ++r) {
       const double whole = lse(first + r);
       ASSERT_NEAR(static_cast<double>(strip_lse[r]), whole, 1e-5 * (1 + std::abs(whole)));
@@ -106,13 +108,14 @@ TEST_P(AttentionInBf16, GradientsAreWithinTheBoundThatTheyState) {
   const size_t count = static_cast<size_t>(shape.keys * head);
   std::vector<double> dk(count), dv(count), dk_sizes(count), dv_sizes(count);
   const double factor = static_cast<double>(scale);
+  Ahead none;
   for (int64_t block = 0; block < shape.queries; block += Bf16Backward::kQueries) {
     const int64_t rows = std::min(Bf16Backward::kQueries, shape.queries - block);
     std::vector<float> statistic;
     for (int64_t r = 0; r < rows; ++r) statistic.push_back(static_cast<float>(lse(block + r)));
     const Sight sight{shape.sight.seen + block * shape.sight.more, shape.sight.more};
     backward.queries(q.rows().from(block), out.rows().from(block), dout.rows().from(block), rows, sight, scale,
-                     statistic.data());
+                     statistic.data(), none);
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t query = block + r;
       const double along = out.dot(query, dout, query), whole = lse(query);
@@ -136,6 +139,7 @@ TEST_P(AttentionInBf16, GradientsAreWithinTheBoundThatTheyState) {
             << "dq of query " << query;
     }
   }
+  backward.finish();
   for (int64_t j = 0; j < shape.keys; ++j) {
     for (int64_t i = 0; i < head; ++i) {
       const size_t at = static_cast<size_t>(j * head + i);

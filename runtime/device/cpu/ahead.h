@@ -10,6 +10,9 @@
 namespace prun::cpu {
 
 class Ahead {
+  static constexpr int64_t kLine = 64;
+  static constexpr int kIntoSecondLevel = 2;
+
  public:
   // The lines that are left of one array of rows: what a loop over products keeps in registers.
   struct Cursor {
@@ -17,7 +20,6 @@ class Ahead {
     int64_t offset = 0, bytes = 0, stride = 0, rows = 0;
 
     PRUN_INLINE void step() {
-      constexpr int kIntoSecondLevel = 2;
       if (rows == 0) return;
       __builtin_prefetch(at + offset, 0, kIntoSecondLevel);
       offset += kLine;
@@ -40,6 +42,27 @@ class Ahead {
     return now_;
   }
   PRUN_INLINE void keep(const Cursor& left) { now_ = left; }
+  // Lines that wait; and as many of them asked for at once.
+  int64_t lines() const {
+    const auto of = [](const Cursor& c) { return c.rows * ((c.bytes + kLine - 1) / kLine); };
+    int64_t all = of(now_);
+    for (unsigned i = begin_; i < end_; ++i) all += of(waiting_[i % kMost]);
+    return all;
+  }
+  void ask(int64_t count) {  // in whole rows
+    while (count > 0) {
+      if (now_.rows == 0) {
+        if (begin_ == end_) return;
+        now_ = waiting_[begin_++ % kMost];
+      }
+      const char* at = now_.at;
+      const int64_t bytes = now_.bytes, stride = now_.stride;
+      int64_t rows = now_.rows;
+      for (; rows > 0 && count > 0; --rows, at += stride)
+        for (int64_t i = 0; i < bytes; i += kLine, --count) __builtin_prefetch(at + i, 0, kIntoSecondLevel);
+      now_.at = at, now_.rows = rows, now_.offset = 0;
+    }
+  }
   // All that is left.
   void finish() {
     while (next().rows > 0)
@@ -47,7 +70,6 @@ class Ahead {
   }
 
  private:
-  static constexpr int64_t kLine = 64;
   static constexpr unsigned kMost = 16;
   Cursor now_, waiting_[kMost];
   unsigned begin_ = 0, end_ = 0;

@@ -81,15 +81,6 @@ struct Next {
   }
 };
 
-// Asks for rows that are needed soon, into the second-level cache, while products are computed: a head's are pieces of
-// longer rows, which the machine does not fetch ahead by itself.
-template <bool written, class T>
-void ask_rows(const T* first, int64_t stride, int64_t rows, int64_t head) {
-  const int64_t bytes = head * static_cast<int64_t>(sizeof(T));
-  for (int64_t r = 0; r < rows; ++r, first += stride)
-    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(reinterpret_cast<const char*>(first) + i, written, 2);
-}
-
 int64_t forward_floats(const Sizes& s) {  // per thread: k, v, and a strip's q, scores, result
   return 2 * s.length * s.lanes + kStrip * (s.head + s.length + s.lanes);
 }
@@ -180,18 +171,23 @@ void forward_head_in_bf16(const Sizes& s, int64_t h, const Next& next, const bf1
   const int64_t shared = h * s.kv_heads / s.heads * s.head;
   Bf16Forward head({qkv + s.k + shared, s.stride}, {qkv + s.v + shared, s.stride}, s.length, s.head, scratch);
   const HeadRows queries{qkv + h * s.head, s.stride};
-  float strip_lse[kStrip], inverse[kStrip];
-  for (int64_t first = 0; first < s.length; first += kStrip) {
+  Ahead ahead;
+  const auto ask = [&](int64_t first) {
+    if (first >= s.length) return;
     const int64_t rows = s.strip_rows(first);
-    if (next.q != 0) ask_rows<false>(queries.from(first).data + next.q, s.stride, rows, s.head);
+    if (next.q != 0) ahead.add(queries.from(first).data + next.q, s.stride, rows, s.head);
     if (next.kv != 0) {
-      ask_rows<false>(qkv + s.k + shared + first * s.stride + next.kv, s.stride, rows, s.head);
-      ask_rows<false>(qkv + s.v + shared + first * s.stride + next.kv, s.stride, rows, s.head);
+      ahead.add(qkv + s.k + shared + first * s.stride + next.kv, s.stride, rows, s.head);
+      ahead.add(qkv + s.v + shared + first * s.stride + next.kv, s.stride, rows, s.head);
     }
-    ask_rows<true>(out + first * s.width + h * s.head, s.width, rows, s.head);
-    const float* result = head.strip(queries.from(first), rows, s.sight(first), s.scale, strip_lse, inverse);
-    round_rows(result, head.lanes(), inverse, out + first * s.width + h * s.head, s.width, rows, s.head);
-    std::copy(strip_lse, strip_lse + rows, lse + h * s.length + first);
+    if (next.narrow != 0) ahead.add(out + first * s.width + h * s.head + next.narrow, s.width, rows, s.head);
+  };
+  ask(0);
+  head.begin(queries, s.length, s.sight(0), s.scale, lse + h * s.length, ahead);
+  for (int64_t first = 0; first < s.length; first += kStrip) {
+    ask(first + kStrip);
+    const auto [result, inverse] = head.next();
+    round_rows(result, head.lanes(), inverse, out + first * s.width + h * s.head, s.width, s.strip_rows(first), s.head);
   }
 }
 
@@ -275,28 +271,28 @@ void backward_head_in_bf16(const Sizes& s, int64_t shared, int64_t sample, const
   const int64_t stride = s.stride, k_at = s.k + shared * s.head, v_at = s.v + shared * s.head;
   Bf16Backward head({qkv + k_at, stride}, {qkv + v_at, stride}, s.length, s.length, s.head, scratch);
   const int64_t group = s.heads / s.kv_heads;
+  Ahead ahead;
   for (int64_t h = shared * group; h < (shared + 1) * group; ++h) {
     for (int64_t first = 0; first < s.length; first += Bf16Backward::kQueries) {
       const int64_t rows = std::min(Bf16Backward::kQueries, s.length - first), at = first * s.width + h * s.head;
       const Next next(s, sample, h);
       const int64_t wide = first * stride;
+      for (const int64_t made : {h * s.head, k_at, v_at}) ahead.add(dqkv + wide + made, stride, rows, s.head);
       if (next.q != 0) {
-        ask_rows<false>(qkv + wide + h * s.head + next.q, stride, rows, s.head);
-        ask_rows<false>(out + at + next.narrow, s.width, rows, s.head);
-        ask_rows<false>(dout + at + next.narrow, s.width, rows, s.head);
+        ahead.add(qkv + wide + h * s.head + next.q, stride, rows, s.head);
+        ahead.add(out + at + next.narrow, s.width, rows, s.head);
+        ahead.add(dout + at + next.narrow, s.width, rows, s.head);
       }
-      for (int64_t which : {k_at, v_at}) {
-        if (next.kv != 0) ask_rows<false>(qkv + wide + which + next.kv, stride, rows, s.head);
-        ask_rows<true>(dqkv + wide + which, stride, rows, s.head);
-      }
-      ask_rows<true>(dqkv + wide + h * s.head, stride, rows, s.head);
+      if (next.kv != 0)
+        for (const int64_t which : {k_at, v_at}) ahead.add(qkv + wide + which + next.kv, stride, rows, s.head);
       head.queries({qkv + first * stride + h * s.head, stride}, {out + at, s.width}, {dout + at, s.width}, rows,
-                   s.sight(first), s.scale, lse + h * s.length + first);
+                   s.sight(first), s.scale, lse + h * s.length + first, ahead);
       for (int64_t r = 0; r < rows; r += kStrip)
         round_rows(head.dq(r / kStrip), head.lanes(), s.scale, dqkv + (first + r) * stride + h * s.head, stride,
                    std::min(kStrip, rows - r), s.head);
     }
   }
+  head.finish();
   round_rows(head.dk(), head.lanes(), s.scale, dqkv + k_at, stride, s.length, s.head);
   round_rows(head.dv(), head.lanes(), 1.0f, dqkv + v_at, stride, s.length, s.head);
 }

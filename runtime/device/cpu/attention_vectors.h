@@ -28,10 +28,20 @@ PRUN_AVX512_BF16 inline __m512 exp2_of(__m512 t) {
   return _mm512_scalef_ps(p, t);
 }
 
-// A number as two of bf16: cut off, and what is left of it, to the nearest. Together they are off by 2⁻¹⁷ of it at
-// most.
-PRUN_AVX512_BF16 inline __m512 cut(__m512 x) {
-  return (__m512)_mm512_and_si512((__m512i)x, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
+// A number as two of bf16, the upper half of its bits and what is left of it, of which only the upper half counts. It
+// is rounded to 16 bits first; together the two are off by 2⁻¹⁶ of it at most.
+struct TwoParts {
+  __m512 upper, rest;
+};
+PRUN_AVX512_BF16 inline TwoParts in_two(__m512 x) {
+  const __m512i bits = _mm512_add_epi32((__m512i)x, _mm512_set1_epi32(0x80));
+  const __m512 upper = (__m512)_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
+  return {upper, _mm512_sub_ps((__m512)bits, upper)};
+}
+
+// The upper halves of two vectors as pairs, which takes fewer instructions than rounding.
+PRUN_AVX512_BF16 inline __m512i paired(__m512 first, __m512 second) {
+  return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32((__m512i)first, 16), (__m512i)second);
 }
 
 // The numbers from 0 on in the order in which across() puts halves, quarters ... of 16 vectors beside each other.

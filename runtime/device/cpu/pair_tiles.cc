@@ -7,7 +7,14 @@
 #include "device/cpu/simd.h"
 
 #if defined(__x86_64__)
+// GCC 12 warns of the operand that its own intrinsics leave undefined.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 
 #define PRUN_V4 __attribute__((target("arch=x86-64-v4")))
 #define PRUN_V4_INLINE PRUN_V4 inline __attribute__((always_inline))
@@ -26,11 +33,12 @@ struct alignas(64) Interleaving {
 };
 constexpr Interleaving kLeft(0), kRight(kSide);
 
-// Two tiles of pairs of rows p and p + 1 of a matrix [K, columns]: (x[p][j], x[p + 1][j]) for 2 x 16 columns.
-PRUN_V4 void pair_rows(const Half* x, int64_t x_row, Pair* left, Pair* right) {
+// Two tiles of pairs of rows of a matrix [K, columns]: (x[p][j], x[p + other][j]) for 2 x 16 columns and each 16 p,
+// from 0 on in steps of `step`.
+PRUN_V4 void pair_rows(const Half* x, int64_t x_row, int64_t step, int64_t other, Pair* left, Pair* right) {
   const __m512i to_left = _mm512_load_si512(&kLeft), to_right = _mm512_load_si512(&kRight);
-  for (int64_t p = 0; p < kSide; ++p, x += 2 * x_row, left += kSide, right += kSide) {
-    const __m512i even = _mm512_loadu_si512(x), odd = _mm512_loadu_si512(x + x_row);
+  for (int64_t p = 0; p < kSide; ++p, x += step * x_row, left += kSide, right += kSide) {
+    const __m512i even = _mm512_loadu_si512(x), odd = _mm512_loadu_si512(x + other * x_row);
     _mm512_storeu_si512(left, _mm512_permutex2var_epi16(even, to_left, odd));
     _mm512_storeu_si512(right, _mm512_permutex2var_epi16(even, to_right, odd));
   }
@@ -60,9 +68,14 @@ PRUN_V4_INLINE Sixteen quarters(Sixteen x, Sixteen y) {
                                  g + 16, g + 17, g + 18, g + 19);
 }
 
-// A tile whose columns are 16 rows of pairs, `from_row` pairs apart: columns of four rows in each quarter, then the
-// quarters.
-PRUN_V4 void turn_rows(const Pair* from, int64_t from_row, Pair* to) {
+PRUN_V4 void copy_rows(const Pair* from, int64_t from_row, Pair* to, int64_t to_row) {
+  for (int64_t r = 0; r < kSide; ++r) _mm512_storeu_si512(to + r * to_row, _mm512_loadu_si512(from + r * from_row));
+}
+
+}  // namespace
+
+// Columns of four rows in each quarter of a vector, then the quarters.
+PRUN_V4 void turn_tile(const Pair* from, int64_t from_row, Pair* to, int64_t to_row) {
   Sixteen r[kSide], t[kSide];
 #pragma GCC unroll 16
   for (int64_t i = 0; i < kSide; ++i) r[i] = *reinterpret_cast<const Sixteen*>(from + i * from_row);
@@ -85,21 +98,15 @@ PRUN_V4 void turn_rows(const Pair* from, int64_t from_row, Pair* to) {
   }
 #pragma GCC unroll 8
   for (int64_t i = 0; i < kSide / 2; ++i) {
-    *reinterpret_cast<Sixteen*>(to + i * kSide) = quarters<0>(t[i], t[i + 8]);
-    *reinterpret_cast<Sixteen*>(to + (i + 8) * kSide) = quarters<1>(t[i], t[i + 8]);
+    *reinterpret_cast<Sixteen*>(to + i * to_row) = quarters<0>(t[i], t[i + 8]);
+    *reinterpret_cast<Sixteen*>(to + (i + 8) * to_row) = quarters<1>(t[i], t[i + 8]);
   }
 }
-
-PRUN_V4 void copy_rows(const Pair* from, int64_t from_row, Pair* to) {
-  for (int64_t r = 0; r < kSide; ++r) _mm512_storeu_si512(to + r * kSide, _mm512_loadu_si512(from + r * from_row));
-}
-
-}  // namespace
 
 void copy_block(const bf16* x, int64_t x_row, int64_t high, int64_t wide, Lying lying, Pair* first, Pair* second) {
   alignas(64) bf16 edge[kSquare];
   alignas(64) Pair other[2 * kTile];
-  const bool down = lying == Lying::paired || lying == Lying::turned;
+  const bool down = lying == Lying::paired || lying == Lying::apart || lying == Lying::turned;
   const bool askew = !down && (x_row % 2 != 0 || reinterpret_cast<uintptr_t>(x) % sizeof(Pair) != 0);
   if (high < kBlock || wide < kBlock || askew) {
     std::fill(edge, edge + kSquare, bf16{});
@@ -108,16 +115,17 @@ void copy_block(const bf16* x, int64_t x_row, int64_t high, int64_t wide, Lying 
     x_row = kBlock;
   }
   const Half* halves = reinterpret_cast<const Half*>(x);
-  if (lying == Lying::paired) return pair_rows(halves, x_row, first, second);
+  if (lying == Lying::paired) return pair_rows(halves, x_row, 2, 1, first, second);
+  if (lying == Lying::apart) return pair_rows(halves, x_row, 1, kSide, first, second);
   if (lying == Lying::turned) {
-    pair_rows(halves, x_row, other, other + kTile);
-    turn_rows(other, kSide, first);
-    return turn_rows(other + kTile, kSide, second);
+    pair_rows(halves, x_row, 2, 1, other, other + kTile);
+    turn_tile(other, kSide, first, kSide);
+    return turn_tile(other + kTile, kSide, second, kSide);
   }
-  const auto take = lying == Lying::columns ? turn_rows : copy_rows;
+  const auto take = lying == Lying::columns ? turn_tile : copy_rows;
   const Pair* pairs = reinterpret_cast<const Pair*>(x);
-  take(pairs, x_row / 2, first);
-  take(pairs + kSide * x_row / 2, x_row / 2, second);
+  take(pairs, x_row / 2, first, kSide);
+  take(pairs + kSide * x_row / 2, x_row / 2, second, kSide);
 }
 
 }  // namespace prun::cpu
@@ -127,6 +135,7 @@ void copy_block(const bf16* x, int64_t x_row, int64_t high, int64_t wide, Lying 
 namespace prun::cpu {
 
 void copy_block(const bf16*, int64_t, int64_t, int64_t, Lying, Pair*, Pair*) { PRUN_CHECK(false, "no pairs"); }
+void turn_tile(const Pair*, int64_t, Pair*, int64_t) { PRUN_CHECK(false, "no tiles"); }
 
 }  // namespace prun::cpu
 
