@@ -9,6 +9,7 @@
 // once.
 #include <cmath>
 
+#include "device/cpu/flush_subnormals.h"
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
@@ -113,6 +114,7 @@ std::unique_ptr<Kernel> make_adamw_of(const OpView& view) {
     s.root_correction = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t)));
     s.eps = static_cast<float>(eps);
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
+      const FlushSubnormals flush;
       adamw<kCasts>(grad + begin, param + begin, m + begin, v + begin, kCasts ? copy + begin : nullptr, end - begin, s);
     });
   });
@@ -140,6 +142,7 @@ std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
     if (skips(clip)) return;
     const float rate = static_cast<float>(table->learning_rate), factor = clip != nullptr ? *clip : 1.0f;
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
+      const FlushSubnormals flush;
       bf16* const low = kCasts ? copy + begin : nullptr;
       if (buffer == nullptr) {
         sgd_plain<kCasts>(grad + begin, param + begin, low, end - begin, rate, factor, decay);
@@ -166,8 +169,10 @@ std::unique_ptr<Kernel> make_lion_of(const OpView& view) {
                     decay = number("weight_decay", 0)] {
     if (skips(clip)) return;
     const LionStep s{static_cast<float>(table->learning_rate), clip != nullptr ? *clip : 1.0f, decay, beta1, beta2};
-    parallel_ranges(threads, n,
-                    [&](int64_t begin, int64_t end) { lion(grad + begin, param + begin, m + begin, end - begin, s); });
+    parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
+      const FlushSubnormals flush;
+      lion(grad + begin, param + begin, m + begin, end - begin, s);
+    });
   });
 }
 
