@@ -1,5 +1,7 @@
 // A list of ops over memory of its own, run by any device: how tests of kernels and derivatives execute.
 #pragma once
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -60,9 +62,12 @@ class OpList {
 
   // Lays out memory; every byte that no one sets is kUnset, so that a kernel that skips an element shows.
   void make() {
-    constexpr int64_t kPage = 4096;  // its own pages: a device may pin them
-    arena_.reset(static_cast<std::byte*>(
-        std::aligned_alloc(kPage, static_cast<size_t>(round_up(program_.arena_bytes + kAlignBytes, kPage)))));
+    // Its own pages, as a device may pin them, and large ones, as a rank's arena has them.
+    constexpr int64_t kPage = 4096, kLargePage = int64_t{1} << 21;
+    const int64_t bytes = program_.arena_bytes + kAlignBytes, page = bytes < kLargePage ? kPage : kLargePage;
+    const auto size = static_cast<size_t>(round_up(bytes, page));
+    arena_.reset(static_cast<std::byte*>(std::aligned_alloc(static_cast<size_t>(page), size)));
+    if (page == kLargePage) madvise(arena_.get(), size, MADV_HUGEPAGE);
     std::memset(arena_.get(), kUnset, static_cast<size_t>(program_.arena_bytes));
     memory_ = {arena_.get(), rank_, &program_, &table_};
     for (const Op& op : ops_) kernels_.push_back(device_.make_kernel(memory_, op, threads_));

@@ -235,9 +235,9 @@ void norm2_1m(benchmark::State& state) {
   op.read(Dtype::f32, {1 << 20}, numbers(1 << 20)).write(Dtype::f32, {});
   run(state, op, 4 << 20, 1 << 20);
 }
-BENCHMARK(copy)->RangeMultiplier(4)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
-BENCHMARK(read)->RangeMultiplier(4)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
-BENCHMARK(update)->RangeMultiplier(4)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
+BENCHMARK(copy)->RangeMultiplier(2)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
+BENCHMARK(read)->RangeMultiplier(2)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
+BENCHMARK(update)->RangeMultiplier(2)->Range(1 << 18, 1 << 28)->Unit(benchmark::kMicrosecond);
 BENCHMARK(attention)->ArgsProduct({{0, 1}, {64, 128, 512, 1024}})->Unit(benchmark::kMicrosecond);
 BENCHMARK(attention_grad)->ArgsProduct({{0, 1}, {64, 128, 512, 1024}})->Unit(benchmark::kMicrosecond);
 // Argument: bf16.
