@@ -12,3 +12,4 @@
 #define PRUN_CLONES
 #endif
 #define PRUN_INLINE inline __attribute__((always_inline))
+#define PRUN_INLINED __attribute__((always_inline))  // of a lambda

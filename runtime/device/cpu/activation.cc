@@ -30,17 +30,32 @@ PRUN_INLINE V tanh_f32(V x) {
 bool exact_gelu(const OpView& view) { return view.attrs().text("approximate", "tanh") == "none"; }
 
 template <class T>
+struct GeluTanh {
+  static constexpr bool kOfGroups = true;
+  template <class V>
+  PRUN_INLINE V operator()(const V& x) const {
+    return gelu_tanh<T>(x);
+  }
+};
+template <class T>
+struct GeluTanhDx {
+  static constexpr bool kOfGroups = true;
+  template <class V>
+  PRUN_INLINE V operator()(const V& x, const V& dy) const {
+    return dy * gelu_tanh_derivative<T>(x);
+  }
+};
+
+template <class T>
 std::unique_ptr<Kernel> gelu(const OpView& view) {
   const auto exact = [](auto x) PRUN_INLINED { return gelu_erf_f32(x); };
-  const auto tanh = [](auto x) PRUN_INLINED { return gelu_tanh<T>(x); };
-  return exact_gelu(view) ? map_kernel<T, T>(view, exact) : map_kernel<T, T>(view, tanh);
+  return exact_gelu(view) ? map_kernel<T, T>(view, exact) : map_kernel<T, T>(view, GeluTanh<T>());
 }
 
 template <class T>
 std::unique_ptr<Kernel> gelu_dx(const OpView& view) {
   const auto exact = [](auto x, auto dy) PRUN_INLINED { return dy * gelu_erf_derivative_f32(x); };
-  const auto tanh = [](auto x, auto dy) PRUN_INLINED { return dy * gelu_tanh_derivative<T>(x); };
-  return exact_gelu(view) ? map_kernel<T, T, T>(view, exact) : map_kernel<T, T, T>(view, tanh);
+  return exact_gelu(view) ? map_kernel<T, T, T>(view, exact) : map_kernel<T, T, T>(view, GeluTanhDx<T>());
 }
 
 template <class T>

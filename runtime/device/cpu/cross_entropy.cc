@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "device/cpu/columns.h"
+#include "device/cpu/elementwise.h"
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
@@ -50,10 +51,24 @@ void log_sum_exp(const T* logits, float* lse, int64_t first, int64_t last, int64
 
 // 2^t as exact as results of type T; 0 where it is none of the normal numbers.
 template <class T, class V>
-PRUN_INLINE V probability(V t) {
-  if constexpr (std::is_same_v<T, bf16> && kVectorAsm && sizeof(V) == 64) return rough_exp2_f32(t);
-  return t < -100.0f ? 0.0f : power_of_two(t);
+PRUN_INLINE V probability(const V& t) {
+  if constexpr (std::is_same_v<T, bf16> && kVectorAsm && kVectorBytes<V> == 64) {
+    return rough_exp2_f32(t);
+  } else {
+    const auto or_zero = []<class One>(const One& x, const One& power)
+                             PRUN_INLINED -> One { return x < -100.0f ? 0.0f : power; };
+    return each_of(or_zero, t, power_of_two(t));
+  }
 }
+template <class T>
+struct ScaledProbability {
+  static constexpr bool kOfGroups = true;
+  float shift, factor;
+  template <class V>
+  PRUN_INLINE V operator()(const V& x) const {
+    return factor * probability<T>(V((x - shift) * kLog2E));
+  }
+};
 
 template <class T>
 void gradient(const T* logits, const int32_t* targets, const float* lse, T* dlogits, int64_t first, int64_t last,
@@ -66,14 +81,7 @@ void gradient(const T* logits, const int32_t* targets, const float* lse, T* dlog
       const int64_t target = columns.find(targets[row]);
       const float hit = target < 0 ? 0 : load(from[target]);  // read first: dlogits may be the same memory
       const float factor = targets[row] == kIgnoredTarget ? 0 : scale;
-      const auto make = [=](auto at) PRUN_INLINED {
-        at.store(to, each((at.load(from) - shift) * kLog2E,
-                          [=]<class V>(const V& t) PRUN_INLINED { return V(factor * probability<T>(t)); }));
-      };
-      if constexpr (std::is_same_v<T, bf16>)
-        for_two_lanes<lanes, T>(columns.valid, make);
-      else
-        for_lanes<lanes>(columns.valid, make);  // two at a time take a tenth longer to memory
+      map_lanes<lanes>(ScaledProbability<T>{shift, factor}, columns.valid, to, from);
       for (int64_t i = columns.valid; i < columns.count; ++i) store(to[i], 0);
       if (target >= 0) store(to[target], factor * (exp_f32(hit - shift) - 1.0f));
     }

@@ -10,6 +10,7 @@
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
+#include "device/cpu/vector_group.h"
 #include "device/cpu/vectors.h"
 
 namespace prun::cpu {
@@ -50,21 +51,58 @@ PRUN_CLONES static void map_elements(F f, int64_t n, Y* y, const X*... x) {
   for (int64_t i = 0; i < n; ++i) narrow(y[i], f(widen(x[i])...));
 }
 
+// A function that says so takes a Group in the place of a vector.
+template <class F>
+concept OfGroups = requires {
+  F::kOfGroups;
+};
+
+// y[i] = f(x[i]...) for n elements, by vectors, a few at a time. Of bf16 alone even and odd places are computed apart.
+template <int lanes, class F, class Y, class... X>
+PRUN_INLINE void map_lanes(const F& f, int64_t n, Y* y, const X*... x) {
+  constexpr int kSome = lanes == 16 ? 4 : 2;  // as there are registers for
+  constexpr bool kPairs = std::is_same_v<Y, bf16> && (... && std::is_same_v<X, bf16>);
+  using Some = Group<Floats<lanes>, kSome>;
+  const auto load = []<class T>(const T* from) PRUN_INLINED {
+    return Some::of([=](int k) PRUN_INLINED {
+      if constexpr (kPairs)
+        return k % 2 == 0 ? load_even<lanes>(from + k * lanes) : load_odd<lanes>(from + (k - 1) * lanes);
+      else
+        return load_lanes<lanes>(from + k * lanes);
+    });
+  };
+  const auto of_some = [&](const auto&... all) PRUN_INLINED {
+    if constexpr (OfGroups<F>)
+      return f(all...);
+    else
+      return Some::of([&](int k) PRUN_INLINED { return f(all.v[k]...); });
+  };
+  int64_t done = 0;
+  for (; done + kSome * lanes <= n; done += kSome * lanes) {
+    (ask_ahead<kSome * lanes>(x + done), ...);
+    const Some all = of_some(load(x + done)...);
+#pragma GCC unroll 4
+    for (int k = 0; k < kSome; k += kPairs ? 2 : 1) {
+      if constexpr (kPairs)
+        store_even_odd<lanes>(y + done + k * lanes, all.v[k], all.v[k + 1]);
+      else
+        store_lanes<lanes>(y + done + k * lanes, all.v[k]);
+    }
+  }
+  if constexpr (kPairs) {
+    for (; done + 2 * lanes <= n; done += 2 * lanes)
+      store_even_odd<lanes>(y + done, f(load_even<lanes>(x + done)...), f(load_odd<lanes>(x + done)...));
+  }
+  for_lanes<lanes>(n - done, [=](auto at) PRUN_INLINED { at.store(y + done, f(at.load(x + done)...)); });
+}
+
 // y[i] = f(x[i]...); y may be the memory of an x.
 template <class F, class Y, class... X>
 void map_range(F f, int64_t n, Y* y, const X*... x) {
-  if constexpr (sizeof...(X) > 0 && FloatOrBf16<Y> && (... && FloatOrBf16<X>)) {
-    with_lanes([=]<int lanes>() PRUN_INLINED {
-      int64_t done = 0;
-      if constexpr (std::is_same_v<Y, bf16> && (... && std::is_same_v<X, bf16>)) {
-        for (; done + 2 * lanes <= n; done += 2 * lanes)
-          store_even_odd<lanes>(y + done, f(load_even<lanes>(x + done)...), f(load_odd<lanes>(x + done)...));
-      }
-      for_lanes<lanes>(n - done, [=](auto at) PRUN_INLINED { at.store(y + done, f(at.load(x + done)...)); });
-    });
-  } else {
+  if constexpr (sizeof...(X) > 0 && FloatOrBf16<Y> && (... && FloatOrBf16<X>))
+    with_lanes([=]<int lanes>() PRUN_INLINED { map_lanes<lanes>(f, n, y, x...); });
+  else
     map_elements(f, n, y, x...);
-  }
 }
 
 // The sum of f(x[i]...) in f64, of floats or bf16; f takes vectors of doubles and gives 0 where all are 0.

@@ -37,6 +37,7 @@ PRUN_INLINE void forward_block(const T* x, Pair<const T> params, T* y, Pair<floa
   for (int r = 0; r < n; ++r) {
     Two<lanes> squares = {};
     for_two_lanes<lanes, T>(width, [&, middle = centre[r]](auto at) PRUN_INLINED {
+      ask_for<2 * lanes>(x + (n + r) * width + at.i);  // the next rows
       const auto d = at.only(at.load(x + r * width) - middle);
       squares += d * d;
     });
@@ -97,6 +98,8 @@ void backward_rows(const T* x, const T* dy, const T* gamma, Pair<const float> st
       const float along = fold<lanes>(products, kAdd) / static_cast<float>(width) * scale;
       const float through = centred ? fold<lanes>(weights, kAdd) / static_cast<float>(width) * scale : 0;
       for_two_lanes<lanes, T>(width, [=](auto at) PRUN_INLINED {
+        ask_for<2 * lanes>(xr + width + at.i);
+        ask_for<2 * lanes>(gr + width + at.i);
         const auto normal = (at.load(xr) - centre) * scale;
         at.store(to, at.load(gr) * at.load(gamma) * scale - (normal * along + through));
       });

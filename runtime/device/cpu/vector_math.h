@@ -8,6 +8,7 @@
 #include "base/vector_clones.h"
 #include "device/bf16.h"
 #include "device/cpu/vector_asm.h"
+#include "device/cpu/vector_group.h"
 
 namespace prun::cpu {
 
@@ -25,24 +26,30 @@ struct BitsOf<float> {
 template <class V>
 using WordsOf = typename BitsOf<V>::Words;
 
-// The smaller or the larger, of NaNs x: one instruction instead of a comparison and a choice.
+// The smaller or the larger, of NaNs x: one instruction instead of a comparison and a choice. Of groups, too.
 template <class V>
 PRUN_INLINE V at_most(V x, float most) {
-  if constexpr (kVectorAsm && sizeof(V) >= 32) {
-    V found;
-    asm("vminps %1, %2, %0" : "=v"(found) : "v"(x), "v"(V{} + most));
-    return found;
-  }
-  return x > most ? most : x;
+  const auto of_one = [=]<class One>(const One& one) PRUN_INLINED -> One {
+    if constexpr (kVectorAsm && sizeof(One) >= 32) {
+      One found;
+      asm("vminps %1, %2, %0" : "=v"(found) : "v"(one), "v"(One{} + most));
+      return found;
+    }
+    return one > most ? most : one;
+  };
+  return each_of(of_one, x);
 }
 template <class V>
 PRUN_INLINE V at_least(V x, float least) {
-  if constexpr (kVectorAsm && sizeof(V) >= 32) {
-    V found;
-    asm("vmaxps %1, %2, %0" : "=v"(found) : "v"(x), "v"(V{} + least));
-    return found;
-  }
-  return x < least ? least : x;
+  const auto of_one = [=]<class One>(const One& one) PRUN_INLINED -> One {
+    if constexpr (kVectorAsm && sizeof(One) >= 32) {
+      One found;
+      asm("vmaxps %1, %2, %0" : "=v"(found) : "v"(one), "v"(One{} + least));
+      return found;
+    }
+    return one < least ? least : one;
+  };
+  return each_of(of_one, x);
 }
 
 // e^r for |r| <= ln2/2, within 3e-9 of it: of least relative error (by Remez' exchange) among polynomials that are 1 at
@@ -69,47 +76,63 @@ PRUN_INLINE V exp_f32(V x) {
   return x != x ? x : p * a * b;
 }
 
-// 2^n · e^r, n being the last bits of `shifted`, where it is neither too large nor too small for one factor.
+// p · 2^n, n being the last bits of `shifted`, where it is neither too large nor too small for one factor. Of groups,
+// too.
 template <class V>
-PRUN_INLINE V scaled_exp_f32(V r, V shifted) {
-  const V p = exp_series_f32(r);
-  return __builtin_bit_cast(V, __builtin_bit_cast(WordsOf<V>, p) + (__builtin_bit_cast(WordsOf<V>, shifted) << 23));
+PRUN_INLINE V times_power(const V& p, const V& shifted) {
+  const auto of_one = []<class One>(const One& x, const One& n) PRUN_INLINED {
+    return __builtin_bit_cast(One, __builtin_bit_cast(WordsOf<One>, x) + (__builtin_bit_cast(WordsOf<One>, n) << 23));
+  };
+  return each_of(of_one, p, shifted);
 }
 
-// 1/x of a number that is neither too large nor too small for it: Newton's step on what the CPU knows to 12 bits or
-// more, a fourth of a division's time.
+// 1/x to the 12 bits or more that the CPU knows, or as well as it can. Of groups, too.
+template <class V>
+PRUN_INLINE V rough_reciprocal_f32(const V& x) {
+  const auto of_one = []<class One>(const One& one) PRUN_INLINED -> One {
+    One r;
+    if constexpr (kVectorAsm && sizeof(One) == 64)
+      asm("vrcp14ps %1, %0" : "=v"(r) : "v"(one));
+    else if constexpr (kVectorAsm && sizeof(One) == 32)
+      asm("vrcpps %1, %0" : "=x"(r) : "x"(one));
+    else
+      r = 1.0f / one;
+    return r;
+  };
+  return each_of(of_one, x);
+}
+// 1/x of a number that is neither too large nor too small for it: Newton's step on what the CPU knows, a fourth of a
+// division's time. Of groups, too.
 template <class V>
 PRUN_INLINE V reciprocal_f32(V x) {
-  V r;
-  if constexpr (kVectorAsm && sizeof(V) == 64)
-    asm("vrcp14ps %1, %0" : "=v"(r) : "v"(x));
-  else if constexpr (kVectorAsm && sizeof(V) == 32)
-    asm("vrcpps %1, %0" : "=x"(r) : "x"(x));
-  else
-    return 1.0f / x;
+  const V r = rough_reciprocal_f32(x);
+  if constexpr (!kVectorAsm || kVectorBytes<V> < 32) return r;
   return r + r * (1.0f - x * r);
 }
 
 // 2^t, of what lies beyond ±126 as of ±126. 2^f of what t is beyond the nearest whole number is a polynomial of least
-// relative error (Remez' exchange, 1.1e-7 in f32) among those that are 1 at 0. Of a NaN it may be a number.
+// relative error (Remez' exchange, 1.1e-7 in f32) among those that are 1 at 0. Of a NaN it may be a number. Of groups,
+// too.
 template <class V>
 PRUN_INLINE V exp2_f32(V t) {
   constexpr float kMost = 126.0f, kRound = 12582912.0f;
   const V clamped = at_least(at_most(t, kMost), -kMost), shifted = clamped + kRound, f = clamped - (shifted - kRound);
   const V p =
       1.0f + f * (0.693147004f + f * (0.240222424f + f * (0.0555073358f + f * (0.00967151299f + f * 0.00132647273f))));
-  return __builtin_bit_cast(V, __builtin_bit_cast(WordsOf<V>, p) + (__builtin_bit_cast(WordsOf<V>, shifted) << 23));
+  return times_power(p, shifted);
 }
 
 // 2^t of t < 128, of what lies below -100 as of -100: beside the largest, which is 1, that is nothing, and products
-// with it need no numbers below the normal ones. NaNs stay. The polynomial is that of exp2_f32.
+// with it need no numbers below the normal ones. NaNs stay. The polynomial is that of exp2_f32. Of groups, too.
 template <class V>
 PRUN_INLINE V power_of_two(V t) {
   constexpr float kLeast = -100.0f, kRound = 12582912.0f + 127;  // with an exponent's bias
   const V clamped = at_least(t, kLeast), shifted = clamped + kRound, f = clamped - (shifted - kRound);
   const V p =
       1.0f + f * (0.693147004f + f * (0.240222424f + f * (0.0555073358f + f * (0.00967151299f + f * 0.00132647273f))));
-  return p * __builtin_bit_cast(V, __builtin_bit_cast(WordsOf<V>, shifted) << 23);
+  const auto power = []<class One>(const One& n)
+                         PRUN_INLINED { return __builtin_bit_cast(One, __builtin_bit_cast(WordsOf<One>, n) << 23); };
+  return p * each_of(power, shifted);
 }
 
 // log2 of a normal number, within 2e-7 of it where it is at least 1. NaNs stay. (ln(1 + m) - m + m²/2)/m³ is a
@@ -144,7 +167,7 @@ PRUN_INLINE V sigmoid_power_f32(V x) {
   const V clamped = at_least(at_most(V(-x), kMost), -kMost);
   const V shifted = clamped * 1.44269504f + kRound;
   const V n = shifted - kRound;
-  return scaled_exp_f32(V((clamped - n * 0.693145752f) - n * 1.42860677e-6f), shifted);
+  return times_power(exp_series_f32(V((clamped - n * 0.693145752f) - n * 1.42860677e-6f)), shifted);
 }
 
 // 2^f for 0 <= f <= 1, within 3e-6 of it: of least relative error among polynomials of its degree that are 1 at 0.
@@ -153,20 +176,26 @@ PRUN_INLINE V rough_exp2_series_f32(V f) {
   return 1.0f + f * (0.693045378f + f * (0.241276190f + f * (0.0522510707f + f * 0.0134213269f)));
 }
 
-// 2^t, as near where it is a normal number.
+// 2^t, as near where it is a normal number. Of groups, too.
 template <class V>
 PRUN_INLINE V rough_exp2_f32(V t) {
-  if constexpr (kVectorAsm && sizeof(V) == 64) {
-    V f, power;
-    asm("vreduceps $1, %1, %0" : "=v"(f) : "v"(t));  // 1: what is behind the floor
-    asm("vscalefps %2, %1, %0" : "=v"(power) : "v"(rough_exp2_series_f32(f)), "v"(t));
-    return power;
+  if constexpr (kVectorAsm && kVectorBytes<V> == 64) {
+    const auto behind_floor = []<class One>(const One& x) PRUN_INLINED {
+      One f;
+      asm("vreduceps $1, %1, %0" : "=v"(f) : "v"(x));
+      return f;
+    };
+    const auto scaled = []<class One>(const One& p, const One& x) PRUN_INLINED {
+      One power;
+      asm("vscalefps %2, %1, %0" : "=v"(power) : "v"(p), "v"(x));
+      return power;
+    };
+    return each_of(scaled, rough_exp2_series_f32(each_of(behind_floor, t)), t);
   } else {
     constexpr float kRound = 12582912.0f;
     const V clamped = at_least(at_most(t, 126.0f), -126.0f);
     const V shifted = (clamped - 0.5f) + kRound;  // its last bits are the floor
-    const V p = rough_exp2_series_f32(V(clamped - (shifted - kRound)));
-    return __builtin_bit_cast(V, __builtin_bit_cast(WordsOf<V>, p) + (__builtin_bit_cast(WordsOf<V>, shifted) << 23));
+    return times_power(rough_exp2_series_f32(V(clamped - (shifted - kRound))), shifted);
   }
 }
 
@@ -182,13 +211,10 @@ PRUN_INLINE V sigmoid_power(V x) {
 template <class T, class V>
 PRUN_INLINE V sigmoid_from(V power) {
   const V below = 1.0f + power;
-  if constexpr (kVectorAsm && std::is_same_v<T, bf16> && sizeof(V) == 64) {
-    V s;
-    asm("vrcp14ps %1, %0" : "=v"(s) : "v"(below));
-    return s;
-  } else {
+  if constexpr (kVectorAsm && std::is_same_v<T, bf16> && kVectorBytes<V> == 64)
+    return rough_reciprocal_f32(below);
+  else
     return reciprocal_f32(below);
-  }
 }
 template <class T, class V>
 PRUN_INLINE V sigmoid_of(V x) {

@@ -14,8 +14,6 @@
 #include "device/cpu/simd.h"
 #include "device/cpu/vector_asm.h"
 
-#define PRUN_INLINED __attribute__((always_inline))
-
 namespace prun::cpu {
 
 template <int lanes>
@@ -162,6 +160,21 @@ PRUN_INLINE void for_lanes(int64_t n, const F& f) {
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) f(Whole<lanes>{i});
   if (i < n) f(Part<lanes>{i, n - i});
+}
+
+// Asks for the lines of `count` elements.
+template <int64_t count, class T>
+PRUN_INLINE void ask_for(const T* x) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(x + i);
+}
+// Of those that lie a KiB behind x: a loop that computes much for an element fills the CPU's window with a few vectors,
+// and what it reads would come from afar one after the other.
+template <int64_t count, class T>
+PRUN_INLINE void ask_ahead(const T* x) {
+  constexpr int64_t kAhead = 1024 / sizeof(T);
+  ask_for<count>(x + kAhead);
 }
 
 // 2 · lanes numbers of bf16, those of even and of odd places apart: no element moves from one place of a vector to
