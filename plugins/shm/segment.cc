@@ -13,6 +13,7 @@ namespace prun::shm {
 namespace {
 
 constexpr size_t kHugePage = 2 << 20;
+constexpr int kCollapse = 25;  // MADV_COLLAPSE, of Linux 6.1, which older headers lack
 
 // Maps at a huge page's boundary where huge pages are wanted, else anywhere.
 sdk::Mapping map_shared(int fd, size_t bytes, bool huge) {
@@ -36,6 +37,14 @@ sdk::Mapping map_shared(int fd, size_t bytes, bool huge) {
   return {start, bytes};
 }
 
+// Linux by itself gives shared memory no huge pages unless its administrator lets it, but puts small ones together when
+// it is told to; where one page of each is there, it adds the others. A wish, too.
+void make_pages_huge(std::byte* start, size_t bytes) {
+  const size_t whole = bytes / kHugePage * kHugePage;
+  for (size_t at = 0; at < whole; at += kHugePage) *const_cast<volatile std::byte*>(start + at) = std::byte{0};
+  madvise(start, whole, kCollapse);
+}
+
 }  // namespace
 
 SharedMemory create_memory(const char* name, size_t bytes, size_t mapped, bool huge) {
@@ -44,6 +53,7 @@ SharedMemory create_memory(const char* name, size_t bytes, size_t mapped, bool h
   if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0 &&
       fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
     memory.mapping = map_shared(fd, mapped, huge);
+  if (huge && memory.mapping) make_pages_huge(memory.mapping.base(), mapped);
   return memory;
 }
 
