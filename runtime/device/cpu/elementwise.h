@@ -60,7 +60,8 @@ concept OfGroups = requires {
 // y[i] = f(x[i]...) for n elements, by vectors, a few at a time. Of bf16 alone even and odd places are computed apart.
 template <int lanes, class F, class Y, class... X>
 PRUN_INLINE void map_lanes(const F& f, int64_t n, Y* y, const X*... x) {
-  constexpr int kSome = lanes == 16 ? 4 : 2;  // as there are registers for
+  constexpr bool kGroups = OfGroups<F> && lanes == 16;  // others have too few registers for what several need at once
+  constexpr int kSome = lanes == 16 ? 4 : 2;
   constexpr bool kPairs = std::is_same_v<Y, bf16> && (... && std::is_same_v<X, bf16>);
   using Some = Group<Floats<lanes>, kSome>;
   const auto load = []<class T>(const T* from) PRUN_INLINED {
@@ -72,7 +73,7 @@ PRUN_INLINE void map_lanes(const F& f, int64_t n, Y* y, const X*... x) {
     });
   };
   const auto of_some = [&](const auto&... all) PRUN_INLINED {
-    if constexpr (OfGroups<F>)
+    if constexpr (kGroups)
       return f(all...);
     else
       return Some::of([&](int k) PRUN_INLINED { return f(all.v[k]...); });
