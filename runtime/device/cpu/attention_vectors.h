@@ -28,15 +28,14 @@ PRUN_AVX512_BF16 inline __m512 exp2_of(__m512 t) {
   return _mm512_scalef_ps(p, t);
 }
 
-// A number as two of bf16, the upper half of its bits and what is left of it, of which only the upper half counts. It
-// is rounded to 16 bits first; together the two are off by 2⁻¹⁶ of it at most.
+// A number as two of bf16, the upper half of its bits and that of what is left of it, to the nearest. Together they are
+// off by 2⁻¹⁶ of it at most.
 struct TwoParts {
   __m512 upper, rest;
 };
 PRUN_AVX512_BF16 inline TwoParts in_two(__m512 x) {
-  const __m512i bits = _mm512_add_epi32((__m512i)x, _mm512_set1_epi32(0x80));
-  const __m512 upper = (__m512)_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
-  return {upper, _mm512_sub_ps((__m512)bits, upper)};
+  const __m512 upper = (__m512)_mm512_and_si512((__m512i)x, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
+  return {upper, (__m512)_mm512_add_epi32((__m512i)_mm512_sub_ps(x, upper), _mm512_set1_epi32(0x8000))};
 }
 
 // The upper halves of two vectors as pairs, which takes fewer instructions than rounding.
