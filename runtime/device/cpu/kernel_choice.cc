@@ -2,6 +2,7 @@
 #include "device/cpu/kernel_choice.h"
 
 #include <dnnl.h>
+#include <dnnl_version.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +48,10 @@ Kernels allowed_by_environment() {
   if (is({"sse41", "avx"})) return Kernels::any;
   if (is({"avx2", "avx2_vnni"})) return Kernels::avx2;
   if (is({"avx512_core", "avx512_core_vnni"})) return Kernels::avx512;
-  if (is({"avx512_core_bf16", "avx512_core_fp16"})) return Kernels::pairs;
+  if (is({"avx512_core_bf16"})) return Kernels::pairs;
+#if DNNL_VERSION_MAJOR >= 3  // a word that version 2 takes for none, and so for all
+  if (is({"avx512_core_fp16"})) return Kernels::pairs;
+#endif
   return Kernels::tiles;
 }
 
