@@ -93,6 +93,8 @@ void backward_rows(const T* x, const T* dy, const T* gamma, Pair<const float> st
         if constexpr (centred) {
           weights += weighted;
           at.store(dbeta, g + at.load(dbeta));
+        } else {
+          static_cast<void>(weights);
         }
       });
       const float along = fold<lanes>(products, kAdd) / static_cast<float>(width) * scale;
