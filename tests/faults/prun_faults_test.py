@@ -35,7 +35,7 @@ def wait_for(condition, what, seconds=60):
 def running(pid):
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may go while it is read
         return False
 
 
