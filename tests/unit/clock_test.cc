@@ -34,15 +34,20 @@ std::vector<OpSpan> left_over_spans(const Job& job, const Cluster& cluster) {
 // Each gather sends 1 MB from each rank, for 1 ms.
 constexpr int kFloats = 250'000;
 
-TEST(LeftOver, OfOneStreamOneRunsAfterTheOther) {
+// What is left of two gathers, the second one on `stream`, when each step has little to compute.
+std::vector<OpSpan> of_two_gathers(int stream, const std::vector<Edge>& waits = {}) {
   Builder b;
   const int x = b.buffer("x", 64), y = b.buffer("y", 64);
   const int shard = b.persistent("shard", kFloats), first = b.buffer("first", 2 * kFloats),
             second = b.buffer("second", 2 * kFloats);
   b.op(kCompute, {x, x}, {y});
   b.op(kAllGather, {shard}, {first}, 1);
-  b.op(kAllGather, {shard}, {second}, 1);
-  const std::vector<OpSpan> spans = left_over_spans(b.job(), slow_bus());
+  b.op(kAllGather, {shard}, {second}, stream, waits);
+  return left_over_spans(b.job(), slow_bus());
+}
+
+TEST(LeftOver, OfOneStreamOneRunsAfterTheOther) {
+  const std::vector<OpSpan> spans = of_two_gathers(1);
   ASSERT_EQ(spans.size(), 2u);
   EXPECT_EQ(spans[0].op, (OpRef{1, 0}));
   EXPECT_EQ(spans[1].op, (OpRef{1, 1}));
@@ -52,28 +57,14 @@ TEST(LeftOver, OfOneStreamOneRunsAfterTheOther) {
 }
 
 TEST(LeftOver, WaitsForWhatItWaitedForInItsStep) {
-  Builder b;
-  const int x = b.buffer("x", 64), y = b.buffer("y", 64);
-  const int shard = b.persistent("shard", kFloats), first = b.buffer("first", 2 * kFloats),
-            second = b.buffer("second", 2 * kFloats);
-  b.op(kCompute, {x, x}, {y});
-  b.op(kAllGather, {shard}, {first}, 1);
-  b.op(kAllGather, {shard}, {second}, 2, {{1, 0, 0}});
-  const std::vector<OpSpan> spans = left_over_spans(b.job(), slow_bus());
+  const std::vector<OpSpan> spans = of_two_gathers(2, {{1, 0, 0}});
   ASSERT_EQ(spans.size(), 2u);
   EXPECT_EQ(spans[1].op, (OpRef{2, 0}));
   EXPECT_EQ(spans[1].begin, spans[0].end);
 }
 
 TEST(LeftOver, StreamsOfTheirOwnShareTheLink) {
-  Builder b;
-  const int x = b.buffer("x", 64), y = b.buffer("y", 64);
-  const int shard = b.persistent("shard", kFloats), first = b.buffer("first", 2 * kFloats),
-            second = b.buffer("second", 2 * kFloats);
-  b.op(kCompute, {x, x}, {y});
-  b.op(kAllGather, {shard}, {first}, 1);
-  b.op(kAllGather, {shard}, {second}, 2);
-  const std::vector<OpSpan> spans = left_over_spans(b.job(), slow_bus());
+  const std::vector<OpSpan> spans = of_two_gathers(2);
   ASSERT_EQ(spans.size(), 2u);
   EXPECT_EQ(spans[0].begin, spans[1].begin);
   EXPECT_NEAR(spans[1].end, 2e-3, 1e-5);

@@ -270,7 +270,8 @@ int64_t packed_b_bytes(const GemmShape& s) {
 }
 
 void pack_b(const GemmShape& s, const void* b, void* to) {
-  s.input == Dtype::bf16&& has_amx() ? amx_gemm_pack_b(s, b, to) : packed_gemm_pack_b(s, b, to);
+  if (s.input == Dtype::bf16 && has_amx()) return amx_gemm_pack_b(s, b, to);
+  packed_gemm_pack_b(s, b, to);
 }
 
 struct Gemm::State {
