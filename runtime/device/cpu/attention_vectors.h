@@ -1,14 +1,7 @@
 // What attention in bf16 computes in vectors of 16 numbers: 2^t, sums across them, and rounding.
 #pragma once
 
-// GCC 12 warns of the operand that its own intrinsics leave undefined.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-#pragma GCC diagnostic pop
+#include "device/cpu/intrinsics.h"
 
 #define PRUN_AVX512_BF16 __attribute__((target("arch=x86-64-v4,avx512bf16")))
 

@@ -4,18 +4,11 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "device/cpu/intrinsics.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/turn.h"
 
 #if defined(__x86_64__)
-// GCC 12 warns of the operand that its own intrinsics leave undefined.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-#pragma GCC diagnostic pop
 
 #define PRUN_V4 __attribute__((target("arch=x86-64-v4")))
 #define PRUN_V4_INLINE PRUN_V4 inline __attribute__((always_inline))
