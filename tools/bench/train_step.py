@@ -70,7 +70,7 @@ def main():
     parser.add_argument("--torch", default=DEFAULT_TORCH, help="Python with PyTorch")
     parser.add_argument("--rows", type=rows.names(ROWS), default=",".join(DEFAULT), help="of: " + ", ".join(ROWS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--prun", type=pathlib.Path, default=figures.PROGRAM)
     parser.add_argument("--isa", choices=LIMITS, help="leave out, on both sides, what this instruction set has not")
     rows.add_option(parser)
@@ -104,7 +104,7 @@ def main():
         print(f"{row:<18}{a:>10.1f}{b:>10.1f}{b / a:>8.2f}{bar:>7.2f}  torch {version} {mode} {' '.join(extra)}", flush=True)
         dtype = settings.get("dtype", "f32")
         out.add(rows.compared(f"{row}, {ranks} ranks{isa}", "ms", a, " ".join(["torch", version, mode, *extra]), b, bar,
-                              rate=[f"{dtype} peak", statistics.median(flops)]))
+                              rate=[f"{dtype} peak{isa}", statistics.median(flops)]))
     return 1 if short else 0
 
 
