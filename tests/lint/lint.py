@@ -18,7 +18,7 @@ TOP = pathlib.Path(__file__).resolve().parents[2]
 RUFF = "ruff==0.4.0"
 SKIPPED = 77  # CTest's SKIP_RETURN_CODE
 DAY = 24 * 60 * 60
-TIDY_SECONDS = 300  # of CI's 25 minutes; a source takes 6 to 25 s of a core, so some 80 on 2 cores
+TIDY_SECONDS = 120  # of CI's 40 minutes; a source takes 6 to 25 s of a core, so some 30 on 2 cores
 
 
 def lines(*command):

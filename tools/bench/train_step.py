@@ -70,7 +70,7 @@ def main():
     parser.add_argument("--torch", default=DEFAULT_TORCH, help="Python with PyTorch")
     parser.add_argument("--rows", type=rows.names(ROWS), default=",".join(DEFAULT), help="of: " + ", ".join(ROWS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--prun", type=pathlib.Path, default=figures.PROGRAM)
     parser.add_argument("--isa", choices=LIMITS, help="leave out, on both sides, what this instruction set has not")
     rows.add_option(parser)
