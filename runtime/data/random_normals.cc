@@ -7,13 +7,14 @@
 namespace prun {
 
 PRUN_CLONES void random_normals(uint64_t seed, uint64_t key, uint64_t first, int64_t count, float* to) {
-  uint32_t words[4 * philox::kLanes];
-  float numbers[philox::kLanes];
-  for (int64_t at = 0; at < count; at += philox::kLanes) {
-    philox::lanes(seed, key, first + static_cast<uint64_t>(at), words);
-    float* out = count - at < philox::kLanes ? numbers : to + at;
+  constexpr int64_t kGroup = 2 * philox::kLanes;
+  uint32_t words[4 * kGroup];
+  float numbers[kGroup];
+  for (int64_t at = 0; at < count; at += kGroup) {
+    philox::lanes<kGroup>(seed, key, first + static_cast<uint64_t>(at), words);
+    float* out = count - at < kGroup ? numbers : to + at;
 #pragma omp simd
-    for (int64_t i = 0; i < philox::kLanes; ++i) out[i] = philox::normals(words[i], words[philox::kLanes + i]).first;
+    for (int64_t i = 0; i < kGroup; ++i) out[i] = philox::normals(words[i], words[kGroup + i]).first;
     if (out == numbers)
       for (int64_t i = 0; i < count - at; ++i) to[at + i] = numbers[i];
   }

@@ -63,7 +63,7 @@ std::string token_file(std::vector<int32_t> words) {
 // Vectors of blocks give what one block after the other gives, also where the count of blocks passes 2^32.
 TEST(RandomNormals, AreThoseOfSingleBlocks) {
   for (const uint64_t first : {uint64_t{0}, uint64_t{5}, (uint64_t{1} << 32) - 9}) {
-    for (const int64_t count : {1, 16, 37}) {
+    for (const int64_t count : {1, 32, 37, 96}) {
       std::vector<float> found(static_cast<size_t>(count)), wanted;
       random_normals(11, 3, first, count, found.data());
       for (int64_t i = 0; i < count; ++i) {

@@ -14,6 +14,7 @@ import bounds  # noqa: E402
 import gpt2_cpu  # noqa: E402
 import kernels  # noqa: E402
 import rows  # noqa: E402
+import steady  # noqa: E402
 import suite_table  # noqa: E402
 
 MACHINE = {"cpu": "Processor", "isa": "avx2", "cores": 2, "caches": "L2 512 KiB", "memory_gib": 8.0, "kernel": "6", "day": "2026-11-23", "commit": "c",
@@ -182,6 +183,21 @@ class Table(unittest.TestCase):
 
 
 class Gpt2(unittest.TestCase):
+    def rounds(self, rates):
+        """What steady.measure makes of two rounds that are asked for, each of two sides, at these rates of cores."""
+        rates, numbers = iter(rates), iter(range(100))
+        return steady.measure(2, lambda look: [look(), next(numbers)][1], lambda: next(rates, None), lambda seen: max(seen, 8.0))
+
+    def test_rounds_that_others_disturb_do_not_count(self):
+        # The rate before, then within and after each round.
+        self.assertEqual(self.rounds([8, 8, 7.5, 8, 8]), ([0, 1], 0.9375))
+        self.assertEqual(self.rounds([8, 4, 8, 8, 8, 7.5, 8]), ([1, 2], 0.9375))
+        self.assertEqual(self.rounds([8, 8, 4, 8, 8, 8, 8, 8, 8]), ([2, 3], 1.0))  # the second began at 4
+        # Of six rounds, none of them quiet, the two that were disturbed least.
+        self.assertEqual(self.rounds([4, 4, 4, 3, 4, 4, 4, 5, 6, 6, 6, 7, 6]), ([4, 5], 0.75))
+        self.assertEqual(self.rounds([]), ([0, 1], None))  # no product_bench
+        self.assertEqual((steady.disturbed(0.6), steady.disturbed(0.9), steady.disturbed(None)), ({"disturbed": 0.6}, {}, {}))
+
     def test_the_faster_of_compiled_and_eager_counts(self):
         found = {("prun", "f32"): (2.0, 1e11), ("llm.c", "f32"): (5.0, None), ("compiled", "f32"): (2.2, None), ("eager", "f32"): (2.05, None)}
         out = gpt2_cpu.rows_of("short", 4, 64, ["f32", "bf16"], found, {("prun", "bf16"): "no memory"}, "2.15")

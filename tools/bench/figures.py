@@ -28,6 +28,7 @@ import time
 
 import exposed
 import rows
+import steady
 from rows import TOP
 
 PROGRAM = TOP / "build/release/bin/prun"  # --prun
@@ -57,11 +58,19 @@ def median_of(rows, name):
 
 def bf16(args):
     nproc = args.nproc or 2
-    times = [[median_of(steps("ddp", nproc, skip=3, batch=8 * nproc, steps=13, dtype=dtype), "time_s") * 1e3
-              for dtype in ("f32", "bf16")] for _ in range(3)]
+
+    def one_round(look):
+        times = []
+        for dtype in ("f32", "bf16"):
+            times.append(median_of(steps("ddp", nproc, skip=3, batch=8 * nproc, steps=13, dtype=dtype), "time_s") * 1e3)
+            look()
+        return times
+
+    times, share = steady.measure(3, one_round)
     single, half = (statistics.median(column) for column in zip(*times))
     multiplies_bf16 = any(flag in open("/proc/cpuinfo").read() for flag in ("avx512_bf16", "amx_bf16"))
-    return rows.compared(f"gpt, {nproc} ranks, bf16 against f32", "ms", half, "f32", single, 2 if multiplies_bf16 else 1)
+    return rows.compared(f"gpt, {nproc} ranks, bf16 against f32", "ms", half, "f32", single, 2 if multiplies_bf16 else 1,
+                         **steady.disturbed(share))
 
 
 def check(args):

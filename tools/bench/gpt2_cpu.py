@@ -27,6 +27,7 @@ import sys
 import tempfile
 
 import rows
+import steady
 from gpu_train import HERE, REAL_VOCAB, SIZES, last_line, parameters, write_tokens
 
 BATCHES = {"short": (4, 64), "long": (8, 512)}
@@ -178,21 +179,32 @@ class Sides:
         return seconds, None
 
     def measure(self, dtypes, *sizes):
-        """({side: (seconds, FLOPs a second)}, {side: why not}); `sizes`: batch, context, steps that count, and that warm up."""
-        found, errors = {}, {}
-        for _ in range(self.args.rounds):
+        """({side: (seconds, FLOPs a second)}, {side: why not}, steady.py's share); `sizes`: batch, context, steps that count, and that
+        warm up."""
+        errors = {}
+
+        def one_round(look):
+            taken = {}
             for side in self.names(dtypes):
                 if side in errors:
                     continue
                 try:
-                    found.setdefault(side, []).append(self.step(*side, *sizes))
+                    taken[side] = self.step(*side, *sizes)
                 except Missing as why:
                     errors[side] = str(why)
                     print(f"{' '.join(side)}: {why}", file=sys.stderr)
-        return {side: tuple(None if None in column else statistics.median(column) for column in zip(*times)) for side, times in found.items()}, errors
+                look()
+            return taken
+
+        rounds, share = steady.measure(self.args.rounds, one_round)
+        found = {}
+        for side in rounds[0]:
+            columns = list(zip(*(taken[side] for taken in rounds if side in taken)))
+            found[side] = tuple(None if None in column else statistics.median(column) for column in columns)
+        return found, errors, share
 
 
-def rows_of(name, batch, context, dtypes, found, errors, version):
+def rows_of(name, batch, context, dtypes, found, errors, version, share=None):
     tokens, out = batch * context, []
     for dtype in dtypes:
         what = f"GPT-2 124M, {batch} × {context} tokens, {dtype}"
@@ -200,7 +212,7 @@ def rows_of(name, batch, context, dtypes, found, errors, version):
             out.append(rows.failed(what, errors["prun", dtype]))
             continue
         step_s, flops = found["prun", dtype]
-        ours, limit = tokens / step_s, {"rate": [f"{dtype} peak", flops]}
+        ours, limit = tokens / step_s, {"rate": [f"{dtype} peak", flops], **steady.disturbed(share)}
         peers = [("llm.c", BARS["llm.c"], [("llm.c", dtype)]), (f"PyTorch {version}", BARS[dtype], [("compiled", dtype), ("eager", dtype)])]
         before = len(out)
         for peer, bar, sides in peers:
@@ -249,10 +261,10 @@ def main():
                 continue
             steps, warmup = (ours if asked is None else asked for asked, ours in zip((args.steps, args.warmup), STEPS[name]))
             sides = Sides(args, llmc if needed < available_gib() else None, tokens)
-            found, errors = sides.measure(args.types, batch, context, steps, warmup)
+            found, errors, share = sides.measure(args.types, batch, context, steps, warmup)
             if llmc and sides.llmc is None:
                 errors["llm.c", "f32"] = f"needs {needed:.1f} GiB"
-            for row in rows_of(name, batch, context, args.types, found, errors, sides.version):
+            for row in rows_of(name, batch, context, args.types, found, errors, sides.version, share):
                 out.tell(row)
     return int(out.missed)
 

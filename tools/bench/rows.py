@@ -3,7 +3,7 @@
 A row says `what` was measured, the value and its `unit`, of both sides where there is a peer, the ratio (above 1: prun
 is ahead), the bar in words and whether it is `reached` (None: no bar, or nothing to compare with). What limits it stands
 either in the row (`limit` in words, `share` of it) or is one of suite.py's limits by name, with the rate reached in the
-limit's own unit: `rate`: ["f32 peak", 1.9e11].
+limit's own unit: `rate`: ["f32 peak", 1.9e11]. `disturbed`: the share of the cores' rate that others left (steady.py).
 """
 import argparse
 import difflib

@@ -104,7 +104,8 @@ def line(row, limits):
     limit, share = beside_limit(row, limits)
     peer = "" if row["peers"] is None else f"{row['peer']} {number(row['peers'])}"
     ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-    return f"| {row['what']} | {number(row['prun'])} {row['unit']} | {peer} | {ratio} | {row['bar'] or ''} | {mark(row)} | {limit} | {share} |"
+    cores = f", cores at {row['disturbed']:.0%}" if "disturbed" in row else ""
+    return f"| {row['what']} | {number(row['prun'])} {row['unit']}{cores} | {peer} | {ratio} | {row['bar'] or ''} | {mark(row)} | {limit} | {share} |"
 
 
 def lines_of(entries, before, limits):

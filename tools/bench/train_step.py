@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Training step, prun against PyTorch on this machine: both sides in turn, several rounds, medians, one ratio a row.
+Rounds that other users of the cores disturbed are measured again (steady.py).
 
     tools/bench/train_step.py                         # Debian's PyTorch (package python3-torch)
     tools/bench/train_step.py --torch PYTHON          # the PyTorch of another interpreter, say of a virtual environment
@@ -19,6 +20,7 @@ import sys
 
 import figures
 import rows
+import steady
 from figures import median_of, steps
 from products import LIMITS
 
@@ -85,26 +87,27 @@ def main():
         plan, ranks, settings, model, mode, extra, bar = ROWS[row]
         if args.torch != DEFAULT_TORCH:
             bar = BARS_OF_OTHERS.get(row, bar)
-        ours, theirs, flops, version = [], [], [], ""
+
+        def one_round(look, plan=plan, ranks=ranks, settings=settings, model=model, mode=mode, extra=extra):
+            taken = steps(plan, ranks, skip=3, **settings, steps=args.steps + 3)
+            look()
+            peer = torch_ms(args.torch, model, mode, ranks, extra, args.steps)
+            return median_of(taken, "time_s") * 1e3, median_of(taken, "model_flops_per_s"), peer["median_ms"], peer["torch"]
+
         try:
-            for _ in range(args.rounds):
-                taken = steps(plan, ranks, skip=3, **settings, steps=args.steps + 3)
-                ours.append(median_of(taken, "time_s") * 1e3)
-                flops.append(median_of(taken, "model_flops_per_s"))
-                peer = torch_ms(args.torch, model, mode, ranks, extra, args.steps)
-                theirs.append(peer["median_ms"])
-                version = peer["torch"]
+            found, share = steady.measure(args.rounds, one_round)
         except (RuntimeError, subprocess.CalledProcessError) as error:
             print(f"{row:<18} did not run: {error}")
             out.add(rows.failed(row + isa, str(error)))
             short = True
             continue
-        a, b = statistics.median(ours), statistics.median(theirs)
+        ours, flops, theirs, versions = zip(*found)
+        a, b, version = statistics.median(ours), statistics.median(theirs), versions[0]
         short = short or b / a < bar
         print(f"{row:<18}{a:>10.1f}{b:>10.1f}{b / a:>8.2f}{bar:>7.2f}  torch {version} {mode} {' '.join(extra)}", flush=True)
         dtype = settings.get("dtype", "f32")
         out.add(rows.compared(f"{row}, {ranks} ranks{isa}", "ms", a, " ".join(["torch", version, mode, *extra]), b, bar,
-                              rate=[f"{dtype} peak{isa}", statistics.median(flops)]))
+                              rate=[f"{dtype} peak{isa}", statistics.median(flops)], **steady.disturbed(share)))
     return 1 if short else 0
 
 

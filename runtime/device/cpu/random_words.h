@@ -65,7 +65,7 @@ inline constexpr int64_t kRandomGroups = 2;
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
-// philox::lanes(seed, key, first, words) and those of the 16 blocks behind them.
+// philox::lanes<16>(seed, key, first, words) and those of the 16 blocks behind them.
 template <int lanes>
 PRUN_INLINE void random_words(const RoundKeys& keys, uint64_t key, uint64_t first, uint32_t* words) {
   using V = Longs<lanes>;

@@ -1,0 +1,73 @@
+"""Which rounds of a bench count on a machine whose cores are shared with others that cannot be seen.
+
+Cores of a virtual machine multiply and add at half their rate for seconds or minutes while a neighbour has the other
+half. Who is bound by multiply-adds then loses more than who is not, so that such a round is fair to neither side.
+product_bench (`cmake --preset bench`), where it is built, says the rate of the slowest core, before, within and after
+each round; rounds near the best rate of this CPU and instruction set that was ever seen are taken, others measured
+again a few times, and then those that were disturbed least.
+"""
+import json
+import os
+import subprocess
+import sys
+
+import rows
+
+BENCH = rows.TOP / "build/bench/bin/product_bench"
+BEST = rows.TOP / "build/bench/best_rates.json"
+NEAR = 0.9   # of the best rate: what a quiet machine keeps to
+TRIES = 3    # as many rounds at most for each one that is asked for
+WORSE = 0.8  # rows below it say so
+
+
+def slowest_core():
+    """FLOP/s of multiply-adds of the slowest of the cores, which is what ranks wait for; None without product_bench."""
+    if not BENCH.exists():
+        return None
+    sides = [subprocess.Popen([BENCH], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) for _ in os.sched_getaffinity(0)]
+    return min(float(side.communicate()[0].split()[0]) for side in sides)
+
+
+def best_rate(seen):
+    """The best rate of this kind of core that this build has seen, with `seen`."""
+    kind = f"{rows.cpu_name()} {os.environ.get('ONEDNN_MAX_CPU_ISA', '')}"
+    known = json.loads(BEST.read_text()) if BEST.exists() else {}
+    if seen > known.get(kind, 0):
+        known[kind] = seen
+        BEST.write_text(json.dumps(known))
+    return known[kind]
+
+
+def measure(wanted, one_round, core_rate=slowest_core, best_of=best_rate):
+    """([results], share): of `wanted` rounds, and the least rate of cores during any of them, as a share of the best.
+
+    one_round(look) is a round and gives its result; it calls look() between its sides. The share is None where no rate
+    can be measured.
+    """
+    found, rates, best = [], [], 0
+
+    def look():
+        nonlocal best
+        rate = core_rate()
+        if rate is not None:
+            best = max(best, best_of(rate))
+            rates.append(rate)
+
+    look()
+    if not rates:
+        return [one_round(look) for _ in range(wanted)], None
+    while len(found) < wanted * TRIES and sum(rate >= NEAR * best for rate, _ in found) < wanted:
+        del rates[:-1]  # a round begins where the one before has ended
+        result = one_round(look)
+        look()
+        found.append((min(rates), result))
+    taken = sorted(found, key=lambda each: -each[0])[:wanted]
+    share = taken[-1][0] / best
+    if len(found) > wanted:
+        print(f"{len(found) - wanted} rounds did not count: others had the cores; those taken had {share:.0%} of their rate", file=sys.stderr)
+    return [result for _, result in taken], share
+
+
+def disturbed(share):
+    """What a row says of it."""
+    return {} if share is None or share >= WORSE else {"disturbed": share}
