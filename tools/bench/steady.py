@@ -16,7 +16,7 @@ import rows
 BENCH = rows.TOP / "build/bench/bin/product_bench"
 BEST = rows.TOP / "build/bench/best_rates.json"
 NEAR = 0.9   # of the best rate: what a quiet machine keeps to
-TRIES = 3    # as many rounds at most for each one that is asked for
+TRIES = 2    # as many rounds at most for each one that is asked for
 WORSE = 0.8  # rows below it say so
 
 
