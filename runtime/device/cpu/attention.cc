@@ -165,29 +165,33 @@ void forward_head(const Sizes& s, int64_t h, const Next& next, const T* qkv, T* 
   }
 }
 
-// The same of bf16 on squares of products.
-void forward_head_in_bf16(const Sizes& s, int64_t h, const Next& next, const bf16* qkv, bf16* out, float* lse,
-                          float* scratch) {
-  const int64_t shared = h * s.kv_heads / s.heads * s.head;
-  Bf16Forward head({qkv + s.k + shared, s.stride}, {qkv + s.v + shared, s.stride}, s.length, s.head, scratch);
-  const HeadRows queries{qkv + h * s.head, s.stride};
-  Ahead ahead;
-  const auto ask = [&](int64_t first) {
-    if (first >= s.length) return;
-    const int64_t rows = s.strip_rows(first);
-    if (next.q != 0) ahead.add(queries.from(first).data + next.q, s.stride, rows, s.head);
-    if (next.kv != 0) {
-      ahead.add(qkv + s.k + shared + first * s.stride + next.kv, s.stride, rows, s.head);
-      ahead.add(qkv + s.v + shared + first * s.stride + next.kv, s.stride, rows, s.head);
-    }
-    if (next.narrow != 0) ahead.add(out + first * s.width + h * s.head + next.narrow, s.width, rows, s.head);
+// Heads from `begin` to `end`, of all samples, of bf16 on squares of products.
+void forward_in_bf16(const Sizes& s, int64_t begin, int64_t end, const bf16* qkv, bf16* out, float* lse,
+                     float* scratch) {
+  const auto sample = [&](int64_t i) { return qkv + i / s.heads * s.length * s.stride; };
+  const auto shared = [&](int64_t i) { return i % s.heads * s.kv_heads / s.heads * s.head; };
+  const auto head_of = [&](int64_t i) -> Bf16Forward::Head {
+    return {{sample(i) + i % s.heads * s.head, s.stride},
+            {sample(i) + s.k + shared(i), s.stride},
+            {sample(i) + s.v + shared(i), s.stride}};
   };
-  ask(0);
-  head.begin(queries, s.length, s.sight(0), s.scale, lse + h * s.length, ahead);
-  for (int64_t first = 0; first < s.length; first += kStrip) {
-    ask(first + kStrip);
-    const auto [result, inverse] = head.next();
-    round_rows(result, head.lanes(), inverse, out + first * s.width + h * s.head, s.width, s.strip_rows(first), s.head);
+  Bf16Forward heads({s.length, s.length, s.head, s.sight(0), s.scale}, begin, end, head_of, scratch);
+  Ahead ahead;
+  for (int64_t i = begin; i < end; ++i) {
+    const auto to = [&](int64_t head) { return out + head / s.heads * s.length * s.width + head % s.heads * s.head; };
+    for (int64_t first = 0; first < s.length; first += kStrip) {
+      const int64_t rows = s.strip_rows(first);
+      if (i + 1 < end) {
+        const Bf16Forward::Head next = head_of(i + 1);
+        for (const HeadRows& part : {next.k, next.q, next.v})
+          if (part.data == next.q.data || shared(i + 1) != shared(i))
+            ahead.add(part.from(first).data, s.stride, rows, s.head);
+        ahead.add(to(i + 1) + first * s.width, s.width, rows, s.head);
+      }
+      const auto [result, inverse, strip_lse] = heads.next(ahead);
+      round_rows(result, heads.lanes(), inverse, to(i) + first * s.width, s.width, rows, s.head);
+      std::copy(strip_lse, strip_lse + rows, lse + i * s.length + first);
+    }
   }
 }
 
@@ -323,15 +327,20 @@ std::unique_ptr<Kernel> forward_kernel(const OpView& view) {
   return kernel_of([s, qkv = view.in<T>(0), out = view.out<T>(0), lse = view.out<float>(1), threads = view.threads(),
                     share = scratch_bytes<true>(view) / view.threads(),
                     scratch = view.scratch(scratch_bytes<true>(view))] {
-    parallel_for(threads, s.batch * s.heads, [&](int64_t i, int thread) {
+    const int64_t heads = s.batch * s.heads;
+    const auto scratch_of = [&](int64_t thread) { return reinterpret_cast<float*>(scratch.data + thread * share); };
+    if constexpr (std::is_same_v<T, bf16>) {
+      if (has_amx()) {
+        parallel_for(threads, threads, [&](int64_t i, int thread) {
+          forward_in_bf16(s, heads * i / threads, heads * (i + 1) / threads, qkv, out, lse, scratch_of(thread));
+        });
+        return;
+      }
+    }
+    parallel_for(threads, heads, [&](int64_t i, int thread) {
       const int64_t b = i / s.heads, h = i % s.heads;
-      const auto head = [&] {
-        if constexpr (std::is_same_v<T, bf16>)
-          if (has_amx()) return forward_head_in_bf16;
-        return forward_head<T>;
-      }();
-      head(s, h, Next(s, b, h), qkv + b * s.length * s.stride, out + b * s.length * s.width,
-           lse + b * s.heads * s.length, reinterpret_cast<float*>(scratch.data + thread * share));
+      forward_head<T>(s, h, Next(s, b, h), qkv + b * s.length * s.stride, out + b * s.length * s.width,
+                      lse + b * s.heads * s.length, scratch_of(thread));
     });
   });
 }

@@ -1,6 +1,6 @@
 // Attention of one head in bf16 on AMX: the strips of attention_rows.h on squares of sums.
 //
-// Scores, maxima, sums and log-sum-exps are f32. For the products that follow, the probabilities P = exp(S - max) and
+// Scores, shifts, sums and log-sum-exps are f32. For the products that follow, the probabilities P = exp(S - shift) and
 // the gradients of scores dS = P·(dP - Σ out·dout) are written as two numbers of bf16 each, off by at most u = 2⁻¹⁶ of
 // them. So an element of the result is off by at most u·Σ p|v| ≤ u·max|v|, one of dv by u·Σ p|dout|, of dq and dk by
 // u·scale·Σ |dS|·|k| and u·scale·Σ |dS|·|q|; besides what f32 rounds, and the result's own rounding.
@@ -30,87 +30,122 @@ void round_rows(const float* from, int64_t lanes, const float* factors, bf16* to
 int64_t bf16_forward_floats(int64_t keys, int64_t head);
 int64_t bf16_backward_floats(int64_t keys, int64_t queries, int64_t head);
 
-// Softmax of a strip whose scores lie in squares, a few of them at a time beside other squares of sums.
-class StripSoftmax {
+// Softmax of a strip's scores with a piece of its keys, a few of them at a time beside squares of sums. Each score is
+// less by the query's first one, not by its largest: so there is one pass over scores, and their sum, which begins with
+// 1, says whether another one is so much larger that the pass has to be made again.
+class PieceSoftmax {
  public:
-  // Unnormalized probabilities go to `p`, in tiles of 16 queries by 32 keys that lie as the other operand of
-  // Lying::apart does; those of the other queries and what rounding has left so many pairs behind.
-  struct To {
-    Pair* p;
-    int64_t other, rest;
+  // What is known of a strip: a query's shift in powers of two, and its sums of every 16th key.
+  struct Sums {
+    alignas(64) float shift[kStrip];
+    alignas(64) float of_keys[kStrip][kSide];
+    alignas(64) float lse[kStrip], inverse[kStrip];
+    // Whether sums are those of numbers that were not too large; then lse and 1/sum, too.
+    bool finish();
   };
-  // `blocks` of 32 keys; `steps` is how often step() will be called. Asks for what `ahead` has.
-  void begin(const float* scores, int64_t blocks, const Sight& sight, float scale, const To& to, int64_t steps,
-             Ahead& ahead);
+  // A piece: squares of scores, of 32 keys each, from `key` on. They become unnormalized probabilities in two parts, in
+  // tiles of 16 queries by 32 keys: what lay on the left becomes the upper halves, what lay on the right the rest.
+  struct Piece {
+    float* squares;
+    int64_t blocks, key;
+    Sight sight;
+    Sums* sums;
+    bool guess;  // shifts are not known yet
+  };
+  // step() will be called `steps` times; asks for `lines` of what `ahead` has.
+  void begin(const Piece& piece, float factor, int64_t steps, int64_t lines, Ahead& ahead);
   void step() {
-    for (int64_t i = 0; i < parts_of_step_; ++i) part();
+    for (done_ += end_; done_ >= steps_; done_ -= steps_) part();
   }
   void finish() {
     while (at_ < end_) part();
   }
-  // Of each query, once it is finished.
-  const float* lse() const { return lse_; }
-  const float* inverse() const { return inverse_; }
 
  private:
   void part();
-  void find_shifts();
-  void sum_up();
-  const float* scores_ = nullptr;
-  int64_t blocks_ = 0;
-  Sight sight_{1, 0};
+  Piece piece_{};
   float factor_ = 0;
-  To to_{nullptr, 0, 0};
-  int64_t at_ = 0, end_ = 0, parts_of_step_ = 0, lines_of_part_ = 0;
+  int64_t at_ = 0, end_ = 0, steps_ = 1, done_ = 0, lines_of_part_ = 0;
   Ahead* ahead_ = nullptr;
-  alignas(64) float most_[kStrip][kSide];  // of every 16th key
-  alignas(64) float sums_[kStrip][kSide];
-  alignas(64) float shift_[kStrip], lse_[kStrip], inverse_[kStrip];
 };
 
-// Strips of queries one behind the other: while vectors compute the softmax of one, tiles multiply the probabilities of
-// the strip before with values, and the next strip's queries with keys.
+// Strips of queries, one behind the other, of heads one behind the other; keys in pieces. While vectors compute the
+// softmax of a piece, tiles multiply the probabilities of the piece before with values, and queries with the keys of
+// the next one.
 class Bf16Forward {
  public:
-  Bf16Forward(const HeadRows& k, const HeadRows& v, int64_t keys, int64_t head, float* scratch);
-  int64_t lanes() const { return lanes_; }
-  // The queries whose results next() then gives, which asks for what `ahead` has meanwhile.
-  void begin(const HeadRows& q, int64_t queries, const Sight& sight, float scale, float* lse, Ahead& ahead);
-  // Of the next kStrip queries, or as many as are left: [kStrip][lanes], not yet divided by sums, and 1/sum of each.
-  struct Result {
-    const float *rows, *inverse;
+  struct Head {
+    HeadRows q, k, v;
   };
-  Result next();
+  struct Shape {
+    int64_t keys, queries, head;
+    Sight sight;
+    float scale;
+  };
+  // The heads from `begin` to `end`, all of one shape, are heads(i).
+  template <class Heads>
+  Bf16Forward(const Shape& shape, int64_t begin, int64_t end, const Heads& heads, float* scratch)
+      : Bf16Forward(
+            shape, begin, end, &heads, [](const void* of, int64_t i) { return (*static_cast<const Heads*>(of))(i); },
+            scratch) {}
+  // Floats from a row of results to the next, and where among them element i of a head is.
+  int64_t lanes() const { return lanes_; }
+  // Of the next kStrip queries, or as many as are left of a head: [kStrip][lanes], not yet divided by sums, and of each
+  // query 1/sum and log-sum-exp. Asks for what `ahead` has meanwhile.
+  struct Result {
+    const float *rows, *inverse, *lse;
+  };
+  Result next(Ahead& ahead);
 
  private:
-  // A strip while it is on its way; every other one has the same place.
-  struct Place {
-    Pair* p;
-    float* scores;
-    StripSoftmax softmax;
+  using HeadOf = Head (*)(const void*, int64_t);
+  Bf16Forward(const Shape& shape, int64_t begin, int64_t end, const void* heads, HeadOf head_of, float* scratch);
+  // A piece of the keys of a strip.
+  struct Item {
+    int64_t head = 0, strip = 0, first = 0, blocks = 0;  // of 32 keys; 0 behind the last one
+    int64_t number = 0;                                  // of the strip
+    bool last = false;                                   // of the strip
+    Head rows{};
   };
-  Sight sight_of(int64_t strip) const { return {sight_.seen + strip * kStrip * sight_.more, sight_.more}; }
-  int64_t rows_of(int64_t strip) const { return std::min(kStrip, queries_ - strip * kStrip); }
-  int64_t blocks_of(int64_t strip) const;  // of 32 keys that it sees; 0 beyond the last one
+  // Copies of keys or values, as many blocks of a head as were needed.
+  struct Copies {
+    Pair* tiles;
+    const bf16* of;
+    int64_t blocks;
+  };
+  Item item(int64_t head, int64_t strip, int64_t first, int64_t number) const;
+  Item behind(const Item& item) const;
+  Sight sight_of(int64_t strip) const {
+    return {shape_.sight.seen + strip * kStrip * shape_.sight.more, shape_.sight.more};
+  }
+  int64_t rows_of(int64_t strip) const { return std::min(kStrip, shape_.queries - strip * kStrip); }
+  PieceSoftmax::Piece piece_of(const Item& item, float* squares, bool guess);
+  void copy_keys(const Item& item);
+  void copy_values(const Item& item);
+  void copy_queries(const Item& item);
   template <class Beside>
-  void score(int64_t strip, Beside& beside);
+  void score(const Item& item, float* squares, Beside& beside);
   template <class Beside>
-  void weigh_values(int64_t strip, Beside& beside);
-  void begin_softmax(int64_t strip, int64_t steps);
-  void keep_lse(int64_t strip);
+  void weigh_values(const Item& item, const float* squares, Beside& beside);
+  int64_t steps_of(const Item& weighed, const Item& scored) const;
+  void turn(int64_t lines, Ahead& ahead);
+  void finish_sums(const Item& item);
+  void again(const Item& item);
 
   const PairSquares squares_;
-  int64_t head_, lanes_, steps_;  // steps of 32 in a head
-  int64_t room_;                  // in steps of 32 keys
-  Pair *k_, *v_, *q_;
-  float* result_;
-  Place strips_[2];
-  HeadRows queries_at_{nullptr, 0};
-  int64_t queries_ = 0, next_ = 0;
-  Sight sight_{1, 0};
-  float scale_ = 0;
-  float* lse_ = nullptr;
-  Ahead* ahead_ = nullptr;
+  const Shape shape_;
+  const float factor_;
+  int64_t end_;  // of heads
+  const void* heads_;
+  HeadOf head_of_;
+  int64_t lanes_, steps_;  // steps of 32 in a head
+  Copies k_, v_;
+  Pair* q_;
+  int64_t q_of_ = -1;  // the strip's number
+  float *result_, *scores_, *other_scores_;
+  Item now_, next_, last_;
+  PieceSoftmax softmax_;
+  PieceSoftmax::Sums sums_[2];
 };
 
 class Bf16Backward {

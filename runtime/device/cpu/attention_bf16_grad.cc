@@ -70,31 +70,31 @@ PRUN_AVX512_BF16 PRUN_INLINE void ScoreGradients::two_keys() {
   const int64_t tile = at / kSide, key = at % kSide;
   const float *s_at = scores + tile * kLower + key * kSide, *dp_at = dp + tile * kLower + key * kSide;
   Pair *p_at = p_rows + tile * next_rows + key * kSide, *ds_at = ds_rows + tile * next_rows + key * kSide;
-  TwoParts ds[2][2];
+  __m512 ds[2][2], ds_rest[2][2];
   if (lines_of_keys > 0) ahead->ask(lines_of_keys);
 #pragma GCC unroll 2
   for (int64_t odd = 0; odd < 2; ++odd, s_at += kSide, dp_at += kSide, p_at += kSide, ds_at += kSide) {
     const uint32_t sees = kMasked ? seeing(sight, first_key + at + odd) : 0;
-    TwoParts p[2];
+    __m512 p[2];
 #pragma GCC unroll 2
     for (int64_t half = 0; half < 2; ++half) {
       const __m512 shift = _mm512_load_ps(rows->shift + half * kSide),
                    along = _mm512_load_ps(rows->along + half * kSide);
-      __m512 found = exp2_of(_mm512_fmsub_ps(_mm512_loadu_ps(s_at + half * kRight), times, shift));
-      if (kMasked) found = _mm512_maskz_mov_ps(static_cast<__mmask16>(sees >> half * kSide), found);
-      p[half] = in_two(found);
-      ds[odd][half] = in_two(_mm512_mul_ps(found, _mm512_sub_ps(_mm512_loadu_ps(dp_at + half * kRight), along)));
+      p[half] = exp2_of(_mm512_fmsub_ps(_mm512_loadu_ps(s_at + half * kRight), times, shift));
+      if (kMasked) p[half] = _mm512_maskz_mov_ps(static_cast<__mmask16>(sees >> half * kSide), p[half]);
+      ds[odd][half] = _mm512_mul_ps(p[half], _mm512_sub_ps(_mm512_loadu_ps(dp_at + half * kRight), along));
+      ds_rest[odd][half] = rounded_rest_of(ds[odd][half]);
     }
-    _mm512_storeu_si512(p_at, paired(p[0].upper, p[1].upper));
-    _mm512_storeu_si512(p_at + rest_of_rows, paired(p[0].rest, p[1].rest));
-    _mm512_storeu_si512(ds_at, paired(ds[odd][0].upper, ds[odd][1].upper));
-    _mm512_storeu_si512(ds_at + rest_of_rows, paired(ds[odd][0].rest, ds[odd][1].rest));
+    _mm512_storeu_si512(p_at, paired(p[0], p[1]));
+    _mm512_storeu_si512(p_at + rest_of_rows, paired(rounded_rest_of(p[0]), rounded_rest_of(p[1])));
+    _mm512_storeu_si512(ds_at, paired(ds[odd][0], ds[odd][1]));
+    _mm512_storeu_si512(ds_at + rest_of_rows, paired(ds_rest[odd][0], ds_rest[odd][1]));
   }
 #pragma GCC unroll 2
   for (int64_t half = 0; half < 2; ++half) {
     Pair* to = ds_pairs + half * next_pairs + at / 2 * kSide;
-    _mm512_storeu_si512(to, paired(ds[0][half].upper, ds[1][half].upper));
-    _mm512_storeu_si512(to + rest_of_pairs, paired(ds[0][half].rest, ds[1][half].rest));
+    _mm512_storeu_si512(to, paired(ds[0][half], ds[1][half]));
+    _mm512_storeu_si512(to + rest_of_pairs, paired(ds_rest[0][half], ds_rest[1][half]));
   }
 }
 
@@ -220,13 +220,13 @@ void Bf16Backward::queries(const HeadRows& q, const HeadRows& out, const HeadRow
       beside.sight = sight_of(s);
       beside.first_key = i * kBlock, beside.at = 0;
       const int64_t share = (2 * steps_ - sums.next + strips - s - 1) / (strips - s);
-      beside.in_steps(share * (sums.end - sums.first) + 2 * steps_);
+      beside.in_steps(2 * share * (sums.end - sums.first) + 2 * steps_);
       add_keys(sums, share, beside);
       std::swap(scores, other_scores);
     }
     sums = {i, first, strips, 2 * steps_};
   }
-  beside.in_steps(std::accumulate(seen_, seen_ + strips - 1, int64_t{0}) * steps_);
+  beside.in_steps(2 * std::accumulate(seen_, seen_ + strips - 1, int64_t{0}) * steps_);
   for (int64_t s = 0; s + 1 < strips; ++s) add_dq(s, beside);
   beside.finish();
   Nothing nothing;

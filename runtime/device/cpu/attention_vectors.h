@@ -21,19 +21,49 @@ PRUN_AVX512_BF16 inline __m512 exp2_of(__m512 t) {
   return _mm512_scalef_ps(p, t);
 }
 
-// A number as two of bf16, the upper half of its bits and that of what is left of it, to the nearest. Together they are
-// off by 2⁻¹⁶ of it at most.
+// The same of several at once, whose instructions do not wait for each other.
+template <int kCount>
+PRUN_AVX512_BF16 inline void exp2_of_each(__m512 (&t)[kCount]) {
+  constexpr int kBehindFloor = 1;
+  constexpr float kFactors[] = {0.00901703032f, 0.0557999131f, 0.240164450f, 0.693151312f, 1.0f};
+  __m512 f[kCount], p[kCount];
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; ++i) f[i] = _mm512_reduce_ps(t[i], kBehindFloor);
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; ++i) p[i] = _mm512_set1_ps(0.00186713007f);
+#pragma GCC unroll 5
+  for (const float factor : kFactors) {
+    const __m512 next = _mm512_set1_ps(factor);
+#pragma GCC unroll 16
+    for (int i = 0; i < kCount; ++i) p[i] = _mm512_fmadd_ps(p[i], f[i], next);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; ++i) t[i] = _mm512_scalef_ps(p[i], t[i]);
+}
+
+// What is left of a number behind the upper half of its bits, to the nearest: together they are off by 2⁻¹⁶ of it.
+PRUN_AVX512_BF16 inline __m512 rounded_rest_of(__m512 x) {
+  const __m512 upper = (__m512)_mm512_and_si512((__m512i)x, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
+  return (__m512)_mm512_add_epi32((__m512i)_mm512_sub_ps(x, upper), _mm512_set1_epi32(0x8000));
+}
+
+// The same of a number whose upper half is rounded to the nearest, too: off by 2⁻¹⁷.
 struct TwoParts {
   __m512 upper, rest;
 };
 PRUN_AVX512_BF16 inline TwoParts in_two(__m512 x) {
-  const __m512 upper = (__m512)_mm512_and_si512((__m512i)x, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
-  return {upper, (__m512)_mm512_add_epi32((__m512i)_mm512_sub_ps(x, upper), _mm512_set1_epi32(0x8000))};
+  const __m512i half = _mm512_set1_epi32(0x8000);
+  const __m512 upper =
+      (__m512)_mm512_and_si512(_mm512_add_epi32((__m512i)x, half), _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
+  return {upper, (__m512)_mm512_add_epi32((__m512i)_mm512_sub_ps(x, upper), half)};
 }
 
-// The upper halves of two vectors as pairs, which takes fewer instructions than rounding.
+// The upper halves of two vectors as pairs. A shuffle, as tiles leave shuffles' port alone, but not that of shifts.
 PRUN_AVX512_BF16 inline __m512i paired(__m512 first, __m512 second) {
-  return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32((__m512i)first, 16), (__m512i)second);
+  constexpr __mmask64 kLowerHalves = 0x3333333333333333u;
+  const __m512i down = _mm512_set_epi64(0x0f0e0f0e0b0a0b0a, 0x0706070603020302, 0x0f0e0f0e0b0a0b0a, 0x0706070603020302,
+                                        0x0f0e0f0e0b0a0b0a, 0x0706070603020302, 0x0f0e0f0e0b0a0b0a, 0x0706070603020302);
+  return _mm512_mask_shuffle_epi8((__m512i)second, kLowerHalves, (__m512i)first, down);
 }
 
 // The numbers from 0 on in the order in which across() puts halves, quarters ... of 16 vectors beside each other.

@@ -52,7 +52,7 @@ PRUN_AVX512_BF16 void square_in_vectors(const PairTiles& a, const PairTiles& b, 
     for (int part = 0; part < (a.rest != 0 || b.rest != 0 ? 2 : 1); ++part) {
       const Pair *left = b.first + part * b.rest, *right = left + b.other;
       const Pair* rows = a.first + part * a.rest + top / kSide * a.other + top % kSide * kSide;
-      for (int64_t p = 0; p < steps; ++p, left += kTile, right += kTile, rows += kTile) {
+      for (int64_t p = 0; p < steps; ++p, left += b.step, right += b.step, rows += a.step) {
         for (int64_t i = 0; i < kSide; ++i) {
           const __m512bh x = (__m512bh)_mm512_loadu_si512(left + i * kSide);
           const __m512bh y = (__m512bh)_mm512_loadu_si512(right + i * kSide);

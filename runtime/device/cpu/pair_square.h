@@ -19,12 +19,13 @@ class PairSquares {
   PairSquares& operator=(const PairSquares&) = delete;
 };
 
-// Tiles of K one after the other; those of the second 16 rows (A) or columns (B) `other` pairs behind. `rest` pairs
+// Tiles of K `step` pairs apart; those of the second 16 rows (A) or columns (B) `other` pairs behind. `rest` pairs
 // behind a tile lies one that is added to it, what rounding has left; 0: none.
 struct PairTiles {
   const Pair* first;
   int64_t other;
   int64_t rest = 0;
+  int64_t step = kTile;
 };
 // Floats from a row to the next, to the right half and to the lower half.
 struct SquareSums {

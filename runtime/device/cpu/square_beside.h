@@ -10,7 +10,8 @@
 
 namespace prun::cpu {
 
-// What work beside squares looks like: step() is a small part of it, finish() all that is left.
+// What work beside squares looks like: step() is a small part of it, finish() all that is left. A step of tiles calls
+// it once, one with a rest twice.
 struct Nothing {
   PRUN_AVX512_BF16 inline void step() {}
   void finish() {}
@@ -22,7 +23,7 @@ enum class Rest : uint8_t { none, of_a, of_b };
 template <Rest kRest, class Beside>
 PRUN_TILES void multiply(const PairTiles& a, const PairTiles& b, int64_t steps, Beside& beside) {
   const Pair *a_at = a.first, *b_at = b.first;
-  for (int64_t p = 0; p < steps; ++p, a_at += kTile, b_at += kTile) {
+  for (int64_t p = 0; p < steps; ++p, a_at += a.step, b_at += b.step) {
     _tile_loadd(4, a_at, 64);
     _tile_loadd(6, b_at, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -31,6 +32,7 @@ PRUN_TILES void multiply(const PairTiles& a, const PairTiles& b, int64_t steps, 
     _tile_loadd(5, a_at + a.other, 64);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
+    if constexpr (kRest != Rest::none) beside.step();
     if constexpr (kRest == Rest::of_a) {
       _tile_loadd(4, a_at + a.rest, 64);
       _tile_dpbf16ps(0, 4, 6);
