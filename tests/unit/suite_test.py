@@ -101,6 +101,14 @@ class Table(unittest.TestCase):
         self.assertIn("## Not measured yet\n\nscale many.", text)
         self.assertTrue(all(len(line) <= 100 or line.startswith("|") for line in text.splitlines()))
 
+    def test_a_peer_without_a_bar(self):
+        row = rows.compared("attention f32, 64 tokens, against PyTorch", "GFLOP/s", 60.0, "PyTorch 2.15", 30.0, more_is_better=True)
+        text, missed, failed = suite_table.write([entry("kernels", row)], [], suite_table.Table())
+        self.assertEqual((missed, failed), (0, 0))
+        self.assertEqual(cells_of(text, row["what"])[1:], ["60 GFLOP/s", "PyTorch 2.15 30", "2.00", "", "", "", ""])
+        self.assertEqual(cells_of(text, "kernels")[1], "0")
+        self.assertEqual(rows.text(row), "attention f32, 64 tokens, against PyTorch: 60 GFLOP/s, PyTorch 2.15 30, 2.00 ×")
+
     def test_lines_that_are_not_measured_again_stay(self):
         limit, slow = rows.alone("f32 peak", "GFLOP/s", 2000.0), rows.compared("gpt-2, 2 ranks", "ms", 80.0, "torch", 90.0, 1.2, rate=["f32 peak", 1.5e12])
         first, *_ = suite_table.write([entry("limits", limit), entry("steps", slow), entry("scale", error="no memory", job="scale many")],

@@ -3,6 +3,7 @@
 
     tools/bench/kernels.py                        # all of kernel_bench
     tools/bench/kernels.py --only gelu --seconds 0.05
+    tools/bench/kernels.py --only attention --torch PYTHON    # attention beside PyTorch's, too, in turn on one thread
 
 Needs `cmake --preset bench && ninja -C build/bench kernel_bench product_bench`. Rates are per second of processor time of
 one core. What memory allows is a stream of as many bytes (a copy, an update in place, a read) of the size nearest to the
@@ -11,13 +12,17 @@ slower of the two bounds a kernel. Attention's bar is the rate of a product, its
 """
 import argparse
 import json
+import os
+import statistics
 import subprocess
 import sys
 
 import bounds
+import products
 import rows
 
 BUILD = rows.TOP / "build/bench/bin"
+PEER = products.HERE / "peers/attention_peer.py"
 ATTENTION_BAR = BAR = 0.8
 STREAMS = ("copy", "read", "update")
 PRODUCT = (1024, 768, 256, 0)  # of the gpt plans: m n k form
@@ -72,20 +77,42 @@ def row_of(name, found, machine):
                       limit=f"{bound} {rows.number(size / least / 1e9)} GB/s", share=share)
 
 
+def bench(pattern, seconds):
+    """What kernel_bench says of the benchmarks of a pattern: ({name: counters}, its context)"""
+    words = [BUILD / "kernel_bench", f"--benchmark_filter={pattern}", f"--benchmark_min_time={seconds}", "--benchmark_format=json"]
+    done = json.loads(subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True).stdout)
+    return {b["name"]: b for b in done["benchmarks"]}, done["context"]
+
+
+def beside_torch(names, args):
+    """Rows of attention against PyTorch, both in turn."""
+    env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"} | products.ONE_THREAD
+    torch = products.Side("PyTorch", [args.torch, str(PEER)], env)
+    for name in names:
+        kernel, half, tokens = name.split("/")
+        rounds = [(bench(f"^{name}$", args.seconds)[0][name], torch.seconds(kernel, half, tokens)) for _ in range(args.rounds)]
+        seconds, theirs = statistics.median(ours["cpu_time"] * 1e-6 for ours, _ in rounds), statistics.median(peer for _, peer in rounds)
+        gflop = rounds[0][0]["GFLOP/s"] * rounds[0][0]["cpu_time"] * 1e-6
+        yield rows.compared(f"{kernel} {words_of(name)[1]}, against PyTorch", "GFLOP/s", gflop / seconds, f"PyTorch {torch.said}", gflop / theirs,
+                            more_is_better=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="kernels whose name has this in it")
     parser.add_argument("--seconds", type=float, default=0.5, help="of repetitions for a kernel")
+    parser.add_argument("--torch", metavar="PYTHON", help="Python with PyTorch")
+    parser.add_argument("--rounds", type=int, default=3, help="of attention and PyTorch's in turn")
     rows.add_option(parser)
     args = parser.parse_args()
-    words = [BUILD / "kernel_bench", f"--benchmark_filter=^({'|'.join(STREAMS)}|rate)/|{args.only}", f"--benchmark_min_time={args.seconds}",
-             "--benchmark_format=json"]
-    done = json.loads(subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True).stdout)
-    found = {b["name"]: b for b in done["benchmarks"]}
-    machine, out = Machine(found, *product_rates(), done["context"]["tiles"] == "1"), rows.File(args.json)
+    found, context = bench(f"^({'|'.join(STREAMS)}|rate)/|{args.only}", args.seconds)
+    machine, out = Machine(found, *product_rates(), context["tiles"] == "1"), rows.File(args.json)
     for name, one in found.items():
         if not is_bound(name):
             out.tell(row_of(name, one, machine))
+    if args.torch:
+        for row in beside_torch([name for name, one in found.items() if "GFLOP/s" in one], args):
+            out.tell(row)
     return int(out.missed)
 
 

@@ -14,11 +14,11 @@ TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 MIB = 1 << 20
 
 
-def compared(what, unit, ours, peer, theirs, bar, more_is_better=False, **limits):
+def compared(what, unit, ours, peer, theirs, bar=None, more_is_better=False, **limits):
     """Against a peer, whose value may be missing: {peer: None} says that it did not run."""
     ratio = None if theirs is None else ours / theirs if more_is_better else theirs / ours
-    return {"what": what, "unit": unit, "prun": ours, "peer": peer, "peers": theirs, "ratio": ratio, "bar": f"{bar} ×",
-            "reached": None if ratio is None else ratio >= bar, **limits}
+    return {"what": what, "unit": unit, "prun": ours, "peer": peer, "peers": theirs, "ratio": ratio, "bar": None if bar is None else f"{bar} ×",
+            "reached": None if ratio is None or bar is None else ratio >= bar, **limits}
 
 
 def alone(what, unit, ours, bar=None, reached=None, **limits):

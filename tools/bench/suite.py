@@ -79,16 +79,19 @@ def sets_of_instructions():
     return [[], ["--isa", "AVX2"]] if instruction_set().startswith(("avx512", "amx")) else [[]]
 
 
+def torch_of(args):
+    return ["--torch", args.torch] if args.torch else []
+
+
 def products_jobs(args):
     sets = [(isa, ["f32", "bf16"]) for isa in sets_of_instructions()]
     if instruction_set() in ("avx512-bf16", "amx"):
         sets.append((["--isa", "AVX512"], ["bf16"]))
-    torch = ["--torch", args.torch] if args.torch else []
     for isa, types in sets:
         for dtype in types:
             for shapes in products.SHAPES:
                 name = " ".join(["products", shapes, dtype, *isa[1:]])
-                yield Job("products", name, ["products.py", *torch, *isa, "--types", dtype, "--shapes", shapes, "--rounds", args.rounds],
+                yield Job("products", name, ["products.py", *torch_of(args), *isa, "--types", dtype, "--shapes", shapes, "--rounds", args.rounds],
                           lacking(BENCH / "product_bench"))
 
 
@@ -96,7 +99,7 @@ def jobs_of(args):
     prun, rounds, need_torch = ["--prun", args.prun], ["--rounds", args.rounds], "" if args.torch else "no PyTorch: --torch PYTHON"
     yield Job("limits", "limits", ["limits.py"], lacking(BENCH / "product_bench"))
     yield from products_jobs(args)
-    yield Job("kernels", "kernels", ["kernels.py"], lacking(BENCH / "product_bench", BENCH / "kernel_bench"))
+    yield Job("kernels", "kernels", ["kernels.py", *torch_of(args)], lacking(BENCH / "product_bench", BENCH / "kernel_bench"))
     for transport in ("shm", "socket"):
         yield Job("overlap", f"overlap {transport}", ["figures.py", "overlap", *prun, "--transport", transport])
     for name, transport in COLLECTIVES.items():
@@ -111,7 +114,7 @@ def jobs_of(args):
             yield Job("steps", " ".join(["step", row, *isa[1:]]), ["train_step.py", *prun, *rounds, *isa, "--torch", args.torch, "--rows", row], need_torch)
     llmc = ["--llmc", args.llmc] if args.llmc else []
     for batch in gpt2_cpu.BATCHES:
-        words = ["gpt2_cpu.py", *prun, *rounds, *llmc, *(["--torch", args.torch] if args.torch else []), "--batches", batch]
+        words = ["gpt2_cpu.py", *prun, *rounds, *llmc, *torch_of(args), "--batches", batch]
         yield Job("gpt2", f"gpt2 {batch}", words)
         if not args.llmc:
             yield Job("gpt2", f"gpt2 {batch} against llm.c", [], "no sources of llm.c: --llmc FOLDER")
