@@ -4,6 +4,7 @@
 // order, so they have the same bits on any number of threads. The forms that take the add of a residual in run the two
 // ops in turn on a few rows at a time, which stay in the fastest cache: so they have the bits of the two ops apart, and
 // memory sees one pass.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -18,38 +19,94 @@ namespace {
 template <class T>
 using Pair = std::array<T*, 2>;
 
-// n rows; their sums are folded, divided and made roots of together, as each takes long and waits for the one before.
-// What is computed of a row does not depend on n.
+// Rows of bf16 that have no elements behind the last WholeTwo are widened once: what a later pass reads of them lies as
+// f32 in the first-level cache, as gamma and beta do. Forward it has no room for longer ones beside x and y; backward,
+// which reads twice as much again, gains up to four times as long ones.
+constexpr int64_t kTogether = 8, kLongestForward = 256, kLongestBackward = 1024;
+
+template <int lanes, class T>
+bool keeps_rows(int64_t width, int64_t longest) {
+  return std::is_same_v<T, bf16> && width % (2 * lanes) == 0 && width <= longest;
+}
+
+// What gamma and beta are beside rows of T.
+template <class T, bool kept>
+using Param = std::conditional_t<kept, float, T>;
+
+// for_two_lanes, which beside rows that are kept would cost a tenth for the elements that these have not.
+template <bool kept, int lanes, class T, class F>
+PRUN_INLINE void for_row(int64_t n, const F& f) {
+  if constexpr (kept)
+    for (int64_t i = 0; i < n; i += 2 * lanes) f(WholeTwo<lanes, T>{i});
+  else
+    for_two_lanes<lanes, T>(n, f);
+}
+
+// A parameter of rows that are kept as f32, in the order of WholeTwo.
+template <int lanes, class T>
+PRUN_INLINE void widen_row(const T* x, float* to, int64_t width) {
+  for_row<true, lanes, T>(width, [=](auto at) PRUN_INLINED { at.store(to, at.load(x)); });
+}
+
+// n <= kTogether rows, pass by pass: a sum is folded, divided and made a root of while those of other rows are
+// computed, as each of these waits for the one before. What is computed of a row does not depend on n.
 //
 // stats: the reciprocal of the standard deviation and the mean; for rmsnorm the reciprocal of the root mean square.
-template <bool centred, int n, int lanes, class T>
-PRUN_INLINE void forward_block(const T* x, Pair<const T> params, T* y, Pair<float> stats, int64_t width, float eps) {
-  float centre[n] = {}, scale[n];
-  Floats<lanes> sums[n];
+// wide: room for the rows, if they are kept.
+template <bool centred, int lanes, bool kept, class T>
+PRUN_INLINE void forward_block(const T* x, Pair<const Param<T, kept>> params, T* y, Pair<float> stats, int64_t n,
+                               int64_t width, float eps, float* wide) {
+  Floats<lanes> sums[kTogether];
+  float folded[kTogether];
+  const auto again = [=](int64_t r) PRUN_INLINED {
+    if constexpr (kept)
+      return static_cast<const float*>(wide + r * width);
+    else
+      return x + r * width;
+  };
   if constexpr (centred) {
-    for (int r = 0; r < n; ++r) {
+    for (int64_t r = 0; r < n; ++r) {
       Two<lanes> sum = {};
-      for_two_lanes<lanes, T>(width, [&](auto at) PRUN_INLINED { sum += at.load(x + r * width); });
+      for_row<kept, lanes, T>(width, [&](auto at) PRUN_INLINED {
+        const auto all = at.load(x + r * width);
+        if constexpr (kept) at.store(wide + r * width, all);
+        sum += all;
+      });
       sums[r] = sum.v[0] + sum.v[1];
     }
-    for (int r = 0; r < n; ++r) stats[1][r] = centre[r] = fold<lanes>(sums[r], kAdd) / static_cast<float>(width);
+    fold_rows<lanes>(sums, n, folded);
   }
-  for (int r = 0; r < n; ++r) {
+  for (int64_t r = 0; r < n; ++r) {
     Two<lanes> squares = {};
-    for_two_lanes<lanes, T>(width, [&, middle = centre[r]](auto at) PRUN_INLINED {
+    const float centre = centred ? folded[r] / static_cast<float>(width) : 0;
+    if constexpr (centred) stats[1][r] = centre;
+    for_row<kept, lanes, T>(width, [&](auto at) PRUN_INLINED {
       ask_for<2 * lanes>(x + (n + r) * width + at.i);  // the next rows
-      const auto d = at.only(at.load(x + r * width) - middle);
-      squares += d * d;
+      if constexpr (centred) {
+        const auto d = at.only(at.load(again(r)) - centre);
+        squares += d * d;
+        if constexpr (kept) at.store(wide + r * width, d);
+      } else {
+        const auto all = at.load(x + r * width);
+        if constexpr (kept) at.store(wide + r * width, all);
+        squares += all * all;
+      }
     });
     sums[r] = squares.v[0] + squares.v[1];
   }
-  for (int r = 0; r < n; ++r) {
-    const float mean = fold<lanes>(sums[r], kAdd) / static_cast<float>(width);
-    stats[0][r] = scale[r] = 1.0f / std::sqrt(mean + eps);
-  }
-  for (int r = 0; r < n; ++r) {
-    for_two_lanes<lanes, T>(width, [=, middle = centre[r], factor = scale[r]](auto at) PRUN_INLINED {
-      const auto normal = (at.load(x + r * width) - middle) * factor * at.load(params[0]);
+  fold_rows<lanes>(sums, n, folded);
+  for (int64_t r = 0; r < n; ++r) {
+    const float factor = 1.0f / std::sqrt(folded[r] / static_cast<float>(width) + eps);
+    const float centre = centred && !kept ? stats[1][r] : 0;
+    stats[0][r] = factor;
+    for_row<kept, lanes, T>(width, [=](auto at) PRUN_INLINED {
+      const auto row = at.load(again(r));
+      const auto normal = [&]() PRUN_INLINED {
+        if constexpr (centred && !kept)
+          return (row - centre) * factor * at.load(params[0]);
+        else
+          return row * factor * at.load(params[0]);
+      }();
       if constexpr (centred)
         at.store(y + r * width, normal + at.load(params[1]));
       else
@@ -58,54 +115,101 @@ PRUN_INLINE void forward_block(const T* x, Pair<const T> params, T* y, Pair<floa
   }
 }
 
-// Four rows of bf16 at a time, unless they are too long for the first-level cache. Those of f32 take longer to come
-// and go than to compute: with four at a time memory pauses.
 template <bool centred, class T>
 void forward_rows(const T* x, Pair<const T> params, T* y, Pair<float> stats, int64_t rows, int64_t width, float eps) {
-  constexpr int64_t kCache = 24 * 1024;
-  constexpr int kTogether = std::is_same_v<T, bf16> ? 4 : 1;
   with_lanes([=]<int lanes>() PRUN_INLINED {
-    const auto block = [=]<int n>(int64_t row) PRUN_INLINED {
-      forward_block<centred, n, lanes>(x + row * width, params, y + row * width,
-                                       {stats[0] + row, centred ? stats[1] + row : nullptr}, width, eps);
+    const auto blocks = [=]<bool kept>(Pair<const Param<T, kept>> of, int64_t together, float* wide) PRUN_INLINED {
+      for (int64_t row = 0; row < rows; row += together)
+        forward_block<centred, lanes, kept>(x + row * width, of, y + row * width,
+                                            {stats[0] + row, centred ? stats[1] + row : nullptr},
+                                            std::min(together, rows - row), width, eps, wide);
     };
-    int64_t row = 0;
-    if (kTogether > 1 && 2 * kTogether * width * static_cast<int64_t>(sizeof(T)) <= kCache)
-      for (; row + kTogether <= rows; row += kTogether) block.template operator()<kTogether>(row);
-    for (; row < rows; ++row) block.template operator()<1>(row);
+    if constexpr (std::is_same_v<T, bf16>) {
+      if (keeps_rows<lanes, T>(width, kLongestForward)) {
+        alignas(64) float wide[kTogether * kLongestForward], wide_params[2][kLongestForward];
+        for (int p = 0; p < (centred ? 2 : 1); ++p) widen_row<lanes>(params[p], wide_params[p], width);
+        return blocks.template operator()<true>({wide_params[0], wide_params[1]}, kTogether, wide);
+      }
+    }
+    // Rows of f32 take longer to come and go than to compute: with several at a time memory pauses.
+    const bool several = std::is_same_v<T, bf16> && width <= 1536;
+    blocks.template operator()<false>(params, several ? 4 : 1, nullptr);
   });
 }
 
 // dx of some rows; adds their part of dgamma and, of a layernorm, of dbeta, which lie as WholeTwo says.
+template <bool centred, int n, int lanes, bool kept, class T>
+PRUN_INLINE void backward_block(const T* x, const T* dy, const Param<T, kept>* gamma, Pair<const float> stats, T* dx,
+                                float* dgamma, float* dbeta, int64_t width, float* wide) {
+  float scale[n], centre[n] = {}, along[n], through[n] = {};
+  Floats<lanes> products[n] = {}, weights[n] = {};  // sums of g·γ·x̂ and, of a layernorm, of g·γ
+  for (int r = 0; r < n; ++r) {
+    scale[r] = stats[0][r];
+    if (centred) centre[r] = stats[1][r];
+  }
+  for_row<kept, lanes, T>(width, [=, &scale, &centre, &products, &weights](auto at) PRUN_INLINED {
+    const auto factors = at.load(gamma);
+    auto dg = at.load(dgamma), db = centred ? at.load(dbeta) : dg;
+#pragma GCC unroll 4
+    for (int r = 0; r < n; ++r) {
+      const auto normal = (at.load(x + r * width) - centre[r]) * scale[r], g = at.load(dy + r * width),
+                 weighted = g * factors;
+      if constexpr (kept) {
+        at.store(wide + 2 * r * width, normal);
+        at.store(wide + (2 * r + 1) * width, weighted);
+      }
+      products[r] += at.only(weighted * normal);
+      dg = g * normal + dg;
+      if constexpr (centred) {
+        weights[r] += weighted;
+        db = g + db;
+      }
+    }
+    at.store(dgamma, dg);
+    if constexpr (centred) at.store(dbeta, db);
+  });
+  fold_rows<lanes>(products, n, along);
+  if constexpr (centred) fold_rows<lanes>(weights, n, through);
+  for (int r = 0; r < n; ++r) {
+    along[r] = along[r] / static_cast<float>(width) * scale[r];
+    through[r] = through[r] / static_cast<float>(width) * scale[r];
+  }
+  for (int r = 0; r < n; ++r) {
+    for_row<kept, lanes, T>(width, [=, factor = scale[r], a = along[r], t = through[r]](auto at) PRUN_INLINED {
+      ask_for<2 * lanes>(x + (n + r) * width + at.i);
+      ask_for<2 * lanes>(dy + (n + r) * width + at.i);
+      if constexpr (kept) {
+        at.store(dx + r * width,
+                 at.load(wide + (2 * r + 1) * width) * factor - (at.load(wide + 2 * r * width) * a + t));
+      } else {
+        const auto normal = (at.load(x + r * width) - centre[r]) * factor;
+        at.store(dx + r * width, at.load(dy + r * width) * at.load(gamma) * factor - (normal * a + t));
+      }
+    });
+  }
+}
+
 template <bool centred, class T>
 void backward_rows(const T* x, const T* dy, const T* gamma, Pair<const float> stats, T* dx, float* dgamma, float* dbeta,
                    int64_t rows, int64_t width) {
   with_lanes([=]<int lanes>() PRUN_INLINED {
-    for (int64_t row = 0; row < rows; ++row) {
-      const T *xr = x + row * width, *gr = dy + row * width;
-      T* to = dx + row * width;
-      const float scale = stats[0][row], centre = centred ? stats[1][row] : 0;
-      Floats<lanes> products = {}, weights = {};  // sums of g·γ·x̂ and, of a layernorm, of g·γ
-      for_two_lanes<lanes, T>(width, [=, &products, &weights](auto at) PRUN_INLINED {
-        const auto normal = (at.load(xr) - centre) * scale, g = at.load(gr), weighted = g * at.load(gamma);
-        products += at.only(weighted * normal);
-        at.store(dgamma, g * normal + at.load(dgamma));
-        if constexpr (centred) {
-          weights += weighted;
-          at.store(dbeta, g + at.load(dbeta));
-        } else {
-          static_cast<void>(weights);
-        }
-      });
-      const float along = fold<lanes>(products, kAdd) / static_cast<float>(width) * scale;
-      const float through = centred ? fold<lanes>(weights, kAdd) / static_cast<float>(width) * scale : 0;
-      for_two_lanes<lanes, T>(width, [=](auto at) PRUN_INLINED {
-        ask_for<2 * lanes>(xr + width + at.i);
-        ask_for<2 * lanes>(gr + width + at.i);
-        const auto normal = (at.load(xr) - centre) * scale;
-        at.store(to, at.load(gr) * at.load(gamma) * scale - (normal * along + through));
-      });
+    const auto block = [=]<int n, bool kept>(int64_t row, const Param<T, kept>* of, float* wide) PRUN_INLINED {
+      backward_block<centred, n, lanes, kept>(x + row * width, dy + row * width, of,
+                                              {stats[0] + row, centred ? stats[1] + row : nullptr}, dx + row * width,
+                                              dgamma, dbeta, width, wide);
+    };
+    int64_t row = 0;
+    if constexpr (std::is_same_v<T, bf16>) {
+      if (keeps_rows<lanes, T>(width, kLongestBackward)) {
+        alignas(64) float wide[4 * kLongestBackward], wide_gamma[kLongestBackward];
+        widen_row<lanes>(gamma, wide_gamma, width);
+        if (lanes == 16 && 2 * width <= kLongestBackward)  // others have too few registers for four rows' sums
+          for (; row + 4 <= rows; row += 4) block.template operator()<4, true>(row, wide_gamma, wide);
+        for (; row < rows; ++row) block.template operator()<1, true>(row, wide_gamma, wide);
+        return;
+      }
     }
+    for (; row < rows; ++row) block.template operator()<1, false>(row, gamma, nullptr);
   });
 }
 

@@ -320,6 +320,29 @@ PRUN_INLINE float fold(const Floats<lanes>& v, Of of) {
     return fold<lanes / 2>(of(low, high), of);
   }
 }
+// The sums of four vectors' elements, to the bits of `fold`: they become one vector, in which each has a quarter.
+PRUN_INLINE void fold_four(const Floats<16>* v, float* to) {
+  const auto halves = [](const auto& a, const auto& b) PRUN_INLINED {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+           __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+  };
+  const auto ab = halves(v[0], v[1]), cd = halves(v[2], v[3]);
+  const auto quarters = __builtin_shufflevector(ab, cd, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+                        __builtin_shufflevector(ab, cd, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+  const auto pairs =
+      quarters + __builtin_shufflevector(quarters, quarters, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+  const auto all = pairs + __builtin_shufflevector(pairs, pairs, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+  const Floats<4> sums = __builtin_shufflevector(all, all, 0, 4, 8, 12);
+  std::memcpy(to, &sums, sizeof sums);
+}
+// Those of n vectors.
+template <int lanes>
+PRUN_INLINE void fold_rows(const Floats<lanes>* v, int64_t n, float* to) {
+  int64_t r = 0;
+  if constexpr (lanes == 16)
+    for (; r + 4 <= n; r += 4) fold_four(v + r, to + r);
+  for (; r < n; ++r) to[r] = fold<lanes>(v[r], kAdd);
+}
 // The sum of f(at) over the elements [0, n), in four parts: an addition need not wait for the one before.
 template <int lanes, class F>
 PRUN_INLINE float sum_lanes(int64_t n, const F& f) {
