@@ -81,7 +81,8 @@ PRUN_INLINE void forward_block(const T* x, Pair<const Param<T, kept>> params, T*
     const float centre = centred ? folded[r] / static_cast<float>(width) : 0;
     if constexpr (centred) stats[1][r] = centre;
     for_row<kept, lanes, T>(width, [&](auto at) PRUN_INLINED {
-      ask_for<2 * lanes>(x + (n + r) * width + at.i);  // the next rows
+      ask_for<2 * lanes>(x + (n + r) * width + at.i);                      // the next rows
+      if constexpr (kept) ask_for<2 * lanes>(y + (n + r) * width + at.i);  // else what is kept waits behind y's stores
       if constexpr (centred) {
         const auto d = at.only(at.load(again(r)) - centre);
         squares += d * d;
@@ -231,7 +232,8 @@ template <class T, bool added, class F>
 void few_rows(const RowChunks& chunks, int64_t chunk, int64_t width, const F& f) {
   const int64_t first = chunks.first(chunk), count = chunks.size(chunk);
   if (!added) return f(first, count);
-  const int64_t step = std::max<int64_t>(1, 24 * 1024 / (4 * width * static_cast<int64_t>(sizeof(T))));
+  const int64_t fit = std::max<int64_t>(1, 24 * 1024 / (4 * width * static_cast<int64_t>(sizeof(T))));
+  const int64_t step = fit < kTogether ? fit : fit / kTogether * kTogether;
   for (int64_t done = 0; done < count; done += step) f(first + done, std::min(step, count - done));
 }
 
