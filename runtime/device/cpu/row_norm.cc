@@ -164,6 +164,8 @@ PRUN_INLINE void backward_block(const T* x, const T* dy, const Param<T, kept>* g
       if constexpr (centred) {
         weights[r] += weighted;
         db = g + db;
+      } else {
+        static_cast<void>(weights);
       }
     }
     at.store(dgamma, dg);
