@@ -8,8 +8,8 @@ namespace prun::philox {
 
 constexpr int64_t kLanes = 16;
 
-// philox::block(seed, key, first + i) for i in [0, n): word w of it at words[n·w + i]. A round waits for the one before,
-// so n is a multiple of the lanes of a vector: several vectors fill the time.
+// philox::block(seed, key, first + i) for i in [0, n): word w of it at words[n·w + i]. A round waits for the one
+// before, so n is a multiple of the lanes of a vector: several vectors fill the time.
 template <int64_t n>
 PRUN_INLINE void lanes(uint64_t seed, uint64_t key, uint64_t first, uint32_t* words) {
   uint32_t *c0 = words, *c1 = c0 + n, *c2 = c1 + n, *c3 = c2 + n;
