@@ -4,8 +4,8 @@
     tools/bench/limits.py
 
 Peaks are by product_bench (`cmake --preset bench && ninja -C build/bench product_bench`), of f32 and of bf16 as the CPU's
-instructions have them, and of what AVX2 alone would do; those of all cores are measured with as many processes at once. Copies are by peers/copy.cc, of
-64 MiB in each process, bytes read and bytes written added up.
+instructions have them, and of what AVX2 alone would do; those of all cores are measured with as many processes at once.
+Copies are by peers/copy.cc, of 64 MiB in each process, bytes read and bytes written added up.
 """
 import argparse
 import json
@@ -14,19 +14,11 @@ import subprocess
 import sys
 
 import rows
+import steady
 from collectives import build_peers
 from products import LIMITS
 
 COPIED = 64 << 20
-
-
-def peaks(cores, isa):
-    """FLOP/s of f32 and bf16 of as many processes as there are cores, by the wall clock's share of each."""
-    env = os.environ | LIMITS.get(isa, {})
-    words = [rows.TOP / "build/bench/bin/product_bench"]
-    sides = [subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=env) for _ in range(cores)]
-    said = [[float(word) for word in side.communicate()[0].split()] for side in sides]
-    return [sum(column) for column in zip(*said)]
 
 
 def copied(program, ranks, seconds):
@@ -47,7 +39,8 @@ def main():
     for n, whose in ((1, " a core"), (cores, "")):
         found = []
         for isa, which in (("", ""), ("AVX2", ", AVX2")):
-            found += [rows.alone(f"{dtype} peak{whose}{which}", "GFLOP/s", flops / 1e9) for dtype, flops in zip(("f32", "bf16"), peaks(n, isa))]
+            columns = zip(*steady.peaks(n, os.environ | LIMITS.get(isa, {})))
+            found += [rows.alone(f"{dtype} peak{whose}{which}", "GFLOP/s", sum(column) / 1e9) for dtype, column in zip(("f32", "bf16"), columns)]
         if program:
             found.append(rows.alone(f"copy{whose}", "GB/s", copied(program, n, args.seconds) / 1e9))
         out.tell(*found)

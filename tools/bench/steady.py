@@ -20,12 +20,15 @@ TRIES = 2    # as many rounds at most for each one that is asked for
 WORSE = 0.8  # rows below it say so
 
 
+def peaks(processes, env=None):
+    """FLOP/s of multiply-adds, (f32, bf16), of so many processes of product_bench at once."""
+    sides = [subprocess.Popen([BENCH], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=env) for _ in range(processes)]
+    return [tuple(float(word) for word in side.communicate()[0].split()) for side in sides]
+
+
 def slowest_core():
-    """FLOP/s of multiply-adds of the slowest of the cores, which is what ranks wait for; None without product_bench."""
-    if not BENCH.exists():
-        return None
-    sides = [subprocess.Popen([BENCH], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) for _ in os.sched_getaffinity(0)]
-    return min(float(side.communicate()[0].split()[0]) for side in sides)
+    """FLOP/s of f32 of the slowest of the cores, which is what ranks wait for; None without product_bench."""
+    return min(single for single, _ in peaks(len(os.sched_getaffinity(0)))) if BENCH.exists() else None
 
 
 def best_rate(seen):

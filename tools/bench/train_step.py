@@ -10,6 +10,7 @@ Rounds that other users of the cores disturbed are measured again (steady.py).
 Ranks x 1 thread. A ratio above 1 means that prun is faster. OPENBLAS_CORETYPE is unset for the peer, which it would slow down.
 """
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -67,6 +68,15 @@ def torch_ms(python, model, mode, ranks, extra, steps):
     return json.loads(outputs[0][0].strip().splitlines()[-1])
 
 
+def one_round(args, row, look):
+    """ms of a step of prun, its FLOPs a second, ms of a step of the peer, the peer's version"""
+    plan, ranks, settings, model, mode, extra, _ = ROWS[row]
+    taken = steps(plan, ranks, skip=3, **settings, steps=args.steps + 3)
+    look()
+    peer = torch_ms(args.torch, model, mode, ranks, extra, args.steps)
+    return median_of(taken, "time_s") * 1e3, median_of(taken, "model_flops_per_s"), peer["median_ms"], peer["torch"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", default=DEFAULT_TORCH, help="Python with PyTorch")
@@ -84,18 +94,11 @@ def main():
     print(f"{'row':<18}{'prun ms':>10}{'torch ms':>10}{'ratio':>8}{'bar':>7}  peer")
     short = False
     for row in args.rows:
-        plan, ranks, settings, model, mode, extra, bar = ROWS[row]
+        _, ranks, settings, _, mode, extra, bar = ROWS[row]
         if args.torch != DEFAULT_TORCH:
             bar = BARS_OF_OTHERS.get(row, bar)
-
-        def one_round(look, plan=plan, ranks=ranks, settings=settings, model=model, mode=mode, extra=extra):
-            taken = steps(plan, ranks, skip=3, **settings, steps=args.steps + 3)
-            look()
-            peer = torch_ms(args.torch, model, mode, ranks, extra, args.steps)
-            return median_of(taken, "time_s") * 1e3, median_of(taken, "model_flops_per_s"), peer["median_ms"], peer["torch"]
-
         try:
-            found, share = steady.measure(args.rounds, one_round)
+            found, share = steady.measure(args.rounds, functools.partial(one_round, args, row))
         except (RuntimeError, subprocess.CalledProcessError) as error:
             print(f"{row:<18} did not run: {error}")
             out.add(rows.failed(row + isa, str(error)))
