@@ -142,7 +142,12 @@ class Table(unittest.TestCase):
         for stream, fast in (("copy", 40e9), ("read", 50e9), ("update", 80e9)):
             for size, rate in ((1 << 20, fast), (1 << 26, fast / 4)):
                 found[f"{stream}/{size}"] = {"bytes": size, "cpu_time": size / rate * 1e6}
-        return kernels.Machine(found, products=[25e9, 50e9], peaks=[32e9, 64e9], tiles=tiles)
+        return kernels.Machine(found, rates=[25e9, 50e9, 32e9, 64e9], tiles=tiles)
+
+    def test_the_least_time_of_a_kernel_counts(self):
+        times = (("gelu/0", 3.0), ("copy/1", 2.0), ("gelu/0", 1.5), ("copy/1", 4.0))
+        found = kernels.least_of({"name": name, "cpu_time": time} for name, time in times)
+        self.assertEqual([(name, one["cpu_time"]) for name, one in found.items()], [("gelu/0", 1.5), ("copy/1", 2.0)])
 
     def row(self, name, size, elements, microseconds):
         return kernels.row_of(name, {"bytes": size, "elements": elements, "cpu_time": microseconds}, self.machine())

@@ -2,13 +2,17 @@
 """The CPU device's kernels beside what bounds them: attention beside products, the others beside memory or arithmetic.
 
     tools/bench/kernels.py                        # all of kernel_bench
-    tools/bench/kernels.py --only gelu --seconds 0.05
+    tools/bench/kernels.py --only gelu --rounds 2
     tools/bench/kernels.py --only attention --torch PYTHON    # attention beside PyTorch's, too, in turn on one thread
 
 Needs `cmake --preset bench && ninja -C build/bench kernel_bench product_bench`. Rates are per second of processor time of
 one core. What memory allows is a stream of as many bytes (a copy, an update in place, a read) of the size nearest to the
 kernel's: both are in the same cache, or in none. What arithmetic allows is in bounds.py, by rates of the same run. The
 slower of the two bounds a kernel. Attention's bar is the rate of a product, its limit that of the arithmetic it needs.
+
+A kernel and what bounds it are measured seconds apart, while a neighbour on the same core comes and goes within tenths
+of a second: all of it is measured in several rounds, each of short repetitions in random order, and the least time of
+each counts, which is the one that was disturbed least. Attention beside PyTorch's is the median of rounds in turn.
 """
 import argparse
 import json
@@ -25,6 +29,7 @@ BUILD = rows.TOP / "build/bench/bin"
 PEER = products.HERE / "peers/attention_peer.py"
 ATTENTION_BAR = BAR = 0.8
 STREAMS = ("copy", "read", "update")
+REPETITIONS = 5  # of a benchmark in a round
 PRODUCT = (1024, 768, 256, 0)  # of the gpt plans: m n k form
 ARGUMENTS = {"attention": ["bf16", "tokens"], "attention_grad": ["bf16", "tokens"], "residual_norm": ["bf16", "backward", "as one"],
              "norm2_1m": [], "adamw_7m": [], "cast_7m": [], "adamw_cast_7m": []}
@@ -40,18 +45,19 @@ def words_of(name):
 
 
 def product_rates():
-    """(FLOP/s of a product, the peak in registers), each of f32 and bf16"""
-    text = "".join(" ".join(map(str, [*PRODUCT, half])) + "\n" for half in (0, 1))
+    """FLOP/s of a product of f32 and bf16, and the peaks of both in registers"""
+    text = "".join(" ".join(map(str, [*PRODUCT, half])) + "\n" for half in (0, 1)) * REPETITIONS
     lines = subprocess.run([BUILD / "product_bench"], input=text, check=True, capture_output=True, text=True).stdout.split("\n")
     m, n, k, _ = PRODUCT
-    return [2 * m * n * k / float(seconds) for seconds in lines[1:3]], [float(peak) for peak in lines[0].split()]
+    seconds = [float(line) for line in lines[1:-1]]
+    return [2 * m * n * k / min(seconds[half::2]) for half in (0, 1)] + [float(peak) for peak in lines[0].split()]
 
 
 class Machine:
     """What was measured of it: `found` are kernel_bench's benchmarks by name."""
 
-    def __init__(self, found, products, peaks, tiles):
-        self.products, self.peaks, self.tiles = products, peaks, tiles
+    def __init__(self, found, rates, tiles):
+        self.products, self.peaks, self.tiles = rates[:2], rates[2:], tiles
         self.rates = {name.split("/")[1]: one["lanes"] / (one["cpu_time"] * 1e-6) for name, one in found.items() if name.startswith("rate/")}
         self.streams = {stream: {int(one["bytes"]): one["bytes"] / (one["cpu_time"] * 1e-6) for name, one in found.items() if name.startswith(stream + "/")}
                         for stream in STREAMS}
@@ -78,10 +84,29 @@ def row_of(name, found, machine):
 
 
 def bench(pattern, seconds):
-    """What kernel_bench says of the benchmarks of a pattern: ({name: counters}, its context)"""
-    words = [BUILD / "kernel_bench", f"--benchmark_filter={pattern}", f"--benchmark_min_time={seconds}", "--benchmark_format=json"]
+    """What kernel_bench says of the benchmarks of a pattern: ({name: counters of its least time}, its context)"""
+    words = [BUILD / "kernel_bench", f"--benchmark_filter={pattern}", f"--benchmark_min_time={seconds / REPETITIONS}", "--benchmark_format=json",
+             f"--benchmark_repetitions={REPETITIONS}", "--benchmark_enable_random_interleaving=true"]
     done = json.loads(subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True).stdout)
-    return {b["name"]: b for b in done["benchmarks"]}, done["context"]
+    return least_of(one for one in done["benchmarks"] if one["run_type"] == "iteration"), done["context"]
+
+
+def least_of(benchmarks):
+    found = {}
+    for one in benchmarks:
+        found[one["name"]] = min(one, found.get(one["name"], one), key=lambda each: each["cpu_time"])
+    return found
+
+
+def undisturbed(pattern, args):
+    """({name: counters of its least time}, the best of product_rates(), whether the CPU has tiles): of all rounds."""
+    found, rates = [], []
+    for _ in range(args.rounds):
+        rates.append(product_rates())
+        one_round, context = bench(pattern, args.seconds)
+        found += one_round.values()
+    in_order = sorted(found, key=lambda one: (one["family_index"], one["per_family_instance_index"]))
+    return least_of(in_order), [max(rate) for rate in zip(*rates)], context["tiles"] == "1"
 
 
 def beside_torch(names, args):
@@ -100,13 +125,13 @@ def beside_torch(names, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="kernels whose name has this in it")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of repetitions for a kernel")
+    parser.add_argument("--seconds", type=float, default=0.1, help="of repetitions for a kernel in a round")
     parser.add_argument("--torch", metavar="PYTHON", help="Python with PyTorch")
-    parser.add_argument("--rounds", type=int, default=3, help="of attention and PyTorch's in turn")
+    parser.add_argument("--rounds", type=int, default=5, help="of all of it; of attention and PyTorch's in turn")
     rows.add_option(parser)
     args = parser.parse_args()
-    found, context = bench(f"^({'|'.join(STREAMS)}|rate)/|{args.only}", args.seconds)
-    machine, out = Machine(found, *product_rates(), context["tiles"] == "1"), rows.File(args.json)
+    found, *rates_and_tiles = undisturbed(f"^({'|'.join(STREAMS)}|rate)/|{args.only}", args)
+    machine, out = Machine(found, *rates_and_tiles), rows.File(args.json)
     for name, one in found.items():
         if not is_bound(name):
             out.tell(row_of(name, one, machine))

@@ -2,9 +2,9 @@
 
 Cores of a virtual machine multiply and add at half their rate for seconds or minutes while a neighbour has the other
 half. Who is bound by multiply-adds then loses more than who is not, so that such a round is fair to neither side.
-product_bench (`cmake --preset bench`), where it is built, says the rate of the slowest core, before, within and after
-each round; rounds near the best rate of this CPU and instruction set that was ever seen are taken, others measured
-again a few times, and then those that were disturbed least.
+product_bench (`cmake --preset bench`), where it is built, says at which rate the slowest core multiplies matrices,
+before, within and after each round; rounds near the best rate of this CPU and instruction set that was ever seen are
+taken, others measured again a few times, and then those that were disturbed least.
 """
 import json
 import os
@@ -14,21 +14,36 @@ import sys
 import rows
 
 BENCH = rows.TOP / "build/bench/bin/product_bench"
-BEST = rows.TOP / "build/bench/best_rates.json"
+BEST = rows.TOP / "build/bench/best_product_rates.json"
 NEAR = 0.9   # of the best rate: what a quiet machine keeps to
+PRODUCT = "1024 768 256 0 0"  # a linear layer's of gpt in f32: product_bench's m n k form, and whether bf16
 TRIES = 2    # as many rounds at most for each one that is asked for
 WORSE = 0.8  # rows below it say so
 
 
+def said_by(processes, product="", env=None):
+    """The numbers that each of so many processes of product_bench says, all at once."""
+    sides = [subprocess.Popen([BENCH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) for _ in range(processes)]
+    for side in sides:
+        side.stdin.write(product)
+        side.stdin.close()
+    return [[float(word) for word in side.stdout.read().split()] for side in sides if side.wait() == 0]
+
+
 def peaks(processes, env=None):
-    """FLOP/s of multiply-adds, (f32, bf16), of so many processes of product_bench at once."""
-    sides = [subprocess.Popen([BENCH], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=env) for _ in range(processes)]
-    return [tuple(float(word) for word in side.communicate()[0].split()) for side in sides]
+    """FLOP/s of multiply-adds in registers, (f32, bf16), of so many processes at once."""
+    return [tuple(said) for said in said_by(processes, env=env)]
 
 
 def slowest_core():
-    """FLOP/s of f32 of the slowest of the cores, which is what ranks wait for; None without product_bench."""
-    return min(single for single, _ in peaks(len(os.sched_getaffinity(0)))) if BENCH.exists() else None
+    """FLOP/s of a product on the slowest of the cores, which is what ranks wait for; None without product_bench.
+
+    Not of registers alone: a neighbour who shares a core's caches and decoder, and multiplies little, leaves those be.
+    """
+    if not BENCH.exists():
+        return None
+    m, n, k, *_ = (int(word) for word in PRODUCT.split())
+    return min(2 * m * n * k / seconds for *_, seconds in said_by(len(os.sched_getaffinity(0)), PRODUCT + "\n"))
 
 
 def best_rate(seen):
