@@ -1,23 +1,43 @@
 // Surprising fact: compiled without fused multiply-adds (see prun/philox.h), and vectorized in spite of that.
 #include "data/random_normals.h"
 
-#include "base/philox_lanes.h"
+#include "base/random_words.h"
+#include "base/vector_levels.h"
 #include "prun/philox.h"
 
 namespace prun {
+namespace {
 
-PRUN_CLONES void random_normals(uint64_t seed, uint64_t key, uint64_t first, int64_t count, float* to) {
-  constexpr int64_t kGroup = 2 * philox::kLanes;
-  uint32_t words[4 * kGroup];
-  float numbers[kGroup];
-  for (int64_t at = 0; at < count; at += kGroup) {
-    philox::lanes<kGroup>(seed, key, first + static_cast<uint64_t>(at), words);
-    float* out = count - at < kGroup ? numbers : to + at;
+struct Normals {
+  uint64_t seed, key, first;
+  int64_t count;
+  float* to;
+
+  // Not a lambda, in which GCC 12 makes nothing of the pragma.
+  template <int lanes>
+  PRUN_INLINE void operator()() const {
+    constexpr int64_t kBlocks = kRandomGroups * kRandomBlocks;
+    const RoundKeys keys(seed);
+    alignas(64) uint32_t words[4 * kBlocks];
+    float numbers[kBlocks];
+    for (int64_t at = 0; at < count; at += kBlocks) {
+      random_words<lanes>(keys, key, first + static_cast<uint64_t>(at), words);
+      float* out = count - at < kBlocks ? numbers : to + at;
+      for (int64_t group = 0; group < kRandomGroups; ++group) {
+        const uint32_t *a = words + group * 4 * kRandomBlocks, *b = a + kRandomBlocks;
 #pragma omp simd
-    for (int64_t i = 0; i < kGroup; ++i) out[i] = philox::normals(words[i], words[kGroup + i]).first;
-    if (out == numbers)
-      for (int64_t i = 0; i < count - at; ++i) to[at + i] = numbers[i];
+        for (int64_t i = 0; i < kRandomBlocks; ++i) out[group * kRandomBlocks + i] = philox::normals(a[i], b[i]).first;
+      }
+      if (out == numbers)
+        for (int64_t i = 0; i < count - at; ++i) to[at + i] = numbers[i];
+    }
   }
+};
+
+}  // namespace
+
+void random_normals(uint64_t seed, uint64_t key, uint64_t first, int64_t count, float* to) {
+  with_longest_lanes(Normals{seed, key, first, count, to});
 }
 
 }  // namespace prun

@@ -407,8 +407,8 @@ std::vector<Case> training_cases() {
 // These agree to the bit.
 std::vector<Case> source_cases() {
   std::vector<Case> out;
-  Family f(out, {{"flat", {T, {1088}}},
-                 {"shard", {T, {272}}},
+  Family f(out, {{"flat", {T, {1408}}},
+                 {"shard", {T, {352}}},
                  {"split", {T, {48}}},
                  {"split_shard", {T, {12}}},
                  {"x", {T, {7}}},
@@ -419,12 +419,12 @@ std::vector<Case> source_cases() {
                  {"five", {T, {5}}},
                  {"random", {I64, {33}}}});
   Attrs init = make_attrs({{"starts", Counts{0, 16, 38, 48, 1031}},
-                           {"counts", Counts{13, 21, 9, 977, 35}},
+                           {"counts", Counts{13, 21, 9, 977, 371}},
                            {"kinds", Counts{1, 3, 2, 4, 3}},
                            {"scales", Numbers{0, 0.02, 0.7, 0.1, 1}},
                            {"keys", Counts{3, 5, 8, 13, 21}}});
   f.add("init_params", {"init_params > flat", init}, 0);
-  init.set("axis", "dp");  // rank 2 of 4: elements [544, 816)
+  init.set("axis", "dp");  // rank 2 of 4: elements [704, 1056)
   f.add("init_params of a shard", {"init_params > shard", init}, 0);
   // A fused weight [3, 5|4|5] split over four ranks, and [9, 4] by its rows: 3·(2+1+2) and 3·4 elements here.
   Attrs split = make_attrs({{"starts", Counts{0, 16, 32}},

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "base/vector_asm.h"
 #include "device/cpu/amx_gemm.h"
 #include "device/cpu/attention_bf16.h"
 #include "device/cpu/attention_rows.h"
@@ -17,7 +18,6 @@
 #include "device/cpu/pair_square.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/tile.h"
-#include "device/cpu/vector_asm.h"
 
 namespace prun::cpu {
 namespace {

@@ -4,16 +4,17 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/random_words.h"
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
-#include "device/cpu/random_words.h"
 #include "device/cpu/simd.h"
+#include "device/cpu/vectors.h"
 #include "prun/philox.h"
 
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kGroup = kRandomGroups * 4 * philox::kLanes;  // elements that have words at a time
+constexpr int64_t kGroup = kRandomGroups * 4 * kRandomBlocks;  // elements that have words at a time
 
 // Elements [first, first + n) of a sample.
 template <class T>
@@ -24,7 +25,7 @@ void drop(const T* x, T* y, int64_t n, const RoundKeys& keys, uint64_t sample, i
     for (int64_t at = 0; at < n;) {
       const int64_t group = (first + at) / kGroup, skip = first + at - group * kGroup;
       const int64_t count = std::min(n - at, kGroup - skip);
-      random_words<lanes>(keys, sample, static_cast<uint64_t>(group * kRandomGroups * philox::kLanes), words);
+      random_words<lanes>(keys, sample, static_cast<uint64_t>(group * kRandomGroups * kRandomBlocks), words);
       int64_t i = 0;
       for (; i + lanes <= count; i += lanes) {
         typename Lanes<lanes>::Words word;

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/vector_asm.h"
 #include "base/vector_clones.h"
 #include "device/bf16.h"
-#include "device/cpu/vector_asm.h"
 #include "device/cpu/vector_group.h"
 
 namespace prun::cpu {

@@ -7,12 +7,13 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/vector_asm.h"
 #include "base/vector_clones.h"
+#include "base/vector_levels.h"
 #include "device/bf16.h"
 #include "device/cpu/instruction_set.h"
 #include "device/cpu/kernel_choice.h"
 #include "device/cpu/simd.h"
-#include "device/cpu/vector_asm.h"
 
 namespace prun::cpu {
 
@@ -25,18 +26,7 @@ struct Lanes {
 template <int lanes>
 using Floats = typename Lanes<lanes>::Floats;
 
-// `body.operator()<lanes>()`, compiled for what this CPU has. The body and everything that it calls is PRUN_INLINE or
-// PRUN_INLINED: else it would be compiled for the lowest level.
-#if defined(__x86_64__)
-template <class Body>
-__attribute__((target("arch=x86-64-v4"))) void with_16_lanes(const Body& body) {
-  body.template operator()<16>();
-}
-template <class Body>
-__attribute__((target("arch=x86-64-v3"))) void with_8_lanes(const Body& body) {
-  body.template operator()<8>();
-}
-#endif
+// `body.operator()<lanes>()` (base/vector_levels.h), compiled for the vectors that the job's kernels are made for.
 template <class Body>
 void with_lanes(const Body& body) {
 #if defined(__x86_64__)

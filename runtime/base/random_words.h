@@ -1,16 +1,19 @@
-// The words of base/philox_lanes.h by vectors: each block's word is the lower half of a 64-bit lane, where the CPU's
-// product of 32-bit words takes its factors and leaves both halves of the result.
+// Blocks of prun/philox.h side by side, in vectors: each block's word is the lower half of a 64-bit lane, where the
+// CPU's product of 32-bit words takes its factors and leaves both halves of the result.
 #pragma once
+#include <cstdint>
+#include <cstring>
 #include <utility>
 
-#include "base/philox_lanes.h"
-#include "device/cpu/vectors.h"
+#include "base/vector_asm.h"
+#include "base/vector_clones.h"
 
-namespace prun::cpu {
+namespace prun {
 
 template <int lanes>
 struct LongLanes {
   typedef uint64_t Longs __attribute__((vector_size(4 * lanes)));
+  typedef uint32_t Words __attribute__((vector_size(4 * lanes)));
 };
 template <int lanes>
 using Longs = typename LongLanes<lanes>::Longs;
@@ -39,9 +42,9 @@ PRUN_INLINE Longs<lanes> all_lanes(uint64_t word) {
 
 // The lower halves of a, then of b.
 template <int lanes, size_t... i>
-PRUN_INLINE typename Lanes<lanes>::Words lower_halves(const Longs<lanes>& a, const Longs<lanes>& b,
-                                                      std::index_sequence<i...>) {
-  using Words = typename Lanes<lanes>::Words;
+PRUN_INLINE typename LongLanes<lanes>::Words lower_halves(const Longs<lanes>& a, const Longs<lanes>& b,
+                                                          std::index_sequence<i...>) {
+  using Words = typename LongLanes<lanes>::Words;
   return __builtin_shufflevector(__builtin_bit_cast(Words, a), __builtin_bit_cast(Words, b),
                                  static_cast<int>(2 * i)...);
 }
@@ -57,6 +60,7 @@ struct RoundKeys {
 };
 
 inline constexpr uint64_t kCounting[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+inline constexpr int64_t kRandomBlocks = 16;  // of a group, whose first words lie together, then its second ones
 // At a time: a round waits for the one before, and as many vectors as there are registers for fill the time.
 inline constexpr int64_t kRandomGroups = 2;
 
@@ -65,7 +69,7 @@ inline constexpr int64_t kRandomGroups = 2;
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
-// philox::lanes<16>(seed, key, first, words) and those of the 16 blocks behind them.
+// philox::block(seed, key, first + i) for i in [0, 32): word w of it at words[64·⌊i/16⌋ + 16·w + i mod 16].
 template <int lanes>
 PRUN_INLINE void random_words(const RoundKeys& keys, uint64_t key, uint64_t first, uint32_t* words) {
   using V = Longs<lanes>;
@@ -74,7 +78,7 @@ PRUN_INLINE void random_words(const RoundKeys& keys, uint64_t key, uint64_t firs
   const V lower = all_lanes<lanes>(key), upper = all_lanes<lanes>(key >> 32);
   V counting;
   std::memcpy(&counting, kCounting, sizeof counting);
-  for (int64_t at = 0; at < kRandomGroups * philox::kLanes; at += kVectors * kBlocks) {
+  for (int64_t at = 0; at < kRandomGroups * kRandomBlocks; at += kVectors * kBlocks) {
     V c[kVectors][4];
 #pragma GCC unroll 4
     for (int64_t v = 0; v < kVectors; ++v) {
@@ -98,15 +102,15 @@ PRUN_INLINE void random_words(const RoundKeys& keys, uint64_t key, uint64_t firs
 #pragma GCC unroll 2
     for (int64_t v = 0; v < kVectors; v += 2) {
       const int64_t block = at + v * kBlocks;
-      uint32_t* to = words + block / philox::kLanes * 4 * philox::kLanes + block % philox::kLanes;
+      uint32_t* to = words + block / kRandomBlocks * 4 * kRandomBlocks + block % kRandomBlocks;
 #pragma GCC unroll 4
       for (int w = 0; w < 4; ++w) {
         const auto both = lower_halves<lanes>(c[v][w], c[v + 1][w], std::make_index_sequence<lanes>());
-        std::memcpy(to + w * philox::kLanes, &both, sizeof both);
+        std::memcpy(to + w * kRandomBlocks, &both, sizeof both);
       }
     }
   }
 }
 #pragma GCC diagnostic pop
 
-}  // namespace prun::cpu
+}  // namespace prun

@@ -2,7 +2,7 @@
 // level of a function that is still to be inlined into one of a higher level, and finds most of them.
 #pragma once
 
-namespace prun::cpu {
+namespace prun {
 
 #if defined(__x86_64__) && !defined(__clang__)
 inline constexpr bool kVectorAsm = true;
@@ -10,4 +10,4 @@ inline constexpr bool kVectorAsm = true;
 inline constexpr bool kVectorAsm = false;
 #endif
 
-}  // namespace prun::cpu
+}  // namespace prun
