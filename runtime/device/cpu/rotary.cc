@@ -25,9 +25,19 @@ std::vector<double> rotary_speeds_of(const Attrs& attrs, int64_t half) {
 
 namespace {
 
-// [length][2][half]: the cosines, then the sines of a token.
+// [length][2][half]: the cosines, then the sines of a token, in the order in which vectors of T have a half.
 using Angles = std::vector<float>;
 
+template <class T>
+int64_t place_of(int64_t i, int64_t half) {
+  int64_t place = i;
+  with_lanes([=, &place]<int lanes>() PRUN_INLINED {
+    if (i < half / (2 * lanes) * (2 * lanes)) place = WholeTwo<lanes, T>::place(i);
+  });
+  return place;
+}
+
+template <class T>
 std::shared_ptr<const Angles> angles_of(const OpView& view, int64_t length, int64_t half) {
   const TokenPositions at = view.token_positions(length);
   const std::vector<double> speeds = rotary_speeds_of(view.attrs(), half);
@@ -39,10 +49,11 @@ std::shared_ptr<const Angles> angles_of(const OpView& view, int64_t length, int6
   if (std::shared_ptr<const Angles> angles = known.lock()) return angles;
   Angles angles(length * 2 * half);
   for (int64_t i = 0; i < half; ++i) {
+    const int64_t place = place_of<T>(i, half);
     for (int64_t token = 0; token < length; ++token) {
       const double angle = static_cast<double>(at.of(token)) * speeds[i];
-      angles[token * 2 * half + i] = static_cast<float>(std::cos(angle));
-      angles[(token * 2 + 1) * half + i] = static_cast<float>(std::sin(angle));
+      angles[token * 2 * half + place] = static_cast<float>(std::cos(angle));
+      angles[(token * 2 + 1) * half + place] = static_cast<float>(std::sin(angle));
     }
   }
   std::shared_ptr<const Angles> shared = std::make_shared<const Angles>(std::move(angles));
@@ -56,24 +67,24 @@ struct Turn {
   float sign;  // -1 to turn back
 };
 
-// Rows [first, last); what is behind the heads is copied.
+// Rows [first, last); what is behind the heads is copied. A token's cosines and sines stay in registers for all heads.
 template <class T>
 void turn_rows(const T* x, T* y, const Turn& turn, int64_t first, int64_t last) {
   with_lanes([=]<int lanes>() PRUN_INLINED {
-    using V = Floats<lanes>;
     const int64_t half = turn.half, turned = turn.heads * 2 * half;
     for (int64_t row = first; row < last; ++row) {
       const T* from = x + row * turn.width;
       T* to = y + row * turn.width;
       const float *cosine = turn.angles + row % turn.length * 2 * half, *sine = cosine + half;
-      for (int64_t h = 0; h < turned; h += 2 * half) {
-        for_lanes<lanes>(half, [=, sign = turn.sign](auto at) PRUN_INLINED {
-          const V a = at.load(from + h), b = at.load(from + h + half), c = at.load(cosine), s = sign * at.load(sine);
-          at.store(to + h, V(a * c - b * s));
-          at.store(to + h + half, V(b * c + a * s));
-        });
-      }
-      if (from != to) std::memcpy(to + turned, from + turned, (turn.width - turned) * sizeof(T));
+      for_two_lanes<lanes, T>(half, [=, sign = turn.sign](auto at) PRUN_INLINED {
+        const auto c = at.load(cosine), s = at.load(sine) * sign;
+        for (int64_t h = 0; h < turned; h += 2 * half) {
+          const auto a = at.load(from + h), b = at.load(from + h + half);
+          at.store(to + h, a * c - b * s);
+          at.store(to + h + half, b * c + a * s);
+        }
+      });
+      if (from != to && turned < turn.width) std::memcpy(to + turned, from + turned, (turn.width - turned) * sizeof(T));
     }
   });
 }
@@ -87,7 +98,7 @@ std::unique_ptr<Kernel> rotary_kernel(const OpView& view) {
   PRUN_CHECK(half > 0 && heads * 2 * half <= width, shape_text(shape));
   view.expect_count(view.write(0), rows * width);
   const Turn turn{length, width, half, heads, nullptr, view.attrs().integer("inverse") != 0 ? -1.0f : 1.0f};
-  return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows, turn, angles = angles_of(view, length, half),
+  return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows, turn, angles = angles_of<T>(view, length, half),
                     threads = view.threads()] {
     Turn with_angles = turn;
     with_angles.angles = angles->data();
