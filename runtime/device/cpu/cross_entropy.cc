@@ -1,11 +1,14 @@
 // cross_entropy with its softmax fused: rows are read once and no probabilities are stored, only the log-sum-exp.
 // cross_entropy_and_grad reads rows from memory once, too: it makes a row's gradient while the cache holds the row. The
 // gradient also serves vocabularies that are split over ranks; their loss is in split_cross_entropy.cc.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "device/cpu/columns.h"
 #include "device/cpu/elementwise.h"
+#include "device/cpu/flush_subnormals.h"
+#include "device/cpu/instruction_set.h"
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
 #include "device/cpu/simd.h"
@@ -18,42 +21,57 @@ namespace {
 constexpr float kLog2E = 1.44269504f;
 constexpr double kLn2 = 0.69314718055994531;
 
-// Rows come from memory once: a piece at a time, which stays in the fastest cache, is looked through for its largest
-// element and then added up in powers of two, relative to what was the largest at some piece before. Only what exceeds
-// that by more than a sum has room for becomes the new measure, and the sum so far is made smaller.
+// Less than what a sum of powers has room for beside exact terms.
+constexpr float kRoom = 0x1p32f;
+
+// 2^t of t < 127; of more it may be less than that, but not less than kRoom.
+template <class V>
+PRUN_INLINE V power_of(const V& t) {
+  if constexpr (kScales<V>)
+    return scaled_exp2_f32(t);
+  else
+    return power_of_two(at_most(t, 126.0f));
+}
+
+// Elements that are asked for ahead, and of which the largest is looked for first.
 template <class T>
-void log_sum_exp(const T* logits, float* lse, int64_t first, int64_t last, int64_t width) {
-  constexpr int64_t kPiece = 4096 / sizeof(T), kLine = 64 / sizeof(T);
-  constexpr float kRoom = 32;
-  with_lanes([=]<int lanes>() PRUN_INLINED {
-    for (int64_t row = first; row < last; ++row) {
-      const T* from = logits + row * width;
-      float top = std::numeric_limits<float>::lowest();
-      Two<lanes> sums = {};
-      for (int64_t i = 0; i < width; i += kPiece) {
-        const int64_t count = std::min(kPiece, width - i);
-        const T* piece = from + i;
-        const float largest = largest_lanes<lanes>(piece, count) * kLog2E;
-        if (largest > top + kRoom) {
-          sums = sums * power_of_two(top - largest);
-          top = largest;
-        }
-        for_two_lanes<lanes, T>(count, [&](auto at) PRUN_INLINED {
-          for (int64_t line = 0; line < 2 * lanes; line += kLine) __builtin_prefetch(piece + kPiece + at.i + line);
-          sums += at.only(each(at.load(piece) * kLog2E - top, [](auto t) PRUN_INLINED { return power_of_two(t); }));
-        });
-      }
-      const float sum = fold<lanes>(sums.v[0] + sums.v[1], kAdd);
-      lse[row] = static_cast<float>((static_cast<double>(top) + std::log2(static_cast<double>(sum))) * kLn2);
-    }
+constexpr int64_t kPiece = 4096 / sizeof(T);
+
+// Σ 2^(x·log2 e - top), and f(at) beside it.
+template <int lanes, class T, class F>
+PRUN_INLINE float sum_of_powers(const T* x, int64_t width, float top, const F& f) {
+  Two<lanes> sums = {};
+  for_two_lanes<lanes, T>(width, [&](auto at) PRUN_INLINED {
+    ask_for<2 * lanes>(x + kPiece<T> + at.i);
+    sums += at.only(each(at.load(x) * kLog2E - top, [](const auto& t) PRUN_INLINED { return power_of(t); }));
+    f(at);
   });
+  return fold<lanes>(sums.v[0] + sums.v[1], kAdd);
+}
+
+// Rows come from memory once, in one pass: powers are relative to the largest of a row's first piece. If another
+// exceeds that by more than a sum has room for, which is rare, the row is added up again, relative to its largest.
+template <int lanes, class T, class F>
+PRUN_INLINE float log_sum_exp(const T* x, int64_t width, const F& beside) {
+  const auto largest = [x](int64_t count) PRUN_INLINED {
+    return std::max(largest_lanes<lanes>(x, count) * kLog2E, std::numeric_limits<float>::lowest());
+  };
+  float top = largest(std::min(kPiece<T>, width)), sum = sum_of_powers<lanes>(x, width, top, beside);
+  if (!(sum < kRoom)) {
+    top = largest(width);
+    sum = sum_of_powers<lanes>(x, width, top, [](const auto&) PRUN_INLINED {});
+  }
+  return static_cast<float>((static_cast<double>(top) + std::log2(static_cast<double>(sum))) * kLn2);
 }
 
 // 2^t as exact as results of type T; 0 where it is none of the normal numbers.
 template <class T, class V>
 PRUN_INLINE V probability(const V& t) {
-  if constexpr (std::is_same_v<T, bf16> && kVectorAsm && kVectorBytes<V> == 64) {
-    return rough_exp2_f32(t);
+  if constexpr (kScales<V>) {
+    if constexpr (std::is_same_v<T, bf16>)
+      return rough_exp2_f32(t);
+    else
+      return scaled_exp2_f32(t);
   } else {
     const auto or_zero = []<class One>(const One& x, const One& power)
                              PRUN_INLINED -> One { return x < -100.0f ? 0.0f : power; };
@@ -70,20 +88,39 @@ struct ScaledProbability {
   }
 };
 
+// One row's, which may lie where the logits are.
+template <class T>
+struct RowGradient {
+  const T* from;
+  T* to;
+  ScaledProbability<T> of;
+  int64_t target;  // its column, or -1
+  float hit;       // the logit there
+
+  PRUN_INLINE RowGradient(const T* logits, T* dlogits, const Columns& columns, int32_t id, float lse, float scale)
+      : from(logits), to(dlogits), of{lse, id == kIgnoredTarget ? 0 : scale}, target(columns.find(id)) {
+    hit = target < 0 ? 0 : load(from[target]);
+  }
+  template <class At>
+  PRUN_INLINE void operator()(const At& at) const {
+    at.store(to, each(at.load(from), of));
+  }
+  PRUN_INLINE void finish(const Columns& columns) const {
+    for (int64_t i = columns.valid; i < columns.count; ++i) store(to[i], 0);
+    if (target >= 0) store(to[target], of.factor * (exp_f32(hit - of.shift) - 1.0f));
+  }
+};
+
 template <class T>
 void gradient(const T* logits, const int32_t* targets, const float* lse, T* dlogits, int64_t first, int64_t last,
               Columns columns, float scale) {
+  const FlushSubnormals flush;
   with_lanes([=]<int lanes>() PRUN_INLINED {
     for (int64_t row = first; row < last; ++row) {
-      const T* from = logits + row * columns.count;
-      T* to = dlogits + row * columns.count;
-      const float shift = lse[row];
-      const int64_t target = columns.find(targets[row]);
-      const float hit = target < 0 ? 0 : load(from[target]);  // read first: dlogits may be the same memory
-      const float factor = targets[row] == kIgnoredTarget ? 0 : scale;
-      map_lanes<lanes>(ScaledProbability<T>{shift, factor}, columns.valid, to, from);
-      for (int64_t i = columns.valid; i < columns.count; ++i) store(to[i], 0);
-      if (target >= 0) store(to[target], factor * (exp_f32(hit - shift) - 1.0f));
+      const int64_t at = row * columns.count;
+      const RowGradient<T> one(logits + at, dlogits + at, columns, targets[row], lse[row], scale);
+      map_lanes<lanes>(one.of, columns.valid, one.to, one.from);
+      one.finish(columns);
     }
   });
 }
@@ -108,7 +145,13 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
                     lse = view.out<float>(1), rows, width, columns, threads = view.threads(),
                     scale = view.attrs().number("scale", 1)] {
     columns.require(targets, rows);
-    parallel_rows(threads, rows, [&](int64_t begin, int64_t end) { log_sum_exp(logits, lse, begin, end, width); });
+    parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
+      const FlushSubnormals flush;
+      with_lanes([&]<int lanes>() PRUN_INLINED {
+        for (int64_t row = begin; row < end; ++row)
+          lse[row] = log_sum_exp<lanes>(logits + row * width, width, [](const auto&) PRUN_INLINED {});
+      });
+    });
     double sum = 0;
     for (int64_t row = 0; row < rows; ++row) {
       if (targets[row] == kIgnoredTarget) continue;
@@ -135,7 +178,30 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   });
 }
 
-// Keeps each row's target logit, for the sum over rows in their order, before the gradient overwrites it.
+// Of rows [first, last), and each row's logit of its target, which the gradient overwrites. A row's gradient is made
+// beside the next row's sum: so memory is read and written at the same time. Where no cache holds these two rows and
+// what is written, it is made at once, while one holds the row.
+template <class T>
+void loss_and_gradient(const T* logits, const int32_t* targets, float* lse, float* hits, T* dlogits, int64_t first,
+                       int64_t last, Columns columns, float scale) {
+  const FlushSubnormals flush;
+  const bool together = 4 * columns.count * static_cast<int64_t>(sizeof(T)) <= second_level_cache();
+  with_lanes([=]<int lanes>() PRUN_INLINED {
+    const int64_t width = columns.count;
+    const auto alone = [](const auto&) PRUN_INLINED {};
+    for (int64_t row = first; row < last; ++row) {
+      if (row == first || !together) lse[row] = log_sum_exp<lanes>(logits + row * width, width, alone);
+      const RowGradient<T> one(logits + row * width, dlogits + row * width, columns, targets[row], lse[row], scale);
+      hits[row] = targets[row] == kIgnoredTarget ? lse[row] : one.hit;
+      if (together && row + 1 < last)
+        lse[row + 1] = log_sum_exp<lanes>(logits + (row + 1) * width, width, one);
+      else
+        map_lanes<lanes>(one.of, width, one.to, one.from);
+      one.finish(columns);
+    }
+  });
+}
+
 template <class T>
 std::unique_ptr<Kernel> both(const OpView& view) {
   const Columns columns = whole_columns(view);
@@ -150,12 +216,7 @@ std::unique_ptr<Kernel> both(const OpView& view) {
     columns.require(targets, rows);
     float* hit = reinterpret_cast<float*>(hits.data);
     parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        log_sum_exp(logits, lse, row, row + 1, columns.count);
-        const bool ignored = targets[row] == kIgnoredTarget;
-        hit[row] = ignored ? lse[row] : load(logits[row * columns.count + columns.find(targets[row])]);
-        gradient(logits, targets, lse, dlogits, row, row + 1, columns, static_cast<float>(scale));
-      }
+      loss_and_gradient(logits, targets, lse, hit, dlogits, begin, end, columns, static_cast<float>(scale));
     });
     double sum = 0;
     for (int64_t row = 0; row < rows; ++row) sum += static_cast<double>(lse[row]) - static_cast<double>(hit[row]);
