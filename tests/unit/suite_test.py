@@ -167,11 +167,13 @@ class Table(unittest.TestCase):
         self.assertEqual(work(multiply_add=3, simple=5).seconds(rates), 8 / 32e9)  # all of them at the rate of the simple ones
         self.assertEqual(work(multiply_add=3, divide=1, root=1).seconds(rates), 1 / 1e9)  # of one unit
         self.assertEqual(work(divide=1, root=1).seconds({"simple": 1, "divide": 2}), 1)  # a kind without a rate does not count
+        beside = rates | {"round_beside": 8e9}  # two simple ones and a rounding in four turns
+        self.assertEqual(work(simple=6, round=2).seconds(beside), (6 + 2 * 2) / 32e9)
         self.assertEqual(bounds.EXP2 + bounds.EXP2, bounds.EXP2.times(2))
         work, stream = bounds.kernel_of("gelu", half=False)
         self.assertEqual((work.multiply_add, work.simple, stream), (11, 5, "copy"))
         half, _ = bounds.kernel_of("gelu_dx", half=True)
-        self.assertEqual((half.simple - bounds.kernel_of("gelu_dx", half=False)[0].simple, half.round), (2, 1))  # reads two, writes one
+        self.assertEqual((half.simple - bounds.kernel_of("gelu_dx", half=False)[0].simple, half.round), (2.5, 1))  # reads two, writes one in order
         self.assertEqual(bounds.kernel_of("adamw_cast_7m", half=False)[0].round, 1)
         self.assertGreater(bounds.kernel_of("residual_norm", half=True, backward=True)[0].simple, bounds.kernel_of("layernorm_grad", half=True)[0].simple)
 

@@ -31,7 +31,10 @@ class Work:
         def of(kind):
             return getattr(self, kind) / rates[kind] if kind in rates else 0
         kinds = [field.name for field in dataclasses.fields(self)]
-        every = sum(getattr(self, kind) for kind in kinds if kind in rates) / rates["simple"]
+        # A rounding takes more turns of the units than one: what it adds to two simple instructions beside it, at most what it takes alone.
+        beside = min(1 / rates["round"], max(0, 1 / rates["round_beside"] - 2 / rates["simple"])) if "round_beside" in rates else 0
+        turns = beside * rates["simple"] or 1
+        every = sum(getattr(self, kind) * (turns if kind == "round" else 1) for kind in kinds if kind in rates) / rates["simple"]
         return max(of("divide") + of("root"), every, *map(of, kinds))  # one unit divides and takes roots
 
 
@@ -43,6 +46,8 @@ SIGMOID = EXP2 + Work(simple=1) + RECIPROCAL  # 1/(1 + 2^t)
 # What a result of bf16 shows of it: a polynomial of degree 4, and the estimate alone.
 ROUGH_EXP2 = Work(multiply_add=4, simple=3)
 SOFTMAX_TERM = Work(simple=1, multiply_add=1) + EXP2  # e^(x − top): less, in powers of two
+# The same with x·log2 e − top in one, without a limit: what has one takes it from scaling.
+LOSS_TERM = Work(multiply_add=1) + Work(multiply_add=5, simple=2)
 
 # kernel: (of all types, how often a vector of bf16 is widened, how often it is rounded, memory's stream)
 KERNELS = {
@@ -57,16 +62,16 @@ KERNELS = {
     # ten rounds for four words: two products of words; the high half's shift and x ^ key ^ y in one; then the choice:
     # comparison, moving words into their order, product
     "dropout": (Work(1, 2 * 10 + 2, word_product=10), 1, 1, "copy"),
-    # a·c − b·s and b·c + a·s for two elements
+    # a·c − b·s and b·c + a·s for two elements; the cosines and sines of all tokens are read, too
     "rotary": (Work(2), 1, 1, "copy"),
     # g·clip; g − m, m + (1 − β1)·(g − m); g·g, (1 − β2)·g², v·β2 + that; √v·k + ε; m/that; p·decay − step·that
     "adamw_1m": (Work(1 + 1 + 3 + 1 + 2, 1, divide=1, root=1), 1, 1, "update"),
-    # the maximum; e^(x − top), Σ
-    "cross_entropy": (Work(simple=1 + 1) + SOFTMAX_TERM, 1, 0, "read"),
+    # e^(x − top), Σ; no maximum, as most rows' sums have room beside any of their first elements
+    "cross_entropy": (Work(simple=1) + LOSS_TERM, 1, 0, "read"),
     # scale·e^(x − lse)
-    "cross_entropy_grad": (Work(1) + SOFTMAX_TERM, 1, 1, "copy"),
+    "cross_entropy_grad": (Work(1) + LOSS_TERM, 1, 1, "copy"),
     # the same e^(x − top) serves the sum and, times a row's factor, the gradient
-    "cross_entropy_and_grad": (Work(1, 1 + 1) + SOFTMAX_TERM, 1, 1, "copy"),
+    "cross_entropy_and_grad": (Work(1, 1) + LOSS_TERM, 1, 1, "copy"),
 }
 # Of bf16, where what a result shows of it takes less. The derivative keeps Newton's step, as its sum nearly cancels.
 ROUGH = {"gelu": Work(3 + 1) + ROUGH_EXP2 + Work(simple=2), "gelu_dx": Work(3 + 2 + 3 + 1) + ROUGH_EXP2 + Work(simple=1) + RECIPROCAL}
@@ -75,7 +80,7 @@ KERNELS["adamw_cast_7m"] = KERNELS["adamw_1m"]
 KERNELS["norm2_1m"] = (Work(multiply_add=2, simple=2), 0, 0, "read")  # squares in f64, of which a vector has half as many
 KERNELS["cast_7m"] = (Work(round=1), 0, 0, "copy")
 ALWAYS_ROUNDED = {"adamw_cast_7m": Work(round=1)}
-# One addition more than the norm, and a tensor more to read; forward the sum is written, too.
+# One addition more than the norm, and a tensor more to read; forward the sum is written, too. As two ops it is more work.
 RESIDUAL = {False: (KERNELS["layernorm"][0] + Work(simple=1), 2, 2, "copy"), True: (KERNELS["layernorm_grad"][0] + Work(simple=1), 3, 1, "copy")}
 
 
@@ -85,7 +90,8 @@ def kernel_of(kernel, half, backward=False):
     if half:
         work = ROUGH.get(kernel, work)
     work += ALWAYS_ROUNDED.get(kernel, Work())
-    return work + (Work(simple=widened, round=rounded) if half else Work()), stream
+    # Widened by even and odd places, an instruction each, numbers come back into their order by one for two vectors.
+    return work + (Work(simple=widened + min(widened, rounded) / 2, round=rounded) if half else Work()), stream
 
 
 def nearest(streams, size):

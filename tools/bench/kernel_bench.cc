@@ -167,7 +167,10 @@ void residual_norm(benchmark::State& state) {
     if (!fused) first.run();
     second.run();
   }
-  count_bytes(state, 4 * element_count(rows) * dtype_bytes(t), element_count(rows));
+  // Forward two are read and two written, backward three and one; of two ops the second reads again, and backward the
+  // first writes besides.
+  const int64_t tensors = fused ? 4 : (backward ? 6 : 5);
+  count_bytes(state, tensors * element_count(rows) * dtype_bytes(t), element_count(rows));
 }
 void gelu(benchmark::State& state) {
   const Dtype t = dtype_of(state);
@@ -193,7 +196,8 @@ void rotary(benchmark::State& state) {
   OneOp op("rotary");
   op.attr("size", kWidth / kHeads).attr("heads", kHeads).read(t, {1, kRows, kWidth}, numbers(kRows * kWidth));
   op.write(t, {1, kRows, kWidth});
-  run(state, op, 2 * kSmall * dtype_bytes(t), kSmall);
+  const int64_t angles = kRows * (kWidth / kHeads) * 4;  // a cosine and a sine for each pair of a head
+  run(state, op, 2 * kSmall * dtype_bytes(t) + angles, kSmall);
 }
 // Logits of GPT-2's vocabulary, more than a core's cache holds. The gradients are logits again, so each is written
 // elsewhere: in place the next turn would take the gradient of a gradient, which is all zeros.

@@ -52,6 +52,18 @@ constexpr auto kDivide = []<int lanes>(Floats<lanes>& x) PRUN_INLINED { x = 1.5f
 constexpr auto kRound = []<int lanes>(Floats<lanes>& x) PRUN_INLINED {
   x = __builtin_bit_cast(Floats<lanes>, sdk::round_to_bf16(__builtin_bit_cast(Words<lanes>, x)));
 };
+// Two simple instructions for each rounded vector, which take their turns at the same units.
+constexpr auto kBeside = []<int lanes>(Floats<lanes>& x, int count) PRUN_INLINED {
+#pragma GCC unroll 4
+  for (int i = 0; i < count; ++i) {
+    kSimple.template operator()<lanes>(x);
+    asm volatile("" : "+v"(x));
+  }
+};
+constexpr auto kRoundBeside = []<int lanes>(Floats<lanes>& x) PRUN_INLINED {
+  kRound.template operator()<lanes>(x);
+  kBeside.template operator()<lanes>(x, 2);
+};
 #if defined(__x86_64__)
 constexpr auto kRoot = []<int lanes>(Floats<lanes>& x) PRUN_INLINED {
   if constexpr (lanes > 4) asm("vsqrtps %0, %0" : "+v"(x));
@@ -62,6 +74,10 @@ constexpr auto kWordProduct = []<int lanes>(Floats<lanes>& x) PRUN_INLINED {
 // Of two vectors at once.
 constexpr auto kRoundPair = []<int lanes>(Floats<lanes>& x) PRUN_INLINED {
   if constexpr (lanes == 16) asm("vcvtne2ps2bf16 %0, %0, %0" : "+v"(x));
+};
+constexpr auto kRoundPairBeside = []<int lanes>(Floats<lanes>& x) PRUN_INLINED {
+  kRoundPair.template operator()<lanes>(x);
+  kBeside.template operator()<lanes>(x, 4);
 };
 #endif
 
@@ -82,9 +98,13 @@ void register_vector_rates() {
     add("rate/root", kRoot);
     add("rate/word_product", kWordProduct);
   }
-  if (kVectorAsm && cpu::has_avx512_bf16()) return add("rate/round", kRoundPair, 2);
+  if (kVectorAsm && cpu::has_avx512_bf16()) {
+    add("rate/round", kRoundPair, 2);
+    return add("rate/round_beside", kRoundPairBeside, 2);
+  }
 #endif
   add("rate/round", kRound);
+  add("rate/round_beside", kRoundBeside);
 }
 
 }  // namespace prun
