@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "device/cpu/amx_gemm.h"
+#include "device/cpu/instruction_set.h"
 #include "device/cpu/packed_gemm.h"
 #include "tests/unit/allocation_counter.h"
 #include "tests/unit/one_op.h"
@@ -304,6 +305,15 @@ TEST_P(CpuKernels, CrossEntropyOfRowsWhoseLargestLogitComesLate) {
   both.write(Dtype::f32, {rows}).write(dtype, {rows, width});
   expect_as_reference(std::move(loss), {{Dtype::f32, 1e-6, 0}, {Dtype::f32, 1e-6, 1e-6}});
   expect_as_reference(std::move(both), {{Dtype::f32, 1e-6, 0}, {Dtype::f32, 1e-6, 1e-6}, {dtype, 1e-5, 1e-8}});
+}
+
+// A row's gradient is made beside the next row's sum only where a cache holds both.
+TEST_P(CpuKernels, CrossEntropyOfLongRows) {
+  const int64_t rows = 2, width = cpu::second_level_cache() / 8 + 5;
+  OneOp both("cross_entropy_and_grad");
+  both.read(dtype, {rows, width}, random_values(rows * width, 1, dtype)).read(Dtype::i32, {rows}, {7, 9});
+  both.write(Dtype::f32, {}).write(Dtype::f32, {rows}).write(dtype, {rows, width});
+  expect_as_reference(std::move(both), {{Dtype::f32, 1e-6, 0}, {Dtype::f32, 1e-6, 1e-6}, {dtype, 1e-5, 1e-9}});
 }
 
 TEST_P(CpuKernels, SumLossesAndTheirGradients) {
