@@ -30,6 +30,7 @@ struct Sizes {
   float scale;
   bool in_place;       // f32 heads are read, and written, where they lie
   bool pairs = false;  // scores of bf16 are products of pairs, of heads where they lie
+  bool samples_ahead;  // a second-level cache has room for the next sample, beside one and others' memory
 
   int64_t strip_rows(int64_t first) const { return std::min(kStrip, length - first); }
   Sight sight(int64_t first) const { return causal ? Sight{first + 1, 1} : Sight{length, 0}; }
@@ -62,24 +63,36 @@ Sizes sizes_of(const OpView& view) {
   s.causal = view.attrs().integer("causal", 0) != 0;
   s.scale = 1.0f / std::sqrt(static_cast<float>(s.head));
   s.in_place = s.lanes == s.head && view.read(0).dtype == Dtype::f32 && few_compete(s.length, s.stride);
+  s.samples_ahead = 4 * s.length * (s.stride + s.width) * dtype_bytes(view.read(0).dtype) <= second_level_cache();
   return s;
 }
 
 // Elements from the rows of a head to those of the next one: q's, k's and v's, and in tensors as wide as out; 0: none.
 struct Next {
   int64_t q = 0, kv = 0, narrow = 0;
-  Next(const Sizes& s, int64_t sample, int64_t h) {
+  bool sample;  // whether there is a next one
+  Next(const Sizes& s, int64_t sample_of_head, int64_t h) : sample(sample_of_head + 1 < s.batch) {
     const auto shared = [&](int64_t head) { return head * s.kv_heads / s.heads * s.head; };
     if (h + 1 < s.heads) {
       q = narrow = s.head;
       kv = shared(h + 1) - shared(h);
-    } else if (sample + 1 < s.batch) {
+    } else if (sample) {
       q = s.length * s.stride - h * s.head;
       kv = s.length * s.stride - shared(h);
       narrow = s.length * s.width - h * s.head;
     }
   }
 };
+
+// Asks for a share of the next sample's rows with each strip of queries: whole rows, one behind the other, as a CPU
+// then fetches more of them by itself.
+template <class T>
+void ask_for_next_sample(const Sizes& s, int64_t h, int64_t first, const T* qkv, const T* out, Ahead& ahead) {
+  const int64_t strips = (s.length + kStrip - 1) / kStrip, all = s.heads * strips, strip = h * strips + first / kStrip;
+  const int64_t begin = s.length * strip / all, rows = s.length * (strip + 1) / all - begin, row = s.length + begin;
+  ahead.add(qkv + row * s.stride, s.stride, rows, s.stride);
+  ahead.add(out + row * s.width, s.width, rows, s.width);
+}
 
 int64_t forward_floats(const Sizes& s) {  // per thread: k, v, and a strip's q, scores, result
   return 2 * s.length * s.lanes + kStrip * (s.head + s.length + s.lanes);
@@ -149,12 +162,16 @@ void forward_head(const Sizes& s, int64_t h, const Next& next, const T* qkv, T* 
   for (int64_t first = 0; first < s.length; first += kStrip) {
     const int64_t rows = s.strip_rows(first);
     const Strip strip(s.sight(first), rows);
-    if (next.q != 0) ahead.add(own + first * stride + next.q, stride, rows, s.head);
-    if (next.kv != 0) {
-      ahead.add(k_rows + first * stride + next.kv, stride, rows, s.head);
-      ahead.add(v_rows + first * stride + next.kv, stride, rows, s.head);
+    if (s.samples_ahead) {
+      if (next.sample) ask_for_next_sample(s, h, first, qkv, out - h * s.head, ahead);
+    } else {
+      if (next.q != 0) ahead.add(own + first * stride + next.q, stride, rows, s.head);
+      if (next.kv != 0) {
+        ahead.add(k_rows + first * stride + next.kv, stride, rows, s.head);
+        ahead.add(v_rows + first * stride + next.kv, stride, rows, s.head);
+      }
+      if (next.narrow != 0) ahead.add(out + first * s.width + next.narrow, s.width, rows, s.head);
     }
-    if (next.narrow != 0) ahead.add(out + first * s.width + next.narrow, s.width, rows, s.head);
     const Made<T> result(s, out + first * s.width, s.width, room);
     pack_strip(s, own + first * stride, stride, q, rows, in_powers);
     score(s, strip, k, q, scores, kStrip, ahead);

@@ -21,11 +21,50 @@ PRUN_INLINE void score_block(const FloatRows& k, int64_t count, const float* q, 
   sums.store(scores + first, ld);
 }
 
+// The same of 8 queries and the 16 behind them. CPUs multiply vectors of 16 as fast as those of 8, or half as fast: so
+// these take as long as 32 queries do, or as 24.
+template <Elements kElements, int rows>
+PRUN_INLINE void score_uneven(const FloatRows& k, int64_t count, const float* q, float* scores, int64_t ld,
+                              Ahead& ahead) {
+  Sums<8, rows, 1> narrow;
+  Sums<16, rows, 1> wide;
+  narrow.clear();
+  wide.clear();
+  const float* a = k.data;
+  Ahead::Cursor cursor = ahead.next();
+  for (int64_t p = 0; p < count; ++p, ++a, q += kStrip) {
+    const Floats<8> first = load_lanes<8>(q);
+    const Floats<16> second = load_lanes<16>(q + 8);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      if constexpr (kVectorAsm) {
+        Floats<16> x;  // of which both vectors take what they need
+        asm("vbroadcastss %1, %0" : "=v"(x) : "m"(a[r * k.stride]));
+        const Floats<8> half = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7);
+        if constexpr (kElements == Elements::bf16_pairs) {
+          asm("vdpbf16ps %2, %1, %0" : "+v"(narrow.at[r][0]) : "v"(half), "v"(first));
+          asm("vdpbf16ps %2, %1, %0" : "+v"(wide.at[r][0]) : "v"(x), "v"(second));
+        } else {
+          narrow.at[r][0] += half * first;
+          wide.at[r][0] += x * second;
+        }
+      } else {
+        narrow.at[r][0] += a[r * k.stride] * first;
+        wide.at[r][0] += a[r * k.stride] * second;
+      }
+    }
+    cursor.step();
+  }
+  ahead.keep(cursor);
+  narrow.store(scores, ld);
+  wide.store(scores + 8, ld);
+}
+
 template <Elements kElements, int lanes, int rows>
 PRUN_INLINE void score_rows(const FloatRows& k, int64_t count, const float* q, int64_t first, float* scores, int64_t ld,
                             Ahead& ahead) {
   if constexpr (lanes == 16) {  // half as long vectors, where whole ones would begin too early
-    if (first == kStep) return score_block<kElements, kStep, rows, 3>(k, count, q, first, scores, ld, ahead);
+    if (first == kStep) return score_uneven<kElements, rows>(k, count, q + first, scores + first, ld, ahead);
     if (first == 3 * kStep) return score_block<kElements, kStep, rows, 1>(k, count, q, first, scores, ld, ahead);
   }
   each_columns<lanes>(kStrip - first, [&]<int vectors>(int64_t j) PRUN_INLINED {
