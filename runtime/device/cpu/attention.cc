@@ -30,7 +30,7 @@ struct Sizes {
   float scale;
   bool in_place;       // f32 heads are read, and written, where they lie
   bool pairs = false;  // scores of bf16 are products of pairs, of heads where they lie
-  bool samples_ahead;  // a second-level cache has room for the next sample, beside one and others' memory
+  bool samples_ahead;  // a second-level cache has room for the next sample, beside one and as much for others
 
   int64_t strip_rows(int64_t first) const { return std::min(kStrip, length - first); }
   Sight sight(int64_t first) const { return causal ? Sight{first + 1, 1} : Sight{length, 0}; }
@@ -63,7 +63,8 @@ Sizes sizes_of(const OpView& view) {
   s.causal = view.attrs().integer("causal", 0) != 0;
   s.scale = 1.0f / std::sqrt(static_cast<float>(s.head));
   s.in_place = s.lanes == s.head && view.read(0).dtype == Dtype::f32 && few_compete(s.length, s.stride);
-  s.samples_ahead = 4 * s.length * (s.stride + s.width) * dtype_bytes(view.read(0).dtype) <= second_level_cache();
+  const int64_t row = view.reads() == 1 ? s.stride + s.width : 2 * (s.stride + s.width);  // of all tensors
+  s.samples_ahead = 4 * s.length * row * dtype_bytes(view.read(0).dtype) <= second_level_cache();
   return s;
 }
 
@@ -84,15 +85,21 @@ struct Next {
   }
 };
 
-// Asks for a share of the next sample's rows with each strip of queries: whole rows, one behind the other, as a CPU
-// then fetches more of them by itself.
-template <class T>
-void ask_for_next_sample(const Sizes& s, int64_t h, int64_t first, const T* qkv, const T* out, Ahead& ahead) {
-  const int64_t strips = (s.length + kStrip - 1) / kStrip, all = s.heads * strips, strip = h * strips + first / kStrip;
-  const int64_t begin = s.length * strip / all, rows = s.length * (strip + 1) / all - begin, row = s.length + begin;
-  ahead.add(qkv + row * s.stride, s.stride, rows, s.stride);
-  ahead.add(out + row * s.width, s.width, rows, s.width);
-}
+// A strip's share of the next sample's rows, which are asked for in whole, one behind the other, as a CPU then fetches
+// more of them by itself.
+struct ShareOfNext {
+  int64_t row, rows;  // from the sample's first one on
+  ShareOfNext(const Sizes& s, int64_t h, int64_t first) {
+    const int64_t strips = (s.length + kStrip - 1) / kStrip, all = s.heads * strips,
+                  strip = h * strips + first / kStrip;
+    row = s.length + s.length * strip / all;
+    rows = s.length + s.length * (strip + 1) / all - row;
+  }
+  template <class T>
+  void ask(const T* sample, int64_t stride, Ahead& ahead) const {
+    ahead.add(sample + row * stride, stride, rows, stride);
+  }
+};
 
 int64_t forward_floats(const Sizes& s) {  // per thread: k, v, and a strip's q, scores, result
   return 2 * s.length * s.lanes + kStrip * (s.head + s.length + s.lanes);
@@ -163,7 +170,9 @@ void forward_head(const Sizes& s, int64_t h, const Next& next, const T* qkv, T* 
     const int64_t rows = s.strip_rows(first);
     const Strip strip(s.sight(first), rows);
     if (s.samples_ahead) {
-      if (next.sample) ask_for_next_sample(s, h, first, qkv, out - h * s.head, ahead);
+      const ShareOfNext share(s, h, first);
+      if (next.sample) share.ask(qkv, stride, ahead);
+      if (next.sample) share.ask(out - h * s.head, s.width, ahead);
     } else {
       if (next.q != 0) ahead.add(own + first * stride + next.q, stride, rows, s.head);
       if (next.kv != 0) {
@@ -256,15 +265,23 @@ void backward_head(const Sizes& s, int64_t shared, int64_t sample, const T* qkv,
       for (int64_t first = begin; first < begin + queries; first += kStrip) {
         const int64_t rows = s.strip_rows(first), at = first * s.width + narrow, wide = first * stride;
         const Strip strip(s.sight(first), rows);
-        for (const int64_t made : {narrow, k_at, v_at}) ahead.add(dqkv + wide + made, stride, rows, s.head);
-        if (next.q != 0) ahead.add(qkv + wide + narrow + next.q, stride, rows, s.head);
-        if (next.kv != 0) {
-          ahead.add(qkv + wide + k_at + next.kv, stride, rows, s.head);
-          ahead.add(qkv + wide + v_at + next.kv, stride, rows, s.head);
-        }
-        if (next.narrow != 0) {
-          ahead.add(out + at + next.narrow, s.width, rows, s.head);
-          ahead.add(dout + at + next.narrow, s.width, rows, s.head);
+        if (s.samples_ahead) {
+          const ShareOfNext share(s, h, first);
+          if (next.sample) share.ask(qkv, stride, ahead);
+          if (next.sample) share.ask(dqkv, stride, ahead);
+          if (next.sample) share.ask(out, s.width, ahead);
+          if (next.sample) share.ask(dout, s.width, ahead);
+        } else {
+          for (const int64_t made : {narrow, k_at, v_at}) ahead.add(dqkv + wide + made, stride, rows, s.head);
+          if (next.q != 0) ahead.add(qkv + wide + narrow + next.q, stride, rows, s.head);
+          if (next.kv != 0) {
+            ahead.add(qkv + wide + k_at + next.kv, stride, rows, s.head);
+            ahead.add(qkv + wide + v_at + next.kv, stride, rows, s.head);
+          }
+          if (next.narrow != 0) {
+            ahead.add(out + at + next.narrow, s.width, rows, s.head);
+            ahead.add(dout + at + next.narrow, s.width, rows, s.head);
+          }
         }
         for (int64_t r = 0; r < rows; ++r) shift[r] = lse[h * s.length + first + r] * kLog2E;
         pack_strip(s, qkv + wide + narrow, stride, q_lanes, rows, in_powers);

@@ -140,9 +140,22 @@ void unpack_rows(const float* from, int64_t lanes_of_head, T* to, int64_t stride
 
 template <class T>
 void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, int64_t head, float scale, float* dots) {
+  constexpr int kMost = 16;  // numbers of a vector
+  alignas(64) float parts[kStrip * kMost] = {}, turned[kMost * kStrip];
   with_lanes([&]<int lanes>() PRUN_INLINED {
-    for (int64_t r = 0; r < rows; ++r, a += stride, b += stride)
-      dots[r] = scale * sum_lanes<lanes>(head, [&](auto at) PRUN_INLINED { return at.load(a) * at.load(b); });
+    for (int64_t r = 0; r < rows; ++r, a += stride, b += stride) {
+      Floats<lanes> sum{};
+      for_lanes<lanes>(head, [&](auto at) PRUN_INLINED { sum += at.load(a) * at.load(b); });
+      store_lanes<lanes>(parts + r * kMost, sum);
+    }
+  });
+  pack_lanes(parts, kMost, turned, kStrip, kMost, scale);
+  with_lanes([&]<int lanes>() PRUN_INLINED {
+    for (int64_t r = 0; r < kStrip; r += lanes) {
+      Floats<lanes> sum{};
+      for (int i = 0; i < kMost; ++i) sum += load_lanes<lanes>(turned + i * kStrip + r);
+      store_lanes<lanes>(dots + r, sum);
+    }
   });
 }
 
@@ -157,15 +170,16 @@ PRUN_INLINE Floats<lanes> only_from(int64_t seeing, int64_t first, const Floats<
   return place >= static_cast<int32_t>(seeing - first) ? v : Floats<lanes>{} + otherwise;
 }
 
-// f.operator()<first vector, masked>(key) for the keys of a strip: on the diagonal from the vectors on that see them.
+// f.operator()<first vector, end of those masked>(key) for the keys of a strip: on the diagonal from the vectors on
+// that see them.
 template <int lanes, class F>
 PRUN_INLINE void each_key(const Strip& strip, const F& f) {
   constexpr int64_t kHalf = kStrip / 2;
   int64_t key = 0;
-  for (; key < strip.before; ++key) f.template operator()<0, false>(key);
+  for (; key < strip.before; ++key) f.template operator()<0, 0>(key);
   for (const int64_t end = std::min(strip.keys, strip.before + kHalf); key < end; ++key)
-    f.template operator()<0, true>(key);
-  for (; key < strip.keys; ++key) f.template operator()<kHalf / lanes, true>(key);
+    f.template operator()<0, kHalf / lanes>(key);
+  for (; key < strip.keys; ++key) f.template operator()<kHalf / lanes, kStrip / lanes>(key);
 }
 
 }  // namespace
@@ -177,20 +191,20 @@ void softmax_lanes(float* scores, int64_t ld, const Strip& strip, float factor, 
     constexpr int kVectors = kStrip / lanes;
     V top[kVectors], sum[kVectors];
     for (int v = 0; v < kVectors; ++v) top[v] = V{} + kNever, sum[v] = V{};
-    each_key<lanes>(strip, [&]<int from, bool masked>(int64_t key) PRUN_INLINED {
+    each_key<lanes>(strip, [&]<int from, int masked>(int64_t key) PRUN_INLINED {
 #pragma GCC unroll 8
       for (int v = from; v < kVectors; ++v) {
         const V s = load_lanes<lanes>(scores + key * ld + v * lanes);
-        top[v] = kLarger(top[v], masked ? only_from<lanes>(key - strip.before, v * lanes, s, kNever) : s);
+        top[v] = kLarger(top[v], v < masked ? only_from<lanes>(key - strip.before, v * lanes, s, kNever) : s);
       }
     });
     for (int v = 0; v < kVectors; ++v) top[v] *= factor;
-    each_key<lanes>(strip, [&]<int from, bool masked>(int64_t key) PRUN_INLINED {
+    each_key<lanes>(strip, [&]<int from, int masked>(int64_t key) PRUN_INLINED {
 #pragma GCC unroll 8
       for (int v = from; v < kVectors; ++v) {
         float* s = scores + key * ld + v * lanes;
         V p = power_of_two(V(factor * load_lanes<lanes>(s) - top[v]));
-        if (masked) p = only_from<lanes>(key - strip.before, v * lanes, p, 0.0f);
+        if (v < masked) p = only_from<lanes>(key - strip.before, v * lanes, p, 0.0f);
         sum[v] += p;
         store_lanes<lanes>(s, p);
       }
@@ -213,13 +227,13 @@ void score_gradients(float* scores, float* dp, int64_t ld, const Strip& strip, f
       less[v] = load_lanes<lanes>(shift + v * lanes);
       mean[v] = load_lanes<lanes>(along + v * lanes);
     }
-    each_key<lanes>(strip, [&]<int from, bool masked>(int64_t key) PRUN_INLINED {
+    each_key<lanes>(strip, [&]<int from, int masked>(int64_t key) PRUN_INLINED {
 #pragma GCC unroll 8
       for (int v = from; v < kVectors; ++v) {
         float *s = scores + key * ld + v * lanes, *d = dp + key * ld + v * lanes;
         V p = power_of_two(at_most(V(factor * load_lanes<lanes>(s) - less[v]), kMost));
         V ds = p * (scale * load_lanes<lanes>(d) - mean[v]);
-        if (masked) {
+        if (v < masked) {
           p = only_from<lanes>(key - strip.before, v * lanes, p, 0.0f);
           ds = only_from<lanes>(key - strip.before, v * lanes, ds, 0.0f);
         }

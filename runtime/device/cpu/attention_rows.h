@@ -40,7 +40,7 @@ inline FloatRows pairs_of(const bf16* from, int64_t stride) {
 template <class T>
 void unpack_rows(const float* from, int64_t lanes, T* to, int64_t stride, int64_t rows, int64_t head);
 
-// dots[r] = scale · Σ a·b over row r.
+// dots[r] = scale · Σ a·b over row r, of kStrip rows at most; 0 behind them.
 template <class T>
 void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, int64_t head, float scale, float* dots);
 
