@@ -1,6 +1,7 @@
 // See attention_rows.h.
 #include "device/cpu/attention_rows.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -140,21 +141,25 @@ void unpack_rows(const float* from, int64_t lanes_of_head, T* to, int64_t stride
 
 template <class T>
 void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, int64_t head, float scale, float* dots) {
-  constexpr int kMost = 16;  // numbers of a vector
-  alignas(64) float parts[kStrip * kMost] = {}, turned[kMost * kStrip];
   with_lanes([&]<int lanes>() PRUN_INLINED {
-    for (int64_t r = 0; r < rows; ++r, a += stride, b += stride) {
-      Floats<lanes> sum{};
-      for_lanes<lanes>(head, [&](auto at) PRUN_INLINED { sum += at.load(a) * at.load(b); });
-      store_lanes<lanes>(parts + r * kMost, sum);
-    }
-  });
-  pack_lanes(parts, kMost, turned, kStrip, kMost, scale);
-  with_lanes([&]<int lanes>() PRUN_INLINED {
-    for (int64_t r = 0; r < kStrip; r += lanes) {
-      Floats<lanes> sum{};
-      for (int i = 0; i < kMost; ++i) sum += load_lanes<lanes>(turned + i * kStrip + r);
-      store_lanes<lanes>(dots + r, sum);
+    if constexpr (lanes < 16) {
+      const T *x = a, *y = b;
+      for (int64_t r = 0; r < rows; ++r, x += stride, y += stride)
+        dots[r] = scale * sum_lanes<lanes>(head, [&](auto at) PRUN_INLINED { return at.load(x) * at.load(y); });
+    } else {  // sums across so many elements take longer than to turn them
+      alignas(64) float parts[kStrip * lanes], turned[lanes * kStrip];
+      for (int64_t r = 0; r < rows; ++r) {
+        Floats<lanes> sum{};
+        for_lanes<lanes>(head, [&](auto at) PRUN_INLINED { sum += at.load(a + r * stride) * at.load(b + r * stride); });
+        store_lanes<lanes>(parts + r * lanes, sum);
+      }
+      std::fill(parts + rows * lanes, parts + kStrip * lanes, 0.0f);
+      pack_lanes(parts, lanes, turned, kStrip, lanes, scale);
+      for (int64_t r = 0; r < kStrip; r += lanes) {
+        Floats<lanes> sum{};
+        for (int i = 0; i < lanes; ++i) sum += load_lanes<lanes>(turned + i * kStrip + r);
+        store_lanes<lanes>(dots + r, sum);
+      }
     }
   });
 }
@@ -168,6 +173,14 @@ PRUN_INLINE Floats<lanes> only_from(int64_t seeing, int64_t first, const Floats<
   typename BitsOf<Floats<lanes>>::Signed place;
   std::memcpy(&place, kPlaces, sizeof place);
   return place >= static_cast<int32_t>(seeing - first) ? v : Floats<lanes>{} + otherwise;
+}
+
+// power_of_two(), in instructions of AVX-512, which leave 10 of 13 for a probability.
+template <int lanes>
+PRUN_INLINE Floats<lanes> weight_of(const Floats<lanes>& t) {
+  constexpr float kLeast = -100.0f;  // of power_of_two(), and for the same reason
+  if constexpr (kScales<Floats<lanes>>) return scaled_exp2_f32(at_least(t, kLeast));
+  return power_of_two(t);
 }
 
 // f.operator()<first vector, end of those masked>(key) for the keys of a strip: on the diagonal from the vectors on
@@ -203,7 +216,7 @@ void softmax_lanes(float* scores, int64_t ld, const Strip& strip, float factor, 
 #pragma GCC unroll 8
       for (int v = from; v < kVectors; ++v) {
         float* s = scores + key * ld + v * lanes;
-        V p = power_of_two(V(factor * load_lanes<lanes>(s) - top[v]));
+        V p = weight_of<lanes>(factor * load_lanes<lanes>(s) - top[v]);
         if (v < masked) p = only_from<lanes>(key - strip.before, v * lanes, p, 0.0f);
         sum[v] += p;
         store_lanes<lanes>(s, p);
@@ -231,7 +244,7 @@ void score_gradients(float* scores, float* dp, int64_t ld, const Strip& strip, f
 #pragma GCC unroll 8
       for (int v = from; v < kVectors; ++v) {
         float *s = scores + key * ld + v * lanes, *d = dp + key * ld + v * lanes;
-        V p = power_of_two(at_most(V(factor * load_lanes<lanes>(s) - less[v]), kMost));
+        V p = weight_of<lanes>(at_most(V(factor * load_lanes<lanes>(s) - less[v]), kMost));
         V ds = p * (scale * load_lanes<lanes>(d) - mean[v]);
         if (v < masked) {
           p = only_from<lanes>(key - strip.before, v * lanes, p, 0.0f);
