@@ -71,13 +71,14 @@ Sizes sizes_of(const OpView& view) {
 // Elements from the rows of a head to those of the next one: q's, k's and v's, and in tensors as wide as out; 0: none.
 struct Next {
   int64_t q = 0, kv = 0, narrow = 0;
-  bool sample;  // whether there is a next one
-  Next(const Sizes& s, int64_t sample_of_head, int64_t h) : sample(sample_of_head + 1 < s.batch) {
+  bool of_heads, of_samples;  // what is asked for beside a head: parts of the next one's rows, whole rows of samples
+  Next(const Sizes& s, int64_t sample, int64_t h, bool first_sample = true)
+      : of_heads(first_sample || !s.samples_ahead), of_samples(s.samples_ahead && sample + 1 < s.batch) {
     const auto shared = [&](int64_t head) { return head * s.kv_heads / s.heads * s.head; };
     if (h + 1 < s.heads) {
       q = narrow = s.head;
       kv = shared(h + 1) - shared(h);
-    } else if (sample) {
+    } else if (sample + 1 < s.batch) {
       q = s.length * s.stride - h * s.head;
       kv = s.length * s.stride - shared(h);
       narrow = s.length * s.width - h * s.head;
@@ -169,17 +170,18 @@ void forward_head(const Sizes& s, int64_t h, const Next& next, const T* qkv, T* 
   for (int64_t first = 0; first < s.length; first += kStrip) {
     const int64_t rows = s.strip_rows(first);
     const Strip strip(s.sight(first), rows);
-    if (s.samples_ahead) {
-      const ShareOfNext share(s, h, first);
-      if (next.sample) share.ask(qkv, stride, ahead);
-      if (next.sample) share.ask(out - h * s.head, s.width, ahead);
-    } else {
+    if (next.of_heads) {
       if (next.q != 0) ahead.add(own + first * stride + next.q, stride, rows, s.head);
       if (next.kv != 0) {
         ahead.add(k_rows + first * stride + next.kv, stride, rows, s.head);
         ahead.add(v_rows + first * stride + next.kv, stride, rows, s.head);
       }
       if (next.narrow != 0) ahead.add(out + first * s.width + next.narrow, s.width, rows, s.head);
+    }
+    if (next.of_samples) {
+      const ShareOfNext share(s, h, first);
+      share.ask(qkv, stride, ahead);
+      share.ask(out - h * s.head, s.width, ahead);
     }
     const Made<T> result(s, out + first * s.width, s.width, room);
     pack_strip(s, own + first * stride, stride, q, rows, in_powers);
@@ -235,8 +237,8 @@ int64_t backward_floats(const Sizes& s) {
 
 // A head of keys and values of one sample, with the heads of queries that share it.
 template <class T>
-void backward_head(const Sizes& s, int64_t shared, int64_t sample, const T* qkv, const T* out, const T* dout,
-                   const float* lse, T* dqkv, float* scratch) {
+void backward_head(const Sizes& s, int64_t shared, int64_t sample, bool first_sample, const T* qkv, const T* out,
+                   const T* dout, const float* lse, T* dqkv, float* scratch) {
   const int64_t stride = s.stride, k_at = s.k + shared * s.head, v_at = s.v + shared * s.head;
   const int64_t head_size = s.length * s.lanes, ld = block_rows(s);
   const auto take = [&](int64_t floats) { return scratch += floats, scratch - floats; };
@@ -256,7 +258,7 @@ void backward_head(const Sizes& s, int64_t shared, int64_t sample, const T* qkv,
   Ahead ahead;
   for (int64_t h = shared * group; h < (shared + 1) * group; ++h) {
     const int64_t narrow = h * s.head;
-    const Next next(s, sample, h);
+    const Next next(s, sample, h, first_sample);
     for (int64_t begin = 0; begin < s.length; begin += ld) {
       const int64_t queries = std::min(ld, s.length - begin);
       const Strip block(s.sight(begin), queries);
@@ -265,13 +267,7 @@ void backward_head(const Sizes& s, int64_t shared, int64_t sample, const T* qkv,
       for (int64_t first = begin; first < begin + queries; first += kStrip) {
         const int64_t rows = s.strip_rows(first), at = first * s.width + narrow, wide = first * stride;
         const Strip strip(s.sight(first), rows);
-        if (s.samples_ahead) {
-          const ShareOfNext share(s, h, first);
-          if (next.sample) share.ask(qkv, stride, ahead);
-          if (next.sample) share.ask(dqkv, stride, ahead);
-          if (next.sample) share.ask(out, s.width, ahead);
-          if (next.sample) share.ask(dout, s.width, ahead);
-        } else {
+        if (next.of_heads) {
           for (const int64_t made : {narrow, k_at, v_at}) ahead.add(dqkv + wide + made, stride, rows, s.head);
           if (next.q != 0) ahead.add(qkv + wide + narrow + next.q, stride, rows, s.head);
           if (next.kv != 0) {
@@ -282,6 +278,13 @@ void backward_head(const Sizes& s, int64_t shared, int64_t sample, const T* qkv,
             ahead.add(out + at + next.narrow, s.width, rows, s.head);
             ahead.add(dout + at + next.narrow, s.width, rows, s.head);
           }
+        }
+        if (next.of_samples) {
+          const ShareOfNext share(s, h, first);
+          share.ask(qkv, stride, ahead);
+          share.ask(dqkv, stride, ahead);
+          share.ask(out, s.width, ahead);
+          share.ask(dout, s.width, ahead);
         }
         for (int64_t r = 0; r < rows; ++r) shift[r] = lse[h * s.length + first + r] * kLog2E;
         pack_strip(s, qkv + wide + narrow, stride, q_lanes, rows, in_powers);
@@ -304,8 +307,8 @@ void backward_head(const Sizes& s, int64_t shared, int64_t sample, const T* qkv,
   dv.unpack(s, s.length);
 }
 
-void backward_head_in_bf16(const Sizes& s, int64_t shared, int64_t sample, const bf16* qkv, const bf16* out,
-                           const bf16* dout, const float* lse, bf16* dqkv, float* scratch) {
+void backward_head_in_bf16(const Sizes& s, int64_t shared, int64_t sample, bool /*first_sample*/, const bf16* qkv,
+                           const bf16* out, const bf16* dout, const float* lse, bf16* dqkv, float* scratch) {
   const int64_t stride = s.stride, k_at = s.k + shared * s.head, v_at = s.v + shared * s.head;
   Bf16Backward head({qkv + k_at, stride}, {qkv + v_at, stride}, s.length, s.length, s.head, scratch);
   const int64_t group = s.heads / s.kv_heads;
@@ -373,7 +376,8 @@ std::unique_ptr<Kernel> forward_kernel(const OpView& view) {
     }
     parallel_for(threads, heads, [&](int64_t i, int thread) {
       const int64_t b = i / s.heads, h = i % s.heads;
-      forward_head<T>(s, h, Next(s, b, h), qkv + b * s.length * s.stride, out + b * s.length * s.width,
+      const bool first_sample = b == heads * thread / threads / s.heads;  // of the thread
+      forward_head<T>(s, h, Next(s, b, h, first_sample), qkv + b * s.length * s.stride, out + b * s.length * s.width,
                       lse + b * s.heads * s.length, scratch_of(thread));
     });
   });
@@ -397,8 +401,9 @@ std::unique_ptr<Kernel> backward_kernel(const OpView& view) {
           if (has_amx()) return backward_head_in_bf16;
         return backward_head<T>;
       }();
-      head(s, i % s.kv_heads, b, qkv + wide, out + narrow, dout + narrow, lse + b * s.heads * s.length, dqkv + wide,
-           reinterpret_cast<float*>(scratch.data + thread * share));
+      const bool first_sample = b == s.batch * s.kv_heads * thread / threads / s.kv_heads;  // of the thread
+      head(s, i % s.kv_heads, b, first_sample, qkv + wide, out + narrow, dout + narrow, lse + b * s.heads * s.length,
+           dqkv + wide, reinterpret_cast<float*>(scratch.data + thread * share));
     });
   });
 }
