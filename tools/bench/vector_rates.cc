@@ -3,13 +3,13 @@
 
 #include <benchmark/benchmark.h>
 
+#include "base/vector_asm.h"
 #include "device/cpu/vectors.h"
 
 namespace prun {
 namespace {
 
 using cpu::Floats;
-using cpu::kVectorAsm;
 
 // Twelve vectors, each through f again and again: they hide the latency of any CPU that has them, and f's result is
 // asked for each time.
