@@ -84,11 +84,11 @@ def row_of(name, found, machine):
 
 
 def bench(pattern, seconds):
-    """What kernel_bench says of the benchmarks of a pattern: ({name: counters of its least time}, its context)"""
+    """What kernel_bench says of the benchmarks of a pattern: (counters of each repetition, its context)"""
     words = [BUILD / "kernel_bench", f"--benchmark_filter={pattern}", f"--benchmark_min_time={seconds / REPETITIONS}", "--benchmark_format=json",
              f"--benchmark_repetitions={REPETITIONS}", "--benchmark_enable_random_interleaving=true"]
     done = json.loads(subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True).stdout)
-    return least_of(one for one in done["benchmarks"] if one["run_type"] == "iteration"), done["context"]
+    return [one for one in done["benchmarks"] if one["run_type"] == "iteration"], done["context"]
 
 
 def least_of(benchmarks):
@@ -104,21 +104,24 @@ def undisturbed(pattern, args):
     for _ in range(args.rounds):
         rates.append(product_rates())
         one_round, context = bench(pattern, args.seconds)
-        found += one_round.values()
+        found += one_round
     in_order = sorted(found, key=lambda one: (one["family_index"], one["per_family_instance_index"]))
     return least_of(in_order), [max(rate) for rate in zip(*rates)], context["tiles"] == "1"
 
 
-def beside_torch(names, args):
+def beside_torch(found, args):
     """Rows of attention against PyTorch, both in turn."""
     env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"} | products.ONE_THREAD
     torch = products.Side("PyTorch", [args.torch, str(PEER)], env)
-    for name in names:
+    for name in (name for name, one in found.items() if "GFLOP/s" in one):
         kernel, half, tokens = name.split("/")
-        rounds = [(bench(f"^{name}$", args.seconds)[0][name], torch.seconds(kernel, half, tokens)) for _ in range(args.rounds)]
-        seconds, theirs = statistics.median(ours["cpu_time"] * 1e-6 for ours, _ in rounds), statistics.median(peer for _, peer in rounds)
-        gflop = rounds[0][0]["GFLOP/s"] * rounds[0][0]["cpu_time"] * 1e-6
-        yield rows.compared(f"{kernel} {words_of(name)[1]}, against PyTorch", "GFLOP/s", gflop / seconds, f"PyTorch {torch.said}", gflop / theirs,
+        ours, theirs = [], []
+        for _ in range(args.rounds):
+            ours.append(statistics.median(one["cpu_time"] * 1e-6 for one in bench(f"^{name}$", args.seconds)[0]))
+            theirs.append(torch.seconds(kernel, half, tokens))
+        gflop = found[name]["GFLOP/s"] * found[name]["cpu_time"] * 1e-6
+        ours, theirs = statistics.median(ours), statistics.median(theirs)
+        yield rows.compared(f"{kernel} {words_of(name)[1]}, against PyTorch", "GFLOP/s", gflop / ours, f"PyTorch {torch.said}", gflop / theirs,
                             more_is_better=True)
 
 
@@ -136,7 +139,7 @@ def main():
         if not is_bound(name):
             out.tell(row_of(name, one, machine))
     if args.torch:
-        for row in beside_torch([name for name, one in found.items() if "GFLOP/s" in one], args):
+        for row in beside_torch(found, args):
             out.tell(row)
     return int(out.missed)
 
