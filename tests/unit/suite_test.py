@@ -149,6 +149,11 @@ class Table(unittest.TestCase):
         found = kernels.least_of({"name": name, "cpu_time": time} for name, time in times)
         self.assertEqual([(name, one["cpu_time"]) for name, one in found.items()], [("gelu/0", 1.5), ("copy/1", 2.0)])
 
+    def test_bounds_alone_are_no_kernels(self):
+        self.assertTrue(kernels.names_no_kernel(["copy/4096", "rate/simple"]))
+        self.assertTrue(kernels.names_no_kernel([]))
+        self.assertFalse(kernels.names_no_kernel(["copy/4096", "gelu/0"]))
+
     def row(self, name, size, elements, microseconds):
         return kernels.row_of(name, {"bytes": size, "elements": elements, "cpu_time": microseconds}, self.machine())
 

@@ -91,6 +91,16 @@ def bench(pattern, seconds):
     return [one for one in done["benchmarks"] if one["run_type"] == "iteration"], done["context"]
 
 
+def listed(pattern):
+    """Names of the benchmarks of a pattern"""
+    words = [str(BUILD / "kernel_bench"), f"--benchmark_filter={pattern}", "--benchmark_list_tests"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
+
+
+def names_no_kernel(names):
+    return all(is_bound(name) for name in names)
+
+
 def least_of(benchmarks):
     found = {}
     for one in benchmarks:
@@ -133,6 +143,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="of all of it; of attention and PyTorch's in turn")
     rows.add_option(parser)
     args = parser.parse_args()
+    if names_no_kernel(listed(args.only)):
+        parser.error(f"--only: no kernel has '{args.only}' in its name")
     found, *rates_and_tiles = undisturbed(f"^({'|'.join(STREAMS)}|rate)/|{args.only}", args)
     machine, out = Machine(found, *rates_and_tiles), rows.File(args.json)
     for name, one in found.items():
