@@ -17,9 +17,10 @@ struct Choice {
   double log_probability = 0;  // by the model's own softmax, whatever the temperature
 };
 
-// A function of its arguments alone, so ranks that see the same logits choose the same; `index` is the number of the
-// choice. First temperature, then top_k, then top_p, as Hugging Face's transformers do it. Of equal logits the lower
-// token is the more likely one. Allocates.
+// Returns a function of the arguments alone, so that ranks with the same logits choose the same token; `index` is the
+// number of the choice. Applies the temperature, then top_k, then top_p, like Hugging Face's transformers. The lower of
+// two tokens with equal logits counts as the more likely one. Takes time linear in the number of logits, and allocates.
+// Throws where a logit is NaN or the largest is infinite; a logit of minus infinity has probability 0.
 Choice choose(std::span<const double> logits, const Sampling& sampling, int64_t index);
 
 }  // namespace prun
