@@ -1,7 +1,8 @@
-"""Plays prun for gpu_check_test.py: what it does follows from FAKE_* of the environment. Each call is a line of FAKE_CALLS.
+"""Plays prun for the tests of gpu-check: FAKE_* variables decide how it behaves. Each call is a line of FAKE_CALLS.
 
 FAKE_RUN, for plans on the device cuda: "" as on the CPU; off: other losses; drift: other losses each time; nan; crash; hang, which
-writes its process id beside FAKE_CALLS.
+writes its process id beside FAKE_CALLS; cudnn, graphs, blocking: crash unless the run has cudnn=0, a trace (which
+captures nothing), CUDA_LAUNCH_BLOCKING=1.
 """
 import json
 import os
@@ -12,7 +13,7 @@ words = sys.argv[1:]
 mode = os.environ.get("FAKE_RUN", "")
 if "FAKE_CALLS" in os.environ:
     with open(os.environ["FAKE_CALLS"], "a") as calls:
-        calls.write(" ".join(words) + "\n")
+        calls.write(" ".join(word[:200] for word in words) + "\n")
 
 
 def value(option, default=None):
@@ -28,6 +29,17 @@ def leave(status, text):
     sys.exit(status)
 
 
+def write_trace(path):
+    """Three steps: two GEMMs and an attention each, and a wait, which is no op."""
+    events = [{"ph": "M", "pid": 0, "tid": 0, "name": "thread_name", "args": {"name": "compute"}}]
+    for step in range(3):
+        for name, dur, cat in (("linear block0", 2000, "compute"), ("linear block1", 2000, "compute"), ("attention block0", 1500, "compute"),
+                               ("(wait for edge)", 9000, "wait")):
+            events.append({"ph": "X", "pid": 0, "tid": 0, "ts": step * 10000, "dur": dur, "name": name, "cat": cat, "args": {"step": step}})
+    with open(path, "w") as file:
+        json.dump({"traceEvents": events}, file)
+
+
 if words[0] == "plans":
     shared = [argument("width", 256), argument("batch", 64), argument("steps", 20)]
     print(json.dumps({"plans": [{"name": "single", "path": "single.lua", "error": "", "arguments": shared},
@@ -37,12 +49,25 @@ if words[0] == "plans":
 elif words[0] == "check":
     ranks = int(value("--nproc"))
     sys.exit(0 if (words[1], ranks) in (("single.lua", 1), ("ddp.lua", 1), ("ddp.lua", 2), ("ddp.lua", 4)) else 3)
+elif words[0] == "doctor" and os.environ.get("FAKE_DRIVER") == "none":
+    leave(2, "prun: --device cuda: no NVIDIA driver")
 elif words[0] == "doctor":
     print(json.dumps({"devices": [{"name": "cuda", "devices": [{"peak_flops_bf16": 1e15}]}]}) if "--json" in words else "cuda:0 NVIDIA Fake 1\nwell")
+elif words[0] == "sim":
+    ideal = "ideal" in value("--cluster")
+    print(json.dumps({"step_s": 0.004 if ideal else 0.008, "classes": [{"op_s": {"linear": 0.002 if ideal else 0.005, "attention": 0.001, "adamw": 0.0005}}]}))
+elif words[0] == "generate":
+    print(f"{value('--tokens')} tokens, 250.0 a second", file=sys.stderr)
+elif words[0] == "conform":
+    item = words[2]
+    if os.environ.get("FAKE_CONFORM") == item:
+        print(json.dumps({"item": item, "result": "failed", "text": "the gate opened by itself", "case": "Streams.Wait"}))
+        sys.exit(1)
+    print(json.dumps({"item": item, "result": "ok", "text": "well", "case": ""}))
 elif words[0] == "bench":
-    for size in value("--bytes").split(","):
-        size = int(size) if size.isdigit() else 1
-        print(json.dumps({"op": words[1], "bytes": size, "time_us": 10.0}))
+    for op in words[1].split(","):
+        for size in value("--bytes").split(","):
+            print(json.dumps({"op": op, "bytes": int(size) if size.isdigit() else 1, "time_us": 10.0}))
 elif value("--device", "cpu").startswith("cuda") and os.environ.get("CUDA_VISIBLE_DEVICES") == "":
     leave(2, "prun: --device cuda: CUDA_VISIBLE_DEVICES='' hides every GPU")
 elif value("--device") == "cuda" and "--metrics" not in words and os.environ.get("FAKE_DRIVER") == "none":
@@ -53,22 +78,29 @@ elif value("--device") == "cuda:2":
     leave(2, "prun: there is no device cuda:2: here are cuda:0 to cuda:1")
 elif value("--device") == "cuda" and int(value("--nproc", 1)) > 2 and "--ranks-per-device" not in words:
     leave(2, "prun: --nproc 3 on --device cuda:0 needs 3 devices. To share them: --ranks-per-device 2")
-elif value("--transport") == "nccl" and "--ranks-per-device" in words:
+elif value("--transport") == "nccl" and "--ranks-per-device" in words and "share=1" not in value("--transport-options", ""):
     leave(2, "prun: --transport nccl: NCCL refuses ranks that share a device; shm and socket go through host memory")
 elif "layers=400" in words:
     leave(3, "prun: cuda:0: its rank needs 3 TiB, 1 GiB are free; prun.zero3 divides")
 elif "--check-finite" in words:
     leave(20, "prun: linear of block0 made a NaN")
+elif "--checkpoint" in words:
+    sys.exit(0)
 else:
     on_device = value("--device") == "cuda"
-    if on_device and mode == "crash":
+    cured = {"cudnn": "cudnn=0" in value("--device-options", ""), "graphs": "--trace" in words,
+             "blocking": os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"}.get(mode, mode != "crash")
+    if on_device and not cured:
         leave(10, "prun: rank 0 was killed by SIGSEGV")
     if on_device and mode == "hang":
         with open(os.environ["FAKE_CALLS"] + ".hang", "a") as file:
             file.write(f"{os.getpid()}\n")
         time.sleep(600)
+    if "--trace" in words:
+        write_trace(value("--trace"))
     scale = 1.001 if on_device and mode == "off" else 1 + time.monotonic_ns() % 1000 * 1e-9 if on_device and mode == "drift" else 1
-    with open(value("--metrics"), "w") as metrics:
-        for step in range(40):
-            loss = None if on_device and mode == "nan" and step == 3 else 5.5 * scale / (step + 1)
-            metrics.write(json.dumps({"step": step, "loss": loss, "time_s": 0.01, "host_us": 12.5, "idle": 0.004}) + "\n")
+    if "--metrics" in words:
+        with open(value("--metrics"), "w") as metrics:
+            for step in range(40):
+                loss = None if on_device and mode == "nan" and step == 3 else 5.5 * scale / (step + 1)
+                metrics.write(json.dumps({"step": step, "loss": loss, "time_s": 0.01, "host_us": 32.5, "idle": 0.004, "mfu": 0.4}) + "\n")

@@ -28,7 +28,9 @@ import tempfile
 
 import rows
 import steady
-from gpu_train import HERE, REAL_VOCAB, SIZES, last_line, parameters, write_tokens
+import token_ids
+from gpu_train import HERE, SIZES, last_line, parameters
+from token_ids import REAL_VOCAB
 
 BATCHES = {"short": (4, 64), "long": (8, 512)}
 STEPS = {"short": (5, 2), "long": (2, 1)}  # that count, and that warm up: of llm.c one of the long ones is more than a minute
@@ -248,7 +250,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         tokens = folder / "tokens.bin"
-        write_tokens(tokens, SIZES["vocab"], 1 << 17)
+        token_ids.write(tokens, "uniform", SIZES["vocab"], 1 << 17)
         try:
             llmc = LlmC(args.llmc.resolve(), folder, args.cc) if args.llmc and not args.dry else None
         except Missing as why:

@@ -1,42 +1,35 @@
 #!/usr/bin/env python3
-"""GPT-2 124M in bf16 on one GPU, prun against PyTorch: both sides in turn, medians, tokens/s and model FLOPs utilization.
+"""GPT-2 124M in bf16 on one GPU, prun against PyTorch: all sides alternately, medians, tokens/s and model FLOPs utilization.
 
     tools/bench/gpu_train.py                      # build/gpu/bin/prun (tools/gpu-check builds it), this interpreter's PyTorch
     tools/bench/gpu_train.py --torch PYTHON --batch 32
 
 The batch is llm.c's, 64 samples of 1,024 tokens, or the largest half of it that fits on both sides. Model FLOPs a token
 are 6N + 12·L·d·T as in PaLM (Chowdhery et al. 2022, appendix B), N without positions; the peak is the data sheet's, dense
-bf16. Tokens are random: nothing here depends on what they are.
+bf16. Tokens are random, uniform or by Zipf's law (--ids).
 
-prun runs twice a round: as it is, giving the same bits in every run, and with --fast, whose default lets cuDNN's gradient
-of attention add in any order, as PyTorch does, and times cuBLASLt's algorithms. The ratio is that of like with like, the
-second; exit status 1: slower than PyTorch.
+prun runs twice a round: with --fast, whose default lets cuDNN's gradient of attention sum in any order, as PyTorch does,
+and times cuBLASLt's algorithms; and by default, with the same bits in every run. PyTorch runs eagerly and compiled. The
+ratio is that of like with like, prun --fast by the compiled PyTorch; exit status 1: slower than PyTorch.
 """
 import argparse
-import array
 import json
 import pathlib
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
 
+import token_ids
+
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
 SIZES = {"layers": 12, "width": 768, "heads": 12, "context": 1024, "vocab": 50304}
-REAL_VOCAB = 50257  # ids below it occur; the rest is padding
 OUT_OF_MEMORY = 18  # prun's exit code
 
 
 class DoesNotFit(Exception):
     pass
-
-
-def write_tokens(path, vocab, count):
-    ids, most = array.array("H", random.Random(0).randbytes(2 * count)), min(vocab, REAL_VOCAB)
-    with open(path, "wb") as file:
-        array.array("H", [i % most for i in ids]).tofile(file)
 
 
 def parameters(s):
@@ -53,7 +46,7 @@ def run(words):
 
 
 def last_line(done):
-    return ((done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing was said"])[-1]
+    return ((done.stderr.strip() or done.stdout.strip()).splitlines() or ["no output"])[-1]
 
 
 def prun_step_s(args, sizes, batch, tokens, options):
@@ -71,13 +64,13 @@ def prun_step_s(args, sizes, batch, tokens, options):
     return statistics.median(step["time_s"] for step in steps[args.warmup:]), steps[-1]["loss"]
 
 
-def torch_step_s(args, sizes, batch, tokens):
+def torch_step_s(args, sizes, batch, tokens, eagerly):
     words = [args.torch, HERE / "peers/gpt2_torch.py", "--data", tokens, "--device", args.device, "--batch", batch, "--micro", args.micro,
              "--steps", args.steps, "--warmup", args.warmup]
     for name, value in sizes.items():
         words += [f"--{name}", value]
-    done, eager = run([*words, *(["--eager"] if args.eager else [])]), ""
-    if done.returncode != 0 and not args.eager and "out of memory" not in done.stderr.lower():
+    done, eager = run([*words, *(["--eager"] if eagerly else [])]), " eager" if eagerly else ""
+    if done.returncode != 0 and not eagerly and "out of memory" not in done.stderr.lower():
         why = last_line(done)
         done, eager = run([*words, "--eager"]), f" without torch.compile, which failed: {why}"
     if done.returncode != 0:
@@ -106,10 +99,13 @@ def side(what, times, sizes, batch, peak, loss):
             "last_loss": loss, "rounds": len(times)}
 
 
+SIDES = ("prun_fast", "torch_eager", "torch", "prun")
+
+
 def measure(args, sizes, batch, tokens, found):
-    """The three in turn, into `found`, which is written after each: what comes later may fail, or never end."""
-    times, peak = {"prun": [], "prun_fast": [], "torch": []}, peak_flops(args)
-    found.update(batch=batch, sizes=sizes, prun=None, prun_fast=None, torch=None, no_torch="", ratio=None)
+    """The sides alternately, into `found`, which is written after each: a later one may fail, or never end."""
+    times, peak = {name: [] for name in SIDES}, peak_flops(args)
+    found.update(batch=batch, sizes=sizes, no_torch="", ratio=None, **dict.fromkeys(SIDES))
 
     def add(name, what, step_s, loss):
         times[name].append(step_s)
@@ -119,13 +115,12 @@ def measure(args, sizes, batch, tokens, found):
         write(args, found)
 
     for _ in range(args.rounds):
-        add("prun", "prun", *prun_step_s(args, sizes, batch, tokens, ""))
         add("prun_fast", f"prun {args.fast}", *prun_step_s(args, sizes, batch, tokens, args.fast))
         found["no_torch"] = found["no_torch"] or why_no_torch(args)
-        if not found["no_torch"]:
-            step_s, loss, version = torch_step_s(args, sizes, batch, tokens)
-            add("torch", f"PyTorch {version}", step_s, loss)
-    write(args, found)
+        for name in ("torch_eager", "torch") if not found["no_torch"] else ():
+            step_s, loss, version = torch_step_s(args, sizes, batch, tokens, args.eager or name == "torch_eager")
+            add(name, f"PyTorch {version}", step_s, loss)
+        add("prun", "prun", *prun_step_s(args, sizes, batch, tokens, ""))
 
 
 def why_no_torch(args):
@@ -154,12 +149,13 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--fast", default="deterministic=0,autotune=1", help="prun's --device-options of the second run")
     parser.add_argument("--batch", type=int, default=64, help="samples in a step, to begin with")
+    parser.add_argument("--ids", choices=["uniform", "zipf"], default="uniform", help="how often each token occurs")
     parser.add_argument("--micro", type=int, default=1, help="microbatches of a step")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--warmup", type=int, default=10, help="steps that do not count")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--peak", type=float, help="TFLOP/s of the device in bf16, if prun does not know it")
-    parser.add_argument("--eager", action="store_true", help="PyTorch without torch.compile")
+    parser.add_argument("--eager", action="store_true", help="no torch.compile")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file, too")
     for name, value in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=value)
@@ -167,7 +163,7 @@ def main():
     sizes = {name: getattr(args, name) for name in SIZES}
     batch, found = args.batch, {}
     with tempfile.NamedTemporaryFile(suffix=".bin") as tokens:
-        write_tokens(tokens.name, args.vocab, max(2_000_000 if args.device == "cuda" else 0, 4 * batch * args.context))
+        token_ids.write(tokens.name, args.ids, args.vocab, max(2_000_000 if args.device == "cuda" else 0, 4 * batch * args.context))
         while True:
             try:
                 measure(args, sizes, batch, tokens.name, found)
@@ -181,8 +177,8 @@ def main():
             except RuntimeError as error:
                 print(error, file=sys.stderr)
                 return 2
-    print(f"{parameters(sizes) / 1e6:.0f}M parameters, {batch} × {sizes['context']} tokens a step, medians of {args.rounds} × {args.steps} steps in turn")
-    for name in ("prun", "prun_fast", "torch"):
+    print(f"{parameters(sizes) / 1e6:.0f}M parameters, {batch} × {sizes['context']} tokens a step, medians of {args.rounds} × {args.steps} steps")
+    for name in SIDES:
         if found[name]:
             print(text(found[name]))
     if found["no_torch"]:

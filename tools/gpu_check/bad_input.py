@@ -1,8 +1,8 @@
-"""What users get wrong, and machines: the exit code of RELIABILITY.md's table, and a message that names the thing."""
+"""Mistakes of users, and machines without a GPU: the exit code of RELIABILITY.md's table, and a message that names the cause."""
 import functools
 import re
 
-from gpu_check.check import Check, Step, Verdict
+from gpu_check.check import Check, Part, Verdict
 from gpu_check.results import NotPossible
 
 NAN = """local prun = require "prun"
@@ -18,22 +18,22 @@ return prun.plan {
 
 
 def refused(context, words, code, named, environment=None, gpus=0, plan_text=None):
-    """Ends with that code, and says each of the words; `gpus`: how many it takes to ask this."""
+    """prun ends with this code, and its message matches each of `named`; `gpus`: as many as the question needs."""
     if gpus:
         context.need_gpu(gpus)
-    plan = context.folder / "plan.lua"
+    plan = context.log.with_suffix(".lua")
     if plan_text:
         plan.write_text(plan_text)
     words = [str(word).format(gpus=context.gpus, more=context.gpus + 1, plan=plan) for word in words]
     done = context.run(context.prun, *words, timeout=90, environment=environment)
-    said = done.out + done.err
+    text = done.out + done.err
     message = next((line for line in done.err.splitlines() if line.startswith("prun:")), done.last_words(1))
-    missing = [word for word in named if not re.search(word, said, re.I)]
+    missing = [word for word in named if not re.search(word, text, re.I)]
     problem = ""
     if done.timed_out or done.status != code:
         problem = f"{done.why()}, should end with {code}"
     elif missing:
-        problem = f"does not say {', '.join(missing)}: {done.last_words()}"
+        problem = f"the message lacks {', '.join(missing)}: {done.last_words()}"
     return Verdict(not problem, message[:300], f"exit {code}", problem)
 
 
@@ -57,7 +57,7 @@ ASKED = [
 
 
 def no_driver(context):
-    """Only where there is none; with one, tests/substitutes/cuda plays the machine without."""
+    """Asked only without a driver; with one, tests/substitutes/cuda plays the machine without."""
     if context.gpus:
         raise NotPossible("the driver is here; CI asks this of the substitute for CUDA")
     return refused(context, ["plans/single.lua", *SMALL, "--device", "cuda"], 2, ["cuda"])
@@ -67,4 +67,4 @@ def checks(_context):
     return [Check("no driver", no_driver)] + [Check(name, functools.partial(refused, **asked), least=10) for name, asked in ASKED]
 
 
-STEP = Step("bad-input", "errors", checks)
+PART = Part("bad-input", "errors", checks, limit=60, together=6, uses=("prun", "cuda", "nccl", "lua"))

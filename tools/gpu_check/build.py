@@ -1,48 +1,55 @@
-"""Builds what the other steps run, in a folder of its own, unless a built one is given."""
+"""Builds the programs that the other parts run, and nothing else: no test over substitutes, no other transport.
+
+The flags are those of the preset ci, so that ccache knows what CI has compiled.
+"""
 import os
+import re
 
-from gpu_check.check import Check, Step, Verdict
+from gpu_check.check import Check, Part, Verdict
 from gpu_check.pack import LIBRARIES
-from gpu_check.results import NotPossible
 
-TARGETS = ["prun", "plugins", "devices", "prun_conform"]
-OF_CUDA = ["cuda_agreement_test", "cuda_kernel_bench"]
+TARGETS = ["prun", "prun_shm", "prun_socket", "prun_conform", "prun_conform_device"]
+OF_CUDA = ["prun_nccl", "prun_device_cuda", "cuda_agreement_test", "cuda_kernel_bench"]  # where CMake found what they need
+NOT_BUILT = re.compile(r"device cuda|nccl")
 
 
-def given(context):
-    if context.options.prun:
-        raise NotPossible(f"a built program was given: {context.options.prun}")
+def cmake_error(text):
+    """The first message of CMake's errors, on one line; "" where there is none."""
+    found = re.search(r"CMake Error[^\n]*:\n\n?((?:  .*\n?)+)", text)
+    return " ".join(found.group(1).split()) if found else ""
 
 
 def configure(context):
-    given(context)
-    words = ["cmake", "-S", context.top, "--preset", "bench", "-B", context.build, "-DPRUN_TESTS=ON"]
-    # So that a packed prun finds its libraries, and they theirs, without the environment (RPATH, not RUNPATH).
+    words = ["cmake", "-S", context.top, "--preset", "bench", "-B", context.build, "-DPRUN_WERROR=ON"]
+    # A packed prun finds its libraries, and they theirs, without the environment (RPATH, not RUNPATH).
     words += [f"-DCMAKE_BUILD_RPATH=$ORIGIN/../{LIBRARIES};$ORIGIN/../../../{LIBRARIES};$ORIGIN/../../{LIBRARIES}"]
     words += [f"-DCMAKE_{kind}_LINKER_FLAGS=-Wl,--disable-new-dtags" for kind in ("EXE", "MODULE")]
     words += [f"-D{name}={folder}" for name, folder in context.machine["headers"].items()]
+    if context.options.architectures:
+        words += [f"-DPRUN_CUDA_ARCHITECTURES={context.options.architectures}"]
     done = context.run(*words)
-    said = [line for line in done.out.splitlines() if "not built" in line]
+    lines = [line for line in done.out.splitlines() if "not built" in line]
     if not done.ok:
-        return Verdict(False, note=f"{done.why()} (tools/packages.txt lists what it needs)")
-    if context.device == "cuda" and any("device cuda" in line for line in said):
-        return Verdict(False, note=next(line for line in said if "device cuda" in line).strip("- "))
-    return Verdict(True, "; ".join(line.strip("- ") for line in said) or "everything found")
+        error = cmake_error(done.err)
+        return Verdict(False, note=error or f"{done.why()} (tools/packages.txt lists what it needs)")
+    if context.device == "cuda" and any("device cuda" in line for line in lines):
+        return Verdict(False, note=next(line for line in lines if "device cuda" in line).strip("- "))
+    return Verdict(True, "; ".join(line.strip("- ") for line in lines if NOT_BUILT.search(line)) or "everything found")
 
 
 def compile_all(context):
-    given(context)
     context.need_file(context.build / "build.ninja", "nothing is configured")
     known = context.run("ninja", "-C", context.build, "-t", "targets", "all", timeout=60).out
     targets = TARGETS + [target for target in OF_CUDA if f"{target}:" in known]
     done = context.run("ninja", "-C", context.build, "-j", len(os.sched_getaffinity(0)), *targets)
     if not done.ok:
-        return Verdict(False, note=done.why())
+        failed = re.search(r"FAILED: (\S+)", done.out)
+        return Verdict(False, note=f"{f'{failed[1]} does not compile: ' if failed else ''}{done.why()}")
     return Verdict(True, f"{len(targets)} targets in {done.seconds:.0f} s")
 
 
 def checks(_context):
-    return [Check("configure", configure, timeout=180), Check("compile", compile_all, timeout=1800, least=30)]
+    return [Check("configure", configure, timeout=180), Check("compile", compile_all, timeout=3000, least=30)]
 
 
-STEP = Step("build", "prun with the CUDA device, and the programs that try it", checks, of_subject=False)
+PART = Part("build", "prun with the CUDA device, and the programs that try it", checks, limit=3000, uses=(), kept=False)

@@ -1,10 +1,10 @@
-"""One question and its answer: a step is a list of checks, a check a function that returns a Verdict."""
+"""A part is a list of checks with a time limit; a check is a function that returns a Verdict."""
 import dataclasses
 import re
 import time
 from collections.abc import Callable
 
-from gpu_check.results import FAIL, IMPOSSIBLE, PASS, BudgetSpent, NotPossible, Result
+from gpu_check.results import CUT, FAIL, IMPOSSIBLE, PASS, NotPossible, Result
 
 
 @dataclasses.dataclass
@@ -13,7 +13,7 @@ class Verdict:
     figure: str = ""
     bar: str = ""
     note: str = ""
-    table: list = dataclasses.field(default_factory=list)  # as a Result's
+    table: list = dataclasses.field(default_factory=list)  # as in Result
 
 
 @dataclasses.dataclass
@@ -21,34 +21,38 @@ class Check:
     name: str
     ask: Callable  # (context) -> Verdict; may raise NotPossible
     timeout: float = 120
-    least: float = 5  # seconds that must be left of the budget for it to be begun
+    least: float = 5  # the check starts only if so many seconds of the budget are left
+    remedies: tuple = ()  # names of remedies.REMEDIES, tried in this order if the check fails
+    uses: tuple = ()  # files besides those of the part (keys.py)
 
 
 @dataclasses.dataclass
-class Step:
+class Part:
     name: str
     title: str
     checks: Callable  # (context) -> [Check]
-    of_subject: bool = True  # its results are of the program that is being checked, and kept; else it makes that program
+    limit: float = 120  # seconds, under a budget
+    together: int = 1  # checks that run at once
+    uses: tuple = ("prun", "cuda", "lua")  # names of keys.FILES, or paths from the top: a result holds until one changes
+    kept: bool = True  # False: asked in every call
 
 
-def perform(context, step, check):
-    """The check's Result, whatever happens in it; BudgetSpent passes through."""
+def perform(context, part, check):
+    """Runs the check in `context.of_check`; returns its Result whatever happens in it."""
     start = time.monotonic()
-    context.log = context.folder / "logs" / (re.sub(r"[^\w.-]+", "_", f"{step.name}_{check.name}") + ".log")
-    context.log.unlink(missing_ok=True)
-    context.check_end, context.commands = start + check.timeout, []
-    result = Result(step.name, check.name, FAIL)
+    name = re.sub(r"[^\w.-]+", "_", f"{part.name}_{check.name}{f' {context.remedy.name}' if context.remedy else ''}")
+    context = context.of_check(name, start + check.timeout)
+    result = Result(part.name, check.name, FAIL)
     try:
         verdict = check.ask(context)
         result.status = PASS if verdict.ok else FAIL
         result.figure, result.bar, result.note, result.table = verdict.figure, verdict.bar, verdict.note, verdict.table
     except NotPossible as reason:
         result.status, result.note = IMPOSSIBLE, str(reason)
-    except BudgetSpent:
-        raise
-    except Exception as error:  # a check that is wrong itself must not stop the others
+    except Exception as error:  # a faulty check must not stop the others
         result.note = f"the check failed: {type(error).__name__}: {error}"
+    if context.cut:
+        result.status, result.note = CUT, "cut off before its end"
     result.seconds = round(time.monotonic() - start, 1)
     result.command = context.commands[-1] if context.commands else ""
     result.log = str(context.log) if context.log.exists() else ""

@@ -1,6 +1,7 @@
-"""Commands with a deadline: their output goes to a log, and what they started dies with them.
+"""Commands with a deadline: their output goes to a log, and all processes that they started end with them.
 
-Each is a process group of its own but stays in the session, so that whoever ends that (a lent machine at its limit) ends them, too.
+Each is a process group of its own but stays in the session, so that the end of the session (a lent machine at its
+limit) ends them, too.
 """
 import concurrent.futures
 import dataclasses
@@ -9,12 +10,9 @@ import pathlib
 import shlex
 import signal
 import subprocess
-import sys
 import tempfile
+import threading
 import time
-
-GROUP = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
-RUNNING = set()  # those of all threads, for `together`
 
 
 @dataclasses.dataclass
@@ -30,7 +28,7 @@ class Done:
         return self.status == 0 and not self.timed_out
 
     def last_words(self, lines=3):
-        """The end of what it said, for a table's cell."""
+        """The end of its output, for a table's cell."""
         text = (self.err.strip() or self.out.strip()).splitlines()
         return " / ".join(line.strip() for line in text[-lines:] if line.strip())
 
@@ -40,69 +38,114 @@ class Done:
         return f"exit {self.status}: {self.last_words()}" if self.status >= 0 else f"killed by {signal.Signals(-self.status).name}: {self.last_words()}"
 
 
+MOST = 300  # characters of a word that is shown: a prompt may have thousands
+NOT_STARTED = Done(-signal.SIGTERM, "", "", 0, True)
+
+
 def shown(words, environment=None):
     """The command as one would type it."""
     before = [f"{name}={shlex.quote(value)}" for name, value in sorted((environment or {}).items())]
-    return " ".join([*before, *(shlex.quote(str(word)) for word in words)])
+    return " ".join([*before, *(shlex.quote(str(word) if len(str(word)) <= MOST else f"{str(word)[:MOST]}...") for word in words)])
 
 
-def run(words, timeout, log: pathlib.Path, cwd, environment=None):
-    """Runs to its end or to its timeout; appends command and output to `log`."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    start = time.monotonic()
-    timed_out = False
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:  # files: a grandchild that lives on cannot hold a pipe open
-        try:
+class Processes:
+    """The commands of one owner. Several threads may run some at once; `stop` ends them and refuses new ones."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.running, self.children, self.stopped = set(), [], False
+
+    def child(self):
+        """Processes that end with these."""
+        with self.lock:
+            made = Processes()
+            made.stopped = self.stopped
+            self.children.append(made)
+            return made
+
+    def stop(self):
+        with self.lock:
+            self.stopped = True
+            running, children = list(self.running), list(self.children)
+        for process in running:
+            signal_group(process, signal.SIGTERM)
+        for child in children:
+            child.stop()
+        for process in running:
+            stop(process)
+
+    def start(self, words, out, err, cwd, environment):
+        """The process, or None after `stop`."""
+        with self.lock:
+            if self.stopped:
+                return None
             process = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd,
-                                       env={**os.environ, **(environment or {})}, **GROUP)
-        except OSError as error:
-            status = 127
-            err.write(f"{words[0]}: {error.strerror}\n".encode())
-        else:
-            RUNNING.add(process)
+                                       env={**os.environ, **(environment or {})}, process_group=0)
+            self.running.add(process)
+            return process
+
+    def run(self, words, timeout, log: pathlib.Path, cwd, environment=None):
+        """Runs to its end or to its timeout; appends command and output to `log`."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        start = time.monotonic()
+        timed_out = False
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:  # files: a surviving grandchild cannot hold a pipe open
             try:
-                status = process.wait(timeout=max(timeout, 0.1))
-            except subprocess.TimeoutExpired:
-                timed_out = True
-                status = stop(process)
+                process = self.start(words, out, err, cwd, environment)
+            except OSError as error:
+                status = 127
+                err.write(f"{words[0]}: {error.strerror}\n".encode())
+            else:
+                if process is None:
+                    return NOT_STARTED
+                try:
+                    status = process.wait(timeout=max(timeout, 0.1))
+                except subprocess.TimeoutExpired:
+                    timed_out = True
+                    status = stop(process)
+                except BaseException:
+                    stop(process)
+                    raise
+                finally:
+                    self.running.discard(process)
+            done = Done(status, *(text_of(file) for file in (out, err)), time.monotonic() - start, timed_out)
+        text = (f"$ {shown(words, environment)}\n{done.out}{done.err}"
+                f"{'stopped at its timeout' if timed_out else f'exit {status}'} after {done.seconds:.1f} s\n\n")
+        with open(log, "ab", 0) as file:  # one write: other threads append, too
+            file.write(text.encode())
+        return done
+
+    def together(self, calls, most):
+        """Their results, at most `most` at once; if one raises, all commands of these processes end first."""
+        with concurrent.futures.ThreadPoolExecutor(most) as pool:
+            asked = [pool.submit(call) for call in calls]
+            try:
+                return [one.result() for one in asked]
             except BaseException:
-                stop(process)
+                for one in asked:
+                    one.cancel()
+                self.stop()
                 raise
-            finally:
-                RUNNING.discard(process)
-        done = Done(status, *(said(file) for file in (out, err)), time.monotonic() - start, timed_out)
-    text = (f"$ {shown(words, environment)}\n{done.out}{done.err}"
-            f"{'stopped at its timeout' if timed_out else f'exit {status}'} after {done.seconds:.1f} s\n\n")
-    with open(log, "ab", 0) as file:  # at once: others may be writing
-        file.write(text.encode())
-    return done
 
 
-def said(file):
+def text_of(file):
     file.seek(0)
     return file.read().decode(errors="replace")
 
 
-def together(calls):
-    """Their results; when one raises, or this process is to end, all their commands end first."""
-    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0)) + 1) as pool:
-        asked = [pool.submit(call) for call in calls]
-        try:
-            return [one.result() for one in asked]
-        except BaseException:
-            for one in asked:
-                one.cancel()
-            for process in list(RUNNING):
-                stop(process)
-            raise
+def signal_group(process, number):
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        pass
 
 
 def stop(process):
-    """Asks the group to end; then ends all of it, also what is left when its first process is gone."""
+    """Asks the group to end; then kills all of it, also processes that outlive its first."""
     for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 10)):
+        signal_group(process, number)
         try:
-            os.killpg(process.pid, number)
             process.wait(timeout=patience)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
+        except subprocess.TimeoutExpired:
             pass
     return -signal.SIGKILL if process.poll() is None else process.returncode  # in a driver's call it may outlive SIGKILL

@@ -1,53 +1,72 @@
-"""The suites that every device and every transport faces, over the real GPUs and the real NCCL: items that connect more ranks than there are GPUs
-cannot be asked."""
-import re
+"""The suites for devices and transports, over the real GPUs and the real NCCL. Each item is a result of its own.
 
-from gpu_check.check import Check, Step, Verdict
+Items run at once but `bits`, which opens a context for each kind of op and fails where another process disturbs it.
+"""
+import functools
+import json
 
-RANKS = 2  # NCCL refuses ranks that share a GPU, and most items need several
-TOO_MANY = "every rank needs one of its own"  # what the transport says
+from gpu_check import remedies
+from gpu_check.check import Check, Part, Verdict
+from gpu_check.results import NotPossible
+
+RANKS = 2  # most items of the suite for transports connect several ranks
+TOO_MANY = "every rank needs one of its own"  # the transport's refusal
+MACHINE = ["load", "memory", "copies", "streams", "events", "host-calls", "capture", "ranks", "threads", "errors"]  # `ops` is the part ops
+TRANSPORT = ["load", "messages", "collectives", "bitwise", "groups", "threads", "faults", "misuse", "environment", "idle", "queue", "guards", "secret"]
 
 
-MACHINE = ["load", "memory", "copies", "streams", "events", "host-calls", "capture", "bits", "ranks", "threads", "errors"]  # `ops` is the step ops
+def verdict(done):
+    """Of one item, from `prun conform --json`."""
+    try:
+        row = json.loads(done.out.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        return Verdict(False, bar="holds", note=done.why())
+    if row["result"] == "not claimed":
+        raise NotPossible("the plugin does not claim it")
+    held = done.ok and row["result"] == "ok"
+    return Verdict(held, "", "holds", "" if held else row["text"] + (f" ({row['case']})" if row["case"] else ""))
 
 
-def device(context):
+def item_of_device(context, item):
     context.need_gpu()
     plugin = context.need_file(context.plugin, "built without the CUDA device")
     context.need_file(context.build / "libexec/prun/prun_conform_device", "built without GoogleTest")
-    done = context.run(context.prun, "conform", plugin, *MACHINE)
-    items = re.findall(r"(?m)^ ?\d+ (\S+) +(ok|FAILED|not claimed) +(.*)", done.out)
-    failed = [f"{name}: {said}" for name, result, said in items if result == "FAILED"]
-    held = sum(result == "ok" for _, result, _ in items)
-    return Verdict(done.ok and held == len(MACHINE), f"{held} of {len(MACHINE)} items hold", "every item", "; ".join(failed) or ("" if done.ok else done.why()))
+    return verdict(context.run(context.prun, "conform", plugin, item, "--json"))
 
 
-def suite(context):
-    context.need_gpu(RANKS)
-    context.need_file(context.build / "lib/prun/plugins/nccl.so", "built without NCCL (nccl.h)")
+def item_of_nccl(context, item, options="", gpus=RANKS):
+    """`gpus`: as many as the item needs; `options` of the transport."""
+    context.need_gpu(gpus)
+    context.need_file(context.nccl, "built without NCCL (nccl.h)")
     context.need_file(context.build / "libexec/prun/prun_conform", "built without GoogleTest")
-    done = context.run(context.prun, "conform", "nccl")
-    items = re.findall(r"(?m)^ ?\d+ (\S+) +(ok|FAILED)  (.*)", done.out)
-    too_many = [name for name, result, said in items if result == "FAILED" and TOO_MANY in said]
-    failed = [f"{name}: {said}" for name, result, said in items if result == "FAILED" and name not in too_many]
-    held = sum(result == "ok" for _, result, _ in items)
-    figure = f"{held} of {len(items)} items hold" + (f"; more than {context.gpus} GPUs for {', '.join(too_many)}" if too_many else "")
-    ok = held > 0 and not failed and (done.ok or bool(too_many))
-    return Verdict(ok, figure, "every item", "" if ok else "; ".join(failed) or done.why())
+    done = context.run(context.prun, "conform", "nccl", item, *(["--transport-options", options] if options else []), "--json")
+    if TOO_MANY in done.out + done.err:
+        raise NotPossible(f"{item} connects more ranks than the {context.gpus} GPUs here")
+    return verdict(done)
 
 
 def on_the_device(context):
     context.need_gpu(RANKS)  # a world of one rank has no transport
-    context.need_file(context.build / "lib/prun/plugins/nccl.so", "built without NCCL (nccl.h)")
+    context.need_file(context.nccl, "built without NCCL (nccl.h)")
     done = context.run(context.prun, "bench", "all_reduce,all_gather,reduce_scatter,broadcast", "--nproc", min(context.gpus, 8), "--transport", "nccl",
                        "--memory", "cuda", "--bytes", "4,1M", "--samples", 3, "--json")
     rows = done.out.count('"op"')
     return Verdict(done.ok and rows == 8, f"{rows} rows, results compared", "8 rows, none wrong", "" if done.ok else done.why())
 
 
-def checks(_context):
-    return [Check("prun conform cuda", device, timeout=540, least=120), Check("prun conform nccl", suite, timeout=540, least=120),
-            Check("collectives on device memory", on_the_device, timeout=90)]
+def of_device(_context):
+    return [Check(item, functools.partial(item_of_device, item=item), timeout=90, remedies=remedies.OF_DEVICES) for item in MACHINE]
 
 
-STEP = Step("conform", "what device.h and transport.h promise", checks)
+def of_bits(_context):
+    return [Check("bits", functools.partial(item_of_device, item="bits"), timeout=240, least=30, remedies=remedies.OF_DEVICES)]
+
+
+def of_nccl(_context):
+    found = [Check(item, functools.partial(item_of_nccl, item=item), timeout=240, least=20, uses=("conform",)) for item in TRANSPORT]
+    return [*found, Check("collectives on device memory", on_the_device, timeout=90)]
+
+
+DEVICE = Part("conform", "the contract of device.h", of_device, limit=90, together=5, uses=("conform_device", "cuda"))
+BITS = Part("conform-bits", "the same bits in every run, of every op", of_bits, limit=240, uses=("conform_device", "cuda"))
+NCCL = Part("conform-nccl", "the contract of transport.h, a GPU a rank", of_nccl, limit=300, together=2, uses=("prun", "nccl", "shm"))

@@ -1,12 +1,16 @@
-"""What a check is given: where things lie, how many GPUs there are, and a way to run commands within its time."""
+"""What a check is given: paths, the machine, and a way to run commands within its time.
+
+One Context belongs to the call; `of_check` makes one for each check, so that checks can run at once.
+"""
+import copy
 import json
 import os
 import pathlib
 import tempfile
 import time
 
-from gpu_check import command
-from gpu_check.results import BudgetSpent, NotPossible
+from gpu_check import command, remedies
+from gpu_check.results import NotPossible
 
 
 class Context:
@@ -16,11 +20,28 @@ class Context:
         self.device, self.gpus = options.device, len(machine["gpus"])
         self.small = options.small
         self.environment = machine["environment"]
-        self.steps = None  # of the figures of a step
+        self.shared = {}  # measurements that several checks of a call read
         self.build = options.build
         self.folder = options.out
+        self.cores = len(os.sched_getaffinity(0))
+        self.processes = command.Processes()
         self.budget_end = time.monotonic() + options.budget if options.budget else float("inf")
-        self.check_end, self.log, self.commands = float("inf"), None, []
+        self.part_end, self.check_end = float("inf"), float("inf")
+        self.remedy = None
+        self.log, self.commands, self.cut = None, [], False
+
+    def of_check(self, name, check_end):
+        own = copy.copy(self)
+        own.processes = self.processes.child()
+        own.log = self.folder / "logs" / f"{name}.log"
+        own.log.unlink(missing_ok=True)
+        own.check_end, own.commands, own.cut = check_end, [], False
+        return own
+
+    def with_remedy(self, remedy):
+        own = copy.copy(self)
+        own.remedy = remedy
+        return own
 
     @property
     def prun(self):
@@ -31,6 +52,10 @@ class Context:
         """The library of the device cuda that prun takes."""
         folders = [pathlib.Path(folder) for folder in os.environ.get("PRUN_DEVICE_PATH", "").split(":") if folder]
         return next((folder / "cuda.so" for folder in folders if (folder / "cuda.so").exists()), self.build / "lib/prun/devices/cuda.so")
+
+    @property
+    def nccl(self):
+        return self.build / "lib/prun/plugins/nccl.so"
 
     def need_gpu(self, count=1):
         if self.device != "cuda":
@@ -45,32 +70,52 @@ class Context:
             raise NotPossible(f"{path} is not there: {what}")
         return path
 
+    def end(self):
+        """When the budget of the call or the limit of the part ends the check, whichever comes first."""
+        return min(self.budget_end, self.part_end)
+
     def left(self):
-        return min(self.check_end, self.budget_end) - time.monotonic()
+        return min(self.check_end, self.end()) - time.monotonic()
 
     def run(self, *words, timeout=None, environment=None):
-        """Within the check's time; BudgetSpent when it is the budget of the call that cuts it off."""
+        """Runs within the check's time. `cut` is set if the budget or the part's limit ended it; the check then returns the
+        figures that it has."""
         limit = self.left() if timeout is None else min(timeout, self.left())
-        if limit <= 0.1 and self.budget_end < self.check_end:
-            raise BudgetSpent
-        self.commands.append(command.shown(words, environment))
-        done = command.run(words, limit, self.log, self.top, {**self.environment, **(environment or {})})
-        if done.timed_out and time.monotonic() >= self.budget_end:
-            raise BudgetSpent
+        if limit <= 0.1 and self.end() <= self.check_end:
+            self.cut = True
+            return command.NOT_STARTED
+        words, environment = remedies.applied(self, [str(word) for word in words], {**self.environment, **(environment or {})})
+        self.commands.append(command.shown(words, {k: v for k, v in environment.items() if k not in self.environment}))
+        done = self.processes.run(words, limit, self.log, self.top, environment)
+        if done.timed_out and time.monotonic() >= self.end():
+            self.cut = True
         return done
 
-    def together(self, *calls):
-        return command.together(calls)
+    def together(self, *calls, most=None):
+        return self.processes.together(calls, most or self.cores + 1)
+
+    def once(self, name, measure):
+        """The value of `measure()`, shared by the checks of this call that ask for this name under the same remedy."""
+        key = name, self.remedy.name if self.remedy else ""
+        if key not in self.shared:
+            self.shared[key] = measure()
+        return self.shared[key]
+
+    def rows(self, words, timeout=None):
+        """(how the command ended, its --metrics: one object a step)."""
+        with tempfile.NamedTemporaryFile(suffix=".jsonl") as metrics:
+            done = self.run(*words, "--metrics", metrics.name, timeout=timeout)
+            found = []
+            for line in pathlib.Path(metrics.name).read_text().splitlines():
+                try:
+                    found.append(json.loads(line))
+                except ValueError:  # a line that was cut off
+                    break
+        return done, [row for row in found if "step" in row]
 
     def train(self, plan, ranks, device, *more, settings=None, timeout=60):
-        """(what the run was, its metrics: one object a step)."""
-        with tempfile.NamedTemporaryFile(suffix=".jsonl") as metrics:
-            words = [self.prun, plan, "--nproc", ranks, "--device", device, "--metrics", metrics.name, *more]
-            for name, value in (settings or {}).items():
-                words += ["--set", f"{name}={value}"]
-            done = self.run(*words, timeout=timeout)
-            try:
-                steps = [json.loads(line) for line in pathlib.Path(metrics.name).read_text().splitlines()]
-            except (OSError, ValueError):
-                steps = []
-        return done, steps
+        """(how the run ended, its metrics)."""
+        words = [self.prun, plan, "--nproc", ranks, "--device", device, *more]
+        for name, value in (settings or {}).items():
+            words += ["--set", f"{name}={value}"]
+        return self.rows(words, timeout)

@@ -1,5 +1,5 @@
-"""prun's own words for the machine: it must see the GPUs that nvidia-smi sees, with driver, toolkit and libraries."""
-from gpu_check.check import Check, Step, Verdict
+"""prun's report of the machine: it must list the GPUs that nvidia-smi lists, with driver, toolkit and libraries."""
+from gpu_check.check import Check, Part, Verdict
 from gpu_check.results import NotPossible
 
 
@@ -8,12 +8,12 @@ def healthy(context):
     if done.status == 2 and "no command" in done.err:
         raise NotPossible("this prun has no doctor")
     if context.device == "cuda" and context.gpus == 0:
-        # Without a GPU there is one thing left to check: that prun says so, and why.
+        # Without a GPU one thing is left to check: prun reports that there is none, and why.
         named = done.status != 0 and "cuda" in done.out + done.err
-        return Verdict(named, f"exit {done.status}", "not 0, and the reason", "" if named else f"it says nothing of it: {done.why()}")
-    said = [[line] for line in done.out.splitlines() if line.strip()]
-    first = next((line.strip() for line, in said if f"{context.device}:0 " in line), "")
-    return Verdict(done.ok, first, "exit 0", "" if done.ok else done.why(), [["what it says"], *said])
+        return Verdict(named, f"exit {done.status}", "not 0, and the reason", "" if named else f"it does not report the missing GPU: {done.why()}")
+    lines = [[line] for line in done.out.splitlines() if line.strip()]
+    first = next((line.strip() for line, in lines if f"{context.device}:0 " in line), "")
+    return Verdict(done.ok, first, "exit 0", "" if done.ok else done.why(), [["its report"], *lines])
 
 
 def every_gpu(context):
@@ -25,7 +25,7 @@ def every_gpu(context):
 
 
 def checks(_context):
-    return [Check("prun doctor", healthy, timeout=60), Check("names the GPUs", every_gpu, timeout=60)]
+    return [Check("prun doctor", healthy, timeout=60, remedies=("CUDA_LAUNCH_BLOCKING=1",)), Check("names the GPUs", every_gpu, timeout=60)]
 
 
-STEP = Step("doctor", "what prun sees of the machine", checks)
+PART = Part("doctor", "what prun sees of the machine", checks, limit=60, together=2, uses=("prun", "cuda"))

@@ -1,10 +1,11 @@
-"""NVIDIA's libraries where Python's packages brought them: cuBLASLt, cuDNN and NCCL often lie beside PyTorch and nowhere else.
+"""NVIDIA's libraries in Python packages: cuBLASLt, cuDNN and NCCL are often installed with PyTorch and nowhere else.
 
-Neither the loader nor CMake looks there: every command gets the folders in LD_LIBRARY_PATH, after those that it has, and the build
-those of the headers.
+Neither the loader nor CMake searches there: every command gets the folders in LD_LIBRARY_PATH, after those that it has, and the
+build those of the headers.
 """
 import os
 import pathlib
+import re
 import subprocess
 
 LIBRARIES = ("libcudart.so", "libcublasLt.so", "libcudnn.so", "libnccl.so")
@@ -20,14 +21,38 @@ def packages(python):
     return [folder for path in done.stdout.splitlines() if path for folder in sorted(pathlib.Path(path).glob("nvidia/*"))]
 
 
-def environment(found):
-    """({LD_LIBRARY_PATH} or nothing, the folders that it adds)."""
+def environment(found, first=()):
+    """({LD_LIBRARY_PATH} or nothing, the folders that it adds); the folders in `first` are searched before all others."""
     had = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     holding = [folder / "lib" for folder in found if any(file.name.startswith(LIBRARIES) for file in folder.glob("lib/*"))]
     added = [str(folder) for folder in holding if str(folder) not in had]
-    return ({"LD_LIBRARY_PATH": ":".join(had + added)} if added else {}), added
+    found = [*map(str, first), *had, *added]
+    return ({"LD_LIBRARY_PATH": ":".join(found)} if first or added else {}), added
 
 
 def headers(found):
     """{CMake's variable: folder} of the headers that come with them."""
     return {name: str(folder / "include") for name, header in HEADERS.items() for folder in found if (folder / "include" / header).exists()}
+
+
+def system():
+    """{file: path} of the libraries that the loader finds without LD_LIBRARY_PATH, by its cache."""
+    try:
+        done = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True)
+    except OSError:
+        return {}
+    return dict(re.findall(r"(?m)^\s+(\S+) .*=> (\S+)$", done.stdout))
+
+
+def versions(found):
+    """"cublas 13.0.0.19, cudnn 9.19.0.56, nccl 2.28.9": of the packages, and of the system's libraries where a package is missing."""
+    known = {}
+    for folder in {folder.parent.parent for folder in found}:
+        for info in sorted(folder.glob("nvidia_*.dist-info")):
+            name, version = re.match(r"nvidia_(.*)-([^-]*)\.dist-info", info.name).groups()
+            known[re.sub(r"_cu\d+$", "", name)] = version
+    for name, path in system().items():
+        short = name[3:].split(".")[0]
+        if name.startswith(LIBRARIES) and short.lower().removesuffix("lt") not in known:
+            known[short] = pathlib.Path(path).resolve().name
+    return ", ".join(f"{name} {version}" for name, version in sorted(known.items()) if re.search("cublas|cudnn|nccl|cuda_runtime|cudart", name)) or "unknown"

@@ -1,4 +1,4 @@
-"""What is here: GPUs, driver, toolkit, processor. Asks nvidia-smi, not prun: what prun says of them is one of the checks."""
+"""This machine: GPUs, driver, toolkit, processor. Asks nvidia-smi, not prun, whose report of them is one of the checks."""
 import os
 import pathlib
 import platform
@@ -41,21 +41,24 @@ def processor():
     return platform.machine()
 
 
-def describe(device, python=None):
-    """`python`: the interpreter that has PyTorch, if another one than this."""
+def describe(device, python=None, packed=()):
+    """`python`: the interpreter that has PyTorch, if another one than this. `packed`: folders of libraries in a package."""
     names, problem = gpus()
     packages = libraries.packages(python or sys.executable)
-    environment, folders = libraries.environment(packages)
+    environment, folders = libraries.environment(packages, packed)
     driver, _ = ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") if names else ("", "")
     nvcc, _ = ask("nvcc", "--version") if shutil.which("nvcc") else ("", "")
+    versions = libraries.versions(packages)
     release = next((line.split("release", 1)[1].strip() for line in nvcc.splitlines() if "release" in line), "not found")
     about = {
         "GPUs": f"{len(names)} × {', '.join(sorted(set(names)))}" if names else f"none: {problem}",
         "driver": driver.splitlines()[0].strip() if driver else "none",
         "CUDA Toolkit (nvcc)": release,
         "libraries beside PyTorch": ":".join(folders) + " (LD_LIBRARY_PATH of every command)" if folders else "none, those of the system count",
+        "versions": versions,
         "processor": f"{processor()}, {len(os.sched_getaffinity(0))} cores",
         "system": platform.platform(terse=True),
         "device under test": device,
     }
-    return {"device": device, "gpus": names, "problem": problem, "about": about, "environment": environment, "headers": libraries.headers(packages)}
+    return {"device": device, "gpus": names, "problem": problem, "about": about, "environment": environment, "headers": libraries.headers(packages),
+            "versions": versions}

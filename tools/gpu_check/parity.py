@@ -1,27 +1,30 @@
-"""Every plan that fits, in small: the same losses as on the CPU, and the same bits twice in a row.
+"""Every plan that fits, at small sizes: the same losses as on the CPU, and the same bits in two runs.
 
-Ranks that have a GPU each talk over nccl and over shm; where there are more ranks than GPUs, they share one over shm.
-With --device cpu it is the CPU that is compared, with the device `reference`; with cpu-queue, the CPU as a device of queues.
+The plans of FIRST are a part of their own, because they answer for the others. Ranks that have a GPU each communicate over nccl
+and over shm; where there are more ranks than GPUs, they share one over shm. With --device cpu the CPU is compared with
+the device `reference`; with cpu-queue, the CPU as a device of queues.
 """
 import functools
 import json
 import math
 
-from gpu_check import command
-from gpu_check.check import Check, Step, Verdict
+from gpu_check import remedies
+from gpu_check.check import Check, Part, Verdict
 from gpu_check.results import NotPossible
 
 SIZES = {"width": 64, "context": 32, "batch": 32, "steps": 5}  # of those that the plan has
 TINY = {"layers": 4, "width": 32, "heads": 2, "context": 16, "batch": 8, "steps": 5}  # --small
 CLOSE = {"f32": 1e-4, "bf16": 2e-2}
 IN_BF16 = ("single", "zero3", "megatron")
-FIRST = ("single", "ddp", *IN_BF16)
+FIRST = ("single", "ddp", "zero3")
 NOT_SO = (2, 3)  # exit codes of prun check where a plan does not run on so many ranks
+TOGETHER = 8
 
 
-def plans(context, done):
+def plans(context, done, first):
     wanted = context.options.plans
-    return [plan for plan in json.loads(done.out)["plans"] if not plan["error"] and (not wanted or plan["name"] in wanted)]
+    found = [plan for plan in json.loads(done.out)["plans"] if not plan["error"] and (plan["name"] in FIRST) == first]
+    return [plan for plan in found if not wanted or plan["name"] in wanted]
 
 
 def settings_of(context, plan, dtype="f32"):
@@ -36,8 +39,8 @@ def fits(context, plan, ranks):
     words = [context.prun, "check", plan["path"], "--nproc", ranks]
     for name, value in settings_of(context, plan).items():
         words += ["--set", f"{name}={value}"]
-    done = command.run(words, 30, context.folder / "logs/parity_plans.log", context.top, context.environment)
-    return done.status not in NOT_SO  # what fails otherwise will fail in its check, too
+    done = context.run(*words, timeout=30)
+    return done.status not in NOT_SO  # a plan that fails for another reason fails in its check, too
 
 
 def placements(context, ranks):
@@ -57,14 +60,14 @@ def difference(ours, theirs):
 def same(context, plan, ranks, transport, more, dtype):
     if context.device == "cuda":
         context.need_gpu()
-        if transport == "nccl" and not (context.build / "lib/prun/plugins/nccl.so").exists():
+        if transport == "nccl" and not context.nccl.exists():
             raise NotPossible("built without NCCL (nccl.h)")
     settings = settings_of(context, plan, dtype)
-    (base, expected), *trained = context.together(  # side by side: what is asked here is not time
+    (base, expected), *trained = context.together(  # at once: no time is measured here
         functools.partial(context.train, plan["path"], ranks, "reference" if context.device == "cpu" else "cpu", settings=settings),
         *[functools.partial(context.train, plan["path"], ranks, context.device, "--transport", transport, *more, settings=settings)] * 2)
     if not base.ok:
-        return Verdict(False, note=f"what it is compared with did not run: {base.why()}")
+        return Verdict(False, note=f"the run on the CPU failed: {base.why()}")
     wrong = next((done for done, _ in trained if not done.ok), None)
     if wrong:
         return Verdict(False, note=wrong.why())
@@ -74,7 +77,7 @@ def same(context, plan, ranks, transport, more, dtype):
     wanted = [step["loss"] for step in expected]
     if len(curves[0]) != len(wanted) or len(curves[1]) != len(wanted):
         return Verdict(False, "", bar, f"{len(wanted)} steps were expected, {len(curves[0])} and {len(curves[1])} ran")
-    if any(loss is None for loss in wanted):  # a plan without a loss: what it prints counts
+    if any(loss is None for loss in wanted):  # a plan without a loss: its output counts
         equal = all(sorted(out.splitlines()) == sorted(base.out.splitlines()) for out, _ in runs)  # ranks print as they come
         return Verdict(equal, "prints the same" if equal else "", "the same lines", "" if equal else "prints something else than on the CPU")
     if any(loss is None for curve in curves for loss in curve):
@@ -98,13 +101,12 @@ def counts(context, possible):
     return sorted({n for n in possible if n == 1} | set(several[:1]) | set(own[-1:]))
 
 
-def checks(context):
-    log = context.folder / "logs/parity_plans.log"
-    log.unlink(missing_ok=True)
-    listed = command.run([context.prun, "plans", "--json"], 30, log, context.top, context.environment)
+def checks(context, first):
+    context = context.of_check("parity_first_plans" if first else "parity_plans", float("inf"))
+    listed = context.run(context.prun, "plans", "--json", timeout=30)
     if not listed.ok:
         return [Check("prun plans", lambda _: Verdict(False, note=listed.why()))]
-    chosen = sorted(plans(context, listed), key=lambda plan: plan["name"] not in FIRST)  # if anything, then these
+    chosen = sorted(plans(context, listed, first), key=lambda plan: FIRST.index(plan["name"]) if first else 0)
     asked = [(plan, ranks) for plan in chosen for ranks in context.options.ranks]
     fitting = context.together(*(functools.partial(fits, context, *one) for one in asked))
     found = []
@@ -118,8 +120,10 @@ def checks(context):
                     shared = " sharing GPUs" if more else ""
                     name = f"{plan['name']}, {ranks} rank{'s' if ranks > 1 else ''}{shared}, {transport}, {dtype}"
                     found.append(Check(name, functools.partial(same, plan=plan, ranks=ranks, transport=transport, more=more, dtype=dtype),
-                                       timeout=150, least=20))
+                                       timeout=60 if first else 90, least=15, remedies=remedies.OF_RUNS if context.device == "cuda" else (),
+                                       uses=(transport,) if transport in ("nccl", "shm") else ()))
     return found
 
 
-STEP = Step("parity", "losses of every plan that fits, against the CPU's", checks)
+FIRST_PART = Part("parity", f"losses of {', '.join(FIRST)} against the CPU's", functools.partial(checks, first=True), limit=80, together=TOGETHER)
+REST = Part("parity-rest", "losses of every other plan that fits, against the CPU's", functools.partial(checks, first=False), limit=120, together=TOGETHER)

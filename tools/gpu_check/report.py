@@ -1,11 +1,13 @@
-"""One report of all results: report.md for people, report.json for programs."""
+"""One report of all results: report.md for people, report.json for programs; and the line that each part prints."""
 import collections
 import dataclasses
 import json
 
-from gpu_check.results import FAIL, IMPOSSIBLE, PASS
+from gpu_check.bars import BARS
+from gpu_check.results import CUT, FAIL, IMPOSSIBLE, PASS
 
-WORDS = {PASS: "pass", FAIL: "**FAIL**", IMPOSSIBLE: "not possible here"}
+WORDS = {PASS: "pass", FAIL: "**FAIL**", IMPOSSIBLE: "not possible here", CUT: "cut off, asked again by the next call"}
+MOST = 400  # characters of a part's line that failures and figures take
 
 
 def cell(text):
@@ -15,6 +17,27 @@ def cell(text):
 def counts(results):
     found = collections.Counter(result.status for result in results)
     return {status: found[status] for status in (PASS, FAIL, IMPOSSIBLE)}
+
+
+def remedy(result):
+    """What the remedies of a failed check showed, as the end of its note."""
+    if result.cured:
+        return f"; passes with {' or '.join(result.cured)}"
+    return f"; fails also with {', '.join(result.tried)}" if result.tried else ""
+
+
+def line(elapsed, part, results, kept, cut, seconds, changed):
+    """What one part found, in one line: "  41 s  ops  12 pass, 1 FAIL in 20 s of 110: FAIL Rows: ...; passes with cudnn=0"."""
+    n = counts(results)
+    parts = [f"{n[PASS]} pass"] + [f"{count} {word}" for count, word in ((n[FAIL], "FAIL"), (n[IMPOSSIBLE], "not possible here"), (cut, "not reached"),
+                                                                         (kept, "known from before")) if count]
+    words = [f"FAIL {r.name}: {r.note}{remedy(r)}" for r in results if r.status == FAIL]
+    words += [f"{r.name}: {r.figure}" for r in results if r.status in (PASS, CUT) and r.figure and len(results) <= 4]
+    words += [f"{r.name}: {r.note}" for r in results if r.status == IMPOSSIBLE][:1]
+    words += [f"asked again because of another {', '.join(changed)}"] if changed else []
+    text = cell("; ".join(words)).replace("\\|", "|")
+    return (f"{elapsed:4.0f} s  {part.name:<13} {', '.join(parts)} in {seconds:.0f} s of {part.limit:.0f}"
+            f"{': ' + text[:MOST] if text else ''}{' ...' if len(text) > MOST else ''}")
 
 
 def headline(machine, results, left):
@@ -39,45 +62,45 @@ def rows(table):
 
 
 def answers(results, bars):
-    """What the issue wants to know of speed, a line each, those that have no answer, too."""
+    """The speeds that were asked for, a line each, also those without an answer."""
     found = {r.name: r for r in results}
     lines = [["what", "bar", "measured", "holds"]]
     for name, bar in bars.items():
         r = found.get(name)
-        holds = {PASS: "yes", FAIL: "**no**: ", IMPOSSIBLE: "not possible here: "}[r.status] + r.note if r else "not asked yet"
+        holds = {PASS: "yes", FAIL: "**no**: ", IMPOSSIBLE: "not possible here: ", CUT: ""}[r.status] + r.note if r else "not asked yet"
         lines.append([name, bar, r.figure if r else "", holds])
     return lines
 
 
-def section(step, results):
+def section(part, results):
     lines = [["check", "result", "figure", "bar", "seconds", "command"]]
     for r in results:
-        lines.append([r.name, WORDS[r.status] + (f": {r.note}" if r.note else ""), r.figure, r.bar, f"{r.seconds:.0f}", f"`{r.command}`" if r.command else ""])
-    text = ["", f"## {step.name}: {step.title}", "", *rows(lines)]
+        lines.append([r.name, WORDS[r.status] + (f": {r.note}" if r.note else "") + remedy(r), r.figure, r.bar, f"{r.seconds:.0f}", f"`{r.command}`" if r.command else ""])
+    text = ["", f"## {part.name}: {part.title}", "", *rows(lines)]
     for r in results:
         if r.table:
             text += ["", f"{r.name}:", "", *rows(r.table)]
     return text
 
 
-def markdown(machine, results, left, steps, bars):
+def markdown(machine, results, left, parts, bars):
     lines = ["# prun on GPUs: what was checked", "", headline(machine, results, left), ""]
     lines += [f"- {name}: {cell(value)}" for name, value in machine["about"].items()]
     lines += ["", "## The figures that were asked for", "", *rows(answers(results, bars))]
     failed = [r for r in results if r.status == FAIL]
     if failed:
-        lines += ["", "## What failed", ""] + [f"- {cell(r.step)}, {cell(r.name)}: {cell(r.note)}{f' (`{r.log}`)' if r.log else ''}" for r in failed]
-    for step in steps:
-        of_step = [r for r in results if r.step == step.name]
-        if of_step:
-            lines += section(step, of_step)
+        lines += ["", "## What failed", ""] + [f"- {cell(r.part)}, {cell(r.name)}: {cell(r.note)}{remedy(r)}{f' (`{r.log}`)' if r.log else ''}" for r in failed]
+    for part in parts:
+        of_part = [r for r in results if r.part == part.name]
+        if of_part:
+            lines += section(part, of_part)
     if left:
-        lines += ["", "## Not reached yet", ""] + [f"- {cell(step)}: {cell(name)}" for step, name in left]
+        lines += ["", "## Not reached yet", ""] + [f"- {cell(part)}: {cell(name)}" for part, name in left]
     return "\n".join(lines) + "\n"
 
 
-def write(folder, machine, results, left, steps, bars):
-    (folder / "report.md").write_text(markdown(machine, results, left, steps, bars))
+def write(folder, machine, results, left, parts, bars=BARS):
+    (folder / "report.md").write_text(markdown(machine, results, left, parts, bars))
     (folder / "report.json").write_text(json.dumps({
         "machine": machine, "counts": counts(results), "complete": not left,
-        "left": [f"{step}: {name}" for step, name in left], "results": [dataclasses.asdict(r) for r in results]}, indent=1) + "\n")
+        "left": [f"{part}: {name}" for part, name in left], "results": [dataclasses.asdict(r) for r in results]}, indent=1) + "\n")

@@ -1,66 +1,64 @@
-"""What a check found, and the folder that keeps it, so that a run that was cut off goes on where it stopped."""
+"""The result of a check, and the folder of results, so that a later call continues where the last one stopped."""
 import dataclasses
 import json
 import os
 import pathlib
+import threading
 
-PASS, FAIL, IMPOSSIBLE = "pass", "fail", "not possible here"
+PASS, FAIL, IMPOSSIBLE, CUT = "pass", "fail", "not possible here", "cut off"
 
 
 class NotPossible(Exception):
     """This machine cannot answer the question; the text says why."""
 
 
-class BudgetSpent(Exception):
-    """The time of this call is over; what was under way has no result."""
-
-
 @dataclasses.dataclass
 class Result:
-    step: str
+    part: str
     name: str
     status: str
-    figure: str = ""   # what was measured
-    bar: str = ""      # what it should be
+    figure: str = ""   # the measurement
+    bar: str = ""      # its required value
     note: str = ""     # why it failed or could not be asked
     command: str = ""
     seconds: float = 0
     log: str = ""
-    table: list = dataclasses.field(default_factory=list)  # what the figure is the sum of: rows of cells, the first their titles
+    table: list = dataclasses.field(default_factory=list)  # rows of cells behind the figure; the first holds titles
+    cured: list = dataclasses.field(default_factory=list)  # remedies with which a failed check passes
+    tried: list = dataclasses.field(default_factory=list)  # remedies with which it was tried again
+    key: dict = dataclasses.field(default_factory=dict)    # {file or version: hash}, as keys.of
+
+
+def results_of(path):
+    """The results in a file that `Store` or keep.py wrote. Raises ValueError: it is no such file."""
+    try:
+        return [Result(**result) for result in json.loads(path.read_text())["results"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no results of tools/gpu-check ({error})") from None
 
 
 class Store:
-    """results.json in a folder. `subject` says what was checked (program and device): results of another are not kept."""
+    """results.json in a folder, written after every result. Threads share it."""
 
-    def __init__(self, folder: pathlib.Path):
+    def __init__(self, folder: pathlib.Path, kept=(), changed=lambda key: []):
+        """Reads the folder's results and, where it has none, those in the files `kept`. Drops a result for whose key
+        `changed(key)` names differences, and notes these in `dropped`."""
         self.path = folder / "results.json"
-        self.subject, self.results = {}, []
-        if self.path.exists():
-            kept = json.loads(self.path.read_text())
-            self.subject, self.results = kept["subject"], [Result(**result) for result in kept["results"]]
+        self.lock = threading.Lock()
+        own = results_of(self.path) if self.path.exists() else []
+        self.dropped = {(r.part, r.name): changed(r.key) for r in own if changed(r.key)}
+        self.results = [r for r in own if (r.part, r.name) not in self.dropped]
+        for result in (result for path in kept for result in results_of(path)):
+            if not changed(result.key) and self.find(result.part, result.name) is None:
+                self.results.append(result)
 
-    def begin(self, subject, steps):
-        """Drops what was found of another subject, but for `steps`, which do not depend on it. True: something was dropped."""
-        stale = self.subject not in ({}, subject)
-        if stale:
-            self.results = [result for result in self.results if result.step in steps]
-        self.subject = subject
-        self.write()
-        return stale
-
-    def find(self, step, name):
-        return next((r for r in self.results if (r.step, r.name) == (step, name)), None)
-
-    def forget(self, step, name):
-        self.results = [r for r in self.results if (r.step, r.name) != (step, name)]
+    def find(self, part, name):
+        return next((r for r in self.results if (r.part, r.name) == (part, name)), None)
 
     def add(self, result):
-        self.forget(result.step, result.name)
-        self.results.append(result)
-        self.write()
-
-    def write(self):
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = self.path.with_suffix(".new")
-        new.write_text(json.dumps({"subject": self.subject, "results": [dataclasses.asdict(r) for r in self.results]}, indent=1))
-        os.replace(new, self.path)
+        with self.lock:
+            self.results = [r for r in self.results if (r.part, r.name) != (result.part, result.name)] + [result]
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            new = self.path.with_suffix(".new")
+            new.write_text(json.dumps({"results": [dataclasses.asdict(r) for r in self.results]}, indent=1))
+            os.replace(new, self.path)

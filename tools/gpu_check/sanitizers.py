@@ -1,22 +1,20 @@
-"""The kernels under compute-sanitizer, which sees what wrong results may not show: all groups of ops at once, since it is slow."""
+"""The kernels under compute-sanitizer, a check for each tool; all groups of ops at once, because it is slow."""
 import functools
 import re
 import shutil
 
-from gpu_check.check import Check, Step, Verdict
-from gpu_check.ops import test_of
+from gpu_check.check import Check, Part, Verdict
+from gpu_check.ops import groups, test_of
 from gpu_check.results import NotPossible
 
-FOUND = 99  # exit code of compute-sanitizer when it found something
+FOUND = 99  # exit code of compute-sanitizer for an error that it detected
 TOOLS = {"memcheck": "accesses beyond or misaligned", "racecheck": "races in shared memory", "synccheck": "barriers that not all threads reach"}
-REPEATS = ("BitsOfTheCpu", "TensorsBesideAlignedAddresses", "EveryKindHasAKernel")  # the other groups' kernels once more
+REPEATS = ("BitsOfTheCpu", "TensorsBesideAlignedAddresses", "EveryKindHasAKernel")  # run the other groups' kernels once more
 
 
-def groups(context, test, tool):
-    lines = context.run(test, "--gtest_list_tests", timeout=30).out.splitlines()
-    suite = next((line.strip() for line in lines if re.fullmatch(r"\w+\.", line)), "")
-    names = [line.strip() for line in lines if line.startswith("  ")]
-    return [suite + name for name in names if name not in REPEATS or (tool, name) == ("memcheck", "TensorsBesideAlignedAddresses")]
+def looked_at(name, tool):
+    case = name.split(".")[-1]
+    return case not in REPEATS or (tool, case) == ("memcheck", "TensorsBesideAlignedAddresses")
 
 
 def sanitized(context, tool):
@@ -24,23 +22,28 @@ def sanitized(context, tool):
     sanitizer = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
     if sanitizer is None:
         raise NotPossible("compute-sanitizer is not found (it comes with the CUDA Toolkit)")
+    clean = []
 
     def look(group):
         done = context.run(sanitizer, "--tool", tool, "--error-exitcode", FOUND, test, f"--gtest_filter={group}", environment=environment)
         if "not supported" in done.out + done.err:
             raise NotPossible(f"compute-sanitizer: {done.last_words(1)}")
+        if done.ok:
+            clean.append(group)
         errors = re.search(r"(?:ERROR|RACECHECK) SUMMARY: .*", done.out + done.err)
         return "" if done.ok else f"{group}: {errors.group(0) if done.status == FOUND and errors else done.why()}"
 
-    asked = groups(context, test, tool)
+    asked = [name for name in groups(context, test) if looked_at(name, tool)]
     if not asked:
         return Verdict(False, note="the test lists no groups of ops")
     found = [problem for problem in context.together(*(functools.partial(look, group) for group in asked)) if problem]
-    return Verdict(not found, f"{len(asked) - len(found)} of {len(asked)} groups of ops clean", f"no {TOOLS[tool]}", "; ".join(found))
+    return Verdict(not found, f"{len(clean)} of {len(asked)} groups of ops clean", f"no {TOOLS[tool]}", "; ".join(found))
 
 
-def checks(_context):
-    return [Check(f"compute-sanitizer's {tool}", functools.partial(sanitized, tool=tool), timeout=300, least=60) for tool in TOOLS]
+def part(tool, limit):
+    return Part(tool, f"kernels under compute-sanitizer: no {TOOLS[tool]}",
+                lambda _: [Check(f"compute-sanitizer's {tool}", functools.partial(sanitized, tool=tool), timeout=300, least=30)], limit=limit,
+                uses=("agreement", "cuda"))
 
 
-STEP = Step("sanitizers", "kernels under compute-sanitizer", checks)
+PARTS = [part(tool, 90) for tool in TOOLS]

@@ -1,14 +1,14 @@
-"""A timeline of the device: every rank's streams, and where GPUs talk to each other, communication beside compute."""
+"""A timeline of the device: every rank's streams and, where GPUs communicate, its overlap with compute."""
 import json
 
-from gpu_check.check import Check, Step, Verdict
+from gpu_check.check import Check, Part, Verdict
 
 LARGE = {"layers": 4, "width": 512, "heads": 8, "context": 256, "batch": 16, "steps": 8}
-SMALL = {"layers": 2, "width": 64, "context": 32, "batch": 16, "steps": 3}  # where it is not speed that is looked at
+SMALL = {"layers": 2, "width": 64, "context": 32, "batch": 16, "steps": 3}  # where speed does not matter
 
 
 def slices(events):
-    """{(rank, thread): [(begin, end) in microseconds]}, waiting left out."""
+    """{(rank, thread): [(begin, end) in microseconds]}, without waits."""
     found = {}
     for event in events:
         if event["ph"] == "X" and event.get("cat") != "wait":
@@ -21,7 +21,7 @@ def threads(events, name):
 
 
 def overlap_us(some, others):
-    """How long something of the one list ran while something of the other did; each list's own slices do not overlap."""
+    """Microseconds in which slices of both lists ran; the slices of one list do not overlap."""
     total, i, j = 0, 0, 0
     some, others = sorted(some), sorted(others)
     while i < len(some) and j < len(others):
@@ -35,7 +35,7 @@ def timeline(context):
         context.need_gpu()
     ranks = 2
     share = ["--ranks-per-device", ranks] if context.device == "cuda" and context.gpus < ranks else []
-    path = context.folder / "trace.json"
+    path = context.folder / "zero3_trace.json"
     path.unlink(missing_ok=True)
     settings = LARGE if context.device == "cuda" and not context.small else SMALL
     done, _ = context.train("plans/zero3.lua", ranks, context.device, "--trace", path, *share, settings=settings, timeout=100)
@@ -49,14 +49,14 @@ def timeline(context):
     ran = sum(end - begin for key in compute for begin, end in by_thread[key])
     beside = sum(overlap_us(by_thread[key], spans) for key in compute for other, spans in by_thread.items()
                  if other[0] == key[0] and other not in compute)
-    figure = f"{sum(map(len, by_thread.values()))} slices, communication beside {beside / ran:.0%} of compute"
+    figure = f"{sum(map(len, by_thread.values()))} slices, communication overlaps {beside / ran:.0%} of compute"
     if context.device == "cuda" and not share and beside == 0:
-        return Verdict(False, figure, "some beside compute", "nothing of the communication ran beside compute")
-    return Verdict(True, figure, "every stream's times" if share or context.device != "cuda" else "some beside compute")
+        return Verdict(False, figure, "some overlap", "no communication ran while its rank computed")
+    return Verdict(True, figure, "every stream's times" if share or context.device != "cuda" else "some overlap")
 
 
 def checks(_context):
     return [Check("zero3 on two ranks", timeline, timeout=120, least=30)]
 
 
-STEP = Step("trace", "the timeline", checks)
+PART = Part("trace", "the timeline", checks, limit=60, uses=("prun", "cuda", "shm", "nccl", "lua", "plans/zero3.lua"))

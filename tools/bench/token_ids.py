@@ -1,0 +1,25 @@
+"""Token ids for the benchmarks of GPT-2: uniform, or by Zipf's law as in text.
+
+Uniform ids hide what frequent tokens cost: in English text one in 25 is the same word, and its row of the embedding's
+gradient sums thousands of rows.
+"""
+import array
+import itertools
+import random
+
+REAL_VOCAB = 50257  # GPT-2's ids are below it; larger vocabularies are padding
+
+
+def ids_of(kind, vocab, count, seed=0):
+    """`count` ids; `zipf`: rank r has a share of 1 / (r + 2.7) (Mandelbrot 1953), and ids have no order of frequency."""
+    most, rng = min(vocab, REAL_VOCAB), random.Random(seed)
+    if kind == "uniform":
+        return array.array("H", (i % most for i in array.array("H", rng.randbytes(2 * count))))
+    ids = list(range(most))
+    rng.shuffle(ids)
+    return array.array("H", rng.choices(ids, cum_weights=list(itertools.accumulate(1 / (r + 2.7) for r in range(most))), k=count))
+
+
+def write(path, kind, vocab, count):
+    with open(path, "wb") as file:
+        ids_of(kind, vocab, count).tofile(file)

@@ -1,0 +1,15 @@
+"""The figures that the report begins with, and the value that each must reach."""
+
+# Host time of a replayed step: about 5 copies of step values, 6 event calls and one graph launch, 25 to 40 µs. The bar
+# leaves 10 µs for a slower host; it falls when nodes of the graph write these values to pinned memory themselves.
+HOST_US = 50
+IDLE, KERNELS, NCCL = 0.01, 1.05, 1.02
+ALONE, HOST, GAPS = "GPT-2 124M in bf16", "host time of a replayed step", "idle GPU between steps"
+TRAINING = "GPT-2 124M in bf16 against PyTorch with torch.compile"
+GEMM, ATTENTION = "GEMMs of GPT-2 124M at 65,536 rows", "attention of GPT-2 124M at 65,536 rows"
+OTHER_GEMM, OTHER_ATTENTION = "GEMMs of Llama", "attention of Llama"
+NORMS, COLLECTIVES = "norms with residuals, beside two ops and a copy", "nccl against nccl-tests"
+BARS = {ALONE: "step, tokens/s and MFU, a table by op", TRAINING: "at least PyTorch's tokens/s", HOST: f"under {HOST_US} µs", GAPS: f"under {IDLE:.0%}",
+        GEMM: f"within {KERNELS - 1:.0%} of cuBLASLt's best", ATTENTION: f"within {KERNELS - 1:.0%} of cuDNN's best",
+        OTHER_GEMM: f"within {KERNELS - 1:.0%} of cuBLASLt's best", OTHER_ATTENTION: f"within {KERNELS - 1:.0%} of cuDNN's best",
+        COLLECTIVES: f"within {NCCL - 1:.0%} of nccl-tests"}

@@ -1,0 +1,89 @@
+"""A step's time by groups of ops: measured in a trace, beside the cost model's prediction and the least that the hardware allows.
+
+A traced run enqueues each op by itself, between two events; a replayed step overlaps their launches, so that it takes less
+than the sum.
+"""
+import collections
+import json
+
+CLUSTERS = {"H200": "h200", "H100": "dgx-h100", "A100": "dgx-a100", "V100": "v100"}  # in plans/clusters, by a part of the GPU's name
+# Every op at the data sheet's peak: the floor below which no kernel can get.
+IDEAL = "device: { sustained: 1, half_k: 0.001, flash: 1, memory_efficiency: 1, launch: 0 us, optimizer_bytes: 30, bus_slowdown: 1, network_slowdown: 1 }\n"
+# The cost model knows ops before the CUDA device fuses them; groups hold both. A kind that is in no group is a group.
+GROUPS = {
+    "forward GEMMs": ("linear", "linear_gelu", "gelu"),
+    "dx": ("linear_dx", "linear_dx_gelu", "gelu_dx"),
+    "dW with bias gradients": ("linear_dw", "bias_grad", "column_sums"),
+    "attention": ("attention",),
+    "attention's gradient": ("attention_grad",),
+    "loss with gradient": ("cross_entropy", "cross_entropy_grad", "cross_entropy_and_grad"),
+    "norms and residuals": ("layernorm", "add_layernorm", "layernorm_grad", "layernorm_grad_add", "add"),
+    "AdamW, norm2, embedding": ("adamw", "adamw_cast", "norm2", "clip_coefficient", "embedding", "embedding_grad"),
+}
+GROUP_OF = {kind: group for group, kinds in GROUPS.items() for kind in kinds}
+EPILOGUES = ("gelu", "gelu_dx")  # no traffic of their own where a GEMM ends with them: not a part of the floor
+
+
+def measured(events, warmup=2):
+    """{kind: (ops a step, seconds a step)} on the compute streams of rank 0, without the first steps."""
+    steps = collections.defaultdict(lambda: collections.defaultdict(list))
+    for event in events:
+        if event["ph"] == "X" and event["pid"] == 0 and event.get("cat") not in ("wait", "host") and "step" in event.get("args", {}):
+            steps[event["args"]["step"]][event["name"].split(" ")[0]].append(event["dur"] * 1e-6)
+    chosen = sorted(steps)[warmup:] or sorted(steps)[-1:]
+    kinds = {kind for step in chosen for kind in steps[step]}
+    return {kind: (max(len(steps[step][kind]) for step in chosen), sum(sum(steps[step][kind]) for step in chosen) / len(chosen)) for kind in kinds}
+
+
+def read(path):
+    """`measured` of a trace file; {} where it is missing or was cut off."""
+    try:
+        return measured(json.loads(path.read_text())["traceEvents"])
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+def grouped(seconds):
+    """{group: seconds} of {kind: seconds}."""
+    found = {}
+    for kind, s in seconds.items():
+        found[GROUP_OF.get(kind, kind)] = found.get(GROUP_OF.get(kind, kind), 0) + s
+    return found
+
+
+def table(found, predicted, floor):
+    """Rows, the slowest group first; `found` as `measured`; `predicted` and `floor`: {kind: seconds}, or {} for an unknown GPU."""
+    def ms(seconds):
+        return "" if seconds is None else f"{seconds * 1e3:.2f}"
+
+    times, counts = grouped({kind: s for kind, (_, s) in found.items()}), grouped({kind: n for kind, (n, _) in found.items()})
+    floor = grouped({kind: s for kind, s in floor.items() if kind not in EPILOGUES or kind in found})
+    predicted = grouped(predicted)
+    rows = [["part of the step", "ops", "measured, ms", "floor, ms", "measured / floor", "predicted, ms", "of which, ms"]]
+    for group in sorted(times.keys() | predicted.keys(), key=lambda group: (-times.get(group, 0), -predicted.get(group, 0), group)):
+        kinds = sorted((kind for kind in found if GROUP_OF.get(kind, kind) == group), key=lambda kind: -found[kind][1])
+        seconds, least = times.get(group), floor.get(group)
+        rows.append([group, str(counts.get(group, 0)), ms(seconds), ms(least), f"{seconds / least:.2f}" if seconds and least else "", ms(predicted.get(group)),
+                     ", ".join(f"{kind} {ms(found[kind][1])}" for kind in kinds) if kinds != [group] else ""])
+    sums = [sum(times.values()), sum(floor.values()) if floor else None, sum(predicted.values()) if predicted else None]
+    return [*rows, ["sum", str(sum(counts.values())), ms(sums[0]), ms(sums[1]), f"{sums[0] / sums[1]:.2f}" if sums[1] else "", ms(sums[2]), ""]]
+
+
+def cluster_of(gpu):
+    """Name of the cluster file that describes the GPU, or None."""
+    return next((cluster for part, cluster in CLUSTERS.items() if part in gpu), None)
+
+
+def ideal_cluster(top, cluster, folder):
+    path = folder / f"ideal-{cluster}.yaml"
+    path.write_text(f"include: {top / 'plans/clusters' / (cluster + '.yaml')}\nname: the floor\n{IDEAL}")
+    return path
+
+
+def seconds_by_kind(out):
+    """{kind: seconds} of `prun sim --json`, and the step's seconds; ({}, None) where that failed."""
+    try:
+        found = json.loads(out)
+        return {kind: s for kind, s in found["classes"][0]["op_s"].items() if s > 0}, found["step_s"]
+    except (ValueError, KeyError, IndexError):
+        return {}, None

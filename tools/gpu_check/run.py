@@ -1,0 +1,144 @@
+"""One call: the parts in order of value, each with its limit, one line and its files saved before the next one starts."""
+import concurrent.futures
+import dataclasses
+import functools
+import shutil
+import tarfile
+import time
+
+from gpu_check import keep, machine, pack, remedies, report, warm
+from gpu_check.check import perform
+from gpu_check.context import Context
+from gpu_check.keys import Keys
+from gpu_check.results import CUT, FAIL, IMPOSSIBLE, PASS, Store
+
+OK, FAILED, USAGE, UNFINISHED = 0, 1, 2, 75  # exit statuses; USAGE also: no GPU can be reached
+MOST_OF_A_FILE = 8 << 20  # bytes of a file that `--save` packs: at most 16 MiB come back from a lent machine in one file
+
+
+class Run:
+    def __init__(self, options, parts):
+        self.options, self.parts = options, parts
+        self.start = time.monotonic()
+        packed = options.build / pack.LIBRARIES
+        self.here = machine.describe(options.device, options.torch, [packed] if packed.exists() else []) | {"small": options.small}
+        self.context = Context(options, self.here)
+        options.out.mkdir(parents=True, exist_ok=True)
+        if options.fresh:
+            (options.out / "results.json").unlink(missing_ok=True)
+        self.keys = Keys(self.context)
+        self.store = Store(options.out, [] if options.fresh else keep.files(self.context.top), self.keys.changed)
+        self.left = []  # (part, check) without a final result
+
+    def needed(self, part, check):
+        """Whether the check is asked in this call."""
+        found = self.store.find(part.name, check.name)
+        return (found is None or not part.kept or found.key != self.keys.of(part.uses + check.uses) or found.status in (IMPOSSIBLE, CUT)
+                or (self.options.again and found.status == FAIL))
+
+    def ask(self, part, check, context):
+        """The check's result, kept; None if the budget leaves no time for it. Called from several threads."""
+        left = context.end() - time.monotonic()
+        whole = min(self.options.budget, part.limit) if self.options.budget else check.least
+        # A budget below `least` would never ask the check, so that nine tenths of a budget suffice.
+        if left < min(check.least, check.timeout, 0.9 * whole):
+            self.left.append((part.name, check.name))
+            return None
+        result = perform(context, part, check)
+        result.key = self.keys.of(part.uses + check.uses)
+        if context.processes.stopped:  # this call ends: its commands were killed
+            return None
+        if result.status == CUT:
+            self.left.append((part.name, check.name))
+            if not result.figure and not result.table:
+                return None
+        self.store.add(result)
+        return result
+
+    def cure(self, part, check, result, context):
+        """Tries a failed check with each of its remedies, and notes which of them it passes with."""
+        for name in check.remedies:
+            if context.end() - time.monotonic() < max(2, result.seconds):
+                break
+            shorter = dataclasses.replace(check, timeout=min(check.timeout, max(20, 3 * result.seconds)))
+            found = perform(context.with_remedy(remedies.REMEDIES[name]), part, shorter)
+            if found.status == CUT:
+                break
+            result.tried.append(name)
+            if found.status == PASS:
+                result.cured.append(name)
+            self.store.add(result)
+
+    def each(self, part, calls):
+        """Runs the calls, `part.together` at once; if this thread is interrupted, their commands end first."""
+        with concurrent.futures.ThreadPoolExecutor(part.together) as pool:
+            asked = [pool.submit(call) for call in calls]
+            try:
+                return [one.result() for one in asked]
+            except BaseException:
+                for one in asked:
+                    one.cancel()
+                self.context.processes.stop()
+                raise
+
+    def part(self, part):
+        begin = time.monotonic()
+        context = self.context
+        context.part_end = begin + part.limit if self.options.budget else float("inf")
+        if context.end() - begin < 1:
+            self.left.append((part.name, "all of it"))
+            return
+        chosen = [check for check in part.checks(context) if self.options.check in check.name]
+        asked = [check for check in chosen if self.needed(part, check)]
+        changed = {name for check in asked for name in self.store.dropped.get((part.name, check.name), [])}
+        found = self.each(part, [functools.partial(self.ask, part, check, context) for check in asked])
+        failed = [(check, result) for check, result in zip(asked, found) if result is not None and result.status == FAIL and check.remedies]
+        self.each(part, [functools.partial(self.cure, part, check, result, context) for check, result in failed[:remedies.FIRST_TRIES]])
+        results = [result for result in found if result is not None]
+        cut = sum((part.name, check.name) in self.left for check in asked)
+        if asked:
+            print(report.line(time.monotonic() - self.start, part, results, len(chosen) - len(asked), cut, time.monotonic() - begin, sorted(changed)),
+                  flush=True)
+        self.save()
+
+    def steps(self):
+        for part in self.parts:
+            if part.name in self.options.only and not (part.name == "build" and self.options.prun):
+                self.part(part)
+
+    def write(self):
+        report.write(self.options.out, self.here, self.store.results, self.left, self.parts)
+
+    def save(self):
+        """The report, and a copy of all files where `--save` wants them."""
+        self.write()
+        if not self.options.save:
+            return
+        self.options.save.mkdir(parents=True, exist_ok=True)
+        for name in ("report.md", "results.json"):
+            if (self.options.out / name).exists():
+                shutil.copy(self.options.out / name, self.options.save / name)
+        new = self.options.save / "files.tar.gz.new"
+        with tarfile.open(new, "w:gz", compresslevel=3) as tar:
+            for path in sorted(self.options.out.rglob("*")):
+                if path.is_file() and path.stat().st_size <= MOST_OF_A_FILE and path.suffix != ".bin":
+                    tar.add(path, path.relative_to(self.options.out))
+        new.replace(self.options.save / "files.tar.gz")
+
+    def finish(self):
+        """The exit status; the report is written whatever ends the parts."""
+        helper = warm.start(self.context)
+        try:
+            self.steps()
+        finally:
+            warm.stop(helper)
+            self.save()
+            print(f"{report.headline(self.here, self.store.results, self.left).replace('**', '')}\n{self.options.out / 'report.md'}", flush=True)
+        return self.status()
+
+    def status(self):
+        if self.left:
+            return UNFINISHED
+        if any(r.status == FAIL for r in self.store.results if r.part in self.options.only):
+            return FAILED
+        return USAGE if self.options.device == "cuda" and not self.here["gpus"] else OK

@@ -1,0 +1,61 @@
+"""Keeps the driver initialised and NVIDIA's libraries in the page cache while checks start hundreds of processes.
+
+Without a context that stays open, a driver that has no persistence daemon initialises the GPU anew for every process.
+The program is a child of gpu-check and ends when the pipe to its standard input closes.
+"""
+import ctypes
+import pathlib
+import subprocess
+import sys
+import threading
+
+
+def start(context):
+    """The process, or None without a GPU."""
+    if context.device != "cuda" or not context.gpus:
+        return None
+    folders = [folder for folder in context.environment.get("LD_LIBRARY_PATH", "").split(":") if "/nvidia/" in folder]
+    return subprocess.Popen([sys.executable, "-IS", __file__, str(context.gpus), *folders], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL)
+
+
+def stop(process):
+    if process is not None:
+        process.stdin.close()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def hold(gpus):
+    """Retains the primary context of each GPU; True: the driver is there."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    if driver.cuInit(0) != 0:
+        return False
+    for index in range(gpus):
+        kept = ctypes.c_void_p()
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(kept), ctypes.c_int(index))
+    return True
+
+
+def read(folders):
+    for folder in folders:
+        for path in pathlib.Path(folder).glob("*.so*"):
+            with open(path, "rb", 0) as file:
+                while file.read(1 << 24):
+                    pass
+
+
+def main():
+    reader = threading.Thread(target=read, args=(sys.argv[2:],), daemon=True)
+    reader.start()
+    hold(int(sys.argv[1]))
+    sys.stdin.buffer.read()  # until gpu-check closes the pipe, or ends
+
+
+if __name__ == "__main__":
+    main()
