@@ -31,20 +31,18 @@ class Builder {
   Builder(Context& c, prun_queue queue) : c_(c), queue_(queue), request_(std::make_unique<Request>()) {}
 
   void send_to_itself(const prun_p2p& op) {
-    const Cuda& cuda = c_.library->cuda();
-    void* pinned = c_.memory.take_bounce(op.bytes);
-    cudaStream_t stream = stream_of(*c_.world);
-    c_.library->check("cudaMemcpyAsync", cuda.memcpy_async(pinned, op.ptr, op.bytes, cudaMemcpyDefault, stream));
-    const SelfMessage message{pinned, op.bytes, c_.take_event()};
-    c_.library->check("cudaEventRecord", cuda.event_record(message.event, stream));
-    SelfMessage watched{nullptr, 0, c_.take_event()};
-    c_.library->check("cudaEventRecord", cuda.event_record(watched.event, stream));
-    request_->copies.push_back(watched);
+    SelfMessage message{nullptr, op.bytes};
+    if (on_host(op)) {
+      message.pinned = c_.memory.take_bounce(op.bytes);
+      if (op.bytes > 0) std::memcpy(message.pinned, op.ptr, op.bytes);
+    } else {
+      enqueue_to_itself(op, message);
+    }
     std::lock_guard lock(c_.to_itself.mutex);
     c_.to_itself.by_lane[op.tag].push_back(message);
   }
   void receive_from_itself(const prun_p2p& op) {
-    request_->from_itself.push_back({op.tag, op.ptr, op.bytes, stream_of(*c_.world)});
+    request_->from_itself.push_back({op.tag, op.ptr, op.bytes, on_host(op) ? nullptr : stream_of(*c_.world)});
   }
 
   void add(const prun_p2p& op) {
@@ -86,6 +84,24 @@ class Builder {
   }
 
  private:
+  // cudaMemcpyAsync from host to host memory would wait for its stream, perhaps for another rank's message.
+  bool on_host(const prun_p2p& op) const { return queue_.kind == PRUN_MEM_HOST && op.mem_kind == PRUN_MEM_HOST; }
+
+  void enqueue_to_itself(const prun_p2p& op, SelfMessage& message) {
+    const Cuda& cuda = c_.library->cuda();
+    cudaStream_t stream = stream_of(*c_.world);
+    message.captured = c_.library->capturing(stream);
+    message.pinned = message.captured ? c_.memory.allocate_for_graph(op.bytes) : c_.memory.take_bounce(op.bytes);
+    c_.library->check("cudaMemcpyAsync",
+                      cuda.memcpy_async(message.pinned, op.ptr, op.bytes, cudaMemcpyDefault, stream));
+    message.event = c_.take_event();
+    c_.library->check("cudaEventRecord", cuda.event_record(message.event, stream));
+    if (message.captured) return;
+    const SelfMessage watched{nullptr, 0, c_.take_event()};
+    c_.library->check("cudaEventRecord", cuda.event_record(watched.event, stream));
+    request_->copies.push_back(watched);
+  }
+
   cudaStream_t stream_of(const Comm& comm) const {
     return queue_.kind == PRUN_MEM_CUDA ? static_cast<cudaStream_t>(queue_.handle) : comm.stream();
   }

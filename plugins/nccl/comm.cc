@@ -197,7 +197,6 @@ void Comm::pump() {
 }
 
 void Comm::pump_locked() {
-  const Cuda& cuda = context_.library->cuda();
   for (;;) {
     ncclResult_t result = ncclSuccess;
     if (issued_ == nullptr) {
@@ -215,18 +214,12 @@ void Comm::pump_locked() {
     if (result == ncclInProgress) return;
     if (result != ncclSuccess) throw context_.library->failure(issued_->call, result);
     Launch& launch = *std::exchange(issued_, nullptr);
-    if (!launch.on_stream) {
-      launch.state = Launch::State::ended;
-      continue;
-    }
-    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-    context_.library->check("cudaStreamIsCapturing", cuda.stream_is_capturing(launch.stream, &capturing));
-    if (capturing != cudaStreamCaptureStatusNone) {
+    if (!launch.on_stream || context_.library->capturing(launch.stream)) {
       launch.state = Launch::State::ended;
       continue;
     }
     launch.event = context_.take_event();
-    context_.library->check("cudaEventRecord", cuda.event_record(launch.event, launch.stream));
+    context_.library->check("cudaEventRecord", context_.library->cuda().event_record(launch.event, launch.stream));
     launch.state = Launch::State::running;  // last: whoever enqueues goes on, perhaps to a capture
   }
 }

@@ -53,6 +53,7 @@ Cuda bind_cuda(void* handle) {
   bind(handle, "cudaGetErrorString", c.error_string);
   bind(handle, "cudaStreamCreateWithFlags", c.stream_create);
   bind(handle, "cudaStreamDestroy", c.stream_destroy);
+  bind(handle, "cudaStreamSynchronize", c.stream_synchronize);
   bind(handle, "cudaStreamWaitEvent", c.stream_wait_event);
   bind(handle, "cudaStreamIsCapturing", c.stream_is_capturing);
   bind(handle, "cudaThreadExchangeStreamCaptureMode", c.exchange_capture_mode);
@@ -64,7 +65,7 @@ Cuda bind_cuda(void* handle) {
   bind(handle, "cudaFree", c.free);
   bind(handle, "cudaHostAlloc", c.host_alloc);
   bind(handle, "cudaFreeHost", c.free_host);
-  bind(handle, "cudaMemset", c.memset);
+  bind(handle, "cudaMemsetAsync", c.memset_async);
   bind(handle, "cudaMemcpyAsync", c.memcpy_async);
   bind(handle, "cudaPointerGetAttributes", c.pointer_attributes);
   return c;
@@ -171,6 +172,12 @@ Failure Library::failure(const char* call, cudaError_t error) const {
 
 void Library::check(const char* call, cudaError_t error) const {
   if (error != cudaSuccess) throw failure(call, error);
+}
+
+bool Library::capturing(cudaStream_t stream) const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check("cudaStreamIsCapturing", cuda_.stream_is_capturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
 }
 
 // Neither version call touches a device.

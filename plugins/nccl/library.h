@@ -22,6 +22,7 @@ struct Cuda {
   decltype(&::cudaGetErrorString) error_string;
   decltype(&::cudaStreamCreateWithFlags) stream_create;
   decltype(&::cudaStreamDestroy) stream_destroy;
+  decltype(&::cudaStreamSynchronize) stream_synchronize;
   decltype(&::cudaStreamWaitEvent) stream_wait_event;
   decltype(&::cudaStreamIsCapturing) stream_is_capturing;
   decltype(&::cudaThreadExchangeStreamCaptureMode) exchange_capture_mode;
@@ -33,7 +34,7 @@ struct Cuda {
   decltype(&::cudaFree) free;
   cudaError_t (*host_alloc)(void**, size_t, unsigned);
   decltype(&::cudaFreeHost) free_host;
-  decltype(&::cudaMemset) memset;
+  decltype(&::cudaMemsetAsync) memset_async;
   decltype(&::cudaMemcpyAsync) memcpy_async;
   decltype(&::cudaPointerGetAttributes) pointer_attributes;
 };
@@ -89,6 +90,7 @@ class Library {
   Failure failure(const char* call, ncclResult_t error) const;
   Failure failure(const char* call, cudaError_t error) const;
   void check(const char* call, cudaError_t error) const;  // throws
+  bool capturing(cudaStream_t stream) const;
 
  private:
   Cuda cuda_{};

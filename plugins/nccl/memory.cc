@@ -13,14 +13,32 @@ Memory::~Memory() {
   for (const auto& region : regions_) release(*region);
   for (const auto& [bytes, bounces] : idle_)
     for (void* bounce : bounces) library_.cuda().free_host(bounce);
+  for (void* pinned : of_graphs_) library_.cuda().free_host(pinned);
+}
+
+void* Memory::allocate_pinned(size_t bytes) {
+  void* pinned = nullptr;
+  library_.check("cudaHostAlloc",
+                 library_.cuda().host_alloc(&pinned, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+  return pinned;
+}
+
+// cudaMemset is asynchronous for device memory, and other streams of ours are not ordered with the legacy stream.
+void Memory::zero(void* ptr, size_t bytes) {
+  const Cuda& cuda = library_.cuda();
+  cudaStream_t stream = nullptr;
+  library_.check("cudaStreamCreateWithFlags", cuda.stream_create(&stream, cudaStreamNonBlocking));
+  cudaError_t error = cuda.memset_async(ptr, 0, bytes, stream);
+  if (error == cudaSuccess) error = cuda.stream_synchronize(stream);
+  cuda.stream_destroy(stream);
+  library_.check("cudaMemsetAsync", error);
 }
 
 Region* Memory::allocate(size_t bytes, int kind) {
-  const Cuda& cuda = library_.cuda();
   auto region = std::make_unique<Region>(Region{nullptr, bytes, kind, true, false});
   const size_t room = std::max<size_t>(bytes, 1);
   if (kind == PRUN_MEM_HOST) {
-    library_.check("cudaHostAlloc", cuda.host_alloc(&region->ptr, room, cudaHostAllocPortable | cudaHostAllocMapped));
+    region->ptr = allocate_pinned(room);
     std::memset(region->ptr, 0, room);
   } else {
     // NCCL's own has the alignment and the handles that zero-copy paths ask for.
@@ -29,9 +47,9 @@ Region* Memory::allocate(size_t bytes, int kind) {
       const ncclResult_t error = library_.nccl().mem_alloc(&region->ptr, room);
       if (error != ncclSuccess) throw library_.failure("ncclMemAlloc", error);
     } else {
-      library_.check("cudaMalloc", cuda.malloc(&region->ptr, room));
+      library_.check("cudaMalloc", library_.cuda().malloc(&region->ptr, room));
     }
-    library_.check("cudaMemset", cuda.memset(region->ptr, 0, room));
+    zero(region->ptr, room);
   }
   std::lock_guard lock(mutex_);
   regions_.push_back(std::move(region));
@@ -58,6 +76,7 @@ void Memory::leave() {
   std::lock_guard lock(mutex_);
   regions_.clear();
   idle_.clear();
+  of_graphs_.clear();
 }
 
 void Memory::release(const Region& region) {
@@ -105,10 +124,14 @@ void* Memory::take_bounce(size_t bytes) {
       return bounce;
     }
   }
-  void* bounce = nullptr;
-  library_.check("cudaHostAlloc",
-                 library_.cuda().host_alloc(&bounce, room, cudaHostAllocPortable | cudaHostAllocMapped));
-  return bounce;
+  return allocate_pinned(room);
+}
+
+void* Memory::allocate_for_graph(size_t bytes) {
+  void* pinned = allocate_pinned(std::max<size_t>(bytes, 1));
+  std::lock_guard lock(mutex_);
+  of_graphs_.push_back(pinned);
+  return pinned;
 }
 
 void Memory::give_bounce(void* bounce, size_t bytes) {

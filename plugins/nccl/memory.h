@@ -28,6 +28,8 @@ class Memory {
   void remove(void* ptr, const void* handle);
   std::vector<Region> regions();
   void leave();  // frees nothing any more: freeing waits for the device, and work that hangs may use all of it
+  // Pinned memory that copies of a graph use at every launch, until the end of the context.
+  void* allocate_for_graph(size_t bytes);
 
   // Whether the device can work on it as it is: its own memory, pinned or managed.
   bool reachable(const void* ptr);
@@ -38,12 +40,15 @@ class Memory {
 
  private:
   static size_t size_class(size_t bytes);
+  void* allocate_pinned(size_t bytes);
+  void zero(void* ptr, size_t bytes);
   void release(const Region& region);
 
   const Library& library_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Region>> regions_;
   std::map<size_t, std::vector<void*>> idle_;
+  std::vector<void*> of_graphs_;
 };
 
 }  // namespace prun::nccl

@@ -46,25 +46,41 @@ void check_arrivals(Context& c, Request& req) {
   }
 }
 
+void copy_from_itself(Context& c, Request& req, const Request::SelfReceive& receive, const SelfMessage& message) {
+  const Cuda& cuda = c.library->cuda();
+  if (receive.stream == nullptr) {
+    if (receive.bytes > 0) std::memcpy(receive.to, message.pinned, receive.bytes);
+    c.memory.give_bounce(message.pinned, message.bytes);
+    return;
+  }
+  if (message.event != nullptr)
+    c.library->check("cudaStreamWaitEvent", cuda.stream_wait_event(receive.stream, message.event, 0));
+  c.library->check("cudaMemcpyAsync",
+                   cuda.memcpy_async(receive.to, message.pinned, message.bytes, cudaMemcpyDefault, receive.stream));
+  if (message.captured) return;
+  req.copies.push_back({message.pinned, message.bytes, c.take_event()});
+  c.library->check("cudaEventRecord", cuda.event_record(req.copies.back().event, receive.stream));
+}
+
 // Messages to itself whose send has come by now.
 void receive_from_itself(Context& c, Request& req) {
-  const Cuda& cuda = c.library->cuda();
   std::lock_guard lock(c.to_itself.mutex);
   std::erase_if(req.from_itself, [&](const Request::SelfReceive& receive) {
     auto& waiting = c.to_itself.by_lane[receive.lane];
     if (waiting.empty()) return false;
     const SelfMessage message = waiting.front();
+    if (receive.stream == nullptr && message.event != nullptr) {
+      const cudaError_t error = c.library->cuda().event_query(message.event);
+      if (error == cudaErrorNotReady) return false;
+      c.library->check("cudaMemcpyAsync", error);
+    }
     waiting.pop_front();
     if (message.bytes != receive.bytes)
       throw Failure{
           PRUN_EMISMATCH, c.rank,
           fmt::format("rank #{} sends itself {} bytes where {} are expected", c.rank, message.bytes, receive.bytes)};
-    c.library->check("cudaStreamWaitEvent", cuda.stream_wait_event(receive.stream, message.event, 0));
-    c.library->check("cudaMemcpyAsync",
-                     cuda.memcpy_async(receive.to, message.pinned, message.bytes, cudaMemcpyDefault, receive.stream));
-    c.give_event(message.event);
-    req.copies.push_back({message.pinned, message.bytes, c.take_event()});
-    c.library->check("cudaEventRecord", cuda.event_record(req.copies.back().event, receive.stream));
+    copy_from_itself(c, req, receive, message);
+    if (message.event != nullptr) c.give_event(message.event);
     return true;
   });
 }

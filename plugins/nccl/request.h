@@ -26,7 +26,8 @@ struct Bounce {
 struct SelfMessage {
   void* pinned;
   size_t bytes;
-  cudaEvent_t event;
+  cudaEvent_t event = nullptr;  // after the copy; null where the host has copied
+  bool captured = false;  // a graph makes the copy at every launch: nobody asks the event, and `pinned` is the graph's
 };
 struct SelfMessages {
   std::mutex mutex;
@@ -47,7 +48,7 @@ struct Request {
     uint64_t lane;
     void* to;
     size_t bytes;
-    cudaStream_t stream;
+    cudaStream_t stream;  // null: the host copies
   };
   struct Call {  // a collective, compared with the previous member's
     uint64_t sequence, fingerprint, count;

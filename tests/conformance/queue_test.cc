@@ -322,6 +322,49 @@ TEST_F(Queue, AGraphRunsItAgain) {
             "");
 }
 
+// Between launches other messages of this rank to itself go through the plugin's buffers, which are not the graph's.
+TEST_F(Queue, AGraphRunsMessagesToItselfAgain) {
+  EXPECT_EQ(failures(run_queued(2,
+                                [](Queued& q) -> std::string {
+                                  Stream queue = q.stream();
+                                  float *x = q.device(), *y = q.device(), *other = q.device();
+                                  float *value = q.pinned(0), *result = q.pinned(-1);
+                                  const size_t bytes = kItems * sizeof(float);
+                                  const auto to_itself = [&](float* from, float* to, prun_req** req) {
+                                    const prun_p2p ops[] = {{0, q.rank, 1, from, bytes, PRUN_MEM_CUDA, nullptr},
+                                                            {1, q.rank, 1, to, bytes, PRUN_MEM_CUDA, nullptr}};
+                                    prun_result said = empty_result();
+                                    const prun_status status = q.session.table().batch(
+                                        q.session.ctx(), ops, 2, {PRUN_MEM_CUDA, queue}, req, &said);
+                                    if (status != PRUN_OK && status != PRUN_ENOTSUP)
+                                      q.session.fail(status, said, "enqueueing");
+                                    return status;
+                                  };
+                                  void *graph = nullptr, *program = nullptr;
+                                  prun_req *req = nullptr, *eager = nullptr;
+                                  expect_ok(q.cuda.begin_capture(queue, 1), "capture");
+                                  const prun_status status = to_itself(x, y, &req);
+                                  if (status == PRUN_OK) q.wait(req);  // nothing runs yet, so nothing is waited for
+                                  expect_ok(q.cuda.end_capture(queue, &graph), "the end of the capture");
+                                  if (status == PRUN_ENOTSUP) return "";
+                                  expect_ok(q.cuda.instantiate(&program, graph, 0), "the graph");
+                                  for (int round = 1; round <= 3; ++round) {
+                                    std::fill_n(value, kItems, static_cast<float>(round));
+                                    q.copy(x, value, queue);
+                                    expect_ok(q.cuda.launch(program, queue), "a launch");
+                                    q.copy(result, y, queue);
+                                    q.cuda.synchronize(queue);
+                                    if (std::string wrong = all_are(result, static_cast<float>(round), "the graph's");
+                                        !wrong.empty())
+                                      return wrong;
+                                    to_itself(y, other, &eager);
+                                    q.wait(eager);
+                                  }
+                                  return "";
+                                })),
+            "");
+}
+
 TEST_F(Queue, ADeathAfterEnqueueingIsTold) {
   LocalJob job;
   job.ranks = 2;

@@ -67,6 +67,8 @@ class OpenDevice : public ::testing::Test {
     int64_t bytes() const { return count * 4; }
     Numbers values() const { return Numbers(get(), get() + count); }  // of pinned memory
   };
+  // A copy from pinned to pinned memory waits for its stream on a CUDA device, so behind a gate one side is the
+  // device's.
   Array pinned(int64_t count, int32_t value = 0);
   Array array(int64_t count, int32_t value);  // of the device, filled
   void copy(DeviceStream& stream, const Array& to, const Array& from) { stream.copy(to.get(), from.get(), to.bytes()); }

@@ -117,6 +117,7 @@ TEST_F(Graphs, BranchesRunTogether) {
   int* flags = nullptr;
   ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&flags), 8), cudaSuccess);
   ASSERT_EQ(cudaMemset(flags, 0, 8), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // cudaMemset is asynchronous
   begin();
   order(fork_, a_, b_);
   for (cudaStream_t stream : {a_, b_}) {

@@ -6,10 +6,13 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "capture.h"
@@ -55,6 +58,7 @@ size_t up(size_t bytes, size_t step) { return (bytes + step - 1) / step * step; 
 
 cudaError_t allocate(void** ptr, size_t bytes, cudaMemoryType type) {
   *ptr = nullptr;
+  refuse_in_host_function();
   if (const cudaError_t error = refuse_in_capture(); error != cudaSuccess) return result(error);
   if (bytes == 0) return cudaSuccess;
   if (bytes > kMost) return result(cudaErrorMemoryAllocation);
@@ -95,6 +99,7 @@ void check_guard(const char* begin, const Block& block, const char* when) {
 // As with CUDA it waits for the device.
 cudaError_t release(void* ptr, cudaMemoryType type) {
   if (ptr == nullptr) return cudaSuccess;
+  refuse_in_host_function();
   if (const cudaError_t error = refuse_in_capture(); error != cudaSuccess) return result(error);
   wait_for_all_streams();
   std::lock_guard lock(memory().mutex);
@@ -106,6 +111,26 @@ cudaError_t release(void* ptr, cudaMemoryType type) {
   munmap(found->second.map, found->second.map_bytes);
   memory().blocks.erase(found);
   return cudaSuccess;
+}
+
+// As CUDA's table of "API synchronization behavior" names them; registered memory is pinned.
+cudaMemoryType type_of(const void* ptr, size_t bytes) {
+  if (bytes == 0) return cudaMemoryTypeDevice;
+  std::lock_guard lock(memory().mutex);
+  const char* begin = nullptr;
+  const Block* block = memory().find(ptr, &begin);
+  const bool whole = block != nullptr && static_cast<const char*>(ptr) + bytes <= begin + block->bytes;
+  return whole ? block->type : cudaMemoryTypeUnregistered;
+}
+
+// CUDA promises no time for unordered work. On the legacy stream, where prun's streams are not ordered with it, it
+// comes late, so that a missing synchronization shows.
+cudaError_t enqueue_late(cudaStream_t stream, Work work) {
+  if (!is_legacy(stream)) return enqueue(stream, std::move(work));
+  return enqueue(stream, [work = std::move(work)] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    work();
+  });
 }
 
 // No part of a copy may lie beside the allocation that it begins in.
@@ -193,31 +218,48 @@ ENTRY cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, co
   return cudaSuccess;
 }
 
-// With pageable memory on a side CUDA waits, too; a graph could not copy it when its turn comes.
+// A graph cannot copy pageable memory, which may be gone at its launch.
 ENTRY cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  using substitute::type_of;
   if (!substitute::inside(to, bytes) || !substitute::inside(from, bytes)) return result(cudaErrorInvalidValue);
-  if (substitute::reachable(to, bytes) && substitute::reachable(from, bytes))
-    return result(substitute::enqueue(stream, [=] {
-      if (bytes > 0) std::memmove(to, from, bytes);
+  const cudaMemoryType target = type_of(to, bytes), source = type_of(from, bytes);
+  const bool pageable = target == cudaMemoryTypeUnregistered || source == cudaMemoryTypeUnregistered;
+  const bool captured = substitute::capturing(stream);
+  if (captured && pageable) return result(substitute::invalidate(stream, cudaErrorStreamCaptureUnsupported));
+  if (source == cudaMemoryTypeUnregistered && target == cudaMemoryTypeDevice) {
+    // CUDA stages it after a synchronization with the stream. The data is on the device only when the stream gets
+    // there.
+    substitute::wait(stream);
+    const char* begin = static_cast<const char*>(from);
+    return result(substitute::enqueue_late(stream, [to, staged = std::vector<char>(begin, begin + bytes)] {
+      std::memcpy(to, staged.data(), staged.size());
     }));
-  if (substitute::capturing(stream)) return result(substitute::invalidate(stream, cudaErrorStreamCaptureUnsupported));
-  substitute::wait(stream);
-  if (bytes > 0) std::memcpy(to, from, bytes);
-  return cudaSuccess;
+  }
+  const cudaError_t error = substitute::enqueue(stream, [=] {
+    if (bytes > 0) std::memmove(to, from, bytes);
+  });
+  // From host memory to host memory, pinned or not, it is synchronous, and to pageable memory it always may be.
+  const bool waits = pageable || (target != cudaMemoryTypeDevice && source != cudaMemoryTypeDevice);
+  if (error == cudaSuccess && waits && !captured) substitute::wait(stream);
+  return result(error);
 }
+// Returns before the data is on the device where the source is pageable memory, or the device's own.
 ENTRY cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   if (const cudaError_t error = substitute::refuse_in_capture(); error != cudaSuccess) return result(error);
   const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
-  if (error == cudaSuccess) substitute::wait(nullptr);
+  const bool waits =
+      substitute::type_of(to, bytes) != cudaMemoryTypeDevice || substitute::type_of(from, bytes) == cudaMemoryTypeHost;
+  if (error == cudaSuccess && waits) substitute::wait(nullptr);
   return error;
 }
 ENTRY cudaError_t cudaMemsetAsync(void* ptr, int value, size_t bytes, cudaStream_t stream) {
   if (!substitute::reachable(ptr, bytes)) return result(cudaErrorInvalidValue);
-  return result(substitute::enqueue(stream, [=] { std::memset(ptr, value, bytes); }));
+  return result(substitute::enqueue_late(stream, [=] { std::memset(ptr, value, bytes); }));
 }
+// Despite its name asynchronous for device memory.
 ENTRY cudaError_t cudaMemset(void* ptr, int value, size_t bytes) {
   if (const cudaError_t error = substitute::refuse_in_capture(); error != cudaSuccess) return result(error);
   const cudaError_t error = cudaMemsetAsync(ptr, value, bytes, nullptr);
-  if (error == cudaSuccess) substitute::wait(nullptr);
+  if (error == cudaSuccess && substitute::type_of(ptr, bytes) == cudaMemoryTypeHost) substitute::wait(nullptr);
   return error;
 }

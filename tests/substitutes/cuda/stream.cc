@@ -2,6 +2,7 @@
 // main.
 #include "stream.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -48,6 +49,14 @@ const StreamHandle& legacy() {
   return *instance;
 }
 
+// Destroyed streams whose work has not ended; under the lock of streams().
+std::vector<StreamHandle>& closing() {
+  static auto* instance = new std::vector<StreamHandle>;
+  return *instance;
+}
+
+thread_local bool in_host_function = false;
+
 void run(const StreamHandle& stream) {
   std::unique_lock lock(stream->mutex);
   for (;;) {
@@ -76,16 +85,65 @@ void wait_for(const StreamHandle& stream) {
 void run_on_host(const Work& function) {
   static auto* one = new std::mutex;
   std::lock_guard lock(*one);
-  std::thread(function).join();
+  std::thread([&] {
+    in_host_function = true;
+    function();
+  }).join();
+}
+
+// A piece of work of another stream: the first `count` pieces of `stream`.
+struct Earlier {
+  StreamHandle stream;
+  uint64_t count;
+};
+
+// The work that the legacy stream's implicit order puts before new work of `stream`.
+std::vector<Earlier> implicitly_before(const StreamHandle& stream) {
+  std::vector<StreamHandle> others;
+  if (stream == legacy()) {
+    std::lock_guard lock(streams().mutex);
+    for (StreamHandle* other : streams().all)
+      if ((*other)->blocking) others.push_back(*other);
+    for (const StreamHandle& other : closing())
+      if (other->blocking) others.push_back(other);
+  } else if (stream->blocking) {
+    others.push_back(legacy());
+  }
+  std::vector<Earlier> before;
+  for (const StreamHandle& other : others) {
+    std::lock_guard lock(other->mutex);
+    if (other->done < other->added) before.push_back({other, other->added});
+  }
+  return before;
+}
+
+// Work on the legacy stream would make it depend on a blocking stream that captures.
+bool spoils_a_capture() {
+  std::lock_guard lock(streams().mutex);
+  std::lock_guard captures(captures_lock());
+  bool spoilt = false;
+  for (StreamHandle* stream : streams().all) {
+    if (!(*stream)->blocking || (*stream)->capture == nullptr) continue;
+    (*stream)->capture->invalid = spoilt = true;
+  }
+  return spoilt;
 }
 
 }  // namespace
 
-StreamHandle of(cudaStream_t stream) {
-  if (stream == nullptr || stream == cudaStreamLegacy) return legacy();
-  return streams().get(stream, "a stream");
+void refuse_in_host_function() {
+  if (in_host_function) die("a host function of a stream calls CUDA, which may deadlock");
 }
-EventHandle of(cudaEvent_t event) { return events().get(event, "an event"); }
+
+bool is_legacy(cudaStream_t stream) { return stream == nullptr || stream == cudaStreamLegacy; }
+StreamHandle of(cudaStream_t stream) {
+  refuse_in_host_function();
+  return is_legacy(stream) ? legacy() : streams().get(stream, "a stream");
+}
+EventHandle of(cudaEvent_t event) {
+  refuse_in_host_function();
+  return events().get(event, "an event");
+}
 
 uint64_t begin_record(Event& event) {
   std::lock_guard lock(event.mutex);
@@ -100,6 +158,14 @@ void end_record(Event& event, uint64_t ticket) {
 }
 
 void put(const StreamHandle& stream, Work work) {
+  if (std::vector<Earlier> before = implicitly_before(stream); !before.empty())
+    work = [before = std::move(before), work = std::move(work)] {
+      for (const Earlier& earlier : before) {
+        std::unique_lock lock(earlier.stream->mutex);
+        earlier.stream->finished.wait(lock, [&] { return earlier.stream->done >= earlier.count; });
+      }
+      work();
+    };
   std::lock_guard lock(stream->mutex);
   stream->queue.push_back(std::move(work));
   ++stream->added;
@@ -109,6 +175,7 @@ void put(const StreamHandle& stream, Work work) {
 
 cudaError_t enqueue(cudaStream_t handle, Work work) {
   const StreamHandle stream = of(handle);
+  if (is_legacy(handle) && spoils_a_capture()) return cudaErrorStreamCaptureImplicit;
   cudaError_t error = cudaSuccess;
   if (!take(stream, work, &error)) put(stream, std::move(work));
   return error;
@@ -121,6 +188,11 @@ void wait_for_all_streams() {
   {
     std::lock_guard lock(streams().mutex);
     for (StreamHandle* stream : streams().all) all.push_back(*stream);
+    std::erase_if(closing(), [](const StreamHandle& stream) {
+      std::lock_guard stream_lock(stream->mutex);
+      return stream->done == stream->added;
+    });
+    all.insert(all.end(), closing().begin(), closing().end());
   }
   for (const StreamHandle& stream : all) {
     bool idle = false;
@@ -139,21 +211,26 @@ using substitute::of;
 using substitute::result;
 using substitute::StreamHandle;
 
-ENTRY cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+ENTRY cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   int devices = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess) return error;
   auto made = std::make_shared<substitute::Stream>();
   made->priority = priority;
+  made->blocking = (flags & cudaStreamNonBlocking) == 0;
   *stream = reinterpret_cast<cudaStream_t>(substitute::streams().add(made));
   return cudaSuccess;
 }
 ENTRY cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
 }
-// As with CUDA, what is in it still runs.
+// As with CUDA, pending work still runs, and cudaDeviceSynchronize and cudaFree wait for it.
 ENTRY cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (substitute::capturing(stream)) substitute::invalidate(stream, cudaErrorStreamCaptureInvalidated);
   const StreamHandle handle = substitute::streams().remove(stream, "a stream");
+  {
+    std::lock_guard lock(substitute::streams().mutex);
+    substitute::closing().push_back(handle);
+  }
   std::lock_guard lock(handle->mutex);
   handle->closed = true;
   handle->changed.notify_all();
@@ -243,6 +320,8 @@ ENTRY cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t 
     std::lock_guard lock(event->mutex);
     return Seen{event->timed, event->completed >= event->recorded, event->when};
   };
+  for (cudaEvent_t event : {from, to})
+    if (const cudaError_t error = refuse_captured(of(event)); error != cudaSuccess) return result(error);
   const Seen a = look(of(from)), b = look(of(to));
   if (!a.timed || !b.timed) return result(cudaErrorInvalidResourceHandle);
   const std::chrono::steady_clock::time_point never;

@@ -21,6 +21,7 @@ struct Stream {
   bool running = false;          // its thread has started
   bool busy = false;             // and is at work
   bool closed = false;
+  bool blocking = false;  // ordered with the legacy stream
   int priority = 0;
   // Under the lock of captures.
   std::shared_ptr<Capture> capture;
@@ -42,7 +43,7 @@ struct Event {
 using StreamHandle = std::shared_ptr<Stream>;
 using EventHandle = std::shared_ptr<Event>;
 
-// Die for handles that are none, or none any more.
+// Both end the process for a handle that is not valid, and for a call from a host function.
 StreamHandle of(cudaStream_t stream);
 EventHandle of(cudaEvent_t event);
 
@@ -51,6 +52,7 @@ uint64_t begin_record(Event& event);
 void end_record(Event& event, uint64_t ticket);
 
 void put(const StreamHandle& stream, Work work);  // past any capture
+bool is_legacy(cudaStream_t stream);
 void wait(cudaStream_t stream);
 void wait_for_all_streams();
 

@@ -21,6 +21,7 @@ using Work = std::function<void()>;
 cudaError_t enqueue(cudaStream_t stream, Work work);
 // Whether a device could reach all of it.
 bool reachable(const void* ptr, size_t bytes);
+void refuse_in_host_function();                        // ends the process where a host function calls CUDA
 [[noreturn]] void die(const std::string& why);         // prun has done what would crash with the real library
 size_t used_bytes(int device);                         // of its memory, by this process
 int64_t setting(const char* name, int64_t otherwise);  // an environment variable: PRUN_SUBSTITUTE_name

@@ -207,6 +207,51 @@ TEST(Nccl, AnAbortThatHangsIsLeftBehind) {
   EXPECT_EQ(failures(reports), "");
 }
 
+// cudaMemcpyAsync between pinned memory waits for its stream, in which a message from another rank may be waited for.
+TEST(Nccl, AMessageToItselfDoesNotWaitForAnotherRank) {
+  LocalJob job;
+  job.ranks = 2;
+  job.timeout_s = 20;
+  EXPECT_EQ(
+      failures(run_ranks(
+          job,
+          [&](LocalBootstrap& bootstrap) -> std::string {
+            set_job(&bootstrap, 2);
+            WorldOptions options = suite().options(bootstrap);
+            TransportSession session(load_named("nccl", options.plugin_dirs), options);
+            void *memory = nullptr, *handle = nullptr;
+            prun_result result = empty_result();
+            if (session.table().mem_alloc(session.ctx(), 4096, PRUN_MEM_HOST, &memory, &handle, &result) != PRUN_OK)
+              return result.message;
+            join_and_connect(session, options, bootstrap);
+            auto* values = static_cast<char*>(memory);
+            const auto message = [&](int is_recv, int peer, size_t at) {
+              return prun_p2p{is_recv, peer, 0, values + at, 100, PRUN_MEM_HOST, handle};
+            };
+            const auto post = [&](const std::vector<prun_p2p>& ops) {
+              prun_req* req = nullptr;
+              const prun_status status =
+                  session.table().batch(session.ctx(), ops.data(), ops.size(), {PRUN_MEM_HOST, nullptr}, &req, &result);
+              if (status != PRUN_OK) session.fail(status, result, "posting");
+              return req;
+            };
+            if (bootstrap.rank() == 1) {
+              bootstrap.barrier();
+              return session.wait(post({message(0, 0, 0)}), 0, result) == PRUN_OK ? "" : "no send";
+            }
+            prun_req* waits = post({message(1, 1, 0)});
+            for (const double start = now_s(); now_s() - start < 0.03;)  // until it is in the stream
+              if (session.table().test(session.ctx(), waits, &result) != PRUN_AGAIN)
+                return "a message that was not sent came";
+            values[200] = 7;
+            if (session.wait(post({message(0, 0, 200), message(1, 0, 400)}), 0, result) != PRUN_OK || values[400] != 7)
+              return "the message to itself did not come";
+            bootstrap.barrier();
+            return session.wait(waits, 0, result) == PRUN_OK ? "" : "no receive";
+          })),
+      "");
+}
+
 // The substitute ends a process that frees a communicator with buffers registered, or memory that it does not know.
 TEST(Nccl, DeviceMemoryIsRegisteredWithEveryCommunicator) {
   for (const std::string& library : {kNew, kOld}) {
@@ -224,9 +269,9 @@ TEST(Nccl, DeviceMemoryIsRegisteredWithEveryCommunicator) {
               prun_result result = empty_result();
               if (session.table().mem_alloc(session.ctx(), 4096, PRUN_MEM_CUDA, &memory, &handle, &result) != PRUN_OK)
                 return result.message;
-              join_and_connect(session, options, bootstrap);
               auto* values = static_cast<char*>(memory);
               if (std::any_of(values, values + 4096, [](char c) { return c != 0; })) return "not zeroed";
+              join_and_connect(session, options, bootstrap);
               const int peer = 1 - bootstrap.rank();
               const prun_p2p ops[] = {{1, peer, 0, values, 100, PRUN_MEM_CUDA, handle},
                                       {0, peer, 0, values + 2048, 100, PRUN_MEM_CUDA, handle}};
