@@ -19,19 +19,41 @@ struct Address {
   int32_t nccl_version = 0;
   ncclUniqueId id{};  // of the world's communicator; rank 0's counts
   char library[160] = {};
+  int32_t device = 0;
 };
+
+// Ranks on one GPU with share=1, and thread blocks of a kernel of each: their kernels wait for each other, so all of
+// them need multiprocessors at the same time.
+constexpr int kMostSharing = 8, kSharedCtas = 4;
 
 int choose_device(const prun_open_params& params, const Options& options, const Library& library) {
   constexpr size_t kWithDevice = offsetof(prun_open_params, device) + sizeof params.device;
   const bool told = params.size >= kWithDevice && params.mem_kind == PRUN_MEM_CUDA && params.device >= 0;
-  const int device = options.device >= 0 ? options.device : told ? params.device : params.local_rank;
+  const int turn = options.share ? params.local_rank % library.devices() : params.local_rank;
+  const int device = options.device >= 0 ? options.device : told ? params.device : turn;
   if (device < library.devices()) return device;
   if (options.device >= 0)
     throw Failure{PRUN_EINVAL, fmt::format("nccl option device={}: there are {} devices", device, library.devices())};
   throw Failure{
       PRUN_ENOTSUP, -1,
-      fmt::format("{} local ranks and {} CUDA devices: every rank needs one of its own (NCCL refuses to share)",
-                  params.local_ranks, library.devices())};
+      fmt::format(
+          "{} local ranks and {} CUDA devices: every rank needs one of its own (share=1 lets them share one, for "
+          "tests)",
+          params.local_ranks, library.devices())};
+}
+
+// NCCL compares hosts and devices of its ranks. Since 2.30 it can be told to allow ranks on one device; before, each
+// rank claims to be a host of its own, and they talk over sockets. NCCL reads these variables with its first id.
+void allow_sharing(const prun_open_params& params, const Library& library) {
+  if (params.local_ranks != params.ranks)
+    throw Failure{PRUN_EINVAL, fmt::format("nccl option share=1 is for ranks of one host: here are {} of {}",
+                                           params.local_ranks, params.ranks)};
+  if (library.version() >= NCCL_VERSION(2, 30, 0)) {
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    return;
+  }
+  setenv("NCCL_HOSTID", fmt::format("{}-rank-{}", params.job_id, params.rank).c_str(), 1);
+  setenv("NCCL_NET", "Socket", 0);
 }
 
 std::shared_ptr<const Library> load(const Options& options, const prun_open_params& params) {
@@ -40,7 +62,9 @@ std::shared_ptr<const Library> load(const Options& options, const prun_open_para
   // Connected when it is made, not in its first collective: there a ring of pairs, in which every rank first calls its
   // next one, would wait for ever.
   setenv("NCCL_RUNTIME_CONNECT", "0", 0);
-  return std::make_shared<const Library>(options.library, options.cudart);
+  auto library = std::make_shared<const Library>(options.library, options.cudart);
+  if (options.share) allow_sharing(params, *library);
+  return library;
 }
 
 }  // namespace
@@ -76,8 +100,8 @@ Context::~Context() {
 }
 
 std::string Context::describe_self() const {
-  return fmt::format("nccl: {}; {}; device {} of {}", library->text(), library->cuda_text(), device,
-                     library->devices());
+  return fmt::format("nccl: {}; {}; device {} of {}{}", library->text(), library->cuda_text(), device,
+                     library->devices(), options.share ? ", which ranks may share: for tests" : "");
 }
 
 ncclConfig_t Context::config(const std::string& name) const {
@@ -85,6 +109,7 @@ ncclConfig_t Context::config(const std::string& name) const {
   config.blocking = 0;
   config.splitShare = options.split_share ? 1 : 0;
   if (options.min_ctas != 0) config.minCTAs = options.min_ctas;
+  if (options.share) config.maxCTAs = std::max(kSharedCtas, options.min_ctas);
   if (options.max_ctas != 0) config.maxCTAs = options.max_ctas;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
   if (library->version() >= NCCL_VERSION(2, 28, 0)) config.commName = name.c_str();  // for ncclras
@@ -100,6 +125,7 @@ ncclConfig_t Context::config(const std::string& name) const {
 std::string Context::address() {
   Address mine;
   mine.nccl_version = library->version();
+  mine.device = device;
   sdk::copy_text(library->text(), mine.library, sizeof mine.library);
   if (rank == 0) {
     const ncclResult_t result = library->nccl().get_unique_id(&mine.id);
@@ -123,6 +149,11 @@ Failure Context::connect(const sdk::Blobs& blobs) {
                                 rank, library->text())};
     lines.push_back(blobs[r].substr(sizeof theirs));
   }
+  const auto here =
+      std::count_if(addresses.begin(), addresses.end(), [&](const Address& a) { return a.device == device; });
+  if (options.share && here > kMostSharing)
+    throw Failure{PRUN_EINVAL, fmt::format("nccl option share=1: {} ranks share device {}, at most {} can", here,
+                                           device, kMostSharing)};
   if (world == nullptr) {
     if (Failure missing = control.connect(lines)) return missing;
     control.start();

@@ -17,6 +17,7 @@ Options parse_options(const char* text) {
       {"max_ctas", &o.max_ctas, 1, 64},
       {"min_ctas", &o.min_ctas, 1, 64},
       {"register", &o.register_buffers},
+      {"share", &o.share},
       {"split_share", &o.split_share},
   };
   sdk::parse_options("nccl", text, rows);

@@ -12,6 +12,7 @@ struct Options {
   bool register_buffers = true;    // ncclCommRegister what mem_reg and mem_alloc are given
   std::string cta_policy;          // default, efficiency, zero; since NCCL 2.28
   int min_ctas = 0, max_ctas = 0;  // 0: NCCL's choice
+  bool share = false;              // ranks may share a GPU; for tests
   bool split_share = false;        // communicators of the same ranks share NCCL's resources
   int abort_ms = 5000;             // how long close waits for ncclCommAbort and ncclCommDestroy
 };

@@ -140,10 +140,17 @@ class Faults(Jobs):
         return ["--device", "cuda", "--transport", "nccl", "--transport-options", f"library={nccl},cudart={nccl}"]
 
     def test_a_killed_rank_ends_replayed_steps(self):
-        """Nobody is in a call of the transport then: the device waits, for a collective that the dead rank never comes to."""
+        self.kill_a_rank_in_replayed_steps()
+
+    def test_a_killed_rank_ends_replayed_steps_on_a_shared_gpu(self):
+        self.kill_a_rank_in_replayed_steps(",nccl.share=1", "--ranks-per-device", "2")
+
+    def kill_a_rank_in_replayed_steps(self, options="", *more):
+        """No rank is in a call of the transport then: the device waits for a collective that the dead rank never comes to."""
         if SUBSTITUTES is None:
             self.skipTest("without the substitutes for CUDA and NCCL, which a build without the CUDA Toolkit does not have")
-        run = self.start("--nproc", "2", *self.over_nccl(), "--set", "layers=1")
+        *words, settings = self.over_nccl()
+        run = self.start("--nproc", "2", *words, settings + options, *more, "--set", "layers=1")
         run.wait_for_steps(5)
         ranks = run.ranks()
         os.kill(ranks[1], signal.SIGKILL)

@@ -34,9 +34,14 @@ def run(plan, nproc, device, *more, **settings):
     return [(step["loss"], step.get("eval_loss")) for step in steps]
 
 
-def nccl():
-    library = SUBSTITUTES / "libnccl_2_28.so"
-    return ("--transport", "nccl", "--transport-options", f"library={library},cudart={library}")
+def nccl(version="2_28", *more):
+    library = SUBSTITUTES / f"libnccl_{version}.so"
+    return ("--transport", "nccl", "--transport-options", ",".join([f"library={library}", f"cudart={library}", *more]))
+
+
+def shared(version="2_28"):
+    """Ranks on one GPU, over NCCL."""
+    return (*nccl(version, "nccl.share=1"), "--ranks-per-device", "2")
 
 
 class CpuQueue(unittest.TestCase):
@@ -119,6 +124,14 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found n
         any_order = {**SMALL, "reduce": "any"}
         enqueued = self.close("plans/zero3.lua", 2, *nccl(), cpu=("--transport", "shm"), **any_order)
         self.assertEqual(staged, enqueued)  # of two ranks there is one order
+
+    def test_ranks_that_share_a_gpu_over_nccl_give_the_same_losses(self):
+        settings = {**SMALL, "reduce": "any"}
+        apart = run("plans/zero3.lua", 2, "cuda", *nccl(), **settings)
+        for version in ("2_28", "2_30"):
+            steps = program_text.steps(PRUN, "plans/zero3.lua", 2, "--device", "cuda", *shared(version),
+                                       env=ENVIRONMENT | {"PRUN_SUBSTITUTE_DEVICES": "1"}, **settings)
+            self.assertEqual([step["loss"] for step in steps], [loss for loss, _ in apart])
 
     def test_averages_over_three_ranks_are_nccls(self):
         self.close("plans/ddp_simple.lua", 3, *nccl(), cpu=("--transport", "shm"))

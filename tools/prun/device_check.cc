@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "build_job.h"
+#include "comm/transport/plugin.h"
 #include "device/device.h"
 #include "device/plugin_device.h"
 #include "exec/queue_memory.h"
@@ -49,9 +50,22 @@ void require_enough(const Options& options, int devices) {
   const int room = devices - options.first_device;
   throw usage_error(fmt::format(
       "--nproc {} on --device {} needs {} devices{}, {}. To share them: --ranks-per-device {}; "
-      "ranks that share a device talk through host memory, as libraries of GPUs refuse them",
+      "ranks that share a device talk through host memory, or for tests over NCCL (plugins/nccl/README.md, \"Ranks on "
+      "one GPU\")",
       options.launch.nproc, device_word(options, options.first_device), last - options.first_device + 1,
       options.ranks_per_device == 1 ? ", one a rank" : "", there, (options.launch.nproc + room - 1) / room));
+}
+
+constexpr int kMostSharing = 8;  // ranks on a device with nccl.share=1
+
+bool uses_nccl(const Options& options) { return options.world.transport.find("nccl") != std::string::npos; }
+
+// --transport-options nccl.share=1, or share=1 where nccl is the transport.
+bool shares_over_nccl(const Options& options) {
+  const std::string& all = options.world.transport_options;
+  std::optional<std::string> value = option_value(all, "nccl", "share");
+  if (!value && uses_nccl(options)) value = option_value(all, "", "share");
+  return value == "1";
 }
 
 // Advice in the plan's words that shrinks the largest part of a rank's memory.
@@ -125,12 +139,26 @@ void require_devices(const Options& options, const DeviceReport& report) {
 
 std::string transport_of_sharing_ranks(const Options& options) {
   if (options.world.transport == "auto") return options.launch.nnodes > 1 ? "shm+socket" : "shm";
-  if (options.world.transport.find("nccl") != std::string::npos)
+  if (uses_nccl(options) && !shares_over_nccl(options))
     throw usage_error(
         fmt::format("--transport {}: NCCL refuses ranks that share a device (--ranks-per-device {}); "
-                    "shm and socket go through host memory",
+                    "shm and socket go through host memory, and for tests --transport-options nccl.share=1 makes NCCL "
+                    "share it",
                     options.world.transport, options.ranks_per_device));
   return options.world.transport;
+}
+
+void check_nccl_share(const Options& options) {
+  if (!shares_over_nccl(options)) return;
+  if (!uses_nccl(options))
+    throw usage_error(fmt::format("--transport-options nccl.share=1: the transport is {}; only --transport nccl has it",
+                                  options.world.transport));
+  if (options.launch.nnodes > 1)
+    throw usage_error(fmt::format("--transport-options nccl.share=1 is for tests on one node, not on {} (--nnodes)",
+                                  options.launch.nnodes));
+  if (options.ranks_per_device > kMostSharing)
+    throw usage_error(fmt::format("--ranks-per-device {}: with nccl.share=1 at most {} ranks share a device",
+                                  options.ranks_per_device, kMostSharing));
 }
 
 void check_device_memory(const Options& options, const Job& job, const DeviceReport& report) {

@@ -14,8 +14,10 @@ DeviceReport check_devices(const Options& options);
 void require_devices(const Options& options, const DeviceReport& report);
 
 // The transport for ranks that share devices: NCCL refuses them, so `auto` means host memory. Throws usage_error for
-// nccl.
+// nccl without its option share=1.
 std::string transport_of_sharing_ranks(const Options& options);
+// Throws usage_error where nccl.share=1 cannot work: another transport, several nodes, too many ranks on a device.
+void check_nccl_share(const Options& options);
 
 // The least bytes that a rank takes on its device: arena, two batches, tables. Transports and libraries take more,
 // which is known only afterwards (DeviceUse).

@@ -202,7 +202,7 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
           ? "kernels of CPUs: any, avx2, avx512, and with +bf16, +pairs, +tiles (default: as the checkpoint, "
             "or the fastest)"
           : "kernels of CPUs: any, avx2, avx512, and with +bf16, +pairs, +tiles (default: the fastest)");
-  define.whole(kRun | kDoctor, "--ranks-per-device", "N", o.ranks_per_device, 1,
+  define.whole(kRun | kDoctor | kBench, "--ranks-per-device", "N", o.ranks_per_device, 1,
                "ranks that share a device (default 1)");
   define.parsed(
       kRun | kGenerate | kBench, "--bind", "core|numa|none|auto",

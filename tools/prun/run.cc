@@ -29,6 +29,7 @@ namespace {
 void settle_options(Options& options, const DeviceReport& devices) {
   LaunchOptions& launch = options.launch;
   WorldOptions& world = options.world;
+  check_nccl_share(options);
   if (options.ranks_per_device > 1 && !devices.devices.empty()) world.transport = transport_of_sharing_ranks(options);
   check_transport_name(world.transport, world.plugin_dirs);
   check_options(world.transport_options, world.plugin_dirs);

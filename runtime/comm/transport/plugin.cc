@@ -216,6 +216,16 @@ OpenParams::OpenParams(const WorldOptions& world, const std::string& plugin) : p
   device = world.device;
 }
 
+std::optional<std::string> option_value(const std::string& options, std::string_view name, std::string_view key) {
+  std::optional<std::string> value;
+  each_option(options, [&](const std::string& whose, const std::string& setting) {
+    const size_t equals = setting.find('=');
+    if (whose == name && equals != std::string::npos && setting.substr(0, equals) == key)
+      value = setting.substr(equals + 1);
+  });
+  return value;
+}
+
 void check_option_names(const std::string& options, const std::vector<std::string>& dirs) {
   each_option(options, [&](const std::string& whose, const std::string&) {
     if (!whose.empty()) find_named(whose, dirs);

@@ -3,6 +3,7 @@
 // `auto` cannot ask a plugin what it is for without loading it (and with it NCCL, say). So a plugin that wants to be
 // chosen says so in a text file NAME.plugin beside it: auto, memory, local_only, and what it does not claim to do.
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +48,8 @@ struct OpenParams : prun_open_params {
  private:
   std::string own_options_;  // those of WorldOptions::transport_options that are meant for this plugin
 };
+// The value of `key` in "key=value,NAME.key=value,...", where `name` stands before the key ("": no name); the last one.
+std::optional<std::string> option_value(const std::string& options, std::string_view name, std::string_view key);
 // usage_error for a name before a key in "key=value,NAME.key=value,..." that is no plugin's.
 void check_option_names(const std::string& options, const std::vector<std::string>& dirs);
 // The same, also for keys and values behind a name that this plugin would refuse: the job may not use it, and then

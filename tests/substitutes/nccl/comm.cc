@@ -1,7 +1,12 @@
 // Every operation is one exchange of messages: everybody's input to whoever needs it, in whole.
 #include "comm.h"
 
+#include <unistd.h>
+
+#include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <string_view>
 
 #include "reduce.h"
 #include "tests/substitutes/cuda/substitute.h"
@@ -105,10 +110,27 @@ class Plan {
   std::vector<std::unique_ptr<std::vector<char>>> staged_;
 };
 
+// NCCL_HOSTID stands for the host's name, as with NCCL.
+uint64_t host_hash() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  const char* given = std::getenv("NCCL_HOSTID");
+  return std::hash<std::string_view>()(given != nullptr ? given : name);
+}
+
 }  // namespace
+
+int Comm::rank_on_the_same_device() const {
+  const Place& mine = segment->places[rank];
+  for (int other = 0; other < ranks; ++other)
+    if (other != rank && segment->places[other].host == mine.host && segment->places[other].device == mine.device)
+      return other;
+  return -1;
+}
 
 void Comm::join() {
   segment = map_segment(id);
+  segment->places[rank] = {host_hash(), device};
   const uint32_t all = static_cast<uint32_t>(ranks);
   segment->joined.fetch_add(1);
   for (auto& bell : segment->bells) ring(bell);

@@ -58,6 +58,7 @@ struct Comm {
   void join();                                                   // until all have
   void run(const std::vector<Operation>& operations);            // on a stream's thread
   bool reaches(const std::vector<Operation>& operations) const;  // whether the device could read and write all of it
+  int rank_on_the_same_device() const;                           // once joined; -1: none
   void hang() const;
 };
 

@@ -1,4 +1,4 @@
-// Entry points of NCCL, as far as the plugin knows them. Built twice: with those of 2.28, and as 2.18, without.
+// Entry points of NCCL, as far as the plugin knows them. Built three times: as 2.30 and 2.28, and as 2.18 with fewer.
 //
 //     PRUN_SUBSTITUTE_ABORT_HANGS=1   ncclCommAbort never returns
 //     PRUN_SUBSTITUTE_FAIL_AT=N       the Nth group on a stream fails asynchronously, on rank PRUN_SUBSTITUTE_FAIL_RANK
@@ -8,6 +8,7 @@
 #include <nccl.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -136,6 +137,24 @@ uint64_t mix(uint64_t x) {  // splitmix64
   return x ^ x >> 31;
 }
 
+// NCCL compares hosts and devices of its ranks once all have joined.
+ncclResult_t check_devices(const Comm& comm) {
+  const int other = comm.rank_on_the_same_device();
+  if (other < 0) return ncclSuccess;
+#if SUBSTITUTE_VERSION >= 23000
+  const char* allowed = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  if (allowed != nullptr && std::atoi(allowed) != 0) return ncclSuccess;
+  return error(ncclInvalidUsage,
+               "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this "
+               "configuration.");
+#else
+  return error(ncclInvalidUsage,
+               ("Duplicate GPU detected : rank " + std::to_string(comm.rank) + " and rank " + std::to_string(other) +
+                " both on CUDA device " + std::to_string((comm.device + 1) * 1000))
+                   .c_str());
+#endif
+}
+
 // In a thread of its own, where another device is current.
 ncclResult_t join(const Handle& comm) {
   cudaSetDevice(comm->device);
@@ -146,7 +165,7 @@ ncclResult_t join(const Handle& comm) {
   if (bytes > 0 && cudaMalloc(&comm->buffers, bytes) != cudaSuccess)
     return error(ncclUnhandledCudaError, ("Failed to CUDA calloc async " + std::to_string(bytes) + " bytes").c_str());
   comm->join();
-  return ncclSuccess;
+  return comm->aborted ? ncclInternalError : check_devices(*comm);
 }
 
 bool bad_config(const ncclConfig_t* config) { return config != nullptr && config->magic != 0xcafebeef; }

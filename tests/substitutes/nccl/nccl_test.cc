@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string kNew = PRUN_SUBSTITUTES "/libnccl_2_28.so", kOld = PRUN_SUBSTITUTES "/libnccl_2_18.so";
+const std::string kNewest = PRUN_SUBSTITUTES "/libnccl_2_30.so";
 
 std::string libraries(const std::string& nccl, const std::string& more = "") {
   return fmt::format("library={0},cudart={0}{1}", nccl, more);  // one file is both
@@ -76,6 +77,65 @@ TEST(Nccl, RanksDoNotShareADevice) {
       << reports[1].text;
 }
 
+// Each rank's report on a machine with one GPU, after a sum over all of them.
+std::vector<RankReport> sums_on_one_gpu(int ranks, const std::string& library, const std::string& option,
+                                        const std::function<std::string(const WorldOptions&)>& check) {
+  LocalJob job;
+  job.ranks = ranks;
+  return run_ranks(job, [&](LocalBootstrap& bootstrap) -> std::string {
+    setenv("PRUN_SUBSTITUTE_DEVICES", "1", 1);
+    WorldOptions options = suite().options(bootstrap);
+    options.transport_options = libraries(library, option);
+    std::unique_ptr<World> world = World::open(options, bootstrap);
+    world->connect();
+    std::vector<float> x(100, static_cast<float>(bootstrap.rank() + 1));
+    all_reduce(world->communicator(all_ranks(options.ranks), 0), x.data(), 100);
+    if (x[99] != static_cast<float>(options.ranks * (options.ranks + 1) / 2))
+      return fmt::format("the sum is {}", x[99]);
+    bootstrap.barrier();
+    return check(options);
+  });
+}
+
+TEST(Nccl, RanksMayShareADeviceForTests) {
+  for (const std::string& library : {kNewest, kNew, kOld}) {
+    const auto check = [&](const WorldOptions& options) -> std::string {
+      const char *enabled = getenv("NCCL_MULTI_RANK_GPU_ENABLE"), *host = getenv("NCCL_HOSTID");
+      if (library == kNewest) return enabled != nullptr && host == nullptr ? "" : "not by NCCL's own setting";
+      const std::string own = fmt::format("{}-rank-{}", options.job_id, options.rank);
+      return enabled == nullptr && host != nullptr && host == own ? "" : "not by a host of its own";
+    };
+    EXPECT_EQ(failures(sums_on_one_gpu(4, library, ",share=1", check)), "") << library;
+  }
+}
+
+TEST(Nccl, WithoutTheOptionNcclRefusesToShare) {
+  const auto nothing = [](const WorldOptions&) { return std::string(); };
+  for (const auto& [library, words] : {std::pair(kNewest, "Multiple Ranks are using the same GPU"),
+                                       std::pair(kNew, "Duplicate GPU detected : rank ")}) {
+    const std::string texts = failures(sums_on_one_gpu(2, library, ",device=0", nothing));
+    EXPECT_NE(texts.find(words), std::string::npos) << texts;
+  }
+}
+
+TEST(Nccl, SharingHasLimits) {
+  const std::string texts =
+      failures(sums_on_one_gpu(9, kNew, ",share=1", [](const WorldOptions&) { return std::string(); }));
+  EXPECT_NE(texts.find("nccl option share=1: 9 ranks share device 0, at most 8 can"), std::string::npos) << texts;
+  LocalJob job;
+  job.ranks = 2;
+  auto reports = run_ranks(job, [](LocalBootstrap& bootstrap) -> std::string {
+    WorldOptions options = suite().options(bootstrap);
+    options.local_rank = 0;
+    options.local_ranks = 1;
+    options.host = fmt::format("host{}", bootstrap.rank());
+    options.transport_options = libraries(kNew, ",share=1");
+    World::open(options, bootstrap);
+    return "opened";
+  });
+  EXPECT_EQ(reports[0].text, "Exit 2: transport nccl: nccl option share=1 is for ranks of one host: here are 1 of 2");
+}
+
 // On machines with a driver there is nothing to say.
 TEST(Nccl, WithoutADriverItLoadsAndSaysSo) {
   std::vector<PluginInfo> infos = list_plugins(suite().plugin_dirs);
@@ -92,7 +152,7 @@ TEST(Nccl, OptionsThatAreWrong) {
   EXPECT_EQ(opening("max_cta=3"), "Exit 2: transport nccl: nccl has no option 'max_cta' (did you mean 'max_ctas'?)");
   EXPECT_EQ(opening("speed=3"),
             "Exit 2: transport nccl: nccl has no option 'speed' (one of: abort_ms, check, cta_policy, cudart, device, "
-            "library, max_ctas, min_ctas, register, split_share)");
+            "library, max_ctas, min_ctas, register, share, split_share)");
   EXPECT_EQ(opening("max_ctas=0"), "Exit 2: transport nccl: nccl option max_ctas=0: wants 1 .. 64");
   EXPECT_EQ(opening("max_ctas=2,min_ctas=4"),
             "Exit 2: transport nccl: nccl options min_ctas=4 and max_ctas=2: the first is larger");

@@ -21,8 +21,13 @@ struct Split {
   std::atomic<uint32_t> arrived;
   int color[kMaxRanks], key[kMaxRanks];
 };
+struct Place {  // of a rank, as NCCL compares them
+  uint64_t host;
+  int device;
+};
 struct Segment {  // zero when it is made
   std::atomic<uint32_t> joined;
+  Place places[kMaxRanks];                             // written before a rank joins
   alignas(64) std::atomic<uint32_t> bells[kMaxRanks];  // futexes: something came, or went
   Split splits[kMaxSplits];
   Pipe pipes[kMaxRanks][kMaxRanks];  // from, to

@@ -61,6 +61,14 @@ void check(const Options& options) {
     check_options(side.transport_options, plugin.dirs);
     check_encryption(named, options.launch.nnodes);
     check_algorithm_name(side.algorithm);
+    Options of_side = options;
+    of_side.world = named;
+    check_nccl_share(of_side);
+    if (options.ranks_per_device > 1 && !bench.memory.empty() && transport_of_sharing_ranks(of_side) != named.transport)
+      throw usage_error(
+          fmt::format("--ranks-per-device {}: --memory {} of ranks that share a device needs --transport "
+                      "nccl --transport-options nccl.share=1",
+                      options.ranks_per_device, bench.memory));
   }
   interface_of_job(options.world.network_interface, options.launch.nnodes, options.launch.rendezvous);
   for (int ranks : bench.nproc) {
@@ -68,6 +76,7 @@ void check(const Options& options) {
       Options wanted;
       wanted.device = bench.memory;
       wanted.launch.nproc = ranks;
+      wanted.ranks_per_device = options.ranks_per_device;
       check_devices(wanted);
       if (open_device(bench.memory)->queue() == nullptr)
         throw usage_error(
