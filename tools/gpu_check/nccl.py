@@ -28,8 +28,7 @@ def sharing(context, ranks=2):
 
 
 def collectives_sharing(context):
-    sharing(context)
-    done = context.run(context.prun, "bench", ",".join(OPS), "--nproc", 2, "--transport", "nccl", "--transport-options", SHARE, "--memory", "cuda",
+    done = context.run(context.prun, "bench", ",".join(OPS), "--nproc", 2, *sharing(context), "--memory", "cuda",
                        "--bytes", "4,70K,1M", "--samples", 2, "--json", timeout=60)
     rows = done.out.count('"op"')
     return Verdict(done.ok and rows == 3 * len(OPS), f"{rows} rows, results compared", f"{3 * len(OPS)} rows, none wrong", "" if done.ok else done.why())
