@@ -153,7 +153,7 @@ void check_replicas(CompileState& state) {
         add_tensor(program, "prints." + axis, Role::data, {Dtype::i64, {n * state.plan.mesh.size(axis)}}, false, site);
     Op gather = make_op(ops::all_gather, {prints}, {all}, Phase::step, site);
     gather.axis = axis;
-    edges.append(0, std::move(gather));
+    edges.communicate("", std::move(gather));
     nlohmann::json names = nlohmann::json::array();
     for (const Same& one : same) names.push_back(one.axes.contains(axis) ? one.name : "");
     Op require = make_op(ops::require_same, {all}, {}, Phase::step, site);

@@ -28,9 +28,10 @@ struct UnitStorage {
   int64_t shard = 0;    // elements a rank owns (padded when not sharded)
   TensorId master;      // parameters the optimizer updates (f32, or f64 in an f64 plan): the shard, or all
   TensorId compute;     // parameters in the dtype of compute, when that is another; of a shard only beside an
-                        // offloaded master
+                        // offloaded master, and where one rank has all shards
   TensorId grad;        // the gradient the optimizer reads: the shard, or all
-  TensorId whole_grad;  // sharded, and microbatches are summed before they are reduced: the sum
+  TensorId whole_grad;  // sharded, and microbatches are summed before they are reduced: the sum; `grad` where one
+                        // rank has all shards
   std::vector<TensorId> optimizer;        // sgd: momentum; adamw: m, v
   std::vector<TensorId> staged;           // copies of master and optimizer in the host's memory, for a checkpoint
   const StrategyUnit* offload = nullptr;  // where it says that optimizer state lives in the host's memory
@@ -39,6 +40,8 @@ struct UnitStorage {
 
   // What forward and backward read, or gather: in the dtype of compute.
   TensorId read() const { return !compute.none() ? compute : master; }
+  // Whether the sum over microbatches is a tensor beside the gradient.
+  bool has_own_sum() const { return !whole_grad.none() && whole_grad != grad; }
   // From microbatch to microbatch; else it goes to a bucket, and its shard is kept.
   bool keeps_whole_gradient() const { return !sharded || !whole_grad.none(); }
 };
@@ -118,6 +121,11 @@ struct CompileState {
   int64_t microbatches() const { return plan.microbatches + (shortened ? shortened->left_out() : 0); }
   Dtype master_dtype() const { return plan.param_dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
   UnitId unit_of(const ScheduleStep& step) const { return graph.calls[step.call].unit; }
+  // The axis over which ranks hold different shards of the unit; "": each has all of it.
+  std::string shard_axis(UnitId unit) const {
+    const UnitStorage& of = storage[unit];
+    return of.sharded && plan.mesh.size(of.axis) > 1 ? of.axis : "";
+  }
   const std::string& unit_name(UnitId unit) const { return graph.units[unit].name; }
   bool is_here(CallId call) const { return rank_of_stage(plan, graph.calls[call].stage) == pipeline_rank; }
   // Whether this rank updates parameters of the unit.

@@ -8,7 +8,7 @@ void find_data_axes(CompileState& state) {
   for (const std::string& axis : plan.batch_axes) state.data_axes += (state.data_axes.empty() ? "" : ",") + axis;
   for (const Axis& axis : plan.mesh.axes()) {
     if (!state.strategies.splits_data(axis.name)) continue;
-    state.loss_axes.push_back(axis.name);
+    if (axis.size > 1) state.loss_axes.push_back(axis.name);
     state.data_ranks *= axis.size;
   }
 }

@@ -6,9 +6,32 @@
 
 #include <algorithm>
 
-#include "ir/program.h"
+#include "compile/ir_build.h"
+#include "ir/ops.h"
 
 namespace prun {
+namespace {
+
+bool is_in_mesh(const Mesh& mesh, const std::string& axis) { return axis == kWorld || mesh.has(axis); }
+
+// Whether the op is a collective over a group of one rank. A malformed one stays as it is, because verify reports it
+// with the plan's own words.
+bool is_alone(const Program& program, const Op& op) {
+  if (op.def->role != OpRole::collective || !op.def->coll) return false;
+  if (!is_in_mesh(program.mesh, op.axis) || program.mesh.size(op.axis) > 1) return false;
+  const CollTraits& kind = op.def->collective();
+  if (kind.rooted && op.attrs.integer("root") != 0) return false;
+  if (kind.reduces && !parse_redop(op.attrs.text("op", "sum"))) return false;
+  const auto fits = [&](TensorId in, TensorId out) {
+    const Tensor &from = program.tensors[in], &to = program.tensors[out];
+    return from.dtype == to.dtype && from.count() == to.count();
+  };
+  return std::equal(op.reads.begin(), op.reads.end(), op.writes.begin(), op.writes.end(), fits);
+}
+
+bool are_same_bytes(const Tensor& a, const Tensor& b) { return a.buffer == b.buffer && a.byte_offset == b.byte_offset; }
+
+}  // namespace
 
 StreamId EdgeBuilder::stream(const std::string& name) {
   if (body_.streams.empty()) body_.streams.push_back({"compute", {}});
@@ -96,6 +119,25 @@ OpRef EdgeBuilder::append(StreamId stream, Op op, const std::vector<OpRef>& floo
   for (TensorId tensor : op.writes) note(at, tensor, true);
   body_.streams[stream].ops.push_back(std::move(op));
   return at;
+}
+
+void EdgeBuilder::communicate(const std::string& stream, Op op) {
+  if (is_alone(program_, op)) return copy_alone(op);
+  append(this->stream(stream), std::move(op));
+}
+
+void EdgeBuilder::copy_alone(const Op& collective) {
+  for (size_t i = 0; i < collective.reads.size(); ++i) {
+    const TensorId from = collective.reads[i];
+    TensorId to = collective.writes[i];
+    if (are_same_bytes(program_.tensors[from], program_.tensors[to])) continue;
+    const Shape shape = program_.tensors[from].shape;
+    if (program_.tensors[to].shape != shape) to = add_view(program_, program_.tensors[to].name, to, 0, shape);
+    Op copy = make_op(ops::copy, {from}, {to}, collective.phase, collective.site);
+    copy.unit = collective.unit;
+    copy.microbatch = collective.microbatch;
+    append(stream(""), std::move(copy));
+  }
 }
 
 // Of each stream the last access stands for all.

@@ -21,6 +21,9 @@ class EdgeBuilder {
   StreamId stream(const std::string& name);
   // Appends `op` to a stream with the edges that its reads and writes need, and after `floors`; returns where it is.
   OpRef append(StreamId stream, Op op, const std::vector<OpRef>& floors = {});
+  // Appends a communication op to the stream of that name. A collective over a group of one rank has nobody to talk to:
+  // it becomes a copy on stream 0, or nothing where its output is its input.
+  void communicate(const std::string& stream, Op op);
   const std::vector<Op>& ops(StreamId stream) const { return body_.streams[stream].ops; }
   auto streams() const { return body_.streams.ids(); }
   // The op that the stream of that name has ended with so far, if any.
@@ -38,6 +41,7 @@ class EdgeBuilder {
   };
   using Clock = FixedTable<StreamId, int, kMaxStreams>;  // how many of its ops are certain to have completed
 
+  void copy_alone(const Op& collective);
   std::vector<Access>& history(BufferId buffer);
   void need(Clock& latest, TensorId tensor, bool write);
   void note(OpRef at, TensorId tensor, bool write);

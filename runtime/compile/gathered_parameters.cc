@@ -45,6 +45,13 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
     g.full = before->full;
     return enter(std::move(g));
   }
+  const auto is_whole = [&](UnitId unit) {
+    return state_.storage[unit].axis == action.axis && state_.plan.mesh.size(action.axis) == 1;
+  };
+  if (std::ranges::all_of(units, is_whole)) {
+    for (UnitId unit : units) g.full[unit] = state_.storage[unit].read();
+    return enter(std::move(g));
+  }
   const GathersAhead::Wanted wanted{strategy, &action, step, units, g.pool, g.slot};
   if (const GatherAhead* ahead = ahead_.find(wanted)) {
     for (size_t i = 0; i < units.size(); ++i) g.full[units[i]] = ahead->parts[i];

@@ -87,7 +87,7 @@ void GradientBuckets::zero_missing(const ScheduleStep& step) {
     const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
     const bool missing = std::any_of(parameters.begin(), parameters.end(),
                                      [&](ValueId parameter) { return state_.parameter_grad[parameter].none(); });
-    if (!storage.whole_grad.none() || (missing && !storage.sharded))
+    if (storage.has_own_sum() || (missing && storage.keeps_whole_gradient()))
       zero_gaps(unit, whole_gradient_of(unit, step), step, state_.plan.optimizer.site);
   }
 }
@@ -262,7 +262,7 @@ void GradientBuckets::scale_split(UnitId unit, const ScheduleStep& step, const H
   const UnitStorage& storage = state_.storage[unit];
   if (!index_.is_last(step)) return;
   reduced_once(unit, action);
-  if (action.op != "avg") return;
+  if (action.op != "avg" || state_.plan.mesh.size(action.axis) == 1) return;
   Op op = emitter_.op(ops::scale, {storage.grad}, {storage.grad}, step, action.site);
   op.attrs.set("factor", 1.0 / state_.plan.mesh.size(action.axis));
   op.attrs.set("axis", action.axis);

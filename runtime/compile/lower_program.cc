@@ -26,7 +26,10 @@ void lower_program(CompileState& state) {
     for (TensorId input : from.inputs) op.reads.push_back(tensor_of[input]);
     for (TensorId output : from.outputs) op.writes.push_back(tensor_of[output]);
     if (def->op_class == OpClass::communication) op.axis = from.axis.empty() ? kWorld : from.axis;
-    edges.append(0, std::move(op));
+    if (op.communicates())
+      edges.communicate("", std::move(op));
+    else
+      edges.append(0, std::move(op));
   }
 }
 

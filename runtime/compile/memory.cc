@@ -262,12 +262,24 @@ int64_t place_pools(Program& program, Role role, int64_t base) {
   return next;
 }
 
-// A pool has no more slots than were handed out.
+// A pool has as many slots as were handed out; one without any is dropped.
 void shrink_pools(Program& program) {
-  std::vector<int> used(program.pools.size(), 0);
+  std::vector<int> used(program.pools.size(), 0), number;
   for (const Buffer& buffer : program.buffers)
     if (buffer.pool >= 0) used[buffer.pool] = std::max(used[buffer.pool], buffer.slot + 1);
-  for (int p = 0; p < std::ssize(used); ++p) program.pools[p].slots = std::min(program.pools[p].slots, used[p]);
+  std::vector<Pool> pools;
+  for (size_t p = 0; p < used.size(); ++p) {
+    number.push_back(static_cast<int>(pools.size()));
+    if (used[p] == 0) continue;
+    pools.push_back(std::move(program.pools[p]));
+    pools.back().slots = std::min(pools.back().slots, used[p]);
+  }
+  program.pools = std::move(pools);
+  for (Buffer& buffer : program.buffers)
+    if (buffer.pool >= 0) buffer.pool = number[buffer.pool];
+  for (Body& body : program.bodies)
+    for (Repeat::Ring& ring : body.repeat.rings)
+      if (ring.pool >= 0) ring.pool = number[ring.pool];
 }
 
 // Buffers one after another, and pools of them, are a number of bytes.

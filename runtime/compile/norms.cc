@@ -39,7 +39,7 @@ Squares squares_of(CompileState& state, UnitId unit, TensorId of, const std::vec
     if (pieces.empty() || pieces.back().second != weight) pieces.emplace_back(state.layouts[unit].start[i], weight);
   }
   if (pieces.size() == 1) return {{of}, {pieces[0].second}, {}};
-  if (storage.sharded) {
+  if (!state.shard_axis(unit).empty()) {
     squares.tensors = {of};
     for (auto [start, weight] : pieces) squares.starts.push_back(start), squares.weights.push_back(weight);
     return squares;

@@ -49,7 +49,7 @@ Op OpEmitter::op(const OpDef& def, TensorId read, TensorId write, const HookActi
 
 void OpEmitter::communicate(const std::string& stream, Op op) {
   op.lane = lanes_.at(stream);
-  append(this->stream(stream), std::move(op));
+  EdgeBuilder::communicate(stream, std::move(op));
 }
 
 void OpEmitter::add_in_place(TensorId into, TensorId what, const ScheduleStep& step, const Site& site,
@@ -65,6 +65,7 @@ void OpEmitter::cast(TensorId from, TensorId to, const HookAction& action, const
 
 void OpEmitter::communicate_over_wire(const OpDef& def, TensorId from, TensorId to, const HookAction& action,
                                       const ScheduleStep& step, UnitId unit) {
+  if (from == to && state_.plan.mesh.size(action.axis) == 1) return;  // nothing is sent, so nothing is rounded for it
   const StreamId stream = this->stream(action.stream);
   const TensorType source = program_.tensors[from].type(), target = program_.tensors[to].type();
   const Dtype wire = action.wire.empty() ? target.dtype : *parse_dtype(action.wire);

@@ -105,7 +105,7 @@ TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
   const std::map<UnitId, Wave> waves = waves_of(units);
   for (UnitId id : units)
     if (state_.graph.units[id].twin_of.none())
-      by_axis[state_.storage[id].axis][waves.at(id)].push_back(
+      by_axis[state_.shard_axis(id)][waves.at(id)].push_back(
           {id, squares_of(state_, id, state_.storage[id].grad, split)});
   std::map<std::string, TensorId> shards;
   for (const Wave wave : {Wave::early, Wave::last_but_one, Wave::last})

@@ -253,11 +253,14 @@ void place_units(CompileState& state) {
     storage.master = storage.sharded ? own("shard", Role::param, storage.master_offloaded) : view("params", params);
     if (trains) storage.grad = storage.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
     const StrategyUnit* sharding = storage.sharded ? state.strategies.of(graph.units[u]).sharding() : nullptr;
-    if (sharding && sharding->accumulate)
+    const bool alone = storage.sharded && state.plan.mesh.size(storage.axis) == 1;
+    if (alone)
+      storage.whole_grad = storage.grad;  // none in a generation
+    else if (sharding && sharding->accumulate)
       storage.whole_grad =
           add_tensor(program, name + ".grads", Role::grad, {master, {state.layouts[u].padded}}, true, site);
     if (!storage.sharded && low >= 0) storage.compute = view("params.low", low);
-    if (storage.sharded && storage.master_offloaded)
+    if (storage.sharded && (storage.master_offloaded || (alone && state.plan.param_dtype != master)))
       storage.compute = add_tensor(program, fmt::format("{}.shard.{}", name, dtype_name(state.plan.param_dtype)),
                                    Role::param, {state.plan.param_dtype, shape}, true, site);
     std::vector<std::string> kinds = optimizer_slots(state.plan.optimizer);
@@ -300,7 +303,7 @@ void initialise(CompileState& state) {
       stream.ops.push_back(make_cast(state.program, initial, storage.compute, Phase::init, state.plan.optimizer.site));
     if (storage.master_offloaded) store(storage.master);
     if (!storage.grad.none()) zero(storage.grad);
-    if (!storage.whole_grad.none()) zero(storage.whole_grad);
+    if (storage.has_own_sum()) zero(storage.whole_grad);
     for (TensorId slot : storage.optimizer) {
       if (resumes) read(slot, storage.offload ? storage.grad : slot);
       if (storage.offload) store(slot);

@@ -58,7 +58,7 @@ class ReportBuilder {
       }
       const TensorId sums = add_view(program, "norms.split", norms, first, {next - first});
       for (const std::string& axis : axes) {
-        edges_.append(0, make_all_reduce(sums, "sum", axis, Phase::step, site_));
+        edges_.communicate("", make_all_reduce(sums, "sum", axis, Phase::step, site_));
       }
     }
     Op report = make_op(ops::report_norms, {norms}, {}, Phase::step, site_);

@@ -18,8 +18,10 @@ struct Average {
   std::vector<std::pair<int64_t, int64_t>> ranges;  // of the flat parameters, ascending
 };
 
+// 0: ranks do not average weights, or each rank would do so alone.
 int64_t sync_steps(const Plan& plan) {
   int64_t every = 0;
+  bool meet = false;
   for (const Strategy& strategy : plan.strategies)
     for (const StrategyUnit& unit : strategy.units) {
       if (unit.sync_every == 0) continue;
@@ -29,8 +31,9 @@ int64_t sync_steps(const Plan& plan) {
                         unit.sync_every, every),
             strategy.site);
       every = unit.sync_every;
+      for (const HookAction& action : unit.sync) meet = meet || plan.mesh.size(action.axis) > 1;
     }
-  return every;
+  return meet ? every : 0;
 }
 
 // What each action averages on this rank.
@@ -47,6 +50,7 @@ std::vector<Average> averages_of(const CompileState& state) {
           throw plan_error(fmt::format("the parameters of '{}' are sharded over '{}': there is nothing to average",
                                        unit.name, storage.axis),
                            action.site);
+        if (state.plan.mesh.size(action.axis) == 1) continue;
         auto [it, fresh] = known.try_emplace({action.axis, action.op}, averages.size());
         if (fresh) averages.push_back({&action, {}});
         auto& ranges = averages[it->second].ranges;
@@ -74,7 +78,7 @@ void synchronize(CompileState& state) {
     site = average.action->site;
     for (auto [begin, end] : average.ranges) {
       const TensorId part = add_view(program, "params.synced", state.flat_params, begin, {end - begin});
-      edges.append(0, make_all_reduce(part, average.action->op, average.action->axis, Phase::step, site));
+      edges.communicate("", make_all_reduce(part, average.action->op, average.action->axis, Phase::step, site));
     }
   }
   for (UnitId unit : state.graph.units.ids()) {

@@ -13,8 +13,8 @@
 namespace prun {
 namespace {
 
-// Whether the host must call the collective, since no transport enqueues it: counts that the host reads, sums in rank
-// order, averages of integers, groups of one.
+// Whether the host must call the collective, because no transport enqueues it: counts that the host reads, sums in
+// rank order, averages of integers. Collectives over one rank are no part of a program (compile/edge_builder.cc).
 bool needs_host(const Program& program, const Op& op) {
   if (op.is(ops::all_gather_v)) return true;
   if (op.attrs.text("op") == "avg") {
@@ -22,7 +22,7 @@ bool needs_host(const Program& program, const Op& op) {
     if (dtype == Dtype::i64 || dtype == Dtype::i32 || dtype == Dtype::i8 || dtype == Dtype::u8) return true;
   }
   const bool sums = op.is(ops::all_reduce) || op.is(ops::reduce_scatter) || op.is(ops::reduce);
-  return (sums && program.rank_order) || members_of(program.mesh, op, 0).size() < 2;
+  return sums && program.rank_order;
 }
 
 }  // namespace

@@ -122,7 +122,8 @@ void allow_padding(const BodyView& init, const BodyView& step, Coverage& written
     const Tensor& flat = program.tensors[op.writes[0]];
     const int64_t size = dtype_bytes(flat.dtype);
     const std::vector<int64_t> starts = op.attrs.integers("starts"), counts = op.attrs.integers("counts");
-    const bool shard = !op.attrs.text("axis").empty();  // its pieces differ from rank to rank
+    const std::string axis = op.attrs.text("axis");
+    const bool shard = program.mesh.has(axis) && program.mesh.size(axis) > 1;  // its pieces differ from rank to rank
     const auto is_piece = [](int64_t, int64_t, bool& piece) { piece = true; };
     ByteMap<bool>& bytes = pieces[flat.buffer];
     if (shard) bytes.over(flat.byte_offset, flat.byte_offset + flat.bytes(), is_piece);

@@ -18,6 +18,14 @@ namespace {
 
 const Settings kSteps = {{"strategy", "zero3"}, {"steps", "4"}};
 
+// The program of a rank of two, whose collectives are staged, on one rank: each over a group of one.
+Job alone(const Settings& settings, const std::string& plan) {
+  Job job = parity_job(2, settings, "cpu", plan);
+  job.classes[0].mesh = Mesh({{"dp", 1}});
+  job.class_of_rank = {0};
+  return job;
+}
+
 // Batches that have come to the device, and steps that have read their loss; a step ends when the batch behind it came.
 struct Batches {
   std::mutex mutex;
@@ -104,8 +112,8 @@ prun_status chunk_copy(prun_dev* dev, prun_stream* stream, void* to, const void*
 TEST(QueueExecutor, AChunkIsBackBeforeTheNextHasComeToTheHost) {
   prun_device table = cpu_queue_table();
   table.copy = chunk_copy;
-  const Job job = parity_job(1, {{"layers", "1"}, {"width", "768"}, {"context", "8"}, {"batch", "1"}, {"steps", "4"}},
-                             "cpu", "plans/ddp.lua");
+  const Job job =
+      alone({{"layers", "1"}, {"width", "768"}, {"context", "8"}, {"batch", "2"}, {"steps", "4"}}, "plans/ddp.lua");
   const Program& program = job.classes[0];
   const std::unique_ptr<Device> device = make_table_device(table);
   OneRank rank(program, *device);

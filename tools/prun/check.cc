@@ -19,8 +19,10 @@
 namespace prun {
 namespace {
 
+// Over an axis of one rank nothing is sent; it is listed all the same.
 std::map<std::string, double> bytes_per_axis(const Program& program) {
   std::map<std::string, double> bytes;
+  for (const Axis& axis : program.mesh.axes()) bytes[axis.name] = 0;
   const Body& step = program.step();
   const WrittenOut places(step);
   for (const StreamId stream : step.streams.ids())
