@@ -273,33 +273,42 @@ void QueueBody::issue_region(int id, int slot, StreamState* states) {
     for (const int item : region.items) issue_item(item, slot, nullptr, states);
     return;
   }
-  if (runs_ == 2) capture(id, slot, states);
-  DeviceStream& origin = stream(regions_.items[region.items[0]].op.stream);
+  if (runs_ == 2 && enqueues_any(region)) capture(id, slot, states);
+  DeviceStream& origin = stream(region.origin);
   for (const int other : region.after) states_[other].ended->hold(origin);
   for (const auto& [s, back] : state.backs) back->hold(origin);
-  state.graph.launch(origin);
+  if (state.graph.get() != nullptr) state.graph.launch(origin);
   state.ended->record(origin);
-  StreamState& replayed = states[regions_.items[region.items[0]].op.stream.index()];
+  StreamState& replayed = states[region.origin.index()];
   replayed.since_ns.store(now_ns(), std::memory_order_relaxed);
   replayed.running.store(3, std::memory_order_relaxed);
+}
+
+// Whether the device has anything to do in the region. bring_back() uploads the chunks of a divided host op.
+bool QueueBody::enqueues_any(const Region& region) const {
+  return std::any_of(region.items.begin(), region.items.end(), [&](int id) {
+    const Item& item = regions_.items[id];
+    if (item.kind != Item::Kind::land) return true;
+    const HostPart& part = *hosts_[item.host];
+    return !part.back && !part.chunks.front().in.empty();
+  });
 }
 
 // A capture forks from its origin to the region's other streams and ends where all have joined it. Other regions are
 // waited for where the graph is launched.
 void QueueBody::capture(int id, int slot, StreamState* states) {
   const Region& region = regions_.regions[id];
-  const StreamId first = regions_.items[region.items[0]].op.stream;
-  const DeviceStream& origin = stream(first);
+  const DeviceStream& origin = stream(region.origin);
   DeviceCapture capture(context_.memory.device(), origin);
   capture_fork_.record(origin);
-  std::set<StreamId> spread = {first};
+  std::set<StreamId> spread = {region.origin};
   for (const int item : region.items) {
     const StreamId s = regions_.items[item].op.stream;
     if (spread.insert(s).second) capture_fork_.hold(stream(s));
     issue_item(item, slot, &capture, states);
   }
   for (const StreamId s : spread) {
-    if (s == first) continue;
+    if (s == region.origin) continue;
     join_[s].record(stream(s));
     join_[s].hold(origin);
   }

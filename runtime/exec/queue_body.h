@@ -92,6 +92,7 @@ class QueueBody {
   bool ready(const Region& region) const;
   bool bring_back();
   bool issue_ready(int slot, StreamState* states);
+  bool enqueues_any(const Region& region) const;
   void issue_region(int id, int slot, StreamState* states);
   void issue_item(int id, int slot, DeviceCapture* capture, StreamState* states);
   void capture(int id, int slot, StreamState* states);

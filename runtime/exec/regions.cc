@@ -33,6 +33,7 @@ class Builder {
 
   void build() {
     const Order order(body_);
+    find_awaiting(order.sequence());
     for (const OpRef ref : order.sequence()) {
       const How how = how_[ref.stream][ref.index];
       if (how == How::first) {
@@ -52,6 +53,21 @@ class Builder {
   End& end(OpRef ref) { return ends_[ref.stream][ref.index]; }
   const Op& op(OpRef ref) const { return body_.streams[ref.stream].ops[ref.index]; }
 
+  // Which host ops wait for each op. They are numbered in the order of the sequence.
+  void find_awaiting(const std::vector<OpRef>& sequence) {
+    for (const Stream& stream : body_.streams) awaiting_.emplace_back(stream.ops.size(), HostSet(count_));
+    size_t host = count_;
+    for (auto ref = sequence.rbegin(); ref != sequence.rend(); ++ref) {
+      HostSet set = awaiting(*ref);
+      if (how_[ref->stream][ref->index] == How::host) set[--host] = true;
+      for (const OpRef source : before(*ref)) join(awaiting(source), set);
+    }
+  }
+  HostSet& awaiting(OpRef ref) { return awaiting_[ref.stream][ref.index]; }
+  static void join(HostSet& into, const HostSet& other) {
+    for (size_t i = 0; i < other.size(); ++i) into[i] = into[i] || other[i];
+  }
+
   // The ops that `ref` follows: on its stream, and by its edges.
   std::vector<OpRef> before(OpRef ref) const {
     std::vector<OpRef> refs;
@@ -62,20 +78,17 @@ class Builder {
   }
   HostSet ends_before(OpRef ref) {
     HostSet all(count_);
-    for (const OpRef source : before(ref)) {
-      const HostSet& hosts = end(source).hosts;
-      for (size_t i = 0; i < hosts.size(); ++i) all[i] = all[i] || hosts[i];
-    }
+    for (const OpRef source : before(ref)) join(all, end(source).hosts);
     return all;
   }
 
   End add(Item::Kind kind, OpRef ref, int host, const std::vector<OpRef>& sources, const HostSet& hosts) {
-    const int id = std::ssize(out_.items), region = region_of(hosts);
+    const int id = std::ssize(out_.items), region = region_of(ref, hosts);
     Item item{kind, ref, host, {}, false};
     for (const OpRef source : sources) {
       const int other = end(source).item;
       if (other < 0) continue;
-      follow(region, other);
+      if (kind != Item::Kind::land) follow(region, other);
       if (out_.items[other].op.stream != ref.stream) item.waits.push_back(other);
     }
     out_.items.push_back(std::move(item));
@@ -95,9 +108,11 @@ class Builder {
     return add(Item::Kind::land, ref, id, {ref}, hosts);
   }
 
-  int region_of(const HostSet& hosts) {
-    const auto [at, fresh] = by_hosts_.try_emplace(hosts, out_.regions.size());
-    if (fresh) out_.regions.push_back({{}, {}, members(hosts)});
+  int region_of(OpRef ref, const HostSet& hosts) {
+    const auto [at, fresh] = regions_.try_emplace({hosts, awaiting(ref)}, out_.regions.size());
+    if (fresh) out_.regions.push_back({{}, ref.stream, {}, members(hosts)});
+    StreamId& origin = out_.regions[at->second].origin;
+    origin = std::min(origin, ref.stream);
     return at->second;
   }
   void follow(int region, int item) {
@@ -110,8 +125,9 @@ class Builder {
   const Table<StreamId, std::vector<How>>& how_;
   Regions& out_;
   Table<StreamId, std::vector<End>> ends_;
-  std::map<HostSet, int> by_hosts_;
-  size_t count_ = 0;  // of host ops
+  Table<StreamId, std::vector<HostSet>> awaiting_;      // by op: the host ops that wait for it
+  std::map<std::pair<HostSet, HostSet>, int> regions_;  // by the host ops before and those that wait
+  size_t count_ = 0;                                    // of host ops
 };
 
 }  // namespace

@@ -1,12 +1,18 @@
 // A body divided for a queue device: regions of ops that the device runs alone, and ops that the host runs between
 // them.
 //
-// An op's region is the set of host ops that come before it in the happens-before order. Ops with the same set can be
-// enqueued together once these host ops have ended, and captured as one graph. A region is convex: any op between two
-// of its ops is in it. A body without host ops is one region.
+// Two ops share a region if the same host ops come before them in the happens-before order, and the same host ops wait
+// for them. So the ops of a region can be enqueued together once their host ops have ended, and captured as one graph;
+// and a region ends where the inputs of a host op are ready, so that the host op runs while the next region computes:
 //
-// A host op appears on its stream twice: as `arm` in the region before it, where what it reads is copied to the host,
-// and as `land` in the region after it, where what it writes is copied to the device.
+//     compute  | 0 1 2 | 3 4 5 | 6 7 ...     a graph each
+//     reduce           | arm a | land a, arm b | ...
+//
+// Both sets only change along an edge, so a region is convex: any op between two of its ops is in it. A body without
+// host ops is one region.
+//
+// A host op appears on its stream twice: as `arm`, where what it reads is copied to the host, and as `land`, where what
+// it writes is copied to the device. A land's region does not wait for the arm's: the host op has ended in between.
 #pragma once
 #include <vector>
 
@@ -29,6 +35,7 @@ struct Item {
 
 struct Region {
   std::vector<int> items;  // in an order that all edges agree with
+  StreamId origin;         // the first of its streams: its graph is launched there
   std::vector<int> after;  // regions that hold what it waits for
   std::vector<int> hosts;  // host ops that must have ended
 };

@@ -164,5 +164,62 @@ TEST(QueueExecutor, AnErrorInACaptureEndsItAndIsTheOneThatIsTold) {
   EXPECT_EQ(open_captures, 0);
 }
 
+// In each step the last op of backward waits until all buckets but the last have come to the host.
+struct Buckets {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int before_last = 0;  // of a step
+  int come = 0, late = 0, waited = 0;
+} buckets;
+
+prun_status bucket_call(prun_dev* dev, prun_stream* stream, void (*function)(void*), void* data, prun_result* result) {
+  const auto come = [](void*) {
+    std::lock_guard lock(buckets.mutex);
+    ++buckets.come;
+    buckets.changed.notify_all();
+  };
+  const prun_status status = cpu_queue_table().host_call(dev, stream, function, data, result);
+  return status == PRUN_OK ? cpu_queue_table().host_call(dev, stream, come, nullptr, result) : status;
+}
+
+prun_kernel* last_of_backward = nullptr;
+
+prun_status bucket_kernel(prun_dev* dev, const prun_op* op, prun_kernel** kernel, prun_result* result) {
+  const prun_status status = cpu_queue_table().kernel_create(dev, op, kernel, result);
+  if (status == PRUN_OK && std::string_view(op->kind) == "embedding_grad") last_of_backward = *kernel;
+  return status;
+}
+
+prun_status bucket_run(prun_dev* dev, prun_kernel* kernel, prun_stream* stream, prun_result* result) {
+  const auto wait = [](void*) {
+    std::unique_lock lock(buckets.mutex);
+    const auto there = [] { return buckets.come >= buckets.before_last || buckets.late > 0; };
+    buckets.changed.wait_for(lock, std::chrono::seconds(20), there);
+    buckets.late += buckets.come < buckets.before_last;
+    buckets.come = 0;
+    ++buckets.waited;
+  };
+  if (kernel == last_of_backward && cpu_queue_table().host_call(dev, stream, wait, nullptr, result) != PRUN_OK)
+    return PRUN_ESYSTEM;
+  return cpu_queue_table().kernel_run(dev, kernel, stream, result);
+}
+
+TEST(QueueExecutor, BucketsAreReducedWhileBackwardRunsInReplayedSteps) {
+  prun_device table = cpu_queue_table();
+  table.host_call = bucket_call;
+  table.kernel_create = bucket_kernel;
+  table.kernel_run = bucket_run;
+  const Job job = alone({{"strategy", "ddp"}, {"steps", "4"}}, "tests/parity/gpt.lua");
+  const std::unique_ptr<Device> device = make_table_device(table);
+  OneRank rank(job.classes[0], *device);
+  for (const Stream& stream : job.classes[0].step().streams)
+    for (const Op& op : stream.ops) buckets.before_last += op.is(ops::all_reduce) && op.phase == Phase::backward;
+  --buckets.before_last;
+  EXPECT_EQ(rank.run(), losses_of(run_virtual_ranks(job, *open_device("cpu"), {})));
+  EXPECT_GT(buckets.before_last, 2);
+  EXPECT_EQ(buckets.waited, 4);
+  EXPECT_EQ(buckets.late, 0);
+}
+
 }  // namespace
 }  // namespace prun::test

@@ -65,16 +65,66 @@ TEST(Regions, FirstOpsAreNoItems) {
   EXPECT_TRUE(regions.items[1].waits.empty());
 }
 
-TEST(Regions, OnlyWhatNeedsAHostOpComesBehindIt) {
+TEST(Regions, EndWhereTheInputsOfAHostOpAreReady) {
   // Stream 1 sends what 0.0 made; 0.1 does not need the answer, 0.2 does.
   Made made;
   made.stream().op(D).op(D).op(D, {{1, 0, 0}}).stream().op(H, {{0, 0, 0}}).op(D);
   const Regions regions = made.regions();
-  ASSERT_EQ(regions.regions.size(), 2u);
-  EXPECT_EQ(names(regions, 0), (Names{"0.0", "0.1", "1.0a"}));
-  EXPECT_EQ(names(regions, 1), (Names{"1.0l", "1.1", "0.2"}));
-  EXPECT_EQ(regions.regions[1].hosts, std::vector<int>{0});
+  ASSERT_EQ(regions.regions.size(), 3u);
+  EXPECT_EQ(names(regions, 0), (Names{"0.0"}));
+  EXPECT_EQ(names(regions, 1), (Names{"0.1", "1.0a"}));
+  EXPECT_EQ(names(regions, 2), (Names{"1.0l", "1.1", "0.2"}));
   EXPECT_EQ(regions.regions[1].after, std::vector<int>{0});
+  EXPECT_EQ(regions.regions[2].hosts, std::vector<int>{0});
+  EXPECT_EQ(regions.regions[2].after, std::vector<int>{1});
+}
+
+// The region of an op, or of an op's arm or land.
+const Region& region_of(const Regions& regions, Item::Kind kind, OpRef op) {
+  for (size_t i = 0; i < regions.items.size(); ++i)
+    if (regions.items[i].kind == kind && regions.items[i].op == op)
+      return regions.regions[static_cast<size_t>(regions.region_of[i])];
+  ADD_FAILURE() << "no such item";
+  return regions.regions.front();
+}
+
+// Whether `later` waits for `earlier`, itself or through others.
+bool follows(const Regions& regions, const Region& later, const Region& earlier) {
+  if (&later == &earlier) return true;
+  return std::any_of(later.after.begin(), later.after.end(), [&](int before) {
+    return follows(regions, regions.regions[static_cast<size_t>(before)], earlier);
+  });
+}
+
+// Gradients as backward makes them, and their reductions on a stream of their own.
+TEST(Regions, AHostOpWaitsForItsInputsAndNotForWhatIsComputedLater) {
+  Made made;
+  made.stream().op(D).op(D).op(D).op(D, {{1, 2, 0}});
+  made.stream().op(H, {{0, 0, 0}}).op(H, {{0, 1, 0}}).op(H, {{0, 2, 0}});
+  const Regions regions = made.regions();
+  for (int bucket = 0; bucket < 3; ++bucket) {
+    const Region& arm = region_of(regions, Item::Kind::arm, {1, bucket});
+    const Region& land = region_of(regions, Item::Kind::land, {1, bucket});
+    EXPECT_TRUE(follows(regions, arm, region_of(regions, Item::Kind::op, {0, bucket}))) << bucket;
+    for (int later = bucket + 2; later < 3; ++later) {
+      EXPECT_FALSE(follows(regions, arm, region_of(regions, Item::Kind::op, {0, later}))) << bucket << " " << later;
+      EXPECT_FALSE(follows(regions, land, region_of(regions, Item::Kind::op, {0, later}))) << bucket << " " << later;
+    }
+  }
+  EXPECT_TRUE(
+      follows(regions, region_of(regions, Item::Kind::op, {0, 3}), region_of(regions, Item::Kind::land, {1, 2})));
+}
+
+// A gather that is prefetched: its result comes to the device while the unit before computes.
+TEST(Regions, WhatArrivesDoesNotWaitForWhatIsComputedMeanwhile) {
+  Made made;
+  made.stream().op(D, {{1, 0, 0}}).op(D, {{1, 1, 0}}).op(D, {{1, 2, 0}});
+  made.stream().op(H).op(H).op(H, {{0, 0, 0}});  // of two slots
+  const Regions regions = made.regions();
+  const Region& first = region_of(regions, Item::Kind::op, {0, 0});
+  EXPECT_FALSE(follows(regions, region_of(regions, Item::Kind::land, {1, 1}), first));
+  EXPECT_TRUE(follows(regions, region_of(regions, Item::Kind::arm, {1, 2}), first));
+  EXPECT_EQ(first.origin, StreamId(0));
 }
 
 TEST(Regions, HostOpsThatDoNotKnowEachOtherHoldUpOnlyTheirOwn) {
@@ -84,7 +134,7 @@ TEST(Regions, HostOpsThatDoNotKnowEachOtherHoldUpOnlyTheirOwn) {
   ASSERT_EQ(regions.hosts.size(), 2u);
   EXPECT_TRUE(regions.hosts[0].hosts.empty());
   EXPECT_TRUE(regions.hosts[1].hosts.empty());
-  // {}: 0.0 and both arms; {1.0}; {2.0}; {1.0, 2.0}.
+  // 0.0 and both arms, on which no host op waits; what needs one of them; what needs both.
   ASSERT_EQ(regions.regions.size(), 4u);
   const auto of_last = std::find_if(regions.regions.begin(), regions.regions.end(),
                                     [](const Region& region) { return region.hosts.size() == 2; });
@@ -96,9 +146,10 @@ TEST(Regions, AHostOpThatWritesNothingHasNoLanding) {
   Made made;
   made.stream().op(D).op(H, {}, false).op(D);
   const Regions regions = made.regions();
-  ASSERT_EQ(regions.regions.size(), 2u);
-  EXPECT_EQ(names(regions, 0), (Names{"0.0", "0.1a"}));
-  EXPECT_EQ(names(regions, 1), (Names{"0.2"}));
+  ASSERT_EQ(regions.regions.size(), 3u);
+  EXPECT_EQ(names(regions, 0), (Names{"0.0"}));
+  EXPECT_EQ(names(regions, 1), (Names{"0.1a"}));
+  EXPECT_EQ(names(regions, 2), (Names{"0.2"}));
   EXPECT_FALSE(regions.hosts[0].lands);
 }
 
