@@ -195,7 +195,13 @@ class Suites(Figures):
         self.assertEqual(len(found), 11)
         calls = self.calls.read_text().splitlines()
         self.assertTrue(calls[-1].endswith("bits --json"), calls[-1])  # after the others
-        self.assertEqual(len(calls), 12)  # an item each, and a remedy for one
+        self.assertEqual(len(calls), 13)  # an item each, and two more tries of one
+
+    def test_on_one_card_the_suite_of_transports_shares_it(self):
+        self.gpus(1)
+        _, found = self.figures("conform-nccl")
+        self.assertEqual({name: r["status"] for name, r in found.items() if r["status"] != PASS}, {"collectives on device memory": IMPOSSIBLE})
+        self.assertIn("conform nccl faults --transport-options share=1", self.calls.read_text())
 
     def test_collectives_are_held_to_nccl_tests(self):
         for us, status in ((9.9, PASS), (9.0, FAIL)):

@@ -41,7 +41,7 @@ def perform(context, part, check):
     """Runs the check in `context.of_check`; returns its Result whatever happens in it."""
     start = time.monotonic()
     name = re.sub(r"[^\w.-]+", "_", f"{part.name}_{check.name}{f' {context.remedy.name}' if context.remedy else ''}")
-    context = context.of_check(name, start + check.timeout)
+    context = context.of_check(name, start + check.timeout * context.patience)
     result = Result(part.name, check.name, FAIL)
     try:
         verdict = check.ask(context)

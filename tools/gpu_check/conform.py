@@ -4,13 +4,15 @@ Items run at once but `bits`, which opens a context for each kind of op and fail
 """
 import functools
 import json
+import pathlib
+import re
 
 from gpu_check import remedies
 from gpu_check.check import Check, Part, Verdict
 from gpu_check.results import NotPossible
 
 RANKS = 2  # most items of the suite for transports connect several ranks
-TOO_MANY = "every rank needs one of its own"  # the transport's refusal
+TOO_MANY = re.compile("every rank needs one of its own|ranks share device")  # the transport's refusals
 MACHINE = ["load", "memory", "copies", "streams", "events", "host-calls", "capture", "ranks", "threads", "errors"]  # `ops` is the part ops
 TRANSPORT = ["load", "messages", "collectives", "bitwise", "groups", "threads", "faults", "misuse", "environment", "idle", "queue", "guards", "secret"]
 
@@ -34,14 +36,21 @@ def item_of_device(context, item):
     return verdict(context.run(context.prun, "conform", plugin, item, "--json"))
 
 
-def item_of_nccl(context, item, options="", gpus=RANKS):
-    """`gpus`: as many as the item needs; `options` of the transport."""
-    context.need_gpu(gpus)
+def options_of_nccl(context):
+    """Ranks share one card where there is no other; Python packages have CUDA's runtime under its versioned name only."""
+    folders = context.environment.get("LD_LIBRARY_PATH", "").split(":")
+    runtime = next((path for folder in folders if folder for path in sorted(pathlib.Path(folder).glob("libcudart.so*"))), None)
+    options = [*(["share=1"] if context.gpus < RANKS else []), *([f"cudart={runtime}"] if runtime else [])]
+    return ["--transport-options", ",".join(options)] if options else []
+
+
+def item_of_nccl(context, item):
+    context.need_gpu()
     context.need_file(context.nccl, "built without NCCL (nccl.h)")
     context.need_file(context.build / "libexec/prun/prun_conform", "built without GoogleTest")
-    done = context.run(context.prun, "conform", "nccl", item, *(["--transport-options", options] if options else []), "--json")
-    if TOO_MANY in done.out + done.err:
-        raise NotPossible(f"{item} connects more ranks than the {context.gpus} GPUs here")
+    done = context.run(context.prun, "conform", "nccl", item, *options_of_nccl(context), "--json")
+    if TOO_MANY.search(done.out + done.err):
+        raise NotPossible(f"{item} connects more ranks than the {context.gpus} GPUs here take")
     return verdict(done)
 
 
@@ -69,4 +78,4 @@ def of_nccl(_context):
 
 DEVICE = Part("conform", "the contract of device.h", of_device, limit=90, together=5, uses=("conform_device", "cuda"))
 BITS = Part("conform-bits", "the same bits in every run, of every op", of_bits, limit=240, uses=("conform_device", "cuda"))
-NCCL = Part("conform-nccl", "the contract of transport.h, a GPU a rank", of_nccl, limit=300, together=2, uses=("prun", "nccl", "shm"))
+NCCL = Part("conform-nccl", "the contract of transport.h, over NCCL", of_nccl, limit=300, together=2, uses=("prun", "nccl", "shm"))

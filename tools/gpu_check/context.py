@@ -12,6 +12,8 @@ import time
 from gpu_check import command, remedies
 from gpu_check.results import NotPossible
 
+SCRATCH = "scratch"
+
 
 class Context:
     def __init__(self, options, machine):
@@ -19,6 +21,7 @@ class Context:
         self.options, self.machine = options, machine
         self.device, self.gpus = options.device, len(machine["gpus"])
         self.small = options.small
+        self.patience = 6 if options.small else 1  # a factor of all timeouts: on substitutes a kernel takes seconds
         self.environment = machine["environment"]
         self.shared = {}  # measurements that several checks of a call read
         self.build = options.build
@@ -42,6 +45,13 @@ class Context:
         own = copy.copy(self)
         own.remedy = remedy
         return own
+
+    @property
+    def scratch(self):
+        """A folder for large files that do not travel, such as weights."""
+        path = self.folder / SCRATCH
+        path.mkdir(parents=True, exist_ok=True)
+        return path
 
     @property
     def prun(self):
@@ -80,7 +90,7 @@ class Context:
     def run(self, *words, timeout=None, environment=None):
         """Runs within the check's time. `cut` is set if the budget or the part's limit ended it; the check then returns the
         figures that it has."""
-        limit = self.left() if timeout is None else min(timeout, self.left())
+        limit = self.left() if timeout is None else min(timeout * self.patience, self.left())
         if limit <= 0.1 and self.end() <= self.check_end:
             self.cut = True
             return command.NOT_STARTED

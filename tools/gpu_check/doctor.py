@@ -1,4 +1,5 @@
 """prun's report of the machine: it must list the GPUs that nvidia-smi lists, with driver, toolkit and libraries."""
+from gpu_check import remedies
 from gpu_check.check import Check, Part, Verdict
 from gpu_check.results import NotPossible
 
@@ -25,7 +26,7 @@ def every_gpu(context):
 
 
 def checks(_context):
-    return [Check("prun doctor", healthy, timeout=60, remedies=("CUDA_LAUNCH_BLOCKING=1",)), Check("names the GPUs", every_gpu, timeout=60)]
+    return [Check("prun doctor", healthy, timeout=60, remedies=remedies.OF_DEVICES), Check("names the GPUs", every_gpu, timeout=60)]
 
 
 PART = Part("doctor", "what prun sees of the machine", checks, limit=60, together=2, uses=("prun", "cuda"))

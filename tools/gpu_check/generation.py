@@ -22,14 +22,14 @@ def settings(context):
 
 def text(context):
     """A file of bytes as training data: two samples of the longest context."""
-    path = context.folder / "generation.txt"
+    path = context.scratch / "generation.txt"
     path.write_bytes(bytes(97 + i * i % 26 for i in range(2 * contexts(context)[-1] + 2)))
     return path
 
 
 def weights(context):
     """(how it ended, the folder of a checkpoint after one step), shared by all lengths."""
-    folder = context.folder / "generation_weights"
+    folder = context.scratch / "generation_weights"
 
     def train():
         return context.run(context.prun, "plans/single.lua", "--device", "cuda", *settings(context), "--set", f"data={text(context)}", "--checkpoint", folder,

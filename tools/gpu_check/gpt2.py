@@ -19,8 +19,8 @@ TOKENS = 2_000_000
 
 
 def tokens(context, kind="uniform"):
-    """A file of token ids, made once in the folder; it does not travel."""
-    path = context.folder / f"tokens_{kind}.bin"
+    """A file of token ids, made once."""
+    path = context.scratch / f"tokens_{kind}.bin"
     count = 20_000 if context.small else TOKENS
     if not path.exists() or path.stat().st_size != 2 * count:
         token_ids.write(path, kind, SMALL["vocab"] if context.small else token_ids.REAL_VOCAB, count)

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from gpu_check import parity
+from gpu_check import parity, remedies
 from gpu_check.bars import BARS, COLLECTIVES, NCCL
 from gpu_check.check import Check, Part, Verdict
 from gpu_check.pytorch import measured
@@ -110,9 +110,8 @@ def beside_nccl_tests(context):
 
 
 def of_sharing(_context):
-    tried = ("no graphs", "CUDA_LAUNCH_BLOCKING=1")
-    return [Check("collectives between ranks that share a card", collectives_sharing, timeout=70, least=15, remedies=tried[1:]),
-            Check("a captured step of zero3 on ranks that share a card", step_sharing, timeout=70, least=15, remedies=tried),
+    return [Check("collectives between ranks that share a card", collectives_sharing, timeout=70, least=15, remedies=remedies.OF_DEVICES),
+            Check("a captured step of zero3 on ranks that share a card", step_sharing, timeout=70, least=15, remedies=remedies.OF_TRANSPORTS),
             Check("abort between ranks that share a card", abort_sharing, timeout=70, least=15)]
 
 

@@ -68,10 +68,12 @@ class Run:
             if found.status == PASS:
                 result.cured.append(name)
             self.store.add(result)
+            if result.cured == [remedies.AGAIN]:
+                break
 
     def each(self, part, calls):
-        """Runs the calls, `part.together` at once; if this thread is interrupted, their commands end first."""
-        with concurrent.futures.ThreadPoolExecutor(part.together) as pool:
+        """Runs the calls, `part.together` at once but few on few cores; if this thread is interrupted, their commands end first."""
+        with concurrent.futures.ThreadPoolExecutor(min(part.together, max(4, self.context.cores))) as pool:
             asked = [pool.submit(call) for call in calls]
             try:
                 return [one.result() for one in asked]
@@ -121,7 +123,7 @@ class Run:
         new = self.options.save / "files.tar.gz.new"
         with tarfile.open(new, "w:gz", compresslevel=3) as tar:
             for path in sorted(self.options.out.rglob("*")):
-                if path.is_file() and path.stat().st_size <= MOST_OF_A_FILE and path.suffix != ".bin":
+                if path.is_file() and path.stat().st_size <= MOST_OF_A_FILE and self.context.scratch not in path.parents:
                     tar.add(path, path.relative_to(self.options.out))
         new.replace(self.options.save / "files.tar.gz")
 
