@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -25,7 +26,7 @@ from gpu_check.check import Check, Part, Verdict, perform
 from gpu_check.context import Context
 from gpu_check.main import PARTS, parse
 from gpu_check.results import CUT, FAIL, IMPOSSIBLE, PASS, NotPossible, Result
-from gpu_check.run import Run
+from gpu_check.run import Run, files_to_save
 
 
 class OnTheCpu(Machine):
@@ -220,6 +221,14 @@ class Calls(Machine):
         self.assertEqual(status, 0)
         self.assertEqual(found["results"][1]["figure"], "logs/first_first_0.log report.json report.md results.json")
         self.assertEqual({path.name for path in saved.iterdir()}, {"files.tar.gz", "report.md", "results.json"})
+
+    def test_runs_that_failed_are_saved_and_weights_are_not(self):
+        for name in ("out/logs/a.log", "out/scratch/weights", "runs/old/log.txt", "runs/new/log.txt"):
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).touch()
+        os.utime(self.folder / "runs/old", (0, 0))
+        names = [str(name) for _, name in files_to_save(self.folder / "out", self.folder / "runs", 1)]
+        self.assertEqual(names, ["logs/a.log", "runs/new/log.txt"])
 
     def test_checks_of_a_part_run_at_once(self):
         barrier = threading.Barrier(3, timeout=20)

@@ -49,7 +49,7 @@ def compile_all(context):
 
 
 def checks(_context):
-    return [Check("configure", configure, timeout=180), Check("compile", compile_all, timeout=3000, least=30)]
+    return [Check("configure", configure, timeout=180), Check("compile", compile_all, timeout=7200, least=30)]
 
 
-PART = Part("build", "prun with the CUDA device, and the programs that try it", checks, limit=3000, uses=(), kept=False)
+PART = Part("build", "prun with the CUDA device, and the programs that try it", checks, limit=7200, uses=(), kept=False)

@@ -42,14 +42,14 @@ def step_sharing(context):
 
 
 def ranks_of(launcher):
-    """Process ids of the ranks below the process group's first process."""
+    """Process ids of a launcher's ranks."""
     found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and os.getpgid(int(entry.name)) == launcher and re.match(r"prun-rank\d+", (entry / "comm").read_text()):
-                found.append(int(entry.name))
-        except (OSError, ProcessLookupError):
-            pass
+    try:
+        for child in pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+            if re.match(r"prun-rank\d+", pathlib.Path(f"/proc/{child}/comm").read_text()):
+                found.append(int(child))
+    except OSError:  # it ends
+        pass
     return found
 
 

@@ -8,7 +8,7 @@ import time
 
 from gpu_check import keep, machine, pack, remedies, report, warm
 from gpu_check.check import perform
-from gpu_check.context import Context
+from gpu_check.context import SCRATCH, Context
 from gpu_check.keys import Keys
 from gpu_check.results import CUT, FAIL, IMPOSSIBLE, PASS, Store
 
@@ -16,10 +16,18 @@ OK, FAILED, USAGE, UNFINISHED = 0, 1, 2, 75  # exit statuses; USAGE also: no GPU
 MOST_OF_A_FILE = 8 << 20  # bytes of a file that `--save` packs: at most 16 MiB come back from a lent machine in one file
 
 
+def files_to_save(out, runs, since):
+    """(path, name in the archive): of a run's folder, and of the runs that failed since then, which prun keeps in runs/."""
+    found = [(path, path.relative_to(out)) for path in sorted(out.rglob("*")) if SCRATCH not in path.relative_to(out).parts]
+    failed = [run for run in sorted(runs.glob("*")) if run.stat().st_mtime >= since] if runs.exists() else []
+    found += [(path, path.relative_to(runs.parent)) for run in failed for path in sorted(run.rglob("*"))]
+    return [(path, name) for path, name in found if path.is_file() and not path.is_symlink() and path.stat().st_size <= MOST_OF_A_FILE]
+
+
 class Run:
     def __init__(self, options, parts):
         self.options, self.parts = options, parts
-        self.start = time.monotonic()
+        self.start, self.started = time.monotonic(), time.time()
         packed = options.build / pack.LIBRARIES
         self.here = machine.describe(options.device, options.torch, [packed] if packed.exists() else []) | {"small": options.small}
         self.context = Context(options, self.here)
@@ -122,9 +130,8 @@ class Run:
                 shutil.copy(self.options.out / name, self.options.save / name)
         new = self.options.save / "files.tar.gz.new"
         with tarfile.open(new, "w:gz", compresslevel=3) as tar:
-            for path in sorted(self.options.out.rglob("*")):
-                if path.is_file() and path.stat().st_size <= MOST_OF_A_FILE and self.context.scratch not in path.parents:
-                    tar.add(path, path.relative_to(self.options.out))
+            for path, name in files_to_save(self.options.out, self.context.top / "runs", self.started):
+                tar.add(path, name)
         new.replace(self.options.save / "files.tar.gz")
 
     def finish(self):
