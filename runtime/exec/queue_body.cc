@@ -55,6 +55,7 @@ QueueBody::QueueBody(const QueueContext& context, BodyId id)
       transfers_(regions_.items.size()),
       reached_(regions_.items.size()),
       states_(regions_.regions.size()),
+      whole_(states_.size() == 1 && regions_.regions.front().origin == StreamId(0)),
       batch_uploaded_(context.memory.device()),
       step_start_(context.memory.device()),
       capture_fork_(context.memory.device()),
@@ -66,6 +67,7 @@ QueueBody::QueueBody(const QueueContext& context, BodyId id)
   make_first();
   make_hosts();
   make_items();
+  for (size_t r = 0; r < states_.size(); ++r) states_[r].has_work = has_work(regions_.regions[r]);
 }
 
 // Addresses of the op's tensors in the host's memory from `base` on, by tensor id.
@@ -95,9 +97,9 @@ void QueueBody::make_first() {
       memory.tensors = part.places[slot].get();
       part.kernel[slot] = make_host_kernel(memory, of, context_.host);
     }
-    for (int turn = 0; turn < kAhead; ++turn) {
-      const auto ahead = places(of, context_.memory.ahead(turn) + first_bytes_);
-      for (const TensorId id : of.writes) first_in_[turn].push_back(copy_of(id, *ahead, false));
+    for (int slot = 0; slot < kStepSlots; ++slot) {
+      const auto ahead = places(of, context_.memory.ahead(slot) + first_bytes_);
+      for (const TensorId id : of.writes) first_in_[slot].push_back(copy_of(id, *ahead, false));
     }
     first_bytes_ += staged_bytes(program(), of);
   }
@@ -185,9 +187,9 @@ void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::fu
   for (size_t s = 0; s < body_.streams.size(); ++s)
     for (std::atomic<uint32_t>* number : {&states[s].step, &states[s].run})
       number->store(static_cast<uint32_t>(step), std::memory_order_relaxed);
-  if (has_first()) bring_first(slot);
-  step_start_.record(stream(0));
-  for (size_t s = 1; s < body_.streams.size(); ++s) step_start_.hold(stream(s));
+  if (has_first()) upload_first(slot);
+  const bool in_parts = !whole_ || !replays();
+  if (in_parts) begin_step(slot);
   for (RegionState& state : states_) state.launched = false;
   for (HostPart* part : in_chunks_) part->landed = 0;
   for (;;) {
@@ -199,22 +201,44 @@ void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::fu
     begin = now_ns();
   }
   for (const std::unique_ptr<HostPart>& host : hosts_) host->end_ns[slot] = host->job.end_ns;
-  for (size_t s = 1; s < body_.streams.size(); ++s) {
-    join_[s].record(stream(s));
-    join_[s].hold(stream(0));
+  if (in_parts) {
+    for (size_t s = 1; s < body_.streams.size(); ++s) {
+      join_[s].record(stream(s));
+      join_[s].hold(stream(0));
+    }
+    end_step(slot);
   }
   issuing_ns_ += now_ns() - begin;
 }
 
-// Uploads the batch on a stream of its own, beside the step before, and copies it to where this step's ops read it once
-// that step has ended. So graphs keep their addresses, and no step waits for the host's memory. Batches alternate
-// between two places on the device; the step that used this one has ended (QueueExecutor::run_steps).
-void QueueBody::bring_first(int slot) {
-  const int turn = static_cast<int>(runs_ % kAhead);
-  context_.copies.copy(context_.memory.ahead(turn), context_.memory.first(slot), first_bytes_);
+// Uploads the batch on a stream of its own, beside the step before. So no step waits for the host's memory. The step
+// that used this slot has ended (QueueExecutor::run_steps).
+void QueueBody::upload_first(int slot) {
+  context_.copies.copy(context_.memory.ahead(slot), context_.memory.first(slot), first_bytes_);
   batch_uploaded_.record(context_.copies);
   batch_uploaded_.hold(stream(0));
-  for (const Copy& copy : first_in_[turn]) stream(0).copy(copy.to, copy.from, copy.bytes);
+}
+
+// Brings the step values, and the batch to where this step's ops read it, once the step before has ended. The other
+// streams begin afterwards.
+void QueueBody::begin_step(int slot) {
+  const StepMemory& step = context_.steps[slot];
+  stream(0).copy(context_.values, step.values, sizeof *step.values);
+  for (const Copy& copy : first_in_[slot]) stream(0).copy(copy.to, copy.from, copy.bytes);
+  if (states_.empty()) step.begin->record(stream(0));
+  if (body_.streams.size() == 1 || (whole_ && replays())) return;  // a capture forks by itself
+  step_start_.record(stream(0));
+  for (size_t s = 1; s < body_.streams.size(); ++s) step_start_.hold(stream(s));
+}
+
+void QueueBody::end_step(int slot) {
+  const StepMemory& step = context_.steps[slot];
+  for (const auto& [result, to] : {std::pair(body_.loss, step.loss), std::pair(body_.norm, step.norm)})
+    if (result >= 0) stream(0).copy(to, context_.rank.data(result), program().tensors[result].bytes());
+}
+
+bool QueueBody::replays() const {
+  return runs_ > 1 && !context_.timed && context_.graphs && context_.memory.device().captures();
 }
 
 bool QueueBody::host_ended(int host) const {
@@ -267,25 +291,26 @@ bool QueueBody::issue_ready(int slot, StreamState* states) {
 void QueueBody::issue_region(int id, int slot, StreamState* states) {
   const Region& region = regions_.regions[id];
   RegionState& state = states_[id];
-  const bool eager = runs_ == 1 || context_.timed || !context_.graphs || !context_.memory.device().captures();
-  if (eager) {
+  DeviceStream& origin = stream(region.origin);
+  if (!replays()) {
     for (const auto& [s, back] : state.backs) back->hold(stream(s));
+    if (id == 0) context_.steps[slot].begin->record(origin);
     for (const int item : region.items) issue_item(item, slot, nullptr, states);
     return;
   }
-  if (runs_ == 2 && enqueues_any(region)) capture(id, slot, states);
-  DeviceStream& origin = stream(region.origin);
+  DeviceGraph& graph = state.graph[slot];
+  if (state.has_work && graph.get() == nullptr) capture(id, slot, states);
   for (const int other : region.after) states_[other].ended->hold(origin);
   for (const auto& [s, back] : state.backs) back->hold(origin);
-  if (state.graph.get() != nullptr) state.graph.launch(origin);
-  state.ended->record(origin);
+  if (state.has_work) graph.launch(origin);
+  if (!whole_) state.ended->record(origin);
   StreamState& replayed = states[region.origin.index()];
   replayed.since_ns.store(now_ns(), std::memory_order_relaxed);
   replayed.running.store(3, std::memory_order_relaxed);
 }
 
 // Whether the device has anything to do in the region. bring_back() uploads the chunks of a divided host op.
-bool QueueBody::enqueues_any(const Region& region) const {
+bool QueueBody::has_work(const Region& region) const {
   return std::any_of(region.items.begin(), region.items.end(), [&](int id) {
     const Item& item = regions_.items[id];
     if (item.kind != Item::Kind::land) return true;
@@ -300,6 +325,8 @@ void QueueBody::capture(int id, int slot, StreamState* states) {
   const Region& region = regions_.regions[id];
   const DeviceStream& origin = stream(region.origin);
   DeviceCapture capture(context_.memory.device(), origin);
+  if (whole_) begin_step(slot);
+  if (id == 0) context_.steps[slot].begin->record(origin, true);
   capture_fork_.record(origin);
   std::set<StreamId> spread = {region.origin};
   for (const int item : region.items) {
@@ -312,7 +339,8 @@ void QueueBody::capture(int id, int slot, StreamState* states) {
     join_[s].record(stream(s));
     join_[s].hold(origin);
   }
-  states_[id].graph = capture.finish();
+  if (whole_) end_step(slot);
+  states_[id].graph[slot] = capture.finish();
 }
 
 void QueueBody::issue_item(int id, int slot, DeviceCapture* capture, StreamState* states) {

@@ -1,7 +1,9 @@
 // A body on a queue device: its regions enqueued on the program's streams, or captured as graphs and launched.
 //
-// One thread issues everything. The second run of a region captures it where the device can and nothing is timed; from
-// then on the region is one launch.
+// One thread issues everything. The first run enqueues op by op, and so do all runs that are timed. Otherwise the next
+// runs capture each region where the device can, once for each slot of steps under way, because a slot has its own
+// pinned memory and events. From then on a region is one launch. A body that is one region is one launch as a whole:
+// its graph also copies the step values, the batch, the loss and the norm.
 #pragma once
 #include <functional>
 #include <memory>
@@ -18,13 +20,21 @@
 
 namespace prun {
 
+// What the host and the device exchange about a step under way.
+struct StepMemory {
+  const prun_step_values* values = nullptr;    // pinned, as the next two
+  std::byte *loss = nullptr, *norm = nullptr;  // written by the body's end
+  DeviceEvent* begin = nullptr;                // timed: what the step began with is there, and its first op starts
+};
+
 // What the bodies of an executor share.
 struct QueueContext {
   QueueMemory& memory;
   std::vector<DeviceStream>& streams;  // by index in a body
   DeviceStream& copies;                // uploads of batches and of received chunks
   RankMemory rank;                     // with the device's arena and the host's step table
-  const prun_step_values* values;      // the device's
+  prun_step_values* values;            // the device's
+  std::vector<StepMemory> steps;       // by slot
   World& world;
   const HostServices& host;
   int threads;
@@ -43,9 +53,9 @@ class QueueBody {
   void run_first(int slot, const StepTable& table);
   bool has_first() const { return !first_.empty(); }
   const Op& first_op() const { return op(regions_.first.front()); }
-  // Enqueues a step: uploads what the first ops made, beside the step before, then enqueues the regions as host ops
-  // end. Returns once everything is enqueued and all host ops have ended; stream 0 then waits for all streams. Throws
-  // Cancelled, or what the device throws.
+  // Enqueues a step: uploads what the first ops made, beside the step before, and the slot's step values, then enqueues
+  // the regions as host ops end, and copies loss and norm to the slot. Returns once everything is enqueued and all host
+  // ops have ended; stream 0 then waits for all streams. Throws Cancelled, or what the device throws.
   void issue(int64_t step, int slot, StreamState* states, const std::function<void()>& check_alive);
   struct Cancelled {};
 
@@ -70,8 +80,9 @@ class QueueBody {
     std::unique_ptr<Table<TensorId, void*>> places[kStepSlots];
   };
   struct RegionState {
-    bool launched = false;  // of the step under way
-    DeviceGraph graph;
+    bool launched = false;          // of the step under way
+    bool has_work = true;           // for the device
+    DeviceGraph graph[kStepSlots];  // captured when the slot first comes round
     std::optional<DeviceEvent> ended;
     std::vector<std::pair<StreamId, const DeviceEvent*>> backs;  // streams that wait for the upload of chunks
   };
@@ -87,12 +98,15 @@ class QueueBody {
   void make_first();
   std::unique_ptr<Table<TensorId, void*>> places(const Op& op, std::byte* base) const;
   Copy copy_of(TensorId tensor, const Table<TensorId, void*>& places, bool to_host) const;
-  void bring_first(int slot);
+  void upload_first(int slot);
+  void begin_step(int slot);
+  void end_step(int slot);
+  bool replays() const;
   bool host_ended(int host) const;
   bool ready(const Region& region) const;
   bool bring_back();
   bool issue_ready(int slot, StreamState* states);
-  bool enqueues_any(const Region& region) const;
+  bool has_work(const Region& region) const;
   void issue_region(int id, int slot, StreamState* states);
   void issue_item(int id, int slot, DeviceCapture* capture, StreamState* states);
   void capture(int id, int slot, StreamState* states);
@@ -112,9 +126,10 @@ class QueueBody {
   std::vector<HostPart*> in_chunks_;  // those divided into chunks
   std::vector<FirstPart> first_;
   int64_t first_bytes_ = 0;
-  std::vector<Copy> first_in_[kAhead];  // from the uploaded batch to where ops read it
+  std::vector<Copy> first_in_[kStepSlots];  // from the uploaded batch to where ops read it
   StepTable first_table_;
   std::vector<RegionState> states_;
+  const bool whole_;                   // the body is one region, which begins and ends a step
   DeviceEvent batch_uploaded_;         // what the first ops made is on the device
   DeviceEvent step_start_;             // on stream 0; the other streams wait for it
   DeviceEvent capture_fork_;           // on the origin of a capture; the region's other streams wait for it

@@ -39,17 +39,21 @@ QueueExecutor::QueueExecutor(const Program& program, QueueMemory& queue, World& 
   for (const Body& body : program.bodies) most = std::max(most, body.streams.size());
   for (size_t s = 0; s < most; ++s) streams_.emplace_back(device, s == 0 ? 0 : -1);
   streams_[0].zero(queue_.arena(), program.arena_bytes);
+  slots_.reserve(kStepSlots);  // bodies point at them
+  std::vector<StepMemory> steps;
   for (int i = 0; i < kStepSlots; ++i) {
     Slot& slot = slots_.emplace_back(device);
     slot.values = reinterpret_cast<prun_step_values*>(queue_.values(i));
     slot.loss = queue_.values(i) + kAlignBytes;
     slot.norm = slot.loss + sizeof(double);
+    steps.push_back({slot.values, slot.loss, slot.norm, &slot.begin});
   }
   const QueueContext context{queue_,
                              streams_,
                              copies_,
                              memory_,
-                             reinterpret_cast<const prun_step_values*>(values_.get()),
+                             reinterpret_cast<prun_step_values*>(values_.get()),
+                             std::move(steps),
                              world,
                              host_,
                              options.threads,
@@ -150,21 +154,16 @@ void QueueExecutor::issue(BodyId id, int64_t step, const StepTable& table) {
   table_ = table;  // for host ops, which end before issue returns
   *slot.values = table;
   slot.issued_ns = begin;
-  slot.begin.record(streams_[0]);
-  streams_[0].copy(values_.get(), slot.values, sizeof *slot.values);
   const uint64_t before = now_ns() - begin;
   work.issue(table_.step, static_cast<int>(step % kStepSlots), options_.recorder->stream, [this] { check_alive(); });
   const uint64_t after = now_ns();
-  const Body& body = program_.bodies[id];
-  for (const auto& [result, to] : {std::pair(body.loss, slot.loss), std::pair(body.norm, slot.norm)})
-    if (result >= 0) streams_[0].copy(to, memory_.data(result), program_.tensors[result].bytes());
   slot.end.record(streams_[0]);
   slot.step = step;
   slot.host_ns = before + work.issuing_ns() + now_ns() - after;
   eager_bytes_[id] = std::max(eager_bytes_[id], bytes_sent() - sent);
   // What init and bodies between steps send is the next step's, as the executor for the CPU counts it.
   if (id == kStepBody) slot.bytes = eager_bytes_[id] + std::exchange(sent_between_, 0);
-  if (id != kStepBody && body.loss < 0) sent_between_ += eager_bytes_[id];
+  if (id != kStepBody && program_.bodies[id].loss < 0) sent_between_ += eager_bytes_[id];
 }
 
 void QueueExecutor::finish(BodyId id, Slot& slot) {

@@ -1,5 +1,5 @@
 // Executes a rank's program on a queue device (prun/device.h): one thread issues all streams, events are edges, a step
-// is captured once and replayed.
+// is captured once for each slot of steps under way and replayed.
 //
 // The host is at most two steps ahead: while the device computes step n, the host makes the batch of step n + 1 and
 // enqueues that step. So a loss is read a step late, and the device does not wait between steps.
@@ -23,7 +23,7 @@ class QueueExecutor final : public JobRun {
  private:
   struct Slot {  // a step under way
     explicit Slot(QueueDevice& device) : begin(device, true), end(device, true) {}
-    DeviceEvent begin, end;
+    DeviceEvent begin, end;                      // its first op starts, loss and norm are in pinned memory
     prun_step_values* values = nullptr;          // pinned
     std::byte *loss = nullptr, *norm = nullptr;  // pinned
     int64_t step = -1;                           // -1: none

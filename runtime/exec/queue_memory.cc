@@ -94,7 +94,7 @@ QueueMemory::QueueMemory(const Program& program, const prun_device& table, const
     if (enqueues_) world.adopt_device(arena_, program.arena_bytes, kind);
   }
   if (program.host_arena_bytes > 0) host_arena_ = DeviceMemory(*device_, program.host_arena_bytes, PRUN_PLACE_PINNED);
-  ahead_ = DeviceMemory(*device_, kAhead * layout_.first, PRUN_PLACE_DEVICE);
+  ahead_ = DeviceMemory(*device_, kStepSlots * layout_.first, PRUN_PLACE_DEVICE);
   account(&DeviceUse::arena);
   // The transport's own memory where it has some, so that peers read it without another copy.
   pinned_ = static_cast<std::byte*>(world.allocate(layout_.total));

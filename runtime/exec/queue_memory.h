@@ -3,7 +3,7 @@
 //
 // The arena has the program's size, to the byte. Bodies share the pinned memory, since they never run at the same time.
 // It holds for each stream what its largest host op reads and writes, and for each step under way what its first ops
-// write (the next batches), its step values and its loss. Beside the arena the device keeps, for two steps in turn,
+// write (the next batches), its step values and its loss. Beside the arena the device keeps, for each of these steps,
 // what their first ops wrote, until the step begins.
 #pragma once
 #include <memory>
@@ -17,7 +17,6 @@
 namespace prun {
 
 inline constexpr int kStepSlots = 3;  // steps that the host may be ahead of the device, and the one under way
-inline constexpr int kAhead = 2;      // steps of which a batch is on the device: the one under way and the next
 
 // How each op of a body is carried out. `enqueues`: the transport works on the device's memory in stream order.
 Table<StreamId, std::vector<How>> how_of(const Program& program, const Body& body, bool enqueues);
@@ -47,7 +46,7 @@ class QueueMemory final : public RankDevice {
   // with the loss kAlignBytes behind them and the norm of the gradients behind it.
   std::byte* staging(StreamId stream) const;
   std::byte* first(int slot) const { return pinned_ + slot * layout_.first; }
-  std::byte* ahead(int turn) const { return ahead_.get() + turn * layout_.first; }  // the device's; as first(slot)
+  std::byte* ahead(int slot) const { return ahead_.get() + slot * layout_.first; }  // the device's; as first(slot)
   std::byte* values(int slot) const { return pinned_ + kStepSlots * layout_.first + slot * 2 * kAlignBytes; }
 
  private:

@@ -15,7 +15,8 @@ class OneRank {
 
   // Throws what the executor throws; `failed` is what it says of the op.
   std::vector<double> run(std::string* failed = nullptr, std::vector<double>* evaluated = nullptr);
-  const QueueMemory& queue() const { return dynamic_cast<const QueueMemory&>(*rank_device_); }  // of a queue device
+  const StepRecord& record(size_t step) const { return recorder_steps(options_.recorder)[step]; }  // after run()
+  const QueueMemory& queue() const { return dynamic_cast<const QueueMemory&>(*rank_device_); }     // of a queue device
 
  private:
   class Alone final : public Bootstrap {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <map>
 #include <mutex>
 
 #include "device/cpu_queue/cpu_queue.h"
@@ -219,6 +220,105 @@ TEST(QueueExecutor, BucketsAreReducedWhileBackwardRunsInReplayedSteps) {
   EXPECT_GT(buckets.before_last, 2);
   EXPECT_EQ(buckets.waited, 4);
   EXPECT_EQ(buckets.late, 0);
+}
+
+// A device whose time is its work: copies and launches of graphs take a unit each, kernels none.
+struct LogicalTime {
+  std::mutex mutex;
+  int64_t now = 0;
+  std::map<const prun_event*, int64_t> recorded;
+} logical;
+
+// Work that passes a unit of time, or records an event, when the stream gets there.
+template <class F>
+prun_status in_order(prun_dev* dev, prun_stream* stream, prun_result* result, F* work, void* data) {
+  return cpu_queue_table().host_call(dev, stream, work, data, result);
+}
+void pass_unit(void*) {
+  std::lock_guard lock(logical.mutex);
+  ++logical.now;
+}
+void note_time(void* event) {
+  std::lock_guard lock(logical.mutex);
+  logical.recorded[static_cast<prun_event*>(event)] = logical.now;
+}
+prun_status slow_copy(prun_dev* dev, prun_stream* stream, void* to, const void* from, size_t bytes,
+                      prun_result* result) {
+  const prun_status status = in_order(dev, stream, result, pass_unit, nullptr);
+  return status == PRUN_OK ? cpu_queue_table().copy(dev, stream, to, from, bytes, result) : status;
+}
+prun_status slow_launch(prun_dev* dev, prun_graph* graph, prun_stream* stream, prun_result* result) {
+  const prun_status status = in_order(dev, stream, result, pass_unit, nullptr);
+  return status == PRUN_OK ? cpu_queue_table().graph_launch(dev, graph, stream, result) : status;
+}
+prun_status timed_record(prun_dev* dev, prun_event* event, prun_stream* stream, int external, prun_result* result) {
+  const prun_status status = in_order(dev, stream, result, note_time, event);
+  return status == PRUN_OK ? cpu_queue_table().event_record(dev, event, stream, external, result) : status;
+}
+prun_status logical_elapsed(prun_dev*, prun_event* from, prun_event* to, double* ms, prun_result*) {
+  std::lock_guard lock(logical.mutex);
+  *ms = static_cast<double>(logical.recorded[to] - logical.recorded[from]);
+  return PRUN_OK;
+}
+
+TEST(QueueExecutor, TheTimeBetweenStepsHasTheFirstCopiesAndTheLaunch) {
+  prun_device table = cpu_queue_table();
+  table.copy = slow_copy;
+  table.graph_launch = slow_launch;
+  table.event_record = timed_record;
+  table.event_elapsed = logical_elapsed;
+  const Job job = parity_job(1, kSteps, "cpu-queue");
+  const std::unique_ptr<Device> device = make_table_device(table);
+  OneRank rank(job.classes[0], *device);
+  rank.run();
+  // In order: the launch, the copy of the step values, and that of the batch to its place. The next batch may be
+  // uploaded meanwhile.
+  for (size_t step = 2; step < 4; ++step) {
+    EXPECT_GE(rank.record(step).idle_ns, 3'000'000u) << step;
+    EXPECT_LE(rank.record(step).idle_ns, 5'000'000u) << step;
+  }
+}
+
+// What the host asks of a queue device, call by call.
+std::vector<std::string> asked;
+
+template <auto function>
+struct Counted;
+template <class... Arguments, prun_status (*prun_device::*function)(Arguments...)>
+struct Counted<function> {
+  static inline const char* name = nullptr;
+  static prun_status call(Arguments... arguments) {
+    asked.emplace_back(name);
+    return (cpu_queue_table().*function)(arguments...);
+  }
+};
+template <auto function>
+void count(prun_device& table, const char* name) {
+  Counted<function>::name = name;
+  table.*function = Counted<function>::call;
+}
+
+TEST(QueueExecutor, AReplayedStepIsOneLaunchAndTheUploadOfItsBatch) {
+  prun_device table = cpu_queue_table();
+  count<&prun_device::copy>(table, "copy");
+  count<&prun_device::zero>(table, "zero");
+  count<&prun_device::host_call>(table, "host_call");
+  count<&prun_device::kernel_run>(table, "kernel_run");
+  count<&prun_device::event_record>(table, "event_record");
+  count<&prun_device::event_wait>(table, "event_wait");
+  count<&prun_device::graph_launch>(table, "graph_launch");
+  const Settings settings = {{"strategy", "zero3"}, {"steps", "8"}, {"clip", "1"}};
+  const Job job = parity_job(1, settings, "cpu-queue");
+  const std::unique_ptr<Device> device = make_table_device(table);
+  asked.clear();
+  EXPECT_EQ(OneRank(job.classes[0], *device).run(), losses_of(run_virtual_ranks(job, *open_device("cpu"), {})));
+  // The first step is enqueued op by op, the next three are captured, one for each slot.
+  const std::vector<std::string> step = {"copy", "event_record", "event_wait", "graph_launch", "event_record"};
+  std::vector<std::string> replayed;
+  for (int i = 0; i < 4; ++i) replayed.insert(replayed.end(), step.begin(), step.end());
+  ASSERT_GT(asked.size(), replayed.size());
+  EXPECT_EQ(std::vector<std::string>(asked.end() - std::ssize(replayed), asked.end()), replayed);
+  EXPECT_EQ(std::count(asked.begin(), asked.end(), "graph_launch"), 7);
 }
 
 }  // namespace

@@ -88,8 +88,11 @@ class CpuQueue(unittest.TestCase):
             trace = f"{folder}/trace.json"
             plain, traced = (run("plans/zero3.lua", 2, "cpu-queue", *more, **SMALL) for more in ([], ["--trace", trace]))
             self.assertEqual(plain, traced)
-            events = json.loads(pathlib.Path(trace).read_text())
-            events = events["traceEvents"] if isinstance(events, dict) else events
+            document = json.loads(pathlib.Path(trace).read_text())
+            self.assertIn("ops were enqueued one by one", document["otherData"]["prun"])
+            run("plans/zero3.lua", 2, "cpu", "--trace", trace, **SMALL)
+            self.assertNotIn("otherData", json.loads(pathlib.Path(trace).read_text()))
+            events = document["traceEvents"]
             ops = [e for e in events if e.get("ph") == "X" and e.get("cat") != "wait" and e["pid"] == 0 and e["args"]["step"] == 2]
             self.assertGreater(len({e["args"]["op"] for e in ops if e["tid"] == 0}), 20)
             self.assertGreater(len([e for e in ops if e["tid"] != 0]), 5)  # communication

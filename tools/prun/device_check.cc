@@ -100,7 +100,7 @@ std::string what_would_fit(const Options& options, const DeviceReport& report, i
 
 int64_t needed_on_device(const Program& program) {
   constexpr int64_t kTables = int64_t{2} << 20;  // for kernels; as large as CUDA's allocation granularity
-  return program.arena_bytes + kAhead * PinnedLayout(program, true).first + kTables;
+  return program.arena_bytes + kStepSlots * PinnedLayout(program, true).first + kTables;
 }
 
 DeviceReport check_devices(const Options& options) {

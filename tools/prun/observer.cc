@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "device/device.h"
 #include "exec/job_run.h"
 #include "ir/calendar.h"
 #include "ir/model_flops.h"
@@ -130,6 +131,7 @@ void Observer::started(const std::vector<int>& ranks, const std::vector<int>& pi
   if (metrics_ && !metrics_->remark().empty()) console_.warn(fmt::format("prun: {}\n", metrics_->remark()));
   if (trace_) trace_->begin(job, ranks_, recorders_);
   if (job.classes.empty()) return;
+  if (trace_ && open_device(job.classes.front().device)->queue() != nullptr) trace_->note_eager();
   const Program& program = job.classes.front();
   work_ = {program.tokens_per_step, model_flops(job), peak_flops_, program.schedule.learning_rate};
   for (const Program& one : job.classes) work_.clips = work_.clips || one.step().norm >= 0;

@@ -95,7 +95,11 @@ using Meetings = std::map<std::tuple<uint32_t, std::string, int, int>,
 
 class Writer {
  public:
-  Writer(OutputFile& file, uint64_t origin_ns) : file_(file), origin_(origin_ns) {}
+  // `remark`: of the whole trace; "" for none.
+  Writer(OutputFile& file, uint64_t origin_ns, const std::string& remark)
+      : file_(file), origin_(origin_ns), head_("{\"displayTimeUnit\":\"ms\",") {
+    if (!remark.empty()) head_ += fmt::format("\"otherData\":{{\"prun\":{}}},", quoted(remark));
+  }
 
   void name_track(int rank, int stream, const std::string& name) {
     if (stream == 0) {
@@ -140,7 +144,7 @@ class Writer {
 
  private:
   void item(const std::string& json) {
-    file_.write(first_ ? "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" : ",\n");
+    file_.write(first_ ? head_ + "\"traceEvents\":[\n" : ",\n");
     file_.write(json);
     first_ = false;
   }
@@ -167,6 +171,7 @@ class Writer {
 
   OutputFile& file_;
   uint64_t origin_;
+  std::string head_;
   uint64_t arrows_ = 0;
   bool first_ = true;
 };
@@ -247,7 +252,10 @@ void Trace::finish() {
   uint64_t origin = UINT64_MAX;
   for (const Track& track : tracks_)
     for (const OpEvent& event : track.events) origin = std::min(origin, event.ready_ns);
-  Writer out(file_, origin);
+  Writer out(file_, origin,
+             eager_ ? "ops were enqueued one by one: without --trace the device replays steps as graphs, "
+                      "which take less time and overlap otherwise"
+                    : "");
   std::vector<OpTexts> texts;
   for (const Program& program : job_->classes) texts.push_back(op_texts(program));
 

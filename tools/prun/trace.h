@@ -23,6 +23,8 @@ class Trace {
   explicit Trace(const std::string& path, StepWindow window = {}, size_t most = kMostEvents)
       : file_(path, "trace"), window_(window), most_(most) {}
   void begin(const Job& job, const std::vector<int>& ranks, const std::vector<RecorderHeader*>& recorders);
+  // Says in the file that a device was given the ops of its steps one by one, and no graphs.
+  void note_eager() { eager_ = true; }
   void collect();  // copies new events; called too rarely, it loses some and counts them
   void finish();   // writes the file
   uint64_t lost() const { return lost_; }
@@ -44,6 +46,7 @@ class Trace {
   OutputFile file_;
   StepWindow window_;
   size_t most_, kept_ = 0;
+  bool eager_ = false;
   uint64_t lost_ = 0;
   const Job* job_ = nullptr;
   std::vector<Track> tracks_;
