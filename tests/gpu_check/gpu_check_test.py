@@ -21,7 +21,7 @@ import unittest.mock
 
 from played import PRUN, TOP, Machine, alive, run_tests
 
-from gpu_check import libraries, remedies, report, trace
+from gpu_check import libraries, remedies, report, trace, warm
 from gpu_check.check import Check, Part, Verdict, perform
 from gpu_check.context import Context
 from gpu_check.main import PARTS, parse
@@ -355,6 +355,35 @@ class Keys(Machine):
         done, _ = self.check("--keep", str(target))
         self.assertEqual((done.returncode, target.exists()), (2, False))
         self.assertIn("holds no results of tools/gpu-check", done.stderr)
+
+
+class Warm(Machine):
+    def context(self, gpus, folder):
+        return argparse.Namespace(device="cuda", gpus=gpus, environment={"LD_LIBRARY_PATH": str(folder)})
+
+    def test_a_context_of_each_gpu_stays_open_until_the_end(self):
+        source, log = self.folder / "driver.c", self.folder / "log"
+        source.write_text(f"""#include <stdio.h>
+static void note(const char* what, int n) {{ FILE* f = fopen("{log}", "a"); fprintf(f, "%s %d\\n", what, n); fclose(f); }}
+int cuInit(unsigned flags) {{ note("init", (int)flags); return 0; }}
+int cuDevicePrimaryCtxRetain(void** made, int device) {{ note("retain", device); *made = made; return 0; }}
+""")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", self.folder / "libcuda.so.1", source], check=True)
+        with unittest.mock.patch.dict(os.environ, LD_LIBRARY_PATH=str(self.folder)):
+            process = warm.start(self.context(2, "/nowhere/nvidia/cublas/lib"))
+        self.addCleanup(process.kill)
+        while not log.exists() or log.read_text() != "init 0\nretain 0\nretain 1\n":
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        warm.stop(process)
+        self.assertEqual(process.returncode, 0)
+
+    def test_it_ends_with_gpu_check_and_needs_no_driver(self):
+        process = warm.start(self.context(1, "/nowhere"))
+        self.assertIsNone(process.poll())
+        process.stdin.close()  # as when gpu-check is killed
+        self.assertEqual(process.wait(timeout=20), 0)
+        self.assertIsNone(warm.start(self.context(0, "/nowhere")))
 
 
 class Parts(Machine):

@@ -10,9 +10,12 @@ import pathlib
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
+
+GROUP = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}  # a lent machine may have 3.10
 
 
 @dataclasses.dataclass
@@ -80,7 +83,7 @@ class Processes:
             if self.stopped:
                 return None
             process = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd,
-                                       env={**os.environ, **(environment or {})}, process_group=0)
+                                       env={**os.environ, **(environment or {})}, **GROUP)
             self.running.add(process)
             return process
 

@@ -8,6 +8,8 @@ import sys
 
 from gpu_check import libraries
 
+STATE = "clocks.sm,clocks.max.sm,power.limit,temperature.gpu,memory.used"  # what figures depend on besides the model
+
 
 def ask(*words):
     try:
@@ -47,12 +49,14 @@ def describe(device, python=None, packed=()):
     packages = libraries.packages(python or sys.executable)
     environment, folders = libraries.environment(packages, packed)
     driver, _ = ask("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader") if names else ("", "")
+    state, _ = ask("nvidia-smi", f"--query-gpu={STATE}", "--format=csv,noheader") if names else ("", "")
     nvcc, _ = ask("nvcc", "--version") if shutil.which("nvcc") else ("", "")
     versions = libraries.versions(packages)
     release = next((line.split("release", 1)[1].strip() for line in nvcc.splitlines() if "release" in line), "not found")
     about = {
         "GPUs": f"{len(names)} × {', '.join(sorted(set(names)))}" if names else f"none: {problem}",
         "driver": driver.splitlines()[0].strip() if driver else "none",
+        f"state ({STATE})": state.splitlines()[0].strip() if state else "none",
         "CUDA Toolkit (nvcc)": release,
         "libraries beside PyTorch": ":".join(folders) + " (LD_LIBRARY_PATH of every command)" if folders else "none, those of the system count",
         "versions": versions,

@@ -1,6 +1,7 @@
 """The command line: what `tools/gpu-check` does with its words. run.py has the run, build.py and pack.py the package, keep.py the kept results."""
 import argparse
 import pathlib
+import resource
 import signal
 import sys
 
@@ -106,6 +107,7 @@ def main(words):
     options = parse(words)
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: running commands are stopped, results and report are written
         signal.signal(number, leave)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # a process with CUDA has gigabytes
     try:
         if options.keep:
             return keep.merge(options.out / "results.json", options.keep)
