@@ -74,6 +74,13 @@ class Building(Machine):
         self.assertIn("gpu-check: --pack: PRUN_CUDA_ARCHITECTURES: nvcc 13.0 does not know '95' (it knows 75 80 90 100). Fix: ", done.stderr)
         self.assertFalse((self.folder / "packed.tar").exists())
 
+    def test_programs_with_an_rpath_need_no_library_path(self):
+        with open(self.prun, "a") as file:
+            file.write("# $ORIGIN/../lib/needed\n")
+        self.build("--pack", str(self.folder / "packed.tar"))
+        subprocess.run(["tar", "xf", self.folder / "packed.tar", "-C", self.folder], check=True)
+        self.assertEqual(json.loads((self.folder / "gpu-check/needs.json").read_text())["library_path"], "")
+
     def test_an_archive_that_is_too_large(self):
         with unittest.mock.patch("gpu_check.pack.MOST_MIB", 0):
             done, _ = self.build("--pack", str(self.folder / "packed.tar.xz"))
@@ -109,6 +116,8 @@ class Packed(Machine):
                              capture_output=True, text=True, cwd=top)
         self.assertEqual(ran.returncode, 0, ran.stderr)  # the transports are those of the archive
         self.assertIn("over shm", ran.stdout + ran.stderr)
+        path = json.loads((top / "needs.json").read_text())["library_path"]
+        self.assertEqual(path, "build/gpu/lib/needed")  # CI's prun has no RPATH to it
         plans = subprocess.run([prun, "plans", "--json"], capture_output=True, text=True, cwd=self.folder)
         self.assertIn("zero3", plans.stdout, plans.stderr)
 

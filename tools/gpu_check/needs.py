@@ -30,8 +30,9 @@ def newest(files):
     return {name: ".".join(map(str, version)) for name, version in sorted(found.items())}
 
 
-def write(path, versions):
-    path.write_text(json.dumps({"versions": versions}, indent=1) + "\n")
+def write(path, versions, library_path):
+    """`library_path`: the folder of packed libraries from the package's top, for programs that do not find it; else ""."""
+    path.write_text(json.dumps({"versions": versions, "library_path": library_path}, indent=1) + "\n")
 
 
 def read(top):

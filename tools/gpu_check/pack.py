@@ -54,7 +54,9 @@ def pack(top, build, archive):
             tar.add(pathlib.Path(path).resolve(), f"gpu-check/build/gpu/{LIBRARIES}/{name}")
         for name in [*SCRIPTS, *(path.relative_to(top) for path in keep.files(top))]:  # kept results are not asked again there
             tar.add(top / name, f"gpu-check/{name}", filter=without_caches)
-        needs.write(pathlib.Path(folder, needs.FILE), versions)
+        # Programs with an RPATH need no LD_LIBRARY_PATH, through which PyTorch would load these libraries, too.
+        finds = f"$ORIGIN/../{LIBRARIES}".encode() in (build / "bin/prun").read_bytes()
+        needs.write(pathlib.Path(folder, needs.FILE), versions, "" if finds else f"build/gpu/{LIBRARIES}")
         tar.add(pathlib.Path(folder, needs.FILE), f"gpu-check/{needs.FILE}")
     return pathlib.Path(archive).stat().st_size, [name for name in PROGRAMS if name not in packed], versions
 

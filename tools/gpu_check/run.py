@@ -2,17 +2,19 @@
 import concurrent.futures
 import dataclasses
 import functools
+import pathlib
 import shutil
 import tarfile
 import time
 
-from gpu_check import keep, machine, pack, remedies, report, warm
+from gpu_check import keep, machine, needs, remedies, report, warm
 from gpu_check.check import perform
 from gpu_check.context import SCRATCH, Context
 from gpu_check.keys import Keys
 from gpu_check.results import CUT, FAIL, IMPOSSIBLE, PASS, Store
 
 OK, FAILED, USAGE, UNFINISHED = 0, 1, 2, 75  # exit statuses; USAGE also: no GPU can be reached
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 MOST_OF_A_FILE = 8 << 20  # bytes of a file that `--save` packs: at most 16 MiB come back from a lent machine in one file
 
 
@@ -28,8 +30,8 @@ class Run:
     def __init__(self, options, parts):
         self.options, self.parts = options, parts
         self.start, self.started = time.monotonic(), time.time()
-        packed = options.build / pack.LIBRARIES
-        self.here = machine.describe(options.device, options.torch, [packed] if packed.exists() else []) | {"small": options.small}
+        packed = (needs.read(TOP) or {}).get("library_path")
+        self.here = machine.describe(options.device, options.torch, [TOP / packed] if packed else []) | {"small": options.small}
         self.context = Context(options, self.here)
         options.out.mkdir(parents=True, exist_ok=True)
         if options.fresh:
