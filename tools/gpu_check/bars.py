@@ -1,7 +1,7 @@
 """The figures that the report begins with, and the value that each must reach."""
 
-# Host time of a replayed step: about 5 copies of step values, 6 event calls and one graph launch, 25 to 40 µs. The bar
-# leaves 10 µs for a slower host; it falls when nodes of the graph write these values to pinned memory themselves.
+# Host time of a replayed step: an upload, three event calls and a graph launch. 25 to 40 µs are an estimate, made when a
+# step had 5 copies and 6 event calls; no GPU has measured it. Without a transport's queues a step has a launch a region.
 HOST_US = 50
 IDLE, KERNELS, NCCL = 0.01, 1.05, 1.02
 ALONE, HOST, GAPS = "GPT-2 124M in bf16", "host time of a replayed step", "idle GPU between steps"
