@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Memory per rank and bytes on the wire of the data parallel strategies are STRATEGIES.md's formulas, to the byte, with Ψ the
 padded parameters. zero1 and zero2 keep the shard of gradients beside what they reduce: 6Ψ + 16Ψ/N in bf16. zero3 keeps
-1/N of everything, plus (prefetch + 1) gathered units and (inflight + 1) unreduced gradients. Usage: sharding_test.py PRUN
+1/N of everything, plus (prefetch + 1) gathered units and (inflight + 1) unreduced gradients. One rank has the whole shard: it
+gathers and reduces nothing, and keeps parameters in bf16 beside those in f32. Usage: sharding_test.py PRUN
 """
 import pathlib
 import sys
@@ -66,7 +67,10 @@ class Sharding(unittest.TestCase):
                         got = check(PRUN, "plans/zero1.lua", ranks, batch=2 * ranks, micro=micro, dtype=dtype, **case)[0]
                         shard = sum(shards(case, ranks))
                         psi = shard * ranks
-                        self.roles(got, param=F32 * shard, gathered=wide * psi, grad=F32 * (psi + shard), optimizer=2 * F32 * shard)
+                        if ranks == 1:
+                            self.roles(got, param=(F32 + wide % F32) * psi, gathered=0, grad=F32 * psi, optimizer=2 * F32 * psi)
+                        else:
+                            self.roles(got, param=F32 * shard, gathered=wide * psi, grad=F32 * (psi + shard), optimizer=2 * F32 * shard)
                         wire = (ranks - 1) * (F32 + wide) * shard + 2 * all_reduce(1, ranks)  # scatter, gather; loss and norm
                         self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
 
@@ -80,8 +84,12 @@ class Sharding(unittest.TestCase):
                         shard, unreduced = sum(sizes), 2 * max(sizes) * ranks  # inflight 1
                         if micro > 1:
                             unreduced += max(sizes)  # what is added to the shard
-                        self.roles(got, param=F32 * shard, gathered=wide * shard * ranks, grad=F32 * shard, optimizer=2 * F32 * shard,
-                                   reduce=F32 * unreduced)
+                        if ranks == 1:
+                            self.roles(got, param=(F32 + wide % F32) * shard, gathered=0, grad=F32 * shard, optimizer=2 * F32 * shard,
+                                       reduce=0)
+                        else:
+                            self.roles(got, param=F32 * shard, gathered=wide * shard * ranks, grad=F32 * shard,
+                                       optimizer=2 * F32 * shard, reduce=F32 * unreduced)
                         wire = (ranks - 1) * (micro * F32 + wide) * shard + 2 * all_reduce(1, ranks)
                         self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
 
@@ -90,7 +98,7 @@ class Sharding(unittest.TestCase):
             for ranks in (1, 2, 3, 8):
                 with self.subTest(ranks=ranks, **case):
                     got, sizes = check(PRUN, "plans/zero3.lua", ranks, batch=2 * ranks, **case)[0], shards(case, ranks)
-                    state, largest = F32 * sum(sizes), F32 * max(sizes) * ranks
+                    state, largest = F32 * sum(sizes), F32 * max(sizes) * ranks if ranks > 1 else 0
                     self.roles(got, param=state, grad=state, optimizer=2 * state, gathered=2 * largest, reduce=2 * largest)
                     # Forward gathers all; backward neither the head (kept), nor the block before it (in its slot still), nor the
                     # embedding (not read); gradients all.
@@ -132,8 +140,9 @@ class Sharding(unittest.TestCase):
                 got = check(PRUN, "plans/custom/small_whole.lua", ranks, batch=2 * ranks, below="2 KiB", **case)[0]
                 sizes = shards(case, ranks, lambda size: size >= 2048)
                 small, shard = whole(case, lambda size: size < 2048), sum(sizes)
+                slots = 2 * F32 * max(sizes) * ranks if ranks > 1 else 0
                 self.roles(got, param=F32 * (shard + small), grad=F32 * (shard + small), optimizer=2 * F32 * (shard + small),
-                           gathered=2 * F32 * max(sizes) * ranks, reduce=2 * F32 * max(sizes) * ranks)
+                           gathered=slots, reduce=slots)
                 gathers = shard + sum(sizes[1:-2])  # backward has the head and the last block still and does not read the embedding
                 wire = (ranks - 1) * F32 * (gathers + shard) + all_reduce(small, ranks) + 2 * all_reduce(1, ranks)
                 self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
