@@ -75,8 +75,9 @@ class Builder {
       part.comm = comm;
       part.launch.call = "ncclGroupEnd";
       part.launch.stream = stream;
-      part.launch.issue = [nccl = &c_.library->nccl(), comm, stream, list = std::move(transfers)] {
-        return run_group(*nccl, comm->handle(), stream, list);
+      for (const Transfer& t : transfers) part.launch.links.emplace_back(t.peer, t.is_recv);
+      part.launch.issue = [nccl = &c_.library->nccl(), native = comm->native(), stream, list = std::move(transfers)] {
+        return run_group(*nccl, native->handle, stream, list);
       };
     }
     for (Request::Part& part : request_->parts) part.comm->push(&part.launch);

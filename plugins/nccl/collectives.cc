@@ -130,6 +130,20 @@ Sizes sizes_of(const Call& c) {
   }
 }
 
+// Ranks that exchange messages in it. NCCL has connected the ranks of other collectives already.
+std::vector<Link> links_of(const Call& c) {
+  std::vector<Link> links;
+  const bool root = c.me == c.root, all = c.kind == PRUN_ALL_TO_ALL;
+  for (int peer = 0; peer < c.size; ++peer) {
+    if (peer == c.me) continue;
+    if (all || (c.kind == PRUN_GATHER && peer == c.root) || (c.kind == PRUN_SCATTER && root))
+      links.emplace_back(peer, false);
+    if (all || (c.kind == PRUN_SCATTER && peer == c.root) || (c.kind == PRUN_GATHER && root))
+      links.emplace_back(peer, true);
+  }
+  return links;
+}
+
 // Replaces buffers that the device cannot reach.
 void bounce(Context& context, Call& c, Request& request) {
   const Sizes sizes = sizes_of(c);
@@ -192,6 +206,7 @@ std::unique_ptr<Request> start_collective(Context& context, Comm& comm, const pr
     Request::Part& part = request->parts.emplace_back();
     part.comm = &comm;
     part.launch.call = name_of(params.kind);
+    part.launch.links = links_of(c);
     part.launch.stream = c.stream;
     part.launch.issue = [nccl = &context.library->nccl(), c] { return issue(*nccl, c); };
     comm.push(&part.launch);

@@ -1,11 +1,12 @@
-// Making communicators. Members tell the lowest rank among them that they want one; when all do, it says how: a split
-// of the world's communicator where the group is the world (every rank takes part in a split), else from a unique id.
+// Making communicators. Members tell the lowest rank among them that they want one. When all do, it says how: a split
+// of the world's communicator for all ranks, because every rank takes part in a split, or a unique id for other groups.
 #include "comm.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "context.h"
 
@@ -37,7 +38,7 @@ Comm::Comm(Context& context, std::vector<int> ranks, int lane)
 Comm::~Comm() {
   {
     std::lock_guard lock(native_->calls);
-    if (stage_ == Stage::ready && !failure_ && issued_ == nullptr)
+    if (stage_ == Stage::ready && !failure_ && issued_ == nullptr && !native_->in_call)
       context_.retirement.destroy(native_);
     else
       context_.retirement.abort(native_);
@@ -55,22 +56,43 @@ std::string Comm::name() const { return fmt::format("prun lane {} of ranks {}", 
 
 void Comm::init(const ncclUniqueId& id) {
   std::lock_guard lock(native_->calls);
-  ncclConfig_t config = context_.config(native_->name);
-  const ncclResult_t result = context_.library->nccl().init(&native_->handle, size(), id, me_, &config);
-  if (result != ncclSuccess && result != ncclInProgress)
-    throw context_.library->failure("ncclCommInitRankConfig", result);
-  stage_ = Stage::made;
+  init_parent(id);
+  stage_ = Stage::parent;
 }
 
-void Comm::split() {
-  Comm& world = *context_.world;
-  splitting_.call = "ncclCommSplit";
-  splitting_.on_stream = false;
-  splitting_.issue = [this, &world] {
-    ncclConfig_t config = context_.config(native_->name);
-    return context_.library->nccl().split(world.handle(), 0, me_, &native_->handle, &config);
-  };
-  world.push(&splitting_);
+// No call is made on it but splits, so it needs no more than the least of NCCL's buffers.
+void Comm::init_parent(const ncclUniqueId& id) {
+  ncclConfig_t config = context_.config(native_->name, false);
+  config.minCTAs = config.maxCTAs = 1;
+  const ncclResult_t result = context_.library->nccl().init(&native_->parent, size(), id, me_, &config);
+  if (result != ncclSuccess && result != ncclInProgress)
+    throw context_.library->failure("ncclCommInitRankConfig", result);
+}
+
+// The world's may be aborted at any time.
+std::unique_lock<std::timed_mutex> Comm::lock_parent() const {
+  if (from_ == native_) return {};
+  std::unique_lock lock(from_->calls);
+  if (from_->retiring) throw Failure{PRUN_EABORTED, "aborted"};
+  return lock;
+}
+
+void Comm::split(const std::shared_ptr<Native>& from) {
+  from_ = from;
+  const auto lock = lock_parent();
+  if (from != native_) from->children.push_back(native_);
+  ncclConfig_t config = context_.config(native_->name, true);
+  const ncclResult_t result = context_.library->nccl().split(from->parent, 0, me_, &native_->handle, &config);
+  if (result != ncclSuccess && result != ncclInProgress) throw context_.library->failure("ncclCommSplit", result);
+  stage_ = Stage::split;
+}
+
+bool Comm::settled(ncclComm_t comm) const {
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t result = context_.library->nccl().async_error(comm, &state);
+  if (result != ncclSuccess) state = result;
+  if (state != ncclSuccess && state != ncclInProgress) throw context_.library->failure("making a communicator", state);
+  return state == ncclSuccess;
 }
 
 bool Comm::ready(int& missing) {
@@ -113,29 +135,22 @@ bool Comm::advance(int& missing) {
   }
   missing = -1;
   if (stage_ == Stage::told && go_.by_id != 0) {
-    ncclConfig_t config = context_.config(native_->name);
-    const ncclResult_t result = context_.library->nccl().init(&native_->handle, size(), go_.id, me_, &config);
-    if (result != ncclSuccess && result != ncclInProgress)
-      throw context_.library->failure("ncclCommInitRankConfig", result);
-    stage_ = Stage::made;
+    init_parent(go_.id);
+    stage_ = Stage::parent;
   }
   if (stage_ == Stage::told) {
-    // All ranks split in one order, whatever the order in which they want communicators.
-    if (context_.next_split != go_.sequence && !splitting_.issue) return false;
-    if (!splitting_.issue) {
-      split();
-      ++context_.next_split;
-    }
-    context_.world->pump();
-    if (splitting_.state != Launch::State::ended) return false;
-    stage_ = Stage::made;
+    // All ranks split the world's parent in one order, whatever the order in which they want communicators.
+    if (context_.next_split != go_.sequence) return false;
+    split(context_.world->native_);
   }
-  if (stage_ == Stage::made) {
-    ncclResult_t state = ncclSuccess;
-    const ncclResult_t result = context_.library->nccl().async_error(native_->handle, &state);
-    if (result != ncclSuccess) state = result;
-    if (state == ncclInProgress) return false;
-    if (state != ncclSuccess) throw context_.library->failure("making a communicator", state);
+  if (stage_ == Stage::parent) {
+    if (!settled(native_->parent)) return false;
+    split(native_);
+  }
+  if (stage_ == Stage::split) {
+    const auto lock = lock_parent();
+    if (!settled(from_->parent)) return false;
+    if (from_ != native_) ++context_.next_split;
     stage_ = Stage::ready;
   }
   return true;
@@ -159,6 +174,7 @@ void Comm::register_regions() {
 
 void Comm::deregister(const void* ptr) {
   std::lock_guard lock(native_->calls);
+  while (native_->in_call && !native_->retiring) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::erase_if(native_->registered, [&](const auto& r) {
     if (r.first != ptr) return false;
     if (r.second != nullptr && !native_->retiring) context_.library->nccl().comm_deregister(native_->handle, r.second);
@@ -196,17 +212,39 @@ void Comm::pump() {
   }
 }
 
+bool Comm::may_wait(const Launch& launch) const {
+  return context_.connects_late || std::any_of(launch.links.begin(), launch.links.end(),
+                                               [&](const Link& link) { return linked_.count(link) == 0; });
+}
+
+void Comm::call_in_a_thread(const Launch& launch) {
+  call_ = std::make_shared<Call>();
+  native_->in_call = true;
+  std::thread([call = call_, native = native_, library = context_.library, issue = launch.issue] {
+    library->cuda().set_device(native->device);
+    const RelaxedCapture guard(library->cuda());
+    call->result = issue();
+    native->in_call = false;
+    call->over = true;
+  }).detach();
+}
+
 void Comm::pump_locked() {
   for (;;) {
     ncclResult_t result = ncclSuccess;
-    if (issued_ == nullptr) {
+    if (call_ != nullptr) {
+      if (!call_->over) return;
+      result = std::exchange(call_, nullptr)->result;
+    } else if (issued_ == nullptr) {
       if (waiting_.empty()) return;
       register_regions();
       issued_ = waiting_.front();
       waiting_.pop_front();
       issued_->state = Launch::State::issued;
+      if (may_wait(*issued_)) return call_in_a_thread(*issued_);
       result = issued_->issue();
     }
+    if (issued_ == nullptr) continue;  // withdrawn
     if (result == ncclSuccess || result == ncclInProgress) {
       const ncclResult_t asked = context_.library->nccl().async_error(native_->handle, &result);
       if (asked != ncclSuccess) result = asked;
@@ -214,7 +252,8 @@ void Comm::pump_locked() {
     if (result == ncclInProgress) return;
     if (result != ncclSuccess) throw context_.library->failure(issued_->call, result);
     Launch& launch = *std::exchange(issued_, nullptr);
-    if (!launch.on_stream || context_.library->capturing(launch.stream)) {
+    linked_.insert(launch.links.begin(), launch.links.end());
+    if (context_.library->capturing(launch.stream)) {
       launch.state = Launch::State::ended;
       continue;
     }

@@ -1,8 +1,15 @@
-// A communicator: made without blocking, and the queue of what is to be enqueued on it.
+// A communicator, and the queue of calls on it.
 //
-// NCCL allows nothing on a communicator while one of its calls is under way (ncclInProgress), and only when it is over
-// may the event be recorded that tells when the device has done the work. So everything goes through launches: issued
-// one after the other, by whoever calls `pump`.
+// NCCL aborts a communicator safely at any time only if it does not block, but starts a thread for each call on one. So
+// a parent is made without blocking, while ranks may be missing, and what is split off it blocks:
+//
+//     unique id --init--> parent, not blocking, one thread block --split--> communicator, blocking: for all calls
+//
+// All groups of all ranks are split off the world's parent; other groups have a parent each.
+//
+// NCCL allows nothing on a communicator while one of its calls is under way, and only when it is over may the event be
+// recorded that is reached when the device has done the work. So all calls are launches: issued one after the other, by
+// the thread that calls `pump`. The first message between two ranks waits for both, so it has a thread of its own.
 #pragma once
 #include <prun/transport.h>
 
@@ -11,7 +18,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "board.h"
@@ -21,13 +30,15 @@ namespace prun::nccl {
 
 class Context;
 
+using Link = std::pair<int, bool>;  // a peer in the communicator, and whether it is received from
+
 // One call, or group of calls, of NCCL.
 struct Launch {
   enum class State { waiting, issued, running, ended };  // issued: NCCL is still at it; running: the device is
   std::function<ncclResult_t()> issue;
   const char* call = "";
+  std::vector<Link> links = {};  // that NCCL connects at the first use
   cudaStream_t stream = nullptr;
-  bool on_stream = true;                      // else it is over with NCCL's part
   cudaEvent_t event = nullptr;                // null where the stream is being captured: nothing runs then
   std::atomic<State> state = State::waiting;  // whoever enqueues looks at it without the lock
 };
@@ -47,9 +58,8 @@ class Comm {
   // Nothing on it can succeed any more. Its operations on the device are being stopped.
   void fail(const Failure& failure);
   Failure failure();
-  bool quiet() const {
-    return native_->ended || native_->handle == nullptr;
-  }  // no longer touches memory, though it failed
+  // No longer touches memory, though it failed.
+  bool quiet() const { return native_->ended || (native_->handle == nullptr && !native_->in_call); }
   // Throws the error that NCCL knows of, which a replayed operation may have; does not wait. Members that have waited
   // for long tell each other that they do: returns one that has not, or -1.
   int check(std::chrono::milliseconds waited);
@@ -63,6 +73,7 @@ class Comm {
   const std::vector<int>& ranks() const { return ranks_; }
   int index_of(int rank) const;  // -1: no member
   ncclComm_t handle() const { return native_->handle; }
+  std::shared_ptr<const Native> native() const { return native_; }
   cudaStream_t stream() const { return native_->stream; }
   int next() const { return ranks_[static_cast<size_t>((me_ + 1) % size())]; }
   int previous() const { return ranks_[static_cast<size_t>((me_ + size() - 1) % size())]; }
@@ -75,11 +86,20 @@ class Comm {
   void init(const ncclUniqueId& id);
 
  private:
-  enum class Stage { wanted, told, made, ready };
+  enum class Stage { wanted, told, parent, split, ready };  // parent, split: under way
+  struct Call {                                             // of NCCL, in a thread
+    ncclResult_t result = ncclSuccess;
+    std::atomic<bool> over{false};
+  };
   bool advance(int& missing);  // under the lock
-  void split();
+  void init_parent(const ncclUniqueId& id);
+  void split(const std::shared_ptr<Native>& from);
+  std::unique_lock<std::timed_mutex> lock_parent() const;
+  bool settled(ncclComm_t comm) const;  // no call on it is under way; throws what is wrong with it
   void register_regions();
   void pump_locked();
+  bool may_wait(const Launch& launch) const;  // for another rank
+  void call_in_a_thread(const Launch& launch);
   void check_alive() const;
   Failure asynchronous(const char* call);  // what NCCL says of itself, if that is an error
   void fail_locked(const Failure& failure);
@@ -94,9 +114,11 @@ class Comm {
   // Under native_->calls:
   Stage stage_ = Stage::wanted;
   Note go_{};
-  Launch splitting_;  // on the world's communicator
+  std::shared_ptr<Native> from_;  // whose parent it is split from
   std::deque<Launch*> waiting_;
   Launch* issued_ = nullptr;
+  std::shared_ptr<Call> call_;  // of issued_, perhaps withdrawn since
+  std::set<Link> linked_;
   Failure failure_;
   Clock::time_point told_{};  // the others, by check
 };

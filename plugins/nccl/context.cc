@@ -73,6 +73,7 @@ Context::Context(const prun_open_params& params)
     : Transport(params),
       options(parse_options(params.options)),
       library(load(options, params)),
+      connects_late(std::string_view(std::getenv("NCCL_RUNTIME_CONNECT")) != "0"),  // set by `load`, at least
       device(choose_device(params, options, *library)),
       board(params.ranks),
       control(params, board),
@@ -104,9 +105,9 @@ std::string Context::describe_self() const {
                      library->devices(), options.share ? ", which ranks may share: for tests" : "");
 }
 
-ncclConfig_t Context::config(const std::string& name) const {
+ncclConfig_t Context::config(const std::string& name, bool blocking) const {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  config.blocking = blocking ? 1 : 0;
   config.splitShare = options.split_share ? 1 : 0;
   if (options.min_ctas != 0) config.minCTAs = options.min_ctas;
   if (options.share) config.maxCTAs = std::max(kSharedCtas, options.min_ctas);

@@ -48,7 +48,7 @@ class Context : public sdk::Transport {
   Comm& comm_of(int lane, int peer);
 
   void use_device() const { library->cuda().set_device(device); }  // CUDA's current device is each thread's own
-  ncclConfig_t config(const std::string& name) const;
+  ncclConfig_t config(const std::string& name, bool blocking) const;
   cudaEvent_t take_event();
   void give_event(cudaEvent_t event);
   std::string describe_self() const;  // which libraries, which device
@@ -56,6 +56,7 @@ class Context : public sdk::Transport {
 
   const Options options;
   const std::shared_ptr<const Library> library;
+  const bool connects_late;  // NCCL connects ranks in their first collective, because the user has said so
   int device = 0;
   Board board;
   Control control;

@@ -9,21 +9,33 @@
 namespace prun::nccl {
 namespace {
 
+// For a call to return before the abort. One that waits for another rank returns because of the abort.
 constexpr auto kStuck = std::chrono::seconds(1);
+constexpr auto kWaiting = std::chrono::milliseconds(20);
+
+void destroy(const Nccl& nccl, ncclComm_t comm) {
+  ncclResult_t state = nccl.finalize(comm);
+  while (state == ncclInProgress && nccl.async_error(comm, &state) == ncclSuccess && state == ncclInProgress)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  nccl.destroy(comm);
+}
 
 void end_communicator(const Library& library, Native& native, bool abort) {
   const Nccl& nccl = library.nccl();
   library.cuda().set_device(native.device);
-  // Both free the communicator. A call that has been stuck for so long will not come back before it is aborted.
+  // Both free the communicator. A call that has been stuck for so long will not return before it is aborted.
   if (native.calls.try_lock_for(kStuck)) native.calls.unlock();
-  if (native.handle != nullptr && abort) {
-    nccl.abort(native.handle);
-  } else if (native.handle != nullptr) {
+  const auto soon = std::chrono::steady_clock::now() + kWaiting;
+  while (native.in_call && std::chrono::steady_clock::now() < soon)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (abort) {
+    // The parent first: that ends a split which is under way, and perhaps makes a handle.
+    if (native.parent != nullptr) nccl.abort(native.parent);
+    if (native.handle != nullptr) nccl.abort(native.handle);
+  } else {
     for (const auto& [buffer, handle] : native.registered) nccl.comm_deregister(native.handle, handle);
-    ncclResult_t state = nccl.finalize(native.handle);
-    while (state == ncclInProgress && nccl.async_error(native.handle, &state) == ncclSuccess && state == ncclInProgress)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    nccl.destroy(native.handle);
+    for (const ncclComm_t comm : {native.handle, native.parent})
+      if (comm != nullptr) destroy(nccl, comm);
   }
   if (native.stream != nullptr) library.cuda().stream_destroy(native.stream);
 }

@@ -20,7 +20,10 @@ namespace prun::nccl {
 struct Native {
   std::timed_mutex calls;  // of NCCL on it; none is made once it is retiring
   ncclComm_t handle = nullptr;
-  cudaStream_t stream = nullptr;  // for calls without a queue
+  ncclComm_t parent = nullptr;                    // that `handle` was split from; null where that is the world's
+  std::vector<std::shared_ptr<Native>> children;  // NCCL writes their handles when they are split off
+  std::atomic<bool> in_call{false};               // a thread of ours is in a call that may wait for another rank
+  cudaStream_t stream = nullptr;                  // for calls without a queue
   int device = 0;
   std::vector<std::pair<const void*, void*>> registered;  // buffer, handle of ncclCommRegister
   std::string name;                                       // for people

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -134,12 +135,39 @@ void Comm::join() {
   const uint32_t all = static_cast<uint32_t>(ranks);
   segment->joined.fetch_add(1);
   for (auto& bell : segment->bells) ring(bell);
-  while (!aborted) {
+  while (!stopped()) {
     const uint32_t seen = segment->bells[rank].load();
     if (segment->joined.load() >= all) break;
     wait(segment->bells[rank], seen);
   }
   if (rank == 0 || aborted) unlink_segment(id);
+}
+
+bool Comm::link(const std::vector<Operation>& operations) {
+  std::vector<const std::atomic<bool>*> awaited;
+  const auto call = [&](std::atomic<bool>(&mine)[kMaxRanks], int peer, const std::atomic<bool>& theirs) {
+    if (peer == rank) return;
+    mine[peer] = true;
+    ring(segment->bells[peer]);
+    awaited.push_back(&theirs);
+  };
+  for (const Operation& o : operations) {
+    for (int peer = 0; peer < ranks; ++peer) {
+      const bool all = o.what == What::all_to_all, message = o.what == What::send_recv && peer == o.root;
+      const bool to_root = o.what == What::gather, from_root = o.what == What::scatter, root = rank == o.root;
+      if (all || (message && o.send != nullptr) || (to_root && peer == o.root) || (from_root && root))
+        call(segment->sends[rank], peer, segment->receives[peer][rank]);
+      if (all || (message && o.recv != nullptr) || (from_root && peer == o.root) || (to_root && root))
+        call(segment->receives[rank], peer, segment->sends[peer][rank]);
+    }
+  }
+  const auto there = [](const std::atomic<bool>* half) { return half->load(); };
+  while (!aborted) {
+    const uint32_t seen = segment->bells[rank].load();
+    if (std::all_of(awaited.begin(), awaited.end(), there)) return true;
+    wait(segment->bells[rank], seen);
+  }
+  return false;
 }
 
 bool Comm::reaches(const std::vector<Operation>& operations) const {

@@ -1,9 +1,10 @@
 // Entry points of NCCL, as far as the plugin knows them. Built three times: as 2.30 and 2.28, and as 2.18 with fewer.
 //
 //     PRUN_SUBSTITUTE_ABORT_HANGS=1   ncclCommAbort never returns
+//     PRUN_SUBSTITUTE_INIT_HANGS=N    the Nth communicator of a process is never made, until ncclCommAbort
 //     PRUN_SUBSTITUTE_FAIL_AT=N       the Nth group on a stream fails asynchronously, on rank PRUN_SUBSTITUTE_FAIL_RANK
 //     PRUN_SUBSTITUTE_FAIL_RUN=N      the same of the Nth that runs, those of replayed graphs among them
-//     PRUN_SUBSTITUTE_COMM_MIB=N      buffers of a communicator in the device's memory
+//     PRUN_SUBSTITUTE_COMM_MIB=N      buffers of a communicator in the device's memory; none for one thread block
 //     PRUN_SUBSTITUTE_NO_SHM=1        none of them in /dev/shm, which is full
 #include <nccl.h>
 
@@ -45,17 +46,20 @@ ncclComm_t made(Handle comm) { return reinterpret_cast<ncclComm_t>(new Handle(st
 
 void moment() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
 
-// In another thread where the communicator does not block. Its state says when it is over.
+std::atomic<int> threads{0};  // that calls have started
+
+// In a thread of its own, as NCCL does it for each call, where the communicator does not block. Its state says when it
+// is over.
 template <class Body>
 ncclResult_t in_background(const Handle& comm, Body body) {
-  comm->state = ncclInProgress;
-  auto work = [comm, body] {
-    moment();
+  if (comm->blocking) {
     const ncclResult_t result = body();
-    comm->state = result;
-  };
-  if (comm->blocking) return work(), comm->state;
-  std::thread(work).detach();
+    if (result != ncclSuccess) comm->state = result;
+    return result;
+  }
+  comm->state = ncclInProgress;
+  ++threads;
+  std::thread([comm, body] { comm->state = body(); }).detach();
   return ncclInProgress;
 }
 
@@ -115,8 +119,9 @@ ncclResult_t launch(const std::vector<Grouped>& all) {
   if (comm->state == ncclInProgress)
     return error(ncclInvalidArgument, "the previous call on this communicator is still in progress");
   if (comm->state != ncclSuccess) return comm->state;
-  if (comm->connected.exchange(true)) return put_on_stream(comm, stream, operations), ncclSuccess;
   return in_background(comm, [comm, stream, operations] {
+    if (!comm->connected.exchange(true)) moment();
+    if (!comm->link(operations)) return error(ncclInternalError, "aborted while it connected two ranks");
     put_on_stream(comm, stream, operations);
     return comm->state == ncclInProgress ? ncclSuccess : comm->state.load();
   });
@@ -161,13 +166,22 @@ ncclResult_t join(const Handle& comm) {
   if (setting("NO_SHM", 0) != 0)
     return error(ncclSystemError,
                  "Error: failed to extend /dev/shm/nccl-abc to 4194660 bytes, error: No space left on device");
-  const size_t bytes = static_cast<size_t>(setting("COMM_MIB", 0)) << 20;
+  static std::atomic<int> made{0};
+  if (++made == setting("INIT_HANGS", -1)) {
+    while (!comm->stopped()) moment();
+    return error(ncclInternalError, "aborted while it was made");
+  }
+  moment();
+  const size_t bytes = comm->ctas == 1 ? 0 : static_cast<size_t>(setting("COMM_MIB", 0)) << 20;
   if (bytes > 0 && cudaMalloc(&comm->buffers, bytes) != cudaSuccess)
     return error(ncclUnhandledCudaError, ("Failed to CUDA calloc async " + std::to_string(bytes) + " bytes").c_str());
   comm->join();
-  return comm->aborted ? ncclInternalError : check_devices(*comm);
+  return comm->stopped() ? ncclInternalError : check_devices(*comm);
 }
 
+int ctas_of(const ncclConfig_t* config) {
+  return config == nullptr || config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? 0 : config->maxCTAs;
+}
 bool bad_config(const ncclConfig_t* config) { return config != nullptr && config->magic != 0xcafebeef; }
 
 // Places of the new communicator, once all ranks of the old one have said theirs.
@@ -180,7 +194,7 @@ ncclResult_t agree_on_split(const Handle& parent, const Handle& child, int color
   split.arrived.fetch_add(1);
   for (auto& bell : parent->segment->bells) ring(bell);
   while (split.arrived.load() < static_cast<uint32_t>(parent->ranks)) {
-    if (parent->aborted || child->aborted) return ncclInternalError;
+    if (child->stopped()) return ncclInternalError;
     const uint32_t seen = parent->segment->bells[parent->rank].load();
     if (split.arrived.load() < static_cast<uint32_t>(parent->ranks)) wait(parent->segment->bells[parent->rank], seen);
   }
@@ -232,6 +246,7 @@ ENTRY ncclResult_t ncclCommInitRankConfig(ncclComm_t* result, int ranks, ncclUni
   comm->rank = rank;
   comm->ranks = ranks;
   comm->blocking = config == nullptr || config->blocking != 0;
+  comm->ctas = ctas_of(config);
   *result = made(comm);
   cudaGetDevice(&comm->device);
   return in_background(comm, [comm] { return join(comm); });
@@ -242,9 +257,13 @@ ENTRY ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm
   if (bad_config(config)) return error(ncclInvalidArgument, "the configuration was not initialized");
   auto child = std::make_shared<Comm>();
   child->blocking = config == nullptr ? parent->blocking : config->blocking != 0;
+  child->ctas = config == nullptr ? parent->ctas : ctas_of(config);
   child->device = parent->device;
+  child->parent = parent.get();
+  *result = nullptr;
   return in_background(parent, [parent, child, color, key, result] {
     const ncclResult_t agreed = agree_on_split(parent, child, color, key);
+    child->parent = nullptr;
     if (agreed == ncclSuccess) *result = made(child);
     return agreed;
   });
@@ -278,6 +297,9 @@ ENTRY ncclResult_t ncclCommAbort(ncclComm_t handle) {
   comm->magic = kFreed;
   return ncclSuccess;
 }
+
+// For the tests: how many threads calls have started.
+ENTRY int substitute_threads() { return threads; }
 
 ENTRY ncclResult_t ncclGroupStart() { return ++depth, ncclSuccess; }
 ENTRY ncclResult_t ncclGroupEnd() {

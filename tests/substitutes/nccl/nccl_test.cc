@@ -227,6 +227,114 @@ TEST(Nccl, ErrorsThatComeLaterAreTold) {
   EXPECT_EQ(reports[1].text.rfind("Aborted: rank 0 failed", 0), 0u) << reports[1].text;
 }
 
+// A function of the substitute that tells the tests what it has counted.
+int counted(const std::string& library, const char* what) {
+  return reinterpret_cast<int (*)()>(dlsym(dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD), what))();
+}
+
+// NCCL starts a thread for each call on a communicator that does not block: 30 to 60 us of a step that is not replayed.
+TEST(Nccl, ACollectiveStartsNoThread) {
+  EXPECT_EQ(failures(run_connected(3,
+                                   [](Rank& rank) -> std::string {
+                                     std::vector<float> x(100);
+                                     for (const std::vector<int>& ranks : {std::vector{0, 1, 2}, std::vector{0, 1}}) {
+                                       if (rank.index == 2 && ranks.size() == 2) continue;
+                                       Communicator& group = rank.world.communicator(ranks, 0);
+                                       all_reduce(group, x.data(), 100);
+                                       const int before = counted(kNew, "substitute_threads");
+                                       for (int i = 0; i < 20; ++i) all_reduce(group, x.data(), 100);
+                                       const int started = counted(kNew, "substitute_threads") - before;
+                                       if (started > 0) return fmt::format("20 calls started {} threads", started);
+                                     }
+                                     return "";
+                                   })),
+            "");
+}
+
+// The world's parent, the world's communicator, one of all ranks, the parent of a smaller group's and that.
+TEST(Nccl, AbortEndsACommunicatorThatIsNeverMade) {
+  struct Case {
+    std::vector<int> ranks;
+    int hangs;
+  };
+  for (const Case& one :
+       {Case{{0, 1, 2}, 1}, Case{{0, 1, 2}, 2}, Case{{0, 1, 2}, 3}, Case{{0, 1}, 3}, Case{{0, 1}, 4}}) {
+    LocalJob job;
+    job.ranks = 3;
+    job.abort_on_death = false;
+    auto reports = run_ranks(job, [&](LocalBootstrap& bootstrap) -> std::string {
+      if (bootstrap.rank() == 1) setenv("PRUN_SUBSTITUTE_INIT_HANGS", std::to_string(one.hangs).c_str(), 1);
+      std::unique_ptr<World> world = World::open(suite().options(bootstrap), bootstrap);
+      std::atomic<double> aborted{0};
+      std::thread other([&] {
+        usleep(500000);
+        aborted = now_s();
+        world->abort();
+      });
+      std::string text = "went on";
+      try {
+        world->connect();
+        if (bootstrap.rank() == 2 && one.ranks.size() == 2) throw Aborted("not in this group");
+        std::vector<float> x(100);
+        all_reduce(world->communicator(one.ranks, 0), x.data(), 100);
+      } catch (const Aborted&) {
+        text = "";
+      }
+      other.join();
+      world.reset();
+      if (now_s() - aborted > 2) text = fmt::format("took {:.1f} s", now_s() - aborted);
+      bootstrap.barrier();
+      return text;
+    });
+    EXPECT_EQ(failures(reports), "") << one.ranks.size() << " ranks, communicator " << one.hangs;
+  }
+}
+
+// NCCL connects two ranks in their first message, which waits for both: neither `batch` nor an abort waits for it.
+TEST(Nccl, AMessageThatNobodyReceivesIsAborted) {
+  LocalJob job;
+  job.ranks = 2;
+  job.abort_on_death = false;
+  auto reports = run_ranks(job, [](LocalBootstrap& bootstrap) -> std::string {
+    std::string text;
+    double aborted = 0;
+    {
+      set_job(&bootstrap, 2);
+      WorldOptions options = suite().options(bootstrap);
+      TransportSession session(load_named("nccl", options.plugin_dirs), options);
+      join_and_connect(session, options, bootstrap);
+      prun_comm* comm = nullptr;
+      prun_result result = empty_result();
+      const int ranks[] = {0, 1};
+      prun_status status = session.table().comm_create(session.ctx(), ranks, 2, 1, &comm, &result);
+      while (status == PRUN_OK || status == PRUN_AGAIN) {
+        status = session.table().comm_test(session.ctx(), comm, &result);
+        if (status == PRUN_OK) break;
+      }
+      if (status != PRUN_OK) return result.message;
+      std::vector<char> data(100);
+      const prun_p2p op = {0, 1, 1, data.data(), data.size(), PRUN_MEM_HOST, nullptr};
+      prun_req* req = nullptr;
+      const double start = now_s();
+      if (bootstrap.rank() == 0) {
+        if (session.table().batch(session.ctx(), &op, 1, {PRUN_MEM_HOST, nullptr}, &req, &result) != PRUN_OK)
+          return result.message;
+        if (now_s() - start > 0.5) text = "it waits in batch";
+        while (now_s() - start < 0.1 && text.empty())
+          if (session.table().test(session.ctx(), req, &result) != PRUN_AGAIN) text = "it ended";
+      }
+      bootstrap.barrier();
+      aborted = now_s();
+      session.abort();
+      if (req != nullptr && session.wait(req, 0, result) != PRUN_EABORTED) text += "it was not aborted";
+    }
+    if (now_s() - aborted > 4) text += fmt::format("the end took {:.1f} s", now_s() - aborted);
+    bootstrap.barrier();
+    return text;
+  });
+  EXPECT_EQ(failures(reports), "");
+}
+
 // ncclCommAbort may hang (nccl#1777); neither abort nor the end of the world waits for it longer than it was told.
 TEST(Nccl, AnAbortThatHangsIsLeftBehind) {
   LocalJob job;
@@ -317,37 +425,38 @@ TEST(Nccl, DeviceMemoryIsRegisteredWithEveryCommunicator) {
   for (const std::string& library : {kNew, kOld}) {
     LocalJob job;
     job.ranks = 2;
-    EXPECT_EQ(
-        failures(run_ranks(
-            job,
-            [&](LocalBootstrap& bootstrap) -> std::string {
-              set_job(&bootstrap, 2);
-              WorldOptions options = suite().options(bootstrap);
-              options.transport_options = libraries(library);
-              TransportSession session(load_named("nccl", options.plugin_dirs), options);
-              void *memory = nullptr, *handle = nullptr;
-              prun_result result = empty_result();
-              if (session.table().mem_alloc(session.ctx(), 4096, PRUN_MEM_CUDA, &memory, &handle, &result) != PRUN_OK)
-                return result.message;
-              auto* values = static_cast<char*>(memory);
-              if (std::any_of(values, values + 4096, [](char c) { return c != 0; })) return "not zeroed";
-              join_and_connect(session, options, bootstrap);
-              const int peer = 1 - bootstrap.rank();
-              const prun_p2p ops[] = {{1, peer, 0, values, 100, PRUN_MEM_CUDA, handle},
-                                      {0, peer, 0, values + 2048, 100, PRUN_MEM_CUDA, handle}};
-              prun_req* req = nullptr;
-              if (session.table().batch(session.ctx(), ops, 2, {PRUN_MEM_HOST, nullptr}, &req, &result) != PRUN_OK ||
-                  session.wait(req, 0, result) != PRUN_OK)
-                return result.message;
-              auto count = reinterpret_cast<int (*)()>(
-                  dlsym(dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD), "substitute_registrations"));
-              const int want = library == kNew ? 1 : 0;
-              if (count() != want) return fmt::format("{} buffers are registered, not {}", count(), want);
-              bootstrap.barrier();
-              session.table().mem_free(session.ctx(), memory, handle);
-              return count() == 0 ? "" : "it stays registered";
-            })),
-        "")
+    EXPECT_EQ(failures(run_ranks(job,
+                                 [&](LocalBootstrap& bootstrap) -> std::string {
+                                   set_job(&bootstrap, 2);
+                                   WorldOptions options = suite().options(bootstrap);
+                                   options.transport_options = libraries(library);
+                                   TransportSession session(load_named("nccl", options.plugin_dirs), options);
+                                   void *memory = nullptr, *handle = nullptr;
+                                   prun_result result = empty_result();
+                                   if (session.table().mem_alloc(session.ctx(), 4096, PRUN_MEM_CUDA, &memory, &handle,
+                                                                 &result) != PRUN_OK)
+                                     return result.message;
+                                   auto* values = static_cast<char*>(memory);
+                                   if (std::any_of(values, values + 4096, [](char c) { return c != 0; }))
+                                     return "not zeroed";
+                                   join_and_connect(session, options, bootstrap);
+                                   const int peer = 1 - bootstrap.rank();
+                                   const prun_p2p ops[] = {{1, peer, 0, values, 100, PRUN_MEM_CUDA, handle},
+                                                           {0, peer, 0, values + 2048, 100, PRUN_MEM_CUDA, handle}};
+                                   prun_req* req = nullptr;
+                                   if (session.table().batch(session.ctx(), ops, 2, {PRUN_MEM_HOST, nullptr}, &req,
+                                                             &result) != PRUN_OK ||
+                                       session.wait(req, 0, result) != PRUN_OK)
+                                     return result.message;
+                                   const auto count = [&] { return counted(library, "substitute_registrations"); };
+                                   const int want = library == kNew ? 1 : 0;
+                                   if (count() != want)
+                                     return fmt::format("{} buffers are registered, not {}", count(), want);
+                                   bootstrap.barrier();
+                                   session.table().mem_free(session.ctx(), memory, handle);
+                                   return count() == 0 ? "" : "it stays registered";
+                                 })),
+              "")
         << library;
   }
 }

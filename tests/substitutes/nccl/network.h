@@ -27,7 +27,9 @@ struct Place {  // of a rank, as NCCL compares them
 };
 struct Segment {  // zero when it is made
   std::atomic<uint32_t> joined;
-  Place places[kMaxRanks];                             // written before a rank joins
+  Place places[kMaxRanks];  // written before a rank joins
+  // Sends and receives that a rank has once called, by its peer.
+  std::atomic<bool> sends[kMaxRanks][kMaxRanks], receives[kMaxRanks][kMaxRanks];
   alignas(64) std::atomic<uint32_t> bells[kMaxRanks];  // futexes: something came, or went
   Split splits[kMaxSplits];
   Pipe pipes[kMaxRanks][kMaxRanks];  // from, to
