@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The package of tools/gpu-check in a clean system: Debian's base and Python 3, made by debootstrap, and nothing else.
 
-There it must start, find its libraries, and report that there is no GPU. PRUN_GPU_PACKAGE names a package that
---pack built; without it the programs of PRUN's build are packed, which find libraries by LD_LIBRARY_PATH alone. PRUN_DEBOOTSTRAP names a tree that debootstrap made, which is copied. Ends with 77
+There it must start, find its libraries, and report that there is no GPU. PRUN_GPU_PACKAGE names a package; without it
+the programs of PRUN's build are packed, which find libraries by LD_LIBRARY_PATH alone (needs.json). PRUN_DEBOOTSTRAP names a tree that debootstrap made, which is copied. Ends with 77
 where it cannot be tried. Usage: chroot_test.py TOP PRUN
 """
+import json
 import os
 import pathlib
 import shutil
@@ -65,14 +66,14 @@ def main():
         start = time.monotonic()
         make_root(root)
         print(f"a clean system in {time.monotonic() - start:.0f} s")
-        built = "PRUN_GPU_PACKAGE" in os.environ
         package = pathlib.Path(os.environ.get("PRUN_GPU_PACKAGE", pathlib.Path(folder, "package.tar.gz")))
-        path = "" if built else "/tmp/gpu-check/build/gpu/lib/needed"
-        if not built:
+        if "PRUN_GPU_PACKAGE" not in os.environ:
             subprocess.run([sys.executable, TOP / "tools/gpu-check", "--prun", PRUN, "--pack", package], check=True, stdout=subprocess.DEVNULL)
         print(f"package: {package.stat().st_size / 2**20:.1f} MiB")
         subprocess.run(["tar", "xf", package, "-C", root / "tmp"], check=True)
         (root / "dev/shm").mkdir(exist_ok=True)
+        path = json.loads((root / "tmp/gpu-check/needs.json").read_text())["library_path"]
+        path = f"/tmp/gpu-check/{path}" if path else ""
         start, held = time.monotonic(), []
         done = in_root(root, "cd / && /tmp/gpu-check/tools/gpu-check --budget 150 --out /tmp/found --save /tmp/out")
         held.append(expect("without a GPU it ends with 2 and says so", done.returncode == 2 and "Nothing here ran on a GPU: no NVIDIA driver" in done.stdout, done))
