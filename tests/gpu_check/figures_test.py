@@ -14,7 +14,7 @@ from played import PYTHON, TOP, Machine, run_tests
 
 import token_ids
 from gpu_check import kernels, op_table
-from gpu_check.bars import ALONE, ATTENTION, BARS, COLLECTIVES, GAPS, GEMM, HOST, TRAINING
+from gpu_check.bars import ALONE, ATTENTION, BARS, COLLECTIVES, EMBEDDING, GAPS, GEMM, HOST, TRAINING
 from gpu_check.results import FAIL, IMPOSSIBLE, PASS
 
 FAST = "prun deterministic=0,autotune=1"
@@ -125,13 +125,14 @@ class Gpt2(Figures):
     @unittest.mock.patch("gpu_check.gpt2.TOKENS", 1000)
     def test_variants_are_compared_with_the_step_as_it_is(self):
         _, found = self.figures("variants")
-        self.assertEqual(list(found), ["vocabulary of 50,257", "vocabulary of 50,304", "deterministic=1", "autotune=0", "cudnn=0", "ids by Zipf's law"])
+        self.assertEqual(list(found), ["vocabulary of 50,257", "vocabulary of 50,257, not padded", "vocabulary of 50,304", "deterministic=1", "autotune=0", "cudnn=0", "ids by Zipf's law"])
         self.assertEqual({r["figure"] for r in found.values()}, {"10.00 ms, 1.000 × the step as it is"})
         calls = self.calls.read_text().splitlines()
-        self.assertEqual(len(calls), 7)
-        self.assertIn("--device-options deterministic=0,autotune=1,cudnn=0", calls[5])
+        self.assertEqual(len(calls), 8)
+        self.assertIn("--device-options deterministic=0,autotune=1,cudnn=0", calls[6])
         self.assertIn("vocab=50257", calls[1])
-        self.assertIn("tokens_zipf.bin", calls[6])
+        self.assertIn("--pad-vocabulary 1", calls[2])
+        self.assertIn("tokens_zipf.bin", calls[7])
 
     def test_generation_by_the_length_of_the_context(self):
         done, found = self.figures("generation")
@@ -158,6 +159,12 @@ class Kernels(Figures):
             self.assertEqual(len(result["table"]), 1 + len(chosen))
             if status == PASS:
                 self.assertEqual(result["figure"], "1 of 1 shapes hold with deterministic=0,autotune=1, at most 1.020 × (gpt2 a); by default 1 of 1")
+
+    def test_a_family_that_the_bench_does_not_have_is_not_possible(self):
+        self.program("build/bin/cuda_kernel_bench", "#!/bin/sh\necho \"cuda_kernel_bench: --family: '$2' is not measured by this program\" >&2\nexit 2\n")
+        _, found = self.figures("kernels", "--check", EMBEDDING)
+        self.assertEqual((found[EMBEDDING]["status"], found[EMBEDDING]["note"]),
+                         (IMPOSSIBLE, "cuda_kernel_bench: --family: 'embedding' is not measured by this program"))
 
     def test_rows_of_a_bench_that_is_cut_off_are_kept(self):
         self.program("build/bin/cuda_kernel_bench", f"#!/bin/sh\nfor file; do :; done\necho '{json.dumps({'rows': self.rows()[:1]})}' >$file\nsleep 60\n")

@@ -69,6 +69,7 @@ def problem_of(result):
         return ""
     if result["status"] == "not possible here":
         excused = (result["name"] in CANNOT, GPUS < 2 and "needs 2 GPUs" in result["note"], "connects more ranks than" in result["note"],
+                   "is not measured by this program" in result["note"], "this prun has no" in result["note"],
                    "not built" in result["note"] and not (BUILD / "bin/cuda_kernel_bench").exists())
         return "" if any(excused) else result["note"]
     measured = result["figure"] and (result["table"] or result["name"] in (HOST, GAPS))

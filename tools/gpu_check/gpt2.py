@@ -11,6 +11,7 @@ import token_ids
 from gpu_check import op_table, remedies
 from gpu_check.bars import ALONE, BARS, GAPS, HOST, HOST_US, IDLE
 from gpu_check.check import Check, Part, Verdict
+from gpu_check.results import NotPossible
 
 FAST = "deterministic=0,autotune=1"  # the same as gpu_train.py --fast
 SMALL = {"layers": 1, "width": 64, "heads": 2, "context": 32, "vocab": 512, "batch": 4}  # --small
@@ -100,10 +101,12 @@ def overhead(context, name, key, text, limit):
     return Verdict(middle < limit, figure, BARS[name], "" if middle < limit else "above its bar")
 
 
-def variant(context, options, kind="uniform", **settings):
-    """The step under other options, beside the same step as it is."""
+def variant(context, options=FAST, kind="uniform", more=(), **settings):
+    """The step under other options, beside the same step as it is. `more`: options of prun."""
     base_done, base = trained(context)
-    done, rows = context.rows(words_of(context, STEPS, options, kind, **settings), timeout=90)
+    done, rows = context.rows([*words_of(context, STEPS, options, kind, **settings), *more], timeout=90)
+    if done.status == 2 and "there is no option" in done.err:
+        raise NotPossible(f"this prun has no {more[0]}")
     step_s, base_s = median(steady(rows), "time_s"), median(base, "time_s")
     if step_s is None:
         return Verdict(False, note=done.why())
@@ -111,14 +114,14 @@ def variant(context, options, kind="uniform", **settings):
     return Verdict(done.ok, f"{step_s * 1e3:.2f} ms{ratio}", "", "" if done.ok else done.why())
 
 
-# Names of plan arguments in small letters are the plan's own.
 VARIANTS = {
-    "vocabulary of 50,257": dict(options=FAST, vocab=50257),
-    "vocabulary of 50,304": dict(options=FAST, vocab=50304),
+    "vocabulary of 50,257": dict(vocab=50257),
+    "vocabulary of 50,257, not padded": dict(vocab=50257, more=("--pad-vocabulary", "1")),
+    "vocabulary of 50,304": dict(vocab=50304),
     "deterministic=1": dict(options="deterministic=1,autotune=1"),
     "autotune=0": dict(options="deterministic=0"),
     "cudnn=0": dict(options=f"{FAST},cudnn=0"),
-    "ids by Zipf's law": dict(options=FAST, kind="zipf"),
+    "ids by Zipf's law": dict(kind="zipf"),
 }
 
 

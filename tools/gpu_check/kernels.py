@@ -4,10 +4,11 @@ Two passes: under the options that let prun sum in any order, as the libraries m
 """
 import functools
 
-from gpu_check.bars import ATTENTION, BARS, GEMM, KERNELS, NORMS, OTHER_ATTENTION, OTHER_GEMM
+from gpu_check.bars import ATTENTION, BARS, EMBEDDING, GEMM, KERNELS, NORMS, OTHER_ATTENTION, OTHER_GEMM
 from gpu_check.check import Check, Part, Verdict
 from gpu_check.gpt2 import FAST
 from gpu_check.pytorch import measured
+from gpu_check.results import NotPossible
 
 
 def ratios(rows):
@@ -34,6 +35,8 @@ def kernels(context, name, family, library, only):
     words = [bench, "--family", family, "--only", only, *(["--small"] if context.small else ["--quick"])]
     file = f"{family}_{only.replace(' ', '_')}" if only else family
     done, found = measured(context, f"{file}.json", [*words, "--options", FAST] if library else words)
+    if "is not measured by this program" in done.err:
+        raise NotPossible(done.last_words(1))
     rows = found["rows"] if found else []
     problems = [f"{row['group']} {row['what']}: {row['problem']}" for row in rows if row["problem"]] + ([] if done.ok else [done.why()])
     plain = []
@@ -59,7 +62,7 @@ def check(name, family, library, only):
 
 
 def of_the_step(_context):
-    return [check(GEMM, "gemm", "cuBLASLt", "GPT-2 124M"), check(ATTENTION, "attention", "cuDNN", "GPT-2 124M")]
+    return [check(GEMM, "gemm", "cuBLASLt", "GPT-2 124M"), check(ATTENTION, "attention", "cuDNN", "GPT-2 124M"), check(EMBEDDING, "embedding", "", "")]
 
 
 def of_others(_context):
