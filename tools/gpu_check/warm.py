@@ -1,27 +1,34 @@
 """Keeps the driver initialised and NVIDIA's libraries in the page cache while checks start hundreds of processes.
 
-Without a context that stays open, a driver that has no persistence daemon initialises the GPU anew for every process.
+Without a context that stays open, a driver that has no persistence daemon initialises the GPU anew for every process. On a
+cold machine the first one takes longer than prun waits for its probe of devices, so that gpu-check waits for it here.
 The program is a child of gpu-check and ends when the pipe to its standard input closes.
 """
 import ctypes
 import pathlib
+import select
 import subprocess
 import sys
 import threading
 
+COLD_S = 60  # how long the driver may take at first
+
 
 def start(context):
-    """The process, or None without a GPU."""
+    """The process, once its contexts are open or have failed to; None without a GPU."""
     if context.device != "cuda" or not context.gpus:
         return None
     folders = [folder for folder in context.environment.get("LD_LIBRARY_PATH", "").split(":") if "/nvidia/" in folder]
-    return subprocess.Popen([sys.executable, "-IS", __file__, str(context.gpus), *folders], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                            stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-IS", __file__, str(context.gpus), *folders], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL)
+    select.select([process.stdout], [], [], COLD_S)  # a line, or its end
+    return process
 
 
 def stop(process):
     if process is not None:
         process.stdin.close()
+        process.stdout.close()
         try:
             process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -29,17 +36,16 @@ def stop(process):
 
 
 def hold(gpus):
-    """Retains the primary context of each GPU; True: the driver is there."""
+    """Retains the primary context of each GPU."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return False
+        return
     if driver.cuInit(0) != 0:
-        return False
+        return
     for index in range(gpus):
         kept = ctypes.c_void_p()
         driver.cuDevicePrimaryCtxRetain(ctypes.byref(kept), ctypes.c_int(index))
-    return True
 
 
 def read(folders):
@@ -54,6 +60,7 @@ def main():
     reader = threading.Thread(target=read, args=(sys.argv[2:],), daemon=True)
     reader.start()
     hold(int(sys.argv[1]))
+    print("ready", flush=True)
     sys.stdin.buffer.read()  # until gpu-check closes the pipe, or ends
 
 
