@@ -6,12 +6,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <mutex>
 #include <tuple>
 
 #include "attention_graphs.h"
+#include "stream.h"
 #endif
 
 namespace prun::cuda {
@@ -24,8 +26,17 @@ CudnnAttentionShape shape_of(const AttentionSizes& s, int64_t batch, int64_t kv_
   return {batch, s.length, kv_heads * s.group(), kv_heads, s.head, s.heads, s.kv_heads, s.sight.more[0] != 0};
 }
 
-// A plan, or null where cuDNN has none. Kernels of the same shape share it while one of them lives.
-std::shared_ptr<const CudnnPlan> plan_of(Context& context, const CudnnAttentionShape& shape, bool gradient) {
+// What an op enqueues of one plan.
+struct Calls {
+  Scratch memory;
+  std::vector<CudnnCall> all;
+};
+using MakeCalls = std::function<Calls(const std::shared_ptr<const CudnnPlan>&)>;
+
+// Returns a plan, or null where cuDNN has none that it also launches. Kernels of the same shape share it while one of
+// them lives.
+std::shared_ptr<const CudnnPlan> plan_of(Context& context, const CudnnAttentionShape& shape, bool gradient,
+                                         const MakeCalls& make) {
   const bool deterministic = context.options().deterministic;
   using Key = std::tuple<int, CudnnAttentionShape, bool, bool>;
   static std::mutex mutex;
@@ -40,11 +51,16 @@ std::shared_ptr<const CudnnPlan> plan_of(Context& context, const CudnnAttentionS
                   shape.batch, shape.length, shape.heads, shape.kv_heads, shape.head);
   try {
     const CudnnGraph graph = gradient ? attention_gradient_graph(shape, !deterministic) : attention_graph(shape);
-    auto plan = std::make_shared<const CudnnPlan>(graph.plan({context.cudnn(), nullptr}, deterministic));
+    const auto launch = [&](const CudnnPlan& plan) {
+      const Calls calls = make(std::make_shared<const CudnnPlan>(plan));
+      rehearse(context, [&](cudaStream_t stream) { calls.all.front().enqueue(context.cudnn(), stream); });
+    };
+    auto plan = std::make_shared<const CudnnPlan>(graph.plan({context.cudnn(), nullptr}, deterministic, launch));
     context.log(0, fmt::format("cuda: {}: by cuDNN, workspace {} bytes", what, plan->workspace_bytes()));
     plans[key] = plan;
     return plan;
   } catch (const Failure& failure) {
+    if (failure.status == PRUN_ENOMEM) throw;
     context.log(0, fmt::format("cuda: {}: by prun's kernels: {}", what, failure.what()));
     refused[key] = true;
     return nullptr;
@@ -64,13 +80,17 @@ bool suits(const OpView& view, const AttentionSizes& s, std::initializer_list<co
 
 std::unique_ptr<Kernel> cudnn_attention_forward(const OpView& view, const AttentionForward<bf16>& a) {
   if (!suits(view, a.sizes, {a.out})) return nullptr;
-  const auto plan = plan_of(view.context(), shape_of(a.sizes, a.sizes.batch, a.sizes.kv_heads), false);
+  const auto make = [&](const std::shared_ptr<const CudnnPlan>& plan) {
+    const auto ptr = [](const auto* at) { return const_cast<void*>(static_cast<const void*>(at)); };
+    Calls calls{scratch(view, plan->workspace_bytes()), {}};
+    calls.all.emplace_back(plan, std::vector{ptr(a.q.data), ptr(a.k.data), ptr(a.v.data), ptr(a.out), ptr(a.lse)},
+                           calls.memory.data);
+    return calls;
+  };
+  const auto plan = plan_of(view.context(), shape_of(a.sizes, a.sizes.batch, a.sizes.kv_heads), false, make);
   if (plan == nullptr) return nullptr;
-  const Scratch memory = scratch(view, plan->workspace_bytes());
-  const auto ptr = [](const auto* at) { return const_cast<void*>(static_cast<const void*>(at)); };
-  CudnnCall call(plan, {ptr(a.q.data), ptr(a.k.data), ptr(a.v.data), a.out, a.lse}, memory.data);
-  return kernel_of([call = std::move(call), memory, handle = view.context().cudnn()](cudaStream_t stream) {
-    call.enqueue(handle, stream);
+  return kernel_of([calls = make(plan), handle = view.context().cudnn()](cudaStream_t stream) {
+    for (const CudnnCall& call : calls.all) call.enqueue(handle, stream);
   });
 }
 
@@ -83,36 +103,39 @@ std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const Atten
   // Up to Hopper a graph that writes dq at once makes cuDNN keep the gradients of scores; later engines take it, and
   // add.
   if (deterministic && view.context().capability() >= 100) return nullptr;
-  const auto plan = plan_of(view.context(), shape_of(s, slice.batch, slice.kv_heads), true);
+  // In scratch: dots, dq's sums, cuDNN's workspace.
+  const size_t sums_at = attention_dots_bytes(s), workspace_at = sums_at + slice.sums_bytes;
+  const auto make = [&](const std::shared_ptr<const CudnnPlan>& plan) {
+    Calls calls{scratch(view, workspace_at + plan->workspace_bytes()), {}};
+    char* const memory = static_cast<char*>(calls.memory.data);
+    for (int64_t b = 0; b < s.batch; b += slice.batch)
+      for (int64_t shared = 0; shared < s.kv_heads; shared += slice.kv_heads) {
+        const int64_t head = shared * s.group(), row = (b * s.heads + head) * s.length;
+        const auto ptr = [&](const auto& heads, int64_t h) {
+          return const_cast<void*>(static_cast<const void*>(heads.head(b, h, s.head)));
+        };
+        std::vector<void*> pointers = {ptr(a.q, head),
+                                       ptr(a.k, shared),
+                                       ptr(a.v, shared),
+                                       ptr(a.out, head),
+                                       ptr(a.dout, head),
+                                       const_cast<float*>(a.lse) + row,
+                                       reinterpret_cast<float*>(memory) + row,
+                                       ptr(a.dq.heads, head),
+                                       ptr(a.dk.heads, shared),
+                                       ptr(a.dv.heads, shared)};
+        if (!deterministic) pointers.push_back(memory + sums_at);
+        calls.all.emplace_back(plan, std::move(pointers), memory + workspace_at);
+      }
+    return calls;
+  };
+  const auto plan = plan_of(view.context(), shape_of(s, slice.batch, slice.kv_heads), true, make);
   if (plan == nullptr) return nullptr;
-  const Scratch memory = scratch(view, attention_dots_bytes(s) + slice.sums_bytes + plan->workspace_bytes());
-  float* const dots = static_cast<float*>(memory.data);
-  char* const sums = static_cast<char*>(memory.data) + attention_dots_bytes(s);
-  void* const workspace = sums + slice.sums_bytes;
-  std::vector<CudnnCall> calls;
-  for (int64_t b = 0; b < s.batch; b += slice.batch)
-    for (int64_t shared = 0; shared < s.kv_heads; shared += slice.kv_heads) {
-      const int64_t head = shared * s.group(), row = (b * s.heads + head) * s.length;
-      const auto ptr = [&](const auto& heads, int64_t h) {
-        return const_cast<void*>(static_cast<const void*>(heads.head(b, h, s.head)));
-      };
-      std::vector<void*> pointers = {ptr(a.q, head),
-                                     ptr(a.k, shared),
-                                     ptr(a.v, shared),
-                                     ptr(a.out, head),
-                                     ptr(a.dout, head),
-                                     const_cast<float*>(a.lse) + row,
-                                     dots + row,
-                                     ptr(a.dq.heads, head),
-                                     ptr(a.dk.heads, shared),
-                                     ptr(a.dv.heads, shared)};
-      if (!deterministic) pointers.push_back(sums);
-      calls.emplace_back(plan, pointers, workspace);
-    }
-  return kernel_of([calls = std::move(calls), memory, sums, zeros = slice.sums_bytes,
+  return kernel_of([calls = make(plan), sums_at, zeros = slice.sums_bytes,
                     handle = view.context().cudnn()](cudaStream_t stream) {
-    for (const CudnnCall& call : calls) {
-      if (zeros > 0) check(cudaMemsetAsync(sums, 0, zeros, stream), "cudaMemsetAsync");
+    for (const CudnnCall& call : calls.all) {
+      if (zeros > 0)
+        check(cudaMemsetAsync(static_cast<char*>(calls.memory.data) + sums_at, 0, zeros, stream), "cudaMemsetAsync");
       call.enqueue(handle, stream);
     }
   });

@@ -1,9 +1,12 @@
 #include "blas_product.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "blas_choice.h"
 #include "context.h"
+#include "stream.h"
 
 namespace prun::cuda {
 namespace {
@@ -112,14 +115,37 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasProduct::algorithms(int most) c
   return found;
 }
 
+bool BlasProduct::starts(const cublasLtMatmulAlgo_t& algorithm) const {
+  try {
+    rehearse(context_, [&](cudaStream_t stream) { check(enqueue(algorithm, stream), "cublasLtMatmul"); });
+    return true;
+  } catch (const Failure& failure) {
+    if (failure.status == PRUN_ENOMEM) throw;  // a matter of this rank's memory: others would choose differently
+    const GemmShape& s = gemm_.shape;
+    context_.log(0, fmt::format("cuda: an algorithm for a GEMM of {} x {} x {} passed cuBLASLt's check and was refused "
+                                "at launch: {}",
+                                s.m, s.n, s.k, failure.what()));
+    return false;
+  }
+}
+
+std::vector<cublasLtMatmulHeuristicResult_t> BlasProduct::starting(int most) const {
+  std::vector<cublasLtMatmulHeuristicResult_t> found = algorithms(most);
+  found.erase(found.begin(),
+              std::find_if(found.begin(), found.end(), [&](const auto& one) { return starts(one.algo); }));
+  return found;
+}
+
 std::unique_ptr<BlasProduct> BlasProduct::find(Context& context, const Gemm& gemm, const Epilogue& epilogue,
                                                void* workspace, size_t workspace_bytes) {
   auto product = std::make_unique<BlasProduct>(context, gemm, epilogue, workspace, workspace_bytes);
-  std::vector<cublasLtMatmulHeuristicResult_t> found = product->algorithms(context.options().autotune ? kCompared : 1);
-  if (found.empty()) found = product->algorithms(kCompared);  // of which some may pass the check
+  std::vector<cublasLtMatmulHeuristicResult_t> found = product->starting(context.options().autotune ? kCompared : 1);
+  if (found.empty()) found = product->starting(kCompared);
   if (found.empty()) return nullptr;
   if (!context.options().autotune) found.resize(1);
   product->algorithm_ = choose(context, gemm, epilogue, workspace_bytes, found);
+  // What was measured for an equal shape may be refused here, where the operands are aligned to less.
+  if (found.size() > 1 && !product->starts(product->algorithm_)) product->algorithm_ = found.front().algo;
   return product;
 }
 

@@ -32,6 +32,8 @@ class BlasProduct final : public Kernel {
   BlasProduct(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace, size_t workspace_bytes);
   // The heuristic's that pass cuBLASLt's check, the best first by its estimate; empty: there is none.
   std::vector<cublasLtMatmulHeuristicResult_t> algorithms(int most) const;
+  // The same from the first on that cuBLASLt takes when it is launched.
+  std::vector<cublasLtMatmulHeuristicResult_t> starting(int most) const;
   cublasStatus_t enqueue(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) const;
   void run(cudaStream_t stream) override;
 
@@ -46,6 +48,7 @@ class BlasProduct final : public Kernel {
 
   static Layout layout(int dtype, int64_t rows, int64_t columns, int64_t batch);
   void describe(const Epilogue& epilogue);
+  bool starts(const cublasLtMatmulAlgo_t& algorithm) const;
 
   Context& context_;
   Gemm gemm_;

@@ -215,7 +215,8 @@ void CudnnGraph::reshape(Tensor x, Tensor y) {
       .finalize();
 }
 
-CudnnPlan CudnnGraph::plan(const CudnnTarget& target, bool repeatable_only) const {
+CudnnPlan CudnnGraph::plan(const CudnnTarget& target, bool repeatable_only,
+                           const std::function<void(const CudnnPlan&)>& rehearse) const {
   CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operations_);
   if (target.handle != nullptr) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
@@ -234,12 +235,15 @@ CudnnPlan CudnnGraph::plan(const CudnnTarget& target, bool repeatable_only) cons
           CudnnPlan made(std::move(plan));
           made.workspace_bytes_ = static_cast<size_t>(made.plan_.integer(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE));
           made.ids_ = ids_, made.numbers_ = numbers_;
+          if (rehearse != nullptr) rehearse(made);
           return made;
         } catch (const Failure& failure) {
+          if (failure.status == PRUN_ENOMEM) throw;
           reason = failure.what();
         }
       }
     } catch (const Failure& failure) {
+      if (failure.status == PRUN_ENOMEM) throw;
       reason = failure.what();
     }
   throw Failure(PRUN_ENOTSUP, "cuDNN: " + reason);

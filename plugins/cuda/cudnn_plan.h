@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -91,9 +92,10 @@ class CudnnGraph {
   void reduce(cudnnReduceTensorOp_t op, Tensor x, Tensor y);
   void reshape(Tensor x, Tensor y);
 
-  // The first plan that cuDNN's heuristics name and that can be made; `repeatable`: none that gives other bits in
-  // another run. Throws Failure(PRUN_ENOTSUP) where there is none.
-  CudnnPlan plan(const CudnnTarget& target, bool repeatable) const;
+  // Returns the first plan that cuDNN's heuristics name, that can be made and that `rehearse` does not throw Failure
+  // for; `repeatable`: none that gives other bits in another run. Throws Failure(PRUN_ENOTSUP) where there is none.
+  CudnnPlan plan(const CudnnTarget& target, bool repeatable,
+                 const std::function<void(const CudnnPlan&)>& rehearse = nullptr) const;
 
  private:
   Tensor add(const Four& dims, const Four& strides, cudnnDataType_t type, bool is_virtual, bool is_number);

@@ -2,7 +2,6 @@
 //
 // Surprising fact: what a caller forgets to free is freed by close, in the order that CUDA wants: prun_dev owns all of
 // it.
-#include <exception>
 #include <memory>
 #include <unordered_map>
 
@@ -198,34 +197,14 @@ prun_status host_call(prun_dev* dev, prun_stream* stream, void (*function)(void*
                    [&] { check(cudaLaunchHostFunc(stream->handle, function, data), "cudaLaunchHostFunc"); });
 }
 
-// CUDA loads a kernel when it is first launched, and may wait for the device's work to do so: for a collective,
-// perhaps, that waits for a peer, which is loading, too. So it is launched into a graph that is thrown away.
-void load(prun::cuda::Kernel& kernel) {
-  const prun_stream stream(0);
-  prun::cuda::begin_capture(stream);
-  std::exception_ptr failure;
-  try {
-    kernel.run(stream.handle);
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  cudaGraph_t captured = nullptr;
-  const cudaError_t ended = cudaStreamEndCapture(stream.handle, &captured);
-  if (failure) std::rethrow_exception(failure);
-  check(ended, "cudaStreamEndCapture");
-  cudaGraphExec_t ready = nullptr;
-  const cudaError_t made = cudaGraphInstantiate(&ready, captured, 0);
-  cudaGraphDestroy(captured);
-  check(made, "cudaGraphInstantiate");
-  cudaGraphExecDestroy(ready);
-}
-
 prun_status kernel_create(prun_dev* dev, const prun_op* op, prun_kernel** kernel, prun_result* result) {
   return on_device(dev, result, [&] {
     const OpView view(*op, &dev->context);
     if (const std::string why = why_refused(view); !why.empty()) throw Failure(PRUN_ENOTSUP, why);
     auto made = find_entry(view.kind())->make(view);
-    load(*made);
+    // CUDA loads a kernel at its first launch and may wait for the device's work to do so. That work may be a
+    // collective that waits for a peer that is loading, too, so the first launch is a rehearsal.
+    rehearse(dev->context, [&](cudaStream_t stream) { made->run(stream); });
     *kernel = dev->kernels.make(std::move(made));
   });
 }

@@ -1,7 +1,9 @@
 #include "stream.h"
 
+#include <exception>
 #include <memory>
 
+#include "context.h"
 #include "failure.h"
 
 using prun::cuda::check;
@@ -73,4 +75,28 @@ prun_graph::~prun_graph() { cudaGraphExecDestroy(handle); }
 // (a transport that polls its events, a library that loads its kernels).
 void prun::cuda::begin_capture(const prun_stream& stream) {
   check(cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+}
+
+void prun::cuda::rehearse(Context& context, const std::function<void(cudaStream_t)>& enqueue) {
+  const prun_stream stream(0);
+  begin_capture(stream);
+  std::exception_ptr failure;
+  try {
+    enqueue(stream.handle);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  cudaGraph_t captured = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream.handle, &captured);
+  if (failure) {
+    if (captured != nullptr) cudaGraphDestroy(captured);
+    cudaGetLastError();  // of the capture's end
+    std::rethrow_exception(failure);
+  }
+  check(ended, "cudaStreamEndCapture");
+  cudaGraphExec_t ready = nullptr;
+  const cudaError_t made = cudaGraphInstantiate(&ready, captured, 0);
+  cudaGraphDestroy(captured);
+  check(made, "cudaGraphInstantiate");
+  cudaGraphExecDestroy(ready);
 }

@@ -3,6 +3,8 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <functional>
+
 #include "prun/device.h"
 
 struct prun_stream {
@@ -42,5 +44,10 @@ struct prun_graph {
 namespace prun::cuda {
 
 void begin_capture(const prun_stream& stream);
+
+class Context;
+// Captures what `enqueue` enqueues on the stream that it is given, makes a graph of it and drops that: kernels are
+// loaded and launches are checked, nothing runs. Throws what `enqueue` throws, and Failure where there is no graph.
+void rehearse(Context& context, const std::function<void(cudaStream_t)>& enqueue);
 
 }  // namespace prun::cuda

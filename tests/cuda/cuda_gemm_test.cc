@@ -238,6 +238,23 @@ TEST(CudaGemm, WhereTheLibraryRefusesWhatItsHeuristicNames) {
   }
 }
 
+// An algorithm can pass the library's check and be refused by its launch. The next one takes over, and without a next
+// one a kernel of prun.
+TEST(CudaGemm, WhereTheLibraryRefusesALaunchThatPassedItsCheck) {
+  for (const char* refused : {"1", "2", "16"})
+    for (const char* options : {"", "autotune=1"}) {
+      setenv("PRUN_SUBSTITUTE_REFUSED_LATE", refused, 1);
+      for (const Case& c : cases_of(5, 40, 24))
+        for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+          SCOPED_TRACE(std::string(c.kind) + " in " + std::string(dtype_name(dtype)) + ", refused " + refused);
+          const std::vector<Values> reads = random_reads(c);
+          const double tolerance = c.result(dtype) == Dtype::f32 ? 4e-6 : 1.0 / 64;
+          expect_near(Cuda(kAll, options).run(c, dtype, reads), wanted(c, dtype, reads), tolerance);
+        }
+      unsetenv("PRUN_SUBSTITUTE_REFUSED_LATE");
+    }
+}
+
 TEST(CudaGemm, NumbersThatAreNoneStayThat) {
   for (const Offers offers : {kAll, kProducts, kNothing}) {
     Cuda cuda(offers);

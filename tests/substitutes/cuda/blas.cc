@@ -5,6 +5,7 @@
 //     PRUN_SUBSTITUTE_EPILOGUES=0   nothing is fused, as on GPUs or for types where cuBLASLt cannot
 //     PRUN_SUBSTITUTE_ALGORITHMS=0  the heuristic finds none
 //     PRUN_SUBSTITUTE_REFUSED=N     its first N are refused when the library looks closely
+//     PRUN_SUBSTITUTE_REFUSED_LATE=N  its first N pass that check and are refused by their launch, which ends a capture
 //     PRUN_SUBSTITUTE_ROUGH=1       its last one is quick, adds as the first, and has a gelu of its own
 #include "blas.h"
 
@@ -166,6 +167,8 @@ ENTRY const char* cublasLtGetStatusName(cublasStatus_t status) {
       return "CUBLAS_STATUS_INVALID_VALUE";
     case CUBLAS_STATUS_NOT_SUPPORTED:
       return "CUBLAS_STATUS_NOT_SUPPORTED";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+      return "CUBLAS_STATUS_EXECUTION_FAILED";
     default:
       return "an error of the substitute";
   }
@@ -343,6 +346,10 @@ ENTRY cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_
   if (algo != nullptr) algorithm = read(*algo);
   if (algorithm.magic != Algorithm().magic || algorithm.shape != shape_of(all)) return CUBLAS_STATUS_INVALID_VALUE;
   if (algo != nullptr && refused(algorithm)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (algo != nullptr && algorithm.id < setting("REFUSED_LATE", 0)) {
+    cudaStreamSynchronize(stream);  // illegal in a capture, which is invalid from here on
+    return CUBLAS_STATUS_EXECUTION_FAILED;
+  }
   if (algorithm.workspace > workspace_bytes || !aligned(workspace, 16) || !aligned(algorithm, all))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (algorithm.workspace > 0) all.parts = kParts;

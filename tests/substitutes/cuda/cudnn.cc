@@ -2,7 +2,8 @@
 // operations, which run on the handle's stream. One engine takes every graph of operations that it knows; whether
 // one of cuDNN's would is for cuDNN to say.
 //
-//     PRUN_SUBSTITUTE_CUDNN=1   it is there; by default no handle can be made, and kernels of prun do the work
+//     PRUN_SUBSTITUTE_CUDNN=1          it is there; by default no handle can be made, and kernels of prun do the work
+//     PRUN_SUBSTITUTE_CUDNN_REFUSED=1  plans can be made, and none can be executed, which ends a capture
 #include <cudnn_graph.h>
 
 #include <cstring>
@@ -237,6 +238,11 @@ ENTRY cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBa
 
 ENTRY cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                         cudnnBackendDescriptor_t pack) {
+  Handle& ours = *reinterpret_cast<Handle*>(handle);
+  if (setting("CUDNN_REFUSED", 0) != 0) {
+    cudaStreamSynchronize(ours.stream);  // illegal in a capture, which is invalid from here on
+    return CUDNN_STATUS_EXECUTION_FAILED;
+  }
   const auto ids = values<int64_t>(*of(pack), CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = values<void*>(*of(pack), CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
   void* workspace = value<void*>(*of(pack), CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr);
@@ -250,7 +256,7 @@ ENTRY cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescri
   for (const GraphOperation& op : *all)
     for (const GraphTensor& t : op.more)
       if (t.is_number) numbers[t.id] = *static_cast<const float*>(memory.at(t.id));
-  const cudaError_t error = enqueue(reinterpret_cast<Handle*>(handle)->stream, [all, memory, numbers, workspace] {
+  const cudaError_t error = enqueue(ours.stream, [all, memory, numbers, workspace] {
     std::memset(workspace, 0xff, static_cast<size_t>(kWorkspace));
     run_graph(*all, memory, numbers);
   });
