@@ -59,6 +59,12 @@ cudnnContext* Context::cudnn() {
   return cudnn_;
 }
 
+void Context::leave_stream() {
+#ifdef PRUN_CUDA_CUDNN
+  if (cudnn_ != nullptr) cudnnSetStream(cudnn_, nullptr);
+#endif
+}
+
 void Context::log(int level, const std::string& text) const {
   if (log_ != nullptr) log_(level, text.c_str());
 }

@@ -34,6 +34,8 @@ class Context {
   const Options& options() const { return options_; }
   cublasLtHandle_t cublas() const { return cublas_; }
   cudnnContext* cudnn();  // made on first use; null where cuDNN is missing, was not built in, or is not wanted
+  // cuDNN's handle keeps the stream that it enqueued on last. Called before a stream is destroyed.
+  void leave_stream();
   void log(int level, const std::string& text) const;
 
   // What was chosen of cuBLASLt's algorithms, by question (blas_choice.cc).

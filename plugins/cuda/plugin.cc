@@ -112,6 +112,7 @@ prun_status open(const prun_device_params* params, prun_dev** dev, prun_result* 
 void close(prun_dev* dev) {
   freeing(dev, [&] {
     for (const auto& [stream, owner] : dev->streams.all()) cudaStreamSynchronize(stream->handle);
+    dev->context.leave_stream();
     delete dev;
   });
 }
@@ -138,7 +139,10 @@ prun_status stream_create(prun_dev* dev, int priority, prun_stream** stream, pru
 }
 
 void stream_free(prun_dev* dev, prun_stream* stream) {
-  freeing(dev, [&] { dev->streams.free(stream); });
+  freeing(dev, [&] {
+    dev->context.leave_stream();
+    dev->streams.free(stream);
+  });
 }
 
 prun_queue stream_queue(prun_dev*, prun_stream* stream) { return {PRUN_MEM_CUDA, stream->handle}; }

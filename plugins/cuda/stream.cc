@@ -88,6 +88,7 @@ void prun::cuda::rehearse(Context& context, const std::function<void(cudaStream_
   }
   cudaGraph_t captured = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(stream.handle, &captured);
+  context.leave_stream();
   if (failure) {
     if (captured != nullptr) cudaGraphDestroy(captured);
     cudaGetLastError();  // of the capture's end

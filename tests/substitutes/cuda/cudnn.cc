@@ -7,6 +7,7 @@
 #include <cudnn_graph.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,6 +34,11 @@ struct Descriptor {
 };
 struct Handle {
   cudaStream_t stream = nullptr;
+  std::function<bool()> stream_exists;
+  // A call of the library may touch the stream that its handle has.
+  void check() const {
+    if (stream_exists && !stream_exists()) die("cuDNN's handle has a stream that was destroyed");
+  }
 };
 
 constexpr int64_t kWorkspace = 1000;
@@ -180,11 +186,15 @@ ENTRY cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   return CUDNN_STATUS_SUCCESS;
 }
 ENTRY cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+  reinterpret_cast<Handle*>(handle)->check();
   delete reinterpret_cast<Handle*>(handle);
   return CUDNN_STATUS_SUCCESS;
 }
 ENTRY cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
-  reinterpret_cast<Handle*>(handle)->stream = stream;
+  Handle& ours = *reinterpret_cast<Handle*>(handle);
+  ours.check();
+  ours.stream = stream;
+  ours.stream_exists = stream == nullptr ? nullptr : existence(stream);
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -239,6 +249,7 @@ ENTRY cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBa
 ENTRY cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                         cudnnBackendDescriptor_t pack) {
   Handle& ours = *reinterpret_cast<Handle*>(handle);
+  ours.check();
   if (setting("CUDNN_REFUSED", 0) != 0) {
     cudaStreamSynchronize(ours.stream);  // illegal in a capture, which is invalid from here on
     return CUDNN_STATUS_EXECUTION_FAILED;

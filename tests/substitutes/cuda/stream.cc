@@ -181,6 +181,13 @@ cudaError_t enqueue(cudaStream_t handle, Work work) {
   return error;
 }
 
+std::function<bool()> existence(cudaStream_t stream) {
+  return [handle = of(stream)] {
+    std::lock_guard lock(handle->mutex);
+    return !handle->closed;
+  };
+}
+
 void wait(cudaStream_t stream) { wait_for(of(stream)); }
 
 void wait_for_all_streams() {

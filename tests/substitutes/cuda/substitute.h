@@ -19,6 +19,8 @@ using Work = std::function<void()>;
 
 // At the end of the stream; into the graph where it is being captured. Work may run more than once, in any thread.
 cudaError_t enqueue(cudaStream_t stream, Work work);
+// Tells whether that very stream still exists; another one may have got its address.
+std::function<bool()> existence(cudaStream_t stream);
 // Whether a device could reach all of it.
 bool reachable(const void* ptr, size_t bytes);
 void refuse_in_host_function();                        // ends the process where a host function calls CUDA
