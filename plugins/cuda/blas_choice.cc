@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "bias.h"
 #include "blas_trial.h"
 #include "context.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 constexpr size_t kCompared = size_t{16} << 20;  // of each result, in bytes
 
-// The product over memory of its own.
+// The product over memory of its own, with a kernel after it for column sums that its epilogue does not compute.
 class Trial {
  public:
   Trial(Context& context, Gemm gemm, Epilogue epilogue, size_t workspace_bytes) : context_(context) {
@@ -23,11 +24,19 @@ class Trial {
     gemm.b =
         operand({s.batch, s.transpose_b ? s.n : s.k, s.transpose_b ? s.k : s.n, !s.transpose_b, true, true}, s.input);
     gemm.c = result(whole, s.output);
+    const bool of_a = gemm.sum == Sums::of_a;
+    if (gemm.sum != Sums::none) gemm.sums = static_cast<float*>(result(of_a ? s.m : s.n, PRUN_F32));
     if (epilogue.vector != nullptr)
-      epilogue.vector = gemm.sum == Sums::none ? beside(1, s.n, s.input) : result(std::max(s.m, s.n), PRUN_F32);
+      epilogue.vector = gemm.sum == Sums::none ? beside(1, s.n, s.input) : static_cast<const void*>(gemm.sums);
     if (epilogue.matrix != nullptr)
       epilogue.matrix = gemm.gelu_input != nullptr ? beside(s.m, s.n, s.input) : result(whole, s.input);
-    product_ = std::make_unique<BlasProduct>(context, gemm, epilogue, memory(workspace_bytes), workspace_bytes);
+    void* const workspace = memory(workspace_bytes);
+    product_ = std::make_unique<BlasProduct>(context, gemm, epilogue, workspace, workspace_bytes);
+    if (gemm.sum != Sums::none && epilogue.vector == nullptr)
+      sums_ = kernel_of([x = of_a ? gemm.a : gemm.b, s, width = of_a ? s.m : s.n, to = gemm.sums,
+                         parts = static_cast<float*>(workspace)](cudaStream_t stream) {
+        column_sums(stream, x, s.input, s.k, width, parts, to);
+      });
     check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     check(cudaEventCreate(&from_), "cudaEventCreate");
@@ -51,7 +60,7 @@ class Trial {
         else
           fill(stream_, one.matrix, one.dtype, one.data);
       }
-      if (product_->enqueue(algorithm, stream_) != CUBLAS_STATUS_SUCCESS) return {};
+      if (enqueue(algorithm) != CUBLAS_STATUS_SUCCESS) return {};
       check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
       for (const auto& [data, bytes] : results_) {
         const size_t at = all.size();
@@ -67,7 +76,7 @@ class Trial {
     float best = 0;
     for (int i = 0; i < 5; ++i) {
       check(cudaEventRecord(from_, stream_), "cudaEventRecord");
-      check(product_->enqueue(algorithm, stream_), "cublasLtMatmul");
+      check(enqueue(algorithm), "cublasLtMatmul");
       check(cudaEventRecord(to_, stream_), "cudaEventRecord");
       check(cudaEventSynchronize(to_), "cudaEventSynchronize");
       float ms = 0;
@@ -78,6 +87,11 @@ class Trial {
   }
 
  private:
+  cublasStatus_t enqueue(const cublasLtMatmulAlgo_t& algorithm) {
+    const cublasStatus_t status = product_->enqueue(algorithm, stream_);
+    if (status == CUBLAS_STATUS_SUCCESS && sums_ != nullptr) sums_->run(stream_);
+    return status;
+  }
   void* memory(size_t bytes) {
     memory_.push_back(device_memory(context_, std::max<size_t>(bytes, 1)));
     return memory_.back().get();
@@ -111,6 +125,7 @@ class Trial {
   std::vector<Numbers> numbers_;
   std::vector<std::pair<void*, size_t>> results_;
   std::unique_ptr<BlasProduct> product_;
+  std::unique_ptr<Kernel> sums_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t from_ = nullptr, to_ = nullptr;
 };
@@ -127,28 +142,73 @@ cublasLtMatmulAlgo_t fastest(Trial& trial, const std::vector<cublasLtMatmulHeuri
   return best;
 }
 
+// A model's layers are alike, and the algorithm that the heuristic names first stands for all else that it looked at.
+std::string key_of(const Gemm& gemm, const Epilogue& epilogue, size_t workspace_bytes,
+                   const cublasLtMatmulAlgo_t& first) {
+  const GemmShape& s = gemm.shape;
+  std::string key = fmt::format("{} {} {} {} {}{} {}{} {} {}:", s.m, s.n, s.k, s.batch, s.transpose_a, s.transpose_b,
+                                s.input, s.output, static_cast<int>(epilogue.kind), workspace_bytes);
+  return key.append(reinterpret_cast<const char*>(&first), sizeof first);
+}
+
+struct Tried {
+  std::vector<std::byte> bits;  // empty: it does not run, or gives other bits in another run
+  float time = 0;
+};
+Tried tried(Context& context, const Gemm& gemm, const Epilogue& epilogue, size_t workspace_bytes,
+            const cublasLtMatmulAlgo_t& algorithm) {
+  Trial trial(context, gemm, epilogue, workspace_bytes);
+  Tried result{trial.bits(algorithm), 0};
+  if (result.bits.empty()) return result;
+  result.time = trial.time(algorithm);
+  if (trial.bits(algorithm) != result.bits) result.bits.clear();
+  return result;
+}
+
 }  // namespace
 
 cublasLtMatmulAlgo_t choose(Context& context, const Gemm& gemm, const Epilogue& epilogue, size_t workspace_bytes,
                             const std::vector<cublasLtMatmulHeuristicResult_t>& found) {
   if (found.size() == 1) return found.front().algo;
-  const GemmShape& s = gemm.shape;
-  // A model's layers are alike; what the heuristic looked at decides the rest.
-  std::string key = fmt::format("{} {} {} {} {}{} {}{} {} {}:", s.m, s.n, s.k, s.batch, s.transpose_a, s.transpose_b,
-                                s.input, s.output, static_cast<int>(epilogue.kind), workspace_bytes);
-  key.append(reinterpret_cast<const char*>(&found.front().algo), sizeof found.front().algo);
+  const std::string key = key_of(gemm, epilogue, workspace_bytes, found.front().algo);
   const auto known = context.algorithms().find(key);
   if (known != context.algorithms().end()) return known->second;
   cublasLtMatmulAlgo_t best = found.front().algo;
+  Gemm alone = gemm;
+  if (epilogue.vector == nullptr) alone.sum = Sums::none;
   try {
-    Trial trial(context, gemm, epilogue, workspace_bytes);
+    Trial trial(context, alone, epilogue, workspace_bytes);
     best = fastest(trial, found);
   } catch (const Failure& failure) {
     if (failure.status != PRUN_ENOMEM) throw;
+    const GemmShape& s = gemm.shape;
     context.log(1, fmt::format("no memory to compare algorithms for a product of {} x {} x {}", s.m, s.n, s.k));
   }
   context.algorithms()[key] = best;
   return best;
+}
+
+bool fused_sums_win(Context& context, const Gemm& gemm, const Epilogue& epilogue, const BlasProduct& fused,
+                    const BlasProduct& apart, size_t workspace_bytes) {
+  const std::string key = key_of(gemm, epilogue, workspace_bytes, fused.algorithm());
+  const auto known = context.fused_sums().find(key);
+  if (known != context.fused_sums().end()) return known->second;
+  const GemmShape& s = gemm.shape;
+  const std::string what = fmt::format("cuda: a GEMM of {} x {} x {} and its bias gradient", s.m, s.n, s.k);
+  bool wins = false;
+  try {
+    const Tried one = tried(context, gemm, epilogue, workspace_bytes, fused.algorithm());
+    const Tried two = tried(context, gemm, {}, workspace_bytes, apart.algorithm());
+    const bool same = !one.bits.empty() && one.bits == two.bits;
+    wins = same && one.time < two.time;
+    context.log(0, fmt::format("{}: {} kernel{}; fused {:.4f} ms{}, apart {:.4f} ms", what, wins ? "one" : "two",
+                               wins ? "" : "s", one.time, same ? "" : " with other bits", two.time));
+  } catch (const Failure& failure) {
+    if (failure.status != PRUN_ENOMEM) throw;
+    context.log(1, fmt::format("{}: two kernels, for lack of memory to measure one", what));
+  }
+  context.fused_sums()[key] = wins;
+  return wins;
 }
 
 }  // namespace prun::cuda

@@ -36,6 +36,7 @@ class BlasProduct final : public Kernel {
   std::vector<cublasLtMatmulHeuristicResult_t> starting(int most) const;
   cublasStatus_t enqueue(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) const;
   void run(cudaStream_t stream) override;
+  const cublasLtMatmulAlgo_t& algorithm() const { return algorithm_; }
 
  private:
   template <class T, cublasStatus_t (*destroy)(T)>

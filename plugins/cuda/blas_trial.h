@@ -6,10 +6,10 @@
 
 namespace prun::cuda {
 
-// A matrix of `dtype` [rows, columns], random numbers in [-1, 1), `batch` of them. Mirrored: along k, which are its
-// rows or else its columns, the second half mirrors the first, in B with the other sign. So the product's sums are 0
-// but for their rounding errors, and an algorithm that adds in another order gives other bits, though they be rounded
-// to bf16. Not mirrored: sums of all sizes, which show what is computed of them.
+// A matrix of `dtype` [rows, columns], random numbers in [-1, 1) of many magnitudes, `batch` of them. Mirrored: along
+// k, which are its rows or else its columns, the second half mirrors the first, in B with the other sign. So the
+// product's sums are 0 but for their rounding errors, and an algorithm that adds in another order gives other bits,
+// though they be rounded to bf16. Not mirrored: sums of all sizes, which show what is computed of them.
 struct TrialMatrix {
   int64_t batch, rows, columns;
   bool k_is_rows, is_b, mirrored;

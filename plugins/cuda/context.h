@@ -40,6 +40,7 @@ class Context {
 
   // What was chosen of cuBLASLt's algorithms, by question (blas_choice.cc).
   std::map<std::string, cublasLtMatmulAlgo_t>& algorithms() { return algorithms_; }
+  std::map<std::string, bool>& fused_sums() { return fused_sums_; }
 
  private:
   Options options_;
@@ -49,6 +50,7 @@ class Context {
   cudnnContext* cudnn_ = nullptr;
   bool cudnn_tried_ = false;
   std::map<std::string, cublasLtMatmulAlgo_t> algorithms_;
+  std::map<std::string, bool> fused_sums_;
   void (*log_)(int level, const char* text) = nullptr;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "blas_choice.h"
 #include "blas_product.h"
 #include "context.h"
 #include "part.h"
@@ -47,7 +48,7 @@ class Steps final : public Kernel {
   std::vector<std::unique_ptr<Kernel>> steps_;
 };
 
-// Finds the steps of one Gemm: the product with as much as cuBLASLt fuses, then the rest.
+// Finds the steps of one Gemm: the product with as much as cuBLASLt fuses well, then the rest.
 class Plan {
  public:
   Plan(const OpView& view, const Gemm& gemm)
@@ -73,12 +74,15 @@ class Plan {
   void* before_activation() const { return gemm_.pre != nullptr ? gemm_.pre : gemm_.c; }
 
   static bool on_16_bytes(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
-  bool try_product(const Epilogue& epilogue, void* to) {
-    // What alignment cuBLASLt wants of an epilogue's operands it says nowhere; those who met its limits had less.
-    if (s().k == 0 || !on_16_bytes(epilogue.vector) || !on_16_bytes(epilogue.matrix)) return false;
+  std::unique_ptr<BlasProduct> find_product(const Epilogue& epilogue, void* to) {
+    // cuBLASLt documents no alignment for an epilogue's operands; calls that failed for it had less than this.
+    if (s().k == 0 || !on_16_bytes(epilogue.vector) || !on_16_bytes(epilogue.matrix)) return nullptr;
     Gemm gemm = gemm_;
     gemm.c = to;
-    std::unique_ptr<BlasProduct> found = BlasProduct::find(context_, gemm, epilogue, scratch_.data, bytes_);
+    return BlasProduct::find(context_, gemm, epilogue, scratch_.data, bytes_);
+  }
+  bool try_product(const Epilogue& epilogue, void* to) {
+    std::unique_ptr<BlasProduct> found = find_product(epilogue, to);
     if (found == nullptr) return false;
     steps_->add(std::move(found));
     return true;
@@ -107,11 +111,19 @@ class Plan {
     return activated_ = try_product(epilogue, gemm_.c);
   }
 
+  // The epilogue for a bias gradient rules out a split of k, which a small dW needs to fill a GPU, and is slow for some
+  // shapes, so it is taken only where it was measured.
   bool product_with_sums() {
-    if (gemm_.sum == Sums::none || s().batch != 1) return false;
+    if (gemm_.sum == Sums::none || s().batch != 1 || !context_.options().autotune) return false;
     // Our A is cuBLASLt's B (blas_product.h).
     const auto kind = gemm_.sum == Sums::of_a ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
-    return summed_ = try_product({kind, gemm_.sums, nullptr}, gemm_.c);
+    const Epilogue epilogue{kind, gemm_.sums, nullptr};
+    std::unique_ptr<BlasProduct> fused = find_product(epilogue, gemm_.c);
+    if (fused == nullptr) return false;
+    const std::unique_ptr<BlasProduct> apart = find_product({}, gemm_.c);
+    if (apart == nullptr || !fused_sums_win(context_, gemm_, epilogue, *fused, *apart, bytes_)) return false;
+    steps_->add(std::move(fused));
+    return summed_ = true;
   }
 
   bool product_with_bias() {

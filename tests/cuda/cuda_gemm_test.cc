@@ -64,6 +64,16 @@ struct Operand {
   DeviceMemory memory;
 };
 
+// What the device has logged since it was opened.
+std::string logged;
+const prun_device* listened_to;
+prun_status open_and_listen(const prun_device_params* params, prun_dev** device, prun_result* result) {
+  prun_device_params ours = *params;
+  ours.log = [](int, const char* text) { logged += std::string(text) + "\n"; };
+  logged.clear();
+  return listened_to->open(&ours, device, result);
+}
+
 class Cuda {
  public:
   explicit Cuda(Offers offers = kAll, const std::string& options = "", int capability = 90) {
@@ -71,7 +81,10 @@ class Cuda {
     setenv("PRUN_SUBSTITUTE_EPILOGUES", offers == kAll ? "1" : "0", 1);
     setenv("PRUN_SUBSTITUTE_CAPABILITY", std::to_string(capability).c_str(), 1);
     device_ = make_table_device(load_device_plugin({"cuda", PRUN_CUDA_DEVICE}));
-    queue_ = std::make_unique<QueueDevice>(*device_->queue(), 0, options);
+    listened_to = device_->queue();
+    table_ = *listened_to;
+    table_.open = open_and_listen;
+    queue_ = std::make_unique<QueueDevice>(table_, 0, options);
   }
 
   std::vector<Values> run(const Case& c, Dtype dtype, const std::vector<Values>& reads) {
@@ -110,6 +123,7 @@ class Cuda {
 
  private:
   std::unique_ptr<Device> device_;
+  prun_device table_{};
   std::unique_ptr<QueueDevice> queue_;
 };
 
@@ -221,6 +235,40 @@ TEST(CudaGemm, AutotuningKeepsTheBitsOfWhatFollowsTheSums) {
   unsetenv("PRUN_SUBSTITUTE_ROUGH");
   EXPECT_EQ(tuned.size(), 4u);
   EXPECT_EQ(tuned, plain);
+}
+
+// A bias gradient has the bits of the program's own column sums, also where the library's epilogue is quicker: ranks
+// that hold the same gradient measure on their own.
+TEST(CudaGemm, BiasGradientsAreColumnSumsOfTheProgram) {
+  setenv("PRUN_SUBSTITUTE_FUSED_FAST", "1", 1);
+  const Shape x = {200, 24}, w = {24, 40}, y = {200, 40}, b = {40};
+  for (const char* options : {"", "autotune=1"})
+    for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+      Cuda cuda(kAll, options);
+      const Case with_dw{"linear_dw", {x, y}, {w, b}, true}, alone{"bias_grad", {y}, {b}, true};
+      const std::vector<Values> reads = random_reads(with_dw);
+      EXPECT_EQ(cuda.run(with_dw, dtype, reads)[1], cuda.run(alone, dtype, {reads[1]})[0]) << options;
+    }
+  unsetenv("PRUN_SUBSTITUTE_FUSED_FAST");
+}
+
+// Of few rows both ways add in one order. Then, and only where it was measured, time decides.
+TEST(CudaGemm, BiasGradientsAreFusedWhereThatIsQuickerAndGivesTheSameBits) {
+  const auto kernels = [](int64_t rows, const char* options) {
+    const Case c{"linear_dw", {{rows, 24}, {rows, 40}}, {{24, 40}, {40}}, true};
+    Cuda cuda(kAll, options);
+    cuda.run(c, Dtype::bf16, random_reads(c));
+    const size_t at = logged.find("bias gradient: ");
+    return at == std::string::npos ? "" : logged.substr(at + 15, 3);
+  };
+  setenv("PRUN_SUBSTITUTE_FUSED_FAST", "1", 1);
+  EXPECT_EQ(kernels(6, "autotune=1"), "one");
+  EXPECT_EQ(kernels(200, "autotune=1"), "two");  // other bits
+  EXPECT_EQ(kernels(6, ""), "");
+  unsetenv("PRUN_SUBSTITUTE_FUSED_FAST");
+  setenv("PRUN_SUBSTITUTE_FUSED_SLOW", "1", 1);
+  EXPECT_EQ(kernels(6, "autotune=1"), "two");
+  unsetenv("PRUN_SUBSTITUTE_FUSED_SLOW");
 }
 
 // What the heuristic names first need not be what the library computes in the end.

@@ -6,6 +6,7 @@
 //     PRUN_SUBSTITUTE_ALGORITHMS=0  the heuristic finds none
 //     PRUN_SUBSTITUTE_REFUSED=N     its first N are refused when the library looks closely
 //     PRUN_SUBSTITUTE_REFUSED_LATE=N  its first N pass that check and are refused by their launch, which ends a capture
+//     PRUN_SUBSTITUTE_FUSED_FAST=1  a product without an epilogue takes a millisecond; FUSED_SLOW=1: one with it
 //     PRUN_SUBSTITUTE_ROUGH=1       its last one is quick, adds as the first, and has a gelu of its own
 #include "blas.h"
 
@@ -356,7 +357,9 @@ ENTRY cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_
   all.rough = algorithm.rough != 0;
   const cudaError_t error = enqueue(stream, [all, workspace, bytes = algorithm.workspace] {
     if (bytes > 0) std::memset(workspace, 0xff, bytes);
-    if (setting("ROUGH", 0) != 0 && !all.rough) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const bool fused = all.product.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+    const bool slow = setting(fused ? "FUSED_SLOW" : "FUSED_FAST", 0) != 0;
+    if (slow || (setting("ROUGH", 0) != 0 && !all.rough)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     multiply(all);
   });
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
