@@ -11,6 +11,7 @@
 #include "device/cpu_queue/cpu_queue.h"
 #include "device/plugin_device.h"
 #include "ir/ops.h"
+#include "ir/order.h"
 #include "tests/parity/one_rank.h"
 #include "tests/parity/parity_job.h"
 
@@ -165,11 +166,11 @@ TEST(QueueExecutor, AnErrorInACaptureEndsItAndIsTheOneThatIsTold) {
   EXPECT_EQ(open_captures, 0);
 }
 
-// In each step the last op of backward waits until all buckets but the last have come to the host.
+// In each step the last op of backward waits until all reductions that do not wait for it have come to the host.
 struct Buckets {
   std::mutex mutex;
   std::condition_variable changed;
-  int before_last = 0;  // of a step
+  int of_a_step = 0, early = 0;  // of them before that op
   int come = 0, late = 0, waited = 0;
 } buckets;
 
@@ -194,11 +195,10 @@ prun_status bucket_kernel(prun_dev* dev, const prun_op* op, prun_kernel** kernel
 prun_status bucket_run(prun_dev* dev, prun_kernel* kernel, prun_stream* stream, prun_result* result) {
   const auto wait = [](void*) {
     std::unique_lock lock(buckets.mutex);
-    const auto there = [] { return buckets.come >= buckets.before_last || buckets.late > 0; };
+    const int wanted = buckets.waited++ * buckets.of_a_step + buckets.early;
+    const auto there = [&] { return buckets.come >= wanted || buckets.late > 0; };
     buckets.changed.wait_for(lock, std::chrono::seconds(20), there);
-    buckets.late += buckets.come < buckets.before_last;
-    buckets.come = 0;
-    ++buckets.waited;
+    buckets.late += buckets.come < wanted;
   };
   if (kernel == last_of_backward && cpu_queue_table().host_call(dev, stream, wait, nullptr, result) != PRUN_OK)
     return PRUN_ESYSTEM;
@@ -213,11 +213,19 @@ TEST(QueueExecutor, BucketsAreReducedWhileBackwardRunsInReplayedSteps) {
   const Job job = alone({{"strategy", "ddp"}, {"steps", "4"}}, "tests/parity/gpt.lua");
   const std::unique_ptr<Device> device = make_table_device(table);
   OneRank rank(job.classes[0], *device);
-  for (const Stream& stream : job.classes[0].step().streams)
-    for (const Op& op : stream.ops) buckets.before_last += op.is(ops::all_reduce) && op.phase == Phase::backward;
-  --buckets.before_last;
+  const Body& step = job.classes[0].step();
+  const Order order(step);
+  const auto op = [&](OpRef ref) { return step.streams[ref.stream].ops[ref.index]; };
+  OpRef last;
+  for (const OpRef ref : order.sequence())
+    if (op(ref).is(ops::embedding_grad)) last = ref;
+  for (const OpRef ref : order.sequence()) {
+    if (!op(ref).is(ops::all_reduce)) continue;
+    ++buckets.of_a_step;
+    if (!order.before(last, ref)) ++buckets.early;
+  }
   EXPECT_EQ(rank.run(), losses_of(run_virtual_ranks(job, *open_device("cpu"), {})));
-  EXPECT_GT(buckets.before_last, 2);
+  EXPECT_GT(buckets.early, 3);
   EXPECT_EQ(buckets.waited, 4);
   EXPECT_EQ(buckets.late, 0);
 }
