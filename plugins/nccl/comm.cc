@@ -30,6 +30,7 @@ Comm::Comm(Context& context, std::vector<int> ranks, int lane)
   me_ = index_of(context.rank);
   native_->device = context.device;
   native_->name = name();
+  native_->ctas = context_.take_ctas();
   context_.use_device();
   context_.library->check("cudaStreamCreateWithFlags",
                           context_.library->cuda().stream_create(&native_->stream, cudaStreamNonBlocking));
@@ -44,6 +45,7 @@ Comm::~Comm() {
       context_.retirement.abort(native_);
   }
   context_.board.forget(key_);
+  context_.give_ctas(native_->ctas);
   if (scratch != nullptr) context_.memory.give_bounce(scratch, 1);
 }
 
@@ -62,7 +64,7 @@ void Comm::init(const ncclUniqueId& id) {
 
 // No call is made on it but splits, so it needs no more than the least of NCCL's buffers.
 void Comm::init_parent(const ncclUniqueId& id) {
-  ncclConfig_t config = context_.config(native_->name, false);
+  ncclConfig_t config = context_.config(*native_, false);
   config.minCTAs = config.maxCTAs = 1;
   const ncclResult_t result = context_.library->nccl().init(&native_->parent, size(), id, me_, &config);
   if (result != ncclSuccess && result != ncclInProgress)
@@ -81,7 +83,7 @@ void Comm::split(const std::shared_ptr<Native>& from) {
   from_ = from;
   const auto lock = lock_parent();
   if (from != native_) from->children.push_back(native_);
-  ncclConfig_t config = context_.config(native_->name, true);
+  ncclConfig_t config = context_.config(*native_, true);
   const ncclResult_t result = context_.library->nccl().split(from->parent, 0, me_, &native_->handle, &config);
   if (result != ncclSuccess && result != ncclInProgress) throw context_.library->failure("ncclCommSplit", result);
   stage_ = Stage::split;

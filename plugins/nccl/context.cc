@@ -25,6 +25,8 @@ struct Address {
 // Ranks on one GPU with share=1, and thread blocks of a kernel of each: their kernels wait for each other, so all of
 // them need multiprocessors at the same time.
 constexpr int kMostSharing = 8, kSharedCtas = 4;
+// Of one communicator; NCCL chooses less than that for most machines.
+constexpr int kMostCtas = 32;
 
 int choose_device(const prun_open_params& params, const Options& options, const Library& library) {
   constexpr size_t kWithDevice = offsetof(prun_open_params, device) + sizeof params.device;
@@ -86,6 +88,8 @@ Context::Context(const prun_open_params& params)
                                              library->text(), version_text(NCCL_VERSION_CODE))};
   }
   use_device();
+  library->check("cudaDeviceGetAttribute",
+                 library->cuda().device_attribute(&free_ctas_, cudaDevAttrMultiProcessorCount, device));
   log(rank == 0 ? 1 : 0, describe_self());  // which library it was is the first question later
 }
 
@@ -105,20 +109,35 @@ std::string Context::describe_self() const {
                      library->devices(), options.share ? ", which ranks may share: for tests" : "");
 }
 
-ncclConfig_t Context::config(const std::string& name, bool blocking) const {
+// A thread block of NCCL's has a multiprocessor for itself and waits there for other ranks. Ranks whose kernels start
+// in different orders would wait for each other for ever, unless the kernels of all communicators fit on the device at
+// once.
+int Context::take_ctas() {
+  if (options.max_ctas != 0) return options.max_ctas;
+  std::lock_guard lock(mutex_);
+  const int most = options.share ? kSharedCtas : kMostCtas;
+  const int taken = std::max({std::min(most, free_ctas_ / 2), options.min_ctas, 1});
+  free_ctas_ -= taken;
+  return taken;
+}
+
+void Context::give_ctas(int ctas) {
+  if (options.max_ctas != 0) return;
+  std::lock_guard lock(mutex_);
+  free_ctas_ += ctas;
+}
+
+ncclConfig_t Context::config(const Native& native, bool blocking) const {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = blocking ? 1 : 0;
   config.splitShare = options.split_share ? 1 : 0;
   if (options.min_ctas != 0) config.minCTAs = options.min_ctas;
-  if (options.share) config.maxCTAs = std::max(kSharedCtas, options.min_ctas);
-  if (options.max_ctas != 0) config.maxCTAs = options.max_ctas;
+  config.maxCTAs = native.ctas;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-  if (library->version() >= NCCL_VERSION(2, 28, 0)) config.commName = name.c_str();  // for ncclras
+  if (library->version() >= NCCL_VERSION(2, 28, 0)) config.commName = native.name.c_str();  // for ncclras
   if (options.cta_policy == "default") config.CTAPolicy = NCCL_CTA_POLICY_DEFAULT;
   if (options.cta_policy == "efficiency") config.CTAPolicy = NCCL_CTA_POLICY_EFFICIENCY;
   if (options.cta_policy == "zero") config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
-#else
-  (void)name;
 #endif
   return config;
 }

@@ -48,7 +48,9 @@ class Context : public sdk::Transport {
   Comm& comm_of(int lane, int peer);
 
   void use_device() const { library->cuda().set_device(device); }  // CUDA's current device is each thread's own
-  ncclConfig_t config(const std::string& name, bool blocking) const;
+  ncclConfig_t config(const Native& native, bool blocking) const;
+  int take_ctas();  // of those that the device has room for, for the kernels of one more communicator
+  void give_ctas(int ctas);
   cudaEvent_t take_event();
   void give_event(cudaEvent_t event);
   std::string describe_self() const;  // which libraries, which device
@@ -74,6 +76,7 @@ class Context : public sdk::Transport {
   std::mutex mutex_;  // of what follows
   std::vector<Comm*> comms_;
   std::vector<cudaEvent_t> events_;
+  int free_ctas_ = 0;
 };
 
 // Both throw Failure, also where a request fails at once.

@@ -48,6 +48,7 @@ Cuda bind_cuda(void* handle) {
   Cuda c{};
   bind(handle, "cudaGetDeviceCount", c.get_device_count);
   bind(handle, "cudaSetDevice", c.set_device);
+  bind(handle, "cudaDeviceGetAttribute", c.device_attribute);
   bind(handle, "cudaRuntimeGetVersion", c.runtime_version);
   bind(handle, "cudaDriverGetVersion", c.driver_version);
   bind(handle, "cudaGetErrorString", c.error_string);

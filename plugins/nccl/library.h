@@ -17,6 +17,7 @@ using sdk::Failure;
 struct Cuda {
   decltype(&::cudaGetDeviceCount) get_device_count;
   decltype(&::cudaSetDevice) set_device;
+  decltype(&::cudaDeviceGetAttribute) device_attribute;
   decltype(&::cudaRuntimeGetVersion) runtime_version;
   decltype(&::cudaDriverGetVersion) driver_version;
   decltype(&::cudaGetErrorString) error_string;

@@ -25,6 +25,7 @@ struct Native {
   std::atomic<bool> in_call{false};               // a thread of ours is in a call that may wait for another rank
   cudaStream_t stream = nullptr;                  // for calls without a queue
   int device = 0;
+  int ctas = 0;                                           // thread blocks of a kernel at most; 0: NCCL's choice
   std::vector<std::pair<const void*, void*>> registered;  // buffer, handle of ncclCommRegister
   std::string name;                                       // for people
   std::atomic<bool> retiring{false};

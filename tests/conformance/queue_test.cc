@@ -227,6 +227,36 @@ TEST_F(Queue, TwoDoNotWaitForEachOther) {
             "");
 }
 
+// One rank's kernels start in one order, the other's in the other order: the device has room for both at once.
+TEST_F(Queue, TwoWorkAtTheSameTime) {
+  LocalJob job;
+  job.ranks = 2;
+  job.timeout_s = 20;
+  EXPECT_EQ(failures(run_queued(job,
+                                [](Queued& q) -> std::string {
+                                  Stream one = q.stream(), other = q.stream();
+                                  float *in = q.device(), *out = q.device(), *more = q.device();
+                                  float *mine = q.pinned(static_cast<float>(q.rank + 1)), *result = q.pinned(-1);
+                                  prun_comm *first = q.communicator(1), *second = q.communicator(2);
+                                  q.copy(in, mine, one);
+                                  q.cuda.synchronize(one);
+                                  Gate gate;
+                                  if (q.rank == 0) gate.open = true;
+                                  q.cuda.host_function(one, Gate::wait, &gate);
+                                  prun_req* early = q.sum(first, in, out, one);
+                                  for (const double start = now_s(); now_s() - start < 0.05;)  // until rank 0's runs
+                                    if (!q.pending(early)) return "ended without the other rank";
+                                  q.sequence = 0;
+                                  q.wait(q.sum(second, in, more, other));
+                                  gate.open = true;
+                                  q.wait(early);
+                                  q.copy(result, out, one);
+                                  q.cuda.synchronize(one);
+                                  return all_are(result, q.total(), "the sum");
+                                })),
+            "");
+}
+
 // Sums, messages and a gather, each of what the one before has made, and nobody waits in between.
 TEST_F(Queue, ResultsFeedWhatComesNext) {
   EXPECT_EQ(failures(run_queued(

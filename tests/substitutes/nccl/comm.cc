@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -111,6 +112,40 @@ class Plan {
   std::vector<std::unique_ptr<std::vector<char>>> staged_;
 };
 
+// Multiprocessors that NCCL's kernels of this process leave free: a thread block has one for itself until it ends.
+struct Multiprocessors {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int free = static_cast<int>(setting("MULTIPROCESSORS", 4));
+};
+Multiprocessors& multiprocessors() {
+  static auto* instance = new Multiprocessors;
+  return *instance;
+}
+
+class Resident {
+ public:
+  explicit Resident(const Comm& comm) : blocks_(std::min(comm.ctas == 0 ? 32 : comm.ctas, all())) {
+    Multiprocessors& m = multiprocessors();
+    std::unique_lock lock(m.mutex);
+    const auto fits = [&] { return m.free >= blocks_ || comm.aborted; };
+    while (!m.changed.wait_for(lock, std::chrono::milliseconds(20), fits)) {
+    }
+    m.free -= blocks_;
+  }
+  ~Resident() {
+    Multiprocessors& m = multiprocessors();
+    std::lock_guard lock(m.mutex);
+    m.free += blocks_;
+    m.changed.notify_all();
+  }
+  Resident(const Resident&) = delete;
+
+ private:
+  static int all() { return static_cast<int>(setting("MULTIPROCESSORS", 4)); }
+  const int blocks_;
+};
+
 // NCCL_HOSTID stands for the host's name, as with NCCL.
 uint64_t host_hash() {
   char name[256] = {};
@@ -185,6 +220,7 @@ void Comm::hang() const {
 
 void Comm::run(const std::vector<Operation>& operations) {
   std::lock_guard lock(one_at_a_time);
+  const Resident kernel(*this);
   if (aborted) return;
   std::vector<Message> sends, receives;
   std::vector<std::unique_ptr<Plan>> plans;

@@ -4,7 +4,7 @@
 //     PRUN_SUBSTITUTE_INIT_HANGS=N    the Nth communicator of a process is never made, until ncclCommAbort
 //     PRUN_SUBSTITUTE_FAIL_AT=N       the Nth group on a stream fails asynchronously, on rank PRUN_SUBSTITUTE_FAIL_RANK
 //     PRUN_SUBSTITUTE_FAIL_RUN=N      the same of the Nth that runs, those of replayed graphs among them
-//     PRUN_SUBSTITUTE_COMM_MIB=N      buffers of a communicator in the device's memory; none for one thread block
+//     PRUN_SUBSTITUTE_COMM_MIB=N      buffers of a communicator in the device's memory; of a parent none
 //     PRUN_SUBSTITUTE_NO_SHM=1        none of them in /dev/shm, which is full
 #include <nccl.h>
 
@@ -172,7 +172,7 @@ ncclResult_t join(const Handle& comm) {
     return error(ncclInternalError, "aborted while it was made");
   }
   moment();
-  const size_t bytes = comm->ctas == 1 ? 0 : static_cast<size_t>(setting("COMM_MIB", 0)) << 20;
+  const size_t bytes = comm->ctas == 1 && !comm->blocking ? 0 : static_cast<size_t>(setting("COMM_MIB", 0)) << 20;
   if (bytes > 0 && cudaMalloc(&comm->buffers, bytes) != cudaSuccess)
     return error(ncclUnhandledCudaError, ("Failed to CUDA calloc async " + std::to_string(bytes) + " bytes").c_str());
   comm->join();
