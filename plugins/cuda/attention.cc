@@ -158,15 +158,17 @@ std::unique_ptr<Kernel> make_backward(const OpView& view) {
   });
 }
 
-// What cuDNN would want is there whether it will be used or not: the machine that this is asked on need not be the one
-// that it runs on.
-bool may_be_cudnn(const OpView& view) { return view.read(0).dtype == PRUN_BF16 && !is_block(view); }
+// Scratch for cuDNN is reserved unless the options rule it out: whether the library is there is known where the program
+// runs, and this is asked where it is compiled.
+bool may_be_cudnn(const OpView& view) {
+  return view.options().cudnn && view.read(0).dtype == PRUN_BF16 && !is_block(view);
+}
 
 size_t forward_workspace(const OpView& view) { return may_be_cudnn(view) ? kCudnnForwardBytes : 0; }
 
 size_t backward_workspace(const OpView& view) {
   const AttentionSizes s = sizes_of(view);
-  return attention_dots_bytes(s) + (may_be_cudnn(view) ? cudnn_backward_bytes(s) : 0);
+  return attention_dots_bytes(s) + (may_be_cudnn(view) ? cudnn_backward_slice(s, view.options()).bytes : 0);
 }
 
 std::string refuses(const OpView& view) {

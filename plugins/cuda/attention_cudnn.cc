@@ -96,8 +96,8 @@ std::unique_ptr<Kernel> cudnn_attention_forward(const OpView& view, const Attent
 
 std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const AttentionBackward<bf16>& a) {
   const AttentionSizes& s = a.sizes;
-  const bool deterministic = view.context().options().deterministic;
-  const CudnnSlice slice = cudnn_backward_slice(s, deterministic);
+  const bool deterministic = view.options().deterministic;
+  const CudnnSlice slice = cudnn_backward_slice(s, view.options());
   if (slice.batch == 0 || !suits(view, s, {a.out.data, a.dq.heads.data, a.dk.heads.data, a.dv.heads.data}))
     return nullptr;
   // Up to Hopper a graph that writes dq at once makes cuDNN keep the gradients of scores; later engines take it, and

@@ -2,7 +2,7 @@
 //
 // Its gradient gives the same bits in every run where cuDNN keeps the scores' gradients in memory, which are as many as
 // the scores. With the option deterministic=0 threads add to f32 sums of dq instead, in any order. Either way a batch
-// is worked through in slices, of samples and heads, for which this memory is bounded.
+// is worked through in slices of samples and heads, so that this memory stays below the option attention_workspace.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -19,8 +19,8 @@ struct CudnnSlice {
   size_t sums_bytes = 0;            // of dq, zeros before each run
   size_t bytes = 0;                 // of those and cuDNN's workspace, as its plans have it (cudnn_plan_test.cc)
 };
-inline CudnnSlice cudnn_backward_slice(const AttentionSizes& s, bool deterministic) {
-  constexpr size_t kMost = size_t{256} << 20;
+inline CudnnSlice cudnn_backward_slice(const AttentionSizes& s, const Options& options) {
+  const bool deterministic = options.deterministic;
   const int64_t padded = (s.length + 63) / 64 * 64, group = s.group();
   const auto slice = [&](int64_t batch, int64_t kv_heads) -> CudnnSlice {
     const int64_t heads = batch * kv_heads * group, shared = group > 1 ? 2 * heads * s.length * s.head : 0;
@@ -30,15 +30,12 @@ inline CudnnSlice cudnn_backward_slice(const AttentionSizes& s, bool determinist
     return {batch, kv_heads, static_cast<size_t>(sums), static_cast<size_t>(sums + gradients + 2 * shared + 256)};
   };
   for (int64_t batch = s.batch; batch > 0; --batch)
-    if (const CudnnSlice found = slice(batch, s.kv_heads); s.batch % batch == 0 && found.bytes <= kMost) return found;
+    if (const CudnnSlice found = slice(batch, s.kv_heads); s.batch % batch == 0 && found.bytes <= options.attention_workspace)
+      return found;
   for (int64_t heads = s.kv_heads; heads > 0; --heads)
-    if (const CudnnSlice found = slice(1, heads); s.kv_heads % heads == 0 && found.bytes <= kMost) return found;
+    if (const CudnnSlice found = slice(1, heads); s.kv_heads % heads == 0 && found.bytes <= options.attention_workspace)
+      return found;
   return {};
-}
-
-// For either choice: options are not known yet when memory is planned.
-inline size_t cudnn_backward_bytes(const AttentionSizes& s) {
-  return std::max(cudnn_backward_slice(s, true).bytes, cudnn_backward_slice(s, false).bytes);
 }
 
 // Null where cuDNN is missing, unwanted, or does not take the shape; the log says why, once for each shape.

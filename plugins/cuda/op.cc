@@ -32,6 +32,8 @@ int64_t Shape::count() const {
 
 std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape.dims, ", ")); }
 
+Options OpView::options() const { return context_ != nullptr ? context_->options() : options_of(op_); }
+
 Tensor OpView::read(size_t i) const {
   if (i >= op_.n_reads)
     throw Failure(PRUN_EINVAL, fmt::format("{} has {} reads, wants {}", kind(), op_.n_reads, i + 1));

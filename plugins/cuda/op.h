@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "failure.h"
+#include "options.h"
 #include "prun/device.h"
 
 namespace prun::cuda {
@@ -85,6 +86,7 @@ class OpView {
 
   std::string_view kind() const { return op_.kind; }
   Context& context() const { return *context_; }
+  Options options() const;  // of the open device, or while sizes are asked for those of the program
   size_t reads() const { return op_.n_reads; }
   size_t writes() const { return op_.n_writes; }
   Tensor read(size_t i) const;  // throws Failure(PRUN_EINVAL) where there is none

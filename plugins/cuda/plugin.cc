@@ -98,6 +98,7 @@ prun_status supports(const prun_op* op, prun_result* result) {
 
 prun_status workspace(const prun_op* op, size_t* bytes, prun_result* result) {
   return guarded(result, [&] {
+    options_of(*op);  // wrong ones are an error for ops without scratch, too
     const KernelEntry* entry = find_entry(op->kind);
     *bytes = entry == nullptr || entry->workspace == nullptr ? 0 : entry->workspace(OpView(*op, nullptr));
     if (*bytes > 0) *bytes += kScratchAlign;  // so that it can begin there wherever the arena puts it

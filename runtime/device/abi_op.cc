@@ -38,7 +38,8 @@ void share_of(const void* mesh, const char* axes, int64_t* index, int64_t* of) {
 
 }  // namespace
 
-AbiOp::AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_step_values* values) : memory_(memory) {
+AbiOp::AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_step_values* values, const char* options)
+    : memory_(memory) {
   const bool scratch = has_workspace(*memory.program, op);
   for (const TensorId id : op.reads) reads_.push_back(tensor(memory, id));
   for (size_t i = 0; i + (scratch ? 1 : 0) < op.writes.size(); ++i) writes_.push_back(tensor(memory, op.writes[i]));
@@ -60,6 +61,7 @@ AbiOp::AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_ste
   op_.threads = threads;
   op_.share = share_of;
   op_.mesh = &memory_;
+  op_.options = options;
 }
 
 prun_tensor AbiOp::tensor(const RankMemory& memory, TensorId id) const {

@@ -9,8 +9,9 @@ namespace prun {
 class AbiOp {
  public:
   // Without memory.arena and memory.tensors all pointers are null: then only sizes are asked for. All arguments must
-  // outlive this.
-  AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_step_values* values = nullptr);
+  // outlive this. `options`: of the device.
+  AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_step_values* values = nullptr,
+        const char* options = "");
   AbiOp(const AbiOp&) = delete;
   const prun_op& get() const { return op_; }
 

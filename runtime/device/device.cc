@@ -28,11 +28,15 @@ constexpr DeviceEntry kDevices[] = {
 
 }  // namespace
 
-std::unique_ptr<Device> open_device(const std::string& name) {
-  for (const DeviceEntry& entry : kDevices)
-    if (name == entry.name) return entry.make();
+std::unique_ptr<Device> open_device(const std::string& name, const std::string& options) {
+  for (const DeviceEntry& entry : kDevices) {
+    if (name != entry.name) continue;
+    if (!options.empty())
+      throw usage_error(fmt::format("--device {} computes on the host: it takes no --device-options", name));
+    return entry.make();
+  }
   for (const DevicePluginFile& file : find_device_plugins())
-    if (name == file.name) return make_table_device(load_device_plugin(file));
+    if (name == file.name) return make_table_device(load_device_plugin(file), {.options = options});
   for (const DevicePluginFile& file : unbuilt_device_plugins())
     if (name == file.name) throw usage_error(fmt::format("there is no device {}: {}", name, why_unbuilt(file)));
   throw usage_error("no device '" + name + "'" + did_you_mean(name, device_names()));

@@ -90,7 +90,9 @@ class Device {
 };
 
 // "cpu", "reference", "cpu-queue", or the name of a plugin; throws usage_error for others, naming the likely one.
-std::unique_ptr<Device> open_device(const std::string& name);
+// `options`, as --device-options, decide about kernels and thus about scratch; usage_error for a device without
+// options.
+std::unique_ptr<Device> open_device(const std::string& name, const std::string& options = "");
 std::vector<std::string> device_names();
 
 }  // namespace prun

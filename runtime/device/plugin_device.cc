@@ -147,14 +147,18 @@ class TableDevice final : public Device {
     memory.program = &program;
     size_t bytes = 0;
     prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
-    if (table_.workspace(&AbiOp(memory, op, threads).get(), &bytes, &result) != PRUN_OK) return 0;
+    const AbiOp sizes(memory, op, threads, nullptr, use_.options.c_str());
+    const prun_status status = table_.workspace(&sizes.get(), &bytes, &result);
+    if (status == PRUN_EINVAL && !use_.options.empty())
+      throw usage_error(fmt::format("--device-options {}: {}", use_.options, result.message));
+    if (status != PRUN_OK) return 0;  // `supports` says why
     return round_up(static_cast<int64_t>(bytes), kAlignBytes);
   }
   bool supports(const Op& op, const Program& program) const override {
     RankMemory memory;
     memory.program = &program;
     prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
-    return table_.supports(&AbiOp(memory, op, 1).get(), &result) == PRUN_OK;
+    return table_.supports(&AbiOp(memory, op, 1, nullptr, use_.options.c_str()).get(), &result) == PRUN_OK;
   }
   bool fuses(std::string_view kind) const override {
     if (table_.ext == nullptr) return false;

@@ -145,7 +145,7 @@ enum class Of { itself, part, estimate, time };
 Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, Of of,
                     const std::vector<int>& ranks = {}) {
   const TimeSpent time("compile");
-  const std::unique_ptr<Device> device = open_device(options.device);
+  const std::unique_ptr<Device> device = open_device(options.device, options.device_options);
   CompileOptions compile_options;
   compile_options.device = options.device;
   compile_options.check_finite = options.check_finite;
@@ -190,7 +190,7 @@ int64_t memory_limit(const Options& options, const Device& device) {
 // not. Hosts of several have other limits, and must run the same program.
 bool fits_if_listed_whole(const Options& options, const Job& job) {
   if (options.launch.nnodes > 1 || options.every_microbatch) return false;
-  const int64_t limit = memory_limit(options, *open_device(options.device));
+  const int64_t limit = memory_limit(options, *open_device(options.device, options.device_options));
   const auto takes = [](const Program& program) { return program.arena_bytes + program.host_arena_bytes; };
   const bool repeats = std::any_of(job.classes.begin(), job.classes.end(), [](const Program& program) {
     return program.bodies.next() > kStepBody && program.step().repeat.any();
@@ -202,7 +202,7 @@ bool fits_if_listed_whole(const Options& options, const Job& job) {
 
 void verify(const Options& options, const Job& job, int ranks) {
   const TimeSpent time("verify");
-  const std::unique_ptr<Device> device = open_device(options.device);
+  const std::unique_ptr<Device> device = open_device(options.device, options.device_options);
   require_supported(job, *device);
   require_valid(job, memory_limit(options, *device), options.launch.nproc);
   log_info("verify", "{} for {}: no finding", options.plan, counted(ranks, "rank"));

@@ -195,7 +195,8 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
       kRecords | kDoctor | kConform, "--device", "NAME[:FIRST]",
       [&o](const std::string& text) { read_device(o, text); },
       "what computes (default cpu): a rank each from the host's device FIRST on");
-  define.text(kRun | kConform, "--device-options", "K=V,..", o.device_options, "options of the device");
+  define.text(kPlanCommands | kGenerate | kConform, "--device-options", "K=V,..", o.device_options,
+              "options of the device");
   define.parsed(
       kRun | kGenerate, "--kernels", "NAME", [&o](const std::string& text) { o.kernels.asked = check_kernels(text); },
       command == kRun

@@ -85,6 +85,7 @@ typedef struct prun_op {
    * slowest), or "" (0 of 1). */
   void (*share)(const void* mesh, const char* axes, int64_t* index, int64_t* of);
   const void* mesh;
+  const char* options; /* of the device that the program is compiled for, as prun_device_params.options; null: "" */
 } prun_op;
 
 /* What is there, whether or not a device could be opened; texts "" where unknown. */
@@ -134,8 +135,8 @@ typedef struct prun_device {
   prun_status (*probe)(prun_device_probe* probe);
   prun_status (*describe)(int index, prun_device_info* info, prun_result* result);
 
-  /* The op table; no device is needed. supports: PRUN_OK, or PRUN_ENOTSUP and why. workspace: scratch in bytes, the
-   * same on every machine. */
+  /* The op table; no device is needed. supports: PRUN_OK, or PRUN_ENOTSUP and why. workspace: scratch in bytes, a
+   * function of the op and its options, the same on every machine; PRUN_EINVAL where the options are wrong. */
   prun_status (*supports)(const prun_op* op, prun_result* result);
   prun_status (*workspace)(const prun_op* op, size_t* bytes, prun_result* result);
 

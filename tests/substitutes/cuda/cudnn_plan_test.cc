@@ -37,11 +37,17 @@ size_t gradient_bytes(const CudnnTarget& target, CudnnAttentionShape shape, cons
   return attention_gradient_graph(shape, !deterministic).plan(target, deterministic).workspace_bytes();
 }
 
+Options options(bool deterministic) {
+  Options o;
+  o.deterministic = deterministic;
+  return o;
+}
+
 void expect_plans(const std::string& described, const AttentionSizes& s, bool causal) {
   const CudnnTarget target = CudnnTarget::described(described);
   const CudnnAttentionShape shape{s.batch, s.length, s.heads, s.kv_heads, s.head, s.heads, s.kv_heads, causal};
   EXPECT_LE(attention_graph(shape).plan(target, true).workspace_bytes(), kCudnnForwardBytes);
-  const CudnnSlice slice = cudnn_backward_slice(s, true), summed = cudnn_backward_slice(s, false);
+  const CudnnSlice slice = cudnn_backward_slice(s, options(true)), summed = cudnn_backward_slice(s, options(false));
   ASSERT_GT(slice.batch, 0);
   ASSERT_GT(summed.batch, 0);
   const size_t bytes = gradient_bytes(target, shape, s, slice, true);
@@ -67,15 +73,30 @@ TEST(CudnnPlans, ThereIsNoneForVolta) {
   EXPECT_THROW(attention_graph(shape).plan(CudnnTarget::described(device("Tesla V100", 70, 80, 98304)), true), Failure);
 }
 
+// The default limit of 1 GiB holds Llama 8B at 8,192 tokens and 70B's share of 8 ranks at 4,096.
+TEST(CudnnPlans, OfLongContextsOnHopper) {
+  const std::string h100 = device("NVIDIA H100 80GB HBM3", 90, 132, 232448);
+  expect_plans(h100, sizes(1, 8192, 32, 8, 128), true);
+  expect_plans(h100, sizes(1, 4096, 8, 1, 128), true);
+}
+
 TEST(CudnnPlans, SlicesAreSamplesThenHeads) {
-  const CudnnSlice batches = cudnn_backward_slice(sizes(64, 1024, 12, 12, 64), true);
-  EXPECT_EQ(batches.batch, 8);
-  EXPECT_EQ(batches.kv_heads, 12);
-  EXPECT_EQ(cudnn_backward_slice(sizes(64, 1024, 12, 12, 64), false).batch, 32);
-  const CudnnSlice heads = cudnn_backward_slice(sizes(3, 4096, 32, 8, 128), true);
-  EXPECT_EQ(heads.batch, 1);
-  EXPECT_EQ(heads.kv_heads, 1);
-  EXPECT_EQ(cudnn_backward_slice(sizes(1, 1 << 20, 1, 1, 64), true).batch, 0);
+  const auto slice = [](const AttentionSizes& s, bool deterministic, size_t limit) {
+    Options o = options(deterministic);
+    o.attention_workspace = limit;
+    return cudnn_backward_slice(s, o);
+  };
+  constexpr size_t kMiB = size_t{1} << 20;
+  const AttentionSizes gpt2 = sizes(64, 1024, 12, 12, 64), llama = sizes(3, 4096, 32, 8, 128);
+  EXPECT_EQ(slice(gpt2, true, 256 * kMiB).batch, 8);
+  EXPECT_EQ(slice(gpt2, true, 256 * kMiB).kv_heads, 12);
+  EXPECT_EQ(slice(gpt2, true, 1024 * kMiB).batch, 32);
+  EXPECT_EQ(slice(gpt2, false, 256 * kMiB).batch, 32);
+  EXPECT_EQ(slice(llama, true, 256 * kMiB).batch, 1);
+  EXPECT_EQ(slice(llama, true, 256 * kMiB).kv_heads, 1);
+  EXPECT_EQ(slice(llama, true, 1024 * kMiB).kv_heads, 4);
+  EXPECT_EQ(slice(sizes(1, 8192, 32, 8, 128), true, 256 * kMiB).batch, 0);
+  EXPECT_EQ(slice(gpt2, false, 0).batch, 0);
 }
 
 }  // namespace
