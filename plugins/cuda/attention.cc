@@ -160,15 +160,22 @@ std::unique_ptr<Kernel> make_backward(const OpView& view) {
 
 // Scratch for cuDNN is reserved unless the options rule it out: whether the library is there is known where the program
 // runs, and this is asked where it is compiled.
-bool may_be_cudnn(const OpView& view) {
-  return view.options().cudnn && view.read(0).dtype == PRUN_BF16 && !is_block(view);
+bool may_be_cudnn(const OpView& view, const AttentionSizes& s) {
+  return view.options().cudnn && view.read(0).dtype == PRUN_BF16 && cudnn_takes(s);
 }
 
-size_t forward_workspace(const OpView& view) { return may_be_cudnn(view) ? kCudnnForwardBytes : 0; }
+size_t forward_workspace(const OpView& view) {
+  const AttentionSizes s = sizes_of(view);
+  if (!may_be_cudnn(view, s)) return 0;
+  const bool merges = is_block(view) && view.reads() > 3;
+  return kCudnnForwardBytes + (merges ? cudnn_hop_forward_bytes(s) : 0);
+}
 
 size_t backward_workspace(const OpView& view) {
   const AttentionSizes s = sizes_of(view);
-  return attention_dots_bytes(s) + (may_be_cudnn(view) ? cudnn_backward_slice(s, view.options()).bytes : 0);
+  const size_t bytes = attention_dots_bytes(s), slice = cudnn_backward_slice(s, view.options()).bytes;
+  if (!may_be_cudnn(view, s) || slice == 0) return bytes;
+  return bytes + slice + (is_block(view) ? cudnn_hop_backward_bytes(s) : 0);
 }
 
 std::string refuses(const OpView& view) {
@@ -185,7 +192,7 @@ std::string refuses(const OpView& view) {
 constexpr KernelEntry kEntries[] = {
     {"attention", make_forward, forward_workspace, refuses},
     {"attention_grad", make_backward, backward_workspace, refuses},
-    {"attention_block", make_forward, nullptr, refuses},
+    {"attention_block", make_forward, forward_workspace, refuses},
     {"attention_block_grad", make_backward, backward_workspace, refuses},
 };
 

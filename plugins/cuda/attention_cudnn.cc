@@ -10,9 +10,11 @@
 #include <initializer_list>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <tuple>
 
 #include "attention_graphs.h"
+#include "attention_hops.h"
 #include "stream.h"
 #endif
 
@@ -21,10 +23,61 @@ namespace prun::cuda {
 #ifdef PRUN_CUDA_CUDNN
 namespace {
 
-// The slice of the sizes that a graph is for.
-CudnnAttentionShape shape_of(const AttentionSizes& s, int64_t batch, int64_t kv_heads) {
-  return {batch, s.length, kv_heads * s.group(), kv_heads, s.head, s.heads, s.kv_heads, s.sight.more[0] != 0};
+// The queries first..first + queries - 1, each of which attends to keys 0..keys - 1; causal: the i-th of them to 0..i.
+struct Rectangle {
+  int first, queries, keys;
+  bool causal;
+};
+
+// Nothing where no query attends to any key, or where Sight is of another form.
+std::optional<Rectangle> rectangle_of(const AttentionSizes& s) {
+  const Sight& sight = s.sight;
+  const bool two = sight.chunk < s.length;
+  if (sight.more[0] != 0) {
+    const bool diagonal =
+        sight.seen[0] == 1 && sight.more[0] == 1 && (!two || (sight.seen[1] == sight.chunk + 1 && sight.more[1] == 1));
+    return diagonal ? std::optional(Rectangle{0, s.length, s.length, true}) : std::nullopt;
+  }
+  if (two && sight.more[1] != 0) return std::nullopt;
+  const bool later_only = two && sight.seen[0] == 0, alike = !two || sight.seen[0] == sight.seen[1];
+  const int keys = later_only ? sight.seen[1] : sight.seen[0], first = later_only ? sight.chunk : 0;
+  if (keys == 0 || (!later_only && !alike)) return std::nullopt;
+  return Rectangle{first, s.length - first, keys, false};
 }
+
+template <class T>
+CudnnStrides strides(const Heads<T>& heads) {
+  return {heads.row, heads.sample};
+}
+
+// Of a slice of the sizes; strides are the caller's.
+CudnnAttentionShape shape_of(const AttentionSizes& s, const Rectangle& r, int64_t batch, int64_t kv_heads) {
+  CudnnAttentionShape shape{};
+  shape.batch = batch, shape.queries = r.queries, shape.keys = r.keys;
+  shape.heads = kv_heads * s.group(), shape.kv_heads = kv_heads, shape.head = s.head;
+  shape.causal = r.causal;
+  return shape;
+}
+
+// The memory of one call, one part after the other.
+class Parts {
+ public:
+  size_t add(size_t bytes) {
+    const size_t at = bytes_;
+    bytes_ += (bytes + kScratchAlign - 1) / kScratchAlign * kScratchAlign;
+    return at;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_ = 0;
+};
+
+template <class T>
+T* at(const Scratch& memory, size_t offset) {
+  return reinterpret_cast<T*>(static_cast<char*>(memory.data) + offset);
+}
+void* any(const void* data) { return const_cast<void*>(data); }
 
 // What an op enqueues of one plan.
 struct Calls {
@@ -46,9 +99,9 @@ std::shared_ptr<const CudnnPlan> plan_of(Context& context, const CudnnAttentionS
   const Key key{context.index(), shape, gradient, deterministic};
   if (auto known = plans[key].lock()) return known;
   if (refused[key]) return nullptr;
-  const std::string what =
-      fmt::format("{} of {} samples, {} tokens, {} heads ({} of keys) of {}", gradient ? "attention_grad" : "attention",
-                  shape.batch, shape.length, shape.heads, shape.kv_heads, shape.head);
+  const std::string what = fmt::format("{} of {} samples, {} queries, {} keys, {} heads ({} of keys) of {}",
+                                       gradient ? "attention_grad" : "attention", shape.batch, shape.queries,
+                                       shape.keys, shape.heads, shape.kv_heads, shape.head);
   try {
     const CudnnGraph graph = gradient ? attention_gradient_graph(shape, !deterministic) : attention_graph(shape);
     const auto launch = [&](const CudnnPlan& plan) {
@@ -70,7 +123,7 @@ std::shared_ptr<const CudnnPlan> plan_of(Context& context, const CudnnAttentionS
 // The graphs promise 16 bytes of every tensor in bf16 (cudnn_plan.cc). AttentionSizes says it of heads that are only
 // read for the kernels of ours; `others` are the rest. As heads are multiples of 16 bytes, all begin as the first does.
 bool suits(const OpView& view, const AttentionSizes& s, std::initializer_list<const void*> others) {
-  return view.kind().find("block") == std::string_view::npos && s.vector && s.head <= 128 &&
+  return s.vector && cudnn_takes(s) &&
          std::all_of(others.begin(), others.end(),
                      [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }) &&
          view.context().cudnn() != nullptr;
@@ -79,65 +132,110 @@ bool suits(const OpView& view, const AttentionSizes& s, std::initializer_list<co
 }  // namespace
 
 std::unique_ptr<Kernel> cudnn_attention_forward(const OpView& view, const AttentionForward<bf16>& a) {
-  if (!suits(view, a.sizes, {a.out})) return nullptr;
+  const AttentionSizes& s = a.sizes;
+  const std::optional<Rectangle> r = rectangle_of(s);
+  const bool merges = a.out_before != nullptr;
+  if (!r || (!merges && r->queries < s.length) || !suits(view, s, {a.out, a.out_f32, a.out_before})) return nullptr;
+  const int64_t width = int64_t{s.heads} * s.head;
+  CudnnAttentionShape shape = shape_of(s, *r, s.batch, s.kv_heads);
+  shape.q = strides(a.q), shape.kv = strides(a.k), shape.out = {width, r->queries * width};
+  shape.lse = {r->queries, s.heads * r->queries};
+  shape.f32_out = a.out_f32 != nullptr;
+  Parts parts;
+  const size_t out_at = parts.add(merges ? s.batch * r->queries * width * sizeof(float) : 0);
+  const size_t lse_at = parts.add(merges ? s.batch * s.heads * r->queries * sizeof(float) : 0);
   const auto make = [&](const std::shared_ptr<const CudnnPlan>& plan) {
-    const auto ptr = [](const auto* at) { return const_cast<void*>(static_cast<const void*>(at)); };
-    Calls calls{scratch(view, plan->workspace_bytes()), {}};
-    calls.all.emplace_back(plan, std::vector{ptr(a.q.data), ptr(a.k.data), ptr(a.v.data), ptr(a.out), ptr(a.lse)},
-                           calls.memory.data);
+    Calls calls{scratch(view, parts.bytes() + plan->workspace_bytes()), {}};
+    const Scratch& memory = calls.memory;
+    void* const out = merges ? at<void>(memory, out_at) : a.out_f32 != nullptr ? any(a.out_f32) : any(a.out);
+    void* const lse = merges ? at<void>(memory, lse_at) : any(a.lse);
+    calls.all.emplace_back(plan,
+                           std::vector{any(a.q.data + r->first * a.q.row), any(a.k.data), any(a.v.data), out, lse},
+                           at<void>(memory, parts.bytes()));
     return calls;
   };
-  const auto plan = plan_of(view.context(), shape_of(a.sizes, a.sizes.batch, a.sizes.kv_heads), false, make);
+  const auto plan = plan_of(view.context(), shape, false, make);
   if (plan == nullptr) return nullptr;
-  return kernel_of([calls = make(plan), handle = view.context().cudnn()](cudaStream_t stream) {
+  Calls calls = make(plan);
+  HopOutputs hop{{s.batch, s.length, r->first, r->queries}, s.heads, s.head};
+  if (merges) {
+    hop.part = at<float>(calls.memory, out_at), hop.part_lse = at<float>(calls.memory, lse_at);
+    hop.out_before = a.out_before, hop.lse_before = a.lse_before, hop.out = a.out_f32, hop.lse = a.lse;
+  }
+  return kernel_of([calls = std::move(calls), hop, merges, handle = view.context().cudnn()](cudaStream_t stream) {
     for (const CudnnCall& call : calls.all) call.enqueue(handle, stream);
+    if (merges) merge_hop(stream, hop);
   });
 }
 
 std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const AttentionBackward<bf16>& a) {
   const AttentionSizes& s = a.sizes;
-  const bool deterministic = view.options().deterministic;
+  const std::optional<Rectangle> r = rectangle_of(s);
+  const bool deterministic = view.options().deterministic, hop = a.dq.data_f32 != nullptr;
   const CudnnSlice slice = cudnn_backward_slice(s, view.options());
-  if (slice.batch == 0 || !suits(view, s, {a.out.data, a.dq.heads.data, a.dk.heads.data, a.dv.heads.data}))
+  if (!r || slice.batch == 0 ||
+      !suits(view, s,
+             {a.out.data, a.dq.heads.data, a.dk.heads.data, a.dv.heads.data, a.dq.data_f32, a.dk.data_f32,
+              a.dv.data_f32, a.dq_before}))
     return nullptr;
   // Up to Hopper a graph that writes dq at once makes cuDNN keep the gradients of scores; later engines take it, and
   // add.
   if (deterministic && view.context().capability() >= 100) return nullptr;
-  // In scratch: dots, dq's sums, cuDNN's workspace.
-  const size_t sums_at = attention_dots_bytes(s), workspace_at = sums_at + slice.sums_bytes;
+  const int64_t width = int64_t{s.heads} * s.head, shared_width = int64_t{s.kv_heads} * s.head;
+  Heads<bf16> dq = a.dq.heads, dk = a.dk.heads, dv = a.dv.heads;
+  if (hop) {  // in scratch
+    dq = {nullptr, width, r->queries * width};
+    dk = dv = {nullptr, 2 * shared_width, r->keys * 2 * shared_width};
+  }
+  CudnnAttentionShape shape = shape_of(s, *r, slice.batch, slice.kv_heads);
+  shape.q = strides(a.q), shape.kv = strides(a.k), shape.out = strides(a.out);
+  shape.dq = strides(dq), shape.dkv = strides(dk);
+  shape.lse = {s.length, int64_t{s.heads} * s.length};
+  Parts parts;
+  const size_t dots_at = parts.add(attention_dots_bytes(s)), sums_at = parts.add(slice.sums_bytes);
+  const size_t dq_at = parts.add(hop ? s.batch * dq.sample * sizeof(bf16) : 0);
+  const size_t dkv_at = parts.add(hop ? s.batch * dk.sample * sizeof(bf16) : 0);
   const auto make = [&](const std::shared_ptr<const CudnnPlan>& plan) {
-    Calls calls{scratch(view, workspace_at + plan->workspace_bytes()), {}};
-    char* const memory = static_cast<char*>(calls.memory.data);
+    Calls calls{scratch(view, parts.bytes() + plan->workspace_bytes()), {}};
+    const Scratch& memory = calls.memory;
+    Heads<bf16> to_q = dq, to_k = dk, to_v = dv;
+    if (hop) {
+      to_q.data = at<bf16>(memory, dq_at);
+      to_k.data = at<bf16>(memory, dkv_at), to_v.data = to_k.data + shared_width;
+    }
     for (int64_t b = 0; b < s.batch; b += slice.batch)
       for (int64_t shared = 0; shared < s.kv_heads; shared += slice.kv_heads) {
-        const int64_t head = shared * s.group(), row = (b * s.heads + head) * s.length;
-        const auto ptr = [&](const auto& heads, int64_t h) {
-          return const_cast<void*>(static_cast<const void*>(heads.head(b, h, s.head)));
-        };
-        std::vector<void*> pointers = {ptr(a.q, head),
-                                       ptr(a.k, shared),
-                                       ptr(a.v, shared),
-                                       ptr(a.out, head),
-                                       ptr(a.dout, head),
-                                       const_cast<float*>(a.lse) + row,
-                                       reinterpret_cast<float*>(memory) + row,
-                                       ptr(a.dq.heads, head),
-                                       ptr(a.dk.heads, shared),
-                                       ptr(a.dv.heads, shared)};
-        if (!deterministic) pointers.push_back(memory + sums_at);
-        calls.all.emplace_back(plan, std::move(pointers), memory + workspace_at);
+        const int64_t head = shared * s.group(), rows = (b * s.heads + head) * s.length + r->first;
+        const auto queries = [&](const auto& heads) { return any(heads.head(b, head, s.head) + r->first * heads.row); };
+        const auto keys = [&](const auto& heads) { return any(heads.head(b, shared, s.head)); };
+        std::vector<void*> pointers = {queries(a.q),
+                                       keys(a.k),
+                                       keys(a.v),
+                                       queries(a.out),
+                                       queries(a.dout),
+                                       any(a.lse + rows),
+                                       any(at<float>(memory, dots_at) + rows),
+                                       any(to_q.head(b, head, s.head)),
+                                       keys(to_k),
+                                       keys(to_v)};
+        if (!deterministic) pointers.push_back(at<void>(memory, sums_at));
+        calls.all.emplace_back(plan, std::move(pointers), at<void>(memory, parts.bytes()));
       }
     return calls;
   };
-  const auto plan = plan_of(view.context(), shape_of(s, slice.batch, slice.kv_heads), true, make);
+  const auto plan = plan_of(view.context(), shape, true, make);
   if (plan == nullptr) return nullptr;
-  return kernel_of([calls = make(plan), sums_at, zeros = slice.sums_bytes,
-                    handle = view.context().cudnn()](cudaStream_t stream) {
+  Calls calls = make(plan);
+  const HopRows of_queries{s.batch, s.length, r->first, r->queries}, of_keys{s.batch, s.length, 0, r->keys};
+  return kernel_of([=, calls = std::move(calls), zeros = slice.sums_bytes, to_q = a.dq.data_f32, to_kv = a.dk.data_f32,
+                    before = a.dq_before, handle = view.context().cudnn()](cudaStream_t stream) {
     for (const CudnnCall& call : calls.all) {
-      if (zeros > 0)
-        check(cudaMemsetAsync(static_cast<char*>(calls.memory.data) + sums_at, 0, zeros, stream), "cudaMemsetAsync");
+      if (zeros > 0) check(cudaMemsetAsync(at<void>(calls.memory, sums_at), 0, zeros, stream), "cudaMemsetAsync");
       call.enqueue(handle, stream);
     }
+    if (!hop) return;
+    add_hop_gradient(stream, of_queries, width, at<bf16>(calls.memory, dq_at), before, to_q);
+    add_hop_gradient(stream, of_keys, 2 * shared_width, at<bf16>(calls.memory, dkv_at), nullptr, to_kv);
   });
 }
 

@@ -1,4 +1,8 @@
-// Attention in bf16 by cuDNN's fused kernels, with q, k and v packed in one tensor.
+// Attention in bf16 by cuDNN's fused kernels: of a whole sequence, and of one hop of ring attention.
+//
+// On every rank and hop the queries that attend to anything are a run of rows, and each attends to the same prefix of
+// the hop's keys, or the hop is the causal diagonal. So one graph computes a hop, and attention_hops.h adds it to those
+// before.
 //
 // Its gradient gives the same bits in every run where cuDNN keeps the scores' gradients in memory, which are as many as
 // the scores. With the option deterministic=0 threads add to f32 sums of dq instead, in any order. Either way a batch
@@ -21,22 +25,37 @@ struct CudnnSlice {
 };
 inline CudnnSlice cudnn_backward_slice(const AttentionSizes& s, const Options& options) {
   const bool deterministic = options.deterministic;
-  const int64_t padded = (s.length + 63) / 64 * 64, group = s.group();
+  const auto padded = [&](int64_t to) { return (s.length + to - 1) / to * to; };
+  const int64_t group = s.group(), scores = padded(64) * padded(128);  // queries, keys: Hopper's tiles
   const auto slice = [&](int64_t batch, int64_t kv_heads) -> CudnnSlice {
     const int64_t heads = batch * kv_heads * group, shared = group > 1 ? 2 * heads * s.length * s.head : 0;
     const int64_t sums = deterministic ? 0 : (4 * heads * s.length * s.head + 255) / 256 * 256;
     // Scratch of scores, or of sums before Hopper; and dk and dv of each head of a group.
-    const int64_t gradients = deterministic ? 2 * heads * padded * padded : 4 * heads * padded * s.head;
+    const int64_t gradients = deterministic ? 2 * heads * scores : 4 * heads * padded(64) * s.head;
     return {batch, kv_heads, static_cast<size_t>(sums), static_cast<size_t>(sums + gradients + 2 * shared + 256)};
   };
   for (int64_t batch = s.batch; batch > 0; --batch)
-    if (const CudnnSlice found = slice(batch, s.kv_heads); s.batch % batch == 0 && found.bytes <= options.attention_workspace)
+    if (const CudnnSlice found = slice(batch, s.kv_heads);
+        s.batch % batch == 0 && found.bytes <= options.attention_workspace)
       return found;
   for (int64_t heads = s.kv_heads; heads > 0; --heads)
     if (const CudnnSlice found = slice(1, heads); s.kv_heads % heads == 0 && found.bytes <= options.attention_workspace)
       return found;
   return {};
 }
+
+// Scratch of a hop beside that: its output and log-sum-exps before they are merged (f32), and its gradients (bf16). For
+// as many rows as a hop may have, because ranks of one program have hops of several shapes.
+inline size_t cudnn_hop_forward_bytes(const AttentionSizes& s) {
+  return static_cast<size_t>(s.batch * s.length * s.heads * (s.head + 1)) * sizeof(float) + 2 * kScratchAlign;
+}
+inline size_t cudnn_hop_backward_bytes(const AttentionSizes& s) {
+  return static_cast<size_t>(s.batch * s.length * (s.heads + 2 * s.kv_heads) * s.head) * sizeof(bf16) +
+         2 * kScratchAlign;
+}
+
+// Whether cuDNN may take heads of this size at all.
+inline bool cudnn_takes(const AttentionSizes& s) { return s.head <= 128 && s.head % 8 == 0; }
 
 // Null where cuDNN is missing, unwanted, or does not take the shape; the log says why, once for each shape.
 std::unique_ptr<Kernel> cudnn_attention_forward(const OpView& view, const AttentionForward<bf16>& a);

@@ -16,18 +16,21 @@ constexpr cudnnDataType_t kBf16 = CUDNN_DATA_BFLOAT16, kF32 = CUDNN_DATA_FLOAT;
 struct Composer {
   const CudnnAttentionShape& shape;
   CudnnGraph graph;
-  Four scores{shape.batch, shape.heads, shape.length, shape.length};
-  Four rows{shape.batch, shape.heads, shape.length, 1}, row_strides{shape.all_heads * shape.length, shape.length, 1, 1};
+  Four scores{shape.batch, shape.heads, shape.queries, shape.keys};
+  Four rows{shape.batch, shape.heads, shape.queries, 1}, row_strides{shape.lse.sample, shape.lse.row, 1, 1};
 
-  // [batch, heads, length, head] in a packed tensor whose rows are `row` long; transposed: [batch, heads, head,
-  // length].
-  Tensor heads(int64_t heads, int64_t row, bool transposed = false) {
-    const int64_t b = shape.batch, t = shape.length, d = shape.head;
-    return transposed ? graph.tensor({b, heads, d, t}, {t * row, d, 1, row}, kBf16)
-                      : graph.tensor({b, heads, t, d}, {t * row, d, row, 1}, kBf16);
+  // [batch, heads, queries, head].
+  Tensor queries(const CudnnStrides& at, cudnnDataType_t type = kBf16) {
+    return graph.tensor({shape.batch, shape.heads, shape.queries, shape.head}, {at.sample, shape.head, at.row, 1},
+                        type);
   }
-  int64_t packed() const { return (shape.all_heads + 2 * shape.all_kv_heads) * shape.head; }
-  int64_t width() const { return shape.all_heads * shape.head; }
+  // [batch, kv_heads, keys, head]; transposed: [batch, kv_heads, head, keys].
+  Tensor keys(const CudnnStrides& at, bool transposed = false) {
+    const int64_t b = shape.batch, h = shape.kv_heads, t = shape.keys, d = shape.head;
+    return transposed ? graph.tensor({b, h, d, t}, {at.sample, d, 1, at.row}, kBf16)
+                      : graph.tensor({b, h, t, d}, {at.sample, d, at.row, 1}, kBf16);
+  }
+  Tensor row_values() { return graph.statistics(rows, row_strides); }
 
   Tensor apply(cudnnPointwiseMode_t mode, Tensor x, Tensor b = -1) {
     const Tensor y = graph.between(scores, kF32);
@@ -51,7 +54,7 @@ struct Composer {
     graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT, x, y, graph.number(unseen), sees);
     return y;
   }
-  Tensor row_value() { return graph.between(rows, row_strides, kF32); }
+  Tensor row_between() { return graph.between(rows, row_strides, kF32); }
 };
 
 }  // namespace
@@ -59,14 +62,14 @@ struct Composer {
 CudnnGraph attention_graph(const CudnnAttentionShape& shape) {
   Composer c{shape, {}};
   CudnnGraph& g = c.graph;
-  const Tensor q = c.heads(shape.heads, c.packed()), k = c.heads(shape.kv_heads, c.packed(), true);
-  const Tensor v = c.heads(shape.kv_heads, c.packed()), out = c.heads(shape.heads, c.width());
-  const Tensor lse = g.tensor(c.rows, c.row_strides, kF32);
+  const Tensor q = c.queries(shape.q), k = c.keys(shape.kv, true), v = c.keys(shape.kv);
+  const Tensor out = c.queries(shape.out, shape.f32_out ? kF32 : kBf16);
+  const Tensor lse = c.row_values();
 
   const Tensor products = g.between(c.scores, kF32);
   g.matmul(q, k, products);
   const Tensor scores = c.masked(c.scaled(products));
-  const Tensor top = c.row_value(), sum = c.row_value(), log_sum = c.row_value();
+  const Tensor top = c.row_between(), sum = c.row_between(), log_sum = c.row_between();
   g.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, top);
   const Tensor powers = c.apply(CUDNN_POINTWISE_EXP, c.apply(CUDNN_POINTWISE_SUB, scores, top));
   g.reduce(CUDNN_REDUCE_TENSOR_ADD, powers, sum);
@@ -81,27 +84,25 @@ CudnnGraph attention_graph(const CudnnAttentionShape& shape) {
 CudnnGraph attention_gradient_graph(const CudnnAttentionShape& shape, bool summed) {
   Composer c{shape, {}};
   CudnnGraph& g = c.graph;
-  const Tensor q = c.heads(shape.heads, c.packed()), k = c.heads(shape.kv_heads, c.packed(), true);
-  const Tensor v = c.heads(shape.kv_heads, c.packed(), true);
-  const Tensor out = c.heads(shape.heads, c.width()), dout = c.heads(shape.heads, c.width());
-  const Tensor lse = g.tensor(c.rows, c.row_strides, kF32), dots = g.tensor(c.rows, c.row_strides, kF32);
-  const Tensor dq = c.heads(shape.heads, c.packed()), dk = c.heads(shape.kv_heads, c.packed());
-  const Tensor dv = c.heads(shape.kv_heads, c.packed());
-  const int64_t b = shape.batch, h = shape.heads, t = shape.length, d = shape.head;
+  const Tensor q = c.queries(shape.q), k = c.keys(shape.kv, true), v = c.keys(shape.kv, true);
+  const Tensor out = c.queries(shape.out), dout = c.queries(shape.out);
+  const Tensor lse = c.row_values(), dots = c.row_values();
+  const Tensor dq = c.queries(shape.dq), dk = c.keys(shape.dkv), dv = c.keys(shape.dkv);
+  const int64_t b = shape.batch, h = shape.heads, t = shape.queries, u = shape.keys, d = shape.head;
 
   // dots = Σ out·dout of each row.
-  const Tensor along = g.between({b, h, t, d}, {h * t * d, d, h * d, 1}, kF32), along_row = c.row_value();
+  const Tensor along = g.between({b, h, t, d}, {h * t * d, d, h * d, 1}, kF32), along_row = c.row_between();
   g.pointwise(CUDNN_POINTWISE_MUL, dout, along, out);
   g.reduce(CUDNN_REDUCE_TENSOR_ADD, along, along_row);
   g.pointwise(CUDNN_POINTWISE_MUL, along_row, dots, g.number(1.0f));
 
   // A gradient with regard to keys or values: xᵀ·y, and with shared heads the sum over those that share one.
   const auto product_of_transposed = [&](Tensor x, Tensor y, Tensor to) {
-    const Tensor turned = g.between({b, h, t, t}, {h * t * t, t * t, 1, t}, kBf16);
-    g.reshape(x, turned);
-    if (shape.heads == shape.kv_heads) return g.matmul(turned, y, to);
-    const Tensor all = g.between({b, h, t, d}, kBf16);
-    g.matmul(turned, y, all);
+    const Tensor transposed = g.between({b, h, u, t}, {h * t * u, t * u, 1, u}, kBf16);
+    g.reshape(x, transposed);
+    if (shape.heads == shape.kv_heads) return g.matmul(transposed, y, to);
+    const Tensor all = g.between({b, h, u, d}, kBf16);
+    g.matmul(transposed, y, all);
     g.reduce(CUDNN_REDUCE_TENSOR_ADD, all, to);
   };
 
@@ -113,8 +114,7 @@ CudnnGraph attention_gradient_graph(const CudnnAttentionShape& shape, bool summe
   g.matmul(dout, v, dp);
   const Tensor ds = c.scaled(c.apply(CUDNN_POINTWISE_MUL, c.apply(CUDNN_POINTWISE_SUB, dp, dots), p));
   product_of_transposed(ds, q, dk);
-  const int64_t row = c.packed();
-  const Tensor keys = g.between({b, shape.kv_heads, t, d}, {t * row, d, row, 1}, kBf16);
+  const Tensor keys = g.between({b, shape.kv_heads, u, d}, {shape.kv.sample, d, shape.kv.row, 1}, kBf16);
   g.reshape(k, keys);
   if (summed) {
     const Tensor sums = g.tensor({b, h, t, d}, {h * t * d, t * d, d, 1}, kF32);

@@ -10,8 +10,8 @@
 namespace prun::cuda {
 namespace {
 
-// Alignments in bytes: of tensors that are copied in vectors, and of statistics, which may begin at any row.
-int64_t alignment_of(cudnnDataType_t type) { return type == CUDNN_DATA_BFLOAT16 ? 16 : 4; }
+// Bytes: of tensors that are copied in vectors, and of statistics, which may begin at any row.
+constexpr int64_t kVectors = 16, kStatistics = 4;
 
 void check_cudnn(cudnnStatus_t status, const char* call, prun_status otherwise = PRUN_ENOTSUP) {
   if (status == CUDNN_STATUS_SUCCESS) return;
@@ -121,15 +121,15 @@ void CudnnCall::enqueue(cudnnHandle_t handle, cudaStream_t stream) const {
   check_cudnn(cudnnBackendExecute(handle, plan_->plan_.get(), pack_.get()), "cudnnBackendExecute", PRUN_ESYSTEM);
 }
 
-CudnnGraph::Tensor CudnnGraph::add(const Four& dims, const Four& strides, cudnnDataType_t type, bool is_virtual,
-                                   bool is_number) {
+CudnnGraph::Tensor CudnnGraph::add(const Four& dims, const Four& strides, cudnnDataType_t type, int64_t alignment,
+                                   bool is_virtual, bool is_number) {
   const auto id = static_cast<int64_t>(tensors_.size()) + 1;
   CudnnDescriptor tensor(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id)
       .set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type)
       .set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, dims.data(), 4)
       .set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, strides.data(), 4)
-      .set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, alignment_of(type))
+      .set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, alignment)
       .set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, is_virtual)
       .set(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, is_number)
       .finalize();
@@ -139,11 +139,15 @@ CudnnGraph::Tensor CudnnGraph::add(const Four& dims, const Four& strides, cudnnD
 }
 
 CudnnGraph::Tensor CudnnGraph::tensor(const Four& dims, const Four& strides, cudnnDataType_t type) {
-  return add(dims, strides, type, false, false);
+  return add(dims, strides, type, kVectors, false, false);
+}
+
+CudnnGraph::Tensor CudnnGraph::statistics(const Four& dims, const Four& strides) {
+  return add(dims, strides, CUDNN_DATA_FLOAT, kStatistics, false, false);
 }
 
 CudnnGraph::Tensor CudnnGraph::between(const Four& dims, const Four& strides, cudnnDataType_t type) {
-  return add(dims, strides, type, true, false);
+  return add(dims, strides, type, type == CUDNN_DATA_BFLOAT16 ? kVectors : kStatistics, true, false);
 }
 
 CudnnGraph::Tensor CudnnGraph::between(const Four& dims, cudnnDataType_t type) {
@@ -151,7 +155,7 @@ CudnnGraph::Tensor CudnnGraph::between(const Four& dims, cudnnDataType_t type) {
 }
 
 CudnnGraph::Tensor CudnnGraph::number(float value) {
-  const Tensor made = add({1, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, false, true);
+  const Tensor made = add({1, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, kStatistics, false, true);
   numbers_.emplace_back(made + 1, value);
   return made;
 }

@@ -80,7 +80,8 @@ class CudnnGraph {
   using Four = std::array<int64_t, 4>;
   using Tensor = int;  // an index
 
-  Tensor tensor(const Four& dims, const Four& strides, cudnnDataType_t type);  // in memory
+  Tensor tensor(const Four& dims, const Four& strides, cudnnDataType_t type);  // in memory, aligned to 16 bytes
+  Tensor statistics(const Four& dims, const Four& strides);                    // in memory, f32 at any address
   Tensor between(const Four& dims, cudnnDataType_t type);                      // never in memory, row-major
   Tensor between(const Four& dims, const Four& strides, cudnnDataType_t type);
   Tensor number(float value);
@@ -98,7 +99,8 @@ class CudnnGraph {
                  const std::function<void(const CudnnPlan&)>& rehearse = nullptr) const;
 
  private:
-  Tensor add(const Four& dims, const Four& strides, cudnnDataType_t type, bool is_virtual, bool is_number);
+  Tensor add(const Four& dims, const Four& strides, cudnnDataType_t type, int64_t alignment, bool is_virtual,
+             bool is_number);
   CudnnDescriptor& operation(cudnnBackendDescriptorType_t type);
   void pointwise_of(CudnnDescriptor& mode, Tensor x, Tensor y, Tensor b, Tensor select);
 

@@ -12,8 +12,12 @@ struct AgreementOptions {
   int64_t skew = 0;                    // elements by which every tensor lies beside an aligned address
   const Device* exactly_as = nullptr;  // compared to the bit with this device, not with the reference
   bool tensor_cores = false;  // in bf16 they round what is in between: softmax's probabilities, gradients of scores
+  // cuDNN's hops round the gradients of keys of each head to bf16 before it adds those that share keys. They may
+  // cancel.
+  bool rounds_heads = false;
 };
 bool on_tensor_cores(std::string_view kind);  // of devices that have them
+bool may_round_heads(std::string_view kind);  // of devices with cuDNN
 // Random numbers are the same on every device, and so is what is added in an order that the op's meaning states.
 bool has_bits_of_the_cpu(std::string_view kind);
 

@@ -85,7 +85,8 @@ std::vector<Case> attention_block_cases() {
   struct Sizes {
     int64_t batch, length, heads, kv_heads, size, chunks;
   };
-  for (Sizes s : {Sizes{1, 2, 1, 1, 1, 2}, {2, 6, 4, 2, 7, 2}, {1, 74, 2, 1, 16, 2}, {1, 37, 3, 3, 20, 1}})
+  for (Sizes s :
+       {Sizes{1, 2, 1, 1, 1, 2}, {2, 6, 4, 2, 7, 2}, {1, 74, 2, 1, 16, 2}, {1, 37, 3, 3, 20, 1}, {2, 36, 4, 2, 8, 1}})
     for (int64_t hop : {0, 1, 3})
       for (bool causal : {false, true}) {
         const Slot kv{T, {s.batch, s.length, 2 * s.kv_heads * s.size}, -2, 2},

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -241,6 +242,17 @@ TEST(RingAttention, OnStripsThatEndWithinChunks) {
     check({3, chunks, 70, 2, 1, 20, true, 1}, "cpu", Dtype::f32, 3e-6);
     check({2, chunks, 90, 4, 2, 16, true, 1}, "cpu", Dtype::bf16, 1e-2);
     check({2, chunks, 34, 6, 3, 33, false, 1}, "cpu", Dtype::bf16, 1e-2);
+  }
+}
+
+// Of several ranks and hops on another device: tests/cuda runs it on the substitute for CUDA, where cuDNN computes
+// them.
+TEST(RingAttention, OnTheDeviceOfTheEnvironment) {
+  const char* device = std::getenv("PRUN_RING_DEVICE");
+  if (device == nullptr) GTEST_SKIP() << "PRUN_RING_DEVICE names none";
+  for (int64_t chunks : {1, 2}) {
+    check({4, chunks, 24, 4, 2, 16, true, 2}, device, Dtype::bf16, 1e-2);
+    check({3, chunks, 40, 2, 2, 8, false, 1}, device, Dtype::bf16, 1e-2);
   }
 }
 

@@ -47,7 +47,7 @@ class Bits : public Ops {};
 TEST_P(Ops, Agrees) {
   const std::unique_ptr<Device> device = with(), cpu = open_device("cpu");
   const bool any = each(*device, [&](const Case& c, Dtype dtype) {
-    AgreementOptions options{.tensor_cores = on_tensor_cores(c.op.kind)};
+    AgreementOptions options{.tensor_cores = on_tensor_cores(c.op.kind), .rounds_heads = may_round_heads(c.op.kind)};
     expect_agreement(c, *device, dtype, options);
     options.skew = 1;  // what reads 16 bytes at once has to look first
     if (!HasFatalFailure()) expect_agreement(c, *device, dtype, options);

@@ -41,8 +41,6 @@ struct Handle {
   }
 };
 
-constexpr int64_t kWorkspace = 1000;
-
 Shared& of(cudnnBackendDescriptor_t descriptor) { return *static_cast<Shared*>(descriptor); }
 
 size_t size_of(cudnnBackendAttributeType_t type) {
@@ -134,6 +132,25 @@ std::vector<GraphOperation> operations(const Descriptor& graph) {
   std::vector<GraphOperation> all;
   for (const Shared& op : graph.attributes.at(CUDNN_ATTR_OPERATIONGRAPH_OPS).descriptors) all.push_back(operation(*op));
   return all;
+}
+
+// What the library asks for on Hopper, by the graphs of attention that it was asked about (cudnn_plan_test.cc).
+int64_t workspace_of(const Descriptor& graph) {
+  int64_t heads = 0, kv_heads = 0, queries = 0, keys = 0, head = 0;  // heads: of all samples
+  bool forward = false, summed = false;
+  for (const GraphOperation& op : operations(graph)) {
+    forward = forward || (op.kind == GraphOperation::Kind::reduce && op.mode == CUDNN_REDUCE_TENSOR_MAX);
+    if (op.kind != GraphOperation::Kind::matmul) continue;
+    summed = summed || (!op.y.is_virtual && op.y.type == CUDNN_DATA_FLOAT);
+    if (heads != 0) continue;  // the first one makes scores of queries and keys
+    heads = op.y.dims[0] * op.y.dims[1], queries = op.y.dims[2], keys = op.y.dims[3], head = op.x.dims[3];
+    kv_heads = op.more[0].dims[0] * op.more[0].dims[1];
+  }
+  if (forward) return 256;
+  const auto padded = [](int64_t rows, int64_t to) { return (rows + to - 1) / to * to; };
+  const int64_t sums = 4 * heads * padded(queries, 64) * head;
+  const int64_t scores = 2 * heads * padded(queries, 64) * padded(keys, 128);
+  return 256 + (summed ? sums : scores) + (heads > kv_heads ? 4 * heads * keys * head : 0);
 }
 
 // A configuration, and a plan, know their graph by this attribute.
@@ -239,7 +256,7 @@ ENTRY cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBa
       return *n = 0, CUDNN_STATUS_SUCCESS;
     case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE:
       *n = 1;
-      std::memcpy(elements, &kWorkspace, sizeof kWorkspace);
+      *static_cast<int64_t*>(elements) = workspace_of(*descriptor(*of(d), kGraph));
       return CUDNN_STATUS_SUCCESS;
     default:
       die("cuDNN's attribute " + std::to_string(name) + " is none that the substitute knows (cudnn.cc)");
@@ -267,8 +284,9 @@ ENTRY cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescri
   for (const GraphOperation& op : *all)
     for (const GraphTensor& t : op.more)
       if (t.is_number) numbers[t.id] = *static_cast<const float*>(memory.at(t.id));
-  const cudaError_t error = enqueue(ours.stream, [all, memory, numbers, workspace] {
-    std::memset(workspace, 0xff, static_cast<size_t>(kWorkspace));
+  const auto bytes = static_cast<size_t>(workspace_of(*graph));
+  const cudaError_t error = enqueue(ours.stream, [all, memory, numbers, workspace, bytes] {
+    std::memset(workspace, 0xff, bytes);
     run_graph(*all, memory, numbers);
   });
   return error == cudaSuccess ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_EXECUTION_FAILED;

@@ -31,33 +31,46 @@ AttentionSizes sizes(int64_t batch, int length, int heads, int kv_heads, int hea
   return s;
 }
 
-size_t gradient_bytes(const CudnnTarget& target, CudnnAttentionShape shape, const AttentionSizes& s,
-                      const CudnnSlice& slice, bool deterministic) {
-  shape.batch = slice.batch, shape.kv_heads = slice.kv_heads, shape.heads = slice.kv_heads * s.group();
-  return attention_gradient_graph(shape, !deterministic).plan(target, deterministic).workspace_bytes();
-}
-
 Options options(bool deterministic) {
   Options o;
   o.deterministic = deterministic;
   return o;
 }
 
+// Of a packed tensor, as the op attention has it.
+CudnnAttentionShape packed(const AttentionSizes& s, const CudnnSlice& slice, bool causal) {
+  const int64_t row = int64_t{s.heads + 2 * s.kv_heads} * s.head, width = int64_t{s.heads} * s.head, t = s.length;
+  CudnnAttentionShape shape{slice.batch, t, t, slice.kv_heads * s.group(), slice.kv_heads, s.head};
+  shape.q = shape.kv = shape.dq = shape.dkv = {row, t * row};
+  shape.out = {width, t * width}, shape.lse = {t, s.heads * t}, shape.causal = causal;
+  return shape;
+}
+
+size_t gradient_bytes(const CudnnTarget& target, const CudnnAttentionShape& shape, bool deterministic) {
+  return attention_gradient_graph(shape, !deterministic).plan(target, deterministic).workspace_bytes();
+}
+
 void expect_plans(const std::string& described, const AttentionSizes& s, bool causal) {
   const CudnnTarget target = CudnnTarget::described(described);
-  const CudnnAttentionShape shape{s.batch, s.length, s.heads, s.kv_heads, s.head, s.heads, s.kv_heads, causal};
-  EXPECT_LE(attention_graph(shape).plan(target, true).workspace_bytes(), kCudnnForwardBytes);
+  const CudnnAttentionShape whole = packed(s, {s.batch, s.kv_heads}, causal);
+  EXPECT_LE(attention_graph(whole).plan(target, true).workspace_bytes(), kCudnnForwardBytes);
   const CudnnSlice slice = cudnn_backward_slice(s, options(true)), summed = cudnn_backward_slice(s, options(false));
   ASSERT_GT(slice.batch, 0);
   ASSERT_GT(summed.batch, 0);
-  const size_t bytes = gradient_bytes(target, shape, s, slice, true);
+  const size_t bytes = gradient_bytes(target, packed(s, slice, causal), true);
   EXPECT_LE(bytes, slice.bytes);
   EXPECT_GE(bytes, slice.bytes - 256) << "memory is set aside that cuDNN does not want";
-  EXPECT_LE(summed.sums_bytes + gradient_bytes(target, shape, s, summed, false), summed.bytes);
+  EXPECT_LE(summed.sums_bytes + gradient_bytes(target, packed(s, summed, causal), false), summed.bytes);
 }
 
 TEST(CudnnPlans, OfGpt2OnHopper) {
   expect_plans(device("NVIDIA H200", 90, 132, 232448), sizes(64, 1024, 12, 12, 64), true);
+}
+
+// Keys are padded to tiles of 128, queries to 64.
+TEST(CudnnPlans, OfLengthsThatAreNoMultiplesOfTiles) {
+  for (const int length : {37, 1088})
+    expect_plans(device("NVIDIA H200", 90, 132, 232448), sizes(2, length, 4, 2, 64), true);
 }
 
 TEST(CudnnPlans, OfLlamaWithSharedKeysOnHopper) {
@@ -68,8 +81,39 @@ TEST(CudnnPlans, OfAnOddLengthOnAmpere) {
   expect_plans(device("NVIDIA A100-SXM4-80GB", 80, 108, 166912), sizes(2, 333, 4, 2, 64), false);
 }
 
+// A hop of ring attention: q in a packed tensor, keys in another, forward in f32. It needs at most the scratch of a hop
+// whose queries all attend to all keys.
+void expect_hop(const std::string& gpu, const AttentionSizes& s, int64_t queries, int64_t keys, bool causal) {
+  SCOPED_TRACE(testing::Message() << s.heads << " heads, " << queries << " queries, " << keys << " keys");
+  const CudnnTarget target = CudnnTarget::described(gpu);
+  const int64_t width = int64_t{s.heads} * s.head, shared = int64_t{s.kv_heads} * s.head;
+  CudnnAttentionShape shape = packed(s, {s.batch, s.kv_heads}, causal);
+  shape.queries = queries, shape.keys = keys, shape.f32_out = true;
+  shape.kv = {2 * shared, s.length * 2 * shared};
+  shape.out = {width, queries * width}, shape.lse = {queries, s.heads * queries};
+  EXPECT_LE(attention_graph(shape).plan(target, true).workspace_bytes(), kCudnnForwardBytes);
+  for (const bool deterministic : {true, false}) {
+    const CudnnSlice slice = cudnn_backward_slice(s, options(deterministic));
+    shape.batch = slice.batch, shape.kv_heads = slice.kv_heads, shape.heads = slice.kv_heads * s.group();
+    shape.out = {width, s.length * width}, shape.lse = {s.length, int64_t{s.heads} * s.length};
+    shape.dq = {width, queries * width}, shape.dkv = {2 * shared, keys * 2 * shared};
+    EXPECT_LE(slice.sums_bytes + gradient_bytes(target, shape, deterministic), slice.bytes);
+  }
+}
+
+TEST(CudnnPlans, OfHopsOfARing) {
+  const std::string h100 = device("NVIDIA H100 80GB HBM3", 90, 132, 232448),
+                    a100 = device("NVIDIA A100-SXM4-80GB", 80, 108, 166912);
+  const AttentionSizes llama = sizes(1, 4096, 8, 1, 128), gpt2 = sizes(2, 1024, 12, 12, 64);
+  expect_hop(h100, llama, 4096, 4096, true);
+  expect_hop(h100, llama, 4096, 2048, false);
+  expect_hop(h100, llama, 2048, 4096, false);
+  expect_hop(h100, gpt2, 1024, 512, false);
+  expect_hop(a100, llama, 4096, 2048, false);
+}
+
 TEST(CudnnPlans, ThereIsNoneForVolta) {
-  const CudnnAttentionShape shape{1, 1024, 12, 12, 64, 12, 12, true};
+  const CudnnAttentionShape shape = packed(sizes(1, 1024, 12, 12, 64), {1, 12}, true);
   EXPECT_THROW(attention_graph(shape).plan(CudnnTarget::described(device("Tesla V100", 70, 80, 98304)), true), Failure);
 }
 

@@ -110,10 +110,11 @@ class Run {
     return {t, bytes.data()};
   }
 
-  // To sums in memory cuDNN's engines add what their blocks have found.
+  // To sums of gradients in memory cuDNN's engines add what their blocks have found. Their left operand, the gradients
+  // of scores, is f32; the probabilities of a forward graph are bf16.
   static void matmul(const Operand& a, const Operand& b, const Operand& c) {
     const Index dims = c.t.dims;
-    const bool adds = !c.t.is_virtual && c.t.type == CUDNN_DATA_FLOAT;
+    const bool adds = !c.t.is_virtual && c.t.type == CUDNN_DATA_FLOAT && a.t.type == CUDNN_DATA_FLOAT;
     for_each(dims, [&](const Index& i) {
       float sum = adds ? c.at(i, dims) : 0;
       for (int64_t k = 0; k < a.t.dims[3]; ++k)

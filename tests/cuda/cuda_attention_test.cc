@@ -1,0 +1,167 @@
+// Which attention ops of the CUDA device cuDNN computes, hops of ring attention among them, and that their scratch is
+// what the op table announces, to the byte: a kernel that found too little would allocate memory of its own.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "device/plugin_device.h"
+#include "device/queue_device.h"
+
+namespace prun {
+namespace {
+
+using Dims = std::vector<int64_t>;
+
+// A rank of a ring, its share of the tokens in `chunks`, and keys of the rank `hop` before it.
+struct Hop {
+  int64_t rank = 0, ranks = 1, chunks = 1, hop = 0;
+};
+
+struct Sizes {
+  int64_t batch = 2, length = 128, heads = 2, kv_heads = 2, head = 64;
+  int64_t width() const { return heads * head; }
+  int64_t shared() const { return 2 * kv_heads * head; }
+};
+
+struct Made {
+  size_t workspace = 0;
+  int64_t taken = 0;  // bytes of memory that the kernel allocated
+  bool by_cudnn = false;
+};
+
+std::string logged;
+const prun_device* listened_to;
+prun_status open_and_listen(const prun_device_params* params, prun_dev** device, prun_result* result) {
+  prun_device_params ours = *params;
+  ours.log = [](int, const char* text) { logged += text; };
+  return listened_to->open(&ours, device, result);
+}
+
+struct Operand {
+  Dims dims;
+  int dtype = PRUN_BF16;
+};
+
+Made make(const char* kind, const std::vector<Operand>& reads, const std::vector<Operand>& writes, const Sizes& s,
+          const Hop& hop, const std::string& options) {
+  setenv("PRUN_SUBSTITUTE_CUDNN", "1", 1);
+  listened_to = &load_device_plugin({"cuda", PRUN_CUDA_DEVICE});
+  prun_device table = *listened_to;
+  table.open = open_and_listen;
+  QueueDevice device(table, 0, options);
+  std::list<DeviceMemory> memory;
+  const auto tensors = [&](const std::vector<Operand>& of) {
+    std::vector<prun_tensor> all;
+    for (const Operand& one : of) {
+      int64_t bytes = one.dtype == PRUN_F32 ? 4 : 2;
+      for (const int64_t dim : one.dims) bytes *= dim;
+      all.push_back({memory.emplace_back(device, bytes, PRUN_PLACE_DEVICE).get(), one.dims.data(),
+                     static_cast<int>(one.dims.size()), one.dtype});
+    }
+    return all;
+  };
+  const std::vector<prun_tensor> in = tensors(reads), out = tensors(writes);
+  const auto integer = [](const char* name, int64_t value) {
+    return prun_attr{name, PRUN_ATTR_INTEGER, value, 0, nullptr, nullptr, nullptr, 0};
+  };
+  const std::vector<prun_attr> attrs = {
+      integer("heads", s.heads), integer("kv_heads", s.kv_heads),
+      integer("causal", 1),      integer("chunks", hop.chunks),
+      integer("hop", hop.hop),   prun_attr{"tokens_axis", PRUN_ATTR_TEXT, 0, 0, "cp", nullptr, nullptr, 0}};
+  prun_op op{};
+  op.size = sizeof op;
+  op.kind = kind;
+  op.reads = in.data(), op.n_reads = in.size();
+  op.writes = out.data(), op.n_writes = out.size();
+  op.attrs = attrs.data(), op.n_attrs = attrs.size();
+  op.share = [](const void* mesh, const char*, int64_t* index, int64_t* of) {
+    *index = static_cast<const Hop*>(mesh)->rank, *of = static_cast<const Hop*>(mesh)->ranks;
+  };
+  op.mesh = &hop;
+  op.options = options.c_str();
+  Made made;
+  device.call("workspace", [&](prun_result* result) { return table.workspace(&op, &made.workspace, result); });
+  DeviceMemory workspace(device, static_cast<int64_t>(made.workspace) + 64, PRUN_PLACE_DEVICE);
+  op.workspace = workspace.get() + 64, op.workspace_bytes = made.workspace;
+  const auto free_bytes = [&] {
+    uint64_t free = 0, total = 0;
+    EXPECT_EQ(table.memory_info(device.get(), &free, &total), PRUN_OK);
+    return static_cast<int64_t>(free);
+  };
+  logged.clear();
+  const int64_t before = free_bytes();
+  const DeviceKernel kernel(device, op);
+  made.taken = before - free_bytes();
+  made.by_cudnn = logged.find("by cuDNN") != std::string::npos;
+  return made;
+}
+
+Made forward(const Sizes& s, const std::string& options = "") {
+  return make("attention", {{{s.batch, s.length, s.width() + s.shared()}}},
+              {{{s.batch, s.length, s.width()}}, {{s.batch, s.heads, s.length}, PRUN_F32}}, s, {}, options);
+}
+Made backward(const Sizes& s, const std::string& options = "") {
+  const Operand packed{{s.batch, s.length, s.width() + s.shared()}}, row{{s.batch, s.length, s.width()}};
+  return make("attention_grad", {packed, row, row, {{s.batch, s.heads, s.length}, PRUN_F32}}, {packed}, s, {}, options);
+}
+Made forward(const Sizes& s, const Hop& hop, const std::string& options = "") {
+  const Operand sum{{s.batch, s.length, s.width()}, PRUN_F32}, lse{{s.batch, s.heads, s.length}, PRUN_F32};
+  std::vector<Operand> reads = {{{s.batch, s.length, s.width() + s.shared()}}, {{s.batch, s.length, s.shared()}}};
+  if (hop.hop > 0) reads.push_back(sum), reads.push_back(lse);
+  return make("attention_block", reads, {sum, lse}, s, hop, options);
+}
+Made backward(const Sizes& s, const Hop& hop, const std::string& options = "") {
+  const Operand kv{{s.batch, s.length, s.shared()}}, row{{s.batch, s.length, s.width()}};
+  std::vector<Operand> reads = {
+      {{s.batch, s.length, s.width() + s.shared()}}, kv, row, row, {{s.batch, s.heads, s.length}, PRUN_F32}};
+  if (hop.hop > 0) reads.push_back({row.dims, PRUN_F32});
+  return make("attention_block_grad", reads, {{row.dims, PRUN_F32}, {kv.dims, PRUN_F32}}, s, hop, options);
+}
+
+constexpr size_t kBoundary = 256;  // the op table adds it, so that scratch begins on a multiple of it
+
+TEST(CudaAttention, ScratchFollowsTheOptions) {
+  const Sizes s;
+  constexpr size_t kDots = 2 * 2 * 128 * 4, kScores = 2 * 2 * 128 * 128;  // f32 for each row; bf16, of one sample
+  EXPECT_EQ(forward(s).workspace, 256 + kBoundary);
+  EXPECT_EQ(backward(s).workspace, kDots + 2 * kScores + 256 + kBoundary);
+  EXPECT_EQ(backward(s, "attention_workspace=80K").workspace, kDots + kScores + 256 + kBoundary);
+  EXPECT_EQ(backward(s, "attention_workspace=1K").workspace, kDots + kBoundary);
+  EXPECT_EQ(backward(s, "deterministic=0").workspace, kDots + 2 * (4 * 2 * 2 * 128 * 64) + 256 + kBoundary);
+  EXPECT_EQ(forward(s, "cudnn=0").workspace, 0);
+  EXPECT_EQ(backward(s, "cudnn=0").workspace, kDots + kBoundary);
+}
+
+TEST(CudaAttention, TakesNoMemoryBesideItsScratch) {
+  for (const Sizes& s : {Sizes{}, Sizes{1, 192, 4, 2, 64}, Sizes{3, 100, 2, 1, 128}})
+    for (const char* options : {"", "deterministic=0", "attention_workspace=80K", "attention_workspace=0", "cudnn=0"}) {
+      SCOPED_TRACE(testing::Message() << s.length << " tokens, " << options);
+      EXPECT_EQ(forward(s, options).taken, 0);
+      EXPECT_EQ(backward(s, options).taken, 0);
+      for (const int64_t chunks : {1, 2})
+        for (const int64_t rank : {0, 1, 3})
+          for (const int64_t hop : {0, 1, 3}) {
+            EXPECT_EQ(forward(s, Hop{rank, 4, chunks, hop}, options).taken, 0);
+            EXPECT_EQ(backward(s, Hop{rank, 4, chunks, hop}, options).taken, 0);
+          }
+    }
+}
+
+TEST(CudaAttention, HopsAreComputedByCudnn) {
+  const Sizes s;
+  for (const int64_t chunks : {1, 2})
+    for (const int64_t rank : {0, 1, 2})
+      for (const int64_t hop : {0, 1, 2}) {
+        SCOPED_TRACE(testing::Message() << chunks << " chunks, rank " << rank << ", hop " << hop);
+        const bool sees = chunks == 2 || hop <= rank;  // else all keys come after all queries
+        EXPECT_EQ(forward(s, Hop{rank, 3, chunks, hop}).by_cudnn, sees);
+        EXPECT_EQ(backward(s, Hop{rank, 3, chunks, hop}).by_cudnn, sees);
+        EXPECT_FALSE(forward(s, Hop{rank, 3, chunks, hop}, "cudnn=0").by_cudnn);
+      }
+}
+
+}  // namespace
+}  // namespace prun
