@@ -14,7 +14,8 @@ constexpr int kSteps = 4;  // packs of a thread
 
 // N is kPack, or 1 where rows are not aligned. A block has a run of kThreads·kSteps packs.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads) add_bias(const T* x, const T* b, T* y, int64_t packs, int width) {
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
+    add_bias(const T* x, const T* b, T* y, int64_t packs, int width) {
   const int64_t first = int64_t{blockIdx.x} * kThreads * kSteps + threadIdx.x;
   const int in_row = width / N;
   int column = static_cast<int>(first % in_row);
@@ -30,7 +31,7 @@ __global__ void __launch_bounds__(kThreads) add_bias(const T* x, const T* b, T* 
     float bias[N], sum[N];
     load(b + column * N, bias);
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum[i] = widen(loaded[step].v[i]) + bias[i];
+    for (int i = 0; i < N; ++i) sum[i] = loaded[step].wide(i) + bias[i];
     store(y + pack * N, sum);
     column = (column + kThreads) % in_row;
   }
@@ -60,7 +61,8 @@ std::unique_ptr<Kernel> make_bias(const OpView& view) {
 
 // A block has the columns of 32 packs and a run of rows; each of its warps takes every eighth row.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads) sum_rows(const T* x, float* parts, int64_t rows, int64_t width) {
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
+    sum_rows(const T* x, float* parts, int64_t rows, int64_t width) {
   __shared__ __align__(16) float shared[kWarps][kWarp * N];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t first = rows * blockIdx.y / gridDim.y, last = rows * (blockIdx.y + 1) / gridDim.y;

@@ -17,6 +17,11 @@ namespace prun::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
+// The second number in __launch_bounds__ of memory-bound kernels whose blocks have 256 threads. Without it nvcc aims at
+// full occupancy and 32 registers, in which four loads of 16 bytes are not in flight together; with it a thread may
+// have 64 registers.
+inline constexpr int kStreamingBlocks = 4;
+
 // The type that arithmetic on T runs in.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, bf16>, float, T>;
@@ -41,6 +46,20 @@ __host__ __device__ __forceinline__ T narrow(Wide<T> x) {
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T v[N];
+
+  // Element i as a wide number. A bf16 is the upper half of an f32, so that is one instruction on the pair that holds
+  // it; for sm_90, `widen` is a conversion of 16 bits, before which nvcc moves each element to a register of its own.
+  __device__ __forceinline__ Wide<T> wide(int i) const {
+    if constexpr (std::is_same_v<T, bf16> && N % 2 == 0) {
+      struct Pairs {
+        uint32_t of[N / 2];
+      };
+      const uint32_t pair = std::bit_cast<Pairs>(*this).of[i / 2];
+      return std::bit_cast<float>(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+    } else {
+      return widen(v[i]);
+    }
+  }
 };
 
 // The built-in type as large as a pack. A pack is stored by an intrinsic: of a plain store, even of a uint4, nvcc 13.0
@@ -90,7 +109,7 @@ __device__ __forceinline__ void load(const T* from, Wide<T> (&to)[N]) {
   for (int i = 0; i < N; i += kStep) {
     const auto pack = load_pack<kStep>(from + i);
 #pragma unroll
-    for (int j = 0; j < kStep; ++j) to[i + j] = widen(pack.v[j]);
+    for (int j = 0; j < kStep; ++j) to[i + j] = pack.wide(j);
   }
 }
 

@@ -40,7 +40,7 @@ struct Shares {
 
 // `shift`: two bits for each tensor; `noted`: which of them count.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     look(const BitsOf<T>* data, int64_t count, Shares shares, int noted, int shift, int* flags) {
   if (shares.counts != nullptr) {
     int64_t written = 0;

@@ -75,7 +75,7 @@ __device__ __forceinline__ void gradient_of(const T* from, T* to, int64_t target
     float dx[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float p = __expf(widen(x.v[i]) - shift);
+      const float p = __expf(x.wide(i) - shift);
       dx[i] = scale * (i == hit ? p - 1.0f : p);
     }
     stream_pack(to + run.head + pack * N, narrowed<T, N>(dx));
@@ -92,7 +92,7 @@ __device__ __forceinline__ void gradient_of(const T* from, T* to, int64_t target
 
 // lse[row], and in `parts` what the row adds to the loss.
 template <class T>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks)
     log_sum_exp(const T* logits, const int32_t* targets, float* lse, double* parts, Columns columns) {
   const int64_t row = blockIdx.x;
   const T* from = logits + row * columns.count;
@@ -103,8 +103,9 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kRowThreads) gradient(const T* logits, const int32_t* targets, const float* lse,
-                                                        T* dlogits, Columns columns, float scale, bool packed) {
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks)
+    gradient(const T* logits, const int32_t* targets, const float* lse, T* dlogits, Columns columns, float scale,
+             bool packed) {
   const int64_t row = blockIdx.x, first = row * columns.count;
   gradient_of(logits + first, dlogits + first, columns.find(targets[row]), lse[row], columns,
               targets[row] == kIgnoredTarget ? 0.0f : scale, packed);

@@ -53,7 +53,8 @@ __device__ float kept_or_zero(float x, unsigned bit) {
 
 // A warp has a row at a time. kPacked: rows begin at a multiple of 8 elements, in memory and in the sample.
 template <class T, bool kPacked>
-__global__ void __launch_bounds__(kThreads) drop(const T* x, T* y, Dropout d, const prun_step_values* values) {
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
+    drop(const T* x, T* y, Dropout d, const prun_step_values* values) {
   const uint64_t stream = philox::dropout_stream(values->seed, d.key, static_cast<uint64_t>(values->step));
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t first_row = blockIdx.x * static_cast<int64_t>(kRowsPerBlock) + threadIdx.x / kWarp;

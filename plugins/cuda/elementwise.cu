@@ -70,7 +70,8 @@ std::unique_ptr<Kernel> make_scale(const OpView& view) {
 constexpr int kCastThreads = 256, kCastPack = 4, kCastSteps = 4;
 
 template <class From, class To>
-__global__ void __launch_bounds__(kCastThreads) cast_floats(const From* x, To* y, int64_t count, int64_t packs) {
+__global__ void __launch_bounds__(kCastThreads, kStreamingBlocks)
+    cast_floats(const From* x, To* y, int64_t count, int64_t packs) {
   const int64_t first = int64_t{blockIdx.x} * kCastThreads * kCastSteps + threadIdx.x;
   Pack<From, kCastPack> loaded[kCastSteps];
 #pragma unroll
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(kCastThreads) cast_floats(const From* x, To* y
     if (pack >= packs) break;
     float wide[kCastPack];
 #pragma unroll
-    for (int i = 0; i < kCastPack; ++i) wide[i] = widen(loaded[step].v[i]);
+    for (int i = 0; i < kCastPack; ++i) wide[i] = loaded[step].wide(i);
     store<kCastPack>(y + pack * kCastPack, wide);
   }
   const int64_t thread = int64_t{blockIdx.x} * kCastThreads + threadIdx.x;

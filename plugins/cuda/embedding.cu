@@ -9,18 +9,18 @@ namespace {
 constexpr int kThreads = 256;
 
 template <class T, int N>
-__global__ void gather_rows(TokenRow row_of, const T* table, const T* positions, T* x, int64_t count, int64_t length,
-                            int64_t width) {
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
+    gather_rows(TokenRow row_of, const T* table, const T* positions, T* x, int64_t count, int64_t length,
+                int64_t width) {
   const int64_t packs = width / N;
   for (int64_t i = first_item(); i < count * packs; i += item_stride()) {
     const int64_t token = i / packs, column = (i - token * packs) * N, row = row_of(token);
-    Pack<T, N> pack{};
+    Pack<T, N> pack{}, place{};
+    if (positions != nullptr) place = load_pack<N>(positions + token % length * width + column);
     if (row >= 0) pack = load_pack<N>(table + row * width + column);
     if (positions != nullptr) {
-      Wide<T> place[N];
-      load(positions + token % length * width + column, place);
 #pragma unroll
-      for (int j = 0; j < N; ++j) pack.v[j] = narrow<T>(widen(pack.v[j]) + place[j]);
+      for (int j = 0; j < N; ++j) pack.v[j] = narrow<T>(pack.wide(j) + place.wide(j));
     }
     store_pack(x + i * N, pack);
   }

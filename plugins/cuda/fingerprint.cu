@@ -21,7 +21,7 @@ __global__ void cut_prints(Sum* prints, int64_t n) {
 }
 
 template <class Word>
-__global__ void __launch_bounds__(kThreads) add_words(const Word* words, int64_t count, Sum* print) {
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks) add_words(const Word* words, int64_t count, Sum* print) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x,
                 threads = static_cast<int64_t>(gridDim.x) * kThreads;
   Sum sum = 0;

@@ -27,21 +27,29 @@ struct Inputs {
 
 // parts[block] = Σ f over every gridDim.x-th run of packs. `packs` is 0 where pointers are not aligned.
 template <class T, int kIn, class F>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     sum_elements(Inputs<T, kIn> inputs, int64_t count, int64_t packs, double* parts, F f) {
   constexpr int N = kPack<T>;
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x, threads = int64_t{gridDim.x} * kThreads;
   double sum = 0, x[kIn];
-#pragma unroll 2
-  for (int64_t pack = thread; pack < packs; pack += threads) {
-    float loaded[kIn][N];
+  for (int64_t first = thread; first < packs; first += threads * kAhead<kIn>) {
+    Pack<T, N> loaded[kAhead<kIn>][kIn];
 #pragma unroll
-    for (int k = 0; k < kIn; ++k) load(inputs.data[k] + pack * N, loaded[k]);
+    for (int step = 0; step < kAhead<kIn>; ++step) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
+      for (int k = 0; k < kIn; ++k)
+        if (const int64_t pack = first + step * threads; pack < packs)
+          loaded[step][k] = load_pack<N>(inputs.data[k] + pack * N);
+    }
 #pragma unroll
-      for (int k = 0; k < kIn; ++k) x[k] = static_cast<double>(loaded[k][i]);
-      sum += f(x);
+    for (int step = 0; step < kAhead<kIn>; ++step) {
+      if (first + step * threads >= packs) break;
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+#pragma unroll
+        for (int k = 0; k < kIn; ++k) x[k] = static_cast<double>(loaded[step][k].wide(i));
+        sum += f(x);
+      }
     }
   }
 #pragma unroll 1

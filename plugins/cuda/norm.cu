@@ -26,7 +26,7 @@ struct Chunk {
 int64_t chunk_size(int64_t elements) { return std::max<int64_t>(32768, (elements + 4095) / 4096); }
 int64_t chunk_count(int64_t elements) { return (elements + chunk_size(elements) - 1) / chunk_size(elements); }
 
-__global__ void __launch_bounds__(kThreads) sum_chunks(const Chunk* chunks, double* parts) {
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks) sum_chunks(const Chunk* chunks, double* parts) {
   constexpr int N = kPack<float>;
   const Chunk chunk = chunks[blockIdx.x];
   const Run run = run_of(chunk.data, chunk.count);

@@ -35,7 +35,7 @@ __device__ __forceinline__ void one_element(const Streams<T, kIn, kOut>& streams
 
 // `packs` is 0 where pointers are not aligned; the elements after the last pack go one by one.
 template <class T, int kIn, int kOut, class F>
-__global__ void __launch_bounds__(kPointwiseThreads)
+__global__ void __launch_bounds__(kPointwiseThreads, kStreamingBlocks)
     pointwise(Streams<T, kIn, kOut> streams, int64_t count, int64_t packs, F f) {
   constexpr int N = kPack<T>, kSteps = kAhead<kIn>;
   const int64_t first = int64_t{blockIdx.x} * kPointwiseThreads * kSteps + threadIdx.x;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kPointwiseThreads)
     for (int i = 0; i < N; ++i) {
       Wide<T> x[std::max(kIn, 1)], y[kOut];
 #pragma unroll
-      for (int k = 0; k < kIn; ++k) x[k] = widen(loaded[step][k].v[i]);
+      for (int k = 0; k < kIn; ++k) x[k] = loaded[step][k].wide(i);
       f(x, y);
 #pragma unroll
       for (int k = 0; k < kOut; ++k) results[k][i] = y[k];

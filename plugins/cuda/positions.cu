@@ -11,12 +11,14 @@ constexpr int kThreads = 256;
 constexpr int kAhead = 4;  // rows that a thread loads before it adds them
 
 template <class T, int N>
-__global__ void add_positions(const T* x, const T* table, T* y, int64_t rows, int64_t width, TokenPositions at) {
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
+    add_positions(const T* x, const T* table, T* y, int64_t rows, int64_t width, TokenPositions at) {
   const int64_t packs = width / N;
   for (int64_t i = first_item(); i < rows * packs; i += item_stride()) {
     const int64_t row = i / packs, column = (i - row * packs) * N;
+    const T* place = table + at.at(row % at.length) * width + column;
     Wide<T> a[N], b[N];
-    load(x + i * N, a), load(table + at.at(row % at.length) * width + column, b);
+    load(x + i * N, a), load(place, b);
 #pragma unroll
     for (int j = 0; j < N; ++j) a[j] += b[j];
     store(y + i * N, a);
@@ -24,7 +26,8 @@ __global__ void add_positions(const T* x, const T* table, T* y, int64_t rows, in
 }
 
 template <class T, int N>
-__global__ void sum_samples(const T* dy, float* dtable, int64_t batch, int64_t rows, int64_t width, TokenPositions at) {
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
+    sum_samples(const T* dy, float* dtable, int64_t batch, int64_t rows, int64_t width, TokenPositions at) {
   const int64_t packs = width / N, stride = at.length * width;
   for (int64_t i = first_item(); i < rows * packs; i += item_stride()) {
     const int64_t row = i / packs, column = (i - row * packs) * N, token = at.token(row);

@@ -48,7 +48,7 @@ struct Rotary {
 
 // N pairs at a time of the heads that turn, then N elements at a time of the rest.
 template <class T, int N>
-__global__ void turn(const T* x, T* y, const float* angles, Rotary r) {
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks) turn(const T* x, T* y, const float* angles, Rotary r) {
   const int64_t turned = r.heads * 2 * r.half;
   const int64_t packs = turned / 2 / N, items = packs + (x == y ? 0 : (r.width - turned) / N);
   for (int64_t i = first_item(); i < r.rows * items; i += item_stride()) {

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(one_row ? kMostThreads : kWarpsPerBlock* kWarp
       if (pack >= packs) break;
       float both[N];
 #pragma unroll
-      for (int i = 0; i < N; ++i) both[i] = widen(held[h].v[i]) + widen(other[h].v[i]);
+      for (int i = 0; i < N; ++i) both[i] = held[h].wide(i) + other[h].wide(i);
       held[h] = narrowed<T, N>(both);
       store_pack(f.sum + row * f.width + pack * N, held[h]);
     }
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(one_row ? kMostThreads : kWarpsPerBlock* kWarp
     for (int h = 0; h < kHeldPacks; ++h) {
       if (member + h * members >= packs) break;
 #pragma unroll
-      for (int i = 0; i < N; ++i) sum += widen(held[h].v[i]);
+      for (int i = 0; i < N; ++i) sum += held[h].wide(i);
     }
     mean = team_sum<one_row>(sum) / static_cast<float>(f.width);
   }
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(one_row ? kMostThreads : kWarpsPerBlock* kWarp
     if (member + h * members >= packs) break;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const float d = widen(held[h].v[i]) - mean;
+      const float d = held[h].wide(i) - mean;
       squares += d * d;
     }
   }
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(one_row ? kMostThreads : kWarpsPerBlock* kWarp
     load(f.gamma + pack * N, gamma);
     if constexpr (centred) load(f.beta + pack * N, beta);
 #pragma unroll
-    for (int i = 0; i < N; ++i) y[i] = normalized<centred>(widen(held[h].v[i]), mean, scale, gamma[i], beta[i]);
+    for (int i = 0; i < N; ++i) y[i] = normalized<centred>(held[h].wide(i), mean, scale, gamma[i], beta[i]);
     store(f.y + row * f.width + pack * N, y);
   }
   if (member == 0) {

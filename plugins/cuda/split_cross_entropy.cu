@@ -11,7 +11,7 @@ constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 // A rank whose columns are all padding has the maximum of nothing.
 template <class T>
-__global__ void __launch_bounds__(kRowThreads) row_maxima(const T* logits, float* maxima, Columns columns) {
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks) row_maxima(const T* logits, float* maxima, Columns columns) {
   const int64_t row = blockIdx.x;
   float top = kNothing;
   each_in_row(logits + row * columns.count, columns.valid, [&](const auto& x) {
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kRowThreads) row_maxima(const T* logits, float
 
 // sums [2][rows]: Σ exp(logit − maximum), and the target's logit where it is the rank's.
 template <class T>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks)
     row_sums(const T* logits, const int32_t* targets, const float* maxima, float* sums, Columns columns) {
   const int64_t row = blockIdx.x;
   const T* from = logits + row * columns.count;

@@ -59,7 +59,7 @@ __device__ __forceinline__ void each_in_row(const T* row, int64_t count, const F
 #pragma unroll
     for (int k = 0; k < kRowPacks; ++k) loaded[k] = packs[pack + k * threads];
 #pragma unroll
-    for (int i = 0; i < kRowPacks * N; ++i) x[i] = widen(loaded[i / N].v[i % N]);
+    for (int i = 0; i < kRowPacks * N; ++i) x[i] = loaded[i / N].wide(i % N);
     f(x);
   }
 #pragma unroll 1
