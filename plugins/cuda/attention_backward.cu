@@ -182,7 +182,7 @@ std::unique_ptr<Kernel> make(const AttentionBackward<bf16>& a) {
 }  // namespace
 
 std::unique_ptr<Kernel> own_attention_backward(const AttentionBackward<bf16>& a) {
-  if (a.sizes.head <= 64) return make<Cut<64, 64, 4, 2, 32, 2>, Cut<64, 64, 4, 2, 32, 2>>(a);
+  if (a.sizes.head <= 64) return make<Cut<64, 64, 4, 2, 32, 2>, Cut<64, 64, 4, 2, 16, 2>>(a);
   if (a.sizes.head <= 128) return make<Cut<128, 128, 4, 2, 32, 2>, Cut<128, 128, 8, 1, 32, 2>>(a);
   return make<Cut<256, 256, 4, 1, 32, 1>, Cut<256, 128, 4, 1, 32, 1>>(a);
 }

@@ -97,7 +97,7 @@ __device__ float row_sum(float x) {
 
 // D: the head padded to 64, 128 or 256; R: rows a thread; N: keys a thread.
 template <int D, int R, int N>
-__global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForward<float> a) {
+__global__ void __launch_bounds__(kThreads, 2) forward_kernel(const AttentionForward<float> a) {
   PRUN_SHARED(shared);
   constexpr int kRows = kSide * R, kKeys = kSide * N, kStride = Rows<D>::kStride, kWide = kKeys + 4;
   const AttentionSizes& s = a.sizes;
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForwar
 
 // D, R: as above; N: other rows a thread.
 template <bool OfKeys, int D, int R, int N>
-__global__ void __launch_bounds__(kThreads) backward_kernel(const AttentionBackward<float> a) {
+__global__ void __launch_bounds__(kThreads, R > 2 ? 1 : 2) backward_kernel(const AttentionBackward<float> a) {
   PRUN_SHARED(shared);
   constexpr int kRows = kSide * R, kOthers = kSide * N, kStride = Rows<D>::kStride, kWide = kOthers + 4;
   const AttentionSizes& s = a.sizes;

@@ -150,7 +150,7 @@ std::unique_ptr<Kernel> make(const AttentionForward<bf16>& a) {
 
 std::unique_ptr<Kernel> own_attention_forward(const AttentionForward<bf16>& a) {
   if (a.sizes.head <= 64) return make<64, 2, 64>(a);
-  if (a.sizes.head <= 128) return make<128, 2, 64>(a);
+  if (a.sizes.head <= 128) return make<128, 2, 32>(a);
   return make<256, 1, 32>(a);
 }
 

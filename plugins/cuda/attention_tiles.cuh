@@ -70,7 +70,7 @@ __device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], const Tile<D>
     for (int n = 0; n < N; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) c[m][n][i] = 0;
-#pragma unroll
+#pragma unroll 2  // with all iterations unrolled, nvcc keeps each one's addresses in registers and spills
   for (int k = 0; k < D / 16; ++k) {
     uint32_t left[M][4];
 #pragma unroll
