@@ -5,6 +5,9 @@
 //
 // With z = (x − mean)·rstd and g = dy·gamma: dx = rstd·(g − mean(g) − z·mean(g·z)); rmsnorm's has mean = 0 and no
 // mean(g).
+//
+// Memory is the bound only if enough warps wait for it and an element costs about 25 instructions. So a thread has 12
+// elements of a row: on a multiprocessor, 24 warps of layernorm in bf16 or 32 of rmsnorm have registers.
 #include <algorithm>
 
 #include "context.h"
@@ -14,10 +17,16 @@
 namespace prun::cuda {
 namespace {
 
-constexpr int kGradPacks = 3;          // with two sums for each element, what 128 registers hold
-constexpr int kMostThreads = 512;      // of 128 registers: one block of these, or two of 256, fill a multiprocessor
-constexpr int kMultiprocessors = 132;  // of an H200; the same on every GPU, as the order of sums depends on it
-constexpr int kMostBlocks = 320;       // sizes the workspace, which has to be the same on every machine
+constexpr int kGradPacks = 3, kElements = 4;  // of a thread; elements of a pack
+constexpr int kMultiprocessors = 132;         // of an H200; the same on every GPU, as the order of sums depends on it
+constexpr int kLooseBlocks = 2 * kMultiprocessors;
+
+// Threads of a multiprocessor, which are also those of the largest block: 128 registers each in f32, 64 in bf16, 80 for
+// layernorm, which has a second sum.
+template <class T, bool centred>
+inline constexpr int kMostThreads = std::is_same_v<T, float> ? 512
+                                    : centred                ? 768
+                                                             : 1024;
 
 template <class T>
 struct Backward {
@@ -28,91 +37,124 @@ struct Backward {
   int64_t rows, width;
 };
 
-// Σ g·z and Σ g of each team's row. With teams of more than a warp all threads of the block call it.
-__device__ __forceinline__ void team_sums(float (&x)[2], int team) {
-  __shared__ float2 parts[kMostThreads / kWarp];
+// Σ g·z and Σ g of each team's row. With teams of more than a warp all threads of the block call it, alternately with
+// `parts` of even and odd rounds: so a round's one barrier also keeps a warp from overwriting parts that are being
+// read.
+template <int kWarps>
+__device__ __forceinline__ void team_sums(float (&x)[2], int team, float2 (&parts)[kWarps]) {
 #pragma unroll
   for (float& value : x) value = warp_sum(value);
   if (team == kWarp) return;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, warps = team / kWarp, first = warp / warps * warps;
-  __syncthreads();  // the row before this one has been read
   if (threadIdx.x % kWarp == 0) parts[warp] = {x[0], x[1]};
   __syncthreads();
   x[0] = x[1] = 0;
+#pragma unroll 1
   for (int i = 0; i < warps; ++i) x[0] += parts[first + i].x, x[1] += parts[first + i].y;
 }
 
-// dx, of means of g·z and g. What is one multiply-add is said, or kernels that differ elsewhere might differ here.
-__device__ __forceinline__ float derivative(float dy, float gamma, float z, const float (&means)[2], float scale) {
-  return __fmul_rn(__fmaf_rn(-z, means[0], __fmaf_rn(dy, gamma, -means[1])), scale);
-}
-// dx as it would be stored, and another gradient.
-template <class T>
-__device__ __forceinline__ float plus(float dx, T other) {
-  return __fadd_rn(widen(narrow<T>(dx)), widen(other));
-}
+// What a row's elements become, from its statistics; in bf16 by as few instructions as can be. A bf16 has 8 bits, so a
+// multiply-add of the mean loses nothing that x has. Multiply-adds are explicit: otherwise kernels that differ
+// elsewhere might differ here.
+template <class T, bool centred>
+struct Row {
+  float mean, scale, shift;  // shift: -mean·scale
+  float of_x, constant;      // in bf16: dx = of_x·x + scale·gamma·dy + constant
+  float means[2];            // of g·z and g
 
+  __device__ __forceinline__ Row(float row_mean, float row_scale)
+      : mean(row_mean), scale(row_scale), shift(-row_mean * row_scale) {}
+  __device__ __forceinline__ float z(float x) const {
+    if constexpr (!centred)
+      return x * scale;
+    else if constexpr (std::is_same_v<T, bf16>)
+      return __fmaf_rn(x, scale, shift);
+    else
+      return (x - mean) * scale;
+  }
+  __device__ __forceinline__ void take(float mean_gz, float mean_g) {
+    means[0] = mean_gz, means[1] = centred ? mean_g : 0.0f;
+    of_x = -means[0] * scale * scale;
+    constant = centred ? __fmaf_rn(-means[0] * scale, shift, -means[1] * scale) : 0.0f;
+  }
+  __device__ __forceinline__ float dx(float x, float dy, float gamma) const {
+    if constexpr (std::is_same_v<T, bf16>)
+      return __fmaf_rn(dy, __fmul_rn(gamma, scale), __fmaf_rn(x, of_x, constant));
+    else
+      return __fmul_rn(__fmaf_rn(-z(x), means[0], __fmaf_rn(dy, gamma, -means[1])), scale);
+  }
+};
+
+// A warp of a team has a run of packs, so that a thread's packs are a constant apart.
 template <class T, bool centred, bool added>
-__global__ void __launch_bounds__(kMostThreads) held_rows(Backward<T> b, int team) {
-  constexpr int N = kPack<T>, kSums = centred ? 2 : 1;
-  const int member = threadIdx.x % team, mine = threadIdx.x / team, teams = blockDim.x / team;
-  const int packs = static_cast<int>(b.width / N);
+__global__ void __launch_bounds__(kMostThreads<T, centred>) held_rows(Backward<T> b, int team) {
+  constexpr int N = kElements, kSums = centred ? 2 : 1, kStride = kWarp * N;
+  __shared__ float2 warp_parts[2][kMostThreads<T, centred> / kWarp];
+  const int mine = threadIdx.x / team, teams = blockDim.x / team, lane = threadIdx.x % kWarp;
+  const int column = (static_cast<int>(threadIdx.x) % team / kWarp * kWarp * kGradPacks + lane) * N;
   const int64_t first = b.rows * blockIdx.x / gridDim.x, last = b.rows * (blockIdx.x + 1) / gridDim.x;
   const float inverse_width = 1.0f / static_cast<float>(b.width);
+  bool inside[kGradPacks];
+  Pack<T, N> gamma[kGradPacks];
+#pragma unroll
+  for (int h = 0; h < kGradPacks; ++h) {
+    inside[h] = column + h * kStride < b.width;
+    gamma[h] = inside[h] ? load_pack<N>(b.gamma + column + h * kStride) : Pack<T, N>{};
+  }
   float sums[kSums][kGradPacks][N] = {};
-  for (int64_t begin = first; begin < last; begin += teams) {
-    const int64_t row = begin + mine;
-    const bool filled = row < last;  // of the last round's teams some have no row, but they wait with the others
+  int round = 0;
+  for (int64_t begin = first; begin < last; begin += teams, round ^= 1) {
+    const int64_t at = begin + mine, from = at * b.width + column;
+    const bool filled = at < last;  // in the last round, teams without a row wait with the others
     Pack<T, N> x[kGradPacks], dy[kGradPacks], other[added ? kGradPacks : 1];
+    const T *x_from = b.x + from, *dy_from = b.dy + from, *other_from = b.other + from;
     float mean = 0, scale = 0;
     if (filled) {
 #pragma unroll
       for (int h = 0; h < kGradPacks; ++h) {
-        const int pack = member + h * team;
-        if (pack >= packs) break;
-        x[h] = reinterpret_cast<const Pack<T, N>*>(b.x + row * b.width)[pack];
-        dy[h] = reinterpret_cast<const Pack<T, N>*>(b.dy + row * b.width)[pack];
-        if constexpr (added) other[h] = reinterpret_cast<const Pack<T, N>*>(b.other + row * b.width)[pack];
+        if (!inside[h]) continue;
+        x[h] = load_pack<N>(x_from + h * kStride);
+        dy[h] = load_pack<N>(dy_from + h * kStride);
+        if constexpr (added) other[h] = load_pack<N>(other_from + h * kStride);
       }
-      if constexpr (centred) mean = b.mean[row];
-      scale = b.scale[row];
+      if constexpr (centred) mean = b.mean[at];
+      scale = b.scale[at];
     }
+    Row<T, centred> row(mean, scale);
     float means[2] = {};  // of g·z and g
     if (filled) {
 #pragma unroll
       for (int h = 0; h < kGradPacks; ++h) {
-        const int pack = member + h * team;
-        if (pack >= packs) break;
-        float gamma[N];
-        load(b.gamma + pack * N, gamma);
+        if (!inside[h]) continue;
 #pragma unroll
         for (int i = 0; i < N; ++i) {
-          const float z = (widen(x[h].v[i]) - mean) * scale, d = widen(dy[h].v[i]), g = d * gamma[i];
-          means[0] += g * z;
-          means[1] += g;
-          sums[0][h][i] += d * z;
-          if constexpr (centred) sums[1][h][i] += d;
+          const float d = dy[h].wide(i), dz = d * row.z(x[h].wide(i)), weight = gamma[h].wide(i);
+          sums[0][h][i] += dz;
+          means[0] = __fmaf_rn(dz, weight, means[0]);
+          if constexpr (centred) {
+            sums[1][h][i] += d;
+            means[1] = __fmaf_rn(d, weight, means[1]);
+          }
         }
       }
     }
-    team_sums(means, team);
-    means[0] *= inverse_width;
-    means[1] *= centred ? inverse_width : 0.0f;
-    if (filled) {
+    team_sums(means, team, warp_parts[round]);
+    row.take(means[0] * inverse_width, means[1] * inverse_width);
+    if (!filled) continue;
+    T* to = b.dx + from;
 #pragma unroll
-      for (int h = 0; h < kGradPacks; ++h) {
-        const int pack = member + h * team;
-        if (pack >= packs) break;
-        float gamma[N], dx[N];
-        load(b.gamma + pack * N, gamma);
+    for (int h = 0; h < kGradPacks; ++h) {
+      if (!inside[h]) continue;
+      float dx[N];
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-          const float z = (widen(x[h].v[i]) - mean) * scale;
-          dx[i] = derivative(widen(dy[h].v[i]), gamma[i], z, means, scale);
-          if constexpr (added) dx[i] = plus(dx[i], other[h].v[i]);
-        }
-        store(b.dx + row * b.width + pack * N, dx);
+      for (int i = 0; i < N; ++i) dx[i] = row.dx(x[h].wide(i), dy[h].wide(i), gamma[h].wide(i));
+      Pack<T, N> rounded = narrowed<T, N>(dx);
+      if constexpr (added) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) dx[i] = __fadd_rn(rounded.wide(i), other[h].wide(i));
+        rounded = narrowed<T, N>(dx);
       }
+      store_pack(to + h * kStride, rounded);
     }
   }
   // The teams add what they have, one after the other; the last one writes it.
@@ -124,11 +166,10 @@ __global__ void __launch_bounds__(kMostThreads) held_rows(Backward<T> b, int tea
     if (turn != mine) continue;
 #pragma unroll
     for (int h = 0; h < kGradPacks; ++h) {
-      const int pack = member + h * team;
-      if (pack >= packs) break;
+      if (!inside[h]) continue;
 #pragma unroll
       for (int s = 0; s < kSums; ++s) {
-        const int64_t at = s * b.width + pack * N;
+        const int64_t at = s * b.width + column + h * kStride;
         float before[N] = {};
         if (turn > 0) load(shared + at, before);
 #pragma unroll
@@ -147,35 +188,50 @@ template <class T, bool centred, bool added>
 __global__ void __launch_bounds__(kLooseThreads) loose_rows(Backward<T> b) {
   const int64_t first = b.rows * blockIdx.x / gridDim.x, last = b.rows * (blockIdx.x + 1) / gridDim.x;
   float* part = b.parts + blockIdx.x * (centred ? 2 : 1) * b.width;
-  for (int64_t row = first; row < last; ++row) {
-    const T *x = b.x + row * b.width, *dy = b.dy + row * b.width;
-    const float mean = centred ? b.mean[row] : 0.0f, scale = b.scale[row];
+  for (int64_t at = first; at < last; ++at) {
+    const T *x = b.x + at * b.width, *dy = b.dy + at * b.width;
+    Row<T, centred> row(centred ? b.mean[at] : 0.0f, b.scale[at]);
     float means[2] = {};
     for (int64_t i = threadIdx.x; i < b.width; i += kLooseThreads) {
-      const float z = (widen(x[i]) - mean) * scale, d = widen(dy[i]), g = d * widen(b.gamma[i]);
+      const float z = row.z(widen(x[i])), d = widen(dy[i]), g = d * widen(b.gamma[i]);
       means[0] += g * z;
       means[1] += g;
-      part[i] = (row == first ? 0.0f : part[i]) + d * z;
-      if constexpr (centred) part[b.width + i] = (row == first ? 0.0f : part[b.width + i]) + d;
+      part[i] = (at == first ? 0.0f : part[i]) + d * z;
+      if constexpr (centred) part[b.width + i] = (at == first ? 0.0f : part[b.width + i]) + d;
     }
     block_reduce(means, 0.0f, Add{});
-    means[0] /= static_cast<float>(b.width);
-    means[1] = centred ? means[1] / static_cast<float>(b.width) : 0.0f;
+    row.take(means[0] / static_cast<float>(b.width), means[1] / static_cast<float>(b.width));
     for (int64_t i = threadIdx.x; i < b.width; i += kLooseThreads) {
-      const float z = (widen(x[i]) - mean) * scale;
-      float dx = derivative(widen(dy[i]), widen(b.gamma[i]), z, means, scale);
-      if constexpr (added) dx = plus(dx, b.other[row * b.width + i]);
-      b.dx[row * b.width + i] = narrow<T>(dx);
+      float dx = row.dx(widen(x[i]), widen(dy[i]), widen(b.gamma[i]));
+      if constexpr (added) dx = __fadd_rn(widen(narrow<T>(dx)), widen(b.other[at * b.width + i]));
+      b.dx[at * b.width + i] = narrow<T>(dx);
     }
   }
 }
 
-int64_t most_blocks(int64_t rows) { return std::clamp<int64_t>(rows, 1, kMostBlocks); }
+// How a shape's rows are given to blocks; the workspace has a part for each block.
+struct Division {
+  int64_t team, teams, blocks;  // threads of a row, rows of a block at a time, blocks; team 0: no team can hold a row
+
+  template <class T, bool centred>
+  static Division held(int64_t rows, int64_t width) {
+    constexpr int64_t kColumns = kWarp * kGradPacks * kElements;  // of a warp
+    const int64_t team = (width + kColumns - 1) / kColumns * kWarp;
+    if (team > kMostThreads<T, centred> || rows == 0) return {0, 0, 0};
+    const int64_t teams = std::max<int64_t>(1, 256 / team), at_a_time = kMostThreads<T, centred> / (teams * team);
+    return {team, teams, std::min(kMultiprocessors * at_a_time, (rows + teams - 1) / teams)};
+  }
+  static Division loose(int64_t rows) { return {0, 1, std::min<int64_t>(kLooseBlocks, rows)}; }
+};
 
 template <bool centred>
 size_t workspace(const OpView& view) {
   const Shape shape = view.read(0).shape;
-  return static_cast<size_t>(most_blocks(shape.rows()) * (centred ? 2 : 1) * shape.last()) * sizeof(float);
+  const int64_t rows = shape.rows(), width = shape.last();
+  const int64_t held =
+      with_float(view.read(0).dtype, [&]<class T>() { return Division::held<T, centred>(rows, width).blocks; });
+  const int64_t blocks = std::max({held, Division::loose(rows).blocks, int64_t{1}});
+  return static_cast<size_t>(blocks * (centred ? 2 : 1) * width) * sizeof(float);
 }
 
 template <class T, bool centred, bool added>
@@ -197,16 +253,15 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   const Scratch parts = scratch(view, workspace<centred>(view));
   b.parts = static_cast<float*>(parts.data);
 
-  const int64_t team = team_of<T>(b.width, kGradPacks);
-  const bool held = rows_aligned(b.width, b.x, b.dy, b.gamma, b.other, b.dx) && team <= kMostThreads;
-  const int64_t threads = held ? std::max<int64_t>(team, 256) : kLooseThreads, teams = held ? threads / team : 1;
-  const int64_t at_a_time = kMultiprocessors * (kMostThreads / threads);
-  const int64_t blocks = std::min({most_blocks(b.rows), at_a_time, (b.rows + teams - 1) / teams});
-  const size_t shared = teams > 1 ? static_cast<size_t>(kSums * b.width) * sizeof(float) : 0;
+  const Division whole = Division::held<T, centred>(b.rows, b.width);
+  const bool held = whole.team > 0 && rows_aligned(b.width, b.x, b.dy, b.gamma, b.other, b.dx);
+  const Division d = held ? whole : Division::loose(b.rows);
+  const int64_t threads = held ? d.team * d.teams : kLooseThreads, blocks = d.blocks;
+  const size_t shared = d.teams > 1 ? static_cast<size_t>(kSums * b.width) * sizeof(float) : 0;
   return kernel_of([=, keep = parts.owned](cudaStream_t stream) {
     const unsigned grid = static_cast<unsigned>(blocks), block = static_cast<unsigned>(threads);
     if (blocks > 0 && held)
-      launch(held_rows<T, centred, added>, grid, block, shared, stream, b, static_cast<int>(team));
+      launch(held_rows<T, centred, added>, grid, block, shared, stream, b, static_cast<int>(d.team));
     else if (blocks > 0)
       launch(loose_rows<T, centred, added>, grid, block, 0, stream, b);
     finish_columns(stream, b.parts, blocks, b.width, dgamma, dbeta);
