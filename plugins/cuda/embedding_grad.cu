@@ -1,7 +1,11 @@
-// embedding_grad: the sum of the tokens' rows for each row of the table, added in token order, and zeros in the others.
+// embedding_grad: for each row of the table the sum of its tokens' gradients, added in token order; other rows are 0.
 //
-// Tokens are sorted by their rows first (ranks.cuh), so that each row of the table has a run of tokens, in their order.
-// Where in the list a run lies is up to who comes first, what it holds is not: the same bits in every run.
+// Tokens are sorted by their rows first (ranks.cuh), so that each row of the table has a run of tokens in their order.
+// The place of a run in the list depends on the order of atomics; its content does not, so every execution has the same
+// bits.
+//
+// A warp adds a slice of columns of one run. Words follow Zipf's law, so a few runs have thousands of tokens: their
+// slices are narrower and have more loads in flight, and they are added first.
 #include "block.cuh"
 #include "context.h"
 #include "embedding.h"
@@ -12,8 +16,11 @@
 namespace prun::cuda {
 namespace {
 
-constexpr int kThreads = 256, kBlocksPerMultiprocessor = 8;
-constexpr int kAhead = 16;  // rows that a thread loads before it adds them: frequent tokens have thousands
+constexpr int kThreads = 256, kBlocksPerMultiprocessor = 2;  // 128 registers for the loads in flight
+constexpr int kWaves = 4;                                    // blocks in the grid, per resident block
+constexpr int kAhead = 16;                                   // rows that a lane loads before it adds them
+constexpr int kAheadInLong = 48;                             // of a long run, one column each
+constexpr int kRare = 4, kLong = 64;  // tokens of a run that is short for kAhead; of one that is long
 
 // A row of the table that tokens have, and their run in the list.
 struct Touched {
@@ -22,25 +29,28 @@ struct Touched {
 
 // What the op's scratch holds, in this order.
 struct Lists {
-  unsigned long long* used;  // of the lists: touched rows in the upper half, tokens in the lower one
+  unsigned long long* used;  // [0]: short runs in the upper half, tokens in the lower one; [1]: long runs
   int32_t* counts;           // of ranks.cuh
   int32_t* starts;           // of each row of the table
   int32_t* tokens;           // sorted
-  Touched* touched;
+  Touched* touched;          // [capacity]: short runs from the front, long ones from the back
+  int64_t capacity;
 };
 
 __host__ __device__ int64_t rounded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 struct Sizes {
   Chunks chunks;
+  int64_t capacity;                         // rows that the tokens may touch
   int64_t counts, starts, tokens, touched;  // bytes
 
   explicit Sizes(int64_t count, int64_t vocab)
       : chunks(count, vocab),
+        capacity(std::min(vocab, count)),
         counts(rounded(static_cast<int64_t>(chunks.bytes()))),
         starts(rounded(vocab * static_cast<int64_t>(sizeof(int32_t)))),
         tokens(rounded(count * static_cast<int64_t>(sizeof(int32_t)))),
-        touched(rounded(std::min(vocab, count) * static_cast<int64_t>(sizeof(Touched)))) {}
+        touched(rounded(capacity * static_cast<int64_t>(sizeof(Touched)))) {}
   size_t bytes() const { return static_cast<size_t>(rounded(1) + counts + starts + tokens + touched); }
   Lists in(void* scratch) const {
     char* at = static_cast<char*>(scratch);
@@ -50,17 +60,19 @@ struct Sizes {
     lists.starts = reinterpret_cast<int32_t*>(at += counts);
     lists.tokens = reinterpret_cast<int32_t*>(at += starts);
     lists.touched = reinterpret_cast<Touched*>(at + tokens);
+    lists.capacity = capacity;
     return lists;
   }
 };
 
-// Room in the lists for each row, a warp's rows at once.
+// Allocates each row's place in the lists, for the rows of a warp at once.
 __global__ void __launch_bounds__(kThreads) make_room(Chunks chunks, Lists lists) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int64_t base = first_item() - lane; base < chunks.buckets; base += item_stride()) {
     const int64_t row = base + lane;
     const int32_t count = row < chunks.buckets ? begin_chunks(chunks, lists.counts, row) : 0;
-    const unsigned long long wanted = count > 0 ? 1ull << 32 | static_cast<unsigned>(count) : 0;
+    const bool is_short = count > 0 && count <= kLong;
+    const unsigned long long wanted = (is_short ? 1ull << 32 : 0ull) | static_cast<unsigned>(count);
     unsigned long long up_to = wanted;
 #pragma unroll
     for (int distance = 1; distance < kWarp; distance *= 2) {
@@ -73,7 +85,9 @@ __global__ void __launch_bounds__(kThreads) make_room(Chunks chunks, Lists lists
     if (count == 0) continue;
     const int32_t start = static_cast<int32_t>(first & 0xffffffffu);
     lists.starts[row] = start;
-    lists.touched[first >> 32] = {static_cast<int32_t>(row), start, count};
+    const int64_t place = is_short ? static_cast<int64_t>(first >> 32)
+                                   : lists.capacity - 1 - static_cast<int64_t>(atomicAdd(lists.used + 1, 1ull));
+    lists.touched[place] = {static_cast<int32_t>(row), start, count};
   }
 }
 
@@ -85,33 +99,64 @@ struct PutInList {
   }
 };
 
-// A block for each touched row; a thread adds N of its columns, token after token.
+// Adds N columns of a run, kRows tokens at a time. All lanes of a warp call it with the same run.
+//
+// Loads are unconditional, since nvcc waits for each load that has a condition: a lane without columns loads the first
+// ones, and after the run's end the last token is loaded again.
+template <int N, int kRows, class T>
+__device__ __forceinline__ void add_run(const Touched& run, const int32_t* all_tokens, const T* dy, float* dtable,
+                                        int64_t width, int64_t column) {
+  constexpr int kIds = (kRows + kWarp - 1) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const bool inside = column < width;
+  const T* from = dy + (inside ? column : 0);
+  const int32_t* tokens = all_tokens + run.first;
+  const auto load_ids = [&](int32_t first, int32_t(&ids)[kIds]) {
+#pragma unroll
+    for (int i = 0; i < kIds; ++i) ids[i] = tokens[min(first + i * kWarp + lane, run.count - 1)];
+  };
+  int32_t ids[kIds];
+  load_ids(0, ids);
+  float sum[N] = {};
+#pragma unroll 1
+  for (int32_t k = 0; k < run.count; k += kRows) {
+    int32_t next[kIds];
+    load_ids(k + kRows, next);
+    Pack<T, N> ahead[kRows];
+#pragma unroll
+    for (int a = 0; a < kRows; ++a)
+      ahead[a] = load_pack<N>(from + __shfl_sync(kAllLanes, ids[a / kWarp], a % kWarp) * width);
+#pragma unroll
+    for (int a = 0; a < kRows; ++a) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum[j] += k + a < run.count ? ahead[a].wide(j) : 0.0f;  // +0 changes no bit
+    }
+#pragma unroll
+    for (int i = 0; i < kIds; ++i) ids[i] = next[i];
+  }
+  if (inside) store(dtable + run.row * width + column, sum);
+}
+
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads) add_rows(Lists lists, const T* dy, float* dtable, int64_t width) {
-  const int64_t rows = static_cast<int64_t>(*lists.used >> 32);
-  for (int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
-    const Touched row = lists.touched[i];
-    const int32_t* tokens = lists.tokens + row.first;
-    for (int64_t column = static_cast<int64_t>(threadIdx.x) * N; column < width; column += kThreads * N) {
-      float sum[N] = {};
-      int32_t k = 0;
-      for (; k + kAhead <= row.count; k += kAhead) {
-        Pack<T, N> ahead[kAhead];
-#pragma unroll
-        for (int a = 0; a < kAhead; ++a) ahead[a] = load_pack<N>(dy + tokens[k + a] * width + column);
-#pragma unroll
-        for (int a = 0; a < kAhead; ++a) {
-#pragma unroll
-          for (int j = 0; j < N; ++j) sum[j] += widen(ahead[a].v[j]);
-        }
-      }
-      for (; k < row.count; ++k) {
-        Wide<T> x[N];
-        load(dy + tokens[k] * width + column, x);
-#pragma unroll
-        for (int j = 0; j < N; ++j) sum[j] += x[j];
-      }
-      store(dtable + row.row * width + column, sum);
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    add_rows(Lists lists, const T* dy, float* dtable, int64_t width) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t first = first_item() / kWarp, stride = item_stride() / kWarp;
+  const int64_t narrow_slices = (width + kWarp - 1) / kWarp, slices = (width + kWarp * N - 1) / (kWarp * N);
+  const int64_t long_units = static_cast<int64_t>(lists.used[1]) * narrow_slices;
+  const int64_t units = long_units + static_cast<int64_t>(lists.used[0] >> 32) * slices;
+  for (int64_t unit = first; unit < units; unit += stride) {
+    if (unit < long_units) {
+      const Touched run = lists.touched[lists.capacity - 1 - unit / narrow_slices];
+      add_run<1, kAheadInLong>(run, lists.tokens, dy, dtable, width, unit % narrow_slices * kWarp + lane);
+    } else {
+      const int64_t place = unit - long_units;
+      const int64_t column = (place % slices * kWarp + lane) * N;
+      const Touched run = lists.touched[place / slices];
+      if (run.count > kRare)
+        add_run<N, kAhead>(run, lists.tokens, dy, dtable, width, column);
+      else
+        add_run<N, kRare>(run, lists.tokens, dy, dtable, width, column);
     }
   }
 }
@@ -134,14 +179,15 @@ std::unique_ptr<Kernel> embedding_grad(const OpView& view) {
   const bool packed = width % kColumns == 0 && aligned(dtable) && aligned(dy);
   const Sizes sizes = sizes_of(view);
   const Scratch room = scratch(view, sizes.bytes());
-  const unsigned grid = static_cast<unsigned>(std::clamp<int64_t>(
-      std::min(count, row_of.vocab), 1, view.context().multiprocessors() * kBlocksPerMultiprocessor));
+  const int64_t warps = std::min(count, row_of.vocab) * ((width + kWarp - 1) / kWarp);
+  const unsigned grid =
+      blocks_for(warps * kWarp, kThreads, view.context().multiprocessors() * kBlocksPerMultiprocessor * kWaves);
   return kernel_of([=, lists = sizes.in(room.data), positions = dpositions != nullptr ? places.rows() : 0,
                     at = TokenPositions{0, 1, length, length, 0},
                     batch = length == 0 ? 0 : count / length](cudaStream_t stream) {
     check(cudaMemsetAsync(dtable, 0, static_cast<size_t>(row_of.vocab * width) * sizeof(float), stream),
           "cudaMemsetAsync");
-    check(cudaMemsetAsync(lists.used, 0, sizeof(*lists.used), stream), "cudaMemsetAsync");
+    check(cudaMemsetAsync(lists.used, 0, 2 * sizeof(*lists.used), stream), "cudaMemsetAsync");
     count_in_chunks(row_of, sizes.chunks, lists.counts, stream);
     launch(make_room, blocks_for(row_of.vocab, kThreads), kThreads, 0, stream, sizes.chunks, lists);
     rank_in_chunks(row_of, PutInList{lists.starts, lists.tokens}, sizes.chunks, lists.counts, stream);
