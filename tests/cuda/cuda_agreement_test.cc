@@ -121,6 +121,70 @@ TEST(CudaAgreement, AttentionWhoseResultsLieBesideAlignedAddresses) {
   }
 }
 
+// Kernels of exponentials may take subnormals for zeros (--ftz=true; PRUN_SUBSTITUTE_FLUSH=1 does it here).
+TEST(CudaAgreement, SubnormalsAreWithinTheToleranceOfZeros) {
+  constexpr int64_t kRows = 3, kColumns = 40;
+  const TensorType rows{Dtype::f32, {kRows, kColumns}};
+  const auto value = [](size_t i) {  // subnormal ones among others; probabilities down to e^-100
+    const double ordinary[] = {0.5, -3, 100, 1e-40, -1e-40, 4, -8, 1e-39};
+    return ordinary[i % 8];
+  };
+  const auto result = [&](const Device& device, std::string_view kind, int inputs, int outputs) {
+    OpList list(device);
+    std::vector<TensorId> reads, writes;
+    for (int i = 0; i < inputs; ++i) reads.push_back(list.tensor(rows));
+    for (int i = 0; i < outputs; ++i) writes.push_back(list.tensor(rows));
+    list.op(kind, reads, writes, {});
+    list.make();
+    for (size_t input = 0; input < reads.size(); ++input) {
+      std::vector<double> values(kRows * kColumns);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = value(i + 3 * input);
+      list.set(reads[input], values);
+    }
+    list.run();
+    std::vector<double> all;
+    for (const TensorId id : writes)
+      for (const double x : list.get(id)) all.push_back(x);
+    return all;
+  };
+  const std::unique_ptr<Device> reference = open_device("reference");
+  const auto expect_same = [](const std::vector<double>& found, const std::vector<double>& wanted) {
+    ASSERT_EQ(found.size(), wanted.size());
+    double square = 0;
+    for (const double x : wanted) square += x * x;
+    const double rms = std::sqrt(square / static_cast<double>(wanted.size()));
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_NEAR(found[i], wanted[i], 4e-6 * (std::abs(wanted[i]) + rms)) << "element " << i;
+  };
+  struct Kind {
+    const char* name;
+    int inputs, outputs;
+  };
+  for (const Kind& kind : {Kind{"gelu", 1, 1}, {"gelu_dx", 2, 1}, {"silu_mul", 2, 1}, {"silu_mul_grad", 3, 2}}) {
+    SCOPED_TRACE(kind.name);
+    expect_same(result(cuda(), kind.name, kind.inputs, kind.outputs),
+                result(*reference, kind.name, kind.inputs, kind.outputs));
+  }
+
+  const auto loss = [&](const Device& device) {
+    OpList list(device);
+    const int logits = list.tensor(rows), targets = list.tensor({Dtype::i32, {kRows}});
+    const int sum = list.tensor({Dtype::f32, {1}}), lse = list.tensor({Dtype::f32, {kRows}}), d = list.tensor(rows);
+    list.op("cross_entropy", {logits, targets}, {sum, lse}, {});
+    list.op("cross_entropy_grad", {logits, targets, lse}, {d}, {});
+    list.make();
+    std::vector<double> values(kRows * kColumns);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = value(i);
+    list.set(logits, values), list.set(targets, {0, 3, 4});
+    list.run();
+    std::vector<double> all = list.get(sum);
+    for (const int id : {lse, d})
+      for (const double x : list.get(id)) all.push_back(x);
+    return all;
+  };
+  expect_same(loss(cuda()), loss(*reference));
+}
+
 TEST(CudaAgreement, EveryKindHasAKernel) {
   std::map<std::string_view, bool> kinds;
   for (const Case& c : all_cases())

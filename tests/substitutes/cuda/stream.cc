@@ -2,6 +2,10 @@
 // main.
 #include "stream.h"
 
+#ifdef __SSE2__
+#include <pmmintrin.h>
+#endif
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -57,7 +61,17 @@ std::vector<StreamHandle>& closing() {
 
 thread_local bool in_host_function = false;
 
+// With PRUN_SUBSTITUTE_FLUSH=1 all kernels compute as if nvcc had compiled them by --ftz=true: subnormals are zeros.
+void flush_subnormals() {
+#ifdef __SSE2__
+  if (setting("FLUSH", 0) == 0) return;
+  _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);
+  _MM_SET_DENORMALS_ZERO_MODE(_MM_DENORMALS_ZERO_ON);
+#endif
+}
+
 void run(const StreamHandle& stream) {
+  flush_subnormals();
   std::unique_lock lock(stream->mutex);
   for (;;) {
     stream->busy = !stream->queue.empty();
