@@ -5,7 +5,7 @@
 
 // clang-format off
 #define PRUN_CUDA_FAMILIES(X) \
-  X(init) X(optimizer) X(dropout) X(embedding) X(embedding_grad) X(positions) X(rotary) X(decode) X(pieces) X(route) X(dispatch) \
+  X(init) X(optimizer) X(dropout) X(embedding) X(embedding_grad) X(positions) X(rotary) X(rotary_at) X(cached_attention) X(pieces) X(route) X(dispatch) \
   X(activation) X(attention) X(bias) X(cross_entropy) X(elementwise) X(expert_linear) X(linear) X(loss) X(norm) X(row_norm) X(row_norm_grad) X(split_cross_entropy) X(check_finite) X(fingerprint)
 // clang-format on
 

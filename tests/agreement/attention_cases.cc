@@ -58,7 +58,13 @@ std::vector<Case> decode_cases() {
   struct Sizes {
     int64_t batch, length, context, heads, kv_heads, size;
   };
-  for (Sizes s : {Sizes{1, 1, 1, 1, 1, 2}, {1, 1, 1100, 3, 3, 16}, {2, 5, 37, 4, 2, 14}, {1, 33, 100, 6, 1, 64}}) {
+  for (Sizes s : {Sizes{1, 1, 1, 1, 1, 2},
+                  {1, 1, 1100, 3, 3, 16},
+                  {2, 5, 37, 4, 2, 14},
+                  {1, 33, 100, 6, 1, 64},
+                  {1, 1, 1100, 12, 2, 128},
+                  {2, 1, 70, 2, 2, 80},
+                  {1, 3, 140, 2, 1, 256}}) {
     const int64_t kept = 2 * s.kv_heads * s.size;
     Family f(out, {{"qkv turned", {T, {s.batch, s.length, s.heads * s.size + kept}, -2, 2}},
                    {"at", {I32, {s.batch, s.length}, 0, static_cast<double>(s.context)}},
