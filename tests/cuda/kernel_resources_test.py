@@ -1,112 +1,113 @@
 #!/usr/bin/env python3
-"""What nvcc made of the kernels, read from cuda.so, so that no GPU is needed: machine code and PTX are there for every
-target, no kernel spills its registers into local memory, and static shared memory fits every GPU.
+"""Checks the kernels that nvcc compiled into cuda.so, without a GPU: machine code and PTX exist for every target, no kernel
+spills registers, static shared memory fits every GPU, and memory-bound kernels keep as many loads in flight as they are
+written for. The limits below hold for every target.
 
-The formats: a fat binary is a row of entries, each with a kind (1 PTX, 2 machine code), a target and bytes; machine code is
-ELF, whose section .nv.info has a register count and a stack frame for each kernel, and whose sections .nv.shared.KERNEL
-are as long as its static shared memory.
+    kernel_resources_test.py LIBRARY ARCHITECTURE,...     e.g. cuda.so 80-real,90a-real,80-virtual
+    kernel_resources_test.py LIBRARY ARCHITECTURE,... --show TEXT     prints the kernels whose names contain TEXT, too
 """
-import struct
+import argparse
+import fnmatch
 import sys
 
-MOST_LOCAL = 32  # bytes of local memory: what calls of nvcc's own routines (a 64-bit division, say) keep there
+import machine_code
+
 MOST_STATIC_SHARED = 48 << 10
-FATBIN, PTX, CODE = 0xBA55ED50, 1, 2
-FRAME_SIZE, REGISTERS = 0x11, 0x2F  # attributes of .nv.info
+
+# Local memory that is no spill: an array that is indexed by a variable.
+LOCAL_ARRAYS = {"init_params<*>": "element i of four random words"}
+
+# (kernels, least registers, most registers, loads in flight, least bytes of each such load). Too few registers show a
+# kernel that nvcc has squeezed to run more threads, so that it waits for each load; too many reduce the occupancy below
+# what __launch_bounds__ states.
+LIMITS = [
+    ("pointwise<*, 1, 1, *>", 24, 64, 4, 16),
+    ("pointwise<*, 2, 1, *>", 24, 64, 4, 16),
+    ("pointwise<bf16, 1, 1, Gelu*>", 37, 64, 4, 16),
+    ("pointwise<bf16, 2, 1, SiluMul>", 34, 64, 4, 16),
+    ("pointwise<*, 3, 2, SiluMulGrad>", 40, 64, 6, 16),
+    ("cast_floats<float, bf16>", 24, 64, 4, 16),
+    ("cast_floats<bf16, float>", 16, 64, 4, 8),
+    ("add_bias<bf16, 8>", 33, 64, 4, 16),
+    ("add_bias<float, 4>", 28, 64, 4, 16),
+    ("sum_rows<bf16, 8>", 40, 64, 4, 16),
+    ("sum_rows<float, 4>", 33, 64, 4, 16),
+    ("sum_elements<*>", 33, 64, 4, 16),
+    ("sum_chunks", 40, 64, 4, 16),
+    ("look<float>", 40, 64, 4, 16),
+    ("row_maxima<*>", 33, 64, 4, 16),
+    ("row_sums<*>", 33, 64, 4, 16),
+    ("log_sum_exp<bf16>", 48, 64, 4, 16),
+    ("loss_and_gradient<bf16>", 48, 64, 4, 16),
+    ("sum_samples<float, 4>", 33, 64, 4, 16),
+    ("update<Adamw, float, *>", 40, 64, 4, 16),
+    ("attend<bf16, 8, *, 1, 1>", 60, 84, 7, 16),
+    ("attend<bf16, 8, *, 1, 4>", 128, 168, 8, 16),
+    ("attend<float, 4, *>", 60, 168, 8, 16),
+    ("add_rows<bf16, 4>", 96, 128, 14, 8),
+    ("add_rows<bf16, 4>", 96, 128, 47, 2),  # of long runs
+    ("add_rows<float, 4>", 96, 128, 15, 16),
+    ("held_rows<bf16, true, false>", 64, 80, 6, 8),  # gradients of norms
+    ("held_rows<bf16, true, true>", 64, 80, 9, 8),
+    ("held_rows<bf16, false, false>", 48, 64, 6, 8),
+    ("held_rows<bf16, false, true>", 48, 64, 9, 8),
+]
 
 
-class Elf:
-    def __init__(self, data):
-        self.data = data
-        offset, = struct.unpack_from("<Q", data, 40)
-        size, count, names = struct.unpack_from("<HHH", data, 58)
-        rows = [struct.unpack_from("<IIQQQQIIQQ", data, offset + i * size) for i in range(count)]
-        self.sections = [(self.text(rows[names][4] + row[0]), row) for row in rows]
-
-    def text(self, at):
-        return self.data[at:self.data.index(b"\0", at)].decode()
-
-    def bytes_of(self, name):
-        return b"".join(self.data[row[4]:row[4] + row[5]] for each, row in self.sections if each == name)
-
-    def symbols(self):
-        table = next(row for _, row in self.sections if row[1] == 2)
-        names = self.sections[table[6]][1]
-        return [self.text(names[4] + struct.unpack_from("<I", self.data, at)[0])
-                for at in range(table[4], table[4] + table[5], 24)]
-
-
-def entries(fatbins):
-    """(kind, target, bytes) of each entry, one list for each source file."""
-    at = 0
-    while at + 16 <= len(fatbins):
-        magic, _, header, size = struct.unpack_from("<IHHQ", fatbins, at)
-        if magic != FATBIN:
-            at += 8  # padding
-            continue
-        entry, at, found = at + header, at + header + size, []
-        while entry < at:
-            kind, _, own_header, own_size = struct.unpack_from("<HHIQ", fatbins, entry)
-            target, = struct.unpack_from("<I", fatbins, entry + 28)
-            found.append((kind, target, fatbins[entry + own_header:entry + own_header + own_size]))
-            entry += own_header + own_size
-        yield found
+def name_problems(kernels, limits=LIMITS):
+    """kernels: [(target, name, Kernel)]. Sentences about those that break a limit."""
+    problems = []
+    for target, name, kernel in kernels:
+        where = f"sm_{target} {name}"
+        if kernel.spills and not any(fnmatch.fnmatchcase(name, pattern) for pattern in LOCAL_ARRAYS):
+            problems.append(f"{where}: {kernel.spills} accesses to local memory, {kernel.frame} bytes of it: it spills")
+        if kernel.shared > MOST_STATIC_SHARED:
+            problems.append(f"{where}: {kernel.shared} bytes of static shared memory, at most {MOST_STATIC_SHARED}")
+        for pattern, least, most, loads, size in limits:
+            if not fnmatch.fnmatchcase(name, pattern):
+                continue
+            if not least <= kernel.registers <= most:
+                problems.append(f"{where}: {kernel.registers} registers, not {least} to {most}")
+            if kernel.loads[size] < loads:
+                problems.append(f"{where}: {kernel.loads[size]} loads of {size} bytes in flight, at least {loads} are needed")
+    names = {name for _, name, _ in kernels}
+    for pattern, *_ in limits:
+        if kernels and not fnmatch.filter(names, pattern):
+            problems.append(f"'{pattern}' has limits, but there is no such kernel")
+    return problems
 
 
-def attributes(info):
-    """(attribute, symbol, value) of those that belong to a kernel."""
-    at = 0
-    while at + 4 <= len(info):
-        form, attribute, size = struct.unpack_from("<BBH", info, at)
-        at += 4
-        if form == 4:
-            if size == 8:
-                yield attribute, *struct.unpack_from("<II", info, at)
-            at += size
-
-
-def resources(cubin):
-    """kernel -> [registers, stack frame, static shared memory]"""
-    elf = Elf(cubin)
-    symbols, kernels = elf.symbols(), {}
-    for attribute, symbol, value in attributes(elf.bytes_of(".nv.info")):
-        if attribute in (FRAME_SIZE, REGISTERS):
-            kernels.setdefault(symbols[symbol], [0, 0, 0])[attribute == FRAME_SIZE] = value
-    for name, row in elf.sections:
-        kernel = name.removeprefix(".nv.shared.")
-        if kernel != name and kernel in kernels:
-            kernels[kernel][2] = row[5]
-    return kernels
-
-
-def main(path, architectures):
-    numbers = [(int(text.split("-")[0].rstrip("af")), text) for text in architectures]
-    wanted = {(CODE, number) for number, text in numbers if not text.endswith("-virtual")}
-    wanted |= {(PTX, number) for number, text in numbers if not text.endswith("-real")}
-    problems, kernels, closed = [], 0, 0
-    for number, found in enumerate(entries(Elf(open(path, "rb").read()).bytes_of(".nv_fatbin"))):
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library")
+    parser.add_argument("architectures", type=lambda text: text.split(","))
+    parser.add_argument("--show")
+    arguments = parser.parse_args()
+    numbers = [(int(text.split("-")[0].rstrip("af")), text) for text in arguments.architectures]
+    wanted = {(machine_code.CODE, number) for number, text in numbers if not text.endswith("-virtual")}
+    wanted |= {(machine_code.PTX, number) for number, text in numbers if not text.endswith("-real")}
+    problems, kernels, compressed, demangled = [], [], 0, machine_code.Demangler()
+    for number, found in enumerate(machine_code.fat_binaries(arguments.library)):
         missing = wanted - {(kind, target) for kind, target, _ in found}
-        problems += [f"source {number} has no {'PTX' if kind == PTX else 'code'} for {target}" for kind, target in missing]
+        problems += [f"source {number} has no {'PTX' if kind == machine_code.PTX else 'code'} for {target}"
+                     for kind, target in missing]
         for kind, target, data in found:
-            if kind != CODE:
-                continue
-            if not data.startswith(b"\x7fELF"):
-                closed += 1  # compressed, as nvcc 12 does
-                continue
-            for kernel, (registers, frame, shared) in resources(data).items():
-                if not registers:
-                    continue  # such a routine
-                kernels += 1
-                if frame > MOST_LOCAL:
-                    problems.append(f"sm_{target} {kernel}: {frame} bytes of local memory, {registers} registers")
-                if shared > MOST_STATIC_SHARED:
-                    problems.append(f"sm_{target} {kernel}: {shared} bytes of static shared memory")
-    print(f"{kernels} kernels looked at" + (f"; {closed} pieces of machine code are compressed, and were not" if closed else ""))
-    if not kernels and not closed:
+            if kind == machine_code.CODE and not data.startswith(b"\x7fELF"):
+                compressed += 1  # nvcc 12 does that
+            elif kind == machine_code.CODE:
+                kernels += [(target, demangled(name), kernel) for name, kernel in machine_code.kernels_of(data).items()]
+    if arguments.show is not None:
+        for target, name, kernel in sorted(kernels, key=lambda each: (each[1], each[0])):
+            if arguments.show in name:
+                print(f"sm_{target} {name}: {kernel}")
+    print(f"{len(kernels)} kernels checked"
+          + (f"; {compressed} pieces of machine code are compressed and were not" if compressed else ""))
+    problems += name_problems(kernels)
+    if not kernels and not compressed:
         problems.append("there is no kernel")
     print("\n".join(problems))
     return 1 if problems else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2].split(",")))
+    sys.exit(main())
