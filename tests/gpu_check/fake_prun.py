@@ -60,6 +60,9 @@ elif words[0] == "generate":
     print(f"{value('--tokens')} tokens, 250.0 a second", file=sys.stderr)
 elif words[0] == "conform":
     item = words[2]
+    if os.environ.get("FAKE_CONFORM") == "many" and "share=1" not in value("--transport-options", ""):
+        print(json.dumps({"item": item, "result": "failed", "text": "4 local ranks and 2 CUDA devices: every rank needs one of its own", "case": ""}))
+        sys.exit(1)
     if os.environ.get("FAKE_CONFORM") == item:
         print(json.dumps({"item": item, "result": "failed", "text": "the gate opened by itself", "case": "Streams.Wait"}))
         sys.exit(1)

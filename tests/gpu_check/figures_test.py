@@ -210,6 +210,11 @@ class Suites(Figures):
         self.assertEqual({name: r["status"] for name, r in found.items() if r["status"] != PASS}, {"collectives on device memory": IMPOSSIBLE})
         self.assertIn("conform nccl faults --transport-options share=1", self.calls.read_text())
 
+    def test_items_with_more_ranks_than_cards_share_them(self):
+        _, found = self.figures("conform-nccl", "--check", "misuse", FAKE_CONFORM="many")
+        self.assertEqual(found["misuse"]["status"], PASS)
+        self.assertEqual(self.calls.read_text().splitlines(), ["conform nccl misuse --json", "conform nccl misuse --transport-options share=1 --json"])
+
     def test_collectives_are_held_to_nccl_tests(self):
         for us, status in ((9.9, PASS), (9.0, FAIL)):
             for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
