@@ -62,7 +62,7 @@ std::unique_ptr<Kernel> make_bias(const OpView& view) {
 // A block has the columns of 32 packs and a run of rows; each of its warps takes every eighth row.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
-    sum_rows(const T* x, float* parts, int64_t rows, int64_t width) {
+    sum_rows(const T* x, const float* added, float* parts, int64_t rows, int64_t width) {
   __shared__ __align__(16) float shared[kWarps][kWarp * N];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t first = rows * blockIdx.y / gridDim.y, last = rows * (blockIdx.y + 1) / gridDim.y;
@@ -83,6 +83,7 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     float sum = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) sum += shared[w][i];
+    if (added != nullptr) sum += added[begin + i];
     parts[blockIdx.y * width + begin + i] = sum;
   }
 }
@@ -98,12 +99,13 @@ struct Tiles {
 };
 
 template <class T, int N>
-void sum_rows_of(cudaStream_t stream, const T* x, int64_t rows, int64_t width, float* workspace, float* sums) {
+void sum_rows_of(cudaStream_t stream, const T* x, int64_t rows, int64_t width, float* workspace, const float* added,
+                 float* sums) {
   const Tiles tiles(rows, width, N);
-  float* parts = tiles.runs == 1 ? sums : workspace;
+  const bool whole = tiles.runs == 1;
   const dim3 grid(static_cast<unsigned>(tiles.columns), static_cast<unsigned>(tiles.runs));
-  launch(sum_rows<T, N>, grid, kThreads, 0, stream, x, parts, rows, width);
-  if (tiles.runs > 1) finish_columns(stream, parts, tiles.runs, width, sums);
+  launch(sum_rows<T, N>, grid, kThreads, 0, stream, x, whole ? added : nullptr, whole ? sums : workspace, rows, width);
+  if (!whole) finish_columns(stream, workspace, tiles.runs, width, sums, nullptr, added);
 }
 
 size_t workspace(const OpView& view) {
@@ -115,13 +117,17 @@ std::unique_ptr<Kernel> make_bias_grad(const OpView& view) {
   const Tensor dy = view.read(0);
   view.expect_count(view.write(0), dy.shape.last());
   if (dy.dtype != PRUN_F32 && dy.dtype != PRUN_BF16) no_kernel_for(dy.dtype);
+  const bool adds = view.kind() == "bias_grad_add";
+  if (adds) view.expect_count(view.read(1), dy.shape.last());
   return kernel_of([dy = dy.ptr, dtype = dy.dtype, rows = dy.shape.rows(), width = dy.shape.last(),
-                    db = view.out<float>(0), parts = scratch(view, workspace(view))](cudaStream_t stream) {
-    column_sums(stream, dy, dtype, rows, width, static_cast<float*>(parts.data), db);
+                    added = adds ? view.in<float>(1) : nullptr, db = view.out<float>(0),
+                    parts = scratch(view, workspace(view))](cudaStream_t stream) {
+    column_sums(stream, dy, dtype, rows, width, static_cast<float*>(parts.data), db, added);
   });
 }
 
-constexpr KernelEntry kEntries[] = {{"bias", make_bias}, {"bias_grad", make_bias_grad, workspace}};
+constexpr KernelEntry kEntries[] = {
+    {"bias", make_bias}, {"bias_grad", make_bias_grad, workspace}, {"bias_grad_add", make_bias_grad, workspace}};
 
 }  // namespace
 
@@ -131,13 +137,13 @@ size_t column_sums_bytes(int64_t rows, int64_t width) {
 }
 
 void column_sums(cudaStream_t stream, const void* x, int dtype, int64_t rows, int64_t width, float* workspace,
-                 float* sums) {
+                 float* sums, const float* added) {
   with_float(dtype, [&]<class T>() {
     const T* from = static_cast<const T*>(x);
     if (rows_aligned(width, from))
-      sum_rows_of<T, kPack<T>>(stream, from, rows, width, workspace, sums);
+      sum_rows_of<T, kPack<T>>(stream, from, rows, width, workspace, added, sums);
     else
-      sum_rows_of<T, 1>(stream, from, rows, width, workspace, sums);
+      sum_rows_of<T, 1>(stream, from, rows, width, workspace, added, sums);
   });
 }
 

@@ -26,6 +26,7 @@ class Trial {
     gemm.c = result(whole, s.output);
     const bool of_a = gemm.sum == Sums::of_a;
     if (gemm.sum != Sums::none) gemm.sums = static_cast<float*>(result(of_a ? s.m : s.n, PRUN_F32));
+    if (gemm.added != nullptr) gemm.added = beside(s.batch * s.m, s.n, s.output);
     if (epilogue.vector != nullptr)
       epilogue.vector = gemm.sum == Sums::none ? beside(1, s.n, s.input) : static_cast<const void*>(gemm.sums);
     if (epilogue.matrix != nullptr)
@@ -146,8 +147,9 @@ cublasLtMatmulAlgo_t fastest(Trial& trial, const std::vector<cublasLtMatmulHeuri
 std::string key_of(const Gemm& gemm, const Epilogue& epilogue, size_t workspace_bytes,
                    const cublasLtMatmulAlgo_t& first) {
   const GemmShape& s = gemm.shape;
-  std::string key = fmt::format("{} {} {} {} {}{} {}{} {} {}:", s.m, s.n, s.k, s.batch, s.transpose_a, s.transpose_b,
-                                s.input, s.output, static_cast<int>(epilogue.kind), workspace_bytes);
+  std::string key =
+      fmt::format("{} {} {} {} {}{} {}{} {} {} {}:", s.m, s.n, s.k, s.batch, s.transpose_a, s.transpose_b, s.input,
+                  s.output, static_cast<int>(epilogue.kind), gemm.added != nullptr, workspace_bytes);
   return key.append(reinterpret_cast<const char*>(&first), sizeof first);
 }
 

@@ -94,7 +94,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasProduct::algorithms(int most) c
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(gemm_.b, s.k * s.n, s.batch, s.input));
   set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(gemm_.a, s.m * s.k, s.batch, s.input));
-  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(gemm_.c, s.m * s.n, s.batch, s.output));
+  set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(c_data(), s.m * s.n, s.batch, s.output));
   set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(gemm_.c, s.m * s.n, s.batch, s.output));
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int count = 0;
@@ -150,8 +150,8 @@ std::unique_ptr<BlasProduct> BlasProduct::find(Context& context, const Gemm& gem
 }
 
 cublasStatus_t BlasProduct::enqueue(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) const {
-  const float one = 1, zero = 0;
-  return cublasLtMatmul(context_.cublas(), product_.get(), &one, gemm_.b, a_.get(), gemm_.a, b_.get(), &zero, gemm_.c,
+  const float one = 1, beta = gemm_.added != nullptr ? 1 : 0;
+  return cublasLtMatmul(context_.cublas(), product_.get(), &one, gemm_.b, a_.get(), gemm_.a, b_.get(), &beta, c_data(),
                         c_.get(), gemm_.c, c_.get(), &algorithm, workspace_, workspace_bytes_, stream);
 }
 

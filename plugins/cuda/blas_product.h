@@ -3,6 +3,9 @@
 // Surprising fact: cuBLASLt is column-major, and a row-major matrix is its transpose there. So Cᵀ = op(B)ᵀ·op(A)ᵀ is
 // asked for, without moving anything: our B is its A, our n its m.
 //
+// A sum that grows is its C with beta = 1. The f32 accumulators of a tile are complete by then, so that the bits are
+// those of the product and an add, by the same algorithm.
+//
 // Every algorithm gives the same bits in every run: where k is split, the parts are f32 in the workspace and added in a
 // fixed order; sums in C itself are refused (CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK). Which algorithm the heuristic
 // names is a function of the sizes, the GPU and the library, so ranks on GPUs of one kind compute alike.
@@ -50,6 +53,7 @@ class BlasProduct final : public Kernel {
   static Layout layout(int dtype, int64_t rows, int64_t columns, int64_t batch);
   void describe(const Epilogue& epilogue);
   bool starts(const cublasLtMatmulAlgo_t& algorithm) const;
+  const void* c_data() const { return gemm_.added != nullptr ? gemm_.added : gemm_.c; }
 
   Context& context_;
   Gemm gemm_;

@@ -30,19 +30,32 @@ Gemm gemm_of(const OpView& view) {
   return g;
 }
 
-template <bool transpose_a, bool transpose_b>
-std::unique_ptr<Kernel> make(const OpView& view) {
-  return make_gemm(view, gemm_of<transpose_a, transpose_b>(view));
+// Adds to the sum of earlier microbatches.
+Gemm dw_add(const OpView& view) {
+  Gemm g = gemm_of<true, false>(view);
+  view.expect_count(view.read(2), view.write(0).count());
+  g.added = view.in<float>(2);
+  return g;
 }
-template <bool transpose_a, bool transpose_b>
+
+template <Gemm (*gemm)(const OpView&)>
+std::unique_ptr<Kernel> make(const OpView& view) {
+  return make_gemm(view, gemm(view));
+}
+template <Gemm (*gemm)(const OpView&)>
 size_t workspace(const OpView& view) {
-  return gemm_workspace(gemm_of<transpose_a, transpose_b>(view));
+  return gemm_workspace(gemm(view));
+}
+template <Gemm (*gemm)(const OpView&)>
+constexpr KernelEntry entry(const char* kind) {
+  return {kind, make<gemm>, workspace<gemm>};
 }
 
 constexpr KernelEntry kEntries[] = {
-    {"expert_linear", make<false, false>, workspace<false, false>},
-    {"expert_linear_dx", make<false, true>, workspace<false, true>},
-    {"expert_linear_dw", make<true, false>, workspace<true, false>},
+    entry<gemm_of<false, false>>("expert_linear"),
+    entry<gemm_of<false, true>>("expert_linear_dx"),
+    entry<gemm_of<true, false>>("expert_linear_dw"),
+    entry<dw_add>("expert_linear_dw_add"),
 };
 
 }  // namespace

@@ -29,7 +29,11 @@ struct SumsPart {
       : dims{gemm.shape.k, gemm.sum == Sums::of_a ? gemm.shape.m : gemm.shape.n},
         part{"bias_grad",
              {matrix(gemm.sum == Sums::of_a ? gemm.a : gemm.b, dims, gemm.shape.input)},
-             {row(gemm.sums, dims, PRUN_F32)}} {}
+             {row(gemm.sums, dims, PRUN_F32)}} {
+    if (gemm.added_sums == nullptr) return;
+    part.kind = "bias_grad_add";
+    part.reads.push_back(row(gemm.added_sums, dims, PRUN_F32));
+  }
   SumsPart(const SumsPart&) = delete;
   Dims dims;
   Part part;
@@ -115,6 +119,7 @@ class Plan {
   // shapes, so it is taken only where it was measured.
   bool product_with_sums() {
     if (gemm_.sum == Sums::none || s().batch != 1 || !context_.options().autotune) return false;
+    if (gemm_.added_sums != nullptr) return false;  // the epilogue overwrites its vector
     // Our A is cuBLASLt's B (blas_product.h).
     const auto kind = gemm_.sum == Sums::of_a ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
     const Epilogue epilogue{kind, gemm_.sums, nullptr};
@@ -137,7 +142,7 @@ class Plan {
         context_.log(2,
                      fmt::format("cuBLASLt has no algorithm for a product of {} x {} x {}: a slower kernel computes it",
                                  s().m, s().n, s().k));
-      steps_->add(make_plain_product(s(), gemm_.a, gemm_.b, before_activation()));
+      steps_->add(make_plain_product(s(), gemm_.a, gemm_.b, gemm_.added, before_activation()));
     }
     const Tensor y = whole(before_activation());
     if (gemm_.bias != nullptr) part({"bias", {y, row(gemm_.bias, dims_, s().input)}, {y}});

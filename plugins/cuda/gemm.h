@@ -28,12 +28,14 @@ struct Gemm {
   GemmShape shape;
   const void *a = nullptr, *b = nullptr;
   void* c = nullptr;
+  const void* added = nullptr;               // [batch, m, n], of C's type: C = added + op(A)·op(B); may be C itself
   const void* bias = nullptr;                // [n], added to each row
   Activation activation = Activation::none;  // of what C would be without it
   void* pre = nullptr;                       // [m, n]: where the activation's input is kept; null: nowhere
   const void* gelu_input = nullptr;          // [m, n]: C is multiplied with the derivative of the tanh form there
   Sums sum = Sums::none;                     // over k, of op(A): [m], or of op(B): [n]
   float* sums = nullptr;
+  const float* added_sums = nullptr;  // likewise; there where `added` is
 };
 
 // Scratch that the kernel takes, the same on every machine, at most 32 MiB. No pointer has to be there

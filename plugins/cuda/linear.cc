@@ -78,6 +78,17 @@ Gemm linear_dw(const OpView& view) {
   return g;
 }
 
+// Adds to sums of earlier microbatches, which are read last.
+Gemm linear_dw_add(const OpView& view) {
+  Gemm g = linear_dw(view);
+  view.expect_count(view.read(2), g.shape.m * g.shape.n);
+  g.added = view.in<float>(2);
+  if (g.sum == Sums::none) return g;
+  view.expect_count(view.read(3), view.write(1).count());
+  g.added_sums = view.in<float>(3);
+  return g;
+}
+
 Gemm linear_gelu(const OpView& view) {
   Gemm g = linear(view);
   const Tensor pre = view.write(1);
@@ -110,6 +121,7 @@ constexpr KernelEntry kEntries[] = {
     {"linear", make<linear>, workspace<linear>},
     {"linear_dx", make<linear_dx>, workspace<linear_dx>},
     {"linear_dw", make<linear_dw>, workspace<linear_dw>},
+    {"linear_dw_add", make<linear_dw_add>, workspace<linear_dw_add>},
     {"linear_gelu", make<linear_gelu>, workspace<linear_gelu>},
     {"linear_dx_gelu", make<linear_dx_gelu>, workspace<linear_dx_gelu>},
 };

@@ -14,8 +14,8 @@ struct Strides {
 };
 
 template <class In, class Out>
-__global__ void plain_product(const In* a, Strides in_a, const In* b, Strides in_b, Out* c, int64_t m, int64_t n,
-                              int64_t k, int64_t batch) {
+__global__ void plain_product(const In* a, Strides in_a, const In* b, Strides in_b, const Out* added, Out* c, int64_t m,
+                              int64_t n, int64_t k, int64_t batch) {
   __shared__ float tile_a[kTile][kTile + 1], tile_b[kTile][kTile + 1];
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
   const int64_t down = (m + kTile - 1) / kTile, across = (n + kTile - 1) / kTile;
@@ -31,7 +31,10 @@ __global__ void plain_product(const In* a, Strides in_a, const In* b, Strides in
       for (int l = 0; l < kTile; ++l) sum += tile_a[y][l] * tile_b[l][x];
       __syncthreads();
     }
-    if (i < m && j < n) c[product * m * n + i * n + j] = narrow<Out>(sum);
+    if (i >= m || j >= n) continue;
+    const int64_t at = product * m * n + i * n + j;
+    if (added != nullptr) sum += widen(added[at]);
+    c[at] = narrow<Out>(sum);
   }
 }
 
@@ -40,20 +43,22 @@ Strides strides(bool transposed, int64_t rows, int64_t columns) {
 }
 
 template <class In, class Out>
-std::unique_ptr<Kernel> make(const GemmShape& s, const void* a, const void* b, void* c) {
+std::unique_ptr<Kernel> make(const GemmShape& s, const void* a, const void* b, const void* added, void* c) {
   const int64_t tiles = s.batch * ((s.m + kTile - 1) / kTile) * ((s.n + kTile - 1) / kTile);
-  return kernel_of([=, in_a = strides(s.transpose_a, s.m, s.k),
-                    in_b = strides(s.transpose_b, s.k, s.n)](cudaStream_t stream) {
-    launch(plain_product<In, Out>, dim3(blocks_for(tiles, 1)), dim3(kTile, kTile), 0, stream, static_cast<const In*>(a),
-           in_a, static_cast<const In*>(b), in_b, static_cast<Out*>(c), s.m, s.n, s.k, s.batch);
-  });
+  return kernel_of(
+      [=, in_a = strides(s.transpose_a, s.m, s.k), in_b = strides(s.transpose_b, s.k, s.n)](cudaStream_t stream) {
+        launch(plain_product<In, Out>, dim3(blocks_for(tiles, 1)), dim3(kTile, kTile), 0, stream,
+               static_cast<const In*>(a), in_a, static_cast<const In*>(b), in_b, static_cast<const Out*>(added),
+               static_cast<Out*>(c), s.m, s.n, s.k, s.batch);
+      });
 }
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_plain_product(const GemmShape& shape, const void* a, const void* b, void* c) {
-  if (shape.input == PRUN_F32) return make<float, float>(shape, a, b, c);
-  return shape.output == PRUN_F32 ? make<bf16, float>(shape, a, b, c) : make<bf16, bf16>(shape, a, b, c);
+std::unique_ptr<Kernel> make_plain_product(const GemmShape& shape, const void* a, const void* b, const void* added,
+                                           void* c) {
+  if (shape.input == PRUN_F32) return make<float, float>(shape, a, b, added, c);
+  return shape.output == PRUN_F32 ? make<bf16, float>(shape, a, b, added, c) : make<bf16, bf16>(shape, a, b, added, c);
 }
 
 }  // namespace prun::cuda

@@ -6,6 +6,8 @@
 
 namespace prun::cuda {
 
-std::unique_ptr<Kernel> make_plain_product(const GemmShape& shape, const void* a, const void* b, void* c);
+// `added` is as in Gemm.
+std::unique_ptr<Kernel> make_plain_product(const GemmShape& shape, const void* a, const void* b, const void* added,
+                                           void* c);
 
 }  // namespace prun::cuda

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(1024) add_parts(const double* parts, int64_t c
 constexpr int kGroups = 16;  // warps of a block: each adds every 16th part of the block's 32 columns
 
 __global__ void __launch_bounds__(kGroups* kWarp)
-    add_columns(const float* parts, int64_t count, int64_t width, float* sums, float* second) {
+    add_columns(const float* parts, int64_t count, int64_t width, float* sums, float* second, const float* added) {
   __shared__ float groups[kGroups][kWarp];
   const int lane = threadIdx.x % kWarp, group = threadIdx.x / kWarp;
   const int64_t columns = second != nullptr ? 2 * width : width, column = int64_t{blockIdx.x} * kWarp + lane;
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kGroups* kWarp)
 #pragma unroll
   for (int g = 1; g < kGroups; ++g) sum += groups[g][lane];
   if (column < width)
-    sums[column] = sum;
+    sums[column] = added != nullptr ? added[column] + sum : sum;
   else
     second[column - width] = sum;
 }
@@ -42,10 +42,11 @@ void finish_sum(cudaStream_t stream, const double* parts, int64_t count, double 
   launch(add_parts, 1, threads, 0, stream, parts, count, scale, sum);
 }
 
-void finish_columns(cudaStream_t stream, const float* parts, int64_t count, int64_t width, float* sums, float* second) {
+void finish_columns(cudaStream_t stream, const float* parts, int64_t count, int64_t width, float* sums, float* second,
+                    const float* added) {
   const int64_t columns = second != nullptr ? 2 * width : width;
   launch(add_columns, blocks_for(columns, kWarp, INT32_MAX), kGroups * kWarp, 0, stream, parts, count, width, sums,
-         second);
+         second, added);
 }
 
 }  // namespace prun::cuda

@@ -10,8 +10,9 @@ namespace prun::cuda {
 // *sum = scale·Σ parts, in f64, rounded once.
 void finish_sum(cudaStream_t stream, const double* parts, int64_t count, double scale, float* sum);
 
-// Column sums of parts [count][width], or [count][2][width] where there is a second result.
+// Column sums of parts [count][width], or [count][2][width] where there is a second result. `added` [width] is added to
+// the first result unless it is null; it may be that result.
 void finish_columns(cudaStream_t stream, const float* parts, int64_t count, int64_t width, float* sums,
-                    float* second = nullptr);
+                    float* second = nullptr, const float* added = nullptr);
 
 }  // namespace prun::cuda

@@ -46,8 +46,9 @@ OpTime linear_time(const DeviceModel& device, const Program& program, const Op& 
   product.dtype = read(0).dtype;
   product.bytes = bytes_of(program, op.reads) + bytes_of(program, op.writes);
   const auto [rows, columns] = matrix(read(0));
-  const double bias_gradient = op.is(ops::linear_dw) && op.writes.size() > 1 ? static_cast<double>(read(1).bytes()) : 0;
-  if (op.is(ops::linear_dw)) {
+  const bool dw = op.is(ops::linear_dw) || op.is(ops::linear_dw_add);
+  const double bias_gradient = dw && op.writes.size() > 1 ? static_cast<double>(read(1).bytes()) : 0;
+  if (dw) {
     product.m = columns, product.k = rows, product.n = matrix(read(1)).second;
   } else {
     product.m = rows, product.k = columns, product.n = matrix(written(0)).second;
@@ -65,7 +66,7 @@ OpTime expert_time(const DeviceModel& device, const Program& program, const Op& 
   product.dtype = program.tensors[op.reads[0]].dtype;
   product.bytes = bytes_of(program, op.reads) + bytes_of(program, op.writes);
   product.batch = static_cast<double>(first[0]);
-  const bool dw = op.is(ops::expert_linear_dw);
+  const bool dw = op.is(ops::expert_linear_dw) || op.is(ops::expert_linear_dw_add);
   product.m = static_cast<double>(dw ? first[2] : first[1]);
   product.k = static_cast<double>(dw ? first[1] : first[2]);
   product.n = static_cast<double>(result[2]);
@@ -140,6 +141,20 @@ bool copies_in_place(const Program& program, const Op& op) {
          program.tensors[op.reads[0]].byte_offset == program.tensors[op.writes[0]].byte_offset;
 }
 
+// The op's rates as calibration measured them, or null. An op that adds to sums takes those of the op that makes the
+// gradient alone where it was not measured itself.
+const OpRates* rates_of(const DeviceModel& device, const Program& program, const Op& op) {
+  if (device.ops.empty()) return nullptr;
+  const auto find = [&](const OpDef& kind) -> const OpRates* {
+    const auto found = device.ops.find({std::string(kind.name), op_dtype(program, op)});
+    return found == device.ops.end() ? nullptr : &found->second;
+  };
+  if (const OpRates* own = find(*op.def)) return own;
+  for (const OpDef* alone : {&ops::linear_dw, &ops::bias_grad, &ops::expert_linear_dw})
+    if (alone->accumulating == op.def) return find(*alone);
+  return nullptr;
+}
+
 OpTime measured_time(const OpRates& rates, const Cost& cost) {
   const double flops = rates.rate.seconds(cost.flops, cost.bytes);
   const double bytes = rates.bandwidth.seconds(cost.bytes, cost.bytes);
@@ -186,13 +201,12 @@ Dtype op_dtype(const Program& program, const Op& op) {
 OpTime op_time(const DeviceModel& device, const Program& program, const Op& op) {
   if (op.def->op_class == OpClass::host) return {};
   if (copies_in_place(program, op)) return {};
-  if (!device.ops.empty()) {
-    const auto found = device.ops.find({std::string(op.def->name), op_dtype(program, op)});
-    if (found != device.ops.end()) return measured_time(found->second, op_cost(program, op));
-  }
-  for (const OpDef* kind : {&ops::linear, &ops::linear_dx, &ops::linear_dw, &ops::linear_gelu, &ops::linear_dx_gelu})
+  if (const OpRates* rates = rates_of(device, program, op)) return measured_time(*rates, op_cost(program, op));
+  for (const OpDef* kind :
+       {&ops::linear, &ops::linear_dx, &ops::linear_dw, &ops::linear_dw_add, &ops::linear_gelu, &ops::linear_dx_gelu})
     if (op.is(*kind)) return linear_time(device, program, op);
-  for (const OpDef* kind : {&ops::expert_linear, &ops::expert_linear_dx, &ops::expert_linear_dw})
+  for (const OpDef* kind :
+       {&ops::expert_linear, &ops::expert_linear_dx, &ops::expert_linear_dw, &ops::expert_linear_dw_add})
     if (op.is(*kind)) return expert_time(device, program, op);
   const Cost cost = op_cost(program, op);
   const bool forward = op.is(ops::attention) || op.is(ops::attention_block);

@@ -56,6 +56,22 @@ Agreement agreement(const AxisPlacements& reads, size_t from, size_t to) {
 
 namespace {
 
+// An op whose first `own` reads make its writes, and whose other reads are added to these: both terms of each sum must
+// be spread alike.
+template <Rule rule, size_t own>
+AxisOutcome adding(const AxisView& axis, const AxisPlacements& reads) {
+  AxisOutcome outcome = rule(axis, {reads.begin(), reads.begin() + own});
+  if (!outcome.problem.empty()) return outcome;
+  for (size_t r = own; r < reads.size(); r++) {
+    AxisPlacement& sum = outcome.writes[r - own];
+    const AxisPlacements terms = {sum, reads[r]};
+    const Agreement both = agreement(terms, 0, 2);
+    if (!both.agree) return do_not_match(axis, terms, r);
+    sum = both.placement;
+  }
+  return outcome;
+}
+
 struct Row {
   const OpDef* op;
   AxisRule rule;
@@ -90,10 +106,12 @@ constexpr Row kRows[] = {
     {&ops::linear, linear},
     {&ops::linear_dx, linear_dx},
     {&ops::linear_dw, linear_dw},
+    {&ops::linear_dw_add, adding<linear_dw, 2>},
     {&ops::linear_gelu, linear_gelu},
     {&ops::linear_dx_gelu, linear_dx_gelu},
     {&ops::bias, bias},
     {&ops::bias_grad, bias_grad},
+    {&ops::bias_grad_add, adding<bias_grad, 1>},
     {&ops::layernorm, norm},
     {&ops::layernorm_grad, norm_grad},
     {&ops::add_layernorm, add_norm},
@@ -121,6 +139,7 @@ constexpr Row kRows[] = {
     {&ops::expert_linear, expert_linear},
     {&ops::expert_linear_dx, expert_linear},
     {&ops::expert_linear_dw, expert_linear_dw},
+    {&ops::expert_linear_dw_add, adding<expert_linear_dw, 2>},
     {&ops::dropout, dropout},
     {&ops::embedding, embedding},
     {&ops::embedding_grad, embedding_grad},

@@ -27,9 +27,9 @@ std::vector<Case> matrix_cases() {
                    {"b", {T, {n}}},
                    {"y", {T, {m, n}}},
                    {"pre made", {T, {m, n}, -3, 3}},
-                   {"dw", {F32, {k, n}}},
+                   {"dw sum", {F32, {k, n}}},
                    {"dw_turned", {F32, {n, k}}},
-                   {"db", {F32, {n}}}});
+                   {"db bias_sum", {F32, {n}}}});
     f.add("linear", "linear x w b > y", tolerance);
     f.add("linear without bias", "linear x w > y", tolerance);
     f.add("linear transposed", {"linear x turned b > y", transposed}, tolerance);
@@ -41,6 +41,10 @@ std::vector<Case> matrix_cases() {
     f.add("linear_dw", "linear_dw x y > dw db", tolerance);
     f.add("linear_dw without bias", "linear_dw x y > dw", tolerance);
     f.add("linear_dw transposed", {"linear_dw x y > dw_turned db", transposed}, tolerance);
+    f.add("linear_dw_add", "linear_dw_add x y sum bias_sum > dw db", tolerance);
+    f.add("linear_dw_add in place", "linear_dw_add x y dw db > dw db", tolerance);
+    f.add("linear_dw_add without bias", "linear_dw_add x y dw > dw", tolerance);
+    f.add("linear_dw_add transposed", {"linear_dw_add x y dw_turned db > dw_turned db", transposed}, tolerance);
     f.add("linear_gelu", "linear_gelu wide w b > pre made", 2 * tolerance);
     f.add("linear_gelu transposed, without bias", {"linear_gelu wide turned > pre made", transposed}, 2 * tolerance);
     // From the gradient of the layer's result, with the values before gelu, to that of those.
@@ -70,6 +74,8 @@ void add_rows(std::vector<Case>& out) {
     norms.add("bias", "bias x beta > y");
     norms.add("bias in place", "bias x beta > x");
     norms.add("bias_grad", "bias_grad x > dbeta");
+    norms.add("bias_grad_add", "bias_grad_add x dgamma > dbeta");
+    norms.add("bias_grad_add in place", "bias_grad_add x dbeta > dbeta");
     Family losses(out, {{"logits", {T, {rows, n}, -8, 8}},
                         {"deep", {T, {rows, n}, -300, -200}},                    // exp(200) is no f32
                         {"targets", {I32, {rows}, -1, static_cast<double>(n)}},  // -1: ignored
@@ -190,7 +196,7 @@ std::vector<Case> moe_cases() {
                    {"w", {T, {s.experts, s.width, 17}}},
                    {"turned", {T, {s.experts, 17, s.width}}},
                    {"wide", {T, {s.experts, slots, 17}}},
-                   {"dw", {F32, {s.experts, s.width, 17}}}});
+                   {"dw sum", {F32, {s.experts, s.width, 17}}}});
     Attrs attrs = make_attrs({{"k", s.k}, {"capacity", s.capacity}, {"experts", s.experts}, {"batch", s.batch}});
     attrs.set("tokens", s.tokens), attrs.set("aux", 0.3);
     const Attrs whole = make_attrs({{"k", s.k}, {"aux", 0.3}});
@@ -208,6 +214,8 @@ std::vector<Case> moe_cases() {
     f.add("expert_linear", "expert_linear y w > wide", 3e-6);
     f.add("expert_linear_dx", "expert_linear_dx wide w > y", 3e-6);
     f.add("expert_linear_dw", "expert_linear_dw y wide > dw", 3e-6);
+    f.add("expert_linear_dw_add", "expert_linear_dw_add y wide sum > dw", 3e-6);
+    f.add("expert_linear_dw_add in place", "expert_linear_dw_add y wide dw > dw", 3e-6);
     // Of what route has dispatched, where slots stay empty.
     f.add("expert_linear of slots", "expert_linear y w > wide", 3e-6, {route, send});
     f.add("expert_linear_dx of slots", "expert_linear_dx y turned > wide", 3e-6, {route, send});

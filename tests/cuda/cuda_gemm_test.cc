@@ -26,7 +26,9 @@ struct Case {
   const char* attr = nullptr;
   int64_t attr_value = 1;
   const char* act = "";
+  size_t sums = SIZE_MAX;  // reads from this one on are f32
 
+  Dtype read(size_t i, Dtype dtype) const { return i < sums ? dtype : Dtype::f32; }
   Dtype result(Dtype dtype) const { return gradients ? Dtype::f32 : dtype; }
 };
 
@@ -91,7 +93,7 @@ class Cuda {
     std::list<Operand> in, out;
     std::vector<prun_tensor> in_tensors, out_tensors;
     for (size_t i = 0; i < reads.size(); ++i) {
-      in.emplace_back(*queue_, dtype, c.reads[i]).set(reads[i]);
+      in.emplace_back(*queue_, c.read(i, dtype), c.reads[i]).set(reads[i]);
       in_tensors.push_back(in.back().tensor());
     }
     for (const Shape& shape : c.writes) {
@@ -143,7 +145,7 @@ std::vector<Values> wanted(const Case& c, Dtype dtype, const std::vector<Values>
   test::OneOp op(c.kind);
   if (*c.act != 0) op.attr("act", std::string(c.act));
   if (c.attr != nullptr) op.attr(c.attr, c.attr_value);
-  for (size_t i = 0; i < reads.size(); ++i) op.read(dtype, c.reads[i], reads[i]);
+  for (size_t i = 0; i < reads.size(); ++i) op.read(c.read(i, dtype), c.reads[i], reads[i]);
   for (const Shape& shape : c.writes) op.write(c.result(dtype), shape);
   return op.run(*reference).results();
 }
@@ -173,9 +175,13 @@ std::vector<Case> cases_of(int64_t m, int64_t k, int64_t n) {
           {"linear_dx_gelu", {y, wt, x}, {x}, false, "transpose"},
           {"linear_dw", {x, y}, {w, b}, true},
           {"linear_dw", {x, y}, {wt, b}, true, "transpose"},
+          {"linear_dw_add", {x, y, w, b}, {w, b}, true, nullptr, 0, "", 2},
+          {"linear_dw_add", {x, y, wt, b}, {wt, b}, true, "transpose", 1, "", 2},
+          {"linear_dw_add", {x, y, w}, {w}, true, nullptr, 0, "", 2},
           {"expert_linear", {{3, m, k}, {3, k, n}}, {{3, m, n}}},
           {"expert_linear_dx", {{3, m, n}, {3, k, n}}, {{3, m, k}}},
-          {"expert_linear_dw", {{3, m, k}, {3, m, n}}, {{3, k, n}}, true}};
+          {"expert_linear_dw", {{3, m, k}, {3, m, n}}, {{3, k, n}}, true},
+          {"expert_linear_dw_add", {{3, m, k}, {3, m, n}, {3, k, n}}, {{3, k, n}}, true, nullptr, 0, "", 2}};
 }
 
 void check_all(Cuda cuda) {
@@ -201,13 +207,35 @@ TEST(CudaGemm, EmptyTensors) {
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
     for (const Case& c : cases_of(0, 4, 3)) {
       SCOPED_TRACE(c.kind);
-      const std::vector<Values> results = cuda.run(c, dtype, random_reads(c));
-      for (const Values& values : results)
-        for (const double value : values) EXPECT_EQ(value, 0);  // gradients of no rows
+      const std::vector<Values> reads = random_reads(c), results = cuda.run(c, dtype, reads);
+      for (size_t w = 0; w < results.size(); ++w)  // gradients of no rows
+        for (size_t i = 0; i < results[w].size(); ++i)
+          EXPECT_EQ(results[w][i], c.sums < reads.size() ? static_cast<float>(reads[c.sums + w][i]) : 0);
     }
     const Case experts{"expert_linear", {{0, 4, 5}, {0, 5, 6}}, {{0, 4, 6}}};
     EXPECT_EQ(cuda.run(experts, dtype, random_reads(experts)), std::vector<Values>{{}});
   }
+}
+
+// The accumulators of a tile are complete before C is added, so one rounding follows another as in two ops.
+TEST(CudaGemm, SumsOfMicrobatchesHaveTheBitsOfAnAdd) {
+  for (const Offers offers : {kProducts, kNothing})
+    for (const Case& adds : cases_of(33, 200, 24)) {
+      if (!std::string(adds.kind).ends_with("_add")) continue;
+      Cuda cuda(offers);
+      Case alone = adds;
+      const std::string kind(adds.kind, std::string(adds.kind).size() - 4);
+      alone.kind = kind.c_str();
+      alone.reads.resize(adds.sums);
+      for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
+        SCOPED_TRACE(adds.kind);
+        const std::vector<Values> reads = random_reads(adds), sums = cuda.run(adds, dtype, reads);
+        const std::vector<Values> fresh = cuda.run(alone, dtype, {reads.begin(), reads.begin() + 2});
+        for (size_t w = 0; w < sums.size(); ++w)
+          for (size_t i = 0; i < sums[w].size(); ++i)
+            ASSERT_EQ(sums[w][i], static_cast<float>(reads[adds.sums + w][i]) + static_cast<float>(fresh[w][i]));
+      }
+    }
 }
 
 TEST(CudaGemm, AutotuningKeepsTheBits) {

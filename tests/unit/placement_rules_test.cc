@@ -70,6 +70,31 @@ TEST(PlacementRules, ColumnsAndRowsOfAWeight) {
   EXPECT_EQ(outcome("linear_dw", {{{4, 8}, kInvariant}, {{4, 3}, shard(1)}}, {{8, 3}, {3}}), "S(1), S(0)");
 }
 
+TEST(PlacementRules, GradientsThatAddToSums) {
+  const std::string apart = "combines operands that are spread differently over tp: ";
+  const auto dw = [](AxisPlacement x, AxisPlacement dy, AxisPlacement sum, AxisPlacement bias_sum) {
+    return outcome("linear_dw_add", {{{4, 8}, x}, {{4, 3}, dy}, {{8, 3}, sum}, {{3}, bias_sum}}, {{8, 3}, {3}});
+  };
+  EXPECT_EQ(dw(shard(0), shard(0), kPartial, kPartial), "P, P");
+  EXPECT_EQ(dw(shard(1), kInvariant, shard(0), kInvariant), "S(0), I");
+  EXPECT_EQ(dw(kInvariant, shard(1), shard(1), shard(0)), "S(1), S(0)");
+  EXPECT_EQ(dw(shard(0), shard(0), kZero, kPartial), "P, P");
+  EXPECT_EQ(dw(shard(0), shard(0), kInvariant, kPartial), apart + "terms of a sum; the same on every rank");
+  EXPECT_EQ(dw(shard(0), shard(0), kPartial, kInvariant), apart + "terms of a sum; the same on every rank");
+  EXPECT_EQ(dw(kInvariant, shard(1), shard(0), shard(0)),
+            apart + "each rank's part of dim 1; each rank's part of dim 0");
+  EXPECT_EQ(outcome("linear_dw_add", {{{4, 8}, shard(0)}, {{4, 3}, shard(0)}, {{8, 3}, kPartial}}, {{8, 3}}), "P, P");
+  EXPECT_EQ(outcome("bias_grad_add", {{{4, 3}, shard(0)}, {{3}, kPartial}}, {{3}}), "P");
+  EXPECT_EQ(outcome("bias_grad_add", {{{4, 3}, kInvariant}, {{3}, kPartial}}, {{3}}),
+            apart + "the same on every rank; terms of a sum");
+  const auto experts = [](AxisPlacement sum) {
+    return outcome("expert_linear_dw_add", {{{2, 4, 8}, shard(1)}, {{2, 4, 3}, shard(1)}, {{2, 8, 3}, sum}},
+                   {{2, 8, 3}});
+  };
+  EXPECT_EQ(experts(kPartial), "P");
+  EXPECT_EQ(experts(shard(0)), apart + "terms of a sum; each rank's part of dim 0");
+}
+
 TEST(PlacementRules, ProductsThatTakeInAGelu) {
   const std::string missing = "takes partial sums over tp for whole values: a reduction over tp is missing";
   EXPECT_EQ(outcome("linear_gelu", {{{4, 8}, kInvariant}, {{8, 3}, shard(1)}, {{3}, shard(0)}}, {{4, 3}, {4, 3}}),

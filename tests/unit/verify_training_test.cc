@@ -163,6 +163,9 @@ TEST(VerifyTraining, DerivativesHaveRulesOfTheirOwn) {
   EXPECT_EQ(shapes("linear_dw", {{4, 8}, {4, 3}}, {{8, 3}, {3}}), "");
   EXPECT_EQ(shapes("linear_dw", {{4, 8}, {2, 3}}, {{8, 3}, {3}}), "f32[2, 3] should have 12 elements");
   EXPECT_EQ(shapes("linear_dw", {{4, 8}, {4, 3}}, {{8, 3}, {2}}), "f32[2] should be [3]");
+  EXPECT_EQ(shapes("linear_dw_add", {{4, 8}, {4, 3}, {8, 3}, {3}}, {{8, 3}, {3}}), "");
+  EXPECT_EQ(shapes("linear_dw_add", {{4, 8}, {4, 3}, {3, 8}}, {{8, 3}}), "f32[3, 8] should be [8, 3]");
+  EXPECT_EQ(shapes("bias_grad_add", {{4, 3}, {2}}, {{3}}), "f32[2] should be [3]");
   EXPECT_EQ(shapes("gelu_dx", {{4, 8}, {4, 7}}, {{4, 8}}), "f32[4, 8] and f32[4, 7] should have one shape");
   EXPECT_EQ(shapes("layernorm_grad", {{4, 8}, {4, 8}, {8}, {4}, {4}}, {{4, 8}, {8}, {8}}), "");
   EXPECT_EQ(shapes("layernorm_grad", {{4, 8}, {4, 8}, {8}, {3}, {4}}, {{4, 8}, {8}, {8}}), expected());
@@ -190,6 +193,7 @@ TEST(VerifyTraining, ExpertsHaveRulesOfTheirOwn) {
   EXPECT_EQ(shapes("expert_linear_dx", {{3, 4, 5}, {3, 8, 5}}, {{3, 4, 8}}), "");
   EXPECT_EQ(shapes("expert_linear_dx", {{3, 4, 5}, {3, 8, 5}}, {{3, 2, 8}}), "f32[3, 2, 8] should be [3, 4, 8]");
   EXPECT_EQ(shapes("expert_linear_dw", {{3, 4, 8}, {3, 4, 5}}, {{3, 8, 5}}), "");
+  EXPECT_EQ(shapes("expert_linear_dw_add", {{3, 4, 8}, {3, 4, 5}, {3, 8, 5}}, {{3, 8, 5}}), "");
   EXPECT_EQ(shapes("expert_linear_dw", {{3, 4, 8}, {3, 4, 5}}, {{2, 8, 5}}), "f32[2, 8, 5] should be [3, 8, 5]");
 }
 

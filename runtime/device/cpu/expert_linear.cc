@@ -5,6 +5,7 @@
 // empty slot's row is zero. Where the library takes sizes as they come, runs of such rows are left out.
 #include <algorithm>
 
+#include "device/cpu/elementwise.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
@@ -123,14 +124,14 @@ int64_t workspace(const OpView& view) {
   return flag_bytes(view) + gemm_scratch_bytes(shape_of(view, transpose_a, transpose_b));
 }
 
+// Writes to `c`; its scratch begins with workspace() bytes.
 template <bool transpose_a, bool transpose_b>
-std::unique_ptr<Kernel> make(const OpView& view) {
+std::unique_ptr<Kernel> make_into(const OpView& view, std::byte* c, Scratch scratch) {
   const GemmShape shape = shape_of(view, transpose_a, transpose_b);
-  Scratch scratch = view.scratch(workspace<transpose_a, transpose_b>(view));
   std::vector<Gemm> products;
   for (int64_t e = 0; e < view.write(0).shape[0]; ++e)
     products.emplace_back(shape, expert(data_of(view, 0), view.read(0), e), expert(data_of(view, 1), view.read(1), e),
-                          nullptr, expert(result_of(view), view.write(0), e), scratch.data + flag_bytes(view));
+                          nullptr, expert(c, view.write(0), e), scratch.data + flag_bytes(view));
   if (!products.front().takes_parts()) {
     return kernel_of([products = std::move(products), scratch] {
       for (const Gemm& product : products) product.run();
@@ -138,10 +139,35 @@ std::unique_ptr<Kernel> make(const OpView& view) {
   }
   const Sizes a(view.read(0));
   const Occupancy rows{view.in<float>(0), a.experts, a.rows, a.columns, scratch.data};
-  return kernel_of([products = std::move(products), rows, scratch, c = view.out<float>(0), n = shape.n,
+  return kernel_of([products = std::move(products), rows, scratch, c = reinterpret_cast<float*>(c), n = shape.n,
                     count = shape.m * shape.n, threads = view.threads()] {
     rows.look(threads);
     for (int64_t e = 0; e < rows.experts; ++e) run_taken(products[e], rows, e, transpose_a, c + e * count, n, count);
+  });
+}
+
+template <bool transpose_a, bool transpose_b>
+std::unique_ptr<Kernel> make(const OpView& view) {
+  return make_into<transpose_a, transpose_b>(view, result_of(view),
+                                             view.scratch(workspace<transpose_a, transpose_b>(view)));
+}
+
+// The scratch of dw, and dw.
+int64_t dw_add_workspace(const OpView& view) {
+  return round_up(workspace<true, false>(view), kAlignBytes) + view.write(0).bytes();
+}
+
+std::unique_ptr<Kernel> dw_add(const OpView& view) {
+  const int64_t count = view.write(0).count();
+  view.expect_count(view.read(2), count);
+  const Scratch scratch = view.scratch(dw_add_workspace(view));
+  std::byte* fresh = scratch.data + round_up(workspace<true, false>(view), kAlignBytes);
+  return kernel_of([dw = make_into<true, false>(view, fresh, scratch), fresh = reinterpret_cast<const float*>(fresh),
+                    sum = view.in<float>(2), to = view.out<float>(0), count, threads = view.threads()] {
+    dw->run();
+    parallel_ranges(threads, count, [=](int64_t begin, int64_t end) {
+      map_range([](auto x, auto y) PRUN_INLINED { return x + y; }, end - begin, to + begin, sum + begin, fresh + begin);
+    });
   });
 }
 
@@ -151,6 +177,7 @@ const Family expert_linear_kernels = {
     {"expert_linear", make<false, false>, Accepts::floats, workspace<false, false>},
     {"expert_linear_dx", make<false, true>, Accepts::floats, workspace<false, true>},
     {"expert_linear_dw", make<true, false>, Accepts::floats, workspace<true, false>},
+    {"expert_linear_dw_add", dw_add, Accepts::floats, dw_add_workspace},
 };
 
 }  // namespace prun::cpu

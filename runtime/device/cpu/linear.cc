@@ -164,6 +164,12 @@ PRUN_CLONES void add_bias(const T* x, const T* b, T* y, int64_t rows, int64_t wi
   }
 }
 
+void add_floats(int threads, const float* a, const float* b, float* sum, int64_t count) {
+  parallel_ranges(threads, count, [=](int64_t begin, int64_t end) {
+    map_range([](auto x, auto y) PRUN_INLINED { return x + y; }, end - begin, sum + begin, a + begin, b + begin);
+  });
+}
+
 // The product of reads `a` and `b` into write `c`.
 struct Product {
   Product(const OpView& view, const GemmShape& shape, size_t a, size_t b, size_t c)
@@ -251,6 +257,38 @@ std::unique_ptr<Kernel> linear_dw(const OpView& view) {
   });
 }
 
+// The gradient of a microbatch in scratch of its own, behind the GEMM's: a GEMM that accumulates would round otherwise
+// than the two ops do.
+int64_t fresh_bytes(int64_t count) { return round_up(count * int64_t{sizeof(float)}, kAlignBytes); }
+
+int64_t dw_add_workspace(const OpView& view) {
+  const GemmShape shape = linear_dw_shape(view);
+  return round_up(gemm_scratch_bytes(shape), kAlignBytes) + fresh_bytes(shape.m * shape.n) +
+         fresh_bytes(last_dim(view.read(1).shape));
+}
+
+template <class T>
+std::unique_ptr<Kernel> linear_dw_add(const OpView& view) {
+  const GemmShape shape = linear_dw_shape(view);
+  const int64_t width = last_dim(view.read(1).shape), count = shape.m * shape.n;
+  const bool swap = transposed(view), bias = view.writes() > 1;
+  view.expect_count(view.read(2), count);
+  if (bias) view.expect_count(view.read(3), width);
+  const Scratch scratch = view.scratch(dw_add_workspace(view));
+  float* fresh = reinterpret_cast<float*>(scratch.data + round_up(gemm_scratch_bytes(shape), kAlignBytes));
+  float* fresh_bias = fresh + fresh_bytes(count) / int64_t{sizeof(float)};
+  Gemm gemm(shape, data_of(view, swap ? 1 : 0), data_of(view, swap ? 0 : 1), nullptr, fresh, scratch.data);
+  const bool sums = bias && !swap && gemm.takes_sums();
+  return kernel_of([=, gemm = std::move(gemm), owned = scratch.owned, dy = view.in<T>(1), sum = view.in<float>(2),
+                    dw = view.out<float>(0), bias_sum = bias ? view.in<float>(3) : nullptr,
+                    db = bias ? view.out<float>(1) : nullptr, rows = shape.k, threads = view.threads()] {
+    sums ? gemm.run_and_sum(fresh_bias) : gemm.run();
+    if (bias && !sums) all_column_sums(threads, dy, rows, width, fresh_bias);
+    add_floats(threads, sum, fresh, dw, count);
+    if (bias) add_floats(threads, bias_sum, fresh_bias, db, width);
+  });
+}
+
 template <class T>
 std::unique_ptr<Kernel> bias(const OpView& view) {
   const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
@@ -269,6 +307,22 @@ std::unique_ptr<Kernel> bias_grad(const OpView& view) {
   view.expect_count(view.write(0), width);
   return kernel_of([dy = view.in<T>(0), db = view.out<float>(0), rows, width, threads = view.threads()] {
     all_column_sums(threads, dy, rows, width, db);
+  });
+}
+
+int64_t bias_grad_add_workspace(const OpView& view) { return fresh_bytes(last_dim(view.read(0).shape)); }
+
+template <class T>
+std::unique_ptr<Kernel> bias_grad_add(const OpView& view) {
+  const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
+  view.expect_count(view.read(1), width);
+  view.expect_count(view.write(0), width);
+  const Scratch scratch = view.scratch(bias_grad_add_workspace(view));
+  return kernel_of([scratch, dy = view.in<T>(0), sum = view.in<float>(1), db = view.out<float>(0), rows, width,
+                    threads = view.threads()] {
+    float* fresh = reinterpret_cast<float*>(scratch.data);
+    all_column_sums(threads, dy, rows, width, fresh);
+    add_floats(threads, sum, fresh, db, width);
   });
 }
 
@@ -292,11 +346,13 @@ const Family linear_kernels = {
     {"linear", product<linear_shape>, Accepts::floats, workspace<linear_shape>},
     {"linear_dx", product<linear_dx_shape>, Accepts::floats, workspace<linear_dx_shape>},
     {"linear_dw", PRUN_FLOAT_MAKER(read(1), linear_dw<T>(view)), Accepts::floats, workspace<linear_dw_shape>},
+    {"linear_dw_add", PRUN_FLOAT_MAKER(read(1), linear_dw_add<T>(view)), Accepts::floats, dw_add_workspace},
     {"linear_gelu", PRUN_FLOAT_MAKER(read(0), linear_gelu<T>(view)), Accepts::floats, workspace<linear_shape>},
     {"linear_dx_gelu", PRUN_FLOAT_MAKER(read(0), linear_dx_gelu<T>(view)), Accepts::floats, workspace<linear_dx_shape>},
     {"pack_weight", pack_weight},
     {"bias", PRUN_FLOAT_MAKER(read(0), bias<T>(view))},
     {"bias_grad", PRUN_FLOAT_MAKER(read(0), bias_grad<T>(view))},
+    {"bias_grad_add", PRUN_FLOAT_MAKER(read(0), bias_grad_add<T>(view)), Accepts::floats, bias_grad_add_workspace},
 };
 
 }  // namespace prun::cpu

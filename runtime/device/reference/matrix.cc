@@ -62,6 +62,11 @@ void linear_dw(Call& c) {
     for (int64_t n = 0; n < w.n(); ++n) c.writes[1][n] += dy[r * w.n() + n];
 }
 
+void linear_dw_add(Call& c) {
+  linear_dw(c);
+  add_sums(c);
+}
+
 void linear_gelu(Call& c) {
   linear(c);
   c.writes[1].v = c.writes[0].v;
@@ -75,10 +80,8 @@ void linear_dx_gelu(Call& c) {
 
 }  // namespace
 
-const Family matrix_rules = {{"linear", linear},
-                             {"linear_dx", linear_dx},
-                             {"linear_dw", linear_dw},
-                             {"linear_gelu", linear_gelu},
-                             {"linear_dx_gelu", linear_dx_gelu}};
+const Family matrix_rules = {{"linear", linear},           {"linear_dx", linear_dx},
+                             {"linear_dw", linear_dw},     {"linear_dw_add", linear_dw_add},
+                             {"linear_gelu", linear_gelu}, {"linear_dx_gelu", linear_dx_gelu}};
 
 }  // namespace prun::reference

@@ -129,6 +129,10 @@ void products(const Array& a, bool transpose_a, const Array& b, bool transpose_b
 void expert_linear(Call& c) { products(c.reads[0], false, c.reads[1], false, c.writes[0]); }
 void expert_linear_dx(Call& c) { products(c.reads[0], false, c.reads[1], true, c.writes[0]); }
 void expert_linear_dw(Call& c) { products(c.reads[0], true, c.reads[1], false, c.writes[0]); }
+void expert_linear_dw_add(Call& c) {
+  expert_linear_dw(c);
+  add_sums(c);
+}
 
 }  // namespace
 
@@ -140,6 +144,7 @@ const Family moe_rules = {{"route", route},
                           {"combine_grad", combine_grad},
                           {"expert_linear", expert_linear},
                           {"expert_linear_dx", expert_linear_dx},
-                          {"expert_linear_dw", expert_linear_dw}};
+                          {"expert_linear_dw", expert_linear_dw},
+                          {"expert_linear_dw_add", expert_linear_dw_add}};
 
 }  // namespace prun::reference

@@ -112,6 +112,14 @@ double rounded(Dtype dtype, double value) {
   return dtype == Dtype::bf16 ? to_float(round_to_bf16(value)) : value;
 }
 
+void add_sums(Call& call) {
+  const size_t first = call.reads.size() - call.writes.size();
+  for (size_t w = 0; w < call.writes.size(); ++w) {
+    Array& sum = call.writes[w];
+    for (int64_t i = 0; i < sum.count(); ++i) sum[i] = rounded(sum.dtype, sum[i]) + call.reads[first + w][i];
+  }
+}
+
 }  // namespace reference
 
 std::unique_ptr<Device> make_reference_device() { return std::make_unique<reference::ReferenceDevice>(); }

@@ -100,6 +100,11 @@ void bias_grad(Call& c) {
   for (int64_t i = 0; i < c.reads[0].count(); ++i) c.writes[0][i % c.writes[0].count()] += c.reads[0][i];
 }
 
+void bias_grad_add(Call& c) {
+  bias_grad(c);
+  add_sums(c);
+}
+
 int64_t index_below(double value, int64_t size, const char* text) {
   const int64_t index = static_cast<int64_t>(value);
   require_id(index, size, text);
@@ -262,6 +267,7 @@ const Family row_rules = {{"layernorm", layernorm},
                           {"rmsnorm_grad_add", norm_grad_add<rmsnorm_grad>},
                           {"bias", bias},
                           {"bias_grad", bias_grad},
+                          {"bias_grad_add", bias_grad_add},
                           {"embedding", embedding},
                           {"embedding_grad", embedding_grad},
                           {"positions", positions},

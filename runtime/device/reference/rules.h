@@ -32,6 +32,9 @@ struct Call {
 // `value` as that dtype stores it.
 double rounded(Dtype dtype, double value);
 
+// Adds the op's last reads, one for each write, to the writes as their dtypes store them.
+void add_sums(Call& call);
+
 // By what angle rotary turns pair i of a head at each token.
 double rotary_speed(const Attrs& attrs, int64_t i);
 

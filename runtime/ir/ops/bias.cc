@@ -34,7 +34,14 @@ const OpDef bias = {.name = "bias",
                     .infer = infer_bias,
                     .derive = derive_bias,
                     .cost = per_output<1>};
-const OpDef bias_grad = {
-    .name = "bias_grad", .role = OpRole::derivative, .shapes = "dy [..,N] -> db [N]", .cost = per_input<1>};
+const OpDef bias_grad = {.name = "bias_grad",
+                         .role = OpRole::derivative,
+                         .shapes = "dy [..,N] -> db [N]",
+                         .cost = per_input<1>,
+                         .accumulating = &bias_grad_add};
+const OpDef bias_grad_add = {.name = "bias_grad_add",
+                             .role = OpRole::derivative,
+                             .shapes = "dy [..,N], sum [N] -> db [N]",
+                             .cost = per_input<1>};
 
 }  // namespace prun::ops

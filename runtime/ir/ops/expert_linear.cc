@@ -60,6 +60,11 @@ const OpDef expert_linear_dx = {.name = "expert_linear_dx",
 const OpDef expert_linear_dw = {.name = "expert_linear_dw",
                                 .role = OpRole::derivative,
                                 .shapes = "x [E,S,K], dy [E,S,N] -> dw [E,K,N]",
-                                .cost = cost_experts_dw};
+                                .cost = cost_experts_dw,
+                                .accumulating = &expert_linear_dw_add};
+const OpDef expert_linear_dw_add = {.name = "expert_linear_dw_add",
+                                    .role = OpRole::derivative,
+                                    .shapes = "x [E,S,K], dy [E,S,N], sum [E,K,N] -> dw [E,K,N]",
+                                    .cost = cost_experts_dw};
 
 }  // namespace prun::ops

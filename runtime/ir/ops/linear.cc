@@ -106,7 +106,12 @@ const OpDef linear_dx = {
 const OpDef linear_dw = {.name = "linear_dw",
                          .role = OpRole::derivative,
                          .shapes = "x [..,K], dy [..,N] -> dw [K,N]t, db? [N]",
-                         .cost = cost_dw};
+                         .cost = cost_dw,
+                         .accumulating = &linear_dw_add};
+const OpDef linear_dw_add = {.name = "linear_dw_add",
+                             .role = OpRole::derivative,
+                             .shapes = "x [..,K], dy [..,N], sum [K,N]t, bias_sum? [N] -> dw [K,N]t, db? [N]",
+                             .cost = cost_dw};
 const OpDef linear_gelu = {.name = "linear_gelu",
                            .side_first = 1,
                            .shapes = "x [..,K], w [K,N]t, b? [N] -> y [..,N], pre as y",

@@ -17,7 +17,8 @@ namespace {
 bool is_message(const OpDef* op) { return op != nullptr && op->role == OpRole::message; }
 
 bool makes_weight_gradient(std::string_view name, const OpDef* op) {
-  return name.ends_with("_dw") || op == &ops::embedding_grad || op == &ops::positions_grad || op == &ops::bias_grad;
+  return name.ends_with("_dw") || name.ends_with("_dw_add") || op == &ops::embedding_grad ||
+         op == &ops::positions_grad || op == &ops::bias_grad || op == &ops::bias_grad_add;
 }
 
 // An op of the model in backward: gradients have ops of their own but for sums, scales and copies.
