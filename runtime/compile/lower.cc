@@ -2,6 +2,8 @@
 // communicates.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "compile/ir_build.h"
 #include "compile/ring_attention.h"
 #include "compile/step_builder.h"
@@ -19,7 +21,9 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
       (evaluates_ || (step.phase == Phase::forward && index_.recomputes(step))))
     return lower(without_gradient(node), step);
   if (node.op == &ops::ring_attention || node.op == &ops::ring_attention_grad) return lower_ring(node, step);
-  Op op = emitter_.op(*node.op, {}, {}, step, node.site, state_.graph.calls[node.call].unit);
+  const bool adds = accumulates(node, step);
+  Op op = emitter_.op(adds ? *node.op->accumulating : *node.op, {}, {}, step, node.site,
+                      state_.graph.calls[node.call].unit);
   op.attrs = node.attrs;
   op.attrs.erase("again");
   if (op.is(ops::dropout)) {  // the mask depends on the sample's place in the whole batch
@@ -36,9 +40,11 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
                            : emitter_.input_of(input, step.microbatch));
   std::vector<std::pair<TensorId, TensorId>> sums;  // what is added to which tensor afterwards
   for (ValueId output : node.outputs) {
-    const TensorId tensor = output_of(node, output, op, step, sums);
+    const TensorId tensor =
+        adds ? gradients_.tensor(*gradients_.target_of(output), step) : output_of(node, output, op, step, sums);
     emitter_.tensor_of(output, step.microbatch) = tensor;
     op.writes.push_back(tensor);
+    if (adds) op.reads.push_back(tensor);
   }
   if (op.communicates()) {
     const std::string axis = op.axis = op.attrs.text("axis");
@@ -49,6 +55,17 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
     emitter_.compute(std::move(op));
   }
   for (auto [into, what] : sums) emitter_.add_in_place(into, what, step, node.site);
+}
+
+// Whether the device adds everything that the node makes to the gradients of earlier microbatches itself.
+bool StepBuilder::accumulates(const Node& node, const ScheduleStep& step) const {
+  const OpDef* adding = node.op->accumulating;
+  if (adding == nullptr || !state_.options.fuses || !state_.options.fuses(adding->name)) return false;
+  if (index_.is_first(step, index_.for_weights(node))) return false;
+  return std::ranges::all_of(node.outputs, [&](ValueId output) {
+    const GradientBuckets::Target* target = gradients_.target_of(output);
+    return target != nullptr && state_.storage[target->unit].keeps_whole_gradient();
+  });
 }
 
 // The tensor that a node's op writes as one of its outputs.

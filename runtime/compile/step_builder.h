@@ -36,6 +36,7 @@ class StepBuilder {
   // lower.cc: a node of the graph as ops
   void lower(const Node& node, const ScheduleStep& step);
   void lower_ring(const Node& node, const ScheduleStep& step);
+  bool accumulates(const Node& node, const ScheduleStep& step) const;
   TensorId output_of(const Node& node, ValueId output, const Op& op, const ScheduleStep& step,
                      std::vector<std::pair<TensorId, TensorId>>& sums);
 

@@ -117,6 +117,31 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found n
         settings = {k: v for k, v in SMALL.items() if k != "reduce"}
         self.assertEqual(self.close("plans/single.lua", 1, **settings), run("plans/single.lua", 1, "cuda", **settings))
 
+    def test_gradients_of_microbatches_accumulate(self):
+        shm = ("--transport", "shm")
+        one = {k: v for k, v in SMALL.items() if k != "reduce"}
+        for plan, nproc, settings in (("single", 1, one), ("ddp", 2, SMALL), ("zero2", 2, SMALL), ("zero3", 2, SMALL),
+                                      ("1f1b", 2, SMALL), ("zero_bubble", 2, SMALL)):
+            with self.subTest(plan=plan):
+                transport = shm if nproc > 1 else ()
+                self.close(f"plans/{plan}.lua", nproc, *transport, cpu=transport, **{**settings, "steps": 3, "micro": 4})
+
+    def test_later_microbatches_add_to_the_gradient_in_the_product(self):
+        dump = program_text.run(PRUN, "dump", "plans/ddp.lua", "--nproc", 2, "--device", "cuda", check=True, env=ENVIRONMENT,
+                                **{**SMALL, "micro": 4})
+        ops = program_text.read_step(dump.stdout)["compute"]
+        made = {m: [op for op in ops if op.kind.startswith("linear_dw") and op.microbatch == m] for m in range(4)}
+        self.assertEqual({m: {op.kind for op in made[m]} for m in made},
+                         {0: {"linear_dw"}, 1: {"linear_dw_add"}, 2: {"linear_dw_add"}, 3: {"linear_dw_add"}})
+        for m in range(1, 4):
+            self.assertEqual(len(made[m]), 4 * SMALL["layers"] + 1)
+            for first, later in zip(made[0], made[m], strict=True):
+                written = [name for name in later.writes if name != "scratch"]
+                self.assertEqual(written, [name for name in first.writes if name != "scratch"])
+                self.assertEqual(later.reads[2:], written)
+        added = {op.writes[0] for op in ops if op.kind == "add" and op.phase == "backward"}
+        self.assertFalse(added & {name for op in made[0] for name in op.writes}, "no add of its own")
+
     def test_bf16(self):
         settings = {**SMALL, "dtype": "bf16"}
         for (loss, _), (expected, _) in zip(run("plans/zero3.lua", 1, "cuda", **settings), run("plans/zero3.lua", 1, "cpu", **settings)):
