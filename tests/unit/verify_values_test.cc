@@ -369,6 +369,22 @@ TEST(VerifyValues, AContributionIsAddedOnce) {
   EXPECT_EQ(found(step), "applied twice: add does to 'g' what add has done to it already");
 }
 
+TEST(VerifyValues, AGradientAddsToTheOneOfItsStepOnce) {
+  Step step;
+  step.add("linear_dw_add", {step.x, step.dy, step.g}, {step.g}, Phase::backward);
+  step.move(8, 5);
+  EXPECT_EQ(check(step), "");
+  step.add("linear_dw_add", {step.x, step.dy, step.g}, {step.g}, Phase::backward);
+  step.move(9, 6);
+  EXPECT_EQ(found(step), "applied twice: linear_dw_add does to 'g' what linear_dw_add has done to it already");
+  Step first;
+  first.ops()[4].def = &ops::linear_dw_add;
+  first.ops()[4].reads.push_back(first.g);
+  EXPECT_EQ(found(first),
+            "read before any write: linear_dw_add reads bytes 0..64 of buffer 'g' before anything in the step writes "
+            "them; the first write is by linear_dw_add");
+}
+
 TEST(VerifyValues, ATableIsReadAsAWhole) {
   Step step;
   const int y = step.shaped(step.buffer("y2", 32), {2, 8, 2}, Role::activation);
