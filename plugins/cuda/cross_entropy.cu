@@ -44,7 +44,7 @@ struct Normalizer {
 template <class T>
 __device__ __forceinline__ float log_sum_exp_of(const T* from, const Columns& columns) {
   Normalizer mine;
-  each_in_row(from, columns.count, [&](const auto& x) { mine.add(x); });
+  each_in_row(from, columns.valid, [&](const auto& x) { mine.add(x); });
   const float top = block_max(mine.top), shift = Normalizer::shift(top);
   const float sum = block_sum(mine.sum * __expf(mine.top - shift));
   return top + logf(sum);
@@ -127,9 +127,10 @@ __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
               packed);
 }
 
+// The last columns may be padding.
 Columns whole_columns(const OpView& view) {
   const Columns columns = columns_of(view, view.read(0));
-  if (columns.valid != columns.count || columns.vocab != columns.count)
+  if (columns.valid != columns.vocab)
     throw Failure(PRUN_EINVAL, "cross_entropy: a split vocabulary has a loss of its own");
   return columns;
 }

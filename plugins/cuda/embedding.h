@@ -4,6 +4,7 @@
 // read or written out of bounds whatever a plan feeds in. Of a table that is split over an axis the rank holds a run of
 // rows; a token outside them is another rank's, gives zeros here and takes no gradient.
 #pragma once
+#include <algorithm>
 #include <limits>
 
 #include "op.h"
@@ -13,7 +14,7 @@ namespace prun::cuda {
 // The row of a token; kernels take it by value.
 struct TokenRow {
   const int32_t* tokens;
-  int64_t first, vocab;  // the rank's rows of the table: `vocab` of them from `first` on
+  int64_t first, vocab;  // the rank's rows of the table: `vocab` of them from `first` on, then padding
   bool split;
 
   // Row of token i in this rank's table, -1 for another rank's.
@@ -25,10 +26,12 @@ struct TokenRow {
 };
 
 inline TokenRow token_row(const OpView& view, const Shape& table) {
-  const int64_t vocab = table.rows(), count = view.read(0).count();
+  const int64_t rows = table.rows(), count = view.read(0).count();
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  view.expect(vocab > 0 && vocab <= kMost && count <= kMost, "a table " + shape_text(table));
-  return {view.in<int32_t>(0), view.share("axis").index * vocab, vocab, !view.text("axis").empty()};
+  view.expect(rows > 0 && rows <= kMost && count <= kMost, "a table " + shape_text(table));
+  const Share share = view.share("axis");
+  const int64_t first = share.index * rows, valid = view.integer("valid", share.of * rows);
+  return {view.in<int32_t>(0), first, std::clamp<int64_t>(valid - first, 0, rows), !view.text("axis").empty()};
 }
 
 }  // namespace prun::cuda

@@ -179,17 +179,16 @@ std::unique_ptr<Kernel> embedding_grad(const OpView& view) {
   const bool packed = width % kColumns == 0 && aligned(dtable) && aligned(dy);
   const Sizes sizes = sizes_of(view);
   const Scratch room = scratch(view, sizes.bytes());
-  const int64_t warps = std::min(count, row_of.vocab) * ((width + kWarp - 1) / kWarp);
+  const int64_t warps = std::min(count, table.rows()) * ((width + kWarp - 1) / kWarp);
   const unsigned grid =
       blocks_for(warps * kWarp, kThreads, view.context().multiprocessors() * kBlocksPerMultiprocessor * kWaves);
-  return kernel_of([=, lists = sizes.in(room.data), positions = dpositions != nullptr ? places.rows() : 0,
-                    at = TokenPositions{0, 1, length, length, 0},
+  return kernel_of([=, lists = sizes.in(room.data), rows = table.rows(),
+                    positions = dpositions != nullptr ? places.rows() : 0, at = TokenPositions{0, 1, length, length, 0},
                     batch = length == 0 ? 0 : count / length](cudaStream_t stream) {
-    check(cudaMemsetAsync(dtable, 0, static_cast<size_t>(row_of.vocab * width) * sizeof(float), stream),
-          "cudaMemsetAsync");
+    check(cudaMemsetAsync(dtable, 0, static_cast<size_t>(rows * width) * sizeof(float), stream), "cudaMemsetAsync");
     check(cudaMemsetAsync(lists.used, 0, 2 * sizeof(*lists.used), stream), "cudaMemsetAsync");
     count_in_chunks(row_of, sizes.chunks, lists.counts, stream);
-    launch(make_room, blocks_for(row_of.vocab, kThreads), kThreads, 0, stream, sizes.chunks, lists);
+    launch(make_room, blocks_for(rows, kThreads), kThreads, 0, stream, sizes.chunks, lists);
     rank_in_chunks(row_of, PutInList{lists.starts, lists.tokens}, sizes.chunks, lists.counts, stream);
     launch(packed ? add_rows<T, kColumns> : add_rows<T, 1>, grid, kThreads, 0, stream, lists, dy, dtable, width);
     if (dpositions != nullptr) sum_over_samples(dy, dpositions, batch, positions, width, at, stream);

@@ -75,13 +75,14 @@ __global__ void init_params(T* to, int64_t n, int64_t offset, const Piece* piece
   }
 }
 
-// A block of n slices has ceil(n/t) on each of t ranks.
+// A block of n slices has ceil(n/t) on each of t ranks, rounded up to a multiple of the grain.
 void add_blocks(const OpView& view, Piece& piece, std::vector<Stretch>& runs, std::span<const int64_t> extents,
-                int64_t slice, Share share) {
+                int64_t slice, int64_t grain, Share share) {
   for (const int64_t extent : extents) {
     view.expect(slice > 0 && extent % slice == 0,
                 "a block of " + std::to_string(extent) + " elements in slices of " + std::to_string(slice));
-    const int64_t room = (extent / slice + share.of - 1) / share.of * slice, begin = room * share.index;
+    const int64_t equal = (extent / slice + share.of - 1) / share.of;
+    const int64_t room = (equal + grain - 1) / grain * grain * slice, begin = room * share.index;
     runs.push_back({piece.row, piece.whole_row + begin, std::clamp<int64_t>(extent - begin, 0, room)});
     piece.row += room;
     piece.whole_row += extent;
@@ -104,7 +105,8 @@ std::vector<std::string> names_between_commas(const std::string& text) {
 Pieces pieces_of(const OpView& view) {
   const auto starts = view.integers("starts"), counts = view.integers("counts"), kinds = view.integers("kinds"),
              keys = view.integers("keys"), rows = view.integers("split_outer"),
-             block_counts = view.integers("split_block_count"), slices = view.integers("split_slice");
+             block_counts = view.integers("split_block_count"), slices = view.integers("split_slice"),
+             grains = view.integers("split_grain");
   const auto scales = view.numbers("scales");
   const std::vector<std::string> axes = names_between_commas(view.text("split_axis"));
   const size_t n = starts.size();
@@ -113,6 +115,7 @@ Pieces pieces_of(const OpView& view) {
               "lists have other lengths than starts");
   view.expect(!split || (rows.size() == n && block_counts.size() == n && slices.size() == n && axes.size() == n),
               "lists of split pieces have other lengths than starts");
+  view.expect(grains.empty() || grains.size() == n, "split_grain has another length than starts");
   Pieces all;
   std::span<const int64_t> extents = view.integers("split_blocks");
   for (size_t i = 0; i < n; ++i) {
@@ -128,7 +131,8 @@ Pieces pieces_of(const OpView& view) {
     } else {
       const size_t blocks = static_cast<size_t>(block_counts[i]);
       view.expect(blocks <= extents.size(), "split_blocks is too short");
-      add_blocks(view, piece, all.runs, extents.first(blocks), slices[i], view.share_along(axes[i]));
+      add_blocks(view, piece, all.runs, extents.first(blocks), slices[i], grains.empty() ? 1 : grains[i],
+                 view.share_along(axes[i]));
       extents = extents.subspan(blocks);
       view.expect(rows[i] * piece.row == counts[i],
                   "a piece of " + std::to_string(counts[i]) + " elements, not " + std::to_string(rows[i] * piece.row));

@@ -10,6 +10,7 @@
 #include "memory.h"
 #include "op.h"
 #include "probe.h"
+#include "prun/layout.h"
 #include "stream.h"
 
 struct prun_kernel {
@@ -260,7 +261,11 @@ prun_status examine(int index, prun_health_report* out, prun_result* result) {
 }
 constexpr prun_health kHealth = {sizeof(prun_health), examine};
 
+// Rows of bf16 begin at multiples of 128 bytes, as TMA and whole tiles of wgmma want them.
+constexpr prun_device_layout kLayout = {.size = sizeof(prun_device_layout), .vocabulary_multiple = 64};
+
 const void* extension(const char* id) {
+  if (std::string_view(id) == PRUN_DEVICE_LAYOUT) return &kLayout;
   if (std::string_view(id) == PRUN_DEVICE_FUSION) return &kFusion;
   return std::string_view(id) == PRUN_HEALTH ? &kHealth : nullptr;
 }

@@ -21,9 +21,10 @@ StateTensor state_tensor(const CompileState& state, UnitId unit, int parameter) 
   const ClassStrategies& strategies = state.strategies.of(state.graph.units[unit]);
   StateTensor of;
   of.begin = state.layouts[unit].start[parameter];
-  of.shape = value.split_axis.empty() ? value.type.shape : value.whole;
+  of.shape = value.whole.empty() ? value.type.shape : value.whole;
   of.split_axis = value.split_axis;
-  if (!of.split_axis.empty()) {
+  of.grain = value.grain;
+  if (!value.whole.empty()) {
     of.split_dim = value.split_dim;
     const bool fused = value.split_dim + 1 == std::ssize(value.whole) && !value.blocks.empty();
     of.blocks = fused ? value.blocks : std::vector<int64_t>{value.whole[value.split_dim]};

@@ -41,6 +41,9 @@ struct CompileOptions {
   std::function<int64_t(const Program&, const Op&)> workspace_bytes;
   // Whether the device wants ops to be made one op of that kind (fuse.cc); null: it has no such kernels.
   std::function<bool(std::string_view kind)> fuses;
+  // Device::vocabulary_multiple: the columns of logits are padded to a multiple of it (pad_vocabulary.cc); 1: they are
+  // not.
+  int64_t vocabulary_multiple = 1;
   // Device::packed_bytes: of the copy of its weight that a product would rather read (pack_weights.cc); null: none is
   // made.
   std::function<int64_t(const Program&, const Op&)> packed_bytes;

@@ -139,6 +139,7 @@ Node without_gradient(const Node& loss);
 std::string schedule_text(const CompileState& state);
 
 // The passes, in the order of pipeline.cc.
+void pad_vocabulary(CompileState& state);  // pad_vocabulary.cc: columns of logits to a multiple
 void find_data_axes(CompileState& state);  // data_axes.cc
 void partition(CompileState& state);       // partition.cc: calls to stages
 void distribute(CompileState& state);      // distribute.cc: whole shapes -> one rank's, collectives of activations

@@ -56,7 +56,9 @@ class Decoder {
       if (node.outputs == loss.outputs) break;
       take(node);
     }
-    if (sample_) add(ops::sample_token, {now(loss.inputs[0])}, {}, loss, {});
+    Attrs sampled;
+    if (loss.attrs.has("vocab")) sampled.set("vocab", loss.attrs.integer("vocab"));
+    if (sample_) add(ops::sample_token, {now(loss.inputs[0])}, std::move(sampled), loss, {});
     drop_unread();
     graph_.loss = now(loss.inputs[0]);  // what it ends with, for those who look at the graph
   }
@@ -110,6 +112,7 @@ class Decoder {
       add(ops::rotary_at, {inputs[0], positions_}, std::move(attrs), node, node.outputs);
     } else if (node.op == &ops::embedding && inputs.size() > 2) {
       const ValueId rows = add(ops::embedding, {inputs[0], inputs[1]}, attrs, node, {});
+      attrs.erase("valid");  // of the table of tokens
       const ValueId places = add(ops::embedding, {positions_, inputs[2]}, attrs, node, {});
       add(ops::add, {rows, places}, {}, node, node.outputs);
     } else if (node.op == &ops::embedding || std::ranges::find(kByToken, node.op) != std::end(kByToken)) {

@@ -62,6 +62,7 @@ void linear(Distributor& d, const Node& node) {
   if (column) {
     copy.inputs[0] = d.replicated(x);
     copy.attrs.set("dx_first", int64_t{1});  // so that its sum hides behind dw
+    if (node.attrs.has("columns")) copy.attrs.set("columns", node.attrs.number("columns") / d.ranks());
     return d.keep(std::move(copy), last_dim_shard(d, node.outputs[0]));
   }
   if (d.placement(x) != last_dim_shard(d, x))
@@ -132,7 +133,7 @@ void embedding(Distributor& d, const Node& node) {
     d.fail(fmt::format("'{}' is an embedding: it can be sharded along its rows, S(0), not S({})",
                        d.graph().values[table].name, d.split_dim(table)));
   if (!split && !tokens) return whole(d, node);
-  Attrs attrs;
+  Attrs attrs = node.attrs;
   if (split) attrs.set("axis", d.axis());
   ValueId rows = d.emit(ops::embedding, {node.inputs[0], table}, attrs, {d.type(node.outputs[0])})[0];
   rows = split ? d.sum(rows, tokens) : d.tokens_of(rows);
@@ -164,7 +165,7 @@ void cross_entropy(Distributor& d, const Node& node) {
   ValueId logits = node.inputs[0], targets = node.inputs[1];
   if (d.placement(logits) != last_dim_shard(d, logits)) return whole(d, node);
   Attrs attrs, reduce;
-  attrs.set("vocab", d.whole_type(logits).shape.back());
+  attrs.set("vocab", node.attrs.integer("vocab", d.whole_type(logits).shape.back()));
   attrs.set("axis", d.axis());
   reduce.set("axis", d.axis());
   TensorType rows{d.type(logits).dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32, {element_count(d.type(targets).shape)}},
@@ -193,7 +194,7 @@ void sample_token(Distributor& d, const Node& node) {
     TensorType pieces = d.type(logits), joined = pieces;
     pieces.shape.insert(pieces.shape.begin(), d.ranks());
     joined.shape.back() *= d.ranks();
-    const int64_t vocab = d.whole_type(logits).shape.back();
+    const int64_t vocab = node.attrs.integer("vocab", d.whole_type(logits).shape.back());
     if (joined.shape.back() != vocab) gather.set("padded", vocab), copy.attrs.set("vocab", vocab);
     copy.inputs[0] = d.emit(ops::join_pieces, d.emit(ops::all_gather, {logits}, gather, {pieces}), join, {joined})[0];
   }

@@ -19,15 +19,14 @@ const Strategy* strategy_of(const Plan& plan, const std::string& axis) {
   return nullptr;
 }
 
-// "block0.qkv.weight" of unit block0: "qkv".
-std::string layer_of(const Graph& graph, const Value& value) {
-  const Unit* unit = &graph.units[value.unit];
+}  // namespace
+
+std::string layer_of(const Graph& graph, const Value& parameter) {
+  const Unit* unit = &graph.units[parameter.unit];
   if (unit->twin_of >= 0) unit = &graph.units[unit->twin_of];
-  std::string name = value.name.substr(unit->name.size() + 1);
+  std::string name = parameter.name.substr(unit->name.size() + 1);
   return name.substr(0, name.find_last_of('.'));
 }
-
-}  // namespace
 
 Distributor::Distributor(CompileState& state, std::string axis)
     : state_(state), graph_(state.graph), axis_(std::move(axis)), ranks_(state.plan.mesh.size(axis_)) {
@@ -47,7 +46,8 @@ int Distributor::split_dim(ValueId parameter) const {
   return value.split_axis == axis_ ? value.split_dim : -1;
 }
 
-// Each rank has an equal share of a dim, or of each block of the last one; what does not divide is padded with zeros.
+// Each rank has an equal share of a dim, or of each block of the last one, padded with zeros where it does not divide,
+// and to the parameter's grain.
 void Distributor::split_parameter(ValueId parameter, const LayerPlacement& placement, bool bias) {
   Value& value = graph_.values[parameter];
   int dims = std::ssize(value.type.shape), dim = placement.dim;
@@ -64,13 +64,14 @@ void Distributor::split_parameter(ValueId parameter, const LayerPlacement& place
     throw plan_error(
         fmt::format("'{}' is sharded over '{}' already, and over '{}' here", value.name, value.split_axis, axis_),
         placement.site);
+  PRUN_CHECK(value.whole.empty() || value.split_dim == dim, value.name);  // pad_vocabulary.cc looks before it pads
   value.split_axis = axis_;
   value.split_dim = dim;
-  value.whole = value.type.shape;
+  if (value.whole.empty()) value.whole = value.type.shape;
   int64_t local = 0;
   std::vector<int64_t> blocks =
-      dim + 1 == dims && !value.blocks.empty() ? value.blocks : std::vector<int64_t>{value.type.shape[dim]};
-  for (int64_t block : blocks) local += (block + ranks_ - 1) / ranks_;
+      dim + 1 == dims && !value.blocks.empty() ? value.blocks : std::vector<int64_t>{value.whole[dim]};
+  for (int64_t block : blocks) local += run_of(block, ranks_, value.grain);
   value.type.shape[dim] = local;
 }
 

@@ -71,6 +71,9 @@ class Distributor {
   const Node* current_ = nullptr;
 };
 
+// "block0.qkv.weight" of unit block0: "qkv", the layer that a strategy names.
+std::string layer_of(const Graph& graph, const Value& parameter);
+
 // What an op does to the forms; distribute.cc has the table.
 using DistributeRule = void (*)(Distributor& d, const Node& node);
 DistributeRule distribute_rule(const OpDef& op);

@@ -104,6 +104,7 @@ void generate(CompileState& state) {
   CompileState wide = state;
   const int64_t chunk = std::min(kChunk, text_of(state.plan, *state.options.generation));
   wide.graph = state.plan.graph;
+  pad_vocabulary(wide);
   decode_graph(wide.graph, chunk, text_of(state.plan, *state.options.generation), false);
   distribute(wide);
   fuse(wide);

@@ -30,6 +30,7 @@ struct Pass {
 };
 
 constexpr Pass kPasses[] = {
+    {"pad_vocabulary", Scope::model, pad_vocabulary},
     {"decode", Scope::model, decode, Purpose::generation},
     {"data_axes", Scope::model, find_data_axes, Purpose::training},
     {"partition", Scope::model, partition, Purpose::training},

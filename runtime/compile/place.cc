@@ -44,13 +44,15 @@ namespace {
 
 // Which part of each parameter the rank has, as init_params reads it; nothing when all are whole.
 void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) {
-  std::vector<int64_t> outer, slice, block_count, blocks;
+  std::vector<int64_t> outer, slice, block_count, blocks, grains;
   std::string axes;
-  bool any = false;
+  bool any = false, padded = false;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const Value& value = state.graph.values[unit.parameters[i]];
     axes += (i > 0 ? "," : "") + value.split_axis;
-    if (value.split_axis.empty()) {
+    grains.push_back(value.grain);
+    padded = padded || value.grain > 1;
+    if (value.whole.empty()) {
       outer.push_back(0), slice.push_back(0), block_count.push_back(0);
       continue;
     }
@@ -69,6 +71,7 @@ void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) 
   attrs.set("split_block_count", block_count);
   attrs.set("split_blocks", blocks);
   attrs.set("split_axis", axes);
+  if (padded) attrs.set("split_grain", grains);
 }
 
 // The initial values of unit `u`, flat, or this rank's shard of them.

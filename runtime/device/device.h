@@ -79,6 +79,8 @@ class Device {
   virtual bool supports(const Op& op, const Program& program) const = 0;
   // Whether it computes a fused op of this kind (compile/fuse.cc) faster than its parts one by one.
   virtual bool fuses(std::string_view) const { return false; }
+  // The columns of logits are padded to a multiple of it, because products of such widths are faster; 1: they are not.
+  virtual int64_t vocabulary_multiple() const { return 1; }
   // Bytes of the copy of its weight, made once by pack_weight, that this product would rather read where several ops
   // read that weight; 0: it reads the weight as it lies.
   virtual int64_t packed_bytes(const Program&, const Op&) const { return 0; }

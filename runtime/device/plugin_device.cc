@@ -13,6 +13,7 @@
 #include "base/plugin_table.h"
 #include "device/abi_op.h"
 #include "device/queue_device.h"
+#include "prun/layout.h"
 
 namespace prun {
 namespace fs = std::filesystem;
@@ -164,6 +165,11 @@ class TableDevice final : public Device {
     if (table_.ext == nullptr) return false;
     const auto* fusion = static_cast<const prun_device_fusion*>(table_.ext(PRUN_DEVICE_FUSION));
     return fusion != nullptr && fusion->wants(std::string(kind).c_str()) != 0;
+  }
+  int64_t vocabulary_multiple() const override {
+    if (table_.ext == nullptr) return 1;
+    const auto* layout = static_cast<const prun_device_layout*>(table_.ext(PRUN_DEVICE_LAYOUT));
+    return layout != nullptr ? std::max<int64_t>(1, layout->vocabulary_multiple) : 1;
   }
   std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const override {
     PRUN_CHECK(memory.arena != nullptr, "no memory");

@@ -29,6 +29,7 @@ void add_unit(std::string& out, const Graph& graph, UnitId id) {
     const Value& value = graph.values[parameter];
     out += "  " + values_text(graph, {parameter}, true);
     if (!value.split_axis.empty()) out += fmt::format("  S({}) over {}", value.split_dim, value.split_axis);
+    if (value.grain > 1) out += fmt::format("  padded from {}", shape_text(value.whole));
     if (!value.partial_over.empty())
       out += fmt::format("  gradient partial over {}", fmt::join(value.partial_over, ", "));
     out += "\n";

@@ -31,10 +31,12 @@ struct Value {
   Init init;
   std::vector<int64_t> blocks;  // of a parameter: its last dim is results of these sizes side by side; empty: one
   int64_t key = -1;  // parameter: what its random initial values depend on; -1: its number among the parameters
-  // Parameter that is sharded over a mesh axis: `type` is this rank's share of the whole.
+  // Parameter that is split over a mesh axis or padded: `type` is the part that a rank stores, `whole` the shape of the
+  // logical tensor.
   std::string split_axis;  // "" = not split
-  int split_dim = 0;
-  Shape whole;
+  int split_dim = 0;       // the dim that is split or padded
+  Shape whole;             // empty = neither split nor padded
+  int64_t grain = 1;       // each rank's run of `split_dim` is padded to a multiple of it
   // Parameter: over these axes the ranks' gradients are parts of a sum (sequence parallel norms).
   std::vector<std::string> partial_over;
   bool unwanted = false;  // a gradient that its op makes beside others, of a value that needs none

@@ -19,7 +19,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 12;  // raise it whenever a visit function below changes
+constexpr char kVersion = 13;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -73,7 +73,8 @@ template <class A> void visit(A& a, Like<DataSource> auto& v) {
   a(v.kind, v.files, v.vocab, v.global_batch, v.order, v.first, v.count, v.part, v.scale, v.document_end);
 }
 template <class A> void visit(A& a, Like<StateTensor> auto& v) {
-  a(v.name, v.tensor, v.staged, v.begin, v.shape, v.split_axis, v.split_dim, v.blocks, v.shard_axis, v.replicated, v.drift, v.copy);
+  a(v.name, v.tensor, v.staged, v.begin, v.shape, v.split_axis, v.split_dim, v.blocks, v.grain, v.shard_axis,
+    v.replicated, v.drift, v.copy);
 }
 // clang-format on
 

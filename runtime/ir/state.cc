@@ -63,11 +63,13 @@ struct LocalPart {
 LocalPart local_part(const Program& program, const StateTensor& state, int rank) {
   LocalPart part;
   part.shape = state.shape;
-  if (!state.split_axis.empty()) {
-    const int64_t of = program.mesh.size(state.split_axis), index = program.mesh.index(state.split_axis, rank);
+  if (!state.blocks.empty()) {
+    const bool split = !state.split_axis.empty();
+    const int64_t of = split ? program.mesh.size(state.split_axis) : 1,
+                  index = split ? program.mesh.index(state.split_axis, rank) : 0;
     int64_t local = 0, whole = 0;
     for (const int64_t extent : state.blocks) {
-      const int64_t room = (extent + of - 1) / of, begin = room * index;
+      const int64_t room = run_of(extent, of, state.grain), begin = room * index;
       part.cuts.push_back({local, whole + begin, std::clamp<int64_t>(extent - begin, 0, room)});
       local += room;
       whole += extent;
@@ -133,6 +135,11 @@ std::vector<Box> boxes_of(const StateTensor& state, const LocalPart& part, Run r
 }
 
 }  // namespace
+
+int64_t run_of(int64_t extent, int64_t ranks, int64_t grain) {
+  const int64_t equal = (extent + ranks - 1) / ranks;
+  return (equal + grain - 1) / grain * grain;
+}
 
 std::vector<Box> held_boxes(const Program& program, const StateTensor& state, int rank) {
   const LocalPart part = local_part(program, state, rank);

@@ -14,6 +14,9 @@ struct Program;
 
 inline constexpr const char* kOptimizerState = "optimizer.";  // begins the names of moments
 
+// Elements of a dim, or of a block of it, that each of `ranks` stores: equal runs, padded to a multiple of `grain`.
+int64_t run_of(int64_t extent, int64_t ranks, int64_t grain);
+
 // One logical tensor in one class of ranks. A rank holds a run of the flattened local part: all of it, or where the
 // unit's flat vector is sharded the elements that lie in the rank's shard.
 struct StateTensor {
@@ -24,7 +27,8 @@ struct StateTensor {
   Shape shape;             // of the logical tensor
   std::string split_axis;  // each rank of it has a part of `split_dim`; "": none
   int split_dim = 0;
-  std::vector<int64_t> blocks;  // extents that `split_dim` consists of; each is split by itself, ceil(n / ranks) a rank
+  std::vector<int64_t> blocks;  // extents that `split_dim` consists of; each is split by itself; empty: not even padded
+  int64_t grain = 1;            // a rank stores run_of(block, ranks, grain) of each block
   std::string shard_axis;       // the unit's vector is sharded over it; "": whole
   std::vector<std::string> replicated;  // over these axes ranks hold the same
   std::vector<std::string> drift;       // over these each rank has trained values of its own

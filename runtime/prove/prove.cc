@@ -102,7 +102,8 @@ class Prover {
  private:
   Proof beside_one_rank(bool sgd, bool own_updates) {
     std::string why_not;
-    std::optional<Twins> twins = make_twins(plan_, options_.record, options_.fuses, sgd, why_not);
+    std::optional<Twins> twins =
+        make_twins(plan_, options_.record, options_.fuses, options_.vocabulary_multiple, sgd, why_not);
     if (!twins) return not_run(why_not);
     if (options_.spoil) options_.spoil(twins->small_job);
     const double work = 1.5 * (work_of(twins->small_job) + work_of(twins->one_job));

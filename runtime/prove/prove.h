@@ -14,8 +14,9 @@ namespace prun {
 
 struct ProofOptions {
   RecordPlan record;
-  FusesOp fuses;         // as CompileOptions
-  double most_work = 0;  // in units of about a microsecond; 0: whatever it takes
+  FusesOp fuses;                    // as CompileOptions
+  int64_t vocabulary_multiple = 1;  // as CompileOptions; the one rank beside it pads nothing
+  double most_work = 0;             // in units of about a microsecond; 0: whatever it takes
   // What was proven of the same small programs before, by a number that they have alike; null: nothing is kept.
   std::function<std::optional<std::string>(size_t programs)> known;
   std::function<void(size_t programs, const std::string& text)> proven;

@@ -11,8 +11,12 @@
 namespace prun {
 namespace {
 
-Job compile_widened(const Plan& plan, const FusesOp& fuses) {
+// Small vocabularies show the same with few padded columns as with many.
+constexpr int64_t kMostMultiple = 8;
+
+Job compile_widened(const Plan& plan, const FusesOp& fuses, int64_t vocabulary_multiple = 1) {
   CompileOptions options;
+  options.vocabulary_multiple = std::min(vocabulary_multiple, kMostMultiple);
   options.device = "reference";
   options.widen = true;
   options.fuses = fuses;
@@ -21,8 +25,8 @@ Job compile_widened(const Plan& plan, const FusesOp& fuses) {
 
 }  // namespace
 
-std::optional<Twins> make_twins(const Plan& plan, const RecordPlan& record, const FusesOp& fuses, bool sgd,
-                                std::string& why_not) {
+std::optional<Twins> make_twins(const Plan& plan, const RecordPlan& record, const FusesOp& fuses,
+                                int64_t vocabulary_multiple, bool sgd, std::string& why_not) {
   for (const PlanSizes& sizes : small_sizes(plan)) {
     for (const Shrink shrink : {Shrink::dims, Shrink::layers, Shrink::nothing}) {
       try {
@@ -35,7 +39,7 @@ std::optional<Twins> make_twins(const Plan& plan, const RecordPlan& record, cons
           each->optimizer.numbers = {};
           each->optimizer.clip = 0;
         }
-        twins.small_job = compile_widened(twins.small, fuses);
+        twins.small_job = compile_widened(twins.small, fuses, vocabulary_multiple);
         twins.one_job = compile_widened(twins.one, fuses);
         return twins;
       } catch (const Error& error) {

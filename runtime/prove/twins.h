@@ -23,9 +23,9 @@ struct Twins {
 };
 
 // With the smallest sizes that the plan's schedule and model take; none: `why_not` says why. `sgd`: with plain SGD in
-// place of the plan's optimizer.
-std::optional<Twins> make_twins(const Plan& plan, const RecordPlan& record, const FusesOp& fuses, bool sgd,
-                                std::string& why_not);
+// place of the plan's optimizer. `vocabulary_multiple`: of the small plan; the one rank pads nothing.
+std::optional<Twins> make_twins(const Plan& plan, const RecordPlan& record, const FusesOp& fuses,
+                                int64_t vocabulary_multiple, bool sgd, std::string& why_not);
 
 // One rank that takes the samples of each rank and microbatch as a step of its own, with weights that stay: what each
 // of them contributes to the gradients.

@@ -47,10 +47,12 @@ PlacementFlow::PlacementFlow(const JobView& view) {
   const Job& job = *view.job;
   const Mesh& mesh = job.classes.front().mesh;
   std::set<std::string> data;
+  bool pads = false;
   for (const std::vector<BodyView>* bodies : {&view.bodies, &view.steps})
     for (const BodyView& body : *bodies)
       for (const OpRef ref : body.order.sequence()) {
         const Op& op = body.op(ref);
+        pads = pads || (makes_state(op) && op.attrs.has("split_grain"));
         if (!op.is(ops::next_batch)) continue;
         for (const std::string& name : split(op.attrs.text("axis"), ',')) data.insert(name);
         data.insert(op.attrs.text("tokens_axis"));
@@ -68,6 +70,13 @@ PlacementFlow::PlacementFlow(const JobView& view) {
     stages_.push_back(stages);
     const std::vector<std::string> drift = drift_axes(job.classes.front());
     drifts_.push_back(std::find(drift.begin(), drift.end(), axis.name) != drift.end());
+  }
+  if (pads) {
+    axes_.emplace_back(kPaddingAxis);
+    sizes_.push_back(1);
+    combine_.push_back(Combine::sum);
+    stages_.push_back(false);
+    drifts_.push_back(false);
   }
   id_of(all(kUnknown));
 }
@@ -87,7 +96,7 @@ int PlacementFlow::id_of(Layout layout) {
 std::vector<size_t> PlacementFlow::axes_of(const std::string& name) const {
   std::vector<size_t> found;
   for (size_t a = 0; a < axes_.size(); a++)
-    if (name == kWorld || axes_[a] == name) found.push_back(a);
+    if (axes_[a] == name || (name == kWorld && axes_[a] != kPaddingAxis)) found.push_back(a);
   return found;
 }
 
@@ -184,14 +193,18 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
   const AxisView view{context, axes_[axis], sizes_[axis], combine_[axis], drifts_[axis]};
   const bool plain = !any(PlacementKind::partial) && !any(PlacementKind::shard) && !any(PlacementKind::varying) &&
                      !any(PlacementKind::unknown);
-  const bool splits = view("axis") || view("tokens_axis") || view("split_axis") || view.names("rows_axis");
+  const bool pads = view.pads() && context.op.attrs.has("valid");
+  const bool splits = pads || view("axis") || view("tokens_axis") || view("split_axis") || view.names("rows_axis");
   const bool weighted = context.op.attrs.has("weights") || context.op.attrs.has("piece_weights");
   const bool cut =
       context.op.is(ops::cut_pieces) ||
       std::any_of(reads.begin(), reads.end(), [](const AxisPlacement& placement) { return placement.pieces >= 0; });
   if (plain && !splits && !weighted && !cut && !any(PlacementKind::zero)) return everywhere(kInvariant);
   if (any(PlacementKind::varying) && !lenient) return everywhere(kVarying);
+  if (view.pads() && context.op.is(ops::norm2)) return everywhere(kInvariant);  // padding adds nothing to it
   AxisOutcome outcome = rule(view, reads);
+  for (AxisPlacement& write : outcome.writes)
+    if (view.pads() && write.kind == PlacementKind::partial) write = kInvariant;  // the sum over one rank
   outcome.writes.resize(context.writes.size(), outcome.writes.empty() ? kUnknown : outcome.writes.back());
   return outcome;
 }
@@ -382,6 +395,7 @@ void PlacementFlow::sources(OpContext& context) {
       op.attrs.has("split_outer") ? op.attrs.integers("split_outer") : std::vector<int64_t>();
   const std::vector<std::string> axes = split(op.attrs.text("split_axis"), ',');
   std::vector<int64_t> slices, block_counts, blocks;
+  const std::vector<int64_t> grains = op.attrs.integers("split_grain");
   if (!outer.empty()) {
     slices = op.attrs.integers("split_slice"), block_counts = op.attrs.integers("split_block_count");
     blocks = op.attrs.integers("split_blocks");
@@ -395,7 +409,9 @@ void PlacementFlow::sources(OpContext& context) {
       std::vector<int64_t> extents(next_block, next_block + block_counts[p]);
       next_block += block_counts[p];
       for (int64_t& extent : extents) extent /= slices[p];
-      for (const size_t a : axes_of(axis)) mine[a] = shard(outer[p] == 1 ? 0 : 1, cut_into(extents, sizes_[a]));
+      const int64_t grain = p < grains.size() ? grains[p] : 1;
+      for (const size_t a : axes_of(axis.empty() ? kPaddingAxis : axis))
+        mine[a] = shard(outer[p] == 1 ? 0 : 1, cut_into(extents, sizes_[a], 1, grain));
     }
     pieces.push_back({starts[p], starts[p] + counts[p], id_of(mine)});
   }

@@ -26,15 +26,20 @@ enum class Combine : uint8_t { any, average, sum, max };
 enum class Differs : uint8_t { unknown, stages, drift };
 
 // How a dim that is sharded is cut: each block of it by itself, into runs of as many elements, rank after rank, the
-// last ones shorter where it does not divide; or in as many chunks a rank, from both ends.
+// last ones shorter where it does not divide; or in as many chunks a rank, from both ends. Runs may be padded to a
+// multiple of `grain`.
 struct Cut {
   std::vector<int64_t> blocks;  // elements of the whole
   int chunks = 1;
+  int64_t grain = 1;
   auto operator<=>(const Cut&) const = default;
 };
-// Null: one block that divides, in one chunk a rank.
-const Cut* cut_into(std::vector<int64_t> blocks, int ranks, int chunks = 1);
-int64_t part_of(int64_t block, int ranks);  // elements on a rank, padding counted
+// Null: one block that divides, in one chunk a rank, without padding.
+const Cut* cut_into(std::vector<int64_t> blocks, int ranks, int chunks = 1, int64_t grain = 1);
+
+// A tensor that is padded and on no axis split is a shard over this axis of one rank, so that what knows nothing of
+// padding is found by the rules that find what takes a part for the whole.
+inline constexpr const char* kPaddingAxis = "(padding)";
 
 struct AxisPlacement {
   PlacementKind kind = PlacementKind::unknown;
@@ -102,8 +107,9 @@ struct AxisView {
   const OpContext& context;
   const std::string& axis;
   int ranks = 1;
-  Combine combine = Combine::sum;                // of what is added up over shards of the batch along this axis
-  bool drifts = false;                           // ranks train by themselves between averages over this axis
+  Combine combine = Combine::sum;  // of what is added up over shards of the batch along this axis
+  bool drifts = false;             // ranks train by themselves between averages over this axis
+  bool pads() const { return axis == kPaddingAxis; }
   bool operator()(const char* attribute) const;  // the op's attribute names this axis
   bool names(const char* attribute) const;       // so does one of several, with commas between
 };
@@ -175,7 +181,7 @@ class PlacementFlow {
   int joined(const std::vector<const TensorPlacement*>& placements);
   std::vector<size_t> axes_of(const std::string& name) const;
 
-  std::vector<std::string> axes_;  // those with more than one rank
+  std::vector<std::string> axes_;  // those with more than one rank, and kPaddingAxis if anything is padded
   std::vector<int> sizes_;
   std::vector<Combine> combine_;
   std::vector<bool> stages_;  // axes along which programs differ

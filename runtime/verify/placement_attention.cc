@@ -62,6 +62,8 @@ AxisOutcome cached_attention(const AxisView& axis, const AxisPlacements& reads) 
 
 // All ranks choose alike, so all of them see all logits.
 AxisOutcome sample_token(const AxisView& axis, const AxisPlacements& reads) {
+  const bool padded = axis.pads() && by_columns(axis, reads, 0);
+  if (padded && axis.context.op.attrs.integer("vocab") == column_blocks(axis, reads, 0).front()) return gives({});
   return whole(reads[0]) ? gives({})
                          : bad(0, fmt::format("chooses a token from logits that are {} over {}",
                                               placement_words(reads[0]), axis.axis));

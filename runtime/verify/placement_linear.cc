@@ -135,13 +135,21 @@ AxisOutcome norm_grad_add(const AxisView& axis, const AxisPlacements& reads) {
 AxisOutcome embedding(const AxisView& axis, const AxisPlacements& reads) {
   if (reads.size() > 2 && is_shard(reads[0]) && reads[0].dim == 1)
     return bad(0, fmt::format("adds the first positions to the rank's own tokens, of those split over {}", axis.axis));
-  if (axis("axis") && whole(reads[0]) && is_shard(reads[1]) && is_one_run(reads[1]))
+  const bool rows = (axis("axis") || axis.pads()) && is_shard(reads[1]) && reads[1].dim == 0 && is_one_run(reads[1]);
+  if (rows && whole(reads[0])) {
+    const int64_t has = reads[1].cut != nullptr ? reads[1].cut->blocks.front()
+                                                : axis.context.read_tensors[1]->shape.front() * axis.ranks;
+    const int64_t valid = axis.context.op.attrs.integer("valid", has);
+    if (valid != has) return bad(1, fmt::format("takes {} rows of a table of {} over {}", valid, has, axis.axis));
     return gives({partial(Combine::sum)});
+  }
   if (axis("axis") || !whole(reads[1])) return do_not_match(axis, reads, 1);
   return gives({reads[0]});
 }
 
 AxisOutcome embedding_grad(const AxisView& axis, const AxisPlacements& reads) {
+  const Attrs& attrs = axis.context.op.attrs;
+  if (axis.pads() && attrs.has("valid") && attrs.text("axis").empty()) return gives({shard(0), kInvariant});
   if (axis("axis"))
     return whole(reads[0]) && whole(reads[1]) ? gives({shard(0), kInvariant}) : do_not_match(axis, reads, 1);
   if (is_shard(reads[0]) && reads[0] == reads[1]) return gives({partial(axis.combine), partial(axis.combine)});

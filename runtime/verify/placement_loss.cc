@@ -10,10 +10,10 @@ namespace prun::verify::rules {
 
 namespace {
 
-// Of logits whose columns are the rank's run of the vocabulary, which the op must know; "": right.
+// Of logits whose columns are the rank's run of the vocabulary, or padded, which the op must know; "": right.
 std::string vocabulary_problem(const AxisView& axis, const AxisPlacements& reads, size_t logits) {
   const bool columns = by_columns(axis, reads, logits);
-  if (columns != axis("axis"))
+  if (columns != axis("axis") && !axis.pads())
     return columns ? fmt::format("takes each rank's part of the vocabulary over {} for all of it", axis.axis)
                    : fmt::format("takes logits for a rank's part of the vocabulary over {}, and they are {}", axis.axis,
                                  placement_words(reads[logits]));
@@ -37,6 +37,10 @@ bool alike(const AxisPlacements& reads) {
 AxisOutcome loss(const AxisView& axis, const AxisPlacements& reads) {
   for (size_t r = 0; r < reads.size(); r++)
     if (is_partial(reads[r])) return needs_whole(axis, r);
+  if (axis.pads() && axis.context.op.def->counts_rows) {
+    const std::string problem = vocabulary_problem(axis, reads, 0);
+    return problem.empty() ? gives({kInvariant}) : bad(0, problem);
+  }
   if (by_columns(axis, reads, 0) && axis.context.op.def->counts_rows)
     return bad(0, fmt::format("takes each rank's part of the vocabulary over {} for all of it", axis.axis));
   if (by_columns(axis, reads, 0) && last_dim(axis, 0) > 0)
@@ -62,6 +66,7 @@ AxisOutcome cross_entropy_grad(const AxisView& axis, const AxisPlacements& reads
 AxisOutcome cross_entropy_and_grad(const AxisView& axis, const AxisPlacements& reads) {
   const AxisOutcome forward = loss(axis, reads);
   if (!forward.problem.empty()) return forward;
+  if (axis.pads()) return gives({kInvariant, kInvariant, reads[0]});
   if (reads[0] != reads[1]) return do_not_match(axis, reads, 1);
   return gives({forward.writes[0], reads[0], reads[0]});
 }

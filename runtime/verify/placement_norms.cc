@@ -100,9 +100,10 @@ int PlacementFlow::weighted_norm(const OpContext& context, int id) {
   }
   AxisPlacements result = on_axes(id);
   for (size_t a = 0; a < axes_.size(); a++)
-    result[a] = parts[a] || (taken[a] > 0 && taken[a] == solutions) ? partial(Combine::sum)
-                : taken[a] > 0                                      ? kOpenSquares
-                                                                    : kInvariant;
+    result[a] = sizes_[a] == 1                                        ? kInvariant  // padding adds nothing
+                : parts[a] || (taken[a] > 0 && taken[a] == solutions) ? partial(Combine::sum)
+                : taken[a] > 0                                        ? kOpenSquares
+                                                                      : kInvariant;
   return id_of(result);
 }
 

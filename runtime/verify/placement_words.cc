@@ -24,15 +24,13 @@ std::string shard_words(const AxisPlacement& placement) {
 
 }  // namespace
 
-const Cut* cut_into(std::vector<int64_t> blocks, int ranks, int chunks) {
-  if (chunks == 1 && blocks.size() == 1 && blocks[0] % ranks == 0) return nullptr;
+const Cut* cut_into(std::vector<int64_t> blocks, int ranks, int chunks, int64_t grain) {
+  if (chunks == 1 && blocks.size() == 1 && blocks[0] % (ranks * grain) == 0) return nullptr;
   static std::mutex mutex;
   static std::set<Cut> all;
   const std::lock_guard<std::mutex> lock(mutex);
-  return &*all.insert({std::move(blocks), chunks}).first;
+  return &*all.insert({std::move(blocks), chunks, grain}).first;
 }
-
-int64_t part_of(int64_t block, int ranks) { return (block + ranks - 1) / ranks; }
 
 bool is_one_run(const AxisPlacement& placement) {
   return placement.cut == nullptr || (placement.cut->blocks.size() == 1 && placement.cut->chunks == 1);

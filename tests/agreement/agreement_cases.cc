@@ -91,6 +91,25 @@ void add_rows(std::vector<Case>& out) {
     losses.add("cross_entropy_and_grad", {"cross_entropy_and_grad logits targets > loss lse dx", scaled()}, 3e-6);
     losses.add("cross_entropy_and_grad in place", {"cross_entropy_and_grad logits targets > loss lse logits", scaled()},
                3e-6, {}, {loss, in_place});
+    // The last columns are padding: numbers that must not count.
+    if (const int64_t vocab = n - (n + 7) / 8; vocab > 0) {
+      const Attrs padded = make_attrs({{"scale", 0.037}, {"vocab", vocab}});
+      const Line padded_loss{"cross_entropy logits few_targets > loss lse", padded},
+          padded_in_place{"cross_entropy_grad logits few_targets lse > logits", padded};
+      Family few(out, {{"logits", {T, {rows, n}, -8, 8}},
+                       {"few_targets", {I32, {rows}, -1, static_cast<double>(vocab)}},
+                       {"loss", {F32, {}}},
+                       {"lse", statistic},
+                       {"dx", x}});
+      few.add("cross_entropy of padded logits", padded_loss, 3e-6);
+      few.add("cross_entropy_grad of padded logits", {"cross_entropy_grad logits few_targets lse > dx", padded}, 3e-6,
+              {padded_loss});
+      few.add("cross_entropy_and_grad of padded logits",
+              {"cross_entropy_and_grad logits few_targets > loss lse dx", padded}, 3e-6);
+      few.add("cross_entropy_and_grad of padded logits in place",
+              {"cross_entropy_and_grad logits few_targets > loss lse logits", padded}, 3e-6, {},
+              {padded_loss, padded_in_place});
+    }
     // Of four ranks this is the third: its columns begin at 2n, and the vocabulary ends among them.
     for (int64_t vocab : {2 * n + (n + 1) / 2, 4 * n}) {
       Family split(out, {{"logits", {T, {rows, n}, -8, 8}},
@@ -135,6 +154,7 @@ void add_tables(std::vector<Case>& out) {
   for (int64_t d : {1, 7, 33, 40}) {
     Family f(out, {{"tokens", {I32, {3, 5}, 0, 11}},
                    {"of_four_ranks", {I32, {3, 5}, 0, 44}},
+                   {"few_tokens", {I32, {3, 5}, 0, 9}},
                    {"table", {T, {11, d}}},
                    {"positions", {T, {6, d}}},
                    {"y", {T, {3, 5, d}}},
@@ -152,6 +172,13 @@ void add_tables(std::vector<Case>& out) {
     sizes.set("axis", "dp");
     f.add("embedding of a rank", {"embedding of_four_ranks table > y", sizes});
     f.add("embedding_grad of a rank", {"embedding_grad of_four_ranks y > dtable", sizes});
+    sizes.set("valid", 44);  // of rows of which the last rank has padding only
+    f.add("embedding of a rank with padding elsewhere", {"embedding of_four_ranks table > y", sizes});
+    f.add("embedding_grad of a rank with padding elsewhere", {"embedding_grad of_four_ranks y > dtable", sizes});
+    sizes.erase("axis");
+    sizes.set("valid", 9);
+    f.add("embedding of a padded table", {"embedding few_tokens table > y", sizes});
+    f.add("embedding_grad of a padded table", {"embedding_grad few_tokens y > dtable", sizes});
     for (int64_t chunks : {1, 2}) {
       const Attrs tokens_of = make_attrs({{"tokens_axis", "dp"}, {"chunks", chunks}});
       f.add("positions", {"positions x places > moved", tokens_of});
@@ -419,6 +446,8 @@ std::vector<Case> source_cases() {
                  {"shard", {T, {352}}},
                  {"split", {T, {48}}},
                  {"split_shard", {T, {12}}},
+                 {"padded", {T, {96}}},
+                 {"padded_shard", {T, {24}}},
                  {"x", {T, {7}}},
                  {"three", {T, {3}}},
                  {"two", {T, {2}}},
@@ -448,6 +477,21 @@ std::vector<Case> source_cases() {
   f.add("init_params of split parameters", {"init_params > split", split}, 0);
   split.set("axis", "dp");
   f.add("init_params of a shard of split parameters", {"init_params > split_shard", split}, 0);
+  // [3, 5] by its columns and [9, 4] by its rows, padded to 4 columns a rank and to 16 rows.
+  Attrs padded = make_attrs({{"starts", Counts{0, 16, 32}},
+                             {"counts", Counts{12, 7, 64}},
+                             {"kinds", Counts{3, 1, 4}},
+                             {"scales", Numbers{0.02, 0, 1}},
+                             {"keys", Counts{3, 5, 8}},
+                             {"split_outer", Counts{3, 0, 1}},
+                             {"split_block_count", Counts{1, 0, 1}},
+                             {"split_blocks", Counts{5, 36}},
+                             {"split_slice", Counts{1, 0, 4}},
+                             {"split_axis", "dp,,"},
+                             {"split_grain", Counts{4, 1, 16}}});
+  f.add("init_params of padded parameters", {"init_params > padded", padded}, 0);
+  padded.set("axis", "dp");
+  f.add("init_params of a shard of padded parameters", {"init_params > padded_shard", padded}, 0);
   f.add("fill", {"fill > x", make_attrs({{"value", 1.7}})}, 0);
   f.add("values", {"values > three", make_attrs({{"values", Numbers{1, -2.5, 3}}})}, 0);
   f.add("values of whole numbers", {"values > two", make_attrs({{"values", Counts{4, -1}}})}, 0);

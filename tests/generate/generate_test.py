@@ -97,6 +97,17 @@ class Generate(unittest.TestCase):
             if len(sys.argv) > 2:
                 self.assert_alike(here, self.made(settings, "--temperature", 0, "--device", "cuda", prompt=prompt, tokens=8))
 
+    def test_padded_columns_are_never_chosen(self):
+        """Of 255 and 192 columns that are padded to 512, at temperatures at which every column is as likely."""
+        for settings in (["vocab=255", "tied=true"], ["vocab=192"]):
+            with self.subTest(settings=settings):
+                words = ["--temperature", 99, "--top-k", 0]
+                alone = self.made(settings, *words, prompt="the", tokens=29)
+                self.assert_alike(alone, self.made(settings, *words, "--pad-vocabulary", 512, prompt="the", tokens=29))
+                for then in (["tp=2"], ["tp=2", "sequence=true"]):
+                    padded = self.made(settings, *words, "--nproc", 2, "--pad-vocabulary", 256, prompt="the", tokens=29, then=then)
+                    self.assert_alike(alone, padded)
+
     def test_a_seed_gives_the_same_text(self):
         one = self.made([], "--seed", 1)
         self.assertEqual(one, self.made([], "--seed", 1))

@@ -15,7 +15,7 @@
 namespace prun::test {
 
 Job parity_job(int ranks, const Settings& settings, const std::string& device_name, const std::string& plan_path,
-               bool fused, int64_t check_replicas) {
+               bool fused, int64_t check_replicas, int64_t vocabulary_multiple) {
   ScriptOptions script;
   script.plan_path = PRUN_SOURCE_DIR "/" + plan_path;
   script.lua_dir = PRUN_SOURCE_DIR "/lua";
@@ -26,6 +26,7 @@ Job parity_job(int ranks, const Settings& settings, const std::string& device_na
   CompileOptions options;
   options.device = device_name;
   options.check_replicas = check_replicas;
+  options.vocabulary_multiple = vocabulary_multiple;
   options.workspace_bytes = [&](const Program& program, const Op& op) { return device->workspace_bytes(program, op); };
   options.joins_steps = device->queue() != nullptr;
   options.packed_bytes = [&](const Program& program, const Op& op) { return device->packed_bytes(program, op); };

@@ -3,10 +3,10 @@
 // relative. A wrong reduction, a stale weight or a sample seen twice stays large there, rounding vanishes. All in one
 // process, on virtual ranks that interleave at random.
 //
-//   parity_product [--some] [--atlas] [--check-replicas] [--table FILE] [WORD ...]
+//   parity_product [--some] [--atlas] [--check-replicas] [--pad-vocabulary N] [--table FILE] [WORD ...]
 //
 // WORDs: only cases whose line contains all of them. --check-replicas: ranks compare after every step what they have
-// alike.
+// alike. --pad-vocabulary: columns of logits are padded to a multiple of N, those of the one rank beside it are not.
 //
 // --atlas takes the commands of plans/atlas/README.md, and with --table writes what differs into its rows.
 #include <fmt/format.h>
@@ -40,9 +40,14 @@ std::string line_of(const ProductCase& one) {
   return fmt::format("{:<30} {:<6} {}", one.strategy, one.model, one.mesh);
 }
 
-Losses losses_on(int ranks, const std::string& plan, const Settings& settings, uint64_t seed, int64_t check_replicas) {
+// What --check-replicas and --pad-vocabulary set.
+struct How {
+  int64_t check_replicas = 0, vocabulary_multiple = 1;
+};
+
+Losses losses_on(int ranks, const std::string& plan, const Settings& settings, uint64_t seed, const How& how) {
   static const std::unique_ptr<Device> device = open_device("reference");
-  const Job job = parity_job(ranks, settings, "reference", plan, false, check_replicas);
+  const Job job = parity_job(ranks, settings, "reference", plan, false, how.check_replicas, how.vocabulary_multiple);
   VirtualRun run = run_virtual_ranks(job, *device, {.order = VirtualOrder::random, .seed = seed});
   run.losses.insert(run.losses.end(), run.eval_losses.begin(), run.eval_losses.end());
   std::map<std::string, double> norms;  // "3 block0 grad_norm"
@@ -59,13 +64,13 @@ Losses losses_on(int ranks, const std::string& plan, const Settings& settings, u
 
 class Product {
  public:
-  explicit Product(int64_t check_replicas) : check_replicas_(check_replicas) {}
+  explicit Product(How how) : how_(how) {}
 
   Outcome run(const ProductCase& one) {
     try {
       const Losses& expected = yardstick(one);
       const double most = one.settings.count("wire") != 0 ? kMostOverWire : kMost;
-      return compare(losses_on(one.ranks, one.plan, one.settings, ++seed_, check_replicas_), expected, most);
+      return compare(losses_on(one.ranks, one.plan, one.settings, ++seed_, how_), expected, most);
     } catch (const Error& error) {
       return {error.what(), 0};
     }
@@ -76,7 +81,7 @@ class Product {
     const auto key = std::pair(one.plan, one.yardstick);
     const auto known = yardsticks_.find(key);
     if (known != yardsticks_.end()) return known->second;
-    return yardsticks_[key] = losses_on(1, one.plan, one.yardstick, 1, 0);
+    return yardsticks_[key] = losses_on(1, one.plan, one.yardstick, 1, {});
   }
 
   static Outcome compare(const Losses& found, const Losses& expected, double most) {
@@ -95,13 +100,13 @@ class Product {
 
   std::map<std::pair<std::string, Settings>, Losses> yardsticks_;
   uint64_t seed_ = 0;
-  int64_t check_replicas_;
+  How how_;
 };
 
 struct Arguments {
   bool some = false;
   bool atlas = false;
-  bool check_replicas = false;
+  How how;
   std::string table;
   std::vector<std::string> words;
 
@@ -169,7 +174,7 @@ void write_difference(const std::string& path, const ProductCase& one, const Out
 }
 
 int run_all(const Arguments& arguments) {
-  Product product(arguments.check_replicas ? 1 : 0);
+  Product product(arguments.how);
   Table table;
   int passed = 0, failed = 0;
   for (const ProductCase& one : arguments.atlas ? atlas_cases() : product_cases()) {
@@ -202,7 +207,9 @@ int main(int argc, char** argv) {
     else if (word == "--atlas")
       arguments.atlas = true;
     else if (word == "--check-replicas")
-      arguments.check_replicas = true;
+      arguments.how.check_replicas = 1;
+    else if (word == "--pad-vocabulary" && i + 1 < argc)
+      arguments.how.vocabulary_multiple = std::stoll(argv[++i]);
     else if (word == "--table" && i + 1 < argc)
       arguments.table = argv[++i];
     else

@@ -14,7 +14,7 @@ struct Operand {
 
 // "S(1), I", or what is wrong. The axis is called "tp".
 std::string outcome(const char* kind, std::vector<Operand> reads, std::vector<Shape> writes, Attrs attrs = {},
-                    Combine combine = Combine::sum) {
+                    Combine combine = Combine::sum, const std::string& axis = "tp") {
   Builder b({{"tp", 2}});
   std::vector<TensorId> in, out;
   AxisPlacements axes;
@@ -39,8 +39,7 @@ std::string outcome(const char* kind, std::vector<Operand> reads, std::vector<Sh
   context.writes.resize(out.size());
   AxisRule rule = find_elementwise_rule(op_def(kind));
   if (rule == nullptr) rule = find_axis_rule(op_def(kind));
-  const std::string axis = "tp";
-  const AxisOutcome result = rule(AxisView{context, axis, 2, combine}, axes);
+  const AxisOutcome result = rule(AxisView{context, axis, axis == kPaddingAxis ? 1 : 2, combine}, axes);
   if (!result.problem.empty()) return result.problem;
   std::string text;
   for (const AxisPlacement& placement : result.writes) text += (text.empty() ? "" : ", ") + placement_text(placement);
@@ -183,6 +182,34 @@ TEST(PlacementRules, SplitVocabulary) {
             "takes partial sums over tp for whole values: a reduction over tp is missing");
   EXPECT_EQ(outcome("cross_entropy", {{{4, 8}, shard(1)}, {{4}, kInvariant}}, {{}, {4}}),
             "takes each rank's part of the vocabulary over tp for all of it");
+}
+
+// What is padded is a shard over an axis of one rank.
+TEST(PlacementRules, PaddedVocabulary) {
+  const AxisPlacement columns = shard(1, cut_into({13}, 1, 1, 8)), rows = shard(0, cut_into({13}, 1, 1, 8));
+  const auto padded = [](const char* kind, std::vector<Operand> reads, std::vector<Shape> writes, Attrs attrs = {}) {
+    return outcome(kind, std::move(reads), std::move(writes), std::move(attrs), Combine::sum, kPaddingAxis);
+  };
+  const Operand logits{{4, 16}, columns}, targets{{4}, kInvariant};
+  EXPECT_EQ(padded("linear", {{{4, 8}, kInvariant}, {{16, 8}, rows}}, {{4, 16}}, with("transpose", 1)), "S(1)");
+  EXPECT_EQ(padded("cross_entropy", {logits, targets}, {{}, {4}}, with("vocab", 13)), "I");
+  const std::string wrong = "columns of logits over (padding), and there are 13";
+  EXPECT_EQ(padded("cross_entropy", {logits, targets}, {{}, {4}}), "counts 0 " + wrong);
+  EXPECT_EQ(padded("cross_entropy", {logits, targets}, {{}, {4}}, with("vocab", 14)), "counts 14 " + wrong);
+  EXPECT_EQ(padded("cross_entropy_grad", {logits, targets, {{4}, kInvariant}}, {{4, 16}}, with("vocab", 13)), "S(1)");
+  EXPECT_EQ(padded("cross_entropy_grad", {logits, targets, {{4}, kInvariant}}, {{4, 16}}), "counts 0 " + wrong);
+  EXPECT_EQ(padded("cross_entropy_and_grad", {logits, targets}, {{}, {4}, {4, 16}}, with("vocab", 13)), "I, I, S(1)");
+  EXPECT_EQ(padded("sample_token", {logits}, {}, with("vocab", 13)), "");
+  EXPECT_EQ(padded("sample_token", {logits}, {}),
+            "chooses a token from logits that are each rank's run of the 13 of dim 1 over (padding)");
+  EXPECT_EQ(padded("mean", {logits}, {{}}), "takes each rank's part of the columns over (padding) for all of them");
+  EXPECT_EQ(padded("layernorm", {logits, {{16}, kInvariant}, {{16}, kInvariant}}, {{4, 16}, {4}, {4}}),
+            "normalizes rows of which each rank has a part over (padding)");
+  const Operand tokens{{4, 8}, kInvariant};
+  EXPECT_EQ(padded("embedding", {tokens, {{16, 3}, rows}}, {{4, 8, 3}}, with("valid", 13)), "P");
+  EXPECT_EQ(padded("embedding", {tokens, {{16, 3}, rows}}, {{4, 8, 3}}, with("valid", 16)),
+            "takes 16 rows of a table of 13 over (padding)");
+  EXPECT_EQ(padded("embedding_grad", {tokens, {{4, 8, 3}, kInvariant}}, {{16, 3}}, with("valid", 13)), "S(0), I");
 }
 
 TEST(PlacementRules, NormsCountEveryElementOnce) {

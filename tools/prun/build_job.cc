@@ -97,6 +97,10 @@ int64_t steps_between_checkpoints(const Options& options, const Plan& plan) {
 
 }  // namespace
 
+int64_t vocabulary_multiple(const Options& options, const Device& device) {
+  return options.pad_vocabulary > 0 ? options.pad_vocabulary : device.vocabulary_multiple();
+}
+
 Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> sizes) {
   const TimeSpent time("script");
   ScriptOptions script = script_options(options, ranks, false);
@@ -168,6 +172,7 @@ Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, 
   compile_options.packed_bytes = [&](const Program& program, const Op& op) {
     return device->packed_bytes(program, op);
   };
+  compile_options.vocabulary_multiple = vocabulary_multiple(options, *device);
   compile_options.fuses = [&](std::string_view kind) { return device->fuses(kind); };
   if (options.time_passes || !options.after.empty())
     compile_options.after_pass = [&](const PassReport& report) { watch.add(report); };

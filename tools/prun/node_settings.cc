@@ -44,6 +44,7 @@ std::vector<NodeSetting> node_settings(const Options& options) {
   add("--check-finite", options.check_finite ? "(given)" : "");
   add("--non-finite", options.non_finite);
   add("--every-microbatch", options.every_microbatch ? "(given)" : "");
+  add("--pad-vocabulary", options.pad_vocabulary > 0 ? std::to_string(options.pad_vocabulary) : "");
   add("--check-replicas", std::to_string(options.check_replicas));
   add("--checkpoint-every", options.checkpoint.every > 0 ? std::to_string(options.checkpoint.every) : "");
   add("--checkpoint-strict", options.checkpoint.strict ? "(given)" : "");

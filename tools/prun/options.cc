@@ -222,6 +222,8 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
                "every K steps compare what ranks hold alike (default 100; 0: never)");
   define.flag(kPlanCommands, "--every-microbatch", o.every_microbatch,
               "list and prove each microbatch of a long schedule, not one period of what repeats");
+  define.whole(kPlanCommands | kGenerate, "--pad-vocabulary", "N", o.pad_vocabulary, 1,
+               "store the columns of logits padded to a multiple of N (default: what the device wants; 1: no padding)");
   define.flag(kPlanCommands | kTune, "--time-passes", o.time_passes,
               command == kTune ? "print what the search's parts take" : "print what each pass of the compiler takes");
   define.parsed(

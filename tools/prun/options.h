@@ -32,6 +32,7 @@ struct Options {
   bool dry_run = false, prometheus = false;  // clean; status
   bool check_finite = false, time_passes = false;
   bool every_microbatch = false;  // what repeats is listed, and proved, as often as it runs
+  int pad_vocabulary = 0;         // the columns of logits, to a multiple of it; 0: as the device wants
   bool prove = false;             // run, check: run the plan, made small, beside one rank
   std::string non_finite;         // the policy of --non-finite; "": nobody looks
   int check_replicas = 100;       // steps; 0: never

@@ -46,6 +46,7 @@ Proof prove_apart(const Options& options, const Plan& plan, int ranks, SharedTex
     ProofOptions how;
     how.record = [&](const PlanSizes& sizes) { return record_plan(options, ranks, sizes); };
     how.fuses = [&](std::string_view kind) { return device->fuses(kind); };
+    how.vocabulary_multiple = vocabulary_multiple(options, *device);
     if (known != nullptr) {
       how.known = [&](size_t programs) { return known->find(programs); };
       how.proven = [&](size_t programs, const std::string& said) { known->add(programs, said); };

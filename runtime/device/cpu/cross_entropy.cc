@@ -125,10 +125,10 @@ void gradient(const T* logits, const int32_t* targets, const float* lse, T* dlog
   });
 }
 
+// The last columns may be padding.
 Columns whole_columns(const OpView& view) {
   const Columns columns = columns_of(view, view.read(0));
-  PRUN_CHECK(columns.valid == columns.count && columns.vocab == columns.count,
-             "a split vocabulary has a loss of its own");
+  PRUN_CHECK(columns.valid == columns.vocab, "a split vocabulary has a loss of its own");
   return columns;
 }
 
@@ -149,7 +149,7 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
       const FlushSubnormals flush;
       with_lanes([&]<int lanes>() PRUN_INLINED {
         for (int64_t row = begin; row < end; ++row)
-          lse[row] = log_sum_exp<lanes>(logits + row * width, width, [](const auto&) PRUN_INLINED {});
+          lse[row] = log_sum_exp<lanes>(logits + row * width, columns.valid, [](const auto&) PRUN_INLINED {});
       });
     });
     double sum = 0;
@@ -187,16 +187,16 @@ void loss_and_gradient(const T* logits, const int32_t* targets, float* lse, floa
   const FlushSubnormals flush;
   const bool together = 4 * columns.count * static_cast<int64_t>(sizeof(T)) <= second_level_cache();
   with_lanes([=]<int lanes>() PRUN_INLINED {
-    const int64_t width = columns.count;
+    const int64_t width = columns.count, valid = columns.valid;
     const auto alone = [](const auto&) PRUN_INLINED {};
     for (int64_t row = first; row < last; ++row) {
-      if (row == first || !together) lse[row] = log_sum_exp<lanes>(logits + row * width, width, alone);
+      if (row == first || !together) lse[row] = log_sum_exp<lanes>(logits + row * width, valid, alone);
       const RowGradient<T> one(logits + row * width, dlogits + row * width, columns, targets[row], lse[row], scale);
       hits[row] = targets[row] == kIgnoredTarget ? lse[row] : one.hit;
       if (together && row + 1 < last)
-        lse[row + 1] = log_sum_exp<lanes>(logits + (row + 1) * width, width, one);
+        lse[row + 1] = log_sum_exp<lanes>(logits + (row + 1) * width, valid, one);
       else
-        map_lanes<lanes>(one.of, width, one.to, one.from);
+        map_lanes<lanes>(one.of, valid, one.to, one.from);
       one.finish(columns);
     }
   });

@@ -16,13 +16,13 @@ namespace {
 // The rank's rows of the table: `vocab` of them from `first` on.
 struct Rows {
   int64_t first, vocab;
-  int64_t all;  // rows of the whole table
+  int64_t all;  // rows of the whole table, without padding
 };
 Rows rows_of(const OpView& view, const Tensor& table) {
   const int64_t vocab = row_count(table.shape);
   PRUN_CHECK(vocab > 0, shape_text(table.shape));
   const Share share = view.share("axis");
-  return {share.index * vocab, vocab, share.of * vocab};
+  return {share.index * vocab, vocab, view.attrs().integer("valid", share.of * vocab)};
 }
 
 // The row of a token, or -1 for another rank's.
@@ -84,7 +84,7 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
   view.expect_count(view.write(0), count * width);
   const T* positions = view.reads() > 2 ? view.in<T>(2) : nullptr;
   if (positions != nullptr) {
-    PRUN_CHECK(rows.all == rows.vocab, "positions are added by each rank");
+    PRUN_CHECK(view.share("axis").of == 1, "positions are added by each rank");
     PRUN_CHECK(row_count(view.read(2).shape) >= length && last_dim(view.read(2).shape) == width,
                shape_text(view.read(2).shape) + " for tokens " + shape_text(tokens.shape));
   }

@@ -105,11 +105,12 @@ void fill_range(const std::vector<Piece>& pieces, uint64_t seed, int64_t begin, 
   }
 }
 
-// A block of n slices has ceil(n/t) on each of t ranks.
-void add_blocks(Piece& piece, std::span<const int64_t> extents, int64_t slice, Share share) {
+// A block of n slices has ceil(n/t) on each of t ranks, rounded up to a multiple of the grain.
+void add_blocks(Piece& piece, std::span<const int64_t> extents, int64_t slice, int64_t grain, Share share) {
   for (const int64_t extent : extents) {
     PRUN_CHECK(slice > 0 && extent % slice == 0, std::to_string(extent) + " in slices of " + std::to_string(slice));
-    const int64_t room = (extent / slice + share.of - 1) / share.of * slice, begin = room * share.index;
+    const int64_t equal = (extent / slice + share.of - 1) / share.of;
+    const int64_t room = (equal + grain - 1) / grain * grain * slice, begin = room * share.index;
     piece.runs.push_back({piece.row, piece.whole_row + begin, std::clamp<int64_t>(extent - begin, 0, room)});
     piece.row += room;
     piece.whole_row += extent;
@@ -124,10 +125,12 @@ std::vector<Piece> pieces_of(const OpView& view) {
   const size_t n = starts.size();
   PRUN_CHECK(counts.size() == n && kinds.size() == n && keys.size() == n && scales.size() == n, std::to_string(n));
   const std::vector<int64_t> rows = attrs.integers("split_outer"), block_counts = attrs.integers("split_block_count"),
-                             slices = attrs.integers("split_slice"), blocks = attrs.integers("split_blocks");
+                             slices = attrs.integers("split_slice"), blocks = attrs.integers("split_blocks"),
+                             grains = attrs.integers("split_grain");
   const std::vector<std::string> axes = names_between_commas(attrs.text("split_axis"));
   PRUN_CHECK(rows.empty() || (rows.size() == n && block_counts.size() == n && slices.size() == n && axes.size() == n),
              std::to_string(n));
+  PRUN_CHECK(grains.empty() || grains.size() == n, std::to_string(n));
   std::span<const int64_t> extents = blocks;
   std::vector<Piece> pieces;
   for (size_t i = 0; i < n; ++i) {
@@ -140,7 +143,7 @@ std::vector<Piece> pieces_of(const OpView& view) {
     } else {
       const size_t count = block_counts[i];
       PRUN_CHECK(count <= extents.size(), std::to_string(count));
-      add_blocks(piece, extents.first(count), slices[i], view.share_along(axes[i]));
+      add_blocks(piece, extents.first(count), slices[i], grains.empty() ? 1 : grains[i], view.share_along(axes[i]));
       extents = extents.subspan(count);
       PRUN_CHECK(rows[i] * piece.row == counts[i], std::to_string(counts[i]));
     }

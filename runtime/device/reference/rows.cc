@@ -115,7 +115,8 @@ int64_t index_below(double value, int64_t size, const char* text) {
 int64_t table_row(const Call& c, double token, int64_t rows) {
   const std::string axis = c.attrs.text("axis");
   const Share share = share_along(c.memory, axis);
-  const int64_t row = index_below(token, share.of * rows, kTokenOutside) - share.index * rows;
+  const int64_t all = c.attrs.integer("valid", share.of * rows);
+  const int64_t row = index_below(token, all, kTokenOutside) - share.index * rows;
   return row >= 0 && row < rows ? row : -1;
 }
 
@@ -223,15 +224,15 @@ void cross_entropy_finish(Call& c) {
 
 void cross_entropy(Call& c) {
   const Array &logits = c.reads[0], &targets = c.reads[1];
-  int64_t n = logits.last();
+  const int64_t n = logits.last(), vocab = Columns(c, logits).vocab;
   double loss = 0;
   for (int64_t r = 0; r < logits.rows(); ++r) {
     double top = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < n; ++i) top = std::max(top, logits[r * n + i]);
-    for (int64_t i = 0; i < n; ++i) sum += std::exp(logits[r * n + i] - top);
+    for (int64_t i = 0; i < vocab; ++i) top = std::max(top, logits[r * n + i]);
+    for (int64_t i = 0; i < vocab; ++i) sum += std::exp(logits[r * n + i] - top);
     c.writes[1][r] = top + std::log(sum);
     if (targets[r] == kIgnoredTarget) continue;
-    loss += c.writes[1][r] - logits[r * n + index_below(targets[r], n, kTargetOutside)];
+    loss += c.writes[1][r] - logits[r * n + index_below(targets[r], vocab, kTargetOutside)];
   }
   c.writes[0][0] = loss * c.attrs.number("scale", 1);
 }

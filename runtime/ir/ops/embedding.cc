@@ -1,7 +1,8 @@
 // embedding: rows of a table chosen by tokens, plus rows of a position table in order.
 //
 // The derivative adds rows in token order, so that it is the same bits in every run. With attribute axis the table is
-// the rank's run of rows; tokens of other ranks give rows of zeros, and no gradient.
+// the rank's run of rows; tokens of other ranks give rows of zeros, and no gradient. With attribute valid the rows at
+// or above it are padding, which no token names.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -39,6 +40,7 @@ void derive_embedding(GradientBuilder& builder, const NodeView& node) {
   Attrs attrs;
   attrs.set("vocab", builder.type(table).shape[0]);
   if (node.attrs.has("axis")) attrs.set("axis", node.attrs.text("axis"));
+  if (node.attrs.has("valid")) attrs.set("valid", node.attrs.integer("valid"));
   attrs.set("positions", with_positions ? builder.type(positions).shape[0] : int64_t{0});
   Types types = {wide_like(builder.type(table))};
   if (with_positions) types.push_back(wide_like(builder.type(positions)));

@@ -47,6 +47,7 @@ void derive_linear(GradientBuilder& builder, const NodeView& node) {
   if (act == "relu") dy = builder.emit(relu_dx, {y, dy}, {builder.type(y)}, {})[0];
   Attrs attrs;
   if (transposed(node.attrs)) attrs.set("transpose", int64_t{1});
+  if (node.attrs.has("columns")) attrs.set("columns", node.attrs.number("columns"));
   bool bias = node.inputs.size() == 3 && builder.wants(node.inputs[2]);
   auto gradient_of_x = [&] {
     if (builder.wants(x)) builder.contribute(x, builder.emit(linear_dx, {dy, w}, {builder.type(x)}, attrs)[0]);
@@ -72,14 +73,21 @@ double product_flops(const TensorType& x, const TensorType& y) {
   return 2 * count(x) * static_cast<double>(last_dim(y));
 }
 
-Cost cost_linear(const Types& inputs, const Types& outputs, const Attrs&) {
-  return product_cost(product_flops(inputs[0], outputs[0]), inputs, outputs);
+// Padding is computed, and no model's formula has it.
+Cost without_padding(Cost cost, const TensorType& y, const Attrs& attrs) {
+  const double columns = static_cast<double>(last_dim(y));
+  cost.model *= attrs.number("columns", columns) / columns;
+  return cost;
 }
-Cost cost_dx(const Types& inputs, const Types& outputs, const Attrs&) {
-  return product_cost(product_flops(outputs[0], inputs[0]), inputs, outputs);
+
+Cost cost_linear(const Types& inputs, const Types& outputs, const Attrs& attrs) {
+  return without_padding(product_cost(product_flops(inputs[0], outputs[0]), inputs, outputs), outputs[0], attrs);
 }
-Cost cost_dw(const Types& inputs, const Types& outputs, const Attrs&) {
-  return product_cost(product_flops(inputs[0], inputs[1]), inputs, outputs);
+Cost cost_dx(const Types& inputs, const Types& outputs, const Attrs& attrs) {
+  return without_padding(product_cost(product_flops(outputs[0], inputs[0]), inputs, outputs), inputs[0], attrs);
+}
+Cost cost_dw(const Types& inputs, const Types& outputs, const Attrs& attrs) {
+  return without_padding(product_cost(product_flops(inputs[0], inputs[1]), inputs, outputs), inputs[1], attrs);
 }
 
 // As the ops that they are made of: products, and 10 and 20 flops for gelu and its derivative.

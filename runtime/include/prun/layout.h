@@ -1,0 +1,16 @@
+/* prun device ABI: how a device wants the compiler to lay out what its products read and write. An extension of
+ * prun/device.h. */
+#ifndef PRUN_LAYOUT_H
+#define PRUN_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The extension "prun.layout". Without it tensors have the shapes of the model. */
+#define PRUN_DEVICE_LAYOUT "prun.layout"
+typedef struct prun_device_layout {
+  size_t size;
+  int64_t vocabulary_multiple; /* columns of logits are padded to a multiple of it; 0 and 1: they are not */
+} prun_device_layout;
+
+#endif
