@@ -5,23 +5,27 @@ than the sum.
 """
 import collections
 import json
+import re
 
 CLUSTERS = {"H200": "h200", "H100": "dgx-h100", "A100": "dgx-a100", "V100": "v100"}  # in plans/clusters, by a part of the GPU's name
 # Every op at the data sheet's peak: the floor below which no kernel can get.
 IDEAL = "device: { sustained: 1, half_k: 0.001, flash: 1, memory_efficiency: 1, launch: 0 us, optimizer_bytes: 30, bus_slowdown: 1, network_slowdown: 1 }\n"
-# The cost model knows ops before the CUDA device fuses them; groups hold both. A kind that is in no group is a group.
+# The cost model knows ops before the CUDA device fuses them; groups hold both. A kind that matches none is a group.
 GROUPS = {
-    "forward GEMMs": ("linear", "linear_gelu", "gelu"),
-    "dx": ("linear_dx", "linear_dx_gelu", "gelu_dx"),
-    "dW with bias gradients": ("linear_dw", "bias_grad", "column_sums"),
-    "attention": ("attention",),
-    "attention's gradient": ("attention_grad",),
-    "loss with gradient": ("cross_entropy", "cross_entropy_grad", "cross_entropy_and_grad"),
-    "norms and residuals": ("layernorm", "add_layernorm", "layernorm_grad", "layernorm_grad_add", "add"),
-    "AdamW, norm2, embedding": ("adamw", "adamw_cast", "norm2", "clip_coefficient", "embedding", "embedding_grad"),
+    "forward GEMMs": r"linear(_gelu)?|gelu",
+    "dx": r"(linear|gelu)_dx|linear_dx_gelu",
+    "dW with bias gradients": r"(linear_dw|bias_grad)(_add)?|column_sums",
+    "attention": r"attention",
+    "attention's gradient": r"attention_grad",
+    "loss with gradient": r"cross_entropy(_and)?(_grad)?",
+    "norms and residuals": r"(add_)?layernorm(_grad)?(_add)?|add",
+    "AdamW, norm2, embedding": r"adamw(_cast)?|norm2|clip_coefficient|embedding(_grad)?",
 }
-GROUP_OF = {kind: group for group, kinds in GROUPS.items() for kind in kinds}
-EPILOGUES = ("gelu", "gelu_dx")  # no traffic of their own where a GEMM ends with them: not a part of the floor
+EPILOGUES = re.compile(r"gelu(_dx)?")  # no traffic of their own where a GEMM ends with them: not a part of the floor
+
+
+def group_of(kind):
+    return next((group for group, kinds in GROUPS.items() if re.fullmatch(kinds, kind)), kind)
 
 
 def measured(events, warmup=2):
@@ -47,7 +51,7 @@ def grouped(seconds):
     """{group: seconds} of {kind: seconds}."""
     found = {}
     for kind, s in seconds.items():
-        found[GROUP_OF.get(kind, kind)] = found.get(GROUP_OF.get(kind, kind), 0) + s
+        found[group_of(kind)] = found.get(group_of(kind), 0) + s
     return found
 
 
@@ -57,11 +61,11 @@ def table(found, predicted, floor):
         return "" if seconds is None else f"{seconds * 1e3:.2f}"
 
     times, counts = grouped({kind: s for kind, (_, s) in found.items()}), grouped({kind: n for kind, (n, _) in found.items()})
-    floor = grouped({kind: s for kind, s in floor.items() if kind not in EPILOGUES or kind in found})
+    floor = grouped({kind: s for kind, s in floor.items() if kind in found or not EPILOGUES.fullmatch(kind)})
     predicted = grouped(predicted)
     rows = [["part of the step", "ops", "measured, ms", "floor, ms", "measured / floor", "predicted, ms", "of which, ms"]]
     for group in sorted(times.keys() | predicted.keys(), key=lambda group: (-times.get(group, 0), -predicted.get(group, 0), group)):
-        kinds = sorted((kind for kind in found if GROUP_OF.get(kind, kind) == group), key=lambda kind: -found[kind][1])
+        kinds = sorted((kind for kind in found if group_of(kind) == group), key=lambda kind: -found[kind][1])
         seconds, least = times.get(group), floor.get(group)
         rows.append([group, str(counts.get(group, 0)), ms(seconds), ms(least), f"{seconds / least:.2f}" if seconds and least else "", ms(predicted.get(group)),
                      ", ".join(f"{kind} {ms(found[kind][1])}" for kind in kinds) if kinds != [group] else ""])
