@@ -35,7 +35,8 @@ PRUN_PLACE(prun_op, rank, 88);
 PRUN_PLACE(prun_op, threads, 92);
 PRUN_PLACE(prun_op, share, 96);
 PRUN_PLACE(prun_op, mesh, 104);
-PRUN_SIZE(prun_op, 112);
+PRUN_PLACE(prun_op, options, 112);
+PRUN_SIZE(prun_op, 120);
 
 PRUN_PLACE(prun_device_probe, devices, 8);
 PRUN_PLACE(prun_device_probe, driver, 12);
