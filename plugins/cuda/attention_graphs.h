@@ -11,7 +11,7 @@ namespace prun::cuda {
 // heads of a row.
 struct CudnnStrides {
   int64_t row, sample;
-  auto operator<=>(const CudnnStrides&) const = default;
+  auto operator<=>(const CudnnStrides&) const = default;  // NOLINT(modernize-use-nullptr): of the generated comparison
 };
 
 struct CudnnAttentionShape {
@@ -21,7 +21,8 @@ struct CudnnAttentionShape {
   CudnnStrides lse;         // row: from a head to the next
   bool causal;              // query i attends to keys 0..i; otherwise each query attends to all keys
   bool f32_out = false;     // forward's out is f32, for a later sum with other keys' output
-  auto operator<=>(const CudnnAttentionShape&) const = default;
+  auto operator<=>(const CudnnAttentionShape&) const =
+      default;  // NOLINT(modernize-use-nullptr): of the generated comparison
 };
 
 // Tensors in memory: q, k, v, out, lse.

@@ -126,7 +126,7 @@ int64_t workspace(const OpView& view) {
 
 // Writes to `c`; its scratch begins with workspace() bytes.
 template <bool transpose_a, bool transpose_b>
-std::unique_ptr<Kernel> make_into(const OpView& view, std::byte* c, Scratch scratch) {
+std::unique_ptr<Kernel> make_into(const OpView& view, std::byte* c, const Scratch& scratch) {
   const GemmShape shape = shape_of(view, transpose_a, transpose_b);
   std::vector<Gemm> products;
   for (int64_t e = 0; e < view.write(0).shape[0]; ++e)
