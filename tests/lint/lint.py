@@ -96,7 +96,7 @@ def one_command_each():
     """Writes DATABASE, which has one of dev's commands for each source; returns the sources. Tests compile the sources of
     plugins/cuda again with the substitute's headers, which clang 14 cannot read."""
     found = json.loads((TOP / "build/dev/compile_commands.json").read_text())
-    found.sort(key=lambda each: "-o tests/" in each["command"])
+    found.sort(key=lambda each: "-o tests/" in each.get("command", ""))
     commands = {}
     for each in found:
         commands.setdefault(pathlib.Path(each["file"]).resolve(), each)
