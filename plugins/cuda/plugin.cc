@@ -4,6 +4,7 @@
 // it.
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "context.h"
 #include "health.h"
@@ -14,6 +15,7 @@
 #include "stream.h"
 
 struct prun_kernel {
+  explicit prun_kernel(std::unique_ptr<prun::cuda::Kernel> kernel) : body(std::move(kernel)) {}
   std::unique_ptr<prun::cuda::Kernel> body;
 };
 
