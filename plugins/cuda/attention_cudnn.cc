@@ -50,7 +50,7 @@ CudnnStrides strides(const Heads<T>& heads) {
   return {heads.row, heads.sample};
 }
 
-// Of a slice of the sizes; strides are the caller's.
+// Returns the shape of a slice of the batch and heads; the caller fills in the strides.
 CudnnAttentionShape shape_of(const AttentionSizes& s, const Rectangle& r, int64_t batch, int64_t kv_heads) {
   CudnnAttentionShape shape{};
   shape.batch = batch, shape.queries = r.queries, shape.keys = r.keys;
@@ -79,7 +79,7 @@ T* at(const Scratch& memory, size_t offset) {
 }
 void* any(const void* data) { return const_cast<void*>(data); }
 
-// What an op enqueues of one plan.
+// The calls of one plan that an op enqueues, and their scratch.
 struct Calls {
   Scratch memory;
   std::vector<CudnnCall> all;

@@ -1,5 +1,5 @@
-// Ring attention's hops where cuDNN computes them: it knows nothing of the keys before, so kernels of ours add what it
-// has found of this hop's keys to the hops before.
+// Merges the hops of ring attention that cuDNN computes. cuDNN computes attention over one hop's keys alone, so kernels
+// of prun combine its result with that of the previous hops.
 #pragma once
 #include <cuda_runtime_api.h>
 

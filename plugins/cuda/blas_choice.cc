@@ -143,7 +143,9 @@ cublasLtMatmulAlgo_t fastest(Trial& trial, const std::vector<cublasLtMatmulHeuri
   return best;
 }
 
-// A model's layers are alike, and the algorithm that the heuristic names first stands for all else that it looked at.
+// Returns the cache key of a measured choice. Layers of a model have equal shapes, so one measurement serves all of
+// them. The heuristic's first algorithm is part of the key, because it reflects the heuristic's other inputs, such as
+// alignment.
 std::string key_of(const Gemm& gemm, const Epilogue& epilogue, size_t workspace_bytes,
                    const cublasLtMatmulAlgo_t& first) {
   const GemmShape& s = gemm.shape;

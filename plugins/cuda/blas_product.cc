@@ -144,7 +144,7 @@ std::unique_ptr<BlasProduct> BlasProduct::find(Context& context, const Gemm& gem
   if (found.empty()) return nullptr;
   if (!context.options().autotune) found.resize(1);
   product->algorithm_ = choose(context, gemm, epilogue, workspace_bytes, found);
-  // What was measured for an equal shape may be refused here, where the operands are aligned to less.
+  // An algorithm that was measured for an equal shape may be refused here, because these operands are less aligned.
   if (found.size() > 1 && !product->starts(product->algorithm_)) product->algorithm_ = found.front().algo;
   return product;
 }

@@ -6,10 +6,10 @@
 
 namespace prun::cuda {
 
-// A matrix of `dtype` [rows, columns], random numbers in [-1, 1) of many magnitudes, `batch` of them. Mirrored: along
-// k, which are its rows or else its columns, the second half mirrors the first, in B with the other sign. So the
-// product's sums are 0 but for their rounding errors, and an algorithm that adds in another order gives other bits,
-// though they be rounded to bf16. Not mirrored: sums of all sizes, which show what is computed of them.
+// Describes `batch` matrices [rows, columns] of random numbers in [-1, 1) of many magnitudes. In a mirrored matrix the
+// second half of k (its rows or its columns) mirrors the first, in B with the opposite sign. The GEMM's accumulators
+// then end at 0 plus rounding errors, so that an algorithm with another order of addition gives other bits, even
+// after rounding to bf16. A matrix that is not mirrored gives sums of all magnitudes, which column sums are checked by.
 struct TrialMatrix {
   int64_t batch, rows, columns;
   bool k_is_rows, is_b, mirrored;

@@ -6,8 +6,9 @@
 // A block has up to four queries that attend to one head of keys: query heads of its group and, in a prompt, following
 // tokens. So a row of the cache is loaded once for all of them.
 //
-// Surprising fact: how many blocks share a query follows from the cache's size, not from how much of it is filled,
-// which only the device knows: the launch is the same for every token, so a graph of it can be replayed.
+// Surprising fact: the number of blocks that share a query depends on the capacity of the cache, because only the
+// device knows how many tokens it holds. The launch is therefore the same for every token, and a graph of it can be
+// replayed.
 #include <cmath>
 #include <limits>
 
@@ -45,8 +46,8 @@ struct Cache {
   size_t workspace() const { return splits == 1 ? 0 : static_cast<size_t>(queries() * splits * (size + 2)) * 4; }
 };
 
-// Of rows of one sample at the same position the last is kept, as if they were written in turn. Positions are the
-// host's own numbers; one that is none is not written.
+// If several rows of a sample have the same position, the last one is kept, as if they were written one by one.
+// Positions are the host's own numbers; one that is none is not written.
 template <class T>
 __global__ void keep(const T* qkv, const int32_t* at, T* cache, Cache s) {
   for (int64_t i = first_item(); i < s.batch * s.length * s.kept(); i += item_stride()) {
@@ -62,7 +63,7 @@ __global__ void keep(const T* qkv, const int32_t* at, T* cache, Cache s) {
 // A softmax that is not divided yet: Σ exp(score − top)·value, and the same of ones.
 __device__ __forceinline__ float shift_of(float top) { return top == kNone ? 0.0f : top; }
 
-// What is left of several such, `stride` apart, of `size` elements, then top and total.
+// Merges several partial softmaxes, `stride` apart: each has `size` elements, then top and total.
 template <class Store>
 __device__ __forceinline__ void merge(const float* parts, int64_t count, int64_t stride, int64_t size, Store store) {
   float top = kNone;
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, kQ == 1 && N > 1 ? 4 : 2)
   const int64_t kv_head = blockIdx.x / s.blocks_alike(kQ) % s.kv_heads,
                 sample = blockIdx.x / (s.blocks_alike(kQ) * s.kv_heads);
   const int64_t first_query = blockIdx.x % s.blocks_alike(kQ) * kQ;
-  // Of query q of the block; the last one again after it.
+  // Returns the row of query q of the block; a query beyond the last repeats the last one.
   const auto row_of = [&](int q) { return sample * s.length + min(first_query + q, alike - 1) / group; };
   const auto head_of = [&](int q) { return kv_head * group + min(first_query + q, alike - 1) % group; };
 

@@ -86,7 +86,7 @@ class OpView {
 
   std::string_view kind() const { return op_.kind; }
   Context& context() const { return *context_; }
-  Options options() const;  // of the open device, or while sizes are asked for those of the program
+  Options options() const;  // options of the open device; without a context, those that the op was compiled with
   size_t reads() const { return op_.n_reads; }
   size_t writes() const { return op_.n_writes; }
   Tensor read(size_t i) const;  // throws Failure(PRUN_EINVAL) where there is none

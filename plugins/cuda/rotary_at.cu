@@ -16,8 +16,8 @@ struct Turns {
   int64_t rows, width, half, heads;
 };
 
-// Of each row the pairs that turn, then the elements that stay. Angles are made in f64, as those of rotary are, and in
-// half turns: cos and sin of radians keep a table of π's digits in local memory for large ones.
+// Rotates the pairs of each row, then copies the elements that are not rotated. Angles are computed in f64, as in
+// rotary, and in half turns, because cos and sin of large radians need a table of π's digits in local memory.
 template <class T>
 __global__ void turn_at(const T* x, const int32_t* at, T* y, const double* half_turns, Turns r) {
   const int64_t pairs = r.heads * r.half, items = pairs + (x == y ? 0 : r.width - 2 * pairs);

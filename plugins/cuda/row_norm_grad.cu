@@ -53,9 +53,9 @@ __device__ __forceinline__ void team_sums(float (&x)[2], int team, float2 (&part
   for (int i = 0; i < warps; ++i) x[0] += parts[first + i].x, x[1] += parts[first + i].y;
 }
 
-// What a row's elements become, from its statistics; in bf16 by as few instructions as can be. A bf16 has 8 bits, so a
-// multiply-add of the mean loses nothing that x has. Multiply-adds are explicit: otherwise kernels that differ
-// elsewhere might differ here.
+// Computes dx from a row's statistics. The bf16 form has the fewest instructions: bf16 has 8 bits of mantissa, so
+// folding the mean into an FMA loses no bit of x. FMAs are explicit, because otherwise two kernels could contract them
+// differently and give different bits.
 template <class T, bool centred>
 struct Row {
   float mean, scale, shift;  // shift: -mean·scale

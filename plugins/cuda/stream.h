@@ -46,8 +46,9 @@ namespace prun::cuda {
 void begin_capture(const prun_stream& stream);
 
 class Context;
-// Captures what `enqueue` enqueues on the stream that it is given, makes a graph of it and drops that: kernels are
-// loaded and launches are checked, nothing runs. Throws what `enqueue` throws, and Failure where there is no graph.
+// Captures the work that `enqueue` puts on its stream, instantiates a graph of it and drops the graph. So kernels are
+// loaded and launches are checked, but nothing runs. Throws the exceptions of `enqueue`, and Failure if no graph
+// results.
 void rehearse(Context& context, const std::function<void(cudaStream_t)>& enqueue);
 
 }  // namespace prun::cuda

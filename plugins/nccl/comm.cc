@@ -1,5 +1,6 @@
-// Making communicators. Members tell the lowest rank among them that they want one. When all do, it says how: a split
-// of the world's communicator for all ranks, because every rank takes part in a split, or a unique id for other groups.
+// Makes communicators. Members send a request to the lowest rank among them. When all requests are there, that rank
+// sends the method: a split of the world's parent for a group of all ranks, because every rank takes part in a split,
+// otherwise a unique id.
 #include "comm.h"
 
 #include <fmt/format.h>

@@ -1,11 +1,11 @@
 // A communicator, and the queue of calls on it.
 //
-// NCCL aborts a communicator safely at any time only if it does not block, but starts a thread for each call on one. So
-// a parent is made without blocking, while ranks may be missing, and what is split off it blocks:
+// NCCL aborts a communicator safely at any time only if it is nonblocking, but it starts a thread for each call on a
+// nonblocking one. So the parent is nonblocking, because ranks may be missing during init, and its child is blocking:
 //
-//     unique id --init--> parent, not blocking, one thread block --split--> communicator, blocking: for all calls
+//     unique id --init--> parent (nonblocking, one CTA) --split--> child (blocking, runs all calls)
 //
-// All groups of all ranks are split off the world's parent; other groups have a parent each.
+// Groups of all ranks are split off the world's parent; every other group has a parent of its own.
 //
 // NCCL allows nothing on a communicator while one of its calls is under way, and only when it is over may the event be
 // recorded that is reached when the device has done the work. So all calls are launches: issued one after the other, by
@@ -95,7 +95,7 @@ class Comm {
   void init_parent(const ncclUniqueId& id);
   void split(const std::shared_ptr<Native>& from);
   std::unique_lock<std::timed_mutex> lock_parent() const;
-  bool settled(ncclComm_t comm) const;  // no call on it is under way; throws what is wrong with it
+  bool settled(ncclComm_t comm) const;  // whether no call on it is in progress; throws its asynchronous error
   void register_regions();
   void pump_locked();
   bool may_wait(const Launch& launch) const;  // for another rank
@@ -114,7 +114,7 @@ class Comm {
   // Under native_->calls:
   Stage stage_ = Stage::wanted;
   Note go_{};
-  std::shared_ptr<Native> from_;  // whose parent it is split from
+  std::shared_ptr<Native> from_;  // owner of the parent that this communicator is split off
   std::deque<Launch*> waiting_;
   Launch* issued_ = nullptr;
   std::shared_ptr<Call> call_;  // of issued_, perhaps withdrawn since

@@ -25,7 +25,7 @@ struct Address {
 // Ranks on one GPU with share=1, and thread blocks of a kernel of each: their kernels wait for each other, so all of
 // them need multiprocessors at the same time.
 constexpr int kMostSharing = 8, kSharedCtas = 4;
-// Of one communicator; NCCL chooses less than that for most machines.
+// Upper bound of CTAs of one communicator; NCCL chooses fewer on most machines.
 constexpr int kMostCtas = 32;
 
 int choose_device(const prun_open_params& params, const Options& options, const Library& library) {
@@ -44,8 +44,9 @@ int choose_device(const prun_open_params& params, const Options& options, const 
           params.local_ranks, library.devices())};
 }
 
-// NCCL compares hosts and devices of its ranks. Since 2.30 it can be told to allow ranks on one device; before, each
-// rank claims to be a host of its own, and they talk over sockets. NCCL reads these variables with its first id.
+// Makes NCCL accept several ranks on one device. NCCL compares host and device of its ranks. From 2.30 on a variable
+// allows equal ones; before, each rank gets a host id of its own, so that NCCL connects the ranks by sockets. NCCL
+// reads these variables when it makes its first unique id.
 void allow_sharing(const prun_open_params& params, const Library& library) {
   if (params.local_ranks != params.ranks)
     throw Failure{PRUN_EINVAL, fmt::format("nccl option share=1 is for ranks of one host: here are {} of {}",
@@ -109,9 +110,9 @@ std::string Context::describe_self() const {
                      library->devices(), options.share ? ", which ranks may share: for tests" : "");
 }
 
-// A thread block of NCCL's has a multiprocessor for itself and waits there for other ranks. Ranks whose kernels start
-// in different orders would wait for each other for ever, unless the kernels of all communicators fit on the device at
-// once.
+// Returns the CTAs of a new communicator. A CTA of NCCL occupies a multiprocessor while it waits for other ranks. Ranks
+// that start kernels in different orders would deadlock, unless the kernels of all communicators fit on the device at
+// the same time.
 int Context::take_ctas() {
   if (options.max_ctas != 0) return options.max_ctas;
   std::lock_guard lock(mutex_);

@@ -58,7 +58,7 @@ class Context : public sdk::Transport {
 
   const Options options;
   const std::shared_ptr<const Library> library;
-  const bool connects_late;  // NCCL connects ranks in their first collective, because the user has said so
+  const bool connects_late;  // whether the user's NCCL_RUNTIME_CONNECT makes NCCL connect in the first collective
   int device = 0;
   Board board;
   Control control;

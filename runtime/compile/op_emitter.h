@@ -29,7 +29,7 @@ class OpEmitter : public EdgeBuilder {
   void compute(Op op) { append(0, std::move(op), std::exchange(compute_floors_, {})); }
   // The next op that computes waits for these.
   void compute_after(std::vector<OpRef> floors) { compute_floors_ = std::move(floors); }
-  // As EdgeBuilder::communicate, on the lane of that stream.
+  // Calls EdgeBuilder::communicate with the op on the lane of that stream.
   void communicate(const std::string& stream, Op op);
   // into += what.
   void add_in_place(TensorId into, TensorId what, const ScheduleStep& step, const Site& site, StreamId stream = 0);

@@ -1,6 +1,6 @@
 // Pads the vocabulary: the columns of logits, the rows or columns of the weight that makes them and its bias become a
-// multiple of what the device's products want. 50,257 columns of bf16 begin every row at an odd address, which rules
-// out the fast loads of the head's GEMMs on a GPU.
+// multiple that the device asks for. Rows of 50,257 bf16 columns begin at odd multiples of 2 bytes, which rules out TMA
+// for the head's GEMMs on a GPU.
 //
 // The added columns are zeros and stay zeros: losses ignore columns at or above their attribute `vocab` and write zeros
 // to the gradients there, so that the weight's gradients are zero there, too. The pass is the first one: copies of the
@@ -21,7 +21,7 @@ bool takes_padded_logits(const Node& node, ValueId logits) {
   return node.op == &ops::cross_entropy && node.inputs[0] == logits;
 }
 
-// Ops of one input that make 0 of 0, and whose derivatives there are finite.
+// Whether the op maps 0 to 0 with a finite derivative there.
 bool keeps_zeros(const Node& node) {
   return node.op == &ops::scale || node.op == &ops::tanh || node.op == &ops::relu || node.op == &ops::gelu;
 }
@@ -39,7 +39,7 @@ class VocabularyPadding {
   }
 
  private:
-  // A product whose results are logits and nothing else.
+  // Whether the op is a GEMM whose output is used as logits only.
   bool is_head(const Node& node) const {
     if (node.op != &ops::linear || !node.attrs.text("act").empty()) return false;
     const ValueId weight = node.inputs[1];
@@ -47,7 +47,7 @@ class VocabularyPadding {
            ranks_that_split(graph_.values[weight], output_dim(node)) > 0;
   }
 
-  // Losses read them, and ops whose results losses read.
+  // Whether only losses read the value, directly or through ops that keep zeros.
   bool are_logits(ValueId value) const {
     bool read = false;
     for (const Node& reader : graph_.nodes) {
@@ -78,7 +78,8 @@ class VocabularyPadding {
     return ranks;
   }
 
-  // What else reads the weight is an embedding, of which it is the table, or another product with the same logits' dim.
+  // Whether every other reader of the weight is an embedding with this table, or another head with the same logits'
+  // dim.
   bool can_pad(ValueId weight, int dim) const {
     for (const Node& node : graph_.nodes) {
       for (size_t i = 0; i < node.inputs.size(); ++i) {

@@ -20,11 +20,11 @@
 
 namespace prun {
 
-// What the host and the device exchange about a step under way.
+// Pinned memory and the event by which host and device exchange the values of a step in progress.
 struct StepMemory {
   const prun_step_values* values = nullptr;    // pinned, as the next two
   std::byte *loss = nullptr, *norm = nullptr;  // written by the body's end
-  DeviceEvent* begin = nullptr;                // timed: what the step began with is there, and its first op starts
+  DeviceEvent* begin = nullptr;                // timed; recorded after the first copies, before the first op
 };
 
 // What the bodies of an executor share.
@@ -53,9 +53,9 @@ class QueueBody {
   void run_first(int slot, const StepTable& table);
   bool has_first() const { return !first_.empty(); }
   const Op& first_op() const { return op(regions_.first.front()); }
-  // Enqueues a step: uploads what the first ops made, beside the step before, and the slot's step values, then enqueues
+  // Enqueues a step: uploads the batch, overlapped with the previous step, and the slot's step values, then enqueues
   // the regions as host ops end, and copies loss and norm to the slot. Returns once everything is enqueued and all host
-  // ops have ended; stream 0 then waits for all streams. Throws Cancelled, or what the device throws.
+  // ops have ended; stream 0 then waits for all streams. Throws Cancelled, or an Error of the device.
   void issue(int64_t step, int slot, StreamState* states, const std::function<void()>& check_alive);
   struct Cancelled {};
 

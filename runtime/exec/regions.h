@@ -11,8 +11,8 @@
 // Both sets only change along an edge, so a region is convex: any op between two of its ops is in it. A body without
 // host ops is one region.
 //
-// A host op appears on its stream twice: as `arm`, where what it reads is copied to the host, and as `land`, where what
-// it writes is copied to the device. A land's region does not wait for the arm's: the host op has ended in between.
+// A host op appears on its stream twice: `arm` copies its inputs to the host, `land` copies its outputs to the device.
+// The region of a land does not wait for that of the arm, because the host op has ended in between.
 #pragma once
 #include <vector>
 

@@ -114,8 +114,8 @@ struct OpDef {
   Cost (*cost)(const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs,
                const Attrs& attrs) = nullptr;
   MessageTraits message = {};
-  // Of an op that makes gradients of parameters: the op that adds all its writes to tensors which it reads after the
-  // op's own reads, in the order of the writes. Each sum may be written to the memory of the tensor that it adds to.
+  // The accumulating variant of an op that computes gradients of parameters; null: none. The variant reads one more
+  // tensor for each write, in the order of the writes, and adds its result to it. A sum may be written in place.
   const OpDef* accumulating = nullptr;
   bool word = false;  // plans call it as prun.nn.<name>(x)
   // Of a communication op: the collective that carries it. A message is a broadcast in its pair, sender first.

@@ -37,8 +37,8 @@ struct Cut {
 // Null: one block that divides, in one chunk a rank, without padding.
 const Cut* cut_into(std::vector<int64_t> blocks, int ranks, int chunks = 1, int64_t grain = 1);
 
-// A tensor that is padded and on no axis split is a shard over this axis of one rank, so that what knows nothing of
-// padding is found by the rules that find what takes a part for the whole.
+// A padded tensor that no mesh axis splits is modelled as a shard over this axis of one rank. The rules that detect an
+// op that mistakes a shard for the whole tensor then also detect an op that ignores padding.
 inline constexpr const char* kPaddingAxis = "(padding)";
 
 struct AxisPlacement {

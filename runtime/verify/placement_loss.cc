@@ -10,7 +10,8 @@ namespace prun::verify::rules {
 
 namespace {
 
-// Of logits whose columns are the rank's run of the vocabulary, or padded, which the op must know; "": right.
+// Returns the mistake of a loss whose logits are a rank's part of the vocabulary, or padded, if its attributes do not
+// say so; empty if there is none.
 std::string vocabulary_problem(const AxisView& axis, const AxisPlacements& reads, size_t logits) {
   const bool columns = by_columns(axis, reads, logits);
   if (columns != axis("axis") && !axis.pads())

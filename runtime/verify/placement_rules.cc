@@ -56,8 +56,8 @@ Agreement agreement(const AxisPlacements& reads, size_t from, size_t to) {
 
 namespace {
 
-// An op whose first `own` reads make its writes, and whose other reads are added to these: both terms of each sum must
-// be spread alike.
+// The rule of an op that computes its writes from its first `own` reads and adds the other reads to them: both terms of
+// each sum must have the same placement.
 template <Rule rule, size_t own>
 AxisOutcome adding(const AxisView& axis, const AxisPlacements& reads) {
   AxisOutcome outcome = rule(axis, {reads.begin(), reads.begin() + own});

@@ -1,5 +1,5 @@
-// Which attention ops of the CUDA device cuDNN computes, hops of ring attention among them, and that their scratch is
-// what the op table announces, to the byte: a kernel that found too little would allocate memory of its own.
+// Tests which attention ops of the CUDA device cuDNN computes, including the hops of ring attention, and that their
+// scratch has exactly the size that the op table announces: with less, a kernel would allocate memory of its own.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -66,7 +66,7 @@ struct Operand {
   DeviceMemory memory;
 };
 
-// What the device has logged since it was opened.
+// The log of the device since it was opened.
 std::string logged;
 const prun_device* listened_to;
 prun_status open_and_listen(const prun_device_params* params, prun_dev** device, prun_result* result) {
@@ -280,7 +280,7 @@ TEST(CudaGemm, BiasGradientsAreColumnSumsOfTheProgram) {
   unsetenv("PRUN_SUBSTITUTE_FUSED_FAST");
 }
 
-// Of few rows both ways add in one order. Then, and only where it was measured, time decides.
+// With few rows both ways add in the same order. Only then, and only after a measurement, time decides.
 TEST(CudaGemm, BiasGradientsAreFusedWhereThatIsQuickerAndGivesTheSameBits) {
   const auto kernels = [](int64_t rows, const char* options) {
     const Case c{"linear_dw", {{rows, 24}, {rows, 40}}, {{24, 40}, {40}}, true};

@@ -40,7 +40,7 @@ std::string line_of(const ProductCase& one) {
   return fmt::format("{:<30} {:<6} {}", one.strategy, one.model, one.mesh);
 }
 
-// What --check-replicas and --pad-vocabulary set.
+// The values of --check-replicas and --pad-vocabulary.
 struct How {
   int64_t check_replicas = 0, vocabulary_multiple = 1;
 };

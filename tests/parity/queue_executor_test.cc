@@ -20,7 +20,7 @@ namespace {
 
 const Settings kSteps = {{"strategy", "zero3"}, {"steps", "4"}};
 
-// The program of a rank of two, whose collectives are staged, on one rank: each over a group of one.
+// Returns the program of one rank of two, to run alone: its staged collectives have groups of one rank.
 Job alone(const Settings& settings, const std::string& plan) {
   Job job = parity_job(2, settings, "cpu", plan);
   job.classes[0].mesh = Mesh({{"dp", 1}});
@@ -230,7 +230,7 @@ TEST(QueueExecutor, BucketsAreReducedWhileBackwardRunsInReplayedSteps) {
   EXPECT_EQ(buckets.late, 0);
 }
 
-// A device whose time is its work: copies and launches of graphs take a unit each, kernels none.
+// A device with a logical clock: a copy and a launch of a graph take one unit each, a kernel takes none.
 struct LogicalTime {
   std::mutex mutex;
   int64_t now = 0;
@@ -287,7 +287,7 @@ TEST(QueueExecutor, TheTimeBetweenStepsHasTheFirstCopiesAndTheLaunch) {
   }
 }
 
-// What the host asks of a queue device, call by call.
+// Records the calls of the host to a queue device.
 std::vector<std::string> asked;
 
 template <auto function>

@@ -1,6 +1,6 @@
-// What a padded vocabulary leaves behind: zeros that no optimizer touches, the FLOPs of the model, and programs that
-// the verifier rejects where an op counts the padding. That losses, gradients and norms are those of the vocabulary
-// itself is tested by `parity_product --pad-vocabulary`.
+// Tests a padded vocabulary: padding stays zero under every optimizer, FLOPs are those of the model, and the verifier
+// rejects a program in which an op counts the padding. `parity_product --pad-vocabulary` compares losses, gradients and
+// norms with those of the true vocabulary.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ TEST_P(PaddedVocabulary, HasTheModelsFlops) {
   EXPECT_NEAR(padded / plain, 1, 1e-12);
 }
 
-// Elements of parameters and optimizer state that lie in no part of a logical tensor.
+// Returns the elements of parameters and optimizer state that belong to no logical tensor.
 TEST_P(PaddedVocabulary, PaddingStaysZero) {
   const VocabularyCase& c = GetParam();
   for (const char* optimizer : {"sgd", "adamw", "lion"}) {

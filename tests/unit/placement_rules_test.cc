@@ -184,7 +184,7 @@ TEST(PlacementRules, SplitVocabulary) {
             "takes each rank's part of the vocabulary over tp for all of it");
 }
 
-// What is padded is a shard over an axis of one rank.
+// A padded tensor is a shard over an axis of one rank.
 TEST(PlacementRules, PaddedVocabulary) {
   const AxisPlacement columns = shard(1, cut_into({13}, 1, 1, 8)), rows = shard(0, cut_into({13}, 1, 1, 8));
   const auto padded = [](const char* kind, std::vector<Operand> reads, std::vector<Shape> writes, Attrs attrs = {}) {

@@ -134,7 +134,7 @@ TEST(Regions, HostOpsThatDoNotKnowEachOtherHoldUpOnlyTheirOwn) {
   ASSERT_EQ(regions.hosts.size(), 2u);
   EXPECT_TRUE(regions.hosts[0].hosts.empty());
   EXPECT_TRUE(regions.hosts[1].hosts.empty());
-  // 0.0 and both arms, on which no host op waits; what needs one of them; what needs both.
+  // One region has 0.0 and both arms, one needs each host op, and the last needs both.
   ASSERT_EQ(regions.regions.size(), 4u);
   const auto of_last = std::find_if(regions.regions.begin(), regions.regions.end(),
                                     [](const Region& region) { return region.hosts.size() == 2; });

@@ -1,7 +1,7 @@
 // The embedding's gradient at the sizes of GPT-2 124M and Llama 8B, with uniform ids and with ids by Zipf's law as in
 // text: a frequent word's row sums thousands of tokens, which uniform ids hide.
 //
-// No library has the op, so figures are held to nothing; a copy of as many bytes is what memory allows.
+// No library has the op, so the yardstick is a copy of as many bytes.
 #include <fmt/format.h>
 
 #include <random>

@@ -160,8 +160,8 @@ struct Measured {
   CudaBench& bench;
   const std::function<void(const Figure&)>& report;
 
-  // `apart`: an op that computes what the yardstick's epilogue does besides. Then the GEMM without an epilogue,
-  // followed by that op, is a yardstick, too.
+  // `apart`: an op that replaces the yardstick's epilogue. The yardstick is then the faster of the fused GEMM and the
+  // GEMM without an epilogue followed by that op.
   void operator()(const BenchOp& op, Yardstick yardstick, const std::optional<BenchOp>& apart = std::nullopt) const {
     Figure figure{layer.model, fmt::format("{} {}", layer.name, op.kind), 0, 0, 0, ""};
     figure.flops = 2 * static_cast<double>(layer.rows) * static_cast<double>(layer.k) * static_cast<double>(layer.n);

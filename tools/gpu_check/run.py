@@ -1,5 +1,4 @@
 """One call: the parts in order of value, each with its limit, one line and its files saved before the next one starts."""
-import concurrent.futures
 import dataclasses
 import functools
 import pathlib
@@ -82,16 +81,8 @@ class Run:
                 break
 
     def each(self, part, calls):
-        """Runs the calls, `part.together` at once but few on few cores; if this thread is interrupted, their commands end first."""
-        with concurrent.futures.ThreadPoolExecutor(min(part.together, max(4, self.context.cores))) as pool:
-            asked = [pool.submit(call) for call in calls]
-            try:
-                return [one.result() for one in asked]
-            except BaseException:
-                for one in asked:
-                    one.cancel()
-                self.context.processes.stop()
-                raise
+        """Returns the results of the calls, run `part.together` at once, but few at once on few cores."""
+        return self.context.together(*calls, most=min(part.together, max(4, self.context.cores)))
 
     def part(self, part):
         begin = time.monotonic()

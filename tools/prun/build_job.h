@@ -18,7 +18,7 @@ Job compile_plan(const Options& options, const Plan& plan, int ranks, bool verif
 Job compile_ranks(const Options& options, const Plan& plan, const std::vector<int>& ranks);
 // Of a recorded plan: its arenas are about as large, or have no size, and it cannot run.
 Job compile_roughly(const Options& options, const Plan& plan, bool memory);
-// --pad-vocabulary, or what the device wants.
+// Returns the value of --pad-vocabulary, or the device's multiple without that option.
 int64_t vocabulary_multiple(const Options& options, const Device& device);
 // The plan as the script records it, or with other sizes.
 Plan record_plan(const Options& options, int ranks, std::optional<PlanSizes> sizes = std::nullopt);

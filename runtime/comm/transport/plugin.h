@@ -48,7 +48,7 @@ struct OpenParams : prun_open_params {
  private:
   std::string own_options_;  // those of WorldOptions::transport_options that are meant for this plugin
 };
-// The value of `key` in "key=value,NAME.key=value,...", where `name` stands before the key ("": no name); the last one.
+// Returns the value of the last `name`.`key` in "key=value,NAME.key=value,..."; an empty `name` means no prefix.
 std::optional<std::string> option_value(const std::string& options, std::string_view name, std::string_view key);
 // usage_error for a name before a key in "key=value,NAME.key=value,..." that is no plugin's.
 void check_option_names(const std::string& options, const std::vector<std::string>& dirs);

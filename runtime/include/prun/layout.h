@@ -1,4 +1,4 @@
-/* prun device ABI: how a device wants the compiler to lay out what its products read and write. An extension of
+/* prun device ABI: the layout that a device asks the compiler for in the operands of its GEMMs. An extension of
  * prun/device.h. */
 #ifndef PRUN_LAYOUT_H
 #define PRUN_LAYOUT_H
@@ -10,7 +10,7 @@
 #define PRUN_DEVICE_LAYOUT "prun.layout"
 typedef struct prun_device_layout {
   size_t size;
-  int64_t vocabulary_multiple; /* columns of logits are padded to a multiple of it; 0 and 1: they are not */
+  int64_t vocabulary_multiple; /* columns of logits are padded to a multiple of it; 0 and 1 = no padding */
 } prun_device_layout;
 
 #endif

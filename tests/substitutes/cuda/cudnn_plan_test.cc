@@ -37,7 +37,7 @@ Options options(bool deterministic) {
   return o;
 }
 
-// Of a packed tensor, as the op attention has it.
+// Returns the shape of attention over a packed qkv tensor.
 CudnnAttentionShape packed(const AttentionSizes& s, const CudnnSlice& slice, bool causal) {
   const int64_t row = int64_t{s.heads + 2 * s.kv_heads} * s.head, width = int64_t{s.heads} * s.head, t = s.length;
   CudnnAttentionShape shape{slice.batch, t, t, slice.kv_heads * s.group(), slice.kv_heads, s.head};

@@ -110,8 +110,8 @@ class Run {
     return {t, bytes.data()};
   }
 
-  // To sums of gradients in memory cuDNN's engines add what their blocks have found. Their left operand, the gradients
-  // of scores, is f32; the probabilities of a forward graph are bf16.
+  // cuDNN's engines add the partial sums of their blocks to gradients in memory. The left operand of such a GEMM (the
+  // gradients of scores) is f32; that of a forward graph (the probabilities) is bf16.
   static void matmul(const Operand& a, const Operand& b, const Operand& c) {
     const Index dims = c.t.dims;
     const bool adds = !c.t.is_virtual && c.t.type == CUDNN_DATA_FLOAT && a.t.type == CUDNN_DATA_FLOAT;

@@ -113,7 +113,7 @@ cudaError_t release(void* ptr, cudaMemoryType type) {
   return cudaSuccess;
 }
 
-// As CUDA's table of "API synchronization behavior" names them; registered memory is pinned.
+// Returns the kind of memory as CUDA's table "API synchronization behavior" names it; registered memory is pinned.
 cudaMemoryType type_of(const void* ptr, size_t bytes) {
   if (bytes == 0) return cudaMemoryTypeDevice;
   std::lock_guard lock(memory().mutex);
@@ -238,7 +238,7 @@ ENTRY cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cuda
   const cudaError_t error = substitute::enqueue(stream, [=] {
     if (bytes > 0) std::memmove(to, from, bytes);
   });
-  // From host memory to host memory, pinned or not, it is synchronous, and to pageable memory it always may be.
+  // A copy between host memory, pinned or not, is synchronous; CUDA allows every copy to or from pageable memory to be.
   const bool waits = pageable || (target != cudaMemoryTypeDevice && source != cudaMemoryTypeDevice);
   if (error == cudaSuccess && waits && !captured) substitute::wait(stream);
   return result(error);

@@ -244,7 +244,7 @@ ENTRY cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned fl
 ENTRY cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
 }
-// As with CUDA, pending work still runs, and cudaDeviceSynchronize and cudaFree wait for it.
+// Pending work of a destroyed stream still runs; cudaDeviceSynchronize and cudaFree wait for it.
 ENTRY cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (substitute::capturing(stream)) substitute::invalidate(stream, cudaErrorStreamCaptureInvalidated);
   const StreamHandle handle = substitute::streams().remove(stream, "a stream");

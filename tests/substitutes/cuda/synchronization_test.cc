@@ -1,5 +1,5 @@
-// Which calls of the substitute wait for the device, and what the legacy stream orders: the tables "API
-// synchronization behavior" and "Default stream" of CUDA's documentation.
+// Tests which calls of the substitute wait for the device, and which streams the legacy stream is ordered with, by the
+// chapters "API synchronization behavior" and "Default stream" of CUDA's documentation.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 

@@ -48,8 +48,8 @@ void moment() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
 
 std::atomic<int> threads{0};  // that calls have started
 
-// In a thread of its own, as NCCL does it for each call, where the communicator does not block. Its state says when it
-// is over.
+// Runs a call on a nonblocking communicator in a thread of its own, as NCCL does. The communicator's state reports its
+// end.
 template <class Body>
 ncclResult_t in_background(const Handle& comm, Body body) {
   if (comm->blocking) {

@@ -227,7 +227,7 @@ TEST(Nccl, ErrorsThatComeLaterAreTold) {
   EXPECT_EQ(reports[1].text.rfind("Aborted: rank 0 failed", 0), 0u) << reports[1].text;
 }
 
-// A function of the substitute that tells the tests what it has counted.
+// Calls a function of the substitute that returns a counter.
 int counted(const std::string& library, const char* what) {
   return reinterpret_cast<int (*)()>(dlsym(dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD), what))();
 }
