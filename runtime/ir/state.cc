@@ -136,10 +136,7 @@ std::vector<Box> boxes_of(const StateTensor& state, const LocalPart& part, Run r
 
 }  // namespace
 
-int64_t run_of(int64_t extent, int64_t ranks, int64_t grain) {
-  const int64_t equal = (extent + ranks - 1) / ranks;
-  return (equal + grain - 1) / grain * grain;
-}
+int64_t run_of(int64_t extent, int64_t ranks, int64_t grain) { return round_up((extent + ranks - 1) / ranks, grain); }
 
 std::vector<Box> held_boxes(const Program& program, const StateTensor& state, int rank) {
   const LocalPart part = local_part(program, state, rank);

@@ -106,6 +106,13 @@ void map_range(F f, int64_t n, Y* y, const X*... x) {
     map_elements(f, n, y, x...);
 }
 
+// sum[i] = a[i] + b[i] for `count` floats, on `threads` threads; sum may be the memory of a or b.
+inline void add_floats(int threads, const float* a, const float* b, float* sum, int64_t count) {
+  parallel_ranges(threads, count, [=](int64_t begin, int64_t end) {
+    map_range([](auto x, auto y) PRUN_INLINED { return x + y; }, end - begin, sum + begin, a + begin, b + begin);
+  });
+}
+
 // The sum of f(x[i]...) in f64, of floats or bf16; f takes vectors of doubles and gives 0 where all are 0.
 //
 // Written with vectors, since of a loop with `#pragma omp simd` inside a lambda GCC 12 makes scalar code.

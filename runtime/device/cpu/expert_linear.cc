@@ -165,9 +165,7 @@ std::unique_ptr<Kernel> dw_add(const OpView& view) {
   return kernel_of([dw = make_into<true, false>(view, fresh, scratch), fresh = reinterpret_cast<const float*>(fresh),
                     sum = view.in<float>(2), to = view.out<float>(0), count, threads = view.threads()] {
     dw->run();
-    parallel_ranges(threads, count, [=](int64_t begin, int64_t end) {
-      map_range([](auto x, auto y) PRUN_INLINED { return x + y; }, end - begin, to + begin, sum + begin, fresh + begin);
-    });
+    add_floats(threads, sum, fresh, to, count);
   });
 }
 

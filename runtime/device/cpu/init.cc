@@ -12,6 +12,7 @@
 #include "base/vector_levels.h"
 #include "device/cpu/kernel.h"
 #include "device/cpu/parallel.h"
+#include "ir/state.h"
 #include "prun/philox.h"
 
 namespace prun::cpu {
@@ -109,8 +110,7 @@ void fill_range(const std::vector<Piece>& pieces, uint64_t seed, int64_t begin, 
 void add_blocks(Piece& piece, std::span<const int64_t> extents, int64_t slice, int64_t grain, Share share) {
   for (const int64_t extent : extents) {
     PRUN_CHECK(slice > 0 && extent % slice == 0, std::to_string(extent) + " in slices of " + std::to_string(slice));
-    const int64_t equal = (extent / slice + share.of - 1) / share.of;
-    const int64_t room = (equal + grain - 1) / grain * grain * slice, begin = room * share.index;
+    const int64_t room = run_of(extent / slice, share.of, grain) * slice, begin = room * share.index;
     piece.runs.push_back({piece.row, piece.whole_row + begin, std::clamp<int64_t>(extent - begin, 0, room)});
     piece.row += room;
     piece.whole_row += extent;

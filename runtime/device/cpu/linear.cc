@@ -164,12 +164,6 @@ PRUN_CLONES void add_bias(const T* x, const T* b, T* y, int64_t rows, int64_t wi
   }
 }
 
-void add_floats(int threads, const float* a, const float* b, float* sum, int64_t count) {
-  parallel_ranges(threads, count, [=](int64_t begin, int64_t end) {
-    map_range([](auto x, auto y) PRUN_INLINED { return x + y; }, end - begin, sum + begin, a + begin, b + begin);
-  });
-}
-
 // The product of reads `a` and `b` into write `c`.
 struct Product {
   Product(const OpView& view, const GemmShape& shape, size_t a, size_t b, size_t c)
