@@ -71,7 +71,10 @@ class Comparer {
         if (near(element.value, right, scale) || (first && element.key <= first->key)) continue;
         first = {kind.name, kind, all[h].rank, element.key, all[h], element.value, right, scale};
       }
-    if (gradients) gradients_ = whole;
+    if (gradients) {
+      gradients_ = whole;
+      largest_gradient_ = scale;
+    }
     lost(kind, held_somewhere, first);
     if (!first || result_.first) return;
     std::erase_if(first->held.elements, [&](const HeldState::Element& each) { return each.key != first->key; });
@@ -86,9 +89,9 @@ class Comparer {
         first = {kind.name, kind, 0, key, {}, NAN, NAN, 1};
   }
 
+  // A gradient that is exactly 0 on one rank, such as that of a bias of keys, is rounding where sums have another order.
   bool is_rounding(const HeldState::Element& element) const {
-    const double gradient = gradients_.at(element.key)[element.whole];
-    return gradient != 0 && std::abs(gradient) < 1e-9 * largest_of(gradients_);
+    return std::abs(gradients_.at(element.key)[element.whole]) < 1e-9 * largest_gradient_;
   }
 
   // Each element becomes the mean over the ranks that differ along the drifting axes only and hold it.
@@ -125,6 +128,7 @@ class Comparer {
   const RunPair& pair_;
   const CompareOptions& options_;
   std::map<int64_t, std::vector<double>> gradients_;  // of one rank
+  double largest_gradient_ = 1;
   Comparison result_;
 };
 

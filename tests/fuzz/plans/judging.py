@@ -1,0 +1,242 @@
+"""Judges a case: asks the program plan_judge, and says what its answers mean.
+
+An outcome is a class with a text. The classes that are findings:
+
+    escape          check accepts the plan, and its ranks train something else than one rank
+    static escape   only the proof refuses it: without a proof the plan would have run
+    overclaim       "proven" without the words that name what is known to differ
+    wrong program   the verifier refuses what the compiler made, no stated limit says so, and its ranks differ from one rank
+    false refusal   the plan is refused, no stated limit says so, and its ranks equal one rank or nothing could run
+    internal, crash, hang
+"""
+import json
+import os
+import pathlib
+import re
+import selectors
+import subprocess
+import tempfile
+import time
+
+import plan_text
+import random_plans
+
+HERE = pathlib.Path(__file__).resolve().parent
+FINDINGS = ["escape", "static escape", "overclaim", "wrong program", "false refusal", "internal", "crash", "hang"]
+MOST = 1e-8  # relative difference of f64 that rounding explains
+MOST_RAW = {"f64": MOST, "f32": 2e-3, "bf16": 0.2}  # of a plan that runs with its own dtypes
+SECONDS = 60  # of one request
+APART = "apart from"  # in the text of a proof that names what it left out
+
+
+def read_limits(path=HERE / "limits.txt"):
+    """[(regular expression of a message, reason, place in a guide)]"""
+    limits = []
+    for paragraph in path.read_text().split("\n\n"):
+        lines = [line for line in paragraph.splitlines() if line and not line.startswith("#")]
+        if lines:
+            pattern, reason, place = lines
+            limits.append((re.compile(pattern), reason, place))
+    return limits
+
+
+def write_data(folder):
+    """The files that plans read: token ids below 16, and the models of tests/parity."""
+    ids = bytearray()
+    state = 12345
+    for _ in range(4000):
+        state = (state * 1103515245 + 12345) % 2**31
+        ids += (state >> 16 & 15).to_bytes(2, "little")
+    (folder / "ids.bin").write_bytes(bytes(ids))
+    odd = HERE.parents[1] / "parity/odd_models.lua"
+    (folder / "odd_models.lua").write_text(odd.read_text())
+
+
+class Worker:
+    """A process of plan_judge, started again after a crash or a hang."""
+
+    def __init__(self, program):
+        self.program = str(pathlib.Path(program).resolve())
+        self.process = None
+        self.folder = tempfile.TemporaryDirectory(prefix="prun-plans-")
+        self.path = pathlib.Path(self.folder.name) / "case.lua"
+        write_data(self.path.parent)
+
+    def start(self):
+        # pylint: disable=consider-using-with
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([self.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+                                        cwd=self.folder.name, env={**os.environ, "PRUN_LOG": "error"})
+        self.left = b""
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.process.stdout, selectors.EVENT_READ)
+
+    def read_line(self, end):
+        """A line of its answer; "" where it has died; None at `end`."""
+        while b"\n" not in self.left:
+            if not self.selector.select(max(0, end - time.monotonic())):
+                return None
+            read = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not read:
+                return ""
+            self.left += read
+        line, self.left = self.left.split(b"\n", 1)
+        return line.decode()
+
+    def stop(self):
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def ask(self, request):
+        """{"verdict": ..., "truth": ...}, with "ended" ("crash", "hang") where one is missing."""
+        if not self.process:
+            self.start()
+        self.process.stdin.write((json.dumps(request) + "\n").encode())
+        self.process.stdin.flush()
+        answers, end = {}, time.monotonic() + SECONDS
+        while "truth" not in answers:
+            line = self.read_line(end)
+            if not line:
+                answers["ended"] = "hang" if line is None else "crash"
+                self.stop()
+                self.errors.seek(0)
+                answers["error"] = self.errors.read()[-2000:]
+                return answers
+            answer = json.loads(line)
+            answers[answer.pop("line")] = answer
+        return answers
+
+
+def drops(case):
+    """Whether choices of experts may be dropped: which ones depends on the mesh."""
+    return case["model"]["options"].get("capacity") is not None
+
+
+def wires(case):
+    return any(one["options"].get("wire") for one in case["strategies"])
+
+
+def drifts(case):
+    return any(one["word"] == "local_sgd" for one in case["strategies"])
+
+
+def difference(found, case):
+    """What differs in one answer about what ranks compute, or "" where nothing does."""
+    for key in ("stopped", "not_compiled"):
+        if key in found:
+            return f"{key}: {found[key]}"
+    if "lost" in found:
+        return f"{found['lost']} are lost"
+    keys = ["loss", "eval", "norms", "state"]
+    most = MOST
+    if case["optimizer"]["word"] == "lion":
+        keys, most = ["loss", "eval"], 1e-6
+    for key in keys:
+        if found.get(key, 0) > most:
+            return f"{key} differs by {found[key]:.2g}"
+    return ""
+
+
+def raw_difference(found, case):
+    most = MOST_RAW[case["plan"]["dtype"]]
+    if wires(case):
+        most = max(most, MOST_RAW["bf16"])
+    if "stopped" in found or found.get("loss", 0) > most:
+        return found.get("stopped", f"loss with its own dtypes differs by {found.get('loss', 0):.2g}")
+    return ""
+
+
+def normal(text):
+    """A message without its numbers and names: what is alike in all cases of a kind."""
+    text = text.split("\n")[0]
+    text = re.sub(r"^\S+:\d+: ", "", text)
+    text = re.sub(r"\S+\.lua:\d+", "_", text)
+    text = re.sub(r"'[^']*'", "'_'", text)
+    text = re.sub(r"\([^()]*\)", "", text)
+    return re.sub(r"-?\d[\d,.]*(e[-+]?\d+)?", "N", text)[:110].strip()
+
+
+class Outcome:
+    def __init__(self, kind, text="", detail=""):
+        self.kind, self.text, self.detail = kind, text, detail
+
+    @property
+    def is_finding(self):
+        return self.kind in FINDINGS
+
+    @property
+    def key(self):
+        """Equal for cases of the same kind."""
+        return f"{self.kind}: {normal(self.text)}"
+
+
+def of_refusal(verdict, truth, case, limits):
+    text, stage = verdict["text"], verdict["stage"]
+    widened = truth.get("widened", {})
+    if "one_rank" in truth or "one_rank" in widened:
+        return Outcome("refused: wrong on one rank, too", text)
+    differs = difference(widened, case) if widened else "cannot be run"
+    if stage == "proof":
+        if not differs:
+            return Outcome("false refusal", text, "the plan's ranks equal one rank")
+        if not widened.get("finite", True):
+            return Outcome("refused: overflow", text)
+        return Outcome("static escape", differs + "; the proof: " + text, text)
+    for pattern, _, _ in limits:
+        if pattern.search(text):
+            return Outcome("refused: stated limit", text)
+    if stage == "verify" and differs and not differs.startswith("not_compiled"):
+        return Outcome("wrong program", text, differs)
+    return Outcome("false refusal", text, differs or "the plan's ranks equal one rank")
+
+
+def of_acceptance(verdict, truth, case):
+    widened, raw, text = truth["widened"], truth.get("raw", {}), verdict.get("text", "")
+    proof = verdict.get("proof", "none")
+    if "one_rank" in widened:
+        return Outcome("internal", "accepted on its mesh, refused on one rank: " + widened["one_rank"])
+    claims = proof == "equal" and APART not in text
+    excused = drops(case) or drifts(case)
+    differs = difference(widened, case)
+    if differs and not excused:
+        return Outcome("escape", differs, text)
+    if claims and drops(case) and differs:
+        return Outcome("overclaim", "experts drop choices", f"{differs}; the proof: {text}")
+    if claims and wires(case) and raw.get("loss", 0) > MOST:
+        return Outcome("overclaim", "numbers travel rounded", f"loss differs by {raw['loss']:.2g}; the proof: {text}")
+    if claims and case["plan"]["dtype"] == "bf16" and raw.get("loss", 0) > 1e-6:
+        return Outcome("overclaim", "bf16", f"loss differs by {raw['loss']:.2g}; the proof: {text}")
+    if raw and not excused and raw_difference(raw, case):
+        return Outcome("escape", raw_difference(raw, case), text)
+    if proof == "equal":
+        return Outcome("proven" if claims else "proven apart")
+    if proof == "as_it_says":
+        return Outcome("differs as it says")
+    return Outcome("not proven", text)
+
+
+class Judge:
+    def __init__(self, program):
+        self.worker = Worker(program)
+        self.limits = read_limits()
+
+    def judge(self, case):
+        self.worker.path.write_text(plan_text.plan_text(case))
+        raw = case["plan"]["dtype"] != "f64" or wires(case)
+        request = {"plan": self.worker.path.name, "ranks": random_plans.ranks_of(case), "raw": raw, **case["check"]}
+        answers = self.worker.ask(request)
+        if "internal" in answers.get("truth", {}):
+            return Outcome("internal", answers["truth"]["internal"])
+        verdict = answers.get("verdict")
+        if "ended" in answers:
+            stage = "" if not verdict else "while it runs: "
+            if verdict and verdict.get("refused") and verdict["stage"] != "proof":
+                return Outcome("wrong program", verdict["text"], answers["ended"])
+            return Outcome(answers["ended"], stage + answers["error"].strip().split("\n")[-1])
+        if verdict.get("exit", 3) not in (3, 19) or "bug of prun" in verdict.get("text", ""):
+            return Outcome("internal", verdict["text"])
+        if verdict.get("refused"):
+            return of_refusal(verdict, answers["truth"], case, self.limits)
+        return of_acceptance(verdict, answers["truth"], case)
