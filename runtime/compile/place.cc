@@ -44,13 +44,14 @@ namespace {
 
 // Which part of each parameter the rank has, as init_params reads it; nothing when all are whole.
 void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) {
-  std::vector<int64_t> outer, slice, block_count, blocks, grains;
+  std::vector<int64_t> outer, slice, block_count, blocks, grains, dims;
   std::string axes;
-  bool any = false, padded = false;
+  bool any = false, padded = false, one_row = false;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const Value& value = state.graph.values[unit.parameters[i]];
     axes += (i > 0 ? "," : "") + value.split_axis;
     grains.push_back(value.grain);
+    dims.push_back(value.whole.empty() ? 0 : value.split_dim);
     padded = padded || value.grain > 1;
     if (value.whole.empty()) {
       outer.push_back(0), slice.push_back(0), block_count.push_back(0);
@@ -59,6 +60,7 @@ void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) 
     any = true;
     auto dim = value.whole.begin() + value.split_dim;
     outer.push_back(element_count(Shape(value.whole.begin(), dim)));
+    one_row = one_row || (dims.back() > 0 && outer.back() == 1);
     slice.push_back(element_count(Shape(dim + 1, value.whole.end())));
     bool fused = dim + 1 == value.whole.end() && !value.blocks.empty();
     std::vector<int64_t> extents = fused ? value.blocks : std::vector<int64_t>{*dim};
@@ -72,6 +74,7 @@ void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) 
   attrs.set("split_blocks", blocks);
   attrs.set("split_axis", axes);
   if (padded) attrs.set("split_grain", grains);
+  if (one_row) attrs.set("split_dim", dims);
 }
 
 // The initial values of unit `u`, flat, or this rank's shard of them.

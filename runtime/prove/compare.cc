@@ -89,7 +89,8 @@ class Comparer {
         first = {kind.name, kind, 0, key, {}, NAN, NAN, 1};
   }
 
-  // A gradient that is exactly 0 on one rank, such as that of a bias of keys, is rounding where sums have another order.
+  // A gradient that is exactly 0 on one rank, such as that of a bias of keys, is rounding where sums have another
+  // order.
   bool is_rounding(const HeldState::Element& element) const {
     return std::abs(gradients_.at(element.key)[element.whole]) < 1e-9 * largest_gradient_;
   }

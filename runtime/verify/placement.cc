@@ -395,7 +395,7 @@ void PlacementFlow::sources(OpContext& context) {
       op.attrs.has("split_outer") ? op.attrs.integers("split_outer") : std::vector<int64_t>();
   const std::vector<std::string> axes = split(op.attrs.text("split_axis"), ',');
   std::vector<int64_t> slices, block_counts, blocks;
-  const std::vector<int64_t> grains = op.attrs.integers("split_grain");
+  const std::vector<int64_t> grains = op.attrs.integers("split_grain"), dims = op.attrs.integers("split_dim");
   if (!outer.empty()) {
     slices = op.attrs.integers("split_slice"), block_counts = op.attrs.integers("split_block_count");
     blocks = op.attrs.integers("split_blocks");
@@ -410,8 +410,9 @@ void PlacementFlow::sources(OpContext& context) {
       next_block += block_counts[p];
       for (int64_t& extent : extents) extent /= slices[p];
       const int64_t grain = p < grains.size() ? grains[p] : 1;
+      const int dim = p < dims.size() ? static_cast<int>(dims[p]) : outer[p] == 1 ? 0 : 1;
       for (const size_t a : axes_of(axis.empty() ? kPaddingAxis : axis))
-        mine[a] = shard(outer[p] == 1 ? 0 : 1, cut_into(extents, sizes_[a], 1, grain));
+        mine[a] = shard(dim, cut_into(extents, sizes_[a], 1, grain));
     }
     pieces.push_back({starts[p], starts[p] + counts[p], id_of(mine)});
   }

@@ -109,20 +109,18 @@ class Worker:
         return answers
 
 
-def drops(case):
-    """Whether choices of experts may be dropped: which ones depends on the mesh."""
-    return case["model"]["options"].get("capacity") is not None
+class Facts:
+    """What an outcome depends on besides the answers, read from the plan's text."""
+
+    def __init__(self, text):
+        self.dtype = re.search(r'dtype = "(\w+)"', text)[1]
+        self.drops = "capacity = " in text  # choices of experts: which ones depends on the mesh
+        self.wires = "wire = " in text
+        self.drifts = "local_sgd" in text
+        self.signs = "prun.lion" in text
 
 
-def wires(case):
-    return any(one["options"].get("wire") for one in case["strategies"])
-
-
-def drifts(case):
-    return any(one["word"] == "local_sgd" for one in case["strategies"])
-
-
-def difference(found, case):
+def difference(found, facts):
     """What differs in one answer about what ranks compute, or "" where nothing does."""
     for key in ("stopped", "not_compiled"):
         if key in found:
@@ -131,7 +129,7 @@ def difference(found, case):
         return f"{found['lost']} are lost"
     keys = ["loss", "eval", "norms", "state"]
     most = MOST
-    if case["optimizer"]["word"] == "lion":
+    if facts.signs:
         keys, most = ["loss", "eval"], 1e-6
     for key in keys:
         if found.get(key, 0) > most:
@@ -139,9 +137,9 @@ def difference(found, case):
     return ""
 
 
-def raw_difference(found, case):
-    most = MOST_RAW[case["plan"]["dtype"]]
-    if wires(case):
+def raw_difference(found, facts):
+    most = MOST_RAW[facts.dtype]
+    if facts.wires:
         most = max(most, MOST_RAW["bf16"])
     if "stopped" in found or found.get("loss", 0) > most:
         return found.get("stopped", f"loss with its own dtypes differs by {found.get('loss', 0):.2g}")
@@ -172,12 +170,12 @@ class Outcome:
         return f"{self.kind}: {normal(self.text)}"
 
 
-def of_refusal(verdict, truth, case, limits):
+def of_refusal(verdict, truth, facts, limits):
     text, stage = verdict["text"], verdict["stage"]
     widened = truth.get("widened", {})
     if "one_rank" in truth or "one_rank" in widened:
         return Outcome("refused: wrong on one rank, too", text)
-    differs = difference(widened, case) if widened else "cannot be run"
+    differs = difference(widened, facts) if widened else "cannot be run"
     if stage == "proof":
         if not differs:
             return Outcome("false refusal", text, "the plan's ranks equal one rank")
@@ -192,24 +190,24 @@ def of_refusal(verdict, truth, case, limits):
     return Outcome("false refusal", text, differs or "the plan's ranks equal one rank")
 
 
-def of_acceptance(verdict, truth, case):
+def of_acceptance(verdict, truth, facts):
     widened, raw, text = truth["widened"], truth.get("raw", {}), verdict.get("text", "")
     proof = verdict.get("proof", "none")
     if "one_rank" in widened:
         return Outcome("internal", "accepted on its mesh, refused on one rank: " + widened["one_rank"])
     claims = proof == "equal" and APART not in text
-    excused = drops(case) or drifts(case)
-    differs = difference(widened, case)
+    excused = facts.drops or facts.drifts
+    differs = difference(widened, facts)
     if differs and not excused:
         return Outcome("escape", differs, text)
-    if claims and drops(case) and differs:
+    if claims and facts.drops and differs:
         return Outcome("overclaim", "experts drop choices", f"{differs}; the proof: {text}")
-    if claims and wires(case) and raw.get("loss", 0) > MOST:
+    if claims and facts.wires and raw.get("loss", 0) > MOST:
         return Outcome("overclaim", "numbers travel rounded", f"loss differs by {raw['loss']:.2g}; the proof: {text}")
-    if claims and case["plan"]["dtype"] == "bf16" and raw.get("loss", 0) > 1e-6:
+    if claims and facts.dtype == "bf16" and raw.get("loss", 0) > 1e-6:
         return Outcome("overclaim", "bf16", f"loss differs by {raw['loss']:.2g}; the proof: {text}")
-    if raw and not excused and raw_difference(raw, case):
-        return Outcome("escape", raw_difference(raw, case), text)
+    if raw and not excused and raw_difference(raw, facts):
+        return Outcome("escape", raw_difference(raw, facts), text)
     if proof == "equal":
         return Outcome("proven" if claims else "proven apart")
     if proof == "as_it_says":
@@ -223,10 +221,13 @@ class Judge:
         self.limits = read_limits()
 
     def judge(self, case):
-        self.worker.path.write_text(plan_text.plan_text(case))
-        raw = case["plan"]["dtype"] != "f64" or wires(case)
-        request = {"plan": self.worker.path.name, "ranks": random_plans.ranks_of(case), "raw": raw, **case["check"]}
-        answers = self.worker.ask(request)
+        return self.judge_text(plan_text.plan_text(case), random_plans.ranks_of(case), case["check"])
+
+    def judge_text(self, text, ranks, check):
+        facts = Facts(text)
+        self.worker.path.write_text(text)
+        raw = facts.dtype != "f64" or facts.wires
+        answers = self.worker.ask({"plan": self.worker.path.name, "ranks": ranks, "raw": raw, **check})
         if "internal" in answers.get("truth", {}):
             return Outcome("internal", answers["truth"]["internal"])
         verdict = answers.get("verdict")
@@ -238,5 +239,5 @@ class Judge:
         if verdict.get("exit", 3) not in (3, 19) or "bug of prun" in verdict.get("text", ""):
             return Outcome("internal", verdict["text"])
         if verdict.get("refused"):
-            return of_refusal(verdict, answers["truth"], case, self.limits)
-        return of_acceptance(verdict, answers["truth"], case)
+            return of_refusal(verdict, answers["truth"], facts, self.limits)
+        return of_acceptance(verdict, answers["truth"], facts)

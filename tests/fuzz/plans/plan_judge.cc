@@ -32,8 +32,8 @@ using nlohmann::json;
 constexpr double kMostProofWork = 0.5e6;
 constexpr size_t kMostProvenNodes = 5000;
 
-// A request. "plan": path; "ranks"; "device": the one that is checked for; "check_replicas", "most_skips": as the options
-// of prun; "raw": whether to run the plan with its own dtypes, too.
+// A request. "plan": path; "ranks"; "device": the one that is checked for; "check_replicas", "most_skips": as the
+// options of prun; "raw": whether to run the plan with its own dtypes, too.
 struct Request {
   std::string plan, device = "reference";
   int ranks = 1;
@@ -193,8 +193,10 @@ class Judge {
   static json compared(const Plan& plan, const Job& job, const VirtualRun& run, const Job& one_job,
                        const VirtualRun& one) {
     const bool finite = is_finite(one.losses) && is_finite(one.eval_losses);
-    json found = {{"finite", finite}, {"loss", largest(run.losses, one.losses)},
-                  {"eval", largest(run.eval_losses, one.eval_losses)}, {"norms", norms_differ(run, one)}};
+    json found = {{"finite", finite},
+                  {"loss", largest(run.losses, one.losses)},
+                  {"eval", largest(run.eval_losses, one.eval_losses)},
+                  {"norms", norms_differ(run, one)}};
     found["last_loss"] = one.losses.empty() ? 0.0 : one.losses.back().front();
     if (!finite) return found;
     const Comparison states = compare({job, run, one_job, one}, {{}, false, plan.optimizer.op->name == "lion"});
@@ -240,7 +242,8 @@ class Judge {
       if (!object.is_object() || !object.contains("report")) continue;
       for (const auto& [unit, both] : object["report"].items())
         for (const auto& [name, norm] : both.items())
-          norms[fmt::format("{} {} {}", object["step"].dump(), unit, name)] = norm.is_number() ? norm.get<double>() : NAN;
+          norms[fmt::format("{} {} {}", object["step"].dump(), unit, name)] =
+              norm.is_number() ? norm.get<double>() : NAN;
     }
     return norms;
   }

@@ -384,9 +384,9 @@ def draw_case(seed):
         case["eval"] = {"every": draw.between(1, 3), "batches": draw.between(1, 3)}
     if draw.chance(0.25):
         case["report"] = {"every": draw.between(1, 3), "norms": True}
-    if draw.chance(0.02):
-        case["plan"]["steps"], case["check"]["check_replicas"] = draw.between(100, 120), 100
     lower_steps(case)
+    if draw.chance(0.02) and ranks_of(case) * plan["micro"] <= 8 and case["optimizer"]["word"] != "lion":
+        case["plan"]["steps"], case["check"]["check_replicas"] = draw.between(100, 110), 100
     drop_needless(draw, case)
     if draw.chance(0.03):
         break_something(draw, case)

@@ -38,7 +38,7 @@ def without_axis(case, axis):
 
 def simpler(case):
     """Cases that are a step simpler, the largest steps first."""
-    for name, size in case["mesh"]:
+    for name, _ in case["mesh"]:
         yield without_axis(case, name)
     for part in ("eval", "report"):
         if part in case:
