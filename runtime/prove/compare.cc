@@ -13,12 +13,18 @@ bool near(double found, double right, double scale) {
   return std::abs(found - right) <= kMostDifference * scale;  // NaN is not
 }
 
+// The largest finite number.
 double largest_of(const std::map<int64_t, std::vector<double>>& whole) {
   double largest = 0;
   for (const auto& [key, values] : whole)
-    for (const double value : values) largest = std::max(largest, std::abs(value));
+    for (const double value : values)
+      if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
   return largest > 0 ? largest : 1;
 }
+
+// NaN, infinite, or so large that a sum in another order may overflow.
+bool overflows(double value) { return !(std::abs(value) < 1e300); }
+bool one_overflows(double found, double right) { return overflows(found) != overflows(right); }
 
 class Comparer {
  public:
@@ -28,6 +34,9 @@ class Comparer {
     losses(kLoss, pair_.run.losses, pair_.one.losses);
     for (const StateKind& kind : state_kinds(pair_.one_job)) state(kind);
     if (!options_.own_updates) losses(kEvalLoss, pair_.run.eval_losses, pair_.one.eval_losses);
+    result_.overflow = !result_.first && both_overflow();
+    if (one_sided_ && !both_overflow() && (!result_.first || one_sided_is_earlier_))
+      result_.first = std::move(one_sided_);
     return std::move(result_);
   }
 
@@ -37,14 +46,25 @@ class Comparer {
   void losses(std::string_view what, const Losses& found, const Losses& right) {
     PRUN_CHECK(found.size() == right.size(), std::to_string(found.size()));
     double scale = kLeastLoss;
-    for (const std::vector<double>& each : right) scale = std::max(scale, std::abs(each.front()));
+    for (const std::vector<double>& each : right)
+      if (std::isfinite(each.front())) scale = std::max(scale, std::abs(each.front()));
+    std::optional<Difference> finite, one_sided;
     for (size_t step = 0; step < found.size(); step++)
       for (size_t rank = 0; rank < found[step].size(); rank++) {
         const double mine = found[step][rank], theirs = right[step].front();
-        note(mine, theirs, scale);
-        if (near(mine, theirs, scale) || result_.first) continue;
-        result_.first = {std::string(what), {}, static_cast<int>(rank), -1, {}, mine, theirs, scale};
+        std::optional<Difference>& first = one_overflows(mine, theirs) ? one_sided : finite;
+        if (same(mine, theirs, scale) || first) continue;
+        first = {std::string(what), {}, static_cast<int>(rank), -1, {}, mine, theirs, scale};
       }
+    keep(std::move(finite), std::move(one_sided));
+  }
+
+  bool same(double found, double right, double scale) {
+    overflow_found_ = overflow_found_ || overflows(found);
+    overflow_right_ = overflow_right_ || overflows(right);
+    if (overflows(found) && overflows(right)) return true;
+    note(found, right, scale);
+    return near(found, right, scale);
   }
 
   void state(const StateKind& kind) {
@@ -58,7 +78,7 @@ class Comparer {
     if (gradients) all = means;
     std::map<int64_t, std::vector<bool>> held_somewhere;
     for (const auto& [key, values] : whole) held_somewhere[key].resize(values.size());
-    std::optional<Difference> first;
+    std::optional<Difference> first, one_sided;
     for (size_t h = 0; h < all.size(); h++)
       for (size_t e = 0; e < all[h].elements.size(); e++) {
         const HeldState::Element& element = all[h].elements[e];
@@ -66,20 +86,33 @@ class Comparer {
         if (weights && options_.signs && is_rounding(element)) continue;
         const double right =
             weights && options_.own_updates ? means[h].elements[e].value : whole.at(element.key)[element.whole];
-        note(element.value, right, scale);
+        std::optional<Difference>& found = one_overflows(element.value, right) ? one_sided : first;
         // Backward makes the last parameters' gradients first.
-        if (near(element.value, right, scale) || (first && element.key <= first->key)) continue;
-        first = {kind.name, kind, all[h].rank, element.key, all[h], element.value, right, scale};
+        if (same(element.value, right, scale) || (found && element.key <= found->key)) continue;
+        found = {kind.name, kind, all[h].rank, element.key, all[h], element.value, right, scale};
       }
     if (gradients) {
       gradients_ = whole;
       largest_gradient_ = scale;
     }
     lost(kind, held_somewhere, first);
-    if (!first || result_.first) return;
-    std::erase_if(first->held.elements, [&](const HeldState::Element& each) { return each.key != first->key; });
-    result_.first = std::move(first);
+    for (std::optional<Difference>* each : {&first, &one_sided})
+      if (*each)
+        std::erase_if((*each)->held.elements, [&](const HeldState::Element& e) { return e.key != (*each)->key; });
+    keep(std::move(first), std::move(one_sided));
   }
+
+  // After both runs have overflowed, other differences may follow from the order in which they did.
+  void keep(std::optional<Difference> finite, std::optional<Difference> one_sided) {
+    if (one_sided && !one_sided_) {
+      one_sided_is_earlier_ = !result_.first && (!finite || one_sided->key > finite->key);
+      one_sided_ = std::move(one_sided);
+    }
+    if (finite && !result_.first && !overflowed_before_) result_.first = std::move(finite);
+    overflowed_before_ = both_overflow();
+  }
+
+  bool both_overflow() const { return overflow_found_ && overflow_right_; }
 
   // Elements that no rank has.
   static void lost(const StateKind& kind, const std::map<int64_t, std::vector<bool>>& held,
@@ -122,8 +155,7 @@ class Comparer {
   }
 
   void note(double found, double right, double scale) {
-    const double relative = std::abs(found - right) / scale;
-    result_.largest = std::max(result_.largest, std::isnan(relative) ? INFINITY : relative);
+    result_.largest = std::max(result_.largest, std::abs(found - right) / scale);
   }
 
   const RunPair& pair_;
@@ -131,6 +163,10 @@ class Comparer {
   std::map<int64_t, std::vector<double>> gradients_;  // of one rank
   double largest_gradient_ = 1;
   Comparison result_;
+  std::optional<Difference> one_sided_;  // the first number that overflows on one side only
+  bool one_sided_is_earlier_ = false;
+  bool overflow_found_ = false, overflow_right_ = false;  // in any number so far
+  bool overflowed_before_ = false;                        // both, in numbers of an earlier kind
 };
 
 }  // namespace

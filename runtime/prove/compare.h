@@ -42,6 +42,8 @@ struct Difference {
 
 struct Comparison {
   std::optional<Difference> first;
+  // Both runs have infinite numbers or NaN, and nothing differs before that.
+  bool overflow = false;
   double largest = 0;  // relative to the largest number of its kind
 };
 

@@ -13,12 +13,14 @@
 #include "ir/op_cost.h"
 #include "ir/ops.h"
 #include "prove/explain.h"
+#include "prove/known_differences.h"
 #include "prove/small_plan.h"
 
 namespace prun {
 namespace {
 
 constexpr std::string_view kDrifts = "weights drift between averages";
+constexpr double kMostConfirming = 1e6;  // work that a difference may take once more, in microseconds
 
 // What the plan says of itself.
 struct Claims {
@@ -43,7 +45,7 @@ Claims claims_of(const Plan& plan) {
   return claims;
 }
 
-double work_of(const Job& job) {
+double job_work(const Job& job) {
   double work = 0;
   for (int rank = 0; rank < std::ssize(job.class_of_rank); rank++)
     for (const Body& body : job.program(rank).bodies)
@@ -102,41 +104,73 @@ class Prover {
  private:
   Proof beside_one_rank(bool sgd, bool own_updates) {
     std::string why_not;
-    std::optional<Twins> twins =
-        make_twins(plan_, options_.record, options_.fuses, options_.vocabulary_multiple, sgd, why_not);
+    std::optional<Twins> twins = make_twins(plan_, wanted(sgd, Shrink::dims), why_not);
     if (!twins) return not_run(why_not);
     if (options_.spoil) options_.spoil(twins->small_job);
-    const double work = 1.5 * (work_of(twins->small_job) + work_of(twins->one_job));
     made_small_ = sizes_text(*twins);
-    if (options_.most_work > 0 && work > options_.most_work)
+    if (const double work = work_of(*twins); options_.most_work > 0 && work > options_.most_work)
       return not_run(fmt::format("it would take about {} ({})", human_seconds(work * 1e-6), made_small_));
     const bool kept = options_.known && !sgd && !own_updates;
     const size_t programs = kept ? digest_of(*twins) : 0;
     if (kept)
       if (std::optional<std::string> text = options_.known(programs))
         return {Proof::Verdict::equal, *std::move(text), std::nullopt};
-    const CompareOptions how{claims_.drift_axes, own_updates, twins->small.optimizer.op == &ops::lion};
+    Proof proof = run_beside(*twins, own_updates);
+    if (proof.verdict == Proof::Verdict::equal && kept && options_.proven) options_.proven(programs, proof.text);
+    if (proof.verdict == Proof::Verdict::differs && twins->shrink == Shrink::dims)
+      return confirmed(std::move(proof), *twins, sgd, own_updates);
+    return proof;
+  }
+
+  TwinOptions wanted(bool sgd, Shrink most) const {
+    return {options_.record, options_.fuses, options_.vocabulary_multiple, sgd, most};
+  }
+
+  static double work_of(const Twins& twins) { return 1.5 * (job_work(twins.small_job) + job_work(twins.one_job)); }
+
+  Proof run_beside(Twins& twins, bool own_updates) {
+    const CompareOptions how{claims_.drift_axes, own_updates, twins.small.optimizer.op == &ops::lion};
     const std::unique_ptr<Device> device = open_device("reference");
     // A second step shows what the first one leaves behind. Where weights are only averages, one is all.
     for (int steps = 1; steps <= (own_updates ? 1 : 2); steps++) {
-      for (Job* job : {&twins->small_job, &twins->one_job})
+      for (Job* job : {&twins.small_job, &twins.one_job})
         for (Program& program : job->classes) program.schedule.steps = steps;
-      VirtualRun one;
+      VirtualRun one, run;
       try {
-        one = run_virtual_ranks(twins->one_job, *device);
+        one = run_virtual_ranks(twins.one_job, *device);
       } catch (const Error& error) {
         return not_run(fmt::format("one rank ends with: {}", error.what()));
       }
       const VirtualOptions options = interleaving(static_cast<uint64_t>(steps));
-      const VirtualRun run = run_virtual_ranks(twins->small_job, *device, options);
-      const RunPair pair{twins->small_job, run, twins->one_job, one};
+      try {
+        run = run_virtual_ranks(twins.small_job, *device, options);
+      } catch (const Error& error) {  // ranks that wait for each other, a kernel's own complaint
+        return {Proof::Verdict::differs, error.message(), error.site()};
+      }
+      const RunPair pair{twins.small_job, run, twins.one_job, one};
       const Comparison comparison = compare(pair, how);
+      if (comparison.overflow) return not_run(fmt::format("numbers overflow in the small run ({})", made_small_));
       largest_ = std::max(largest_, comparison.largest);
-      if (comparison.first) return refused(*twins, pair, options, *comparison.first, steps);
+      if (comparison.first) return refused(twins, pair, options, *comparison.first, steps);
     }
-    Proof equal{Proof::Verdict::equal, fmt::format("equals one rank to {:.0e} ({})", largest_, made_small_), {}};
-    if (kept && options_.proven) options_.proven(programs, equal.text);
-    return equal;
+    return {Proof::Verdict::equal, fmt::format("equals one rank to {:.0e} ({})", largest_, made_small_), {}};
+  }
+
+  // A difference counts unless the small dims alone make it: the verifier, which has accepted the plan, then rejects
+  // the small one, or the plan with its own dims equals one rank.
+  Proof confirmed(Proof proof, const Twins& twins, bool sgd, bool own_updates) {
+    if (options_.problem)
+      if (const std::string problem = options_.problem(twins.small_job); !problem.empty())
+        return not_run(fmt::format("the plan could not be made small: {}", problem));
+    std::string why_not;
+    const std::string small = made_small_;
+    std::optional<Twins> larger = make_twins(plan_, wanted(sgd, Shrink::layers), why_not);
+    if (!larger || work_of(*larger) > kMostConfirming) return proof;
+    if (options_.spoil) options_.spoil(larger->small_job);
+    made_small_ = sizes_text(*larger);
+    if (run_beside(*larger, own_updates).verdict != Proof::Verdict::equal) return proof;
+    return not_run(fmt::format("the plan equals one rank with its own dims ({}) and differs with small ones ({})",
+                               made_small_, small));
   }
 
   // Of all that the comparison depends on.
@@ -229,8 +263,12 @@ Proof prove_program(const Plan& plan) {
 
 Proof prove(const Plan& plan, const ProofOptions& options) {
   try {
-    return plan.programs.empty() ? prove_training(plan, options) : prove_program(plan);
-  } catch (const Error& error) {  // ranks that wait for each other, a kernel's own complaint
+    if (!plan.programs.empty()) return prove_program(plan);
+    Proof proof = prove_training(plan, options);
+    if (proof.verdict == Proof::Verdict::equal || proof.verdict == Proof::Verdict::as_it_says)
+      proof.apart_from = known_differences(plan);
+    return proof;
+  } catch (const Error& error) {  // ranks of a program that wait for each other
     return {Proof::Verdict::differs, error.message(), error.site()};
   }
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "prove/twins.h"
@@ -20,6 +21,8 @@ struct ProofOptions {
   // What was proven of the same small programs before, by a number that they have alike; null: nothing is kept.
   std::function<std::optional<std::string>(size_t programs)> known;
   std::function<void(size_t programs, const std::string& text)> proven;
+  // What is wrong with a job before it runs, "" for nothing; null: nothing is known.
+  std::function<std::string(const Job&)> problem;
   std::function<void(Job&)> spoil;  // tests: makes a mistake in the small plan's program
 };
 
@@ -34,9 +37,11 @@ struct Proof {
   Verdict verdict = Verdict::not_run;
   std::string text;  // what was proven; the first difference, in lines; why nothing was
   std::optional<Site> site;
+  std::vector<std::string> apart_from;  // known differences that a proof does not cover (known_differences.h)
 };
 
-// Throws nothing that a plan can cause: what cannot be made small or run is `not_run`.
+// Throws nothing that a plan can cause. The verdict is `not_run` if the plan cannot be made small, if the small plan
+// alone is wrong, or if its numbers overflow.
 Proof prove(const Plan& plan, const ProofOptions& options);
 
 }  // namespace prun

@@ -1,7 +1,8 @@
+// Each group of sizes takes the smallest scale that its own rules permit; then all ops infer their shapes once. A model
+// with a relation that size_relations.cc does not know keeps the sizes of the groups that do not fit.
 #include "prove/small_dims.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -9,186 +10,274 @@
 #include <utility>
 
 #include "base/error.h"
-#include "ir/ops.h"
+#include "compile/distributor.h"
+#include "prove/size_relations.h"
 
 namespace prun {
 namespace {
 
-// What a number counts. Equal numbers of a kind become equal ones; a model's 16 heads and its 16 tokens need not.
-enum Kind { kDim, kHead, kHeads };
-constexpr int64_t kLeast[] = {4, 2, 2};  // of what is made smaller
+constexpr int64_t kLeastDim = 4, kLeastHeads = 2, kLeastHeadSize = 2,
+                  kLeastRotated = 4;                                        // smaller ones stay as they are
+constexpr int64_t kMostScale = 1024, kLargerScale = 48, kLargerHeads = 12;  // how many are tried
 
-struct SizeAttr {
-  const char* name;
-  Kind kind;
+// A number that divides sizes of the real plan, and the one that divides those of the small plan instead.
+struct Divisor {
+  int64_t real, small;
 };
-constexpr SizeAttr kSizeAttrs[] = {
-    {"experts", kDim}, {"tokens", kDim}, {"size", kHead}, {"heads", kHeads}, {"kv_heads", kHeads}};
 
-using Sizes = std::map<std::pair<Kind, int64_t>, int64_t>;  // real -> small
-
-int64_t small_of(const Sizes& sizes, Kind kind, int64_t real) {
-  const auto found = sizes.find({kind, real});
-  return found == sizes.end() ? real : found->second;
-}
-
-// Calls f(kind, size) for each size that the model names; batches are not among them.
-template <class F>
-void each_size(Graph& graph, const F& f) {
-  for (Value& value : graph.values) {
-    if (value.kind == ValueKind::activation) continue;
-    for (size_t d = value.kind == ValueKind::input ? 1 : 0; d < value.type.shape.size(); d++)
-      f(kDim, value.type.shape[d]);
-    for (int64_t& block : value.blocks) f(kDim, block);
-  }
-  for (Node& node : graph.nodes)
-    for (const SizeAttr& attr : kSizeAttrs) {
-      if (!node.attrs.has(attr.name)) continue;
-      int64_t size = node.attrs.integer(attr.name);
-      f(attr.kind, size);
-      node.attrs.set(attr.name, size);
-    }
-}
-
-// Blocks side by side are a dim together.
-bool blocks_join(const Value& value) {
-  const int64_t together = std::accumulate(value.blocks.begin(), value.blocks.end(), int64_t{0});
-  const Shape& shape = value.type.shape;
-  return value.blocks.empty() || std::find(shape.begin(), shape.end(), together) != shape.end();
-}
-
-bool fits(const Graph& graph, const Sizes& sizes) {
-  Graph tried = graph;
-  each_size(tried, [&](Kind kind, int64_t& size) { size = small_of(sizes, kind, size); });
-  if (!std::all_of(tried.values.begin(), tried.values.end(), blocks_join)) return false;
-  try {
-    infer_types(tried);
-  } catch (const Error&) {
-    return false;
-  }
-  return true;
-}
-
-// Axes that split dims, those of weights, activations and tokens, and into how many pieces a rank: two chunks of
-// tokens.
-std::map<std::string, int> splitting_axes(const Plan& plan) {
-  std::map<std::string, int> pieces;
-  for (const Strategy& strategy : plan.strategies) {
-    for (const StrategyUnit& unit : strategy.units) {
-      for (const LayerPlacement& placement : unit.layers) pieces[placement.axis] = 1;
-      for (const LayerPlacement& placement : unit.activations) pieces[placement.axis] = 1;
-    }
-    if (strategy.splits != Splits::tokens) continue;
-    for (const std::string& axis : strategy.axes) pieces[axis] = 2;
-  }
-  return pieces;
-}
-
-class DimShrinker {
+// Which sizes the axes of the mesh split.
+class Divisors {
  public:
-  DimShrinker(const Plan& real, const Plan& small) : graph_(small.graph) {
-    Graph copy = graph_;
-    each_size(copy, [&](Kind kind, int64_t& size) { sizes_[{kind, size}] = size; });
-    for (const auto& [axis, pieces] : splitting_axes(small)) {
-      if (small.mesh.size(axis) == 1) continue;
-      divisors_.emplace_back(real.mesh.size(axis), small.mesh.size(axis));
-      divisors_.emplace_back(pieces * real.mesh.size(axis), pieces * small.mesh.size(axis));
+  Divisors(const Plan& real, const Plan& small) : graph_(small.graph) {
+    for (const Strategy& strategy : small.strategies) {
+      for (const StrategyUnit& unit : strategy.units) {
+        for (const LayerPlacement& placement : unit.layers) add_layer(unit.unit_class, placement);
+        for (const LayerPlacement& placement : unit.activations) add_tokens(placement.axis, 1);
+      }
+      if (strategy.splits != Splits::tokens) continue;
+      for (const std::string& axis : strategy.axes) add_tokens(axis, 2);
+    }
+    for (const auto& [axis, split] : split_) {
+      const Divisor by{real.mesh.size(axis), small.mesh.size(axis)};
+      if (by.small == 1) continue;
+      for (const auto& [dim, pieces] : split.dims) combine(of_dims_[dim], by, pieces);
+      if (split.layers) combine(of_heads_, by, 1);
     }
   }
 
-  Sizes run() {
-    // The least first, with all its multiples: a number that one dim takes for itself is one that no other can come to.
-    while (each_base<std::less<>>([this](int64_t base) { return shrink_multiples(base); })) {
-    }
-    while (each_base<std::greater<>>([this](int64_t base) { return shrink_multiples(base) || shrink_alone(base); })) {
-    }
-    return sizes_;
+  const std::vector<Divisor>& of_dim(int64_t dim) const {
+    static const std::vector<Divisor> kNone;
+    const auto found = of_dims_.find(dim);
+    return found == of_dims_.end() ? kNone : found->second;
   }
+  const std::vector<Divisor>& of_heads() const { return of_heads_; }
 
  private:
-  template <class Order, class F>
-  bool each_base(const F& f) {
-    std::set<int64_t, Order> bases;
-    for (const auto& [real, small] : sizes_)
-      if (real.first == kDim) bases.insert(small);
-    bool changed = false;
-    for (const int64_t base : bases) changed = f(base) || changed;
-    return changed;
+  struct SplitSizes {
+    std::map<int64_t, int64_t> dims;  // and into how many pieces a rank
+    bool layers = false;
+  };
+
+  void add(const std::string& axis, int64_t dim, int64_t pieces) {
+    int64_t& most = split_[axis].dims[dim];
+    most = std::max(most, pieces);
   }
 
-  // All multiples of `base` by one factor, the largest first, alone, with the size of heads or with their number.
-  bool shrink_multiples(int64_t base) {
-    for (int64_t small = 1; small < base; small++) {
-      if (base % small != 0) continue;
-      const int64_t factor = base / small;
-      for (const Kind along : {kDim, kHead, kHeads}) {
-        const auto smaller = [&](Kind kind, int64_t size) -> int64_t {
-          if (kind == kDim) return size % base == 0 ? size / factor : size;
-          return kind == along ? (size % factor == 0 ? size / factor : 0) : size;
-        };
-        if (accept(smaller)) return true;
-      }
+  void add_layer(const std::string& unit_class, const LayerPlacement& placement) {
+    split_[placement.axis].layers = true;
+    for (const Value& value : graph_.values) {
+      if (value.kind != ValueKind::parameter || graph_.units[value.unit].unit_class != unit_class ||
+          layer_of(graph_, value) != placement.layer)
+        continue;
+      const Shape& shape = value.type.shape;
+      if (placement.dim < std::ssize(shape)) add(placement.axis, shape[placement.dim], 1);
+      for (const int64_t block : value.blocks) add(placement.axis, block, 1);
     }
-    return false;
   }
 
-  // Dims that equal it, to a number of their own.
-  bool shrink_alone(int64_t base) {
-    for (int64_t small = kLeast[kDim]; small < std::min<int64_t>(base, 4 * kLeast[kDim]); small++)
-      if (accept([&](Kind kind, int64_t size) { return kind == kDim && size == base ? small : size; })) return true;
-    return false;
+  // Two chunks a rank under context parallelism.
+  void add_tokens(const std::string& axis, int64_t pieces) {
+    for (const Value& value : graph_.values)
+      if (value.kind == ValueKind::input && value.type.shape.size() > 1) add(axis, value.type.shape[1], pieces);
   }
 
-  template <class F>
-  bool accept(const F& smaller) {
-    Sizes tried = sizes_;
-    std::set<int64_t> taken;
-    bool changed = false;
-    for (auto& [real, small] : tried) {
-      const auto& [kind, size] = real;
-      const int64_t before = std::exchange(small, smaller(kind, small));
-      changed = changed || small != before;
-      if (small != before && small < kLeast[kind]) return false;
-      if (kind == kDim && !taken.insert(small).second) return false;
-      for (const auto& [all, few] : divisors_)
-        if (kind != kHead && (size % all == 0) != (small % few == 0)) return false;
-    }
-    if (!changed || !fits(graph_, tried)) return false;
-    sizes_ = std::move(tried);
-    return true;
+  // Several axes may split one dim.
+  static void combine(std::vector<Divisor>& all, const Divisor& by, int64_t pieces) {
+    for (size_t i = 0, n = all.size(); i < n; i++)
+      all.push_back({all[i].real * pieces * by.real, all[i].small * pieces * by.small});
+    all.push_back({pieces * by.real, pieces * by.small});
+    if (pieces > 1) all.push_back(by);
   }
 
   const Graph& graph_;
-  Sizes sizes_;
-  std::vector<std::pair<int64_t, int64_t>> divisors_;  // what an axis divides into, really and now
+  std::map<std::string, SplitSizes> split_;  // by axis
+  std::map<int64_t, std::vector<Divisor>> of_dims_;
+  std::vector<Divisor> of_heads_;
 };
 
-void apply(Plan& plan, const Sizes& sizes) {
-  each_size(plan.graph, [&](Kind kind, int64_t& size) { size = small_of(sizes, kind, size); });
-  infer_types(plan.graph);
+int64_t common_divisor(const std::set<int64_t>& sizes) {
+  int64_t divisor = 0;
+  for (const int64_t size : sizes) divisor = std::gcd(divisor, size);
+  return std::max<int64_t>(divisor, 1);
+}
+
+// How a group shrinks: heads / common heads * `heads`, and sizes of a head likewise. A group without heads has sizes of
+// one head only.
+struct Scale {
+  int64_t heads, head_size;
+};
+
+class DimShrinker {
+ public:
+  DimShrinker(const Plan& real, const Plan& small)
+      : graph_(small.graph), relations_(size_relations(graph_)), divisors_(real, small) {
+    sizes_.heads.resize(relations_.groups.size());
+    sizes_.head_sizes.resize(relations_.groups.size());
+  }
+
+  const SizeRelations& relations() const { return relations_; }
+
+  SmallSizes run() {
+    std::vector<size_t> order(relations_.groups.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    const auto freedom = [&](size_t g) {  // a group without heads adapts to the others
+      const SizeGroup& group = relations_.groups[g];
+      return std::pair(group.heads.empty(), *group.dims.begin());
+    };
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return freedom(a) < freedom(b); });
+    for (const size_t g : order) choose(g);
+    if (fits(sizes_)) return std::move(sizes_);
+    return those_that_fit(order);
+  }
+
+ private:
+  enum class Care : uint8_t { undivided, different, nothing };  // what else is kept: all, different sizes, neither
+
+  void choose(size_t g) {
+    for (const bool larger : {false, true})
+      for (const Care care : {Care::undivided, Care::different, Care::nothing})
+        if (choose(g, care, larger)) return;
+    for (const int64_t dim : relations_.groups[g].dims) take(dim, dim);
+  }
+
+  // `larger`: small sizes may be larger than the real ones, because three ranks may divide no real size.
+  bool choose(size_t g, Care care, bool larger) {
+    const SizeGroup& group = relations_.groups[g];
+    int64_t heads = group.heads.empty() ? 1 : common_divisor(group.heads);
+    int64_t sizes = std::min(common_divisor(group.heads.empty() ? group.dims : group.head_sizes), kMostScale);
+    if (larger) sizes = std::max(sizes, kLargerScale), heads = group.heads.empty() ? 1 : std::max(heads, kLargerHeads);
+    // The smallest product first: the columns.
+    for (int64_t product = 1; product <= heads * sizes; product++)
+      for (int64_t h = 1; h <= std::min(heads, product); h++)
+        if (product % h == 0 && product / h <= sizes && apply(g, {h, product / h}, care)) return true;
+    return false;
+  }
+
+  // Sets the small sizes of a group unless they break a rule.
+  bool apply(size_t g, const Scale& scale, Care care) {
+    const SizeGroup& group = relations_.groups[g];
+    const auto scaled = [](int64_t size, int64_t by, int64_t common) {
+      return size * by % common == 0 ? size * by / common : 0;
+    };
+    SmallSizes tried;
+    std::map<int64_t, int64_t> heads, head_sizes;
+    int64_t common = common_divisor(group.dims);
+    if (!group.heads.empty()) {
+      const int64_t of_heads = common_divisor(group.heads), of_sizes = common_divisor(group.head_sizes);
+      common = of_heads * of_sizes;
+      for (const int64_t size : group.heads) {
+        heads[size] = scaled(size, scale.heads, of_heads);
+        if (heads[size] < std::min(size, kLeastHeads) || !divide_alike(divisors_.of_heads(), size, heads[size], care))
+          return false;
+      }
+      const int64_t least = group.rotates ? kLeastRotated : kLeastHeadSize;
+      for (const int64_t size : group.head_sizes) {
+        head_sizes[size] = scaled(size, scale.head_size, of_sizes);
+        if (head_sizes[size] < std::min(size, least) || head_sizes[size] % 2 > size % 2) return false;
+      }
+    }
+    for (const int64_t size : group.dims) {
+      const int64_t small = scaled(size, scale.heads * scale.head_size, common);
+      if (!permits(size, small, care)) return false;
+      tried.dims[size] = small;
+    }
+    sizes_.heads[g] = std::move(heads);
+    sizes_.head_sizes[g] = std::move(head_sizes);
+    for (const auto& [size, small] : tried.dims) take(size, small);
+    return true;
+  }
+
+  bool permits(int64_t size, int64_t small, Care care) const {
+    const auto least = relations_.least.find(size);
+    if (small < std::max(std::min(size, kLeastDim), least == relations_.least.end() ? 0 : least->second)) return false;
+    if (size == 1 && small != 1) return false;
+    if (care != Care::nothing && taken_.contains(small)) return false;
+    return divide_alike(divisors_.of_dim(size), size, small, care) && has_rows(size, small);
+  }
+
+  static bool divide_alike(const std::vector<Divisor>& divisors, int64_t size, int64_t small, Care care) {
+    return std::all_of(divisors.begin(), divisors.end(), [&](const Divisor& by) {
+      if (size % by.real == 0) return small % by.small == 0;
+      return care != Care::undivided || small % by.small != 0;
+    });
+  }
+
+  // Whether tables of positions have rows for all tokens.
+  bool has_rows(int64_t size, int64_t small) const {
+    return std::all_of(relations_.rows.begin(), relations_.rows.end(), [&](const std::pair<int64_t, int64_t>& pair) {
+      const auto now = [&](int64_t dim) {
+        const auto chosen = sizes_.dims.find(dim);
+        return dim == size ? small : chosen == sizes_.dims.end() ? -1 : chosen->second;
+      };
+      const int64_t rows = now(pair.first), tokens = now(pair.second);
+      return rows < 0 || tokens < 0 || rows >= tokens;
+    });
+  }
+
+  void take(int64_t size, int64_t small) {
+    sizes_.dims[size] = small;
+    taken_.insert(small);
+  }
+
+  bool fits(const SmallSizes& sizes) const {
+    Graph tried = graph_;
+    try {
+      resize(tried, relations_, sizes);
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
+  }
+
+  // Group by group, with the real sizes of those that do not fit. A second round takes groups that wait for others.
+  SmallSizes those_that_fit(const std::vector<size_t>& order) const {
+    SmallSizes kept;
+    kept.heads.resize(order.size());
+    kept.head_sizes.resize(order.size());
+    std::set<size_t> done;
+    for (int round = 0; round < 2; round++)
+      for (const size_t g : order) {
+        if (done.contains(g)) continue;
+        SmallSizes tried = kept;
+        for (const int64_t dim : relations_.groups[g].dims) tried.dims[dim] = sizes_.dims.at(dim);
+        tried.heads[g] = sizes_.heads[g];
+        tried.head_sizes[g] = sizes_.head_sizes[g];
+        if (!fits(tried)) continue;
+        kept = std::move(tried);
+        done.insert(g);
+      }
+    return kept;
+  }
+
+  const Graph& graph_;
+  const SizeRelations relations_;
+  const Divisors divisors_;
+  SmallSizes sizes_;
+  std::set<int64_t> taken_;  // small dims
+};
+
+void apply(Plan& plan, const SizeRelations& relations, const SmallSizes& sizes) {
+  resize(plan.graph, relations, sizes);
+  const auto small = [&](int64_t dim) {
+    const auto found = sizes.dims.find(dim);
+    return found == sizes.dims.end() ? dim : found->second;
+  };
   // Data may have fewer tokens than the tables and logits that take them.
   const int64_t vocab = plan.data.vocab;
-  for (const auto& [real, few] : sizes)
-    if (real.first == kDim && vocab > 0 && real.second >= vocab)
-      plan.data.vocab = std::min(plan.data.vocab, std::max<int64_t>(1, vocab * few / real.second));
-  plan.data.context = small_of(sizes, kDim, plan.data.context);
+  for (const int64_t dim : relations.vocabularies)
+    if (vocab > 0 && dim >= vocab)
+      plan.data.vocab = std::min(plan.data.vocab, std::max<int64_t>(1, vocab * small(dim) / dim));
+  plan.data.context = small(plan.data.context);
 }
 
 }  // namespace
 
-void infer_types(Graph& graph) {
-  for (const Node& node : graph.nodes) {
-    std::vector<TensorType> inputs;
-    for (ValueId input : node.inputs) inputs.push_back(graph.values[input].type);
-    const std::vector<TensorType> types = node.op->infer(inputs, node.attrs);
-    for (size_t i = 0; i < types.size(); i++) graph.values[node.outputs[i]].type = types[i];
-  }
-}
-
 void shrink_dims(const Plan& real, Plan& small, const std::vector<Plan*>& others) {
-  const Sizes sizes = DimShrinker(real, small).run();
-  apply(small, sizes);
-  for (Plan* other : others) apply(*other, sizes);
+  DimShrinker shrinker(real, small);
+  const SmallSizes sizes = shrinker.run();
+  const SizeRelations relations = shrinker.relations();
+  apply(small, relations, sizes);
+  for (Plan* other : others) apply(*other, relations, sizes);
 }
 
 }  // namespace prun

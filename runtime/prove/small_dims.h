@@ -1,5 +1,5 @@
-// Small dims for a model: each size of a parameter, an input or an attribute becomes a smaller one, equal sizes equal
-// ones, so that every op's shape rule still holds.
+// Small dims for a model: each size of a parameter, an input or an attribute becomes a smaller one, and every relation
+// that the graph has between sizes still holds.
 #pragma once
 #include <vector>
 
@@ -7,11 +7,8 @@
 
 namespace prun {
 
-// Of all these plans, whose graphs differ in the batch only. Keeps what the axes of `real` divide divided by those of
-// `small` and the rest undivided, and different sizes different.
+// Shrinks all these plans, whose graphs differ in the batch only. Sizes that the axes of `real` divide stay divided by
+// those of `small`, the others stay undivided if the relations permit it, and different sizes stay different.
 void shrink_dims(const Plan& real, Plan& small, const std::vector<Plan*>& others);
-
-// Types of all values from those of inputs and parameters. Throws plan_error where an op's inputs do not fit.
-void infer_types(Graph& graph);
 
 }  // namespace prun

@@ -2,8 +2,10 @@
 #include "prove/small_plan.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ir/ops.h"
+#include "prove/size_relations.h"
 #include "prove/small_dims.h"
 #include "prove/small_layers.h"
 
@@ -59,7 +61,54 @@ void shrink_bytes(const Plan& real, Plan& small) {
     }
 }
 
+// Expert capacities of a model as multiples of the even share, by node: they hold at all sizes.
+class Capacities {
+ public:
+  explicit Capacities(const Graph& graph) {
+    for (const Node& node : graph.nodes) {
+      const int64_t slots = node.attrs.integer("capacity");
+      shares_.push_back(static_cast<double>(slots) / even_share(graph, node));
+    }
+  }
+
+  // `all`: every expert has a slot for each token.
+  void apply(Graph& graph, bool all) const {
+    for (size_t n = 0; n < graph.nodes.size(); n++) {
+      Node& node = graph.nodes[n];
+      if (shares_[n] == 0) continue;
+      const double slots = std::ceil(shares_[n] * even_share(graph, node) - 1e-6);
+      node.attrs.set("capacity", all ? 0 : std::clamp<int64_t>(static_cast<int64_t>(slots), 1, tokens(graph, node)));
+    }
+    infer_types(graph);
+  }
+
+ private:
+  static int64_t tokens(const Graph& graph, const Node& node) {
+    const Shape& shape = graph.values[node.inputs[0]].type.shape;
+    return element_count(shape) / std::max<int64_t>(1, shape.empty() ? 1 : shape.back());
+  }
+
+  static double even_share(const Graph& graph, const Node& node) {
+    if (node.op != &ops::route && node.op != &ops::dispatch) return 1;
+    const Shape& logits = graph.values[node.inputs[0]].type.shape;
+    const int64_t experts = node.op == &ops::route ? logits.back() : node.attrs.integer("experts");
+    return static_cast<double>(tokens(graph, node)) / static_cast<double>(experts);
+  }
+
+  std::vector<double> shares_;
+};
+
 }  // namespace
+
+bool splits_tokens(const Plan& plan) {
+  for (const std::string& axis : plan.batch_axes)
+    if (plan.mesh.size(axis) > 1) return true;
+  for (const Strategy& strategy : plan.strategies)
+    if (strategy.splits == Splits::tokens)
+      for (const std::string& axis : strategy.axes)
+        if (plan.mesh.size(axis) > 1) return true;
+  return false;
+}
 
 int64_t batch_ranks(const Plan& plan, const std::map<std::string, int>& axes) {
   int64_t ranks = 1;
@@ -106,7 +155,13 @@ PlanSizes alone(PlanSizes sizes) {
 
 void shrink_model(const Plan& real, Shrink shrink, Plan& small, const std::vector<Plan*>& others) {
   if (shrink != Shrink::nothing) drop_layers(small, others);
+  const Capacities capacities(small.graph);
+  std::vector<Capacities> of_others;
+  for (const Plan* other : others) of_others.emplace_back(other->graph);
   if (shrink == Shrink::dims) shrink_dims(real, small, others);
+  const bool all = splits_tokens(real);
+  capacities.apply(small.graph, all);
+  for (size_t i = 0; i < others.size(); i++) of_others[i].apply(others[i]->graph, all);
   shrink_bytes(real, small);
 }
 
@@ -127,9 +182,6 @@ void set_conditions(Plan& plan) {
   if (plan.optimizer.numbers.has("eps")) plan.optimizer.numbers.set("eps", 1e-2);
   for (Value& value : plan.graph.values)
     if (value.kind == ValueKind::parameter && value.init.kind != "normal") value.init = {"uniform", 0.5};
-  for (Node& node : plan.graph.nodes)
-    if (node.op == &ops::route || node.op == &ops::dispatch) node.attrs.set("capacity", int64_t{0});
-  infer_types(plan.graph);
   for (Strategy& strategy : plan.strategies)
     for (StrategyUnit& unit : strategy.units)
       if (unit.sync_every > 0 && !strategy.differs.empty()) unit.sync_every = 1;

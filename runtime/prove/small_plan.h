@@ -19,10 +19,14 @@ PlanSizes alone(PlanSizes sizes);
 // Over how many ranks the samples of a batch are spread.
 int64_t batch_ranks(const Plan& plan, const std::map<std::string, int>& axes);
 
+// Whether several ranks have tokens of their own, whose choices of experts each of them counts by itself.
+bool splits_tokens(const Plan& plan);
+
 enum class Shrink : uint8_t { nothing, layers, dims };  // each with those before it
 
 // Drops repeated units and makes dims small, in `small` and in the others, which differ from it in mesh and batch only.
-// `real`: the plan as it is. What cannot be made smaller stays; sizes in bytes, of buckets and the like, shrink along.
+// `real`: the plan as it is. Sizes that cannot be smaller stay; sizes in bytes, of buckets for example, shrink along.
+// Expert capacities keep their share, and are unlimited where ranks count by themselves (known_differences.h).
 void shrink_model(const Plan& real, Shrink shrink, Plan& small, const std::vector<Plan*>& others);
 
 // What a run of one step needs to show mistakes: random data and weights, no warm-up, gradients that are clipped, an

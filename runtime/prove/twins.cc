@@ -25,22 +25,22 @@ Job compile_widened(const Plan& plan, const FusesOp& fuses, int64_t vocabulary_m
 
 }  // namespace
 
-std::optional<Twins> make_twins(const Plan& plan, const RecordPlan& record, const FusesOp& fuses,
-                                int64_t vocabulary_multiple, bool sgd, std::string& why_not) {
+std::optional<Twins> make_twins(const Plan& plan, const TwinOptions& options, std::string& why_not) {
   for (const PlanSizes& sizes : small_sizes(plan)) {
     for (const Shrink shrink : {Shrink::dims, Shrink::layers, Shrink::nothing}) {
+      if (shrink > options.most) continue;
       try {
-        Twins twins{sizes, shrink, record(sizes), record(alone(sizes)), {}, {}};
+        Twins twins{sizes, shrink, options.record(sizes), options.record(alone(sizes)), {}, {}};
         shrink_model(plan, shrink, twins.small, {&twins.one});
         for (Plan* each : {&twins.small, &twins.one}) {
           set_conditions(*each);
-          if (!sgd) continue;
+          if (!options.sgd) continue;
           each->optimizer.op = &ops::sgd;
           each->optimizer.numbers = {};
           each->optimizer.clip = 0;
         }
-        twins.small_job = compile_widened(twins.small, fuses, vocabulary_multiple);
-        twins.one_job = compile_widened(twins.one, fuses);
+        twins.small_job = compile_widened(twins.small, options.fuses, options.vocabulary_multiple);
+        twins.one_job = compile_widened(twins.one, options.fuses);
         return twins;
       } catch (const Error& error) {
         if (why_not.empty()) why_not = fmt::format("the plan could not be made small: {}", error.what());

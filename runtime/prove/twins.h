@@ -22,10 +22,16 @@ struct Twins {
   Job small_job, one_job;
 };
 
-// With the smallest sizes that the plan's schedule and model take; none: `why_not` says why. `sgd`: with plain SGD in
-// place of the plan's optimizer. `vocabulary_multiple`: of the small plan; the one rank pads nothing.
-std::optional<Twins> make_twins(const Plan& plan, const RecordPlan& record, const FusesOp& fuses,
-                                int64_t vocabulary_multiple, bool sgd, std::string& why_not);
+struct TwinOptions {
+  const RecordPlan& record;
+  const FusesOp& fuses;
+  int64_t vocabulary_multiple = 1;  // of the small plan; the one rank pads nothing
+  bool sgd = false;                 // plain SGD in place of the plan's optimizer
+  Shrink most = Shrink::dims;       // of the model
+};
+
+// With the smallest sizes that the plan's schedule and model take; none: `why_not` says why.
+std::optional<Twins> make_twins(const Plan& plan, const TwinOptions& options, std::string& why_not);
 
 // One rank that takes the samples of each rank and microbatch as a step of its own, with weights that stay: what each
 // of them contributes to the gradients.

@@ -62,6 +62,32 @@ class Proof(unittest.TestCase):
         self.assertRegex(result.stdout, r"\Aproven: equals one rank to \d+e-1\d \(dp=2, .* parameters\)\n")
         self.assertIn("2 steps", result.stdout)
 
+    def check(self, plan, *settings):
+        """What prun check prints of a plan, without --json and with it."""
+        words = [PRUN, "check", f"{TOP}/{plan}", "--nproc", "2", *[w for s in settings for w in ("--set", s)]]
+        shown, as_json = (subprocess.run(words + more, capture_output=True, text=True) for more in ([], ["--json"]))
+        self.assertEqual((shown.returncode, as_json.returncode), (0, 0), shown.stderr + as_json.stderr)
+        return shown.stdout, json.loads(as_json.stdout)
+
+    def test_a_check_says_what_is_proven(self):
+        shown, as_json = self.check("tests/parity/sizes.lua", "dp=2")
+        self.assertRegex(shown, r"\A\S+: verified for 2 ranks \(.*\)\nproven: equals one rank to ")
+        self.assertTrue(as_json["proven"])
+        self.assertEqual(as_json["apart_from"], [])
+
+    def test_a_check_names_what_its_proof_leaves_out(self):
+        shown, as_json = self.check("tests/parity/sizes.lua", "dp=2", "experts=4", "capacity=0.5", "wire=bf16")
+        names = 'the capacity of experts (each rank drops choices of its own tokens) and the rounding of wire = "bf16"'
+        self.assertIn(f"\nproven, apart from {names} (zero2 over dp): equals one rank to ", shown)
+        self.assertTrue(as_json["proven"])
+        self.assertEqual(len(as_json["apart_from"]), 2)
+
+    def test_a_check_without_a_proof_says_so_in_its_first_line(self):
+        shown, as_json = self.check("tests/errors/overflow_in_proof.lua")
+        self.assertRegex(shown, r"\A\S+: verified for 2 ranks \(dp=2\), not proven: numbers overflow in the small run ")
+        self.assertFalse(as_json["proven"])
+        self.assertTrue(as_json["proof"].startswith("not proven: numbers overflow in the small run ("), as_json["proof"])
+
     def test_what_differs_starts_no_rank(self):
         with tempfile.TemporaryDirectory() as folder:
             metrics = f"{folder}/metrics"

@@ -38,7 +38,7 @@ int64_t ops_in(const Body& step) {
   return ops;
 }
 
-nlohmann::json as_json(const Job& job, const std::string& proof) {
+nlohmann::json as_json(const Job& job, const ProofReport& proof) {
   nlohmann::json classes = nlohmann::json::array();
   for (const Program& program : job.classes) {
     nlohmann::json roles, host_roles, wire;
@@ -58,8 +58,14 @@ nlohmann::json as_json(const Job& job, const std::string& proof) {
   nlohmann::json transports = nlohmann::json::array();
   for (TransportClass kind : {TransportClass::rendezvous, TransportClass::eager, TransportClass::queue_ordered})
     if (carries(kind, job)) transports.push_back(std::string(transport_class_name(kind)));
-  return {{"transports", transports},           {"proof", proof},     {"ranks", job.class_of_rank.size()},
-          {"parameters", parameter_count(job)}, {"classes", classes}, {"class_of_rank", job.class_of_rank}};
+  return {{"transports", transports},
+          {"proof", proof.text()},
+          {"proven", proof.proven},
+          {"apart_from", proof.apart_from},
+          {"ranks", job.class_of_rank.size()},
+          {"parameters", parameter_count(job)},
+          {"classes", classes},
+          {"class_of_rank", job.class_of_rank}};
 }
 
 void print_class(const Job& job, size_t c) {
@@ -90,16 +96,16 @@ int check_command(Options& options) {
   auto& [plan, job] = kept.emplace_back();
   job = build_job(options, ranks, &plan);
   const std::string algorithms = chosen_algorithms(job, calibrated_algorithm_costs());
-  const std::string proof = prove_plan(options, plan, ranks);
+  const ProofReport proof = prove_plan(options, plan, ranks);
   if (options.json) {
     nlohmann::json all = as_json(job, proof);
     if (!algorithms.empty()) all["algorithms"] = algorithms;
     fmt::print("{}\n", all.dump());
     return 0;
   }
-  fmt::print("{}: verified for {} ({})\n", options.plan, counted(std::ssize(job.class_of_rank), "rank"),
-             job.classes.front().mesh.text());
-  fmt::print("{}\n", proof);
+  // A plan that is verified only says so in one line.
+  fmt::print("{}: verified for {} ({}){}{}\n", options.plan, counted(std::ssize(job.class_of_rank), "rank"),
+             job.classes.front().mesh.text(), proof.proven ? "\n" : ", ", proof.text());
   if (const int64_t parameters = parameter_count(job); parameters > 0)
     fmt::print("{} parameters\n", grouped(parameters));
   if (!algorithms.empty()) fmt::print("by calibration: {}\n", algorithms);

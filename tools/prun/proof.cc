@@ -11,8 +11,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/child_process.h"
+#include "base/text.h"
 #include "build_job.h"
 #include "prove/prove.h"
+#include "verify/verify.h"
 
 namespace prun {
 namespace {
@@ -28,6 +30,7 @@ void reply(int pipe, const Proof& proof) {
   const std::string text = nlohmann::json{
       {"verdict", static_cast<int>(proof.verdict)},
       {"text", proof.text},
+      {"apart_from", proof.apart_from},
       {"file", site.file},
       {"line", site.line}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   for (size_t at = 0; at < text.size();) {
@@ -38,7 +41,12 @@ void reply(int pipe, const Proof& proof) {
   _exit(0);
 }
 
-Proof not_run(std::string why) { return {Proof::Verdict::not_run, std::move(why), std::nullopt}; }
+Proof not_run(std::string why) { return {Proof::Verdict::not_run, std::move(why), std::nullopt, {}}; }
+
+std::string first_finding(const Job& job) {
+  const std::vector<Finding> findings = verify_job(job, 0);
+  return findings.empty() ? "" : findings.front().message;
+}
 
 Proof prove_apart(const Options& options, const Plan& plan, int ranks, SharedTexts* known) {
   ChildProcess child([&](int pipe) {
@@ -47,6 +55,7 @@ Proof prove_apart(const Options& options, const Plan& plan, int ranks, SharedTex
     how.record = [&](const PlanSizes& sizes) { return record_plan(options, ranks, sizes); };
     how.fuses = [&](std::string_view kind) { return device->fuses(kind); };
     how.vocabulary_multiple = vocabulary_multiple(options, *device);
+    how.problem = first_finding;
     if (known != nullptr) {
       how.known = [&](size_t programs) { return known->find(programs); };
       how.proven = [&](size_t programs, const std::string& said) { known->add(programs, said); };
@@ -66,31 +75,42 @@ Proof prove_apart(const Options& options, const Plan& plan, int ranks, SharedTex
     return not_run(fmt::format("the process that proves has died ({}); this is a bug of prun",
                                WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "no reply"));
   const nlohmann::json json = nlohmann::json::parse(text);
-  Proof proof{static_cast<Proof::Verdict>(json.at("verdict").get<int>()), json.at("text"), std::nullopt};
+  Proof proof{static_cast<Proof::Verdict>(json.at("verdict").get<int>()), json.at("text"), std::nullopt,
+              json.at("apart_from").get<std::vector<std::string>>()};
   if (const Site site{json.at("file"), json.at("line")}; site.known()) proof.site = site;
   return proof;
 }
 
 }  // namespace
 
-std::string prove_plan(const Options& options, const Plan& plan, int ranks, SharedTexts* known) {
+std::string ProofReport::text() const {
+  if (!proven) return "not proven: " + said;
+  if (apart_from.empty()) return "proven: " + said;
+  std::string list = join({apart_from.begin(), apart_from.end() - 1}, ", ");
+  list += (list.empty() ? "" : " and ") + apart_from.back();
+  return fmt::format("proven, apart from {}: {}", list, said);
+}
+
+ProofReport prove_plan(const Options& options, const Plan& plan, int ranks, SharedTexts* known) {
   if (!options.prove && plan.graph.nodes.size() > kNodesUnasked)
-    return "not proven: the model is large; --prove does it";
-  const Proof proof = prove_apart(options, plan, ranks, known);
+    return {false, "the model is large; --prove does it", {}};
+  Proof proof = prove_apart(options, plan, ranks, known);
+  ProofReport report{false, std::move(proof.text), std::move(proof.apart_from)};
   switch (proof.verdict) {
     case Proof::Verdict::equal:
     case Proof::Verdict::as_it_says:
-      return "proven: " + proof.text;
+      report.proven = true;
+      break;
     case Proof::Verdict::differs:
-      throw plan_error(proof.text, proof.site);
+      throw plan_error(report.said, proof.site);
     case Proof::Verdict::undeclared:
-      if (options.prove) throw plan_error(proof.text, proof.site);
+      if (options.prove) throw plan_error(report.said, proof.site);
       break;
     case Proof::Verdict::not_run:
-      if (options.prove) throw Error(Exit::check_failed, "not proven: " + proof.text, proof.site);
+      if (options.prove) throw Error(Exit::check_failed, report.text(), proof.site);
       break;
   }
-  return "not proven: " + proof.text;
+  return report;
 }
 
 }  // namespace prun

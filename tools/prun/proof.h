@@ -2,6 +2,7 @@
 // moment.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "ir/plan.h"
 #include "options.h"
@@ -9,9 +10,16 @@
 
 namespace prun {
 
-// One sentence: what was proven, or why nothing was. Throws plan_error at the first difference; under --prove, where
-// nothing could be proven, Error(check_failed).
+struct ProofReport {
+  bool proven = false;
+  std::string said;                     // what was proven, or why nothing was
+  std::vector<std::string> apart_from;  // what the real run computes otherwise than one rank, and the proof leaves out
+  // One sentence: "proven: ..", "proven, apart from ..: ..", "not proven: ..".
+  std::string text() const;
+};
+
+// Throws plan_error at the first difference; under --prove, where nothing could be proven, Error(check_failed).
 // `known`: where what is proven of a small plan is kept, for others that are the same made small.
-std::string prove_plan(const Options& options, const Plan& plan, int ranks, SharedTexts* known = nullptr);
+ProofReport prove_plan(const Options& options, const Plan& plan, int ranks, SharedTexts* known = nullptr);
 
 }  // namespace prun

@@ -1,0 +1,61 @@
+// The small run stores all floats as f64, and every expert has a slot for each token where ranks have tokens of their
+// own (small_plan.h): with these the ranks would not equal one rank.
+#include "prove/known_differences.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "ir/ops.h"
+#include "prove/small_plan.h"
+
+namespace prun {
+namespace {
+
+// Whether some expert of a rank's microbatch may have fewer slots than there are tokens.
+bool drops_choices(const Plan& plan) {
+  return std::any_of(plan.graph.nodes.begin(), plan.graph.nodes.end(), [&](const Node& node) {
+    if (node.op != &ops::route) return false;
+    const TensorType& logits = plan.graph.values[node.inputs[0]].type;
+    const int64_t slots = node.attrs.integer("capacity"), tokens = element_count(logits.shape) / logits.shape.back();
+    return slots > 0 && slots < tokens;
+  });
+}
+
+// The dtype in which an action's tensor would travel without `wire`.
+Dtype usual_wire(const Plan& plan, const HookAction& action) {
+  const bool parameters = action.target == "params" && action.kind == "all_gather";
+  return parameters || plan.param_dtype == Dtype::f64 ? plan.param_dtype : Dtype::f32;
+}
+
+void add_wires(const Plan& plan, const Strategy& strategy, std::vector<std::string>& all) {
+  const auto add = [&](const HookAction& action) {
+    if (action.wire.empty()) return;
+    const std::optional<Dtype> wire = parse_dtype(action.wire);
+    if (!wire || dtype_bytes(*wire) >= dtype_bytes(usual_wire(plan, action))) return;
+    std::string text =
+        fmt::format("the rounding of wire = \"{}\" ({} over {})", action.wire, strategy.name, action.axis);
+    if (plan.mesh.size(action.axis) > 1 && std::find(all.begin(), all.end(), text) == all.end())
+      all.push_back(std::move(text));
+  };
+  for (const StrategyUnit& unit : strategy.units) {
+    for (const Hook& hook : unit.hooks)
+      for (const HookAction& action : hook.actions) add(action);
+    for (const HookAction& action : unit.sync) add(action);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> known_differences(const Plan& plan) {
+  std::vector<std::string> all;
+  if (splits_tokens(plan) && drops_choices(plan))
+    all.emplace_back("the capacity of experts (each rank drops choices of its own tokens)");
+  for (const Strategy& strategy : plan.strategies) add_wires(plan, strategy, all);
+  if (plan.param_dtype == Dtype::bf16 && plan.mesh.ranks() > 1)
+    all.emplace_back("the rounding of casts to bf16 (dtype = \"bf16\")");
+  return all;
+}
+
+}  // namespace prun

@@ -1,0 +1,159 @@
+#include "prove/size_relations.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "ir/ops.h"
+
+namespace prun {
+namespace {
+
+constexpr const char* kDimAttrs[] = {"experts", "tokens"};
+constexpr const char* kHeadAttrs[] = {"heads", "kv_heads"};
+
+int64_t last_dim(const Graph& graph, ValueId value) {
+  const Shape& shape = graph.values[value].type.shape;
+  return shape.empty() ? 1 : shape.back();
+}
+
+// Calls f(size) for each dim of an input or a parameter, the batch excepted, and each block of a parameter.
+template <class F>
+void each_dim(Value& value, const F& f) {
+  if (value.kind == ValueKind::activation) return;
+  for (size_t d = value.kind == ValueKind::input ? 1 : 0; d < value.type.shape.size(); d++) f(value.type.shape[d]);
+  for (int64_t& block : value.blocks) f(block);
+}
+
+template <class F>
+void change(Attrs& attrs, const char* name, const F& f) {
+  if (attrs.has(name)) attrs.set(name, f(attrs.integer(name)));
+}
+
+// Sets of dims that shrink together.
+class Partition {
+ public:
+  int64_t find(int64_t dim) {
+    auto [at, fresh] = parent_.try_emplace(dim, dim);
+    return at->second == dim ? dim : at->second = find(at->second);
+  }
+  void join(int64_t a, int64_t b) { parent_[find(a)] = find(b); }
+  std::vector<int64_t> dims() const {
+    std::vector<int64_t> all;
+    for (const auto& [dim, parent] : parent_) all.push_back(dim);
+    return all;
+  }
+
+ private:
+  std::map<int64_t, int64_t> parent_;
+};
+
+class Reader {
+ public:
+  explicit Reader(const Graph& graph) : graph_(graph) {}
+
+  SizeRelations run() {
+    for (const Value& value : graph_.values) read(value);
+    for (const Node& node : graph_.nodes) read(node);
+    std::map<int64_t, size_t> index;
+    for (const int64_t dim : partition_.dims()) {
+      const auto [at, fresh] = index.try_emplace(partition_.find(dim), made_.groups.size());
+      if (fresh) made_.groups.emplace_back();
+      made_.groups[at->second].dims.insert(dim);
+    }
+    for (const Node& node : graph_.nodes) read_heads(node);
+    return std::move(made_);
+  }
+
+ private:
+  void read(Value value) {
+    each_dim(value, [&](int64_t dim) { partition_.find(dim); });
+    // The blocks are the last dim of a weight, the first of one that is transposed.
+    const int64_t together = std::accumulate(value.blocks.begin(), value.blocks.end(), int64_t{0});
+    const Shape& shape = value.type.shape;
+    if (std::find(shape.begin(), shape.end(), together) == shape.end()) return;
+    for (const int64_t block : value.blocks) partition_.join(block, together);
+  }
+
+  void read(const Node& node) {
+    for (const char* name : kDimAttrs)
+      if (node.attrs.has(name)) partition_.find(node.attrs.integer(name));
+    if (node.op == &ops::attention)
+      partition_.join(last_dim(graph_, node.inputs[0]), last_dim(graph_, node.outputs[0]));
+    if (node.op == &ops::embedding || node.op == &ops::positions) read_table(node);
+    if (node.op == &ops::cross_entropy) made_.vocabularies.insert(last_dim(graph_, node.inputs[0]));
+    if (node.op == &ops::route) {
+      const int64_t experts = last_dim(graph_, node.inputs[0]), choices = node.attrs.integer("k", 1);
+      int64_t& least = made_.least[experts];
+      least = std::max(least, std::min(experts, choices + 1));
+    }
+  }
+
+  void read_table(const Node& node) {
+    const auto shape = [&](size_t input) { return graph_.values[node.inputs[input]].type.shape; };
+    if (node.op == &ops::embedding) made_.vocabularies.insert(shape(1).front());
+    const size_t table = node.op == &ops::embedding ? 2 : 1;
+    if (node.inputs.size() <= table) return;
+    const Shape tokens = shape(0);
+    made_.rows.insert({shape(table).front(), tokens.size() > 1 ? tokens[1] : tokens.back()});
+  }
+
+  void read_heads(const Node& node) {
+    if (node.op != &ops::attention && node.op != &ops::rotary) return;
+    const int64_t columns = last_dim(graph_, node.inputs[0]);
+    const std::optional<size_t> at = made_.group_of(columns);
+    if (!at) return;
+    SizeGroup& group = made_.groups[*at];
+    group.rotates = group.rotates || node.op == &ops::rotary;
+    for (const char* name : kHeadAttrs)
+      if (node.attrs.integer(name) > 0) group.heads.insert(node.attrs.integer(name));
+    const int64_t heads = node.attrs.integer("heads", 1);
+    group.head_sizes.insert(node.op == &ops::rotary ? node.attrs.integer("size")
+                                                    : columns / (heads + 2 * node.attrs.integer("kv_heads", heads)));
+  }
+
+  const Graph& graph_;
+  Partition partition_;
+  SizeRelations made_;
+};
+
+int64_t small_of(const std::map<int64_t, int64_t>& sizes, int64_t real) {
+  const auto found = sizes.find(real);
+  return found == sizes.end() ? real : found->second;
+}
+
+}  // namespace
+
+std::optional<size_t> SizeRelations::group_of(int64_t dim) const {
+  for (size_t g = 0; g < groups.size(); g++)
+    if (groups[g].dims.contains(dim)) return g;
+  return std::nullopt;
+}
+
+SizeRelations size_relations(const Graph& graph) { return Reader(graph).run(); }
+
+void resize(Graph& graph, const SizeRelations& relations, const SmallSizes& sizes) {
+  for (Node& node : graph.nodes) {
+    for (const char* name : kDimAttrs)
+      change(node.attrs, name, [&](int64_t size) { return small_of(sizes.dims, size); });
+    if (node.op != &ops::attention && node.op != &ops::rotary) continue;
+    const std::optional<size_t> group = relations.group_of(last_dim(graph, node.inputs[0]));
+    if (!group) continue;
+    for (const char* name : kHeadAttrs)
+      change(node.attrs, name, [&](int64_t heads) { return small_of(sizes.heads[*group], heads); });
+    change(node.attrs, "size", [&](int64_t size) { return small_of(sizes.head_sizes[*group], size); });
+  }
+  for (Value& value : graph.values) each_dim(value, [&](int64_t& dim) { dim = small_of(sizes.dims, dim); });
+  infer_types(graph);
+}
+
+void infer_types(Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    std::vector<TensorType> inputs;
+    for (ValueId input : node.inputs) inputs.push_back(graph.values[input].type);
+    const std::vector<TensorType> types = node.op->infer(inputs, node.attrs);
+    for (size_t i = 0; i < types.size(); i++) graph.values[node.outputs[i]].type = types[i];
+  }
+}
+
+}  // namespace prun

@@ -1,0 +1,49 @@
+// The relations between the sizes of a model, read from its graph: which sizes must shrink by one factor.
+//
+// Sizes of a group keep their ratios, so that every sum and every product that the real model has also holds in the
+// small one: blocks side by side are a dim, heads times the size of a head are columns.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace prun {
+
+struct SizeGroup {
+  std::set<int64_t> dims;
+  // Columns that consist of heads: numbers of heads, and sizes of a head. Both empty: the dims contain no heads.
+  std::set<int64_t> heads, head_sizes;
+  bool rotates = false;  // by several frequencies: a head has two pairs at least
+};
+
+struct SizeRelations {
+  std::vector<SizeGroup> groups;               // equal dims are in one group
+  std::map<int64_t, int64_t> least;            // the least small size of a dim: experts are more than choices
+  std::set<std::pair<int64_t, int64_t>> rows;  // (rows of a table of positions, tokens): at least as many rows
+  std::set<int64_t> vocabularies;              // rows of tables of tokens, columns of logits
+
+  // The group that has this dim; none: nothing shrinks it.
+  std::optional<size_t> group_of(int64_t dim) const;
+};
+
+SizeRelations size_relations(const Graph& graph);
+
+// Small sizes by group.
+struct SmallSizes {
+  std::map<int64_t, int64_t> dims;
+  std::vector<std::map<int64_t, int64_t>> heads, head_sizes;
+};
+
+// Replaces the sizes of parameters, inputs and attributes, batches excepted, and infers all types anew. Throws
+// plan_error if an op's inputs do not fit.
+void resize(Graph& graph, const SizeRelations& relations, const SmallSizes& sizes);
+
+// Types of all values from those of inputs and parameters. Throws plan_error where an op's inputs do not fit.
+void infer_types(Graph& graph);
+
+}  // namespace prun
