@@ -261,6 +261,15 @@ Proof prove_program(const Plan& plan) {
 
 }  // namespace
 
+std::string sentence(const Proof& proof) {
+  if (proof.verdict != Proof::Verdict::equal && proof.verdict != Proof::Verdict::as_it_says)
+    return "not proven: " + proof.text;
+  if (proof.apart_from.empty()) return "proven: " + proof.text;
+  std::string list = join({proof.apart_from.begin(), proof.apart_from.end() - 1}, ", ");
+  list += (list.empty() ? "" : " and ") + proof.apart_from.back();
+  return fmt::format("proven, apart from {}: {}", list, proof.text);
+}
+
 Proof prove(const Plan& plan, const ProofOptions& options) {
   try {
     if (!plan.programs.empty()) return prove_program(plan);

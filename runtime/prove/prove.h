@@ -40,6 +40,9 @@ struct Proof {
   std::vector<std::string> apart_from;  // known differences that a proof does not cover (known_differences.h)
 };
 
+// "proven: ..", "proven, apart from ..: ..", "not proven: ..".
+std::string sentence(const Proof& proof);
+
 // Throws nothing that a plan can cause. The verdict is `not_run` if the plan cannot be made small, if the small plan
 // alone is wrong, or if its numbers overflow.
 Proof prove(const Plan& plan, const ProofOptions& options);

@@ -59,7 +59,7 @@ nlohmann::json as_json(const Job& job, const ProofReport& proof) {
   for (TransportClass kind : {TransportClass::rendezvous, TransportClass::eager, TransportClass::queue_ordered})
     if (carries(kind, job)) transports.push_back(std::string(transport_class_name(kind)));
   return {{"transports", transports},
-          {"proof", proof.text()},
+          {"proof", proof.text},
           {"proven", proof.proven},
           {"apart_from", proof.apart_from},
           {"ranks", job.class_of_rank.size()},
@@ -105,7 +105,7 @@ int check_command(Options& options) {
   }
   // A plan that is verified only says so in one line.
   fmt::print("{}: verified for {} ({}){}{}\n", options.plan, counted(std::ssize(job.class_of_rank), "rank"),
-             job.classes.front().mesh.text(), proof.proven ? "\n" : ", ", proof.text());
+             job.classes.front().mesh.text(), proof.proven ? "\n" : ", ", proof.text);
   if (const int64_t parameters = parameter_count(job); parameters > 0)
     fmt::print("{} parameters\n", grouped(parameters));
   if (!algorithms.empty()) fmt::print("by calibration: {}\n", algorithms);

@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/child_process.h"
-#include "base/text.h"
 #include "build_job.h"
 #include "prove/prove.h"
 #include "verify/verify.h"
@@ -83,34 +82,26 @@ Proof prove_apart(const Options& options, const Plan& plan, int ranks, SharedTex
 
 }  // namespace
 
-std::string ProofReport::text() const {
-  if (!proven) return "not proven: " + said;
-  if (apart_from.empty()) return "proven: " + said;
-  std::string list = join({apart_from.begin(), apart_from.end() - 1}, ", ");
-  list += (list.empty() ? "" : " and ") + apart_from.back();
-  return fmt::format("proven, apart from {}: {}", list, said);
-}
-
 ProofReport prove_plan(const Options& options, const Plan& plan, int ranks, SharedTexts* known) {
   if (!options.prove && plan.graph.nodes.size() > kNodesUnasked)
-    return {false, "the model is large; --prove does it", {}};
-  Proof proof = prove_apart(options, plan, ranks, known);
-  ProofReport report{false, std::move(proof.text), std::move(proof.apart_from)};
+    return {false, "not proven: the model is large; --prove does it", {}};
+  const Proof proof = prove_apart(options, plan, ranks, known);
+  bool proven = false;
   switch (proof.verdict) {
     case Proof::Verdict::equal:
     case Proof::Verdict::as_it_says:
-      report.proven = true;
+      proven = true;
       break;
     case Proof::Verdict::differs:
-      throw plan_error(report.said, proof.site);
+      throw plan_error(proof.text, proof.site);
     case Proof::Verdict::undeclared:
-      if (options.prove) throw plan_error(report.said, proof.site);
+      if (options.prove) throw plan_error(proof.text, proof.site);
       break;
     case Proof::Verdict::not_run:
-      if (options.prove) throw Error(Exit::check_failed, report.text(), proof.site);
+      if (options.prove) throw Error(Exit::check_failed, sentence(proof), proof.site);
       break;
   }
-  return report;
+  return {proven, sentence(proof), proof.apart_from};
 }
 
 }  // namespace prun

@@ -12,10 +12,8 @@ namespace prun {
 
 struct ProofReport {
   bool proven = false;
-  std::string said;                     // what was proven, or why nothing was
-  std::vector<std::string> apart_from;  // what the real run computes otherwise than one rank, and the proof leaves out
-  // One sentence: "proven: ..", "proven, apart from ..: ..", "not proven: ..".
-  std::string text() const;
+  std::string text;                     // one sentence: what was proven, or why nothing was
+  std::vector<std::string> apart_from;  // Proof::apart_from
 };
 
 // Throws plan_error at the first difference; under --prove, where nothing could be proven, Error(check_failed).

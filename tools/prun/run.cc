@@ -87,7 +87,7 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
       require_checkpoint_fits(options.checkpoint, observer.job);
       if (restarts.done() == 0) require_space(options.checkpoint, observer.job);
       check_device_memory(options, observer.job, devices);
-      if (options.prove) observer.say(prove_plan(options, plan, launch.ranks()).text() + "\n");
+      if (options.prove) observer.say(prove_plan(options, plan, launch.ranks()).text + "\n");
       if (restarts.done() == 0) folder.begin(observer.job, plan.modules);
     }
   } catch (const Error& error) {

@@ -129,12 +129,16 @@ class Judge {
     how.fuses = [this](std::string_view kind) { return device_->fuses(kind); };
     how.vocabulary_multiple = device_->vocabulary_multiple();
     how.most_work = kMostProofWork;
+    how.problem = [](const Job& job) {
+      const std::vector<Finding> findings = verify_job(job, 0);
+      return findings.empty() ? std::string() : findings.front().message;
+    };
     const Proof proof = prove(plan, how);
     switch (proof.verdict) {
       case Proof::Verdict::equal:
-        return {{"proof", "equal"}, {"text", proof.text}};
+        return {{"proof", "equal"}, {"text", sentence(proof)}};
       case Proof::Verdict::as_it_says:
-        return {{"proof", "as_it_says"}, {"text", proof.text}};
+        return {{"proof", "as_it_says"}, {"text", sentence(proof)}};
       case Proof::Verdict::undeclared:
         return {{"proof", "undeclared"}, {"text", proof.text}};
       case Proof::Verdict::not_run:

@@ -202,7 +202,7 @@ class Tuning {
       if (trial.wrong.empty() && trial.misfit.empty())
         trial.refuted = why_not([&] {
           const TimeSpent time("proofs");
-          trial.proof = prove_plan(one, record_plan(one, ranks), ranks, &proven_).text();
+          trial.proof = prove_plan(one, record_plan(one, ranks), ranks, &proven_).text;
         });
       return to_text(trial);
     };
