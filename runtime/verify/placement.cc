@@ -200,7 +200,8 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
       context.op.is(ops::cut_pieces) ||
       std::any_of(reads.begin(), reads.end(), [](const AxisPlacement& placement) { return placement.pieces >= 0; });
   if (plain && !splits && !weighted && !cut && !any(PlacementKind::zero)) return everywhere(kInvariant);
-  if (any(PlacementKind::varying) && !lenient) return everywhere(kVarying);
+  // A cast of drifting weights drifts as they do.
+  if (any(PlacementKind::varying) && !lenient) return everywhere(context.op.is(ops::cast) ? reads[0] : kVarying);
   if (view.pads() && context.op.is(ops::norm2)) return everywhere(kInvariant);  // padding adds nothing to it
   AxisOutcome outcome = rule(view, reads);
   for (AxisPlacement& write : outcome.writes)
