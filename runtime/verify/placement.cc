@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "ir/ops.h"
+#include "verify/placement_rules.h"
 #include "verify/values.h"
 
 namespace prun::verify {
@@ -204,6 +205,10 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
   if (any(PlacementKind::varying) && !lenient) return everywhere(context.op.is(ops::cast) ? reads[0] : kVarying);
   if (view.pads() && context.op.is(ops::norm2)) return everywhere(kInvariant);  // padding adds nothing to it
   AxisOutcome outcome = rule(view, reads);
+  // Otherwise nothing that follows from the result would be looked at.
+  if (outcome.problem.empty() && !lenient &&
+      std::find(outcome.writes.begin(), outcome.writes.end(), kUnknown) != outcome.writes.end())
+    outcome = rules::do_not_match(view, reads, 0);
   for (AxisPlacement& write : outcome.writes)
     if (view.pads() && write.kind == PlacementKind::partial) write = kInvariant;  // the sum over one rank
   outcome.writes.resize(context.writes.size(), outcome.writes.empty() ? kUnknown : outcome.writes.back());

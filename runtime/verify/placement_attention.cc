@@ -10,8 +10,20 @@ namespace prun::verify::rules {
 
 namespace {
 
-// Over an axis that splits columns: q, k and v (or with `keys` the last two of them) are blocks of their own, of which
-// the rank has as many whole heads as the op counts.
+// Over an axis that splits columns: q, k and v (or with `keys` the last two of them) are blocks of these sizes, each
+// cut by itself. "": they are.
+std::string blocks_problem(const AxisView& axis, const AxisPlacements& reads, size_t read, int64_t q, int64_t k,
+                           bool keys = false) {
+  std::vector<int64_t> blocks = {q, k, k};
+  if (keys) blocks.erase(blocks.begin());
+  if (column_blocks(axis, reads, read) == blocks) return "";
+  return fmt::format(
+      "takes {} columns for whole heads of q, k and v, and over {} they are {}: the layer that makes them needs blocks "
+      "= {{ {}, {}, {} }}, to cut each by itself",
+      axis.context.read_tensors[read]->shape.back(), axis.axis, placement_words(reads[read]), q, k, k);
+}
+
+// The same, and of each block the rank has as many whole heads as the op counts.
 std::string heads_problem(const AxisView& axis, const AxisPlacements& reads, size_t read, bool keys = false) {
   const Attrs& attrs = axis.context.op.attrs;
   const int64_t heads = attrs.integer("heads", 1), shared = attrs.integer("kv_heads", heads),
@@ -21,13 +33,7 @@ std::string heads_problem(const AxisView& axis, const AxisPlacements& reads, siz
                        axis.axis, all);
   const int64_t here = axis.context.read_tensors[read]->shape.back();
   const int64_t size = here / (keys ? 2 * shared : heads + 2 * shared) * axis.ranks;
-  std::vector<int64_t> blocks = {heads * size, shared * size, shared * size};
-  if (keys) blocks.erase(blocks.begin());
-  if (column_blocks(axis, reads, read) == blocks) return "";
-  return fmt::format(
-      "takes {} columns for whole heads of q, k and v, and over {} they are {}: the layer that makes them needs blocks "
-      "= {{ {}, {}, {} }}, to cut each by itself",
-      here, axis.axis, placement_words(reads[read]), heads * size, shared * size, shared * size);
+  return blocks_problem(axis, reads, read, heads * size, shared * size, keys);
 }
 
 }  // namespace
@@ -102,13 +108,13 @@ AxisOutcome rotary(const AxisView& axis, const AxisPlacements& reads) {
                             heads * size, size, axis.axis, placement_words(reads[0])));
 }
 
-// The last blocks.
+// The last columns of each rank are the keys and values only where q, k and v were each cut by itself.
 AxisOutcome copy_kv(const AxisView& axis, const AxisPlacements& reads) {
   if (!by_columns(axis, reads, 0)) return gives({reads[0]});
-  std::vector<int64_t> blocks = column_blocks(axis, reads, 0);
-  if (blocks.size() != 3) return gives({kUnknown});
-  blocks.erase(blocks.begin());
-  return gives({shard(reads[0].dim, cut_into(std::move(blocks), axis.ranks))});
+  const int64_t here = axis.context.read_tensors[0]->shape.back(), kept = axis.context.write_tensors[0]->shape.back();
+  const int64_t q = (here - kept) * axis.ranks, k = kept * axis.ranks / 2;
+  const std::string problem = blocks_problem(axis, reads, 0, q, k);
+  return problem.empty() ? gives({shard(reads[0].dim, cut_into({k, k}, axis.ranks))}) : bad(0, problem);
 }
 
 // dq and dkv, side by side.

@@ -85,7 +85,8 @@ function cases.columns_averaged()
 end
 
 -- Under tensor parallelism a rank's columns are a run of them, or of each block: heads, sums, products, masks and
--- vocabularies must mean the same ones. `block(x, wrong)` is what stands between an embedding and a head.
+-- vocabularies must mean the same ones. `block(x, wrong)` is what stands between an embedding and a head. With
+-- `context`, the other axis splits tokens.
 local width = 24
 local function split(block, options)
   local function model(batch)
@@ -98,7 +99,9 @@ local function split(block, options)
       return prun.losses.cross_entropy(nn.linear("logits", x, 256, { blocks = blocks }), batch.targets)
     end)
   end
-  return { "dp", "tp" }, model, { prun.tensor_parallel { axis = "tp" }, prun.ddp { axis = "dp" } },
+  local context = options and options.context
+  local other = context and prun.context_parallel { axis = "cp" } or prun.ddp { axis = "dp" }
+  return { context and "cp" or "dp", "tp" }, model, { prun.tensor_parallel { axis = "tp" }, other },
     prun.data.bytes { path = "text/sample.txt", batch = 24, context = 8 }
 end
 local function halves(wrong) return wrong and { width, width } or nil end
@@ -108,6 +111,13 @@ function cases.blocks_forgotten()
     local qkv = nn.linear("qkv", x, 3 * width, { blocks = not arg.wrong and { width, width, width } or nil })
     return nn.linear("proj", nn.attention(qkv, 4), width)
   end)
+end
+
+function cases.blocks_forgotten_in_a_ring()
+  return split(function(x)
+    local qkv = nn.linear("qkv", x, 2 * width, { blocks = not arg.wrong and { width, width // 2, width // 2 } or nil })
+    return nn.linear("proj", nn.attention(qkv, 4, { kv_heads = 2, causal = false }), width)
+  end, { context = true })
 end
 
 -- q and k turned in pairs that span two ranks' columns.

@@ -231,13 +231,28 @@ const std::vector<PlanRow> kPlans = {
 
 // What laws.lua says is right: its cases, and the ranks of each.
 const std::vector<std::pair<const char*, int>> kTwins = {
-    {"tokens_summed", 2},      {"token_shards_summed", 2},       {"summed_beside_an_average", 2},
-    {"stages_averaged", 4},    {"gradients_of_stages_added", 4}, {"experts_averaged", 2},
-    {"columns_averaged", 4},   {"blocks_forgotten", 4},          {"turned_columns", 4},
-    {"blocks_of_halves", 4},   {"kv_blocks_of_queries", 4},      {"cuts_added", 4},
-    {"cuts_gated", 4},         {"blocks_into_rows", 4},          {"blocks_into_a_plain_layer", 4},
-    {"blocks_dropped_out", 4}, {"blocks_of_a_vocabulary", 4},    {"turned_heads_uneven", 4},
-    {"parts_averaged", 4},     {"shards_of_parts_averaged", 4},  {"shards_of_parts_added", 4},
+    {"tokens_summed", 2},
+    {"token_shards_summed", 2},
+    {"summed_beside_an_average", 2},
+    {"stages_averaged", 4},
+    {"gradients_of_stages_added", 4},
+    {"experts_averaged", 2},
+    {"columns_averaged", 4},
+    {"blocks_forgotten", 4},
+    {"blocks_forgotten_in_a_ring", 4},
+    {"turned_columns", 4},
+    {"blocks_of_halves", 4},
+    {"kv_blocks_of_queries", 4},
+    {"cuts_added", 4},
+    {"cuts_gated", 4},
+    {"blocks_into_rows", 4},
+    {"blocks_into_a_plain_layer", 4},
+    {"blocks_dropped_out", 4},
+    {"blocks_of_a_vocabulary", 4},
+    {"turned_heads_uneven", 4},
+    {"parts_averaged", 4},
+    {"shards_of_parts_averaged", 4},
+    {"shards_of_parts_added", 4},
 };
 
 std::vector<ProductCase> twins() {

@@ -289,6 +289,11 @@ TEST(PlacementRules, CutsOfColumns) {
   EXPECT_EQ(outcome("attention", {{{2, 4, 12}, shard(2)}}, {{2, 4, 4}, {2, 2, 4}}, two),
             "takes 12 columns for whole heads of q, k and v, and over tp they are each rank's part of dim 2: the layer "
             "that makes them needs blocks = { 8, 8, 8 }, to cut each by itself");
+  EXPECT_EQ(outcome("copy_kv", {{{2, 4, 12}, shard(2, qkv)}}, {{2, 4, 8}}), "S(2)");
+  EXPECT_EQ(
+      outcome("copy_kv", {{{2, 4, 12}, shard(2, cut_into({4, 4, 8, 8}, 2))}}, {{2, 4, 8}}),
+      "takes 12 columns for whole heads of q, k and v, and over tp they are each rank's part of each of the 4 "
+      "blocks (4, 4, 8, 8) of dim 2: the layer that makes them needs blocks = { 8, 8, 8 }, to cut each by itself");
   Attrs turn = with("size", 2);
   turn.set("heads", 4);
   turn.set("of_heads", 8);
