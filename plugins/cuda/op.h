@@ -62,19 +62,26 @@ struct Share {
   int64_t index = 0, of = 1;
 };
 
-// Positions of a rank's tokens in the whole sample (attributes tokens_axis, chunks). A plain struct: kernels take it by
-// value.
+// Positions of a rank's tokens in the whole sample (attributes tokens_axis, chunks), as device/share.h has them. A
+// plain struct: kernels take it by value.
 struct TokenPositions {
-  int64_t index, of, length, chunk, second;  // second: the position of the second chunk
-  __host__ __device__ int64_t whole() const { return of * length; }
+  int64_t index, of, length;  // the rank's share along the first axis, and its tokens
+  int64_t held, skipped;      // tokens of all ranks of the share, and those of them before this rank's
+  int64_t chunk, second;      // second: the position of the second chunk
+  __host__ __device__ int64_t whole() const { return of * held; }
   __host__ __device__ int64_t at(int64_t token) const {
+    token += skipped;
     return token < chunk ? index * chunk + token : second + token - chunk;
   }
   // The rank's token at a position, or -1.
   __host__ __device__ int64_t token(int64_t position) const {
     const int64_t first = position - index * chunk, later = position - second;
-    if (first >= 0 && first < chunk) return first;
-    return chunk < length && later >= 0 && later < chunk ? later + chunk : -1;
+    int64_t found = -1;
+    if (first >= 0 && first < chunk)
+      found = first;
+    else if (chunk < held && later >= 0 && later < chunk)
+      found = later + chunk;
+    return found >= skipped && found < skipped + length ? found - skipped : -1;
   }
 };
 

@@ -91,9 +91,17 @@ class TokenSplitter {
 }  // namespace
 
 void split_tokens(CompileState& state) {
-  for (const Strategy& strategy : state.plan.strategies)
-    if (strategy.splits == Splits::tokens && state.plan.mesh.size(strategy.axes.front()) > 1)
-      TokenSplitter(state, strategy).run();
+  const Strategy* splits = nullptr;
+  for (const Strategy& strategy : state.plan.strategies) {
+    if (strategy.splits != Splits::tokens || state.plan.mesh.size(strategy.axes.front()) == 1) continue;
+    if (splits != nullptr)
+      throw plan_error(fmt::format("axes '{}' and '{}' would both pass keys round a ring; give one axis the ranks of "
+                                   "both",
+                                   splits->axes.front(), strategy.axes.front()),
+                       strategy.site);
+    TokenSplitter(state, strategy).run();
+    splits = &strategy;
+  }
 }
 
 }  // namespace prun

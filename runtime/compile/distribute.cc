@@ -102,7 +102,10 @@ void rotary(Distributor& d, const Node& node) {
   if (d.placement(x) != last_dim_shard(d, x)) return whole(d, node);
   Node copy = node;
   const int64_t heads = node.attrs.integer("heads");
-  copy.attrs.set("heads", heads / d.ranks());  // verify and the attention say what does not divide
+  if (heads % d.ranks() != 0)
+    d.fail(fmt::format("{} heads of the rotary at {} do not divide over the {} ranks of axis '{}'", heads,
+                       node.site.text(), d.ranks(), d.axis()));
+  copy.attrs.set("heads", heads / d.ranks());
   copy.attrs.set("of_heads", heads);
   d.keep(std::move(copy), last_dim_shard(d, x));
 }
@@ -114,14 +117,24 @@ void norm(Distributor& d, const Node& node) {
   d.keep(node, d.placement(node.inputs[0]));
 }
 
+// The rank's tokens are a run of those that the axes before have left to it.
+void count_tokens(const Distributor& d, Attrs& attrs) {
+  const std::string before = attrs.text("tokens_axis");
+  attrs.set("tokens_axis", before.empty() ? d.axis() : before + "," + d.axis());
+  if (before.empty()) attrs.set("chunks", int64_t{1});
+}
+
 void dropout(Distributor& d, const Node& node) {
   Placement placement = d.placement(node.inputs[0]);
   if (placement.kind != PlacementKind::shard) return whole(d, node);
   Node copy = node;
   const bool tokens = d.is_tokens(node.inputs[0]);
-  copy.attrs.set(tokens ? "tokens_axis" : "split_axis", d.axis());
-  if (!tokens) copy.attrs.set("width", d.whole_type(node.outputs[0]).shape.back());
-  if (tokens) copy.attrs.set("chunks", int64_t{1});
+  if (tokens) {
+    count_tokens(d, copy.attrs);
+  } else {
+    copy.attrs.set("split_axis", d.axis());
+    copy.attrs.set("width", d.whole_type(node.outputs[0]).shape.back());
+  }
   d.keep(std::move(copy), placement);
 }
 
@@ -140,8 +153,7 @@ void embedding(Distributor& d, const Node& node) {
   if (node.inputs.size() > 2) {
     Attrs places;
     if (tokens) {
-      places.set("tokens_axis", d.axis());
-      places.set("chunks", int64_t{1});
+      count_tokens(d, places);
       d.partial_gradient(node.inputs[2]);
     }
     rows = d.emit(ops::positions, {rows, node.inputs[2]}, places, {d.type(rows)}, d.placement(rows))[0];
@@ -151,12 +163,11 @@ void embedding(Distributor& d, const Node& node) {
 
 // Positions that an axis of tokens has set apart from its embedding.
 void positions(Distributor& d, const Node& node) {
-  if (d.is_tokens(node.inputs[0]))
-    d.fail(
-        fmt::format("axis '{}' (sequence) and the axis of context_parallel would both divide the tokens of the "
-                    "positions at {}: leave sequence out, or take a model without a table of positions",
-                    d.axis(), node.site.text()));
-  whole(d, node);
+  if (!d.is_tokens(node.inputs[0])) return whole(d, node);
+  Node copy = node;
+  count_tokens(d, copy.attrs);
+  d.partial_gradient(node.inputs[1]);
+  d.keep(std::move(copy), d.placement(node.inputs[0]));
 }
 
 // A vocabulary that is split over the columns of the logits: maximum, sum of exponentials and the target's logit are

@@ -35,28 +35,43 @@ inline Share share_along(const RankMemory& memory, const std::string& axes) {
   return share;
 }
 
-// Positions of a rank's `length` tokens in the whole sample, by attributes tokens_axis and chunks.
+// Positions of a rank's `length` tokens in the whole sample, by attributes tokens_axis and chunks. The first axis of
+// tokens_axis has the chunks; the others divide what its ranks hold into runs.
 class TokenPositions {
  public:
-  TokenPositions(const RankMemory& memory, const Attrs& attrs, int64_t length)
-      : share_(share_along(memory, attrs.text("tokens_axis"))), length_(length) {
+  TokenPositions(const RankMemory& memory, const Attrs& attrs, int64_t length) : length_(length) {
+    const std::string axes = attrs.text("tokens_axis");
+    const size_t comma = std::min(axes.find(','), axes.size());
+    share_ = share_along(memory, axes.substr(0, comma));
+    const Share run = share_along(memory, axes.substr(std::min(comma + 1, axes.size())));
     const int64_t chunks = attrs.integer("chunks", 1);
-    PRUN_CHECK((chunks == 1 || chunks == 2) && length % chunks == 0, std::to_string(length));
-    chunk_ = length / chunks;
+    held_ = run.of * length;
+    skipped_ = run.index * length;
+    PRUN_CHECK((chunks == 1 || chunks == 2) && held_ % chunks == 0, std::to_string(held_));
+    chunk_ = held_ / chunks;
     second_ = chunks == 1 ? 0 : (2 * share_.of - 1 - share_.index) * chunk_;
   }
-  int64_t whole() const { return share_.of * length_; }  // tokens of the whole sample
-  int64_t of(int64_t token) const { return token < chunk_ ? share_.index * chunk_ + token : second_ + token - chunk_; }
+  int64_t whole() const { return share_.of * held_; }  // tokens of the whole sample
+  int64_t of(int64_t token) const {
+    const int64_t held = skipped_ + token;
+    return held < chunk_ ? share_.index * chunk_ + held : second_ + held - chunk_;
+  }
   // The rank's token at a position, or -1.
   int64_t token(int64_t position) const {
     const int64_t first = position - share_.index * chunk_, later = position - second_;
-    if (first >= 0 && first < chunk_) return first;
-    return chunk_ < length_ && later >= 0 && later < chunk_ ? later + chunk_ : -1;
+    int64_t held = -1;
+    if (first >= 0 && first < chunk_)
+      held = first;
+    else if (chunk_ < held_ && later >= 0 && later < chunk_)
+      held = later + chunk_;
+    return held >= skipped_ && held < skipped_ + length_ ? held - skipped_ : -1;
   }
 
  private:
-  Share share_;
-  int64_t length_, chunk_ = 0, second_ = 0;  // second_: the position of the second chunk
+  Share share_;  // along the first axis
+  // held_: tokens of all ranks of one such share; skipped_: those of them before this rank's; second_: the position of
+  // the second chunk
+  int64_t length_, held_ = 0, skipped_ = 0, chunk_ = 0, second_ = 0;
 };
 
 }  // namespace prun

@@ -162,7 +162,9 @@ void add_tables(std::vector<Case>& out) {
                    {"dpositions", {F32, {6, d}}},
                    {"x moved", {T, {3, 6, d}}},
                    {"places", {T, {25, d}}},
-                   {"dplaces", {F32, {25, d}}}});
+                   {"dplaces", {F32, {25, d}}},
+                   {"many_places", {T, {97, d}}},
+                   {"dmany", {F32, {97, d}}}});
     Attrs sizes = make_attrs({{"vocab", 11}, {"positions", 6}});
     f.add("embedding", "embedding tokens table > y");
     f.add("embedding with positions", "embedding tokens table positions > y");
@@ -183,6 +185,9 @@ void add_tables(std::vector<Case>& out) {
       const Attrs tokens_of = make_attrs({{"tokens_axis", "dp"}, {"chunks", chunks}});
       f.add("positions", {"positions x places > moved", tokens_of});
       f.add("positions_grad", {"positions_grad x > dplaces", tokens_of});
+      const Attrs runs_of = make_attrs({{"tokens_axis", "dp,dp"}, {"chunks", chunks}});
+      f.add("positions of a run", {"positions x many_places > moved", runs_of});
+      f.add("positions_grad of a run", {"positions_grad x > dmany", runs_of});
     }
   }
   for (int64_t vocab : {7, 600}) {  // rows with many tokens, and many rows with few
@@ -261,6 +266,8 @@ std::vector<Case> pointwise_cases() {
     dropped.set("tokens_axis", "dp"), dropped.set("chunks", 2);
     f.add("dropout of tokens", {"dropout sample > masked", dropped});
     f.add("dropout in place", {"dropout sample > sample", dropped});
+    dropped.set("tokens_axis", "dp,dp");
+    f.add("dropout of a run of tokens", {"dropout sample > masked", dropped});
   }
   for (int64_t n : {1, 7, 33, 1029, 8200}) {
     Family f(out, {{"x y z dx dy", {T, {n}, -4, 4}},

@@ -353,6 +353,13 @@ TEST(PlacementRules, PlacesOfElements) {
   EXPECT_EQ(
       outcome("positions", {{{2, 4, 8}, shard(1, cut_into({8}, 2, 2))}, {{8, 8}, kInvariant}}, {{2, 4, 8}}, tokens),
       "counts 1 chunks of tokens on each rank of tp, which has 2");
+  Attrs runs = with("tokens_axis", "cp,tp");
+  runs.set("chunks", 2);
+  const std::vector<Operand> moved = {{{2, 4, 8}, shard(1)}, {{8, 8}, kInvariant}};
+  EXPECT_EQ(outcome("positions", moved, {{2, 4, 8}}, runs), "S(1)");
+  runs.set("tokens_axis", "tp,cp");
+  EXPECT_EQ(outcome("positions", moved, {{2, 4, 8}}, runs),
+            "counts 2 chunks of tokens on each rank of tp, which has 1");
 }
 
 TEST(PlacementRules, EveryOpHasOne) {

@@ -58,33 +58,36 @@ TEST(SplitOps, EmbeddingOfASplitVocabulary) {
 // The positions of each rank's tokens, as STRATEGIES.md has them: written out here, not computed as devices do.
 TEST(SplitOps, PositionsOfASplitSample) {
   struct Split {
-    int ranks;
+    int cp, tp;  // tp has runs of what cp leaves to a rank
     int64_t chunks;
     std::vector<Values> held;
   };
-  const Split splits[] = {{1, 1, {{0, 1, 2, 3, 4, 5, 6, 7}}},
-                          {2, 1, {{0, 1, 2, 3}, {4, 5, 6, 7}}},
-                          {1, 2, {{0, 1, 2, 3, 4, 5, 6, 7}}},
-                          {2, 2, {{0, 1, 6, 7}, {2, 3, 4, 5}}},
-                          {4, 2, {{0, 7}, {1, 6}, {2, 5}, {3, 4}}}};
+  const Split splits[] = {
+      {1, 1, 1, {{0, 1, 2, 3, 4, 5, 6, 7}}},       {2, 1, 1, {{0, 1, 2, 3}, {4, 5, 6, 7}}},
+      {1, 1, 2, {{0, 1, 2, 3, 4, 5, 6, 7}}},       {2, 1, 2, {{0, 1, 6, 7}, {2, 3, 4, 5}}},
+      {4, 1, 2, {{0, 7}, {1, 6}, {2, 5}, {3, 4}}}, {2, 2, 1, {{0, 1}, {2, 3}, {4, 5}, {6, 7}}},
+      {2, 2, 2, {{0, 1}, {6, 7}, {2, 3}, {4, 5}}}, {2, 4, 2, {{0}, {1}, {6}, {7}, {2}, {3}, {4}, {5}}}};
   for (const Split& split : splits) {
     Values positions(10), gradients(10);
     for (size_t i = 0; i < 10; ++i) positions[i] = static_cast<double>(i);
-    for (int rank = 0; rank < split.ranks; ++rank) {
+    for (int rank = 0; rank < split.cp * split.tp; ++rank) {
       const Values& held = split.held[static_cast<size_t>(rank)];
       const int64_t length = static_cast<int64_t>(held.size());
       OneOp op("positions"), grad("positions_grad");
       for (OneOp* one : {&op, &grad})
-        one->mesh({{"cp", split.ranks}}, rank).attr("tokens_axis", "cp").attr("chunks", split.chunks);
+        one->mesh({{"cp", split.cp}, {"tp", split.tp}}, rank)
+            .attr("tokens_axis", split.tp > 1 ? "cp,tp" : "cp")
+            .attr("chunks", split.chunks);
       op.read(Dtype::f32, {1, length, 1}, Values(held.size(), 0)).read(Dtype::f32, {10, 1}, positions);
-      EXPECT_EQ(op.write(Dtype::f32, {1, length, 1}).run(cpu()).result(), held) << rank << " of " << split.ranks;
+      EXPECT_EQ(op.write(Dtype::f32, {1, length, 1}).run(cpu()).result(), held)
+          << rank << " of " << split.cp << " x " << split.tp;
       Values dy = held;
       dy.insert(dy.end(), held.begin(), held.end());
       grad.read(Dtype::f32, {2, length, 1}, dy).write(Dtype::f32, {10, 1});
       const Values dtable = grad.run(cpu()).result();
       for (size_t i = 0; i < 10; ++i) gradients[i] += dtable[i];
     }
-    EXPECT_EQ(gradients, (Values{0, 2, 4, 6, 8, 10, 12, 14, 0, 0})) << split.ranks << " ranks";
+    EXPECT_EQ(gradients, (Values{0, 2, 4, 6, 8, 10, 12, 14, 0, 0})) << split.cp << " x " << split.tp;
   }
 }
 

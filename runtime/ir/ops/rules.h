@@ -25,7 +25,8 @@ void require_same_shape(std::string_view op, std::string_view what, const Tensor
                         const TensorType& other);
 void require_rank(std::string_view op, std::string_view what, const TensorType& type, size_t rank);
 void require_rank_at_least(std::string_view op, std::string_view what, const TensorType& type, size_t rank);
-// `chunks` of attribute tokens_axis: 1 or 2, and `length` tokens divide into them.
+// `chunks` of attribute tokens_axis: 1 or 2, and `length` tokens divide into them, unless further axes of tokens_axis
+// divide the chunks.
 void require_chunks(std::string_view op, const Attrs& attrs, int64_t length);
 // A loss is differentiated with seed 1: no gradient may arrive at it.
 void require_end_of_model(std::string_view op, const GradientBuilder& builder, const NodeView& node);

@@ -346,10 +346,10 @@ function cases.schedule_outside()
 end
 
 -- Both would have a part of the tokens.
-function cases.sequence_and_context()
+function cases.two_contexts()
   return plans.gpt {
-    mesh     = prun.mesh { cp = 2, tp = 2 },
-    strategy = { prun.context_parallel { axis = "cp" }, prun.tensor_parallel { axis = "tp", sequence = true } },
+    mesh     = prun.mesh { { "cp", 2 }, { "cp2", 2 } },
+    strategy = { prun.context_parallel { axis = "cp" }, prun.context_parallel { axis = "cp2" } },
   }
 end
 
@@ -473,6 +473,18 @@ function cases.init_word_misspelled() return plans.gpt { init = prun.init.form {
 function cases.positions_too_few() return plans.gpt { model = prun.models.gpt { context = 64, positions = 32 } } end
 function cases.pack_weights_misspelled() return plans.gpt { pack_weights = "fiting" } end
 function cases.pack_weights_of_another_type() return plans.gpt { pack_weights = true } end
+
+function cases.rotary_heads_do_not_divide()
+  return plans.gpt {
+    mesh = prun.mesh { tp = 2 },
+    strategy = { prun.tensor_parallel {} },
+    model = function(batch)
+      local x = nn.embedding(batch.tokens, nn.parameter("token.weight", { 256, 8 }))
+      return prun.losses.cross_entropy(nn.rotary(nn.linear("q", x, 256), { size = 4, heads = 3 }), batch.targets)
+    end,
+    data = prun.data.bytes { path = "text/sample.txt", batch = 8, context = 8 },
+  }
+end
 
 local name = prun.args { case = "" }.case
 return models[name] and plans.mlp { model = models[name] } or cases[name]()
