@@ -134,7 +134,8 @@ void separate_parts(CompileState& state) {
     graph.units[u].parameters = keep->second;
     for (auto group = std::next(keep); group != groups.end(); ++group) {
       Unit part = graph.units[u];
-      part.name += group->first.first ? ".small" : ".experts";
+      const auto [small, experts] = group->first;
+      part.name += std::string(experts ? ".experts" : "") + (small ? ".small" : "");
       if (part.part_of.none()) part.part_of = u;
       parts[{u, group->first}] = graph.units.next();
       if (!part.twin_of.none()) part.twin_of = parts.at({part.twin_of, group->first});  // twins lie apart alike

@@ -10,14 +10,14 @@ namespace prun {
 // The outputs become new tensors, so that the old ones are dead after forward.
 void StepBuilder::recompute(const ScheduleStep& step) {
   const std::vector<const Node*> needed = index_.recomputed(step.call);
-  if (!index_.recomputes_whole(step)) {
-    for (const Node* node : needed) lower(*node, step);
-    return;
-  }
-  for (const Node* node : index_.forward(step.call)) {
-    Node again = *node;
-    if (std::find(needed.begin(), needed.end(), node) == needed.end()) again.attrs.set("unused", int64_t{1});
-    lower(again, step);
+  for (const Node* node : index_.run_again(step)) {
+    if (std::find(needed.begin(), needed.end(), node) != needed.end()) {
+      lower(*node, step);
+      continue;
+    }
+    Node unused = *node;
+    unused.attrs.set("unused", int64_t{1});
+    lower(unused, step);
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "ir/ops.h"
+
 namespace prun {
 
 StepIndex::StepIndex(const CompileState& state)
@@ -10,9 +12,14 @@ StepIndex::StepIndex(const CompileState& state)
   forward_.resize(state.graph.calls.size());
   backward_.resize(state.graph.calls.size());
   gathers_again_.assign(state.graph.calls.size(), 0);
+  std::set<ValueId> loads;
+  for (const auto& [own, global] : state.global_counts) loads.insert(own);
   for (const Node& node : state.graph.nodes) {
     forward_[node.call].push_back(&node);
     if (node.attrs.has("again")) gathers_again_[node.call] = 1;
+    if (node.op != &ops::all_reduce || !loads.contains(node.inputs[0])) continue;
+    loads.insert(node.outputs[0]);
+    sums_of_loads_.insert(&node);
   }
   for (const Node& node : state.backward) backward_[node.call].push_back(&node);
   first_call_.assign(state.graph.units.size(), {});
@@ -63,8 +70,8 @@ std::vector<const Node*> StepIndex::forward_of(
 std::vector<const Node*> StepIndex::recomputed(CallId call) const {
   std::set<ValueId> needed;
   for (const Node* node : backward_[call]) needed.insert(node->inputs.begin(), node->inputs.end());
-  for (auto [own, global] : state_.global_counts) needed.erase(global);  // small, and not worth another collective
-  return forward_of(call, needed, [](const Node& node, const std::set<ValueId>& wanted) {
+  return forward_of(call, needed, [this](const Node& node, const std::set<ValueId>& wanted) {
+    if (sums_of_loads_.contains(&node)) return false;  // small, and not worth another collective
     bool results = node.op->loss != Loss::none;
     for (int i = 0; i < std::ssize(node.outputs); ++i)
       results = results || ((i < node.op->side_first || i >= node.op->side_end) && wanted.count(node.outputs[i]) != 0);
@@ -72,11 +79,19 @@ std::vector<const Node*> StepIndex::recomputed(CallId call) const {
   });
 }
 
+std::vector<const Node*> StepIndex::run_again(const ScheduleStep& step) const {
+  if (!recomputes_whole(step)) return recomputed(step.call);
+  std::vector<const Node*> nodes = forward_[step.call];
+  // Forward's sums would have no reader left.
+  std::erase_if(nodes, [this](const Node* node) { return sums_of_loads_.contains(node); });
+  return nodes;
+}
+
 std::vector<UnitId> StepIndex::sharded_units_read(const ScheduleStep& step) const {
   std::vector<UnitId> units;
   std::vector<const Node*> nodes = nodes_of(step);
   if (step.phase == Phase::backward && recomputes(step)) {
-    const std::vector<const Node*> again = recomputed(step.call);
+    const std::vector<const Node*> again = run_again(step);
     nodes.insert(nodes.end(), again.begin(), again.end());
   }
   for (const Node* node : nodes)

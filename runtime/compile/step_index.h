@@ -26,8 +26,10 @@ class StepIndex {
   std::vector<const Node*> forward_of(
       CallId call, std::set<ValueId> wanted,
       const std::function<bool(const Node&, const std::set<ValueId>& wanted)>& again) const;
-  // Those that backward runs once more. Statistics alone are small: they are kept rather than made again.
+  // Those whose results backward needs and makes once more. Statistics alone are small: they are kept instead.
   std::vector<const Node*> recomputed(CallId call) const;
+  // All that backward runs once more: with `whole` also what it has no use for.
+  std::vector<const Node*> run_again(const ScheduleStep& step) const;
   // Whether backward gathers again what forward gathered, of inputs of nodes.
   bool gathers_again(CallId call) const { return gathers_again_[call] != 0; }
   // The sharded units whose parameters the step's nodes read; a call with tied weights reads another unit's too.
@@ -54,6 +56,7 @@ class StepIndex {
   const CompileState& state_;
   Table<CallId, std::vector<const Node*>> forward_, backward_;
   Table<CallId, char> gathers_again_;
+  std::set<const Node*> sums_of_loads_;  // nodes whose result, experts' loads of all ranks, backward alone reads
   Table<UnitId, CallId> first_call_;
   Table<UnitId, std::vector<UnitId>> parts_;
   std::vector<bool> for_weights_;  // by backward node

@@ -5,15 +5,16 @@ local prun = require "prun"
 local odd = require "odd_models"
 
 local arg = prun.args {
-  model = { "gpt", "gpt, llama, moe, mlp, or one of odd_models.lua" },
+  model = { "gpt", "gpt, llama, moe, mixtral, mlp, or one of odd_models.lua" },
   pp = 0, replicate = 0, dp = 0, cp = 0, ep = 0, tp = 0,
-  data_parallel = { "ddp", "ddp, zero1, zero2, zero3, or zero3 with an option: keep, ahead, whole" },
+  data_parallel = { "ddp", "ddp, zero1, zero2, zero3, or zero3 with an option: keep, ahead, whole, most" },
   wire = { "", "dtype in which zero1, zero2 and zero3 send" },
   schedule = "1f1b",
   split = "layers",
   transfer = "send",
   sequence = { false, "tokens are split between the layers of tp" },
   recompute = { "", "blocks, or the name of a class of units" },
+  again = { false, "what is recomputed is so whole" },
   offload = { false, "optimizer state lives on the host" },
   tied = { false, "the head is the token embedding" },
   dropout = 0.0,
@@ -36,6 +37,10 @@ local models = {
     shape.experts, shape.choices = arg.experts, arg.choices
     return prun.models.moe(shape)
   end,
+  mixtral = function(shape)
+    shape.experts, shape.choices, shape.hidden = arg.experts, arg.choices, 8
+    return prun.models.mixtral(shape)
+  end,
   mlp = function()
     return prun.models.mlp { inputs = 24, outputs = 24, width = arg.width, layers = arg.layers, activation = "gelu",
                              loss = arg.loss }
@@ -47,7 +52,7 @@ end
 local has_tokens = arg.model ~= "mlp" and not odd[arg.model]
 
 local zero3 = { zero3 = {}, keep = { reshard_after_forward = false }, ahead = { prefetch = 3, inflight = 2 },
-                whole = { persist_below = "256 B" } }
+                whole = { persist_below = "256 B" }, most = { persist_below = "4 KiB" } }
 
 -- The strategy of the axes that split the batch.
 local function data_parallel()
@@ -81,7 +86,7 @@ end)
 add(arg.ep > 0, function() return prun.expert_parallel { axis = "ep" } end)
 add(arg.cp > 0, function() return prun.context_parallel { axis = "cp" } end)
 add(arg.recompute ~= "", function()
-  return prun.recompute { units = arg.recompute ~= "blocks" and { arg.recompute } or nil }
+  return prun.recompute { units = arg.recompute ~= "blocks" and { arg.recompute } or nil, whole = arg.again }
 end)
 
 return prun.plan {

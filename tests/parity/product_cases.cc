@@ -39,7 +39,8 @@ Settings yardstick_of(const Settings& settings) {
     if (found != settings.end()) kept.insert(*found);
   }
   // The load-balancing loss is that of a microbatch.
-  if (settings.at("model") == "moe" && settings.count("micro")) kept["micro"] = settings.at("micro");
+  const std::string& model = settings.at("model");
+  if ((model == "moe" || model == "mixtral") && settings.count("micro")) kept["micro"] = settings.at("micro");
   return kept;
 }
 
@@ -50,9 +51,9 @@ struct Row {
   std::vector<const char*> meshes;
 };
 
-const std::map<char, const char*> kModels = {{'g', "gpt"},   {'l', "llama"}, {'m', "moe"},   {'p', "mlp"},
-                                             {'a', "again"}, {'w', "lent"},  {'t', "table"}, {'u', "unet"},
-                                             {'r', "raw"},   {'b', "bare"},  {'n', "after"}};
+const std::map<char, const char*> kModels = {{'g', "gpt"},   {'l', "llama"},   {'m', "moe"},   {'p', "mlp"},
+                                             {'a', "again"}, {'w', "lent"},    {'t', "table"}, {'u', "unet"},
+                                             {'r', "raw"},   {'x', "mixtral"}, {'b', "bare"},  {'n', "after"}};
 
 // The first mesh of each row is part of CI for its first model.
 const std::vector<Row> kRows = {
@@ -76,6 +77,15 @@ const std::vector<Row> kRows = {
      {"dp=2 data_parallel=zero3", "dp=3 data_parallel=zero2 micro=2", "dp=3 data_parallel=zero1",
       "replicate=2 dp=2 data_parallel=zero3", "pp=2 dp=2 data_parallel=keep micro=3"}},
     {"recompute", "glm", "recompute=blocks", {"micro=2", "dp=2", "tp=2", "pp=2 micro=3"}},
+    {"recompute whole",
+     "mxg",
+     "recompute=blocks again=true",
+     {"dp=2", "dp=2 cp=2 context=12", "tp=2 ep=2", "pp=2 micro=3"}},
+    {"recompute whole, gathered once more",
+     "gl",
+     "data_parallel=zero3 again=true",
+     {"dp=2 recompute=embed", "dp=2 recompute=head micro=2", "dp=2 recompute=embed tied=true",
+      "dp=2 tp=2 recompute=embed", "pp=2 dp=2 recompute=embed micro=3", "dp=2 recompute=embed data_parallel=keep"}},
     {"ddp", "glmp", "", {"dp=3", "dp=2", "dp=4 micro=2", "dp=8", "dp=2 micro=3"}},
     {"ddp, AdamW, clipped", "gm", "optimizer=adamw lr=0.003 clip=0.5", {"dp=2 micro=2", "dp=3"}},
     {"targets unread", "p", "loss=mean", {"dp=2", "pp=2 micro=3", "tp=2", "dp=2 data_parallel=zero3"}},
@@ -91,6 +101,10 @@ const std::vector<Row> kRows = {
     {"zero3, kept after forward", "gl", "data_parallel=keep", {"dp=2 micro=3", "dp=4"}},
     {"zero3, prefetch 3", "gl", "data_parallel=ahead", {"dp=3 micro=2", "dp=4"}},
     {"zero3, small parameters whole", "gl", "data_parallel=whole", {"dp=2 micro=3", "dp=3"}},
+    {"zero3, small parameters and experts whole",
+     "xm",
+     "data_parallel=most width=16 heads=4",
+     {"dp=2 ep=2", "dp=2 ep=4", "dp=3"}},
     {"hybrid sharding",
      "glp",
      "data_parallel=zero3",
@@ -166,6 +180,10 @@ const std::vector<Row> kRows = {
     {"cp x ddp", "gl", "context=12 batch=12", {"dp=2 cp=2", "dp=2 cp=3 micro=2"}},
     {"cp x zero3", "gl", "context=12 batch=12 data_parallel=zero3", {"dp=2 cp=2"}},
     {"cp x tp", "gl", "context=12 batch=6", {"cp=2 tp=2", "cp=2 tp=3"}},
+    {"cp x tp + sequence",
+     "gl",
+     "context=24 batch=12 dropout=0.2 sequence=true",
+     {"cp=2 tp=2 micro=2", "cp=3 tp=2", "cp=2 tp=4", "pp=2 cp=2 tp=2 micro=3", "dp=2 cp=2 tp=2 data_parallel=zero3"}},
     {"cp x 1f1b", "gl", "context=12 batch=6", {"pp=2 cp=2 micro=3"}},
     {"ep", "m", "", {"ep=2", "ep=4", "ep=2 micro=3", "ep=3 experts=6", "ep=8 experts=8"}},
     {"ep, AdamW, clipped", "m", "optimizer=adamw lr=0.003 clip=0.5", {"ep=2", "dp=2 ep=2"}},
