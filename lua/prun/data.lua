@@ -108,6 +108,11 @@ function data.count_tokens(source, result, width, place)
   result.count = tokens
 end
 
+-- Samples without overlap in the part that is read.
+function data.samples(held)
+  return held.context > 0 and (held.count - 1) // held.context or held.count
+end
+
 -- What the plan holds of the data.
 function data.result(source)
   local options = source.options

@@ -1,6 +1,6 @@
 -- prun.eval { every = 50, batches = 4 }: the loss on samples that are not trained with, after every 50th step. Without
 -- data of its own it takes the end of the training's files, which the training loses; every evaluation sees the same
--- samples.
+-- samples. batches = "all" evaluates each sample of the set once, whatever the batch size is.
 
 local data = require "prun.data"
 local schema = require "prun.schema"
@@ -10,8 +10,8 @@ local eval = {}
 local entries = schema.register("prun.eval", {
   { name = "every", kind = "integer", least = 1, most = schema.most_exact,
     help = "an evaluation comes after every so many steps" },
-  { name = "batches", kind = "integer", default = 1, least = 1,
-    help = "batches of an evaluation, each as large as a step's" },
+  { name = "batches", kind = "batches", default = 1, least = 1,
+    help = "batches of an evaluation, each as large as a step's; \"all\": each sample of the set once" },
   { name = "hold_out", kind = "number", optional = true, above = 0, most = 0.9,
     help = "without data of its own: how much of the training's file is kept for evaluations, its end (default 0.05)" },
   { name = "data", kind = "data", optional = true,
@@ -33,6 +33,17 @@ local function check_inputs(source, training)
   end
 end
 
+-- The number of samples of a set that is evaluated whole; 0: of none. Its order is one without repetition.
+local function whole(given, held)
+  if given.options.batches ~= "all" or host.shrink and host.shrink.tensor_ranks > 0 then return 0 end
+  if held.count == 0 then
+    host.fail(("prun.eval: prun.data.%s has no end, so batches = \"all\" cannot be: give a number"):format(held.kind),
+      host.site_of_word(given.site, "batches"))
+  end
+  held.order = "epochs"
+  return data.samples(held)
+end
+
 -- What the plan holds of it. `training`: what it holds of the data, which may lose its end to evaluations.
 function eval.result(given, plan, model, training)
   local source, share = given.options.data, given.options.hold_out
@@ -52,7 +63,9 @@ function eval.result(given, plan, model, training)
   else
     held = data.hold_out(training, share or 0.05, plan.steps, given.site)
   end
-  return { every = given.options.every, batches = given.options.batches, data = held,
+  held.whole = whole(given, held)
+  local batches = given.options.batches
+  return { every = given.options.every, batches = batches == "all" and 1 or batches, data = held,
            site = given.site }
 end
 

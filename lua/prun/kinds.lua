@@ -130,6 +130,7 @@ kinds.known = {
   init = { 'initial values, such as { "normal", 0.02 }', init },
   tensor = { "a tensor", function(value) return tensor.is(value) and value or nil end },
   count = { "a whole number or a tensor", function(value) return tensor.is(value) and value or integer(value) end },
+  batches = { 'a whole number or "all"', function(value) return value == "all" and value or integer(value) end },
   fn = { "a function", of_type "function" },
   table = { "a table", of_type "table" },
   mesh = { "a mesh: prun.mesh { dp = prun.world }", marked "mesh" },

@@ -179,7 +179,8 @@ local function check_samples(plan)
     end
   end
   check("steps", plan.steps, "steps", plan.data.site)
-  if plan.eval then check("batches", plan.eval.options.batches, "batches", plan.eval.site) end
+  local batches = plan.eval and plan.eval.options.batches
+  if math.type(batches) == "integer" then check("batches", batches, "batches", plan.eval.site) end
 end
 
 -- The one pipeline among the strategies.

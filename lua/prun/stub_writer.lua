@@ -10,6 +10,7 @@ local types = {
   integer = "integer", number = "number", text = "string", name = "string", axis = "string", boolean = "boolean",
   bytes = "string|integer", numbers = "number[]", integers = "integer[]", texts = "string|string[]",
   dims = "integer|integer[]", init = "string|table", tensor = "prun.Tensor", count = "integer|prun.Tensor",
+  batches = "integer|string",
   fn = "fun(): any", table = "table", strategies = "prun.Strategy[]", mesh = "prun.Mesh", data = "prun.Data",
   optimizer = "prun.Optimizer", rate = "number|prun.LearningRate", eval = "prun.Evaluation",
   checkpoint = "prun.Checkpoints", weights = "prun.Weights",

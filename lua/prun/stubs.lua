@@ -113,7 +113,7 @@
 
 ---@class prun.eval.options
 ---@field every integer an evaluation comes after every so many steps
----@field batches? integer batches of an evaluation, each as large as a step's (default 1)
+---@field batches? integer|string batches of an evaluation, each as large as a step's; "all": each sample of the set once (default 1)
 ---@field hold_out? number without data of its own: how much of the training's file is kept for evaluations, its end (default 0.05)
 ---@field data? prun.Data samples to evaluate on; by default the end of the training's data
 

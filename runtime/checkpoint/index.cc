@@ -69,6 +69,18 @@ ModelDescription read_model(const Json& json) {
   return model;
 }
 
+constexpr int64_t kMostSamples = int64_t{1} << 53;  // sums of it do not overflow
+
+// Format 1 counted batches, all of which had one size.
+LeftOut read_left_out(const Json& json, const Index& index) {
+  LeftOut left_out;
+  if (json.contains("left_out_samples")) left_out.runs = json_wholes(json["left_out_samples"]);
+  if (!json.contains("left_out_batches") || index.step <= 0) return left_out;
+  left_out.runs = json_wholes(json["left_out_batches"]);
+  for (int64_t& at : left_out.runs) at *= index.data.samples / index.step;
+  return left_out;
+}
+
 Error invalid(const std::string& path, const std::string& what) {
   return Error(Exit::checkpoint_invalid, fmt::format("{}: {}", path, what));
 }
@@ -89,15 +101,17 @@ std::string index_text(const Index& index) {
                 {{"kind", index.data.kind},
                  {"path", index.data.path},
                  {"file_bytes", index.data.file_bytes},
-                 {"samples", index.data.samples}}},
+                 {"samples", index.data.samples},
+                 {"tokens", index.data.tokens}}},
                {"skipped_steps", index.skipped},
-               {"left_out_batches", index.left_out.runs},
+               {"left_out_samples", index.left_out.runs},
                {"learning_rate", index.rate},
                {"model", model_json(index.model)},
                {"kernels", index.kernels},
                {"kernel_choice", index.choice},
                {"arithmetic", index.arithmetic},
                {"tensors", tensors_json(index.tensors)}};
+  if (index.data.identity.known()) json["data"]["identity"] = identity_json(index.data.identity);
   if (index.algorithms) json["algorithms"] = *index.algorithms;
   return json.dump(1) + "\n";
 }
@@ -120,12 +134,18 @@ Index read_index(const std::string& folder) {
     index.plan = json.at("plan").get<std::string>();
     index.program = json.at("program").get<std::string>();
     const Json& data = json.at("data");
-    index.data = {data.at("kind").get<std::string>(), data.at("path").get<std::string>(),
-                  json_whole(data.at("file_bytes")), json_whole(data.at("samples"))};
-    // Checkpoints of before have neither.
+    index.data = {data.at("kind").get<std::string>(),
+                  data.at("path").get<std::string>(),
+                  json_whole(data.at("file_bytes")),
+                  json_whole(data.at("samples")),
+                  data.contains("tokens") ? json_whole(data["tokens"]) : -1,
+                  {}};
+    if (data.contains("identity")) index.data.identity = read_identity(data["identity"]);
     index.skipped = json.contains("skipped_steps") ? json_whole(json["skipped_steps"]) : 0;
-    if (json.contains("left_out_batches")) index.left_out.runs = json_wholes(json["left_out_batches"]);
-    if (!index.left_out.valid()) throw invalid(path, "the index is damaged (left_out_batches)");
+    index.left_out = read_left_out(json, index);
+    if (!index.left_out.valid()) throw invalid(path, "the index is damaged (left_out_samples)");
+    if (index.data.samples < 0 || index.data.samples > kMostSamples || index.data.tokens < -1)
+      throw invalid(path, "the index is damaged (samples)");
     index.rate = json.at("learning_rate").get<std::string>();
     index.model = read_model(json.value("model", Json()));
     index.kernels = json.value("kernels", "");

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/data_identity.h"
 #include "ir/left_out.h"
 #include "ir/model_description.h"
 #include "ir/types.h"
@@ -13,7 +14,7 @@
 namespace prun::checkpoint {
 
 inline constexpr const char* kOptimizerPrefix = "optimizer.";  // names of its state begin so
-inline constexpr int kFormat = 1;                              // raised when a reader of before would misread
+inline constexpr int kFormat = 2;                              // raised when a reader of before would misread
 
 // A box of a logical tensor, in one file under the tensor's name.
 struct SavedPiece {
@@ -34,7 +35,9 @@ struct SavedTensor {
 struct DataCursor {
   std::string kind, path;  // "": no file
   int64_t file_bytes = 0;
-  int64_t samples = 0;  // read so far, over all ranks
+  int64_t samples = 0;  // of these data that steps took so far, over all ranks; the next step goes on behind them
+  int64_t tokens = -1;  // that all steps took so far; -1: not known
+  DataIdentity identity;
 };
 
 struct Index {
@@ -47,7 +50,7 @@ struct Index {
   std::string program;  // SHA-256 of the job
   DataCursor data;
   int64_t skipped = 0;     // steps that updated nothing, as their gradients were not finite
-  LeftOut left_out;        // batches that no step takes
+  LeftOut left_out;        // samples that no step takes
   std::string rate;        // LearningRate::text
   std::string kernels;     // Device::numerics of rank 0: others give the same to rounding
   std::string choice;      // Job::kernels; "": the device has none, or it is a checkpoint of before

@@ -42,7 +42,8 @@ std::vector<KeptCommit> kept_commits(const std::string& folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) try {
       const Index index = read_index(entry.path().string());
-      KeptCommit commit{entry.path().filename().string(), index.step, index.ranks, {}};
+      KeptCommit commit{
+          entry.path().filename().string(), index.step, index.ranks, index.data.samples, index.data.tokens, {}};
       for (const fs::directory_entry& file : fs::directory_iterator(entry.path()))
         if (const int rank = rank_of_manifest(file.path().filename().string()); rank >= 0) commit.held.push_back(rank);
       all.push_back(std::move(commit));

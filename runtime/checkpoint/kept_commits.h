@@ -15,11 +15,12 @@ namespace prun::checkpoint {
 struct KeptCommit {
   std::string name;  // step_00000040.RUN
   int64_t step = 0, ranks = 0;
-  std::vector<int> held;  // ranks whose part is here
+  int64_t samples = 0, tokens = -1;  // DataCursor's
+  std::vector<int> held;             // ranks whose part is here
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(name, step, ranks, held);
+    fields(name, step, ranks, samples, tokens, held);
   }
 };
 

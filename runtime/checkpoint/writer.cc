@@ -219,7 +219,14 @@ Index Writer::index_of(int64_t step) const {
   index.plan = program_.name;
   index.program = options_.program;
   const DataSource& data = program_.step().data;
-  index.data = {data.words(), data.path(), data.file_bytes(), step * data.global_batch};
+  const Schedule& schedule = program_.schedule;
+  const int64_t steps = step - schedule.first;  // of this run
+  index.data = {data.words(),
+                data.path(),
+                data.file_bytes(),
+                schedule.samples + steps * data.global_batch,
+                schedule.tokens + steps * program_.tokens_per_step,
+                options_.data};
   index.skipped = skipped_;
   index.left_out = program_.schedule.left_out;
   index.rate = program_.schedule.learning_rate.text();

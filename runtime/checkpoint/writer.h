@@ -58,6 +58,7 @@ struct WriterOptions {
   std::string choice;   // Job::kernels
   int64_t arithmetic = 0;
   std::string algorithms;  // WorldOptions::algorithm_costs
+  DataIdentity data;
   std::optional<KeptApart> apart;
   std::optional<Abandoning> abandoning;  // nothing: a save that cannot be made is an error
   int64_t bytes = 0;                     // of a whole checkpoint

@@ -31,6 +31,12 @@ std::vector<Node> nodes_for_loss(const Graph& graph) {
   return kept;
 }
 
+// Numbers that no step takes, whatever its batch size was: a plan counts with its own alone.
+DataSource behind_training(DataSource data, const Schedule& schedule, int64_t batch) {
+  if (data.kind == "index" && data.first > 0) data.first = schedule.samples + (schedule.steps - schedule.first) * batch;
+  return data;
+}
+
 }  // namespace
 
 // The compute stream ends with the loss, whatever stream has averaged it.
@@ -50,7 +56,7 @@ void evaluate(CompileState& state) {
   program.bodies.push_back({"evaluation",
                             {evaluation.every, evaluation.batches},
                             {},
-                            evaluation.data,
+                            behind_training(evaluation.data, program.schedule, state.plan.data.global_batch),
                             add_tensor(program, "eval_loss", Role::data, loss, true, evaluation.site)});
 
   CompileState forward = state;

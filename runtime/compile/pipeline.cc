@@ -101,10 +101,16 @@ Program describe(const Plan& plan, const CompileOptions& options) {
   program.mesh = plan.mesh;
   program.device = options.device;
   program.rank_order = plan.rank_order;
-  program.schedule = {plan.steps,         std::max<int64_t>(0, options.first_step),
-                      plan.seed,          plan.optimizer.lr,
-                      options.most_skips, options.skipped,
-                      options.left_out};
+  const int64_t first = std::max<int64_t>(0, options.first_step);
+  program.schedule = {.steps = plan.steps,
+                      .first = first,
+                      .seed = plan.seed,
+                      .learning_rate = plan.optimizer.lr,
+                      .most_skips = options.most_skips,
+                      .skipped = options.skipped,
+                      .samples = options.samples >= 0 ? options.samples : first * plan.data.global_batch,
+                      .tokens = std::max<int64_t>(0, options.tokens),
+                      .left_out = options.left_out};
   return program;
 }
 

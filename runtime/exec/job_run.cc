@@ -13,6 +13,7 @@
 #include "exec/rank_device.h"
 #include "ir/calendar.h"
 #include "ir/ops.h"
+#include "ir/whole_set.h"
 
 namespace prun {
 
@@ -94,14 +95,14 @@ void JobRun::run() {
   const auto run = [&](BodyId id, int64_t first, int64_t end) {
     if (id == kStepBody) publish_step();
     options_.recorder->body.store(static_cast<uint32_t>(id.index()), std::memory_order_release);
-    losses_ = 0;
+    losses_.clear();
     table_.eval_batch = 0;
     run_body(id, first, end);
     if (id == kInitBody) {
       free_init();
       step_begin_ns_ = now_ns();
     } else if (id != kStepBody && program_.bodies[id].loss >= 0) {
-      close_evaluation(end - first);
+      close_evaluation(program_.bodies[id]);
     }
     if (id == kInitBody) begin_step(program_.schedule.first);
   };
@@ -155,8 +156,8 @@ void JobRun::wait_for_commit() {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
-void JobRun::close_evaluation(int64_t batches) {
-  unpublished_->eval_loss = losses_ / static_cast<double>(batches);
+void JobRun::close_evaluation(const Body& body) {
+  unpublished_->eval_loss = evaluation_loss(body.data, losses_);
   unpublished_->eval_ns = std::max<uint64_t>(1, now_ns() - step_begin_ns_);
   step_begin_ns_ = now_ns();
 }

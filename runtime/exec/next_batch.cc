@@ -1,6 +1,6 @@
-// The next batch depends on the seed, the step and the global index of the sample only, never on the mesh. An
-// evaluation's depends on its place in the evaluation instead of the step, so that all evaluations see the same
-// samples.
+// The next batch depends on the seed and the global indices of its samples only, never on the mesh. The first index of
+// a step follows from the samples that all steps before it took, whatever their batch sizes were. The first index of an
+// evaluation's batch follows from its place in the evaluation, so that all evaluations read the same samples.
 //
 // Surprising fact: a batch has mostly been made when it is asked for. While a step computes, a thread reads or draws
 // the next one's samples (exec/read_ahead.h), as a batch is a function of its number alone. Indices take no time.
@@ -19,6 +19,7 @@
 #include "device/ids.h"
 #include "device/share.h"
 #include "exec/read_ahead.h"
+#include "ir/whole_set.h"
 #include "prun/philox.h"
 
 namespace prun {
@@ -53,8 +54,7 @@ class NextBatch final : public Kernel {
   }
 
   void run() override {
-    const int64_t batch =
-        of_step_ ? memory_.program->schedule.left_out.batch_of(memory_.table->step) : memory_.table->eval_batch;
+    const int64_t batch = of_step_ ? memory_.table->step : memory_.table->eval_batch;
     if (ahead_)
       ahead_->take(batch, data_);
     else
@@ -80,7 +80,7 @@ class NextBatch final : public Kernel {
 
   void fill(int64_t batch, const std::vector<void*>& to) {
     for (int64_t s = 0; s < local_; ++s) {
-      const int64_t sample = batch * source_.global_batch + s / micro_ * stride_ + first_ + s % micro_;
+      const int64_t sample = sample_at(batch, s / micro_ * stride_ + first_ + s % micro_);
       if (source_.kind == "index")
         index(s, sample, to);
       else if (source_.kind == "random")
@@ -90,6 +90,14 @@ class NextBatch final : public Kernel {
       else
         tokens(s, sample, to);
     }
+  }
+
+  // The global index of a sample: `batch` is the step, or the place of an evaluation's batch; `slot` counts in it.
+  int64_t sample_at(int64_t batch, int64_t slot) const {
+    const Schedule& schedule = memory_.program->schedule;
+    if (source_.whole > 0) return WholeSet{source_.whole, source_.global_batch}.sample(batch, slot);
+    if (!of_step_) return batch * source_.global_batch + slot;
+    return schedule.left_out.sample_of(schedule.samples + (batch - schedule.first) * source_.global_batch + slot);
   }
 
   void index(int64_t s, int64_t sample, const std::vector<void*>& to) {

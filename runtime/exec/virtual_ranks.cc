@@ -17,6 +17,7 @@
 #include "ir/calendar.h"
 #include "ir/ops.h"
 #include "ir/walk.h"
+#include "ir/whole_set.h"
 
 namespace prun {
 namespace {
@@ -266,7 +267,7 @@ VirtualRun Interpreter::run() {
   const Program& calendar = *ranks_.front().program;
   follow_calendar(calendar, [&](BodyId id, int64_t first, int64_t end) {
     enter(id);
-    std::vector<double> sums;
+    std::vector<std::vector<double>> of_ranks;  // losses of the runs in a row, of each rank that has one
     for (int64_t run = first; run < end; run++) {
       if (id == kStepBody) table_.set(calendar.schedule, run);
       table_.eval_batch = run - first;
@@ -274,12 +275,14 @@ VirtualRun Interpreter::run() {
       run_body();
       const std::vector<double> values = losses();
       if (id == kStepBody && !values.empty()) result_.losses.push_back(values);
-      sums.resize(values.size());
-      for (size_t i = 0; i < values.size(); i++) sums[i] += values[i];
+      of_ranks.resize(values.size());
+      for (size_t i = 0; i < values.size(); i++) of_ranks[i].push_back(values[i]);
     }
     if (id == kStepBody) table_.set(calendar.schedule, end);
-    for (double& sum : sums) sum /= static_cast<double>(end - first);
-    if (id != kStepBody && !sums.empty()) result_.eval_losses.push_back(std::move(sums));
+    if (id == kStepBody || of_ranks.empty()) return;
+    std::vector<double>& means = result_.eval_losses.emplace_back();
+    for (const std::vector<double>& losses : of_ranks)
+      means.push_back(evaluation_loss(calendar.bodies[id].data, losses));
   });
   for (const VirtualRank& rank : ranks_) {
     std::vector<VirtualBuffer>& buffers = result_.persistent.emplace_back();

@@ -1,16 +1,17 @@
 #include "ir/left_out.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
-#include <string>
 #include <utility>
 
 namespace prun {
 
-int64_t LeftOut::batch_of(int64_t step) const {
-  int64_t batch = step;
-  for (size_t i = 0; i + 1 < runs.size() && runs[i] <= batch; i += 2) batch += runs[i + 1] - runs[i];
-  return batch;
+int64_t LeftOut::sample_of(int64_t index) const {
+  int64_t sample = index;
+  for (size_t i = 0; i + 1 < runs.size() && runs[i] <= sample; i += 2) sample += runs[i + 1] - runs[i];
+  return sample;
 }
 
 void LeftOut::add(int64_t begin, int64_t end) {
@@ -31,9 +32,8 @@ bool LeftOut::valid() const {
          (runs.empty() || runs.front() >= 0);
 }
 
-std::string batches_text(int64_t begin, int64_t end) {
-  return end - begin == 1 ? "batch " + std::to_string(end)
-                          : "batches " + std::to_string(begin + 1) + "-" + std::to_string(end);
+std::string run_text(std::string_view one, std::string_view several, int64_t begin, int64_t end) {
+  return end - begin == 1 ? fmt::format("{} {}", one, end) : fmt::format("{} {}-{}", several, begin + 1, end);
 }
 
 }  // namespace prun

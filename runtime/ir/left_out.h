@@ -1,20 +1,23 @@
-// Batches that no step takes, as a number in them was not finite: step s takes the s-th of the others.
+// Samples that no step takes, because a number in their batch was not finite: steps take the others in order.
+//
+// Runs are counted in samples and not in batches, so that they hold for a run that goes on with another batch size.
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace prun {
 
 struct LeftOut {
-  std::vector<int64_t> runs;  // of batches from 0: where each begins, and where it has ended; ascending and apart
+  std::vector<int64_t> runs;  // begin and end of each, in samples from 0; ascending and apart
 
-  int64_t batch_of(int64_t step) const;
-  void add(int64_t begin, int64_t end);  // may overlap with others
+  int64_t sample_of(int64_t index) const;  // the sample at `index` among those that steps take
+  void add(int64_t begin, int64_t end);    // may overlap with others
   bool valid() const;
 };
 
-// "batches 11-17", counted from 1 as people count.
-std::string batches_text(int64_t begin, int64_t end);
+// "batches 11-17" of batches 10, ..., 16: counted from 1 as people count.
+std::string run_text(std::string_view one, std::string_view several, int64_t begin, int64_t end);
 
 }  // namespace prun

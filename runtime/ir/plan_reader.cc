@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "ir/id_limits.h"
 #include "ir/plan_field.h"
+#include "ir/whole_set.h"
 
 namespace prun {
 namespace plan_document {
@@ -475,13 +476,15 @@ void read(const Field& field, DataFile& file) {
 void read(const Field& field, Data& data) {
   field.need("kind", data.kind, "batch", data.global_batch);
   field.may("files", data.files, "vocab", data.vocab, "context", data.context, "order", data.order, "first", data.first,
-            "count", data.count, "part", data.part, "scale", data.scale, "document_end", data.document_end, "site",
-            data.site);
+            "whole", data.whole, "count", data.count, "part", data.part, "scale", data.scale, "document_end",
+            data.document_end, "site", data.site);
 }
 
 void read(const Field& field, Evaluation& evaluation) {
   field.need("every", evaluation.every, "batches", evaluation.batches, "data", evaluation.data);
   field.may("site", evaluation.site);
+  if (DataSource& data = evaluation.data; data.whole > 0 && data.global_batch > 0)
+    evaluation.batches = WholeSet{data.whole, data.global_batch}.batches();
   if (evaluation.every < 1) field.at("every").fail("at least 1");
   if (evaluation.batches < 1) field.at("batches").fail("at least 1");
 }

@@ -19,7 +19,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 13;  // raise it whenever a visit function below changes
+constexpr char kVersion = 14;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -60,7 +60,7 @@ template <class A> void visit(A& a, Like<Repeat> auto& v) {
 template <class A> void visit(A& a, Like<Body> auto& v) { a(v.name, v.when, v.streams, v.data, v.loss, v.norm, v.repeat); }
 template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.peak, v.kind, v.warmup, v.steps, v.least); }
 template <class A> void visit(A& a, Like<Schedule> auto& v) {
-  a(v.steps, v.first, v.seed, v.learning_rate, v.most_skips, v.skipped, v.left_out.runs);
+  a(v.steps, v.first, v.seed, v.learning_rate, v.most_skips, v.skipped, v.samples, v.tokens, v.left_out.runs);
 }
 template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.slots, v.slot_bytes); }
 template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank, v.kernels); }
@@ -70,7 +70,7 @@ template <class A> void visit(A& a, Like<Buffer> auto& v) {
 }
 template <class A> void visit(A& a, Like<DataFile> auto& v) { a(v.path, v.bytes, v.skip_bytes, v.element, v.name); }
 template <class A> void visit(A& a, Like<DataSource> auto& v) {
-  a(v.kind, v.files, v.vocab, v.global_batch, v.order, v.first, v.count, v.part, v.scale, v.document_end);
+  a(v.kind, v.files, v.vocab, v.global_batch, v.order, v.first, v.count, v.part, v.scale, v.document_end, v.whole);
 }
 template <class A> void visit(A& a, Like<StateTensor> auto& v) {
   a(v.name, v.tensor, v.staged, v.begin, v.shape, v.split_axis, v.split_dim, v.blocks, v.grain, v.shard_axis,
@@ -157,8 +157,11 @@ void in_table(IdType id, const Table<IdType, T>& table, std::string_view what) {
 // Those who follow the calendar count runs by what it says.
 void check_bodies(const Program& program) {
   in_table(kStepBody, program.bodies, "body");
-  if (!program.schedule.left_out.valid()) bad("batches that are left out");
+  if (!program.schedule.left_out.valid()) bad("samples that are left out");
+  if (program.schedule.samples < 0 || program.schedule.tokens < 0) bad("fewer than no samples");
   for (BodyId id : program.bodies.ids()) {
+    if (const DataSource& data = program.bodies[id].data; data.whole < 0 || (data.whole > 0 && data.global_batch < 1))
+      bad(fmt::format("a set of {} samples in batches of {}", data.whole, data.global_batch));
     const When& when = program.bodies[id].when;
     if (when.times < 1 || (id > kStepBody ? when.every < 0 : !(when == When{id.index()})))
       bad(fmt::format("{} {} times after every {} steps", program.bodies[id].name, when.times, when.every));

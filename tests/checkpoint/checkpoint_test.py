@@ -367,19 +367,21 @@ class Damage(Folders):
         done = train("zero3", 2, 6, "--resume", self.kept, settings=["seed=5"], check=False)
         self.assertIn("was trained with seed 0, this plan has 5", done.stderr)
 
-    def test_other_data_and_another_curve_are_said(self):
+    def test_other_data_are_refused_and_another_curve_is_said(self):
         data = self.at("text")
         text = pathlib.Path(__file__).read_bytes()
         data.write_bytes(text)
         kept = self.at("own")
         train("ddp", 2, 2, "--checkpoint", kept, settings=[f"data={data}"])
         data.write_bytes(text + b"more")
-        self.assertIn(f"the data are others than before: bytes {data} ({len(text)} bytes), now bytes {data} ({len(text) + 4} bytes)",
-                      train("ddp", 2, 3, "--resume", kept, settings=[f"data={data}"]).stderr)
+        done = train("ddp", 2, 3, "--resume", kept, settings=[f"data={data}"], check=False)
+        self.assertEqual(done.returncode, 16)
+        self.assertIn(f"{data} has grown from {len(text)} tokens to {len(text) + 4} (the first {len(text)} are as before); use those, or "
+                      "add --new-data to go on with the first sample of these", done.stderr)
         data.write_bytes(text[:-7])
         done = train("ddp", 2, 3, "--resume", kept, settings=[f"data={data}"], check=False)
         self.assertEqual(done.returncode, 16)
-        self.assertIn(f"was trained on {data} of {len(text)} bytes, which has shrunk to {len(text) - 7}: put back", done.stderr)
+        self.assertIn(f"{data} has shrunk from {len(text)} tokens to {len(text) - 7}; use those, or add --new-data", done.stderr)
         kinds = self.at("kinds")
         prun("tests/checkpoint/kinds.lua", "--nproc", 2, "--set", "strategy=ddp", "--set", "steps=3", "--set", "cosine=true", "--checkpoint", kinds)
         said = prun("tests/checkpoint/kinds.lua", "--nproc", 2, "--set", "strategy=ddp", "--set", "cosine=true", "--set", "steps=5", "--resume", kinds).stderr

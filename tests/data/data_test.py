@@ -105,11 +105,12 @@ class Tokens(Data):
             self.assertEqual(rest, whole[18:])
         self.write("less.bin", words(self.ids[:4000]))
         done = self.prun(HERE / "tokens.lua", "--resume", kept, "--set", "steps=24", "--set", "path=less.bin", "--set", "order=epochs")
-        self.assertIn("less.bin (8000 bytes)", done.stderr)
+        self.assertEqual(done.returncode, 16, done.stderr)
+        self.assertIn("less.bin has shrunk from 5000 tokens to 4000; use those, or add --new-data", done.stderr)
         self.write("plain.bin", words(self.ids[:4000]))
         done = self.prun(HERE / "tokens.lua", "--resume", kept, "--set", "steps=24", "--set", "path=plain.bin")
         self.assertEqual(done.returncode, 16, done.stderr)
-        self.assertIn("plain.bin of 10000 bytes, which has shrunk to 8000", done.stderr)
+        self.assertIn("plain.bin has shrunk from 5000 tokens to 4000; their order is 'random', and was 'epochs'; use those", done.stderr)
 
     def test_the_loss_does_not_cross_documents(self):
         self.write("ends.bin", words([7] * COUNT))

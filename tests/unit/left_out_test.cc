@@ -1,4 +1,4 @@
-// Which batch a step takes where some are left out.
+// Which samples steps take where some are left out.
 #include "ir/left_out.h"
 
 #include <gtest/gtest.h>
@@ -6,22 +6,22 @@
 namespace prun {
 namespace {
 
-std::vector<int64_t> batches(const LeftOut& out, int64_t steps) {
+std::vector<int64_t> taken_by(const LeftOut& out, int64_t count) {
   std::vector<int64_t> taken;
-  for (int64_t step = 0; step < steps; ++step) taken.push_back(out.batch_of(step));
+  for (int64_t index = 0; index < count; ++index) taken.push_back(out.sample_of(index));
   return taken;
 }
 
 TEST(LeftOut, StepsTakeTheOthersInTheirOrder) {
   LeftOut out;
-  EXPECT_EQ(batches(out, 3), (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(taken_by(out, 3), (std::vector<int64_t>{0, 1, 2}));
   out.add(4, 6);
-  EXPECT_EQ(batches(out, 6), (std::vector<int64_t>{0, 1, 2, 3, 6, 7}));
+  EXPECT_EQ(taken_by(out, 6), (std::vector<int64_t>{0, 1, 2, 3, 6, 7}));
   out.add(1, 2);
-  EXPECT_EQ(batches(out, 6), (std::vector<int64_t>{0, 2, 3, 6, 7, 8}));
+  EXPECT_EQ(taken_by(out, 6), (std::vector<int64_t>{0, 2, 3, 6, 7, 8}));
   out.add(2, 5);
   EXPECT_EQ(out.runs, (std::vector<int64_t>{1, 6}));
-  EXPECT_EQ(batches(out, 3), (std::vector<int64_t>{0, 6, 7}));
+  EXPECT_EQ(taken_by(out, 3), (std::vector<int64_t>{0, 6, 7}));
   EXPECT_TRUE(out.valid());
 }
 
@@ -31,8 +31,8 @@ TEST(LeftOut, OthersAreRefused) {
 }
 
 TEST(LeftOut, IsSaidAsPeopleCount) {
-  EXPECT_EQ(batches_text(2, 3), "batch 3");
-  EXPECT_EQ(batches_text(2, 4), "batches 3-4");
+  EXPECT_EQ(run_text("batch", "batches", 2, 3), "batch 3");
+  EXPECT_EQ(run_text("batch", "batches", 2, 4), "batches 3-4");
 }
 
 }  // namespace

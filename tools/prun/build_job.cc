@@ -75,6 +75,28 @@ void say_what_never_comes(const Plan& plan) {
       }
 }
 
+// Samples without overlap in the part that is read; 0: as many as one wants.
+int64_t samples_of(const Data& data) {
+  return data.context > 0 && data.count > 0 ? (data.count - 1) / data.context : data.count;
+}
+
+// A set that is smaller than what is read of it is legal, and seldom meant.
+void report_samples_that_count_twice(const Plan& plan) {
+  const int64_t batch = plan.data.global_batch, samples = samples_of(plan.data);
+  if (samples > 0 && batch > samples)
+    fmt::print(stderr,
+               "prun: {}: a step reads {}, and the data have {} (order '{}'): some count more than once in it\n",
+               plan.data.site.text(), counted(batch, "sample"), samples, plan.data.order);
+  if (!plan.evaluation || plan.evaluation->data.whole > 0) return;
+  const Evaluation& evaluation = *plan.evaluation;
+  const int64_t set = samples_of(evaluation.data), per_batch = evaluation.data.global_batch;
+  if (set > 0 && evaluation.batches > set / per_batch)
+    fmt::print(stderr,
+               "prun: {}: an evaluation reads {} x {} samples, and its set has {} (order '{}'): some count more than "
+               "once; write batches = \"all\" to evaluate each once\n",
+               evaluation.site.text(), evaluation.batches, per_batch, set, evaluation.data.order);
+}
+
 // 0: the job keeps none. A check or a dump shows what the plan asks for, a run needs a folder.
 int64_t steps_between_checkpoints(const Options& options, const Plan& plan) {
   const CheckpointSettings& checkpoint = options.checkpoint;
@@ -161,6 +183,8 @@ Job compile_watched(const Options& options, const Plan& plan, PassWatch& watch, 
   compile_options.first_step = options.checkpoint.first_step;
   compile_options.most_skips = most_skips(options);
   compile_options.skipped = options.checkpoint.skipped;
+  compile_options.samples = options.checkpoint.samples;
+  compile_options.tokens = options.checkpoint.tokens;
   compile_options.left_out = options.checkpoint.left_out;
   compile_options.check_replicas = options.check_replicas;
   if (options.command == "generate") compile_options.generation = options.generation.generation();
@@ -252,6 +276,7 @@ Job build_job(const Options& options, int ranks, Plan* read) {
   if (options.command == "run" || options.command == "check") check_data(plan);
   watch.lap("data");
   say_what_never_comes(plan);
+  report_samples_that_count_twice(plan);
   if (options.time_passes) watch.print_times();
   if (read != nullptr) *read = std::move(plan);
   return job;

@@ -47,6 +47,7 @@ void check_checkpoint_options(const CheckpointSettings& s) {
   for (const auto& [given, option] : of_a_folder)
     if (given && s.folder.empty())
       throw usage_error(fmt::format("{} needs --checkpoint DIR, where checkpoints go", option));
+  if (s.new_data && s.resume.empty()) throw usage_error("--new-data is for --resume, which is missing");
   if (s.resume == "auto" && s.folder.empty())
     throw usage_error("--resume auto takes the newest checkpoint in --checkpoint DIR, which is missing");
 }
@@ -63,6 +64,8 @@ void begin_with(CheckpointSettings& s, const std::string& checkpoint) {
   s.mesh = reader.index().mesh;
   s.algorithms = reader.index().algorithms;
   s.skipped = reader.index().skipped;
+  s.samples = checkpoint == s.replaced_data_of ? 0 : reader.index().data.samples;
+  s.tokens = reader.index().data.tokens;
   s.left_out = reader.index().left_out;
 }
 
@@ -144,20 +147,8 @@ void follow_note(CheckpointSettings& s, const std::string& text) {
 
 namespace {
 
-// A run that goes on sees what it would have seen. Data that have shrunk are refused: what is left was trained on, or
-// is other data. Data that are others, or have grown, and another learning rate are the user's choice.
-void require_same_course(const CheckpointSettings& s, const checkpoint::Index& index, const Program& program) {
-  const DataSource& data = program.step().data;
-  const checkpoint::DataCursor& before = index.data;
-  if (data.path() == before.path && data.file_bytes() < before.file_bytes)
-    throw Error(
-        Exit::checkpoint_invalid,
-        fmt::format("{} was trained on {} of {} bytes, which has shrunk to {}: put back what is missing, or name "
-                    "other data",
-                    s.resume, data.path(), before.file_bytes, data.file_bytes()));
-  if (data.path() != before.path || data.words() != before.kind || data.file_bytes() > before.file_bytes)
-    fmt::print(stderr, "prun: the data are others than before: {} {} ({} bytes), now {} {} ({} bytes)\n", before.kind,
-               before.path, before.file_bytes, data.words(), data.path(), data.file_bytes());
+// Another learning rate is the user's choice.
+void report_other_rate(const CheckpointSettings& s, const checkpoint::Index& index, const Program& program) {
   if (const std::string rate = program.schedule.learning_rate.text(); rate != index.rate)
     fmt::print(stderr, "prun: from step {} on the learning rate follows another curve: {}; before: {}\n",
                s.first_step + 1, rate, index.rate);
@@ -197,11 +188,7 @@ void require_checkpoint_fits(const CheckpointSettings& s, const Job& job) {
   if (s.first_step == program.schedule.steps)
     fmt::print(stderr, "prun: {} has all {} of this plan: nothing is left to train; raise 'steps' to go on\n", s.resume,
                counted(s.first_step, "step"));
-  require_same_course(s, reader.index(), program);
-  if (reader.index().seed != program.schedule.seed)
-    throw Error(Exit::checkpoint_invalid,
-                fmt::format("{} was trained with seed {}, this plan has {}: its data would come in another order",
-                            s.resume, reader.index().seed, program.schedule.seed));
+  report_other_rate(s, reader.index(), program);
 }
 
 }  // namespace prun

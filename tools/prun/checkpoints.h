@@ -19,16 +19,19 @@ struct CheckpointSettings {
   std::string memory;       // settled: the folder of this run in the host's memory (replicas.h), or ""
   std::string memory_here;  // that folder on this node, whether it is used or not
   std::string kept;         // settled: the commit in the memory of several nodes to begin with (kept_commits.h), or ""
-  bool strict = false;      // a save that cannot be made ends the job
-  int grace_s = 25;         // from SIGTERM until there must be a checkpoint
-  std::string resume;       // auto or a path; settled: the checkpoint's folder, or ""
-  int64_t first_step = -1;  // settled: of a run that resumes
-  std::string kernels;      // settled: Job::kernels of what it resumes from; "": not known
-  int64_t arithmetic = 0;   // settled: their version
-  std::string mesh;         // settled: of what it resumes from, with the next field
+  bool new_data = false;    // other data than those of the checkpoint begin at their first sample
+  std::string replaced_data_of;           // settled: the checkpoint of which that holds; ""
+  bool strict = false;                    // a save that cannot be made ends the job
+  int grace_s = 25;                       // from SIGTERM until there must be a checkpoint
+  std::string resume;                     // auto or a path; settled: the checkpoint's folder, or ""
+  int64_t first_step = -1;                // settled: of a run that resumes
+  std::string kernels;                    // settled: Job::kernels of what it resumes from; "": not known
+  int64_t arithmetic = 0;                 // settled: their version
+  std::string mesh;                       // settled: of what it resumes from, with the next field
   std::optional<std::string> algorithms;  // settled: its WorldOptions::algorithm_costs; nothing: not known
   int64_t skipped = 0;                    // settled: steps before it that updated nothing
-  LeftOut left_out;                       // settled: batches that no step takes
+  int64_t samples = -1, tokens = -1;      // settled: that steps before it took (DataCursor's)
+  LeftOut left_out;                       // settled: samples that no step takes
 };
 
 // Of one run in the folder: another run that would write there is refused until this is gone.

@@ -61,6 +61,31 @@ int list(const Options& options, const std::string& folder) {
   return 0;
 }
 
+std::string data_text(const checkpoint::DataCursor& data) {
+  if (data.kind.empty()) return "data           none\n";
+  std::string text =
+      fmt::format("data           {}{}, {} read", data.kind,
+                  data.path.empty() ? "" : fmt::format(" {} ({})", data.path, human_bytes(data.file_bytes)),
+                  counted(data.samples, "sample"));
+  if (data.tokens < 0) text += " if all batches had one size";
+  if (data.tokens >= 0 && data.tokens != data.samples)
+    text += fmt::format(", {} in all", counted(data.tokens, "token"));
+  text += "\n";
+  if (!data.identity.known())
+    return text + "content        not known: --resume can compare the size of the data, not their bytes\n";
+  for (const checkpoint::DataContent& content : data.identity.contents)
+    text += fmt::format("content        {}{} of {}, {} sampled\n", content.name.empty() ? "" : content.name + ": ",
+                        grouped(content.elements), content.element, counted(std::ssize(content.blocks), "block"));
+  return text;
+}
+
+Json data_json(const checkpoint::DataCursor& data) {
+  Json json = {{"kind", data.kind}, {"path", data.path}, {"samples", data.samples}};
+  json["tokens"] = data.tokens < 0 ? Json() : Json(data.tokens);
+  json["identity"] = data.identity.known() ? checkpoint::identity_json(data.identity) : Json();
+  return json;
+}
+
 int show(const Options& options, const std::string& folder) {
   if (checkpoint::is_hf_folder(folder)) return ckpt_show_hf(options, folder);
   const Reader reader(checkpoint::resolve(folder));
@@ -69,12 +94,10 @@ int show(const Options& options, const std::string& folder) {
     const checkpoint::Index& index = reader.index();
     fmt::print("{}: after step {} of {}, {} on {}, seed {}\n", reader.folder(), index.step, index.steps, index.plan,
                index.mesh.empty() ? "one rank" : index.mesh, index.seed);
-    fmt::print(
-        "data           {}{}, {} read\nlearning rate  {}\nkernels        {}\n", index.data.kind,
-        index.data.path.empty() ? "" : fmt::format(" {} ({})", index.data.path, human_bytes(index.data.file_bytes)),
-        counted(index.data.samples, "sample"), index.rate,
-        index.choice.empty() ? index.kernels
-                             : fmt::format("{}, version {}, {}", index.choice, index.arithmetic, index.kernels));
+    fmt::print("{}", data_text(index.data));
+    fmt::print("learning rate  {}\nkernels        {}\n", index.rate,
+               index.choice.empty() ? index.kernels
+                                    : fmt::format("{}, version {}, {}", index.choice, index.arithmetic, index.kernels));
     if (!index.algorithms.value_or("").empty()) fmt::print("algorithms     by calibration\n");
     for (const auto& [name, tensor] : reader.index().tensors)
       fmt::print("  {:<44} {:<5} {:<16} {}{}\n", name, tensor.dtype, shape_text(tensor.shape),
@@ -82,6 +105,7 @@ int show(const Options& options, const std::string& folder) {
                  tensor.drift.empty() ? "" : fmt::format(", of each rank of {}", tensor.drift));
     return 0;
   }
+  all["data"] = data_json(reader.index().data);
   for (const auto& [name, tensor] : reader.index().tensors) {
     all["state"][name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"pieces", tensor.pieces.size()}};
     if (!tensor.drift.empty()) all["state"][name]["drift"] = tensor.drift;

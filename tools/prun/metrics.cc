@@ -15,11 +15,12 @@ std::string number(double value) { return std::isfinite(value) ? fmt::format("{}
 std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t memory_bytes) {
   const double per_s = step.time_s > 0 ? 1 / step.time_s : 0, flops = work.flops * per_s;
   const int64_t done = static_cast<int64_t>(step.step) + 1;
+  const int64_t tokens = work.tokens_before + (done - work.first) * work.tokens;
   std::string row = fmt::format("{{\"step\":{},\"loss\":{},\"learning_rate\":{}", done, number(step.loss),
                                 number(work.rate.at(static_cast<int64_t>(step.step))));
   if (work.clips) row += fmt::format(",\"grad_norm\":{}", number(step.norm));
   if (step.skipped) row += ",\"skipped\":true";
-  row += fmt::format(",\"tokens\":{},\"time_s\":{},\"wall_time\":{:.6f},\"tokens_per_s\":{:.1f}", done * work.tokens,
+  row += fmt::format(",\"tokens\":{},\"time_s\":{},\"wall_time\":{:.6f},\"tokens_per_s\":{:.1f}", tokens,
                      number(step.time_s), step.wall_time, static_cast<double>(work.tokens) * per_s);
   row += fmt::format(",\"comm_s\":{},\"exposed_comm_s\":{}", number(step.comm_s), number(step.exposed_s));
   if (memory_bytes > 0) row += fmt::format(",\"memory_bytes\":{}", memory_bytes);

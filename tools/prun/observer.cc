@@ -133,7 +133,13 @@ void Observer::started(const std::vector<int>& ranks, const std::vector<int>& pi
   if (job.classes.empty()) return;
   if (trace_ && open_device(job.classes.front().device)->queue() != nullptr) trace_->note_eager();
   const Program& program = job.classes.front();
-  work_ = {program.tokens_per_step, model_flops(job), peak_flops_, program.schedule.learning_rate};
+  const Schedule& schedule = program.schedule;
+  work_ = {.tokens = program.tokens_per_step,
+           .first = schedule.first,
+           .tokens_before = schedule.tokens,
+           .flops = model_flops(job),
+           .peak_flops = peak_flops_,
+           .rate = schedule.learning_rate};
   for (const Program& one : job.classes) work_.clips = work_.clips || one.step().norm >= 0;
   progress_.begin(program, static_cast<int>(job.class_of_rank.size()));
   if (!progress_.silent()) announce();

@@ -263,6 +263,8 @@ void define_checkpoint_options(Definer& define, Commands command, Options& o) {
                "after SIGTERM, how long a last checkpoint may take; then exit code 75 (default 25)");
   define.text(kRun, "--resume", "auto|PATH", o.checkpoint.resume,
               "go on from a checkpoint; auto: the newest whole one in --checkpoint, if any");
+  define.flag(kRun, "--new-data", o.checkpoint.new_data,
+              "--resume: where the data are not those of the checkpoint, begin with their first sample");
   define.whole(kRun, "--max-restarts", "K", o.restart.most, 0,
                "begin again from the last checkpoint, at most K times, after a failure that may pass (default 0)");
   define.whole(kRun, "--min-ranks", "M", o.restart.min_ranks, 1,

@@ -14,6 +14,7 @@
 #include "comm/comm.h"
 #include "comm/transport/transport_choice.h"
 #include "core_sharing.h"
+#include "data_course.h"
 #include "device/device.h"
 #include "exec/chaos.h"
 #include "exec/clock.h"
@@ -134,20 +135,22 @@ void exchange_replicas(const RankStart& start, const Options& options, Rank& ran
       .clears = start.local_rank == 0};
 }
 
-void train(const RankStart& start, const Options& options, const DeviceReport& devices, Rank& rank,
-           std::string& where) {
+void train(const RankStart& start, const Options& options, const DeviceReport& devices,
+           const std::vector<checkpoint::DataIdentity>& data, Rank& rank, std::string& where) {
   where = "joining";
   log_as_rank(start.rank);
   if (job_hash(start.job) != start.job_hash)
     throw Error(Exit::mismatch, fmt::format("rank {} has another program than the launcher sent", start.rank));
   rank.job = parse_job(start.job);
   take_kernels_of(rank.job);
+  if (start.node > 0 && start.local_rank == 0) require_data_of_node_0(data, rank.job, start.node);
   const auto mine = static_cast<size_t>(rank.job.class_of_rank[static_cast<size_t>(start.rank)]);
   rank.job.classes[mine] = written_out(rank.job.classes[mine]);
   const Program& program = rank.job.classes[mine];
   ExecutorOptions execution = executor_options(start, options);
   execution.checkpoint = checkpoint_options(start, options);
   if (!options.checkpoint.strict) agree_on_abandoning(execution.checkpoint, start.launcher, rank.job);
+  if (!data.empty()) execution.checkpoint.data = data.front();
   note_saves(execution.checkpoint, execution.recorder);
   execution.generation = options.generation.options;
   rank.device = open_device(program.device);
@@ -209,10 +212,11 @@ int be_rank(const RankStart& start, const std::function<void(std::string& where)
   }
 }
 
-int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices) {
+int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices,
+             const std::vector<checkpoint::DataIdentity>& data) {
   options.binding.apply(start.local_rank);
   Rank rank(start);
-  const int code = be_rank(start, [&](std::string& where) { train(start, options, devices, rank, where); });
+  const int code = be_rank(start, [&](std::string& where) { train(start, options, devices, data, rank, where); });
   if (code == 0 && rank.executor->stopped_early()) return static_cast<int>(Exit::preempted);
   if (code == 0 || rank.executor == nullptr || rank.executor->settle()) return code;
   std::fflush(nullptr);

@@ -2,7 +2,9 @@
 #pragma once
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "checkpoint/data_identity.h"
 #include "device_probe.h"
 #include "launch/launch.h"
 #include "options.h"
@@ -10,8 +12,9 @@
 namespace prun {
 
 // The exit code of the rank's process; failures go to the launcher through start.launcher. `devices`: what is known of
-// this host's.
-int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices);
+// this host's. `data`: node 0's, as identify_data has them; none: checkpoints store none.
+int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices,
+             const std::vector<checkpoint::DataIdentity>& data = {});
 
 // Runs any other body of a rank. `where`: the op for the message; empty: the launcher reads it from the recorder.
 int be_rank(const RankStart& start, const std::function<void(std::string& where)>& body);

@@ -86,6 +86,11 @@ Job Restarts::build(Launch& launch, Plan& plan) {
   throw *first;
 }
 
+void Restarts::begin(const Job& job) {
+  const Program& program = job.classes.front();
+  last_ = {program.schedule.first, program.schedule.samples, program.step().data.global_batch};
+}
+
 void Restarts::begin_again(bool grows) {
   grows_ = grows;
   if (grows && options_.launch.node_rank == 0) {
@@ -101,6 +106,7 @@ void Restarts::begin_again(bool grows) {
   const LeftOut left_out = checkpoint.left_out;
   checkpoint.first_step = -1;
   checkpoint.skipped = 0;
+  checkpoint.samples = checkpoint.tokens = -1;
   checkpoint.resume = resume_;
   settle_checkpoints(checkpoint, commits());
   checkpoint.left_out = left_out;  // also of commits from before it was decided
@@ -126,9 +132,18 @@ void Restarts::leave_out_batches() {
   const int64_t first = std::max<int64_t>(checkpoint.first_step, 0), failed = std::exchange(not_finite_step_, -1);
   std::erase_if(skipped_steps_, [&](int64_t step) { return step >= first; });
   if (failed < first) return;
-  const int64_t begin = checkpoint.left_out.batch_of(first), end = checkpoint.left_out.batch_of(failed) + 1;
+  const LeftOut& before = checkpoint.left_out;
+  const int64_t begin = before.sample_of(std::max<int64_t>(checkpoint.samples, 0));
+  const int64_t end = before.sample_of(last_.samples_before(failed + 1) - 1) + 1;
   checkpoint.left_out.add(begin, end);
-  left_out_ = " without " + batches_text(begin, end);
+  left_out_ = " without " + last_.text(begin, end);
+}
+
+// In batches where all were as large as the last one.
+std::string Restarts::Attempt::text(int64_t begin, int64_t end) const {
+  if (batch > 0 && samples == first * batch && begin % batch == 0 && end % batch == 0)
+    return run_text("batch", "batches", begin / batch, end / batch);
+  return run_text("sample", "samples", begin, end);
 }
 
 void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
@@ -139,6 +154,8 @@ void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
   if (!newest || newest->step < checkpoint.first_step) return;
   checkpoint.kept = newest->name;
   checkpoint.first_step = newest->step;
+  checkpoint.samples = newest->samples;
+  checkpoint.tokens = newest->tokens;
   checkpoint.skipped = skipped_before_ + std::count_if(skipped_steps_.begin(), skipped_steps_.end(),
                                                        [&](int64_t step) { return step < newest->step; });
   checkpoint.resume.clear();

@@ -30,6 +30,7 @@ class Restarts {
   // disk; compiles for as many of their ranks as the plan can use, at most as many as are
   // left. Throws what the compiler says of the most ranks where the plan fits no number of them.
   Job build(Launch& launch, Plan& plan);
+  void begin(const Job& job);  // the attempt, once it is settled with which sample it begins
   // Another attempt follows, as the last one has failed or, `grows`, has made room for nodes that have come: settles
   // what to resume from. Throws as settle_checkpoints.
   void begin_again(bool grows);
@@ -54,9 +55,15 @@ class Restarts {
   int64_t skipped_before_ = 0;          // in the checkpoint that the job began with
   int64_t not_finite_step_ = -1;        // for which the attempt that begins leaves batches out
   std::string left_out_;                // "", or which
-  bool grows_ = false;                  // the attempt that begins
-  int ranks_ = 0;                       // of the last attempt
-  int most_ranks_ = 0;                  // of the next one; 0: all
+  struct Attempt {
+    int64_t first = 0, samples = 0, batch = 0;  // its first step, the samples of steps before it, its batch size
+    int64_t samples_before(int64_t step) const { return samples + (step - first) * batch; }
+    std::string text(int64_t begin, int64_t end) const;
+  };
+  Attempt last_;        // that has ended
+  bool grows_ = false;  // the attempt that begins
+  int ranks_ = 0;       // of the last attempt
+  int most_ranks_ = 0;  // of the next one; 0: all
 };
 
 }  // namespace prun

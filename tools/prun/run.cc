@@ -7,6 +7,7 @@
 #include "comm/transport/interfaces.h"
 #include "comm/transport/transport_choice.h"
 #include "commands.h"
+#include "data_course.h"
 #include "device_check.h"
 #include "exec/chaos.h"
 #include "exec/job_run.h"
@@ -47,6 +48,12 @@ void settle_options(Options& options, const DeviceReport& devices) {
   launch.command = fmt::format("{} --nproc {}", options.plan, launch.nproc);
 }
 
+// Where they are stored or compared.
+bool identifies_data(const Options& options) {
+  const CheckpointSettings& s = options.checkpoint;
+  return !s.folder.empty() || !s.memory.empty() || s.first_step >= 0 || options.launch.nnodes > 1;
+}
+
 int train_rank(const RankStart& start, const Options& options, const DeviceReport& devices) {
   RecorderHeader* recorder = static_cast<RecorderHeader*>(start.recorder);
   recorder->capacity = Observer::recorder_capacity(options);
@@ -55,7 +62,7 @@ int train_rank(const RankStart& start, const Options& options, const DeviceRepor
   const auto notes = unpack<std::vector<std::string>>(start.note);
   follow_note(here.checkpoint, notes.at(0));
   here.world.algorithm_costs = notes.at(1);  // node 0's, so that all ranks choose alike
-  return run_rank(start, here, devices);
+  return run_rank(start, here, devices, unpack<std::vector<checkpoint::DataIdentity>>(notes.at(2)));
 }
 
 // One start of all ranks, to their end; 0 or the exit code. `again`: the launchers of all nodes begin once more.
@@ -70,6 +77,7 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
   };
   if (options.launch.node_rank > 0) tell();
   Launch launch(options.launch, observer);
+  std::vector<checkpoint::DataIdentity> identities;
   try {
     if (launch.gives_job()) {
       Plan plan;
@@ -85,6 +93,9 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
       if (keeps_replicas(options, plan)) observer.say(replicas.settle(options, plan, observer.job));
       restarts.allow();
       require_checkpoint_fits(options.checkpoint, observer.job);
+      if (identifies_data(options)) identities = identify_data(observer.job, plan.data.context);
+      if (!identities.empty()) require_same_data(options.checkpoint, observer.job, plan, identities.front());
+      restarts.begin(observer.job);
       if (restarts.done() == 0) require_space(options.checkpoint, observer.job);
       check_device_memory(options, observer.job, devices);
       if (options.prove) observer.say(prove_plan(options, plan, launch.ranks()).text + "\n");
@@ -98,7 +109,9 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
   observer.job = written_out(observer.job);  // ranks tell of ops as they run
   const int code = launch.run(
       job, [&](const RankStart& start) { return train_rank(start, options, devices); },
-      launch.gives_job() ? pack(std::vector{note_of(options.checkpoint), options.world.algorithm_costs}) : "");
+      launch.gives_job()
+          ? pack(std::vector{note_of(options.checkpoint), options.world.algorithm_costs, pack(identities)})
+          : "");
   again = launch.begins_again();
   if (again) restarts.remember(observer.skipped_steps(), observer.not_finite_step());
   if (code == static_cast<int>(Exit::preempted) && launch.gives_job() && !again)

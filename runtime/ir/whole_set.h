@@ -1,0 +1,34 @@
+// Batches of an evaluation that takes each sample of its set once, although all batches have one size.
+//
+//   a set of 10 samples, batches of 4:   0 1 2 3 | 4 5 6 7 | 8 9 8 9
+//   a set of 11 samples, batches of 4:   0 1 2 3 | 4 5 6 7 | 8 9 10 8 | 8 8 8 8
+//
+// The last samples fill a batch with equally many copies of each. Where a batch has slots left, these hold the first of
+// them, and one more batch holds that sample alone, so that its loss can be subtracted. The mean of the set is
+// therefore a weighted sum of the means of batches, and no kernel needs a mask.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "ir/data_source.h"
+
+namespace prun {
+
+struct WholeSet {
+  int64_t samples = 0, batch = 1;  // both at least 1
+
+  int64_t batches() const;
+  int64_t sample(int64_t batch_index, int64_t slot) const;
+  double weight(int64_t batch_index) const;  // of a batch's mean, where that of a full batch is 1
+  double mean(const std::vector<double>& batch_means) const;
+
+ private:
+  int64_t full() const { return samples / batch; }  // batches without copies
+  int64_t left() const { return samples % batch; }
+  int64_t copies() const { return batch / left(); }  // of each sample that is left
+};
+
+// The loss of an evaluation on `source`, from the losses of its batches in their order.
+double evaluation_loss(const DataSource& source, const std::vector<double>& batch_means);
+
+}  // namespace prun
