@@ -6,12 +6,15 @@
 #include <map>
 #include <optional>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "ir/model_flops.h"
 #include "ir/ops.h"
 
 namespace prun::simulate {
 namespace {
+
+constexpr double kRounding = 1e-9;  // of a step: sums of times are wrong by less
 
 // The dtype of most of the products' work decides which peak counts.
 Dtype compute_dtype(const Program& program) {
@@ -41,6 +44,10 @@ void add_up_classes(Simulation& simulation) {
     simulation.flops += of.ranks * of.usage.flops;
     simulation.model_flops += of.ranks * of.usage.model_flops;
   }
+  const double least = -kRounding * simulation.step_s;
+  PRUN_CHECK(simulation.step_s >= 0 && simulation.exposed_comm_s >= least && simulation.bubble_s >= least,
+             fmt::format("a step of {} s with {} s of exposed communication and {} s of bubble", simulation.step_s,
+                         simulation.exposed_comm_s, simulation.bubble_s));
 }
 
 Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOptions& options) {

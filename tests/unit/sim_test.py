@@ -146,7 +146,8 @@ class Sim(unittest.TestCase):
                 ("zero3", 4, dict(layers=12, micro=8, batch=64), 1e-12),
                 ("ddp", 16, dict(layers=16, micro=6, batch=192), 1e-12),
                 ("3d", 48, dict(pp=6, tp=2, layers=24, micro=12, batch=96), 1e-12),
-                ("zero_bubble", 6, dict(pp=6, layers=24, micro=16, batch=32), 1e-3)]
+                ("zero_bubble", 6, dict(pp=6, layers=24, micro=16, batch=32), 1e-3),
+                ("interleaved", 2, dict(pp=2, chunks=2, layers=8, micro=25, batch=25, width=64), 1e-3)]
         for plan, ranks, arguments, most in jobs:
             with self.subTest(plan):
                 words = settings(**arguments)

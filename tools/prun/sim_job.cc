@@ -35,6 +35,7 @@ using simulate::Usage;
 // Increments that differ by less are the same: what overlaps what shifts a little with every stage.
 constexpr double kEven = 1e-3;
 constexpr int kMostTries = 3;
+constexpr int kRoundsAhead = 4;        // of as many microbatches as there are stages
 constexpr double kPlacedApart = 1.02;  // of peaks: placing buffers may turn the order of what differs less
 
 // Adds the numbers of a usage to `figures`, or takes them from there.
@@ -116,11 +117,14 @@ class PeriodicSimulation {
     return true;
   }
 
-  // In chunks, microbatches come in rounds of as many as there are stages.
-  bool in_rounds() const { return length_.chunks > 1 && length_.microbatches % length_.stages == 0; }
+  // In chunks, microbatches come in rounds of as many as there are stages. The last round may be smaller. Its size
+  // relative to the number of stages decides how long the pipeline drains, so the small plans have the same remainder
+  // and all stages.
+  bool in_rounds() const { return length_.stages > 1 && length_.chunks > 1; }
+  int remainder() const { return in_rounds() ? length_.microbatches % length_.stages : 0; }
   int microbatches(int stages, int depth) const {
     if (length_.stages == 1) return depth;
-    return in_rounds() ? stages * depth : stages + depth;
+    return in_rounds() ? stages * depth + remainder() : stages + depth;
   }
 
   void find_bases() {
@@ -130,7 +134,9 @@ class PeriodicSimulation {
       depth.wanted = in_rounds() ? length_.microbatches / length_.stages : length_.microbatches - length_.stages;
     Repeated layers{pipeline ? 1 : 3, length_.layers};
     if (!layers_have_buckets_of_their_own()) layers.base = layers.wanted;
-    if (!cluster_.nodes.empty()) stages.base = stages.wanted;  // nodes may differ
+    if (!cluster_.nodes.empty() || remainder() != 0) stages.base = stages.wanted;  // nodes may differ
+    // Rounds of all stages that are simulated to show that they repeat; fewer are simulated whole.
+    if (remainder() != 0 && depth.wanted <= 3 * (depth.base + 1)) depth.base = depth.wanted;
     if (depth.wanted < depth.base) depth.base = depth.wanted, stages.base = stages.wanted;
     dimensions_ = {stages, depth, layers};
     small_.record_together([this](const SmallSizes& sizes) {
@@ -147,6 +153,31 @@ class PeriodicSimulation {
       for (int tries = 0; unevenness(dimensions_, d, at) > kEven; ++tries)
         each.base = tries == kMostTries ? each.wanted : each.base + 2;
     }
+    Repeated& microbatches = dimensions_[kMicrobatches];
+    if (pipeline && reduces_every_microbatch() && falls_behind()) microbatches.base = microbatches.wanted;
+  }
+
+  // Gradients that are reduced in every microbatch share links with the pipeline.
+  bool reduces_every_microbatch() const {
+    for (const Strategy& strategy : plan_.strategies)
+      for (const StrategyUnit& unit : strategy.units)
+        if (unit.sharded && !unit.accumulate) return true;
+    return false;
+  }
+
+  // Whether links fall behind a little with each microbatch, so that the step follows them after some rounds only.
+  bool falls_behind() {
+    const Repeated& depth = dimensions_[kMicrobatches];
+    if (depth.fixed()) return false;
+    std::vector<int> sizes = base_sizes();
+    const int rounds = kRoundsAhead * (in_rounds() ? 1 : sizes[kStages]);
+    const auto step = [&](int further) {
+      sizes[kMicrobatches] = depth.base + further;
+      return times(sizes).front();
+    };
+    const int far = std::min(depth.wanted - depth.base, rounds);
+    const double here = step(0), expected = here + far * (step(1) - here), found = step(far);
+    return std::abs(found - expected) > kEven * found;
   }
 
   SmallSizes small_sizes(const std::vector<int>& sizes) const {
@@ -200,10 +231,15 @@ class PeriodicSimulation {
     return sizes;
   }
 
-  SimulatedPlan answer() {
+  // Nothing where a time or a number of bytes would be negative: what shrinks from size to size does not repeat.
+  std::optional<SimulatedPlan> answer() {
     WholeMemory memory(options_, ranks_, small_);
     const Figures bytes = memory.affordable() ? Figures() : extended_peaks();
-    const Figures all = extrapolate(dimensions_, [this](const std::vector<int>& sizes) { return times(sizes); });
+    Figures all = extrapolate(dimensions_, [this](const std::vector<int>& sizes) { return times(sizes); });
+    for (double& value : all) {
+      if (value < -kEven * std::abs(all.front())) return std::nullopt;
+      value = std::max(value, 0.0);
+    }
     const Simulation& small = small_.at(small_sizes(base_sizes()));
     SimulatedPlan made;
     Simulation& result = made.result;
