@@ -37,7 +37,7 @@ end
 -- smaller parameters out; they stay whole on every rank.
 function placements.params(result)
   local flat = intents.method(result, "target", "unit.params:flat", {
-    options = { { name = "least", kind = "bytes", default = 0, least = 0, help = "smaller ones stay whole" } },
+    options = { { name = "least", kind = "bytes", optional = true, least = 0, help = "smaller ones stay whole" } },
   }, function(_, options)
     return placed(result, "flat", "unit.params:flat()", "a flat vector", function(axis, dim)
       if dim ~= 0 then

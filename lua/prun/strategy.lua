@@ -38,7 +38,7 @@ end
 
 -- Runs the body for one class; returns what the plan holds of it.
 local function record_unit(strategy, class)
-  local result = { class = class.name, sharded = false, shard_axis = "", shard_least = 0, accumulate = false,
+  local result = { class = class.name, sharded = false, shard_axis = "", accumulate = false,
                    recompute = false, recompute_whole = false, sync_every = 0, sync = {}, site = strategy.site,
                    layers = {}, activations = {}, hooks = {} }
   local hooks = {}

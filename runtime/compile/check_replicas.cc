@@ -44,6 +44,9 @@ class Replicas {
       if (axis.size > 1 && !(state.plan.pipeline && state.plan.pipeline->axis == axis.name)) axes_.insert(axis.name);
   }
 
+  // Whether ranks of this class or of another one may hold something alike.
+  bool any_axis() const { return !axes_.empty(); }
+
   std::vector<Same> find() {
     for (UnitId unit : state_.graph.units.ids())
       if (state_.trains(unit)) add_unit(unit);
@@ -132,12 +135,16 @@ int64_t rhythm(const CompileState& state) {
 
 void check_replicas(CompileState& state) {
   const int64_t every = rhythm(state);
-  const std::vector<Same> same = every > 0 ? Replicas(state).find() : std::vector<Same>();
-  if (same.empty()) return;
+  if (every == 0) return;
+  Replicas replicas(state);
+  const std::vector<Same> same = replicas.find();
+  // All stages of a pipeline have the same bodies, so a stage that holds nothing alike has an empty one.
+  if (same.empty() && !(state.plan.pipeline && replicas.any_axis())) return;
   Program& program = state.program;
   program.bodies.push_back({"replicas", {every}, {}, {}, {}});
   EdgeBuilder edges(program, program.bodies.back());
   edges.stream("compute");
+  if (same.empty()) return;
   const Site& site = state.plan.optimizer.site;
   const int64_t n = std::ssize(same);
   std::vector<TensorId> tensors;

@@ -191,7 +191,7 @@ bool GradientBuckets::reduce_part(const ScheduleStep& step, UnitId unit, int str
   else if (scatters && storage.sharded)
     reduce_scatter(step, unit, action);
   else if (!scatters && storage.sharded && (action.target == "grad_shard" || action.axis != storage.axis))
-    all_reduce_shard(step, unit, strategy, action);
+    all_reduce_shard(step, unit, action);
   else if (!scatters && !storage.sharded)
     all_reduce(step, unit, strategy, action);
   else
@@ -241,17 +241,16 @@ void GradientBuckets::reduce_scatter(const ScheduleStep& step, UnitId unit, cons
   emitter_.add_in_place(storage.grad, piece, step, action.site, emitter_.stream(action.stream));
 }
 
-void GradientBuckets::all_reduce_shard(const ScheduleStep& step, UnitId unit, int strategy, const HookAction& action) {
+void GradientBuckets::all_reduce_shard(const ScheduleStep& step, UnitId unit, const HookAction& action) {
   if (!index_.is_last(step)) return;
   const UnitStorage& storage = state_.storage[unit];
   const std::vector<std::string>& over = reduced_over_[unit];
   if (state_.plan.mesh.size(action.axis) == 1) return reduced_once(unit, action);  // the sum of one
   if (std::find(over.begin(), over.end(), storage.axis) == over.end())
-    throw plan_error(
-        fmt::format("the gradients of '{}' are all-reduced over '{}' before they are scattered over '{}': "
-                    "put the strategy that shards parameters before {} in the list",
-                    state_.unit_name(unit), action.axis, storage.axis, state_.plan.strategies[strategy].name),
-        state_.plan.strategies[strategy].site);
+    throw plan_error(fmt::format("the gradients of '{}' are all-reduced over '{}' before they are scattered over '{}': "
+                                 "call prun.reduce_scatter first",
+                                 state_.unit_name(unit), action.axis, storage.axis),
+                     action.site);
   reduced_once(unit, action);
   over_wire(ops::all_reduce, storage.grad, storage.grad, action, step);
 }
@@ -348,8 +347,9 @@ void GradientBuckets::finish() {
     if (!state_.trains(unit)) continue;
     const std::vector<std::string>& over = reduced_over_[unit];
     const ClassStrategies& strategies = state_.strategies.of(state_.graph.units[unit]);
-    for (const Strategy& strategy : state_.plan.strategies) {
-      if (strategy.splits == Splits::nothing) continue;
+    for (int s = 0; s < std::ssize(state_.plan.strategies); ++s) {
+      const Strategy& strategy = state_.plan.strategies[s];
+      if (strategy.splits == Splits::nothing || strategies.unused.contains(s)) continue;
       for (const std::string& axis : strategy.axes) {
         if (std::find(over.begin(), over.end(), axis) != over.end() || strategies.synchronizes_over(axis)) continue;
         throw plan_error(

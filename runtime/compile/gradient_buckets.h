@@ -63,7 +63,7 @@ class GradientBuckets {
   void scale_split(UnitId unit, const ScheduleStep& step, const HookAction& action);
   void reduce_scatter(const ScheduleStep& step, UnitId unit, const HookAction& action);
   void all_reduce(const ScheduleStep& step, UnitId unit, int strategy, const HookAction& action);
-  void all_reduce_shard(const ScheduleStep& step, UnitId unit, int strategy, const HookAction& action);
+  void all_reduce_shard(const ScheduleStep& step, UnitId unit, const HookAction& action);
   void over_wire(const OpDef& def, TensorId from, TensorId to, const HookAction& action, const ScheduleStep& step);
   void flush(int strategy, bool all);
   // Of the tensors in the flat buffer of gradients that are not sharded, in elements, ascending.

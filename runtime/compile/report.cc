@@ -43,8 +43,8 @@ class ReportBuilder {
       alike[axes_of(state_, unit)].push_back(unit);
       count += 2;
     }
-    if (count == 0) return;
     edges_.stream("compute");
+    if (count == 0) return;
     Program& program = state_.program;
     const TensorId norms = add_tensor(program, "norms", Role::data, {state_.master_dtype(), {count}}, false, site_);
     nlohmann::json names = nlohmann::json::array();

@@ -8,17 +8,64 @@
 #include "ir/ops.h"
 
 namespace prun {
+namespace {
+
+bool reduces_gradients(const StrategyUnit& unit) {
+  for (const Hook& hook : unit.hooks)
+    for (const HookAction& action : hook.actions)
+      if (action.kind == ops::all_reduce.name && action.target != "params") return true;
+  return false;
+}
+
+bool works_alone(const Plan& plan, const Strategy& strategy) {
+  return std::all_of(strategy.axes.begin(), strategy.axes.end(),
+                     [&](const std::string& axis) { return plan.mesh.size(axis) == 1; });
+}
+
+// The strategy that shards the parameters of a class of units: the first one that has several ranks, or else the first.
+std::map<std::string, int> sharding_strategies(const Plan& plan) {
+  std::map<std::string, int> of_class;
+  for (const bool alone : {false, true})
+    for (int s = 0; s < std::ssize(plan.strategies); ++s)
+      for (const StrategyUnit& unit : plan.strategies[s].units)
+        if (unit.sharded && works_alone(plan, plan.strategies[s]) == alone) of_class.try_emplace(unit.unit_class, s);
+  return of_class;
+}
+
+// Moves the hooks of strategies that all-reduce gradients behind those of the strategy that shards the parameters: the
+// sum over the shards comes first, so that the other sums are of a shard. The list may have them in any order.
+void shard_before_other_sums(ClassStrategies& all, const std::map<int, const StrategyUnit*>& unit_of_strategy) {
+  const auto shards = std::find_if(unit_of_strategy.begin(), unit_of_strategy.end(),
+                                   [](const auto& one) { return one.second->sharded; });
+  if (shards == unit_of_strategy.end()) return;
+  const auto last = std::find_if(all.hooks.rbegin(), all.hooks.rend(), [&](const ClassStrategies::Hooked& hooked) {
+                      return hooked.strategy == shards->first;
+                    }).base();
+  std::stable_partition(all.hooks.begin(), last, [&](const ClassStrategies::Hooked& hooked) {
+    return hooked.strategy >= shards->first || !reduces_gradients(*unit_of_strategy.at(hooked.strategy));
+  });
+}
+
+}  // namespace
 
 StrategyIndex::StrategyIndex(const Plan& plan) : plan_(plan) {
+  std::map<std::string, std::map<int, const StrategyUnit*>> units;  // by class, by strategy
+  const std::map<std::string, int> sharding = sharding_strategies(plan);
   for (int s = 0; s < std::ssize(plan.strategies); ++s)
     for (const StrategyUnit& unit : plan.strategies[s].units) {
       ClassStrategies& all = classes_[unit.unit_class];
-      all.parts.push_back({&plan.strategies[s], &unit});
+      if (unit.sharded && sharding.at(unit.unit_class) != s && works_alone(plan, plan.strategies[s])) {
+        all.unused.insert(s);
+      } else {
+        all.parts.push_back({&plan.strategies[s], &unit});
+        units[unit.unit_class][s] = &unit;
+      }
       all.recompute = all.recompute || unit.recompute;
       all.recompute_whole = all.recompute_whole || unit.recompute_whole;
-      all.keeps_small_whole = all.keeps_small_whole || unit.shard_least > 0;
+      all.keeps_small_whole = all.keeps_small_whole || unit.shard_least >= 0;
       all.synchronizes = all.synchronizes || !unit.sync.empty();
       if (unit.offload && !all.offload) all.offload = &unit;
+      if (all.unused.contains(s)) continue;
       for (const Hook& hook : unit.hooks) {
         all.hooks.push_back({s, &hook});
         for (const HookAction& action : hook.actions) {
@@ -28,6 +75,7 @@ StrategyIndex::StrategyIndex(const Plan& plan) : plan_(plan) {
         }
       }
     }
+  for (auto& [unit_class, all] : classes_) shard_before_other_sums(all, units[unit_class]);
 }
 
 const ClassStrategies& StrategyIndex::of(const Unit& unit) const {

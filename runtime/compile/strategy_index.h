@@ -1,6 +1,7 @@
 // What a plan's strategies say about each class of units, indexed once: all passes look it up here.
 #pragma once
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -8,7 +9,8 @@
 
 namespace prun {
 
-// What all strategies say about one class of units, in the order of the plan's strategies.
+// What all strategies say about one class of units, in the order of the plan's strategies. Among the hooks the strategy
+// that shards parameters comes before those that all-reduce gradients.
 struct ClassStrategies {
   struct Part {
     const Strategy* strategy;
@@ -20,11 +22,12 @@ struct ClassStrategies {
   };
   std::vector<Part> parts;
   std::vector<Hooked> hooks;
+  std::set<int> unused;                        // strategies of one rank that would shard what another one shards
   const HookAction* reduce_scatter = nullptr;  // the first one of any hook
   const StrategyUnit* offload = nullptr;       // keeps optimizer state in the host's memory
   bool recompute = false;                      // backward computes activations once more
   bool recompute_whole = false;                // also those that it has no use for
-  bool keeps_small_whole = false;              // parameters below a size are not sharded
+  bool keeps_small_whole = false;              // parameters below a size, which may be 0, are not sharded
   bool synchronizes = false;                   // weights are averaged every so many steps
 
   // The part that shards parameters; null: none does. Throws when two do.

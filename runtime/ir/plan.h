@@ -54,7 +54,7 @@ struct StrategyUnit {
   std::string unit_class;
   bool sharded = false;  // params:flat():place { axis = "S(0)" }
   std::string shard_axis;
-  int64_t shard_least = 0;  // bytes: smaller parameters stay whole
+  int64_t shard_least = -1;  // bytes: smaller parameters stay whole; -1 = the strategy names no size
   Site shard_site;
   bool accumulate = false;       // gradients of all microbatches are summed whole before they are reduced
   bool recompute = false;        // backward computes the unit's activations again

@@ -33,10 +33,14 @@ struct Claims {
 Claims claims_of(const Plan& plan) {
   Claims claims;
   std::set<std::string> axes;
+  const auto alone = [&](const std::string& axis) { return plan.mesh.size(axis) == 1; };
   for (const Strategy& strategy : plan.strategies) {
-    if (!strategy.differs.empty() && claims.differs == nullptr) claims.differs = &strategy;
+    const bool drifts_alone = strategy.differs == kDrifts && !strategy.axes.empty() &&
+                              std::all_of(strategy.axes.begin(), strategy.axes.end(), alone);
+    if (!strategy.differs.empty() && !drifts_alone && claims.differs == nullptr) claims.differs = &strategy;
     for (const StrategyUnit& unit : strategy.units)
       for (const HookAction& action : unit.sync) {
+        if (alone(action.axis)) continue;
         axes.insert(action.axis);
         if (claims.drifts == nullptr) claims.drifts = &strategy;
       }

@@ -6,10 +6,22 @@
 -- others: a count of the bytes sent
 -- ranks: 4
 -- says: the gradients of 'head' are all-reduced over 'replicate' before they are scattered over
---   'dp': put the strategy that shards parameters before ddp in the list
+--   'dp': call prun.reduce_scatter first
 local prun, museum = require "prun", require "museum"
 
-
-local list = { prun.zero3 { axis = "dp" }, prun.ddp { axis = "replicate" } } -- here
-if museum.wrong then list[1], list[2] = list[2], list[1] end
-return museum.plan { mesh = prun.mesh { replicate = 2, dp = 2 }, strategy = list }
+local hybrid = prun.strategy("hybrid", { axis = { "dp", "shards" }, over = { "replicate", "dp" } }, function(unit)
+  local full
+  local function gather() full = prun.all_gather(unit.params, { axis = "dp" }) end
+  unit.params:flat():place { dp = "S(0)" }
+  unit:before("forward", gather)
+  unit:after("forward", function() prun.free(full) end)
+  unit:before("backward", gather)
+  unit:after("backward", function()
+    prun.free(full)
+    local function sum() prun.all_reduce(unit.grad_shard, { axis = "replicate" }) end -- here
+    if museum.wrong then sum() end
+    prun.reduce_scatter(unit.grads, { axis = "dp", into = unit.grad_shard })
+    if not museum.wrong then sum() end
+  end)
+end)
+return museum.plan { mesh = prun.mesh { replicate = 2, dp = 2 }, strategy = { hybrid {} } }

@@ -285,11 +285,11 @@ function cases.recompute_unknown_unit()
   return plans.gpt { strategy = { prun.ddp { axis = "dp" }, prun.recompute { units = { "blok" } } } }
 end
 
--- The gradients of experts' neighbours are in pieces only after zero3 has scattered them.
+-- The shard of the gradients is made by the reduce_scatter, which comes after the sum over the other axis.
 function cases.reduce_before_scatter()
   return plans.gpt {
     mesh     = prun.mesh { dp = 2, cp = 2 },
-    strategy = { prun.context_parallel { axis = "cp" }, prun.zero3 { axis = "dp" } },
+    strategy = { require "summed_before_scattered" {} },
   }
 end
 
