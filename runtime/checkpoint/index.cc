@@ -77,12 +77,28 @@ LeftOut read_left_out(const Json& json, const Index& index) {
   if (json.contains("left_out_samples")) left_out.runs = json_wholes(json["left_out_samples"]);
   if (!json.contains("left_out_batches") || index.step <= 0) return left_out;
   left_out.runs = json_wholes(json["left_out_batches"]);
-  for (int64_t& at : left_out.runs) at *= index.data.samples / index.step;
+  const int64_t batch = index.data.samples / index.step;
+  for (int64_t& at : left_out.runs)
+    if (__builtin_mul_overflow(at, batch, &at)) at = -1;  // not valid
   return left_out;
 }
 
 Error invalid(const std::string& path, const std::string& what) {
   return Error(Exit::checkpoint_invalid, fmt::format("{}: {}", path, what));
+}
+
+DataCursor read_data(const Json& json, const std::string& path) {
+  DataCursor data{json.at("kind").get<std::string>(),
+                  json.at("path").get<std::string>(),
+                  json_whole(json.at("file_bytes")),
+                  json_whole(json.at("samples")),
+                  json.contains("tokens") ? json_whole(json["tokens"]) : -1,
+                  {}};
+  if (json.contains("identity")) data.identity = read_identity(json["identity"]);
+  bool damaged = data.samples < 0 || data.samples > kMostSamples || data.tokens < -1;
+  for (const DataContent& content : data.identity.contents) damaged = damaged || content.elements < 0;
+  if (damaged) throw invalid(path, "the index is damaged (data)");
+  return data;
 }
 
 }  // namespace
@@ -133,19 +149,10 @@ Index read_index(const std::string& folder) {
     index.mesh = json.at("mesh").get<std::string>();
     index.plan = json.at("plan").get<std::string>();
     index.program = json.at("program").get<std::string>();
-    const Json& data = json.at("data");
-    index.data = {data.at("kind").get<std::string>(),
-                  data.at("path").get<std::string>(),
-                  json_whole(data.at("file_bytes")),
-                  json_whole(data.at("samples")),
-                  data.contains("tokens") ? json_whole(data["tokens"]) : -1,
-                  {}};
-    if (data.contains("identity")) index.data.identity = read_identity(data["identity"]);
+    index.data = read_data(json.at("data"), path);
     index.skipped = json.contains("skipped_steps") ? json_whole(json["skipped_steps"]) : 0;
     index.left_out = read_left_out(json, index);
     if (!index.left_out.valid()) throw invalid(path, "the index is damaged (left_out_samples)");
-    if (index.data.samples < 0 || index.data.samples > kMostSamples || index.data.tokens < -1)
-      throw invalid(path, "the index is damaged (samples)");
     index.rate = json.at("learning_rate").get<std::string>();
     index.model = read_model(json.value("model", Json()));
     index.kernels = json.value("kernels", "");

@@ -28,8 +28,9 @@ void LeftOut::add(int64_t begin, int64_t end) {
 }
 
 bool LeftOut::valid() const {
+  constexpr int64_t kMost = int64_t{1} << 53;  // sums do not overflow
   return runs.size() % 2 == 0 && std::is_sorted(runs.begin(), runs.end(), std::less_equal<>()) &&
-         (runs.empty() || runs.front() >= 0);
+         (runs.empty() || (runs.front() >= 0 && runs.back() <= kMost));
 }
 
 std::string run_text(std::string_view one, std::string_view several, int64_t begin, int64_t end) {

@@ -158,7 +158,7 @@ void in_table(IdType id, const Table<IdType, T>& table, std::string_view what) {
 void check_bodies(const Program& program) {
   in_table(kStepBody, program.bodies, "body");
   if (!program.schedule.left_out.valid()) bad("samples that are left out");
-  if (program.schedule.samples < 0 || program.schedule.tokens < 0) bad("fewer than no samples");
+  if (program.schedule.samples < 0 || program.schedule.tokens < 0) bad("samples of the steps before");
   for (BodyId id : program.bodies.ids()) {
     if (const DataSource& data = program.bodies[id].data; data.whole < 0 || (data.whole > 0 && data.global_batch < 1))
       bad(fmt::format("a set of {} samples in batches of {}", data.whole, data.global_batch));

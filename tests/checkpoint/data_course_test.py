@@ -204,6 +204,36 @@ class Identity(Course):
         self.assertIn("without samples 1-2\n", done.stderr)
         self.assertAlmostEqual(2 * rows[-1]["loss"], alone[2]["loss"] + alone[3]["loss"], delta=1e-3)
 
+    def test_nodes_compare_their_data(self):
+        """Node 1 sees another file under the path, in a mount namespace of its own."""
+        self.write("other.npy", npy(powers(COUNT)[:-1] + [1.0]))
+        if subprocess.run(["unshare", "-m", "mount", "--bind", "other.npy", "x.npy"], cwd=self.folder, capture_output=True).returncode != 0:
+            self.skipTest("no mount namespace can be made here")
+        for behind, code in ((["unshare", "-m", "bash", "-c", 'mount --bind other.npy x.npy; exec "$0" "$@"'], 2), ([], 0)):
+            words = [PRUN, str(HERE / "powers.lua"), "--nproc", "1", "--nnodes", "2", "--rendezvous", f"unix:{self.folder.name}-{code}"]
+            other = subprocess.Popen([*behind, *words, "--node-rank", "1"], cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(other.kill)
+            done = self.prun(*words[1:], "--node-rank", 0, code=code)
+            self.assertEqual(other.wait(60), code)
+            self.assertEqual("node 1 has other data than node 0: x.npy has other content in the 48 B from byte 128 on" in done.stderr, code > 0)
+
+    def test_shards_may_be_cut_otherwise(self):
+        ids = struct.pack("<40H", *range(40))
+        self.write("all.bin", ids)
+        for number, (begin, end) in enumerate([(0, 14), (14, 15), (15, 40)]):
+            self.write(f"shard_{number}.bin", ids[2 * begin:2 * end])
+        self.train("--checkpoint", "t", plan="windows.lua", path="all.bin", steps=1)
+        done, [row] = self.train("--resume", "t", plan="windows.lua", path="shard_*.bin", steps=2, batch=1)
+        self.assertEqual((done.stderr, row["tokens"]), ("", 12))
+        done, _ = self.train("--resume", "t", plan="windows.lua", path="shard_*.bin", steps=2, context=8, code=16)
+        self.assertIn("a sample has 8 tokens, and had 4 (context)", done.stderr)
+        done, [row] = self.train("--resume", "t", "--new-data", plan="windows.lua", path="shard_*.bin", steps=2, context=8)
+        self.assertEqual(row["tokens"], 24)
+        self.write("shard_0.bin", ids[2:28])
+        self.write("shard_1.bin", ids[:2] + ids[28:30])
+        done, _ = self.train("--resume", "t", plan="windows.lua", path="shard_*.bin", steps=2, code=16)
+        self.assertIn("shard_0.bin has other content in the 80 B from byte 0 on", done.stderr)
+
     def test_new_data_need_a_checkpoint(self):
         done, _ = self.train("--new-data", code=2)
         self.assertIn("--new-data is for --resume, which is missing", done.stderr)

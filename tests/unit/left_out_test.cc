@@ -26,7 +26,7 @@ TEST(LeftOut, StepsTakeTheOthersInTheirOrder) {
 }
 
 TEST(LeftOut, OthersAreRefused) {
-  for (const std::vector<int64_t>& runs : {std::vector<int64_t>{3}, {4, 2}, {-1, 2}, {2, 2}})
+  for (const std::vector<int64_t>& runs : {std::vector<int64_t>{3}, {4, 2}, {1, INT64_MAX}, {-1, 2}, {2, 2}})
     EXPECT_FALSE(LeftOut{runs}.valid());
 }
 

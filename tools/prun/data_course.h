@@ -14,8 +14,8 @@ namespace prun {
 
 struct CheckpointSettings;
 
-// Of the training's data, then of an evaluation's where it reads files. Throws usage_error where a file is gone or has
-// changed since the plan was compiled.
+// Identifies the training's data, then an evaluation's where it reads files. Throws usage_error where a file is gone or
+// has changed since the plan was compiled.
 std::vector<checkpoint::DataIdentity> identify_data(const Job& job, int64_t context);
 
 // Throws checkpoint_invalid, with all that differs, where the plan's data are not those of the checkpoint, unless
