@@ -28,7 +28,9 @@ TEST(DataIdentity, LargeDataAreSampledFromTheFirstToTheLastElement) {
     EXPECT_EQ(blocks.back().end, elements);
     for (size_t i = 0; i < blocks.size(); ++i) {
       EXPECT_EQ(blocks[i].end - blocks[i].begin, 65536);
-      if (i > 0) EXPECT_GT(blocks[i].begin, blocks[i - 1].begin);
+      if (i > 0) {
+        EXPECT_GT(blocks[i].begin, blocks[i - 1].begin);
+      }
     }
   }
 }

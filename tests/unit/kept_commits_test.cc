@@ -52,8 +52,10 @@ TEST_F(KeptCommitsTest, FindsWhichRanksPartsAreThere) {
 }
 
 TEST(NewestWholeTest, IsOfOneRunAndHasAllParts) {
-  const KeptCommit first{"step_00000020.a", 20, 3, {0, 1, 2}}, half{"step_00000040.a", 40, 3, {0, 1}},
-      other{"step_00000040.b", 40, 3, {2}}, rest{"step_00000040.a", 40, 3, {1, 2}};
+  const KeptCommit first{.name = "step_00000020.a", .step = 20, .ranks = 3, .held = {0, 1, 2}},
+      half{.name = "step_00000040.a", .step = 40, .ranks = 3, .held = {0, 1}},
+      other{.name = "step_00000040.b", .step = 40, .ranks = 3, .held = {2}},
+      rest{.name = "step_00000040.a", .step = 40, .ranks = 3, .held = {1, 2}};
   EXPECT_FALSE(newest_whole({}));
   EXPECT_FALSE(newest_whole({{half}}));
   EXPECT_EQ(newest_whole({{first, half}, {}})->step, 20);
