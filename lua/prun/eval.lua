@@ -10,7 +10,7 @@ local eval = {}
 local entries = schema.register("prun.eval", {
   { name = "every", kind = "integer", least = 1, most = schema.most_exact,
     help = "an evaluation comes after every so many steps" },
-  { name = "batches", kind = "batches", default = 1, least = 1,
+  { name = "batches", kind = "batches", default = 1, least = 1, most = 2147483647,
     help = "batches of an evaluation, each as large as a step's; \"all\": each sample of the set once" },
   { name = "hold_out", kind = "number", optional = true, above = 0, most = 0.9,
     help = "without data of its own: how much of the training's file is kept for evaluations, its end (default 0.05)" },

@@ -32,7 +32,7 @@ local accepts = {
   integer = "whole", number = "whole fraction huge", text = "text", name = "", axis = "", stream = "",
   boolean = "boolean", bytes = "whole", numbers = "table", integers = "table", texts = "text table",
   dims = "whole table",
-  init = "", tensor = "tensor", count = "whole tensor", fn = "function", table = "table tables",
+  init = "", tensor = "tensor", count = "whole tensor", batches = "whole", fn = "function", table = "table tables",
   strategies = "table tables",
   mesh = "", data = "", eval = "", checkpoint = "", weights = "", optimizer = "",
   rate = "whole fraction huge", schedule = "text", model = "function",
@@ -50,7 +50,7 @@ end
 -- A right value of each kind.
 local right = {
   integer = 2, number = 0.25, text = "f32", name = "a", axis = "dp", stream = "", boolean = true, bytes = "1 KiB",
-  numbers = { 0.5, 0.5 }, integers = { 1 }, texts = { "a" }, dims = { 2 }, init = { "ones" }, count = 2,
+  numbers = { 0.5, 0.5 }, integers = { 1 }, texts = { "a" }, dims = { 2 }, init = { "ones" }, count = 2, batches = "all",
   fn = function() end, table = {}, strategies = {}, mesh = mesh, rate = 0.1, schedule = "gpipe",
 }
 local function right_value(entry)
