@@ -1,8 +1,9 @@
 // Collectives as NCCL has them, and those that it has since 2.28 as groups of messages before.
 //
 // What is left to the core: sums in rank order, averages that NCCL would round another way than this ABI says (of
-// integers, and of floats where 1/n is not a power of two: NCCL multiplies before it sums), and all that has counts per
-// member. On a program's queue, which the core has no collectives for, floats are averaged as NCCL does.
+// integers, and of floats where 1/n is not a power of two: NCCL multiplies before it sums), minima and maxima of floats
+// (NCCL takes fminf, which drops a NaN), and all that has counts per member. On a program's queue, which the core has
+// no collectives for, floats are averaged, and minima taken, as NCCL does.
 #include <prun/sdk/reduce.h>
 
 #include <array>
@@ -45,6 +46,7 @@ bool native(const prun_coll_params& params, int size, bool on_queue) {
   const bool picks = params.redop == PRUN_MIN || params.redop == PRUN_MAX;
   const bool exact = std::has_single_bit(static_cast<unsigned>(size));
   if (params.redop == PRUN_AVG && (!floating || !(exact || on_queue))) return false;
+  if (picks && floating && !on_queue) return false;
   return params.rank_order == 0 || picks || !floating;
 }
 

@@ -96,16 +96,17 @@ struct Prod {
     return bits<A>(bits<W>(a) * bits<W>(b));
   }
 };
+// A comparison with a NaN is false, so `a` is kept if it is one; `b` is taken if it is one.
 struct Min {
   template <class Type, class A>
   static PRUN_SDK_INLINE A apply(const A& a, const A& b) {
-    return b < a ? b : a;
+    return Type::kInteger ? (b < a ? b : a) : ((b < a) | (b != b) ? b : a);
   }
 };
 struct Max {
   template <class Type, class A>
   static PRUN_SDK_INLINE A apply(const A& a, const A& b) {
-    return a < b ? b : a;
+    return Type::kInteger ? (a < b ? b : a) : ((a < b) | (b != b) ? b : a);
   }
 };
 

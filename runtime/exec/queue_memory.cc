@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "base/text.h"
 #include "exec/queue_executor.h"
@@ -13,16 +14,26 @@
 namespace prun {
 namespace {
 
+// The row maxima of split logits. A NaN that their all-reduce drops is in the sums of the same logits.
+std::set<TensorId> maxima_of_logits(const Body& body) {
+  std::set<TensorId> maxima;
+  for (const Stream& stream : body.streams)
+    for (const Op& op : stream.ops)
+      if (op.is(ops::cross_entropy_max)) maxima.insert(op.writes[0]);
+  return maxima;
+}
+
 // Whether the host must call the collective, because no transport enqueues it: counts that the host reads, sums in
-// rank order, averages of integers. Collectives over one rank are no part of a program (compile/edge_builder.cc).
-bool needs_host(const Program& program, const Op& op) {
+// rank order, averages of integers, and minima and maxima of floats, from which NCCL drops NaNs. Collectives over one
+// rank are no part of a program (compile/edge_builder.cc).
+bool needs_host(const Program& program, const Op& op, const std::set<TensorId>& maxima) {
   if (op.is(ops::all_gather_v)) return true;
-  if (op.attrs.text("op") == "avg") {
-    const Dtype dtype = program.tensors[op.reads[0]].dtype;
-    if (dtype == Dtype::i64 || dtype == Dtype::i32 || dtype == Dtype::i8 || dtype == Dtype::u8) return true;
-  }
-  const bool sums = op.is(ops::all_reduce) || op.is(ops::reduce_scatter) || op.is(ops::reduce);
-  return sums && program.rank_order;
+  if (!op.is(ops::all_reduce) && !op.is(ops::reduce_scatter) && !op.is(ops::reduce)) return false;
+  if (program.rank_order) return true;
+  const bool floats = static_cast<int>(program.tensors[op.reads[0]].dtype) <= static_cast<int>(Dtype::f16);
+  const std::string how = op.attrs.text("op", "sum");
+  if (how == "avg") return !floats;
+  return floats && (how == "min" || how == "max") && maxima.count(op.reads[0]) == 0;
 }
 
 }  // namespace
@@ -42,6 +53,7 @@ int64_t staged_bytes(const Program& program, const Op& op) {
 }
 
 Table<StreamId, std::vector<How>> how_of(const Program& program, const Body& body, bool enqueues) {
+  const std::set<TensorId> maxima = maxima_of_logits(body);
   Table<StreamId, std::vector<How>> how;
   for (const Stream& stream : body.streams) {
     std::vector<How>& row = how.emplace_back();
@@ -49,7 +61,7 @@ Table<StreamId, std::vector<How>> how_of(const Program& program, const Body& bod
     for (const Op& op : stream.ops) {
       at_start = at_start && can_come_first(op);
       const bool on_host = op.def->op_class == OpClass::host ||
-                           (op.communicates() && !op.offers() && (!enqueues || needs_host(program, op)));
+                           (op.communicates() && !op.offers() && (!enqueues || needs_host(program, op, maxima)));
       row.push_back(at_start ? How::first : on_host ? How::host : How::device);
     }
   }

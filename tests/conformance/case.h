@@ -17,6 +17,8 @@ struct Case {
   double tolerance = 0;
 };
 
+// What a case of `op` starts from: minima and maxima meet NaNs.
+inline Pattern pattern_for(RedOp op) { return op == RedOp::min || op == RedOp::max ? Pattern::nans : Pattern::exact; }
 std::string describe_case(const Case& c, int size);
 bool has_in_place(CollKind kind);
 // Runs it on this rank (the others run the same). "" or what is wrong.

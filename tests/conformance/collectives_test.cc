@@ -67,6 +67,7 @@ std::string run_grid(Rank& rank) {
             c.in_place = place == 1;
             c.in_arena = turn / 2 % 2 == 0;
             c.misaligned = turn % 5 == 0 ? 1 : 0;
+            c.pattern = pattern_for(op);
             c.tolerance = tolerance_of(c.call);
             failed += run_case(rank, all, c);
             if (failed.size() > 1500) return failed;
@@ -83,6 +84,15 @@ std::string run_large(Rank& rank) {
   Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
   std::string failed;
   int turn = 0;
+  for (CollKind kind : {CollKind::all_reduce, CollKind::reduce_scatter, CollKind::reduce}) {
+    Case c;
+    c.call.kind = kind;
+    c.call.dtype = Dtype::bf16;
+    c.call.redop = RedOp::min;
+    c.call.count = kind == CollKind::reduce_scatter ? 50021 / rank.size : 50021;
+    c.pattern = Pattern::nans;
+    failed += run_case(rank, all, c);
+  }
   for (CollKind kind : kKinds) {
     for (Dtype dtype : {Dtype::f32, Dtype::bf16}) {
       bool whole = kind == CollKind::all_reduce || kind == CollKind::broadcast || kind == CollKind::reduce;
@@ -104,11 +114,13 @@ std::string run_sizes(Rank& rank) {
   std::string failed;
   int turn = 0;
   for (CollKind kind : kKinds) {
-    for (RedOp op : {RedOp::sum, RedOp::avg}) {
+    for (RedOp op : {RedOp::sum, RedOp::avg, RedOp::max}) {
       for (int64_t count : {0, 3, 1000, 170001}) {
+        if (op == RedOp::max && (count > 1000 || !reduces(kind))) continue;
         Case c;
         c.call.kind = kind;
         c.call.redop = op;
+        c.pattern = pattern_for(op);
         c.call.count = count / (kind == CollKind::all_reduce ? 1 : rank.size);
         c.call.root = rooted(kind) ? turn % rank.size : 0;
         c.in_place = has_in_place(kind) && turn++ % 2 == 0;
@@ -131,6 +143,7 @@ std::string run_turns(Rank& rank) {
         Case c;
         c.call.kind = CollKind::reduce_scatter;
         c.call.redop = op;
+        c.pattern = pattern_for(op);
         c.call.count = count;
         c.in_place = in_place;
         c.tolerance = tolerance_of(c.call);

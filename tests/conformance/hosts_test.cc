@@ -91,6 +91,7 @@ std::string run_grid(Rank& rank, const std::vector<int>& members, bool brief = f
           c.in_place = has_in_place(kind) && turn % 3 == 0;
           c.in_arena = turn / 2 % 2 == 0;
           c.misaligned = turn % 5 == 0 ? 1 : 0;
+          c.pattern = pattern_for(op);
           c.tolerance = tolerance_of(c.call);
           failed += run_case(rank, group, c);
           if (failed.size() > kEnough) return failed.substr(0, kEnough);

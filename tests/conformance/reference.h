@@ -12,7 +12,8 @@ using Bytes = std::vector<char>;
 
 // exact: small whole numbers, whose sums and products are exact in every dtype and any order. real: numbers whose sums
 // depend on the order. edge: integers near the ends of their range.
-enum class Pattern { exact, real, edge };
+// nans: as exact, with a NaN at every 15th element, from another one on for each of five ranks; integers as exact.
+enum class Pattern { exact, real, edge, nans };
 Bytes make_input(Dtype dtype, Pattern pattern, int rank, int64_t count, uint64_t seed);
 
 // ((x0 op x1) op x2) ... in rank order; bf16 and f16 in f32; avg times 1/n, integers divided.

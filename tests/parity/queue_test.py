@@ -20,6 +20,16 @@ ENVIRONMENT = dict(os.environ)
 if SUBSTITUTES:
     ENVIRONMENT.update(PRUN_DEVICE_PATH=str(SUBSTITUTES / "devices"), PRUN_SUBSTITUTE_MEMORY_MIB="512")
 
+NAN = """
+local prun = require "prun"
+local arg = prun.args { rank = 0 }
+return prun.program(function(r)
+  local x = prun.tensor { r.rank == arg.rank and 0/0 or 1, r.rank }
+  prun.all_reduce(x, "max")
+  prun.print("max", x)
+end)
+"""
+
 
 def run_plain(plan, nproc, device, *more, **settings):
     """The ended process; settings in capitals are the substitutes'."""
@@ -163,6 +173,16 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found n
 
     def test_averages_over_three_ranks_are_nccls(self):
         self.close("plans/ddp_simple.lua", 3, *nccl(), cpu=("--transport", "shm"))
+
+    def test_a_maximum_keeps_a_nan(self):
+        """NCCL's would drop it, so the host reduces."""
+        with tempfile.TemporaryDirectory() as folder:
+            plan = pathlib.Path(folder, "nan.lua")
+            plan.write_text(NAN)
+            for rank in (0, 1):
+                done = run_plain(plan, 2, "cuda", "--quiet", *nccl(), rank=rank)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(done.stdout.replace("-nan", "nan").splitlines(), ["max [nan, 1]"] * 2)
 
     def test_the_summary_says_who_took_the_device_s_memory(self):
         done = run_plain("plans/ddp_simple.lua", 2, "cuda", *nccl(), COMM_MIB=20, CONTEXT_MIB=30)

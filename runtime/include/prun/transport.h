@@ -122,7 +122,9 @@ typedef struct prun_queue {
 } prun_queue;
 
 /* Sums and products of bf16 and f16 are computed in f32 and rounded once; avg is the sum times (1/n) in the type that
- * is summed in, for integers the (wrapping) 64-bit sum divided by n towards zero. Other integer sums wrap.
+ * is summed in, for integers the (wrapping) 64-bit sum divided by n towards zero. Other integer sums wrap. A minimum or
+ * maximum of floats is a NaN wherever a member has one; which NaN, and which of two zeros, is open. A plugin whose
+ * library drops NaNs returns PRUN_ENOTSUP for it, except on a device's queue, for which the core has no collectives.
  * One collective. Counts are elements. In place is allowed as in MPI and NCCL: send == recv (all_reduce, broadcast,
  * reduce), send == recv + rank*count (all_gather), recv == send + rank*count (reduce_scatter).
  * A collective completes on a rank only when no peer will read its input again. */

@@ -38,8 +38,9 @@ template <class T>
 T combine(ncclRedOp_t op, T a, T b) {
   auto x = wide(a), y = wide(b);
   using W = decltype(x);
-  if (op == ncclMin) return y < x ? b : a;
-  if (op == ncclMax) return y > x ? b : a;
+  // As fminf and fmaxf, which drop a NaN.
+  if (op == ncclMin) return y < x || x != x ? b : a;
+  if (op == ncclMax) return y > x || x != x ? b : a;
   if constexpr (std::is_integral_v<W>) {
     const uint64_t p = static_cast<uint64_t>(x), q = static_cast<uint64_t>(y);
     return static_cast<T>(op == ncclProd ? p * q : p + q);
