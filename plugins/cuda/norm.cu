@@ -1,6 +1,6 @@
-// norm2 and the coefficient by which gradients are clipped. Squares are made and added in f64 from the first on: A100
-// and Hopper do that as quickly as memory brings elements, and the result of a flat shard of 10^8 is then exact to its
-// f32.
+// norm2 and the coefficient by which gradients are clipped. Squares are made and added in f64 from the first on, since
+// those of f32 overflow beyond 1.8e19: A100 and Hopper do that as quickly as memory brings elements. The sum is stored
+// as f64 too.
 //
 // What is summed is cut into chunks by sizes alone, a block each, so the bits are the same in every run.
 #include <algorithm>
@@ -103,7 +103,7 @@ std::unique_ptr<Kernel> make_norm2(const OpView& view) {
   view.expect_count(view.write(0), 1);
   const std::vector<Chunk> chunks = view.has("piece_starts") ? weighted_pieces(view) : whole_tensors(view);
   const int64_t count = static_cast<int64_t>(chunks.size());
-  float* sum = view.out<float>(0);
+  double* sum = view.out<double>(0);
   const Scratch parts = scratch(view, chunks.size() * sizeof(double));
   const std::shared_ptr<void> table =
       chunks.empty() ? nullptr : device_table(view.context(), chunks.data(), chunks.size() * sizeof(Chunk));
@@ -117,24 +117,37 @@ std::unique_ptr<Kernel> make_norm2(const OpView& view) {
 }
 
 // torch.nn.utils.clip_grad_norm_'s; a norm that is no number clips nothing.
-__global__ void clip(const float* norm2, float* coefficient, float* norm, double max, bool skip) {
-  const double length = sqrt(static_cast<double>(*norm2)), factor = max / (length + 1e-6);
+__global__ void clip(const double* norm2, float* coefficient, double* norm, double max, bool skip) {
+  const double length = sqrt(*norm2), factor = max / (length + 1e-6);
   *coefficient = static_cast<float>(max > 0 && factor < 1.0 ? factor : 1.0);
-  if (skip && !(*norm2 <= FLT_MAX)) *coefficient = -1.0f;
-  if (norm != nullptr) *norm = static_cast<float>(length);
+  if (skip && !(*norm2 <= DBL_MAX)) *coefficient = -1.0f;
+  if (norm != nullptr) *norm = length;
 }
 
 std::unique_ptr<Kernel> make_clip_coefficient(const OpView& view) {
   view.expect_count(view.read(0), 1);
   for (size_t i = 0; i < view.writes(); ++i) view.expect_count(view.write(i), 1);
-  return kernel_of([norm2 = view.in<float>(0), coefficient = view.out<float>(0),
-                    norm = view.writes() > 1 ? view.out<float>(1) : nullptr, max = view.number("max", 1),
+  return kernel_of([norm2 = view.in<double>(0), coefficient = view.out<float>(0),
+                    norm = view.writes() > 1 ? view.out<double>(1) : nullptr, max = view.number("max", 1),
                     skip = view.integer("skip", 0) != 0](cudaStream_t stream) {
     launch(clip, 1, 1, 0, stream, norm2, coefficient, norm, max, skip);
   });
 }
 
-constexpr KernelEntry kEntries[] = {{"norm2", make_norm2, workspace}, {"clip_coefficient", make_clip_coefficient}};
+std::string refuses_norm2(const OpView& view) {
+  for (size_t i = 0; i < view.reads(); ++i)
+    if (view.read(i).dtype != PRUN_F32) return "it sums squares of f32";
+  return view.write(0).dtype == PRUN_F64 ? "" : "its sum is f64";
+}
+
+std::string refuses_clip(const OpView& view) {
+  if (view.read(0).dtype != PRUN_F64 || (view.writes() > 1 && view.write(1).dtype != PRUN_F64))
+    return "its sum and its norm are f64";
+  return view.write(0).dtype == PRUN_F32 ? "" : "its coefficient is f32";
+}
+
+constexpr KernelEntry kEntries[] = {{"norm2", make_norm2, workspace, refuses_norm2},
+                                    {"clip_coefficient", make_clip_coefficient, nullptr, refuses_clip}};
 
 }  // namespace
 

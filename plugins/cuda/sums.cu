@@ -5,11 +5,12 @@
 namespace prun::cuda {
 namespace {
 
-__global__ void __launch_bounds__(1024) add_parts(const double* parts, int64_t count, double scale, float* sum) {
+template <class Sum>
+__global__ void __launch_bounds__(1024) add_parts(const double* parts, int64_t count, double scale, Sum* sum) {
   double mine = 0;
   for (int64_t i = threadIdx.x; i < count; i += blockDim.x) mine += parts[i];
   const double total = block_sum(mine);
-  if (threadIdx.x == 0) *sum = static_cast<float>(scale * total);
+  if (threadIdx.x == 0) *sum = static_cast<Sum>(scale * total);
 }
 
 constexpr int kGroups = 16;  // warps of a block: each adds every 16th part of the block's 32 columns
@@ -35,11 +36,19 @@ __global__ void __launch_bounds__(kGroups* kWarp)
     second[column - width] = sum;
 }
 
+template <class Sum>
+void launch_add_parts(cudaStream_t stream, const double* parts, int64_t count, double scale, Sum* sum) {
+  const unsigned threads = count <= 32 ? 32 : count <= 256 ? 256 : 1024;
+  launch(add_parts<Sum>, 1, threads, 0, stream, parts, count, scale, sum);
+}
+
 }  // namespace
 
 void finish_sum(cudaStream_t stream, const double* parts, int64_t count, double scale, float* sum) {
-  const unsigned threads = count <= 32 ? 32 : count <= 256 ? 256 : 1024;
-  launch(add_parts, 1, threads, 0, stream, parts, count, scale, sum);
+  launch_add_parts(stream, parts, count, scale, sum);
+}
+void finish_sum(cudaStream_t stream, const double* parts, int64_t count, double scale, double* sum) {
+  launch_add_parts(stream, parts, count, scale, sum);
 }
 
 void finish_columns(cudaStream_t stream, const float* parts, int64_t count, int64_t width, float* sums, float* second,

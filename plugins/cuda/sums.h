@@ -7,8 +7,9 @@
 
 namespace prun::cuda {
 
-// *sum = scale·Σ parts, in f64, rounded once.
+// *sum = scale·Σ parts, in f64, rounded once, if at all.
 void finish_sum(cudaStream_t stream, const double* parts, int64_t count, double scale, float* sum);
+void finish_sum(cudaStream_t stream, const double* parts, int64_t count, double scale, double* sum);
 
 // Column sums of parts [count][width], or [count][2][width] where there is a second result. `added` [width] is added to
 // the first result unless it is null; it may be that result.

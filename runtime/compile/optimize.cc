@@ -1,5 +1,8 @@
 // Every element of the norm counts once, on whatever ranks it lies; updates follow unit by unit.
 //
+// Sums of squares are f64 until the coefficient is there, over ranks too: those of f32 gradients beyond 1.8e19 would
+// overflow.
+//
 // Surprising fact: the norm is also what tells all ranks alike that a gradient is not finite. With --non-finite skip
 // the coefficient is then negative, and updates do nothing.
 #include <fmt/format.h>
@@ -47,8 +50,8 @@ std::vector<UnitId> OptimizerStep::by_readiness(const std::vector<UnitId>& units
   return order;
 }
 
-TensorId OptimizerStep::scalar(const std::string& name) {
-  return emitter_.activation(name, {state_.master_dtype(), {}}, state_.plan.optimizer.site);
+TensorId OptimizerStep::scalar(const std::string& name, Dtype dtype) {
+  return emitter_.activation(name, {dtype, {}}, state_.plan.optimizer.site);
 }
 
 // `a` may be none.
@@ -138,10 +141,9 @@ TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
   for (const std::string& axis : split) sum_over(axis, total);
   if (state_.plan.pipeline) sum_over(state_.plan.pipeline->axis, total);
   if (units.empty()) return {};
-  const TensorId coefficient = scalar("clip");
+  const TensorId coefficient = scalar("clip", state_.master_dtype());
   const TensorId norm = state_.program.step().norm =  // read between steps, as the loss is
-      add_tensor(state_.program, "grad_norm", Role::data, {state_.master_dtype(), {}}, true,
-                 state_.plan.optimizer.site);
+      add_tensor(state_.program, "grad_norm", Role::data, {Dtype::f64, {}}, true, state_.plan.optimizer.site);
   Op clip = make_op(ops::clip_coefficient, {total}, {coefficient, norm}, Phase::step, state_.plan.optimizer.site);
   clip.attrs.set("max", state_.plan.optimizer.clip);
   if (state_.program.schedule.most_skips > 0) clip.attrs.set("skip", int64_t{1});

@@ -23,7 +23,7 @@ class OptimizerStep {
   std::map<UnitId, Wave> waves_of(const std::vector<UnitId>& units);
   std::vector<UnitId> by_readiness(const std::vector<UnitId>& units);
   TensorId clip_coefficient(const std::vector<UnitId>& units);
-  TensorId scalar(const std::string& name);
+  TensorId scalar(const std::string& name, Dtype dtype = Dtype::f64);
   TensorId add(TensorId a, TensorId b, const char* name);
   TensorId norm2(const std::vector<TensorId>& tensors, Attrs attrs, const std::string& name,
                  const std::string& unit = "");

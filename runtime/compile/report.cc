@@ -46,7 +46,7 @@ class ReportBuilder {
     edges_.stream("compute");
     if (count == 0) return;
     Program& program = state_.program;
-    const TensorId norms = add_tensor(program, "norms", Role::data, {state_.master_dtype(), {count}}, false, site_);
+    const TensorId norms = add_tensor(program, "norms", Role::data, {Dtype::f64, {count}}, false, site_);
     nlohmann::json names = nlohmann::json::array();
     for (const auto& [axes, units] : alike) {
       const int64_t first = next;

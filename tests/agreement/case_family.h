@@ -15,8 +15,8 @@ namespace prun {
 
 using Counts = std::vector<int64_t>;
 using Numbers = std::vector<double>;
-inline constexpr std::optional<Dtype> T = std::nullopt, F32 = Dtype::f32, BF16 = Dtype::bf16, I32 = Dtype::i32,
-                                      I64 = Dtype::i64;
+inline constexpr std::optional<Dtype> T = std::nullopt, F64 = Dtype::f64, F32 = Dtype::f32, BF16 = Dtype::bf16,
+                                      I32 = Dtype::i32, I64 = Dtype::i64;
 
 // "linear x w > y": an op with the names of the tensors that it reads and writes.
 struct Line {

@@ -45,6 +45,21 @@ return prun.plan {{
 }}
 """
 
+# y = x·w without a bias: the gradient of the mean of y is the mean of x, that of its squares overflows before the loss does.
+LINEAR = """
+local prun = require "prun"
+local arg  = prun.args {{ strategy = "ddp", clip = 1.0, optimizer = "sgd" }}
+return prun.plan {{
+  mesh      = prun.mesh {{ dp = prun.world }},
+  model     = prun.models.mlp {{ inputs = 8, outputs = 1, layers = 1, bias = false, loss = "{loss}" }},
+  data      = prun.data.arrays {{ {files}, batch = 4 }},
+  strategy  = {{ prun[arg.strategy] {{ axis = "dp" }} }},
+  optimizer = prun[arg.optimizer] {{ lr = 0.5, clip = arg.clip }},
+  report    = {{ every = 1, norms = true }},
+  steps     = 2,
+}}
+"""
+
 
 def npy(path, rows):
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({len(rows)}, {len(rows[0])}), }}"
@@ -220,6 +235,40 @@ class NonFinite(unittest.TestCase):
         self.assertEqual(len(rows), 10)
         self.assertRegex(done.stderr, r"prun: step 8 updated nothing: the norm of its gradients is (NaN|infinite) \(8 steps so far\)\n")
         self.assertNotIn("prun: step 7 updated", done.stderr)
+
+    def linear(self, loss, size):
+        npy(self.folder / "x.npy", [[size] * 8] * 8)
+        npy(self.folder / "y.npy", [[0.0]] * 8)
+        plan = self.folder / "linear.lua"
+        plan.write_text(LINEAR.format(loss=loss, files='x = "x.npy"' + (', y = "y.npy"' if loss == "mse" else "")))
+        return plan
+
+    def test_squares_that_no_f32_holds_are_in_the_norm(self):
+        """The gradient of each of 8 weights is `size`; a clipped step moves along it by lr."""
+        for size in (1e19, 1e38, 1e-25):
+            for strategy, ranks in (("ddp", 1), ("ddp", 2), ("zero1", 2), ("zero2", 2), ("zero3", 2)):
+                if size != 1e19 and strategy != "zero1":
+                    continue
+                with self.subTest(size=size, strategy=strategy, ranks=ranks):
+                    done, rows = self.run_plan(self.linear("mean", size), ranks, strategy=strategy)
+                    self.assertNotIn("norm", done.stderr)
+                    norm = size * 8 ** 0.5
+                    for row in rows:
+                        known = row["grad_norm"] if "grad_norm" in row else row["report"]["layer0"]["grad_norm"]
+                        self.assertAlmostEqual(known / norm, 1, delta=1e-6)
+                    if size < 1:
+                        continue
+                    losses = [row["loss"] for row in rows if "loss" in row]
+                    self.assertAlmostEqual((losses[0] - losses[1]) / (0.5 * norm), 1, delta=1e-4)
+
+    def test_the_first_norm_that_is_not_finite_is_reported_once(self):
+        done, rows = self.run_plan(self.linear("mse", 2.5e19), 1)
+        self.assertEqual(done.stderr, "prun: the norm of the gradients of step 1 is infinite, so clipping leaves 0 or NaN of each "
+                         "gradient: --check-finite ends the run at the op that makes the first NaN or infinity\n")
+        self.assertIsNotNone(next(row["loss"] for row in rows if row["step"] == 1 and "loss" in row))
+        done, rows = self.run_plan("plans/zero1.lua", 2, "--chaos", NAN.format(0), **SMALL)
+        self.assertEqual(done.stderr.count("--check-finite"), 1)
+        self.assertIn("prun: the norm of the gradients of step 3 is NaN, so nothing is clipped: --check-finite", done.stderr)
 
     def test_stop_is_check_finite(self):
         done, _ = self.run_plan(self.arrays(range(80)), 2, "--non-finite", "stop", code=20)

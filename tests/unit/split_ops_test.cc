@@ -306,7 +306,7 @@ TEST(SplitOps, InitialValuesAreThoseOfTheWholeParameter) {
 TEST(SplitOps, NormsCountWhatIsOnSeveralRanksOnce) {
   OneOp tensors("norm2");
   tensors.attr("weights", std::vector<double>{1, 0.5}).read(Dtype::f32, {2}, {3, 4}).read(Dtype::f32, {1}, {2});
-  EXPECT_EQ(tensors.write(Dtype::f32, {}).run(cpu()).result()[0], 27);
+  EXPECT_EQ(tensors.write(Dtype::f64, {}).run(cpu()).result()[0], 27);
   double sum = 0;
   for (int rank :
        {0, 1, 2}) {  // a flat vector 1 2 3 | 4 5 6 | 7 8 9, whose elements 2 to 6 weigh a half, the last none
@@ -315,7 +315,7 @@ TEST(SplitOps, NormsCountWhatIsOnSeveralRanksOnce) {
     flat.attr("piece_starts", std::vector<int64_t>{0, 2, 7, 8})
         .attr("piece_weights", std::vector<double>{1, 0.5, 1, 0});
     sum += flat.read(Dtype::f32, {3}, {3.0 * rank + 1, 3.0 * rank + 2, 3.0 * rank + 3})
-               .write(Dtype::f32, {})
+               .write(Dtype::f64, {})
                .run(cpu())
                .result()[0];
   }

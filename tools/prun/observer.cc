@@ -222,15 +222,23 @@ void Observer::add_row(const std::string& row) {
   if (folder_ != nullptr) folder_->row(row);
 }
 
+// The first loss, evaluation or norm of gradients that is not finite.
 void Observer::tell_not_finite(const MergedStep& step) {
-  const bool loss = !std::isfinite(step.loss), evaluation = step.evaluated() && !std::isfinite(step.eval_loss);
-  if (told_not_finite_ || progress_.silent() || !(loss || evaluation)) return;
+  const bool loss = !std::isfinite(step.loss), evaluation = step.evaluated() && !std::isfinite(step.eval_loss),
+             norm = work_.clips && !std::isfinite(step.norm);
+  if (told_not_finite_ || progress_.silent() || !(loss || evaluation || norm)) return;
   told_not_finite_ = true;
   progress_.clear();
-  const double value = loss ? step.loss : step.eval_loss;
+  const double value = loss ? step.loss : norm ? step.norm : step.eval_loss;
+  const char* const effect = loss || !norm       ? ""
+                             : std::isnan(value) ? ", so nothing is clipped"
+                                                 : ", so clipping leaves 0 or NaN of each gradient";
   console_.warn(fmt::format(
-      "prun: the {} step {} is {}: --check-finite ends the run at the op that makes the first NaN or infinity\n",
-      loss ? "loss of" : "evaluation after", step.step + 1, std::isnan(value) ? "NaN" : "infinite"));
+      "prun: the {} step {} is {}{}: --check-finite ends the run at the op that makes the first NaN or infinity\n",
+      loss   ? "loss of"
+      : norm ? "norm of the gradients of"
+             : "evaluation after",
+      step.step + 1, std::isnan(value) ? "NaN" : "infinite", effect));
 }
 
 // Each is an event; the screen tells the first ones, and then fewer and fewer.

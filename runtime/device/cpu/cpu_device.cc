@@ -107,7 +107,7 @@ class CpuDevice final : public Device {
         case Dtype::i32:
           return true;  // integers are tokens and counts; the kernel checks which operands they are
         case Dtype::f64:
-          return numbers;
+          return numbers || (found->second.accepts == Accepts::wide_sums && program.tensors[id].count() == 1);
         case Dtype::u8:
           return program.buffers[program.tensors[id].buffer].role == Role::workspace;
         default:

@@ -65,8 +65,9 @@ class OpView {
 };
 
 enum class Accepts : uint8_t {
-  floats,   // f32 and bf16, by the first tensor
-  numbers,  // f64, f32, bf16, i64, i32
+  floats,     // f32 and bf16, by the first tensor
+  numbers,    // f64, f32, bf16, i64, i32
+  wide_sums,  // as floats, and single f64
 };
 
 struct KernelEntry {

@@ -1,5 +1,6 @@
 // norm2 and the coefficient by which gradients are clipped. The sum of squares runs in f64 over chunks in a fixed
-// order; the coefficient is torch.nn.utils.clip_grad_norm_'s.
+// order, and is stored so: the square of an f32 beyond 1.8e19 or below 1e-23 is none. The coefficient is
+// torch.nn.utils.clip_grad_norm_'s.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -52,36 +53,37 @@ std::vector<Part> weighted_pieces(const OpView& view) {
 std::unique_ptr<Kernel> make_norm2(const OpView& view) {
   view.expect_count(view.write(0), 1);
   return kernel_of([parts = view.attrs().has("piece_starts") ? weighted_pieces(view) : whole_tensors(view),
-                    sum = view.out<float>(0), threads = view.threads()] {
+                    sum = view.out<double>(0), threads = view.threads()] {
     double total = 0;
     for (const Part& part : parts) {
       total += part.weight * parallel_sum(threads, part.count, [&](int64_t begin, int64_t end) {
                  return sum_range(kSquare, end - begin, part.data + begin);
                });
     }
-    *sum = static_cast<float>(total);
+    *sum = total;
   });
 }
 
 std::unique_ptr<Kernel> make_clip_coefficient(const OpView& view) {
   view.expect_count(view.read(0), 1);
   view.expect_count(view.write(0), 1);
-  float* norm = nullptr;
+  double* norm = nullptr;
   if (view.writes() > 1) {
     view.expect_count(view.write(1), 1);
-    norm = view.out<float>(1);
+    norm = view.out<double>(1);
   }
-  return kernel_of([norm2 = view.in<float>(0), coefficient = view.out<float>(0), norm,
+  return kernel_of([norm2 = view.in<double>(0), coefficient = view.out<float>(0), norm,
                     max = view.attrs().number("max", 1), skip = view.attrs().integer("skip") != 0] {
-    const double length = std::sqrt(static_cast<double>(*norm2));
+    const double length = std::sqrt(*norm2);
     *coefficient = max > 0 ? static_cast<float>(std::min(1.0, max / (length + 1e-6))) : 1.0f;
     if (skip && !std::isfinite(*norm2)) *coefficient = -1;
-    if (norm != nullptr) *norm = static_cast<float>(length);
+    if (norm != nullptr) *norm = length;
   });
 }
 
 }  // namespace
 
-const Family norm_kernels = {{"norm2", make_norm2}, {"clip_coefficient", make_clip_coefficient}};
+const Family norm_kernels = {{"norm2", make_norm2, Accepts::wide_sums},
+                             {"clip_coefficient", make_clip_coefficient, Accepts::wide_sums}};
 
 }  // namespace prun::cpu

@@ -105,8 +105,8 @@ TEST_F(Errors, TypesThatAnOpHasNotAreRefused) {
 // Of a program that was compiled for another machine: a kernel takes memory of its own, or says that it cannot.
 TEST_F(Errors, AWorkspaceThatIsTooSmallIsMadeUpOrSaid) {
   const int64_t n = 70001, dims[] = {n};
-  const DeviceMemory x = memory(n * 4), y = memory(4);
-  const prun_tensor from{x.get(), dims, 1, PRUN_F32}, to{y.get(), nullptr, 0, PRUN_F32};
+  const DeviceMemory x = memory(n * 4), y = memory(8);
+  const prun_tensor from{x.get(), dims, 1, PRUN_F32}, to{y.get(), nullptr, 0, PRUN_F64};
   prun_op op{.size = sizeof op, .kind = "norm2", .reads = &from, .n_reads = 1, .writes = &to, .n_writes = 1};
   op.threads = 1;
   op.share = [](const void*, const char*, int64_t* index, int64_t* of) { *index = 0, *of = 1; };
@@ -124,10 +124,11 @@ TEST_F(Errors, AWorkspaceThatIsTooSmallIsMadeUpOrSaid) {
   }
   own_.copy(x.get(), ones.data(), n * 4);
   device_.call("norm2", [&](prun_result* r) { return table_.kernel_run(device_.get(), made, own_.get(), r); });
-  own_.copy(ones.data(), y.get(), 4);
+  double sum = 0;
+  own_.copy(&sum, y.get(), 8);
   own_.wait();
   table_.kernel_free(device_.get(), made);
-  EXPECT_EQ(ones[0], static_cast<float>(n));
+  EXPECT_EQ(sum, static_cast<double>(n));
 }
 
 TEST_F(Errors, LeaveTheDeviceUsable) {
