@@ -3,7 +3,11 @@
 // adamw_cast and sgd_cast write a bf16 copy of the parameters in the same pass.
 //
 // Surprising fact: a parameter may be bf16 while its gradient and state are f32; the update runs in f32 and rounds
-// once. The grid is as large as the GPU and no larger, since each block computes the step's two powers in f64.
+// once. The grid is as large as the GPU and no larger, since each block computes the step's two powers in f64. Factors
+// are rounded once: 1 - beta of a rounded beta would be off by 19 % at beta = 0.9999999.
+#include <algorithm>
+#include <cfloat>
+
 #include "block.cuh"
 #include "context.h"
 #include "launch.h"
@@ -16,17 +20,31 @@ constexpr int kElements = 4;  // of a thread at once: 16 bytes of f32
 
 // Each rule says how many tensors of state it keeps, and what of an element's numbers it makes, from those of the step.
 
+// beta·old + share·now, as f32 can hold it: `rest` is what rounding takes from beta.
+struct Blend {
+  float beta, rest, share;
+  // `now` is multiplied by the share already.
+  __device__ float of(float old, float now) const { return beta * old + (rest * old + now); }
+};
+Blend blend(double beta, double share) {
+  const float rounded = static_cast<float>(beta);
+  return {rounded, static_cast<float>(beta - static_cast<double>(rounded)), static_cast<float>(share)};
+}
+
 struct Adamw {
   static constexpr int kStates = 2;  // mean, square
-  double beta1, beta2, eps, weight_decay;
+  Blend mean, square;
+  double beta1, beta2, weight_decay;
+  float eps;
 
   struct Step {
-    float decay, beta1, beta2, step_size, root_correction, eps;
+    Blend of_mean, of_square;
+    float decay, step_size, root_correction, eps;
     __device__ void operator()(float g, float& p, float (&state)[kStates]) const {
       auto& [mean, square] = state;
-      mean = mean + (1.0f - beta1) * (g - mean);
-      square = beta2 * square + (1.0f - beta2) * g * g;
-      p = p * decay - step_size * mean / (sqrtf(square) * root_correction + eps);
+      mean = of_mean.of(mean, of_mean.share * g);
+      square = of_square.of(square, of_square.share * g * g);
+      p -= decay * p + step_size * mean / (sqrtf(square) * root_correction + eps);
     }
   };
   // All threads of a block call it.
@@ -39,48 +57,47 @@ struct Adamw {
       corrected[threadIdx.x] = static_cast<float>(threadIdx.x == 0 ? rate / left : 1 / sqrt(left));
     }
     __syncthreads();
-    return {static_cast<float>(1 - rate * weight_decay),
-            static_cast<float>(beta1),
-            static_cast<float>(beta2),
-            corrected[0],
-            corrected[1],
-            static_cast<float>(eps)};
+    return {mean, square, static_cast<float>(rate * weight_decay), corrected[0], corrected[1], eps};
   }
 };
 
 template <int kMomenta>
 struct Sgd {
   static constexpr int kStates = kMomenta;
-  float momentum, decay;
+  Blend momentum;
+  float decay;
 
   struct Step {
-    float rate, momentum, decay;
+    Blend momentum;
+    float rate, decay;
     __device__ void operator()(float g, float& p, float (&velocity)[kMomenta > 0 ? kMomenta : 1]) const {
       g = g + decay * p;
-      if constexpr (kMomenta > 0) g = velocity[0] = momentum * velocity[0] + g;
+      if constexpr (kMomenta > 0) g = velocity[0] = momentum.of(velocity[0], g);
       p -= rate * g;
     }
   };
   __device__ Step at(const prun_step_values* values) const {
-    return {static_cast<float>(values->learning_rate), momentum, decay};
+    return {momentum, static_cast<float>(values->learning_rate), decay};
   }
 };
 
 struct Lion {
   static constexpr int kStates = 1;
-  float beta1, beta2, decay;
+  Blend direction, mean;
+  float decay;
 
   struct Step {
-    float rate, beta1, beta2, decay;
+    Blend of_direction, of_mean;
+    float rate, decay;
     __device__ void operator()(float g, float& p, float (&mean)[kStates]) const {
-      const float direction = beta1 * mean[0] + (1.0f - beta1) * g;
+      const float direction = of_direction.of(mean[0], of_direction.share * g);
       const float sign = direction > 0.0f ? 1.0f : (direction < 0.0f ? -1.0f : direction);  // a NaN stays one
-      mean[0] = beta2 * mean[0] + (1.0f - beta2) * g;
+      mean[0] = of_mean.of(mean[0], of_mean.share * g);
       p -= rate * (sign + decay * p);
     }
   };
   __device__ Step at(const prun_step_values* values) const {
-    return {static_cast<float>(values->learning_rate), beta1, beta2, decay};
+    return {direction, mean, static_cast<float>(values->learning_rate), decay};
   }
 };
 
@@ -174,23 +191,25 @@ std::unique_ptr<Kernel> make_update(const OpView& view, const Rule& rule) {
 
 template <class T, class Copy>
 std::unique_ptr<Kernel> make_adamw_of(const OpView& view) {
-  return make_update<T, Copy>(view, Adamw{view.number("beta1", 0.9), view.number("beta2", 0.999),
-                                          view.number("eps", 1e-8), view.number("weight_decay", 0.01)});
+  const double beta1 = view.number("beta1", 0.9), beta2 = view.number("beta2", 0.999), eps = view.number("eps", 1e-8);
+  return make_update<T, Copy>(
+      view, Adamw{blend(beta1, 1 - beta1), blend(beta2, 1 - beta2), beta1, beta2, view.number("weight_decay", 0.01),
+                  eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f});
 }
 
 // A plan without momentum has no state, so the third read is then the clip.
 template <class T, class Copy>
 std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
-  const float momentum = static_cast<float>(view.number("momentum", 0)),
-              decay = static_cast<float>(view.number("weight_decay", 0));
+  const Blend momentum = blend(view.number("momentum", 0), 1);
+  const float decay = static_cast<float>(view.number("weight_decay", 0));
   const size_t updated = view.writes() - (std::is_same_v<Copy, NoCopy> ? 0 : 1);
   return updated > 1 ? make_update<T, Copy>(view, Sgd<1>{momentum, decay})
                      : make_update<T, Copy>(view, Sgd<0>{momentum, decay});
 }
 
 std::unique_ptr<Kernel> make_lion(const OpView& view) {
-  const auto number = [&](const char* name, double usual) { return static_cast<float>(view.number(name, usual)); };
-  const Lion rule{number("beta1", 0.9), number("beta2", 0.99), number("weight_decay", 0)};
+  const double beta1 = view.number("beta1", 0.9), beta2 = view.number("beta2", 0.99);
+  const Lion rule{blend(beta1, 1 - beta1), blend(beta2, 1 - beta2), static_cast<float>(view.number("weight_decay", 0))};
   return with_float(view.read(1).dtype, [&]<class T>() { return make_update<T, NoCopy>(view, rule); });
 }
 std::unique_ptr<Kernel> make_adamw(const OpView& view) {

@@ -74,6 +74,41 @@ TEST(Optimizers, AdamwFollowsTheFormula) {
   }
 }
 
+// Clipped to a norm of 1, the largest gradients have a coefficient below the normal numbers.
+TEST(Optimizers, AnyCoefficientScalesTheGradient) {
+  for (const double size : {1e19, 3e38}) {
+    for (const char* kind : {"sgd", "adamw", "lion"}) {
+      OneOp op(kind);
+      op.attr("beta1", 0.5).attr("beta2", 0.5).attr("weight_decay", 0.0).at_step(0, 1);
+      op.read(Dtype::f32, {1}, {size}).read(Dtype::f32, {1}, {0}).write_over(1);
+      if (kind != std::string("sgd")) op.read(Dtype::f32, {1}, {0}).write_over(2);
+      if (kind == std::string("adamw")) op.read(Dtype::f32, {1}, {0}).write_over(3);
+      op.read(Dtype::f32, {}, {1 / size}).run(cpu());
+      EXPECT_NEAR(op.result(0)[0], -1, 1e-5) << kind << " " << size;
+      if (kind == std::string("sgd")) continue;
+      EXPECT_NEAR(op.result(1)[0], 0.5, 1e-5) << kind << " " << size;
+    }
+  }
+}
+
+// Factors near 1 are what the plan says, although f32 has no such number.
+TEST(Optimizers, AveragesThatHardlyMove) {
+  for (const double beta : {0.99999, 0.9999999}) {
+    const double share = 1 - beta;
+    OneOp adamw("adamw"), lion("lion");
+    adamw.attr("beta1", beta).attr("beta2", beta).attr("eps", 1e-30).attr("weight_decay", 0.0).at_step(0, 0.5);
+    adamw.read(Dtype::f32, {1}, {2}).read(Dtype::f32, {1}, {0}).read(Dtype::f32, {1}, {0}).read(Dtype::f32, {1}, {0});
+    adamw.write_over(1).write_over(2).write_over(3).run(cpu());
+    EXPECT_NEAR(adamw.result(0)[0], -0.5, 1e-6) << beta;
+    EXPECT_NEAR(adamw.result(1)[0] / (share * 2), 1, 2e-7) << beta;
+    EXPECT_NEAR(adamw.result(2)[0] / (share * 4), 1, 2e-7) << beta;
+    lion.attr("beta1", beta).attr("beta2", beta).attr("weight_decay", 0.0).at_step(0, 0.5);
+    lion.read(Dtype::f32, {1}, {2}).read(Dtype::f32, {1}, {0}).read(Dtype::f32, {1}, {0});
+    lion.write_over(1).write_over(2).run(cpu());
+    EXPECT_NEAR(lion.result(1)[0] / (share * 2), 1, 2e-7) << beta;
+  }
+}
+
 TEST(Optimizers, SgdWithAndWithoutMomentum) {
   const Values grad = {1, -2, 0.5}, param = {1, 2, 3}, buffer = {0.5, 0, -1};
   OneOp plain("sgd"), full("sgd");
@@ -141,8 +176,8 @@ TEST(Norms, ANormThatIsNotFiniteSkips) {
   for (const double max : {0.0, 2.0})
     for (const auto& [square, want] : {std::pair(1.0, 1.0), std::pair(inf, -1.0), std::pair(nan, -1.0)}) {
       OneOp clip("clip_coefficient");
-      clip.attr("max", max).attr("skip", int64_t{1}).read(Dtype::f32, {}, {square});
-      clip.write(Dtype::f32, {}).write(Dtype::f32, {}).run(cpu());
+      clip.attr("max", max).attr("skip", int64_t{1}).read(Dtype::f64, {}, {square});
+      clip.write(Dtype::f32, {}).write(Dtype::f64, {}).run(cpu());
       EXPECT_NEAR(clip.result(0)[0], want, 1e-5) << max << " " << square;
     }
 }
@@ -152,13 +187,22 @@ TEST(Norms, SquaresAddUpOverTensorsAndClip) {
   const Values big = random_values(100003, 1);
   double want = 9;
   for (double x : big) want += x * x;
-  norm.read(Dtype::f32, {100003}, big).read(Dtype::f32, {3}, {0, 3, 0}).write(Dtype::f32, {}).run(cpu());
-  EXPECT_NEAR(norm.result(0)[0], want, want * 1e-7);
-  clip.attr("max", 2.0).read(Dtype::f32, {}, {25}).write(Dtype::f32, {}).write(Dtype::f32, {}).run(cpu());
+  norm.read(Dtype::f32, {100003}, big).read(Dtype::f32, {3}, {0, 3, 0}).write(Dtype::f64, {}).run(cpu());
+  EXPECT_NEAR(norm.result(0)[0], want, want * 1e-12);
+  clip.attr("max", 2.0).read(Dtype::f64, {}, {25}).write(Dtype::f32, {}).write(Dtype::f64, {}).run(cpu());
   EXPECT_NEAR(clip.result(0)[0], 2 / (5 + 1e-6), 1e-7);
   EXPECT_EQ(clip.result(1), Values{5});
-  small.attr("max", 2.0).read(Dtype::f32, {}, {1}).write(Dtype::f32, {}).write(Dtype::f32, {}).run(cpu());
+  small.attr("max", 2.0).read(Dtype::f64, {}, {1}).write(Dtype::f32, {}).write(Dtype::f64, {}).run(cpu());
   EXPECT_EQ(small.result(0), Values{1});
+}
+
+TEST(Norms, SquaresThatNoF32HoldsCount) {
+  for (const double size : {1e19, 3e38, 1e-25}) {
+    const double held = static_cast<double>(static_cast<float>(size));
+    OneOp norm("norm2");
+    norm.read(Dtype::f32, {41}, Values(41, size)).write(Dtype::f64, {}).run(cpu());
+    EXPECT_NEAR(norm.result(0)[0] / (41 * held * held), 1, 1e-12) << size;
+  }
 }
 
 TEST(Numbers, AddMulScaleInEveryType) {
@@ -340,7 +384,7 @@ TEST(Numbers, RunningDoesNotAllocate) {
   OneOp adamw("adamw"), norm("norm2"), init("init_params"), values("values");
   adamw.at_step(0, 1).read(Dtype::f32, {5000}, x).read(Dtype::f32, {5000}, x).read(Dtype::f32, {5000}, x);
   adamw.read(Dtype::f32, {5000}, x).write_over(1).write_over(2).write_over(3);
-  norm.read(Dtype::f32, {5000}, x).write(Dtype::f32, {});
+  norm.read(Dtype::f32, {5000}, x).write(Dtype::f64, {});
   init_op(init, 4096, "", 1);
   values.attr("values", Values{1, 2}).write(Dtype::f32, {2});
   for (OneOp* op : {&adamw, &norm, &init, &values}) {

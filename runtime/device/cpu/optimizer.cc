@@ -6,7 +6,10 @@
 // A negative clip coefficient says that the step updates nothing.
 //
 // Surprising fact: a parameter may be bf16 while its gradient and state are f32; the update runs in f32 and rounds
-// once.
+// once. Each factor of the step is computed in f64 and rounded once: 1 - beta of a rounded beta would be off by 19 % at
+// beta = 0.9999999.
+#include <algorithm>
+#include <cfloat>
 #include <cmath>
 
 #include "device/cpu/flush_subnormals.h"
@@ -17,8 +20,36 @@
 namespace prun::cpu {
 namespace {
 
+// beta·old + share·now, as f32 can hold it: `rest` is what rounding takes from beta.
+struct Blend {
+  float beta, rest, share;
+  // `now` is multiplied by the share already.
+  PRUN_INLINE float of(float old, float now) const { return beta * old + (rest * old + now); }
+};
+Blend blend(double beta, double share) {
+  const float rounded = static_cast<float>(beta);
+  return {rounded, static_cast<float>(beta - static_cast<double>(rounded)), static_cast<float>(share)};
+}
+Blend average(double beta) { return blend(beta, 1 - beta); }
+
+// The clip coefficient as two factors: below the normal numbers, the first one is 2^64 times as large. Otherwise the
+// loops would take it for zero.
+struct Clip {
+  float first = 1, second = 1;
+
+  explicit Clip(const float* coefficient) {
+    if (coefficient == nullptr) return;
+    const bool tiny = *coefficient < FLT_MIN;
+    first = tiny ? *coefficient * 0x1p64f : *coefficient;
+    second = tiny ? 0x1p-64f : 1.0f;
+  }
+  PRUN_INLINE float of(float grad) const { return grad * first * second; }
+};
+
 struct AdamwStep {
-  float clip, decay, beta1, beta2, step_size, root_correction, eps;
+  Clip clip;
+  Blend mean, square;
+  float decay, step_size, root_correction, eps;
 };
 
 // Stores a parameter and, if kCasts, its copy: the same number, each rounded once.
@@ -32,49 +63,51 @@ template <bool kCasts, class T>
 PRUN_CLONES void adamw(const float* grad, T* param, float* m, float* v, bf16* copy, int64_t n, AdamwStep s) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const float g = grad[i] * s.clip;
-    const float mean = m[i] + (1.0f - s.beta1) * (g - m[i]);
-    const float square = s.beta2 * v[i] + (1.0f - s.beta2) * g * g;
+    const float g = s.clip.of(grad[i]), p = load(param[i]);
+    const float mean = s.mean.of(m[i], s.mean.share * g);
+    const float square = s.square.of(v[i], s.square.share * g * g);
     m[i] = mean;
     v[i] = square;
-    keep<kCasts>(load(param[i]) * s.decay - s.step_size * mean / (std::sqrt(square) * s.root_correction + s.eps),
-                 param[i], copy, i);
+    keep<kCasts>(p - (s.decay * p + s.step_size * mean / (std::sqrt(square) * s.root_correction + s.eps)), param[i],
+                 copy, i);
   }
 }
 
 template <bool kCasts, class T>
-PRUN_CLONES void sgd_plain(const float* grad, T* param, bf16* copy, int64_t n, float rate, float clip, float decay) {
+PRUN_CLONES void sgd_plain(const float* grad, T* param, bf16* copy, int64_t n, float rate, Clip clip, float decay) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float p = load(param[i]);
-    keep<kCasts>(p - rate * (grad[i] * clip + decay * p), param[i], copy, i);
+    keep<kCasts>(p - rate * (clip.of(grad[i]) + decay * p), param[i], copy, i);
   }
 }
 
 template <bool kCasts, class T>
-PRUN_CLONES void sgd_momentum(const float* grad, T* param, float* buffer, bf16* copy, int64_t n, float rate, float clip,
-                              float decay, float momentum) {
+PRUN_CLONES void sgd_momentum(const float* grad, T* param, float* buffer, bf16* copy, int64_t n, float rate, Clip clip,
+                              float decay, Blend momentum) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float p = load(param[i]);
-    const float velocity = momentum * buffer[i] + (grad[i] * clip + decay * p);
+    const float velocity = momentum.of(buffer[i], clip.of(grad[i]) + decay * p);
     buffer[i] = velocity;
     keep<kCasts>(p - rate * velocity, param[i], copy, i);
   }
 }
 
 struct LionStep {
-  float rate, clip, decay, beta1, beta2;
+  Clip clip;
+  Blend direction, mean;
+  float rate, decay;
 };
 
 template <class T>
 PRUN_CLONES void lion(const float* grad, T* param, float* m, int64_t n, LionStep s) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const float g = grad[i] * s.clip, p = load(param[i]);
-    const float direction = s.beta1 * m[i] + (1.0f - s.beta1) * g;
+    const float g = s.clip.of(grad[i]), p = load(param[i]);
+    const float direction = s.direction.of(m[i], s.direction.share * g);
     const float sign = direction > 0.0f ? 1.0f : (direction < 0.0f ? -1.0f : direction);  // a NaN stays one
-    m[i] = s.beta2 * m[i] + (1.0f - s.beta2) * g;
+    m[i] = s.mean.of(m[i], s.mean.share * g);
     store(param[i], p - s.rate * (sign + s.decay * p));
   }
 }
@@ -105,14 +138,13 @@ std::unique_ptr<Kernel> make_adamw_of(const OpView& view) {
                     weight_decay = a.number("weight_decay", 0.01)] {
     if (skips(clip)) return;
     const double t = static_cast<double>(table->update + 1), rate = table->learning_rate;
-    AdamwStep s;
-    s.clip = clip != nullptr ? *clip : 1.0f;
-    s.decay = static_cast<float>(1 - rate * weight_decay);
-    s.beta1 = static_cast<float>(beta1);
-    s.beta2 = static_cast<float>(beta2);
-    s.step_size = static_cast<float>(rate / (1 - std::pow(beta1, t)));
-    s.root_correction = static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t)));
-    s.eps = static_cast<float>(eps);
+    const AdamwStep s{Clip(clip),
+                      average(beta1),
+                      average(beta2),
+                      static_cast<float>(rate * weight_decay),
+                      static_cast<float>(rate / (1 - std::pow(beta1, t))),
+                      static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t))),
+                      eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f};
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
       const FlushSubnormals flush;
       adamw<kCasts>(grad + begin, param + begin, m + begin, v + begin, kCasts ? copy + begin : nullptr, end - begin, s);
@@ -137,10 +169,11 @@ std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
   const size_t clip_read = has_state ? 3 : 2;
   return kernel_of([grad = view.in<float>(0), param = view.out<T>(0), buffer, copy = copy_of<kCasts>(view, n),
                     clip = view.reads() > clip_read ? view.in<float>(clip_read) : nullptr, n, table = view.table(),
-                    threads = view.threads(), momentum = static_cast<float>(view.attrs().number("momentum", 0)),
+                    threads = view.threads(), momentum = blend(view.attrs().number("momentum", 0), 1),
                     decay = static_cast<float>(view.attrs().number("weight_decay", 0))] {
     if (skips(clip)) return;
-    const float rate = static_cast<float>(table->learning_rate), factor = clip != nullptr ? *clip : 1.0f;
+    const float rate = static_cast<float>(table->learning_rate);
+    const Clip factor(clip);
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
       const FlushSubnormals flush;
       bf16* const low = kCasts ? copy + begin : nullptr;
@@ -160,15 +193,13 @@ std::unique_ptr<Kernel> make_lion_of(const OpView& view) {
   for (size_t i : {0, 2}) view.expect_count(view.read(i), n);
   for (size_t i : {0, 1}) view.expect_count(view.write(i), n);
   PRUN_CHECK(view.in<T>(1) == view.out<T>(0) && view.in<float>(2) == view.out<float>(1), "lion updates in place");
-  const auto number = [&](const char* name, double usual) {
-    return static_cast<float>(view.attrs().number(name, usual));
-  };
+  const Attrs& a = view.attrs();
   return kernel_of([grad = view.in<float>(0), param = view.out<T>(0), m = view.out<float>(1),
                     clip = view.reads() > 3 ? view.in<float>(3) : nullptr, n, table = view.table(),
-                    threads = view.threads(), beta1 = number("beta1", 0.9), beta2 = number("beta2", 0.99),
-                    decay = number("weight_decay", 0)] {
+                    threads = view.threads(), direction = average(a.number("beta1", 0.9)),
+                    mean = average(a.number("beta2", 0.99)), decay = static_cast<float>(a.number("weight_decay", 0))] {
     if (skips(clip)) return;
-    const LionStep s{static_cast<float>(table->learning_rate), clip != nullptr ? *clip : 1.0f, decay, beta1, beta2};
+    const LionStep s{Clip(clip), direction, mean, static_cast<float>(table->learning_rate), decay};
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
       const FlushSubnormals flush;
       lion(grad + begin, param + begin, m + begin, end - begin, s);
