@@ -54,7 +54,8 @@ local function check_count(name, n, largest)
   end
 end
 
--- Whole numbers that fit is what a tensor of integers holds.
+-- A tensor of integers holds whole numbers that fit. Values reach the kernels as doubles, which have all whole numbers
+-- up to 2^53.
 local bits = { i8 = 7, u8 = 8, i32 = 31 }
 local function check_elements(name, values, of)
   if of == "f32" or of == "f64" or of == "bf16" then return end
@@ -63,6 +64,9 @@ local function check_elements(name, values, of)
   for _, value in ipairs(values) do
     if value ~= math.floor(value) or value < smallest or value >= largest then
       host.fail(("prun.%s: %s is no %s"):format(name, schema.show(value), of))
+    end
+    if math.tointeger(value + 0.0) ~= math.tointeger(value) then
+      host.fail(("prun.%s: %d would be rounded to %.0f, since a plan's numbers are doubles"):format(name, value, value))
     end
   end
 end

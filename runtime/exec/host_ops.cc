@@ -109,8 +109,17 @@ class Transfer final : public Kernel {
   size_t bytes_;
 };
 
+// Whole numbers in full, as far as a double has them all; others with six digits.
+std::string element_text(Dtype dtype, const void* data, int64_t i) {
+  if (dtype == Dtype::i64) return fmt::format("{}", static_cast<const int64_t*>(data)[i]);
+  constexpr double kAllWhole = 0x1p53;
+  const double value = load_element(dtype, data, i);
+  if (std::abs(value) < kAllWhole && value == std::trunc(value)) return fmt::format("{:.0f}", value);
+  return fmt::format("{:.6g}", value);
+}
+
 std::string nested(const Tensor& tensor, const void* data, size_t dim, int64_t& next) {
-  if (dim == tensor.shape.size()) return fmt::format("{:.6g}", load_element(tensor.dtype, data, next++));
+  if (dim == tensor.shape.size()) return element_text(tensor.dtype, data, next++);
   std::string out = "[";
   for (int64_t i = 0; i < tensor.shape[dim]; ++i) out += (i ? ", " : "") + nested(tensor, data, dim + 1, next);
   return out + "]";

@@ -99,6 +99,42 @@ class Proof(unittest.TestCase):
             self.assertFalse(os.path.exists(metrics) and os.path.getsize(metrics))
 
 
+PRINTS = """
+local prun = require "prun"
+return prun.program(function(r)
+  local sum = prun.full({ 1 }, r.rank == 0 and 2^60 // 1 | 0 or 1, { dtype = "i64" })
+  prun.all_reduce(sum, "sum")
+  local nans = prun.full({ 1 }, r.rank == 0 and 0/0 or 1)
+  prun.all_reduce(nans, "max")
+  if r.rank > 0 then return end
+  prun.print("i64", sum, prun.full({ 2, 1 }, -2^62 // 1 | 0, { dtype = "i64" }))
+  prun.print("i32", prun.tensor({ 1234567, -2147483648, 0 }, { dtype = "i32" }))
+  prun.print("u8", prun.full({ 2 }, 255, { dtype = "u8" }), "i8", prun.full({ 1 }, -128, { dtype = "i8" }))
+  prun.print("f32", prun.tensor { 1234567, -16777217, 0.1, 1234567.8, 1e30, -0.5, 1/0 })
+  prun.print("f64", prun.tensor({ 2^53 - 1, 1e15, 1e300 }, { dtype = "f64" }), "bf16", prun.full({ 1 }, 65536, { dtype = "bf16" }))
+  prun.print("max", nans)
+end)
+"""
+
+
+class Print(unittest.TestCase):
+    def test_whole_numbers_are_printed_in_full(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plan = f"{folder}/prints.lua"
+            with open(plan, "w") as file:
+                file.write(PRINTS)
+            result = subprocess.run([PRUN, plan, "--nproc", "2", "--quiet", "--device", "reference"], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = [re.sub("-nan", "nan", line) for line in result.stdout.splitlines()]
+        self.assertEqual(lines, [
+            "i64 [1152921504606846977] [[-4611686018427387904], [-4611686018427387904]]",
+            "i32 [1234567, -2147483648, 0]",
+            "u8 [255, 255] i8 [-128]",
+            "f32 [1234567, -16777216, 0.1, 1.23457e+06, 1e+30, -0.5, inf]",
+            "f64 [9007199254740991, 1000000000000000, 1e+300] bf16 [65536]",
+            "max [nan]"])
+
+
 class Terminal(unittest.TestCase):
     def test_the_live_line_is_redrawn_and_fits(self):
         shown = on_terminal(40, TERM="xterm")

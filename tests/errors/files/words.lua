@@ -445,6 +445,10 @@ local cases = {
     end,
     function() return strategy {} end,
   },
+  number_that_a_double_rounds = {
+    function() return prun.program(function() prun.print(prun.full(4, 2^53 // 1 | 1, { dtype = "i64" })) end) end,
+    function() return prun.program(function() prun.print(prun.full(4, 2^53 // 1 | 2, { dtype = "i64" })) end) end,
+  },
 }
 
 local case = cases[arg.case] or error("no case '" .. arg.case .. "'", 0)
