@@ -3,6 +3,9 @@
 // f32.
 //
 // A sum is rounded before it is normalized: the bits are those of the two ops apart.
+#include <algorithm>
+#include <cfloat>
+
 #include "row_norm.cuh"
 
 namespace prun::cuda {
@@ -20,6 +23,23 @@ struct Forward {
   int64_t rows, width;
   float eps;
 };
+
+// Sums of f32 that overflow, as squares beyond 1.8e19 do, are made again of numbers this much smaller.
+constexpr float kSmaller = 0x1p-80f, kLarger = 0x1p80f;
+__device__ __forceinline__ bool overflowed(float x) { return !(fabsf(x) <= FLT_MAX); }
+
+// `sum_of(factor)`: of the row's numbers times the factor, over the team.
+template <class Sum>
+__device__ __forceinline__ float mean_of(int64_t width, const Sum& sum_of) {
+  const float mean = sum_of(1.0f) / static_cast<float>(width);
+  return overflowed(mean) ? sum_of(kSmaller) / static_cast<float>(width) * kLarger : mean;
+}
+// `squares_of(factor)`: of the squares of the row's centred numbers times the factor.
+template <class Squares>
+__device__ __forceinline__ float scale_of(int64_t width, float eps, const Squares& squares_of) {
+  const float square = squares_of(1.0f) / static_cast<float>(width) + eps;
+  return overflowed(square) ? kSmaller / sqrtf(squares_of(kSmaller) / static_cast<float>(width)) : 1.0f / sqrtf(square);
+}
 
 template <bool centred>
 __device__ __forceinline__ float normalized(float x, float mean, float scale, float gamma, float beta) {
@@ -44,7 +64,6 @@ __global__ void __launch_bounds__(one_row ? kMostThreads : kWarpsPerBlock* kWarp
   const int packs = static_cast<int>(f.width / N);
   const auto* from = reinterpret_cast<const Pack<T, N>*>(f.x + row * f.width);
   Pack<T, N> held[kHeldPacks];
-  float sum = 0;
 #pragma unroll
   for (int h = 0; h < kHeldPacks; ++h)
     if (const int pack = member + h * members; pack < packs) held[h] = from[pack];
@@ -67,25 +86,30 @@ __global__ void __launch_bounds__(one_row ? kMostThreads : kWarpsPerBlock* kWarp
   }
   float mean = 0;
   if constexpr (centred) {
+    mean = mean_of(f.width, [&](float factor) {
+      float sum = 0;
+#pragma unroll
+      for (int h = 0; h < kHeldPacks; ++h) {
+        if (member + h * members >= packs) break;
+#pragma unroll
+        for (int i = 0; i < N; ++i) sum += held[h].wide(i) * factor;
+      }
+      return team_sum<one_row>(sum);
+    });
+  }
+  const float scale = scale_of(f.width, f.eps, [&](float factor) {
+    float squares = 0;
 #pragma unroll
     for (int h = 0; h < kHeldPacks; ++h) {
       if (member + h * members >= packs) break;
 #pragma unroll
-      for (int i = 0; i < N; ++i) sum += held[h].wide(i);
+      for (int i = 0; i < N; ++i) {
+        const float d = (held[h].wide(i) - mean) * factor;
+        squares += d * d;
+      }
     }
-    mean = team_sum<one_row>(sum) / static_cast<float>(f.width);
-  }
-  float squares = 0;
-#pragma unroll
-  for (int h = 0; h < kHeldPacks; ++h) {
-    if (member + h * members >= packs) break;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float d = held[h].wide(i) - mean;
-      squares += d * d;
-    }
-  }
-  const float scale = 1.0f / sqrtf(team_sum<one_row>(squares) / static_cast<float>(f.width) + f.eps);
+    return team_sum<one_row>(squares);
+  });
 #pragma unroll
   for (int h = 0; h < kHeldPacks; ++h) {
     const int pack = member + h * members;
@@ -115,17 +139,22 @@ __global__ void __launch_bounds__(kLooseThreads) loose_rows(Forward<T> f) {
       f.sum[at] = narrow<T>(widen(f.x[at]) + widen(f.residual[at]));
     }
   }
-  float mean = 0, squares = 0;
+  float mean = 0;
   if constexpr (centred) {
-    float sum = 0;
-    for (int64_t i = threadIdx.x; i < f.width; i += kLooseThreads) sum += widen(from[i]);
-    mean = block_sum(sum) / static_cast<float>(f.width);
+    mean = mean_of(f.width, [&](float factor) {
+      float sum = 0;
+      for (int64_t i = threadIdx.x; i < f.width; i += kLooseThreads) sum += widen(from[i]) * factor;
+      return block_sum(sum);
+    });
   }
-  for (int64_t i = threadIdx.x; i < f.width; i += kLooseThreads) {
-    const float d = widen(from[i]) - mean;
-    squares += d * d;
-  }
-  const float scale = 1.0f / sqrtf(block_sum(squares) / static_cast<float>(f.width) + f.eps);
+  const float scale = scale_of(f.width, f.eps, [&](float factor) {
+    float squares = 0;
+    for (int64_t i = threadIdx.x; i < f.width; i += kLooseThreads) {
+      const float d = (widen(from[i]) - mean) * factor;
+      squares += d * d;
+    }
+    return block_sum(squares);
+  });
   for (int64_t i = threadIdx.x; i < f.width; i += kLooseThreads) {
     const float beta = centred ? widen(f.beta[i]) : 0.0f;
     f.y[row * f.width + i] = narrow<T>(normalized<centred>(widen(from[i]), mean, scale, widen(f.gamma[i]), beta));
@@ -149,7 +178,8 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
   f.y = view.out<T>(0), f.scale = view.out<float>(kMore + (centred ? 2 : 1));
   if (centred) f.beta = view.in<T>(kMore + 2), f.mean = view.out<float>(kMore + 1);
   if (added) f.residual = view.in<T>(1), f.sum = view.out<T>(1);
-  f.eps = static_cast<float>(view.number("eps", 1e-5));
+  const double eps = view.number("eps", 1e-5);
+  f.eps = eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f;
   if (f.rows == 0) return kernel_of([](cudaStream_t) {});
   const int team = team_of<T>(f.width, kHeldPacks);
   const bool held = rows_aligned(f.width, f.x, f.residual, f.gamma, f.beta, f.y, f.sum) && team <= kMostThreads;

@@ -64,8 +64,11 @@ void add_rows(std::vector<Case>& out) {
        Sizes{{1, 1}, {3, 5}, {7, 33}, {17, 257}, {130, 24}, {67, 136}, {37, 1024}, {2, 2056}, {1, 12296}}) {
     const Slot x{T, {rows, n}}, vector{T, {n}}, grad{F32, {n}}, statistic{F32, {rows}};
     const Line rms{"rmsnorm x gamma > y rstd"}, layer{"layernorm x gamma beta > y mean rstd"};
-    Family norms(out, {{"x y dy dx", x}, {"gamma beta", vector}, {"mean rstd", statistic}, {"dgamma dbeta", grad}});
+    Family norms(out, {{"x y dy dx far", x}, {"gamma beta", vector}, {"mean rstd", statistic}, {"dgamma dbeta", grad}});
     if (n > 1) {
+      const Line huge{"scale x > far", make_attrs({{"factor", 1e30}})};
+      norms.add("rmsnorm of squares that no f32 holds", "rmsnorm far gamma > y rstd", 3e-6, {huge});
+      norms.add("layernorm of squares that no f32 holds", "layernorm far gamma beta > y mean rstd", 3e-6, {huge});
       norms.add("rmsnorm", rms, 3e-6);
       norms.add("rmsnorm_grad", "rmsnorm_grad x dy gamma rstd > dx dgamma", 5e-6, {rms});
       norms.add("layernorm", layer, 3e-6);
@@ -329,16 +332,19 @@ namespace {
 
 const Attrs kPlain = make_attrs({{"weight_decay", 0.1}});
 const Attrs kHeavy = make_attrs({{"momentum", 0.9}, {"weight_decay", 0.1}});
+const Attrs kSlow = make_attrs({{"beta1", 0.99999}, {"beta2", 0.9999999}, {"eps", 1e-8}, {"weight_decay", 0.1}});
 const Attrs kSigns = make_attrs({{"beta1", 0.9}, {"beta2", 0.99}, {"weight_decay", 0.1}});
 
 void add_updates(Family& f) {
   f.add("adamw", {"adamw grad param m v > param m v", adamw()}, 2e-6);
   f.add("adamw clipped", {"adamw grad param m v clip > param m v", adamw()}, 2e-6);
+  f.add("adamw of averages that hardly move", {"adamw grad param m v > param m v", kSlow}, 2e-6);
   f.add("sgd", {"sgd grad param > param", kPlain});
   f.add("sgd clipped", {"sgd grad param clip > param", kPlain});
   f.add("sgd with momentum", {"sgd grad param m > param m", kHeavy});
   f.add("sgd with momentum, clipped", {"sgd grad param m clip > param m", kHeavy});
   f.add("lion", {"lion grad param m > param m", kSigns}, 2e-6);
+  f.add("lion of averages that hardly move", {"lion grad param m > param m", kSlow}, 2e-6);
   f.add("lion clipped", {"lion grad param m clip > param m", kSigns}, 2e-6);
   f.add("adamw that skips", {"adamw grad param m v skip > param m v", adamw()});
   f.add("sgd that skips", {"sgd grad param skip > param", kPlain});
@@ -368,13 +374,16 @@ void add_norms(Family& f, int64_t n) {
   Attrs pieces = make_attrs({{"piece_starts", Counts{n / 3, 2 * n + n / 5, 2 * n + n / 2, 3 * n}},
                              {"piece_weights", Numbers{0.25, 0.5, 1, 7}}});
   f.add("norm2 of weighted pieces", {"norm2 grad > norm", pieces});
+  for (const double size : {1e25, 1e-30})
+    f.add("norm2 of numbers whose squares no f32 holds", "norm2 far > norm", 1e-6,
+          {{"scale grad > far", make_attrs({{"factor", size}})}});
   pieces.set("axis", "dp");
   f.add("norm2 of weighted pieces of a shard", {"norm2 grad > norm", pieces});
 }
 
 void add_large_norms(std::vector<Case>& out) {
   // More than a block adds up, cut where no vector begins.
-  Family large(out, {{"flat", {F32, {70001}}}, {"other", {F32, {3}}}, {"norm", {F32, {}}}});
+  Family large(out, {{"flat", {F32, {70001}}}, {"other", {F32, {3}}}, {"norm", {F64, {}}}});
   Attrs cut = make_attrs(
       {{"piece_starts", Counts{33333, 140001, 140002, 170005}}, {"piece_weights", Numbers{0.25, 0.5, 1, 7}}});
   large.add("norm2 of large tensors", "norm2 flat other > norm");
@@ -384,14 +393,14 @@ void add_large_norms(std::vector<Case>& out) {
 }
 
 void add_clipping(std::vector<Case>& out) {
-  for (double square : {0.0, 0.3, 9.0}) {
-    Family f(out, {{"square", {F32, {}, square, square}}, {"factor norm", {F32, {}}}});
+  for (double square : {0.0, 0.3, 9.0, 1e50, 1e-60}) {
+    Family f(out, {{"square", {F64, {}, square, square}}, {"factor", {F32, {}}}, {"norm", {F64, {}}}});
     f.add("clip_coefficient", {"clip_coefficient square > factor norm", make_attrs({{"max", 1.0}})});
     f.add("clip_coefficient that clips nothing",
           {"clip_coefficient square > factor norm", make_attrs({{"max", 0.0}, {"skip", int64_t{1}}})});
   }
   {
-    Family f(out, {{"x large", {F32, {}, 1, 1}}, {"factor norm", {F32, {}}}});
+    Family f(out, {{"x large", {F64, {}, 1e10, 1e10}}, {"factor", {F32, {}}}, {"norm", {F64, {}}}});
     f.add("clip_coefficient that skips",
           {"clip_coefficient large > factor norm", make_attrs({{"max", 1.0}, {"skip", int64_t{1}}})}, 1e-6,
           {{"scale x > large", make_attrs({{"factor", 1e300}})}});
@@ -431,7 +440,8 @@ std::vector<Case> training_cases() {
                    {"clip", {F32, {}, 0.5, 0.6}},
                    {"skip", {F32, {}, -1, -1}},
                    {"low", {BF16, {n}}},
-                   {"norm", {F32, {}}}});
+                   {"far", {F32, {n}}},
+                   {"norm", {F64, {}}}});
     add_updates(f);
     add_casting_updates(f, out);
     add_norms(f, n);

@@ -22,6 +22,7 @@ using Pair = std::array<T*, 2>;
 // Rows of bf16 that have no elements behind the last WholeTwo are widened once: what a later pass reads of them lies as
 // f32 in the first-level cache, as gamma and beta do. Forward it has no room for longer ones beside x and y; backward,
 // which reads twice as much again, gains up to four times as long ones.
+constexpr float kLeastSquare = 1e-32f;  // below it, squares may have been below the normal numbers
 constexpr int64_t kTogether = 8, kLongestForward = 256, kLongestBackward = 1024;
 
 template <int lanes, class T>
@@ -48,6 +49,24 @@ PRUN_INLINE void widen_row(const T* x, float* to, int64_t width) {
   for_row<true, lanes, T>(width, [=](auto at) PRUN_INLINED { at.store(to, at.load(x)); });
 }
 
+// The mean of a row, or with a centre of its squares from there, in f64: what f32 cannot hold, as it cannot the squares
+// of numbers beyond 1.8e19.
+template <class T>
+double mean_in_f64(const T* x, int64_t width) {
+  double sum = 0;
+  for (int64_t i = 0; i < width; ++i) sum += static_cast<double>(widen(x[i]));
+  return sum / static_cast<double>(width);
+}
+template <class T>
+double square_in_f64(const T* x, double centre, int64_t width) {
+  double sum = 0;
+  for (int64_t i = 0; i < width; ++i) {
+    const double d = static_cast<double>(widen(x[i])) - centre;
+    sum += d * d;
+  }
+  return sum / static_cast<double>(width);
+}
+
 // n <= kTogether rows, pass by pass: a sum is folded, divided and made a root of while those of other rows are
 // computed, as each of these waits for the one before. What is computed of a row does not depend on n.
 //
@@ -55,7 +74,7 @@ PRUN_INLINE void widen_row(const T* x, float* to, int64_t width) {
 // wide: room for the rows, if they are kept.
 template <bool centred, int lanes, bool kept, class T>
 PRUN_INLINE void forward_block(const T* x, Pair<const Param<T, kept>> params, T* y, Pair<float> stats, int64_t n,
-                               int64_t width, float eps, float* wide) {
+                               int64_t width, double eps, float* wide) {
   Floats<lanes> sums[kTogether];
   float folded[kTogether];
   const auto again = [=](int64_t r) PRUN_INLINED {
@@ -78,7 +97,8 @@ PRUN_INLINE void forward_block(const T* x, Pair<const Param<T, kept>> params, T*
   }
   for (int64_t r = 0; r < n; ++r) {
     Two<lanes> squares = {};
-    const float centre = centred ? folded[r] / static_cast<float>(width) : 0;
+    float centre = centred ? folded[r] / static_cast<float>(width) : 0;
+    if (centred && !std::isfinite(centre)) centre = static_cast<float>(mean_in_f64(x + r * width, width));
     if constexpr (centred) stats[1][r] = centre;
     for_row<kept, lanes, T>(width, [&](auto at) PRUN_INLINED {
       ask_for<2 * lanes>(x + (n + r) * width + at.i);                      // the next rows
@@ -97,7 +117,12 @@ PRUN_INLINE void forward_block(const T* x, Pair<const Param<T, kept>> params, T*
   }
   fold_rows<lanes>(sums, n, folded);
   for (int64_t r = 0; r < n; ++r) {
-    const float factor = 1.0f / std::sqrt(folded[r] / static_cast<float>(width) + eps);
+    const float square = folded[r] / static_cast<float>(width) + static_cast<float>(eps);
+    const bool f32_holds = square >= kLeastSquare && std::isfinite(square);
+    const float factor =
+        f32_holds ? 1.0f / std::sqrt(square)
+                  : static_cast<float>(
+                        1 / std::sqrt(square_in_f64(x + r * width, centred ? stats[1][r] : 0.0f, width) + eps));
     const float centre = centred && !kept ? stats[1][r] : 0;
     stats[0][r] = factor;
     for_row<kept, lanes, T>(width, [=](auto at) PRUN_INLINED {
@@ -117,7 +142,7 @@ PRUN_INLINE void forward_block(const T* x, Pair<const Param<T, kept>> params, T*
 }
 
 template <bool centred, class T>
-void forward_rows(const T* x, Pair<const T> params, T* y, Pair<float> stats, int64_t rows, int64_t width, float eps) {
+void forward_rows(const T* x, Pair<const T> params, T* y, Pair<float> stats, int64_t rows, int64_t width, double eps) {
   with_lanes([=]<int lanes>() PRUN_INLINED {
     const auto blocks = [=]<bool kept>(Pair<const Param<T, kept>> of, int64_t together, float* wide) PRUN_INLINED {
       for (int64_t row = 0; row < rows; row += together)
@@ -254,7 +279,7 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
   const Pair<float> stats = {view.out<float>(kStat), centred ? view.out<float>(kParam) : nullptr};
   return kernel_of([x = view.in<T>(0), residual = added ? view.in<T>(1) : nullptr, params, y = view.out<T>(0),
                     sum = added ? view.out<T>(1) : nullptr, stats, rows, width, threads = view.threads(),
-                    eps = static_cast<float>(view.attrs().number("eps", 1e-5))] {
+                    eps = view.attrs().number("eps", 1e-5)] {
     const RowChunks chunks(rows);
     parallel_for(threads, chunks.count, [&](int64_t i, int) {
       few_rows<T, added>(chunks, i, width, [&](int64_t at, int64_t count) {
