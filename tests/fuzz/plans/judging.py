@@ -115,7 +115,9 @@ class Facts:
     def __init__(self, text):
         self.dtype = re.search(r'dtype = "(\w+)"', text)[1]
         self.drops = "capacity = " in text  # choices of experts: which ones depends on the mesh
-        self.wires = "wire = " in text
+        wires = set(re.findall(r'wire = "(\w+)"', text))
+        self.wires = bool(wires)
+        self.rounds = self.dtype == "f64" and self.wires or self.dtype == "f32" and "bf16" in wires  # on the wire
         self.drifts = "local_sgd" in text
         self.signs = "prun.lion" in text
 
@@ -127,12 +129,11 @@ def difference(found, facts):
             return f"{key}: {found[key]}"
     if "lost" in found:
         return f"{found['lost']} are lost"
-    keys = ["loss", "eval", "norms", "state"]
-    most = MOST
+    keys, most = ["loss", "eval", "norms", "state"], MOST
     if facts.signs:
         keys, most = ["loss", "eval"], 1e-6
     for key in keys:
-        if found.get(key, 0) > most:
+        if found.get(key, 0) > max(most, 10 * found.get("sensitivity", {}).get(key, 0)):
             return f"{key} differs by {found[key]:.2g}"
     return ""
 
@@ -202,7 +203,7 @@ def of_acceptance(verdict, truth, facts):
         return Outcome("escape", differs, text)
     if claims and facts.drops and differs:
         return Outcome("overclaim", "experts drop choices", f"{differs}; the proof: {text}")
-    if claims and facts.wires and raw.get("loss", 0) > MOST:
+    if claims and facts.rounds and raw.get("loss", 0) > (MOST if facts.dtype == "f64" else 1e-6):
         return Outcome("overclaim", "numbers travel rounded", f"loss differs by {raw['loss']:.2g}; the proof: {text}")
     if claims and facts.dtype == "bf16" and raw.get("loss", 0) > 1e-6:
         return Outcome("overclaim", "bf16", f"loss differs by {raw['loss']:.2g}; the proof: {text}")

@@ -31,6 +31,7 @@ using nlohmann::json;
 // As tools/prun/proof.cc has them for a check without --prove.
 constexpr double kMostProofWork = 0.5e6;
 constexpr size_t kMostProvenNodes = 5000;
+constexpr double kExpected = 1e-9;  // relative rounding of a plan whose numbers do not grow
 
 // A request. "plan": path; "ranks"; "device": the one that is checked for; "check_replicas", "most_skips": as the
 // options of prun; "raw": whether to run the plan with its own dtypes, too.
@@ -188,10 +189,21 @@ class Judge {
         return {{"stopped", error.what()}};
       }
       found = compared(plan, job, run, one_job, one);
+      if (found["finite"] == true && most_of(found) > kExpected)
+        found["sensitivity"] = sensitivity(alone, of_one, one_job, one);
     } catch (const Error& error) {
       return {{"one_rank", error.what()}};
     }
     return found;
+  }
+
+  // What one rank with weights that are larger by 1e-13 makes of it: plans with numbers that grow fast magnify
+  // rounding.
+  json sensitivity(Plan alone, const CompileOptions& options, const Job& one_job, const VirtualRun& one) const {
+    for (Value& value : alone.graph.values)
+      if (value.kind == ValueKind::parameter) value.init.scale *= 1 + 1e-13;
+    const Job job = compile(alone, options);
+    return compared(alone, job, run_virtual_ranks(job, *reference_), one_job, one);
   }
 
   static json compared(const Plan& plan, const Job& job, const VirtualRun& run, const Job& one_job,
@@ -209,6 +221,12 @@ class Judge {
       found["lost"] = states.first->what;
     if (states.first) found["first"] = states.first->what;
     return found;
+  }
+
+  static double most_of(const json& found) {
+    double most = 0;
+    for (const char* key : {"loss", "eval", "norms", "state"}) most = std::max(most, found.value(key, 0.0));
+    return most;
   }
 
   // JSON has no infinity.
