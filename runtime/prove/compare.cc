@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 namespace prun {
@@ -83,18 +84,18 @@ class Comparer {
       for (size_t e = 0; e < all[h].elements.size(); e++) {
         const HeldState::Element& element = all[h].elements[e];
         held_somewhere.at(element.key)[element.whole] = true;
-        if (weights && options_.signs && is_rounding(element)) continue;
         const double right =
             weights && options_.own_updates ? means[h].elements[e].value : whole.at(element.key)[element.whole];
+        if (weights && options_.signs && is_rounding(element)) {
+          result_.rounded_signs = result_.rounded_signs || !near(element.value, right, scale);
+          continue;
+        }
         std::optional<Difference>& found = one_overflows(element.value, right) ? one_sided : first;
         // Backward makes the last parameters' gradients first.
         if (same(element.value, right, scale) || (found && element.key <= found->key)) continue;
         found = {kind.name, kind, all[h].rank, element.key, all[h], element.value, right, scale};
       }
-    if (gradients) {
-      gradients_ = whole;
-      largest_gradient_ = scale;
-    }
+    if (gradients) keep_gradients(whole, scale, all);
     lost(kind, held_somewhere, first);
     for (std::optional<Difference>* each : {&first, &one_sided})
       if (*each)
@@ -122,10 +123,22 @@ class Comparer {
         first = {kind.name, kind, 0, key, {}, NAN, NAN, 1};
   }
 
-  // A gradient that is exactly 0 on one rank, such as that of a bias of keys, is rounding where sums have another
-  // order.
+  void keep_gradients(const std::map<int64_t, std::vector<double>>& whole, double largest,
+                      const std::vector<HeldState>& all) {
+    gradients_ = whole;
+    largest_gradient_ = largest;
+    if (!options_.signs) return;
+    for (const HeldState& held : all)
+      for (const HeldState::Element& element : held.elements)
+        if (element.value != 0) not_zero_.insert({element.key, element.whole});
+  }
+
+  // A gradient that is exactly 0 on one side, such as that of a bias of keys, is rounding where sums have another
+  // order. On both sides it has no sign.
   bool is_rounding(const HeldState::Element& element) const {
-    return std::abs(gradients_.at(element.key)[element.whole]) < 1e-9 * largest_gradient_;
+    const double gradient = gradients_.at(element.key)[element.whole];
+    return std::abs(gradient) < 1e-9 * largest_gradient_ &&
+           (gradient != 0 || not_zero_.contains({element.key, element.whole}));
   }
 
   // Each element becomes the mean over the ranks that differ along the drifting axes only and hold it.
@@ -162,6 +175,7 @@ class Comparer {
   const CompareOptions& options_;
   std::map<int64_t, std::vector<double>> gradients_;  // of one rank
   double largest_gradient_ = 1;
+  std::set<std::pair<int64_t, int64_t>> not_zero_;  // gradients of the ranks: parameter, element
   Comparison result_;
   std::optional<Difference> one_sided_;  // the first number that overflows on one side only
   bool one_sided_is_earlier_ = false;

@@ -59,9 +59,12 @@ class Reader {
     for (const int64_t dim : partition_.dims()) {
       const auto [at, fresh] = index.try_emplace(partition_.find(dim), made_.groups.size());
       if (fresh) made_.groups.emplace_back();
-      made_.groups[at->second].dims.insert(dim);
+      made_.groups[at->second].dims[dim] = dim;
     }
+    shared_.resize(made_.groups.size());
     for (const Node& node : graph_.nodes) read_heads(node);
+    for (size_t g = 0; g < made_.groups.size(); g++)
+      if (shared_[g].size() == 1) share_less(made_.groups[g], *shared_[g].begin());
     return std::move(made_);
   }
 
@@ -106,15 +109,40 @@ class Reader {
     SizeGroup& group = made_.groups[*at];
     group.rotates = group.rotates || node.op == &ops::rotary;
     for (const char* name : kHeadAttrs)
-      if (node.attrs.integer(name) > 0) group.heads.insert(node.attrs.integer(name));
-    const int64_t heads = node.attrs.integer("heads", 1);
-    group.head_sizes.insert(node.op == &ops::rotary ? node.attrs.integer("size")
-                                                    : columns / (heads + 2 * node.attrs.integer("kv_heads", heads)));
+      if (const int64_t heads = node.attrs.integer(name); heads > 0) group.heads[heads] = heads;
+    if (node.op == &ops::rotary) {
+      group.head_sizes.insert(node.attrs.integer("size"));
+      return;
+    }
+    const int64_t heads = node.attrs.integer("heads", 1), kv_heads = node.attrs.integer("kv_heads", heads);
+    group.head_sizes.insert(columns / (heads + 2 * kv_heads));
+    shared_[*at].insert({heads, kv_heads});
+  }
+
+  // Lets at most three heads share keys and values if every size is a sum of heads of queries and at most two times
+  // those of keys: with three such sums stay different.
+  static void share_less(SizeGroup& group, const std::pair<int64_t, int64_t>& shared) {
+    const auto [heads, kv_heads] = shared;
+    constexpr int64_t kMostSharing = 3;
+    if (heads / kv_heads <= kMostSharing || group.head_sizes.size() != 1) return;
+    const int64_t head_size = *group.head_sizes.begin();
+    const auto fewer = [&](int64_t count) -> int64_t {
+      const int64_t queries = count / heads, rest = count % heads;
+      if (rest % kv_heads != 0 || rest / kv_heads > 2) return 0;
+      return queries * kMostSharing * kv_heads + rest;
+    };
+    SizeGroup made = group;
+    for (auto& [real, base] : made.heads)
+      if ((base = fewer(real)) == 0) return;
+    for (auto& [real, base] : made.dims)
+      if (real % head_size != 0 || (base = fewer(real / head_size) * head_size) == 0) return;
+    group = std::move(made);
   }
 
   const Graph& graph_;
   Partition partition_;
   SizeRelations made_;
+  std::vector<std::set<std::pair<int64_t, int64_t>>> shared_;  // by group: heads, and those of keys and values
 };
 
 int64_t small_of(const std::map<int64_t, int64_t>& sizes, int64_t real) {

@@ -1,7 +1,8 @@
 // The relations between the sizes of a model, read from its graph: which sizes must shrink by one factor.
 //
 // Sizes of a group keep their ratios, so that every sum and every product that the real model has also holds in the
-// small one: blocks side by side are a dim, heads times the size of a head are columns.
+// small one: blocks side by side are a dim, heads times the size of a head are columns. Only the number of heads that
+// share keys and values may become smaller, where all sizes of the group are sums of both kinds of heads.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,9 +16,11 @@
 namespace prun {
 
 struct SizeGroup {
-  std::set<int64_t> dims;
+  // Real sizes, each with the size that the group's factors apply to: the same, or with fewer heads that share keys.
+  std::map<int64_t, int64_t> dims;
   // Columns that consist of heads: numbers of heads, and sizes of a head. Both empty: the dims contain no heads.
-  std::set<int64_t> heads, head_sizes;
+  std::map<int64_t, int64_t> heads;
+  std::set<int64_t> head_sizes;
   bool rotates = false;  // by several frequencies: a head has two pairs at least
 };
 

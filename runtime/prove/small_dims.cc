@@ -101,6 +101,12 @@ int64_t common_divisor(const std::set<int64_t>& sizes) {
   return std::max<int64_t>(divisor, 1);
 }
 
+int64_t common_divisor(const std::map<int64_t, int64_t>& sizes) {
+  std::set<int64_t> bases;
+  for (const auto& [real, base] : sizes) bases.insert(base);
+  return common_divisor(bases);
+}
+
 // How a group shrinks: heads / common heads * `heads`, and sizes of a head likewise. A group without heads has sizes of
 // one head only.
 struct Scale {
@@ -122,7 +128,7 @@ class DimShrinker {
     std::iota(order.begin(), order.end(), size_t{0});
     const auto freedom = [&](size_t g) {  // a group without heads adapts to the others
       const SizeGroup& group = relations_.groups[g];
-      return std::pair(group.heads.empty(), *group.dims.begin());
+      return std::pair(group.heads.empty(), group.dims.begin()->first);
     };
     std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return freedom(a) < freedom(b); });
     for (const size_t g : order) choose(g);
@@ -137,14 +143,15 @@ class DimShrinker {
     for (const bool larger : {false, true})
       for (const Care care : {Care::undivided, Care::different, Care::nothing})
         if (choose(g, care, larger)) return;
-    for (const int64_t dim : relations_.groups[g].dims) take(dim, dim);
+    for (const auto& [dim, base] : relations_.groups[g].dims) take(dim, dim);
   }
 
   // `larger`: small sizes may be larger than the real ones, because three ranks may divide no real size.
   bool choose(size_t g, Care care, bool larger) {
     const SizeGroup& group = relations_.groups[g];
     int64_t heads = group.heads.empty() ? 1 : common_divisor(group.heads);
-    int64_t sizes = std::min(common_divisor(group.heads.empty() ? group.dims : group.head_sizes), kMostScale);
+    int64_t sizes =
+        std::min(group.heads.empty() ? common_divisor(group.dims) : common_divisor(group.head_sizes), kMostScale);
     if (larger) sizes = std::max(sizes, kLargerScale), heads = group.heads.empty() ? 1 : std::max(heads, kLargerHeads);
     // The smallest product first: the columns.
     for (int64_t product = 1; product <= heads * sizes; product++)
@@ -165,8 +172,8 @@ class DimShrinker {
     if (!group.heads.empty()) {
       const int64_t of_heads = common_divisor(group.heads), of_sizes = common_divisor(group.head_sizes);
       common = of_heads * of_sizes;
-      for (const int64_t size : group.heads) {
-        heads[size] = scaled(size, scale.heads, of_heads);
+      for (const auto& [size, base] : group.heads) {
+        heads[size] = scaled(base, scale.heads, of_heads);
         if (heads[size] < std::min(size, kLeastHeads) || !divide_alike(divisors_.of_heads(), size, heads[size], care))
           return false;
       }
@@ -176,8 +183,8 @@ class DimShrinker {
         if (head_sizes[size] < std::min(size, least) || head_sizes[size] % 2 > size % 2) return false;
       }
     }
-    for (const int64_t size : group.dims) {
-      const int64_t small = scaled(size, scale.heads * scale.head_size, common);
+    for (const auto& [size, base] : group.dims) {
+      const int64_t small = scaled(base, scale.heads * scale.head_size, common);
       if (!permits(size, small, care)) return false;
       tried.dims[size] = small;
     }
@@ -239,7 +246,7 @@ class DimShrinker {
       for (const size_t g : order) {
         if (done.contains(g)) continue;
         SmallSizes tried = kept;
-        for (const int64_t dim : relations_.groups[g].dims) tried.dims[dim] = sizes_.dims.at(dim);
+        for (const auto& [dim, base] : relations_.groups[g].dims) tried.dims[dim] = sizes_.dims.at(dim);
         tried.heads[g] = sizes_.heads[g];
         tried.head_sizes[g] = sizes_.head_sizes[g];
         if (!fits(tried)) continue;
