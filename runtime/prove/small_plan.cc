@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "compile/distributor.h"
 #include "ir/ops.h"
+#include "ir/state.h"
 #include "prove/size_relations.h"
 #include "prove/small_dims.h"
 #include "prove/small_layers.h"
@@ -27,22 +29,40 @@ double parameter_bytes(const Plan& plan) {
   return bytes;
 }
 
+// Bytes of a rank's part of a parameter, in the dtype in which it is updated: what place.cc compares with a bound.
+int64_t own_bytes(const Plan& plan, const Value& value) {
+  const std::string layer = layer_of(plan.graph, value);
+  const Shape& shape = value.type.shape;
+  int64_t count = value.count();
+  for (const Strategy& strategy : plan.strategies)
+    for (const StrategyUnit& unit : strategy.units) {
+      if (unit.unit_class != plan.graph.units[value.unit].unit_class) continue;
+      for (const LayerPlacement& placement : unit.layers) {
+        if (placement.layer != layer) continue;
+        const bool bias = shape.size() == 1;  // belongs to the outputs, the weight's last dim
+        if (placement.dim >= (bias ? 2 : std::ssize(shape)) || (bias && placement.dim == 0)) continue;
+        const int64_t extent = shape[bias ? 0 : placement.dim];
+        count = count / extent * run_of(extent, plan.mesh.size(placement.axis), 1);
+      }
+    }
+  return count * dtype_bytes(plan.param_dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32);
+}
+
 // The bound that leaves the same parameters of a class of units below it: those of `real` that are smaller than
 // `least`, by their names. Where no bound does, one that has some on either side.
 int64_t bound_between(const Plan& real, const Plan& small, const std::string& unit_class, int64_t least) {
-  const auto bytes = [](const Value& value) { return value.count() * dtype_bytes(Dtype::f32); };
   std::map<std::string, bool> below;
   for (const Value& value : real.graph.values)
     if (value.kind == ValueKind::parameter && real.graph.units[value.unit].unit_class == unit_class)
-      below[value.name] = bytes(value) < least;
+      below[value.name] = own_bytes(real, value) < least;
   int64_t lower = 0, upper = INT64_MAX;
   for (const Value& value : small.graph.values) {
     const auto known = below.find(value.name);
     if (value.kind != ValueKind::parameter || known == below.end()) continue;
     if (known->second)
-      lower = std::max(lower, bytes(value));
+      lower = std::max(lower, own_bytes(small, value));
     else
-      upper = std::min(upper, bytes(value));
+      upper = std::min(upper, own_bytes(small, value));
   }
   return upper == INT64_MAX ? lower + 1 : std::min(lower + 1, upper);
 }
