@@ -177,7 +177,7 @@ Offload place_offloaded(CompileState& state) {
                        state.plan.optimizer.site);
     synced = synced || (!storage.sharded && state.strategies.of(unit).synchronizes);
     if (storage.sharded) {
-      storage.master_offloaded = storage.offload && low;
+      storage.master_offloaded = storage.offload && low && !state.strategies.of(unit).synchronizes;
       continue;
     }
     if (storage.offload) offload.shared_state = true;

@@ -16,6 +16,7 @@ namespace {
 struct Average {
   const HookAction* action;
   std::vector<std::pair<int64_t, int64_t>> ranges;  // of the flat parameters, ascending
+  std::vector<TensorId> shards;                     // that one rank has whole
 };
 
 // 0: ranks do not average weights, or each rank would do so alone.
@@ -46,13 +47,18 @@ std::vector<Average> averages_of(const CompileState& state) {
     if (!state.trains(id)) continue;
     for (const auto& [strategy, part] : state.strategies.of(unit).parts)
       for (const HookAction& action : part->sync) {
-        if (storage.sharded)
-          throw plan_error(fmt::format("the parameters of '{}' are sharded over '{}': there is nothing to average",
-                                       unit.name, storage.axis),
-                           action.site);
         if (state.plan.mesh.size(action.axis) == 1) continue;
+        if (!state.shard_axis(id).empty())
+          throw plan_error(fmt::format("the parameters of '{}' are averaged over '{}' here and sharded over '{}': "
+                                       "averages between steps are of whole parameters, as ddp over '{}' keeps them",
+                                       unit.name, action.axis, storage.axis, storage.axis),
+                           action.site);
         auto [it, fresh] = known.try_emplace({action.axis, action.op}, averages.size());
         if (fresh) averages.push_back({&action, {}});
+        if (storage.sharded) {
+          averages[it->second].shards.push_back(storage.master);
+          continue;
+        }
         auto& ranges = averages[it->second].ranges;
         const int64_t begin = storage.bucket_start, end = begin + storage.shard;
         if (!ranges.empty() && ranges.back().second == begin)
@@ -76,10 +82,12 @@ void synchronize(CompileState& state) {
   Site site;
   for (const Average& average : averages_of(state)) {
     site = average.action->site;
-    for (auto [begin, end] : average.ranges) {
-      const TensorId part = add_view(program, "params.synced", state.flat_params, begin, {end - begin});
+    const auto reduce = [&](TensorId part) {
       edges.communicate("", make_all_reduce(part, average.action->op, average.action->axis, Phase::step, site));
-    }
+    };
+    for (auto [begin, end] : average.ranges)
+      reduce(add_view(program, "params.synced", state.flat_params, begin, {end - begin}));
+    for (const TensorId shard : average.shards) reduce(shard);
   }
   for (UnitId unit : state.graph.units.ids()) {
     const UnitStorage& storage = state.storage[unit];

@@ -69,6 +69,15 @@ class AxisOfOne(Proven):
             self.proven(AXES, 2, mesh="dp=1 shard=2", list=strategies)
         self.proven(AXES, 2, mesh="dp=1 shard=1 tp=2", list="zero3 shard, tensor_parallel tp, zero1 dp")
 
+    def test_sharding_over_one_rank_leaves_whole_weights_to_average(self):
+        for strategies, dtype in (("averages r, zero1 dp", "f32"), ("zero3 dp, averages r", "bf16")):
+            done = run(PRUN, "check", AXES, "--nproc", 2, "--check-replicas", 2, mesh="dp=1 r=2", list=strategies, dtype=dtype)
+            self.assertIn("their averages equal one rank's", done.stdout, done.stderr)
+        without, offloaded = (
+            [row.get("loss") for row in steps(PRUN, AXES, 2, mesh="dp=1 r=2", list=strategies, dtype="bf16", steps=4)]
+            for strategies in ("averages r", "fsdp dp offload=optimizer, averages r"))
+        self.assertEqual(without, offloaded)
+
     def test_weights_do_not_drift_on_one_rank(self):
         self.proven(AXES, 2, mesh="one=1 tp=2", list="averages one, tensor_parallel tp")
 

@@ -486,5 +486,16 @@ function cases.rotary_heads_do_not_divide()
   }
 end
 
+-- No rank has the weights that are to be averaged.
+function cases.averages_of_shards()
+  local averages = prun.strategy("averages", { axis = "replicate" }, function(unit, opt)
+    unit:every(4, function() prun.all_reduce(unit.params, { axis = opt.axis }) end)
+  end, { differs = "weights drift between averages" })
+  return plans.gpt {
+    mesh     = prun.mesh { replicate = 2, dp = 2 },
+    strategy = { averages {}, prun.zero1 { axis = "dp" } },
+  }
+end
+
 local name = prun.args { case = "" }.case
 return models[name] and plans.mlp { model = models[name] } or cases[name]()
