@@ -195,7 +195,8 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
   const bool plain = !any(PlacementKind::partial) && !any(PlacementKind::shard) && !any(PlacementKind::varying) &&
                      !any(PlacementKind::unknown);
   const bool pads = view.pads() && context.op.attrs.has("valid");
-  const bool splits = pads || view("axis") || view.names("tokens_axis") || view("split_axis") || view.names("rows_axis");
+  const bool splits =
+      pads || view("axis") || view.names("tokens_axis") || view("split_axis") || view.names("rows_axis");
   const bool weighted = context.op.attrs.has("weights") || context.op.attrs.has("piece_weights");
   const bool cut =
       context.op.is(ops::cut_pieces) ||
