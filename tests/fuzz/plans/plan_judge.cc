@@ -31,6 +31,7 @@ using nlohmann::json;
 // As tools/prun/proof.cc has them for a check without --prove.
 constexpr double kMostProofWork = 0.5e6;
 constexpr size_t kMostProvenNodes = 5000;
+constexpr double kNudge = 1e-6;
 constexpr double kExpected = 1e-9;  // relative rounding of a plan whose numbers do not grow
 
 // A request. "plan": path; "ranks"; "device": the one that is checked for; "check_replicas", "most_skips": as the
@@ -197,11 +198,11 @@ class Judge {
     return found;
   }
 
-  // What one rank with weights that are larger by 1e-13 makes of it: plans with numbers that grow fast magnify
-  // rounding.
+  // Differences that one rank shows if its initial weights are larger by kNudge: plans whose numbers grow fast, and
+  // long trainings, magnify rounding. A nudge of the size of rounding would be lost, because weights begin as f32.
   json sensitivity(Plan alone, const CompileOptions& options, const Job& one_job, const VirtualRun& one) const {
     for (Value& value : alone.graph.values)
-      if (value.kind == ValueKind::parameter) value.init.scale *= 1 + 1e-13;
+      if (value.kind == ValueKind::parameter) value.init.scale *= 1 + kNudge;
     const Job job = compile(alone, options);
     return compared(alone, job, run_virtual_ranks(job, *reference_), one_job, one);
   }
