@@ -15,12 +15,12 @@
 #include <fstream>
 #include <sstream>
 
+#include "checkpoint/history.h"
+
 namespace prun::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kLatest = "LATEST";
 
 void write_synced(const std::string& path, std::string_view text) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -43,6 +43,14 @@ void write_synced(const std::string& path, std::string_view text) {
 
 void rename_or_throw(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) throw write_failed(to, errno);
+}
+
+bool is_of_run(const std::string& checkpoint, const std::string& run) {
+  try {
+    return !run.empty() && read_index(checkpoint).lineage.run == run;
+  } catch (const Error&) {  // damaged, or copied in part
+    return false;
+  }
 }
 
 constexpr const char* kMakeRoom = "make room, or keep fewer (--checkpoint-keep)";
@@ -82,10 +90,8 @@ void make_folder(const std::string& path) {
   if (error) throw write_failed(path, error.value());
 }
 
-std::string step_folder(const std::string& folder, int64_t step) { return fmt::format("{}/step_{:08}", folder, step); }
-
-std::string staging_folder(const std::string& folder, int64_t step, const std::string& run) {
-  return fmt::format("{}.{}.tmp", step_folder(folder, step), run);
+std::string staging_folder(const std::string& folder, const std::string& name, const std::string& run) {
+  return fmt::format("{}/{}.{}.tmp", folder, name, run);
 }
 
 int64_t free_bytes(const std::string& folder) {
@@ -125,15 +131,17 @@ void remove_staged(const std::string& folder, const std::string& run, int64_t en
 }
 
 // What may need room comes before the renames, so that a disk that is full commits nothing by halves.
-void commit(const std::string& folder, const std::string& staging, int64_t step, int keep) {
-  const std::string to = step_folder(folder, step), latest = folder + "/" + kLatest;
+void commit(const std::string& folder, const std::string& staging, const std::string& name, const std::string& run) {
+  const std::string to = folder + "/" + name, latest = folder + "/" + kLatest;
+  const bool again = fs::exists(to);
+  if (again && !is_of_run(to, run))
+    throw WriteError(fmt::format("cannot write {}: it has come there while this run was going on", to), EEXIST);
   sync_folder(staging);
-  write_synced(latest + ".tmp", fs::path(to).filename().string() + "\n");
-  // A run that was resumed from before this step makes it again: the old one goes only once LATEST can do without it.
+  write_synced(latest + ".tmp", name + "\n");
+  // A restart from before this step makes it again: the old one goes only once LATEST can do without it.
   const std::string before = to + ".old";
   std::error_code ignored;
   fs::remove_all(before, ignored);
-  const bool again = fs::exists(to);
   if (again) rename_or_throw(to, before);
   try {
     rename_or_throw(staging, to);
@@ -146,40 +154,25 @@ void commit(const std::string& folder, const std::string& staging, int64_t step,
   }
   sync_folder(folder);
   fs::remove_all(before, ignored);
+}
+
+void remove_superseded(const std::string& folder, const std::string& name, int keep,
+                       const std::set<std::string>& read) {
   if (keep <= 0) return;
-  const std::vector<std::string> all = whole_checkpoints(folder);
-  for (size_t i = 0, kept = 0; i < all.size(); ++i) {
-    if (all[i] == to || ++kept < static_cast<size_t>(keep)) continue;
-    fs::remove_all(all[i], ignored);
+  const int64_t branch = parse_checkpoint_name(name).value_or(CheckpointName()).branch;
+  int kept = 0;
+  for (const std::string& path : whole_checkpoints(folder)) {
+    const std::string each = fs::path(path).filename().string();
+    if (parse_checkpoint_name(each)->branch != branch || ++kept <= keep || each == name || read.contains(each))
+      continue;
+    try {
+      if (!read_index(path).lineage.known()) continue;
+    } catch (const Error&) {  // damaged: nobody knows whose it is
+      continue;
+    }
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
   }
-}
-
-std::vector<std::string> whole_checkpoints(const std::string& folder) {
-  std::vector<std::string> found;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.rfind("step_", 0) == 0 && name.find('.') == std::string::npos && fs::exists(entry.path() / "index.json"))
-      found.push_back(folder + "/" + name);
-  }
-  std::sort(found.rbegin(), found.rend());
-  return found;
-}
-
-std::string resolve(const std::string& path) {
-  if (fs::exists(path + "/index.json")) return path;
-  if (!fs::exists(path))
-    throw Error(Exit::checkpoint_invalid, fmt::format("there is no checkpoint at {}: no such folder", path));
-  if (std::ifstream latest(path + "/" + kLatest); latest) {
-    std::string name;
-    std::getline(latest, name);
-    if (fs::exists(path + "/" + name + "/index.json")) return path + "/" + name;
-  }
-  const std::vector<std::string> all = whole_checkpoints(path);
-  if (all.empty())
-    throw Error(Exit::checkpoint_invalid,
-                fmt::format("there is no checkpoint in {}: no index.json, and no folder step_N that has one", path));
-  return all.front();
 }
 
 void require_writable(const std::string& folder) {

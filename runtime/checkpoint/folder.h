@@ -1,11 +1,12 @@
-// The folder that a run's checkpoints lie in: step_00000010/ and so on, LATEST, which names the newest whole one, and
-// step_N.tmp/ while one is written. All names in it are relative, so it may be moved.
+// The folder that a run's checkpoints are stored in: step_00000010/ and so on, LATEST, which names the one that was
+// committed last, and NAME.RUN.tmp/ while one is written. history.h has the names and their order. All names in it are
+// relative, so it may be moved.
 #pragma once
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 
@@ -25,8 +26,9 @@ void write_file(const std::string& path, std::string_view text);
 void sync_folder(const std::string& path);
 void make_folder(const std::string& path);  // and those above it
 
-std::string step_folder(const std::string& folder, int64_t step);  // DIR/step_00000010
-std::string staging_folder(const std::string& folder, int64_t step,
+inline constexpr const char* kLatest = "LATEST";
+
+std::string staging_folder(const std::string& folder, const std::string& name,
                            const std::string& run);  // DIR/step_00000010.RUN.tmp
 
 // Removes what `run` has staged in `folder` for steps below `end`.
@@ -37,14 +39,13 @@ int64_t room_for(const std::string& folder, const std::string& staging);
 // Throws WriteError where that is less than `bytes`.
 void require_room(const std::string& folder, const std::string& staging, int64_t bytes);
 
-// Makes what was staged the newest checkpoint: renames it, waits for the disk, replaces LATEST, then removes whole
-// checkpoints beyond the newest `keep` (0: none). Throws checkpoint_write, and then the newest is the one before.
-void commit(const std::string& folder, const std::string& staging, int64_t step, int keep);
-
-// Folders of whole checkpoints in `folder`, newest first.
-std::vector<std::string> whole_checkpoints(const std::string& folder);
-// The checkpoint that `path` means: itself, or the newest in a folder of them. Throws checkpoint_invalid.
-std::string resolve(const std::string& path);
+// Makes what `run` has staged the newest checkpoint, under this name: renames it, waits for the disk, replaces LATEST.
+// A checkpoint of the same run that has the name already is replaced. Throws checkpoint_write, also where one of
+// another run has it, and then the newest is the one before.
+void commit(const std::string& folder, const std::string& staging, const std::string& name, const std::string& run);
+// Removes all but the newest `keep` (0: all stay) of the checkpoints of this name's branch. The names in `read` stay,
+// and so do checkpoints that no run is known of.
+void remove_superseded(const std::string& folder, const std::string& name, int keep, const std::set<std::string>& read);
 // Throws checkpoint_write unless files can be made there; makes the folder.
 void require_writable(const std::string& folder);
 

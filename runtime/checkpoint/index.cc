@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/json_whole.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/sha256.h"
 
 namespace prun::checkpoint {
 namespace {
@@ -125,11 +126,18 @@ std::string index_text(const Index& index) {
                {"model", model_json(index.model)},
                {"kernels", index.kernels},
                {"kernel_choice", index.choice},
-               {"arithmetic", index.arithmetic},
-               {"tensors", tensors_json(index.tensors)}};
+               {"arithmetic", index.arithmetic}};
+  json.update(lineage_json(index.lineage));
   if (index.data.identity.known()) json["data"]["identity"] = identity_json(index.data.identity);
   if (index.algorithms) json["algorithms"] = *index.algorithms;
+  json["tensors"] = tensors_json(index.tensors);
   return json.dump(1) + "\n";
+}
+
+std::string index_id(const std::string& text) {
+  Sha256 sum;
+  sum.add(text.data(), text.size());
+  return sum.hex();
 }
 
 Index read_index(const std::string& folder) {
@@ -142,6 +150,8 @@ Index read_index(const std::string& folder) {
     if (version > kFormat)
       throw invalid(path, fmt::format("format {} is of a newer prun; this one reads up to {}", version, kFormat));
     Index index;
+    index.id = index_id(text);
+    index.lineage = read_lineage(json);
     index.step = json_whole(json.at("step"));
     index.steps = json_whole(json.at("steps"));
     index.seed = json.at("seed").get_ref<const uint64_t&>();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/data_identity.h"
+#include "checkpoint/lineage.h"
 #include "ir/left_out.h"
 #include "ir/model_description.h"
 #include "ir/types.h"
@@ -41,6 +42,8 @@ struct DataCursor {
 };
 
 struct Index {
+  std::string id;  // SHA-256 of the file that it was read from; it is not written
+  Lineage lineage;
   int64_t step = 0;   // steps that were done
   int64_t steps = 0;  // that the run was to do
   uint64_t seed = 0;  // of all random numbers, with the step
@@ -64,6 +67,7 @@ struct Index {
 // Throws checkpoint_invalid for a file that is missing or damaged, and for a format of a newer prun.
 Index read_index(const std::string& folder);
 std::string index_text(const Index& index);
+std::string index_id(const std::string& text);  // Index::id of a checkpoint whose index.json is this
 
 // A rank's part of the index, as it writes it beside its files.
 std::string manifest_text(const std::map<std::string, SavedTensor>& tensors);

@@ -12,6 +12,7 @@
 #include "base/cores.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/history.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/window.h"
 #include "checkpoint/write_files.h"
@@ -72,7 +73,8 @@ void write_checkpoint(const Weights& weights, Index index, const std::string& ou
   };
   for (const auto& [name, weight] : weights.tensors)
     total += element_count(weight.shape) * dtype_bytes(stored_as(weight, dtype));
-  const std::string staging = staging_folder(out, index.step, fmt::format("{}", getpid()));
+  const std::string to = checkpoint_name(index.step, index.lineage.branch);
+  const std::string staging = staging_folder(out, to, fmt::format("{}", getpid()));
   make_folder(staging);
   std::vector<FileToWrite> files;
   for (int64_t rank = 0; rank < index.ranks; ++rank) files.push_back(file_of(weights, rank, index.ranks, dtype, wrote));
@@ -84,7 +86,7 @@ void write_checkpoint(const Weights& weights, Index index, const std::string& ou
     if (const auto of = before.find(name); of != before.end()) saved.drift = of->second.drift;
   }
   write_file(staging + "/index.json", index_text(index));
-  commit(out, staging, index.step, 0);
+  commit(out, staging, to, "");
 }
 
 }  // namespace prun::checkpoint

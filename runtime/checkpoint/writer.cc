@@ -48,21 +48,26 @@ std::string file_of_rank(int rank, size_t k) { return fmt::format("rank_{:05}_{}
 }  // namespace
 
 Writer::Writer(WriterOptions options, const Program& program, int rank, std::function<bool()> cancelled)
-    : options_(std::move(options)), program_(program), rank_(rank), cancelled_(std::move(cancelled)) {
+    : options_(std::move(options)),
+      program_(program),
+      rank_(rank),
+      cancelled_(std::move(cancelled)),
+      lineage_(options_.lineage) {
   if (rank_ != 0 || options_.apart) return;
   // What runs that died left half-written.
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(options_.folder, error)) {
     const std::string name = entry.path().filename().string();
     if (name.rfind("step_", 0) == 0 && entry.path().extension() == ".tmp" &&
-        name.find(options_.run) == std::string::npos)
+        name.find(options_.attempt) == std::string::npos)
       fs::remove_all(entry.path(), error);
   }
 }
 
 Writer::~Writer() {
   if (thread_.joinable()) thread_.join();
-  if (rank_ == 0 && !options_.apart) remove_staged(options_.folder, options_.run, std::numeric_limits<int64_t>::max());
+  if (rank_ == 0 && !options_.apart)
+    remove_staged(options_.folder, options_.attempt, std::numeric_limits<int64_t>::max());
 }
 
 void Writer::check() {
@@ -94,11 +99,17 @@ void Writer::start(int64_t step, int64_t skipped, bool last, std::function<const
   });
 }
 
+bool Writer::is_there(int64_t step) const {
+  const ParentCheckpoint& parent = lineage_.parent;
+  return parent.step == step && parent.checkpoint == name_of(step);
+}
+
 // Rank 0 alone knows when what was committed before has made room, so the others ask for their own part only.
 void Writer::save(int64_t step, const std::function<const std::byte*(TensorId)>& data) {
-  const std::string staging = staging_folder(options_.folder, step, options_.run);
+  if (is_there(step)) return;
+  const std::string staging = staging_folder(options_.folder, name_of(step), options_.attempt);
   if (rank_ == 0) {
-    remove_staged(options_.folder, options_.run, step);
+    remove_staged(options_.folder, options_.attempt, step);
     require_room(options_.folder, staging, options_.bytes);
   }
   write(staging, step, data);
@@ -129,11 +140,11 @@ void Writer::failed(int64_t step, bool last) {
 // The save is over here once the launchers have told all ranks, so nobody sees it end before it was abandoned.
 void Writer::abandon(int64_t step, const Error& error) {
   if (const auto* why = dynamic_cast<const WriteError*>(&error); why != nullptr && !abandoned(step)) {
-    const int64_t room = room_for(options_.folder, staging_folder(options_.folder, step, options_.run));
+    const int64_t room = room_for(options_.folder, staging_folder(options_.folder, name_of(step), options_.attempt));
     options_.abandoning->abandon(step, {why->message(), why->errno_value, options_.bytes, room});
   }
   while (!abandoned(step) && !cancelled_()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  if (rank_ == 0) remove_staged(options_.folder, options_.run, step + 1);
+  if (rank_ == 0) remove_staged(options_.folder, options_.attempt, step + 1);
 }
 
 std::string Writer::manifest(const std::string& staging, int rank) const { return staging + "/" + manifest_name(rank); }
@@ -189,8 +200,8 @@ std::vector<std::string> Writer::write(const std::string& folder, int64_t step,
 void Writer::commit_apart(int64_t step, const std::function<const std::byte*(TensorId)>& data) {
   const KeptApart& apart = *options_.apart;
   if (apart.clears && apart.committed() > 0)
-    remove_kept_before(options_.folder, kept_name(apart.committed(), options_.run), options_.run);
-  const std::string name = kept_name(step, options_.run), folder = options_.folder + "/" + name;
+    remove_kept_before(options_.folder, kept_name(apart.committed(), options_.attempt), options_.attempt);
+  const std::string name = kept_name(step, options_.attempt), folder = options_.folder + "/" + name;
   make_folder(folder);
   replace_file(folder + "/index.json", index_text(index_of(step)), fmt::format(".{}.part", rank_));
   std::vector<std::string> names = write(folder, step, data);
@@ -211,6 +222,7 @@ std::string mesh_text(const Mesh& mesh) {
 
 Index Writer::index_of(int64_t step) const {
   Index index;
+  index.lineage = lineage_;
   index.step = step;
   index.steps = program_.schedule.steps;
   index.seed = program_.schedule.seed;
@@ -239,7 +251,7 @@ Index Writer::index_of(int64_t step) const {
 }
 
 void Writer::commit_all(int64_t step) {
-  const std::string staging = staging_folder(options_.folder, step, options_.run);
+  const std::string staging = staging_folder(options_.folder, name_of(step), options_.attempt);
   Index index = index_of(step);
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(options_.wait_s);
   for (int rank = 0; rank < program_.mesh.ranks(); ++rank) {
@@ -257,8 +269,11 @@ void Writer::commit_all(int64_t step) {
     add_manifest(index, parse_manifest(read_file(path), path));
     fs::remove(path);
   }
-  write_file(staging + "/index.json", index_text(index));
-  commit(options_.folder, staging, step, options_.keep);
+  const std::string text = index_text(index), name = name_of(step);
+  write_file(staging + "/index.json", text);
+  commit(options_.folder, staging, name, lineage_.run);
+  lineage_.parent = {name, lineage_.run, step, index_id(text)};
+  remove_superseded(options_.folder, name, options_.keep, options_.read);
 }
 
 }  // namespace prun::checkpoint

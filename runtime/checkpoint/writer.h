@@ -8,10 +8,12 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "checkpoint/history.h"
 #include "checkpoint/index.h"
 #include "checkpoint/write_files.h"
 #include "ir/program.h"
@@ -49,13 +51,15 @@ struct Abandoning {
 std::string mesh_text(const Mesh& mesh);  // as Index::mesh
 
 struct WriterOptions {
-  std::string folder;   // "": nothing is written
-  int keep = 0;         // whole checkpoints that stay; 0: all
-  int threads = 1;      // that a rank writes with, a file each
-  std::string run;      // the same on all ranks, another one in each run: tells what a dead run left behind
-  std::string program;  // SHA-256 of the job
-  std::string kernels;  // Device::numerics
-  std::string choice;   // Job::kernels
+  std::string folder;          // "": nothing is written
+  int keep = 0;                // whole checkpoints of the branch that stay; 0: all
+  std::set<std::string> read;  // names in the folder that stay in any case
+  Lineage lineage;             // of the first checkpoint
+  int threads = 1;             // that a rank writes with, a file each
+  std::string attempt;         // the same on all ranks, another one in each start: tells what a dead run left behind
+  std::string program;         // SHA-256 of the job
+  std::string kernels;         // Device::numerics
+  std::string choice;          // Job::kernels
   int64_t arithmetic = 0;
   std::string algorithms;  // WorldOptions::algorithm_costs
   DataIdentity data;
@@ -97,13 +101,16 @@ class Writer {
   void commit_all(int64_t step);
   void commit_apart(int64_t step, const std::function<const std::byte*(TensorId)>& data);
   Index index_of(int64_t step) const;  // without tensors
+  std::string name_of(int64_t step) const { return checkpoint_name(step, lineage_.branch); }
+  bool is_there(int64_t step) const;  // no step was done since the newest checkpoint, which is of this branch
   std::string manifest(const std::string& staging, int rank) const;
 
   WriterOptions options_;
   const Program& program_;
   int rank_;
   std::function<bool()> cancelled_;
-  int64_t skipped_ = 0;  // of the state that is written
+  Lineage lineage_;      // of the checkpoint that is written
+  int64_t skipped_ = 0;  // of its state
   std::thread thread_;
   std::exception_ptr failure_;
   std::atomic<bool> failed_{false};

@@ -58,7 +58,9 @@ checkpoint::WriterOptions in_memory(const CheckpointOptions& options) {
   checkpoint::WriterOptions memory = options;
   memory.folder = options.memory;
   memory.keep = 1;
-  memory.abandoning.reset();  // memory that is full stays full
+  memory.read.clear();
+  memory.lineage = {options.lineage.run, 1, {}};  // its folder is this job's alone
+  memory.abandoning.reset();                      // memory that is full stays full
   return memory;
 }
 

@@ -47,8 +47,8 @@ class Coordination {
   virtual void abandon(int rank, const std::string& payload) = 0;  // of FrameKind::abandon
   virtual void ended(int rank, bool early) = 0;                    // returned 0, or stopped early as it was asked
   virtual void failed(Failure failure) = 0;
-  virtual void stop() = 0;          // SIGTERM here asks for an early end
-  virtual void pause(bool on) = 0;  // SIGTSTP and SIGCONT here stop the ranks of all nodes, and let them go on
+  virtual void stop(int signal) = 0;  // SIGTERM or SIGINT here asks for an early end
+  virtual void pause(bool on) = 0;    // SIGTSTP and SIGCONT here stop the ranks of all nodes, and let them go on
   virtual void slept(Clock::duration time) = 0;  // this process did not run for so long
   // To node 0, for its observer; dropped while the connection is behind.
   virtual void mirror(int /*rank*/, const std::string& /*bytes*/) {}
@@ -73,18 +73,25 @@ class Coordination {
   std::vector<int64_t> take_abandoned() { return std::exchange(abandoned_, {}); }  // steps (LauncherClient::abandoned)
   const std::optional<Verdict>& verdict() const { return verdict_; }
   bool stop_asked() const { return stop_asked_; }
-  bool preempted() const { return preempted_; }  // SIGTERM has asked, so that time is short
+  bool preempted() const { return stop_signal_ != 0; }  // a signal has asked, so that time is short
+  int stop_signal() const { return stop_signal_; }      // which, on the node that got it first; 0: none
   bool paused() const { return paused_; }
   bool take_waits_asked() { return std::exchange(waits_asked_, false); }
   int64_t committed() const { return committed_; }  // LauncherClient::committed
   int64_t steps() const { return steps_; }          // that the job does, once all launchers have answered; 0: not known
 
  protected:
+  // Of FrameKind::stop, from node 0.
+  void follow_stop(const Frame& frame) {
+    stop_asked_ = true;
+    if (frame.rank != kForNodes && stop_signal_ == 0) stop_signal_ = static_cast<int>(Unpacker(frame.payload).number());
+  }
+
   std::vector<std::string> gathered_;
   std::vector<int64_t> abandoned_;
   std::optional<Verdict> verdict_;
   bool stop_asked_ = false;
-  bool preempted_ = false;
+  int stop_signal_ = 0;
   bool waits_asked_ = false;
   bool paused_ = false;
   int64_t steps_ = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <limits>
 #include <set>
 
@@ -36,7 +37,7 @@ class Head : public Coordination {
   void abandon(int rank, const std::string& payload) override;
   void ended(int rank, bool early) override;
   void failed(Failure failure) override;
-  void stop() override;
+  void stop(int signal) override;
   void pause(bool on) override;
   void slept(Clock::duration time) override {
     for (Pulse& pulse : pulses_) pulse.slept(time);
@@ -129,11 +130,12 @@ void Head::ended(int rank, bool early) {
   check_gathering();
 }
 
-void Head::stop() {
-  if (preempted_) return;
-  stop_asked_ = preempted_ = true;
+void Head::stop(int signal) {
+  if (preempted()) return;
+  stop_asked_ = true;
+  stop_signal_ = signal == SIGINT ? SIGINT : SIGTERM;
   makes_room_ = false;
-  for (Channel& member : members_) member.send(FrameKind::stop, -1, "");
+  for (Channel& member : members_) member.send(FrameKind::stop, -1, Packer().number(signal).take());
 }
 
 // The same end after a step and a commit as SIGTERM asks for, and then all nodes join again.
@@ -258,7 +260,7 @@ void Head::take(Frame& frame, size_t node) {
       if (has_ended_[frame.rank]) throw Error(Exit::corrupt_link, fmt::format("rank {} ends twice", frame.rank));
       return ended(frame.rank, !frame.payload.empty());
     case FrameKind::stop:
-      return stop();
+      return stop(static_cast<int>(Unpacker(frame.payload).number()));
     case FrameKind::pause:
       return pause(frame.rank != 0);
     case FrameKind::begun:

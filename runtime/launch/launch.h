@@ -88,8 +88,8 @@ struct LaunchOptions {
   double join_timeout_s = 60;  // of a node, and of the last rank in an all_gather
   int link_timeout_s = 5;      // a lost host ends the job within it; outages of half of it or more are survived
   double join_report_s = 5;    // between two reports of who is missing
-  // How long SIGTERM lets ranks go on, to end after a step that all have begun, with Exit::preempted; 0: it ends the
-  // job.
+  // How long SIGTERM or SIGINT lets ranks go on, to end after a step that all have begun, with Exit::preempted; 0: they
+  // end the job.
   double grace_s = 0;
   // Node 0: after a failure that may pass (failure.h) the caller begins again, so the other nodes are told to join
   // again.
@@ -116,6 +116,7 @@ struct LaunchObserver {
   virtual void placed(const Topology& /*topology*/, bool /*mirror_all*/) {}  // before `started`
   virtual void started(const std::vector<int>& ranks, const std::vector<int>& pids,
                        const std::vector<void*>& recorders) = 0;
+  virtual void stopping(int /*signal*/) {}  // a signal asks the job of all nodes for an early end
   // All local ranks have ended with this code of the job; the recorders are unmapped after it.
   virtual void ended(int /*exit_code*/, bool /*begins_again*/) {}
   virtual void tick() = 0;                                   // about every 50 ms

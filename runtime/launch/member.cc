@@ -29,7 +29,7 @@ class Member : public Coordination {
 
   void pause(bool on) override { head_.send(FrameKind::pause, on ? 1 : 0, ""); }
   void slept(Clock::duration time) override { pulse_.slept(time); }
-  void stop() override { head_.send(FrameKind::stop, -1, ""); }
+  void stop(int signal) override { head_.send(FrameKind::stop, -1, Packer().number(signal).take()); }
   void waits(std::vector<RankWaits> ranks) override { head_.send(FrameKind::waits, -1, pack(ranks)); }
   void begun(int64_t step) override { head_.send(FrameKind::begun, -1, Packer().number(step).take()); }
 
@@ -56,7 +56,7 @@ class Member : public Coordination {
     pulse_.heard(Clock::now());
     for (Frame& frame : frames) {
       if (frame.kind == FrameKind::gathered) gathered_.push_back(std::move(frame.payload));
-      if (frame.kind == FrameKind::stop) stop_asked_ = true, preempted_ = preempted_ || frame.rank != kForNodes;
+      if (frame.kind == FrameKind::stop) follow_stop(frame);
       if (frame.kind == FrameKind::ask_waits) waits_asked_ = true;
       if (frame.kind == FrameKind::pause) pulse_.pause(paused_ = frame.rank != 0, Clock::now());
       if (frame.kind == FrameKind::steps) steps_ = Unpacker(frame.payload).number();

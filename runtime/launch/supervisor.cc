@@ -21,9 +21,11 @@ constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kGrace = std::chrono::milliseconds(200);
 constexpr auto kLook = std::chrono::seconds(1);  // at the states of processes
 constexpr auto kAsleep = std::chrono::seconds(1);
-constexpr auto kRepeat = std::chrono::milliseconds(500);  // of one and the same signal
-constexpr auto kLastWords = std::chrono::seconds(1);      // to node 0
-constexpr auto kGiveUp = std::chrono::seconds(3);  // ranks in an uninterruptible wait, launchers that do not answer
+// timeout(1) sends its signal to the process and again to its group, foreign launchers pass on a Ctrl-C as SIGTERM: the
+// same request. A person presses Ctrl-C again no earlier than after the second time.
+constexpr auto kSameRequest = std::chrono::milliseconds(500), kSameCtrlC = std::chrono::milliseconds(100);
+constexpr auto kLastWords = std::chrono::seconds(1);  // to node 0
+constexpr auto kGiveUp = std::chrono::seconds(3);     // ranks in an uninterruptible wait, launchers that do not answer
 
 // Signals that end the job, as a descriptor; the destructor restores the former handlers.
 class JobSignals {
@@ -57,6 +59,9 @@ class JobSignals {
   struct sigaction child_before_;
   Fd fd_;
 };
+
+// What a person has done, or a scheduler.
+const char* stop_words(int number) { return number == SIGINT ? "Ctrl-C" : "SIGTERM"; }
 
 class Supervisor {
  public:
@@ -109,12 +114,12 @@ class Supervisor {
   bool ending_ = false, killed_ = false, gave_up_ = false;
   Clock::time_point next_look_ = Clock::now() + kLook, all_stopped_since_ = Clock::now();
   bool paused_ = false;     // ranks are stopped, as somebody pressed Ctrl-Z on some node
-  bool asked_ = false;      // SIGTERM has asked for an early end here
+  bool asked_ = false;      // a signal has asked for an early end here
   bool in_grace_ = false;   // grace_ends_ is set, or over
   bool stopping_ = false;   // ranks wait for the number of steps, or have it
   int64_t kept_ = 0;        // Coordination::kept
   bool preempted_ = false;  // a rank ended early
-  Clock::time_point grace_ends_ = Clock::time_point::max(), second_counts_;
+  Clock::time_point grace_ends_ = Clock::time_point::max(), asked_at_;
 };
 
 std::vector<int> Supervisor::launcher_fds() {
@@ -124,10 +129,12 @@ std::vector<int> Supervisor::launcher_fds() {
   return fds;
 }
 
-// Schedulers send SIGTERM to all processes of a job: where it means an early end, it is the launcher's to follow.
+// Schedulers send SIGTERM to all processes of a job, and some launchers SIGINT: where these mean an early end, only the
+// launcher follows them.
 sigset_t Supervisor::signals_of_ranks() const {
   sigset_t signals = signals_.before();
-  if (options_.grace_s > 0) sigaddset(&signals, SIGTERM);
+  if (options_.grace_s > 0)
+    for (const int number : {SIGTERM, SIGINT}) sigaddset(&signals, number);
   return signals;
 }
 
@@ -248,15 +255,16 @@ void Supervisor::take_signal() {
     kill_at_ = Clock::now();
     return;
   }
-  // timeout(1) sends its signal to the process and again to its group.
-  if (number == SIGTERM && asked_ && Clock::now() < second_counts_) return;
-  if (number == SIGTERM && options_.grace_s > 0 && !asked_) {
+  const bool asks = number == SIGTERM || number == SIGINT;
+  if (asks && asked_ && Clock::now() - asked_at_ < (number == SIGINT ? kSameCtrlC : kSameRequest)) return;
+  if (asks && options_.grace_s > 0 && !asked_) {
     asked_ = true;
-    second_counts_ = Clock::now() + kRepeat;
+    asked_at_ = Clock::now();
     if (!options_.silent)
-      observer_.message(fmt::format("prun: SIGTERM{}: a checkpoint, then the end; a second one ends the job at once\n",
-                                    node_words()));
-    return coordination_.stop();
+      observer_.message(
+          fmt::format("prun: {}{}: a checkpoint, then the end, within {:g} s; a second one ends the job at once\n",
+                      stop_words(number), node_words(), options_.grace_s));
+    return coordination_.stop(number);
   }
   Failure failure;
   failure.code = 128 + number;
@@ -319,8 +327,10 @@ void Supervisor::follow_stop(Clock::time_point now) {
     stopping_ = true;
     coordination_.begun(processes_.ask_to_stop());
   }
-  if (coordination_.preempted() && options_.grace_s > 0 && !std::exchange(in_grace_, true))
+  if (coordination_.preempted() && options_.grace_s > 0 && !std::exchange(in_grace_, true)) {
     grace_ends_ = after(now, options_.grace_s);
+    observer_.stopping(coordination_.stop_signal());
+  }
   if (coordination_.committed() > 0) processes_.set_committed(coordination_.committed());
   for (const int64_t step : coordination_.take_abandoned()) processes_.add_abandoned(step);
   if (coordination_.steps() > 0) processes_.set_steps(coordination_.steps());
@@ -328,10 +338,10 @@ void Supervisor::follow_stop(Clock::time_point now) {
   grace_ends_ = Clock::time_point::max();
   if (coordination_.verdict()) return;
   Failure failure;
-  failure.code = 128 + SIGTERM;
+  failure.code = 128 + coordination_.stop_signal();
   failure.weight = Weight::killed;
-  failure.what = fmt::format("ended by SIGTERM{}: no checkpoint was whole within --grace {:g}; those before it are",
-                             node_words(), options_.grace_s);
+  failure.what = fmt::format("ended by {}{}: no checkpoint was whole within --grace {:g}; those before it are",
+                             stop_words(coordination_.stop_signal()), node_words(), options_.grace_s);
   coordination_.failed(std::move(failure));
 }
 

@@ -413,15 +413,16 @@ class Damage(Folders):
 
     def test_two_runs_do_not_write_to_one_folder(self):
         sets = [word for setting in [*SIZES, "steps=100000"] for word in ("--set", setting)]
-        other = subprocess.Popen([PRUN, "plans/zero3.lua", "--nproc", "2", *sets, "--checkpoint", self.kept],
+        other = subprocess.Popen([PRUN, "plans/zero3.lua", "--nproc", "2", *sets, "--checkpoint", self.kept, "--resume", "auto"],
                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         other.stdout.readline()
-        done = train("zero3", 2, 6, "--checkpoint", self.kept, check=False)
+        done = train("zero3", 2, 6, "--checkpoint", self.kept, "--overwrite", check=False)
         other.kill()
         other.wait()
         other.stdout.close()
         self.assertEqual(done.returncode, 2)
         self.assertIn("another run writes its checkpoints to", done.stderr)
+        self.assertEqual(sorted(path.name for path in self.kept.glob("step_*4")), ["step_00000004"])
 
 
 if __name__ == "__main__":

@@ -118,14 +118,14 @@ class Restart(faults.Jobs):
         first = self.job(plan=[*PLAN[:-1], "steps=20"])
         self.assertEqual(first.wait()[0], 0, first.text())
         folder = pathlib.Path(first.folder.name, "ck")
-        run = self.start("--nproc", "2", "--max-restarts", "1", "--checkpoint", str(folder), plan=PLAN)
+        run = self.start("--nproc", "2", "--max-restarts", "1", "--checkpoint", str(folder), "--overwrite", plan=PLAN)
         run.wait_for_steps(3)
         os.kill(run.ranks()[1], signal.SIGKILL)
         self.assertEqual(run.wait()[0], 0, run.text())
         self.assertIn("restart 1 of 1 from the beginning", run.text())
 
     def test_what_will_fail_again_is_not_begun_again(self):
-        run = self.job("--max-restarts", "3")
+        run = self.start("--nproc", "4", "--max-restarts", "3", plan=PLAN)
         run.wait_for_steps()
         run.process.send_signal(signal.SIGINT)
         self.assertEqual(run.wait()[0], 130, run.text())

@@ -1,19 +1,16 @@
 #include "checkpoints.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <chrono>
+#include <filesystem>
 #include <map>
-#include <thread>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/history.h"
 #include "checkpoint/reader.h"
 #include "ir/state.h"
 #include "launch/control.h"
@@ -21,25 +18,6 @@
 #include "replicas.h"
 
 namespace prun {
-
-CheckpointLock::CheckpointLock(const std::string& folder) {
-  if (folder.empty()) return;
-  const std::string path = folder + "/.lock";
-  fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw checkpoint::write_failed(path, errno);
-  // Ranks hold the lock, too, as forks; those of a launcher that was killed end within a second.
-  for (auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);;) {
-    if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-    if (std::chrono::steady_clock::now() > until) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  close(fd_);
-  throw usage_error(fmt::format("another run writes its checkpoints to {}: give this one a folder of its own", folder));
-}
-
-CheckpointLock::~CheckpointLock() {
-  if (fd_ >= 0) close(fd_);
-}
 
 void check_checkpoint_options(const CheckpointSettings& s) {
   const std::pair<bool, const char*> of_a_folder[] = {
@@ -57,7 +35,9 @@ namespace {
 void begin_with(CheckpointSettings& s, const std::string& checkpoint) {
   checkpoint::Reader reader(checkpoint);
   reader.verify();
-  s.resume = checkpoint;
+  s.resume = checkpoint::lies_directly_in(checkpoint, s.folder)
+                 ? s.folder + "/" + std::filesystem::path(checkpoint).filename().string()
+                 : checkpoint;
   s.first_step = reader.index().step;
   s.kernels = reader.index().choice;
   s.arithmetic = reader.index().arithmetic;
@@ -82,14 +62,31 @@ bool begin_with_first_whole(CheckpointSettings& s, const std::vector<std::string
   return false;
 }
 
+// The newest that is whole, of the branch that LATEST names and those that it came from.
+void begin_with_newest(CheckpointSettings& s) {
+  s.resume.clear();
+  if (!checkpoint::is_used(s.folder)) return;
+  for (std::string each = checkpoint::resolve(s.folder);;) try {
+      return begin_with(s, each);
+    } catch (const Error& error) {
+      const std::optional<std::string> before = checkpoint::before(each);
+      if (!before)
+        throw Error(Exit::checkpoint_invalid,
+                    fmt::format("{}; its branch has no checkpoint before it: name one of another branch, or another "
+                                "folder",
+                                error.message()));
+      fmt::print(stderr, "prun: {}: taking the checkpoint before it\n", error.message());
+      each = *before;
+    }
+}
+
 }  // namespace
 
-void settle_checkpoints(CheckpointSettings& s, const std::vector<std::string>& commits) {
+void settle_checkpoints(CheckpointSettings& s, bool decides, const std::vector<std::string>& commits) {
   if (!s.folder.empty()) checkpoint::require_writable(s.folder);
-  if (begin_with_first_whole(s, commits) || s.resume.empty()) return;
-  if (s.resume != "auto") return begin_with(s, checkpoint::resolve(s.resume));
-  s.resume.clear();
-  begin_with_first_whole(s, checkpoint::whole_checkpoints(s.folder));
+  if (!decides && s.resume == "auto") s.resume.clear();  // node 0's note says which
+  if ((decides && begin_with_first_whole(s, commits)) || s.resume.empty()) return;
+  s.resume == "auto" ? begin_with_newest(s) : begin_with(s, checkpoint::resolve(s.resume));
 }
 
 void take_from_plan(Options& options, const Plan& plan) {
@@ -113,17 +110,18 @@ struct CheckpointNote {
   int every = 0, keep = 0;
   bool to_memory = false;
   std::string kept;
+  checkpoint::Lineage lineage;
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(resume, in_folder, first_step, every, keep, to_memory, kept);
+    fields(resume, in_folder, first_step, every, keep, to_memory, kept, lineage);
   }
 };
 
 }  // namespace
 
 std::string note_of(const CheckpointSettings& s) {
-  CheckpointNote note{s.resume, false, s.first_step, s.every, s.keep, !s.memory.empty(), s.kept};
+  CheckpointNote note{s.resume, false, s.first_step, s.every, s.keep, !s.memory.empty(), s.kept, s.lineage};
   if (const std::string folder = s.folder + "/"; !s.folder.empty() && s.resume.starts_with(folder)) {
     note.resume = s.resume.substr(folder.size());
     note.in_folder = true;
@@ -143,6 +141,7 @@ void follow_note(CheckpointSettings& s, const std::string& text) {
   s.keep = note.keep;
   s.memory = note.to_memory ? s.memory_here : "";
   s.kept = note.kept;
+  s.lineage = note.lineage;
 }
 
 namespace {

@@ -2,9 +2,11 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "checkpoint/lineage.h"
 #include "ir/plan.h"
 #include "ir/program.h"
 
@@ -32,26 +34,20 @@ struct CheckpointSettings {
   int64_t skipped = 0;                    // settled: steps before it that updated nothing
   int64_t samples = -1, tokens = -1;      // settled: that steps before it took (DataCursor's)
   LeftOut left_out;                       // settled: samples that no step takes
-};
-
-// Of one run in the folder: another run that would write there is refused until this is gone.
-class CheckpointLock {
- public:
-  explicit CheckpointLock(const std::string& folder);  // throws usage_error; "": locks nothing
-  ~CheckpointLock();
-  CheckpointLock(const CheckpointLock&) = delete;
-  CheckpointLock& operator=(const CheckpointLock&) = delete;
-
- private:
-  int fd_ = -1;
+  bool overwrite = false;                 // --overwrite
+  bool replaces = false;                  // settled: the folder's checkpoints are another run's, and will be removed
+  checkpoint::Lineage lineage;            // settled: of the checkpoints that this run makes
+  std::string origin;                     // settled: the checkpoint that the first attempt began with, or ""
+  std::set<std::string> read;             // settled: names in the folder that --checkpoint-keep does not remove
 };
 
 // Throws usage_error for options that do not go together.
 void check_checkpoint_options(const CheckpointSettings& settings);
 // Makes the folder, finds the checkpoint to begin with and reads it whole; a damaged one is said, and with `auto` the
-// one before is taken. Throws checkpoint_write and checkpoint_invalid.
-// `commits`: of a run that begins again, its own, newest first; one of them is taken as `auto` takes it.
-void settle_checkpoints(CheckpointSettings& settings, const std::vector<std::string>& commits = {});
+// one before it in its branch is taken. Throws checkpoint_write and checkpoint_invalid.
+// `decides`: on node 0, which finds what `auto` means. `commits`: of a run that begins again, its own, newest first;
+// the first whole one is taken.
+void settle_checkpoints(CheckpointSettings& settings, bool decides, const std::vector<std::string>& commits = {});
 // What the plan asks for, where the command line says nothing else.
 void take_from_plan(Options& options, const Plan& plan);
 // What node 0 has settled for the ranks of all nodes, whose folders may have other names.

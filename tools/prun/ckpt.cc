@@ -11,8 +11,8 @@
 
 #include "bar.h"
 #include "base/text.h"
-#include "checkpoint/folder.h"
 #include "checkpoint/hf_folder.h"
+#include "checkpoint/history.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
@@ -25,40 +25,18 @@ namespace {
 using checkpoint::Reader;
 using Json = nlohmann::ordered_json;
 
-int64_t bytes_of(const checkpoint::Index& index) {
-  int64_t bytes = 0;
-  for (const auto& [name, tensor] : index.tensors)
-    bytes += element_count(tensor.shape) * dtype_bytes(checkpoint::dtype_of(tensor.dtype));
-  return bytes;
-}
-
-Json summary(const Reader& reader) {
-  const checkpoint::Index& index = reader.index();
-  return {{"checkpoint", reader.folder()},
-          {"step", index.step},
-          {"steps", index.steps},
-          {"plan", index.plan},
-          {"mesh", index.mesh},
-          {"ranks", index.ranks},
-          {"kernels", index.choice},
-          {"tensors", index.tensors.size()},
-          {"bytes", bytes_of(index)}};
-}
-
-int list(const Options& options, const std::string& folder) {
-  checkpoint::resolve(folder);  // throws where there is none
-  for (const std::string& path : checkpoint::whole_checkpoints(folder)) {
-    const Reader reader(path);
-    if (options.json) {
-      fmt::print("{}\n", summary(reader).dump());
-      continue;
-    }
-    fmt::print("{}  step {} of {}, {} on {}, {} tensors, {}\n", std::filesystem::path(path).filename().string(),
-               reader.index().step, reader.index().steps, reader.index().plan,
-               reader.index().mesh.empty() ? "one rank" : reader.index().mesh, reader.index().tensors.size(),
-               human_bytes(bytes_of(reader.index())));
-  }
-  return 0;
+// Where it comes from, in the lines of `show`.
+std::string lineage_text(const Reader& reader) {
+  const checkpoint::Lineage& lineage = reader.index().lineage;
+  if (!lineage.known()) return "run            not known: an earlier prun wrote it, without its run, branch and parent";
+  const std::string run = lineage.run.empty() ? "none: imported" : lineage.run;
+  const std::string text = fmt::format("run            {}\nbranch         {}\nparent         ", run, lineage.branch);
+  const checkpoint::ParentCheckpoint& parent = lineage.parent;
+  if (!lineage.has_parent()) return text + "none: from the beginning";
+  const std::string above = std::filesystem::path(reader.folder()).parent_path().string();
+  const bool there = checkpoint::parent_of(above.empty() ? "." : above, lineage).has_value();
+  return fmt::format("{}{} (step {}, {}{})", text, parent.checkpoint, parent.step,
+                     parent.run.empty() ? "its run is not known" : "run " + parent.run, there ? "" : "; it is gone");
 }
 
 std::string data_text(const checkpoint::DataCursor& data) {
@@ -89,7 +67,7 @@ Json data_json(const checkpoint::DataCursor& data) {
 int show(const Options& options, const std::string& folder) {
   if (checkpoint::is_hf_folder(folder)) return ckpt_show_hf(options, folder);
   const Reader reader(checkpoint::resolve(folder));
-  Json all = summary(reader);
+  Json all = ckpt_summary(reader.folder(), reader.index());
   if (!options.json) {
     const checkpoint::Index& index = reader.index();
     fmt::print("{}: after step {} of {}, {} on {}, seed {}\n", reader.folder(), index.step, index.steps, index.plan,
@@ -98,6 +76,7 @@ int show(const Options& options, const std::string& folder) {
     fmt::print("learning rate  {}\nkernels        {}\n", index.rate,
                index.choice.empty() ? index.kernels
                                     : fmt::format("{}, version {}, {}", index.choice, index.arithmetic, index.kernels));
+    fmt::print("{}\n", lineage_text(reader));
     if (!index.algorithms.value_or("").empty()) fmt::print("algorithms     by calibration\n");
     for (const auto& [name, tensor] : reader.index().tensors)
       fmt::print("  {:<44} {:<5} {:<16} {}{}\n", name, tensor.dtype, shape_text(tensor.shape),
@@ -124,13 +103,13 @@ int verify(const Options& options, const std::string& folder) {
     problem = error.message();
   }
   if (options.json) {
-    Json line = summary(reader);
+    Json line = ckpt_summary(reader.folder(), reader.index());
     line["whole"] = problem.empty();
     if (!problem.empty()) line["problem"] = problem;
     fmt::print("{}\n", line.dump());
   } else {
     fmt::print("{}\n", problem.empty()
-                           ? fmt::format("{}: whole, {}", reader.folder(), human_bytes(bytes_of(reader.index())))
+                           ? fmt::format("{}: whole, {}", reader.folder(), human_bytes(ckpt_bytes(reader.index())))
                            : problem);
   }
   return static_cast<int>(problem.empty() ? Exit::ok : Exit::check_failed);
@@ -194,7 +173,7 @@ struct Verb {
   int (*run)(const Options&);
 };
 const Verb kVerbs[] = {
-    {"ls", 1, "", [](const Options& o) { return list(o, o.operands[1]); }},
+    {"ls", 1, "", [](const Options& o) { return ckpt_list(o, o.operands[1]); }},
     {"show", 1, "", [](const Options& o) { return show(o, o.operands[1]); }},
     {"verify", 1, "", [](const Options& o) { return verify(o, o.operands[1]); }},
     {"diff", 2, " runs/b", [](const Options& o) { return diff(o, o.operands[1], o.operands[2]); }},
@@ -204,6 +183,25 @@ const Verb kVerbs[] = {
 };
 
 }  // namespace
+
+int64_t ckpt_bytes(const checkpoint::Index& index) {
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : index.tensors)
+    bytes += element_count(tensor.shape) * dtype_bytes(checkpoint::dtype_of(tensor.dtype));
+  return bytes;
+}
+
+Json ckpt_summary(const std::string& folder, const checkpoint::Index& index) {
+  Json all = {{"checkpoint", folder}, {"id", index.id}, {"step", index.step}, {"steps", index.steps}};
+  all.update(checkpoint::lineage_json(index.lineage));
+  all.update({{"plan", index.plan},
+              {"mesh", index.mesh},
+              {"ranks", index.ranks},
+              {"kernels", index.choice},
+              {"tensors", index.tensors.size()},
+              {"bytes", ckpt_bytes(index)}});
+  return all;
+}
 
 std::vector<std::string> ckpt_verbs() {
   std::vector<std::string> names;

@@ -20,11 +20,14 @@ struct CkptSettings {
 };
 
 std::vector<std::string> ckpt_verbs();
+int ckpt_list(const Options& options, const std::string& folder);
 int ckpt_export(const Options& options);
 int ckpt_import(const Options& options);
 int ckpt_reshard(const Options& options);
 int ckpt_show_hf(const Options& options, const std::string& folder);  // prun ckpt show HF-FOLDER
 
+int64_t ckpt_bytes(const checkpoint::Index& index);  // of all its tensors
+nlohmann::ordered_json ckpt_summary(const std::string& folder, const checkpoint::Index& index);
 int64_t weight_bytes(const checkpoint::Weights& weights);
 // "prun.models.llama { vocab = 32000, ... }": what a plan writes to have this model.
 std::string model_text(const ModelDescription& model);

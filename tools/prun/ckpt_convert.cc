@@ -9,8 +9,8 @@
 #include "bar.h"
 #include "base/text.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/folder.h"
 #include "checkpoint/hf_folder.h"
+#include "checkpoint/history.h"
 #include "ckpt.h"
 #include "options.h"
 #include "tokenizer_files.h"
@@ -90,9 +90,10 @@ int ckpt_import(const Options& options) {
   require_out(options, "import");
   const std::string& from = options.operands[1];
   const Weights weights = checkpoint::open_weights(from);
-  if (!checkpoint::whole_checkpoints(options.ckpt.out).empty())
+  if (checkpoint::is_used(options.ckpt.out))
     throw usage_error(fmt::format("{} has checkpoints already: --out names a folder that is made", options.ckpt.out));
   checkpoint::Index index;
+  index.lineage = checkpoint::lineage_after(options.ckpt.out, "", "");
   index.ranks = 1;
   index.mesh = "one rank";
   index.plan = from;
@@ -113,9 +114,10 @@ int ckpt_reshard(const Options& options) {
   const Weights weights = checkpoint::open_checkpoint(from, true);
   index.ranks = options.ckpt.ranks;
   index.mesh = fmt::format("{} (resharded)", counted(index.ranks, "rank"));
-  if (std::filesystem::exists(checkpoint::step_folder(options.ckpt.out, index.step)))
-    throw usage_error(fmt::format("{} is there already: --out names another folder",
-                                  checkpoint::step_folder(options.ckpt.out, index.step)));
+  if (checkpoint::is_used(options.ckpt.out))
+    throw usage_error(fmt::format("{} has checkpoints already: --out names a folder that is made", options.ckpt.out));
+  std::filesystem::create_directories(options.ckpt.out);
+  index.lineage = checkpoint::lineage_after(options.ckpt.out, index.lineage.run, from);
   {
     Bar bar("reshard");
     checkpoint::write_checkpoint(weights, index, options.ckpt.out, "",

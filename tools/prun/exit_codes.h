@@ -24,7 +24,7 @@ inline const std::vector<std::pair<int, const char*>>& exit_codes() {
       {18, "out of memory"},
       {19, "the script ran too long or took too much memory"},
       {20, "--check-finite found a NaN or an infinity"},
-      {75, "stopped by SIGTERM, after a checkpoint: --resume auto goes on"},
+      {75, "stopped by SIGTERM or Ctrl-C, after a checkpoint: --resume auto goes on"},
   };
   return codes;
 }

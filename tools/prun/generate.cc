@@ -14,6 +14,7 @@
 #include "build_job.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/hf_folder.h"
+#include "checkpoint/history.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
 #include "comm/transport/interfaces.h"

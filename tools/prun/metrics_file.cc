@@ -38,8 +38,9 @@ bool lock(int descriptor) {
 
 }  // namespace
 
-void check_metrics_options(const MetricsSettings& s) {
-  if (s.overwrite && s.path.empty()) throw usage_error("--overwrite is for --metrics FILE, which is missing");
+void check_metrics_options(const MetricsSettings& s, const std::string& checkpoints) {
+  if (s.overwrite && s.path.empty() && checkpoints.empty())
+    throw usage_error("--overwrite is for --metrics FILE and --checkpoint DIR, which are both missing");
 }
 
 MetricsFile::MetricsFile(const MetricsSettings& s, int64_t first_step)

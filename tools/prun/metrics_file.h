@@ -15,7 +15,7 @@ struct MetricsSettings {
 };
 
 // Throws usage_error for options that do not go together.
-void check_metrics_options(const MetricsSettings& settings);
+void check_metrics_options(const MetricsSettings& settings, const std::string& checkpoints);
 
 class MetricsFile {
  public:

@@ -49,6 +49,8 @@ class Observer final : public LaunchObserver {
   void message(const std::string& text) override;
   const std::vector<int64_t>& skipped_steps() const { return skipped_steps_; }
   int64_t not_finite_step() const { return not_finite_step_; }  // that ended the attempt; -1: something else did
+  void stopping(int signal) override { stop_signal_ = signal; }
+  int stop_signal() const { return stop_signal_; }  // that has ended the attempt early; 0: none
   void begin_after(int64_t step);  // before ranks start: the job goes on from there, which was not known at first
   void say(const std::string& text) { console_.say(text); }
   // The run is over: writes what has not been read yet, as long as somebody reads. Returns its exit code, 1 instead of
@@ -94,6 +96,7 @@ class Observer final : public LaunchObserver {
   uint64_t next_sample_ns_ = 0;
   std::vector<int64_t> skipped_steps_;
   int64_t not_finite_step_ = -1;
+  int stop_signal_ = 0;
   bool mirror_all_ = false;
   bool told_transports_ = false, failed_ = false, told_hang_ = false, told_not_finite_;
   StepReader steps_;

@@ -242,7 +242,8 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
 void define_output_options(Definer& define, Options& o) {
   define.text(kRun, "--metrics", "FILE", o.metrics.path,
               "write one JSON object a step (-: standard output); --resume goes on in it");
-  define.flag(kRun, "--overwrite", o.metrics.overwrite, "replace what --metrics FILE has of another run");
+  define.flag(kRun, "--overwrite", o.metrics.overwrite,
+              "replace what --metrics FILE and --checkpoint DIR have of another run");
   define.text(kRun, "--runs", "DIR", o.runs, "keep plan, arguments, metrics and log of this run in a folder there");
   define.text(kRun | kSim, "--trace", "FILE", o.trace, "write a timeline that opens in Perfetto");
   define.parsed(
@@ -260,7 +261,7 @@ void define_checkpoint_options(Definer& define, Commands command, Options& o) {
   define.flag(kRun, "--checkpoint-strict", o.checkpoint.strict,
               "end with 15 where a checkpoint cannot be written (default: go on, and try the next one)");
   define.whole(kRun, "--grace", "SECONDS", o.checkpoint.grace_s, 1,
-               "after SIGTERM, how long a last checkpoint may take; then exit code 75 (default 25)");
+               "after SIGTERM or Ctrl-C, how long a last checkpoint may take; then exit code 75 (default 25)");
   define.text(kRun, "--resume", "auto|PATH", o.checkpoint.resume,
               "go on from a checkpoint; auto: the newest whole one in --checkpoint, if any");
   define.flag(kRun, "--new-data", o.checkpoint.new_data,
@@ -415,9 +416,10 @@ void check_together(Options& o, const Command& command) {
     throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
   if (command.bit == kRun) {
     check_checkpoint_options(o.checkpoint);
-    check_metrics_options(o.metrics);
+    check_metrics_options(o.metrics, o.checkpoint.folder);
     check_restart_options(o);
     check_non_finite_options(o);
+    o.checkpoint.overwrite = o.metrics.overwrite;
     o.metrics.resumes = !o.checkpoint.resume.empty();
   }
   if (command.bit == kDump && (o.json || o.chakra) && !o.after.empty())

@@ -75,18 +75,20 @@ ExecutorOptions executor_options(const RankStart& start, const Options& options)
   return executor;
 }
 
-// Rank 0's process and time name the run, the same on all ranks.
+// Rank 0's process and time name the attempt, the same on all ranks.
 CheckpointOptions checkpoint_options(const RankStart& start, const Options& options) {
   CheckpointOptions checkpoint;
   checkpoint.folder = options.checkpoint.folder;
   checkpoint.resume = options.checkpoint.resume;
   checkpoint.keep = options.checkpoint.keep;
+  checkpoint.read = options.checkpoint.read;
+  checkpoint.lineage = options.checkpoint.lineage;
   checkpoint.memory = options.checkpoint.memory;
   checkpoint.every = options.checkpoint.every;
   checkpoint.weights_only = !options.generation.options.prompt.empty();
   checkpoint.program = start.job_hash;
   if (!checkpoint.folder.empty() || !checkpoint.memory.empty())
-    checkpoint.run = start.launcher->all_gather(fmt::format("{:x}{:x}", getpid(), now_ns()))[0];
+    checkpoint.attempt = start.launcher->all_gather(fmt::format("{:x}{:x}", getpid(), now_ns()))[0];
   return checkpoint;
 }
 

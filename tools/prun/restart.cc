@@ -3,17 +3,17 @@
 #include "restart.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "build_job.h"
-#include "checkpoint/folder.h"
+#include "checkpoint/history.h"
 #include "launch/launch.h"
 #include "options.h"
 #include "replicas.h"
@@ -26,11 +26,21 @@ constexpr double kRejoinSeconds = 3;  // how long a job that may go on without a
 // after this, and each further one after twice the time before.
 constexpr double kGrowAgainSeconds = 30, kGrowAgainMost = 1800;
 
-// Tells a checkpoint from one that another run has put in its place.
-int64_t index_time_ns(const std::string& checkpoint) {
-  struct stat info {};
-  if (stat((checkpoint + "/index.json").c_str(), &info) != 0) return -1;
-  return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+// What `run` has committed to the disk, newest first; a damaged one may be of it, too.
+std::vector<std::string> commits_of(const std::string& run, const std::string& folder) {
+  std::vector<std::string> ours;
+  if (folder.empty() || !checkpoint::is_used(folder)) return ours;
+  try {
+    std::optional<std::string> each = checkpoint::newest(folder).checkpoint;
+    for (; each; each = checkpoint::before(*each)) try {
+        if (checkpoint::read_index(*each).lineage.run != run) break;
+        ours.push_back(*each);
+      } catch (const Error&) {
+        ours.push_back(*each);
+      }
+  } catch (const Error&) {  // there is none
+  }
+  return ours;
 }
 
 }  // namespace
@@ -44,9 +54,6 @@ void check_restart_options(const Options& options) {
 }
 
 Restarts::Restarts(Options& options) : options_(options), resume_(options.checkpoint.resume), trace_(options.trace) {
-  if (!options.checkpoint.folder.empty())
-    for (const std::string& checkpoint : checkpoint::whole_checkpoints(options.checkpoint.folder))
-      before_[checkpoint] = index_time_ns(checkpoint);
   allow();
 }
 
@@ -108,7 +115,7 @@ void Restarts::begin_again(bool grows) {
   checkpoint.skipped = 0;
   checkpoint.samples = checkpoint.tokens = -1;
   checkpoint.resume = resume_;
-  settle_checkpoints(checkpoint, commits());
+  settle_checkpoints(checkpoint, options_.launch.node_rank == 0, commits());
   checkpoint.left_out = left_out;  // also of commits from before it was decided
   options_.metrics.resumes = true;
   options_.metrics.overwrite = false;
@@ -161,15 +168,15 @@ void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
   checkpoint.resume.clear();
 }
 
-// The checkpoints that this run has made, newest first.
+// The checkpoints that this run has made, newest first; of the same step that in memory.
 std::vector<std::string> Restarts::commits() const {
-  std::vector<std::string> ours;
-  for (const std::string& folder : {options_.checkpoint.memory, options_.checkpoint.folder})
-    for (const std::string& checkpoint : checkpoint::whole_checkpoints(folder)) {
-      const auto old = before_.find(checkpoint);
-      if (old == before_.end() || old->second != index_time_ns(checkpoint)) ours.push_back(checkpoint);
-    }
-  const auto step = [](const std::string& path) { return std::filesystem::path(path).filename().string(); };
+  const CheckpointSettings& s = options_.checkpoint;
+  std::vector<std::string> ours =
+      s.memory.empty() ? std::vector<std::string>() : checkpoint::whole_checkpoints(s.memory);
+  for (std::string& each : commits_of(s.lineage.run, s.folder)) ours.push_back(std::move(each));
+  const auto step = [](const std::string& path) {
+    return checkpoint::parse_checkpoint_name(std::filesystem::path(path).filename().string())->step;
+  };
   std::stable_sort(ours.begin(), ours.end(), [&](const auto& a, const auto& b) { return step(a) > step(b); });
   return ours;
 }

@@ -1,6 +1,5 @@
 // --max-restarts and --min-ranks: whether a job that failed begins again, on how many ranks, and from which commit.
 #pragma once
-#include <map>
 #include <string>
 #include <vector>
 
@@ -25,7 +24,7 @@ void check_restart_options(const Options& options);
 // A node that comes back is taken in after a commit, which spends nothing.
 class Restarts {
  public:
-  explicit Restarts(Options& options);  // before checkpoints are settled; remembers what lies in --checkpoint already
+  explicit Restarts(Options& options);  // before checkpoints are settled
   // Node 0, once the nodes have joined: goes on from what they have in memory, where that is newer than what is on the
   // disk; compiles for as many of their ranks as the plan can use, at most as many as are
   // left. Throws what the compiler says of the most ranks where the plan fits no number of them.
@@ -49,7 +48,6 @@ class Restarts {
   Options& options_;
   std::string resume_;  // as typed
   std::string trace_;
-  std::map<std::string, int64_t> before_;  // checkpoints of other runs in the folder, with the time of their index
   int restarts_ = 0, shrunk_ = 0, grown_ = 0;
   std::vector<int64_t> skipped_steps_;  // of all attempts, as far as their updates stand
   int64_t skipped_before_ = 0;          // in the checkpoint that the job began with

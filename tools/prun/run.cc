@@ -1,9 +1,12 @@
 // prun PLAN: devices, nodes, plan, capacity, launch; an Observer watches the ranks and tells what they do.
 #include <fmt/format.h>
 
+#include <csignal>
+
 #include "algorithm_choice.h"
 #include "build_job.h"
-#include "checkpoint/folder.h"
+#include "checkpoint/history.h"
+#include "checkpoint_owner.h"
 #include "comm/transport/interfaces.h"
 #include "comm/transport/transport_choice.h"
 #include "commands.h"
@@ -99,7 +102,10 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
       if (restarts.done() == 0) require_space(options.checkpoint, observer.job);
       check_device_memory(options, observer.job, devices);
       if (options.prove) observer.say(prove_plan(options, plan, launch.ranks()).text + "\n");
+      remove_replaced(options, plan);
       if (restarts.done() == 0) folder.begin(observer.job, plan.modules);
+      settle_lineage(options, folder.id(), plan);
+      folder.begins_with(options.checkpoint.lineage);
     }
   } catch (const Error& error) {
     launch.refuse(error);
@@ -115,7 +121,8 @@ int attempt(Options& options, const DeviceReport& devices, Restarts& restarts, R
   again = launch.begins_again();
   if (again) restarts.remember(observer.skipped_steps(), observer.not_finite_step());
   if (code == static_cast<int>(Exit::preempted) && launch.gives_job() && !again)
-    observer.message(fmt::format("prun: stopped by SIGTERM; {} has what was trained, --resume auto goes on\n",
+    observer.message(fmt::format("prun: stopped by {}; {} has what was trained, --resume auto goes on\n",
+                                 observer.stop_signal() == SIGINT ? "Ctrl-C" : "SIGTERM",
                                  checkpoint::resolve(options.checkpoint.folder)));
   if (again) return code;
   observer.message(folder.end(code));
@@ -130,8 +137,10 @@ int run_command(Options& options) {
   const DeviceReport devices = check_devices(options);
   settle_options(options, devices);
   Restarts restarts(options);
-  settle_checkpoints(options.checkpoint);
-  const CheckpointLock lock(options.launch.node_rank == 0 ? options.checkpoint.folder : "");  // of the job
+  const bool decides = options.launch.node_rank == 0;
+  const CheckpointLock lock(decides ? options.checkpoint.folder : "");  // of the job
+  settle_checkpoints(options.checkpoint, decides);
+  require_owner(options);
   RunFolder folder(options);
   ReplicaFolder replicas(options);  // outlives attempts, which read what the one before has left there
   for (;;) try {

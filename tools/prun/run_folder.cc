@@ -169,6 +169,7 @@ std::string RunFolder::about_text(int exit_code) const {
   about["nodes"] = options_.launch.nnodes;
   about["checkpoints"] = relative(options_.checkpoint.folder);
   about["resumed_from"] = relative(options_.checkpoint.resume);
+  if (lineage_.known()) about.update(checkpoint::lineage_json(lineage_));
   if (exit_code < 0) return about.dump(2) + "\n";
   const double now = seconds_since_1970();
   about["ended"] = time_text(now, "%Y-%m-%dT%H:%M:%SZ");
@@ -177,6 +178,12 @@ std::string RunFolder::about_text(int exit_code) const {
   about["steps_done"] = steps_ > 0 ? last_.step + 1 : 0;
   about["loss"] = steps_ > 0 ? Json{{"first", number(first_.loss)}, {"last", number(last_.loss)}} : Json();
   return about.dump(2) + "\n";
+}
+
+void RunFolder::begins_with(const checkpoint::Lineage& lineage) {
+  if (lineage_.known() || options_.checkpoint.folder.empty()) return;
+  lineage_ = lineage;
+  if (!path_.empty()) write_about();
 }
 
 void RunFolder::write_about() {

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "checkpoint/lineage.h"
 #include "ir/program.h"
 #include "launch/failure.h"
 #include "output_file.h"
@@ -51,6 +52,8 @@ class RunFolder {
   // The job is known, and no rank has started. Makes the folder where --runs or --checkpoint asks for it. Throws
   // usage_error where --runs names one that cannot be written; without --runs that is only said.
   void begin(const Job& job, const std::map<std::string, std::string>& modules);
+  // The lineage of the run's first checkpoint is settled: run.json has it from now on.
+  void begins_with(const checkpoint::Lineage& lineage);
   void step(const MergedStep& step);
   void row(std::string_view row);  // of metrics, with its newline
   void log(std::string_view lines);
@@ -76,6 +79,7 @@ class RunFolder {
   const Options& options_;
   std::string id_, path_, job_text_, trouble_;
   std::map<std::string, std::string> modules_;  // of the plan, by their path from its folder
+  checkpoint::Lineage lineage_;
   double started_ = 0;
   uint64_t steps_ = 0;
   MergedStep first_, last_;

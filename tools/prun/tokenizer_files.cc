@@ -11,6 +11,7 @@
 #include "base/json_whole.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/hf_folder.h"
+#include "checkpoint/history.h"
 #include "checkpoint/index.h"
 #include "tokenizer/tokenizer.h"
 

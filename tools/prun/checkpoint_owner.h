@@ -1,0 +1,32 @@
+// Who may write to --checkpoint DIR: one job at a time, and of the runs only the one that the folder belongs to and
+// those that continue it.
+#pragma once
+#include <string>
+
+#include "ir/plan.h"
+
+namespace prun {
+
+struct Options;
+
+// Of one job in the folder: another one that would write there is refused until this is gone. Taken before anything in
+// the folder is looked at, so that of two jobs that start at once the later one finds what the first one has begun.
+class CheckpointLock {
+ public:
+  explicit CheckpointLock(const std::string& folder);  // makes the folder; throws usage_error; "": locks nothing
+  ~CheckpointLock();
+  CheckpointLock(const CheckpointLock&) = delete;
+  CheckpointLock& operator=(const CheckpointLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+// After settle_checkpoints. Throws usage_error where the folder belongs to another run, unless --overwrite replaces it.
+void require_owner(Options& options);
+// Removes what --overwrite replaces. Throws usage_error where the plan begins with weights from there.
+void remove_replaced(Options& options, const Plan& plan);
+// What the checkpoints of this attempt are recorded to come from; of node 0. `run`: RunFolder::id.
+void settle_lineage(Options& options, const std::string& run, const Plan& plan);
+
+}  // namespace prun

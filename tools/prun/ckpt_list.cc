@@ -1,0 +1,122 @@
+// prun ckpt ls: the checkpoints of a folder by branch, each with the run that wrote it and the one that it goes on
+// from. A damaged checkpoint has a line of its own and hides no other one.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/history.h"
+#include "ckpt.h"
+#include "options.h"
+
+namespace prun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using checkpoint::CheckpointName;
+using checkpoint::Lineage;
+
+struct ListedCheckpoint {
+  std::string path, name;
+  CheckpointName at;
+  std::optional<checkpoint::Index> index;
+  std::string problem;  // of one without an index that can be read
+  bool newest = false;
+  bool parent_is_there = false;
+};
+
+std::vector<ListedCheckpoint> listed(const std::string& folder, const std::string& newest) {
+  std::vector<ListedCheckpoint> all;
+  for (const std::string& name : checkpoint::all_names(folder)) {
+    ListedCheckpoint each{folder + "/" + name, name, *checkpoint::parse_checkpoint_name(name), {}, "", false, false};
+    try {
+      each.index = checkpoint::read_index(each.path);
+      each.parent_is_there = checkpoint::parent_of(folder, each.index->lineage).has_value();
+    } catch (const Error& error) {
+      each.problem = error.message();
+    }
+    each.newest = each.path == newest;
+    all.push_back(std::move(each));
+  }
+  const auto head = std::find_if(all.begin(), all.end(), [](const auto& each) { return each.newest; });
+  const int64_t first = head == all.end() ? 0 : head->at.branch;
+  const auto order = [&](const ListedCheckpoint& each) { return each.at.branch == first ? INT64_MAX : each.at.branch; };
+  std::stable_sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return order(a) > order(b); });
+  return all;
+}
+
+std::string parent_text(const ListedCheckpoint& each) {
+  const Lineage& lineage = each.index->lineage;
+  if (!lineage.known()) return "parent not known";
+  if (!lineage.has_parent()) return "from the beginning";
+  return fmt::format("after {}{}", lineage.parent.checkpoint, each.parent_is_there ? "" : " (gone)");
+}
+
+std::string run_text(const Lineage& lineage) {
+  if (!lineage.run.empty()) return lineage.run;
+  return lineage.known() ? "no run: imported" : "run not known";
+}
+
+void print_table(const std::vector<ListedCheckpoint>& all) {
+  size_t name = 0, steps = 0, parent = 0, size = 0;
+  const auto steps_text = [](const checkpoint::Index& index) {
+    return fmt::format("step {} of {}", index.step, index.steps);
+  };
+  for (const ListedCheckpoint& each : all) {
+    name = std::max(name, each.name.size());
+    if (!each.index) continue;
+    steps = std::max(steps, steps_text(*each.index).size());
+    parent = std::max(parent, parent_text(each).size());
+    size = std::max(size, human_bytes(ckpt_bytes(*each.index)).size());
+  }
+  int64_t branch = 0;
+  for (const ListedCheckpoint& each : all) {
+    if (each.at.branch != branch) fmt::print("branch {}\n", branch = each.at.branch);
+    fmt::print("{} {:<{}}  ", each.newest ? '*' : ' ', each.name, name);
+    if (!each.index) {
+      fmt::print("damaged: {}\n", each.problem);
+      continue;
+    }
+    const checkpoint::Index& index = *each.index;
+    fmt::print("{:<{}}  {:<{}}  {:>{}}  {} on {}  {}\n", steps_text(index), steps, parent_text(each), parent,
+               human_bytes(ckpt_bytes(index)), size, index.plan, index.mesh.empty() ? "one rank" : index.mesh,
+               run_text(index.lineage));
+  }
+}
+
+}  // namespace
+
+int ckpt_list(const Options& options, const std::string& folder) {
+  std::string newest, remark;
+  if (std::filesystem::exists(folder + "/index.json"))
+    throw usage_error(
+        fmt::format("{0} is a checkpoint: prun ckpt show {0} shows it, prun ckpt ls the folder above it", folder));
+  if (checkpoint::all_names(folder).empty()) checkpoint::resolve(folder);  // throws
+  try {
+    const checkpoint::Newest found = checkpoint::newest(folder);
+    newest = found.checkpoint;
+    remark = found.remark;
+  } catch (const Error& error) {
+    remark = error.message();
+  }
+  const std::vector<ListedCheckpoint> all = listed(folder, newest);
+  if (!remark.empty()) fmt::print(stderr, "prun: {}\n", remark);
+  if (!options.json) {
+    print_table(all);
+    return 0;
+  }
+  for (const ListedCheckpoint& each : all) {
+    Json row = each.index ? ckpt_summary(each.path, *each.index) : Json{{"checkpoint", each.path}};
+    row["newest"] = each.newest;
+    if (each.index && each.index->lineage.has_parent()) row["parent_is_there"] = each.parent_is_there;
+    if (!each.index) row["problem"] = each.problem;
+    fmt::print("{}\n", row.dump());
+  }
+  return 0;
+}
+
+}  // namespace prun
