@@ -87,10 +87,10 @@ class Saves(unittest.TestCase):
     def kept(self):
         return sorted(path.name for path in self.checkpoints.iterdir() if not path.name.startswith("."))
 
-    def assert_whole(self, *steps):
-        """These checkpoints, and nothing of another one."""
-        names = [f"step_{step:08}" for step in steps]
-        self.assertEqual(self.kept(), ["LATEST", *names])
+    def assert_whole(self, *steps, branch=()):
+        """These checkpoints, and nothing of another one; `branch`: steps of branch 2, which is the newest."""
+        names = [f"step_{step:08}" for step in steps] + [f"step_{step:08}-2" for step in branch]
+        self.assertEqual(self.kept(), sorted(["LATEST", *names]))
         self.assertEqual((self.checkpoints / "LATEST").read_text().strip(), names[-1])
         for name in names:
             subprocess.run([PRUN, "ckpt", "verify", str(self.checkpoints / name)], check=True, capture_output=True, timeout=60)
@@ -162,12 +162,26 @@ class Refusing(Saves):
                 self.train(5, "--resume", "auto")
                 self.assert_whole(2, 4, 5)
 
-    def test_a_second_commit_of_a_step_that_fails_keeps_the_first(self):
+    def test_a_commit_of_another_branch_that_fails_changes_nothing(self):
         self.train(6)
         before = (self.checkpoints / "step_00000004/index.json").read_bytes()
-        self.train(6, "--resume", self.checkpoints / "step_00000002", env=self.failing("rename", ".tmp ,ck/step_00000004$"))
+        self.train(6, "--resume", self.checkpoints / "step_00000002", env=self.failing("rename", ".tmp ,ck/step_00000004-2$"))
         self.assertEqual((self.checkpoints / "step_00000004/index.json").read_bytes(), before)
-        self.assert_whole(2, 4, 6)
+        self.assert_whole(2, 4, 6, branch=[6])
+
+    def test_a_file_system_without_locks(self):
+        """A file stands for the lock; that of a job that was killed is replaced."""
+        locks = self.failing("flock", "ck/.lock", errno.ENOLCK)
+        with unittest.mock.patch.dict(os.environ, locks):
+            process = self.start(FOREVER, every=20)
+        self.wait_for(lambda: self.events("checkpoint_committed"), "a commit", process)
+        done = self.train(6, "--resume", "auto", code=2, env=locks)
+        self.assertRegex(done.stderr, rf"prun: another run writes its checkpoints to .*/ck \(pid {process.pid} on .*\); this file system has no "
+                         r"locks: remove .*/ck/.owner if that run has ended\n")
+        process.kill()
+        process.wait()
+        self.assertIn("raise 'steps'", self.train(4, "--resume", "auto", code=2, env=locks).stderr)
+        self.assertFalse((self.checkpoints / ".owner").exists())
 
     def test_a_restart_goes_back_to_the_commit_before(self):
         """While the disk refuses, a rank is killed; SIGTERM ends the job once the disk takes what is written."""

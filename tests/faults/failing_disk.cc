@@ -1,9 +1,10 @@
 // A disk that refuses: put before a program (LD_PRELOAD), the call named $FAILING_CALL (open, write, fsync, rename,
-// mkdir) fails with $FAILING_ERRNO for a path that contains all parts of $FAILING_DISK, which stand between commas; $
-// at the end of a part is the path's end. Where $FAILING_WHILE names a file, only as long as that exists.
+// mkdir, flock) fails with $FAILING_ERRNO for a path that contains all parts of $FAILING_DISK, which stand between
+// commas; $ at the end of a part is the path's end. Where $FAILING_WHILE names a file, only as long as that exists.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -93,6 +94,11 @@ EXPORTED int fsync(int fd) {
 EXPORTED int rename(const char* from, const char* to) {
   static const auto real = next<int (*)(const char*, const char*)>("rename");
   return fails("rename", fmt::format("{} {}", from, to)) ? -1 : real(from, to);
+}
+
+EXPORTED int flock(int fd, int operation) {
+  static const auto real = next<int (*)(int, int)>("flock");
+  return fails("flock", fd) ? -1 : real(fd, operation);
 }
 
 EXPORTED int mkdir(const char* path, mode_t mode) {

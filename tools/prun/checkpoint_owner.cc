@@ -9,12 +9,14 @@
 #include <chrono>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/history.h"
 #include "options.h"
+#include "owner_file.h"
 
 namespace prun {
 
@@ -26,17 +28,22 @@ CheckpointLock::CheckpointLock(const std::string& folder) {
     throw usage_error(fmt::format(
         "{} is a checkpoint, and --checkpoint names a folder of checkpoints: name the one above it", folder));
   checkpoint::require_writable(folder);
-  const std::string path = folder + "/.lock";
+  const std::string path = folder + "/.lock", taken = fmt::format("another run writes its checkpoints to {}", folder);
   fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) throw checkpoint::write_failed(path, errno);
   // Ranks hold the lock, too, as forks; those of a launcher that was killed end within a second.
   for (auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);;) {
     if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+    if (errno != EWOULDBLOCK && errno != EINTR) {  // a file system without locks
+      close(std::exchange(fd_, -1));
+      file_ = std::make_unique<OwnerFile>(folder + "/.owner", taken);
+      return;
+    }
     if (std::chrono::steady_clock::now() > until) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   close(fd_);
-  throw usage_error(fmt::format("another run writes its checkpoints to {}: give this one a folder of its own", folder));
+  throw usage_error(taken + ": give this one a folder of its own");
 }
 
 CheckpointLock::~CheckpointLock() {

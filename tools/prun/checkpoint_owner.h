@@ -1,6 +1,7 @@
 // Who may write to --checkpoint DIR: one job at a time, and of the runs only the one that the folder belongs to and
 // those that continue it.
 #pragma once
+#include <memory>
 #include <string>
 
 #include "ir/plan.h"
@@ -8,6 +9,7 @@
 namespace prun {
 
 struct Options;
+class OwnerFile;
 
 // Of one job in the folder: another one that would write there is refused until this is gone. Taken before anything in
 // the folder is looked at, so that of two jobs that start at once the later one finds what the first one has begun.
@@ -20,6 +22,7 @@ class CheckpointLock {
 
  private:
   int fd_ = -1;
+  std::unique_ptr<OwnerFile> file_;  // where the file system has no locks
 };
 
 // After settle_checkpoints. Throws usage_error where the folder belongs to another run, unless --overwrite replaces it.

@@ -56,35 +56,39 @@ std::string parent_text(const ListedCheckpoint& each) {
   return fmt::format("after {}{}", lineage.parent.checkpoint, each.parent_is_there ? "" : " (gone)");
 }
 
-std::string run_text(const Lineage& lineage) {
-  if (!lineage.run.empty()) return lineage.run;
-  return lineage.known() ? "no run: imported" : "run not known";
+std::string run_text(const checkpoint::Index& index) {
+  const Lineage& lineage = index.lineage;
+  const std::string run = !lineage.run.empty() ? "run " + lineage.run
+                          : lineage.known()    ? "no run, but an import"
+                                               : "run and branch not known (an earlier prun)";
+  return fmt::format("{}: {} on {}", run, index.plan, index.mesh.empty() ? "one rank" : index.mesh);
 }
 
-void print_table(const std::vector<ListedCheckpoint>& all) {
-  size_t name = 0, steps = 0, parent = 0, size = 0;
-  const auto steps_text = [](const checkpoint::Index& index) {
-    return fmt::format("step {} of {}", index.step, index.steps);
-  };
+std::string steps_text(const checkpoint::Index& index) { return fmt::format("step {} of {}", index.step, index.steps); }
+
+// By branch, and below it by run: a line for each checkpoint, the later ones first.
+void print_tree(const std::vector<ListedCheckpoint>& all) {
+  size_t name = 0, steps = 0, size = 0;
   for (const ListedCheckpoint& each : all) {
     name = std::max(name, each.name.size());
     if (!each.index) continue;
     steps = std::max(steps, steps_text(*each.index).size());
-    parent = std::max(parent, parent_text(each).size());
     size = std::max(size, human_bytes(ckpt_bytes(*each.index)).size());
   }
   int64_t branch = 0;
+  std::string run;
   for (const ListedCheckpoint& each : all) {
-    if (each.at.branch != branch) fmt::print("branch {}\n", branch = each.at.branch);
-    fmt::print("{} {:<{}}  ", each.newest ? '*' : ' ', each.name, name);
-    if (!each.index) {
-      fmt::print("damaged: {}\n", each.problem);
-      continue;
+    if (each.at.branch != branch) {
+      fmt::print("branch {}\n", branch = each.at.branch);
+      run.clear();
     }
-    const checkpoint::Index& index = *each.index;
-    fmt::print("{:<{}}  {:<{}}  {:>{}}  {} on {}  {}\n", steps_text(index), steps, parent_text(each), parent,
-               human_bytes(ckpt_bytes(index)), size, index.plan, index.mesh.empty() ? "one rank" : index.mesh,
-               run_text(index.lineage));
+    if (each.index && run_text(*each.index) != run) fmt::print("  {}\n", run = run_text(*each.index));
+    fmt::print("  {} {:<{}}  ", each.newest ? '*' : ' ', each.name, name);
+    if (each.index)
+      fmt::print("{:<{}}  {:>{}}  {}\n", steps_text(*each.index), steps, human_bytes(ckpt_bytes(*each.index)), size,
+                 parent_text(each));
+    else
+      fmt::print("damaged: {}\n", each.problem);
   }
 }
 
@@ -106,7 +110,7 @@ int ckpt_list(const Options& options, const std::string& folder) {
   const std::vector<ListedCheckpoint> all = listed(folder, newest);
   if (!remark.empty()) fmt::print(stderr, "prun: {}\n", remark);
   if (!options.json) {
-    print_table(all);
+    print_tree(all);
     return 0;
   }
   for (const ListedCheckpoint& each : all) {
