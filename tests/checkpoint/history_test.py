@@ -172,7 +172,7 @@ class Branches(History):
             self.rewrite(f"D/{name}", run=None, branch=None, parent=None)
         (self.here / "D/LATEST").write_text("step_00000004\n")
         self.assertEqual(self.newest("D"), ["step_00000004"])
-        self.assertIn("parent not known", self.prun("ckpt", "ls", "D").stdout)
+        self.assertIn("  run and branch not known (an earlier prun): ", self.prun("ckpt", "ls", "D").stdout)
         self.assertIn("run            not known: an earlier prun wrote it, without its run, branch and parent\n", self.prun("ckpt", "show", "D").stdout)
         self.assertIsNone(self.ls("D")["step_00000006"]["run"])
         done = self.train("D", 8, "--resume", "auto", "--checkpoint-keep", 1)

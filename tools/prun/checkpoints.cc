@@ -44,7 +44,7 @@ void begin_with(CheckpointSettings& s, const std::string& checkpoint) {
   s.mesh = reader.index().mesh;
   s.algorithms = reader.index().algorithms;
   s.skipped = reader.index().skipped;
-  s.samples = checkpoint == s.replaced_data_of ? 0 : reader.index().data.samples;
+  s.samples = s.resume == s.replaced_data_of ? 0 : reader.index().data.samples;
   s.tokens = reader.index().data.tokens;
   s.left_out = reader.index().left_out;
 }
