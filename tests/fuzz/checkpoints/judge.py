@@ -192,7 +192,7 @@ class Judge:
         branch, present = nodes[0].branch, [node for node in self.folder.nodes.values() if node.name not in self.other + self.gone]
         if any(node.branch != branch for node in nodes):
             raise Wrong("branch", f"one job wrote to several branches: {[node.name for node in nodes]}")
-        inside = next((node for node in present if node.same(start)), None)
+        inside = self.folder.twin(start)
         if inside and self.folder.last_of_branch(inside) and branch != inside.branch:
             raise Wrong("branch", f"{nodes[0].name} goes on from {inside.name}, the last of its branch, and is not in it")
         others = [node.name for node in present if node.branch == branch and not (inside and inside.branch == branch and node.step <= inside.step)]
@@ -201,7 +201,7 @@ class Judge:
 
     @staticmethod
     def unseen(job, start, node):
-        """Returns the node before the first one that is left: --checkpoint-keep may have removed what came between."""
+        """Returns the node that `node` was trained on from: --checkpoint-keep may have removed what came after `start`."""
         first, before = start.step if start else 0, (node.step - 1) // job.every * job.every
         if before <= first:
             return start
@@ -210,9 +210,8 @@ class Judge:
     def take_over(self, job, start, nodes, gone, latest):
         for name in gone:
             self.folder.nodes.pop(name, None)
-        inside = next((node for node in self.folder.nodes.values() if node.same(start)), start)
-        for before, node in zip([self.unseen(job, inside, nodes[0]) if nodes else None, *nodes], nodes):
-            node.parent = before
+        for before, node in zip([self.folder.twin(start) or start, *nodes], nodes):
+            node.parent = self.unseen(job, before, node)
             self.folder.nodes[node.name] = node
         self.folder.latest = self.after.latest if latest else nodes[-1].name if nodes else self.folder.latest
         if nodes and not any(node.name == self.folder.latest for node in nodes) and self.folder.newest() not in nodes:

@@ -59,6 +59,10 @@ class Folder:
         """Returns the nodes that have an index.json, which may be damaged."""
         return [node for node in self.nodes.values() if node.damage != "lose index"]
 
+    def twin(self, node):
+        """Returns the node itself or its copy here, where its index.json can be read."""
+        return next((each for each in self.nodes.values() if each.same(node) and "index" not in each.damage), None)
+
     def earlier(self, branch, step):
         """Returns the last node of a branch before a step, by names alone."""
         return max((node for node in self.listed() if node.branch == branch and node.step < step), key=lambda node: node.step, default=None)
@@ -184,7 +188,7 @@ def owner_refused(start, target):
         return {}, False
     if start is None:
         return refusal, False
-    if any(start.same(node) or start.job == node.job for node in target.listed()):
+    if any(start.same(node) or start.job == node.job for node in target.listed() if "index" not in node.damage):
         return {}, False
     # The folder has no checkpoint of the run of `start`; but both may continue one and the same run.
     jobs = {before.job for before in start.path()}
