@@ -170,9 +170,17 @@ void remove_superseded(const std::string& folder, const std::string& name, int k
     } catch (const Error&) {  // damaged: nobody knows whose it is
       continue;
     }
-    std::error_code ignored;
-    fs::remove_all(path, ignored);
+    static_cast<void>(remove_checkpoint(path));  // one that cannot be removed stays
   }
+}
+
+std::error_code remove_checkpoint(const std::string& path) {
+  const std::string aside = path + ".removed.tmp";
+  std::error_code error, ignored;
+  fs::remove_all(aside, ignored);
+  fs::rename(path, aside, error);
+  if (!error) fs::remove_all(aside, ignored);
+  return error;
 }
 
 void require_writable(const std::string& folder) {

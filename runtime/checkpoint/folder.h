@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -46,6 +47,9 @@ void commit(const std::string& folder, const std::string& staging, const std::st
 // Removes all but the newest `keep` (0: all stay) of the checkpoints of this name's branch. The names in `read` stay,
 // and so do checkpoints that no run is known of.
 void remove_superseded(const std::string& folder, const std::string& name, int keep, const std::set<std::string>& read);
+// Removes a checkpoint: its name is gone at once, also where a signal ends this halfway. The next run or `prun clean`
+// removes what is left then. The error is that of the rename; a checkpoint that cannot be renamed stays.
+std::error_code remove_checkpoint(const std::string& path);
 // Throws checkpoint_write unless files can be made there; makes the folder.
 void require_writable(const std::string& folder);
 

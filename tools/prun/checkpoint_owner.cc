@@ -126,12 +126,9 @@ void remove_replaced(Options& options, const Plan& plan) {
   std::error_code error;
   fs::remove(fs::path(s.folder) / checkpoint::kLatest, error);
   for (const std::string& name : checkpoint::all_names(s.folder)) {
-    // Gone at once, whatever ends this; a folder of this name is removed by the next run.
-    const std::string path = s.folder + "/" + name, aside = path + ".overwritten.tmp";
-    fs::remove_all(aside, error);
-    fs::rename(path, aside, error);
-    if (error) throw checkpoint::write_failed(path, error.value());
-    fs::remove_all(aside, error);
+    const std::string path = s.folder + "/" + name;
+    if (const std::error_code failed = checkpoint::remove_checkpoint(path))
+      throw checkpoint::write_failed(path, failed.value());
   }
 }
 
@@ -148,7 +145,7 @@ void settle_lineage(Options& options, const std::string& run, const Plan& plan) 
   }
   s.lineage = checkpoint::lineage_after(s.folder, run, from);
   s.read = {s.lineage.parent.checkpoint};
-  for (const std::string& path : {from, plan.initial_weights ? plan.initial_weights->path : ""}) {
+  for (const std::string& path : {from, s.origin, plan.initial_weights ? plan.initial_weights->path : ""}) {
     if (path.empty() || !lies_in(path, s.folder)) continue;
     try {
       s.read.insert(fs::path(checkpoint::resolve(path)).filename().string());
