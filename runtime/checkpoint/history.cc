@@ -73,7 +73,8 @@ std::string head_of(const std::string& folder, const Entry& latest, const std::v
   int64_t step = latest.at.step;
   for (auto each = whole.rbegin(); each != whole.rend(); ++each) {
     if (each->at.branch != latest.at.branch || each->at.step <= step) continue;
-    const std::optional<Index> at = index_of(folder + "/" + head), later = index_of(folder + "/" + each->name);
+    const std::optional<Index> at = index_of(fmt::format("{}/{}", folder, head)),
+                               later = index_of(fmt::format("{}/{}", folder, each->name));
     if (!at || !later || later->lineage.parent.id != at->id) continue;
     head = each->name;
     step = each->at.step;
@@ -182,6 +183,7 @@ Newest newest(const std::string& folder) {
                         heads.begin()->second.name)};
   }
   std::vector<std::string> names;
+  names.reserve(heads.size());
   for (const auto& [branch, head] : heads) names.push_back(head.name);
   throw invalid(
       fmt::format("{}/LATEST {}, so which checkpoint is the newest is not known: name one, as in {}/{} (the "
@@ -191,7 +193,7 @@ Newest newest(const std::string& folder) {
 }
 
 std::string resolve(const std::string& path) {
-  const std::string folder = without_slashes(path);
+  std::string folder = without_slashes(path);
   if (is_whole(folder)) return folder;
   if (!fs::exists(folder)) throw invalid(fmt::format("there is no checkpoint at {}: no such folder", folder));
   const Newest found = newest(folder);
@@ -212,7 +214,7 @@ std::optional<std::string> before(const std::string& checkpoint) {
   const std::string folder = path.parent_path().string();
   if (const std::optional<Index> index = index_of(path.string()); index && index->lineage.known()) {
     if (!index->lineage.has_parent()) return std::nullopt;
-    if (const auto parent = parent_of(folder, index->lineage)) return parent;
+    if (auto parent = parent_of(folder, index->lineage)) return parent;
   }
   const auto at = parse_checkpoint_name(path.filename().string());
   if (!at) return std::nullopt;

@@ -79,20 +79,21 @@ void linear(Distributor& d, const Node& node) {
   d.define(node.outputs[0], y);
 }
 
+void require_heads_divide(const Distributor& d, const Node& attention) {
+  for (const auto& [name, words] : {std::pair("heads", "heads"), std::pair("kv_heads", "key and value heads")})
+    if (attention.attrs.has(name) && attention.attrs.integer(name) % d.ranks() != 0)
+      d.fail(fmt::format("{} {} of the attention at {} do not divide over the {} ranks of axis '{}'",
+                         attention.attrs.integer(name), words, attention.site.text(), d.ranks(), d.axis()));
+}
+
 // Heads are split as the columns of qkv are.
 void attention(Distributor& d, const Node& node) {
   ValueId qkv = node.inputs[0];
   if (d.placement(qkv) != last_dim_shard(d, qkv)) return whole(d, node);
+  require_heads_divide(d, node);
   Node copy = node;
-  for (const char* name : {"heads", "kv_heads"}) {
-    if (!node.attrs.has(name)) continue;
-    int64_t heads = node.attrs.integer(name);
-    if (heads % d.ranks() != 0)
-      d.fail(fmt::format("{} {} of the attention at {} do not divide over the {} ranks of axis '{}'", heads,
-                         std::string(name) == "heads" ? "heads" : "key and value heads", node.site.text(), d.ranks(),
-                         d.axis()));
-    copy.attrs.set(name, heads / d.ranks());
-  }
+  for (const char* name : {"heads", "kv_heads"})
+    if (node.attrs.has(name)) copy.attrs.set(name, node.attrs.integer(name) / d.ranks());
   copy.attrs.set("of_heads", node.attrs.integer("heads"));
   d.keep(std::move(copy), last_dim_shard(d, node.outputs[0]));
 }
@@ -102,9 +103,14 @@ void rotary(Distributor& d, const Node& node) {
   if (d.placement(x) != last_dim_shard(d, x)) return whole(d, node);
   Node copy = node;
   const int64_t heads = node.attrs.integer("heads");
-  if (heads % d.ranks() != 0)
+  if (heads % d.ranks() != 0) {
+    // An attention that reads these heads has the numbers that the user wrote; a rotary has their sum.
+    for (const Node& reader : d.whole_nodes())
+      if (distribute_rule(*reader.op) == attention && reader.inputs[0] == node.outputs[0])
+        require_heads_divide(d, reader);
     d.fail(fmt::format("{} heads of the rotary at {} do not divide over the {} ranks of axis '{}'", heads,
                        node.site.text(), d.ranks(), d.axis()));
+  }
   copy.attrs.set("heads", heads / d.ranks());
   copy.attrs.set("of_heads", heads);
   d.keep(std::move(copy), last_dim_shard(d, x));

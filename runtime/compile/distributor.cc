@@ -224,8 +224,8 @@ void Distributor::partial_gradient(ValueId parameter) {
 
 void Distributor::run() {
   split_parameters();
-  const std::vector<Node> nodes = std::move(graph_.nodes);
-  for (Node node : nodes) {
+  whole_nodes_ = std::move(graph_.nodes);
+  for (Node node : whole_nodes_) {
     current_ = &node;
     for (ValueId& input : node.inputs)
       if (auto it = now_.find(input); it != now_.end()) input = it->second;

@@ -26,8 +26,9 @@ class Distributor {
   // Whether it is a rank's tokens, of [samples, tokens, features].
   bool is_tokens(ValueId value) const { return placement(value) == shard_of(1) && type(value).shape.size() > 2; }
   const TensorType& type(ValueId value) const { return graph_.values[value].type; }
-  // Of a value of the whole graph, before the axis split anything.
+  // The whole graph's type of a value, and its nodes, before the axis split anything.
   const TensorType& whole_type(ValueId value) const { return whole_types_[value]; }
+  const std::vector<Node>& whole_nodes() const { return whole_nodes_; }
   // The dim of the weight that is split over the axis; -1: none.
   int split_dim(ValueId parameter) const;
   // Whether the unit's activations are sharded along their tokens where no layer says otherwise.
@@ -63,7 +64,7 @@ class Distributor {
   std::string axis_;
   int ranks_;
   Site site_;  // of the strategy that uses the axis
-  std::vector<Node> nodes_;
+  std::vector<Node> whole_nodes_, nodes_;
   Table<ValueId, Placement> placement_;
   Table<ValueId, TensorType> whole_types_;                // of the values that were there before
   std::map<std::pair<ValueId, int>, ValueId> converted_;  // (value, kind of conversion) -> value

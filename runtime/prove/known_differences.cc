@@ -25,7 +25,7 @@ bool drops_choices(const Plan& plan) {
 
 // The dtype in which an action's tensor would travel without `wire`.
 Dtype usual_wire(const Plan& plan, const HookAction& action) {
-  const bool parameters = action.target == "params" && action.kind == "all_gather";
+  const bool parameters = action.target == "params" && action.kind == ops::all_gather.name;
   return parameters || plan.param_dtype == Dtype::f64 ? plan.param_dtype : Dtype::f32;
 }
 

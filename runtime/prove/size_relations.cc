@@ -122,7 +122,7 @@ class Reader {
   // Lets at most three heads share keys and values if every size is a sum of heads of queries and at most two times
   // those of keys: with three such sums stay different.
   static void share_less(SizeGroup& group, const std::pair<int64_t, int64_t>& shared) {
-    const auto [heads, kv_heads] = shared;
+    const int64_t heads = shared.first, kv_heads = shared.second;
     constexpr int64_t kMostSharing = 3;
     if (heads / kv_heads <= kMostSharing || group.head_sizes.size() != 1) return;
     const int64_t head_size = *group.head_sizes.begin();

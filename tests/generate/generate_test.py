@@ -62,7 +62,7 @@ class Generate(unittest.TestCase):
                 text.write_bytes(bytes(made["prompt"] + made["ids"]))  # one sample and no more
                 metrics.unlink(missing_ok=True)
                 resumed = [*settings, f"data={text}", "batch=1", "steps=6"]
-                prun(PLAN, *words_of(resumed), "--resume", self.trained(settings), "--metrics", metrics)
+                prun(PLAN, *words_of(resumed), "--resume", self.trained(settings), "--new-data", "--metrics", metrics)
                 loss = json.loads(metrics.read_text().splitlines()[0])["loss"]
                 mean = -sum(made["log_probabilities"]) / len(made["ids"])
                 self.assertAlmostEqual(mean, loss, 2 if "dtype=bf16" in settings else 5)

@@ -14,6 +14,7 @@ from program_text import check  # noqa: E402
 
 LINE = 32  # elements: a cache line, to which every tensor of a flat vector is padded
 F32 = 4
+LOSS_AND_NORM = 3  # elements of 4 bytes: the loss is an f32, the norm of gradients an f64
 CASES = [dict(layers=2, width=64, heads=2, context=16), dict(layers=3, width=60, heads=3, context=33)]
 CASES3 = CASES + [dict(layers=4, width=256, heads=4, context=128), dict(layers=1, width=8, heads=2, context=7)]
 EACH = [(case, ranks) for case in CASES for ranks in (1, 2, 3, 4)]
@@ -71,7 +72,7 @@ class Sharding(unittest.TestCase):
                             self.roles(got, param=(F32 + wide % F32) * psi, gathered=0, grad=F32 * psi, optimizer=2 * F32 * psi)
                         else:
                             self.roles(got, param=F32 * shard, gathered=wide * psi, grad=F32 * (psi + shard), optimizer=2 * F32 * shard)
-                        wire = (ranks - 1) * (F32 + wide) * shard + 2 * all_reduce(1, ranks)  # scatter, gather; loss and norm
+                        wire = (ranks - 1) * (F32 + wide) * shard + all_reduce(LOSS_AND_NORM, ranks)  # scatter, gather
                         self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
 
     def test_zero2_splits_gradients_too(self):
@@ -90,7 +91,7 @@ class Sharding(unittest.TestCase):
                         else:
                             self.roles(got, param=F32 * shard, gathered=wide * shard * ranks, grad=F32 * shard,
                                        optimizer=2 * F32 * shard, reduce=F32 * unreduced)
-                        wire = (ranks - 1) * (micro * F32 + wide) * shard + 2 * all_reduce(1, ranks)
+                        wire = (ranks - 1) * (micro * F32 + wide) * shard + all_reduce(LOSS_AND_NORM, ranks)
                         self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
 
     def test_zero3_splits_all_but_what_is_in_flight(self):
@@ -102,7 +103,7 @@ class Sharding(unittest.TestCase):
                     self.roles(got, param=state, grad=state, optimizer=2 * state, gathered=2 * largest, reduce=2 * largest)
                     # Forward gathers all; backward neither the head (kept), nor the block before it (in its slot still), nor the
                     # embedding (not read); gradients all.
-                    wire = (ranks - 1) * F32 * (2 * sum(sizes) + sum(sizes[1:-2])) + 2 * all_reduce(1, ranks)
+                    wire = (ranks - 1) * F32 * (2 * sum(sizes) + sum(sizes[1:-2])) + all_reduce(LOSS_AND_NORM, ranks)
                     self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
 
     def test_zero3_is_an_eighth_of_single(self):
@@ -144,7 +145,7 @@ class Sharding(unittest.TestCase):
                 self.roles(got, param=F32 * (shard + small), grad=F32 * (shard + small), optimizer=2 * F32 * (shard + small),
                            gathered=slots, reduce=slots)
                 gathers = shard + sum(sizes[1:-2])  # backward has the head and the last block still and does not read the embedding
-                wire = (ranks - 1) * F32 * (gathers + shard) + all_reduce(small, ranks) + 2 * all_reduce(1, ranks)
+                wire = (ranks - 1) * F32 * (gathers + shard) + all_reduce(small, ranks) + all_reduce(LOSS_AND_NORM, ranks)
                 self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
 
 

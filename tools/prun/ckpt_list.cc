@@ -32,7 +32,8 @@ struct ListedCheckpoint {
 std::vector<ListedCheckpoint> listed(const std::string& folder, const std::string& newest) {
   std::vector<ListedCheckpoint> all;
   for (const std::string& name : checkpoint::all_names(folder)) {
-    ListedCheckpoint each{folder + "/" + name, name, *checkpoint::parse_checkpoint_name(name), {}, "", false, false};
+    ListedCheckpoint each{
+        fmt::format("{}/{}", folder, name), name, *checkpoint::parse_checkpoint_name(name), {}, "", false, false};
     try {
       each.index = checkpoint::read_index(each.path);
       each.parent_is_there = checkpoint::parent_of(folder, each.index->lineage).has_value();

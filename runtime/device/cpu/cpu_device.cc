@@ -98,8 +98,8 @@ class CpuDevice final : public Device {
   bool supports(const Op& op, const Program& program) const override {
     const auto found = kernels().find(op.def->name);
     if (found == kernels().end()) return false;
-    const bool numbers = found->second.accepts == Accepts::numbers;
-    const auto fits = [&](TensorId id) {
+    const Accepts accepts = found->second.accepts;
+    const auto fits = [&](TensorId id, bool written) {
       switch (program.tensors[id].dtype) {
         case Dtype::f32:
         case Dtype::bf16:
@@ -107,14 +107,17 @@ class CpuDevice final : public Device {
         case Dtype::i32:
           return true;  // integers are tokens and counts; the kernel checks which operands they are
         case Dtype::f64:
-          return numbers || (found->second.accepts == Accepts::wide_sums && program.tensors[id].count() == 1);
+          return accepts == Accepts::numbers ||
+                 ((accepts == Accepts::wide_sums || (accepts == Accepts::wide_result && written)) &&
+                  program.tensors[id].count() == 1);
         case Dtype::u8:
           return program.buffers[program.tensors[id].buffer].role == Role::workspace;
         default:
           return false;
       }
     };
-    return std::all_of(op.reads.begin(), op.reads.end(), fits) && std::all_of(op.writes.begin(), op.writes.end(), fits);
+    return std::all_of(op.reads.begin(), op.reads.end(), [&](TensorId id) { return fits(id, false); }) &&
+           std::all_of(op.writes.begin(), op.writes.end(), [&](TensorId id) { return fits(id, true); });
   }
 };
 

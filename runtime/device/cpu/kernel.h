@@ -65,9 +65,10 @@ class OpView {
 };
 
 enum class Accepts : uint8_t {
-  floats,     // f32 and bf16, by the first tensor
-  numbers,    // f64, f32, bf16, i64, i32
-  wide_sums,  // as floats, and single f64
+  floats,       // f32 and bf16, by the first tensor
+  numbers,      // f64, f32, bf16, i64, i32
+  wide_result,  // reads floats, and writes a single f64 too
+  wide_sums,    // reads and writes floats and a single f64
 };
 
 struct KernelEntry {

@@ -83,7 +83,7 @@ std::unique_ptr<Kernel> make_clip_coefficient(const OpView& view) {
 
 }  // namespace
 
-const Family norm_kernels = {{"norm2", make_norm2, Accepts::wide_sums},
+const Family norm_kernels = {{"norm2", make_norm2, Accepts::wide_result},
                              {"clip_coefficient", make_clip_coefficient, Accepts::wide_sums}};
 
 }  // namespace prun::cpu
