@@ -20,6 +20,7 @@ namespace prun {
 namespace {
 
 constexpr std::string_view kDrifts = "weights drift between averages";
+constexpr double kNudge = 1e-12;         // relative, of the learning rate: above rounding, far below a fault
 constexpr double kMostConfirming = 1e6;  // work that a difference may take once more, in microseconds
 
 // What the plan says of itself.
@@ -168,9 +169,20 @@ class Prover {
                         "on these signs ({})",
                         twins.small.optimizer.op->name, made_small_));
       rounded_signs = comparison.rounded_signs;
+      if (comparison.first && steps > 1 && magnifies_rounding(twins, one, *device, comparison.largest))
+        return not_run(
+            fmt::format("the small run magnifies rounding from its first step to its second ({})", made_small_));
       if (comparison.first) return refused(twins, pair, options, *comparison.first, steps);
     }
     return {Proof::Verdict::equal, fmt::format("equals one rank to {:.0e} ({})", largest_, made_small_), {}};
+  }
+
+  // Whether one rank differs by more than `difference` from itself with a learning rate that is larger by kNudge.
+  static bool magnifies_rounding(const Twins& twins, const VirtualRun& one, const Device& device, double difference) {
+    Job nudged = twins.one_job;
+    for (Program& program : nudged.classes) program.schedule.learning_rate.peak *= 1 + kNudge;
+    const VirtualRun run = run_virtual_ranks(nudged, device);
+    return compare({nudged, run, twins.one_job, one}, {}).largest > difference;
   }
 
   // A difference counts unless the small dims alone make it: the verifier, which has accepted the plan, then rejects
