@@ -28,7 +28,7 @@ ROOM = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a disk's fsync 
 
 def carry_out(prun, reference, config, operations):
     """Returns what is wrong, or None, with the script of what ran."""
-    folder = tempfile.mkdtemp(prefix="prun-fuzz-", dir=ROOM)
+    folder = tempfile.mkdtemp(prefix="fuzz-checkpoints-", dir=ROOM)
     shell = Shell(prun, folder)
     try:
         world = World(shell, reference, config)
