@@ -7,7 +7,7 @@
 // tokens. So a row of the cache is loaded once for all of them.
 //
 // Surprising fact: the number of blocks that share a query depends on the capacity of the cache, because only the
-// device knows how many tokens it holds. The launch is therefore the same for every token, and a graph of it can be
+// device stores the number of tokens in it. The launch is therefore the same for every token, and a graph of it can be
 // replayed.
 #include <cmath>
 #include <limits>

@@ -25,9 +25,8 @@ struct HfExport {
 // of Hugging Face's or `dtype` cannot hold it, checkpoint_write.
 void export_hf(const Weights& weights, const std::string& out, const HfExport& how, const Advance& advance);
 
-// A checkpoint in the folder `out` of checkpoints: `index` has all but the tensors, also the lineage
-// and how many ranks share them.
-// `dtype` "": as it is stored. Throws checkpoint_write.
+// Writes a checkpoint into `out`, a folder of checkpoints. `index` holds everything except the tensors: also the
+// lineage and the number of ranks that share the tensors. `dtype` "" keeps the stored dtype. Throws checkpoint_write.
 void write_checkpoint(const Weights& weights, Index index, const std::string& out, const std::string& dtype,
                       const Advance& advance);
 

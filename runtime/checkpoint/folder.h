@@ -41,14 +41,15 @@ int64_t room_for(const std::string& folder, const std::string& staging);
 void require_room(const std::string& folder, const std::string& staging, int64_t bytes);
 
 // Makes what `run` has staged the newest checkpoint, under this name: renames it, waits for the disk, replaces LATEST.
-// A checkpoint of the same run that has the name already is replaced. Throws checkpoint_write, also where one of
-// another run has it, and then the newest is the one before.
+// It replaces a checkpoint of the same run under this name. Throws checkpoint_write, also if a checkpoint of another
+// run has the name; the newest checkpoint is then the previous one.
 void commit(const std::string& folder, const std::string& staging, const std::string& name, const std::string& run);
-// Removes all but the newest `keep` (0: all stay) of the checkpoints of this name's branch. The names in `read` stay,
-// and so do checkpoints that no run is known of.
+// Removes the checkpoints of this name's branch except the newest `keep` (0 = unlimited). The names in `read` stay, and
+// so does a checkpoint that records no run.
 void remove_superseded(const std::string& folder, const std::string& name, int keep, const std::set<std::string>& read);
-// Removes a checkpoint: its name is gone at once, also where a signal ends this halfway. The next run or `prun clean`
-// removes what is left then. The error is that of the rename; a checkpoint that cannot be renamed stays.
+// Removes a checkpoint. The folder is renamed first, so that a signal never leaves half a checkpoint under its name;
+// the next run or `prun clean` removes the renamed rest. Returns the error of the rename: a checkpoint that cannot be
+// renamed stays whole.
 std::error_code remove_checkpoint(const std::string& path);
 // Throws checkpoint_write unless files can be made there; makes the folder.
 void require_writable(const std::string& folder);

@@ -49,7 +49,7 @@ std::vector<Entry> whole_entries(const std::string& folder) {
   return found;
 }
 
-// Nothing: it is damaged.
+// Returns nothing for a damaged index.
 std::optional<Index> index_of(const std::string& checkpoint) {
   try {
     return read_index(checkpoint);

@@ -49,11 +49,11 @@ std::optional<std::string> before(const std::string& checkpoint);
 // The parent's folder; nothing: it has none, or it is gone, or another checkpoint has its name.
 std::optional<std::string> parent_of(const std::string& folder, const Lineage& lineage);
 
-// Whether what is trained on from `checkpoint` belongs into `folder`: it has a checkpoint of the same run or of one
-// that this run continues.
+// Returns whether a run that resumes from `checkpoint` may write to `folder`: the folder has a checkpoint of the same
+// run or of a run that it continues.
 bool continues(const std::string& folder, const std::string& checkpoint);
-// Of what `run` will write to `folder`. `from`: the checkpoint that it trains on from, "" for none. A new branch begins
-// where the branch of `from` has later checkpoints.
+// Returns the lineage of the checkpoints that `run` will write to `folder`. It resumes from `from` ("": from none). A
+// new branch begins if the branch of `from` has later checkpoints.
 Lineage lineage_after(const std::string& folder, const std::string& run, const std::string& from);
 // `checkpoint` is a folder in `folder`, however the two paths are spelled.
 bool lies_directly_in(const std::string& checkpoint, const std::string& folder);

@@ -9,8 +9,8 @@
 
 namespace prun {
 
-// What all strategies say about one class of units, in the order of the plan's strategies. Among the hooks the strategy
-// that shards parameters comes before those that all-reduce gradients.
+// The hooks and options of all strategies for one class of units, in the order of the plan's list. One exception: the
+// hooks of the strategy that shards parameters precede the hooks of strategies that all-reduce gradients.
 struct ClassStrategies {
   struct Part {
     const Strategy* strategy;

@@ -28,7 +28,7 @@ struct DataSource {
   double scale = 1;   // the numbers of x are multiplied by it
   // The token that ends a document: what follows it is another text, which is not to be predicted from it. -1: none.
   int64_t document_end = -1;
-  int64_t whole = 0;  // of an evaluation that takes each sample of its set once (ir/whole_set.h): how many; 0: not so
+  int64_t whole = 0;  // samples of a set that an evaluation reads once each (ir/whole_set.h); 0 = a fixed batch count
 
   std::string words() const;   // "tokens", "tokens in epochs"
   std::string path() const;    // of the first file; "": there is none

@@ -187,7 +187,7 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
     const auto known = std::find_if(reads.begin(), reads.end(), [](const auto& one) { return one != kOpenSquares; });
     return everywhere(known == reads.end() ? kOpenSquares : *known);
   }
-  // Of what a norm or an update takes, what is known must be right.
+  // Norms and updates accept operands of unknown placement; their known operands must be right.
   const bool lenient = context.op.is(ops::norm2) || is_optimizer(context.op);
   // What a check notes is of this rank, also where ranks should note the same.
   if ((any(PlacementKind::unknown) && !lenient) || is_check(context.op)) return everywhere(kUnknown);

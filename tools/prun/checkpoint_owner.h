@@ -11,8 +11,8 @@ namespace prun {
 struct Options;
 class OwnerFile;
 
-// Of one job in the folder: another one that would write there is refused until this is gone. Taken before anything in
-// the folder is looked at, so that of two jobs that start at once the later one finds what the first one has begun.
+// Locks a folder of checkpoints for one job: another job that would write there is refused until the lock is released.
+// A job takes it before it reads the folder, so that the later of two jobs that start together finds the earlier one.
 class CheckpointLock {
  public:
   explicit CheckpointLock(const std::string& folder);  // makes the folder; throws usage_error; "": locks nothing

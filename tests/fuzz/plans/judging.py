@@ -24,8 +24,8 @@ import random_plans
 HERE = pathlib.Path(__file__).resolve().parent
 FINDINGS = ["escape", "static escape", "overclaim", "wrong program", "false refusal", "internal", "crash", "hang"]
 MOST = 1e-8  # relative difference of f64 that rounding explains
-# Of the difference that weights larger by 1e-6 make on one rank: rounding makes at most this share of it. Where that
-# difference is larger than CHAOTIC, rounding decides.
+# One rank trains again with weights that are larger by 1e-6. Rounding causes at most the share MAGNIFIED of the resulting
+# difference. If that difference exceeds CHAOTIC, rounding decides the result.
 MAGNIFIED, CHAOTIC = 1e-4, 0.1
 MOST_RAW = {"f64": MOST, "f32": 2e-3, "bf16": 0.2}  # of a plan that runs with its own dtypes
 SECONDS = 60  # of one request
