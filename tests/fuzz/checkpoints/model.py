@@ -83,8 +83,10 @@ class Folder:
 
     @staticmethod
     def goes_on(node, head):
-        """A job that was killed within a commit leaves a child of the node that LATEST names."""
-        return node.parent is not None and node.branch == head.branch and head.same(node.parent) and "index" not in node.damage + head.damage
+        """A job that was killed within a commit leaves a later child of the node that LATEST names. A job that resumes behind a
+        damaged head and trains nothing commits a copy of its parent, which is not later."""
+        later = node.branch == head.branch and node.step > head.step
+        return later and head.same(node.parent) and "index" not in node.damage + head.damage
 
     def before(self, node):
         """Returns the node that a job takes where this one is damaged."""
