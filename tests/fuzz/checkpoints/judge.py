@@ -56,7 +56,11 @@ class Course:
     def node(self, stored):
         """Returns the node of a checkpoint that this course may have made; throws Wrong where it holds something else."""
         if self.start and stored.step == self.first == self.job.steps and stored.weight == self.start.weight:  # nothing is left to train
-            return dataclasses.replace(self.start, name=stored.name, branch=branch_of(stored.name), job=self.job.number, parent=self.start)
+            if stored.samples != self.consumed:
+                raise Wrong("samples", f"{stored.name} counts {stored.samples} samples, and {self.consumed} were consumed")
+            course = self.start.course if same_samples(self.job.settings, self.start.settings) else None
+            return dataclasses.replace(self.start, name=stored.name, branch=branch_of(stored.name), job=self.job.number, parent=self.start,
+                                       consumed=self.consumed, settings=self.job.settings, course=course, origin=None)
         if not self.first < stored.step <= self.job.steps:
             raise Wrong("step", f"{stored.name} is of step {stored.step}; the job trained steps {self.first + 1} to {self.job.steps}")
         done = stored.step - self.first
