@@ -149,7 +149,7 @@ class Judge:
                 nodes = sorted((course.node(self.after.checkpoints[name]) for name in names), key=lambda node: node.step)
                 self.check_course(job, done, course, nodes, replaced)
                 self.check_branch(start, nodes)
-                self.check_removed(job, start, nodes, gone)
+                self.check_removed(job, start, nodes, gone, replaced)
                 return self.take_over(job, start, nodes, gone, latest)
             except Wrong as wrong:
                 failures.append(wrong)
@@ -168,12 +168,12 @@ class Judge:
         if odd and done.code != PREEMPTED or len(odd) > 1:
             raise Wrong("schedule", f"{odd} are not due, every {job.every} steps")
 
-    def check_removed(self, job, start, nodes, gone):
+    def check_removed(self, job, start, nodes, gone, overwritten_since):
         """--checkpoint-keep counts checkpoints of the branch, and removes none that another branch needs."""
         if job.overwrite and not self.folder.present(start):
             return
         replaced = [name for name in self.other if name in self.folder.nodes and not self.folder.nodes[name].damage]
-        if replaced:
+        if replaced and not overwritten_since:
             raise Wrong("replaced", f"{replaced} have other bytes than before")
         for name in gone:
             node = self.folder.nodes[name]

@@ -79,8 +79,9 @@ class World:
         return [one.checkpoint]
 
     def beside(self, operation):
-        """A job goes on in a folder, and meanwhile another one begins with its newest checkpoint and writes elsewhere."""
-        one = self.job(operation["one"])
+        """A job goes on in a folder, and meanwhile another one begins with its newest checkpoint and writes elsewhere. The first one
+        keeps all: a checkpoint that --checkpoint-keep has removed since would not be known as a start of the other."""
+        one = self.job({**operation["one"], "keep": 0})
         other = self.job({**operation["other"], "to": operation["to"], "from": one.checkpoint})
         if one.checkpoint == other.checkpoint:
             return None
