@@ -181,7 +181,8 @@ class GoesOn(Folders):
 
 
 class Stops(Folders):
-    """SIGTERM: a checkpoint within the grace time, then exit code 75."""
+    """SIGTERM or Ctrl-C: a checkpoint within the grace time, then exit code 75."""
+    WORDS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
     LONG = ["--set", "steps=100000", *[word for setting in SIZES for word in ("--set", setting)]]
 
     def start(self, plan, ranks, *options):
@@ -214,16 +215,21 @@ class Stops(Folders):
                     path.unlink()
 
     def test_on_two_nodes(self):
-        folder = self.at("kept")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        nodes = [self.start("zero3", 2, "--nnodes", 2, "--node-rank", node, "--rendezvous", f"127.0.0.1:{port}", "--checkpoint", folder)
-                 for node in (0, 1)]
-        code, said = self.stop(nodes[1], signal.SIGTERM)
-        _, other = nodes[0].communicate(timeout=60)
-        self.assertEqual((code, nodes[0].returncode), (75, 75), said + other)
-        self.assertEqual(prun("ckpt", "verify", folder).returncode, 0)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            for asked in (1, 0):
+                with self.subTest(signal=number.name, node=asked):
+                    folder = self.at(f"{number.name}-{asked}")
+                    with socket.socket() as probe:
+                        probe.bind(("127.0.0.1", 0))
+                        port = probe.getsockname()[1]
+                    nodes = [self.start("zero3", 2, "--nnodes", 2, "--node-rank", node, "--rendezvous", f"127.0.0.1:{port}",
+                                        "--checkpoint", folder) for node in (0, 1)]
+                    code, said = self.stop(nodes[asked], number)
+                    _, other = nodes[1 - asked].communicate(timeout=60)
+                    self.assertEqual((code, nodes[1 - asked].returncode), (75, 75), said + other)
+                    self.assertIn(f"prun: {self.WORDS[number]} on node {asked} (", said)
+                    self.assertIn(f"prun: stopped by {self.WORDS[number]}; ", said if asked == 0 else other)
+                    self.assertEqual(prun("ckpt", "verify", folder).returncode, 0)
 
     def test_without_a_folder_and_the_second_time_it_ends_the_job(self):
         self.assertEqual(self.stop(self.start("zero3", 2), signal.SIGTERM)[0], 143)
@@ -232,10 +238,13 @@ class Stops(Folders):
         self.assertEqual(code, 143, said)
 
     def test_grace_is_over_before_a_step_is(self):
-        slow = self.start("zero3", 2, "--checkpoint", self.at("slow"), "--grace", 1, "--set", "width=768", "--set", "batch=128", "--set", "context=256")
-        code, said = self.stop(slow, signal.SIGTERM)
-        self.assertEqual(code, 143, said)
-        self.assertIn("no checkpoint was whole within --grace 1", said)
+        for number, ends in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            with self.subTest(signal=number.name):
+                slow = self.start("zero3", 2, "--checkpoint", self.at(f"slow-{number.name}"), "--grace", 1, "--set", "width=768",
+                                  "--set", "batch=128", "--set", "context=256")
+                code, said = self.stop(slow, number)
+                self.assertEqual(code, ends, said)
+                self.assertIn(f"prun: ended by {self.WORDS[number]}: no checkpoint was whole within --grace 1", said)
 
 
 class Drift(Folders):

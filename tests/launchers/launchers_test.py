@@ -221,10 +221,18 @@ class Slurm(Launchers):
 class Recorded(Launchers):
     """Launchers that do not run here: processes with the variables that they set."""
 
+    TORCHRUN = {"RANK": "{}", "WORLD_SIZE": "2", "LOCAL_RANK": "{}", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "ROLE_RANK": "{}",
+                "MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "TORCHELASTIC_USE_AGENT_STORE": "True",
+                "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
+
+    def start_job(self, count, variables, *words):
+        """Processes of one job. Process 0 alone has the metrics that all are asked for."""
+        return [self.start(faults.PRUN, *words, "--metrics", self.metrics, output=f"output{each}",
+                           **{name: value.format(each) for name, value in variables.items()}) for each in range(count)]
+
     def run_job(self, count, variables):
-        """Processes of one job; their exit codes. Process 0 alone has the metrics that all are asked for."""
-        processes = [self.start(faults.PRUN, *STEPS, "--metrics", self.metrics, output=f"output{each}",
-                                **{name: value.format(each) for name, value in variables.items()}) for each in range(count)]
+        """The exit code of a job that ends by itself."""
+        processes = self.start_job(count, variables, *STEPS)
         codes = [process.wait(timeout=60) for process in processes]
         text = [self.text(f"output{each}") for each in range(count)]
         self.assertEqual(text[1:], [""] * (count - 1), text)
@@ -232,10 +240,23 @@ class Recorded(Launchers):
         return max(codes)
 
     def test_torchrun(self):
-        self.expect_training(self.run_job(2, {
-            "RANK": "{}", "WORLD_SIZE": "2", "LOCAL_RANK": "{}", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "ROLE_RANK": "{}",
-            "MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}), 2)
+        self.expect_training(self.run_job(2, self.TORCHRUN), 2)
+
+    def test_a_signal_that_torchrun_passes_on_commits_a_checkpoint(self):
+        """torchrun sends the signal that it received to each of its processes."""
+        for number, words in ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")):
+            with self.subTest(signal=number.name):
+                folder = self.folder / number.name
+                processes = self.start_job(2, self.TORCHRUN, *PLAN, "steps=1000000", "--checkpoint", folder)
+                self.wait_for_steps(processes[0])
+                for process in processes:
+                    process.send_signal(number)
+                codes = [process.wait(timeout=60) for process in processes]
+                text = self.text("output0") + self.text("output1")
+                self.assertEqual(codes, [75, 75], text)
+                self.assertEqual(text.count(f"prun: stopped by {words}; "), 1, text)
+                self.assertEqual(self.run_to_end(faults.PRUN, "ckpt", "verify", folder), 0, self.text())
+                self.metrics.unlink()
 
     def test_kubeflow(self):
         port = str(free_ports(1)[0])
