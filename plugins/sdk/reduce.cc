@@ -100,13 +100,13 @@ struct Prod {
 struct Min {
   template <class Type, class A>
   static PRUN_SDK_INLINE A apply(const A& a, const A& b) {
-    return Type::kInteger ? (b < a ? b : a) : ((b < a) | (b != b) ? b : a);
+    return Type::kInteger ? (b < a ? b : a) : (((b < a) | (b != b)) ? b : a);
   }
 };
 struct Max {
   template <class Type, class A>
   static PRUN_SDK_INLINE A apply(const A& a, const A& b) {
-    return Type::kInteger ? (a < b ? b : a) : ((a < b) | (b != b) ? b : a);
+    return Type::kInteger ? (a < b ? b : a) : (((a < b) | (b != b)) ? b : a);
   }
 };
 

@@ -177,6 +177,7 @@ void shrink_model(const Plan& real, Shrink shrink, Plan& small, const std::vecto
   if (shrink != Shrink::nothing) drop_layers(small, others);
   const Capacities capacities(small.graph);
   std::vector<Capacities> of_others;
+  of_others.reserve(others.size());
   for (const Plan* other : others) of_others.emplace_back(other->graph);
   if (shrink == Shrink::dims) shrink_dims(real, small, others);
   const bool all = splits_tokens(real);

@@ -60,7 +60,7 @@ class LintTest(unittest.TestCase):
         self.commit("branch.cc", "1\n", 0)
         self.assertEqual(list(lint.changed()), ["runtime/branch.cc"])
 
-    def tidy(self, seconds):
+    def tidy(self, seconds, *words):
         (self.top / "build/dev").mkdir(parents=True)
         sources = [each for each in self.top.glob("runtime/*.cc") if each.name != "ucx.cc"]
         (self.top / "build/dev/compile_commands.json").write_text(json.dumps([{"file": str(each)} for each in sources]))
@@ -69,7 +69,7 @@ class LintTest(unittest.TestCase):
         program.write_text('#!/bin/sh\nfor last; do :; done\n! grep -q wrong "$last"\n')
         program.chmod(0o755)
         said = io.StringIO()
-        with mock.patch.object(lint, "TIDY_SECONDS", seconds), mock.patch.object(sys, "argv", ["lint.py"]), \
+        with mock.patch.object(lint, "TIDY_SECONDS", seconds), mock.patch.object(sys, "argv", ["lint.py", *words]), \
                 mock.patch.dict(os.environ, PATH=f"{program.parent}:{os.environ['PATH']}"), contextlib.redirect_stdout(said):
             return lint.clang_tidy(), said.getvalue()
 
@@ -77,6 +77,11 @@ class LintTest(unittest.TestCase):
         self.commit("a.cc", "1\n", 1)
         self.commit("b.cc", "1\n2\n", 0)
         self.assertEqual(self.tidy(-1), (lint.SKIPPED, "clang-tidy: 2 of 2 sources are not checked, for want of time: runtime/b.cc, runtime/a.cc\n"))
+
+    def test_on_request_no_source_is_left(self):
+        self.commit("a.cc", "1\n", 1)
+        self.commit("b.cc", "1\n2\n", 0)
+        self.assertEqual(self.tidy(-1, "--changed"), (0, ""))
 
     def test_what_is_not_configured_is_said(self):
         self.commit("a.cc", "1\n", 1)
