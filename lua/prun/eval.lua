@@ -33,7 +33,7 @@ local function check_inputs(source, training)
   end
 end
 
--- The number of samples of a set that is evaluated whole; 0: of none. Its order is one without repetition.
+-- Returns the number of samples of a set that is evaluated whole; 0 = no such set. Its order has no repetition.
 local function whole(given, held)
   if given.options.batches ~= "all" or host.shrink and host.shrink.tensor_ranks > 0 then return 0 end
   if held.count == 0 then

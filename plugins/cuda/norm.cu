@@ -1,6 +1,6 @@
-// norm2 and the coefficient by which gradients are clipped. Squares are made and added in f64 from the first on, since
-// those of f32 overflow beyond 1.8e19: A100 and Hopper do that as quickly as memory brings elements. The sum is stored
-// as f64 too.
+// Computes norm2 and the coefficient that clips gradients. Squares are computed and accumulated in f64, because the
+// square of an f32 overflows beyond 1.8e19. The sum is stored as f64. It takes two f64 operations per element, so A100
+// and Hopper stay memory-bound.
 //
 // What is summed is cut into chunks by sizes alone, a block each, so the bits are the same in every run.
 #include <algorithm>

@@ -62,11 +62,11 @@ struct Share {
   int64_t index = 0, of = 1;
 };
 
-// Positions of a rank's tokens in the whole sample (attributes tokens_axis, chunks), as device/share.h has them. A
-// plain struct: kernels take it by value.
+// Computes the positions of a rank's tokens in the whole sample (attributes tokens_axis, chunks) as device/share.h
+// does. It is a plain struct, because kernels take it by value.
 struct TokenPositions {
   int64_t index, of, length;  // the rank's share along the first axis, and its tokens
-  int64_t held, skipped;      // tokens of all ranks of the share, and those of them before this rank's
+  int64_t held, skipped;      // tokens of the share on all its ranks, and on the ranks before this one
   int64_t chunk, second;      // second: the position of the second chunk
   __host__ __device__ int64_t whole() const { return of * held; }
   __host__ __device__ int64_t at(int64_t token) const {

@@ -3,8 +3,8 @@
 // adamw_cast and sgd_cast write a bf16 copy of the parameters in the same pass.
 //
 // Surprising fact: a parameter may be bf16 while its gradient and state are f32; the update runs in f32 and rounds
-// once. The grid is as large as the GPU and no larger, since each block computes the step's two powers in f64. Factors
-// are rounded once: 1 - beta of a rounded beta would be off by 19 % at beta = 0.9999999.
+// once. The grid has no more blocks than the GPU runs at once, because each block computes the step's two powers in
+// f64. Factors are rounded once: 1 - beta of a rounded beta would be off by 19 % at beta = 0.9999999.
 #include <algorithm>
 #include <cfloat>
 
@@ -20,10 +20,10 @@ constexpr int kElements = 4;  // of a thread at once: 16 bytes of f32
 
 // Each rule says how many tensors of state it keeps, and what of an element's numbers it makes, from those of the step.
 
-// beta·old + share·now, as f32 can hold it: `rest` is what rounding takes from beta.
+// Computes beta·old + share·now in f32. `rest` is the remainder of beta after rounding to f32.
 struct Blend {
   float beta, rest, share;
-  // `now` is multiplied by the share already.
+  // `now` already contains the factor share.
   __device__ float of(float old, float now) const { return beta * old + (rest * old + now); }
 };
 Blend blend(double beta, double share) {

@@ -24,17 +24,18 @@ struct Forward {
   float eps;
 };
 
-// Sums of f32 that overflow, as squares beyond 1.8e19 do, are made again of numbers this much smaller.
+// An f32 sum that overflows, for example of squares beyond 1.8e19, is computed again from elements scaled by this
+// factor.
 constexpr float kSmaller = 0x1p-80f, kLarger = 0x1p80f;
 __device__ __forceinline__ bool overflowed(float x) { return !(fabsf(x) <= FLT_MAX); }
 
-// `sum_of(factor)`: of the row's numbers times the factor, over the team.
+// `sum_of(factor)` returns the sum of factor times each element of the row, over the team.
 template <class Sum>
 __device__ __forceinline__ float mean_of(int64_t width, const Sum& sum_of) {
   const float mean = sum_of(1.0f) / static_cast<float>(width);
   return overflowed(mean) ? sum_of(kSmaller) / static_cast<float>(width) * kLarger : mean;
 }
-// `squares_of(factor)`: of the squares of the row's centred numbers times the factor.
+// `squares_of(factor)` returns the sum of the squares of factor times each centred element of the row.
 template <class Squares>
 __device__ __forceinline__ float scale_of(int64_t width, float eps, const Squares& squares_of) {
   const float square = squares_of(1.0f) / static_cast<float>(width) + eps;

@@ -7,7 +7,7 @@
 
 namespace prun::cuda {
 
-// *sum = scale·Σ parts, in f64, rounded once, if at all.
+// Writes scale·Σ parts to *sum. The sum is computed in f64 and rounded at most once.
 void finish_sum(cudaStream_t stream, const double* parts, int64_t count, double scale, float* sum);
 void finish_sum(cudaStream_t stream, const double* parts, int64_t count, double scale, double* sum);
 

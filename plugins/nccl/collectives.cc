@@ -1,9 +1,9 @@
-// Collectives as NCCL has them, and those that it has since 2.28 as groups of messages before.
+// NCCL's collectives. The ones that NCCL has since 2.28 are groups of messages on earlier versions.
 //
-// What is left to the core: sums in rank order, averages that NCCL would round another way than this ABI says (of
-// integers, and of floats where 1/n is not a power of two: NCCL multiplies before it sums), minima and maxima of floats
-// (NCCL takes fminf, which drops a NaN), and all that has counts per member. On a program's queue, which the core has
-// no collectives for, floats are averaged, and minima taken, as NCCL does.
+// The core computes the rest: sums in rank order; averages of integers; averages of floats if 1/n is not a power of
+// two, because NCCL multiplies before it sums and rounds differently than the ABI requires; minima and maxima of
+// floats, because NCCL's fminf drops a NaN; and collectives with a count per member. The core has no collectives for a
+// program's queue, so averages of floats, minima and maxima are NCCL's there.
 #include <prun/sdk/reduce.h>
 
 #include <array>

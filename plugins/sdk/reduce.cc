@@ -96,7 +96,7 @@ struct Prod {
     return bits<A>(bits<W>(a) * bits<W>(b));
   }
 };
-// A comparison with a NaN is false, so `a` is kept if it is one; `b` is taken if it is one.
+// A comparison with a NaN is false, so a NaN in `a` is kept. The test b != b selects a NaN in `b`.
 struct Min {
   template <class Type, class A>
   static PRUN_SDK_INLINE A apply(const A& a, const A& b) {

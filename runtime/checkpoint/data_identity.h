@@ -1,7 +1,8 @@
-// Which data a checkpoint was trained with: their size and content, and what decides which sample comes when. Paths are
-// no part of it, so files may be moved.
+// Identifies the data that a checkpoint was trained with: their size, their content, and the settings that decide the
+// order of samples. Paths are not part of it, so files may be moved.
 //
-// Surprising fact: digests of blocks are stored one by one, so that data that grew or shrank are told from others.
+// Surprising fact: digests of blocks are stored one by one, so that data that grew or shrank are distinguished from
+// other data.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -10,9 +11,9 @@
 
 namespace prun::checkpoint {
 
-// The elements of the files that are read one after the other, without their headers.
+// The elements of all files of an input in order, without the headers.
 struct DataContent {
-  std::string name;     // of the input, as DataFile::name
+  std::string name;     // name of the input: DataFile::name
   std::string element;  // data/element.h
   int64_t elements = 0;
   std::vector<std::string> blocks;  // SHA-256 of sampled blocks (blocks_of), 16 hex digits each
@@ -24,9 +25,9 @@ struct DataContent {
 };
 
 struct DataIdentity {
-  std::string kind, order;       // as DataSource; kind "": not known
-  int64_t context = 0;           // tokens of a sample; 0: samples have no tokens
-  int64_t first = 0, count = 0;  // the part that is read, in tokens or samples
+  std::string kind, order;       // values of DataSource; kind "" = unknown
+  int64_t context = 0;           // tokens per sample; 0 = samples without tokens
+  int64_t first = 0, count = 0;  // range that training reads, in tokens or samples
   std::vector<DataContent> contents;
 
   bool known() const { return !kind.empty(); }
@@ -39,8 +40,8 @@ struct DataIdentity {
 nlohmann::ordered_json identity_json(const DataIdentity& identity);
 DataIdentity read_identity(const nlohmann::ordered_json& json);  // throws Json::exception
 
-// The sampled blocks of `elements` elements of `width` bytes: all of them up to 16 MiB, else 64 runs at equal
-// distances, the first and the last included.
+// Returns the sampled blocks of `elements` elements of `width` bytes: all blocks up to 16 MiB, otherwise 64 blocks at
+// equal distances. The first and the last block are always sampled.
 struct DataBlock {
   int64_t begin = 0, end = 0;  // elements
 };

@@ -138,7 +138,8 @@ void commit(const std::string& folder, const std::string& staging, const std::st
     throw WriteError(fmt::format("cannot write {}: it has come there while this run was going on", to), EEXIST);
   sync_folder(staging);
   write_synced(latest + ".tmp", name + "\n");
-  // A restart from before this step makes it again: the old one goes only once LATEST can do without it.
+  // A restart from an earlier step writes this checkpoint again. The old one is removed only after LATEST names the new
+  // one.
   const std::string before = to + ".old";
   std::error_code ignored;
   fs::remove_all(before, ignored);
@@ -167,10 +168,10 @@ void remove_superseded(const std::string& folder, const std::string& name, int k
       continue;
     try {
       if (!read_index(path).lineage.known()) continue;
-    } catch (const Error&) {  // damaged: nobody knows whose it is
+    } catch (const Error&) {  // damaged: its run is unknown
       continue;
     }
-    static_cast<void>(remove_checkpoint(path));  // one that cannot be removed stays
+    static_cast<void>(remove_checkpoint(path));  // a checkpoint that cannot be removed stays
   }
 }
 

@@ -58,7 +58,7 @@ std::optional<Index> index_of(const std::string& checkpoint) {
   }
 }
 
-// "": there is none, or it is no name of a checkpoint.
+// Returns "" if LATEST is missing or does not name a checkpoint.
 std::string latest_name(const std::string& folder) {
   std::ifstream file(folder + "/" + kLatest);
   std::string name;
@@ -66,8 +66,8 @@ std::string latest_name(const std::string& folder) {
   return name;
 }
 
-// A run that was killed within a commit has made a checkpoint that LATEST does not name yet: the child of the one that
-// it names.
+// A run that was killed during a commit leaves a checkpoint that LATEST does not name yet: a child of the checkpoint
+// that LATEST names.
 std::string head_of(const std::string& folder, const Entry& latest, const std::vector<Entry>& whole) {
   std::string head = latest.name;
   int64_t step = latest.at.step;
@@ -82,7 +82,7 @@ std::string head_of(const std::string& folder, const Entry& latest, const std::v
   return head;
 }
 
-// The last of each branch, by branch.
+// Returns the last checkpoint of each branch, by branch.
 std::map<int64_t, Entry> heads_of(const std::vector<Entry>& whole) {
   std::map<int64_t, Entry> heads;
   for (const Entry& each : whole) heads.emplace(each.at.branch, each);
@@ -111,14 +111,14 @@ std::string without_slashes(std::string path) {
   return path;
 }
 
-// A path that holds when both are moved together.
+// Returns a relative path, which stays valid if both folders are moved together.
 std::string relative_path(const std::string& from, const std::string& folder) {
   std::error_code error;
   const fs::path relative = fs::relative(from, folder, error);
   return error || relative.empty() ? fs::absolute(from).string() : relative.string();
 }
 
-// Runs and checkpoints that a checkpoint says it belongs to.
+// The runs and the ids of checkpoints that the added indices name, parents included.
 struct Names {
   std::set<std::string> runs, ids;
 
@@ -171,7 +171,7 @@ Newest newest(const std::string& folder) {
   if (!latest.empty()) {
     const CheckpointName at = *parse_checkpoint_name(latest);
     if (is_whole(fs::path(folder) / latest)) return {folder + "/" + head_of(folder, {latest, at}, whole), ""};
-    for (const Entry& each : whole)  // later ones may be of another branch of an earlier prun
+    for (const Entry& each : whole)  // later ones may belong to another branch, written by an earlier prun
       if (each.at.branch == at.branch && each.at.step < at.step)
         return {folder + "/" + each.name,
                 fmt::format("{0}/LATEST names {1}, which is gone: the newest is {2}, the last "
@@ -197,7 +197,7 @@ std::string resolve(const std::string& path) {
   if (is_whole(folder)) return folder;
   if (!fs::exists(folder)) throw invalid(fmt::format("there is no checkpoint at {}: no such folder", folder));
   const Newest found = newest(folder);
-  static std::set<std::string> said;  // a command may ask several times
+  static std::set<std::string> said;  // a command may resolve a folder several times
   if (!found.remark.empty() && said.insert(found.remark).second) fmt::print(stderr, "prun: {}\n", found.remark);
   return found.checkpoint;
 }

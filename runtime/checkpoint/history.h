@@ -23,30 +23,30 @@ struct CheckpointName {
 };
 
 std::string checkpoint_name(int64_t step, int64_t branch);                   // step_00000010, step_00000010-2
-std::optional<CheckpointName> parse_checkpoint_name(std::string_view name);  // nothing: it is another file's name
+std::optional<CheckpointName> parse_checkpoint_name(std::string_view name);  // nullopt: another file's name
 
-// The folder has checkpoints, whole or not, or once had some.
+// Returns whether the folder has or had checkpoints, whole or not.
 bool is_used(const std::string& folder);
-// Folders of whole checkpoints in `folder` of all branches, by step, the last first.
+// Returns the paths of the whole checkpoints of all branches, in descending order of steps.
 std::vector<std::string> whole_checkpoints(const std::string& folder);
-// Names of all checkpoints in `folder`, also of those that have no index, by step, the last first.
+// Returns the names of all checkpoints in `folder`, including those without an index, in descending order of steps.
 std::vector<std::string> all_names(const std::string& folder);
 
 struct Newest {
   std::string checkpoint;  // its folder
-  std::string remark;      // how it was found where LATEST does not name it; "": LATEST does
+  std::string remark;      // how it was found if LATEST does not name it; "" = LATEST names it
 };
-// The head of the branch that LATEST names. Where LATEST, or the checkpoint that it names, is missing: the last of the
-// branch that its name belongs to, or of the only branch. Throws checkpoint_invalid where there is none, or where it
-// could be one of several.
+// Returns the head of the branch that LATEST names. If the checkpoint that LATEST names is missing, returns the last
+// earlier one of its branch. If LATEST is missing, returns the last checkpoint of the only branch. Throws
+// checkpoint_invalid if there is no such checkpoint, or if several branches have one.
 Newest newest(const std::string& folder);
-// The checkpoint that `path` means: itself, or the newest in a folder of them; prints a remark. Throws
+// Returns `path` if it is a checkpoint, otherwise the newest checkpoint in that folder, and prints its remark. Throws
 // checkpoint_invalid.
 std::string resolve(const std::string& path);
-// The checkpoint that this one was trained on from: its parent, or the one before it in its branch where the parent is
-// gone. Nothing: there is none.
+// Returns the parent of this checkpoint, or the previous checkpoint of its branch if the parent is gone; nullopt if
+// there is neither.
 std::optional<std::string> before(const std::string& checkpoint);
-// The parent's folder; nothing: it has none, or it is gone, or another checkpoint has its name.
+// Returns the parent's folder; nullopt if there is no parent, if it is gone, or if another checkpoint has its name.
 std::optional<std::string> parent_of(const std::string& folder, const Lineage& lineage);
 
 // Returns whether a run that resumes from `checkpoint` may write to `folder`: the folder has a checkpoint of the same
@@ -55,9 +55,9 @@ bool continues(const std::string& folder, const std::string& checkpoint);
 // Returns the lineage of the checkpoints that `run` will write to `folder`. It resumes from `from` ("": from none). A
 // new branch begins if the branch of `from` has later checkpoints.
 Lineage lineage_after(const std::string& folder, const std::string& run, const std::string& from);
-// `checkpoint` is a folder in `folder`, however the two paths are spelled.
+// Returns whether `checkpoint` is located in `folder`, independent of how the two paths are spelled.
 bool lies_directly_in(const std::string& checkpoint, const std::string& folder);
-// The name of `checkpoint` in `folder`, under which it or a copy of it is stored there; "": it is not.
+// Returns the name under which `checkpoint` or a copy of it is stored in `folder`; "" if it is not stored there.
 std::string name_in(const std::string& folder, const std::string& checkpoint, const std::string& id);
 
 }  // namespace prun::checkpoint

@@ -70,7 +70,7 @@ ModelDescription read_model(const Json& json) {
   return model;
 }
 
-constexpr int64_t kMostSamples = int64_t{1} << 53;  // sums of it do not overflow
+constexpr int64_t kMostSamples = int64_t{1} << 53;  // a bound below which sums do not overflow
 
 // Format 1 counted batches, all of which had one size.
 LeftOut read_left_out(const Json& json, const Index& index) {

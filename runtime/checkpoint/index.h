@@ -15,7 +15,7 @@
 namespace prun::checkpoint {
 
 inline constexpr const char* kOptimizerPrefix = "optimizer.";  // names of its state begin so
-inline constexpr int kFormat = 2;                              // raised when a reader of before would misread
+inline constexpr int kFormat = 2;                              // raised if an earlier reader would misread a file
 
 // A box of a logical tensor, in one file under the tensor's name.
 struct SavedPiece {
@@ -36,13 +36,13 @@ struct SavedTensor {
 struct DataCursor {
   std::string kind, path;  // "": no file
   int64_t file_bytes = 0;
-  int64_t samples = 0;  // of these data that steps took so far, over all ranks; the next step goes on behind them
-  int64_t tokens = -1;  // that all steps took so far; -1: not known
+  int64_t samples = 0;  // samples of these data that steps consumed, over all ranks; the next step continues after them
+  int64_t tokens = -1;  // tokens that all steps consumed; -1 = unknown
   DataIdentity identity;
 };
 
 struct Index {
-  std::string id;  // SHA-256 of the file that it was read from; it is not written
+  std::string id;  // SHA-256 of the file that was read; never written
   Lineage lineage;
   int64_t step = 0;   // steps that were done
   int64_t steps = 0;  // that the run was to do
@@ -53,7 +53,7 @@ struct Index {
   std::string program;  // SHA-256 of the job
   DataCursor data;
   int64_t skipped = 0;     // steps that updated nothing, as their gradients were not finite
-  LeftOut left_out;        // samples that no step takes
+  LeftOut left_out;        // samples that all steps skip
   std::string rate;        // LearningRate::text
   std::string kernels;     // Device::numerics of rank 0: others give the same to rounding
   std::string choice;      // Job::kernels; "": the device has none, or it is a checkpoint of before
@@ -67,7 +67,7 @@ struct Index {
 // Throws checkpoint_invalid for a file that is missing or damaged, and for a format of a newer prun.
 Index read_index(const std::string& folder);
 std::string index_text(const Index& index);
-std::string index_id(const std::string& text);  // Index::id of a checkpoint whose index.json is this
+std::string index_id(const std::string& text);  // Index::id of an index.json with this text
 
 // A rank's part of the index, as it writes it beside its files.
 std::string manifest_text(const std::map<std::string, SavedTensor>& tensors);

@@ -15,8 +15,8 @@ namespace prun::checkpoint {
 struct KeptCommit {
   std::string name;  // step_00000040.RUN
   int64_t step = 0, ranks = 0;
-  int64_t samples = 0, tokens = -1;  // DataCursor's
-  std::vector<int> held;             // ranks whose part is here
+  int64_t samples = 0, tokens = -1;  // values of DataCursor
+  std::vector<int> held;             // ranks whose part this node holds
 
   template <class Fields>
   void each_field(Fields&& fields) {

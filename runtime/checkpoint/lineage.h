@@ -1,5 +1,5 @@
-// Where a checkpoint comes from: the run that wrote it, its branch, the checkpoint before it. index.json, run.json,
-// `prun ckpt --json` and the notes between nodes have it under the same keys.
+// The origin of a checkpoint: the run that wrote it, its branch, and its parent. index.json, run.json, `prun ckpt
+// --json` and the notes between nodes use the same keys.
 //
 // Surprising fact: a parent is identified by the SHA-256 of its index.json, which holds the hashes of all its data, so
 // checkpoints of an earlier prun have an identity, too.
@@ -11,8 +11,8 @@
 namespace prun::checkpoint {
 
 struct ParentCheckpoint {
-  std::string checkpoint;  // its name in the same folder, or a path from that folder; "": there is none
-  std::string run;         // "": it is not known
+  std::string checkpoint;  // its name in the same folder, or a path from that folder; "" = no parent
+  std::string run;         // "" = unknown
   int64_t step = 0;
   std::string id;  // Index::id
 
@@ -23,8 +23,8 @@ struct ParentCheckpoint {
 };
 
 struct Lineage {
-  std::string run;     // "": it is not known, as of all that an earlier prun wrote
-  int64_t branch = 0;  // from 1 in each folder; 0: it is not known
+  std::string run;     // "" = unknown: an earlier prun wrote it
+  int64_t branch = 0;  // counts from 1 in each folder; 0 = unknown
   ParentCheckpoint parent;
 
   bool known() const { return branch > 0; }
@@ -36,9 +36,9 @@ struct Lineage {
   }
 };
 
-// The keys run, branch and parent; null: not known, or no parent.
+// Writes the keys run, branch and parent; null = unknown, or no parent.
 nlohmann::ordered_json lineage_json(const Lineage& lineage);
-// From an object that may lack them. Throws the errors of Json for keys of other types.
+// Reads an object that may lack these keys. Throws Json::exception for a value of another type.
 Lineage read_lineage(const nlohmann::ordered_json& json);
 
 }  // namespace prun::checkpoint

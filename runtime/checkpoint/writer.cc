@@ -232,7 +232,7 @@ Index Writer::index_of(int64_t step) const {
   index.program = options_.program;
   const DataSource& data = program_.step().data;
   const Schedule& schedule = program_.schedule;
-  const int64_t steps = step - schedule.first;  // of this run
+  const int64_t steps = step - schedule.first;  // steps of this run
   index.data = {data.words(),
                 data.path(),
                 data.file_bytes(),

@@ -51,12 +51,12 @@ struct Abandoning {
 std::string mesh_text(const Mesh& mesh);  // as Index::mesh
 
 struct WriterOptions {
-  std::string folder;          // "": nothing is written
-  int keep = 0;                // whole checkpoints of the branch that stay; 0: all
-  std::set<std::string> read;  // names in the folder that stay in any case
-  Lineage lineage;             // of the first checkpoint
-  int threads = 1;             // that a rank writes with, a file each
-  std::string attempt;         // the same on all ranks, another one in each start: tells what a dead run left behind
+  std::string folder;          // "" = nothing is written
+  int keep = 0;                // whole checkpoints retained per branch; 0 = unlimited
+  std::set<std::string> read;  // names in the folder that are never removed
+  Lineage lineage;             // lineage of the first checkpoint
+  int threads = 1;             // writer threads per rank; each writes one file
+  std::string attempt;         // identical on all ranks, different for each start; identifies files of a dead run
   std::string program;         // SHA-256 of the job
   std::string kernels;         // Device::numerics
   std::string choice;          // Job::kernels
@@ -102,15 +102,15 @@ class Writer {
   void commit_apart(int64_t step, const std::function<const std::byte*(TensorId)>& data);
   Index index_of(int64_t step) const;  // without tensors
   std::string name_of(int64_t step) const { return checkpoint_name(step, lineage_.branch); }
-  bool is_there(int64_t step) const;  // no step was done since the newest checkpoint, which is of this branch
+  bool is_there(int64_t step) const;  // the newest checkpoint is of this branch and no step was done since
   std::string manifest(const std::string& staging, int rank) const;
 
   WriterOptions options_;
   const Program& program_;
   int rank_;
   std::function<bool()> cancelled_;
-  Lineage lineage_;      // of the checkpoint that is written
-  int64_t skipped_ = 0;  // of its state
+  Lineage lineage_;      // lineage of the checkpoint being written
+  int64_t skipped_ = 0;  // skipped steps at its step
   std::thread thread_;
   std::exception_ptr failure_;
   std::atomic<bool> failed_{false};

@@ -44,7 +44,7 @@ class Replicas {
       if (axis.size > 1 && !(state.plan.pipeline && state.plan.pipeline->axis == axis.name)) axes_.insert(axis.name);
   }
 
-  // Whether ranks of this class or of another one may hold something alike.
+  // Returns whether ranks of this class or of another one may hold replicas.
   bool any_axis() const { return !axes_.empty(); }
 
   std::vector<Same> find() {
@@ -138,7 +138,7 @@ void check_replicas(CompileState& state) {
   if (every == 0) return;
   Replicas replicas(state);
   const std::vector<Same> same = replicas.find();
-  // All stages of a pipeline have the same bodies, so a stage that holds nothing alike has an empty one.
+  // All stages of a pipeline have the same bodies, so a stage without replicas has an empty body.
   if (same.empty() && !(state.plan.pipeline && replicas.any_axis())) return;
   Program& program = state.program;
   program.bodies.push_back({"replicas", {every}, {}, {}, {}});

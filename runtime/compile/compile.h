@@ -30,7 +30,7 @@ struct CompileOptions {
   int64_t checkpoint_every = 0;         // steps; 0: no checkpoints
   int64_t first_step = -1;              // >= 0: begins at this step with the state of a checkpoint
   int64_t most_skips = 0, skipped = 0;  // these and left_out: Schedule's
-  int64_t samples = -1, tokens = -1;    // Schedule's; -1: first_step batches of this plan
+  int64_t samples = -1, tokens = -1;    // Schedule::samples and tokens; -1 = first_step batches of this plan
   LeftOut left_out;
   std::optional<Generation> generation;  // instead of a training; the plan is generation_plan's
   bool count_memory = false;      // arenas have the size of what lives at once; nothing is placed, so nothing can run

@@ -104,7 +104,7 @@ void rotary(Distributor& d, const Node& node) {
   Node copy = node;
   const int64_t heads = node.attrs.integer("heads");
   if (heads % d.ranks() != 0) {
-    // An attention that reads these heads has the numbers that the user wrote; a rotary has their sum.
+    // An attention that reads these heads has the head counts that the user wrote; a rotary has only their sum.
     for (const Node& reader : d.whole_nodes())
       if (distribute_rule(*reader.op) == attention && reader.inputs[0] == node.outputs[0])
         require_heads_divide(d, reader);
@@ -123,7 +123,7 @@ void norm(Distributor& d, const Node& node) {
   d.keep(node, d.placement(node.inputs[0]));
 }
 
-// The rank's tokens are a run of those that the axes before have left to it.
+// The rank's tokens are a run of the tokens that the previous axes leave to it.
 void count_tokens(const Distributor& d, Attrs& attrs) {
   const std::string before = attrs.text("tokens_axis");
   attrs.set("tokens_axis", before.empty() ? d.axis() : before + "," + d.axis());

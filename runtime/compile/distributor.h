@@ -26,7 +26,7 @@ class Distributor {
   // Whether it is a rank's tokens, of [samples, tokens, features].
   bool is_tokens(ValueId value) const { return placement(value) == shard_of(1) && type(value).shape.size() > 2; }
   const TensorType& type(ValueId value) const { return graph_.values[value].type; }
-  // The whole graph's type of a value, and its nodes, before the axis split anything.
+  // The type of a value and the nodes of the whole graph, before the axis splits them.
   const TensorType& whole_type(ValueId value) const { return whole_types_[value]; }
   const std::vector<Node>& whole_nodes() const { return whole_nodes_; }
   // The dim of the weight that is split over the axis; -1: none.

@@ -31,7 +31,8 @@ std::vector<Node> nodes_for_loss(const Graph& graph) {
   return kept;
 }
 
-// Numbers that no step takes, whatever its batch size was: a plan counts with its own alone.
+// Moves an index source after the samples of all training steps. Earlier steps may have had other batch sizes, so the
+// schedule's samples count and not steps times the batch size.
 DataSource behind_training(DataSource data, const Schedule& schedule, int64_t batch) {
   if (data.kind == "index" && data.first > 0) data.first = schedule.samples + (schedule.steps - schedule.first) * batch;
   return data;

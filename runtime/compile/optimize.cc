@@ -1,7 +1,7 @@
 // Every element of the norm counts once, on whatever ranks it lies; updates follow unit by unit.
 //
-// Sums of squares are f64 until the coefficient is there, over ranks too: those of f32 gradients beyond 1.8e19 would
-// overflow.
+// Sums of squares are f64 up to the clip coefficient, also in the all-reduce, because squares of f32 gradients beyond
+// 1.8e19 overflow.
 //
 // Surprising fact: the norm is also what tells all ranks alike that a gradient is not finite. With --non-finite skip
 // the coefficient is then negative, and updates do nothing.

@@ -82,7 +82,7 @@ std::vector<const Node*> StepIndex::recomputed(CallId call) const {
 std::vector<const Node*> StepIndex::run_again(const ScheduleStep& step) const {
   if (!recomputes_whole(step)) return recomputed(step.call);
   std::vector<const Node*> nodes = forward_[step.call];
-  // Forward's sums would have no reader left.
+  // The sums of the forward pass would have no reader.
   std::erase_if(nodes, [this](const Node* node) { return sums_of_loads_.contains(node); });
   return nodes;
 }

@@ -26,9 +26,10 @@ class StepIndex {
   std::vector<const Node*> forward_of(
       CallId call, std::set<ValueId> wanted,
       const std::function<bool(const Node&, const std::set<ValueId>& wanted)>& again) const;
-  // Those whose results backward needs and makes once more. Statistics alone are small: they are kept instead.
+  // Returns the forward nodes that backward recomputes because it needs their results. Statistics are small, so they
+  // are retained instead.
   std::vector<const Node*> recomputed(CallId call) const;
-  // All that backward runs once more: with `whole` also what it has no use for.
+  // Returns all nodes that backward runs again; with `whole` also nodes whose results it does not need.
   std::vector<const Node*> run_again(const ScheduleStep& step) const;
   // Whether backward gathers again what forward gathered, of inputs of nodes.
   bool gathers_again(CallId call) const { return gathers_again_[call] != 0; }
@@ -56,7 +57,7 @@ class StepIndex {
   const CompileState& state_;
   Table<CallId, std::vector<const Node*>> forward_, backward_;
   Table<CallId, char> gathers_again_;
-  std::set<const Node*> sums_of_loads_;  // nodes whose result, experts' loads of all ranks, backward alone reads
+  std::set<const Node*> sums_of_loads_;  // nodes that sum experts' loads over ranks for backward alone
   Table<UnitId, CallId> first_call_;
   Table<UnitId, std::vector<UnitId>> parts_;
   std::vector<bool> for_weights_;  // by backward node

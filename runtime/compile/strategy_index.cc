@@ -22,7 +22,8 @@ bool works_alone(const Plan& plan, const Strategy& strategy) {
                      [&](const std::string& axis) { return plan.mesh.size(axis) == 1; });
 }
 
-// The strategy that shards the parameters of a class of units: the first one that has several ranks, or else the first.
+// Returns the strategy that shards the parameters of a class of units: the first one with several ranks, otherwise the
+// first one.
 std::map<std::string, int> sharding_strategies(const Plan& plan) {
   std::map<std::string, int> of_class;
   for (const bool alone : {false, true})
@@ -32,8 +33,8 @@ std::map<std::string, int> sharding_strategies(const Plan& plan) {
   return of_class;
 }
 
-// Moves the hooks of strategies that all-reduce gradients behind those of the strategy that shards the parameters: the
-// sum over the shards comes first, so that the other sums are of a shard. The list may have them in any order.
+// Moves the hooks of strategies that all-reduce gradients after the hooks of the strategy that shards the parameters.
+// The reduce-scatter then comes first, so that the all-reduces are of a shard. The plan's list may have any order.
 void shard_before_other_sums(ClassStrategies& all, const std::map<int, const StrategyUnit*>& unit_of_strategy) {
   const auto shards = std::find_if(unit_of_strategy.begin(), unit_of_strategy.end(),
                                    [](const auto& one) { return one.second->sharded; });

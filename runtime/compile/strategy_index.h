@@ -22,7 +22,7 @@ struct ClassStrategies {
   };
   std::vector<Part> parts;
   std::vector<Hooked> hooks;
-  std::set<int> unused;                        // strategies of one rank that would shard what another one shards
+  std::set<int> unused;                        // one-rank strategies whose parameters another strategy shards
   const HookAction* reduce_scatter = nullptr;  // the first one of any hook
   const StrategyUnit* offload = nullptr;       // keeps optimizer state in the host's memory
   bool recompute = false;                      // backward computes activations once more

@@ -16,7 +16,7 @@ namespace {
 struct Average {
   const HookAction* action;
   std::vector<std::pair<int64_t, int64_t>> ranges;  // of the flat parameters, ascending
-  std::vector<TensorId> shards;                     // that one rank has whole
+  std::vector<TensorId> shards;                     // shards over a single rank, which are whole
 };
 
 // 0: ranks do not average weights, or each rank would do so alone.

@@ -1,5 +1,5 @@
-// Which sample comes when: a pure function of the seed and the sample's number in the run, so that every rank of every
-// mesh knows it, and a run that goes on needs no cursor but the number of samples that it took.
+// The order of samples is a pure function of the seed and the sample's number in the run. Every rank of every mesh
+// computes it, and a run that resumes needs only the number of samples that it consumed.
 #pragma once
 #include <cstdint>
 

@@ -35,8 +35,8 @@ inline Share share_along(const RankMemory& memory, const std::string& axes) {
   return share;
 }
 
-// Positions of a rank's `length` tokens in the whole sample, by attributes tokens_axis and chunks. The first axis of
-// tokens_axis has the chunks; the others divide what its ranks hold into runs.
+// Maps a rank's `length` tokens to positions in the whole sample, by attributes tokens_axis and chunks. The first axis
+// of tokens_axis has the chunks; each further axis divides the tokens of a share into runs.
 class TokenPositions {
  public:
   TokenPositions(const RankMemory& memory, const Attrs& attrs, int64_t length) : length_(length) {
@@ -69,8 +69,8 @@ class TokenPositions {
 
  private:
   Share share_;  // along the first axis
-  // held_: tokens of all ranks of one such share; skipped_: those of them before this rank's; second_: the position of
-  // the second chunk
+  // held_: tokens of the share on all its ranks; skipped_: tokens of it on the ranks before this one; second_: the
+  // position of the second chunk
   int64_t length_, held_ = 0, skipped_ = 0, chunk_ = 0, second_ = 0;
 };
 

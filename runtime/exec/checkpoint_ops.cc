@@ -59,7 +59,7 @@ checkpoint::WriterOptions in_memory(const CheckpointOptions& options) {
   memory.folder = options.memory;
   memory.keep = 1;
   memory.read.clear();
-  memory.lineage = {options.lineage.run, 1, {}};  // its folder is this job's alone
+  memory.lineage = {options.lineage.run, 1, {}};  // only this job uses its folder
   memory.abandoning.reset();                      // memory that is full stays full
   return memory;
 }

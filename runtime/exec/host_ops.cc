@@ -109,7 +109,7 @@ class Transfer final : public Kernel {
   size_t bytes_;
 };
 
-// Whole numbers in full, as far as a double has them all; others with six digits.
+// Formats whole numbers below 2^53 in full and other numbers with six digits.
 std::string element_text(Dtype dtype, const void* data, int64_t i) {
   if (dtype == Dtype::i64) return fmt::format("{}", static_cast<const int64_t*>(data)[i]);
   constexpr double kAllWhole = 0x1p53;

@@ -73,7 +73,7 @@ class JobRun {
 
   // Records a step that ended at end_ns, or now if that is 0; fills in times.
   void close_step(StepRecord record, uint64_t end_ns = 0);
-  void add_loss(double loss) { losses_.push_back(loss); }  // of a run of another body
+  void add_loss(double loss) { losses_.push_back(loss); }  // loss of one run of another body than the step
   void record(int stream, const OpEvent& event);
   uint64_t bytes_sent() const;                        // by all communicators; while none of them is at work
   uint64_t bytes_put() const;                         // by puts
@@ -103,7 +103,7 @@ class JobRun {
   std::string failed_op_;
   uint64_t step_begin_ns_ = 0;
   int64_t skips_in_a_row_ = 0;
-  std::vector<double> losses_;             // of the runs in a row of the body under way
+  std::vector<double> losses_;             // losses of the current body's consecutive runs
   std::optional<StepRecord> unpublished_;  // of a step that is evaluated after
 };
 

@@ -92,7 +92,8 @@ class NextBatch final : public Kernel {
     }
   }
 
-  // The global index of a sample: `batch` is the step, or the place of an evaluation's batch; `slot` counts in it.
+  // Returns the global index of a sample. `batch` is the step, or the index of a batch in the evaluation; `slot` is the
+  // index in the batch.
   int64_t sample_at(int64_t batch, int64_t slot) const {
     const Schedule& schedule = memory_.program->schedule;
     if (source_.whole > 0) return WholeSet{source_.whole, source_.global_batch}.sample(batch, slot);

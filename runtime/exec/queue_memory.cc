@@ -14,7 +14,7 @@
 namespace prun {
 namespace {
 
-// The row maxima of split logits. A NaN that their all-reduce drops is in the sums of the same logits.
+// Returns the row maxima of split logits. Their all-reduce may drop a NaN, because the sums of the same logits keep it.
 std::set<TensorId> maxima_of_logits(const Body& body) {
   std::set<TensorId> maxima;
   for (const Stream& stream : body.streams)

@@ -267,7 +267,7 @@ VirtualRun Interpreter::run() {
   const Program& calendar = *ranks_.front().program;
   follow_calendar(calendar, [&](BodyId id, int64_t first, int64_t end) {
     enter(id);
-    std::vector<std::vector<double>> of_ranks;  // losses of the runs in a row, of each rank that has one
+    std::vector<std::vector<double>> of_ranks;  // losses of consecutive runs, for each rank that has one
     for (int64_t run = first; run < end; run++) {
       if (id == kStepBody) table_.set(calendar.schedule, run);
       table_.eval_batch = run - first;

@@ -1,4 +1,4 @@
-// Samples that no step takes, because a number in their batch was not finite: steps take the others in order.
+// Samples that all steps skip, because a number in their batch was not finite. Steps take the other samples in order.
 //
 // Runs are counted in samples and not in batches, so that they hold for a run that goes on with another batch size.
 #pragma once
@@ -10,10 +10,10 @@
 namespace prun {
 
 struct LeftOut {
-  std::vector<int64_t> runs;  // begin and end of each, in samples from 0; ascending and apart
+  std::vector<int64_t> runs;  // begin and end of each run, in samples from 0; ascending and disjoint
 
   int64_t sample_of(int64_t index) const;  // the sample at `index` among those that steps take
-  void add(int64_t begin, int64_t end);    // may overlap with others
+  void add(int64_t begin, int64_t end);    // may overlap earlier runs
   bool valid() const;
 };
 

@@ -131,10 +131,10 @@ struct Schedule {
   // looks. 1: the run ends with the first, and also where the loss is not finite.
   int64_t most_skips = 0;
   int64_t skipped = 0;  // of the steps before `first`: those that updated nothing
-  // Samples and tokens that the steps before `first` took, over all ranks. Steps may have had other batch sizes, so
-  // this is not `first` times a batch.
+  // Samples and tokens that the steps before `first` consumed, over all ranks. Those steps may have had other batch
+  // sizes, so this is not `first` times the batch size.
   int64_t samples = 0, tokens = 0;
-  LeftOut left_out;  // samples that no step takes
+  LeftOut left_out;  // samples that all steps skip
 };
 
 struct Pool {

@@ -11,13 +11,14 @@ int64_t WholeSet::batches() const {
 }
 
 int64_t WholeSet::sample(int64_t batch_index, int64_t slot) const {
-  const int64_t first = full() * batch;  // of those that are left
+  const int64_t first = full() * batch;  // the first remaining sample
   if (batch_index < full()) return batch_index * batch + slot;
-  if (left() == 0) return 0;  // a thread reads ahead
+  if (left() == 0) return 0;  // the prefetching thread reads one batch too many
   return batch_index == full() && slot < copies() * left() ? first + slot % left() : first;
 }
 
-// In units of full batches: the batch with copies has the sum of what is left `copies` times, and the others' slots.
+// Weights are relative to a full batch. The batch with copies counts each remaining sample `copies` times and the first
+// one once more for each slot left.
 double WholeSet::weight(int64_t batch_index) const {
   if (batch_index < full()) return 1;
   if (batch_index == full()) return 1 / static_cast<double>(copies());

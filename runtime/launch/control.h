@@ -28,21 +28,21 @@ enum class FrameKind : uint32_t {
   job,         // node 0 -> launcher: the job, or why there is none
   stop,       // launcher -> node 0 -> launchers: this signal asks for an early end, or (rank kForNodes) a node has come
   begun,      // launcher -> node 0: the last step that its ranks have begun
-  steps,      // node 0 -> launcher: how many steps the job does
-  mirror,     // launcher -> node 0: what it knows of a rank (LaunchObserver::mirror)
-  output,     // launcher -> node 0: what a rank wrote to its standard output or error
-  ask_waits,  // node 0 -> launchers: who waits for whom? A rank has had no progress for too long
+  steps,      // node 0 -> launcher: number of steps that the job does
+  mirror,     // launcher -> node 0: news of a rank (LaunchObserver::mirror)
+  output,     // launcher -> node 0: bytes that a rank wrote to its standard output or error
+  ask_waits,  // node 0 -> launchers: asks for RankWaits, because a rank made no progress for too long
   waits,      // launcher -> node 0: the RankWaits of its ranks (blame.h)
   verdict,    // node 0 -> launcher: the job has ended, with this Failure or none
   settings,   // launcher -> node 0, before the job: its NodeSettings
-  alive,      // between launchers, twice a second: nothing else to say
+  alive,      // between launchers, twice a second: heartbeat
   pause,      // launcher -> node 0 -> launchers: SIGTSTP (payload 1) or SIGCONT (0) there: ranks stop, or go on
-  inventory,  // launcher -> node 0, before its settings: what it brings along (LaunchOptions::inventory)
-  kept,       // launcher -> node 0: the newest commit of which all its ranks keep their part
-  committed,  // node 0 -> launchers: the newest one of which all ranks do
+  inventory,  // launcher -> node 0, before its settings: its LaunchOptions::inventory
+  kept,       // launcher -> node 0: the newest commit of which all its ranks hold their part
+  committed,  // node 0 -> launchers: the newest commit of which all ranks hold their part
   late,       // node 0 -> launcher, before the job: it runs without this node, and takes it in at a commit
   abandon,    // rank -> its launcher -> node 0: LauncherClient::abandon
-  abandoned,  // node 0 -> launchers: a step of which the save is abandoned
+  abandoned,  // node 0 -> launchers: a step whose save is abandoned
 };
 
 struct Frame {

@@ -73,15 +73,15 @@ class Coordination {
   std::vector<int64_t> take_abandoned() { return std::exchange(abandoned_, {}); }  // steps (LauncherClient::abandoned)
   const std::optional<Verdict>& verdict() const { return verdict_; }
   bool stop_asked() const { return stop_asked_; }
-  bool preempted() const { return stop_signal_ != 0; }  // a signal has asked, so that time is short
-  int stop_signal() const { return stop_signal_; }      // which, on the node that got it first; 0: none
+  bool preempted() const { return stop_signal_ != 0; }  // a signal asked for an early end
+  int stop_signal() const { return stop_signal_; }      // the signal on the node that received it first; 0 = none
   bool paused() const { return paused_; }
   bool take_waits_asked() { return std::exchange(waits_asked_, false); }
   int64_t committed() const { return committed_; }  // LauncherClient::committed
   int64_t steps() const { return steps_; }          // that the job does, once all launchers have answered; 0: not known
 
  protected:
-  // Of FrameKind::stop, from node 0.
+  // Handles FrameKind::stop from node 0.
   void follow_stop(const Frame& frame) {
     stop_asked_ = true;
     if (frame.rank != kForNodes && stop_signal_ == 0) stop_signal_ = static_cast<int>(Unpacker(frame.payload).number());

@@ -88,8 +88,8 @@ struct LaunchOptions {
   double join_timeout_s = 60;  // of a node, and of the last rank in an all_gather
   int link_timeout_s = 5;      // a lost host ends the job within it; outages of half of it or more are survived
   double join_report_s = 5;    // between two reports of who is missing
-  // How long SIGTERM or SIGINT lets ranks go on, to end after a step that all have begun, with Exit::preempted; 0: they
-  // end the job.
+  // Seconds that ranks may continue after SIGTERM or SIGINT. They end after a step that all have begun, with
+  // Exit::preempted. 0 = the signal ends the job at once.
   double grace_s = 0;
   // Node 0: after a failure that may pass (failure.h) the caller begins again, so the other nodes are told to join
   // again.

@@ -21,8 +21,8 @@ constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kGrace = std::chrono::milliseconds(200);
 constexpr auto kLook = std::chrono::seconds(1);  // at the states of processes
 constexpr auto kAsleep = std::chrono::seconds(1);
-// timeout(1) sends its signal to the process and again to its group, foreign launchers pass on a Ctrl-C as SIGTERM: the
-// same request. A person presses Ctrl-C again no earlier than after the second time.
+// timeout(1) signals the process and then its group, and foreign launchers forward Ctrl-C as SIGTERM. A second signal
+// within this time is therefore the same request. A person presses Ctrl-C again later than kSameCtrlC.
 constexpr auto kSameRequest = std::chrono::milliseconds(500), kSameCtrlC = std::chrono::milliseconds(100);
 constexpr auto kLastWords = std::chrono::seconds(1);  // to node 0
 constexpr auto kGiveUp = std::chrono::seconds(3);     // ranks in an uninterruptible wait, launchers that do not answer
@@ -60,7 +60,7 @@ class JobSignals {
   Fd fd_;
 };
 
-// What a person has done, or a scheduler.
+// Returns the cause of an early end: a person's Ctrl-C or a scheduler's SIGTERM.
 const char* stop_words(int number) { return number == SIGINT ? "Ctrl-C" : "SIGTERM"; }
 
 class Supervisor {
@@ -114,7 +114,7 @@ class Supervisor {
   bool ending_ = false, killed_ = false, gave_up_ = false;
   Clock::time_point next_look_ = Clock::now() + kLook, all_stopped_since_ = Clock::now();
   bool paused_ = false;     // ranks are stopped, as somebody pressed Ctrl-Z on some node
-  bool asked_ = false;      // a signal has asked for an early end here
+  bool asked_ = false;      // this launcher received a signal that asks for an early end
   bool in_grace_ = false;   // grace_ends_ is set, or over
   bool stopping_ = false;   // ranks wait for the number of steps, or have it
   int64_t kept_ = 0;        // Coordination::kept
@@ -129,8 +129,8 @@ std::vector<int> Supervisor::launcher_fds() {
   return fds;
 }
 
-// Schedulers send SIGTERM to all processes of a job, and some launchers SIGINT: where these mean an early end, only the
-// launcher follows them.
+// Schedulers send SIGTERM to all processes of a job, and some launchers send SIGINT. If these signals ask for an early
+// end, ranks block them and only the launcher handles them.
 sigset_t Supervisor::signals_of_ranks() const {
   sigset_t signals = signals_.before();
   if (options_.grace_s > 0)

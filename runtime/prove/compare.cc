@@ -133,8 +133,8 @@ class Comparer {
         if (element.value != 0) not_zero_.insert({element.key, element.whole});
   }
 
-  // A gradient that is exactly 0 on one side, such as that of a bias of keys, is rounding where sums have another
-  // order. On both sides it has no sign.
+  // A gradient that is exactly 0 on one side, such as that of the keys' bias, may be rounding on the other side, where
+  // sums have another order. A gradient that is 0 on both sides has no sign.
   bool is_rounding(const HeldState::Element& element) const {
     const double gradient = gradients_.at(element.key)[element.whole];
     return std::abs(gradient) < 1e-9 * largest_gradient_ &&

@@ -26,7 +26,7 @@ struct CompareOptions {
   std::vector<std::string> drift_axes;
   // The optimizer makes something else of gradients than of their mean: weights are the same on all ranks, and no more.
   bool own_updates = false;
-  bool signs = false;  // of gradients decide an update (lion): where they are rounding alone, weights may differ
+  bool signs = false;  // an update takes signs of gradients (lion); weights may differ if a gradient is only rounding
 };
 
 // The first thing that differs, in the order in which a step makes them.
@@ -44,7 +44,7 @@ struct Comparison {
   std::optional<Difference> first;
   // Both runs have infinite numbers or NaN, and nothing differs before that.
   bool overflow = false;
-  // Weights differ that an update by signs has moved by the rounding of a gradient of 0: later steps may differ.
+  // Weights differ because an update took the sign of the rounding of a gradient of 0. Later steps may differ.
   bool rounded_signs = false;
   double largest = 0;  // relative to the largest number of its kind
 };

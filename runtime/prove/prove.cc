@@ -20,7 +20,7 @@ namespace prun {
 namespace {
 
 constexpr std::string_view kDrifts = "weights drift between averages";
-constexpr double kNudge = 1e-12;         // relative, of the learning rate: above rounding, far below a fault
+constexpr double kNudge = 1e-12;         // relative change of the learning rate: above rounding, far below a fault
 constexpr double kMostConfirming = 1e6;  // work that a difference may take once more, in microseconds
 
 // What the plan says of itself.
@@ -75,7 +75,7 @@ std::string sizes_text(const Twins& twins) {
 
 Proof not_run(std::string why) { return {Proof::Verdict::not_run, std::move(why), std::nullopt}; }
 
-// Whether what differs comes after an update by the signs of rounded gradients; `before`: in an earlier step.
+// Returns whether the difference follows an update by signs of rounded gradients; `before`: in an earlier step.
 bool depends_on_signs(const Comparison& comparison, bool before) {
   if (!comparison.first) return false;
   return before || (comparison.rounded_signs && comparison.first->what == kEvalLoss);
@@ -177,7 +177,8 @@ class Prover {
     return {Proof::Verdict::equal, fmt::format("equals one rank to {:.0e} ({})", largest_, made_small_), {}};
   }
 
-  // Whether one rank differs by more than `difference` from itself with a learning rate that is larger by kNudge.
+  // Returns whether one rank differs by more than `difference` from itself with a learning rate that is larger by
+  // kNudge.
   static bool magnifies_rounding(const Twins& twins, const VirtualRun& one, const Device& device, double difference) {
     Job nudged = twins.one_job;
     for (Program& program : nudged.classes) program.schedule.learning_rate.peak *= 1 + kNudge;

@@ -119,8 +119,8 @@ class Reader {
     shared_[*at].insert({heads, kv_heads});
   }
 
-  // Lets at most three heads share keys and values if every size is a sum of heads of queries and at most two times
-  // those of keys: with three such sums stay different.
+  // Reduces the query heads per key head to at most three if every size of the group is a sum of query heads and at
+  // most two times the key heads. With three query heads per key head such sums stay different.
   static void share_less(SizeGroup& group, const std::pair<int64_t, int64_t>& shared) {
     const int64_t heads = shared.first, kv_heads = shared.second;
     constexpr int64_t kMostSharing = 3;
@@ -142,7 +142,7 @@ class Reader {
   const Graph& graph_;
   Partition partition_;
   SizeRelations made_;
-  std::vector<std::set<std::pair<int64_t, int64_t>>> shared_;  // by group: heads, and those of keys and values
+  std::vector<std::set<std::pair<int64_t, int64_t>>> shared_;  // by group: query heads, key heads
 };
 
 int64_t small_of(const std::map<int64_t, int64_t>& sizes, int64_t real) {

@@ -1,8 +1,8 @@
 // The relations between the sizes of a model, read from its graph: which sizes must shrink by one factor.
 //
 // Sizes of a group keep their ratios, so that every sum and every product that the real model has also holds in the
-// small one: blocks side by side are a dim, heads times the size of a head are columns. Only the number of heads that
-// share keys and values may become smaller, where all sizes of the group are sums of both kinds of heads.
+// small one: adjacent blocks add up to a dim, heads times the size of a head are columns. Only the number of query
+// heads per key head may shrink, and only if all sizes of the group are sums of query heads and key heads.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -16,7 +16,8 @@
 namespace prun {
 
 struct SizeGroup {
-  // Real sizes, each with the size that the group's factors apply to: the same, or with fewer heads that share keys.
+  // Real sizes, each with the size that the group's factors apply to: the same size, or one with fewer query heads per
+  // key head.
   std::map<int64_t, int64_t> dims;
   // Columns that consist of heads: numbers of heads, and sizes of a head. Both empty: the dims contain no heads.
   std::map<int64_t, int64_t> heads;

@@ -29,7 +29,7 @@ double parameter_bytes(const Plan& plan) {
   return bytes;
 }
 
-// Bytes of a rank's part of a parameter, in the dtype in which it is updated: what place.cc compares with a bound.
+// Returns the bytes of a rank's part of a parameter in the dtype of its update. place.cc compares them with a bound.
 int64_t own_bytes(const Plan& plan, const Value& value) {
   const std::string layer = layer_of(plan.graph, value);
   const Shape& shape = value.type.shape;
@@ -39,7 +39,7 @@ int64_t own_bytes(const Plan& plan, const Value& value) {
       if (unit.unit_class != plan.graph.units[value.unit].unit_class) continue;
       for (const LayerPlacement& placement : unit.layers) {
         if (placement.layer != layer) continue;
-        const bool bias = shape.size() == 1;  // belongs to the outputs, the weight's last dim
+        const bool bias = shape.size() == 1;  // a bias belongs to the outputs, the weight's last dim
         if (placement.dim >= (bias ? 2 : std::ssize(shape)) || (bias && placement.dim == 0)) continue;
         const int64_t extent = shape[bias ? 0 : placement.dim];
         count = count / extent * run_of(extent, plan.mesh.size(placement.axis), 1);

@@ -14,7 +14,7 @@
 namespace prun::simulate {
 namespace {
 
-constexpr double kRounding = 1e-9;  // of a step: sums of times are wrong by less
+constexpr double kRounding = 1e-9;  // relative to a step; sums of times have smaller errors
 
 // The dtype of most of the products' work decides which peak counts.
 Dtype compute_dtype(const Program& program) {

@@ -206,7 +206,7 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
   if (any(PlacementKind::varying) && !lenient) return everywhere(context.op.is(ops::cast) ? reads[0] : kVarying);
   if (view.pads() && context.op.is(ops::norm2)) return everywhere(kInvariant);  // padding adds nothing to it
   AxisOutcome outcome = rule(view, reads);
-  // Otherwise nothing that follows from the result would be looked at.
+  // Otherwise no op that depends on the result would be checked.
   if (outcome.problem.empty() && !lenient &&
       std::find(outcome.writes.begin(), outcome.writes.end(), kUnknown) != outcome.writes.end())
     outcome = rules::do_not_match(view, reads, 0);

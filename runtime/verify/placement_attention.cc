@@ -10,8 +10,8 @@ namespace prun::verify::rules {
 
 namespace {
 
-// Over an axis that splits columns: q, k and v (or with `keys` the last two of them) are blocks of these sizes, each
-// cut by itself. "": they are.
+// Requires, over an axis that splits columns, that q, k and v (with `keys`: only k and v) are blocks of these sizes and
+// that each is split by itself. Returns the problem; "" = none.
 std::string blocks_problem(const AxisView& axis, const AxisPlacements& reads, size_t read, int64_t q, int64_t k,
                            bool keys = false) {
   std::vector<int64_t> blocks = {q, k, k};
@@ -23,7 +23,7 @@ std::string blocks_problem(const AxisView& axis, const AxisPlacements& reads, si
       axis.context.read_tensors[read]->shape.back(), axis.axis, placement_words(reads[read]), q, k, k);
 }
 
-// The same, and of each block the rank has as many whole heads as the op counts.
+// Requires the same, and that the rank has as many whole heads of each block as the op counts.
 std::string heads_problem(const AxisView& axis, const AxisPlacements& reads, size_t read, bool keys = false) {
   const Attrs& attrs = axis.context.op.attrs;
   const int64_t heads = attrs.integer("heads", 1), shared = attrs.integer("kv_heads", heads),
@@ -108,7 +108,7 @@ AxisOutcome rotary(const AxisView& axis, const AxisPlacements& reads) {
                             heads * size, size, axis.axis, placement_words(reads[0])));
 }
 
-// The last columns of each rank are the keys and values only where q, k and v were each cut by itself.
+// The last columns of each rank are the keys and values only if q, k and v are each split by itself.
 AxisOutcome copy_kv(const AxisView& axis, const AxisPlacements& reads) {
   if (!by_columns(axis, reads, 0)) return gives({reads[0]});
   const int64_t here = axis.context.read_tensors[0]->shape.back(), kept = axis.context.write_tensors[0]->shape.back();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Data go on behind the last sample that a checkpoint has trained with, whatever the batch size and the mesh; data are known by
+"""Data continue after the last sample that a checkpoint has trained with, whatever the batch size and the mesh; data are identified by
 their content. Usage: data_course_test.py PRUN
 """
 import json
@@ -41,7 +41,7 @@ class Course(unittest.TestCase):
         return done
 
     def train(self, *options, plan="powers.lua", ranks=1, code=0, **settings):
-        """The run, and its rows of metrics."""
+        """Returns the finished run and its rows of metrics."""
         sets = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         metrics = self.folder / "metrics.jsonl"
         metrics.unlink(missing_ok=True)
@@ -56,7 +56,7 @@ class Course(unittest.TestCase):
         return row["loss"] * COUNT / (2 ** COUNT - 1)
 
     def samples(self, rows, batches):
-        """Of each row the samples of its step, which had that batch size."""
+        """Returns the samples of each row's step, which had this batch size."""
         if not hasattr(self, "unit"):
             self.unit = self.weight()
         taken = []
@@ -77,7 +77,7 @@ class OtherBatch(Course):
         self.assertEqual(sorted(sum(taken, [])), list(range(COUNT)))
 
     def test_several_changes_of_batch_mesh_and_microbatches(self):
-        """Two epochs, with a step over their border; the samples are those of one run with batches of one."""
+        """Two epochs with a step that crosses their border take the samples of one run with batches of one."""
         alone = [row["loss"] for row in self.train(batch=1, steps=24)[1]]
         tokens = []
         for number, (batch, steps, ranks, micro) in enumerate([(4, 2, 2, 2), (1, 3, 1, 1), (6, 4, 3, 1), (2, 6, 2, 1), (5, 7, 1, 1)]):
@@ -97,7 +97,7 @@ class OtherBatch(Course):
             self.assertAlmostEqual(row["loss"], sum(pair) / 2, delta=1e-4 * abs(row["loss"]))
 
     def test_a_restart_with_fewer_ranks_and_a_smaller_batch(self):
-        """The batch grows with the ranks: 4 of two, 2 of one that is left."""
+        """The batch size follows the ranks: 4 on two ranks, 2 on the remaining one."""
         _, rows = self.train("--checkpoint", "d", ranks=2, per_rank=2, steps=2)
         done, rest = self.train("--checkpoint", "d", "--resume", "auto", "--min-ranks", 1, "--chaos", "kill:rank=1@step=3",
                                 ranks=2, per_rank=2, steps=4)
@@ -106,7 +106,7 @@ class OtherBatch(Course):
         self.assertEqual(sorted(sum(self.samples(rows + rest, [4, 4, 2, 2]), [])), list(range(COUNT)))
 
     def test_what_was_left_out_stays_out(self):
-        """The third batch of two samples had a NaN; then batches of three."""
+        """The third batch of two samples has a NaN. The run then continues with batches of three."""
         alone = sum(self.samples(self.train(batch=1, steps=12)[1], [1] * 12), [])
         done, rows = self.train("--checkpoint", "d", "--checkpoint-every", 1, "--non-finite", "rollback", "--max-restarts", 1,
                                 "--chaos", "nan:rank=0@step=3", batch=2, steps=3)
@@ -123,7 +123,7 @@ class OtherBatch(Course):
         self.assertEqual((index["left_out_samples"], index["data"]["samples"]), ([4, 6, 8, 9], 9))
 
     def test_a_checkpoint_of_before(self):
-        """It has steps and samples, batches that were left out, and no fingerprint."""
+        """A checkpoint of format 1 has steps, skipped batches and no fingerprint."""
         self.train("--checkpoint", "d", batch=2, steps=3)
         path = self.folder / "d/step_00000003/index.json"
         index = json.loads(path.read_text())
@@ -190,7 +190,7 @@ class Identity(Course):
         self.assertIn("prun: step 3 begins with the first sample of other data (--new-data): ", done.stderr)
         self.assertEqual([row["loss"] for row in rows], [row["loss"] for row in alone])
         self.assertEqual([row["tokens"] for row in rows], [11, 14])
-        # What goes on from there has the new data, with the option and without it.
+        # Later runs use the new data, with the option and without it.
         for options in ([], ["--new-data"]):
             done, [row] = self.train("--resume", "e", *options, batch=6, steps=5, path="y.npy")
             self.assertEqual(done.stderr, "")
@@ -205,7 +205,7 @@ class Identity(Course):
         self.assertAlmostEqual(2 * rows[-1]["loss"], alone[2]["loss"] + alone[3]["loss"], delta=1e-3)
 
     def test_nodes_compare_their_data(self):
-        """Node 1 sees another file under the path, in a mount namespace of its own."""
+        """In a mount namespace of its own, node 1 has another file at the path."""
         self.write("other.npy", npy(powers(COUNT)[:-1] + [1.0]))
         if subprocess.run(["unshare", "-m", "mount", "--bind", "other.npy", "x.npy"], cwd=self.folder, capture_output=True).returncode != 0:
             self.skipTest("no mount namespace can be made here")

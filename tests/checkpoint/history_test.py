@@ -51,12 +51,12 @@ class History(unittest.TestCase):
         return json.loads((self.here / name / "index.json").read_text())
 
     def rewrite(self, name, **changes):
-        """Keys of an index; None removes one."""
+        """Sets keys of an index; None removes a key."""
         index = {**self.index(name), **changes}
         (self.here / name / "index.json").write_text(json.dumps({key: value for key, value in index.items() if value is not None}))
 
     def went_back(self):
-        """Ten steps, and a branch from step 4 with one checkpoint, at step 6."""
+        """Trains ten steps, then a branch from step 4 with one checkpoint, at step 6."""
         self.train("D", 10)
         self.train("D", 6, "--resume", "D/step_00000004", clip=0.1)
 
@@ -211,7 +211,7 @@ class Owner(History):
         self.assertIn("D/LATEST names step_00000004, which is gone, and no other checkpoint is left",
                       self.train("D", 6, "--resume", "auto", code=16).stderr)
         self.train("D", 4, code=2)
-        self.train("E", 2, "--resume", "auto")  # an empty one begins anew
+        self.train("E", 2, "--resume", "auto")  # an empty folder starts a new run
         self.assertIn("E/step_00000002 is a checkpoint, and --checkpoint names a folder of checkpoints", self.train("E/step_00000002", 2, code=2).stderr)
 
     def test_from_elsewhere_into_a_used_folder(self):

@@ -1,4 +1,4 @@
--- Sample i of the data is 2^i, so the loss of a step says which samples it took: loss x batch / weight is the sum of
+-- Sample i of the data is 2^i, so a step's loss identifies its samples: loss x batch / weight is the sum of
 -- their powers. With lr 0 the weight stays as it is.
 local prun = require "prun"
 

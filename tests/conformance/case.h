@@ -17,7 +17,7 @@ struct Case {
   double tolerance = 0;
 };
 
-// What a case of `op` starts from: minima and maxima meet NaNs.
+// Returns the initial values for `op`. They contain NaNs for minima and maxima.
 inline Pattern pattern_for(RedOp op) { return op == RedOp::min || op == RedOp::max ? Pattern::nans : Pattern::exact; }
 std::string describe_case(const Case& c, int size);
 bool has_in_place(CollKind kind);

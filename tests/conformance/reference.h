@@ -11,8 +11,8 @@ namespace prun::testing {
 using Bytes = std::vector<char>;
 
 // exact: small whole numbers, whose sums and products are exact in every dtype and any order. real: numbers whose sums
-// depend on the order. edge: integers near the ends of their range.
-// nans: as exact, with a NaN at every 15th element, from another one on for each of five ranks; integers as exact.
+// depend on the order. edge: integers near the ends of their range. nans: like exact, with a NaN at every 15th element;
+// each of five ranks starts at another element. Integers are like exact.
 enum class Pattern { exact, real, edge, nans };
 Bytes make_input(Dtype dtype, Pattern pattern, int rank, int64_t count, uint64_t seed);
 

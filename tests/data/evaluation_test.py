@@ -42,7 +42,7 @@ class Evaluation(unittest.TestCase):
         return done
 
     def losses(self, *options, ranks=1, **settings):
-        """Standard error, and the losses of evaluations."""
+        """Returns the standard error and the losses of evaluations."""
         metrics = self.folder / "m"
         metrics.unlink(missing_ok=True)
         done = self.prun(HERE / "evaluation.lua", "--nproc", ranks, "--metrics", metrics, *options, **settings)
@@ -50,7 +50,7 @@ class Evaluation(unittest.TestCase):
         return done.stderr, [row["eval_loss"] for row in rows if "eval_loss" in row]
 
     def mean(self):
-        """Over the samples, each in a batch of its own."""
+        """Returns the mean over the samples, each evaluated in a batch of its own."""
         _, [loss, again] = self.losses(batch=1, batches=6)
         self.assertEqual(loss, again)
         return loss

@@ -88,7 +88,7 @@ class Saves(unittest.TestCase):
         return sorted(path.name for path in self.checkpoints.iterdir() if not path.name.startswith("."))
 
     def assert_whole(self, *steps, branch=()):
-        """These checkpoints, and nothing of another one; `branch`: steps of branch 2, which is the newest."""
+        """Asserts that the folder has exactly these checkpoints. `branch`: steps of branch 2, the newest branch."""
         names = [f"step_{step:08}" for step in steps] + [f"step_{step:08}-2" for step in branch]
         self.assertEqual(self.kept(), sorted(["LATEST", *names]))
         self.assertEqual((self.checkpoints / "LATEST").read_text().strip(), names[-1])
@@ -170,7 +170,7 @@ class Refusing(Saves):
         self.assert_whole(2, 4, 6, branch=[6])
 
     def test_a_file_system_without_locks(self):
-        """A file stands for the lock; that of a job that was killed is replaced."""
+        """A file replaces the lock. The next job replaces the file of a killed job."""
         locks = self.failing("flock", "ck/.lock", errno.ENOLCK)
         with unittest.mock.patch.dict(os.environ, locks):
             process = self.start(FOREVER, every=20)

@@ -1,6 +1,7 @@
 // A disk that refuses: put before a program (LD_PRELOAD), the call named $FAILING_CALL (open, write, fsync, rename,
-// mkdir, flock) fails with $FAILING_ERRNO for a path that contains all parts of $FAILING_DISK, which stand between
-// commas; $ at the end of a part is the path's end. Where $FAILING_WHILE names a file, only as long as that exists.
+// mkdir, flock) fails with $FAILING_ERRNO for a path that contains all parts of $FAILING_DISK, which are separated by
+// commas; a $ at the end of a part matches the end of the path. If $FAILING_WHILE names a file, calls fail only while
+// that file exists.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -244,7 +244,7 @@ class NonFinite(unittest.TestCase):
         return plan
 
     def test_squares_that_no_f32_holds_are_in_the_norm(self):
-        """The gradient of each of 8 weights is `size`; a clipped step moves along it by lr."""
+        """Trains 8 weights whose gradients are all `size`; a clipped step moves them by lr along the gradient."""
         for size in (1e19, 1e38, 1e-25):
             for strategy, ranks in (("ddp", 1), ("ddp", 2), ("zero1", 2), ("zero2", 2), ("zero3", 2)):
                 if size != 1e19 and strategy != "zero1":

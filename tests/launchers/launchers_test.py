@@ -226,12 +226,12 @@ class Recorded(Launchers):
                 "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
 
     def start_job(self, count, variables, *words):
-        """Processes of one job. Process 0 alone has the metrics that all are asked for."""
+        """Starts the processes of one job. Only process 0 writes the metrics, although all have the option."""
         return [self.start(faults.PRUN, *words, "--metrics", self.metrics, output=f"output{each}",
                            **{name: value.format(each) for name, value in variables.items()}) for each in range(count)]
 
     def run_job(self, count, variables):
-        """The exit code of a job that ends by itself."""
+        """Returns the exit code of a job that ends by itself."""
         processes = self.start_job(count, variables, *STEPS)
         codes = [process.wait(timeout=60) for process in processes]
         text = [self.text(f"output{each}") for each in range(count)]

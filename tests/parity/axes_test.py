@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What must not matter to a plan does not matter: the order of its strategies, an axis of one rank, a bound of 0 bytes, and a
+"""These must not change the result of a plan: the order of its strategies, an axis of one rank, a bound of 0 bytes, and a
 stage that holds other things than the stages beside it. `prun check` proves each plan equal to one rank. Usage: axes_test.py PRUN
 """
 import itertools

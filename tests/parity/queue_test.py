@@ -175,7 +175,7 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found n
         self.close("plans/ddp_simple.lua", 3, *nccl(), cpu=("--transport", "shm"))
 
     def test_a_maximum_keeps_a_nan(self):
-        """NCCL's would drop it, so the host reduces."""
+        """NCCL drops a NaN, so the host reduces."""
         with tempfile.TemporaryDirectory() as folder:
             plan = pathlib.Path(folder, "nan.lua")
             plan.write_text(NAN)

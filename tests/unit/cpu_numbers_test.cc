@@ -74,7 +74,7 @@ TEST(Optimizers, AdamwFollowsTheFormula) {
   }
 }
 
-// Clipped to a norm of 1, the largest gradients have a coefficient below the normal numbers.
+// With a clip norm of 1, the largest gradients have a subnormal coefficient.
 TEST(Optimizers, AnyCoefficientScalesTheGradient) {
   for (const double size : {1e19, 3e38}) {
     for (const char* kind : {"sgd", "adamw", "lion"}) {
@@ -91,7 +91,7 @@ TEST(Optimizers, AnyCoefficientScalesTheGradient) {
   }
 }
 
-// Factors near 1 are what the plan says, although f32 has no such number.
+// Factors near 1 have the plan's value, although f32 cannot represent it.
 TEST(Optimizers, AveragesThatHardlyMove) {
   for (const double beta : {0.99999, 0.9999999}) {
     const double share = 1 - beta;

@@ -1,4 +1,4 @@
-// Which parts of the data a fingerprint reads.
+// Tests which parts of the data a fingerprint reads.
 #include "checkpoint/data_identity.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which samples steps take where some are left out.
+// Tests which samples steps take if some are skipped.
 #include "ir/left_out.h"
 
 #include <gtest/gtest.h>

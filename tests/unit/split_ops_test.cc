@@ -58,7 +58,7 @@ TEST(SplitOps, EmbeddingOfASplitVocabulary) {
 // The positions of each rank's tokens, as STRATEGIES.md has them: written out here, not computed as devices do.
 TEST(SplitOps, PositionsOfASplitSample) {
   struct Split {
-    int cp, tp;  // tp has runs of what cp leaves to a rank
+    int cp, tp;  // tp divides a rank's share of cp into runs
     int64_t chunks;
     std::vector<Values> held;
   };

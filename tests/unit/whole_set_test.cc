@@ -1,4 +1,4 @@
-// Whatever the sizes of set and batch are, the weighted means of batches are the mean of the set.
+// Tests that the weighted mean of batches equals the mean of the set for all sizes of set and batch.
 #include "ir/whole_set.h"
 
 #include <gtest/gtest.h>

@@ -75,12 +75,12 @@ void say_what_never_comes(const Plan& plan) {
       }
 }
 
-// Samples without overlap in the part that is read; 0: as many as one wants.
+// Returns the number of samples without overlap in the range that is read; 0 = unlimited.
 int64_t samples_of(const Data& data) {
   return data.context > 0 && data.count > 0 ? (data.count - 1) / data.context : data.count;
 }
 
-// A set that is smaller than what is read of it is legal, and seldom meant.
+// A set with fewer samples than a plan reads is legal, but seldom intended.
 void report_samples_that_count_twice(const Plan& plan) {
   const int64_t batch = plan.data.global_batch, samples = samples_of(plan.data);
   if (samples > 0 && batch > samples)

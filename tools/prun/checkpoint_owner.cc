@@ -31,7 +31,7 @@ CheckpointLock::CheckpointLock(const std::string& folder) {
   const std::string path = folder + "/.lock", taken = fmt::format("another run writes its checkpoints to {}", folder);
   fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) throw checkpoint::write_failed(path, errno);
-  // Ranks hold the lock, too, as forks; those of a launcher that was killed end within a second.
+  // Ranks are forks of the launcher and hold the lock, too. Ranks of a killed launcher end within a second.
   for (auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);;) {
     if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
     if (errno != EWOULDBLOCK && errno != EINTR) {  // a file system without locks
@@ -77,7 +77,8 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return std::mismatch(above.begin(), above.end(), whole.begin(), whole.end()).first == above.end();
 }
 
-// The newest checkpoint of this run on the disk that is no later than `step`: what a commit to memory goes on from.
+// Returns the newest checkpoint of this run on the disk up to `step`. After a restart from a commit to memory, it is
+// the parent of the next checkpoint.
 std::string disk_commit_until(const std::string& folder, const std::string& run, int64_t step) {
   try {
     if (!checkpoint::is_used(folder)) return "";
@@ -87,7 +88,7 @@ std::string disk_commit_until(const std::string& folder, const std::string& run,
       if (index.lineage.run != run) return "";
       if (index.step <= step) return *each;
     }
-  } catch (const Error&) {  // it is damaged, and the run goes on without it
+  } catch (const Error&) {  // damaged: the run continues without it
   }
   return "";
 }
@@ -149,7 +150,7 @@ void settle_lineage(Options& options, const std::string& run, const Plan& plan) 
     if (path.empty() || !lies_in(path, s.folder)) continue;
     try {
       s.read.insert(fs::path(checkpoint::resolve(path)).filename().string());
-    } catch (const Error&) {  // no weights of ours
+    } catch (const Error&) {  // not a checkpoint of prun
     }
   }
 }

@@ -1,5 +1,5 @@
-// Who may write to --checkpoint DIR: one job at a time, and of the runs only the one that the folder belongs to and
-// those that continue it.
+// Decides who may write to --checkpoint DIR: one job at a time, and only the run that owns the folder or a run that
+// continues it.
 #pragma once
 #include <memory>
 #include <string>
@@ -25,11 +25,11 @@ class CheckpointLock {
   std::unique_ptr<OwnerFile> file_;  // where the file system has no locks
 };
 
-// After settle_checkpoints. Throws usage_error where the folder belongs to another run, unless --overwrite replaces it.
+// Runs after settle_checkpoints. Throws usage_error if the folder belongs to another run and --overwrite is missing.
 void require_owner(Options& options);
-// Removes what --overwrite replaces. Throws usage_error where the plan begins with weights from there.
+// Removes the checkpoints that --overwrite replaces. Throws usage_error if the plan's initial weights are stored there.
 void remove_replaced(Options& options, const Plan& plan);
-// What the checkpoints of this attempt are recorded to come from; of node 0. `run`: RunFolder::id.
+// Settles the lineage of this attempt's checkpoints, on node 0. `run`: RunFolder::id.
 void settle_lineage(Options& options, const std::string& run, const Plan& plan);
 
 }  // namespace prun

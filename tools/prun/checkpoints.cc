@@ -62,7 +62,7 @@ bool begin_with_first_whole(CheckpointSettings& s, const std::vector<std::string
   return false;
 }
 
-// The newest that is whole, of the branch that LATEST names and those that it came from.
+// Returns the newest whole checkpoint of the branch that LATEST names, or else of its ancestors.
 void begin_with_newest(CheckpointSettings& s) {
   s.resume.clear();
   if (!checkpoint::is_used(s.folder)) return;

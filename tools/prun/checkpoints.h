@@ -21,22 +21,22 @@ struct CheckpointSettings {
   std::string memory;       // settled: the folder of this run in the host's memory (replicas.h), or ""
   std::string memory_here;  // that folder on this node, whether it is used or not
   std::string kept;         // settled: the commit in the memory of several nodes to begin with (kept_commits.h), or ""
-  bool new_data = false;    // other data than those of the checkpoint begin at their first sample
-  std::string replaced_data_of;           // settled: the checkpoint of which that holds; ""
-  bool strict = false;                    // a save that cannot be made ends the job
-  int grace_s = 25;                       // from SIGTERM until there must be a checkpoint
+  bool new_data = false;    // data that differ from the checkpoint's begin at their first sample
+  std::string replaced_data_of;           // settled: the checkpoint whose data were replaced, or ""
+  bool strict = false;                    // a failed save ends the job
+  int grace_s = 25;                       // seconds from SIGTERM or Ctrl-C to the last checkpoint
   std::string resume;                     // auto or a path; settled: the checkpoint's folder, or ""
-  int64_t first_step = -1;                // settled: of a run that resumes
-  std::string kernels;                    // settled: Job::kernels of what it resumes from; "": not known
-  int64_t arithmetic = 0;                 // settled: their version
-  std::string mesh;                       // settled: of what it resumes from, with the next field
+  int64_t first_step = -1;                // settled: first step of a run that resumes; -1 = none
+  std::string kernels;                    // settled: Job::kernels of the resumed checkpoint; "" = unknown
+  int64_t arithmetic = 0;                 // settled: version of the arithmetic of these kernels
+  std::string mesh;                       // settled: mesh of the resumed checkpoint; the next field is of it, too
   std::optional<std::string> algorithms;  // settled: its WorldOptions::algorithm_costs; nothing: not known
   int64_t skipped = 0;                    // settled: steps before it that updated nothing
-  int64_t samples = -1, tokens = -1;      // settled: that steps before it took (DataCursor's)
-  LeftOut left_out;                       // settled: samples that no step takes
+  int64_t samples = -1, tokens = -1;      // settled: consumed by the steps before it (DataCursor)
+  LeftOut left_out;                       // settled: samples that all steps skip
   bool overwrite = false;                 // --overwrite
   bool replaces = false;                  // settled: the folder's checkpoints are another run's, and will be removed
-  checkpoint::Lineage lineage;            // settled: of the checkpoints that this run makes
+  checkpoint::Lineage lineage;            // settled: lineage of this run's checkpoints
   std::string origin;                     // settled: the checkpoint that the first attempt began with, or ""
   std::set<std::string> read;             // settled: names in the folder that --checkpoint-keep does not remove
 };
@@ -44,9 +44,8 @@ struct CheckpointSettings {
 // Throws usage_error for options that do not go together.
 void check_checkpoint_options(const CheckpointSettings& settings);
 // Makes the folder, finds the checkpoint to begin with and reads it whole; a damaged one is said, and with `auto` the
-// one before it in its branch is taken. Throws checkpoint_write and checkpoint_invalid.
-// `decides`: on node 0, which finds what `auto` means. `commits`: of a run that begins again, its own, newest first;
-// the first whole one is taken.
+// one before it in its branch is taken. Throws checkpoint_write and checkpoint_invalid. `decides`: true on node 0,
+// which resolves `auto`. `commits`: the run's own commits at a restart, newest first; the first whole one is taken.
 void settle_checkpoints(CheckpointSettings& settings, bool decides, const std::vector<std::string>& commits = {});
 // What the plan asks for, where the command line says nothing else.
 void take_from_plan(Options& options, const Plan& plan);

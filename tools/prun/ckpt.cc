@@ -25,7 +25,7 @@ namespace {
 using checkpoint::Reader;
 using Json = nlohmann::ordered_json;
 
-// Where it comes from, in the lines of `show`.
+// Returns the lineage as lines of `show`.
 std::string lineage_text(const Reader& reader) {
   const checkpoint::Lineage& lineage = reader.index().lineage;
   if (!lineage.known()) return "run            not known: an earlier prun wrote it, without its run, branch and parent";

@@ -26,7 +26,7 @@ int ckpt_import(const Options& options);
 int ckpt_reshard(const Options& options);
 int ckpt_show_hf(const Options& options, const std::string& folder);  // prun ckpt show HF-FOLDER
 
-int64_t ckpt_bytes(const checkpoint::Index& index);  // of all its tensors
+int64_t ckpt_bytes(const checkpoint::Index& index);  // bytes of all its tensors
 nlohmann::ordered_json ckpt_summary(const std::string& folder, const checkpoint::Index& index);
 int64_t weight_bytes(const checkpoint::Weights& weights);
 // "prun.models.llama { vocab = 32000, ... }": what a plan writes to have this model.

@@ -1,5 +1,5 @@
-// prun ckpt ls: the checkpoints of a folder by branch, each with the run that wrote it and the one that it goes on
-// from. A damaged checkpoint has a line of its own and hides no other one.
+// prun ckpt ls: lists the checkpoints of a folder by branch, each with its run and its parent. A damaged checkpoint has
+// a line of its own and hides no other one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct ListedCheckpoint {
   std::string path, name;
   CheckpointName at;
   std::optional<checkpoint::Index> index;
-  std::string problem;  // of one without an index that can be read
+  std::string problem;  // why its index cannot be read
   bool newest = false;
   bool parent_is_there = false;
 };
@@ -67,7 +67,7 @@ std::string run_text(const checkpoint::Index& index) {
 
 std::string steps_text(const checkpoint::Index& index) { return fmt::format("step {} of {}", index.step, index.steps); }
 
-// By branch, and below it by run: a line for each checkpoint, the later ones first.
+// Prints branches, below them runs, below them one line per checkpoint, in descending order of steps.
 void print_tree(const std::vector<ListedCheckpoint>& all) {
   size_t name = 0, steps = 0, size = 0;
   for (const ListedCheckpoint& each : all) {

@@ -21,7 +21,7 @@ using checkpoint::DataBlock;
 using checkpoint::DataContent;
 using checkpoint::DataIdentity;
 
-// Digests of the sampled blocks of `elements` elements, as far as the files have them.
+// Returns the digests of the sampled blocks of `elements` elements, except those beyond the end of the files.
 std::vector<std::string> digests_of(const DataFiles& files, int64_t elements) {
   const int64_t width = element_width(files.element());
   std::vector<std::string> digests;
@@ -50,7 +50,7 @@ DataIdentity identify(const DataSource& source, int64_t context) {
   return identity;
 }
 
-// How the content of the files with the name of `before` differs from it; "": it does not.
+// Describes how the content `now` differs from `before`, an input of the same name; "" = identical.
 std::string content_difference(const DataContent& before, const DataContent& now, const DataSource& source) {
   const DataFiles files(source, now.name);
   const std::string path = files.place(0).path;
@@ -115,7 +115,7 @@ std::vector<std::string> differences(const DataIdentity& before, const DataIdent
   return found;
 }
 
-// A checkpoint of format 1 has the kind, the path and the size only.
+// A checkpoint of format 1 has only the kind, the path and the size.
 std::vector<std::string> differences(const checkpoint::DataCursor& before, const DataSource& now) {
   std::vector<std::string> found;
   if (before.kind != now.words()) found.push_back(fmt::format("they are {}, and were {}", now.words(), before.kind));
@@ -129,7 +129,8 @@ std::vector<std::string> differences(const checkpoint::DataCursor& before, const
   return found;
 }
 
-// Restarts of this run that begin with the same checkpoint do so, too; what they leave out is of the new data.
+// A restart of this run that resumes the same checkpoint also begins at the first sample. Its skipped samples are
+// samples of the new data, so they stay.
 void begin_at_first_sample(CheckpointSettings& s, Job& job) {
   const bool again = s.replaced_data_of == s.resume;
   s.replaced_data_of = s.resume;
@@ -152,7 +153,7 @@ std::vector<DataIdentity> identify_data(const Job& job, int64_t context) {
 }
 
 void require_same_data(CheckpointSettings& s, Job& job, const Plan& plan, const DataIdentity& identity) {
-  if (s.first_step < 0 || !s.kept.empty()) return;  // what is in memory is of this run
+  if (s.first_step < 0 || !s.kept.empty()) return;  // commits in memory belong to this run
   const checkpoint::Index index = checkpoint::read_index(s.resume);
   const uint64_t seed = job.classes.front().schedule.seed;
   std::vector<std::string> found;

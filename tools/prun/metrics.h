@@ -12,9 +12,9 @@ namespace prun {
 // What the rows of a job have in common.
 struct StepWork {
   int64_t tokens = 0;                    // of one step
-  int64_t first = 0, tokens_before = 0;  // the first step of the run, and tokens of the steps before it
-  double flops = 0;                      // of one step's model (ir/model_flops.h)
-  double peak_flops = 0;                 // of all devices, a second; 0 where it is not known
+  int64_t first = 0, tokens_before = 0;  // the first step of the run; tokens of the steps before it
+  double flops = 0;                      // FLOP of the model in one step (ir/model_flops.h)
+  double peak_flops = 0;                 // FLOP/s of all devices; 0 = unknown
   LearningRate rate = {};
   bool clips = false;  // so there is a norm of the gradients
 };

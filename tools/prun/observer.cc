@@ -222,7 +222,7 @@ void Observer::add_row(const std::string& row) {
   if (folder_ != nullptr) folder_->row(row);
 }
 
-// The first loss, evaluation or norm of gradients that is not finite.
+// Reports the first loss, evaluation or gradient norm that is not finite.
 void Observer::tell_not_finite(const MergedStep& step) {
   const bool loss = !std::isfinite(step.loss), evaluation = step.evaluated() && !std::isfinite(step.eval_loss),
              norm = work_.clips && !std::isfinite(step.norm);

@@ -50,7 +50,7 @@ class Observer final : public LaunchObserver {
   const std::vector<int64_t>& skipped_steps() const { return skipped_steps_; }
   int64_t not_finite_step() const { return not_finite_step_; }  // that ended the attempt; -1: something else did
   void stopping(int signal) override { stop_signal_ = signal; }
-  int stop_signal() const { return stop_signal_; }  // that has ended the attempt early; 0: none
+  int stop_signal() const { return stop_signal_; }  // signal that ended the attempt early; 0 = none
   void begin_after(int64_t step);  // before ranks start: the job goes on from there, which was not known at first
   void say(const std::string& text) { console_.say(text); }
   // The run is over: writes what has not been read yet, as long as somebody reads. Returns its exit code, 1 instead of

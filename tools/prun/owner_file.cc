@@ -1,5 +1,5 @@
-// The file is made by a link, which fails where it exists, also on NFS. A process is known by its host's boot, its pid
-// and the time at which it began, so that a pid that comes again is another process.
+// The file is created by link(2), which fails if the file exists, also on NFS. A process is identified by its host's
+// boot, its pid and its start time, so that a reused pid is another process.
 #include "owner_file.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// In clock ticks since the host's boot; "": there is no such process.
+// Returns the start time in clock ticks since the host's boot; "" = no such process.
 std::string begin_of(const std::string& pid) {
   const std::string line = first_line("/proc/" + pid + "/stat");
   const size_t name_end = line.rfind(')');
@@ -76,12 +76,13 @@ OwnerFile::OwnerFile(std::string path, const std::string& what) : path_(std::mov
       throw usage_error(fmt::format("{} (pid {} on {}); this file system has no locks: remove {} if that run has ended",
                                     what, owner.pid, owner.host, path_));
     }
-    // Only one of several that find it gone takes it away; another one has made its own since, if it is not the same.
+    // Several processes may find the owner gone, and only one of them renames its file. If the renamed file is another
+    // one, a process has created its own since, and gets it back.
     const std::string aside = mine + ".gone";
     if (std::rename(path_.c_str(), aside.c_str()) == 0 && read_owner(aside).text() != owner.text())
       std::rename(aside.c_str(), path_.c_str());
     unlink(aside.c_str());
-    std::this_thread::sleep_for(std::chrono::seconds(1));  // ranks of a launcher that was killed end within it
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // ranks of a killed launcher end within a second
   }
   unlink(mine.c_str());
 }

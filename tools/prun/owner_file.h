@@ -1,4 +1,4 @@
-// A file that exists as long as its owner does: the lock of folders on file systems without flock.
+// A file that exists as long as its owner does. It locks a folder on file systems without flock.
 #pragma once
 #include <string>
 
@@ -6,8 +6,8 @@ namespace prun {
 
 class OwnerFile {
  public:
-  // Makes the file. A file whose process has ended on this host is replaced. Throws usage_error, with `what` before the
-  // owner, where another process has it, and checkpoint_write.
+  // Creates the file and replaces the file of a process of this host that has ended. Throws usage_error (`what`, then
+  // the owner) if another process owns the file, and checkpoint_write.
   OwnerFile(std::string path, const std::string& what);
   ~OwnerFile();  // removes it, in the process that made it
   OwnerFile(const OwnerFile&) = delete;

@@ -12,7 +12,7 @@
 namespace prun {
 
 // The exit code of the rank's process; failures go to the launcher through start.launcher. `devices`: what is known of
-// this host's. `data`: node 0's, as identify_data has them; none: checkpoints store none.
+// this host's. `data`: node 0's result of identify_data; empty = checkpoints store none.
 int run_rank(const RankStart& start, const Options& options, const DeviceReport& devices,
              const std::vector<checkpoint::DataIdentity>& data = {});
 

@@ -26,7 +26,7 @@ constexpr double kRejoinSeconds = 3;  // how long a job that may go on without a
 // after this, and each further one after twice the time before.
 constexpr double kGrowAgainSeconds = 30, kGrowAgainMost = 1800;
 
-// What `run` has committed to the disk, newest first; a damaged one may be of it, too.
+// Returns the checkpoints that `run` committed to the disk, newest first, and damaged ones, which may be its own.
 std::vector<std::string> commits_of(const std::string& run, const std::string& folder) {
   std::vector<std::string> ours;
   if (folder.empty() || !checkpoint::is_used(folder)) return ours;
@@ -146,7 +146,7 @@ void Restarts::leave_out_batches() {
   left_out_ = " without " + last_.text(begin, end);
 }
 
-// In batches where all were as large as the last one.
+// Counts in batches if all batches had one size, otherwise in samples.
 std::string Restarts::Attempt::text(int64_t begin, int64_t end) const {
   if (batch > 0 && samples == first * batch && begin % batch == 0 && end % batch == 0)
     return run_text("batch", "batches", begin / batch, end / batch);
@@ -168,7 +168,7 @@ void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
   checkpoint.resume.clear();
 }
 
-// The checkpoints that this run has made, newest first; of the same step that in memory.
+// Returns the checkpoints of this run, newest first. Of one step, the checkpoint in memory comes first.
 std::vector<std::string> Restarts::commits() const {
   const CheckpointSettings& s = options_.checkpoint;
   std::vector<std::string> ours =

@@ -29,12 +29,12 @@ class Restarts {
   // disk; compiles for as many of their ranks as the plan can use, at most as many as are
   // left. Throws what the compiler says of the most ranks where the plan fits no number of them.
   Job build(Launch& launch, Plan& plan);
-  void begin(const Job& job);  // the attempt, once it is settled with which sample it begins
+  void begin(const Job& job);  // records how the attempt begins, once its first sample is settled
   // Another attempt follows, as the last one has failed or, `grows`, has made room for nodes that have come: settles
   // what to resume from. Throws as settle_checkpoints.
   void begin_again(bool grows);
-  // Of the attempt that has ended: the steps that updated nothing, and the one in which a number was not finite; -1:
-  // that was not what ended it.
+  // Records two facts of the attempt that has ended: the steps that updated nothing, and the step in which a number was
+  // not finite; -1 = another cause ended it.
   void remember(const std::vector<int64_t>& skipped_steps, int64_t not_finite_step);
   void allow();  // what the launchers have to know of this attempt: after `build`, once commits are settled
   int done() const { return restarts_ + shrunk_ + grown_; }
@@ -51,17 +51,17 @@ class Restarts {
   int restarts_ = 0, shrunk_ = 0, grown_ = 0;
   std::vector<int64_t> skipped_steps_;  // of all attempts, as far as their updates stand
   int64_t skipped_before_ = 0;          // in the checkpoint that the job began with
-  int64_t not_finite_step_ = -1;        // for which the attempt that begins leaves batches out
+  int64_t not_finite_step_ = -1;        // step whose batch the next attempt skips; -1 = none
   std::string left_out_;                // "", or which
   struct Attempt {
     int64_t first = 0, samples = 0, batch = 0;  // its first step, the samples of steps before it, its batch size
     int64_t samples_before(int64_t step) const { return samples + (step - first) * batch; }
     std::string text(int64_t begin, int64_t end) const;
   };
-  Attempt last_;        // that has ended
-  bool grows_ = false;  // the attempt that begins
-  int ranks_ = 0;       // of the last attempt
-  int most_ranks_ = 0;  // of the next one; 0: all
+  Attempt last_;        // the previous attempt
+  bool grows_ = false;  // the next attempt takes in a node
+  int ranks_ = 0;       // ranks of the previous attempt
+  int most_ranks_ = 0;  // upper bound of ranks of the next attempt; 0 = all
 };
 
 }  // namespace prun

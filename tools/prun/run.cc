@@ -51,7 +51,7 @@ void settle_options(Options& options, const DeviceReport& devices) {
   launch.command = fmt::format("{} --nproc {}", options.plan, launch.nproc);
 }
 
-// Where they are stored or compared.
+// Returns whether checkpoints store the data's identity, or nodes compare it.
 bool identifies_data(const Options& options) {
   const CheckpointSettings& s = options.checkpoint;
   return !s.folder.empty() || !s.memory.empty() || s.first_step >= 0 || options.launch.nnodes > 1;

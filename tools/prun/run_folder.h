@@ -52,7 +52,7 @@ class RunFolder {
   // The job is known, and no rank has started. Makes the folder where --runs or --checkpoint asks for it. Throws
   // usage_error where --runs names one that cannot be written; without --runs that is only said.
   void begin(const Job& job, const std::map<std::string, std::string>& modules);
-  // The lineage of the run's first checkpoint is settled: run.json has it from now on.
+  // Records the lineage of the run's first checkpoint in run.json.
   void begins_with(const checkpoint::Lineage& lineage);
   void step(const MergedStep& step);
   void row(std::string_view row);  // of metrics, with its newline

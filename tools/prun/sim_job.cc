@@ -35,7 +35,7 @@ using simulate::Usage;
 // Increments that differ by less are the same: what overlaps what shifts a little with every stage.
 constexpr double kEven = 1e-3;
 constexpr int kMostTries = 3;
-constexpr int kRoundsAhead = 4;        // of as many microbatches as there are stages
+constexpr int kRoundsAhead = 4;        // rounds; a round has as many microbatches as there are stages
 constexpr double kPlacedApart = 1.02;  // of peaks: placing buffers may turn the order of what differs less
 
 // Adds the numbers of a usage to `figures`, or takes them from there.
@@ -117,9 +117,9 @@ class PeriodicSimulation {
     return true;
   }
 
-  // In chunks, microbatches come in rounds of as many as there are stages. The last round may be smaller. Its size
-  // relative to the number of stages decides how long the pipeline drains, so the small plans have the same remainder
-  // and all stages.
+  // With chunks, microbatches run in rounds; a round has as many microbatches as there are stages. The last round may
+  // be smaller. Its size relative to the number of stages decides how long the pipeline drains, so the small plans have
+  // the same remainder and all stages.
   bool in_rounds() const { return length_.stages > 1 && length_.chunks > 1; }
   int remainder() const { return in_rounds() ? length_.microbatches % length_.stages : 0; }
   int microbatches(int stages, int depth) const {
@@ -135,7 +135,7 @@ class PeriodicSimulation {
     Repeated layers{pipeline ? 1 : 3, length_.layers};
     if (!layers_have_buckets_of_their_own()) layers.base = layers.wanted;
     if (!cluster_.nodes.empty() || remainder() != 0) stages.base = stages.wanted;  // nodes may differ
-    // Rounds of all stages that are simulated to show that they repeat; fewer are simulated whole.
+    // Rounds that are simulated to detect the steady state; a plan with fewer rounds is simulated whole.
     if (remainder() != 0 && depth.wanted <= 3 * (depth.base + 1)) depth.base = depth.wanted;
     if (depth.wanted < depth.base) depth.base = depth.wanted, stages.base = stages.wanted;
     dimensions_ = {stages, depth, layers};
@@ -165,7 +165,7 @@ class PeriodicSimulation {
     return false;
   }
 
-  // Whether links fall behind a little with each microbatch, so that the step follows them after some rounds only.
+  // Returns whether links fall behind with each microbatch, so that they bound the step only after some rounds.
   bool falls_behind() {
     const Repeated& depth = dimensions_[kMicrobatches];
     if (depth.fixed()) return false;
@@ -231,7 +231,8 @@ class PeriodicSimulation {
     return sizes;
   }
 
-  // Nothing where a time or a number of bytes would be negative: what shrinks from size to size does not repeat.
+  // Returns nullopt if a time or a byte count would be negative: a value that shrinks from size to size is not in a
+  // steady state.
   std::optional<SimulatedPlan> answer() {
     WholeMemory memory(options_, ranks_, small_);
     const Figures bytes = memory.affordable() ? Figures() : extended_peaks();

@@ -1,6 +1,6 @@
-// norm2 and the coefficient by which gradients are clipped. The sum of squares runs in f64 over chunks in a fixed
-// order, and is stored so: the square of an f32 beyond 1.8e19 or below 1e-23 is none. The coefficient is
-// torch.nn.utils.clip_grad_norm_'s.
+// Computes norm2 and the coefficient that clips gradients, as torch.nn.utils.clip_grad_norm_ does. Squares are summed
+// in f64 over chunks in a fixed order and stored as f64, because f32 cannot hold the square of a number beyond 1.8e19
+// or below 1e-23.
 #include <algorithm>
 #include <cmath>
 #include <vector>

@@ -20,10 +20,10 @@
 namespace prun::cpu {
 namespace {
 
-// beta·old + share·now, as f32 can hold it: `rest` is what rounding takes from beta.
+// Computes beta·old + share·now in f32. `rest` is the remainder of beta after rounding to f32.
 struct Blend {
   float beta, rest, share;
-  // `now` is multiplied by the share already.
+  // `now` already contains the factor share.
   PRUN_INLINE float of(float old, float now) const { return beta * old + (rest * old + now); }
 };
 Blend blend(double beta, double share) {
@@ -32,8 +32,8 @@ Blend blend(double beta, double share) {
 }
 Blend average(double beta) { return blend(beta, 1 - beta); }
 
-// The clip coefficient as two factors: below the normal numbers, the first one is 2^64 times as large. Otherwise the
-// loops would take it for zero.
+// Splits the clip coefficient into two factors. The first factor of a subnormal coefficient is 2^64 times as large,
+// because the loops flush subnormal numbers to zero.
 struct Clip {
   float first = 1, second = 1;
 

@@ -22,7 +22,7 @@ using Pair = std::array<T*, 2>;
 // Rows of bf16 that have no elements behind the last WholeTwo are widened once: what a later pass reads of them lies as
 // f32 in the first-level cache, as gamma and beta do. Forward it has no room for longer ones beside x and y; backward,
 // which reads twice as much again, gains up to four times as long ones.
-constexpr float kLeastSquare = 1e-32f;  // below it, squares may have been below the normal numbers
+constexpr float kLeastSquare = 1e-32f;  // below it, squares may have been subnormal
 constexpr int64_t kTogether = 8, kLongestForward = 256, kLongestBackward = 1024;
 
 template <int lanes, class T>
@@ -49,8 +49,8 @@ PRUN_INLINE void widen_row(const T* x, float* to, int64_t width) {
   for_row<true, lanes, T>(width, [=](auto at) PRUN_INLINED { at.store(to, at.load(x)); });
 }
 
-// The mean of a row, or with a centre of its squares from there, in f64: what f32 cannot hold, as it cannot the squares
-// of numbers beyond 1.8e19.
+// Computes the mean of a row, or with a centre the mean of its squared distances from the centre, in f64. An f32
+// overflows at squares of numbers beyond 1.8e19.
 template <class T>
 double mean_in_f64(const T* x, int64_t width) {
   double sum = 0;

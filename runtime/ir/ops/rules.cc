@@ -50,7 +50,7 @@ void require_rank_at_least(std::string_view op, std::string_view what, const Ten
 void require_chunks(std::string_view op, const Attrs& attrs, int64_t length) {
   int64_t chunks = attrs.integer("chunks", 1);
   if (chunks != 1 && chunks != 2) throw plan_error(fmt::format("{}: chunks is {}, should be 1 or 2", op, chunks));
-  const bool run = attrs.text("tokens_axis").find(',') != std::string::npos;  // of the chunks, not whole ones
+  const bool run = attrs.text("tokens_axis").find(',') != std::string::npos;  // the rank has a run of the chunks
   if (!run && length % chunks != 0)
     throw plan_error(fmt::format("{}: {} tokens do not divide into {} chunks", op, length, chunks));
 }

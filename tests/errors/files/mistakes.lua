@@ -486,7 +486,7 @@ function cases.rotary_heads_do_not_divide()
   }
 end
 
--- No rank has the weights that are to be averaged.
+-- The weights are sharded, so no rank has whole weights to average.
 function cases.averages_of_shards()
   local averages = prun.strategy("averages", { axis = "replicate" }, function(unit, opt)
     unit:every(4, function() prun.all_reduce(unit.params, { axis = opt.axis }) end)

@@ -3,7 +3,7 @@
 
 Usage: checkpoints.py PRUN [--seconds S] [--sequences N] [--seed FIRST] [--jobs J] [--failures N] [--found] [--replay FILE ..]
 A seed decides a sequence. One that fails is shrunk and printed as a shell script that repeats it, and the exit code is 1.
-README.md says what is compared. Standard library only.
+README.md lists the compared properties. This program uses the standard library only.
 """
 import argparse
 import collections
@@ -27,7 +27,7 @@ ROOM = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a disk's fsync 
 
 
 def carry_out(prun, reference, config, operations):
-    """Returns what is wrong, or None, with the script of what ran."""
+    """Returns the broken invariant or None, and the script of the commands."""
     folder = tempfile.mkdtemp(prefix="fuzz-checkpoints-", dir=ROOM)
     shell = Shell(prun, folder)
     try:

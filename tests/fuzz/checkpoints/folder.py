@@ -1,4 +1,4 @@
-"""What a checkpoint folder holds, read without prun's code: names, index.json, weights."""
+"""Reads a checkpoint folder without prun's code: names, index.json, weights."""
 import dataclasses
 import hashlib
 import json
@@ -13,9 +13,9 @@ class Stored:
     """A folder step_N of a snapshot."""
     name: str
     digest: str  # of the names and bytes of all its files
-    step: int  # -1: index.json is missing or no JSON
+    step: int  # -1 = index.json is missing or is not JSON
     samples: int
-    run: str  # "": a checkpoint that does not name its run
+    run: str  # "" = the checkpoint names no run
     weight: float | None
 
     @property
@@ -24,7 +24,7 @@ class Stored:
 
 
 def weight_of(path):
-    """Returns the weight in a safetensors file, or None where the file is cut or damaged."""
+    """Returns the weight in a safetensors file, or None if the file is truncated or damaged."""
     try:
         raw = path.read_bytes()
         size = struct.unpack("<Q", raw[:8])[0]
@@ -69,7 +69,7 @@ class Snapshot:
         return (self.checkpoints, self.other, self.latest) == (other.checkpoints, other.other, other.latest)
 
     def changes(self, before):
-        """Returns the names that are new, gone, and of other bytes since `before`."""
+        """Returns the names that are new, that are gone, and whose bytes differ since `before`."""
         here, there = self.checkpoints, before.checkpoints
         return ([n for n in here if n not in there], [n for n in there if n not in here],
                 [n for n in here if n in there and here[n].digest != there[n].digest])

@@ -13,7 +13,7 @@ def draw_stop(rng):
 
 
 def draw_run(rng, begin=None, to=None):
-    """`begin`: what --resume says; drawn where it is not given."""
+    """Draws a run. `begin` is the value of --resume; it is drawn if it is not given."""
     to = to or rng.choice("DDDDDE")
     if begin is None:
         begin = rng.choice(["none", "auto", "auto", "auto", "folder", "node", "node"])
@@ -62,7 +62,7 @@ def draw_copy(rng):
     return {"do": "copy", "folder": "D", "to": rng.choice("EF"), "without": without}
 
 
-DRAWS = [  # weight, what is drawn
+DRAWS = [  # (weight, function that draws an operation)
     (50, draw_run), (5, draw_pair), (2, draw_beside), (6, draw_damage), (4, draw_copy),
     (6, lambda rng: {"do": "data_changes", "content": rng.choice(["first", "first", "grown", "shrunk", "replaced"])}),
     (2, lambda rng: {"do": "data_moves"}),

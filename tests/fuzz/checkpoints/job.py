@@ -25,15 +25,15 @@ class Job:
     keep: int
     nproc: int
     data: str  # path
-    settings: dict  # content, seed, order, outputs: what a checkpoint holds a job to
-    tuning: dict  # batch, lr, momentum, strategy: what a job may change
+    settings: dict  # content, seed, order, outputs: a resumed job must repeat them
+    tuning: dict  # batch, lr, momentum, strategy: a resumed job may change them
     overwrite: bool = False
     new_data: bool = False
     chaos: str = ""
     init: str = ""  # the folder whose newest checkpoint has the first weights
-    memory: int = 0  # steps between commits to memory; 0: none
+    memory: int = 0  # steps between commits to memory; 0 = none
     stop: dict | None = None  # signal, commits, ms
-    port: int = 0  # 0: one node; otherwise two, which meet there, with `nproc` ranks in all
+    port: int = 0  # rendezvous of two nodes with `nproc` ranks in total; 0 = one node
 
     @property
     def metrics(self):
@@ -115,7 +115,7 @@ class Shell:
         done = self.run_node_0(job)
         self.log("kill $other; wait $other")
         try:
-            other.wait(1)  # one that met no node 0 waits for it
+            other.wait(1)  # a node 1 without a node 0 waits for it
         except subprocess.TimeoutExpired:
             other.terminate()
         return Done(done.code, f"{done.text}\n  node 1: {self.wait(other).text}")
@@ -153,7 +153,7 @@ class Shell:
         return self.wait(first), self.wait(second)
 
     def indices(self, folder):
-        """Returns what tells checkpoints of a folder apart while a job writes there."""
+        """Returns the identities of a folder's checkpoints; a job may write there meanwhile."""
         found = set()
         try:
             for entry in os.scandir(self.at(folder)):

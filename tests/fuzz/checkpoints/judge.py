@@ -1,4 +1,4 @@
-"""Compares what a job did with what the model allows, then takes what it did over into the model."""
+"""Compares the result of a job with the results that the model allows, then records it in the model."""
 import dataclasses
 import json
 
@@ -11,7 +11,7 @@ STOPPED = {"kill": {KILLED}, "term": {PREEMPTED, TERMINATED}, "int": {PREEMPTED,
 
 
 class Wrong(Exception):
-    """A broken invariant. `kind` is the same for failures that are the same fault, so that a shrunk sequence keeps it."""
+    """A broken invariant. Failures of one fault have the same `kind`, so that a shrunk sequence keeps it."""
 
     def __init__(self, kind, text):
         super().__init__(f"{kind}: {text}")
@@ -19,7 +19,7 @@ class Wrong(Exception):
 
 
 def samples_text(total, values):
-    """Names the samples that a sum of distinct powers of two holds."""
+    """Names the samples in a sum of distinct powers of two."""
     whole = round(total)
     names = [str(i) for i, value in enumerate(values) if whole & int(value)]
     return f"{total:.3f}" + (f" (samples {' '.join(names)}, if each came once)" if abs(total - whole) < 0.01 else "")
@@ -30,12 +30,12 @@ def branch_of(name):
 
 
 class Course:
-    """What a job computes from a node on: batches, weights and losses of its steps."""
+    """The batches, weights and losses that a job computes, starting at a node."""
 
     def __init__(self, job, start, reference: Reference, init=None):
         self.job, self.start = job, start
         settings, self.first = job.settings, start.step if start else 0
-        self.known = settings["outputs"] == 1  # other models are there to be refused
+        self.known = settings["outputs"] == 1  # jobs with other models must be refused
         self.values, self.batch = CONTENTS[settings["content"]], job.tuning["batch"]
         self.consumed = start.consumed if start and same_samples(settings, start.settings) else 0  # samples of these data
         self.tokens = start.tokens if start else 0
@@ -54,7 +54,7 @@ class Course:
         return self.reference.losses(self.key[0], self.key[1], dict(self.key[2]), steps) if self.uniform else None
 
     def node(self, stored):
-        """Returns the node of a checkpoint that this course may have made; throws Wrong where it holds something else."""
+        """Returns the node of a checkpoint that this course may have written; throws Wrong if its content differs."""
         if self.start and stored.step == self.first == self.job.steps and stored.weight == self.start.weight:  # nothing is left to train
             if stored.samples != self.consumed:
                 raise Wrong("samples", f"{stored.name} counts {stored.samples} samples, and {self.consumed} were consumed")
@@ -123,7 +123,7 @@ class Judge:
         return self.trained(job, done, self.new + self.other, self.gone)
 
     def refused(self, job, done):
-        """Throws Wrong where the exit code is none that the model knows."""
+        """Returns whether the job was refused; throws Wrong if the model does not allow its exit code."""
         expectation, accepted = self.model.expect(job), codes_of(job, [self.after.checkpoints[name] for name in self.new])
         if done.code in accepted and (expectation.starts or done.code != 0):
             return not expectation.starts
@@ -132,7 +132,7 @@ class Judge:
         raise Wrong(f"exit {done.code}", f"the job must {expectation.text()}; {self.changes()}")
 
     def beside(self, job, done, starts):
-        """A job that begins with the newest checkpoint of a folder while another one adds to it, and may remove it."""
+        """Judges a job that begins with the newest checkpoint of a folder while another job writes to that folder."""
         if done.code in (USAGE, INVALID):
             return self.unchanged(f"exit {done.code}")
         if done.code:
@@ -140,7 +140,7 @@ class Judge:
         return self.trained(job, done, self.new + self.other, self.gone, [start for start in starts if start])
 
     def trained(self, job, done, names, gone, starts=None, replaced=False, latest=True):
-        """Where several nodes may be the job's first, what came out must fit one of them."""
+        """Judges a job that may begin with one of several nodes: the result must fit one of them."""
         failures = []
         for start in self.model.expect(job).starts if starts is None else starts:
             try:
@@ -169,7 +169,7 @@ class Judge:
             raise Wrong("schedule", f"{odd} are not due, every {job.every} steps")
 
     def check_removed(self, job, start, nodes, gone, overwritten_since):
-        """--checkpoint-keep counts checkpoints of the branch, and removes none that another branch needs."""
+        """Checks that --checkpoint-keep counts checkpoints of its branch and removes none that another branch needs."""
         if job.overwrite and not self.folder.present(start):
             return
         replaced = [name for name in self.other if name in self.folder.nodes and not self.folder.nodes[name].damage]
@@ -190,7 +190,7 @@ class Judge:
             raise Wrong("removed", f"--checkpoint-keep {job.keep} left {here} and removed {gone}")
 
     def check_branch(self, start, nodes):
-        """New nodes are one chain: they go on with the branch of `start` where it is the last of it, or begin a new one."""
+        """Checks that the new nodes are one chain: they continue the branch of `start` if it is the last node there, or begin a branch."""
         if not nodes:
             return
         branch, present = nodes[0].branch, [node for node in self.folder.nodes.values() if node.name not in self.other + self.gone]
@@ -205,7 +205,7 @@ class Judge:
 
     @staticmethod
     def unseen(job, start, node):
-        """Returns the node that `node` was trained on from: --checkpoint-keep may have removed what came after `start`."""
+        """Returns the parent of `node`. --checkpoint-keep may have removed nodes between it and `start`."""
         first, before = start.step if start else 0, (node.step - 1) // job.every * job.every
         if before <= first:
             return start
@@ -223,16 +223,16 @@ class Judge:
         return nodes
 
     def both(self, jobs, dones):
-        """Two jobs in one folder: one of them is refused, or the result is that of one after the other."""
+        """Judges two jobs in one folder: one of them is refused, or the result is that of one after the other."""
         refused = [done.code in (USAGE, INVALID) for done in dones]
         if all(refused):
             return self.unchanged("both were refused")
-        if any(refused):  # by the lock, or by what the other one made of the folder
+        if any(refused):  # by the lock, or because of the other job's checkpoints
             return self.alone(jobs[refused.index(False)], dones[refused.index(False)])
         runs = {self.after.checkpoints[name].run for name in self.new + self.other}
         nodes, latest, failures = dict(self.folder.nodes), self.folder.latest, []
         for first, second in ((0, 1), (1, 0)):
-            for run in runs | {None}:  # of the first job; None: it wrote nothing, or the second one has replaced that
+            for run in runs | {None}:  # run of the first job; None = it wrote nothing, or the second job replaced its checkpoints
                 for gone in [[], self.removable(jobs[first])] if jobs[first].keep else [[]]:
                     try:
                         self.one_of_two(jobs[first], dones[first], lambda each, run=run: each == run, gone, jobs[second].overwrite, latest=False)

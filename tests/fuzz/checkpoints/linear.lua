@@ -1,4 +1,4 @@
--- A plan whose losses tell which samples a step trained on. The model is one weight w, sample i of the data is 2^i, and
+-- A plan whose losses identify the samples of a step. The model is one weight w, sample i of the data is 2^i, and
 -- a step's loss is w times the mean of its batch, so loss * batch / w is a sum of powers of two.
 local prun = require "prun"
 

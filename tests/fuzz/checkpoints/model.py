@@ -1,4 +1,4 @@
-"""The oracle: which checkpoints a folder must hold, which one is the newest, and what a job has to do next.
+"""The oracle: the checkpoints that a folder must hold, the newest one, and the results that a job may have.
 
 It follows the rules of runtime/checkpoint/README.md and shares no code with prun. A checkpoint is a node of a tree. A
 job that resumes adds a chain of nodes to the node that it begins with: to that node's branch where it is the last of it,
@@ -13,19 +13,19 @@ USAGE, PLAN, INVALID, PREEMPTED, INTERRUPTED, KILLED, TERMINATED = 2, 3, 16, 75,
 @dataclasses.dataclass(eq=False)
 class Node:
     """A checkpoint that a job committed."""
-    name: str  # of its folder
+    name: str  # name of its folder
     branch: int
     step: int
     consumed: int  # samples of its data, over all steps of its branch
-    tokens: int  # the same over all data; a sample is one token
+    tokens: int  # samples of all data over all steps; a sample is one token
     weight: float
     momentum: float  # the optimizer's state
     job: int  # the number of the operation that made it
     parent: "Node | None"
-    settings: dict  # of that job: content, seed, order, outputs
-    course: tuple | None  # the reference run that this state is bitwise one of; None: settings changed on the way
+    settings: dict  # settings of that job: content, seed, order, outputs
+    course: tuple | None  # the reference run that has this state bitwise; None = settings changed on the way
     origin: "Node | None" = None  # the node that it is a copy of
-    damage: str = ""  # "": whole; "data": files; "cut index", "lose index": nothing says what it holds
+    damage: str = ""  # "" = whole; "data" = its files; "cut index", "lose index" = its content is unknown
 
     def path(self):
         """Returns this node and the ones before it, newest first."""
@@ -60,7 +60,7 @@ class Folder:
         return [node for node in self.nodes.values() if node.damage != "lose index"]
 
     def twin(self, node):
-        """Returns the node itself or its copy here, where its index.json can be read."""
+        """Returns the node itself or its copy here, if its index.json is readable."""
         return next((each for each in self.nodes.values() if each.same(node) and "index" not in each.damage), None)
 
     def earlier(self, branch, step):
@@ -68,7 +68,7 @@ class Folder:
         return max((node for node in self.listed() if node.branch == branch and node.step < step), key=lambda node: node.step, default=None)
 
     def newest(self):
-        """Returns the node that LATEST means, or None where nothing decides between branches."""
+        """Returns the newest node, or None if several branches are possible."""
         listed = self.listed()
         head = next((node for node in listed if node.name == self.latest), None)
         if head:
@@ -83,20 +83,20 @@ class Folder:
 
     @staticmethod
     def goes_on(node, head):
-        """A job that was killed within a commit leaves a later child of the node that LATEST names. A job that resumes behind a
-        damaged head and trains nothing commits a copy of its parent, which is not later."""
+        """Returns whether `node` continues `head`. A job that was killed during a commit leaves a later child of the node that LATEST
+        names. A job that resumes from the parent of a damaged head and trains nothing commits a copy of that parent, which is not later."""
         later = node.branch == head.branch and node.step > head.step
         return later and head.same(node.parent) and "index" not in node.damage + head.damage
 
     def before(self, node):
-        """Returns the node that a job takes where this one is damaged."""
+        """Returns the node that a job resumes if this one is damaged."""
         parent = next((each for each in self.listed() if each.same(node.parent) and "index" not in each.damage), None)
         if "index" not in node.damage and (parent or node.parent is None):
             return parent
         return self.earlier(node.branch, node.step)
 
     def begin(self):
-        """Returns the node that `--resume auto` begins with, or None where it is to be refused."""
+        """Returns the node that `--resume auto` resumes, or None if the job must be refused."""
         node = self.newest()
         while node and node.damage:
             node = self.before(node)
@@ -116,9 +116,9 @@ class Folder:
 
 @dataclasses.dataclass
 class Expectation:
-    """What a job may do: begin with one of `starts` (None: from nothing), or be refused with one of `codes`."""
+    """The allowed results of a job: it begins with one of `starts` (None = from nothing) or is refused with one of `codes`."""
     starts: list
-    codes: dict  # code: why
+    codes: dict  # {exit code: reason}
 
     def text(self):
         begin = [f"begin with {start.name if start else 'nothing'}" for start in self.starts]
@@ -127,10 +127,10 @@ class Expectation:
 
 class Model:
     def __init__(self):
-        self.folders, self.runs = {"D": Folder(), "E": Folder(), "F": Folder()}, {}  # runs: prun's names of jobs
+        self.folders, self.runs = {"D": Folder(), "E": Folder(), "F": Folder()}, {}  # runs: {job: prun's id of its run}
 
     def source(self, job):
-        """Returns what --resume means, and the code of its refusal."""
+        """Returns the node that --resume names, and the codes of its refusal."""
         if job.resume is None:
             return None, {}
         if isinstance(job.resume, Node):
@@ -143,7 +143,7 @@ class Model:
         return node, {} if node and not node.damage else {INVALID: "the newest checkpoint is damaged, gone or not known"}
 
     def expect(self, job):
-        """`job` has the settings of one `prun` command (job.py)."""
+        """Returns the Expectation of a job, the settings of one `prun` command (job.py)."""
         if job.new_data and job.resume is None:
             return Expectation([], {USAGE: "--new-data is for --resume"})
         start, codes = self.source(job)
@@ -166,7 +166,7 @@ class Model:
 
 
 def settings_refused(start, job):
-    """Returns the codes of a job that goes on from `start`, if its settings do not let it."""
+    """Returns the codes of a job that resumes `start` with settings that forbid it."""
     if start is None:
         return {}
     before, found = start.settings, {}
@@ -184,7 +184,7 @@ def same_samples(settings, others):
 
 
 def owner_refused(start, target):
-    """Returns the codes of a job that may not write to `target`, and whether it may be accepted all the same."""
+    """Returns the codes of a job that may not write to `target`, and whether it may also be accepted."""
     refusal = {USAGE: "another run owns the folder"}
     if not target.used:
         return {}, False
@@ -192,6 +192,6 @@ def owner_refused(start, target):
         return refusal, False
     if any(start.same(node) or start.job == node.job for node in target.listed() if "index" not in node.damage):
         return {}, False
-    # The folder has no checkpoint of the run of `start`; but both may continue one and the same run.
+    # The folder has no checkpoint of the run of `start`, but both may continue the same run.
     jobs = {before.job for before in start.path()}
     return refusal, any(before.job in jobs for node in target.nodes.values() for before in node.path())

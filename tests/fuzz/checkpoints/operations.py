@@ -1,4 +1,4 @@
-"""What the operations of a sequence do: to a folder on the disk, and to the model of it.
+"""Carries out the operations of a sequence on a folder on the disk and on the model of the folder.
 
 An operation is a dictionary of plain values. It names checkpoints by a number, modulo how many there are, so that a
 sequence stays one when operations before it are left out.
@@ -9,10 +9,10 @@ from judge import Judge, Wrong, check_listing
 from model import Model
 from samples import CONTENTS, PLAN, npy
 
-PLAIN = {  # what a job is where its operation does not say otherwise
+PLAIN = {  # default settings of a job
     "do": "run", "to": "D", "from": None, "more": 4, "every": 2, "keep": 0, "nodes": 1, "nproc": 1, "share": 4, "strategy": "ddp", "rate": 1.0,
     "differs": {}, "overwrite": False, "new_data": False, "chaos": None, "memory": 0, "init": "", "stop": None}
-DAMAGE = {  # what is done to a checkpoint's folder
+DAMAGE = {  # shell commands that damage a checkpoint's folder
     "cut": "for f in {0}/*.safetensors; do truncate -s 10 $f; done",
     "flip": "for f in {0}/*.safetensors; do printf x | dd of=$f bs=1 seek=$(($(stat -c %s $f) - 3)) conv=notrunc 2>/dev/null; done",
     "lose": "rm {0}/*.safetensors",
@@ -22,7 +22,7 @@ DAMAGE = {  # what is done to a checkpoint's folder
 
 
 class World:
-    """A folder of commands and the model of what they have done."""
+    """A folder in which commands run, and the model of its content."""
 
     def __init__(self, shell, reference, config):
         self.shell, self.reference, self.config, self.model = shell, reference, config, Model()
@@ -44,7 +44,7 @@ class World:
     def job(self, operation):
         self.jobs, operation = self.jobs + 1, {**PLAIN, **operation}
         resume = path = operation["from"]
-        if isinstance(path, list):  # a checkpoint, or the name of none
+        if isinstance(path, list):  # a checkpoint, or a name without a checkpoint
             node = self.pick(*path)
             resume, path = node or path[0], f"{path[0]}/{node.name if node else 'step_00000001'}"
         settings = {"content": self.content, "order": self.config["order"], "seed": self.config["seed"], "outputs": 1, **operation["differs"]}
@@ -79,8 +79,8 @@ class World:
         return [one.checkpoint]
 
     def beside(self, operation):
-        """A job goes on in a folder, and meanwhile another one begins with its newest checkpoint and writes elsewhere. The first one
-        keeps all: a checkpoint that --checkpoint-keep has removed since would not be known as a start of the other."""
+        """A job continues in a folder. Meanwhile another one begins with that folder's newest checkpoint and writes to another folder.
+        The first job keeps all checkpoints, because the model does not know a removed one as a start of the second job."""
         one = self.job({**operation["one"], "keep": 0})
         other = self.job({**operation["other"], "to": operation["to"], "from": one.checkpoint})
         if one.checkpoint == other.checkpoint:
@@ -100,7 +100,7 @@ class World:
             said = "".join(f"\n  exit {done.code}: {done.text.strip()[:1500]}" for done in dones)
             raise Wrong(wrong.kind, f"{str(wrong).split(': ', 1)[1]}{said}") from None
 
-    # What users, disks and clocks do to folders
+    # Changes by users, disks and clocks
 
     def data_changes(self, operation):
         self.content = operation["content"]
@@ -146,7 +146,7 @@ class World:
         return [operation["folder"]]
 
     def copy(self, operation):
-        """Copies a folder, or a part of it as a copy leaves it that did not end."""
+        """Copies a folder, whole or in part like an interrupted copy."""
         source, target = operation["folder"], operation["to"]
         if self.shell.at(target).exists() or not self.model.folders[source].nodes:
             return None
@@ -166,13 +166,13 @@ class World:
         return [target]
 
     def leftover(self, operation):
-        """What a job that was killed while it wrote may leave."""
+        """Adds the files of a job that was killed during a save."""
         folder = operation["folder"]
         self.shell.do(f"mkdir -p {folder}/step_00000007.gone.tmp && echo half >{folder}/step_00000007.gone.tmp/rank_00000_0.safetensors")
         return [folder]
 
     def clean(self, operation):
-        """Its exit code also depends on what other sequences leave on this machine meanwhile."""
+        """Runs `prun clean`. Its exit code also depends on other sequences on this machine, so it is not compared."""
         folder = operation["folder"]
         if not self.shell.at(folder).exists():
             return None

@@ -1,4 +1,4 @@
-"""Data files whose sample i is a power of two, and what an uninterrupted run does with them.
+"""Data files whose sample i is a power of two, and the results of uninterrupted runs on them.
 
 The order of samples is not computed here: a run with batches of one sample and no checkpoint reports it.
 """
@@ -31,7 +31,7 @@ def f32(value):
 
 
 def rows_of(path):
-    """Returns the whole lines of a metrics file; a job that was killed may have left a part of one."""
+    """Returns the complete lines of a metrics file; a killed job may leave an incomplete one."""
     rows = []
     for line in pathlib.Path(path).read_bytes().split(b"\n")[:-1] if pathlib.Path(path).exists() else []:
         row = json.loads(line)
@@ -41,7 +41,7 @@ def rows_of(path):
 
 
 class Reference:
-    """Answers from uninterrupted runs, each made once. Threads share it."""
+    """Results of uninterrupted runs, each run once. Thread-safe."""
 
     def __init__(self, prun):
         self.prun, self.lock, self.orders, self.courses = prun, threading.Lock(), {}, {}

@@ -3,7 +3,7 @@ from operations import PLAIN
 
 
 def shrink(operations, fails, most=80):
-    """`fails` runs operations and says whether they fail as the whole sequence did. At most `most` runs."""
+    """`fails` runs operations and returns whether they fail like the whole sequence. It is called at most `most` times."""
     runs = 0
 
     def still(candidate):
@@ -12,7 +12,7 @@ def shrink(operations, fails, most=80):
         return runs <= most and fails(candidate)
 
     at = len(operations)
-    while at > 0:  # from the end: what comes after the failure goes at once
+    while at > 0:  # from the end: operations after the failure are removed at once
         at -= 1
         candidate = operations[:at] + operations[at + 1:]
         if candidate and still(candidate):

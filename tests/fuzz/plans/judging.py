@@ -134,7 +134,7 @@ def difference(found, facts):
         return f"{found['lost']} are lost"
     keys, most = ["loss", "eval", "norms", "state"], MOST
     if not found.get("finite", True):
-        keys = ["loss", "eval"]  # up to the first that is not finite
+        keys = ["loss", "eval"]  # up to the first value that is not finite
     if facts.signs:
         keys, most = ["loss", "eval"], 1e-6
     for key in keys:

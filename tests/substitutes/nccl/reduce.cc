@@ -38,7 +38,7 @@ template <class T>
 T combine(ncclRedOp_t op, T a, T b) {
   auto x = wide(a), y = wide(b);
   using W = decltype(x);
-  // As fminf and fmaxf, which drop a NaN.
+  // Drops a NaN, as fminf and fmaxf do.
   if (op == ncclMin) return y < x || x != x ? b : a;
   if (op == ncclMax) return y > x || x != x ? b : a;
   if constexpr (std::is_integral_v<W>) {

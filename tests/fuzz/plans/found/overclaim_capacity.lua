@@ -1,5 +1,5 @@
 -- 2 ranks
--- The proof did not name that experts drop choices.
+-- The proof did not name the choices that experts drop.
 local prun = require "prun"
 local arg = prun.args { alone = false }
 

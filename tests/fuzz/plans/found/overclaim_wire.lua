@@ -1,5 +1,5 @@
 -- 5 ranks
--- The proof did not name that numbers travel rounded.
+-- The proof did not name the rounding of numbers on the wire.
 local prun = require "prun"
 local arg = prun.args { alone = false }
 

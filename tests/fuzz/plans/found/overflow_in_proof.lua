@@ -1,5 +1,5 @@
 -- 1 ranks
--- Numbers that overflow in the small run of the proof were taken for a difference.
+-- The proof reported numbers that overflow in its small run as a difference.
 local prun = require "prun"
 local nn = prun.nn
 local arg = prun.args { alone = false }

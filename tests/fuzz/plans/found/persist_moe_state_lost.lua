@@ -1,5 +1,5 @@
 -- 4 ranks
--- Experts and parameters that persist: the state of a unit had no place.
+-- Experts and parameters that persist: the state of a unit had no offset.
 local prun = require "prun"
 local nn = prun.nn
 local arg = prun.args { alone = false }

@@ -1,5 +1,5 @@
 -- 2 ranks
--- The proof's second step magnifies the rounding of its first one, which was taken for a difference.
+-- The second step magnifies the rounding of the first one. The proof reported it as a difference.
 local prun = require "prun"
 local nn = prun.nn
 local arg = prun.args { alone = false }

@@ -1,5 +1,5 @@
 -- 1 ranks
--- A strategy of one's own that keeps no parameter whole was refused.
+-- A custom strategy that keeps no parameter whole was refused.
 local prun = require "prun"
 local nn = prun.nn
 local arg = prun.args { alone = false }
