@@ -66,11 +66,11 @@ struct RecorderHeader {
   char doing[160];                     // joining: with which plugin; the last byte stays 0
   std::atomic<uint64_t> beat_ns;       // last time any op ended
   std::atomic<uint64_t> alive_ns;      // a thread that does nothing else stores the time twice a second
-  std::atomic<int64_t> saving;         // a checkpoint after so many steps is being written since saving_ns; 0: none
-  std::atomic<uint64_t> saving_ns;
-  std::atomic<int64_t> saved;       // the last checkpoint that is whole; rank 0's
-  std::atomic<uint32_t> connected;  // 1 once `transports` says over what
-  char transports[92];              // "shm inside a host, socket between hosts (eth0)"; "" on one rank
+  std::atomic<int64_t> saving;         // a checkpoint after so many steps is being written; 0: none
+  std::atomic<uint64_t> saving_ns;     // when `saving` changed last; stored before it
+  std::atomic<int64_t> saved;          // the last checkpoint that is whole; rank 0's
+  std::atomic<uint32_t> connected;     // 1 once `transports` says over what
+  char transports[92];                 // "shm inside a host, socket between hosts (eth0)"; "" on one rank
 };
 
 inline size_t recorder_bytes(uint64_t capacity) {

@@ -52,6 +52,9 @@ TEST(EndlessOpTest, DisksAndDevicesHaveTheirOwnTime) {
   Flight saving = flight_of(0, 600, 2);
   saving.ranks[0].saving = 40;
   EXPECT_FALSE(look(saving)) << "the last checkpoint is being written";
+  saving.ranks[0].saving = 0;
+  saving.ranks[0].saving_ns = kNow - kSecond;
+  EXPECT_FALSE(look(saving)) << "it has just failed, which the rank is about to report";
 }
 
 TEST(EndlessOpTest, WhoIsStoppedOrWaitsIsNotMeant) {

@@ -104,7 +104,7 @@ void agree_on_abandoning(CheckpointOptions& checkpoint, LauncherClient* launcher
 void note_saves(CheckpointOptions& checkpoint, RecorderHeader* recorder) {
   using Save = CheckpointOptions::Save;
   checkpoint.told = [recorder](int64_t step, Save save) {
-    if (save == Save::begun) recorder->saving_ns.store(now_ns(), std::memory_order_relaxed);
+    recorder->saving_ns.store(now_ns(), std::memory_order_relaxed);
     if (save == Save::committed) recorder->saved.store(step, std::memory_order_relaxed);
     recorder->saving.store(save == Save::begun ? step : 0, std::memory_order_release);
   };
