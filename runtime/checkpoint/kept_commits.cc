@@ -24,6 +24,15 @@ int rank_of_manifest(const std::string& name) {
   return std::sscanf(name.c_str(), kManifestForm, &rank, &read) == 1 && read == std::ssize(name) ? rank : -1;
 }
 
+// Whether the files that the manifest names are there, too: a rank that resumes from a commit fetches the manifests of
+// all ranks, and of their files those that it needs.
+bool has_files(const std::string& commit, const std::string& manifest) {
+  for (const auto& [name, tensor] : parse_manifest(read_file(manifest), manifest))
+    for (const SavedPiece& piece : tensor.pieces)
+      if (!fs::exists(commit + "/" + piece.file)) return false;
+  return true;
+}
+
 bool overlap(const Box& box, const SavedPiece& piece) {
   for (size_t d = 0; d < piece.shape.size(); ++d)
     if (box.offset[d] >= piece.offset[d] + piece.shape[d] || piece.offset[d] >= box.offset[d] + box.shape[d])
@@ -45,7 +54,9 @@ std::vector<KeptCommit> kept_commits(const std::string& folder) {
       KeptCommit commit{
           entry.path().filename().string(), index.step, index.ranks, index.data.samples, index.data.tokens, {}};
       for (const fs::directory_entry& file : fs::directory_iterator(entry.path()))
-        if (const int rank = rank_of_manifest(file.path().filename().string()); rank >= 0) commit.held.push_back(rank);
+        if (const int rank = rank_of_manifest(file.path().filename().string());
+            rank >= 0 && has_files(entry.path().string(), file.path().string()))
+          commit.held.push_back(rank);
       all.push_back(std::move(commit));
     } catch (const std::exception&) {  // one that was begun only
     }

@@ -51,6 +51,18 @@ TEST_F(KeptCommitsTest, FindsWhichRanksPartsAreThere) {
   EXPECT_EQ(held, (std::vector<int>{0, 3}));
 }
 
+TEST_F(KeptCommitsTest, APartIsItsManifestAndItsFiles) {
+  const std::string commit = folder + "/" + kept_name(40, "a");
+  add(40, "a", 2, {});
+  for (const int rank : {0, 1}) {
+    const std::string file = "rank_" + std::to_string(rank);
+    const SavedTensor tensor{"F32", {4}, {{file, {2 * rank}, {2}, std::string(64, '0')}}, ""};
+    write_file(commit + "/" + manifest_name(rank), manifest_text({{"w", tensor}}));
+  }
+  write_file(commit + "/rank_1", "data");
+  EXPECT_EQ(kept_commits(folder).at(0).held, std::vector<int>{1}) << "of rank 0 the manifest alone was fetched";
+}
+
 TEST(NewestWholeTest, IsOfOneRunAndHasAllParts) {
   const KeptCommit first{.name = "step_00000020.a", .step = 20, .ranks = 3, .held = {0, 1, 2}},
       half{.name = "step_00000040.a", .step = 40, .ranks = 3, .held = {0, 1}},
