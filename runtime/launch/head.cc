@@ -29,7 +29,7 @@ class Head : public Coordination {
         blobs_(topology_.ranks()),
         has_ended_(topology_.ranks()),
         kept_(topology_.nodes.size()) {
-    for (const Channel& member : members_) launchers_ += member.open() ? 1 : 0;
+    for (const NodePlace& place : topology_.nodes) nodes_with_ranks_ += place.ranks > 0 ? 1 : 0;
   }
 
   void gather(int rank, std::string blob) override;
@@ -79,14 +79,15 @@ class Head : public Coordination {
   std::vector<bool> has_ended_;
   int ended_count_ = 0;
   bool makes_room_ = false, ended_early_ = false;  // for nodes that have come
-  int launchers_ = 1;                              // that take part: nodes may have stayed away
-  int stop_answers_ = 0;                           // of launchers
+  // A node has none when it has stayed away, or when the job goes on with fewer ranks than its nodes could run.
+  int nodes_with_ranks_ = 0;
+  int stop_answers_ = 0;  // of nodes_with_ranks_
   int64_t last_begun_ = 0;
   std::vector<int64_t> kept_;         // by node
   std::set<int64_t> told_abandoned_;  // steps
   Blame blame_;
   bool asked_waits_ = false;
-  int waits_answers_ = 0;  // of launchers
+  int waits_answers_ = 0;  // of nodes_with_ranks_
 };
 
 void Head::gather(int rank, std::string blob) {
@@ -148,7 +149,7 @@ void Head::make_room() {
 // A stream may be at the beginning of the step after the last one already, so that one is done, too.
 void Head::begun(int64_t step) {
   last_begun_ = std::max(last_begun_, step);
-  if (++stop_answers_ < launchers_) return;
+  if (++stop_answers_ < nodes_with_ranks_) return;
   steps_ = last_begun_ + 2;
   for (Channel& member : members_) member.send(FrameKind::steps, -1, Packer().number(steps_).take());
 }
@@ -186,7 +187,7 @@ void Head::failed(Failure failure) {
 
 void Head::waits(std::vector<RankWaits> ranks) {
   blame_.add(std::move(ranks));
-  if (++waits_answers_ == topology_.node_count()) blame_.waits_are_known(Clock::now());
+  if (++waits_answers_ == nodes_with_ranks_) blame_.waits_are_known(Clock::now());
 }
 
 Failure Head::judge() {
@@ -264,11 +265,13 @@ void Head::take(Frame& frame, size_t node) {
     case FrameKind::pause:
       return pause(frame.rank != 0);
     case FrameKind::begun:
-      return begun(Unpacker(frame.payload).number());
+      if (from.ranks > 0) begun(Unpacker(frame.payload).number());
+      return;
     case FrameKind::kept:
       return kept(node, Unpacker(frame.payload).number());
     case FrameKind::waits:
-      return waits(unpack<std::vector<RankWaits>>(frame.payload));
+      if (from.ranks > 0) waits(unpack<std::vector<RankWaits>>(frame.payload));
+      return;
     case FrameKind::failure: {
       Failure failure = unpack<Failure>(frame.payload);
       if (failure.code <= 0) throw Error(Exit::corrupt_link, fmt::format("a failure with code {}", failure.code));
@@ -288,6 +291,11 @@ void Head::take(Frame& frame, size_t node) {
 void Head::lose(size_t node, Exit code, const char* how, const std::string& why) {
   if (verdict_) return;
   const NodePlace& place = topology_.nodes[node];
+  if (place.ranks == 0) {
+    members_[node - 1].close();
+    return observer_.message(fmt::format(
+        "prun: the connection to node {} ({}) {}; no rank runs there, and the job goes on\n", node, place.host, how));
+  }
   if (on_one_host(options_) && why.empty())  // no network could have failed
     return failed(job_failed(
         static_cast<int>(Exit::rank_crash),

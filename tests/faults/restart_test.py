@@ -228,6 +228,18 @@ return prun.plan {{
         self.assertIn("zero3.lua on 2 ranks", head.text())
         self.expect_whole(head)
 
+    def test_a_lost_node_without_ranks_is_not_missed(self):
+        head, member = self.nodes("--min-ranks", "2")
+        self.wait_for_commit(head)
+        for last in (3, 2):
+            os.kill(member.ranks()[last], signal.SIGKILL)
+            faults.wait_for(lambda ranks=last: f"zero3.lua on {ranks} ranks" in head.text(), "going on with fewer ranks")
+            faults.wait_for(lambda ranks=last: len(head.ranks()) + len(member.ranks()) == ranks, "the ranks")
+        member.process.kill()
+        faults.wait_for(lambda: "is lost; no rank runs there, and the job goes on" in head.text(), "the loss of node 1")
+        head.process.send_signal(signal.SIGTERM)  # which node 1 does not answer any more
+        self.assertEqual(head.wait()[0], 75, head.text())
+
     def node(self, number, place, *options, **more):
         return self.start("--nproc", "2", "--node-rank", str(number), *place, *options, plan=PLAN, **more)
 
