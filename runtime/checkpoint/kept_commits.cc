@@ -24,8 +24,8 @@ int rank_of_manifest(const std::string& name) {
   return std::sscanf(name.c_str(), kManifestForm, &rank, &read) == 1 && read == std::ssize(name) ? rank : -1;
 }
 
-// Whether the files that the manifest names are there, too: a rank that resumes from a commit fetches the manifests of
-// all ranks, and of their files those that it needs.
+// Returns whether this node has the files that the manifest names. It may have the manifest alone: a rank that resumes
+// fetches the manifests of all ranks, but only the files that it needs.
 bool has_files(const std::string& commit, const std::string& manifest) {
   for (const auto& [name, tensor] : parse_manifest(read_file(manifest), manifest))
     for (const SavedPiece& piece : tensor.pieces)

@@ -73,8 +73,8 @@ class Coordination {
   std::vector<int64_t> take_abandoned() { return std::exchange(abandoned_, {}); }  // steps (LauncherClient::abandoned)
   const std::optional<Verdict>& verdict() const { return verdict_; }
   bool stop_asked() const { return stop_asked_; }
-  bool preempted() const { return stop_signal_ != 0; }  // a signal asked for an early end
-  int stop_signal() const { return stop_signal_; }      // the signal on the node that received it first; 0 = none
+  bool preempted() const { return stop_signal_ != 0; }  // SIGTERM or SIGINT has asked the job to end early
+  int stop_signal() const { return stop_signal_; }      // SIGTERM or SIGINT; 0 = none
   bool paused() const { return paused_; }
   bool take_waits_asked() { return std::exchange(waits_asked_, false); }
   int64_t committed() const { return committed_; }  // LauncherClient::committed

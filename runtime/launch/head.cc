@@ -79,15 +79,15 @@ class Head : public Coordination {
   std::vector<bool> has_ended_;
   int ended_count_ = 0;
   bool makes_room_ = false, ended_early_ = false;  // for nodes that have come
-  // A node has none when it has stayed away, or when the job goes on with fewer ranks than its nodes could run.
+  // A node runs no rank if it has stayed away, or if the job continues with fewer ranks than its nodes could run.
   int nodes_with_ranks_ = 0;
-  int stop_answers_ = 0;  // of nodes_with_ranks_
+  int stop_answers_ = 0;  // nodes with ranks that have answered FrameKind::stop
   int64_t last_begun_ = 0;
   std::vector<int64_t> kept_;         // by node
   std::set<int64_t> told_abandoned_;  // steps
   Blame blame_;
   bool asked_waits_ = false;
-  int waits_answers_ = 0;  // of nodes_with_ranks_
+  int waits_answers_ = 0;  // nodes with ranks that have answered FrameKind::ask_waits
 };
 
 void Head::gather(int rank, std::string blob) {

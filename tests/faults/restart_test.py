@@ -42,14 +42,14 @@ class Restart(faults.Jobs):
         return self.start("--nproc", "4", "--checkpoint", "ck", "--checkpoint-every", "20", *options, plan=plan)
 
     def kill(self, run, rank, after):
-        """Not a rank of the attempt before; where there are checkpoints, after a newer commit than before."""
-        before = getattr(run, "killed", set())
+        """Kills a rank of an attempt in which no rank was killed; if there are checkpoints, after a newer commit than before."""
+        before = getattr(run, "killed", set())  # all ranks of these attempts: they end soon, but not at once
         run.wait_for_steps(after)
         self.wait_for_commit(run)
         faults.wait_for(lambda: run.ranks().get(rank) not in before | {None}, f"rank {rank}")
-        pid = run.ranks()[rank]
-        run.killed = before | {pid}
-        os.kill(pid, signal.SIGKILL)
+        ranks = run.ranks()
+        run.killed = before | set(ranks.values())
+        os.kill(ranks[rank], signal.SIGKILL)
 
     def wait_for_commit(self, run):
         if "--checkpoint" not in run.process.args:
@@ -202,12 +202,12 @@ return prun.plan {{
         self.assertEqual(run.wait()[0], 3, run.text())
         self.assertIn("plan.lua:7: commits to memory every 20 steps do not meet those to the disk, every 30", run.text())
 
-    def nodes(self, *options):
+    def nodes(self, *options, plan=PLAN):
         place = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{faults.free_port()}"]
         folder = faults.tempfile.mkdtemp(prefix="prun_restart")
         self.addCleanup(faults.subprocess.run, ["rm", "-rf", folder], check=False)
         keep = ["--checkpoint", folder + "/ck", "--checkpoint-every", "20"]
-        return [self.start("--nproc", "2", "--node-rank", str(node), *place, *keep, *options, plan=PLAN) for node in (0, 1)]
+        return [self.start("--nproc", "2", "--node-rank", str(node), *place, *keep, *options, plan=plan) for node in (0, 1)]
 
     def test_both_nodes_begin_again(self):
         head, member = self.nodes("--max-restarts", "1")
@@ -229,7 +229,7 @@ return prun.plan {{
         self.expect_whole(head)
 
     def test_a_lost_node_without_ranks_is_not_missed(self):
-        head, member = self.nodes("--min-ranks", "2")
+        head, member = self.nodes("--min-ranks", "2", plan=faults.ENDLESS)
         self.wait_for_commit(head)
         for last in (3, 2):
             os.kill(member.ranks()[last], signal.SIGKILL)
@@ -237,7 +237,7 @@ return prun.plan {{
             faults.wait_for(lambda ranks=last: len(head.ranks()) + len(member.ranks()) == ranks, "the ranks")
         member.process.kill()
         faults.wait_for(lambda: "is lost; no rank runs there, and the job goes on" in head.text(), "the loss of node 1")
-        head.process.send_signal(signal.SIGTERM)  # which node 1 does not answer any more
+        head.process.send_signal(signal.SIGTERM)  # node 1 is gone and cannot answer
         self.assertEqual(head.wait()[0], 75, head.text())
 
     def node(self, number, place, *options, **more):

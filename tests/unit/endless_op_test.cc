@@ -54,7 +54,7 @@ TEST(EndlessOpTest, DisksAndDevicesHaveTheirOwnTime) {
   EXPECT_FALSE(look(saving)) << "the last checkpoint is being written";
   saving.ranks[0].saving = 0;
   saving.ranks[0].saving_ns = kNow - kSecond;
-  EXPECT_FALSE(look(saving)) << "it has just failed, which the rank is about to report";
+  EXPECT_FALSE(look(saving)) << "the save has just failed, and the rank is about to report that";
 }
 
 TEST(EndlessOpTest, WhoIsStoppedOrWaitsIsNotMeant) {

@@ -60,7 +60,8 @@ TEST_F(KeptCommitsTest, APartIsItsManifestAndItsFiles) {
     write_file(commit + "/" + manifest_name(rank), manifest_text({{"w", tensor}}));
   }
   write_file(commit + "/rank_1", "data");
-  EXPECT_EQ(kept_commits(folder).at(0).held, std::vector<int>{1}) << "of rank 0 the manifest alone was fetched";
+  EXPECT_EQ(kept_commits(folder).at(0).held, std::vector<int>{1})
+      << "the node has the manifest of rank 0 without its file";
 }
 
 TEST(NewestWholeTest, IsOfOneRunAndHasAllParts) {

@@ -25,7 +25,8 @@ bool replays(const FlightRank& rank) {
   return std::any_of(rank.streams.begin(), rank.streams.end(), [](const FlightStream& s) { return s.running == 3; });
 }
 
-// A save that has just ended counts: a rank that waited for it reports its error only afterwards.
+// Returns the time of the last progress. The end of a save is progress, because a rank reports the error of a failed
+// save only afterwards.
 uint64_t last_move(const FlightRank& rank) {
   uint64_t last = std::max(rank.beat_ns, rank.saving_ns);
   for (const FlightStream& stream : rank.streams) last = std::max(last, stream.since_ns);
