@@ -122,4 +122,15 @@ std::string human_seconds(double s) {
   return fmt::format("{} h {} min", static_cast<int>(s) / 3600, static_cast<int>(s) / 60 % 60);
 }
 
+int whole_number(const std::string& option, const std::string& text, int least) {
+  char* end = nullptr;
+  long value = std::strtol(text.c_str(), &end, 10);
+  const bool whole = !text.empty() && *end == '\0';
+  if (whole && value > kMostWhole)
+    throw usage_error(fmt::format("{} wants a whole number of at most {}, not '{}'", option, kMostWhole, text));
+  if (!whole || value < least)
+    throw usage_error(fmt::format("{} wants a whole number of at least {}, not '{}'", option, least, text));
+  return static_cast<int>(value);
+}
+
 }  // namespace prun

@@ -28,4 +28,8 @@ std::string counted(int64_t count, std::string_view noun);           // "1 rank"
 std::string human_bytes(int64_t bytes);                              // "12.3 MiB"
 std::string human_seconds(double seconds);                           // "1.2 s", "34 ms", "2 min 5 s"
 
+inline constexpr int kMostWhole = 1000000;
+// Parses the value of a command line's option, from `least` to kMostWhole. Throws usage_error.
+int whole_number(const std::string& option, const std::string& text, int least);
+
 }  // namespace prun

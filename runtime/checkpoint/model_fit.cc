@@ -53,4 +53,18 @@ std::string differing_tensor(const Weights& there, const std::map<std::string, S
   return "";
 }
 
+std::string model_text(const ModelDescription& model) {
+  if (model.name.empty()) return "a model of its plan's own";
+  std::string text;
+  for (const auto& [name, value] : model.arguments.values()) {
+    const bool flag = name == "tied" || name.ends_with("_bias");
+    const auto* word = std::get_if<std::string>(&value);
+    text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", name,
+                        flag   ? (model.arguments.integer(name) != 0 ? "true" : "false")
+                        : word ? fmt::format("\"{}\"", *word)
+                               : attr_text(value));
+  }
+  return fmt::format("prun.models.{} {{ {} }}", model.name, text);
+}
+
 }  // namespace prun::checkpoint

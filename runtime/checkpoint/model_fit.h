@@ -15,4 +15,7 @@ std::string differing_model(const ModelDescription& there, const ModelDescriptio
 // The first tensor that one of both sides lacks, or that has another shape: "w is [8] there and [9] here"; "": none.
 std::string differing_tensor(const Weights& there, const std::map<std::string, Shape>& here);
 
+// "prun.models.llama { vocab = 32000, ... }": what a plan writes to have this model.
+std::string model_text(const ModelDescription& model);
+
 }  // namespace prun::checkpoint

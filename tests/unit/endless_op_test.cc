@@ -1,5 +1,5 @@
 // When an op that nobody waits for is too long: flights are written by hand, so no time passes.
-#include "tools/prun/supervision/endless_op.h"
+#include "watch/endless_op.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 """Who may include whom: base <- ir <- {compile, verify}; comm, device and exec use base, ir and the public headers, exec
-also comm, data and device; script uses base, ir and data; launch uses base and shares a header with plugins. Plugins see only the public headers and their own
+also comm, data and device; script uses base, ir and data; launch uses base and shares a header with plugins; watch reads
+what exec records; job uses all of these, and predict uses job and simulate. Plugins see only the public headers and their own
 library, of which the runtime shares what is written once for both. The runtime never names a plugin, and each library
 with a face of its own (Lua, oneDNN) is included in one place.
 """
@@ -13,7 +14,7 @@ PLUGINS = ROOT / "plugins"
 
 PUBLIC = "prun"  # runtime/include/prun, plugins/sdk/include/prun
 SDK = "prun/sdk/"
-SHARED = {"comm": {"reduce.h"}, "device": {"float16.h", "rotary.h"}, "checkpoint": {"float16.h"}, "launch": {"link_timeout.h", "tls.h"}}  # of the plugins' library, by part of the runtime
+SHARED = {"comm": {"reduce.h"}, "device": {"float16.h", "rotary.h"}, "checkpoint": {"float16.h"}, "launch": {"link_timeout.h", "tls.h"}, "job": {"tls.h"}}  # of the plugins' library, by part of the runtime
 MAY_INCLUDE = {
     "include": {PUBLIC},
     "base": {"base"},
@@ -29,6 +30,9 @@ MAY_INCLUDE = {
     "exec": {"base", "ir", "checkpoint", "comm", "data", "device", "exec", PUBLIC},
     "simulate": {"base", "ir", "simulate"},
     "prove": {"base", "ir", "compile", "device", "exec", "prove"},
+    "watch": {"base", "ir", "checkpoint", "device", "exec", "launch", "watch"},
+    "job": {"base", "ir", "data", "script", "compile", "verify", "prove", "checkpoint", "comm", "device", "exec", "launch", "watch", "job", PUBLIC},
+    "predict": {"base", "ir", "script", "compile", "watch", "job", "simulate", "predict"},
 }
 ONLY_IN = {  # library header -> the folder that may include it
     r"(lua|lualib|lauxlib)\.h": "runtime/script",

@@ -1,5 +1,5 @@
 // What is said of a process that does not go on.
-#include "supervision/kernel_stacks.h"
+#include "watch/kernel_stacks.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -14,11 +14,11 @@
 #include "base/text.h"
 #include "ir/model_flops.h"
 #include "ir/ops.h"
-#include "tools/prun/metrics.h"
-#include "tools/prun/progress.h"
-#include "tools/prun/steps.h"
-#include "tools/prun/summary.h"
-#include "tools/prun/trace.h"
+#include "watch/metrics.h"
+#include "watch/progress.h"
+#include "watch/steps.h"
+#include "watch/summary.h"
+#include "watch/trace.h"
 
 namespace prun {
 namespace {

@@ -7,13 +7,14 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "algorithm_choice.h"
 #include "base/text.h"
-#include "build_job.h"
+#include "calibrate/algorithm_costs.h"
 #include "commands.h"
 #include "ir/state.h"
 #include "ir/wire_bytes.h"
-#include "proof.h"
+#include "job/algorithm_choice.h"
+#include "job/build.h"
+#include "job/proof.h"
 #include "verify/verify.h"
 
 namespace prun {
@@ -90,13 +91,13 @@ void print_class(const Job& job, size_t c) {
 }  // namespace
 
 int check_command(Options& options) {
-  const int ranks = options.launch.nproc * options.launch.nnodes;
+  const int ranks = options.job.ranks();
   // Nobody takes the plan and the programs of a large model apart: the process ends with them.
   static std::deque<std::pair<Plan, Job>>& kept = *new std::deque<std::pair<Plan, Job>>;
   auto& [plan, job] = kept.emplace_back();
-  job = build_job(options, ranks, &plan);
+  job = build_job(options.job, ranks, &plan);
   const std::string algorithms = chosen_algorithms(job, calibrated_algorithm_costs());
-  const ProofReport proof = prove_plan(options, plan, ranks);
+  const ProofReport proof = prove_plan(options.job, plan, ranks);
   if (options.json) {
     nlohmann::json all = as_json(job, proof);
     if (!algorithms.empty()) all["algorithms"] = algorithms;
@@ -104,7 +105,7 @@ int check_command(Options& options) {
     return 0;
   }
   // A plan that is verified only says so in one line.
-  fmt::print("{}: verified for {} ({}){}{}\n", options.plan, counted(std::ssize(job.class_of_rank), "rank"),
+  fmt::print("{}: verified for {} ({}){}{}\n", options.job.plan, counted(std::ssize(job.class_of_rank), "rank"),
              job.classes.front().mesh.text(), proof.proven ? "\n" : ", ", proof.text);
   if (const int64_t parameters = parameter_count(job); parameters > 0)
     fmt::print("{} parameters\n", grouped(parameters));

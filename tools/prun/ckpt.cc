@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "bar.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/history.h"

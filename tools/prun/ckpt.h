@@ -29,8 +29,6 @@ int ckpt_show_hf(const Options& options, const std::string& folder);  // prun ck
 int64_t ckpt_bytes(const checkpoint::Index& index);  // bytes of all its tensors
 nlohmann::ordered_json ckpt_summary(const std::string& folder, const checkpoint::Index& index);
 int64_t weight_bytes(const checkpoint::Weights& weights);
-// "prun.models.llama { vocab = 32000, ... }": what a plan writes to have this model.
-std::string model_text(const ModelDescription& model);
 nlohmann::ordered_json model_json(const ModelDescription& model);
 
 }  // namespace prun

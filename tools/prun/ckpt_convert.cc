@@ -6,11 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "bar.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/history.h"
+#include "checkpoint/model_fit.h"
 #include "ckpt.h"
 #include "options.h"
 #include "tokenizer_files.h"
@@ -103,7 +104,7 @@ int ckpt_import(const Options& options) {
     checkpoint::write_checkpoint(weights, index, options.ckpt.out, "f32",
                                  [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
   }
-  return say(options, weights, model_text(weights.model), from);
+  return say(options, weights, checkpoint::model_text(weights.model), from);
 }
 
 int ckpt_reshard(const Options& options) {
@@ -136,7 +137,8 @@ int ckpt_show_hf(const Options& options, const std::string& folder) {
     fmt::print("{}\n", all.dump());
     return 0;
   }
-  fmt::print("{}: {}, {}\n{}\n", folder, weights.origin, human_bytes(weight_bytes(weights)), model_text(weights.model));
+  fmt::print("{}: {}, {}\n{}\n", folder, weights.origin, human_bytes(weight_bytes(weights)),
+             checkpoint::model_text(weights.model));
   for (const auto& [name, weight] : weights.tensors)
     fmt::print("  {:<44} {:<5} {}\n", name, dtype_name(weight.dtype), shape_text(weight.shape));
   return 0;
@@ -146,20 +148,6 @@ int64_t weight_bytes(const Weights& weights) {
   int64_t bytes = 0;
   for (const auto& [name, weight] : weights.tensors) bytes += element_count(weight.shape) * dtype_bytes(weight.dtype);
   return bytes;
-}
-
-std::string model_text(const ModelDescription& model) {
-  if (model.name.empty()) return "a model of its plan's own";
-  std::string text;
-  for (const auto& [name, value] : model.arguments.values()) {
-    const bool flag = name == "tied" || name.ends_with("_bias");
-    const auto* word = std::get_if<std::string>(&value);
-    text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", name,
-                        flag   ? (model.arguments.integer(name) != 0 ? "true" : "false")
-                        : word ? fmt::format("\"{}\"", *word)
-                               : attr_text(value));
-  }
-  return fmt::format("prun.models.{} {{ {} }}", model.name, text);
 }
 
 nlohmann::ordered_json model_json(const ModelDescription& model) {

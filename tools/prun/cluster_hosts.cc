@@ -15,7 +15,7 @@
 #include "base/text.h"
 #include "doctor/network.h"
 #include "launch/control.h"
-#include "sim_job.h"
+#include "predict/predict.h"
 #include "simulate/cluster_reader.h"
 
 namespace prun {
@@ -84,9 +84,9 @@ int place_of_this_machine(const std::vector<std::string>& hosts, const std::stri
 }  // namespace
 
 void take_place_among_hosts(Options& options, const GivenPlace& given) {
-  const simulate::Cluster cluster = simulate::read_cluster(cluster_path(options));
+  const simulate::Cluster cluster = simulate::read_cluster(cluster_path(options.sim.cluster, options.job.lua_dir));
   options.hosts = hosts_of(cluster);
-  LaunchOptions& launch = options.launch;
+  LaunchOptions& launch = options.job.launch;
   const int nodes = static_cast<int>(options.hosts.size());
   if (given.nnodes && launch.nnodes != nodes)
     throw usage_error(fmt::format("--nnodes is {}, and {} names {}: leave it out", launch.nnodes, cluster.path,

@@ -8,7 +8,6 @@
 #include <fstream>
 
 #include "bench/ops.h"
-#include "build_job.h"
 #include "ckpt.h"
 #include "comm/transport/interfaces.h"
 #include "comm/transport/plugin.h"
@@ -16,6 +15,7 @@
 #include "compile/compile.h"
 #include "definer.h"
 #include "device/device.h"
+#include "job/build.h"
 #include "plan_paths.h"
 
 namespace prun {
@@ -53,7 +53,7 @@ std::string first_comment(const std::filesystem::path& path) {
 }
 
 void add_plans(CompletionAnswer& answer, const Options& options) {
-  const std::filesystem::path root = std::filesystem::path(options.lua_dir).parent_path();
+  const std::filesystem::path root = std::filesystem::path(options.job.lua_dir).parent_path();
   for (const std::string& path : plan_paths(root)) answer.candidates.push_back({path, first_comment(root / path)});
   answer.more = ":files";
 }
@@ -61,8 +61,8 @@ void add_plans(CompletionAnswer& answer, const Options& options) {
 void add_plan_arguments(CompletionAnswer& answer, const TypedLine& line) {
   if (line.operands.empty()) return;
   Options options = *line.options;
-  options.plan = line.operands.front();
-  for (const PlanArgument& argument : describe_plan(options).arguments) {
+  options.job.plan = line.operands.front();
+  for (const PlanArgument& argument : describe_plan(options.job).arguments) {
     const std::string now = fmt::format("default {}", argument.initial);
     answer.candidates.push_back(
         {argument.name + "=", argument.help.empty() ? now : fmt::format("{} ({})", argument.help, now)});
@@ -71,7 +71,8 @@ void add_plan_arguments(CompletionAnswer& answer, const TypedLine& line) {
 
 void add_transports(CompletionAnswer& answer, const Options& options) {
   answer.candidates.push_back({"auto", "chosen for each group of ranks"});
-  for (const PluginFile& file : find_plugins(options.world.plugin_dirs)) answer.candidates.push_back({file.name, ""});
+  for (const PluginFile& file : find_plugins(options.job.world.plugin_dirs))
+    answer.candidates.push_back({file.name, ""});
 }
 
 void add_passes(CompletionAnswer& answer, const TypedLine&) {

@@ -20,7 +20,7 @@
 #include "commands.h"
 #include "device/device.h"
 #include "device/plugin_device.h"
-#include "device_probe.h"
+#include "job/device_probe.h"
 #include "plugin_path.h"
 
 namespace prun {
@@ -70,16 +70,16 @@ bool names_symbol(const fs::path& file, const std::string& symbol) {
 
 bool is_device(const Options& options) {
   if (options.device_given) return true;
-  if (is_plugin_path(options.plan))
-    return names_symbol(options.plan, "prun_device_v1") && !names_symbol(options.plan, "prun_transport_v1");
+  if (is_plugin_path(options.job.plan))
+    return names_symbol(options.job.plan, "prun_device_v1") && !names_symbol(options.job.plan, "prun_transport_v1");
   std::vector<std::string> names;
-  for (const PluginFile& file : find_plugins(options.world.plugin_dirs)) names.push_back(file.name);
-  if (std::find(names.begin(), names.end(), options.plan) != names.end()) return false;
+  for (const PluginFile& file : find_plugins(options.job.world.plugin_dirs)) names.push_back(file.name);
+  if (std::find(names.begin(), names.end(), options.job.plan) != names.end()) return false;
   const std::vector<std::string> devices = device_names();
-  if (std::find(devices.begin(), devices.end(), options.plan) != devices.end()) return true;
+  if (std::find(devices.begin(), devices.end(), options.job.plan) != devices.end()) return true;
   names.insert(names.end(), devices.begin(), devices.end());
-  throw usage_error(
-      fmt::format("there is no transport and no device '{}'{}", options.plan, did_you_mean(options.plan, names)));
+  throw usage_error(fmt::format("there is no transport and no device '{}'{}", options.job.plan,
+                                did_you_mean(options.job.plan, names)));
 }
 
 // Puts the folder of a path in front of the folders where devices are looked for.
@@ -107,12 +107,12 @@ void require_device(const std::string& name, int index) {
 }
 
 [[noreturn]] void conform_device(const Options& options) {
-  const std::string name = name_device(options.device_given ? options.device : options.plan);
-  require_device(name, options.first_device);
+  const std::string name = name_device(options.device_given ? options.job.device : options.job.plan);
+  require_device(name, options.job.first_device);
   std::vector<std::string> words = {suite_program(options, "prun_conform_device"), "--device=" + name,
-                                    fmt::format("--index={}", options.first_device),
-                                    fmt::format("--seconds={:.0f}", options.world.deadline_s)};
-  if (!options.device_options.empty()) words.push_back("--options=" + options.device_options);
+                                    fmt::format("--index={}", options.job.first_device),
+                                    fmt::format("--seconds={:.0f}", options.job.world.deadline_s)};
+  if (!options.job.device_options.empty()) words.push_back("--options=" + options.job.device_options);
   become(std::move(words), options.operands, options.json);
 }
 
@@ -120,10 +120,10 @@ void require_device(const std::string& name, int index) {
 
 int conform_command(Options& options) {
   if (is_device(options)) conform_device(options);
-  const NamedPlugin plugin = name_plugin(options.plan, options.world.plugin_dirs);
+  const NamedPlugin plugin = name_plugin(options.job.plan, options.job.world.plugin_dirs);
   std::vector<std::string> words = {suite_program(options, "prun_conform"), "--transport=" + plugin.name};
   for (const std::string& dir : plugin.dirs) words.push_back("--plugin-dir=" + dir);
-  if (!options.world.transport_options.empty()) words.push_back("--options=" + options.world.transport_options);
+  if (!options.job.world.transport_options.empty()) words.push_back("--options=" + options.job.world.transport_options);
   become(std::move(words), options.operands, options.json);
 }
 

@@ -53,6 +53,4 @@ class Definer {
   unsigned command_;
 };
 
-int whole_number(const std::string& option, const std::string& text, int least);  // usage_error
-
 }  // namespace prun

@@ -8,9 +8,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "commands.h"
-#include "device_check.h"
 #include "doctor/check.h"
 #include "doctor/devices.h"
+#include "job/device_check.h"
 #include "version.h"
 
 namespace prun {
@@ -130,7 +130,7 @@ int doctor_command(Options& options) {
   std::fflush(stdout);  // before an error, which goes elsewhere
   if (options.device_given)
     for (const DeviceReport& report : all.devices)
-      if (report.name == options.device) require_devices(options, report);
+      if (report.name == options.job.device) require_devices(options.job, report);
   return static_cast<int>(all.worst() == Status::fail ? Exit::check_failed : Exit::ok);
 }
 

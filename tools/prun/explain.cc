@@ -27,7 +27,7 @@ struct GroupKind {
 };
 
 std::vector<Candidate> weigh_for(const GroupKind& kind, const Options& options) {
-  WorldOptions world = options.world;
+  WorldOptions world = options.job.world;
   world.ranks = kind.ranks;
   world.local_ranks = kind.local_ranks;
   std::vector<int> ranks(static_cast<size_t>(kind.ranks));
@@ -62,9 +62,11 @@ void print_kind(const GroupKind& kind, const std::vector<Candidate>& candidates,
 }
 
 InterfaceChoice chosen_interface(const Options& options, const std::vector<Interface>& interfaces) {
-  if (options.launch.nnodes == 1 && options.launch.rendezvous.empty() && options.world.network_interface.empty())
+  if (options.job.launch.nnodes == 1 && options.job.launch.rendezvous.empty() &&
+      options.job.world.network_interface.empty())
     return {"", "all ranks are on this host"};
-  return choose_interface(options.world.network_interface, interface_towards(options.launch.rendezvous), interfaces);
+  return choose_interface(options.job.world.network_interface, interface_towards(options.job.launch.rendezvous),
+                          interfaces);
 }
 
 void print_interfaces(const std::vector<Interface>& interfaces, const InterfaceChoice& chosen) {
@@ -100,10 +102,10 @@ void print_json(const std::vector<GroupKind>& kinds, const std::vector<std::vect
 }  // namespace
 
 int explain_plugins(const Options& options) {
-  check_options(options.world.transport_options, options.world.plugin_dirs);
+  check_options(options.job.world.transport_options, options.job.world.plugin_dirs);
   const std::vector<Interface> interfaces = list_interfaces();
   const InterfaceChoice chosen = chosen_interface(options, interfaces);  // throws, before anything is shown
-  const int near = std::max(options.launch.nproc, 2), all = near * std::max(options.launch.nnodes, 2);
+  const int near = std::max(options.job.launch.nproc, 2), all = near * std::max(options.job.launch.nnodes, 2);
   const std::string inside = fmt::format("ranks of one host ({}), host memory", near);
   const std::string between = fmt::format("ranks of several hosts ({} on {}), host memory", all, all / near);
   const std::vector<GroupKind> kinds = {

@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "build_job.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/history.h"
@@ -20,14 +19,16 @@
 #include "comm/transport/interfaces.h"
 #include "comm/transport/transport_choice.h"
 #include "commands.h"
-#include "device_check.h"
 #include "exec/job_run.h"
-#include "generation_weights.h"
+#include "job/build.h"
+#include "job/device_check.h"
+#include "job/generation_weights.h"
+#include "job/rank.h"
+#include "job/settle.h"
 #include "launch/launch.h"
-#include "observer.h"
-#include "rank.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer_files.h"
+#include "watch/observer.h"
 
 namespace prun {
 namespace {
@@ -77,13 +78,14 @@ class Text {
 };
 
 void settle(Options& options) {
-  LaunchOptions& launch = options.launch;
-  check_transport_name(options.world.transport, options.world.plugin_dirs);
-  options.world.network_interface = interface_of_job("", 1, "");
-  launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(options));
-  launch.command = fmt::format("generate {} --nproc {}", options.plan, launch.nproc);
-  options.binding = Binding(options.bind, launch.nproc);
-  options.check_replicas = 0;
+  LaunchOptions& launch = options.job.launch;
+  check_transport_name(options.job.world.transport, options.job.world.plugin_dirs);
+  options.job.world.network_interface = interface_of_job("", 1, "");
+  launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(options.job.watch));
+  launch.command = fmt::format("generate {} --nproc {}", options.job.plan, launch.nproc);
+  options.job.binding = Binding(options.job.bind, launch.nproc);
+  options.job.check_replicas = 0;
+  describe_to_views(options.job);
 }
 
 // Whether the tokens are the model's.
@@ -102,11 +104,11 @@ void check_vocabulary(const GenerationSettings& settings, const Tokenizer& token
 
 Job generation_job(Options& options, const Tokenizer& tokenizer) {
   Plan plan;
-  settle_kernels(options);
-  Job job = build_job(options, options.launch.nproc, &plan);
-  job.kernels = options.kernels.chosen;
-  check_vocabulary(options.generation, tokenizer, plan);
-  std::string& folder = options.checkpoint.resume = options.generation.checkpoint;
+  settle_kernels(options.job);
+  Job job = build_job(options.job, options.job.launch.nproc, &plan);
+  job.kernels = options.job.kernels.chosen;
+  check_vocabulary(options.job.generation, tokenizer, plan);
+  std::string& folder = options.job.checkpoint.resume = options.job.generation.checkpoint;
   if (!checkpoint::is_hf_folder(folder)) folder = checkpoint::resolve(folder);
   require_fit(checkpoint::open_weights(folder), job);
   if (!checkpoint::is_hf_folder(folder)) checkpoint::Reader(folder).verify(checkpoint::Part::parameters);
@@ -127,11 +129,11 @@ Job job_of(Options& options, const Tokenizer& tokenizer, const std::string& fold
 }  // namespace
 
 int generate_command(Options& options) {
-  const DeviceReport devices = check_devices(options);
+  const DeviceReport devices = check_devices(options.job);
   settle(options);
-  GenerationSettings& settings = options.generation;
-  const std::string folder = std::filesystem::is_directory(options.plan) ? options.plan : "";
-  if (!folder.empty()) take_folder(options);
+  GenerationSettings& settings = options.job.generation;
+  const std::string folder = std::filesystem::is_directory(options.job.plan) ? options.job.plan : "";
+  if (!folder.empty()) take_folder(options.job);
   if (settings.tokenizer.empty()) settings.tokenizer = known_tokenizer(settings.checkpoint);
   if (settings.tokenizer == "none") settings.tokenizer.clear();
   const std::unique_ptr<Tokenizer> tokenizer =
@@ -139,10 +141,10 @@ int generate_command(Options& options) {
   settings.options.prompt = tokenizer->encode(settings.prompt);
   settings.options.ends = tokenizer->ends();
   std::ranges::copy(ends_of_folder(settings.checkpoint), std::back_inserter(settings.options.ends));
-  Observer observer(options, 0);
-  Launch launch(options.launch, observer);
+  Observer observer(options.job.watch, 0);
+  Launch launch(options.job.launch, observer);
   observer.job = job_of(options, *tokenizer, folder);
-  check_device_memory(options, observer.job, devices);
+  check_device_memory(options.job, observer.job, devices);
 
   Text text(*tokenizer, !options.json);
   observer.told = [&](const std::string& line) { text.take(line); };
@@ -150,9 +152,9 @@ int generate_command(Options& options) {
   std::fflush(stdout);
   const int code = launch.run(serialize_job(observer.job), [&](const RankStart& start) {
     RecorderHeader* recorder = static_cast<RecorderHeader*>(start.recorder);
-    recorder->capacity = Observer::recorder_capacity(options);
+    recorder->capacity = Observer::recorder_capacity(options.job.watch);
     recorder->magic = kRecorderMagic;
-    return run_rank(start, options, devices);
+    return run_rank(start, options.job, devices);
   });
   observer.finish(code);
   if (code != 0) return code;

@@ -32,7 +32,7 @@ std::string editor_settings(const Options& options) {
   const nlohmann::ordered_json settings = {
       {"runtime.version", "Lua 5.4"},
       {"runtime.path", {"?.lua", "?/init.lua"}},
-      {"workspace.library", {options.lua_dir}},
+      {"workspace.library", {options.job.lua_dir}},
       {"workspace.checkThirdParty", false},
   };
   return settings.dump(2) + "\n";

@@ -13,9 +13,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "build_job.h"
 #include "commands.h"
-#include "job_secret.h"
+#include "job/build.h"
+#include "job/secret.h"
 #include "options.h"
 #include "standard_streams.h"
 
@@ -32,10 +32,21 @@ void limit_spinning(char** argv) {
   execv(program.c_str(), argv);  // returns only on failure; then kernels spin longer
 }
 
+void print_plan_help(const Options& options) {
+  ScriptResult result = describe_plan(options.job);
+  if (!result.description.empty()) fmt::print("{}\n\n", result.description);
+  fmt::print("arguments of {} (--set name=value):\n", options.job.plan);
+  for (const PlanArgument& argument : result.arguments) {
+    const std::string left = fmt::format("  {}={}", argument.name, argument.initial);
+    fmt::print("{}\n", argument.help.empty() ? left : fmt::format("{:<28} {}", left, argument.help));
+  }
+  fmt::print("\n{}", usage(options));
+}
+
 int dispatch(const std::vector<std::string>& words) {
   Options options = parse_options(words);
   start_log(options.log_level.empty() && options.verbose ? "info" : options.log_level);
-  const bool has_plan = !options.plan.empty() && options.command != "conform";
+  const bool has_plan = !options.job.plan.empty() && options.command != "conform";
   if (options.help && !has_plan) {
     fmt::print("{}", usage(options));
     return 0;

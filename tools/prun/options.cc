@@ -21,8 +21,10 @@
 #include "device/device.h"
 #include "elsewhere.h"
 #include "foreign_launch.h"
-#include "non_finite.h"
-#include "pass_watch.h"
+#include "generation_options.h"
+#include "job/non_finite.h"
+#include "job/pass_watch.h"
+#include "simulate/calibration.h"
 
 namespace prun {
 
@@ -49,19 +51,6 @@ void Definer::whole(unsigned commands, const char* name, const char* unit, int& 
     value = whole_number(name, text, least);
   };
   parsed(commands, name, unit, read, help);
-}
-
-constexpr int kMostWhole = 1000000;
-
-int whole_number(const std::string& option, const std::string& text, int least) {
-  char* end = nullptr;
-  long value = std::strtol(text.c_str(), &end, 10);
-  const bool whole = !text.empty() && *end == '\0';
-  if (whole && value > kMostWhole)
-    throw usage_error(fmt::format("{} wants a whole number of at most {}, not '{}'", option, kMostWhole, text));
-  if (!whole || value < least)
-    throw usage_error(fmt::format("{} wants a whole number of at least {}, not '{}'", option, least, text));
-  return static_cast<int>(value);
 }
 
 namespace {
@@ -139,13 +128,14 @@ void read_setting(std::map<std::string, std::string>& settings, const std::strin
 void read_device(Options& options, const std::string& text) {
   options.device_given = true;
   const size_t colon = text.find(':');
-  options.device = text.substr(0, colon);
-  if (const std::string hint = value_here("--device", options.device); !hint.empty()) {
+  options.job.device = text.substr(0, colon);
+  if (const std::string hint = value_here("--device", options.job.device); !hint.empty()) {
     const std::vector<std::string> names = device_names();
-    if (std::find(names.begin(), names.end(), options.device) == names.end())
-      throw usage_error(fmt::format("no device '{}'{}", options.device, hint));
+    if (std::find(names.begin(), names.end(), options.job.device) == names.end())
+      throw usage_error(fmt::format("no device '{}'{}", options.job.device, hint));
   }
-  if (colon != std::string::npos) options.first_device = whole_number("--device NAME:FIRST", text.substr(colon + 1), 0);
+  if (colon != std::string::npos)
+    options.job.first_device = whole_number("--device NAME:FIRST", text.substr(colon + 1), 0);
 }
 
 const char* json_help(Commands command) {
@@ -175,62 +165,63 @@ constexpr unsigned kPlanCommands = kRun | kCheck | kDump | kSim, kSpans = kRun |
 constexpr unsigned kRecords = kPlanCommands | kGenerate | kDraw | kDiff | kTune;  // a plan, with its arguments
 
 void define_plan_options(Definer& define, Commands command, Options& o) {
-  define.whole(kRecords | kPlugins | kDoctor, "--nproc", "N", o.launch.nproc, 1, "ranks on this node (default 1)");
+  define.whole(kRecords | kPlugins | kDoctor, "--nproc", "N", o.job.launch.nproc, 1, "ranks on this node (default 1)");
   define.parsed(
-      kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o.settings, "--set", text); },
+      kRecords, "--set", "NAME=VALUE", [&o](const std::string& text) { read_setting(o.job.settings, "--set", text); },
       "an argument of the plan; `prun PLAN --help` lists them", true);
   define.text(kRun | kDoctor, "--cluster", "FILE", o.sim.cluster,
               "a cluster file whose `nodes:` name hosts: they are the nodes, and this machine is one of them");
   define_simulation_options(define, command, o.sim);
-  define.text(kRun | kGenerate | kBench | kDoctor, "--transport", "NAME", o.world.transport,
+  define.text(kRun | kGenerate | kBench | kDoctor, "--transport", "NAME", o.job.world.transport,
               command == kBench ? "auto (default), a plugin's name (`prun plugins`) or the path of a .so"
                                 : "auto (default), shm, socket, another plugin, or two: inside a host+between");
-  define.text(kSpans | kConform, "--transport-options", "K=V,..", o.world.transport_options,
+  define.text(kSpans | kConform, "--transport-options", "K=V,..", o.job.world.transport_options,
               "options of the transport; NAME.K=V for one of two");
-  define.text(kBench, "--algorithm", "NAME", o.world.algorithm,
+  define.text(kBench, "--algorithm", "NAME", o.job.world.algorithm,
               "the core's algorithm of this name (default: by size and ranks)");
   if (command == kBench) define_bench_options(define, o.bench);
-  if (command == kGenerate) define_generation_options(define, o.generation);
+  if (command == kGenerate) define_generation_options(define, o.job.generation);
   define.parsed(
       kRecords | kDoctor | kConform, "--device", "NAME[:FIRST]",
       [&o](const std::string& text) { read_device(o, text); },
       "what computes (default cpu): a rank each from the host's device FIRST on");
-  define.text(kPlanCommands | kGenerate | kConform, "--device-options", "K=V,..", o.device_options,
+  define.text(kPlanCommands | kGenerate | kConform, "--device-options", "K=V,..", o.job.device_options,
               "options of the device");
   define.parsed(
-      kRun | kGenerate, "--kernels", "NAME", [&o](const std::string& text) { o.kernels.asked = check_kernels(text); },
+      kRun | kGenerate, "--kernels", "NAME",
+      [&o](const std::string& text) { o.job.kernels.asked = check_kernels(text); },
       command == kRun
           ? "kernels of CPUs: any, avx2, avx512, and with +bf16, +pairs, +tiles (default: as the checkpoint, "
             "or the fastest)"
           : "kernels of CPUs: any, avx2, avx512, and with +bf16, +pairs, +tiles (default: the fastest)");
-  define.whole(kRun | kDoctor | kBench, "--ranks-per-device", "N", o.ranks_per_device, 1,
+  define.whole(kRun | kDoctor | kBench, "--ranks-per-device", "N", o.job.ranks_per_device, 1,
                "ranks that share a device (default 1)");
   define.parsed(
       kRun | kGenerate | kBench, "--bind", "core|numa|none|auto",
-      [&o](const std::string& text) { o.bind = check_bind(text); },
+      [&o](const std::string& text) { o.job.bind = check_bind(text); },
       "cores or NUMA nodes of its own for each rank (default auto: NUMA nodes, where there are several)");
-  define.flag(kPlanCommands, "--check-finite", o.check_finite,
+  define.flag(kPlanCommands, "--check-finite", o.job.check_finite,
               "end with the op that first makes a NaN or an infinity (slower)");
   define.parsed(
       kPlanCommands, "--non-finite", "stop|skip|rollback",
-      [&o](const std::string& text) { o.non_finite = check_non_finite(text); },
+      [&o](const std::string& text) { o.job.non_finite = check_non_finite(text); },
       "gradients that are NaN or infinite: end as --check-finite; update nothing in that step; or go back to the last "
       "checkpoint and on without those batches");
-  define.flag(kRun | kCheck, "--prove", o.prove,
+  define.flag(kRun | kCheck, "--prove", o.job.prove,
               "run it, made small, in this process: it must compute what one rank computes");
-  define.whole(kPlanCommands, "--check-replicas", "K", o.check_replicas, 0,
+  define.whole(kPlanCommands, "--check-replicas", "K", o.job.check_replicas, 0,
                "every K steps compare what ranks hold alike (default 100; 0: never)");
-  define.flag(kPlanCommands, "--every-microbatch", o.every_microbatch,
+  define.flag(kPlanCommands, "--every-microbatch", o.job.every_microbatch,
               "list and prove each microbatch of a long schedule, not one period of what repeats");
-  define.whole(kPlanCommands | kGenerate, "--pad-vocabulary", "N", o.pad_vocabulary, 1,
+  define.whole(kPlanCommands | kGenerate, "--pad-vocabulary", "N", o.job.pad_vocabulary, 1,
                "store the columns of logits padded to a multiple of N (default: what the device wants; 1: no padding)");
-  define.flag(kPlanCommands | kTune, "--time-passes", o.time_passes,
+  define.flag(kPlanCommands | kTune, "--time-passes", o.job.time_passes,
               command == kTune ? "print what the search's parts take" : "print what each pass of the compiler takes");
   define.parsed(
       kDump, "--after", "PASS",
       [&o](const std::string& text) {
         check_pass_name(text);
-        o.after = text;
+        o.job.dump_after = text;
       },
       "what the compiler has after this pass: graph, schedule or program (--time-passes names all)");
   define.parsed(
@@ -240,35 +231,38 @@ void define_plan_options(Definer& define, Commands command, Options& o) {
 }
 
 void define_output_options(Definer& define, Options& o) {
-  define.text(kRun, "--metrics", "FILE", o.metrics.path,
+  define.text(kRun, "--metrics", "FILE", o.job.watch.metrics.path,
               "write one JSON object a step (-: standard output); --resume goes on in it");
-  define.flag(kRun, "--overwrite", o.metrics.overwrite,
+  define.flag(kRun, "--overwrite", o.job.watch.metrics.overwrite,
               "replace what --metrics FILE and --checkpoint DIR have of another run");
-  define.text(kRun, "--runs", "DIR", o.runs, "keep plan, arguments, metrics and log of this run in a folder there");
-  define.text(kRun | kSim, "--trace", "FILE", o.trace, "write a timeline that opens in Perfetto");
+  define.text(kRun, "--runs", "DIR", o.job.watch.runs,
+              "keep plan, arguments, metrics and log of this run in a folder there");
+  define.text(kRun | kSim, "--trace", "FILE", o.job.watch.trace, "write a timeline that opens in Perfetto");
   define.parsed(
-      kRun, "--trace-steps", "A:B", [&o](const std::string& text) { o.trace_steps = parse_step_window(text); },
+      kRun, "--trace-steps", "A:B",
+      [&o](const std::string& text) { o.job.watch.trace_steps = parse_step_window(text); },
       "of these steps alone, as the screen counts them; A: or :B is open, A is one step (default: from the first on)");
 }
 
 void define_checkpoint_options(Definer& define, Commands command, Options& o) {
-  define.text(kRun | kDoctor, "--checkpoint", "DIR", o.checkpoint.folder,
+  define.text(kRun | kDoctor, "--checkpoint", "DIR", o.job.checkpoint.folder,
               command == kDoctor ? "try this folder, too: write, fsync, rename, space, speed"
                                  : "keep what was trained: checkpoints go to this folder");
-  define.whole(kPlanCommands, "--checkpoint-every", "K", o.checkpoint.every, 1,
+  define.whole(kPlanCommands, "--checkpoint-every", "K", o.job.checkpoint.every, 1,
                "steps from one checkpoint to the next (default: one at the end)");
-  define.whole(kRun, "--checkpoint-keep", "N", o.checkpoint.keep, 1, "remove all but the newest N (default: keep all)");
-  define.flag(kRun, "--checkpoint-strict", o.checkpoint.strict,
+  define.whole(kRun, "--checkpoint-keep", "N", o.job.checkpoint.keep, 1,
+               "remove all but the newest N (default: keep all)");
+  define.flag(kRun, "--checkpoint-strict", o.job.checkpoint.strict,
               "end with 15 where a checkpoint cannot be written (default: go on, and try the next one)");
-  define.whole(kRun, "--grace", "SECONDS", o.checkpoint.grace_s, 1,
+  define.whole(kRun, "--grace", "SECONDS", o.job.checkpoint.grace_s, 1,
                "after SIGTERM or Ctrl-C, how long a last checkpoint may take; then exit code 75 (default 25)");
-  define.text(kRun, "--resume", "auto|PATH", o.checkpoint.resume,
+  define.text(kRun, "--resume", "auto|PATH", o.job.checkpoint.resume,
               "go on from a checkpoint; auto: the newest whole one in --checkpoint, if any");
-  define.flag(kRun, "--new-data", o.checkpoint.new_data,
+  define.flag(kRun, "--new-data", o.job.checkpoint.new_data,
               "--resume: where the data are not those of the checkpoint, begin with their first sample");
-  define.whole(kRun, "--max-restarts", "K", o.restart.most, 0,
+  define.whole(kRun, "--max-restarts", "K", o.job.restart.most, 0,
                "begin again from the last checkpoint, at most K times, after a failure that may pass (default 0)");
-  define.whole(kRun, "--min-ranks", "M", o.restart.min_ranks, 1,
+  define.whole(kRun, "--min-ranks", "M", o.job.restart.min_ranks, 1,
                "go on with fewer ranks, at least M, when restarts are spent or a node stays away");
   define.text(
       kCkpt | kMan, "--out", "FOLDER", o.ckpt.out,
@@ -282,28 +276,28 @@ void define_checkpoint_options(Definer& define, Commands command, Options& o) {
 }
 
 void define_node_options(Definer& define, Options& o) {
-  define.whole(kSpans | kCheck | kDump | kSim | kTune | kDoctor, "--nnodes", "N", o.launch.nnodes, 1,
+  define.whole(kSpans | kCheck | kDump | kSim | kTune | kDoctor, "--nnodes", "N", o.job.launch.nnodes, 1,
                "nodes of the job (default 1)");
-  define.whole(kRun | kBench | kDoctor, "--node-rank", "I", o.launch.node_rank, 0, "which of them this is, from 0");
+  define.whole(kRun | kBench | kDoctor, "--node-rank", "I", o.job.launch.node_rank, 0, "which of them this is, from 0");
   define.text(kRun | kBench, "--launcher", "NAME", o.launcher,
               "whose variables tell the place among processes of mpirun, srun, ..: prun, torchrun, openmpi, mpich, "
               "slurm, kubernetes, none (default: who speaks)");
-  define.text(kSpans | kDoctor, "--rendezvous", "HOST:PORT", o.launch.rendezvous,
+  define.text(kSpans | kDoctor, "--rendezvous", "HOST:PORT", o.job.launch.rendezvous,
               "where node 0 listens; needed with --nnodes");
-  define.text(kRun | kBench | kDoctor, "--secret-file", "FILE", o.launch.secret_file,
+  define.text(kRun | kBench | kDoctor, "--secret-file", "FILE", o.job.launch.secret_file,
               "shared secret of the nodes (or PRUN_SECRET); needed beyond loopback");
-  define.text(kRun | kBench, "--port-range", "A:B", o.port_range,
+  define.text(kRun | kBench, "--port-range", "A:B", o.job.port_range,
               "ports between hosts, for firewalls: one a rank (default: any free one)");
-  define.flag(kRun | kBench | kDoctor, "--encrypt", o.world.encrypt,
+  define.flag(kRun | kBench | kDoctor, "--encrypt", o.job.world.encrypt,
               "TLS 1.3 between hosts, with the job's secret as its key");
-  define.whole(kRun | kBench, "--link-timeout", "SECONDS", o.launch.link_timeout_s, 1,
+  define.whole(kRun | kBench, "--link-timeout", "SECONDS", o.job.launch.link_timeout_s, 1,
                "how soon a lost host ends the job; an outage of half of it or more is survived (default 5)");
-  define.text(kSpans | kDoctor, "--interface", "NAME", o.world.network_interface,
+  define.text(kSpans | kDoctor, "--interface", "NAME", o.job.world.network_interface,
               "network interface between hosts, or its address or network (default: to --rendezvous)");
   define.parsed(
       kRun | kGenerate | kConform | kBench | kDoctor, "--timeout", "SECONDS",
       [&o](const std::string& text) {
-        o.world.deadline_s = o.launch.join_timeout_s = whole_number("--timeout", text, 1);
+        o.job.world.deadline_s = o.job.launch.join_timeout_s = whole_number("--timeout", text, 1);
       },
       "how long a collective or a missing rank is waited for (default 60)");
 }
@@ -324,11 +318,11 @@ void define_options(CLI::App& app, Commands command, Options& o) {
   define.flag(kStatus, "--prometheus", o.prometheus, "as Prometheus' text format");
   define.flag(kClean, "--dry-run", o.dry_run, "say what would be removed, and remove nothing");
   define.text(
-      kRun, "--chaos", "SPEC", o.chaos,
+      kRun, "--chaos", "SPEC", o.job.chaos,
       "bring faults about, to see how the job ends: kill:rank=3@step=7 (stop, delay, reset, flip, enospc, nan, omit)");
   define.flag(kPlugins, "--explain", o.explain, "which transport auto takes for which ranks, and why");
   define.flag(kAllCommands & ~(kCompletion | kMan), "--json", o.json, json_help(command));
-  define.flag(kRun, "--quiet,-q", o.quiet, "say nothing but what the plan prints, warnings and failures");
+  define.flag(kRun, "--quiet,-q", o.job.watch.quiet, "say nothing but what the plan prints, warnings and failures");
   define.flag(kAllCommands, "--verbose,-v", o.verbose, "--log-level info");
   define.parsed(
       kAllCommands, "--log-level", "debug|info|warning|error",
@@ -400,40 +394,40 @@ void read_operands(Options& o, const Command& command) {
     if (words.size() > 1) throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", first, words[1]));
   }
   if (words.empty()) return;
-  o.plan = words[0];
+  o.job.plan = words[0];
   words.erase(words.begin());
 }
 
 // What must hold between options.
 void check_together(Options& o, const Command& command) {
-  if (int64_t{o.launch.nproc} * o.launch.nnodes > kMostWhole)
-    throw usage_error(
-        fmt::format("--nproc {} on --nnodes {} are more than {} ranks", o.launch.nproc, o.launch.nnodes, kMostWhole));
-  if ((command.bit & (kRun | kPlugins | kBench | kDoctor)) != 0) check_options(o.launch);
-  if (command.bit == kConform && o.plan.empty() && !o.device_given)
+  if (int64_t{o.job.launch.nproc} * o.job.launch.nnodes > kMostWhole)
+    throw usage_error(fmt::format("--nproc {} on --nnodes {} are more than {} ranks", o.job.launch.nproc,
+                                  o.job.launch.nnodes, kMostWhole));
+  if ((command.bit & (kRun | kPlugins | kBench | kDoctor)) != 0) check_options(o.job.launch);
+  if (command.bit == kConform && o.job.plan.empty() && !o.device_given)
     throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
-  if ((command.bit & (kRun | kCheck | kDump | kSim | kTune | kGenerate)) != 0 && o.plan.empty())
+  if ((command.bit & (kRun | kCheck | kDump | kSim | kTune | kGenerate)) != 0 && o.job.plan.empty())
     throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
   if (command.bit == kRun) {
-    check_checkpoint_options(o.checkpoint);
-    check_metrics_options(o.metrics, o.checkpoint.folder);
-    check_restart_options(o);
-    check_non_finite_options(o);
-    o.checkpoint.overwrite = o.metrics.overwrite;
-    o.metrics.resumes = !o.checkpoint.resume.empty();
+    check_checkpoint_options(o.job.checkpoint);
+    check_metrics_options(o.job.watch.metrics, o.job.checkpoint.folder);
+    check_restart_options(o.job);
+    check_non_finite_options(o.job);
+    o.job.checkpoint.overwrite = o.job.watch.metrics.overwrite;
+    o.job.watch.metrics.resumes = !o.job.checkpoint.resume.empty();
   }
-  if (command.bit == kDump && (o.json || o.chakra) && !o.after.empty())
+  if (command.bit == kDump && (o.json || o.chakra) && !o.job.dump_after.empty())
     throw usage_error(fmt::format("--after prints text: not with --{}", o.json ? "json" : "format chakra"));
   if (command.bit == kDump && o.chakra == o.traces.empty())
     throw usage_error("--format chakra and --out PREFIX go together: files PREFIX.0.et and on, one a rank");
-  if (command.bit == kRun && o.trace_steps.given && o.trace.empty())
+  if (command.bit == kRun && o.job.watch.trace_steps.given && o.job.watch.trace.empty())
     throw usage_error("--trace-steps needs --trace FILE, where the timeline goes");
   if ((command.bit & (kSim | kTune | kDiff)) != 0 && o.sim.cluster.empty()) o.sim.cluster = existing_calibration();
   if (command.bit == kSim) check_simulation_options(o);
   if ((command.bit & (kSim | kTune)) != 0 && o.sim.cluster.empty())
     throw usage_error(
         "on which cluster? For example: --cluster plans/clusters/dgx-a100.yaml, or `prun calibrate` for this machine");
-  if (command.bit == kGenerate) check_generation_options(o.generation, o.plan);
+  if (command.bit == kGenerate) check_generation_options(o.job.generation, o.job.plan);
   if (command.bit == kBench) finish_bench(o);
   if (command.bit == kDraw) check_draw_options(o);
 }
@@ -456,28 +450,28 @@ std::vector<OptionText> option_texts(Commands command) {
 // What concerns links between hosts is an option of the transports that make them.
 void pass_to_transports(Options& o) {
   const auto pass = [&](const std::string& option) {
-    std::string& all = o.world.transport_options;
+    std::string& all = o.job.world.transport_options;
     all = option + (all.empty() ? "" : "," + all);  // what the user gives to one of them goes before it
   };
-  o.launch.encrypt = o.world.encrypt;
-  if (o.launch.link_timeout_s != LaunchOptions().link_timeout_s)
-    pass(fmt::format("socket.link_timeout={}", o.launch.link_timeout_s));
-  if (o.port_range.empty()) return;
+  o.job.launch.encrypt = o.job.world.encrypt;
+  if (o.job.launch.link_timeout_s != LaunchOptions().link_timeout_s)
+    pass(fmt::format("socket.link_timeout={}", o.job.launch.link_timeout_s));
+  if (o.job.port_range.empty()) return;
   int first = 0, last = 0;
-  if (const size_t colon = o.port_range.find(':'); colon != std::string::npos) {
-    first = whole_number("--port-range", o.port_range.substr(0, colon), 1);
-    last = whole_number("--port-range", o.port_range.substr(colon + 1), 1);
+  if (const size_t colon = o.job.port_range.find(':'); colon != std::string::npos) {
+    first = whole_number("--port-range", o.job.port_range.substr(0, colon), 1);
+    last = whole_number("--port-range", o.job.port_range.substr(colon + 1), 1);
   }
   if (first < 1 || last < first || last > 65535)
-    throw usage_error(fmt::format("--port-range wants FIRST:LAST, two ports up to 65535, not '{}'", o.port_range));
-  pass("socket.ports=" + o.port_range);
+    throw usage_error(fmt::format("--port-range wants FIRST:LAST, two ports up to 65535, not '{}'", o.job.port_range));
+  pass("socket.ports=" + o.job.port_range);
   setenv("UCX_TCP_PORT_RANGE", fmt::format("{}-{}", first, last).c_str(), 0);
 }
 
 }  // namespace
 
 int device_of(const Options& options, int local_rank) {
-  return options.first_device + local_rank / options.ranks_per_device;
+  return options.job.first_device + local_rank / options.job.ranks_per_device;
 }
 
 std::vector<CommandText> command_texts() {
@@ -526,7 +520,11 @@ Options parse_options(const std::vector<std::string>& given) {
   } catch (const CLI::ParseError& error) {
     throw usage_error(error.what());
   }
-  options.words = given;
+  options.job.watch.words = given;
+  options.job.watch.json = options.json;
+  if (command.bit == kRun) options.job.purpose = Purpose::train;
+  if (command.bit == kGenerate) options.job.purpose = Purpose::generate;
+  if (command.bit == kCheck) options.job.purpose = Purpose::check;
   const auto is_given = [&](const char* name) {
     return app.get_option_no_throw(name) != nullptr && app.count(name) > 0;
   };
@@ -534,7 +532,7 @@ Options parse_options(const std::vector<std::string>& given) {
     take_place_among_hosts(options, {is_given("--nnodes"), is_given("--node-rank"), is_given("--nproc")});
   else if ((command.bit & (kRun | kBench)) != 0 && !is_given("--nnodes") && !is_given("--node-rank") && !options.help)
     take_place_of_launcher(options);
-  if (options.launch.host_ranks > 0 && !is_given("--nproc")) options.bench.nproc = {1};
+  if (options.job.launch.host_ranks > 0 && !is_given("--nproc")) options.bench.nproc = {1};
   pass_to_transports(options);
   if (!options.help || !options.operands.empty()) read_operands(options, command);
   if (!options.help) check_together(options, command);
@@ -548,20 +546,21 @@ void find_installation(Options& options) {
   // An installed prun finds lua/ in ../share/prun, one in a build folder at the top of the source tree.
   for (const char* candidate : {"../share/prun/lua", "../../../lua"}) {
     fs::path lua = program.parent_path() / candidate;
-    if (options.lua_dir.empty() && fs::exists(lua / "prun" / "init.lua")) options.lua_dir = fs::canonical(lua).string();
+    if (options.job.lua_dir.empty() && fs::exists(lua / "prun" / "init.lua"))
+      options.job.lua_dir = fs::canonical(lua).string();
   }
-  if (options.lua_dir.empty())
+  if (options.job.lua_dir.empty())
     throw usage_error(
         fmt::format("{} has no lua/ folder beside it: it was moved without its share/prun", options.program));
-  options.world.plugin_dirs = plugin_directories(options.program);
+  options.job.world.plugin_dirs = plugin_directories(options.program);
 }
 
 int run_chosen_command(Options& options) {
-  if (const std::string hint = value_here("--transport", options.world.transport); !hint.empty()) {
-    const std::vector<PluginFile> files = find_plugins(options.world.plugin_dirs);
+  if (const std::string hint = value_here("--transport", options.job.world.transport); !hint.empty()) {
+    const std::vector<PluginFile> files = find_plugins(options.job.world.plugin_dirs);
     if (std::none_of(files.begin(), files.end(),
-                     [&](const auto& file) { return file.name == options.world.transport; }))
-      throw usage_error(fmt::format("unknown transport '{}'{}", options.world.transport, hint));
+                     [&](const auto& file) { return file.name == options.job.world.transport; }))
+      throw usage_error(fmt::format("unknown transport '{}'{}", options.job.world.transport, hint));
   }
   return find_command(options.command).run(options);
 }

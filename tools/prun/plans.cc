@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "build_job.h"
 #include "commands.h"
+#include "job/build.h"
 #include "plan_paths.h"
 
 namespace prun {
@@ -23,13 +23,13 @@ struct ListedPlan {
 
 std::vector<ListedPlan> list_plans(const Options& given) {
   std::vector<ListedPlan> plans;
-  const fs::path root = fs::path(given.lua_dir).parent_path();
+  const fs::path root = fs::path(given.job.lua_dir).parent_path();
   for (const std::string& path : plan_paths(root)) {
     ListedPlan plan{fs::path(path).stem().string(), path, {}, ""};
     Options options = given;
-    options.plan = (root / path).string();
+    options.job.plan = (root / path).string();
     try {
-      plan.about = describe_plan(options);
+      plan.about = describe_plan(options.job);
     } catch (const Error& error) {
       plan.error = error.what();
     }

@@ -11,7 +11,7 @@ namespace prun {
 
 int plugins_command(Options& options) {
   if (options.explain) return explain_plugins(options);
-  std::vector<PluginInfo> plugins = list_plugins(options.world.plugin_dirs);
+  std::vector<PluginInfo> plugins = list_plugins(options.job.world.plugin_dirs);
   if (options.json) {
     nlohmann::json rows = nlohmann::json::array();
     for (const PluginInfo& p : plugins)
@@ -31,7 +31,7 @@ int plugins_command(Options& options) {
     }
     fmt::print("{:<10} {:<8} {}\n{:<10} {:<8} {}\n", p.name, p.version, p.summary, "", "", join(p.capabilities, ", "));
   }
-  if (plugins.empty()) fmt::print("no plugins in {}\n", join(options.world.plugin_dirs, ", "));
+  if (plugins.empty()) fmt::print("no plugins in {}\n", join(options.job.world.plugin_dirs, ", "));
   return 0;
 }
 

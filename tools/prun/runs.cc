@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "commands.h"
-#include "run_folder.h"
+#include "watch/run_folder.h"
 
 namespace prun {
 namespace {

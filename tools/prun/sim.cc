@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "base/text.h"
-#include "build_job.h"
 #include "commands.h"
-#include "sim_fit.h"
-#include "sim_jitter.h"
-#include "sim_job.h"
+#include "job/build.h"
+#include "job/spent_time.h"
+#include "predict/jitter.h"
+#include "predict/predict.h"
+#include "predict/simulated_trace.h"
+#include "predict/what_fits.h"
 #include "sim_sweep.h"
-#include "sim_trace.h"
 #include "simulate/simulate.h"
-#include "spent_time.h"
 
 namespace prun {
 namespace {
@@ -79,7 +79,7 @@ nlohmann::ordered_json as_json(const SimulatedPlan& made, const Cluster& cluster
 
 void print(const Options& options, const SimulatedPlan& made, const Cluster& cluster, const StepTimes& times) {
   const Simulation& result = made.result;
-  fmt::print("{}: simulated for {} ({}) on {}\n\n", options.plan, counted(result.ranks, "rank"), made.mesh,
+  fmt::print("{}: simulated for {} ({}) on {}\n\n", options.job.plan, counted(result.ranks, "rank"), made.mesh,
              cluster.name.empty() ? cluster.path : cluster.name);
   const double step = result.step_s > 0 ? result.step_s : 1;
   fmt::print("  {:<24} {}\n", "step", human_seconds(result.step_s));
@@ -112,17 +112,19 @@ void print(const Options& options, const SimulatedPlan& made, const Cluster& clu
 }  // namespace
 
 int sim_command(Options& options) {
-  const Cluster cluster = open_cluster(options);
+  const Cluster cluster = open_cluster(options.job, options.sim.cluster);
   if (!options.sim.sweep.empty()) {
     sweep(options, cluster);
     return 0;
   }
-  const SimulatedPlan made = simulate_plan(options, cluster, options.trace.empty() ? Wanted::figures : Wanted::spans);
-  if (options.time_passes && !made.extrapolated.empty()) print_spent_time();
-  if (!options.trace.empty()) write_simulated_trace(options.trace, *made.job, made.result);
+  const SimulatedPlan made =
+      simulate_plan(options.job, cluster,
+                    prediction_options(options.sim, options.job.watch.trace.empty() ? Wanted::figures : Wanted::spans));
+  if (options.job.time_passes && !made.extrapolated.empty()) print_spent_time();
+  if (!options.job.watch.trace.empty()) write_simulated_trace(options.job.watch.trace, *made.job, made.result);
   StepTimes times;
   if (has_jitter(cluster) || options.sim.steps > 0) {
-    const Job job = made.job ? *made.job : written_out(build_job(options, made.result.ranks));
+    const Job job = made.job ? *made.job : written_out(build_job(options.job, made.result.ranks));
     times = sample_steps(job, cluster, options.sim.steps > 0 ? options.sim.steps : 100,
                          static_cast<uint64_t>(options.sim.seed));
   }
@@ -133,7 +135,7 @@ int sim_command(Options& options) {
   std::fflush(stdout);
   if (const std::string why = simulate::too_large(made.result); !why.empty())
     fmt::print(stderr, "prun: it does not fit: {}{}\n", why,
-               options.json ? "" : "; " + what_would_fit(options, cluster));  // which takes a few seconds
+               options.json ? "" : "; " + what_would_fit(options.job, cluster));  // which takes a few seconds
   return 0;
 }
 

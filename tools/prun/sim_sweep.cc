@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "bar.h"
+#include "base/terminal.h"
 #include "base/text.h"
-#include "sim_job.h"
+#include "predict/predict.h"
 
 namespace prun {
 namespace {
@@ -87,10 +87,10 @@ void sweep(const Options& options, const simulate::Cluster& cluster) {
     Bar bar("simulate", "combinations");
     for (size_t i = 0; i < all.size(); ++i) {
       bar.advance(static_cast<int64_t>(i), std::ssize(all));
-      Options one = options;
+      JobSpec one = options.job;
       for (size_t s = 0; s < all[i].values.size(); ++s) one.settings[options.sim.sweep[s].first] = all[i].values[s];
       try {
-        all[i].result = simulate_plan(one, cluster, Wanted::largest_peak).result;
+        all[i].result = simulate_plan(one, cluster, prediction_options(options.sim, Wanted::largest_peak)).result;
         all[i].left_out = simulate::too_large(all[i].result);
       } catch (const Error& error) {
         if (error.code() != Exit::plan) throw;

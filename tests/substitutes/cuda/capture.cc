@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "machine.h"
+#include "launch/machine.h"
 #include "stream.h"
 
 namespace substitute {

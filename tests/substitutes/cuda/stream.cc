@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include "machine.h"
+#include "launch/machine.h"
 
 namespace substitute {
 namespace {

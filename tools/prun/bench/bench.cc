@@ -4,23 +4,24 @@
 #include <cstdio>
 #include <vector>
 
-#include "algorithm_choice.h"
 #include "base/text.h"
 #include "bench/rows.h"
 #include "bench/settings.h"
 #include "bench/show.h"
+#include "calibrate/algorithm_costs.h"
 #include "comm/collectives/algorithm.h"
 #include "comm/transport/interfaces.h"
 #include "comm/transport/transport_choice.h"
 #include "commands.h"
 #include "device/device.h"
-#include "device_check.h"
-#include "job_secret.h"
+#include "job/device_check.h"
+#include "job/node_settings.h"
+#include "job/secret.h"
 #include "launch/control.h"
 #include "launch/launch.h"
 #include "launch/preflight.h"
-#include "node_settings.h"
 #include "plugin_path.h"
+#include "shared_devices.h"
 
 namespace prun {
 namespace {
@@ -59,24 +60,25 @@ void check(const Options& options) {
     named.transport = plugin.name;
     named.plugin_dirs = plugin.dirs;
     check_options(side.transport_options, plugin.dirs);
-    check_encryption(named, options.launch.nnodes);
+    check_encryption(named, options.job.launch.nnodes);
     check_algorithm_name(side.algorithm);
-    Options of_side = options;
+    JobSpec of_side = options.job;
     of_side.world = named;
     check_nccl_share(of_side);
-    if (options.ranks_per_device > 1 && !bench.memory.empty() && transport_of_sharing_ranks(of_side) != named.transport)
+    if (options.job.ranks_per_device > 1 && !bench.memory.empty() &&
+        transport_of_sharing_ranks(of_side) != named.transport)
       throw usage_error(
           fmt::format("--ranks-per-device {}: --memory {} of ranks that share a device needs --transport "
                       "nccl --transport-options nccl.share=1",
-                      options.ranks_per_device, bench.memory));
+                      options.job.ranks_per_device, bench.memory));
   }
-  interface_of_job(options.world.network_interface, options.launch.nnodes, options.launch.rendezvous);
+  interface_of_job(options.job.world.network_interface, options.job.launch.nnodes, options.job.launch.rendezvous);
   for (int ranks : bench.nproc) {
     if (!bench.memory.empty()) {
-      Options wanted;
+      JobSpec wanted;
       wanted.device = bench.memory;
       wanted.launch.nproc = ranks;
-      wanted.ranks_per_device = options.ranks_per_device;
+      wanted.ranks_per_device = options.job.ranks_per_device;
       check_devices(wanted);
       if (open_device(bench.memory)->queue() == nullptr)
         throw usage_error(
@@ -94,23 +96,23 @@ void check(const Options& options) {
 }  // namespace
 
 int bench_command(Options& options) {
-  for (WorldOptions& side : options.bench.sides) side.plugin_dirs = options.world.plugin_dirs;
+  for (WorldOptions& side : options.bench.sides) side.plugin_dirs = options.job.world.plugin_dirs;
   check(options);
-  options.launch.secret = read_secret(options.launch.secret_file);
-  options.launch.settings = node_settings(options);
-  options.launch.recorder_bytes = kBenchNote;
-  options.launch.command = join(options.words, " ");
+  options.job.launch.secret = read_secret(options.job.launch.secret_file);
+  options.job.launch.settings = node_settings(options.job);
+  options.job.launch.recorder_bytes = kBenchNote;
+  options.job.launch.command = join(options.job.watch.words, " ");
   const std::string costs =
-      options.launch.nnodes == 1 ? calibrated_algorithm_costs(options.world.transport_options) : "";
+      options.job.launch.nnodes == 1 ? calibrated_algorithm_costs(options.job.world.transport_options) : "";
   BenchTable table(options);
   for (int ranks : options.bench.nproc) {
-    options.launch.nproc = ranks;
-    options.binding = Binding(options.bind, ranks);
+    options.job.launch.nproc = ranks;
+    options.job.binding = Binding(options.job.bind, ranks);
     BenchObserver observer(table);
-    Launch launch(options.launch, observer);
-    const int code = launch.run(pack(options.words), [&](const RankStart& start) {
-      options.binding.apply(start.local_rank);
-      return run_bench_rank(start, options.world.plugin_dirs, costs);
+    Launch launch(options.job.launch, observer);
+    const int code = launch.run(pack(options.job.watch.words), [&](const RankStart& start) {
+      options.job.binding.apply(start.local_rank);
+      return run_bench_rank(start, options.job.world.plugin_dirs, costs);
     });
     if (code != 0) return code;
   }

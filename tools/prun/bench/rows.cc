@@ -17,9 +17,9 @@
 #include "bench/settings.h"
 #include "bench/transport.h"
 #include "comm/collectives/call.h"
+#include "job/launcher_bootstrap.h"
+#include "job/rank.h"
 #include "launch/control.h"
-#include "launcher_bootstrap.h"
-#include "rank.h"
 
 namespace prun {
 namespace {
@@ -199,7 +199,7 @@ int run_bench_rank(const RankStart& start, const std::vector<std::string>& plugi
     Options options = parse_options(unpack<std::vector<std::string>>(start.job));
     for (WorldOptions& side : options.bench.sides) {
       side.plugin_dirs = plugin_dirs;
-      if (side.algorithm.empty() && side.transport_options == options.world.transport_options)
+      if (side.algorithm.empty() && side.transport_options == options.job.world.transport_options)
         side.algorithm_costs = algorithm_costs;
     }
     LauncherBootstrap bootstrap(*start.launcher, nullptr);

@@ -206,16 +206,16 @@ void define_bench_options(Definer& define, BenchSettings& s) {
 void finish_bench(Options& options) {
   BenchSettings& s = options.bench;
   s.ops = parse_ops(options.operands, s.memory.empty());
-  s.sides = {options.world};
+  s.sides = {options.job.world};
   if (!s.vs.empty() || !s.vs_options.empty() || !s.vs_algorithm.empty()) {
-    WorldOptions& second = s.sides.emplace_back(options.world);
+    WorldOptions& second = s.sides.emplace_back(options.job.world);
     if (!s.vs.empty()) second.transport = s.vs;
     second.transport_options = s.vs_options;
     second.algorithm = s.vs_algorithm;
     if (s.place == BenchPlace::both) throw usage_error("--vs wants --place out or in, not both");
   }
   s.place = s.place.value_or(s.sides.size() == 2 ? BenchPlace::out : BenchPlace::both);
-  check_together(s, options.launch.nnodes);
+  check_together(s, options.job.launch.nnodes);
 }
 
 }  // namespace prun

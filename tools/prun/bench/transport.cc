@@ -25,10 +25,11 @@ WorldOptions world_options(const Options& options, int number, const RankStart& 
   world.plugin_dirs = plugin.dirs;
   if (number > 0) world.job_id += "b";  // two may be of one kind
   // The options are node 0's; what they mean is each node's own.
-  world.network_interface = interface_of_job(world.network_interface, options.launch.nnodes, options.launch.rendezvous);
+  world.network_interface =
+      interface_of_job(world.network_interface, options.job.launch.nnodes, options.job.launch.rendezvous);
   if (!options.bench.memory.empty()) {
     world.memory = static_cast<prun_mem_kind>(bench_device(options.bench.memory).mem_kind);
-    world.device = device_of(options, start.local_rank);
+    world.device = options.job.device_of(start.local_rank);
   }
   return world;
 }
@@ -38,7 +39,7 @@ WorldOptions world_options(const Options& options, int number, const RankStart& 
 BenchTransport::BenchTransport(const Options& options, int number, const RankStart& start, Bootstrap& bootstrap)
     : side_(world_options(options, number, start)), world_(World::open(side_, bootstrap)) {
   room_ = round_up(std::max<int64_t>(options.bench.most_bytes(), 8 * start.ranks), 4096) + kApart;
-  buffers_ = std::make_unique<BenchBuffers>(*world_, options.bench, device_of(options, start.local_rank), 2 * room_);
+  buffers_ = std::make_unique<BenchBuffers>(*world_, options.bench, options.job.device_of(start.local_rank), 2 * room_);
   ranks_.resize(static_cast<size_t>(start.ranks));
   std::iota(ranks_.begin(), ranks_.end(), 0);
 }

@@ -12,19 +12,20 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "bar.h"
 #include "base/cores.h"
 #include "base/log.h"
+#include "base/terminal.h"
 #include "base/text.h"
-#include "calibrate/fit.h"
 #include "calibrate/links.h"
 #include "calibrate/probe.h"
 #include "calibrate/settings.h"
 #include "commands.h"
 #include "launch/preflight.h"
-#include "run_environment.h"
+#include "simulate/calibration.h"
 #include "simulate/cluster_reader.h"
 #include "simulate/cluster_writer.h"
+#include "simulate/fit.h"
+#include "watch/run_environment.h"
 
 namespace prun {
 namespace {
@@ -92,7 +93,7 @@ std::string today() {
 class Calibration {
  public:
   explicit Calibration(const Options& options)
-      : options_(options), transports_(calibrated_transports(options)), ranks_(options.launch.nproc) {}
+      : options_(options), transports_(calibrated_transports(options)), ranks_(options.job.launch.nproc) {}
 
   Cluster measure() {
     const double share = options_.calibrate.seconds;
@@ -227,8 +228,8 @@ int calibrate_command(Options& options) {
   const Cluster cluster = Calibration(options).measure();
   const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const std::string comment =
-      fmt::format("Measured by `prun {}` on {}, {}, with all of {} busy.\n{}", join(options.words, " "), cpu_name(),
-                  today(), counted(options.launch.nproc, "rank"),
+      fmt::format("Measured by `prun {}` on {}, {}, with all of {} busy.\n{}", join(options.job.watch.words, " "),
+                  cpu_name(), today(), counted(options.job.launch.nproc, "rank"),
                   "prun sim PLAN --cluster FILE reads it; tools/prun/SIMULATE.md has the fields.");
   file.write(cluster_text(cluster, comment));
   if (options.json) {

@@ -31,7 +31,7 @@ constexpr int kAlgorithmSizeCount = 4;
 
 std::vector<LinkJson> bench_rows(const Options& options, const CalibratedTransport& transport, const std::string& ops,
                                  const char* sizes, double budget_s, const std::string& algorithm = "") {
-  LaunchOptions launch = options.launch;
+  LaunchOptions launch = options.job.launch;
   launch.recorder_bytes = kBenchNote;
   std::vector<std::string> words = {"bench",       ops,
                                     "--nproc",     std::to_string(launch.nproc),
@@ -42,8 +42,9 @@ std::vector<LinkJson> bench_rows(const Options& options, const CalibratedTranspo
                                     "--transport", transport.transport};
   if (!algorithm.empty()) words.insert(words.end(), {"--algorithm", algorithm});
   if (!transport.options.empty()) words.insert(words.end(), {"--transport-options", transport.options});
-  const std::vector<std::string> lines = launch_lines(
-      launch, pack(words), [&](const RankStart& start) { return run_bench_rank(start, options.world.plugin_dirs); });
+  const std::vector<std::string> lines = launch_lines(launch, pack(words), [&](const RankStart& start) {
+    return run_bench_rank(start, options.job.world.plugin_dirs);
+  });
   std::vector<LinkJson> rows;
   rows.reserve(lines.size());
   for (const std::string& line : lines) rows.push_back(LinkJson::parse(line));
@@ -84,7 +85,7 @@ void measure_algorithms(const Options& options, const CalibratedTransport& trans
     const Rows found = by_op(measured);
     for (const CollKind kind : of) {
       const auto& sizes = found.at(std::string(traits(kind).name));
-      const std::optional<AlgorithmWork> work = algorithm_work(kind, name, options.launch.nproc);
+      const std::optional<AlgorithmWork> work = algorithm_work(kind, name, options.job.launch.nproc);
       const bool all = std::all_of(sizes.begin(), sizes.end(), [wanted = std::string(name)](const auto* row) {
         return (*row)["algorithm"] == wanted;
       });
@@ -98,7 +99,7 @@ void measure_algorithms(const Options& options, const CalibratedTransport& trans
 std::vector<CalibratedTransport> calibrated_transports(const Options& options) {
   const std::vector<CalibratedTransport> known = {
       {"shm", "shm", ""}, {"socket", "socket", ""}, {"socket-tcp", "socket", "unix=0"}, {"ucx", "ucx", ""}};
-  const std::vector<PluginFile> files = find_plugins(options.world.plugin_dirs);
+  const std::vector<PluginFile> files = find_plugins(options.job.world.plugin_dirs);
   std::vector<CalibratedTransport> here;
   for (const CalibratedTransport& each : known)
     if (std::any_of(files.begin(), files.end(), [&](const PluginFile& file) { return file.name == each.transport; }))
@@ -108,8 +109,8 @@ std::vector<CalibratedTransport> calibrated_transports(const Options& options) {
 
 LinkModel measure_link(const Options& given, const CalibratedTransport& transport, double seconds) {
   Options options = given;
-  options.launch.nproc = std::max(2, given.launch.nproc);
-  const double n = options.launch.nproc;
+  options.job.launch.nproc = std::max(2, given.job.launch.nproc);
+  const double n = options.job.launch.nproc;
   std::string ops = "ping_pong";
   for (const CollKind kind : kMeasured) ops += fmt::format(",{}", traits(kind).name);
   const double rows = static_cast<double>((std::size(kMeasured) + 1) * kSizeCount);

@@ -15,7 +15,7 @@ struct CalibratedTransport {
 // Those that are installed here: shm, socket, socket-tcp, ucx.
 std::vector<CalibratedTransport> calibrated_transports(const Options& options);
 
-// Between `options.launch.nproc` ranks, at least 2. `seconds`: about how long it may take.
+// Between `options.job.launch.nproc` ranks, at least 2. `seconds`: about how long it may take.
 simulate::LinkModel measure_link(const Options& options, const CalibratedTransport& transport, double seconds);
 
 }  // namespace prun

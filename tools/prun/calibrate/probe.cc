@@ -9,14 +9,14 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "build_job.h"
-#include "calibrate/fit.h"
 #include "calibrate/launch_lines.h"
 #include "calibrate/recorded_events.h"
-#include "device_check.h"
 #include "exec/recorder.h"
 #include "ir/op_cost.h"
-#include "rank.h"
+#include "job/build.h"
+#include "job/device_check.h"
+#include "job/rank.h"
+#include "simulate/fit.h"
 #include "simulate/op_cost.h"
 
 namespace prun {
@@ -93,8 +93,8 @@ Probe merged(const std::vector<std::string>& lines) {
 }  // namespace
 
 Probe run_probe(const Options& options, const std::map<std::string, std::string>& settings) {
-  Options probe = options;
-  probe.command = "run";
+  JobSpec probe = options.job;
+  probe.purpose = Purpose::train;
   probe.plan = "plans/gpt.lua";
   probe.settings = settings;
   probe.check_replicas = 0;

@@ -7,19 +7,10 @@
 #include <vector>
 
 #include "calibrate/transfers.h"
-#include "ir/types.h"
 #include "options.h"
+#include "simulate/fit.h"
 
 namespace prun {
-
-// All runs of ops that are alike, over all ranks.
-struct OpSample {
-  std::string op;
-  Dtype dtype = Dtype::f32;
-  double flops = 0, bytes = 0;
-  bool product = false;  // its flops decide its time
-  double seconds = 0;    // median
-};
 
 struct Probe {
   std::vector<OpSample> ops;

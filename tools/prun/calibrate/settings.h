@@ -14,9 +14,4 @@ struct CalibrateSettings {
 
 void define_calibrate_options(Definer& define, Options& options);
 
-// This machine's: $XDG_CONFIG_HOME/prun/HOST.yaml, else ~/.config/prun/HOST.yaml.
-std::string calibration_path();
-// The same, or "" where that file does not exist.
-std::string existing_calibration();
-
 }  // namespace prun

@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "calibrate/fit.h"
 #include "calibrate/recorded_events.h"
 #include "ir/walk.h"
+#include "simulate/fit.h"
 #include "simulate/op_cost.h"
 
 namespace prun {

@@ -11,13 +11,13 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "build_job.h"
 #include "commands.h"
 #include "diff/order_diff.h"
 #include "diff/plan_facts.h"
 #include "diff/prediction.h"
 #include "diff/two_timelines.h"
-#include "sim_job.h"
+#include "job/build.h"
+#include "predict/predict.h"
 
 namespace prun {
 namespace {
@@ -33,12 +33,12 @@ struct DiffSide {
 
 DiffSide diff_side_of(Options options, const std::string& plan, const std::map<std::string, std::string>& settings,
                       const std::optional<simulate::Cluster>& cluster, const std::string& which) {
-  options.plan = plan;
-  for (const auto& [key, value] : settings) options.settings[key] = value;
+  options.job.plan = plan;
+  for (const auto& [key, value] : settings) options.job.settings[key] = value;
   std::string name = plan;
-  for (const auto& [key, value] : options.settings) name += fmt::format(", {}={}", key, value);
+  for (const auto& [key, value] : options.job.settings) name += fmt::format(", {}={}", key, value);
   DiffSide side;
-  side.job = written_out(build_job(options, options.launch.nproc * options.launch.nnodes));
+  side.job = written_out(build_job(options.job, options.job.ranks()));
   side.facts = facts_of(side.job, name);
   if (cluster) side.step = predict_step(side.job, *cluster);
   side.timeline = timeline_of_plan(side.job, side.step ? &*side.step : nullptr, which, name);
@@ -182,8 +182,8 @@ int diff_command(Options& options) {
     throw usage_error(fmt::format("--out wants a name that ends with .html, not '{}'", out));
   std::optional<simulate::Cluster> cluster;
   if (!options.sim.cluster.empty()) {
-    cluster = open_cluster(options);
-    simulate::place_ranks(*cluster, options.launch.nproc * options.launch.nnodes);  // too small: before compiling
+    cluster = open_cluster(options.job, options.sim.cluster);
+    simulate::place_ranks(*cluster, options.job.ranks());  // too small: before compiling
   }
   const DiffSide first = diff_side_of(options, plans[0], {}, cluster, "first");
   const DiffSide second = diff_side_of(options, plans.back(), options.diff_settings, cluster, "second");

@@ -113,7 +113,7 @@ Findings steps(const fs::path& folder) {
 }  // namespace
 
 Findings checkpoint_folder(const Options& options) {
-  const std::string& folder = options.checkpoint.folder;
+  const std::string& folder = options.job.checkpoint.folder;
   if (folder.empty()) return {};
   std::error_code error;
   const bool made = fs::create_directories(folder, error);

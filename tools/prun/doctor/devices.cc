@@ -94,8 +94,8 @@ std::vector<DeviceReport> probe_devices(const Options& options) {
   std::vector<DeviceReport> reports;
   const std::vector<DevicePluginFile> plugins = find_device_plugins();
   std::vector<std::string> names = device_names();
-  if (options.device_given && std::find(names.begin(), names.end(), options.device) == names.end())
-    names.push_back(options.device);
+  if (options.device_given && std::find(names.begin(), names.end(), options.job.device) == names.end())
+    names.push_back(options.job.device);
   for (const std::string& name : names) reports.push_back(report_of(name, plugins));
   return reports;
 }

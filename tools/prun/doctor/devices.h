@@ -3,8 +3,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
-#include "device_probe.h"
 #include "doctor/check.h"
+#include "job/device_probe.h"
 
 namespace prun::doctor {
 

@@ -14,9 +14,9 @@
 #include "doctor/network.h"
 #include "doctor/pair.h"
 #include "doctor/usual.h"
-#include "job_secret.h"
-#include "launcher_bootstrap.h"
-#include "rank.h"
+#include "job/launcher_bootstrap.h"
+#include "job/rank.h"
+#include "job/secret.h"
 #include "version.h"
 
 namespace prun::doctor {
@@ -50,7 +50,7 @@ void compare(const RankStart& start, const Options& options) {
   LauncherClient& launcher = *start.launcher;
   const std::vector<std::string> hosts = launcher.all_gather(host_name()),
                                  versions = launcher.all_gather(version_text()),
-                                 mtus = launcher.all_gather(mtu_text(options.world.network_interface));
+                                 mtus = launcher.all_gather(mtu_text(options.job.world.network_interface));
   if (start.rank != 0) return;
   report(launcher, {"nodes", Status::ok, node_names(hosts)});
   report(launcher,
@@ -62,10 +62,10 @@ void compare(const RankStart& start, const Options& options) {
 // Names of transports that every node has: those of auto, or --transport.
 std::vector<std::string> common_transports(const RankStart& start, const Options& options) {
   std::vector<std::string> own;
-  for (const PluginFile& file : find_plugins(options.world.plugin_dirs))
-    if ((options.world.transport == "auto" ? file.automatic && file.host_memory && !file.local_only
-                                           : file.name == options.world.transport) &&
-        (file.encrypts || !options.world.encrypt))
+  for (const PluginFile& file : find_plugins(options.job.world.plugin_dirs))
+    if ((options.job.world.transport == "auto" ? file.automatic && file.host_memory && !file.local_only
+                                               : file.name == options.job.world.transport) &&
+        (file.encrypts || !options.job.world.encrypt))
       own.push_back(file.name);
   std::vector<std::string> common = own;
   for (const std::string& list : start.launcher->all_gather(join(own, ","))) {
@@ -91,9 +91,9 @@ void talk_over(const RankStart& start, const std::string& transport, bool clocks
   static_cast<RankPlace&>(world_options) = start;
   world_options.job_id += transport;
   world_options.transport = transport;
-  world_options.plugin_dirs = options.world.plugin_dirs;
-  world_options.network_interface = options.world.network_interface;
-  world_options.encrypt = options.world.encrypt;
+  world_options.plugin_dirs = options.job.world.plugin_dirs;
+  world_options.network_interface = options.job.world.network_interface;
+  world_options.encrypt = options.job.world.encrypt;
   world_options.deadline_s = 20;
   const std::unique_ptr<World> world = World::open(world_options, bootstrap);
   char* buffer = static_cast<char*>(world->allocate(kPairBytes));
@@ -122,15 +122,15 @@ void talk_over(const RankStart& start, const std::string& transport, bool clocks
 }  // namespace
 
 Findings hosts(const Options& given) {
-  if (given.launch.nnodes < 2) return {};
+  if (given.job.launch.nnodes < 2) return {};
   Options options = given;
-  options.launch.nproc = 1;
-  options.launch.recorder_bytes = 4096;
-  options.launch.command = "doctor";
-  options.launch.secret = read_secret(options.launch.secret_file);
-  options.world.network_interface =
-      interface_of_job(options.world.network_interface, options.launch.nnodes, options.launch.rendezvous);
-  const JobOutcome outcome = run_job(options.launch, "doctor", [&](const RankStart& start) {
+  options.job.launch.nproc = 1;
+  options.job.launch.recorder_bytes = 4096;
+  options.job.launch.command = "doctor";
+  options.job.launch.secret = read_secret(options.job.launch.secret_file);
+  options.job.world.network_interface =
+      interface_of_job(options.job.world.network_interface, options.job.launch.nnodes, options.job.launch.rendezvous);
+  const JobOutcome outcome = run_job(options.job.launch, "doctor", [&](const RankStart& start) {
     return be_rank(start, [&](std::string& where) {
       where = "joining";
       compare(start, options);
@@ -148,7 +148,7 @@ Findings hosts(const Options& given) {
     found.push_back({"nodes", Status::fail, outcome.failure,
                      small_only ? "small messages pass and large ones do not: an MTU on the way is too small"
                                 : "prun plugins --explain shows the interfaces; a firewall must let the nodes talk"});
-  } else if (options.launch.node_rank != 0) {
+  } else if (options.job.launch.node_rank != 0) {
     found.push_back({"nodes", Status::ok, "taken part; node 0 has the report"});
   }
   return found;

@@ -27,7 +27,9 @@ int64_t limit_of(decltype(RLIMIT_NOFILE) which, bool soft) {
   return value == RLIM_INFINITY ? kUnlimited : static_cast<int64_t>(value);
 }
 
-int ranks_here(const Options& options) { return options.launch.nproc > 1 ? options.launch.nproc : usable_cores(); }
+int ranks_here(const Options& options) {
+  return options.job.launch.nproc > 1 ? options.job.launch.nproc : usable_cores();
+}
 
 // Opens in a child what a launcher of 512 ranks holds; it raises the soft limit to the hard one, as prun does.
 Finding open_files(const Options&) {
@@ -119,7 +121,7 @@ Findings limits(const Options& options) {
     Finding one{limit.name, Status::ok, value == kUnlimited ? "unlimited" : human_bytes(value)};
     one.number = value;
     // One host without GPUs needs neither.
-    const bool matters = options.launch.nnodes > 1 || options.device_given;
+    const bool matters = options.job.launch.nnodes > 1 || options.device_given;
     if (value != kUnlimited && value < limit.least)
       one.status = matters ? Status::warn : Status::absent, one.fix = limit.fix;
     found.push_back(one);

@@ -15,8 +15,8 @@
 
 #include "base/cores.h"
 #include "base/text.h"
-#include "build_job.h"
 #include "doctor/check.h"
+#include "job/build.h"
 #include "launch/preflight.h"
 #include "plan_paths.h"
 
@@ -151,10 +151,10 @@ Finding anonymous_memory(const Options&) {
 
 // Runs the script of a plan, in its sandbox.
 Finding script(const Options& options) {
-  const fs::path root = fs::path(options.lua_dir).parent_path();
+  const fs::path root = fs::path(options.job.lua_dir).parent_path();
   const std::vector<std::string> plans = plan_paths(root);
   if (plans.empty()) return {"script", Status::absent, "no plans beside this program"};
-  Options asked = options;
+  JobSpec asked = options.job;
   asked.plan = (root / plans.front()).string();
   const auto begin = std::chrono::steady_clock::now();
   try {

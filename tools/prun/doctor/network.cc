@@ -83,7 +83,7 @@ Finding clock(const Options& options) {
   timex asked{};
   const int state = adjtimex(&asked);
   if (state != TIME_ERROR && state >= 0) return {"clock", Status::ok, "kept by a time server"};
-  return {"clock", options.launch.nnodes > 1 ? Status::warn : Status::absent, "kept by no time server, as it seems",
+  return {"clock", options.job.launch.nnodes > 1 ? Status::warn : Status::absent, "kept by no time server, as it seems",
           "times of several hosts will not fit together: chrony or systemd-timesyncd"};
 }
 
@@ -91,7 +91,7 @@ Finding clock(const Options& options) {
 Finding encryption(const Options& options) {
   Finding found{"kTLS", sdk::kernel_has_tls() ? Status::ok : Status::absent, "the kernel encrypts what is sent"};
   if (found.status == Status::absent) found.text = "not in this kernel (module tls): --encrypt encrypts in the process";
-  if (options.world.encrypt && options.launch.nnodes > 1) found.text += "; --encrypt is given";
+  if (options.job.world.encrypt && options.job.launch.nnodes > 1) found.text += "; --encrypt is given";
   return found;
 }
 
@@ -109,7 +109,7 @@ Findings network(const Options& options) {
   Findings found;
   for (const Interface& each : list_interfaces()) found.push_back(interface(each));
   found.push_back(name_finding("own name", host_name(), false));
-  const std::string& rendezvous = options.launch.rendezvous;
+  const std::string& rendezvous = options.job.launch.rendezvous;
   if (!rendezvous.empty())
     found.push_back(name_finding("--rendezvous", rendezvous.substr(0, rendezvous.rfind(':')), true));
   for (const std::string& host : options.hosts)

@@ -12,8 +12,8 @@ namespace prun::doctor {
 
 Findings plugins(const Options& options) {
   Findings found;
-  const std::vector<PluginFile> files = find_plugins(options.world.plugin_dirs);
-  for (const PluginInfo& plugin : list_plugins(options.world.plugin_dirs)) {
+  const std::vector<PluginFile> files = find_plugins(options.job.world.plugin_dirs);
+  for (const PluginInfo& plugin : list_plugins(options.job.world.plugin_dirs)) {
     const auto file =
         std::find_if(files.begin(), files.end(), [&](const PluginFile& each) { return each.name == plugin.name; });
     const bool needed = file != files.end() && file->automatic && file->host_memory;

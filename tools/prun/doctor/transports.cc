@@ -7,8 +7,8 @@
 #include "doctor/job.h"
 #include "doctor/pair.h"
 #include "doctor/usual.h"
-#include "launcher_bootstrap.h"
-#include "rank.h"
+#include "job/launcher_bootstrap.h"
+#include "job/rank.h"
 
 namespace prun::doctor {
 namespace {
@@ -18,7 +18,7 @@ void talk(const RankStart& start, const PluginFile& file, const Options& options
   WorldOptions world_options;
   static_cast<RankPlace&>(world_options) = start;
   world_options.transport = file.name;
-  world_options.plugin_dirs = options.world.plugin_dirs;
+  world_options.plugin_dirs = options.job.world.plugin_dirs;
   world_options.deadline_s = 15;
   const std::unique_ptr<World> world = World::open(world_options, bootstrap);
   char* buffer = static_cast<char*>(world->allocate(kPairBytes));
@@ -36,7 +36,7 @@ void talk(const RankStart& start, const PluginFile& file, const Options& options
 
 Findings transports(const Options& options) {
   Findings found;
-  for (const PluginFile& file : find_plugins(options.world.plugin_dirs)) {
+  for (const PluginFile& file : find_plugins(options.job.world.plugin_dirs)) {
     if (file.cuda_memory && !file.host_memory) {
       found.push_back({file.name, Status::absent, "for the memory of devices: --device tells about them"});
       continue;

@@ -11,7 +11,7 @@
 #include "draw/drawing.h"
 #include "draw/figures.h"
 #include "draw/inputs.h"
-#include "output_file.h"
+#include "watch/output_file.h"
 
 namespace prun {
 namespace draw {

@@ -12,17 +12,17 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "build_job.h"
 #include "draw/ideal_timeline.h"
 #include "draw/op_times.h"
 #include "draw/program_view.h"
 #include "draw/simulated_timeline.h"
 #include "draw/trace_reader.h"
+#include "job/build.h"
+#include "predict/predict.h"
 #include "program_json.h"
-#include "run_folder.h"
 #include "shell_word.h"
-#include "sim_job.h"
-#include "supervision/flight.h"
+#include "watch/flight.h"
+#include "watch/run_folder.h"
 
 namespace prun::draw {
 namespace {
@@ -85,18 +85,18 @@ class Reader {
   }
 
   void read_plan(const std::string& path) {
-    if (!options_.plan.empty())
-      throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", options_.plan, path));
-    options_.plan = path;
+    if (!options_.job.plan.empty())
+      throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", options_.job.plan, path));
+    options_.job.plan = path;
     if (!options_.sim.cluster.empty()) return predict(path);
-    const Job job = written_out(build_job(options_, options_.launch.nproc * options_.launch.nnodes));
+    const Job job = written_out(build_job(options_.job, options_.job.ranks()));
     view_ = view_of(job_json(job), path);
     drawing_.timelines.push_back(ideal_timeline(job));
   }
 
   void predict(const std::string& path) {
-    const simulate::Cluster cluster = open_cluster(options_);
-    const SimulatedPlan made = simulate_plan(options_, cluster, Wanted::spans);
+    const simulate::Cluster cluster = open_cluster(options_.job, options_.sim.cluster);
+    const SimulatedPlan made = simulate_plan(options_.job, cluster, {.wanted = Wanted::spans});
     view_ = view_of(job_json(*made.job), path);
     drawing_.timelines.push_back(simulated_timeline(*made.job, made.result));
   }

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "definer.h"
 #include "options.h"
-#include "step_window.h"
+#include "watch/step_window.h"
 
 namespace prun {
 

@@ -98,20 +98,20 @@ std::string left_out_text(const Tuned& tuned) {
 }
 
 std::string run_command_text(const Options& options, const simulate::Cluster& cluster, const Trial& best) {
-  const int ranks = options.launch.nproc * options.launch.nnodes, here = cluster.node_at(0).devices;
-  std::string text = "prun " + shell_word(options.plan);
+  const int ranks = options.job.ranks(), here = cluster.node_at(0).devices;
+  std::string text = "prun " + shell_word(options.job.plan);
   if (ranks <= here || ranks % here != 0)
     text += fmt::format(" --nproc {}", ranks);
   else
     text += fmt::format(" --nproc {} --nnodes {} --node-rank I --rendezvous HOST:29400", here, ranks / here);
-  for (const auto& each : {options.settings, best.settings})
+  for (const auto& each : {options.job.settings, best.settings})
     for (const auto& [name, value] : each) text += " --set " + shell_word(fmt::format("{}={}", name, value));
   return text;
 }
 
 void print_tuned(const Options& options, const simulate::Cluster& cluster, const Tuned& tuned) {
-  const int ranks = options.launch.nproc * options.launch.nnodes;
-  fmt::print("{}: {} of {} estimated for {} on {}, {} simulated\n\n", options.plan, grouped(tuned.estimated),
+  const int ranks = options.job.ranks();
+  fmt::print("{}: {} of {} estimated for {} on {}, {} simulated\n\n", options.job.plan, grouped(tuned.estimated),
              counted(tuned.combinations, "combination"), counted(ranks, "rank"),
              cluster.name.empty() ? cluster.path : cluster.name, tuned.trials.size());
   fmt::print("{:>3}  {:>9} {:>9} {:>7} {:>9}\n", "", "step", "TFLOP/s", "MFU", "peak");
@@ -128,7 +128,7 @@ void print_tuned_json(const Options& options, const simulate::Cluster& cluster, 
   for (const RefusedCandidates& each : tuned.left_out)
     left_out.push_back({{"why", each.why}, {"count", each.count}, {"example", each.example}});
   for (const Trial& each : tuned.refuted) refuted.push_back({{"settings", each.settings}, {"why", each.refuted}});
-  const nlohmann::ordered_json all = {{"ranks", options.launch.nproc * options.launch.nnodes},
+  const nlohmann::ordered_json all = {{"ranks", options.job.ranks()},
                                       {"combinations", tuned.combinations},
                                       {"estimated", tuned.estimated},
                                       {"best", best},

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "options.h"
+#include "predict/trial.h"
 #include "simulate/cluster.h"
-#include "tune/trial.h"
 
 namespace prun {
 

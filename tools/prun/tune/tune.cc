@@ -8,16 +8,16 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "bar.h"
+#include "base/terminal.h"
 #include "base/text.h"
-#include "build_job.h"
 #include "commands.h"
-#include "proof.h"
-#include "sim_job.h"
-#include "spent_time.h"
-#include "tune/parallel.h"
+#include "job/build.h"
+#include "job/proof.h"
+#include "job/spent_time.h"
+#include "predict/candidates.h"
+#include "predict/parallel.h"
+#include "predict/predict.h"
 #include "tune/report.h"
-#include "tune/search.h"
 
 namespace prun {
 namespace {
@@ -57,8 +57,8 @@ class Tuning {
   }
 
  private:
-  Options with(const std::map<std::string, std::string>& settings) const {
-    Options one = options_;
+  JobSpec with(const std::map<std::string, std::string>& settings) const {
+    JobSpec one = options_.job;
     for (const auto& [name, value] : settings) one.settings[name] = value;
     return one;
   }
@@ -77,7 +77,7 @@ class Tuning {
     };
     std::vector<Recorded> all;
     for (const std::string& text :
-         in_processes(static_cast<int>(combinations.size()), options_.lua_dir, work, [](int) {})) {
+         in_processes(static_cast<int>(combinations.size()), options_.job.lua_dir, work, [](int) {})) {
       const nlohmann::json of = nlohmann::json::parse(text);
       all.push_back({of[0], of[1]});
     }
@@ -132,7 +132,7 @@ class Tuning {
       const Estimate& of = one.estimate;
       return wire_text({of.step_s, of.peak_bytes, of.memory_bytes, of.effort_s, one.wrong});
     };
-    const std::vector<std::string> texts = in_processes(static_cast<int>(fresh.size()), options_.lua_dir, work,
+    const std::vector<std::string> texts = in_processes(static_cast<int>(fresh.size()), options_.job.lua_dir, work,
                                                         [&](int done) { bar.advance(before + done, most); });
     for (size_t i = 0; i < fresh.size(); ++i) {
       const nlohmann::json of = nlohmann::json::parse(texts[i]);
@@ -193,11 +193,11 @@ class Tuning {
                      [&](size_t a, size_t b) { return trials[a].effort_s > trials[b].effort_s; });
     const auto work = [&](int item) {
       Trial trial;
-      const Options one = with(trials[order[item]].settings);
-      const int ranks = one.launch.nproc * one.launch.nnodes;
+      const JobSpec one = with(trials[order[item]].settings);
+      const int ranks = one.ranks();
       trial.wrong = why_not([&] {
         const TimeSpent time("simulations");
-        take_results(trial, simulate_plan(one, cluster_, Wanted::largest_peak), cluster_);
+        take_results(trial, simulate_plan(one, cluster_, {.wanted = Wanted::largest_peak}), cluster_);
       });
       if (trial.wrong.empty() && trial.misfit.empty())
         trial.refuted = why_not([&] {
@@ -206,7 +206,7 @@ class Tuning {
         });
       return to_text(trial);
     };
-    const std::vector<std::string> texts = in_processes(static_cast<int>(trials.size()), options_.lua_dir, work,
+    const std::vector<std::string> texts = in_processes(static_cast<int>(trials.size()), options_.job.lua_dir, work,
                                                         [&](int done) { bar.advance(done, std::ssize(trials)); });
     for (size_t i = 0; i < trials.size(); ++i) from_text(trials[order[i]], texts[i]);
   }
@@ -252,18 +252,18 @@ class Tuning {
 }  // namespace
 
 int tune_command(Options& options) {
-  const Cluster cluster = open_cluster(options);
-  simulate::place_ranks(cluster, options.launch.nproc * options.launch.nnodes);
-  const ScriptResult about = describe_plan(options);
-  SearchSpace space = search_space(options, about.arguments, cluster);
+  const Cluster cluster = open_cluster(options.job, options.sim.cluster);
+  simulate::place_ranks(cluster, options.job.ranks());
+  const ScriptResult about = describe_plan(options.job);
+  SearchSpace space = search_space(options.job, options.sim.search, about.arguments, cluster);
   const Options given = options;
   // With its number of layers said, a plan may be made smaller.
   for (const PlanArgument& each : about.arguments)
-    if (each.name == "layers") options.settings.try_emplace(each.name, each.initial);
+    if (each.name == "layers") options.job.settings.try_emplace(each.name, each.initial);
   const Tuned tuned = Tuning(options, cluster, std::move(space)).run();
-  if (options.time_passes) print_spent_time();
+  if (options.job.time_passes) print_spent_time();
   if (tuned.trials.empty())
-    throw plan_error(fmt::format("{}: none of {} is a plan that fits on {}:{}", options.plan,
+    throw plan_error(fmt::format("{}: none of {} is a plan that fits on {}:{}", options.job.plan,
                                  counted(tuned.estimated, "combination"), options.sim.cluster, left_out_text(tuned)));
   options.json ? print_tuned_json(given, cluster, tuned) : print_tuned(given, cluster, tuned);
   return 0;

@@ -1,0 +1,67 @@
+// Surprising fact: eos_token_id is a number or a list of them.
+#include "job/generation_weights.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+#include <variant>
+
+#include "base/error.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/model_fit.h"
+
+namespace prun {
+
+void require_fit(const checkpoint::Weights& weights, const Job& job) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(Exit::checkpoint_invalid,
+                fmt::format("the weights in {} do not fit this plan: {}", weights.folder, what));
+  };
+  std::map<std::string, Shape> wanted;
+  for (const StateTensor& state : job.classes.front().state) wanted[state.name] = state.shape;
+  if (const std::string differs = checkpoint::differing_tensor(weights, wanted); !differs.empty()) refuse(differs);
+  if (const std::string differs = checkpoint::differing_model(weights.model, job.classes.front().model);
+      !differs.empty())
+    refuse(differs);
+}
+
+void take_folder(JobSpec& spec) {
+  GenerationSettings& settings = spec.generation;
+  if (!spec.settings.empty()) throw usage_error(fmt::format("{} has no arguments: --set goes with a plan", spec.plan));
+  const ModelDescription model = checkpoint::open_weights(spec.plan).model;
+  if (model.name.empty())
+    throw usage_error(
+        fmt::format("the weights in {} are of a model that its plan wrote itself: prun generate PLAN "
+                    "--checkpoint {}",
+                    spec.plan, spec.plan));
+  std::string arguments;
+  for (const auto& [name, value] : model.arguments.values()) {
+    const auto text = [](const auto& held) -> std::string {
+      using Held = std::decay_t<decltype(held)>;
+      if constexpr (std::is_arithmetic_v<Held> || std::is_same_v<Held, std::string>) return fmt::format("{}", held);
+      return "";
+    };
+    arguments += fmt::format("{}={} ", name, std::visit(text, value));
+  }
+  settings.checkpoint = spec.plan;
+  spec.plan = spec.lua_dir + "/prun/described_model.lua";
+  spec.settings = {{"model", model.name}, {"arguments", arguments}};
+}
+
+std::vector<int32_t> ends_of_folder(const std::string& folder) {
+  for (const char* name : {"/generation_config.json", "/config.json"}) {
+    if (!std::filesystem::exists(folder + name)) continue;
+    const nlohmann::json config = nlohmann::json::parse(checkpoint::read_file(folder + name), nullptr, false);
+    const nlohmann::json ends = config.is_object() ? config.value("eos_token_id", nlohmann::json()) : nlohmann::json();
+    std::vector<int32_t> ids;
+    for (const nlohmann::json& id : ends.is_array() ? ends : nlohmann::json::array({ends}))
+      if (id.is_number_integer()) ids.push_back(id.get<int32_t>());
+    if (!ids.empty()) return ids;
+  }
+  return {};
+}
+
+}  // namespace prun

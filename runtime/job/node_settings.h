@@ -1,0 +1,11 @@
+// What must be the same on all nodes, although only node 0's is used.
+#pragma once
+#include <vector>
+
+#include "job/job_spec.h"
+
+namespace prun {
+
+std::vector<NodeSetting> node_settings(const JobSpec& spec);
+
+}  // namespace prun

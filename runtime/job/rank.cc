@@ -1,0 +1,228 @@
+// The same order on every rank: check the program, open the world, take memory, connect, make the executor, run.
+#include "job/rank.h"
+
+#include <fmt/format.h>
+#include <prun/sdk/tls.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/cores.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "comm/comm.h"
+#include "comm/transport/transport_choice.h"
+#include "device/device.h"
+#include "exec/chaos.h"
+#include "exec/clock.h"
+#include "exec/heartbeat.h"
+#include "exec/rank_device.h"
+#include "job/core_sharing.h"
+#include "job/data_course.h"
+#include "job/heterogeneous_devices.h"
+#include "job/launcher_bootstrap.h"
+#include "job/replica_exchange.h"
+#include "watch/memory_use.h"
+
+namespace prun {
+namespace {
+
+// Sockets between ranks of one host are encrypted only where they are made to be TCP.
+void tell_transports(RecorderHeader& recorder, const World& world, const JobSpec& spec) {
+  const std::string name = world.transport_name(), &interface = spec.world.network_interface;
+  const bool leaves = world.several_hosts() || spec.world.transport_options.find("unix=0") != std::string::npos;
+  std::string words = name == "none" ? "" : transport_words(name);
+  if (!words.empty() && !interface.empty()) words += fmt::format(" ({})", interface);
+  if (!words.empty() && spec.world.encrypt && leaves)
+    words += sdk::kernel_has_tls() ? ", TLS (kTLS)" : ", TLS (no kTLS)";
+  if (world.calibrated()) words += ", algorithms by calibration";
+  words.copy(recorder.transports, sizeof recorder.transports - 1);
+  recorder.connected.store(1);
+}
+
+// Rank 0 says it, since it is on the node where the user looks.
+void compare_devices(const RankStart& start, const JobSpec& spec, const DeviceReport& devices) {
+  const std::vector<std::string> words =
+      start.launcher->all_gather(describe_device(devices, spec.device_of(start.host_rank)));
+  if (const std::string unlike = heterogeneity_warning(words); start.rank == 0 && !unlike.empty())
+    fmt::print(stderr, "prun: {}\n", unlike);
+}
+
+WorldOptions world_options(const RankStart& start, const JobSpec& spec, const Device& device, const Job& job) {
+  WorldOptions world = spec.world;
+  static_cast<RankPlace&>(world) = start;
+  world.memory = device.memory_kind();
+  if (world.memory != PRUN_MEM_HOST) world.device = spec.device_of(start.host_rank);
+  for (const Program& program : job.classes) world.arena_bytes = std::max(world.arena_bytes, program.arena_bytes);
+  return world;
+}
+
+ExecutorOptions executor_options(const RankStart& start, const JobSpec& spec) {
+  ExecutorOptions executor;
+  executor.rank = start.rank;
+  const int sharing = ranks_on_these_cores(start);
+  executor.threads = threads_per_rank(sharing);
+  executor.spins = usable_cores() > sharing ? 2000 : 200;
+  executor.recorder = static_cast<RecorderHeader*>(start.recorder);
+  executor.aborted = [&] { return start.launcher->aborted(); };
+  executor.print = [&](const std::string& line) { start.launcher->print(line); };
+  executor.failed = [&](const Error& error, const std::string& op) { start.launcher->fail(error, op); };
+  executor.deadline_s = spec.world.deadline_s;
+  executor.timed = !spec.watch.trace.empty();
+  if (spec.launch.grace_s > 0 || spec.launch.nnodes > 1)
+    executor.begin_step = [&](int64_t step) { return start.launcher->begin_step(step); };
+  return executor;
+}
+
+// Rank 0's process and time name the attempt, the same on all ranks.
+CheckpointOptions checkpoint_options(const RankStart& start, const JobSpec& spec) {
+  CheckpointOptions checkpoint;
+  checkpoint.folder = spec.checkpoint.folder;
+  checkpoint.resume = spec.checkpoint.resume;
+  checkpoint.keep = spec.checkpoint.keep;
+  checkpoint.read = spec.checkpoint.read;
+  checkpoint.lineage = spec.checkpoint.lineage;
+  checkpoint.memory = spec.checkpoint.memory;
+  checkpoint.every = spec.checkpoint.every;
+  checkpoint.weights_only = !spec.generation.options.prompt.empty();
+  checkpoint.program = start.job_hash;
+  if (!checkpoint.folder.empty() || !checkpoint.memory.empty())
+    checkpoint.attempt = start.launcher->all_gather(fmt::format("{:x}{:x}", getpid(), now_ns()))[0];
+  return checkpoint;
+}
+
+// Ranks agree through the launchers, since what they share, the folder, is what has failed.
+void agree_on_abandoning(CheckpointOptions& checkpoint, LauncherClient* launcher, const Job& job) {
+  checkpoint.bytes = checkpoint_bytes(job);
+  checkpoint.abandoning = {
+      .abandon = [launcher](int64_t step, const auto& failure) { launcher->abandon(step, pack(failure)); },
+      .abandoned = [launcher](int64_t step) { return launcher->abandoned(step); }};
+}
+
+// Keeps in the recorder which checkpoint is being written, and which was committed last.
+void note_saves(CheckpointOptions& checkpoint, RecorderHeader* recorder) {
+  using Save = CheckpointOptions::Save;
+  checkpoint.told = [recorder](int64_t step, Save save) {
+    recorder->saving_ns.store(now_ns(), std::memory_order_relaxed);
+    if (save == Save::committed) recorder->saved.store(step, std::memory_order_relaxed);
+    recorder->saving.store(save == Save::begun ? step : 0, std::memory_order_release);
+  };
+}
+
+// What a rank takes, in the order of taking; it outlives the report of an error.
+struct Rank {
+  explicit Rank(const RankStart& start)
+      : heartbeat(*static_cast<RecorderHeader*>(start.recorder)),
+        bootstrap(*start.launcher, static_cast<RecorderHeader*>(start.recorder)) {}
+  Heartbeat heartbeat;
+  Job job;
+  LauncherBootstrap bootstrap;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<World> world;
+  std::unique_ptr<RankDevice> memory;
+  std::unique_ptr<ReplicaExchange> replicas;
+  std::unique_ptr<JobRun> executor;
+};
+
+// Commits to memory of a job of several nodes.
+void exchange_replicas(const RankStart& start, const JobSpec& spec, Rank& rank, CheckpointOptions& checkpoint) {
+  if (checkpoint.memory.empty() || spec.launch.nnodes == 1) return;
+  rank.replicas = std::make_unique<ReplicaExchange>(start, spec);
+  if (!spec.checkpoint.kept.empty()) checkpoint.resume = rank.replicas->restore(rank.job, spec.checkpoint.kept);
+  checkpoint.apart = {
+      .copy = [&replicas = *rank.replicas](const auto& commit, const auto& files) { replicas.copy(commit, files); },
+      .kept = [launcher = start.launcher](int64_t step) { launcher->kept(step); },
+      .committed = [launcher = start.launcher] { return launcher->committed(); },
+      .clears = start.local_rank == 0};
+}
+
+void train(const RankStart& start, const JobSpec& spec, const DeviceReport& devices,
+           const std::vector<checkpoint::DataIdentity>& data, Rank& rank, std::string& where) {
+  where = "joining";
+  log_as_rank(start.rank);
+  if (job_hash(start.job) != start.job_hash)
+    throw Error(Exit::mismatch, fmt::format("rank {} has another program than the launcher sent", start.rank));
+  rank.job = parse_job(start.job);
+  take_kernels_of(rank.job);
+  if (start.node > 0 && start.local_rank == 0) require_data_of_node_0(data, rank.job, start.node);
+  const auto mine = static_cast<size_t>(rank.job.class_of_rank[static_cast<size_t>(start.rank)]);
+  rank.job.classes[mine] = written_out(rank.job.classes[mine]);
+  const Program& program = rank.job.classes[mine];
+  ExecutorOptions execution = executor_options(start, spec);
+  execution.checkpoint = checkpoint_options(start, spec);
+  if (!spec.checkpoint.strict) agree_on_abandoning(execution.checkpoint, start.launcher, rank.job);
+  if (!data.empty()) execution.checkpoint.data = data.front();
+  note_saves(execution.checkpoint, execution.recorder);
+  execution.generation = spec.generation.options;
+  rank.device = open_device(program.device);
+  execution.checkpoint.threads = std::max(1, execution.threads / 2);
+  execution.checkpoint.wait_s = spec.world.deadline_s;
+  execution.checkpoint.kernels = rank.device->numerics();
+  execution.checkpoint.choice = rank.job.kernels;
+  execution.checkpoint.arithmetic = kernel_arithmetic(rank.job);
+  execution.checkpoint.algorithms = spec.world.algorithm_costs;
+  if (rank.device->memory_kind() != PRUN_MEM_HOST) compare_devices(start, spec, devices);
+  exchange_replicas(start, spec, rank, execution.checkpoint);
+  rank.world = World::open(world_options(start, spec, *rank.device, rank.job), rank.bootstrap);
+  rank.memory =
+      open_rank_device(*rank.device, program, *rank.world, {spec.device_of(start.host_rank), spec.device_options});
+  try {
+    rank.world->connect();
+    log_info("transport", "connected over {}", rank.world->transport_name());
+    tell_transports(*execution.recorder, *rank.world, spec);
+    if (!spec.chaos.empty()) {
+      const auto chaos = std::make_shared<Chaos>(spec.chaos, start.rank, start.ranks, *rank.world);
+      execution.poison = chaos->poison();
+      execution.omission = chaos->omission();
+      execution.chaos = [chaos](int64_t step) { chaos->begin_step(step); };
+    }
+    rank.executor = rank.memory->make_executor(*rank.world, execution);
+  } catch (const Aborted&) {
+    throw;
+  } catch (const Error& error) {
+    throw rank.memory->explained(error);
+  }
+  where.clear();
+  log_debug("exec", "{} of arena on {}, {} threads", human_bytes(program.arena_bytes), program.device,
+            execution.threads);
+  try {
+    rank.executor->run();
+  } catch (...) {
+    where = rank.executor->failed_op();
+    throw;
+  }
+  log_debug("exec", "the program has ended");
+  // All of the arena has been touched by the end of a step, so this is the peak as well.
+  execution.recorder->pss.store(proportional_set_size("self"));
+}
+
+}  // namespace
+
+int be_rank(const RankStart& start, const std::function<void(std::string& where)>& body) {
+  std::string where;
+  try {
+    body(where);
+    return 0;
+  } catch (const Aborted&) {
+    start.launcher->end_with_others();
+    return static_cast<int>(Exit::transport);
+  } catch (const std::exception& caught) {
+    const Error error = error_of(caught);
+    start.launcher->fail(error, where);
+    return static_cast<int>(error.code());
+  }
+}
+
+int run_rank(const RankStart& start, const JobSpec& spec, const DeviceReport& devices,
+             const std::vector<checkpoint::DataIdentity>& data) {
+  spec.binding.apply(start.local_rank);
+  Rank rank(start);
+  const int code = be_rank(start, [&](std::string& where) { train(start, spec, devices, data, rank, where); });
+  if (code == 0 && rank.executor->stopped_early()) return static_cast<int>(Exit::preempted);
+  if (code == 0 || rank.executor == nullptr || rank.executor->settle()) return code;
+  std::fflush(nullptr);
+  _exit(code);  // destructors would block on device work
+}
+
+}  // namespace prun

@@ -1,0 +1,194 @@
+// Surprising fact: a rank is a fork of its launcher and is up in milliseconds, so an attempt begins with new ranks.
+// What survives a failure are the launchers of the nodes that are left, with what they have in memory.
+#include "job/restart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/history.h"
+#include "job/build.h"
+#include "job/job_spec.h"
+#include "job/replicas.h"
+#include "launch/launch.h"
+
+namespace prun {
+namespace {
+
+constexpr double kRejoinSeconds = 3;  // how long a job that may go on without a node waits for it to come back
+// A node that comes and fails, again and again, must not take the job's time: the first is taken in at once, the next
+// after this, and each further one after twice the time before.
+constexpr double kGrowAgainSeconds = 30, kGrowAgainMost = 1800;
+
+// Returns the checkpoints that `run` committed to the disk, newest first, and damaged ones, which may be its own.
+std::vector<std::string> commits_of(const std::string& run, const std::string& folder) {
+  std::vector<std::string> ours;
+  if (folder.empty() || !checkpoint::is_used(folder)) return ours;
+  try {
+    std::optional<std::string> each = checkpoint::newest(folder).checkpoint;
+    for (; each; each = checkpoint::before(*each)) try {
+        if (checkpoint::read_index(*each).lineage.run != run) break;
+        ours.push_back(*each);
+      } catch (const Error&) {
+        ours.push_back(*each);
+      }
+  } catch (const Error&) {  // there is none
+  }
+  return ours;
+}
+
+}  // namespace
+
+void check_restart_options(const JobSpec& spec) {
+  const RestartSettings& s = spec.restart;
+  const int ranks = spec.ranks();
+  if (s.min_ranks > ranks)
+    throw usage_error(
+        fmt::format("--min-ranks {} is more than the {} of this job", s.min_ranks, counted(ranks, "rank")));
+}
+
+Restarts::Restarts(JobSpec& spec) : spec_(spec), resume_(spec.checkpoint.resume), trace_(spec.watch.trace) { allow(); }
+
+// What the launchers have to know before an attempt.
+void Restarts::allow() {
+  const RestartSettings& s = spec_.restart;
+  const bool shrinks = s.min_ranks > 0 && (ranks_ == 0 || ranks_ > s.min_ranks);
+  spec_.launch.begins_again = restarts_ < s.most || shrinks;
+  spec_.launch.rolls_back = spec_.non_finite == "rollback" && restarts_ < s.most;
+  spec_.launch.min_ranks = s.min_ranks;
+  spec_.launch.patience_s = done() > 0 ? kRejoinSeconds : spec_.launch.join_timeout_s;
+  const CheckpointSettings& checkpoint = spec_.checkpoint;
+  const bool commits = !checkpoint.folder.empty() || !checkpoint.memory.empty();
+  spec_.launch.takes_nodes_after_s = !commits ? -1
+                                     : grown_ == 0
+                                         ? 0
+                                         : std::min(kGrowAgainSeconds * std::exp2(grown_ - 1), kGrowAgainMost);
+}
+
+Job Restarts::build(Launch& launch, Plan& plan) {
+  if (done() == 0) skipped_before_ = spec_.checkpoint.skipped;
+  take_newest_kept(launch.inventories());
+  leave_out_batches();
+  const int all = spec_.ranks();
+  const int most = most_ranks_ > 0 ? std::min(most_ranks_, launch.ranks()) : launch.ranks();
+  const int least = most < all ? std::max(spec_.restart.min_ranks, 1) : most;
+  std::optional<Error> first;
+  for (int ranks = most; ranks >= least; --ranks) try {
+      Job job = build_job(spec_, ranks, &plan);
+      launch.use_ranks(ranks);
+      ranks_ = ranks;
+      allow();
+      return job;
+    } catch (const Error& error) {  // a mesh or a batch that this number does not divide, or too little memory
+      if (!first) first = error;
+    }
+  throw *first;
+}
+
+void Restarts::begin(const Job& job) {
+  const Program& program = job.classes.front();
+  last_ = {program.schedule.first, program.schedule.samples, program.step().data.global_batch};
+}
+
+void Restarts::begin_again(bool grows) {
+  grows_ = grows;
+  if (grows && spec_.launch.node_rank == 0) {
+    ++grown_;
+    most_ranks_ = 0;
+  } else if (restarts_ < spec_.restart.most || spec_.launch.node_rank > 0) {  // node 0 counts for all
+    ++restarts_;
+  } else {
+    ++shrunk_;
+    most_ranks_ = ranks_ - 1;
+  }
+  CheckpointSettings& checkpoint = spec_.checkpoint;
+  const LeftOut left_out = checkpoint.left_out;
+  checkpoint.first_step = -1;
+  checkpoint.skipped = 0;
+  checkpoint.samples = checkpoint.tokens = -1;
+  checkpoint.resume = resume_;
+  settle_checkpoints(checkpoint, spec_.launch.node_rank == 0, commits());
+  checkpoint.left_out = left_out;  // also of commits from before it was decided
+  spec_.watch.metrics.resumes = true;
+  spec_.watch.metrics.overwrite = false;
+  if (!trace_.empty()) {  // of each attempt one: none is lost
+    std::filesystem::path name(trace_);
+    name.replace_extension(fmt::format("restart{}{}", done(), name.extension().string()));
+    spec_.watch.trace = name.string();
+  }
+  allow();
+}
+
+void Restarts::remember(const std::vector<int64_t>& skipped_steps, int64_t not_finite_step) {
+  skipped_steps_.insert(skipped_steps_.end(), skipped_steps.begin(), skipped_steps.end());
+  not_finite_step_ = spec_.non_finite == "rollback" ? not_finite_step : -1;
+}
+
+// From the first step that is done again to the one that failed: whatever led there is not seen a second time.
+void Restarts::leave_out_batches() {
+  left_out_.clear();
+  CheckpointSettings& checkpoint = spec_.checkpoint;
+  const int64_t first = std::max<int64_t>(checkpoint.first_step, 0), failed = std::exchange(not_finite_step_, -1);
+  std::erase_if(skipped_steps_, [&](int64_t step) { return step >= first; });
+  if (failed < first) return;
+  const LeftOut& before = checkpoint.left_out;
+  const int64_t begin = before.sample_of(std::max<int64_t>(checkpoint.samples, 0));
+  const int64_t end = before.sample_of(last_.samples_before(failed + 1) - 1) + 1;
+  checkpoint.left_out.add(begin, end);
+  left_out_ = " without " + last_.text(begin, end);
+}
+
+// Counts in batches if all batches had one size, otherwise in samples.
+std::string Restarts::Attempt::text(int64_t begin, int64_t end) const {
+  if (batch > 0 && samples == first * batch && begin % batch == 0 && end % batch == 0)
+    return run_text("batch", "batches", begin / batch, end / batch);
+  return run_text("sample", "samples", begin, end);
+}
+
+void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
+  CheckpointSettings& checkpoint = spec_.checkpoint;
+  checkpoint.kept.clear();
+  if (done() == 0) return;
+  const std::optional<checkpoint::KeptCommit> newest = newest_kept(inventories);
+  if (!newest || newest->step < checkpoint.first_step) return;
+  checkpoint.kept = newest->name;
+  checkpoint.first_step = newest->step;
+  checkpoint.samples = newest->samples;
+  checkpoint.tokens = newest->tokens;
+  checkpoint.skipped = skipped_before_ + std::count_if(skipped_steps_.begin(), skipped_steps_.end(),
+                                                       [&](int64_t step) { return step < newest->step; });
+  checkpoint.resume.clear();
+}
+
+// Returns the checkpoints of this run, newest first. Of one step, the checkpoint in memory comes first.
+std::vector<std::string> Restarts::commits() const {
+  const CheckpointSettings& s = spec_.checkpoint;
+  std::vector<std::string> ours =
+      s.memory.empty() ? std::vector<std::string>() : checkpoint::whole_checkpoints(s.memory);
+  for (std::string& each : commits_of(s.lineage.run, s.folder)) ours.push_back(std::move(each));
+  const auto step = [](const std::string& path) {
+    return checkpoint::parse_checkpoint_name(std::filesystem::path(path).filename().string())->step;
+  };
+  std::stable_sort(ours.begin(), ours.end(), [&](const auto& a, const auto& b) { return step(a) > step(b); });
+  return ours;
+}
+
+std::string Restarts::words() const {
+  if (done() == 0) return "";
+  if (spec_.launch.node_rank > 0) return fmt::format("prun: node {} joins again\n", spec_.launch.node_rank);
+  const int64_t step = spec_.checkpoint.first_step;
+  const std::string& disk = spec_.checkpoint.resume;
+  const std::string from =
+      step < 0 ? "the beginning" : fmt::format("step {} ({})", step, disk.empty() ? "the nodes' memory" : disk);
+  if (grows_) return fmt::format("prun: goes on with the nodes that have come, from {}\n", from);
+  if (most_ranks_ > 0) return fmt::format("prun: goes on with fewer ranks from {}\n", from);
+  return fmt::format("prun: restart {} of {} from {}{}\n", restarts_, spec_.restart.most, from, left_out_);
+}
+
+}  // namespace prun

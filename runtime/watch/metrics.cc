@@ -1,0 +1,36 @@
+// Numbers read back as the same doubles; NaN and Inf, which JSON lacks, become null.
+#include "watch/metrics.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace prun {
+namespace {
+
+std::string number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
+
+}  // namespace
+
+std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t memory_bytes) {
+  const double per_s = step.time_s > 0 ? 1 / step.time_s : 0, flops = work.flops * per_s;
+  const int64_t done = static_cast<int64_t>(step.step) + 1;
+  const int64_t tokens = work.tokens_before + (done - work.first) * work.tokens;
+  std::string row = fmt::format("{{\"step\":{},\"loss\":{},\"learning_rate\":{}", done, number(step.loss),
+                                number(work.rate.at(static_cast<int64_t>(step.step))));
+  if (work.clips) row += fmt::format(",\"grad_norm\":{}", number(step.norm));
+  if (step.skipped) row += ",\"skipped\":true";
+  row += fmt::format(",\"tokens\":{},\"time_s\":{},\"wall_time\":{:.6f},\"tokens_per_s\":{:.1f}", tokens,
+                     number(step.time_s), step.wall_time, static_cast<double>(work.tokens) * per_s);
+  row += fmt::format(",\"comm_s\":{},\"exposed_comm_s\":{}", number(step.comm_s), number(step.exposed_s));
+  if (memory_bytes > 0) row += fmt::format(",\"memory_bytes\":{}", memory_bytes);
+  if (work.flops > 0) row += fmt::format(",\"model_flops_per_s\":{:.6g}", flops);
+  if (work.flops > 0 && work.peak_flops > 0) row += fmt::format(",\"mfu\":{:.4f}", flops / work.peak_flops);
+  if (step.host_s > 0)
+    row += fmt::format(",\"host_us\":{:.2f},\"idle\":{:.5f}", step.host_s * 1e6, step.idle_s * per_s);
+  if (step.evaluated())
+    row += fmt::format(",\"eval_loss\":{},\"eval_s\":{}", number(step.eval_loss), number(step.eval_s));
+  return row + "}\n";
+}
+
+}  // namespace prun

@@ -1,0 +1,44 @@
+// --metrics FILE: one JSON object a line and step, every step exactly once, readable while the job runs.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "ir/learning_rate.h"
+#include "watch/metrics_file.h"
+#include "watch/steps.h"
+
+namespace prun {
+
+// What the rows of a job have in common.
+struct StepWork {
+  int64_t tokens = 0;                    // of one step
+  int64_t first = 0, tokens_before = 0;  // the first step of the run; tokens of the steps before it
+  double flops = 0;                      // FLOP of the model in one step (ir/model_flops.h)
+  double peak_flops = 0;                 // FLOP/s of all devices; 0 = unknown
+  LearningRate rate = {};
+  bool clips = false;  // so there is a norm of the gradients
+};
+
+class Metrics {
+ public:
+  // Throws as MetricsFile.
+  Metrics(const MetricsSettings& settings, int64_t first_step) : file_(settings, first_step) {}
+  void begin() { file_.begin(); }
+  void add(const std::string& row) { file_.output().write(row); }  // with its newline
+  void flush() { file_.output().flush(); }
+  void finish(double patience_s) { file_.output().finish(patience_s); }
+  const OutputFile& file() const { return file_.output(); }
+  const std::string& remark() const { return file_.remark(); }
+
+ private:
+  MetricsFile file_;
+};
+
+// {"step":1,"loss":5.55,"learning_rate":0.0003,"grad_norm":1.2,"tokens":8192,"time_s":0.1,"wall_time":1795000000.125,
+// "tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001,"memory_bytes":52428800}; no loss: null. Absent where there
+// is none: the norm of gradients that are not clipped, memory that is not known. A model with matrix products adds
+// "model_flops_per_s":1.2e12 and, where the devices' peak is known, "mfu":0.41; a queue device "host_us" and "idle"; a
+// step with an evaluation "eval_loss":5.5,"eval_s":0.2.
+std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t memory_bytes);
+
+}  // namespace prun

@@ -1,0 +1,79 @@
+// The rate is an exponential mean, so that the line does not flicker; the first step, which pays for warming up, counts
+// only until there is a second.
+#include "watch/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/text.h"
+
+namespace prun {
+
+void Progress::begin(const Program& program, int ranks) {
+  steps_ = program.schedule.steps;
+  tokens_per_step_ = program.tokens_per_step;
+  word_ = program.sample_word;
+  ranks_ = ranks;
+  silent_ = program.step().loss < 0;
+}
+
+void Progress::waiting(std::string_view what) {
+  if (screen_.live && !silent_ && step_time_ == 0) draw(fmt::format("{}: {}", counted(ranks_, "rank"), what));
+}
+
+void Progress::step(const MergedStep& step) {
+  if (silent_) return;
+  step_time_ = step.step < 2 || step_time_ == 0 ? step.time_s : 0.8 * step_time_ + 0.2 * step.time_s;
+  latest_ = step;
+  if (step.evaluated()) evaluated_ = step;
+  dirty_ = true;
+  const bool edge = step.step == 0 || static_cast<int64_t>(step.step) + 1 == steps_ || step.evaluated();
+  if (!edge && screen_.now() - last_line_ < 1.0) return;
+  last_line_ = screen_.now();
+  screen_.line(text(step, step) + "\n");
+}
+
+std::string Progress::text(const MergedStep& step, const MergedStep& evaluated) const {
+  const int64_t done = static_cast<int64_t>(step.step) + 1;
+  const std::string total = std::to_string(steps_);
+  std::string line = fmt::format("step {:>{}}/{}  loss {:.4f}", done, total.size(), total, step.loss);
+  if (evaluated.evaluated()) line += fmt::format("  evaluated {:.4f}", evaluated.eval_loss);
+  line += "  " + human_seconds(step_time_);
+  if (tokens_per_step_ > 0) {
+    line += fmt::format("  {} {}/s", short_number(static_cast<double>(tokens_per_step_) / std::max(step_time_, 1e-9)),
+                        word_);
+  }
+  if (step.comm_s > 0 && ranks_ > 1)
+    line += fmt::format("  communication {:.0f}% exposed", 100 * std::min(1.0, step.exposed_s / step.comm_s));
+  if (done < steps_) line += fmt::format("  ETA {}", human_seconds(static_cast<double>(steps_ - done) * step_time_));
+  return line;
+}
+
+void Progress::redraw() {
+  if (!screen_.live || silent_ || !(dirty_ || !drawn_) || step_time_ == 0) return;
+  draw(text(latest_, evaluated_));
+  dirty_ = false;
+}
+
+void Progress::draw(const std::string& line) {
+  if (drawn_ && line == shown_) return;
+  // The last column stays free: writing there wraps on some terminals.
+  const size_t room = static_cast<size_t>(std::max(screen_.width() - 1, 1));
+  const std::string fitting = line.substr(0, room);
+  screen_.write("\r\x1b[K" + (screen_.color ? "\x1b[36m" + fitting + "\x1b[0m" : fitting));
+  shown_ = line;
+  drawn_ = true;
+}
+
+void Progress::clear() {
+  if (!drawn_) return;
+  screen_.write("\r\x1b[K");
+  drawn_ = false;
+}
+
+void Progress::end() { clear(); }
+
+}  // namespace prun

@@ -1,0 +1,42 @@
+// Progress of a running job: one live line on a terminal, and plain lines for who keeps them (console.h).
+//
+// Plain lines show the first and the last step, steps with an evaluation, and at most one step a second between them: a
+// log has every step of a slow job, and a fast one does not fill the disk.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "base/terminal.h"
+#include "ir/program.h"
+#include "watch/steps.h"
+
+namespace prun {
+
+class Progress {
+ public:
+  explicit Progress(Screen screen) : screen_(std::move(screen)) {}
+  void begin(const Program& program, int ranks);
+  void waiting(std::string_view what);  // before the first step: "joining", "initial weights"
+  void step(const MergedStep& step);
+  void redraw();  // after steps: draws the latest one when a terminal is watching
+  void clear();   // before somebody else writes to the terminal; the next redraw brings the line back
+  void end();     // removes the live line
+  bool silent() const { return silent_; }
+
+ private:
+  std::string text(const MergedStep& step, const MergedStep& evaluated) const;
+  void draw(const std::string& line);
+
+  Screen screen_;
+  int64_t steps_ = 0, tokens_per_step_ = 0;
+  std::string word_;
+  int ranks_ = 1;
+  bool silent_ = false;  // a program without a loss prints for itself
+  bool drawn_ = false, dirty_ = false;
+  double last_line_ = -1e9;
+  double step_time_ = 0;           // smoothed, for rate and remaining time
+  MergedStep latest_, evaluated_;  // evaluated_: the latest with an evaluation
+  std::string shown_;
+};
+
+}  // namespace prun

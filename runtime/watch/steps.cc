@@ -1,0 +1,62 @@
+// Ranks are at most one ring apart: a writer waits until its slot has been read.
+#include "watch/steps.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+
+namespace prun {
+namespace {
+
+int64_t nanoseconds(clockid_t clock) {
+  timespec t;
+  clock_gettime(clock, &t);
+  return static_cast<int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
+
+}  // namespace
+
+MergedStep& MergedStep::operator+=(const MergedStep& other) {
+  for (const auto member : {&MergedStep::time_s, &MergedStep::comm_s, &MergedStep::exposed_s, &MergedStep::bytes_sent,
+                            &MergedStep::host_s, &MergedStep::idle_s, &MergedStep::eval_s})
+    this->*member += other.*member;
+  return *this;
+}
+
+std::vector<MergedStep> StepReader::take() {
+  std::vector<MergedStep> steps;
+  if (recorders_.empty()) return steps;
+  uint64_t complete = UINT64_MAX;
+  for (const RecorderHeader* recorder : recorders_) {
+    complete = std::min(complete, recorder->steps_written.load(std::memory_order_acquire));
+  }
+  const int64_t since_1970 = nanoseconds(CLOCK_REALTIME) - nanoseconds(CLOCK_MONOTONIC);
+  const double ranks = static_cast<double>(recorders_.size());
+  for (; next_ < complete; next_++) {
+    MergedStep merged;
+    for (RecorderHeader* recorder : recorders_) {
+      const StepRecord& record = recorder_steps(recorder)[next_ % static_cast<uint64_t>(kStepRing)];
+      if (recorder == recorders_.front()) {
+        merged.step = record.step;
+        merged.loss = record.loss;
+        merged.eval_loss = record.eval_loss;
+        merged.eval_s = static_cast<double>(record.eval_ns) / 1e9;
+        merged.norm = record.norm;
+        merged.wall_time = static_cast<double>(static_cast<int64_t>(record.end_ns) + since_1970) / 1e9;
+        merged.time_s = static_cast<double>(record.end_ns - record.begin_ns) / 1e9;
+      }
+      if (std::isnan(merged.norm)) merged.norm = record.norm;  // a stage that trains nothing has none
+      merged.skipped = merged.skipped || record.skipped != 0;
+      merged.comm_s += static_cast<double>(record.comm_ns) / 1e9 / ranks;
+      merged.exposed_s += static_cast<double>(record.exposed_ns) / 1e9 / ranks;
+      merged.host_s = std::max(merged.host_s, static_cast<double>(record.host_ns) / 1e9);
+      merged.idle_s = std::max(merged.idle_s, static_cast<double>(record.idle_ns) / 1e9);
+      merged.bytes_sent += static_cast<double>(record.bytes_sent) / ranks;
+    }
+    steps.push_back(merged);
+  }
+  for (RecorderHeader* recorder : recorders_) recorder->steps_read.store(next_, std::memory_order_release);
+  return steps;
+}
+
+}  // namespace prun

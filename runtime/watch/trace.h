@@ -1,0 +1,55 @@
+// --trace FILE: Chrome JSON that opens in https://ui.perfetto.dev: a process per rank, a thread per stream, a slice per
+// op, arrows from the op that an edge names to the op that waits for it, and from the last rank that arrived at a
+// collective to the others.
+//
+// Events are copied from the rings while the job runs and written when it has ended, so that tracing costs the ranks
+// nothing. At most kMostEvents are kept: then the trace ends with a step that all ranks have whole.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "exec/recorder.h"
+#include "ir/program.h"
+#include "watch/output_file.h"
+#include "watch/step_window.h"
+
+namespace prun {
+
+class Trace {
+ public:
+  static constexpr size_t kMostEvents = 1 << 20;
+
+  explicit Trace(const std::string& path, StepWindow window = {}, size_t most = kMostEvents)
+      : file_(path, "trace"), window_(window), most_(most) {}
+  void begin(const Job& job, const std::vector<int>& ranks, const std::vector<RecorderHeader*>& recorders);
+  // Says in the file that a device was given the ops of its steps one by one, and no graphs.
+  void note_eager() { eager_ = true; }
+  void collect();  // copies new events; called too rarely, it loses some and counts them
+  void finish();   // writes the file
+  uint64_t lost() const { return lost_; }
+  bool full() const { return kept_ >= most_; }
+  bool windowed() const { return window_.given; }
+  const OutputFile& file() const { return file_; }
+
+ private:
+  struct Track {  // one stream of one rank
+    int rank = 0, stream = 0;
+    RecorderHeader* recorder = nullptr;
+    uint64_t read = 0;
+    std::vector<OpEvent> events;
+  };
+  const Track* track_of(int rank, StreamId stream) const;
+  const OpEvent* find(const Track& track, uint32_t step, uint32_t op) const;
+  void drop_last_steps();
+
+  OutputFile file_;
+  StepWindow window_;
+  size_t most_, kept_ = 0;
+  bool eager_ = false;
+  uint64_t lost_ = 0;
+  const Job* job_ = nullptr;
+  std::vector<Track> tracks_;
+};
+
+}  // namespace prun

@@ -1,0 +1,39 @@
+#include "calibrate/algorithm_costs.h"
+
+#include <fmt/format.h>
+
+#include "ir/types.h"
+#include "simulate/calibration.h"
+#include "simulate/cluster_reader.h"
+
+namespace prun {
+namespace {
+
+// Calibrations tell sockets of the two families apart; a job has those of one. "": none of the job's.
+std::string plugin_of(const std::string& transport, const std::string& spec) {
+  const bool tcp = spec.find("unix=0") != std::string::npos;
+  if (transport == "socket-tcp") return tcp ? "socket" : "";
+  return transport == "socket" && tcp ? "" : transport;
+}
+
+}  // namespace
+
+std::string calibrated_algorithm_costs(const std::string& transport_options) {
+  const std::string path = existing_calibration();
+  if (path.empty()) return "";
+  const simulate::Cluster cluster = simulate::read_cluster(path);
+  std::string text;
+  for (const auto& [transport, link] : cluster.transports) {
+    const std::string plugin = plugin_of(transport, transport_options);
+    if (plugin.empty()) continue;
+    for (const auto& [kind, names] : link.algorithms)
+      for (const auto& [name, rates] : names) {
+        text += fmt::format("{} {} {} {:g}", plugin, traits(kind).name, name, rates.step_s);
+        for (const auto& [bytes, bandwidth] : rates.bandwidth.at) text += fmt::format(" {:g}:{:g}", bytes, bandwidth);
+        text += "\n";
+      }
+  }
+  return text;
+}
+
+}  // namespace prun

@@ -1,0 +1,148 @@
+// prun status [RUN]: the jobs of this user that run here: one line each, or of one job its ranks. On a terminal it is
+// drawn anew each second until the jobs have ended.
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/text.h"
+#include "commands.h"
+#include "watch/find_run.h"
+#include "watch/prometheus.h"
+
+namespace prun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A launcher that is stopped, or waits for a disk, says nothing new.
+Json with_age(Json status) {
+  constexpr double kSilent = 5;
+  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double age = now - status.value("updated", now);
+  if (age > kSilent) status["state"] = fmt::format("its launcher has been silent for {}", human_seconds(age));
+  return status;
+}
+
+std::vector<Json> running_jobs(const std::string& word) {
+  std::vector<Json> jobs;
+  if (!word.empty()) {
+    const FoundRun run = find_run(word);
+    if (!run.running())
+      throw usage_error(
+          fmt::format("{} does not run; prun explain {} and prun runs tell how it ended", run.name, word));
+    if (run.job->status.is_object()) jobs.push_back(with_age(run.job->status));
+    return jobs;
+  }
+  for (PublishedJob& job : published_jobs())
+    if (job.running && job.status.is_object()) jobs.push_back(with_age(std::move(job.status)));
+  return jobs;
+}
+
+std::string number_text(const Json& job, const char* key, const char* format, const char* none = "-") {
+  if (!job.contains(key) || !job[key].is_number()) return none;
+  return fmt::format(fmt::runtime(format), job[key].get<double>());
+}
+
+std::string seconds_text(const Json& job, const char* key) {
+  return job.contains(key) && job[key].is_number() ? human_seconds(job[key].get<double>()) : "-";
+}
+
+std::string rate_text(const Json& job) {
+  return job.contains("tokens_per_s") && job["tokens_per_s"].is_number()
+             ? short_number(job["tokens_per_s"].get<double>())
+             : "-";
+}
+
+std::string job_line(const Json& job) {
+  return fmt::format(
+      "{:>8}  {:<28} {:>5}  {:>15}  {:>8}  {:>9}  {:>9}  {}\n", job.value("pid", 0), job.value("plan", ""),
+      job["ranks"].size(), fmt::format("{}/{}", job.value("step", int64_t{0}), job.value("steps", int64_t{0})),
+      number_text(job, "loss", "{:.4f}"), rate_text(job), seconds_text(job, "eta_s"), job.value("state", ""));
+}
+
+std::string remarks(const Json& job) {
+  std::string text;
+  if (job["holdup"].is_string()) text += fmt::format("          {}\n", job["holdup"].get<std::string>());
+  for (const Json& rank : job["slow"])
+    text += fmt::format("          rank {} is slow: the others wait for it\n", rank.get<int>());
+  if (job["writing_checkpoint"].is_number())
+    text += fmt::format("          a checkpoint after step {} is being written\n",
+                        job["writing_checkpoint"].get<int64_t>());
+  return text;
+}
+
+constexpr const char* kHead =
+    "     PID  PLAN                         RANKS             STEP      LOSS   TOKENS/S       LEFT  STATE\n";
+
+std::string table(const std::vector<Json>& jobs, bool ranks) {
+  if (jobs.empty()) return "no job of yours runs here\n";
+  std::string text = kHead;
+  for (const Json& job : jobs) {
+    text += job_line(job) + remarks(job);
+    if (!ranks) continue;
+    text += "\n    RANK  HOST                  PID  STEPS DONE  AT\n";
+    for (const Json& rank : job["ranks"])
+      text += fmt::format("{:>8}  {:<16} {:>8}  {:>10}  {}\n", rank.value("rank", 0), rank.value("host", ""),
+                          rank.value("pid", 0), rank.value("steps_done", int64_t{0}), rank.value("words", ""));
+  }
+  return text;
+}
+
+// Lines that are too long would be folded, and what was drawn could not be taken back.
+std::string cut(const std::string& text, size_t width, size_t height) {
+  std::string result;
+  size_t lines = 0;
+  for (const std::string& line : split(text, '\n')) {
+    if (++lines > height) break;
+    result += line.substr(0, width) + "\n";
+  }
+  return result;
+}
+
+void draw_live(const std::string& word) {
+  for (size_t drawn = 0;; std::this_thread::sleep_for(std::chrono::seconds(1))) {
+    std::vector<Json> jobs;
+    try {
+      jobs = running_jobs(word);
+    } catch (const Error&) {
+      if (drawn == 0) throw;  // else the job has ended
+    }
+    winsize size{};
+    ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+    const std::string text = cut(table(jobs, !word.empty() || jobs.size() == 1), std::max<size_t>(size.ws_col, 40) - 1,
+                                 std::max<size_t>(size.ws_row, 10) - 1);
+    if (drawn > 0) fmt::print("\x1b[{}A\x1b[J", drawn);
+    fmt::print("{}", text);
+    std::fflush(stdout);
+    drawn = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+    if (jobs.empty()) return;
+  }
+}
+
+}  // namespace
+
+int status_command(Options& options) {
+  if (options.operands.size() > 1)
+    throw usage_error(fmt::format("prun status wants one run, not {}", options.operands.size()));
+  if (options.json && options.prometheus) throw usage_error("--json or --prometheus, not both");
+  const std::string word = options.operands.empty() ? "" : options.operands[0];
+  if (options.prometheus) {
+    fmt::print("{}", prometheus_text(running_jobs(word)));
+  } else if (options.json) {
+    fmt::print("{}\n", Json(running_jobs(word)).dump(2, ' ', false, Json::error_handler_t::replace));
+  } else if (isatty(STDOUT_FILENO) == 1) {
+    draw_live(word);
+  } else {
+    fmt::print("{}", table(running_jobs(word), !word.empty()));
+  }
+  return 0;
+}
+
+}  // namespace prun
