@@ -117,7 +117,7 @@ local values = {
 -- Whose our options are, for those that are looked for in the wrong word.
 local owner_of = {}
 for owner, names in pairs {
-  ["the plan"] = { "micro", "steps", "seed", "dtype", "reduce", "pack_weights", "eval", "report", "checkpoint" },
+  ["the plan"] = { "micro", "steps", "seed", "dtype", "reduce", "eval", "report", "checkpoint" },
   ["the model"] = { "vocab", "layers", "width", "heads", "kv_heads", "hidden", "context", "base", "tied", "dropout",
                     "experts", "choices", "capacity", "aux", "activation" },
   ["the data"] = { "batch", "path", "skip_bytes", "order" },

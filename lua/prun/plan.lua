@@ -31,8 +31,6 @@ local entries = schema.register("prun.plan", {
   { name = "dtype", kind = "text", default = "f32", choices = { "f32", "bf16", "f64" }, help = "what compute uses" },
   { name = "reduce", kind = "text", default = "any", choices = { "any", "rank_order" },
     help = "rank_order: sums in the order of ranks, the same bits on every transport" },
-  { name = "pack_weights", kind = "text", default = "none", choices = { "none", "fitting", "all" },
-    help = "which weights that a step reads several times are packed once, where the device reads them so" },
 })
 
 local report_entries = schema.register("prun.plan.report", {
@@ -253,7 +251,6 @@ return function(given)
   result.mesh = { axes = plan.mesh.axes, site = plan.mesh.site }
   result.loss, result.steps, result.seed, result.micro = loss.id, plan.steps, plan.seed, plan.micro
   result.reduce, result.dtype, result.data = plan.reduce, plan.dtype, source
-  result.pack_weights = plan.pack_weights
   result.batch_axes = axes
   if model.options then result.model = { name = model.name, arguments = model.options } end
   if plan.eval then result.eval = evaluation.result(plan.eval, plan, model, source) end

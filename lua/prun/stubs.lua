@@ -283,7 +283,6 @@
 ---@field seed? integer of initial weights and the order of data (default 0)
 ---@field dtype? string what compute uses (default 'f32')
 ---@field reduce? string rank_order: sums in the order of ranks, the same bits on every transport (default 'any')
----@field pack_weights? string which weights that a step reads several times are packed once, where the device reads them so (default 'none')
 
 ---@class prun.plan.report.options
 ---@field every integer a report comes after every so many steps

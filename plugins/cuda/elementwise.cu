@@ -185,8 +185,7 @@ std::string refuses(const OpView& view) {
 constexpr KernelEntry kEntries[] = {
     {"add", make_pair<Sum>, nullptr, refuses}, {"mul", make_pair<Product>, nullptr, refuses},
     {"scale", make_scale, nullptr, refuses},   {"cast", make_cast, nullptr, refuses},
-    {"copy", make_copy, nullptr, refuses},     {"pack_weight", make_copy, nullptr, refuses},
-    {"fill", make_fill, nullptr, refuses}};
+    {"copy", make_copy, nullptr, refuses},     {"fill", make_fill, nullptr, refuses}};
 
 }  // namespace
 

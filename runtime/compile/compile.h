@@ -45,9 +45,6 @@ struct CompileOptions {
   // Device::vocabulary_multiple: the columns of logits are padded to a multiple of it (pad_vocabulary.cc); 1: they are
   // not.
   int64_t vocabulary_multiple = 1;
-  // Device::packed_bytes: of the copy of its weight that a product would rather read (pack_weights.cc); null: none is
-  // made.
-  std::function<int64_t(const Program&, const Op&)> packed_bytes;
   // Called after each pass; a pass that runs for each class of ranks is reported once a class. Null: nobody asks.
   std::function<void(const PassReport&)> after_pass;
   // Called when the passes begin again, and what was reported is no part of the job. Null: nobody asks.

@@ -156,7 +156,6 @@ void check_replicas(CompileState& state);  // check_replicas.cc: --check-replica
 void report(CompileState& state);          // report.cc: norms of units
 void checkpoint(CompileState& state);      // checkpoint.cc: the state to the host's memory, and on to the disk
 void describe_state(CompileState& state);  // checkpoint.cc: called by place
-void pack_weights(CompileState& state);    // pack_weights.cc: copies of weights that products read several times
 void lower_program(CompileState& state);   // lower_program.cc: level 3
 void check_finite(CompileState& state);    // check_finite.cc: --check-finite
 void widen(CompileState& state);           // widen.cc: floats as f64, for proofs

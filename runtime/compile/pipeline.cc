@@ -49,7 +49,6 @@ constexpr Pass kPasses[] = {
     {"report", Scope::trained, report, Purpose::training},
     {"evaluate", Scope::trained, evaluate, Purpose::training},
     {"checkpoint", Scope::trained, checkpoint, Purpose::training},
-    {"pack_weights", Scope::trained, pack_weights, Purpose::training},
     {"lower_program", Scope::listed, lower_program},
     {"check_finite", Scope::program, check_finite},
     {"workspace", Scope::program, [](CompileState& state) { add_workspaces(state.program, state.options); }},

@@ -81,9 +81,6 @@ class Device {
   virtual bool fuses(std::string_view) const { return false; }
   // The columns of logits are padded to a multiple of it, because products of such widths are faster; 1: they are not.
   virtual int64_t vocabulary_multiple() const { return 1; }
-  // Bytes of the copy of its weight, made once by pack_weight, that this product would rather read where several ops
-  // read that weight; 0: it reads the weight as it lies.
-  virtual int64_t packed_bytes(const Program&, const Op&) const { return 0; }
   // The kind of memory that it computes in.
   virtual prun_mem_kind memory_kind() const { return PRUN_MEM_HOST; }
   // The functions of a queue device, which runs what is enqueued; null: kernels compute where they are called. Asked

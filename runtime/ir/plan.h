@@ -72,9 +72,6 @@ struct StrategyUnit {
 // What the axes of a strategy divide.
 enum class Splits : uint8_t { batch, tokens, nothing };
 
-// Which weights that a step reads several times have packed copies: none, all, or those that fit beside what persists.
-enum class PackWeights : uint8_t { fitting, all, none };
-
 struct Strategy {
   std::string name;
   std::vector<std::string> axes;
@@ -181,7 +178,6 @@ struct Plan {
   int microbatches = 1;                 // of a step
   Dtype param_dtype = Dtype::f32;       // what compute sees; the optimizer's master is f32
   bool rank_order = false;
-  PackWeights pack_weights = PackWeights::none;
   int64_t steps = 1;
   uint64_t seed = 0;
   // Level 3: not empty means that graph and strategies are.

@@ -505,15 +505,12 @@ void read(const Field& field, ModelDescription& model) { field.need("name", mode
 void read(const Field& field, InitialWeights& weights) { field.need("path", weights.path, "site", weights.site); }
 
 void read_training(const Field& root, Plan& plan) {
-  std::string reduce, pack_weights;
+  std::string reduce;
   plan.graph = read_graph(root);
   root.need("steps", plan.steps, "seed", plan.seed, "dtype", plan.param_dtype, "data", plan.data, "strategies",
             plan.strategies, "batch_axes", plan.batch_axes);
-  root.may("reduce", reduce, "pack_weights", pack_weights, "micro", plan.microbatches, "model", plan.model);
+  root.may("reduce", reduce, "micro", plan.microbatches, "model", plan.model);
   plan.rank_order = reduce == "rank_order";
-  plan.pack_weights = pack_weights == "all"       ? PackWeights::all
-                      : pack_weights == "fitting" ? PackWeights::fitting
-                                                  : PackWeights::none;
   // Ids of arrays: as many as the model has rows for.
   for (const IdLimit& limit : id_limits(plan.graph))
     if (plan.data.kind == "arrays" && (plan.data.vocab == 0 || limit.size < plan.data.vocab))

@@ -193,9 +193,6 @@ Job compile_watched(const JobSpec& spec, const Plan& plan, PassWatch& watch, Of 
     return device->workspace_bytes(program, op, threads);
   };
   compile_options.joins_steps = device->queue() != nullptr || spec.joins_steps;
-  compile_options.packed_bytes = [&](const Program& program, const Op& op) {
-    return device->packed_bytes(program, op);
-  };
   compile_options.vocabulary_multiple = vocabulary_multiple(spec, *device);
   compile_options.fuses = [&](std::string_view kind) { return device->fuses(kind); };
   if (spec.time_passes || !spec.dump_after.empty())

@@ -84,7 +84,6 @@ struct Row {
 constexpr Row kElementwise[] = {{&ops::add, linear_elementwise},
                                 {&ops::copy, linear_elementwise},
                                 {&ops::cast, linear_elementwise},
-                                {&ops::pack_weight, linear_elementwise},
                                 {&ops::load, linear_elementwise},
                                 {&ops::store, linear_elementwise},
                                 {&ops::scale, scale},

@@ -30,40 +30,9 @@ bool same_rows(const Shape& a, const Shape& b) {
   return a.size() == b.size() && std::equal(a.begin() + 1, a.end(), b.begin() + 1);
 }
 
-// Packed weights are read by products that expect them, as these turn them, and by nobody else; products that expect
-// one find nothing else there.
-void check_packed(const OpContext& context) {
-  constexpr size_t kWeight = 1;
-  const Op& op = context.op;
-  if (is_check(op)) return;
-  const bool wants = op.attrs.integer("packed") != 0;
-  const bool forward = op.is(ops::linear) || op.is(ops::linear_gelu);
-  for (size_t r = 0; r < context.reads.size(); r++) {
-    for (const Segment& segment : context.reads[r]) {
-      const OpRef by = segment.state.writer;
-      const Op* packing = by.stream >= 0 && context.body.op(by).is(ops::pack_weight) ? &context.body.op(by) : nullptr;
-      const bool wanted = wants && r == kWeight;
-      const bool turned = (op.attrs.integer("transpose") != 0) == forward;
-      std::string what;
-      if (packing != nullptr && !wanted)
-        what = "reads packed buffer '{}' as a matrix";
-      else if (packing == nullptr && wanted)
-        what = "reads buffer '{}' as a packed weight, which it is not";
-      else if (packing != nullptr && (packing->attrs.integer("transpose") != 0) != turned)
-        what = "reads buffer '{}', packed for products that turn it the other way";
-      if (what.empty()) continue;
-      context.report("packed weight",
-                     fmt::format(fmt::runtime(what), context.body.buffer_name(context.read_tensors[r]->buffer)),
-                     segment.state);
-      return;
-    }
-  }
-}
-
 }  // namespace
 
 void check_reads(const OpContext& context) {
-  check_packed(context);
   if (context.op.def->op_class != OpClass::compute || context.op.is(ops::norm2) || is_check(context.op)) return;
   for (size_t r = 0; r < context.reads.size(); r++) {
     const Tensor& read = *context.read_tensors[r];

@@ -22,7 +22,7 @@ std::vector<Case> matrix_cases() {
     const double tolerance = 2e-6;
     Family f(out, {{"x dx", {T, {m, k}}},
                    {"wide", {T, {m, k}, -2, 2}},
-                   {"w packed", {T, {k, n}}},
+                   {"w", {T, {k, n}}},
                    {"turned", {T, {n, k}}},
                    {"b", {T, {n}}},
                    {"y", {T, {m, n}}},
@@ -37,7 +37,6 @@ std::vector<Case> matrix_cases() {
     f.add("linear gelu", {"linear x w b > y", activated("gelu")}, tolerance);
     f.add("linear_dx", "linear_dx y w > dx", tolerance);
     f.add("linear_dx transposed", {"linear_dx y turned > dx", transposed}, tolerance);
-    f.add("pack_weight", "pack_weight w > packed", 0);  // a copy, where the buffer has no room for panels
     f.add("linear_dw", "linear_dw x y > dw db", tolerance);
     f.add("linear_dw without bias", "linear_dw x y > dw", tolerance);
     f.add("linear_dw transposed", {"linear_dw x y > dw_turned db", transposed}, tolerance);

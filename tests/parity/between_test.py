@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Gathers that go on over the end of a step are as they were whatever comes between steps: evaluations, reports, comparisons of
 replicas, checkpoints, a rank that is killed and a run that goes on from a checkpoint leave losses and norms as they are, to the
-bit; so do packed weights. Usage: between_test.py PRUN
+bit. Usage: between_test.py PRUN
 """
 import pathlib
 import sys
@@ -39,12 +39,11 @@ class Between(unittest.TestCase):
                 plain = trained(ranks, **settings)
                 self.assertEqual(len(plain), 6)
                 kept, killed = self.folder / f"kept{number}", self.folder / f"killed{number}"
-                packed = dict(settings, pack_weights="all")
                 self.assertEqual(plain, trained(ranks, "--check-replicas", 1, "--checkpoint", kept, "--checkpoint-every", 1,
-                                                between=1, **packed))
+                                                between=1, **settings))
                 self.assertEqual(plain, trained(ranks, "--checkpoint", killed, "--checkpoint-every", 2, "--max-restarts", 1,
                                                 "--chaos", f"kill:rank={ranks - 1}@step=5", between=1, **settings))
-                rest = trained(ranks, "--resume", kept / "step_00000003", **packed)
+                rest = trained(ranks, "--resume", kept / "step_00000003", **settings)
                 self.assertEqual({step: row for step, row in plain.items() if step > 3}, rest)
 
 

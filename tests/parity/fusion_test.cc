@@ -158,40 +158,6 @@ INSTANTIATE_TEST_SUITE_P(
             "many_microbatches", 2, {{"pp", "2"}, {"micro", "24"}, {"batch", "24"}}, {{"linear_dw_add", 207}}}),
     [](const auto& made) { return made.param.name; });
 
-// Weights that microbatches share are packed once, and a weight that is gathered for each of them is not; of the copies
-// those stay that fit.
-TEST(PackedWeights, LossesHaveTheSameBits) {
-  const std::unique_ptr<Device> cpu = open_device("cpu");
-  const auto job = [](const char* strategy, const char* dtype, const char* packs) {
-    return parity_job(2, {{"strategy", strategy},
-                          {"dtype", dtype},
-                          {"width", "64"},
-                          {"micro", "3"},
-                          {"eval", "2"},
-                          {"steps", "3"},
-                          {"pack_weights", packs}});
-  };
-  const auto copies = [](const Job& of) { return of.classes[0].role_bytes[static_cast<int>(Role::gathered)]; };
-  const Job plain = job("ddp", "f32", "none"), all = job("ddp", "f32", "all"), fitting = job("ddp", "f32", "fitting");
-  EXPECT_EQ(count_ops(plain)["pack_weight"], 0);
-  EXPECT_EQ(count_ops(all)["pack_weight"], 2 * (2 * 4 + 1));  // both ways of four products a block, and of the head
-  EXPECT_EQ(count_ops(job("zero3", "f32", "all"))["pack_weight"], 0);
-  EXPECT_EQ(copies(plain), 0);
-  EXPECT_GT(copies(fitting), 0);
-  EXPECT_GT(copies(all), copies(fitting));
-  int64_t state = 0;
-  for (const Buffer& buffer : fitting.classes[0].buffers) state += buffer.persistent ? buffer.bytes : 0;
-  EXPECT_LE(copies(fitting), state / 4);
-  for (const Job* packed : {&all, &fitting}) {
-    EXPECT_LE(packed->classes[0].arena_bytes, plain.classes[0].arena_bytes + copies(*packed));
-    const VirtualRun run = run_virtual_ranks(*packed, *cpu), by_plain = run_virtual_ranks(plain, *cpu);
-    EXPECT_EQ(losses_of(run), losses_of(by_plain));
-    EXPECT_EQ(run.eval_losses, by_plain.eval_losses);
-  }
-  EXPECT_EQ(losses_of(run_virtual_ranks(job("ddp", "bf16", "all"), *cpu)),
-            losses_of(run_virtual_ranks(job("ddp", "bf16", "none"), *cpu)));
-}
-
 // Parameters in bf16 are written by their update, but for those of shards, which are cast where they are gathered.
 TEST(FusedUpdates, LossesHaveTheSameBits) {
   const std::unique_ptr<Device> cpu = open_device("cpu");

@@ -10,7 +10,7 @@ local arg = prun.args {
   tied = { false, "the head is the token embedding" },
   eval = { 0, "evaluations after every so many steps; 0: none", least = 0 },
   report = { 0, "reports after every so many steps; 0: none", least = 0 },
-  dtype = "f32", micro = 1, pack_weights = "fitting",
+  dtype = "f32", micro = 1,
   reduce = "rank_order",
 }
 
@@ -34,5 +34,4 @@ return prun.plan {
   seed      = arg.seed,
   dtype     = arg.dtype,
   reduce    = arg.reduce,
-  pack_weights = arg.pack_weights,
 }

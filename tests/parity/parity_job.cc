@@ -29,7 +29,6 @@ Job parity_job(int ranks, const Settings& settings, const std::string& device_na
   options.vocabulary_multiple = vocabulary_multiple;
   options.workspace_bytes = [&](const Program& program, const Op& op) { return device->workspace_bytes(program, op); };
   options.joins_steps = device->queue() != nullptr;
-  options.packed_bytes = [&](const Program& program, const Op& op) { return device->packed_bytes(program, op); };
   options.fuses = [&, fused](std::string_view kind) { return fused || device->fuses(kind); };
   Job job = compile(plan, options);
   require_valid(job, 0);

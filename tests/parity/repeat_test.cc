@@ -36,7 +36,6 @@ Job compiled(const Case& one, bool every_microbatch) {
   CompileOptions options;
   options.every_microbatch = every_microbatch;
   options.workspace_bytes = [&](const Program& program, const Op& op) { return device->workspace_bytes(program, op); };
-  options.packed_bytes = [&](const Program& program, const Op& op) { return device->packed_bytes(program, op); };
   options.fuses = [&](std::string_view kind) { return device->fuses(kind); };
   Job job = compile(read_plan(run_script(script).plan_cbor), options);
   for (Program& program : job.classes) program.schedule.steps = 2;

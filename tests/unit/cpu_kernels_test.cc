@@ -432,46 +432,6 @@ TEST(PackedGemm, AgreesInF32AndInParts) {
 void store_as(float& to, double value) { to = static_cast<float>(value); }
 void store_as(bf16& to, double value) { to = to_bf16(static_cast<float>(value)); }
 
-// B packed beforehand, on any number of threads, gives the bits of the product that packs it; sizes cross the blocks of
-// K and N, and the last panel is not full. Where this CPU reads such a B as it lies there is nothing to pack.
-template <class T>
-void expect_packed_products(Dtype dtype) {
-  for (const auto& [m, n, k] :
-       {std::tuple{130, 128, 128}, {70, 2070, 65}, {128, 160, 1601}, {300, 1152, 200}, {40, 1100, 2100}}) {
-    for (int form = 0; form < 4; ++form) {
-      cpu::GemmShape s;
-      s.m = m, s.n = n, s.k = k, s.transpose_b = (form & 1) != 0, s.input = s.output = dtype;
-      s.threads = (form & 2) != 0 ? 2 : 1;
-      if (!cpu::takes_packed_b(s)) continue;
-      std::vector<T> a, b, want(static_cast<size_t>(m * n)), got = want;
-      for (const double v : random_values(m * k, 1, dtype)) store_as(a.emplace_back(), v);
-      for (const double v : random_values(n * k, 2, dtype)) store_as(b.emplace_back(), v);
-      std::vector<std::byte> scratch(static_cast<size_t>(cpu::gemm_scratch_bytes(s)));
-      cpu::Gemm(s, a.data(), b.data(), nullptr, want.data(), scratch.data()).run();
-      constexpr size_t kBeside = 64;
-      const auto bytes = static_cast<size_t>(cpu::packed_b_bytes(s));
-      std::vector<std::byte> packed(bytes + kBeside, std::byte{7});
-      cpu::pack_b(s, b.data(), packed.data());
-      for (size_t i = bytes; i < packed.size(); ++i) ASSERT_EQ(packed[i], std::byte{7}) << "behind the panels";
-      s.packed_b = true;
-      scratch.assign(static_cast<size_t>(cpu::gemm_scratch_bytes(s)), std::byte{7});
-      const cpu::Gemm product(s, a.data(), packed.data(), nullptr, got.data(), scratch.data());
-      EXPECT_FALSE(product.takes_sums());
-      product.run();
-      EXPECT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(T)), 0)
-          << m << " x " << n << " x " << k << " form " << form;
-      s.m = 7;  // products of any number of rows read the same
-      scratch.assign(static_cast<size_t>(cpu::gemm_scratch_bytes(s)), std::byte{7});
-      std::vector<T> few(static_cast<size_t>(s.m * n));
-      cpu::Gemm(s, a.data(), packed.data(), nullptr, few.data(), scratch.data()).run();
-      EXPECT_EQ(std::memcmp(want.data(), few.data(), few.size() * sizeof(T)), 0) << n << " x " << k << " form " << form;
-    }
-  }
-}
-
-TEST(LinearGemm, PackedWeightsGiveTheSameBits) { expect_packed_products<float>(Dtype::f32); }
-TEST(LinearGemm, PackedWeightsGiveTheSameBitsInBf16) { expect_packed_products<bf16>(Dtype::bf16); }
-
 // Ours of bf16 operands, in every form and on any number of threads; sizes cross the blocks of K, M and N, the last in
 // squares of sums alone.
 void expect_bf16_products(decltype(cpu::amx_gemm)* gemm, decltype(cpu::amx_gemm_scratch_bytes)* scratch_bytes) {

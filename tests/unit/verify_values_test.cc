@@ -307,41 +307,6 @@ TEST(VerifyValues, CopiesOfParametersFollowThem) {
   EXPECT_EQ(check(early), "");
 }
 
-// What pack_weight makes is read by products that ask for it, as they turn it, and they read nothing else; what is not
-// made yet, or of weights that have been updated, is refused as any copy.
-TEST(VerifyValues, PackedWeightsAreReadAsSuch) {
-  const auto with_packed = [] {
-    Step step;
-    const int packed = step.shaped(step.buffer("packed", 16), {8, 2}, Role::gathered);
-    step.add("pack_weight", {step.w}, {packed}, Phase::forward);
-    step.move(8, 1);
-    step.ops()[2].reads[1] = packed;
-    step.ops()[2].attrs.set("packed", int64_t{1});
-    return step;
-  };
-  EXPECT_EQ(check(with_packed()), "");
-  Step as_matrix = with_packed();
-  as_matrix.ops()[2].attrs.erase("packed");
-  EXPECT_EQ(found(as_matrix), expected());
-  Step plain = with_packed();
-  plain.ops()[2].reads[1] = plain.w;
-  plain.drop(1);
-  EXPECT_EQ(found(plain), expected());
-  Step turned = with_packed();
-  turned.ops()[1].attrs.set("transpose", int64_t{1});
-  EXPECT_EQ(found(turned), expected());
-  Step late = with_packed();
-  late.move(1, 2);
-  EXPECT_EQ(found(late), expected());
-  Step updated = with_packed();
-  const int z = updated.shaped(updated.buffer("z", 4), {2, 2}, Role::activation);
-  const int again = updated.shaped(updated.buffer("again", 16), {8, 2}, Role::gathered);
-  updated.add("pack_weight", {updated.w}, {again}, Phase::step);
-  updated.add("linear", {updated.x, again}, {z}, Phase::forward).attrs.set("packed", int64_t{1});
-  updated.add("print", {z}, {}, Phase::forward);
-  EXPECT_EQ(found(updated), expected());
-}
-
 // A copy that the update itself makes is as new as the parameters.
 TEST(VerifyValues, UpdatesThatCopyParameters) {
   Step step = with_copy();

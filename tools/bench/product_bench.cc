@@ -1,9 +1,9 @@
 // Products of the CPU device for products.py: answers each line "m n k form bf16" with the median processor seconds of
 // one. The first line it writes are the measured peaks of multiply-adds of a core, of f32 and of bf16, in FLOP/s.
 //
-//     product_bench [packed|panels|packing]     form 0: x·w, 1: dy·wᵀ, 2: xᵀ·dy
+//     product_bench [packed]     form 0: x·w, 1: dy·wᵀ, 2: xᵀ·dy
 //
-// The way that is chosen; packed_gemm always; on weights packed beforehand, where products take them; that packing.
+// The way that is chosen; packed_gemm always.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -119,21 +119,6 @@ Memory numbers(int64_t count, Dtype dtype) {
   return bytes;
 }
 
-double seconds_of_packing(const cpu::GemmShape& s) {
-  const Memory b = numbers(s.k * s.n, s.input), panels = memory(cpu::packed_b_bytes(s));
-  return median_seconds([&] { cpu::pack_b(s, b.get(), panels.get()); });
-}
-
-double seconds_on_panels(cpu::GemmShape s) {
-  const Memory a = numbers(s.m * s.k, s.input), b = numbers(s.k * s.n, s.input), c = memory(s.m * s.n * 4);
-  const Memory panels = memory(cpu::packed_b_bytes(s));
-  cpu::pack_b(s, b.get(), panels.get());
-  s.packed_b = true;
-  const Memory scratch = memory(cpu::gemm_scratch_bytes(s));
-  const cpu::Gemm made(s, a.get(), panels.get(), nullptr, c.get(), scratch.get());
-  return median_seconds([&] { made.run(); });
-}
-
 double seconds_of(const cpu::GemmShape& s, bool packed) {
   const Memory a = numbers(s.m * s.k, s.input), b = numbers(s.k * s.n, s.input), c = memory(s.m * s.n * 4);
   const Memory scratch = memory(packed ? cpu::packed_gemm_scratch_bytes(s) : cpu::gemm_scratch_bytes(s));
@@ -148,11 +133,6 @@ double seconds_of(const cpu::GemmShape& s, bool packed) {
 int main(int count, char** words) {
   using namespace prun;
   const std::string_view word = count > 1 ? words[1] : "";
-  const auto seconds = [&](const cpu::GemmShape& s) {
-    if (word == "panels" && cpu::takes_packed_b(s)) return seconds_on_panels(s);
-    if (word == "packing") return cpu::takes_packed_b(s) ? seconds_of_packing(s) : 0;
-    return seconds_of(s, word == "packed");
-  };
   const double peak = peak_flops();
   const Bf16Loop loop = bf16_loop();
   std::printf("%g %g\n", peak, loop.run == nullptr ? peak : loop.flops / median_seconds(loop.run));
@@ -163,7 +143,7 @@ int main(int count, char** words) {
     s.transpose_b = form == 1, s.transpose_a = form == 2;
     s.input = half != 0 ? Dtype::bf16 : Dtype::f32;
     s.output = s.transpose_a ? Dtype::f32 : s.input;
-    std::printf("%g\n", seconds(s));
+    std::printf("%g\n", seconds_of(s, word == "packed"));
     std::fflush(stdout);
   }
   return 0;

@@ -53,7 +53,6 @@ Case read_case(const std::string& text, const std::string& lua, const std::vecto
   CompileOptions options;
   options.device = std::string(device.name());
   options.workspace_bytes = [&](const Program& program, const Op& op) { return device.workspace_bytes(program, op); };
-  options.packed_bytes = [&](const Program& program, const Op& op) { return device.packed_bytes(program, op); };
   options.fuses = [&, fused](std::string_view kind) { return fused || device.fuses(kind); };
   Case made{text, compile(read_plan(run_script(script).plan_cbor), options)};
   for (Program& program : made.job.classes) program.schedule.steps = 3;

@@ -54,7 +54,7 @@ struct Layout {
   explicit Layout(const GemmShape& s) {
     a = 0;
     b = a + kBlock * depth_of(s) * 2;
-    bias = b + (s.packed_b ? 0 : columns_of(s) * depth_of(s) * 2);
+    bias = b + columns_of(s) * depth_of(s) * 2;
     sums = bias + columns_of(s) * 4;
     total = sums + (sums_wait_apart(s) ? round_up(s.m, kBlock) * columns_of(s) : 2 * kSquare) * 4;
   }
@@ -205,7 +205,6 @@ class Product {
         layout_(shape),
         a_(static_cast<const bf16*>(a)),
         b_(static_cast<const bf16*>(b)),
-        packed_(shape.packed_b ? static_cast<const Pair*>(b) : nullptr),
         bias_(static_cast<const bf16*>(bias)),
         c_(static_cast<Out*>(c)),
         scratch_(scratch) {}
@@ -215,20 +214,13 @@ class Product {
     open_tiles();
     for (Piece here = piece(begin, 0, end); here.width > 0; here = behind(here, end)) {
       if (here.part.begin == 0) widen_bias(here);
-      if (packed_ == nullptr) copy_b(here, at<Pair>(layout_.b));
-      const Pair* tiles = packed_ == nullptr ? at<Pair>(layout_.b) : packed_ + packed_at(here);
-      for (int64_t i = 0; i < s_.m; i += kBlock) rows(i, here, tiles);
+      copy_b(here, at<Pair>(layout_.b));
+      for (int64_t i = 0; i < s_.m; i += kBlock) rows(i, here);
       if (here.part.end < s_.k) continue;
       if (unrounded_.sums != nullptr) round_rows(unrounded_, kBlock);
       unrounded_ = {};
     }
     close_tiles();
-  }
-
-  // Columns [begin, end) of all of B.
-  void pack(int64_t begin, int64_t end, Pair* to) const {
-    for (Piece here = piece(begin, 0, end); here.width > 0; here = behind(here, end))
-      copy_b(here, to + packed_at(here));
   }
 
  private:
@@ -254,10 +246,6 @@ class Product {
   }
   void copy_b(const Piece& here, Pair* to) const {
     copy_tiles(b_, s_.n, s_.k, here.part, !s_.transpose_b, true, here.j, round_up(here.width, kBlock), to);
-  }
-  // Where a piece of a B that is packed begins.
-  int64_t packed_at(const Piece& here) const {
-    return here.part.begin / 2 * round_up(s_.n, kBlock) + here.j / kSide * here.part.steps() * kTile;
   }
 
   template <class T>
@@ -293,15 +281,14 @@ class Product {
     bool whole() const { return high == kBlock && wide == kBlock; }
   };
 
-  // Of a piece that lies in `tiles`.
-  void rows(int64_t i, const Piece& here, const Pair* tiles) {
+  void rows(int64_t i, const Piece& here) {
     const Depth part = here.part;
     const Rows a = rows_of_a(i, part);
     Place place{c_ + i * s_.n + here.j,
                 std::min(kBlock, s_.m - i),
                 0,
                 at<float>(layout_.bias),
-                tiles,
+                at<Pair>(layout_.b),
                 rows_ahead(i, squares(here.width), part),
                 {nullptr, s_.n * kElement, kBlock * kElement / kAlignBytes}};
     const bool asks = asks_for_c(s_);
@@ -354,7 +341,6 @@ class Product {
   const GemmShape& s_;
   Layout layout_;
   const bf16 *a_, *b_;
-  const Pair* packed_;  // all of B, or null
   const bf16* bias_;
   Out* c_;
   std::byte* scratch_;
@@ -362,20 +348,14 @@ class Product {
   bool unrounded_in_first_ = false;
 };
 
-// C's or B's columns in shares, one a thread; each begins with a multiple of 32.
-template <class Each>
-void for_shares(const GemmShape& s, const Each& each) {
-  const int64_t panels = (s.n + kBlock - 1) / kBlock, threads = std::min<int64_t>(s.threads, panels);
-  parallel_for(static_cast<int>(threads), threads, [&](int64_t i, int) {
-    each(i, panels * i / threads * kBlock, std::min(s.n, panels * (i + 1) / threads * kBlock));
-  });
-}
-
+// C's columns in shares, one a thread; each begins with a multiple of 32.
 template <class Out>
 void run(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch) {
+  const int64_t panels = (s.n + kBlock - 1) / kBlock, threads = std::min<int64_t>(s.threads, panels);
   const int64_t share = round_up(Layout(s).total, kAlignBytes);
-  for_shares(s, [&](int64_t i, int64_t begin, int64_t end) {
-    Product<Out>(s, a, b, bias, c, static_cast<std::byte*>(scratch) + i * share).columns(begin, end);
+  parallel_for(static_cast<int>(threads), threads, [&](int64_t i, int) {
+    Product<Out>(s, a, b, bias, c, static_cast<std::byte*>(scratch) + i * share)
+        .columns(panels * i / threads * kBlock, std::min(s.n, panels * (i + 1) / threads * kBlock));
   });
 }
 
@@ -391,23 +371,13 @@ bool has_amx() { return kernels() == Kernels::tiles; }
 PRUN_AMX void open_tiles() { _tile_loadconfig(&kTiles); }
 PRUN_AMX void close_tiles() { _tile_release(); }
 
-bool takes_amx(const GemmShape& s) {
-  return s.input == Dtype::bf16 && (s.packed_b || (s.m >= kBlock && s.n >= kSide)) && has_amx();
-}
+bool takes_amx(const GemmShape& s) { return s.input == Dtype::bf16 && s.m >= kBlock && s.n >= kSide && has_amx(); }
 
 int64_t amx_gemm_scratch_bytes(const GemmShape& s) { return s.threads * round_up(Layout(s).total, kAlignBytes); }
 
 void amx_gemm(const GemmShape& s, const void* a, const void* b, const void* bias, void* c, void* scratch) {
   if (s.output == Dtype::f32) return run<float>(s, a, b, bias, c, scratch);
   run<bf16>(s, a, b, bias, c, scratch);
-}
-
-int64_t amx_gemm_b_bytes(const GemmShape& s) { return round_up(s.n, kBlock) * round_up(s.k, kBlock) * 2 + kAlignBytes; }
-
-void amx_gemm_pack_b(const GemmShape& s, const void* b, void* to) {
-  for_shares(s, [&](int64_t, int64_t begin, int64_t end) {
-    Product<float>(s, nullptr, b, nullptr, nullptr, nullptr).pack(begin, end, static_cast<Pair*>(to));
-  });
 }
 
 }  // namespace prun::cpu
@@ -423,8 +393,6 @@ void close_tiles() {}
 bool takes_amx(const GemmShape&) { return false; }
 int64_t amx_gemm_scratch_bytes(const GemmShape&) { return 0; }
 void amx_gemm(const GemmShape&, const void*, const void*, const void*, void*, void*) { PRUN_CHECK(false, "no AMX"); }
-int64_t amx_gemm_b_bytes(const GemmShape&) { return 0; }
-void amx_gemm_pack_b(const GemmShape&, const void*, void*) { PRUN_CHECK(false, "no AMX"); }
 
 }  // namespace prun::cpu
 

@@ -80,12 +80,6 @@ class CpuDevice final : public Device {
     return supports(op, program) ? cpu_workspace_bytes(memory, op, threads) : 0;
   }
 
-  int64_t packed_bytes(const Program& program, const Op& op) const override {
-    RankMemory memory;
-    memory.program = &program;
-    return supports(op, program) ? bytes_of_panels(OpView(memory, op, 1)) : 0;
-  }
-
   std::unique_ptr<Kernel> make_kernel(const RankMemory& memory, const Op& op, int threads) const override {
     return entry_of(op).make(OpView(memory, op, threads));
   }

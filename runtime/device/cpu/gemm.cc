@@ -230,7 +230,7 @@ bool takes_pairs(const GemmShape& s) {
 }
 
 bool takes_brgemm(const GemmShape& s) {
-  if (s.packed_b || s.input == Dtype::f32 || kernels() < Kernels::bf16 || takes_amx(s) || takes_pairs(s)) return false;
+  if (s.input == Dtype::f32 || kernels() < Kernels::bf16 || takes_amx(s) || takes_pairs(s)) return false;
   const ThreadCount one(1);
   return Description(s).primitive != nullptr;
 }
@@ -259,19 +259,6 @@ int64_t gemm_scratch_bytes(const GemmShape& shape) {
       most = std::max(most, static_cast<int64_t>(dnnl_memory_desc_get_size(description.scratch())));
   }
   return most;
-}
-
-bool takes_packed_b(const GemmShape& s) { return s.input == Dtype::f32 || takes_amx(s) || takes_pairs(s); }
-
-// Of bf16, where the CPU has none, panels would take twice the bytes of B.
-int64_t packed_b_bytes(const GemmShape& s) {
-  if (s.input == Dtype::bf16 && has_amx()) return amx_gemm_b_bytes(s);
-  return s.input == Dtype::f32 || multiplies_pairs() ? packed_gemm_b_bytes(s) : 0;
-}
-
-void pack_b(const GemmShape& s, const void* b, void* to) {
-  if (s.input == Dtype::bf16 && has_amx()) return amx_gemm_pack_b(s, b, to);
-  packed_gemm_pack_b(s, b, to);
 }
 
 struct Gemm::State {
@@ -305,8 +292,7 @@ void Gemm::run() const {
 }
 
 bool Gemm::takes_sums() const {
-  return !takes_amx(state_->shape) && state_->brgemm == nullptr && !state_->shape.transpose_b &&
-         !state_->shape.packed_b;
+  return !takes_amx(state_->shape) && state_->brgemm == nullptr && !state_->shape.transpose_b;
 }
 
 void Gemm::run_and_sum(float* sums) const {

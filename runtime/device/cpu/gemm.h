@@ -23,7 +23,6 @@ struct GemmShape {
   bool bias = false;          // [n]
   Activation activation = Activation::none;
   int threads = 1;
-  bool packed_b = false;  // B is what pack_b has made of it
   auto operator<=>(const GemmShape&) const = default;
 };
 
@@ -31,13 +30,6 @@ std::string gemm_library();  // "oneDNN 2.7.2"
 
 // Bytes of scratch that a product of this shape needs; remembered, so cheap for a shape seen before.
 int64_t gemm_scratch_bytes(const GemmShape& shape);
-
-// Whether a product of this shape is one whose B may be packed beforehand, to the same bits: a way that packs it.
-bool takes_packed_b(const GemmShape& shape);
-// Bytes of B as panels. They depend on B, its type and the instruction set alone, so products of any number of rows
-// read the same; more where the instruction set is unknown. 0: this CPU multiplies such a B as it lies.
-int64_t packed_b_bytes(const GemmShape& shape);
-void pack_b(const GemmShape& shape, const void* b, void* to);
 
 class Gemm {
  public:

@@ -126,8 +126,6 @@ inline int64_t row_count(const Shape& shape) {
   return last_dim(shape) == 0 ? 0 : element_count(shape) / last_dim(shape);
 }
 
-int64_t bytes_of_panels(const OpView& view);  // linear.cc: Device::packed_bytes
-
 // clang-format off
 #define PRUN_CPU_FAMILIES(X) \
   X(linear) X(activation) X(row_norm) X(rotary) X(attention) \

@@ -22,17 +22,6 @@ Activation activation_of(const Attrs& attrs) {
 
 bool transposed(const OpView& view) { return view.attrs().integer("transpose") != 0; }
 
-// Whether a tensor of pack_weight holds panels for this product. Elsewhere it is a plain copy: where the CPU reads such
-// a weight as it lies, though the program was compiled for one that does not.
-bool holds_panels(const OpView& view, const Tensor& tensor, const GemmShape& s) {
-  const int64_t panels = packed_b_bytes(s), room = view.program().buffers[tensor.buffer].bytes - tensor.byte_offset;
-  return panels > 0 && panels <= room;
-}
-
-bool reads_panels(const OpView& view, const GemmShape& s) {
-  return view.attrs().integer("packed") != 0 && holds_panels(view, view.read(1), s);
-}
-
 GemmShape linear_shape(const OpView& view) {
   const Tensor &x = view.read(0), &w = view.read(1), &y = view.write(0);
   GemmShape s;
@@ -48,7 +37,6 @@ GemmShape linear_shape(const OpView& view) {
   view.expect_count(w, s.k * s.n);
   view.expect_count(y, s.m * s.n);
   if (s.bias) view.expect_count(view.read(2), s.n);
-  s.packed_b = reads_panels(view, s);
   return s;
 }
 
@@ -65,7 +53,6 @@ GemmShape linear_dx_shape(const OpView& view) {
   s.threads = view.threads();
   view.expect_count(w, s.k * s.n);
   view.expect_count(dx, s.m * s.n);
-  s.packed_b = reads_panels(view, s);
   return s;
 }
 
@@ -187,28 +174,6 @@ int64_t workspace(const OpView& view) {
 }
 
 // The weight as the B of products: stored [n, k] where they read it transposed.
-GemmShape pack_shape(const OpView& view) {
-  const Tensor& w = view.read(0);
-  const bool swap = transposed(view);
-  GemmShape s;
-  s.m = 1;
-  s.k = w.shape[swap ? 1 : 0];
-  s.n = w.shape[swap ? 0 : 1];
-  s.transpose_b = swap;
-  s.input = s.output = w.dtype;
-  s.threads = view.threads();
-  return s;
-}
-
-std::unique_ptr<Kernel> pack_weight(const OpView& view) {
-  const GemmShape shape = pack_shape(view);
-  view.expect_count(view.write(0), shape.k * shape.n);
-  const void* w = data_of(view, 0);
-  void* packed = result_of(view, 0);
-  if (holds_panels(view, view.write(0), shape)) return kernel_of([shape, w, packed] { pack_b(shape, w, packed); });
-  return kernel_of([w, packed, bytes = view.read(0).bytes()] { std::memcpy(packed, w, bytes); });
-}
-
 template <class T>
 std::unique_ptr<Kernel> linear_gelu(const OpView& view) {
   const GemmShape shape = linear_shape(view);
@@ -320,21 +285,7 @@ std::unique_ptr<Kernel> bias_grad_add(const OpView& view) {
   });
 }
 
-// Packed weights pay where few rows share a copy: of 256 rows x·w gains 1 to 6 %, dy·wᵀ 3 to 12 %, on tiles both 12 to
-// 25 %, of 512 half of that.
-bool gains_by_panels(const GemmShape& s) {
-  constexpr int64_t kMostRows = 256, kLeastSide = 64;
-  return s.m <= kMostRows && std::min(s.n, s.k) >= kLeastSide;
-}
-
 }  // namespace
-
-int64_t bytes_of_panels(const OpView& view) {
-  const bool forward = view.kind() == "linear" || view.kind() == "linear_gelu";
-  if (!forward && view.kind() != "linear_dx" && view.kind() != "linear_dx_gelu") return 0;
-  const GemmShape shape = forward ? linear_shape(view) : linear_dx_shape(view);
-  return gains_by_panels(shape) && takes_packed_b(shape) ? packed_b_bytes(shape) : 0;
-}
 
 const Family linear_kernels = {
     {"linear", product<linear_shape>, Accepts::floats, workspace<linear_shape>},
@@ -343,7 +294,6 @@ const Family linear_kernels = {
     {"linear_dw_add", PRUN_FLOAT_MAKER(read(1), linear_dw_add<T>(view)), Accepts::floats, dw_add_workspace},
     {"linear_gelu", PRUN_FLOAT_MAKER(read(0), linear_gelu<T>(view)), Accepts::floats, workspace<linear_shape>},
     {"linear_dx_gelu", PRUN_FLOAT_MAKER(read(0), linear_dx_gelu<T>(view)), Accepts::floats, workspace<linear_dx_shape>},
-    {"pack_weight", pack_weight},
     {"bias", PRUN_FLOAT_MAKER(read(0), bias<T>(view))},
     {"bias_grad", PRUN_FLOAT_MAKER(read(0), bias_grad<T>(view))},
     {"bias_grad_add", PRUN_FLOAT_MAKER(read(0), bias_grad_add<T>(view)), Accepts::floats, bias_grad_add_workspace},

@@ -243,7 +243,7 @@ struct Layout {
     const int64_t depth = std::min(round_up(s.k, kAsk), kMostDepth);
     a = 0;
     b = a + round_up(rows * depth + rows / kLeastStep * kBetweenPanels + kRoom, 16);
-    bias = b + (s.packed_b ? 0 : round_up(columns * depth + columns / kLeastStep * kBetweenPanels + kRoom, 16));
+    bias = b + round_up(columns * depth + columns / kLeastStep * kBetweenPanels + kRoom, 16);
     sums = bias + columns;
     total = sums + (keeps_sums_apart(s) ? round_up(s.m * columns, 16) : kTileRows * kTileColumns);
   }
@@ -268,20 +268,7 @@ class Product {
         c_(c),
         scratch_(scratch),
         add_(add),
-        sums_(sums),
-        panels_((shape.n + kernel().columns - 1) / kernel().columns),
-        packed_(shape.packed_b ? reinterpret_cast<const float*>(b) : nullptr) {}
-
-  // Panels [begin, end) of all of B, with zeros between them.
-  void pack(int64_t begin, int64_t end, float* to) const {
-    const int64_t first = begin * kernel().columns, columns = std::min(s_.n, end * kernel().columns) - first;
-    for (int64_t p = 0; p < k_; p += depth_) {
-      const int64_t panel = panel_of(kernel().columns, std::min(depth_, k_ - p));
-      float* const part = to + part_of(p);
-      panels_of(s_.transpose_b, b_, s_.n, first, columns, p, kernel().columns, part + begin * panel, nullptr);
-      for (int64_t i = begin + 1; i <= end; ++i) std::fill_n(part + i * panel - kBetweenPanels, kBetweenPanels, 0.0f);
-    }
-  }
+        sums_(sums) {}
 
   // Columns [begin, end) of C, with this scratch.
   void columns(int64_t begin, int64_t end) const {
@@ -293,7 +280,7 @@ class Product {
         float sums[kBlockColumns];  // of a part of K, so that rounding errors of long sums stay small
         if (sums_ != nullptr) std::fill_n(sums, width, 0.0f);
         float* const sums_to = sums_ == nullptr ? nullptr : sums;
-        if (!kPairs && packed_ == nullptr) panels_of_b(j, 0, width, p, depth, sums_to);
+        if (!kPairs) panels_of_b(j, 0, width, p, depth, sums_to);
         for (int64_t i = 0; i < s_.m; i += rows_) block(i, std::min(rows_, s_.m - i), j, width, p, depth, sums_to);
         for (int64_t i = 0; sums_ != nullptr && i < width; ++i) sums_[j + i] = sums[i] + (p == 0 ? 0.0f : sums_[j + i]);
       }
@@ -326,12 +313,7 @@ class Product {
   static int64_t panel_of(int64_t column, int64_t depth) {
     return column / kernel().columns * panel_size(kernel().columns, depth);
   }
-  // Where the panels of a part of K begin in a B that is packed.
-  int64_t part_of(int64_t p) const { return p / depth_ * panels_ * panel_of(kernel().columns, depth_); }
   float* b_panel(int64_t jj, int64_t depth) const { return scratch_ + layout_.b + panel_of(jj, depth); }
-  const float* b_panel(int64_t j, int64_t jj, int64_t p, int64_t depth) const {
-    return packed_ != nullptr ? packed_ + part_of(p) + panel_of(j + jj, depth) : b_panel(jj, depth);
-  }
   // Columns [j + jj, j + jj + width) of B.
   void panels_of_b(int64_t j, int64_t jj, int64_t width, int64_t p, int64_t depth, float* sums) const {
     panels_of(s_.transpose_b, b_, s_.n, j + jj, width, p, kernel().columns, b_panel(jj, depth),
@@ -370,10 +352,10 @@ class Product {
     if (!reads_a_in_place()) panels_of(!s_.transpose_a, a_, s_.m, i, rows, p, k.rows, a, nullptr);
     for (int64_t jj = 0; jj < width; jj += k.columns) {
       const int64_t next = jj + k.columns, wide = std::min(k.columns, width - jj);
-      const bool to_copy = kPairs && i == 0 && packed_ == nullptr;
+      const bool to_copy = kPairs && i == 0;
       if (to_copy) panels_of_b(j, jj, wide, p, depth, sums);
       const Shares ahead = to_copy && next < width ? source_ahead(j + next, p, depth)
-                                                   : copied_ahead(b_panel(j, next < width ? next : 0, p, depth), depth);
+                                                   : copied_ahead(b_panel(next < width ? next : 0, depth), depth);
       for (int64_t ii = 0; ii < rows; ii += k.rows) {
         Tile t;
         t.ahead = ahead.of(ii / k.rows);
@@ -383,7 +365,7 @@ class Product {
           t.a = reinterpret_cast<const float*>(a_ + (i + ii) * s_.k + p * kElement);
           t.a_row = s_.k / kElement;
         }
-        t.b = b_panel(j, jj, p, depth);
+        t.b = b_panel(jj, depth);
         tile(t, i + ii, std::min(k.rows, rows - ii), j, jj, wide, p);
       }
     }
@@ -436,8 +418,6 @@ class Product {
   float* scratch_;
   bool add_;
   float* sums_;
-  int64_t panels_;       // of B
-  const float* packed_;  // all of them, or null
 };
 
 template <class In, class Out, bool kPairs = false>
@@ -472,29 +452,6 @@ void packed_gemm(const GemmShape& s, const void* a, const void* b, const void* b
   if (s.input == Dtype::bf16 && s.output == Dtype::f32) return run<bf16, float>(s, a, b, bias, c, scratch, add, sums);
   if (s.input == Dtype::bf16 && s.output == Dtype::bf16) return run<bf16, bf16>(s, a, b, bias, c, scratch, add, sums);
   run<float, bf16>(s, a, b, bias, c, scratch, add, sums);
-}
-
-int64_t packed_gemm_b_bytes(const GemmShape& s) {
-  constexpr int64_t kMostColumns = 32, kLeastColumns = 8;
-  const bool pairs = s.input == Dtype::bf16 && multiplies_pairs();
-  const int64_t k = pairs ? (s.k + 1) / 2 : s.k, parts = (k + kMostDepth - 1) / kMostDepth;
-  const int64_t columns = round_up(s.n, kMostColumns), panels = columns / (pairs ? kMostColumns : kLeastColumns);
-  return (columns * k + parts * panels * kBetweenPanels) * static_cast<int64_t>(sizeof(float));
-}
-
-void packed_gemm_pack_b(const GemmShape& s, const void* b, void* to) {
-  const auto pack = [&]<class In, bool kPairs>() {
-    using Made = Product<In, float, kPairs>;
-    const Made made(s, nullptr, static_cast<const In*>(b), nullptr, nullptr, nullptr, false, nullptr);
-    const int64_t step = Made::kernel().columns, panels = (s.n + step - 1) / step;
-    const int64_t threads = std::min<int64_t>(s.threads, panels);
-    parallel_for(static_cast<int>(threads), threads, [&](int64_t i, int) {
-      made.pack(panels * i / threads, panels * (i + 1) / threads, static_cast<float*>(to));
-    });
-  };
-  if (s.input == Dtype::f32) return pack.operator()<float, false>();
-  PRUN_CHECK(multiplies_pairs(), "no panels of bf16");
-  pack.operator()<bf16, true>();
 }
 
 }  // namespace prun::cpu

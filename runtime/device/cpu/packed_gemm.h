@@ -9,12 +9,8 @@ namespace prun::cpu {
 
 int64_t packed_gemm_scratch_bytes(const GemmShape& shape);
 // `add`: to an f32 C, without a bias. `sums`, if any, become the sums of B's columns, which is not transposed then:
-// they ride in B's copy. With shape.packed_b B is what packed_gemm_pack_b made.
+// they ride in B's copy.
 void packed_gemm(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, void* scratch,
                  bool add = false, float* sums = nullptr);
-
-// B as panels, part of K by part, of f32 or of pairs. Of f32 the bytes are those of the largest tiles on any machine.
-int64_t packed_gemm_b_bytes(const GemmShape& shape);
-void packed_gemm_pack_b(const GemmShape& shape, const void* b, void* to);
 
 }  // namespace prun::cpu

@@ -91,7 +91,6 @@ const Family pointwise_rules = {
     {"scale", [](Call& c) { each(c, [&, f = c.attrs.number("factor", 1)](int64_t i) { return c.reads[0][i] * f; }); }},
     {"cast", [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i]; }); }},
     {"copy", [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i]; }); }},
-    {"pack_weight", [](Call& c) { each(c, [&](int64_t i) { return c.reads[0][i]; }); }},
     {"mse", [](Call& c) { sum(c, [&](int64_t i) { return std::pow(c.reads[0][i] - c.reads[1][i], 2); }); }},
     {"mse_grad",
      [](Call& c) { each(c, [&, f = 2 * scale(c)](int64_t i) { return f * (c.reads[0][i] - c.reads[1][i]); }); }},

@@ -129,7 +129,4 @@ const OpDef linear_dx_gelu = {.name = "linear_dx_gelu",
                               .shapes = "dy [..,N], w [K,N]t, pre [..,K] -> dx as pre",
                               .cost = cost_dx_gelu};
 
-// Bytes that nobody but the device's products understands, in a buffer with room for them.
-const OpDef pack_weight = {.name = "pack_weight", .moves = true, .shapes = "w [K,N] -> packed is w"};
-
 }  // namespace prun::ops

@@ -471,8 +471,9 @@ end
 function cases.init_is_a_text() return plans.gpt { init = "model" } end
 function cases.init_word_misspelled() return plans.gpt { init = prun.init.form { path = "model" } } end
 function cases.positions_too_few() return plans.gpt { model = prun.models.gpt { context = 64, positions = 32 } } end
-function cases.pack_weights_misspelled() return plans.gpt { pack_weights = "fiting" } end
-function cases.pack_weights_of_another_type() return plans.gpt { pack_weights = true } end
+function cases.plan_without_such_an_option() return plans.gpt { pack_weights = "all" } end
+function cases.reduce_misspelled() return plans.gpt { reduce = "rank_ordr" } end
+function cases.reduce_of_another_type() return plans.gpt { reduce = true } end
 
 function cases.rotary_heads_do_not_divide()
   return plans.gpt {

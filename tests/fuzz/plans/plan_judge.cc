@@ -109,7 +109,6 @@ class Judge {
     made.most_skips = request_.most_skips;
     made.workspace_bytes = [&](const Program& program, const Op& op) { return device.workspace_bytes(program, op); };
     made.joins_steps = device_->queue() != nullptr;
-    made.packed_bytes = [&](const Program& program, const Op& op) { return device.packed_bytes(program, op); };
     made.vocabulary_multiple = device_->vocabulary_multiple();
     made.fuses = [this](std::string_view kind) { return device_->fuses(kind); };
     return made;

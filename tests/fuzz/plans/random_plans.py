@@ -337,8 +337,6 @@ def draw_plan_options(draw, axes):
                "dtype": draw.one("f64", "f64", "f64", "f64", "f32", "bf16")}
     if draw.chance(0.1):
         options["reduce"] = "rank_order"
-    if draw.chance(0.1):
-        options["pack_weights"] = draw.one("fitting", "all")
     return options
 
 

@@ -11,5 +11,5 @@ return prun.plan {
     prun.expert_parallel { axis = "ep" },
   },
   optimizer = prun.sgd { lr = 0.1 },
-  micro = 1, steps = 1, seed = 0, dtype = "f64", pack_weights = "all",
+  micro = 1, steps = 1, seed = 0, dtype = "f64",
 }
