@@ -1,7 +1,7 @@
 // How loops become vector code: plain C++ loops with `#pragma omp simd`, compiled once for each level of x86-64 and
 // chosen by the loader. Everything called inside must be PRUN_INLINE, or it would be compiled for the lowest level.
 // The loader knows nothing of the kernels that a job takes, so a sum, whose bits depend on how long vectors are, is no
-// such loop (device/cpu/vectors.h).
+// such loop (kernels/cpu/vectors.h).
 #pragma once
 
 // One version where sanitizers instrument the loader's resolvers, which run before their runtime is up, and with clang,

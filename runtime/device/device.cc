@@ -7,10 +7,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "device/cpu/cpu_device.h"
 #include "device/cpu_queue/cpu_queue.h"
 #include "device/plugin_device.h"
-#include "device/reference/reference_device.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/reference/reference_device.h"
 
 namespace prun {
 namespace {

@@ -67,8 +67,8 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;
-  // What decides the last bits of its results besides the kernels that a job takes (cpu/kernel_choice.h): of which
-  // libraries they are.
+  // What decides the last bits of its results besides the kernels that a job takes (kernels/cpu/kernel_choice.h): which
+  // libraries compute them.
   virtual std::string numerics() const { return std::string(name()); }
   // Bytes of scratch that the op needs while it runs; the memory pass gives it as the op's last write (role workspace,
   // u8). `threads` as in make_kernel: some scratch is per thread. A kernel whose workspace is missing or too small, in

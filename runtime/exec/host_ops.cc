@@ -7,12 +7,12 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "device/cpu/snapshot.h"
 #include "device/element.h"
 #include "exec/finite.h"
 #include "exec/next_batch.h"
 #include "exec/replicas.h"
 #include "ir/ops.h"
+#include "kernels/cpu/ops/snapshot.h"
 
 namespace prun {
 namespace {

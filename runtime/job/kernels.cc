@@ -9,9 +9,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "device/cpu/kernel_choice.h"
 #include "job/inventory.h"
 #include "job/job_spec.h"
+#include "kernels/cpu/kernel_choice.h"
 
 namespace prun {
 namespace {

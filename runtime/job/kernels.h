@@ -1,4 +1,4 @@
-// --kernels: which kernels all ranks of a job take on CPUs (device/cpu/kernel_choice.h). Node 0 chooses once, for all
+// --kernels: which kernels all ranks of a job take on CPUs (kernels/cpu/kernel_choice.h). Node 0 chooses once, for all
 // attempts: what --kernels says; else what the checkpoint was computed with, so that losses go on to the bit; else the
 // fastest that the CPUs of all nodes can run.
 #pragma once

@@ -8,7 +8,7 @@
 
 #include "base/text.h"
 #include "device/element.h"
-#include "device/reference/parameter_elements.h"
+#include "kernels/reference/parameter_elements.h"
 #include "prove/first_activation.h"
 #include "prove/looks_like.h"
 

@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "device/element.h"
-#include "device/reference/parameter_elements.h"
 #include "ir/ops.h"
+#include "kernels/reference/parameter_elements.h"
 
 namespace prun {
 namespace {

@@ -1,6 +1,6 @@
 // Attention of a head in bf16 on the CPU's products of bf16, against f64 and the bounds that attention_bf16.h states.
 // With ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 these are vectors, where attention itself may prefer f32.
-#include "device/cpu/attention_bf16.h"
+#include "kernels/cpu/attention/attention_bf16.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
-#include "device/cpu/amx_gemm.h"
-#include "device/cpu/instruction_set.h"
+#include "kernels/cpu/gemm/amx_gemm.h"
+#include "kernels/cpu/instruction_set.h"
 
 namespace prun::cpu {
 namespace {

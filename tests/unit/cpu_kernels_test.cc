@@ -8,9 +8,9 @@
 #include <cstring>
 #include <limits>
 
-#include "device/cpu/amx_gemm.h"
-#include "device/cpu/instruction_set.h"
-#include "device/cpu/packed_gemm.h"
+#include "kernels/cpu/gemm/amx_gemm.h"
+#include "kernels/cpu/gemm/packed_gemm.h"
+#include "kernels/cpu/instruction_set.h"
 #include "tests/unit/allocation_counter.h"
 #include "tests/unit/one_op.h"
 

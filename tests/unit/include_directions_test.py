@@ -1,5 +1,6 @@
 """Who may include whom: base <- ir <- {compile, verify}; comm, device and exec use base, ir and the public headers, exec
-also comm, data and device; script uses base, ir and data; launch uses base and shares a header with plugins; watch reads
+also comm, data, device and kernels; kernels implement the interfaces of device, which opens them by name; script uses base, ir and
+data; launch uses base and shares a header with plugins; watch reads
 what exec records; job uses all of these, and predict uses job and simulate. Plugins see only the public headers and their own
 library, of which the runtime shares what is written once for both. The runtime never names a plugin, and each library
 with a face of its own (Lua, oneDNN) is included in one place.
@@ -14,7 +15,7 @@ PLUGINS = ROOT / "plugins"
 
 PUBLIC = "prun"  # runtime/include/prun, plugins/sdk/include/prun
 SDK = "prun/sdk/"
-SHARED = {"comm": {"reduce.h"}, "device": {"float16.h", "rotary.h"}, "checkpoint": {"float16.h"}, "launch": {"link_timeout.h", "tls.h"}, "job": {"tls.h"}}  # of the plugins' library, by part of the runtime
+SHARED = {"comm": {"reduce.h"}, "device": {"float16.h"}, "kernels": {"rotary.h"}, "checkpoint": {"float16.h"}, "launch": {"link_timeout.h", "tls.h"}, "job": {"tls.h"}}  # of the plugins' library, by part of the runtime
 MAY_INCLUDE = {
     "include": {PUBLIC},
     "base": {"base"},
@@ -26,17 +27,18 @@ MAY_INCLUDE = {
     "script": {"base", "ir", "data", "script"},
     "launch": {"base", "launch", PUBLIC},
     "comm": {"base", "ir", "comm", PUBLIC},
-    "device": {"base", "ir", "device", PUBLIC},
-    "exec": {"base", "ir", "checkpoint", "comm", "data", "device", "exec", PUBLIC},
+    "device": {"base", "ir", "device", "kernels", PUBLIC},
+    "kernels": {"base", "ir", "device", "kernels", PUBLIC},
+    "exec": {"base", "ir", "checkpoint", "comm", "data", "device", "exec", "kernels", PUBLIC},
     "simulate": {"base", "ir", "simulate"},
-    "prove": {"base", "ir", "compile", "device", "exec", "prove"},
+    "prove": {"base", "ir", "compile", "device", "exec", "kernels", "prove"},
     "watch": {"base", "ir", "checkpoint", "device", "exec", "launch", "watch"},
-    "job": {"base", "ir", "data", "script", "compile", "verify", "prove", "checkpoint", "comm", "device", "exec", "launch", "watch", "job", PUBLIC},
+    "job": {"base", "ir", "data", "script", "compile", "verify", "prove", "checkpoint", "comm", "device", "exec", "kernels", "launch", "watch", "job", PUBLIC},
     "predict": {"base", "ir", "script", "compile", "watch", "job", "simulate", "predict"},
 }
 ONLY_IN = {  # library header -> the folder that may include it
     r"(lua|lualib|lauxlib)\.h": "runtime/script",
-    r"dnnl.*\.h.*": "runtime/device/cpu",
+    r"dnnl.*\.h.*": "runtime/kernels/cpu",
     r"yaml-cpp/.*": "runtime/simulate",
 }
 MEMORY_KINDS = {"cuda"}  # words of prun_mem_kind, which comm reads in manifests; a device has the same name

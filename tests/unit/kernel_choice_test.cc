@@ -1,5 +1,5 @@
 // Which kernels a process takes. Each case has a process of its own, since what has been taken stays.
-#include "device/cpu/kernel_choice.h"
+#include "kernels/cpu/kernel_choice.h"
 
 #include <dnnl.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <map>
 
-#include "device/cpu/amx_gemm.h"
-#include "device/cpu/instruction_set.h"
-#include "device/cpu/pair_square.h"
+#include "kernels/cpu/gemm/amx_gemm.h"
+#include "kernels/cpu/gemm/register_tile.h"
+#include "kernels/cpu/instruction_set.h"
 
 namespace prun::cpu {
 namespace {

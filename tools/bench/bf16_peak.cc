@@ -1,8 +1,8 @@
 // See bf16_peak.h.
 #include "tools/bench/bf16_peak.h"
 
-#include "device/cpu/amx_gemm.h"
-#include "device/cpu/instruction_set.h"
+#include "kernels/cpu/gemm/amx_gemm.h"
+#include "kernels/cpu/instruction_set.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -3,7 +3,7 @@
 Work counts the vector instructions that a kernel's formula needs for one element: what the arithmetic of a good
 implementation takes, not what ours happens to do, with nothing for loads, stores, loops and the ends of rows. It is a
 lower bound: the rates of the kinds, measured in the same run (vector_rates.cc), are those of instructions of one kind
-alone, and the slowest kind counts. Sources of the counts: runtime/device/cpu/vector_math.h for functions, each kernel's
+alone, and the slowest kind counts. Sources of the counts: runtime/kernels/cpu/vector_math.h for functions, each kernel's
 formula beside its line.
 """
 import dataclasses

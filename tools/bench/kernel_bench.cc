@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "device/cpu/amx_gemm.h"
-#include "device/cpu/vectors.h"
+#include "kernels/cpu/gemm/amx_gemm.h"
+#include "kernels/cpu/vectors.h"
 #include "tests/unit/one_op.h"
 #include "tools/bench/vector_rates.h"
 

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "device/bf16.h"
-#include "device/cpu/gemm.h"
-#include "device/cpu/instruction_set.h"
-#include "device/cpu/packed_gemm.h"
 #include "ir/types.h"
+#include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/gemm/packed_gemm.h"
+#include "kernels/cpu/instruction_set.h"
 #include "tools/bench/bf16_peak.h"
 
 namespace prun {

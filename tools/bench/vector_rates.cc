@@ -4,7 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include "base/vector_asm.h"
-#include "device/cpu/vectors.h"
+#include "kernels/cpu/vectors.h"
 
 namespace prun {
 namespace {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "device/cpu/cpu_device.h"
+#include "kernels/cpu/cpu_device.h"
 
 namespace prun::cpu_queue {
 namespace {

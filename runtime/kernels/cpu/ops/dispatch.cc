@@ -1,0 +1,145 @@
+// dispatch, combine and their gradients: rows that move between the order of tokens and the slots of experts.
+//
+// A slot belongs to one token at most, so tokens are divided among the threads and no two write the same row. Slots
+// without a token are cleared before.
+#include <cstring>
+
+#include "kernels/cpu/kernel.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/vectors.h"
+
+namespace prun::cpu {
+namespace {
+
+struct Sizes {
+  int64_t tokens, k, slots, width;
+};
+
+// `slots` [N,k], `row` the tensor of N rows, `slotted` that of all experts' slots.
+Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const Tensor& slotted) {
+  const Sizes s{row_count(slots.shape), last_dim(slots.shape), row_count(slotted.shape), last_dim(slotted.shape)};
+  view.expect_count(row, s.tokens * s.width);
+  return s;
+}
+
+template <class T>
+void clear(int threads, T* y, int64_t n) {
+  parallel_ranges(threads, n, [&](int64_t begin, int64_t end) { std::fill(y + begin, y + end, T{}); });
+}
+
+template <class T>
+void send_rows(const Sizes& s, const T* x, const int32_t* slots, T* y, int64_t begin, int64_t end) {
+  for (int64_t n = begin; n < end; ++n) {
+    for (int64_t j = 0; j < s.k; ++j) {
+      const int32_t slot = slots[n * s.k + j];
+      if (slot >= 0) std::memcpy(y + slot * s.width, x + n * s.width, s.width * sizeof(T));
+    }
+  }
+}
+
+// out[n] = Σ over the choices j of w[n][j]·y[slot[n][j]], in strips that stay in registers or the first-level cache;
+// without weights each is 1.
+template <class T>
+PRUN_CLONES void gather_rows(const Sizes& s, const T* y, const int32_t* slots, const float* weights, T* out,
+                             int64_t begin, int64_t end) {
+  constexpr int64_t kColumns = 256;
+  float sum[kColumns];
+  for (int64_t n = begin; n < end; ++n) {
+    for (int64_t first = 0; first < s.width; first += kColumns) {
+      const int64_t columns = s.width - first < kColumns ? s.width - first : kColumns;
+      for (int64_t i = 0; i < columns; ++i) sum[i] = 0;
+      for (int64_t j = 0; j < s.k; ++j) {
+        const int32_t slot = slots[n * s.k + j];
+        if (slot < 0) continue;
+        const T* from = y + slot * s.width + first;
+        const float w = weights == nullptr ? 1.0f : weights[n * s.k + j];
+#pragma omp simd
+        for (int64_t i = 0; i < columns; ++i) sum[i] += w * load(from[i]);
+      }
+      T* to = out + n * s.width + first;
+#pragma omp simd
+      for (int64_t i = 0; i < columns; ++i) store(to[i], sum[i]);
+    }
+  }
+}
+
+// dy[slot] = w·dout[n], dw = dout[n]·y[slot].
+template <class T>
+PRUN_INLINE void combine_gradients(const Sizes& s, const T* y, const int32_t* slots, const float* weights,
+                                   const T* dout, T* dy, float* dweights, int64_t begin, int64_t end) {
+  for (int64_t n = begin; n < end; ++n) {
+    const T* from = dout + n * s.width;
+    for (int64_t j = 0; j < s.k; ++j) {
+      const int32_t slot = slots[n * s.k + j];
+      float dot = 0;
+      if (slot >= 0) {
+        const float w = weights[n * s.k + j];
+        const T* row = y + slot * s.width;
+        T* to = dy + slot * s.width;
+#pragma omp simd reduction(+ : dot)
+        for (int64_t i = 0; i < s.width; ++i) {
+          dot += load(from[i]) * load(row[i]);
+          store(to[i], w * load(from[i]));
+        }
+      }
+      dweights[n * s.k + j] = dot;
+    }
+  }
+}
+
+template <class T>
+std::unique_ptr<Kernel> dispatch(const OpView& view) {
+  const Sizes s = sizes_of(view, view.read(1), view.read(0), view.write(0));
+  return kernel_of([s, x = view.in<T>(0), slots = view.in<int32_t>(1), y = view.out<T>(0), threads = view.threads()] {
+    clear(threads, y, s.slots * s.width);
+    parallel_rows(threads, s.tokens, [&](int64_t begin, int64_t end) { send_rows(s, x, slots, y, begin, end); });
+  });
+}
+
+template <class T>
+std::unique_ptr<Kernel> dispatch_grad(const OpView& view) {
+  const Sizes s = sizes_of(view, view.read(0), view.write(0), view.read(1));
+  return kernel_of([s, slots = view.in<int32_t>(0), dy = view.in<T>(1), dx = view.out<T>(0), threads = view.threads()] {
+    parallel_rows(threads, s.tokens,
+                  [&](int64_t begin, int64_t end) { gather_rows<T>(s, dy, slots, nullptr, dx, begin, end); });
+  });
+}
+
+template <class T>
+std::unique_ptr<Kernel> combine(const OpView& view) {
+  const Sizes s = sizes_of(view, view.read(1), view.write(0), view.read(0));
+  view.expect_count(view.read(2), s.tokens * s.k);
+  return kernel_of([s, y = view.in<T>(0), slots = view.in<int32_t>(1), weights = view.in<float>(2),
+                    out = view.out<T>(0), threads = view.threads()] {
+    parallel_rows(threads, s.tokens,
+                  [&](int64_t begin, int64_t end) { gather_rows(s, y, slots, weights, out, begin, end); });
+  });
+}
+
+template <class T>
+std::unique_ptr<Kernel> combine_grad(const OpView& view) {
+  const Sizes s = sizes_of(view, view.read(1), view.read(3), view.read(0));
+  view.expect_count(view.read(2), s.tokens * s.k);
+  view.expect_count(view.write(0), s.slots * s.width);
+  view.expect_count(view.write(1), s.tokens * s.k);
+  return kernel_of([s, y = view.in<T>(0), slots = view.in<int32_t>(1), weights = view.in<float>(2),
+                    dout = view.in<T>(3), dy = view.out<T>(0), dweights = view.out<float>(1),
+                    threads = view.threads()] {
+    clear(threads, dy, s.slots * s.width);
+    parallel_rows(threads, s.tokens, [&](int64_t begin, int64_t end) {
+      with_lanes([&]<int>() PRUN_INLINED { combine_gradients(s, y, slots, weights, dout, dy, dweights, begin, end); });
+    });
+  });
+}
+
+}  // namespace
+
+const Family dispatch_kernels = {
+    {"dispatch", PRUN_FLOAT_MAKER(read(0), dispatch<T>(view))},
+    {"dispatch_grad", PRUN_FLOAT_MAKER(read(1), dispatch_grad<T>(view))},
+    {"combine", PRUN_FLOAT_MAKER(read(0), combine<T>(view))},
+    {"combine_grad", PRUN_FLOAT_MAKER(read(0), combine_grad<T>(view))},
+};
+
+}  // namespace prun::cpu

@@ -1,0 +1,181 @@
+// expert_linear and its two gradients: one product of linear's kind for each expert, one after the other on all the
+// kernel's cores, so that they share their scratch.
+//
+// Surprising fact: most slots may be empty (with room for every token at each of E experts, k of E are taken), and an
+// empty slot's row is zero. Where the library takes sizes as they come, runs of such rows are left out.
+#include <algorithm>
+
+#include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/kernel.h"
+#include "kernels/cpu/ops/elementwise.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
+
+namespace prun::cpu {
+namespace {
+
+// Three dims [experts, rows, columns].
+struct Sizes {
+  int64_t experts, rows, columns;
+  explicit Sizes(const Tensor& t) {
+    PRUN_CHECK(t.shape.size() == 3, shape_text(t.shape));
+    experts = t.shape[0], rows = t.shape[1], columns = t.shape[2];
+  }
+};
+
+// The product of one expert, C = op(A)·op(B), with A and B the reads and C the write.
+GemmShape shape_of(const OpView& view, bool transpose_a, bool transpose_b) {
+  const Sizes a(view.read(0)), b(view.read(1)), c(view.write(0));
+  GemmShape s;
+  s.m = c.rows;
+  s.n = c.columns;
+  s.k = transpose_a ? a.rows : a.columns;
+  s.transpose_a = transpose_a;
+  s.transpose_b = transpose_b;
+  s.input = view.read(0).dtype;
+  s.output = view.write(0).dtype;
+  s.threads = view.threads();
+  view.expect_count(view.read(0), c.experts * s.m * s.k);
+  view.expect_count(view.read(1), c.experts * s.k * s.n);
+  PRUN_CHECK(a.experts == c.experts && b.experts == c.experts, shape_text(view.write(0).shape));
+  return s;
+}
+
+// The piece of expert `e` of a tensor.
+template <class Pointer>
+Pointer expert(Pointer data, const Tensor& t, int64_t e) {
+  return data + e * (t.bytes() / t.shape[0]);
+}
+const std::byte* data_of(const OpView& view, size_t read) {
+  return view.read(read).dtype == Dtype::f32 ? reinterpret_cast<const std::byte*>(view.in<float>(read))
+                                             : reinterpret_cast<const std::byte*>(view.in<bf16>(read));
+}
+std::byte* result_of(const OpView& view) {
+  return view.write(0).dtype == Dtype::f32 ? reinterpret_cast<std::byte*>(view.out<float>(0))
+                                           : reinterpret_cast<std::byte*>(view.out<bf16>(0));
+}
+
+constexpr int64_t kBlock = 32;  // rows that are left out together
+
+PRUN_CLONES bool all_zero(const float* x, int64_t n) {
+  constexpr int64_t kPiece = 256;
+  for (int64_t first = 0; first < n; first += kPiece) {
+    const int64_t last = first + kPiece < n ? first + kPiece : n;
+    int other = 0;
+#pragma omp simd reduction(| : other)
+    for (int64_t i = first; i < last; ++i) other |= x[i] != 0.0f;
+    if (other != 0) return false;
+  }
+  return true;
+}
+
+// Which blocks of the first operand's rows hold anything; `columns` to a row, each expert's blocks after the other's.
+struct Occupancy {
+  const float* data;
+  int64_t experts, rows, columns;
+  std::byte* taken;
+
+  int64_t blocks() const { return (rows + kBlock - 1) / kBlock; }
+  void look(int threads) const {
+    parallel_for(threads, experts * blocks(), [&](int64_t i, int) {
+      const int64_t first = i % blocks() * kBlock, count = std::min(kBlock, rows - first);
+      taken[i] = std::byte{!all_zero(data + (i / blocks() * rows + first) * columns, count * columns)};
+    });
+  }
+  // Calls f(first, count, empty) for each run of rows of an expert.
+  template <class F>
+  void each_run(int64_t expert, const F& f) const {
+    const std::byte* flags = taken + expert * blocks();
+    for (int64_t begin = 0, end; begin < blocks(); begin = end) {
+      for (end = begin + 1; end < blocks() && flags[end] == flags[begin];) ++end;
+      f(begin * kBlock, std::min(rows, end * kBlock) - begin * kBlock, flags[begin] == std::byte{0});
+    }
+  }
+};
+
+// Rows of zeros give rows of zeros, and nothing to a sum over rows.
+void run_taken(const Gemm& product, const Occupancy& rows, int64_t expert, bool sums, float* c, int64_t columns,
+               int64_t count) {
+  if (sums) {
+    bool add = false;
+    rows.each_run(expert, [&](int64_t first, int64_t n, bool empty) {
+      if (empty) return;
+      product.run_part(first, n, add);
+      add = true;
+    });
+    if (!add) std::fill(c, c + count, 0.0f);
+  } else {
+    rows.each_run(expert, [&](int64_t first, int64_t n, bool empty) {
+      if (empty)
+        std::fill(c + first * columns, c + (first + n) * columns, 0.0f);
+      else
+        product.run_part(first, n, false);
+    });
+  }
+}
+
+int64_t flag_bytes(const OpView& view) {
+  const Sizes a(view.read(0));
+  return round_up(a.experts * ((a.rows + kBlock - 1) / kBlock), kAlignBytes);
+}
+
+template <bool transpose_a, bool transpose_b>
+int64_t workspace(const OpView& view) {
+  return flag_bytes(view) + gemm_scratch_bytes(shape_of(view, transpose_a, transpose_b));
+}
+
+// Writes to `c`; its scratch begins with workspace() bytes.
+template <bool transpose_a, bool transpose_b>
+std::unique_ptr<Kernel> make_into(const OpView& view, std::byte* c, const Scratch& scratch) {
+  const GemmShape shape = shape_of(view, transpose_a, transpose_b);
+  std::vector<Gemm> products;
+  for (int64_t e = 0; e < view.write(0).shape[0]; ++e)
+    products.emplace_back(shape, expert(data_of(view, 0), view.read(0), e), expert(data_of(view, 1), view.read(1), e),
+                          nullptr, expert(c, view.write(0), e), scratch.data + flag_bytes(view));
+  if (!products.front().takes_parts()) {
+    return kernel_of([products = std::move(products), scratch] {
+      for (const Gemm& product : products) product.run();
+    });
+  }
+  const Sizes a(view.read(0));
+  const Occupancy rows{view.in<float>(0), a.experts, a.rows, a.columns, scratch.data};
+  return kernel_of([products = std::move(products), rows, scratch, c = reinterpret_cast<float*>(c), n = shape.n,
+                    count = shape.m * shape.n, threads = view.threads()] {
+    rows.look(threads);
+    for (int64_t e = 0; e < rows.experts; ++e) run_taken(products[e], rows, e, transpose_a, c + e * count, n, count);
+  });
+}
+
+template <bool transpose_a, bool transpose_b>
+std::unique_ptr<Kernel> make(const OpView& view) {
+  return make_into<transpose_a, transpose_b>(view, result_of(view),
+                                             view.scratch(workspace<transpose_a, transpose_b>(view)));
+}
+
+// The scratch of dw, and dw.
+int64_t dw_add_workspace(const OpView& view) {
+  return round_up(workspace<true, false>(view), kAlignBytes) + view.write(0).bytes();
+}
+
+std::unique_ptr<Kernel> dw_add(const OpView& view) {
+  const int64_t count = view.write(0).count();
+  view.expect_count(view.read(2), count);
+  const Scratch scratch = view.scratch(dw_add_workspace(view));
+  std::byte* fresh = scratch.data + round_up(workspace<true, false>(view), kAlignBytes);
+  return kernel_of([dw = make_into<true, false>(view, fresh, scratch), fresh = reinterpret_cast<const float*>(fresh),
+                    sum = view.in<float>(2), to = view.out<float>(0), count, threads = view.threads()] {
+    dw->run();
+    add_floats(threads, sum, fresh, to, count);
+  });
+}
+
+}  // namespace
+
+const Family expert_linear_kernels = {
+    {"expert_linear", make<false, false>, Accepts::floats, workspace<false, false>},
+    {"expert_linear_dx", make<false, true>, Accepts::floats, workspace<false, true>},
+    {"expert_linear_dw", make<true, false>, Accepts::floats, workspace<true, false>},
+    {"expert_linear_dw_add", dw_add, Accepts::floats, dw_add_workspace},
+};
+
+}  // namespace prun::cpu

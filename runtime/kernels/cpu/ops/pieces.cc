@@ -1,0 +1,63 @@
+// join_pieces, cut_pieces and take_piece: copies of blocks between [pieces, outer, inner] and [outer, pieces, inner].
+#include <cstring>
+
+#include "kernels/cpu/kernel.h"
+#include "kernels/cpu/parallel.h"
+
+namespace prun::cpu {
+namespace {
+
+// The whole tensor as [outer, pieces, inner]; inner in bytes.
+struct Blocks {
+  int64_t outer, pieces, inner;
+};
+Blocks blocks_of(const OpView& view, const Tensor& whole) {
+  const int64_t pieces = view.attrs().integer("pieces", 1), dim = view.attrs().integer("dim");
+  PRUN_CHECK(pieces >= 1 && dim >= 0 && dim < std::ssize(whole.shape), shape_text(whole.shape));
+  const int64_t outer = element_count({whole.shape.begin(), whole.shape.begin() + dim});
+  PRUN_CHECK(whole.count() % std::max<int64_t>(1, outer * pieces) == 0, shape_text(whole.shape));
+  return {outer, pieces, outer == 0 ? 0 : whole.bytes() / (outer * pieces)};
+}
+
+const std::byte* bytes_in(const OpView& view) {
+  return with_number(view.read(0).dtype, [&]<class T>() { return reinterpret_cast<const std::byte*>(view.in<T>(0)); });
+}
+std::byte* bytes_out(const OpView& view) {
+  return with_number(view.write(0).dtype, [&]<class T>() { return reinterpret_cast<std::byte*>(view.out<T>(0)); });
+}
+
+// Block b of the whole tensor is number place(b) among the blocks of its pieces one after the other.
+template <bool kJoin>
+std::unique_ptr<Kernel> make_moved(const OpView& view) {
+  const Blocks blocks = blocks_of(view, kJoin ? view.write(0) : view.read(0));
+  view.expect_count(view.write(0), view.read(0).count());
+  PRUN_CHECK(view.write(0).dtype == view.read(0).dtype, std::string(dtype_name(view.write(0).dtype)));
+  return kernel_of([x = bytes_in(view), y = bytes_out(view), blocks, threads = view.threads()] {
+    const int64_t count = blocks.outer * blocks.pieces;
+    constexpr int64_t kSmall = 65536;
+    parallel_for(count * blocks.inner < kSmall ? 1 : threads, count, [&](int64_t block, int) {
+      const int64_t place = block % blocks.pieces * blocks.outer + block / blocks.pieces;
+      std::memcpy(y + (kJoin ? block : place) * blocks.inner, x + (kJoin ? place : block) * blocks.inner, blocks.inner);
+    });
+  });
+}
+
+std::unique_ptr<Kernel> make_take(const OpView& view) {
+  const Blocks blocks = blocks_of(view, view.read(0));
+  const int64_t index = view.share("axis").index;
+  view.expect_count(view.write(0), view.read(0).count() / blocks.pieces);
+  PRUN_CHECK(index < blocks.pieces, std::to_string(index) + " of " + std::to_string(blocks.pieces));
+  return kernel_of([x = bytes_in(view) + index * blocks.inner, y = bytes_out(view), blocks, threads = view.threads()] {
+    parallel_for(threads, blocks.outer, [&](int64_t i, int) {
+      std::memcpy(y + i * blocks.inner, x + i * blocks.pieces * blocks.inner, blocks.inner);
+    });
+  });
+}
+
+}  // namespace
+
+const Family piece_kernels = {{"join_pieces", make_moved<true>, Accepts::numbers},
+                              {"cut_pieces", make_moved<false>, Accepts::numbers},
+                              {"take_piece", make_take, Accepts::numbers}};
+
+}  // namespace prun::cpu
