@@ -60,32 +60,33 @@ int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, Repl
   };
   if (spec.launch.node_rank > 0) tell();
   Launch launch(spec.launch, observer);
+  Job job;
   std::vector<checkpoint::DataIdentity> identities;
   try {
     if (launch.gives_job()) {
       Plan plan;
       if (!spec.chaos.empty()) parse_chaos(spec.chaos, launch.ranks());
       observer.message(settle_kernels(spec, launch.inventories()));
-      observer.job = restarts.build(launch, plan);
+      job = restarts.build(launch, plan);
       describe_to_views(spec);
       spec.watch.plan_file = find_plan(spec.plan, spec.lua_dir);
-      observer.job.kernels = spec.kernels.chosen;
-      observer.message(settle_algorithms(spec, observer.job));
+      job.kernels = spec.kernels.chosen;
+      observer.message(settle_algorithms(spec, job));
       tell();
       if (!spec.checkpoint.kept.empty()) observer.begin_after(spec.checkpoint.first_step);
       take_from_plan(spec, plan);
       require_commits_for_rollback(spec, plan);
-      if (keeps_replicas(spec, plan)) observer.say(replicas.settle(spec, plan, observer.job));
+      if (keeps_replicas(spec, plan)) observer.say(replicas.settle(spec, plan, job));
       restarts.allow();
-      require_checkpoint_fits(spec.checkpoint, observer.job);
-      if (identifies_data(spec)) identities = identify_data(observer.job, plan.data.context);
-      if (!identities.empty()) require_same_data(spec.checkpoint, observer.job, plan, identities.front());
-      restarts.begin(observer.job);
-      if (restarts.done() == 0) require_space(spec.checkpoint, observer.job);
-      check_device_memory(spec, observer.job, devices);
+      require_checkpoint_fits(spec.checkpoint, job);
+      if (identifies_data(spec)) identities = identify_data(job, plan.data.context);
+      if (!identities.empty()) require_same_data(spec.checkpoint, job, plan, identities.front());
+      restarts.begin(job);
+      if (restarts.done() == 0) require_space(spec.checkpoint, job);
+      check_device_memory(spec, job, devices);
       if (spec.prove) observer.say(prove_plan(spec, plan, launch.ranks()).text + "\n");
       remove_replaced(spec, plan);
-      if (restarts.done() == 0) folder.begin(observer.job, plan.modules);
+      if (restarts.done() == 0) folder.begin(job, plan.modules);
       settle_lineage(spec, folder.id(), plan);
       folder.begins_with(spec.checkpoint.lineage);
     }
@@ -93,14 +94,14 @@ int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, Repl
     launch.refuse(error);
     throw;
   }
-  const std::string job = launch.gives_job() ? serialize_job(observer.job) : "";
-  observer.job = written_out(observer.job);  // ranks tell of ops as they run
+  const std::string bytes = launch.gives_job() ? serialize_job(job) : "";
+  if (launch.gives_job()) observer.show(written_out(job));  // ranks record ops as they run
   const int code = launch.run(
-      job, [&](const RankStart& start) { return train_rank(start, spec, devices); },
+      bytes, [&](const RankStart& start) { return train_rank(start, spec, devices); },
       launch.gives_job() ? pack(std::vector{note_of(spec.checkpoint), spec.world.algorithm_costs, pack(identities)})
                          : "");
   again = launch.begins_again();
-  if (again) restarts.remember(observer.skipped_steps(), observer.not_finite_step());
+  if (again) restarts.remember(observer.not_finite().skipped_steps(), observer.not_finite().failed_step());
   if (code == static_cast<int>(Exit::preempted) && launch.gives_job() && !again)
     observer.message(fmt::format("prun: stopped by {}; {} has what was trained, --resume auto goes on\n",
                                  observer.stop_signal() == SIGINT ? "Ctrl-C" : "SIGTERM",

@@ -34,20 +34,26 @@ Console::Console(bool output_taken, bool quiet)
 }
 
 void Console::say(std::string_view text) {
+  clear();
   const std::string shown = printable(text);
   if (!quiet_) words_->write(shown);
   if (log) log(shown);
 }
 
 void Console::print(std::string_view text) {
+  clear();
   const std::string shown = printable(text);
   words_->write(shown);
   if (log) log(shown);
 }
 
-void Console::relay(std::string_view text, bool error) { (error ? errors_ : words_)->write(text); }
+void Console::relay(std::string_view text, bool error) {
+  clear();
+  (error ? errors_ : words_)->write(text);
+}
 
 void Console::warn(std::string_view text) {
+  clear();
   const std::string shown = printable(text);
   errors_->write(shown);
   if (log) log(shown);

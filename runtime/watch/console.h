@@ -25,6 +25,11 @@ class Console {
   void warn(std::string_view text);               // whole lines, to standard error
   void relay(std::string_view text, bool error);  // what a rank wrote by itself, as it is
   Screen screen();                                // for Progress; `this` must stay where it is
+  // Removes a live line, if one is drawn; called before each write. Null: nothing draws one.
+  std::function<void()> before_line;
+  void clear() const {
+    if (before_line) before_line();
+  }
   // Gets all lines, those of steps too, whatever the terminal shows.
   std::function<void(std::string_view)> log;
   void flush();                    // what could not be written at once, now and then

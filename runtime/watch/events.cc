@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -12,10 +11,6 @@ namespace prun {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double wall_time() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::string event_line(const char* event, const Json& more, double time = wall_time()) {
   Json line = {{"wall_time", std::round(time * 1e3) / 1e3}, {"event", event}};
@@ -48,13 +43,15 @@ std::string exit_name(int code) {
   return "unknown";
 }
 
-void Events::started(const std::string& plan, const std::vector<WatchedRank>& ranks) {
+void Events::started(const RunningJob& /*job*/) {
+  const std::vector<WatchedRank>& ranks = watchdog_.ranks();
   write_(event_line("started",
-                    {{"plan", plan}, {"ranks", ranks.size()}, {"nodes", ranks.empty() ? 0 : ranks.back().node + 1}}));
+                    {{"plan", plan_}, {"ranks", ranks.size()}, {"nodes", ranks.empty() ? 0 : ranks.back().node + 1}}));
   joined_.assign(ranks.size(), false);
 }
 
-void Events::look_at(const std::vector<WatchedRank>& ranks) {
+void Events::tick() {
+  const std::vector<WatchedRank>& ranks = watchdog_.ranks();
   for (size_t i = 0; i < ranks.size() && i < joined_.size(); ++i) {
     if (joined_[i] || ranks[i].recorder->phase.load() == RunPhase::joining) continue;
     joined_[i] = true;
@@ -98,13 +95,10 @@ void Events::abandoned(int rank, int64_t step, const std::string& folder, int64_
 }
 
 void Events::step(const MergedStep& step) {
-  if (!step.evaluated()) return;
   const Json loss = std::isfinite(step.eval_loss) ? Json(step.eval_loss) : Json();
-  write_(event_line("evaluation", {{"step", step.step + 1}, {"loss", loss}, {"seconds", step.eval_s}}));
-}
-
-void Events::skipped(const MergedStep& step, size_t so_far) {
-  write_(event_line("skipped", {{"step", step.step + 1}, {"so_far", so_far}}));
+  if (step.evaluated())
+    write_(event_line("evaluation", {{"step", step.step + 1}, {"loss", loss}, {"seconds", step.eval_s}}));
+  if (step.skipped) write_(event_line("skipped", {{"step", step.step + 1}, {"so_far", ++skipped_}}));
 }
 
 void Events::warning(const std::string& text) { write_(event_line("warning", {{"text", text}})); }
@@ -116,7 +110,7 @@ void Events::failed(const Failure& failure) {
                                 {"what", failure.what}}));
 }
 
-void Events::ended(int exit_code) {
+void Events::ended(int exit_code, bool /*begins_again*/) {
   write_(event_line("ended", {{"exit_code", exit_code}, {"name", exit_name(exit_code)}}));
 }
 

@@ -9,30 +9,33 @@
 
 #include "checkpoint/writer.h"
 #include "launch/failure.h"
-#include "watch/rank_watch.h"
-#include "watch/steps.h"
+#include "watch/view.h"
+#include "watch/watchdog.h"
 
 namespace prun {
 
-class Events {
+class Events final : public View {
  public:
   using Write = std::function<void(const std::string& line)>;  // with its newline
-  explicit Events(Write write) : write_(std::move(write)) {}
-  void started(const std::string& plan, const std::vector<WatchedRank>& ranks);
+  Events(std::string plan, const Watchdog& watchdog, Write write)
+      : plan_(std::move(plan)), watchdog_(watchdog), write_(std::move(write)) {}
+  void started(const RunningJob& job) override;
   // Ranks that have joined, checkpoints that were begun, committed or failed since the last call.
-  void look_at(const std::vector<WatchedRank>& ranks);
+  void tick() override;
   // No rank makes the checkpoint after `step` steps, since `rank` cannot; the last whole one is that after `last`
   // steps.
   void abandoned(int rank, int64_t step, const std::string& folder, int64_t last,
                  const checkpoint::SaveFailure& failure);
-  void step(const MergedStep& step);                    // if there was an evaluation after it
-  void skipped(const MergedStep& step, size_t so_far);  // the step updated nothing
-  void warning(const std::string& text);
-  void failed(const Failure& failure);
-  void ended(int exit_code);
+  void step(const MergedStep& step) override;  // if there was an evaluation after it, or it updated nothing
+  void warning(const std::string& text) override;
+  void failed(const Failure& failure) override;
+  void ended(int exit_code, bool begins_again) override;
 
  private:
+  const std::string plan_;
+  const Watchdog& watchdog_;
   Write write_;
+  size_t skipped_ = 0;
   std::vector<bool> joined_;
   int64_t saving_ = 0, saved_ = 0;  // of rank 0
   std::set<int64_t> abandoned_;     // steps

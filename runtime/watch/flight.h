@@ -11,6 +11,8 @@
 
 namespace prun {
 
+inline constexpr size_t kKeptEvents = 64;  // of each stream, of a run that failed
+
 struct FlightStream {
   uint32_t op = 0, step = 0, run = 0, running = 0;  // as in StreamState
   uint64_t since_ns = 0;

@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+
+#include "ir/model_flops.h"
 
 namespace prun {
 namespace {
@@ -31,6 +34,37 @@ std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t m
   if (step.evaluated())
     row += fmt::format(",\"eval_loss\":{},\"eval_s\":{}", number(step.eval_loss), number(step.eval_s));
   return row + "}\n";
+}
+
+void StepRows::begin(const RunningJob& job, double peak_flops) {
+  job_ = &job;
+  memory_.open(job.pids);
+  const Program& program = job.program();
+  const Schedule& schedule = program.schedule;
+  work_ = {.tokens = program.tokens_per_step,
+           .first = schedule.first,
+           .tokens_before = schedule.tokens,
+           .flops = model_flops(job.job),
+           .peak_flops = peak_flops,
+           .rate = schedule.learning_rate};
+  for (const Program& one : job.job.classes) work_.clips = work_.clips || one.step().norm >= 0;
+}
+
+// A rank that has ended has left its peak in its recorder.
+uint64_t StepRows::memory_bytes() {
+  uint64_t most = memory_.most();
+  for (const RecorderHeader* recorder : job_->recorders) most = std::max(most, recorder->pss.load());
+  return most;
+}
+
+void Metrics::started(const RunningJob& /*job*/) {
+  file_.begin();
+  if (!file_.remark().empty()) console_.warn(fmt::format("prun: {}\n", file_.remark()));
+}
+
+void Metrics::row(std::string_view row) {
+  if (standard_stream(file_.output().path()) >= 0) console_.clear();
+  file_.output().write(row);
 }
 
 }  // namespace prun

@@ -4,8 +4,11 @@
 #include <string>
 
 #include "ir/learning_rate.h"
+#include "watch/console.h"
+#include "watch/memory_use.h"
 #include "watch/metrics_file.h"
 #include "watch/steps.h"
+#include "watch/view.h"
 
 namespace prun {
 
@@ -19,26 +22,41 @@ struct StepWork {
   bool clips = false;  // so there is a norm of the gradients
 };
 
-class Metrics {
- public:
-  // Throws as MetricsFile.
-  Metrics(const MetricsSettings& settings, int64_t first_step) : file_(settings, first_step) {}
-  void begin() { file_.begin(); }
-  void add(const std::string& row) { file_.output().write(row); }  // with its newline
-  void flush() { file_.output().flush(); }
-  void finish(double patience_s) { file_.output().finish(patience_s); }
-  const OutputFile& file() const { return file_.output(); }
-  const std::string& remark() const { return file_.remark(); }
-
- private:
-  MetricsFile file_;
-};
-
 // {"step":1,"loss":5.55,"learning_rate":0.0003,"grad_norm":1.2,"tokens":8192,"time_s":0.1,"wall_time":1795000000.125,
 // "tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001,"memory_bytes":52428800}; no loss: null. Absent where there
 // is none: the norm of gradients that are not clipped, memory that is not known. A model with matrix products adds
 // "model_flops_per_s":1.2e12 and, where the devices' peak is known, "mfu":0.41; a queue device "host_us" and "idle"; a
 // step with an evaluation "eval_loss":5.5,"eval_s":0.2.
 std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t memory_bytes);
+
+// Makes the rows of a job's steps.
+class StepRows {
+ public:
+  void begin(const RunningJob& job, double peak_flops);
+  std::string of(const MergedStep& step) { return metrics_row(step, work_, memory_bytes()); }
+
+ private:
+  uint64_t memory_bytes();  // the most of any local rank
+
+  StepWork work_;
+  MemoryWatch memory_;
+  const RunningJob* job_ = nullptr;
+};
+
+class Metrics final : public View {
+ public:
+  // Throws as MetricsFile.
+  Metrics(const MetricsSettings& settings, int64_t first_step, Console& console)
+      : file_(settings, first_step), console_(console) {}
+  void started(const RunningJob& job) override;
+  void row(std::string_view row) override;
+  void flush() override { file_.output().flush(); }
+  void finish(double patience_s) override { file_.output().finish(patience_s); }
+  std::vector<IncompleteOutput> losses() const override { return losses_of(file_.output()); }
+
+ private:
+  MetricsFile file_;
+  Console& console_;
+};
 
 }  // namespace prun

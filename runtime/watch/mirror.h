@@ -7,12 +7,16 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "exec/recorder.h"
+#include "watch/rank_watch.h"
+#include "watch/view.h"
 
 namespace prun {
 
@@ -68,6 +72,32 @@ class MirrorCopy {
   int pid_ = 0;
   char process_ = '?';
   std::string kernel_;
+};
+
+// Makes ranks of other nodes look like those of this one.
+class Mirrors {
+ public:
+  // `mirror_all`: node 0 gets all events, for a trace.
+  void placed(bool mirror_all) { mirror_all_ = mirror_all; }
+  // Returns the local ranks to watch. On node 0 it adds the ranks of other nodes, with recorders of `capacity` events,
+  // to them and to `job`.
+  std::vector<WatchedRank> open(RunningJob& job, uint64_t capacity);
+  // On other nodes: what node 0 gets of each local rank. `last`: the job has ended.
+  std::vector<std::pair<int, std::string>> news(RankWatch& watch, bool last);
+  void put(RankWatch& watch, int rank, std::string_view bytes);  // on node 0
+  // The end is decided, and no rank knows yet: news stay as they are.
+  void freeze(const RankWatch& watch);
+  bool is_mirrored(int rank) const { return copies_.contains(rank); }
+
+ private:
+  std::string take(const RankWatch& watch, size_t source, size_t events);
+
+  bool mirror_all_ = false;
+  std::vector<int> ranks_;             // of `sources_`
+  std::vector<MirrorSource> sources_;  // on other nodes: of local ranks
+  std::map<int, MirrorCopy> copies_;   // on node 0: of other nodes' ranks
+  std::vector<std::pair<int, std::string>> last_news_;
+  uint64_t next_sample_ns_ = 0;
 };
 
 }  // namespace prun

@@ -39,6 +39,7 @@ class RankWatch {
   // For people: what the kernel knows of each rank, of those of other machines in brief. "": all have moved lately.
   const std::string& stacks() const { return stacks_; }
   std::vector<WatchedRank>& ranks() { return ranks_; }
+  const std::vector<WatchedRank>& ranks() const { return ranks_; }
 
  private:
   struct Seen {

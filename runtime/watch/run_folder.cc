@@ -6,7 +6,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
@@ -28,10 +27,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMostLines = 10'000;  // of each kind, of a run without a folder
-
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::string time_text(double seconds, const char* format) {
   const std::time_t whole = static_cast<std::time_t>(seconds);
@@ -87,7 +82,7 @@ void write_whole(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-RunFolder::RunFolder(const WatchSpec& spec) : spec_(spec), started_(seconds_since_1970()) {}
+RunFolder::RunFolder(const WatchSpec& spec) : spec_(spec), started_(wall_time()) {}
 
 RunFolder::~RunFolder() = default;
 
@@ -169,7 +164,7 @@ std::string RunFolder::about_text(int exit_code) const {
   about["resumed_from"] = relative(spec_.resumed_from);
   if (lineage_.known()) about.update(checkpoint::lineage_json(lineage_));
   if (exit_code < 0) return about.dump(2) + "\n";
-  const double now = seconds_since_1970();
+  const double now = wall_time();
   about["ended"] = time_text(now, "%Y-%m-%dT%H:%M:%SZ");
   about["seconds"] = std::round((now - started_) * 1e3) / 1e3;
   about["exit_code"] = exit_code;
@@ -255,7 +250,7 @@ void RunFolder::write_failure() const {
                         {"source", source.empty() ? Json() : Json{{"file", source}, {"line", line}}},
                         {"evidence", failure_.evidence},
                         {"next", failure_.next},
-                        {"time", time_text(seconds_since_1970(), "%Y-%m-%dT%H:%M:%SZ")},
+                        {"time", time_text(wall_time(), "%Y-%m-%dT%H:%M:%SZ")},
                         {"steps_done", steps_ > 0 ? last_.step + 1 : 0}};
   write_whole(file(kFailureFile), failure.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   if (!stacks_.empty()) write_whole(file(kStacksFile), stacks_);

@@ -17,6 +17,7 @@
 #include "launch/failure.h"
 #include "watch/output_file.h"
 #include "watch/steps.h"
+#include "watch/view.h"
 #include "watch/watch_spec.h"
 
 namespace prun {
@@ -44,22 +45,22 @@ class KeptLines {
   std::unique_ptr<OutputFile> file_;
 };
 
-class RunFolder {
+class RunFolder final : public View {
  public:
   explicit RunFolder(const WatchSpec& spec);  // lives as long as this
-  ~RunFolder();
+  ~RunFolder() override;
   // The job is known, and no rank has started. Makes the folder where --runs or --checkpoint asks for it. Throws
   // usage_error where --runs names one that cannot be written; without --runs that is only said.
   void begin(const Job& job, const std::map<std::string, std::string>& modules);
   // Records the lineage of the run's first checkpoint in run.json.
   void begins_with(const checkpoint::Lineage& lineage);
-  void step(const MergedStep& step);
-  void row(std::string_view row);  // of metrics, with its newline
+  void step(const MergedStep& step) override;
+  void row(std::string_view row) override;
   void log(std::string_view lines);
-  void flush();
+  void flush() override;
   void event(const std::string& line);  // of events.jsonl, with its newline
   void rank_output(int rank, std::string_view text);
-  void failed(const Failure& failure);
+  void failed(const Failure& failure) override;
   // What the flight recorders showed when the run failed, and the job that they mean.
   void keep_flight(std::string flight, std::string program);
   void keep_stacks(std::string stacks) { stacks_ = std::move(stacks); }  // of a job that hung: kStacksFile

@@ -12,7 +12,13 @@ Json finite_number(double value) { return std::isfinite(value) ? Json(value) : J
 
 }  // namespace
 
-void RunResult::add(const MergedStep& step) {
+void RunResult::tick() {
+  if (!transports_.empty() || job_ == nullptr || job_->recorders.empty()) return;
+  const RecorderHeader& first = *job_->recorders.front();
+  if (first.connected.load() != 0) transports_ = first.transports;
+}
+
+void RunResult::step(const MergedStep& step) {
   if (steps_++ == 0) first_ = step;
   last_ = step;
   seconds_ += step.time_s;

@@ -5,14 +5,16 @@
 #include "ir/program.h"
 #include "launch/failure.h"
 #include "watch/steps.h"
+#include "watch/view.h"
 
 namespace prun {
 
-class RunResult {
+class RunResult final : public View {
  public:
-  void add(const MergedStep& step);
-  void failed(const Failure& failure) { failure_ = failure; }
-  void connected(const std::string& transports) { transports_ = transports; }
+  void started(const RunningJob& job) override { job_ = &job; }
+  void tick() override;
+  void step(const MergedStep& step) override;
+  void failed(const Failure& failure) override { failure_ = failure; }
   std::string text(const Job& job, int exit_code) const;  // without a newline
 
  private:
@@ -20,6 +22,7 @@ class RunResult {
   MergedStep first_, last_;
   double seconds_ = 0, evaluation_s_ = 0;
   Failure failure_;
+  const RunningJob* job_ = nullptr;
   std::string transports_;
 };
 

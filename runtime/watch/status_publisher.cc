@@ -1,7 +1,11 @@
 #include "watch/status_publisher.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <utility>
 
 #include "exec/clock.h"
@@ -41,9 +45,24 @@ const char* state_name(const FlightRank& rank, const Activity& activity) {
 
 }  // namespace
 
-void StatusPublisher::open(Json about, const std::string& program) {
-  about_ = std::move(about);
-  folder_.open(program);
+void StatusPublisher::started(const RunningJob& job) {
+  job_ = &job;
+  about_ = {{"format", 1},
+            {"id", run_ != nullptr ? run_->id() : ""},
+            {"pid", getpid()},
+            {"node", job.topology.node},
+            {"nodes", job.topology.node_count()},
+            {"plan", spec_.plan},
+            {"arguments", spec_.words},
+            {"directory", std::filesystem::current_path().string()},
+            {"folder",
+             run_ == nullptr || run_->path().empty() ? Json() : Json(std::filesystem::absolute(run_->path()).string())},
+            {"started", wall_time()}};
+  try {
+    folder_.open(serialize_job(job.job));
+  } catch (const Error& error) {
+    warn_(fmt::format("prun status will not show this job: {}", error.what()));
+  }
 }
 
 void StatusPublisher::step(const MergedStep& step) {
@@ -52,8 +71,9 @@ void StatusPublisher::step(const MergedStep& step) {
   if (step.evaluated()) evaluated_ = step;
 }
 
-void StatusPublisher::tick(const RankWatch& watch, const Job& job, const std::vector<int>& slow) {
-  if (!is_open()) return;
+void StatusPublisher::tick() {
+  if (!folder_.is_open()) return;
+  const RankWatch& watch = *watchdog_.watch();
   if (folder_.flight_is_wanted()) folder_.give_flight(flight_json(watch.flight(kFlightEvents)));
   const uint64_t begin = now_ns();
   if (begin < next_ns_) return;
@@ -64,15 +84,15 @@ void StatusPublisher::tick(const RankWatch& watch, const Job& job, const std::ve
     before_ns_ = begin;
     steps_before_ = steps_;
   }
-  folder_.publish(status(flight, job, slow));
+  folder_.publish(status(flight));
   if (flight.ranks.size() <= kMostRanks) folder_.keep_flight(flight_json(watch.flight(kLastEvents)));
   next_ns_ = begin + std::max(kEveryNs, (now_ns() - begin) * kMostShare);
 }
 
-Json StatusPublisher::status(const Flight& flight, const Job& job, const std::vector<int>& slow) {
+Json StatusPublisher::status(const Flight& flight) const {
   Json status = about_;
   status["updated"] = flight.wall_time;
-  const WhoWaits waits(job, flight);
+  const WhoWaits waits(job_->job, flight);
   Json ranks = Json::array();
   bool joining = false;
   double longest = 0;
@@ -90,8 +110,8 @@ Json StatusPublisher::status(const Flight& flight, const Job& job, const std::ve
                      {"seconds", seconds},
                      {"steps_done", rank.steps}});
   }
-  if (!job.classes.empty()) {
-    const Program& program = job.classes.front();
+  if (job_->shown) {
+    const Program& program = job_->program();
     const int64_t done = steps_ == 0 ? program.schedule.first : static_cast<int64_t>(latest_.step) + 1;
     status["steps"] = program.schedule.steps;
     status["step"] = done;
@@ -110,7 +130,7 @@ Json StatusPublisher::status(const Flight& flight, const Job& job, const std::ve
   status["holdup"] = Json();
   if (longest > kLongWaitSeconds)
     if (const auto holdup = waits.holdup(false)) status["holdup"] = holdup->sentence;
-  status["slow"] = slow;
+  status["slow"] = watchdog_.slow();
   status["ranks"] = std::move(ranks);
   return status;
 }

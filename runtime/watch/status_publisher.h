@@ -1,29 +1,39 @@
 // What `prun status` shows of a running job, written by its launcher twice a second; seldomer where writing takes long.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "ir/program.h"
-#include "watch/rank_watch.h"
+#include "watch/run_folder.h"
 #include "watch/status_folder.h"
-#include "watch/steps.h"
+#include "watch/view.h"
+#include "watch/watch_spec.h"
+#include "watch/watchdog.h"
 
 namespace prun {
 
-class StatusPublisher {
+class StatusPublisher final : public View {
  public:
-  // `about` holds what does not change: id, plan, arguments, folder, nodes. Throws as StatusFolder::open.
-  void open(nlohmann::ordered_json about, const std::string& program);
-  bool is_open() const { return folder_.is_open(); }
-  void step(const MergedStep& step);
-  void tick(const RankWatch& watch, const Job& job, const std::vector<int>& slow);
+  // `run`: the folder of the run; null = none. `warn` gets a sentence if the job cannot be shown, and the job goes on.
+  StatusPublisher(const WatchSpec& spec, const RunFolder* run, Watchdog& watchdog,
+                  std::function<void(const std::string&)> warn)
+      : spec_(spec), run_(run), watchdog_(watchdog), warn_(std::move(warn)) {}
+  void started(const RunningJob& job) override;
+  void tick() override;
+  void step(const MergedStep& step) override;
 
  private:
-  nlohmann::ordered_json status(const Flight& flight, const Job& job, const std::vector<int>& slow);
+  nlohmann::ordered_json status(const Flight& flight) const;
 
+  const WatchSpec& spec_;
+  const RunFolder* run_;
+  Watchdog& watchdog_;
+  std::function<void(const std::string&)> warn_;
+  const RunningJob* job_ = nullptr;
   StatusFolder folder_;
-  nlohmann::ordered_json about_;
+  nlohmann::ordered_json about_;  // what does not change: id, plan, arguments, folder, nodes
   MergedStep latest_, evaluated_;
   uint64_t steps_ = 0, steps_before_ = 0, before_ns_ = 0, next_ns_ = 0;
   double step_s_ = 0;  // of the steps since the last time

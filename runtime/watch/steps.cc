@@ -2,6 +2,7 @@
 #include "watch/steps.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <ctime>
 
@@ -15,6 +16,10 @@ int64_t nanoseconds(clockid_t clock) {
 }
 
 }  // namespace
+
+double wall_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 MergedStep& MergedStep::operator+=(const MergedStep& other) {
   for (const auto member : {&MergedStep::time_s, &MergedStep::comm_s, &MergedStep::exposed_s, &MergedStep::bytes_sent,

@@ -8,6 +8,8 @@
 
 namespace prun {
 
+double wall_time();  // seconds since 1970
+
 struct MergedStep {
   uint64_t step = 0;      // from 0
   double loss = 0;        // the first rank's (all have the global one); NaN: the program has none

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "device/device.h"
 #include "ir/order.h"
 
 namespace prun {
@@ -186,6 +187,18 @@ void Trace::begin(const Job& job, const std::vector<int>& ranks, const std::vect
     const int streams = static_cast<int>(job.program(ranks[i]).step().streams.size());
     for (int s = 0; s < streams; s++) tracks_.push_back({ranks[i], s, recorders[i], 0, {}});
   }
+}
+
+void Trace::started(const RunningJob& job) {
+  eager_ = open_device(job.program().device)->queue() != nullptr;
+  begin(job.job, job.ranks, job.recorders);
+}
+
+std::vector<IncompleteOutput> Trace::losses() const {
+  std::vector<IncompleteOutput> all = losses_of(file_);
+  if (lost_ > 0) all.push_back({fmt::format("{} lacks {} events that came too fast", file_.path(), lost_), false});
+  if (full() && !window_.given) all.push_back({fmt::format("{} holds the first steps only", file_.path()), false});
+  return all;
 }
 
 void Trace::collect() {

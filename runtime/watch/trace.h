@@ -13,20 +13,24 @@
 #include "ir/program.h"
 #include "watch/output_file.h"
 #include "watch/step_window.h"
+#include "watch/view.h"
 
 namespace prun {
 
-class Trace {
+class Trace final : public View {
  public:
   static constexpr size_t kMostEvents = 1 << 20;
 
   explicit Trace(const std::string& path, StepWindow window = {}, size_t most = kMostEvents)
       : file_(path, "trace"), window_(window), most_(most) {}
   void begin(const Job& job, const std::vector<int>& ranks, const std::vector<RecorderHeader*>& recorders);
-  // Says in the file that a device was given the ops of its steps one by one, and no graphs.
-  void note_eager() { eager_ = true; }
+  void started(const RunningJob& job) override;
+  void tick() override { collect(); }
+  void ended(int /*exit_code*/, bool /*begins_again*/) override { finish(); }
+  std::vector<IncompleteOutput> losses() const override;
   void collect();  // copies new events; called too rarely, it loses some and counts them
   void finish();   // writes the file
+  using View::finish;
   uint64_t lost() const { return lost_; }
   bool full() const { return kept_ >= most_; }
   bool windowed() const { return window_.given; }
@@ -46,7 +50,7 @@ class Trace {
   OutputFile file_;
   StepWindow window_;
   size_t most_, kept_ = 0;
-  bool eager_ = false;
+  bool eager_ = false;  // the file says that the device got the ops of steps one by one, and no graphs
   uint64_t lost_ = 0;
   const Job* job_ = nullptr;
   std::vector<Track> tracks_;

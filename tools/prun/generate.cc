@@ -143,14 +143,15 @@ int generate_command(Options& options) {
   std::ranges::copy(ends_of_folder(settings.checkpoint), std::back_inserter(settings.options.ends));
   Observer observer(options.job.watch, 0);
   Launch launch(options.job.launch, observer);
-  observer.job = job_of(options, *tokenizer, folder);
-  check_device_memory(options.job, observer.job, devices);
+  const Job job = job_of(options, *tokenizer, folder);
+  check_device_memory(options.job, job, devices);
 
   Text text(*tokenizer, !options.json);
   observer.told = [&](const std::string& line) { text.take(line); };
   if (!options.json) fmt::print("{}", settings.prompt);
   std::fflush(stdout);
-  const int code = launch.run(serialize_job(observer.job), [&](const RankStart& start) {
+  observer.show(job);
+  const int code = launch.run(serialize_job(job), [&](const RankStart& start) {
     RecorderHeader* recorder = static_cast<RecorderHeader*>(start.recorder);
     recorder->capacity = Observer::recorder_capacity(options.job.watch);
     recorder->magic = kRecorderMagic;

@@ -1,0 +1,62 @@
+// A view shows a running job, or keeps what it shows: the screen, the metrics, a trace, the folder of the run.
+//
+//   recorders of the ranks --> StepReader --> Observer --> step(), tick(), failed(), ... of each view
+//
+// The Observer calls all views in the order of its list, in the launcher's single thread.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "exec/recorder.h"
+#include "ir/program.h"
+#include "launch/failure.h"
+#include "launch/launch.h"
+#include "watch/steps.h"
+
+namespace prun {
+
+// The job as its launcher knows it. Node 0 knows all ranks, the other nodes only their own.
+struct RunningJob {
+  Topology topology;
+  Job job;                                 // written out; node 0's, or as another node received it
+  bool shown = false;                      // this is node 0, whose views show the job
+  std::vector<int> ranks;                  // local ranks first
+  std::vector<RecorderHeader*> recorders;  // by index in `ranks`
+  std::vector<int> pids;                   // of local ranks
+
+  const Program& program() const { return job.classes.front(); }
+  // Returns the recorder of `rank`, or null for a rank that is not known.
+  RecorderHeader* recorder_of(int rank) const;
+};
+
+// An output that is incomplete.
+struct IncompleteOutput {
+  std::string sentence;
+  bool fails = true;  // the run ends with Exit::check_failed
+};
+
+class OutputFile;
+// None, or the one that says why the file is incomplete.
+std::vector<IncompleteOutput> losses_of(const OutputFile& file);
+
+class View {
+ public:
+  View() = default;
+  virtual ~View() = default;
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+
+  virtual void started(const RunningJob& /*job*/) {}        // the ranks run; `job` outlives the view's other calls
+  virtual void tick() {}                                    // about every 50 ms
+  virtual void step(const MergedStep& /*step*/) {}          // node 0: all ranks have completed it
+  virtual void row(std::string_view /*row*/) {}             // node 0: a row of metrics, with its newline
+  virtual void flush() {}                                   // the steps of this tick have been given
+  virtual void warning(const std::string& /*sentence*/) {}  // the user is warned
+  virtual void failed(const Failure& /*failure*/) {}        // what ended the job
+  virtual void ended(int /*exit_code*/, bool /*begins_again*/) {}  // the recorders are unmapped after it
+  virtual void finish(double /*patience_s*/) {}                    // writes the rest, as long as somebody reads
+  virtual std::vector<IncompleteOutput> losses() const { return {}; }
+};
+
+}  // namespace prun
