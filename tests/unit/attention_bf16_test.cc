@@ -94,7 +94,7 @@ void AttentionInBf16::expect_results_within_the_bound() const {
   const Scratch scratch(bf16_forward_floats(shape.keys, head));
   const auto rows_of_head = [&](int64_t) -> Bf16Forward::Head { return {q.rows(), k.rows(), v.rows()}; };
   Bf16Forward forward({shape.keys, shape.queries, head, shape.sight, scale}, 0, 1, rows_of_head, scratch.data);
-  Ahead none;
+  Prefetcher none;
   for (int64_t first = 0; first < shape.queries; first += kStrip) {
     const int64_t rows = std::min(kStrip, shape.queries - first);
     const auto [result, inverse, strip_lse] = forward.next(none);
@@ -123,7 +123,7 @@ TEST_P(AttentionInBf16, GradientsAreWithinTheBoundThatTheyState) {
   const size_t count = static_cast<size_t>(shape.keys * head);
   std::vector<double> dk(count), dv(count), dk_sizes(count), dv_sizes(count);
   const double factor = static_cast<double>(scale);
-  Ahead none;
+  Prefetcher none;
   for (int64_t block = 0; block < shape.queries; block += Bf16Backward::kQueries) {
     const int64_t rows = std::min(Bf16Backward::kQueries, shape.queries - block);
     std::vector<float> statistic;
@@ -189,7 +189,7 @@ TEST_P(FarAttentionInBf16, HeadsHaveTheBitsThatEachHasAlone) {
     const Scratch scratch(bf16_forward_floats(shape.keys, head));
     const auto head_of = [&](int64_t i) { return heads[static_cast<size_t>(i)]; };
     Bf16Forward forward({shape.keys, shape.queries, head, shape.sight, scale}, begin, end, head_of, scratch.data);
-    Ahead none;
+    Prefetcher none;
     std::vector<float> found;
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t first = 0; first < shape.queries; first += kStrip) {

@@ -1,4 +1,5 @@
-// Intel's intrinsics, without GCC 12's warnings of the operand that some of its own leave undefined.
+// Intel's intrinsics, without GCC 12's warnings of the operand that some of its own leave undefined, and the attributes
+// of functions that need AVX-512, AVX512_BF16 or AMX.
 #pragma once
 #if defined(__x86_64__)
 #pragma GCC diagnostic push
@@ -8,4 +9,9 @@
 #endif
 #include <immintrin.h>
 #pragma GCC diagnostic pop
+
+#define PRUN_V4 __attribute__((target("arch=x86-64-v4")))
+#define PRUN_V4_INLINE PRUN_V4 inline __attribute__((always_inline))
+#define PRUN_AVX512_BF16 __attribute__((target("arch=x86-64-v4,avx512bf16")))
+#define PRUN_AMX __attribute__((target("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16")))
 #endif

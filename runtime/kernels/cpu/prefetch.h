@@ -1,7 +1,7 @@
-// Rows that are needed soon, asked for a cache line at a time while products are computed.
+// Prefetches rows that are needed soon, a cache line at a time while FMAs run.
 //
-// A head's rows are pieces of longer rows, which the machine does not fetch ahead by itself; asked for all at once,
-// they would wait for each other, and the products for them.
+// The rows of a head are parts of longer rows, which the hardware prefetcher does not recognize. Prefetching them all
+// at once would fill the line buffers, so that the loads of the current rows wait.
 #pragma once
 #include <cstdint>
 
@@ -9,12 +9,12 @@
 
 namespace prun::cpu {
 
-class Ahead {
+class Prefetcher {
   static constexpr int64_t kLine = 64;
   static constexpr int kIntoSecondLevel = 2;
 
  public:
-  // The lines that are left of one array of rows: what a loop over products keeps in registers.
+  // The remaining lines of one array of rows, which a loop of FMAs keeps in registers.
   struct Cursor {
     const char* at = nullptr;
     int64_t offset = 0, bytes = 0, stride = 0, rows = 0;
@@ -30,7 +30,7 @@ class Ahead {
     }
   };
 
-  // `width` elements of each of the rows, `stride` elements apart. What there is no room for is not asked for.
+  // Adds `width` elements of each of the rows, which are `stride` elements apart. Drops them if the queue is full.
   template <class T>
   void add(const T* first, int64_t stride, int64_t rows, int64_t width) {
     constexpr auto kSize = static_cast<int64_t>(sizeof(T));
@@ -42,14 +42,15 @@ class Ahead {
     return now_;
   }
   PRUN_INLINE void keep(const Cursor& left) { now_ = left; }
-  // Lines that wait; and as many of them asked for at once.
+  // Returns the number of lines in the queue.
   int64_t lines() const {
     const auto of = [](const Cursor& c) { return c.rows * ((c.bytes + kLine - 1) / kLine); };
     int64_t all = of(now_);
     for (unsigned i = begin_; i < end_; ++i) all += of(waiting_[i % kMost]);
     return all;
   }
-  void ask(int64_t count) {  // in whole rows
+  // Prefetches at least `count` lines at once, in whole rows.
+  void fetch(int64_t count) {
     while (count > 0) {
       if (now_.rows == 0) {
         if (begin_ == end_) return;
@@ -63,7 +64,7 @@ class Ahead {
       now_.at = at, now_.rows = rows, now_.offset = 0;
     }
   }
-  // All that is left.
+  // Prefetches all remaining lines.
   void finish() {
     while (next().rows > 0)
       while (now_.rows > 0) now_.step();

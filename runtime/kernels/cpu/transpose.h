@@ -1,4 +1,4 @@
-// Squares of 8 x 8 elements of four bytes whose rows become columns, in registers.
+// Transposes blocks of 8 x 8 elements of four bytes in registers.
 #pragma once
 #include "kernels/cpu/simd.h"
 
@@ -13,8 +13,8 @@ PRUN_INLINE void load_eight(const T* from, Eight& to) {
   to = *reinterpret_cast<const Eight*>(x);
 }
 
-// Pairs of elements, then pairs of pairs, then halves.
-PRUN_INLINE void turn(Eight (&r)[8]) {
+// Interleaves elements, then pairs of elements, then halves.
+PRUN_INLINE void transpose(Eight (&r)[8]) {
   Eight t[8], u[8];
   for (int i = 0; i < 8; i += 2) {
     t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);

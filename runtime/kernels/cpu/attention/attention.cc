@@ -97,7 +97,7 @@ struct ShareOfNext {
     rows = s.length + s.length * (strip + 1) / all - row;
   }
   template <class T>
-  void ask(const T* sample, int64_t stride, Ahead& ahead) const {
+  void ask(const T* sample, int64_t stride, Prefetcher& ahead) const {
     ahead.add(sample + row * stride, stride, rows, stride);
   }
 };
@@ -149,7 +149,7 @@ void pack_strip(const Sizes& s, const T* from, int64_t stride, float* to, int64_
   pack_lanes(from, stride, to, rows, s.head, factor);
 }
 void score(const Sizes& s, const Strip& strip, const FloatRows& k, const float* q, float* scores, int64_t ld,
-           Ahead& ahead) {
+           Prefetcher& ahead) {
   s.pairs ? strip.score_pairs(k, s.head, q, scores, ld, ahead) : strip.score(k, s.head, q, scores, ld, ahead);
 }
 
@@ -166,7 +166,7 @@ void forward_head(const Sizes& s, int64_t h, const Next& next, const T* qkv, T* 
   const FloatRows k = s.pairs ? scored_rows(s, k_rows, stride, {}) : rows_of(s, k_rows, stride, s.length, k_room);
   const FloatRows v = rows_of(s, v_rows, stride, s.length, k_room + s.length * s.lanes);
   const float in_powers = s.scale * kLog2E;
-  Ahead ahead;
+  Prefetcher ahead;
   for (int64_t first = 0; first < s.length; first += kStrip) {
     const int64_t rows = s.strip_rows(first);
     const Strip strip(s.sight(first), rows);
@@ -204,7 +204,7 @@ void forward_in_bf16(const Sizes& s, int64_t begin, int64_t end, const bf16* qkv
             {sample(i) + s.v + shared(i), s.stride}};
   };
   Bf16Forward heads({s.length, s.length, s.head, s.sight(0), s.scale}, begin, end, head_of, scratch);
-  Ahead ahead;
+  Prefetcher ahead;
   for (int64_t i = begin; i < end; ++i) {
     const auto to = [&](int64_t head) { return out + head / s.heads * s.length * s.width + head % s.heads * s.head; };
     for (int64_t first = 0; first < s.length; first += kStrip) {
@@ -255,7 +255,7 @@ void backward_head(const Sizes& s, int64_t shared, int64_t sample, bool first_sa
   const Made<T> dk(s, dqkv + k_at, stride, dk_room), dv(s, dqkv + v_at, stride, dv_room);
   const int64_t group = s.heads / s.kv_heads;
   int64_t added = 0;  // keys to whose gradients something was added
-  Ahead ahead;
+  Prefetcher ahead;
   for (int64_t h = shared * group; h < (shared + 1) * group; ++h) {
     const int64_t narrow = h * s.head;
     const Next next(s, sample, h, first_sample);
@@ -312,7 +312,7 @@ void backward_head_in_bf16(const Sizes& s, int64_t shared, int64_t sample, bool 
   const int64_t stride = s.stride, k_at = s.k + shared * s.head, v_at = s.v + shared * s.head;
   Bf16Backward head({qkv + k_at, stride}, {qkv + v_at, stride}, s.length, s.length, s.head, scratch);
   const int64_t group = s.heads / s.kv_heads;
-  Ahead ahead;
+  Prefetcher ahead;
   for (int64_t h = shared * group; h < (shared + 1) * group; ++h) {
     for (int64_t first = 0; first < s.length; first += Bf16Backward::kQueries) {
       const int64_t rows = std::min(Bf16Backward::kQueries, s.length - first), at = first * s.width + h * s.head;

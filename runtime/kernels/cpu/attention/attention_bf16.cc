@@ -9,6 +9,7 @@
 #include "ir/types.h"
 
 #if defined(__x86_64__)
+#include "kernels/cpu/attention/attention_vectors.h"
 #include "kernels/cpu/gemm/overlapped_tile.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vectors.h"
@@ -74,7 +75,7 @@ PRUN_AVX512_BF16 inline void by(Seen seen, const F& f) {
 PRUN_AVX512_BF16 void largest(const PieceSoftmax::Piece& piece, float (*most)[kSide]) {
   for (int64_t i = 0; i < 2 * piece.blocks; ++i) {
     const int64_t key = piece.key + i * kSide;
-    const float* scores = piece.squares + i / 2 * kSquare + i % 2 * kRight;
+    const float* scores = piece.squares + i / 2 * kRegisterTile + i % 2 * kRight;
     for (int64_t r = 0; r < kStrip; ++r) {
       const __m512 found = _mm512_load_ps(scores + r / kSide * kLower + r % kSide * kSide),
                    before = _mm512_load_ps(most[r]);
@@ -118,15 +119,15 @@ PRUN_AVX512_BF16 void shift_by(const float (*most)[kSide], float factor, float* 
 
 // result[32][lanes] (+)= P·V of one or two blocks of 32 keys, whose values lie in `columns` tiles for each block.
 template <class Beside>
-PRUN_TILES void weigh_in_tiles(const float* squares, int64_t blocks, const Pair* v, int64_t columns, float* result,
-                               int64_t lanes, bool add, Beside& beside) {
+PRUN_AMX void weigh_in_tiles(const float* squares, int64_t blocks, const Pair* v, int64_t columns, float* result,
+                             int64_t lanes, bool add, Beside& beside) {
   const int64_t row = 4 * lanes;
   for (int64_t half = 0; half < 2; ++half, result += kSide * lanes, squares += kLower) {
     _tile_loadd(4, squares, 64);
     _tile_loadd(5, squares + kRight, 64);
     if (blocks == 2) {
-      _tile_loadd(6, squares + kSquare, 64);
-      _tile_loadd(7, squares + kSquare + kRight, 64);
+      _tile_loadd(6, squares + kRegisterTile, 64);
+      _tile_loadd(7, squares + kRegisterTile + kRight, 64);
     }
     for (int64_t i = 0; i < columns; i += 2) {
       float* to = result + i * kSide;
@@ -144,15 +145,15 @@ PRUN_TILES void weigh_in_tiles(const float* squares, int64_t blocks, const Pair*
 // Scores of 32 queries, of a head of 64 elements at most, with `blocks` of 32 keys, of which `upper` are those that the
 // first 16 queries see. Queries stay in tiles 4 to 7.
 template <class Beside>
-PRUN_TILES void score_in_tiles(const Pair* q, const Pair* k, int64_t blocks, int64_t upper, float* squares,
-                               Beside& beside) {
+PRUN_AMX void score_in_tiles(const Pair* q, const Pair* k, int64_t blocks, int64_t upper, float* squares,
+                             Beside& beside) {
   _tile_loadd(4, q, 64);
   _tile_loadd(5, q + kTile, 64);
   _tile_loadd(6, q + 2 * kTile, 64);
   _tile_loadd(7, q + 3 * kTile, 64);
   for (int64_t i = 0; i < 2 * blocks; ++i, k += 2 * kTile) {
     const bool sees = i * kSide < upper;
-    float* to = squares + i / 2 * kSquare + i % 2 * kRight;
+    float* to = squares + i / 2 * kRegisterTile + i % 2 * kRight;
     _tile_loadd(2, k, 64);
     _tile_loadd(3, k + kTile, 64);
     if (sees) {
@@ -173,10 +174,10 @@ PRUN_TILES void score_in_tiles(const Pair* q, const Pair* k, int64_t blocks, int
 void copy_columns(const HeadRows& from, int64_t high, int64_t wide, Pair* first, Pair* second) {
   const bool even = from.stride % 2 == 0 && reinterpret_cast<uintptr_t>(from.data) % sizeof(Pair) == 0;
   if (high < kBlock || wide < kBlock || !even)
-    return copy_block(from.data, from.stride, high, wide, Lying::columns, first, second);
+    return copy_block(from.data, from.stride, high, wide, PairLayout::columns, first, second);
   const Pair* pairs = reinterpret_cast<const Pair*>(from.data);
-  turn_tile(pairs, from.stride / 2, first, kSide);
-  turn_tile(pairs + kSide * from.stride / 2, from.stride / 2, second, kSide);
+  transpose_tile(pairs, from.stride / 2, first, kSide);
+  transpose_tile(pairs + kSide * from.stride / 2, from.stride / 2, second, kSide);
 }
 
 template <class Factor>
@@ -223,7 +224,7 @@ PRUN_AVX512_BF16 bool PieceSoftmax::Sums::finish() {
   return small == kStrip / kSide;
 }
 
-void PieceSoftmax::begin(const Piece& piece, float factor, int64_t steps, int64_t lines, Ahead& ahead) {
+void PieceSoftmax::begin(const Piece& piece, float factor, int64_t steps, int64_t lines, Prefetcher& ahead) {
   piece_ = piece, factor_ = factor, ahead_ = &ahead;
   at_ = 0, end_ = piece.blocks * (kStrip / kRowsOfPart), done_ = 0, steps_ = steps;
   lines_of_part_ = end_ == 0 ? 0 : (lines + end_ - 1) / end_;
@@ -231,14 +232,14 @@ void PieceSoftmax::begin(const Piece& piece, float factor, int64_t steps, int64_
 
 PRUN_AVX512_BF16 void PieceSoftmax::part() {
   if (at_ == end_) return;
-  if (lines_of_part_ > 0) ahead_->ask(lines_of_part_);
+  if (lines_of_part_ > 0) ahead_->fetch(lines_of_part_);
   constexpr int64_t kParts = kSide / kRowsOfPart;
   const int64_t block = at_ / (2 * kParts), half = at_ / kParts % 2, row = at_ % kParts * kRowsOfPart;
   ++at_;
   const int64_t key = piece_.key + block * kBlock, first = half * kSide, most = piece_.sight.keys(first + kSide) - key;
   const bool all = piece_.sight.keys(first + 1) - key >= kBlock;
   const Seen seen = all ? Seen::all : most > kSide ? Seen::some : Seen::some_of_16;
-  float* scores = piece_.squares + block * kSquare + half * kLower + row * kSide;
+  float* scores = piece_.squares + block * kRegisterTile + half * kLower + row * kSide;
   by(seen, [&]<Seen kSeen>() PRUN_AVX512_BF16 {
     weigh<kSeen>(scores, first + row, key, piece_.sight, factor_, piece_.guess && key == 0, *piece_.sums);
   });
@@ -261,7 +262,7 @@ Bf16Forward::Bf16Forward(const Shape& shape, int64_t begin, int64_t end, const v
   const int64_t all = round_up(shape.keys, kBlock);
   const auto floats = [&](int64_t count) { return scratch += count, scratch - count; };
   const auto pairs = [&](int64_t count) { return reinterpret_cast<Pair*>(floats(count)); };
-  scores_ = floats(kPiece * kSquare), other_scores_ = floats(kPiece * kSquare);
+  scores_ = floats(kPiece * kRegisterTile), other_scores_ = floats(kPiece * kRegisterTile);
   result_ = floats(kStrip * lanes_);
   q_ = pairs(kStrip * lanes_ / 2);
   k_ = {pairs(all * lanes_ / 2), nullptr, 0};
@@ -269,10 +270,10 @@ Bf16Forward::Bf16Forward(const Shape& shape, int64_t begin, int64_t end, const v
   if (begin == end) return;
   next_ = item(begin, 0, 0, 0);
   last_ = behind(next_);
-  Nothing nothing;
+  NoOverlap nothing;
   score(next_, scores_, nothing);
   std::swap(scores_, other_scores_);
-  Ahead none;
+  Prefetcher none;
   turn(0, none);
 }
 
@@ -316,8 +317,8 @@ void Bf16Forward::copy_values(const Item& item) {
     for (int64_t j = 0; j < steps_; ++j) {
       Pair* left = v_.tiles + 2 * (i * steps_ + j) * kTile;
       copy_block(item.rows.v.from(i * kBlock).data + j * kBlock, item.rows.v.stride,
-                 std::min(kBlock, shape_.keys - i * kBlock), std::min(kBlock, shape_.head - j * kBlock), Lying::apart,
-                 left, left + kTile);
+                 std::min(kBlock, shape_.keys - i * kBlock), std::min(kBlock, shape_.head - j * kBlock),
+                 PairLayout::apart, left, left + kTile);
     }
   }
 }
@@ -328,7 +329,7 @@ void Bf16Forward::copy_queries(const Item& item) {
   const HeadRows q = item.rows.q.from(item.strip * kStrip);
   for (int64_t j = 0; j < steps_; ++j)
     copy_block(q.data + j * kBlock, q.stride, rows_of(item.strip), std::min(kBlock, shape_.head - j * kBlock),
-               Lying::rows, q_ + j * kTile, q_ + (steps_ + j) * kTile);
+               PairLayout::rows, q_ + j * kTile, q_ + (steps_ + j) * kTile);
 }
 
 template <class Beside>
@@ -340,8 +341,8 @@ void Bf16Forward::score(const Item& item, float* squares, Beside& beside) {
     return score_in_tiles(q_, k_.tiles + 4 * item.first * kTile, item.blocks,
                           sight_of(item.strip).keys(kSide) - item.first * kBlock, squares, beside);
   for (int64_t i = 0; i < item.blocks; ++i)
-    square_beside({q_, steps_ * kTile}, {k_.tiles + 2 * (item.first + i) * steps_ * kTile, steps_ * kTile}, steps_,
-                  {squares + i * kSquare, kSide, kRight, kLower}, false, beside);
+    multiply_overlapped({q_, steps_ * kTile}, {k_.tiles + 2 * (item.first + i) * steps_ * kTile, steps_ * kTile},
+                        steps_, {squares + i * kRegisterTile, kSide, kRight, kLower}, false, beside);
 }
 
 template <class Beside>
@@ -353,9 +354,9 @@ void Bf16Forward::weigh_values(const Item& item, const float* squares, Beside& b
                           item.first > 0, beside);
   const Pair* p = reinterpret_cast<const Pair*>(squares);
   for (int64_t j = 0; j < steps_; ++j)
-    square_beside({p, kLower, kRight, kSquare},
-                  {v_.tiles + 2 * (item.first * steps_ + j) * kTile, kTile, 0, 2 * steps_ * kTile}, item.blocks,
-                  {result_ + j * kBlock, lanes_, kSide, kSide * lanes_}, item.first > 0, beside);
+    multiply_overlapped({p, kLower, kRight, kRegisterTile},
+                        {v_.tiles + 2 * (item.first * steps_ + j) * kTile, kTile, 0, 2 * steps_ * kTile}, item.blocks,
+                        {result_ + j * kBlock, lanes_, kSide, kSide * lanes_}, item.first > 0, beside);
 }
 
 // How often products call step().
@@ -364,7 +365,7 @@ int64_t Bf16Forward::steps_of(const Item& weighed, const Item& scored) const {
   return values + scored.blocks * std::max<int64_t>(steps_, 2);
 }
 
-void Bf16Forward::turn(int64_t lines, Ahead& ahead) {
+void Bf16Forward::turn(int64_t lines, Prefetcher& ahead) {
   softmax_.begin(piece_of(next_, other_scores_, true), factor_, steps_of(now_, last_), lines, ahead);
   // Tiles that vectors have just stored are loaded late.
   copy_keys(last_), copy_queries(last_);
@@ -386,8 +387,8 @@ void Bf16Forward::finish_sums(const Item& item) {
 // A strip whose largest scores are needed: all of it but the product of the last probabilities and values.
 void Bf16Forward::again(const Item& last) {
   PieceSoftmax::Sums& sums = sums_[last.number % 2];
-  Nothing nothing;
-  Ahead none;
+  NoOverlap nothing;
+  Prefetcher none;
   alignas(64) float most[kStrip][kSide];
   std::fill(&most[0][0], &most[0][0] + kStrip * kSide, -std::numeric_limits<float>::infinity());
   const auto each = [&](const auto& f) {
@@ -407,7 +408,7 @@ void Bf16Forward::again(const Item& last) {
   sums.finish();
 }
 
-Bf16Forward::Result Bf16Forward::next(Ahead& ahead) {
+Bf16Forward::Result Bf16Forward::next(Prefetcher& ahead) {
   const PieceSoftmax::Sums& sums = sums_[now_.number % 2];
   for (bool last = false; !last;) {
     last = now_.last;
@@ -429,7 +430,7 @@ Bf16Forward::Bf16Forward(const Shape& shape, int64_t, int64_t, const void*, Head
     : shape_(shape), factor_(0) {
   PRUN_CHECK(false, "no bf16");
 }
-Bf16Forward::Result Bf16Forward::next(Ahead&) { return {}; }
+Bf16Forward::Result Bf16Forward::next(Prefetcher&) { return {}; }
 
 }  // namespace prun::cpu
 

@@ -53,7 +53,7 @@ class PieceSoftmax {
     bool guess;  // shifts are not known yet
   };
   // step() will be called `steps` times; asks for `lines` of what `ahead` has.
-  void begin(const Piece& piece, float factor, int64_t steps, int64_t lines, Ahead& ahead);
+  void begin(const Piece& piece, float factor, int64_t steps, int64_t lines, Prefetcher& ahead);
   void step() {
     for (done_ += end_; done_ >= steps_; done_ -= steps_) part();
   }
@@ -66,7 +66,7 @@ class PieceSoftmax {
   Piece piece_{};
   float factor_ = 0;
   int64_t at_ = 0, end_ = 0, steps_ = 1, done_ = 0, lines_of_part_ = 0;
-  Ahead* ahead_ = nullptr;
+  Prefetcher* ahead_ = nullptr;
 };
 
 // Strips of queries, one behind the other, of heads one behind the other; keys in pieces. While vectors compute the
@@ -95,7 +95,7 @@ class Bf16Forward {
   struct Result {
     const float *rows, *inverse, *lse;
   };
-  Result next(Ahead& ahead);
+  Result next(Prefetcher& ahead);
 
  private:
   using HeadOf = Head (*)(const void*, int64_t);
@@ -128,11 +128,11 @@ class Bf16Forward {
   template <class Beside>
   void weigh_values(const Item& item, const float* squares, Beside& beside);
   int64_t steps_of(const Item& weighed, const Item& scored) const;
-  void turn(int64_t lines, Ahead& ahead);
+  void turn(int64_t lines, Prefetcher& ahead);
   void finish_sums(const Item& item);
   void again(const Item& item);
 
-  const PairSquares squares_;
+  const TileRegisters squares_;
   const Shape shape_;
   const float factor_;
   int64_t end_;  // of heads
@@ -155,7 +155,7 @@ class Bf16Backward {
   int64_t lanes() const { return lanes_; }
   // Adds to dk() and dv() what these queries give; dq(i) is then of the i-th strip of them. Asks for what `ahead` has.
   void queries(const HeadRows& q, const HeadRows& out, const HeadRows& dout, int64_t rows, const Sight& sight,
-               float scale, const float* lse, Ahead& ahead);
+               float scale, const float* lse, Prefetcher& ahead);
   void finish();                           // behind all queries, before dk() and dv()
   const float* dq(int64_t strip);          // [kStrip][lanes], without `scale`
   const float* dk() const { return dk_; }  // [keys][lanes], without `scale`
@@ -176,7 +176,7 @@ class Bf16Backward {
   void add_keys(Sums& sums, int64_t squares, Beside& beside);
   template <class Beside>
   void add_dq(int64_t strip, Beside& beside);
-  const PairSquares squares_;
+  const TileRegisters squares_;
   int64_t head_, lanes_, steps_;  // steps of 32 in a head
   int64_t room_;                  // in steps of 32 keys
   int64_t strips_;                // of kStrip queries that there is room for

@@ -10,6 +10,7 @@
 #include "kernels/cpu/attention/attention_bf16.h"
 
 #if defined(__x86_64__)
+#include "kernels/cpu/attention/attention_vectors.h"
 #include "kernels/cpu/gemm/overlapped_tile.h"
 
 namespace prun::cpu {
@@ -46,7 +47,7 @@ class ScoreGradients {
   int64_t first_key;
   int64_t at = kBlock;       // keys that are done
   int64_t keys_of_step = 2;  // an even number
-  Ahead* ahead;
+  Prefetcher* ahead;
   int64_t lines_of_keys;  // that are asked for beside two keys
 
   void in_steps(int64_t steps) {
@@ -71,7 +72,7 @@ PRUN_AVX512_BF16 PRUN_INLINE void ScoreGradients::two_keys() {
   const float *s_at = scores + tile * kLower + key * kSide, *dp_at = dp + tile * kLower + key * kSide;
   Pair *p_at = p_rows + tile * next_rows + key * kSide, *ds_at = ds_rows + tile * next_rows + key * kSide;
   __m512 ds[2][2], ds_rest[2][2];
-  if (lines_of_keys > 0) ahead->ask(lines_of_keys);
+  if (lines_of_keys > 0) ahead->fetch(lines_of_keys);
 #pragma GCC unroll 2
   for (int64_t odd = 0; odd < 2; ++odd, s_at += kSide, dp_at += kSide, p_at += kSide, ds_at += kSide) {
     const uint32_t sees = kMasked ? seeing(sight, first_key + at + odd) : 0;
@@ -102,8 +103,8 @@ PRUN_AVX512_BF16 PRUN_INLINE void ScoreGradients::two_keys() {
 void turn_strip(const float* from, int64_t lanes, float* to) {
   for (int64_t i = 0; i < lanes; i += kSide)
     for (int64_t r = 0; r < kStrip; r += kSide)
-      turn_tile(reinterpret_cast<const Pair*>(from + i * kStrip + r), kStrip,
-                reinterpret_cast<Pair*>(to + r * lanes + i), lanes);
+      transpose_tile(reinterpret_cast<const Pair*>(from + i * kStrip + r), kStrip,
+                     reinterpret_cast<Pair*>(to + r * lanes + i), lanes);
 }
 
 // to[r] = Σ a·b over row r, 0 from `rows` on.
@@ -130,9 +131,9 @@ int64_t strips_of(int64_t queries) { return std::min(Bf16Backward::kQueries, rou
 
 int64_t bf16_backward_floats(int64_t keys, int64_t queries, int64_t head) {
   const int64_t all = round_up(keys, kBlock), lanes = round_up(head, kBlock), strips = strips_of(queries);
-  return all * lanes * 7 / 2                                 // k, v and k turned; dk and dv
-         + strips * kStrip * (lanes * 2 + 4 * kStrip + all)  // queries and dout, both ways; P and dS in two parts
-         + 4 * kSquare + (strips + 1) * kStrip * lanes;      // scores and gradients of probabilities; dq, both ways
+  return all * lanes * 7 / 2                                   // k, v and k turned; dk and dv
+         + strips * kStrip * (lanes * 2 + 4 * kStrip + all)    // queries and dout, both ways; P and dS in two parts
+         + 4 * kRegisterTile + (strips + 1) * kStrip * lanes;  // scores and gradients of probabilities; dq, both ways
 }
 
 Bf16Backward::Bf16Backward(const HeadRows& k, const HeadRows& v, int64_t keys, int64_t queries, int64_t head,
@@ -147,9 +148,9 @@ Bf16Backward::Bf16Backward(const HeadRows& k, const HeadRows& v, int64_t keys, i
   const auto pairs = [&](int64_t count) { return reinterpret_cast<Pair*>(floats(count)); };
   for (Pair** to : {&k_, &v_, &k_turned_}) *to = pairs(all * lanes_ / 2);
   for (Pair** to : {&q_, &dout_, &q_paired_, &dout_paired_}) *to = pairs(strips_ * kStrip * lanes_ / 2);
-  for (Rows& rows : rows_) rows = {pairs(strips_ * kSquare), pairs(strips_ * kSquare)};
+  for (Rows& rows : rows_) rows = {pairs(strips_ * kRegisterTile), pairs(strips_ * kRegisterTile)};
   ds_pairs_ = pairs(strips_ * kStrip * all);
-  scores_ = floats(4 * kSquare);
+  scores_ = floats(4 * kRegisterTile);
   dq_turned_ = floats(strips_ * kStrip * lanes_);
   dq_ = floats(kStrip * lanes_);
   for (float** to : {&dk_, &dv_}) *to = floats(all * lanes_);
@@ -158,9 +159,9 @@ Bf16Backward::Bf16Backward(const HeadRows& k, const HeadRows& v, int64_t keys, i
     for (int64_t j = 0; j < steps_; ++j) {
       const int64_t high = std::min(kBlock, keys - i * kBlock), wide = std::min(kBlock, head - j * kBlock);
       const int64_t row = (2 * i * steps_ + j) * kTile, column = (2 * j * room_ + i) * kTile;
-      copy_block(k_here.data + j * kBlock, k.stride, high, wide, Lying::rows, k_ + row, k_ + row + steps_ * kTile);
-      copy_block(v_here.data + j * kBlock, v.stride, high, wide, Lying::rows, v_ + row, v_ + row + steps_ * kTile);
-      copy_block(k_here.data + j * kBlock, k.stride, high, wide, Lying::turned, k_turned_ + column,
+      copy_block(k_here.data + j * kBlock, k.stride, high, wide, PairLayout::rows, k_ + row, k_ + row + steps_ * kTile);
+      copy_block(v_here.data + j * kBlock, v.stride, high, wide, PairLayout::rows, v_ + row, v_ + row + steps_ * kTile);
+      copy_block(k_here.data + j * kBlock, k.stride, high, wide, PairLayout::transposed, k_turned_ + column,
                  k_turned_ + column + room_ * kTile);
     }
   }
@@ -172,14 +173,14 @@ void Bf16Backward::copy_queries(const HeadRows& from, int64_t rows, Pair* column
       const bf16* x = from.from(s * kStrip).data + j * kBlock;
       const int64_t high = std::min(kStrip, rows - s * kStrip), wide = std::min(kBlock, head_ - j * kBlock);
       Pair *left = columns + (2 * s * steps_ + j) * kTile, *first = paired + (2 * j * strips_ + s) * kTile;
-      copy_block(x, from.stride, high, wide, Lying::columns, left, left + steps_ * kTile);
-      copy_block(x, from.stride, high, wide, Lying::apart, first, first + strips_ * kTile);
+      copy_block(x, from.stride, high, wide, PairLayout::columns, left, left + steps_ * kTile);
+      copy_block(x, from.stride, high, wide, PairLayout::apart, first, first + strips_ * kTile);
     }
   }
 }
 
 void Bf16Backward::queries(const HeadRows& q, const HeadRows& out, const HeadRows& dout, int64_t rows,
-                           const Sight& sight, float scale, const float* lse, Ahead& ahead) {
+                           const Sight& sight, float scale, const float* lse, Prefetcher& ahead) {
   copy_queries(q, rows, q_, q_paired_);
   copy_queries(dout, rows, dout_, dout_paired_);
   StripRows of_strip[kStrips];
@@ -199,7 +200,7 @@ void Bf16Backward::queries(const HeadRows& q, const HeadRows& out, const HeadRow
   beside.ahead = &ahead;
   const int64_t twos = std::accumulate(seen_, seen_ + strips, int64_t{0}) * kBlock / 2;
   beside.lines_of_keys = (ahead.lines() + twos - 1) / twos;
-  float *scores = scores_, *other_scores = scores_ + 2 * kSquare;
+  float *scores = scores_, *other_scores = scores_ + 2 * kRegisterTile;
   Sums sums{0, 0, 0, 2 * steps_};
   for (int64_t i = 0; i < seen_[strips - 1]; ++i) {
     while (seen_[first] <= i) ++first;
@@ -207,11 +208,12 @@ void Bf16Backward::queries(const HeadRows& q, const HeadRows& out, const HeadRow
     const Rows& rows_here = rows_[i % 2];
     for (int64_t s = first; s < strips; ++s) {
       const int64_t at = 2 * s * steps_ * kTile;
-      square_beside(k, {q_ + at, steps_ * kTile}, steps_, {scores, kSide, kRight, kLower}, false, beside);
-      square_beside(v, {dout_ + at, steps_ * kTile}, steps_, {scores + kSquare, kSide, kRight, kLower}, false, beside);
+      multiply_overlapped(k, {q_ + at, steps_ * kTile}, steps_, {scores, kSide, kRight, kLower}, false, beside);
+      multiply_overlapped(v, {dout_ + at, steps_ * kTile}, steps_, {scores + kRegisterTile, kSide, kRight, kLower},
+                          false, beside);
       beside.finish();
       if (s == first && i > 0) sums.next = 0;  // what the step before has made of all strips
-      beside.scores = scores, beside.dp = scores + kSquare;
+      beside.scores = scores, beside.dp = scores + kRegisterTile;
       beside.p_rows = rows_here.p + s * kTile, beside.ds_rows = rows_here.ds + s * kTile;
       beside.next_rows = strips_ * kTile, beside.rest_of_rows = 2 * strips_ * kTile;
       beside.ds_pairs = ds_pairs_ + (2 * s * room_ + i) * kTile;
@@ -229,7 +231,7 @@ void Bf16Backward::queries(const HeadRows& q, const HeadRows& out, const HeadRow
   beside.in_steps(2 * std::accumulate(seen_, seen_ + strips - 1, int64_t{0}) * steps_);
   for (int64_t s = 0; s + 1 < strips; ++s) add_dq(s, beside);
   beside.finish();
-  Nothing nothing;
+  NoOverlap nothing;
   sums.next = 0;
   add_keys(sums, 2 * steps_, nothing);
   add_dq(strips - 1, nothing);
@@ -248,18 +250,19 @@ void Bf16Backward::add_keys(Sums& sums, int64_t squares, Beside& beside) {
     const int64_t j = sums.next / 2;
     const bool of_v = sums.next % 2 == 0;
     const int64_t to = sums.step * kBlock * lanes_ + j * kBlock, from = (2 * j * strips_ + sums.first) * kTile;
-    square_beside({(of_v ? rows.p : rows.ds) + sums.first * kTile, row, 2 * row},
-                  {(of_v ? dout_paired_ : q_paired_) + from, row}, count,
-                  {(of_v ? dv_ : dk_) + to, lanes_, kSide, kSide * lanes_}, sums.step < added_, beside);
+    multiply_overlapped({(of_v ? rows.p : rows.ds) + sums.first * kTile, row, 2 * row},
+                        {(of_v ? dout_paired_ : q_paired_) + from, row}, count,
+                        {(of_v ? dv_ : dk_) + to, lanes_, kSide, kSide * lanes_}, sums.step < added_, beside);
   }
 }
 
 template <class Beside>
 void Bf16Backward::add_dq(int64_t strip, Beside& beside) {
   for (int64_t j = 0; j < steps_; ++j)
-    square_beside({k_turned_ + 2 * j * room_ * kTile, room_ * kTile},
-                  {ds_pairs_ + 2 * strip * room_ * kTile, room_ * kTile, rest_of_pairs()}, seen_[strip],
-                  {dq_turned_ + (strip * lanes_ + j * kBlock) * kStrip, kStrip, kSide, kSide * kStrip}, false, beside);
+    multiply_overlapped({k_turned_ + 2 * j * room_ * kTile, room_ * kTile},
+                        {ds_pairs_ + 2 * strip * room_ * kTile, room_ * kTile, rest_of_pairs()}, seen_[strip],
+                        {dq_turned_ + (strip * lanes_ + j * kBlock) * kStrip, kStrip, kSide, kSide * kStrip}, false,
+                        beside);
 }
 
 const float* Bf16Backward::dq(int64_t strip) {
@@ -278,7 +281,7 @@ Bf16Backward::Bf16Backward(const HeadRows&, const HeadRows&, int64_t, int64_t, i
   PRUN_CHECK(false, "no bf16");
 }
 void Bf16Backward::queries(const HeadRows&, const HeadRows&, const HeadRows&, int64_t, const Sight&, float,
-                           const float*, Ahead&) {}
+                           const float*, Prefetcher&) {}
 void Bf16Backward::finish() {}
 const float* Bf16Backward::dq(int64_t) { return nullptr; }
 

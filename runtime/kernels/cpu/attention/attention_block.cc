@@ -137,7 +137,7 @@ void forward_head(const Sizes& s, const T* qkv, const T* kv, const Running& out,
   float *result = scores + kStrip * s.length, block_lse[kStrip], inverse[kStrip];
   pack_rows(kv, s.shared, k, s.reach(), s.head, s.lanes);
   pack_rows(kv + s.shared / 2, s.shared, v, s.reach(), s.head, s.lanes);
-  Ahead none;
+  Prefetcher none;
   each_strip(s, [&](const Queries& chunk, int64_t first, int64_t rows) {
     if (chunk.seen == 0) {
       keep_rows(out, first, rows, s.head);
@@ -175,7 +175,7 @@ void backward_group(const Sizes& s, const T* qkv, const T* kv, const T* out, con
   std::memset(dk, 0, 2 * tile * sizeof(float));
   pack_rows(kv, s.shared, k, s.reach(), s.head, s.lanes);
   pack_rows(kv + s.shared / 2, s.shared, v, s.reach(), s.head, s.lanes);
-  Ahead none;
+  Prefetcher none;
   for (int64_t h = 0; h < s.heads / s.kv_heads; ++h) {
     const int64_t column = h * s.head;
     const Running dq_of_head{dq.before == nullptr ? nullptr : dq.before + column, dq.now + column, dq.stride};

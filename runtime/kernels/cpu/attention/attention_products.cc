@@ -14,7 +14,7 @@ constexpr int kStep = 8;  // queries, and keys, by which scores on the diagonal 
 // Scores of some keys with the queries from `first` on.
 template <Elements kElements, int lanes, int rows, int vectors>
 PRUN_INLINE void score_block(const FloatRows& k, int64_t count, const float* q, int64_t first, float* scores,
-                             int64_t ld, Ahead& ahead) {
+                             int64_t ld, Prefetcher& ahead) {
   Sums<lanes, rows, vectors> sums;
   sums.clear();
   sums.template add<kElements>({k.data, k.stride, 1, q + first, kStrip}, count, ahead);
@@ -25,13 +25,13 @@ PRUN_INLINE void score_block(const FloatRows& k, int64_t count, const float* q, 
 // these take as long as 32 queries do, or as 24.
 template <Elements kElements, int rows>
 PRUN_INLINE void score_uneven(const FloatRows& k, int64_t count, const float* q, float* scores, int64_t ld,
-                              Ahead& ahead) {
+                              Prefetcher& ahead) {
   Sums<8, rows, 1> narrow;
   Sums<16, rows, 1> wide;
   narrow.clear();
   wide.clear();
   const float* a = k.data;
-  Ahead::Cursor cursor = ahead.next();
+  Prefetcher::Cursor cursor = ahead.next();
   for (int64_t p = 0; p < count; ++p, ++a, q += kStrip) {
     const Floats<8> first = load_lanes<8>(q);
     const Floats<16> second = load_lanes<16>(q + 8);
@@ -62,7 +62,7 @@ PRUN_INLINE void score_uneven(const FloatRows& k, int64_t count, const float* q,
 
 template <Elements kElements, int lanes, int rows>
 PRUN_INLINE void score_rows(const FloatRows& k, int64_t count, const float* q, int64_t first, float* scores, int64_t ld,
-                            Ahead& ahead) {
+                            Prefetcher& ahead) {
   if constexpr (lanes == 16) {  // half as long vectors, where whole ones would begin too early
     if (first == kStep) return score_uneven<kElements, rows>(k, count, q + first, scores + first, ld, ahead);
     if (first == 3 * kStep) return score_block<kElements, kStep, rows, 1>(k, count, q, first, scores, ld, ahead);
@@ -74,7 +74,7 @@ PRUN_INLINE void score_rows(const FloatRows& k, int64_t count, const float* q, i
 
 template <Elements kElements, int lanes>
 PRUN_INLINE void score_keys(const Strip& strip, const FloatRows& k, int64_t count, const float* q, float* scores,
-                            int64_t ld, Ahead& ahead) {
+                            int64_t ld, Prefetcher& ahead) {
   int64_t from = 0, end = std::min(strip.keys, strip.before + kStep);
   for (int64_t first = 0; from < strip.keys; first += kStep) {
     each_rows<kBlockRows<lanes>>(from, end, [&]<int rows>(int64_t j) PRUN_INLINED {
@@ -87,13 +87,14 @@ PRUN_INLINE void score_keys(const Strip& strip, const FloatRows& k, int64_t coun
 
 }  // namespace
 
-void Strip::score(const FloatRows& k, int64_t head, const float* q, float* scores, int64_t ld, Ahead& ahead) const {
+void Strip::score(const FloatRows& k, int64_t head, const float* q, float* scores, int64_t ld,
+                  Prefetcher& ahead) const {
   with_lanes([&]<int lanes>()
                  PRUN_INLINED { score_keys<Elements::floats, lanes>(*this, k, head, q, scores, ld, ahead); });
 }
 
 void Strip::score_pairs(const FloatRows& k, int64_t head, const float* q, float* scores, int64_t ld,
-                        Ahead& ahead) const {
+                        Prefetcher& ahead) const {
   with_lanes([&]<int lanes>() PRUN_INLINED {
     if constexpr (kVectorAsm && lanes == 16)
       score_keys<Elements::bf16_pairs, lanes>(*this, k, head / 2, q, scores, ld, ahead);
@@ -103,7 +104,7 @@ void Strip::score_pairs(const FloatRows& k, int64_t head, const float* q, float*
 }
 
 void Strip::gather(const float* weights, int64_t ld, const FloatRows& values, int64_t lanes_of_head,
-                   const float* factors, float* to, int64_t stride, Ahead& ahead) const {
+                   const float* factors, float* to, int64_t stride, Prefetcher& ahead) const {
   with_lanes([&]<int lanes>() PRUN_INLINED {
     constexpr int kMost = kBlockRows<lanes>;
     each_rows<kMost>(0, rows, [&]<int block>(int64_t i) PRUN_INLINED {
@@ -123,7 +124,7 @@ void Strip::gather(const float* weights, int64_t ld, const FloatRows& values, in
 }
 
 void Strip::scatter(const float* weights, int64_t ld, const FloatRows& from, int64_t lanes_of_head, float* to,
-                    int64_t stride, int64_t added, Ahead& ahead) const {
+                    int64_t stride, int64_t added, Prefetcher& ahead) const {
   with_lanes([&]<int lanes>() PRUN_INLINED {
     constexpr int kMost = kBlockRows<lanes>;
     const auto block_of = [&]<int block>(int64_t key) PRUN_INLINED {

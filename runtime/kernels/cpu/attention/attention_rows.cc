@@ -74,7 +74,6 @@ PRUN_INLINE void turn_four(const T* from, int64_t stride, float* to, float scale
 }
 
 #if defined(__x86_64__)
-#define PRUN_V4 __attribute__((target("arch=x86-64-v4")))
 
 // 16 rows of 4 elements as 4 rows of 16. Rows r, r + 4, r + 8 and r + 12 come as quarters of one vector.
 template <bool scaled>

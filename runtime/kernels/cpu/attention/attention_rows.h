@@ -58,16 +58,17 @@ struct Strip {
   Strip(const Sight& sight, int64_t queries)
       : rows(queries), keys(sight.keys(queries)), before(sight.more == 0 ? keys : sight.seen - 1) {}
   // scores[key] = k[key] · q, q[head][kStrip]: of kStrip queries at most.
-  void score(const FloatRows& k, int64_t head, const float* q, float* scores, int64_t ld, Ahead& ahead) const;
+  void score(const FloatRows& k, int64_t head, const float* q, float* scores, int64_t ld, Prefetcher& ahead) const;
   // The same of pairs, which are exact products of bf16 with sums in f32. Takes AVX512_BF16.
-  void score_pairs(const FloatRows& k, int64_t head, const float* q, float* scores, int64_t ld, Ahead& ahead) const;
+  void score_pairs(const FloatRows& k, int64_t head, const float* q, float* scores, int64_t ld,
+                   Prefetcher& ahead) const;
   // to[row · stride ..] = factors[row] · Σ weights[key][row] · values[key]: of kStrip queries at most. No factors: 1.
   void gather(const float* weights, int64_t ld, const FloatRows& values, int64_t lanes, const float* factors, float* to,
-              int64_t stride, Ahead& ahead) const;
+              int64_t stride, Prefetcher& ahead) const;
   // to[key · stride ..] = Σ weights[key][row] · from[row], which of the first `added` keys is added to what is there.
   // Those are none, all, or a multiple of kStrip.
   void scatter(const float* weights, int64_t ld, const FloatRows& from, int64_t lanes, float* to, int64_t stride,
-               int64_t added, Ahead& ahead) const;
+               int64_t added, Prefetcher& ahead) const;
 };
 
 // Scores of kStrip queries, in powers of two times `factor`, to unnormalized probabilities, 0 for keys that a query

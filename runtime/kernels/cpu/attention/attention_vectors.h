@@ -3,8 +3,6 @@
 
 #include "kernels/cpu/intrinsics.h"
 
-#define PRUN_AVX512_BF16 __attribute__((target("arch=x86-64-v4,avx512bf16")))
-
 namespace prun::cpu {
 
 // 2^t within 3e-7 of it, and 0 where t is -inf. 2^f of f = t - ⌊t⌋ is a polynomial of least relative error (8.3e-8, by

@@ -77,9 +77,9 @@ struct Sums {
   }
   // Adds A·B over k columns of A.
   template <Elements kElements = Elements::floats>
-  PRUN_INLINE void add(const Operands& t, int64_t k, Ahead& ahead) {
+  PRUN_INLINE void add(const Operands& t, int64_t k, Prefetcher& ahead) {
     const float *a = t.a, *b = t.b;
-    Ahead::Cursor cursor = ahead.next();
+    Prefetcher::Cursor cursor = ahead.next();
     for (int64_t p = 0; p < k; ++p, a += t.a_column, b += t.b_row) {
       add_product<kElements>(a, t.a_row, b);
       cursor.step();

@@ -4,7 +4,6 @@
 // Tiles that begin with the bias, 16 times the same row, cost a tenth.
 #include "kernels/cpu/gemm/amx_gemm.h"
 
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -17,12 +16,11 @@
 #include "kernels/cpu/gemm/finish_tile.h"
 #include "kernels/cpu/gemm/pair_tiles.h"
 #include "kernels/cpu/instruction_set.h"
+#include "kernels/cpu/intrinsics.h"
 #include "kernels/cpu/kernel_choice.h"
 #include "kernels/cpu/parallel.h"
 
 #if defined(__x86_64__)
-
-#define PRUN_AMX __attribute__((target("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16")))
 
 namespace prun::cpu {
 namespace {
@@ -56,7 +54,7 @@ struct Layout {
     b = a + kBlock * depth_of(s) * 2;
     bias = b + columns_of(s) * depth_of(s) * 2;
     sums = bias + columns_of(s) * 4;
-    total = sums + (sums_wait_apart(s) ? round_up(s.m, kBlock) * columns_of(s) : 2 * kSquare) * 4;
+    total = sums + (sums_wait_apart(s) ? round_up(s.m, kBlock) * columns_of(s) : 2 * kRegisterTile) * 4;
   }
 };
 
@@ -80,14 +78,16 @@ struct Depth {
 void copy_tiles(const bf16* x, int64_t all, int64_t k, Depth part, bool down, bool pairs_down, int64_t first,
                 int64_t rows, Pair* copies) {
   const int64_t steps = part.steps();
-  const Lying lying = down ? (pairs_down ? Lying::paired : Lying::turned) : pairs_down ? Lying::columns : Lying::rows;
+  const PairLayout layout = down         ? (pairs_down ? PairLayout::paired : PairLayout::transposed)
+                            : pairs_down ? PairLayout::columns
+                                         : PairLayout::rows;
   const auto copy = [&](int64_t r, int64_t p) {
     Pair* upper = copies + ((r - first) / kSide * steps + (p - part.begin) / kBlock) * kTile;
     const int64_t count = std::clamp<int64_t>(all - r, 0, kBlock), deep = std::min(part.end - p, kBlock);
     if (down)
-      copy_block(x + p * all + r, all, deep, count, lying, upper, upper + steps * kTile);
+      copy_block(x + p * all + r, all, deep, count, layout, upper, upper + steps * kTile);
     else
-      copy_block(x + r * k + p, k, count, deep, lying, upper, upper + steps * kTile);
+      copy_block(x + r * k + p, k, count, deep, layout, upper, upper + steps * kTile);
   };
   // In the order in which x lies.
   if (down) {
@@ -299,7 +299,10 @@ class Product {
       if constexpr (std::is_same_v<Out, float>)
         add_square(a, place, part);
       else
-        round_square(a, place, part, sums_wait_apart(s_) ? i * columns_of(s_) + jj : unrounded_in_first_ ? kSquare : 0);
+        round_square(a, place, part,
+                     sums_wait_apart(s_)   ? i * columns_of(s_) + jj
+                     : unrounded_in_first_ ? kRegisterTile
+                                           : 0);
       place.c += kBlock, place.bias += kBlock, place.b += 2 * part.steps() * kTile;
       place.ahead.line += place.ahead.lines * place.ahead.row;
     }
@@ -312,7 +315,7 @@ class Product {
     float* sums = whole ? c : at<float>(layout_.sums);
     const int64_t sums_row = whole ? s_.n : kBlock;
     if (add && !whole) {
-      std::fill(sums, sums + kSquare, 0.0f);
+      std::fill(sums, sums + kRegisterTile, 0.0f);
       for (int64_t r = 0; r < place.high; ++r) std::copy_n(c + r * s_.n, place.wide, sums + r * kBlock);
     }
     square(a, place.b, part.steps(), sums, sums_row, add, {}, place.ahead, place.next);

@@ -194,7 +194,7 @@ PRUN_CLONES void copy_transposed(const T* x, int64_t x_row, int64_t columns, int
           rows[i] = Eight{};
           if (j + i < count) load_eight(x + (first + j + i) * x_row + p, rows[i]);
         }
-        turn(rows);
+        transpose(rows);
         for (int i = 0; i < 8; ++i) *reinterpret_cast<Eight*>(to + (p + i) * kStep + j) = rows[i];
       }
     }

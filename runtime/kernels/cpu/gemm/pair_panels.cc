@@ -11,7 +11,7 @@
 #include "base/error.h"
 
 #if defined(__x86_64__)
-#include "kernels/cpu/attention/attention_vectors.h"
+#include "kernels/cpu/intrinsics.h"
 #include "kernels/cpu/transpose.h"
 
 namespace prun::cpu {
@@ -161,13 +161,13 @@ PRUN_AVX512_BF16 void copy_down(const bf16* x, int64_t x_row, int64_t columns, i
 }
 
 // Eight pairs of each of `count` rows, at most 8, become rows of `to`.
-PRUN_AVX512_BF16 inline void turn_pairs(const bf16* x, int64_t x_row, int64_t count, Pair* to, int64_t step) {
+PRUN_AVX512_BF16 inline void transpose_pairs(const bf16* x, int64_t x_row, int64_t count, Pair* to, int64_t step) {
   Eight rows[8];
   for (int i = 0; i < 8; ++i) {
     rows[i] = Eight{};
     if (i < count) std::memcpy(&rows[i], x + i * x_row, sizeof rows[i]);
   }
-  turn(rows);
+  transpose(rows);
   for (int i = 0; i < 8; ++i) std::memcpy(to + i * step, &rows[i], sizeof rows[i]);
 }
 
@@ -186,7 +186,7 @@ PRUN_AVX512_BF16 void copy_along(const bf16* x, int64_t x_row, int64_t columns, 
         if (first + kStep < columns)
           for (int64_t i = 0; i < kSquare; ++i) __builtin_prefetch(from + (kStep + i) * x_row + 2 * line, 0, 2);
         for (int64_t p = line; p < std::min(line + kLine, squares); p += kSquare)
-          turn_pairs(from + 2 * p, x_row, count - j, to + p * kStep + j, kStep);
+          transpose_pairs(from + 2 * p, x_row, count - j, to + p * kStep + j, kStep);
       }
     }
     for (int64_t p = squares; p < pairs; ++p) {

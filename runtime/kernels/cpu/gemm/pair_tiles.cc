@@ -10,9 +10,6 @@
 
 #if defined(__x86_64__)
 
-#define PRUN_V4 __attribute__((target("arch=x86-64-v4")))
-#define PRUN_V4_INLINE PRUN_V4 inline __attribute__((always_inline))
-
 namespace prun::cpu {
 namespace {
 
@@ -56,14 +53,14 @@ PRUN_V4_INLINE Sixteen quarters(Sixteen x, Sixteen y) {
                                  g + 16, g + 17, g + 18, g + 19);
 }
 
-// What turn_tile does, in squares of 8: of rows that come from far away half as many are waited for at a time, which
-// spares products 2 to 3 %.
-PRUN_V4 void turn_rows(const Pair* from, int64_t from_row, Pair* to) {
+// What transpose_tile does, in squares of 8: of rows that come from far away half as many are waited for at a time,
+// which spares products 2 to 3 %.
+PRUN_V4 void transpose_rows(const Pair* from, int64_t from_row, Pair* to) {
   for (int64_t i = 0; i < kSide; i += 8) {
     for (int64_t j = 0; j < kSide; j += 8) {
       Eight rows[8];
       for (int64_t r = 0; r < 8; ++r) rows[r] = *reinterpret_cast<const Eight*>(from + (i + r) * from_row + j);
-      turn(rows);
+      transpose(rows);
       for (int64_t r = 0; r < 8; ++r) *reinterpret_cast<Eight*>(to + (j + r) * kSide + i) = rows[r];
     }
   }
@@ -76,7 +73,7 @@ PRUN_V4 void copy_rows(const Pair* from, int64_t from_row, Pair* to) {
 }  // namespace
 
 // Columns of four rows in each quarter of a vector, then the quarters.
-PRUN_V4 void turn_tile(const Pair* from, int64_t from_row, Pair* to, int64_t to_row) {
+PRUN_V4 void transpose_tile(const Pair* from, int64_t from_row, Pair* to, int64_t to_row) {
   Sixteen r[kSide], t[kSide];
 #pragma GCC unroll 16
   for (int64_t i = 0; i < kSide; ++i) r[i] = *reinterpret_cast<const Sixteen*>(from + i * from_row);
@@ -104,26 +101,27 @@ PRUN_V4 void turn_tile(const Pair* from, int64_t from_row, Pair* to, int64_t to_
   }
 }
 
-void copy_block(const bf16* x, int64_t x_row, int64_t high, int64_t wide, Lying lying, Pair* first, Pair* second) {
-  alignas(64) bf16 edge[kSquare];
+void copy_block(const bf16* x, int64_t x_row, int64_t high, int64_t wide, PairLayout layout, Pair* first,
+                Pair* second) {
+  alignas(64) bf16 edge[kRegisterTile];
   alignas(64) Pair other[2 * kTile];
-  const bool down = lying == Lying::paired || lying == Lying::apart || lying == Lying::turned;
+  const bool down = layout == PairLayout::paired || layout == PairLayout::apart || layout == PairLayout::transposed;
   const bool askew = !down && (x_row % 2 != 0 || reinterpret_cast<uintptr_t>(x) % sizeof(Pair) != 0);
   if (high < kBlock || wide < kBlock || askew) {
-    std::fill(edge, edge + kSquare, bf16{});
+    std::fill(edge, edge + kRegisterTile, bf16{});
     for (int64_t r = 0; r < high; ++r) std::copy(x + r * x_row, x + r * x_row + wide, edge + r * kBlock);
     x = edge;
     x_row = kBlock;
   }
   const Half* halves = reinterpret_cast<const Half*>(x);
-  if (lying == Lying::paired) return pair_rows(halves, x_row, 2, 1, first, second);
-  if (lying == Lying::apart) return pair_rows(halves, x_row, 1, kSide, first, second);
-  if (lying == Lying::turned) {
+  if (layout == PairLayout::paired) return pair_rows(halves, x_row, 2, 1, first, second);
+  if (layout == PairLayout::apart) return pair_rows(halves, x_row, 1, kSide, first, second);
+  if (layout == PairLayout::transposed) {
     pair_rows(halves, x_row, 2, 1, other, other + kTile);
-    turn_tile(other, kSide, first, kSide);
-    return turn_tile(other + kTile, kSide, second, kSide);
+    transpose_tile(other, kSide, first, kSide);
+    return transpose_tile(other + kTile, kSide, second, kSide);
   }
-  const auto take = lying == Lying::columns ? turn_rows : copy_rows;
+  const auto take = layout == PairLayout::columns ? transpose_rows : copy_rows;
   const Pair* pairs = reinterpret_cast<const Pair*>(x);
   take(pairs, x_row / 2, first);
   take(pairs + kSide * x_row / 2, x_row / 2, second);
@@ -135,8 +133,8 @@ void copy_block(const bf16* x, int64_t x_row, int64_t high, int64_t wide, Lying 
 
 namespace prun::cpu {
 
-void copy_block(const bf16*, int64_t, int64_t, int64_t, Lying, Pair*, Pair*) { PRUN_CHECK(false, "no pairs"); }
-void turn_tile(const Pair*, int64_t, Pair*, int64_t) { PRUN_CHECK(false, "no tiles"); }
+void copy_block(const bf16*, int64_t, int64_t, int64_t, PairLayout, Pair*, Pair*) { PRUN_CHECK(false, "no pairs"); }
+void transpose_tile(const Pair*, int64_t, Pair*, int64_t) { PRUN_CHECK(false, "no tiles"); }
 
 }  // namespace prun::cpu
 

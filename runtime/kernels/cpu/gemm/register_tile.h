@@ -1,38 +1,36 @@
-// Squares of 32 x 32 f32 sums of products of bf16 tiles, on AMX. Attention is made of them. Where there are no tiles,
-// vectors compute the same, for tests: attention itself then has better ways.
+// A register tile: 32 x 32 f32 accumulators of GEMMs of bf16 tiles on AMX, of which attention is made. On CPUs without
+// AMX vectors compute the same accumulators for tests; attention itself then uses faster kernels.
 #pragma once
 #include "kernels/cpu/gemm/pair_tiles.h"
 
 namespace prun::cpu {
 
-// Whether products of bf16 are made of pairs in vectors (kernel_choice.h).
+// Whether GEMMs of bf16 multiply pairs in vectors (kernel_choice.h).
 bool multiplies_pairs();
-// Whether those are faster here than products in f32; needs AVX512_BF16. Measures.
+// Whether pairs in vectors are faster here than FMAs in f32. Measures; needs AVX512_BF16.
 bool pairs_pay();
 
-// While it lives, this thread may call square().
-class PairSquares {
+// Owns this thread's tile registers; register tiles (overlapped_tile.h) need one alive.
+class TileRegisters {
  public:
-  PairSquares();
-  ~PairSquares();
-  PairSquares(const PairSquares&) = delete;
-  PairSquares& operator=(const PairSquares&) = delete;
+  TileRegisters();
+  ~TileRegisters();
+  TileRegisters(const TileRegisters&) = delete;
+  TileRegisters& operator=(const TileRegisters&) = delete;
 };
 
-// Tiles of K `step` pairs apart; those of the second 16 rows (A) or columns (B) `other` pairs behind. `rest` pairs
-// behind a tile lies one that is added to it, what rounding has left; 0: none.
+// An operand: tiles of K `step` pairs apart. `other` is the offset in pairs to the tile of the second 16 rows (A) or
+// columns (B). An operand that is split into two bf16 numbers has its low tile `lo` pairs after the high one; 0 = none.
 struct PairTiles {
   const Pair* first;
   int64_t other;
-  int64_t rest = 0;
+  int64_t lo = 0;
   int64_t step = kTile;
 };
-// Floats from a row to the next, to the right half and to the lower half.
-struct SquareSums {
+// Offsets in floats from a row to the next, to the right half and to the lower half.
+struct Accumulators {
   float* first;
   int64_t row, right, lower;
 };
-// sums (+)= A·B over `steps` tiles of K. One of A and B at most has a rest.
-void square(const PairTiles& a, const PairTiles& b, int64_t steps, const SquareSums& sums, bool add);
 
 }  // namespace prun::cpu
