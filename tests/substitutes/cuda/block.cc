@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string>
 
-#include "launch/machine.h"
+#include "machine.h"
 
 constinit thread_local uint3 threadIdx{};
 constinit thread_local uint3 blockIdx{};

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "launch/machine.h"
+#include "machine.h"
 #include "stream.h"
 
 namespace substitute {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "capture.h"
-#include "launch/machine.h"
+#include "machine.h"
 #include "stream.h"
 
 namespace substitute {

@@ -11,7 +11,7 @@
 #include <numeric>
 
 #include "block.h"
-#include "launch/machine.h"
+#include "machine.h"
 #include "memory.h"
 
 namespace substitute {

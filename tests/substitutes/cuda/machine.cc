@@ -1,5 +1,5 @@
 // What the machine has: devices, their properties, versions, and texts of errors.
-#include "launch/machine.h"
+#include "machine.h"
 
 #include <algorithm>
 #include <atomic>

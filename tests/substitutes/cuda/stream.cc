@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include "launch/machine.h"
+#include "machine.h"
 
 namespace substitute {
 namespace {
