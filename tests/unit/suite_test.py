@@ -64,7 +64,6 @@ class Suite(unittest.TestCase):
                                            ("products.py", "--shapes", "mlp,x", "there is no 'x'; there are gpt, mlp, ddp_example, "),
                                            ("line.py", "--ops", "reduce_scater", "there is no 'reduce_scater' (did you mean 'reduce_scatter'?)"),
                                            ("calibrated.py", "--rows", "zero", "there is no 'zero' (did you mean 'zero3'?)"),
-                                           ("encrypt.py", "--only", "core,loobpack", "there is no 'loobpack' (did you mean 'loopback'?)"),
                                            ("faults.py", "--only", "kil", "there is no 'kil' (did you mean 'kill'?)"),
                                            ("nccl_tests.py", "--ops", "all_redcue", "there is no 'all_redcue' (did you mean 'all_reduce'?)"),
                                            ("gpt2_cpu.py", "--batches", "shrt", "there is no 'shrt' (did you mean 'short'?)")):

@@ -1,27 +1,26 @@
 #!/usr/bin/env python3
-"""Collectives of prun, Open MPI and Gloo on this machine: all sides in turn, several rounds, medians; writes the table.
+"""Collectives of prun, Open MPI and Gloo on this machine: all sides in turn, several rounds, medians; a row a size.
 
-    tools/bench/collectives.py                            # everything, about an hour; interrupted, it goes on from there
-    tools/bench/collectives.py --seconds 500              # as much as fits, the rest the next time
+    tools/bench/collectives.py                            # everything, about an hour
     tools/bench/collectives.py --quick --transports shm   # one round of a few sizes: for whoever tunes shm
-    tools/bench/collectives.py --write                    # only the table, from the rows that are there
 
 One process a side, number of ranks and round measures all sizes; rounds of different sides follow each other, so that
 what disturbs the machine disturbs all. The peers' programs (tools/bench/peers) are built here and time by the rule of
 `prun bench`. Needs g++, and of libopenmpi-dev, openmpi-bin, libgloo-dev what is to be compared.
+
+A row's limit is the time in which all ranks at once copy what the collective must read and write at least, measured in
+the same rounds (peers/copy.cc): all_reduce, all_gather and all_to_all read and write each rank's bytes once,
+reduce_scatter writes 1/n of what it reads, broadcast copies on all ranks but one.
 """
 import argparse
 import json
 import os
 import pathlib
-import platform
-import shutil
+import statistics
 import subprocess
 import sys
-import time
 
-import collectives_table
-from rows import File, add_option, failed
+import rows
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
@@ -85,19 +84,12 @@ def in_network(congestion):
 
 def command_of(args, programs, side, op, ranks):
     """(words, environment), or None where this side does not exist."""
-    sizes = [size for size in SIZES.get(op, []) if not args.sizes or size in args.sizes]
-    sizes = ",".join(map(str, sizes))
+    sizes = ",".join(str(size) for size in SIZES[op] if not args.sizes or size in args.sizes)
     place = PLACE.get(op, "out")
     if side in OURS:
         transport, options = OURS[side]
-        words = [args.prun, "bench", op, "--nproc", ranks, "--transport", transport, "--transport-options", options, "--json"]
-        if op == "idle":
-            return words, {}
-        if op == "one_core":
-            words[2] = "all_reduce"
-            return ["taskset", "-c", str(min(os.sched_getaffinity(0))), *words, "--bytes", "4,4M", "--place", "in",
-                    "--budget", "0.1"], {}
-        return [*words, "--bytes", sizes, "--place", place, "--budget", args.budget], {}
+        return [args.prun, "bench", op, "--nproc", ranks, "--transport", transport, "--transport-options", options, "--json",
+                "--bytes", sizes, "--place", place, "--budget", args.budget], {}
     if side in OPEN_MPI and "mpi" in programs:
         options, env = OPEN_MPI[side]
         crowded = ["--oversubscribe"] if ranks > len(os.sched_getaffinity(0)) else []
@@ -118,43 +110,83 @@ def measure(words, env, seconds):
         done = subprocess.run([str(w) for w in words], env={**clean, **env}, text=True, capture_output=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         return [], f"not finished after {seconds:.0f} s"
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0:
         said = [line for line in (done.stderr + done.stdout).splitlines() if any(c.isalpha() for c in line)]
-        return rows, f"exit {done.returncode}: {said[0] if said else 'without a word'}"
-    return rows, None
+        return found, f"exit {done.returncode}: {said[0] if said else 'without a word'}"
+    return found, None
 
 
 def runs_of(args, programs):
-    """[(op, ranks, side, round)] in the order in which they are measured."""
+    """[(op, ranks, side, words, environment)] in the order in which they are measured."""
     sides = [s for s in OURS if s in args.transports]
     peers = [] if args.ours_only else list(dict.fromkeys(p for s in sides for p in PEERS[s]))
-    runs = []
     for op in args.ops:
         for ranks in args.ranks:
-            for turn in range(args.rounds):
+            for _ in range(args.rounds):
                 for side in [*sides, *peers, "copy", "stream"]:
-                    if command_of(args, programs, side, op, ranks) is not None:
-                        runs.append((op, ranks, side, turn))
+                    if (command := command_of(args, programs, side, op, ranks)) is not None:
+                        yield op, ranks, side, *command
                 if op == "broadcast":  # one rank does not copy
-                    runs += [("copy", ranks - 1, side, turn) for side in ("copy", "stream")]
-    for op, all_ranks in (("idle", args.ranks), ("one_core", [8])):
-        runs += [(op, ranks, side, 0) for ranks in all_ranks for side in sides if not args.quick]
-    return runs
+                    for side in ("copy", "stream"):
+                        yield "copy", ranks - 1, side, *command_of(args, programs, side, op, ranks - 1)
 
 
-def machine(args):
-    model = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
-    congestion = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
-    commit = subprocess.run(["git", "-C", str(TOP), "rev-parse", "--short", "HEAD"], text=True, capture_output=True).stdout.strip()
-    mpi = subprocess.run(["mpirun", "--version"], text=True, capture_output=True).stdout.splitlines()[:1] if shutil.which("mpirun") else []
-    return {"machine": model[0] if model else platform.machine(), "cores": len(os.sched_getaffinity(0)), "kernel": platform.release().split("-")[0],
-            "congestion": congestion, "peer_congestion": args.peer_congestion or congestion, "commit": commit,
-            "mpi": mpi[0] if mpi else "", "day": time.strftime("%Y-%m-%d"), "rounds": args.rounds, "budget": args.budget}
+def size_text(size):
+    return f"{size // M} MiB" if size >= M else f"{size // K} KiB" if size >= K else f"{size} B"
 
 
-def read_rows(path):
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def bound(times, op, ranks, size):
+    """Least time that copying allows, or None."""
+    def copies(op_of_run, n):
+        return min((times[op_of_run, n, side][size] for side in ("copy", "stream") if size in times.get((op_of_run, n, side), {})), default=None)
+    if op == "broadcast":
+        return copies("copy", ranks - 1)
+    whole = copies(op, ranks)
+    return whole and (whole * (1 + 1 / ranks) / 2 if op == "reduce_scatter" else whole)
+
+
+def judge(transport, op, ranks, cores, size, ours, peers, least):
+    """(the bar in words, whether it holds), or (None, None). `peers`: {name: µs}."""
+    if not peers:
+        return None, None
+    best = min(peers.values())
+    ratio = best / ours
+    reduces = op in ("all_reduce", "reduce_scatter")
+    if transport == "ucx":
+        return ("≥ 0.95", ratio >= 0.95) if size >= 4 * M else (None, None)
+    if transport.startswith("socket") and reduces:
+        gloo = min((t for name, t in peers.items() if name.startswith("Gloo")), default=None)
+        mpi = min((t for name, t in peers.items() if name.startswith("Open MPI")), default=None)
+        wanted = 2 if size <= 4 * M else 1.4
+        held = (gloo is None or gloo / ours >= wanted) and (mpi is None or mpi / ours >= 1)
+        return f"Gloo ≥ {wanted}, MPI ≥ 1", held
+    if not reduces:
+        if size >= 64 * M and transport == "shm" and least:
+            return "≥ 1, of bound ≥ 70 %", ratio >= 1 and least / ours >= 0.7
+        return "≥ 1", ratio >= 1
+    if size >= 4 * M:
+        wanted = 2.5 if ranks <= 2 else 3
+        return f"≥ {wanted}", ratio >= wanted
+    if size >= 256 * K:
+        return "≥ 1.2", ratio >= 1.2
+    slack = 0.2 if ranks <= cores else 5
+    return f"≤ 1.2 × or + {slack} µs", ours <= 1.2 * best or ours <= best + slack
+
+
+def rows_of(times, errors, peers_of, cores):
+    """`times`: {(op, ranks, side): {bytes: µs}}. Errors of peers that others of their settings outdo do not show."""
+    for (op, ranks, side), sizes in sorted(times.items()):
+        for size, ours in sorted(sizes.items()) if side in peers_of else ():
+            theirs = {p: times[op, ranks, p][size] for p in peers_of[side] if size in times.get((op, ranks, p), {})}
+            best, least = min(theirs, key=theirs.get, default=None), bound(times, op, ranks, size)
+            bar, holds = judge(side, op, ranks, cores, size, ours, theirs, least)
+            row = {"what": f"{op}, {ranks} ranks, {size_text(size)}, {side}", "unit": "µs", "prun": ours, "peer": best, "peers": theirs.get(best),
+                   "ratio": theirs[best] / ours if theirs else None, "bar": bar, "reached": holds}
+            yield {**row, "limit": f"copies {rows.number(least)} µs", "share": least / ours} if least else row
+    for (op, ranks, side), why in errors.items():
+        if side in peers_of and (op, ranks, side) not in times:
+            yield rows.failed(f"{op}, {ranks} ranks, {side}", why)
 
 
 def parse(argv):
@@ -171,14 +203,10 @@ def parse(argv):
     parser.add_argument("--sizes", type=numbers, default=[], help="bytes; only these of each op's")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budget", type=float, default=0.15, help="seconds a size, side and round")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this long")
-    parser.add_argument("--quick", action="store_true", help="one round, 16 KiB to 4 MiB, 2 ranks unless asked; a fresh file of rows")
+    parser.add_argument("--quick", action="store_true", help="one round, 16 KiB to 4 MiB, 2 ranks unless asked")
     parser.add_argument("--ours-only", action="store_true", help="without the peers")
     parser.add_argument("--peer-congestion", default="", help="TCP congestion control of the peers (root; default: the system's)")
-    parser.add_argument("--rows", type=pathlib.Path, help="measured so far (default build/bench_peers/rows.jsonl)")
-    parser.add_argument("--write", action="store_true", help="measure nothing")
-    parser.add_argument("--output", type=pathlib.Path, help="default results/collectives.md; --quick: the screen")
-    add_option(parser)
+    rows.add_option(parser)
     args = parser.parse_args(argv)
     unknown = [op for op in args.ops if op not in SIZES]
     if unknown:
@@ -187,9 +215,6 @@ def parse(argv):
         args.rounds, args.budget = 1, min(args.budget, 0.05)
         args.sizes = args.sizes or [16 * K, 256 * K, 4 * M]
         args.ranks = args.ranks if "--ranks" in argv else [2]
-    args.rows = args.rows or BUILD / ("quick.jsonl" if args.quick else "rows.jsonl")
-    if args.output is None and not args.quick:
-        args.output = HERE / "results/collectives.md"
     if not args.prun.exists():
         parser.error(f"{args.prun} is not there: tools/run builds it, or --prun names another")
     if args.transports is None:
@@ -203,40 +228,22 @@ def parse(argv):
 
 def main():
     args = parse(sys.argv[1:])
-    start = time.monotonic()
     programs = build_peers()
-    if args.quick and not args.write:
-        args.rows.unlink(missing_ok=True)
-    rows = read_rows(args.rows)
-    done = {tuple(row["run"]) for row in rows if "run" in row}
-    todo = [] if args.write else [run for run in runs_of(args, programs) if run not in done]
-    longest = 0
-    with open(args.rows, "a") as out:
-        def keep(row):
-            rows.append(row)
-            print(json.dumps(row), file=out, flush=True)
-        if todo:
-            keep({"machine": machine(args)})
-        for i, (op, ranks, side, turn) in enumerate(todo):
-            began = time.monotonic()
-            if began - start + longest > args.seconds:
-                print(f"{len(todo) - i} of {len(todo)} runs are left for the next time", file=sys.stderr)
-                break
-            words, env = command_of(args, programs, side, "broadcast" if op == "copy" else op, ranks)
-            results, error = measure(words, env, 300)
-            longest = max(longest, time.monotonic() - began)
-            keep({"run": [op, ranks, side, turn], "rows": results, "error": error})
-            print(f"{i + 1}/{len(todo)} {op} {ranks} ranks, {side}, round {turn + 1}: {error or 'ok'}", file=sys.stderr)
-    text, short = collectives_table.write(rows, PEERS)
-    lacking = [] if args.ours_only else [name for name in ("mpi", "gloo") if name not in programs]
-    File(args.json).add(*collectives_table.as_rows(rows, PEERS, len(os.sched_getaffinity(0))),
-                        *(failed(f"{', '.join(args.ops)} against {name}", f"peers/{name}.cc cannot be built") for name in lacking))
-    if args.output:
-        args.output.write_text(text)
-        print(f"{args.output}: {short} bars do not hold")
-    else:
-        print(text)
-    return 1 if short else 0
+    runs, times, errors = list(runs_of(args, programs)), {}, {}
+    for i, (op, ranks, side, words, env) in enumerate(runs):
+        results, error = measure(words, env, 300)
+        for result in results:
+            times.setdefault((op, ranks, side), {}).setdefault(result["bytes"], []).append(result["time_us"])
+        if error:
+            errors[op, ranks, side] = error
+        print(f"{i + 1}/{len(runs)} {op} {ranks} ranks, {side}: {error or 'ok'}", file=sys.stderr)
+    out = rows.File(args.json)
+    medians = {key: {size: statistics.median(values) for size, values in sizes.items()} for key, sizes in times.items()}
+    out.tell(*rows_of(medians, errors, PEERS, len(os.sched_getaffinity(0))))
+    for name in () if args.ours_only else ("mpi", "gloo"):
+        if name not in programs:
+            out.tell(rows.failed(f"{', '.join(args.ops)} against {name}", f"peers/{name}.cc cannot be built"))
+    return int(out.missed)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
     tools/bench/figures.py overlap --transport socket --nproc 2
 
 bf16     of a gpt step under ddp, against our own f32, both in turn
-check    `prun check` of a 96-layer gpt under zero3 on 1,024 ranks
+check    `prun check` of a 96-layer gpt under zero3 on 1,024 ranks; processor time of checks of long and deep plans
 memory   what ranks of zero3 take (proportional set size, the most of any) over the prediction and an idle rank, which trains
          a model of 72 parameters
 prove    `prun check --prove` of each plan that comes with prun, the slowest
@@ -34,6 +34,11 @@ from rows import TOP
 PROGRAM = TOP / "build/release/bin/prun"  # --prun
 MIB = {"B": 1 / (1 << 20), "KiB": 1 / 1024, "MiB": 1, "GiB": 1024}
 IDLE = TOP / "tools/bench/idle.lua"  # a plan
+
+# what, plan, ranks, bar in seconds of processor time, settings; --time-passes says where it goes
+CHECKS = [("1f1b, 16 stages, 512 microbatches, 96 layers", TOP / "plans/1f1b.lua", 16, 2, {"pp": 16, "layers": 96, "micro": 512, "batch": 512, "width": 64}),
+          ("zero3, 4,000 layers", TOP / "plans/zero3.lua", 8, 2, {"layers": 4000, "width": 32}),
+          ("llama 405B, 16,384 ranks, 128 microbatches", TOP / "tools/bench/llama405b.lua", 16384, 3, {})]
 
 
 def prun(*words, **settings):
@@ -78,7 +83,10 @@ def check(args):
     times = [prun("check", TOP / "plans/zero3.lua", "--nproc", nproc, layers=96, width=768, heads=12, context=128, batch=nproc)[1]
              for _ in range(7)]
     median = statistics.median(times)
-    return rows.at_most(f"prun check, 96 layers, {nproc:,} ranks, median", "ms", median * 1e3, 1000)
+    found = [rows.at_most(f"prun check, 96 layers, {nproc:,} ranks, median", "ms", median * 1e3, 1000)]
+    for what, plan, ranks, bar, settings in CHECKS:
+        found.append(rows.at_most(f"prun check, {what}", "s", cpu_of("check", plan, "--nproc", ranks, **settings), bar))
+    return found
 
 
 def memory(args):

@@ -104,9 +104,7 @@ def jobs_of(args):
         yield Job("overlap", f"overlap {transport}", ["figures.py", "overlap", *prun, "--transport", transport])
     for name, transport in COLLECTIVES.items():
         for op in OPS:
-            kept = args.state.parent / f"collectives-{transport}-{op}.jsonl".replace(" ", "-")
-            words = ["collectives.py", *prun, *rounds, "--transports", transport, "--ops", op, "--rows", kept, "--output", "/dev/null"]
-            yield Job("collectives", f"collectives {name} {op}", words)
+            yield Job("collectives", f"collectives {name} {op}", ["collectives.py", *prun, *rounds, "--transports", transport, "--ops", op])
     yield Job("line", "line", ["line.py", *prun], "" if os.geteuid() == 0 and os.path.exists("/dev/net/tun") else "needs root and /dev/net/tun")
     yield Job("steps", "bf16 against f32", ["figures.py", "bf16", *prun])
     for isa in sets_of_instructions():
