@@ -14,7 +14,7 @@ from played import PYTHON, TOP, Machine, run_tests
 
 import token_ids
 from gpu_check import kernels, op_table
-from gpu_check.bars import ALONE, ATTENTION, BARS, COLLECTIVES, EMBEDDING, GAPS, GEMM, HOST, TRAINING
+from gpu_check.bars import ALONE, ATTENTION, BARS, COLLECTIVES, GAPS, GEMM, HOST, TRAINING
 from gpu_check.results import FAIL, IMPOSSIBLE, PASS
 
 FAST = "prun deterministic=0,autotune=1"
@@ -162,9 +162,9 @@ class Kernels(Figures):
 
     def test_a_family_that_the_bench_does_not_have_is_not_possible(self):
         self.program("build/bin/cuda_kernel_bench", "#!/bin/sh\necho \"cuda_kernel_bench: --family: '$2' is not measured by this program\" >&2\nexit 2\n")
-        _, found = self.figures("kernels", "--check", EMBEDDING)
-        self.assertEqual((found[EMBEDDING]["status"], found[EMBEDDING]["note"]),
-                         (IMPOSSIBLE, "cuda_kernel_bench: --family: 'embedding' is not measured by this program"))
+        _, found = self.figures("kernels", "--check", ATTENTION)
+        self.assertEqual((found[ATTENTION]["status"], found[ATTENTION]["note"]),
+                         (IMPOSSIBLE, "cuda_kernel_bench: --family: 'attention' is not measured by this program"))
 
     def test_rows_of_a_bench_that_is_cut_off_are_kept(self):
         self.program("build/bin/cuda_kernel_bench", f"#!/bin/sh\nfor file; do :; done\necho '{json.dumps({'rows': self.rows()[:1]})}' >$file\nsleep 60\n")

@@ -91,7 +91,5 @@ void measure_or_say(const Figure& of, const std::function<void()>& measure,
 // The families, a file each; cuda_kernel_bench.cc lists them. `only`: a part of the names of what to measure, or "".
 void gemm_figures(CudaBench& bench, const std::string& only, const std::function<void(const Figure&)>& report);
 void attention_figures(CudaBench& bench, const std::string& only, const std::function<void(const Figure&)>& report);
-void embedding_figures(CudaBench& bench, const std::string& only, const std::function<void(const Figure&)>& report);
-void norm_figures(CudaBench& bench, const std::string& only, const std::function<void(const Figure&)>& report);
 
 }  // namespace prun::bench

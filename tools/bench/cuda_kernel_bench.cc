@@ -1,6 +1,5 @@
-// cuda_kernel_bench [--options k=v,...] [--family gemm|attention|norm|embedding] [--only TEXT] [--quick] [--small]
-// [--json FILE]: the CUDA device's kernels beside the best that NVIDIA's libraries have for the same work. A table on
-// the screen; with
+// cuda_kernel_bench [--options k=v,...] [--family gemm|attention] [--only TEXT] [--quick] [--small] [--json FILE]: the
+// CUDA device's kernels beside the best that NVIDIA's libraries have for the same work. A table on the screen; with
 // --json the same for programs, written anew after each row, so that a run that is cut off has not been in vain.
 //
 // Exit codes as prun's: 1 something could not be measured, 2 usage, or nothing to measure on.
@@ -23,8 +22,6 @@ constexpr std::pair<const char*, Family> kFamilies[] = {
 #ifdef PRUN_CUDA_CUDNN
     {"attention", attention_figures},
 #endif
-    {"norm", norm_figures},
-    {"embedding", embedding_figures},
 };
 
 struct Options {
@@ -48,7 +45,7 @@ Options parse(int argc, char** argv) {
     else if (value == nullptr || i + 1 == argc)
       throw std::runtime_error(
           fmt::format("'{}' is no option, or its value is missing: cuda_kernel_bench "
-                      "[--options k=v,...] [--family gemm|attention|norm|embedding] [--only TEXT] [--quick] [--small] "
+                      "[--options k=v,...] [--family gemm|attention] [--only TEXT] [--quick] [--small] "
                       "[--json FILE]",
                       word));
     else

@@ -8,8 +8,7 @@ ALONE, HOST, GAPS = "GPT-2 124M in bf16", "host time of a replayed step", "idle 
 TRAINING = "GPT-2 124M in bf16 against PyTorch with torch.compile"
 GEMM, ATTENTION = "GEMMs of GPT-2 124M at 65,536 rows", "attention of GPT-2 124M at 65,536 rows"
 OTHER_GEMM, OTHER_ATTENTION = "GEMMs of Llama", "attention of Llama"
-EMBEDDING = "the embedding's gradient, uniform and Zipf ids"
-NORMS, COLLECTIVES = "norms with residuals, beside two ops and a copy", "nccl against nccl-tests"
+COLLECTIVES = "nccl against nccl-tests"
 BARS = {ALONE: "step, tokens/s and MFU, a table by op", TRAINING: "at least PyTorch's tokens/s", HOST: f"under {HOST_US} µs", GAPS: f"under {IDLE:.0%}",
         GEMM: f"within {KERNELS - 1:.0%} of cuBLASLt's best", ATTENTION: f"within {KERNELS - 1:.0%} of cuDNN's best",
         OTHER_GEMM: f"within {KERNELS - 1:.0%} of cuBLASLt's best", OTHER_ATTENTION: f"within {KERNELS - 1:.0%} of cuDNN's best",

@@ -4,7 +4,7 @@ Two passes: under the options that let prun sum in any order, as the libraries m
 """
 import functools
 
-from gpu_check.bars import ATTENTION, BARS, EMBEDDING, GEMM, KERNELS, NORMS, OTHER_ATTENTION, OTHER_GEMM
+from gpu_check.bars import ATTENTION, BARS, GEMM, KERNELS, OTHER_ATTENTION, OTHER_GEMM
 from gpu_check.check import Check, Part, Verdict
 from gpu_check.gpt2 import FAST
 from gpu_check.pytorch import measured
@@ -28,26 +28,23 @@ def table_of(rows, over_plain):
 
 
 def kernels(context, name, family, library, only):
-    """`library` "": none has these ops, so that they are shown and held to nothing."""
     context.need_gpu()
     bar = BARS.get(name, "")
     bench = context.need_file(context.build / "bin/cuda_kernel_bench", "not built with the CUDA device")
     words = [bench, "--family", family, "--only", only, *(["--small"] if context.small else ["--quick"])]
-    file = f"{family}_{only.replace(' ', '_')}" if only else family
-    done, found = measured(context, f"{file}.json", [*words, "--options", FAST] if library else words)
+    file = f"{family}_{only.replace(' ', '_')}"
+    done, found = measured(context, f"{file}.json", [*words, "--options", FAST])
     if "is not measured by this program" in done.err:
         raise NotPossible(done.last_words(1))
     rows = found["rows"] if found else []
     problems = [f"{row['group']} {row['what']}: {row['problem']}" for row in rows if row["problem"]] + ([] if done.ok else [done.why()])
     plain = []
-    if library and rows and done.status in (0, 1):
+    if rows and done.status in (0, 1):
         done, found = measured(context, f"{file}_by_default.json", words)
         plain = found["rows"] if found else []
         problems += [] if done.ok else [f"by default: {done.why()}"]
     over, over_plain = ratios(rows), ratios(plain)
     table = table_of(rows, over_plain)
-    if not library:
-        return Verdict(bool(rows) and not problems, f"{len(rows)} ops", bar, "; ".join(problems), table)
     if not over:
         return Verdict(False, "", bar, "; ".join(problems) or f"{library} has none of the shapes", table if rows else [])
     worst = max(over, key=over.get)
@@ -62,13 +59,13 @@ def check(name, family, library, only):
 
 
 def of_the_step(_context):
-    return [check(GEMM, "gemm", "cuBLASLt", "GPT-2 124M"), check(ATTENTION, "attention", "cuDNN", "GPT-2 124M"), check(EMBEDDING, "embedding", "", "")]
+    return [check(GEMM, "gemm", "cuBLASLt", "GPT-2 124M"), check(ATTENTION, "attention", "cuDNN", "GPT-2 124M")]
 
 
 def of_others(_context):
-    return [check(OTHER_GEMM, "gemm", "cuBLASLt", "Llama"), check(OTHER_ATTENTION, "attention", "cuDNN", "Llama"), check(NORMS, "norm", "", "")]
+    return [check(OTHER_GEMM, "gemm", "cuBLASLt", "Llama"), check(OTHER_ATTENTION, "attention", "cuDNN", "Llama")]
 
 
 USES = ("kernel_bench", "cuda")
 PART = Part("kernels", "GEMM and attention at the sizes of GPT-2's step", of_the_step, limit=110, uses=USES)
-OTHERS = Part("kernels-rest", "GEMM and attention of larger models, norms", of_others, limit=150, uses=USES)
+OTHERS = Part("kernels-rest", "GEMM and attention of larger models", of_others, limit=150, uses=USES)
