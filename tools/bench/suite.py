@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """All benches of CPUs and transports in one run, as one table for this kind of machine in tools/bench/results.
 
-    tools/bench/suite.py --torch PYTHON --llmc FOLDER     # everything: hours; interrupted, it goes on from there
+    tools/bench/suite.py --torch PYTHON                   # everything: hours; interrupted, it goes on from there
     tools/bench/suite.py --parts scale,steps --rounds 1   # some parts; of: limits, products, kernels, overlap,
                                                           # collectives, line, steps, gpt2, scale
     tools/bench/suite.py --only zero3 --fresh             # jobs with this in their names, measured again
@@ -110,12 +110,8 @@ def jobs_of(args):
     for isa in sets_of_instructions():
         for row in train_step.ROWS:
             yield Job("steps", " ".join(["step", row, *isa[1:]]), ["train_step.py", *prun, *rounds, *isa, "--torch", args.torch, "--rows", row], need_torch)
-    llmc = ["--llmc", args.llmc] if args.llmc else []
     for batch in gpt2_cpu.BATCHES:
-        words = ["gpt2_cpu.py", *prun, *rounds, *llmc, *torch_of(args), "--batches", batch]
-        yield Job("gpt2", f"gpt2 {batch}", words)
-        if not args.llmc:
-            yield Job("gpt2", f"gpt2 {batch} against llm.c", [], "no sources of llm.c: --llmc FOLDER")
+        yield Job("gpt2", f"gpt2 {batch}", ["gpt2_cpu.py", *prun, *rounds, *torch_of(args), "--batches", batch])
         if not args.torch:
             yield Job("gpt2", f"gpt2 {batch} against PyTorch", [], need_torch)
     for figure in scale.FIGURES:
@@ -159,7 +155,6 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prun", type=pathlib.Path, default=rows.TOP / "build/release/bin/prun")
     parser.add_argument("--torch", default="", metavar="PYTHON", help="Python with PyTorch")
-    parser.add_argument("--llmc", type=pathlib.Path, metavar="FOLDER", help="sources of llm.c")
     parser.add_argument("--parts", default=",".join(suite_table.PARTS), help="of: " + ", ".join(suite_table.PARTS))
     parser.add_argument("--only", default="", metavar="TEXT", help="jobs with this in their names")
     parser.add_argument("--rounds", type=int, default=3, help="of each bench")

@@ -16,7 +16,7 @@ PARTS = {
     "collectives": "Collectives against the best of Open MPI and Gloo; the limit is what copying allows",
     "line": "Collectives between two hosts, on a line of 1 Gbit/s and 20 ms there and back",
     "steps": "Training steps against PyTorch; model FLOPs beside the peak of all cores",
-    "gpt2": "GPT-2 124M against llm.c and PyTorch",
+    "gpt2": "GPT-2 124M against PyTorch",
     "scale": "Many ranks on one machine",
 }
 UNITS = {"GFLOP/s": 1e9, "GB/s": 1e9}
