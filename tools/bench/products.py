@@ -79,9 +79,7 @@ def main():
         peers.append(Side("torch", [args.torch, str(PEER), "torch"], env))
     peaks = [float(word) / 1e9 for word in own.said.split()]
     isa, out = args.isa or "all its instructions", rows.File(args.json)
-    print(f"{rows.cpu_name()}, {isa}; one core, GFLOP/s; multiply-add peak {peaks[0]:.0f} in f32, {peaks[1]:.0f} in bf16\n")
-    print(f"| shapes | m × n × k | form | type | prun | {' | '.join(p.name for p in peers)} | ratio | of peak |")
-    print("|---" * (7 + len(peers)) + "|")
+    print(f"{rows.cpu_name()}, {isa}; one core, GFLOP/s; multiply-add peak {peaks[0]:.0f} in f32, {peaks[1]:.0f} in bf16")
     ratios = []
     for half in (t == "bf16" for t in args.types):
         for name, m, n, k, form in products(args.shapes):
@@ -93,13 +91,9 @@ def main():
             best = max(peers_rates.values(), default=None)
             ratio = None if best is None else rates[0] / best
             ratios += [] if ratio is None else [ratio]
-            mark = "-" if ratio is None else f"{ratio:.2f}{'' if ratio >= BAR else ' **no**'}"
-            of_peak = f"{rates[0] / peaks[half]:.2f}"
             named = max(peers_rates, key=peers_rates.get, default=None)
-            out.add(rows.compared(f"{name} {m} × {n} × {k} {FORMS[form]} {'bf16' if half else 'f32'}, {isa}", "GFLOP/s", rates[0], named, best, BAR,
-                                  more_is_better=True, limit=f"peak {peaks[half]:.0f} GFLOP/s", share=rates[0] / peaks[half]))
-            columns = " | ".join("-" if r is None else f"{r:.0f}" for r in rates)
-            print(f"| {name} | {m} × {n} × {k} | {FORMS[form]} | {'bf16' if half else 'f32'} | {columns} | {mark} | {of_peak} |", flush=True)
+            out.tell(rows.compared(f"{name} {m} × {n} × {k} {FORMS[form]} {'bf16' if half else 'f32'}, {isa}", "GFLOP/s", rates[0], named, best, BAR,
+                                   more_is_better=True, limit=f"peak {peaks[half]:.0f} GFLOP/s", share=rates[0] / peaks[half]))
     if ratios:
         print(f"\n{sum(r >= BAR for r in ratios)} of {len(ratios)} reach {BAR} of the fastest; the median ratio is {statistics.median(ratios):.2f}")
 
