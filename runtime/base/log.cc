@@ -1,6 +1,5 @@
 #include "base/log.h"
 
-#include <spdlog/cfg/env.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
 #include <algorithm>
@@ -14,7 +13,7 @@
 namespace prun {
 namespace {
 
-const std::vector<std::string> kLevels = {"debug", "info", "warning", "error", "off"};
+const std::vector<std::string> kLevels = {"debug", "info", "warning", "error"};
 
 void set_pattern(const std::string& who) { spdlog::set_pattern(fmt::format("%Y-%m-%dT%H:%M:%S.%e %^%l%$ {} %v", who)); }
 
@@ -32,7 +31,6 @@ void start_log(const std::string& level) {
       std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_color_sink_mt>()));
   set_pattern("launcher");
   spdlog::set_level(spdlog::level::warn);
-  spdlog::cfg::load_env_levels();  // SPDLOG_LEVEL
   const char* variable = std::getenv("PRUN_LOG");
   if (!level.empty())
     spdlog::set_level(spdlog::level::from_str(level));

@@ -2,8 +2,8 @@
 //
 //     2026-03-01T09:26:53.589 debug rank 3 transport: auto takes shm inside a host
 //
-// Standard output carries only what the user asked for. PRUN_LOG=debug, info, warning or error says how much; ranks are
-// forks, so they inherit it.
+// Standard output carries only what the user asked for. --log-level sets the level, PRUN_LOG if that option is missing;
+// ranks are forks, so they inherit it.
 #pragma once
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -13,7 +13,7 @@
 
 namespace prun {
 
-// `level`: of the command line, "" where it says nothing. Throws usage_error for a wrong PRUN_LOG.
+// `level`: of --log-level, "" if it is not given. Throws usage_error for a wrong PRUN_LOG.
 void start_log(const std::string& level);
 // Throws usage_error, with the likely word; returns it.
 std::string check_log_level(const std::string& who, const std::string& level);

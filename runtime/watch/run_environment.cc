@@ -14,11 +14,11 @@
 namespace prun {
 namespace {
 
-constexpr std::string_view kPrefixes[] = {"PRUN_",      "OMP_",         "GOMP_",    "KMP_",      "MKL_",
-                                          "ONEDNN_",    "DNNL_",        "CUDA_",    "NVIDIA_",   "NCCL_",
-                                          "UCX_",       "CUBLAS_",      "FI_",      "SLURM_JOB", "SLURM_STEP",
-                                          "MALLOC_",    "TZ",           "LANG",     "LC_",       "LD_LIBRARY_PATH",
-                                          "LD_PRELOAD", "SPDLOG_LEVEL", "NO_COLOR", "TERM"};
+constexpr std::string_view kPrefixes[] = {"PRUN_",      "OMP_",     "GOMP_", "KMP_",      "MKL_",
+                                          "ONEDNN_",    "DNNL_",    "CUDA_", "NVIDIA_",   "NCCL_",
+                                          "UCX_",       "CUBLAS_",  "FI_",   "SLURM_JOB", "SLURM_STEP",
+                                          "MALLOC_",    "TZ",       "LANG",  "LC_",       "LD_LIBRARY_PATH",
+                                          "LD_PRELOAD", "NO_COLOR", "TERM"};
 constexpr std::string_view kSecret[] = {"SECRET", "TOKEN", "KEY", "PASS", "CREDENTIAL", "AUTH"};
 
 bool is_listed(std::string_view name) {

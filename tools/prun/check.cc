@@ -9,12 +9,12 @@
 
 #include "base/text.h"
 #include "calibrate/algorithm_costs.h"
-#include "commands.h"
 #include "ir/state.h"
 #include "ir/wire_bytes.h"
 #include "job/algorithm_choice.h"
 #include "job/build.h"
 #include "job/proof.h"
+#include "job_options.h"
 #include "verify/verify.h"
 
 namespace prun {
@@ -88,24 +88,51 @@ void print_class(const Job& job, size_t c) {
                human_bytes(static_cast<int64_t>(std::llround(bytes))));
 }
 
-}  // namespace
+class Check final : public PlanCommand {
+ public:
+  Check() { job_.purpose = Purpose::check; }
+  void declare(OptionTable& table) override;
+  void settle(const CommandLine& line) override;
+  int run() override;
 
-int check_command(Options& options) {
-  const int ranks = options.job.ranks();
+ private:
+  bool json_ = false;
+};
+
+void Check::declare(OptionTable& table) {
+  declare_plan(table, job_);
+  table.group("ranks and devices");
+  option::device(table, job_);
+  option::device_options(table, job_);
+  option::nnodes(table, job_);
+  table.group("checks");
+  option::prove(table, job_);
+  declare_compilation(table, job_);
+  option::checkpoint_every(table, job_);
+}
+
+void Check::settle(const CommandLine& line) {
+  json_ = line.json;
+  check_ranks(job_);
+  require_plan();
+}
+
+int Check::run() {
+  const int ranks = job_.ranks();
   // Nobody takes the plan and the programs of a large model apart: the process ends with them.
   static std::deque<std::pair<Plan, Job>>& kept = *new std::deque<std::pair<Plan, Job>>;
   auto& [plan, job] = kept.emplace_back();
-  job = build_job(options.job, ranks, &plan);
+  job = build_job(job_, ranks, &plan);
   const std::string algorithms = chosen_algorithms(job, calibrated_algorithm_costs());
-  const ProofReport proof = prove_plan(options.job, plan, ranks);
-  if (options.json) {
+  const ProofReport proof = prove_plan(job_, plan, ranks);
+  if (json_) {
     nlohmann::json all = as_json(job, proof);
     if (!algorithms.empty()) all["algorithms"] = algorithms;
     fmt::print("{}\n", all.dump());
     return 0;
   }
   // A plan that is verified only says so in one line.
-  fmt::print("{}: verified for {} ({}){}{}\n", options.job.plan, counted(std::ssize(job.class_of_rank), "rank"),
+  fmt::print("{}: verified for {} ({}){}{}\n", job_.plan, counted(std::ssize(job.class_of_rank), "rank"),
              job.classes.front().mesh.text(), proof.proven ? "\n" : ", ", proof.text);
   if (const int64_t parameters = parameter_count(job); parameters > 0)
     fmt::print("{} parameters\n", grouped(parameters));
@@ -114,5 +141,9 @@ int check_command(Options& options) {
   if (job.classes.size() > 8) fmt::print("\nand {} more classes of ranks (--json lists all)\n", job.classes.size() - 8);
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_check() { return std::make_unique<Check>(); }
 
 }  // namespace prun

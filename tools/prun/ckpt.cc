@@ -16,8 +16,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
-#include "commands.h"
-#include "options.h"
+#include "command.h"
 
 namespace prun {
 namespace {
@@ -64,7 +63,7 @@ Json data_json(const checkpoint::DataCursor& data) {
   return json;
 }
 
-int show(const Options& options, const std::string& folder) {
+int show(const CkptOptions& options, const std::string& folder) {
   if (checkpoint::is_hf_folder(folder)) return ckpt_show_hf(options, folder);
   const Reader reader(checkpoint::resolve(folder));
   Json all = ckpt_summary(reader.folder(), reader.index());
@@ -93,7 +92,7 @@ int show(const Options& options, const std::string& folder) {
   return 0;
 }
 
-int verify(const Options& options, const std::string& folder) {
+int verify(const CkptOptions& options, const std::string& folder) {
   const Reader reader(checkpoint::resolve(folder));
   std::string problem;
   try {
@@ -143,7 +142,7 @@ int64_t differing(const checkpoint::Weights& a, const checkpoint::Weights& b, co
 }
 
 // Exit code 1 where they differ, as diff's.
-int diff(const Options& options, const std::string& one, const std::string& other) {
+int diff(const CkptOptions& options, const std::string& one, const std::string& other) {
   const auto a = checkpoint::open_checkpoint(checkpoint::resolve(one), true),
              b = checkpoint::open_checkpoint(checkpoint::resolve(other), true);
   Json found = Json::object();
@@ -170,13 +169,13 @@ struct Verb {
   const char* name;
   size_t folders;
   const char* more;  // what its example ends with
-  int (*run)(const Options&);
+  int (*run)(const CkptOptions&);
 };
 const Verb kVerbs[] = {
-    {"ls", 1, "", [](const Options& o) { return ckpt_list(o, o.operands[1]); }},
-    {"show", 1, "", [](const Options& o) { return show(o, o.operands[1]); }},
-    {"verify", 1, "", [](const Options& o) { return verify(o, o.operands[1]); }},
-    {"diff", 2, " runs/b", [](const Options& o) { return diff(o, o.operands[1], o.operands[2]); }},
+    {"ls", 1, "", [](const CkptOptions& o) { return ckpt_list(o, o.operands[1]); }},
+    {"show", 1, "", [](const CkptOptions& o) { return show(o, o.operands[1]); }},
+    {"verify", 1, "", [](const CkptOptions& o) { return verify(o, o.operands[1]); }},
+    {"diff", 2, " runs/b", [](const CkptOptions& o) { return diff(o, o.operands[1], o.operands[2]); }},
     {"reshard", 1, " --ranks 4 --out runs/b", ckpt_reshard},
     {"export", 1, " --format hf --out model", ckpt_export},
     {"import", 1, " --out runs/b", ckpt_import},
@@ -209,8 +208,35 @@ std::vector<std::string> ckpt_verbs() {
   return names;
 }
 
-int ckpt_command(Options& options) {
-  const std::vector<std::string>&words = options.operands, names = ckpt_verbs();
+namespace {
+
+class Ckpt final : public Command {
+ public:
+  void declare(OptionTable& table) override;
+  void settle(const CommandLine& line) override;
+  int run() override;
+
+ private:
+  CkptOptions options_;
+};
+
+void Ckpt::declare(OptionTable& table) {
+  table.text("--out", "FOLDER", options_.out, "reshard, export, import: the folder to make");
+  table.text("--format", "hf", options_.format, "export: hf, a folder that transformers loads");
+  table.text("--dtype", "f32|bf16|f16", options_.dtype, "export: of the weights (default: as they are stored)");
+  table.text("--tokenizer", "FILE|none", options_.tokenizer,
+             "export: the tokenizer.json to copy (default: that beside the token files it was trained on, if any)");
+  table.whole("--ranks", "N", options_.ranks, 1, "reshard: how many ranks share the files");
+  table.whole("--file-mib", "N", options_.file_mib, 1, "export: the most of a file, in MiB (default 5000)");
+}
+
+void Ckpt::settle(const CommandLine& line) {
+  options_.operands = line.operands;
+  options_.json = line.json;
+}
+
+int Ckpt::run() {
+  const std::vector<std::string>&words = options_.operands, names = ckpt_verbs();
   if (words.empty()) throw usage_error(fmt::format("prun ckpt what? One of: {}", join(names, ", ")));
   const auto verb =
       std::find_if(std::begin(kVerbs), std::end(kVerbs), [&](const Verb& v) { return words[0] == v.name; });
@@ -220,7 +246,11 @@ int ckpt_command(Options& options) {
   if (words.size() != verb->folders + 1)
     throw usage_error(fmt::format("prun ckpt {} wants {}, as in: prun ckpt {} runs/a{}", verb->name,
                                   counted(static_cast<int64_t>(verb->folders), "folder"), verb->name, verb->more));
-  return verb->run(options);
+  return verb->run(options_);
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_ckpt() { return std::make_unique<Ckpt>(); }
 
 }  // namespace prun

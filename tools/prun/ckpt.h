@@ -10,9 +10,9 @@
 
 namespace prun {
 
-struct Options;
-
-struct CkptSettings {
+struct CkptOptions {
+  std::vector<std::string> operands;  // the verb and its folders
+  bool json = false;
   std::string out, format;
   std::string dtype, tokenizer;  // of an export
   int ranks = 0;
@@ -20,11 +20,11 @@ struct CkptSettings {
 };
 
 std::vector<std::string> ckpt_verbs();
-int ckpt_list(const Options& options, const std::string& folder);
-int ckpt_export(const Options& options);
-int ckpt_import(const Options& options);
-int ckpt_reshard(const Options& options);
-int ckpt_show_hf(const Options& options, const std::string& folder);  // prun ckpt show HF-FOLDER
+int ckpt_list(const CkptOptions& options, const std::string& folder);
+int ckpt_export(const CkptOptions& options);
+int ckpt_import(const CkptOptions& options);
+int ckpt_reshard(const CkptOptions& options);
+int ckpt_show_hf(const CkptOptions& options, const std::string& folder);  // prun ckpt show HF-FOLDER
 
 int64_t ckpt_bytes(const checkpoint::Index& index);  // bytes of all its tensors
 nlohmann::ordered_json ckpt_summary(const std::string& folder, const checkpoint::Index& index);

@@ -13,7 +13,6 @@
 #include "checkpoint/history.h"
 #include "checkpoint/model_fit.h"
 #include "ckpt.h"
-#include "options.h"
 #include "tokenizer_files.h"
 
 namespace prun {
@@ -21,8 +20,8 @@ namespace {
 
 using checkpoint::Weights;
 
-void require_out(const Options& options, const char* verb) {
-  if (options.ckpt.out.empty()) throw usage_error(fmt::format("prun ckpt {} needs --out FOLDER, which is made", verb));
+void require_out(const CkptOptions& options, const char* verb) {
+  if (options.out.empty()) throw usage_error(fmt::format("prun ckpt {} needs --out FOLDER, which is made", verb));
 }
 
 std::optional<Dtype> export_dtype(const std::string& name) {
@@ -46,40 +45,40 @@ std::string add_tokenizer(const std::string& named, const std::string& checkpoin
 }
 
 // What was made, in one line or as JSON.
-int say(const Options& options, const Weights& weights, const std::string& what, const std::string& from) {
+int say(const CkptOptions& options, const Weights& weights, const std::string& what, const std::string& from) {
   if (options.json)
     fmt::print("{}\n", nlohmann::ordered_json{{"from", from},
-                                              {"out", options.ckpt.out},
+                                              {"out", options.out},
                                               {"tensors", weights.tensors.size()},
                                               {"bytes", weight_bytes(weights)},
                                               {"model", model_json(weights.model)}}
                            .dump());
   else
-    fmt::print("{}: {}, {} tensors, {}\n", options.ckpt.out, what, weights.tensors.size(),
+    fmt::print("{}: {}, {} tensors, {}\n", options.out, what, weights.tensors.size(),
                human_bytes(weight_bytes(weights)));
   return 0;
 }
 
 }  // namespace
 
-int ckpt_export(const Options& options) {
+int ckpt_export(const CkptOptions& options) {
   require_out(options, "export");
-  const std::string& format = options.ckpt.format;
+  const std::string& format = options.format;
   if (format != "hf")
     throw usage_error(format.empty() ? "prun ckpt export needs --format hf"
                                      : fmt::format("--format '{}' is none; there is hf (Hugging Face)", format));
   checkpoint::HfExport how;
-  how.file_bytes = int64_t{options.ckpt.file_mib} << 20;
-  how.dtype = export_dtype(options.ckpt.dtype);
+  how.file_bytes = int64_t{options.file_mib} << 20;
+  how.dtype = export_dtype(options.dtype);
   if (checkpoint::is_hf_folder(options.operands[1]))
     throw usage_error(fmt::format("{} is a Hugging Face folder already; prun ckpt import makes a checkpoint of it",
                                   options.operands[1]));
   const std::string from = checkpoint::resolve(options.operands[1]);
   const Weights weights = checkpoint::open_checkpoint(from, false);
-  const std::string tokenizer = add_tokenizer(options.ckpt.tokenizer, from, weights.model, how);
+  const std::string tokenizer = add_tokenizer(options.tokenizer, from, weights.model, how);
   {
     Bar bar("export");
-    checkpoint::export_hf(weights, options.ckpt.out, how, [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
+    checkpoint::export_hf(weights, options.out, how, [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
   }
   std::string what = fmt::format("{} of {} for transformers", weights.model.name, from);
   if (how.dtype) what += fmt::format(" in {}", dtype_name(*how.dtype));
@@ -87,48 +86,48 @@ int ckpt_export(const Options& options) {
   return say(options, weights, what, from);
 }
 
-int ckpt_import(const Options& options) {
+int ckpt_import(const CkptOptions& options) {
   require_out(options, "import");
   const std::string& from = options.operands[1];
   const Weights weights = checkpoint::open_weights(from);
-  if (checkpoint::is_used(options.ckpt.out))
-    throw usage_error(fmt::format("{} has checkpoints already: --out names a folder that is made", options.ckpt.out));
+  if (checkpoint::is_used(options.out))
+    throw usage_error(fmt::format("{} has checkpoints already: --out names a folder that is made", options.out));
   checkpoint::Index index;
-  index.lineage = checkpoint::lineage_after(options.ckpt.out, "", "");
+  index.lineage = checkpoint::lineage_after(options.out, "", "");
   index.ranks = 1;
   index.mesh = "one rank";
   index.plan = from;
   index.model = weights.model;
   {
     Bar bar("import");
-    checkpoint::write_checkpoint(weights, index, options.ckpt.out, "f32",
+    checkpoint::write_checkpoint(weights, index, options.out, "f32",
                                  [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
   }
   return say(options, weights, checkpoint::model_text(weights.model), from);
 }
 
-int ckpt_reshard(const Options& options) {
+int ckpt_reshard(const CkptOptions& options) {
   require_out(options, "reshard");
-  if (options.ckpt.ranks < 1) throw usage_error("prun ckpt reshard needs --ranks N: how many ranks share the files");
+  if (options.ranks < 1) throw usage_error("prun ckpt reshard needs --ranks N: how many ranks share the files");
   const std::string from = checkpoint::resolve(options.operands[1]);
   checkpoint::Index index = checkpoint::read_index(from);
   const Weights weights = checkpoint::open_checkpoint(from, true);
-  index.ranks = options.ckpt.ranks;
+  index.ranks = options.ranks;
   index.mesh = fmt::format("{} (resharded)", counted(index.ranks, "rank"));
-  if (checkpoint::is_used(options.ckpt.out))
-    throw usage_error(fmt::format("{} has checkpoints already: --out names a folder that is made", options.ckpt.out));
-  std::filesystem::create_directories(options.ckpt.out);
-  index.lineage = checkpoint::lineage_after(options.ckpt.out, index.lineage.run, from);
+  if (checkpoint::is_used(options.out))
+    throw usage_error(fmt::format("{} has checkpoints already: --out names a folder that is made", options.out));
+  std::filesystem::create_directories(options.out);
+  index.lineage = checkpoint::lineage_after(options.out, index.lineage.run, from);
   {
     Bar bar("reshard");
-    checkpoint::write_checkpoint(weights, index, options.ckpt.out, "",
+    checkpoint::write_checkpoint(weights, index, options.out, "",
                                  [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
   }
   return say(options, weights, fmt::format("step {} of {} for {}", index.step, from, counted(index.ranks, "rank")),
              from);
 }
 
-int ckpt_show_hf(const Options& options, const std::string& folder) {
+int ckpt_show_hf(const CkptOptions& options, const std::string& folder) {
   const Weights weights = checkpoint::open_hf_folder(folder);
   if (options.json) {
     nlohmann::ordered_json all = {{"folder", folder}, {"model", model_json(weights.model)}};

@@ -11,7 +11,6 @@
 #include "base/text.h"
 #include "checkpoint/history.h"
 #include "ckpt.h"
-#include "options.h"
 
 namespace prun {
 namespace {
@@ -95,7 +94,7 @@ void print_tree(const std::vector<ListedCheckpoint>& all) {
 
 }  // namespace
 
-int ckpt_list(const Options& options, const std::string& folder) {
+int ckpt_list(const CkptOptions& options, const std::string& folder) {
   std::string newest, remark;
   if (std::filesystem::exists(folder + "/index.json"))
     throw usage_error(

@@ -20,8 +20,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "commands.h"
 #include "job/replicas.h"
+#include "job_options.h"
 #include "watch/run_folder.h"
 #include "watch/status_folder.h"
 
@@ -143,18 +143,37 @@ void find_status_folders(std::vector<Left>& left) {
     if (!job.running && is_settled(job.path)) left.push_back({job.path, "status of a job that was killed", 0});
 }
 
-}  // namespace
+class Clean final : public Command {
+ public:
+  void declare(OptionTable& table) override;
+  void settle(const CommandLine& line) override;
+  int run() override;
 
-int clean_command(Options& options) {
+ private:
+  std::vector<std::string> operands_;
+  bool json_ = false;
+  bool dry_run_ = false;
+};
+
+void Clean::declare(OptionTable& table) {
+  table.flag("--dry-run", dry_run_, "say what would be removed, and remove nothing");
+}
+
+void Clean::settle(const CommandLine& line) {
+  json_ = line.json;
+  operands_ = line.operands;
+}
+
+int Clean::run() {
   std::vector<Left> left;
   std::vector<std::string> remarks;
-  for (const std::string& folder : options.operands) {
+  for (const std::string& folder : operands_) {
     std::error_code error;
     if (!fs::is_directory(folder, error))
       throw usage_error(fmt::format("{} is no folder: prun clean wants folders of checkpoints or runs", folder));
     find_in(folder, left);
   }
-  if (options.operands.empty()) find_in(kRunsFolder, left);
+  if (operands_.empty()) find_in(kRunsFolder, left);
   find_status_folders(left);
   find_segments(left, remarks);
   find_replicas(left);
@@ -165,21 +184,25 @@ int clean_command(Options& options) {
   for (Left& one : left) {
     one.bytes = bytes_of(one.path);
     std::error_code error;
-    if (!options.dry_run) fs::remove_all(one.path, error);
+    if (!dry_run_) fs::remove_all(one.path, error);
     failures += error ? 1 : 0;
-    const std::string done = error             ? fmt::format("cannot be removed: {}", error.message())
-                             : options.dry_run ? "would be removed"
-                                               : "removed";
+    const std::string done = error      ? fmt::format("cannot be removed: {}", error.message())
+                             : dry_run_ ? "would be removed"
+                                        : "removed";
     rows.push_back({{"path", one.path.string()}, {"what", one.what}, {"bytes", one.bytes}, {"result", done}});
-    if (!options.json)
+    if (!json_)
       fmt::print("{}  ({}, {}): {}\n", one.path.string(), one.what, human_bytes(static_cast<int64_t>(one.bytes)), done);
   }
   for (const std::string& remark : remarks) fmt::print(stderr, "prun: {}\n", remark);
-  if (options.json)
+  if (json_)
     fmt::print("{}\n", rows.dump(2, ' ', false, Json::error_handler_t::replace));
   else if (left.empty())
     fmt::print("nothing is left of jobs that crashed\n");
   return failures == 0 ? 0 : static_cast<int>(Exit::check_failed);
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_clean() { return std::make_unique<Clean>(); }
 
 }  // namespace prun

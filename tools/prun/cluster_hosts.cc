@@ -83,11 +83,15 @@ int place_of_this_machine(const std::vector<std::string>& hosts, const std::stri
 
 }  // namespace
 
-void take_place_among_hosts(Options& options, const GivenPlace& given) {
-  const simulate::Cluster cluster = simulate::read_cluster(cluster_path(options.sim.cluster, options.job.lua_dir));
-  options.hosts = hosts_of(cluster);
-  LaunchOptions& launch = options.job.launch;
-  const int nodes = static_cast<int>(options.hosts.size());
+GivenPlace given_place(const CommandLine& line) {
+  return {line.given("--nnodes"), line.given("--node-rank"), line.given("--nproc")};
+}
+
+std::vector<std::string> take_place_among_hosts(JobSpec& job, const std::string& name, const GivenPlace& given) {
+  const simulate::Cluster cluster = simulate::read_cluster(cluster_path(name, job.lua_dir));
+  std::vector<std::string> hosts = hosts_of(cluster);
+  LaunchOptions& launch = job.launch;
+  const int nodes = static_cast<int>(hosts.size());
   if (given.nnodes && launch.nnodes != nodes)
     throw usage_error(fmt::format("--nnodes is {}, and {} names {}: leave it out", launch.nnodes, cluster.path,
                                   counted(nodes, "host")));
@@ -95,14 +99,15 @@ void take_place_among_hosts(Options& options, const GivenPlace& given) {
   if (given.node_rank && launch.node_rank >= nodes)
     throw usage_error(
         fmt::format("--node-rank {}, and {} names {}, from 0", launch.node_rank, cluster.path, counted(nodes, "host")));
-  if (!given.node_rank) launch.node_rank = place_of_this_machine(options.hosts, cluster.path);
+  if (!given.node_rank) launch.node_rank = place_of_this_machine(hosts, cluster.path);
   if (!given.nproc) launch.nproc = cluster.node_at(launch.node_rank).devices;
   if (const char* set = std::getenv("PRUN_RENDEZVOUS"); launch.rendezvous.empty() && set != nullptr)
     launch.rendezvous = set;
-  if (!launch.rendezvous.empty() || nodes < 2) return;
-  const std::string& first = options.hosts.front();
+  if (!launch.rendezvous.empty() || nodes < 2) return hosts;
+  const std::string& first = hosts.front();
   launch.rendezvous =
       fmt::format("{}:{}", first.find(':') == std::string::npos ? first : "[" + first + "]", kRendezvousPort);
+  return hosts;
 }
 
 }  // namespace prun

@@ -1,6 +1,8 @@
 // prun __complete WORD ..: what could stand where the last word is, one candidate a line, with a tab before what it
 // means. The shells' scripts (completion.cc) ask this program, so that a new option needs no other place. A last line
 // ":files" or ":folders" lets the shell add names of files.
+#include "complete.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,9 +13,8 @@
 #include "ckpt.h"
 #include "comm/transport/interfaces.h"
 #include "comm/transport/plugin.h"
-#include "commands.h"
+#include "command_line.h"
 #include "compile/compile.h"
-#include "definer.h"
 #include "device/device.h"
 #include "job/build.h"
 #include "plan_paths.h"
@@ -37,7 +38,7 @@ struct TypedLine {
   std::string last;                   // to be completed
   const OptionText* value_of = nullptr;
   std::string before;  // of `last`: "--option=" where that is typed
-  const Options* options = nullptr;
+  const Installation* installed = nullptr;
 };
 
 void add_words(CompletionAnswer& answer, const std::vector<std::string>& words) {
@@ -52,27 +53,27 @@ std::string first_comment(const std::filesystem::path& path) {
   return line.starts_with("-- ") ? line.substr(3) : "";
 }
 
-void add_plans(CompletionAnswer& answer, const Options& options) {
-  const std::filesystem::path root = std::filesystem::path(options.job.lua_dir).parent_path();
+void add_plans(CompletionAnswer& answer, const Installation& installed) {
+  const std::filesystem::path root = std::filesystem::path(installed.lua_dir).parent_path();
   for (const std::string& path : plan_paths(root)) answer.candidates.push_back({path, first_comment(root / path)});
   answer.more = ":files";
 }
 
 void add_plan_arguments(CompletionAnswer& answer, const TypedLine& line) {
   if (line.operands.empty()) return;
-  Options options = *line.options;
-  options.job.plan = line.operands.front();
-  for (const PlanArgument& argument : describe_plan(options.job).arguments) {
+  JobSpec job;
+  job.lua_dir = line.installed->lua_dir;
+  job.plan = line.operands.front();
+  for (const PlanArgument& argument : describe_plan(job).arguments) {
     const std::string now = fmt::format("default {}", argument.initial);
     answer.candidates.push_back(
         {argument.name + "=", argument.help.empty() ? now : fmt::format("{} ({})", argument.help, now)});
   }
 }
 
-void add_transports(CompletionAnswer& answer, const Options& options) {
+void add_transports(CompletionAnswer& answer, const Installation& installed) {
   answer.candidates.push_back({"auto", "chosen for each group of ranks"});
-  for (const PluginFile& file : find_plugins(options.job.world.plugin_dirs))
-    answer.candidates.push_back({file.name, ""});
+  for (const PluginFile& file : find_plugins(installed.plugin_dirs)) answer.candidates.push_back({file.name, ""});
 }
 
 void add_passes(CompletionAnswer& answer, const TypedLine&) {
@@ -89,8 +90,8 @@ struct CompletedValue {
 };
 const CompletedValue kCompletedValues[] = {
     {"--set", add_plan_arguments},
-    {"--transport", [](CompletionAnswer& answer, const TypedLine& line) { add_transports(answer, *line.options); }},
-    {"--vs", [](CompletionAnswer& answer, const TypedLine& line) { add_transports(answer, *line.options); }},
+    {"--transport", [](CompletionAnswer& answer, const TypedLine& line) { add_transports(answer, *line.installed); }},
+    {"--vs", [](CompletionAnswer& answer, const TypedLine& line) { add_transports(answer, *line.installed); }},
     {"--device", [](CompletionAnswer& answer, const TypedLine&) { add_words(answer, device_names()); }},
     {"--after", add_passes},
     {"--interface", add_interfaces},
@@ -137,15 +138,15 @@ void add_operands(CompletionAnswer& answer, const TypedLine& line) {
     for (const BenchOp& op : bench_ops()) answer.candidates.push_back({op.name, ""});
     answer.candidates.push_back({"all", "one after the other"});
   } else if (command == "conform" && place == 0) {
-    add_transports(answer, *line.options);
+    add_transports(answer, *line.installed);
     answer.more = ":files";
   } else if (command == "runs" || command == "init") {
     answer.more = ":folders";
   } else if (command == "draw" || (command == "diff" && place < 2)) {
-    add_plans(answer, *line.options);
+    add_plans(answer, *line.installed);
     answer.more = ":files";
   } else if (place == 0 && (command == "run" || command == "check" || command == "dump" || command == "generate")) {
-    add_plans(answer, *line.options);
+    add_plans(answer, *line.installed);
   }
 }
 
@@ -202,10 +203,9 @@ CompletionAnswer completed(const TypedLine& line, const std::vector<CommandText>
 int complete_command(const std::vector<std::string>& words) {
   try {
     const std::vector<CommandText> commands = command_texts();
-    Options options;
-    find_installation(options);
+    const Installation installed = find_installation();
     TypedLine line = read_typed_line(words, commands);
-    line.options = &options;
+    line.installed = &installed;
     const CompletionAnswer answer = completed(line, commands, words.size() <= 1);
     for (const Completion& each : answer.candidates)
       if (each.word.starts_with(line.last)) fmt::print("{}{}\t{}\n", line.before, each.word, each.help);

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "commands.h"
+#include "job_options.h"
 
 namespace prun {
 namespace {
@@ -85,20 +85,32 @@ struct Shell {
 };
 const Shell kShells[] = {{"bash", kBash}, {"zsh", kZsh}, {"fish", kFish}};
 
-}  // namespace
+class ShellScript final : public Command {
+ public:
+  void declare(OptionTable& /*table*/) override {}
+  void settle(const CommandLine& line) override { operands_ = line.operands; }
+  int run() override;
+  const char* json_help() const override { return nullptr; }
 
-int completion_command(Options& options) {
+ private:
+  std::vector<std::string> operands_;
+};
+
+int ShellScript::run() {
   std::vector<std::string> names;
   for (const Shell& shell : kShells) names.push_back(shell.name);
-  if (options.operands.size() != 1)
+  if (operands_.size() != 1)
     throw usage_error("which shell? prun completion bash, zsh or fish; for this one: eval \"$(prun completion bash)\"");
   for (const Shell& shell : kShells) {
-    if (shell.name != options.operands[0]) continue;
+    if (shell.name != operands_[0]) continue;
     fmt::print("{}", shell.script);
     return 0;
   }
-  throw usage_error(
-      fmt::format("no completion for '{}'{}", options.operands[0], did_you_mean(options.operands[0], names)));
+  throw usage_error(fmt::format("no completion for '{}'{}", operands_[0], did_you_mean(operands_[0], names)));
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_completion() { return std::make_unique<ShellScript>(); }
 
 }  // namespace prun

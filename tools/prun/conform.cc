@@ -17,10 +17,10 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/transport/plugin.h"
-#include "commands.h"
 #include "device/device.h"
 #include "device/plugin_device.h"
 #include "job/device_probe.h"
+#include "job_options.h"
 #include "plugin_path.h"
 
 namespace prun {
@@ -40,9 +40,10 @@ void build_suite(const fs::path& build, const std::string& target) {
   if (child > 0) waitpid(child, nullptr, 0);
 }
 
-std::string suite_program(const Options& options, const char* name) {
-  const fs::path program = fs::path(options.program).parent_path() / "../libexec/prun" / name;
-  if (!fs::exists(program)) build_suite(fs::path(options.program).parent_path().parent_path(), name);
+std::string suite_program(const char* name) {
+  const fs::path prun = fs::read_symlink("/proc/self/exe");
+  const fs::path program = prun.parent_path() / "../libexec/prun" / name;
+  if (!fs::exists(program)) build_suite(prun.parent_path().parent_path(), name);
   if (!fs::exists(program))
     throw usage_error(
         fmt::format("{} is not there: prun was built without the conformance suite. Install GoogleTest "
@@ -66,20 +67,6 @@ bool names_symbol(const fs::path& file, const std::string& symbol) {
   std::ifstream in(file, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(in), {}};
   return bytes.find(symbol + '\0') != std::string::npos;
-}
-
-bool is_device(const Options& options) {
-  if (options.device_given) return true;
-  if (is_plugin_path(options.job.plan))
-    return names_symbol(options.job.plan, "prun_device_v1") && !names_symbol(options.job.plan, "prun_transport_v1");
-  std::vector<std::string> names;
-  for (const PluginFile& file : find_plugins(options.job.world.plugin_dirs)) names.push_back(file.name);
-  if (std::find(names.begin(), names.end(), options.job.plan) != names.end()) return false;
-  const std::vector<std::string> devices = device_names();
-  if (std::find(devices.begin(), devices.end(), options.job.plan) != devices.end()) return true;
-  names.insert(names.end(), devices.begin(), devices.end());
-  throw usage_error(fmt::format("there is no transport and no device '{}'{}", options.job.plan,
-                                did_you_mean(options.job.plan, names)));
 }
 
 // Puts the folder of a path in front of the folders where devices are looked for.
@@ -106,25 +93,77 @@ void require_device(const std::string& name, int index) {
                                   report.probe.devices == 1 ? "is" : "are", report.probe.devices));
 }
 
-[[noreturn]] void conform_device(const Options& options) {
-  const std::string name = name_device(options.device_given ? options.job.device : options.job.plan);
-  require_device(name, options.job.first_device);
-  std::vector<std::string> words = {suite_program(options, "prun_conform_device"), "--device=" + name,
-                                    fmt::format("--index={}", options.job.first_device),
-                                    fmt::format("--seconds={:.0f}", options.job.world.deadline_s)};
-  if (!options.job.device_options.empty()) words.push_back("--options=" + options.job.device_options);
-  become(std::move(words), options.operands, options.json);
+class Conform final : public Command {
+ public:
+  void declare(OptionTable& table) override;
+  void take_operands(std::vector<std::string>& operands) override { operands_ = std::move(operands); }
+  void settle(const CommandLine& line) override;
+  int run() override;
+  JobSpec* job() override { return &job_; }
+  const char* json_help() const override { return "one JSON object an item: item, result, text, case"; }
+
+ private:
+  bool is_device() const;
+  [[noreturn]] void conform_device();
+
+  JobSpec job_;  // its device and transport options
+  std::string plugin_;
+  std::vector<std::string> operands_;  // the items
+  bool json_ = false, device_given_ = false;
+};
+
+void Conform::declare(OptionTable& table) {
+  option::transport_options(table, job_);
+  option::device(table, job_);
+  option::device_options(table, job_);
+  option::timeout(table, job_);
+}
+
+void Conform::settle(const CommandLine& line) {
+  json_ = line.json;
+  device_given_ = line.given("--device");
+  if (!device_given_ && !operands_.empty()) {
+    plugin_ = operands_[0];
+    operands_.erase(operands_.begin());
+  }
+  if (plugin_.empty() && !device_given_)
+    throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
+}
+
+bool Conform::is_device() const {
+  if (device_given_) return true;
+  if (is_plugin_path(plugin_))
+    return names_symbol(plugin_, "prun_device_v1") && !names_symbol(plugin_, "prun_transport_v1");
+  std::vector<std::string> names;
+  for (const PluginFile& file : find_plugins(job_.world.plugin_dirs)) names.push_back(file.name);
+  if (std::find(names.begin(), names.end(), plugin_) != names.end()) return false;
+  const std::vector<std::string> devices = device_names();
+  if (std::find(devices.begin(), devices.end(), plugin_) != devices.end()) return true;
+  names.insert(names.end(), devices.begin(), devices.end());
+  throw usage_error(fmt::format("there is no transport and no device '{}'{}", plugin_, did_you_mean(plugin_, names)));
+}
+
+void Conform::conform_device() {
+  const std::string name = name_device(device_given_ ? job_.device : plugin_);
+  require_device(name, job_.first_device);
+  std::vector<std::string> words = {suite_program("prun_conform_device"), "--device=" + name,
+                                    fmt::format("--index={}", job_.first_device),
+                                    fmt::format("--seconds={:.0f}", job_.world.deadline_s)};
+  if (!job_.device_options.empty()) words.push_back("--options=" + job_.device_options);
+  become(std::move(words), operands_, json_);
+}
+
+int Conform::run() {
+  if (is_device()) conform_device();
+  const NamedPlugin plugin = name_plugin(plugin_, job_.world.plugin_dirs);
+  std::vector<std::string> words = {suite_program("prun_conform"), "--transport=" + plugin.name};
+  for (const std::string& dir : plugin.dirs) words.push_back("--plugin-dir=" + dir);
+  if (!job_.world.transport_options.empty()) words.push_back("--options=" + job_.world.transport_options);
+  become(std::move(words), operands_, json_);
 }
 
 }  // namespace
 
-int conform_command(Options& options) {
-  if (is_device(options)) conform_device(options);
-  const NamedPlugin plugin = name_plugin(options.job.plan, options.job.world.plugin_dirs);
-  std::vector<std::string> words = {suite_program(options, "prun_conform"), "--transport=" + plugin.name};
-  for (const std::string& dir : plugin.dirs) words.push_back("--plugin-dir=" + dir);
-  if (!options.job.world.transport_options.empty()) words.push_back("--options=" + options.job.world.transport_options);
-  become(std::move(words), options.operands, options.json);
-}
+std::unique_ptr<Command> make_conform() { return std::make_unique<Conform>(); }
 
 }  // namespace prun

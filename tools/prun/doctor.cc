@@ -7,10 +7,11 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "commands.h"
+#include "cluster_hosts.h"
 #include "doctor/check.h"
 #include "doctor/devices.h"
 #include "job/device_check.h"
+#include "job_options.h"
 #include "version.h"
 
 namespace prun {
@@ -31,7 +32,7 @@ using doctor::Status;
 
 struct Family {
   const char* name;
-  Findings (*check)(const Options& options);
+  Findings (*check)(const doctor::DoctorOptions& options);
 };
 // Those that fork ranks come first: plugins and devices that are loaded may start threads.
 const Family kFamilies[] = {
@@ -57,7 +58,7 @@ struct Examined {
   }
 };
 
-Examined examine(const Options& options) {
+Examined examine(const doctor::DoctorOptions& options) {
   Examined all;
   for (const Family& family : kFamilies) all.families.emplace_back(family.name, family.check(options));
   all.devices = doctor::probe_devices(options);
@@ -122,16 +123,62 @@ void print_json(const Examined& all) {
   fmt::print("{}\n", out.dump(-1, ' ', false, Rows::error_handler_t::replace));
 }
 
-}  // namespace
+class Doctor final : public Command {
+ public:
+  void declare(OptionTable& table) override;
+  void take_operands(std::vector<std::string>& operands) override {
+    refuse_operands("doctor", operands, "it looks at this machine");
+  }
+  void settle(const CommandLine& line) override;
+  int run() override;
+  JobSpec* job() override { return &options_.job; }
 
-int doctor_command(Options& options) {
-  const Examined all = examine(options);
-  options.json ? print_json(all) : print_all(all);
+ private:
+  doctor::DoctorOptions options_;
+  std::string cluster_;
+};
+
+void Doctor::declare(OptionTable& table) {
+  JobSpec& job = options_.job;
+  option::nproc(table, job);
+  table.text("--cluster", "FILE", cluster_,
+             "a cluster file whose `nodes:` name hosts: they are the nodes, and this machine is one of them");
+  option::transport(table, job);
+  option::device(table, job);
+  option::ranks_per_device(table, job);
+  table.text("--checkpoint", "DIR", job.checkpoint.folder, "try this folder, too: write, fsync, rename, space, speed");
+  option::nnodes(table, job);
+  option::node_rank(table, job);
+  option::rendezvous(table, job);
+  option::secret_file(table, job);
+  option::encrypt(table, job);
+  option::interface(table, job);
+  option::timeout(table, job);
+}
+
+void Doctor::settle(const CommandLine& line) {
+  JobSpec& job = options_.job;
+  if (!cluster_.empty()) options_.hosts = take_place_among_hosts(job, cluster_, given_place(line));
+  options_.json = line.json;
+  options_.device_given = line.given("--device");
+  pass_to_transports(job);
+  check_ranks(job);
+  check_options(job.launch);
+  check_transport_hint(job);
+}
+
+int Doctor::run() {
+  const Examined all = examine(options_);
+  options_.json ? print_json(all) : print_all(all);
   std::fflush(stdout);  // before an error, which goes elsewhere
-  if (options.device_given)
+  if (options_.device_given)
     for (const DeviceReport& report : all.devices)
-      if (report.name == options.job.device) require_devices(options.job, report);
+      if (report.name == options_.job.device) require_devices(options_.job, report);
   return static_cast<int>(all.worst() == Status::fail ? Exit::check_failed : Exit::ok);
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_doctor() { return std::make_unique<Doctor>(); }
 
 }  // namespace prun

@@ -65,6 +65,8 @@ constexpr std::pair<const char*, const char*> kElsewhereOptions[] = {
     {"--bind-to", "--bind core|numa|none"},
     {"--cpu-bind", "--bind core|numa|none"},
     {"--mca", "--transport-options K=V,.."},
+    {"--verbose", "--log-level info"},
+    {"-v", "--log-level info"},
 };
 
 struct ElsewhereValue {

@@ -2,6 +2,8 @@
 // loaded; the network interfaces and which one would be used.
 //
 // The code that decides is the one of a job, so a job on this host decides alike.
+#include "explain.h"
+
 #include <fmt/format.h>
 #include <link.h>
 
@@ -14,7 +16,6 @@
 #include "comm/transport/interfaces.h"
 #include "comm/transport/job_state.h"
 #include "comm/transport/transport_choice.h"
-#include "commands.h"
 
 namespace prun {
 namespace {
@@ -26,8 +27,8 @@ struct GroupKind {
   prun_mem_kind memory;
 };
 
-std::vector<Candidate> weigh_for(const GroupKind& kind, const Options& options) {
-  WorldOptions world = options.job.world;
+std::vector<Candidate> weigh_for(const GroupKind& kind, const JobSpec& job) {
+  WorldOptions world = job.world;
   world.ranks = kind.ranks;
   world.local_ranks = kind.local_ranks;
   std::vector<int> ranks(static_cast<size_t>(kind.ranks));
@@ -61,12 +62,10 @@ void print_kind(const GroupKind& kind, const std::vector<Candidate>& candidates,
   if (best == 0) fmt::print("    {}\n", otherwise);
 }
 
-InterfaceChoice chosen_interface(const Options& options, const std::vector<Interface>& interfaces) {
-  if (options.job.launch.nnodes == 1 && options.job.launch.rendezvous.empty() &&
-      options.job.world.network_interface.empty())
+InterfaceChoice chosen_interface(const JobSpec& job, const std::vector<Interface>& interfaces) {
+  if (job.launch.nnodes == 1 && job.launch.rendezvous.empty() && job.world.network_interface.empty())
     return {"", "all ranks are on this host"};
-  return choose_interface(options.job.world.network_interface, interface_towards(options.job.launch.rendezvous),
-                          interfaces);
+  return choose_interface(job.world.network_interface, interface_towards(job.launch.rendezvous), interfaces);
 }
 
 void print_interfaces(const std::vector<Interface>& interfaces, const InterfaceChoice& chosen) {
@@ -101,11 +100,11 @@ void print_json(const std::vector<GroupKind>& kinds, const std::vector<std::vect
 
 }  // namespace
 
-int explain_plugins(const Options& options) {
-  check_options(options.job.world.transport_options, options.job.world.plugin_dirs);
+int explain_plugins(const JobSpec& job, bool json) {
+  check_options(job.world.transport_options, job.world.plugin_dirs);
   const std::vector<Interface> interfaces = list_interfaces();
-  const InterfaceChoice chosen = chosen_interface(options, interfaces);  // throws, before anything is shown
-  const int near = std::max(options.job.launch.nproc, 2), all = near * std::max(options.job.launch.nnodes, 2);
+  const InterfaceChoice chosen = chosen_interface(job, interfaces);  // throws, before anything is shown
+  const int near = std::max(job.launch.nproc, 2), all = near * std::max(job.launch.nnodes, 2);
   const std::string inside = fmt::format("ranks of one host ({}), host memory", near);
   const std::string between = fmt::format("ranks of several hosts ({} on {}), host memory", all, all / near);
   const std::vector<GroupKind> kinds = {
@@ -115,7 +114,7 @@ int explain_plugins(const Options& options) {
   };
   const std::set<std::string> before = loaded_objects();
   std::vector<std::vector<Candidate>> weighed;
-  for (const GroupKind& kind : kinds) weighed.push_back(weigh_for(kind, options));
+  for (const GroupKind& kind : kinds) weighed.push_back(weigh_for(kind, job));
   auto best = [&](size_t i) {
     return weighed[i].empty() || weighed[i].front().score == 0 ? "" : weighed[i].front().file.name;
   };
@@ -125,7 +124,7 @@ int explain_plugins(const Options& options) {
                                                                  : transport_words(one + "+" + several);
   const std::string staged =
       one.empty() ? "" : fmt::format("through the host's memory: {}", several.empty() ? one : over_hosts);
-  if (options.json) {
+  if (json) {
     std::set<std::string> loaded = loaded_objects();
     for (const std::string& path : before) loaded.erase(path);
     print_json(kinds, weighed, interfaces, chosen, loaded);

@@ -10,9 +10,9 @@
 #include <optional>
 
 #include "base/text.h"
-#include "commands.h"
 #include "exec/job_run.h"
 #include "ir/calendar.h"
+#include "job_options.h"
 #include "watch/find_run.h"
 #include "watch/run_folder.h"
 #include "watch/who_waits.h"
@@ -170,14 +170,30 @@ void print_json(const Recorded& recorded) {
   fmt::print("{}\n", all.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
-}  // namespace
+class Explain final : public Command {
+ public:
+  void declare(OptionTable& /*table*/) override {}
+  void settle(const CommandLine& line) override;
+  int run() override;
 
-int explain_command(Options& options) {
-  if (options.operands.size() > 1)
-    throw usage_error(fmt::format("prun explain wants one run, not {}", options.operands.size()));
-  const Recorded recorded = read_recorded(options.operands.empty() ? "" : options.operands[0]);
-  options.json ? print_json(recorded) : print_text(recorded);
+ private:
+  std::vector<std::string> operands_;
+  bool json_ = false;
+};
+
+void Explain::settle(const CommandLine& line) {
+  json_ = line.json;
+  operands_ = line.operands;
+}
+
+int Explain::run() {
+  const Recorded recorded = read_recorded(one_operand("explain", operands_, "run"));
+  json_ ? print_json(recorded) : print_text(recorded);
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_explain() { return std::make_unique<Explain>(); }
 
 }  // namespace prun

@@ -19,18 +19,12 @@ std::string meeting_of(const std::string& launcher, const std::string& job) {
   return fmt::format("unix:{}-{}", launcher, hex(sha256(job).substr(0, 8)));
 }
 
-std::string with_node(const std::string& file, int node) {
-  const std::filesystem::path path(file);
-  return (path.parent_path() / fmt::format("{}.node{}{}", path.stem().string(), node, path.extension().string()))
-      .string();
-}
-
 }  // namespace
 
-void take_place_of_launcher(Options& options) {
+void take_place_of_launcher(JobSpec& job, const std::string& launcher) {
   const auto variable = [](const char* name) -> const char* { return std::getenv(name); };
-  const std::optional<ForeignPlace> place = read_environments(variable, options.launcher);
-  LaunchOptions& launch = options.job.launch;
+  const std::optional<ForeignPlace> place = read_environments(variable, launcher);
+  LaunchOptions& launch = job.launch;
   const char* rendezvous = std::getenv("PRUN_RENDEZVOUS");
   if (launch.rendezvous.empty() && rendezvous != nullptr) launch.rendezvous = rendezvous;
   if (!place) return;
@@ -39,8 +33,6 @@ void take_place_of_launcher(Options& options) {
   launch.silent = place->index > 0;
   launch.host_first_rank = std::max(place->local_index, 0) * launch.nproc;
   launch.host_ranks = std::max(place->local_count, 1) * launch.nproc;
-  if (launch.silent && !options.job.watch.trace.empty())
-    options.job.watch.trace = with_node(options.job.watch.trace, place->index);
   if (!launch.rendezvous.empty()) return;
   const bool several_hosts = place->local_count > 0 && place->local_count < place->count;
   if (several_hosts && place->rendezvous.empty())

@@ -18,13 +18,14 @@
 #include "checkpoint/weights.h"
 #include "comm/transport/interfaces.h"
 #include "comm/transport/transport_choice.h"
-#include "commands.h"
 #include "exec/job_run.h"
+#include "generation_options.h"
 #include "job/build.h"
 #include "job/device_check.h"
 #include "job/generation_weights.h"
 #include "job/rank.h"
 #include "job/settle.h"
+#include "job_options.h"
 #include "launch/launch.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer_files.h"
@@ -77,15 +78,15 @@ class Text {
   std::string text_;
 };
 
-void settle(Options& options) {
-  LaunchOptions& launch = options.job.launch;
-  check_transport_name(options.job.world.transport, options.job.world.plugin_dirs);
-  options.job.world.network_interface = interface_of_job("", 1, "");
-  launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(options.job.watch));
-  launch.command = fmt::format("generate {} --nproc {}", options.job.plan, launch.nproc);
-  options.job.binding = Binding(options.job.bind, launch.nproc);
-  options.job.check_replicas = 0;
-  describe_to_views(options.job);
+void complete(JobSpec& spec) {
+  LaunchOptions& launch = spec.launch;
+  check_transport_name(spec.world.transport, spec.world.plugin_dirs);
+  spec.world.network_interface = interface_of_job("", 1, "");
+  launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(spec.watch));
+  launch.command = fmt::format("generate {} --nproc {}", spec.plan, launch.nproc);
+  spec.binding = Binding(spec.bind, launch.nproc);
+  spec.check_replicas = 0;
+  describe_to_views(spec);
 }
 
 // Whether the tokens are the model's.
@@ -102,13 +103,13 @@ void check_vocabulary(const GenerationSettings& settings, const Tokenizer& token
                                     vocabulary, tokenizer.size()));
 }
 
-Job generation_job(Options& options, const Tokenizer& tokenizer) {
+Job generation_job(JobSpec& spec, const Tokenizer& tokenizer) {
   Plan plan;
-  settle_kernels(options.job);
-  Job job = build_job(options.job, options.job.launch.nproc, &plan);
-  job.kernels = options.job.kernels.chosen;
-  check_vocabulary(options.job.generation, tokenizer, plan);
-  std::string& folder = options.job.checkpoint.resume = options.job.generation.checkpoint;
+  settle_kernels(spec);
+  Job job = build_job(spec, spec.launch.nproc, &plan);
+  job.kernels = spec.kernels.chosen;
+  check_vocabulary(spec.generation, tokenizer, plan);
+  std::string& folder = spec.checkpoint.resume = spec.generation.checkpoint;
   if (!checkpoint::is_hf_folder(folder)) folder = checkpoint::resolve(folder);
   require_fit(checkpoint::open_weights(folder), job);
   if (!checkpoint::is_hf_folder(folder)) checkpoint::Reader(folder).verify(checkpoint::Part::parameters);
@@ -116,9 +117,9 @@ Job generation_job(Options& options, const Tokenizer& tokenizer) {
 }
 
 // The lines of the plan that stands for a folder are nobody's.
-Job job_of(Options& options, const Tokenizer& tokenizer, const std::string& folder) {
+Job job_of(JobSpec& spec, const Tokenizer& tokenizer, const std::string& folder) {
   try {
-    return generation_job(options, tokenizer);
+    return generation_job(spec, tokenizer);
   } catch (const Error& error) {
     if (folder.empty() || !error.site()) throw;
     const Exit code = error.code() == Exit::plan ? Exit::usage : error.code();
@@ -126,14 +127,47 @@ Job job_of(Options& options, const Tokenizer& tokenizer, const std::string& fold
   }
 }
 
-}  // namespace
+class Generate final : public PlanCommand {
+ public:
+  void declare(OptionTable& table) override;
+  void settle(const CommandLine& line) override;
+  int run() override;
+  const char* json_help() const override { return "one JSON object at the end: prompt, ids, log_probabilities, text"; }
 
-int generate_command(Options& options) {
-  const DeviceReport devices = check_devices(options.job);
-  settle(options);
-  GenerationSettings& settings = options.job.generation;
-  const std::string folder = std::filesystem::is_directory(options.job.plan) ? options.job.plan : "";
-  if (!folder.empty()) take_folder(options.job);
+ private:
+  bool json_ = false;
+};
+
+void Generate::declare(OptionTable& table) {
+  declare_plan(table, job_);
+  table.group("text");
+  declare_generation(table, job_.generation);
+  table.group("ranks and devices");
+  option::transport(table, job_);
+  option::device(table, job_);
+  option::device_options(table, job_);
+  option::kernels(table, job_,
+                  "kernels of CPUs: any, avx2, avx512, and with +bf16, +pairs, +tiles (default: the fastest)");
+  option::bind(table, job_);
+  option::pad_vocabulary(table, job_);
+  option::timeout(table, job_);
+}
+
+void Generate::settle(const CommandLine& line) {
+  json_ = line.json;
+  job_.purpose = Purpose::generate;
+  check_ranks(job_);
+  require_plan();
+  check_generation_options(job_.generation, job_.plan);
+  check_transport_hint(job_);
+}
+
+int Generate::run() {
+  const DeviceReport devices = check_devices(job_);
+  complete(job_);
+  GenerationSettings& settings = job_.generation;
+  const std::string folder = std::filesystem::is_directory(job_.plan) ? job_.plan : "";
+  if (!folder.empty()) take_folder(job_);
   if (settings.tokenizer.empty()) settings.tokenizer = known_tokenizer(settings.checkpoint);
   if (settings.tokenizer == "none") settings.tokenizer.clear();
   const std::unique_ptr<Tokenizer> tokenizer =
@@ -141,28 +175,32 @@ int generate_command(Options& options) {
   settings.options.prompt = tokenizer->encode(settings.prompt);
   settings.options.ends = tokenizer->ends();
   std::ranges::copy(ends_of_folder(settings.checkpoint), std::back_inserter(settings.options.ends));
-  Observer observer(options.job.watch, 0);
-  Launch launch(options.job.launch, observer);
-  const Job job = job_of(options, *tokenizer, folder);
-  check_device_memory(options.job, job, devices);
+  Observer observer(job_.watch, 0);
+  Launch launch(job_.launch, observer);
+  const Job job = job_of(job_, *tokenizer, folder);
+  check_device_memory(job_, job, devices);
 
-  Text text(*tokenizer, !options.json);
+  Text text(*tokenizer, !json_);
   observer.told = [&](const std::string& line) { text.take(line); };
-  if (!options.json) fmt::print("{}", settings.prompt);
+  if (!json_) fmt::print("{}", settings.prompt);
   std::fflush(stdout);
   observer.show(job);
   const int code = launch.run(serialize_job(job), [&](const RankStart& start) {
     RecorderHeader* recorder = static_cast<RecorderHeader*>(start.recorder);
-    recorder->capacity = Observer::recorder_capacity(options.job.watch);
+    recorder->capacity = Observer::recorder_capacity(job_.watch);
     recorder->magic = kRecorderMagic;
-    return run_rank(start, options.job, devices);
+    return run_rank(start, job_, devices);
   });
   observer.finish(code);
   if (code != 0) return code;
-  fmt::print("{}\n", options.json ? text.json(settings.options.prompt) : "");
+  fmt::print("{}\n", json_ ? text.json(settings.options.prompt) : "");
   std::fflush(stdout);
   fmt::print(stderr, "{}\n", text.rate());
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_generate() { return std::make_unique<Generate>(); }
 
 }  // namespace prun

@@ -31,43 +31,41 @@ uint64_t seed_of(const std::string& text) {
 
 }  // namespace
 
-void define_generation_options(Definer& define, GenerationSettings& s) {
+void declare_generation(OptionTable& table, GenerationSettings& s) {
   Sampling& sampling = s.options.sampling;
   sampling.temperature = 0.8;
   sampling.top_k = 40;
-  define.text(kGenerate, "--checkpoint", "DIR", s.checkpoint,
-              "of a plan, its weights: a checkpoint, the newest in a folder, or a Hugging Face folder");
-  define.parsed(
-      kGenerate, "--prompt", "TEXT",
+  table.text("--checkpoint", "DIR", s.checkpoint,
+             "of a plan, its weights: a checkpoint, the newest in a folder, or a Hugging Face folder");
+  table.parsed(
+      "--prompt", "TEXT",
       [&s](const std::string& text) {
         s.prompt = text;
         s.has_prompt = true;
       },
       "the text to continue");
-  define.whole(kGenerate, "--tokens", "N", s.tokens, 1,
-               "how many to make at most (default 200, if the context has room)");
-  define.parsed(
-      kGenerate, "--temperature", "T",
+  table.whole("--tokens", "N", s.tokens, 1, "how many to make at most (default 200, if the context has room)");
+  table.parsed(
+      "--temperature", "T",
       [&sampling](const std::string& text) {
         sampling.temperature =
             number("--temperature", text, "of at least 0", [](double t) { return t >= 0 && t < 1e30; });
       },
       "of the choice (default 0.8); 0: always the most likely token");
-  define.parsed(
-      kGenerate, "--top-k", "K",
-      [&sampling](const std::string& text) { sampling.top_k = whole_number("--top-k", text, 0); },
+  table.parsed(
+      "--top-k", "K", [&sampling](const std::string& text) { sampling.top_k = whole_number("--top-k", text, 0); },
       "choose among the K most likely tokens (default 40; 0: all)");
-  define.parsed(
-      kGenerate, "--top-p", "P",
+  table.parsed(
+      "--top-p", "P",
       [&sampling](const std::string& text) {
         sampling.top_p = number("--top-p", text, "above 0, at most 1", [](double p) { return p > 0 && p <= 1; });
       },
       "choose among the most likely tokens that add up to this probability (default 1: all)");
-  define.parsed(
-      kGenerate, "--seed", "N", [&sampling](const std::string& text) { sampling.seed = seed_of(text); },
+  table.parsed(
+      "--seed", "N", [&sampling](const std::string& text) { sampling.seed = seed_of(text); },
       "of random choices (default 0)");
-  define.text(kGenerate, "--tokenizer", "FILE|none", s.tokenizer,
-              "tokenizer.json (default: that of the weights, where they know it; else each byte is a token)");
+  table.text("--tokenizer", "FILE|none", s.tokenizer,
+             "tokenizer.json (default: that of the weights, where they know it; else each byte is a token)");
 }
 
 }  // namespace prun

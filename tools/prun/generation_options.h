@@ -1,9 +1,9 @@
 #pragma once
-#include "definer.h"
 #include "job/generation.h"
+#include "option_table.h"
 
 namespace prun {
 
-void define_generation_options(Definer& define, GenerationSettings& settings);
+void declare_generation(OptionTable& table, GenerationSettings& settings);
 
 }  // namespace prun

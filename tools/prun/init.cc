@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "commands.h"
+#include "job_options.h"
 
 namespace prun {
 namespace {
@@ -28,11 +28,11 @@ return prun.plan {
 }
 )";
 
-std::string editor_settings(const Options& options) {
+std::string editor_settings(const std::string& lua_dir) {
   const nlohmann::ordered_json settings = {
       {"runtime.version", "Lua 5.4"},
       {"runtime.path", {"?.lua", "?/init.lua"}},
-      {"workspace.library", {options.job.lua_dir}},
+      {"workspace.library", {lua_dir}},
       {"workspace.checkThirdParty", false},
   };
   return settings.dump(2) + "\n";
@@ -47,23 +47,38 @@ bool write_new(const fs::path& path, const std::string& text) {
   return true;
 }
 
-}  // namespace
+class InitFolder final : public Command {
+ public:
+  void declare(OptionTable& /*table*/) override {}
+  void settle(const CommandLine& line) override;
+  int run() override;
+  JobSpec* job() override { return &job_; }
 
-int init_command(Options& options) {
-  if (options.operands.size() > 1)
-    throw usage_error(fmt::format("prun init wants one folder, not {}", options.operands.size()));
-  const fs::path folder = options.operands.empty() ? "." : options.operands[0];
+ private:
+  JobSpec job_;
+  std::vector<std::string> operands_;
+  bool json_ = false;
+};
+
+void InitFolder::settle(const CommandLine& line) {
+  json_ = line.json;
+  operands_ = line.operands;
+}
+
+int InitFolder::run() {
+  fs::path folder = one_operand("init", operands_, "folder");
+  if (folder.empty()) folder = ".";
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw usage_error(fmt::format("cannot make {}: {}", folder.string(), error.message()));
   nlohmann::ordered_json written = nlohmann::ordered_json::array(), kept = written;
   const std::pair<const char*, std::string> files[] = {{"plan.lua", kFirstPlan},
-                                                       {".luarc.json", editor_settings(options)}};
+                                                       {".luarc.json", editor_settings(job_.lua_dir)}};
   for (const auto& [name, text] : files) {
     const fs::path path = (folder / name).lexically_normal();
     (write_new(path, text) ? written : kept).push_back(path.string());
   }
-  if (options.json) {
+  if (json_) {
     fmt::print("{}\n", nlohmann::ordered_json{{"written", written}, {"kept", kept}}.dump());
     return 0;
   }
@@ -72,5 +87,9 @@ int init_command(Options& options) {
   fmt::print("next: prun {} --nproc 2\n", (folder / "plan.lua").lexically_normal().string());
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_init() { return std::make_unique<InitFolder>(); }
 
 }  // namespace prun

@@ -13,10 +13,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "commands.h"
+#include "command_line.h"
+#include "complete.h"
+#include "help.h"
 #include "job/build.h"
 #include "job/secret.h"
-#include "options.h"
 #include "standard_streams.h"
 
 namespace prun {
@@ -32,29 +33,39 @@ void limit_spinning(char** argv) {
   execv(program.c_str(), argv);  // returns only on failure; then kernels spin longer
 }
 
-void print_plan_help(const Options& options) {
-  ScriptResult result = describe_plan(options.job);
-  if (!result.description.empty()) fmt::print("{}\n\n", result.description);
-  fmt::print("arguments of {} (--set name=value):\n", options.job.plan);
-  for (const PlanArgument& argument : result.arguments) {
-    const std::string left = fmt::format("  {}={}", argument.name, argument.initial);
-    fmt::print("{}\n", argument.help.empty() ? left : fmt::format("{:<28} {}", left, argument.help));
-  }
-  fmt::print("\n{}", usage(options));
+void print_plan_help(const CommandRow& row, Command& command) {
+  const JobSpec& job = *command.job();
+  const ScriptResult result = describe_plan(job);
+  const int columns = terminal_columns();
+  if (!result.description.empty()) fmt::print("{}\n", help_paragraph(result.description, columns));
+  std::vector<HelpRow> rows;
+  for (const PlanArgument& argument : result.arguments)
+    rows.push_back({fmt::format("  {}={}", argument.name, argument.initial), argument.help});
+  fmt::print("arguments of {} (--set name=value):\n{}\n{}", job.plan, help_rows(rows, columns), usage(row, command));
 }
 
 int dispatch(const std::vector<std::string>& words) {
-  Options options = parse_options(words);
-  start_log(options.log_level.empty() && options.verbose ? "info" : options.log_level);
-  const bool has_plan = !options.job.plan.empty() && options.command != "conform";
-  if (options.help && !has_plan) {
-    fmt::print("{}", usage(options));
+  const ParsedCommand parsed = parse_words(words);
+  Command& command = *parsed.command;
+  start_log(parsed.log_level);
+  JobSpec* job = command.job();
+  if (parsed.help && (job == nullptr || job->plan.empty())) {
+    fmt::print("{}", usage(*parsed.row, command));
     return 0;
   }
-  find_installation(options);
-  if (!options.help) return run_chosen_command(options);
-  print_plan_help(options);
-  return 0;
+  const Installation installed = find_installation();
+  if (job != nullptr) {
+    job->lua_dir = installed.lua_dir;
+    job->world.plugin_dirs = installed.plugin_dirs;
+    job->watch.words = parsed.line.words;
+    job->watch.json = parsed.line.json;
+  }
+  if (parsed.help) {
+    print_plan_help(*parsed.row, command);
+    return 0;
+  }
+  command.settle(parsed.line);
+  return command.run();
 }
 
 // With --json those who read standard output find the reason there, too.

@@ -8,9 +8,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "commands.h"
+#include "command_line.h"
 #include "environment.h"
 #include "exit_codes.h"
+#include "job_options.h"
 
 namespace prun {
 namespace {
@@ -85,13 +86,25 @@ void write_page(const std::filesystem::path& path, const std::string& text) {
   if (!file) throw usage_error(fmt::format("cannot write {}", path.string()));
 }
 
-}  // namespace
+class Man final : public Command {
+ public:
+  void declare(OptionTable& table) override;
+  void settle(const CommandLine& line) override { operands_ = line.operands; }
+  int run() override;
+  const char* json_help() const override { return nullptr; }
 
-int man_command(Options& options) {
+ private:
+  std::vector<std::string> operands_;
+  std::string out_;
+};
+
+void Man::declare(OptionTable& table) { table.text("--out", "FOLDER", out_, "write the pages of all commands there"); }
+
+int Man::run() {
   const std::vector<CommandText> commands = command_texts();
-  const std::vector<std::string>& words = options.operands;
-  if (!options.ckpt.out.empty()) {
-    const std::filesystem::path folder = options.ckpt.out;
+  const std::vector<std::string>& words = operands_;
+  if (!out_.empty()) {
+    const std::filesystem::path folder = out_;
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     write_page(folder / "prun.1", whole_page(commands));
@@ -103,6 +116,7 @@ int man_command(Options& options) {
     fmt::print("{}", whole_page(commands));
     return 0;
   }
+  if (words.size() > 1) throw usage_error(fmt::format("prun man wants one command, not {}", words.size()));
   std::vector<std::string> names;
   for (const CommandText& command : commands) {
     names.push_back(command.name);
@@ -112,5 +126,9 @@ int man_command(Options& options) {
   }
   throw usage_error(fmt::format("no manual page of '{}'{}", words[0], did_you_mean(words[0], names)));
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_man() { return std::make_unique<Man>(); }
 
 }  // namespace prun

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "commands.h"
 #include "job/build.h"
+#include "job_options.h"
 #include "plan_paths.h"
 
 namespace prun {
@@ -21,15 +21,16 @@ struct ListedPlan {
   std::string error;  // why it cannot be read
 };
 
-std::vector<ListedPlan> list_plans(const Options& given) {
+std::vector<ListedPlan> list_plans(const std::string& lua_dir) {
   std::vector<ListedPlan> plans;
-  const fs::path root = fs::path(given.job.lua_dir).parent_path();
+  const fs::path root = fs::path(lua_dir).parent_path();
   for (const std::string& path : plan_paths(root)) {
     ListedPlan plan{fs::path(path).stem().string(), path, {}, ""};
-    Options options = given;
-    options.job.plan = (root / path).string();
+    JobSpec job;
+    job.lua_dir = lua_dir;
+    job.plan = (root / path).string();
     try {
-      plan.about = describe_plan(options.job);
+      plan.about = describe_plan(job);
     } catch (const Error& error) {
       plan.error = error.what();
     }
@@ -75,9 +76,26 @@ std::vector<std::string> plan_paths(const fs::path& root) {
   return paths;
 }
 
-int plans_command(Options& options) {
-  const std::vector<ListedPlan> plans = list_plans(options);
-  if (options.json) {
+namespace {
+
+class Plans final : public Command {
+ public:
+  void declare(OptionTable& /*table*/) override {}
+  void take_operands(std::vector<std::string>& operands) override {
+    refuse_operands("plans", operands, "it lists all");
+  }
+  void settle(const CommandLine& line) override { json_ = line.json; }
+  int run() override;
+  JobSpec* job() override { return &job_; }
+
+ private:
+  JobSpec job_;
+  bool json_ = false;
+};
+
+int Plans::run() {
+  const std::vector<ListedPlan> plans = list_plans(job_.lua_dir);
+  if (json_) {
     nlohmann::json rows = nlohmann::json::array();
     for (const ListedPlan& plan : plans) rows.push_back(plan_as_json(plan));
     fmt::print("{}\n", nlohmann::json{{"plans", rows}}.dump());
@@ -90,5 +108,9 @@ int plans_command(Options& options) {
                plan.error.empty() ? plan.about.description : "cannot be read: " + plan.error);
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_plans() { return std::make_unique<Plans>(); }
 
 }  // namespace prun

@@ -5,14 +5,48 @@
 
 #include "base/text.h"
 #include "comm/comm.h"
-#include "commands.h"
+#include "explain.h"
+#include "job_options.h"
 
 namespace prun {
 
-int plugins_command(Options& options) {
-  if (options.explain) return explain_plugins(options);
-  std::vector<PluginInfo> plugins = list_plugins(options.job.world.plugin_dirs);
-  if (options.json) {
+namespace {
+
+class Plugins final : public Command {
+ public:
+  void declare(OptionTable& table) override;
+  void take_operands(std::vector<std::string>& operands) override {
+    refuse_operands("plugins", operands, "it lists all");
+  }
+  void settle(const CommandLine& line) override;
+  int run() override;
+  JobSpec* job() override { return &job_; }
+
+ private:
+  JobSpec job_;
+  bool json_ = false;
+  bool explain_ = false;
+};
+
+void Plugins::declare(OptionTable& table) {
+  option::nproc(table, job_);
+  option::transport_options(table, job_);
+  option::nnodes(table, job_);
+  option::rendezvous(table, job_);
+  option::interface(table, job_);
+  table.flag("--explain", explain_, "which transport auto takes for which ranks, and why");
+}
+
+void Plugins::settle(const CommandLine& line) {
+  json_ = line.json;
+  check_ranks(job_);
+  check_options(job_.launch);
+}
+
+int Plugins::run() {
+  if (explain_) return explain_plugins(job_, json_);
+  std::vector<PluginInfo> plugins = list_plugins(job_.world.plugin_dirs);
+  if (json_) {
     nlohmann::json rows = nlohmann::json::array();
     for (const PluginInfo& p : plugins)
       rows.push_back({{"name", p.name},
@@ -31,8 +65,12 @@ int plugins_command(Options& options) {
     }
     fmt::print("{:<10} {:<8} {}\n{:<10} {:<8} {}\n", p.name, p.version, p.summary, "", "", join(p.capabilities, ", "));
   }
-  if (plugins.empty()) fmt::print("no plugins in {}\n", join(options.job.world.plugin_dirs, ", "));
+  if (plugins.empty()) fmt::print("no plugins in {}\n", join(job_.world.plugin_dirs, ", "));
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_plugins() { return std::make_unique<Plugins>(); }
 
 }  // namespace prun

@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "commands.h"
+#include "job_options.h"
 #include "watch/run_folder.h"
 
 namespace prun {
@@ -116,15 +116,28 @@ void print_run(const Json& run, size_t width) {
              run.contains("seconds") ? human_seconds(run["seconds"].get<double>()) : "", command_text(run));
 }
 
-}  // namespace
+class Runs final : public Command {
+ public:
+  void declare(OptionTable& /*table*/) override {}
+  void settle(const CommandLine& line) override;
+  int run() override;
 
-int runs_command(Options& options) {
-  if (options.operands.size() > 1)
-    throw usage_error(fmt::format("prun runs wants one folder, not {}", options.operands.size()));
-  const std::string where = options.operands.empty() ? kRunsFolder : options.operands[0];
+ private:
+  std::vector<std::string> operands_;
+  bool json_ = false;
+};
+
+void Runs::settle(const CommandLine& line) {
+  json_ = line.json;
+  operands_ = line.operands;
+}
+
+int Runs::run() {
+  std::string where = one_operand("runs", operands_, "folder");
+  if (where.empty()) where = kRunsFolder;
   Json runs = Json::array();
   for (const fs::path& folder : run_folders(where)) runs.push_back(read_run(folder));
-  if (options.json) {
+  if (json_) {
     fmt::print("{}\n", Json{{"runs", runs}}.dump());
     return 0;
   }
@@ -135,5 +148,9 @@ int runs_command(Options& options) {
   if (runs.empty()) fmt::print("no runs in {}\n", where);
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_runs() { return std::make_unique<Runs>(); }
 
 }  // namespace prun

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/text.h"
-#include "commands.h"
 #include "job/build.h"
 #include "job/spent_time.h"
+#include "job_options.h"
 #include "predict/jitter.h"
 #include "predict/predict.h"
 #include "predict/simulated_trace.h"
@@ -77,9 +77,9 @@ nlohmann::ordered_json as_json(const SimulatedPlan& made, const Cluster& cluster
   return all;
 }
 
-void print(const Options& options, const SimulatedPlan& made, const Cluster& cluster, const StepTimes& times) {
+void print(const std::string& plan, const SimulatedPlan& made, const Cluster& cluster, const StepTimes& times) {
   const Simulation& result = made.result;
-  fmt::print("{}: simulated for {} ({}) on {}\n\n", options.job.plan, counted(result.ranks, "rank"), made.mesh,
+  fmt::print("{}: simulated for {} ({}) on {}\n\n", plan, counted(result.ranks, "rank"), made.mesh,
              cluster.name.empty() ? cluster.path : cluster.name);
   const double step = result.step_s > 0 ? result.step_s : 1;
   fmt::print("  {:<24} {}\n", "step", human_seconds(result.step_s));
@@ -109,34 +109,67 @@ void print(const Options& options, const SimulatedPlan& made, const Cluster& clu
     fmt::print("  and {} more classes of ranks (--json lists all)\n", result.classes.size() - 16);
 }
 
-}  // namespace
+class Sim final : public PlanCommand {
+ public:
+  void declare(OptionTable& table) override;
+  void settle(const CommandLine& line) override;
+  int run() override;
 
-int sim_command(Options& options) {
-  const Cluster cluster = open_cluster(options.job, options.sim.cluster);
-  if (!options.sim.sweep.empty()) {
-    sweep(options, cluster);
+ private:
+  SimSettings sim_;
+  bool json_ = false;
+};
+
+void Sim::declare(OptionTable& table) {
+  declare_plan(table, job_);
+  table.group("simulation");
+  declare_simulation(table, sim_);
+  table.group("ranks and devices");
+  option::device(table, job_);
+  option::device_options(table, job_);
+  option::nnodes(table, job_);
+  declare_compilation(table, job_);
+  option::checkpoint_every(table, job_);
+  table.group("records");
+  option::trace(table, job_);
+}
+
+void Sim::settle(const CommandLine& line) {
+  json_ = line.json;
+  check_ranks(job_);
+  require_plan();
+  check_simulation_options(sim_, job_);
+  settle_cluster(sim_, true);
+}
+
+int Sim::run() {
+  const Cluster cluster = open_cluster(job_, sim_.cluster);
+  if (!sim_.sweep.empty()) {
+    sweep(job_, sim_, json_, cluster);
     return 0;
   }
-  const SimulatedPlan made =
-      simulate_plan(options.job, cluster,
-                    prediction_options(options.sim, options.job.watch.trace.empty() ? Wanted::figures : Wanted::spans));
-  if (options.job.time_passes && !made.extrapolated.empty()) print_spent_time();
-  if (!options.job.watch.trace.empty()) write_simulated_trace(options.job.watch.trace, *made.job, made.result);
+  const SimulatedPlan made = simulate_plan(
+      job_, cluster, prediction_options(sim_, job_.watch.trace.empty() ? Wanted::figures : Wanted::spans));
+  if (job_.time_passes && !made.extrapolated.empty()) print_spent_time();
+  if (!job_.watch.trace.empty()) write_simulated_trace(job_.watch.trace, *made.job, made.result);
   StepTimes times;
-  if (has_jitter(cluster) || options.sim.steps > 0) {
-    const Job job = made.job ? *made.job : written_out(build_job(options.job, made.result.ranks));
-    times = sample_steps(job, cluster, options.sim.steps > 0 ? options.sim.steps : 100,
-                         static_cast<uint64_t>(options.sim.seed));
+  if (has_jitter(cluster) || sim_.steps > 0) {
+    const Job job = made.job ? *made.job : written_out(build_job(job_, made.result.ranks));
+    times = sample_steps(job, cluster, sim_.steps > 0 ? sim_.steps : 100, static_cast<uint64_t>(sim_.seed));
   }
-  if (options.json)
+  if (json_)
     fmt::print("{}\n", as_json(made, cluster, times).dump());
   else
-    print(options, made, cluster, times);
+    print(job_.plan, made, cluster, times);
   std::fflush(stdout);
   if (const std::string why = simulate::too_large(made.result); !why.empty())
     fmt::print(stderr, "prun: it does not fit: {}{}\n", why,
-               options.json ? "" : "; " + what_would_fit(options.job, cluster));  // which takes a few seconds
+               json_ ? "" : "; " + what_would_fit(job_, cluster));  // which takes a few seconds
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_sim() { return std::make_unique<Sim>(); }
 
 }  // namespace prun

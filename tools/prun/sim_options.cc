@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "options.h"
+#include "simulate/calibration.h"
 
 namespace prun {
 namespace {
@@ -30,41 +30,50 @@ void read_sweep(ArgumentValues& all, const std::string& option, const std::strin
 
 }  // namespace
 
-void define_simulation_options(Definer& define, Commands command, SimSettings& settings) {
-  define.text(
-      kSim | kTune | kDraw | kDiff, "--cluster", "FILE", settings.cluster,
-      command == kDraw
-          ? "predict the plan's step on it, as prun sim does (default: unit costs)"
-          : "what to simulate on: devices, nodes and networks, as YAML (default: this machine's, if calibrated)");
-  define.parsed(
-      kSim, "--sweep", "NAME=V,V,..",
-      [&settings](const std::string& text) { read_sweep(settings.sweep, "--sweep", text); },
+void declare_cluster(OptionTable& table, SimSettings& settings) {
+  table.text("--cluster", "FILE", settings.cluster,
+             "what to simulate on: devices, nodes and networks, as YAML (default: this machine's, if calibrated)");
+}
+
+void declare_simulation(OptionTable& table, SimSettings& settings) {
+  declare_cluster(table, settings);
+  table.parsed(
+      "--sweep", "NAME=V,V,..", [&settings](const std::string& text) { read_sweep(settings.sweep, "--sweep", text); },
       "simulate with each of these values of an argument; several: all combinations, the fastest first", true);
-  define.parsed(
-      kTune, "--search", "NAME=V,V,..",
+  table.whole("--steps", "K", settings.steps, 1, "steps drawn on a cluster whose devices have jitter (default 100)");
+  table.whole("--seed", "N", settings.seed, 0, "of these steps (default 0)");
+  table.flag("--whole", settings.whole, "simulate every microbatch, layer and stage (slower)");
+  table.flag("--extrapolate", settings.extrapolate, "simulate few of them even where the step is short");
+  table.flag("--every-rank", settings.every_rank,
+             "no rank stands for others that are like it (slower, the same figures)");
+}
+
+void declare_search(OptionTable& table, SimSettings& settings) {
+  declare_cluster(table, settings);
+  table.parsed(
+      "--search", "NAME=V,V,..",
       [&settings](const std::string& text) { read_sweep(settings.search, "--search", text); },
       "try these values of an argument, or divisors (of the ranks), or node (of its devices); default: what the plan "
       "says",
       true);
-  define.whole(kTune, "--candidates", "N", settings.candidates, 1,
-               "estimate so many combinations (default 1000); where there are more, those near the best");
-  define.whole(kSim, "--steps", "K", settings.steps, 1,
-               "steps drawn on a cluster whose devices have jitter (default 100)");
-  define.whole(kSim, "--seed", "N", settings.seed, 0, "of these steps (default 0)");
-  define.flag(kSim, "--whole", settings.whole, "simulate every microbatch, layer and stage (slower)");
-  define.flag(kSim, "--extrapolate", settings.extrapolate, "simulate few of them even where the step is short");
-  define.flag(kSim, "--every-rank", settings.every_rank,
-              "no rank stands for others that are like it (slower, the same figures)");
+  table.whole("--candidates", "N", settings.candidates, 1,
+              "estimate so many combinations (default 1000); where there are more, those near the best");
 }
 
-void check_simulation_options(const Options& options) {
-  const SimSettings& settings = options.sim;
+void settle_cluster(SimSettings& settings, bool required) {
+  if (settings.cluster.empty()) settings.cluster = existing_calibration();
+  if (settings.cluster.empty() && required)
+    throw usage_error(
+        "on which cluster? For example: --cluster plans/clusters/dgx-a100.yaml, or `prun calibrate` for this machine");
+}
+
+void check_simulation_options(const SimSettings& settings, const JobSpec& job) {
   if (settings.whole && settings.extrapolate) throw usage_error("--whole and --extrapolate: it is one or the other");
   if (settings.sweep.empty()) return;
-  if (!options.job.watch.trace.empty()) throw usage_error("--trace is of one plan: not with --sweep");
+  if (!job.watch.trace.empty()) throw usage_error("--trace is of one plan: not with --sweep");
   if (settings.steps > 0) throw usage_error("--steps is of one plan: not with --sweep");
   for (const auto& [name, values] : settings.sweep)
-    if (options.job.settings.contains(name))
+    if (job.settings.contains(name))
       throw usage_error(fmt::format("--sweep {} and --set {}: it is one or the other", name, name));
 }
 

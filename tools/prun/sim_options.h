@@ -2,13 +2,11 @@
 #pragma once
 #include <string>
 
-#include "definer.h"
+#include "command.h"
 #include "predict/predict.h"
 #include "predict/search_space.h"
 
 namespace prun {
-
-struct Options;
 
 struct SimSettings {
   std::string cluster;  // path of the YAML file
@@ -22,9 +20,13 @@ struct SimSettings {
   bool extrapolate = false;  // also what is short
 };
 
-void define_simulation_options(Definer& define, Commands command, SimSettings& settings);
+void declare_cluster(OptionTable& table, SimSettings& settings);     // --cluster
+void declare_simulation(OptionTable& table, SimSettings& settings);  // of `prun sim`
+void declare_search(OptionTable& table, SimSettings& settings);      // of `prun tune`
+// Takes this machine's calibration where no cluster is named; `required`: throws usage_error without one.
+void settle_cluster(SimSettings& settings, bool required);
 // Of `prun sim`. Throws usage_error for options that do not go together.
-void check_simulation_options(const Options& options);
+void check_simulation_options(const SimSettings& settings, const JobSpec& job);
 PredictOptions prediction_options(const SimSettings& settings, Wanted wanted);
 
 }  // namespace prun

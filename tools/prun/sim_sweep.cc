@@ -81,16 +81,16 @@ void print_table(const SimSettings& settings, const std::vector<SweepRow>& all) 
 
 }  // namespace
 
-void sweep(const Options& options, const simulate::Cluster& cluster) {
-  std::vector<SweepRow> all = all_combinations(options.sim);
+void sweep(const JobSpec& job, const SimSettings& settings, bool json, const simulate::Cluster& cluster) {
+  std::vector<SweepRow> all = all_combinations(settings);
   {
     Bar bar("simulate", "combinations");
     for (size_t i = 0; i < all.size(); ++i) {
       bar.advance(static_cast<int64_t>(i), std::ssize(all));
-      JobSpec one = options.job;
-      for (size_t s = 0; s < all[i].values.size(); ++s) one.settings[options.sim.sweep[s].first] = all[i].values[s];
+      JobSpec one = job;
+      for (size_t s = 0; s < all[i].values.size(); ++s) one.settings[settings.sweep[s].first] = all[i].values[s];
       try {
-        all[i].result = simulate_plan(one, cluster, prediction_options(options.sim, Wanted::largest_peak)).result;
+        all[i].result = simulate_plan(one, cluster, prediction_options(settings, Wanted::largest_peak)).result;
         all[i].left_out = simulate::too_large(all[i].result);
       } catch (const Error& error) {
         if (error.code() != Exit::plan) throw;
@@ -101,7 +101,7 @@ void sweep(const Options& options, const simulate::Cluster& cluster) {
   std::stable_sort(all.begin(), all.end(), [](const SweepRow& a, const SweepRow& b) {
     return a.left_out.empty() && (!b.left_out.empty() || a.result.step_s < b.result.step_s);
   });
-  options.json ? print_json(options.sim, all) : print_table(options.sim, all);
+  json ? print_json(settings, all) : print_table(settings, all);
 }
 
 }  // namespace prun

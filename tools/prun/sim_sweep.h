@@ -1,10 +1,10 @@
 // prun sim --sweep tp=1,2,4: every combination of the plan's arguments, the fastest first.
 #pragma once
-#include "options.h"
+#include "sim_options.h"
 #include "simulate/cluster.h"
 
 namespace prun {
 
-void sweep(const Options& options, const simulate::Cluster& cluster);  // prints
+void sweep(const JobSpec& job, const SimSettings& settings, bool json, const simulate::Cluster& cluster);  // prints
 
 }  // namespace prun

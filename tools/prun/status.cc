@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "base/text.h"
-#include "commands.h"
+#include "job_options.h"
 #include "watch/find_run.h"
 #include "watch/prometheus.h"
 
@@ -126,16 +126,31 @@ void draw_live(const std::string& word) {
   }
 }
 
-}  // namespace
+class Status final : public Command {
+ public:
+  void declare(OptionTable& table) override;
+  void settle(const CommandLine& line) override;
+  int run() override;
 
-int status_command(Options& options) {
-  if (options.operands.size() > 1)
-    throw usage_error(fmt::format("prun status wants one run, not {}", options.operands.size()));
-  if (options.json && options.prometheus) throw usage_error("--json or --prometheus, not both");
-  const std::string word = options.operands.empty() ? "" : options.operands[0];
-  if (options.prometheus) {
+ private:
+  std::vector<std::string> operands_;
+  bool json_ = false;
+  bool prometheus_ = false;
+};
+
+void Status::declare(OptionTable& table) { table.flag("--prometheus", prometheus_, "as Prometheus' text format"); }
+
+void Status::settle(const CommandLine& line) {
+  json_ = line.json;
+  operands_ = line.operands;
+}
+
+int Status::run() {
+  const std::string word = one_operand("status", operands_, "run");
+  if (json_ && prometheus_) throw usage_error("--json or --prometheus, not both");
+  if (prometheus_) {
     fmt::print("{}", prometheus_text(running_jobs(word)));
-  } else if (options.json) {
+  } else if (json_) {
     fmt::print("{}\n", Json(running_jobs(word)).dump(2, ' ', false, Json::error_handler_t::replace));
   } else if (isatty(STDOUT_FILENO) == 1) {
     draw_live(word);
@@ -144,5 +159,9 @@ int status_command(Options& options) {
   }
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_status() { return std::make_unique<Status>(); }
 
 }  // namespace prun

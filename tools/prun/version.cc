@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "commands.h"
 #include "commit.h"
 #include "device/device.h"
+#include "job_options.h"
 #include "prun/device.h"
 #include "prun/transport.h"
 
@@ -20,9 +20,24 @@ std::string version_text() {
                      PRUN_TRANSPORT_ABI);
 }
 
-int version_command(Options& options) {
+namespace {
+
+class Version final : public Command {
+ public:
+  void declare(OptionTable& /*table*/) override {}
+  void take_operands(std::vector<std::string>& operands) override {
+    if (!operands.empty()) throw usage_error(fmt::format("prun version takes nothing after it, not '{}'", operands[0]));
+  }
+  void settle(const CommandLine& line) override { json_ = line.json; }
+  int run() override;
+
+ private:
+  bool json_ = false;
+};
+
+int Version::run() {
   const std::string commit = PRUN_COMMIT, compiler = fmt::format("GCC {}", __VERSION__);
-  if (options.json) {
+  if (json_) {
     const nlohmann::ordered_json all = {{"prun", PRUN_VERSION},
                                         {"commit", commit},
                                         {"build", PRUN_BUILD_TYPE},
@@ -39,5 +54,9 @@ int version_command(Options& options) {
   fmt::print("devices    {}\n", join(device_names(), ", "));
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_version() { return std::make_unique<Version>(); }
 
 }  // namespace prun

@@ -12,11 +12,13 @@
 #include "comm/collectives/algorithm.h"
 #include "comm/transport/interfaces.h"
 #include "comm/transport/transport_choice.h"
-#include "commands.h"
+#include "command_line.h"
 #include "device/device.h"
+#include "foreign_launch.h"
 #include "job/device_check.h"
 #include "job/node_settings.h"
 #include "job/secret.h"
+#include "job_options.h"
 #include "launch/control.h"
 #include "launch/launch.h"
 #include "launch/preflight.h"
@@ -51,7 +53,7 @@ class BenchObserver final : public LaunchObserver {
 };
 
 // Throws for what can be wrong before anything starts.
-void check(const Options& options) {
+void check(const BenchOptions& options) {
   const BenchSettings& bench = options.bench;
   for (const WorldOptions& side : bench.sides) {
     const NamedPlugin plugin = name_plugin(side.transport, side.plugin_dirs);
@@ -93,31 +95,93 @@ void check(const Options& options) {
   }
 }
 
-}  // namespace
+class Bench final : public Command {
+ public:
+  void declare(OptionTable& table) override;
+  void settle(const CommandLine& line) override;
+  int run() override;
+  JobSpec* job() override { return &options_.job; }
+  const char* json_help() const override { return "one JSON object a row"; }
+  std::string help_before() const override { return bench_operations(); }
+  std::string help_after() const override { return bench_terms(); }
+  const BenchOptions& options() const { return options_; }
 
-int bench_command(Options& options) {
-  for (WorldOptions& side : options.bench.sides) side.plugin_dirs = options.job.world.plugin_dirs;
-  check(options);
-  options.job.launch.secret = read_secret(options.job.launch.secret_file);
-  options.job.launch.settings = node_settings(options.job);
-  options.job.launch.recorder_bytes = kBenchNote;
-  options.job.launch.command = join(options.job.watch.words, " ");
+ private:
+  BenchOptions options_;
+  std::string launcher_;
+};
+
+void Bench::declare(OptionTable& table) {
+  JobSpec& job = options_.job;
+  table.group("transport");
+  table.text("--transport", "NAME", job.world.transport,
+             "auto (default), a plugin's name (`prun plugins`) or the path of a .so");
+  option::transport_options(table, job);
+  table.text("--algorithm", "NAME", job.world.algorithm,
+             "the core's algorithm of this name (default: by size and ranks)");
+  table.group("measurement");
+  declare_bench(table, options_.bench);
+  table.group("ranks and devices");
+  option::ranks_per_device(table, job);
+  option::bind(table, job);
+  table.group("nodes and network");
+  option::nnodes(table, job);
+  option::node_rank(table, job);
+  option::launcher(table, launcher_);
+  option::rendezvous(table, job);
+  option::secret_file(table, job);
+  option::port_range(table, job);
+  option::encrypt(table, job);
+  option::link_timeout(table, job);
+  option::interface(table, job);
+  option::timeout(table, job);
+}
+
+void Bench::settle(const CommandLine& line) {
+  JobSpec& job = options_.job;
+  options_.json = line.json;
+  if (!line.given("--nnodes") && !line.given("--node-rank")) take_place_of_launcher(job, launcher_);
+  if (job.launch.host_ranks > 0 && !line.given("--nproc")) options_.bench.nproc = {1};
+  pass_to_transports(job);
+  check_ranks(job);
+  check_options(job.launch);
+  finish_bench(options_, line.operands);
+}
+
+int Bench::run() {
+  check_transport_hint(options_.job);
+  for (WorldOptions& side : options_.bench.sides) side.plugin_dirs = options_.job.world.plugin_dirs;
+  check(options_);
+  options_.job.launch.secret = read_secret(options_.job.launch.secret_file);
+  options_.job.launch.settings = node_settings(options_.job);
+  options_.job.launch.recorder_bytes = kBenchNote;
+  options_.job.launch.command = join(options_.job.watch.words, " ");
   const std::string costs =
-      options.job.launch.nnodes == 1 ? calibrated_algorithm_costs(options.job.world.transport_options) : "";
-  BenchTable table(options);
-  for (int ranks : options.bench.nproc) {
-    options.job.launch.nproc = ranks;
-    options.job.binding = Binding(options.job.bind, ranks);
+      options_.job.launch.nnodes == 1 ? calibrated_algorithm_costs(options_.job.world.transport_options) : "";
+  BenchTable table(options_);
+  for (int ranks : options_.bench.nproc) {
+    options_.job.launch.nproc = ranks;
+    options_.job.binding = Binding(options_.job.bind, ranks);
     BenchObserver observer(table);
-    Launch launch(options.job.launch, observer);
-    const int code = launch.run(pack(options.job.watch.words), [&](const RankStart& start) {
-      options.job.binding.apply(start.local_rank);
-      return run_bench_rank(start, options.job.world.plugin_dirs, costs);
+    Launch launch(options_.job.launch, observer);
+    const int code = launch.run(pack(options_.job.watch.words), [&](const RankStart& start) {
+      options_.job.binding.apply(start.local_rank);
+      return run_bench_rank(start, options_.job.world.plugin_dirs, costs);
     });
     if (code != 0) return code;
   }
   table.finish();
   return static_cast<int>(table.wrong() == 0 ? Exit::ok : Exit::check_failed);
 }
+
+}  // namespace
+
+BenchOptions read_bench_words(const std::vector<std::string>& words) {
+  const ParsedCommand parsed = parse_words(words);
+  parsed.command->settle(parsed.line);
+  return dynamic_cast<const Bench&>(*parsed.command).options();
+}
+
+std::unique_ptr<Command> make_bench() { return std::make_unique<Bench>(); }
 
 }  // namespace prun

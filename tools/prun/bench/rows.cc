@@ -196,7 +196,7 @@ int run_bench_rank(const RankStart& start, const std::vector<std::string>& plugi
                    const std::string& algorithm_costs) {
   return be_rank(start, [&](std::string& where) {
     where = "joining";
-    Options options = parse_options(unpack<std::vector<std::string>>(start.job));
+    BenchOptions options = read_bench_words(unpack<std::vector<std::string>>(start.job));
     for (WorldOptions& side : options.bench.sides) {
       side.plugin_dirs = plugin_dirs;
       if (side.algorithm.empty() && side.transport_options == options.job.world.transport_options)

@@ -8,8 +8,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "bench/ops.h"
-#include "definer.h"
-#include "options.h"
 
 namespace prun {
 namespace {
@@ -147,29 +145,26 @@ std::string bench_operations() {
 }
 
 std::string bench_terms() {
-  return "\nA sample is a number of calls between two barriers; its time is that of the slowest rank, a row's the "
-         "median\n"
-         "of samples. algbw is bytes over time, busbw algbw times 2(n-1)/n (all_reduce), (n-1)/n (gathers, scatters,\n"
-         "all_to_all) or 1, in 1e9 bytes a second. send_recv: each rank sends to the next and receives from the one\n"
-         "before. ping_pong: one way between ranks 0 and 1, half a round trip. idle: the share of a core that a rank\n"
-         "uses while it waits a second. Exit status 1: a result was wrong.\n";
+  return "A sample is a number of calls between two barriers; its time is that of the slowest rank, a row's the median "
+         "of samples. algbw is bytes over time, busbw algbw times 2(n-1)/n (all_reduce), (n-1)/n (gathers, scatters, "
+         "all_to_all) or 1, in 1e9 bytes a second. send_recv: each rank sends to the next and receives from the one "
+         "before. ping_pong: one way between ranks 0 and 1, half a round trip. idle: the share of a core that a rank "
+         "uses while it waits a second. Exit status 1: a result was wrong.";
 }
 
-void define_bench_options(Definer& define, BenchSettings& s) {
-  const auto parsed = [&](const char* name, const char* unit, const char* help, Definer::Read read) {
-    define.parsed(kBench, name, unit, std::move(read), help);
+void declare_bench(OptionTable& table, BenchSettings& s) {
+  const auto parsed = [&](const char* name, const char* unit, const char* help, OptionTable::Read read) {
+    table.parsed(name, unit, std::move(read), help);
   };
   parsed("--nproc", "N[,N]", "ranks on this node, one table each (default 2)", [&s](const std::string& text) {
     s.nproc.clear();
     for (const std::string& ranks : split(text, ',')) s.nproc.push_back(whole_number("--nproc", ranks, 1));
     if (s.nproc.empty()) whole_number("--nproc", text, 1);
   });
-  define.text(kBench, "--vs", "NAME", s.vs,
-              "a second transport, measured in turn with the first; the ratio is printed");
-  define.text(kBench, "--vs-options", "K=V,..", s.vs_options,
-              "its options; alone: the same transport with other options");
-  define.text(kBench, "--vs-algorithm", "NAME", s.vs_algorithm,
-              "its algorithm; alone: the same transport with another algorithm");
+  table.text("--vs", "NAME", s.vs, "a second transport, measured in turn with the first; the ratio is printed");
+  table.text("--vs-options", "K=V,..", s.vs_options, "its options; alone: the same transport with other options");
+  table.text("--vs-algorithm", "NAME", s.vs_algorithm,
+             "its algorithm; alone: the same transport with another algorithm");
   parsed("--bytes", "SIZES",
          "of the larger buffer: 4,16K,4M or MIN:MAX[:FACTOR] or MIN:MAX:+STEP; K = 1024 (default 4:64M:16)",
          [&s](const std::string& text) { s.bytes = parse_sizes(text); });
@@ -180,32 +175,31 @@ void define_bench_options(Definer& define, BenchSettings& s) {
   parsed("--redop", "NAMES", "sum prod min max avg, a list, or all (default sum)", [&s](const std::string& text) {
     s.redops = by_name<RedOp>("--redop", text, parse_redop, redop_name, RedOp::avg);
   });
-  define.whole(kBench, "--root", "RANK", s.root, 0, "of broadcast, reduce, gather and scatter (default 0)");
+  table.whole("--root", "RANK", s.root, 0, "of broadcast, reduce, gather and scatter (default 0)");
   parsed("--place", "both|out|in", "output elsewhere, or where the input was (default both; with --vs out)",
          [&s](const std::string& text) { s.place = parse_place(text); });
-  define.flag(kBench, "--rank-order", s.rank_order,
-              "sums in the order of the ranks, the same bits over every transport");
-  define.flag(kBench, "--foreign", s.foreign, "buffers that the transport did not allocate");
+  table.flag("--rank-order", s.rank_order, "sums in the order of the ranks, the same bits over every transport");
+  table.flag("--foreign", s.foreign, "buffers that the transport did not allocate");
   parsed("--memory", "host|DEVICE",
          "where the buffers lie; cuda: a GPU a rank, calls as graphs on its stream (default host)",
          [&s](const std::string& text) { s.memory = text == "host" ? "" : text; });
   parsed("--budget", "SECONDS", "about how long a row is measured (default 0.3)",
          [&s](const std::string& text) { s.budget_s = parse_budget(text); });
-  define.whole(kBench, "--iters", "N", s.iters, 1, "calls of a sample (default: as many as the budget allows)");
-  define.whole(kBench, "--samples", "N", s.samples, 1,
-               "samples, each timed between two barriers; their median counts (default 15)");
-  define.whole(kBench, "--warmup", "N", s.warmup, 0, "calls before (default 1)");
+  table.whole("--iters", "N", s.iters, 1, "calls of a sample (default: as many as the budget allows)");
+  table.whole("--samples", "N", s.samples, 1,
+              "samples, each timed between two barriers; their median counts (default 15)");
+  table.whole("--warmup", "N", s.warmup, 0, "calls before (default 1)");
   parsed("--check", "0|1", "compare every result with what it must be, outside the timed calls (default 1)",
          [&s](const std::string& text) {
            if (text != "0" && text != "1") throw usage_error(fmt::format("--check is 0 or 1, not '{}'", text));
            s.check = text == "1";
          });
-  define.flag(kBench, "--explain", s.explain, "which plugin, path and algorithm each size takes, and why");
+  table.flag("--explain", s.explain, "which plugin, path and algorithm each size takes, and why");
 }
 
-void finish_bench(Options& options) {
+void finish_bench(BenchOptions& options, const std::vector<std::string>& operands) {
   BenchSettings& s = options.bench;
-  s.ops = parse_ops(options.operands, s.memory.empty());
+  s.ops = parse_ops(operands, s.memory.empty());
   s.sides = {options.job.world};
   if (!s.vs.empty() || !s.vs_options.empty() || !s.vs_algorithm.empty()) {
     WorldOptions& second = s.sides.emplace_back(options.job.world);

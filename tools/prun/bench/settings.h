@@ -7,11 +7,10 @@
 
 #include "comm/comm.h"
 #include "ir/types.h"
+#include "job/job_spec.h"
+#include "option_table.h"
 
 namespace prun {
-
-class Definer;
-struct Options;
 
 enum class BenchPlace { both, out, in };  // of the output: elsewhere, or where the input was
 
@@ -37,9 +36,17 @@ struct BenchSettings {
   int64_t most_bytes() const;
 };
 
-void define_bench_options(Definer& define, BenchSettings& settings);
-// Completes options.bench once all words are read. Throws usage_error for what does not go together.
-void finish_bench(Options& options);
+struct BenchOptions {
+  JobSpec job;
+  BenchSettings bench;
+  bool json = false;
+};
+
+void declare_bench(OptionTable& table, BenchSettings& settings);
+// Completes `options.bench` once all words are read. Throws usage_error for what does not go together.
+void finish_bench(BenchOptions& options, const std::vector<std::string>& operands);
+// Reads the words of a command line `bench ..`, in a rank. Throws usage_error.
+BenchOptions read_bench_words(const std::vector<std::string>& words);  // bench.cc
 // Of the help: which operations there are, and what the columns mean.
 std::string bench_operations();
 std::string bench_terms();

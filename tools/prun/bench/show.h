@@ -2,19 +2,19 @@
 #pragma once
 #include <string>
 
-#include "options.h"
+#include "bench/settings.h"
 
 namespace prun {
 
 class BenchTable {
  public:
-  explicit BenchTable(const Options& options) : options_(options) {}
+  explicit BenchTable(const BenchOptions& options) : options_(options) {}
   void row(const std::string& json);
   void finish();
   int64_t wrong() const { return wrong_; }
 
  private:
-  const Options& options_;
+  const BenchOptions& options_;
   std::string heading_;  // of the table that the last row was in
   int64_t wrong_ = 0;
   double bus_sum_ = 0;

@@ -17,7 +17,7 @@ namespace {
 // lines ahead of a store's waits for that store.
 constexpr int64_t kApart = 8192 - 5 * kAlignBytes;
 
-WorldOptions world_options(const Options& options, int number, const RankStart& start) {
+WorldOptions world_options(const BenchOptions& options, int number, const RankStart& start) {
   WorldOptions world = options.bench.sides[number];
   static_cast<RankPlace&>(world) = start;
   const NamedPlugin plugin = name_plugin(world.transport, world.plugin_dirs);
@@ -36,7 +36,7 @@ WorldOptions world_options(const Options& options, int number, const RankStart& 
 
 }  // namespace
 
-BenchTransport::BenchTransport(const Options& options, int number, const RankStart& start, Bootstrap& bootstrap)
+BenchTransport::BenchTransport(const BenchOptions& options, int number, const RankStart& start, Bootstrap& bootstrap)
     : side_(world_options(options, number, start)), world_(World::open(side_, bootstrap)) {
   room_ = round_up(std::max<int64_t>(options.bench.most_bytes(), 8 * start.ranks), 4096) + kApart;
   buffers_ = std::make_unique<BenchBuffers>(*world_, options.bench, options.job.device_of(start.local_rank), 2 * room_);

@@ -7,15 +7,15 @@
 
 #include "bench/buffers.h"
 #include "bench/ops.h"
+#include "bench/settings.h"
 #include "comm/comm.h"
-#include "options.h"
 
 namespace prun {
 
 class BenchTransport {
  public:
   // `number`: 0 or 1, which of the sides.
-  BenchTransport(const Options& options, int number, const RankStart& start, Bootstrap& bootstrap);
+  BenchTransport(const BenchOptions& options, int number, const RankStart& start, Bootstrap& bootstrap);
   void connect();
 
   // `call` with the buffers of this transport.

@@ -18,8 +18,7 @@
 #include "base/text.h"
 #include "calibrate/links.h"
 #include "calibrate/probe.h"
-#include "calibrate/settings.h"
-#include "commands.h"
+#include "job_options.h"
 #include "launch/preflight.h"
 #include "simulate/calibration.h"
 #include "simulate/cluster_reader.h"
@@ -92,15 +91,15 @@ std::string today() {
 
 class Calibration {
  public:
-  explicit Calibration(const Options& options)
-      : options_(options), transports_(calibrated_transports(options)), ranks_(options.job.launch.nproc) {}
+  Calibration(const JobSpec& job, double seconds)
+      : job_(job), seconds_(seconds), transports_(calibrated_transports(job)), ranks_(job.launch.nproc) {}
 
   Cluster measure() {
-    const double share = options_.calibrate.seconds;
+    const double share = seconds_;
     measure_ops(share * 0.5);
     for (const CalibratedTransport& transport : transports_) {
       cluster_.transports[transport.name] =
-          measure_link(options_, transport, share * 0.5 / static_cast<double>(transports_.size()));
+          measure_link(job_, transport, share * 0.5 / static_cast<double>(transports_.size()));
       advance();
     }
     cluster_.bus = cluster_.transports.at(transports_.front().name);
@@ -122,7 +121,7 @@ class Calibration {
         const auto begin = std::chrono::steady_clock::now();
         constexpr double kStep = 0.08;
         const int steps = std::clamp(static_cast<int>((each - 0.3) / kStep), 5, 60);
-        Probe probe = run_probe(options_, settings_of(plan, precision, ranks_, steps));
+        Probe probe = run_probe(job_, settings_of(plan, precision, ranks_, steps));
         samples.insert(samples.end(), probe.ops.begin(), probe.ops.end());
         transfers_.insert(transfers_.end(), probe.transfers.begin(), probe.transfers.end());
         if (probe.wake_s > 0) wakes.push_back(probe.wake_s);
@@ -174,7 +173,8 @@ class Calibration {
     cluster_.node.devices = ranks_;
   }
 
-  const Options& options_;
+  const JobSpec& job_;
+  const double seconds_;
   std::vector<CalibratedTransport> transports_;
   int ranks_;
   std::vector<TransferSample> transfers_;
@@ -218,21 +218,50 @@ class ClusterFile {
   std::ofstream file_;
 };
 
-}  // namespace
+class Calibrate final : public Command {
+ public:
+  void declare(OptionTable& table) override;
+  void take_operands(std::vector<std::string>& operands) override {
+    refuse_operands("calibrate", operands, "it looks at this machine");
+  }
+  void settle(const CommandLine& line) override;
+  int run() override;
+  JobSpec* job() override { return &job_; }
 
-int calibrate_command(Options& options) {
-  const std::string path = options.calibrate.output.empty() ? calibration_path() : options.calibrate.output;
+ private:
+  JobSpec job_;
+  bool json_ = false;
+  std::string output_;  // "": calibration_path()
+  int seconds_ = 50;
+};
+
+void Calibrate::declare(OptionTable& table) {
+  job_.launch.nproc = usable_cores();
+  table.whole("--nproc", "N", job_.launch.nproc, 1,
+              "ranks that share this machine in the runs to predict (default: as many as cores)");
+  table.text("--output", "FILE", output_,
+             "the cluster file to write (default: ~/.config/prun/HOST.yaml, which prun sim and runs look for)");
+  table.whole("--seconds", "S", seconds_, 5, "about how long it may take, from 5 on (default 50); less is less exact");
+}
+
+void Calibrate::settle(const CommandLine& line) {
+  json_ = line.json;
+  check_ranks(job_);
+}
+
+int Calibrate::run() {
+  const std::string path = output_.empty() ? calibration_path() : output_;
   if (path.empty()) throw usage_error("where to? Neither HOME nor XDG_CONFIG_HOME is set: --output FILE");
   ClusterFile file(path);
   const auto begin = std::chrono::steady_clock::now();
-  const Cluster cluster = Calibration(options).measure();
+  const Cluster cluster = Calibration(job_, seconds_).measure();
   const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const std::string comment =
-      fmt::format("Measured by `prun {}` on {}, {}, with all of {} busy.\n{}", join(options.job.watch.words, " "),
-                  cpu_name(), today(), counted(options.job.launch.nproc, "rank"),
+      fmt::format("Measured by `prun {}` on {}, {}, with all of {} busy.\n{}", join(job_.watch.words, " "), cpu_name(),
+                  today(), counted(job_.launch.nproc, "rank"),
                   "prun sim PLAN --cluster FILE reads it; tools/prun/SIMULATE.md has the fields.");
   file.write(cluster_text(cluster, comment));
-  if (options.json) {
+  if (json_) {
     fmt::print("{}\n", nlohmann::ordered_json{{"file", path},
                                               {"seconds", took},
                                               {"ranks", cluster.node.devices},
@@ -254,5 +283,9 @@ int calibrate_command(Options& options) {
     fmt::print("  {:<18} {} a message, {}\n", name, human_seconds(link.message_s), short_number(link.bandwidth, "B/s"));
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_calibrate() { return std::make_unique<Calibrate>(); }
 
 }  // namespace prun

@@ -29,9 +29,9 @@ constexpr int kSizeCount = 6;
 constexpr const char* kAlgorithmSizes = "4,16K,256K,4M";  // where algorithms differ
 constexpr int kAlgorithmSizeCount = 4;
 
-std::vector<LinkJson> bench_rows(const Options& options, const CalibratedTransport& transport, const std::string& ops,
+std::vector<LinkJson> bench_rows(const JobSpec& job, const CalibratedTransport& transport, const std::string& ops,
                                  const char* sizes, double budget_s, const std::string& algorithm = "") {
-  LaunchOptions launch = options.job.launch;
+  LaunchOptions launch = job.launch;
   launch.recorder_bytes = kBenchNote;
   std::vector<std::string> words = {"bench",       ops,
                                     "--nproc",     std::to_string(launch.nproc),
@@ -42,9 +42,8 @@ std::vector<LinkJson> bench_rows(const Options& options, const CalibratedTranspo
                                     "--transport", transport.transport};
   if (!algorithm.empty()) words.insert(words.end(), {"--algorithm", algorithm});
   if (!transport.options.empty()) words.insert(words.end(), {"--transport-options", transport.options});
-  const std::vector<std::string> lines = launch_lines(launch, pack(words), [&](const RankStart& start) {
-    return run_bench_rank(start, options.job.world.plugin_dirs);
-  });
+  const std::vector<std::string> lines = launch_lines(
+      launch, pack(words), [&](const RankStart& start) { return run_bench_rank(start, job.world.plugin_dirs); });
   std::vector<LinkJson> rows;
   rows.reserve(lines.size());
   for (const std::string& line : lines) rows.push_back(LinkJson::parse(line));
@@ -71,7 +70,7 @@ Rows by_op(const std::vector<LinkJson>& measured) {
 }
 
 // Of the core's algorithms, each kind's by name; an algorithm that does not do a call is not measured.
-void measure_algorithms(const Options& options, const CalibratedTransport& transport, double seconds, LinkModel& link) {
+void measure_algorithms(const JobSpec& job, const CalibratedTransport& transport, double seconds, LinkModel& link) {
   std::map<std::string, std::vector<CollKind>> kinds;
   int rows = 0;
   for (int i = 0; i < kCollKinds; ++i)
@@ -81,11 +80,11 @@ void measure_algorithms(const Options& options, const CalibratedTransport& trans
     std::vector<std::string> ops;
     for (const CollKind kind : of) ops.emplace_back(traits(kind).name);
     const std::vector<LinkJson> measured =
-        bench_rows(options, transport, join(ops, ","), kAlgorithmSizes, seconds / rows, name);
+        bench_rows(job, transport, join(ops, ","), kAlgorithmSizes, seconds / rows, name);
     const Rows found = by_op(measured);
     for (const CollKind kind : of) {
       const auto& sizes = found.at(std::string(traits(kind).name));
-      const std::optional<AlgorithmWork> work = algorithm_work(kind, name, options.job.launch.nproc);
+      const std::optional<AlgorithmWork> work = algorithm_work(kind, name, job.launch.nproc);
       const bool all = std::all_of(sizes.begin(), sizes.end(), [wanted = std::string(name)](const auto* row) {
         return (*row)["algorithm"] == wanted;
       });
@@ -96,10 +95,10 @@ void measure_algorithms(const Options& options, const CalibratedTransport& trans
 
 }  // namespace
 
-std::vector<CalibratedTransport> calibrated_transports(const Options& options) {
+std::vector<CalibratedTransport> calibrated_transports(const JobSpec& job) {
   const std::vector<CalibratedTransport> known = {
       {"shm", "shm", ""}, {"socket", "socket", ""}, {"socket-tcp", "socket", "unix=0"}, {"ucx", "ucx", ""}};
-  const std::vector<PluginFile> files = find_plugins(options.job.world.plugin_dirs);
+  const std::vector<PluginFile> files = find_plugins(job.world.plugin_dirs);
   std::vector<CalibratedTransport> here;
   for (const CalibratedTransport& each : known)
     if (std::any_of(files.begin(), files.end(), [&](const PluginFile& file) { return file.name == each.transport; }))
@@ -107,14 +106,14 @@ std::vector<CalibratedTransport> calibrated_transports(const Options& options) {
   return here;
 }
 
-LinkModel measure_link(const Options& given, const CalibratedTransport& transport, double seconds) {
-  Options options = given;
-  options.job.launch.nproc = std::max(2, given.job.launch.nproc);
-  const double n = options.job.launch.nproc;
+LinkModel measure_link(const JobSpec& given, const CalibratedTransport& transport, double seconds) {
+  JobSpec job = given;
+  job.launch.nproc = std::max(2, given.launch.nproc);
+  const double n = job.launch.nproc;
   std::string ops = "ping_pong";
   for (const CollKind kind : kMeasured) ops += fmt::format(",{}", traits(kind).name);
   const double rows = static_cast<double>((std::size(kMeasured) + 1) * kSizeCount);
-  const std::vector<LinkJson> measured = bench_rows(options, transport, ops, kSizes, seconds / 2 / rows);
+  const std::vector<LinkJson> measured = bench_rows(job, transport, ops, kSizes, seconds / 2 / rows);
   const Rows found = by_op(measured);
   LinkModel link;
   link.name = transport.name;
@@ -131,7 +130,7 @@ LinkModel measure_link(const Options& given, const CalibratedTransport& transpor
   link.message_efficiency = message.bandwidth.of(kLarge) / link.bandwidth;
   const bool core = std::none_of(measured.begin(), measured.end(),
                                  [](const LinkJson& row) { return row.value("algorithm", "") == "native"; });
-  if (core) measure_algorithms(options, transport, seconds / 2, link);
+  if (core) measure_algorithms(job, transport, seconds / 2, link);
   return link;
 }
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "options.h"
+#include "job/job_spec.h"
 #include "simulate/cluster.h"
 
 namespace prun {
@@ -13,9 +13,9 @@ struct CalibratedTransport {
   std::string name, transport, options;
 };
 // Those that are installed here: shm, socket, socket-tcp, ucx.
-std::vector<CalibratedTransport> calibrated_transports(const Options& options);
+std::vector<CalibratedTransport> calibrated_transports(const JobSpec& job);
 
-// Between `options.job.launch.nproc` ranks, at least 2. `seconds`: about how long it may take.
-simulate::LinkModel measure_link(const Options& options, const CalibratedTransport& transport, double seconds);
+// Between `job.launch.nproc` ranks, at least 2. `seconds`: about how long it may take.
+simulate::LinkModel measure_link(const JobSpec& job, const CalibratedTransport& transport, double seconds);
 
 }  // namespace prun

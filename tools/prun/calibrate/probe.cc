@@ -92,8 +92,8 @@ Probe merged(const std::vector<std::string>& lines) {
 
 }  // namespace
 
-Probe run_probe(const Options& options, const std::map<std::string, std::string>& settings) {
-  JobSpec probe = options.job;
+Probe run_probe(const JobSpec& spec, const std::map<std::string, std::string>& settings) {
+  JobSpec probe = spec;
   probe.purpose = Purpose::train;
   probe.plan = "plans/gpt.lua";
   probe.settings = settings;

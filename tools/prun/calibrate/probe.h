@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "calibrate/transfers.h"
-#include "options.h"
+#include "job/job_spec.h"
 #include "simulate/fit.h"
 
 namespace prun {
@@ -19,6 +19,6 @@ struct Probe {
 };
 
 // `settings`: of plans/gpt.lua. Throws what a run throws.
-Probe run_probe(const Options& options, const std::map<std::string, std::string>& settings);
+Probe run_probe(const JobSpec& job, const std::map<std::string, std::string>& settings);
 
 }  // namespace prun

@@ -11,13 +11,15 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "commands.h"
 #include "diff/order_diff.h"
 #include "diff/plan_facts.h"
 #include "diff/prediction.h"
 #include "diff/two_timelines.h"
+#include "help.h"
 #include "job/build.h"
+#include "job_options.h"
 #include "predict/predict.h"
+#include "sim_options.h"
 
 namespace prun {
 namespace {
@@ -31,14 +33,14 @@ struct DiffSide {
   draw::Timeline timeline;
 };
 
-DiffSide diff_side_of(Options options, const std::string& plan, const std::map<std::string, std::string>& settings,
+DiffSide diff_side_of(JobSpec job, const std::string& plan, const std::map<std::string, std::string>& settings,
                       const std::optional<simulate::Cluster>& cluster, const std::string& which) {
-  options.job.plan = plan;
-  for (const auto& [key, value] : settings) options.job.settings[key] = value;
+  job.plan = plan;
+  for (const auto& [key, value] : settings) job.settings[key] = value;
   std::string name = plan;
-  for (const auto& [key, value] : options.job.settings) name += fmt::format(", {}={}", key, value);
+  for (const auto& [key, value] : job.settings) name += fmt::format(", {}={}", key, value);
   DiffSide side;
-  side.job = written_out(build_job(options.job, options.job.ranks()));
+  side.job = written_out(build_job(job, job.ranks()));
   side.facts = facts_of(side.job, name);
   if (cluster) side.step = predict_step(side.job, *cluster);
   side.timeline = timeline_of_plan(side.job, side.step ? &*side.step : nullptr, which, name);
@@ -152,7 +154,7 @@ void print_all(const std::optional<simulate::Cluster>& cluster, const DiffSide& 
   draw::Drawing drawing;
   drawing.timelines = {first.timeline, second.timeline};
   drawing.one_axis = true;
-  fmt::print("\n{}", draw::text_of(drawing, draw::terminal_columns()));
+  fmt::print("\n{}", draw::text_of(drawing, terminal_columns()));
 }
 
 void print_json(const std::optional<simulate::Cluster>& cluster, const DiffSide& first, const DiffSide& second) {
@@ -164,38 +166,74 @@ void print_json(const std::optional<simulate::Cluster>& cluster, const DiffSide&
   fmt::print("{}\n", all.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-}  // namespace
+class Diff final : public Command {
+ public:
+  void declare(OptionTable& table) override;
+  void settle(const CommandLine& line) override;
+  int run() override;
+  JobSpec* job() override { return &job_; }
 
-int diff_command(Options& options) {
-  const std::vector<std::string>& plans = options.operands;
+ private:
+  JobSpec job_;
+  std::vector<std::string> operands_;
+  bool json_ = false;
+  SimSettings sim_;
+  std::string out_;
+  std::map<std::string, std::string> to_;
+};
+
+void Diff::declare(OptionTable& table) {
+  declare_plan(table, job_);
+  option::device(table, job_);
+  table.group("comparison");
+  table.parsed(
+      "--to", "NAME=VALUE", [this](const std::string& text) { read_setting(to_, "--to", text); },
+      "an argument that the second has; the same plan where one is named", true);
+  declare_cluster(table, sim_);
+  table.text("--out", "NAME.html", out_, "draw both steps on a page, below each other");
+}
+
+void Diff::settle(const CommandLine& line) {
+  json_ = line.json;
+  operands_ = line.operands;
+  check_ranks(job_);
+  settle_cluster(sim_, false);
+}
+
+int Diff::run() {
+  const std::vector<std::string>& plans = operands_;
   if (plans.empty() || plans.size() > 2)
     throw usage_error(
         "prun diff wants two plans, or one and --to: prun diff plans/zero2.lua plans/zero3.lua --nproc 4, or "
         "prun diff plans/zero3.lua --nproc 4 --to prefetch=2");
-  if (plans.size() == 1 && options.diff_settings.empty())
+  if (plans.size() == 1 && to_.empty())
     throw usage_error(fmt::format("{} differs from what? Name another plan, or --to NAME=VALUE", plans[0]));
   for (const std::string& plan : plans)
     if (plan.ends_with(".json") || plan.ends_with(".jsonl"))
       throw usage_error(fmt::format(
           "prun diff compares plans, and {} is none: `prun draw {} PLAN` shows a trace beside its plan", plan, plan));
-  if (const std::string& out = options.draw.out; !out.empty() && !out.ends_with(".html"))
+  if (const std::string& out = out_; !out.empty() && !out.ends_with(".html"))
     throw usage_error(fmt::format("--out wants a name that ends with .html, not '{}'", out));
   std::optional<simulate::Cluster> cluster;
-  if (!options.sim.cluster.empty()) {
-    cluster = open_cluster(options.job, options.sim.cluster);
-    simulate::place_ranks(*cluster, options.job.ranks());  // too small: before compiling
+  if (!sim_.cluster.empty()) {
+    cluster = open_cluster(job_, sim_.cluster);
+    simulate::place_ranks(*cluster, job_.ranks());  // too small: before compiling
   }
-  const DiffSide first = diff_side_of(options, plans[0], {}, cluster, "first");
-  const DiffSide second = diff_side_of(options, plans.back(), options.diff_settings, cluster, "second");
-  options.json ? print_json(cluster, first, second) : print_all(cluster, first, second);
-  if (!options.draw.out.empty()) {
+  const DiffSide first = diff_side_of(job_, plans[0], {}, cluster, "first");
+  const DiffSide second = diff_side_of(job_, plans.back(), to_, cluster, "second");
+  json_ ? print_json(cluster, first, second) : print_all(cluster, first, second);
+  if (!out_.empty()) {
     draw::Drawing drawing = two_timelines({first.timeline, second.timeline}, first.job, second.job);
     drawing.title = fmt::format("{} and {}", first.facts.name, second.facts.name);
     if (cluster)
       drawing.notes.push_back(fmt::format("Why the second is {}.", difference_text(*first.step, *second.step)));
-    draw::write_drawing(drawing, options.draw.out);
+    draw::write_drawing(drawing, out_);
   }
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_diff() { return std::make_unique<Diff>(); }
 
 }  // namespace prun

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "options.h"
+#include "job/job_spec.h"
 
 namespace prun::doctor {
 
@@ -23,13 +23,20 @@ struct Finding {
 };
 using Findings = std::vector<Finding>;
 
-Findings machine(const Options& options);
-Findings limits(const Options& options);
-Findings plugins(const Options& options);
-Findings transports(const Options& options);  // forks, so before what starts threads
-Findings network(const Options& options);
-Findings hosts(const Options& options);              // with --nnodes: all nodes together; the report is node 0's
-Findings checkpoint_folder(const Options& options);  // with --checkpoint
-Findings environment(const Options& options);
+struct DoctorOptions {
+  JobSpec job;
+  std::vector<std::string> hosts;  // of --cluster, by node
+  bool device_given = false;       // this device is asked about
+  bool json = false;
+};
+
+Findings machine(const DoctorOptions& options);
+Findings limits(const DoctorOptions& options);
+Findings plugins(const DoctorOptions& options);
+Findings transports(const DoctorOptions& options);  // forks, so before what starts threads
+Findings network(const DoctorOptions& options);
+Findings hosts(const DoctorOptions& options);              // with --nnodes: all nodes together; the report is node 0's
+Findings checkpoint_folder(const DoctorOptions& options);  // with --checkpoint
+Findings environment(const DoctorOptions& options);
 
 }  // namespace prun::doctor

@@ -112,7 +112,7 @@ Findings steps(const fs::path& folder) {
 
 }  // namespace
 
-Findings checkpoint_folder(const Options& options) {
+Findings checkpoint_folder(const DoctorOptions& options) {
   const std::string& folder = options.job.checkpoint.folder;
   if (folder.empty()) return {};
   std::error_code error;

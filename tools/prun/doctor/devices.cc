@@ -90,7 +90,7 @@ nlohmann::json device_json(const DeviceReport& report) {
 
 }  // namespace
 
-std::vector<DeviceReport> probe_devices(const Options& options) {
+std::vector<DeviceReport> probe_devices(const DoctorOptions& options) {
   std::vector<DeviceReport> reports;
   const std::vector<DevicePluginFile> plugins = find_device_plugins();
   std::vector<std::string> names = device_names();

@@ -8,7 +8,7 @@
 
 namespace prun::doctor {
 
-std::vector<DeviceReport> probe_devices(const Options& options);
+std::vector<DeviceReport> probe_devices(const DoctorOptions& options);
 Findings devices(const std::vector<DeviceReport>& reports);
 nlohmann::json devices_json(const std::vector<DeviceReport>& reports);
 

@@ -31,7 +31,7 @@ Finding launcher() {
 
 }  // namespace
 
-Findings environment(const Options& options) {
+Findings environment(const DoctorOptions& options) {
   Findings found = {launcher()};
   std::vector<std::string> names;
   for (const Variable& variable : variables()) {

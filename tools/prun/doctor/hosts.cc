@@ -46,7 +46,7 @@ Finding compared(const std::string& name, const std::vector<std::string>& values
   return {name, otherwise, join(parts, "; "), fix};
 }
 
-void compare(const RankStart& start, const Options& options) {
+void compare(const RankStart& start, const DoctorOptions& options) {
   LauncherClient& launcher = *start.launcher;
   const std::vector<std::string> hosts = launcher.all_gather(host_name()),
                                  versions = launcher.all_gather(version_text()),
@@ -60,7 +60,7 @@ void compare(const RankStart& start, const Options& options) {
 }
 
 // Names of transports that every node has: those of auto, or --transport.
-std::vector<std::string> common_transports(const RankStart& start, const Options& options) {
+std::vector<std::string> common_transports(const RankStart& start, const DoctorOptions& options) {
   std::vector<std::string> own;
   for (const PluginFile& file : find_plugins(options.job.world.plugin_dirs))
     if ((options.job.world.transport == "auto" ? file.automatic && file.host_memory && !file.local_only
@@ -85,7 +85,7 @@ void tell_clock(LauncherClient& launcher, const std::string& where, const ClockO
   report(launcher, found);
 }
 
-void talk_over(const RankStart& start, const std::string& transport, bool clocks, const Options& options) {
+void talk_over(const RankStart& start, const std::string& transport, bool clocks, const DoctorOptions& options) {
   LauncherBootstrap bootstrap(*start.launcher, nullptr);
   WorldOptions world_options;
   static_cast<RankPlace&>(world_options) = start;
@@ -121,9 +121,9 @@ void talk_over(const RankStart& start, const std::string& transport, bool clocks
 
 }  // namespace
 
-Findings hosts(const Options& given) {
+Findings hosts(const DoctorOptions& given) {
   if (given.job.launch.nnodes < 2) return {};
-  Options options = given;
+  DoctorOptions options = given;
   options.job.launch.nproc = 1;
   options.job.launch.recorder_bytes = 4096;
   options.job.launch.command = "doctor";

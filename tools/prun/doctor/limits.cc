@@ -27,12 +27,12 @@ int64_t limit_of(decltype(RLIMIT_NOFILE) which, bool soft) {
   return value == RLIM_INFINITY ? kUnlimited : static_cast<int64_t>(value);
 }
 
-int ranks_here(const Options& options) {
+int ranks_here(const DoctorOptions& options) {
   return options.job.launch.nproc > 1 ? options.job.launch.nproc : usable_cores();
 }
 
 // Opens in a child what a launcher of 512 ranks holds; it raises the soft limit to the hard one, as prun does.
-Finding open_files(const Options&) {
+Finding open_files(const DoctorOptions&) {
   constexpr int kTried = 1024;
   const int64_t limit = limit_of(RLIMIT_NOFILE, false);
   Finding found{"open files", Status::ok, limit == kUnlimited ? "unlimited" : std::to_string(limit)};
@@ -59,7 +59,7 @@ Finding open_files(const Options&) {
 }
 
 // Starts as many processes as there would be ranks, with four threads each.
-Finding processes(const Options& options) {
+Finding processes(const DoctorOptions& options) {
   const int ranks = std::min(256, ranks_here(options));
   const int64_t limit = limit_of(RLIMIT_NPROC, true);
   Finding found{"processes", Status::ok, limit == kUnlimited ? "unlimited" : std::to_string(limit)};
@@ -114,7 +114,7 @@ const ReadLimit kReadLimits[] = {
 
 }  // namespace
 
-Findings limits(const Options& options) {
+Findings limits(const DoctorOptions& options) {
   Findings found = {open_files(options), processes(options)};
   for (const ReadLimit& limit : kReadLimits) {
     const int64_t value = limit_of(limit.which, true);

@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int64_t kGiB = int64_t{1} << 30, kMiB = int64_t{1} << 20;
 
-Finding cores(const Options&) {
+Finding cores(const DoctorOptions&) {
   const int usable = usable_cores(), all = static_cast<int>(std::thread::hardware_concurrency());
   Finding found{"cores", Status::ok, std::to_string(usable)};
   found.number = usable;
@@ -45,7 +45,7 @@ double granted_cpus() {
   return first >> first_quota && its_period >> period && first_quota > 0 && period > 0 ? first_quota / period : 0;
 }
 
-Finding quota(const Options&) {
+Finding quota(const DoctorOptions&) {
   const double granted = granted_cpus();
   if (granted <= 0) return {"CPU quota", Status::ok, "none"};
   const int usable = usable_cores();
@@ -60,7 +60,7 @@ Finding quota(const Options&) {
   return found;
 }
 
-Finding numa(const Options&) {
+Finding numa(const DoctorOptions&) {
   int nodes = 0;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator("/sys/devices/system/node", error)) {
@@ -73,7 +73,7 @@ Finding numa(const Options&) {
   return found;
 }
 
-Finding memory(const Options&) {
+Finding memory(const DoctorOptions&) {
   const int64_t available = available_memory();
   Finding found{"memory", Status::ok,
                 fmt::format("{} available of {}", human_bytes(available), human_bytes(total_memory()))};
@@ -90,7 +90,7 @@ Finding memory(const Options&) {
 }
 
 // Arenas are mapped whole and touched bit by bit.
-Finding overcommit(const Options&) {
+Finding overcommit(const DoctorOptions&) {
   std::ifstream file("/proc/sys/vm/overcommit_memory");
   int mode = 0;
   file >> mode;
@@ -110,7 +110,7 @@ std::string fill(int fd, int64_t bytes) {
   return "";
 }
 
-Finding shared_memory(const Options&) {
+Finding shared_memory(const DoctorOptions&) {
   Finding found{"/dev/shm"};
   struct statvfs status {};
   if (statvfs("/dev/shm", &status) != 0)
@@ -139,7 +139,7 @@ Finding shared_memory(const Options&) {
 }
 
 // What the transport shm passes from rank to rank.
-Finding anonymous_memory(const Options&) {
+Finding anonymous_memory(const DoctorOptions&) {
   const int fd = memfd_create("prun-doctor", MFD_CLOEXEC);
   const int64_t tried = std::min(64 * kMiB, std::max<int64_t>(kMiB, available_memory() / 4));
   const std::string problem = fd < 0 ? std::strerror(errno) : fill(fd, tried);
@@ -150,7 +150,7 @@ Finding anonymous_memory(const Options&) {
 }
 
 // Runs the script of a plan, in its sandbox.
-Finding script(const Options& options) {
+Finding script(const DoctorOptions& options) {
   const fs::path root = fs::path(options.job.lua_dir).parent_path();
   const std::vector<std::string> plans = plan_paths(root);
   if (plans.empty()) return {"script", Status::absent, "no plans beside this program"};
@@ -168,7 +168,7 @@ Finding script(const Options& options) {
 
 }  // namespace
 
-Findings machine(const Options& options) {
+Findings machine(const DoctorOptions& options) {
   Findings found;
   for (const auto check : {cores, quota, numa, memory, overcommit, shared_memory, anonymous_memory, script})
     found.push_back(check(options));

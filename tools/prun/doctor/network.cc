@@ -79,7 +79,7 @@ Finding name_finding(const char* what, const std::string& name, bool needed) {
   return found;
 }
 
-Finding clock(const Options& options) {
+Finding clock(const DoctorOptions& options) {
   timex asked{};
   const int state = adjtimex(&asked);
   if (state != TIME_ERROR && state >= 0) return {"clock", Status::ok, "kept by a time server"};
@@ -88,7 +88,7 @@ Finding clock(const Options& options) {
 }
 
 // What --encrypt would use. Its records are made by OpenSSL where the kernel has none: that is slower, not worse.
-Finding encryption(const Options& options) {
+Finding encryption(const DoctorOptions& options) {
   Finding found{"kTLS", sdk::kernel_has_tls() ? Status::ok : Status::absent, "the kernel encrypts what is sent"};
   if (found.status == Status::absent) found.text = "not in this kernel (module tls): --encrypt encrypts in the process";
   if (options.job.world.encrypt && options.job.launch.nnodes > 1) found.text += "; --encrypt is given";
@@ -105,7 +105,7 @@ std::string host_name() {
   return name;
 }
 
-Findings network(const Options& options) {
+Findings network(const DoctorOptions& options) {
   Findings found;
   for (const Interface& each : list_interfaces()) found.push_back(interface(each));
   found.push_back(name_finding("own name", host_name(), false));

@@ -10,7 +10,7 @@
 
 namespace prun::doctor {
 
-Findings plugins(const Options& options) {
+Findings plugins(const DoctorOptions& options) {
   Findings found;
   const std::vector<PluginFile> files = find_plugins(options.job.world.plugin_dirs);
   for (const PluginInfo& plugin : list_plugins(options.job.world.plugin_dirs)) {

@@ -13,7 +13,7 @@
 namespace prun::doctor {
 namespace {
 
-void talk(const RankStart& start, const PluginFile& file, const Options& options) {
+void talk(const RankStart& start, const PluginFile& file, const DoctorOptions& options) {
   LauncherBootstrap bootstrap(*start.launcher, nullptr);
   WorldOptions world_options;
   static_cast<RankPlace&>(world_options) = start;
@@ -34,7 +34,7 @@ void talk(const RankStart& start, const PluginFile& file, const Options& options
 
 }  // namespace
 
-Findings transports(const Options& options) {
+Findings transports(const DoctorOptions& options) {
   Findings found;
   for (const PluginFile& file : find_plugins(options.job.world.plugin_dirs)) {
     if (file.cuda_memory && !file.host_memory) {

@@ -1,16 +1,15 @@
 // prun draw WHAT ..: a plan, a trace, rows of metrics, runs, as a page, a picture or text.
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "commands.h"
 #include "draw/drawing.h"
 #include "draw/figures.h"
 #include "draw/inputs.h"
+#include "help.h"
+#include "job_options.h"
 #include "watch/output_file.h"
 
 namespace prun {
@@ -44,11 +43,6 @@ nlohmann::ordered_json summary_of(const Drawing& drawing) {
   return {{"timelines", timelines}, {"curves", curves}, {"notes", drawing.notes}};
 }
 
-int terminal_columns() {
-  winsize size{};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40 ? size.ws_col : 100;
-}
-
 void write_drawing(const Drawing& drawing, const std::string& out) {
   const std::string text = out.ends_with(".html") ? page_of(drawing) : picture_of(drawing);
   OutputFile file(out, "drawing");
@@ -61,9 +55,36 @@ void write_drawing(const Drawing& drawing, const std::string& out) {
 
 }  // namespace draw
 
-int draw_command(Options& options) {
-  const draw::Drawing drawing = draw::read_inputs(options);
-  const std::string& out = options.draw.out;
+namespace {
+
+class Draw final : public Command {
+ public:
+  void declare(OptionTable& table) override;
+  void settle(const CommandLine& line) override;
+  int run() override;
+  JobSpec* job() override { return &options_.job; }
+
+ private:
+  DrawOptions options_;
+};
+
+void Draw::declare(OptionTable& table) {
+  declare_plan(table, options_.job);
+  option::device(table, options_.job);
+  table.group("drawing");
+  declare_draw(table, options_);
+}
+
+void Draw::settle(const CommandLine& line) {
+  options_.operands = line.operands;
+  options_.json = line.json;
+  check_ranks(options_.job);
+  check_draw_options(options_);
+}
+
+int Draw::run() {
+  const draw::Drawing drawing = draw::read_inputs(options_);
+  const std::string& out = options_.out;
   if (!out.empty()) {
     if (out.ends_with(".svg") && drawing.timelines.empty())
       throw usage_error(
@@ -71,12 +92,16 @@ int draw_command(Options& options) {
                       drawing.notes.empty() ? "" : ". " + join(drawing.notes, " ")));
     draw::write_drawing(drawing, out);
   }
-  if (options.json) {
+  if (options_.json) {
     fmt::print("{}\n", draw::summary_of(drawing).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   } else if (out.empty()) {
-    fmt::print("{}", draw::text_of(drawing, draw::terminal_columns()));
+    fmt::print("{}", draw::text_of(drawing, terminal_columns()));
   }
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_draw() { return std::make_unique<Draw>(); }
 
 }  // namespace prun

@@ -22,7 +22,6 @@ std::string picture_of(const Drawing& drawing);             // SVG, of the first
 std::string text_of(const Drawing& drawing, int columns);   // for a terminal
 nlohmann::ordered_json summary_of(const Drawing& drawing);  // --json
 
-int terminal_columns();  // 100 where standard output is none
 // To NAME.html or NAME.svg. Throws usage_error where that cannot be written.
 void write_drawing(const Drawing& drawing, const std::string& out);
 

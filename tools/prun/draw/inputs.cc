@@ -48,10 +48,10 @@ std::vector<std::string> values_of(const Json& words, const std::string& option)
 
 class Reader {
  public:
-  explicit Reader(Options& options) : options_(options) {}
+  explicit Reader(DrawOptions& options) : options_(options) {}
 
   Drawing read() {
-    if (!options_.draw.program.empty()) read_json(options_.draw.program, true);
+    if (!options_.program.empty()) read_json(options_.program, true);
     for (const std::string& operand : options_.operands) read_operand(operand);
     if (view_)
       for (Timeline& timeline : drawing_.timelines) put_memory(timeline);
@@ -62,7 +62,7 @@ class Reader {
     std::vector<std::string> names;
     for (const std::string& operand : options_.operands)
       names.push_back(operand.ends_with(".lua") ? operand : fs::path(operand).filename().string());
-    drawing_.title = options_.draw.title.empty() ? join(names, ", ") : options_.draw.title;
+    drawing_.title = options_.title.empty() ? join(names, ", ") : options_.title;
     return std::move(drawing_);
   }
 
@@ -88,21 +88,21 @@ class Reader {
     if (!options_.job.plan.empty())
       throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", options_.job.plan, path));
     options_.job.plan = path;
-    if (!options_.sim.cluster.empty()) return predict(path);
+    if (!options_.cluster.empty()) return predict(path);
     const Job job = written_out(build_job(options_.job, options_.job.ranks()));
     view_ = view_of(job_json(job), path);
     drawing_.timelines.push_back(ideal_timeline(job));
   }
 
   void predict(const std::string& path) {
-    const simulate::Cluster cluster = open_cluster(options_.job, options_.sim.cluster);
+    const simulate::Cluster cluster = open_cluster(options_.job, options_.cluster);
     const SimulatedPlan made = simulate_plan(options_.job, cluster, {.wanted = Wanted::spans});
     view_ = view_of(job_json(*made.job), path);
     drawing_.timelines.push_back(simulated_timeline(*made.job, made.result));
   }
 
   void read_json(const std::string& path, bool program) {
-    ReadJson read = read_json_file(path, options_.draw.first_step, options_.draw.last_step);
+    ReadJson read = read_json_file(path, options_.first_step, options_.last_step);
     if (program) {
       if (read.timeline)
         throw usage_error(fmt::format("--program {}: that is a trace; `prun dump PLAN --json` prints a program", path));
@@ -235,13 +235,13 @@ class Reader {
     timeline.unit_ns = 0;
   }
 
-  Options& options_;
+  DrawOptions& options_;
   Drawing drawing_;
   std::optional<ProgramView> view_;
 };
 
 }  // namespace
 
-Drawing read_inputs(Options& options) { return Reader(options).read(); }
+Drawing read_inputs(DrawOptions& options) { return Reader(options).read(); }
 
 }  // namespace prun::draw

@@ -2,13 +2,18 @@
 #pragma once
 #include <climits>
 #include <string>
+#include <vector>
+
+#include "job/job_spec.h"
+#include "option_table.h"
 
 namespace prun {
 
-class Definer;
-struct Options;
-
-struct DrawSettings {
+struct DrawOptions {
+  JobSpec job;
+  std::string cluster;                // where a plan is simulated; "": unit costs
+  std::vector<std::string> operands;  // what to draw
+  bool json = false;
   std::string out;  // "": text
   std::string program;
   std::string title;  // "": the words that name what is drawn
@@ -16,8 +21,8 @@ struct DrawSettings {
   bool text = false;
 };
 
-void define_draw_options(Definer& define, DrawSettings& settings);
+void declare_draw(OptionTable& table, DrawOptions& options);
 // Throws usage_error: nothing to draw, an unknown form.
-void check_draw_options(const Options& options);
+void check_draw_options(const DrawOptions& options);
 
 }  // namespace prun

@@ -97,21 +97,21 @@ std::string left_out_text(const Tuned& tuned) {
   return text;
 }
 
-std::string run_command_text(const Options& options, const simulate::Cluster& cluster, const Trial& best) {
-  const int ranks = options.job.ranks(), here = cluster.node_at(0).devices;
-  std::string text = "prun " + shell_word(options.job.plan);
+std::string run_command_text(const JobSpec& job, const simulate::Cluster& cluster, const Trial& best) {
+  const int ranks = job.ranks(), here = cluster.node_at(0).devices;
+  std::string text = "prun " + shell_word(job.plan);
   if (ranks <= here || ranks % here != 0)
     text += fmt::format(" --nproc {}", ranks);
   else
     text += fmt::format(" --nproc {} --nnodes {} --node-rank I --rendezvous HOST:29400", here, ranks / here);
-  for (const auto& each : {options.job.settings, best.settings})
+  for (const auto& each : {job.settings, best.settings})
     for (const auto& [name, value] : each) text += " --set " + shell_word(fmt::format("{}={}", name, value));
   return text;
 }
 
-void print_tuned(const Options& options, const simulate::Cluster& cluster, const Tuned& tuned) {
-  const int ranks = options.job.ranks();
-  fmt::print("{}: {} of {} estimated for {} on {}, {} simulated\n\n", options.job.plan, grouped(tuned.estimated),
+void print_tuned(const JobSpec& job, const simulate::Cluster& cluster, const Tuned& tuned) {
+  const int ranks = job.ranks();
+  fmt::print("{}: {} of {} estimated for {} on {}, {} simulated\n\n", job.plan, grouped(tuned.estimated),
              counted(tuned.combinations, "combination"), counted(ranks, "rank"),
              cluster.name.empty() ? cluster.path : cluster.name, tuned.trials.size());
   fmt::print("{:>3}  {:>9} {:>9} {:>7} {:>9}\n", "", "step", "TFLOP/s", "MFU", "peak");
@@ -119,23 +119,23 @@ void print_tuned(const Options& options, const simulate::Cluster& cluster, const
   if (tuned.trials.size() > kShown) fmt::print("     and {} slower ones (--json)\n", tuned.trials.size() - kShown);
   const std::string left_out = left_out_text(tuned);
   if (!left_out.empty()) fmt::print("\nleft out:{}\n", left_out);
-  fmt::print("\nrun it: {}\n", run_command_text(options, cluster, tuned.trials.front()));
+  fmt::print("\nrun it: {}\n", run_command_text(job, cluster, tuned.trials.front()));
 }
 
-void print_tuned_json(const Options& options, const simulate::Cluster& cluster, const Tuned& tuned) {
+void print_tuned_json(const JobSpec& job, const simulate::Cluster& cluster, const Tuned& tuned) {
   nlohmann::ordered_json best = nlohmann::ordered_json::array(), left_out = best, refuted = best;
   for (const Trial& each : tuned.trials) best.push_back(as_json(each, tuned.trials.front()));
   for (const RefusedCandidates& each : tuned.left_out)
     left_out.push_back({{"why", each.why}, {"count", each.count}, {"example", each.example}});
   for (const Trial& each : tuned.refuted) refuted.push_back({{"settings", each.settings}, {"why", each.refuted}});
-  const nlohmann::ordered_json all = {{"ranks", options.job.ranks()},
+  const nlohmann::ordered_json all = {{"ranks", job.ranks()},
                                       {"combinations", tuned.combinations},
                                       {"estimated", tuned.estimated},
                                       {"best", best},
                                       {"misfits", tuned.misfits.size()},
                                       {"refuted", refuted},
                                       {"left_out", left_out},
-                                      {"command", run_command_text(options, cluster, tuned.trials.front())}};
+                                      {"command", run_command_text(job, cluster, tuned.trials.front())}};
   fmt::print("{}\n", all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "options.h"
+#include "job/job_spec.h"
 #include "predict/trial.h"
 #include "simulate/cluster.h"
 
@@ -24,12 +24,12 @@ struct Tuned {
 };
 
 // The command that runs the best.
-std::string run_command_text(const Options& options, const simulate::Cluster& cluster, const Trial& best);
+std::string run_command_text(const JobSpec& job, const simulate::Cluster& cluster, const Trial& best);
 
 // A line a reason, each after a line break; "" where nothing was left out.
 std::string left_out_text(const Tuned& tuned);
 // Of what has trials.
-void print_tuned(const Options& options, const simulate::Cluster& cluster, const Tuned& tuned);
-void print_tuned_json(const Options& options, const simulate::Cluster& cluster, const Tuned& tuned);
+void print_tuned(const JobSpec& job, const simulate::Cluster& cluster, const Tuned& tuned);
+void print_tuned_json(const JobSpec& job, const simulate::Cluster& cluster, const Tuned& tuned);
 
 }  // namespace prun

@@ -10,10 +10,10 @@
 
 #include "base/terminal.h"
 #include "base/text.h"
-#include "commands.h"
 #include "job/build.h"
 #include "job/proof.h"
 #include "job/spent_time.h"
+#include "job_options.h"
 #include "predict/candidates.h"
 #include "predict/parallel.h"
 #include "predict/predict.h"
@@ -44,13 +44,13 @@ std::string wire_text(const nlohmann::json& values) {
 
 class Tuning {
  public:
-  Tuning(const Options& options, const Cluster& cluster, SearchSpace space)
-      : options_(options), cluster_(cluster), space_(std::move(space)) {}
+  Tuning(const JobSpec& job, int candidates, const Cluster& cluster, SearchSpace space)
+      : job_(job), candidates_(candidates), cluster_(cluster), space_(std::move(space)) {}
 
   Tuned run() {
     tuned_.combinations = space_.combinations();
-    std::vector<Ranked> ranked = rank_candidates(space_, options_.sim.candidates,
-                                                 [this](const auto& combinations) { return estimate(combinations); });
+    std::vector<Ranked> ranked =
+        rank_candidates(space_, candidates_, [this](const auto& combinations) { return estimate(combinations); });
     simulate_best(ranked);
     count_left_out(ranked);
     return std::move(tuned_);
@@ -58,7 +58,7 @@ class Tuning {
 
  private:
   JobSpec with(const std::map<std::string, std::string>& settings) const {
-    JobSpec one = options_.job;
+    JobSpec one = job_;
     for (const auto& [name, value] : settings) one.settings[name] = value;
     return one;
   }
@@ -77,7 +77,7 @@ class Tuning {
     };
     std::vector<Recorded> all;
     for (const std::string& text :
-         in_processes(static_cast<int>(combinations.size()), options_.job.lua_dir, work, [](int) {})) {
+         in_processes(static_cast<int>(combinations.size()), job_.lua_dir, work, [](int) {})) {
       const nlohmann::json of = nlohmann::json::parse(text);
       all.push_back({of[0], of[1]});
     }
@@ -123,7 +123,7 @@ class Tuning {
     for (size_t i = 0; i < all.size(); ++i)
       if (all[i].wrong.empty() && known_.try_emplace(all[i].plan).second) fresh.push_back(i);
     Bar bar("estimate", "combinations");
-    const int64_t most = std::min<int64_t>(options_.sim.candidates, tuned_.combinations);
+    const int64_t most = std::min<int64_t>(candidates_, tuned_.combinations);
     const int64_t before = tuned_.estimated + std::ssize(all) - std::ssize(fresh);
     const auto work = [&](int item) {
       const TimeSpent time("estimates");
@@ -132,7 +132,7 @@ class Tuning {
       const Estimate& of = one.estimate;
       return wire_text({of.step_s, of.peak_bytes, of.memory_bytes, of.effort_s, one.wrong});
     };
-    const std::vector<std::string> texts = in_processes(static_cast<int>(fresh.size()), options_.job.lua_dir, work,
+    const std::vector<std::string> texts = in_processes(static_cast<int>(fresh.size()), job_.lua_dir, work,
                                                         [&](int done) { bar.advance(before + done, most); });
     for (size_t i = 0; i < fresh.size(); ++i) {
       const nlohmann::json of = nlohmann::json::parse(texts[i]);
@@ -206,7 +206,7 @@ class Tuning {
         });
       return to_text(trial);
     };
-    const std::vector<std::string> texts = in_processes(static_cast<int>(trials.size()), options_.job.lua_dir, work,
+    const std::vector<std::string> texts = in_processes(static_cast<int>(trials.size()), job_.lua_dir, work,
                                                         [&](int done) { bar.advance(done, std::ssize(trials)); });
     for (size_t i = 0; i < trials.size(); ++i) from_text(trials[order[i]], texts[i]);
   }
@@ -234,7 +234,8 @@ class Tuning {
     if (!fresh) of->second.count++;
   }
 
-  const Options& options_;
+  const JobSpec& job_;
+  const int candidates_;
   const Cluster& cluster_;
   const SearchSpace space_;
   SharedTexts proven_;  // candidates that differ in sizes alone are mostly one small plan
@@ -249,24 +250,54 @@ class Tuning {
   std::map<std::string, RefusedCandidates> left_out_;
 };
 
-}  // namespace
+class Tune final : public PlanCommand {
+ public:
+  void declare(OptionTable& table) override;
+  void settle(const CommandLine& line) override;
+  int run() override;
 
-int tune_command(Options& options) {
-  const Cluster cluster = open_cluster(options.job, options.sim.cluster);
-  simulate::place_ranks(cluster, options.job.ranks());
-  const ScriptResult about = describe_plan(options.job);
-  SearchSpace space = search_space(options.job, options.sim.search, about.arguments, cluster);
-  const Options given = options;
+ private:
+  SimSettings sim_;
+  bool json_ = false;
+};
+
+void Tune::declare(OptionTable& table) {
+  declare_plan(table, job_);
+  table.group("search");
+  declare_search(table, sim_);
+  table.group("ranks and devices");
+  option::device(table, job_);
+  option::nnodes(table, job_);
+  option::time_passes(table, job_, "print what the search's parts take");
+}
+
+void Tune::settle(const CommandLine& line) {
+  json_ = line.json;
+  check_ranks(job_);
+  require_plan();
+  settle_cluster(sim_, true);
+}
+
+int Tune::run() {
+  const Cluster cluster = open_cluster(job_, sim_.cluster);
+  simulate::place_ranks(cluster, job_.ranks());
+  const ScriptResult about = describe_plan(job_);
+  SearchSpace space = search_space(job_, sim_.search, about.arguments, cluster);
+  const JobSpec given = job_;
   // With its number of layers said, a plan may be made smaller.
   for (const PlanArgument& each : about.arguments)
-    if (each.name == "layers") options.job.settings.try_emplace(each.name, each.initial);
-  const Tuned tuned = Tuning(options, cluster, std::move(space)).run();
-  if (options.job.time_passes) print_spent_time();
+    if (each.name == "layers") job_.settings.try_emplace(each.name, each.initial);
+  const Tuned tuned = Tuning(job_, sim_.candidates, cluster, std::move(space)).run();
+  if (job_.time_passes) print_spent_time();
   if (tuned.trials.empty())
-    throw plan_error(fmt::format("{}: none of {} is a plan that fits on {}:{}", options.job.plan,
-                                 counted(tuned.estimated, "combination"), options.sim.cluster, left_out_text(tuned)));
-  options.json ? print_tuned_json(given, cluster, tuned) : print_tuned(given, cluster, tuned);
+    throw plan_error(fmt::format("{}: none of {} is a plan that fits on {}:{}", job_.plan,
+                                 counted(tuned.estimated, "combination"), sim_.cluster, left_out_text(tuned)));
+  json_ ? print_tuned_json(given, cluster, tuned) : print_tuned(given, cluster, tuned);
   return 0;
 }
+
+}  // namespace
+
+std::unique_ptr<Command> make_tune() { return std::make_unique<Tune>(); }
 
 }  // namespace prun

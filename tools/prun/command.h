@@ -1,0 +1,53 @@
+// A command of prun. Its file holds its options, its checks and its work; one line in the list of commands.cc makes it.
+//
+//   words --> make() --> declare() --> take_operands() --> settle() --> run()
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "job/job_spec.h"
+#include "option_table.h"
+
+namespace prun {
+
+// What was typed after the name of the command.
+struct CommandLine {
+  std::vector<std::string> words;     // all words, as typed, with the name
+  std::vector<std::string> operands;  // those that are neither options nor their values
+  std::function<bool(const char* option)> given;
+  bool json = false;  // --json
+};
+
+class Command {
+ public:
+  Command() = default;
+  virtual ~Command() = default;
+  Command(const Command&) = delete;
+  Command& operator=(const Command&) = delete;
+
+  virtual void declare(OptionTable& options) = 0;
+  // Takes a plan from the operands, which --help reads, too. Throws usage_error.
+  virtual void take_operands(std::vector<std::string>& /*operands*/) {}
+  // Completes the options, and checks them together. Throws usage_error.
+  virtual void settle(const CommandLine& line) = 0;
+  // Returns the exit code. Throws Error.
+  virtual int run() = 0;
+
+  // The job of a command that has a plan or transports; null: it has neither.
+  virtual JobSpec* job() { return nullptr; }
+  virtual const char* json_help() const { return "one JSON object on one line"; }  // null: no --json
+  // Paragraphs of --help above and below the options.
+  virtual std::string help_before() const { return ""; }
+  virtual std::string help_after() const { return ""; }
+};
+
+struct CommandRow {
+  const char *name, *usage, *help;
+  std::unique_ptr<Command> (*make)();
+};
+// The first is `prun PLAN`.
+const std::vector<CommandRow>& commands();
+
+}  // namespace prun

@@ -1,0 +1,210 @@
+// CLI11 holds each option once, with its help; a command's help, the check of names and the hint at the command that
+// has an option all read it from there. The messages are ours.
+#include "command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <map>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "comm/transport/plugin.h"
+#include "elsewhere.h"
+
+namespace prun {
+
+void OptionTable::flag(const char* name, bool& value, const char* help) {
+  app_.add_flag(name, value, help)->group(group_);
+}
+
+void OptionTable::text(const char* name, const char* unit, std::string& value, const char* help) {
+  app_.add_option(name, value, help)->type_name(unit)->group(group_);
+}
+
+void OptionTable::parsed(const char* name, const char* unit, Read read, const char* help, bool many) {
+  CLI::callback_t read_all = [read](const CLI::results_t& texts) {
+    for (const std::string& text : texts) read(text);
+    return true;
+  };
+  CLI::Option* option = app_.add_option(name, std::move(read_all), help)->type_name(unit)->expected(1)->group(group_);
+  if (many) option->take_all();
+}
+
+void OptionTable::whole(const char* name, const char* unit, int& value, int least, const char* help) {
+  const auto read = [&value, name = std::string(name), least](const std::string& text) {
+    value = whole_number(name, text, least);
+  };
+  parsed(name, unit, read, help);
+}
+
+namespace {
+
+bool is_run(const CommandRow& row) { return &row == &commands().front(); }
+
+std::string typed_name(const CommandRow& row) { return is_run(row) ? "prun PLAN" : fmt::format("prun {}", row.name); }
+
+const CommandRow* find_command(std::string_view name) {
+  for (const CommandRow& row : commands())
+    if (row.name == name && !is_run(row)) return &row;
+  return nullptr;
+}
+
+// The command's own options, then those of all commands.
+void declare_all(CLI::App& app, Command& command, ParsedCommand& parsed) {
+  OptionTable table(app);
+  app.set_help_flag();
+  app.add_option("operands", parsed.line.operands);
+  command.declare(table);
+  table.group("general");
+  if (command.json_help() != nullptr) table.flag("--json", parsed.line.json, command.json_help());
+  table.parsed(
+      "--log-level", "debug|info|warning|error",
+      [&parsed](const std::string& text) { parsed.log_level = check_log_level("--log-level", text); },
+      "events that are logged on standard error, one line each (default: PRUN_LOG, else warning)");
+  const bool has_plan = parsed.row != nullptr && is_run(*parsed.row);
+  table.flag("--help,-h", parsed.help, has_plan ? "this text; with a plan also its arguments" : "this text");
+}
+
+bool takes_value(const CLI::Option* option) { return option->get_expected_max() != 0; }
+
+// "-1" and "-" are values.
+bool looks_like_option(const std::string& word) {
+  if (word.starts_with("--")) return word.size() > 2;
+  return word.size() > 1 && word[0] == '-' && std::isalpha(static_cast<unsigned char>(word[1])) != 0;
+}
+
+Error no_such_option(const std::string& name, const CLI::App& app, const CommandRow& command) {
+  std::vector<std::string> own = {"--version"};  // which parse_options takes
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& each : option->get_lnames()) own.push_back("--" + each);
+    for (const std::string& each : option->get_snames()) own.push_back("-" + each);
+  }
+  std::string dashed = name;
+  std::replace(dashed.begin(), dashed.end(), '_', '-');
+  if (std::find(own.begin(), own.end(), dashed) != own.end())
+    return usage_error(fmt::format("there is no option {} (here: {})", name, dashed));
+  std::vector<std::string> others;
+  ParsedCommand scratch;
+  for (const CommandRow& other : commands()) {
+    CLI::App theirs;
+    const std::unique_ptr<Command> unused = other.make();
+    declare_all(theirs, *unused, scratch);
+    if (name.starts_with("--") && theirs.get_option_no_throw(name) != nullptr) others.push_back(typed_name(other));
+  }
+  if (others.empty()) {
+    const std::string ours = option_here(name);
+    return usage_error(fmt::format("there is no option {}{}", name, ours.empty() ? did_you_mean(name, own) : ours));
+  }
+  return usage_error(fmt::format("{} has no option {}, but {} {} (`prun {}--help` lists its own)", typed_name(command),
+                                 name, join(others, ", "), others.size() == 1 ? "has" : "have",
+                                 is_run(command) ? "" : fmt::format("{} ", command.name)));
+}
+
+// CLI11 would find the same mistakes, but its messages do not name the words that were typed, nor the fix.
+void check_option_words(const std::vector<std::string>& words, const CLI::App& app, const CommandRow& command) {
+  std::map<const CLI::Option*, std::string> given;
+  for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
+    if (!looks_like_option(*word)) continue;
+    const size_t equals = word->find('=');
+    const std::string name = word->substr(0, equals);
+    const CLI::Option* option = app.get_option_no_throw(name);
+    if (option == nullptr && name != "--version") throw no_such_option(name, app, command);
+    if (option == nullptr || !takes_value(option)) {
+      if (equals != std::string::npos)
+        throw usage_error(fmt::format("{} takes no value: write {}, not {}", name, name, *word));
+      continue;
+    }
+    std::string value = equals == std::string::npos ? "" : word->substr(equals + 1);
+    if (equals != std::string::npos ? value.empty() : word + 1 == words.end())
+      throw usage_error(fmt::format("{} needs a value: {} {}", name, name, option->get_type_name()));
+    if (equals == std::string::npos) {
+      value = *++word;
+      if (looks_like_option(value))
+        throw usage_error(fmt::format("{} needs a value before {}: {}={}", name, value, name, option->get_type_name()));
+    }
+    const auto [first, is_first] = given.emplace(option, value);
+    if (!is_first && option->get_multi_option_policy() != CLI::MultiOptionPolicy::TakeAll)
+      throw usage_error(fmt::format("{} is given twice: {} and {}; keep one", name, first->second, value));
+  }
+}
+
+std::vector<OptionText> option_texts(const CommandRow& row) {
+  CLI::App app;
+  ParsedCommand unused;
+  unused.row = &row;
+  const std::unique_ptr<Command> command = row.make();
+  declare_all(app, *command, unused);
+  std::vector<OptionText> texts;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty()) continue;
+    OptionText text{
+        {}, takes_value(option) ? option->get_type_name() : "", option->get_description(), option->get_group()};
+    for (const std::string& name : option->get_lnames()) text.names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) text.names.push_back("-" + name);
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+}  // namespace
+
+std::vector<CommandText> command_texts() {
+  std::vector<CommandText> texts;
+  for (const CommandRow& row : commands()) texts.push_back({row.name, row.usage, row.help, option_texts(row)});
+  return texts;
+}
+
+ParsedCommand parse_words(const std::vector<std::string>& given) {
+  std::vector<std::string> words = given;
+  ParsedCommand parsed;
+  parsed.row = words.empty() ? nullptr : find_command(words[0]);
+  if (parsed.row != nullptr)
+    words.erase(words.begin());
+  else
+    parsed.row = &commands().front();
+  if (std::find(words.begin(), words.end(), "--version") != words.end()) {
+    parsed.row = find_command("version");
+    const bool json = std::find(words.begin(), words.end(), "--json") != words.end();
+    words = json ? std::vector<std::string>{"--json"} : std::vector<std::string>{};
+  }
+  parsed.command = parsed.row->make();
+  CLI::App app;
+  declare_all(app, *parsed.command, parsed);
+  check_option_words(words, app, *parsed.row);
+  std::vector<std::string> given_options;
+  std::reverse(words.begin(), words.end());
+  app.parse(words);
+  for (const CLI::Option* option : app.get_options())
+    if (option->count() > 0)
+      for (const std::string& name : option->get_lnames()) given_options.push_back("--" + name);
+  parsed.line.words = given;
+  parsed.line.given = [given_options](const char* name) {
+    return std::find(given_options.begin(), given_options.end(), name) != given_options.end();
+  };
+  if (!parsed.help || !parsed.line.operands.empty()) parsed.command->take_operands(parsed.line.operands);
+  return parsed;
+}
+
+Installation find_installation() {
+  namespace fs = std::filesystem;
+  Installation found;
+  const fs::path program = fs::read_symlink("/proc/self/exe");
+  found.program = program.string();
+  // An installed prun finds lua/ in ../share/prun, one in a build folder at the top of the source tree.
+  for (const char* candidate : {"../share/prun/lua", "../../../lua"}) {
+    const fs::path lua = program.parent_path() / candidate;
+    if (found.lua_dir.empty() && fs::exists(lua / "prun" / "init.lua")) found.lua_dir = fs::canonical(lua).string();
+  }
+  if (found.lua_dir.empty())
+    throw usage_error(
+        fmt::format("{} has no lua/ folder beside it: it was moved without its share/prun", found.program));
+  found.plugin_dirs = plugin_directories(found.program);
+  return found;
+}
+
+}  // namespace prun

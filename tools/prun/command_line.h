@@ -1,0 +1,41 @@
+// From the words of a command line to a command that is ready to run, and the texts that describe all commands.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "command.h"
+
+namespace prun {
+
+// A command's words as its options declare them: for --help, completion and manual pages.
+struct OptionText {
+  std::vector<std::string> names;  // "--quiet", "-q"
+  std::string unit, help;          // unit: "" for a flag
+  std::string group;               // the heading in a long list
+};
+struct CommandText {
+  std::string name, usage, help;
+  std::vector<OptionText> options;
+};
+std::vector<CommandText> command_texts();  // in the order of commands()
+
+struct ParsedCommand {
+  const CommandRow* row = nullptr;
+  std::unique_ptr<Command> command;
+  CommandLine line;
+  bool help = false;
+  std::string log_level;  // "": PRUN_LOG, or warning
+};
+// Declares the options, reads the words and takes the operands; does not settle the command. Throws usage_error.
+ParsedCommand parse_words(const std::vector<std::string>& words);
+
+// This executable, and what was installed with it.
+struct Installation {
+  std::string program, lua_dir;
+  std::vector<std::string> plugin_dirs;
+};
+// Throws usage_error where lua/ is not beside the program.
+Installation find_installation();
+
+}  // namespace prun

@@ -1,0 +1,260 @@
+#include "job_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "comm/transport/plugin.h"
+#include "device/device.h"
+#include "elsewhere.h"
+#include "job/non_finite.h"
+
+namespace prun {
+namespace {
+
+// "cuda:2": from its third device on.
+void read_device(JobSpec& job, const std::string& text) {
+  const size_t colon = text.find(':');
+  job.device = text.substr(0, colon);
+  if (const std::string hint = value_here("--device", job.device); !hint.empty()) {
+    const std::vector<std::string> names = device_names();
+    if (std::find(names.begin(), names.end(), job.device) == names.end())
+      throw usage_error(fmt::format("no device '{}'{}", job.device, hint));
+  }
+  if (colon != std::string::npos) job.first_device = whole_number("--device NAME:FIRST", text.substr(colon + 1), 0);
+}
+
+std::vector<std::string> command_names() {
+  std::vector<std::string> names;
+  for (const CommandRow& row : commands())
+    if (&row != &commands().front()) names.emplace_back(row.name);
+  return names;
+}
+
+// A word before a plan, or one that can be no file, was meant as a command.
+void refuse_unknown_command(const std::vector<std::string>& words) {
+  const std::string& first = words[0];
+  if (first.find_first_of("./") != std::string::npos || std::filesystem::is_directory(first)) return;
+  if (words.size() > 1 || !nearest_word(first, command_names()).empty())
+    throw usage_error(fmt::format("there is no command '{}'{}", first, did_you_mean(first, command_names())));
+}
+
+}  // namespace
+
+void PlanCommand::take_operands(std::vector<std::string>& operands) {
+  if (operands.empty()) return;
+  refuse_unknown_command(operands);
+  if (operands.size() > 1)
+    throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", operands[0], operands[1]));
+  job_.plan = operands[0];
+  operands.clear();
+}
+
+void PlanCommand::require_plan() const {
+  if (job_.plan.empty()) throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
+}
+
+void refuse_operands(const char* command, const std::vector<std::string>& operands, const char* why) {
+  if (operands.empty()) return;
+  refuse_unknown_command(operands);
+  throw usage_error(fmt::format("prun {} takes no plan ('{}'): {}", command, operands[0], why));
+}
+
+std::string one_operand(const char* command, const std::vector<std::string>& operands, const char* what) {
+  if (operands.size() > 1)
+    throw usage_error(fmt::format("prun {} wants one {}, not {}", command, what, operands.size()));
+  return operands.empty() ? "" : operands[0];
+}
+
+namespace option {
+
+void nproc(OptionTable& table, JobSpec& job) {
+  table.whole("--nproc", "N", job.launch.nproc, 1, "ranks on this node (default 1)");
+}
+
+void set(OptionTable& table, JobSpec& job) {
+  table.parsed(
+      "--set", "NAME=VALUE", [&job](const std::string& text) { read_setting(job.settings, "--set", text); },
+      "an argument of the plan; `prun PLAN --help` lists them", true);
+}
+
+void transport(OptionTable& table, JobSpec& job) {
+  table.text("--transport", "NAME", job.world.transport,
+             "auto (default), shm, socket, another plugin, or two: inside a host+between");
+}
+
+void transport_options(OptionTable& table, JobSpec& job) {
+  table.text("--transport-options", "K=V,..", job.world.transport_options,
+             "options of the transport; NAME.K=V for one of two");
+}
+
+void device(OptionTable& table, JobSpec& job) {
+  table.parsed(
+      "--device", "NAME[:FIRST]", [&job](const std::string& text) { read_device(job, text); },
+      "what computes (default cpu): a rank each from the host's device FIRST on");
+}
+
+void device_options(OptionTable& table, JobSpec& job) {
+  table.text("--device-options", "K=V,..", job.device_options, "options of the device");
+}
+
+void kernels(OptionTable& table, JobSpec& job, const char* help) {
+  table.parsed(
+      "--kernels", "NAME", [&job](const std::string& text) { job.kernels.asked = check_kernels(text); }, help);
+}
+
+void ranks_per_device(OptionTable& table, JobSpec& job) {
+  table.whole("--ranks-per-device", "N", job.ranks_per_device, 1, "ranks that share a device (default 1)");
+}
+
+void bind(OptionTable& table, JobSpec& job) {
+  table.parsed(
+      "--bind", "core|numa|none|auto", [&job](const std::string& text) { job.bind = check_bind(text); },
+      "cores or NUMA nodes of its own for each rank (default auto: NUMA nodes, where there are several)");
+}
+
+void prove(OptionTable& table, JobSpec& job) {
+  table.flag("--prove", job.prove, "run it, made small, in this process: it must compute what one rank computes");
+}
+
+void pad_vocabulary(OptionTable& table, JobSpec& job) {
+  table.whole("--pad-vocabulary", "N", job.pad_vocabulary, 1,
+              "store the columns of logits padded to a multiple of N (default: what the device wants; 1: no padding)");
+}
+
+void time_passes(OptionTable& table, JobSpec& job, const char* help) {
+  table.flag("--time-passes", job.time_passes, help);
+}
+
+void trace(OptionTable& table, JobSpec& job) {
+  table.text("--trace", "FILE", job.watch.trace, "write a timeline that opens in Perfetto");
+}
+
+void checkpoint_every(OptionTable& table, JobSpec& job) {
+  table.whole("--checkpoint-every", "K", job.checkpoint.every, 1,
+              "steps from one checkpoint to the next (default: one at the end)");
+}
+
+void nnodes(OptionTable& table, JobSpec& job) {
+  table.whole("--nnodes", "N", job.launch.nnodes, 1, "nodes of the job (default 1)");
+}
+
+void node_rank(OptionTable& table, JobSpec& job) {
+  table.whole("--node-rank", "I", job.launch.node_rank, 0, "which of them this is, from 0");
+}
+
+void launcher(OptionTable& table, std::string& name) {
+  table.text("--launcher", "NAME", name,
+             "whose variables tell the place among processes of mpirun, srun, ..: prun, torchrun, openmpi, mpich, "
+             "slurm, kubernetes, none (default: who speaks)");
+}
+
+void rendezvous(OptionTable& table, JobSpec& job) {
+  table.text("--rendezvous", "HOST:PORT", job.launch.rendezvous, "where node 0 listens; needed with --nnodes");
+}
+
+void secret_file(OptionTable& table, JobSpec& job) {
+  table.text("--secret-file", "FILE", job.launch.secret_file,
+             "shared secret of the nodes (or PRUN_SECRET); needed beyond loopback");
+}
+
+void port_range(OptionTable& table, JobSpec& job) {
+  table.text("--port-range", "A:B", job.port_range,
+             "ports between hosts, for firewalls: one a rank (default: any free one)");
+}
+
+void encrypt(OptionTable& table, JobSpec& job) {
+  table.flag("--encrypt", job.world.encrypt, "TLS 1.3 between hosts, with the job's secret as its key");
+}
+
+void link_timeout(OptionTable& table, JobSpec& job) {
+  table.whole("--link-timeout", "SECONDS", job.launch.link_timeout_s, 1,
+              "how soon a lost host ends the job; an outage of half of it or more is survived (default 5)");
+}
+
+void interface(OptionTable& table, JobSpec& job) {
+  table.text("--interface", "NAME", job.world.network_interface,
+             "network interface between hosts, or its address or network (default: to --rendezvous)");
+}
+
+void timeout(OptionTable& table, JobSpec& job) {
+  table.parsed(
+      "--timeout", "SECONDS",
+      [&job](const std::string& text) {
+        job.world.deadline_s = job.launch.join_timeout_s = whole_number("--timeout", text, 1);
+      },
+      "how long a collective or a missing rank is waited for (default 60)");
+}
+
+}  // namespace option
+
+void declare_plan(OptionTable& table, JobSpec& job) {
+  table.group("plan");
+  option::nproc(table, job);
+  option::set(table, job);
+}
+
+void declare_compilation(OptionTable& table, JobSpec& job) {
+  table.group("checks");
+  table.flag("--check-finite", job.check_finite, "end with the op that first makes a NaN or an infinity (slower)");
+  table.parsed(
+      "--non-finite", "stop|skip|rollback",
+      [&job](const std::string& text) { job.non_finite = check_non_finite(text); },
+      "gradients that are NaN or infinite: end as --check-finite; update nothing in that step; or go back to the last "
+      "checkpoint and on without those batches");
+  table.whole("--check-replicas", "K", job.check_replicas, 0,
+              "every K steps compare what ranks hold alike (default 100; 0: never)");
+  table.group("compiler");
+  table.flag("--every-microbatch", job.every_microbatch,
+             "list and prove each microbatch of a long schedule, not one period of what repeats");
+  option::pad_vocabulary(table, job);
+  option::time_passes(table, job);
+}
+
+void read_setting(std::map<std::string, std::string>& settings, const std::string& option, const std::string& text) {
+  size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0)
+    throw usage_error(fmt::format("{} wants NAME=VALUE, not '{}'", option, text));
+  settings[text.substr(0, equals)] = text.substr(equals + 1);
+}
+
+void check_ranks(const JobSpec& job) {
+  if (int64_t{job.launch.nproc} * job.launch.nnodes > kMostWhole)
+    throw usage_error(fmt::format("--nproc {} on --nnodes {} are more than {} ranks", job.launch.nproc,
+                                  job.launch.nnodes, kMostWhole));
+}
+
+void check_transport_hint(const JobSpec& job) {
+  const std::string hint = value_here("--transport", job.world.transport);
+  if (hint.empty()) return;
+  const std::vector<PluginFile> files = find_plugins(job.world.plugin_dirs);
+  if (std::none_of(files.begin(), files.end(), [&](const auto& file) { return file.name == job.world.transport; }))
+    throw usage_error(fmt::format("unknown transport '{}'{}", job.world.transport, hint));
+}
+
+void pass_to_transports(JobSpec& job) {
+  const auto pass = [&](const std::string& option) {
+    std::string& all = job.world.transport_options;
+    all = option + (all.empty() ? "" : "," + all);  // what the user gives to one of them goes before it
+  };
+  job.launch.encrypt = job.world.encrypt;
+  if (job.launch.link_timeout_s != LaunchOptions().link_timeout_s)
+    pass(fmt::format("socket.link_timeout={}", job.launch.link_timeout_s));
+  if (job.port_range.empty()) return;
+  int first = 0, last = 0;
+  if (const size_t colon = job.port_range.find(':'); colon != std::string::npos) {
+    first = whole_number("--port-range", job.port_range.substr(0, colon), 1);
+    last = whole_number("--port-range", job.port_range.substr(colon + 1), 1);
+  }
+  if (first < 1 || last < first || last > 65535)
+    throw usage_error(fmt::format("--port-range wants FIRST:LAST, two ports up to 65535, not '{}'", job.port_range));
+  pass("socket.ports=" + job.port_range);
+  setenv("UCX_TCP_PORT_RANGE", fmt::format("{}-{}", first, last).c_str(), 0);
+}
+
+}  // namespace prun

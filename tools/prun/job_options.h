@@ -1,0 +1,71 @@
+// Options that several commands have, each declared once, and the checks that belong to them.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "job/job_spec.h"
+
+namespace prun {
+
+// A command with one plan as its operand.
+class PlanCommand : public Command {
+ public:
+  void take_operands(std::vector<std::string>& operands) override;
+  JobSpec* job() override { return &job_; }
+
+ protected:
+  void require_plan() const;  // throws usage_error
+  JobSpec job_;
+};
+
+// Throws usage_error for operands of a command that takes none: `why` completes "prun doctor takes no plan ('x'): ".
+void refuse_operands(const char* command, const std::vector<std::string>& operands, const char* why);
+// The same for a command that takes at most one: `what` is "run" or "folder". Returns it, or "".
+std::string one_operand(const char* command, const std::vector<std::string>& operands, const char* what);
+
+namespace option {
+
+void nproc(OptionTable& table, JobSpec& job);
+void set(OptionTable& table, JobSpec& job);
+void transport(OptionTable& table, JobSpec& job);
+void transport_options(OptionTable& table, JobSpec& job);
+void device(OptionTable& table, JobSpec& job);
+void device_options(OptionTable& table, JobSpec& job);
+void kernels(OptionTable& table, JobSpec& job, const char* by_default);
+void ranks_per_device(OptionTable& table, JobSpec& job);
+void bind(OptionTable& table, JobSpec& job);
+void prove(OptionTable& table, JobSpec& job);
+void pad_vocabulary(OptionTable& table, JobSpec& job);
+void time_passes(OptionTable& table, JobSpec& job, const char* help = "print what each pass of the compiler takes");
+void trace(OptionTable& table, JobSpec& job);
+void checkpoint_every(OptionTable& table, JobSpec& job);
+
+void nnodes(OptionTable& table, JobSpec& job);
+void node_rank(OptionTable& table, JobSpec& job);
+void launcher(OptionTable& table, std::string& name);
+void rendezvous(OptionTable& table, JobSpec& job);
+void secret_file(OptionTable& table, JobSpec& job);
+void port_range(OptionTable& table, JobSpec& job);
+void encrypt(OptionTable& table, JobSpec& job);
+void link_timeout(OptionTable& table, JobSpec& job);
+void interface(OptionTable& table, JobSpec& job);
+void timeout(OptionTable& table, JobSpec& job);
+
+}  // namespace option
+
+// Groups of options, in the order of --help.
+void declare_plan(OptionTable& table, JobSpec& job);         // --nproc, --set
+void declare_compilation(OptionTable& table, JobSpec& job);  // what is compiled in, of run, check, dump and sim
+
+// NAME=VALUE of --set and --to. Throws usage_error.
+void read_setting(std::map<std::string, std::string>& settings, const std::string& option, const std::string& text);
+
+// What must hold between options of a job's size and place. Throws usage_error.
+void check_ranks(const JobSpec& job);
+// Throws usage_error for a transport that no plugin has and that other frameworks name otherwise.
+void check_transport_hint(const JobSpec& job);
+// Turns options about links between hosts into options of the transports that make them. Throws usage_error.
+void pass_to_transports(JobSpec& job);
+
+}  // namespace prun
