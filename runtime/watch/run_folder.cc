@@ -89,8 +89,8 @@ RunFolder::~RunFolder() = default;
 void RunFolder::begin(const Job& job, const std::map<std::string, std::string>& modules) {
   modules_ = modules;
   const Program& program = job.classes.front();
-  const std::string plan = fs::path(spec_.plan).stem().string();
-  id_ = fmt::format("{}-{}-{}", time_text(started_, "%Y%m%d-%H%M%S"), plan, short_hash(spec_, modules_));
+  const std::string name = spec_.name.empty() ? fs::path(spec_.plan).stem().string() : spec_.name;
+  id_ = fmt::format("{}-{}-{}", time_text(started_, "%Y%m%d-%H%M%S"), name, short_hash(spec_, modules_));
   job_text_ = Json{{"ranks", job.class_of_rank.size()},
                    {"mesh", program.mesh.text()},
                    {"device", program.device},

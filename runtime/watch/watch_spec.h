@@ -17,6 +17,7 @@ struct WatchSpec {
   std::string trace;  // path; "" = none
   StepWindow trace_steps;
   std::string runs;                // folder for the folder of this run; "" = none was named
+  std::string name;                // of this run, in the name of its folder; "" = that of the plan
   std::vector<std::string> words;  // the command line
 
   // The job's, filled in before the views are made.

@@ -313,6 +313,10 @@ class Folders(Runs):
         self.assertEqual(second["resumed_from"], "../../ck/step_00000002")
         self.assertEqual([row["step"] for row in rows(self.here / second["path"] / "metrics.jsonl")], [3, 4])
 
+    def test_a_name_stands_in_the_place_of_the_plan(self):
+        self.train("--runs", "R", "--name", "lr-sweep_3")
+        self.assertRegex(self.kept("R")[0]["id"], r"^\d{8}-\d{6}-lr-sweep_3-[0-9a-f]{6}$")
+
     def test_the_same_training_has_the_same_hash(self):
         for steps in (2, 2, 3):
             self.train("--runs", "R", steps=steps)

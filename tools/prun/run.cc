@@ -1,6 +1,9 @@
 // prun PLAN: completes what the command line leaves open, checks this host's devices, and runs the job.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+
 #include "base/error.h"
 #include "calibrate/algorithm_costs.h"
 #include "cluster_hosts.h"
@@ -14,6 +17,15 @@
 
 namespace prun {
 namespace {
+
+// A run's name is a part of the name of its folder.
+std::string check_run_name(const std::string& text) {
+  const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.'; };
+  if (text.empty() || text.size() > 60 || text.front() == '.' || !std::all_of(text.begin(), text.end(), fits))
+    throw usage_error(fmt::format(
+        "--name wants up to 60 letters, digits, '-', '_' and '.', without '.' at its start, not '{}'", text));
+  return text;
+}
 
 class Run final : public PlanCommand {
  public:
@@ -67,6 +79,9 @@ void Run::declare_records(OptionTable& table) {
   table.flag("--overwrite", watch.metrics.overwrite,
              "replace what --metrics FILE and --checkpoint DIR have of another run");
   table.text("--runs", "DIR", watch.runs, "keep plan, arguments, metrics and log of this run in a folder there");
+  table.parsed(
+      "--name", "NAME", [&watch](const std::string& text) { watch.name = check_run_name(text); },
+      "what the folder of this run is called between its time and its hash (default: as the plan)");
   option::trace(table, job_);
   table.parsed(
       "--trace-steps", "A:B", [&watch](const std::string& text) { watch.trace_steps = parse_step_window(text); },
