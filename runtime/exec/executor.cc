@@ -125,11 +125,12 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
       }
       uint64_t ended = now_ns();
       if (op.communicates()) {
-        Communicated& sum = worker.of(step, i);
-        sum.ns += ended - begin;
+        Spent& sum = worker.of(step, i);
+        sum.comm_ns += ended - begin;
         if (s == 0) sum.exposed_ns += ended - begin;
         sum.bytes += bytes_of(worker.communicators[i]) - bytes;
       }
+      if (op.is(ops::next_batch)) worker.of(step, i).data_ns += ended - begin;
       if (run.id == kStepBody) record(s, {static_cast<uint32_t>(step), i, ready, begin, ended});
       if (s == 0 && i + 1 == n && run.id == kStepBody) finish_step(workers, step);
       if (s == 0 && i + 1 == n && run.id != kStepBody) {
@@ -167,8 +168,9 @@ void Executor::finish_step(Table<StreamId, Worker>& workers, int64_t step) {
   record.loss = scalar(program_.step().loss);
   record.norm = scalar(program_.step().norm);
   for (Worker& worker : workers) {  // its thread waits for this step's last counter before it counts here again
-    const Communicated sum = std::exchange(worker.of_steps[step % 2], {});
-    record.comm_ns += sum.ns;
+    const Spent sum = std::exchange(worker.of_steps[step % 2], {});
+    record.comm_ns += sum.comm_ns;
+    record.data_ns += sum.data_ns;
     record.exposed_ns += sum.exposed_ns;
     record.bytes_sent += sum.bytes;
   }

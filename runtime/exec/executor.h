@@ -18,9 +18,10 @@ class Executor final : public JobRun {
            const ExecutorOptions& options);
 
  private:
-  // What communication takes of a step. What goes on over a step's end (ir/carried.h) is the next step's.
-  struct Communicated {
-    uint64_t ns = 0, exposed_ns = 0, bytes = 0;
+  // What a step spends on communication and data. Ops carried over the end of a step (ir/carried.h) count towards the
+  // next step.
+  struct Spent {
+    uint64_t comm_ns = 0, exposed_ns = 0, bytes = 0, data_ns = 0;
   };
 
   struct Worker {  // walks one stream, on a thread of its own
@@ -28,9 +29,9 @@ class Executor final : public JobRun {
     std::vector<std::unique_ptr<Kernel>> kernels;
     std::vector<const Communicator*> communicators;  // by op; null: it uses none
     std::unique_ptr<ProgressCounter> done;
-    uint32_t ended = 0;             // ops that have ended when a step ends
-    Communicated of_steps[2] = {};  // by parity; only the worker's thread writes, until the step ends
-    Communicated& of(int64_t step, uint32_t op) { return of_steps[(step + (op < ended ? 0 : 1)) % 2]; }
+    uint32_t ended = 0;      // ops that have ended when a step ends
+    Spent of_steps[2] = {};  // by parity; only the worker's thread writes, until the step ends
+    Spent& of(int64_t step, uint32_t op) { return of_steps[(step + (op < ended ? 0 : 1)) % 2]; }
   };
 
   struct BodyRun {  // a body and the workers of its streams

@@ -26,6 +26,7 @@ std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t m
   row += fmt::format(",\"tokens\":{},\"time_s\":{},\"wall_time\":{:.6f},\"tokens_per_s\":{:.1f}", tokens,
                      number(step.time_s), step.wall_time, static_cast<double>(work.tokens) * per_s);
   row += fmt::format(",\"comm_s\":{},\"exposed_comm_s\":{}", number(step.comm_s), number(step.exposed_s));
+  if (step.host_s == 0) row += fmt::format(",\"data_s\":{}", number(step.data_s));
   if (memory_bytes > 0) row += fmt::format(",\"memory_bytes\":{}", memory_bytes);
   if (work.flops > 0) row += fmt::format(",\"model_flops_per_s\":{:.6g}", flops);
   if (work.flops > 0 && work.peak_flops > 0) row += fmt::format(",\"mfu\":{:.4f}", flops / work.peak_flops);

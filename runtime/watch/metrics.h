@@ -23,10 +23,10 @@ struct StepWork {
 };
 
 // {"step":1,"loss":5.55,"learning_rate":0.0003,"grad_norm":1.2,"tokens":8192,"time_s":0.1,"wall_time":1795000000.125,
-// "tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001,"memory_bytes":52428800}; no loss: null. Absent where there
-// is none: the norm of gradients that are not clipped, memory that is not known. A model with matrix products adds
-// "model_flops_per_s":1.2e12 and, where the devices' peak is known, "mfu":0.41; a queue device "host_us" and "idle"; a
-// step with an evaluation "eval_loss":5.5,"eval_s":0.2.
+// "tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001,"data_s":0.0003,"memory_bytes":52428800}; no loss: null.
+// Absent where there is none: the norm of gradients that are not clipped, memory that is not known. A model with matrix
+// products adds "model_flops_per_s":1.2e12 and, where the devices' peak is known, "mfu":0.41; a queue device "host_us"
+// and "idle"; a step with an evaluation "eval_loss":5.5,"eval_s":0.2.
 std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t memory_bytes);
 
 // Makes the rows of a job's steps.

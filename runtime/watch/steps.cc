@@ -23,7 +23,7 @@ double wall_time() {
 
 MergedStep& MergedStep::operator+=(const MergedStep& other) {
   for (const auto member : {&MergedStep::time_s, &MergedStep::comm_s, &MergedStep::exposed_s, &MergedStep::bytes_sent,
-                            &MergedStep::host_s, &MergedStep::idle_s, &MergedStep::eval_s})
+                            &MergedStep::host_s, &MergedStep::idle_s, &MergedStep::eval_s, &MergedStep::data_s})
     this->*member += other.*member;
   return *this;
 }
@@ -54,6 +54,7 @@ std::vector<MergedStep> StepReader::take() {
       merged.skipped = merged.skipped || record.skipped != 0;
       merged.comm_s += static_cast<double>(record.comm_ns) / 1e9 / ranks;
       merged.exposed_s += static_cast<double>(record.exposed_ns) / 1e9 / ranks;
+      merged.data_s = std::max(merged.data_s, static_cast<double>(record.data_ns) / 1e9);
       merged.host_s = std::max(merged.host_s, static_cast<double>(record.host_ns) / 1e9);
       merged.idle_s = std::max(merged.idle_s, static_cast<double>(record.idle_ns) / 1e9);
       merged.bytes_sent += static_cast<double>(record.bytes_sent) / ranks;

@@ -17,6 +17,7 @@ struct MergedStep {
   double comm_s = 0;      // time in communication ops, mean over the ranks
   double exposed_s = 0;   // time in which compute waited for communication, mean over the ranks
   double bytes_sent = 0;  // mean over the ranks
+  double data_s = 0;      // called devices: time to take the batches, the most of any rank
   double host_s = 0;      // queue devices: time of the host to enqueue the step, the most of any rank; else 0
   double idle_s = 0;      // how long the device was idle before the step, the most of any rank
   double eval_s = 0;      // of the evaluation after the step, not part of time_s; 0: there was none

@@ -197,8 +197,9 @@ class Files(unittest.TestCase):
         self.assertEqual([s["step"] for s in steps], list(range(1, 301)))
         for s in steps:
             self.assertEqual(set(s), {"step", "loss", "learning_rate", "grad_norm", "tokens", "time_s", "wall_time", "tokens_per_s", "comm_s",
-                                      "exposed_comm_s", "memory_bytes", "model_flops_per_s"})
+                                      "exposed_comm_s", "data_s", "memory_bytes", "model_flops_per_s"})
             self.assertGreater(s["time_s"], 0)
+            self.assertTrue(0 < s["data_s"] <= s["time_s"], s)
             self.assertAlmostEqual(s["tokens_per_s"] * s["time_s"], 8 * 16, delta=1)
 
     def test_flops_are_those_of_the_formula_however_the_model_is_split(self):

@@ -304,10 +304,10 @@ TEST(Metrics, ARowOfAStep) {
   const StepWork work{.tokens = 1000, .rate = {.peak = 0.5}};
   EXPECT_EQ(metrics_row(merged(0, 5.25, 0.5, 0.2, 0.05), work, 0),
             "{\"step\":1,\"loss\":5.25,\"learning_rate\":0.5,\"tokens\":1000,\"time_s\":0.5,\"wall_time\":0.000000,"
-            "\"tokens_per_s\":2000.0,\"comm_s\":0.2,\"exposed_comm_s\":0.05}\n");
+            "\"tokens_per_s\":2000.0,\"comm_s\":0.2,\"exposed_comm_s\":0.05,\"data_s\":0}\n");
   EXPECT_EQ(metrics_row(merged(1, NAN, 0.25), work, 4096),
             "{\"step\":2,\"loss\":null,\"learning_rate\":0.5,\"tokens\":2000,\"time_s\":0.25,\"wall_time\":0.000000,"
-            "\"tokens_per_s\":4000.0,\"comm_s\":0,\"exposed_comm_s\":0,\"memory_bytes\":4096}\n");
+            "\"tokens_per_s\":4000.0,\"comm_s\":0,\"exposed_comm_s\":0,\"data_s\":0,\"memory_bytes\":4096}\n");
 }
 
 TEST(Metrics, ARowHasWhatThereIs) {
