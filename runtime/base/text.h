@@ -32,4 +32,6 @@ inline constexpr int kMostWhole = 1000000;
 // Parses the value of a command line's option, from `least` to kMostWhole. Throws usage_error.
 int whole_number(const std::string& option, const std::string& text, int least);
 
+std::string shell_word(const std::string& word);  // in quotes where it needs them
+
 }  // namespace prun

@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 #include <prun/sdk/tls.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <string>
 
 #include "base/cores.h"
 #include "base/log.h"
@@ -18,15 +21,33 @@
 #include "exec/clock.h"
 #include "exec/heartbeat.h"
 #include "exec/rank_device.h"
-#include "job/core_sharing.h"
 #include "job/data_course.h"
 #include "job/heterogeneous_devices.h"
 #include "job/launcher_bootstrap.h"
 #include "job/replica_exchange.h"
 #include "watch/memory_use.h"
-
 namespace prun {
 namespace {
+
+// The machine, and which of its cores; machines are told apart by their boot.
+std::string these_cores() {
+  std::string text;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), text);
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  sched_getaffinity(0, sizeof cores, &cores);
+  text.append(reinterpret_cast<const char*>(&cores), sizeof cores);
+  return text;
+}
+
+// Returns how many ranks compute on the cores that this rank may use: launchers such as mpirun bind each process to
+// cores of its own, or none. Collective.
+int ranks_on_these_cores(const RankStart& start) {
+  if (start.local_ranks == start.ranks) return start.ranks;
+  const std::string mine = these_cores();
+  const std::vector<std::string> all = start.launcher->all_gather(mine);
+  return static_cast<int>(std::count(all.begin(), all.end(), mine));
+}
 
 // Sockets between ranks of one host are encrypted only where they are made to be TCP.
 void tell_transports(RecorderHeader& recorder, const World& world, const JobSpec& spec) {

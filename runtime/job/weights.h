@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "checkpoint/weights.h"
+#include "ir/plan.h"
 #include "ir/program.h"
 #include "job/job_spec.h"
 
@@ -17,5 +18,10 @@ void require_fit(const checkpoint::Weights& weights, const Job& job);
 void take_folder(JobSpec& spec);
 // The tokens after which the configuration of a Hugging Face folder ends a text; of other folders none.
 std::vector<int32_t> ends_of_folder(const std::string& folder);
+
+// init = prun.init.from { path = ... }: whether the weights there are those of the plan's model.
+// Throws checkpoint_invalid at the plan's line, with both sides. `whole`: reads all of a checkpoint and compares its
+// SHA-256.
+void require_weights_fit(const Plan& plan, bool whole);
 
 }  // namespace prun

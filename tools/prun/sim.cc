@@ -16,7 +16,7 @@
 #include "predict/predict.h"
 #include "predict/simulated_trace.h"
 #include "predict/what_fits.h"
-#include "sim_sweep.h"
+#include "sim_options.h"
 #include "simulate/simulate.h"
 
 namespace prun {

@@ -29,4 +29,7 @@ void settle_cluster(SimSettings& settings, bool required);
 void check_simulation_options(const SimSettings& settings, const JobSpec& job);
 PredictOptions prediction_options(const SimSettings& settings, Wanted wanted);
 
+// prun sim --sweep: prints every combination of the plan's arguments, the fastest first.
+void sweep(const JobSpec& job, const SimSettings& settings, bool json, const simulate::Cluster& cluster);
+
 }  // namespace prun

@@ -1,5 +1,3 @@
-#include "sim_sweep.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "predict/predict.h"
+#include "sim_options.h"
 
 namespace prun {
 namespace {

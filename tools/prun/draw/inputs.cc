@@ -20,7 +20,6 @@
 #include "job/build.h"
 #include "predict/predict.h"
 #include "program_json.h"
-#include "shell_word.h"
 #include "watch/flight.h"
 #include "watch/run_folder.h"
 

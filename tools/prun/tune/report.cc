@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "shell_word.h"
 
 namespace prun {
 namespace {
