@@ -10,10 +10,38 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "exec/job_run.h"
+#include "ir/calendar.h"
 #include "launch/control.h"
-#include "watch/where.h"
-
 namespace prun {
+namespace {
+
+// Returns what a rank is doing, from its recorder: "step 12: all_reduce 3 of axis dp (block2), plans/a.lua:14", or
+// "joining: socket"; "" if the recorder does not tell.
+std::string where_is(const Job& job, int rank, const RecorderHeader& recorder) {
+  if (recorder.phase.load() == RunPhase::joining)
+    return std::string("joining") + (recorder.doing[0] != '\0' ? ": " : "") + recorder.doing;
+  const Program& program = job.program(rank);
+  const BodyId id = static_cast<int>(recorder.body.load());
+  const Body& body = program.bodies[id];
+  for (size_t s = 0; s < body.streams.size(); ++s)
+    if (recorder.stream[s].running.load() == 3)
+      return fmt::format("{}: a graph of it, replayed by the device (--trace FILE has its ops one by one)",
+                         moment_text(program, id, recorder.stream[s].step.load()));
+  // The stream that is inside an op, else the compute stream.
+  for (bool running : {true, false}) {
+    for (size_t s = 0; s < body.streams.size(); ++s) {
+      const StreamState& state = recorder.stream[s];
+      if (running && state.running.load() != 1) continue;
+      uint32_t op = state.op.load();
+      if (op < body.streams[s].ops.size())
+        return fmt::format("{}: {}{}", moment_text(program, id, state.step.load()), running ? "" : "waiting to run ",
+                           op_words(body.streams[s].ops[op]));
+    }
+  }
+  return "";
+}
+
+}  // namespace
 
 Observer::Observer(const WatchSpec& spec, double peak_flops, RunFolder* folder)
     : spec_(spec),

@@ -12,8 +12,8 @@
 #include "exec/recorder.h"
 #include "ir/program.h"
 #include "watch/output_file.h"
-#include "watch/step_window.h"
 #include "watch/view.h"
+#include "watch/watch_spec.h"
 
 namespace prun {
 

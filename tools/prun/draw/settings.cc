@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "watch/step_window.h"
+#include "watch/watch_spec.h"
 
 namespace prun {
 

@@ -1,4 +1,4 @@
-#include "watch/step_window.h"
+#include "watch/watch_spec.h"
 
 #include <fmt/format.h>
 
