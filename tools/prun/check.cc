@@ -92,11 +92,8 @@ class Check final : public PlanCommand {
  public:
   Check() { job_.purpose = Purpose::check; }
   void declare(OptionTable& table) override;
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
-
- private:
-  bool json_ = false;
 };
 
 void Check::declare(OptionTable& table) {
@@ -111,8 +108,7 @@ void Check::declare(OptionTable& table) {
   option::checkpoint_every(table, job_);
 }
 
-void Check::settle(const CommandLine& line) {
-  json_ = line.json;
+void Check::settle() {
   check_ranks(job_);
   require_plan();
 }
@@ -125,7 +121,7 @@ int Check::run() {
   job = build_job(job_, ranks, &plan);
   const std::string algorithms = chosen_algorithms(job, calibrated_algorithm_costs());
   const ProofReport proof = prove_plan(job_, plan, ranks);
-  if (json_) {
+  if (line_.json) {
     nlohmann::json all = as_json(job, proof);
     if (!algorithms.empty()) all["algorithms"] = algorithms;
     fmt::print("{}\n", all.dump());

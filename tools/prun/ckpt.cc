@@ -213,7 +213,7 @@ namespace {
 class Ckpt final : public Command {
  public:
   void declare(OptionTable& table) override;
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
 
  private:
@@ -230,9 +230,9 @@ void Ckpt::declare(OptionTable& table) {
   table.whole("--file-mib", "N", options_.file_mib, 1, "export: the most of a file, in MiB (default 5000)");
 }
 
-void Ckpt::settle(const CommandLine& line) {
-  options_.operands = line.operands;
-  options_.json = line.json;
+void Ckpt::settle() {
+  options_.operands = line_.operands;
+  options_.json = line_.json;
 }
 
 int Ckpt::run() {

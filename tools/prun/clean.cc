@@ -146,12 +146,9 @@ void find_status_folders(std::vector<Left>& left) {
 class Clean final : public Command {
  public:
   void declare(OptionTable& table) override;
-  void settle(const CommandLine& line) override;
   int run() override;
 
  private:
-  std::vector<std::string> operands_;
-  bool json_ = false;
   bool dry_run_ = false;
 };
 
@@ -159,21 +156,16 @@ void Clean::declare(OptionTable& table) {
   table.flag("--dry-run", dry_run_, "say what would be removed, and remove nothing");
 }
 
-void Clean::settle(const CommandLine& line) {
-  json_ = line.json;
-  operands_ = line.operands;
-}
-
 int Clean::run() {
   std::vector<Left> left;
   std::vector<std::string> remarks;
-  for (const std::string& folder : operands_) {
+  for (const std::string& folder : line_.operands) {
     std::error_code error;
     if (!fs::is_directory(folder, error))
       throw usage_error(fmt::format("{} is no folder: prun clean wants folders of checkpoints or runs", folder));
     find_in(folder, left);
   }
-  if (operands_.empty()) find_in(kRunsFolder, left);
+  if (line_.operands.empty()) find_in(kRunsFolder, left);
   find_status_folders(left);
   find_segments(left, remarks);
   find_replicas(left);
@@ -190,11 +182,11 @@ int Clean::run() {
                              : dry_run_ ? "would be removed"
                                         : "removed";
     rows.push_back({{"path", one.path.string()}, {"what", one.what}, {"bytes", one.bytes}, {"result", done}});
-    if (!json_)
+    if (!line_.json)
       fmt::print("{}  ({}, {}): {}\n", one.path.string(), one.what, human_bytes(static_cast<int64_t>(one.bytes)), done);
   }
   for (const std::string& remark : remarks) fmt::print(stderr, "prun: {}\n", remark);
-  if (json_)
+  if (line_.json)
     fmt::print("{}\n", rows.dump(2, ' ', false, Json::error_handler_t::replace));
   else if (left.empty())
     fmt::print("nothing is left of jobs that crashed\n");

@@ -31,7 +31,7 @@ class Command {
   // Takes a plan from the operands, which --help reads, too. Throws usage_error.
   virtual void take_operands(std::vector<std::string>& /*operands*/) {}
   // Completes the options, and checks them together. Throws usage_error.
-  virtual void settle(const CommandLine& line) = 0;
+  virtual void settle() {}
   // Returns the exit code. Throws Error.
   virtual int run() = 0;
 
@@ -41,6 +41,11 @@ class Command {
   // Paragraphs of --help above and below the options.
   virtual std::string help_before() const { return ""; }
   virtual std::string help_after() const { return ""; }
+
+  CommandLine& line() { return line_; }
+
+ protected:
+  CommandLine line_;
 };
 
 struct CommandRow {

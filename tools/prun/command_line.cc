@@ -58,10 +58,10 @@ const CommandRow* find_command(std::string_view name) {
 void declare_all(CLI::App& app, Command& command, ParsedCommand& parsed) {
   OptionTable table(app);
   app.set_help_flag();
-  app.add_option("operands", parsed.line.operands);
+  app.add_option("operands", command.line().operands);
   command.declare(table);
   table.group("general");
-  if (command.json_help() != nullptr) table.flag("--json", parsed.line.json, command.json_help());
+  if (command.json_help() != nullptr) table.flag("--json", command.line().json, command.json_help());
   table.parsed(
       "--log-level", "debug|info|warning|error",
       [&parsed](const std::string& text) { parsed.log_level = check_log_level("--log-level", text); },
@@ -182,11 +182,12 @@ ParsedCommand parse_words(const std::vector<std::string>& given) {
   for (const CLI::Option* option : app.get_options())
     if (option->count() > 0)
       for (const std::string& name : option->get_lnames()) given_options.push_back("--" + name);
-  parsed.line.words = given;
-  parsed.line.given = [given_options](const char* name) {
+  CommandLine& line = parsed.command->line();
+  line.words = given;
+  line.given = [given_options](const char* name) {
     return std::find(given_options.begin(), given_options.end(), name) != given_options.end();
   };
-  if (!parsed.help || !parsed.line.operands.empty()) parsed.command->take_operands(parsed.line.operands);
+  if (!parsed.help || !line.operands.empty()) parsed.command->take_operands(line.operands);
   return parsed;
 }
 

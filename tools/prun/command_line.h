@@ -23,7 +23,6 @@ std::vector<CommandText> command_texts();  // in the order of commands()
 struct ParsedCommand {
   const CommandRow* row = nullptr;
   std::unique_ptr<Command> command;
-  CommandLine line;
   bool help = false;
   std::string log_level;  // "": PRUN_LOG, or warning
 };

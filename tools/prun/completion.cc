@@ -88,25 +88,21 @@ const Shell kShells[] = {{"bash", kBash}, {"zsh", kZsh}, {"fish", kFish}};
 class ShellScript final : public Command {
  public:
   void declare(OptionTable& /*table*/) override {}
-  void settle(const CommandLine& line) override { operands_ = line.operands; }
   int run() override;
   const char* json_help() const override { return nullptr; }
-
- private:
-  std::vector<std::string> operands_;
 };
 
 int ShellScript::run() {
   std::vector<std::string> names;
   for (const Shell& shell : kShells) names.push_back(shell.name);
-  if (operands_.size() != 1)
+  if (line_.operands.size() != 1)
     throw usage_error("which shell? prun completion bash, zsh or fish; for this one: eval \"$(prun completion bash)\"");
   for (const Shell& shell : kShells) {
-    if (shell.name != operands_[0]) continue;
+    if (shell.name != line_.operands[0]) continue;
     fmt::print("{}", shell.script);
     return 0;
   }
-  throw usage_error(fmt::format("no completion for '{}'{}", operands_[0], did_you_mean(operands_[0], names)));
+  throw usage_error(fmt::format("no completion for '{}'{}", line_.operands[0], did_you_mean(line_.operands[0], names)));
 }
 
 }  // namespace

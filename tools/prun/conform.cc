@@ -96,8 +96,7 @@ void require_device(const std::string& name, int index) {
 class Conform final : public Command {
  public:
   void declare(OptionTable& table) override;
-  void take_operands(std::vector<std::string>& operands) override { operands_ = std::move(operands); }
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
   JobSpec* job() override { return &job_; }
   const char* json_help() const override { return "one JSON object an item: item, result, text, case"; }
@@ -108,8 +107,7 @@ class Conform final : public Command {
 
   JobSpec job_;  // its device and transport options
   std::string plugin_;
-  std::vector<std::string> operands_;  // the items
-  bool json_ = false, device_given_ = false;
+  bool device_given_ = false;
 };
 
 void Conform::declare(OptionTable& table) {
@@ -119,12 +117,11 @@ void Conform::declare(OptionTable& table) {
   option::timeout(table, job_);
 }
 
-void Conform::settle(const CommandLine& line) {
-  json_ = line.json;
-  device_given_ = line.given("--device");
-  if (!device_given_ && !operands_.empty()) {
-    plugin_ = operands_[0];
-    operands_.erase(operands_.begin());
+void Conform::settle() {
+  device_given_ = line_.given("--device");
+  if (!device_given_ && !line_.operands.empty()) {
+    plugin_ = line_.operands[0];
+    line_.operands.erase(line_.operands.begin());
   }
   if (plugin_.empty() && !device_given_)
     throw usage_error("which plugin? For example: prun conform shm, or prun conform build/lib/prun/plugins/mine.so");
@@ -150,7 +147,7 @@ void Conform::conform_device() {
                                     fmt::format("--index={}", job_.first_device),
                                     fmt::format("--seconds={:.0f}", job_.world.deadline_s)};
   if (!job_.device_options.empty()) words.push_back("--options=" + job_.device_options);
-  become(std::move(words), operands_, json_);
+  become(std::move(words), line_.operands, line_.json);
 }
 
 int Conform::run() {
@@ -159,7 +156,7 @@ int Conform::run() {
   std::vector<std::string> words = {suite_program("prun_conform"), "--transport=" + plugin.name};
   for (const std::string& dir : plugin.dirs) words.push_back("--plugin-dir=" + dir);
   if (!job_.world.transport_options.empty()) words.push_back("--options=" + job_.world.transport_options);
-  become(std::move(words), operands_, json_);
+  become(std::move(words), line_.operands, line_.json);
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ class Doctor final : public Command {
   void take_operands(std::vector<std::string>& operands) override {
     refuse_operands("doctor", operands, "it looks at this machine");
   }
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
   JobSpec* job() override { return &options_.job; }
 
@@ -156,11 +156,11 @@ void Doctor::declare(OptionTable& table) {
   option::timeout(table, job);
 }
 
-void Doctor::settle(const CommandLine& line) {
+void Doctor::settle() {
   JobSpec& job = options_.job;
-  if (!cluster_.empty()) options_.hosts = take_place_among_hosts(job, cluster_, given_place(line));
-  options_.json = line.json;
-  options_.device_given = line.given("--device");
+  if (!cluster_.empty()) options_.hosts = take_place_among_hosts(job, cluster_, given_place(line_));
+  options_.json = line_.json;
+  options_.device_given = line_.given("--device");
   pass_to_transports(job);
   check_ranks(job);
   check_options(job.launch);

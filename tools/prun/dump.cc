@@ -19,7 +19,7 @@ namespace {
 class Dump final : public PlanCommand {
  public:
   void declare(OptionTable& table) override;
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
 
  private:
@@ -59,8 +59,8 @@ void Dump::declare(OptionTable& table) {
   table.text("--out", "PREFIX", traces_, "chakra: what the names of the files begin with");
 }
 
-void Dump::settle(const CommandLine& line) {
-  json_ = json_ || line.json;
+void Dump::settle() {
+  json_ = json_ || line_.json;
   check_ranks(job_);
   require_plan();
   if ((json_ || chakra_) && !job_.dump_after.empty())

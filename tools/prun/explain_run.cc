@@ -173,22 +173,12 @@ void print_json(const Recorded& recorded) {
 class Explain final : public Command {
  public:
   void declare(OptionTable& /*table*/) override {}
-  void settle(const CommandLine& line) override;
   int run() override;
-
- private:
-  std::vector<std::string> operands_;
-  bool json_ = false;
 };
 
-void Explain::settle(const CommandLine& line) {
-  json_ = line.json;
-  operands_ = line.operands;
-}
-
 int Explain::run() {
-  const Recorded recorded = read_recorded(one_operand("explain", operands_, "run"));
-  json_ ? print_json(recorded) : print_text(recorded);
+  const Recorded recorded = read_recorded(one_operand("explain", line_.operands, "run"));
+  line_.json ? print_json(recorded) : print_text(recorded);
   return 0;
 }
 

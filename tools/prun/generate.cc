@@ -185,12 +185,9 @@ Job job_of(JobSpec& spec, const Tokenizer& tokenizer, const std::string& folder)
 class Generate final : public PlanCommand {
  public:
   void declare(OptionTable& table) override;
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
   const char* json_help() const override { return "one JSON object at the end: prompt, ids, log_probabilities, text"; }
-
- private:
-  bool json_ = false;
 };
 
 void Generate::declare(OptionTable& table) {
@@ -208,8 +205,7 @@ void Generate::declare(OptionTable& table) {
   option::timeout(table, job_);
 }
 
-void Generate::settle(const CommandLine& line) {
-  json_ = line.json;
+void Generate::settle() {
   job_.purpose = Purpose::generate;
   check_ranks(job_);
   require_plan();
@@ -235,9 +231,9 @@ int Generate::run() {
   const Job job = job_of(job_, *tokenizer, folder);
   check_device_memory(job_, job, devices);
 
-  Text text(*tokenizer, !json_);
+  Text text(*tokenizer, !line_.json);
   observer.told = [&](const std::string& line) { text.take(line); };
-  if (!json_) fmt::print("{}", settings.prompt);
+  if (!line_.json) fmt::print("{}", settings.prompt);
   std::fflush(stdout);
   observer.show(job);
   const int code = launch.run(serialize_job(job), [&](const RankStart& start) {
@@ -248,7 +244,7 @@ int Generate::run() {
   });
   observer.finish(code);
   if (code != 0) return code;
-  fmt::print("{}\n", json_ ? text.json(settings.options.prompt) : "");
+  fmt::print("{}\n", line_.json ? text.json(settings.options.prompt) : "");
   std::fflush(stdout);
   fmt::print(stderr, "{}\n", text.rate());
   return 0;

@@ -50,23 +50,15 @@ bool write_new(const fs::path& path, const std::string& text) {
 class InitFolder final : public Command {
  public:
   void declare(OptionTable& /*table*/) override {}
-  void settle(const CommandLine& line) override;
   int run() override;
   JobSpec* job() override { return &job_; }
 
  private:
   JobSpec job_;
-  std::vector<std::string> operands_;
-  bool json_ = false;
 };
 
-void InitFolder::settle(const CommandLine& line) {
-  json_ = line.json;
-  operands_ = line.operands;
-}
-
 int InitFolder::run() {
-  fs::path folder = one_operand("init", operands_, "folder");
+  fs::path folder = one_operand("init", line_.operands, "folder");
   if (folder.empty()) folder = ".";
   std::error_code error;
   fs::create_directories(folder, error);
@@ -78,7 +70,7 @@ int InitFolder::run() {
     const fs::path path = (folder / name).lexically_normal();
     (write_new(path, text) ? written : kept).push_back(path.string());
   }
-  if (json_) {
+  if (line_.json) {
     fmt::print("{}\n", nlohmann::ordered_json{{"written", written}, {"kept", kept}}.dump());
     return 0;
   }

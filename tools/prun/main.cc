@@ -57,14 +57,14 @@ int dispatch(const std::vector<std::string>& words) {
   if (job != nullptr) {
     job->lua_dir = installed.lua_dir;
     job->world.plugin_dirs = installed.plugin_dirs;
-    job->watch.words = parsed.line.words;
-    job->watch.json = parsed.line.json;
+    job->watch.words = command.line().words;
+    job->watch.json = command.line().json;
   }
   if (parsed.help) {
     print_plan_help(*parsed.row, command);
     return 0;
   }
-  command.settle(parsed.line);
+  command.settle();
   return command.run();
 }
 

@@ -89,12 +89,10 @@ void write_page(const std::filesystem::path& path, const std::string& text) {
 class Man final : public Command {
  public:
   void declare(OptionTable& table) override;
-  void settle(const CommandLine& line) override { operands_ = line.operands; }
   int run() override;
   const char* json_help() const override { return nullptr; }
 
  private:
-  std::vector<std::string> operands_;
   std::string out_;
 };
 
@@ -102,7 +100,7 @@ void Man::declare(OptionTable& table) { table.text("--out", "FOLDER", out_, "wri
 
 int Man::run() {
   const std::vector<CommandText> commands = command_texts();
-  const std::vector<std::string>& words = operands_;
+  const std::vector<std::string>& words = line_.operands;
   if (!out_.empty()) {
     const std::filesystem::path folder = out_;
     std::error_code error;

@@ -84,18 +84,16 @@ class Plans final : public Command {
   void take_operands(std::vector<std::string>& operands) override {
     refuse_operands("plans", operands, "it lists all");
   }
-  void settle(const CommandLine& line) override { json_ = line.json; }
   int run() override;
   JobSpec* job() override { return &job_; }
 
  private:
   JobSpec job_;
-  bool json_ = false;
 };
 
 int Plans::run() {
   const std::vector<ListedPlan> plans = list_plans(job_.lua_dir);
-  if (json_) {
+  if (line_.json) {
     nlohmann::json rows = nlohmann::json::array();
     for (const ListedPlan& plan : plans) rows.push_back(plan_as_json(plan));
     fmt::print("{}\n", nlohmann::json{{"plans", rows}}.dump());

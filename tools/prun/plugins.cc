@@ -149,13 +149,12 @@ class Plugins final : public Command {
   void take_operands(std::vector<std::string>& operands) override {
     refuse_operands("plugins", operands, "it lists all");
   }
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
   JobSpec* job() override { return &job_; }
 
  private:
   JobSpec job_;
-  bool json_ = false;
   bool explain_ = false;
 };
 
@@ -168,16 +167,15 @@ void Plugins::declare(OptionTable& table) {
   table.flag("--explain", explain_, "which transport auto takes for which ranks, and why");
 }
 
-void Plugins::settle(const CommandLine& line) {
-  json_ = line.json;
+void Plugins::settle() {
   check_ranks(job_);
   check_options(job_.launch);
 }
 
 int Plugins::run() {
-  if (explain_) return explain_plugins(job_, json_);
+  if (explain_) return explain_plugins(job_, line_.json);
   std::vector<PluginInfo> plugins = list_plugins(job_.world.plugin_dirs);
-  if (json_) {
+  if (line_.json) {
     nlohmann::json rows = nlohmann::json::array();
     for (const PluginInfo& p : plugins)
       rows.push_back({{"name", p.name},

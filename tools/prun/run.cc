@@ -31,7 +31,7 @@ class Run final : public PlanCommand {
  public:
   Run() { job_.purpose = Purpose::train; }
   void declare(OptionTable& table) override;
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
   const char* json_help() const override {
     return "at the end one JSON object on standard output: exit_code, steps, loss, seconds; the rest goes to stderr";
@@ -124,10 +124,10 @@ void Run::declare_nodes(OptionTable& table) {
   option::timeout(table, job_);
 }
 
-void Run::settle(const CommandLine& line) {
+void Run::settle() {
   if (!cluster_.empty())
-    take_place_among_hosts(job_, cluster_, given_place(line));
-  else if (!line.given("--nnodes") && !line.given("--node-rank"))
+    take_place_among_hosts(job_, cluster_, given_place(line_));
+  else if (!line_.given("--nnodes") && !line_.given("--node-rank"))
     take_place_of_launcher(job_, launcher_);
   pass_to_transports(job_);
   check_ranks(job_);

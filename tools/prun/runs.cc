@@ -119,25 +119,15 @@ void print_run(const Json& run, size_t width) {
 class Runs final : public Command {
  public:
   void declare(OptionTable& /*table*/) override {}
-  void settle(const CommandLine& line) override;
   int run() override;
-
- private:
-  std::vector<std::string> operands_;
-  bool json_ = false;
 };
 
-void Runs::settle(const CommandLine& line) {
-  json_ = line.json;
-  operands_ = line.operands;
-}
-
 int Runs::run() {
-  std::string where = one_operand("runs", operands_, "folder");
+  std::string where = one_operand("runs", line_.operands, "folder");
   if (where.empty()) where = kRunsFolder;
   Json runs = Json::array();
   for (const fs::path& folder : run_folders(where)) runs.push_back(read_run(folder));
-  if (json_) {
+  if (line_.json) {
     fmt::print("{}\n", Json{{"runs", runs}}.dump());
     return 0;
   }

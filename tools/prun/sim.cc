@@ -112,12 +112,11 @@ void print(const std::string& plan, const SimulatedPlan& made, const Cluster& cl
 class Sim final : public PlanCommand {
  public:
   void declare(OptionTable& table) override;
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
 
  private:
   SimSettings sim_;
-  bool json_ = false;
 };
 
 void Sim::declare(OptionTable& table) {
@@ -134,8 +133,7 @@ void Sim::declare(OptionTable& table) {
   option::trace(table, job_);
 }
 
-void Sim::settle(const CommandLine& line) {
-  json_ = line.json;
+void Sim::settle() {
   check_ranks(job_);
   require_plan();
   check_simulation_options(sim_, job_);
@@ -145,7 +143,7 @@ void Sim::settle(const CommandLine& line) {
 int Sim::run() {
   const Cluster cluster = open_cluster(job_, sim_.cluster);
   if (!sim_.sweep.empty()) {
-    sweep(job_, sim_, json_, cluster);
+    sweep(job_, sim_, line_.json, cluster);
     return 0;
   }
   const SimulatedPlan made = simulate_plan(
@@ -157,14 +155,14 @@ int Sim::run() {
     const Job job = made.job ? *made.job : written_out(build_job(job_, made.result.ranks));
     times = sample_steps(job, cluster, sim_.steps > 0 ? sim_.steps : 100, static_cast<uint64_t>(sim_.seed));
   }
-  if (json_)
+  if (line_.json)
     fmt::print("{}\n", as_json(made, cluster, times).dump());
   else
     print(job_.plan, made, cluster, times);
   std::fflush(stdout);
   if (const std::string why = simulate::too_large(made.result); !why.empty())
     fmt::print(stderr, "prun: it does not fit: {}{}\n", why,
-               json_ ? "" : "; " + what_would_fit(job_, cluster));  // which takes a few seconds
+               line_.json ? "" : "; " + what_would_fit(job_, cluster));  // which takes a few seconds
   return 0;
 }
 

@@ -193,28 +193,20 @@ void draw_live(const std::string& word) {
 class Status final : public Command {
  public:
   void declare(OptionTable& table) override;
-  void settle(const CommandLine& line) override;
   int run() override;
 
  private:
-  std::vector<std::string> operands_;
-  bool json_ = false;
   bool prometheus_ = false;
 };
 
 void Status::declare(OptionTable& table) { table.flag("--prometheus", prometheus_, "as Prometheus' text format"); }
 
-void Status::settle(const CommandLine& line) {
-  json_ = line.json;
-  operands_ = line.operands;
-}
-
 int Status::run() {
-  const std::string word = one_operand("status", operands_, "run");
-  if (json_ && prometheus_) throw usage_error("--json or --prometheus, not both");
+  const std::string word = one_operand("status", line_.operands, "run");
+  if (line_.json && prometheus_) throw usage_error("--json or --prometheus, not both");
   if (prometheus_) {
     fmt::print("{}", prometheus_text(running_jobs(word)));
-  } else if (json_) {
+  } else if (line_.json) {
     fmt::print("{}\n", Json(running_jobs(word)).dump(2, ' ', false, Json::error_handler_t::replace));
   } else if (isatty(STDOUT_FILENO) == 1) {
     draw_live(word);

@@ -28,16 +28,12 @@ class Version final : public Command {
   void take_operands(std::vector<std::string>& operands) override {
     if (!operands.empty()) throw usage_error(fmt::format("prun version takes nothing after it, not '{}'", operands[0]));
   }
-  void settle(const CommandLine& line) override { json_ = line.json; }
   int run() override;
-
- private:
-  bool json_ = false;
 };
 
 int Version::run() {
   const std::string commit = PRUN_COMMIT, compiler = fmt::format("GCC {}", __VERSION__);
-  if (json_) {
+  if (line_.json) {
     const nlohmann::ordered_json all = {{"prun", PRUN_VERSION},
                                         {"commit", commit},
                                         {"build", PRUN_BUILD_TYPE},

@@ -98,7 +98,7 @@ void check(const BenchOptions& options) {
 class Bench final : public Command {
  public:
   void declare(OptionTable& table) override;
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
   JobSpec* job() override { return &options_.job; }
   const char* json_help() const override { return "one JSON object a row"; }
@@ -137,15 +137,15 @@ void Bench::declare(OptionTable& table) {
   option::timeout(table, job);
 }
 
-void Bench::settle(const CommandLine& line) {
+void Bench::settle() {
   JobSpec& job = options_.job;
-  options_.json = line.json;
-  if (!line.given("--nnodes") && !line.given("--node-rank")) take_place_of_launcher(job, launcher_);
-  if (job.launch.host_ranks > 0 && !line.given("--nproc")) options_.bench.nproc = {1};
+  options_.json = line_.json;
+  if (!line_.given("--nnodes") && !line_.given("--node-rank")) take_place_of_launcher(job, launcher_);
+  if (job.launch.host_ranks > 0 && !line_.given("--nproc")) options_.bench.nproc = {1};
   pass_to_transports(job);
   check_ranks(job);
   check_options(job.launch);
-  finish_bench(options_, line.operands);
+  finish_bench(options_, line_.operands);
 }
 
 int Bench::run() {
@@ -178,7 +178,7 @@ int Bench::run() {
 
 BenchOptions read_bench_words(const std::vector<std::string>& words) {
   const ParsedCommand parsed = parse_words(words);
-  parsed.command->settle(parsed.line);
+  parsed.command->settle();
   return dynamic_cast<const Bench&>(*parsed.command).options();
 }
 

@@ -224,13 +224,12 @@ class Calibrate final : public Command {
   void take_operands(std::vector<std::string>& operands) override {
     refuse_operands("calibrate", operands, "it looks at this machine");
   }
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
   JobSpec* job() override { return &job_; }
 
  private:
   JobSpec job_;
-  bool json_ = false;
   std::string output_;  // "": calibration_path()
   int seconds_ = 50;
 };
@@ -244,10 +243,7 @@ void Calibrate::declare(OptionTable& table) {
   table.whole("--seconds", "S", seconds_, 5, "about how long it may take, from 5 on (default 50); less is less exact");
 }
 
-void Calibrate::settle(const CommandLine& line) {
-  json_ = line.json;
-  check_ranks(job_);
-}
+void Calibrate::settle() { check_ranks(job_); }
 
 int Calibrate::run() {
   const std::string path = output_.empty() ? calibration_path() : output_;
@@ -261,7 +257,7 @@ int Calibrate::run() {
                   today(), counted(job_.launch.nproc, "rank"),
                   "prun sim PLAN --cluster FILE reads it; tools/prun/SIMULATE.md has the fields.");
   file.write(cluster_text(cluster, comment));
-  if (json_) {
+  if (line_.json) {
     fmt::print("{}\n", nlohmann::ordered_json{{"file", path},
                                               {"seconds", took},
                                               {"ranks", cluster.node.devices},

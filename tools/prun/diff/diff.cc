@@ -169,14 +169,12 @@ void print_json(const std::optional<simulate::Cluster>& cluster, const DiffSide&
 class Diff final : public Command {
  public:
   void declare(OptionTable& table) override;
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
   JobSpec* job() override { return &job_; }
 
  private:
   JobSpec job_;
-  std::vector<std::string> operands_;
-  bool json_ = false;
   SimSettings sim_;
   std::string out_;
   std::map<std::string, std::string> to_;
@@ -193,15 +191,13 @@ void Diff::declare(OptionTable& table) {
   table.text("--out", "NAME.html", out_, "draw both steps on a page, below each other");
 }
 
-void Diff::settle(const CommandLine& line) {
-  json_ = line.json;
-  operands_ = line.operands;
+void Diff::settle() {
   check_ranks(job_);
   settle_cluster(sim_, false);
 }
 
 int Diff::run() {
-  const std::vector<std::string>& plans = operands_;
+  const std::vector<std::string>& plans = line_.operands;
   if (plans.empty() || plans.size() > 2)
     throw usage_error(
         "prun diff wants two plans, or one and --to: prun diff plans/zero2.lua plans/zero3.lua --nproc 4, or "
@@ -221,7 +217,7 @@ int Diff::run() {
   }
   const DiffSide first = diff_side_of(job_, plans[0], {}, cluster, "first");
   const DiffSide second = diff_side_of(job_, plans.back(), to_, cluster, "second");
-  json_ ? print_json(cluster, first, second) : print_all(cluster, first, second);
+  line_.json ? print_json(cluster, first, second) : print_all(cluster, first, second);
   if (!out_.empty()) {
     draw::Drawing drawing = two_timelines({first.timeline, second.timeline}, first.job, second.job);
     drawing.title = fmt::format("{} and {}", first.facts.name, second.facts.name);

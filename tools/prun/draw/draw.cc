@@ -60,7 +60,7 @@ namespace {
 class Draw final : public Command {
  public:
   void declare(OptionTable& table) override;
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
   JobSpec* job() override { return &options_.job; }
 
@@ -75,9 +75,9 @@ void Draw::declare(OptionTable& table) {
   declare_draw(table, options_);
 }
 
-void Draw::settle(const CommandLine& line) {
-  options_.operands = line.operands;
-  options_.json = line.json;
+void Draw::settle() {
+  options_.operands = line_.operands;
+  options_.json = line_.json;
   check_ranks(options_.job);
   check_draw_options(options_);
 }

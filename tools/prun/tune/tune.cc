@@ -253,12 +253,11 @@ class Tuning {
 class Tune final : public PlanCommand {
  public:
   void declare(OptionTable& table) override;
-  void settle(const CommandLine& line) override;
+  void settle() override;
   int run() override;
 
  private:
   SimSettings sim_;
-  bool json_ = false;
 };
 
 void Tune::declare(OptionTable& table) {
@@ -271,8 +270,7 @@ void Tune::declare(OptionTable& table) {
   option::time_passes(table, job_, "print what the search's parts take");
 }
 
-void Tune::settle(const CommandLine& line) {
-  json_ = line.json;
+void Tune::settle() {
   check_ranks(job_);
   require_plan();
   settle_cluster(sim_, true);
@@ -292,7 +290,7 @@ int Tune::run() {
   if (tuned.trials.empty())
     throw plan_error(fmt::format("{}: none of {} is a plan that fits on {}:{}", job_.plan,
                                  counted(tuned.estimated, "combination"), sim_.cluster, left_out_text(tuned)));
-  json_ ? print_tuned_json(given, cluster, tuned) : print_tuned(given, cluster, tuned);
+  line_.json ? print_tuned_json(given, cluster, tuned) : print_tuned(given, cluster, tuned);
   return 0;
 }
 
