@@ -429,9 +429,6 @@ TEST(PackedGemm, AgreesInF32AndInParts) {
   }
 }
 
-void store_as(float& to, double value) { to = static_cast<float>(value); }
-void store_as(bf16& to, double value) { to = to_bf16(static_cast<float>(value)); }
-
 // Ours of bf16 operands, in every form and on any number of threads; sizes cross the blocks of K, M and N, the last in
 // squares of sums alone.
 void expect_bf16_products(decltype(cpu::amx_gemm)* gemm, decltype(cpu::amx_gemm_scratch_bytes)* scratch_bytes) {
