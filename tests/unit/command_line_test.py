@@ -2,13 +2,17 @@
 """What surrounds a run: completion in the shells, manual pages, version, --json of every command, the log, prun init.
 Usage: command_line_test.py PRUN TOP
 """
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import re
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 
 PRUN, TOP = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
@@ -145,6 +149,39 @@ class Json(unittest.TestCase):
         found = self.one(f"{TOP}/tests/errors/files/count.lua", "--nproc", "4", code=3)
         self.assertEqual(found["exit_code"], 3)
         self.assertIn("count.lua:6", found["failure"]["op"])
+
+
+class Help(unittest.TestCase):
+    COMMANDS = ([], ["plans/ddp.lua"], ["bench"], ["ckpt"], ["tune"], ["sim"])
+
+    def on_terminal(self, columns, *words):
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        with subprocess.Popen([PRUN, *words], cwd=TOP, env=ENVIRONMENT, stdout=theirs) as process, os.fdopen(ours, "rb") as screen:
+            os.close(theirs)
+            text = b""
+            try:
+                while part := screen.read1(4096):
+                    text += part
+            except OSError:  # the end, on Linux
+                pass
+            self.assertEqual(process.wait(timeout=60), 0)
+        return text.decode().replace("\r\n", "\n")
+
+    def test_lines_fit_the_terminal(self):
+        for command in self.COMMANDS:
+            piped = prun(*command, "--help").stdout
+            self.assertLessEqual(max(map(len, piped.splitlines())), 100)
+            narrow = self.on_terminal(80, *command, "--help")
+            self.assertLessEqual(max(map(len, narrow.splitlines())), 80)
+            self.assertEqual(narrow.split(), piped.split())
+            self.assertEqual(self.on_terminal(100, *command, "--help"), piped)
+
+    def test_headings(self):
+        text = prun("--help").stdout
+        for heading in ("plan", "transport", "ranks and devices", "checks", "records", "checkpoints and restarts", "general"):
+            self.assertIn(f"\n{heading}:\n  --", text)
+        self.assertIn("\noptions:\n  --json", prun("plans", "--help").stdout)
 
 
 class Log(unittest.TestCase):

@@ -141,7 +141,7 @@ std::vector<int64_t> parse_sizes(const std::string& text) {
 std::string bench_operations() {
   std::vector<std::string> names;
   for (const BenchOp& op : bench_ops()) names.emplace_back(op.name);
-  return fmt::format("OP: {}, or all\n", join(names, ", "));
+  return fmt::format("OP: {}, or all", join(names, ", "));
 }
 
 std::string bench_terms() {
