@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/gemm/amx_gemm.h"
+#include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/instruction_set.h"
 
 namespace prun::cpu {

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/cpu/gemm/amx_gemm.h"
-#include "kernels/cpu/gemm/packed_gemm.h"
+#include "kernels/cpu/gemm/driver.h"
+#include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/instruction_set.h"
 #include "tests/unit/allocation_counter.h"
 #include "tests/unit/one_op.h"
@@ -393,18 +393,18 @@ std::vector<float> floats(const Values& values) { return {values.begin(), values
 void expect_sums_of_b(cpu::GemmShape s, const std::vector<float>& x, const std::vector<float>& y,
                       std::vector<std::byte>& scratch) {
   std::vector<float> c(static_cast<size_t>(s.m * s.n)), sums(static_cast<size_t>(s.n), 7.0f), again = sums;
-  cpu::packed_gemm(s, x.data(), y.data(), nullptr, c.data(), scratch.data(), false, sums.data());
+  cpu::run_driver(cpu::panel_backend(s), s, x.data(), y.data(), nullptr, c.data(), scratch.data(), false, sums.data());
   Values want(sums.size());
   for (size_t i = 0; i < y.size(); ++i) want[i % want.size()] += y[i];
   expect_near(Values(sums.begin(), sums.end()), want, {Dtype::f32, 1e-5, 3e-5});
   s.threads = 2;
-  scratch.resize(static_cast<size_t>(cpu::packed_gemm_scratch_bytes(s)));
-  cpu::packed_gemm(s, x.data(), y.data(), nullptr, c.data(), scratch.data(), false, again.data());
+  scratch.resize(static_cast<size_t>(cpu::driver_scratch_bytes(cpu::panel_backend(s), s)));
+  cpu::run_driver(cpu::panel_backend(s), s, x.data(), y.data(), nullptr, c.data(), scratch.data(), false, again.data());
   EXPECT_EQ(sums, again);
 }
 
 // In f32, also parts of a product: rows of C, or rows of a sum that are added up. Sizes cross the blocks of K, M and N.
-TEST(PackedGemm, AgreesInF32AndInParts) {
+TEST(PanelGemm, AgreesInF32AndInParts) {
   for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {20, 40, 1600}, {350, 40, 30}, {9, 1100, 10}, {29, 61, 801}}) {
     for (int form = 0; form < 4; ++form) {
       cpu::GemmShape s;
@@ -413,8 +413,8 @@ TEST(PackedGemm, AgreesInF32AndInParts) {
       const std::vector<float> x = floats(a), y = floats(b);
       const Values want = product(a, b, m, n, k, s.transpose_a, s.transpose_b);
       std::vector<float> c(want.size());
-      std::vector<std::byte> scratch(static_cast<size_t>(cpu::packed_gemm_scratch_bytes(s)));
-      cpu::packed_gemm(s, x.data(), y.data(), nullptr, c.data(), scratch.data());
+      std::vector<std::byte> scratch(static_cast<size_t>(cpu::driver_scratch_bytes(cpu::panel_backend(s), s)));
+      cpu::run_driver(cpu::panel_backend(s), s, x.data(), y.data(), nullptr, c.data(), scratch.data());
       expect_near(Values(c.begin(), c.end()), want, {Dtype::f32, 1e-5, 3e-5});
       if (!s.transpose_b) expect_sums_of_b(s, x, y, scratch);
       if (form == 3) continue;  // no part of a sum over a B that is stored transposed
@@ -429,9 +429,9 @@ TEST(PackedGemm, AgreesInF32AndInParts) {
   }
 }
 
-// Ours of bf16 operands, in every form and on any number of threads; sizes cross the blocks of K, M and N, the last in
-// squares of sums alone.
-void expect_bf16_products(decltype(cpu::amx_gemm)* gemm, decltype(cpu::amx_gemm_scratch_bytes)* scratch_bytes) {
+// GEMMs of bf16 operands, in every form and on any number of threads; sizes cross the blocks of K, M and N, the last in
+// register tiles alone.
+void expect_bf16_products(const cpu::Backend& (*backend_of)(const cpu::GemmShape&)) {
   for (const auto& [m, n, k] : {std::tuple{1, 1, 1},
                                 {15, 33, 257},
                                 {400, 70, 300},
@@ -458,8 +458,9 @@ void expect_bf16_products(decltype(cpu::amx_gemm)* gemm, decltype(cpu::amx_gemm_
       for (int threads : {1, 2}) {
         s.threads = threads;
         std::vector<float> c(want.size());
-        std::vector<std::byte> scratch(static_cast<size_t>(scratch_bytes(s)));
-        gemm(s, narrow(a).data(), narrow(b).data(), narrow(bias).data(), c.data(), scratch.data());
+        const cpu::Backend& backend = backend_of(s);
+        std::vector<std::byte> scratch(static_cast<size_t>(cpu::driver_scratch_bytes(backend, s)));
+        cpu::run_driver(backend, s, narrow(a).data(), narrow(b).data(), narrow(bias).data(), c.data(), scratch.data());
         for (size_t i = 0; i < want.size(); ++i) {
           const bf16 half = reinterpret_cast<const bf16*>(c.data())[i];
           got[threads - 1].push_back(static_cast<double>(s.output == Dtype::f32 ? c[i] : to_float(half)));
@@ -471,7 +472,7 @@ void expect_bf16_products(decltype(cpu::amx_gemm)* gemm, decltype(cpu::amx_gemm_
   }
 }
 
-// The way that Gemm chooses, for sizes of which packed_gemm takes some and oneDNN others, in every form; with the sums
+// The way that Gemm chooses, for sizes that panels and oneDNN take, in every form; with the sums
 // of B's columns where they ride in its copy.
 TEST(Gemm, AgreesInBf16) {
   for (const auto& [m, n, k] : {std::tuple{160, 128, 256}, {128, 1056, 2048}, {400, 300, 1601}, {20, 160, 160}}) {
@@ -500,15 +501,11 @@ TEST(Gemm, AgreesInBf16) {
 }
 
 // What machines without bf16 instructions fall back to, and pairs where the CPU multiplies them.
-TEST(PackedGemm, AgreesInBf16) {
-  expect_bf16_products([](const cpu::GemmShape& s, const void* a, const void* b, const void* bias, void* c,
-                          void* scratch) { cpu::packed_gemm(s, a, b, bias, c, scratch); },
-                       cpu::packed_gemm_scratch_bytes);
-}
+TEST(PanelGemm, AgreesInBf16) { expect_bf16_products(cpu::panel_backend); }
 
 TEST(AmxGemm, AgreesInBf16) {
   if (!cpu::has_amx()) GTEST_SKIP() << "this CPU has no AMX";
-  expect_bf16_products(cpu::amx_gemm, cpu::amx_gemm_scratch_bytes);
+  expect_bf16_products([](const cpu::GemmShape&) -> const cpu::Backend& { return cpu::kAmxTiles; });
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <map>
 
-#include "kernels/cpu/gemm/amx_gemm.h"
 #include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/instruction_set.h"
 

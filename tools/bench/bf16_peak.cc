@@ -1,7 +1,7 @@
 // See bf16_peak.h.
 #include "tools/bench/bf16_peak.h"
 
-#include "kernels/cpu/gemm/amx_gemm.h"
+#include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/instruction_set.h"
 
 #if defined(__x86_64__)
@@ -38,7 +38,7 @@ struct alignas(64) TileConfig {
 };
 const TileConfig kTiles;
 
-// Four tiles of sums from four of zeros, as amx_gemm has them.
+// Four tiles of sums from four of zeros, as gemm/amx_tiles.cc has them.
 __attribute__((target("arch=x86-64-v4,amx-tile,amx-bf16"))) double tiles(int64_t turns) {
   _tile_loadconfig(&kTiles);
   _tile_zero(0);

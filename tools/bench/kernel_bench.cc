@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/gemm/amx_gemm.h"
+#include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/vectors.h"
 #include "tests/unit/one_op.h"
 #include "tools/bench/vector_rates.h"

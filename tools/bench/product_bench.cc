@@ -1,9 +1,9 @@
 // Products of the CPU device for products.py: answers each line "m n k form bf16" with the median processor seconds of
 // one. The first line it writes are the measured peaks of multiply-adds of a core, of f32 and of bf16, in FLOP/s.
 //
-//     product_bench [packed]     form 0: x·w, 1: dy·wᵀ, 2: xᵀ·dy
+//     product_bench [panels]     form 0: x·w, 1: dy·wᵀ, 2: xᵀ·dy
 //
-// The way that is chosen; packed_gemm always.
+// Runs the entry that the table chooses for a shape; with `panels` the backend with panels always.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 #include "device/bf16.h"
 #include "ir/types.h"
+#include "kernels/cpu/gemm/driver.h"
 #include "kernels/cpu/gemm/gemm.h"
-#include "kernels/cpu/gemm/packed_gemm.h"
 #include "kernels/cpu/instruction_set.h"
 #include "tools/bench/bf16_peak.h"
 
@@ -119,10 +119,14 @@ Memory numbers(int64_t count, Dtype dtype) {
   return bytes;
 }
 
-double seconds_of(const cpu::GemmShape& s, bool packed) {
+double seconds_of(const cpu::GemmShape& s, bool panels) {
   const Memory a = numbers(s.m * s.k, s.input), b = numbers(s.k * s.n, s.input), c = memory(s.m * s.n * 4);
-  const Memory scratch = memory(packed ? cpu::packed_gemm_scratch_bytes(s) : cpu::gemm_scratch_bytes(s));
-  if (packed) return median_seconds([&] { cpu::packed_gemm(s, a.get(), b.get(), nullptr, c.get(), scratch.get()); });
+  const Memory scratch =
+      memory(panels ? cpu::driver_scratch_bytes(cpu::panel_backend(s), s) : cpu::gemm_scratch_bytes(s));
+  if (panels) {
+    const cpu::Backend& backend = cpu::panel_backend(s);
+    return median_seconds([&] { cpu::run_driver(backend, s, a.get(), b.get(), nullptr, c.get(), scratch.get()); });
+  }
   const cpu::Gemm made(s, a.get(), b.get(), nullptr, c.get(), scratch.get());
   return median_seconds([&] { made.run(); });
 }
@@ -143,7 +147,7 @@ int main(int count, char** words) {
     s.transpose_b = form == 1, s.transpose_a = form == 2;
     s.input = half != 0 ? Dtype::bf16 : Dtype::f32;
     s.output = s.transpose_a ? Dtype::f32 : s.input;
-    std::printf("%g\n", seconds_of(s, word == "packed"));
+    std::printf("%g\n", seconds_of(s, word == "panels"));
     std::fflush(stdout);
   }
   return 0;

@@ -66,14 +66,14 @@ def main():
     parser.add_argument("--isa", choices=LIMITS, help="leave out what this instruction set has not")
     parser.add_argument("--shapes", type=rows.names(SHAPES), default=",".join(SHAPES), help="of: " + ", ".join(SHAPES))
     parser.add_argument("--types", type=rows.names(["f32", "bf16"]), default="f32,bf16")
-    parser.add_argument("--packed", action="store_true", help="prun's packed_gemm in place of the way that it chooses")
+    parser.add_argument("--panels", action="store_true", help="prun's backend with panels, whatever its table chooses")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--core", type=int, default=0, help="the core that all run on")
     rows.add_option(parser)
     args = parser.parse_args()
     os.sched_setaffinity(0, {args.core})
     env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"} | ONE_THREAD | LIMITS.get(args.isa, {})
-    own = Side("prun", [str(BENCH)] + (["packed"] if args.packed else []), env)
+    own = Side("prun", [str(BENCH)] + (["panels"] if args.panels else []), env)
     peers = [Side(name, [sys.executable, str(PEER), name], env) for name in ("openblas", "blis")]
     if args.torch:
         peers.append(Side("torch", [args.torch, str(PEER), "torch"], env))

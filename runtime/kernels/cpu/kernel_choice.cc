@@ -1,4 +1,4 @@
-// Surprising fact: oneDNN is not asked what this CPU can do, since after an answer it takes no limit any more.
+// Surprising fact: oneDNN must not be asked what this CPU can do, because after its answer it accepts no limit.
 #include "kernels/cpu/kernel_choice.h"
 
 #include <dnnl.h>
@@ -11,7 +11,6 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "kernels/cpu/gemm/amx_gemm.h"
 #include "kernels/cpu/gemm/register_tile.h"
 
 #if defined(__x86_64__)
@@ -36,7 +35,7 @@ constexpr Row kRows[] = {
 };
 const Row& row(Kernels kernels) { return kRows[static_cast<size_t>(kernels)]; }
 
-// What ONEDNN_MAX_CPU_ISA allows; oneDNN's words.
+// Returns what ONEDNN_MAX_CPU_ISA allows; its values are oneDNN's.
 Kernels allowed_by_environment() {
   const char* set = std::getenv("ONEDNN_MAX_CPU_ISA");
   if (set == nullptr) set = std::getenv("DNNL_MAX_CPU_ISA");
@@ -49,7 +48,7 @@ Kernels allowed_by_environment() {
   if (is({"avx2", "avx2_vnni"})) return Kernels::avx2;
   if (is({"avx512_core", "avx512_core_vnni"})) return Kernels::avx512;
   if (is({"avx512_core_bf16"})) return Kernels::pairs;
-#if DNNL_VERSION_MAJOR >= 3  // a word that version 2 takes for none, and so for all
+#if DNNL_VERSION_MAJOR >= 3  // version 2 ignores this value
   if (is({"avx512_core_fp16"})) return Kernels::pairs;
 #endif
   return Kernels::tiles;
@@ -62,7 +61,7 @@ bool cpu_has_tiles() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAll) == kAll;
 }
 
-// What x86-64-v3 and v4 have; clang 14 does not know the levels by name.
+// Checks the features of x86-64-v3 and v4; clang 14 does not know the levels by name.
 Kernels most_of_cpu() {
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))

@@ -1,6 +1,5 @@
-// Which kernels compute where several could, as far as that decides the last bits of results. A process takes them
-// once, before it makes its first kernel: a rank those of its job (tools/prun/job_kernels.h), whoever has no job what
-// is fastest here.
+// The choice between kernels that round differently. A process chooses once, before it makes its first kernel: a rank
+// takes the kernels of its job (job/kernels.h), a program without a job the fastest ones.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -10,30 +9,30 @@
 
 namespace prun::cpu {
 
-// Each needs all that those before it need. Vectors of so many bits; besides, of bf16: products by oneDNN and rounding
-// by AVX512_BF16; the same with products of pairs, which need no more and are faster on some CPUs; products on tiles
-// (AMX).
+// Each needs all that the previous ones need: SSE, AVX2 or AVX-512 vectors; then AVX512_BF16 with GEMMs of bf16 by
+// oneDNN; AVX512_BF16 with our own GEMMs of pairs, which are faster on some CPUs; AMX tiles.
 enum class Kernels : uint8_t { any, avx2, avx512, bf16, pairs, tiles };
 
-// The version of all that kernels compute. Raise it when one adds in another order than before, or rounds elsewhere, so
-// that a checkpoint tells whether it goes on to the bit.
+// The version of the arithmetic of all kernels. Raise it when a kernel adds in another order or rounds elsewhere, so
+// that a checkpoint records whether it can be continued bitwise.
 inline constexpr int kArithmetic = 7;
 
 std::string_view kernels_text(Kernels kernels);  // "avx512+pairs", and back
 std::optional<Kernels> parse_kernels(std::string_view text);
 std::vector<std::string> kernels_texts();
 
-// The most that this CPU can run, or less by ONEDNN_MAX_CPU_ISA, which is how a machine with AVX-512 tries what one
-// without it would do. Never bf16, since pairs run wherever that does.
+// Returns the most that this CPU can run, or less if ONEDNN_MAX_CPU_ISA says so, by which a machine with AVX-512 can
+// compute as one without it. Never bf16, because pairs run wherever bf16 does.
 Kernels most_kernels();
-// The fastest for CPUs of which each can run `most`, as this one can. Measures, if it is for instructions to say.
+// Returns the fastest kernels for CPUs that can all run `most`, as this one can. Measures if instructions exist but may
+// be slow.
 Kernels fastest_kernels(Kernels most);
 
-// For this process, and for what it forks. They are at most most_kernels(), and no others have been taken.
+// Sets the kernels of this process and its forks: at most most_kernels(), and only once.
 void take_kernels(Kernels kernels);
-Kernels kernels();  // any thread; the fastest, if none have been taken
+Kernels kernels();  // from any thread; takes the fastest if none are set
 
-// kernels() >= Kernels::bf16, for loops that ask for each vector; known once kernels() has been asked.
+// kernels() >= Kernels::bf16, for inner loops; valid after the first call of kernels().
 inline bool rounds_to_bf16 = false;
 
 }  // namespace prun::cpu

@@ -14,7 +14,6 @@
 #include "kernels/cpu/attention/attention_bf16.h"
 #include "kernels/cpu/attention/attention_rows.h"
 #include "kernels/cpu/attention/tile.h"
-#include "kernels/cpu/gemm/amx_gemm.h"
 #include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/kernel.h"
 #include "kernels/cpu/parallel.h"

@@ -1,4 +1,4 @@
-// The end of a product's tile: its activation, and its conversion when C is bf16.
+// The epilogue of a GEMM's tile: its activation, and its conversion if C is bf16.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace prun::cpu {
 
-// `rows` x `columns` of `from`, whose rows lie `from_row` apart, become those of c. May be in place.
+// Writes `rows` x `columns` of `from`, whose rows are `from_row` apart, to c. May be in place.
 void finish_tile(const float* from, int64_t from_row, float* c, int64_t c_row, int64_t rows, int64_t columns,
                  Activation activation);
 void finish_tile(const float* from, int64_t from_row, bf16* c, int64_t c_row, int64_t rows, int64_t columns,

@@ -6,7 +6,6 @@
 //      tile unit   |A0 B0 -> C||A1 B1 -> C||A2 B2 -> C|
 //      vector unit    | step() |   | step() |   | step() |  ..  finish() after the last
 #pragma once
-#include "kernels/cpu/gemm/amx_gemm.h"
 #include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/intrinsics.h"
 

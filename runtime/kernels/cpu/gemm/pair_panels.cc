@@ -1,14 +1,22 @@
-// See pair_panels.h.
+// The backend of bf16 panels for AVX512_BF16: an element is a pair of neighbours in K, and one instruction adds both of
+// its products to an accumulator. A register tile is 14 x 32:
 //
-// Surprising fact: A need not be copied where its rows lie along K. A pair is broadcast from wherever it lies, and for
-// 256 columns of B the copy took 3 % of a product.
-#include "kernels/cpu/gemm/pair_panels.h"
-
+//               panel of B: 2 vectors of 16 pairs a row
+//               |bb bb ..|bb bb ..|   p
+//       |aa| x  |c  c  ..|c  c  ..|   14 rows of accumulators
+//       |aa|    |c  c  ..|c  c  ..|
+//        p      a pair of A is broadcast
+//
+// Surprising fact: A need not be packed where K runs along its rows, because a pair can be broadcast from anywhere; for
+// 256 columns of B packing took 3 % of a GEMM.
 #include <algorithm>
 #include <cstring>
-#include <string>
+#include <type_traits>
 
 #include "base/error.h"
+#include "kernels/cpu/gemm/pair_tiles.h"
+#include "kernels/cpu/gemm/panels.h"
+#include "kernels/cpu/gemm/prefetch_plan.h"
 
 #if defined(__x86_64__)
 #include "kernels/cpu/intrinsics.h"
@@ -19,7 +27,7 @@ namespace {
 
 constexpr int kPanelRows = 14, kLanes = 16, kVectors = 2, kPanelColumns = kVectors * kLanes;
 
-// Elements of A: of a panel, or of rows where they lie, three of which have one register for their address.
+// Pairs of A: of a panel, or of rows in place, three of which share a register for their address.
 template <int kRows, bool kInPlace>
 struct RowsOfA {
   static constexpr int kGroups = kInPlace ? (kRows + 2) / 3 : 1;
@@ -47,48 +55,57 @@ PRUN_AVX512_BF16 inline void multiply(const RowsOfA<kRows, kInPlace>& a, const P
   }
 }
 
-template <int kRows, bool kInPlace>
+// Prefetches four lines of the next panel and a row of C, or of what C is added to, in each step.
+struct PairPrefetch {
+  const char *line, *c, *c_end;
+  int64_t second, third, step, c_row, c_second;
+  PRUN_AVX512_BF16 inline PairPrefetch(const Tile& t, int rows)
+      : line(t.prefetch.line), second(t.prefetch.row), third(2 * t.prefetch.row), step(t.prefetch.step) {
+    const bool narrow = !t.add && t.rounded != nullptr;
+    c = narrow ? reinterpret_cast<const char*>(t.rounded) : reinterpret_cast<const char*>(t.c);
+    c_row = narrow ? t.rounded_row * 2 : t.c_row * 4;
+    c_second = narrow ? 0 : 64;
+    c_end = c + rows * c_row;
+  }
+  PRUN_AVX512_BF16 inline void next() {
+    __builtin_prefetch(line, 0, 2);
+    __builtin_prefetch(line + second, 0, 2);
+    __builtin_prefetch(line + third, 0, 2);
+    __builtin_prefetch(line + second + third, 0, 2);
+    line += step;
+    if (c >= c_end) return;
+    __builtin_prefetch(c, 1);
+    __builtin_prefetch(c + c_second, 1);
+    c += c_row;
+  }
+};
+
+template <int kRows, bool kInPlace, class Policy = PairPrefetch>
 PRUN_AVX512_BF16 inline void micro_tile(const Tile& t) {
   RowsOfA<kRows, kInPlace> a(t);
   const Pair* b = reinterpret_cast<const Pair*>(t.b);
-  LinesAhead ahead = t.ahead;
+  Policy prefetch(t, kRows);
   __m512 sum[kRows][kVectors];
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
-  // What C is added to, or else C, is asked for a row at a time.
-  const bool added = t.from_row != 0, narrow = t.rounded != nullptr;
-  const char* ask = added    ? reinterpret_cast<const char*>(t.from)
-                    : narrow ? reinterpret_cast<const char*>(t.rounded)
-                             : reinterpret_cast<const char*>(t.c);
-  const int64_t ask_row = added ? t.from_row * 4 : narrow ? t.c_row * 2 : t.c_row * 4;
-  const int64_t second = added || !narrow ? 64 : 0;
-  const char* const ask_end = ask + kRows * ask_row;
   int64_t p = 0;
-  for (; p + kAsk <= t.depth; p += kAsk) {
-    __builtin_prefetch(ahead.line, 0, 2);
-    __builtin_prefetch(ahead.line + ahead.second, 0, 2);
-    __builtin_prefetch(ahead.line + ahead.third, 0, 2);
-    __builtin_prefetch(ahead.line + ahead.second + ahead.third, 0, 2);
-    ahead.line += ahead.step;
-    if (ask < ask_end) {
-      __builtin_prefetch(ask, 1);
-      __builtin_prefetch(ask + second, 1);
-      ask += ask_row;
-    }
+  for (; p + kPrefetchDepth <= t.depth; p += kPrefetchDepth) {
+    prefetch.next();
 #pragma GCC unroll 8
-    for (int q = 0; q < kAsk; ++q) multiply(a, b, q, sum);
-    a.advance(kAsk);
-    b += kAsk * kPanelColumns;
+    for (int q = 0; q < kPrefetchDepth; ++q) multiply(a, b, q, sum);
+    a.advance(kPrefetchDepth);
+    b += kPrefetchDepth * kPanelColumns;
   }
   for (; p < t.depth; ++p, a.advance(1), b += kPanelColumns) multiply(a, b, 0, sum);
+  const float* from = t.add ? t.c : t.bias;
+  const int64_t from_row = t.add ? t.c_row : 0;
 #pragma GCC unroll 14
-  for (int r = 0; r < kRows; ++r) {
-    const float* from = t.from + r * t.from_row;
+  for (int r = 0; r < kRows; ++r, from += from_row) {
     const __m512 left = _mm512_add_ps(sum[r][0], _mm512_loadu_ps(from));
     const __m512 right = _mm512_add_ps(sum[r][1], _mm512_loadu_ps(from + kLanes));
-    if (narrow) {
+    if (t.rounded != nullptr) {
       const __m512bh both = _mm512_cvtne2ps_pbh(right, left);
-      std::memcpy(static_cast<void*>(t.rounded + r * t.c_row), &both, sizeof both);
+      std::memcpy(static_cast<void*>(t.rounded + r * t.rounded_row), &both, sizeof both);
     } else {
       _mm512_storeu_ps(t.c + r * t.c_row, left);
       _mm512_storeu_ps(t.c + r * t.c_row + kLanes, right);
@@ -102,8 +119,8 @@ PRUN_AVX512_BF16 void tile_of(const Tile& tile, int64_t rows) {
   Tile t = tile;
   const auto advance = [&t](int64_t n) {
     t.a += kInPlace ? n * t.a_row : n;
-    t.c += n * t.c_row, t.from += n * t.from_row;
-    if (t.rounded != nullptr) t.rounded += n * t.c_row;
+    t.c += n * t.c_row;
+    if (t.rounded != nullptr) t.rounded += n * t.rounded_row;
   };
   if (rows >= 8) {
     micro_tile<8, kInPlace>(t);
@@ -123,7 +140,9 @@ PRUN_AVX512_BF16 void tile_of(const Tile& tile, int64_t rows) {
 
 void tile_of_pairs(const Tile& t, int64_t rows) { t.a_row != 0 ? tile_of<true>(t, rows) : tile_of<false>(t, rows); }
 
-// Rows are copied whole, four at a time: panel by panel each line would be fetched by itself, from another page.
+// Packs panels of kStep columns of x. Rows are copied whole, four at a time: panel by panel each line would be a cache
+// miss of its own, in another page. The last panel and the last pair are padded with zeros. `sums`, if any, get the
+// columns' sums added.
 template <int kStep>
 PRUN_AVX512_BF16 void copy_down(const bf16* x, int64_t x_row, int64_t columns, int64_t depth, Pair* to, float* sums) {
   constexpr int64_t kTogether = 2;
@@ -136,7 +155,7 @@ PRUN_AVX512_BF16 void copy_down(const bf16* x, int64_t x_row, int64_t columns, i
       for (int64_t p = top; p < bottom; ++p) {
         const bf16* even = x + 2 * p * x_row + first;
         const bool has_odd = 2 * p + 1 < depth;
-        Pair* line = to + first / kStep * panel_size(kStep, pairs) + p * kStep;
+        Pair* line = to + first / kStep * panel_elements(kStep, pairs) + p * kStep;
         for (int64_t v = 0; v * kLanes < kStep; ++v) {
           const int64_t left = std::clamp<int64_t>(count - v * kLanes, 0, kLanes);
           const auto mask = static_cast<__mmask16>((1u << left) - 1);
@@ -160,7 +179,7 @@ PRUN_AVX512_BF16 void copy_down(const bf16* x, int64_t x_row, int64_t columns, i
   }
 }
 
-// Eight pairs of each of `count` rows, at most 8, become rows of `to`.
+// Transposes eight pairs of each of `count` rows, at most 8, to rows of `to`.
 PRUN_AVX512_BF16 inline void transpose_pairs(const bf16* x, int64_t x_row, int64_t count, Pair* to, int64_t step) {
   Eight rows[8];
   for (int i = 0; i < 8; ++i) {
@@ -171,25 +190,25 @@ PRUN_AVX512_BF16 inline void transpose_pairs(const bf16* x, int64_t x_row, int64
   for (int i = 0; i < 8; ++i) std::memcpy(to + i * step, &rows[i], sizeof rows[i]);
 }
 
-// Whole lines of eight rows become columns; the last rows of a panel first, as they are stored over what belongs to
-// the first rows of the next pair. Lines of the next panel are asked for, into the second-level cache: where rows lie
-// 4,096 bytes apart the first has room for eight.
+// Packs the same panels where K runs along rows of x. Transposes whole lines of eight rows, the last rows of a panel
+// first, because they overwrite the first rows of the next pair. Prefetches the next panel's lines to the second-level
+// cache: where rows are 4,096 bytes apart the first holds eight of them.
 template <int kStep>
 PRUN_AVX512_BF16 void copy_along(const bf16* x, int64_t x_row, int64_t columns, int64_t depth, Pair* to) {
-  constexpr int64_t kSquare = 8, kLast = (kStep - 1) / kSquare * kSquare, kLine = 16;
-  const int64_t pairs = (depth + 1) / 2, squares = depth / 16 * kSquare;
-  for (int64_t first = 0; first < columns; first += kStep, to += panel_size(kStep, pairs)) {
+  constexpr int64_t kEight = 8, kLast = (kStep - 1) / kEight * kEight, kLine = 16;
+  const int64_t pairs = (depth + 1) / 2, transposed = depth / 16 * kEight;
+  for (int64_t first = 0; first < columns; first += kStep, to += panel_elements(kStep, pairs)) {
     const int64_t count = std::min<int64_t>(columns - first, kStep);
-    for (int64_t line = 0; line < squares; line += kLine) {
-      for (int64_t j = kLast; j >= 0; j -= kSquare) {
+    for (int64_t line = 0; line < transposed; line += kLine) {
+      for (int64_t j = kLast; j >= 0; j -= kEight) {
         const bf16* from = x + (first + j) * x_row;
         if (first + kStep < columns)
-          for (int64_t i = 0; i < kSquare; ++i) __builtin_prefetch(from + (kStep + i) * x_row + 2 * line, 0, 2);
-        for (int64_t p = line; p < std::min(line + kLine, squares); p += kSquare)
+          for (int64_t i = 0; i < kEight; ++i) __builtin_prefetch(from + (kStep + i) * x_row + 2 * line, 0, 2);
+        for (int64_t p = line; p < std::min(line + kLine, transposed); p += kEight)
           transpose_pairs(from + 2 * p, x_row, count - j, to + p * kStep + j, kStep);
       }
     }
-    for (int64_t p = squares; p < pairs; ++p) {
+    for (int64_t p = transposed; p < pairs; ++p) {
       for (int64_t j = 0; j < kStep; ++j) {
         bf16 pair[2] = {};
         if (j < count) std::copy_n(x + (first + j) * x_row + 2 * p, std::min<int64_t>(depth - 2 * p, 2), pair);
@@ -199,19 +218,36 @@ PRUN_AVX512_BF16 void copy_along(const bf16* x, int64_t x_row, int64_t columns, 
   }
 }
 
-}  // namespace
-
-void copy_pair_panels(bool transposed, const bf16* x, int64_t x_row, int64_t columns, int64_t depth, int64_t step,
-                      Pair* to, float* sums) {
-  PRUN_CHECK(step == kPanelRows || step == kPanelColumns, std::to_string(step));
-  if (transposed)
-    return step == kPanelRows ? copy_along<kPanelRows>(x, x_row, columns, depth, to)
-                              : copy_along<kPanelColumns>(x, x_row, columns, depth, to);
-  return step == kPanelRows ? copy_down<kPanelRows>(x, x_row, columns, depth, to, sums)
-                            : copy_down<kPanelColumns>(x, x_row, columns, depth, to, sums);
+template <int kStep>
+void pack(const PanelSource& s, float* panels, float* sums) {
+  const auto* x = static_cast<const bf16*>(s.x);
+  Pair* to = reinterpret_cast<Pair*>(panels);
+  s.k_along_rows ? copy_along<kStep>(x, s.row, s.count, s.depth, to)
+                 : copy_down<kStep>(x, s.row, s.count, s.depth, to, sums);
 }
 
-const TileKernel kPairTiles = {kPanelRows, kPanelColumns, tile_of_pairs};
+// Rows are multiplied in place unless all of them are in one set of the first-level cache.
+bool reads_a_in_place(const GemmShape& s, int64_t) {
+  constexpr int64_t kSets = 4096;
+  return !s.transpose_a && s.k % 2 == 0 && s.k * static_cast<int64_t>(sizeof(bf16)) % kSets != 0;
+}
+
+constexpr Backend pair_panels() {
+  Backend b = kPanels;
+  b.name = "bf16 pairs", b.rows = kPanelRows, b.columns = kPanelColumns, b.pair = 2;
+  b.packs_b_late = b.rounds = true;
+  b.blocking = [](const GemmShape& s) { return panel_blocking(s, kPanelRows, 2); };
+  b.reads_a_in_place = reads_a_in_place;
+  b.pack_a = [](const PanelSource& s, float* to) { pack<kPanelRows>(s, to, nullptr); };
+  b.pack_b = pack<kPanelColumns>;
+  b.tile = tile_of_pairs;
+  b.prefetch = [](const Position& at) { return prefetch_panel(at, 4); };
+  return b;
+}
+
+}  // namespace
+
+const Backend kPairPanels = pair_panels();
 
 }  // namespace prun::cpu
 
@@ -219,10 +255,7 @@ const TileKernel kPairTiles = {kPanelRows, kPanelColumns, tile_of_pairs};
 
 namespace prun::cpu {
 
-void copy_pair_panels(bool, const bf16*, int64_t, int64_t, int64_t, int64_t, Pair*, float*) {
-  PRUN_CHECK(false, "no pairs");
-}
-const TileKernel kPairTiles = {};
+const Backend kPairPanels = {};
 
 }  // namespace prun::cpu
 

@@ -9,17 +9,29 @@
 
 namespace prun::cpu {
 
+bool has_amx() { return kernels() == Kernels::tiles; }
 bool multiplies_pairs() { return kernels() == Kernels::pairs; }
 
 }  // namespace prun::cpu
 
 #if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "kernels/cpu/gemm/overlapped_tile.h"
 
 namespace prun::cpu {
 namespace {
 
 constexpr int64_t kRows = 8;  // rows of both halves that registers hold
+
+// Eight tiles of 16 rows of 64 bytes.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t bytes_of_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {kSide, kSide, kSide, kSide, kSide, kSide, kSide, kSide};
+};
+const TileConfig kTiles;
 
 // Runs twelve chains of multiply-adds in registers and nothing else.
 template <bool kPairs>
@@ -91,6 +103,14 @@ bool pairs_pay() {
   return pairs * 10 < singles * 14;
 }
 
+bool tiles_are_allowed() {
+  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+}
+
+PRUN_AMX void open_tiles() { _tile_loadconfig(&kTiles); }
+PRUN_AMX void close_tiles() { _tile_release(); }
+
 TileRegisters::TileRegisters() {
   if (has_amx()) open_tiles();
 }
@@ -104,6 +124,9 @@ TileRegisters::~TileRegisters() {
 
 namespace prun::cpu {
 
+bool tiles_are_allowed() { return false; }
+void open_tiles() {}
+void close_tiles() {}
 bool pairs_pay() { return false; }
 TileRegisters::TileRegisters() {}
 TileRegisters::~TileRegisters() {}

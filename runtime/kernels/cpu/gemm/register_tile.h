@@ -5,6 +5,14 @@
 
 namespace prun::cpu {
 
+// Asks the system for the tile registers, for this process and its forks. Returns whether it may use them.
+bool tiles_are_allowed();
+// Whether GEMMs of bf16 use AMX tiles (kernel_choice.h).
+bool has_amx();
+// Configures this thread's registers as eight tiles of 16 rows of 64 bytes, and releases them.
+void open_tiles();
+void close_tiles();
+
 // Whether GEMMs of bf16 multiply pairs in vectors (kernel_choice.h).
 bool multiplies_pairs();
 // Whether pairs in vectors are faster here than FMAs in f32. Measures; needs AVX512_BF16.
