@@ -1,4 +1,4 @@
-// bfloat16, the upper half of an f32. The rounding is written once, in the plugins' library.
+// bfloat16, the upper half of an f32. The rounding is written once, in the SDK.
 #pragma once
 #include "prun/sdk/float16.h"
 

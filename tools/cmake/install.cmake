@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 install(DIRECTORY lua/ DESTINATION share/prun/lua)
 install(DIRECTORY plans/ DESTINATION share/prun/plans)
 
-install(DIRECTORY runtime/include/prun plugins/sdk/include/prun DESTINATION include)
+install(DIRECTORY runtime/include/prun DESTINATION include FILES_MATCHING PATTERN "*.h")
 install(TARGETS prun_transport prun_sdk EXPORT prun ARCHIVE DESTINATION lib)
 install(EXPORT prun FILE prunTargets.cmake NAMESPACE prun:: DESTINATION lib/cmake/prun)
 # Versions below 1 promise nothing to each other but the ABI, which prun checks itself when it loads a plugin.

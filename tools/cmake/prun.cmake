@@ -45,8 +45,7 @@ endmacro()
 function(prun_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINKS;HEADERS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
-  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/runtime ${CMAKE_SOURCE_DIR}/runtime/include
-    ${CMAKE_SOURCE_DIR}/plugins/sdk/include)
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/runtime ${CMAKE_SOURCE_DIR}/runtime/include)
   target_link_libraries(${name} PUBLIC ${ARG_LINKS} PRIVATE prun_flags)
   prun_precompiled(${name} library ${ARG_HEADERS})
 endfunction()
@@ -56,8 +55,7 @@ add_library(prun_transport INTERFACE)
 add_library(prun::transport ALIAS prun_transport)
 set_target_properties(prun_transport PROPERTIES EXPORT_NAME transport)
 target_include_directories(prun_transport INTERFACE
-  $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/runtime/include> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/plugins/sdk/include>
-  $<INSTALL_INTERFACE:include>)
+  $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/runtime/include> $<INSTALL_INTERFACE:include>)
 target_link_libraries(prun_transport INTERFACE $<BUILD_INTERFACE:prun_flags>)
 include(plugin)         # prun_plugin
 include(device_plugin)  # prun_device_plugin

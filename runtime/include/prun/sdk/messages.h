@@ -6,7 +6,7 @@
 #include <mutex>
 #include <utility>
 
-#include "transport.h"
+#include "prun/sdk/transport.h"
 
 namespace prun::sdk {
 

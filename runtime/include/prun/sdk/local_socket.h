@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "descriptor.h"
+#include "prun/sdk/descriptor.h"
 
 namespace prun::sdk {
 

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "failure.h"
+#include "prun/sdk/failure.h"
 
 namespace prun::sdk {
 

@@ -29,7 +29,7 @@
 #include <string_view>
 #include <vector>
 
-#include "failure.h"
+#include "prun/sdk/failure.h"
 
 namespace prun::sdk {
 

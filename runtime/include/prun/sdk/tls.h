@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "failure.h"
+#include "prun/sdk/failure.h"
 
 struct ssl_st;
 

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <string>
 
-#include "descriptor.h"
+#include "prun/sdk/descriptor.h"
 
 namespace prun::sdk {
 
