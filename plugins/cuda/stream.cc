@@ -6,58 +6,56 @@
 #include "context.h"
 #include "failure.h"
 
-using prun::cuda::check;
-
+namespace prun::cuda {
 namespace {
 
 // "Not ready" is no error, but CUDA keeps it as the thread's last one, where libraries would find it.
-prun_status status_of_query(cudaError_t error, const char* call) {
-  if (error == cudaErrorNotReady) {
-    cudaGetLastError();
-    return PRUN_AGAIN;
-  }
-  check(error, call);
-  return PRUN_OK;
+bool finished(cudaError_t error, const char* call) {
+  if (error == cudaErrorNotReady) return cudaGetLastError(), false;
+  return check(error, call), true;
 }
 
 }  // namespace
 
 // Non-blocking: nothing waits for the default stream, on which some other library may work.
-prun_stream::prun_stream(int priority) {
+Stream::Stream(Context& context_, int priority) : context(context_) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   check(cudaStreamCreateWithPriority(&handle, cudaStreamNonBlocking, priority < 0 ? greatest : least),
         "cudaStreamCreateWithPriority");
 }
 
-prun_stream::~prun_stream() { cudaStreamDestroy(handle); }
+Stream::~Stream() {
+  context.leave_stream();
+  cudaStreamDestroy(handle);
+}
 
-bool prun_stream::capturing() const {
+bool Stream::capturing() const {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(handle, &status), "cudaStreamIsCapturing");
   return status != cudaStreamCaptureStatusNone;
 }
 
-prun_status prun_stream::test() const { return status_of_query(cudaStreamQuery(handle), "cudaStreamQuery"); }
+bool Stream::idle() const { return finished(cudaStreamQuery(handle), "cudaStreamQuery"); }
 
-prun_event::prun_event(bool timed) {
+Event::Event(bool timed) {
   check(cudaEventCreateWithFlags(&handle, timed ? cudaEventDefault : cudaEventDisableTiming),
         "cudaEventCreateWithFlags");
 }
 
-prun_event::~prun_event() { cudaEventDestroy(handle); }
+Event::~Event() { cudaEventDestroy(handle); }
 
 // CUDA knows the flag for external events only while it captures; without a capture every event is one.
-void prun_event::record(const prun_stream& stream, bool external) {
+void Event::record(const Stream& stream, bool external) {
   const unsigned flags = external && stream.capturing() ? cudaEventRecordExternal : cudaEventRecordDefault;
   check(cudaEventRecordWithFlags(handle, stream.handle, flags), "cudaEventRecordWithFlags");
 }
 
-prun_status prun_event::test() const { return status_of_query(cudaEventQuery(handle), "cudaEventQuery"); }
+bool Event::reached() const { return finished(cudaEventQuery(handle), "cudaEventQuery"); }
 
 // Node priorities: communication keeps its stream's priority inside the graph. Uploaded at once, so that the first
 // launch costs what all others do.
-prun_graph::prun_graph(const prun_stream& stream) {
+Graph::Graph(const Stream& stream) {
   cudaGraph_t captured = nullptr;
   check(cudaStreamEndCapture(stream.handle, &captured), "cudaStreamEndCapture");
   const auto destroy = [](cudaGraph_t graph) { cudaGraphDestroy(graph); };
@@ -69,16 +67,16 @@ prun_graph::prun_graph(const prun_stream& stream) {
   }
 }
 
-prun_graph::~prun_graph() { cudaGraphExecDestroy(handle); }
+Graph::~Graph() { cudaGraphExecDestroy(handle); }
 
 // Relaxed: only what is enqueued on these streams belongs to the graph, whatever this or another thread calls meanwhile
 // (a transport that polls its events, a library that loads its kernels).
-void prun::cuda::begin_capture(const prun_stream& stream) {
+void begin_capture(const Stream& stream) {
   check(cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
 }
 
-void prun::cuda::rehearse(Context& context, const std::function<void(cudaStream_t)>& enqueue) {
-  const prun_stream stream(0);
+void rehearse(Context& context, const std::function<void(cudaStream_t)>& enqueue) {
+  const Stream stream(context, 0);
   begin_capture(stream);
   std::exception_ptr failure;
   try {
@@ -88,7 +86,6 @@ void prun::cuda::rehearse(Context& context, const std::function<void(cudaStream_
   }
   cudaGraph_t captured = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(stream.handle, &captured);
-  context.leave_stream();
   if (failure) {
     if (captured != nullptr) cudaGraphDestroy(captured);
     cudaGetLastError();  // of the capture's end
@@ -101,3 +98,5 @@ void prun::cuda::rehearse(Context& context, const std::function<void(cudaStream_
   check(made, "cudaGraphInstantiate");
   cudaGraphExecDestroy(ready);
 }
+
+}  // namespace prun::cuda

@@ -1,51 +1,51 @@
 // Streams, events and graphs: what work is enqueued on, what orders it, and work that is enqueued again as a whole.
-// Each is destroyed by its owner (plugin.cc) once the device has nothing to do with it.
+// Each is destroyed by its owner (prun/sdk/device.h) once the device has nothing to do with it.
 #pragma once
 #include <cuda_runtime_api.h>
 
 #include <functional>
 
-#include "prun/device.h"
+namespace prun::cuda {
 
-struct prun_stream {
-  explicit prun_stream(int priority);  // 0, or -1 for work that should start first
-  ~prun_stream();
-  prun_stream(const prun_stream&) = delete;
-  prun_stream& operator=(const prun_stream&) = delete;
+class Context;
+
+struct Stream {
+  Stream(Context& context, int priority);  // 0, or -1 for work that should start first
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
 
   bool capturing() const;
-  prun_status test() const;  // PRUN_AGAIN: work is left
+  bool idle() const;  // no work is left
 
+  Context& context;
   cudaStream_t handle = nullptr;
 };
 
-struct prun_event {
-  explicit prun_event(bool timed);
-  ~prun_event();
-  prun_event(const prun_event&) = delete;
-  prun_event& operator=(const prun_event&) = delete;
+struct Event {
+  explicit Event(bool timed);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
 
-  void record(const prun_stream& stream, bool external);
-  prun_status test() const;
+  void record(const Stream& stream, bool external);
+  bool reached() const;
 
   cudaEvent_t handle = nullptr;
 };
 
-struct prun_graph {
+struct Graph {
   // Ends the capture that `stream` began. Throws Failure where something that was enqueued cannot be captured.
-  explicit prun_graph(const prun_stream& stream);
-  ~prun_graph();
-  prun_graph(const prun_graph&) = delete;
-  prun_graph& operator=(const prun_graph&) = delete;
+  explicit Graph(const Stream& stream);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
 
   cudaGraphExec_t handle = nullptr;
 };
 
-namespace prun::cuda {
+void begin_capture(const Stream& stream);
 
-void begin_capture(const prun_stream& stream);
-
-class Context;
 // Captures the work that `enqueue` puts on its stream, instantiates a graph of it and drops the graph. So kernels are
 // loaded and launches are checked, but nothing runs. Throws the exceptions of `enqueue`, and Failure if no graph
 // results.

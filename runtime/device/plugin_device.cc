@@ -23,18 +23,8 @@ namespace {
   throw usage_error(fmt::format("{}: {}", path, why));
 }
 
-#define PRUN_FUNCTION(name) \
-  { #name, offsetof(prun_device, name) }
-constexpr PluginFunction kMandatory[] = {
-    PRUN_FUNCTION(probe),         PRUN_FUNCTION(describe),      PRUN_FUNCTION(supports),
-    PRUN_FUNCTION(workspace),     PRUN_FUNCTION(open),          PRUN_FUNCTION(close),
-    PRUN_FUNCTION(alloc),         PRUN_FUNCTION(free),          PRUN_FUNCTION(memory_info),
-    PRUN_FUNCTION(stream_create), PRUN_FUNCTION(stream_free),   PRUN_FUNCTION(stream_queue),
-    PRUN_FUNCTION(stream_test),   PRUN_FUNCTION(stream_wait),   PRUN_FUNCTION(event_create),
-    PRUN_FUNCTION(event_free),    PRUN_FUNCTION(event_record),  PRUN_FUNCTION(event_wait),
-    PRUN_FUNCTION(event_test),    PRUN_FUNCTION(event_elapsed), PRUN_FUNCTION(copy),
-    PRUN_FUNCTION(zero),          PRUN_FUNCTION(host_call),     PRUN_FUNCTION(kernel_create),
-    PRUN_FUNCTION(kernel_free),   PRUN_FUNCTION(kernel_run)};
+#define PRUN_FUNCTION(name) {#name, offsetof(prun_device, name)},
+constexpr PluginFunction kMandatory[] = {PRUN_DEVICE_MANDATORY(PRUN_FUNCTION)};
 #undef PRUN_FUNCTION
 
 static_assert(offsetof(prun_device, version) == offsetof(PluginTableHead, version));

@@ -2,6 +2,7 @@
 #include "abi.h"
 #include "device_abi.h"
 #include "prun/sdk/descriptor.h"
+#include "prun/sdk/device.h"
 #include "prun/sdk/float16.h"
 #include "prun/sdk/handshake.h"
 #include "prun/sdk/host.h"

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "prun/sdk/failure.h"
+
 namespace prun::cpu_queue {
 namespace {
 
@@ -15,6 +17,16 @@ uint64_t now_ns() {
 }
 
 }  // namespace
+
+bool EventState::reached() {
+  std::lock_guard lock(mutex);
+  return completed >= recorded;
+}
+
+double EventState::ms() {
+  std::lock_guard lock(mutex);
+  return static_cast<double>(ns) / 1e6;
+}
 
 Stream::Stream() : thread_([this] { run(); }) {}
 
@@ -115,26 +127,26 @@ void Issuer::pass(const Call& call) {
 }
 
 void Issuer::begin_capture(Stream* origin) {
-  if (capture_ != nullptr) throw std::logic_error("a capture is under way already");
+  if (capture_ != nullptr) throw sdk::Failure(PRUN_EINVAL, "a capture is under way already");
   capture_ = std::make_unique<Graph>();
   captured_ = {origin};
 }
 
 std::unique_ptr<Graph> Issuer::end_capture(Stream* origin) {
-  if (capture_ == nullptr) throw std::logic_error("no capture is under way");
+  if (capture_ == nullptr) throw sdk::Failure(PRUN_EINVAL, "no capture is under way");
   std::unique_ptr<Graph> graph = std::exchange(capture_, nullptr);
   graph->streams.assign(captured_.begin(), captured_.end());
   for (Stream* stream : captured_) {
     const auto last = std::find_if(graph->calls.rbegin(), graph->calls.rend(),
                                    [&](const Call& call) { return call.stream == stream; });
     if (stream != origin && last != graph->calls.rend() && last->record == nullptr)
-      throw std::logic_error("a stream that is part of the capture was not joined before its end");
+      throw sdk::Failure(PRUN_EINVAL, "a stream that is part of the capture was not joined before its end");
   }
   return graph;
 }
 
 void Issuer::launch(const Graph& graph, Stream* stream) {
-  if (capture_ != nullptr) throw std::logic_error("a graph is launched during a capture");
+  if (capture_ != nullptr) throw sdk::Failure(PRUN_EINVAL, "a graph is launched during a capture");
   const Event start = std::make_shared<EventState>();
   pass({stream, {}, start, {}});
   for (Stream* part : graph.streams)

@@ -18,6 +18,8 @@ namespace prun::cpu_queue {
 
 // `completed` becomes what `recorded` was when the stream gets there. Lives as long as work that names it.
 struct EventState {
+  bool reached();  // by all records so far
+  double ms();     // when it was completed last
   std::mutex mutex;
   std::condition_variable changed;
   uint64_t recorded = 0, completed = 0, ns = 0;
@@ -62,7 +64,7 @@ class Issuer {
  public:
   void issue(Call call);
   void begin_capture(Stream* origin);
-  std::unique_ptr<Graph> end_capture(Stream* origin);  // throws where a stream was not joined
+  std::unique_ptr<Graph> end_capture(Stream* origin);  // throws Failure where a stream was not joined
   void launch(const Graph& graph, Stream* stream);
 
  private:

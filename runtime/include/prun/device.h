@@ -194,6 +194,15 @@ typedef struct prun_device {
   const void* (*ext)(const char* id); /* extensions by name; null for unknown ones */
 } prun_device;
 
+/* F(name) for each function that a device must have. */
+/* clang-format off */
+#define PRUN_DEVICE_MANDATORY(F) \
+  F(probe) F(describe) F(supports) F(workspace) F(open) F(close) F(alloc) F(free) F(memory_info) \
+  F(stream_create) F(stream_free) F(stream_queue) F(stream_test) F(stream_wait) \
+  F(event_create) F(event_free) F(event_record) F(event_wait) F(event_test) F(event_elapsed) \
+  F(copy) F(zero) F(host_call) F(kernel_create) F(kernel_free) F(kernel_run)
+/* clang-format on */
+
 /* The extension "prun.fusion": which of the ops that are several in one (runtime/compile/fuse.cc) the device wants the
  * compiler to make. Without it: none. */
 #define PRUN_DEVICE_FUSION "prun.fusion"

@@ -121,11 +121,14 @@ typedef struct prun_queue {
   void* handle;
 } prun_queue;
 
-/* Sums and products of bf16 and f16 are computed in f32 and rounded once; avg is the sum times (1/n) in the type that
+/* One collective.
+ *
+ * Sums and products of bf16 and f16 are computed in f32 and rounded once; avg is the sum times (1/n) in the type that
  * is summed in, for integers the (wrapping) 64-bit sum divided by n towards zero. Other integer sums wrap. A minimum or
  * maximum of floats is a NaN wherever a member has one; which NaN, and which of two zeros, is open. A plugin whose
  * library drops NaNs returns PRUN_ENOTSUP for it, except on a device's queue, for which the core has no collectives.
- * One collective. Counts are elements. In place is allowed as in MPI and NCCL: send == recv (all_reduce, broadcast,
+ *
+ * Counts are elements. In place is allowed as in MPI and NCCL: send == recv (all_reduce, broadcast,
  * reduce), send == recv + rank*count (all_gather), recv == send + rank*count (reduce_scatter).
  * A collective completes on a rank only when no peer will read its input again. */
 typedef struct prun_coll_params {
@@ -190,11 +193,16 @@ typedef struct prun_transport {
   int (*score)(const prun_open_params* params, const int* ranks, int n);
   /* One-sided: put and get reach into the peer's window, which is the memory of its first mem_alloc; offsets count
    * bytes in it. Signals are counters: one for every pair of ranks, direction and number 1 .. PRUN_MAX_SIGNAL, 0 at
-   * connect. put          when its request ends, src may be written again. A `signal` that is not 0 is raised by one at
-   * the peer once the bytes are in its window. get          when its request ends, dst holds the bytes. signal raises,
-   * once everything that this rank has put to that peer before is in its window. wait_signal  its request ends when the
-   * peer has raised that signal `count` times since connect; what was put with these signals can then be read. Nothing
-   * is asked of the peer's program but that it makes progress (test) while it waits for anything. */
+   * connect.
+   *
+   *   put: when its request ends, src may be written again. A `signal` that is not 0 is raised by one at the peer once
+   *     the bytes are in its window.
+   *   get: when its request ends, dst holds the bytes.
+   *   signal: raises the signal once everything that this rank has put to that peer before is in its window.
+   *   wait_signal: its request ends when the peer has raised that signal `count` times since connect; what was put with
+   *     these signals can then be read.
+   *
+   * The peer's program need only make progress (test) while it waits for anything. */
   prun_status (*put)(prun_ctx* ctx, int peer, const void* src, void* src_handle, size_t dst_offset, size_t bytes,
                      uint64_t signal, prun_req** req, prun_result* result);
   /* Reserved: no prun calls it yet; `prun conform` tests it. */

@@ -11,7 +11,7 @@ static prun_status crash(prun_device_probe *probe) {
 }
 
 static void never(void) {}
-#define NEVER (void *)never
+#define NEVER(name) .name = (void *)never,
 
 const prun_device *prun_device_v1(uint32_t abi) {
   static prun_device table = {
@@ -23,33 +23,9 @@ const prun_device *prun_device_v1(uint32_t abi) {
 #endif
       .name = "wrong",
       .version = "1",
-      .probe = crash,
-      .describe = NEVER,
-      .supports = NEVER,
-      .workspace = NEVER,
-      .open = NEVER,
-      .close = NEVER,
-      .alloc = NEVER,
-      .free = NEVER,
-      .memory_info = NEVER,
-      .stream_create = NEVER,
-      .stream_free = NEVER,
-      .stream_queue = NEVER,
-      .stream_test = NEVER,
-      .stream_wait = NEVER,
-      .event_create = NEVER,
-      .event_free = NEVER,
-      .event_record = NEVER,
-      .event_wait = NEVER,
-      .event_test = NEVER,
-      .event_elapsed = NEVER,
-      .copy = NEVER,
-      .zero = NEVER,
-      .host_call = NEVER,
-      .kernel_create = NEVER,
-      .kernel_free = NEVER,
-      .kernel_run = NEVER,
+      PRUN_DEVICE_MANDATORY(NEVER)
   };
   (void)abi;
+  table.probe = crash;
   return &table;
 }
