@@ -19,7 +19,6 @@ extern "C" {
 // clang-format off
 PRUN_FORWARD(kCublas, size_t, cublasLtGetVersion, (), ())
 PRUN_FORWARD(kCublas, const char*, cublasLtGetStatusName, (cublasStatus_t status), (status))
-PRUN_FORWARD(kCublas, const char*, cublasLtGetStatusString, (cublasStatus_t status), (status))
 PRUN_FORWARD(kCublas, cublasStatus_t, cublasLtCreate, (cublasLtHandle_t* handle), (handle))
 PRUN_FORWARD(kCublas, cublasStatus_t, cublasLtDestroy, (cublasLtHandle_t handle), (handle))
 
@@ -51,9 +50,6 @@ PRUN_FORWARD(kCublas, cublasStatus_t, cublasLtMatmulAlgoCheck,
               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t* algo,
               cublasLtMatmulHeuristicResult_t* result),
              (handle, desc, a, b, c, d, algo, result))
-PRUN_FORWARD(kCublas, cublasStatus_t, cublasLtMatmulAlgoConfigGetAttribute,
-             (const cublasLtMatmulAlgo_t* algo, cublasLtMatmulAlgoConfigAttributes_t attr, void* value, size_t size, size_t* written),
-             (algo, attr, value, size, written))
 PRUN_FORWARD(kCublas, cublasStatus_t, cublasLtMatmul,
              (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
               const void* b, cublasLtMatrixLayout_t b_layout, const void* beta, const void* c, cublasLtMatrixLayout_t c_layout,

@@ -37,7 +37,6 @@ class Connection : public EventSource {
   bool open() const { return static_cast<bool>(socket_); }
   bool ready() const { return ready_; }                    // the handshake of TLS is over; lost before that: dial again
   const std::string& trouble() const { return trouble_; }  // why it was lost before
-  bool encrypted_by_kernel() const { return tls_ && tls_->by_kernel(); }
   bool tcp() const { return tcp_; }
 
  private:

@@ -15,7 +15,6 @@
 #define PRUN_THREAD_ATTRIBUTE(x)
 #endif
 #define PRUN_GUARDED_BY(mutex) PRUN_THREAD_ATTRIBUTE(guarded_by(mutex))
-#define PRUN_PT_GUARDED_BY(mutex) PRUN_THREAD_ATTRIBUTE(pt_guarded_by(mutex))
 #define PRUN_REQUIRES(...) PRUN_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 #define PRUN_EXCLUDES(...) PRUN_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
 #define PRUN_ACQUIRE(...) PRUN_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))

@@ -108,8 +108,6 @@ AxisOutcome clip_coefficient(const AxisView& axis, const AxisPlacements& reads) 
   return bad(0, fmt::format("clips by the norm of one rank's part over {0}: a sum over {0} is missing", axis.axis));
 }
 
-AxisOutcome unary(const AxisView&, const AxisPlacements& reads) { return gives({reads[0]}); }
-
 // What a check notes is read by people's ops only.
 AxisOutcome note(const AxisView&, const AxisPlacements&) { return gives({kUnknown}); }
 

@@ -48,7 +48,7 @@ std::string tokens_problem(const AxisView& axis, const AxisPlacements& reads);
 using Rule = AxisOutcome(const AxisView& axis, const AxisPlacements& reads);
 // placement_elementwise.cc
 Rule linear_elementwise, nonlinear_elementwise, product, elementwise_grad, scale, optimizer, norm2, clip_coefficient,
-    unary, note;
+    note;
 // placement_linear.cc
 Rule linear, linear_dx, linear_dw, linear_gelu, linear_dx_gelu, bias, bias_grad, norm, norm_grad, add_norm,
     norm_grad_add, embedding, embedding_grad, positions, positions_grad;

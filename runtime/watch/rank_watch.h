@@ -43,7 +43,7 @@ class RankWatch {
 
  private:
   struct Seen {
-    uint64_t stopped_ns = 0, joined_ns = 0;
+    uint64_t stopped_ns = 0;
     bool told = false;
   };
   void look_at_processes(uint64_t now);
