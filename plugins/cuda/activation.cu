@@ -73,17 +73,14 @@ std::unique_ptr<Kernel> make_gelu_dx(const OpView& view) {
   return exact_gelu(view) ? make<2, 1, GeluErfDx>(view) : make<2, 1, GeluTanhDx>(view);
 }
 
-constexpr KernelEntry kEntries[] = {{"gelu", make_gelu},
-                                    {"gelu_dx", make_gelu_dx},
-                                    {"relu", make<1, 1, Relu>},
-                                    {"relu_dx", make<2, 1, ReluDx>},
-                                    {"tanh", make<1, 1, Tanh>},
-                                    {"tanh_dx", make<2, 1, TanhDx>},
-                                    {"silu_mul", make<2, 1, SiluMul>},
-                                    {"silu_mul_grad", make<3, 2, SiluMulGrad>}};
+const KernelFamily kFamily = {{"gelu", make_gelu},
+                              {"gelu_dx", make_gelu_dx},
+                              {"relu", make<1, 1, Relu>},
+                              {"relu_dx", make<2, 1, ReluDx>},
+                              {"tanh", make<1, 1, Tanh>},
+                              {"tanh_dx", make<2, 1, TanhDx>},
+                              {"silu_mul", make<2, 1, SiluMul>},
+                              {"silu_mul_grad", make<3, 2, SiluMulGrad>}};
 
 }  // namespace
-
-std::span<const KernelEntry> activation_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

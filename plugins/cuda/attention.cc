@@ -189,7 +189,7 @@ std::string refuses(const OpView& view) {
   return "";
 }
 
-constexpr KernelEntry kEntries[] = {
+const KernelFamily kFamily = {
     {"attention", make_forward, forward_workspace, refuses},
     {"attention_grad", make_backward, backward_workspace, refuses},
     {"attention_block", make_forward, forward_workspace, refuses},
@@ -197,7 +197,4 @@ constexpr KernelEntry kEntries[] = {
 };
 
 }  // namespace
-
-std::span<const KernelEntry> attention_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

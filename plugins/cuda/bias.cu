@@ -1,7 +1,6 @@
 // bias: y = x + b over the last dim; bias_grad: the sums over rows, in two stages of a fixed order.
 #include <algorithm>
 
-#include "bias.h"
 #include "block.cuh"
 #include "launch.h"
 #include "sums.h"
@@ -126,7 +125,7 @@ std::unique_ptr<Kernel> make_bias_grad(const OpView& view) {
   });
 }
 
-constexpr KernelEntry kEntries[] = {
+const KernelFamily kFamily = {
     {"bias", make_bias}, {"bias_grad", make_bias_grad, workspace}, {"bias_grad_add", make_bias_grad, workspace}};
 
 }  // namespace
@@ -146,7 +145,5 @@ void column_sums(cudaStream_t stream, const void* x, int dtype, int64_t rows, in
       sum_rows_of<T, 1>(stream, from, rows, width, workspace, added, sums);
   });
 }
-
-std::span<const KernelEntry> bias_kernels() { return kEntries; }
 
 }  // namespace prun::cuda

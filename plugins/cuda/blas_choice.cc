@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "bias.h"
 #include "blas_trial.h"
 #include "context.h"
+#include "sums.h"
 
 namespace prun::cuda {
 namespace {

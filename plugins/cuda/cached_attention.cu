@@ -283,13 +283,10 @@ std::unique_ptr<Kernel> make_cached_attention(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() { return cached_attention<T>(view); });
 }
 
-constexpr KernelEntry kEntries[] = {
+const KernelFamily kFamily = {
     {"cached_attention", make_cached_attention, [](const OpView& view) { return Cache(view).workspace(); },
      refuses_attention},
 };
 
 }  // namespace
-
-std::span<const KernelEntry> cached_attention_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

@@ -106,10 +106,7 @@ std::unique_ptr<Kernel> make_check_finite(const OpView& view) {
 
 std::string refuses_none(const OpView&) { return ""; }
 
-constexpr KernelEntry kEntries[] = {{"check_finite", make_check_finite, nullptr, refuses_none}};
+const KernelFamily kFamily = {{"check_finite", make_check_finite, nullptr, refuses_none}};
 
 }  // namespace
-
-std::span<const KernelEntry> check_finite_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

@@ -7,26 +7,32 @@
 
 #include "hardware.h"
 #include "probe.h"
+#include "prun/sdk/options.h"
 
 namespace prun::cuda {
-namespace {
 
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
-  return value;
+Options parse_options(const char* text) {
+  Options o;
+  const sdk::Option rows[] = {{"attention_workspace", &o.attention_workspace, 0, uint64_t{1} << 36, "bytes"},
+                              {"autotune", &o.autotune},
+                              {"cudnn", &o.cudnn},
+                              {"deterministic", &o.deterministic},
+                              {"tf32", &o.tf32}};
+  sdk::parse_options("cuda", text, rows);
+  return o;
 }
 
-}  // namespace
+// A core that is older than the field passes a smaller op.
+Options options_of(const prun_op& op) {
+  constexpr size_t kEnd = offsetof(prun_op, options) + sizeof op.options;
+  return parse_options(op.size >= kEnd ? op.options : nullptr);
+}
 
 Context::Context(const prun_device_params& params)
     : options_(parse_options(params.options)), index_(params.index), log_(params.log) {
-  int devices = 0;
-  if (const std::string problem = find_devices(devices); !problem.empty()) throw Failure(PRUN_ENOTSUP, problem);
-  if (index_ < 0 || index_ >= devices) throw Failure(PRUN_ENOTSUP, no_such_device(index_, devices));
+  expect_device(index_);
   use();
-  capability_ =
-      10 * attribute(cudaDevAttrComputeCapabilityMajor, index_) + attribute(cudaDevAttrComputeCapabilityMinor, index_);
+  capability_ = capability_of(index_);
   multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount, index_);
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, index_), "cudaGetDeviceProperties");

@@ -211,12 +211,9 @@ std::unique_ptr<Kernel> make_both(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() { return both<T>(view); });
 }
 
-constexpr KernelEntry kEntries[] = {{"cross_entropy", make_forward, workspace},
-                                    {"cross_entropy_grad", make_backward},
-                                    {"cross_entropy_and_grad", make_both, workspace}};
+const KernelFamily kFamily = {{"cross_entropy", make_forward, workspace},
+                              {"cross_entropy_grad", make_backward},
+                              {"cross_entropy_and_grad", make_both, workspace}};
 
 }  // namespace
-
-std::span<const KernelEntry> cross_entropy_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

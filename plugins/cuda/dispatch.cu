@@ -166,7 +166,7 @@ std::unique_ptr<Kernel> combine_grad(const OpView& view) {
 #define PRUN_MAKER(name, value) \
   [](const OpView& view) { return with_float((value).dtype, [&]<class T>() { return name<T>(view); }); }
 
-constexpr KernelEntry kEntries[] = {
+const KernelFamily kFamily = {
     {"dispatch", PRUN_MAKER(dispatch, view.read(0)), [](const OpView& view) { return owner_bytes(view.write(0)); }},
     {"dispatch_grad", PRUN_MAKER(dispatch_grad, view.read(1))},
     {"combine", PRUN_MAKER(combine, view.read(0))},
@@ -177,7 +177,4 @@ constexpr KernelEntry kEntries[] = {
 #undef PRUN_MAKER
 
 }  // namespace
-
-std::span<const KernelEntry> dispatch_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

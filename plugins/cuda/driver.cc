@@ -1,13 +1,13 @@
 // Surprising fact: the driver is two parts that are installed apart in containers. The kernel's is the host's; the
 // library libcuda.so.1 is put into a container by the NVIDIA container toolkit, where it is asked to.
-#include "driver.h"
-
 #include <dlfcn.h>
 
 #include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include "probe.h"
 
 namespace prun::cuda {
 namespace {

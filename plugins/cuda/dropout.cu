@@ -117,10 +117,7 @@ std::unique_ptr<Kernel> make_dropout(const OpView& view) {
   });
 }
 
-constexpr KernelEntry kEntries[] = {{"dropout", make_dropout}};
+const KernelFamily kFamily = {{"dropout", make_dropout}};
 
 }  // namespace
-
-std::span<const KernelEntry> dropout_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

@@ -182,13 +182,9 @@ std::string refuses(const OpView& view) {
   return "";
 }
 
-constexpr KernelEntry kEntries[] = {
-    {"add", make_pair<Sum>, nullptr, refuses}, {"mul", make_pair<Product>, nullptr, refuses},
-    {"scale", make_scale, nullptr, refuses},   {"cast", make_cast, nullptr, refuses},
-    {"copy", make_copy, nullptr, refuses},     {"fill", make_fill, nullptr, refuses}};
+const KernelFamily kFamily = {{"add", make_pair<Sum>, nullptr, refuses}, {"mul", make_pair<Product>, nullptr, refuses},
+                              {"scale", make_scale, nullptr, refuses},   {"cast", make_cast, nullptr, refuses},
+                              {"copy", make_copy, nullptr, refuses},     {"fill", make_fill, nullptr, refuses}};
 
 }  // namespace
-
-std::span<const KernelEntry> elementwise_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

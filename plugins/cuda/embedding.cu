@@ -51,10 +51,7 @@ std::unique_ptr<Kernel> make_embedding(const OpView& view) {
   return with_float(view.read(1).dtype, [&]<class T>() { return embedding<T>(view); });
 }
 
-constexpr KernelEntry kEntries[] = {{"embedding", make_embedding}};
+const KernelFamily kFamily = {{"embedding", make_embedding}};
 
 }  // namespace
-
-std::span<const KernelEntry> embedding_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

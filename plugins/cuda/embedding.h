@@ -1,4 +1,5 @@
-// Which row of a table a token has; embedding and its gradient.
+// Which row of a table a token has, and the gradient of a table of positions; for embedding, positions and their
+// gradients.
 //
 // A token outside [0, vocab) is clamped: the data ops have refused it before (exec's next_batch), and nothing may be
 // read or written out of bounds whatever a plan feeds in. Of a table that is split over an axis the rank holds a run of
@@ -33,5 +34,11 @@ inline TokenRow token_row(const OpView& view, const Shape& table) {
   const int64_t first = share.index * rows, valid = view.integer("valid", share.of * rows);
   return {view.in<int32_t>(0), first, std::clamp<int64_t>(valid - first, 0, rows), !view.text("axis").empty()};
 }
+
+// positions.cu: enqueues dtable[p] = Σ over the samples, in their order, of dy's token at position p; 0 where this rank
+// has none. dy is [batch, length, width], dtable [rows, width].
+template <class T>
+void sum_over_samples(const T* dy, float* dtable, int64_t batch, int64_t rows, int64_t width, const TokenPositions& at,
+                      cudaStream_t stream);
 
 }  // namespace prun::cuda

@@ -10,7 +10,6 @@
 #include "context.h"
 #include "embedding.h"
 #include "launch.h"
-#include "positions.h"
 #include "ranks.cuh"
 
 namespace prun::cuda {
@@ -200,12 +199,9 @@ std::unique_ptr<Kernel> make_embedding_grad(const OpView& view) {
   return with_float(view.read(1).dtype, [&]<class T>() { return embedding_grad<T>(view); });
 }
 
-constexpr KernelEntry kEntries[] = {
+const KernelFamily kFamily = {
     {"embedding_grad", make_embedding_grad, [](const OpView& view) { return sizes_of(view).bytes(); }},
 };
 
 }  // namespace
-
-std::span<const KernelEntry> embedding_grad_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

@@ -77,10 +77,7 @@ std::unique_ptr<Kernel> make_fingerprint(const OpView& view) {
 
 std::string refuses_none(const OpView&) { return ""; }
 
-constexpr KernelEntry kEntries[] = {{"fingerprint", make_fingerprint, nullptr, refuses_none}};
+const KernelFamily kFamily = {{"fingerprint", make_fingerprint, nullptr, refuses_none}};
 
 }  // namespace
-
-std::span<const KernelEntry> fingerprint_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

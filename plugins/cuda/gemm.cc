@@ -9,7 +9,6 @@
 #include "blas_product.h"
 #include "context.h"
 #include "part.h"
-#include "plain_product.h"
 
 namespace prun::cuda {
 namespace {

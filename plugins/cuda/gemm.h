@@ -45,4 +45,9 @@ size_t gemm_workspace(const Gemm& gemm);
 // Its scratch comes from the view. Any size may be 0.
 std::unique_ptr<Kernel> make_gemm(const OpView& view, const Gemm& gemm);
 
+// plain_product.cu: the product for sizes that cuBLASLt has no algorithm for: any size at all, a hundred times slower
+// than it could be. `added` is as in Gemm.
+std::unique_ptr<Kernel> make_plain_product(const GemmShape& shape, const void* a, const void* b, const void* added,
+                                           void* c);
+
 }  // namespace prun::cuda

@@ -1,6 +1,4 @@
 // Facts are CUDA's where it has them, else NVML's; sentences of advice say what is wrong first, then the command.
-#include "health.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,12 +12,6 @@
 
 namespace prun::cuda {
 namespace {
-
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
-  return value;
-}
 
 std::string place_of(int index) {
   char text[32] = {};
@@ -106,9 +98,7 @@ void write(const std::vector<std::string>& lines, const char* between, char* to,
 }  // namespace
 
 void examine_device(int index, prun_health_report& report) {
-  int devices = 0;
-  if (const std::string problem = find_devices(devices); !problem.empty()) throw Failure(PRUN_ENOTSUP, problem);
-  if (index < 0 || index >= devices) throw Failure(PRUN_ENOTSUP, no_such_device(index, devices));
+  const int devices = expect_device(index);
   const Management management;
   const std::string pci = place_of(index);
   cudaDeviceProp properties;

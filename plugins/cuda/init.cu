@@ -224,7 +224,7 @@ std::unique_ptr<Kernel> make_iota(const OpView& view) {
 
 std::string any_number(const OpView&) { return ""; }
 
-constexpr KernelEntry kEntries[] = {
+const KernelFamily kFamily = {
     {"init_params", make_init_params},
     {"random_int", make_random_int},
     {"values", make_values, nullptr, any_number},
@@ -232,7 +232,4 @@ constexpr KernelEntry kEntries[] = {
 };
 
 }  // namespace
-
-std::span<const KernelEntry> init_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

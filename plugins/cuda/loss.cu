@@ -119,13 +119,10 @@ std::unique_ptr<Kernel> make_mean_square_grad(const OpView& view) {
 }
 std::unique_ptr<Kernel> make_mean_grad(const OpView& view) { return make_grad<0, Constant>(view, scale_of(view)); }
 
-constexpr KernelEntry kEntries[] = {
+const KernelFamily kFamily = {
     {"mse", make_sum<2, SquaredDifference>, workspace}, {"mse_grad", make_mse_grad},
     {"mean_square", make_sum<1, Square>, workspace},    {"mean_square_grad", make_mean_square_grad},
     {"mean", make_sum<1, Element>, workspace},          {"mean_grad", make_mean_grad}};
 
 }  // namespace
-
-std::span<const KernelEntry> loss_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

@@ -146,11 +146,8 @@ std::string refuses_clip(const OpView& view) {
   return view.write(0).dtype == PRUN_F32 ? "" : "its coefficient is f32";
 }
 
-constexpr KernelEntry kEntries[] = {{"norm2", make_norm2, workspace, refuses_norm2},
-                                    {"clip_coefficient", make_clip_coefficient, nullptr, refuses_clip}};
+const KernelFamily kFamily = {{"norm2", make_norm2, workspace, refuses_norm2},
+                              {"clip_coefficient", make_clip_coefficient, nullptr, refuses_clip}};
 
 }  // namespace
-
-std::span<const KernelEntry> norm_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

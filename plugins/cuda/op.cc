@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "context.h"
 
@@ -114,6 +115,12 @@ TokenPositions OpView::token_positions(int64_t length) const {
 
 namespace {
 
+// A function's, so that it is there before the first family of a file.
+std::map<std::string_view, KernelEntry>& kernel_table() {
+  static std::map<std::string_view, KernelEntry> table;
+  return table;
+}
+
 // Default dtype check for kernels without a predicate of their own.
 std::string refuses_by_type(const OpView& view) {
   const auto fits = [](int dtype) {
@@ -127,6 +134,15 @@ std::string refuses_by_type(const OpView& view) {
 }
 
 }  // namespace
+
+KernelFamily::KernelFamily(std::initializer_list<KernelEntry> entries) {
+  for (const KernelEntry& entry : entries) kernel_table()[entry.kind] = entry;
+}
+
+const KernelEntry* find_entry(std::string_view kind) {
+  const auto found = kernel_table().find(kind);
+  return found == kernel_table().end() ? nullptr : &found->second;
+}
 
 std::string why_refused(const OpView& view) {
   const KernelEntry* entry = find_entry(view.kind());

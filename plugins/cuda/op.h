@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -197,7 +198,12 @@ auto with_number(int dtype, const F& f) {
 // Why there is no kernel for this op; "" where there is one.
 std::string why_refused(const OpView& view);
 
-// The entry of a kind, from the families that op_table.cc lists, one file each; null where there is none.
+// The kernels of a file, which find_entry finds: a file has one, `const KernelFamily kFamily = {{kind, make}, ...};`.
+struct KernelFamily {
+  KernelFamily(std::initializer_list<KernelEntry> entries);
+  KernelFamily(const KernelFamily&) = delete;
+};
+// The entry of a kind; null where there is none.
 const KernelEntry* find_entry(std::string_view kind);
 
 }  // namespace prun::cuda

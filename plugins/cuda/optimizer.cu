@@ -219,14 +219,11 @@ std::unique_ptr<Kernel> make_sgd(const OpView& view) {
   return with_float(view.read(1).dtype, [&]<class T>() { return make_sgd_of<T, NoCopy>(view); });
 }
 
-constexpr KernelEntry kEntries[] = {{"adamw", make_adamw},
-                                    {"sgd", make_sgd},
-                                    {"lion", make_lion},
-                                    {"adamw_cast", make_adamw_of<float, bf16*>},
-                                    {"sgd_cast", make_sgd_of<float, bf16*>}};
+const KernelFamily kFamily = {{"adamw", make_adamw},
+                              {"sgd", make_sgd},
+                              {"lion", make_lion},
+                              {"adamw_cast", make_adamw_of<float, bf16*>},
+                              {"sgd_cast", make_sgd_of<float, bf16*>}};
 
 }  // namespace
-
-std::span<const KernelEntry> optimizer_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

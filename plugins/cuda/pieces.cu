@@ -132,7 +132,7 @@ std::unique_ptr<Kernel> make_join_qkv(const OpView& view) {
 
 std::string any_dtype(const OpView&) { return ""; }
 
-constexpr KernelEntry kEntries[] = {
+const KernelFamily kFamily = {
     {"join_pieces", make_moved<true>, nullptr, any_dtype},
     {"cut_pieces", make_moved<false>, nullptr, any_dtype},
     {"take_piece", make_take, nullptr, any_dtype},
@@ -141,7 +141,4 @@ constexpr KernelEntry kEntries[] = {
 };
 
 }  // namespace
-
-std::span<const KernelEntry> pieces_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

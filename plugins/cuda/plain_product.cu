@@ -1,7 +1,7 @@
 // C in tiles of 16 x 16, one thread an element; tiles of A and B go through shared memory.
 #include "block.cuh"
+#include "gemm.h"
 #include "launch.h"
-#include "plain_product.h"
 
 namespace prun::cuda {
 namespace {

@@ -2,7 +2,6 @@
 #include <utility>
 
 #include "context.h"
-#include "health.h"
 #include "memory.h"
 #include "op.h"
 #include "probe.h"

@@ -1,8 +1,8 @@
 // positions and its gradient: a row of the table for each token. In the gradient a thread has columns of one row of the
 // table and adds samples in order: the same bits in every run.
 #include "block.cuh"
+#include "embedding.h"
 #include "launch.h"
-#include "positions.h"
 
 namespace prun::cuda {
 namespace {
@@ -89,7 +89,7 @@ std::unique_ptr<Kernel> make_positions_grad(const OpView& view) {
   });
 }
 
-constexpr KernelEntry kEntries[] = {{"positions", make_positions}, {"positions_grad", make_positions_grad}};
+const KernelFamily kFamily = {{"positions", make_positions}, {"positions_grad", make_positions_grad}};
 
 }  // namespace
 
@@ -106,7 +106,5 @@ template void sum_over_samples<float>(const float*, float*, int64_t, int64_t, in
                                       cudaStream_t);
 template void sum_over_samples<bf16>(const bf16*, float*, int64_t, int64_t, int64_t, const TokenPositions&,
                                      cudaStream_t);
-
-std::span<const KernelEntry> positions_kernels() { return kEntries; }
 
 }  // namespace prun::cuda

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <utility>
 
-#include "driver.h"
 #include "failure.h"
 #include "hardware.h"
 #include "management.h"
@@ -90,17 +89,6 @@ std::string problem_of(cudaError_t error, const Driver& driver) {
   return fmt::format("{} ({}){}{}", cudaGetErrorString(error), cudaGetErrorName(error), why.empty() ? "" : ": ", why);
 }
 
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
-  return value;
-}
-
-int capability_of(int device) {
-  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
-         attribute(cudaDevAttrComputeCapabilityMinor, device);
-}
-
 // "" where any of them can be used.
 std::string none_usable(int devices) {
   std::string first;
@@ -154,6 +142,17 @@ Library find_library(const char* name, const char* file, size_t (*version)(), si
 
 }  // namespace
 
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
+int capability_of(int device) {
+  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
+         attribute(cudaDevAttrComputeCapabilityMinor, device);
+}
+
 std::string cuda_version(int code) { return fmt::format("{}.{}", code / 1000, code % 1000 / 10); }
 
 std::string find_devices(int& devices) {
@@ -165,10 +164,13 @@ std::string find_devices(int& devices) {
   return problem_of(error == cudaSuccess ? cudaErrorNoDevice : error, find_driver());
 }
 
-std::string no_such_device(int index, int devices) {
-  return fmt::format("there is no GPU {}: {} {}", index,
-                     devices == 1 ? "the only one that CUDA shows here is" : "CUDA shows here",
-                     devices == 1 ? "0" : fmt::format("0 to {}", devices - 1));
+int expect_device(int index) {
+  int devices = 0;
+  if (const std::string problem = find_devices(devices); !problem.empty()) throw Failure(PRUN_ENOTSUP, problem);
+  if (index >= 0 && index < devices) return devices;
+  throw Failure(PRUN_ENOTSUP, fmt::format("there is no GPU {}: {} {}", index,
+                                          devices == 1 ? "the only one that CUDA shows here is" : "CUDA shows here",
+                                          devices == 1 ? "0" : fmt::format("0 to {}", devices - 1)));
 }
 
 void probe_machine(prun_device_probe& probe) {
@@ -196,9 +198,7 @@ void probe_machine(prun_device_probe& probe) {
 }
 
 void describe_device(int index, prun_device_info& info) {
-  int devices = 0;
-  if (const std::string problem = find_devices(devices); !problem.empty()) throw Failure(PRUN_ENOTSUP, problem);
-  if (index < 0 || index >= devices) throw Failure(PRUN_ENOTSUP, no_such_device(index, devices));
+  expect_device(index);
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
   const int capability = 10 * properties.major + properties.minor;

@@ -1,10 +1,16 @@
 // What is here, before anything is opened, and why it cannot be used, in words that say what to do.
 #pragma once
+#include <cuda_runtime_api.h>
+
 #include <string>
 
 #include "prun/device.h"
+#include "prun/health.h"
 
 namespace prun::cuda {
+
+int attribute(cudaDeviceAttr which, int device);  // throws Failure, as capability_of
+int capability_of(int device);                    // 90 for sm_90
 
 // "13.0" of 13000.
 std::string cuda_version(int code);
@@ -12,11 +18,24 @@ std::string cuda_version(int code);
 // How many devices CUDA sees; otherwise the problem in one line, and 0.
 std::string find_devices(int& devices);
 
-// "there is no GPU 3: this machine has GPUs 0 to 1".
-std::string no_such_device(int index, int devices);
+// Throws Failure(PRUN_ENOTSUP) that says why where no device of this number can be used.
+int expect_device(int index);  // returns how many there are
 
 // Both make CUDA's state in this process: a child that is forked later cannot use CUDA.
 void probe_machine(prun_device_probe& probe);
 void describe_device(int index, prun_device_info& info);  // throws Failure
+
+// health.cc: what is worth knowing of a GPU before a job: its modes, its memory's errors, which other GPUs it reaches
+// and how. Opens the GPU, so in a process of its own. Throws Failure.
+void examine_device(int index, prun_health_report& report);
+
+// The NVIDIA driver as the system shows it, without a call to CUDA.
+struct Driver {
+  bool library = false;  // libcuda.so.1 can be loaded
+  bool module = false;   // the kernel's part is there
+  std::string version;   // "580.65.06", of the kernel's part; "" unknown
+  int gpus = 0;          // that the kernel's part drives, whatever CUDA_VISIBLE_DEVICES says
+};
+Driver find_driver();
 
 }  // namespace prun::cuda

@@ -1,10 +1,12 @@
-// rotary: each pair of elements times a cosine and a sine; one pass, in place where the program wishes.
+// rotary: each pair of elements times a cosine and a sine; one pass, in place where the program wishes. rotary_at is
+// the same for a generation, whose rows are at positions that only the device knows.
 //
 // Surprising fact: the table of cosines and sines is made once, in f64 on the host, and shared by the kernels of all
 // layers. At the last positions of a long context the angle of an f32 product would be wrong in its third digit.
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <numbers>
 #include <tuple>
 #include <vector>
 
@@ -17,11 +19,15 @@ namespace {
 
 constexpr int kThreads = 256;
 
+std::vector<double> speeds_of(const OpView& view, int64_t half) {
+  return sdk::rotary_speeds(half, view.text("scaling"),
+                            [&](const char* name, double usual) { return view.number(name, usual); });
+}
+
 // [length][2][half]: the cosines, then the sines of a token.
 std::shared_ptr<void> angles_of(const OpView& view, int64_t length, int64_t half) {
   const TokenPositions at = view.token_positions(length);
-  const std::vector<double> speeds = sdk::rotary_speeds(
-      half, view.text("scaling"), [&](const char* name, double usual) { return view.number(name, usual); });
+  const std::vector<double> speeds = speeds_of(view, half);
   static std::mutex mutex;
   static std::map<std::tuple<Context*, int64_t, std::vector<double>, int64_t, int64_t>, std::weak_ptr<void>> made;
   const std::lock_guard lock(mutex);
@@ -42,13 +48,22 @@ std::shared_ptr<void> angles_of(const OpView& view, int64_t length, int64_t half
 }
 
 struct Rotary {
-  int64_t rows, length, width, half, heads;
-  float sign;  // -1 to turn back
+  int64_t rows, width, half, heads;
+  explicit Rotary(const OpView& view)
+      : rows(view.read(0).shape.rows()),
+        width(view.read(0).shape.last()),
+        half(view.integer("size") / 2),
+        heads(view.integer("heads")) {
+    view.expect(half > 0 && heads * 2 * half <= width, std::to_string(heads) + " heads of " + std::to_string(2 * half) +
+                                                           " in " + shape_text(view.read(0).shape));
+    view.expect_count(view.write(0), rows * width);
+  }
 };
 
 // N pairs at a time of the heads that turn, then N elements at a time of the rest.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads, kStreamingBlocks) turn(const T* x, T* y, const float* angles, Rotary r) {
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
+    turn(const T* x, T* y, const float* angles, Rotary r, int64_t length, float sign) {
   const int64_t turned = r.heads * 2 * r.half;
   const int64_t packs = turned / 2 / N, items = packs + (x == y ? 0 : (r.width - turned) / N);
   for (int64_t i = first_item(); i < r.rows * items; i += item_stride()) {
@@ -60,13 +75,13 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks) turn(const T* x, T
     }
     const int64_t head = item * N / r.half, pair = item * N - head * r.half;
     const int64_t low = row * r.width + head * 2 * r.half + pair, high = low + r.half;
-    const float* angle = angles + row % r.length * 2 * r.half + pair;
+    const float* angle = angles + row % length * 2 * r.half + pair;
     Wide<T> a[N], b[N], to_low[N], to_high[N];
     float cosine[N], sine[N];
     load(x + low, a), load(x + high, b), load(angle, cosine), load(angle + r.half, sine);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const float s = r.sign * sine[j];
+      const float s = sign * sine[j];
       to_low[j] = a[j] * cosine[j] - b[j] * s;
       to_high[j] = b[j] * cosine[j] + a[j] * s;
     }
@@ -78,32 +93,62 @@ template <class T>
 std::unique_ptr<Kernel> rotary(const OpView& view) {
   const Shape shape = view.read(0).shape;
   view.expect(shape.rank() == 3, shape_text(shape));
-  Rotary r;
-  r.rows = shape[0] * shape[1], r.length = shape[1], r.width = shape[2];
-  r.half = view.integer("size") / 2, r.heads = view.integer("heads");
-  r.sign = view.integer("inverse") != 0 ? -1.0f : 1.0f;
-  view.expect(r.half > 0 && r.heads * 2 * r.half <= r.width,
-              std::to_string(r.heads) + " heads of " + std::to_string(2 * r.half) + " in " + shape_text(shape));
-  view.expect_count(view.write(0), r.rows * r.width);
+  const Rotary r(view);
+  const int64_t length = shape[1];
+  const float sign = view.integer("inverse") != 0 ? -1.0f : 1.0f;  // -1 to turn back
   const T* x = view.in<T>(0);
   T* y = view.out<T>(0);
   const bool packed = r.half % kPack<T> == 0 && rows_aligned(r.width, x, y);
   // At least one item for each N elements that are written, so the grid is large enough where a pair is two.
-  return kernel_of([=, angles = angles_of(view, r.length, r.half),
+  return kernel_of([=, angles = angles_of(view, length, r.half),
                     blocks = blocks_for(r.rows * r.width / (packed ? kPack<T> : 1), kThreads)](cudaStream_t stream) {
     launch(packed ? turn<T, kPack<T>> : turn<T, 1>, blocks, kThreads, 0, stream, x, y,
-           static_cast<const float*>(angles.get()), r);
+           static_cast<const float*>(angles.get()), r, length, sign);
+  });
+}
+
+// Rotates the pairs of each row, then copies the elements that are not rotated. Angles are computed in f64, as in
+// rotary, and in half turns, because cos and sin of large radians need a table of π's digits in local memory.
+template <class T>
+__global__ void turn_at(const T* x, const int32_t* at, T* y, const double* half_turns, Rotary r) {
+  const int64_t pairs = r.heads * r.half, items = pairs + (x == y ? 0 : r.width - 2 * pairs);
+  for (int64_t i = first_item(); i < r.rows * items; i += item_stride()) {
+    const int64_t row = i / items, item = i - row * items;
+    if (item >= pairs) {
+      y[row * r.width + pairs + item] = x[row * r.width + pairs + item];
+      continue;
+    }
+    const int64_t head = item / r.half, pair = item - head * r.half;
+    const double angle = at[row] * half_turns[pair];
+    const float cosine = static_cast<float>(cospi(angle)), sine = static_cast<float>(sinpi(angle));
+    const int64_t low = row * r.width + head * 2 * r.half + pair, high = low + r.half;
+    const float a = widen(x[low]), b = widen(x[high]);
+    y[low] = narrow<T>(a * cosine - b * sine);
+    y[high] = narrow<T>(b * cosine + a * sine);
+  }
+}
+
+template <class T>
+std::unique_ptr<Kernel> rotary_at(const OpView& view) {
+  const Rotary r(view);
+  view.expect_count(view.read(1), r.rows);
+  std::vector<double> speeds = speeds_of(view, r.half);
+  for (double& speed : speeds) speed /= std::numbers::pi;
+  const std::shared_ptr<void> table = device_table(view.context(), speeds.data(), speeds.size() * sizeof(double));
+  return kernel_of([=, x = view.in<T>(0), at = view.in<int32_t>(1), y = view.out<T>(0)](cudaStream_t stream) {
+    launch(turn_at<T>, blocks_for(r.rows * r.width, kThreads), kThreads, 0, stream, x, at, y,
+           static_cast<const double*>(table.get()), r);
   });
 }
 
 std::unique_ptr<Kernel> make_rotary(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() { return rotary<T>(view); });
 }
+std::unique_ptr<Kernel> make_rotary_at(const OpView& view) {
+  return with_float(view.read(0).dtype, [&]<class T>() { return rotary_at<T>(view); });
+}
 
-constexpr KernelEntry kEntries[] = {{"rotary", make_rotary}};
+const KernelFamily kFamily = {{"rotary", make_rotary}, {"rotary_at", make_rotary_at}};
 
 }  // namespace
-
-std::span<const KernelEntry> rotary_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

@@ -197,13 +197,10 @@ std::unique_ptr<Kernel> make_route_grad(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() { return route_grad<T>(view); });
 }
 
-constexpr KernelEntry kEntries[] = {
+const KernelFamily kFamily = {
     {"route", make_route, [](const OpView& view) { return chunks_of(view).bytes(); }},
     {"route_grad", make_route_grad},
 };
 
 }  // namespace
-
-std::span<const KernelEntry> route_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

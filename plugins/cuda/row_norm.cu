@@ -201,13 +201,10 @@ std::unique_ptr<Kernel> make_forward(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() { return forward<T, centred, added>(view); });
 }
 
-constexpr KernelEntry kEntries[] = {{"layernorm", make_forward<true, false>},
-                                    {"rmsnorm", make_forward<false, false>},
-                                    {"add_layernorm", make_forward<true, true>},
-                                    {"add_rmsnorm", make_forward<false, true>}};
+const KernelFamily kFamily = {{"layernorm", make_forward<true, false>},
+                              {"rmsnorm", make_forward<false, false>},
+                              {"add_layernorm", make_forward<true, true>},
+                              {"add_rmsnorm", make_forward<false, true>}};
 
 }  // namespace
-
-std::span<const KernelEntry> row_norm_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

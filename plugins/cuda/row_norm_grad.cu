@@ -273,13 +273,10 @@ std::unique_ptr<Kernel> make_backward(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() { return backward<T, centred, added>(view); });
 }
 
-constexpr KernelEntry kEntries[] = {{"layernorm_grad", make_backward<true, false>, workspace<true>},
-                                    {"rmsnorm_grad", make_backward<false, false>, workspace<false>},
-                                    {"layernorm_grad_add", make_backward<true, true>, workspace<true>},
-                                    {"rmsnorm_grad_add", make_backward<false, true>, workspace<false>}};
+const KernelFamily kFamily = {{"layernorm_grad", make_backward<true, false>, workspace<true>},
+                              {"rmsnorm_grad", make_backward<false, false>, workspace<false>},
+                              {"layernorm_grad_add", make_backward<true, true>, workspace<true>},
+                              {"rmsnorm_grad_add", make_backward<false, true>, workspace<false>}};
 
 }  // namespace
-
-std::span<const KernelEntry> row_norm_grad_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

@@ -96,12 +96,9 @@ std::unique_ptr<Kernel> make_finish(const OpView& view) {
   });
 }
 
-constexpr KernelEntry kEntries[] = {{"cross_entropy_max", make_max},
-                                    {"cross_entropy_sums", make_sums},
-                                    {"cross_entropy_finish", make_finish, workspace}};
+const KernelFamily kFamily = {{"cross_entropy_max", make_max},
+                              {"cross_entropy_sums", make_sums},
+                              {"cross_entropy_finish", make_finish, workspace}};
 
 }  // namespace
-
-std::span<const KernelEntry> split_cross_entropy_kernels() { return kEntries; }
-
 }  // namespace prun::cuda

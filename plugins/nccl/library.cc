@@ -29,78 +29,12 @@ std::string path_of(const void* symbol) {
   return dladdr(symbol, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "an unknown file";
 }
 
-template <class Function>
-void bind(void* handle, const char* name, Function& function, const char* since = nullptr) {
-  function = reinterpret_cast<Function>(dlsym(handle, name));
-  if (function == nullptr && since == nullptr)
-    throw Failure{PRUN_ENOTSUP, fmt::format("the library that was loaded has no {}", name)};
-}
-
 std::vector<std::string> nccl_names(const std::string& name) {
   return name.empty() ? std::vector<std::string>{"libnccl.so.2", "libnccl.so"} : std::vector<std::string>{name};
 }
 std::vector<std::string> cudart_names(const std::string& name) {
   if (!name.empty()) return {name};
   return {fmt::format("libcudart.so.{}", CUDART_VERSION / 1000), "libcudart.so"};
-}
-
-Cuda bind_cuda(void* handle) {
-  Cuda c{};
-  bind(handle, "cudaGetDeviceCount", c.get_device_count);
-  bind(handle, "cudaSetDevice", c.set_device);
-  bind(handle, "cudaDeviceGetAttribute", c.device_attribute);
-  bind(handle, "cudaRuntimeGetVersion", c.runtime_version);
-  bind(handle, "cudaDriverGetVersion", c.driver_version);
-  bind(handle, "cudaGetErrorString", c.error_string);
-  bind(handle, "cudaStreamCreateWithFlags", c.stream_create);
-  bind(handle, "cudaStreamDestroy", c.stream_destroy);
-  bind(handle, "cudaStreamSynchronize", c.stream_synchronize);
-  bind(handle, "cudaStreamWaitEvent", c.stream_wait_event);
-  bind(handle, "cudaStreamIsCapturing", c.stream_is_capturing);
-  bind(handle, "cudaThreadExchangeStreamCaptureMode", c.exchange_capture_mode);
-  bind(handle, "cudaEventCreateWithFlags", c.event_create);
-  bind(handle, "cudaEventRecord", c.event_record);
-  bind(handle, "cudaEventQuery", c.event_query);
-  bind(handle, "cudaEventDestroy", c.event_destroy);
-  bind(handle, "cudaMalloc", c.malloc);
-  bind(handle, "cudaFree", c.free);
-  bind(handle, "cudaHostAlloc", c.host_alloc);
-  bind(handle, "cudaFreeHost", c.free_host);
-  bind(handle, "cudaMemsetAsync", c.memset_async);
-  bind(handle, "cudaMemcpyAsync", c.memcpy_async);
-  bind(handle, "cudaPointerGetAttributes", c.pointer_attributes);
-  return c;
-}
-
-Nccl bind_nccl(void* handle) {
-  Nccl n{};
-  bind(handle, "ncclGetVersion", n.get_version);
-  bind(handle, "ncclGetUniqueId", n.get_unique_id);
-  bind(handle, "ncclGetErrorString", n.error_string);
-  bind(handle, "ncclGetLastError", n.last_error);
-  bind(handle, "ncclCommInitRankConfig", n.init);
-  bind(handle, "ncclCommSplit", n.split);
-  bind(handle, "ncclCommGetAsyncError", n.async_error);
-  bind(handle, "ncclCommFinalize", n.finalize);
-  bind(handle, "ncclCommDestroy", n.destroy);
-  bind(handle, "ncclCommAbort", n.abort);
-  bind(handle, "ncclGroupStart", n.group_start);
-  bind(handle, "ncclGroupEnd", n.group_end);
-  bind(handle, "ncclSend", n.send);
-  bind(handle, "ncclRecv", n.recv);
-  bind(handle, "ncclAllReduce", n.all_reduce);
-  bind(handle, "ncclAllGather", n.all_gather);
-  bind(handle, "ncclReduceScatter", n.reduce_scatter);
-  bind(handle, "ncclBroadcast", n.broadcast);
-  bind(handle, "ncclReduce", n.reduce);
-  bind(handle, "ncclMemAlloc", n.mem_alloc, "2.19");
-  bind(handle, "ncclMemFree", n.mem_free, "2.19");
-  bind(handle, "ncclCommRegister", n.comm_register, "2.19");
-  bind(handle, "ncclCommDeregister", n.comm_deregister, "2.19");
-  bind(handle, "ncclAlltoAll", n.all_to_all, "2.28");
-  bind(handle, "ncclGather", n.gather, "2.28");
-  bind(handle, "ncclScatter", n.scatter, "2.28");
-  return n;
 }
 
 // NCCL has no code of its own for it: "Failed to CUDA calloc async 1048576 bytes", "Cuda failure 2 'out of memory'".
@@ -118,20 +52,29 @@ std::string cuda_version_text(int code) { return fmt::format("{}.{}", code / 100
 
 }  // namespace
 
+Symbols::Symbol Symbols::newer(const char* name) const { return {handle != nullptr ? dlsym(handle, name) : nullptr}; }
+
+Symbols::Symbol Symbols::find(const char* name) const {
+  const Symbol found = newer(name);
+  if (found.at == nullptr && handle != nullptr)
+    throw Failure{PRUN_ENOTSUP, fmt::format("the library that was loaded has no {}", name)};
+  return found;
+}
+
 std::string version_text(int code) { return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100); }
 
 Library::Library(const std::string& nccl_name, const std::string& cudart_name) {
   // The driver first: without one the runtime's own words ("driver version is insufficient") mislead.
   if (nccl_name.empty() && cudart_name.empty() && !has_driver()) throw Failure{PRUN_ENOTSUP, kNoDriver};
-  cuda_ = bind_cuda(open_first(cudart_names(cudart_name), "the CUDA runtime"));
+  cuda_ = Cuda{{open_first(cudart_names(cudart_name), "the CUDA runtime")}};
   cudart_path_ = path_of(reinterpret_cast<const void*>(cuda_.set_device));
-  void* handle = open_first(nccl_names(nccl_name), "NCCL");
-  bind(handle, "ncclGetVersion", nccl_.get_version);
-  nccl_.get_version(&version_);
-  text_ = fmt::format("NCCL {}, {}", version_text(version_), path_of(reinterpret_cast<const void*>(nccl_.get_version)));
+  const Symbols library{open_first(nccl_names(nccl_name), "NCCL")};
+  const decltype(&::ncclGetVersion) get_version = library.find("ncclGetVersion");
+  get_version(&version_);
+  text_ = fmt::format("NCCL {}, {}", version_text(version_), path_of(reinterpret_cast<const void*>(get_version)));
   if (version_ < kOldest)
     throw Failure{PRUN_ENOTSUP, fmt::format("{} is needed, loaded is {}", version_text(kOldest), text_)};
-  nccl_ = bind_nccl(handle);
+  nccl_ = Nccl{library};
   cudaError_t error = cuda_.get_device_count(&devices_);
   if (error != cudaSuccess || devices_ == 0) {
     std::string why = error != cudaSuccess ? cuda_.error_string(error) : "there is none";
@@ -183,10 +126,10 @@ bool Library::capturing(cudaStream_t stream) const {
 
 // Neither version call touches a device.
 std::string found_here() {
-  decltype(&::cudaRuntimeGetVersion) runtime_version = nullptr;
-  decltype(&::ncclGetVersion) nccl_version = nullptr;
-  bind(open_first(cudart_names(""), "the CUDA runtime"), "cudaRuntimeGetVersion", runtime_version);
-  bind(open_first(nccl_names(""), "NCCL"), "ncclGetVersion", nccl_version);
+  const Symbols cuda_library{open_first(cudart_names(""), "the CUDA runtime")},
+      nccl_library{open_first(nccl_names(""), "NCCL")};
+  const decltype(&::cudaRuntimeGetVersion) runtime_version = cuda_library.find("cudaRuntimeGetVersion");
+  const decltype(&::ncclGetVersion) nccl_version = nccl_library.find("ncclGetVersion");
   int runtime = 0, nccl = 0;
   runtime_version(&runtime);
   nccl_version(&nccl);

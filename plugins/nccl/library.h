@@ -14,61 +14,79 @@ namespace prun::nccl {
 
 using sdk::Failure;
 
-struct Cuda {
-  decltype(&::cudaGetDeviceCount) get_device_count;
-  decltype(&::cudaSetDevice) set_device;
-  decltype(&::cudaDeviceGetAttribute) device_attribute;
-  decltype(&::cudaRuntimeGetVersion) runtime_version;
-  decltype(&::cudaDriverGetVersion) driver_version;
-  decltype(&::cudaGetErrorString) error_string;
-  decltype(&::cudaStreamCreateWithFlags) stream_create;
-  decltype(&::cudaStreamDestroy) stream_destroy;
-  decltype(&::cudaStreamSynchronize) stream_synchronize;
-  decltype(&::cudaStreamWaitEvent) stream_wait_event;
-  decltype(&::cudaStreamIsCapturing) stream_is_capturing;
-  decltype(&::cudaThreadExchangeStreamCaptureMode) exchange_capture_mode;
-  cudaError_t (*event_create)(cudaEvent_t*, unsigned);
-  cudaError_t (*event_record)(cudaEvent_t, cudaStream_t);
-  decltype(&::cudaEventQuery) event_query;
-  decltype(&::cudaEventDestroy) event_destroy;
-  cudaError_t (*malloc)(void**, size_t);
-  decltype(&::cudaFree) free;
-  cudaError_t (*host_alloc)(void**, size_t, unsigned);
-  decltype(&::cudaFreeHost) free_host;
-  decltype(&::cudaMemsetAsync) memset_async;
-  decltype(&::cudaMemcpyAsync) memcpy_async;
-  decltype(&::cudaPointerGetAttributes) pointer_attributes;
+// Functions of a library that was loaded, each found when the struct is made.
+struct Symbols {
+  struct Symbol {
+    void* at;
+    template <class Function>
+    operator Function() const {  // NOLINT(google-explicit-constructor): it is what a member is initialized with
+      return reinterpret_cast<Function>(at);
+    }
+  };
+  Symbol find(const char* name) const;   // throws Failure(PRUN_ENOTSUP) where it lacks one
+  Symbol newer(const char* name) const;  // null where it lacks one
+
+  void* handle = nullptr;  // of dlopen; null: nothing is loaded, and all are null
 };
 
-struct Nccl {
-  decltype(&::ncclGetVersion) get_version;
-  decltype(&::ncclGetUniqueId) get_unique_id;
-  decltype(&::ncclGetErrorString) error_string;
-  decltype(&::ncclGetLastError) last_error;
-  decltype(&::ncclCommInitRankConfig) init;
-  decltype(&::ncclCommSplit) split;
-  decltype(&::ncclCommGetAsyncError) async_error;
-  decltype(&::ncclCommFinalize) finalize;
-  decltype(&::ncclCommDestroy) destroy;
-  decltype(&::ncclCommAbort) abort;
-  decltype(&::ncclGroupStart) group_start;
-  decltype(&::ncclGroupEnd) group_end;
-  decltype(&::ncclSend) send;
-  decltype(&::ncclRecv) recv;
-  decltype(&::ncclAllReduce) all_reduce;
-  decltype(&::ncclAllGather) all_gather;
-  decltype(&::ncclReduceScatter) reduce_scatter;
-  decltype(&::ncclBroadcast) broadcast;
-  decltype(&::ncclReduce) reduce;
+struct Cuda : Symbols {
+  decltype(&::cudaGetDeviceCount) get_device_count = find("cudaGetDeviceCount");
+  decltype(&::cudaSetDevice) set_device = find("cudaSetDevice");
+  decltype(&::cudaDeviceGetAttribute) device_attribute = find("cudaDeviceGetAttribute");
+  decltype(&::cudaRuntimeGetVersion) runtime_version = find("cudaRuntimeGetVersion");
+  decltype(&::cudaDriverGetVersion) driver_version = find("cudaDriverGetVersion");
+  decltype(&::cudaGetErrorString) error_string = find("cudaGetErrorString");
+  decltype(&::cudaStreamCreateWithFlags) stream_create = find("cudaStreamCreateWithFlags");
+  decltype(&::cudaStreamDestroy) stream_destroy = find("cudaStreamDestroy");
+  decltype(&::cudaStreamSynchronize) stream_synchronize = find("cudaStreamSynchronize");
+  decltype(&::cudaStreamWaitEvent) stream_wait_event = find("cudaStreamWaitEvent");
+  decltype(&::cudaStreamIsCapturing) stream_is_capturing = find("cudaStreamIsCapturing");
+  decltype(&::cudaThreadExchangeStreamCaptureMode) exchange_capture_mode = find("cudaThreadExchangeStreamCaptureMode");
+  cudaError_t (*event_create)(cudaEvent_t*, unsigned) = find("cudaEventCreateWithFlags");
+  cudaError_t (*event_record)(cudaEvent_t, cudaStream_t) = find("cudaEventRecord");
+  decltype(&::cudaEventQuery) event_query = find("cudaEventQuery");
+  decltype(&::cudaEventDestroy) event_destroy = find("cudaEventDestroy");
+  cudaError_t (*malloc)(void**, size_t) = find("cudaMalloc");
+  decltype(&::cudaFree) free = find("cudaFree");
+  cudaError_t (*host_alloc)(void**, size_t, unsigned) = find("cudaHostAlloc");
+  decltype(&::cudaFreeHost) free_host = find("cudaFreeHost");
+  decltype(&::cudaMemsetAsync) memset_async = find("cudaMemsetAsync");
+  decltype(&::cudaMemcpyAsync) memcpy_async = find("cudaMemcpyAsync");
+  decltype(&::cudaPointerGetAttributes) pointer_attributes = find("cudaPointerGetAttributes");
+};
+
+struct Nccl : Symbols {
+  decltype(&::ncclGetVersion) get_version = find("ncclGetVersion");
+  decltype(&::ncclGetUniqueId) get_unique_id = find("ncclGetUniqueId");
+  decltype(&::ncclGetErrorString) error_string = find("ncclGetErrorString");
+  decltype(&::ncclGetLastError) last_error = find("ncclGetLastError");
+  decltype(&::ncclCommInitRankConfig) init = find("ncclCommInitRankConfig");
+  decltype(&::ncclCommSplit) split = find("ncclCommSplit");
+  decltype(&::ncclCommGetAsyncError) async_error = find("ncclCommGetAsyncError");
+  decltype(&::ncclCommFinalize) finalize = find("ncclCommFinalize");
+  decltype(&::ncclCommDestroy) destroy = find("ncclCommDestroy");
+  decltype(&::ncclCommAbort) abort = find("ncclCommAbort");
+  decltype(&::ncclGroupStart) group_start = find("ncclGroupStart");
+  decltype(&::ncclGroupEnd) group_end = find("ncclGroupEnd");
+  decltype(&::ncclSend) send = find("ncclSend");
+  decltype(&::ncclRecv) recv = find("ncclRecv");
+  decltype(&::ncclAllReduce) all_reduce = find("ncclAllReduce");
+  decltype(&::ncclAllGather) all_gather = find("ncclAllGather");
+  decltype(&::ncclReduceScatter) reduce_scatter = find("ncclReduceScatter");
+  decltype(&::ncclBroadcast) broadcast = find("ncclBroadcast");
+  decltype(&::ncclReduce) reduce = find("ncclReduce");
   // Since 2.19; headers of 2.18 do not declare them.
-  ncclResult_t (*mem_alloc)(void**, size_t);
-  ncclResult_t (*mem_free)(void*);
-  ncclResult_t (*comm_register)(ncclComm_t, void*, size_t, void**);
-  ncclResult_t (*comm_deregister)(ncclComm_t, void*);
+  ncclResult_t (*mem_alloc)(void**, size_t) = newer("ncclMemAlloc");
+  ncclResult_t (*mem_free)(void*) = newer("ncclMemFree");
+  ncclResult_t (*comm_register)(ncclComm_t, void*, size_t, void**) = newer("ncclCommRegister");
+  ncclResult_t (*comm_deregister)(ncclComm_t, void*) = newer("ncclCommDeregister");
   // Since 2.28.
-  ncclResult_t (*all_to_all)(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
-  ncclResult_t (*gather)(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
-  ncclResult_t (*scatter)(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
+  ncclResult_t (*all_to_all)(const void*, void*, size_t, ncclDataType_t, ncclComm_t,
+                             cudaStream_t) = newer("ncclAlltoAll");
+  ncclResult_t (*gather)(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t,
+                         cudaStream_t) = newer("ncclGather");
+  ncclResult_t (*scatter)(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t,
+                          cudaStream_t) = newer("ncclScatter");
 };
 
 // "2.28.9" of 22809.

@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 
-#include "caches.h"
 #include "comm.h"
 #include "connect.h"
-#include "onesided.h"
 #include "prun/sdk/options.h"
-#include "ring.h"
 
 namespace prun::shm {
 namespace {
@@ -23,6 +21,21 @@ Options parse_options(const char* text) {
                               {"small", &options.small, 64, kSlotBytes, "bytes"}};
   sdk::parse_options("shm", text, rows);
   return options;
+}
+
+// The number that the entry begins with ("32768K"), 0 if there is none.
+size_t cache_entry(int index, const char* name) {
+  size_t number = 0;
+  std::ifstream(sdk::concat("/sys/devices/system/cpu/cpu0/cache/index", index, "/", name)) >> number;
+  return number;
+}
+
+// Bytes of the first core's L3, as the kernel reports it; what a usual server has if it does not say. sysfs, not
+// sysconf: that multiplies an L3 by what shares it on some processors, and is ten times too large.
+size_t last_cache_bytes() {
+  for (int index = 0; index < 8; index++)
+    if (const size_t kib = cache_entry(index, "size"); kib > 0 && cache_entry(index, "level") == 3) return kib << 10;
+  return 32 << 20;
 }
 
 }  // namespace
@@ -38,7 +51,7 @@ Context::Context(const prun_open_params& params) : Transport(params), options(pa
   options.chunk = options.chunk / 64 * 64;
   // Ranks that take turns on a core share its caches: longer rings would only fill them.
   ring = std::max<size_t>(roomy ? kStageBytes : kStageBytes / 2, 4 * options.chunk);
-  last_cache = cache_bytes(3);
+  last_cache = last_cache_bytes();
   connector = std::make_unique<Connector>(*this, params);
 }
 

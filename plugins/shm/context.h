@@ -12,11 +12,8 @@
 #include "p2p.h"
 #include "prun/sdk/transport.h"
 #include "segment.h"
-#include "wait.h"
 
 namespace prun::shm {
-
-using sdk::Failure;
 
 struct Options {
   size_t small = 0;  // collectives up to this many bytes are posted beside their flags; 0: by the cores

@@ -1,6 +1,5 @@
 // A put is complete when the call returns: the bytes are in the peer's window, and the peer's processor sees the
 // signal only after them. So only a wait for a signal is a request that lasts.
-#include "onesided.h"
 
 #include <cstring>
 

@@ -8,12 +8,8 @@
 #include <cstring>
 
 #include "context.h"
-#include "ring.h"
 
 namespace prun::shm {
-
-P2p::P2p() = default;
-P2p::~P2p() = default;
 
 namespace {
 

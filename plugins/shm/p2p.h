@@ -13,7 +13,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "prun/sdk/failure.h"
+#include "wait.h"
+
 namespace prun::shm {
+
+using sdk::Failure;
 
 struct Context;
 
@@ -89,18 +94,42 @@ struct Link {  // with one peer
   uint64_t filled = 0, taken = 0;    // bounce chunks: towards the peer, from the peer
 };
 
+struct P2pRequest : Request {
+  std::vector<Transfer> transfers;
+  size_t left = 0;
+  Failure failure;
+  bool abandoned = false;
+  Patience patience;
+};
+
+struct SignalRequest : Request {  // wait_signal
+  int peer = -1;                  // local index
+  uint64_t signal = 0, count = 0;
+  Patience patience;
+};
+
 struct P2p {
   std::vector<Link> links;         // by local index
   std::vector<Transfer*> waiting;  // sends by id; null: free
   std::vector<uint32_t> free_ids;
   std::vector<std::unique_ptr<P2pRequest>> abandoned;  // ended with an error; queues may still name their transfers
-
-  P2p();
-  ~P2p();
 };
 
-// Both under c.mutex. `progress` moves what can be moved within about a millisecond; true: something moved.
+Failure test_batch(Context& c, P2pRequest* request);
+Failure test_signal(Context& c, SignalRequest* request);
+
+// ring.cc and p2p.cc, all under c.mutex. `progress` moves what can be moved within about a millisecond; true: something
+// moved.
 void send_note(Context& c, int peer, const CommNote& note);
 bool progress(Context& c);
+void finish(Transfer* t);
+// The sizes of a send and its receive differ; `others` is the peer's.
+void finish_with_mismatch(Context& c, Transfer* t, uint64_t others);
+// Tells both sides of a receive and a message that their sizes differ.
+void refuse(Context& c, Transfer* t, const Record& record, Transfer* from_self);
+// Into the peer's ring, now or as soon as there is room; in order.
+void post(Context& c, int peer, const Outgoing& outgoing);
+// A message from `peer`: to its receive, or kept until there is one.
+void arrived(Context& c, int peer, const Record& record, const std::byte* body, Transfer* from_self);
 
 }  // namespace prun::shm

@@ -1,6 +1,5 @@
 // Records and chunks in memory shared with one peer. A record is contiguous: one that would cross the end of the ring
 // is preceded by a pad.
-#include "ring.h"
 
 #include <algorithm>
 #include <cstring>

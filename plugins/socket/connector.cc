@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "connection.h"
-#include "far.h"
 #include "tune.h"
 
 namespace prun::socket {

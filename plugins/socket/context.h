@@ -26,12 +26,13 @@ class Context : public sdk::Transport {
   int wait_fd() const { return poller_.fd(); }
   // Any ranks can be reached; memory that ranks share is better where it can be had.
   static int score(const prun_open_params&, std::span<const int>) { return 20; }
-  static const void* ext(std::string_view id);  // progress.cc
+  static const void* ext(std::string_view id);  // extensions.cc
   static void check_options(const char* text) { parse_options(text); }
 
-  void progress(int milliseconds);  // progress.cc
+  // extensions.cc
+  void progress(int milliseconds);
   bool ended(const Request* request);
-  bool disturb(int fault, int peer, uint64_t seed);  // chaos.cc
+  bool disturb(int fault, int peer, uint64_t seed);
 
  private:
   struct Waker : EventSource {  // ends an epoll_wait from another thread
@@ -61,7 +62,5 @@ class Context : public sdk::Transport {
   uint64_t quiet_since_ = 0;  // nothing has come; 0: not looked at
   int waiting_ = 0;           // threads that wait for it
 };
-
-const void* chaos_table();  // chaos.cc
 
 }  // namespace prun::socket

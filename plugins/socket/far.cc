@@ -1,11 +1,11 @@
-#include "far.h"
-
 #include <linux/tcp.h>  // glibc's tcp_info ends before tcpi_min_rtt
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cstddef>
 #include <fstream>
+
+#include "tune.h"
 
 namespace prun::socket {
 namespace {

@@ -16,17 +16,34 @@
 #include <unordered_map>
 #include <vector>
 
-#include "failure.h"
 #include "log.h"
-#include "peer.h"
 #include "request.h"
 #include "worker.h"
 
 namespace prun::ucx {
 
 using Clock = std::chrono::steady_clock;
+class Context;
 
 Place::Mark mark_of(const uint8_t (&secret)[32]);  // tells places of a job from messages
+
+// What a rank knows of another one.
+struct Peer {
+  Context* context = nullptr;
+  int rank = -1;
+  ucp_ep_h endpoint = nullptr;
+  bool same_host = false;  // then made without UCX's error handling
+  ucs_status_t lost = UCS_OK;
+  // What it has allocated; the first is its window.
+  struct Memory {
+    uint64_t address = 0, bytes = 0;
+    ucp_rkey_h key = nullptr;
+    const char* mapped = nullptr;  // here, where it can be
+  };
+  std::vector<Memory> memory;
+  bool maps_us = false;                                // as we map all of its memory
+  std::array<uint64_t, PRUN_MAX_SIGNAL + 1> raised{};  // how often it has raised each signal here
+};
 
 class Context : public sdk::Transport {
  public:

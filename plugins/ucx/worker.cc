@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "failure.h"
 #include "log.h"
 
 namespace prun::ucx {

@@ -1,7 +1,7 @@
 // A UCP context with its one worker: what a rank sends, receives and waits with. Not locked: the Context's lock guards
 // it.
 #pragma once
-#include <prun/transport.h>
+#include <prun/sdk/failure.h>
 #include <ucp/api/ucp.h>
 
 #include <memory>
@@ -11,6 +11,14 @@
 #include "options.h"
 
 namespace prun::ucx {
+
+using sdk::Failure;
+
+// "ucp_init: No such device".
+inline void check(std::string_view call, ucs_status_t status) {
+  if (status != UCS_OK)
+    throw Failure(status == UCS_ERR_NO_MEMORY ? PRUN_ENOMEM : PRUN_ESYSTEM, -1, call, ": ", ucs_status_string(status));
+}
 
 class Worker {
  public:

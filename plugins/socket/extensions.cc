@@ -1,7 +1,8 @@
-// Progress without a request in mind.
+// The extensions: progress without a request in mind, and faults on demand.
 #include <prun/chaos.h>
 #include <prun/progress.h>
 
+#include "connection.h"
 #include "context.h"
 
 namespace prun::socket {
@@ -28,8 +29,20 @@ bool Context::ended(const Request* request) {
   return request->ended() || stopped();
 }
 
+// Of one connection to the peer.
+bool Context::disturb(int fault, int peer, uint64_t seed) {
+  const std::lock_guard lock(mutex_);
+  if (peer < 0 || peer >= ranks || peer == rank) return false;
+  for (auto& connection : matcher_.peer(peer).connections) {
+    if (connection == nullptr || !connection->open()) continue;
+    connection->disturb(static_cast<prun_fault>(fault), seed);
+    return true;
+  }
+  return false;
+}
+
 const void* Context::ext(std::string_view id) {
-  static const prun_progress table = {
+  static const prun_progress progress = {
       .size = sizeof(prun_progress),
       .progress = [](prun_ctx* ctx, int milliseconds) { sdk::context_of<Context>(ctx).progress(milliseconds); },
       .ended =
@@ -37,7 +50,12 @@ const void* Context::ext(std::string_view id) {
             const auto* request = reinterpret_cast<const Request*>(req);
             return sdk::context_of<Context>(ctx).ended(request) ? 1 : 0;
           }};
-  return id == PRUN_PROGRESS ? &table : id == PRUN_CHAOS ? chaos_table() : nullptr;
+  static const prun_chaos chaos = {.size = sizeof(prun_chaos),
+                                   .disturb = [](prun_ctx* ctx, int fault, int peer, uint64_t seed) {
+                                     return sdk::context_of<Context>(ctx).disturb(fault, peer, seed) ? 1 : 0;
+                                   }};
+  if (id == PRUN_PROGRESS) return &progress;
+  return id == PRUN_CHAOS ? &chaos : nullptr;
 }
 
 }  // namespace prun::socket
