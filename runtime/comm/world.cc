@@ -18,6 +18,7 @@
 #include "comm/transport/transport_choice.h"
 #include "comm/transport/watchdog.h"
 #include "prun/chaos.h"
+#include "prun/sdk/descriptor.h"
 
 namespace prun {
 namespace {
@@ -25,21 +26,17 @@ namespace {
 // Anonymous memory, zeroed, given back with the world.
 class Pages {
  public:
-  ~Pages() {
-    for (auto [memory, bytes] : mappings_) munmap(memory, bytes);
-  }
   void* allocate(int64_t bytes) {
     constexpr int64_t kHugePagesFrom = 8 << 20;  // below, rounding up would cost more than the misses
     size_t size = std::max<int64_t>(bytes, 1);
-    void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw Error(Exit::out_of_memory, fmt::format("no memory for {}", human_bytes(bytes)));
-    if (bytes >= kHugePagesFrom) madvise(memory, size, MADV_HUGEPAGE);
-    mappings_.emplace_back(memory, size);
-    return memory;
+    sdk::Mapping pages = sdk::Mapping::pages(size);
+    if (!pages) throw Error(Exit::out_of_memory, fmt::format("no memory for {}", human_bytes(bytes)));
+    if (bytes >= kHugePagesFrom) madvise(pages.base(), size, MADV_HUGEPAGE);
+    return mappings_.emplace_back(std::move(pages)).base();
   }
 
  private:
-  std::vector<std::pair<void*, size_t>> mappings_;
+  std::vector<sdk::Mapping> mappings_;
 };
 
 class LoneWorld : public World {

@@ -10,45 +10,33 @@
 
 #include "exec/executor.h"
 #include "exec/queue_memory.h"
+#include "prun/sdk/descriptor.h"
 
 namespace prun {
 namespace {
 
 // Zeroed pages of this process alone.
-class HostMemory {
- public:
-  explicit HostMemory(int64_t bytes) : bytes_(bytes) {
-    if (bytes_ == 0) return;
-    void* p = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
-      throw Error(Exit::out_of_memory,
-                  fmt::format("no {} bytes of host memory for what is offloaded: {}", bytes, strerror(errno)));
-    data_ = static_cast<std::byte*>(p);
-    // Its pages are made now and not in a step: the first snapshot would take several times as long as those after it.
-    madvise(p, bytes_, MADV_HUGEPAGE);
-    madvise(p, bytes_, MADV_POPULATE_WRITE);  // where the kernel cannot, the first use does
-  }
-  ~HostMemory() {
-    if (data_ != nullptr) munmap(data_, bytes_);
-  }
-  HostMemory(const HostMemory&) = delete;
-  HostMemory& operator=(const HostMemory&) = delete;
-  std::byte* data() const { return data_; }
-
- private:
-  size_t bytes_;
-  std::byte* data_ = nullptr;
-};
+sdk::Mapping host_memory(int64_t bytes) {
+  if (bytes == 0) return {};
+  sdk::Mapping pages = sdk::Mapping::pages(static_cast<size_t>(bytes), MAP_PRIVATE | MAP_NORESERVE);
+  if (!pages)
+    throw Error(Exit::out_of_memory,
+                fmt::format("no {} bytes of host memory for what is offloaded: {}", bytes, strerror(errno)));
+  // Its pages are made now and not in a step: the first snapshot would take several times as long as those after it.
+  madvise(pages.base(), pages.bytes(), MADV_HUGEPAGE);
+  madvise(pages.base(), pages.bytes(), MADV_POPULATE_WRITE);  // where the kernel cannot, the first use does
+  return pages;
+}
 
 // The arena is the transport's memory where it offers some, so that peers read and write it without a copy.
 class HostDevice final : public RankDevice {
  public:
   HostDevice(const Device& device, const Program& program, World& world)
-      : device_(device), program_(program), host_arena_(program.host_arena_bytes) {
+      : device_(device), program_(program), host_arena_(host_memory(program.host_arena_bytes)) {
     if (program.arena_bytes > 0) arena_ = static_cast<std::byte*>(world.allocate(program.arena_bytes));
   }
   std::byte* arena() const override { return arena_; }
-  std::byte* host_arena() const override { return host_arena_.data(); }
+  std::byte* host_arena() const override { return host_arena_.base(); }
   bool takes_puts() const override { return true; }
   std::unique_ptr<JobRun> make_executor(World& world, const ExecutorOptions& options) override {
     return std::make_unique<Executor>(program_, device_, *this, world, options);
@@ -57,7 +45,7 @@ class HostDevice final : public RankDevice {
  private:
   const Device& device_;
   const Program& program_;
-  HostMemory host_arena_;
+  sdk::Mapping host_arena_;
   std::byte* arena_ = nullptr;
 };
 

@@ -49,11 +49,6 @@ bool read_all(int fd, void* to, size_t bytes) {
 
 }  // namespace
 
-void Fd::reset(int fd) {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = fd;
-}
-
 Packer& Packer::number(int64_t value) {
   bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
   return *this;

@@ -3,6 +3,7 @@
 // The launcher never blocks on a socket and a rank always does: Channel queues what does not fit, the free functions
 // wait.
 #pragma once
+#include <prun/sdk/descriptor.h>
 #include <prun/sdk/tls.h>
 
 #include <concepts>
@@ -51,29 +52,7 @@ struct Frame {
   std::string payload;
 };
 
-// A file descriptor that is closed with its owner.
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  ~Fd() { reset(); }
-  Fd(Fd&& other) noexcept : fd_(other.release()) {}
-  Fd& operator=(Fd&& other) noexcept {
-    if (this != &other) reset(other.release());
-    return *this;
-  }
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  int release() {
-    int fd = fd_;
-    fd_ = -1;
-    return fd;
-  }
-  void reset(int fd = -1);
-
- private:
-  int fd_ = -1;
-};
+using Fd = sdk::Descriptor;
 
 // Fields of a payload, in the byte order of the machine: the hello (handshake.h) joins machines of one byte order only.
 // A struct lists its fields once, for both directions: template <class F> void each_field(F&& f) { f(a, b, c); }

@@ -81,6 +81,14 @@ int guarded(const RankStart& start, const std::function<int(const RankStart&)>& 
   }
 }
 
+sdk::Mapping shared_memory(size_t bytes) {
+  sdk::Mapping pages = bytes > 0 ? sdk::Mapping::pages(bytes, MAP_SHARED) : sdk::Mapping();
+  if (bytes > 0 && !pages)
+    throw Error(Exit::out_of_memory, fmt::format("cannot map {} for a rank's recorder: {}; use fewer ranks (--nproc)",
+                                                 human_bytes(static_cast<int64_t>(bytes)), std::strerror(errno)));
+  return pages;
+}
+
 }  // namespace
 
 char process_state(pid_t pid) {
@@ -92,30 +100,16 @@ char process_state(pid_t pid) {
   return state == 'Z' ? 'X' : state;
 }
 
-SharedMemory::SharedMemory(size_t bytes) : bytes_(bytes) {
-  if (bytes == 0) return;
-  at_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (at_ == MAP_FAILED) {
-    at_ = nullptr;
-    throw Error(Exit::out_of_memory, fmt::format("cannot map {} for a rank's recorder: {}; use fewer ranks (--nproc)",
-                                                 human_bytes(static_cast<int64_t>(bytes)), std::strerror(errno)));
-  }
-}
-
-SharedMemory::~SharedMemory() {
-  if (at_) munmap(at_, bytes_);
-}
-
 RankProcesses::RankProcesses(int local_ranks, size_t recorder_bytes, std::vector<int> closed_in_ranks,
                              const sigset_t& signals, bool capture_output)
     : local_ranks_(local_ranks),
       closed_in_ranks_(std::move(closed_in_ranks)),
       signals_(signals),
       capture_output_(capture_output),
-      page_(JobPage::bytes(local_ranks)),
+      page_(shared_memory(JobPage::bytes(local_ranks))),
       children_before_(children()) {
   raise_open_files();
-  for (int i = 0; i < local_ranks; ++i) recorders_.emplace_back(recorder_bytes);
+  for (int i = 0; i < local_ranks; ++i) recorders_.push_back(shared_memory(recorder_bytes));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw Error(Exit::usage, fmt::format("pipe: {}", std::strerror(errno)));
   lifeline_read_ = Fd(ends[0]);
@@ -145,7 +139,7 @@ void RankProcesses::fork_rank(RankStart start, const std::function<int(const Ran
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
   }
   rank.rank = start.rank;
-  rank.recorder = start.recorder = recorders_[start.local_rank].at();
+  rank.recorder = start.recorder = recorders_[start.local_rank].base();
   std::fflush(nullptr);  // else both processes write the buffered text
   pid_t launcher = getpid();
   rank.pid = fork();

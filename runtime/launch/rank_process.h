@@ -17,21 +17,6 @@
 
 namespace prun {
 
-// Anonymous memory that is shared with children; unmapped by its owner.
-class SharedMemory {
- public:
-  SharedMemory() = default;
-  explicit SharedMemory(size_t bytes);  // throws Error(out_of_memory)
-  ~SharedMemory();
-  SharedMemory(SharedMemory&& other) noexcept : at_(other.at_), bytes_(other.bytes_) { other.at_ = nullptr; }
-  SharedMemory& operator=(SharedMemory&&) = delete;
-  void* at() const { return at_; }
-
- private:
-  void* at_ = nullptr;
-  size_t bytes_ = 0;
-};
-
 struct RankProcess {
   int rank = 0;
   pid_t pid = 0;
@@ -83,15 +68,15 @@ class RankProcesses {
  private:
   [[noreturn]] void run_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main, Fd control,
                              Fd (&output)[2], pid_t launcher);
-  JobPage* page() const { return static_cast<JobPage*>(page_.at()); }
+  JobPage* page() const { return reinterpret_cast<JobPage*>(page_.base()); }
 
   int local_ranks_;
   std::vector<int> closed_in_ranks_;
   sigset_t signals_;
   bool capture_output_;
   size_t abandoned_ = 0;  // steps told so far
-  SharedMemory page_;
-  std::vector<SharedMemory> recorders_;
+  sdk::Mapping page_;     // shared with the ranks, as the recorders are
+  std::vector<sdk::Mapping> recorders_;
   Fd lifeline_read_, lifeline_write_;
   std::vector<RankProcess> ranks_;
   std::vector<pid_t> children_before_;

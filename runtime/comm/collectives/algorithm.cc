@@ -6,7 +6,6 @@
 #include "comm/collectives/algorithm.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <climits>
@@ -155,21 +154,12 @@ void check_algorithm_name(const std::string& wanted) {
                                 near.empty() ? "" : fmt::format("did you mean '{}'? ", near), join(names, ", ")));
 }
 
-Scratch::~Scratch() {
-  if (data_ != nullptr) munmap(data_, bytes_);
-}
-
 std::byte* Scratch::get(int64_t bytes) {
-  if (bytes <= bytes_) return data_;
-  if (data_ != nullptr) munmap(data_, bytes_);
-  data_ = nullptr;
-  bytes_ = 0;
-  int64_t rounded = round_up(bytes, 64 << 10);
-  void* memory = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw Error(Exit::out_of_memory, fmt::format("no {} for a collective", human_bytes(bytes)));
-  data_ = static_cast<std::byte*>(memory);
-  bytes_ = rounded;
-  return data_;
+  if (bytes <= static_cast<int64_t>(pages_.bytes())) return pages_.base();
+  pages_ = {};  // before there is more
+  pages_ = sdk::Mapping::pages(static_cast<size_t>(round_up(bytes, 64 << 10)));
+  if (!pages_) throw Error(Exit::out_of_memory, fmt::format("no {} for a collective", human_bytes(bytes)));
+  return pages_.base();
 }
 
 void copy_block(void* to, const void* from, int64_t bytes) {

@@ -7,17 +7,16 @@
 #include "comm/collectives/algorithm_costs.h"
 #include "comm/collectives/wire.h"
 #include "comm/comm.h"
+#include "prun/sdk/descriptor.h"
 
 namespace prun {
 
 // Memory that a communicator's algorithms work in; grows when a larger call comes, else stays.
 class Scratch {
  public:
-  ~Scratch();
   std::byte* get(int64_t bytes);  // aligned to 64; what it held before is lost
  private:
-  std::byte* data_ = nullptr;
-  int64_t bytes_ = 0;
+  sdk::Mapping pages_;
 };
 
 // What an algorithm runs on. Algorithms queue messages on the wire, in the same order on every member, and leave when

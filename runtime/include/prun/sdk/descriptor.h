@@ -35,6 +35,11 @@ class Mapping {
  public:
   Mapping() = default;
   Mapping(void* base, size_t bytes) : base_(static_cast<std::byte*>(base)), bytes_(bytes) {}
+  // Anonymous pages, zeroed: with MAP_SHARED children have them, too. Empty where it fails, and errno says why.
+  static Mapping pages(size_t bytes, int flags = MAP_PRIVATE) {
+    void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+    return at == MAP_FAILED ? Mapping() : Mapping(at, bytes);
+  }
   Mapping(Mapping&& other) noexcept
       : base_(std::exchange(other.base_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
   Mapping& operator=(Mapping&& other) noexcept {
