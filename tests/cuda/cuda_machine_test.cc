@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "device/plugin_device.h"
 #include "device/queue_device.h"
-#include "plugins/cuda/hardware.h"
+#include "plugins/cuda/device/hardware.h"
 
 namespace prun {
 namespace {

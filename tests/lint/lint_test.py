@@ -99,8 +99,8 @@ class LintTest(unittest.TestCase):
 
     def test_a_source_has_one_command_and_not_that_of_a_test(self):
         (self.top / "build/dev").mkdir(parents=True)
-        file = str(self.top / "plugins/cuda/gemm.cc")
-        commands = [{"file": file, "command": f"c++ -o {output} -c {file}"} for output in ("tests/substitutes/gemm.cc.o", "plugins/cuda/gemm.cc.o")]
+        file = str(self.top / "plugins/cuda/gemm/gemm.cc")
+        commands = [{"file": file, "command": f"c++ -o {output} -c {file}"} for output in ("tests/substitutes/gemm.cc.o", "plugins/cuda/gemm/gemm.cc.o")]
         (self.top / "build/dev/compile_commands.json").write_text(json.dumps(commands))
         self.assertEqual(len(lint.one_command_each()), 1)
         self.assertEqual(json.loads((self.top / lint.DATABASE / "compile_commands.json").read_text()), commands[1:])

@@ -6,8 +6,8 @@
 
 #include <optional>
 
-#include "plugins/cuda/attention_graphs.h"
-#include "plugins/cuda/failure.h"
+#include "plugins/cuda/attention/attention_graphs.h"
+#include "plugins/cuda/device/failure.h"
 #include "tools/bench/cuda_bench.h"
 
 namespace prun::bench {

@@ -3,8 +3,8 @@
 // is computed.
 #include <gtest/gtest.h>
 
-#include "plugins/cuda/attention_cudnn.h"
-#include "plugins/cuda/attention_graphs.h"
+#include "plugins/cuda/attention/attention_cudnn.h"
+#include "plugins/cuda/attention/attention_graphs.h"
 
 namespace prun::cuda {
 namespace {

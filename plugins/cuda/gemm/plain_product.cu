@@ -1,7 +1,7 @@
 // C in tiles of 16 x 16, one thread an element; tiles of A and B go through shared memory.
-#include "block.cuh"
+#include "cuda/kernels/block.cuh"
+#include "cuda/kernels/launch.h"
 #include "gemm.h"
-#include "launch.h"
 
 namespace prun::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Σ out·dout of each row of each head, which the gradient of a softmax subtracts: a warp a row.
 #pragma once
 #include "attention.h"
-#include "launch.h"
+#include "cuda/kernels/launch.h"
 
 namespace prun::cuda {
 

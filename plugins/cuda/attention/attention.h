@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "op.h"
+#include "cuda/kernels/op.h"
 
 namespace prun::cuda {
 

@@ -1,8 +1,8 @@
 // Two outputs of attention o₁, o₂ over different keys, with log-sum-exps l₁, l₂, are one over all of them:
 // l = log(exp l₁ + exp l₂) and o = exp(l₁ - l)·o₁ + exp(l₂ - l)·o₂ (Liu et al., "Ring Attention", 2023).
 #include "attention_hops.h"
-#include "block.cuh"
-#include "launch.h"
+#include "cuda/kernels/block.cuh"
+#include "cuda/kernels/launch.h"
 
 namespace prun::cuda {
 namespace {

@@ -12,8 +12,8 @@
 #include <cmath>
 #include <limits>
 
-#include "block.cuh"
-#include "launch.h"
+#include "cuda/kernels/block.cuh"
+#include "cuda/kernels/launch.h"
 
 namespace prun::cuda {
 namespace {

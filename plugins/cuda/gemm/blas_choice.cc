@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "blas_trial.h"
-#include "context.h"
-#include "sums.h"
+#include "cuda/device/context.h"
+#include "cuda/kernels/sums.h"
 
 namespace prun::cuda {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "blas_choice.h"
-#include "context.h"
-#include "stream.h"
+#include "cuda/device/context.h"
+#include "cuda/device/stream.h"
 
 namespace prun::cuda {
 namespace {

@@ -1,6 +1,6 @@
 #include "attention_cudnn.h"
 
-#include "context.h"
+#include "cuda/device/context.h"
 
 #ifdef PRUN_CUDA_CUDNN
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 
 #include "attention_graphs.h"
 #include "attention_hops.h"
-#include "stream.h"
+#include "cuda/device/stream.h"
 #endif
 
 namespace prun::cuda {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "op.h"
+#include "cuda/kernels/op.h"
 
 namespace prun::cuda {
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "failure.h"
+#include "cuda/device/failure.h"
 
 // PRUN_SHARED(name) in a kernel: the bytes of shared memory that its launch gave, aligned to 16. The substitute has its
 // own.

@@ -10,7 +10,7 @@
 // elements of a row: on a multiprocessor, 24 warps of layernorm in bf16 or 32 of rmsnorm have registers.
 #include <algorithm>
 
-#include "context.h"
+#include "cuda/device/context.h"
 #include "row_norm.cuh"
 #include "sums.h"
 

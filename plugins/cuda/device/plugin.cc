@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "context.h"
+#include "cuda/kernels/op.h"
 #include "memory.h"
-#include "op.h"
 #include "probe.h"
 #include "prun/layout.h"
 #include "prun/sdk/device.h"

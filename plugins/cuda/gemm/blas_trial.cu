@@ -1,6 +1,6 @@
 #include "blas_trial.h"
-#include "block.cuh"
-#include "launch.h"
+#include "cuda/kernels/block.cuh"
+#include "cuda/kernels/launch.h"
 
 namespace prun::cuda {
 namespace {

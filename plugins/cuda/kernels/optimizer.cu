@@ -9,7 +9,7 @@
 #include <cfloat>
 
 #include "block.cuh"
-#include "context.h"
+#include "cuda/device/context.h"
 #include "launch.h"
 
 namespace prun::cuda {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "context.h"
+#include "cuda/device/context.h"
 
 namespace prun::cuda {
 namespace {

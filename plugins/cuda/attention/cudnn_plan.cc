@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "failure.h"
+#include "cuda/device/failure.h"
 
 namespace prun::cuda {
 namespace {

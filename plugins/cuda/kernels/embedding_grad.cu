@@ -7,7 +7,7 @@
 // A warp adds a slice of columns of one run. Words follow Zipf's law, so a few runs have thousands of tokens: their
 // slices are narrower and have more loads in flight, and they are added first.
 #include "block.cuh"
-#include "context.h"
+#include "cuda/device/context.h"
 #include "embedding.h"
 #include "launch.h"
 #include "ranks.cuh"

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "failure.h"
-#include "options.h"
+#include "cuda/device/failure.h"
+#include "cuda/device/options.h"
 #include "prun/device.h"
 
 namespace prun::cuda {

@@ -7,8 +7,8 @@
 
 #include "blas_choice.h"
 #include "blas_product.h"
-#include "context.h"
-#include "part.h"
+#include "cuda/device/context.h"
+#include "cuda/kernels/part.h"
 
 namespace prun::cuda {
 namespace {

@@ -5,7 +5,7 @@
 // While a tile of keys and values is computed with, the next one is on its way. A warp has 16·M queries of its own, so
 // the rows' maxima and sums need four lanes only.
 #include "attention_tiles.cuh"
-#include "launch.h"
+#include "cuda/kernels/launch.h"
 
 namespace prun::cuda {
 namespace {
