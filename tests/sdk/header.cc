@@ -6,6 +6,7 @@
 #include "prun/sdk/float16.h"
 #include "prun/sdk/handshake.h"
 #include "prun/sdk/host.h"
+#include "prun/sdk/kernels.h"
 #include "prun/sdk/local_socket.h"
 #include "prun/sdk/messages.h"
 #include "prun/sdk/options.h"

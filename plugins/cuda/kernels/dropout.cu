@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
   const int64_t first_row = blockIdx.x * static_cast<int64_t>(kRowsPerBlock) + threadIdx.x / kWarp;
   for (int64_t row = first_row; row < d.rows; row += gridDim.x * static_cast<int64_t>(kRowsPerBlock)) {
     const int64_t in_batch = row / d.length;
-    const int64_t begin = d.at.at(row - in_batch * d.length) * d.whole + d.column, end = begin + d.width;
+    const int64_t begin = d.at.of(row - in_batch * d.length) * d.whole + d.column, end = begin + d.width;
     const T* from = x + row * d.width;
     T* to = y + row * d.width;
     for (int64_t group = begin / kGroup; group * kGroup < end; group += kWarp / kLanes) {

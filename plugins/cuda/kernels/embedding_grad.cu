@@ -183,7 +183,7 @@ std::unique_ptr<Kernel> embedding_grad(const OpView& view) {
       blocks_for(warps * kWarp, kThreads, view.context().multiprocessors() * kBlocksPerMultiprocessor * kWaves);
   return kernel_of([=, lists = sizes.in(room.data), rows = table.rows(),
                     positions = dpositions != nullptr ? places.rows() : 0,
-                    at = TokenPositions{0, 1, length, length, 0, length, 0},
+                    at = TokenPositions{{}, length, length, 0, length, 0},
                     batch = length == 0 ? 0 : count / length](cudaStream_t stream) {
     check(cudaMemsetAsync(dtable, 0, static_cast<size_t>(rows * width) * sizeof(float), stream), "cudaMemsetAsync");
     check(cudaMemsetAsync(lists.used, 0, 2 * sizeof(*lists.used), stream), "cudaMemsetAsync");

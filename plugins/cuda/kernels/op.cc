@@ -104,13 +104,8 @@ Share OpView::share_along(const std::string& axes) const {
 }
 
 TokenPositions OpView::token_positions(int64_t length) const {
-  const std::string axes = text("tokens_axis");
-  const size_t comma = std::min(axes.find(','), axes.size());
-  const Share share = share_along(axes.substr(0, comma)),
-              run = share_along(axes.substr(std::min(comma + 1, axes.size())));
-  const int64_t chunks = integer("chunks", 1), held = run.of * length, chunk = held / chunks,
-                second = chunks == 1 ? 0 : (2 * share.of - 1 - share.index) * chunk;
-  return {share.index, share.of, length, held, run.index * length, chunk, second};
+  return sdk::token_positions(text("tokens_axis"), integer("chunks", 1), length,
+                              [&](const std::string& axes) { return share_along(axes); });
 }
 
 namespace {

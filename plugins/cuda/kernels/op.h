@@ -17,6 +17,7 @@
 #include "cuda/device/failure.h"
 #include "cuda/device/options.h"
 #include "prun/device.h"
+#include "prun/sdk/kernels.h"
 
 namespace prun::cuda {
 
@@ -59,32 +60,8 @@ struct Tensor {
   int64_t bytes() const { return count() * dtype_bytes(dtype); }
 };
 
-struct Share {
-  int64_t index = 0, of = 1;
-};
-
-// Computes the positions of a rank's tokens in the whole sample (attributes tokens_axis, chunks) as device/share.h
-// does. It is a plain struct, because kernels take it by value.
-struct TokenPositions {
-  int64_t index, of, length;  // the rank's share along the first axis, and its tokens
-  int64_t held, skipped;      // tokens of the share on all its ranks, and on the ranks before this one
-  int64_t chunk, second;      // second: the position of the second chunk
-  __host__ __device__ int64_t whole() const { return of * held; }
-  __host__ __device__ int64_t at(int64_t token) const {
-    token += skipped;
-    return token < chunk ? index * chunk + token : second + token - chunk;
-  }
-  // The rank's token at a position, or -1.
-  __host__ __device__ int64_t token(int64_t position) const {
-    const int64_t first = position - index * chunk, later = position - second;
-    int64_t found = -1;
-    if (first >= 0 && first < chunk)
-      found = first;
-    else if (chunk < held && later >= 0 && later < chunk)
-      found = later + chunk;
-    return found >= skipped && found < skipped + length ? found - skipped : -1;
-  }
-};
+using sdk::Share;
+using sdk::TokenPositions;
 
 // Valid as long as the prun_op is: a maker copies what its kernel needs.
 class OpView {

@@ -11,6 +11,7 @@
 #include "block.cuh"
 #include "cuda/device/context.h"
 #include "launch.h"
+#include "prun/sdk/kernels.h"
 
 namespace prun::cuda {
 namespace {
@@ -20,16 +21,8 @@ constexpr int kElements = 4;  // of a thread at once: 16 bytes of f32
 
 // Each rule says how many tensors of state it keeps, and what of an element's numbers it makes, from those of the step.
 
-// Computes beta·old + share·now in f32. `rest` is the remainder of beta after rounding to f32.
-struct Blend {
-  float beta, rest, share;
-  // `now` already contains the factor share.
-  __device__ float of(float old, float now) const { return beta * old + (rest * old + now); }
-};
-Blend blend(double beta, double share) {
-  const float rounded = static_cast<float>(beta);
-  return {rounded, static_cast<float>(beta - static_cast<double>(rounded)), static_cast<float>(share)};
-}
+using sdk::blend;
+using sdk::Blend;
 
 struct Adamw {
   static constexpr int kStates = 2;  // mean, square

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
   const int64_t packs = width / N;
   for (int64_t i = first_item(); i < rows * packs; i += item_stride()) {
     const int64_t row = i / packs, column = (i - row * packs) * N;
-    const T* place = table + at.at(row % at.length) * width + column;
+    const T* place = table + at.of(row % at.length) * width + column;
     Wide<T> a[N], b[N];
     load(x + i * N, a), load(place, b);
 #pragma unroll

@@ -32,12 +32,12 @@ std::shared_ptr<void> angles_of(const OpView& view, int64_t length, int64_t half
   static std::map<std::tuple<Context*, int64_t, std::vector<double>, int64_t, int64_t>, std::weak_ptr<void>> made;
   const std::lock_guard lock(mutex);
   // Where the first and the last token stand says where all do.
-  std::weak_ptr<void>& known = made[{&view.context(), length, speeds, at.at(0), at.at(length - 1)}];
+  std::weak_ptr<void>& known = made[{&view.context(), length, speeds, at.of(0), at.of(length - 1)}];
   if (std::shared_ptr<void> angles = known.lock()) return angles;
   std::vector<float> angles(static_cast<size_t>(length * 2 * half));
   for (int64_t i = 0; i < half; ++i) {
     for (int64_t token = 0; token < length; ++token) {
-      const double angle = static_cast<double>(at.at(token)) * speeds[static_cast<size_t>(i)];
+      const double angle = static_cast<double>(at.of(token)) * speeds[static_cast<size_t>(i)];
       angles[static_cast<size_t>(token * 2 * half + i)] = static_cast<float>(std::cos(angle));
       angles[static_cast<size_t>((token * 2 + 1) * half + i)] = static_cast<float>(std::sin(angle));
     }

@@ -16,20 +16,14 @@
 #include "kernels/cpu/ops/flush_subnormals.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "prun/sdk/kernels.h"
 
 namespace prun::cpu {
 namespace {
 
-// Computes beta·old + share·now in f32. `rest` is the remainder of beta after rounding to f32.
-struct Blend {
-  float beta, rest, share;
-  // `now` already contains the factor share.
-  PRUN_INLINE float of(float old, float now) const { return beta * old + (rest * old + now); }
-};
-Blend blend(double beta, double share) {
-  const float rounded = static_cast<float>(beta);
-  return {rounded, static_cast<float>(beta - static_cast<double>(rounded)), static_cast<float>(share)};
-}
+using sdk::blend;
+using sdk::Blend;
+
 Blend average(double beta) { return blend(beta, 1 - beta); }
 
 // Splits the clip coefficient into two factors. The first factor of a subnormal coefficient is 2^64 times as large,
