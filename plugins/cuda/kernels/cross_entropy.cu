@@ -143,21 +143,28 @@ bool lie_alike(const T* a, const T* b) {
 
 size_t workspace(const OpView& view) { return static_cast<size_t>(view.read(0).shape.rows()) * sizeof(double); }
 
-template <class T>
-std::unique_ptr<Kernel> forward(const OpView& view) {
+// The loss, with the gradient of the logits or without.
+template <class T, bool kGradient>
+std::unique_ptr<Kernel> loss(const OpView& view) {
   const Columns columns = whole_columns(view);
   const int64_t rows = view.read(0).shape.rows();
   view.expect_count(view.read(1), rows);
   view.expect_count(view.write(0), 1);
   view.expect_count(view.write(1), rows);
-  return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), loss = view.out<float>(0),
-                    lse = view.out<float>(1), parts = scratch(view, workspace(view)), rows, columns,
-                    scale = view.number("scale", 1)](cudaStream_t stream) {
+  if (kGradient) view.expect_count(view.write(2), rows * columns.count);
+  const T* logits = view.in<T>(0);
+  T* dlogits = kGradient ? view.out<T>(2) : nullptr;
+  return kernel_of([logits, dlogits, packed = lie_alike<T>(logits, dlogits), targets = view.in<int32_t>(1),
+                    to = view.out<float>(0), lse = view.out<float>(1), parts = scratch(view, workspace(view)), rows,
+                    columns, scale = view.number("scale", 1)](cudaStream_t stream) {
     double* data = static_cast<double*>(parts.data);
-    if (rows > 0)
-      launch(log_sum_exp<T>, static_cast<unsigned>(rows), row_threads(columns), 0, stream, logits, targets, lse, data,
-             columns);
-    finish_sum(stream, data, rows, scale, loss);
+    const unsigned blocks = static_cast<unsigned>(rows);
+    if (kGradient)
+      launch(loss_and_gradient<T>, blocks, row_threads(columns), 0, stream, logits, targets, lse, data, dlogits,
+             columns, static_cast<float>(scale), packed);
+    else
+      launch(log_sum_exp<T>, blocks, row_threads(columns), 0, stream, logits, targets, lse, data, columns);
+    finish_sum(stream, data, rows, scale, to);
   });
 }
 
@@ -179,41 +186,17 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   });
 }
 
-template <class T>
-std::unique_ptr<Kernel> both(const OpView& view) {
-  const Columns columns = whole_columns(view);
-  const int64_t rows = view.read(0).shape.rows();
-  view.expect_count(view.read(1), rows);
-  view.expect_count(view.write(0), 1);
-  view.expect_count(view.write(1), rows);
-  view.expect_count(view.write(2), rows * columns.count);
-  const T* logits = view.in<T>(0);
-  T* dlogits = view.out<T>(2);
-  return kernel_of([logits, dlogits, packed = lie_alike<T>(logits, dlogits), targets = view.in<int32_t>(1),
-                    loss = view.out<float>(0), lse = view.out<float>(1), parts = scratch(view, workspace(view)), rows,
-                    columns, scale = view.number("scale", 1)](cudaStream_t stream) {
-    double* data = static_cast<double*>(parts.data);
-    if (rows > 0)
-      launch(loss_and_gradient<T>, static_cast<unsigned>(rows), row_threads(columns), 0, stream, logits, targets, lse,
-             data, dlogits, columns, static_cast<float>(scale), packed);
-    finish_sum(stream, data, rows, scale, loss);
-  });
+template <bool kGradient>
+std::unique_ptr<Kernel> make_loss(const OpView& view) {
+  return with_float(view.read(0).dtype, [&]<class T>() { return loss<T, kGradient>(view); });
 }
-
-std::unique_ptr<Kernel> make_forward(const OpView& view) {
-  return with_float(view.read(0).dtype, [&]<class T>() { return forward<T>(view); });
-}
-std::unique_ptr<Kernel> make_backward(const OpView& view) {
+std::unique_ptr<Kernel> make_gradient(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() { return backward<T>(view); });
 }
 
-std::unique_ptr<Kernel> make_both(const OpView& view) {
-  return with_float(view.read(0).dtype, [&]<class T>() { return both<T>(view); });
-}
-
-const KernelFamily kFamily = {{"cross_entropy", make_forward, workspace},
-                              {"cross_entropy_grad", make_backward},
-                              {"cross_entropy_and_grad", make_both, workspace}};
+const KernelFamily kFamily = {{"cross_entropy", make_loss<false>, workspace},
+                              {"cross_entropy_grad", make_gradient},
+                              {"cross_entropy_and_grad", make_loss<true>, workspace}};
 
 }  // namespace
 }  // namespace prun::cuda

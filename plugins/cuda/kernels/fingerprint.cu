@@ -75,9 +75,7 @@ std::unique_ptr<Kernel> make_fingerprint(const OpView& view) {
   });
 }
 
-std::string refuses_none(const OpView&) { return ""; }
-
-const KernelFamily kFamily = {{"fingerprint", make_fingerprint, nullptr, refuses_none}};
+const KernelFamily kFamily = {{"fingerprint", make_fingerprint, nullptr, takes_any}};
 
 }  // namespace
 }  // namespace prun::cuda

@@ -175,6 +175,8 @@ auto with_number(int dtype, const F& f) {
 // Why there is no kernel for this op; "" where there is one.
 std::string why_refused(const OpView& view);
 
+inline std::string takes_any(const OpView&) { return ""; }  // a KernelEntry's `refuses`
+
 // The kernels of a file, which find_entry finds: a file has one, `const KernelFamily kFamily = {{kind, make}, ...};`.
 struct KernelFamily {
   KernelFamily(std::initializer_list<KernelEntry> entries);

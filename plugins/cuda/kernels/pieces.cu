@@ -130,12 +130,10 @@ std::unique_ptr<Kernel> make_join_qkv(const OpView& view) {
   return with_float(view.write(0).dtype, [&]<class T>() { return join_qkv<T>(view); });
 }
 
-std::string any_dtype(const OpView&) { return ""; }
-
 const KernelFamily kFamily = {
-    {"join_pieces", make_moved<true>, nullptr, any_dtype},
-    {"cut_pieces", make_moved<false>, nullptr, any_dtype},
-    {"take_piece", make_take, nullptr, any_dtype},
+    {"join_pieces", make_moved<true>, nullptr, takes_any},
+    {"cut_pieces", make_moved<false>, nullptr, takes_any},
+    {"take_piece", make_take, nullptr, takes_any},
     {"copy_kv", make_copy_kv},
     {"join_qkv", make_join_qkv},
 };
