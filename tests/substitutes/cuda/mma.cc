@@ -1,4 +1,5 @@
-// plugins/cuda/attention/mma.h on the CPU: the layouts that it states, and copies that arrive no sooner than somebody waits.
+// plugins/cuda/attention/mma.h on the CPU: the layouts that it states, and copies that arrive no sooner than somebody
+// waits.
 #include "plugins/cuda/attention/mma.h"
 
 #include <cuda_runtime.h>
