@@ -26,7 +26,7 @@ void OptionTable::text(const char* name, const char* unit, std::string& value, c
   app_.add_option(name, value, help)->type_name(unit)->group(group_);
 }
 
-void OptionTable::parsed(const char* name, const char* unit, Read read, const char* help, bool many) {
+void OptionTable::parsed(const char* name, const char* unit, const Read& read, const char* help, bool many) {
   CLI::callback_t read_all = [read](const CLI::results_t& texts) {
     for (const std::string& text : texts) read(text);
     return true;

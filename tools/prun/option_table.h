@@ -21,7 +21,7 @@ class OptionTable {
   void text(const char* name, const char* unit, std::string& value, const char* help);
   void whole(const char* name, const char* unit, int& value, int least, const char* help);
   // `many`: may be given several times.
-  void parsed(const char* name, const char* unit, Read read, const char* help, bool many = false);
+  void parsed(const char* name, const char* unit, const Read& read, const char* help, bool many = false);
 
  private:
   CLI::App& app_;

@@ -109,6 +109,7 @@ int explain_plugins(const JobSpec& job, bool json) {
   };
   const std::set<std::string> before = loaded_objects();
   std::vector<std::vector<Candidate>> weighed;
+  weighed.reserve(kinds.size());
   for (const GroupKind& kind : kinds) weighed.push_back(weigh_for(kind, job));
   auto best = [&](size_t i) {
     return weighed[i].empty() || weighed[i].front().score == 0 ? "" : weighed[i].front().file.name;

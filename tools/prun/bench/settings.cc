@@ -153,8 +153,8 @@ std::string bench_terms() {
 }
 
 void declare_bench(OptionTable& table, BenchSettings& s) {
-  const auto parsed = [&](const char* name, const char* unit, const char* help, OptionTable::Read read) {
-    table.parsed(name, unit, std::move(read), help);
+  const auto parsed = [&](const char* name, const char* unit, const char* help, const OptionTable::Read& read) {
+    table.parsed(name, unit, read, help);
   };
   parsed("--nproc", "N[,N]", "ranks on this node, one table each (default 2)", [&s](const std::string& text) {
     s.nproc.clear();

@@ -20,7 +20,7 @@ struct GemmShape {
   bool bias = false;          // [n]
   Activation activation = Activation::none;
   int threads = 1;
-  auto operator<=>(const GemmShape&) const = default;
+  auto operator<=>(const GemmShape&) const = default;  // NOLINT(modernize-use-nullptr): the compiler's own 0
 };
 
 std::string gemm_library();  // "oneDNN 2.7.2"
