@@ -7,6 +7,8 @@
 #include <cctype>
 #include <cmath>
 
+#include "base/error.h"
+
 namespace prun {
 namespace {
 

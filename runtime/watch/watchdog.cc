@@ -1,5 +1,7 @@
 #include "watch/watchdog.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 

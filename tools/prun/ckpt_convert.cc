@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/error.h"
 #include "base/terminal.h"
 #include "base/text.h"
 #include "checkpoint/convert.h"

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "calibrate/algorithm_costs.h"
 #include "chakra/chakra.h"
 #include "job/algorithm_choice.h"

@@ -17,6 +17,7 @@
 #include "predict/candidates.h"
 #include "predict/parallel.h"
 #include "predict/predict.h"
+#include "sim_options.h"
 #include "tune/report.h"
 
 namespace prun {
