@@ -29,7 +29,7 @@ bool Context::ended(const Request* request) {
   return request->ended() || stopped();
 }
 
-// Of one connection to the peer.
+// Disturbs the first open connection to the peer; false = there is none.
 bool Context::disturb(int fault, int peer, uint64_t seed) {
   const std::lock_guard lock(mutex_);
   if (peer < 0 || peer >= ranks || peer == rank) return false;

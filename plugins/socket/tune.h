@@ -14,13 +14,13 @@ void tune_tcp_of_host(int fd, const Options& options);
 std::string tune_tcp(int fd, const Options& options);
 void tune_unix(int fd, const Options& options);
 
-// far.cc: peers that are far away. What is on its way there is more than the kernel's buffers hold, and the way there
-// and back takes longer than copying what came unasked. Of an established TCP connection: the least time there and back
-// that the kernel has measured is 1 ms or more.
+// far.cc: peers that are far away. The bytes in flight exceed the kernel's buffers, and a round trip takes longer than
+// copying an unexpected message. Returns whether the least round-trip time that the kernel has measured on this
+// established TCP connection is at least 1 ms.
 bool is_far(int fd);
-// Gives it a send buffer that holds what a line of 1 Gbit/s has on its way in 60 ms, where the kernel's own tuning ends
-// before that and the process may. epoll calls a socket writable when a third of its buffer is free: what is on its way
-// must fit in the other two.
+// Raises the send buffer to the bytes that a line of 1 Gbit/s has in flight in 60 ms, if the kernel's own limit is lower
+// and the process may. epoll reports a socket as writable when a third of its buffer is free, so the bytes in flight
+// must fit into the other two.
 void widen_send_buffer(int fd);
 
 }  // namespace prun::socket

@@ -27,14 +27,14 @@ class Context;
 
 Place::Mark mark_of(const uint8_t (&secret)[32]);  // tells places of a job from messages
 
-// What a rank knows of another one.
+// A peer as this rank knows it.
 struct Peer {
   Context* context = nullptr;
   int rank = -1;
   ucp_ep_h endpoint = nullptr;
   bool same_host = false;  // then made without UCX's error handling
   ucs_status_t lost = UCS_OK;
-  // What it has allocated; the first is its window.
+  // Memory that the peer has allocated; the first is its window.
   struct Memory {
     uint64_t address = 0, bytes = 0;
     ucp_rkey_h key = nullptr;

@@ -13,9 +13,9 @@
 
 namespace prun {
 
-// `level`: of --log-level, "" if it is not given. Throws usage_error for a wrong PRUN_LOG.
+// `level`: the value of --log-level; "" = missing. Throws usage_error for a wrong PRUN_LOG.
 void start_log(const std::string& level);
-// Throws usage_error, with the likely word; returns it.
+// Returns `level`. Throws usage_error, with the likely word, for one that does not exist.
 std::string check_log_level(const std::string& who, const std::string& level);
 void log_as_rank(int rank);  // from now on in this process, which was the launcher's
 

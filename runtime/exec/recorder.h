@@ -41,7 +41,7 @@ struct StepRecord {
   double eval_loss = std::numeric_limits<double>::quiet_NaN();  // mean over its batches
   double norm = std::numeric_limits<double>::quiet_NaN();  // of the gradients before clipping; NaN: as for the loss
   uint64_t skipped = 0;                                    // 1: it updated nothing, as its gradients are not finite
-  uint64_t data_ns = 0;  // the rank took its batches; a queue device does not measure it
+  uint64_t data_ns = 0;  // taking the batches of the step; 0 on queue devices, which do not measure it
 };
 
 struct StreamState {

@@ -10,7 +10,7 @@ namespace prun {
 
 struct Inventory {
   std::vector<checkpoint::KeptCommit> commits;  // in its memory (replicas.h)
-  std::string kernels;                          // the most that its CPU can run (job_kernels.h)
+  std::string kernels;                          // the most that its CPU can run (kernels.h)
 
   template <class Fields>
   void each_field(Fields&& fields) {

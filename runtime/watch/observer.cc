@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <initializer_list>
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
@@ -58,6 +60,16 @@ Observer::Observer(const WatchSpec& spec, double peak_flops, RunFolder* folder)
   }
   if (!spec.trace.empty() && spec.node == 0) trace_.emplace(spec.trace, spec.trace_steps);
   begin_after(spec.first_step);
+  const std::initializer_list<View*> all = {trace_ ? &*trace_ : nullptr,
+                                            &watchdog_,
+                                            events_ ? &*events_ : nullptr,
+                                            &status_,
+                                            &screen_,
+                                            &result_,
+                                            folder_,
+                                            metrics_ ? &*metrics_ : nullptr,
+                                            &not_finite_};
+  std::copy_if(all.begin(), all.end(), std::back_inserter(views_), [](const View* view) { return view != nullptr; });
 }
 
 void Observer::begin_after(int64_t step) {
@@ -84,14 +96,6 @@ void Observer::started(const std::vector<int>& ranks, const std::vector<int>& pi
   watchdog_.begin(running_, mirrors_.open(running_, recorder_capacity(spec_)));
   if (running_.topology.node == 0) reader_.open(running_.recorders);  // on other nodes mirrors take the steps
   if (running_.shown) rows_.begin(running_, peak_flops_);
-  views_ = {&watchdog_, &status_, &screen_, &result_, &not_finite_};
-  const auto insert = [this](size_t at, View* view) {
-    views_.insert(views_.begin() + static_cast<std::ptrdiff_t>(at), view);
-  };
-  if (metrics_) insert(4, &*metrics_);
-  if (folder_ != nullptr) insert(4, folder_);
-  if (events_) insert(1, &*events_);
-  if (trace_) insert(0, &*trace_);
   for (View* view : views_) view->started(running_);
 }
 

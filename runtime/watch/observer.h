@@ -88,7 +88,7 @@ class Observer final : public LaunchObserver {
   RunResult result_;
   std::optional<Metrics> metrics_;
   NotFinite not_finite_;
-  std::vector<View*> views_;
+  std::vector<View*> views_;  // those that this job has, in the order in which they are called
 
   Flight flight_;  // when the end was decided
   std::set<std::string> warned_of_;

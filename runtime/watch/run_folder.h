@@ -1,5 +1,5 @@
 // runs/<id>/: what a run leaves behind: plan and its modules, arguments, environment, metrics, log, a link to its
-// checkpoints, and what ended it. README.md beside this file lists the files.
+// checkpoints, and what ended it. tools/prun/README.md lists the files.
 //
 // Surprising fact: a run that nobody asked to keep is held in memory, and gets its folder when it fails after its first
 // step.
@@ -25,7 +25,7 @@ namespace prun {
 inline constexpr const char* kRunsFolder = "runs";  // where runs go that --runs does not name a folder for
 inline constexpr const char* kRunFile = "run.json";
 inline constexpr const char* kRunLog = "log.txt";           // locked while the run goes on
-inline constexpr const char* kFlightFile = "flight.json";   // of a run that failed: supervision/flight.h
+inline constexpr const char* kFlightFile = "flight.json";   // of a run that failed: flight.h
 inline constexpr const char* kProgramFile = "program.bin";  // beside it: the job that its numbers mean
 inline constexpr const char* kFailureFile = "failure.json";
 inline constexpr const char* kStacksFile = "stacks.txt";  // what the kernel knew of the ranks of a job that hung

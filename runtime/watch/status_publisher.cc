@@ -110,7 +110,7 @@ Json StatusPublisher::status(const Flight& flight) const {
                      {"seconds", seconds},
                      {"steps_done", rank.steps}});
   }
-  if (job_->shown) {
+  if (!job_->job.classes.empty()) {
     const Program& program = job_->program();
     const int64_t done = steps_ == 0 ? program.schedule.first : static_cast<int64_t>(latest_.step) + 1;
     status["steps"] = program.schedule.steps;

@@ -2,7 +2,8 @@
 //
 //   recorders of the ranks --> StepReader --> Observer --> step(), tick(), failed(), ... of each view
 //
-// The Observer calls all views in the order of its list, in the launcher's single thread.
+// The Observer calls all views in the order of its list, in the launcher's single thread. warning() and failed() may
+// come before started().
 #pragma once
 #include <string>
 #include <string_view>

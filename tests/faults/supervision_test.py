@@ -288,6 +288,18 @@ class Nodes(Supervision):
         failure = json.loads((self.kept(head) / "failure.json").read_text())
         self.assertEqual((failure["who"]["rank"], failure["who"]["node"], failure["who"]["pid"]), (3, 1, pid))
 
+    def test_status_beside_another_node_shows_the_job(self):
+        head, member = self.two_nodes()
+        head.wait_for_steps(20)
+        time.sleep(1.2)
+        jobs = {job["pid"]: job for job in json.loads(prun("status", "--json"))}
+        self.assertEqual([jobs[each.process.pid]["steps"] for each in (head, member)], [1000000, 1000000])
+        self.assertEqual([rank["rank"] for rank in jobs[member.process.pid]["ranks"]], [2, 3])
+        self.assertIn(f" {member.process.pid} ", prun("status"))
+        os.kill(member.ranks()[2], signal.SIGKILL)
+        self.end(head, 10)
+        self.end(member, 10)
+
     def test_a_killed_rank_of_another_node_leaves_its_last_ops(self):
         head, member = self.two_nodes()
         head.wait_for_steps(30)

@@ -313,6 +313,15 @@ class Folders(Runs):
         self.assertEqual(second["resumed_from"], "../../ck/step_00000002")
         self.assertEqual([row["step"] for row in rows(self.here / second["path"] / "metrics.jsonl")], [3, 4])
 
+    def test_a_warning_before_ranks_start_is_an_event(self):
+        self.train("--checkpoint", "ck", steps=2)
+        self.train("--checkpoint", "ck", "--resume", "auto", "--kernels", "any", steps=4)
+        second = max(self.kept(), key=lambda run: run["steps"])
+        events = [json.loads(line) for line in (self.here / second["path"] / "events.jsonl").read_text().splitlines()]
+        first = next(event for event in events if event["event"] == "warning")
+        self.assertIn("and --kernels asks for others", first["text"])
+        self.assertLess(events.index(first), [event["event"] for event in events].index("started"))
+
     def test_a_name_stands_in_the_place_of_the_plan(self):
         self.train("--runs", "R", "--name", "lr-sweep_3")
         self.assertRegex(self.kept("R")[0]["id"], r"^\d{8}-\d{6}-lr-sweep_3-[0-9a-f]{6}$")

@@ -1,4 +1,4 @@
-// What is here, before anything is opened, and why it cannot be used, in words that say what to do.
+// Finds the GPUs of this machine before any is opened. A GPU that cannot be used has a message with the fix.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -19,13 +19,13 @@ std::string cuda_version(int code);
 std::string find_devices(int& devices);
 
 // Throws Failure(PRUN_ENOTSUP) that says why where no device of this number can be used.
-int expect_device(int index);  // returns how many there are
+int expect_device(int index);  // returns the number of devices
 
 // Both make CUDA's state in this process: a child that is forked later cannot use CUDA.
 void probe_machine(prun_device_probe& probe);
 void describe_device(int index, prun_device_info& info);  // throws Failure
 
-// health.cc: what is worth knowing of a GPU before a job: its modes, its memory's errors, which other GPUs it reaches
+// health.cc: facts of a GPU that matter before a job: its modes, its memory's errors, which other GPUs it reaches
 // and how. Opens the GPU, so in a process of its own. Throws Failure.
 void examine_device(int index, prun_health_report& report);
 

@@ -33,7 +33,7 @@ uint64_t memory_bytes(const char* wanted) {
   return 0;
 }
 
-// What body() returns, errors of the CPU device as Failure.
+// Returns the result of body(). Throws errors of the CPU device as Failure.
 template <class Body>
 auto translated(const Body& body) {
   try {

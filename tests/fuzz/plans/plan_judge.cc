@@ -1,7 +1,7 @@
 // Judges plans: reads requests, one JSON object a line, and answers each in lines of JSON: the verdict of `prun check`,
 // then what all ranks compute beside one rank.
 //
-// The verdict comes from the same libraries in the same order as `prun check` (tools/prun/build_job.cc). The truth does
+// The verdict comes from the same libraries in the same order as `prun check` (runtime/job/build.cc). The truth does
 // not depend on it: the plan of the real size runs on virtual ranks in f64 even if the verifier refuses it. A request
 // that crashes ends the process, so that the last line shows how far it came.
 #include <fmt/format.h>
