@@ -48,7 +48,9 @@ ChildProcess::ChildProcess(const std::function<void(int pipe)>& body) {
   read_end_ = ends[0];
   if (pid_ > 0) return;
   close(read_end_);
-  throw usage_error(fmt::format("fork: {}", strerror(error)));
+  throw usage_error(
+      fmt::format("cannot start a process: {}{}", strerror(error),
+                  error == EAGAIN ? " (limit on processes, see ulimit -u and the cgroup's pids.max)" : ""));
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept

@@ -14,6 +14,7 @@
 #include "exec/job_run.h"
 #include "ir/calendar.h"
 #include "launch/control.h"
+
 namespace prun {
 namespace {
 
@@ -101,6 +102,7 @@ void Observer::started(const std::vector<int>& ranks, const std::vector<int>& pi
 
 void Observer::tick() {
   console_.flush();
+  if (running_.recorders.empty()) return;  // a rank could not be started
   for (View* view : views_) view->tick();
   const std::vector<MergedStep> steps = reader_.take();
   if (!running_.shown) return;

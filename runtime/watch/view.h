@@ -3,7 +3,7 @@
 //   recorders of the ranks --> StepReader --> Observer --> step(), tick(), failed(), ... of each view
 //
 // The Observer calls all views in the order of its list, in the launcher's single thread. warning() and failed() may
-// come before started().
+// come before started(), the others come after it; finish() and losses() come even if no rank was started.
 #pragma once
 #include <string>
 #include <string_view>

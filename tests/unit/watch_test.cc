@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -15,7 +16,9 @@
 #include "ir/model_flops.h"
 #include "ir/ops.h"
 #include "watch/metrics.h"
+#include "watch/observer.h"
 #include "watch/progress.h"
+#include "watch/run_folder.h"
 #include "watch/steps.h"
 #include "watch/summary.h"
 #include "watch/trace.h"
@@ -515,6 +518,27 @@ TEST(Trace, AJobWithoutEventsIsAnEmptyTrace) {
   FakeRecorder a, b;
   EXPECT_TRUE(trace_of(small_job(), {&a, &b}).of("X").empty());
   EXPECT_TRUE(trace_of(Job(), {}).json["traceEvents"].empty());
+}
+
+// The launcher calls these when the fork of the first rank fails.
+TEST(Observer, StandsAJobWhoseRanksCouldNotBeStarted) {
+  WatchSpec spec;
+  spec.runs = temporary("_runs");
+  std::filesystem::create_directory(spec.runs);
+  RunFolder folder(spec);
+  Observer observer(spec, 1e9, &folder);
+  folder.begin(small_job(), {});
+  observer.show(small_job());
+  observer.tick();
+  EXPECT_FALSE(observer.hung());
+  observer.ending();
+  observer.failed({.code = 2, .what = "cannot start local rank 0 of 2"});
+  observer.tick();
+  observer.ended(2, false);
+  EXPECT_EQ(observer.finish(2), 2);
+  folder.end(2);
+  EXPECT_NE(contents(folder.path() + "/" + kFailureFile).find("cannot start local rank 0 of 2"), std::string::npos);
+  std::filesystem::remove_all(spec.runs);
 }
 
 }  // namespace
