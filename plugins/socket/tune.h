@@ -18,9 +18,9 @@ void tune_unix(int fd, const Options& options);
 // copying an unexpected message. Returns whether the least round-trip time that the kernel has measured on this
 // established TCP connection is at least 1 ms.
 bool is_far(int fd);
-// Raises the send buffer to the bytes that a line of 1 Gbit/s has in flight in 60 ms, if the kernel's own limit is lower
-// and the process may. epoll reports a socket as writable when a third of its buffer is free, so the bytes in flight
-// must fit into the other two.
+// Raises the send buffer to the bytes that a line of 1 Gbit/s has in flight in 60 ms, if the kernel's own limit is
+// lower and the process may. epoll reports a socket as writable when a third of its buffer is free, so the bytes in
+// flight must fit into the other two.
 void widen_send_buffer(int fd);
 
 }  // namespace prun::socket

@@ -26,6 +26,7 @@
 #include "job/launcher_bootstrap.h"
 #include "job/replica_exchange.h"
 #include "watch/memory_use.h"
+
 namespace prun {
 namespace {
 

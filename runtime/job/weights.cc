@@ -14,6 +14,7 @@
 #include "checkpoint/model_fit.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
+
 namespace prun {
 
 void require_fit(const checkpoint::Weights& weights, const Job& job) {

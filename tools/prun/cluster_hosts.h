@@ -9,9 +9,9 @@ struct GivenPlace {
   bool nnodes = false, node_rank = false, nproc = false;  // were given on the command line, and hold
 };
 
-// Sets how many nodes there are, which of them this machine is, how many ranks it has and where node 0 listens. Throws
-// usage_error: the file names no hosts, or this machine is none or several of them.
-// The job's nodes, in order, are returned.
+// Sets the number of nodes, the index of this machine among them, its ranks, and the address of node 0. Returns the
+// hosts of the nodes, in order. Throws usage_error: the file names no hosts, or this machine is none or several of
+// them.
 std::vector<std::string> take_place_among_hosts(JobSpec& job, const std::string& cluster, const GivenPlace& given);
 GivenPlace given_place(const CommandLine& line);
 

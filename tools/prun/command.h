@@ -12,7 +12,7 @@
 
 namespace prun {
 
-// What was typed after the name of the command.
+// The words of a command line.
 struct CommandLine {
   std::vector<std::string> words;     // all words, as typed, with the name
   std::vector<std::string> operands;  // those that are neither options nor their values

@@ -15,7 +15,6 @@
 #include "program_json.h"
 
 namespace prun {
-
 namespace {
 
 class Dump final : public PlanCommand {

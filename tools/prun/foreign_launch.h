@@ -7,8 +7,9 @@
 
 namespace prun {
 
-// Where the environment says that this process is one of several, and neither --nnodes nor --node-rank is given: the
-// node, where the nodes meet, and who speaks. Throws usage_error.
+// Call it only if neither --nnodes nor --node-rank is given. If the environment of a launcher says that this process is
+// one of several, sets the node, the rendezvous, and whether this process is silent. `launcher`: the value of
+// --launcher; "" = whichever launcher has set its variables. Throws usage_error.
 void take_place_of_launcher(JobSpec& job, const std::string& launcher);
 
 }  // namespace prun

@@ -32,6 +32,7 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer_files.h"
 #include "watch/observer.h"
+
 namespace prun {
 namespace {
 

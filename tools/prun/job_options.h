@@ -1,5 +1,6 @@
 // Options that several commands have, each declared once, and the checks that belong to them.
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,7 @@ void transport(OptionTable& table, JobSpec& job);
 void transport_options(OptionTable& table, JobSpec& job);
 void device(OptionTable& table, JobSpec& job);
 void device_options(OptionTable& table, JobSpec& job);
-void kernels(OptionTable& table, JobSpec& job, const char* by_default);
+void kernels(OptionTable& table, JobSpec& job, const char* help);
 void ranks_per_device(OptionTable& table, JobSpec& job);
 void bind(OptionTable& table, JobSpec& job);
 void prove(OptionTable& table, JobSpec& job);
@@ -54,14 +55,14 @@ void timeout(OptionTable& table, JobSpec& job);
 
 }  // namespace option
 
-// Groups of options, in the order of --help.
+// Groups of options.
 void declare_plan(OptionTable& table, JobSpec& job);         // --nproc, --set
-void declare_compilation(OptionTable& table, JobSpec& job);  // what is compiled in, of run, check, dump and sim
+void declare_compilation(OptionTable& table, JobSpec& job);  // checks and compiler options of run, check, dump and sim
 
 // NAME=VALUE of --set and --to. Throws usage_error.
 void read_setting(std::map<std::string, std::string>& settings, const std::string& option, const std::string& text);
 
-// What must hold between options of a job's size and place. Throws usage_error.
+// Throws usage_error for more ranks than prun supports.
 void check_ranks(const JobSpec& job);
 // Throws usage_error for a transport that no plugin has and that other frameworks name otherwise.
 void check_transport_hint(const JobSpec& job);

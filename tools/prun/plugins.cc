@@ -1,4 +1,8 @@
-// prun plugins: lists the transports with path and capabilities, or why one cannot be loaded.
+// prun plugins: lists the transports with path and capabilities, or why one cannot be loaded. --explain shows which
+// transport would carry which group of ranks, why the others would not, the libraries that this loaded, and the network
+// interfaces.
+//
+// The code that decides is that of a job, so a job on this host decides alike.
 #include <fmt/format.h>
 #include <link.h>
 
@@ -13,8 +17,8 @@
 #include "comm/transport/job_state.h"
 #include "comm/transport/transport_choice.h"
 #include "job_options.h"
-namespace prun {
 
+namespace prun {
 namespace {
 
 // A kind of group: how many ranks, how many of them on one host, and the memory they compute on.
