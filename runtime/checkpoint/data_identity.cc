@@ -1,9 +1,6 @@
 #include "checkpoint/data_identity.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-
-#include "base/json_whole.h"
 
 namespace prun::checkpoint {
 namespace {
@@ -11,28 +8,6 @@ namespace {
 constexpr int64_t kSampledBytes = 256 << 10, kMostSampled = 64;
 
 }  // namespace
-
-nlohmann::ordered_json identity_json(const DataIdentity& identity) {
-  nlohmann::ordered_json contents = nlohmann::ordered_json::array();
-  for (const DataContent& content : identity.contents)
-    contents.push_back({{"name", content.name},
-                        {"element", content.element},
-                        {"elements", content.elements},
-                        {"blocks", content.blocks}});
-  return {{"kind", identity.kind},   {"order", identity.order}, {"context", identity.context},
-          {"first", identity.first}, {"count", identity.count}, {"contents", std::move(contents)}};
-}
-
-DataIdentity read_identity(const nlohmann::ordered_json& json) {
-  DataIdentity identity{json.at("kind").get<std::string>(), json.at("order").get<std::string>(),
-                        json_whole(json.at("context")),     json_whole(json.at("first")),
-                        json_whole(json.at("count")),       {}};
-  for (const auto& content : json.at("contents"))
-    identity.contents.push_back({content.at("name").get<std::string>(), content.at("element").get<std::string>(),
-                                 json_whole(content.at("elements")),
-                                 content.at("blocks").get<std::vector<std::string>>()});
-  return identity;
-}
 
 std::vector<DataBlock> blocks_of(int64_t elements, int64_t width) {
   const int64_t one = kSampledBytes / width;

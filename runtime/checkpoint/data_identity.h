@@ -5,9 +5,10 @@
 // other data.
 #pragma once
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
+
+#include "base/named_field.h"
 
 namespace prun::checkpoint {
 
@@ -17,10 +18,11 @@ struct DataContent {
   std::string element;  // data/element.h
   int64_t elements = 0;
   std::vector<std::string> blocks;  // SHA-256 of sampled blocks (blocks_of), 16 hex digits each
+  bool operator==(const DataContent&) const = default;
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(name, element, elements, blocks);
+    fields(field("name", name), field("element", element), field("elements", elements), field("blocks", blocks));
   }
 };
 
@@ -31,14 +33,14 @@ struct DataIdentity {
   std::vector<DataContent> contents;
 
   bool known() const { return !kind.empty(); }
+  bool operator==(const DataIdentity&) const = default;
+
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(kind, order, context, first, count, contents);
+    fields(field("kind", kind), field("order", order), field("context", context), field("first", first),
+           field("count", count), field("contents", contents));
   }
 };
-
-nlohmann::ordered_json identity_json(const DataIdentity& identity);
-DataIdentity read_identity(const nlohmann::ordered_json& json);  // throws Json::exception
 
 // Returns the sampled blocks of `elements` elements of `width` bytes: all blocks up to 16 MiB, otherwise 64 blocks at
 // equal distances. The first and the last block are always sampled.

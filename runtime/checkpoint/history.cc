@@ -255,7 +255,8 @@ Lineage lineage_after(const std::string& folder, const std::string& run, const s
   if (from.empty()) return lineage;
   const Index index = read_index(from);
   const std::string name = name_in(folder, from, index.id);
-  lineage.parent = {name.empty() ? relative_path(from, folder) : name, index.lineage.run, index.step, index.id};
+  lineage.parent = {name.empty() ? relative_path(from, folder) : name, index.lineage.run, index.position.step,
+                    index.id};
   const auto at = parse_checkpoint_name(name);
   const auto later = [&](const Entry& each) { return each.at.branch == at->branch && each.at.step > at->step; };
   if (at && std::none_of(all.begin(), all.end(), later)) lineage.branch = at->branch;

@@ -1,27 +1,36 @@
-// index.json of a checkpoint: what it holds, at which step, and where each piece of each tensor is.
+// index.json of a checkpoint: the run's position and numerics, and where each piece of each tensor is.
+//
+// README.md, "The format", describes its keys. A new field is a member here with its line in each_field: the reader,
+// the writer and `prun ckpt --json` follow.
 #pragma once
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/data_identity.h"
 #include "checkpoint/lineage.h"
-#include "ir/left_out.h"
 #include "ir/model_description.h"
+#include "ir/numerics.h"
+#include "ir/run_position.h"
 #include "ir/types.h"
 
 namespace prun::checkpoint {
 
 inline constexpr const char* kOptimizerPrefix = "optimizer.";  // names of its state begin so
-inline constexpr int kFormat = 2;                              // raised if an earlier reader would misread a file
+inline constexpr int kFormat = 3;                              // raised if an earlier reader would misread a file
 
 // A box of a logical tensor, in one file under the tensor's name.
 struct SavedPiece {
   std::string file;  // relative to the checkpoint's folder
   Shape offset, shape;
   std::string sha256;  // of its data
+  bool operator==(const SavedPiece&) const = default;
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(field("file", file), field("offset", offset), field("shape", shape), field("sha256", sha256));
+  }
 };
 
 struct SavedTensor {
@@ -30,38 +39,53 @@ struct SavedTensor {
   std::vector<SavedPiece> pieces;
   // Axes whose ranks have trained values of their own, all of which are here: the first dim counts them.
   std::string drift;
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(field("dtype", dtype), field("shape", shape), field("pieces", pieces), optional_field("drift", drift));
+  }
 };
 
-// What was read, and how far.
-struct DataCursor {
+// The training data, as the plan named them and by their content.
+struct SavedData {
   std::string kind, path;  // "": no file
   int64_t file_bytes = 0;
-  int64_t samples = 0;  // samples of these data that steps consumed, over all ranks; the next step continues after them
-  int64_t tokens = -1;  // tokens that all steps consumed; -1 = unknown
   DataIdentity identity;
+  bool operator==(const SavedData&) const = default;
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(field("kind", kind), field("path", path), field("file_bytes", file_bytes),
+           optional_field("identity", identity));
+  }
 };
 
 struct Index {
   std::string id;  // SHA-256 of the file that was read; never written
   Lineage lineage;
-  int64_t step = 0;   // steps that were done
-  int64_t steps = 0;  // that the run was to do
+  RunPosition position;
+  int64_t steps = 0;  // of the whole run
   uint64_t seed = 0;  // of all random numbers, with the step
   int64_t ranks = 0;
-  std::string mesh;     // "dp=2 tp=4"
+  std::string mesh;     // Mesh::text
   std::string plan;     // as typed
   std::string program;  // SHA-256 of the job
-  DataCursor data;
-  int64_t skipped = 0;     // steps that updated nothing, as their gradients were not finite
-  LeftOut left_out;        // samples that all steps skip
-  std::string rate;        // LearningRate::text
-  std::string kernels;     // Device::numerics of rank 0: others give the same to rounding
-  std::string choice;      // Job::kernels; "": the device has none, or it is a checkpoint of before
-  int64_t arithmetic = 0;  // the version of those kernels (cpu::kArithmetic)
-  // By what collectives took their algorithms (WorldOptions::algorithm_costs); nothing in a checkpoint of before.
-  std::optional<std::string> algorithms;
+  std::string rate;     // LearningRate::text
+  Numerics numerics;
+  SavedData data;
   ModelDescription model;  // its name is "" where the plan had a model of its own
   std::map<std::string, SavedTensor> tensors;
+
+  // All but the tensors, which may be many.
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    lineage.each_field(fields);
+    position.each_field(fields);
+    fields(field("steps", steps), field("seed", seed), field("ranks", ranks), field("mesh", mesh), field("plan", plan),
+           field("program", program), field("learning_rate", rate));
+    numerics.each_field(fields);
+    fields(field("data", data), field("model", model));
+  }
 };
 
 // Throws checkpoint_invalid for a file that is missing or damaged, and for a format of a newer prun.

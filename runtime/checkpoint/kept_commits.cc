@@ -51,8 +51,7 @@ std::vector<KeptCommit> kept_commits(const std::string& folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) try {
       const Index index = read_index(entry.path().string());
-      KeptCommit commit{
-          entry.path().filename().string(), index.step, index.ranks, index.data.samples, index.data.tokens, {}};
+      KeptCommit commit{entry.path().filename().string(), index.ranks, index.position, {}};
       for (const fs::directory_entry& file : fs::directory_iterator(entry.path()))
         if (const int rank = rank_of_manifest(file.path().filename().string());
             rank >= 0 && has_files(entry.path().string(), file.path().string()))
@@ -73,7 +72,8 @@ std::optional<KeptCommit> newest_whole(const std::vector<std::vector<KeptCommit>
     }
   std::optional<KeptCommit> newest;
   for (const auto& [name, commit] : all)
-    if (std::ssize(commit.second) == commit.first.ranks && (!newest || commit.first.step > newest->step))
+    if (std::ssize(commit.second) == commit.first.ranks &&
+        (!newest || commit.first.position.step > newest->position.step))
       newest = commit.first;
   return newest;
 }

@@ -14,13 +14,13 @@ namespace prun::checkpoint {
 
 struct KeptCommit {
   std::string name;  // step_00000040.RUN
-  int64_t step = 0, ranks = 0;
-  int64_t samples = 0, tokens = -1;  // values of DataCursor
-  std::vector<int> held;             // ranks whose part this node holds
+  int64_t ranks = 0;
+  RunPosition position;
+  std::vector<int> held;  // ranks whose part this node holds
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(name, step, ranks, samples, tokens, held);
+    fields(name, ranks, position, held);
   }
 };
 

@@ -1,12 +1,12 @@
-// The origin of a checkpoint: the run that wrote it, its branch, and its parent. index.json, run.json, `prun ckpt
-// --json` and the notes between nodes use the same keys.
+// The origin of a checkpoint: the run that wrote it, its branch, and its parent.
 //
 // Surprising fact: a parent is identified by the SHA-256 of its index.json, which holds the hashes of all its data, so
 // checkpoints of an earlier prun have an identity, too.
 #pragma once
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
+
+#include "base/named_field.h"
 
 namespace prun::checkpoint {
 
@@ -15,10 +15,11 @@ struct ParentCheckpoint {
   std::string run;         // "" = unknown
   int64_t step = 0;
   std::string id;  // Index::id
+  bool operator==(const ParentCheckpoint&) const = default;
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(checkpoint, run, step, id);
+    fields(field("checkpoint", checkpoint), optional_field("run", run), field("step", step), field("id", id));
   }
 };
 
@@ -32,13 +33,8 @@ struct Lineage {
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(run, branch, parent);
+    fields(optional_field("run", run), optional_field("branch", branch), optional_field("parent", parent));
   }
 };
-
-// Writes the keys run, branch and parent; null = unknown, or no parent.
-nlohmann::ordered_json lineage_json(const Lineage& lineage);
-// Reads an object that may lack these keys. Throws Json::exception for a value of another type.
-Lineage read_lineage(const nlohmann::ordered_json& json);
 
 }  // namespace prun::checkpoint

@@ -73,7 +73,7 @@ void write_checkpoint(const Weights& weights, Index index, const std::string& ou
   };
   for (const auto& [name, weight] : weights.tensors)
     total += element_count(weight.shape) * dtype_bytes(stored_as(weight, dtype));
-  const std::string to = checkpoint_name(index.step, index.lineage.branch);
+  const std::string to = checkpoint_name(index.position.step, index.lineage.branch);
   const std::string staging = staging_folder(out, to, fmt::format("{}", getpid()));
   make_folder(staging);
   std::vector<FileToWrite> files;

@@ -214,38 +214,21 @@ void Writer::commit_apart(int64_t step, const std::function<const std::byte*(Ten
   }
 }
 
-std::string mesh_text(const Mesh& mesh) {
-  std::string text;
-  for (const Axis& axis : mesh.axes()) text += fmt::format("{}{}={}", text.empty() ? "" : " ", axis.name, axis.size);
-  return text;
-}
-
 Index Writer::index_of(int64_t step) const {
   Index index;
   index.lineage = lineage_;
-  index.step = step;
+  index.position = position_after(program_, step);
+  index.position.skipped_steps = skipped_;
   index.steps = program_.schedule.steps;
   index.seed = program_.schedule.seed;
   index.ranks = program_.mesh.ranks();
-  index.mesh = mesh_text(program_.mesh);
+  index.mesh = program_.mesh.text();
   index.plan = program_.name;
   index.program = options_.program;
-  const DataSource& data = program_.step().data;
-  const Schedule& schedule = program_.schedule;
-  const int64_t steps = step - schedule.first;  // steps of this run
-  index.data = {data.words(),
-                data.path(),
-                data.file_bytes(),
-                schedule.samples + steps * data.global_batch,
-                schedule.tokens + steps * program_.tokens_per_step,
-                options_.data};
-  index.skipped = skipped_;
-  index.left_out = program_.schedule.left_out;
   index.rate = program_.schedule.learning_rate.text();
-  index.kernels = options_.kernels;
-  index.choice = options_.choice;
-  index.arithmetic = options_.arithmetic;
-  index.algorithms = options_.algorithms;
+  index.numerics = options_.numerics;
+  const DataSource& data = program_.step().data;
+  index.data = {data.words(), data.path(), data.file_bytes(), options_.data};
   index.model = program_.model;
   return index;
 }

@@ -48,8 +48,6 @@ struct Abandoning {
   std::function<bool(int64_t step)> abandoned;                    // by any rank
 };
 
-std::string mesh_text(const Mesh& mesh);  // as Index::mesh
-
 struct WriterOptions {
   std::string folder;          // "" = nothing is written
   int keep = 0;                // whole checkpoints retained per branch; 0 = unlimited
@@ -58,10 +56,7 @@ struct WriterOptions {
   int threads = 1;             // writer threads per rank; each writes one file
   std::string attempt;         // identical on all ranks, different for each start; identifies files of a dead run
   std::string program;         // SHA-256 of the job
-  std::string kernels;         // Device::numerics
-  std::string choice;          // Job::kernels
-  int64_t arithmetic = 0;
-  std::string algorithms;  // WorldOptions::algorithm_costs
+  Numerics numerics;           // Job::numerics
   DataIdentity data;
   std::optional<KeptApart> apart;
   std::optional<Abandoning> abandoning;  // nothing: a save that cannot be made is an error

@@ -27,11 +27,10 @@ struct CompileOptions {
   bool check_finite = false;   // ops that find NaNs and infinities
   int64_t check_replicas = 0;  // steps after which ranks compare what they have alike; 0: never
   bool widen = false;          // every float is stored as f64: the program is the same, casts and wires change nothing
-  int64_t checkpoint_every = 0;         // steps; 0: no checkpoints
-  int64_t first_step = -1;              // >= 0: begins at this step with the state of a checkpoint
-  int64_t most_skips = 0, skipped = 0;  // these and left_out: Schedule's
-  int64_t samples = -1, tokens = -1;    // Schedule::samples and tokens; -1 = first_step batches of this plan
-  LeftOut left_out;
+  int64_t checkpoint_every = 0;          // steps; 0: no checkpoints
+  bool resumes = false;                  // begins with the state of a checkpoint
+  RunPosition begin;                     // Schedule::begin; tokens -1 = those of as many samples of this plan
+  int64_t most_skips = 0;                // Schedule::most_skips
   std::optional<Generation> generation;  // instead of a training; the plan is generation_plan's
   bool count_memory = false;      // arenas have the size of what lives at once; nothing is placed, so nothing can run
   bool joins_steps = false;       // nothing goes on over the end of a step: the device runs each as a whole

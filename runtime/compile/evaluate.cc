@@ -33,8 +33,8 @@ std::vector<Node> nodes_for_loss(const Graph& graph) {
 
 // Moves an index source after the samples of all training steps. Earlier steps may have had other batch sizes, so the
 // schedule's samples count and not steps times the batch size.
-DataSource behind_training(DataSource data, const Schedule& schedule, int64_t batch) {
-  if (data.kind == "index" && data.first > 0) data.first = schedule.samples + (schedule.steps - schedule.first) * batch;
+DataSource behind_training(DataSource data, const Program& program) {
+  if (data.kind == "index" && data.first > 0) data.first = position_after(program, program.schedule.steps).samples;
   return data;
 }
 
@@ -57,7 +57,7 @@ void evaluate(CompileState& state) {
   program.bodies.push_back({"evaluation",
                             {evaluation.every, evaluation.batches},
                             {},
-                            behind_training(evaluation.data, program.schedule, state.plan.data.global_batch),
+                            behind_training(evaluation.data, program),
                             add_tensor(program, "eval_loss", Role::data, loss, true, evaluation.site)});
 
   CompileState forward = state;

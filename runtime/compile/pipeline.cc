@@ -96,20 +96,15 @@ Program describe(const Plan& plan, const CompileOptions& options) {
   Program program;
   program.name = plan.path;
   program.model = plan.model;
-  if (plan.initial_weights && options.first_step < 0) program.initial_weights = plan.initial_weights->path;
+  if (plan.initial_weights && !options.resumes) program.initial_weights = plan.initial_weights->path;
   program.mesh = plan.mesh;
   program.device = options.device;
   program.rank_order = plan.rank_order;
-  const int64_t first = std::max<int64_t>(0, options.first_step);
   program.schedule = {.steps = plan.steps,
-                      .first = first,
+                      .begin = options.begin,
                       .seed = plan.seed,
                       .learning_rate = plan.optimizer.lr,
-                      .most_skips = options.most_skips,
-                      .skipped = options.skipped,
-                      .samples = options.samples >= 0 ? options.samples : first * plan.data.global_batch,
-                      .tokens = std::max<int64_t>(0, options.tokens),
-                      .left_out = options.left_out};
+                      .most_skips = options.most_skips};
   return program;
 }
 

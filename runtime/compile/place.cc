@@ -291,7 +291,7 @@ void initialise(CompileState& state) {
     const auto zero = [&](TensorId tensor) {
       stream.ops.push_back(make_zero(tensor, Phase::init, state.plan.optimizer.site));
     };
-    const bool resumes = state.options.first_step >= 0 || state.options.generation,
+    const bool resumes = state.options.resumes || state.options.generation,
                given = !state.program.initial_weights.empty();
     Op init = init_unit(state, unit, initial);
     // The same parts of the same parameters, or of a moment of each, from a checkpoint.

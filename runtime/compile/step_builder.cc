@@ -207,8 +207,8 @@ void build_step(CompileState& state) {
     program.tokens_per_step = element_count(value.type.shape) * state.data_ranks * state.microbatches();
     program.sample_word = "tokens";
   }
-  if (state.options.tokens < 0)
-    program.schedule.tokens = program.schedule.samples * (program.tokens_per_step / data.global_batch);
+  RunPosition& begin = program.schedule.begin;
+  if (begin.tokens < 0) begin.tokens = begin.samples * (program.tokens_per_step / data.global_batch);
 }
 
 }  // namespace prun

@@ -108,14 +108,15 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
   if (options.resume.empty())
     return program.initial_weights.empty() ? services : begin_with(checkpoint::open_weights(program.initial_weights));
   const checkpoint::Index index = checkpoint::read_index(options.resume);
-  if (index.step != program.schedule.first)
+  if (index.position.step != program.schedule.begin.step)
     throw Error(Exit::mismatch, fmt::format("{} is the state after {} steps here, and after {} where the job began: "
                                             "all nodes need the same folder",
-                                            options.resume, index.step, program.schedule.first));
-  if (rank == 0 && !index.kernels.empty() && index.kernels != options.kernels)
+                                            options.resume, index.position.step, program.schedule.begin.step));
+  const std::string &there = index.numerics.implementation, &here = options.numerics.implementation;
+  if (rank == 0 && !there.empty() && there != here)
     fmt::print(stderr,
                "prun: the checkpoint was computed by other kernels ({}; here {}): the same to rounding, not bits\n",
-               index.kernels, options.kernels);
+               there, here);
   return begin_with(checkpoint::open_checkpoint(options.resume, true));
 }
 

@@ -52,8 +52,8 @@ bool is_aborted(const std::exception_ptr& error) {
 JobRun::JobRun(const Program& program, RankDevice& device, World& world, const ExecutorOptions& options)
     : program_(program), rank_device_(device), world_(world), options_(options), steps_(program.schedule.steps) {
   PRUN_CHECK(!program.step().repeat.any(), "a program is written out before it runs");
-  table_.skipped = program.schedule.skipped;
-  table_.set(program.schedule, program.schedule.first);
+  table_.skipped = program.schedule.begin.skipped_steps;
+  table_.set(program.schedule, program.schedule.begin.step);
   memory_.rank = options.rank;
   memory_.program = &program;
   memory_.table = &table_;
@@ -104,7 +104,7 @@ void JobRun::run() {
     } else if (id != kStepBody && program_.bodies[id].loss >= 0) {
       close_evaluation(program_.bodies[id]);
     }
-    if (id == kInitBody) begin_step(program_.schedule.first);
+    if (id == kInitBody) begin_step(program_.schedule.begin.step);
   };
   follow_calendar(program_, run, [this] { return steps(); });
   publish_step();

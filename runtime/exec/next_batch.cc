@@ -95,10 +95,10 @@ class NextBatch final : public Kernel {
   // Returns the global index of a sample. `batch` is the step, or the index of a batch in the evaluation; `slot` is the
   // index in the batch.
   int64_t sample_at(int64_t batch, int64_t slot) const {
-    const Schedule& schedule = memory_.program->schedule;
+    const RunPosition& begin = memory_.program->schedule.begin;
     if (source_.whole > 0) return WholeSet{source_.whole, source_.global_batch}.sample(batch, slot);
     if (!of_step_) return batch * source_.global_batch + slot;
-    return schedule.left_out.sample_of(schedule.samples + (batch - schedule.first) * source_.global_batch + slot);
+    return begin.left_out.sample_of(begin.samples + (batch - begin.step) * source_.global_batch + slot);
   }
 
   void index(int64_t s, int64_t sample, const std::vector<void*>& to) {

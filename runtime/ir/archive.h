@@ -2,18 +2,20 @@
 //
 // Whole numbers are zigzag varints; a text that has been seen before is its number, so that the file names of ten
 // thousand ops cost a byte each. Both classes have the same face, operator()(fields...), so that one `visit` function
-// per struct serves both.
+// per struct, or its each_field (base/named_field.h), serves both.
 #pragma once
 #include <concepts>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
 #include "base/error.h"
+#include "base/named_field.h"
 #include "ir/ids.h"
 
 namespace prun::archive {
@@ -61,6 +63,15 @@ class Writer {
     out_ += text;
   }
   template <class T>
+  void put(const NamedField<T>& field) {
+    put(field.value);
+  }
+  template <class T>
+  void put(const std::optional<T>& value) {
+    number(value ? 1 : 0);
+    if (value) put(*value);
+  }
+  template <class T>
   void put(const std::vector<T>& items) {
     number(items.size());
     for (const T& item : items) put(item);
@@ -86,7 +97,7 @@ class Reader {
   static constexpr bool kReading = true;
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
   template <class... Fields>
-  void operator()(Fields&... fields) {
+  void operator()(Fields&&... fields) {
     (get(fields), ...);
   }
   uint64_t number() {
@@ -132,6 +143,17 @@ class Reader {
       seen = texts_.size();
     }
     text = texts_[seen - 1];
+  }
+  template <class T>
+  void get(NamedField<T>& field) {
+    get(field.value);
+  }
+  template <class T>
+  void get(std::optional<T>& value) {
+    if (const uint64_t known = number(); known > 1)
+      bad("an optional field is there " + std::to_string(known) + " times");
+    else if (known == 1)
+      get(value.emplace());
   }
   // Every item takes at least one byte, so a count beyond the rest of the bytes is a lie: no allocation for it.
   template <class T>

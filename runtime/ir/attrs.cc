@@ -1,7 +1,11 @@
-// Typed access to attributes, and their text form.
+// Typed access to attributes, their text form and their JSON.
 #include "ir/attrs.h"
 
 #include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 
@@ -121,6 +125,32 @@ std::string attr_text(const Attr& attr) {
   if (const auto* v = std::get_if<std::string>(&attr)) return fmt::format("\"{}\"", *v);
   if (const auto* v = std::get_if<std::vector<int64_t>>(&attr)) return fmt::format("[{}]", fmt::join(*v, ", "));
   return fmt::format("[{}]", fmt::join(std::get<std::vector<double>>(attr), ", "));
+}
+
+void to_json(nlohmann::ordered_json& json, const Attrs& attrs) {
+  json = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : attrs.values()) {
+    const double* number = std::get_if<double>(&value);
+    if (number != nullptr && !std::isfinite(*number))
+      json[name] = "inf";
+    else
+      std::visit([&, &name = name](const auto& held) { json[name] = held; }, value);
+  }
+}
+
+void from_json(const nlohmann::ordered_json& json, Attrs& attrs) {
+  for (const auto& [name, value] : json.items()) {
+    if (value.is_string() && value.get<std::string>() == "inf")
+      attrs.set(name, std::numeric_limits<double>::infinity());
+    else if (value.is_string())
+      attrs.set(name, value.get<std::string>());
+    else if (value.is_number_integer())
+      attrs.set(name, value.get<int64_t>());
+    else if (value.is_number())
+      attrs.set(name, value.get<double>());
+    else
+      attrs.set(name, value.get<std::vector<double>>());
+  }
 }
 
 }  // namespace prun

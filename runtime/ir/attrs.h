@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -51,5 +52,9 @@ class SharedAttrs {
 };
 
 std::string attr_text(const Attr& attr);  // as `prun dump` prints it
+
+// An object with a member per attribute; infinity is the text "inf". A list is read as numbers.
+void to_json(nlohmann::ordered_json& json, const Attrs& attrs);
+void from_json(const nlohmann::ordered_json& json, Attrs& attrs);
 
 }  // namespace prun

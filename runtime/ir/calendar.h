@@ -18,8 +18,8 @@ void follow_calendar(const Program& program, const Run& run, const Steps& steps)
     if (program.bodies[id].when.every == 0) run(id, 0, program.bodies[id].when.times);
   // A run that resumes where it is to end keeps its state all the same: another mesh's copy of a checkpoint.
   for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id)
-    if (program.bodies[id].when.last == program.schedule.first && program.schedule.first > 0) run(id, 0, 1);
-  for (int64_t step = program.schedule.first, end = 0; step < steps(); step = end) {
+    if (program.bodies[id].when.last == program.schedule.begin.step && program.schedule.begin.step > 0) run(id, 0, 1);
+  for (int64_t step = program.schedule.begin.step, end = 0; step < steps(); step = end) {
     end = steps();
     for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
       const When& when = program.bodies[id].when;

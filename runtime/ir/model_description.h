@@ -3,6 +3,7 @@
 #pragma once
 #include <string>
 
+#include "base/named_field.h"
 #include "ir/attrs.h"
 
 namespace prun {
@@ -11,6 +12,11 @@ struct ModelDescription {
   std::string name;  // "llama"; "": a function of the plan's own
   Attrs arguments;   // all of them, defaults too; true and false are 1 and 0
   bool operator==(const ModelDescription&) const = default;
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(field("name", name), field("arguments", arguments));
+  }
 };
 
 }  // namespace prun

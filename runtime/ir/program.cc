@@ -1,4 +1,4 @@
-// Names of roles and phases; who takes part in a communication op.
+// Names of roles and phases; the ranks of a communication op; positions of a run.
 #include "ir/program.h"
 
 #include <fmt/format.h>
@@ -32,6 +32,15 @@ std::string moment_text(const Program& program, BodyId body, int64_t step) {
   if (body == kStepBody) return fmt::format("step {}", step + 1);
   const Body& between = program.bodies[body];
   return between.when.every == 0 ? "initial values" : fmt::format("{} after step {}", between.name, step);
+}
+
+RunPosition position_after(const Program& program, int64_t step) {
+  RunPosition at = program.schedule.begin;
+  const int64_t steps = step - at.step;
+  at.step = step;
+  at.samples += steps * program.step().data.global_batch;
+  at.tokens += steps * program.tokens_per_step;
+  return at;
 }
 
 int64_t Body::op_count() const {

@@ -12,11 +12,12 @@
 #include "ir/data_source.h"
 #include "ir/ids.h"
 #include "ir/learning_rate.h"
-#include "ir/left_out.h"
 #include "ir/mesh.h"
 #include "ir/model_description.h"
+#include "ir/numerics.h"
 #include "ir/op_def.h"
 #include "ir/repeat.h"
+#include "ir/run_position.h"
 #include "ir/state.h"
 #include "ir/types.h"
 
@@ -124,17 +125,12 @@ inline constexpr BodyId kInitBody = 0, kStepBody = 1;
 // Where a program computes besides its buffers: what the step table holds.
 struct Schedule {
   int64_t steps = 1;
-  int64_t first = 0;  // the first step of this run: those before it are in the checkpoint that it begins with
+  RunPosition begin;  // of this run: the steps before it are in the checkpoint that it begins with
   uint64_t seed = 0;
   LearningRate learning_rate;
   // A step whose gradients have no finite norm updates nothing, and the run ends after so many in a row; 0: nobody
   // looks. 1: the run ends with the first, and also where the loss is not finite.
   int64_t most_skips = 0;
-  int64_t skipped = 0;  // of the steps before `first`: those that updated nothing
-  // Samples and tokens that the steps before `first` consumed, over all ranks. Those steps may have had other batch
-  // sizes, so this is not `first` times the batch size.
-  int64_t samples = 0, tokens = 0;
-  LeftOut left_out;  // samples that all steps skip
 };
 
 struct Pool {
@@ -175,11 +171,15 @@ inline int64_t arena_bytes(const Program& program, Space space) {
   return space == Space::host ? program.host_arena_bytes : program.arena_bytes;
 }
 
+// Returns the position after `step` steps, counted from the position that the run begins at. Steps that the run itself
+// skips are not counted as skipped.
+RunPosition position_after(const Program& program, int64_t step);
+
 // The programs of all ranks: equal ones are one class.
 struct Job {
   std::vector<Program> classes;
   std::vector<int> class_of_rank;
-  std::string kernels;  // that all ranks take on CPUs, as far as they decide bits ("avx512+pairs"); "": no choice
+  Numerics numerics;  // of all ranks; empty until the launcher has settled them
   const Program& program(int rank) const { return classes[class_of_rank[rank]]; }
 };
 

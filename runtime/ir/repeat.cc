@@ -166,7 +166,7 @@ Program written_out(const Program& program) {
 }
 
 Job written_out(const Job& job) {
-  Job out{{}, job.class_of_rank, job.kernels};
+  Job out{{}, job.class_of_rank, job.numerics};
   for (const Program& program : job.classes) out.classes.push_back(written_out(program));
   return out;
 }

@@ -19,7 +19,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 14;  // raise it whenever a visit function below changes
+constexpr char kVersion = 15;  // raise it whenever a visit function below changes
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
 
@@ -41,9 +41,12 @@ constexpr Phase last_of(Phase) { return Phase::program; }
 constexpr RateKind last_of(RateKind) { return RateKind::cosine; }
 static_assert(static_cast<int>(Role::cache) + 1 == kRoles);
 
-// One visit function per struct; order is the format.
+// One visit function per struct; order is the format. Structs that list their fields themselves have this one.
+template <class A, class T>
+requires HasFields<std::remove_const_t<T>>
+void visit(A& a, T& v) { each_field_of(v, a); }
+
 // clang-format off
-template <class A> void visit(A& a, Like<ModelDescription> auto& v) { a(v.name, v.arguments); }
 template <class A> void visit(A& a, Like<Site> auto& v) { a(v.file, v.line); }
 template <class A> void visit(A& a, Like<Axis> auto& v) { a(v.name, v.size); }
 template <class A> void visit(A& a, Like<Edge> auto& v) { a(v.stream, v.index, v.back); }
@@ -60,10 +63,10 @@ template <class A> void visit(A& a, Like<Repeat> auto& v) {
 template <class A> void visit(A& a, Like<Body> auto& v) { a(v.name, v.when, v.streams, v.data, v.loss, v.norm, v.repeat); }
 template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.peak, v.kind, v.warmup, v.steps, v.least); }
 template <class A> void visit(A& a, Like<Schedule> auto& v) {
-  a(v.steps, v.first, v.seed, v.learning_rate, v.most_skips, v.skipped, v.samples, v.tokens, v.left_out.runs);
+  a(v.steps, v.begin, v.seed, v.learning_rate, v.most_skips);
 }
 template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.slots, v.slot_bytes); }
-template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank, v.kernels); }
+template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank, v.numerics); }
 template <class A> void visit(A& a, Like<Tensor> auto& v) { a(v.name, v.buffer, v.byte_offset, v.dtype, v.shape); }
 template <class A> void visit(A& a, Like<Buffer> auto& v) {
   a(v.name, v.role, v.bytes, v.offset, v.persistent, v.pool, v.slot, v.site, v.space);
@@ -157,8 +160,9 @@ void in_table(IdType id, const Table<IdType, T>& table, std::string_view what) {
 // Those who follow the calendar count runs by what it says.
 void check_bodies(const Program& program) {
   in_table(kStepBody, program.bodies, "body");
-  if (!program.schedule.left_out.valid()) bad("samples that are left out");
-  if (program.schedule.samples < 0 || program.schedule.tokens < 0) bad("samples of the steps before");
+  const RunPosition& begin = program.schedule.begin;
+  if (!begin.left_out.valid()) bad("samples that are left out");
+  if (begin.samples < 0 || begin.tokens < 0) bad("samples of the steps before");
   for (BodyId id : program.bodies.ids()) {
     if (const DataSource& data = program.bodies[id].data; data.whole < 0 || (data.whole > 0 && data.global_batch < 1))
       bad(fmt::format("a set of {} samples in batches of {}", data.whole, data.global_batch));

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "base/text.h"
-#include "checkpoint/writer.h"
 #include "comm/collectives/algorithm.h"
 #include "job/job_spec.h"
 
@@ -39,10 +39,10 @@ std::vector<std::pair<CollCall, int>> calls_of(const Program& program) {
 std::string settle_algorithms(JobSpec& spec, const Job& job) {
   const CheckpointSettings& from = spec.checkpoint;
   std::string& costs = spec.world.algorithm_costs;
-  const bool goes_on =
-      from.first_step >= 0 && from.algorithms && from.mesh == checkpoint::mesh_text(job.classes.front().mesh);
-  if (!goes_on || *from.algorithms == costs) return "";
-  costs = *from.algorithms;
+  const std::optional<std::string>& before = from.numerics.algorithms;
+  const bool goes_on = from.resumes && before && from.mesh == job.classes.front().mesh.text();
+  if (!goes_on || *before == costs) return "";
+  costs = *before;
   return fmt::format("prun: {} was computed {}: collectives take the same algorithms, so that sums go on to the bit\n",
                      from.resume,
                      costs.empty() ? "without this machine's calibration" : "by another calibration of collectives");

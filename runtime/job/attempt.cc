@@ -33,7 +33,7 @@ namespace {
 // Returns whether checkpoints store the data's identity, or nodes compare it.
 bool identifies_data(const JobSpec& spec) {
   const CheckpointSettings& s = spec.checkpoint;
-  return !s.folder.empty() || !s.memory.empty() || s.first_step >= 0 || spec.launch.nnodes > 1;
+  return !s.folder.empty() || !s.memory.empty() || s.resumes || spec.launch.nnodes > 1;
 }
 
 int train_rank(const RankStart& start, const JobSpec& spec, const DeviceReport& devices) {
@@ -43,8 +43,7 @@ int train_rank(const RankStart& start, const JobSpec& spec, const DeviceReport& 
   JobSpec here = spec;
   const auto notes = unpack<std::vector<std::string>>(start.note);
   follow_note(here.checkpoint, notes.at(0));
-  here.world.algorithm_costs = notes.at(1);  // node 0's, so that all ranks choose alike
-  return run_rank(start, here, devices, unpack<std::vector<checkpoint::DataIdentity>>(notes.at(2)));
+  return run_rank(start, here, devices, unpack<std::vector<checkpoint::DataIdentity>>(notes.at(1)));
 }
 
 // One start of all ranks, to their end; 0 or the exit code. `again`: the launchers of all nodes begin once more.
@@ -70,10 +69,10 @@ int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, Repl
       job = restarts.build(launch, plan);
       describe_to_views(spec);
       spec.watch.plan_file = find_plan(spec.plan, spec.lua_dir);
-      job.kernels = spec.kernels.chosen;
       observer.message(settle_algorithms(spec, job));
+      job.numerics = settled_numerics(spec);
       tell();
-      if (!spec.checkpoint.kept.empty()) observer.begin_after(spec.checkpoint.first_step);
+      if (!spec.checkpoint.kept.empty()) observer.begin_after(spec.checkpoint.begin.step);
       take_from_plan(spec, plan);
       require_commits_for_rollback(spec, plan);
       if (keeps_replicas(spec, plan)) observer.say(replicas.settle(spec, plan, job));
@@ -98,8 +97,7 @@ int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, Repl
   if (launch.gives_job()) observer.show(written_out(job));  // ranks record ops as they run
   const int code = launch.run(
       bytes, [&](const RankStart& start) { return train_rank(start, spec, devices); },
-      launch.gives_job() ? pack(std::vector{note_of(spec.checkpoint), spec.world.algorithm_costs, pack(identities)})
-                         : "");
+      launch.gives_job() ? pack(std::vector{note_of(spec.checkpoint), pack(identities)}) : "");
   again = launch.begins_again();
   if (again) restarts.remember(observer.not_finite().skipped_steps(), observer.not_finite().failed_step());
   if (code == static_cast<int>(Exit::preempted) && launch.gives_job() && !again)

@@ -180,12 +180,9 @@ Job compile_watched(const JobSpec& spec, const Plan& plan, PassWatch& watch, Of 
   compile_options.every_microbatch = of != Of::itself || spec.every_microbatch;
   compile_options.only_classes = ranks;
   compile_options.checkpoint_every = steps_between_checkpoints(spec, plan);
-  compile_options.first_step = spec.checkpoint.first_step;
+  compile_options.resumes = spec.checkpoint.resumes;
+  compile_options.begin = spec.checkpoint.begin;
   compile_options.most_skips = most_skips(spec);
-  compile_options.skipped = spec.checkpoint.skipped;
-  compile_options.samples = spec.checkpoint.samples;
-  compile_options.tokens = spec.checkpoint.tokens;
-  compile_options.left_out = spec.checkpoint.left_out;
   compile_options.check_replicas = spec.check_replicas;
   if (spec.purpose == Purpose::generate) compile_options.generation = spec.generation.generation();
   const int threads = threads_per_rank(spec.launch.nproc);
@@ -257,7 +254,7 @@ Job build_job(const JobSpec& spec, int ranks, Plan* read) {
   PassWatch watch(spec.dump_after);
   const bool generates = spec.purpose == Purpose::generate;
   Plan plan = generates ? record_generation(spec, ranks) : record_plan(spec, ranks);
-  if (!generates) require_weights_fit(plan, spec.purpose == Purpose::train && spec.checkpoint.first_step < 0);
+  if (!generates) require_weights_fit(plan, spec.purpose == Purpose::train && !spec.checkpoint.resumes);
   watch.lap("script");
   log_info("script", "{} is recorded", spec.plan);
   Job job = compile_watched(spec, plan, watch, Of::itself);

@@ -59,7 +59,7 @@ std::string owner_text(const std::string& folder) {
     const checkpoint::Index index = checkpoint::read_index(checkpoint::newest(folder).checkpoint);
     return fmt::format("{} ({}, {}, the newest of step {})",
                        index.lineage.run.empty() ? "a run that it does not name" : "run " + index.lineage.run,
-                       index.plan, counted(static_cast<int64_t>(count), "checkpoint"), index.step);
+                       index.plan, counted(static_cast<int64_t>(count), "checkpoint"), index.position.step);
   } catch (const Error&) {  // damaged, or several branches
     return fmt::format("another run ({})", join(checkpoint::all_names(folder), ", "));
   }
@@ -86,7 +86,7 @@ std::string disk_commit_until(const std::string& folder, const std::string& run,
     for (; each; each = checkpoint::before(*each)) {
       const checkpoint::Index index = checkpoint::read_index(*each);
       if (index.lineage.run != run) return "";
-      if (index.step <= step) return *each;
+      if (index.position.step <= step) return *each;
     }
   } catch (const Error&) {  // damaged: the run continues without it
   }
@@ -141,7 +141,7 @@ void settle_lineage(JobSpec& spec, const std::string& run, const Plan& plan) {
   const bool from_memory = !s.kept.empty() || (!s.memory.empty() && s.resume.starts_with(s.memory + "/"));
   std::string from = s.resume;
   if (from_memory) {
-    from = disk_commit_until(s.folder, run, s.first_step);
+    from = disk_commit_until(s.folder, run, s.begin.step);
     if (from.empty()) from = s.origin;
   }
   s.lineage = checkpoint::lineage_after(s.folder, run, from);

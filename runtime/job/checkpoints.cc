@@ -38,15 +38,11 @@ void begin_with(CheckpointSettings& s, const std::string& checkpoint) {
   s.resume = checkpoint::lies_directly_in(checkpoint, s.folder)
                  ? s.folder + "/" + std::filesystem::path(checkpoint).filename().string()
                  : checkpoint;
-  s.first_step = reader.index().step;
-  s.kernels = reader.index().choice;
-  s.arithmetic = reader.index().arithmetic;
+  s.resumes = true;
+  s.begin = reader.index().position;
+  if (s.resume == s.replaced_data_of) s.begin.samples = 0;
+  s.numerics = reader.index().numerics;
   s.mesh = reader.index().mesh;
-  s.algorithms = reader.index().algorithms;
-  s.skipped = reader.index().skipped;
-  s.samples = s.resume == s.replaced_data_of ? 0 : reader.index().data.samples;
-  s.tokens = reader.index().data.tokens;
-  s.left_out = reader.index().left_out;
 }
 
 // False: none of them is whole.
@@ -106,7 +102,6 @@ namespace {
 struct CheckpointNote {
   std::string resume;
   bool in_folder = false;  // `resume` is a name in the checkpoints' folder
-  int64_t first_step = -1;
   int every = 0, keep = 0;
   bool to_memory = false;
   std::string kept;
@@ -114,14 +109,14 @@ struct CheckpointNote {
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(resume, in_folder, first_step, every, keep, to_memory, kept, lineage);
+    fields(resume, in_folder, every, keep, to_memory, kept, lineage);
   }
 };
 
 }  // namespace
 
 std::string note_of(const CheckpointSettings& s) {
-  CheckpointNote note{s.resume, false, s.first_step, s.every, s.keep, !s.memory.empty(), s.kept, s.lineage};
+  CheckpointNote note{s.resume, false, s.every, s.keep, !s.memory.empty(), s.kept, s.lineage};
   if (const std::string folder = s.folder + "/"; !s.folder.empty() && s.resume.starts_with(folder)) {
     note.resume = s.resume.substr(folder.size());
     note.in_folder = true;
@@ -136,7 +131,6 @@ void follow_note(CheckpointSettings& s, const std::string& text) {
     s.resume = s.folder + "/" + note.resume;
   else if (note.resume.empty())
     s.resume.clear();
-  s.first_step = note.first_step;
   s.every = note.every;
   s.keep = note.keep;
   s.memory = note.to_memory ? s.memory_here : "";
@@ -150,7 +144,7 @@ namespace {
 void report_other_rate(const CheckpointSettings& s, const checkpoint::Index& index, const Program& program) {
   if (const std::string rate = program.schedule.learning_rate.text(); rate != index.rate)
     fmt::print(stderr, "prun: from step {} on the learning rate follows another curve: {}; before: {}\n",
-               s.first_step + 1, rate, index.rate);
+               s.begin.step + 1, rate, index.rate);
 }
 
 }  // namespace
@@ -177,16 +171,16 @@ void require_space(const CheckpointSettings& s, const Job& job) {
 }
 
 void require_checkpoint_fits(const CheckpointSettings& s, const Job& job) {
-  if (s.first_step < 0 || !s.kept.empty()) return;  // what is in memory is of this run
+  if (!s.resumes || !s.kept.empty()) return;  // what is in memory is of this run
   const checkpoint::Reader reader(s.resume);
   reader.require_fit(job);
   const Program& program = job.classes.front();
-  if (s.first_step > program.schedule.steps)
+  if (s.begin.step > program.schedule.steps)
     throw usage_error(fmt::format("{} is the state after {}, and this plan has {} in all: raise 'steps'", s.resume,
-                                  counted(s.first_step, "step"), program.schedule.steps));
-  if (s.first_step == program.schedule.steps)
+                                  counted(s.begin.step, "step"), program.schedule.steps));
+  if (s.begin.step == program.schedule.steps)
     fmt::print(stderr, "prun: {} has all {} of this plan: nothing is left to train; raise 'steps' to go on\n", s.resume,
-               counted(s.first_step, "step"));
+               counted(s.begin.step, "step"));
   report_other_rate(s, reader.index(), program);
 }
 

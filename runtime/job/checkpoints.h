@@ -1,7 +1,6 @@
 // --checkpoint and --resume: what they mean before the job is compiled, and whether the checkpoint fits it after.
 #pragma once
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,23 +21,19 @@ struct CheckpointSettings {
   std::string memory_here;  // that folder on this node, whether it is used or not
   std::string kept;         // settled: the commit in the memory of several nodes to begin with (kept_commits.h), or ""
   bool new_data = false;    // data that differ from the checkpoint's begin at their first sample
-  std::string replaced_data_of;           // settled: the checkpoint whose data were replaced, or ""
-  bool strict = false;                    // a failed save ends the job
-  int grace_s = 25;                       // seconds from SIGTERM or Ctrl-C to the last checkpoint
-  std::string resume;                     // auto or a path; settled: the checkpoint's folder, or ""
-  int64_t first_step = -1;                // settled: first step of a run that resumes; -1 = none
-  std::string kernels;                    // settled: Job::kernels of the resumed checkpoint; "" = unknown
-  int64_t arithmetic = 0;                 // settled: version of the arithmetic of these kernels
-  std::string mesh;                       // settled: mesh of the resumed checkpoint; the next field is of it, too
-  std::optional<std::string> algorithms;  // settled: its WorldOptions::algorithm_costs; nothing: not known
-  int64_t skipped = 0;                    // settled: steps before it that updated nothing
-  int64_t samples = -1, tokens = -1;      // settled: consumed by the steps before it (DataCursor)
-  LeftOut left_out;                       // settled: samples that all steps skip
-  bool overwrite = false;                 // --overwrite
-  bool replaces = false;                  // settled: the folder's checkpoints are another run's, and will be removed
-  checkpoint::Lineage lineage;            // settled: lineage of this run's checkpoints
-  std::string origin;                     // settled: the checkpoint that the first attempt began with, or ""
-  std::set<std::string> read;             // settled: names in the folder that --checkpoint-keep does not remove
+  std::string replaced_data_of;  // settled: the checkpoint whose data were replaced, or ""
+  bool strict = false;           // a failed save ends the job
+  int grace_s = 25;              // seconds from SIGTERM or Ctrl-C to the last checkpoint
+  std::string resume;            // auto or a path; settled: the checkpoint's folder, or ""
+  bool resumes = false;          // settled: the run begins with a checkpoint, or with `kept`
+  RunPosition begin;             // settled: its position; also without one, the samples that steps skip
+  Numerics numerics;             // settled: of the checkpoint in `resume`
+  std::string mesh;              // settled: its mesh
+  bool overwrite = false;        // --overwrite
+  bool replaces = false;         // settled: the folder's checkpoints are another run's, and will be removed
+  checkpoint::Lineage lineage;   // settled: lineage of this run's checkpoints
+  std::string origin;            // settled: the checkpoint that the first attempt began with, or ""
+  std::set<std::string> read;    // settled: names in the folder that --checkpoint-keep does not remove
 };
 
 // Throws usage_error for options that do not go together.

@@ -116,7 +116,7 @@ std::vector<std::string> differences(const DataIdentity& before, const DataIdent
 }
 
 // A checkpoint of format 1 has only the kind, the path and the size.
-std::vector<std::string> differences(const checkpoint::DataCursor& before, const DataSource& now) {
+std::vector<std::string> differences(const checkpoint::SavedData& before, const DataSource& now) {
   std::vector<std::string> found;
   if (before.kind != now.words()) found.push_back(fmt::format("they are {}, and were {}", now.words(), before.kind));
   if (before.file_bytes != now.file_bytes())
@@ -134,11 +134,11 @@ std::vector<std::string> differences(const checkpoint::DataCursor& before, const
 void begin_at_first_sample(CheckpointSettings& s, Job& job) {
   const bool again = s.replaced_data_of == s.resume;
   s.replaced_data_of = s.resume;
-  s.samples = 0;
-  if (!again) s.left_out = {};
+  s.begin.samples = 0;
+  if (!again) s.begin.left_out = {};
   for (Program& program : job.classes) {
-    program.schedule.samples = 0;
-    program.schedule.left_out = s.left_out;
+    program.schedule.begin.samples = 0;
+    program.schedule.begin.left_out = s.begin.left_out;
   }
 }
 
@@ -153,7 +153,7 @@ std::vector<DataIdentity> identify_data(const Job& job, int64_t context) {
 }
 
 void require_same_data(CheckpointSettings& s, Job& job, const Plan& plan, const DataIdentity& identity) {
-  if (s.first_step < 0 || !s.kept.empty()) return;  // commits in memory belong to this run
+  if (!s.resumes || !s.kept.empty()) return;  // commits in memory belong to this run
   const checkpoint::Index index = checkpoint::read_index(s.resume);
   const uint64_t seed = job.classes.front().schedule.seed;
   std::vector<std::string> found;
@@ -174,7 +174,7 @@ void require_same_data(CheckpointSettings& s, Job& job, const Plan& plan, const 
                             s.resume, join(found, "; ")),
                 plan.data.site);
   begin_at_first_sample(s, job);
-  fmt::print(stderr, "prun: step {} begins with the first sample of other data (--new-data): {}\n", s.first_step + 1,
+  fmt::print(stderr, "prun: step {} begins with the first sample of other data (--new-data): {}\n", s.begin.step + 1,
              join(found, "; "));
 }
 

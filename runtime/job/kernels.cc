@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "device/device.h"
 #include "job/inventory.h"
 #include "job/job_spec.h"
 #include "kernels/cpu/kernel_choice.h"
@@ -41,12 +42,13 @@ struct Nodes {
 
 // What becomes of the losses of a run that goes on from a checkpoint.
 std::string words_on_resuming(const JobSpec& spec, const Nodes& nodes, Kernels chosen) {
-  const CheckpointSettings& from = spec.checkpoint;
+  const std::string& resume = spec.checkpoint.resume;
+  const Numerics& from = spec.checkpoint.numerics;
   const auto differ = [&](const std::string& why) {
     return fmt::format(
         "prun: {} was computed with kernels for {}, {}: with those for {} losses may differ in their last bits "
         "from here on\n",
-        from.resume, from.kernels, why, kernels_text(chosen));
+        resume, from.kernels, why, kernels_text(chosen));
   };
   if (!spec.kernels.asked.empty() && kernels_text(chosen) != from.kernels)
     return differ("and --kernels asks for others");
@@ -60,7 +62,7 @@ std::string words_on_resuming(const JobSpec& spec, const Nodes& nodes, Kernels c
   return fmt::format(
       "prun: kernels for {}, with which {} was computed; with --kernels {} steps are faster, and losses may differ in "
       "their last bits\n",
-      kernels_text(chosen), from.resume, kernels_text(fastest));
+      kernels_text(chosen), resume, kernels_text(fastest));
 }
 
 }  // namespace
@@ -96,9 +98,9 @@ std::string settle_kernels(JobSpec& spec, const std::vector<std::string>& invent
   }
   if (!settings.chosen.empty()) return "";
   const Nodes nodes(inventories);
-  const CheckpointSettings& from = spec.checkpoint;
-  const bool resumes = from.first_step >= 0 && !from.kernels.empty();
-  const auto stored = cpu::parse_kernels(from.kernels);
+  const std::string& before = spec.checkpoint.numerics.kernels;
+  const bool resumes = spec.checkpoint.resumes && !before.empty();
+  const auto stored = cpu::parse_kernels(before);
   Kernels chosen;
   std::string words;
   if (!settings.asked.empty()) {
@@ -122,13 +124,18 @@ std::string settle_kernels(JobSpec& spec, const std::vector<std::string>& invent
   return words;
 }
 
-void take_kernels_of(const Job& job) {
-  if (job.kernels.empty()) return;
-  const auto wanted = cpu::parse_kernels(job.kernels);
-  PRUN_CHECK(wanted, job.kernels);
-  cpu::take_kernels(*wanted);
+Numerics settled_numerics(const JobSpec& spec) {
+  const std::string& kernels = spec.kernels.chosen;
+  return {kernels, kernels.empty() ? 0 : cpu::kArithmetic, open_device(spec.device, spec.device_options)->numerics(),
+          spec.world.algorithm_costs};
 }
 
-int64_t kernel_arithmetic(const Job& job) { return job.kernels.empty() ? 0 : cpu::kArithmetic; }
+void take_kernels_of(const Job& job) {
+  const std::string& kernels = job.numerics.kernels;
+  if (kernels.empty()) return;
+  const auto wanted = cpu::parse_kernels(kernels);
+  PRUN_CHECK(wanted, kernels);
+  cpu::take_kernels(*wanted);
+}
 
 }  // namespace prun

@@ -27,8 +27,10 @@ std::string lacks_kernels(const KernelSettings& settings, const std::string& inv
 // the user should know of it, whole lines. Throws usage_error where --kernels asks for more than this CPU can do.
 std::string settle_kernels(JobSpec& spec, const std::vector<std::string>& inventories = {});
 
+// Node 0, once kernels and algorithms are settled: what Job::numerics holds.
+Numerics settled_numerics(const JobSpec& spec);
+
 // A rank, before it makes a kernel.
 void take_kernels_of(const Job& job);
-int64_t kernel_arithmetic(const Job& job);  // 0: the job has no choice
 
 }  // namespace prun

@@ -74,6 +74,7 @@ void compare_devices(const RankStart& start, const JobSpec& spec, const DeviceRe
 WorldOptions world_options(const RankStart& start, const JobSpec& spec, const Device& device, const Job& job) {
   WorldOptions world = spec.world;
   static_cast<RankPlace&>(world) = start;
+  if (job.numerics.algorithms) world.algorithm_costs = *job.numerics.algorithms;
   world.memory = device.memory_kind();
   if (world.memory != PRUN_MEM_HOST) world.device = spec.device_of(start.host_rank);
   for (const Program& program : job.classes) world.arena_bytes = std::max(world.arena_bytes, program.arena_bytes);
@@ -180,10 +181,7 @@ void train(const RankStart& start, const JobSpec& spec, const DeviceReport& devi
   rank.device = open_device(program.device);
   execution.checkpoint.threads = std::max(1, execution.threads / 2);
   execution.checkpoint.wait_s = spec.world.deadline_s;
-  execution.checkpoint.kernels = rank.device->numerics();
-  execution.checkpoint.choice = rank.job.kernels;
-  execution.checkpoint.arithmetic = kernel_arithmetic(rank.job);
-  execution.checkpoint.algorithms = spec.world.algorithm_costs;
+  execution.checkpoint.numerics = rank.job.numerics;
   if (rank.device->memory_kind() != PRUN_MEM_HOST) compare_devices(start, spec, devices);
   exchange_replicas(start, spec, rank, execution.checkpoint);
   rank.world = World::open(world_options(start, spec, *rank.device, rank.job), rank.bootstrap);

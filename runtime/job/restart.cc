@@ -72,7 +72,7 @@ void Restarts::allow() {
 }
 
 Job Restarts::build(Launch& launch, Plan& plan) {
-  if (done() == 0) skipped_before_ = spec_.checkpoint.skipped;
+  if (done() == 0) skipped_before_ = spec_.checkpoint.begin.skipped_steps;
   take_newest_kept(launch.inventories());
   leave_out_batches();
   const int all = spec_.ranks();
@@ -93,7 +93,7 @@ Job Restarts::build(Launch& launch, Plan& plan) {
 
 void Restarts::begin(const Job& job) {
   const Program& program = job.classes.front();
-  last_ = {program.schedule.first, program.schedule.samples, program.step().data.global_batch};
+  last_ = {program.schedule.begin, program.step().data.global_batch};
 }
 
 void Restarts::begin_again(bool grows) {
@@ -108,13 +108,11 @@ void Restarts::begin_again(bool grows) {
     most_ranks_ = ranks_ - 1;
   }
   CheckpointSettings& checkpoint = spec_.checkpoint;
-  const LeftOut left_out = checkpoint.left_out;
-  checkpoint.first_step = -1;
-  checkpoint.skipped = 0;
-  checkpoint.samples = checkpoint.tokens = -1;
+  const LeftOut left_out = std::exchange(checkpoint.begin, {}).left_out;
+  checkpoint.resumes = false;
   checkpoint.resume = resume_;
   settle_checkpoints(checkpoint, spec_.launch.node_rank == 0, commits());
-  checkpoint.left_out = left_out;  // also of commits from before it was decided
+  checkpoint.begin.left_out = left_out;  // also of commits from before it was decided
   spec_.watch.metrics.resumes = true;
   spec_.watch.metrics.overwrite = false;
   if (!trace_.empty()) {  // of each attempt one: none is lost
@@ -133,22 +131,21 @@ void Restarts::remember(const std::vector<int64_t>& skipped_steps, int64_t not_f
 // From the first step that is done again to the one that failed: whatever led there is not seen a second time.
 void Restarts::leave_out_batches() {
   left_out_.clear();
-  CheckpointSettings& checkpoint = spec_.checkpoint;
-  const int64_t first = std::max<int64_t>(checkpoint.first_step, 0), failed = std::exchange(not_finite_step_, -1);
-  std::erase_if(skipped_steps_, [&](int64_t step) { return step >= first; });
-  if (failed < first) return;
-  const LeftOut& before = checkpoint.left_out;
-  const int64_t begin = before.sample_of(std::max<int64_t>(checkpoint.samples, 0));
-  const int64_t end = before.sample_of(last_.samples_before(failed + 1) - 1) + 1;
-  checkpoint.left_out.add(begin, end);
+  RunPosition& at = spec_.checkpoint.begin;
+  const int64_t failed = std::exchange(not_finite_step_, -1);
+  std::erase_if(skipped_steps_, [&](int64_t step) { return step >= at.step; });
+  if (failed < at.step) return;
+  const int64_t begin = at.left_out.sample_of(at.samples);
+  const int64_t end = at.left_out.sample_of(last_.samples_before(failed + 1) - 1) + 1;
+  at.left_out.add(begin, end);
   left_out_ = " without " + last_.text(begin, end);
 }
 
 // Counts in batches if all batches had one size, otherwise in samples.
-std::string Restarts::Attempt::text(int64_t begin, int64_t end) const {
-  if (batch > 0 && samples == first * batch && begin % batch == 0 && end % batch == 0)
-    return run_text("batch", "batches", begin / batch, end / batch);
-  return run_text("sample", "samples", begin, end);
+std::string Restarts::Attempt::text(int64_t first, int64_t end) const {
+  if (batch > 0 && begin.samples == begin.step * batch && first % batch == 0 && end % batch == 0)
+    return run_text("batch", "batches", first / batch, end / batch);
+  return run_text("sample", "samples", first, end);
 }
 
 void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
@@ -156,13 +153,16 @@ void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
   checkpoint.kept.clear();
   if (done() == 0) return;
   const std::optional<checkpoint::KeptCommit> newest = newest_kept(inventories);
-  if (!newest || newest->step < checkpoint.first_step) return;
+  if (!newest || newest->position.step < (checkpoint.resumes ? checkpoint.begin.step : -1)) return;
   checkpoint.kept = newest->name;
-  checkpoint.first_step = newest->step;
-  checkpoint.samples = newest->samples;
-  checkpoint.tokens = newest->tokens;
-  checkpoint.skipped = skipped_before_ + std::count_if(skipped_steps_.begin(), skipped_steps_.end(),
-                                                       [&](int64_t step) { return step < newest->step; });
+  checkpoint.resumes = true;
+  // The launcher knows more than the rank that wrote this: the steps that all ranks skipped, and what was left out
+  // since.
+  const LeftOut left_out = std::exchange(checkpoint.begin, newest->position).left_out;
+  checkpoint.begin.left_out = left_out;
+  checkpoint.begin.skipped_steps =
+      skipped_before_ + std::count_if(skipped_steps_.begin(), skipped_steps_.end(),
+                                      [&](int64_t step) { return step < newest->position.step; });
   checkpoint.resume.clear();
 }
 
@@ -182,10 +182,10 @@ std::vector<std::string> Restarts::commits() const {
 std::string Restarts::words() const {
   if (done() == 0) return "";
   if (spec_.launch.node_rank > 0) return fmt::format("prun: node {} joins again\n", spec_.launch.node_rank);
-  const int64_t step = spec_.checkpoint.first_step;
   const std::string& disk = spec_.checkpoint.resume;
-  const std::string from =
-      step < 0 ? "the beginning" : fmt::format("step {} ({})", step, disk.empty() ? "the nodes' memory" : disk);
+  const std::string from = !spec_.checkpoint.resumes ? "the beginning"
+                                                     : fmt::format("step {} ({})", spec_.checkpoint.begin.step,
+                                                                   disk.empty() ? "the nodes' memory" : disk);
   if (grows_) return fmt::format("prun: goes on with the nodes that have come, from {}\n", from);
   if (most_ranks_ > 0) return fmt::format("prun: goes on with fewer ranks from {}\n", from);
   return fmt::format("prun: restart {} of {} from {}{}\n", restarts_, spec_.restart.most, from, left_out_);

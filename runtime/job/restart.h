@@ -54,9 +54,10 @@ class Restarts {
   int64_t not_finite_step_ = -1;        // step whose batch the next attempt skips; -1 = none
   std::string left_out_;                // "", or which
   struct Attempt {
-    int64_t first = 0, samples = 0, batch = 0;  // its first step, the samples of steps before it, its batch size
-    int64_t samples_before(int64_t step) const { return samples + (step - first) * batch; }
-    std::string text(int64_t begin, int64_t end) const;
+    RunPosition begin;
+    int64_t batch = 0;  // samples per step
+    int64_t samples_before(int64_t step) const { return begin.samples + (step - begin.step) * batch; }
+    std::string text(int64_t first, int64_t end) const;  // the samples first, ..., end - 1
   };
   Attempt last_;        // the previous attempt
   bool grows_ = false;  // the next attempt takes in a node

@@ -45,7 +45,7 @@ void describe_to_views(JobSpec& spec) {
   watch.names_skipped = spec.non_finite == "skip";
   watch.checkpoints = spec.checkpoint.folder;
   watch.resumed_from = spec.checkpoint.resume;
-  watch.first_step = std::max<int64_t>(spec.checkpoint.first_step, 0);
+  watch.first_step = spec.checkpoint.begin.step;
 }
 
 }  // namespace prun

@@ -10,11 +10,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "base/named_field.h"
 
 namespace prun {
 
@@ -55,7 +58,8 @@ struct Frame {
 using Fd = sdk::Descriptor;
 
 // Fields of a payload, in the byte order of the machine: the hello (handshake.h) joins machines of one byte order only.
-// A struct lists its fields once, for both directions: template <class F> void each_field(F&& f) { f(a, b, c); }
+// A struct lists its fields once, for both directions, with their names (base/named_field.h) or without:
+// template <class F> void each_field(F&& f) { f(a, b, c); }
 class Packer {
  public:
   Packer& number(int64_t value);
@@ -68,8 +72,20 @@ class Packer {
   }
 
  private:
-  void put(int64_t value) { number(value); }
+  template <std::integral T>
+  void put(T value) {
+    number(static_cast<int64_t>(value));
+  }
   void put(const std::string& value) { text(value); }
+  template <class T>
+  void put(const NamedField<T>& field) {
+    put(field.value);
+  }
+  template <class T>
+  void put(const std::optional<T>& value) {
+    number(value ? 1 : 0);
+    if (value) put(*value);
+  }
   template <class T>
   requires std::is_enum_v<T>
   void put(T value) { number(static_cast<int64_t>(value)); }
@@ -80,7 +96,7 @@ class Packer {
   }
   template <class T>
   requires std::is_class_v<T>
-  void put(const T& value) { const_cast<T&>(value).each_field(*this); }
+  void put(const T& value) { each_field_of(value, *this); }
   std::string bytes_;
 };
 
@@ -92,7 +108,7 @@ class Unpacker {
   std::string text();
 
   template <class... T>
-  void operator()(T&... fields) {
+  void operator()(T&&... fields) {
     (get(fields), ...);
   }
 
@@ -105,6 +121,14 @@ class Unpacker {
   requires std::is_enum_v<T>
   void get(T& value) { value = static_cast<T>(number()); }
   void get(std::string& value) { value = text(); }
+  template <class T>
+  void get(NamedField<T>& field) {
+    get(field.value);
+  }
+  template <class T>
+  void get(std::optional<T>& value) {
+    if (number() != 0) get(value.emplace());
+  }
   template <class T>
   void get(std::vector<T>& items) {
     for (int64_t left = number(); left > 0; --left) get(items.emplace_back());

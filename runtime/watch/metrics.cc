@@ -18,7 +18,7 @@ std::string number(double value) { return std::isfinite(value) ? fmt::format("{}
 std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t memory_bytes) {
   const double per_s = step.time_s > 0 ? 1 / step.time_s : 0, flops = work.flops * per_s;
   const int64_t done = static_cast<int64_t>(step.step) + 1;
-  const int64_t tokens = work.tokens_before + (done - work.first) * work.tokens;
+  const int64_t tokens = work.begin.tokens + (done - work.begin.step) * work.tokens;
   std::string row = fmt::format("{{\"step\":{},\"loss\":{},\"learning_rate\":{}", done, number(step.loss),
                                 number(work.rate.at(static_cast<int64_t>(step.step))));
   if (work.clips) row += fmt::format(",\"grad_norm\":{}", number(step.norm));
@@ -43,8 +43,7 @@ void StepRows::begin(const RunningJob& job, double peak_flops) {
   const Program& program = job.program();
   const Schedule& schedule = program.schedule;
   work_ = {.tokens = program.tokens_per_step,
-           .first = schedule.first,
-           .tokens_before = schedule.tokens,
+           .begin = schedule.begin,
            .flops = model_flops(job.job),
            .peak_flops = peak_flops,
            .rate = schedule.learning_rate};

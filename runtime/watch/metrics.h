@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ir/learning_rate.h"
+#include "ir/run_position.h"
 #include "watch/console.h"
 #include "watch/memory_use.h"
 #include "watch/metrics_file.h"
@@ -14,10 +15,10 @@ namespace prun {
 
 // What the rows of a job have in common.
 struct StepWork {
-  int64_t tokens = 0;                    // of one step
-  int64_t first = 0, tokens_before = 0;  // the first step of the run; tokens of the steps before it
-  double flops = 0;                      // FLOP of the model in one step (ir/model_flops.h)
-  double peak_flops = 0;                 // FLOP/s of all devices; 0 = unknown
+  int64_t tokens = 0;     // of one step
+  RunPosition begin;      // of the run
+  double flops = 0;       // FLOP of the model in one step (ir/model_flops.h)
+  double peak_flops = 0;  // FLOP/s of all devices; 0 = unknown
   LearningRate rate = {};
   bool clips = false;  // so there is a norm of the gradients
 };

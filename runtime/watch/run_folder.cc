@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/field_json.h"
 #include "base/text.h"
 #include "ir/state.h"
 #include "launch/secret.h"
@@ -91,15 +92,15 @@ void RunFolder::begin(const Job& job, const std::map<std::string, std::string>& 
   const Program& program = job.classes.front();
   const std::string name = spec_.name.empty() ? fs::path(spec_.plan).stem().string() : spec_.name;
   id_ = fmt::format("{}-{}-{}", time_text(started_, "%Y%m%d-%H%M%S"), name, short_hash(spec_, modules_));
-  job_text_ = Json{{"ranks", job.class_of_rank.size()},
-                   {"mesh", program.mesh.text()},
-                   {"device", program.device},
-                   {"kernels", job.kernels},
-                   {"parameters", parameter_count(job)},
-                   {"steps", program.schedule.steps},
-                   {"first_step", program.schedule.first},
-                   {"tokens_per_step", program.tokens_per_step}}
-                  .dump();
+  Json text = {{"ranks", job.class_of_rank.size()},
+               {"mesh", program.mesh.text()},
+               {"device", program.device},
+               {"parameters", parameter_count(job)},
+               {"steps", program.schedule.steps},
+               {"tokens_per_step", program.tokens_per_step},
+               {"begin", fields_json(program.schedule.begin)}};
+  text.update(fields_json(job.numerics));
+  job_text_ = text.dump();
   if (!spec_.runs.empty()) return make(spec_.runs);
   if (spec_.checkpoints.empty()) return;
   try {
@@ -162,7 +163,7 @@ std::string RunFolder::about_text(int exit_code) const {
   about["nodes"] = spec_.nodes;
   about["checkpoints"] = relative(spec_.checkpoints);
   about["resumed_from"] = relative(spec_.resumed_from);
-  if (lineage_.known()) about.update(checkpoint::lineage_json(lineage_));
+  if (lineage_.known()) about.update(fields_json(lineage_));
   if (exit_code < 0) return about.dump(2) + "\n";
   const double now = wall_time();
   about["ended"] = time_text(now, "%Y-%m-%dT%H:%M:%SZ");

@@ -34,7 +34,7 @@ std::string RunResult::text(const Job& job, int exit_code) const {
     all["ranks"] = job.class_of_rank.size();
     all["mesh"] = program.mesh.text();
     all["transports"] = transports_;
-    if (!job.kernels.empty()) all["kernels"] = job.kernels;
+    if (!job.numerics.kernels.empty()) all["kernels"] = job.numerics.kernels;
     all["steps"] = steps_;
     all["loss"] =
         steps_ == 0 ? Json(nullptr) : Json{{"first", finite_number(first_.loss)}, {"last", finite_number(last_.loss)}};

@@ -112,7 +112,7 @@ Json StatusPublisher::status(const Flight& flight) const {
   }
   if (!job_->job.classes.empty()) {
     const Program& program = job_->program();
-    const int64_t done = steps_ == 0 ? program.schedule.first : static_cast<int64_t>(latest_.step) + 1;
+    const int64_t done = steps_ == 0 ? program.schedule.begin.step : static_cast<int64_t>(latest_.step) + 1;
     status["steps"] = program.schedule.steps;
     status["step"] = done;
     status["tokens_per_s"] = step_s_ > 0 ? Json(static_cast<double>(program.tokens_per_step) / step_s_) : Json();

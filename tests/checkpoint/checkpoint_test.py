@@ -262,7 +262,7 @@ class Drift(Folders):
             self.train(2, 8, "--resume", kept / f"step_{step:08}", "--metrics", rest, "--checkpoint", again)
             self.assertEqual(losses(rest), {at: expected[at] for at in range(step + 1, 9)})
             self.assertEqual(json.loads(same(kept, again).stdout), {"differ": {}})
-        shape = json.loads(prun("ckpt", "show", kept, "--json").stdout)["state"]["block0.proj.weight"]
+        shape = json.loads(prun("ckpt", "show", kept, "--json").stdout)["tensors"]["block0.proj.weight"]
         self.assertEqual((shape["shape"][0], shape["drift"]), (2, "dp"))
 
     def test_other_meshes_are_told_why_not(self):
@@ -279,7 +279,7 @@ class Drift(Folders):
         kept, copy = self.at("kept"), self.at("copy")
         self.train(2, 2, "--checkpoint", kept, strategy="ddp")
         self.train(2, 2, "--resume", kept, "--checkpoint", copy)
-        for name, tensor in json.loads(prun("ckpt", "show", copy, "--json").stdout)["state"].items():
+        for name, tensor in json.loads(prun("ckpt", "show", copy, "--json").stdout)["tensors"].items():
             self.assertEqual(tensor["shape"][0], 2, name)
 
     def test_others_read_the_mean(self):
@@ -405,8 +405,8 @@ class Damage(Folders):
     def test_other_kernels_are_said(self):
         path = self.kept / "step_00000004" / "index.json"
         index = json.loads(path.read_text())
-        self.assertIn("cpu: oneDNN", index["kernels"])
-        path.write_text(json.dumps({**index, "kernels": "others"}))
+        self.assertIn("cpu: oneDNN", index["implementation"])
+        path.write_text(json.dumps({**index, "implementation": "others"}))
         self.assertIn("computed by other kernels (others; here cpu: oneDNN", train("zero3", 2, 6, "--resume", self.kept).stderr)
 
     def test_a_disk_without_room_for_one_is_refused_before_launch(self):

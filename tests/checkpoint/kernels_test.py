@@ -122,10 +122,10 @@ class Kernels(unittest.TestCase):
         self.change(kept, arithmetic=version + 1)
         _, err = train("zero3", 6, "--resume", kept)
         self.assertIn(f"{step} was computed with kernels for {self.most}, version {version + 1}, where this prun has {version}{rest}", err)
-        self.change(kept, arithmetic=version, kernel_choice="avx99")
+        self.change(kept, arithmetic=version, kernels="avx99")
         _, err = train("zero3", 6, "--resume", kept)
         self.assertIn(f"{step} was computed with kernels for avx99, which this prun does not know{rest}", err)
-        self.change(kept, arithmetic=None, kernel_choice=None)
+        self.change(kept, arithmetic=0, kernels="")
         self.assertNotIn("kernels", train("zero3", 6, "--resume", kept)[1])
 
     def test_what_is_asked_for_and_shown(self):
@@ -133,6 +133,13 @@ class Kernels(unittest.TestCase):
         self.assertRegex(end(start("ckpt", "show", kept))[0], rf"\nkernels        {self.less}, version \d+, cpu: oneDNN [\d.]+\n")
         runs = [json.loads(path.read_text()) for path in self.at("runs").glob("*/run.json")]
         self.assertEqual([run["kernels"] for run in runs], [self.less])
+        index = json.loads((max(kept.glob("step_*")) / "index.json").read_text())
+        shown = json.loads(end(start("ckpt", "show", kept, "--json"))[0])
+        for key in ("kernels", "arithmetic", "implementation", "algorithms", "mesh", "run"):
+            self.assertEqual((runs[0][key], shown[key]), (index[key], index[key]), key)
+        for key, value in runs[0]["begin"].items():
+            self.assertEqual(shown[key], index[key], key)
+            self.assertEqual(value, [] if key == "left_out_samples" else 0, key)
         end(start("generate", *plan("zero3", 1), "--checkpoint", kept, "--prompt", "a", "--tokens", 2, "--kernels", self.less))
         _, err = train("ddp", 1, "--kernels", "avx512+pair", code=2)
         self.assertRegex(err, r"prun: --kernels is one of any, avx2, avx512, .*avx512\+tiles, not 'avx512\+pair' \(did you mean 'avx512\+pairs'\?\)")

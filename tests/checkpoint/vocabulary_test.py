@@ -63,7 +63,7 @@ class Vocabulary(unittest.TestCase):
                 plain, expected = self.trained(KINDS, ranks, steps=3, **settings)
                 padded, losses = self.trained(KINDS, ranks, *PADDED, steps=3, **settings)
                 self.assert_close(losses, expected, 2e-2 if settings.get("dtype") == "bf16" else 1e-5)
-                shown, wanted = ({name: one["shape"] for name, one in json.loads(prun("ckpt", "show", folder, "--json"))["state"].items()}
+                shown, wanted = ({name: one["shape"] for name, one in json.loads(prun("ckpt", "show", folder, "--json"))["tensors"].items()}
                                  for folder in (padded, plain))
                 self.assertEqual(shown, wanted)
                 for words in ((), PADDED):  # read with and without padding, and written again

@@ -309,7 +309,7 @@ class Folders(Runs):
         self.train("--checkpoint", "ck", "--resume", "auto", steps=4)
         first, second = sorted(self.kept(), key=lambda run: run["steps"])
         self.assertEqual(pathlib.Path(first["path"]).parent, pathlib.Path("runs"))
-        self.assertEqual((first["first_step"], second["first_step"]), (0, 2))
+        self.assertEqual((first["begin"]["step"], second["begin"]["step"]), (0, 2))
         self.assertEqual(second["resumed_from"], "../../ck/step_00000002")
         self.assertEqual([row["step"] for row in rows(self.here / second["path"] / "metrics.jsonl")], [3, 4])
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
+#include "base/field_json.h"
 
 namespace prun::checkpoint {
 namespace {
@@ -37,8 +37,9 @@ TEST(DataIdentity, LargeDataAreSampledFromTheFirstToTheLastElement) {
 
 TEST(DataIdentity, IsReadBackFromJson) {
   const DataIdentity identity{"tokens", "epochs", 16, 5, 100, {{"", "u16", 120, {"0123456789abcdef"}}}};
-  const DataIdentity read = read_identity(identity_json(identity));
-  EXPECT_EQ(identity_json(read), identity_json(identity));
+  DataIdentity read;
+  read_fields(fields_json(identity), read);
+  EXPECT_EQ(read, identity);
   EXPECT_TRUE(read.known());
 }
 

@@ -28,7 +28,7 @@ class KeptCommitsTest : public testing::Test {
     const std::string commit = folder + "/" + kept_name(step, run);
     make_folder(commit);
     Index index;
-    index.step = step;
+    index.position.step = step;
     index.ranks = ranks;
     write_file(commit + "/index.json", index_text(index));
     for (const int rank : held) write_file(commit + "/" + manifest_name(rank), "{}");
@@ -45,7 +45,7 @@ TEST_F(KeptCommitsTest, FindsWhichRanksPartsAreThere) {
   const std::vector<KeptCommit> found = kept_commits(folder);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].name, "step_00000040.a");
-  EXPECT_EQ(found[0].step, 40);
+  EXPECT_EQ(found[0].position.step, 40);
   std::vector<int> held = found[0].held;
   std::sort(held.begin(), held.end());
   EXPECT_EQ(held, (std::vector<int>{0, 3}));
@@ -65,14 +65,15 @@ TEST_F(KeptCommitsTest, APartIsItsManifestAndItsFiles) {
 }
 
 TEST(NewestWholeTest, IsOfOneRunAndHasAllParts) {
-  const KeptCommit first{.name = "step_00000020.a", .step = 20, .ranks = 3, .held = {0, 1, 2}},
-      half{.name = "step_00000040.a", .step = 40, .ranks = 3, .held = {0, 1}},
-      other{.name = "step_00000040.b", .step = 40, .ranks = 3, .held = {2}},
-      rest{.name = "step_00000040.a", .step = 40, .ranks = 3, .held = {1, 2}};
+  const KeptCommit first{.name = "step_00000020.a", .ranks = 3, .position = {.step = 20}, .held = {0, 1, 2}},
+      half{.name = "step_00000040.a", .ranks = 3, .position = {.step = 40}, .held = {0, 1}},
+      other{.name = "step_00000040.b", .ranks = 3, .position = {.step = 40}, .held = {2}},
+      rest{.name = "step_00000040.a", .ranks = 3, .position = {.step = 40}, .held = {1, 2}};
   EXPECT_FALSE(newest_whole({}));
   EXPECT_FALSE(newest_whole({{half}}));
-  EXPECT_EQ(newest_whole({{first, half}, {}})->step, 20);
-  EXPECT_EQ(newest_whole({{first, half}, {other}})->step, 20) << "another attempt's part is none of this commit";
+  EXPECT_EQ(newest_whole({{first, half}, {}})->position.step, 20);
+  EXPECT_EQ(newest_whole({{first, half}, {other}})->position.step, 20)
+      << "another attempt's part is none of this commit";
   EXPECT_EQ(newest_whole({{first, half}, {rest}})->name, "step_00000040.a");
 }
 
@@ -101,7 +102,7 @@ TEST_F(KeptCommitsTest, TheIndexIsOfThePiecesThatAreThere) {
   EXPECT_EQ(whole.tensors.at("w").pieces.size(), 2u);
   write_index_of_present(commit, whole);
   const Index here = read_index(commit);
-  EXPECT_EQ(here.step, 40);
+  EXPECT_EQ(here.position.step, 40);
   ASSERT_EQ(here.tensors.at("w").pieces.size(), 1u);
   EXPECT_EQ(here.tensors.at("w").pieces[0].file, "rank_1");
 }

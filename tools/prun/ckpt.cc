@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/field_json.h"
 #include "base/terminal.h"
 #include "base/text.h"
 #include "checkpoint/hf_folder.h"
@@ -38,15 +39,16 @@ std::string lineage_text(const Reader& reader) {
                      parent.run.empty() ? "its run is not known" : "run " + parent.run, there ? "" : "; it is gone");
 }
 
-std::string data_text(const checkpoint::DataCursor& data) {
+std::string data_text(const checkpoint::Index& index) {
+  const checkpoint::SavedData& data = index.data;
+  const RunPosition& at = index.position;
   if (data.kind.empty()) return "data           none\n";
   std::string text =
       fmt::format("data           {}{}, {} read", data.kind,
                   data.path.empty() ? "" : fmt::format(" {} ({})", data.path, human_bytes(data.file_bytes)),
-                  counted(data.samples, "sample"));
-  if (data.tokens < 0) text += " if all batches had one size";
-  if (data.tokens >= 0 && data.tokens != data.samples)
-    text += fmt::format(", {} in all", counted(data.tokens, "token"));
+                  counted(at.samples, "sample"));
+  if (at.tokens < 0) text += " if all batches had one size";
+  if (at.tokens >= 0 && at.tokens != at.samples) text += fmt::format(", {} in all", counted(at.tokens, "token"));
   text += "\n";
   if (!data.identity.known())
     return text + "content        not known: --resume can compare the size of the data, not their bytes\n";
@@ -56,11 +58,9 @@ std::string data_text(const checkpoint::DataCursor& data) {
   return text;
 }
 
-Json data_json(const checkpoint::DataCursor& data) {
-  Json json = {{"kind", data.kind}, {"path", data.path}, {"samples", data.samples}};
-  json["tokens"] = data.tokens < 0 ? Json() : Json(data.tokens);
-  json["identity"] = data.identity.known() ? checkpoint::identity_json(data.identity) : Json();
-  return json;
+std::string kernels_text(const Numerics& numerics) {
+  if (numerics.kernels.empty()) return numerics.implementation;
+  return fmt::format("{}, version {}, {}", numerics.kernels, numerics.arithmetic, numerics.implementation);
 }
 
 int show(const CkptOptions& options, const std::string& folder) {
@@ -69,25 +69,19 @@ int show(const CkptOptions& options, const std::string& folder) {
   Json all = ckpt_summary(reader.folder(), reader.index());
   if (!options.json) {
     const checkpoint::Index& index = reader.index();
-    fmt::print("{}: after step {} of {}, {} on {}, seed {}\n", reader.folder(), index.step, index.steps, index.plan,
-               index.mesh.empty() ? "one rank" : index.mesh, index.seed);
-    fmt::print("{}", data_text(index.data));
-    fmt::print("learning rate  {}\nkernels        {}\n", index.rate,
-               index.choice.empty() ? index.kernels
-                                    : fmt::format("{}, version {}, {}", index.choice, index.arithmetic, index.kernels));
+    fmt::print("{}: after step {} of {}, {} on {}, seed {}\n", reader.folder(), index.position.step, index.steps,
+               index.plan, index.mesh, index.seed);
+    fmt::print("{}", data_text(index));
+    fmt::print("learning rate  {}\nkernels        {}\n", index.rate, kernels_text(index.numerics));
     fmt::print("{}\n", lineage_text(reader));
-    if (!index.algorithms.value_or("").empty()) fmt::print("algorithms     by calibration\n");
+    if (!index.numerics.algorithms.value_or("").empty()) fmt::print("algorithms     by calibration\n");
     for (const auto& [name, tensor] : reader.index().tensors)
       fmt::print("  {:<44} {:<5} {:<16} {}{}\n", name, tensor.dtype, shape_text(tensor.shape),
                  counted(std::ssize(tensor.pieces), "piece"),
                  tensor.drift.empty() ? "" : fmt::format(", of each rank of {}", tensor.drift));
     return 0;
   }
-  all["data"] = data_json(reader.index().data);
-  for (const auto& [name, tensor] : reader.index().tensors) {
-    all["state"][name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"pieces", tensor.pieces.size()}};
-    if (!tensor.drift.empty()) all["state"][name]["drift"] = tensor.drift;
-  }
+  for (const auto& [name, tensor] : reader.index().tensors) all["tensors"][name] = fields_json(tensor);
   fmt::print("{}\n", all.dump());
   return 0;
 }
@@ -191,14 +185,8 @@ int64_t ckpt_bytes(const checkpoint::Index& index) {
 }
 
 Json ckpt_summary(const std::string& folder, const checkpoint::Index& index) {
-  Json all = {{"checkpoint", folder}, {"id", index.id}, {"step", index.step}, {"steps", index.steps}};
-  all.update(checkpoint::lineage_json(index.lineage));
-  all.update({{"plan", index.plan},
-              {"mesh", index.mesh},
-              {"ranks", index.ranks},
-              {"kernels", index.choice},
-              {"tensors", index.tensors.size()},
-              {"bytes", ckpt_bytes(index)}});
+  Json all = {{"checkpoint", folder}, {"id", index.id}, {"bytes", ckpt_bytes(index)}};
+  all.update(fields_json(index));
   return all;
 }
 

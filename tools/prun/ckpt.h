@@ -27,8 +27,8 @@ int ckpt_reshard(const CkptOptions& options);
 int ckpt_show_hf(const CkptOptions& options, const std::string& folder);  // prun ckpt show HF-FOLDER
 
 int64_t ckpt_bytes(const checkpoint::Index& index);  // bytes of all its tensors
+// The keys of index.json but `tensors`, and those that --json adds.
 nlohmann::ordered_json ckpt_summary(const std::string& folder, const checkpoint::Index& index);
 int64_t weight_bytes(const checkpoint::Weights& weights);
-nlohmann::ordered_json model_json(const ModelDescription& model);
 
 }  // namespace prun

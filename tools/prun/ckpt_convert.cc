@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/field_json.h"
 #include "base/terminal.h"
 #include "base/text.h"
 #include "checkpoint/convert.h"
@@ -52,7 +53,7 @@ int say(const CkptOptions& options, const Weights& weights, const std::string& w
                                               {"out", options.out},
                                               {"tensors", weights.tensors.size()},
                                               {"bytes", weight_bytes(weights)},
-                                              {"model", model_json(weights.model)}}
+                                              {"model", fields_json(weights.model)}}
                            .dump());
   else
     fmt::print("{}: {}, {} tensors, {}\n", options.out, what, weights.tensors.size(),
@@ -96,7 +97,7 @@ int ckpt_import(const CkptOptions& options) {
   checkpoint::Index index;
   index.lineage = checkpoint::lineage_after(options.out, "", "");
   index.ranks = 1;
-  index.mesh = "one rank";
+  index.mesh = Mesh().text();
   index.plan = from;
   index.model = weights.model;
   {
@@ -124,14 +125,14 @@ int ckpt_reshard(const CkptOptions& options) {
     checkpoint::write_checkpoint(weights, index, options.out, "",
                                  [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
   }
-  return say(options, weights, fmt::format("step {} of {} for {}", index.step, from, counted(index.ranks, "rank")),
-             from);
+  return say(options, weights,
+             fmt::format("step {} of {} for {}", index.position.step, from, counted(index.ranks, "rank")), from);
 }
 
 int ckpt_show_hf(const CkptOptions& options, const std::string& folder) {
   const Weights weights = checkpoint::open_hf_folder(folder);
   if (options.json) {
-    nlohmann::ordered_json all = {{"folder", folder}, {"model", model_json(weights.model)}};
+    nlohmann::ordered_json all = {{"folder", folder}, {"model", fields_json(weights.model)}};
     for (const auto& [name, weight] : weights.tensors)
       all["state"][name] = {{"dtype", dtype_name(weight.dtype)}, {"shape", weight.shape}};
     fmt::print("{}\n", all.dump());
@@ -148,13 +149,6 @@ int64_t weight_bytes(const Weights& weights) {
   int64_t bytes = 0;
   for (const auto& [name, weight] : weights.tensors) bytes += element_count(weight.shape) * dtype_bytes(weight.dtype);
   return bytes;
-}
-
-nlohmann::ordered_json model_json(const ModelDescription& model) {
-  nlohmann::ordered_json arguments = nlohmann::ordered_json::object();
-  for (const auto& [name, value] : model.arguments.values())
-    arguments[name] = std::visit([](const auto& held) { return nlohmann::ordered_json(held); }, value);
-  return {{"name", model.name}, {"arguments", std::move(arguments)}};
 }
 
 }  // namespace prun

@@ -61,10 +61,12 @@ std::string run_text(const checkpoint::Index& index) {
   const std::string run = !lineage.run.empty() ? "run " + lineage.run
                           : lineage.known()    ? "no run, but an import"
                                                : "run and branch not known (an earlier prun)";
-  return fmt::format("{}: {} on {}", run, index.plan, index.mesh.empty() ? "one rank" : index.mesh);
+  return fmt::format("{}: {} on {}", run, index.plan, index.mesh);
 }
 
-std::string steps_text(const checkpoint::Index& index) { return fmt::format("step {} of {}", index.step, index.steps); }
+std::string steps_text(const checkpoint::Index& index) {
+  return fmt::format("step {} of {}", index.position.step, index.steps);
+}
 
 // Prints branches, below them runs, below them one line per checkpoint, in descending order of steps.
 void print_tree(const std::vector<ListedCheckpoint>& all) {

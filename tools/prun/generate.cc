@@ -163,7 +163,7 @@ Job generation_job(JobSpec& spec, const Tokenizer& tokenizer) {
   Plan plan;
   settle_kernels(spec);
   Job job = build_job(spec, spec.launch.nproc, &plan);
-  job.kernels = spec.kernels.chosen;
+  job.numerics = settled_numerics(spec);
   check_vocabulary(spec.generation, tokenizer, plan);
   std::string& folder = spec.checkpoint.resume = spec.generation.checkpoint;
   if (!checkpoint::is_hf_folder(folder)) folder = checkpoint::resolve(folder);

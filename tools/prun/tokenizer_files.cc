@@ -52,7 +52,7 @@ std::string known_tokenizer(const std::string& weights) {
   fs::path folder = weights;
   if (!checkpoint::is_hf_folder(weights)) {
     if (!fs::exists(folder / "index.json") && checkpoint::whole_checkpoints(weights).empty()) return "";
-    const checkpoint::DataCursor data = checkpoint::read_index(checkpoint::resolve(weights)).data;
+    const checkpoint::SavedData data = checkpoint::read_index(checkpoint::resolve(weights)).data;
     if (!data.kind.starts_with("tokens") || data.path.empty()) return "";  // "tokens in epochs"
     folder = fs::path(data.path).parent_path();
   }

@@ -46,8 +46,7 @@ def stored(path):
                 index = {}
         elif file.suffix == ".safetensors" and weight is None:
             weight = weight_of(file)
-    data = index.get("data", {})
-    return Stored(path.name, digest.hexdigest(), index.get("step", -1), data.get("samples", -1), index.get("run") or "", weight)
+    return Stored(path.name, digest.hexdigest(), index.get("step", -1), index.get("samples", -1), index.get("run") or "", weight)
 
 
 class Snapshot:

@@ -1,0 +1,26 @@
+// The position of a training after so many steps, over all of its runs. A checkpoint stores it, and the run that
+// resumes begins there.
+#pragma once
+#include <cstdint>
+
+#include "base/named_field.h"
+#include "ir/left_out.h"
+
+namespace prun {
+
+struct RunPosition {
+  int64_t step = 0;           // steps done, and the first step of a run that begins here
+  int64_t skipped_steps = 0;  // steps that updated nothing because their gradients were not finite
+  // Samples of the present data and tokens of all data that steps consumed, over all ranks. Batch sizes may have
+  // changed, so they are not `step` times something. Tokens of checkpoints in format 1: -1 = unknown.
+  int64_t samples = 0, tokens = 0;
+  LeftOut left_out;  // samples that all steps skip
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(field("step", step), field("skipped_steps", skipped_steps), field("samples", samples),
+           optional_field("tokens", tokens, -1), field("left_out_samples", left_out.runs));
+  }
+};
+
+}  // namespace prun
