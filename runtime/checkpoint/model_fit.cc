@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "checkpoint/hf_architecture.h"
+#include "checkpoint/hf/architecture.h"
 
 namespace prun::checkpoint {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/hf_folder.h"
+#include "checkpoint/hf/folder.h"
 #include "checkpoint/history.h"
 #include "checkpoint/index.h"
 #include "checkpoint/safetensors.h"

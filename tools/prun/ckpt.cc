@@ -12,7 +12,7 @@
 #include "base/field_json.h"
 #include "base/terminal.h"
 #include "base/text.h"
-#include "checkpoint/hf_folder.h"
+#include "checkpoint/hf/folder.h"
 #include "checkpoint/history.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"

@@ -11,7 +11,7 @@
 #include "base/terminal.h"
 #include "base/text.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/hf_folder.h"
+#include "checkpoint/hf/folder.h"
 #include "checkpoint/history.h"
 #include "checkpoint/model_fit.h"
 #include "ckpt.h"

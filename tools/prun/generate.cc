@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/hf_folder.h"
+#include "checkpoint/hf/folder.h"
 #include "checkpoint/history.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"

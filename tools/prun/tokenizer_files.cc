@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/json_whole.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/hf_folder.h"
+#include "checkpoint/hf/folder.h"
 #include "checkpoint/history.h"
 #include "checkpoint/index.h"
 #include "tokenizer/tokenizer.h"

@@ -1,4 +1,4 @@
-#include "checkpoint/hf_folder.h"
+#include "checkpoint/hf/folder.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "checkpoint/data_file.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/hf_architecture.h"
+#include "checkpoint/hf/architecture.h"
 #include "checkpoint/safetensors.h"
 
 namespace prun::checkpoint {

@@ -1,4 +1,4 @@
-#include "checkpoint/hf_architecture.h"
+#include "checkpoint/hf/architecture.h"
 
 #include <fmt/format.h>
 

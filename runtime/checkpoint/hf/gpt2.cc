@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "checkpoint/hf_architecture.h"
+#include "checkpoint/hf/architecture.h"
 
 namespace prun::checkpoint {
 namespace {

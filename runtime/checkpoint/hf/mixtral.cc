@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "checkpoint/hf_architecture.h"
-#include "checkpoint/hf_llama_parts.h"
+#include "checkpoint/hf/architecture.h"
+#include "checkpoint/hf/llama_parts.h"
 
 namespace prun::checkpoint {
 namespace {

@@ -4,8 +4,8 @@
 // own files turn neighbours; transformers permuted them when it took them over).
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/hf_architecture.h"
-#include "checkpoint/hf_llama_parts.h"
+#include "checkpoint/hf/architecture.h"
+#include "checkpoint/hf/llama_parts.h"
 
 namespace prun::checkpoint {
 namespace {

@@ -1,5 +1,5 @@
 // Scaled angles: transformers/modeling_rope_utils.py.
-#include "checkpoint/hf_llama_parts.h"
+#include "checkpoint/hf/llama_parts.h"
 
 #include <fmt/format.h>
 

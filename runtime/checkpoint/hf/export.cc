@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/hf_architecture.h"
+#include "checkpoint/hf/architecture.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/window.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hf_architecture.h"
+#include "checkpoint/hf/architecture.h"
 
 namespace prun::checkpoint {
 

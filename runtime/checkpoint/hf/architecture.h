@@ -1,5 +1,5 @@
 // Architectures of Hugging Face's transformers that prun has, too: their config.json as a model's arguments and back,
-// and which of their tensors is which part of ours. A new one is a file of its own and a line in hf_architecture.cc.
+// and which of their tensors is which part of ours. A new one is a file of its own and a line in architecture.cc.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
