@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/field_json.h"
+#include "base/sha256.h"
 #include "base/text.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/sha256.h"
 
 namespace prun::checkpoint {
 namespace {
@@ -90,11 +90,7 @@ std::string index_text(const Index& index) {
   return json.dump(1) + "\n";
 }
 
-std::string index_id(const std::string& text) {
-  Sha256 sum;
-  sum.add(text.data(), text.size());
-  return sum.hex();
-}
+std::string index_id(const std::string& text) { return hex(sha256(text)); }
 
 Index read_index(const std::string& folder) {
   const std::string path = folder + "/index.json", text = read_file(path);

@@ -1,11 +1,10 @@
-#include "checkpoint/model_fit.h"
-
 #include <fmt/format.h>
 
 #include <vector>
 
 #include "base/text.h"
 #include "checkpoint/hf/architecture.h"
+#include "checkpoint/weights.h"
 
 namespace prun::checkpoint {
 namespace {

@@ -14,11 +14,9 @@
 
 #include "base/cores.h"
 #include "base/error.h"
+#include "base/sha256.h"
 #include "base/text.h"
-#include "checkpoint/data_file.h"
-#include "checkpoint/model_fit.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/sha256.h"
 #include "checkpoint/weights.h"
 
 namespace prun::checkpoint {

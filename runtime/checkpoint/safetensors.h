@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/data_file.h"
 #include "ir/types.h"
 
 namespace prun::checkpoint {
@@ -30,6 +29,26 @@ struct PieceToWrite {
 // of each piece's data. Throws checkpoint_write.
 std::vector<std::string> write_safetensors(const std::string& path, const std::vector<PieceToWrite>& pieces,
                                            const std::function<bool()>& cancelled, bool sharded = true);
+
+// A file that is read at any place, by any thread, without being mapped.
+class DataFile {
+ public:
+  explicit DataFile(const std::string& path);  // throws checkpoint_invalid
+  ~DataFile();
+  DataFile(const DataFile&) = delete;
+  DataFile& operator=(const DataFile&) = delete;
+  // Asks the system for them, and does not wait.
+  void read_ahead(int64_t at, int64_t bytes) const;
+  // Throws checkpoint_invalid where the file ends before.
+  void read(int64_t at, int64_t bytes, std::byte* to) const;
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_; }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  int64_t size_ = 0;
+};
 
 // A file for reading, with what its header says. Throws checkpoint_invalid for what is not a safetensors file, or a cut
 // one.

@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "checkpoint/data_file.h"
+#include "checkpoint/safetensors.h"
 #include "prun/sdk/float16.h"
 
 namespace prun::checkpoint {

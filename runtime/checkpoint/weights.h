@@ -6,6 +6,8 @@
 // [in, out]), and a file that is cut while it is read is an error and no signal.
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +20,8 @@
 namespace prun::checkpoint {
 
 class DataFile;
+
+using Advance = std::function<void(int64_t bytes, int64_t of)>;  // reports progress
 
 // A tensor of a file, as a box of one of ours.
 struct WeightPiece {
@@ -55,5 +59,37 @@ Weights open_weights(const std::string& path);
 // Of one checkpoint: with what the optimizer keeps, and all that ranks have trained by themselves; or the parameters of
 // one model, where they have the mean.
 Weights open_checkpoint(const std::string& folder, bool optimizer);
+
+// In what the same weights compute something else, "heads is 4 there and 2 here"; "": in nothing that is known. Models
+// without a name are a plan's own, of which only shapes are known.
+std::string differing_model(const ModelDescription& there, const ModelDescription& here);
+// The first tensor that one of both sides lacks, or that has another shape: "w is [8] there and [9] here"; "": none.
+std::string differing_tensor(const Weights& there, const std::map<std::string, Shape>& here);
+
+// Returns the line of a plan for this model, "prun.models.llama { vocab = 32000, ... }".
+std::string model_text(const ModelDescription& model);
+
+// The elements of a box of one tensor in the order that a file stores them: as they are stored, or transposed in a
+// window of some MiB. `order`: dims of the tensor, outermost first, in the order of the file.
+class Window {
+ public:
+  Window(const Weights& weights, std::string name, Shape offset, Shape shape, std::vector<int> order, Dtype dtype);
+  // Elements first, .. of the box in the file's order. Fastest where `first` only grows.
+  void read(std::byte* to, int64_t first, int64_t count);
+
+ private:
+  void fill(int64_t row);
+  void read_straight(std::byte* to, int64_t first, int64_t count) const;
+
+  const Weights& weights_;
+  std::string name_;
+  Shape offset_, shape_;
+  std::vector<int> order_;
+  Dtype dtype_;
+  bool straight_ = true;            // the files have the elements in this order, too
+  int64_t rows_ = 1, row_ = 1;      // of the box; elements of one
+  int64_t begin_ = 0, filled_ = 0;  // rows in the buffer
+  std::vector<std::byte> buffer_;
+};
 
 }  // namespace prun::checkpoint

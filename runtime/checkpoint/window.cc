@@ -1,8 +1,9 @@
-#include "checkpoint/window.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include "checkpoint/weights.h"
 
 namespace prun::checkpoint {
 namespace {

@@ -10,11 +10,9 @@
 #include <utility>
 
 #include "base/cores.h"
-#include "checkpoint/convert.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/history.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/window.h"
 #include "checkpoint/write_files.h"
 
 namespace prun::checkpoint {

@@ -1,11 +1,13 @@
-// Several safetensors files of one checkpoint at a time, each filled and summed by a thread of its own.
+// Writes the files of a checkpoint: several at a time, each filled and hashed by a thread of its own.
 #pragma once
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "checkpoint/index.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/weights.h"
 
 namespace prun::checkpoint {
 
@@ -21,5 +23,11 @@ std::vector<FileToWrite> divided(FileToWrite file, int parts);
 // a tensor's dtype and pieces are set, the rest is the caller's. Throws what the first that failed throws.
 void write_files(const std::string& folder, const std::vector<FileToWrite>& files, int threads,
                  const std::function<bool()>& cancelled, std::map<std::string, SavedTensor>& tensors);
+
+// Writes a checkpoint of these weights into `out`, a folder of checkpoints. `index` holds everything except the
+// tensors: also the lineage and the number of ranks that share the tensors. `dtype` "" keeps the stored dtype. Throws
+// checkpoint_write. Holds a few windows of some MiB at a time.
+void write_checkpoint(const Weights& weights, Index index, const std::string& out, const std::string& dtype,
+                      const Advance& advance);
 
 }  // namespace prun::checkpoint

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "checkpoint/output_file.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/section_pipeline.h"
 

@@ -4,10 +4,8 @@
 // A damaged job never reaches an executor: the digest catches damage, and what has a right digest but wrong numbers (a
 // bug, an attack) is caught by bounds in archive.h and by check_indices.
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
-#include <array>
-
+#include "base/sha256.h"
 #include "ir/archive.h"
 #include "ir/program.h"
 #include "ir/recurs.h"
@@ -20,16 +18,7 @@ using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
 constexpr char kVersion = 15;  // raise it whenever a visit function below changes
-constexpr size_t kDigestBytes = 32;
-constexpr size_t kHeaderBytes = kMagic.size() + 1 + kDigestBytes;
-
-std::array<unsigned char, kDigestBytes> sha256(std::string_view bytes) {
-  std::array<unsigned char, kDigestBytes> digest{};
-  unsigned int n = 0;
-  int ok = EVP_Digest(bytes.data(), bytes.size(), digest.data(), &n, EVP_sha256(), nullptr);
-  PRUN_CHECK(ok == 1 && n == digest.size(), fmt::format("{} bytes, digest of {}", bytes.size(), n));
-  return digest;
-}
+constexpr size_t kHeaderBytes = kMagic.size() + 1 + kSha256Bytes;
 
 }  // namespace
 
@@ -232,11 +221,9 @@ std::string serialize_job(const Job& job) {
   archive::Writer writer;
   visit(writer, job);
   std::string payload = writer.take();
-  std::array<unsigned char, kDigestBytes> digest = sha256(payload);
   std::string out(kMagic);
   out.push_back(kVersion);
-  out.append(reinterpret_cast<const char*>(digest.data()), digest.size());
-  return out + payload;
+  return out + sha256(payload) + payload;
 }
 
 Job parse_job(std::string_view bytes) {
@@ -245,8 +232,7 @@ Job parse_job(std::string_view bytes) {
   if (bytes[kMagic.size()] != kVersion)
     bad(fmt::format("format {}, this prun reads {}", static_cast<int>(bytes[kMagic.size()]), +kVersion));
   std::string_view payload = bytes.substr(kHeaderBytes);
-  std::array<unsigned char, kDigestBytes> digest = sha256(payload);
-  if (std::memcmp(digest.data(), bytes.data() + kMagic.size() + 1, kDigestBytes) != 0) bad("its digest is wrong");
+  if (bytes.substr(kMagic.size() + 1, kSha256Bytes) != sha256(payload)) bad("its digest is wrong");
   Job job;
   archive::Reader reader(payload);
   visit(reader, job);
@@ -255,10 +241,6 @@ Job parse_job(std::string_view bytes) {
   return job;
 }
 
-std::string job_hash(std::string_view bytes) {
-  std::string text;
-  for (unsigned char byte : sha256(bytes)) text += fmt::format("{:02x}", byte);
-  return text;
-}
+std::string job_hash(std::string_view bytes) { return hex(sha256(bytes)); }
 
 }  // namespace prun

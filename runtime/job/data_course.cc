@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/sha256.h"
 #include "base/text.h"
 #include "checkpoint/reader.h"
-#include "checkpoint/sha256.h"
 #include "data/data_files.h"
 #include "job/checkpoints.h"
 
@@ -30,7 +30,7 @@ std::vector<std::string> digests_of(const DataFiles& files, int64_t elements) {
     if (block.end > files.count()) break;
     bytes.resize((block.end - block.begin) * width);
     files.read(block.begin, block.end - block.begin, bytes.data());
-    checkpoint::Sha256 sum;
+    Sha256 sum;
     sum.add(bytes.data(), bytes.size());
     digests.push_back(sum.hex().substr(0, 16));
   }

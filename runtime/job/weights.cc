@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/model_fit.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
 

@@ -17,19 +17,6 @@ std::string random_bytes(size_t count) {
   return bytes;
 }
 
-std::string hex(std::string_view bytes) {
-  static const char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (unsigned char byte : bytes) text += {kDigits[byte >> 4], kDigits[byte & 15]};
-  return text;
-}
-
-std::string sha256(std::string_view bytes) {
-  unsigned char digest[32];
-  PRUN_CHECK(EVP_Digest(bytes.data(), bytes.size(), digest, nullptr, EVP_sha256(), nullptr) == 1, "EVP_Digest");
-  return std::string(reinterpret_cast<char*>(digest), sizeof digest);
-}
-
 std::string hmac_sha256(std::string_view key, std::string_view message) {
   unsigned char code[32];
   unsigned int bytes = sizeof code;

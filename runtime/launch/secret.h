@@ -1,14 +1,14 @@
-// Secrets of a job: random bytes, hashes, and the message authentication of the rendezvous. On OpenSSL's libcrypto.
+// Secrets of a job: random bytes and the message authentication of the rendezvous. On OpenSSL's libcrypto.
 #pragma once
 #include <cstddef>
 #include <string>
 #include <string_view>
 
+#include "base/sha256.h"
+
 namespace prun {
 
 std::string random_bytes(size_t count);  // from the system; throws Error(join) when it has none
-std::string hex(std::string_view bytes);
-std::string sha256(std::string_view bytes);                               // 32 bytes
 std::string hmac_sha256(std::string_view key, std::string_view message);  // 32 bytes, RFC 2104
 bool same_secret(std::string_view a, std::string_view b);                 // in constant time
 

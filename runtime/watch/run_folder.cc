@@ -15,9 +15,9 @@
 
 #include "base/error.h"
 #include "base/field_json.h"
+#include "base/sha256.h"
 #include "base/text.h"
 #include "ir/state.h"
-#include "launch/secret.h"
 #include "watch/events.h"
 #include "watch/run_environment.h"
 
@@ -50,9 +50,7 @@ std::string short_hash(const WatchSpec& spec, const std::map<std::string, std::s
   for (const auto& [path, module] : modules) text += fmt::format("\n{}\n{}", path, module);
   for (const auto& [name, value] : spec.settings) text += fmt::format("\n{}={}", name, value);
   text += fmt::format("\n{} x {} on {}", spec.nodes, spec.nproc, spec.device);
-  std::string hash;
-  for (const char byte : sha256(text).substr(0, 3)) hash += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return hash;
+  return hex(sha256(text).substr(0, 3));
 }
 
 // A path that holds when both are moved together.

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/sha256.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/sha256.h"
 
 namespace prun::checkpoint {
 namespace {

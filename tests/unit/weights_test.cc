@@ -16,8 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "checkpoint/data_file.h"
-#include "checkpoint/window.h"
+#include "checkpoint/safetensors.h"
 
 namespace prun::checkpoint {
 namespace {

@@ -10,10 +10,9 @@
 #include "base/field_json.h"
 #include "base/terminal.h"
 #include "base/text.h"
-#include "checkpoint/convert.h"
 #include "checkpoint/hf/folder.h"
 #include "checkpoint/history.h"
-#include "checkpoint/model_fit.h"
+#include "checkpoint/write_files.h"
 #include "ckpt.h"
 #include "tokenizer_files.h"
 

@@ -8,11 +8,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "checkpoint/convert.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/hf/architecture.h"
+#include "checkpoint/hf/folder.h"
 #include "checkpoint/safetensors.h"
-#include "checkpoint/window.h"
 
 namespace prun::checkpoint {
 namespace {

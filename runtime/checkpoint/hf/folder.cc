@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "checkpoint/data_file.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/hf/architecture.h"
 #include "checkpoint/safetensors.h"

@@ -1,6 +1,9 @@
 // A folder as Hugging Face's transformers saves models in: config.json, and safetensors files with or without an index.
 #pragma once
+#include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/weights.h"
 
@@ -10,5 +13,16 @@ bool is_hf_folder(const std::string& path);  // has a config.json
 // The model's arguments and its weights under prun's names; f32, f16 and bf16 files. Throws checkpoint_invalid for an
 // architecture that prun has not (with those that it has), for tensors that are missing or of another shape.
 Weights open_hf_folder(const std::string& path);
+
+struct HfExport {
+  int64_t file_bytes = 0;                    // upper bound for a file, unless one tensor is larger
+  std::optional<Dtype> dtype;                // none: as they are stored
+  std::vector<int32_t> ends;                 // tokens that end a text, for config.json
+  std::map<std::string, std::string> files;  // name and content of the tokenizer's files
+};
+
+// Makes `out`, which must not exist or be empty, whole or not at all. Throws checkpoint_invalid where the model is none
+// of Hugging Face's or `dtype` cannot hold it, checkpoint_write. Holds a few windows of some MiB at a time.
+void export_hf(const Weights& weights, const std::string& out, const HfExport& how, const Advance& advance);
 
 }  // namespace prun::checkpoint
