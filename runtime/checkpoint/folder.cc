@@ -57,6 +57,10 @@ constexpr const char* kMakeRoom = "make room, or keep fewer (--checkpoint-keep)"
 
 }  // namespace
 
+Error invalid(const std::string& path, std::string_view what) {
+  return Error(Exit::checkpoint_invalid, fmt::format("{}: {}", path, what));
+}
+
 WriteError write_failed(const std::string& path, int code) {
   const std::string room = fmt::format("; {}", kMakeRoom);
   const char* help = code == ENOSPC || code == EDQUOT  ? room.c_str()
@@ -69,7 +73,7 @@ std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (file) text << file.rdbuf();
-  if (!file) throw Error(Exit::checkpoint_invalid, fmt::format("{}: {}", path, strerror(errno != 0 ? errno : EIO)));
+  if (!file) throw invalid(path, strerror(errno != 0 ? errno : EIO));
   return text.str();
 }
 

@@ -13,36 +13,38 @@
 
 namespace prun::checkpoint {
 
-// The environment lets nobody write there, now: the folder's disk is full, say.
+// A write that the environment prevents at present, for example because the disk is full.
 class WriteError : public Error {
  public:
   WriteError(std::string message, int code) : Error(Exit::checkpoint_write, std::move(message)), errno_value(code) {}
   int errno_value;
 };
 
-WriteError write_failed(const std::string& path, int code);  // with what errno says and what helps
+// "PATH: WHAT" with checkpoint_invalid.
+Error invalid(const std::string& path, std::string_view what);
+WriteError write_failed(const std::string& path, int code);  // with the text of errno `code` and a remedy
 std::string read_file(const std::string& path);              // throws checkpoint_invalid
 // Writes the file, waits for the disk. Throws checkpoint_write.
 void write_file(const std::string& path, std::string_view text);
 void sync_folder(const std::string& path);
-void make_folder(const std::string& path);  // and those above it
+void make_folder(const std::string& path);  // with its parents
 
 inline constexpr const char* kLatest = "LATEST";
 
 std::string staging_folder(const std::string& folder, const std::string& name,
                            const std::string& run);  // DIR/step_00000010.RUN.tmp
 
-// Removes what `run` has staged in `folder` for steps below `end`.
+// Removes the staging folders of `run` in `folder` for steps below `end`.
 void remove_staged(const std::string& folder, const std::string& run, int64_t end);
-int64_t free_bytes(const std::string& folder);  // -1: its file system does not say
-// What a save into `staging` may take: what is free, and what of it lies there already; -1: not known.
+int64_t free_bytes(const std::string& folder);  // -1 = unknown
+// Returns the capacity for a save into `staging`: the free bytes and those that it has written already; -1 = unknown.
 int64_t room_for(const std::string& folder, const std::string& staging);
-// Throws WriteError where that is less than `bytes`.
+// Throws WriteError if this capacity is less than `bytes`.
 void require_room(const std::string& folder, const std::string& staging, int64_t bytes);
 
-// Makes what `run` has staged the newest checkpoint, under this name: renames it, waits for the disk, replaces LATEST.
-// It replaces a checkpoint of the same run under this name. Throws checkpoint_write, also if a checkpoint of another
-// run has the name; the newest checkpoint is then the previous one.
+// Makes the staged checkpoint of `run` the newest one, under this name: renames it, waits for the disk, replaces
+// LATEST. It replaces a checkpoint of the same run under this name. Throws checkpoint_write, also if a checkpoint of
+// another run has the name; the newest checkpoint is then the previous one.
 void commit(const std::string& folder, const std::string& staging, const std::string& name, const std::string& run);
 // Removes the checkpoints of this name's branch except the newest `keep` (0 = unlimited). The names in `read` stay, and
 // so does a checkpoint that records no run.

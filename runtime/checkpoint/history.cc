@@ -89,21 +89,22 @@ std::map<int64_t, Entry> heads_of(const std::vector<Entry>& whole) {
   return heads;
 }
 
-Error invalid(std::string what) { return Error(Exit::checkpoint_invalid, std::move(what)); }
+Error no_checkpoint(std::string what) { return Error(Exit::checkpoint_invalid, std::move(what)); }
 
 Error nothing_whole(const std::string& folder, const std::string& latest) {
   const std::vector<Entry> all = entries(folder);
   if (!all.empty())
-    return invalid(
+    return no_checkpoint(
         fmt::format("{}/{} has no index.json: the folder was copied in part, or files were removed; copy it "
                     "whole, or name another folder",
                     folder, all.front().name));
   if (!latest.empty())
-    return invalid(
+    return no_checkpoint(
         fmt::format("{}/LATEST names {}, which is gone, and no other checkpoint is left: copy the folder "
                     "whole, or remove LATEST to begin anew",
                     folder, latest));
-  return invalid(fmt::format("there is no checkpoint in {}: no index.json, and no folder step_N that has one", folder));
+  return no_checkpoint(
+      fmt::format("there is no checkpoint in {}: no index.json, and no folder step_N that has one", folder));
 }
 
 std::string without_slashes(std::string path) {
@@ -185,7 +186,7 @@ Newest newest(const std::string& folder) {
   std::vector<std::string> names;
   names.reserve(heads.size());
   for (const auto& [branch, head] : heads) names.push_back(head.name);
-  throw invalid(
+  throw no_checkpoint(
       fmt::format("{}/LATEST {}, so which checkpoint is the newest is not known: name one, as in {}/{} (the "
                   "branches end in {})",
                   folder, latest.empty() ? "is missing" : fmt::format("names {}, which is gone", latest), folder,
@@ -195,7 +196,7 @@ Newest newest(const std::string& folder) {
 std::string resolve(const std::string& path) {
   std::string folder = without_slashes(path);
   if (is_whole(folder)) return folder;
-  if (!fs::exists(folder)) throw invalid(fmt::format("there is no checkpoint at {}: no such folder", folder));
+  if (!fs::exists(folder)) throw no_checkpoint(fmt::format("there is no checkpoint at {}: no such folder", folder));
   const Newest found = newest(folder);
   static std::set<std::string> said;  // a command may resolve a folder several times
   if (!found.remark.empty() && said.insert(found.remark).second) fmt::print(stderr, "prun: {}\n", found.remark);

@@ -17,10 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Error invalid(const std::string& path, const std::string& what) {
-  return Error(Exit::checkpoint_invalid, fmt::format("{}: {}", path, what));
-}
-
 Json tensors_json(const std::map<std::string, SavedTensor>& tensors) {
   Json all = Json::object();
   for (const auto& [name, tensor] : tensors) all[name] = fields_json(tensor);

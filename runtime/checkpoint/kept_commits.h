@@ -1,5 +1,6 @@
-// Commits in the memory of several hosts: each has a part of the files, and together they have all of them, some twice.
-// A host's folder has one folder a commit, step_00000040.RUN, with the files and manifests of some of its ranks.
+// Commits in the memory of several hosts: each host has some of the files, some files are on two hosts, and together
+// the hosts have all of them. A host has one folder per commit, step_00000040.RUN, with files and manifests of some
+// ranks.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -25,18 +26,18 @@ struct KeptCommit {
 };
 
 std::string kept_name(int64_t step, const std::string& run);
-std::string manifest_name(int rank);  // the last of a rank's files: it is there once the others are
+std::string manifest_name(int rank);  // written last: its presence shows that the rank's other files exist
 std::vector<KeptCommit> kept_commits(const std::string& folder);
-// Of what all hosts have: the newest whose every rank's part is somewhere.
+// Returns the newest commit of which some host has each rank's part.
 std::optional<KeptCommit> newest_whole(const std::vector<std::vector<KeptCommit>>& hosts);
-// Removes those of other runs and those of this one before `name`.
+// Removes the commits of other runs and those of this run before `name`.
 void remove_kept_before(const std::string& folder, const std::string& name, const std::string& run);
 
-// The index with the tensors of all ranks, whose manifests are in `commit`. Throws checkpoint_invalid.
+// Returns the index with the tensors of all ranks, whose manifests are in `commit`. Throws checkpoint_invalid.
 Index whole_index(const std::string& commit);
-// Files that rank's state is read from.
+// Adds the files that hold the rank's state.
 void add_files_of(const Index& index, const Program& program, int rank, std::set<std::string>& files);
-// Replaces the index of `commit` by one of the files that are there.
+// Replaces the index of `commit` by one of the files that exist there.
 void write_index_of_present(const std::string& commit, Index index);
 
 }  // namespace prun::checkpoint

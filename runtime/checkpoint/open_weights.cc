@@ -39,8 +39,7 @@ Weights open_sharded_folder(const std::string& folder) {
       if (name.starts_with(kOptimizerPrefix)) continue;
       const auto place = file.offsets().find(name);
       if (place == file.offsets().end() || place->second.size() != data.shape.size())
-        throw Error(Exit::checkpoint_invalid,
-                    fmt::format("{}: it does not say where {} lies in its tensor (DCP_SHARDING_INFO)", path, name));
+        throw invalid(path, fmt::format("it does not say where {} lies in its tensor (DCP_SHARDING_INFO)", name));
       Weight& weight = weights.tensors[name];
       weight.dtype = stored_dtype(path, name, data);
       weight.shape.resize(data.shape.size());
@@ -56,8 +55,8 @@ Weights open_sharded_folder(const std::string& folder) {
     int64_t held = 0;
     for (const WeightPiece& piece : weight.pieces) held += element_count(piece.shape);
     if (held != element_count(weight.shape))
-      throw Error(Exit::checkpoint_invalid, fmt::format("{}: the pieces of {} hold {} of its {} elements", folder, name,
-                                                        held, element_count(weight.shape)));
+      throw invalid(
+          folder, fmt::format("the pieces of {} hold {} of its {} elements", name, held, element_count(weight.shape)));
   }
   return weights;
 }
@@ -88,8 +87,8 @@ Weights open_checkpoint(const std::string& folder, bool optimizer) {
       const SafetensorsFile::Tensor* data = file->find(name);
       if (data == nullptr || data->shape != piece.shape || data->dtype != saved.dtype ||
           data->bytes != element_count(piece.shape) * dtype_bytes(weight.dtype))
-        throw Error(Exit::checkpoint_invalid, fmt::format("{}: it holds no {} {}{}, as the index says", path, name,
-                                                          saved.dtype, shape_text(piece.shape)));
+        throw invalid(
+            path, fmt::format("it holds no {} {}{}, as the index says", name, saved.dtype, shape_text(piece.shape)));
       weight.pieces.push_back({file->data(), data->at, weight.dtype, piece.offset, piece.shape, order});
     }
     weights.tensors.emplace(name, std::move(weight));

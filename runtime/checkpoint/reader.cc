@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/sha256.h"
 #include "base/text.h"
+#include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
 
@@ -143,9 +144,8 @@ void Reader::verify(Part of, const std::function<void(int64_t, int64_t)>& advanc
   if (failure != nullptr) std::rethrow_exception(failure);
   if (damaged == parts.size()) return;
   const Piece& part = parts[damaged];
-  throw Error(Exit::checkpoint_invalid,
-              fmt::format("{}/{}: the data of {} is damaged: its SHA-256 is not the one that was written", folder_,
-                          part.saved->file, *part.name));
+  throw invalid(folder_ + "/" + part.saved->file,
+                fmt::format("the data of {} is damaged: its SHA-256 is not the one that was written", *part.name));
 }
 
 }  // namespace prun::checkpoint

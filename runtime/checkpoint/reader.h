@@ -1,5 +1,5 @@
-// A checkpoint that is about to be used: whether it is whole, and whether it is this plan's. What it holds is read as
-// Weights (open_checkpoint).
+// Checks a checkpoint before it is used: whether its data are whole, and whether it fits the plan. Its tensors are read
+// as Weights (open_checkpoint).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -18,10 +18,9 @@ class Reader {
   const Index& index() const { return index_; }
   const std::string& folder() const { return folder_; }
 
-  // Throws checkpoint_invalid, with both sides, unless the checkpoint has what each of the programs keeps.
+  // Throws checkpoint_invalid, with both sides, unless the checkpoint holds exactly the state of the job's programs.
   void require_fit(const Job& job) const;
-  // Reads all pieces of the part and compares their SHA-256, and says how far it is. Throws checkpoint_invalid, with
-  // file and tensor.
+  // Reads all pieces of the part and compares their SHA-256. Throws checkpoint_invalid, with file and tensor.
   void verify(Part part = Part::state, const std::function<void(int64_t bytes, int64_t of)>& advance = {}) const;
 
  private:

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/json_whole.h"
+#include "checkpoint/folder.h"
 
 namespace prun::checkpoint {
 namespace {
@@ -21,10 +22,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kLargestHeader = 100'000'000;
-
-Error damaged(const std::string& path, const std::string& what) {
-  return Error(Exit::checkpoint_invalid, fmt::format("{}: {}", path, what));
-}
 
 constexpr std::string_view kDtypes[] = {"F64", "F32", "BF16", "F16", "I64", "I32", "I8", "U8"};  // by Dtype
 
@@ -64,7 +61,7 @@ DataFile::DataFile(const std::string& path) : path_(path), fd_(open_to_read(path
   }
   const int code = errno;
   if (fd_ >= 0) close(fd_);
-  throw Error(Exit::checkpoint_invalid, fmt::format("{}: {}", path, strerror(code)));
+  throw invalid(path, strerror(code));
 }
 
 DataFile::~DataFile() { close(fd_); }
@@ -76,9 +73,8 @@ void DataFile::read(int64_t at, int64_t bytes, std::byte* to) const {
     const ssize_t n = pread(fd_, to, bytes, at);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0)
-      throw Error(Exit::checkpoint_invalid,
-                  n < 0 ? fmt::format("{}: {}", path_, strerror(errno))
-                        : fmt::format("{}: the file ends at byte {}, and data should follow: it is cut", path_, at));
+      throw invalid(path_, n < 0 ? strerror(errno)
+                                 : fmt::format("the file ends at byte {}, and data should follow: it is cut", at));
     to += n;
     at += n;
     bytes -= n;
@@ -87,16 +83,16 @@ void DataFile::read(int64_t at, int64_t bytes, std::byte* to) const {
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : data_(std::make_shared<DataFile>(path)) {
   const int64_t size = data_->size(), room = size - 8;
-  if (size == 0) throw damaged(path, "the file is empty");
-  if (size < 8) throw damaged(path, fmt::format("{} bytes are no safetensors file", size));
+  if (size == 0) throw invalid(path, "the file is empty");
+  if (size < 8) throw invalid(path, fmt::format("{} bytes are no safetensors file", size));
   uint64_t length = 0;
   data_->read(0, 8, reinterpret_cast<std::byte*>(&length));
   if (length > kLargestHeader || length > static_cast<uint64_t>(room))
-    throw damaged(path, fmt::format("a header of {} bytes in a file of {}", length, size));
+    throw invalid(path, fmt::format("a header of {} bytes in a file of {}", length, size));
   std::string text(length, '\0');
   data_->read(8, static_cast<int64_t>(length), reinterpret_cast<std::byte*>(text.data()));
   const Json header = Json::parse(text, nullptr, false);
-  if (!header.is_object()) throw damaged(path, "the header is not JSON");
+  if (!header.is_object()) throw invalid(path, "the header is not JSON");
   const int64_t data_bytes = room - static_cast<int64_t>(length);
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") {
@@ -110,13 +106,13 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : data_(std::make_shar
       tensor.shape = json_wholes(entry.at("shape"));
       const auto range = json_wholes(entry.at("data_offsets"));
       if (range.size() != 2 || range[0] < 0 || range[1] < range[0] || range[1] > data_bytes)
-        throw damaged(path, fmt::format("tensor {} ends at byte {} of {}: the file is cut", name,
+        throw invalid(path, fmt::format("tensor {} ends at byte {} of {}: the file is cut", name,
                                         range.empty() ? 0 : range.back(), data_bytes));
       tensor.at = 8 + static_cast<int64_t>(length) + range[0];
       tensor.bytes = range[1] - range[0];
       tensors_.emplace(name, std::move(tensor));
     } catch (const Json::exception&) {
-      throw damaged(path, fmt::format("the header's entry for {} is damaged", name));
+      throw invalid(path, fmt::format("the header's entry for {} is damaged", name));
     }
   }
 }
@@ -127,16 +123,16 @@ void SafetensorsFile::read_offsets(const std::string& text) {
     const Json places = Json::parse(text);
     for (const auto& [name, place] : places.items()) offsets_[name] = json_wholes(place.at("saved_offsets"));
   } catch (const Json::exception&) {
-    throw damaged(data_->path(), "its DCP_SHARDING_INFO is damaged");
+    throw invalid(data_->path(), "its DCP_SHARDING_INFO is damaged");
   }
 }
 
 Dtype stored_dtype(const std::string& path, const std::string& name, const SafetensorsFile::Tensor& tensor) {
   const std::optional<Dtype> dtype = find_dtype(tensor.dtype);
   if (!dtype || *dtype > Dtype::f16)
-    throw damaged(path, fmt::format("{} is {}; prun reads F32, BF16, F16 and F64", name, tensor.dtype));
+    throw invalid(path, fmt::format("{} is {}; prun reads F32, BF16, F16 and F64", name, tensor.dtype));
   if (const int64_t needed = element_count(tensor.shape) * dtype_bytes(*dtype); tensor.bytes != needed)
-    throw damaged(path, fmt::format("{} has {} bytes of data, its shape {} needs {}", name, tensor.bytes,
+    throw invalid(path, fmt::format("{} has {} bytes of data, its shape {} needs {}", name, tensor.bytes,
                                     shape_text(tensor.shape), needed));
   return *dtype;
 }

@@ -1,5 +1,5 @@
-// safetensors files: a header of JSON, then the data of the tensors one after another. Sharded files carry where each
-// piece lies in its tensor, as PyTorch's distributed checkpoints read it (DCP_SHARDING_INFO).
+// safetensors files: a JSON header, then the data of the tensors one after another. Sharded files record the offset of
+// each piece in its tensor, as PyTorch's distributed checkpoints read it (DCP_SHARDING_INFO).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace prun::checkpoint {
 std::string_view safetensors_dtype(Dtype dtype);       // "F32"
 Dtype dtype_of(const std::string& safetensors_dtype);  // throws checkpoint_invalid for one that prun has not
 
-// A piece to write: `fill(to, first, count)` gives elements of the piece in row-major order.
+// A piece to write. `fill(to, first, count)` writes elements of the piece in row-major order to `to`.
 struct PieceToWrite {
   std::string name;
   Dtype dtype = Dtype::f32;
@@ -25,8 +25,8 @@ struct PieceToWrite {
   std::function<void(std::byte* to, int64_t first, int64_t count)> fill;
 };
 
-// Writes the file and waits for the disk. `sharded`: with where each piece lies in its tensor; returns then the SHA-256
-// of each piece's data. Throws checkpoint_write.
+// Writes the file and waits for the disk. `sharded`: records the offset of each piece in its tensor, and returns the
+// SHA-256 of each piece's data. Throws checkpoint_write.
 std::vector<std::string> write_safetensors(const std::string& path, const std::vector<PieceToWrite>& pieces,
                                            const std::function<bool()>& cancelled, bool sharded = true);
 
@@ -37,9 +37,9 @@ class DataFile {
   ~DataFile();
   DataFile(const DataFile&) = delete;
   DataFile& operator=(const DataFile&) = delete;
-  // Asks the system for them, and does not wait.
+  // Starts to read these bytes into the page cache, without waiting.
   void read_ahead(int64_t at, int64_t bytes) const;
-  // Throws checkpoint_invalid where the file ends before.
+  // Throws checkpoint_invalid if the file ends too early.
   void read(int64_t at, int64_t bytes, std::byte* to) const;
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }
@@ -50,8 +50,7 @@ class DataFile {
   int64_t size_ = 0;
 };
 
-// A file for reading, with what its header says. Throws checkpoint_invalid for what is not a safetensors file, or a cut
-// one.
+// A file for reading, with its header. Throws checkpoint_invalid for a file of another format or a truncated one.
 class SafetensorsFile {
  public:
   struct Tensor {
@@ -62,7 +61,7 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::string& path);
   const Tensor* find(const std::string& name) const;
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
-  // Where each tensor of a sharded file lies in the whole (DCP_SHARDING_INFO).
+  // The offset of each piece of a sharded file in its tensor (DCP_SHARDING_INFO).
   const std::map<std::string, Shape>& offsets() const { return offsets_; }
   const std::shared_ptr<const DataFile>& data() const { return data_; }
 
@@ -73,8 +72,8 @@ class SafetensorsFile {
   std::map<std::string, Shape> offsets_;
 };
 
-// Of a tensor that a model may have as a weight. Throws checkpoint_invalid for another type, or where the file's data
-// are not as long as its shape says.
+// Returns the dtype of a tensor that can be a weight. Throws checkpoint_invalid for another type, and if the data do
+// not have the length that the shape requires.
 Dtype stored_dtype(const std::string& path, const std::string& name, const SafetensorsFile::Tensor& tensor);
 
 }  // namespace prun::checkpoint

@@ -1,5 +1,9 @@
-// A file's bytes on their way to the disk: who fills a section also sums it, while a thread writes those before it.
-// Both sleep while they have nothing to do.
+// Writes a file in sections: the caller fills and hashes a section while a thread writes the previous ones.
+//
+//     caller   fill 0 | fill 1 | fill 2 | fill 3 (waits until 0 is written) ..
+//     thread            write 0 | write 1 | write 2 | write 3 ..
+//
+// Both sleep while they wait.
 #pragma once
 #include <array>
 #include <condition_variable>
@@ -21,16 +25,16 @@ namespace prun::checkpoint {
 // read again soon, and copies into the cache would take cores from the steps.
 class OutputFile {
  public:
-  static constexpr int64_t kAlign = 4096;  // of memory and places in the file, for writes past the cache
+  static constexpr int64_t kAlign = 4096;  // alignment of memory and file offsets for direct I/O
 
-  // Makes the file and reserves its room, so that a disk that is too full is told at once. Throws checkpoint_write.
+  // Creates the file and reserves its space, so that a full disk is reported at once. Throws checkpoint_write.
   OutputFile(const std::string& path, int64_t bytes);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  // The next bytes: a multiple of kAlign, but for the last ones, which are followed by room for the rest of it. `data`
-  // is aligned by kAlign. Throws checkpoint_write.
+  // Appends bytes: a multiple of kAlign, except for the last ones, after which `data` has capacity up to the next
+  // multiple. `data` is aligned to kAlign. Throws checkpoint_write.
   void write(std::byte* data, int64_t bytes);
   void sync();  // waits for the disk
 
@@ -45,18 +49,18 @@ class OutputFile {
 
 class SectionPipeline {
  public:
-  // The file is as long as it says; it outlives the pipeline. `sums`: of each piece its SHA-256 is wanted.
+  // `bytes`: length of the file, which outlives the pipeline. `sums`: finish() returns the SHA-256 of each piece.
   SectionPipeline(OutputFile& file, int64_t bytes, bool sums);
   ~SectionPipeline();
   SectionPipeline(const SectionPipeline&) = delete;
   SectionPipeline& operator=(const SectionPipeline&) = delete;
 
-  // Where the next bytes of the file go, and how many there is room for: never none. Throws what went wrong with those
-  // before.
+  // Returns the place of the file's next bytes and its capacity, which is at least 1. Throws the error of an earlier
+  // write.
   std::byte* room(int64_t* bytes);
-  void add(int64_t bytes);                      // so many bytes are there
-  void add_of_piece(int64_t bytes, bool last);  // and are part of a piece; `last`: its last
-  // Waits until all is written, not yet on the disk; SHA-256 of the pieces, in their order.
+  void add(int64_t bytes);                      // the caller has filled so many bytes
+  void add_of_piece(int64_t bytes, bool last);  // they belong to a piece; `last`: and end it
+  // Waits until all bytes are written, but not for the disk. Returns the SHA-256 of the pieces in their order.
   std::vector<std::string> finish();
 
  private:
@@ -81,11 +85,11 @@ class SectionPipeline {
   Section* filling_ = nullptr;
   Mutex mutex_;
   std::condition_variable changed_;
-  // Sections; i lies in ring_[i % kSections].
+  // Numbers of sections; section i is ring_[i % kSections].
   int64_t passed_ PRUN_GUARDED_BY(mutex_) = 0, written_ PRUN_GUARDED_BY(mutex_) = 0;
   bool over_ PRUN_GUARDED_BY(mutex_) = false;
   std::exception_ptr failure_ PRUN_GUARDED_BY(mutex_);
-  std::thread writing_;  // of files of more than one section
+  std::thread writing_;  // only for files of more than one section
 };
 
 }  // namespace prun::checkpoint

@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 #include "prun/sdk/float16.h"
 
@@ -224,8 +225,8 @@ void read_stored(const std::string& folder, const std::string& name, const Weigh
     if (piece.dtype != dtype || !read_in_place(piece, region, tensor)) read_in_parts(piece, region, buffer, place);
   }
   if (found != box.elements())
-    throw Error(Exit::checkpoint_invalid, fmt::format("{}: the pieces of {} hold {} of {} elements that are needed",
-                                                      folder, name, found, box.elements()));
+    throw invalid(folder,
+                  fmt::format("the pieces of {} hold {} of {} elements that are needed", name, found, box.elements()));
 }
 
 // Copies that are alike have a mean of the same bits: sums are of f64.

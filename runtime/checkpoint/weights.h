@@ -1,9 +1,9 @@
 // The weights of a model from files of any layout: our checkpoints, folders of Hugging Face. Each tensor has prun's
-// name and shape; its pieces say where in which file they are, and which of their dims are which of ours.
+// name and shape; each piece records its file, its offset and the order of its dims.
 //
-// Surprising fact: nothing is mapped. Elements are read as they are needed, straight to their place or through a buffer
-// of a few MiB, so that a model larger than memory can be turned around (Linear layers of PyTorch are [out, in], ours
-// [in, out]), and a file that is cut while it is read is an error and no signal.
+// Surprising fact: no file is mapped. Elements are read on demand, directly to their destination or through a buffer of
+// a few MiB. A model larger than memory can therefore be transposed (linear layers of PyTorch are [out, in], ours are
+// [in, out]), and a file that is truncated while it is read raises an error instead of a signal.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -36,34 +36,35 @@ struct Weight {
   Dtype dtype = Dtype::f32;
   Shape shape;
   std::vector<WeightPiece> pieces;
-  int64_t copies = 1;  // more: the pieces have one more dim, which counts the ranks' own values, and their mean is read
+  // > 1: ranks trained values of their own. The pieces have one more dim, which counts them, and reads return the mean.
+  int64_t copies = 1;
 };
 
 class Weights {
  public:
-  ModelDescription model;  // its name is "" where the files do not say
+  ModelDescription model;  // its name is "" if the files do not record it
   std::string folder;
-  bool checkpoint = false;  // of ours: an index has the SHA-256 of every piece
+  bool checkpoint = false;  // one of ours, whose index has the SHA-256 of every piece
   std::string origin;       // for messages: "a checkpoint", "a Hugging Face folder (LlamaForCausalLM)"
   std::map<std::string, Weight> tensors;
 
-  // Elements of the box, as they are stored or as another float, `dtype`, to where its strides say; these may be those
-  // of a transposed tensor. Throws checkpoint_invalid where the pieces do not cover the box, a file ends too early, or
-  // f16 cannot hold a number.
+  // Reads the elements of the box, converted to the float type `dtype`, to the places that its strides give; these may
+  // be the strides of a transposed tensor. Throws checkpoint_invalid if the pieces do not cover the box, if a file is
+  // truncated, or if f16 cannot hold a number.
   void read(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const;
 };
 
-// Weights of a checkpoint (or the newest in a folder of them), without the optimizer's state, of a Hugging Face folder,
-// or of a folder of sharded safetensors. Throws checkpoint_invalid.
+// Opens the weights of a checkpoint (or of the newest one in a folder), without the optimizer's state, of a Hugging
+// Face folder, or of a folder of sharded safetensors. Throws checkpoint_invalid.
 Weights open_weights(const std::string& path);
-// Of one checkpoint: with what the optimizer keeps, and all that ranks have trained by themselves; or the parameters of
-// one model, where they have the mean.
+// Opens one checkpoint. `optimizer`: with the optimizer's state and with the values that each rank trained for itself;
+// otherwise the parameters of one model, the mean over ranks.
 Weights open_checkpoint(const std::string& folder, bool optimizer);
 
-// In what the same weights compute something else, "heads is 4 there and 2 here"; "": in nothing that is known. Models
-// without a name are a plan's own, of which only shapes are known.
+// Describes the arguments that shapes do not show and in which two models differ, "heads is 4 there and 2 here"; "" =
+// none. Models without a name belong to their plan, so only their shapes are known.
 std::string differing_model(const ModelDescription& there, const ModelDescription& here);
-// The first tensor that one of both sides lacks, or that has another shape: "w is [8] there and [9] here"; "": none.
+// Describes the first tensor that one side lacks or that has another shape, "w is [8] there and [9] here"; "" = none.
 std::string differing_tensor(const Weights& there, const std::map<std::string, Shape>& here);
 
 // Returns the line of a plan for this model, "prun.models.llama { vocab = 32000, ... }".
@@ -74,7 +75,7 @@ std::string model_text(const ModelDescription& model);
 class Window {
  public:
   Window(const Weights& weights, std::string name, Shape offset, Shape shape, std::vector<int> order, Dtype dtype);
-  // Elements first, .. of the box in the file's order. Fastest where `first` only grows.
+  // Reads the elements from `first` on, in the file's order. Fastest if `first` only grows.
   void read(std::byte* to, int64_t first, int64_t count);
 
  private:
@@ -86,7 +87,7 @@ class Window {
   Shape offset_, shape_;
   std::vector<int> order_;
   Dtype dtype_;
-  bool straight_ = true;            // the files have the elements in this order, too
+  bool straight_ = true;            // the source files have the same order
   int64_t rows_ = 1, row_ = 1;      // of the box; elements of one
   int64_t begin_ = 0, filled_ = 0;  // rows in the buffer
   std::vector<std::byte> buffer_;

@@ -16,11 +16,11 @@ struct FileToWrite {
   std::vector<PieceToWrite> pieces;
 };
 
-// Splits it into at most `parts` files that are about as long, unless it is short. Their names are left to the caller.
+// Splits a file into at most `parts` files of about equal length, unless it is short. The caller sets their names.
 std::vector<FileToWrite> divided(FileToWrite file, int parts);
 
-// Writes the files into the folder, `threads` at a time, waits for the disk, and says in `tensors` where each piece is;
-// a tensor's dtype and pieces are set, the rest is the caller's. Throws what the first that failed throws.
+// Writes the files into the folder, `threads` at a time, waits for the disk, and adds each piece to `tensors`. It sets
+// dtype and pieces of a tensor; the caller sets its other fields. Throws the first error.
 void write_files(const std::string& folder, const std::vector<FileToWrite>& files, int threads,
                  const std::function<bool()>& cancelled, std::map<std::string, SavedTensor>& tensors);
 

@@ -1,7 +1,7 @@
-// Writes a rank's part of checkpoints behind the steps, one at a time; rank 0 commits them.
+// Writes a rank's part of checkpoints overlapped with the steps, one at a time; rank 0 commits them.
 //
-// Ranks meet in the file system: each leaves a manifest when its files are on the disk, and rank 0 waits for all of
-// them before it writes the index and renames the folder. So a checkpoint is whole or has another name, whoever dies.
+// Ranks synchronize in the file system: each writes a manifest after its files are on the disk, and rank 0 waits for
+// all manifests before it writes the index and renames the folder. A checkpoint is therefore whole or has another name.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -20,21 +20,21 @@
 
 namespace prun::checkpoint {
 
-// Where the folder is not one that all ranks share, but the memory of one host: there each rank's part is safe once
-// another host has it, too, and a commit stands when that holds for all of them.
+// For a folder in the memory of one host instead of one that all ranks share: a rank's part is safe once another host
+// has a copy, and a commit is complete when the parts of all ranks are safe.
 struct KeptApart {
   std::function<void(const std::string& commit, const std::vector<std::string>& files)> copy;  // to that host
-  std::function<void(int64_t step)> kept;  // tells that this rank's part is safe
-  std::function<int64_t()> committed;      // the newest step of which all ranks have told it
-  bool clears = false;                     // of the ranks that share the folder, this one removes what is superseded
+  std::function<void(int64_t step)> kept;  // reports that this rank's part is safe
+  std::function<int64_t()> committed;      // the newest step for which all ranks have reported this
+  bool clears = false;                     // this rank removes superseded commits for all ranks that share the folder
 };
 
 // A save that this rank could not make.
 struct SaveFailure {
   std::string what;  // the error
   int errno_value = 0;
-  int64_t bytes = 0;       // that the whole checkpoint takes
-  int64_t free_bytes = 0;  // on the folder's disk, -1: it does not say
+  int64_t bytes = 0;       // size of the whole checkpoint
+  int64_t free_bytes = 0;  // on the folder's disk; -1 = unknown
 
   template <class Fields>
   void each_field(Fields&& fields) {
@@ -42,10 +42,10 @@ struct SaveFailure {
   }
 };
 
-// How ranks agree that a save is made by none of them, and the job goes on.
+// How ranks agree to skip a save and continue the job.
 struct Abandoning {
-  std::function<void(int64_t step, const SaveFailure&)> abandon;  // tells the others; the same step twice is one
-  std::function<bool(int64_t step)> abandoned;                    // by any rank
+  std::function<void(int64_t step, const SaveFailure&)> abandon;  // informs the other ranks; idempotent per step
+  std::function<bool(int64_t step)> abandoned;                    // whether any rank has abandoned it
 };
 
 struct WriterOptions {
@@ -59,38 +59,39 @@ struct WriterOptions {
   Numerics numerics;           // Job::numerics
   DataIdentity data;
   std::optional<KeptApart> apart;
-  std::optional<Abandoning> abandoning;  // nothing: a save that cannot be made is an error
-  int64_t bytes = 0;                     // of a whole checkpoint
-  int wait_s = 60;                       // how long rank 0 waits for the first file of another
-  // What a save has come to, for who watches: called by the thread that writes, so it must not block.
+  std::optional<Abandoning> abandoning;  // nothing: a failed save is an error
+  int64_t bytes = 0;                     // size of a whole checkpoint
+  int wait_s = 60;                       // seconds that rank 0 waits for the first file of another rank
+  // Reports the progress of a save. Called by the writing thread, so it must not block.
   enum class Save { begun, written, committed, failed };  // failed: abandoned, or the job ends
   std::function<void(int64_t step, Save)> told;
 };
 
 class Writer {
  public:
-  // All arguments outlive the writer. `data`: a tensor's elements in the host's memory. Throws checkpoint_write where
-  // the folder cannot be written.
+  // All arguments outlive the writer.
   Writer(WriterOptions options, const Program& program, int rank, std::function<bool()> cancelled);
   ~Writer();
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // Throws what has gone wrong so far. Called between steps, so that a full disk is told before the next checkpoint.
+  // Throws the error of the save in progress. Called between steps, so that a full disk is reported before the next
+  // save.
   void check();
-  // Waits until what was started is on the disk, on rank 0 until it is committed. Throws what went wrong.
+  // Waits until the save in progress is on the disk, on rank 0 until it is committed. Throws its error.
   void wait();
-  // Begins to write the state after `step` steps, of which `skipped` updated nothing; `data` stays as it is until
-  // wait() returns. `last`: no save follows, so that this one is an error where it cannot be made.
+  // Begins to write the state after `step` steps, of which `skipped` updated nothing. `data` returns a tensor's
+  // elements in host memory, which stay unchanged until wait() returns. `last`: no save follows, so a failure is an
+  // error.
   void start(int64_t step, int64_t skipped, bool last, std::function<const std::byte*(TensorId)> data);
 
  private:
   std::vector<FileToWrite> files(const std::function<const std::byte*(TensorId)>& data) const;
-  // Into `folder`; returns the files' names, the manifest's last.
+  // Writes this rank's files into `folder` and returns their names, that of the manifest last.
   std::vector<std::string> write(const std::string& folder, int64_t step,
                                  const std::function<const std::byte*(TensorId)>& data);
   void save(int64_t step, const std::function<const std::byte*(TensorId)>& data);
-  void failed(int64_t step, bool last);  // in a handler
+  void failed(int64_t step, bool last);  // called in an exception handler
   void abandon(int64_t step, const Error& error);
   bool abandoned(int64_t step) const;
   void commit_all(int64_t step);

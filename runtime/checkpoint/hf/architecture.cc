@@ -62,12 +62,23 @@ HfTensor hf_whole(std::string theirs, std::string ours, const Shape& shape) {
   return tensor;
 }
 
-HfTensor hf_turned(std::string theirs, std::string ours, int64_t in, int64_t out) {
+HfTensor hf_transposed(std::string theirs, std::string ours, int64_t in, int64_t out) {
   return {std::move(theirs), std::move(ours), {in, out}, {0, 0}, {in, out}, {1, 0}};
 }
 
 HfTensor hf_columns(std::string theirs, std::string ours, int64_t in, int64_t out, int64_t begin, int64_t count) {
   return {std::move(theirs), std::move(ours), {in, out}, {0, begin}, {in, count}, {1, 0}};
+}
+
+void hf_read(const Json& config, std::span<const HfMember> members, Attrs& to) {
+  for (const HfMember& one : members)
+    to.set(one.ours, one.usual ? hf_integer(config, one.theirs, *one.usual) : hf_integer(config, one.theirs));
+}
+
+Json hf_written(const Attrs& settled, std::span<const HfMember> members) {
+  Json config = Json::object();
+  for (const HfMember& one : members) config[one.theirs] = settled.integer(one.ours);
+  return config;
 }
 
 int64_t hf_integer(const Json& config, const char* name) {

@@ -1,7 +1,9 @@
-// Architectures of Hugging Face's transformers that prun has, too: their config.json as a model's arguments and back,
-// and which of their tensors is which part of ours. A new one is a file of its own and a line in architecture.cc.
+// Architectures of Hugging Face's transformers that prun has, too: translates config.json to a model's arguments and
+// back, and maps their tensors to boxes of ours. A new one is a file of its own and a line in architecture.cc.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,7 +12,7 @@
 
 namespace prun::checkpoint {
 
-// One tensor of theirs, as a box of one of ours.
+// A tensor of theirs as a box of one of ours.
 struct HfTensor {
   std::string theirs, ours;
   Shape whole;             // of ours
@@ -21,32 +23,40 @@ struct HfTensor {
 struct HfArchitecture {
   std::string theirs, type;  // "LlamaForCausalLM", and the model_type "llama"
   std::string ours;          // the model of prun.models
-  std::string prefix;        // of their names, which files of the bare model lack
-  // Throws usage_error for what prun's model cannot be.
+  std::string prefix;        // of their names; files of the bare model lack it
+  // Throws usage_error for a config that prun's model cannot express.
   ModelDescription (*model)(const nlohmann::ordered_json& config);
   nlohmann::ordered_json (*config)(const Attrs& arguments);
   std::vector<HfTensor> (*tensors)(const Attrs& settled);
-  // Arguments with what 0 stands for filled in, without those that weights do not depend on.
+  // Returns the arguments on which weights depend, with defaults in place of 0.
   Attrs (*settled)(const Attrs& arguments);
-  std::vector<std::string> ignored;  // ends of names of theirs that are no weights
+  std::vector<std::string> ignored;  // suffixes of their tensors that are no weights
 };
 
 const std::vector<HfArchitecture>& hf_architectures();
-// Of a config.json. Throws checkpoint_invalid, with those that there are.
+// Returns the architecture of a config.json. Throws checkpoint_invalid, with the list of known ones.
 const HfArchitecture& hf_architecture_of(const nlohmann::ordered_json& config, const std::string& path);
-// Of prun.models.NAME; null: it has none.
+// Returns the architecture of prun.models.NAME, or null.
 const HfArchitecture* hf_architecture_for(const std::string& model);
 
 HfArchitecture hf_gpt2();
 HfArchitecture hf_llama();
 HfArchitecture hf_mixtral();
 
-// What the architectures' files share.
-HfTensor hf_whole(std::string theirs, std::string ours, const Shape& shape);        // the same tensor
-HfTensor hf_turned(std::string theirs, std::string ours, int64_t in, int64_t out);  // theirs is [out, in]
+// Shared by the architectures' files.
+HfTensor hf_whole(std::string theirs, std::string ours, const Shape& shape);            // the same tensor
+HfTensor hf_transposed(std::string theirs, std::string ours, int64_t in, int64_t out);  // theirs is [out, in]
 // Columns [begin, begin + count) of ours [in, out]; theirs is [count, in].
 HfTensor hf_columns(std::string theirs, std::string ours, int64_t in, int64_t out, int64_t begin, int64_t count);
-// A member of the config, which must be there; or the usual value.
+// A whole number of ours and its name in config.json. `usual`: its value where the config has none; nothing: the config
+// must have it.
+struct HfMember {
+  const char *ours, *theirs;
+  std::optional<int64_t> usual = {};
+};
+void hf_read(const nlohmann::ordered_json& config, std::span<const HfMember> members, Attrs& to);
+nlohmann::ordered_json hf_written(const Attrs& settled, std::span<const HfMember> members);
+// Return a member of the config: a required one, or `usual` if it is missing.
 int64_t hf_integer(const nlohmann::ordered_json& config, const char* name);
 int64_t hf_integer(const nlohmann::ordered_json& config, const char* name, int64_t usual);
 double hf_number(const nlohmann::ordered_json& config, const char* name, double usual);

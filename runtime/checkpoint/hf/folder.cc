@@ -20,13 +20,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-Error invalid_folder(const std::string& path, const std::string& what) {
-  return Error(Exit::checkpoint_invalid, fmt::format("{}: {}", path, what));
-}
-
 Json read_json(const std::string& path) {
   Json json = Json::parse(read_file(path), nullptr, false);
-  if (!json.is_object()) throw invalid_folder(path, "this is not a JSON object");
+  if (!json.is_object()) throw invalid(path, "this is not a JSON object");
   return json;
 }
 
@@ -36,11 +32,10 @@ std::set<std::string> files_of(const std::string& folder) {
     const std::string path = folder + "/" + kIndex;
     const Json index = read_json(path);
     std::set<std::string> files;
-    if (!index.contains("weight_map") || !index.at("weight_map").is_object())
-      throw invalid_folder(path, "no 'weight_map'");
+    if (!index.contains("weight_map") || !index.at("weight_map").is_object()) throw invalid(path, "no 'weight_map'");
     for (const auto& [name, file] : index.at("weight_map").items()) {
       if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
-        throw invalid_folder(path, fmt::format("the file of {} is {}", name, file.dump()));
+        throw invalid(path, fmt::format("the file of {} is {}", name, file.dump()));
       files.insert(file.get<std::string>());
     }
     return files;
@@ -48,11 +43,10 @@ std::set<std::string> files_of(const std::string& folder) {
   if (fs::exists(fs::path(folder) / "model.safetensors")) return {"model.safetensors"};
   for (const char* pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"})
     if (fs::exists(fs::path(folder) / pickle))
-      throw invalid_folder(folder,
-                           "its weights are a pickle (pytorch_model.bin), which prun does not read; transformers turns "
-                           "it into safetensors: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)");
-  throw invalid_folder(folder,
-                       "a config.json without weights: neither model.safetensors nor model.safetensors.index.json");
+      throw invalid(folder,
+                    "its weights are a pickle (pytorch_model.bin), which prun does not read; transformers turns "
+                    "it into safetensors: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)");
+  throw invalid(folder, "a config.json without weights: neither model.safetensors nor model.safetensors.index.json");
 }
 
 struct Stored {
@@ -76,8 +70,8 @@ void refuse_unknown(const std::string& folder, const HfArchitecture& architectur
     bool known = tied && name == "lm_head.weight";
     for (const std::string& end : architecture.ignored) known = known || name.ends_with(end);
     if (!known)
-      throw invalid_folder(folder, fmt::format("it has a tensor {}, which {} as config.json has it does not", name,
-                                               architecture.theirs));
+      throw invalid(folder, fmt::format("it has a tensor {}, which {} as config.json has it does not", name,
+                                        architecture.theirs));
   }
 }
 
@@ -88,8 +82,7 @@ bool is_hf_folder(const std::string& path) { return fs::exists(fs::path(path) / 
 Weights open_hf_folder(const std::string& folder) {
   const std::string path = folder + "/config.json";
   const Json config = read_json(path);
-  if (config.contains("quantization_config"))
-    throw invalid_folder(path, "its weights are quantized, which prun has not");
+  if (config.contains("quantization_config")) throw invalid(path, "its weights are quantized, which prun has not");
   const HfArchitecture& architecture = hf_architecture_of(config, path);
   Weights weights;
   weights.folder = folder;
@@ -97,7 +90,7 @@ Weights open_hf_folder(const std::string& folder) {
   try {
     weights.model = architecture.model(config);
   } catch (const Error& error) {
-    throw invalid_folder(path, error.message());
+    throw invalid(path, error.message());
   }
   const Attrs settled = architecture.settled(weights.model.arguments);
   std::map<std::string, Stored> stored = stored_tensors(folder);
@@ -106,14 +99,14 @@ Weights open_hf_folder(const std::string& folder) {
     if (found == stored.end() && tensor.theirs.starts_with(architecture.prefix))
       found = stored.find(tensor.theirs.substr(architecture.prefix.size()));
     if (found == stored.end())
-      throw invalid_folder(folder, fmt::format("there is no tensor {}, which {} as config.json has it needs",
-                                               tensor.theirs, architecture.theirs));
+      throw invalid(folder, fmt::format("there is no tensor {}, which {} as config.json has it needs", tensor.theirs,
+                                        architecture.theirs));
     const auto& [file, data] = found->second;
     Shape shape;
     for (const int d : tensor.order) shape.push_back(tensor.shape[d]);
     if (data.shape != shape)
-      throw invalid_folder(file->path(), fmt::format("{} is {}, and by config.json it should be {}", tensor.theirs,
-                                                     shape_text(data.shape), shape_text(shape)));
+      throw invalid(file->path(), fmt::format("{} is {}, and by config.json it should be {}", tensor.theirs,
+                                              shape_text(data.shape), shape_text(shape)));
     const Dtype dtype = stored_dtype(file->path(), tensor.theirs, data);
     Weight& weight = weights.tensors[tensor.ours];
     weight.dtype = dtype;

@@ -1,4 +1,4 @@
-// A folder as Hugging Face's transformers saves models in: config.json, and safetensors files with or without an index.
+// Folders of Hugging Face's transformers: config.json, and safetensors files with or without an index.
 #pragma once
 #include <map>
 #include <optional>
@@ -10,8 +10,8 @@
 namespace prun::checkpoint {
 
 bool is_hf_folder(const std::string& path);  // has a config.json
-// The model's arguments and its weights under prun's names; f32, f16 and bf16 files. Throws checkpoint_invalid for an
-// architecture that prun has not (with those that it has), for tensors that are missing or of another shape.
+// Reads the model's arguments and its weights under prun's names from f64, f32, f16 and bf16 files. Throws
+// checkpoint_invalid for an architecture that prun lacks, and for tensors that are missing or have another shape.
 Weights open_hf_folder(const std::string& path);
 
 struct HfExport {
@@ -21,8 +21,8 @@ struct HfExport {
   std::map<std::string, std::string> files;  // name and content of the tokenizer's files
 };
 
-// Makes `out`, which must not exist or be empty, whole or not at all. Throws checkpoint_invalid where the model is none
-// of Hugging Face's or `dtype` cannot hold it, checkpoint_write. Holds a few windows of some MiB at a time.
+// Makes the folder `out`, which must be missing or empty, whole or not at all. Throws checkpoint_invalid if the model
+// has no Hugging Face form or `dtype` cannot hold it, and checkpoint_write. Holds a few windows of some MiB at a time.
 void export_hf(const Weights& weights, const std::string& out, const HfExport& how, const Advance& advance);
 
 }  // namespace prun::checkpoint

@@ -1,7 +1,7 @@
 // GPT2LMHeadModel (transformers/models/gpt2/modeling_gpt2.py), which is prun.models.gpt.
 //
 // Surprising fact: its layers are Conv1D, whose weights are [in, out] as ours, and q, k, v lie side by side as ours do:
-// nothing is turned but an untied head.
+// only an untied head is transposed.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -11,6 +11,9 @@
 
 namespace prun::checkpoint {
 namespace {
+
+constexpr HfMember kMembers[] = {{"vocab", "vocab_size"}, {"layers", "n_layer"},      {"width", "n_embd"},
+                                 {"heads", "n_head"},     {"context", "n_positions"}, {"hidden", "n_inner", 0}};
 
 ModelDescription gpt_model(const nlohmann::ordered_json& config) {
   const std::string activation = hf_text(config, "activation_function", "gelu_new");
@@ -22,12 +25,7 @@ ModelDescription gpt_model(const nlohmann::ordered_json& config) {
   if (hf_flag(config, "add_cross_attention", false)) throw usage_error("prun.models.gpt has no cross attention");
   ModelDescription model{"gpt", {}};
   Attrs& to = model.arguments;
-  to.set("vocab", hf_integer(config, "vocab_size"));
-  to.set("layers", hf_integer(config, "n_layer"));
-  to.set("width", hf_integer(config, "n_embd"));
-  to.set("heads", hf_integer(config, "n_head"));
-  to.set("context", hf_integer(config, "n_positions"));
-  to.set("hidden", hf_integer(config, "n_inner", 0));
+  hf_read(config, kMembers, to);
   to.set("eps", hf_number(config, "layer_norm_epsilon", 1e-5));
   to.set("gelu", tanh ? "tanh" : "none");
   to.set("tied", int64_t{hf_flag(config, "tie_word_embeddings", true)});
@@ -46,18 +44,16 @@ Attrs gpt_settled(const Attrs& given) {
 }
 
 nlohmann::ordered_json gpt_config(const Attrs& given) {
-  const Attrs of = gpt_settled(given);
-  return {{"n_positions", of.integer("positions")},
-          {"n_ctx", of.integer("positions")},
-          {"n_embd", of.integer("width")},
-          {"n_layer", of.integer("layers")},
-          {"n_head", of.integer("heads")},
-          {"n_inner", of.integer("hidden")},
-          {"activation_function", of.text("gelu") == "tanh" ? "gelu_new" : "gelu"},
-          {"layer_norm_epsilon", of.number("eps")},
-          {"resid_pdrop", 0.0},
-          {"embd_pdrop", 0.0},
-          {"attn_pdrop", 0.0}};
+  Attrs of = gpt_settled(given);
+  of.set("context", of.integer("positions"));
+  nlohmann::ordered_json config = hf_written(of, kMembers);
+  config.update({{"n_ctx", of.integer("positions")},
+                 {"activation_function", of.text("gelu") == "tanh" ? "gelu_new" : "gelu"},
+                 {"layer_norm_epsilon", of.number("eps")},
+                 {"resid_pdrop", 0.0},
+                 {"embd_pdrop", 0.0},
+                 {"attn_pdrop", 0.0}});
+  return config;
 }
 
 std::vector<HfTensor> gpt_tensors(const Attrs& of) {
@@ -83,7 +79,7 @@ std::vector<HfTensor> gpt_tensors(const Attrs& of) {
     linear("mlp.c_proj", "down", hidden, width);
   }
   norm("transformer.ln_f", "head.ln");
-  if (of.integer("tied") == 0) all.push_back(hf_turned("lm_head.weight", "head.logits.weight", width, vocab));
+  if (of.integer("tied") == 0) all.push_back(hf_transposed("lm_head.weight", "head.logits.weight", width, vocab));
   return all;
 }
 

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/error.h"
 #include "checkpoint/hf/architecture.h"
@@ -17,11 +18,32 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The values that transformers takes where config.json has none.
-struct LlamaUsual {
-  int64_t kv_heads, context;  // 0: as many as heads
+// `kv_heads` 0: as many as heads.
+constexpr HfMember kLlamaMembers[] = {{"vocab", "vocab_size"},
+                                      {"layers", "num_hidden_layers"},
+                                      {"width", "hidden_size"},
+                                      {"heads", "num_attention_heads"},
+                                      {"kv_heads", "num_key_value_heads", 0},
+                                      {"head_size", "head_dim", 0},
+                                      {"hidden", "intermediate_size"},
+                                      {"context", "max_position_embeddings", 2048}};
+constexpr HfMember kMixtralMembers[] = {{"vocab", "vocab_size"},
+                                        {"layers", "num_hidden_layers"},
+                                        {"width", "hidden_size"},
+                                        {"heads", "num_attention_heads"},
+                                        {"kv_heads", "num_key_value_heads", 8},
+                                        {"head_size", "head_dim", 0},
+                                        {"hidden", "intermediate_size"},
+                                        {"context", "max_position_embeddings", int64_t{4096} * 32},
+                                        {"experts", "num_local_experts", 8},
+                                        {"choices", "num_experts_per_tok", 2}};
+
+// config.json of a model of the family, and the values that transformers takes where it has none.
+struct Config {
+  std::span<const HfMember> members;
   double base, eps;
 };
+constexpr Config kLlama = {kLlamaMembers, 10000, 1e-6}, kMixtral = {kMixtralMembers, 1e6, 1e-5};
 
 // Adds what block i has after its attention and second norm; the two texts are the beginnings of its names.
 using BlockRest = std::function<void(const std::string& theirs, const std::string& ours, std::vector<HfTensor>& all)>;
@@ -98,27 +120,20 @@ void add_attention(const Attrs& of, const std::string& theirs, const std::string
     if (bias) all.push_back({their + ".bias", ours + "qkv.bias", {fused}, {begin}, {count}, {0}});
     begin += count;
   }
-  all.push_back(hf_turned(theirs + "self_attn.o_proj.weight", ours + "proj.weight", queries, width));
+  all.push_back(hf_transposed(theirs + "self_attn.o_proj.weight", ours + "proj.weight", queries, width));
   if (bias) all.push_back(hf_whole(theirs + "self_attn.o_proj.bias", ours + "proj.bias", {width}));
 }
 
 // Throws usage_error where our model cannot be what config.json says.
-void read_llama_parts(const Json& config, const LlamaUsual& usual, ModelDescription& model) {
+void read_llama_parts(const Json& config, const Config& known, ModelDescription& model) {
   const std::string activation = hf_text(config, "hidden_act", "silu");
   if (activation != "silu")
     throw usage_error(fmt::format("prun.models.{} has silu in its MLP, not {}", model.name, activation));
   Attrs& to = model.arguments;
-  to.set("vocab", hf_integer(config, "vocab_size"));
-  to.set("layers", hf_integer(config, "num_hidden_layers"));
-  to.set("width", hf_integer(config, "hidden_size"));
-  to.set("heads", hf_integer(config, "num_attention_heads"));
-  to.set("kv_heads", hf_integer(config, "num_key_value_heads", usual.kv_heads));
-  to.set("head_size", hf_integer(config, "head_dim", 0));
-  to.set("hidden", hf_integer(config, "intermediate_size"));
-  to.set("context", hf_integer(config, "max_position_embeddings", usual.context));
-  to.set("eps", hf_number(config, "rms_norm_eps", usual.eps));
+  hf_read(config, known.members, to);
+  to.set("eps", hf_number(config, "rms_norm_eps", known.eps));
   to.set("tied", int64_t{hf_flag(config, "tie_word_embeddings", false)});
-  read_rope(config, usual.base, to);
+  read_rope(config, known.base, to);
 }
 
 Attrs settle_llama_parts(const Attrs& given, double usual_base, int64_t usual_hidden) {
@@ -135,16 +150,10 @@ Attrs settle_llama_parts(const Attrs& given, double usual_base, int64_t usual_hi
   return of;
 }
 
-Json llama_parts_config(const Attrs& of, int64_t context) {
-  Json config = {{"max_position_embeddings", context},
-                 {"hidden_size", of.integer("width")},
-                 {"intermediate_size", of.integer("hidden")},
-                 {"num_hidden_layers", of.integer("layers")},
-                 {"num_attention_heads", of.integer("heads")},
-                 {"num_key_value_heads", of.integer("kv_heads")},
-                 {"head_dim", of.integer("head_size")},
-                 {"hidden_act", "silu"},
-                 {"rms_norm_eps", of.number("eps")}};
+Json llama_parts_config(Attrs of, int64_t context, const Config& known) {
+  of.set("context", context);
+  Json config = hf_written(of, known.members);
+  config.update({{"hidden_act", "silu"}, {"rms_norm_eps", of.number("eps")}});
   config.update(rope_config(of));
   return config;
 }
@@ -161,29 +170,27 @@ std::vector<HfTensor> llama_parts_tensors(const Attrs& of, const BlockRest& rest
     rest(theirs, ours, all);
   }
   all.push_back(hf_whole("model.norm.weight", "head.ln.weight", {width}));
-  if (of.integer("tied") == 0) all.push_back(hf_turned("lm_head.weight", "head.logits.weight", width, vocab));
+  if (of.integer("tied") == 0) all.push_back(hf_transposed("lm_head.weight", "head.logits.weight", width, vocab));
   return all;
 }
 
-constexpr double kLlamaBase = 10000;
-
 ModelDescription llama_model(const Json& config) {
   ModelDescription model{"llama", {}};
-  read_llama_parts(config, {0, 2048, kLlamaBase, 1e-6}, model);
+  read_llama_parts(config, kLlama, model);
   for (const char* name : {"attention_bias", "mlp_bias"})
     model.arguments.set(name, int64_t{hf_flag(config, name, false)});
   return model;
 }
 
 Attrs llama_settled(const Attrs& given) {
-  Attrs of = settle_llama_parts(given, kLlamaBase, (given.integer("width") + 2) / 3 * 8);
+  Attrs of = settle_llama_parts(given, kLlama.base, (given.integer("width") + 2) / 3 * 8);
   for (const char* name : {"attention_bias", "mlp_bias"}) of.set(name, given.integer(name));
   return of;
 }
 
 Json llama_config(const Attrs& given) {
   const Attrs of = llama_settled(given);
-  Json config = llama_parts_config(of, given.integer("context"));
+  Json config = llama_parts_config(of, given.integer("context"), kLlama);
   for (const char* name : {"attention_bias", "mlp_bias"}) config[name] = of.integer(name) != 0;
   return config;
 }
@@ -192,7 +199,7 @@ std::vector<HfTensor> llama_tensors(const Attrs& of) {
   const int64_t width = of.integer("width"), hidden = of.integer("hidden");
   return llama_parts_tensors(of, [&](const std::string& theirs, const std::string& ours, std::vector<HfTensor>& all) {
     const auto linear = [&](const char* their, const char* our, int64_t in, int64_t out) {
-      all.push_back(hf_turned(theirs + their + ".weight", ours + our + ".weight", in, out));
+      all.push_back(hf_transposed(theirs + their + ".weight", ours + our + ".weight", in, out));
       if (of.integer("mlp_bias") != 0) all.push_back(hf_whole(theirs + their + ".bias", ours + our + ".bias", {out}));
     };
     linear("mlp.gate_proj", "gate", width, hidden);
@@ -201,13 +208,9 @@ std::vector<HfTensor> llama_tensors(const Attrs& of) {
   });
 }
 
-constexpr double kMixtralBase = 1e6;
-
 ModelDescription mixtral_model(const Json& config) {
   ModelDescription model{"mixtral", {}};
-  read_llama_parts(config, {8, int64_t{4096} * 32, kMixtralBase, 1e-5}, model);
-  model.arguments.set("experts", hf_integer(config, "num_local_experts", 8));
-  model.arguments.set("choices", hf_integer(config, "num_experts_per_tok", 2));
+  read_llama_parts(config, kMixtral, model);
   // A window as long as the positions hides nothing.
   if (const int64_t window = hf_integer(config, "sliding_window", 0);
       window > 0 && window < model.arguments.integer("context"))
@@ -216,18 +219,15 @@ ModelDescription mixtral_model(const Json& config) {
 }
 
 Attrs mixtral_settled(const Attrs& given) {
-  Attrs of = settle_llama_parts(given, kMixtralBase, (given.integer("width") * 7 + 15) / 16 * 8);
+  Attrs of = settle_llama_parts(given, kMixtral.base, (given.integer("width") * 7 + 15) / 16 * 8);
   for (const char* name : {"experts", "choices"}) of.set(name, given.integer(name));
   return of;
 }
 
 Json mixtral_config(const Attrs& given) {
   const Attrs of = mixtral_settled(given);
-  Json config = llama_parts_config(of, given.integer("context"));
-  config.update({{"sliding_window", nullptr},
-                 {"num_local_experts", of.integer("experts")},
-                 {"num_experts_per_tok", of.integer("choices")},
-                 {"router_aux_loss_coef", given.number("aux", 0.001)}});
+  Json config = llama_parts_config(of, given.integer("context"), kMixtral);
+  config.update({{"sliding_window", nullptr}, {"router_aux_loss_coef", given.number("aux", 0.001)}});
   return config;
 }
 
@@ -235,7 +235,7 @@ std::vector<HfTensor> mixtral_tensors(const Attrs& of) {
   const int64_t width = of.integer("width"), hidden = of.integer("hidden"), experts = of.integer("experts");
   return llama_parts_tensors(of, [&](const std::string& theirs, const std::string& ours, std::vector<HfTensor>& all) {
     const std::string moe = theirs + "block_sparse_moe.";
-    all.push_back(hf_turned(moe + "gate.weight", ours + "moe.router.weight", width, experts));
+    all.push_back(hf_transposed(moe + "gate.weight", ours + "moe.router.weight", width, experts));
     const auto expert = [&](int64_t e, const char* their, const char* our, int64_t in, int64_t out) {
       all.push_back({fmt::format("{}experts.{}.{}.weight", moe, e, their),
                      ours + our,
