@@ -108,11 +108,11 @@ void Restarts::begin_again(bool grows) {
     most_ranks_ = ranks_ - 1;
   }
   CheckpointSettings& checkpoint = spec_.checkpoint;
-  const LeftOut left_out = std::exchange(checkpoint.begin, {}).left_out;
+  const RunPosition before = std::exchange(checkpoint.begin, {});
   checkpoint.resumes = false;
   checkpoint.resume = resume_;
   settle_checkpoints(checkpoint, spec_.launch.node_rank == 0, commits());
-  checkpoint.begin.left_out = left_out;  // also of commits from before it was decided
+  checkpoint.begin.left_out = before.left_out;  // also of commits from before it was decided
   spec_.watch.metrics.resumes = true;
   spec_.watch.metrics.overwrite = false;
   if (!trace_.empty()) {  // of each attempt one: none is lost
@@ -158,8 +158,8 @@ void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
   checkpoint.resumes = true;
   // The launcher knows more than the rank that wrote this: the steps that all ranks skipped, and what was left out
   // since.
-  const LeftOut left_out = std::exchange(checkpoint.begin, newest->position).left_out;
-  checkpoint.begin.left_out = left_out;
+  const RunPosition before = std::exchange(checkpoint.begin, newest->position);
+  checkpoint.begin.left_out = before.left_out;
   checkpoint.begin.skipped_steps =
       skipped_before_ + std::count_if(skipped_steps_.begin(), skipped_steps_.end(),
                                       [&](int64_t step) { return step < newest->position.step; });
