@@ -14,12 +14,14 @@ struct RunPosition {
   // Samples of the present data and tokens of all data that steps consumed, over all ranks. Batch sizes may have
   // changed, so they are not `step` times something. Tokens of checkpoints in format 1: -1 = unknown.
   int64_t samples = 0, tokens = 0;
-  LeftOut left_out;  // samples that all steps skip
+  LeftOut left_out;      // samples that all steps skip
+  int64_t restarts = 0;  // that led here, of all runs; checkpoints before this field have none
 
   template <class Fields>
   void each_field(Fields&& fields) {
     fields(field("step", step), field("skipped_steps", skipped_steps), field("samples", samples),
-           optional_field("tokens", tokens, -1), field("left_out_samples", left_out.runs));
+           optional_field("tokens", tokens, -1), field("left_out_samples", left_out.runs),
+           optional_field("restarts", restarts));
   }
 };
 

@@ -113,6 +113,7 @@ void Restarts::begin_again(bool grows) {
   checkpoint.resume = resume_;
   settle_checkpoints(checkpoint, spec_.launch.node_rank == 0, commits());
   checkpoint.begin.left_out = before.left_out;  // also of commits from before it was decided
+  checkpoint.begin.restarts = before.restarts + 1;
   spec_.watch.metrics.resumes = true;
   spec_.watch.metrics.overwrite = false;
   if (!trace_.empty()) {  // of each attempt one: none is lost
@@ -160,6 +161,7 @@ void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
   // since.
   const RunPosition before = std::exchange(checkpoint.begin, newest->position);
   checkpoint.begin.left_out = before.left_out;
+  checkpoint.begin.restarts = before.restarts;
   checkpoint.begin.skipped_steps =
       skipped_before_ + std::count_if(skipped_steps_.begin(), skipped_steps_.end(),
                                       [&](int64_t step) { return step < newest->position.step; });

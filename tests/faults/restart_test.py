@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import unittest
 
@@ -80,6 +81,8 @@ class Restart(faults.Jobs):
         self.assertIn("prun: rank 2 was killed by SIGKILL", run.text())
         self.expect_whole(run)
         self.assertEqual(losses(run), self.undisturbed(), "to the bit")
+        shown = subprocess.run([faults.PRUN, "ckpt", "show", pathlib.Path(run.folder.name, "ck")], capture_output=True, text=True, timeout=60)
+        self.assertIn("\nrestarts       2 led here\n", shown.stdout)
 
     def test_the_budget_ends(self):
         run = self.job("--max-restarts", "1")

@@ -74,6 +74,7 @@ int show(const CkptOptions& options, const std::string& folder) {
     fmt::print("{}", data_text(index));
     fmt::print("learning rate  {}\nkernels        {}\n", index.rate, kernels_text(index.numerics));
     fmt::print("{}\n", lineage_text(reader));
+    if (index.position.restarts > 0) fmt::print("restarts       {} led here\n", index.position.restarts);
     if (!index.numerics.algorithms.value_or("").empty()) fmt::print("algorithms     by calibration\n");
     for (const auto& [name, tensor] : reader.index().tensors)
       fmt::print("  {:<44} {:<5} {:<16} {}{}\n", name, tensor.dtype, shape_text(tensor.shape),
