@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/folder.h"
 #include "ir/state.h"
 #include "job/inventory.h"
 #include "job/job_spec.h"
@@ -31,12 +31,6 @@ int64_t state_bytes(const Job& job, int first, int end) {
         bytes += element_count(box.shape) * dtype_bytes(program.tensors[state.tensor].dtype);
   }
   return bytes;
-}
-
-int64_t free_bytes() {
-  struct statvfs space {};
-  if (statvfs(kMemory, &space) != 0) return 0;
-  return static_cast<int64_t>(space.f_bavail) * static_cast<int64_t>(space.f_frsize);
 }
 
 }  // namespace
@@ -64,7 +58,7 @@ std::string ReplicaFolder::settle(JobSpec& spec, const Plan& plan, const Job& jo
   const int ranks = static_cast<int>(std::ssize(job.class_of_rank));
   const int64_t bytes =
       shared ? state_bytes(job, 0, ranks) : 2 * state_bytes(job, 0, std::min(ranks, spec.launch.nproc));
-  if (const int64_t room = free_bytes(); 2 * bytes > room)
+  if (const int64_t room = std::max<int64_t>(0, checkpoint::free_bytes(kMemory)); 2 * bytes > room)
     throw plan_error(
         fmt::format("replicate = 1 needs twice {} in {}, where {} are free: leave it, or mount that larger",
                     human_bytes(bytes), kMemory, human_bytes(room)),
