@@ -12,8 +12,8 @@
 
 #include "base/vector_asm.h"
 #include "kernels/cpu/attention/attention_bf16.h"
-#include "kernels/cpu/attention/attention_rows.h"
-#include "kernels/cpu/attention/tile.h"
+#include "kernels/cpu/attention/query_block.h"
+#include "kernels/cpu/attention/accumulator_tile.h"
 #include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/kernel.h"
 #include "kernels/cpu/parallel.h"

@@ -1,4 +1,4 @@
-// Attention of one head in bf16 on AMX: the strips of attention_rows.h on squares of sums.
+// Attention of one head in bf16 on AMX: the strips of query_block.h on squares of sums.
 //
 // Scores, shifts, sums and log-sum-exps are f32. For the products that follow, the probabilities P = exp(S - shift) and
 // the gradients of scores dS = P·(dP - Σ out·dout) are written as two numbers of bf16 each, off by at most u = 2⁻¹⁶ of
@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "device/bf16.h"
-#include "kernels/cpu/attention/attention_rows.h"
+#include "kernels/cpu/attention/query_block.h"
 #include "kernels/cpu/gemm/register_tile.h"
 
 namespace prun::cpu {

@@ -1,5 +1,5 @@
-// See attention_rows.h.
-#include "kernels/cpu/attention/attention_rows.h"
+// See query_block.h.
+#include "kernels/cpu/attention/query_block.h"
 
 #include <algorithm>
 #include <cstring>

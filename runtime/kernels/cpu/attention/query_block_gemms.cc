@@ -1,10 +1,10 @@
-// See attention_rows.h. On the diagonal of a causal mask products end where queries see no further: those that add up
+// See query_block.h. On the diagonal of a causal mask products end where queries see no further: those that add up
 // over keys or queries to the element, scores by eight queries and as many keys.
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/cpu/attention/attention_rows.h"
-#include "kernels/cpu/attention/tile.h"
+#include "kernels/cpu/attention/query_block.h"
+#include "kernels/cpu/attention/accumulator_tile.h"
 
 namespace prun::cpu {
 namespace {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/attention/attention_rows.h"
-#include "kernels/cpu/attention/tile.h"
+#include "kernels/cpu/attention/query_block.h"
+#include "kernels/cpu/attention/accumulator_tile.h"
 #include "kernels/cpu/kernel.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vector_math.h"
