@@ -23,7 +23,7 @@ using Rows = std::vector<bf16>;
 
 struct Shape {
   int64_t keys, queries, head;
-  Sight sight;
+  Mask mask;
   bool far = false;  // all queries are near all keys, and far from the first one
 };
 
@@ -50,13 +50,13 @@ struct Matrix {
     for (bf16& x : made.values) x = to_bf16(2.2f * std::abs(to_float(x)));
     return made;
   }
-  Matrix first_turned() const {
+  Matrix first_negated() const {
     Matrix made = *this;
     std::transform(values.begin(), values.begin() + head, made.values.begin(),
                    [](bf16 x) { return to_bf16(-to_float(x)); });
     return made;
   }
-  HeadRows rows() const { return {values.data(), head + 3}; }
+  Bf16Rows rows() const { return {values.data(), head + 3}; }
   double at(int64_t row, int64_t i) const {
     return static_cast<double>(to_float(values[static_cast<size_t>(row * (head + 3) + i)]));
   }
@@ -76,11 +76,11 @@ class AttentionInBf16 : public testing::TestWithParam<Shape> {
   const int64_t head = shape.head;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head));
   const Matrix q = shape.far ? Matrix(shape.queries, head, 1).magnitudes() : Matrix(shape.queries, head, 1);
-  const Matrix k = shape.far ? Matrix(shape.keys, head, 2).magnitudes().first_turned() : Matrix(shape.keys, head, 2);
+  const Matrix k = shape.far ? Matrix(shape.keys, head, 2).magnitudes().first_negated() : Matrix(shape.keys, head, 2);
   const Matrix v{shape.keys, head, 3};
   const Matrix out{shape.queries, head, 4}, dout{shape.queries, head, 5};
 
-  int64_t seen(int64_t query) const { return shape.sight.keys(query + 1); }
+  int64_t seen(int64_t query) const { return shape.mask.keys(query + 1); }
   double score(int64_t query, int64_t key) const { return q.dot(query, k, key) * static_cast<double>(scale); }
   double lse(int64_t query) const {
     double sum = 0;
@@ -93,14 +93,14 @@ class AttentionInBf16 : public testing::TestWithParam<Shape> {
 void AttentionInBf16::expect_results_within_the_bound() const {
   const Scratch scratch(bf16_forward_floats(shape.keys, head));
   const auto rows_of_head = [&](int64_t) -> Bf16Forward::Head { return {q.rows(), k.rows(), v.rows()}; };
-  Bf16Forward forward({shape.keys, shape.queries, head, shape.sight, scale}, 0, 1, rows_of_head, scratch.data);
+  Bf16Forward forward({shape.keys, shape.queries, head, shape.mask, scale}, 0, 1, rows_of_head, scratch.data);
   Prefetcher none;
-  for (int64_t first = 0; first < shape.queries; first += kStrip) {
-    const int64_t rows = std::min(kStrip, shape.queries - first);
-    const auto [result, inverse, strip_lse] = forward.next(none);
+  for (int64_t first = 0; first < shape.queries; first += kQueryBlock) {
+    const int64_t rows = std::min(kQueryBlock, shape.queries - first);
+    const auto [result, inverse, block_lse] = forward.next(none);
     for (int64_t r = 0; r < rows; ++r) {
       const double whole = lse(first + r);
-      ASSERT_NEAR(static_cast<double>(strip_lse[r]), whole, 1e-5 * (1 + std::abs(whole)));
+      ASSERT_NEAR(static_cast<double>(block_lse[r]), whole, 1e-5 * (1 + std::abs(whole)));
       for (int64_t i = 0; i < head; ++i) {
         double wanted = 0, magnitude = 0;
         for (int64_t j = 0; j < seen(first + r); ++j) {
@@ -128,8 +128,8 @@ TEST_P(AttentionInBf16, GradientsAreWithinTheBoundThatTheyState) {
     const int64_t rows = std::min(Bf16Backward::kQueries, shape.queries - block);
     std::vector<float> statistic;
     for (int64_t r = 0; r < rows; ++r) statistic.push_back(static_cast<float>(lse(block + r)));
-    const Sight sight{shape.sight.seen + block * shape.sight.more, shape.sight.more};
-    backward.queries(q.rows().from(block), out.rows().from(block), dout.rows().from(block), rows, sight, scale,
+    const Mask mask{shape.mask.attended + block * shape.mask.step, shape.mask.step};
+    backward.queries(q.rows().from(block), out.rows().from(block), dout.rows().from(block), rows, mask, scale,
                      statistic.data(), none);
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t query = block + r;
@@ -147,7 +147,7 @@ TEST_P(AttentionInBf16, GradientsAreWithinTheBoundThatTheyState) {
           dv[at] += p * dout.at(query, i), dv_sizes[at] += p * std::abs(dout.at(query, i));
         }
       }
-      const float* found = backward.dq(r / kStrip) + r % kStrip * backward.lanes();
+      const float* found = backward.dq(r / kQueryBlock) + r % kQueryBlock * backward.lanes();
       for (int64_t i = 0; i < head; ++i)
         ASSERT_NEAR(static_cast<double>(found[i]) * factor, dq[static_cast<size_t>(i)],
                     (kRest + kInFloats) * dq_sizes[static_cast<size_t>(i)])
@@ -177,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, FarAttentionInBf16,
                          testing::Values(Shape{64, 64, 64, {1, 1}, true}, Shape{150, 150, 64, {1, 1}, true},
                                          Shape{200, 70, 128, {131, 1}, true}));
 
-// Heads one behind the other, also some that share keys and values, and some whose strips are computed again.
+// Heads in order, also some that share keys and values, and some whose query blocks are recomputed.
 TEST_P(FarAttentionInBf16, HeadsHaveTheBitsThatEachHasAlone) {
   const Matrix near_q(shape.queries, head, 6), near_k(shape.keys, head, 7), near_v(shape.keys, head, 8);
   const std::vector<Bf16Forward::Head> heads = {{near_q.rows(), near_k.rows(), near_v.rows()},
@@ -188,15 +188,15 @@ TEST_P(FarAttentionInBf16, HeadsHaveTheBitsThatEachHasAlone) {
   const auto results = [&](int64_t begin, int64_t end) {
     const Scratch scratch(bf16_forward_floats(shape.keys, head));
     const auto head_of = [&](int64_t i) { return heads[static_cast<size_t>(i)]; };
-    Bf16Forward forward({shape.keys, shape.queries, head, shape.sight, scale}, begin, end, head_of, scratch.data);
+    Bf16Forward forward({shape.keys, shape.queries, head, shape.mask, scale}, begin, end, head_of, scratch.data);
     Prefetcher none;
     std::vector<float> found;
     for (int64_t i = begin; i < end; ++i) {
-      for (int64_t first = 0; first < shape.queries; first += kStrip) {
-        const auto [result, inverse, strip_lse] = forward.next(none);
-        for (int64_t r = 0; r < std::min(kStrip, shape.queries - first); ++r) {
+      for (int64_t first = 0; first < shape.queries; first += kQueryBlock) {
+        const auto [result, inverse, block_lse] = forward.next(none);
+        for (int64_t r = 0; r < std::min(kQueryBlock, shape.queries - first); ++r) {
           found.insert(found.end(), result + r * forward.lanes(), result + r * forward.lanes() + head);
-          found.insert(found.end(), {inverse[r], strip_lse[r]});
+          found.insert(found.end(), {inverse[r], block_lse[r]});
         }
       }
     }

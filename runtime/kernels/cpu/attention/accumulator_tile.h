@@ -1,7 +1,7 @@
-// Blocks of small f32 matrix products: sums that stay in registers, with A read at any strides. Attention is made of
-// them, where a library call for a tile would cost more than the tile.
+// Small f32 GEMMs whose accumulators stay in registers, with A read at any strides. Attention consists of them, because
+// a library call costs more than such a tile.
 //
-// Everything is inlined into a function that is compiled for one level of vectors (with_lanes in vectors.h).
+// Everything is inlined into a function that is compiled for one vector length (with_lanes in vectors.h).
 #pragma once
 #include <cstdint>
 
@@ -10,25 +10,25 @@
 
 namespace prun::cpu {
 
-inline constexpr int64_t kTileColumns = 16;  // the columns of a matrix come in multiples of this
+inline constexpr int64_t kTileColumns = 16;  // columns are padded to a multiple of this
 
-// Of A, element (i, p) is at i · a_row + p · a_column; B has rows.
+// A and B of a GEMM: element (i, p) of A is at i · a_row + p · a_column, B is stored by rows.
 struct Operands {
   const float* a;
   int64_t a_row, a_column;
   const float* b;
   int64_t b_row;
 
-  PRUN_INLINE Operands behind(int64_t p) const { return {a + p * a_column, a_row, a_column, b + p * b_row, b_row}; }
+  // Skips the first p columns of A and rows of B.
+  PRUN_INLINE Operands advance(int64_t p) const { return {a + p * a_column, a_row, a_column, b + p * b_row, b_row}; }
 };
 
-// What A and B are made of: numbers, or two neighbours in K as one element of four bytes, whose products are both
-// added. Pairs take AVX512_BF16.
+// Elements of A and B: floats, or pairs of bf16 that are neighbours in K, which AVX512_BF16 multiplies and adds.
 enum class Elements : uint8_t { floats, bf16_pairs };
 
-// rows x (vectors · lanes) sums.
+// A tile of rows x (vectors · lanes) accumulators.
 template <int lanes, int rows, int vectors>
-struct Sums {
+struct AccumulatorTile {
   Floats<lanes> at[rows][vectors];
 
   PRUN_INLINE void clear() {
@@ -55,9 +55,9 @@ struct Sums {
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) at[r][v] *= factors[r];
   }
-  // Adds column p of A times row p of B, of the rows [first, end) alone.
+  // Adds the outer product of a column of A and a row of B to the rows [first, end).
   template <Elements kElements = Elements::floats>
-  PRUN_INLINE void add_product(const float* a, int64_t a_row, const float* b, int first = 0, int end = rows) {
+  PRUN_INLINE void add_outer(const float* a, int64_t a_row, const float* b, int first = 0, int end = rows) {
     Floats<lanes> row[vectors];
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) row[v] = load_lanes<lanes>(b + v * lanes);
@@ -75,29 +75,29 @@ struct Sums {
       for (int v = 0; v < vectors; ++v) at[r][v] += x * row[v];
     }
   }
-  // Adds A·B over k columns of A.
+  // Adds A·B over k columns of A. The cursor prefetches one line for each; without it the sums are the same.
   template <Elements kElements = Elements::floats>
-  PRUN_INLINE void add(const Operands& t, int64_t k, Prefetcher& ahead) {
+  PRUN_INLINE void add(const Operands& t, int64_t k, Prefetcher& prefetch) {
     const float *a = t.a, *b = t.b;
-    Prefetcher::Cursor cursor = ahead.next();
+    Prefetcher::Cursor cursor = prefetch.next();
     for (int64_t p = 0; p < k; ++p, a += t.a_column, b += t.b_row) {
-      add_product<kElements>(a, t.a_row, b);
+      add_outer<kElements>(a, t.a_row, b);
       cursor.step();
     }
-    ahead.keep(cursor);
+    prefetch.keep(cursor);
   }
-  // Adds A·B over `rows` columns of A, which has zeros above its diagonal; or below it.
+  // Adds A·B over `rows` columns of A, which is lower (upper) triangular.
   PRUN_INLINE void add_lower(const Operands& t) {
 #pragma GCC unroll 8
-    for (int p = 0; p < rows; ++p) add_product(t.a + p * t.a_column, t.a_row, t.b + p * t.b_row, p, rows);
+    for (int p = 0; p < rows; ++p) add_outer(t.a + p * t.a_column, t.a_row, t.b + p * t.b_row, p, rows);
   }
   PRUN_INLINE void add_upper(const Operands& t) {
 #pragma GCC unroll 8
-    for (int p = 0; p < rows; ++p) add_product(t.a + p * t.a_column, t.a_row, t.b + p * t.b_row, 0, p + 1);
+    for (int p = 0; p < rows; ++p) add_outer(t.a + p * t.a_column, t.a_row, t.b + p * t.b_row, 0, p + 1);
   }
 };
 
-// f.operator()<vectors>(first column) for the blocks of `columns`: two vectors wide, the last of them maybe one.
+// Calls f.operator()<vectors>(first column) for blocks of columns, two vectors wide, the last of them one or two.
 template <int lanes, class F>
 PRUN_INLINE void each_columns(int64_t columns, const F& f) {
   int64_t j = 0;
@@ -105,11 +105,11 @@ PRUN_INLINE void each_columns(int64_t columns, const F& f) {
   for (; j < columns; j += lanes) f.template operator()<1>(j);
 }
 
-// How many rows of sums, two vectors wide, registers hold.
+// Rows of accumulators, two vectors wide, that the registers hold.
 template <int lanes>
 inline constexpr int kBlockRows = lanes == 16 ? 8 : 4;
 
-// f.operator()<rows>(first row) for rows [from, end): blocks of `most`, a power of two, then what is left.
+// Calls f.operator()<rows>(first row) for rows [from, end): blocks of `most`, a power of two, then smaller ones.
 template <int most, class F>
 PRUN_INLINE void each_rows(int64_t from, int64_t end, const F& f) {
   for (; from + most <= end; from += most) f.template operator()<most>(from);

@@ -1,9 +1,24 @@
-// Attention of one head in bf16 on AMX: the strips of query_block.h on squares of sums.
+// Attention of one head in bf16 on AMX (Dao et al., "FlashAttention", 2022; the overlap of softmax with GEMMs is that
+// of Shah et al., "FlashAttention-3", 2024). The tile unit multiplies while the vector units compute the softmax:
 //
-// Scores, shifts, sums and log-sum-exps are f32. For the products that follow, the probabilities P = exp(S - shift) and
-// the gradients of scores dS = P·(dP - Σ out·dout) are written as two numbers of bf16 each, off by at most u = 2⁻¹⁶ of
-// them. So an element of the result is off by at most u·Σ p|v| ≤ u·max|v|, one of dv by u·Σ p|dout|, of dq and dk by
-// u·scale·Σ |dS|·|k| and u·scale·Σ |dS|·|q|; besides what f32 rounds, and the result's own rounding.
+//      forward, a step (advance) for each piece i of 64 keys; i + 1 may belong to the next query block or head
+//
+//      tile unit     | O += P(i-1)·V(i-1)    S(i+1) = Q·K(i+1)ᵀ | O += P(i)·V(i)    S(i+2) = Q·K(i+2)ᵀ |
+//      vector units  | P(i) = softmax(S(i))                     | P(i+1) = softmax(S(i+1))             |
+//      scores_       | P(i-1)                S(i+1)             | swapped with other_scores_           |
+//      other_scores_ | S(i) becomes P(i) in place               |                                      |
+//
+//      backward, for each step i of 32 keys and query block s of up to 4
+//
+//      tile unit     | S(s), dP(s)    dV, dK of step i-1, a share | S(s+1), dP(s+1)    the next share |
+//      vector units  | rest of s-1    P(s), dS(s)                 | rest of s          P(s+1), dS(s+1) |
+//
+//      and after the last step dQ of all query blocks, and dV, dK of the last step
+//
+// Scores, shifts, sums and log-sum-exps are f32. For the GEMMs that follow, the probabilities P = exp(S - shift) and
+// the gradients of scores dS = P·(dP - Σ out·dout) are split into two bf16 numbers each, hi and lo, with an error of at
+// most u = 2⁻¹⁶. So an element of the output is off by at most u·Σ p|v| ≤ u·max|v|, one of dv by u·Σ p|dout|, of dq
+// and dk by u·scale·Σ |dS|·|k| and u·scale·Σ |dS|·|q|, besides f32 rounding and the rounding of the output.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -14,46 +29,43 @@
 
 namespace prun::cpu {
 
-// Rows of a head, `stride` elements apart.
-struct HeadRows {
-  const bf16* data;
-  int64_t stride;
-  HeadRows from(int64_t row) const { return {data + row * stride, stride}; }
-};
+using Bf16Rows = HeadRows<bf16>;
 
-// to[r · stride ..] = factor · from[r][0..head), or factors[r] · it.
+// Rounds rows: to[r · stride ..] = factor · from[r][0..head), or factors[r] · from[r].
 void round_rows(const float* from, int64_t lanes, float factor, bf16* to, int64_t stride, int64_t rows, int64_t head);
 void round_rows(const float* from, int64_t lanes, const float* factors, bf16* to, int64_t stride, int64_t rows,
                 int64_t head);
 
-// The floats of scratch that both classes need for as many keys, and queries, of a head of `head` elements.
+// Floats of scratch that the classes need for so many keys and queries of a head of `head` elements.
 int64_t bf16_forward_floats(int64_t keys, int64_t head);
 int64_t bf16_backward_floats(int64_t keys, int64_t queries, int64_t head);
 
-// Softmax of a strip's scores with a piece of its keys, a few of them at a time beside squares of sums. Each score is
-// less by the query's first one, not by its largest: so there is one pass over scores, and their sum, which begins with
-// 1, says whether another one is so much larger that the pass has to be made again.
+// The softmax of a query block's scores with a piece of its keys, a few rows at a time, overlapped with GEMMs. Scores
+// are shifted by the query's first score instead of its maximum, so that one pass is enough. If a score is much larger,
+// the sum overflows a limit, and the block is recomputed with maxima.
 class PieceSoftmax {
  public:
-  // What is known of a strip: a query's shift in powers of two, and its sums of every 16th key.
+  // Statistics of a query block: a query's shift in powers of two, and 16 partial sums over keys.
   struct Sums {
-    alignas(64) float shift[kStrip];
-    alignas(64) float of_keys[kStrip][kSide];
-    alignas(64) float lse[kStrip], inverse[kStrip];
-    // Whether sums are those of numbers that were not too large; then lse and 1/sum, too.
+    alignas(64) float shift[kQueryBlock];
+    alignas(64) float of_keys[kQueryBlock][kSide];
+    alignas(64) float lse[kQueryBlock], inverse[kQueryBlock];
+    // Computes lse and 1/sum. Returns false if a sum exceeds the limit.
     bool finish();
   };
-  // A piece: squares of scores, of 32 keys each, from `key` on. They become unnormalized probabilities in two parts, in
-  // tiles of 16 queries by 32 keys: what lay on the left becomes the upper halves, what lay on the right the rest.
+  // A piece: register tiles of 32 queries by 32 keys, from `key` on. In place, scores become unnormalized probabilities
+  // in tiles of 16 queries by 32 keys as pairs of bf16:
+  //
+  //      S, f32   | keys 0-15 | keys 16-31 |   ->   P, bf16   | hi of keys 0-31 | lo of keys 0-31 |
   struct Piece {
-    float* squares;
-    int64_t blocks, key;
-    Sight sight;
+    float* scores;
+    int64_t key_blocks, key;
+    Mask mask;
     Sums* sums;
-    bool guess;  // shifts are not known yet
+    bool first_shift;  // shifts are to be set from the first scores
   };
-  // step() will be called `steps` times; asks for `lines` of what `ahead` has.
-  void begin(const Piece& piece, float factor, int64_t steps, int64_t lines, Prefetcher& ahead);
+  // The GEMMs will call step() `steps` times. Prefetches `lines` of the queue meanwhile.
+  void begin(const Piece& piece, float factor, int64_t steps, int64_t lines, Prefetcher& prefetch);
   void step() {
     for (done_ += end_; done_ >= steps_; done_ -= steps_) part();
   }
@@ -66,20 +78,18 @@ class PieceSoftmax {
   Piece piece_{};
   float factor_ = 0;
   int64_t at_ = 0, end_ = 0, steps_ = 1, done_ = 0, lines_of_part_ = 0;
-  Prefetcher* ahead_ = nullptr;
+  Prefetcher* prefetch_ = nullptr;
 };
 
-// Strips of queries, one behind the other, of heads one behind the other; keys in pieces. While vectors compute the
-// softmax of a piece, tiles multiply the probabilities of the piece before with values, and queries with the keys of
-// the next one.
+// The forward pass of several heads in order, as a software pipeline over pieces of keys.
 class Bf16Forward {
  public:
   struct Head {
-    HeadRows q, k, v;
+    Bf16Rows q, k, v;
   };
   struct Shape {
     int64_t keys, queries, head;
-    Sight sight;
+    Mask mask;
     float scale;
   };
   // The heads from `begin` to `end`, all of one shape, are heads(i).
@@ -88,103 +98,106 @@ class Bf16Forward {
       : Bf16Forward(
             shape, begin, end, &heads, [](const void* of, int64_t i) { return (*static_cast<const Heads*>(of))(i); },
             scratch) {}
-  // Floats from a row of results to the next, and where among them element i of a head is.
+  // Floats from a row of results to the next.
   int64_t lanes() const { return lanes_; }
-  // Of the next kStrip queries, or as many as are left of a head: [kStrip][lanes], not yet divided by sums, and of each
-  // query 1/sum and log-sum-exp. Asks for what `ahead` has meanwhile.
+  // Computes the next kQueryBlock queries, or as many as a head has left: [kQueryBlock][lanes], not yet divided by the
+  // sums, and 1/sum and the log-sum-exp of each query. Empties the prefetch queue.
   struct Result {
     const float *rows, *inverse, *lse;
   };
-  Result next(Prefetcher& ahead);
+  Result next(Prefetcher& prefetch);
 
  private:
   using HeadOf = Head (*)(const void*, int64_t);
   Bf16Forward(const Shape& shape, int64_t begin, int64_t end, const void* heads, HeadOf head_of, float* scratch);
-  // A piece of the keys of a strip.
+  // A stage's work: a piece of the keys of a query block.
   struct Item {
-    int64_t head = 0, strip = 0, first = 0, blocks = 0;  // of 32 keys; 0 behind the last one
-    int64_t number = 0;                                  // of the strip
-    bool last = false;                                   // of the strip
+    int64_t head = 0, query_block = 0;
+    int64_t first = 0, key_blocks = 0;  // blocks of 32 keys; 0 = after the last item
+    int64_t number = 0;                 // of the query block, over all heads
+    bool last = false;                  // piece of the query block
     Head rows{};
   };
-  // Copies of keys or values, as many blocks of a head as were needed.
-  struct Copies {
+  // Keys or values of a head as tiles, packed when they are first needed.
+  struct PackedHead {
     Pair* tiles;
-    const bf16* of;
+    const bf16* source;
     int64_t blocks;
   };
-  Item item(int64_t head, int64_t strip, int64_t first, int64_t number) const;
-  Item behind(const Item& item) const;
-  Sight sight_of(int64_t strip) const {
-    return {shape_.sight.seen + strip * kStrip * shape_.sight.more, shape_.sight.more};
+  Item item(int64_t head, int64_t query_block, int64_t first, int64_t number) const;
+  Item after(const Item& item) const;
+  Mask mask_of(int64_t query_block) const { return shape_.mask.from(query_block * kQueryBlock); }
+  int64_t rows_of(int64_t query_block) const {
+    return std::min(kQueryBlock, shape_.queries - query_block * kQueryBlock);
   }
-  int64_t rows_of(int64_t strip) const { return std::min(kStrip, shape_.queries - strip * kStrip); }
-  PieceSoftmax::Piece piece_of(const Item& item, float* squares, bool guess);
-  void copy_keys(const Item& item);
-  void copy_values(const Item& item);
-  void copy_queries(const Item& item);
-  template <class Beside>
-  void score(const Item& item, float* squares, Beside& beside);
-  template <class Beside>
-  void weigh_values(const Item& item, const float* squares, Beside& beside);
-  int64_t steps_of(const Item& weighed, const Item& scored) const;
-  void turn(int64_t lines, Prefetcher& ahead);
+  PieceSoftmax::Piece piece_of(const Item& item, float* scores, bool first_shift);
+  void pack_keys(const Item& item);
+  void pack_values(const Item& item);
+  void pack_queries(const Item& item);
+  template <class Overlap>
+  void multiply_keys(const Item& item, float* scores, Overlap& overlap);
+  template <class Overlap>
+  void multiply_values(const Item& item, const float* scores, Overlap& overlap);
+  int64_t steps_of(const Item& values, const Item& keys) const;
+  void advance(int64_t lines, Prefetcher& prefetch);
   void finish_sums(const Item& item);
-  void again(const Item& item);
+  void recompute(const Item& item);
 
-  const TileRegisters squares_;
+  const TileRegisters tiles_;
   const Shape shape_;
   const float factor_;
-  int64_t end_;  // of heads
+  int64_t end_;  // the last head + 1
   const void* heads_;
   HeadOf head_of_;
-  int64_t lanes_, steps_;  // steps of 32 in a head
-  Copies k_, v_;
+  int64_t lanes_, steps_;  // steps of 32 elements in a head
+  PackedHead k_, v_;
   Pair* q_;
-  int64_t q_of_ = -1;  // the strip's number
+  int64_t q_of_ = -1;  // the number of the query block in q_
   float *result_, *scores_, *other_scores_;
-  Item now_, next_, last_;
+  Item weighed_, softmaxed_, scored_;  // at the stages O += P·V, softmax, S = Q·Kᵀ
   PieceSoftmax softmax_;
-  PieceSoftmax::Sums sums_[2];
+  PieceSoftmax::Sums sums_[2];  // of even and odd query blocks
 };
 
 class Bf16Backward {
  public:
-  static constexpr int64_t kQueries = 128;  // at most at a time
-  Bf16Backward(const HeadRows& k, const HeadRows& v, int64_t keys, int64_t queries, int64_t head, float* scratch);
+  static constexpr int64_t kQueries = 128;  // capacity of queries()
+  Bf16Backward(const Bf16Rows& k, const Bf16Rows& v, int64_t keys, int64_t queries, int64_t head, float* scratch);
   int64_t lanes() const { return lanes_; }
-  // Adds to dk() and dv() what these queries give; dq(i) is then of the i-th strip of them. Asks for what `ahead` has.
-  void queries(const HeadRows& q, const HeadRows& out, const HeadRows& dout, int64_t rows, const Sight& sight,
-               float scale, const float* lse, Prefetcher& ahead);
-  void finish();                           // behind all queries, before dk() and dv()
-  const float* dq(int64_t strip);          // [kStrip][lanes], without `scale`
+  // Accumulates the contributions of these queries to dk() and dv(); dq(i) is then that of their i-th query block.
+  // Empties the prefetch queue.
+  void queries(const Bf16Rows& q, const Bf16Rows& out, const Bf16Rows& dout, int64_t rows, const Mask& mask,
+               float scale, const float* lse, Prefetcher& prefetch);
+  void finish();                           // after all queries, before dk() and dv()
+  const float* dq(int64_t query_block);    // [kQueryBlock][lanes], without `scale`
   const float* dk() const { return dk_; }  // [keys][lanes], without `scale`
   const float* dv() const { return dv_; }  // [keys][lanes]
 
  private:
-  int64_t rest_of_pairs() const { return strips_ * kStrip * room_ * kSide; }
-  void copy_queries(const HeadRows& from, int64_t rows, Pair* columns, Pair* paired);
-  // P and dS of 32 keys as rows, each in two parts; those of every other step have the same place.
-  struct Rows {
+  int64_t lo_of_pairs() const { return query_blocks_ * kQueryBlock * key_blocks_ * kSide; }
+  void pack_queries(const Bf16Rows& from, int64_t rows, Pair* columns, Pair* down);
+  // P and dS of 32 keys as tiles of A, hi and lo. Even and odd steps alternate between two.
+  struct StepGradients {
     Pair *p, *ds;
   };
-  // dk and dv of a step of 32 keys, of strips [first, end): squares of sums, of which some are made already.
-  struct Sums {
+  // The GEMMs for dk and dv of a step of 32 keys over query blocks [first, end): register tiles, `next` of which are
+  // done.
+  struct KeyGradients {
     int64_t step, first, end, next;
   };
-  template <class Beside>
-  void add_keys(Sums& sums, int64_t squares, Beside& beside);
-  template <class Beside>
-  void add_dq(int64_t strip, Beside& beside);
-  const TileRegisters squares_;
-  int64_t head_, lanes_, steps_;  // steps of 32 in a head
-  int64_t room_;                  // in steps of 32 keys
-  int64_t strips_;                // of kStrip queries that there is room for
-  Pair *k_, *v_, *k_turned_, *q_, *dout_, *q_paired_, *dout_paired_, *ds_pairs_;
-  Rows rows_[2];
-  float *scores_, *dq_turned_, *dq_, *dk_, *dv_;
-  int64_t added_ = 0;                // steps of keys to whose gradients something was added
-  int64_t seen_[kQueries / kStrip];  // steps of keys that each of the last strips saw
+  template <class Overlap>
+  void add_key_gradients(KeyGradients& gradients, int64_t tiles, Overlap& overlap);
+  template <class Overlap>
+  void multiply_dq(int64_t query_block, Overlap& overlap);
+  const TileRegisters tiles_;
+  int64_t head_, lanes_, steps_;  // steps of 32 elements in a head
+  int64_t key_blocks_;            // of 32 keys
+  int64_t query_blocks_;          // capacity
+  Pair *k_, *v_, *k_transposed_, *q_, *dout_, *q_down_, *dout_down_, *ds_pairs_;
+  StepGradients step_[2];
+  float *scores_, *dq_transposed_, *dq_, *dk_, *dv_;
+  int64_t added_ = 0;                         // key blocks whose gradients have contributions
+  int64_t attended_[kQueries / kQueryBlock];  // key blocks that each of the last query blocks attends to
 };
 
 }  // namespace prun::cpu

@@ -1,4 +1,5 @@
-// copy_kv and join_qkv: keys and values leave a fused qkv for their way round the ring, and gradients come back to it.
+// copy_kv and join_qkv, for ring attention: one copies keys and values out of a fused qkv, the other assembles its
+// gradient.
 #include <cstring>
 
 #include "kernels/cpu/kernel.h"
@@ -8,7 +9,7 @@
 namespace prun::cpu {
 namespace {
 
-// kv is the end of each row of qkv.
+// kv is the tail of each row of qkv.
 template <class T>
 std::unique_ptr<Kernel> copy_kv(const OpView& view) {
   const Tensor &qkv = view.read(0), &kv = view.write(0);

@@ -1,4 +1,5 @@
-// See query_block.h.
+// See query_block.h. Transposes are made of 4 columns of 8 or 16 rows, whose loads put rows that are 4 apart into parts
+// of one vector, so that only two shuffles follow.
 #include "kernels/cpu/attention/query_block.h"
 
 #include <algorithm>
@@ -30,26 +31,25 @@ namespace {
 
 typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
 
-// Two numbers of bf16, which are moved and never computed with.
-struct __attribute__((may_alias)) TwoHalves {
+// A pair of bf16, which is moved and never computed with.
+struct __attribute__((may_alias)) Pair {
   uint32_t bits;
 };
 using cpu::load;
-PRUN_INLINE float load(const TwoHalves& x) { return __builtin_bit_cast(float, x.bits); }
+PRUN_INLINE float load(const Pair& x) { return __builtin_bit_cast(float, x.bits); }
 
-// Whether what is turned is a number, which may be multiplied meanwhile.
+// Whether elements are multiplied by the scale while they are transposed.
 template <class T>
-inline constexpr bool kScaled = !std::is_same_v<T, TwoHalves>;
+inline constexpr bool kScaled = !std::is_same_v<T, Pair>;
 
 template <class T>
 PRUN_INLINE Four load_four(const T* from) {
   return Four{load(from[0]), load(from[1]), load(from[2]), load(from[3])};
 }
 
-// 8 rows of 4 elements as 4 rows of 8. Rows r and r + 4 come as halves of one vector, which takes no instructions but
-// the loads.
+// Transposes 8 rows of 4 elements. Rows r and r + 4 are loaded as the halves of one vector.
 template <class T>
-PRUN_INLINE void turn_four(const T* from, int64_t stride, float* to, float scale) {
+PRUN_INLINE void transpose_8x4(const T* from, int64_t stride, float* to, float scale) {
   Eight x[4], low[2], high[2];
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r)
@@ -61,7 +61,7 @@ PRUN_INLINE void turn_four(const T* from, int64_t stride, float* to, float scale
     high[r] = __builtin_shufflevector(x[2 * r], x[2 * r + 1], 2, 10, 3, 11, 6, 14, 7, 15);
   }
   const auto put = [&](int64_t row, const Eight& v) PRUN_INLINED {
-    Eight& at = *reinterpret_cast<Eight*>(to + row * kStrip);
+    Eight& at = *reinterpret_cast<Eight*>(to + row * kQueryBlock);
     if constexpr (kScaled<T>)
       at = scale * v;
     else
@@ -75,9 +75,9 @@ PRUN_INLINE void turn_four(const T* from, int64_t stride, float* to, float scale
 
 #if defined(__x86_64__)
 
-// 16 rows of 4 elements as 4 rows of 16. Rows r, r + 4, r + 8 and r + 12 come as quarters of one vector.
+// Transposes 16 rows of 4 elements. Rows r, r + 4, r + 8 and r + 12 are loaded as the quarters of one vector.
 template <bool scaled>
-PRUN_V4 inline void turn_four_of_16(const float* from, int64_t stride, float* to, float scale) {
+PRUN_V4 inline void transpose_16x4(const float* from, int64_t stride, float* to, float scale) {
   __m512 x[4];
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r) {
@@ -89,43 +89,41 @@ PRUN_V4 inline void turn_four_of_16(const float* from, int64_t stride, float* to
   }
   const __m512d low[] = {(__m512d)_mm512_unpacklo_ps(x[0], x[1]), (__m512d)_mm512_unpacklo_ps(x[2], x[3])};
   const __m512d high[] = {(__m512d)_mm512_unpackhi_ps(x[0], x[1]), (__m512d)_mm512_unpackhi_ps(x[2], x[3])};
-  const __m512d made[] = {_mm512_unpacklo_pd(low[0], low[1]), _mm512_unpackhi_pd(low[0], low[1]),
-                          _mm512_unpacklo_pd(high[0], high[1]), _mm512_unpackhi_pd(high[0], high[1])};
+  const __m512d columns[] = {_mm512_unpacklo_pd(low[0], low[1]), _mm512_unpackhi_pd(low[0], low[1]),
+                             _mm512_unpacklo_pd(high[0], high[1]), _mm512_unpackhi_pd(high[0], high[1])};
 #pragma GCC unroll 4
   for (int r = 0; r < 4; ++r)
-    _mm512_storeu_ps(to + r * kStrip, scaled ? _mm512_mul_ps((__m512)made[r], _mm512_set1_ps(scale)) : (__m512)made[r]);
+    _mm512_storeu_ps(to + r * kQueryBlock,
+                     scaled ? _mm512_mul_ps((__m512)columns[r], _mm512_set1_ps(scale)) : (__m512)columns[r]);
 }
 template <bool scaled>
-PRUN_V4 void turn_strip(const float* from, int64_t stride, float* to, int64_t head, float scale) {
-  for (int64_t r = 0; r < kStrip; r += 16)
+PRUN_V4 void transpose_block(const float* from, int64_t stride, float* to, int64_t head, float scale) {
+  for (int64_t r = 0; r < kQueryBlock; r += 16)
     for (int64_t i = 0; i < head; i += 4)
-      turn_four_of_16<scaled>(from + r * stride + i, stride, to + i * kStrip + r, scale);
+      transpose_16x4<scaled>(from + r * stride + i, stride, to + i * kQueryBlock + r, scale);
 }
 #endif
 
 }  // namespace
 
 template <class T>
-PRUN_CLONES void pack_lanes(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, float scale) {
+PRUN_CLONES void pack_transposed(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, float scale) {
 #if defined(__x86_64__)
   if constexpr (sizeof(T) == sizeof(float))
-    if (rows == kStrip && head % 4 == 0 && instruction_set() == InstructionSet::avx512)
-      return turn_strip<kScaled<T>>(reinterpret_cast<const float*>(from), stride, to, head, scale);
+    if (rows == kQueryBlock && head % 4 == 0 && instruction_set() == InstructionSet::avx512)
+      return transpose_block<kScaled<T>>(reinterpret_cast<const float*>(from), stride, to, head, scale);
 #endif
-  const int64_t turned = rows == kStrip ? head / 4 * 4 : 0;
-  for (int64_t r = 0; turned > 0 && r < kStrip; r += 8)
-    for (int64_t i = 0; i < turned; i += 4) turn_four(from + r * stride + i, stride, to + i * kStrip + r, scale);
-  for (int64_t i = turned; i < head; ++i) {
+  const int64_t in_vectors = rows == kQueryBlock ? head / 4 * 4 : 0;
+  for (int64_t r = 0; in_vectors > 0 && r < kQueryBlock; r += 8)
+    for (int64_t i = 0; i < in_vectors; i += 4)
+      transpose_8x4(from + r * stride + i, stride, to + i * kQueryBlock + r, scale);
+  for (int64_t i = in_vectors; i < head; ++i) {
     for (int64_t r = 0; r < rows; ++r) {
       const float x = load(from[r * stride + i]);
-      to[i * kStrip + r] = kScaled<T> ? scale * x : x;
+      to[i * kQueryBlock + r] = kScaled<T> ? scale * x : x;
     }
-    for (int64_t r = rows; r < kStrip; ++r) to[i * kStrip + r] = 0;
+    for (int64_t r = rows; r < kQueryBlock; ++r) to[i * kQueryBlock + r] = 0;
   }
-}
-
-void pack_pairs(const bf16* from, int64_t stride, float* to, int64_t rows, int64_t head) {
-  pack_lanes(reinterpret_cast<const TwoHalves*>(from), stride / 2, to, rows, head / 2, 1.0f);
 }
 
 template <class T>
@@ -138,6 +136,9 @@ void unpack_rows(const float* from, int64_t lanes_of_head, T* to, int64_t stride
   });
 }
 
+namespace {
+
+// dots[r] = scale · Σ a·b over row r, for at most kQueryBlock rows; 0 after the last.
 template <class T>
 void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, int64_t head, float scale, float* dots) {
   with_lanes([&]<int lanes>() PRUN_INLINED {
@@ -145,109 +146,108 @@ void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, int64_t head
       const T *x = a, *y = b;
       for (int64_t r = 0; r < rows; ++r, x += stride, y += stride)
         dots[r] = scale * sum_lanes<lanes>(head, [&](auto at) PRUN_INLINED { return at.load(x) * at.load(y); });
-    } else {  // sums across so many elements take longer than to turn them
-      alignas(64) float parts[kStrip * lanes], turned[lanes * kStrip];
+    } else {  // a transpose is faster than reductions across 16 lanes
+      alignas(64) float parts[kQueryBlock * lanes], transposed[lanes * kQueryBlock];
       for (int64_t r = 0; r < rows; ++r) {
         Floats<lanes> sum{};
         for_lanes<lanes>(head, [&](auto at) PRUN_INLINED { sum += at.load(a + r * stride) * at.load(b + r * stride); });
         store_lanes<lanes>(parts + r * lanes, sum);
       }
-      std::fill(parts + rows * lanes, parts + kStrip * lanes, 0.0f);
-      pack_lanes(parts, lanes, turned, kStrip, lanes, scale);
-      for (int64_t r = 0; r < kStrip; r += lanes) {
+      std::fill(parts + rows * lanes, parts + kQueryBlock * lanes, 0.0f);
+      pack_transposed(parts, lanes, transposed, kQueryBlock, lanes, scale);
+      for (int64_t r = 0; r < kQueryBlock; r += lanes) {
         Floats<lanes> sum{};
-        for (int i = 0; i < lanes; ++i) sum += load_lanes<lanes>(turned + i * kStrip + r);
+        for (int i = 0; i < lanes; ++i) sum += load_lanes<lanes>(transposed + i * kQueryBlock + r);
         store_lanes<lanes>(dots + r, sum);
       }
     }
   });
 }
 
-namespace {
-
-// A vector of queries from `first` on, of which those from `seeing` on count.
+// Masks a vector of queries from `first` on: those before `attending` become `otherwise`.
 template <int lanes>
-PRUN_INLINE Floats<lanes> only_from(int64_t seeing, int64_t first, const Floats<lanes>& v, float otherwise) {
-  static constexpr int32_t kPlaces[kStrip / 2] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  typename BitsOf<Floats<lanes>>::Signed place;
-  std::memcpy(&place, kPlaces, sizeof place);
-  return place >= static_cast<int32_t>(seeing - first) ? v : Floats<lanes>{} + otherwise;
+PRUN_INLINE Floats<lanes> mask_before(int64_t attending, int64_t first, const Floats<lanes>& v, float otherwise) {
+  static constexpr int32_t kIndices[kQueryBlock / 2] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  typename BitsOf<Floats<lanes>>::Signed index;
+  std::memcpy(&index, kIndices, sizeof index);
+  return index >= static_cast<int32_t>(attending - first) ? v : Floats<lanes>{} + otherwise;
 }
 
-// power_of_two(), in instructions of AVX-512, which leave 10 of 13 for a probability.
+// 2^t. With AVX-512 it takes 10 instructions instead of power_of_two()'s 13.
 template <int lanes>
-PRUN_INLINE Floats<lanes> weight_of(const Floats<lanes>& t) {
-  constexpr float kLeast = -100.0f;  // of power_of_two(), and for the same reason
+PRUN_INLINE Floats<lanes> exp2_of(const Floats<lanes>& t) {
+  constexpr float kLeast = -100.0f;  // as in power_of_two()
   if constexpr (kScales<Floats<lanes>>) return scaled_exp2_f32(at_least(t, kLeast));
   return power_of_two(t);
 }
 
-// f.operator()<first vector, end of those masked>(key) for the keys of a strip: on the diagonal from the vectors on
-// that see them.
+// Calls f.operator()<first vector, end of the masked vectors>(key) for the keys of a block. On the diagonal it starts
+// at the first vector with a query that attends to the key.
 template <int lanes, class F>
-PRUN_INLINE void each_key(const Strip& strip, const F& f) {
-  constexpr int64_t kHalf = kStrip / 2;
+PRUN_INLINE void each_key(const QueryBlock& block, const F& f) {
+  constexpr int64_t kHalf = kQueryBlock / 2;
   int64_t key = 0;
-  for (; key < strip.before; ++key) f.template operator()<0, 0>(key);
-  for (const int64_t end = std::min(strip.keys, strip.before + kHalf); key < end; ++key)
+  for (; key < block.before; ++key) f.template operator()<0, 0>(key);
+  for (const int64_t end = std::min(block.keys, block.before + kHalf); key < end; ++key)
     f.template operator()<0, kHalf / lanes>(key);
-  for (; key < strip.keys; ++key) f.template operator()<kHalf / lanes, kStrip / lanes>(key);
+  for (; key < block.keys; ++key) f.template operator()<kHalf / lanes, kQueryBlock / lanes>(key);
 }
 
-}  // namespace
-
-void softmax_lanes(float* scores, int64_t ld, const Strip& strip, float factor, float* lse, float* inverse) {
+// Turns scores, in powers of two times `factor`, into unnormalized probabilities, 0 where masked. Two passes over the
+// scores: the maximum of each query, then 2^(S - max) and the sum.
+void softmax(float* scores, int64_t ld, const QueryBlock& block, float factor, float* lse, float* inverse) {
   with_lanes([&]<int lanes>() PRUN_INLINED {
     using V = Floats<lanes>;
-    constexpr float kNever = -std::numeric_limits<float>::infinity();
-    constexpr int kVectors = kStrip / lanes;
-    V top[kVectors], sum[kVectors];
-    for (int v = 0; v < kVectors; ++v) top[v] = V{} + kNever, sum[v] = V{};
-    each_key<lanes>(strip, [&]<int from, int masked>(int64_t key) PRUN_INLINED {
+    constexpr float kMasked = -std::numeric_limits<float>::infinity();
+    constexpr int kVectors = kQueryBlock / lanes;
+    V max[kVectors], sum[kVectors];
+    for (int v = 0; v < kVectors; ++v) max[v] = V{} + kMasked, sum[v] = V{};
+    each_key<lanes>(block, [&]<int from, int masked>(int64_t key) PRUN_INLINED {
 #pragma GCC unroll 8
       for (int v = from; v < kVectors; ++v) {
         const V s = load_lanes<lanes>(scores + key * ld + v * lanes);
-        top[v] = kLarger(top[v], v < masked ? only_from<lanes>(key - strip.before, v * lanes, s, kNever) : s);
+        max[v] = kLarger(max[v], v < masked ? mask_before<lanes>(key - block.before, v * lanes, s, kMasked) : s);
       }
     });
-    for (int v = 0; v < kVectors; ++v) top[v] *= factor;
-    each_key<lanes>(strip, [&]<int from, int masked>(int64_t key) PRUN_INLINED {
+    for (int v = 0; v < kVectors; ++v) max[v] *= factor;
+    each_key<lanes>(block, [&]<int from, int masked>(int64_t key) PRUN_INLINED {
 #pragma GCC unroll 8
       for (int v = from; v < kVectors; ++v) {
         float* s = scores + key * ld + v * lanes;
-        V p = weight_of<lanes>(factor * load_lanes<lanes>(s) - top[v]);
-        if (v < masked) p = only_from<lanes>(key - strip.before, v * lanes, p, 0.0f);
+        V p = exp2_of<lanes>(factor * load_lanes<lanes>(s) - max[v]);
+        if (v < masked) p = mask_before<lanes>(key - block.before, v * lanes, p, 0.0f);
         sum[v] += p;
         store_lanes<lanes>(s, p);
       }
     });
     for (int v = 0; v < kVectors; ++v) {
-      store_lanes<lanes>(lse + v * lanes, V((top[v] + log2_f32(sum[v])) * 0.693147181f));
+      store_lanes<lanes>(lse + v * lanes, V((max[v] + log2_f32(sum[v])) * 0.693147181f));
       store_lanes<lanes>(inverse + v * lanes, V(1.0f / sum[v]));
     }
   });
 }
 
-void score_gradients(float* scores, float* dp, int64_t ld, const Strip& strip, float factor, float scale,
-                     const float* shift, const float* along) {
+// In place: scores S become P = 2^(factor · S - shift), and dP becomes dS = P·(scale · dP - dots), both 0 where masked.
+void score_gradients(float* scores, float* dp, int64_t ld, const QueryBlock& block, float factor, float scale,
+                     const float* shift, const float* dots) {
   with_lanes([&]<int lanes>() PRUN_INLINED {
     using V = Floats<lanes>;
-    constexpr float kMost = 127.0f;  // more than 0 comes of no softmax
-    constexpr int kVectors = kStrip / lanes;
+    constexpr float kMost = 127.0f;  // a softmax gives at most 0
+    constexpr int kVectors = kQueryBlock / lanes;
     V less[kVectors], mean[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       less[v] = load_lanes<lanes>(shift + v * lanes);
-      mean[v] = load_lanes<lanes>(along + v * lanes);
+      mean[v] = load_lanes<lanes>(dots + v * lanes);
     }
-    each_key<lanes>(strip, [&]<int from, int masked>(int64_t key) PRUN_INLINED {
+    each_key<lanes>(block, [&]<int from, int masked>(int64_t key) PRUN_INLINED {
 #pragma GCC unroll 8
       for (int v = from; v < kVectors; ++v) {
         float *s = scores + key * ld + v * lanes, *d = dp + key * ld + v * lanes;
-        V p = weight_of<lanes>(at_most(V(factor * load_lanes<lanes>(s) - less[v]), kMost));
+        V p = exp2_of<lanes>(at_most(V(factor * load_lanes<lanes>(s) - less[v]), kMost));
         V ds = p * (scale * load_lanes<lanes>(d) - mean[v]);
         if (v < masked) {
-          p = only_from<lanes>(key - strip.before, v * lanes, p, 0.0f);
-          ds = only_from<lanes>(key - strip.before, v * lanes, ds, 0.0f);
+          p = mask_before<lanes>(key - block.before, v * lanes, p, 0.0f);
+          ds = mask_before<lanes>(key - block.before, v * lanes, ds, 0.0f);
         }
         store_lanes<lanes>(s, p);
         store_lanes<lanes>(d, ds);
@@ -256,11 +256,57 @@ void score_gradients(float* scores, float* dp, int64_t ld, const Strip& strip, f
   });
 }
 
-#define PRUN_INSTANTIATE(T)                                                        \
-  template void pack_rows(const T*, int64_t, float*, int64_t, int64_t, int64_t);   \
-  template void pack_lanes(const T*, int64_t, float*, int64_t, int64_t, float);    \
-  template void unpack_rows(const float*, int64_t, T*, int64_t, int64_t, int64_t); \
-  template void row_dots(const T*, const T*, int64_t, int64_t, int64_t, float, float*);
+template <class T>
+void pack_queries(const ScoreKernel& kernel, const HeadRows<T>& from, int64_t rows, float factor, float* to) {
+  if constexpr (std::is_same_v<T, bf16>)
+    if (kernel.pairs)
+      return pack_transposed(reinterpret_cast<const Pair*>(from.data), from.stride / 2, to, rows, kernel.head / 2,
+                             1.0f);
+  pack_transposed(from.data, from.stride, to, rows, kernel.head, factor);
+}
+
+void score(const ScoreKernel& kernel, const QueryBlock& block, const FloatRows& k, const float* queries, float* scores,
+           int64_t ld, Prefetcher& prefetch) {
+  kernel.pairs ? block.score_pairs(k, kernel.head, queries, scores, ld, prefetch)
+               : block.score(k, kernel.head, queries, scores, ld, prefetch);
+}
+
+}  // namespace
+
+template <class T>
+void block_probabilities(const ScoreKernel& kernel, const QueryBlock& block, const HeadRows<T>& q, const FloatRows& k,
+                         float* queries, float* scores, float* lse, float* inverse, Prefetcher& prefetch) {
+  const float in_powers = kernel.scale * kLog2E;
+  pack_queries(kernel, q, block.rows, in_powers, queries);
+  score(kernel, block, k, queries, scores, kQueryBlock, prefetch);
+  softmax(scores, kQueryBlock, block, kernel.pairs ? in_powers : 1.0f, lse, inverse);
+}
+
+template <class T>
+void block_score_gradients(const ScoreKernel& kernel, const QueryBlock& block, const HeadRows<T>& q,
+                           const HeadRows<T>& out, const HeadRows<T>& dout, const float* lse, const FloatRows& k,
+                           const FloatRows& v, float* queries, float* gradients, float* p, float* ds, int64_t ld,
+                           Prefetcher& prefetch) {
+  const float in_powers = kernel.scale * kLog2E;
+  float dots[kQueryBlock] = {}, shift[kQueryBlock] = {};
+  for (int64_t r = 0; r < block.rows; ++r) shift[r] = lse[r] * kLog2E;
+  pack_queries(kernel, q, block.rows, in_powers, queries);
+  pack_queries(kernel, dout, block.rows, kernel.scale, gradients);
+  row_dots(out.data, dout.data, dout.stride, block.rows, kernel.head, kernel.scale, dots);
+  score(kernel, block, k, queries, p, ld, prefetch);
+  score(kernel, block, v, gradients, ds, ld, prefetch);
+  score_gradients(p, ds, ld, block, kernel.pairs ? in_powers : 1.0f, kernel.pairs ? kernel.scale : 1.0f, shift, dots);
+}
+
+#define PRUN_INSTANTIATE(T)                                                                                          \
+  template void pack_rows(const T*, int64_t, float*, int64_t, int64_t, int64_t);                                     \
+  template void pack_transposed(const T*, int64_t, float*, int64_t, int64_t, float);                                 \
+  template void unpack_rows(const float*, int64_t, T*, int64_t, int64_t, int64_t);                                   \
+  template void block_probabilities(const ScoreKernel&, const QueryBlock&, const HeadRows<T>&, const FloatRows&,     \
+                                    float*, float*, float*, float*, Prefetcher&);                                    \
+  template void block_score_gradients(const ScoreKernel&, const QueryBlock&, const HeadRows<T>&, const HeadRows<T>&, \
+                                      const HeadRows<T>&, const float*, const FloatRows&, const FloatRows&, float*,  \
+                                      float*, float*, float*, int64_t, Prefetcher&);
 PRUN_INSTANTIATE(float)
 PRUN_INSTANTIATE(bf16)
 #undef PRUN_INSTANTIATE

@@ -1,7 +1,13 @@
-// The parts of attention on f32: packing heads, products of strips of queries with keys and values, and softmax.
+// FlashAttention (Dao et al., 2022) on one block of queries, in f32: packing, the GEMMs with keys and values, softmax,
+// and the gradients of scores.
 //
-// Surprising fact: the scores of a strip lie with its queries side by side, a row for each key. So softmax runs down
-// the columns of whole vectors, with no sum across lanes and no remainders, and keys need no transpose.
+//      forward                                      backward, with P and dS of all queries of a block of keys
+//      queries ─pack─► Qᵀ ┐                         Qᵀ, K    ─GEMM─► S  ┐
+//      keys    ─────────── ┴─GEMM─► S ─softmax─► P  dOᵀ, V   ─GEMM─► dP ┴─► P, dS
+//      values  ─────────────────── GEMM ─► O = P·V  dQ = dS·K    dK += dSᵀ·Q    dV += Pᵀ·dO
+//
+// Surprising fact: scores are stored transposed, [key][query]. So softmax reduces down the columns of whole vectors,
+// without a reduction across lanes and without remainders, and keys need no transpose.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -11,73 +17,90 @@
 
 namespace prun::cpu {
 
-// Queries at a time: two of the longest vectors, so that k and v are read half as often as for one.
-inline constexpr int64_t kStrip = 32;
+// Queries of a block: two of the longest vectors, so that k and v are read half as often as with one.
+inline constexpr int64_t kQueryBlock = 32;
 inline constexpr float kLog2E = 1.44269504f;
 
-// Rows of a head as products read them, in place or packed.
-struct FloatRows {
-  const float* data;
+// Rows of a head, `stride` elements apart.
+template <class T>
+struct HeadRows {
+  const T* data;
   int64_t stride;
-  FloatRows from(int64_t row) const { return {data + row * stride, stride}; }
+  HeadRows from(int64_t row) const { return {data + row * stride, stride}; }
+};
+using FloatRows = HeadRows<float>;
+
+// Which keys the rows of a range of queries attend to: row r the first `attended` + r · `step`. `step` is 1 on the
+// diagonal of a causal mask, otherwise 0.
+struct Mask {
+  int64_t attended, step;
+  int64_t keys(int64_t rows) const { return attended + (rows - 1) * step; }  // of `rows` rows together
+  Mask from(int64_t row) const { return {attended + row * step, step}; }
 };
 
-// to[row][0..lanes) = from[row · stride ..], padded with zeros. T is float or bf16.
+// Copies rows to to[row][0..lanes), padded with zeros. T is float or bf16.
 template <class T>
 void pack_rows(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, int64_t lanes);
 
-// to[i][row] = scale · from[row · stride + i] for the rows of a strip; lanes without a row are 0.
-template <class T>
-void pack_lanes(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, float scale);
-
-// The same of pairs of bf16, as elements of four bytes: `head`, an even number, counts numbers.
-void pack_pairs(const bf16* from, int64_t stride, float* to, int64_t rows, int64_t head);
-inline FloatRows pairs_of(const bf16* from, int64_t stride) {
-  return {reinterpret_cast<const float*>(from), stride / 2};
-}
-
-// to[row · stride ..] = from[row][0..head).
+// Copies to[row][0..head) to rows that are `stride` apart, rounding.
 template <class T>
 void unpack_rows(const float* from, int64_t lanes, T* to, int64_t stride, int64_t rows, int64_t head);
 
-// dots[r] = scale · Σ a·b over row r, of kStrip rows at most; 0 behind them.
+// Transposes the rows of a query block: to[i][row] = scale · from[row · stride + i]; columns without a row are 0.
 template <class T>
-void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, int64_t head, float scale, float* dots);
+void pack_transposed(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, float scale);
 
-// Which keys the queries of a strip see: query r the first `seen` + r · `more`.
-struct Sight {
-  int64_t seen, more;
-  int64_t keys(int64_t rows) const { return seen + (rows - 1) * more; }  // of all its rows together
+// The GEMMs of a query block with keys and values. A matrix of scores or weights has a row for each key, `ld` floats
+// apart, and a column for each query. Masked elements on the diagonal are 0 or not read.
+struct QueryBlock {
+  int64_t rows, keys, before;  // queries; keys that the last one attends to; keys before the diagonal
+  QueryBlock(const Mask& mask, int64_t queries)
+      : rows(queries), keys(mask.keys(queries)), before(mask.step == 0 ? keys : mask.attended - 1) {}
+  // S = K·Qᵀ, queries[head][kQueryBlock], for at most kQueryBlock queries.
+  void score(const FloatRows& k, int64_t head, const float* queries, float* scores, int64_t ld,
+             Prefetcher& prefetch) const;
+  // The same of bf16 pairs, which are exact products with f32 accumulators. Needs AVX512_BF16.
+  void score_pairs(const FloatRows& k, int64_t head, const float* queries, float* scores, int64_t ld,
+                   Prefetcher& prefetch) const;
+  // to[row · stride ..] = factors[row] · Σ weights[key][row] · values[key], for at most kQueryBlock queries: O = P·V,
+  // or dQ = dS·K. Without factors they are 1.
+  void reduce_over_keys(const float* weights, int64_t ld, const FloatRows& values, int64_t lanes, const float* factors,
+                        float* to, int64_t stride, Prefetcher& prefetch) const;
+  // to[key · stride ..] = Σ weights[key][row] · from[row]: dV += Pᵀ·dO, or dK += dSᵀ·Q. Accumulates for the first
+  // `added` keys (none, all, or a multiple of kQueryBlock), and overwrites the others.
+  void reduce_over_queries(const float* weights, int64_t ld, const FloatRows& from, int64_t lanes, float* to,
+                           int64_t stride, int64_t added, Prefetcher& prefetch) const;
 };
 
-// The products of queries with keys and values. A matrix of weights, of scores or what is made of them, has a row for
-// each key, `ld` floats apart, and the queries side by side. What queries do not see of the keys that they begin to see
-// one by one is 0 there, or not read.
-struct Strip {
-  int64_t rows, keys, before;  // queries; keys that the last one sees; those before the diagonal, which all see
-  Strip(const Sight& sight, int64_t queries)
-      : rows(queries), keys(sight.keys(queries)), before(sight.more == 0 ? keys : sight.seen - 1) {}
-  // scores[key] = k[key] · q, q[head][kStrip]: of kStrip queries at most.
-  void score(const FloatRows& k, int64_t head, const float* q, float* scores, int64_t ld, Prefetcher& ahead) const;
-  // The same of pairs, which are exact products of bf16 with sums in f32. Takes AVX512_BF16.
-  void score_pairs(const FloatRows& k, int64_t head, const float* q, float* scores, int64_t ld,
-                   Prefetcher& ahead) const;
-  // to[row · stride ..] = factors[row] · Σ weights[key][row] · values[key]: of kStrip queries at most. No factors: 1.
-  void gather(const float* weights, int64_t ld, const FloatRows& values, int64_t lanes, const float* factors, float* to,
-              int64_t stride, Prefetcher& ahead) const;
-  // to[key · stride ..] = Σ weights[key][row] · from[row], which of the first `added` keys is added to what is there.
-  // Those are none, all, or a multiple of kStrip.
-  void scatter(const float* weights, int64_t ld, const FloatRows& from, int64_t lanes, float* to, int64_t stride,
-               int64_t added, Prefetcher& ahead) const;
+// How the scores of a head are computed: as FMAs of f32 rows, or as dot products of bf16 pairs where these are stored.
+// f32 queries are multiplied by the factor when they are packed; pairs are not, since that would round, so the factor
+// is applied to their scores.
+struct ScoreKernel {
+  int64_t head;
+  float scale;
+  bool pairs = false;
+
+  // Returns keys, or values, as score() reads them: the pairs themselves, or `packed`.
+  template <class T>
+  FloatRows operand(const HeadRows<T>& rows, const FloatRows& packed) const {
+    if constexpr (sizeof(T) == sizeof(bf16))
+      if (pairs) return {reinterpret_cast<const float*>(rows.data), rows.stride / 2};
+    return packed;
+  }
 };
 
-// Scores of kStrip queries, in powers of two times `factor`, to unnormalized probabilities, 0 for keys that a query
-// does not see; each query's log-sum-exp and 1/sum.
-void softmax_lanes(float* scores, int64_t ld, const Strip& strip, float factor, float* lse, float* inverse);
+// Computes a query block's unnormalized probabilities, 2^(S - max), [key][kQueryBlock], and for each query the
+// log-sum-exp and 1/sum. `queries`: scratch of head · kQueryBlock floats.
+template <class T>
+void block_probabilities(const ScoreKernel& kernel, const QueryBlock& block, const HeadRows<T>& q, const FloatRows& k,
+                         float* queries, float* scores, float* lse, float* inverse, Prefetcher& prefetch);
 
-// In place: scores S become P = 2^(factor · S - shift), dp becomes dS = P·(scale · dP - along), both 0 where a query
-// does not look.
-void score_gradients(float* scores, float* dp, int64_t ld, const Strip& strip, float factor, float scale,
-                     const float* shift, const float* along);
+// Computes P = exp(S - lse) and dS = P·(dP - Σ out·dout), [key][ld], of a query block; dS of f32 already has the factor
+// `scale`, that of k and q. `queries` and `gradients`: scratch of head · kQueryBlock floats each.
+template <class T>
+void block_score_gradients(const ScoreKernel& kernel, const QueryBlock& block, const HeadRows<T>& q,
+                           const HeadRows<T>& out, const HeadRows<T>& dout, const float* lse, const FloatRows& k,
+                           const FloatRows& v, float* queries, float* gradients, float* p, float* ds, int64_t ld,
+                           Prefetcher& prefetch);
 
 }  // namespace prun::cpu

@@ -1,7 +1,8 @@
-// rotary: each pair of elements times a cosine and a sine; one pass, in place where the program wishes.
+// rotary and, for generation, rotary_at (Su et al., "RoFormer", 2021): each pair of elements of a head is rotated by an
+// angle that grows with the token's position; one pass, in place if the program asks for it.
 //
-// Surprising fact: the table of cosines and sines is made once, in f64, and shared by the kernels of all layers. At the
-// last positions of a long context the angle of an f32 product would be wrong in its third digit.
+// Surprising fact: rotary's table of cosines and sines is computed once, in f64, and shared by the kernels of all
+// layers. At the last positions of a long context an angle in f32 is wrong in its third digit.
 #include "prun/sdk/rotary.h"
 
 #include <cmath>
@@ -11,30 +12,30 @@
 #include <tuple>
 #include <vector>
 
-#include "kernels/cpu/attention/rotary_speeds.h"
 #include "kernels/cpu/kernel.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vectors.h"
 
 namespace prun::cpu {
 
+namespace {
+
+// Radians a token, for each pair of a head of 2·half elements.
 std::vector<double> rotary_speeds_of(const Attrs& attrs, int64_t half) {
   return sdk::rotary_speeds(half, attrs.text("scaling"),
                             [&](const char* name, double usual) { return attrs.number(name, usual); });
 }
 
-namespace {
-
-// [length][2][half]: the cosines, then the sines of a token, in the order in which vectors of T have a half.
+// [length][2][half]: the cosines and the sines of a token, in the order of the elements in vectors of T.
 using Angles = std::vector<float>;
 
 template <class T>
-int64_t place_of(int64_t i, int64_t half) {
-  int64_t place = i;
-  with_lanes([=, &place]<int lanes>() PRUN_INLINED {
-    if (i < half / (2 * lanes) * (2 * lanes)) place = WholeTwo<lanes, T>::place(i);
+int64_t index_of(int64_t i, int64_t half) {
+  int64_t index = i;
+  with_lanes([=, &index]<int lanes>() PRUN_INLINED {
+    if (i < half / (2 * lanes) * (2 * lanes)) index = WholeTwo<lanes, T>::place(i);
   });
-  return place;
+  return index;
 }
 
 template <class T>
@@ -42,49 +43,51 @@ std::shared_ptr<const Angles> angles_of(const OpView& view, int64_t length, int6
   const TokenPositions at = view.token_positions(length);
   const std::vector<double> speeds = rotary_speeds_of(view.attrs(), half);
   static std::mutex mutex;
-  static std::map<std::tuple<int64_t, std::vector<double>, int64_t, int64_t>, std::weak_ptr<const Angles>> made;
+  static std::map<std::tuple<int64_t, std::vector<double>, int64_t, int64_t>, std::weak_ptr<const Angles>> tables;
   const std::lock_guard lock(mutex);
-  // Where the first and the last token stand says where all do.
-  std::weak_ptr<const Angles>& known = made[{length, speeds, at.of(0), at.of(length - 1)}];
-  if (std::shared_ptr<const Angles> angles = known.lock()) return angles;
+  // The positions of the first and the last token determine all.
+  std::weak_ptr<const Angles>& entry = tables[{length, speeds, at.of(0), at.of(length - 1)}];
+  if (std::shared_ptr<const Angles> angles = entry.lock()) return angles;
   Angles angles(length * 2 * half);
   for (int64_t i = 0; i < half; ++i) {
-    const int64_t place = place_of<T>(i, half);
+    const int64_t index = index_of<T>(i, half);
     for (int64_t token = 0; token < length; ++token) {
       const double angle = static_cast<double>(at.of(token)) * speeds[i];
-      angles[token * 2 * half + place] = static_cast<float>(std::cos(angle));
-      angles[(token * 2 + 1) * half + place] = static_cast<float>(std::sin(angle));
+      angles[token * 2 * half + index] = static_cast<float>(std::cos(angle));
+      angles[(token * 2 + 1) * half + index] = static_cast<float>(std::sin(angle));
     }
   }
   std::shared_ptr<const Angles> shared = std::make_shared<const Angles>(std::move(angles));
-  known = shared;
+  entry = shared;
   return shared;
 }
 
-struct Turn {
+struct Rotation {
   int64_t length, width, half, heads;  // rows are tokens of samples of `length`, `width` elements each
   const float* angles;
-  float sign;  // -1 to turn back
+  float sign;  // -1: the inverse
 };
 
-// Rows [first, last); what is behind the heads is copied. A token's cosines and sines stay in registers for all heads.
+// Rotates rows [first, last) and copies the elements after the heads. A token's cosines and sines stay in registers for
+// all heads.
 template <class T>
-void turn_rows(const T* x, T* y, const Turn& turn, int64_t first, int64_t last) {
+void rotate_rows(const T* x, T* y, const Rotation& rotation, int64_t first, int64_t last) {
   with_lanes([=]<int lanes>() PRUN_INLINED {
-    const int64_t half = turn.half, turned = turn.heads * 2 * half;
+    const int64_t half = rotation.half, rotated = rotation.heads * 2 * half;
     for (int64_t row = first; row < last; ++row) {
-      const T* from = x + row * turn.width;
-      T* to = y + row * turn.width;
-      const float *cosine = turn.angles + row % turn.length * 2 * half, *sine = cosine + half;
-      for_two_lanes<lanes, T>(half, [=, sign = turn.sign](auto at) PRUN_INLINED {
+      const T* from = x + row * rotation.width;
+      T* to = y + row * rotation.width;
+      const float *cosine = rotation.angles + row % rotation.length * 2 * half, *sine = cosine + half;
+      for_two_lanes<lanes, T>(half, [=, sign = rotation.sign](auto at) PRUN_INLINED {
         const auto c = at.load(cosine), s = at.load(sine) * sign;
-        for (int64_t h = 0; h < turned; h += 2 * half) {
+        for (int64_t h = 0; h < rotated; h += 2 * half) {
           const auto a = at.load(from + h), b = at.load(from + h + half);
           at.store(to + h, a * c - b * s);
           at.store(to + h + half, b * c + a * s);
         }
       });
-      if (from != to && turned < turn.width) std::memcpy(to + turned, from + turned, (turn.width - turned) * sizeof(T));
+      if (from != to && rotated < rotation.width)
+        std::memcpy(to + rotated, from + rotated, (rotation.width - rotated) * sizeof(T));
     }
   });
 }
@@ -97,17 +100,52 @@ std::unique_ptr<Kernel> rotary_kernel(const OpView& view) {
   const int64_t half = view.attrs().integer("size") / 2, heads = view.attrs().integer("heads");
   PRUN_CHECK(half > 0 && heads * 2 * half <= width, shape_text(shape));
   view.expect_count(view.write(0), rows * width);
-  const Turn turn{length, width, half, heads, nullptr, view.attrs().integer("inverse") != 0 ? -1.0f : 1.0f};
-  return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows, turn, angles = angles_of<T>(view, length, half),
+  const Rotation rotation{length, width, half, heads, nullptr, view.attrs().integer("inverse") != 0 ? -1.0f : 1.0f};
+  return kernel_of([x = view.in<T>(0), y = view.out<T>(0), rows, rotation, angles = angles_of<T>(view, length, half),
                     threads = view.threads()] {
-    Turn with_angles = turn;
+    Rotation with_angles = rotation;
     with_angles.angles = angles->data();
-    parallel_rows(threads, rows, [&](int64_t first, int64_t last) { turn_rows(x, y, with_angles, first, last); });
+    parallel_rows(threads, rows, [&](int64_t first, int64_t last) { rotate_rows(x, y, with_angles, first, last); });
+  });
+}
+
+// One row; the angles are computed in f64, as those of rotary.
+template <class T>
+void rotate_row(const T* x, T* y, const std::vector<double>& speeds, int64_t position, int64_t heads) {
+  const int64_t half = std::ssize(speeds);
+  for (int64_t i = 0; i < half; ++i) {
+    const double angle = static_cast<double>(position) * speeds[i];
+    const float c = static_cast<float>(std::cos(angle)), s = static_cast<float>(std::sin(angle));
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t low = h * 2 * half + i, high = low + half;
+      const float a = load(x[low]), b = load(x[high]);
+      store(y[low], a * c - b * s);
+      store(y[high], b * c + a * s);
+    }
+  }
+}
+
+template <class T>
+std::unique_ptr<Kernel> rotary_at(const OpView& view) {
+  const int64_t width = last_dim(view.read(0).shape), rows = row_count(view.read(0).shape);
+  const int64_t half = view.attrs().integer("size") / 2, heads = view.attrs().integer("heads");
+  view.expect_count(view.read(1), rows);
+  view.expect_count(view.write(0), rows * width);
+  return kernel_of([x = view.in<T>(0), at = view.in<int32_t>(1), y = view.out<T>(0), rows, width, heads,
+                    speeds = rotary_speeds_of(view.attrs(), half), threads = view.threads()] {
+    parallel_for(threads, rows, [&](int64_t row, int) {
+      const T* from = x + row * width;
+      T* to = y + row * width;
+      rotate_row(from, to, speeds, at[row], heads);
+      const int64_t rotated = heads * 2 * std::ssize(speeds);
+      if (from != to) std::memcpy(to + rotated, from + rotated, (width - rotated) * sizeof(T));
+    });
   });
 }
 
 }  // namespace
 
-const Family rotary_kernels = {{"rotary", PRUN_FLOAT_MAKER(read(0), rotary_kernel<T>(view))}};
+const Family rotary_kernels = {{"rotary", PRUN_FLOAT_MAKER(read(0), rotary_kernel<T>(view))},
+                               {"rotary_at", PRUN_FLOAT_MAKER(read(0), rotary_at<T>(view))}};
 
 }  // namespace prun::cpu
