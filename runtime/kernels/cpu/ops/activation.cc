@@ -17,7 +17,7 @@ void silu_mul_grad_range(const T* gate, const T* up, const T* dy, T* dgate, T* d
   });
 }
 
-// By its Taylor series where 1 − e^(−2|x|) would lose digits.
+// Near 0, where 1 − e^(−2|x|) cancels, by its Taylor series.
 template <class V>
 PRUN_INLINE V tanh_f32(V x) {
   const V magnitude = x < 0 ? -x : x, square = x * x;

@@ -1,4 +1,4 @@
-// Whether tensors hold NaNs or infinities. It looks at bits: the compiler may assume that arithmetic has neither.
+// Detects NaNs and infinities in tensors by their bits, because the compiler may assume that arithmetic has neither.
 #include <algorithm>
 #include <atomic>
 #include <numeric>
@@ -52,16 +52,16 @@ std::unique_ptr<Kernel> make_check_finite(const OpView& view) {
   if (view.attrs().has("root") && view.share("axis").index != view.attrs().integer("root"))
     return kernel_of([flags] { *flags = 0; });
   const bool counted = view.attrs().integer("counted") != 0;
-  const size_t looked_at = view.reads() - (counted ? 1 : 0);
-  const int64_t* const counts = counted ? view.in<int64_t>(looked_at) : nullptr;
-  const int64_t members = counted ? view.read(looked_at).count() : 0;
+  const size_t checked_reads = view.reads() - (counted ? 1 : 0);
+  const int64_t* const counts = counted ? view.in<int64_t>(checked_reads) : nullptr;
+  const int64_t members = counted ? view.read(checked_reads).count() : 0;
   std::vector<Checked> tensors;
-  for (size_t i = 0; i < looked_at; ++i)
+  for (size_t i = 0; i < checked_reads; ++i)
     tensors.push_back(view.read(i).dtype == Dtype::f64
                           ? checked<double>(view, i)
                           : with_float(view.read(i).dtype, [&]<class T>() { return checked<T>(view, i); }));
-  const int32_t noted = view.attrs().integer("infinite") != 0 ? 1 : 3;
-  return kernel_of([tensors, noted, flags, counts, members, threads = view.threads()] {
+  const int32_t reported = view.attrs().integer("infinite") != 0 ? 1 : 3;
+  return kernel_of([tensors, reported, flags, counts, members, threads = view.threads()] {
     int32_t all = 0;
     for (size_t i = 0; i < tensors.size(); ++i) {
       const Checked& t = tensors[i];
@@ -73,7 +73,7 @@ std::unique_ptr<Kernel> make_check_finite(const OpView& view) {
         const int32_t kinds = t.kinds(t.data + begin * t.size, end - begin);
         if (kinds != 0) found.fetch_or(kinds, std::memory_order_relaxed);
       });
-      all |= (found.load() & noted) << (2 * i);
+      all |= (found.load() & reported) << (2 * i);
     }
     *flags = all;
   });

@@ -1,15 +1,17 @@
-// cross_entropy with its softmax fused: rows are read once and no probabilities are stored, only the log-sum-exp.
-// cross_entropy_and_grad reads rows from memory once, too: it makes a row's gradient while the cache holds the row. The
-// gradient also serves vocabularies that are split over ranks; their loss is in split_cross_entropy.cc.
+// cross_entropy with its softmax fused: rows are read once, and only the log-sum-exp is stored, no probabilities.
+// cross_entropy_and_grad also reads rows from memory once, because it computes a row's gradient while the row is
+// cached.
+//
+// If the vocabulary is split over ranks, the loss takes three ops with an all-reduce after each of the first two:
+// maxima (cross_entropy_max), sums (cross_entropy_sums), loss (cross_entropy_finish). The gradient is the same op.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "device/ids.h"
 #include "kernels/cpu/instruction_set.h"
 #include "kernels/cpu/kernel.h"
-#include "kernels/cpu/ops/columns.h"
 #include "kernels/cpu/ops/elementwise.h"
-#include "kernels/cpu/ops/flush_subnormals.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vector_math.h"
@@ -18,13 +20,38 @@
 namespace prun::cpu {
 namespace {
 
+// A rank's columns of the logits: the whole vocabulary, or its part of one that is split over an axis.
+struct Columns {
+  int64_t first, count;  // the rank has `count` columns from `first` on
+  int64_t valid;         // of them in the vocabulary; the others are padding
+  int64_t vocab;
+
+  // Returns the column of a target, or -1 if it is another rank's or ignored.
+  PRUN_INLINE int64_t find(int32_t target) const {
+    return target < first || target >= first + count ? -1 : target - first;
+  }
+  // Ends the job if a target is outside the vocabulary. Only the ops that compute the loss call it; they run before
+  // those of the gradient.
+  void require(const int32_t* targets, int64_t rows) const { require_targets(targets, rows, vocab, kTargetOutside); }
+};
+
+Columns columns_of(const OpView& view, const Tensor& logits) {
+  const Share share = view.share("axis");
+  Columns c;
+  c.count = last_dim(logits.shape);
+  c.first = share.index * c.count;
+  c.vocab = view.attrs().integer("vocab", share.of * c.count);
+  c.valid = std::clamp<int64_t>(c.vocab - c.first, 0, c.count);
+  return c;
+}
+
 constexpr float kLog2E = 1.44269504f;
 constexpr double kLn2 = 0.69314718055994531;
 
-// Less than what a sum of powers has room for beside exact terms.
-constexpr float kRoom = 0x1p32f;
+// Limit of a sum of powers in which the terms near 1 are still exact.
+constexpr float kLimit = 0x1p32f;
 
-// 2^t of t < 127; of more it may be less than that, but not less than kRoom.
+// 2^t for t < 127; a larger t gives a smaller power, but at least kLimit.
 template <class V>
 PRUN_INLINE V power_of(const V& t) {
   if constexpr (kScales<V>)
@@ -33,38 +60,38 @@ PRUN_INLINE V power_of(const V& t) {
     return power_of_two(at_most(t, 126.0f));
 }
 
-// Elements that are asked for ahead, and of which the largest is looked for first.
+// Elements of the prefetch distance, and of the first piece of a row, whose maximum is computed first.
 template <class T>
 constexpr int64_t kPiece = 4096 / sizeof(T);
 
-// Σ 2^(x·log2 e - top), and f(at) beside it.
+// Computes Σ 2^(x·log2 e - max), and calls f(at) in the same loop. Prefetches the next piece.
 template <int lanes, class T, class F>
-PRUN_INLINE float sum_of_powers(const T* x, int64_t width, float top, const F& f) {
+PRUN_INLINE float sum_of_powers(const T* x, int64_t width, float max, const F& f) {
   Two<lanes> sums = {};
   for_two_lanes<lanes, T>(width, [&](auto at) PRUN_INLINED {
     ask_for<2 * lanes>(x + kPiece<T> + at.i);
-    sums += at.only(each(at.load(x) * kLog2E - top, [](const auto& t) PRUN_INLINED { return power_of(t); }));
+    sums += at.only(each(at.load(x) * kLog2E - max, [](const auto& t) PRUN_INLINED { return power_of(t); }));
     f(at);
   });
   return fold<lanes>(sums.v[0] + sums.v[1], kAdd);
 }
 
-// Rows come from memory once, in one pass: powers are relative to the largest of a row's first piece. If another
-// exceeds that by more than a sum has room for, which is rare, the row is added up again, relative to its largest.
+// One pass over a row, with powers relative to the maximum of its first piece. If the sum exceeds kLimit, which is
+// rare, it is computed again relative to the maximum of the row. `overlap`: called with each vector of the first pass.
 template <int lanes, class T, class F>
-PRUN_INLINE float log_sum_exp(const T* x, int64_t width, const F& beside) {
-  const auto largest = [x](int64_t count) PRUN_INLINED {
+PRUN_INLINE float log_sum_exp(const T* x, int64_t width, const F& overlap) {
+  const auto maximum = [x](int64_t count) PRUN_INLINED {
     return std::max(largest_lanes<lanes>(x, count) * kLog2E, std::numeric_limits<float>::lowest());
   };
-  float top = largest(std::min(kPiece<T>, width)), sum = sum_of_powers<lanes>(x, width, top, beside);
-  if (!(sum < kRoom)) {
-    top = largest(width);
-    sum = sum_of_powers<lanes>(x, width, top, [](const auto&) PRUN_INLINED {});
+  float max = maximum(std::min(kPiece<T>, width)), sum = sum_of_powers<lanes>(x, width, max, overlap);
+  if (!(sum < kLimit)) {
+    max = maximum(width);
+    sum = sum_of_powers<lanes>(x, width, max, [](const auto&) PRUN_INLINED {});
   }
-  return static_cast<float>((static_cast<double>(top) + std::log2(static_cast<double>(sum))) * kLn2);
+  return static_cast<float>((static_cast<double>(max) + std::log2(static_cast<double>(sum))) * kLn2);
 }
 
-// 2^t as exact as results of type T; 0 where it is none of the normal numbers.
+// 2^t with the precision of T; 0 where it is subnormal.
 template <class T, class V>
 PRUN_INLINE V probability(const V& t) {
   if constexpr (kScales<V>) {
@@ -88,7 +115,7 @@ struct ScaledProbability {
   }
 };
 
-// One row's, which may lie where the logits are.
+// The gradient of one row, which may overwrite the logits.
 template <class T>
 struct RowGradient {
   const T* from;
@@ -125,10 +152,9 @@ void gradient(const T* logits, const int32_t* targets, const float* lse, T* dlog
   });
 }
 
-// The last columns may be padding.
 Columns whole_columns(const OpView& view) {
   const Columns columns = columns_of(view, view.read(0));
-  PRUN_CHECK(columns.valid == columns.vocab, "a split vocabulary has a loss of its own");
+  PRUN_CHECK(columns.valid == columns.vocab, "a split vocabulary takes cross_entropy_max, _sums and _finish");
   return columns;
 }
 
@@ -178,22 +204,27 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   });
 }
 
-// Of rows [first, last), and each row's logit of its target, which the gradient overwrites. A row's gradient is made
-// beside the next row's sum: so memory is read and written at the same time. Where no cache holds these two rows and
-// what is written, it is made at once, while one holds the row.
+// Computes lse and gradients of rows [first, last), and saves the logits of their targets, which gradients may
+// overwrite.
+//
+//      row r       | log-sum-exp |  gradient   |
+//      row r+1                   | log-sum-exp |  gradient   |
+//
+// The gradient of a row runs in the loop of the next row's log-sum-exp, so that memory is read and written
+// concurrently. If the second-level cache does not hold both rows, the gradient runs at once, while the row is cached.
 template <class T>
 void loss_and_gradient(const T* logits, const int32_t* targets, float* lse, float* hits, T* dlogits, int64_t first,
                        int64_t last, Columns columns, float scale) {
   const FlushSubnormals flush;
-  const bool together = 4 * columns.count * static_cast<int64_t>(sizeof(T)) <= second_level_cache();
+  const bool pipelined = 4 * columns.count * static_cast<int64_t>(sizeof(T)) <= second_level_cache();
   with_lanes([=]<int lanes>() PRUN_INLINED {
     const int64_t width = columns.count, valid = columns.valid;
     const auto alone = [](const auto&) PRUN_INLINED {};
     for (int64_t row = first; row < last; ++row) {
-      if (row == first || !together) lse[row] = log_sum_exp<lanes>(logits + row * width, valid, alone);
+      if (row == first || !pipelined) lse[row] = log_sum_exp<lanes>(logits + row * width, valid, alone);
       const RowGradient<T> one(logits + row * width, dlogits + row * width, columns, targets[row], lse[row], scale);
       hits[row] = targets[row] == kIgnoredTarget ? lse[row] : one.hit;
-      if (together && row + 1 < last)
+      if (pipelined && row + 1 < last)
         lse[row + 1] = log_sum_exp<lanes>(logits + (row + 1) * width, valid, one);
       else
         map_lanes<lanes>(one.of, valid, one.to, one.from);
@@ -224,11 +255,88 @@ std::unique_ptr<Kernel> both(const OpView& view) {
   });
 }
 
+// The three ops of a split vocabulary. The maximum of a rank whose columns are all padding is -inf.
+template <class T>
+PRUN_CLONES void row_maxima(const T* logits, float* maxima, int64_t first, int64_t last, Columns columns) {
+  for (int64_t row = first; row < last; ++row) {
+    const T* from = logits + row * columns.count;
+    float largest = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : largest)
+    for (int64_t i = 0; i < columns.valid; ++i) largest = load(from[i]) > largest ? load(from[i]) : largest;
+    maxima[row] = largest;
+  }
+}
+
+template <class T>
+PRUN_INLINE void row_sums(const T* logits, const int32_t* targets, const float* maxima, float* sums, float* hits,
+                          int64_t first, int64_t last, Columns columns) {
+  for (int64_t row = first; row < last; ++row) {
+    const T* from = logits + row * columns.count;
+    const float max = maxima[row];
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < columns.valid; ++i) sum += exp_f32(load(from[i]) - max);
+    const int64_t target = columns.find(targets[row]);
+    sums[row] = sum;
+    hits[row] = target < 0 ? 0 : load(from[target]);
+  }
+}
+
+template <class T>
+std::unique_ptr<Kernel> max_kernel(const OpView& view) {
+  const Columns columns = columns_of(view, view.read(0));
+  const int64_t rows = row_count(view.read(0).shape);
+  view.expect_count(view.write(0), rows);
+  return kernel_of([logits = view.in<T>(0), maxima = view.out<float>(0), rows, columns, threads = view.threads()] {
+    parallel_rows(threads, rows, [&](int64_t begin, int64_t end) { row_maxima(logits, maxima, begin, end, columns); });
+  });
+}
+
+template <class T>
+std::unique_ptr<Kernel> sums_kernel(const OpView& view) {
+  const Columns columns = columns_of(view, view.read(0));
+  const int64_t rows = row_count(view.read(0).shape);
+  view.expect_count(view.read(1), rows);
+  view.expect_count(view.read(2), rows);
+  view.expect_count(view.write(0), 2 * rows);
+  return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), maxima = view.in<float>(2),
+                    sums = view.out<float>(0), rows, columns, threads = view.threads()] {
+    columns.require(targets, rows);
+    parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
+      with_lanes([&]<int>()
+                     PRUN_INLINED { row_sums(logits, targets, maxima, sums, sums + rows, begin, end, columns); });
+    });
+  });
+}
+
+std::unique_ptr<Kernel> make_finish(const OpView& view) {
+  const int64_t rows = view.write(1).count();
+  view.expect_count(view.read(0), 2 * rows);
+  view.expect_count(view.read(1), rows);
+  view.expect_count(view.read(3), rows);
+  view.expect_count(view.write(0), 1);
+  return kernel_of([sums = view.in<float>(0), maxima = view.in<float>(1), targets = view.in<int32_t>(3),
+                    loss = view.out<float>(0), lse = view.out<float>(1), rows,
+                    scale = view.attrs().number("scale", 1)] {
+    double sum = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+      lse[row] = maxima[row] + std::log(sums[row]);
+      if (targets[row] == kIgnoredTarget) continue;
+      sum += static_cast<double>(lse[row]) - static_cast<double>(sums[rows + row]);
+    }
+    *loss = static_cast<float>(scale * sum);
+  });
+}
+
 }  // namespace
 
 const Family cross_entropy_kernels = {
     {"cross_entropy", PRUN_FLOAT_MAKER(read(0), forward<T>(view))},
     {"cross_entropy_grad", PRUN_FLOAT_MAKER(read(0), backward<T>(view))},
     {"cross_entropy_and_grad", PRUN_FLOAT_MAKER(read(0), both<T>(view)), Accepts::floats, workspace}};
+
+const Family split_cross_entropy_kernels = {{"cross_entropy_max", PRUN_FLOAT_MAKER(read(0), max_kernel<T>(view))},
+                                            {"cross_entropy_sums", PRUN_FLOAT_MAKER(read(0), sums_kernel<T>(view))},
+                                            {"cross_entropy_finish", make_finish}};
 
 }  // namespace prun::cpu

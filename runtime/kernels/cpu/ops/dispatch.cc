@@ -1,7 +1,7 @@
-// dispatch, combine and their gradients: rows that move between the order of tokens and the slots of experts.
+// dispatch, combine and their gradients: rows are copied between the order of tokens and the slots of experts.
 //
-// A slot belongs to one token at most, so tokens are divided among the threads and no two write the same row. Slots
-// without a token are cleared before.
+// A slot belongs to at most one token, so tokens are divided among the threads and no two write the same row. All slots
+// are cleared first, because some have no token.
 #include <cstring>
 
 #include "kernels/cpu/kernel.h"
@@ -38,8 +38,8 @@ void send_rows(const Sizes& s, const T* x, const int32_t* slots, T* y, int64_t b
   }
 }
 
-// out[n] = Σ over the choices j of w[n][j]·y[slot[n][j]], in strips that stay in registers or the first-level cache;
-// without weights each is 1.
+// out[n] = Σ over the choices j of w[n][j]·y[slot[n][j]], a block of columns at a time, whose accumulators stay in
+// registers or the first-level cache. Without weights each is 1.
 template <class T>
 PRUN_CLONES void gather_rows(const Sizes& s, const T* y, const int32_t* slots, const float* weights, T* out,
                              int64_t begin, int64_t end) {

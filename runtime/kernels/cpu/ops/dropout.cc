@@ -1,5 +1,5 @@
-// dropout: the mask is drawn, never stored; forward and backward are the same kernel. See prun/philox.h for the
-// words.
+// dropout: the mask is drawn and never stored, so forward and backward are the same kernel. prun/philox.h defines the
+// random words.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -14,7 +14,7 @@
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kGroup = kRandomGroups * 4 * kRandomBlocks;  // elements that have words at a time
+constexpr int64_t kGroup = kRandomGroups * 4 * kRandomBlocks;  // elements whose words are drawn together
 
 // Elements [first, first + n) of a sample.
 template <class T>

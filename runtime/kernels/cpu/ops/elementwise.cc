@@ -1,5 +1,5 @@
-// add, mul, scale, cast and copy, for every number type: level 3 programs count in whole numbers too. Operands may be
-// the result's own memory.
+// add, mul, scale, cast and copy for every number type, because level 3 programs also count in integers. The result may
+// overwrite an operand.
 #include "kernels/cpu/ops/elementwise.h"
 
 #include <cstring>

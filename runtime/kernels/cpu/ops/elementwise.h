@@ -1,11 +1,15 @@
-// Kernels made of a function of one element, and sums of a function over elements.
+// Kernels made of a function of one element, and reductions of a function over elements.
 //
-// The function takes and gives what arithmetic on an element runs in, f32 for bf16. It is a lambda marked PRUN_INLINED:
-// what is called through a pointer does not become vector code. One of `auto` takes vectors of floats, too.
+// The function takes and returns the type in which an element is computed, f32 for bf16. It is a lambda marked
+// PRUN_INLINED, because a call through a pointer is not vectorized. One with `auto` parameters takes vectors, too.
 #pragma once
 #include <limits>
 #include <tuple>
 #include <type_traits>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "kernels/cpu/kernel.h"
 #include "kernels/cpu/parallel.h"
@@ -15,7 +19,7 @@
 
 namespace prun::cpu {
 
-// The type that arithmetic on T runs in.
+// The type in which elements of T are computed.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, bf16>, float, T>;
 
@@ -26,7 +30,7 @@ PRUN_INLINE Wide<T> widen(T x) {
   else
     return x;
 }
-// A float becomes a whole number toward zero, as C++ converts; what does not fit is clamped and a NaN is 0.
+// Converts a float to an integer by truncation, as C++ does; values out of range are clamped and a NaN becomes 0.
 template <class To, class From>
 PRUN_INLINE void narrow(To& to, From x) {
   if constexpr (std::is_same_v<To, bf16>) {
@@ -42,6 +46,43 @@ PRUN_INLINE void narrow(To& to, From x) {
   }
 }
 
+// Flushes subnormal operands and results to zero in this thread while it lives. A moment whose gradient stays zero
+// decays to subnormal numbers, for which some CPUs take a hundred times as long; the update is the same as with zeros.
+class FlushSubnormals {
+ public:
+#if defined(__x86_64__)
+  FlushSubnormals() : before_(_mm_getcsr()) { set(before_ | kResults | kOperands); }
+  ~FlushSubnormals() { set(before_); }
+#else
+  FlushSubnormals() {}
+  ~FlushSubnormals() {}
+#endif
+  FlushSubnormals(const FlushSubnormals&) = delete;
+  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+
+#if defined(__x86_64__)
+ private:
+  static constexpr unsigned kResults = 0x8000, kOperands = 0x0040;
+  // Loads and stores are not moved across it.
+  static void set(unsigned control) {
+    asm volatile("" ::: "memory");
+    _mm_setcsr(control);
+    asm volatile("" ::: "memory");
+  }
+  unsigned before_;
+#endif
+};
+
+// The first byte of a tensor of any number type.
+inline const std::byte* bytes_in(const OpView& view, size_t read) {
+  return with_number(view.read(read).dtype,
+                     [&]<class T>() { return reinterpret_cast<const std::byte*>(view.in<T>(read)); });
+}
+inline std::byte* bytes_out(const OpView& view, size_t write) {
+  return with_number(view.write(write).dtype,
+                     [&]<class T>() { return reinterpret_cast<std::byte*>(view.out<T>(write)); });
+}
+
 template <class T>
 concept FloatOrBf16 = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
 
@@ -51,16 +92,17 @@ PRUN_CLONES static void map_elements(F f, int64_t n, Y* y, const X*... x) {
   for (int64_t i = 0; i < n; ++i) narrow(y[i], f(widen(x[i])...));
 }
 
-// A function that says so takes a Group in the place of a vector.
+// A function with this member takes a Group in place of a vector.
 template <class F>
 concept OfGroups = requires {
   F::kOfGroups;
 };
 
-// y[i] = f(x[i]...) for n elements, by vectors, a few at a time. Of bf16 alone even and odd places are computed apart.
+// y[i] = f(x[i]...) for n elements, a few vectors at a time. If all arrays are bf16, even and odd elements are computed
+// as separate vectors. Prefetches the operands.
 template <int lanes, class F, class Y, class... X>
 PRUN_INLINE void map_lanes(const F& f, int64_t n, Y* y, const X*... x) {
-  constexpr bool kGroups = OfGroups<F> && lanes == 16;  // others have too few registers for what several need at once
+  constexpr bool kGroups = OfGroups<F> && lanes == 16;  // shorter vectors have too few registers
   constexpr int kSome = lanes == 16 ? 4 : 2;
   constexpr bool kPairs = std::is_same_v<Y, bf16> && (... && std::is_same_v<X, bf16>);
   using Some = Group<Floats<lanes>, kSome>;
@@ -113,15 +155,15 @@ inline void add_floats(int threads, const float* a, const float* b, float* sum, 
   });
 }
 
-// The sum of f(x[i]...) in f64, of floats or bf16; f takes vectors of doubles and gives 0 where all are 0.
+// The sum of f(x[i]...) in f64, for floats or bf16; f takes vectors of doubles and returns 0 if all operands are 0.
 //
-// Written with vectors, since of a loop with `#pragma omp simd` inside a lambda GCC 12 makes scalar code.
+// Written with vectors, because GCC 12 compiles `#pragma omp simd` inside a lambda to scalar code.
 template <class F, class... X>
 double sum_range(F f, int64_t n, const X*... x) {
   static_assert((... && FloatOrBf16<X>));
   double all = 0;
   with_lanes([=, &all]<int lanes>() PRUN_INLINED {
-    Doubles<lanes> sums[2] = {};  // of either half of the vectors: each waits for its own last addition only
+    Doubles<lanes> sums[2] = {};  // one for each half of the vectors, to hide the latency of additions
     for_lanes<lanes>(n, [=, &sums](const auto& at) PRUN_INLINED {
       sums[0] += f(lower_doubles<lanes>(at.load(x))...);
       sums[1] += f(upper_doubles<lanes>(at.load(x))...);

@@ -1,8 +1,8 @@
-// embedding and its gradient. The gradient adds rows in token order within each slice of columns, so it has the same
-// bits in every run and on any number of threads.
+// embedding and its gradient. The gradient adds rows in the order of tokens within each slice of columns, so it is
+// bitwise identical in every run and on any number of threads.
 //
-// A token that is no row of the table ends the job in the forward pass. A rank of a table split over an axis holds a
-// run of rows. A token outside them is another rank's: it gives zeros here and takes no gradient.
+// A token outside the table ends the job in the forward pass. If the table is split over an axis, a rank has a range of
+// rows; a token outside them belongs to another rank: it gives zeros here and takes no gradient.
 #include <cstring>
 
 #include "device/ids.h"
@@ -25,7 +25,7 @@ Rows rows_of(const OpView& view, const Tensor& table) {
   return {share.index * vocab, vocab, view.attrs().integer("valid", share.of * vocab)};
 }
 
-// The row of a token, or -1 for another rank's.
+// Returns the row of a token, or -1 if it is another rank's.
 PRUN_INLINE int64_t row_of(int32_t token, const Rows& rows) {
   const int64_t row = token - rows.first;
   return row < 0 || row >= rows.vocab ? -1 : row;
@@ -52,28 +52,28 @@ PRUN_CLONES void gather_rows(const int32_t* tokens, const T* table, const T* pos
   }
 }
 
+PRUN_INLINE void clear_columns(float* to, int64_t rows, int64_t width, int64_t begin, int64_t end) {
+  for (int64_t i = 0; i < rows; ++i) std::memset(to + i * width + begin, 0, (end - begin) * sizeof(float));
+}
+template <class T>
+PRUN_INLINE void add_columns(const T* from, float* to, int64_t begin, int64_t end) {
+#pragma omp simd
+  for (int64_t j = begin; j < end; ++j) to[j] += load(from[j]);
+}
+
 // Columns [begin, end) of dtable and dpositions.
 template <class T>
 PRUN_CLONES void scatter_columns(const int32_t* tokens, const T* dy, float* dtable, float* dpositions, int64_t count,
                                  int64_t length, Rows rows, int64_t positions, int64_t width, int64_t begin,
                                  int64_t end) {
-  for (int64_t i = 0; i < rows.vocab; ++i) std::memset(dtable + i * width + begin, 0, (end - begin) * sizeof(float));
+  clear_columns(dtable, rows.vocab, width, begin, end);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = row_of(tokens[i], rows);
-    if (row < 0) continue;
-    const T* from = dy + i * width;
-    float* to = dtable + row * width;
-#pragma omp simd
-    for (int64_t j = begin; j < end; ++j) to[j] += load(from[j]);
+    if (row >= 0) add_columns(dy + i * width, dtable + row * width, begin, end);
   }
   if (dpositions == nullptr) return;
-  for (int64_t i = 0; i < positions; ++i) std::memset(dpositions + i * width + begin, 0, (end - begin) * sizeof(float));
-  for (int64_t i = 0; i < count; ++i) {
-    const T* from = dy + i * width;
-    float* to = dpositions + i % length * width;
-#pragma omp simd
-    for (int64_t j = begin; j < end; ++j) to[j] += load(from[j]);
-  }
+  clear_columns(dpositions, positions, width, begin, end);
+  for (int64_t i = 0; i < count; ++i) add_columns(dy + i * width, dpositions + i % length * width, begin, end);
 }
 
 template <class T>

@@ -1,8 +1,8 @@
-// expert_linear and its two gradients: one product of linear's kind for each expert, one after the other on all the
-// kernel's cores, so that they share their scratch.
+// expert_linear and its two gradients: one GEMM for each expert, sequentially on all cores of the kernel, so that they
+// share scratch.
 //
-// Surprising fact: most slots may be empty (with room for every token at each of E experts, k of E are taken), and an
-// empty slot's row is zero. Where the library takes sizes as they come, runs of such rows are left out.
+// Surprising fact: most slots may be empty (with capacity for every token at each of E experts, k of E are taken), and
+// the row of an empty slot is zero. Where the GEMM takes any sizes, runs of such rows are skipped.
 #include <algorithm>
 
 #include "kernels/cpu/gemm/gemm.h"
@@ -23,7 +23,7 @@ struct Sizes {
   }
 };
 
-// The product of one expert, C = op(A)·op(B), with A and B the reads and C the write.
+// The GEMM of one expert, C = op(A)·op(B), with A and B the reads and C the write.
 GemmShape shape_of(const OpView& view, bool transpose_a, bool transpose_b) {
   const Sizes a(view.read(0)), b(view.read(1)), c(view.write(0));
   GemmShape s;
@@ -46,16 +46,8 @@ template <class Pointer>
 Pointer expert(Pointer data, const Tensor& t, int64_t e) {
   return data + e * (t.bytes() / t.shape[0]);
 }
-const std::byte* data_of(const OpView& view, size_t read) {
-  return view.read(read).dtype == Dtype::f32 ? reinterpret_cast<const std::byte*>(view.in<float>(read))
-                                             : reinterpret_cast<const std::byte*>(view.in<bf16>(read));
-}
-std::byte* result_of(const OpView& view) {
-  return view.write(0).dtype == Dtype::f32 ? reinterpret_cast<std::byte*>(view.out<float>(0))
-                                           : reinterpret_cast<std::byte*>(view.out<bf16>(0));
-}
 
-constexpr int64_t kBlock = 32;  // rows that are left out together
+constexpr int64_t kBlock = 32;  // rows that are skipped together
 
 PRUN_CLONES bool all_zero(const float* x, int64_t n) {
   constexpr int64_t kPiece = 256;
@@ -69,14 +61,14 @@ PRUN_CLONES bool all_zero(const float* x, int64_t n) {
   return true;
 }
 
-// Which blocks of the first operand's rows hold anything; `columns` to a row, each expert's blocks after the other's.
+// Which blocks of the rows of the first operand have a nonzero element; the blocks of all experts in order.
 struct Occupancy {
   const float* data;
   int64_t experts, rows, columns;
   std::byte* taken;
 
   int64_t blocks() const { return (rows + kBlock - 1) / kBlock; }
-  void look(int threads) const {
+  void scan(int threads) const {
     parallel_for(threads, experts * blocks(), [&](int64_t i, int) {
       const int64_t first = i % blocks() * kBlock, count = std::min(kBlock, rows - first);
       taken[i] = std::byte{!all_zero(data + (i / blocks() * rows + first) * columns, count * columns)};
@@ -93,14 +85,15 @@ struct Occupancy {
   }
 };
 
-// Rows of zeros give rows of zeros, and nothing to a sum over rows.
-void run_taken(const Gemm& product, const Occupancy& rows, int64_t expert, bool sums, float* c, int64_t columns,
+// Runs the GEMM of an expert on the rows that are not zero. Zero rows become zero rows or, with `sums` (a reduction
+// over rows), contribute nothing.
+void run_taken(const Gemm& gemm, const Occupancy& rows, int64_t expert, bool sums, float* c, int64_t columns,
                int64_t count) {
   if (sums) {
     bool add = false;
     rows.each_run(expert, [&](int64_t first, int64_t n, bool empty) {
       if (empty) return;
-      product.run_part(first, n, add);
+      gemm.run_part(first, n, add);
       add = true;
     });
     if (!add) std::fill(c, c + count, 0.0f);
@@ -109,7 +102,7 @@ void run_taken(const Gemm& product, const Occupancy& rows, int64_t expert, bool 
       if (empty)
         std::fill(c + first * columns, c + (first + n) * columns, 0.0f);
       else
-        product.run_part(first, n, false);
+        gemm.run_part(first, n, false);
     });
   }
 }
@@ -124,35 +117,35 @@ int64_t workspace(const OpView& view) {
   return flag_bytes(view) + gemm_scratch_bytes(shape_of(view, transpose_a, transpose_b));
 }
 
-// Writes to `c`; its scratch begins with workspace() bytes.
+// A kernel that writes to `c`. `scratch`: at least workspace() bytes.
 template <bool transpose_a, bool transpose_b>
 std::unique_ptr<Kernel> make_into(const OpView& view, std::byte* c, const Scratch& scratch) {
   const GemmShape shape = shape_of(view, transpose_a, transpose_b);
-  std::vector<Gemm> products;
+  std::vector<Gemm> gemms;
   for (int64_t e = 0; e < view.write(0).shape[0]; ++e)
-    products.emplace_back(shape, expert(data_of(view, 0), view.read(0), e), expert(data_of(view, 1), view.read(1), e),
-                          nullptr, expert(c, view.write(0), e), scratch.data + flag_bytes(view));
-  if (!products.front().takes_parts()) {
-    return kernel_of([products = std::move(products), scratch] {
-      for (const Gemm& product : products) product.run();
+    gemms.emplace_back(shape, expert(bytes_in(view, 0), view.read(0), e), expert(bytes_in(view, 1), view.read(1), e),
+                       nullptr, expert(c, view.write(0), e), scratch.data + flag_bytes(view));
+  if (!gemms.front().takes_parts()) {
+    return kernel_of([gemms = std::move(gemms), scratch] {
+      for (const Gemm& gemm : gemms) gemm.run();
     });
   }
   const Sizes a(view.read(0));
   const Occupancy rows{view.in<float>(0), a.experts, a.rows, a.columns, scratch.data};
-  return kernel_of([products = std::move(products), rows, scratch, c = reinterpret_cast<float*>(c), n = shape.n,
+  return kernel_of([gemms = std::move(gemms), rows, scratch, c = reinterpret_cast<float*>(c), n = shape.n,
                     count = shape.m * shape.n, threads = view.threads()] {
-    rows.look(threads);
-    for (int64_t e = 0; e < rows.experts; ++e) run_taken(products[e], rows, e, transpose_a, c + e * count, n, count);
+    rows.scan(threads);
+    for (int64_t e = 0; e < rows.experts; ++e) run_taken(gemms[e], rows, e, transpose_a, c + e * count, n, count);
   });
 }
 
 template <bool transpose_a, bool transpose_b>
 std::unique_ptr<Kernel> make(const OpView& view) {
-  return make_into<transpose_a, transpose_b>(view, result_of(view),
+  return make_into<transpose_a, transpose_b>(view, bytes_out(view, 0),
                                              view.scratch(workspace<transpose_a, transpose_b>(view)));
 }
 
-// The scratch of dw, and dw.
+// Bytes of scratch: that of dw, and dw.
 int64_t dw_add_workspace(const OpView& view) {
   return round_up(workspace<true, false>(view), kAlignBytes) + view.write(0).bytes();
 }

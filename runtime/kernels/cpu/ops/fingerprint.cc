@@ -1,4 +1,4 @@
-// Fingerprints of tensors (prun/fingerprint.h), as fast as memory brings them.
+// Fingerprints of tensors (prun/fingerprint.h), at the speed of memory.
 #include "prun/fingerprint.h"
 
 #include <atomic>

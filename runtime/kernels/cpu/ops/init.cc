@@ -1,7 +1,7 @@
-// Ops that make values out of nothing: initial parameters, random numbers, constants.
+// Ops that generate values: initial parameters, random numbers, constants.
 //
-// Surprising fact: this file is compiled without fused multiply-adds (see philox.h), so that initial weights have the
-// same bits on every machine.
+// Surprising fact: this file is compiled without fused multiply-adds (see philox.h), so that initial weights are
+// bitwise identical on every machine.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ namespace {
 
 enum : int64_t { kZeros = 0, kOnes = 1, kConstant = 2, kNormal = 3, kUniform = 4 };
 
-// Where a rank's part of a parameter lies in the whole one. A row (what one index before the split dim has) is a run of
-// the whole row's elements for each of its blocks; the rest of the run's room is padding, which is 0.
+// Maps a rank's part of a parameter to the whole parameter. A row (the elements of one index before the split dim) has
+// a run of the whole row's elements for each of its blocks, then padding, which is 0.
 struct Run {
   int64_t local, whole, count;  // begins in the rank's row and in the whole row
 };
@@ -33,15 +33,15 @@ struct Piece {
   std::vector<Run> runs;
 };
 
-// Elements [first, last) of a piece's sequence: a block of four has words 0 and 1 for its first two, 2 and 3 for the
-// others. A group of blocks is made at a time, also where a piece has only some elements of it.
+// Elements [first, last) of a piece's sequence. A block of four elements uses words 0 and 1 for the first two, 2 and 3
+// for the others. Blocks are generated in whole groups, even if a piece has only some elements of one.
 struct RandomFill {
   uint64_t seed, key;
   int64_t kind, first, last;
   float scale;
   float* to;
 
-  // Not a lambda, in which GCC 12 makes nothing of the pragma.
+  // Not a lambda, because GCC 12 ignores the pragma in one.
   template <int lanes>
   PRUN_INLINE void operator()() const {
     constexpr int64_t kNumbers = 4 * kRandomGroups * kRandomBlocks;
@@ -97,7 +97,7 @@ void fill_piece(const Piece& piece, uint64_t seed, int64_t first, int64_t last, 
   }
 }
 
-// Elements [begin, end) of the flat vector; pieces are few, so each range looks at all of them.
+// Elements [begin, end) of the flat vector. Each range scans all pieces, because they are few.
 void fill_range(const std::vector<Piece>& pieces, uint64_t seed, int64_t begin, int64_t end, float* to) {
   std::fill(to, to + (end - begin), 0.0f);
   for (const Piece& piece : pieces) {
@@ -152,7 +152,7 @@ std::vector<Piece> pieces_of(const OpView& view) {
   return pieces;
 }
 
-// bf16 parameters are the rounded f32 ones, made in slices on the stack.
+// bf16 parameters are generated as f32 in slices on the stack, then rounded.
 void convert_range(const std::vector<Piece>& pieces, uint64_t seed, int64_t begin, int64_t end, bf16* to) {
   constexpr int64_t kSlice = 1024;
   float slice[kSlice];
@@ -204,8 +204,8 @@ std::unique_ptr<Kernel> values(const OpView& view) {
   return kernel_of([list = std::move(list), y = view.out<T>(0)] { std::copy(list.begin(), list.end(), y); });
 }
 
-// start + i·step; with a count, only the first n elements are counted and the rest are 0. A count that is none of the
-// tensor's ends the job.
+// start + i·step. With a count, only the first `count` elements are set and the others are 0; a count above the size of
+// the tensor ends the job.
 template <class T>
 std::unique_ptr<Kernel> iota(const OpView& view) {
   const int64_t* wanted = view.reads() > 0 ? view.in<int64_t>(0) : nullptr;

@@ -1,6 +1,5 @@
-// linear and its two gradients: oneDNN products, and the bias gradient as column sums of our own; the bias alone, for a
-// product that is reduced over ranks first; and the products with a gelu of devices that compute the two as one, here
-// in two passes.
+// linear and its two gradients as GEMMs, and the bias gradient as column sums; the bias alone, for a GEMM whose result
+// is all-reduced first; and the GEMMs with a fused gelu that other devices have, here in two passes.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -74,19 +73,12 @@ GemmShape linear_dw_shape(const OpView& view) {
   return s;
 }
 
-const void* data_of(const OpView& view, size_t read) {
-  return view.read(read).dtype == Dtype::f32 ? static_cast<const void*>(view.in<float>(read)) : view.in<bf16>(read);
-}
-void* result_of(const OpView& view, size_t write) {
-  return view.write(write).dtype == Dtype::f32 ? static_cast<void*>(view.out<float>(write)) : view.out<bf16>(write);
-}
-
-// sums[j] = Σ over rows of dy[row][j], j < width. Blocks of rows keep the rounding error of a long sum small; their
-// order depends on the sizes only.
+// sums[j] = Σ over rows of dy[row][j], j < width. Sums of blocks of rows keep the rounding error of a long sum small;
+// their order depends on the sizes only.
 constexpr int64_t kBlockOfRows = 32, kColumns = 256;
 template <int lanes>
-constexpr int kInRegisters = lanes == 16 ? 16 : 8;  // vectors of sums
-// As many columns as there are registers for: a row's are read together, which memory is fast at.
+constexpr int kInRegisters = lanes == 16 ? 16 : 8;  // vectors of accumulators
+// As many columns as there are registers for, so that memory is read in long runs.
 template <int lanes, class T>
 PRUN_INLINE void sum_columns_in_registers(const T* dy, int64_t rows, int64_t stride, float* sums) {
   constexpr int kVectors = kInRegisters<lanes>, kPairs = kVectors / 2;
@@ -111,7 +103,7 @@ PRUN_INLINE void sum_columns_in_registers(const T* dy, int64_t rows, int64_t str
 #pragma GCC unroll 16
     for (int i = 0; i < kVectors; ++i) total[i] += block[i];
   }
-  constexpr bool kPaired = std::is_same_v<T, bf16>;  // even columns and odd ones apart
+  constexpr bool kPaired = std::is_same_v<T, bf16>;  // even and odd columns are separate vectors
   for (int i = 0; i < kVectors; ++i)
     for (int j = 0; j < lanes; ++j) sums[kPaired ? (i / 2 * lanes + j) * 2 + i % 2 : i * lanes + j] = total[i][j];
 }
@@ -151,11 +143,11 @@ PRUN_CLONES void add_bias(const T* x, const T* b, T* y, int64_t rows, int64_t wi
   }
 }
 
-// The product of reads `a` and `b` into write `c`.
-struct Product {
-  Product(const OpView& view, const GemmShape& shape, size_t a, size_t b, size_t c)
+// The GEMM of reads `a` and `b` into write `c`, and its scratch.
+struct ScratchGemm {
+  ScratchGemm(const OpView& view, const GemmShape& shape, size_t a, size_t b, size_t c)
       : scratch(view.scratch(gemm_scratch_bytes(shape))),
-        gemm(shape, data_of(view, a), data_of(view, b), shape.bias ? data_of(view, 2) : nullptr, result_of(view, c),
+        gemm(shape, bytes_in(view, a), bytes_in(view, b), shape.bias ? bytes_in(view, 2) : nullptr, bytes_out(view, c),
              scratch.data) {}
   void run() const { gemm.run(); }
   void run_and_sum(float* sums) const { gemm.run_and_sum(sums); }
@@ -164,8 +156,8 @@ struct Product {
 };
 
 template <GemmShape (*shape)(const OpView&)>
-std::unique_ptr<Kernel> product(const OpView& view) {
-  return kernel_of([product = Product(view, shape(view), 0, 1, 0)] { product.run(); });
+std::unique_ptr<Kernel> gemm_kernel(const OpView& view) {
+  return kernel_of([gemm = ScratchGemm(view, shape(view), 0, 1, 0)] { gemm.run(); });
 }
 
 template <GemmShape (*shape)(const OpView&)>
@@ -173,14 +165,13 @@ int64_t workspace(const OpView& view) {
   return gemm_scratch_bytes(shape(view));
 }
 
-// The weight as the B of products: stored [n, k] where they read it transposed.
 template <class T>
 std::unique_ptr<Kernel> linear_gelu(const OpView& view) {
   const GemmShape shape = linear_shape(view);
   view.expect_count(view.write(1), shape.m * shape.n);
-  return kernel_of([product = Product(view, shape, 0, 1, 1), pre = view.out<T>(1), y = view.out<T>(0),
+  return kernel_of([gemm = ScratchGemm(view, shape, 0, 1, 1), pre = view.out<T>(1), y = view.out<T>(0),
                     n = view.write(0).count(), threads = view.threads()] {
-    product.run();
+    gemm.run();
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
       map_range([](auto x) PRUN_INLINED { return gelu_tanh<T>(x); }, end - begin, y + begin, pre + begin);
     });
@@ -191,9 +182,9 @@ template <class T>
 std::unique_ptr<Kernel> linear_dx_gelu(const OpView& view) {
   const GemmShape shape = linear_dx_shape(view);
   view.expect_count(view.read(2), shape.m * shape.n);
-  return kernel_of([product = Product(view, shape, 0, 1, 0), pre = view.in<T>(2), dx = view.out<T>(0),
+  return kernel_of([gemm = ScratchGemm(view, shape, 0, 1, 0), pre = view.in<T>(2), dx = view.out<T>(0),
                     n = view.write(0).count(), threads = view.threads()] {
-    product.run();
+    gemm.run();
     const auto times_derivative = [](auto g, auto x) PRUN_INLINED { return g * gelu_tanh_derivative<T>(x); };
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
       map_range(times_derivative, end - begin, dx + begin, dx + begin, pre + begin);
@@ -205,19 +196,19 @@ template <class T>
 std::unique_ptr<Kernel> linear_dw(const OpView& view) {
   const GemmShape shape = linear_dw_shape(view);
   const bool swap = transposed(view);
-  Product product(view, shape, swap ? 1 : 0, swap ? 0 : 1, 0);
-  if (view.writes() < 2) return kernel_of([product = std::move(product)] { product.run(); });
-  if (!swap && product.gemm.takes_sums())
-    return kernel_of([product = std::move(product), db = view.out<float>(1)] { product.run_and_sum(db); });
-  return kernel_of([product = std::move(product), dy = view.in<T>(1), db = view.out<float>(1), rows = shape.k,
+  ScratchGemm gemm(view, shape, swap ? 1 : 0, swap ? 0 : 1, 0);
+  if (view.writes() < 2) return kernel_of([gemm = std::move(gemm)] { gemm.run(); });
+  if (!swap && gemm.gemm.takes_sums())
+    return kernel_of([gemm = std::move(gemm), db = view.out<float>(1)] { gemm.run_and_sum(db); });
+  return kernel_of([gemm = std::move(gemm), dy = view.in<T>(1), db = view.out<float>(1), rows = shape.k,
                     width = last_dim(view.read(1).shape), threads = view.threads()] {
-    product.run();
+    gemm.run();
     all_column_sums(threads, dy, rows, width, db);
   });
 }
 
-// The gradient of a microbatch in scratch of its own, behind the GEMM's: a GEMM that accumulates would round otherwise
-// than the two ops do.
+// The gradient of a microbatch has scratch after that of the GEMM, because a GEMM that accumulates would round
+// differently from the two ops.
 int64_t fresh_bytes(int64_t count) { return round_up(count * int64_t{sizeof(float)}, kAlignBytes); }
 
 int64_t dw_add_workspace(const OpView& view) {
@@ -236,7 +227,7 @@ std::unique_ptr<Kernel> linear_dw_add(const OpView& view) {
   const Scratch scratch = view.scratch(dw_add_workspace(view));
   float* fresh = reinterpret_cast<float*>(scratch.data + round_up(gemm_scratch_bytes(shape), kAlignBytes));
   float* fresh_bias = fresh + fresh_bytes(count) / int64_t{sizeof(float)};
-  Gemm gemm(shape, data_of(view, swap ? 1 : 0), data_of(view, swap ? 0 : 1), nullptr, fresh, scratch.data);
+  Gemm gemm(shape, bytes_in(view, swap ? 1 : 0), bytes_in(view, swap ? 0 : 1), nullptr, fresh, scratch.data);
   const bool sums = bias && !swap && gemm.takes_sums();
   return kernel_of([=, gemm = std::move(gemm), owned = scratch.owned, dy = view.in<T>(1), sum = view.in<float>(2),
                     dw = view.out<float>(0), bias_sum = bias ? view.in<float>(3) : nullptr,
@@ -288,8 +279,8 @@ std::unique_ptr<Kernel> bias_grad_add(const OpView& view) {
 }  // namespace
 
 const Family linear_kernels = {
-    {"linear", product<linear_shape>, Accepts::floats, workspace<linear_shape>},
-    {"linear_dx", product<linear_dx_shape>, Accepts::floats, workspace<linear_dx_shape>},
+    {"linear", gemm_kernel<linear_shape>, Accepts::floats, workspace<linear_shape>},
+    {"linear_dx", gemm_kernel<linear_dx_shape>, Accepts::floats, workspace<linear_dx_shape>},
     {"linear_dw", PRUN_FLOAT_MAKER(read(1), linear_dw<T>(view)), Accepts::floats, workspace<linear_dw_shape>},
     {"linear_dw_add", PRUN_FLOAT_MAKER(read(1), linear_dw_add<T>(view)), Accepts::floats, dw_add_workspace},
     {"linear_gelu", PRUN_FLOAT_MAKER(read(0), linear_gelu<T>(view)), Accepts::floats, workspace<linear_shape>},

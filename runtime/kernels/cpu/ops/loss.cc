@@ -1,5 +1,5 @@
-// The losses that are sums over elements: mse, mean_square, mean, and their gradients. Sums run in f64, in chunks
-// whose order depends on the size only.
+// The losses that are reductions over elements: mse, mean_square, mean, and their gradients. They accumulate in f64, in
+// chunks whose order depends on the size only.
 #include "kernels/cpu/ops/elementwise.h"
 
 namespace prun::cpu {
@@ -24,7 +24,7 @@ std::unique_ptr<Kernel> mean_square_grad(const OpView& view) {
   return map_kernel<T, T>(
       view, [factor = static_cast<float>(2 * scale_of(view))](auto y) PRUN_INLINED { return factor * y; });
 }
-// The gradient of a mean is the same for every element; y gives the shape only.
+// The gradient of a mean is the same for every element, so only the shape of y matters.
 template <class T>
 std::unique_ptr<Kernel> mean_grad(const OpView& view) {
   return map_kernel<T>(view, [value = static_cast<float>(scale_of(view))]() PRUN_INLINED { return value; });

@@ -18,7 +18,7 @@ struct Part {
   double weight;
 };
 
-// Attribute weights has one number for each tensor, 1 by default.
+// The attribute `weights` has one number for each tensor, 1 by default.
 std::vector<Part> whole_tensors(const OpView& view) {
   const std::vector<double> weights = view.attrs().numbers("weights");
   PRUN_CHECK(weights.empty() || weights.size() == view.reads(), std::to_string(weights.size()));
@@ -28,7 +28,7 @@ std::vector<Part> whole_tensors(const OpView& view) {
   return parts;
 }
 
-// The rank's part of one flat vector, in which elements from piece_starts[i] on weigh piece_weights[i].
+// The rank's part of one flat vector, whose elements from piece_starts[i] on have the weight piece_weights[i].
 std::vector<Part> weighted_pieces(const OpView& view) {
   const std::vector<int64_t> starts = view.attrs().integers("piece_starts");
   const std::vector<double> weights = view.attrs().numbers("piece_weights");

@@ -1,8 +1,7 @@
 // join_pieces, cut_pieces and take_piece: copies of blocks between [pieces, outer, inner] and [outer, pieces, inner].
 #include <cstring>
 
-#include "kernels/cpu/kernel.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/ops/elementwise.h"
 
 namespace prun::cpu {
 namespace {
@@ -19,25 +18,19 @@ Blocks blocks_of(const OpView& view, const Tensor& whole) {
   return {outer, pieces, outer == 0 ? 0 : whole.bytes() / (outer * pieces)};
 }
 
-const std::byte* bytes_in(const OpView& view) {
-  return with_number(view.read(0).dtype, [&]<class T>() { return reinterpret_cast<const std::byte*>(view.in<T>(0)); });
-}
-std::byte* bytes_out(const OpView& view) {
-  return with_number(view.write(0).dtype, [&]<class T>() { return reinterpret_cast<std::byte*>(view.out<T>(0)); });
-}
-
-// Block b of the whole tensor is number place(b) among the blocks of its pieces one after the other.
+// Copies the blocks of the whole tensor, in which the pieces alternate, from or to the pieces one after the other.
 template <bool kJoin>
 std::unique_ptr<Kernel> make_moved(const OpView& view) {
   const Blocks blocks = blocks_of(view, kJoin ? view.write(0) : view.read(0));
   view.expect_count(view.write(0), view.read(0).count());
   PRUN_CHECK(view.write(0).dtype == view.read(0).dtype, std::string(dtype_name(view.write(0).dtype)));
-  return kernel_of([x = bytes_in(view), y = bytes_out(view), blocks, threads = view.threads()] {
+  return kernel_of([x = bytes_in(view, 0), y = bytes_out(view, 0), blocks, threads = view.threads()] {
     const int64_t count = blocks.outer * blocks.pieces;
     constexpr int64_t kSmall = 65536;
     parallel_for(count * blocks.inner < kSmall ? 1 : threads, count, [&](int64_t block, int) {
-      const int64_t place = block % blocks.pieces * blocks.outer + block / blocks.pieces;
-      std::memcpy(y + (kJoin ? block : place) * blocks.inner, x + (kJoin ? place : block) * blocks.inner, blocks.inner);
+      const int64_t in_pieces = block % blocks.pieces * blocks.outer + block / blocks.pieces;
+      std::memcpy(y + (kJoin ? block : in_pieces) * blocks.inner, x + (kJoin ? in_pieces : block) * blocks.inner,
+                  blocks.inner);
     });
   });
 }
@@ -47,11 +40,12 @@ std::unique_ptr<Kernel> make_take(const OpView& view) {
   const int64_t index = view.share("axis").index;
   view.expect_count(view.write(0), view.read(0).count() / blocks.pieces);
   PRUN_CHECK(index < blocks.pieces, std::to_string(index) + " of " + std::to_string(blocks.pieces));
-  return kernel_of([x = bytes_in(view) + index * blocks.inner, y = bytes_out(view), blocks, threads = view.threads()] {
-    parallel_for(threads, blocks.outer, [&](int64_t i, int) {
-      std::memcpy(y + i * blocks.inner, x + i * blocks.pieces * blocks.inner, blocks.inner);
-    });
-  });
+  return kernel_of(
+      [x = bytes_in(view, 0) + index * blocks.inner, y = bytes_out(view, 0), blocks, threads = view.threads()] {
+        parallel_for(threads, blocks.outer, [&](int64_t i, int) {
+          std::memcpy(y + i * blocks.inner, x + i * blocks.pieces * blocks.inner, blocks.inner);
+        });
+      });
 }
 
 }  // namespace

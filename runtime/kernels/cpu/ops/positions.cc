@@ -1,5 +1,5 @@
 // positions and its gradient: a row of the table for each token. The gradient writes each row of the table once and
-// adds samples in order: the same bits on any number of threads.
+// reduces over samples in order, so it is bitwise identical on any number of threads.
 #include <cstring>
 
 #include "kernels/cpu/ops/elementwise.h"
@@ -7,7 +7,7 @@
 namespace prun::cpu {
 namespace {
 
-// Σ over `count` rows that lie `stride` apart.
+// Σ over `count` rows, `stride` apart.
 template <class T>
 PRUN_CLONES void sum_rows(const T* from, int64_t count, int64_t stride, float* to, int64_t width) {
 #pragma omp simd

@@ -1,10 +1,11 @@
-// route and its gradient. Choices are made for all tokens at once; slots are then given out one after the other, in the
-// order of tokens, which is what makes them the same on any number of threads.
+// route and its gradient (Shazeer et al., "Outrageously Large Neural Networks", 2017; the balancing loss is that of
+// Fedus et al., "Switch Transformers", 2022). Experts are chosen for all tokens concurrently. Slots are then assigned
+// sequentially in the order of tokens, so that they do not depend on the number of threads.
 #include <cmath>
 
 #include "kernels/cpu/kernel.h"
-#include "kernels/cpu/ops/choose_experts.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vectors.h"
 
@@ -22,7 +23,22 @@ Sizes sizes_of(const OpView& view) {
   return s;
 }
 
-// The experts of tokens [begin, end), for now in `slots`, and the softmax over their logits.
+// chosen[0..k) = the experts of the k largest logits, largest first; of equal logits the lower expert. They are
+// distinct even if logits are NaN. k <= experts.
+template <class T>
+PRUN_INLINE void choose_experts(const T* logits, int64_t experts, int64_t k, int32_t* chosen) {
+  for (int64_t j = 0; j < k; ++j) {
+    int32_t best = -1;
+    for (int32_t e = 0; e < experts; ++e) {
+      bool taken = false;
+      for (int64_t i = 0; i < j; ++i) taken = taken || chosen[i] == e;
+      if (!taken && (best < 0 || load(logits[e]) > load(logits[best]))) best = e;
+    }
+    chosen[j] = best;
+  }
+}
+
+// The experts of tokens [begin, end), stored in `slots` for now, and the softmax over their logits.
 template <class T>
 PRUN_CLONES void choose(const Sizes& s, const T* logits, float* weights, int32_t* slots, int64_t begin, int64_t end) {
   for (int64_t n = begin; n < end; ++n) {
@@ -40,7 +56,7 @@ PRUN_CLONES void choose(const Sizes& s, const T* logits, float* weights, int32_t
 }
 
 // A count in f32 is exact up to 2^24 choices of one expert.
-void give_slots(const Sizes& s, int64_t capacity, int32_t* slots, float* counts) {
+void assign_slots(const Sizes& s, int64_t capacity, int32_t* slots, float* counts) {
   std::fill(counts, counts + s.experts, 0.0f);
   for (int64_t i = 0; i < s.tokens * s.k; ++i) {
     const int32_t expert = slots[i];
@@ -55,17 +71,17 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
   const Sizes s = sizes_of(view);
   for (size_t i : {0, 1}) view.expect_count(view.write(i), s.tokens * s.k);
   view.expect_count(view.write(2), s.experts);
-  const int64_t given = view.attrs().integer("capacity"), capacity = given == 0 ? s.tokens : given;
+  const int64_t limit = view.attrs().integer("capacity"), capacity = limit == 0 ? s.tokens : limit;
   return kernel_of([s, capacity, logits = view.in<T>(0), weights = view.out<float>(0), slots = view.out<int32_t>(1),
                     counts = view.out<float>(2), threads = view.threads()] {
     parallel_rows(threads, s.tokens,
                   [&](int64_t begin, int64_t end) { choose(s, logits, weights, slots, begin, end); });
-    give_slots(s, capacity, slots, counts);
+    assign_slots(s, capacity, slots, counts);
   });
 }
 
-// With w the weights, a chosen expert's dlogit is w·(dw − Σ w·dw). With p the probabilities and g = share·counts their
-// gradient by the balancing loss, each expert's gains p·(g − Σ p·g).
+// dlogit = w·(dw − Σ w·dw) for a chosen expert with weight w. The balancing loss adds p·(g − Σ p·g) to every expert,
+// with p its probability and g = share·counts.
 template <class T>
 PRUN_INLINE void gradients(const Sizes& s, const T* logits, const float* weights, const float* dweights,
                            const float* counts, float share, int32_t* chosen, float* row, T* dlogits, int64_t begin,
@@ -96,7 +112,7 @@ PRUN_INLINE void gradients(const Sizes& s, const T* logits, const float* weights
   }
 }
 
-// Scratch of a thread, in bytes: k choices and a row.
+// Bytes of scratch for each thread: k choices and a row.
 int64_t backward_share(const OpView& view) {
   const Sizes s = sizes_of(view);
   return round_up((s.k + s.experts) * static_cast<int64_t>(sizeof(float)), kAlignBytes);
@@ -109,7 +125,7 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   view.expect_count(view.write(0), s.tokens * s.experts);
   const float* counts = view.reads() > 3 ? view.in<float>(3) : nullptr;
   if (counts != nullptr) view.expect_count(view.read(3), s.experts);
-  // aux·experts·f with f = counts / (k·tokens), for each token's share of the mean probability.
+  // g = aux·experts·f / tokens with f = counts / (k·tokens): a token has 1/tokens of the mean probability.
   const double covered = static_cast<double>(view.attrs().integer("tokens", s.tokens) * s.k);
   const double scale = view.attrs().number("scale", 1.0 / static_cast<double>(s.tokens));
   const double share = view.attrs().number("aux") * static_cast<double>(s.experts) * scale / covered;

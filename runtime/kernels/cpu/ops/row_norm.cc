@@ -1,9 +1,10 @@
-// layernorm and rmsnorm over the last dim, and their gradients; f32 inside, a variance from centred values.
+// layernorm and rmsnorm (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019) over the last dim, and their
+// gradients; computed in f32, with a variance of centred values.
 //
-// The gradients' sums over rows (dgamma, dbeta) are cut into chunks by the number of rows alone and added in chunk
-// order, so they have the same bits on any number of threads. The forms that take the add of a residual in run the two
-// ops in turn on a few rows at a time, which stay in the fastest cache: so they have the bits of the two ops apart, and
-// memory sees one pass.
+// The reductions over rows (dgamma, dbeta) are cut into chunks by the number of rows alone and added in the order of
+// chunks, so they are bitwise identical on any number of threads. The forms with the residual's add alternate between
+// the two ops on a few rows, which stay in the first-level cache. So they have the bits of the two separate ops, and
+// memory is read once.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,13 +16,13 @@
 namespace prun::cpu {
 namespace {
 
-// Pairs of which rmsnorm has only the first: the parameters gamma and beta, their gradients, statistics of rows.
+// Pairs, of which rmsnorm uses only the first: the parameters gamma and beta, their gradients, statistics of rows.
 template <class T>
 using Pair = std::array<T*, 2>;
 
-// Rows of bf16 that have no elements behind the last WholeTwo are widened once: what a later pass reads of them lies as
-// f32 in the first-level cache, as gamma and beta do. Forward it has no room for longer ones beside x and y; backward,
-// which reads twice as much again, gains up to four times as long ones.
+// Rows of bf16 without elements after the last WholeTwo are converted to f32 once ("kept"): later passes read them, and
+// gamma and beta, from the first-level cache. The limits are the longest rows for which this is faster; backward reads
+// rows more often, so its limit is higher.
 constexpr float kLeastSquare = 1e-32f;  // below it, squares may have been subnormal
 constexpr int64_t kTogether = 8, kLongestForward = 256, kLongestBackward = 1024;
 
@@ -30,11 +31,11 @@ bool keeps_rows(int64_t width, int64_t longest) {
   return std::is_same_v<T, bf16> && width % (2 * lanes) == 0 && width <= longest;
 }
 
-// What gamma and beta are beside rows of T.
+// The type of gamma and beta for rows of T.
 template <class T, bool kept>
 using Param = std::conditional_t<kept, float, T>;
 
-// for_two_lanes, which beside rows that are kept would cost a tenth for the elements that these have not.
+// for_two_lanes without the code for remaining elements, which kept rows do not have; it would cost 10 %.
 template <bool kept, int lanes, class T, class F>
 PRUN_INLINE void for_row(int64_t n, const F& f) {
   if constexpr (kept)
@@ -43,7 +44,7 @@ PRUN_INLINE void for_row(int64_t n, const F& f) {
     for_two_lanes<lanes, T>(n, f);
 }
 
-// A parameter of rows that are kept as f32, in the order of WholeTwo.
+// Converts a row to f32, in the order of WholeTwo.
 template <int lanes, class T>
 PRUN_INLINE void widen_row(const T* x, float* to, int64_t width) {
   for_row<true, lanes, T>(width, [=](auto at) PRUN_INLINED { at.store(to, at.load(x)); });
@@ -67,11 +68,14 @@ double square_in_f64(const T* x, double centre, int64_t width) {
   return sum / static_cast<double>(width);
 }
 
-// n <= kTogether rows, pass by pass: a sum is folded, divided and made a root of while those of other rows are
-// computed, as each of these waits for the one before. What is computed of a row does not depend on n.
+// n <= kTogether rows, one pass after the other over all of them, to hide the latency of each row's reduction, division
+// and square root. The result of a row does not depend on n.
+//
+//      mean of rows 0..n-1 | Σ (x - mean)² of rows 0..n-1 | y of rows 0..n-1
+//                            prefetches rows n..2n-1
 //
 // stats: the reciprocal of the standard deviation and the mean; for rmsnorm the reciprocal of the root mean square.
-// wide: room for the rows, if they are kept.
+// wide: scratch for the rows as f32, if they are kept.
 template <bool centred, int lanes, bool kept, class T>
 PRUN_INLINE void forward_block(const T* x, Pair<const Param<T, kept>> params, T* y, Pair<float> stats, int64_t n,
                                int64_t width, double eps, float* wide) {
@@ -101,8 +105,9 @@ PRUN_INLINE void forward_block(const T* x, Pair<const Param<T, kept>> params, T*
     if (centred && !std::isfinite(centre)) centre = static_cast<float>(mean_in_f64(x + r * width, width));
     if constexpr (centred) stats[1][r] = centre;
     for_row<kept, lanes, T>(width, [&](auto at) PRUN_INLINED {
-      ask_for<2 * lanes>(x + (n + r) * width + at.i);                      // the next rows
-      if constexpr (kept) ask_for<2 * lanes>(y + (n + r) * width + at.i);  // else what is kept waits behind y's stores
+      ask_for<2 * lanes>(x + (n + r) * width + at.i);  // the next rows
+      if constexpr (kept)
+        ask_for<2 * lanes>(y + (n + r) * width + at.i);  // otherwise stores to y stall those to `wide`
       if constexpr (centred) {
         const auto d = at.only(at.load(again(r)) - centre);
         squares += d * d;
@@ -157,18 +162,19 @@ void forward_rows(const T* x, Pair<const T> params, T* y, Pair<float> stats, int
         return blocks.template operator()<true>({wide_params[0], wide_params[1]}, kTogether, wide);
       }
     }
-    // Rows of f32 take longer to come and go than to compute: with several at a time memory pauses.
+    // f32 rows are memory-bound; processing several at once stalls the stream.
     const bool several = std::is_same_v<T, bf16> && width <= 1536;
     blocks.template operator()<false>(params, several ? 4 : 1, nullptr);
   });
 }
 
-// dx of some rows; adds their part of dgamma and, of a layernorm, of dbeta, which lie as WholeTwo says.
+// Computes dx of n rows and adds to dgamma and, for layernorm, to dbeta, which are in the order of WholeTwo. Prefetches
+// the next n rows.
 template <bool centred, int n, int lanes, bool kept, class T>
 PRUN_INLINE void backward_block(const T* x, const T* dy, const Param<T, kept>* gamma, Pair<const float> stats, T* dx,
                                 float* dgamma, float* dbeta, int64_t width, float* wide) {
   float scale[n], centre[n] = {}, along[n], through[n] = {};
-  Floats<lanes> products[n] = {}, weights[n] = {};  // sums of g·γ·x̂ and, of a layernorm, of g·γ
+  Floats<lanes> products[n] = {}, weights[n] = {};  // sums of g·γ·x̂ and, for layernorm, of g·γ
   for (int r = 0; r < n; ++r) {
     scale[r] = stats[0][r];
     if (centred) centre[r] = stats[1][r];
@@ -231,7 +237,8 @@ void backward_rows(const T* x, const T* dy, const T* gamma, Pair<const float> st
       if (keeps_rows<lanes, T>(width, kLongestBackward)) {
         alignas(64) float wide[4 * kLongestBackward], wide_gamma[kLongestBackward];
         widen_row<lanes>(gamma, wide_gamma, width);
-        if (lanes == 16 && 2 * width <= kLongestBackward)  // others have too few registers for four rows' sums
+        if (lanes == 16 &&
+            2 * width <= kLongestBackward)  // shorter vectors have too few registers for the accumulators of four rows
           for (; row + 4 <= rows; row += 4) block.template operator()<4, true>(row, wide_gamma, wide);
         for (; row < rows; ++row) block.template operator()<1, true>(row, wide_gamma, wide);
         return;
@@ -241,7 +248,7 @@ void backward_rows(const T* x, const T* dy, const T* gamma, Pair<const float> st
   });
 }
 
-// to[j] is the sum of element j of `count` arrays, which lie as WholeTwo says and `stride` apart.
+// to[j] = the sum of element j of `count` arrays, which are in the order of WholeTwo and `stride` apart.
 template <class T>
 void sum_parts(const float* parts, int64_t count, int64_t stride, float* to, int64_t width) {
   with_lanes([=]<int lanes>() PRUN_INLINED {
@@ -254,7 +261,8 @@ void sum_parts(const float* parts, int64_t count, int64_t stride, float* to, int
   });
 }
 
-// f(first, count) over a chunk of rows; with `added` over as many at a time as a cache of 32 KiB holds of four tensors.
+// Calls f(first, count) for a chunk of rows; with `added` for as many rows at a time as 24 KiB of a first-level cache
+// hold of four tensors.
 template <class T, bool added, class F>
 void few_rows(const RowChunks& chunks, int64_t chunk, int64_t width, const F& f) {
   const int64_t first = chunks.first(chunk), count = chunks.size(chunk);

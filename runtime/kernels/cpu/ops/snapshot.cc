@@ -1,5 +1,5 @@
-// Stores go past the caches: the libc does so only from the size of the whole cache on, and would read every line that
-// it is about to overwrite, and drive out what the next step wants.
+// Uses non-temporal stores. memcpy does so only for copies larger than the whole cache; otherwise it reads every line
+// of the destination first and evicts lines that the next step needs.
 #include "kernels/cpu/ops/snapshot.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// A copy that the next kernels do not read.
+// A copy whose destination the next kernels do not read, for example a checkpoint's.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace prun::cpu {
 
-// Copies so many bytes with as many threads. They may overlap no other's.
+// Copies `bytes` bytes on `threads` threads. The ranges must not overlap.
 std::unique_ptr<Kernel> make_snapshot(const void* from, void* to, int64_t bytes, int threads);
 
 }  // namespace prun::cpu
