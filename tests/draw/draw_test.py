@@ -50,16 +50,8 @@ class Draw(unittest.TestCase):
         self.assertGreater(measured["peak_bytes"], 0)
         self.assertLessEqual(sum(measured["critical_ns"].values()), 2 * measured["step_ns"] + 2)
         one = summary(path, "--steps", 2)["timelines"][0]
+        self.assertEqual(one["peak_bytes"], 0)
         self.assertEqual((one["steps"], one["boxes"] * 2), (1, measured["boxes"]))
-
-    def test_a_program_stands_for_a_plan(self):
-        path = self.trace("plans/ddp.lua", "--nproc", 2)
-        program = self.folder / "program.json"
-        program.write_text(prun("dump", "plans/ddp.lua", "--nproc", 2, *SMALL, "--json"))
-        of_program = summary(path, "--program", program)["timelines"][0]
-        of_plan = summary(path, "plans/ddp.lua", "--nproc", 2, *SMALL)["timelines"][1]
-        self.assertEqual(of_program, of_plan)
-        self.assertEqual(summary(path)["timelines"][0]["peak_bytes"], 0)
 
     def test_memory_is_that_of_the_program(self):
         """No more lives at once than the arena holds, and in a schedule of one stream's order nearly that."""

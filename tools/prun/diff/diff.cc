@@ -11,10 +11,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "diff/order_diff.h"
 #include "diff/plan_facts.h"
 #include "diff/prediction.h"
-#include "diff/two_timelines.h"
 #include "help.h"
 #include "job/build.h"
 #include "job_options.h"

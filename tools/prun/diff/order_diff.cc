@@ -1,11 +1,11 @@
-#include "diff/order_diff.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>
+
+#include "diff/plan_facts.h"
 
 namespace prun {
 namespace {

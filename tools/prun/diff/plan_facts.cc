@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
-#include "draw/figures.h"
-#include "draw/ideal_timeline.h"
+#include "draw/program_view.h"
+#include "draw/timeline.h"
+#include "draw/timeline_sources.h"
 #include "ir/wire_bytes.h"
 
 namespace prun {
 namespace {
 
 std::string label_of(const Op& op) {
-  std::string label = op.unit.empty() ? std::string(op.def->name) : fmt::format("{} {}", op.def->name, op.unit);
+  std::string label = draw::op_name(op);
   return op.microbatch > 0 ? fmt::format("{} {}", label, op.microbatch) : label;
 }
 

@@ -25,9 +25,21 @@ struct PlanFacts {
   std::map<std::string, double> sent_by_line;  // "lua/prun/strategies/zero3.lua:32, all_gather"
   int64_t ops = 0;                             // of a step, all ranks
   std::map<std::string, StreamFacts> streams;  // of rank 0
-  double step = 0, busy = 0, exposed = 0;      // at unit costs (draw/ideal_costs.h)
+  double step = 0, busy = 0, exposed = 0;      // at unit costs (draw/ideal_cluster.cc)
 };
 
 PlanFacts facts_of(const Job& job, const std::string& name);
+
+// In what the order of ops of two plans differs, stream by stream, in words.
+struct OrderDiff {
+  std::string stream;
+  int only_first = 0, only_second = 0;  // ops that the other has not
+  int moved = 0;                        // that both have, elsewhere in the order
+  int other_waits = 0;                  // in the same place, that wait for other ops
+  std::vector<std::string> examples;    // at most three
+  bool same() const { return only_first + only_second + moved + other_waits == 0; }
+};
+
+std::vector<OrderDiff> order_diffs(const PlanFacts& first, const PlanFacts& second);
 
 }  // namespace prun

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "draw/drawing.h"
 #include "ir/program.h"
 #include "simulate/step_parts.h"
 
@@ -34,5 +35,12 @@ std::string difference_text(const PredictedStep& first, const PredictedStep& sec
 void print_prediction(const simulate::Cluster& cluster, const PredictedStep& first, const PredictedStep& second);
 nlohmann::ordered_json prediction_json(const simulate::Cluster& cluster, const PredictedStep& first,
                                        const PredictedStep& second);
+
+// Both plans as timelines below each other, on one axis of time. `step`: predicted, or null for unit costs. `which`:
+// "first"; `name`: the plan and its arguments.
+draw::Timeline timeline_of_plan(const Job& job, const PredictedStep* step, const std::string& which,
+                                const std::string& name);
+// With memory by role, as pages have it.
+draw::Drawing two_timelines(std::vector<draw::Timeline> timelines, const Job& first, const Job& second);
 
 }  // namespace prun

@@ -1,12 +1,9 @@
-#include "diff/two_timelines.h"
-
-#include <nlohmann/json.hpp>
+// Both plans of `prun diff` as timelines below each other, on one axis of time.
 #include <utility>
 
-#include "draw/ideal_timeline.h"
+#include "diff/prediction.h"
 #include "draw/program_view.h"
-#include "draw/simulated_timeline.h"
-#include "program_json.h"
+#include "draw/timeline_sources.h"
 
 namespace prun {
 
@@ -24,10 +21,9 @@ draw::Drawing two_timelines(std::vector<draw::Timeline> timelines, const Job& fi
   drawing.one_axis = true;
   const Job* job = &first;
   for (draw::Timeline& timeline : timelines) {
-    const draw::ProgramView view = draw::view_of(job_json(*job), timeline.source);
-    draw::match(timeline, view);
-    timeline.mesh = view.mesh;
-    timeline.memory = draw::memory_of(timeline, view);
+    draw::match(timeline, *job);
+    timeline.mesh = job->classes.front().mesh.text();
+    timeline.memory = draw::memory_of(timeline, *job);
     job = &second;
   }
   drawing.timelines = std::move(timelines);

@@ -1,6 +1,6 @@
-#include "draw/critical_path.h"
-
 #include <algorithm>
+
+#include "draw/timeline.h"
 
 namespace prun::draw {
 

@@ -1,5 +1,3 @@
-#include "draw/curves.h"
-
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -9,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "draw/drawing.h"
 
 namespace prun::draw {
 

@@ -4,10 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "draw/curves.h"
 #include "draw/timeline.h"
 
 namespace prun::draw {
+
+// Loss and throughput of a run, step by step: the rows of --metrics (README.md of tools/prun names their keys).
+struct Curve {
+  std::string name;                      // the run's id, or the file
+  std::vector<double> step, loss, rate;  // rate: tokens or samples a second; NaN: not known
+  std::vector<double> eval_step, eval_loss;
+};
 
 struct Drawing {
   std::string title;
@@ -24,5 +30,8 @@ nlohmann::ordered_json summary_of(const Drawing& drawing);  // --json
 
 // To NAME.html or NAME.svg. Throws usage_error where that cannot be written.
 void write_drawing(const Drawing& drawing, const std::string& out);
+
+// Throws usage_error: not readable, a line that is no row, or no rows at all.
+Curve read_curve(const std::string& path, const std::string& name);
 
 }  // namespace prun::draw

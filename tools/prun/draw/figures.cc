@@ -1,5 +1,3 @@
-#include "draw/figures.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +6,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "draw/critical_path.h"
+#include "draw/timeline.h"
 
 namespace prun::draw {
 namespace {

@@ -1,5 +1,4 @@
-#include "draw/groups.h"
-
+// Which boxes are drawn as one from afar, and what op is of which kind.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "draw/timeline.h"
 #include "ir/op_def.h"
 #include "ir/ops.h"
 

@@ -12,14 +12,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "draw/ideal_timeline.h"
-#include "draw/op_times.h"
 #include "draw/program_view.h"
-#include "draw/simulated_timeline.h"
-#include "draw/trace_reader.h"
+#include "draw/timeline_sources.h"
 #include "job/build.h"
 #include "predict/predict.h"
-#include "program_json.h"
 #include "watch/flight.h"
 #include "watch/run_folder.h"
 
@@ -50,13 +46,11 @@ class Reader {
   explicit Reader(DrawOptions& options) : options_(options) {}
 
   Drawing read() {
-    if (!options_.program.empty()) read_json(options_.program, true);
     for (const std::string& operand : options_.operands) read_operand(operand);
-    if (view_)
+    if (job_)
       for (Timeline& timeline : drawing_.timelines) put_memory(timeline);
     else if (!drawing_.timelines.empty())
-      drawing_.notes.emplace_back(
-          "Memory is drawn where the plan is given, too, or --program with what `prun dump --json` prints.");
+      drawing_.notes.emplace_back("Memory is drawn where the plan is given, too.");
     put_beside_each_other();
     std::vector<std::string> names;
     for (const std::string& operand : options_.operands)
@@ -79,7 +73,7 @@ class Reader {
     } else if (operand.ends_with(".jsonl")) {
       drawing_.curves.push_back(read_curve(operand, fs::path(operand).stem().string()));
     } else {
-      read_json(operand, false);
+      read_trace(operand);
     }
   }
 
@@ -87,33 +81,20 @@ class Reader {
     if (!options_.job.plan.empty())
       throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", options_.job.plan, path));
     options_.job.plan = path;
-    if (!options_.cluster.empty()) return predict(path);
-    const Job job = written_out(build_job(options_.job, options_.job.ranks()));
-    view_ = view_of(job_json(job), path);
-    drawing_.timelines.push_back(ideal_timeline(job));
+    if (!options_.cluster.empty()) return predict();
+    job_ = written_out(build_job(options_.job, options_.job.ranks()));
+    drawing_.timelines.push_back(ideal_timeline(*job_));
   }
 
-  void predict(const std::string& path) {
+  void predict() {
     const simulate::Cluster cluster = open_cluster(options_.job, options_.cluster);
     const SimulatedPlan made = simulate_plan(options_.job, cluster, {.wanted = Wanted::spans});
-    view_ = view_of(job_json(*made.job), path);
-    drawing_.timelines.push_back(simulated_timeline(*made.job, made.result));
+    job_ = *made.job;
+    drawing_.timelines.push_back(simulated_timeline(*job_, made.result));
   }
 
-  void read_json(const std::string& path, bool program) {
-    ReadJson read = read_json_file(path, options_.first_step, options_.last_step);
-    if (program) {
-      if (read.timeline)
-        throw usage_error(fmt::format("--program {}: that is a trace; `prun dump PLAN --json` prints a program", path));
-      view_ = view_of(*read.other, path);
-      return;
-    }
-    if (!read.timeline) {
-      const bool is_program = read.other->is_object() && read.other->contains("classes");
-      throw usage_error(fmt::format("{} is no trace of `prun PLAN --trace`{}", path,
-                                    is_program ? ": it is a program (--program)" : ", which has traceEvents"));
-    }
-    drawing_.timelines.push_back(std::move(*read.timeline));
+  void read_trace(const std::string& path) {
+    drawing_.timelines.push_back(read_trace_file(path, options_.first_step, options_.last_step));
   }
 
   void read_folder(const fs::path& folder) {
@@ -148,7 +129,7 @@ class Reader {
     const std::string trace = traces.empty() ? "" : traces.front();
     const fs::path path = fs::path(about.is_object() ? about.value("directory", "") : "") / trace;
     if (!trace.empty() && fs::is_regular_file(path)) {
-      read_json(path.string(), false);
+      read_trace(path.string());
     } else if (fs::exists(folder / kFlightFile)) {
       read_flight(folder);
     } else {
@@ -201,9 +182,9 @@ class Reader {
   }
 
   void put_memory(Timeline& timeline) {
-    match(timeline, *view_);
-    timeline.mesh = view_->mesh;
-    if (timeline.name != "recorded") timeline.memory = memory_of(timeline, *view_);
+    match(timeline, *job_);
+    timeline.mesh = job_->classes.front().mesh.text();
+    if (timeline.name != "recorded") timeline.memory = memory_of(timeline, *job_);
   }
 
   // A schedule without seconds is stretched to the mean step that was measured, so that both have one axis.
@@ -236,7 +217,7 @@ class Reader {
 
   DrawOptions& options_;
   Drawing drawing_;
-  std::optional<ProgramView> view_;
+  std::optional<Job> job_;  // of the plan
 };
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include "draw/op_times.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,8 +5,9 @@
 #include <set>
 #include <tuple>
 
-#include "draw/groups.h"
 #include "draw/program_view.h"
+#include "draw/timeline.h"
+#include "draw/timeline_sources.h"
 #include "ir/ops.h"
 
 namespace prun::draw {
@@ -92,8 +91,7 @@ class Builder {
     box.end = std::max(static_cast<int64_t>(event.end_ns - origin_), box.begin + 1);
     box.kind = kind_of({op.def->name, phase_name(op.phase), role_of_result(program, op), op.communicates()});
     if (op.communicates() && program.mesh.size(op.axis) < 2) box.kind = BoxKind::other;  // with nobody
-    box.name =
-        timeline_.texts.add(op.unit.empty() ? std::string(op.def->name) : fmt::format("{} {}", op.def->name, op.unit));
+    box.name = timeline_.texts.add(op_name(op));
     box.unit = timeline_.texts.add(op.unit);
     box.site = timeline_.texts.add(op.site.text());
     box.phase = timeline_.texts.add(std::string(phase_name(op.phase)));

@@ -9,8 +9,8 @@
 
 #include "base/text.h"
 #include "draw/drawing.h"
-#include "draw/figures.h"
 #include "draw/page_sources.h"
+#include "draw/timeline.h"
 
 namespace prun::draw {
 namespace {

@@ -8,9 +8,8 @@
 
 #include "base/text.h"
 #include "draw/drawing.h"
-#include "draw/figures.h"
-#include "draw/picture_memory.h"
-#include "draw/picture_rows.h"
+#include "draw/picture_parts.h"
+#include "draw/timeline.h"
 
 namespace prun::draw {
 namespace {

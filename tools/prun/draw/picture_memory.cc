@@ -1,5 +1,3 @@
-#include "draw/picture_memory.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +5,8 @@
 #include <iterator>
 #include <string_view>
 #include <vector>
+
+#include "draw/picture_parts.h"
 
 namespace prun::draw {
 namespace {

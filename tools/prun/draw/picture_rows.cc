@@ -1,8 +1,7 @@
-#include "draw/picture_rows.h"
-
 #include <algorithm>
 #include <set>
 
+#include "draw/picture_parts.h"
 #include "ir/ops.h"
 
 namespace prun::draw {

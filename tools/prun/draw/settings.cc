@@ -15,8 +15,6 @@ void declare_draw(OptionTable& table, DrawOptions& options) {
   table.text("--out", "FILE", options.out, "NAME.html: a page; NAME.svg: a picture for documents");
   table.flag("--text", options.text, "draw in the terminal (what it does without --out, too)");
   table.text("--title", "TEXT", options.title, "what stands above it");
-  table.text("--program", "FILE", options.program,
-             "of `prun dump --json`: the program of the traces, for memory (a plan among the operands is one, too)");
   table.parsed(
       "--steps", "A:B",
       [&options](const std::string& text) {

@@ -14,8 +14,7 @@ struct DrawOptions {
   std::string cluster;                // where a plan is simulated; "": unit costs
   std::vector<std::string> operands;  // what to draw
   bool json = false;
-  std::string out;  // "": text
-  std::string program;
+  std::string out;    // "": text
   std::string title;  // "": the words that name what is drawn
   int first_step = 0, last_step = INT_MAX;
   bool text = false;

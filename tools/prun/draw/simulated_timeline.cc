@@ -1,9 +1,9 @@
-#include "draw/simulated_timeline.h"
-
+// A plan's step as `prun sim` predicts it on a cluster, as a timeline: of the first rank of each class of ranks that
+// move in step there.
 #include <cmath>
 #include <vector>
 
-#include "draw/op_times.h"
+#include "draw/timeline_sources.h"
 
 namespace prun::draw {
 namespace {
@@ -27,6 +27,13 @@ Timeline simulated_timeline(const Job& job, const simulate::Simulation& simulati
   Timeline timeline = timeline_of(job, times);
   timeline.name = "predicted";
   timeline.source = job.classes.front().name;
+  return timeline;
+}
+
+Timeline ideal_timeline(const Job& job) {
+  Timeline timeline = simulated_timeline(job, simulate::simulate(job, ideal_cluster(job), {.keep_spans = true}));
+  timeline.name = "schedule";
+  timeline.unit_ns = kIdealUnitNs;
   return timeline;
 }
 

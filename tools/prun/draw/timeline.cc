@@ -5,9 +5,6 @@
 #include <set>
 #include <tuple>
 
-#include "draw/critical_path.h"
-#include "draw/groups.h"
-
 namespace prun::draw {
 
 const std::array<KindText, kBoxKinds>& kind_texts() {

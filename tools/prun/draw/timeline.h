@@ -103,4 +103,43 @@ struct Timeline {
 // Boxes may be in any order before; arrows are numbered anew with them.
 void finish(Timeline& timeline);
 
+// What is known of an op when its kind is asked for; `role`: of the memory that it writes, "" where it is not known.
+struct OpFacts {
+  std::string_view name, phase, role;
+  bool communicates = false;
+};
+BoxKind kind_of(const OpFacts& op);
+
+// Marks gradients of weights where a schedule puts them apart from those of activations (zero bubble); elsewhere both
+// are one backward.
+void tell_weight_gradients(Timeline& timeline);
+
+// Runs of a lane's boxes of one kind, unit and microbatch, or in a pipeline's compute of one kind and microbatch.
+std::vector<Group> groups_of(const Timeline& timeline);
+
+// The critical path: from the box that ends last back to the first, each time to the box that the one before waited for
+// longest: the op before on its stream, the op at the other end of an edge, the last member to come to a collective.
+std::vector<int> critical_path(const Timeline& timeline);
+
+// How the path's time divides, in nanoseconds by kind; the last entry is time in which none of its boxes was at work.
+std::vector<int64_t> critical_shares(const Timeline& timeline);
+
+// The figures that stand above a drawing: how long a step takes, how busy compute is, what communication it waits for.
+struct Figures {
+  int steps = 0;
+  int64_t step_ns = 0;            // mean; of a schedule in units of cost as unit_ns says
+  double busy = 0;                // of the compute streams' time, mean over ranks
+  double communicating = 0;       // part of the time in which a rank communicates
+  double exposed = 0;             // and computes nothing meanwhile
+  std::vector<int64_t> critical;  // as critical_shares()
+  int64_t peak_bytes = 0;         // of the rank with the most; 0: not known
+};
+
+Figures figures_of(const Timeline& timeline);
+
+// "12.3 ms", or of a schedule without seconds "3.5 F": forwards of a microbatch.
+std::string time_text(const Timeline& timeline, int64_t ns);
+// "71 % forward, 12 % all-gather, 17 % waiting": the largest three.
+std::string critical_text(const Figures& figures);
+
 }  // namespace prun::draw

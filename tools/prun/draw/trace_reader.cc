@@ -1,5 +1,5 @@
-#include "draw/trace_reader.h"
-
+// Reads a trace of `prun --trace` (Chrome JSON; trace.cc writes it) into a timeline, event by event: a trace may be far
+// larger than what is kept of it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,8 @@
 
 #include "base/error.h"
 #include "base/json_whole.h"
-#include "draw/groups.h"
+#include "draw/timeline.h"
+#include "draw/timeline_sources.h"
 
 namespace prun::draw {
 namespace {
@@ -193,7 +194,7 @@ class TraceReader {
 
 }  // namespace
 
-ReadJson read_json_file(const std::string& path, int first, int last) {
+Timeline read_trace_file(const std::string& path, int first, int last) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw usage_error(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
   if (file.peek() == std::ifstream::traits_type::eof())
@@ -208,14 +209,11 @@ ReadJson read_json_file(const std::string& path, int first, int last) {
     reader.event(value);
     return false;  // it is dropped
   };
-  ReadJson read;
   try {
-    auto json = std::make_shared<Json>(Json::parse(file, on_value));
-    if (json->is_object() && json->contains("traceEvents") && (*json)["traceEvents"].is_array()) {
-      read.timeline = reader.take(path);
-    } else {
-      read.other = std::move(json);
-    }
+    const Json json = Json::parse(file, on_value);
+    if (!json.is_object() || !json.contains("traceEvents") || !json["traceEvents"].is_array())
+      throw usage_error(fmt::format("{} is no trace of `prun PLAN --trace`, which has traceEvents", path));
+    return reader.take(path);
   } catch (const Json::parse_error& error) {
     throw usage_error(fmt::format("{} is no JSON, or ends too early: at byte {}", path, error.byte));
   } catch (const Json::exception& error) {
@@ -225,7 +223,6 @@ ReadJson read_json_file(const std::string& path, int first, int last) {
     if (error.message().starts_with(path)) throw;
     throw usage_error(fmt::format("{}: event {}: {}", path, events, error.message()));
   }
-  return read;
 }
 
 }  // namespace prun::draw
