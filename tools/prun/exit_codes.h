@@ -1,4 +1,5 @@
-// What each exit code means, in a line; the table of README.md is the same.
+// What each exit code means, in a line: for `prun man`, from which the table of README.md is written
+// (tests/unit/command_line_test.py).
 #pragma once
 #include <utility>
 #include <vector>
@@ -10,8 +11,11 @@ namespace prun {
 inline const std::vector<std::pair<int, const char*>>& exit_codes() {
   static const std::vector<std::pair<int, const char*>> codes = {
       {0, "all well"},
-      {1, "a check that was asked for failed: bench, conform, doctor, ckpt verify and diff, --prove"},
-      {2, "usage: option, file, transport, device"},
+      {1,
+       "a check that was asked for failed: bench, conform, doctor, ckpt verify and diff, --prove; a run: its output "
+       "was "
+       "lost (a full disk)"},
+      {2, "usage: option, file, transport, device (no driver, too few GPUs)"},
       {3, "the plan is wrong, or does not fit the mesh"},
       {10, "a rank crashed, or its GPU failed"},
       {11, "hang: a collective waited longer than --timeout"},
@@ -21,9 +25,9 @@ inline const std::vector<std::pair<int, const char*>>& exit_codes() {
       {15, "a checkpoint could not be written"},
       {16, "a checkpoint is damaged, or of another model"},
       {17, "a link is down, its data corrupt, or ranks no longer hold the same"},
-      {18, "out of memory"},
+      {18, "out of memory while it runs; what does not fit before is 3"},
       {19, "the script ran too long or took too much memory"},
-      {20, "--check-finite found a NaN or an infinity"},
+      {20, "a NaN or an infinity (--check-finite, --non-finite)"},
       {75, "stopped by SIGTERM or Ctrl-C, after a checkpoint: --resume auto goes on"},
   };
   return codes;
