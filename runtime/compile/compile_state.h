@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compile/compile.h"
@@ -166,5 +167,9 @@ void describe_repeat(CompileState& state);  // describe_repeat.cc: what of a ste
 void assign_memory(Program& program);       // memory.cc: offsets
 void count_memory(Program& program);        // memory.cc: about as much, without offsets
 void resolve_put_offsets(Job& job);         // resolve_put_offsets.cc: places of puts in other ranks' arenas
+
+// Aborts with the pass's name when the graph or the program that it made is not well-formed. Verify proves what a
+// finished program means; this finds the pass that broke it.
+void check_invariants(const CompileState& state, std::string_view pass);
 
 }  // namespace prun

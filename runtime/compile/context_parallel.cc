@@ -1,9 +1,8 @@
 // Each of c ranks has two of 2c chunks of every sample, one from each end, so that causal attention costs all the same.
 // Attention goes over the ring (Liu et al. 2023, "Ring Attention"); all else sees its own tokens only.
-#include "compile/context_parallel.h"
-
 #include <fmt/format.h>
 
+#include "compile/distributor.h"
 #include "ir/ops.h"
 
 namespace prun {

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 
-#include "compile/context_parallel.h"
 #include "compile/distributor.h"
-#include "compile/expert_parallel.h"
 #include "ir/ops.h"
 
 namespace prun {

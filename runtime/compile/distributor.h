@@ -79,4 +79,15 @@ std::string layer_of(const Graph& graph, const Value& parameter);
 using DistributeRule = void (*)(Distributor& d, const Node& node);
 DistributeRule distribute_rule(const OpDef& op);
 
+// Context parallelism: shapes for a rank's tokens, and attention over the ring.
+void split_tokens(CompileState& state);
+
+// Expert parallelism: puts the exchanges of tokens around experts that are split over an axis of the batch, and sums
+// the experts' loads over all ranks for the balancing loss.
+void split_experts(CompileState& state);
+
+// Rules of distribute.cc for experts that are split over their first dim.
+void expert_linear(Distributor& d, const Node& node);
+void combine(Distributor& d, const Node& node);
+
 }  // namespace prun

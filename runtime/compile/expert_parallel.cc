@@ -1,7 +1,5 @@
 // Surprising fact: with capacities the shapes are fixed, so that a plain all_to_all of slots serves; empty slots travel
 // as zeros.
-#include "compile/expert_parallel.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>

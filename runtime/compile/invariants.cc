@@ -1,8 +1,8 @@
 // Of the graph: every value is made once, before it is read, and has the type that its op infers. Of a program: ids,
 // byte ranges and edges point at what is there, and what has an offset lies in the arena.
-#include "compile/invariants.h"
-
 #include <fmt/format.h>
+
+#include "compile/compile_state.h"
 
 namespace prun {
 namespace {

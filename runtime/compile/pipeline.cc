@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "compile/compile.h"
 #include "compile/compile_state.h"
-#include "compile/invariants.h"
 
 namespace prun {
 namespace {

@@ -1,8 +1,7 @@
 // Surprising fact: compiled without fused multiply-adds (see prun/philox.h), and vectorized in spite of that.
-#include "data/random_normals.h"
-
 #include "base/random_words.h"
 #include "base/vector_levels.h"
+#include "data/sample_order.h"
 #include "prun/philox.h"
 
 namespace prun {

@@ -22,4 +22,8 @@ int64_t random_place(int64_t sample, int64_t places, uint64_t seed, SampleUse us
 // many again in another one.
 int64_t epoch_place(int64_t sample, int64_t places, uint64_t seed, SampleUse use);
 
+// Standard normal numbers, `count` of them from element `first` on: element e is the first of philox::normals of the
+// first two words of philox::block(seed, key, e). The same bits on every machine.
+void random_normals(uint64_t seed, uint64_t key, uint64_t first, int64_t count, float* to);
+
 }  // namespace prun

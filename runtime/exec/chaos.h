@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/comm.h"
+#include "device/device.h"
 
 namespace prun {
 
@@ -33,9 +34,9 @@ class Chaos {
   Chaos(const std::string& spec, int rank, int ranks, World& world);
   ~Chaos();
   void begin_step(int64_t step);  // from 0; before it
-  // Set when a gradient of the rank is to become NaN (exec/poison.h); null: never.
+  // Set when a gradient of the rank is to become NaN; null: never.
   const std::shared_ptr<std::atomic<bool>>& poison() const { return poison_; }
-  // Set when the rank is to leave out a collective (exec/omission.h); null: never.
+  // Set when the rank is to leave out a collective; null: never.
   const std::shared_ptr<std::atomic<bool>>& omission() const { return omission_; }
 
  private:
@@ -45,5 +46,19 @@ class Chaos {
   std::shared_ptr<std::atomic<bool>> poison_, omission_;
   std::vector<std::thread> later_;
 };
+
+// --chaos omit: a rank leaves out a collective when it is told to, so that its peers meet its next one.
+using Omission = std::shared_ptr<std::atomic<bool>>;
+
+// `kernel`, but for the run that finds the omission set; that takes it.
+std::unique_ptr<Kernel> omitting(std::unique_ptr<Kernel> kernel, Omission omission);
+
+// --chaos nan: a rank's first gradient of a step becomes NaN when it is told to.
+using Poison = std::shared_ptr<std::atomic<bool>>;
+
+// The op of a step whose result it is; null: the rank computes no gradients.
+const Op* poisoned_op(const Program& program);
+// `kernel`, and then, where the poison is set, a NaN over the first element of what `op` has written; that takes it.
+std::unique_ptr<Kernel> poisoned(std::unique_ptr<Kernel> kernel, const RankMemory& memory, const Op& op, Poison poison);
 
 }  // namespace prun

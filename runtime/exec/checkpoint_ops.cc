@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "checkpoint/index.h"
-#include "exec/clock.h"
 #include "exec/host_ops.h"
+#include "exec/recorder.h"
 #include "ir/ops.h"
 #include "ir/state.h"
 

@@ -13,9 +13,9 @@
 #include <utility>
 
 #include "device/element.h"
-#include "exec/clock.h"
 #include "exec/comm_ops.h"
-#include "exec/short_slice.h"
+#include "exec/host_thread.h"
+#include "exec/recorder.h"
 #include "ir/carried.h"
 
 namespace prun {

@@ -1,10 +1,9 @@
 // Nothing is prepared for the failure: the op of a raised flag is worked out from the program when it is seen.
-#include "exec/finite.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "exec/host_ops.h"
 #include "exec/job_run.h"
 #include "ir/calendar.h"
 #include "ir/ops.h"

@@ -1,10 +1,8 @@
-#include "exec/heartbeat.h"
-
 #include <sys/prctl.h>
 
 #include <chrono>
 
-#include "exec/clock.h"
+#include "exec/recorder.h"
 
 namespace prun {
 namespace {

@@ -8,9 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "device/element.h"
-#include "exec/finite.h"
-#include "exec/next_batch.h"
-#include "exec/replicas.h"
 #include "ir/ops.h"
 #include "kernels/cpu/ops/snapshot.h"
 

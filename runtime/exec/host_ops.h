@@ -1,5 +1,6 @@
 // Ops that the host runs on every device: the next batch, print, and copies between its arenas.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -30,5 +31,28 @@ std::unique_ptr<Kernel> make_local_kernel(const Device& device, const RankMemory
 
 // "[1, 2, 3]", nested for more dims; the first `limit` elements of the flattened tensor when limit >= 0.
 std::string tensor_text(const Tensor& tensor, const void* data, int64_t limit = -1);
+
+// Throws usage_error when a file of the data is gone or has changed; so does run(), where it happens later, and where
+// an id is not in the vocabulary.
+std::unique_ptr<Kernel> make_next_batch(const RankMemory& memory, const Op& op);
+
+// run() throws Error(corrupt_link) for the first tensor whose fingerprints differ along the op's axis: its name, the
+// ranks, the step.
+std::unique_ptr<Kernel> make_require_same(const RankMemory& memory, const Op& op);
+
+// A NaN or an infinity. The message names the op that made it and the one that reads it; op() shows the former with its
+// tensors. It is an effect, not the cause, if it came from another rank.
+class NonFinite : public Error {
+ public:
+  NonFinite(std::string message, std::string op, bool from_elsewhere, int64_t step);
+  const std::string& op() const { return op_; }
+
+ private:
+  std::string op_;
+};
+
+// run() throws NonFinite for the first op in program order that wrote a value that is not finite; where such steps
+// update nothing and the run goes on (Schedule::most_skips), it says so on standard error.
+std::unique_ptr<Kernel> make_require_finite(const RankMemory& memory, const Op& op);
 
 }  // namespace prun

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "exec/clock.h"
+#include "exec/recorder.h"
 
 namespace prun {
 

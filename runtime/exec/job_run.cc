@@ -7,13 +7,13 @@
 #include <cmath>
 #include <thread>
 
-#include "exec/clock.h"
 #include "exec/comm_ops.h"
-#include "exec/finite.h"
+#include "exec/host_ops.h"
 #include "exec/rank_device.h"
+#include "exec/recorder.h"
 #include "ir/calendar.h"
+#include "ir/data_source.h"
 #include "ir/ops.h"
-#include "ir/whole_set.h"
 
 namespace prun {
 

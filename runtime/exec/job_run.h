@@ -12,9 +12,8 @@
 
 #include "comm/comm.h"
 #include "device/device.h"
+#include "exec/chaos.h"
 #include "exec/host_ops.h"
-#include "exec/omission.h"
-#include "exec/poison.h"
 #include "exec/recorder.h"
 
 namespace prun {

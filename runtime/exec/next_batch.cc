@@ -4,8 +4,6 @@
 //
 // Surprising fact: a batch has mostly been made when it is asked for. While a step computes, a thread reads or draws
 // the next one's samples (exec/read_ahead.h), as a batch is a function of its number alone. Indices take no time.
-#include "exec/next_batch.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,13 +11,13 @@
 #include <utility>
 
 #include "data/data_files.h"
-#include "data/random_normals.h"
 #include "data/sample_order.h"
 #include "device/element.h"
 #include "device/ids.h"
 #include "device/share.h"
+#include "exec/host_ops.h"
 #include "exec/read_ahead.h"
-#include "ir/whole_set.h"
+#include "ir/data_source.h"
 #include "prun/philox.h"
 
 namespace prun {

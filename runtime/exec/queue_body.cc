@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "device/abi_op.h"
-#include "exec/clock.h"
 #include "exec/comm_ops.h"
+#include "exec/recorder.h"
 #include "ir/ops.h"
 
 namespace prun {

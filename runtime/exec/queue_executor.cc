@@ -9,7 +9,7 @@
 
 #include "base/text.h"
 #include "device/element.h"
-#include "exec/clock.h"
+#include "exec/recorder.h"
 #include "ir/carried.h"
 
 namespace prun {

@@ -5,9 +5,13 @@
 // Each ring has one writer; a reader takes `written` (acquire) and copies the last min(written, capacity) entries.
 #pragma once
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <limits>
+#include <mutex>
+#include <thread>
 
 #include "ir/program.h"
 
@@ -83,5 +87,31 @@ inline OpEvent* recorder_ring(RecorderHeader* header, int stream) {
 inline StepRecord* recorder_steps(RecorderHeader* header) {
   return reinterpret_cast<StepRecord*>(recorder_ring(header, kMaxStreams));
 }
+
+// The one clock of everything recorded: CLOCK_MONOTONIC, which all processes of a host share.
+inline uint64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+// A thread that does nothing but store the time in the flight recorder: a process whose time stands still is stopped or
+// frozen, and one whose time goes on while its op does not is busy or waits.
+class Heartbeat {
+ public:
+  explicit Heartbeat(RecorderHeader& recorder);  // outlives this
+  ~Heartbeat();
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
+
+ private:
+  void run();
+
+  RecorderHeader& recorder_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool closed_ = false;
+  std::thread thread_;
+};
 
 }  // namespace prun

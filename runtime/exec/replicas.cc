@@ -1,6 +1,4 @@
 // All ranks of a group have gathered the same fingerprints, so all of them come to the same sentence.
-#include "exec/replicas.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "exec/host_ops.h"
 
 namespace prun {
 namespace {

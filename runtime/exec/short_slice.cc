@@ -1,10 +1,11 @@
-#include "exec/short_slice.h"
-
+// A thread that works a little at a time beside one that computes.
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdint>
+
+#include "exec/host_thread.h"
 
 namespace prun {
 namespace {

@@ -15,9 +15,9 @@
 #include "exec/host_ops.h"
 #include "exec/plain_collectives.h"
 #include "ir/calendar.h"
+#include "ir/data_source.h"
 #include "ir/ops.h"
 #include "ir/walk.h"
-#include "ir/whole_set.h"
 
 namespace prun {
 namespace {

@@ -76,4 +76,16 @@ struct Graph {
 // Text form: stable, one node a line (ir/dump_graph.cc). `backward`: the nodes of backward, empty before autodiff.
 std::string dump_graph(const Graph& graph, const std::vector<Node>& backward);
 
+// How large the ids may be that a model looks up: rows of a table, logits of a row. The graph says it, so that data is
+// held against it before anything starts.
+struct IdLimit {
+  std::string input;  // "tokens", "targets", "y"
+  int64_t size = 0;   // ids are below it
+  std::string table;  // "the table 'token.weight' has 256 rows"
+  Site site;          // of the op that looks them up
+};
+
+// One for each op that looks an input's ids up.
+std::vector<IdLimit> id_limits(const Graph& graph);
+
 }  // namespace prun

@@ -1,7 +1,6 @@
-#include "ir/id_limits.h"
-
 #include <fmt/format.h>
 
+#include "ir/graph.h"
 #include "ir/ops.h"
 
 namespace prun {

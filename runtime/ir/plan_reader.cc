@@ -14,9 +14,9 @@
 #include <numeric>
 
 #include "base/text.h"
-#include "ir/id_limits.h"
+#include "ir/data_source.h"
+#include "ir/graph.h"
 #include "ir/plan_field.h"
-#include "ir/whole_set.h"
 
 namespace prun {
 namespace plan_document {

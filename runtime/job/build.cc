@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "compile/compile.h"
-#include "data/check_range.h"
+#include "data/data_files.h"
 #include "ir/plan_reader.h"
 #include "ir/state.h"
 #include "job/non_finite.h"

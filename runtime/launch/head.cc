@@ -9,10 +9,10 @@
 
 #include "base/text.h"
 #include "launch/coordination.h"
-#include "launch/late_nodes.h"
 #include "launch/meeting.h"
 #include "launch/pulse.h"
 #include "launch/rendezvous.h"
+#include "launch/supervisor.h"
 
 namespace prun {
 namespace {

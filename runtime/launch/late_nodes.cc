@@ -1,8 +1,7 @@
-#include "launch/late_nodes.h"
-
 #include <fmt/format.h>
 
 #include "launch/reception.h"
+#include "launch/supervisor.h"
 
 namespace prun {
 namespace {

@@ -1,8 +1,8 @@
 // Reads the counter of this process's cgroup (v2: memory.events, v1: memory.oom_control), else that of the whole
 // machine, /proc/vmstat. SIGKILL looks the same whoever sent it: only the counter tells.
-#include "launch/oom_watch.h"
-
 #include <fstream>
+
+#include "launch/preflight.h"
 
 namespace prun {
 namespace {

@@ -11,7 +11,7 @@
 #include <csignal>
 
 #include "base/text.h"
-#include "launch/oom_watch.h"
+#include "launch/preflight.h"
 #include "launch/rank_process.h"
 
 namespace prun {

@@ -18,7 +18,7 @@
 #include "predict/small_plans.h"
 #include "predict/whole_memory.h"
 #include "script/script_server.h"
-#include "simulate/cluster_reader.h"
+#include "simulate/cluster.h"
 #include "simulate/multilinear.h"
 
 namespace prun {

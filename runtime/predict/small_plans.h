@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "ir/plan.h"
-#include "ir/plan_sizes.h"
 #include "job/job_spec.h"
 #include "simulate/simulate.h"
 

@@ -9,8 +9,6 @@
 #include "base/text.h"
 #include "device/element.h"
 #include "kernels/reference/parameter_elements.h"
-#include "prove/first_activation.h"
-#include "prove/looks_like.h"
 
 namespace prun {
 namespace {

@@ -1,7 +1,5 @@
 // Which part of the whole a rank has is not asked of the compiler, which may be wrong: every way in which the mesh can
 // split a dim is tried.
-#include "prove/first_activation.h"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -9,7 +7,7 @@
 
 #include "device/element.h"
 #include "prove/compare.h"
-#include "prove/looks_like.h"
+#include "prove/explain.h"
 
 namespace prun {
 namespace {

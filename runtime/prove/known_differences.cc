@@ -1,7 +1,5 @@
 // The small run stores all floats as f64, and every expert has a slot for each token where ranks have tokens of their
 // own (small_plan.h): with these the ranks would not equal one rank.
-#include "prove/known_differences.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,10 +1,11 @@
-#include "prove/looks_like.h"
-
+// What a wrong tensor looks like beside the right one: a factor, a missing summand, another tensor, a permutation.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
+
+#include "prove/explain.h"
 
 namespace prun {
 namespace {

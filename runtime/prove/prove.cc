@@ -13,7 +13,6 @@
 #include "ir/op_cost.h"
 #include "ir/ops.h"
 #include "prove/explain.h"
-#include "prove/known_differences.h"
 #include "prove/small_plan.h"
 
 namespace prun {

@@ -1,7 +1,5 @@
 // Each group of sizes takes the smallest scale that its own rules permit; then all ops infer their shapes once. A model
 // with a relation that size_relations.cc does not know keeps the sizes of the groups that do not fit.
-#include "prove/small_dims.h"
-
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -12,6 +10,7 @@
 #include "base/error.h"
 #include "compile/distributor.h"
 #include "prove/size_relations.h"
+#include "prove/small_plan.h"
 
 namespace prun {
 namespace {

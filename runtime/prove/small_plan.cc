@@ -8,8 +8,6 @@
 #include "ir/ops.h"
 #include "ir/state.h"
 #include "prove/size_relations.h"
-#include "prove/small_dims.h"
-#include "prove/small_layers.h"
 
 namespace prun {
 namespace {

@@ -1,9 +1,9 @@
 // A plan made small enough to run in a moment, with all that its compiled form distinguishes kept.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "ir/plan.h"
-#include "ir/plan_sizes.h"
 
 namespace prun {
 
@@ -32,5 +32,18 @@ void shrink_model(const Plan& real, Shrink shrink, Plan& small, const std::vecto
 // What a run of one step needs to show mistakes: random data and weights, no warm-up, gradients that are clipped, an
 // evaluation after the step.
 void set_conditions(Plan& plan);
+
+// What a proof does not cover although the ranks of a plan compute it otherwise than one rank does: one noun phrase
+// each, for "proven, apart from ..". Empty: the losses of the real plan differ by the order of sums
+// only.
+std::vector<std::string> known_differences(const Plan& plan);
+
+// Shrinks all these plans, whose graphs differ in the batch only. Sizes that the axes of `real` divide stay divided by
+// those of `small`, the others stay undivided if the relations permit it, and different sizes stay different.
+void shrink_dims(const Plan& real, Plan& small, const std::vector<Plan*>& others);
+
+// Drops, in all these plans, which differ in mesh and batch, units that repeat the one before them; keeps as many as
+// stages of a pipeline, gathers that run ahead and remainders need.
+void drop_layers(Plan& small, const std::vector<Plan*>& others);
 
 }  // namespace prun

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "ir/plan.h"
-#include "ir/plan_sizes.h"
 #include "prove/small_plan.h"
 
 namespace prun {

@@ -6,7 +6,6 @@
 
 #include "base/text.h"
 #include "ir/op_def.h"
-#include "script/data_files.h"
 #include "script/host.h"
 #include "script/lua_json.h"
 

@@ -10,11 +10,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "script/environment.h"
 #include "script/host.h"
 #include "script/limits.h"
 #include "script/lua_json.h"
-#include "script/modules.h"
 
 namespace prun {
 namespace {

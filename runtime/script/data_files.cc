@@ -1,4 +1,4 @@
-#include "script/data_files.h"
+#include "data/data_files.h"
 
 #include <fmt/format.h>
 #include <glob.h>
@@ -10,9 +10,7 @@
 #include <fstream>
 
 #include "base/text.h"
-#include "data/array_file.h"
-#include "data/data_files.h"
-#include "data/token_file.h"
+#include "script/host.h"
 #include "script/lua_json.h"
 
 namespace prun {

@@ -1,7 +1,5 @@
 // The allow-list of globals. Missing on purpose: io, os, debug, package, coroutine, load and its family, dofile,
 // collectgarbage, string.dump, xpcall. pairs and next go in sorted order, since a plan must be the same in every run.
-#include "script/environment.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,8 +7,8 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "script/host.h"
 #include "script/lua_json.h"
-#include "script/modules.h"
 
 namespace prun {
 namespace {

@@ -95,4 +95,25 @@ void push_host_table(lua_State* L);
 // Fills in what of it depends on the script's options; it is on top of the stack.
 void set_host_options(lua_State* L);
 
+// What a script may learn about files and folders: where they are, how large, what their headers say.
+int data_files(lua_State* L, Host& host);
+int folder_info(lua_State* L, Host& host);
+int token_header(lua_State* L, Host& host);
+int array_header(lua_State* L, Host& host);
+
+// The names that a script sees: an allow-list over Lua's libraries, with our own pairs, print, require, setmetatable.
+void open_libraries(lua_State* L);
+// Makes the two environments: the plan's, and that of lua/prun (the same plus `host`).
+void open_environments(lua_State* L);
+// The `host` of the environment is that of the host's options.
+void take_options(lua_State* L);
+// Pushes the environment of a layer.
+void push_environment(lua_State* L, Layer layer);
+
+// Pushes the compiled chunk of a file, bound to its layer's environment. Throws Error with the line of a syntax error.
+void load_chunk(lua_State* L, Host& host, const std::string& file, const std::string& name, Layer layer);
+
+// require(name), as a Lua function.
+int require_module(lua_State* L);
+
 }  // namespace prun

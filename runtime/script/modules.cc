@@ -1,7 +1,5 @@
 // Module names are words joined by dots, so no name can leave the two folders: "prun" and "prun.*" are ours, any other
 // lies beside the plan.
-#include "script/modules.h"
-
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -11,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "script/environment.h"
+#include "script/host.h"
 
 namespace prun {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ir/plan_sizes.h"
+#include "ir/plan.h"
 
 namespace prun {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "ir/carried.h"
+#include "ir/op_cost.h"
 #include "ir/ops.h"
-#include "ir/wire_bytes.h"
 
 namespace prun::simulate {
 namespace {

@@ -1,7 +1,8 @@
 // A cluster that programs are simulated on: its devices, nodes and networks, in seconds, bytes and FLOP/s.
-// simulate/cluster_reader.h reads it from YAML; tools/prun/SIMULATE.md has the fields.
+// It is read from YAML; tools/prun/SIMULATE.md has the fields.
 #pragma once
 #include <array>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -105,5 +106,19 @@ double speed_of(const Cluster& cluster, RankPlace place);
 // The link between two nodes: level 0 is the bus, 1 the innermost network.
 int level_between(const Cluster& cluster, int first_node, int last_node);
 const LinkModel& link_at(const Cluster& cluster, int level);
+
+// Throws usage_error "FILE:LINE:COLUMN: ..": unknown keys with the likely one, wrong types and units, missing fields,
+// files that include each other.
+Cluster read_cluster(const std::string& path);
+
+// One node. `comment`: lines that say where the figures come from; they get their "# ".
+std::string cluster_text(const Cluster& cluster, const std::string& comment);
+
+// Numbers with units, as cluster files have them: "312 TFLOP/s", "24 GB/s", "100 Gbit/s", "80 GiB", "4 us".
+enum class Unit : uint8_t { none, seconds, bytes, bandwidth, flops };
+
+// In seconds, bytes, bytes/s or FLOP/s. Throws usage_error without a place: wrong or missing units, NaN, infinity,
+// negative numbers.
+double read_quantity(const std::string& text, Unit unit);
 
 }  // namespace prun::simulate

@@ -1,6 +1,4 @@
 // A file may include another and then says only what differs: every field is read over what is there already.
-#include "simulate/cluster_reader.h"
-
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
@@ -15,7 +13,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "ir/op_def.h"
-#include "simulate/quantity.h"
+#include "simulate/cluster.h"
 
 namespace prun::simulate {
 namespace {

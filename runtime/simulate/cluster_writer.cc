@@ -1,11 +1,10 @@
 // Four digits of each figure: no measurement has more.
-#include "simulate/cluster_writer.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 
 #include "base/text.h"
+#include "simulate/cluster.h"
 
 namespace prun::simulate {
 namespace {

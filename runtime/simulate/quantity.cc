@@ -1,5 +1,3 @@
-#include "simulate/quantity.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
@@ -9,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "simulate/cluster.h"
 
 namespace prun::simulate {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "ir/model_flops.h"
+#include "ir/op_cost.h"
 #include "ir/ops.h"
 
 namespace prun::simulate {

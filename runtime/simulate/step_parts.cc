@@ -1,12 +1,11 @@
 // Spans of one rank begin and end; between two such moments its time goes to what the clock charges: to ops that
 // compute, else to transfers, else to copies, else to waiting. Several at once have equal shares.
-#include "simulate/step_parts.h"
-
 #include <algorithm>
 #include <array>
 #include <vector>
 
 #include "simulate/op_cost.h"
+#include "simulate/simulate.h"
 
 namespace prun::simulate {
 namespace {

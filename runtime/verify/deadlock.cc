@@ -1,10 +1,10 @@
 // All ranks walk without time or data. Mostly one actor per class suffices, because ranks of one class whose groups and
 // peers are of the same classes move in step; a class may even send to itself (a ring), and then meets its own receive.
-#include "verify/deadlock.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+
+#include "verify/view.h"
 
 namespace prun::verify {
 namespace {

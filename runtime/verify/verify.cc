@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "verify/deadlock.h"
 #include "verify/view.h"
 
 namespace prun {

@@ -151,4 +151,8 @@ struct Signature {
 };
 Signature signature_of(const Program& program, const Op& op);
 
+// Whether all ranks of the job end. `credits`: how many sends of a pair and lane may be under way before their receives
+// begin; 0 is a rendezvous.
+bool everything_ends(const JobView& view, int credits);
+
 }  // namespace prun::verify

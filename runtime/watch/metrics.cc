@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ir/model_flops.h"
+#include "ir/op_cost.h"
 
 namespace prun {
 namespace {

@@ -17,7 +17,7 @@ namespace prun {
 struct StepWork {
   int64_t tokens = 0;     // of one step
   RunPosition begin;      // of the run
-  double flops = 0;       // FLOP of the model in one step (ir/model_flops.h)
+  double flops = 0;       // FLOP of the model in one step (ir/op_cost.h)
   double peak_flops = 0;  // FLOP/s of all devices; 0 = unknown
   LearningRate rate = {};
   bool clips = false;  // so there is a norm of the gradients

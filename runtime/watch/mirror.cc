@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "exec/clock.h"
+#include "exec/recorder.h"
 
 namespace prun {
 namespace {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "exec/clock.h"
+#include "exec/recorder.h"
 #include "watch/flight.h"
 #include "watch/mirror.h"
 

@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "base/text.h"
-#include "exec/clock.h"
+#include "exec/recorder.h"
 #include "launch/rank_process.h"
 #include "watch/kernel_stacks.h"
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "exec/clock.h"
+#include "exec/recorder.h"
 
 namespace prun {
 namespace {

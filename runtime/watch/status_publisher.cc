@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "exec/clock.h"
+#include "exec/recorder.h"
 #include "watch/who_waits.h"
 
 namespace prun {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "ir/model_flops.h"
+#include "ir/op_cost.h"
 #include "watch/progress.h"
 
 namespace prun {

@@ -6,7 +6,7 @@
 
 #include <thread>
 
-#include "comm/transport/connect.h"
+#include "comm/transport/transport_session.h"
 #include "tests/conformance/raw.h"
 
 namespace prun::testing {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <thread>
 
-#include "comm/transport/connect.h"
+#include "comm/transport/transport_session.h"
 #include "tests/conformance/rank_bodies.h"
 #include "tests/conformance/raw.h"
 

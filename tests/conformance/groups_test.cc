@@ -8,9 +8,9 @@
 #include <random>
 #include <thread>
 
-#include "comm/transport/connect.h"
 #include "comm/transport/job_state.h"
 #include "comm/transport/plugin.h"
+#include "comm/transport/transport_session.h"
 #include "tests/conformance/case.h"
 
 namespace prun::testing {

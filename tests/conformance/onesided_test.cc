@@ -10,9 +10,9 @@
 #include <functional>
 #include <thread>
 
-#include "comm/transport/connect.h"
 #include "comm/transport/job_state.h"
 #include "comm/transport/plugin.h"
+#include "comm/transport/transport_session.h"
 #include "tests/conformance/suite.h"
 
 namespace prun::testing {

@@ -1,8 +1,8 @@
 // Sessions of the plugin under test, without worlds and communicators.
 #include "tests/conformance/raw.h"
 
-#include "comm/transport/connect.h"
 #include "comm/transport/job_state.h"
+#include "comm/transport/transport_session.h"
 
 namespace prun::testing {
 

@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "comm/transport/connect.h"
+#include "comm/transport/transport_session.h"
 #include "tests/conformance/raw.h"
 
 namespace prun::testing {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "comm/transport/connect.h"
+#include "comm/transport/transport_session.h"
 #include "tests/conformance/raw.h"
 
 namespace prun::testing {

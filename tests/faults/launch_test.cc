@@ -11,7 +11,6 @@
 #include <new>
 
 #include "launch/failure.h"
-#include "launch/oom_watch.h"
 #include "launch/preflight.h"
 #include "tests/faults/launch_fixture.h"
 

@@ -6,14 +6,13 @@
 #include "checkpoint/index.h"
 #include "checkpoint/safetensors.h"
 #include "comm/transport/plugin.h"
-#include "data/array_file.h"
-#include "data/token_file.h"
+#include "data/data_files.h"
 #include "fuzz/input_file.h"
 #include "fuzz/target.h"
 #include "ir/plan_reader.h"
 #include "ir/program.h"
 #include "script/script.h"
-#include "simulate/cluster_reader.h"
+#include "simulate/cluster.h"
 #include "tokenizer/tokenizer.h"
 
 namespace prun::fuzz {

@@ -13,8 +13,8 @@
 #include <cmath>
 
 #include "comm/comm.h"
-#include "exec/clock.h"
 #include "exec/rank_device.h"
+#include "exec/recorder.h"
 #include "ir/ops.h"
 #include "tests/conformance/local_bootstrap.h"
 #include "tests/parity/parity_job.h"

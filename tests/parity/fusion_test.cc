@@ -7,7 +7,7 @@
 
 #include <map>
 
-#include "ir/model_flops.h"
+#include "ir/op_cost.h"
 #include "ir/ops.h"
 #include "tests/parity/parity_job.h"
 

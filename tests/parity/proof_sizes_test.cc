@@ -8,7 +8,6 @@
 
 #include "ir/ops.h"
 #include "ir/plan_reader.h"
-#include "prove/known_differences.h"
 #include "prove/prove.h"
 #include "prove/small_plan.h"
 #include "script/script.h"

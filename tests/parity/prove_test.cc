@@ -15,7 +15,7 @@
 #include "device/device.h"
 #include "ir/ops.h"
 #include "ir/plan_reader.h"
-#include "prove/looks_like.h"
+#include "prove/explain.h"
 #include "script/script.h"
 #include "tests/parity/product_cases.h"
 

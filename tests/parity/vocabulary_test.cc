@@ -7,7 +7,7 @@
 #include <map>
 
 #include "device/element.h"
-#include "ir/model_flops.h"
+#include "ir/op_cost.h"
 #include "ir/ops.h"
 #include "ir/state.h"
 #include "tests/parity/parity_job.h"

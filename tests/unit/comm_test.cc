@@ -7,7 +7,7 @@
 #include "comm/collectives/algorithm.h"
 #include "comm/collectives/call.h"
 #include "comm/reduce.h"
-#include "comm/transport/connect.h"
+#include "comm/transport/transport_session.h"
 
 namespace prun {
 namespace {

@@ -6,11 +6,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/array_file.h"
-#include "data/random_normals.h"
+#include "data/data_files.h"
 #include "data/sample_order.h"
-#include "data/token_file.h"
-#include "ir/id_limits.h"
+#include "ir/graph.h"
 #include "ir/ops.h"
 #include "prun/philox.h"
 

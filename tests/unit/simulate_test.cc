@@ -7,11 +7,9 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "simulate/cluster_reader.h"
-#include "simulate/cluster_writer.h"
+#include "simulate/cluster.h"
 #include "simulate/collective_cost.h"
 #include "simulate/op_cost.h"
-#include "simulate/quantity.h"
 
 namespace prun::simulate {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "ir/model_flops.h"
+#include "ir/op_cost.h"
 #include "ir/ops.h"
 #include "watch/metrics.h"
 #include "watch/observer.h"

@@ -1,9 +1,9 @@
 // Tests that the weighted mean of batches equals the mean of the set for all sizes of set and batch.
-#include "ir/whole_set.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
+
+#include "ir/data_source.h"
 
 namespace prun {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "base/text.h"
 #include "calibrate/algorithm_costs.h"
+#include "ir/op_cost.h"
 #include "ir/state.h"
-#include "ir/wire_bytes.h"
 #include "job/algorithm_choice.h"
 #include "job/build.h"
 #include "job/proof.h"

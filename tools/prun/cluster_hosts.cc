@@ -13,10 +13,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "doctor/network.h"
+#include "doctor/check.h"
 #include "launch/control.h"
 #include "predict/predict.h"
-#include "simulate/cluster_reader.h"
+#include "simulate/cluster.h"
 
 namespace prun {
 namespace {

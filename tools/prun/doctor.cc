@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "cluster_hosts.h"
 #include "doctor/check.h"
-#include "doctor/devices.h"
 #include "job/device_check.h"
 #include "job_options.h"
 #include "version.h"

@@ -1,6 +1,4 @@
 // A difference between ranks is found here, in seconds, rather than as garbage in the first collective.
-#include "comm/transport/connect.h"
-
 #include <elf.h>
 #include <fmt/format.h>
 #include <link.h>
@@ -17,6 +15,7 @@
 #include "base/text.h"
 #include "comm/transport/job_state.h"
 #include "comm/transport/long_wait.h"
+#include "comm/transport/transport_session.h"
 
 namespace prun {
 namespace {

@@ -1,12 +1,11 @@
 // Each lane has two signals: "a place is free" from the receiver, "it is filled" from the sender.
-#include "comm/transport/put_channel.h"
-
 #include <fmt/format.h>
 
 #include <atomic>
 
 #include "base/text.h"
 #include "comm/transport/long_wait.h"
+#include "comm/transport/transport_session.h"
 
 namespace prun {
 namespace {

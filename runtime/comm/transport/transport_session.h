@@ -6,6 +6,7 @@
 // Surprising fact: a peer that vanishes is seldom the news itself; it mostly means that the job is ending. So a lost
 // peer is reported only after the launcher had a moment to say why (kAbortGrace).
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -106,5 +107,22 @@ class TransportSession {
   std::vector<Memory> memory_;
   Enqueued enqueued_{*this};
 };
+
+// Null: the transport has no one-sided calls, on any rank.
+std::unique_ptr<PutChannel> make_put_channel(TransportSession& session, int peer, int lane);
+
+// Exchanges addresses through the bootstrap. Throws Error(join) naming the ranks whose ABI, plugin, version, build or
+// options differ; then connects, and throws Error(transport) naming who is missing at the deadline.
+// Only the session's members are compared and connected, but all ranks of the job must call; those without a session
+// call join_without.
+void join_and_connect(TransportSession& session, const WorldOptions& options, Bootstrap& bootstrap);
+inline void join_without(Bootstrap& bootstrap) { bootstrap.all_gather(""); }
+
+// Seconds that a rank waits for the next one to connect: `deadline_s`, and longer where more than 16 ranks share a
+// core, since each answers only in its turn.
+double connecting_deadline_s(double deadline_s, double cores_per_rank);
+
+// The GNU build id of the object that holds this address, in hex; "" if it was linked without one.
+std::string build_id_of(const void* address);
 
 }  // namespace prun

@@ -2,6 +2,7 @@
 #include "ir/ops/rules.h"
 
 namespace prun::ops {
+
 const OpDef next_batch = {.name = "next_batch", .op_class = OpClass::host, .role = OpRole::source, .side_first = 0};
 const OpDef print = {.name = "print", .op_class = OpClass::host, .role = OpRole::output};
 const OpDef report_norms = {.name = "report_norms", .op_class = OpClass::host, .role = OpRole::output};
@@ -10,5 +11,17 @@ const OpDef report_norms = {.name = "report_norms", .op_class = OpClass::host, .
 const OpDef load_state = {.name = "load_state", .op_class = OpClass::host, .role = OpRole::source};
 const OpDef await_checkpoint = {.name = "await_checkpoint", .op_class = OpClass::host, .role = OpRole::output};
 const OpDef save_state = {.name = "save_state", .op_class = OpClass::host, .role = OpRole::output};
+
+// Copies between the two arenas of a rank: load from the host's memory to the device's, store back.
+const OpDef load = {.name = "load",
+                    .op_class = OpClass::transfer,
+                    .role = OpRole::transfer,
+                    .moves = true,
+                    .shapes = "from -> to is from"};
+const OpDef store = {.name = "store",
+                     .op_class = OpClass::transfer,
+                     .role = OpRole::transfer,
+                     .moves = true,
+                     .shapes = "from -> to is from"};
 
 }  // namespace prun::ops

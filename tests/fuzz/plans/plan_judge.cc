@@ -15,7 +15,7 @@
 #include <string>
 
 #include "compile/compile.h"
-#include "data/check_range.h"
+#include "data/data_files.h"
 #include "ir/plan_reader.h"
 #include "prove/compare.h"
 #include "prove/prove.h"

@@ -7,7 +7,6 @@
 #include "base/text.h"
 #include "bench/rows.h"
 #include "bench/settings.h"
-#include "bench/show.h"
 #include "calibrate/algorithm_costs.h"
 #include "comm/collectives/algorithm.h"
 #include "comm/transport/interfaces.h"

@@ -1,6 +1,4 @@
 // Scripts that parse nccl-tests' output find its columns and closing lines; what prun adds stands in comment lines.
-#include "bench/show.h"
-
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "bench/rows.h"
 
 namespace prun {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "ir/types.h"
 #include "simulate/calibration.h"
-#include "simulate/cluster_reader.h"
+#include "simulate/cluster.h"
 
 namespace prun {
 namespace {

@@ -21,8 +21,7 @@
 #include "job_options.h"
 #include "launch/preflight.h"
 #include "simulate/calibration.h"
-#include "simulate/cluster_reader.h"
-#include "simulate/cluster_writer.h"
+#include "simulate/cluster.h"
 #include "simulate/fit.h"
 #include "watch/run_environment.h"
 

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "chakra/op_order.h"
 #include "chakra/protobuf_message.h"
 #include "ir/op_cost.h"
 #include "ir/ops.h"

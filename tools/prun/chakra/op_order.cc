@@ -1,5 +1,3 @@
-#include "chakra/op_order.h"
-
 #include <fmt/format.h>
 
 #include <deque>
@@ -8,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "chakra/chakra.h"
 
 namespace prun::chakra {
 namespace {

@@ -6,7 +6,7 @@
 #include "draw/program_view.h"
 #include "draw/timeline.h"
 #include "draw/timeline_sources.h"
-#include "ir/wire_bytes.h"
+#include "ir/op_cost.h"
 
 namespace prun {
 namespace {

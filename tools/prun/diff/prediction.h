@@ -8,7 +8,7 @@
 
 #include "draw/drawing.h"
 #include "ir/program.h"
-#include "simulate/step_parts.h"
+#include "simulate/simulate.h"
 
 namespace prun {
 

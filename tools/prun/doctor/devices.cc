@@ -1,7 +1,5 @@
 // Each plugin is probed in a child process. A device that was not built, or has no driver here, is absent and no
 // failure: `--device NAME` asks about it and makes it one.
-#include "doctor/devices.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include "base/text.h"
 #include "device/device.h"
 #include "device/plugin_device.h"
+#include "doctor/check.h"
 
 namespace prun::doctor {
 namespace {

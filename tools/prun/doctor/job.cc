@@ -1,6 +1,6 @@
-#include "doctor/job.h"
-
 #include <nlohmann/json.hpp>
+
+#include "doctor/check.h"
 
 namespace prun::doctor {
 namespace {

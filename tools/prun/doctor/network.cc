@@ -1,6 +1,4 @@
 // Interfaces, names and the clock of this host, as far as other hosts matter.
-#include "doctor/network.h"
-
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>

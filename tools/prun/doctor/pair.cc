@@ -1,10 +1,10 @@
 // The first member measures and says how many rounds there are; the other follows.
-#include "doctor/pair.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <vector>
+
+#include "doctor/check.h"
 
 namespace prun::doctor {
 namespace {

@@ -4,9 +4,6 @@
 #include "base/text.h"
 #include "comm/transport/plugin.h"
 #include "doctor/check.h"
-#include "doctor/job.h"
-#include "doctor/pair.h"
-#include "doctor/usual.h"
 #include "job/launcher_bootstrap.h"
 #include "job/rank.h"
 

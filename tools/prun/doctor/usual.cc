@@ -1,10 +1,9 @@
 // The ranges are those of `prun bench ping_pong --bytes 8,4M` on machines of one to two generations back; a warning
 // begins ten times off, since neighbours on shared machines cost more than the machine's age.
-#include "doctor/usual.h"
-
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "doctor/check.h"
 
 namespace prun::doctor {
 namespace {

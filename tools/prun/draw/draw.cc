@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "draw/drawing.h"
-#include "draw/inputs.h"
 #include "draw/timeline.h"
 #include "help.h"
 #include "job_options.h"

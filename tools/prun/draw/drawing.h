@@ -1,9 +1,10 @@
-// All that one `prun draw` draws, and its three forms.
+// All that one `prun draw` draws, where it comes from, and its three forms.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
+#include "draw/settings.h"
 #include "draw/timeline.h"
 
 namespace prun::draw {
@@ -22,6 +23,10 @@ struct Drawing {
   std::vector<Curve> curves;
   bool one_axis = false;  // text: all timelines have the longest one's axis
 };
+
+// From the words behind `prun draw` to what is drawn: plans, traces, rows of metrics, folders of runs. Throws
+// usage_error for anything else, and as build_job for plans.
+Drawing read_inputs(DrawOptions& options);
 
 std::string page_of(const Drawing& drawing);                // self-contained HTML
 std::string picture_of(const Drawing& drawing);             // SVG, of the first timeline, or of the curves

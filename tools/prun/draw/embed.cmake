@@ -1,11 +1,11 @@
 # cmake -DOUT=FILE -DFOLDER=DIR -P embed.cmake: writes a C++ source that holds the files of the page as texts.
-set(text "#include \"draw/page_sources.h\"\n\nnamespace prun::draw {\n")
+set(text "namespace prun::draw {\n")
 foreach(pair page.html=kPageHtml page.css=kPageCss data.js=kPageDataJs view.js=kPageViewJs curves.js=kPageCurvesJs page.js=kPageJs)
   string(REPLACE "=" ";" pair ${pair})
   list(GET pair 0 file)
   list(GET pair 1 name)
   file(READ ${FOLDER}/${file} content)
-  string(APPEND text "\nconst char* const ${name} = R\"prun(${content})prun\";\n")
+  string(APPEND text "\nextern const char* const ${name};\nconst char* const ${name} = R\"prun(${content})prun\";\n")
 endforeach()
 string(APPEND text "\n}  // namespace prun::draw\n")
 file(WRITE ${OUT} "${text}")

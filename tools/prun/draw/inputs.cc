@@ -1,5 +1,4 @@
-#include "draw/inputs.h"
-
+// Reads what `prun draw` is asked to draw, each by its name: a plan, a trace, rows of metrics, a folder of runs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "draw/drawing.h"
 #include "draw/program_view.h"
 #include "draw/timeline_sources.h"
 #include "job/build.h"

@@ -9,10 +9,14 @@
 
 #include "base/text.h"
 #include "draw/drawing.h"
-#include "draw/page_sources.h"
 #include "draw/timeline.h"
 
 namespace prun::draw {
+
+// The files of the folder page, embedded by CMake as they are.
+extern const char *const kPageHtml, *const kPageCss, *const kPageDataJs, *const kPageViewJs, *const kPageCurvesJs,
+                                                                                                 *const kPageJs;
+
 namespace {
 
 using Json = nlohmann::ordered_json;
