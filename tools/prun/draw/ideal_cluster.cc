@@ -18,9 +18,14 @@ constexpr double kLeast = 1e-3 * kForward;  // of an op: every op is seen
 // What one class of ranks does in a step.
 struct Work {
   double forward = 0, largest_unit = 0;        // FLOPs of a microbatch's forward, and of its largest unit's
+  double gradients = 0, weights = 0;           // of its gradients of activations, and of those of weights
   double update_bytes = 0;                     // of the optimizer
   double gradient_bytes = 0, other_bytes = 0;  // reduced for a microbatch; the largest other transfer
 };
+
+bool makes_weights(const Op& op) {
+  return kind_of({op.def->name, phase_name(op.phase), "", false}) == BoxKind::weight_gradient;
+}
 
 Work work_of(const Program& program) {
   Work work;
@@ -44,6 +49,7 @@ Work work_of(const Program& program) {
         const Cost cost = op_cost(program, op);
         all += cost.flops;
         if (op.phase == Phase::forward) units[op.unit] += cost.flops;
+        if (op.def->role == OpRole::derivative) (makes_weights(op) ? work.weights : work.gradients) += cost.flops;
         if (op.def->optimizer != nullptr) work.update_bytes += cost.bytes;
       }
     }
@@ -53,6 +59,7 @@ Work work_of(const Program& program) {
     work.largest_unit = std::max(work.largest_unit, flops / times);
   }
   if (work.forward == 0) work.forward = work.largest_unit = std::max(1.0, all);  // a program without a model
+  work.gradients /= times, work.weights /= times;
   work.gradient_bytes /= static_cast<double>(std::max<size_t>(1, reduced.size()));
   return work;
 }
@@ -66,6 +73,8 @@ simulate::Cluster ideal_cluster(const Job& job) {
   double unit = 1;  // of the forward, the smallest share that a class's largest unit has
   for (const Work& work : works) {
     most.forward = std::max(most.forward, work.forward);
+    most.gradients = std::max(most.gradients, work.gradients);
+    most.weights = std::max(most.weights, work.weights);
     most.update_bytes = std::max(most.update_bytes, work.update_bytes);
     most.gradient_bytes = std::max(most.gradient_bytes, work.gradient_bytes);
     most.other_bytes = std::max(most.other_bytes, work.other_bytes);
@@ -85,7 +94,10 @@ simulate::Cluster ideal_cluster(const Job& job) {
         if (op.def->optimizer != nullptr)
           rates.bandwidth = rate(most.update_bytes / kOptimizer);
         else
-          rates.rate = rate(most.forward / kForward);
+          rates.rate = rate((op.def->role != OpRole::derivative ? most.forward
+                             : makes_weights(op)                ? most.weights
+                                                                : most.gradients) /
+                            kForward);
       }
   device.bus_slowdown = 1;
   cluster.device = device;

@@ -34,7 +34,8 @@ Timeline ideal_timeline(const Job& job);
 
 // A cluster for pictures of a plan's schedule, made to its measure: no machine, the same everywhere.
 //
-// - A rank's forward of one microbatch takes F, whatever its stage has; other compute takes F by its FLOPs.
+// - A rank's forward of one microbatch takes F, whatever its stage has, its gradients of activations F and those of
+//   weights F. Ops divide these by their FLOPs.
 // - To reduce-scatter or gather as many bytes as the rank has gradients takes F/2, and the optimizer F/4.
 // - A message or collective takes a tenth of a unit's forward, and its bytes at most as much again.
 inline constexpr double kIdealUnitNs = 1e6;  // F
