@@ -92,6 +92,17 @@ found() {
   command -v nvcc ccache "${CUDAToolkit_ROOT:-$cuda}/bin/nvcc"
 }
 
+# is_built BUILD STAMP TARGET...
+is_built() {
+  [ -f "$1/build.ninja" ] && [ -f "$1/setup.stamp" ] && [ "$(<"$1/setup.stamp")" = "$2" ] &&
+    [[ $(ninja -C "$1" -n "${@:3}" 2>/dev/null) == *'no work to do.' ]]
+}
+
+# wait_for_build BUILD STAMP TARGET...: until the lock (descriptor 8) is free, or who holds it has built the targets.
+wait_for_build() {
+  until flock -w 2 8 || is_built "$@"; do :; done
+}
+
 # set_up PRESET "USE..." TARGET...: afterwards the targets are built in build/PRESET. More options for CMake's first
 # run stand in the array cmake_options.
 cmake_options=()
@@ -106,14 +117,17 @@ set_up() {
   uses=${old# }
   wanted="$uses
 $(<"$prun_root/tools/packages.txt") ${cmake_options[*]} $(found)"
-  if [ -f "$build/build.ninja" ] && [ -f "$build/setup.stamp" ] && [ "$(<"$build/setup.stamp")" = "$wanted" ] &&
-    [[ $(ninja -C "$build" -n "$@" 2>/dev/null) == *'no work to do.' ]]; then
-    return
-  fi
+  if is_built "$build" "$wanted" "$@"; then return; fi
   mkdir -p "$build"
   log=$build/setup.log
   exec 8>"$build/setup.lock"
-  flock 8 # two at once: the second finds everything done
+  if ! flock -n 8; then
+    phase "waiting for the build of build/$preset that already runs" wait_for_build "$build" "$wanted" "$@"
+    if is_built "$build" "$wanted" "$@"; then
+      exec 8>&-
+      return
+    fi
+  fi
   : >"$log"
   if [ ! -f "$build/setup.stamp" ] || [ "$(<"$build/setup.stamp")" != "$wanted" ] || [ ! -f "$build/build.ninja" ]; then
     # shellcheck disable=SC2046
@@ -123,6 +137,21 @@ $(<"$prun_root/tools/packages.txt") ${cmake_options[*]} $(found)"
   fi
   if [[ $(ninja -C "$build" -n "$@" 2>/dev/null) != *'no work to do.' ]]; then
     phase "building build/$preset" ninja -C "$build" "$@"
+  fi
+  exec 8>&-
+}
+
+# build_meanwhile PRESET TARGET...: builds the targets in the background, unless a build runs already. The lock passes to
+# Ninja, so that another set_up waits for it. Ninja stays in this process group: Ctrl-C ends it with the command that
+# runs then. It is no child of that command, which would have to wait for it.
+build_meanwhile() {
+  local build=$prun_root/build/$1
+  shift
+  exec 8>"$build/setup.lock"
+  if flock -n 8; then
+    say "building the other commands in the background until Ctrl-C or done (log: $build/setup.log)"
+    # env undoes that a shell's background commands ignore Ctrl-C.
+    (NINJA_STATUS='[%p] ' env --default-signal=INT nice -n 19 ninja -C "$build" "$@" >>"$build/setup.log" 2>&1 </dev/null &)
   fi
   exec 8>&-
 }

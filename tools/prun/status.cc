@@ -190,7 +190,7 @@ void draw_live(const std::string& word) {
   }
 }
 
-class Status final : public Command {
+class StatusCommand final : public Command {
  public:
   void declare(OptionTable& table) override;
   int run() override;
@@ -199,9 +199,11 @@ class Status final : public Command {
   bool prometheus_ = false;
 };
 
-void Status::declare(OptionTable& table) { table.flag("--prometheus", prometheus_, "as Prometheus' text format"); }
+void StatusCommand::declare(OptionTable& table) {
+  table.flag("--prometheus", prometheus_, "as Prometheus' text format");
+}
 
-int Status::run() {
+int StatusCommand::run() {
   const std::string word = one_operand("status", line_.operands, "run");
   if (line_.json && prometheus_) throw usage_error("--json or --prometheus, not both");
   if (prometheus_) {
@@ -218,6 +220,6 @@ int Status::run() {
 
 }  // namespace
 
-std::unique_ptr<Command> make_status() { return std::make_unique<Status>(); }
+std::unique_ptr<Command> make_status() { return std::make_unique<StatusCommand>(); }
 
 }  // namespace prun

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""tools/run in a fresh tree: what is built before the run, what while it runs, and what Ctrl-C leaves.
+
+cmake, ninja and the programs are scripts in a folder of their own: Ninja "builds" a target by writing a script that prints
+its own name, and bin/prun as soon as the file `go` is there. Standard library only.
+"""
+import fcntl
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+
+NINJA = """#!/bin/bash
+# ninja -C BUILD [-n] TARGET...
+cd "$2" || exit 1
+shift 2
+missing=()
+for target in "$@"; do [ "$target" = -n ] || [ -e "bin/$target" ] || missing+=("$target"); done
+if [ "$1" = -n ]; then [ ${#missing[@]} -gt 0 ] || echo 'ninja: no work to do.'; exit 0; fi
+trap 'echo interrupted >>events; exit 130' INT
+for target in "${missing[@]}"; do
+  echo "begin $target" >>events
+  while [ "$target" = prun ] && [ ! -e go ]; do sleep 0.05; done
+  printf '#!/bin/bash\\necho "%s $*" | tee -a build/release/events\\n[ -z "${RUNS-}" ] || exec sleep "$RUNS"\\n' "$target" >"bin/$target"
+  chmod +x "bin/$target"
+  echo "end $target" >>events
+done
+"""
+CMAKE = """#!/bin/bash
+mkdir -p build/release/bin && touch build/release/build.ninja && touch build/release/events
+"""
+
+
+class FreshTree(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.top = pathlib.Path(self.folder.name)
+        (self.top / "tools").mkdir()
+        for name in ("run", "setup.sh"):
+            shutil.copy(TOP / "tools" / name, self.top / "tools")
+        (self.top / "tools/packages.txt").write_text("")
+        (self.top / "path").mkdir()
+        for name, text in (("ninja", NINJA), ("cmake", CMAKE)):
+            (self.top / "path" / name).write_text(text)
+            (self.top / "path" / name).chmod(0o755)
+        self.environment = {**os.environ, "PATH": f"{self.top / 'path'}:{os.environ['PATH']}"}
+        self.build = self.top / "build/release"
+        self.addCleanup(self.finish)
+
+    def go_on(self):
+        self.build.mkdir(parents=True, exist_ok=True)
+        (self.build / "go").touch()
+
+    def finish(self):
+        """Until nobody builds."""
+        self.go_on()
+        with (self.build / "setup.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def start(self, *words, **environment):
+        return subprocess.Popen([self.top / "tools/run", *words], cwd=self.top, text=True, start_new_session=True,
+                                env={**self.environment, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run_tool(self, *words, **environment):
+        process = self.start(*words, **environment)
+        out, err = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 0, err)
+        return out, err
+
+    def events(self):
+        path = self.build / "events"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def wait_for(self, event):
+        until = time.monotonic() + 20
+        while event not in self.events():
+            self.assertLess(time.monotonic(), until, self.events())
+            time.sleep(0.02)
+
+    def test_a_plan_runs_before_the_other_commands_are_built(self):
+        out, err = self.run_tool("plans/x.lua", "--nproc", "8")
+        self.assertEqual(out, "prun_first plans/x.lua --nproc 8\n")
+        self.assertIn("building the other commands in the background", err)
+        self.assertNotIn("end prun", self.events())
+        self.finish()
+        out, err = self.run_tool("plans/x.lua")
+        self.assertEqual((out, err), ("prun plans/x.lua\n", ""))
+
+    def test_another_command_waits_for_the_build(self):
+        self.run_tool("plans/x.lua")
+        process = self.start("check", "plans/x.lua")
+        self.assertEqual(process.stderr.readline(), "prun: waiting for the build of build/release that already runs\n")
+        self.go_on()
+        self.assertEqual(process.communicate(timeout=30)[0], "prun check plans/x.lua\n")
+        self.assertEqual(self.events().count("begin prun"), 1)
+
+    def test_another_command_is_built_whole(self):
+        self.go_on()
+        out, err = self.run_tool("check", "plans/x.lua")
+        self.assertEqual(out, "prun check plans/x.lua\n")
+        self.assertNotIn("background", err)
+        self.assertNotIn("begin prun_first", self.events())
+
+    def test_two_plans_at_once(self):
+        both = [self.start("plans/x.lua"), self.start("plans/y.lua")]
+        for process, plan in zip(both, "xy"):
+            out, err = process.communicate(timeout=30)
+            self.assertEqual(process.returncode, 0, err)
+            self.assertEqual(out, f"prun_first plans/{plan}.lua\n")
+        self.finish()
+        self.assertEqual([self.events().count(f"begin {name}") for name in ("prun_first", "prun")], [1, 1])
+
+    def test_ctrl_c_ends_the_build_too(self):
+        process = self.start("plans/x.lua", RUNS="30")
+        self.wait_for("begin prun")
+        self.wait_for("prun_first plans/x.lua")
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=10)
+        self.wait_for("interrupted")
+        self.assertNotIn("end prun", self.events())
+        self.assertEqual(self.run_tool("plans/x.lua")[0], "prun_first plans/x.lua\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
