@@ -88,10 +88,4 @@ class Device {
   virtual const prun_device* queue() const { return nullptr; }
 };
 
-// "cpu", "reference", "cpu-queue", or the name of a plugin; throws usage_error for others, naming the likely one.
-// `options`, as --device-options, decide about kernels and thus about scratch; usage_error for a device without
-// options.
-std::unique_ptr<Device> open_device(const std::string& name, const std::string& options = "");
-std::vector<std::string> device_names();
-
 }  // namespace prun

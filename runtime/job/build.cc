@@ -18,6 +18,7 @@
 #include "job/replicas.h"
 #include "job/spent_time.h"
 #include "job/weights.h"
+#include "kernels/devices.h"
 #include "launch/preflight.h"
 #include "script/script.h"
 #include "verify/verify.h"

@@ -9,10 +9,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "device/device.h"
 #include "device/plugin_device.h"
 #include "exec/queue_memory.h"
 #include "job/build.h"
+#include "kernels/devices.h"
 #include "verify/verify.h"
 
 namespace prun {

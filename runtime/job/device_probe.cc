@@ -18,7 +18,7 @@
 
 #include "base/child_process.h"
 #include "base/error.h"
-#include "device/device.h"
+#include "kernels/devices.h"
 
 namespace prun {
 namespace {

@@ -9,10 +9,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "device/device.h"
 #include "job/inventory.h"
 #include "job/job_spec.h"
 #include "kernels/cpu/kernel_choice.h"
+#include "kernels/devices.h"
 
 namespace prun {
 namespace {

@@ -12,6 +12,7 @@
 
 #include "base/child_process.h"
 #include "job/build.h"
+#include "kernels/devices.h"
 #include "prove/prove.h"
 #include "verify/verify.h"
 

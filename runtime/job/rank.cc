@@ -24,6 +24,7 @@
 #include "job/heterogeneous_devices.h"
 #include "job/launcher_bootstrap.h"
 #include "job/replica_exchange.h"
+#include "kernels/devices.h"
 #include "watch/memory_use.h"
 
 namespace prun {

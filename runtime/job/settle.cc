@@ -9,6 +9,7 @@
 #include "exec/recorder.h"
 #include "job/node_settings.h"
 #include "job/secret.h"
+#include "kernels/devices.h"
 #include "watch/observer.h"
 
 namespace prun {
@@ -36,6 +37,7 @@ void describe_to_views(JobSpec& spec) {
   watch.settings = spec.settings;
   watch.command = spec.launch.command;
   watch.device = spec.device;
+  watch.runs_graphs = open_device(spec.device, spec.device_options)->queue() != nullptr;
   watch.binding = spec.binding.text();
   watch.nodes = spec.launch.nnodes;
   watch.node = spec.launch.node_rank;

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "device/element.h"
+#include "kernels/devices.h"
 #include "kernels/reference/parameter_elements.h"
 
 namespace prun {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "device/element.h"
+#include "kernels/devices.h"
 #include "prove/compare.h"
 #include "prove/explain.h"
 

@@ -12,6 +12,7 @@
 #include "compile/compile.h"
 #include "ir/op_cost.h"
 #include "ir/ops.h"
+#include "kernels/devices.h"
 #include "prove/explain.h"
 #include "prove/small_plan.h"
 

@@ -59,7 +59,7 @@ Observer::Observer(const WatchSpec& spec, double peak_flops, RunFolder* folder)
     console_.log = [this](std::string_view text) { folder_->log(text); };
     events_.emplace(spec.plan, watchdog_, [this](const std::string& line) { folder_->event(line); });
   }
-  if (!spec.trace.empty() && spec.node == 0) trace_.emplace(spec.trace, spec.trace_steps);
+  if (!spec.trace.empty() && spec.node == 0) trace_.emplace(spec.trace, spec.trace_steps, spec.runs_graphs);
   begin_after(spec.first_step);
   const std::initializer_list<View*> all = {trace_ ? &*trace_ : nullptr,
                                             &watchdog_,

@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "device/device.h"
 #include "ir/order.h"
 
 namespace prun {
@@ -190,7 +189,6 @@ void Trace::begin(const Job& job, const std::vector<int>& ranks, const std::vect
 }
 
 void Trace::started(const RunningJob& job) {
-  eager_ = open_device(job.program().device)->queue() != nullptr;
   begin(job.job, job.ranks, job.recorders);
 }
 

@@ -21,8 +21,9 @@ class Trace final : public View {
  public:
   static constexpr size_t kMostEvents = 1 << 20;
 
-  explicit Trace(const std::string& path, StepWindow window = {}, size_t most = kMostEvents)
-      : file_(path, "trace"), window_(window), most_(most) {}
+  // `eager`: the device, which replays steps as graphs otherwise, gets their ops one by one; the file says so.
+  explicit Trace(const std::string& path, StepWindow window = {}, bool eager = false, size_t most = kMostEvents)
+      : file_(path, "trace"), window_(window), most_(most), eager_(eager) {}
   void begin(const Job& job, const std::vector<int>& ranks, const std::vector<RecorderHeader*>& recorders);
   void started(const RunningJob& job) override;
   void tick() override { collect(); }
@@ -50,7 +51,7 @@ class Trace final : public View {
   OutputFile file_;
   StepWindow window_;
   size_t most_, kept_ = 0;
-  bool eager_ = false;  // the file says that the device got the ops of steps one by one, and no graphs
+  bool eager_ = false;
   uint64_t lost_ = 0;
   const Job* job_ = nullptr;
   std::vector<Track> tracks_;

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "kernels/devices.h"
 #include "tests/unit/op_list.h"
 
 namespace prun {

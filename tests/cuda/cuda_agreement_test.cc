@@ -11,6 +11,7 @@
 
 #include "device/plugin_device.h"
 #include "ir/op_def.h"
+#include "kernels/devices.h"
 #include "tests/agreement/agreement.h"
 #include "tests/unit/op_list.h"
 

@@ -12,6 +12,7 @@
 
 #include "device/plugin_device.h"
 #include "device/queue_device.h"
+#include "kernels/devices.h"
 #include "tests/unit/one_op.h"
 
 namespace prun {

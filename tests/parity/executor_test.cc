@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/devices.h"
 #include "tests/parity/one_rank.h"
 #include "tests/parity/parity_job.h"
 

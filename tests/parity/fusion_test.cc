@@ -9,6 +9,7 @@
 
 #include "ir/op_cost.h"
 #include "ir/ops.h"
+#include "kernels/devices.h"
 #include "tests/parity/parity_job.h"
 
 namespace prun::test {

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "ir/ops.h"
+#include "kernels/devices.h"
 #include "tests/parity/parity_job.h"
 
 namespace prun::test {

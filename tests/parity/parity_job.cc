@@ -9,6 +9,7 @@
 #include "base/cores.h"
 #include "compile/compile.h"
 #include "ir/plan_reader.h"
+#include "kernels/devices.h"
 #include "script/script.h"
 #include "verify/verify.h"
 

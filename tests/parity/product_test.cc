@@ -21,6 +21,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "kernels/devices.h"
 #include "tests/parity/product_cases.h"
 
 namespace prun::test {

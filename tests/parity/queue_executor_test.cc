@@ -8,10 +8,11 @@
 #include <map>
 #include <mutex>
 
-#include "device/cpu_queue/cpu_queue.h"
 #include "device/plugin_device.h"
 #include "ir/ops.h"
 #include "ir/order.h"
+#include "kernels/cpu_queue/cpu_queue.h"
+#include "kernels/devices.h"
 #include "tests/parity/one_rank.h"
 #include "tests/parity/parity_job.h"
 

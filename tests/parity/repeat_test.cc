@@ -8,6 +8,7 @@
 #include "compile/compile.h"
 #include "exec/virtual_ranks.h"
 #include "ir/plan_reader.h"
+#include "kernels/devices.h"
 #include "script/script.h"
 #include "tests/parity/parity_job.h"
 #include "verify/verify.h"

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cores.h"
+#include "kernels/devices.h"
 #include "tests/parity/parity_job.h"
 
 namespace prun::test {

@@ -10,6 +10,7 @@
 #include "ir/op_cost.h"
 #include "ir/ops.h"
 #include "ir/state.h"
+#include "kernels/devices.h"
 #include "tests/parity/parity_job.h"
 #include "verify/verify.h"
 

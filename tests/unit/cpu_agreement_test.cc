@@ -4,6 +4,7 @@
 #include <set>
 
 #include "ir/op_def.h"
+#include "kernels/devices.h"
 #include "tests/agreement/agreement.h"
 
 namespace prun {

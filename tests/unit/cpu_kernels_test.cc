@@ -11,6 +11,7 @@
 #include "kernels/cpu/gemm/driver.h"
 #include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/instruction_set.h"
+#include "kernels/devices.h"
 #include "tests/unit/allocation_counter.h"
 #include "tests/unit/one_op.h"
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/devices.h"
 #include "prun/philox.h"
 #include "tests/unit/allocation_counter.h"
 #include "tests/unit/one_op.h"

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "ir/ops.h"
+#include "kernels/devices.h"
 #include "tests/unit/op_list.h"
 
 namespace prun {

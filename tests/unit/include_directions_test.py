@@ -1,5 +1,5 @@
 """Who may include whom: base <- ir <- {compile, verify}; comm, device and exec use base, ir and the public headers, exec
-also comm, data, device and kernels; kernels implement the interfaces of device, which opens them by name; script uses
+also comm, data, device and kernels; kernels implement the interface of device, and list the devices; script uses
 base, ir and data; launch uses base and the public headers; watch reads what exec records; job uses all of these, and
 predict uses job and simulate. Plugins see only the public headers, prun/sdk among them. The runtime never names a
 plugin, and each library with a face of its own (Lua, oneDNN) is included in one place.
@@ -24,12 +24,12 @@ MAY_INCLUDE = {
     "script": {"base", "ir", "data", "script"},
     "launch": {"base", "launch", PUBLIC},
     "comm": {"base", "ir", "comm", PUBLIC},
-    "device": {"base", "ir", "device", "kernels", PUBLIC},
+    "device": {"base", "ir", "device", PUBLIC},
     "kernels": {"base", "ir", "device", "kernels", PUBLIC},
     "exec": {"base", "ir", "checkpoint", "comm", "data", "device", "exec", "kernels", PUBLIC},
     "simulate": {"base", "ir", "simulate"},
     "prove": {"base", "ir", "compile", "device", "exec", "kernels", "prove"},
-    "watch": {"base", "ir", "checkpoint", "device", "exec", "launch", "watch"},
+    "watch": {"base", "ir", "checkpoint", "exec", "launch", "watch"},
     "job": {"base", "ir", "data", "script", "compile", "verify", "prove", "checkpoint", "comm", "device", "exec", "kernels", "launch", "watch", "job", PUBLIC},
     "predict": {"base", "ir", "script", "compile", "watch", "job", "simulate", "predict"},
 }

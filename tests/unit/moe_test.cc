@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "kernels/devices.h"
 #include "tests/unit/one_op.h"
 
 namespace prun::test {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/devices.h"
 #include "tests/unit/op_list.h"
 
 namespace prun::test {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "device/plugin_device.h"
+#include "kernels/devices.h"
 
 namespace prun {
 namespace {

@@ -15,6 +15,7 @@
 #include "device/bf16.h"
 #include "exec/virtual_ranks.h"
 #include "ir/ops.h"
+#include "kernels/devices.h"
 #include "verify/verify.h"
 
 namespace prun {

@@ -9,6 +9,7 @@
 #include "device/bf16.h"
 #include "exec/plain_collectives.h"
 #include "ir/ops.h"
+#include "kernels/devices.h"
 #include "tests/unit/verify_builder.h"
 
 namespace prun {

@@ -405,7 +405,7 @@ struct Traced {
 
 Traced trace_of(const Job& job, std::vector<FakeRecorder*> ranks, size_t most = Trace::kMostEvents) {
   const std::string path = temporary("trace.json");
-  Trace trace(path, {}, most);
+  Trace trace(path, {}, false, most);
   std::vector<RecorderHeader*> headers;
   std::vector<int> ids;
   for (FakeRecorder* rank : ranks) {

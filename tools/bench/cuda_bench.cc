@@ -7,6 +7,8 @@
 #include <random>
 #include <stdexcept>
 
+#include "kernels/devices.h"
+
 namespace prun::bench {
 namespace {
 

@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/vectors.h"
+#include "kernels/devices.h"
 #include "tests/unit/one_op.h"
 #include "tools/bench/vector_rates.h"
 

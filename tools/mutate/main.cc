@@ -13,6 +13,7 @@
 #include "compile/compile.h"
 #include "ir/plan_reader.h"
 #include "judge.h"
+#include "kernels/devices.h"
 #include "script/script.h"
 #include "verify/verify.h"
 

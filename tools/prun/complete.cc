@@ -15,8 +15,8 @@
 #include "comm/transport/plugin.h"
 #include "command_line.h"
 #include "compile/compile.h"
-#include "device/device.h"
 #include "job/build.h"
+#include "kernels/devices.h"
 #include "plan_paths.h"
 
 namespace prun {

@@ -17,10 +17,10 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/transport/plugin.h"
-#include "device/device.h"
 #include "device/plugin_device.h"
 #include "job/device_probe.h"
 #include "job_options.h"
+#include "kernels/devices.h"
 #include "plugin_path.h"
 
 namespace prun {

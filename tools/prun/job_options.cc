@@ -10,9 +10,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/transport/plugin.h"
-#include "device/device.h"
 #include "elsewhere.h"
 #include "job/non_finite.h"
+#include "kernels/devices.h"
 
 namespace prun {
 namespace {

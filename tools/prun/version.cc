@@ -7,8 +7,8 @@
 
 #include "base/text.h"
 #include "commit.h"
-#include "device/device.h"
 #include "job_options.h"
+#include "kernels/devices.h"
 #include "prun/device.h"
 #include "prun/transport.h"
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "kernels/devices.h"
 #include "tests/agreement/agreement.h"
 #include "tests/conformance/device/suite.h"
 #include "tests/conformance/items.h"

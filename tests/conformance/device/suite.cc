@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "kernels/devices.h"
 
 namespace prun::testing {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "prun/sdk/device.h"
-#include "runtime/device/cpu_queue/streams.h"
+#include "runtime/kernels/cpu_queue/streams.h"
 
 namespace cpu_queue = prun::cpu_queue;
 using prun::sdk::Failure;

@@ -17,6 +17,7 @@
 #include "compile/compile.h"
 #include "data/data_files.h"
 #include "ir/plan_reader.h"
+#include "kernels/devices.h"
 #include "prove/compare.h"
 #include "prove/prove.h"
 #include "script/script.h"

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "device/device.h"
+#include "kernels/devices.h"
 
 namespace prun {
 

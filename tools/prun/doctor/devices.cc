@@ -1,12 +1,13 @@
 // Each plugin is probed in a child process. A device that was not built, or has no driver here, is absent and no
 // failure: `--device NAME` asks about it and makes it one.
+#include "kernels/devices.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "device/device.h"
 #include "device/plugin_device.h"
 #include "doctor/check.h"
 

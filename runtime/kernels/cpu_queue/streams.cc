@@ -1,4 +1,4 @@
-#include "device/cpu_queue/streams.h"
+#include "kernels/cpu_queue/streams.h"
 
 #include <sys/prctl.h>
 

@@ -1,4 +1,4 @@
-#include "device/cpu_queue/kernel.h"
+#include "kernels/cpu_queue/kernel.h"
 
 #include <fmt/format.h>
 

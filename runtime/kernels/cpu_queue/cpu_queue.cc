@@ -1,6 +1,6 @@
 // The device as the class of which prun/sdk/device.h makes the table: each function is a few calls of streams.h and
 // kernel.h.
-#include "device/cpu_queue/cpu_queue.h"
+#include "kernels/cpu_queue/cpu_queue.h"
 
 #include <fmt/format.h>
 
@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "device/cpu_queue/kernel.h"
-#include "device/cpu_queue/streams.h"
+#include "kernels/cpu_queue/kernel.h"
+#include "kernels/cpu_queue/streams.h"
 #include "prun/sdk/device.h"
 
 namespace prun {

@@ -1,5 +1,4 @@
-// The list of devices: a new one is a folder and one line here, or a plugin.
-#include "device/device.h"
+#include "kernels/devices.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +6,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "device/cpu_queue/cpu_queue.h"
 #include "device/plugin_device.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu_queue/cpu_queue.h"
 #include "kernels/reference/reference_device.h"
 
 namespace prun {
