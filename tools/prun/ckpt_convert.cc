@@ -14,6 +14,7 @@
 #include "checkpoint/history.h"
 #include "checkpoint/write_files.h"
 #include "ckpt.h"
+#include "ir/mesh.h"
 #include "tokenizer_files.h"
 
 namespace prun {
