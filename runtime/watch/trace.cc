@@ -188,9 +188,7 @@ void Trace::begin(const Job& job, const std::vector<int>& ranks, const std::vect
   }
 }
 
-void Trace::started(const RunningJob& job) {
-  begin(job.job, job.ranks, job.recorders);
-}
+void Trace::started(const RunningJob& job) { begin(job.job, job.ranks, job.recorders); }
 
 std::vector<IncompleteOutput> Trace::losses() const {
   std::vector<IncompleteOutput> all = losses_of(file_);

@@ -105,7 +105,8 @@ simulate::Cluster ideal_cluster(const Job& job) {
   for (int rank = 0; rank < cluster.node.devices; ++rank)
     cluster.node.slow.emplace_back(rank, works[job.class_of_rank[rank]].forward / most.forward);
   cluster.bus.bandwidth = std::max({1.0, most.gradient_bytes / kReduction, most.other_bytes / message});
-  cluster.bus.message_s = cluster.collective_s = message;
+  cluster.bus.message_s = 0;  // the bytes of a message take its time
+  cluster.collective_s = message;
   cluster.bus.message_efficiency = 1;
   return cluster;
 }
