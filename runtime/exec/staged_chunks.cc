@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
 // A chunk of all_gather or reduce_scatter is a slice of every member's share, so that their larger side goes in many
-// copies, which ate up the gain (runtime/decisions/0063).
+// copies, which ate up the gain (runtime/design/12-cuda.md).
 bool divided(CollKind kind) {
   return kind == CollKind::all_reduce || kind == CollKind::reduce || kind == CollKind::broadcast;
 }

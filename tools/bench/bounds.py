@@ -109,7 +109,7 @@ def of_elements(work, stream, elements, size, rates, streams):
 
 
 # Of a score that is not masked. Forward: scale and the maximum, its e^x, Σ, a query's factor counts little. Backward:
-# P = e^(S − lse), dP − Σ out·dout, · P. In bf16 the products with P and dS stay as exact as they (decisions 0180, 0191): on
+# P = e^(S − lse), dP − Σ out·dout, · P. In bf16 the products with P and dS stay as exact as they (decision 0180): on
 # tiles each becomes two numbers, cut off, subtracted, rounded, which makes the products twice; vectors multiply in f32.
 # (products, those with P or dS, how many of these two matrices there are, work of a score)
 ATTENTION = {"attention": (2, 1, 1, Work(simple=1 + 1) + SOFTMAX_TERM), "attention_grad": (5, 3, 2, Work(1, 1) + SOFTMAX_TERM)}
