@@ -1,5 +1,6 @@
-// Reverse-mode differentiation of the model graph: walks the nodes from the loss back and lets each op's derivative
-// rule record backward nodes. A value used twice has its contributions added in the order in which they arrive.
+// Reverse-mode differentiation of the model graph: walks the nodes backward from the loss, and each op's derivative
+// rule records backward nodes. The gradient contributions of a value with several readers are added in order of
+// arrival.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -61,7 +62,7 @@ class Recorder final : public GradientBuilder {
 
   void run() {
     std::set<ValueId> maybe_unwanted;
-    // graph_.nodes stays as it is while derive records into state_.backward.
+    // derive() appends to state_.backward, never to graph_.nodes, so that the iterators remain valid.
     for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
       bool is_loss = false, arrived = false, wanted = false;
       for (ValueId output : node->outputs) {
@@ -73,7 +74,7 @@ class Recorder final : public GradientBuilder {
       if (node->op->derive == nullptr) throw plan_error(fmt::format("{} has no gradient", node->op->name), node->site);
       current_ = &*node;
       current_label_ = graph_.values[node->outputs.front()].name;
-      // The rule may grow graph_.values, never graph_.nodes; it sees copies so that references stay good.
+      // The rule may grow graph_.values, which invalidates references, so it reads copies.
       const std::vector<ValueId> inputs = node->inputs, outputs = node->outputs;
       const Attrs attrs = node->attrs;
       const size_t before = state_.backward.size();
@@ -101,7 +102,8 @@ class Recorder final : public GradientBuilder {
   std::string current_label_;
 };
 
-// Of twins one is enough: they get the sum of all their gradients.
+// Throws plan_error for a parameter without a gradient. One trained twin is enough, because twins share the reduced
+// gradient of all of them.
 void require_trained(const CompileState& state) {
   const Table<UnitId, Unit>& units = state.graph.units;
   std::set<std::pair<UnitId, int>> trained;  // a unit that is no twin, and which of its parameters

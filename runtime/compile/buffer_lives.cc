@@ -1,4 +1,4 @@
-// Lives are found by walking the ops of a body once; what they are held against by looking at the order's clocks.
+// Finds live ranges in one walk over the ops of a body, and compares them by the vector clocks of Order.
 #include "compile/buffer_lives.h"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ int BufferLives::ops_on(StreamId s) const {
   return s < body_.streams.next() ? static_cast<int>(std::ssize(body_.streams[s].ops)) : 0;
 }
 
-// The first op of a stream that begins when the buffer is dead.
+// Returns the index of the first op of the stream that begins after the buffer is dead.
 int BufferLives::dead_from(const Life& life, StreamId stream) const {
   int low = 0, high = ops_on(stream);
   while (low < high) {
@@ -69,7 +69,7 @@ int BufferLives::dead_from(const Life& life, StreamId stream) const {
   return low;
 }
 
-// How many ops of the compute stream have ended before the buffer lives.
+// Returns how many ops of the compute stream have ended before the buffer's first access.
 int BufferLives::ended_before(const Life& life) const {
   int ended = ops_on(0);
   for (const StreamLife& on : life.streams) ended = std::min(ended, order_.ended_before({on.stream, on.first}, 0));

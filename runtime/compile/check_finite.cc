@@ -1,9 +1,9 @@
-// --check-finite: behind every op that writes floats, on its stream, an op that notes whether they are finite; at the
-// end of the body one that looks at all notes.
+// --check-finite: appends to every op that writes floats, on its stream, an op that records whether they are finite,
+// and to the body one op that reads all records.
 //
-// What an op reads, another has written, so each value is looked at once, and what arrives from another rank where it
-// arrives: what only the root of a group gets, at the root. An op and its check are one to all others: who waited for
-// the op waits for the check.
+// Every value is checked once, by the rank that writes it; a value from another rank is checked on arrival, and the
+// result of a rooted collective at its root. Other ops treat an op and its check as one: an edge to the op becomes an
+// edge to its check.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,13 +15,13 @@
 namespace prun {
 namespace {
 
-constexpr size_t kMostReads = 15;  // of a check: two bits each
+constexpr size_t kMostReads = 15;  // reads of one check: two bits each
 
-// Ops whose results are looked at elsewhere: those of an offer when the put has arrived; what is stored in the host's
-// memory, when it was made, and again when it is loaded.
+// Ops whose results another check covers: a receive buffer's offer is checked when the put has arrived; a tensor stored
+// to host memory is checked when it is computed and again when it is loaded.
 bool is_seen_elsewhere(const Op& op) { return op.offers() || op.is(ops::store); }
 
-// Float tensors that the op has written, each once.
+// Returns the float tensors that the op writes, without duplicates.
 std::vector<TensorId> results(const Program& program, const Op& op) {
   std::vector<TensorId> tensors;
   if (is_seen_elsewhere(op)) return tensors;
@@ -38,7 +38,7 @@ Op check_of(const Op& made, std::vector<TensorId> tensors, TensorId flag) {
   check.def = &ops::check_finite;
   check.reads = std::move(tensors);
   check.writes = {flag};
-  if (made.is(ops::reduce) || made.is(ops::gather)) {  // the others' results stay unwritten
+  if (made.is(ops::reduce) || made.is(ops::gather)) {  // only the root writes its result
     check.attrs.set("axis", made.axis);
     check.attrs.set("root", made.attrs.integer("root"));
   }
@@ -46,7 +46,8 @@ Op check_of(const Op& made, std::vector<TensorId> tensors, TensorId flag) {
     check.attrs.set("counted", int64_t{1});
     check.reads.push_back(made.writes[1]);
   }
-  if (made.is(ops::cross_entropy_max)) check.attrs.set("infinite", int64_t{1});  // of columns that are all padding
+  if (made.is(ops::cross_entropy_max))
+    check.attrs.set("infinite", int64_t{1});  // the maximum over a shard that is all padding
   check.phase = made.phase;
   check.unit = made.unit;
   check.microbatch = made.microbatch;
@@ -61,7 +62,7 @@ void check_body(Program& program, Body& body) {
   if (checks == 0) return;
   const TensorId flags = add_tensor(program, "finite." + body.name, Role::data, {Dtype::i32, {checks}}, false,
                                     body.streams[0].ops.front().site);
-  Table<StreamId, std::vector<int>> moved;  // where each op, or its check, has gone
+  Table<StreamId, std::vector<int>> moved;  // new index of each op, or of its check
   int64_t next = 0;
   for (Stream& stream : body.streams) {
     std::vector<Op> ops;

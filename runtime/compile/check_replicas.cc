@@ -1,9 +1,9 @@
-// --check-replicas: after every so many steps ranks compare fingerprints of parameters, optimizer state and loss with
-// those ranks that have the same, axis by axis: nobody else would see that they have drifted apart.
+// --check-replicas: every K steps, ranks compare fingerprints of parameters, optimizer state and loss with their
+// replicas, one axis at a time, because no other check detects that replicas have diverged.
 //
-// What ranks have alike is what the place pass has not split. Weights that a strategy lets drift are the same only when
-// they have just been averaged, so their body runs at the averages; their optimizer state never is. Not compared: what
-// lies in the host's memory, and parameters that are whole along an axis but in one shard with others that are not.
+// Tensors that the place pass has not split are replicas. Weights that a strategy lets drift are equal only right after
+// averaging, so that the body's period is a multiple of the averaging period; their optimizer state is never equal.
+// Tensors in host memory are not compared, nor are replicated parameters that share a shard with split parameters.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -22,7 +22,7 @@ struct Same {
   TensorId tensor;
   std::string name;
   Axes axes;  // along which ranks have it alike
-};
+};            // along which ranks hold replicas
 
 Axes without(Axes axes, const Axes& others) {
   for (const std::string& other : others) axes.erase(other);
@@ -58,17 +58,17 @@ class Replicas {
   }
 
  private:
-  // Parameters of the unit that lie behind one another and are split alike, from `begin` on.
+  // Parameters of the unit that are contiguous in the layout and have the same split; `begin` is the first element.
   struct Run {
     int64_t begin;
     Axes split;
-    std::string name;  // "" if there are several
+    std::string name;  // "" if there are several parameters
   };
 
   std::vector<Run> runs_of(UnitId unit) const {
     const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
     std::vector<Run> runs;
-    for (size_t i = parameters.size(); i-- > 0;) {  // the order of the layout
+    for (size_t i = parameters.size(); i-- > 0;) {  // the layout's order
       const Value& value = state_.graph.values[parameters[i]];
       const Axes split = value.split_axis.empty() ? Axes() : Axes{value.split_axis};
       if (!runs.empty() && runs.back().split == split)
@@ -123,7 +123,7 @@ class Replicas {
   std::vector<Same> same_;
 };
 
-// The body's rhythm: a multiple of that of the averages, if there are any; 0 where it would never run.
+// Returns the body's period in steps: a multiple of the averaging period, if any; 0 = the body would never run.
 int64_t rhythm(const CompileState& state) {
   int64_t every = state.options.check_replicas;
   for (const Body& body : state.program.bodies)

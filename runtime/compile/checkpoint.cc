@@ -1,8 +1,8 @@
-// What a checkpoint holds, and the body that takes it: a copy of the state in the host's memory, which is written to
-// the disk while the next steps run. A run that resumes reads its first state into the same memory.
+// Describes the state in a checkpoint, and builds the body that takes one: it copies the state to host memory, which is
+// written to disk while the next steps run. A run that resumes reads its initial state into the same memory.
 //
-// Surprising fact: weights that drift apart between averages, and what the optimizer keeps of them, are as many as
-// there are ranks, and a checkpoint holds all of them.
+// Surprising fact: weights that drift apart between averages, and their optimizer state, exist once per rank, and a
+// checkpoint holds all of them.
 #include <fmt/format.h>
 
 #include "compile/compile_state.h"
@@ -51,7 +51,7 @@ TensorId stage(CompileState& state, TensorId tensor, const Site& site) {
 void describe_state(CompileState& state) {
   const bool staged = checkpoints(state);
   const std::vector<std::string> slots = optimizer_slots(state.plan.optimizer);
-  std::vector<StateTensor> parameters;  // of a unit
+  std::vector<StateTensor> parameters;  // of one unit
   for (const UnitId unit : state.graph.units.ids()) {
     if (!state.trains(unit)) continue;
     UnitStorage& storage = state.storage[unit];
@@ -74,7 +74,7 @@ void describe_state(CompileState& state) {
   }
 }
 
-// Offloaded state comes to the device first: transfers go from one memory to the other.
+// Loads offloaded state to the device first, because an op copies between host and device only.
 void checkpoint(CompileState& state) {
   if (!checkpoints(state)) return;
   const Site& site = state.plan.optimizer.site;

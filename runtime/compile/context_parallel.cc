@@ -1,5 +1,6 @@
-// Each of c ranks has two of 2c chunks of every sample, one from each end, so that causal attention costs all the same.
-// Attention goes over the ring (Liu et al. 2023, "Ring Attention"); all else sees its own tokens only.
+// Context parallelism: each of c ranks holds two of the 2c chunks of every sample, one from each end, so that causal
+// attention costs the same on all ranks. Attention becomes ring attention (Liu et al. 2023, "Ring Attention"); all
+// other ops process the rank's tokens only.
 #include <fmt/format.h>
 
 #include "compile/distributor.h"
@@ -68,7 +69,7 @@ class TokenSplitter {
     if ((op == &ops::route || op == &ops::dispatch || op == &ops::combine) && node.attrs.integer("capacity") > 0)
       node.attrs.set("capacity", (node.attrs.integer("capacity") + ranks_ - 1) / ranks_);
     if (op != &ops::embedding || node.inputs.size() < 3) return add(std::move(node));
-    // Positions are another op where tokens do not lie in a row.
+    // A rank's tokens are not contiguous, so that a separate op adds the position embeddings.
     Node rows = node, places{&ops::positions, {}, node.outputs, {}, node.call, node.site};
     own_tokens(places.attrs);
     Value sum = value(node.outputs[0]);

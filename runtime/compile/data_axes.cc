@@ -1,4 +1,4 @@
-// The axes that divide the data: the samples of a batch, or the tokens of each sample.
+// Finds the axes that divide the data: the samples of a batch, or the tokens of each sample.
 #include "compile/compile_state.h"
 
 namespace prun {

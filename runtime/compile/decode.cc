@@ -1,8 +1,8 @@
-// The model graph for the next tokens of a sequence instead of whole samples. Attention and rotary become the ops that
-// know positions and keep a cache, a table of positions is looked up, dropout and the loss go.
+// Rewrites the model graph for the next tokens of a sequence instead of whole samples. Attention and rotary become ops
+// that take positions and hold a KV cache, position embeddings become a lookup, dropout and the loss are dropped.
 //
-// Surprising fact: every other op of a model works on each token by itself, so nothing else changes but the shapes; a
-// model with an op that does not is refused.
+// Surprising fact: every other op processes each token independently, so that only the shapes change; a model with any
+// other op is rejected (plan_error).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ ValueId input_of(const Graph& graph, std::string_view name) {
   return -1;
 }
 
-// The loss that compares logits with the next tokens.
+// Returns the loss that compares logits with the next tokens; throws plan_error if the model has none.
 const Node& loss_of(const Graph& graph) {
   const ValueId targets = input_of(graph, "targets");
   for (const Node& node : graph.nodes)
@@ -60,7 +60,7 @@ class Decoder {
     if (loss.attrs.has("vocab")) sampled.set("vocab", loss.attrs.integer("vocab"));
     if (sample_) add(ops::sample_token, {now(loss.inputs[0])}, std::move(sampled), loss, {});
     drop_unread();
-    graph_.loss = now(loss.inputs[0]);  // what it ends with, for those who look at the graph
+    graph_.loss = now(loss.inputs[0]);  // the graph's result, for dumps
   }
 
  private:
@@ -69,7 +69,7 @@ class Decoder {
     return found == now_.end() ? value : found->second;
   }
 
-  // The node `like`, as another op with results of its own.
+  // Adds op `op` with the call and site of `like`; values for missing outputs are created.
   ValueId add(const OpDef& op, std::vector<ValueId> inputs, Attrs attrs, const Node& like,
               std::vector<ValueId> outputs) {
     Node node{&op, std::move(inputs), std::move(outputs), std::move(attrs), like.call, like.site};
@@ -112,7 +112,7 @@ class Decoder {
       add(ops::rotary_at, {inputs[0], positions_}, std::move(attrs), node, node.outputs);
     } else if (node.op == &ops::embedding && inputs.size() > 2) {
       const ValueId rows = add(ops::embedding, {inputs[0], inputs[1]}, attrs, node, {});
-      attrs.erase("valid");  // of the table of tokens
+      attrs.erase("valid");  // belongs to the token table
       const ValueId places = add(ops::embedding, {positions_, inputs[2]}, attrs, node, {});
       add(ops::add, {rows, places}, {}, node, node.outputs);
     } else if (node.op == &ops::embedding || std::ranges::find(kByToken, node.op) != std::end(kByToken)) {
@@ -126,7 +126,7 @@ class Decoder {
     }
   }
 
-  // What leads to no choice, and to nothing that is kept: the last layer's MLP in a prompt.
+  // Drops nodes that reach neither a sample_token nor a KV cache, such as the last layer's MLP during prefill.
   void drop_unread() {
     std::set<ValueId> read;
     std::vector<Node> kept;
@@ -145,7 +145,7 @@ class Decoder {
   const bool sample_;
   const int64_t tokens_, text_;
   ValueId positions_;
-  std::map<ValueId, ValueId> now_;  // values that another stands for
+  std::map<ValueId, ValueId> now_;  // value -> its replacement
 };
 
 }  // namespace
@@ -187,12 +187,12 @@ Plan generation_plan(Plan plan, const Generation& generation) {
   plan.keeping.reset();
   plan.pipeline.reset();
   plan.batch_axes.clear();
-  plan.optimizer.op = &ops::sgd;  // keeps no state
+  plan.optimizer.op = &ops::sgd;  // has no state
   plan.optimizer.numbers = {};
   plan.optimizer.clip = 0;
   for (Strategy& strategy : plan.strategies)
     for (StrategyUnit& unit : strategy.units) {
-      unit.activations.clear();  // tokens are too few to be split
+      unit.activations.clear();  // too few tokens to split
       unit.hooks.clear();
       unit.sync.clear();
       unit.sync_every = 0;

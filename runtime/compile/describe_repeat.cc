@@ -1,8 +1,9 @@
-// What belongs to which microbatch in a step that repeats: buffers that only ops of one touch, views of the batch,
-// attributes that count microbatches. The step builder has said which ops repeat.
+// Describes how a repeat depends on the microbatch: buffers that a single microbatch accesses, views of the batch, and
+// attributes that count microbatches. The step builder has already recorded which ops repeat.
 //
-// Buffers of different microbatches are one ring where their names differ in the microbatch only. A strategy may give
-// every microbatch something of its own; then nothing repeats, and the schedule is compiled as it is.
+// Buffers of different microbatches form one ring buffer if their names differ only in the microbatch. If a strategy
+// treats each microbatch differently, nothing repeats: the pass throws DoesNotRecur, and the schedule is compiled in
+// full.
 #include <fmt/format.h>
 
 #include <map>
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int kNone = -1, kSeveral = -2;
 
-// "block0.h#3" of microbatch 3 is "block0.h" of any.
+// Strips the label of the microbatch: "block0.h#3" becomes "block0.h".
 std::string without_microbatch(const std::string& name, int microbatch) {
   const std::string label = fmt::format("#{}", microbatch);
   return name.ends_with(label) ? name.substr(0, name.size() - label.size()) : name;
@@ -59,7 +60,7 @@ class Description {
   void find_rings() {
     using Key = std::tuple<std::string, Role, int64_t, int, int>;
     std::map<Key, int> rings;
-    std::map<std::pair<Key, int>, int> alike;  // buffers of one microbatch that have the same name
+    std::map<std::pair<Key, int>, int> alike;  // buffers of one microbatch with the same name
     ring_.assign(program_.buffers.size(), -1);
     for (const BufferId id : program_.buffers.ids()) {
       const int microbatch = of_buffer_[id];
@@ -78,7 +79,7 @@ class Description {
     }
   }
 
-  // Slots of a pool are handed out in turn, so many of them in each microbatch.
+  // Pool slots are assigned round-robin, the same number to each microbatch.
   void find_pools() {
     std::vector<int> slots(program_.pools.size(), 1), step(program_.pools.size(), -1);
     for (const Buffer& buffer : program_.buffers)
@@ -127,7 +128,7 @@ class Description {
     }
   }
 
-  // Ops that are the same but for their microbatch.
+  // Key of ops that differ only in their microbatch.
   using Same = std::tuple<const OpDef*, StreamId, std::string, Phase, int>;
   Same same(StreamId stream, const Op& op) const {
     int ring = -1;
@@ -164,7 +165,7 @@ class Description {
   Program& program_;
   Body& body_;
   Repeat& repeat_;
-  Table<BufferId, int> of_buffer_;  // the microbatch, kNone or kSeveral
+  Table<BufferId, int> of_buffer_;  // a microbatch, kNone or kSeveral
   Table<TensorId, int> of_tensor_;
   Table<BufferId, int> ring_;
 };

@@ -1,5 +1,5 @@
-// How ops work on a rank's part, for the axes that split weights (tensor parallelism): the rules that
-// OpDef::distribution names, and ops' own.
+// Distribution rules of the ops, for axes that split weights (tensor parallelism): one rule for each value of
+// OpDef::distribution, and the ops' own rules.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ void whole(Distributor& d, const Node& node) {
   d.keep(std::move(copy), {});
 }
 
-// The same on each element: shards stay shards. Where forms differ, tokens win over the whole.
+// Element-wise ops: shards remain shards. If the inputs' placements differ, a shard along tokens wins over whole.
 void elementwise(Distributor& d, const Node& node) {
   Node copy = node;
   Placement placement;
@@ -54,12 +54,12 @@ void linear(Distributor& d, const Node& node) {
       return d.keep(std::move(copy), {});
     }
     for (size_t i = 1; i < node.inputs.size(); ++i)
-      d.partial_gradient(node.inputs[i]);  // other tokens, the same weights
+      d.partial_gradient(node.inputs[i]);  // same weights, different tokens
     return d.keep(std::move(copy), d.placement(x));
   }
   if (column) {
     copy.inputs[0] = d.replicated(x);
-    copy.attrs.set("dx_first", int64_t{1});  // so that its sum hides behind dw
+    copy.attrs.set("dx_first", int64_t{1});  // so that the reduction of dx overlaps with dw
     if (node.attrs.has("columns")) copy.attrs.set("columns", node.attrs.number("columns") / d.ranks());
     return d.keep(std::move(copy), last_dim_shard(d, node.outputs[0]));
   }
@@ -84,7 +84,7 @@ void require_heads_divide(const Distributor& d, const Node& attention) {
                          attention.attrs.integer(name), words, attention.site.text(), d.ranks(), d.axis()));
 }
 
-// Heads are split as the columns of qkv are.
+// Splits heads as the columns of qkv.
 void attention(Distributor& d, const Node& node) {
   ValueId qkv = node.inputs[0];
   if (d.placement(qkv) != last_dim_shard(d, qkv)) return whole(d, node);
@@ -102,7 +102,7 @@ void rotary(Distributor& d, const Node& node) {
   Node copy = node;
   const int64_t heads = node.attrs.integer("heads");
   if (heads % d.ranks() != 0) {
-    // An attention that reads these heads has the head counts that the user wrote; a rotary has only their sum.
+    // The attention that reads these heads has the user's head counts; a rotary has only their sum.
     for (const Node& reader : d.whole_nodes())
       if (distribute_rule(*reader.op) == attention && reader.inputs[0] == node.outputs[0])
         require_heads_divide(d, reader);
@@ -114,14 +114,14 @@ void rotary(Distributor& d, const Node& node) {
   d.keep(std::move(copy), last_dim_shard(d, x));
 }
 
-// Each token by itself: on a part of the tokens the gradients of its parameters are parts of a sum.
+// Norms process each token independently; on a shard of the tokens, parameter gradients are partial sums.
 void norm(Distributor& d, const Node& node) {
   if (!d.is_tokens(node.inputs[0])) return whole(d, node);
   for (size_t i = 1; i < node.inputs.size(); ++i) d.partial_gradient(node.inputs[i]);
   d.keep(node, d.placement(node.inputs[0]));
 }
 
-// The rank's tokens are a run of the tokens that the previous axes leave to it.
+// The rank's tokens are a contiguous part of the tokens that the previous axes assign to it.
 void count_tokens(const Distributor& d, Attrs& attrs) {
   const std::string before = attrs.text("tokens_axis");
   attrs.set("tokens_axis", before.empty() ? d.axis() : before + "," + d.axis());
@@ -142,7 +142,8 @@ void dropout(Distributor& d, const Node& node) {
   d.keep(std::move(copy), placement);
 }
 
-// A table that is split over its rows gives the rows that it has; the ranks' results add up. Positions come afterwards.
+// A table that is split along its rows yields zeros for missing rows, so that the results are reduced over ranks.
+// Positions are added after the reduction.
 void embedding(Distributor& d, const Node& node) {
   ValueId table = node.inputs[1];
   bool split = d.split_dim(table) >= 0, tokens = d.sequence(node);
@@ -165,7 +166,7 @@ void embedding(Distributor& d, const Node& node) {
   d.define(node.outputs[0], rows);
 }
 
-// Positions that an axis of tokens has set apart from its embedding.
+// Positions that an axis of tokens has separated from their embedding.
 void positions(Distributor& d, const Node& node) {
   if (!d.is_tokens(node.inputs[0])) return whole(d, node);
   Node copy = node;
@@ -174,8 +175,8 @@ void positions(Distributor& d, const Node& node) {
   d.keep(std::move(copy), d.placement(node.inputs[0]));
 }
 
-// A vocabulary that is split over the columns of the logits: maximum, sum of exponentials and the target's logit are
-// combined over the ranks (Shoeybi et al. 2019, "Megatron-LM").
+// Logits that are split along the vocabulary: maximum, sum of exponentials and the target's logit are all-reduced
+// (Shoeybi et al. 2019, "Megatron-LM").
 void cross_entropy(Distributor& d, const Node& node) {
   ValueId logits = node.inputs[0], targets = node.inputs[1];
   if (d.placement(logits) != last_dim_shard(d, logits)) return whole(d, node);
@@ -197,7 +198,7 @@ void cross_entropy(Distributor& d, const Node& node) {
   d.define(node.outputs[1], loss[1]);
 }
 
-// All columns of the logits on every rank, padding of the last ones included.
+// Gathers all columns of the logits on every rank, including the last rank's padding.
 void sample_token(Distributor& d, const Node& node) {
   const ValueId logits = node.inputs[0];
   Node copy = node;
@@ -256,8 +257,8 @@ DistributeRule distribute_rule(const OpDef& op) {
   PRUN_CHECK(false, fmt::format("{} has no rule of distribution", op.name));
 }
 
-// Tokens first, then experts, then weights: what one axis inserts, the next passes on. An axis of one rank splits
-// nothing.
+// Splits tokens first, then experts, then weights, because each axis handles the ops that the previous one inserted. An
+// axis with one rank splits nothing.
 void distribute(CompileState& state) {
   split_tokens(state);
   split_experts(state);

@@ -1,5 +1,5 @@
-// Forms and the conversions between them. All-gathers join pieces along a dim and reduce-scatters cut them, since
-// collectives move pieces one after another.
+// Placements and their conversions. An all-gather is followed by join_pieces, a reduce-scatter preceded by cut_pieces,
+// because collectives concatenate the ranks' contiguous pieces.
 #include "compile/distributor.h"
 
 #include <fmt/format.h>
@@ -46,13 +46,13 @@ int Distributor::split_dim(ValueId parameter) const {
   return value.split_axis == axis_ ? value.split_dim : -1;
 }
 
-// Each rank has an equal share of a dim, or of each block of the last one, padded with zeros where it does not divide,
-// and to the parameter's grain.
+// Gives each rank an equal share of a dim, or of each block of the last dim, zero-padded to a multiple of the ranks and
+// of the parameter's grain.
 void Distributor::split_parameter(ValueId parameter, const LayerPlacement& placement, bool bias) {
   Value& value = graph_.values[parameter];
   int dims = std::ssize(value.type.shape), dim = placement.dim;
   if (bias) {
-    // The bias belongs to the outputs, the weight's last dim.
+    // A bias is split like the outputs, the weight's last dim.
     if (dim == 0) return;
     dim = 0;
   }
@@ -64,7 +64,8 @@ void Distributor::split_parameter(ValueId parameter, const LayerPlacement& place
     throw plan_error(
         fmt::format("'{}' is sharded over '{}' already, and over '{}' here", value.name, value.split_axis, axis_),
         placement.site);
-  PRUN_CHECK(value.whole.empty() || value.split_dim == dim, value.name);  // pad_vocabulary.cc looks before it pads
+  PRUN_CHECK(value.whole.empty() || value.split_dim == dim,
+             value.name);  // pad_vocabulary.cc checks the split before it pads
   value.split_axis = axis_;
   value.split_dim = dim;
   if (value.whole.empty()) value.whole = value.type.shape;
@@ -159,7 +160,7 @@ ValueId Distributor::convert(ValueId value, bool partial_gradient) {
   join.set("pieces", int64_t{ranks_});
   join.set("dim", int64_t{from.dim});
   if (!partial_gradient) attrs.set("gradient", std::string("whole"));  // backward takes the rank's piece
-  if (is_tokens(value) && partial_gradient) {  // backward gathers once more instead of keeping all tokens
+  if (is_tokens(value) && partial_gradient) {  // backward gathers again instead of retaining all tokens
     attrs.set("again", int64_t{1});
     join.set("again", int64_t{1});
   }
@@ -180,7 +181,7 @@ ValueId Distributor::replicated(ValueId value) {
   return it->second;
 }
 
-// The type of a rank's tokens of a whole value.
+// Returns the type of a rank's tokens of a whole value; throws plan_error if the ranks do not divide the tokens.
 TensorType Distributor::piece_of_tokens(const TensorType& whole) const {
   int64_t tokens = whole.shape.at(1);
   if (tokens % ranks_ != 0)

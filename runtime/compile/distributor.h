@@ -1,8 +1,8 @@
-// Rewrites the model graph for one mesh axis: from whole shapes to one rank's, with the collectives of activations as
-// nodes, so that autodiff derives theirs in backward.
+// Rewrites the model graph for one mesh axis: from whole shapes to a rank's local shapes. Collectives of activations
+// are nodes, so that autodiff derives the backward collectives.
 //
-// A value is whole (the same on all ranks of the axis) or a shard along a dim; what is a part of a sum is summed at
-// once. Each op has a rule in distribute.cc that says which forms of its inputs it takes and what comes of them.
+// A value is whole (replicated over the axis) or a shard along a dim; a partial sum is reduced immediately. Each op has
+// a rule in distribute.cc that states which placements its inputs may have and which its outputs get.
 #pragma once
 #include <map>
 #include <string>
@@ -18,37 +18,37 @@ class Distributor {
   Distributor(CompileState& state, std::string axis);
   void run();
 
-  // For the rules. Conversions make new values, once for each value and kind.
+  // For the rules. A conversion creates a new value once per value and kind.
   const Graph& graph() const { return graph_; }
   const std::string& axis() const { return axis_; }
   int ranks() const { return ranks_; }
   Placement placement(ValueId value) const { return placement_.has(value) ? placement_[value] : Placement{}; }
-  // Whether it is a rank's tokens, of [samples, tokens, features].
+  // Returns whether the value holds the rank's tokens, [samples, tokens, features].
   bool is_tokens(ValueId value) const { return placement(value) == shard_of(1) && type(value).shape.size() > 2; }
   const TensorType& type(ValueId value) const { return graph_.values[value].type; }
-  // The type of a value and the nodes of the whole graph, before the axis splits them.
+  // Return the type of a value and the nodes in the graph before the axis splits it.
   const TensorType& whole_type(ValueId value) const { return whole_types_[value]; }
   const std::vector<Node>& whole_nodes() const { return whole_nodes_; }
-  // The dim of the weight that is split over the axis; -1: none.
+  // Returns the dim of the weight that is split over the axis; -1 = none.
   int split_dim(ValueId parameter) const;
-  // Whether the unit's activations are sharded along their tokens where no layer says otherwise.
+  // Returns whether the unit's activations are sharded along tokens (sequence parallelism) by default.
   bool sequence(const Node& node) const;
-  // The value whole, its gradient whole too.
+  // Returns the whole value; its gradient is whole too.
   ValueId whole(ValueId value);
-  // The value whole for a reader that makes a part of its gradient on each rank.
+  // Returns the whole value for a reader that computes a partial sum of its gradient on each rank.
   ValueId replicated(ValueId value);
-  // The ranks' parts added up: whole, or sharded along tokens.
+  // Reduces partial sums over ranks: all-reduce, or reduce-scatter along tokens.
   ValueId sum(ValueId partial, bool tokens);
-  // The rank's tokens of a whole value.
+  // Returns the rank's tokens of a whole value.
   ValueId tokens_of(ValueId value);
-  // Adds a node at the current one's place; its outputs are new values of `placement`.
+  // Adds a node with the current node's call and site; its outputs are new values of `placement`.
   std::vector<ValueId> emit(const OpDef& op, const std::vector<ValueId>& inputs, Attrs attrs,
                             const std::vector<TensorType>& types, Placement placement = {});
-  // Whoever reads `value` of the whole graph reads `now` from here on.
+  // Replaces `value` of the whole graph by `now` for all later readers.
   void define(ValueId value, ValueId now);
-  // Adds the node as it is, its output types inferred again; all outputs get `placement`.
+  // Adds the node unchanged except for output types, which are inferred again; all outputs get `placement`.
   void keep(Node node, Placement placement);
-  // A parameter read by something that sees a part of the tokens: its gradient is a part of a sum.
+  // Marks the gradient of a parameter as a partial sum, because its reader processes a shard of the tokens.
   void partial_gradient(ValueId parameter);
   void set_placement(ValueId value, Placement placement);
   [[noreturn]] void fail(const std::string& text) const;
@@ -66,27 +66,27 @@ class Distributor {
   Site site_;  // of the strategy that uses the axis
   std::vector<Node> whole_nodes_, nodes_;
   Table<ValueId, Placement> placement_;
-  Table<ValueId, TensorType> whole_types_;                // of the values that were there before
+  Table<ValueId, TensorType> whole_types_;                // of the values that existed before the split
   std::map<std::pair<ValueId, int>, ValueId> converted_;  // (value, kind of conversion) -> value
-  std::map<ValueId, ValueId> now_;                        // values that another stands for
+  std::map<ValueId, ValueId> now_;                        // value -> its replacement
   const Node* current_ = nullptr;
 };
 
-// "block0.qkv.weight" of unit block0: "qkv", the layer that a strategy names.
+// Returns the layer that a strategy names: "qkv" for "block0.qkv.weight" of unit block0.
 std::string layer_of(const Graph& graph, const Value& parameter);
 
-// What an op does to the forms; distribute.cc has the table.
+// Rewrites an op for the placements of its inputs; distribute.cc has the table.
 using DistributeRule = void (*)(Distributor& d, const Node& node);
 DistributeRule distribute_rule(const OpDef& op);
 
-// Context parallelism: shapes for a rank's tokens, and attention over the ring.
+// Context parallelism: local shapes for a rank's tokens, and ring attention.
 void split_tokens(CompileState& state);
 
-// Expert parallelism: puts the exchanges of tokens around experts that are split over an axis of the batch, and sums
-// the experts' loads over all ranks for the balancing loss.
+// Expert parallelism: inserts all-to-alls of tokens around experts that are split over a batch axis, and all-reduces
+// the experts' loads for the balancing loss.
 void split_experts(CompileState& state);
 
-// Rules of distribute.cc for experts that are split over their first dim.
+// Rules for experts that are split along their first dim.
 void expert_linear(Distributor& d, const Node& node);
 void combine(Distributor& d, const Node& node);
 

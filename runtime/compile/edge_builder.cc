@@ -1,5 +1,5 @@
-// Edges from byte ranges: a read waits for overlapping writes, a write for overlapping reads and writes. An edge that
-// others already imply is left out.
+// Derives edges from byte ranges: a read waits for overlapping writes, a write for overlapping reads and writes. An
+// edge that other edges imply is omitted.
 #include "compile/edge_builder.h"
 
 #include <fmt/format.h>
@@ -14,8 +14,8 @@ namespace {
 
 bool is_in_mesh(const Mesh& mesh, const std::string& axis) { return axis == kWorld || mesh.has(axis); }
 
-// Whether the op is a collective over a group of one rank. A malformed one stays as it is, because verify reports it
-// with the plan's own words.
+// Returns whether the op is a collective over a group of one rank. A malformed collective is not simplified, so that
+// verify reports it in the plan's terms.
 bool is_alone(const Program& program, const Op& op) {
   if (op.def->role != OpRole::collective || !op.def->coll) return false;
   if (!is_in_mesh(program.mesh, op.axis) || program.mesh.size(op.axis) > 1) return false;
@@ -64,9 +64,9 @@ void EdgeBuilder::note(OpRef at, TensorId tensor, bool write) {
   const Tensor& t = program_.tensors[tensor];
   int64_t begin = t.byte_offset, end = begin + t.bytes();
   std::vector<Access>& accesses = history(t.buffer);
-  // What this op waited for needs no remembering: whoever waits for this op has waited for those.
+  // This write supersedes accesses of its bytes, because an op that waits for it has waited for those.
   if (write) std::erase_if(accesses, [&](const Access& a) { return begin <= a.begin && a.end <= end; });
-  // Of reads of the same bytes on one stream, the last one stands for all.
+  // The last read of the same bytes on a stream supersedes the earlier ones.
   if (!write)
     std::erase_if(accesses, [&](const Access& a) {
       return !a.write && a.at.stream == at.stream && begin <= a.begin && a.end <= end;
@@ -91,7 +91,7 @@ int EdgeBuilder::last_writer(StreamId stream, TensorId tensor) {
 OpRef EdgeBuilder::append(StreamId stream, Op op, const std::vector<OpRef>& floors) {
   size_t streams = body_.streams.size();
   clocks_.resize(streams);
-  Clock latest;  // the last op that must have completed
+  Clock latest;  // per stream: the last op that must have completed
   latest.fill(-1);
   for (const OpRef& floor : floors) latest[floor.stream] = floor.index;
   for (TensorId tensor : op.reads) need(latest, tensor, false);
@@ -140,7 +140,7 @@ void EdgeBuilder::copy_alone(const Op& collective) {
   }
 }
 
-// Of each stream the last access stands for all.
+// The last access on each stream supersedes the earlier ones.
 void EdgeBuilder::take_over(BufferId buffer, BufferId previous) {
   const int64_t bytes = program_.buffers[buffer].bytes;
   std::vector<Access> inherited;

@@ -1,5 +1,5 @@
-// The evaluation body: the forward steps of the schedule once more, on data and a loss of their own, with what the
-// strategies do around forward. Dropout lets everything pass.
+// Builds the evaluation body: the forward steps of the schedule on evaluation data, with the hooks of strategies around
+// forward and a loss of its own. Dropout is the identity.
 #include <algorithm>
 
 #include "compile/ir_build.h"
@@ -16,7 +16,7 @@ std::vector<StageStep> forward_of(const std::vector<StageStep>& steps) {
   return forward;
 }
 
-// Nodes that only backward reads go: the counts of a mixture of experts, say, which travel for the load-balancing loss.
+// Drops nodes that only backward reads, such as the expert counts that are all-reduced for the load-balancing loss.
 std::vector<Node> nodes_for_loss(const Graph& graph) {
   Table<ValueId, bool> wanted(graph.values.size(), false);
   wanted[graph.loss] = true;
@@ -31,8 +31,8 @@ std::vector<Node> nodes_for_loss(const Graph& graph) {
   return kept;
 }
 
-// Moves an index source after the samples of all training steps. Earlier steps may have had other batch sizes, so the
-// schedule's samples count and not steps times the batch size.
+// Moves an index source past the samples of all training steps. Earlier steps may have had other batch sizes, so that
+// the schedule's sample count is used instead of steps times batch size.
 DataSource behind_training(DataSource data, const Program& program) {
   if (data.kind == "index" && data.first > 0) data.first = position_after(program, program.schedule.steps).samples;
   return data;
@@ -40,7 +40,7 @@ DataSource behind_training(DataSource data, const Program& program) {
 
 }  // namespace
 
-// The compute stream ends with the loss, whatever stream has averaged it.
+// The copy makes the compute stream end with the loss, on whichever stream it was averaged.
 void StepBuilder::run_forward() {
   walk_schedule();
   if (state_.plan.pipeline) average_loss();

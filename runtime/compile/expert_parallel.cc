@@ -1,5 +1,5 @@
-// Surprising fact: with capacities the shapes are fixed, so that a plain all_to_all of slots serves; empty slots travel
-// as zeros.
+// Expert parallelism. Surprising fact: capacities fix the shapes, so that a plain all_to_all of slots suffices; empty
+// slots are sent as zeros.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +10,7 @@
 namespace prun {
 namespace {
 
-// The balancing loss is that of all ranks' tokens: the loads of the experts are summed over them, microbatch by
-// microbatch.
+// All-reduces the experts' loads in each microbatch, because the balancing loss covers the tokens of all ranks.
 void sum_loads(CompileState& state) {
   std::vector<Node> nodes;
   for (Node& node : state.graph.nodes) {
@@ -51,7 +50,7 @@ void split_experts(CompileState& state) {
   sum_loads(state);
 }
 
-// Each rank computes its experts for the tokens of all ranks.
+// Dispatches the tokens of all ranks to the rank of their experts (all_to_all).
 void expert_linear(Distributor& d, const Node& node) {
   ValueId x = node.inputs[0], w = node.inputs[1];
   if (d.split_dim(w) < 0) return d.keep(node, {});
@@ -78,7 +77,7 @@ void expert_linear(Distributor& d, const Node& node) {
   d.keep(std::move(copy), shard_of(0));
 }
 
-// The results go back to the ranks that have the tokens.
+// Returns the results to the ranks that own the tokens (all_to_all).
 void combine(Distributor& d, const Node& node) {
   ValueId y = node.inputs[0];
   Node copy = node;

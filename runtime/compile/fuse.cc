@@ -1,10 +1,12 @@
-// Two ops become one, where the device wants that. A linear and the gelu of its output: linear_gelu, which keeps gelu's
-// input for backward; a linear_dx and the gelu_dx that alone reads its output: linear_dx_gelu. The add of a residual
-// and the norm behind it: add_layernorm, add_rmsnorm; a norm's gradient and the add of the residual's:
-// layernorm_grad_add, rmsnorm_grad_add.
+// Fuses two ops into one if the device has a kernel for it:
 //
-// After autodiff, so that derivatives know nothing of it. Surprising fact: what the step keeps in memory stays the
-// same, for gelu and norms derive from their input anyway; what is saved is a pass over it in forward, and one over the
+//   linear, gelu of its output               linear_gelu, which retains gelu's input for backward
+//   linear_dx, gelu_dx as its only reader    linear_dx_gelu
+//   add of a residual, norm                  add_layernorm, add_rmsnorm
+//   norm gradient, add of the residual's     layernorm_grad_add, rmsnorm_grad_add
+//
+// Runs after autodiff, so that derivatives need no fused forms. Surprising fact: fusion does not change the memory that
+// a step retains, because gelu and norms derive from their input anyway; it saves a pass in forward and one over the
 // gradient.
 #include <algorithm>
 
@@ -14,7 +16,7 @@
 namespace prun {
 namespace {
 
-// cuBLASLt, which made these ops worth having, knows the tanh form only.
+// The fused ops exist for cuBLASLt's epilogues, which compute the tanh approximation only.
 bool is_tanh(const Node& node) { return node.attrs.text("approximate", "tanh") == "tanh"; }
 
 Attrs product_attrs(const Node& node) {
@@ -23,7 +25,7 @@ Attrs product_attrs(const Node& node) {
   return attrs;
 }
 
-// The node of the same call before `end` that makes `value`; null where it is another call's, or a parameter.
+// Returns the node before `end`, in the same call, that writes `value`; null = another call or a parameter.
 Node* maker(std::vector<Node>& nodes, size_t end, ValueId value) {
   for (size_t i = end; i-- > 0 && nodes[i].call == nodes[end].call;)
     if (std::count(nodes[i].outputs.begin(), nodes[i].outputs.end(), value) != 0) return &nodes[i];
@@ -36,7 +38,7 @@ int64_t readers(const std::vector<Node>& nodes, ValueId value) {
   return all;
 }
 
-// Others may read gelu's input, too: it is still made. A linear with two gelus takes in the first.
+// Other ops may read gelu's input, so that it remains an output. A linear with two gelus fuses with the first.
 bool take_in(std::vector<Node>& nodes, size_t at) {
   const Node& gelu = nodes[at];
   if (gelu.op != &ops::gelu || !is_tanh(gelu)) return false;
@@ -60,22 +62,22 @@ bool take_in_derivative(std::vector<Node>& nodes, size_t at) {
   return true;
 }
 
-// Norms alone, with an add in front, and behind their gradients.
+// A norm, its fusion with a preceding add, its gradient, and the gradient's fusion with a following add.
 struct Norm {
   const OpDef &forward, &added, &gradient, &gradient_added;
 };
 constexpr Norm kNorms[] = {{ops::layernorm, ops::add_layernorm, ops::layernorm_grad, ops::layernorm_grad_add},
                            {ops::rmsnorm, ops::add_rmsnorm, ops::rmsnorm_grad, ops::rmsnorm_grad_add}};
 
-// Whether what a call ends with may be left to the next one, which has its own parameters by then. Not to one that is
-// computed twice: it keeps its input, and would have to keep both terms of it.
+// Returns whether `next` may compute the last op of `call`: it is the same call, or the following one on the same
+// stage. A recomputed call may not, because it would have to retain both operands instead of its input.
 bool next_may_compute(const CompileState& state, CallId call, CallId next) {
   if (call == next) return true;
   const Call &from = state.graph.calls[call], &to = state.graph.calls[next];
   return call + 1 == next && from.stage == to.stage && !state.strategies.of(state.graph.units[to.unit]).recompute;
 }
 
-// The sum keeps its value: others read it, too. Nothing stands between the two ops, so no memory is needed for longer.
+// The sum remains an output because other ops read it. The two ops are adjacent, so that no live range grows.
 bool take_add_in_front(const CompileState& state, std::vector<Node>& nodes, size_t at, const Norm& kinds) {
   if (at == 0 || nodes[at].op != &kinds.forward || nodes[at - 1].op != &ops::add) return false;
   Node& add = nodes[at - 1];

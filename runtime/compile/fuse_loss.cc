@@ -1,10 +1,10 @@
-// A cross_entropy takes its gradient in, where the device wants that: cross_entropy_and_grad writes the gradient of the
-// logits over the logits, while a row is in the cache. Two passes over the largest tensor of a step become one, and of
-// its two copies one stays.
+// Fuses a cross_entropy with its gradient if the device has a kernel for it: cross_entropy_and_grad overwrites the
+// logits with their gradient while a row is in the cache. This saves a pass over the largest tensor of a step, and one
+// of its two copies.
 //
-// After autodiff, as fuse.cc. Surprising fact: the gradient is made in forward, and a step keeps no more for it: from
-// there to backward it lies where the logits lay. Whoever wants the loss only, an evaluation or the forward pass of a
-// unit that backward computes again, lowers it as a cross_entropy.
+// Runs after autodiff, like fuse.cc. Surprising fact: forward computes the gradient without more memory, because it
+// occupies the buffer of the logits until backward. An evaluation, or the forward pass of a recomputed unit, needs the
+// loss only and lowers the op as a cross_entropy.
 #include <algorithm>
 
 #include "compile/compile_state.h"
@@ -17,15 +17,15 @@ bool holds(const std::vector<ValueId>& values, ValueId value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-// The logits lie in memory of their own, filled in the loss's call: what only names another value, or came from another
-// stage, is not to be written over.
+// Returns whether the loss's call itself computes the logits; an alias or a value from another stage must not be
+// overwritten.
 bool owns_logits(const Graph& graph, const Node& loss) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
     return node.call == loss.call && node.op->op_class == OpClass::compute && holds(node.outputs, loss.inputs[0]);
   });
 }
 
-// The loss and its gradient alone read the logits, and nothing outside their call the gradient.
+// Returns whether only the loss and its gradient read the logits, and only their call reads the gradient.
 bool may_overwrite(const CompileState& state, const Node& loss, const Node& gradient) {
   int64_t readers = 0;
   for (const std::vector<Node>* nodes : {&state.graph.nodes, &state.backward})

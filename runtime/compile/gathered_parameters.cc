@@ -1,6 +1,6 @@
-// A pool has prefetch + 1 slots handed out in turn. A gather may run as soon as the former content of its slot has
-// been read for the last time, so the slots are the credits, and at most prefetch + 1 gathered calls are live. Where
-// the slot still holds what is to be gathered, nothing is.
+// A pool has prefetch + 1 slots, assigned round-robin. A gather runs as soon as the last reader of its slot's previous
+// content has completed: slots are credits, and at most prefetch + 1 gathered calls are live. A slot that still holds
+// the requested parameters is not gathered again.
 #include "compile/gathered_parameters.h"
 
 #include <fmt/format.h>
@@ -14,9 +14,9 @@ namespace prun {
 
 void GatheredParameters::gather(const ScheduleStep& step, int strategy, const HookAction& action) {
   std::vector<UnitId> units = index_.sharded_units_read(step);
-  for (const Gathered* g : live(step, strategy, action.handle))  // kept since another microbatch, or another call
+  for (const Gathered* g : live(step, strategy, action.handle))  // kept since another microbatch or call
     std::erase_if(units, [&](UnitId unit) { return g->full.count(unit) != 0; });
-  if (units.empty()) return;  // nobody would read it (an embedding's backward)
+  if (units.empty()) return;  // without readers, e.g. an embedding's backward
   Program& program = state_.program;
   const std::string& name = state_.unit_name(state_.unit_of(step));
   int64_t elements = 0, first = 0;
@@ -74,8 +74,8 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
   enter(std::move(g));
 }
 
-// The last unit before the loss that is gathered for forward and again for backward: nothing has taken its slot in
-// between. Of one microbatch only, so that what a schedule repeats is each microbatch's own.
+// The last unit before the loss is gathered for forward and again for backward, with its slot untouched in between. A
+// match requires the same microbatch, so that every period of a repeat has the same ops.
 const GatheredParameters::Gathered* GatheredParameters::still_there(const Gathered& g,
                                                                     const std::vector<UnitId>& units) const {
   const auto held = g.keep ? holder_.end() : holder_.find({g.pool, g.slot});
@@ -111,7 +111,7 @@ void GatheredParameters::free(const ScheduleStep& step, int strategy, const Hook
   if (action.keep_last && backward_next) return;
   const bool read_last = step.phase == Phase::backward && index_.is_last(step) && index_.is_first_call(step);
   for (Gathered* g : live(step, strategy, action.handle)) {
-    if (g->keep && !read_last) continue;  // other microbatches and calls read it still
+    if (g->keep && !read_last) continue;  // other microbatches and calls still read it
     g->live = false;
     g->freed = action.site;
     const int number = g - gathered_.data();
@@ -120,7 +120,7 @@ void GatheredParameters::free(const ScheduleStep& step, int strategy, const Hook
   }
 }
 
-// Points at the strategy's line, which is the one to change.
+// Reports the strategy's line, because it is the line to change.
 void GatheredParameters::not_gathered(const Value& parameter, const OpDef& reader, const Site& site) const {
   Site freed;
   for (const Gathered& g : gathered_)

@@ -1,4 +1,4 @@
-// The whole parameters of sharded units: gathered, read, freed, as the strategies' hooks ask.
+// Whole parameters of sharded units: gathers, reads and frees them as the strategies' hooks request.
 #pragma once
 #include <map>
 #include <string>
@@ -22,11 +22,11 @@ class GatheredParameters {
         live_of_(state.graph.units.size()) {}
 
   void gather(const ScheduleStep& step, int strategy, const HookAction& action);
-  // `next`: what this rank computes after the step; null: nothing.
+  // `next`: this rank's next schedule step; null = none.
   void free(const ScheduleStep& step, int strategy, const HookAction& action, const ScheduleStep* next);
-  // The tensor that a node reads as its parameter; throws when it is sharded and not gathered.
+  // Returns the tensor that a node reads as its parameter; throws plan_error if it is sharded and not gathered.
   TensorId parameter(ValueId value, const OpDef& reader, const Site& site);
-  // At the end of the body.
+  // Called at the end of the body.
   void finish() { ahead_.finish(); }
 
  private:
@@ -38,12 +38,12 @@ class GatheredParameters {
     bool keep;  // until the last microbatch, in memory of its own
     Site site;
     int pool = -1, slot = -1;
-    std::map<UnitId, TensorId> full;  // over each unit's whole flat vector
+    std::map<UnitId, TensorId> full;  // each unit's whole flat vector
     bool live = true;
     Site freed;
   };
   void enter(Gathered g);
-  // What lies in the slot that `g` gets, where it is what `g` is to be; null: something else.
+  // Returns the gather whose result is in g's slot if it equals g's; null = other content.
   const Gathered* still_there(const Gathered& g, const std::vector<UnitId>& units) const;
   std::vector<Gathered*> live(const ScheduleStep& step, int strategy, int handle);
   [[noreturn]] void not_gathered(const Value& parameter, const OpDef& reader, const Site& site) const;
@@ -53,9 +53,9 @@ class GatheredParameters {
   const StepIndex& index_;
   GathersAhead ahead_;
   std::vector<Gathered> gathered_;
-  std::map<std::pair<int, int>, int> holder_;  // (pool, slot) -> the last one there
-  Table<UnitId, std::vector<int>> of_caller_;  // by the unit for whose call they were gathered: those that are live
-  Table<UnitId, std::vector<int>> live_of_;    // by unit whose parameters they hold: those that are live
+  std::map<std::pair<int, int>, int> holder_;  // (pool, slot) -> its last gather
+  Table<UnitId, std::vector<int>> of_caller_;  // live gathers, by the unit whose call requested them
+  Table<UnitId, std::vector<int>> live_of_;    // live gathers, by the unit whose parameters they hold
 };
 
 }  // namespace prun

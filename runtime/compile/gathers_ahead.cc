@@ -1,5 +1,5 @@
-// The order is that of the step: the first gathers of forward, which their units' first ops would wait for with nothing
-// to compute. Those behind them run ahead of compute as ever, as the slots allow.
+// Selects the first gathers of forward in step order, because nothing overlaps with them: their units' first ops would
+// wait. Later gathers run ahead of compute anyway, as slots permit.
 #include "compile/gathers_ahead.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace prun {
 namespace {
 
-// The unit that computes first and the one behind it, as the first is often a table, which is read in no time. The
-// updates of all others hide two gathers; more would last longer than they do.
+// The first unit and its successor, because the first is often an embedding table, whose lookup hides nothing. The
+// updates of the other units hide two gathers; more would take longer than the updates.
 constexpr size_t kAhead = 2;
 
 }  // namespace
@@ -42,7 +42,7 @@ const GatherAhead* GathersAhead::find(const Wanted& wanted) {
 
 bool GathersAhead::can_define(const Wanted& wanted) const {
   const std::string& stream = wanted.action->stream;
-  const bool beside = !stream.empty() && stream != "compute",  // on the compute stream it would hide nowhere
+  const bool beside = !stream.empty() && stream != "compute",  // the compute stream would hide nothing
       may = wanted.action->keep || wanted.action->prefetch > 0;
   return defines_ && beside && may && wanted.step.phase == Phase::forward && state_.ahead.size() < kAhead &&
          (wanted.pool < 0 || claimed_.count({wanted.pool, wanted.slot}) == 0);
@@ -86,8 +86,8 @@ void GathersAhead::gather(const GatherAhead& ahead) {
   for (size_t i = before; i < ops.size(); ++i) copy_to_init(ops[i]);
 }
 
-// The first step finds what every step finds. Init computes and communicates in one stream, with temporaries of its
-// own.
+// Copies a gather to init, so that the first step starts like every other. Init computes and communicates on one
+// stream, with temporaries of its own.
 void GathersAhead::copy_to_init(const Op& op) {
   Program& program = state_.program;
   Op copy = op;

@@ -1,8 +1,8 @@
-// The first gathers of a step stand at the end of the step before: behind the updates of other units, not before the
-// first op that computes.
+// Moves the first gathers of a step to the end of the previous step, where the updates of other units hide them;
+// otherwise the first compute op would wait for them.
 //
-// Surprising fact: such a buffer persists and lies in a slot of a pool all the same. Between its last reader in a step
-// and the gather at the step's end other units have the slot, so it costs no memory.
+// Surprising fact: such a buffer is persistent and yet shares a slot of a pool. Other units use the slot between the
+// buffer's last reader in a step and the gather at the step's end, so that it costs no memory.
 #pragma once
 #include <map>
 #include <set>
@@ -20,15 +20,15 @@ class GathersAhead {
     const HookAction* action;
     ScheduleStep step;
     const std::vector<UnitId>& units;
-    int pool, slot;  // -1: in memory of its own
+    int pool, slot;  // -1 = memory of its own
   };
 
-  // `defines`: the body is the step, which says which gathers these are; others find and leave them as it does.
+  // `defines`: the body is the step, which selects the gathers; other bodies find them gathered and must restore them.
   GathersAhead(CompileState& state, OpEmitter& emitter, bool defines)
       : state_(state), emitter_(emitter), defines_(defines), used_(state.ahead.size()), gone_(state.ahead.size()) {}
-  // What the step before has left of what is wanted; null: nothing, it has to be gathered.
+  // Returns the matching gather of the previous step; null = the caller must gather.
   const GatherAhead* find(const Wanted& wanted);
-  // At the end of a body: leaves for the next step what its updates or others in the slots have made stale.
+  // Called at the end of a body: repeats the gathers that updates or other users of the slots have invalidated.
   void finish();
 
  private:
@@ -40,8 +40,8 @@ class GathersAhead {
   CompileState& state_;
   OpEmitter& emitter_;
   const bool defines_;
-  std::vector<bool> used_, gone_;          // of state.ahead: read in this body; another has its slot
-  std::set<std::pair<int, int>> claimed_;  // (pool, slot) that another gather has had
+  std::vector<bool> used_, gone_;          // by index in state.ahead: read in this body; its slot was overwritten
+  std::set<std::pair<int, int>> claimed_;  // (pool, slot) that an earlier gather has used
   std::map<TensorId, TensorId> init_temporaries_;
 };
 

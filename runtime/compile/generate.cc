@@ -1,9 +1,10 @@
-// The bodies of a generation. The step: a token in, the model, the next one chosen. Before it the prompt, all but its
-// last token, in chunks: the same model for more tokens at once, which leaves their keys and values in the caches.
+// The bodies of a generation. The step decodes: it feeds one token, runs the model and samples the next token. The
+// prompt body precedes it (prefill): it runs the model on all prompt tokens but the last, in chunks, and fills the KV
+// caches.
 //
-// Surprising fact: chunks have one size. A prompt that it does not divide gives its last tokens twice, to the same
-// results, and a prompt shorter than a chunk is padded: what padding leaves in the cache is overwritten before it is
-// seen.
+// Surprising fact: all chunks have one size. If it does not divide the prompt, the last tokens are computed twice, with
+// equal results. A prompt shorter than a chunk is padded; the padding's cache entries are overwritten before a token
+// attends to them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,11 +18,11 @@
 namespace prun {
 namespace {
 
-constexpr int64_t kChunk = 64;  // tokens of a prompt at once: enough that weights are not read for each of them
+constexpr int64_t kChunk = 64;  // prompt tokens per chunk: amortizes reading the weights
 
 class GenerationBody {
  public:
-  // `caches`: of the attention layers in their order; those that are missing are made.
+  // `caches`: KV caches of the attention layers in their order; missing ones are created.
   GenerationBody(CompileState& state, Body& body, std::vector<TensorId>& caches)
       : state_(state), emitter_(state, body), caches_(caches) {
     for (const UnitId unit : state.graph.units.ids())
@@ -63,7 +64,7 @@ class GenerationBody {
   }
 
   void lower(const Node& node) {
-    if (node.op == &ops::enter) {  // a name for what is there already
+    if (node.op == &ops::enter) {  // an alias of an existing value
       emitter_.tensor_of(node.outputs[0], 0) = emitter_.input_of(node.inputs[0], 0);
       return;
     }
@@ -90,7 +91,7 @@ class GenerationBody {
   OpEmitter emitter_;
   std::vector<TensorId>& caches_;
   size_t cache_ = 0;
-  std::map<ValueId, std::pair<UnitId, int>> place_of_;  // parameter -> unit, number in it
+  std::map<ValueId, std::pair<UnitId, int>> place_of_;  // parameter -> unit, index in the unit
 };
 
 }  // namespace

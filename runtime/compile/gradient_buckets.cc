@@ -1,5 +1,5 @@
-// A sharded unit's whole gradient lives in a slot of a pool of inflight + 1 until its reduce-scatter has read it; all
-// other units' gradients are views of one flat buffer, so that a bucket is a contiguous range and needs no copy.
+// A sharded unit's whole gradient occupies a slot of a pool of inflight + 1 until its reduce-scatter has read it. All
+// other gradients are views of one flat buffer, so that a bucket is a contiguous range and needs no copy.
 #include "compile/gradient_buckets.h"
 
 #include <fmt/format.h>
@@ -60,7 +60,7 @@ void GradientBuckets::open_bucket(UnitId unit, const ScheduleStep& step) {
   zero_gaps(unit, bucket.flat, step, action->site);
 }
 
-// What no gradient covers takes part in the reduction: make it zero.
+// Zeros the elements that no gradient covers, because they take part in the reduction.
 void GradientBuckets::zero_gaps(UnitId unit, TensorId flat, const ScheduleStep& step, const Site& site) {
   const UnitLayout& layout = state_.layouts[unit];
   const Unit& u = state_.graph.units[unit];
@@ -92,7 +92,7 @@ void GradientBuckets::zero_missing(const ScheduleStep& step) {
   }
 }
 
-// The flat vector that backward writes the unit's gradients into.
+// Returns the flat vector that backward writes the unit's gradients to.
 TensorId GradientBuckets::whole_gradient_of(UnitId unit, const ScheduleStep& step) {
   const UnitStorage& storage = state_.storage[unit];
   if (storage.keeps_whole_gradient()) return storage.sharded ? storage.whole_grad : storage.grad;
@@ -118,7 +118,7 @@ void GradientBuckets::require_whole(UnitId unit, const ScheduleStep& step, const
   }
 }
 
-// Neighbours in the layout are summed together.
+// Neighbors in the layout are reduced together.
 void GradientBuckets::sum_partial(const ScheduleStep& step) {
   if (!index_.is_first_call(step)) return;
   for (UnitId unit : index_.parts_of(state_.unit_of(step))) {
@@ -130,8 +130,8 @@ void GradientBuckets::sum_partial(const ScheduleStep& step) {
     std::map<std::string, std::vector<Run>> runs;  // by axis
     const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
     Site site;
-    int64_t before = -1;                            // where the parameter before in the layout ends
-    for (size_t i = parameters.size(); i-- > 0;) {  // the order of the layout
+    int64_t before = -1;                            // end of the previous parameter in the layout
+    for (size_t i = parameters.size(); i-- > 0;) {  // the layout's order
       const Value& value = state_.graph.values[parameters[i]];
       const int64_t begin = layout.start[i], end = begin + value.count();
       for (const std::string& axis : value.partial_over) {
@@ -165,8 +165,8 @@ void GradientBuckets::reduce(const ScheduleStep& step, int strategy, const HookA
     any = reduce_part(step, part, strategy, action) || any;
     has_any = has_any || !state_.graph.units[part].parameters.empty();
   }
-  if (!has_any) return;  // it borrows what it reads
-  // Units of one class may have small parameters or not, so that a strategy that keeps those apart says both.
+  if (!has_any) return;  // it uses other units' parameters only
+  // Units of one class may lack small parameters, so that a strategy that keeps those whole issues both reductions.
   if (any || state_.strategies.of(state_.graph.units[unit]).keeps_small_whole) return;
   if (action.kind == "reduce_scatter")
     throw plan_error(
@@ -180,7 +180,7 @@ void GradientBuckets::reduce(const ScheduleStep& step, int strategy, const HookA
                    action.site);
 }
 
-// Whether the action is one for the way in which this part is kept.
+// Returns whether the action applies to this part: sharded or whole.
 bool GradientBuckets::reduce_part(const ScheduleStep& step, UnitId unit, int strategy, const HookAction& action) {
   const UnitStorage& storage = state_.storage[unit];
   const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
@@ -229,12 +229,12 @@ void GradientBuckets::reduce_scatter(const ScheduleStep& step, UnitId unit, cons
   Bucket& bucket = buckets_[unit];
   if (bucket.reduced && bucket.microbatch == step.microbatch)
     throw plan_error(fmt::format("the gradients of '{}' are reduced twice", state_.unit_name(unit)), action.site);
-  if (bucket.microbatch != step.microbatch) open_bucket(unit, step);  // a twin that is not read on this rank
+  if (bucket.microbatch != step.microbatch) open_bucket(unit, step);  // a twin that this rank does not read
   require_whole(unit, step, action);
   bucket.reduced = true;
   if (index_.is_last(step)) reduced_once(unit, action);
   if (index_.is_first(step)) return over_wire(ops::reduce_scatter, bucket.flat, storage.grad, action, step);
-  // Shards of later microbatches are added where the first one's lies.
+  // Shards of later microbatches are added to the first one's.
   TensorId piece = add_tensor(state_.program, emitter_.name_of(state_.unit_name(unit) + ".grad_shard", step.microbatch),
                               Role::reduce, {state_.master_dtype(), {storage.shard}}, false, action.site);
   over_wire(ops::reduce_scatter, bucket.flat, piece, action, step);
@@ -245,7 +245,7 @@ void GradientBuckets::all_reduce_shard(const ScheduleStep& step, UnitId unit, co
   if (!index_.is_last(step)) return;
   const UnitStorage& storage = state_.storage[unit];
   const std::vector<std::string>& over = reduced_over_[unit];
-  if (state_.plan.mesh.size(action.axis) == 1) return reduced_once(unit, action);  // the sum of one
+  if (state_.plan.mesh.size(action.axis) == 1) return reduced_once(unit, action);  // a group of one
   if (std::find(over.begin(), over.end(), storage.axis) == over.end())
     throw plan_error(fmt::format("the gradients of '{}' are all-reduced over '{}' before they are scattered over '{}': "
                                  "call prun.reduce_scatter first",
@@ -255,8 +255,8 @@ void GradientBuckets::all_reduce_shard(const ScheduleStep& step, UnitId unit, co
   over_wire(ops::all_reduce, storage.grad, storage.grad, action, step);
 }
 
-// Parameters that are split over an axis that divides the data (experts) see the data of all its ranks; what an average
-// over the axis would divide by is all there is to do.
+// Parameters that are split over an axis that divides the data (experts) already accumulate the data of all its ranks;
+// an average over the axis only needs its division.
 void GradientBuckets::scale_split(UnitId unit, const ScheduleStep& step, const HookAction& action) {
   const UnitStorage& storage = state_.storage[unit];
   if (!index_.is_last(step)) return;
@@ -275,7 +275,7 @@ void GradientBuckets::all_reduce(const ScheduleStep& step, UnitId unit, int stra
   reduced_once(unit, action);
   PendingReduce& pending = pending_[strategy];
   if (pending.first >= 0 && (pending.end != storage.bucket_start || pending.action.axis != action.axis))
-    flush(strategy, true);  // not its neighbour
+    flush(strategy, true);  // not its neighbor
   if (pending.first < 0) pending.first = storage.bucket_start;
   pending.end = storage.bucket_start + state_.layouts[unit].padded;
   pending.action = action;
@@ -297,9 +297,9 @@ std::vector<int64_t> GradientBuckets::tensor_ends() const {
   return ends;
 }
 
-// Where the last buckets end: nothing is computed behind the very last one, so it is as small as the first, and those
-// before it are at most kTaper times as large as the one that follows, whose gradients are made while they are reduced.
-// A tensor is not cut.
+// Returns the ends of the last buckets, in elements. Nothing overlaps with the last bucket, so it is as small as the
+// first; each bucket before it is at most kTaper times its successor, whose gradients are computed during its
+// reduction. Tensors are not cut.
 std::set<int64_t> GradientBuckets::last_ends(const PendingReduce& pending, const std::vector<int64_t>& ends) const {
   constexpr int64_t kTaper = 4;
   const int64_t first = pending.action.first / dtype_bytes(state_.master_dtype());
@@ -317,7 +317,7 @@ std::set<int64_t> GradientBuckets::last_ends(const PendingReduce& pending, const
   return cuts;
 }
 
-// Issues the buckets that are full. Boundaries are those of tensors: a bucket closes with the tensor that fills it.
+// Issues the full buckets. A bucket ends with the tensor that fills it.
 void GradientBuckets::flush(int strategy, bool all) {
   PendingReduce& pending = pending_[strategy];
   if (pending.first < 0) return;

@@ -1,4 +1,4 @@
-// Gradients of parameters: where backward writes them, and how the strategies' hooks reduce them.
+// Gradients of parameters: where backward writes them, and their reduction by the strategies' hooks.
 #pragma once
 #include <map>
 #include <set>
@@ -15,29 +15,30 @@ class GradientBuckets {
  public:
   GradientBuckets(CompileState& state, OpEmitter& emitter, const StepIndex& index);
 
-  // A parameter of a unit whose whole gradient a value is.
+  // A parameter, as the target of its whole gradient.
   struct Target {
     UnitId unit;
     int parameter;
   };
-  // Null: the value is no parameter's whole gradient.
+  // Returns the parameter whose whole gradient `value` is; null = none.
   const Target* target_of(ValueId value) const;
   TensorId tensor(const Target& target, const ScheduleStep& step);
-  // What the half of the inputs makes of a sharded unit's gradient, whose bucket opens with the half of the weights:
-  // `take_early` copies it there.
+  // Keeps a gradient that the input half of backward computes for a sharded unit; the bucket opens with the weight
+  // half, when `take_early` copies the gradient there.
   void keep_early(const Target& target, TensorId tensor, const ScheduleStep& step);
   void take_early(const ScheduleStep& step);
-  // A twin's parameter that only the other rank uses has no gradient here, and gaps are scattered with what lies
-  // around them. Buckets of shards are zeroed when they open.
+  // Zeros gradients without a writer: a twin's parameter that only the other rank uses, and gaps of the layout, which
+  // are reduced with their neighbors. Buckets of shards are zeroed when they open.
   void zero_missing(const ScheduleStep& step);
-  // Gradients that are parts of a sum over an axis that divides activations only (norms under sequence parallelism):
-  // summed when the last microbatch has added its own, or where they leave earlier, each time.
+  // Reduces gradients that are partial sums over an axis that splits activations only (norms under sequence
+  // parallelism): after the last microbatch, or after each one if buckets leave after each one.
   void sum_partial(const ScheduleStep& step);
 
-  // Reduces what backward has made of a unit, in the way in which each part of it is kept: sharded or whole.
+  // Reduces the gradients of a unit, each part as it is kept: sharded or whole. Throws plan_error for a hook that fits
+  // none.
   void reduce(const ScheduleStep& step, int strategy, const HookAction& action);
-  // Sends the buckets that have not filled; then throws for a gradient that ends the step partial, which is a wrong
-  // result on more than one rank.
+  // Reduces the remaining buckets. Throws plan_error for a gradient that ends the step partial, because the result
+  // would be wrong on more than one rank.
   void finish();
 
  private:
@@ -46,7 +47,7 @@ class GradientBuckets {
     int slot = -1, microbatch = -1;
     bool reduced = true;
   };
-  struct PendingReduce {  // consecutive gradients of units that are not sharded, waiting for their bucket to fill
+  struct PendingReduce {          // consecutive gradients of units that are not sharded, until their bucket is full
     int64_t first = -1, end = 0;  // elements of the flat gradient buffer
     int buckets = 0;
     HookAction action;
@@ -66,7 +67,7 @@ class GradientBuckets {
   void all_reduce_shard(const ScheduleStep& step, UnitId unit, const HookAction& action);
   void over_wire(const OpDef& def, TensorId from, TensorId to, const HookAction& action, const ScheduleStep& step);
   void flush(int strategy, bool all);
-  // Of the tensors in the flat buffer of gradients that are not sharded, in elements, ascending.
+  // Returns the ends of tensors in the flat gradient buffer, in elements, ascending.
   std::vector<int64_t> tensor_ends() const;
   std::set<int64_t> last_ends(const PendingReduce& pending, const std::vector<int64_t>& ends) const;
   void emit_all_reduce(PendingReduce& pending, int64_t end);

@@ -1,5 +1,5 @@
-// Of the graph: every value is made once, before it is read, and has the type that its op infers. Of a program: ids,
-// byte ranges and edges point at what is there, and what has an offset lies in the arena.
+// Graph: each value has one producer, which precedes its readers, and the type that its op infers. Program: ids, byte
+// ranges and edges refer to existing objects, and offsets are inside the arena.
 #include <fmt/format.h>
 
 #include "compile/compile_state.h"
@@ -13,7 +13,7 @@ class GraphCheck {
     for (const Value& value : graph.values) made_.push_back(value.kind != ValueKind::activation);
   }
 
-  // Derivatives may leave out dims of one that their ops' rules infer.
+  // `infers`: also checks types. False for backward, because derivatives may omit dims of size 1 that op rules infer.
   void check(const std::vector<Node>& nodes, bool infers) {
     for (const Node& node : nodes) {
       require(graph_.calls.has(node.call), node, "belongs to no call");

@@ -1,4 +1,4 @@
-// Buffers come in whole cache lines, so that two of them never share one.
+// Buffers are rounded up to whole cache lines, so that two of them never share one.
 #include "compile/ir_build.h"
 
 #include <fmt/format.h>

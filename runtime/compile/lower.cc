@@ -1,5 +1,5 @@
-// Lowers a node of the model graph to an op on the compute stream, or on the stream of the axis over which it
-// communicates.
+// Lowers nodes of the model graph to ops on the compute stream, or on the stream of the axis that they communicate
+// over.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace prun {
 
 void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
-  // A name for what is there already.
+  // An alias of an existing value.
   if (node.op == &ops::enter || (evaluates_ && node.op == &ops::dropout)) {
     emitter_.tensor_of(node.outputs[0], step.microbatch) = emitter_.input_of(node.inputs[0], step.microbatch);
     return;
@@ -26,7 +26,7 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
                       state_.graph.calls[node.call].unit);
   op.attrs = node.attrs;
   op.attrs.erase("again");
-  if (op.is(ops::dropout)) {  // the mask depends on the sample's place in the whole batch
+  if (op.is(ops::dropout)) {  // the mask depends on the sample's index in the global batch
     const int64_t samples = state_.graph.values[node.inputs[0]].type.shape.front();
     int64_t ranks = 1;
     for (const std::string& axis : state_.plan.batch_axes) ranks *= state_.plan.mesh.size(axis);
@@ -38,7 +38,7 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
     op.reads.push_back(state_.graph.values[input].kind == ValueKind::parameter
                            ? gathered_.parameter(input, *node.op, node.site)
                            : emitter_.input_of(input, step.microbatch));
-  std::vector<std::pair<TensorId, TensorId>> sums;  // what is added to which tensor afterwards
+  std::vector<std::pair<TensorId, TensorId>> sums;  // (accumulator, addend): additions after the op
   for (ValueId output : node.outputs) {
     const TensorId tensor =
         adds ? gradients_.tensor(*gradients_.target_of(output), step) : output_of(node, output, op, step, sums);
@@ -57,7 +57,7 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
   for (auto [into, what] : sums) emitter_.add_in_place(into, what, step, node.site);
 }
 
-// Whether the device adds everything that the node makes to the gradients of earlier microbatches itself.
+// Returns whether the device has an op that adds all outputs of the node to the gradients of earlier microbatches.
 bool StepBuilder::accumulates(const Node& node, const ScheduleStep& step) const {
   const OpDef* adding = node.op->accumulating;
   if (adding == nullptr || !state_.options.fuses || !state_.options.fuses(adding->name)) return false;
@@ -68,7 +68,7 @@ bool StepBuilder::accumulates(const Node& node, const ScheduleStep& step) const 
   });
 }
 
-// The tensor that a node's op writes as one of its outputs.
+// Returns the tensor that the node's op writes as `output`; records in `sums` an addition that follows the op.
 TensorId StepBuilder::output_of(const Node& node, ValueId output, const Op& op, const ScheduleStep& step,
                                 std::vector<std::pair<TensorId, TensorId>>& sums) {
   const Value& value = state_.graph.values[output];
@@ -91,14 +91,13 @@ TensorId StepBuilder::output_of(const Node& node, ValueId output, const Op& op, 
     gradients_.keep_early(*target, tensor, step);
     return tensor;
   }
-  if (op.is(ops::all_reduce)) return op.reads[0];                           // a sum takes the place of its parts
-  if (op.is(ops::cross_entropy_and_grad) && output == node.outputs.back())  // the gradient that of the logits
+  if (op.is(ops::all_reduce)) return op.reads[0];                           // in place
+  if (op.is(ops::cross_entropy_and_grad) && output == node.outputs.back())  // the gradient overwrites the logits
     return add_view(state_.program, emitter_.name_of(value.name, step.microbatch), op.reads[0], 0, value.type.shape);
   return activation();
 }
 
-// Attention over a ring of ranks: blocks on the compute stream, keys, values and their gradients on streams of their
-// own.
+// Lowers ring attention: blocks on the compute stream; keys, values and their gradients on streams of their own.
 void StepBuilder::lower_ring(const Node& node, const ScheduleStep& step) {
   RingNode ring;
   ring.qkv = state_.graph.values[node.inputs[0]].type;
@@ -114,9 +113,10 @@ void StepBuilder::lower_ring(const Node& node, const ScheduleStep& step) {
   };
   const auto expand = node.op == &ops::ring_attention ? lower_ring_attention : lower_ring_attention_grad;
   std::vector<RingStep> parts = expand(ring, state_.plan.mesh.size(axis), temporary);
-  // Nothing computes behind a send, so what it reads would be held to the end of the body. The last arrival of a ring
-  // has gone by the neighbour that receives from here, or was made there: the neighbour is done with the ring before,
-  // and waiting for what was sent in that one takes no time.
+  // No compute op waits for a send, so that its input would remain live until the end of the body. The last receive of
+  // a ring therefore waits for the previous ring's sends. This wait takes no time: the arriving tensor originates from,
+  // or has passed through, the neighbor that receives from this rank, so that the neighbor has completed the previous
+  // ring.
   const std::vector<OpRef> sent_before = emitter_.last("ring_send");
   size_t last_arrival = parts.size();
   for (size_t i = 0; i < parts.size(); ++i)

@@ -1,4 +1,4 @@
-// Level 3: the recorded ops of one rank become one stream, in their order.
+// Level 3: lowers the recorded ops of one rank to one stream, in their order.
 #include <fmt/format.h>
 
 #include "compile/compile_state.h"

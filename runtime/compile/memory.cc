@@ -1,6 +1,6 @@
-// Offsets in the rank's arenas, role by role: persistent buffers one after another, pools as slots x stride, and all
-// else packed so that two buffers share bytes only if the happens-before order proves that one is dead before the
-// other lives. Greedy by size (Pisarchyk & Lee, arXiv 2001.03288); occupied_bytes.h finds the lowest free place.
+// Assigns offsets in the rank's arenas, role by role: persistent buffers consecutively, pools as slots x stride, and
+// all others packed so that two buffers share bytes only if the happens-before order proves that they do not interfere.
+// Greedy by size (Pisarchyk & Lee, arXiv 2001.03288); occupied_bytes.h finds the lowest free offset.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kPositionsABucket = 512;
 
-// The buffers of each role, in their order.
+// Buffers by role, in id order.
 class RoleBuffers {
  public:
   explicit RoleBuffers(const Program& program) {
@@ -30,13 +30,13 @@ class RoleBuffers {
   std::vector<BufferId> of_role_[kRoles];
 };
 
-// Packs what lives in one body.
+// Packs the buffers that live in one body.
 class Packer {
  public:
   Packer(Program& program, Body& body, const RoleBuffers& buffers)
       : program_(program), body_(body), lives_(program, body), buffers_(buffers) {}
 
-  // The most bytes of a role that are in each other's way at an instant of the compute stream.
+  // Returns the peak of live bytes of a role over the instants of the compute stream.
   int64_t most_alive(Role role) const {
     std::vector<int64_t> changes(lives_.instants() + 1, 0);
     for (BufferId b : packed(role)) {
@@ -92,17 +92,17 @@ class Packer {
     return all;
   }
 
-  struct Taken {  // bytes, from where the lot begins or from the base of the role, and while what lives
+  struct Taken {  // bytes taken during a live range, relative to the lot or to the role's base
     const Life* life;
     int64_t begin, end;
   };
-  // What is placed as one: a buffer; or those of the microbatches that have the same place of a ring; or all that lies
-  // in frames.
+  // Unit of placement: a buffer; buffers of the microbatches that share a slot of a ring buffer; or all ring buffers in
+  // a set of frames.
   struct Lot {
     BufferId buffer = -1;
     std::vector<Taken> parts;
     int64_t bytes = 0;
-    std::vector<std::pair<int, int64_t>> rings;  // and where in the lot their first place begins
+    std::vector<std::pair<int, int64_t>> rings;  // ring, offset of its first slot in the lot
     int place = 0;
   };
   using Others = std::vector<std::vector<Taken>>;  // by bucket of positions
@@ -140,7 +140,7 @@ class Packer {
       return true;
     };
     while (ring.slots <= apart && !in_turn()) ++ring.slots;
-    // What comes round again is seen at least twice.
+    // The listed microbatches must show every reuse of a slot at least twice.
     if (ring.slots > std::max(apart - 1, 1))
       throw DoesNotRecur{program_.buffers[members.front()->buffer].name + " of all microbatches lives at once"};
     body_.repeat.rings[number].slots = ring.slots;
@@ -167,8 +167,8 @@ class Packer {
         all.push_back(lot_of(ring, place));
   }
 
-  // To others it is taken as long as anything lives in it: it does not matter which microbatch has which frame behind
-  // the repeat.
+  // Other buffers treat all frames as live while any of their buffers is, so that they do not depend on which
+  // microbatch has which frame after the repeat.
   Lot lot_of(const Frames& frames) {
     Lot lot{{}, {}, frames.all_bytes(), {}, 0};
     std::vector<const Life*> lives;
@@ -195,7 +195,7 @@ class Packer {
     return lot;
   }
 
-  // Of a ring's two places the second is behind the first, so far as it happens.
+  // The two slots of a ring buffer without frames are placed one by one; their distance becomes the ring's stride.
   void put(const Lot& lot, int64_t at) {
     if (lot.rings.empty()) program_.buffers[lot.buffer].offset = at;
     for (const auto& [number, from] : lot.rings) {
@@ -218,7 +218,7 @@ class Packer {
   static int first_bucket(const Life& life) { return life.first_position / kPositionsABucket; }
   static int last_bucket(const Life& life) { return life.last_position / kPositionsABucket; }
 
-  // What is in the way of something that streams beside the compute stream touch, too.
+  // Returns the bytes of `others` that interfere with a buffer that streams besides compute access.
   ByteRuns::Runs runs_in_the_way(const Life& life, const Others& others) const {
     ByteRuns::Runs runs;
     for (int bucket = first_bucket(life); bucket <= last_bucket(life); ++bucket)
@@ -233,7 +233,7 @@ class Packer {
   Body& body_;
   BufferLives lives_;
   const RoleBuffers& buffers_;
-  std::deque<Life> merged_;  // of frames
+  std::deque<Life> merged_;  // live ranges of frames
 };
 
 int64_t place_persistent(Program& program, const std::vector<BufferId>& of_role, Space space, int64_t base) {
@@ -262,7 +262,7 @@ int64_t place_pools(Program& program, Role role, int64_t base) {
   return next;
 }
 
-// A pool has as many slots as were handed out; one without any is dropped.
+// Shrinks each pool to the slots in use, and drops unused pools.
 void shrink_pools(Program& program) {
   std::vector<int> used(program.pools.size(), 0), number;
   for (const Buffer& buffer : program.buffers)
@@ -282,7 +282,7 @@ void shrink_pools(Program& program) {
       if (ring.pool >= 0) ring.pool = number[ring.pool];
 }
 
-// Buffers one after another, and pools of them, are a number of bytes.
+// Throws plan_error if the total bytes of buffers and pools overflow.
 void require_countable(const Program& program) {
   int64_t all = 0, of_pool = 0;
   const auto add = [&](int64_t bytes, const std::string& name, const Site& site) {
@@ -299,27 +299,27 @@ void require_countable(const Program& program) {
   for (const Buffer& buffer : program.buffers) add(buffer.bytes, buffer.name, buffer.site);
 }
 
-// `pack`: of a body and a role, from an offset on; returns the bytes used.
+// `pack` packs a body's buffers of a role from an offset, and returns the bytes used.
 template <class Pack>
 void lay_out(Program& program, const Pack& pack) {
   shrink_pools(program);
   require_countable(program);
   const RoleBuffers buffers(program);
-  std::deque<Packer> packers;  // never moved
+  std::deque<Packer> packers;  // addresses remain valid
   for (Body& body : program.bodies) packers.emplace_back(program, body, buffers);
   int64_t next = 0;
   for (int r = 0; r < kRoles; ++r) {
     Role role = static_cast<Role>(r);
     int64_t used = place_persistent(program, buffers[role], Space::device, next);
     used += place_pools(program, role, next + used);
-    // One body has ended before another begins: what lives only in one of them shares bytes with the others.
+    // Bodies run one after another, so that buffers that live in one body share bytes with those of another.
     const int64_t base = next + used;
     for (Packer& packer : packers) used = std::max(used, base - next + pack(packer, role, base));
     program.role_bytes[r] = used;
     next += used;
   }
   program.arena_bytes = next;
-  // The host keeps what persists; nothing else lives there.
+  // Host memory contains persistent buffers only.
   program.host_arena_bytes = 0;
   for (int r = 0; r < kRoles; ++r) {
     program.host_role_bytes[r] =

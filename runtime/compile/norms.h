@@ -1,4 +1,4 @@
-// What norm2 takes to give a unit's part of a sum of squares in which every element counts once.
+// Inputs of norm2 for a unit's sum of squares, so that every element counts once over all ranks.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,18 +7,18 @@
 
 namespace prun {
 
-// Tensors, and what the squares in each count: 1 over the number of ranks that have the same elements. `starts` is not
-// empty for a shard whose pieces count differently: its only tensor then has several weights.
+// Tensors and their weights: 1 / the number of ranks with the same elements. `starts` is not empty if the pieces of a
+// shard have different weights: its only tensor then has several.
 struct Squares {
   std::vector<TensorId> tensors;
   std::vector<double> weights;
   std::vector<int64_t> starts;
-  Attrs attrs(const std::string& shard_axis) const;  // of the norm2
+  Attrs attrs(const std::string& shard_axis) const;  // attributes of the norm2
 };
 
-// Mesh axes over which ranks hold different parameters.
+// Returns the mesh axes along which ranks hold different parameters.
 std::vector<std::string> split_axes(const CompileState& state);
-// Of the unit's parameters or gradients, `of`, as this rank has them; ranks along the axes of `split` add theirs up.
+// Returns the squares of `of`, this rank's parameters or gradients of the unit; the caller all-reduces over `split`.
 Squares squares_of(CompileState& state, UnitId unit, TensorId of, const std::vector<std::string>& split);
 
 }  // namespace prun

@@ -1,5 +1,5 @@
-// An interval of time is the union of O(log n) nodes. What lives in one of them either covers a node above it, or
-// begins or ends in it or below.
+// An interval of time is the union of O(log n) nodes. A live range in one of them covers an ancestor, or begins or ends
+// in the node or below.
 #include "compile/occupied_bytes.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace prun {
 
 namespace {
 
-// Adds a run to others in order, which are one where less than `gap` bytes, or nothing, lie between them.
+// Inserts a run into sorted runs, merging runs at most `gap` bytes apart.
 void add_run(ByteRuns::Runs& runs, int64_t begin, int64_t end, int64_t gap) {
   auto first =
       std::partition_point(runs.begin(), runs.end(), [&](const auto& run) { return run.second + gap < begin; });
@@ -36,7 +36,7 @@ ByteRuns::Runs joined(const ByteRuns::Runs& in_order, int64_t gap) {
   return runs;
 }
 
-// The first run that ends after `at`: mostly one of the next few, so it is looked for in doubling steps.
+// Returns the first run that ends after `at`, by galloping search, because it is usually one of the next few.
 const std::pair<int64_t, int64_t>* first_beyond(const std::pair<int64_t, int64_t>* next,
                                                 const std::pair<int64_t, int64_t>* end, int64_t at) {
   std::ptrdiff_t step = 1;
@@ -87,7 +87,7 @@ void OccupiedBytes::add(int& runs, int64_t begin, int64_t end) {
   runs_[runs].add(begin, end);
 }
 
-// The nodes that make up the interval, and those that are partly in it: above its first and its last instant.
+// Calls `inside` for the nodes that make up the interval, and `across` for the ancestors that it covers in part.
 template <class Inside, class Across>
 void OccupiedBytes::each_node(int first, int last, const Inside& inside, const Across& across) const {
   const size_t low = first + span_, high = last + span_;
@@ -117,7 +117,7 @@ void OccupiedBytes::collect(int first, int last, std::vector<const ByteRuns*>& t
       [&](size_t node) { found(nodes_[node].always); });
 }
 
-// Each in turn lifts the place over its runs that are in the way, until none has done so in a whole round.
+// Each set of runs raises the offset past its conflicts, until a whole round raises nothing.
 int64_t LowestPlace::find(const std::vector<const ByteRuns*>& taken, int64_t bytes) {
   rests_.clear();
   for (const ByteRuns* one : taken) {

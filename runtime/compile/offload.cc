@@ -1,9 +1,12 @@
-// Optimizer state in the host's memory (offload = "optimizer", after ZeRO-Offload, Ren et al. 2021): it comes to the
-// device in pieces, is updated there, and goes back. Both directions have a stream of their own.
+// Optimizer state in host memory (offload = "optimizer", after ZeRO-Offload, Ren et al. 2021): pieces are loaded to the
+// device, updated there, and stored back. Each direction has its own stream, and a pool has ahead + 1 slots of one
+// piece:
 //
-// A pool has ahead + 1 slots of one piece each. A piece is loaded as soon as what its slot held before has been stored,
-// so the first ones arrive while forward still runs, and later one piece comes while another is updated and a third one
-// goes.
+//   load      piece 2    piece 3    piece 4     waits until its slot's previous piece is stored
+//   compute   update 1   update 2   update 3
+//   store     piece 0    piece 1    piece 2
+//
+// The first pieces load while forward still runs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,12 +23,12 @@ void OptimizerStep::transfer(const OpDef& def, TensorId from, TensorId to, Strea
   emitter_.append(stream, std::move(op));
 }
 
-// The compute stream ends a step, so after the last update it stores the last piece.
+// The compute stream ends a step, so that it stores the last piece after the last update.
 void OptimizerStep::update_offloaded(UnitId unit, TensorId clip, bool last) {
   const UnitStorage& storage = state_.storage[unit];
   const StrategyUnit& offload = *storage.offload;
   const Dtype dtype = state_.master_dtype();
-  // Pieces begin on a cache line of every dtype on the way.
+  // Pieces begin on a cache line in every dtype involved.
   const int64_t line = kAlignBytes / dtype_bytes(Dtype::bf16);
   const int64_t most = std::max(line, offload.offload_piece / dtype_bytes(dtype) / line * line);
   std::vector<TensorId> away = storage.optimizer;

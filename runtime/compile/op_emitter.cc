@@ -1,4 +1,5 @@
-// Ranks of different programs meet on a lane, so its number comes from the plan and not from a program's own streams.
+// A lane matches messages of ranks with different programs, so that the plan numbers the lanes, not a program's
+// streams.
 #include "compile/op_emitter.h"
 
 #include <fmt/format.h>
@@ -65,7 +66,7 @@ void OpEmitter::cast(TensorId from, TensorId to, const HookAction& action, const
 
 void OpEmitter::communicate_over_wire(const OpDef& def, TensorId from, TensorId to, const HookAction& action,
                                       const ScheduleStep& step, UnitId unit) {
-  if (from == to && state_.plan.mesh.size(action.axis) == 1) return;  // nothing is sent, so nothing is rounded for it
+  if (from == to && state_.plan.mesh.size(action.axis) == 1) return;  // nothing is sent, so that nothing is rounded
   const StreamId stream = this->stream(action.stream);
   const TensorType source = program_.tensors[from].type(), target = program_.tensors[to].type();
   const Dtype wire = action.wire.empty() ? target.dtype : *parse_dtype(action.wire);

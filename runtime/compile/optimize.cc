@@ -1,10 +1,11 @@
-// Every element of the norm counts once, on whatever ranks it lies; updates follow unit by unit.
+// Global norm, clip coefficient and updates, unit by unit. Each element counts once in the norm, on however many ranks
+// it is stored.
 //
 // Sums of squares are f64 up to the clip coefficient, also in the all-reduce, because squares of f32 gradients beyond
 // 1.8e19 overflow.
 //
-// Surprising fact: the norm is also what tells all ranks alike that a gradient is not finite. With --non-finite skip
-// the coefficient is then negative, and updates do nothing.
+// Surprising fact: the norm makes all ranks detect a non-finite gradient alike. With --non-finite skip the coefficient
+// is then negative, and updates do nothing.
 #include <fmt/format.h>
 
 #include <functional>
@@ -34,9 +35,9 @@ void OptimizerStep::run() {
   }
 }
 
-// Where no norm is waited for, the first updates run while the last gradients are reduced. The units whose gradients
-// are the last are those that the next step reads first: where these are gathered ahead, half of the updates run behind
-// that.
+// Without a norm to wait for, the first updates overlap with the last reductions. The units whose gradients come last
+// are those that the next step reads first: if they are gathered ahead, half of the other updates follow, to overlap
+// with the gathers.
 std::vector<UnitId> OptimizerStep::by_readiness(const std::vector<UnitId>& units) {
   const std::map<UnitId, Wave> waves = waves_of(units);
   std::vector<UnitId> early, late, order;
@@ -62,7 +63,7 @@ TensorId OptimizerStep::add(TensorId a, TensorId b, const char* name) {
   return both;
 }
 
-// On the compute stream, which has nothing else to do meanwhile: another thread would have to be woken for one number.
+// Reduces on the compute stream, which is idle meanwhile: another stream's thread would have to wake for one number.
 void OptimizerStep::sum_over(const std::string& axis, TensorId tensor) {
   emitter_.communicate("", make_all_reduce(tensor, "sum", axis, Phase::step, state_.plan.optimizer.site));
 }
@@ -77,8 +78,7 @@ TensorId OptimizerStep::norm2(const std::vector<TensorId>& tensors, Attrs attrs,
   return sum;
 }
 
-// By how soon after the end of backward the gradients of a unit are there: those that its last reduction makes, its
-// last but one, and all others.
+// Classifies units by when their gradients are complete: after a stream's last reduction, its last but one, or earlier.
 std::map<UnitId, OptimizerStep::Wave> OptimizerStep::waves_of(const std::vector<UnitId>& units) {
   std::map<UnitId, Wave> waves;
   for (UnitId unit : units) waves[unit] = Wave::early;
@@ -96,8 +96,8 @@ std::map<UnitId, OptimizerStep::Wave> OptimizerStep::waves_of(const std::vector<
   return waves;
 }
 
-// Shards are summed over the axis that shards them, then all over the axes on which ranks hold different parameters;
-// tied twins count on one rank. Squares of gradients that are there early are summed while the last reductions run.
+// Reduces shards over their axis, then the total over the axes along which ranks hold different parameters; only one of
+// tied twins counts. Norms of gradients that are complete early overlap with the last reductions.
 TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
   const std::vector<std::string> split = split_axes(state_);
   struct Term {
@@ -134,7 +134,7 @@ TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
     if (!axis.empty()) sum_over(axis, sum);
     total = add(total, sum, "norm2.all");
   }
-  if (total.none()) {  // nothing is trained here, or nothing but twins
+  if (total.none()) {  // nothing is trained here, or twins only
     total = scalar("norm2");
     emitter_.compute(make_zero(total, Phase::step, state_.plan.optimizer.site));
   }
@@ -142,7 +142,7 @@ TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
   if (state_.plan.pipeline) sum_over(state_.plan.pipeline->axis, total);
   if (units.empty()) return {};
   const TensorId coefficient = scalar("clip", state_.master_dtype());
-  const TensorId norm = state_.program.step().norm =  // read between steps, as the loss is
+  const TensorId norm = state_.program.step().norm =  // read between steps, like the loss
       add_tensor(state_.program, "grad_norm", Role::data, {Dtype::f64, {}}, true, state_.plan.optimizer.site);
   Op clip = make_op(ops::clip_coefficient, {total}, {coefficient, norm}, Phase::step, state_.plan.optimizer.site);
   clip.attrs.set("max", state_.plan.optimizer.clip);
@@ -151,8 +151,8 @@ TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
   return coefficient;
 }
 
-// One update of a unit, or of a piece of it. Parameters in the dtype of compute are written by the same op where the
-// device has such ops.
+// Updates a unit or a piece of it. The same op writes parameters in the compute dtype if the device has such an op;
+// otherwise a cast follows.
 void OptimizerStep::update(UnitId unit, TensorId clip, const Updated& what) {
   const Optimizer& optimizer = state_.plan.optimizer;
   const auto& wants = state_.options.fuses;

@@ -1,4 +1,4 @@
-// The end of a step: global norm and clip coefficient, then one update of each unit's parameters.
+// The end of a step: global norm, clip coefficient, and one update per unit.
 #pragma once
 #include <map>
 #include <string>
@@ -17,9 +17,9 @@ class OptimizerStep {
   struct Updated {
     TensorId grad, master;
     std::vector<TensorId> states;
-    TensorId compute;  // none: parameters have the master's dtype
+    TensorId compute;  // none = parameters have the master's dtype
   };
-  enum class Wave { early, last_but_one, last };  // of gradients, as their reductions end
+  enum class Wave { early, last_but_one, last };  // order in which reductions complete gradients
   std::map<UnitId, Wave> waves_of(const std::vector<UnitId>& units);
   std::vector<UnitId> by_readiness(const std::vector<UnitId>& units);
   TensorId clip_coefficient(const std::vector<UnitId>& units);
@@ -29,7 +29,7 @@ class OptimizerStep {
                  const std::string& unit = "");
   void sum_over(const std::string& axis, TensorId tensor);
   void update(UnitId unit, TensorId clip, const Updated& what);
-  // offload.cc: of a unit whose optimizer state lives in the host's memory. `last`: nothing is computed after it.
+  // Updates a unit whose optimizer state is in host memory (offload.cc). `last`: the final update of the step.
   void update_offloaded(UnitId unit, TensorId clip, bool last);
   void transfer(const OpDef& def, TensorId from, TensorId to, StreamId stream, UnitId unit);
 

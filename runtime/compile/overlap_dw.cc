@@ -1,5 +1,5 @@
-// Gradients of weights hide the sums of dx: where a layer's dx is reduced over ranks, its dw moves behind that
-// reduction. Both halves of a tensor parallel block do so, and layers that read the same x hide one sum behind all
+// Overlaps dw GEMMs with the reductions of dx: the dw of a layer whose dx is reduced over ranks moves after that
+// reduction. Both halves of a tensor-parallel block qualify; layers that read the same x hide one reduction behind all
 // their dw.
 #include <algorithm>
 
@@ -14,12 +14,13 @@ bool shares(const std::vector<ValueId>& a, const std::vector<ValueId>& b) {
                      [&](ValueId value) { return std::find(b.begin(), b.end(), value) != b.end(); });
 }
 
-// Where the dw at `from` can go: right behind the reduction of what the dx before it made. Where it is when there is
-// none in this call, or something on the way needs dw or takes the place of what dw reads.
+// Returns the new position of the dw at `from`: right after the reduction of the preceding dx. Returns `from` if the
+// call has no such reduction, if a node in between reads dw, or if the reduction overwrites an input of dw.
 size_t behind_reduction(const std::vector<Node>& nodes, size_t from) {
   const Node& dw = nodes[from];
   size_t dx =
-      from - (from > 1 && nodes[from - 1].op == &ops::add ? 2 : 1);  // x with other readers: dx is added to theirs
+      from -
+      (from > 1 && nodes[from - 1].op == &ops::add ? 2 : 1);  // if x has other readers, dx is added to their gradients
   if (nodes[dx].op != &ops::linear_dx) return from;
   std::vector<ValueId> follows = nodes[from - 1].outputs;
   for (size_t i = from + 1; i < nodes.size() && nodes[i].call == dw.call; ++i) {
@@ -27,7 +28,7 @@ size_t behind_reduction(const std::vector<Node>& nodes, size_t from) {
     bool on_the_way = shares(nodes[i].inputs, follows);
     if (on_the_way && nodes[i].op->op_class == OpClass::communication)
       return shares(nodes[i].inputs, dw.inputs) ? from : i;
-    // Only what is cheap may come first: pieces are cut, the gradients of other readers of x are made and added.
+    // Allowed in between: add and cut_pieces of dx, and gradients of other readers of x.
     if (!on_the_way && nodes[i].op != &ops::linear_dx && nodes[i].op != &ops::linear_dw) return from;
     if (on_the_way && nodes[i].op != &ops::add && nodes[i].op != &ops::cut_pieces) return from;
     if (on_the_way) follows.insert(follows.end(), nodes[i].outputs.begin(), nodes[i].outputs.end());

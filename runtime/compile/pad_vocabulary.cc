@@ -1,11 +1,11 @@
-// Pads the vocabulary: the columns of logits, the rows or columns of the weight that makes them and its bias become a
-// multiple that the device asks for. Rows of 50,257 bf16 columns begin at odd multiples of 2 bytes, which rules out TMA
-// for the head's GEMMs on a GPU.
+// Pads the vocabulary: the columns of logits, the rows or columns of the weight that computes them, and its bias become
+// a multiple that the device requests. Rows of 50,257 bf16 columns begin at odd multiples of 2 bytes, which rules out
+// TMA for the head's GEMMs on a GPU.
 //
-// The added columns are zeros and stay zeros: losses ignore columns at or above their attribute `vocab` and write zeros
-// to the gradients there, so that the weight's gradients are zero there, too. The pass is the first one: copies of the
-// head that later passes make (twins of a tied weight, the model of one token) are padded alike, and a rank's run of a
-// split vocabulary is padded by itself.
+// The added columns are zeros and remain zeros: losses ignore columns at or above their attribute `vocab` and write
+// zero gradients there, so that the weight's gradients are zero there, too. The pass runs first, so that later copies
+// of the head (twins of a tied weight, the model of one token) are padded alike; each rank's part of a split vocabulary
+// is padded separately.
 #include <algorithm>
 #include <vector>
 
@@ -16,12 +16,12 @@
 namespace prun {
 namespace {
 
-// The loss knows how many of its columns count.
+// Returns whether the op is a loss of these logits, which ignores padded columns.
 bool takes_padded_logits(const Node& node, ValueId logits) {
   return node.op == &ops::cross_entropy && node.inputs[0] == logits;
 }
 
-// Whether the op maps 0 to 0 with a finite derivative there.
+// Returns whether the op maps 0 to 0 with a finite derivative there.
 bool keeps_zeros(const Node& node) {
   return node.op == &ops::scale || node.op == &ops::tanh || node.op == &ops::relu || node.op == &ops::gelu;
 }
@@ -39,7 +39,7 @@ class VocabularyPadding {
   }
 
  private:
-  // Whether the op is a GEMM whose output is used as logits only.
+  // Returns whether the op is a GEMM whose output is used as logits only.
   bool is_head(const Node& node) const {
     if (node.op != &ops::linear || !node.attrs.text("act").empty()) return false;
     const ValueId weight = node.inputs[1];
@@ -47,7 +47,7 @@ class VocabularyPadding {
            ranks_that_split(graph_.values[weight], output_dim(node)) > 0;
   }
 
-  // Whether only losses read the value, directly or through ops that keep zeros.
+  // Returns whether only losses read the value, directly or through ops that keep zeros.
   bool are_logits(ValueId value) const {
     bool read = false;
     for (const Node& reader : graph_.nodes) {
@@ -63,8 +63,8 @@ class VocabularyPadding {
     return value.kind == ValueKind::parameter && value.blocks.empty() && value.whole.empty();
   }
 
-  // Ranks over which strategies split the weight along `dim`. 0: they split it along the dim that products sum over,
-  // and one dim of a parameter can be split or padded, not two.
+  // Returns the number of ranks over which strategies split the weight along `dim`; 0 = split along the reduction dim,
+  // because only one dim of a parameter can be split or padded.
   int ranks_that_split(const Value& weight, int dim) const {
     const std::string& unit_class = graph_.units[weight.unit].unit_class;
     int ranks = 1;
@@ -78,8 +78,8 @@ class VocabularyPadding {
     return ranks;
   }
 
-  // Whether every other reader of the weight is an embedding with this table, or another head with the same logits'
-  // dim.
+  // Returns whether every other reader of the weight is an embedding with this table, or another head with the same
+  // output dim.
   bool can_pad(ValueId weight, int dim) const {
     for (const Node& node : graph_.nodes) {
       for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -90,7 +90,7 @@ class VocabularyPadding {
     }
     return true;
   }
-  // The same products and no others read the bias.
+  // Returns whether only the GEMMs of this weight read the bias.
   bool can_pad_bias(ValueId bias, ValueId weight) const {
     return is_plain_parameter(bias) && std::all_of(graph_.nodes.begin(), graph_.nodes.end(), [&](const Node& node) {
              const auto at = std::find(node.inputs.begin(), node.inputs.end(), bias);

@@ -1,8 +1,8 @@
-// Which stage of the pipeline each call belongs to, and tied weights that two ranks need.
+// Assigns calls to the stages of the pipeline, and duplicates tied weights.
 //
-// Surprising fact: a unit that several ranks call or read a weight of (tied embeddings: the first and the last) becomes
-// as many units with the same initial values, twins. Each rank updates its own with the sum of all their gradients, so
-// that they stay equal. A twin that another unit reads first is a part of that unit.
+// Surprising fact: a unit that several ranks call, or whose weights several ranks read (tied embeddings: the first and
+// the last), becomes several units with equal initial values, twins. Each rank updates its own with the gradient
+// reduced over all twins, so that they remain equal. A twin that another unit reads first becomes a part of that unit.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace prun {
 namespace {
 
-// Calls of classes with several units are layers; what stands before, between and after goes along with them.
+// Returns which calls are layers: those of classes with several units. Other calls join the stage of the layer before.
 std::vector<bool> find_layers(const Graph& graph) {
   std::map<std::string, int> units;
   for (const Unit& unit : graph.units) ++units[unit.unit_class];
@@ -37,10 +37,10 @@ void split_by_layers(Graph& graph, int stages, const std::vector<bool>& layer, i
   }
 }
 
-// Contiguous runs of calls whose largest work is the smallest possible; every stage has a call.
+// Splits calls into contiguous runs with the smallest maximum of FLOPs; every stage has a call.
 void split_by_flops(Graph& graph, int stages) {
   size_t calls = graph.calls.size();
-  Table<CallId, double> work(calls, 1);  // a call without products still counts
+  Table<CallId, double> work(calls, 1);  // a call without FLOPs still counts
   for (const Node& node : graph.nodes) {
     std::vector<TensorType> inputs, outputs;
     for (ValueId input : node.inputs) inputs.push_back(graph.values[input].type);
@@ -49,7 +49,8 @@ void split_by_flops(Graph& graph, int stages) {
   }
   std::vector<double> before(calls + 1, 0);
   for (size_t c = 0; c < calls; ++c) before[c + 1] = before[c] + work[c];
-  // best[s][c]: the largest work of a stage when the first c calls are s stages; last[s][c]: where the last one begins.
+  // best[s][c]: minimal largest FLOPs per stage if the first c calls form s stages; last[s][c]: first call of the last
+  // stage.
   size_t n = stages;
   std::vector<std::vector<double>> best(n + 1, std::vector<double>(calls + 1, std::numeric_limits<double>::infinity()));
   std::vector<std::vector<size_t>> last(n + 1, std::vector<size_t>(calls + 1, 0));
@@ -64,7 +65,7 @@ void split_by_flops(Graph& graph, int stages) {
     for (size_t c = last[s][end]; c < end; ++c) graph.calls[c].stage = s - 1;
 }
 
-// A twin of `unit` for calls on another rank; returns its number.
+// Adds a twin of `unit` for calls on another rank; returns its id.
 UnitId make_twin(Graph& graph, UnitId unit) {
   Unit twin = graph.units[unit];
   twin.name += ".tied";
@@ -80,7 +81,7 @@ UnitId make_twin(Graph& graph, UnitId unit) {
   return number;
 }
 
-// The units whose parameters a call reads: its own, and those that lend it a weight.
+// Returns the units whose parameters each call reads: its own, and those that lend it a weight.
 Table<CallId, std::set<UnitId>> units_read(const Graph& graph) {
   Table<CallId, std::set<UnitId>> units(graph.calls.size());
   for (CallId call : graph.calls.ids()) units[call].insert(graph.calls[call].unit);
@@ -90,7 +91,7 @@ Table<CallId, std::set<UnitId>> units_read(const Graph& graph) {
   return units;
 }
 
-// What the rank's nodes read of `unit`, they read of its twin.
+// Redirects reads of `unit` by the rank's nodes to its twin.
 void read_twin(const Plan& plan, Graph& graph, UnitId unit, UnitId twin, int rank) {
   const std::vector<ValueId> from = graph.units[unit].parameters, to = graph.units[twin].parameters;
   for (Node& node : graph.nodes) {
@@ -105,8 +106,8 @@ void read_twin(const Plan& plan, Graph& graph, UnitId unit, UnitId twin, int ran
 void separate_tied_units(const Plan& plan, Graph& graph) {
   const Table<CallId, std::set<UnitId>> read = units_read(graph);
   std::map<UnitId, int> owner;                       // the rank of a unit's first call
-  std::map<std::pair<UnitId, int>, UnitId> twins;    // of a unit on a rank
-  std::map<std::pair<UnitId, int>, CallId> lent_to;  // the first call that reads a twin, where that is another unit's
+  std::map<std::pair<UnitId, int>, UnitId> twins;    // by unit and rank
+  std::map<std::pair<UnitId, int>, CallId> lent_to;  // the first call that reads a twin, if it belongs to another unit
   for (CallId call : graph.calls.ids())
     owner.try_emplace(graph.calls[call].unit, rank_of_stage(plan, graph.calls[call].stage));
   for (CallId call : graph.calls.ids()) {
@@ -143,7 +144,7 @@ int stage_of_chunk(const Plan& plan, int rank, int chunk) {
 
 void partition(CompileState& state) {
   Graph& graph = state.graph;
-  // Numbers that initial values depend on: the same however the model is cut.
+  // Initial values depend on these keys, which must not depend on the partition.
   int64_t parameters = 0;
   for (Value& value : graph.values)
     if (value.kind == ValueKind::parameter) value.key = parameters++;

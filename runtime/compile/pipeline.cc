@@ -1,5 +1,5 @@
-// The order of the passes, and the runner that calls, times and checks each of them. A new pass is a file of its own
-// and a line in kPasses.
+// The order of the passes, and the runner that calls, times and checks them. A new pass is a file and a line in
+// kPasses.
 #include <algorithm>
 #include <chrono>
 
@@ -10,12 +10,12 @@
 namespace prun {
 namespace {
 
-// What a pass works on, and so how often it runs.
+// Unit of work of a pass, which determines how often the pass runs.
 enum class Scope : uint8_t {
   model,    // the graph of the whole model: once
-  trained,  // a class of ranks, whose program it makes from the graph
+  trained,  // the program of one class of ranks, built from the graph
   listed,   // a program that the plan lists op by op (level 3)
-  program,  // every class's program, however it was made
+  program,  // every class's program, from either source
   job,      // the programs of all classes: once
 };
 
@@ -25,7 +25,7 @@ struct Pass {
   std::string_view name;
   Scope scope;
   void (*run)(CompileState& state);
-  Purpose purpose = Purpose::any;  // of the program
+  Purpose purpose = Purpose::any;  // of the compilation
 };
 
 constexpr Pass kPasses[] = {
@@ -107,7 +107,7 @@ Program describe(const Plan& plan, const CompileOptions& options) {
   return program;
 }
 
-// `shortened`: what `plan` comes from, or null.
+// `shortened`: source of `plan`; null: the plan has its full schedule.
 Job compile_listed(const Plan& plan, const CompileOptions& options, const Shortened* shortened) {
   Job job;
   job.class_of_rank = plan.program_of_rank;
@@ -130,7 +130,7 @@ Job compile_listed(const Plan& plan, const CompileOptions& options, const Shorte
       job.classes.push_back(model.program);  // NOLINT(bugprone-use-after-move): only the last class moves it
       continue;
     }
-    // The last class takes the state of the model, which is as large.
+    // The last class moves the model's state, which is as large as a program.
     CompileState state = rank_class + 1 < classes ? model : std::move(model);
     state.pipeline_rank = rank_class;
     if (listed) state.source = &plan.programs[rank_class];

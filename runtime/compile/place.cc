@@ -1,8 +1,7 @@
-// Where the parameters, gradients and optimizer state of each unit live, and how they begin.
+// Places the parameters, gradients and optimizer state of each unit, and initializes them.
 //
-// A unit that a strategy shards keeps 1/N of one padded flat vector; all others share one flat vector for
-// parameters and one for gradients, in the order in which backward finishes gradients, so that a bucket of any size
-// is one contiguous view.
+// A sharded unit keeps 1/N of one padded flat vector. All other units share one flat vector of parameters and one of
+// gradients, in the order in which backward completes gradients, so that a bucket of any size is one contiguous view.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +18,7 @@ int64_t line_elements(Dtype dtype) { return kAlignBytes / dtype_bytes(dtype); }
 UnitLayout layout_of(const CompileState& state, const Unit& unit) {
   UnitLayout layout;
   layout.start.assign(unit.parameters.size(), 0);
-  // A line of the narrowest dtype on the way (bf16) keeps every dtype's tensors on cache lines.
+  // A line of the narrowest dtype involved (bf16) aligns tensors of every dtype.
   int64_t line = line_elements(Dtype::bf16), next = 0;
   for (size_t i = unit.parameters.size(); i-- > 0;) {
     layout.start[i] = next;
@@ -42,7 +41,7 @@ std::vector<std::string> optimizer_slots(const Optimizer& optimizer) {
 
 namespace {
 
-// Which part of each parameter the rank has, as init_params reads it; nothing when all are whole.
+// Describes for init_params which part of each parameter the rank holds; no attributes if all are whole.
 void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) {
   std::vector<int64_t> outer, slice, block_count, blocks, grains, dims;
   std::string axes;
@@ -77,7 +76,7 @@ void describe_splits(const CompileState& state, const Unit& unit, Attrs& attrs) 
   if (one_row) attrs.set("split_dim", dims);
 }
 
-// The initial values of unit `u`, flat, or this rank's shard of them.
+// Returns the op that writes the initial values of unit `u`, flat, or of this rank's shard.
 Op init_unit(const CompileState& state, UnitId u, TensorId tensor) {
   const Unit& unit = state.graph.units[u];
   std::vector<int64_t> starts, counts, kinds, keys;
@@ -114,8 +113,8 @@ bool on_this_rank(const CompileState& state, UnitId unit) {
   return false;
 }
 
-// Parameters of a unit that are kept in another way than its others become a unit of their own, without calls: those
-// too small to be sharded, and those that are split over an axis that divides the data (experts).
+// Moves parameters that need other storage than the rest of their unit to a unit without calls: those too small to
+// shard, and those split over an axis that divides the data (experts).
 void separate_parts(CompileState& state) {
   Graph& graph = state.graph;
   using Kept = std::pair<bool, bool>;  // whole, by experts
@@ -138,7 +137,7 @@ void separate_parts(CompileState& state) {
       part.name += std::string(experts ? ".experts" : "") + (small ? ".small" : "");
       if (part.part_of.none()) part.part_of = u;
       parts[{u, group->first}] = graph.units.next();
-      if (!part.twin_of.none()) part.twin_of = parts.at({part.twin_of, group->first});  // twins lie apart alike
+      if (!part.twin_of.none()) part.twin_of = parts.at({part.twin_of, group->first});  // twins separate alike
       part.parameters = group->second;
       for (ValueId parameter : part.parameters) graph.values[parameter].unit = std::ssize(graph.units);
       graph.units.push_back(std::move(part));
@@ -146,7 +145,7 @@ void separate_parts(CompileState& state) {
   }
 }
 
-// What of a unit the strategy shards; small parts are not.
+// Returns the strategy's unit that shards `unit`; null = none, or a small part.
 const StrategyUnit* sharding_of_unit(const CompileState& state, const Unit& unit) {
   const StrategyUnit* sharding = state.strategies.of(unit).sharding();
   if (!sharding || unit.parameters.empty()) return sharding;
@@ -156,15 +155,16 @@ const StrategyUnit* sharding_of_unit(const CompileState& state, const Unit& unit
   return largest * dtype_bytes(state.master_dtype()) < sharding->shard_least ? nullptr : sharding;
 }
 
-// Masters that the optimizer alone reads go with its state: where parameters have another dtype, and nothing averages
-// them between steps. Units that are not sharded share their vectors, so these lie all here or all there.
+// Offloads masters together with optimizer state if only the optimizer reads them: parameters have another dtype, and
+// no strategy averages them between steps. Units that are not sharded share vectors, so that all or none of these are
+// offloaded.
 struct Offload {
   bool shared_state = false, shared_master = false;  // of units that are not sharded
 };
 
 Offload place_offloaded(CompileState& state) {
   const bool low = state.plan.param_dtype != state.master_dtype();
-  std::string kept;  // a unit whose state stays
+  std::string kept;  // a unit whose state is not offloaded
   Offload offload;
   bool synced = false;
   for (size_t u = 0; u < state.graph.units.size(); ++u) {
@@ -283,7 +283,7 @@ void initialise(CompileState& state) {
   for (UnitId unit : state.graph.units.ids()) {
     const UnitStorage& storage = state.storage[unit];
     if (!state.trains(unit)) continue;
-    // Offloaded state is made in the gradient's memory first: as large, of the same type, and not needed yet.
+    // Offloaded state is initialized in the gradient's memory, which has the same size and type and is still unused.
     const TensorId initial = storage.master_offloaded ? storage.grad : storage.master;
     const auto store = [&](TensorId to) {
       stream.ops.push_back(make_op(ops::store, {storage.grad}, {to}, Phase::init, storage.offload->offload_site));
@@ -294,7 +294,7 @@ void initialise(CompileState& state) {
     const bool resumes = state.options.resumes || state.options.generation,
                given = !state.program.initial_weights.empty();
     Op init = init_unit(state, unit, initial);
-    // The same parts of the same parameters, or of a moment of each, from a checkpoint.
+    // Reads the same parts of parameters, or of one of their optimizer states, from a checkpoint.
     const auto read = [&](TensorId state_tensor, TensorId to) {
       Op op = init;
       op.def = &ops::load_state;
@@ -323,8 +323,8 @@ void initialise(CompileState& state) {
   state.program.init().streams.push_back(std::move(stream));
 }
 
-// Losses are sums times (data ranks / global count); a rank holds 1/ranks of the samples, in microbatches that add up,
-// so that is 1 / (microbatches x count of one).
+// Losses are sums times (data ranks / global count). A rank holds 1/ranks of the samples, in microbatches that
+// accumulate, so that the factor is 1 / (microbatches x count of one microbatch).
 void scale_losses(CompileState& state) {
   auto set = [&](std::vector<Node>& nodes) {
     for (Node& node : nodes) {

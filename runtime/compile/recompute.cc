@@ -1,13 +1,12 @@
-// Activation recomputation: before a unit's backward, what it needs of the unit's forward pass is computed once more,
-// so that between the two only the unit's inputs are kept. (Chen et al. 2016, "Training Deep Nets with Sublinear Memory
-// Cost".)
+// Activation recomputation: before a unit's backward, the forward nodes that it needs run again, so that only the
+// unit's inputs are retained in between. (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".)
 #include <algorithm>
 
 #include "compile/step_builder.h"
 
 namespace prun {
 
-// The outputs become new tensors, so that the old ones are dead after forward.
+// Recomputed outputs are new tensors, so that the old ones are dead after forward.
 void StepBuilder::recompute(const ScheduleStep& step) {
   const std::vector<const Node*> needed = index_.recomputed(step.call);
   for (const Node* node : index_.run_again(step)) {
@@ -21,8 +20,8 @@ void StepBuilder::recompute(const ScheduleStep& step) {
   }
 }
 
-// Sequence parallelism gathers the tokens of a layer once more for the gradient of its weights, instead of keeping
-// them: before the first node that shares an input with that one, the gradient of the layer's input, which hides it.
+// Sequence parallelism gathers the tokens of a layer again for dw instead of retaining them. The gather precedes the
+// first node that shares an input with dw: this is dx, which hides it.
 void StepBuilder::gather_again(const Node& node, const std::vector<const Node*>& nodes, const ScheduleStep& step) {
   const auto marked = [](const Node& one, const std::set<ValueId>&) { return one.attrs.has("again"); };
   for (const Node* reader : nodes) {

@@ -1,8 +1,8 @@
-// The report body: after every so many steps the norms of each unit's parameters and gradients go to --metrics.
-// Gradients are those that the step has reduced, before clipping: the update multiplies by the coefficient as it reads.
+// Builds the report body: every K steps, it writes the norms of each unit's parameters and gradients to --metrics.
+// Gradients are reduced but not clipped, because updates apply the clip coefficient as they read.
 //
-// Ranks sum their squares over the axes along which the unit's parameters are split. Each stage of a pipeline reports
-// its own units.
+// Ranks reduce sums of squares over the axes that split the unit's parameters. Each stage of a pipeline reports its own
+// units.
 #include <fmt/format.h>
 
 #include <map>
@@ -16,7 +16,7 @@
 namespace prun {
 namespace {
 
-// The axes along which ranks hold different parts of the unit.
+// Returns the axes along which ranks hold different parts of the unit.
 std::vector<std::string> axes_of(const CompileState& state, UnitId unit) {
   std::vector<std::string> axes;
   for (const Axis& axis : state.plan.mesh.axes()) {
@@ -34,7 +34,7 @@ class ReportBuilder {
       : state_(state), edges_(state.program, state.program.bodies.back()), site_(state.plan.report->site) {}
 
   void build() {
-    // Units that are split alike lie side by side, so that they are summed at once.
+    // Units with the same split are adjacent, so that one all-reduce covers them.
     std::map<std::vector<std::string>, std::vector<UnitId>> alike;
     int64_t count = 0, next = 0;
     for (UnitId unit : state_.graph.units.ids()) {
@@ -68,7 +68,7 @@ class ReportBuilder {
   }
 
  private:
-  // Loads offloaded parameters into memory that lives until their norm is there.
+  // Returns the unit's parameters; offloaded ones are loaded to scratch that lives until their norm is computed.
   TensorId parameters(UnitId unit) {
     const UnitStorage& storage = state_.storage[unit];
     if (!storage.master_offloaded) return storage.master;
@@ -79,7 +79,7 @@ class ReportBuilder {
   }
 
   void square(UnitId unit, TensorId of, const std::vector<std::string>& axes, TensorId to) {
-    // All of a shard counts along its own axis; along the others, what all ranks have counts once.
+    // Along its own axis a shard counts in full; along the other axes replicated elements count once.
     std::vector<std::string> others = axes;
     std::erase(others, state_.storage[unit].axis);
     const Squares squares = squares_of(state_, unit, of, others);

@@ -1,5 +1,5 @@
-// A put names its place in the receiver's arena. Memory is laid out before anything runs, so places are known here,
-// once the programs of all ranks have theirs; no rank ever sends an address.
+// Resolves each put to an offset in the receiver's arena. Memory is laid out at compile time, so that offsets are known
+// as soon as all programs have theirs, and no rank ever sends an address.
 #include <fmt/format.h>
 
 #include <map>
@@ -11,7 +11,7 @@
 namespace prun {
 namespace {
 
-// The k-th put of a pair of ranks on a lane goes where the k-th signal of the other one says.
+// The k-th put from one rank to another on a lane writes to the tensor of the receiver's k-th offer.
 using Channel = std::pair<std::vector<int>, int>;  // sender and receiver, lane
 
 std::map<Channel, std::vector<Op*>> ops_of(Body& body, const Mesh& mesh, int rank, bool offers) {
@@ -29,7 +29,8 @@ void address(Job& job, int rank) {
       const int receiver = channel.first[1];
       Program& theirs = job.classes[job.class_of_rank[receiver]];
       const std::vector<Op*> offers = ops_of(theirs.bodies[id], theirs.mesh, receiver, true)[channel];
-      for (size_t k = 0; k < puts.size() && k < offers.size(); ++k) {  // verify reports what has no partner
+      for (size_t k = 0; k < puts.size() && k < offers.size();
+           ++k) {  // verify reports puts and offers without a partner
         const Tensor& tensor = theirs.tensors[offers[k]->writes.front()];
         puts[k]->attrs.set("offset", theirs.buffers[tensor.buffer].offset + tensor.byte_offset);
       }

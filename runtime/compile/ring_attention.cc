@@ -1,5 +1,5 @@
-// Surprising fact: a gradient of keys and values is added after its block, not in it. The sum of the ranks before may
-// then arrive while the block computes; taken in by the block, it would have to be there when the block begins.
+// Surprising fact: gradients of keys and values are added after their block, not in it, so that the partial sums of the
+// previous ranks may arrive while the block computes; as an input they would delay its start.
 #include "compile/ring_attention.h"
 
 #include "ir/ops/rules.h"
@@ -58,8 +58,7 @@ class Ring {
   }
 
  private:
-  // The keys and values of a hop. Two buffers take turns: one is computed with while the next hop's arrive in the
-  // other.
+  // Returns the keys and values of a hop. Double-buffered: one buffer is in use while the other receives the next hop.
   TensorId keys(int hop) const { return keys_[hop % 2]; }
   void copy_keys(TensorId qkv) {
     keys_[0] = temporary_("kv", kv_);

@@ -1,7 +1,9 @@
-// Lowers ring_attention and its gradient to blocks of attention, sends and receives.
+// Lowers ring_attention and its gradient to attention blocks, sends and receives.
 //
-// Keys and values take c − 1 hops to the next rank, each hidden behind the block of the hop before; in the gradient,
-// what the blocks add to their gradients takes c hops behind them, in f32, and ends at home.
+//   hop        0         1         ...  c - 1
+//   compute    block     block          block
+//   K, V       send ->   send ->                  c - 1 hops, each overlaps with a block
+//   dK, dV               send ->        send ->   c hops in f32, each after a block; the last one returns to the owner
 #pragma once
 #include <functional>
 #include <string>
@@ -12,7 +14,7 @@
 
 namespace prun {
 
-// One op of the expansion, to be recorded in this order. Ids are the caller's.
+// One op of the expansion, in the order of recording. Tensor ids are the caller's.
 struct RingStep {
   const OpDef* op;
   std::vector<TensorId> reads, writes;
@@ -20,17 +22,17 @@ struct RingStep {
   std::string stream;  // "", "ring_send" or "ring_recv"
 };
 
-// What a node reads and writes, in the op's order: qkv -> out, lse, or qkv, out, dout, lse -> dqkv.
+// Inputs and outputs of a node in the op's order: qkv -> out, lse, or qkv, out, dout, lse -> dqkv.
 struct RingNode {
   std::vector<TensorId> reads, writes;
   TensorType qkv;  // the rank's part
   Attrs attrs;     // tokens_axis, chunks, heads, kv_heads, causal
 };
 
-// Makes a tensor that lives within the expansion; its name is a suffix for the node's.
+// Adds a tensor that lives within the expansion; `name` is a suffix of the node's name.
 using MakeTemporary = std::function<TensorId(std::string_view name, TensorType type)>;
 
-// `ranks` is the size of the axis. Sends and receives go along it; a pair needs one lane for both.
+// Return the ops in order. `ranks` is the size of the axis that messages travel along; both directions need one lane.
 std::vector<RingStep> lower_ring_attention(const RingNode& node, int ranks, const MakeTemporary& temporary);
 std::vector<RingStep> lower_ring_attention_grad(const RingNode& node, int ranks, const MakeTemporary& temporary);
 

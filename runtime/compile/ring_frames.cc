@@ -1,4 +1,4 @@
-// Greedy by size, as all memory is packed; whether two rings can share bytes is asked for all their microbatches.
+// Packs greedily by size, like memory.cc; two rings share bytes only if no pair of their microbatches interferes.
 #include "compile/ring_frames.h"
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 namespace prun {
 namespace {
 
-constexpr int kMoreTried = 2;  // frames than the longest ring needs: they may be smaller
-constexpr int kFarthest = 4;   // microbatches between two that have the same frame in turn
+constexpr int kMoreTried = 2;  // frames beyond the longest ring's need: with more, each may be smaller
+constexpr int kFarthest = 4;   // microbatches between two that use the same frame consecutively
 
-// How long a buffer in the middle lives.
+// Returns how long a buffer in the middle lives, in instants.
 int length(const RingLives& ring) {
   const Life* life = ring.lives[ring.lives.size() / 2];
   return life == nullptr ? 0 : life->last - life->first;
@@ -26,10 +26,10 @@ class FramePacker {
   FramePacker(const BufferLives& lives, int slots) : lives_(lives) { frames_.slots = slots; }
   const Frames& frames() const { return frames_; }
 
-  // At the lowest place; nullopt: the ring does not go round in so many frames, or frames of `most` bytes have no
-  // place.
+  // Adds a ring at the lowest offset. Returns false if the ring cannot rotate through so many frames, or if frames of
+  // `most` bytes have no free offset.
   bool add(const RingLives& ring, int64_t most) {
-    // What comes round again is seen at least twice.
+    // The listed microbatches must show every reuse of a frame at least twice.
     if (frames_.slots > std::max(ring.members - 2, 1) || !apart(ring, ring, 0)) return false;
     std::optional<Frames::Part> best;
     for (const int shift : shifts()) {
@@ -44,7 +44,7 @@ class FramePacker {
   }
 
  private:
-  // Frames of the microbatch itself, of the next and of the one before.
+  // Returns the shifts to try: 0, then frames after and before the microbatch's own, alternately.
   std::vector<int> shifts() const {
     std::vector<int> all = {0};
     for (int by = 1; by <= kFarthest && 2 * by <= frames_.slots; ++by) {
@@ -67,8 +67,8 @@ class FramePacker {
     return at;
   }
 
-  // Whether no two buffers of two rings that have the same frame are in each other's way. The middle first: what is
-  // in the way mostly is there.
+  // Returns whether no two buffers of two rings in the same frame interfere. Starts in the middle, where most conflicts
+  // are.
   bool apart(const RingLives& a, const RingLives& b, int shift) const {
     const int slots = frames_.slots, of_a = static_cast<int>(std::ssize(a.lives)),
               of_b = static_cast<int>(std::ssize(b.lives));
@@ -91,7 +91,7 @@ class FramePacker {
   Frames frames_;
 };
 
-// Each ring in the first frames that it goes round in; nullopt: in none.
+// Packs each ring into the first frames that it can rotate through; nullopt = one fits none.
 std::optional<std::vector<FramePacker>> packed(const BufferLives& lives, const std::vector<const RingLives*>& rings,
                                                const std::set<int>& slots) {
   std::vector<FramePacker> all;

@@ -1,5 +1,4 @@
-// The order in which this rank computes: a pipeline's schedule, or microbatch after microbatch, each forward and
-// backward.
+// Orders this rank's schedule steps: by the pipeline's schedule, or forward and backward of each microbatch in turn.
 #include <fmt/format.h>
 
 #include "compile/compile_state.h"

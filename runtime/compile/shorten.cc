@@ -1,5 +1,5 @@
-// Of each rank of a pipeline the longest stretch of turns is looked for in which every turn comes again a period
-// later, for later microbatches. What all of them can spare is left out.
+// Finds for each rank of a pipeline the longest stretch of turns that repeats a period later for later microbatches,
+// and removes the periods that every rank can spare.
 #include "compile/shorten.h"
 
 #include <algorithm>
@@ -9,13 +9,13 @@
 namespace prun {
 namespace {
 
-// The listed period lies between two of its kind, and those are away from where the stretch begins and ends.
+// The listed period needs an equal period on both sides, and these a distance to both ends of the stretch.
 constexpr int kPeriodsKept = 5;
 constexpr int kLeastLeftOut = 16;  // microbatches
 
 struct Stretch {
-  int begin = 0;    // turn
-  int periods = 0;  // that it has
+  int begin = 0;    // first turn
+  int periods = 0;  // number of periods
 };
 
 bool comes_again(const PipelineTurn& turn, const PipelineTurn& later, int microbatches) {
@@ -35,7 +35,7 @@ Stretch longest(const std::vector<PipelineTurn>& turns, int period, int microbat
 
 bool is_forward(const PipelineTurn& turn) { return turn.kind == PipelineTurn::Kind::forward; }
 
-// Without a pipeline: each microbatch forward, then backward.
+// Returns each rank's turns. Without a pipeline: forward, then backward, of each microbatch.
 std::vector<std::vector<PipelineTurn>> turns_of(const Plan& plan) {
   if (plan.pipeline) return plan.pipeline->turns;
   std::vector<PipelineTurn> turns;
@@ -54,7 +54,7 @@ std::vector<std::vector<PipelineTurn>> turns_of(const Plan& plan) {
 std::optional<Shortened> shorten(const Plan& plan, int microbatches) {
   std::vector<std::vector<PipelineTurn>> turns = turns_of(plan);
   std::vector<Stretch> stretches;
-  std::vector<int> periods;  // in turns
+  std::vector<int> periods;  // number of turns
   int spare = plan.microbatches;
   for (const std::vector<PipelineTurn>& of_rank : turns) {
     const int64_t all = std::ssize(of_rank) * int64_t{microbatches};
@@ -63,7 +63,8 @@ std::optional<Shortened> shorten(const Plan& plan, int microbatches) {
     stretches.push_back(longest(of_rank, periods.back(), microbatches));
     spare = std::min(spare, stretches.back().periods - kPeriodsKept);
   }
-  if (spare * microbatches % 2 != 0) --spare;  // what alternates between two places finds its own behind the repeat
+  if (spare * microbatches % 2 != 0)
+    --spare;  // even, so that buffers that alternate between two slots keep theirs after the repeat
   if (spare < 1 || spare * microbatches < kLeastLeftOut) return std::nullopt;
   Shortened made{plan, spare, microbatches, {}, {}};
   const int left_out = spare * microbatches;
@@ -86,7 +87,7 @@ std::optional<Shortened> shorten(const Plan& plan, int microbatches) {
 }
 
 std::vector<int> periods_of(const Plan& plan) {
-  if (!plan.programs.empty() || (plan.pipeline && plan.pipeline->puts)) return {};  // places of puts are told op by op
+  if (!plan.programs.empty() || (plan.pipeline && plan.pipeline->puts)) return {};  // offsets of puts are per op
   std::vector<int> periods = {1, 2, 3, 4};
   if (pipeline_ranks(plan) > 4) periods.push_back(pipeline_ranks(plan));
   return periods;

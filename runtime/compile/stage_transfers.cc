@@ -1,6 +1,6 @@
-// Each direction of each phase has a stream and a lane of its own, so that a rank that waits to send never keeps
-// another from receiving. A receive is posted one step ahead of the compute that needs it: it hides, and its memory is
-// bounded. What was sent is free when something arrives that the other rank has made with it.
+// Each direction of each phase has its own stream and lane, so that a waiting send never blocks a receive. A receive is
+// posted one step ahead of the compute that needs it, so that it overlaps and its memory is bounded. A sent tensor is
+// freed when something arrives that the other rank has computed with it.
 #include "compile/stage_transfers.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ namespace prun {
 namespace {
 
 std::vector<std::pair<int, int>> forward_turns(const std::vector<PipelineTurn>& turns) {
-  std::vector<std::pair<int, int>> forward;  // chunk and microbatch
+  std::vector<std::pair<int, int>> forward;  // chunk, microbatch
   for (const PipelineTurn& turn : turns)
     if (turn.kind == PipelineTurn::Kind::forward) forward.emplace_back(turn.chunk, turn.microbatch);
   return forward;
@@ -38,23 +38,24 @@ void StageTransfers::send(const StageStep& step) {
   cross(step, true);
 }
 
-// Nothing that arrives in an evaluation was made with what was sent. A neighbour posts its receive two turns before it
-// computes, and none takes turns before another but by the pipeline's length: what was sent two turns ago has gone, and
-// waiting for it takes no time. Where turns are not the same on all ranks, somebody might wait for what comes later.
+// In an evaluation nothing arrives that depends on a sent tensor. A neighbor posts its receive two turns before it
+// computes, and ranks are at most a pipeline's length apart: sends of two turns ago have completed, and waiting for
+// them takes no time. If the order of turns differs between ranks, a rank might wait for a later one, so that none
+// waits.
 std::vector<OpRef> StageTransfers::gone() const {
   const int64_t turn = std::ssize(sent_by_turn_);
   if (!in_step_ || turn < 2 || !sent_by_turn_[turn - 2]) return {};
   return {*sent_by_turn_[turn - 2]};
 }
 
-// A value goes from stage to stage, from where it is made to all that read it; a rank with several stages gets it once.
+// A value passes every stage from its producer to its last reader; a rank with several stages receives it once.
 void StageTransfers::find_crossings() {
   const Graph& graph = state_.graph;
   const size_t borders = pipeline_stages(state_.plan) - 1;
   forward_.resize(borders);
   backward_.resize(borders);
   struct Span {
-    int made = -1;  // stage
+    int made = -1;  // stage of the producer
     bool forward = false;
     std::set<int> readers;  // stages
   };
@@ -84,7 +85,7 @@ void StageTransfers::find_crossings() {
   }
 }
 
-// Nothing crosses at an end of the pipeline.
+// Sends or receives the values of a border; both ends of the pipeline have none.
 void StageTransfers::cross(const StageStep& step, bool sends) {
   if (!state_.plan.pipeline || step.front().half == Half::weight) return;
   const bool forward = step.front().phase == Phase::forward;
@@ -130,14 +131,14 @@ void StageTransfers::transfer(bool sends, const StageStep& step, ValueId value, 
     Op offer = op;
     offer.def = &ops::signal;
     emitter_.append(stream, std::move(offer), floors);
-    op.reads = op.writes;  // what the signal has offered
+    op.reads = op.writes;  // the offered tensor
     floors.clear();
   }
   emitter_.append(stream, std::move(op), floors);
 }
 
-// The last send over this border that the other rank has computed with when it makes what `step` receives. So it has
-// ended by then, and waiting for it takes no time.
+// Returns the last send over this border that the other rank has consumed before it computes the tensor that `step`
+// receives. That send has completed by then, so that waiting for it takes no time.
 std::optional<OpRef> StageTransfers::used_before(const StageStep& step, int other_stage) const {
   std::optional<OpRef> last;
   int other = rank_of_stage(state_.plan, other_stage);
@@ -153,8 +154,8 @@ std::optional<OpRef> StageTransfers::used_before(const StageStep& step, int othe
   return last;
 }
 
-// Every twin sends its gradient to all others and adds up what all have made in one order, that of their numbers, so
-// that they get the same bits.
+// Each twin sends its gradient to all others and adds all gradients in the order of twin ids, so that the results are
+// bitwise identical.
 void StageTransfers::exchange_tied_gradients(const StepIndex& index) {
   const Table<UnitId, Unit>& units = state_.graph.units;
   for (UnitId owner : units.ids()) {

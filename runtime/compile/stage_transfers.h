@@ -1,5 +1,5 @@
-// What crosses the borders between the stages of a pipeline: activations forward, their gradients backward, and at the
-// end of a step the gradients of tied weights.
+// Transfers between the stages of a pipeline: activations forward, their gradients backward, and at the end of a step
+// the gradients of tied weights.
 #pragma once
 #include <map>
 #include <optional>
@@ -11,14 +11,14 @@
 
 namespace prun {
 
-// Does nothing without a pipeline.
+// No transfers without a pipeline.
 class StageTransfers {
  public:
   StageTransfers(CompileState& state, OpEmitter& emitter);
-  // What the stage's calls read from the stage before (backward: behind).
+  // Receives the inputs of the stage's calls from the previous stage (in backward, from the next one).
   void receive(const StageStep& step) { cross(step, false); }
   void send(const StageStep& step);
-  // What has gone before the next turn of an evaluation computes, so that memory does not grow with its microbatches.
+  // Returns sends that complete before the next turn of an evaluation; waiting for them bounds memory.
   std::vector<OpRef> gone() const;
   void exchange_tied_gradients(const StepIndex& index);
 
@@ -32,10 +32,10 @@ class StageTransfers {
 
   CompileState& state_;
   OpEmitter& emitter_;
-  std::vector<std::vector<ValueId>> forward_, backward_;  // by lower stage of the border: the values that cross it
-  std::map<std::tuple<Phase, int, int>, OpRef> sent_;     // by phase, stage and microbatch: the last send
-  std::vector<std::optional<OpRef>> sent_by_turn_;        // the last send up to each turn
-  bool in_step_ = true;                                   // ranks take the same forward turns in the same order
+  std::vector<std::vector<ValueId>> forward_, backward_;  // values that cross a border, by its lower stage
+  std::map<std::tuple<Phase, int, int>, OpRef> sent_;     // last send, by phase, stage and microbatch
+  std::vector<std::optional<OpRef>> sent_by_turn_;        // last send up to each turn
+  bool in_step_ = true;                                   // all ranks have the same order of forward turns
 };
 
 }  // namespace prun

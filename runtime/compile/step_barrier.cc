@@ -1,9 +1,12 @@
-// Streams meet at the end of a step, and of each batch of an evaluation: the last op of stream 0 waits for the last op
-// of every other stream, and the first op of every other stream waits for that op of the step before. One step's order
-// then proves every step's.
+// Joins all streams at the end of a step, and of each batch of an evaluation:
 //
-// Surprising fact: the gathers that a step begins with stand at the end of the step before and go on over it. The next
-// step's first readers wait for them, by an edge to the step before.
+//   stream 0   ... last op          waits for the last op of every other stream
+//   others     first op ...         waits for the previous step's last op of stream 0
+//
+// The order of one step then proves that of every step.
+//
+// Surprising fact: the first gathers of a step are at the end of the previous step and are carried over the barrier.
+// The next step's first readers wait for them by an edge to the previous step.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -18,7 +21,7 @@ namespace prun {
 
 namespace {
 
-// Of each stream, where its ops begin that go on over the end.
+// First op of each stream that is carried over the end of the step.
 using Begins = Table<StreamId, int>;
 
 Begins nothing_goes_on(const Body& body) {
@@ -27,7 +30,7 @@ Begins nothing_goes_on(const Body& body) {
   return begins;
 }
 
-// What goes on: gathers of what persists into what persists, and of a shard that is cast for the wire the cast.
+// Selects the ops to carry over: gathers between persistent buffers, and a cast to the wire dtype that precedes one.
 class Candidates {
  public:
   Candidates(const Program& program, const Body& body) : program_(program), body_(body) {
@@ -40,7 +43,7 @@ class Candidates {
       }
   }
 
-  // The last ops of each stream, as far as they are such and nothing in the step waits for them.
+  // Returns the trailing gathers of each stream, as long as nothing in the step waits for them.
   Begins find() {
     Begins begins = nothing_goes_on(body_);
     for (StreamId s = 1; s < body_.streams.next(); ++s) {
@@ -55,7 +58,7 @@ class Candidates {
     }
     return begins;
   }
-  // What lies between a cast and its gather, and has to persist.
+  // Returns the buffers between a cast and its gather, which must become persistent.
   const std::vector<BufferId>& wires() const { return wires_; }
 
  private:
@@ -89,7 +92,7 @@ bool touches(const Program& program, const Op& op, BufferId buffer) {
   return in(op.reads) || in(op.writes);
 }
 
-// The first op of each other stream that touches what a gather has made waits for it in the next step.
+// Makes the first op of each other stream that accesses the gather's result wait for it in the next step.
 void await_in_next_step(const Program& program, Body& body, OpRef gather) {
   const BufferId made = program.tensors[body.streams[gather.stream].ops[gather.index].writes[0]].buffer;
   for (StreamId s : body.streams.ids()) {
@@ -106,14 +109,15 @@ void await_in_next_step(const Program& program, Body& body, OpRef gather) {
   }
 }
 
-// The last of each stream first: who waits for it waits for those before.
+// Starts with the last gather of each stream, because an op that waits for it has waited for the earlier ones.
 void await_in_next_step(const Program& program, Body& body, const Begins& begins) {
   for (StreamId s : body.streams.ids())
     for (int i = std::ssize(body.streams[s].ops) - 1; i >= begins[s]; --i)
       if (body.streams[s].ops[i].communicates()) await_in_next_step(program, body, {s, i});
 }
 
-// Something waits for the last op of stream 0, or there is none: where a rank of a pipeline trains nothing.
+// Returns whether another op follows the last op of stream 0, or stream 0 is empty (a pipeline rank that trains
+// nothing).
 bool ends_elsewhere(const Body& body, const Order& order, const Begins& begins) {
   const int last = std::ssize(body.streams[0].ops) - 1;
   for (StreamId s = 1; s < body.streams.next(); ++s)
@@ -140,7 +144,7 @@ void join(Program& program, Body& body, const Begins& begins) {
   }
 }
 
-// Whether the gathers that go on meet nothing in the next step.
+// Returns whether no op of the next step conflicts with a carried gather.
 bool meet_nothing(const Program& program, const Body& body, const Begins& begins) {
   const TwoSteps steps(body);
   for (StreamId s : body.streams.ids())
@@ -149,7 +153,7 @@ bool meet_nothing(const Program& program, const Body& body, const Begins& begins
   return true;
 }
 
-// False: something of the next step would come before a gather, and the program is what it was.
+// Returns false, with the program unchanged, if an op of the next step could overtake a gather.
 bool carry(Program& program) {
   Body& step = program.step();
   Candidates candidates(program, step);
@@ -174,7 +178,7 @@ void add_step_barrier(Program& program, bool carries) {
   for (BodyId id : program.bodies.ids()) {
     Body& body = program.bodies[id];
     if (body.when.every == 0 || body.streams.empty()) continue;
-    if (!Order(body).stuck().empty()) continue;  // verify says it better
+    if (!Order(body).stuck().empty()) continue;  // verify reports a deadlock better
     if (id == kStepBody && carries && carry(program)) continue;
     join(program, body, nothing_goes_on(body));
   }

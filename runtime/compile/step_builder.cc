@@ -1,4 +1,4 @@
-// The step reads top to bottom in run().
+// run() lists the parts of a step in order.
 #include "compile/step_builder.h"
 
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ void StepBuilder::walk_schedule() {
     mark_repeat(i);
     const StageStep& stage = state_.steps[i];
     if (i == 0) transfers_.receive(stage);
-    if (i + 1 < steps) transfers_.receive(state_.steps[i + 1]);  // while this one computes
+    if (i + 1 < steps) transfers_.receive(state_.steps[i + 1]);  // while this step computes
     if (evaluates_) emitter_.compute_after(transfers_.gone());
     for (size_t c = 0; c < stage.calls.size(); ++c) {
       const ScheduleStep& step = stage.calls[c];
@@ -61,7 +61,7 @@ void StepBuilder::walk_schedule() {
   }
 }
 
-// The period that repeats: of each stream the ops that its turns have made.
+// Marks the ops of each stream that the turns of the repeating period have emitted.
 void StepBuilder::mark_repeat(int turn) {
   if (!state_.shortened) return;
   Repeat& repeat = body_.repeat;
@@ -80,7 +80,7 @@ void StepBuilder::mark_repeat(int turn) {
   repeat.microbatches = shortened.microbatches;
 }
 
-// All samples of the step at once; a microbatch is a view of them.
+// Loads all samples of the step at once; a microbatch is a view of them.
 void StepBuilder::next_batch() {
   const Data& data = evaluates_ ? state_.plan.evaluation->data : state_.plan.data;
   const int microbatches = state_.plan.microbatches;
@@ -139,12 +139,12 @@ void StepBuilder::hooks(const ScheduleStep& step, bool after, const ScheduleStep
 }
 
 void StepBuilder::apply(const ScheduleStep& step, int strategy, const HookAction& action, const ScheduleStep* next) {
-  // A unit without parameters has nothing to move.
+  // A unit without parameters needs no hooks.
   const std::vector<UnitId> parts = index_.parts_of(state_.unit_of(step));
   const auto empty = [&](UnitId unit) { return state_.graph.units[unit].parameters.empty(); };
   if (std::all_of(parts.begin(), parts.end(), empty) && index_.sharded_units_read(step).empty()) return;
   const bool reduces = action.kind == "reduce_scatter" || action.kind == "all_reduce", prints = action.kind == "print";
-  // After the first half of backward its inputs' readers are done; gradients are there after the second.
+  // Inputs have no more readers after the first half of backward; gradients are complete after the second.
   if (action.kind == "free" ? step.half == Half::weight : (reduces || prints) && step.half == Half::input) return;
   // Gradients of tied weights are whole after the last backward.
   if ((reduces || (prints && action.target == "grads")) && !index_.is_first_call(step)) return;
@@ -160,8 +160,7 @@ void StepBuilder::apply(const ScheduleStep& step, int strategy, const HookAction
     throw plan_error(fmt::format("a hook cannot do '{}'", action.kind), action.site);
 }
 
-// The loss that is shown is the mean over all data ranks. On a pipeline's other ranks it is 0 until the last one's is
-// added.
+// Averages the reported loss over all data ranks. On other ranks of a pipeline it is 0 before the last rank's is added.
 void StepBuilder::average_loss() {
   const Site& site = state_.graph.values[state_.graph.loss].site;
   const auto reduce = [&](const std::string& axis, const char* how) {
@@ -196,7 +195,7 @@ void StepBuilder::print(const ScheduleStep& step, const HookAction& action) {
 
 void build_step(CompileState& state) {
   StepBuilder(state, state.program.step()).run();
-  // The last samples of a step: what a rate is counted in.
+  // The samples or tokens per step, the unit of rates.
   Program& program = state.program;
   const Data& data = state.plan.data;
   program.step().data = data;

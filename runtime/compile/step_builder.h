@@ -1,5 +1,5 @@
-// Builds the ops of a body from the schedule: what strategies ask for before a step, its nodes, what they ask for
-// behind it. The order in which ops are emitted gives the body its meaning; EdgeBuilder derives the edges from it.
+// Builds the ops of a body from the schedule: for each step the hooks before it, its nodes, the hooks after it. The
+// order of emission defines the body's semantics; EdgeBuilder derives the edges.
 #pragma once
 #include <set>
 #include <string>
@@ -17,7 +17,7 @@ namespace prun {
 
 class StepBuilder {
  public:
-  // `body`: of state.program; the step, or one that evaluates.
+  // `body` must belong to state.program: the step, or an evaluation.
   StepBuilder(CompileState& state, Body& body);
   void run();          // forward, backward, optimizer
   void run_forward();  // evaluate.cc
@@ -33,14 +33,14 @@ class StepBuilder {
   void print(const ScheduleStep& step, const HookAction& action);
   void average_loss();
 
-  // lower.cc: a node of the graph as ops
+  // lower.cc: lowers a node of the graph to ops
   void lower(const Node& node, const ScheduleStep& step);
   void lower_ring(const Node& node, const ScheduleStep& step);
   bool accumulates(const Node& node, const ScheduleStep& step) const;
   TensorId output_of(const Node& node, ValueId output, const Op& op, const ScheduleStep& step,
                      std::vector<std::pair<TensorId, TensorId>>& sums);
 
-  // recompute.cc: activations that backward computes again
+  // recompute.cc: recomputes activations in backward
   void recompute(const ScheduleStep& step);
   void gather_again(const Node& node, const std::vector<const Node*>& nodes, const ScheduleStep& step);
 
@@ -52,8 +52,8 @@ class StepBuilder {
   GatheredParameters gathered_;
   GradientBuckets gradients_;
   StageTransfers transfers_;
-  std::set<std::pair<const Node*, int>> gathered_again_;  // forward nodes, with the microbatch
-  bool loss_begun_ = false;  // a microbatch has written the step's loss: the next ones add theirs
+  std::set<std::pair<const Node*, int>> gathered_again_;  // forward node, microbatch
+  bool loss_begun_ = false;  // a microbatch has written the step's loss; later ones add theirs
 };
 
 }  // namespace prun

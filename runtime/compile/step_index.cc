@@ -1,4 +1,4 @@
-// Built once for a body from the graph and the schedule.
+// Built once per body from the graph and the schedule.
 #include "compile/step_index.h"
 
 #include <algorithm>
@@ -71,7 +71,7 @@ std::vector<const Node*> StepIndex::recomputed(CallId call) const {
   std::set<ValueId> needed;
   for (const Node* node : backward_[call]) needed.insert(node->inputs.begin(), node->inputs.end());
   return forward_of(call, needed, [this](const Node& node, const std::set<ValueId>& wanted) {
-    if (sums_of_loads_.contains(&node)) return false;  // small, and not worth another collective
+    if (sums_of_loads_.contains(&node)) return false;  // small, not worth another collective
     bool results = node.op->loss != Loss::none;
     for (int i = 0; i < std::ssize(node.outputs); ++i)
       results = results || ((i < node.op->side_first || i >= node.op->side_end) && wanted.count(node.outputs[i]) != 0);
@@ -82,7 +82,7 @@ std::vector<const Node*> StepIndex::recomputed(CallId call) const {
 std::vector<const Node*> StepIndex::run_again(const ScheduleStep& step) const {
   if (!recomputes_whole(step)) return recomputed(step.call);
   std::vector<const Node*> nodes = forward_[step.call];
-  // The sums of the forward pass would have no reader.
+  // The reduced loads of the forward pass would have no reader.
   std::erase_if(nodes, [this](const Node* node) { return sums_of_loads_.contains(node); });
   return nodes;
 }

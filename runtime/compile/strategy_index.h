@@ -1,4 +1,4 @@
-// What a plan's strategies say about each class of units, indexed once: all passes look it up here.
+// Index of a plan's strategies by class of units, which all passes use.
 #pragma once
 #include <map>
 #include <set>
@@ -24,15 +24,15 @@ struct ClassStrategies {
   std::vector<Hooked> hooks;
   std::set<int> unused;                        // one-rank strategies whose parameters another strategy shards
   const HookAction* reduce_scatter = nullptr;  // the first one of any hook
-  const StrategyUnit* offload = nullptr;       // keeps optimizer state in the host's memory
-  bool recompute = false;                      // backward computes activations once more
-  bool recompute_whole = false;                // also those that it has no use for
-  bool keeps_small_whole = false;              // parameters below a size, which may be 0, are not sharded
-  bool synchronizes = false;                   // weights are averaged every so many steps
+  const StrategyUnit* offload = nullptr;       // keeps optimizer state in host memory
+  bool recompute = false;                      // backward recomputes activations
+  bool recompute_whole = false;                // including those that backward does not need
+  bool keeps_small_whole = false;              // parameters below a size, possibly 0, are not sharded
+  bool synchronizes = false;                   // weights are averaged periodically
 
-  // The part that shards parameters; null: none does. Throws when two do.
+  // Returns the part that shards parameters; null = none. Throws plan_error if two do.
   const StrategyUnit* sharding() const;
-  // Whether weights are averaged over the axis every so many steps, and so not gradients in each.
+  // Returns whether weights, instead of gradients, are averaged over the axis.
   bool synchronizes_over(const std::string& axis) const;
 };
 
@@ -40,10 +40,10 @@ class StrategyIndex {
  public:
   explicit StrategyIndex(const Plan& plan);
   const ClassStrategies& of(const Unit& unit) const;
-  // Whether the axis divides the data: the samples of a batch, or the tokens of each sample.
+  // Returns whether the axis divides the data: the samples of a batch, or the tokens of each sample.
   bool splits_data(const std::string& axis) const;
-  // The stream on which gradients are reduced; scalars travel there too, so that the compute stream waits for an edge
-  // and not inside a collective.
+  // Returns the stream that reduces gradients. Scalars use it, too, so that the compute stream waits for an edge, not
+  // in a collective.
   const std::string& gradient_stream() const { return gradient_stream_; }
 
  private:

@@ -1,6 +1,6 @@
-// The synchronization body: parameters that each rank has trained on its own for some steps become their average again.
+// Builds the synchronization body, which averages parameters that each rank has trained separately for some steps.
 //
-// Parameters of units that are not sharded lie side by side, so neighbours travel in one collective.
+// Parameters of units that are not sharded are contiguous, so that neighbors share a collective.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace {
 struct Average {
   const HookAction* action;
   std::vector<std::pair<int64_t, int64_t>> ranges;  // of the flat parameters, ascending
-  std::vector<TensorId> shards;                     // shards over a single rank, which are whole
+  std::vector<TensorId> shards;                     // shards over one rank, which are whole
 };
 
-// 0: ranks do not average weights, or each rank would do so alone.
+// Returns the period in steps; 0 = weights are not averaged, or each rank would average alone.
 int64_t sync_steps(const Plan& plan) {
   int64_t every = 0;
   bool meet = false;
@@ -37,11 +37,11 @@ int64_t sync_steps(const Plan& plan) {
   return meet ? every : 0;
 }
 
-// What each action averages on this rank.
+// Returns the averages of each action on this rank.
 std::vector<Average> averages_of(const CompileState& state) {
   std::vector<Average> averages;
-  std::map<std::pair<std::string, std::string>, size_t> known;           // axis and reduction
-  for (UnitId id = state.graph.units.last(); !id.none(); id = id - 1) {  // the order of the layout
+  std::map<std::pair<std::string, std::string>, size_t> known;           // axis, reduction
+  for (UnitId id = state.graph.units.last(); !id.none(); id = id - 1) {  // the layout's order
     const UnitStorage& storage = state.storage[id];
     const Unit& unit = state.graph.units[id];
     if (!state.trains(id)) continue;

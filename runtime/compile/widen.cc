@@ -1,7 +1,7 @@
-// CompileOptions::widen: the program as it is, with f64 wherever it stores or sends a float, so that only its order of
-// sums rounds. A cast becomes a copy.
+// CompileOptions::widen: stores and sends every float as f64, so that only the order of sums affects rounding. A cast
+// becomes a copy.
 //
-// Buffers hold one dtype each, since a view has that of the tensor it is of; so bytes grow by one factor a buffer.
+// All tensors of a buffer have one dtype, because a view has its base's, so that a buffer grows by one factor.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Scratch of library kernels as buffers like any other: live only while their op runs, so ops of one stream share.
+// Adds the scratch of library kernels as buffers that live only while their op runs, so that ops of a stream share it.
 #include <fmt/format.h>
 
 #include "compile/compile_state.h"
