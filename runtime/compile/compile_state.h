@@ -35,10 +35,9 @@ struct UnitStorage {
   // If sharded and accumulated over microbatches before reduction: the accumulated gradient; equals `grad` where one
   // rank has all shards.
   TensorId whole_grad;
-  std::vector<TensorId> optimizer;  // sgd: momentum; adamw: m, v
-  std::vector<TensorId> staged;     // copies of master and optimizer state in host memory, for a checkpoint
-  const StrategyUnit* offload =
-      nullptr;  // the strategy's unit that offloads optimizer state to host memory; null = none
+  std::vector<TensorId> optimizer;        // sgd: momentum; adamw: m, v
+  std::vector<TensorId> staged;           // copies of master and optimizer state in host memory, for a checkpoint
+  const StrategyUnit* offload = nullptr;  // offloads optimizer state to host memory; null = none
   bool master_offloaded = false;
   int64_t bucket_start = 0;  // not sharded: first element of the unit's gradient in the flat buffer of all units
 

@@ -64,8 +64,7 @@ void Distributor::split_parameter(ValueId parameter, const LayerPlacement& place
     throw plan_error(
         fmt::format("'{}' is sharded over '{}' already, and over '{}' here", value.name, value.split_axis, axis_),
         placement.site);
-  PRUN_CHECK(value.whole.empty() || value.split_dim == dim,
-             value.name);  // pad_vocabulary.cc checks the split before it pads
+  PRUN_CHECK(value.whole.empty() || value.split_dim == dim, value.name);  // pad_vocabulary.cc checks this first
   value.split_axis = axis_;
   value.split_dim = dim;
   if (value.whole.empty()) value.whole = value.type.shape;

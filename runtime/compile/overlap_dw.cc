@@ -18,9 +18,8 @@ bool shares(const std::vector<ValueId>& a, const std::vector<ValueId>& b) {
 // call has no such reduction, if a node in between reads dw, or if the reduction overwrites an input of dw.
 size_t behind_reduction(const std::vector<Node>& nodes, size_t from) {
   const Node& dw = nodes[from];
-  size_t dx =
-      from -
-      (from > 1 && nodes[from - 1].op == &ops::add ? 2 : 1);  // if x has other readers, dx is added to their gradients
+  // If x has other readers, an add to their gradients follows dx.
+  size_t dx = from - (from > 1 && nodes[from - 1].op == &ops::add ? 2 : 1);
   if (nodes[dx].op != &ops::linear_dx) return from;
   std::vector<ValueId> follows = nodes[from - 1].outputs;
   for (size_t i = from + 1; i < nodes.size() && nodes[i].call == dw.call; ++i) {

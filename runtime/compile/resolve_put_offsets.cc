@@ -29,8 +29,7 @@ void address(Job& job, int rank) {
       const int receiver = channel.first[1];
       Program& theirs = job.classes[job.class_of_rank[receiver]];
       const std::vector<Op*> offers = ops_of(theirs.bodies[id], theirs.mesh, receiver, true)[channel];
-      for (size_t k = 0; k < puts.size() && k < offers.size();
-           ++k) {  // verify reports puts and offers without a partner
+      for (size_t k = 0; k < puts.size() && k < offers.size(); ++k) {  // verify reports unmatched puts
         const Tensor& tensor = theirs.tensors[offers[k]->writes.front()];
         puts[k]->attrs.set("offset", theirs.buffers[tensor.buffer].offset + tensor.byte_offset);
       }

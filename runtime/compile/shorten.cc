@@ -63,8 +63,7 @@ std::optional<Shortened> shorten(const Plan& plan, int microbatches) {
     stretches.push_back(longest(of_rank, periods.back(), microbatches));
     spare = std::min(spare, stretches.back().periods - kPeriodsKept);
   }
-  if (spare * microbatches % 2 != 0)
-    --spare;  // even, so that buffers that alternate between two slots keep theirs after the repeat
+  if (spare * microbatches % 2 != 0) --spare;  // buffers that alternate between two slots keep theirs
   if (spare < 1 || spare * microbatches < kLeastLeftOut) return std::nullopt;
   Shortened made{plan, spare, microbatches, {}, {}};
   const int left_out = spare * microbatches;

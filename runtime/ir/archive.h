@@ -1,7 +1,7 @@
-// The two directions of the binary form: Writer appends, Reader checks every bound and throws Error(mismatch).
+// The binary form in both directions: Writer appends; Reader checks every bound and throws Error(mismatch).
 //
-// Whole numbers are zigzag varints; a text that has been seen before is its number, so that the file names of ten
-// thousand ops cost a byte each. Both classes have the same face, operator()(fields...), so that one `visit` function
+// Integers are zigzag varints. A repeated text is the index of its first occurrence, so that the file names of ten
+// thousand ops cost a byte each. Both classes share the interface operator()(fields...), so that one `visit` function
 // per struct, or its each_field (base/named_field.h), serves both.
 #pragma once
 #include <concepts>
@@ -24,7 +24,7 @@ namespace prun::archive {
   throw Error(Exit::mismatch, "the program is damaged or of another version of prun: " + what);
 }
 
-// Matches T and const T: a struct as either direction sees it.
+// Matches T and const T: a struct in either direction.
 template <class Given, class T>
 concept Like = std::same_as<std::remove_cv_t<Given>, T>;
 
@@ -155,7 +155,7 @@ class Reader {
     else if (known == 1)
       get(value.emplace());
   }
-  // Every item takes at least one byte, so a count beyond the rest of the bytes is a lie: no allocation for it.
+  // Every item takes at least one byte, so that a count beyond the remaining bytes is rejected before it allocates.
   template <class T>
   void get(std::vector<T>& items) {
     uint64_t n = number();

@@ -111,7 +111,7 @@ Attrs SharedAttrs::of(const Attrs& attrs) {
 }
 
 Attrs SharedAttrs::with(const Attrs& attrs, const std::string& name, int64_t value) {
-  // The first of the pair keeps the map whose address is the key.
+  // The first of the pair keeps the map alive whose address is the key.
   auto& [from, made] = made_[{&attrs.values(), name, value}];
   if (made.has(name)) return made;
   from = made = attrs;

@@ -1,5 +1,5 @@
-// Attributes of an op: a small ordered map from name to number, text or list of numbers. Copies share it until one of
-// them is changed: a program has the same attributes in every microbatch.
+// Attributes of an op: a small ordered map from name to number, text or list of numbers. Copy-on-write: copies share
+// the map until one is changed, because a program has the same attributes in every microbatch.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -25,7 +25,8 @@ class Attrs {
   void set(std::string_view name, Attr value);
   void erase(std::string_view name);
   bool has(std::string_view name) const { return values_ && values_->contains(name); }
-  // Absent: the fallback. Of another type: a bug of ours, aborts. A whole number serves as a double.
+  // Return the attribute, or the fallback if it is absent; abort if it has another type. number() also accepts
+  // integers.
   int64_t integer(std::string_view name, int64_t fallback = 0) const;
   double number(std::string_view name, double fallback = 0) const;
   std::string text(std::string_view name, std::string_view fallback = "") const;
@@ -36,14 +37,14 @@ class Attrs {
 
  private:
   Values& own();
-  std::shared_ptr<Values> values_;  // null: none
+  std::shared_ptr<Values> values_;  // null = none
 };
 
-// Makes equal attributes one map, so that a thousand layers have those of one.
+// Interns attributes: equal ones share one map, so that a thousand layers use one.
 class SharedAttrs {
  public:
   Attrs of(const Attrs& attrs);
-  // The same with one more, or another value of one.
+  // Returns `attrs` with `name` set to `value`.
   Attrs with(const Attrs& attrs, const std::string& name, int64_t value);
 
  private:
@@ -51,9 +52,9 @@ class SharedAttrs {
   std::map<std::tuple<const Attrs::Values*, std::string, int64_t>, std::pair<Attrs, Attrs>> made_;  // from, result
 };
 
-std::string attr_text(const Attr& attr);  // as `prun dump` prints it
+std::string attr_text(const Attr& attr);  // in the form of `prun dump`
 
-// An object with a member per attribute; infinity is the text "inf". A list is read as numbers.
+// A JSON object with a member per attribute; infinity is the text "inf". A list is read as numbers.
 void to_json(nlohmann::ordered_json& json, const Attrs& attrs);
 void from_json(const nlohmann::ordered_json& json, Attrs& attrs);
 

@@ -1,4 +1,4 @@
-// The order in which the bodies of a program run: the same on all ranks, and followed by whatever runs a program.
+// The order in which the bodies of a program run, the same on all ranks and for everything that runs a program.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -7,16 +7,16 @@
 
 namespace prun {
 
-// `steps`: how many steps there are; it may fall while steps run, but never below what has been begun on any rank, and
-// a run of steps then ends early. What is due after the last step is due there, too. Calls run(body, first, end) for
-// runs first, ..., end - 1 of a body, counted over the whole job: the initial values, then as many steps as follow one
-// another, what is due after the last of them in the order of the list, and so on.
+// Calls run(body, first, end) for runs first, ..., end - 1 of a body, numbered over the whole job: initial values, then
+// as many consecutive steps as possible, then the bodies that are due after the last of them in list order, and so on.
+// `steps` returns the number of steps. It may decrease while steps run, but not below the steps that any rank has
+// begun; the run of steps then ends early, and the bodies that are due after the last step run there.
 template <class Run, class Steps>
 void follow_calendar(const Program& program, const Run& run, const Steps& steps) {
   run(kInitBody, 0, 1);
   for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id)
     if (program.bodies[id].when.every == 0) run(id, 0, program.bodies[id].when.times);
-  // A run that resumes where it is to end keeps its state all the same: another mesh's copy of a checkpoint.
+  // A run that resumes at its last step still saves its state, for example a checkpoint for another mesh.
   for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id)
     if (program.bodies[id].when.last == program.schedule.begin.step && program.schedule.begin.step > 0) run(id, 0, 1);
   for (int64_t step = program.schedule.begin.step, end = 0; step < steps(); step = end) {
@@ -43,7 +43,8 @@ void follow_calendar(const Program& program, const Run& run) {
   follow_calendar(program, run, [&] { return program.schedule.steps; });
 }
 
-// "step 7", "evaluation after step 6", "initial values": a body that runs when the step table is at `step`.
+// Returns the moment at which a body runs when the step table is at `step`: "step 7", "evaluation after step 6",
+// "initial values".
 std::string moment_text(const Program& program, BodyId body, int64_t step);
 
 }  // namespace prun

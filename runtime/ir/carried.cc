@@ -8,7 +8,7 @@ namespace {
 
 bool overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes) { return a < b + b_bytes && b < a + a_bytes; }
 
-// Whether a repeat moves it from slot to slot of its pool. What persists keeps its own.
+// Returns whether a repeat moves the buffer between the slots of its pool. A persistent buffer keeps its slot.
 bool takes_turns(const Program& program, const Body& body, BufferId id) {
   const auto is_this = [id](const Repeat::Member& member) { return member.buffer == id; };
   return body.repeat.any() && (!program.buffers[id].persistent || std::ranges::any_of(body.repeat.members, is_this));
@@ -26,7 +26,7 @@ bool share_bytes(const Program& program, const Body& body, const Tensor& a, cons
          overlap(of_a.offset + a.byte_offset, a.bytes(), of_b.offset + b.byte_offset, b.bytes());
 }
 
-// What of `other` lies on bytes of `op`, where one of the two writes them.
+// Returns the first tensor of `other` that overlaps bytes of `op` if at least one of the two writes them.
 std::optional<TensorId> conflict(const Program& program, const Body& body, const Op& op, const Op& other) {
   const auto meets = [&](const std::vector<TensorId>& mine, TensorId its) {
     for (const TensorId id : mine)
@@ -61,7 +61,7 @@ bool goes_on(const Body& body) {
   return false;
 }
 
-// Ops without operands: an order looks at streams and edges alone.
+// Ops have no operands, because an order depends on streams and edges only.
 Body TwoSteps::in_a_row(const Body& body) {
   Body both;
   for (const Stream& stream : body.streams) {

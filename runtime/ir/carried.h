@@ -1,8 +1,8 @@
-// What goes on over the end of a step: the last collectives of a stream, and casts for them, where the last op of
-// stream 0 does not wait for them. Ops of the next step that touch the same bytes do (Edge::back).
+// Ops that are carried over the end of a step: the last collectives of a stream and their casts, if the last op of
+// stream 0 does not wait for them. Ops of the next step that access the same bytes wait instead (Edge::back).
 //
-// Surprising fact: two steps in a row are enough to judge all of them. What goes on has ended when the next step ends,
-// so no op of the step after that can meet it.
+// Surprising fact: checking two consecutive steps covers all steps. A carried op has ended when the next step ends, so
+// that no op of the step after that can conflict with it.
 #pragma once
 #include <optional>
 
@@ -11,27 +11,27 @@
 
 namespace prun {
 
-// Of each stream how many of its ops have completed when the body ends; those behind them go on. All where stream 0 has
-// no ops.
+// Returns for each stream how many of its ops have completed when the body ends; the others are carried over. All ops
+// if stream 0 has none.
 Table<StreamId, int> ended_with(const Body& body, const Order& order);
-// Whether anything goes on.
+// Returns whether any op is carried over.
 bool goes_on(const Body& body);
 
-// Happens-before from a step to the one behind it.
+// Happens-before between two consecutive steps.
 class TwoSteps {
  public:
   explicit TwoSteps(const Body& body);
-  // True when `a` of a step has completed before `b` of the next one begins, on every execution.
+  // Returns whether `a` of a step has completed before `b` of the next one begins, in every execution.
   bool before(OpRef a, OpRef b) const;
 
  private:
   static Body in_a_row(const Body& body);
-  Table<StreamId, int> ops_;  // of one step
+  Table<StreamId, int> ops_;  // per step
   Order order_;
 };
 
-// An op of the next step that may run beside one that goes on, and must not: it touches the same bytes, shares its
-// lane, or ends that step. `tensor`: what of it lies on these bytes; none for the others.
+// An op of the next step that may run concurrently with a carried op, and must not, because it accesses the same bytes,
+// shares its lane, or ends that step. `tensor`: its operand on these bytes; none in the other cases.
 struct Overtaking {
   OpRef op;
   TensorId tensor;

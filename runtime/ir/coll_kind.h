@@ -1,5 +1,5 @@
-// The kinds of collectives and what holds for each: one form in programs, in calls and on the wire. The numbers of
-// all_reduce to barrier are those of prun_coll_kind in prun/transport.h and stay fixed.
+// The kinds of collectives and their traits, in programs, in calls and on the wire. The numbers of all_reduce to
+// barrier are those of prun_coll_kind in prun/transport.h and must not change.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -24,9 +24,9 @@ struct CollTraits {
   std::string_view name;
   bool reduces = false;       // combines the members' inputs by a RedOp
   bool rooted = false;        // has a root
-  bool whole_input = false;   // the input holds a block for each member
-  bool whole_output = false;  // the output holds a block of each member
-  bool vector = false;        // the blocks' sizes are given one by one
+  bool whole_input = false;   // the input has a block for each member
+  bool whole_output = false;  // the output has a block from each member
+  bool vector = false;        // blocks have individual sizes
 };
 inline constexpr CollTraits kCollTraits[] = {
     {.name = "all_reduce", .reduces = true},

@@ -27,8 +27,8 @@ int64_t WholeSet::sample(int64_t batch_index, int64_t slot) const {
   return batch_index == full() && slot < copies() * left() ? first + slot % left() : first;
 }
 
-// Weights are relative to a full batch. The batch with copies counts each remaining sample `copies` times and the first
-// one once more for each slot left.
+// Weights are relative to a full batch. The batch with copies counts each remaining sample `copies` times, and the
+// first one once more per remaining slot.
 double WholeSet::weight(int64_t batch_index) const {
   if (batch_index < full()) return 1;
   if (batch_index == full()) return 1 / static_cast<double>(copies());

@@ -1,4 +1,4 @@
-// Where samples come from, as plan and program say it: which files, which part of them, in which order.
+// Source of samples, for plan and program: the files, the part of them that is read, and its order.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,10 +9,10 @@ namespace prun {
 // A shard of tokens, or an array with an entry for each sample.
 struct DataFile {
   std::string path;        // absolute
-  int64_t bytes = 0;       // of all the file: one of another size is another file
+  int64_t bytes = 0;       // of the whole file; a file of another size is another file
   int64_t skip_bytes = 0;  // header
   std::string element;     // data/element.h
-  std::string name;        // of the input that an array gives: "x"; "": tokens
+  std::string name;        // input that an array provides: "x"; "" = tokens
   bool operator==(const DataFile&) const = default;
 };
 
@@ -22,27 +22,27 @@ struct DataSource {
   int64_t vocab = 0;             // ids at or above it are an error
   int64_t global_batch = 0;      // samples per step over all ranks
   std::string order = "random";  // random: with repetition; epochs: without
-  // The part of the files that is read, in tokens or samples. count 0: there are as many as one wants.
+  // Part of the files that is read, in tokens or samples. count 0 = unlimited.
   int64_t first = 0, count = 0;
-  bool part = false;  // that is not all of them
-  double scale = 1;   // the numbers of x are multiplied by it
-  // The token that ends a document: what follows it is another text, which is not to be predicted from it. -1: none.
+  bool part = false;  // the part is not the whole
+  double scale = 1;   // factor of the values of x
+  // Token that ends a document; no token of the next document is predicted from it. -1 = none.
   int64_t document_end = -1;
   int64_t whole = 0;  // samples of a set that an evaluation reads once each; 0 = a fixed batch count
 
   std::string words() const;   // "tokens", "tokens in epochs"
-  std::string path() const;    // of the first file; "": there is none
+  std::string path() const;    // of the first file; "" = none
   int64_t file_bytes() const;  // of all files
 };
 
-// Batches of an evaluation that takes each sample of its set once, although all batches have one size.
+// Batches of an evaluation that counts each sample of its set once, although all batches have one size.
 //
 //   a set of 10 samples, batches of 4:   0 1 2 3 | 4 5 6 7 | 8 9 8 9
 //   a set of 11 samples, batches of 4:   0 1 2 3 | 4 5 6 7 | 8 9 10 8 | 8 8 8 8
 //
-// The last samples fill a batch with equally many copies of each. If that batch has slots left, they hold the first of
-// these samples, and one more batch holds that sample alone, so that its loss can be subtracted. The mean of the set is
-// therefore a weighted sum of the means of batches, and no kernel needs a mask.
+// Equally many copies of the last samples fill a batch. If that batch has slots left, they contain the first of these
+// samples, and one more batch contains that sample alone, so that its loss can be subtracted. The mean of the set is
+// therefore a weighted sum of batch means, and no kernel needs a mask.
 struct WholeSet {
   int64_t samples = 0, batch = 1;  // both at least 1
 

@@ -1,7 +1,7 @@
-// The text form of a job: what `prun dump` prints and the golden tests compare.
+// The text form of a job, which `prun dump` prints and golden tests compare.
 //
-// Made to be read and diffed: nothing in it depends on the machine (paths are as typed, files by name), numbers that
-// shift when something is added stand in columns, and equal units stay written out, one op a line.
+// Designed for reading and diffing: nothing in it depends on the machine (paths are as typed, files by name), numbers
+// that shift when something is added are in columns, and equal units are written out, one op per line.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ std::string ranges_text(const std::vector<int>& sorted) {
   return out;
 }
 
-// The type stands at a tensor's first mention in the line.
+// Prints the type at a tensor's first mention in the line.
 std::string tensors_text(const Program& program, const std::vector<TensorId>& ids, std::vector<TensorId>& mentioned) {
   std::string out;
   for (TensorId id : ids) {

@@ -1,4 +1,4 @@
-// The text form of a model graph: parameters by unit, then the nodes in the order in which they run, call by call.
+// The text form of a model graph: parameters by unit, then the nodes in execution order, call by call.
 #include <fmt/format.h>
 
 #include <algorithm>

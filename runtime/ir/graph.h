@@ -1,8 +1,8 @@
-// The model graph: what the script recorded, before any placement. Values are in static single assignment.
+// The model graph that the script recorded, before any placement, in static single assignment.
 //
-// A unit is a piece of model that a strategy schedules as a whole (embedding, each block, head). A call is one use
-// of a unit in the forward pass; a unit with tied weights has several. Nodes stand in execution order and each
-// belongs to one call.
+// A unit is a piece of model that a strategy schedules as a whole (embedding, each block, head). A call is one use of a
+// unit in the forward pass; a unit with tied weights has several. Nodes are in execution order; each belongs to one
+// call.
 #pragma once
 #include <string>
 #include <vector>
@@ -29,17 +29,17 @@ struct Value {
   ValueKind kind = ValueKind::activation;
   UnitId unit;  // owner of a parameter
   Init init;
-  std::vector<int64_t> blocks;  // of a parameter: its last dim is results of these sizes side by side; empty: one
-  int64_t key = -1;  // parameter: what its random initial values depend on; -1: its number among the parameters
+  std::vector<int64_t> blocks;  // parameter: sizes of the results concatenated in its last dim; empty = one result
+  int64_t key = -1;             // parameter: key of its random initial values; -1 = its number among the parameters
   // Parameter that is split over a mesh axis or padded: `type` is the part that a rank stores, `whole` the shape of the
   // logical tensor.
   std::string split_axis;  // "" = not split
   int split_dim = 0;       // the dim that is split or padded
   Shape whole;             // empty = neither split nor padded
-  int64_t grain = 1;       // each rank's run of `split_dim` is padded to a multiple of it
-  // Parameter: over these axes the ranks' gradients are parts of a sum (sequence parallel norms).
+  int64_t grain = 1;       // each rank's part of `split_dim` is padded to a multiple of it
+  // Parameter: axes over which the ranks' gradients are partial sums (norms under sequence parallelism).
   std::vector<std::string> partial_over;
-  bool unwanted = false;  // a gradient that its op makes beside others, of a value that needs none
+  bool unwanted = false;  // gradient of a value that needs none, which its op computes along with others
   Site site;
   int64_t count() const { return element_count(type.shape); }
 };
@@ -56,13 +56,13 @@ struct Unit {
   std::string name;                 // "block3"
   std::string unit_class;           // "block": hooks run once per class
   std::vector<ValueId> parameters;  // in order of first use
-  UnitId twin_of;                   // the unit on another pipeline rank that has the same (tied) parameters
-  UnitId part_of;                   // the unit of which these are the parameters that lie apart (small ones, experts)
+  UnitId twin_of;                   // the unit on another pipeline rank with the same (tied) parameters
+  UnitId part_of;                   // the unit whose separately stored parameters these are (small ones, experts)
 };
 
 struct Call {
   UnitId unit;
-  int stage = 0;  // of the pipeline
+  int stage = 0;  // pipeline stage
 };
 
 struct Graph {
@@ -73,19 +73,19 @@ struct Graph {
   ValueId loss;  // a scalar f32 value
 };
 
-// Text form: stable, one node a line (ir/dump_graph.cc). `backward`: the nodes of backward, empty before autodiff.
+// Returns a stable text form, one node per line (ir/dump_graph.cc). `backward`: backward nodes, empty before autodiff.
 std::string dump_graph(const Graph& graph, const std::vector<Node>& backward);
 
-// How large the ids may be that a model looks up: rows of a table, logits of a row. The graph says it, so that data is
-// held against it before anything starts.
+// Upper bound of the ids that a model looks up: rows of a table, logits of a row. Data is checked against it before a
+// run starts.
 struct IdLimit {
   std::string input;  // "tokens", "targets", "y"
-  int64_t size = 0;   // ids are below it
+  int64_t size = 0;   // ids must be below it
   std::string table;  // "the table 'token.weight' has 256 rows"
-  Site site;          // of the op that looks them up
+  Site site;          // of the lookup op
 };
 
-// One for each op that looks an input's ids up.
+// Returns one limit for each op that looks up an input's ids.
 std::vector<IdLimit> id_limits(const Graph& graph);
 
 }  // namespace prun

@@ -1,8 +1,8 @@
-// The numbers of things in a graph or a program, one type for each kind of thing, and vectors that only their own kind
-// of number indexes.
+// Ids of the objects in a graph or a program, one type per kind of object, and vectors that only their own kind of id
+// indexes.
 //
-// A literal or a loop's counter becomes an id where an id is asked for; an id never becomes another kind of id nor
-// meets one in a comparison, and it becomes a plain number only through index().
+// An int converts to any id; an id neither converts to nor compares with another kind of id, and converts to an int
+// only by index().
 #pragma once
 #include <array>
 #include <compare>
@@ -18,7 +18,7 @@ class Id {
  public:
   constexpr Id() = default;                       // none
   constexpr Id(int index) : index_(index) {}      // NOLINT(google-explicit-constructor)
-  constexpr int index() const { return index_; }  // the number; -1: none
+  constexpr int index() const { return index_; }  // -1 = none
   constexpr bool none() const { return index_ < 0; }
   constexpr Id& operator++() { return ++index_, *this; }
   constexpr Id operator+(int more) const { return index_ + more; }
@@ -39,7 +39,7 @@ using ValueId = Id<struct ValueTag>;    // of Graph::values
 using UnitId = Id<struct UnitTag>;      // of Graph::units
 using CallId = Id<struct CallTag>;      // of Graph::calls
 
-// A vector whose items are named by ids of one kind.
+// A vector indexed by one kind of id.
 template <class IdType, class T>
 class Table : public std::vector<T> {
  public:
@@ -51,8 +51,8 @@ class Table : public std::vector<T> {
   bool has(IdType id) const { return id >= 0 && id < next(); }
   int count() const { return std::ssize(*this); }
   IdType last() const { return count() - 1; }
-  IdType next() const { return count(); }  // the id that the next item gets
-  // All ids, in order: for (TensorId id : program.tensors.ids())
+  IdType next() const { return count(); }  // id of the next item
+  // Returns all ids in order: for (TensorId id : program.tensors.ids())
   auto ids() const {
     struct Iterator {
       int at;
@@ -69,7 +69,7 @@ class Table : public std::vector<T> {
   }
 };
 
-// The same of a known size, and of items that lie elsewhere.
+// A table of fixed size, and a view of items in other memory.
 template <class IdType, class T, size_t kSize>
 struct FixedTable : std::array<T, kSize> {
   T& operator[](IdType id) { return std::array<T, kSize>::operator[](id.index()); }

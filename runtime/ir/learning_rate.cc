@@ -1,4 +1,4 @@
-// Computed in doubles throughout: no step and no warm-up can overflow.
+// Computes in doubles, so that no step and no warm-up can overflow.
 #include "ir/learning_rate.h"
 
 #include <fmt/format.h>

@@ -1,7 +1,8 @@
-// The learning rate as a function of the step, which executor and interpreter put into the step table.
+// The learning rate as a function of the step, which executor and interpreter write to the step table.
 //
-// As torch.optim.lr_scheduler.LambdaLR with the usual get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
-// and get_constant_schedule_with_warmup. Surprising fact, theirs too: with a warm-up, step 0 has the rate 0.
+// Equals torch.optim.lr_scheduler.LambdaLR with the usual get_cosine_schedule_with_warmup,
+// get_linear_schedule_with_warmup and get_constant_schedule_with_warmup. Surprising fact, in all of these: with a
+// warm-up, step 0 has the rate 0.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,21 +10,21 @@
 
 namespace prun {
 
-// How the rate goes on after the warm-up; constant and warmup: it stays.
+// Decay after the warm-up; constant and warmup have none.
 enum class RateKind : uint8_t { constant, warmup, linear, cosine };
 std::string_view rate_kind_name(RateKind kind);
 
 struct LearningRate {
   double peak = 0;
   RateKind kind = RateKind::constant;
-  int64_t warmup = 0;  // steps in which it rises from 0 to the peak
-  int64_t steps = 0;   // linear, cosine: the step, counted from 0, from which on it is `least`
+  int64_t warmup = 0;  // steps of the rise from 0 to the peak
+  int64_t steps = 0;   // linear, cosine: first step with the rate `least`, counted from 0
   double least = 0;
 
-  // Of step t, from 0. Below the warm-up w: peak · t/w. Then, with p = min(1, (t − w) / (steps − w)), least + (peak −
-  // least) · (1 − p) or · (1 + cos πp)/2.
+  // Returns the rate of step t, counted from 0. During the warm-up w: peak · t/w. Then, with p = min(1, (t − w) /
+  // (steps − w)): least + (peak − least) · (1 − p) if linear, · (1 + cos πp)/2 if cosine.
   double at(int64_t step) const;
-  std::string text() const;  // "cosine, peak 0.0003, warmup 10, over 100 steps, least 0": what tells two apart
+  std::string text() const;  // complete: "cosine, peak 0.0003, warmup 10, over 100 steps, least 0"
 };
 
 }  // namespace prun

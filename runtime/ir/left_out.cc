@@ -28,7 +28,7 @@ void LeftOut::add(int64_t begin, int64_t end) {
 }
 
 bool LeftOut::valid() const {
-  constexpr int64_t kMost = int64_t{1} << 53;  // a bound below which sums do not overflow
+  constexpr int64_t kMost = int64_t{1} << 53;  // below it, sums do not overflow
   return runs.size() % 2 == 0 && std::is_sorted(runs.begin(), runs.end(), std::less_equal<>()) &&
          (runs.empty() || (runs.front() >= 0 && runs.back() <= kMost));
 }

@@ -1,6 +1,6 @@
-// Samples that all steps skip, because a number in their batch was not finite. Steps take the other samples in order.
+// Samples that all steps skip because a value in their batch was not finite. Steps take the other samples in order.
 //
-// Runs are counted in samples and not in batches, so that they hold for a run that goes on with another batch size.
+// Runs are counted in samples, not in batches, so that they remain valid with another batch size.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@ struct LeftOut {
   bool valid() const;
 };
 
-// "batches 11-17" of batches 10, ..., 16: counted from 1 as people count.
+// Returns a one-based range: "batches 11-17" for batches 10, ..., 16.
 std::string run_text(std::string_view one, std::string_view several, int64_t begin, int64_t end);
 
 }  // namespace prun

@@ -1,5 +1,5 @@
-// The mesh: named axes whose sizes multiply to the number of ranks. The first axis varies slowest, so the last
-// one is a run of neighbouring ranks (as in torchtitan's and Megatron's device meshes).
+// The mesh: named axes whose sizes multiply to the number of ranks. The first axis varies slowest, so that groups along
+// the last axis are neighboring ranks (as in torchtitan's and Megatron's device meshes).
 #pragma once
 #include <string>
 #include <vector>
@@ -12,7 +12,7 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
-inline constexpr const char* kWorld = "world";  // the name of the group of all ranks; no axis may have it
+inline constexpr const char* kWorld = "world";  // the group of all ranks; reserved, no axis may have this name
 
 class Mesh {
  public:
@@ -23,7 +23,7 @@ class Mesh {
   bool has(const std::string& axis) const;
   int size(const std::string& axis) const;             // kWorld: all ranks
   int index(const std::string& axis, int rank) const;  // position of `rank` along `axis`
-  // The global ranks that share a group with `rank` along `axis`, in axis order.
+  // Returns the global ranks that share a group with `rank` along `axis`, in axis order.
   std::vector<int> group(const std::string& axis, int rank) const;
   std::string text() const;  // "dp=2 x tp=4"
   bool operator==(const Mesh&) const = default;

@@ -1,5 +1,5 @@
-// A model of lua/prun/models by its name and arguments, as a plan made it: what tells other programs how to compute
-// with the weights of a checkpoint.
+// Name and arguments of a model of lua/prun/models, as a plan created it, so that other programs can compute with the
+// weights of a checkpoint.
 #pragma once
 #include <string>
 
@@ -9,8 +9,8 @@
 namespace prun {
 
 struct ModelDescription {
-  std::string name;  // "llama"; "": a function of the plan's own
-  Attrs arguments;   // all of them, defaults too; true and false are 1 and 0
+  std::string name;  // "llama"; "" = a function of the plan itself
+  Attrs arguments;   // all of them, including defaults; booleans are 1 and 0
   bool operator==(const ModelDescription&) const = default;
 
   template <class Fields>

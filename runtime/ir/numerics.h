@@ -1,4 +1,4 @@
-// The choices that fix a job's rounding and are not in its plan. A checkpoint stores them, and a run that resumes
+// The choices that determine a job's rounding and are not in its plan. A checkpoint stores them, and a resumed run
 // makes the same ones, so that its losses continue bitwise.
 #pragma once
 #include <cstdint>
@@ -10,10 +10,10 @@
 namespace prun {
 
 struct Numerics {
-  std::string kernels;         // of all ranks on CPUs ("avx512+pairs", device/cpu/kernel_choice.h); "": no choice
-  int64_t arithmetic = 0;      // version of the arithmetic of these kernels (cpu::kArithmetic); 0: no choice
+  std::string kernels;         // of all ranks on CPUs ("avx512+pairs", device/cpu/kernel_choice.h); "" = no choice
+  int64_t arithmetic = 0;      // version of the arithmetic of these kernels (cpu::kArithmetic); 0 = no choice
   std::string implementation;  // Device::numerics of node 0: the device and its libraries
-  std::optional<std::string> algorithms;  // of collectives (WorldOptions::algorithm_costs); nothing: unknown
+  std::optional<std::string> algorithms;  // of collectives (WorldOptions::algorithm_costs); nullopt = unknown
 
   template <class Fields>
   void each_field(Fields&& fields) {

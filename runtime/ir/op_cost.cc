@@ -20,7 +20,7 @@ Cost op_cost(const Program& program, const Op& op) {
   return op_cost(*op.def, types_of(program, op.reads), types_of(program, op.writes), op.attrs);
 }
 
-// What communication sends, by the program alone.
+// Depends on the program alone, not on the algorithm.
 double wire_bytes(const Program& program, const Op& op) {
   if (op.reads.empty()) return 0;
   double n = program.mesh.size(op.axis);
@@ -33,7 +33,7 @@ double wire_bytes(const Program& program, const Op& op) {
   return n > 1 ? in : 0;
 }
 
-// An op of the model in the backward phase computes activations for the second time: it does not count.
+// A model op in the backward phase recomputes an activation and does not count.
 double model_flops(const Program& program) {
   double flops = 0;
   for (const Stream& stream : program.step().streams) {

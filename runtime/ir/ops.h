@@ -1,4 +1,4 @@
-// Handles of all ops, by which code names them: op.is(ops::linear). ops/list.def is the list.
+// Handles of all ops, by which code refers to them: op.is(ops::linear). ops/list.def is the list.
 #pragma once
 #include "ir/op_def.h"
 

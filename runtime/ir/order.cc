@@ -1,12 +1,12 @@
-// The clocks are a policy of a walk through the body by one rank. That walk is itself one legal execution, so a cycle
-// of waits shows as streams that cannot move on.
+// Vector clocks as a policy of a walk through the body by one rank. That walk is itself a legal execution, so that a
+// cycle of waits shows as streams that cannot advance.
 #include "ir/order.h"
 
 #include <algorithm>
 
 namespace prun {
 
-// An op's clock is the join of what its predecessor and the ops it waits for had seen, plus those ops themselves.
+// An op's clock is the join of the clocks of its predecessor and the ops that it waits for, plus those ops themselves.
 class Order::Clocks : public WalkPolicy {
  public:
   Clocks(Order& order, const Body& body) : order_(order), body_(body), walk_(body, *this) {}

@@ -1,7 +1,7 @@
-// The happens-before order of a body: which ops are certain to have completed before which.
+// The happens-before order of a body.
 //
-// Each op has a vector clock: for every stream, how many of its ops have completed when this op begins (Lamport
-// 1978, Mattern 1989). Streams meet at the end of a step, so one step's order is enough (but for ir/carried.h).
+// Each op has a vector clock: for every stream, how many of its ops have completed when this op begins (Lamport 1978,
+// Mattern 1989). Streams join at the end of a step, so that one step's order suffices (except for ir/carried.h).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -12,14 +12,14 @@ namespace prun {
 
 class Order {
  public:
-  // Builds the clocks. `stuck` is empty unless waits form a cycle: then it holds the first blocked op of each stream.
+  // Builds the clocks. `stuck` is empty unless waits form a cycle: then it has the first blocked op of each stream.
   explicit Order(const Body& body);
   const std::vector<OpRef>& stuck() const { return stuck_; }
-  // True when `a` has completed before `b` begins, on every execution.
+  // Returns whether `a` has completed before `b` begins, in every execution.
   bool before(OpRef a, OpRef b) const { return ended_before(b, a.stream) > a.index; }
-  // How many ops of a stream have completed before `op` begins.
+  // Returns how many ops of a stream have completed before `op` begins.
   int ended_before(OpRef op, StreamId stream) const { return op.stream == stream ? op.index : clock(op)[stream]; }
-  // Ops in one legal sequence.
+  // Returns all ops in one legal sequence.
   const std::vector<OpRef>& sequence() const { return sequence_; }
 
  private:

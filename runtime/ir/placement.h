@@ -1,13 +1,13 @@
-// How a tensor relates to those of the other ranks along one mesh axis: the words that the distributor and the verifier
-// share. The field writes them as letters: S(dim), R, I, P, V.
+// Relation of a tensor to those of the other ranks along one mesh axis, shared by the distributor and the verifier. The
+// literature writes S(dim), R, I, P, V.
 #pragma once
 #include <cstdint>
 
 namespace prun {
 
 enum class PlacementKind : uint8_t {
-  unknown,    // no rule looks at it; verifier only
-  zero,       // fits every kind below; verifier only
+  unknown,    // no rule reads it; verifier only
+  zero,       // matches every kind below; verifier only
   invariant,  // I: all ranks have the same value. R is I whose gradient is P, which the op `enter` marks
   shard,      // S(dim): each rank has its own part of dim
   partial,    // P: the true value is the sum over all ranks

@@ -1,5 +1,5 @@
-// The plan: what the user asked for, as the script child recorded it. plan_reader.cc reads it from the JSON that the
-// child sends (the schema stands there); the compile passes turn it into a Job.
+// The plan as the script child recorded it from the user's script. plan_reader.cc reads it from the child's JSON
+// (schema in plan_reader.h); the compile passes turn it into a Job.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -16,22 +16,22 @@
 
 namespace prun {
 
-// One communication action that a strategy's hook recorded for a class of units.
+// A communication action that a strategy's hook recorded for a class of units.
 struct HookAction {
   std::string kind;    // all_gather, free, ensure, reduce_scatter, all_reduce, print
   std::string target;  // "params", "grads", "grad_shard"; print: what to print
-  int handle = -1;     // all_gather: the handle it makes; free, ensure: the handle meant
+  int handle = -1;     // all_gather: the handle that it creates; free, ensure: the handle that it refers to
   std::string axis;
   std::string stream;  // "" = the compute stream
   std::string op = "sum";
   std::string text;        // print
-  int prefetch = 0;        // all_gather: how many gathers may run ahead
-  int inflight = 1;        // reduce_scatter: how many may be unfinished behind backward
+  int prefetch = 0;        // all_gather: gathers that may run ahead
+  int inflight = 1;        // reduce_scatter: unfinished reductions that may overlap with backward
   int64_t bucket = 0;      // bytes; 0 = one unit
-  int64_t first = 0;       // bytes of the first bucket; 0 = as bucket
-  bool keep = false;       // all_gather: once a step, in memory of its own
-  std::string wire;        // dtype that travels; "" = that of the data
-  bool keep_last = false;  // free: not where the same unit's backward comes next
+  int64_t first = 0;       // bytes of the first bucket; 0 = `bucket`
+  bool keep = false;       // all_gather: once per step, in memory of its own
+  std::string wire;        // dtype on the wire; "" = the data's dtype
+  bool keep_last = false;  // free: except if the same unit's backward is next
   Site site;
 };
 
@@ -49,52 +49,52 @@ struct LayerPlacement {
   Site site;
 };
 
-// What one strategy recorded for one class of units.
+// One strategy's record for one class of units.
 struct StrategyUnit {
   std::string unit_class;
   bool sharded = false;  // params:flat():place { axis = "S(0)" }
   std::string shard_axis;
-  int64_t shard_least = -1;  // bytes: smaller parameters stay whole; -1 = the strategy names no size
+  int64_t shard_least = -1;  // bytes: smaller parameters remain whole; -1 = no threshold
   Site shard_site;
-  bool accumulate = false;       // gradients of all microbatches are summed whole before they are reduced
-  bool recompute = false;        // backward computes the unit's activations again
-  bool recompute_whole = false;  // also those that backward has no use for
-  bool offload = false;          // optimizer state lives in the host's memory
-  int offload_ahead = 2;         // pieces of it on their way, besides the one that is updated
-  int64_t offload_piece = 0;     // bytes of each state tensor that travel at once
+  bool accumulate = false;       // gradients of all microbatches are accumulated whole before they are reduced
+  bool recompute = false;        // backward recomputes the unit's activations
+  bool recompute_whole = false;  // including those that backward does not need
+  bool offload = false;          // optimizer state is in host memory
+  int offload_ahead = 2;         // pieces of it in transfer, besides the one being updated
+  int64_t offload_piece = 0;     // bytes of each state tensor per transfer
   Site offload_site;
   std::vector<LayerPlacement> layers, activations;
-  int64_t sync_every = 0;        // steps; 0: never
+  int64_t sync_every = 0;        // steps; 0 = never
   std::vector<HookAction> sync;  // all_reduce of parameters
   std::vector<Hook> hooks;
 };
 
-// What the axes of a strategy divide.
+// The data that the axes of a strategy divide.
 enum class Splits : uint8_t { batch, tokens, nothing };
 
 struct Strategy {
   std::string name;
   std::vector<std::string> axes;
   Splits splits = Splits::batch;
-  std::string differs;  // why what it trains is not what one rank trains; "": it is
+  std::string differs;  // why its result differs from training on one rank; "" = it does not
   Site site;
   std::vector<StrategyUnit> units;
 };
 
-// What a rank of a pipeline computes next.
+// A slot of a pipeline schedule: the next computation of a rank.
 struct PipelineTurn {
-  enum class Kind : uint8_t { forward, backward, input, weight };  // input, weight: the halves of backward
+  enum class Kind : uint8_t { forward, backward, input, weight };  // input, weight: the halves of backward (dx, dw)
   Kind kind = Kind::forward;
   int microbatch = 0, chunk = 0;
 };
 
 struct Pipeline {
   std::string axis;
-  std::string schedule;      // its name
-  int chunks = 1;            // stages of one rank
-  bool v_placement = false;  // chunk 1 of rank r is stage 2·ranks - 1 - r; else chunk c is stage c·ranks + r
+  std::string schedule;      // name of the schedule
+  int chunks = 1;            // stages per rank
+  bool v_placement = false;  // chunk 1 of rank r is stage 2·ranks - 1 - r; otherwise chunk c is stage c·ranks + r
   bool split_by_flops = false;
-  bool puts = false;  // what crosses borders is put by its sender, not received
+  bool puts = false;  // transfers between stages are one-sided puts of the sender
   Site site;
   std::vector<std::vector<PipelineTurn>> turns;  // by index along the axis
 };
@@ -102,36 +102,36 @@ struct Pipeline {
 struct Optimizer {
   const OpDef* op = nullptr;
   LearningRate lr;
-  Attrs numbers;  // that OptimizerTraits names
+  Attrs numbers;  // those that OptimizerTraits names
   double weight_decay = 0, clip = 0;
   Site site;
 };
 
 struct Data : DataSource {
-  int64_t context = 0;  // tokens in a sample; 0: samples have no tokens
+  int64_t context = 0;  // tokens per sample; 0 = samples have no tokens
   Site site;
 };
 
-// The loss of the model as it stands, on data that it is not trained with.
+// The loss of the current model on data that it is not trained with.
 struct Evaluation {
   int64_t every = 0;    // steps
-  int64_t batches = 0;  // of as many samples as a step's
+  int64_t batches = 0;  // each with as many samples as a step
   Data data;
   Site site;
 };
 
-// When a run keeps what it has trained, where it is told where.
+// When a run saves checkpoints, if it has a directory for them.
 struct Keeping {
-  int64_t every = 0;         // steps; 0: at the end only
-  int64_t keep = 0;          // the newest so many; 0: all
-  int64_t replicate = 0;     // 1: the newest one in the host's memory, too
-  int64_t memory_every = 0;  // steps between commits to memory; 0: as `every`
+  int64_t every = 0;         // steps; 0 = at the end only
+  int64_t keep = 0;          // number of newest checkpoints to keep; 0 = all
+  int64_t replicate = 0;     // 1 = also replicate the newest one in host memory
+  int64_t memory_every = 0;  // steps between commits to memory; 0 = `every`
   Site site;
 };
 
 // Weights that the run begins with, instead of the model's initial values.
 struct InitialWeights {
-  std::string path;  // absolute; a Hugging Face folder, a checkpoint or a folder of them
+  std::string path;  // absolute path of a Hugging Face folder, a checkpoint or a folder of checkpoints
   Site site;
 };
 
@@ -160,11 +160,11 @@ struct RankProgram {
 
 struct Plan {
   std::string path;                            // as typed
-  std::map<std::string, std::string> modules;  // that stand beside it: path from its folder, text
+  std::map<std::string, std::string> modules;  // in the plan's folder: relative path -> text
   Mesh mesh;
   Site mesh_site;
-  // Level 1 and 2.
-  Graph graph;  // shapes are whole, for one microbatch of one rank's share of the batch
+  // Levels 1 and 2.
+  Graph graph;  // whole shapes, for one microbatch of one rank's share of the batch
   ModelDescription model;
   Data data;
   std::optional<Evaluation> evaluation;
@@ -174,26 +174,27 @@ struct Plan {
   Optimizer optimizer;
   std::vector<Strategy> strategies;
   std::optional<Pipeline> pipeline;
-  std::vector<std::string> batch_axes;  // that divide the batch, in the mesh's order
-  int microbatches = 1;                 // of a step
-  Dtype param_dtype = Dtype::f32;       // what compute sees; the optimizer's master is f32
+  std::vector<std::string> batch_axes;  // axes that divide the batch, in the mesh's order
+  int microbatches = 1;                 // per step
+  Dtype param_dtype = Dtype::f32;       // dtype of compute; the optimizer's master is f32
   bool rank_order = false;
   int64_t steps = 1;
   uint64_t seed = 0;
-  // Level 3: not empty means that graph and strategies are.
+  // Level 3: if not empty, graph and strategies are empty.
   std::vector<RankProgram> programs;
   std::vector<int> program_of_rank;
 };
 
-// Sizes with which a script records its plan instead of its own: what runtime/prove runs is the same plan, made small;
-// what a generation runs is its model, for one sample.
+// Sizes that replace the script's own when it records its plan: runtime/prove runs the same plan at small sizes, a
+// generation runs its model for one sample.
 struct PlanSizes {
   std::map<std::string, int> axes;  // every axis of the plan's mesh
-  int microbatches = 1;             // of a step
-  int64_t batch = 1;                // samples of a step, over all ranks
-  bool alone = false;               // without strategies: what one rank would train
-  int tensor_ranks = 0;  // > 0: for a generation, where so many ranks split the weights and every other axis has one;
-                         // `axes` is not looked at, and no data need exist
+  int microbatches = 1;             // per step
+  int64_t batch = 1;                // samples per step over all ranks
+  bool alone = false;               // without strategies: the training of one rank
+  // > 0: records a generation, in which this many ranks split the weights and every other axis has one; `axes` is
+  // ignored, and no data need exist.
+  int tensor_ranks = 0;
 };
 
 }  // namespace prun

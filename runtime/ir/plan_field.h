@@ -1,5 +1,5 @@
-// A value of the document that the script child sends, and the messages for one that is not of the schema: they name
-// the place, "nodes[3].inputs", and the line of the plan that the nearest struct around it has as its site.
+// A value of the script child's document. Errors for values that violate the schema name their place,
+// "nodes[3].inputs", and the line of the plan that the nearest enclosing struct has as its site.
 #pragma once
 #include <fmt/format.h>
 
@@ -14,10 +14,10 @@
 #include "base/error.h"
 #include "base/text.h"
 
-// What `need` and `may` read a member with stands in this namespace, too: plan_reader.cc.
+// plan_reader.cc adds the read() functions that `need` and `may` call to this namespace.
 namespace prun::plan_document {
 
-// A value of the document and the way that leads to it: the field around, which lives longer, and a name or a number.
+// A value of the document and its path: the enclosing field, which must outlive it, and a name or an index.
 class Field {
  public:
   explicit Field(const nlohmann::json& root) : Field(root, nullptr, "", 0) {}
@@ -28,7 +28,7 @@ class Field {
     if (found == nullptr) throw plan_error(fmt::format("the plan has no {}", below(name)), site());
     return Field(*found, this, name, 0);
   }
-  // Read what the document must have, or may have, into members: a name, the member, and so on.
+  // Read required (need) or optional (may) members of the document: a name, the member, and so on.
   template <class T, class... Rest>
   void need(const char* name, T& member, Rest&&... rest) const {
     read(at(name), member);
@@ -42,7 +42,7 @@ class Field {
   // Calls `take` with each element.
   template <class Take>
   void each(Take take) const {
-    // Lua cannot tell an empty list from an empty table.
+    // Lua does not distinguish an empty list from an empty table.
     if (json_.is_object() && json_.empty()) return;
     if (!json_.is_array()) fail("a list");
     for (size_t i = 0; i < json_.size(); ++i) take(Field(json_[i], this, nullptr, i));
@@ -56,7 +56,7 @@ class Field {
     if (printable(text) != text) fail("a text without control characters");
     return text;
   }
-  // Lua's division makes a float of a whole number: it still counts as one.
+  // Lua's division returns floats, so that a float with an integral value counts as whole.
   bool whole() const {
     if (json_.is_number_unsigned()) return json_.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX);
     if (json_.is_number_integer()) return true;
@@ -76,13 +76,13 @@ class Field {
     if (!json_.is_boolean()) fail("true or false");
     return json_.get<bool>();
   }
-  // An index into an array of `size`; or -1 where that is allowed.
+  // Returns an index into an array of `size` elements; least = -1 also permits -1.
   int index(size_t size, int least = 0) const {
     int64_t value = integer();
     if (value < least || value >= static_cast<int64_t>(size)) fail(fmt::format("an index below {}", size));
     return static_cast<int>(value);
   }
-  // One of the words, by its number.
+  // Returns the position of the text in `words`.
   int word(const std::vector<std::string>& words) const {
     const auto found = std::find(words.begin(), words.end(), text());
     if (found != words.end()) return found - words.begin();
@@ -113,7 +113,7 @@ class Field {
     const auto found = json_.find(name);
     return found == json_.end() || found->is_null() ? nullptr : &*found;
   }
-  // Of the nearest struct around.
+  // Returns the site of the nearest enclosing struct.
   std::optional<Site> site() const {
     for (const Field* field = this; field != nullptr; field = field->around_)
       if (field->has("site")) return field->at("site").as_site();
@@ -129,8 +129,8 @@ class Field {
   }
 
   const nlohmann::json& json_;
-  const Field* around_;  // null: the document
-  const char* name_;     // null: number_ counts
+  const Field* around_;  // null = the document
+  const char* name_;     // null = number_ is the index
   size_t number_;
 };
 

@@ -1,9 +1,8 @@
-// Reads the plan that the script child sends, a CBOR document of the schema in plan_reader.h.
+// Reads the script child's plan, a CBOR document of the schema in plan_reader.h.
 //
-// Each struct has one `read`: need(name, member) for what the document must have, may(name, member) for what else keeps
-// its default. What is wrong here is a mistake of a DSL module (the user's mistakes were caught in Lua), so that
-// messages name the place in the document, "nodes[3].inputs", and the line of the plan that the nearest struct around
-// it has as its site.
+// Each struct has one `read`: need(name, member) for required members, may(name, member) for members with a default. An
+// error here is a bug of a DSL module, because Lua has already caught the user's errors; messages therefore name the
+// place in the document, "nodes[3].inputs", and the line of the plan that the nearest enclosing struct has as its site.
 #include "ir/plan_reader.h"
 
 #include <fmt/format.h>
@@ -64,7 +63,7 @@ void read(const Field& field, TensorType& type) {
   if (!is_countable(type.shape)) field.at("shape").fail(fmt::format("dims of at most {} elements", kMostElements));
 }
 
-// A whole number serves as a double, never the other way round: whatever is whole becomes an integer.
+// A whole number serves as a double, but not the reverse: every whole number becomes an integer.
 Attr read_attr(const Field& field) {
   const Json& json = field.json();
   if (json.is_string()) return field.text();
@@ -114,7 +113,7 @@ Value read_value(const Field& field, size_t units) {
   return value;
 }
 
-// The types of a node's outputs are what the op infers: the document's are checked against it.
+// Checks the document's output types of a node against those that the op infers.
 void check_types(const Field& field, const Graph& graph, const Node& node) {
   if (!node.op->infer) field.at("op").fail("an op of a model");
   std::vector<TensorType> inputs, outputs;
@@ -133,7 +132,7 @@ void check_types(const Field& field, const Graph& graph, const Node& node) {
   }
 }
 
-// Nodes stand in execution order and values are assigned once.
+// Checks that nodes are in execution order and each value is assigned once.
 void check_defined_once(const Field& field, const Graph& graph, const Node& node, Table<ValueId, bool>& defined) {
   for (ValueId id : node.inputs)
     if (!defined[id]) field.at("inputs").fail(fmt::format("values made before ({} is not)", graph.values[id].name));
@@ -143,7 +142,7 @@ void check_defined_once(const Field& field, const Graph& graph, const Node& node
   }
 }
 
-// Only a loss can be differentiated with seed 1 and be scaled to the mean over all ranks.
+// Only a loss can be differentiated with seed 1 and scaled to the mean over all ranks.
 void check_loss(const Graph& graph) {
   std::vector<std::string> losses;
   for (const OpDef* op : all_ops())
@@ -160,16 +159,16 @@ void check_loss(const Graph& graph) {
   if (loss.kind != ValueKind::activation || !loss.type.shape.empty()) throw returns(loss.name, loss.site);
 }
 
-// What is written down of a call: itself, or which one it does the same as.
+// Document entry of a call: written out, or a reference to an earlier call that it equals.
 struct ListedCall {
-  CallId like;                 // of an earlier one, which is written out
-  ValueId first;               // value that it makes
-  int values = 0, nodes = 0;   // of a call that others are like: how many it makes, from its first on
-  size_t first_node = 0;       // of those
-  std::vector<ValueId> takes;  // values from elsewhere, for those that the nodes of `like` take, in their order
+  CallId like;                 // the earlier call, which is written out
+  ValueId first;               // first value of the call
+  int values = 0, nodes = 0;   // of a call that others refer to: how many it creates, from the first on
+  size_t first_node = 0;       // index of its first node
+  std::vector<ValueId> takes;  // replacements, in order, of the values that nodes of `like` take from other calls
 };
 
-// No plan of this size could be recorded; a document could say that it is.
+// Bound against hostile documents; no plan of this size could be recorded.
 constexpr int64_t kMostRepeated = int64_t{1} << 24;
 
 Table<CallId, ListedCall> read_calls(const Field& root, Graph& graph) {
@@ -194,13 +193,13 @@ Table<CallId, ListedCall> read_calls(const Field& root, Graph& graph) {
   return calls;
 }
 
-// "block7.up" of "block0.up"; none where the name does not begin with the unit's.
+// Renames "block0.up" to "block7.up"; nullopt if the name does not begin with the unit's.
 std::optional<std::string> renamed(const std::string& name, const std::string& from, const std::string& to) {
   if (!name.starts_with(from) || name.size() == from.size() || name[from.size()] != '.') return std::nullopt;
   return to + name.substr(from.size());
 }
 
-// The values of a call that does what an earlier one did.
+// Adds the values of a call that equals an earlier one.
 void repeat_values(const Field& field, const ListedCall& call, CallId id, const ListedCall& like, Graph& graph) {
   const Call &from = graph.calls[call.like], &to = graph.calls[id];
   if (call.first != graph.values.next() || int64_t{like.values} > call.first - like.first)
@@ -219,7 +218,7 @@ void repeat_values(const Field& field, const ListedCall& call, CallId id, const 
 void read_values(const Field& root, const Table<CallId, ListedCall>& calls, Graph& graph) {
   CallId next = 0;
   const Field fields = root.at("calls");
-  // Those of the calls whose first value is due.
+  // Adds the values of the calls whose first value is next.
   const auto repeat = [&](bool last) {
     for (; next < calls.next(); ++next) {
       const ListedCall& call = calls[next];
@@ -235,7 +234,7 @@ void read_values(const Field& root, const Table<CallId, ListedCall>& calls, Grap
   repeat(true);
 }
 
-// Nodes as they are read: in the order in which they run.
+// Reads nodes in execution order.
 class NodeReader {
  public:
   NodeReader(const Field& root, Table<CallId, ListedCall>& calls, Graph& graph)
@@ -256,7 +255,7 @@ class NodeReader {
     graph_.nodes.push_back(std::move(node));
   }
 
-  // Adds the nodes of calls up to `call` that repeat others.
+  // Adds the nodes of calls up to `call` that equal earlier ones.
   void repeat_until(CallId call) {
     for (; next_ <= call; ++next_) {
       if (calls_[next_].like.none())
@@ -297,7 +296,7 @@ class NodeReader {
     return to.first + (id - from.first);
   }
 
-  // The value that the call has in the place of `id`: of the same type, so that all that is made of it is, too.
+  // Returns the call's replacement of `id`, which must have the same type, so that all derived types match.
   ValueId take(const Field& field, const ListedCall& call, size_t number, ValueId id) const {
     if (number >= call.takes.size()) field.at("takes").fail("more values");
     const ValueId taken = call.takes[number];
@@ -313,7 +312,7 @@ class NodeReader {
   Table<CallId, ListedCall>& calls_;
   Graph& graph_;
   Table<ValueId, bool> defined_;
-  CallId next_ = 0;  // not seen yet
+  CallId next_ = 0;  // not processed yet
 };
 
 Graph read_graph(const Field& root) {
@@ -377,7 +376,7 @@ void read(const Field& field, Strategy& strategy) {
   field.may("site", strategy.site, "differs", strategy.differs);
 }
 
-// `steps`: of the plan, which a schedule takes unless it says otherwise.
+// `steps`: the plan's, a schedule's default.
 LearningRate read_learning_rate(const Field& optimizer, int64_t steps) {
   LearningRate rate;
   optimizer.may("lr", rate.peak);
@@ -511,7 +510,7 @@ void read_training(const Field& root, Plan& plan) {
             plan.strategies, "batch_axes", plan.batch_axes);
   root.may("reduce", reduce, "micro", plan.microbatches, "model", plan.model);
   plan.rank_order = reduce == "rank_order";
-  // Ids of arrays: as many as the model has rows for.
+  // Ids of arrays are limited by the smallest lookup of the model.
   for (const IdLimit& limit : id_limits(plan.graph))
     if (plan.data.kind == "arrays" && (plan.data.vocab == 0 || limit.size < plan.data.vocab))
       plan.data.vocab = limit.size;
@@ -523,7 +522,7 @@ void read_training(const Field& root, Plan& plan) {
   if (root.has("pipeline")) plan.pipeline = read_pipeline(root.at("pipeline"), plan.microbatches);
 }
 
-// As Json::from_cbor, which copies all of what it has read before it returns.
+// Parses like Json::from_cbor, which would copy the whole document once more.
 void parse_cbor(std::string_view cbor, Json& json) {
   nlohmann::detail::json_sax_dom_parser<Json> parser(json);
   try {

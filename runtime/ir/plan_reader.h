@@ -1,4 +1,4 @@
-// The script child hands its plan to the launcher as JSON (as CBOR on the pipe). This reads it.
+// Reads the plan that the script child sends to the launcher as JSON (CBOR on the pipe).
 //
 // Schema; every "site" is ["file", line]; ids are indices into the arrays, from 0:
 //   { "path": "plans/zero3.lua", "kind": "plan" | "program",
@@ -9,10 +9,10 @@
 //     "nodes":  [ { "op": "linear", "inputs": [..], "outputs": [..], "attrs": {..}, "call": 0, "site": S } ],
 //     "units":  [ { "name": "block3", "class": "block", "parameters": [ids] } ],
 //     "calls":  [ { "unit": 0 } ],
-//        "values" and "nodes" lack those of calls that do what an earlier one did, with the names of their own unit.
-//        Such a call is { "unit": 2, "like": 1, "first": 40, "takes": [39] }: the call that it is like; its first
-//        value; and for the inputs of that call's nodes that are not its own values, in their order, the values in
-//        their place. The other one says what it made: { "unit": 1, "first": 14, "values": 26, "nodes": 10 }.
+//        "values" and "nodes" omit calls that equal an earlier one up to the names of their own unit. Such a call is
+//        { "unit": 2, "like": 1, "first": 40, "takes": [39] }: the earlier call; its own first value; and, in order,
+//        the values that replace those inputs of the earlier call's nodes that are not values of that call. The earlier
+//        call has its extent: { "unit": 1, "first": 14, "values": 26, "nodes": 10 }.
 //     "loss": id, "steps": 20, "seed": 1, "reduce": "rank_order" | "any", "dtype": "f32"|"bf16"|"f64",
 //     "data": { "kind", "batch", "vocab", "context", "order", "first", "count", "part", "scale", "site": S,
 //               "files": [ { "path" (absolute), "bytes", "skip_bytes", "element", "name" } ] },
@@ -25,7 +25,7 @@
 //         "hooks": [ { "when": "before"|"after", "phase": "forward"|"backward", "intents": [
 //            { "kind", "target", "handle", "axis", "stream", "op", "text", "prefetch", "inflight", "bucket", "first",
 //              "keep_last", "site": S } ] } ] } ] } ]
-//     "others": [ { "mesh", "micro", "batch", "pipeline" } ]: the same at other sizes
+//    "others": [ { "mesh", "micro", "batch", "pipeline" } ]: the same plan at other sizes
 //   -- kind "program":
 //     "programs": [ { "tensors": [ { "name", "dtype", "shape" } ],
 //                     "ops": [ { "op", "inputs": [..], "outputs": [..], "attrs": {..}, "axis": "world"|"", "site": S }
@@ -40,9 +40,9 @@
 
 namespace prun {
 
-// Throws plan_error when the document is not of this schema (a mistake of a DSL module, not of the user's plan).
+// Throws plan_error if the document violates the schema, which is a bug of a DSL module, not of the user's plan.
 Plan read_plan(std::string_view cbor);
-// Also those at the document's other sizes.
+// Returns also the plans at the document's other sizes.
 std::vector<Plan> read_plans(std::string_view cbor);
 
 }  // namespace prun

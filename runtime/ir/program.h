@@ -1,7 +1,8 @@
-// The program: what one class of ranks does. Compiled once, then verified, executed, interpreted, drawn.
+// The program of one class of ranks: compiled once, then verified, executed, interpreted, drawn.
 //
-// Surprising fact: streams meet at the end of each step (the last op of stream 0 waits for all but what ir/carried.h
-// names, every stream's first op for that op of the step before), so one step's order proves every step's.
+// Surprising fact: streams join at the end of each step (the last op of stream 0 waits for all ops except those of
+// ir/carried.h, and every stream's first op waits for that op of the previous step), so that one step's order proves
+// every step's.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -27,25 +28,25 @@ enum class Role : uint8_t { param, grad, optimizer, gathered, reduce, activation
 std::string_view role_name(Role role);
 inline constexpr int kRoles = 10;
 
-// Whose memory: each rank has an arena in both. Ops work in the device's; `load` and `store` copy between them.
+// Each rank has an arena in both memories. Ops work in the device's; `load` and `store` copy between them.
 enum class Space : uint8_t { device, host };
 
-// Bytes in the arena. `offset` is set by the memory pass. A persistent buffer is live in every step; one in a pool's
-// slot but for the time between its last reader and its next writer. Another is live from its first access to its last
-// in the happens-before order.
+// A byte range in the arena; the memory pass sets `offset`. Live ranges: a persistent buffer is live in every step, and
+// in a pool's slot except between its last reader and its next writer; any other buffer is live from its first access
+// to its last in the happens-before order.
 struct Buffer {
   std::string name;
   Role role = Role::activation;
   int64_t bytes = 0;    // a multiple of kAlignBytes
   int64_t offset = -1;  // from the start of the rank's arena in `space`
   bool persistent = false;
-  int pool = -1;  // >= 0: lives in slot `slot` of this pool (gathered units, unreduced gradients)
+  int pool = -1;  // >= 0: in slot `slot` of this pool (gathered units, unreduced gradients)
   int slot = -1;
   Site site;
   Space space = Space::device;
 };
 
-// A typed view of a buffer; always contiguous.
+// A typed, contiguous view of a buffer.
 struct Tensor {
   std::string name;
   BufferId buffer;
@@ -57,7 +58,7 @@ struct Tensor {
   TensorType type() const { return {dtype, shape}; }
 };
 
-// "stream `stream` has completed op `index`", of this step or (back = 1) of the step before.
+// "Stream `stream` has completed op `index`", of this step or (back = 1) of the previous one.
 struct Edge {
   StreamId stream = 0;
   int index = 0;
@@ -70,18 +71,18 @@ std::string_view phase_name(Phase phase);
 
 struct Op {
   const OpDef* def = nullptr;
-  std::vector<TensorId> reads, writes;  // order is the op's convention
+  std::vector<TensorId> reads, writes;  // in the op's order
   Attrs attrs;
-  std::vector<Edge> waits;  // besides the op before it on its stream
-  std::string axis;         // communication: the group is the rank's along this axis ("world": all ranks)
-  int lane = 0;             // communication: which communicator of that group; one per stream
+  std::vector<Edge> waits;  // besides the previous op on its stream
+  std::string axis;         // communication: the rank's group along this axis ("world" = all ranks)
+  int lane = 0;             // communication: the communicator of that group; one per stream
   Phase phase = Phase::program;
   std::string unit;     // label; "" outside units
   int microbatch = -1;  // label; -1 outside microbatches
   Site site;
   bool is(const OpDef& kind) const { return def == &kind; }
   bool communicates() const { return def->op_class == OpClass::communication; }
-  // Messages of a pair of ranks. One-sided ones: the receiver says where (signal), the sender puts, the receiver waits.
+  // Messages between two ranks. One-sided: the receiver offers a buffer (signal), the sender puts, the receiver waits.
   bool sends() const { return def->message.sends; }
   bool receives() const { return def->message.receives; }
   bool point_to_point() const { return sends() || receives(); }
@@ -89,47 +90,47 @@ struct Op {
   bool one_sided() const { return def->message.one_sided; }
 };
 
-// The global ranks that a communication op of `rank` involves, in the order of the group: all along the axis; of a
-// message the pair, the sender first.
+// Returns the global ranks that a communication op of `rank` involves: the group along the axis, in its order; of a
+// message the pair, sender first.
 std::vector<int> members_of(const Mesh& mesh, const Op& op, int rank);
 
-inline constexpr int kMaxStreams = 16;  // of one body
+inline constexpr int kMaxStreams = 16;  // per body
 
 struct Stream {
   std::string name;
   std::vector<Op> ops;
 };
 
-// When a body runs: `times` in a row after every so many steps, or once, before step 0.
+// When a body runs: `times` in a row after every `every` steps, or before step 0.
 struct When {
-  int64_t every = 0;  // steps; 0: before step 0
+  int64_t every = 0;  // steps; 0 = before step 0
   int64_t times = 1;
-  int64_t last = 0;  // also after this many steps; 0: not
+  int64_t last = 0;  // also after this many steps; 0 = no
   bool due_after(int64_t step) const { return every > 0 && ((step + 1) % every == 0 || step + 1 == last); }
   bool operator==(const When&) const = default;
 };
 
-// Ops that run together, on the calendar (ir/calendar.h). Every stream walks its own list; stream 0 computes.
+// Ops that run together, when ir/calendar.h schedules them. Each stream runs its own list; stream 0 computes.
 struct Body {
   std::string name;
   When when;
   Table<StreamId, Stream> streams;
-  DataSource data;     // what its next_batch reads; a body that runs several times in a row reads one batch in each
-  TensorId loss;       // scalar that holds the global mean after a run; -1: none
-  TensorId norm = {};  // scalar that holds the norm of all gradients before clipping; -1: none
-  Repeat repeat = {};  // ops that are listed once and run several times
-  int64_t op_count() const;  // listed
+  DataSource data;           // source of its next_batch; consecutive runs read one batch each
+  TensorId loss;             // scalar with the global mean after a run; -1 = none
+  TensorId norm = {};        // scalar with the norm of all gradients before clipping; -1 = none
+  Repeat repeat = {};        // ops listed once that run several times
+  int64_t op_count() const;  // listed ops
 };
 inline constexpr BodyId kInitBody = 0, kStepBody = 1;
 
-// Where a program computes besides its buffers: what the step table holds.
+// Inputs of a program besides its buffers, which the step table provides.
 struct Schedule {
   int64_t steps = 1;
-  RunPosition begin;  // of this run: the steps before it are in the checkpoint that it begins with
+  RunPosition begin;  // start of this run; its checkpoint contains the earlier steps
   uint64_t seed = 0;
   LearningRate learning_rate;
-  // A step whose gradients have no finite norm updates nothing, and the run ends after so many in a row; 0: nobody
-  // looks. 1: the run ends with the first, and also where the loss is not finite.
+  // Number of consecutive steps with a non-finite gradient norm that ends the run; such steps update nothing. 0 = not
+  // checked; 1 = the first one ends the run, and so does a non-finite loss.
   int64_t most_skips = 0;
 };
 
@@ -143,22 +144,22 @@ struct Pool {
 struct Program {
   std::string name;  // the plan's path as typed
   ModelDescription model;
-  std::string initial_weights;  // path of those that the run begins with; "": made by init_params
+  std::string initial_weights;  // path of the weights that the run begins with; "" = init_params
   Mesh mesh;
   std::string device = "cpu";
-  bool rank_order = false;  // reductions sum in rank order
+  bool rank_order = false;  // reductions add in rank order
   Table<BufferId, Buffer> buffers;
   Table<TensorId, Tensor> tensors;
   std::vector<Pool> pools;
-  std::vector<StateTensor> state;  // what a checkpoint holds of this class
-  // What runs once before step 0, the step, then what runs between steps, in the order in which it runs.
+  std::vector<StateTensor> state;  // this class's part of a checkpoint
+  // The body that runs once before step 0, the step, then the bodies between steps in their order.
   Table<BodyId, Body> bodies = {{"init", {0}, {}, {}, {}}, {"step", {1}, {}, {}, {}}};
   Schedule schedule;
-  int64_t tokens_per_step = 0;  // global; samples when the data has no tokens
+  int64_t tokens_per_step = 0;  // global; samples if the data has no tokens
   std::string sample_word = "tokens";
   int64_t arena_bytes = 0;
-  int64_t role_bytes[kRoles] = {};  // how the arena divides
-  int64_t host_arena_bytes = 0;     // of the arena in the host's memory; 0: there is none
+  int64_t role_bytes[kRoles] = {};  // the arena by role
+  int64_t host_arena_bytes = 0;     // arena in host memory; 0 = none
   int64_t host_role_bytes[kRoles] = {};
 
   Body& init() { return bodies[kInitBody]; }
@@ -171,24 +172,24 @@ inline int64_t arena_bytes(const Program& program, Space space) {
   return space == Space::host ? program.host_arena_bytes : program.arena_bytes;
 }
 
-// Returns the position after `step` steps, counted from the position that the run begins at. Steps that the run itself
+// Returns the position after `step` steps, counted from the position where the run begins. Steps that the run itself
 // skips are not counted as skipped.
 RunPosition position_after(const Program& program, int64_t step);
 
-// The programs of all ranks: equal ones are one class.
+// The programs of all ranks, one per class of equal programs.
 struct Job {
   std::vector<Program> classes;
   std::vector<int> class_of_rank;
-  Numerics numerics;  // of all ranks; empty until the launcher has settled them
+  Numerics numerics;  // of all ranks; empty until the launcher determines them
   const Program& program(int rank) const { return classes[class_of_rank[rank]]; }
 };
 
-// Binary form (ir/serialize.cc). `parse_job` throws Error(mismatch) on bytes that are not a job of this version.
+// Binary form (ir/serialize.cc). `parse_job` throws Error(mismatch) for bytes that are not a job of this version.
 std::string serialize_job(const Job& job);
 Job parse_job(std::string_view bytes);
 std::string job_hash(std::string_view bytes);  // SHA-256, 64 hex digits
 
-// Text form (ir/dump.cc): stable, golden-tested, one op a line.
+// Text form (ir/dump.cc): stable, golden-tested, one op per line.
 std::string dump_job(const Job& job);
 std::string dump_op(const Program& program, const Op& op);  // one line without stream and index
 

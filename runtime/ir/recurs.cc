@@ -1,4 +1,4 @@
-// Periods are compared op by op: the n-th op of a stream in one period with the n-th in the next.
+// Compares periods op by op: the n-th op of a stream in one period with the n-th in the next.
 #include "ir/recurs.h"
 
 #include <fmt/format.h>
@@ -45,7 +45,7 @@ class Recurrence {
     return false;
   }
 
-  // Whether `later` is `earlier` one period on; what grows is told at `listed`.
+  // Returns whether `later` is `earlier` shifted by one period; growths are those of the op at `listed`.
   bool follows(StreamId stream, int earlier, int later, int listed) {
     const Op &a = op(stream, earlier), &b = op(stream, later);
     const int by = repeat_.microbatches;
@@ -88,7 +88,7 @@ class Recurrence {
     return std::equal(a.values().begin(), a.values().end(), b.values().begin(), b.values().end(), follows);
   }
 
-  // Edges that reach back no further than a period move with it; others lead to one op from everywhere.
+  // Edges that reach back at most one period shift with the period; others lead to the same op from every period.
   bool edges_follow(const std::vector<Edge>& a, const std::vector<Edge>& b) const {
     const auto follows = [&](const Edge& x, const Edge& y) {
       if (x.stream != y.stream || x.back != 0 || y.back != 0) return false;
@@ -98,7 +98,7 @@ class Recurrence {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), follows);
   }
 
-  // What is listed behind the period moves as a whole, so what it refers to must move, or be there once for all.
+  // Ops listed after the period shift as a whole, so that everything they refer to must shift, too, or exist once.
   bool fits_behind(StreamId stream, int index) {
     const Op& behind = op(stream, index);
     for (const Edge& edge : behind.waits) {
@@ -171,7 +171,7 @@ std::string repeat_out_of_range(const Program& program, const Body& body) {
     if (buffer.persistent || buffer.bytes > ring.bytes || buffer.space != Space::device) return "buffers";
     if (ring.offset < 0) continue;
     if (buffer.offset != ring.offset + ring.place(member.microbatch) * ring.bytes) return "buffers";
-    int64_t end = 0;  // of the last place
+    int64_t end = 0;  // end of the last slot
     if (__builtin_add_overflow(ring.offset + (ring.slots - 1) * ring.bytes, buffer.bytes, &end) ||
         end > program.arena_bytes)
       return "rings";

@@ -1,5 +1,5 @@
-// The law of a repeat: the period before the listed one and the period behind it are the listed one, so much earlier
-// and so much later. What holds of those three then holds of all that run between them.
+// The invariant of a repeat: the periods before and after the listed one equal it, shifted by one period. Properties of
+// these three then hold for all periods between them.
 #pragma once
 #include <optional>
 #include <string>
@@ -11,14 +11,14 @@ namespace prun {
 
 struct NotRecurring {
   OpRef op;
-  std::string what;  // "reads another tensor than a period before"
+  std::string what;  // "reads something else than a period before"
 };
 
-// The first op that breaks it; nullopt: the body recurs as its repeat says, or has none. Spans and ids of the repeat
-// are in their ranges (repeat_in_range).
+// Returns the first op that violates the repeat; nullopt = the body recurs, or has no repeat. Requires that
+// repeat_out_of_range returns "".
 std::optional<NotRecurring> not_recurring(const Program& program, const Body& body);
 
-// "" when every number of the repeat names something that is there.
+// Returns "" if every number of the repeat is in range, otherwise the kind of the first that is not.
 std::string repeat_out_of_range(const Program& program, const Body& body);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// Writes repeats out: tensors and buffers of the microbatches in between, then the ops.
+// Unrolls repeats: adds the tensors and buffers of the omitted microbatches, then the ops.
 #include "ir/repeat.h"
 
 #include <fmt/format.h>
@@ -112,7 +112,7 @@ class Writer {
     return known(std::move(tensor));
   }
 
-  // What several ops name is one tensor, wherever the ops are listed.
+  // Ops that name the same tensor share it, wherever they are listed.
   TensorId known(Tensor tensor) {
     auto [known, fresh] = tensors_.try_emplace(key(tensor), out_.tensors.next());
     if (fresh) out_.tensors.push_back(std::move(tensor));
@@ -136,7 +136,7 @@ class Writer {
     return known->second = out_.buffers.last();
   }
 
-  // "block0.h#3" of microbatch 3.
+  // Renames for a microbatch: "block0.h#1" becomes "block0.h#3".
   static std::string renamed(const std::string& name, int64_t from, int64_t to) {
     const std::string label = fmt::format("#{}", from);
     return name.ends_with(label) ? fmt::format("{}#{}", name.substr(0, name.size() - label.size()), to) : name;
@@ -151,7 +151,7 @@ class Writer {
   Body& body_;
   Table<BufferId, Place> member_;
   Table<TensorId, int64_t> slide_;
-  std::map<std::pair<int, int64_t>, BufferId> of_microbatch_;  // ring and microbatch
+  std::map<std::pair<int, int64_t>, BufferId> of_microbatch_;  // ring, microbatch
   std::map<Key, TensorId> tensors_;
   std::map<std::pair<StreamId, int>, std::vector<const Repeat::Growth*>> growths_;
 };

@@ -1,5 +1,5 @@
-// The position of a training after so many steps, over all of its runs. A checkpoint stores it, and the run that
-// resumes begins there.
+// The position of a training after some steps, over all of its runs. A checkpoint stores it, and the resumed run begins
+// there.
 #pragma once
 #include <cstdint>
 
@@ -9,13 +9,13 @@
 namespace prun {
 
 struct RunPosition {
-  int64_t step = 0;           // steps done, and the first step of a run that begins here
+  int64_t step = 0;           // steps done; also the first step of a run that begins here
   int64_t skipped_steps = 0;  // steps that updated nothing because their gradients were not finite
-  // Samples of the present data and tokens of all data that steps consumed, over all ranks. Batch sizes may have
-  // changed, so they are not `step` times something. Tokens of checkpoints in format 1: -1 = unknown.
+  // Samples of the current data and tokens of all data consumed so far, over all ranks. Batch sizes may have changed,
+  // so that these are no multiples of `step`. tokens -1 = unknown (checkpoints in format 1).
   int64_t samples = 0, tokens = 0;
   LeftOut left_out;      // samples that all steps skip
-  int64_t restarts = 0;  // that led here, of all runs; checkpoints before this field have none
+  int64_t restarts = 0;  // restarts of all runs so far; 0 in checkpoints without this field
 
   template <class Fields>
   void each_field(Fields&& fields) {

@@ -1,8 +1,8 @@
-// The binary form of a job: magic, version, SHA-256 of the rest, then the structs field by field. The launcher sends
-// it to every rank; its hash is what ranks compare before step 0.
+// The binary form of a job: magic, version, SHA-256 of the rest, then the structs field by field. The launcher sends it
+// to every rank, and ranks compare its hash before step 0.
 //
-// A damaged job never reaches an executor: the digest catches damage, and what has a right digest but wrong numbers (a
-// bug, an attack) is caught by bounds in archive.h and by check_indices.
+// A damaged job never reaches an executor: the digest detects damage; the bounds in archive.h and check_indices detect
+// wrong numbers under a right digest (a bug, an attack).
 #include <fmt/format.h>
 
 #include "base/sha256.h"
@@ -17,12 +17,12 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 15;  // raise it whenever a visit function below changes
+constexpr char kVersion = 15;  // increment it whenever a visit function below changes
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kSha256Bytes;
 
 }  // namespace
 
-// The last enumerators, for Reader's bounds.
+// The last enumerators, the bounds of Reader.
 constexpr Dtype last_of(Dtype) { return Dtype::u8; }
 constexpr Role last_of(Role) { return Role::cache; }
 constexpr Space last_of(Space) { return Space::host; }
@@ -30,7 +30,7 @@ constexpr Phase last_of(Phase) { return Phase::program; }
 constexpr RateKind last_of(RateKind) { return RateKind::cosine; }
 static_assert(static_cast<int>(Role::cache) + 1 == kRoles);
 
-// One visit function per struct; order is the format. Structs that list their fields themselves have this one.
+// One visit function per struct; their order is the format. Structs with each_field share this one.
 template <class A, class T>
 requires HasFields<std::remove_const_t<T>>
 void visit(A& a, T& v) { each_field_of(v, a); }
@@ -81,7 +81,7 @@ void visit(A& a, Like<Mesh> auto& v) {
   }
 }
 
-// An attribute is the index of its variant, then the value.
+// An attribute is the index of its variant, then its value.
 template <class A>
 void visit(A& a, Like<Attrs> auto& v) {
   if constexpr (A::kReading) {
@@ -146,7 +146,7 @@ void in_table(IdType id, const Table<IdType, T>& table, std::string_view what) {
   in_range(id.index(), 0, table.size(), what);
 }
 
-// Those who follow the calendar count runs by what it says.
+// Code that follows ir/calendar.h counts runs by these numbers.
 void check_bodies(const Program& program) {
   in_table(kStepBody, program.bodies, "body");
   const RunPosition& begin = program.schedule.begin;
@@ -199,7 +199,7 @@ void check_tensor(const Program& program, const Tensor& tensor) {
     bad(fmt::format("tensor {} ends at {} of buffer {}", tensor.name, end, buffer.name));
 }
 
-// Every index and range that a reader follows without asking again.
+// Checks every index and range that readers use without another check.
 void check_indices(const Job& job) {
   for (int c : job.class_of_rank) in_range(c, 0, job.classes.size(), "class");
   for (const Program& program : job.classes) {

@@ -1,4 +1,4 @@
-// Reads a rule from left to right, once for each call that is checked.
+// Evaluates a rule from left to right, once per checked call.
 #include "ir/shape_rule.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ using ops::Types;
 
 std::string text(const TensorType& type) { return fmt::format("{}{}", dtype_name(type.dtype), shape_text(type.shape)); }
 
-// Splits at `mark` outside of brackets; no part has spaces at its ends.
+// Splits at `mark` outside of brackets, and trims spaces from the parts.
 std::vector<std::string_view> parts_of(std::string_view list, char mark) {
   std::vector<std::string_view> parts;
   size_t begin = 0;
@@ -117,7 +117,7 @@ class Fit {
     return shape == type.shape ? "" : fmt::format("{} should be {}", text(type), shape_text(shape));
   }
 
-  // The value of sums of products; a size alone that has none yet becomes `found`.
+  // Evaluates an expression of `+` and `*`; a single size without a value is bound to `found`.
   int64_t value(std::string_view expression, std::optional<int64_t> found = std::nullopt) {
     if (found && is_size(expression)) return sizes_.emplace(expression, *found).first->second;
     int64_t sum = 0;
@@ -148,7 +148,7 @@ class Fit {
   std::map<std::string_view, int64_t> sizes_;
 };
 
-// grad, param, states, clip?; every write, a copy's too, is the size of the parameters.
+// Operands: grad, param, states, clip?; every write, including a copy, has the parameters' size.
 std::string optimizer_problem(const OptimizerTraits& traits, const Types& reads, const Types& writes) {
   const size_t casts = traits.casts ? 1 : 0, least = traits.slots_if.empty() ? traits.slots.size() : 0;
   std::string problem = too_few(reads, writes, 2 + least, 1 + least + casts);
@@ -161,9 +161,9 @@ std::string optimizer_problem(const OptimizerTraits& traits, const Types& reads,
   return problem;
 }
 
-// What the model's own rule infers is what is written.
+// Compares the writes with the types that the model's own rule infers.
 std::string inference_problem(const OpDef& op, const Types& reads, const Types& writes, const Attrs& attrs) {
-  const bool pieces = attrs.has("pieces");  // these ops do nothing but move dims
+  const bool pieces = attrs.has("pieces");  // these ops only move dims
   try {
     const Types expected = op.infer(reads, attrs);
     if (expected.size() != writes.size())

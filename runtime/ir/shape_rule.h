@@ -1,14 +1,15 @@
-// Shape rules of ops that no model contains, as one line of text in their rows: what each read and write must be.
+// Shape rules of ops that no model contains: one line of text per op row that constrains each read and write.
 //
 //   "x [..,K], w [K,N]t, b? [N] -> y [..,N], pre as y"
 //
-// A capital letter is a size: bound where it is met first, compared afterwards. R is the number of rows, the product of
-// all dims but the last. Other words are attributes: of a list its length, of an absent one 1 (kv_heads: as heads).
+// A capital letter is a size: bound at its first occurrence, compared afterwards. R is the number of rows, the product
+// of all dims but the last. Other words are attributes: a list counts as its length, an absent one as 1 (kv_heads: as
+// heads).
 //   [..,N]   R rows of N             as y   the shape of y
 //   [K,N]    these dims              like y as many elements as y
 //   [K,N]t   transposed by that attribute    is y   as `like`, of one dtype
-//   #R*k     so many elements        b?     may be absent        ...   any number more
-// Behind the writes equations of sizes may follow: "; W = C+D".
+//   #R*k     that many elements      b?     may be absent        ...   any number more
+// Equations of sizes may follow the writes: "; W = C+D".
 #pragma once
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@
 
 namespace prun {
 
-// What is wrong with the tensors of one call of `op`, by OpDef::shapes, of an optimizer by its traits; "": nothing.
+// Returns the violation by one call of `op` of its OpDef::shapes (of an optimizer: its traits); "" = none.
 std::string shape_problem(const OpDef& op, const std::vector<TensorType>& reads, const std::vector<TensorType>& writes,
                           const Attrs& attrs);
 

@@ -20,7 +20,7 @@ Shape strides_of(const Shape& shape) {
   return strides;
 }
 
-// Boxes whose elements, in row-major order, are the run: a head and a tail for each dim but the last, and the middle.
+// Decomposes a run of row-major elements into boxes: a head and a tail per dim but the last, and the middle.
 void boxes_of_run(const Shape& shape, size_t dim, Shape offset, Run run, std::vector<Box>& boxes) {
   if (run.begin >= run.end) return;
   const auto add = [&](int64_t first, int64_t count) {
@@ -48,15 +48,15 @@ void boxes_of_run(const Shape& shape, size_t dim, Shape offset, Run run, std::ve
   if (run.end % row != 0) inside(last, {0, run.end % row});
 }
 
-// A part of the local tensor that lies in one block: local positions of the split dim, and where they are in the whole.
+// A part of the local tensor in one block: positions along the split dim, local and in the whole.
 struct Cut {
   int64_t local = 0, whole = 0, count = 0;
 };
 
 struct LocalPart {
   Shape shape;
-  std::vector<Cut> cuts;  // one that spans everything where nothing is split
-  Run run;                // of the flattened part: what the rank holds
+  std::vector<Cut> cuts;  // a single one over everything if nothing is split
+  Run run;                // part of the flattened local part that the rank holds
   int64_t first = 0;      // element of the rank's tensor where the run begins
 };
 
@@ -87,7 +87,7 @@ LocalPart local_part(const Program& program, const StateTensor& state, int rank)
   return part;
 }
 
-// The box of the local part within one cut, in the coordinates of the whole; empty where they do not meet.
+// Returns the box of the local part within one cut, in coordinates of the whole; empty if they are disjoint.
 Box within(const Box& box, const StateTensor& state, const LocalPart& part, const Cut& cut) {
   Box part_of_box = box;
   const int d = state.split_dim;
@@ -104,7 +104,7 @@ struct Place {
   int64_t index = 0, of = 1;
 };
 
-// The rank's number among those that differ along the axes only; the first axis varies slowest.
+// Returns the rank's number among those that differ only along the axes; the first axis varies slowest.
 Place place_among(const Program& program, const std::vector<std::string>& axes, int rank) {
   Place place;
   for (const std::string& axis : axes) {
@@ -148,7 +148,7 @@ std::vector<Box> saved_boxes(const Program& program, const StateTensor& state, i
   const LocalPart part = local_part(program, state, rank);
   const auto [index, holders] = place_among(program, state.replicated, rank);
   const auto of = holders;  // clang 14 gives lambdas no structured bindings
-  // Whole rows where there are enough of them, so that most tensors stay one box in one file.
+  // Uses whole rows if there are enough of them, so that most tensors remain one box in one file.
   const int64_t count = part.run.end - part.run.begin;
   const int64_t row =
       part.shape.empty() ? 1 : std::max<int64_t>(1, element_count(part.shape) / std::max<int64_t>(1, part.shape[0]));

@@ -11,7 +11,7 @@ namespace {
 struct DtypeRow {
   std::string_view name;
   int64_t bytes;
-  bool computes;  // ops compute with it, as with a float
+  bool computes;  // ops compute with it as a float
 };
 constexpr std::array<DtypeRow, 8> kDtypes = {{{"f64", 8, true},
                                               {"f32", 4, true},

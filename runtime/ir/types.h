@@ -1,4 +1,4 @@
-// Element types and shapes. The numbers of Dtype are those of prun_dtype in prun/transport.h and stay fixed.
+// Element types and shapes. The numbers of Dtype are those of prun_dtype in prun/transport.h and must not change.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -11,7 +11,7 @@ namespace prun {
 enum class Dtype : uint8_t { f64 = 0, f32 = 1, bf16 = 2, f16 = 3, i64 = 4, i32 = 5, i8 = 6, u8 = 7 };
 
 int64_t dtype_bytes(Dtype dtype);
-bool computes(Dtype dtype);  // f64, f32, bf16: ops compute with it; others are stored, moved or counted with
+bool computes(Dtype dtype);  // f64, f32, bf16: ops compute with it; others are stored, moved or used as counts
 std::string_view dtype_name(Dtype dtype);
 std::optional<Dtype> parse_dtype(std::string_view name);
 
@@ -25,15 +25,14 @@ inline int64_t element_count(const Shape& shape) {
   for (const int64_t dim : shape) n *= dim;
   return n;
 }
-// Of a program's tensor, a flat vector of all parameters among them: at most 2^60 bytes; else none.
+// Returns the bytes of a tensor of a program; nullopt above 2^60. Flat vectors of all parameters must fit, too.
 std::optional<int64_t> byte_count(Dtype dtype, const Shape& shape);
-// Whether a model or its data may have a tensor of this shape: 2^46 elements, so that no sum of their bytes can leave
-// int64.
+// Returns whether a model or its data may have a tensor of this shape: at most 2^46 elements, so that sums of bytes
+// cannot overflow int64.
 constexpr int64_t kMostElements = int64_t{1} << 46;
 bool is_countable(const Shape& shape);
 std::string shape_text(const Shape& shape);  // "[8, 128, 256]"
 
-// Values of -1 mean "all"; used wherever a range of a flat vector is meant.
 constexpr int64_t kAlignBytes = 64;  // every tensor in a flat vector and every buffer starts on a cache line
 inline int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 

@@ -1,4 +1,4 @@
-// Collectives are a rendezvous of their group, messages queues of their pair, one-sided messages windows that their
+// Collectives are a rendezvous of their group, messages a queue per pair, one-sided messages windows that their
 // receiver opens.
 #include "ir/walk.h"
 
@@ -62,7 +62,8 @@ void Walk::add_actor(const Body& body, int rank) {
       {&body, rank, Table<StreamId, int>(streams, 0), std::move(size), Table<StreamId, bool>(streams, false), {}});
 }
 
-// Whether the ranks of each class have groups of the same classes, and send to and receive from ranks of one class.
+// Returns whether the ranks of each class have groups of the same classes, and exchange messages with ranks of one
+// class.
 bool Walk::classes_are_alike(const std::vector<const Body*>& bodies) const {
   const std::vector<int>& class_of = job_->class_of_rank;
   std::map<std::pair<int, std::string>, std::set<int>> partners;
@@ -93,7 +94,7 @@ bool Walk::classes_are_alike(const std::vector<const Body*>& bodies) const {
 void Walk::find_groups() {
   std::map<std::vector<int>, int> of_ranks;  // axes with the same groups share them
   for (const std::string& axis : axes_) {
-    std::map<std::vector<int>, int> of_classes;  // groups of the same classes along two axes are not the same groups
+    std::map<std::vector<int>, int> of_classes;  // groups of the same classes along two axes are different groups
     std::map<std::vector<int>, int>& known = by_class_ && mesh_->size(axis) < mesh_->ranks() ? of_classes : of_ranks;
     std::vector<int> group_of(mesh_->ranks(), -1);
     for (Actor& actor : actors_) {
@@ -167,7 +168,7 @@ void Walk::send(StreamCursor at, Channel& channel) {
   complete_at_once(receiver);
 }
 
-// Whether the op has ended; its partners may end with it.
+// Returns whether the op has ended; its partners may end with it.
 bool Walk::message(StreamCursor at, Channel& channel) {
   const auto wait_in = [&](std::deque<StreamCursor>& queue) {
     queue.push_back(at);
@@ -189,7 +190,7 @@ bool Walk::message(StreamCursor at, Channel& channel) {
     send(at, channel);
     if (op.one_sided()) channel.offers--;
   } else {
-    if (channel.under_way == 0 && !channel.sends.empty()) let_go(channel.sends);  // they meet
+    if (channel.under_way == 0 && !channel.sends.empty()) let_go(channel.sends);  // rendezvous
     if (channel.under_way == 0) return wait_in(channel.receives);
     channel.under_way--;
     policy_.receive(at);
@@ -292,7 +293,7 @@ bool Walk::release() {
   return false;
 }
 
-// The stream of an actor that will carry the partner of an op: the next collective of the lane, or the next message.
+// Returns the stream of an actor that will issue the partner of an op: the lane's next collective, or the next message.
 std::optional<StreamCursor> Walk::carrier(int id, const Op& partner) const {
   const Actor& late = actors_[id];
   for (const StreamId s : late.done.ids()) {
@@ -311,7 +312,7 @@ std::optional<StreamCursor> Walk::carrier(int id, const Op& partner) const {
   return std::nullopt;
 }
 
-// Whom a blocked stream waits for: another stream of its rank, or the stream of another actor that carries the partner.
+// Returns the stream that a blocked one waits for: another of its rank, or the one of another actor with its partner.
 std::optional<StreamCursor> Walk::blocker(StreamCursor at) const {
   const Actor& actor = actors_[at.actor];
   const Op& waiting = op(at);
