@@ -1,5 +1,5 @@
-// gelu, relu, tanh and silu(gate)·up. gelu's derivative needs its input, those of relu and tanh only their output
-// (which the next op keeps anyway). silu(x) = x·sigmoid(x); with `up` it is the SwiGLU of Shazeer, GLU Variants Improve
+// gelu, relu, tanh and silu(gate)·up. gelu's derivative needs its input; those of relu and tanh need only their output,
+// which the next op retains anyway. silu(x) = x·sigmoid(x); with `up` it is the SwiGLU of Shazeer, GLU Variants Improve
 // Transformer, 2020.
 #include <fmt/format.h>
 

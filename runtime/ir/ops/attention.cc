@@ -1,5 +1,5 @@
-// attention over heads: softmax(q·kᵀ/√h)·v with h = width/heads; with fewer heads of keys and values than of queries,
-// neighbouring queries share them (Ainslie et al., GQA, 2023). Only the log-sum-exp of each row is kept; the
+// Multi-head attention: softmax(q·kᵀ/√h)·v with h = width/heads. With fewer heads of keys and values than of queries,
+// neighboring query heads share them (Ainslie et al., GQA, 2023). Only the log-sum-exp of each row is retained; the
 // derivative recomputes the probabilities from it (Dao et al., FlashAttention, 2022).
 #include <fmt/format.h>
 
@@ -8,10 +8,10 @@
 namespace prun::ops {
 namespace {
 
-// How many heads of keys and values there are; fewer than `heads` when several queries share them.
+// Returns the number of key and value heads; fewer than `heads` if several query heads share one.
 int64_t kv_heads(const Attrs& attrs) { return attrs.integer("kv_heads", attrs.integer("heads", 1)); }
 
-// The size of a head, from qkv's last dim of heads + 2·kv_heads heads.
+// Returns the size of a head, from qkv's last dim of heads + 2·kv_heads heads.
 int64_t head_size(const TensorType& qkv, const Attrs& attrs) {
   return last_dim(qkv) / (attrs.integer("heads", 1) + 2 * kv_heads(attrs));
 }
@@ -45,7 +45,7 @@ void derive_attention(GradientBuilder& builder, const NodeView& node) {
   builder.contribute(qkv, grad[0]);
 }
 
-// One product of [T,h]·[h,T] for all heads, halved when the upper triangle is masked.
+// Returns the FLOPs of one GEMM [T,h]·[h,T] for all heads, halved if the upper triangle is masked.
 double product_flops(const TensorType& qkv, const Attrs& attrs) {
   double batch = static_cast<double>(qkv.shape[0]), length = static_cast<double>(qkv.shape[1]);
   double width = static_cast<double>(attrs.integer("heads", 1) * head_size(qkv, attrs));
@@ -56,7 +56,7 @@ Cost cost_attention(const Types& inputs, const Types& outputs, const Attrs& attr
 }
 Cost cost_attention_grad(const Types& inputs, const Types& outputs, const Attrs& attrs) {
   Cost cost = product_cost(5 * product_flops(inputs[0], attrs), inputs, outputs);
-  cost.model *= 0.8;  // one of the five makes the scores again
+  cost.model *= 0.8;  // one of the five recomputes the scores
   return cost;
 }
 

@@ -1,10 +1,10 @@
-// The communication ops. Which bytes cross the wire depends on the group, so their cost belongs to comm.
+// The communication ops. The bytes on the wire depend on the group, so that their cost belongs to comm.
 //
-// put, signal and wait_signal are a message in three ops: the receiver's `signal` says that its tensor may be written
-// from now on, the sender's `put` writes it at `offset` of the receiver's arena, `wait_signal` ends when that is done.
+//   receiver   signal                    wait_signal     the tensor may be written from signal to wait_signal
+//   sender               put                             writes at `offset` of the receiver's arena
 //
-// Some also stand in a model's graph, where the pass distribute puts them: with the attribute `axis`, and with a
-// derivative. `enter` is one of these only: it is the input, whose gradient is the sum over the ranks' gradients.
+// The pass distribute also adds some of them to a model's graph: with the attribute `axis`, and with a derivative.
+// `enter` exists only there: it is the identity, and its gradient is all-reduced over the ranks.
 #include "ir/ops/rules.h"
 
 namespace prun::ops {
@@ -17,7 +17,7 @@ Attrs over(const NodeView& node, bool sums) {
   return attrs;
 }
 
-// The ranks' parts of a sum: each part's gradient is the sum's.
+// Inputs are partial sums: each one's gradient is that of the sum.
 void derive_all_reduce(GradientBuilder& builder, const NodeView& node) {
   builder.contribute(node.inputs[0], builder.gradient(node.outputs[0]));
 }
@@ -29,7 +29,7 @@ void derive_enter(GradientBuilder& builder, const NodeView& node) {
       x, builder.emit(all_reduce, {builder.gradient(node.outputs[0])}, {builder.type(x)}, over(node, true))[0]);
 }
 
-// Every rank makes a part of the gradient of what it has gathered, or (gradient = "whole") all of it.
+// Each rank has a partial sum of the gradient of the gathered tensor, or (gradient = "whole") all of it.
 void derive_all_gather(GradientBuilder& builder, const NodeView& node) {
   ValueId x = node.inputs[0], dy = builder.gradient(node.outputs[0]);
   if (!builder.wants(x)) return;

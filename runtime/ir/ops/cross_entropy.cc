@@ -1,14 +1,14 @@
 // cross_entropy: scale·Σ over rows of (log-sum-exp − logit of the target). The derivative is (softmax − one-hot)·scale,
-// recomputed from the kept log-sum-exp.
+// recomputed from the retained log-sum-exp.
 //
-// The same over a vocabulary that is split over ranks takes three ops, whose results are reduced over the ranks between
-// them: the maximum of each row (max), its sum of exponentials and its target's logit (sums), and the loss from these.
-// Only the last has a derivative: the others pass statistics of logits that it differentiates itself.
+// For logits split along the vocabulary it becomes three ops with all-reduces in between: each row's maximum (max), its
+// sum of exponentials and its target's logit (sums), and the loss (finish). Only the last has a derivative, because it
+// differentiates the logits itself.
 //
-// cross_entropy_and_grad is the loss and its derivative in one, made by compile/fuse_loss.cc: the same numbers, while a
-// row is in the cache.
+// cross_entropy_and_grad fuses the loss and its derivative (compile/fuse_loss.cc): the same values, while a row is in
+// the cache.
 //
-// As every loss they are differentiated with seed 1, so nothing may be computed from them.
+// Like all losses, they are differentiated with seed 1, so that nothing may be computed from them.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -29,7 +29,7 @@ void require_targets(std::string_view op, const TensorType& logits, const Tensor
                                  element_count(targets.shape)));
 }
 
-// `parts` statistics of each row of the logits.
+// Checks a tensor of `parts` statistics per row of the logits.
 void require_statistics(std::string_view op, std::string_view what, const TensorType& type, const TensorType& logits,
                         int64_t parts) {
   require_dtype(op, what, type, wide(logits.dtype));
@@ -87,7 +87,7 @@ void derive_finish(GradientBuilder& builder, const NodeView& node) {
   derive_logits(builder, node, "cross_entropy_finish", node.inputs[2], node.inputs[3]);
 }
 
-// The logits are there for the derivative; they are not read.
+// The logits are inputs for the derivative only; this op does not read them.
 Cost cost_finish(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost_of(4 * count(inputs[1]), {inputs[0], inputs[1]}, outputs);
 }

@@ -1,8 +1,8 @@
-// Ops of a generation, which computes the next tokens of a sequence from those before: their positions are data, and
-// the keys and values of what came before lie in a cache. compile/decode.cc puts them in place of a model's own.
+// Ops of a generation, which computes the next tokens of a sequence from the previous ones: positions are inputs, and a
+// KV cache holds the previous keys and values. compile/decode.cc replaces a model's own ops by these.
 //
-// Surprising fact: nobody derives through them, so the last tokens of a chunk may be padding: their keys are written,
-// and written again before anything sees them.
+// Surprising fact: they have no derivatives, so that the last tokens of a chunk may be padding: their keys are written,
+// and overwritten before a token attends to them.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -28,7 +28,7 @@ Types infer_rotary_at(const Types& inputs, const Attrs& attrs) {
   return {inputs[0]};
 }
 
-// The cache as a third input is the one that is written.
+// An optional third input is the cache that the op updates.
 Types infer_cached_attention(const Types& inputs, const Attrs& attrs) {
   require_inputs("cached_attention", inputs, 2, 3);
   require_positions("cached_attention", inputs[0], inputs[1]);
@@ -46,7 +46,7 @@ Types infer_cached_attention(const Types& inputs, const Attrs& attrs) {
   return {{qkv.dtype, {qkv.shape[0], qkv.shape[1], heads * size}}, cache};
 }
 
-// As if the cache were full.
+// Assumes a full cache.
 Cost cost_cached_attention(const Types& inputs, const Types& outputs, const Attrs&) {
   const double queries = count(outputs[0]), keys = static_cast<double>(outputs[1].shape[1]);
   return product_cost(4 * queries * keys, inputs, outputs);
@@ -58,11 +58,11 @@ const OpDef rotary_at = {
     .name = "rotary_at", .distribution = Distribution::own, .infer = infer_rotary_at, .cost = per_output<3>};
 const OpDef cached_attention = {.name = "cached_attention",
                                 .distribution = Distribution::own,
-                                .side_first = 0,  // of the last layer a prompt needs the cache alone
+                                .side_first = 0,  // the last layer of a prompt needs only the cache
                                 .side_end = 1,
                                 .infer = infer_cached_attention,
                                 .cost = cost_cached_attention};
-// The tokens whose turn it is, with their positions; and the next one, chosen by the host from the logits.
+// Feeds the current tokens and their positions; samples the next token from the logits on the host.
 const OpDef feed_tokens = {.name = "feed_tokens", .op_class = OpClass::host, .role = OpRole::source, .side_first = 1};
 const OpDef sample_token = {
     .name = "sample_token", .op_class = OpClass::host, .role = OpRole::output, .distribution = Distribution::own};

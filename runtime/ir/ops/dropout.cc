@@ -1,7 +1,7 @@
-// dropout: y = x / (1 − p) where a random word says so, else 0 (Srivastava et al., 2014).
+// dropout: y = x / (1 − p) or 0, by a random number per element (Srivastava et al., 2014).
 //
-// The word is a function of (seed, step, key) and of the element's place in the whole sample (prun/philox.h), so the
-// mask is the same under any sharding, and the derivative draws it again instead of keeping it.
+// The number is a function of (seed, step, key) and of the element's index in the whole sample (prun/philox.h), so that
+// the mask is the same under any sharding, and the derivative recomputes it instead of retaining it.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -33,6 +33,6 @@ const OpDef dropout = {.name = "dropout",
                        .distribution = Distribution::own,
                        .infer = infer_dropout,
                        .derive = derive_dropout,
-                       .cost = per_output<25>};  // Philox, about
+                       .cost = per_output<25>};  // Philox, estimated
 
 }  // namespace prun::ops

@@ -1,4 +1,4 @@
-// add, mul, scale, cast, copy: element by element, shapes equal (nothing broadcasts).
+// Element-wise ops: add, mul, scale, cast, copy. Shapes are equal; there is no broadcasting.
 #include <fmt/format.h>
 
 #include "base/text.h"

@@ -1,8 +1,8 @@
-// embedding: rows of a table chosen by tokens, plus rows of a position table in order.
+// embedding: the rows of a table that tokens select, plus the rows of a position table in order.
 //
-// The derivative adds rows in token order, so that it is the same bits in every run. With attribute axis the table is
-// the rank's run of rows; tokens of other ranks give rows of zeros, and no gradient. With attribute valid the rows at
-// or above it are padding, which no token names.
+// The derivative adds rows in token order, so that it is bitwise reproducible. With attribute axis the table is the
+// rank's run of rows; tokens of other ranks yield zeros, and no gradient. With attribute valid, rows at or above it are
+// padding, which no token selects.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -50,7 +50,7 @@ void derive_embedding(GradientBuilder& builder, const NodeView& node) {
   if (with_positions) builder.contribute(positions, grads[1]);
 }
 
-// Only the rows that tokens name are read.
+// Only the selected rows are read.
 Cost cost_embedding(const Types& inputs, const Types& outputs, const Attrs&) {
   Cost cost = cost_of(inputs.size() == 3 ? count(outputs[0]) : 0, {inputs[0]}, outputs);
   cost.bytes *= 2;

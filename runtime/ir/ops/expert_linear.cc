@@ -1,6 +1,6 @@
-// expert_linear: y[e] = x[e]·w[e] for each expert e: as many matrix products as there are experts, all of one size.
+// expert_linear: y[e] = x[e]·w[e] for each expert e: a batched GEMM with one GEMM per expert, all of one size.
 //
-// Slots that no token took hold zeros, and so do their results: there is no bias that could change that.
+// Slots without a token contain zeros, and so do their results, because there is no bias.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -26,13 +26,13 @@ Types infer_expert_linear(const Types& inputs, const Attrs&) {
 
 void derive_expert_linear(GradientBuilder& builder, const NodeView& node) {
   ValueId x = node.inputs[0], w = node.inputs[1], dy = builder.gradient(node.outputs[0]);
-  // Weights first, as in linear.
+  // Weights first, like in linear.
   if (builder.wants(w))
     builder.contribute(w, builder.emit(expert_linear_dw, {x, dy}, {wide_like(builder.type(w))}, {})[0]);
   if (builder.wants(x)) builder.contribute(x, builder.emit(expert_linear_dx, {dy, w}, {builder.type(x)}, {})[0]);
 }
 
-// Each of [.., K] is used for every one of the N columns.
+// Each element of [.., K] is multiplied with each of the N columns.
 Cost cost_product(const TensorType& k_side, const TensorType& n_side, const Types& inputs, const Types& outputs) {
   return product_cost(2 * count(k_side) * static_cast<double>(last_dim(n_side)), inputs, outputs);
 }

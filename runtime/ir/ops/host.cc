@@ -1,4 +1,4 @@
-// Ops that the executor itself runs, on every device: the next batch, what a program prints, norms for --metrics.
+// Ops that the executor itself runs, on every device: next batch, print, norms for --metrics.
 #include "ir/ops/rules.h"
 
 namespace prun::ops {
@@ -6,13 +6,13 @@ namespace prun::ops {
 const OpDef next_batch = {.name = "next_batch", .op_class = OpClass::host, .role = OpRole::source, .side_first = 0};
 const OpDef print = {.name = "print", .op_class = OpClass::host, .role = OpRole::output};
 const OpDef report_norms = {.name = "report_norms", .op_class = OpClass::host, .role = OpRole::output};
-// The state of a checkpoint: parameters or a moment, as init_params makes them; the end of the one that is written; and
-// the state in the host's memory on its way to the disk.
+// Checkpoint state: load_state reads parameters or a moment, like init_params; await_checkpoint waits for the
+// checkpoint in progress; save_state writes the state in host memory to disk.
 const OpDef load_state = {.name = "load_state", .op_class = OpClass::host, .role = OpRole::source};
 const OpDef await_checkpoint = {.name = "await_checkpoint", .op_class = OpClass::host, .role = OpRole::output};
 const OpDef save_state = {.name = "save_state", .op_class = OpClass::host, .role = OpRole::output};
 
-// Copies between the two arenas of a rank: load from the host's memory to the device's, store back.
+// Copies between the two arenas of a rank: load from host to device, store back.
 const OpDef load = {.name = "load",
                     .op_class = OpClass::transfer,
                     .role = OpRole::transfer,

@@ -1,5 +1,5 @@
-// layernorm over the last dim: y = (x − mean)·rstd·gamma + beta. Mean and rstd are kept for the derivative.
-// Ba, Kiros, Hinton: Layer Normalization, 2016.
+// layernorm over the last dim: y = (x − mean)·rstd·gamma + beta. Mean and rstd are retained for the derivative. Ba,
+// Kiros, Hinton: Layer Normalization, 2016.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -50,7 +50,7 @@ const OpDef layernorm_grad = {
 const OpDef add_layernorm = {.name = "add_layernorm",
                              .side_first = 1,
                              .shapes = "a [..,N], b as a, gamma [N], beta [N] -> y as a, sum as a, mean #R, rstd #R",
-                             .cost = per_output<9>};  // fuse.cc makes these two
+                             .cost = per_output<9>};  // compile/fuse.cc creates these two
 const OpDef layernorm_grad_add = {
     .name = "layernorm_grad_add",
     .role = OpRole::derivative,

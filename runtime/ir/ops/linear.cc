@@ -1,8 +1,8 @@
-// linear: y = act(x·w + b), the one matrix product; its derivative is two more of them.
+// linear: y = act(x·w + b), a GEMM; its derivative is two more of them.
 //
-// relu derives from the output (y > 0 exactly where its input was); gelu cannot, so a linear with a fused gelu has no
-// derivative and is made only where no gradient flows. linear_gelu keeps that input; it and linear_dx_gelu, its
-// counterpart in backward, are made of pairs of ops after autodiff (compile/fuse.cc) and derive no further.
+// relu derives from the output (y > 0 exactly where its input was); gelu cannot, so that a linear with a fused gelu has
+// no derivative and is created only where no gradient flows. linear_gelu retains that input. compile/fuse.cc creates it
+// and linear_dx_gelu, its counterpart in backward, after autodiff, so that they have no derivatives.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -60,8 +60,8 @@ void derive_linear(GradientBuilder& builder, const NodeView& node) {
     if (builder.wants(w)) builder.contribute(w, dw[0]);
     if (bias) builder.contribute(node.inputs[2], dw[1]);
   };
-  // Weights first: their gradient can leave for its reduction while dx is computed. Unless dx has a reduction of its
-  // own, which others wait for sooner.
+  // Weights first, so that the reduction of their gradient overlaps with dx, unless dx has a reduction of its own,
+  // which other ops need sooner.
   if (node.attrs.integer("dx_first") != 0)
     gradient_of_x(), gradient_of_weights();
   else
@@ -73,7 +73,7 @@ double product_flops(const TensorType& x, const TensorType& y) {
   return 2 * count(x) * static_cast<double>(last_dim(y));
 }
 
-// Padding is computed, and no model's formula has it.
+// Padding is computed, but no model's formula contains it.
 Cost without_padding(Cost cost, const TensorType& y, const Attrs& attrs) {
   const double columns = static_cast<double>(last_dim(y));
   cost.model *= attrs.number("columns", columns) / columns;
@@ -90,7 +90,7 @@ Cost cost_dw(const Types& inputs, const Types& outputs, const Attrs& attrs) {
   return without_padding(product_cost(product_flops(inputs[0], inputs[1]), inputs, outputs), inputs[1], attrs);
 }
 
-// As the ops that they are made of: products, and 10 and 20 flops for gelu and its derivative.
+// Like the unfused ops: the GEMM, plus 10 and 20 FLOPs per element for gelu and its derivative.
 Cost cost_gelu(const Types& inputs, const Types& outputs, const Attrs&) {
   Cost cost = product_cost(product_flops(inputs[0], outputs[0]), inputs, outputs);
   cost.flops += 10 * count(outputs[0]);

@@ -1,4 +1,4 @@
-// All ops by number and by name.
+// All ops, in order and by name.
 #include <unordered_map>
 
 #include "ir/ops/rules.h"

@@ -1,7 +1,7 @@
 // mse, mean_square and mean: scaled sums that end a model. The place pass sets `scale`, so that the average of the
 // gradients over data ranks is the gradient of the global mean.
 //
-// As every loss they are differentiated with seed 1, so nothing may be computed from them.
+// Like all losses, they are differentiated with seed 1, so that nothing may be computed from them.
 #include "ir/ops/rules.h"
 
 namespace prun::ops {

@@ -1,9 +1,9 @@
-// Mixture of experts: route picks k experts for each token, dispatch brings the tokens to the experts' slots, combine
-// brings the results back, weighted. Shazeer et al., "Outrageously large neural networks", 2017; slots and the
+// Mixture of experts: route selects k experts for each token, dispatch copies tokens to the experts' slots, combine
+// returns the weighted sum of the results. Shazeer et al., "Outrageously large neural networks", 2017; slots and the
 // load-balancing loss are those of GShard (2020) and Switch Transformers (2021).
 //
-// Surprising fact: dividing by the chosen probabilities' sum makes the weights a softmax over the chosen logits alone,
-// so the others get a gradient from the balancing loss only, and with one choice the weight is always 1.
+// Surprising fact: dividing by the sum of the chosen probabilities makes the weights a softmax over the chosen logits
+// alone. The others therefore get a gradient from the balancing loss only, and with one choice the weight is always 1.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -11,7 +11,7 @@
 namespace prun::ops {
 namespace {
 
-// Slots of one expert; 0 stands for as many as there are tokens, which drops nothing.
+// Returns the slots of one expert; capacity 0 = as many as tokens, so that none is dropped.
 int64_t capacity_of(std::string_view op, const Attrs& attrs, int64_t tokens) {
   int64_t capacity = attrs.integer("capacity");
   if (capacity < 0)
@@ -97,8 +97,8 @@ void derive_combine(GradientBuilder& builder, const NodeView& node) {
   if (builder.wants(weights)) builder.contribute(weights, grads[1]);
 }
 
-// Only the rows that tokens have chosen are read or written, and all slots are cleared: each [N,k] of `slots` is one
-// row of `width` multiply-adds.
+// Only the chosen rows are read or written, and all slots are cleared: each element [N,k] of `slots` is one row of
+// `width` multiply-adds.
 double chosen(const TensorType& slots, const TensorType& row) {
   return count(slots) * static_cast<double>(last_dim(row));
 }

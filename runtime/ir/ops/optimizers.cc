@@ -1,5 +1,5 @@
-// The optimizers and the two ops of global-norm clipping. The optimizer pass makes them; they are no part of a model.
-// Those that end in _cast write a copy of the parameters in the dtype of compute beside them.
+// The optimizers and the two ops of global-norm clipping. compile/optimize.cc creates them; they are not part of a
+// model. Variants with _cast also write a copy of the parameters in the compute dtype.
 #include "ir/ops/rules.h"
 
 namespace prun::ops {

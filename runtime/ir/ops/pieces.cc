@@ -1,7 +1,7 @@
-// join_pieces, cut_pieces, take_piece: between tensors that lie rank after rank, as collectives move them, and tensors
-// split along one of their dims.
+// join_pieces, cut_pieces, take_piece: convert between tensors with the ranks' pieces in sequence, as collectives
+// transfer them, and tensors split along one of their dims.
 //
-// The pieces of a gathered x are its first dim: join_pieces turns [N, a, b, c] into [a, N·b, c] for dim 1.
+// The first dim of a gathered x numbers the pieces: join_pieces turns [N, a, b, c] into [a, N·b, c] for dim 1.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -15,7 +15,7 @@ int64_t require_pieces(std::string_view op, const Attrs& attrs) {
   return pieces;
 }
 
-// The dim of the whole tensor, which has `rank` dims, as an index.
+// Returns the attribute `dim` as an index into a whole tensor of `rank` dims.
 size_t require_dim(std::string_view op, const Attrs& attrs, size_t rank) {
   int64_t dim = attrs.integer("dim");
   if (dim < 0 || dim >= static_cast<int64_t>(rank))
@@ -37,7 +37,7 @@ Types infer_join(const Types& inputs, const Attrs& attrs) {
   return {{x.dtype, y}};
 }
 
-// The shape of one piece of x.
+// Returns the shape of one piece of x.
 Shape piece_shape(std::string_view op, const Types& inputs, const Attrs& attrs) {
   require_inputs(op, inputs, 1, 1);
   const TensorType& x = inputs[0];
@@ -70,7 +70,7 @@ void derive_by(GradientBuilder& builder, const NodeView& node, const OpDef& inve
 void derive_join(GradientBuilder& builder, const NodeView& node) { derive_by(builder, node, cut_pieces); }
 void derive_cut(GradientBuilder& builder, const NodeView& node) { derive_by(builder, node, join_pieces); }
 
-// The other ranks have the gradients of theirs.
+// The other ranks have the gradients of their pieces.
 void derive_take(GradientBuilder& builder, const NodeView& node) {
   ValueId x = node.inputs[0];
   if (!builder.wants(x)) return;

@@ -1,6 +1,6 @@
 // positions: y = x + the row of a position table for each token, by its position in the whole sample.
 //
-// A rank may hold a part of a sample's tokens: with one chunk a run of them, with two chunks r and 2c−1−r of 2c, so
+// A rank may hold a part of a sample's tokens: with one chunk a contiguous run, with two chunks r and 2c−1−r of 2c, so
 // that causal attention costs each of the c ranks the same (device/share.h has the formula).
 #include <fmt/format.h>
 
@@ -34,7 +34,7 @@ void derive_positions(GradientBuilder& builder, const NodeView& node) {
   if (builder.wants(x)) builder.contribute(x, dy);
 }
 
-// Only the rows that tokens stand at are read.
+// Only the rows at the tokens' positions are read.
 Cost cost_positions(const Types& inputs, const Types& outputs, const Attrs&) {
   return cost_of(count(outputs[0]), {inputs[0]}, outputs);
 }

@@ -1,8 +1,8 @@
-// Attention over tokens that lie on several ranks (Liu, Zaharia, Abbeel: Ring Attention, 2023; Brandon et al.: Striped
-// Attention, 2023, for why the chunks are balanced): keys and values go round a ring, each rank's queries stay.
+// Attention over tokens that are split over ranks (Liu, Zaharia, Abbeel: Ring Attention, 2023; Brandon et al.: Striped
+// Attention, 2023, for balanced chunks): keys and values pass around a ring of ranks, queries remain on their rank.
 //
-// Surprising fact: ring_attention and its derivative are never executed. compile/ring_attention.h turns them into the
-// other ops here and into sends and receives, once gradients are recorded.
+// Surprising fact: ring_attention and its derivative are never executed. After autodiff, compile/ring_attention.h
+// expands them to the other ops here, sends and receives.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -10,7 +10,7 @@
 namespace prun::ops {
 namespace {
 
-// What attention says of the shapes holds for the rank's part, too.
+// The shape rules of attention also hold for the rank's part.
 Types infer_ring_attention(const Types& inputs, const Attrs& attrs) {
   Types types = attention.infer(inputs, attrs);
   if (attrs.text("tokens_axis").empty())
@@ -27,7 +27,7 @@ void derive_ring_attention(GradientBuilder& builder, const NodeView& node) {
   builder.contribute(qkv, grad[0]);
 }
 
-// Of one hop; how many there are is a matter of the mesh.
+// Cost of one hop; the number of hops depends on the mesh.
 Cost cost_ring_attention(const Types& inputs, const Types& outputs, const Attrs& attrs) {
   return attention.cost(inputs, outputs, attrs);
 }
@@ -35,7 +35,8 @@ Cost cost_ring_attention_grad(const Types& inputs, const Types& outputs, const A
   return attention_grad.cost(inputs, outputs, attrs);
 }
 
-// One product of a rank's queries with the keys of another, for all heads. Of balanced chunks every hop sees half.
+// Returns the FLOPs of one GEMM of a rank's queries with another rank's keys, for all heads. With balanced chunks, half
+// of each hop is masked.
 double hop_flops(const TensorType& qkv, const Attrs& attrs) {
   double heads = static_cast<double>(attrs.integer("heads", 1));
   double all = heads + 2 * static_cast<double>(attrs.integer("kv_heads", attrs.integer("heads", 1)));
@@ -46,7 +47,7 @@ Cost cost_block(const Types& inputs, const Types& outputs, const Attrs& attrs) {
 }
 Cost cost_block_grad(const Types& inputs, const Types& outputs, const Attrs& attrs) {
   Cost cost = product_cost(5 * hop_flops(inputs[0], attrs), inputs, outputs);
-  cost.model *= 0.8;  // as attention_grad
+  cost.model *= 0.8;  // like attention_grad
   return cost;
 }
 

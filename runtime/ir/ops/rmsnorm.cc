@@ -1,4 +1,4 @@
-// rmsnorm over the last dim: y = x·rrms·gamma with rrms = 1 / √(mean x² + eps), which is kept for the derivative.
+// rmsnorm over the last dim: y = x·rrms·gamma with rrms = 1 / √(mean x² + eps), which is retained for the derivative.
 // Zhang, Sennrich: Root Mean Square Layer Normalization, 2019.
 #include <fmt/format.h>
 
@@ -45,7 +45,7 @@ const OpDef rmsnorm_grad = {.name = "rmsnorm_grad",
 const OpDef add_rmsnorm = {.name = "add_rmsnorm",
                            .side_first = 1,
                            .shapes = "a [..,N], b as a, gamma [N] -> y as a, sum as a, rrms #R",
-                           .cost = per_output<5>};  // fuse.cc makes these two
+                           .cost = per_output<5>};  // compile/fuse.cc creates these two
 const OpDef rmsnorm_grad_add = {.name = "rmsnorm_grad_add",
                                 .role = OpRole::derivative,
                                 .shapes = "x [..,N], dy as x, gamma [N], rrms #R, other as x -> dx as x, dgamma [N]",

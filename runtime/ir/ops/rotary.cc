@@ -1,7 +1,7 @@
-// rotary: turns pairs of a head's elements by an angle that grows with the token's position (Su et al., RoFormer,
-// 2021). Elements i and i + size/2 are a pair, as in Hugging Face's llama; the paper pairs neighbours.
+// rotary: rotates pairs of a head's elements by an angle proportional to the token's position (Su et al., RoFormer,
+// 2021). Elements i and i + size/2 are a pair, as in Hugging Face's llama; the paper pairs neighbors.
 //
-// The derivative turns back by the same angles.
+// The derivative rotates back by the same angles.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
