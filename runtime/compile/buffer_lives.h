@@ -16,7 +16,7 @@ struct StreamLife {
 
 // A buffer's live range. `first` and `last` are instants of the compute stream: its op i is instant 2i + 1, the gap
 // between ops i - 1 and i is instant 2i. Buffers with disjoint instants never interfere. If only the compute stream
-// accesses at least one of two buffers, overlapping instants also imply that they interfere.
+// accesses one of two buffers, or both, overlapping instants also imply that they interfere.
 struct Life {
   std::vector<StreamLife> streams;
   int first = 0, last = 0;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMostReads = 15;  // reads of one check: two bits each
 
-// Ops whose results another check covers: a receive buffer's offer is checked when the put has arrived; a tensor stored
+// Ops whose results another check covers: the tensor of an offer is checked when the put has arrived; a tensor stored
 // to host memory is checked when it is computed and again when it is loaded.
 bool is_seen_elsewhere(const Op& op) { return op.offers() || op.is(ops::store); }
 

@@ -21,8 +21,8 @@ using Axes = std::set<std::string>;
 struct Same {
   TensorId tensor;
   std::string name;
-  Axes axes;  // along which ranks have it alike
-};            // along which ranks hold replicas
+  Axes axes;  // along which ranks hold replicas
+};
 
 Axes without(Axes axes, const Axes& others) {
   for (const std::string& other : others) axes.erase(other);

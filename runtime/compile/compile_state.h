@@ -86,7 +86,7 @@ std::vector<std::string> optimizer_slots(const Optimizer& optimizer);  // "adamw
 int rank_of_stage(const Plan& plan, int stage);
 int stage_of_chunk(const Plan& plan, int rank, int chunk);
 
-// Thrown by a pass if a shortened schedule has no form that repeats; never leaves compile().
+// Thrown by a pass if a shortened schedule cannot be described as a repeat; never leaves compile().
 struct DoesNotRecur {
   std::string what;
 };

@@ -2,9 +2,9 @@
 // logits with their gradient while a row is in the cache. This saves a pass over the largest tensor of a step, and one
 // of its two copies.
 //
-// Runs after autodiff, like fuse.cc. Surprising fact: forward computes the gradient without more memory, because it
-// occupies the buffer of the logits until backward. An evaluation, or the forward pass of a recomputed unit, needs the
-// loss only and lowers the op as a cross_entropy.
+// Runs after autodiff, like fuse.cc. Surprising fact: forward computes the gradient without more memory, because
+// the gradient occupies the buffer of the logits until backward. An evaluation, or the forward pass of a recomputed
+// unit, needs the loss only and lowers the op as a cross_entropy.
 #include <algorithm>
 
 #include "compile/compile_state.h"

@@ -36,7 +36,7 @@ class ByteRuns {
 
 class OccupiedBytes {
  public:
-  explicit OccupiedBytes(int instants);  // the last instant; the first is 0
+  explicit OccupiedBytes(int instants);  // from 0 to `instants`
   // Marks bytes [begin, end) as taken from instant `first` to instant `last`.
   void take(int first, int last, int64_t begin, int64_t end);
   // Appends the bytes taken at any instant from `first` to `last`; valid until the next take().

@@ -1,9 +1,9 @@
 // Lowers ring_attention and its gradient to attention blocks, sends and receives.
 //
-//   hop        0         1         ...  c - 1
-//   compute    block     block          block
-//   K, V       send ->   send ->                  c - 1 hops, each overlaps with a block
-//   dK, dV               send ->        send ->   c hops in f32, each after a block; the last one returns to the owner
+//   hop       0             1             ...  c - 1
+//   compute   block         block              block
+//   K, V      send ->       send ->                           c - 1 hops, each overlaps with a block
+//   dK, dV          send ->       send ->            send ->  c hops in f32, each after a block, back to the owner
 #pragma once
 #include <functional>
 #include <string>

@@ -38,10 +38,10 @@ void StageTransfers::send(const StageStep& step) {
   cross(step, true);
 }
 
-// In an evaluation nothing arrives that depends on a sent tensor. A neighbor posts its receive two turns before it
-// computes, and ranks are at most a pipeline's length apart: sends of two turns ago have completed, and waiting for
-// them takes no time. If the order of turns differs between ranks, a rank might wait for a later one, so that none
-// waits.
+// Returns the send of two turns ago, because in an evaluation nothing arrives that depends on a sent tensor. A neighbor
+// posts its receive two turns before it computes, and ranks are at most a pipeline's length apart, so that this send
+// has completed and waiting takes no time. Returns nothing if ranks order their turns differently, because a rank might
+// then wait for a later turn.
 std::vector<OpRef> StageTransfers::gone() const {
   const int64_t turn = std::ssize(sent_by_turn_);
   if (!in_step_ || turn < 2 || !sent_by_turn_[turn - 2]) return {};

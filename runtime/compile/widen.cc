@@ -1,7 +1,7 @@
 // CompileOptions::widen: stores and sends every float as f64, so that only the order of sums affects rounding. A cast
 // becomes a copy.
 //
-// All tensors of a buffer have one dtype, because a view has its base's, so that a buffer grows by one factor.
+// All tensors of a buffer have one dtype, because a view has its base's; a buffer therefore grows by one factor.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -120,7 +120,7 @@ struct Evaluation {
   Site site;
 };
 
-// When a run saves checkpoints, if it has a directory for them.
+// Schedule of checkpoints, for runs with a checkpoint directory.
 struct Keeping {
   int64_t every = 0;         // steps; 0 = at the end only
   int64_t keep = 0;          // number of newest checkpoints to keep; 0 = all

@@ -31,9 +31,9 @@ inline constexpr int kRoles = 10;
 // Each rank has an arena in both memories. Ops work in the device's; `load` and `store` copy between them.
 enum class Space : uint8_t { device, host };
 
-// A byte range in the arena; the memory pass sets `offset`. Live ranges: a persistent buffer is live in every step, and
-// in a pool's slot except between its last reader and its next writer; any other buffer is live from its first access
-// to its last in the happens-before order.
+// A byte range in the arena; the memory pass sets `offset`. A persistent buffer is always live, or, in a pool's slot,
+// except between its last reader and its next writer. Any other buffer is live from its first access to its last in the
+// happens-before order.
 struct Buffer {
   std::string name;
   Role role = Role::activation;

@@ -29,7 +29,7 @@ struct Repeat {
     int slots = 1, start = 0, step = 1;
     int pool = -1;  // pool whose slots these are; -1 = none
     // Returns whether other buffers must treat all slots as taken while one is, because each microbatch may have any
-    // slot. Not so for two slots that a repeat leaves in order, because the periods next to the listed one show both.
+    // slot. False for two slots whose assignment survives the repeat: the periods next to the listed one show both.
     bool is_one_to_others(int64_t left_out) const { return slots > 2 || (slots == 2 && left_out % 2 != 0); }
     int place(int64_t microbatch) const { return static_cast<int>((start + microbatch * step) % slots); }
   };

@@ -1,5 +1,5 @@
-// layernorm over the last dim: y = (x − mean)·rstd·gamma + beta. Mean and rstd are retained for the derivative. Ba,
-// Kiros, Hinton: Layer Normalization, 2016.
+// layernorm over the last dim: y = (x − mean)·rstd·gamma + beta. Mean and rstd are retained for the derivative.
+// Ba, Kiros, Hinton: Layer Normalization, 2016.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
