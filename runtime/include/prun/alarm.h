@@ -1,6 +1,6 @@
-/* An extension of prun/transport.h, "prun.alarm": for transports that enqueue. A step that was captured is replayed
- * without a call of the transport: there is no request that `test` could end with an error. So while a replayed step
- * keeps the core waiting, it asks each communicator a few times a second. The nccl transport has it. */
+/* Extension "prun.alarm" of prun/transport.h, for transports that enqueue. Replaying a captured step makes no transport
+ * call, so there is no request whose `test` could return an error. While the core waits for a replayed step, it
+ * therefore polls each communicator a few times per second. The nccl transport implements it. */
 #ifndef PRUN_ALARM_H
 #define PRUN_ALARM_H
 
@@ -10,9 +10,9 @@
 
 typedef struct prun_alarm {
   size_t size;
-  /* Of a communicator that is usable, beside any other call on it: PRUN_OK, or what `test` would say of its operations;
-   * PRUN_AGAIN names a member that does not seem to come. Does not block. `waited_ms`: since the device ended
-   * something; a plugin may tell other ranks of a long wait. */
+  /* Polls a usable communicator, concurrently with any other call on it; does not block. Returns PRUN_OK, the error
+   * that `test` would return for its operations, or PRUN_AGAIN with a member that seems to be missing. `waited_ms`:
+   * time since the device last completed any work; a plugin may inform other ranks of a long wait. */
   prun_status (*comm)(prun_ctx* ctx, prun_comm* comm, int waited_ms, prun_result* result);
 } prun_alarm;
 

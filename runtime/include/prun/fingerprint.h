@@ -1,6 +1,7 @@
-// The fingerprint of a tensor: the sum of its bits in words of 32 (elements of 16 bits: one word each), each times an
-// odd number that its place gives, modulo 2^48, which an f64 holds. One word that differs always changes it; the sum is
-// of integers, so devices add in any order. Public, because every device has to make the same one.
+// The fingerprint of a tensor: its bits as 32-bit words (16-bit elements: one word each), each times an odd number
+// given by the word's index, summed modulo 2^48, which an f64 represents exactly. A single differing word always
+// changes it, and a device may add in any order because the sum is an integer. Public, because every device must
+// compute the same value.
 #pragma once
 #include <cstdint>
 
@@ -14,7 +15,7 @@ namespace prun {
 
 inline constexpr uint64_t kFingerprintMask = (uint64_t{1} << 48) - 1;
 
-// What the word in place i adds.
+// Returns the contribution of word number i.
 PRUN_FINGERPRINT_CALL constexpr uint64_t fingerprint_of(uint32_t word, int64_t i) {
   return uint64_t{word} * ((static_cast<uint32_t>(i) * 2u + 1u) * 0x9E3779B1u);
 }

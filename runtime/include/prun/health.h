@@ -1,5 +1,5 @@
-/* An extension of prun/device.h, "prun.health": what is worth knowing of a device beyond what it can do, for `prun
- * doctor` and for the launcher's count of memory. The cuda device has it. */
+/* Extension "prun.health" of prun/device.h: the state of a device, for `prun doctor` and for the launcher's memory
+ * accounting. The cuda device implements it. */
 #ifndef PRUN_HEALTH_H
 #define PRUN_HEALTH_H
 
@@ -9,15 +9,16 @@
 
 typedef struct prun_health_report {
   size_t size;
-  uint64_t context_bytes; /* of the device's memory, that a process takes by opening it; 0: not known */
-  int exclusive;          /* 1: one process at a time may open it */
-  char facts[400];        /* in a line: "ECC on; NVLink to GPUs 1 to 7"; "" where there is nothing to say */
-  char advice[1000];      /* what is wrong or slow and what to do about it, a line each */
+  uint64_t context_bytes; /* device memory that opening the device takes per process; 0 = unknown */
+  int exclusive;          /* 1 = only one process at a time may open it */
+  char facts[400];        /* one line: "ECC on; NVLink to GPUs 1 to 7"; "" = none */
+  char advice[1000];      /* one line per problem or slowdown, with its fix */
 } prun_health_report;
 
 typedef struct prun_health {
   size_t size;
-  /* As `describe`, in a process of its own, and before it: it measures what opening the device takes. */
+  /* Fills the report of device `index`. Called like `describe`, in a child process of its own and before `describe`,
+   * because it measures the memory that opening the device takes. */
   prun_status (*examine)(int index, prun_health_report* report, prun_result* result);
 } prun_health;
 

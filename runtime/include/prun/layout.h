@@ -1,12 +1,12 @@
-/* prun device ABI: the layout that a device asks the compiler for in the operands of its GEMMs. An extension of
- * prun/device.h. */
+/* Extension "prun.layout" of prun/device.h: the layout that a device requests from the compiler for its GEMM operands.
+ */
 #ifndef PRUN_LAYOUT_H
 #define PRUN_LAYOUT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* The extension "prun.layout". Without it tensors have the shapes of the model. */
+/* Without the extension, tensors have the shapes of the model. */
 #define PRUN_DEVICE_LAYOUT "prun.layout"
 typedef struct prun_device_layout {
   size_t size;

@@ -1,10 +1,10 @@
 // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): random numbers as a pure
 // function of (seed, key, index), so that an element is the same on every rank, mesh and device. Public, because every
-// device has to make the same ones.
+// device must generate the same numbers.
 //
-// Surprising fact: log, sine and cosine are polynomials of ours and every file that includes this header must be
-// compiled with -ffp-contract=off (nvcc: --fmad=false): libm and fused multiply-adds differ from machine to machine in
-// the last bit.
+// Surprising fact: log, sine and cosine are polynomials of this file, and every file that includes it must be compiled
+// with -ffp-contract=off (nvcc: --fmad=false), because libm and fused multiply-adds round differently on different
+// machines.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -24,7 +24,7 @@ struct Words {
   bool operator==(const Words&) const = default;
 };
 
-// Four random words: a block of the sequence `key` under `seed`.
+// Returns four random words: block `index` of the sequence `key` under `seed`.
 PRUN_HOST_DEVICE inline Words block(uint64_t seed, uint64_t key, uint64_t index) {
   uint32_t c0 = static_cast<uint32_t>(index), c1 = static_cast<uint32_t>(index >> 32);
   uint32_t c2 = static_cast<uint32_t>(key), c3 = static_cast<uint32_t>(key >> 32);
@@ -41,12 +41,13 @@ PRUN_HOST_DEVICE inline Words block(uint64_t seed, uint64_t key, uint64_t index)
   return {{c0, c1, c2, c3}};
 }
 
-// Uniform in [0, 1): 24 bits, exact in f32.
+// Maps a word to [0, 1), uniformly: 24 bits, exact in f32.
 PRUN_HOST_DEVICE inline float unit(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
-// Natural logarithm of a normal positive number, by ln m = 2 atanh((m - 1) / (m + 1)); relative error below 1e-7.
+// Returns the natural logarithm of a positive normal number by ln m = 2 atanh((m - 1) / (m + 1)); relative error below
+// 1e-7.
 PRUN_HOST_DEVICE inline float log_positive(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x) - 0x3f3504f3u;  // so that m lies in [sqrt 1/2, sqrt 2)
+  const uint32_t bits = std::bit_cast<uint32_t>(x) - 0x3f3504f3u;  // so that m is in [sqrt 1/2, sqrt 2)
   const float exponent = static_cast<float>(static_cast<int32_t>(bits) >> 23);
   const float m = std::bit_cast<float>((bits & 0x007fffffu) + 0x3f3504f3u);
   const float s = (m - 1.0f) / (m + 1.0f), z = s * s;
@@ -58,11 +59,11 @@ struct Pair {
   float first, second;
 };
 
-// Two standard normal numbers from two words, by Box-Muller.
+// Returns two standard normal numbers from two words (Box-Muller).
 PRUN_HOST_DEVICE inline Pair normals(uint32_t a, uint32_t b) {
   const float u = (static_cast<float>(a >> 8) + 1.0f) * 0x1p-24f;  // (0, 1]: its logarithm is finite
   const float radius = std::sqrt(-2.0f * log_positive(u));
-  const uint32_t shifted = b + 0x20000000u;  // quadrant of the angle, and the rest within ±1/8 turn
+  const uint32_t shifted = b + 0x20000000u;  // the angle is a quadrant plus at most ±1/8 turn
   const uint32_t quadrant = shifted >> 30;
   const float turn = static_cast<float>(static_cast<int32_t>(shifted << 2 >> 2) - 0x20000000) * 0x1p-32f;
   const float x = turn * 6.28318530717959f, z = x * x;
@@ -74,11 +75,12 @@ PRUN_HOST_DEVICE inline Pair normals(uint32_t a, uint32_t b) {
   return {radius * (sign_c * c), radius * (sign_s * s)};
 }
 
-// Uniform in [low, high]; `key` and `index` as in block, in a sequence of its own beside those of parameters.
+// Returns an integer uniform in [low, high]; `key` and `index` as in block. Its sequence is disjoint from those of
+// parameters.
 PRUN_HOST_DEVICE inline int64_t integer(uint64_t seed, uint64_t key, uint64_t index, int64_t low, int64_t high) {
   const Words words = block(seed, key | (uint64_t{1} << 63), index);
   const uint64_t word = (static_cast<uint64_t>(words[0]) << 32) | words[1];
-  const uint64_t span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low) + 1;  // 0: all 64 bits
+  const uint64_t span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low) + 1;  // 0 = all 64 bits
   // The high half of word * span, in 32-bit pieces: portable, and biased by less than span / 2^64.
   const uint64_t wl = word & 0xffffffffu, wh = word >> 32, sl = span & 0xffffffffu, sh = span >> 32;
   const uint64_t middle = ((wl * sl) >> 32) + ((wh * sl) & 0xffffffffu) + wl * sh;
@@ -86,8 +88,8 @@ PRUN_HOST_DEVICE inline int64_t integer(uint64_t seed, uint64_t key, uint64_t in
   return static_cast<int64_t>(static_cast<uint64_t>(low) + scaled);
 }
 
-// dropout's random words: a stream for each (seed, key, step), in it a sequence for each sample, whose element e has a
-// word of block 16·(e/64) + e%16, so that vector code makes 64 neighbours from 16 blocks at once.
+// Random words of dropout. Each (seed, key, step) has a stream, and each sample a sequence in it. Element e takes a
+// word of block 16·(e/64) + e%16, so that vector code makes 64 adjacent elements from 16 blocks at once.
 PRUN_HOST_DEVICE inline uint64_t dropout_stream(uint64_t seed, uint64_t key, uint64_t step) {
   const Words words = block(seed, key | (uint64_t{1} << 62), step);
   return words[0] | (static_cast<uint64_t>(words[1]) << 32);
@@ -95,7 +97,7 @@ PRUN_HOST_DEVICE inline uint64_t dropout_stream(uint64_t seed, uint64_t key, uin
 PRUN_HOST_DEVICE inline uint32_t dropout_word(uint64_t stream, uint64_t sample, uint64_t element) {
   return block(stream, sample, element / 64 * 16 + element % 16)[element % 64 / 16];
 }
-// Words below it are dropped: a share p of them.
+// Returns the bound below which a word drops its element, with probability p.
 PRUN_HOST_DEVICE inline uint32_t dropout_bound(double p) { return static_cast<uint32_t>(p * 0x1p32); }
 
 }  // namespace prun::philox

@@ -1,6 +1,6 @@
-/* An extension of prun/transport.h, "prun.progress": for who waits for several requests of a transport at once, as a
- * plugin does that carries some of its messages over another one. `test` sleeps for one request and would not notice
- * the others. The socket transport has it. */
+/* Extension "prun.progress" of prun/transport.h, for a caller that waits for several requests of a transport at once,
+ * such as a plugin that carries some of its messages over another one. `test` sleeps for one request and would not
+ * notice the others. The socket transport implements it. */
 #ifndef PRUN_PROGRESS_H
 #define PRUN_PROGRESS_H
 
@@ -10,9 +10,9 @@
 
 typedef struct prun_progress {
   size_t size;
-  void (*progress)(prun_ctx* ctx,
-                   int milliseconds);         /* for all requests; sleeps until something arrives, at most so long */
-  int (*ended)(prun_ctx* ctx, prun_req* req); /* 1: test returns at once, and frees it */
+  /* Makes progress on all requests; sleeps until data arrive, at most this long. */
+  void (*progress)(prun_ctx* ctx, int milliseconds);
+  int (*ended)(prun_ctx* ctx, prun_req* req); /* 1 = test will return at once and free the request */
 } prun_progress;
 
 #endif

@@ -1,4 +1,4 @@
-// Owners of what the kernel gives: a descriptor, a mapping.
+// Owners of kernel resources: a descriptor, a mapping.
 #pragma once
 #include <sys/mman.h>
 #include <unistd.h>
@@ -30,12 +30,12 @@ class Descriptor {
   int fd_ = -1;
 };
 
-// Unmapped when its owner goes; the descriptor behind it is somebody else's.
+// Unmaps its pages in the destructor. It does not own the descriptor that they were mapped from.
 class Mapping {
  public:
   Mapping() = default;
   Mapping(void* base, size_t bytes) : base_(static_cast<std::byte*>(base)), bytes_(bytes) {}
-  // Anonymous pages, zeroed: with MAP_SHARED children have them, too. Empty where it fails, and errno says why.
+  // Maps anonymous zeroed pages; with MAP_SHARED, child processes share them. Empty on failure, with errno set.
   static Mapping pages(size_t bytes, int flags = MAP_PRIVATE) {
     void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
     return at == MAP_FAILED ? Mapping() : Mapping(at, bytes);

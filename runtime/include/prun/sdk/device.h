@@ -2,23 +2,23 @@
 //
 //     class Gpu {
 //      public:
-//       struct Stream; struct Event; struct Kernel; struct Graph;  // prun_stream, ... for the core
-//       explicit Gpu(const prun_device_params& params);        // open
-//       static void probe(prun_device_probe& probe);           // whole, whatever size the core's has
-//       static void describe(int index, prun_device_info& info);
-//       static std::string why_refused(const prun_op& op);     // supports: "" or why not
-//       static size_t workspace(const prun_op& op);
-//       void* alloc(size_t bytes, int place);
-//       void free(void* ptr, int place);
-//       void memory_info(uint64_t& free_bytes, uint64_t& total_bytes);
-//       std::unique_ptr<Stream> stream_create(int priority);
-//       prun_queue stream_queue(Stream& stream);
-//       bool stream_test(Stream& stream);                      // it has no work left
+//     struct Stream; struct Event; struct Kernel; struct Graph;  // prun_stream, ... for the core
+//     explicit Gpu(const prun_device_params& params);        // open
+//     static void probe(prun_device_probe& probe);           // fills the whole struct, whatever the size of the core's
+//     static void describe(int index, prun_device_info& info);
+//     static std::string why_refused(const prun_op& op);     // supports: "", or the reason for PRUN_ENOTSUP
+//     static size_t workspace(const prun_op& op);
+//     void* alloc(size_t bytes, int place);
+//     void free(void* ptr, int place);
+//     void memory_info(uint64_t& free_bytes, uint64_t& total_bytes);
+//     std::unique_ptr<Stream> stream_create(int priority);
+//     prun_queue stream_queue(Stream& stream);
+//     bool stream_test(Stream& stream);                      // true: idle
 //       void stream_wait(Stream& stream);
 //       std::unique_ptr<Event> event_create(bool timed);
 //       void event_record(Event& event, Stream& stream, bool external);
 //       void event_wait(Stream& stream, Event& event);
-//       bool event_test(Event& event);                         // it has been reached
+//     bool event_test(Event& event);                         // true: reached
 //       double event_elapsed(Event& from, Event& to);          // milliseconds
 //       void copy(Stream& stream, void* to, const void* from, size_t bytes);
 //       void zero(Stream& stream, void* ptr, size_t bytes);
@@ -32,11 +32,11 @@
 //
 // Optional members, with the names of the table: capture_begin(Stream&), capture_end(Stream&), which returns a
 // std::unique_ptr<Graph>, and graph_launch(Graph&, Stream&), all three or none; pin(ptr, bytes) and unpin(ptr); the
-// static ext(std::string_view). Two more: use() is called before each of the other members, with the device open; the
-// static freed() is called after something was freed.
+// static ext(std::string_view). Two more are hooks: use() runs before every other member of an open device, the static
+// freed() after every function that frees.
 //
-// Members throw Failure (failure.h). Streams, events, kernels and graphs belong to the table: each lives until it is
-// freed, at the latest until close, which waits for all streams first and destroys T last.
+// Members throw Failure (failure.h). The table owns streams, events, kernels and graphs until they are freed, at the
+// latest by close, which first waits for all streams and destroys T last.
 #pragma once
 #include <prun/device.h>
 
@@ -57,7 +57,7 @@ struct AboutDevice {
   prun_mem_kind mem_kind = PRUN_MEM_HOST;
 };
 
-// Objects that are made for the core and found again by their address.
+// Owns objects made for the core, and finds them by their address.
 template <class T, class Free = std::default_delete<T>>
 class Owned {
  public:
@@ -76,7 +76,7 @@ class Owned {
   std::unordered_map<T*, std::unique_ptr<T, Free>> all_;
 };
 
-// Writes as much of `ours` as the caller's struct has room for, and its size.
+// Copies `ours` into the caller's struct as far as its size allows, and sets its size.
 template <class Sized>
 void write_sized(Sized& ours, Sized* theirs) {
   ours.size = std::min(theirs->size, sizeof ours);
@@ -91,7 +91,7 @@ struct DeviceCalls {
   using Kernel = typename T::Kernel;
   using Graph = typename T::Graph;
 
-  // Members are destroyed from the last to the first.
+  // Members are destroyed in reverse order: the device last.
   struct Open {
     explicit Open(const prun_device_params& params) : device(params) {}
     T device;
@@ -108,7 +108,7 @@ struct DeviceCalls {
   static Kernel& of(prun_kernel* kernel) { return *reinterpret_cast<Kernel*>(kernel); }
   static Graph& of(prun_graph* graph) { return *reinterpret_cast<Graph*>(graph); }
 
-  // The status of body(device), which may return one.
+  // Returns the status of body(device), which may return one.
   template <class Body>
   static prun_status call(prun_dev* dev, prun_result* result, const Body& body) {
     return guarded(result, [&] {
@@ -117,14 +117,14 @@ struct DeviceCalls {
       return body(device);
     });
   }
-  // For functions that cannot fail: an error of the device was reported by an earlier call.
+  // For functions that return no status: any error of the device was reported by an earlier call.
   template <class Body>
   static void freeing(prun_dev* dev, const Body& body) {
     call(dev, nullptr, [](T&) {});  // use()
     body();
     if constexpr (requires { T::freed(); }) T::freed();
   }
-  // *made = what make(device) returns.
+  // Sets *made to the object that make(device) returns.
   template <class Handle, class M, class Make>
   static prun_status create(prun_dev* dev, Owned<M> Open::*all, Handle** made, prun_result* result, const Make& make) {
     return call(dev, result, [&](T& device) { *made = reinterpret_cast<Handle*>((of(dev).*all).keep(make(device))); });
@@ -251,7 +251,7 @@ struct DeviceCalls {
   static const void* ext(const char* id) { return T::ext(std::string_view(id)); }
 };
 
-// What prun_device_v1 returns. Null for a core that is older than this header. One table a class.
+// Returns the table for prun_device_v1; null if the core is older than this header. Each class has one table.
 template <class T>
 prun_device* device_table(uint32_t abi, const AboutDevice& about) {
   if (abi < PRUN_DEVICE_ABI) return nullptr;

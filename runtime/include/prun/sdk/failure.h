@@ -1,5 +1,5 @@
-// What went wrong: thrown by a plugin's own code, kept in its requests, and written into a prun_result by `guarded`,
-// where every function of a table ends. No exception crosses the ABI.
+// A failure: thrown by the code of a plugin, stored in its requests, and written into a prun_result by `guarded`, which
+// wraps every function of a table. No exception crosses the ABI.
 #pragma once
 #include <prun/transport.h>
 
@@ -16,7 +16,7 @@
 
 namespace prun::sdk {
 
-// The parts one after the other: texts and numbers.
+// Concatenates texts and numbers.
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::string text;
@@ -31,8 +31,8 @@ std::string concat(const Parts&... parts) {
 }
 
 struct Failure : std::exception {
-  prun_status status = PRUN_OK;  // PRUN_OK: nothing has failed
-  int culprit = -1;              // global rank, -1 unknown; with PRUN_AGAIN who is waited for
+  prun_status status = PRUN_OK;  // PRUN_OK = no failure
+  int culprit = -1;              // global rank, -1 = unknown; with PRUN_AGAIN the awaited rank
   std::string message;
 
   Failure() = default;
@@ -45,12 +45,12 @@ struct Failure : std::exception {
   const char* what() const noexcept override { return message.c_str(); }
 };
 
-// "bind: Address already in use".
+// Returns PRUN_ESYSTEM with a message such as "bind: Address already in use".
 inline Failure system_failure(std::string_view what, int error = errno) {
   return {PRUN_ESYSTEM, -1, what, ": ", std::strerror(error)};
 }
 
-// Copies what fits; `room` includes the terminating zero.
+// Copies as much as fits; `room` includes the terminating zero.
 inline void copy_text(std::string_view text, char* to, size_t room) {
   if (room == 0) return;
   const size_t used = std::min(room - 1, text.size());
@@ -58,7 +58,7 @@ inline void copy_text(std::string_view text, char* to, size_t room) {
   to[used] = '\0';
 }
 
-// Writes into the caller's result, which may be null or older and shorter than ours. Returns the status.
+// Writes the failure into `result`, which may be null, or smaller than prun_result is here. Returns the status.
 inline prun_status report(const Failure& failure, prun_result* result) {
   if (result == nullptr || result->size <= offsetof(prun_result, message)) return failure.status;
   result->culprit = failure.culprit;
@@ -67,7 +67,7 @@ inline prun_status report(const Failure& failure, prun_result* result) {
   return failure.status;
 }
 
-// The status of body(), which returns a prun_status, a Failure or nothing, or of what it throws.
+// Runs body(), which returns a prun_status, a Failure or nothing. Returns its status, or that of its exception.
 template <class Body>
 prun_status guarded(prun_result* result, const Body& body) {
   try {

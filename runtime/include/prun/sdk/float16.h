@@ -1,7 +1,7 @@
-// bf16 and f16: the one place where a float is rounded to 16 bits, to nearest even; a NaN stays one.
+// bf16 and f16: the only code that rounds a float to 16 bits, to nearest even; a NaN remains a NaN.
 //
-// The functions over words take a uint32_t, or a vector of them as GCC and Clang have them, and have no branches, so
-// that loops vectorize. They are always inlined: code around them may be compiled for one level of a processor.
+// The functions on words take a uint32_t or a GCC/Clang vector of them, and have no branches, so that loops vectorize.
+// They are always inlined because the calling code may be compiled for one instruction set level.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace prun::sdk {
 
-// From the bits of f32; the result has 16 bits.
+// Returns bf16 bits from the bits of an f32.
 template <class Word>
 PRUN_SDK_INLINE constexpr Word round_to_bf16(Word f32) {
   const Word rounded = (f32 + 0x7fffu + ((f32 >> 16) & 1u)) >> 16;
@@ -19,20 +19,20 @@ PRUN_SDK_INLINE constexpr Word round_to_bf16(Word f32) {
   return (f32 & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded;
 }
 
-// Float: float, or the vector of as many.
+// Returns f16 bits from the bits of an f32. Float is float, or the vector type with as many lanes as Word.
 template <class Float, class Word>
 PRUN_SDK_INLINE constexpr Word round_to_f16(Word f32) {
   const Word sign = (f32 >> 16) & 0x8000u, rest = f32 & 0x7fffffffu;
-  // Normal: rebase the exponent. Subnormal: let the addition of 0.5 align and round.
+  // Normal: rebase the exponent. Subnormal: adding 0.5 aligns and rounds.
   const Word normal = (rest - 0x38000000u + 0x0fffu + ((rest >> 13) & 1u)) >> 13;
   const Word subnormal = __builtin_bit_cast(Word, __builtin_bit_cast(Float, rest) + 0.5f) - 0x3f000000u;
   Word half = rest < 0x38800000u ? subnormal : normal;
-  half = rest >= 0x477ff000u ? half * 0 + 0x7c00u : half;  // from 65520 on: infinity
+  half = rest >= 0x477ff000u ? half * 0 + 0x7c00u : half;  // from 65520: infinity
   half = rest > 0x7f800000u ? 0x7e00u | ((rest >> 13) & 0x3ffu) : half;
   return sign | half;
 }
 
-// The bits of the f32 that has the value of an f16. Its subnormals cost nothing: no float here is one.
+// Returns the f32 bits of an f16 value. f16 subnormals are cheap, because no intermediate float is subnormal.
 template <class Float, class Word>
 PRUN_SDK_INLINE constexpr Word widen_f16(Word half) {
   const Word sign = (half & 0x8000u) << 16, rest = half & 0x7fffu, shifted = rest << 13;

@@ -1,14 +1,14 @@
-// Both ends of a new connection prove that they know the job secret before anything else is read.
+// Both ends of a new connection prove that they hold the job secret before anything else is read.
 //
 //     dialler                                   acceptor
-//        ── hello (rank, nonce) ──────────────────►      fixed size, nothing in it is believed yet
+//        ── hello (rank, nonce) ──────────────────►      fixed size, not trusted yet
 //        ◄── hello (rank, nonce), HMAC "acceptor" ──
-//        ── HMAC "dialler" ───────────────────────►      now the acceptor believes the dialler
-//        ◄── HMAC "welcome" ───────────────────────      now the dialler knows that it is in
+//        ── HMAC "dialler" ───────────────────────►      the acceptor now trusts the dialler
+//        ◄── HMAC "welcome" ───────────────────────      the dialler is now accepted
 //
-// Each HMAC-SHA256 is over its label and both hellos, so it holds for these nonces, ranks, job and version only and
-// cannot be replayed or reflected. No length is ever read from the peer. Of two ranks the higher one dials. The library
-// prun::sdk has it; link OpenSSL's libcrypto beside it.
+// Each HMAC-SHA256 covers its label and both hellos, so it is valid for these nonces, ranks, job and version only and
+// cannot be replayed or reflected. No length is ever read from the peer. The higher of two ranks dials. Part of the
+// library prun::sdk; link OpenSSL's libcrypto as well.
 #pragma once
 #include <prun/transport.h>
 
@@ -30,13 +30,13 @@ struct Hello {
   uint32_t version = 0;  // of this protocol
   int32_t from = -1, to = -1;
   int32_t ranks = 0;
-  int32_t index = 0;  // of the connection between the two
+  int32_t index = 0;  // number of the connection between these two ranks
   std::array<char, 40> job{};
   std::array<uint8_t, 32> nonce{};
 };
 static_assert(sizeof(Hello) == 104);
 
-// What a rank says in its hellos.
+// The fields of a rank's hellos, and its secret.
 struct Identity {
   explicit Identity(const prun_open_params& params);
   int rank, ranks;
@@ -44,8 +44,8 @@ struct Identity {
   Secret secret;
 };
 
-// How long the other end of an accepted connection has for its proof: 2 s for each rank that a core has to serve, since
-// hundreds that share one are silent for longer, and are no strangers.
+// Returns how long an accepted connection may remain without proof: 2 s per rank that a core serves, because hundreds
+// of ranks on one core legitimately answer later than that.
 std::chrono::seconds longest_silence(int ranks_of_this_host);
 
 class Handshake {
@@ -53,28 +53,28 @@ class Handshake {
   using Clock = std::chrono::steady_clock;
   enum class State { running, done, refused };
 
-  // Over a nonblocking stream or SOCK_SEQPACKET socket, which may still be connecting: as the dialler of rank `to`, or
-  // with to = -1 as the acceptor. `identity` outlives it. Throws Failure.
+  // Runs over a nonblocking stream or SOCK_SEQPACKET socket, which may still be connecting. `to` >= 0: as the dialler
+  // of rank `to`; -1: as the acceptor. `identity` must outlive it. Throws Failure.
   Handshake(Descriptor socket, const Identity& identity, int to, int index = 0);
 
-  State advance();     // as far as it goes without blocking
-  bool reads() const;  // it waits for something to read, else for room to write
+  State advance();     // advances as far as possible without blocking
+  bool reads() const;  // waits to read; otherwise it waits to write
   State state() const { return state_; }
   const std::string& why_refused() const { return why_; }
-  int error() const { return error_; }  // errno, ECONNRESET: the peer hung up; 0: refused for another reason
+  int error() const { return error_; }  // errno; ECONNRESET = the peer hung up; 0 = refused for another reason
   bool dialler() const { return to_ >= 0; }
   Clock::time_point begun() const { return begun_; }
   int fd() const { return socket_.get(); }
-  // Once done: the peer and the connection's index; release gives the socket up.
+  // Valid once done: the peer and the connection's index. release transfers the socket.
   int peer() const { return dialler() ? to_ : theirs_.from; }
   int index() const { return dialler() ? index_ : theirs_.index; }
   Descriptor release() { return std::move(socket_); }
-  Mac encryption_key() const { return mac("encryption"); }  // of this connection alone, the same at both ends
+  Mac encryption_key() const { return mac("encryption"); }  // of this connection alone, equal at both ends
 
  private:
   enum class Step { connecting, send_hello, read_hello, send_answer, read_mac, send_mac, read_welcome, send_welcome };
 
-  bool step();  // false: would block, or ended
+  bool step();  // false: it would block, or has ended
   bool transfer(bool sending, void* data, size_t bytes);
   bool finish_connecting();
   bool hello_is_sane();

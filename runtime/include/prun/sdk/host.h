@@ -1,4 +1,5 @@
-// Which ranks share a host: measured, not told. A value of HostId travels in an address blob as it lies in memory.
+// Which ranks share a host, measured rather than configured. An address blob carries the object representation of a
+// HostId.
 #pragma once
 #include <sys/stat.h>
 
@@ -12,8 +13,8 @@ namespace prun::sdk {
 struct HostId {
   char boot_id[40] = {};                           // of the running kernel
   uint64_t network = 0, shared_memory = 0;         // inodes of the network and IPC namespaces
-  bool operator==(const HostId&) const = default;  // the same kernel, network and shared memory
-  // Abstract Unix socket names belong to the network namespace: these two ranks can reach each other's.
+  bool operator==(const HostId&) const = default;  // same kernel, network and shared memory
+  // Abstract Unix socket names belong to the network namespace, so ranks of one namespace can connect by them.
   bool same_network(const HostId& other) const {
     return std::memcmp(boot_id, other.boot_id, sizeof boot_id) == 0 && network == other.network;
   }

@@ -1,8 +1,8 @@
-// What kernels of all devices compute alike: which part of a whole a rank holds, where its tokens are in a sample, and
-// running averages of an optimizer. Plain structs, so that a kernel takes them by value.
+// Computations shared by kernels of all devices: a rank's shard, the positions of its tokens in a sample, and an
+// optimizer's running averages. Plain structs, so that a kernel takes them by value.
 //
 // Surprising fact: a split of tokens in two chunks is not contiguous. Rank r of c holds chunks r and 2c−1−r of 2c,
-// which pairs early tokens, which attend to few keys in causal attention, with late ones.
+// which balances causal attention: early tokens attend to few keys, late ones to many.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -22,19 +22,19 @@ struct Share {
 
 struct TokenPositions {
   Share share;          // along the first axis
-  int64_t length = 0;   // the rank's tokens
-  int64_t held = 0;     // tokens of the share on all its ranks
-  int64_t skipped = 0;  // those of them on the ranks before this one
-  int64_t chunk = 0;    // tokens
+  int64_t length = 0;   // tokens of this rank
+  int64_t held = 0;     // tokens of the share, over all ranks that divide it
+  int64_t skipped = 0;  // tokens of the share on the ranks before this one
+  int64_t chunk = 0;    // tokens per chunk
   int64_t second = 0;   // position of the second chunk
 
-  PRUN_SDK_KERNEL int64_t whole() const { return share.of * held; }  // tokens of the whole sample
-  // The position of the rank's token.
+  PRUN_SDK_KERNEL int64_t whole() const { return share.of * held; }  // tokens of the sample
+  // Returns the position of the rank's token.
   PRUN_SDK_KERNEL int64_t of(int64_t token) const {
     token += skipped;
     return token < chunk ? share.index * chunk + token : second + token - chunk;
   }
-  // The rank's token at a position, or -1.
+  // Returns the rank's token at a position, or -1.
   PRUN_SDK_KERNEL int64_t token(int64_t position) const {
     const int64_t first = position - share.index * chunk, later = position - second;
     int64_t found = -1;
@@ -46,8 +46,8 @@ struct TokenPositions {
   }
 };
 
-// Positions of a rank's `length` tokens by attributes of ops. `axes` is tokens_axis: the first axis has the `chunks`, 1
-// or 2; each further one divides the tokens of a share into runs. share_along(axes) is a Share.
+// Returns the positions of a rank's `length` tokens, from attributes of an op. `axes` is tokens_axis: the first axis
+// has the `chunks`, 1 or 2; each later axis divides the tokens of a share into runs. share_along(axes) returns a Share.
 template <class ShareAlong>
 TokenPositions token_positions(const std::string& axes, int64_t chunks, int64_t length, const ShareAlong& share_along) {
   const size_t comma = std::min(axes.find(','), axes.size());
@@ -57,7 +57,7 @@ TokenPositions token_positions(const std::string& axes, int64_t chunks, int64_t 
   return {share, length, held, run.index * length, chunk, chunks == 1 ? 0 : (2 * share.of - 1 - share.index) * chunk};
 }
 
-// Computes beta·old + share·now in f32. `rest` is the remainder of beta after rounding to f32.
+// Computes beta·old + share·now in f32. `rest` is the error of rounding beta to f32.
 struct Blend {
   float beta, rest, share;
   // `now` already contains the factor share.

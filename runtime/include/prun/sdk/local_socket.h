@@ -1,4 +1,4 @@
-// Unix sockets with abstract names: they belong to the network namespace and leave no file behind.
+// Unix sockets with abstract names: they belong to the network namespace and leave no file.
 #pragma once
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -17,7 +17,7 @@ struct LocalAddress {
   explicit LocalAddress(std::string_view name) {
     const size_t used = std::min(name.size(), sizeof address.sun_path - 1);
     address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path + 1, name.data(), used);  // behind a zero byte
+    std::memcpy(address.sun_path + 1, name.data(), used);  // after a zero byte
     length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + used);
   }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
@@ -25,7 +25,7 @@ struct LocalAddress {
   socklen_t length = 0;
 };
 
-// Nonblocking; empty where it fails, and errno says why.
+// Return a nonblocking socket; empty on failure, with errno set.
 inline Descriptor listen_locally(std::string_view name, int type, int backlog) {
   const LocalAddress address(name);
   Descriptor fd(::socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -39,7 +39,7 @@ inline Descriptor connect_locally(std::string_view name, int type) {
   return fd;
 }
 
-// The process at the other end runs as this user, or as root.
+// Returns whether the process at the other end runs as this user or as root.
 inline bool same_user(int fd) {
   ucred who{};
   socklen_t length = sizeof who;

@@ -1,5 +1,5 @@
-// The base of a transport that moves messages and nothing else: requests, the lock, and the end of everything with the
-// first failure. What is left to write is how a message starts, how all of them progress, and how to wait.
+// The base of a transport that only moves messages. It has the requests, the lock, and the rule that the first failure
+// ends everything. A derived class writes how a message starts, how all messages progress, and how to wait.
 #pragma once
 #include <deque>
 #include <memory>
@@ -28,7 +28,7 @@ class MessageTransport : public Transport {
     return request.release();
   }
 
-  // After a failure nothing touches the request any more: `progress` is not called again.
+  // After a failure the request's buffers are not accessed any more, because `progress` is not called again.
   Failure test(Request* request) {
     {
       const std::lock_guard lock(mutex_);
@@ -44,8 +44,8 @@ class MessageTransport : public Transport {
   }
 
  protected:
-  // For connect, where only a message tells whether a peer is there: one without bytes to every rank and from it, with
-  // a tag above all lanes. PRUN_AGAIN, and a rank that has not answered.
+  // For connect of a transport in which only a message proves that a peer is there: exchanges an empty message, with a
+  // tag above all lanes, with every rank. Returns PRUN_AGAIN with a rank that has not answered.
   Failure greet() {
     int missing = -1;
     {
@@ -68,12 +68,12 @@ class MessageTransport : public Transport {
     return {PRUN_AGAIN, missing};
   }
 
-  // Both under the lock; what they throw ends the transport. A message that has ended is taken off its request's
-  // `left`. False: there is no room for it yet, and it is tried again, before others of its kind. Receives are started
-  // first.
+  // Both run under the lock; an exception ends the transport. The implementation decrements a request's `left` for each
+  // message that ends. `start` returns false if there is no capacity for the message yet; it is then retried before
+  // later messages of its direction. Receives are started first.
   virtual bool start(const prun_p2p& op, Request& request) = 0;
   virtual void progress() = 0;
-  // Without the lock, at most 10 ms; briefly where another thread may end what this one waits for.
+  // Runs without the lock; sleeps at most 10 ms, and only briefly if another thread may end the awaited message.
   virtual void wait() = 0;
 
   std::mutex mutex_;

@@ -1,4 +1,4 @@
-// A plugin's options, "key=value,key=value": a table with one row per key, which knows its variable and its range.
+// A plugin's options, "key=value,key=value": a table with one row per key, which holds its variable and its range.
 #pragma once
 #include <algorithm>
 #include <charconv>
@@ -16,7 +16,7 @@ namespace prun::sdk {
 
 struct Option {
   Option(std::string_view name_, bool* to) : name(name_), value(to), wants("0 or 1"), most(1) {}
-  // A whole number. Where the unit is "bytes", K, M and G may follow it.
+  // A whole number. If the unit is "bytes", K, M and G may follow it.
   template <class Number>
   Option(std::string_view name_, Number* to, uint64_t least_, uint64_t most_, std::string_view unit = "")
       : name(name_),
@@ -25,18 +25,18 @@ struct Option {
         least(least_),
         most(most_),
         in_bytes(unit == "bytes") {}
-  // A word, in which `wants` says what is expected; with `words` one of these only.
+  // A text; `wants_` describes it in error messages. If `words_` is not empty, only these values are valid.
   Option(std::string_view name_, std::string* to, std::string_view wants_, std::vector<std::string_view> words_ = {})
       : name(name_), value(to), wants(wants_), words(std::move(words_)) {}
 
   std::string_view name;
   std::variant<bool*, int*, uint32_t*, size_t*, std::string*> value;
-  std::string wants;  // for people
+  std::string wants;  // for error messages
   uint64_t least = 0, most = 0;
   bool in_bytes = false;
   std::vector<std::string_view> words;
 
-  // False: not what it wants.
+  // Parses and stores the value. Returns false if it is invalid.
   bool set(std::string_view text) const {
     if (auto* const* to = std::get_if<std::string*>(&value)) {
       **to = text;
@@ -61,14 +61,14 @@ struct Option {
   }
 };
 
-// "did you mean 'chunk'?" of the nearest row, if at most a third of the letters differ, or half of them behind the same
-// first letter; else all of them.
+// Returns "did you mean 'chunk'?" with the nearest row if at most a third of the letters differ (half if the first
+// letters are equal); otherwise the list of all rows.
 inline std::string suggest_option(std::string_view word, std::span<const Option> rows) {
   const Option* nearest = nullptr;
   size_t best = word.size() + 1;
   std::string all;
   for (const Option& row : rows) {
-    std::vector<size_t> distance(row.name.size() + 1);  // of prefixes: insert, delete or replace a letter
+    std::vector<size_t> distance(row.name.size() + 1);  // edit distance of prefixes
     std::iota(distance.begin(), distance.end(), size_t{0});
     for (size_t i = 1; i <= word.size(); ++i) {
       size_t diagonal = std::exchange(distance[0], i);
@@ -86,7 +86,7 @@ inline std::string suggest_option(std::string_view word, std::span<const Option>
   return nearest != nullptr ? concat("did you mean '", nearest->name, "'?") : "one of: " + all;
 }
 
-// Sets what `text` (may be null) names. `plugin` is the word that a failure, PRUN_EINVAL, begins with.
+// Stores the values in `text`, which may be null. Throws PRUN_EINVAL with a message that begins with `plugin`.
 inline void parse_options(std::string_view plugin, const char* text, std::span<const Option> rows) {
   std::string_view rest = text != nullptr ? text : "";
   while (!rest.empty()) {
@@ -103,7 +103,7 @@ inline void parse_options(std::string_view plugin, const char* text, std::span<c
   }
 }
 
-// All of them as they are set, in the order of the rows: what ranks compare.
+// Returns all options with their current values, in the order of the rows, for comparison between ranks.
 inline std::string options_text(std::span<const Option> rows) {
   std::string text;
   for (const Option& row : rows) text += concat(text.empty() ? "" : ",", row.name, "=", row.text());

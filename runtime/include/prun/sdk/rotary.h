@@ -1,6 +1,6 @@
-// By how much rotary turns each pair of a head a token, with the two scalings that lengthen a model's context: linear
-// (Chen et al., "Extending Context Window of Large Language Models via Positional Interpolation", 2023) and
-// Llama 3.1's, which slows down what turns slowly only.
+// Rotation angles of rotary position embeddings (RoPE), with two scalings that lengthen a model's context: linear (Chen
+// et al., "Extending Context Window of Large Language Models via Positional Interpolation", 2023) and Llama 3.1's,
+// which scales only low frequencies.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -16,9 +16,9 @@ struct RotaryAngles {
   double low_freq_factor = 1, high_freq_factor = 4, original_context = 8192;  // of llama3
 };
 
-// Radians a token, of each pair of a head of 2·half elements: base^(-i/half), scaled. With llama3, pairs that turn
-// round less than low_freq_factor times in the original context are slowed down by `factor`, those above
-// high_freq_factor not at all, and the ones between in proportion.
+// Returns radians per token for each pair of a head of 2·half elements: base^(-i/half), scaled. With llama3, a pair
+// with fewer than low_freq_factor rotations in the original context is divided by `factor`, one with more than
+// high_freq_factor is unchanged, and those between are interpolated linearly.
 inline std::vector<double> rotary_speeds(int64_t half, const RotaryAngles& angles) {
   std::vector<double> speeds;
   for (int64_t i = 0; i < half; ++i) {
@@ -37,7 +37,7 @@ inline std::vector<double> rotary_speeds(int64_t half, const RotaryAngles& angle
   return speeds;
 }
 
-// From the attributes of an op, as number(name, fallback) has them.
+// Reads the parameters from an op's attributes, through number(name, fallback).
 template <class Number>
 std::vector<double> rotary_speeds(int64_t half, std::string_view scaling, const Number& number) {
   RotaryAngles angles;

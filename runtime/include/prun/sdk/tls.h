@@ -1,9 +1,9 @@
-// TLS 1.3 over a connected stream socket, with a key that both ends know (an external PSK) in place of certificates.
+// TLS 1.3 over a connected stream socket, with an external PSK instead of certificates.
 //
-// It stands between a framing and its descriptor: `read` and `write` are the recv and sendmsg of a socket that does not
-// block, and the handshake goes on inside both. What is sent is encrypted by the kernel where it has TLS for sockets
-// (kTLS), else here, by OpenSSL. No close_notify is sent: who must tell an end from an attack says it in a frame. The
-// library prun::sdk has it; link OpenSSL's libssl beside it.
+// It sits between a framing layer and its descriptor: `read` and `write` behave like recv and sendmsg on a nonblocking
+// socket, and both advance the handshake. The kernel encrypts outgoing data if it has kTLS; otherwise OpenSSL does,
+// here. No close_notify is sent: a protocol that must distinguish an end from an attack sends the end as one of its own
+// frames. Part of the library prun::sdk; link OpenSSL's libssl as well.
 #pragma once
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -26,32 +26,34 @@ class TlsStream {
  public:
   enum class Side { client, server };
 
-  // `fd` is connected, nonblocking, and outlives this, which does not own it. `key` is of this connection alone. The
-  // client's first words leave at once. Throws Failure where OpenSSL has no TLS 1.3.
+  // `fd` is connected and nonblocking; it is not owned and must outlive this object. `key` belongs to this connection
+  // alone. The client sends its first message at once. Throws Failure if OpenSSL has no TLS 1.3.
   TlsStream(int fd, Side side, std::span<const uint8_t, 32> key);
   ~TlsStream();
   TlsStream(const TlsStream&) = delete;
   TlsStream& operator=(const TlsStream&) = delete;
 
-  // A record says its length in the clear: where that was changed, a reader waits for bytes that nobody has sent. An
-  // end that has sent nothing for a while sends so many bytes that mean nothing; then the reader finds it.
+  // A record's length is sent in the clear. If an attacker raises it, the reader waits for bytes that were never sent.
+  // A sender that has been idle for a while therefore sends this many bytes of filler, which complete the record, so
+  // that the reader detects the change.
   static constexpr size_t kFiller = 17 << 10;
 
-  // Bytes; 0: the peer has closed; -1 and errno. EBADMSG: what came is not what the peer sent; EREMOTEIO: the peer says
-  // that of what it got; trouble() has OpenSSL's words for both. Without `fill` nothing more is taken from the socket:
-  // what epoll does not tell, since it lies here already, is read to its end that way.
+  // Returns the number of bytes read; 0 = the peer has closed; -1 with errno otherwise. EBADMSG: received data differ
+  // from the data sent. EREMOTEIO: the peer reports the same of data from here. trouble() has OpenSSL's text for both.
+  // Without `fill` it reads nothing more from the socket: it drains bytes that are already buffered here, which epoll
+  // cannot report.
   ssize_t read(void* to, size_t bytes, bool fill = true);
-  // Bytes that are in the kernel's hands. EAGAIN: some of them may have been taken, so the next call begins with the
-  // same bytes.
+  // Returns the number of bytes handed to the kernel. After EAGAIN some bytes may have been encrypted already, so the
+  // next call must begin with the same bytes.
   ssize_t write(std::span<const iovec> pieces);
 
-  // Both ends have shown that they have the key; so it stays, whatever comes later.
+  // Both ends have proved that they hold the key. It remains true after a later failure.
   bool established() const { return established_; }
-  bool pending() const { return taken_ > 0; }  // bytes were taken that `write` has not told of
+  bool pending() const { return taken_ > 0; }  // bytes are encrypted that `write` has not reported yet
   bool by_kernel() const { return kernel_sends_; }
   const std::string& trouble() const { return trouble_; }
 
-  void flip(uint64_t seed) { flip_ = seed; }  // a bit of what is sent next, for tests; not where the kernel encrypts
+  void flip(uint64_t seed) { flip_ = seed; }  // flips a bit of the next output, for tests; not with kTLS
   void renew_keys_every(uint64_t records) { records_per_key_ = records; }
 
  private:
@@ -69,17 +71,17 @@ class TlsStream {
   std::unique_ptr<ssl_st, void (*)(ssl_st*)> ssl_;
   bool kernel_sends_ = false, established_ = false;
   bool may_fill_ = false, ended_ = false;
-  int error_ = 0;  // that ended it
+  int error_ = 0;  // errno that ended the stream
   std::string trouble_;
-  std::vector<char> out_;  // encrypted; the first `sent_` bytes have left
+  std::vector<char> out_;  // ciphertext; the first `sent_` bytes have been sent
   size_t sent_ = 0;
-  size_t taken_ = 0;         // plain bytes that are in out_
-  std::vector<char> small_;  // pieces that share a record
+  size_t taken_ = 0;         // bytes of plaintext in out_
+  std::vector<char> small_;  // small pieces, gathered into one record
   uint64_t records_ = 0, records_per_key_;
   std::optional<uint64_t> flip_;
 };
 
-// This kernel encrypts for sockets: the module tls is there, or is loaded on demand. Asked once.
+// Returns whether the kernel encrypts sockets: the module tls is loaded, or is loaded on demand. Tests this once.
 bool kernel_has_tls();
 
 }  // namespace prun::sdk

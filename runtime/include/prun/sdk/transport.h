@@ -1,4 +1,4 @@
-// A transport as a class: its members are the functions of prun_transport, and what they throw becomes statuses.
+// A transport as a class: its members implement the functions of prun_transport, and their exceptions become statuses.
 //
 //     class Mail : public prun::sdk::Transport {
 //      public:
@@ -16,8 +16,10 @@
 //
 // Optional members have the names of the table: wait_fd, mem_alloc, mem_reg, mem_free, comm_create, comm_test,
 // comm_free, coll, put, get, signal, wait_signal, and the static close, score, ext and check_options (const char*;
-// throws what the constructor would throw for them). Calls with ranks, lanes, signals
-// or memory that do not exist, or before connect, do not reach them; nor do calls once the job is ending.
+// throws what the constructor would throw for these options).
+//
+// The table rejects calls with ranks, lanes, signals or memory kinds that do not exist, calls before connect, and calls
+// once the job is ending, before they reach the members.
 #pragma once
 #include <prun/transport.h>
 
@@ -33,17 +35,17 @@
 
 namespace prun::sdk {
 
-inline const prun_host* host_of_process = nullptr;  // from prun_transport_v1 on
+inline const prun_host* host_of_process = nullptr;  // set by prun_transport_v1
 
 using Blobs = std::vector<std::string_view>;  // addresses, by rank
 
-// A value as it lies in memory.
+// Returns the object representation of a value.
 template <class T>
 std::string bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-// What every open transport has.
+// The base of every transport: its parameters, its abort flag, its checks.
 class Transport {
  public:
   explicit Transport(const prun_open_params& params)
@@ -92,7 +94,7 @@ struct TransportCalls {
   static prun_req* opaque(auto* request) { return reinterpret_cast<prun_req*>(request); }
   static auto& comm_of(prun_comm* comm) { return *reinterpret_cast<typename T::Comm*>(comm); }
 
-  // A request that body(context) makes; null: the core is to do it.
+  // Returns the request that body(context) makes; null becomes PRUN_ENOTSUP, so that the core runs the call itself.
   template <class Body>
   static prun_status start(const char* call, prun_ctx* ctx, prun_req** req, prun_result* result, const Body& body) {
     return guarded(result, [&]() -> prun_status {
@@ -246,7 +248,7 @@ struct TransportCalls {
   }
 };
 
-// What prun_transport_v1 returns. Null, and a line in the log, for a core that is older than this header.
+// Returns the table for prun_transport_v1, or logs a line and returns null if the core is older than this header.
 template <class T>
 const prun_transport* transport_table(const prun_host* host, const About& about) {
   if (host == nullptr || host->abi < PRUN_TRANSPORT_ABI || host->size < sizeof(prun_host)) {

@@ -1,7 +1,8 @@
-// Whether a rank that waits should yield its core to the others, or sleep: learned from how long yields take.
+// Decides from the duration of past yields whether a waiting rank should yield its core or sleep.
 //
-// A yield that took long has given the core to somebody who computes. Then, for a while, sleep at once instead: who is
-// woken comes before who computes. The while grows as long as the first yield after it is slow again.
+// A slow yield gave the core to a thread that computes. For a while after it, sleep at once instead, because the
+// scheduler runs a woken thread before a computing one. The while doubles as long as the first yield after it is slow
+// again.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -13,7 +14,7 @@ namespace prun::sdk {
 class Yields {
  public:
   static constexpr uint64_t kSlow = 300 * 1000;
-  // Times of one clock, in nanoseconds.
+  // Returns whether a yield pays now; false: sleep. All times are nanoseconds of one clock.
   bool pay(uint64_t now) const { return now >= crowded_until_.load(std::memory_order_relaxed); }
   void took(uint64_t before, uint64_t now) {
     if (now - before < kSlow) return;
@@ -29,11 +30,12 @@ class Yields {
   std::atomic<uint64_t> crowded_until_{0}, crowded_{0};
 };
 
-// The same for who counts what has come. A slow yield gave the core to others that communicate, and not to one that
-// computes, if much more has come by the next wait than was waited for: they were ahead. One thread at a time.
+// Yields for a caller that counts arrived messages. If many more messages than the awaited ones have arrived by the
+// next wait, a slow yield gave the core to ranks that communicate, not to one that computes, so it does not count. One
+// thread at a time.
 class CountedYields {
  public:
-  // `ended`: what has come so far; before each yield.
+  // `ended`: messages that have arrived so far. Called before each yield.
   bool pay(uint64_t now, uint64_t ended) {
     if (slow_ > 0 && ended - ended_before_ < kMany) yields_.took(now - slow_, now);
     slow_ = 0;
@@ -46,7 +48,7 @@ class CountedYields {
   }
 
  private:
-  // A wait of its own is for two or three messages, as many as a few calls have.
+  // One wait is for the two or three messages of a few calls.
   static constexpr uint64_t kMany = 16;
   Yields yields_;
   uint64_t slow_ = 0, ended_before_ = 0;
