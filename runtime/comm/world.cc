@@ -1,4 +1,4 @@
-// Worlds: one rank needs no transport; many ranks have one, or one inside hosts and another between them.
+// Worlds: one rank has no transport; several have one, or one inside hosts and another between them.
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -22,11 +22,12 @@
 namespace prun {
 namespace {
 
-// Anonymous memory, zeroed, given back with the world.
+// Anonymous memory, zeroed, freed with the world.
 class Pages {
  public:
   void* allocate(int64_t bytes) {
-    constexpr int64_t kHugePagesFrom = 8 << 20;  // below, rounding up would cost more than the misses
+    constexpr int64_t kHugePagesFrom = 8 << 20;  // below, rounding up to huge pages would cost more than it saves in
+                                                 // TLB misses
     size_t size = std::max<int64_t>(bytes, 1);
     sdk::Mapping pages = sdk::Mapping::pages(size);
     if (!pages) throw Error(Exit::out_of_memory, fmt::format("no memory for {}", human_bytes(bytes)));
@@ -56,7 +57,7 @@ class LoneWorld : public World {
   std::unique_ptr<Communicator> communicator_ = make_lone_communicator();
 };
 
-// Ends this rank, in time for the others to learn why, when a function of the plugin does not return.
+// Ends this rank when a plugin's function does not return, in time for the other ranks to learn the reason.
 class CallWatch {
  public:
   CallWatch(const Transports& transports, const WorldOptions& options, Bootstrap& bootstrap) {
@@ -77,7 +78,7 @@ class CallWatch {
 
 class TransportWorld : public World {
  public:
-  // The transport inside hosts is opened first: memory is its own where it offers some.
+  // Opens the transport inside hosts first, because memory comes from it if it provides some.
   TransportWorld(Transports transports, HostMap hosts, const WorldOptions& options, Bootstrap& bootstrap)
       : options_(options),
         bootstrap_(bootstrap),
@@ -123,7 +124,7 @@ class TransportWorld : public World {
     if (entry == nullptr) entry = make(ranks, lane);
     return *entry;
   }
-  // Where two transports are open, the memory belongs to the one inside the host: between hosts there is no window.
+  // If two transports are open, the one inside the host owns the memory, so there is no window between hosts.
   PutChannel* put_channel(int peer, int lane) override {
     auto [entry, fresh] = put_channels_.try_emplace({peer, lane});
     const bool near = inside_ && hosts_.same(peer, options_.rank);
@@ -161,9 +162,10 @@ class TransportWorld : public World {
 
  private:
   static constexpr auto kAskEvery = std::chrono::milliseconds(100);
-  static constexpr double kPatience = 0.5;  // between hosts: a rank that waits for one of its own host knows more
+  static constexpr double kPatience = 0.5;  // between hosts: a rank that waits for its own host has the better
+                                            // diagnosis
 
-  // A group inside a host, or with one rank per host, has one transport; any other has both.
+  // Groups inside one host, or with one rank per host, use one transport; all others use both.
   std::unique_ptr<Communicator> make(const std::vector<int>& ranks, int lane) {
     auto self = std::find(ranks.begin(), ranks.end(), options_.rank);
     PRUN_CHECK(self != ranks.end(),
@@ -187,13 +189,13 @@ class TransportWorld : public World {
   WorldOptions options_;
   Bootstrap& bootstrap_;
   HostMap hosts_;
-  bool two_level_;  // some host's ranks have a transport of their own inside it, perhaps not this one's
+  bool two_level_;  // the job has a transport inside hosts, perhaps not on this host
   Pages pages_;
-  CallWatch watch_;  // outlives the sessions: it also watches their closing
+  CallWatch watch_;  // outlives the sessions, because it also watches their close
   std::optional<TransportSession> inside_, between_;
   std::map<std::pair<std::vector<int>, int>, std::unique_ptr<Communicator>> communicators_;
-  std::chrono::steady_clock::time_point asked_{};                            // when check last asked the transport
-  int awaited_ = -1;                                                         // its answer
+  std::chrono::steady_clock::time_point asked_{};                            // when check last polled the transport
+  int awaited_ = -1;                                                         // its result
   std::map<std::pair<int, int>, std::unique_ptr<PutChannel>> put_channels_;  // by peer and lane
 };
 
@@ -201,10 +203,10 @@ class TransportWorld : public World {
 
 std::unique_ptr<World> World::open(const WorldOptions& options, Bootstrap& bootstrap) {
   check_algorithm_name(options.algorithm);
-  [[maybe_unused]] const AlgorithmCosts read(options.algorithm_costs, "");  // throws where they are no such
+  [[maybe_unused]] const AlgorithmCosts read(options.algorithm_costs, "");  // throws if the text is malformed
   set_job(&bootstrap, options.local_ranks);
   if (options.ranks == 1) {
-    // Nothing to transport; but a name that is wrong is wrong on one rank, too.
+    // One rank needs no transport, but a wrong name is rejected all the same.
     if (options.transport != "auto") choose_transports(options, group_by_host({""}), bootstrap);
     return std::make_unique<LoneWorld>();
   }

@@ -1,6 +1,6 @@
-// The choice of algorithm: one table, first fitting row. `comm.algorithm` overrides it by name.
+// Chooses an algorithm: one table, first matching row. `comm.algorithm` overrides it by name.
 //
-// Thresholds were measured with 2 to 8 ranks on 2 cores, over AF_UNIX and TCP in turn, all names of a kind in one run:
+// Thresholds were measured with 2 to 8 ranks on 2 cores, over AF_UNIX and TCP, all names of a kind in one run:
 //   prun bench all_reduce --nproc 8 --transport socket [--transport-options unix=0] --bytes 4,4K,16K,64K,256K,1M
 //   --algorithm NAME
 #include "comm/collectives/algorithm.h"
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kAny = INT64_MAX;
 constexpr int kMany = INT_MAX;
-constexpr double kWorthIt = 0.9;  // measurements differ by less without a reason
+constexpr double kWorthIt = 0.9;  // smaller differences are noise
 using Ring = Wire::Ring;
 
 constexpr const char* kGather = "gather";
@@ -69,8 +69,8 @@ constexpr Algorithm kAlgorithms[] = {
 };
 // clang-format on
 
-// Whether partial sums in the buffer's own type lose something: those of 16-bit floats would be rounded at every hop,
-// those of small integers' averages would wrap.
+// Returns whether partial sums in the buffer's own type lose precision: 16-bit floats would be rounded at every hop,
+// and averages of small integers would wrap.
 bool loses_in_partials(const CollCall& call) {
   switch (call.dtype) {
     case Dtype::bf16:
@@ -128,7 +128,7 @@ std::string explain_algorithm(const CollCall& call, int size, const std::string&
   if (const std::optional<double> seconds = costs.seconds(call.kind, chosen.name, size, bytes))
     return fmt::format("by calibration, {}", human_seconds(*seconds));
   std::string why = wanted.empty() ? "" : fmt::format("{} does not do it; ", wanted);
-  int64_t above = 0;  // the limit of the rows before it, for smaller calls
+  int64_t above = 0;  // the largest limit of earlier rows, which serve smaller calls
   int rows = 0;
   for (const Algorithm& row : kAlgorithms) {
     if (row.kind != call.kind) continue;
@@ -156,7 +156,7 @@ void check_algorithm_name(const std::string& wanted) {
 
 std::byte* Scratch::get(int64_t bytes) {
   if (bytes <= static_cast<int64_t>(pages_.bytes())) return pages_.base();
-  pages_ = {};  // before there is more
+  pages_ = {};  // free before allocating
   pages_ = sdk::Mapping::pages(static_cast<size_t>(round_up(bytes, 64 << 10)));
   if (!pages_) throw Error(Exit::out_of_memory, fmt::format("no {} for a collective", human_bytes(bytes)));
   return pages_.base();
@@ -168,7 +168,7 @@ void copy_block(void* to, const void* from, int64_t bytes) {
 
 void run_alone(const CollCall& call) {
   const int64_t count = traits(call.kind).vector ? call.counts[0] : call.count;
-  // A product or average of one input is that input: nothing rounds here.
+  // The product or average of one input is that input, unrounded.
   if (call.kind != CollKind::barrier) copy_block(call.recv, call.send, count * dtype_bytes(call.dtype));
 }
 

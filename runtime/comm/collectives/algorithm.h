@@ -1,4 +1,4 @@
-// The core's own collectives, and which of them runs a call.
+// The core's own collectives, and the choice among them.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -11,16 +11,16 @@
 
 namespace prun {
 
-// Memory that a communicator's algorithms work in; grows when a larger call comes, else stays.
+// Memory that a communicator's algorithms work in; it only grows.
 class Scratch {
  public:
-  std::byte* get(int64_t bytes);  // aligned to 64; what it held before is lost
+  std::byte* get(int64_t bytes);  // aligned to 64; the previous contents are lost
  private:
   sdk::Mapping pages_;
 };
 
-// What an algorithm runs on. Algorithms queue messages on the wire, in the same order on every member, and leave when
-// nothing of theirs is in flight; Wire::finish sees to the rest.
+// The context of an algorithm. Algorithms queue messages on the wire, in the same order on every member; Wire::finish
+// waits for messages that are still queued when they return.
 struct Group {
   Wire& wire;
   Scratch& scratch;
@@ -29,9 +29,9 @@ struct Group {
   int left(int distance = 1) const { return (index + size - distance) % size; }
 };
 
-// Copies bytes that are not there already.
+// Copies bytes unless source and destination are the same.
 void copy_block(void* to, const void* from, int64_t bytes);
-// How partial sums are added up: an average divides only the last one.
+// Returns the reduction for partial sums: for an average, only the last reduction divides.
 inline RedOp partial_op(const CollCall& call) { return call.redop == RedOp::avg ? RedOp::sum : call.redop; }
 
 using AlgorithmFn = void (*)(Group&, const CollCall&);
@@ -39,40 +39,42 @@ using AlgorithmFn = void (*)(Group&, const CollCall&);
 struct Algorithm {
   CollKind kind;
   const char* name;
-  int64_t max_bytes;  // largest call_bytes; the first row that fits runs
+  int64_t max_bytes;  // largest call_bytes; the first matching row runs
   int max_ranks;
-  bool rounds_partials;  // partial sums travel in the buffer's own type and in no fixed order
+  bool rounds_partials;  // partial sums are sent in the buffer's own type, and are not in rank order
   Wire::Ring ring;
   AlgorithmFn run;
-  bool in_pairs = false;  // only for a power of two members
+  bool in_pairs = false;  // requires a power of two members
 };
 
-// `wanted` (comm.algorithm) wins where a row of that name can do the call, whatever its limits; else the one that takes
-// least by `costs`, where that is a tenth less than the table's; else the table's.
+// Returns the row that comm.algorithm names if it can run the call, whatever its limits; otherwise the fastest by
+// `costs`, if it saves a tenth over the table's row; otherwise the table's row.
 const Algorithm& choose_algorithm(const CollCall& call, int size, const std::string& wanted,
                                   const AlgorithmCosts& costs = {});
-// Whether a part of a call gets the bits of the whole: the algorithms of both sum in the order of the members.
+// Returns whether a part of a call has bitwise identical results to the whole: the algorithms of both sum in member
+// order.
 bool divides(const CollCall& whole, const CollCall& part, int size, const std::string& wanted,
              const AlgorithmCosts& costs = {});
-// Why choose_algorithm takes that one: "more than 64 KiB, up to 32 ranks".
+// Returns the reason for choose_algorithm's result: "more than 64 KiB, up to 32 ranks".
 std::string explain_algorithm(const CollCall& call, int size, const std::string& wanted,
                               const AlgorithmCosts& costs = {});
-// Throws usage_error unless `wanted` is "" or the name of an algorithm.
+// Throws usage_error unless the name is "" or an algorithm's.
 void check_algorithm_name(const std::string& wanted);
 
-// Gathers blocks of `bytes`: blocks[0] is the own one, blocks[d] becomes that of member left(d). Bruck et al. 1997.
+// Gathers blocks of `bytes`: blocks[0] is this member's, blocks[d] becomes that of member left(d). Bruck et al. 1997.
 void bruck_exchange(Group& group, std::byte* blocks, int64_t bytes);
 
 // The algorithms, one file for each family.
-void all_reduce_gather(Group&, const CollCall&);  // everybody gathers all inputs: small
-void all_reduce_direct(Group&, const CollCall&);  // slices to their owners, sums in rank order, results to all
+void all_reduce_gather(Group&, const CollCall&);  // every member gathers all inputs: small
+void all_reduce_direct(Group&, const CollCall&);  // slices to their owners, which sum in rank order; results to all
 void all_reduce_ring(Group&, const CollCall&);
-void all_reduce_doubling(Group&, const CollCall&);  // in pairs, everything to the partner
-void all_reduce_halving(Group&, const CollCall&);   // in pairs, half of what is left to the partner, and back
+void all_reduce_doubling(Group&, const CollCall&);  // in pairs: the whole buffer to the partner
+void all_reduce_halving(Group&, const CollCall&);   // in pairs: half of the remaining buffer to the partner; then an
+                                                    // all-gather back
 void reduce_scatter_direct(Group&, const CollCall&);
-void reduce_scatter_bruck(Group&, const CollCall&);  // ceil(log2 n) messages a rank: small
+void reduce_scatter_bruck(Group&, const CollCall&);  // ceil(log2 n) messages per rank: small
 void reduce_scatter_halving(Group&, const CollCall&);
-void reduce_scatter_pairwise(Group&, const CollCall&);  // one partner after the other
+void reduce_scatter_pairwise(Group&, const CollCall&);  // one partner at a time
 void reduce_scatter_ring(Group&, const CollCall&);
 void all_gather_bruck(Group&, const CollCall&);
 void all_gather_direct(Group&, const CollCall&);

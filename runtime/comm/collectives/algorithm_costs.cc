@@ -18,7 +18,7 @@ struct Compared {
   AlgorithmWork (*work)(double n, double rounds);  // rounds: ⌈log2 n⌉
 };
 
-// Steps as messages of a rank that follow each other; volumes as in the files of the algorithms.
+// Steps are sequential messages of a rank; volumes as documented in the algorithms' files.
 constexpr Compared kCompared[] = {
     {CollKind::all_reduce, "gather",
      [](double n, double rounds) {
@@ -143,7 +143,7 @@ AlgorithmCosts::AlgorithmCosts(const std::string& text, const std::string& trans
 }
 
 std::optional<double> AlgorithmCosts::seconds(CollKind kind, std::string_view name, int ranks, double bytes) const {
-  if (rates_.empty()) return std::nullopt;  // the usual case, asked for each call
+  if (rates_.empty()) return std::nullopt;  // the usual case, evaluated for each call
   const auto found = rates_.find({kind, std::string(name)});
   const std::optional<AlgorithmWork> work = algorithm_work(kind, name, ranks);
   if (found == rates_.end() || !work) return std::nullopt;

@@ -1,9 +1,9 @@
-// What the core's algorithms take where they were measured (prun calibrate); decides between them in place of the
-// table's limits: steps(n) · step + moved(n) · S / bandwidth, the formula of prun sim with each algorithm's own
-// figures.
+// Measured costs of the core's algorithms (prun calibrate); they replace the table's limits in the choice among them.
+// Time
+//  steps(n) · step + moved(n) · S / bandwidth, the formula of prun sim with each algorithm's own parameters.
 //
-// Travels as text, a line an algorithm: "socket all_reduce direct 1.2e-05 65536:1.1e+09 4194304:2e+09", seconds of a
-// step and bytes/s by the bytes that a rank moves. Members of a group must have the same text.
+// Exchanged as text, one line per algorithm: "socket all_reduce direct 1.2e-05 65536:1.1e+09 4194304:2e+09", seconds
+// per step, then bytes/s by the bytes that a rank moves. All members of a group must have the same text.
 #pragma once
 #include <map>
 #include <optional>
@@ -17,23 +17,22 @@
 
 namespace prun {
 
-// What an algorithm does among n ranks: how many steps follow each other, and which part of the call's bytes a rank
-// moves.
+// The work of an algorithm among n ranks: sequential steps, and the bytes that a rank moves over the call's bytes.
 struct AlgorithmWork {
   double steps = 1, moved = 1;
 };
-// Nothing for kinds that have one algorithm, and for unknown names.
+// Returns nothing for kinds with one algorithm and for unknown names.
 std::optional<AlgorithmWork> algorithm_work(CollKind kind, std::string_view name, int ranks);
-// The names of a kind's algorithms that algorithm_work knows; none where there is nothing to choose.
+// Returns the algorithms of a kind that algorithm_work covers; none if there is no choice.
 std::vector<std::string> compared_algorithms(CollKind kind);
 
 class AlgorithmCosts {
  public:
   AlgorithmCosts() = default;
-  // The lines of one transport. Throws usage_error for others than described above.
+  // Parses the lines of one transport. Throws usage_error for malformed ones.
   AlgorithmCosts(const std::string& text, const std::string& transport);
   bool empty() const { return rates_.empty(); }
-  // Of a call of so many bytes (call_bytes); nothing where the algorithm was not measured.
+  // Returns the time of a call of so many bytes (call_bytes); nothing if the algorithm was not measured.
   std::optional<double> seconds(CollKind kind, std::string_view name, int ranks, double bytes) const;
 
  private:

@@ -1,4 +1,4 @@
-// All-gather: Bruck's for small blocks, and around a ring; exchange.cc sends blocks straight.
+// All-gather: Bruck's algorithm for small blocks, and a ring; exchange.cc sends blocks directly.
 #include <algorithm>
 
 #include "comm/collectives/algorithm.h"
@@ -16,7 +16,7 @@ void bruck_exchange(Group& group, std::byte* blocks, int64_t bytes) {
 void all_gather_bruck(Group& group, const CollCall& call) {
   const int n = group.size;
   const int64_t bytes = call.count * dtype_bytes(call.dtype);
-  std::byte* blocks = group.scratch.get(n * bytes);  // blocks[d]: of member left(d)
+  std::byte* blocks = group.scratch.get(n * bytes);  // blocks[d] is member left(d)'s
   copy_block(blocks, call.send, bytes);
   bruck_exchange(group, blocks, bytes);
   auto* recv = static_cast<std::byte*>(call.recv);
@@ -26,7 +26,7 @@ void all_gather_bruck(Group& group, const CollCall& call) {
 void all_gather_ring(Group& group, const CollCall& call) {
   const int64_t bytes = call.count * dtype_bytes(call.dtype);
   auto* recv = static_cast<std::byte*>(call.recv);
-  // In two parts, so that one is on its way while the other is waited for.
+  // In two halves, so that one is in flight while this member waits for the other.
   const int64_t half = std::min(bytes, round_up((bytes + 1) / 2, 64));
   const int ticks = 2 * (group.size - 1);
   auto post = [&](int tick) {

@@ -1,14 +1,13 @@
-// All-reduce by gathering (small), by slices sent straight to their owners, and around a ring.
+// All-reduce by gathering (small), by slices sent directly to their owners, and around a ring.
 //
-// The first two sum in the order of the members, so every rank and every run gets the same bits, and rank_order is
-// free.
+// The first two sum in member order, so results are bitwise identical on every rank and run, and rank_order is free.
 #include <cstring>
 
 #include "comm/collectives/slices.h"
 
 namespace prun {
 
-// ceil(log2 n) rounds of everything gathered so far, then n local additions.
+// ceil(log2 n) rounds that each forward everything gathered so far, then n local additions.
 void all_reduce_gather(Group& group, const CollCall& call) {
   const int n = group.size;
   const int64_t bytes = call.count * dtype_bytes(call.dtype), slot = round_up(bytes, 64);
@@ -30,7 +29,7 @@ void all_reduce_direct(Group& group, const CollCall& call) {
   const int depth = rounds_ahead(group, chunks.chunk * item, group.size - 1);
   int64_t tickets[Wire::kFarAhead] = {};
   auto out = [&](int64_t round) { return recv + chunks.begin(group.index, round) * item; };
-  // In place, the results of others overwrite only what has already been sent: this round was waited for.
+  // In place, others' results overwrite only data that have been sent, because this round has been waited for.
   reduce_own_slice(group, call, chunks, 0, out, [&](int64_t round, void* reduced) {
     if (round >= depth) group.wire.wait(tickets[round % depth]);
     int64_t mine = (chunks.end(group.index, round) - chunks.begin(group.index, round)) * item;
@@ -44,7 +43,7 @@ void all_reduce_direct(Group& group, const CollCall& call) {
   });
 }
 
-// Patarasu and Yuan 2009, each step in chunks: a chunk goes on as soon as it is summed.
+// Patarasu and Yuan 2009, each step in chunks: a chunk is forwarded as soon as it is summed.
 void all_reduce_ring(Group& group, const CollCall& call) {
   const int n = group.size;
   const int64_t item = dtype_bytes(call.dtype);
@@ -58,7 +57,7 @@ void all_reduce_ring(Group& group, const CollCall& call) {
   auto bytes = [&](int member, int64_t round) {
     return (chunks.end(member, round) - chunks.begin(member, round)) * item;
   };
-  // Tick t: chunk t % rounds of step t / rounds. First n-1 steps that sum, then n-1 that hand the sums round.
+  // Tick t: chunk t % rounds of step t / rounds. First n-1 reduce-scatter steps, then n-1 all-gather steps.
   const int64_t ticks = 2 * (n - 1) * rounds;
   auto step = [&](int64_t tick) { return static_cast<int>(tick / rounds); };
   auto post = [&](int64_t tick) {
@@ -74,7 +73,7 @@ void all_reduce_ring(Group& group, const CollCall& call) {
   };
   int64_t tickets[2] = {post(0), 0};
   for (int64_t tick = 0; tick < ticks; ++tick) {
-    // What the next tick sends was summed `rounds` ticks before it; with one chunk a slice that is this very tick.
+    // The next tick's data were summed `rounds` ticks before it; with one chunk per slice that is this very tick.
     bool ahead = rounds > 1 && tick + 1 < ticks;
     if (ahead) tickets[(tick + 1) % 2] = post(tick + 1);
     group.wire.wait(tickets[tick % 2]);

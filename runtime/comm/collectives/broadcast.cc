@@ -1,4 +1,4 @@
-// Broadcast: a binomial tree for small buffers, a pipelined chain for large ones, where each rank sends everything
+// Broadcast: a binomial tree for small buffers, a pipelined chain for large ones, in which each rank sends the data
 // once.
 #include "comm/collectives/slices.h"
 
@@ -10,7 +10,7 @@ void broadcast_tree(Group& group, const CollCall& call) {
   auto member = [&](int p) { return (p + call.root) % n; };
   const void* data = place == 0 ? call.send : call.recv;
   int bit = 1;
-  while (bit < n && (place & bit) == 0) bit *= 2;  // the lowest set bit: the parent is without it
+  while (bit < n && (place & bit) == 0) bit *= 2;  // the lowest set bit; the parent's place lacks it
   group.wire.compare_later(place % 2 == 1, place % 2 == 0 && place + 1 < n, bytes);
   if (place != 0) {
     group.wire.recv(member(place - bit), call.recv, bytes);
@@ -25,10 +25,10 @@ void broadcast_tree(Group& group, const CollCall& call) {
 }
 
 void broadcast_chain(Group& group, const CollCall& call) {
-  const int depth = std::max(4, group.wire.ahead());  // chunks on the way in, and as many on the way out
+  const int depth = std::max(4, group.wire.ahead());  // chunks in flight in each direction
   const int n = group.size, place = (group.index - call.root + n) % n;
   const int64_t item = dtype_bytes(call.dtype);
-  // Two members pass nothing on: one message.
+  // Two members forward nothing: one message.
   const int64_t chunk = n == 2 ? std::max<int64_t>(1, call.count) : chunk_elements(item, 4);
   const int64_t rounds = (call.count + chunk - 1) / chunk;
   const auto* source = static_cast<const std::byte*>(place == 0 ? call.send : call.recv);

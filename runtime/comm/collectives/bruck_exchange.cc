@@ -1,13 +1,13 @@
-// All-to-all by Bruck et al. 1997, and reduce-scatter by it: ceil(log2 n) messages a rank instead of n - 1, each of
-// half of the buffer. For buffers whose time is that of messages and wake-ups.
+// All-to-all and reduce-scatter by Bruck et al. 1997: ceil(log2 n) messages per rank instead of n - 1, each with half
+// of the buffer. For buffers whose time is dominated by messages and wake-ups.
 //
-// A block that goes d members further travels by the bits of d: with the message to right(k) where d has bit k.
+// A block for the member at distance d moves by the bits of d: it is in the message to right(k) if d has bit k.
 #include "comm/collectives/slices.h"
 
 namespace prun {
 namespace {
 
-// blocks[d] goes to member right(d), and becomes what member left(d) sends. Uses `room` for as many blocks again.
+// Sends blocks[d] to member right(d), replacing it by member left(d)'s. `room` holds as many blocks again.
 void exchange_blocks(Group& group, std::byte* blocks, std::byte* room, int64_t bytes) {
   const int n = group.size;
   std::byte* const incoming = room + n / 2 * bytes;
@@ -24,7 +24,7 @@ void exchange_blocks(Group& group, std::byte* blocks, std::byte* room, int64_t b
   }
 }
 
-// The pieces of call.send in the order of their distance, exchanged; piece d is that of member left(d).
+// Exchanges the pieces of call.send in the order of their distance; piece d of the result is member left(d)'s.
 std::byte* exchanged_pieces(Group& group, const CollCall& call, int64_t extra) {
   const int n = group.size;
   const int64_t bytes = call.count * dtype_bytes(call.dtype);
@@ -44,7 +44,7 @@ void all_to_all_bruck(Group& group, const CollCall& call) {
   for (int d = 0; d < group.size; ++d) copy_block(recv + group.left(d) * bytes, blocks + d * bytes, bytes);
 }
 
-// Sums in the order of the members, as reduce_scatter_direct: the same bits.
+// Sums in member order, so the result is bitwise identical to reduce_scatter_direct's.
 void reduce_scatter_bruck(Group& group, const CollCall& call) {
   const int64_t bytes = call.count * dtype_bytes(call.dtype);
   const int64_t pointers = round_up(group.size * static_cast<int64_t>(sizeof(void*)), 64);

@@ -1,5 +1,5 @@
-// Texts, sizes and fingerprints of calls. Fingerprint bits: kind 0-3, dtype 4-7, redop 8-11, rank_order 12, no count
-// 13, root 16-47.
+// Texts, sizes and fingerprints of calls. Fingerprint bits: 0-3 kind, 4-7 dtype, 8-11 redop, 12 rank_order, 13 no
+// count, 16-47 root.
 #include "comm/collectives/call.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Running a call: native or not, and what is left to do when it throws.
+// Running a call, natively or by the core, and the cleanup when it throws.
 #include "comm/collectives/communicator.h"
 
 #include <fmt/format.h>
@@ -64,7 +64,7 @@ class TransportCommunicator : public MessageCommunicator {
                                               : "not the plugin's");
   }
 
-  // An abort is never the news: whatever caused it is told elsewhere.
+  // Ignores aborts, because the cause of an abort is reported elsewhere.
   int check(double waited_s) override {
     if (native_ == nullptr || alarm_ == nullptr) return -1;
     prun_result result = empty_result();
@@ -87,14 +87,15 @@ class TransportCommunicator : public MessageCommunicator {
   void run(const PreparedCall& call) override {
     ran_native_ = false;
     if (prefers_native()) {
-      wire_.begin(call, native_sequence_, Wire::Ring::none);  // so that errors know the call
+      wire_.begin(call, native_sequence_, Wire::Ring::none);  // so that errors name the call
       if (!traits(call.kind).vector && run_native(call, call.kind)) {
         wire_.add_bytes_sent(native_bytes_sent(call, index(), size()));
         ran_native_ = true;
         return;
       }
       refuse_queue(call);
-      // The core does it. A member that is in a native call would never see our frames, nor we its: meet there first.
+      // The core runs the call. Members in a native call and members in this one would never see each other's messages,
+      // so all enter a native barrier first, which compares the calls.
       run_native(call, CollKind::barrier);
     }
     refuse_queue(call);
@@ -114,17 +115,17 @@ class TransportCommunicator : public MessageCommunicator {
     return session_.table().ext != nullptr ? session_.table().ext(id) : nullptr;
   }
 
-  // Who leaves because of an error has nothing left to compare.
+  // Skips the comparison if this rank leaves because of an error.
   void close_wire() {
     if (!wire_.compares_later()) return;
     try {
       if (std::uncaught_exceptions() == 0) wire_.close();
-    } catch (const Error&) {  // whatever it is, the calls themselves have succeeded
+    } catch (const Error&) {  // the calls themselves have succeeded
     }
     wire_.give_up();
   }
 
-  // What the plugin says of its last collective, with a semicolon before it.
+  // Returns the plugin's description of its last collective, after a semicolon.
   std::string native_path() const {
     const void* found = extension("coll_path");
     if (found == nullptr) return "";
@@ -154,15 +155,15 @@ class TransportCommunicator : public MessageCommunicator {
       session_.fail(status, result, fmt::format("making the communicator of ranks {}", fmt::join(ranks, ", ")));
   }
 
-  // Device memory reaches the core's algorithms once it is staged; until then only the plugin's own can work on it.
+  // The core's algorithms do not stage device memory, so only the plugin's own collectives can run on a queue.
   void refuse_queue(const CollCall& call) const {
     if (call.queue.kind == PRUN_MEM_HOST) return;
     throw Error(Exit::transport, fmt::format("{} on a CUDA stream: {} has no collective of its own for that",
                                              describe(call), session_.plugin().name));
   }
 
-  // Runs the call as `kind`, but under its own fingerprint. False: the plugin leaves it to the core, on every member
-  // alike.
+  // Runs the call as `kind`, but under its own fingerprint. Returns false if the plugin leaves it to the core, which it
+  // does on every member alike.
   bool run_native(const PreparedCall& call, CollKind kind) {
     prun_coll_params params{};
     params.size = sizeof params;
@@ -178,7 +179,7 @@ class TransportCommunicator : public MessageCommunicator {
       params.count = call.agreed_count;
       params.rank_order = call.rank_order ? 1 : 0;
     } else {
-      params.fingerprint |= kCountlessBit;  // a barrier has none
+      params.fingerprint |= kCountlessBit;  // a barrier has no count
     }
     const bool queued = call.queue.kind != PRUN_MEM_HOST;
     prun_req* req = nullptr;
@@ -214,9 +215,9 @@ class TransportCommunicator : public MessageCommunicator {
 
   TransportSession& session_;
   prun_comm* native_ = nullptr;
-  const prun_alarm* alarm_ = nullptr;  // where the transport has it
+  const prun_alarm* alarm_ = nullptr;  // null if the transport lacks the extension
   uint64_t native_sequence_ = 0;
-  bool ran_native_ = false;  // the last run
+  bool ran_native_ = false;  // whether the last run was native
 };
 
 }  // namespace
@@ -255,7 +256,7 @@ std::unique_ptr<Communicator> make_communicator(TransportSession& session, const
 std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique<LoneCommunicator>(); }
 
 int agree_on_tags(TransportSession& session, const std::vector<int>& ranks, int index, int lane, int count) {
-  // An all-reduce like any other, on tag 0, which nothing else uses; the frames tell if members make other groups.
+  // An ordinary all-reduce on tag 0, which has no other user; its frames detect members that make other groups.
   int32_t mine = session.next_tag, agreed = 0;
   CollCall call;
   call.kind = CollKind::all_reduce;

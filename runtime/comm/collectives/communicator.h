@@ -1,4 +1,4 @@
-// Communicators over messages: of one rank, and of a transport.
+// Communicators over messages: of one rank, and over a transport.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace prun {
 
-// What every communicator over messages has: its wire, point to point, and the core's algorithms.
+// The base of every communicator over messages: its wire, point to point, and the core's algorithms.
 class MessageCommunicator : public Communicator {
  public:
   MessageCommunicator(Wire wire, std::string algorithm, AlgorithmCosts costs = {})
@@ -20,7 +20,7 @@ class MessageCommunicator : public Communicator {
   void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) override;
 
  protected:
-  // Runs `body`. When it throws, nothing of this call touches memory any more.
+  // Runs `body`. If it throws, no message of this call accesses memory afterwards.
   template <class Body>
   void guarded(Body body) {
     try {
@@ -34,29 +34,29 @@ class MessageCommunicator : public Communicator {
   const Algorithm& algorithm_of(const PreparedCall& call) const {
     return call.algorithm != nullptr ? *call.algorithm : choose_algorithm(call, size(), algorithm_, costs_);
   }
-  // The core's algorithm for a call like this one; `why` opens the explanation.
+  // Returns the core's algorithm for a call like this one; `why` opens the explanation.
   CollPath core_path(const CollCall& call, const std::string& why) const;
 
   Wire wire_;
   Scratch scratch_;
-  const std::string algorithm_;  // as WorldOptions::algorithm
+  const std::string algorithm_;  // WorldOptions::algorithm
   const AlgorithmCosts costs_;
   uint64_t sequence_ = 0;  // of the core's collectives
 };
 
-// Tells groups apart in frames.
+// Distinguishes groups in frames.
 uint64_t group_hash(const std::vector<int>& ranks, int number);
 
-// `tag` of the transport, agreed on by the members and theirs alone. With an `algorithm` the plugin's own collectives
-// are not used.
+// `tag` is a tag of the transport that the members agreed on and no other communicator uses. If `algorithm` is set, the
+// plugin's own collectives are not used.
 std::unique_ptr<Communicator> make_communicator(TransportSession& session, const std::vector<int>& ranks, int index,
                                                 int tag, const std::string& algorithm, const AlgorithmCosts& costs = {},
                                                 bool several_hosts = false);
 // A group of one: no messages, no transport.
 std::unique_ptr<Communicator> make_lone_communicator();
 
-// The first of `count` tags of the transport that no member uses yet. Collective over the members; `lane` is the
-// communicator's, for the error text.
+// Returns the first of `count` tags of the transport that no member uses yet. Collective over the members; `lane` is
+// the communicator's, for the error text.
 int agree_on_tags(TransportSession& session, const std::vector<int>& ranks, int index, int lane, int count);
 
 }  // namespace prun

@@ -1,8 +1,8 @@
-// What neighbours of the ring tell each other beside calls that compare later (Ring::later).
+// Hints between neighbours of the ring, in addition to calls that compare later (Ring::later).
 //
-// Where the previous member sends this one the data of a call, its frame says what it is in. Elsewhere a hint says it,
-// and comes only from a member that has waited for long: in a call that goes well nothing is sent. A receive for hints
-// stands ready all the time; a member ends its hints by a frame, once a call compares the ring or sends data that way.
+// If the previous member sends data to this one in a call, its frame identifies the call. Otherwise a hint does, which
+// a member sends only after waiting for long, so a call that succeeds sends none. A receive for hints is always posted;
+// a member ends its hints by a frame once a call compares the ring or sends data that way.
 #include <utility>
 
 #include "comm/collectives/wire.h"
@@ -32,8 +32,8 @@ void Wire::tell_next(uint64_t what) {
   transfer(hints_.telling, false, next(), &hints_.out, kFrameBytes);
 }
 
-// Takes what the previous member has told, and throws where it is in another call. True: it has sent something else
-// than hints. `to_the_end` waits for that.
+// Reads the previous member's hints and throws if it is in another call. Returns true once it has sent anything but
+// hints; `to_the_end` waits for that.
 bool Wire::hear(bool to_the_end) {
   while (true) {
     if (hints_.hearing.request) {
@@ -52,13 +52,13 @@ bool Wire::hear(bool to_the_end) {
   }
 }
 
-// A call has taken long: says so to the next member, and looks what the previous one is in.
+// Called when a call takes long: sends a hint to the next member, and reads the previous one's.
 void Wire::look_around() {
   if (!std::exchange(hints_.told, true)) {
     if (hints_.to_next) {
       tell_next(kHint);
     } else if (framed_out_[next()] == 0) {
-      // It waits for the frame of this call: here it is, its payload comes by itself.
+      // It waits for the frame of this call: send the frame now, its payload follows separately.
       framed_out_[next()] = 1;
       tell_next(static_cast<uint64_t>(hints_.first_bytes));
     }
@@ -75,7 +75,7 @@ void Wire::end_hints(bool to_next, bool from_previous) {
   hints_.from_previous = false;
 }
 
-// A message from the previous member that is no collective's: its payload is asked for before further hints are.
+// Receives a send_recv message from the previous member. Posts the receive of its payload before that of further hints.
 void Wire::recv_behind_hints(const Arrival& arrival) {
   hear(true);
   in_[arrival.from] = hints_.in;

@@ -1,9 +1,8 @@
-// Reduce-scatter in turns: each member meets the others one after the other, sends each its slice, and adds what comes
-// to its own while both are in the cache. For large buffers where many ranks share a core.
+// Pairwise reduce-scatter: each member exchanges slices with the others, one after the other, and adds each to its own
+// while both are in the cache. For large buffers when many ranks share a core.
 //
-// Nothing but the result is written: halving reads and writes partial sums of half of the buffer, which are no longer
-// in a cache by then. Sums are formed in the order of the distances, so they are the same every time, but not those of
-// the rank order.
+// Only the result is written, whereas halving reads and writes partial sums of half of the buffer, which a cache has
+// evicted by then. Sums are in the order of the distances: reproducible, but not in rank order.
 #include <algorithm>
 
 #include "comm/collectives/slices.h"
@@ -11,7 +10,7 @@
 namespace prun {
 
 void reduce_scatter_pairwise(Group& group, const CollCall& call) {
-  constexpr int64_t kChunkBytes = 512 << 10;  // the sum and what comes are together a second-level cache
+  constexpr int64_t kChunkBytes = 512 << 10;  // the sum and the received chunk together fit in an L2 cache
   const int others = group.size - 1;
   const int64_t item = dtype_bytes(call.dtype), chunk = kChunkBytes / item, slice = call.count;
   const int64_t turns = std::max<int64_t>(1, (slice + chunk - 1) / chunk) * others;
@@ -20,7 +19,7 @@ void reduce_scatter_pairwise(Group& group, const CollCall& call) {
   auto* recv = static_cast<std::byte*>(call.recv);
   std::byte* room = group.scratch.get(depth * std::min(slice, chunk) * item);
   auto slot = [&](int64_t turn) { return room + turn % depth * std::min(slice, chunk) * item; };
-  // All turns of a chunk follow each other.
+  // The turns of one chunk are consecutive.
   auto begin = [&](int64_t turn) { return turn / others * chunk; };
   auto count = [&](int64_t turn) { return std::min(slice - begin(turn), chunk); };
   auto post = [&](int64_t turn) {

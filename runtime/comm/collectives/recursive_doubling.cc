@@ -1,9 +1,9 @@
-// Recursive doubling and halving: sums in pairs at doubling distances. They need the fewest messages, which counts for
-// buffers whose time is that of messages and wake-ups; and each member has one partner at a time, which counts for
-// large ones where many ranks share a core.
+// Recursive doubling and halving: sums in pairs at doubling distances. They need the fewest messages, which matters for
+// buffers dominated by messages and wake-ups; and each member has one partner at a time, which matters for large
+// buffers when many ranks share a core.
 //
-// Every sum is formed along one tree, so all members get the same bits, every time; but not those of the rank order.
-// Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005, also for numbers of members that are no power of two.
+// Every sum follows one tree, so results are bitwise identical on all members and runs, but not in rank order.
+// Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005, also for member counts that are not a power of two.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -13,8 +13,8 @@
 namespace prun {
 namespace {
 
-// As many members form pairs as the largest power of two. Each of the others has a neighbour stand in for it: among the
-// first 2 * extra members an even one hands its input to the odd one after it and gets the result from there.
+// The largest power of two members form pairs. Each remaining member has a proxy: among the first 2 * extra members an
+// even one sends its input to the odd one after it, which returns the result.
 class Pairs {
  public:
   explicit Pairs(const Group& group)
@@ -42,12 +42,13 @@ struct Summer {
   }
 };
 
-// Sends `out` elements to the partner and adds what comes to `count` of this member's own, in chunks that are still in
-// the cache when they are summed. One partner at a time, so little of the group's data lies in the kernel's buffers.
+// Sends `out` elements to the partner and adds the received ones to `count` of this member's own, in chunks that are
+// still in the cache when they are summed. One partner at a time keeps little of the group's data in the kernel's
+// buffers.
 struct Halves {
   Group& group;
   const Summer& sum;
-  std::byte* room;  // room_bytes
+  std::byte* room;  // of room_bytes
   static int64_t chunk(int64_t item) { return chunk_elements(item, 4); }
   static int64_t room_bytes(const Group& group, int64_t item) { return group.wire.ahead() * chunk(item) * item; }
 
@@ -73,7 +74,7 @@ struct Halves {
   }
 };
 
-// Runs `inner(source, sum)` on the members that form pairs; afterwards all have the result in call.recv.
+// Runs `inner(source, sum)` on the members that form pairs; afterwards all members have the result in call.recv.
 template <typename Inner>
 void folded(Group& group, const CollCall& call, Inner inner) {
   const Pairs pairs(group);
@@ -103,7 +104,7 @@ void folded(Group& group, const CollCall& call, Inner inner) {
 
 }  // namespace
 
-// Everything to the partner and back, log2 n times: small.
+// Exchanges the whole buffer with a partner, log2 n times: small.
 void all_reduce_doubling(Group& group, const CollCall& call) {
   folded(group, call, [&](const Pairs& pairs, const Summer& sum, const std::byte* source) {
     const int64_t bytes = call.count * dtype_bytes(call.dtype);
@@ -120,7 +121,7 @@ void all_reduce_doubling(Group& group, const CollCall& call) {
   });
 }
 
-// Half of what is left to the partner, until each has summed one slice; then the same way back.
+// Halves the buffer with each partner until each member has summed one slice; then an all-gather back.
 void all_reduce_halving(Group& group, const CollCall& call) {
   folded(group, call, [&](const Pairs& pairs, const Summer& sum, const std::byte* source) {
     const int places = pairs.places(), place = pairs.place();
@@ -146,7 +147,7 @@ void all_reduce_halving(Group& group, const CollCall& call) {
   });
 }
 
-// The first half of all_reduce_halving. Partial sums stay in scratch, because the input must stay as it is.
+// The first half of all_reduce_halving. Partial sums are kept in scratch, because the input must not change.
 void reduce_scatter_halving(Group& group, const CollCall& call) {
   const int n = group.size;
   const int64_t item = dtype_bytes(call.dtype), piece = call.count * item, half = round_up(n / 2 * piece, 64);
@@ -154,7 +155,7 @@ void reduce_scatter_halving(Group& group, const CollCall& call) {
   const Summer sum{call, n};
   const Halves halves{group, sum, partial + half};
   const auto* source = static_cast<const std::byte*>(call.send);
-  int first = 0;  // the slice that `source` begins with
+  int first = 0;  // the first slice in `source`
   for (int distance = n / 2; distance > 0; distance /= 2) {
     int partner = group.index ^ distance, mine = group.index & -distance, theirs = partner & -distance;
     const bool last = distance == 1;

@@ -1,4 +1,4 @@
-// Reduce-scatter: each member ends with its own slice and never touches the others'; no all-reduce in disguise.
+// Reduce-scatter: each member writes only its own slice; none of these is an all-reduce that discards the rest.
 #include "comm/collectives/slices.h"
 
 namespace prun {
@@ -12,8 +12,8 @@ void reduce_scatter_direct(Group& group, const CollCall& call) {
   reduce_own_slice(group, call, chunks, 0, out, [](int64_t, void*) {});
 }
 
-// Partial sums travel through scratch, because the input must stay as it is: slice s starts at its right neighbour and
-// comes home with the last step.
+// Partial sums go through scratch, because the input must not change: slice s starts at its right neighbour and reaches
+// its owner in the last step.
 void reduce_scatter_ring(Group& group, const CollCall& call) {
   const int n = group.size;
   const int64_t item = dtype_bytes(call.dtype), chunk = chunk_elements(item, 4);

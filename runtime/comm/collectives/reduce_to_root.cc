@@ -1,4 +1,4 @@
-// Reduce to a root: small inputs are gathered there and summed; large ones are summed in slices by all members first,
+// Reduce to a root. Small inputs are gathered and summed there; large ones are summed in slices by all members first,
 // so that neither the root's network nor its core does all the work.
 #include "comm/collectives/slices.h"
 
@@ -32,7 +32,7 @@ void reduce_direct(Group& group, const CollCall& call) {
   const int64_t slot = chunks.chunk * item;
   auto* recv = static_cast<std::byte*>(call.recv);
   int64_t tickets[kDepth] = {-1, -1};
-  // Members other than the root have no buffer for results: theirs wait at the start of scratch until they are sent.
+  // Members other than the root have no result buffer: their results wait at the start of scratch until they are sent.
   auto out = [&](int64_t round) -> void* {
     if (root) return recv + chunks.begin(group.index, round) * item;
     if (round >= kDepth) group.wire.wait(tickets[round % kDepth]);

@@ -1,5 +1,5 @@
-// The division of a buffer among the members of a group, and the reduction of a slice: its owner collects all members'
-// parts of it, chunk by chunk, and sums them in the order of the members. Same volume as a ring, one hop.
+// Divides a buffer among the members of a group, and reduces a slice: its owner collects all members' parts of it,
+// chunk by chunk, and sums them in member order. Same volume as a ring, one hop.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace prun {
 // Member j owns [begin(j), end(j)), in elements.
 class Slices {
  public:
-  // `count` elements among `size` members; slices start on cache lines if the buffer does, the last may be short.
+  // `count` elements among `size` members; slices keep the buffer's cache-line alignment, the last may be shorter.
   static Slices divide(int64_t count, int size, int64_t item_bytes) {
     int64_t line = std::max<int64_t>(1, 64 / item_bytes);
     return Slices(count, ((count + size - 1) / size + line - 1) / line * line);
@@ -27,20 +27,20 @@ class Slices {
   int64_t count_, length_;
 };
 
-// Elements of one chunk: `buffers` of them fit in a second-level cache, and each is a message that pipelines well.
+// Returns the elements of a chunk: `buffers` of them fit in an L2 cache, and each is large enough to pipeline.
 inline int64_t chunk_elements(int64_t item_bytes, int buffers) {
   constexpr int64_t kCacheBytes = 1 << 20, kLargest = 256 << 10, kSmallest = 16 << 10;
   return std::clamp(kCacheBytes / std::max(1, buffers), kSmallest, kLargest) / item_bytes / 64 * 64;
 }
 
-// How many rounds of chunks are on their way, where each round has a chunk to or from each of `peers`.
+// Returns the number of rounds in flight, where each round has a chunk to or from each of `peers`.
 inline int rounds_ahead(const Group& group, int64_t chunk_bytes, int peers) {
   constexpr int64_t kMostBytes = 8 << 20;
   return static_cast<int>(
       std::clamp<int64_t>(kMostBytes / std::max<int64_t>(1, chunk_bytes * peers), 2, group.wire.ahead()));
 }
 
-// A chunk of a slice: elements [begin, end) of the whole buffer.
+// The chunks of each slice: elements [begin, end) of the whole buffer.
 struct Chunks {
   const Slices& slices;
   int64_t chunk;
@@ -51,8 +51,8 @@ struct Chunks {
   int64_t end(int member, int64_t round) const { return begin(member, round + 1); }
 };
 
-// Calls emit(round, reduced) for each chunk of the own slice, in order; `out(round)` says where it goes. `extra` bytes
-// of the group's scratch are left to the caller, at Scratch::get's address.
+// Calls emit(round, reduced) for each chunk of this member's slice, in order; `out(round)` is its destination. The
+// first `extra` bytes of the group's scratch are the caller's.
 template <typename Out, typename Emit>
 void reduce_own_slice(Group& group, const CollCall& call, const Chunks& chunks, int64_t extra, Out out, Emit emit) {
   const int n = group.size;

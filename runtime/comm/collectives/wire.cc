@@ -1,4 +1,4 @@
-// Frames, batches and the errors of both. Steady state allocates nothing: all vectors keep their capacity.
+// Frames, batches and their errors. The steady state allocates nothing, because all vectors keep their capacity.
 #include "comm/collectives/wire.h"
 
 #include <fmt/format.h>
@@ -28,14 +28,14 @@ uint32_t hash_with(uint32_t hash, const PastCall& call) {
 prun_p2p host_message(bool is_recv, int rank, void* data, int64_t bytes) {
   return {.is_recv = is_recv ? 1 : 0,
           .peer = rank,
-          .tag = 0,  // and the handle: the route knows
+          .tag = 0,  // the route sets the tag and the handle
           .ptr = data,
           .bytes = static_cast<size_t>(bytes),
           .mem_kind = PRUN_MEM_HOST,
           .mem_handle = nullptr};
 }
 
-// Nothing where the header does not name that call.
+// Returns call number `sequence`, if the header names it.
 std::optional<PastCall> call_at(const FrameHeader& header, uint64_t sequence) {
   if (sequence == header.sequence) return PastCall{header.fingerprint, header.count};
   if (sequence > header.sequence || header.sequence - sequence > kNamedCalls) return std::nullopt;
@@ -43,7 +43,7 @@ std::optional<PastCall> call_at(const FrameHeader& header, uint64_t sequence) {
   return call == PastCall{} ? std::nullopt : std::optional(call);
 }
 
-// The first of the calls that both name and that is not the same.
+// Returns the number of the first call that both name and that differs.
 std::optional<uint64_t> first_difference(const FrameHeader& a, const FrameHeader& b) {
   const uint64_t last = std::min(a.sequence, b.sequence);
   for (uint64_t s = last - std::min(last, kNamedCalls); s <= last; ++s) {
@@ -95,7 +95,7 @@ void Wire::Part::clear() {
   bytes = 0;
 }
 
-// Steps of one call of a group over hosts have its sequence.
+// The steps of one call of a group over hosts share its sequence.
 void Wire::remember(const PastCall& call, uint64_t sequence, Ring ring) {
   if (sequence != last_sequence_) {
     if (sequence != last_sequence_ + 1)
@@ -111,7 +111,7 @@ void Wire::remember(const PastCall& call, uint64_t sequence, Ring ring) {
 }
 
 void Wire::begin(const PreparedCall& call, uint64_t sequence, Ring ring) {
-  // In a device's queue a receive that nobody waits for would hold up what is behind it.
+  // In a device's queue, a receive of a later hint would block the work after it.
   if (ring == Ring::later && (uncompared_ + 1 >= kRingEvery || route_.queue_ordered())) ring = Ring::apart;
   header_.uncompared = 0;
   if (ring != Ring::none) remember({call.fingerprint, call.agreed_count}, sequence, ring);
@@ -169,7 +169,7 @@ void Wire::recv(int from, void* data, int64_t bytes) {
       return;
     }
     in_[from].header.magic = 0;
-    // In a device's queue a receive of its own would hold up the sends behind it.
+    // In a device's queue a separate receive would block the sends after it.
     const Stage stage = route_.queue_ordered() ? kPayload : from == previous() ? kRing : kFrames;
     open_batch().parts[stage].arrivals.push_back({from, data, bytes});
     add(stage, true, from, &in_[from], kFrameBytes);
@@ -181,7 +181,7 @@ void Wire::recv(int from, void* data, int64_t bytes) {
 int64_t Wire::post() {
   Batch& batch = open_batch();
   batch.ticket = next_ticket_++;
-  // Receives first, as hosts like it.
+  // Receives first, so that their buffers are posted when data arrive.
   receives_[kPayload].insert(receives_[kPayload].end(), sends_.begin(), sends_.end());
   sends_.clear();
   for (int stage = 0; stage < kStages; ++stage) {
@@ -298,7 +298,7 @@ void Wire::check_frame(const Arrival& arrival) {
     std::memcpy(arrival.data, frame.payload, bytes);
     return;
   }
-  // The frame was sent before its payload was there.
+  // The frame was sent before its payload was available.
   transfer(hints_.payload, true, arrival.from, arrival.data, arrival.bytes);
   wait_part(hints_.payload);
 }
@@ -315,7 +315,7 @@ std::string Wire::doing() const {
   return fmt::format("{} of ranks {}", describe_packed(header_.fingerprint, header_.count), fmt::join(ranks_, ", "));
 }
 
-// Of a rank that is ahead of the other, or compares late, the first of the last calls that differs says more.
+// If one rank is ahead of the other, or compares late, the first differing call is more informative than the current.
 void Wire::throw_difference(int member, const FrameHeader& theirs, const std::string& extra) const {
   const bool comparable = theirs.group == header_.group && ring_ != Ring::none && theirs.fingerprint != kSendRecvKind;
   const std::optional<uint64_t> first = comparable ? first_difference(theirs, header_) : std::nullopt;
@@ -360,7 +360,8 @@ std::string Wire::awaited(const Part& part, const prun_result& result) const {
 
 void Wire::failed(const Part& part, prun_status status, const prun_result& result) {
   if (status == PRUN_EMISMATCH) {
-    // Sizes differ because calls do, and the frame that says so came before. A plugin may end everything at once.
+    // Sizes differ because calls do, and the frame that shows it has arrived earlier. A plugin may end all requests at
+    // once.
     for (const Batch& batch : batches_) {
       for (const Part& posted : batch.parts) {
         for (const Arrival& arrival : posted.arrivals) {

@@ -1,4 +1,4 @@
-// Gathers and broadcasts over hosts: blocks are brought to every host once, then handed round inside it.
+// Gathers and broadcasts over hosts: each block is sent to every host once, then broadcast inside it.
 #include <algorithm>
 #include <numeric>
 
@@ -12,7 +12,7 @@ namespace {
 struct Layout {
   std::byte* base;
   int64_t item;
-  const int64_t* counts;  // null: all `count`
+  const int64_t* counts;  // null: all members have `count`
   int64_t count;
   int64_t elements(int member) const { return counts != nullptr ? counts[member] : count; }
   int64_t bytes(int member) const { return elements(member) * item; }
@@ -21,7 +21,7 @@ struct Layout {
   }
 };
 
-// Sends this rank's block to one rank of every other host, and receives the blocks that it is to hand on here.
+// Sends this rank's block to one rank of every other host, and receives the blocks that it forwards on this host.
 void exchange(HierarchicalGroup& group, const CollCall& call, const Layout& layout) {
   const int self = group.member(group.map.host, group.map.place);
   for (int d = 1; d < group.host_count(); ++d) {
@@ -35,7 +35,7 @@ void exchange(HierarchicalGroup& group, const CollCall& call, const Layout& layo
   }
 }
 
-// Hands the blocks of host `h` to all ranks of this one.
+// Distributes the blocks of host `h` to all ranks of this host.
 void hand_round(HierarchicalGroup& group, const CollCall& call, const Layout& layout, int h) {
   const auto& members = group.map.hosts[h];
   CollCall step = call;
@@ -65,14 +65,14 @@ bool hierarchical_all_gather(HierarchicalGroup& group, const CollCall& call) {
   exchange(group, call, layout);
   const int64_t ticket = group.wire.post();
   copy_block(layout.at(self), call.send, layout.bytes(self));
-  hand_round(group, call, layout, group.map.host);  // while the others' blocks are on their way
+  hand_round(group, call, layout, group.map.host);  // while the other hosts' blocks are in flight
   group.wire.wait(ticket);
   for (int d = 1; d < group.host_count(); ++d)
     hand_round(group, call, layout, (group.map.host + d) % group.host_count());
   return true;
 }
 
-// From the root to the leader of each other host: down a tree when it is one piece, host by host when it is many.
+// From the root to the leader of each other host: down a tree if there is one piece, along a chain if there are more.
 bool hierarchical_broadcast(HierarchicalGroup& group, const CollCall& call) {
   constexpr int64_t kPiece = 512 << 10;
   constexpr int kDepth = 2;
@@ -81,8 +81,8 @@ bool hierarchical_broadcast(HierarchicalGroup& group, const CollCall& call) {
   const int64_t pieces = (bytes + piece - 1) / piece;
   const auto [root_host, root_place] = group.map.find(call.root);
   const int first = root_host;
-  const int turn = (group.map.host - first + hosts) % hosts;  // of this host; the root's is 0
-  const int leader = turn == 0 ? root_place : 0;              // the place of the host leader
+  const int turn = (group.map.host - first + hosts) % hosts;  // distance of this host from the root's
+  const int leader = turn == 0 ? root_place : 0;              // place of the host leader
   auto leader_of = [&](int t) { return t == 0 ? call.root : group.member((first + t) % hosts, 0); };
   int parent = turn - 1;
   std::vector<int> children;
@@ -90,7 +90,7 @@ bool hierarchical_broadcast(HierarchicalGroup& group, const CollCall& call) {
     if (turn + 1 < hosts) children.push_back(leader_of(turn + 1));
   } else {
     int bit = 1;
-    while (bit < hosts && (turn & bit) == 0) bit *= 2;  // the lowest set bit: the parent is without it
+    while (bit < hosts && (turn & bit) == 0) bit *= 2;  // the lowest set bit; the parent's turn lacks it
     parent = turn - bit;
     for (bit /= 2; bit > 0; bit /= 2)
       if (turn + bit < hosts) children.push_back(leader_of(turn + bit));

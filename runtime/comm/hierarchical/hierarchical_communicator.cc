@@ -1,4 +1,4 @@
-// Which steps a call is made of, and how the communicators and wires of a group over hosts are made.
+// Chooses the steps of a call; makes the communicators and wires of a group over hosts.
 #include "comm/hierarchical/hierarchical_communicator.h"
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 namespace prun {
 namespace {
 
-// Null: the core's algorithms, member to member.
+// Returns null for kinds that run the core's algorithms, member to member.
 HierarchicalSteps steps_of(CollKind kind) {
   switch (kind) {
     case CollKind::all_reduce:
@@ -44,7 +44,7 @@ class HierarchicalCommunicator : public MessageCommunicator {
     return wire_.bytes_sent() + inside_->bytes_sent() + (across_ ? across_->bytes_sent() : 0);
   }
 
-  // Sums inside hosts and between them take turns by the place of a slice.
+  // Not divisible: the order of sums inside and between hosts depends on an element's slice.
   bool divides(const CollCall& whole, const CollCall&) const override {
     return !traits(whole.kind).reduces || whole.rank_order;
   }
@@ -82,7 +82,7 @@ class HierarchicalCommunicator : public MessageCommunicator {
   std::unique_ptr<Communicator> inside_;
   std::optional<Wire> across_;
   Scratch sums_;
-  bool ran_in_steps_ = false;  // the last run
+  bool ran_in_steps_ = false;  // whether the last run had steps
 };
 
 std::vector<int> ranks_at(const std::vector<int>& ranks, const std::vector<int>& indices) {
@@ -123,7 +123,7 @@ void HierarchicalGroup::run_inside(const CollCall& step) {
 
 void HierarchicalGroup::run_across(const CollCall& step) {
   const Algorithm& chosen = choose_algorithm(step, across->size(), algorithm);
-  // Nobody would end hints between hosts.
+  // Between hosts no later call would end hints, so calls are compared at once.
   across->begin(call, sequence, chosen.ring == Wire::Ring::later ? Wire::Ring::apart : chosen.ring);
   Group group{*across, scratch, across->index(), across->size()};
   chosen.run(group, step);

@@ -1,7 +1,8 @@
-// Reductions over hosts: summed inside each host, then between hosts, then handed round inside again.
+// Reductions over hosts: summed inside each host, then between hosts, then broadcast inside each host.
 //
-// Sums in rank order go from host to host, each adding its members' inputs to what came: the same additions in the same
-// order as on one host, hence the same bits. Other sums run the core's algorithms, in one group for each local rank.
+// Sums in rank order go from host to host, each adding its members' inputs to the received sum: the same additions in
+// the same order as on one host, hence bitwise identical. Other sums run the core's algorithms, in one group per local
+// rank.
 #include <algorithm>
 #include <cstring>
 
@@ -15,7 +16,7 @@ namespace {
 constexpr int64_t kSplitBytes = 32 << 10;
 constexpr int64_t kPieceBytes = 256 << 10;  // bytes of a part that travel at once
 
-// Whether partial sums lose nothing: those of 16-bit floats are rounded, those of integers' averages cut off.
+// Returns whether partial sums lose nothing: 16-bit floats are rounded, averages of integers are truncated.
 bool has_partial_sums(const CollCall& call) {
   const bool narrow = call.dtype == Dtype::bf16 || call.dtype == Dtype::f16;
   const bool real = narrow || call.dtype == Dtype::f32 || call.dtype == Dtype::f64;
@@ -27,7 +28,7 @@ bool runs_in_steps(const HierarchicalGroup& group, const CollCall& call) {
   return has_partial_sums(call) && (!call.rank_order || group.map.in_order);
 }
 
-// The last step of an average: divides sums over all members.
+// The last step of an average: divides the sums over all members.
 void divide(const HierarchicalGroup& group, const CollCall& call, void* sums, int64_t count) {
   if (call.redop != RedOp::avg || count == 0) return;
   const void* inputs[] = {sums};
@@ -51,7 +52,7 @@ bool last_host(const HierarchicalGroup& group) { return group.map.host == group.
 int above(const HierarchicalGroup& group) { return group.member(group.map.host + 1, group.map.place); }
 int below(const HierarchicalGroup& group) { return group.member(group.map.host - 1, group.map.place); }
 
-// Adds this host's inputs, in `room` one behind the other, to the sum that comes from the host below.
+// Adds this host's inputs, concatenated in `room`, to the sum received from the host below.
 void add_inputs(HierarchicalGroup& group, const CollCall& call, const std::byte* room, std::byte* incoming, void* sum,
                 int64_t count) {
   const int64_t bytes = count * dtype_bytes(call.dtype);
@@ -66,14 +67,14 @@ void add_inputs(HierarchicalGroup& group, const CollCall& call, const std::byte*
          group.size());
 }
 
-// Part of an all-reduce: `send` and `recv` of `count` elements.
+// A part of an all-reduce: `count` elements of `send` and `recv`.
 struct Part {
   const std::byte* send;
   std::byte* recv;
   int64_t count;
 };
 
-// Between the host leaders: the first member of each host.
+// All-reduces between the host leaders, the first members of their hosts.
 void all_reduce_by_leader(HierarchicalGroup& group, const CollCall& call, const Part& part) {
   if (part.count == 0) return;
   group.run_inside(step_of(call, CollKind::reduce, part.send, part.recv, part.count));
@@ -84,7 +85,7 @@ void all_reduce_by_leader(HierarchicalGroup& group, const CollCall& call, const 
   group.run_inside(step_of(call, CollKind::broadcast, part.recv, part.recv, part.count));
 }
 
-// Between all members, each for its slice of the buffer; `count` divides by the local ranks.
+// All-reduces between all members, each for its slice of the buffer; `count` must be divisible by the local ranks.
 void all_reduce_by_slices(HierarchicalGroup& group, const CollCall& call, const Part& part) {
   const int64_t slice = part.count / group.here();
   if (slice == 0) return;
@@ -95,11 +96,12 @@ void all_reduce_by_slices(HierarchicalGroup& group, const CollCall& call, const 
   group.run_inside(step_of(call, CollKind::all_gather, mine, part.recv, slice));
 }
 
-// An all-reduce in rank order, piece by piece. The sums go up the hosts and the results down again, while the next
-// piece is on its way up.
+// An all-reduce in rank order, piece by piece:
+//   up:   each host adds its inputs and sends the sum to the next host
+//   down: the last host sends the result back, while the next piece is on its way up
 class Chain {
  public:
-  // `leaders`: 1, or as many as each host has members; each has its slice of every piece.
+  // `leaders`: 1, or the members per host; each leader has its slice of every piece.
   Chain(HierarchicalGroup& group, const CollCall& call, int leaders)
       : group_(group),
         call_(call),
@@ -129,7 +131,7 @@ class Chain {
   }
 
  private:
-  static constexpr int kDepth = 2;  // pieces under way; Wire::kInFlight is above what that posts
+  static constexpr int kDepth = 2;  // pieces in flight; posts fewer batches than Wire::kInFlight
   int64_t slice_of(const Part& part) const { return part.count / leaders_; }
   std::byte* result_of(const Part& part) const {
     return part.recv + (leaders_ > 1 ? group_.map.place : 0) * slice_of(part) * item_;
@@ -172,22 +174,22 @@ class Chain {
   int64_t under_way_[kDepth] = {-1, -1}, sent_down_[kDepth] = {-1, -1};
 };
 
-// The input of a reduce-scatter, host by host: block h holds the pieces of the members of host h.
+// The input of a reduce-scatter by host: block h holds the pieces of the members of host h.
 struct Blocks {
-  int64_t count, bytes, block_bytes;  // of a piece; of a host's pieces together
+  int64_t count, bytes, block_bytes;  // of a piece; of all pieces of a host
   const std::byte* send;
   const std::byte* at(int h) const { return send + h * block_bytes; }
 };
 
-// Up the hosts as in Chain; the last one sends each sum to its owner, over `across`, because the group's wire is still
-// busy sending up.
+// Sums go up the hosts as in Chain; the last host sends each sum to its owner, over `across`, because the group's wire
+// is still sending up.
 void reduce_scatter_in_order(HierarchicalGroup& group, const CollCall& call, const Blocks& blocks) {
-  constexpr int kDepth = 3;  // sums on their way up
+  constexpr int kDepth = 3;  // sums in flight up the hosts
   const int hosts = group.host_count();
   const bool last = last_host(group);
   std::byte* room = group.scratch.get(blocks.block_bytes + (hosts + 1) * blocks.bytes);
   std::byte* incoming = room + blocks.block_bytes;
-  std::byte* sums = incoming + blocks.bytes;  // by block; they stay until they have been sent
+  std::byte* sums = incoming + blocks.bytes;  // by block; unchanged until sent
   group.across->begin(group.call, group.sequence, Wire::Ring::none);
   if (!last) group.across->recv(hosts - 1, call.recv, blocks.bytes);
   group.across->post();
@@ -216,7 +218,7 @@ bool hierarchical_all_reduce(HierarchicalGroup& group, const CollCall& call) {
   if (!runs_in_steps(group, call)) return false;
   const int64_t item = dtype_bytes(call.dtype);
   const Part whole{static_cast<const std::byte*>(call.send), static_cast<std::byte*>(call.recv), call.count};
-  // The rest that does not divide among the local ranks, in cache lines, goes over the host leaders.
+  // The remainder that does not divide among the local ranks in cache lines goes over the host leaders.
   const bool split = group.map.even && call.count * item >= kSplitBytes;
   const int64_t body = split ? call.count / (64 * group.here()) * 64 * group.here() : 0;
   const Part head{whole.send, whole.recv, body};
@@ -256,7 +258,7 @@ bool hierarchical_reduce(HierarchicalGroup& group, const CollCall& call) {
   const int64_t item = dtype_bytes(call.dtype), chunk = (4 * kPieceBytes) / item;
   const auto* send = static_cast<const std::byte*>(call.send);
   const bool at_root = call.root == group.wire.index();
-  // Each host's leader sums for it, on the root's host the root itself; the root sums these.
+  // Each host's leader sums for it (on the root's host: the root itself); the root sums these sums.
   const int root_host = group.map.find(call.root).first;
   const int leader = root_host == group.map.host ? group.map.find(call.root).second : 0;
   const bool leads = group.map.place == leader;

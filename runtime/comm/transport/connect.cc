@@ -1,4 +1,4 @@
-// A difference between ranks is found here, in seconds, rather than as garbage in the first collective.
+// Detects differences between ranks here, in seconds, rather than as garbage in the first collective.
 #include <elf.h>
 #include <fmt/format.h>
 #include <link.h>
@@ -26,7 +26,7 @@ constexpr std::array<const char*, 8> kFields = {"transport ABI",           "tran
                                                 "value of comm.algorithm", "calibration of algorithms"};
 using Identity = std::array<std::string, kFields.size()>;
 
-// Packs the fields as lines of text, then the address as it is.
+// Packs the fields as lines of text, followed by the raw address.
 std::string pack(const Identity& identity, std::string_view address) {
   std::string blob;
   for (std::string field : identity) {
@@ -48,7 +48,7 @@ std::string unpack(const std::string& blob, int rank, Identity& identity) {
   return blob.substr(at);
 }
 
-// Throws when ranks differ in a field, naming each value and its ranks.
+// Throws if ranks differ in a field, naming each value and its ranks.
 void check_same(const std::map<int, Identity>& identities) {
   for (size_t field = 0; field < kFields.size(); ++field) {
     std::map<std::string, std::vector<int>> ranks_of;
@@ -63,7 +63,7 @@ void check_same(const std::map<int, Identity>& identities) {
   }
 }
 
-// The build id among the notes [at, end) of an object; "" if there is none.
+// Returns the build id among an object's notes [at, end); "" if there is none.
 std::string build_id_in(const char* at, const char* end) {
   const auto padded = [](uint32_t bytes) { return (bytes + 3) / 4 * 4; };
   while (at + sizeof(ElfW(Nhdr)) <= end) {
@@ -83,7 +83,7 @@ struct Search {
   std::string id;
 };
 
-// For dl_iterate_phdr; nonzero once the object that holds the address has been seen.
+// Callback of dl_iterate_phdr; returns nonzero for the object that contains the address.
 int visit_object(dl_phdr_info* info, size_t, void* data) {
   auto* search = static_cast<Search*>(data);
   const std::span<const ElfW(Phdr)> headers(info->dlpi_phdr, info->dlpi_phnum);
@@ -99,7 +99,7 @@ int visit_object(dl_phdr_info* info, size_t, void* data) {
 }
 
 std::string own_address(const TransportSession& session) {
-  // Space behind the address, whose bytes tell of a plugin that writes beyond its own.
+  // Guard bytes after the address detect a plugin that writes beyond its capacity.
   constexpr char kUntouched = 0x5a;
   std::string address(2 * PRUN_MAX_ADDRESS, kUntouched);
   size_t bytes = PRUN_MAX_ADDRESS;
@@ -130,7 +130,7 @@ void connect_until(const TransportSession& session, const std::vector<std::strin
     const prun_status status = session.call("connect", &prun_transport::connect, result, blobs.data(), bytes.data());
     if (status == PRUN_OK) return;
     if (status != PRUN_AGAIN) session.fail(status, result, "connecting");
-    if (result.culprit > awaited) {  // those before it have come
+    if (result.culprit > awaited) {  // all lower ranks have connected
       awaited = result.culprit;
       waited = {};
     }
@@ -157,8 +157,8 @@ std::string build_id_of(const void* address) {
 }
 
 double connecting_deadline_s(double deadline_s, double cores_per_rank) {
-  // Of a core. All pairs connect, so the time grows as the square: 500 of a core take about a minute, 16 some
-  // hundredths of a second, and from there on the deadline has room to spare.
+  // Ranks per core. All pairs connect, so the time grows quadratically: 16 per core take hundredths of a second, 500 a
+  // minute.
   constexpr double kRanksInTime = 16;
   return deadline_s * std::max(1.0, 1 / (kRanksInTime * cores_per_rank));
 }

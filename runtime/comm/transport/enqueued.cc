@@ -1,4 +1,4 @@
-// One thread tests all requests in turn.
+// One thread tests all requests, round-robin.
 #include "comm/transport/enqueued.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ namespace prun {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// Plugins keep a failed request until the device has let go of its memory.
+// Plugins keep a failed request until the device has released its memory.
 constexpr auto kSettle = std::chrono::seconds(1);
 
 }  // namespace
@@ -69,7 +69,7 @@ void Enqueued::failed(prun_status status, const prun_result& result, const std::
   }
 }
 
-// Requests are tested in turn, up to 10 ms each; one that ends out of turn loses nothing by waiting for its own.
+// Tests requests round-robin, up to 10 ms each; a request that ends out of order loses nothing by waiting.
 void Enqueued::run() {
   Clock::time_point moved = Clock::now(), closing{};
   MutexLock lock(mutex_);

@@ -1,9 +1,8 @@
-// Requests of collectives that are in a device's queue: a thread asks how they end, since whoever enqueues may not
-// wait.
+// Requests of collectives in a device's queue: a thread tests them, because the enqueuing thread must not wait.
 //
-// On a queue, "started" and "ended" lie far apart: in front may be a long computation, or a message whose other side
-// this rank has yet to enqueue. So Communicator::run returns when a call is in the queue, and its end, good or bad, is
-// learnt here: a rank that calls something else, one that is gone, one that never comes.
+// In a queue, the start and the end of a call are far apart: a long computation may precede it, or a message whose
+// other side this rank has yet to enqueue. Communicator::run therefore returns once a call is in the queue, and this
+// class detects its end or failure: a rank that calls something else, is lost, or never arrives.
 #pragma once
 #include <chrono>
 #include <deque>
@@ -22,14 +21,14 @@ class Enqueued {
  public:
   explicit Enqueued(TransportSession& session) : session_(session) {}
   ~Enqueued() { finish(); }
-  // `doing` opens the sentence of a failure: "all_reduce f32[1024] sum". The thread that enqueues.
+  // `doing` opens the sentence of a failure: "all_reduce f32[1024] sum". Called by the enqueuing thread.
   void add(prun_req* req, std::string doing);
-  // Throws the first failure that has come to light, an abort only when no other has come within a second. Any thread.
+  // Throws the first failure; an abort only if no other failure follows within a second. Any thread.
   void check();
-  // A call was refused because its communicator failed: waits for the request that says why, and throws that. Any
-  // thread.
+  // Called when a call was refused because its communicator has failed: waits for the request with the reason and
+  // throws it. Any thread.
   void explain();
-  // Sees all requests out, those that do not end within a second by aborting. Before their communicators are freed.
+  // Waits for all requests; after a second, aborts those that remain. Call before their communicators are freed.
   void finish();
 
  private:
@@ -46,9 +45,9 @@ class Enqueued {
   std::deque<Entry> entries_ PRUN_GUARDED_BY(mutex_);
   bool closed_ PRUN_GUARDED_BY(mutex_) = false;
   std::exception_ptr failure_ PRUN_GUARDED_BY(mutex_);
-  bool aborted_ PRUN_GUARDED_BY(mutex_) = false;  // some request ended because of another's failure
+  bool aborted_ PRUN_GUARDED_BY(mutex_) = false;  // some request ended because of another one's failure
   std::chrono::steady_clock::time_point aborted_at_ PRUN_GUARDED_BY(mutex_){};
-  std::thread thread_;  // of add and finish
+  std::thread thread_;  // used by add and finish
 };
 
 }  // namespace prun

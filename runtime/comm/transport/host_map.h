@@ -1,5 +1,6 @@
-// Which ranks share a machine ("host"): measured, not told. Two ranks do if they run under one kernel (boot id) and in
-// the same network and IPC namespaces, where the names and the memory live that local transports pass around.
+// Which ranks share a machine ("host"), measured rather than configured. Two ranks do if they run under one kernel
+// (boot id) and in the same network and IPC namespaces, which scope the socket names and shared memory of local
+// transports.
 //
 // Surprising fact: a node of the launcher is not a host. Two nodes may be started on one machine, and their ranks then
 // share memory like any others; two containers on one machine may not.
@@ -13,16 +14,16 @@ namespace prun {
 
 struct HostMap {
   std::vector<int> host_of;                // by rank
-  std::vector<std::vector<int>> ranks_of;  // by host, in order; hosts in the order of their first ranks
+  std::vector<std::vector<int>> ranks_of;  // by host, sorted; hosts in the order of their first ranks
   int count() const { return ranks_of.size(); }
   const std::vector<int>& with(int rank) const { return ranks_of[host_of[rank]]; }  // all ranks of this rank's host
   bool same(int a, int b) const { return host_of[a] == host_of[b]; }
   std::string text() const;  // "ranks 0-3 | 4-7"
 };
 
-// A text that is equal on all ranks of a host and nowhere else.
+// Returns a text that is equal on all ranks of a host and differs between hosts.
 std::string this_host();
-// Collective over all ranks if the launcher says that some are elsewhere; ranks of one launcher share its host.
+// Collective over all ranks if the launcher has ranks on other hosts; ranks of one launcher share its host.
 HostMap find_hosts(const WorldOptions& options, Bootstrap& bootstrap);
 HostMap group_by_host(const std::vector<std::string>& host_of_rank);
 

@@ -1,5 +1,5 @@
-// Network interfaces by name, address or network. Nothing is sent to find out which one reaches a host: the kernel
-// chooses the source address of a UDP socket when that is connected.
+// Network interfaces by name, address or network. Finding the one that reaches a host sends no packet: connecting a UDP
+// socket makes the kernel choose its source address.
 #include "comm/transport/interfaces.h"
 
 #include <arpa/inet.h>
@@ -26,7 +26,7 @@ namespace {
 
 using Bytes = std::vector<unsigned char>;
 
-// The address as bytes, 4 or 16; none: the text is no address.
+// Returns the address as 4 or 16 bytes; nothing if the text is not an address.
 std::optional<Bytes> parse_address(const std::string& text) {
   Bytes bytes(16);
   if (inet_pton(AF_INET, text.c_str(), bytes.data()) == 1) return Bytes(bytes.begin(), bytes.begin() + 4);
@@ -62,7 +62,7 @@ bool in_network(const Bytes& address, const Bytes& network, size_t bits) {
 
 std::string bare(const std::string& address) { return address.substr(0, address.find('/')); }
 
-// Whether an interface fits one word of `--interface`.
+// Returns whether an interface matches one item of `--interface`.
 bool fits(const Interface& interface, const std::string& word) {
   if (word[0] == '=') return interface.name == word.substr(1);
   const size_t slash = word.find('/');
@@ -82,7 +82,7 @@ std::string why_not(const Interface& interface) {
   return !interface.up ? "is down" : interface.addresses.empty() ? "has no IP address" : "";
 }
 
-// The interfaces that a word means: one whose full name it is, else all that fit.
+// Returns the interfaces that an item selects: the one with that full name, otherwise all matches.
 std::vector<const Interface*> meant_by(const std::string& word, const std::vector<Interface>& interfaces) {
   std::vector<const Interface*> meant;
   for (const Interface& interface : interfaces) {
@@ -100,7 +100,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// The default: the interface that reaches the rendezvous, else the first that leads out of this host.
+// The default: the interface that reaches the rendezvous, otherwise the first that leaves this host.
 InterfaceChoice choose_freely(const std::string& towards, const std::vector<const Interface*>& usable) {
   for (const Interface* interface : usable) {
     if (interface->name != towards) continue;

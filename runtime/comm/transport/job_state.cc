@@ -1,4 +1,4 @@
-// The abort flags are read in every wait loop, hence atomics and no lock.
+// Every wait loop reads the abort flags, hence atomics instead of a lock.
 #include "comm/transport/job_state.h"
 
 #include <spdlog/spdlog.h>
@@ -17,7 +17,7 @@ std::atomic<const Bootstrap*> current_bootstrap{nullptr};
 std::atomic<bool> aborted_here{false};
 
 void log_line(int level, const char* text) {
-  // A plugin's texts are not format strings.
+  // A plugin's text is not a format string.
   spdlog::log(level == 0   ? spdlog::level::debug
               : level == 1 ? spdlog::level::info
                            : spdlog::level::warn,

@@ -1,5 +1,5 @@
-// The state of the job that plugins and wait loops see: the log, the news that the job is ending, the share of cores.
-// One per process, because the callbacks of prun_host carry no pointer of ours and a plugin keeps the struct for good.
+// The job's state as plugins and wait loops see it: log, abort flag, share of cores. One per process, because
+// prun_host's callbacks carry no context pointer and a plugin keeps the struct forever.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,18 +8,18 @@
 
 namespace prun {
 
-// What the core offers a plugin.
+// Returns the services of the core for plugins.
 const prun_host& core_services();
 
-// Makes `bootstrap` the one whose abort flag everybody sees (null: none), forgets World::abort, and divides this
-// process's cores among `local_ranks`. Not while a transport is open.
+// Makes `bootstrap` the source of the abort flag (null = none), clears World::abort, and divides this process's cores
+// among `local_ranks`. Must not be called while a transport is open.
 void set_job(const Bootstrap* bootstrap, int local_ranks);
 
-// The rest may be called by any thread.
-void set_job_aborted();                              // World::abort
+// Any thread may call the rest.
+void set_job_aborted();                              // implements World::abort
 bool job_aborted();                                  // by the bootstrap or set_job_aborted
-std::string job_abort_reason();                      // "the job is ending" when nobody knows more
-void report_activity(const std::string& what);       // Bootstrap::doing
-void report_waiting(const std::vector<int>& ranks);  // Bootstrap::waits_for
+std::string job_abort_reason();                      // "the job is ending" if unknown
+void report_activity(const std::string& what);       // calls Bootstrap::doing
+void report_waiting(const std::vector<int>& ranks);  // calls Bootstrap::waits_for
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// Long waits: how much of them counts, and whom they are for, so that a job in which nothing moves can be explained.
+// Long waits: how much of their time counts, and whom they await, so that a job without progress can be explained.
 #pragma once
 #include <chrono>
 #include <vector>
@@ -7,22 +7,22 @@
 
 namespace prun {
 
-// On the stack around calls that may wait: who is waited for where the transport cannot say. Costs two stores.
+// On the stack around calls that may wait: names the awaited ranks if the transport cannot. Costs two stores.
 class Awaited {
  public:
   Awaited();
   virtual ~Awaited();
   Awaited(const Awaited&) = delete;
   virtual std::vector<int> ranks() const = 0;  // of the job
-  // Called now and then while the wait is long; what it throws ends the wait, whose request lives on.
+  // Called periodically during a long wait; an exception ends the wait, but not its request.
   virtual void look_around() const {}
 
  private:
   const Awaited* outer_;
 };
 
-// Time that passes while this process runs. Between two looks at a wait lie at most 10 ms: where it was more than a
-// second this process was stopped, which is nobody's fault.
+// Time during which this process runs. Waits are polled at most 10 ms apart, so a gap of more than a second means that
+// this process was stopped, and does not count.
 class AwakeTime {
  public:
   using Clock = std::chrono::steady_clock;
@@ -40,9 +40,9 @@ class AwakeTime {
 class LongWait {
  public:
   using Clock = std::chrono::steady_clock;
-  // After each PRUN_AGAIN; `culprit` is a rank of the job that the transport says it waits for, or -1.
+  // Called after each PRUN_AGAIN; `culprit` is the awaited rank of the job according to the transport, or -1.
   void go_on(Clock::time_point now, int culprit);
-  // A wait that fails is left as it stands: its end is told, too.
+  // Reports the end of a successful wait. A failed one remains recorded, as evidence.
   void end(prun_status status);
 
  private:

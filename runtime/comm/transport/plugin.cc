@@ -76,7 +76,7 @@ prun_transport checked_copy(const prun_transport* theirs, const std::string& pat
   return table;
 }
 
-// Calls use(name, setting) for each setting of the list; the name is "" where none stands before the key.
+// Calls use(name, setting) for each setting of the list; the name is "" if the key has no prefix.
 template <typename Use>
 void each_option(const std::string& options, Use use) {
   std::istringstream list(options);
@@ -87,9 +87,10 @@ void each_option(const std::string& options, Use use) {
   }
 }
 
-constexpr auto kLongestLoading = std::chrono::seconds(60);  // with all its libraries
+constexpr auto kLongestLoading = std::chrono::seconds(60);  // including all its libraries
 
-// What use(plugin) says of it, loaded in a child process. Throws for one that crashes, which takes nothing along there.
+// Returns use(plugin), evaluated in a child process, so that a plugin that crashes only ends the child. Throws if it
+// does.
 template <typename Use>
 std::string ask_in_child(const PluginFile& file, Use use) {
   ChildProcess child([&](int pipe) {
@@ -97,8 +98,8 @@ std::string ask_in_child(const PluginFile& file, Use use) {
     setrlimit(RLIMIT_CORE, &none);
     try {
       const std::string said = use(load_plugin(file));
-      [[maybe_unused]] const ssize_t all = write(pipe, said.data(), said.size());  // a line, which a pipe has room for
-    } catch (const Error&) {  // it will be thrown again where the plugin is used
+      [[maybe_unused]] const ssize_t all = write(pipe, said.data(), said.size());  // it fits the pipe
+    } catch (const Error&) {  // thrown again when the plugin is used
     }
     _exit(0);
   });
@@ -110,7 +111,7 @@ std::string ask_in_child(const PluginFile& file, Use use) {
   return said;
 }
 
-// Why the plugin would not open with these options, or nothing.
+// Returns the reason why the plugin would not open with these options, or "".
 std::string refusal(const Plugin& plugin, const std::string& options) {
   const void* ask = plugin.table.ext != nullptr ? plugin.table.ext("check_options") : nullptr;
   if (ask == nullptr) return "";

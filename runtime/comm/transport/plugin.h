@@ -1,7 +1,8 @@
-// Finding and loading transports: a plugin is NAME.so in a plugin directory, and is loaded only when it is needed.
+// Finds and loads transports: a plugin is NAME.so in a plugin directory, loaded only when it is needed.
 //
-// `auto` cannot ask a plugin what it is for without loading it (and with it NCCL, say). So a plugin that wants to be
-// chosen says so in a text file NAME.plugin beside it: auto, memory, local_only, and what it does not claim to do.
+// Querying a plugin means loading it and its libraries (NCCL, for one), which `auto` avoids. A plugin that should be
+// considered therefore has a text file NAME.plugin beside it: auto, memory, local_only, and the items it does not
+// claim.
 #pragma once
 #include <optional>
 #include <string>
@@ -14,10 +15,10 @@ namespace prun {
 
 struct Plugin {
   std::string name, path;
-  prun_transport table{};  // ours: what the plugin's own table is too short for is zero
+  prun_transport table{};  // the core's copy: functions that the plugin's shorter table lacks are null
 };
 
-// A NAME.so in a plugin directory, not loaded, with what NAME.plugin says.
+// A NAME.so in a plugin directory, not loaded, with the contents of NAME.plugin.
 struct PluginFile {
   std::string name, path;
   bool automatic = false;  // `auto` considers it
@@ -27,34 +28,34 @@ struct PluginFile {
   std::vector<std::string> not_claimed;  // items of the conformance suite
 };
 
-// By name; of two with one name the first directory's. Directories that are not there are skipped; one that everybody
-// can write to throws usage_error.
+// Returns plugins sorted by name; of two with one name, the first directory's. Missing directories are skipped; a
+// world-writable one throws usage_error.
 std::vector<PluginFile> find_plugins(const std::vector<std::string>& dirs);
 
-// Loads and checks. Throws Error(transport), one sentence with the file's name for each way to be wrong.
+// Loads and checks. Throws Error(transport) with the file's name and one sentence per kind of fault.
 Plugin load_plugin(const PluginFile& file);
 
-// The plugin of this name; usage_error with the names that are there.
+// Returns the plugin of this name. Throws usage_error that lists the available names.
 PluginFile find_named(std::string_view name, const std::vector<std::string>& dirs);
-// The same, loaded.
+// Returns the same, loaded.
 Plugin load_named(std::string_view name, const std::vector<std::string>& dirs);
 
-// What a plugin is opened and asked with. Its texts are those of `world`, which outlives it.
+// Parameters for opening and querying a plugin. The texts belong to `world`, which must outlive it.
 struct OpenParams : prun_open_params {
   OpenParams(const WorldOptions& world, const std::string& plugin);
   OpenParams(const OpenParams&) = delete;
   OpenParams& operator=(const OpenParams&) = delete;
 
  private:
-  std::string own_options_;  // those of WorldOptions::transport_options that are meant for this plugin
+  std::string own_options_;  // the settings of WorldOptions::transport_options that apply to this plugin
 };
 // Returns the value of the last `name`.`key` in "key=value,NAME.key=value,..."; an empty `name` means no prefix.
 std::optional<std::string> option_value(const std::string& options, std::string_view name, std::string_view key);
-// usage_error for a name before a key in "key=value,NAME.key=value,..." that is no plugin's.
+// Throws usage_error if a name before a key in "key=value,NAME.key=value,..." is not a plugin's.
 void check_option_names(const std::string& options, const std::vector<std::string>& dirs);
-// The same, also for keys and values behind a name that this plugin would refuse: the job may not use it, and then
-// nobody else asks it. It is loaded in a child process, not in the one that starts ranks. A plugin that cannot be
-// loaded, or cannot be asked, says nothing.
+// Also rejects keys and values that the named plugin would refuse, because a job that does not use the plugin would
+// never check them. Loads it in a child process, not in the one that starts ranks. A plugin that cannot be loaded, or
+// has no check_options, passes.
 void check_options(const std::string& options, const std::vector<std::string>& dirs);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// Each lane has two signals: "a place is free" from the receiver, "it is filled" from the sender.
+// Each lane has two signals: "slot free" from the receiver and "slot filled" from the sender.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -36,7 +36,7 @@ class TransportPutChannel : public PutChannel {
   int64_t bytes_sent() const override { return sent_.load(std::memory_order_relaxed); }
 
  private:
-  // Runs one function to its end. In `doing`, which is followed by the peer, {} stands for the bytes.
+  // Runs one function to its end. `doing` is followed by the peer; {} in it is replaced by the bytes.
   template <class Function, class... Args>
   void run(const char* name, Function function, int64_t bytes, const char* doing, Args... args) {
     prun_req* req = nullptr;
@@ -57,7 +57,7 @@ class TransportPutChannel : public PutChannel {
 
   TransportSession& session_;
   int peer_, plugin_peer_;
-  uint64_t free_, filled_;            // numbers of signals
+  uint64_t free_, filled_;            // signal numbers
   uint64_t puts_ = 0, arrivals_ = 0;  // each counted by one stream's thread
   std::atomic<int64_t> sent_{0};
 };

@@ -1,4 +1,4 @@
-// Dividing batches between two transports, and waiting for both.
+// Divides batches between two transports, and waits for both.
 #include "comm/transport/route.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
-// Which transport leads to which member of a group: one for all, or one inside the host and another between hosts. Each
-// has a tag of its own (prun_p2p), which the group's members agreed on.
+// Which transport reaches which member of a group: one for all, or one inside the host and another between hosts. Each
+// has its own tag (prun_p2p), on which the group's members agreed.
 //
-// With two transports a request has two parts, and whoever waits for one must give the other its turns, or ranks that
-// wait in different orders would wait for each other. Parts take turns of a test each (10 ms at most).
+// With two transports a request has two parts. A thread that waits for one must also make progress on the other,
+// otherwise ranks that wait in different orders would deadlock. The parts are tested alternately, 10 ms at most each.
 #pragma once
 #include <vector>
 
@@ -17,34 +17,34 @@ class Route {
   Route(TransportSession& inside, int inside_tag, TransportSession& between, int between_tag)
       : legs_{{&inside, inside_tag, {}}, {&between, between_tag, {}}} {}
 
-  // A batch under way: at most one request of each transport.
+  // A batch in flight: at most one request per transport.
   struct Request {
     prun_req* parts[2] = {};
     explicit operator bool() const { return parts[0] != nullptr || parts[1] != nullptr; }
   };
-  // Starts messages to and from ranks of the job; `ops` are used up. Parts that have started stay in `request`, also
-  // after a failure.
+  // Starts messages to and from ranks of the job and consumes `ops`. Started parts remain in `request`, also after a
+  // failure.
   prun_status batch(std::vector<prun_p2p>& ops, Request& request, prun_result& result);
-  // As TransportSession::wait: PRUN_AGAIN at the deadline, with the parts that have not ended left in `request`.
+  // Like TransportSession::wait: PRUN_AGAIN at the deadline, with the parts that have not ended left in `request`.
   prun_status wait(Request& request, int64_t bytes, prun_result& result);
-  // As prun_transport's test, of a request with one part.
+  // Like prun_transport's test, for a request with one part.
   prun_status test(Request& request, prun_result& result);
   void drain(const std::vector<Request>& requests);
 
-  bool queue_ordered() const;  // any of them
-  // The session that failed last.
+  bool queue_ordered() const;  // true if any of them is
+  // Returns the session that failed last.
   const TransportSession& failed() const { return *failed_; }
 
  private:
   struct Leg {
     TransportSession* session = nullptr;
     int tag = 0;
-    std::vector<prun_p2p> ops;  // of one batch, kept for its capacity
+    std::vector<prun_p2p> ops;  // of one batch; persistent, for its capacity
   };
   prun_status start(int leg, std::vector<prun_p2p>& ops, Request& request, prun_result& result);
   prun_status wait_in_turns(Request& request, int64_t bytes, prun_result& result);
 
-  Leg legs_[2];  // the second is empty where one transport leads to all
+  Leg legs_[2];  // the second is empty if one transport reaches all
   const TransportSession* failed_ = legs_[0].session;
 };
 

@@ -1,4 +1,4 @@
-// The choice of transports: by name, or by the plugins' manifests and scores.
+// Chooses transports by name, or by the plugins' manifests and scores.
 #include "comm/transport/transport_choice.h"
 
 #include <fmt/format.h>
@@ -22,11 +22,11 @@ std::vector<int> all_ranks(int n) {
   return ranks;
 }
 
-// Why shared memory cannot be had: the limit on addresses (ulimit -v) has no room for the arenas of so many ranks and
-// what else a rank needs. "": it can, or nobody knows. Ranks of a host ask for themselves and must find the same, so
-// nothing of it is measured.
+// Returns why shared memory cannot be mapped: the address space limit (ulimit -v) is below the arenas of all ranks plus
+// a rank's other needs. "": it can, or the need is unknown. Nothing is measured, because all ranks of a host must
+// decide alike.
 std::string too_few_addresses(const WorldOptions& options, size_t ranks) {
-  constexpr uint64_t kElse = uint64_t{256} << 20;  // code, threads' stacks, heaps, what the transport itself shares
+  constexpr uint64_t kElse = uint64_t{256} << 20;  // code, thread stacks, heaps, the transport's own shared memory
   rlimit limit{};
   if (options.arena_bytes == 0 || getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
   if (kElse + static_cast<uint64_t>(options.arena_bytes) * ranks <= limit.rlim_cur) return "";
@@ -34,8 +34,8 @@ std::string too_few_addresses(const WorldOptions& options, size_t ranks) {
                      human_bytes(options.arena_bytes), human_bytes(static_cast<int64_t>(limit.rlim_cur)));
 }
 
-// Why shared memory costs too much: each rank maps each other's, and a pair of them that do costs pages and page tables
-// on both sides, whatever moves between them. "": it does not. As all ranks of a host find.
+// Returns why shared memory costs too much: each rank maps every other's, and each pair costs pages and page tables on
+// both sides, whatever the traffic. "": it does not. All ranks of a host decide alike.
 std::string too_many_pairs(size_t ranks) {
   constexpr uint64_t kPair = 24 << 10;  // measured with 200 ranks of plugins/shm: its README, Limits
   const uint64_t bytes = kPair * ranks * ranks;
@@ -45,13 +45,13 @@ std::string too_many_pairs(size_t ranks) {
                      human_bytes(static_cast<int64_t>(bytes)), ranks, human_bytes(static_cast<int64_t>(memory)));
 }
 
-// Why local memory is not shared between so many ranks; "" if it can be.
+// Returns why so many ranks cannot share local memory; "" if they can.
 std::string not_shared(const WorldOptions& options, size_t ranks) {
   std::string why = too_few_addresses(options, ranks);
   return why.empty() ? too_many_pairs(ranks) : why;
 }
 
-// Why a plugin is not asked for a score, by its manifest alone; "" if it is asked.
+// Returns why a plugin is not queried for a score, by its manifest alone; "" if it is queried.
 std::string not_asked(const PluginFile& file, bool several_hosts, prun_mem_kind memory, bool encrypt) {
   if (!file.automatic) return "does not offer itself to auto (its manifest, AUTO); by name only";
   if (memory == PRUN_MEM_HOST && !file.host_memory) return "does not take host memory";
@@ -74,7 +74,7 @@ void ask(Candidate& candidate, const WorldOptions& options, const std::vector<in
   }
 }
 
-// A rank's offers: a line "name score" for each plugin.
+// Packs a rank's offers: one line "name score" per plugin.
 std::string pack(const std::vector<Candidate>& candidates) {
   std::string text;
   for (const Candidate& c : candidates)
@@ -82,7 +82,7 @@ std::string pack(const std::vector<Candidate>& candidates) {
   return text;
 }
 
-// The name that every one of these ranks offers and whose lowest score is the highest; "" when there is none.
+// Returns the name that all these ranks offer and whose lowest score is highest; "" if there is none.
 std::string best_of(const std::vector<std::string>& offers, const std::vector<int>& ranks) {
   std::map<std::string, std::pair<int, size_t>> lowest;  // score, and ranks that offer it
   for (int rank : ranks) {
@@ -140,7 +140,7 @@ Transports by_name(const WorldOptions& options, const HostMap& hosts) {
   return named;
 }
 
-// The best transport that all ranks have for the device's own memory; none: the job uses the host's memory.
+// Returns the best transport that all ranks have for device memory; nothing: the job stages through host memory.
 std::optional<Plugin> on_device(const WorldOptions& options, const std::vector<int>& all, bool several,
                                 Bootstrap& bootstrap) {
   std::vector<Candidate> found = weigh(options, all, several, options.memory);
@@ -160,7 +160,7 @@ Transports by_score(const WorldOptions& options, const HostMap& hosts, Bootstrap
     if (!c.file.automatic || c.plugin || c.reason.empty() ||
         !not_asked(c.file, several, PRUN_MEM_HOST, options.encrypt).empty())
       continue;
-    const bool limited = c.file.local_only && !not_shared(options, all.size()).empty();  // as all ranks are
+    const bool limited = c.file.local_only && !not_shared(options, all.size()).empty();  // as all ranks decide
     if (!limited) spdlog::warn("transport: auto passes over {}", c.reason);
     if (limited && options.rank == 0) spdlog::warn("transport: auto passes over {}: it {}", c.file.name, c.reason);
   }

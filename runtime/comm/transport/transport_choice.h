@@ -1,7 +1,7 @@
-// The choice of a job's transports by `--transport`, and the reasons that `prun plugins --explain` shows.
+// Chooses a job's transports by `--transport`, with the reasons that `prun plugins --explain` prints.
 //
-// A transport is weighed for ranks of one host and for ranks of several. Where the best on a host does not reach beyond
-// it, a job of several hosts has two transports: one inside hosts, one between them.
+// A transport is scored for ranks of one host and for ranks of several. If the best one on a host cannot leave it, a
+// job of several hosts has two transports: one inside hosts, one between them.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,34 +12,34 @@
 
 namespace prun {
 
-// A plugin weighed for a group.
+// A plugin scored for a group.
 struct Candidate {
   PluginFile file;
   std::optional<Plugin> plugin;  // loaded
-  int score = 0;                 // 0 .. 100; 0: it cannot serve these ranks, or was not asked
+  int score = 0;                 // 0 .. 100; 0 = cannot serve these ranks, or was not queried
   std::string reason;            // why the score is 0
 };
 
-// All plugins, the best first. Loads only those whose manifests fit this kind of memory and these ranks.
+// Returns all plugins, the best first. Loads only those whose manifests fit this kind of memory and these ranks.
 std::vector<Candidate> weigh(const WorldOptions& options, const std::vector<int>& ranks, bool several_hosts,
                              prun_mem_kind memory = PRUN_MEM_HOST);
 
 struct Transports {
   Plugin between;                // connects all ranks
-  std::optional<Plugin> inside;  // connects the ranks of one host, where that is another plugin
+  std::optional<Plugin> inside;  // connects the ranks of one host, if that is another plugin
   std::string name() const { return inside ? inside->name + "+" + between.name : between.name; }
 };
 
-// The transports that the options name; for `auto`, of the plugins that all ranks have, the one whose lowest score on
-// any rank is the highest. Collective over all ranks if there are several hosts. Throws usage_error when nothing
-// reaches all ranks, with each plugin's reason.
+// Returns the transports that the options name. For `auto`: of the plugins that all ranks have, the one whose lowest
+// score over the ranks is highest. Collective over all ranks if there are several hosts. Throws usage_error with each
+// plugin's reason if none reaches all ranks.
 Transports choose_transports(const WorldOptions& options, const HostMap& hosts, Bootstrap& bootstrap);
 
-// Throws usage_error unless `transport` is "auto" or names one or two plugins that are there.
+// Throws usage_error unless `transport` is "auto" or names one or two existing plugins.
 void check_transport_name(const std::string& transport, const std::vector<std::string>& dirs);
-// Throws usage_error where `options.encrypt` asks more than the named transport does between nodes.
+// Throws usage_error if `options.encrypt` is set and the named transport does not encrypt between nodes.
 void check_encryption(const WorldOptions& options, int nodes);
-// "shm inside a host, socket between hosts" for "shm+socket".
+// Returns "shm inside a host, socket between hosts" for "shm+socket".
 std::string transport_words(const std::string& name);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// Opening, waiting, failing: everything that knows what a prun_status means.
+// Opening, waiting, failing: all code that interprets a prun_status.
 #include "comm/transport/transport_session.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kAbortGrace = std::chrono::milliseconds(300);
-// A slower transfer counts as standing still: large messages extend the deadline by their bytes over this.
+// A slower transfer counts as stalled: large messages extend the deadline by their bytes over this rate.
 constexpr double kSlowestBytesPerSecond = 10e6;
 
 const char* status_name(prun_status status) {
@@ -52,7 +52,7 @@ Exit exit_of(prun_status status) {
   }
 }
 
-// Makes a result the plugin's own fault.
+// Turns a result into a fault of the plugin.
 prun_status blame(prun_result& result, const std::string& what) {
   std::snprintf(result.message, sizeof result.message, "%s", what.c_str());
   result.culprit = -1;
@@ -107,7 +107,7 @@ TransportSession::TransportSession(Plugin plugin, const WorldOptions& options, s
   if (status == PRUN_OK && ctx_ == nullptr) {
     throw Error(Exit::transport, fmt::format("opening {}: open returned no context ({})", plugin_.name, plugin_.path));
   }
-  // The options are the only part of params that a user writes; what is not supported lacks a device or a library.
+  // Users write only the options of params, so PRUN_EINVAL is theirs; PRUN_ENOTSUP means a missing device or library.
   if (status == PRUN_EINVAL || status == PRUN_ENOTSUP) {
     throw usage_error(fmt::format("transport {}: {}", plugin_.name, text_of(status, result)));
   }
@@ -125,7 +125,7 @@ prun_status TransportSession::checked(prun_status status, prun_result& result, c
   const int number = static_cast<int>(status), ranks = std::ssize(members_);
   if (number < PRUN_OK || number > PRUN_ESYSTEM)
     return blame(result, fmt::format("{} returned status {}, which there is not", function, number));
-  if (result.culprit < -1 || result.culprit >= ranks) {  // the message may help all the same
+  if (result.culprit < -1 || result.culprit >= ranks) {  // the message may still help
     std::string text = status_text(status, result);
     return blame(result, fmt::format("{} blames rank {} of {}: {}", function, result.culprit, ranks, text));
   }
@@ -160,7 +160,7 @@ void TransportSession::adopt(void* ptr, int64_t bytes, prun_mem_kind kind) {
   void* handle = nullptr;
   prun_result result;
   const prun_status status = call("mem_reg", &prun_transport::mem_reg, result, ptr, bytes, kind, &handle);
-  if (status == PRUN_ENOTSUP) return;  // it can do without
+  if (status == PRUN_ENOTSUP) return;  // registration is optional
   if (status != PRUN_OK) fail(status, result, fmt::format("registering {}", human_bytes(bytes)));
   memory_.push_back({static_cast<char*>(ptr), bytes, handle});
 }
@@ -183,7 +183,7 @@ void* TransportSession::handle_of(const void* ptr) const {
 }
 
 prun_status TransportSession::wait(prun_req* req, int64_t bytes, prun_result& result) {
-  // The clock is read only once the first test has not been enough: small messages mostly end there.
+  // Reads the clock only after the first test, because small messages mostly end there.
   prun_status status = test(req, result);
   if (status != PRUN_AGAIN) return status;
   AwakeTime waited;
@@ -197,7 +197,7 @@ prun_status TransportSession::wait(prun_req* req, int64_t bytes, prun_result& re
       long_wait.end(status);
       return status;
     }
-    if (!aborted && job_aborted()) {  // for plugins that do not call prun_host::aborted
+    if (!aborted && job_aborted()) {  // for plugins that never call prun_host::aborted
       table().abort(ctx_);
       aborted = true;
     }

@@ -1,10 +1,10 @@
-// An opened transport, as the rest of comm uses it: requests that end in time or throw, naming who is to blame.
+// An opened transport: its requests end in time or throw, and the error names the culprit.
 //
-// A session may connect some ranks only, those of a host, say. The plugin then sees a world of its own, in which ranks
-// are numbered from 0; a session takes and gives the job's numbers, also in place of the "#N" of messages.
+// A session may connect only some ranks, such as those of a host. The plugin then has a world of its own, numbered from
+// 0; the session's interface uses the job's numbers, also for each "#N" of a message.
 //
-// Surprising fact: a peer that vanishes is seldom the news itself; it mostly means that the job is ending. So a lost
-// peer is reported only after the launcher had a moment to say why (kAbortGrace).
+// Surprising fact: a lost peer is rarely the root cause; it usually means that the job is ending. A lost peer is
+// therefore reported only after the launcher has had time to report the cause (kAbortGrace).
 #pragma once
 #include <memory>
 #include <string>
@@ -18,21 +18,22 @@
 namespace prun {
 
 inline prun_result empty_result() { return prun_result{.size = sizeof(prun_result), .culprit = -1, .message = {}}; }
-// What a result says: its message, or else the status in words.
+// Returns the text of a result: its message, or else the name of the status.
 std::string status_text(prun_status status, const prun_result& result);
-// A plugin's message with numbers[N] for each "#N" (prun_result), which it also appends to `named`. Where there is no
-// such rank the text stays as it is.
+// Returns a plugin's message with numbers[N] for each "#N" (prun_result), and appends these numbers to `named`. An N
+// without such a rank is left unchanged.
 std::string fill_ranks(std::string_view text, const std::vector<int>& numbers, std::vector<int>* named = nullptr);
-// How long a request of so many bytes may take: the deadline, and what large messages need on slow networks.
+// Returns the limit of a request of so many bytes: the deadline, plus the time that large messages take on slow
+// networks.
 double limit_s(double deadline_s, int64_t bytes);
 
-// Threads as for prun_transport: opened, connected and closed by one; batch, test, wait and abort by any.
+// Threads as for prun_transport: one thread opens, connects and closes; any may batch, test, wait and abort.
 class TransportSession {
  public:
-  // Opens the context. `members`: the ranks that it connects, this one among them; none: all. `options` are the job's
-  // and outlive the session. Throws Error(transport), or usage_error for options that the plugin refuses.
+  // Opens the context. `members`: the ranks that it connects, including this one; empty = all. `options` are the job's
+  // and must outlive the session. Throws Error(transport), or usage_error for options that the plugin refuses.
   TransportSession(Plugin plugin, const WorldOptions& options, std::vector<int> members = {});
-  ~TransportSession();  // closes; every request has ended
+  ~TransportSession();  // closes; all requests have ended
   TransportSession(const TransportSession&) = delete;
   TransportSession& operator=(const TransportSession&) = delete;
 
@@ -42,19 +43,18 @@ class TransportSession {
   const WorldOptions& options() const { return options_; }
   double deadline_s() const { return options_.deadline_s; }
   const std::vector<int>& members() const { return members_; }
-  int plugin_rank(int rank) const;  // the plugin's number of this rank of the job; -1: it is no member
-  // Reports deadlines so much later: whoever waits for the culprit itself tells first.
+  int plugin_rank(int rank) const;  // the plugin's number of a rank of the job; -1 = not a member
+  // Delays reports of deadlines, so that a rank that waits for the culprit itself reports first.
   void set_patience(double seconds) { patience_s_ = seconds; }
 
-  // Zeroed memory of the transport (of a device: as it is), or null when it has none to offer.
+  // Returns zeroed memory of the transport (device memory: uninitialized), or null if it provides none.
   void* allocate(int64_t bytes, prun_mem_kind kind = PRUN_MEM_HOST);
-  // Lets the transport register memory that is not its own, where it wants to; it must outlive the session.
+  // Lets the transport register foreign memory, if it supports that; the memory must outlive the session.
   void adopt(void* ptr, int64_t bytes, prun_mem_kind kind = PRUN_MEM_HOST);
   void* handle_of(const void* ptr) const;  // of allocate() and adopt(); null for other memory
 
-  // Calls a function of the table whose last parameter is the result, in the sight of the watchdog. The result's
-  // culprit becomes the job's rank; a status or a culprit that does not exist becomes an error in the name of the
-  // function.
+  // Calls a function of the table whose last parameter is the result, under the watchdog. Translates the result's
+  // culprit to the job's rank. An invalid status or culprit becomes an error that names the function.
   template <class... Params, class... Args>
   prun_status call(const char* name, prun_status (*prun_transport::*function)(prun_ctx*, Params...),
                    prun_result& result, Args... args) const {
@@ -68,29 +68,30 @@ class TransportSession {
   prun_status test(prun_req* req, prun_result& result) const {
     return call("test", &prun_transport::test, result, req);
   }
-  // prun_transport's batch with peers of the job; they and the handles are written into `ops`. With PRUN_OK there is a
-  // request.
+  // Calls prun_transport's batch with the job's ranks as peers; writes the plugin's ranks and the handles into `ops`.
+  // PRUN_OK guarantees a request.
   prun_status batch(std::vector<prun_p2p>& ops, prun_req** req, prun_result& result);
-  // Waits for a request, limit_s and the patience long. PRUN_AGAIN: the limit has passed, and the request lives on.
+  // Waits for a request for at most limit_s plus the patience. PRUN_AGAIN: the limit has passed; the request still
+  // exists.
   prun_status wait(prun_req* req, int64_t bytes, prun_result& result);
-  // The same, but what has not ended by then is drained.
+  // Waits likewise, but drains a request that has not ended by then.
   prun_status finish(prun_req* req, int64_t bytes, prun_result& result);
-  // Ends requests that nobody will wait for any more: aborts the context and sees them out.
+  // Ends abandoned requests: aborts the context and tests them until they end.
   void drain(const std::vector<prun_req*>& requests);
   void abort();  // any thread
   Enqueued& enqueued() { return enqueued_; }
 
-  // The message, or else the status, in words; ranks are the job's.
+  // Returns the message, or else the name of the status, with the job's ranks.
   std::string text_of(prun_status status, const prun_result& result) const {
     return fill_ranks(status_text(status, result), members_);
   }
-  // Throws what a failed status means to a user. `doing` opens the sentence.
+  // Throws the error that a failed status means to a user. `doing` opens the sentence.
   [[noreturn]] void fail(prun_status status, const prun_result& result, const std::string& doing) const;
-  // Throws that nothing has moved for the deadline; `whom` is waited for.
+  // Throws Error(hang): no progress within the deadline, waiting for `whom`.
   [[noreturn]] void fail_late(const std::string& doing, const std::string& whom) const;
 
   bool connected = false;  // to all its members
-  int next_tag = 1;        // that no communicator of this rank uses; on 0 members agree on theirs
+  int next_tag = 1;        // the lowest tag that no communicator of this rank uses; members agree on tags over tag 0
 
  private:
   struct Memory {
@@ -108,21 +109,20 @@ class TransportSession {
   Enqueued enqueued_{*this};
 };
 
-// Null: the transport has no one-sided calls, on any rank.
+// Returns null if the transport has no one-sided calls, on any rank.
 std::unique_ptr<PutChannel> make_put_channel(TransportSession& session, int peer, int lane);
 
-// Exchanges addresses through the bootstrap. Throws Error(join) naming the ranks whose ABI, plugin, version, build or
-// options differ; then connects, and throws Error(transport) naming who is missing at the deadline.
-// Only the session's members are compared and connected, but all ranks of the job must call; those without a session
-// call join_without.
+// Exchanges addresses through the bootstrap and connects. Throws Error(join) naming the ranks whose ABI, plugin,
+// version, build or options differ, and Error(transport) naming the rank missing at the deadline. Only the session's
+// members are compared and connected, but all ranks of the job must call; those without a session call join_without.
 void join_and_connect(TransportSession& session, const WorldOptions& options, Bootstrap& bootstrap);
 inline void join_without(Bootstrap& bootstrap) { bootstrap.all_gather(""); }
 
-// Seconds that a rank waits for the next one to connect: `deadline_s`, and longer where more than 16 ranks share a
-// core, since each answers only in its turn.
+// Returns the seconds that a rank waits for the next one to connect: `deadline_s`, or more if over 16 ranks share a
+// core, because each answers only in its time slice.
 double connecting_deadline_s(double deadline_s, double cores_per_rank);
 
-// The GNU build id of the object that holds this address, in hex; "" if it was linked without one.
+// Returns the GNU build id, in hex, of the object that contains this address; "" if it was linked without one.
 std::string build_id_of(const void* address);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// Slots of threads live as long as the process: their number is that of the threads that ever called a plugin at once.
+// Slots live as long as the process; their number is the maximum of threads that ever called plugins concurrently.
 #include "comm/transport/watchdog.h"
 
 #include <atomic>
@@ -41,7 +41,7 @@ class Watchdog {
  private:
   struct Seen {
     uint64_t calls = 0;
-    double blocked_s = 0;  // in whole intervals: while the process is stopped nothing is anybody's fault
+    double blocked_s = 0;  // in whole intervals, so that time in which the process is stopped does not count
   };
 
   [[noreturn]] void run() {
@@ -63,7 +63,7 @@ class Watchdog {
     }
   }
 
-  // The function that some thread has been in for the limit, or null. Called once an interval.
+  // Returns the function that some thread has been in for the limit, or null. Called once per interval.
   const char* overdue(std::map<const Slot*, Seen>& seen) PRUN_REQUIRES(mutex_) {
     for (const Slot& slot : slots_) {
       const char* function = slot.function.load(std::memory_order_relaxed);

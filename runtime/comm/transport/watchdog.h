@@ -1,14 +1,14 @@
-// Ends the wait for a plugin's function that never returns: no deadline inside the calling thread could.
+// Detects a plugin's function that never returns, which no deadline inside the calling thread could.
 //
-// Nobody reads a clock on the way into a plugin. A thread notes the function in a slot of its own, and the watchdog's
-// thread looks a few times a second whether it has moved.
+// A call into a plugin reads no clock. The calling thread stores the function in its own slot, and the watchdog's
+// thread checks four times per second whether the slot has changed.
 #pragma once
 #include <functional>
 
 namespace prun {
 
-// On the stack around a call of a plugin's function; costs two stores. Inside another one, both calls count as the
-// outer one once the inner one has returned.
+// On the stack around a call of a plugin's function; costs two stores. If calls nest, the time of the outer one
+// restarts when the inner one begins.
 class PluginCall {
  public:
   explicit PluginCall(const char* function);  // "test"
@@ -20,8 +20,8 @@ class PluginCall {
   const char* outer_;
 };
 
-// From now on `blocked` is called, once and by another thread, with the function that has not returned for `limit_s`.
-// One watch per process: a second call replaces the first; null ends it.
+// From now on calls `blocked` once, on another thread, with the function that has not returned for `limit_s`. One watch
+// per process: a second call replaces the first; null ends it.
 void watch_plugin_calls(double limit_s, std::function<void(const char* function)> blocked);
 
 }  // namespace prun
