@@ -1,4 +1,4 @@
-// The caller must not have threads: the child runs on after fork without exec.
+// The caller must be single-threaded, because the child continues after fork without exec.
 #include "base/child_process.h"
 
 #include <fcntl.h>
@@ -35,7 +35,7 @@ bool read_to_end(int pipe, std::chrono::steady_clock::time_point deadline, std::
 ChildProcess::ChildProcess(const std::function<void(int pipe)>& body) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw usage_error(fmt::format("pipe: {}", strerror(errno)));
-  std::fflush(nullptr);  // else both processes write the buffered text
+  std::fflush(nullptr);  // otherwise both processes write the buffered text
   const pid_t parent = getpid();
   pid_ = fork();
   if (pid_ == 0) {

@@ -1,4 +1,4 @@
-// A forked child whose reply is what it writes into a pipe; it is killed and reaped with its owner.
+// A forked child that replies through a pipe; its owner's destructor kills and reaps it.
 #pragma once
 #include <sys/types.h>
 
@@ -9,8 +9,8 @@
 
 namespace prun {
 
-// Appends what comes out of `pipe` until its writers have closed it or `reply` has `enough` bytes. False: the deadline
-// came first.
+// Appends the output of `pipe` to `reply` until all writers have closed it or `reply` has `enough` bytes. Returns false
+// if the deadline comes first.
 bool read_to_end(int pipe, std::chrono::steady_clock::time_point deadline, std::string& reply,
                  size_t enough = SIZE_MAX);
 
@@ -18,18 +18,18 @@ class ChildProcess {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `body` runs in the child, gets the write end of the pipe and ends the process. The child ends with this thread,
-  // too. Throws Error(usage) where no process can be started.
+  // `body` runs in the child, receives the write end of the pipe and ends the process. The child also ends with this
+  // thread. Throws Error(usage) if no process can be started.
   explicit ChildProcess(const std::function<void(int pipe)>& body);
   ~ChildProcess();
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
 
-  // read_to_end of what the child writes.
+  // Calls read_to_end on the child's output.
   bool read_reply(Clock::time_point deadline, std::string& reply, size_t enough = SIZE_MAX) {
     return read_to_end(read_end_, deadline, reply, enough);
   }
-  int wait();  // its status, as waitpid says it
+  int wait();  // returns its status, as waitpid does
 
  private:
   pid_t pid_ = -1;

@@ -1,4 +1,4 @@
-// The cpuset is asked each time: a launcher may be moved while it runs.
+// Reads the cpuset at each call, because a launcher may be moved while it runs.
 #include "base/cores.h"
 
 #include <sched.h>
@@ -8,7 +8,7 @@
 namespace prun {
 namespace {
 
-int before_binding = 0;  // cores of all ranks here; 0: not bound
+int before_binding = 0;  // cores of all ranks of the host; 0 = not bound
 
 }  // namespace
 

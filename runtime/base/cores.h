@@ -4,10 +4,10 @@
 
 namespace prun {
 
-int usable_cores();  // at least 1; of a rank that is bound, what its host's ranks have together
-// Binds this process, which has no other threads yet, to some of them. What the kernel refuses is left as it is.
+int usable_cores();  // at least 1; after bind_to, those before binding, which all ranks of the host share
+// Binds this process, which must be single-threaded, to these cores. Does nothing if the kernel refuses.
 void bind_to(const std::vector<int>& cpus);
-// Intra-op threads of a rank: cores / local ranks, at least 1.
+// Returns the intra-op threads of a rank: cores / local ranks, at least 1.
 int threads_per_rank(int local_ranks);
 
 }  // namespace prun

@@ -6,10 +6,10 @@
 namespace prun {
 
 struct Curve {
-  // Bytes and the rate at so many, from the fewest on; one point: the same for all sizes; none: nothing is moved.
+  // Pairs of bytes and rate, by ascending bytes. One point: a constant rate; none: seconds() is 0.
   std::vector<std::pair<double, double>> at;
 
-  // Logarithms are interpolated between points; beyond the ends the rate stays. There is a point.
+  // Interpolates logarithmically between points; constant beyond the ends. Requires a point.
   double of(double bytes) const;
   double seconds(double work, double bytes) const { return at.empty() ? 0 : work / of(bytes); }
   bool operator==(const Curve&) const = default;

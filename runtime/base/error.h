@@ -1,8 +1,8 @@
-// The one exception type of prun, and the exit codes that a user's scripts may rely on.
+// The one exception type of prun, and the exit codes that users' scripts may rely on.
 //
-// Who throws: anything that the author of a plan or the environment can cause. Callers prepend context with
-// Error::prefix. What only we can cause aborts through PRUN_CHECK instead. Errors are caught in three places:
-// main, the Lua thunk and the entry of a rank.
+// Throw for every failure that a plan's author or the environment can cause. Callers prepend context with
+// Error::prefix. Failures that only a bug of prun can cause abort through PRUN_CHECK. Errors are caught in three
+// places: main, the Lua thunk and the entry of a rank.
 #pragma once
 #include <cstdint>
 #include <exception>
@@ -13,7 +13,7 @@
 
 namespace prun {
 
-// Stable; the table with the reasons stands in README.md.
+// Stable; README.md has the table with the reasons.
 enum class Exit : int {
   ok = 0,
   check_failed = 1,
@@ -30,15 +30,15 @@ enum class Exit : int {
   out_of_memory = 18,
   script_limit = 19,
   non_finite = 20,
-  preempted = 75,  // stopped by SIGTERM after a checkpoint: --resume auto goes on
+  preempted = 75,  // stopped by SIGTERM after a checkpoint: --resume auto continues
 };
 
-// A place in a plan, strategy or model: what every op, tensor and message points at.
+// A location in a plan, strategy or model, referenced by every op, tensor and message.
 struct Site {
-  std::string file;  // as the user typed it, or below lua/ for ours; empty: unknown
+  std::string file;  // as the user typed it, or below lua/ for prun's own; empty = unknown
   int line = 0;
   bool known() const { return !file.empty(); }
-  std::string text() const;  // "plans/zero3.lua:12", or "" when unknown
+  std::string text() const;  // "plans/zero3.lua:12"; "" = unknown
   bool operator==(const Site&) const = default;
 };
 
@@ -51,10 +51,10 @@ class Error : public std::exception {
   const std::optional<Site>& site() const { return site_; }
   // Adds "context: " in front of the message.
   Error& prefix(std::string_view context);
-  // Another rank is likely the cause: the launcher waits a moment for that rank's error.
+  // Whether another rank is probably the cause: the launcher then waits briefly for that rank's error.
   bool effect = false;
-  int peer = -1;      // the rank that was lost, over a link that stood
-  int64_t step = -1;  // from 0: in which a number was not finite
+  int peer = -1;      // the lost rank, over a link that had been established
+  int64_t step = -1;  // step with a non-finite number, from 0
 
  private:
   void render();
@@ -64,9 +64,9 @@ class Error : public std::exception {
   std::string text_;
 };
 
-// What a std::thread threw that could not be started: `ulimit -u`, most likely.
+// Returns the error for a std::thread that could not be started, most likely because of `ulimit -u`.
 Error no_thread(const std::system_error& why);
-// Any exception as an Error, with the words and the code that fit: memory, threads, files.
+// Converts any exception to an Error, with a fitting message and code: memory, threads, files.
 Error error_of(const std::exception& caught);
 
 inline Error usage_error(std::string message) { return Error(Exit::usage, std::move(message)); }
@@ -78,7 +78,7 @@ inline Error plan_error(std::string message, std::optional<Site> site = std::nul
 
 }  // namespace prun
 
-// An invariant that only a bug of ours can break. The second argument is a string with the numbers involved.
+// Checks an invariant that only a bug of prun can break. The second argument is a string with the numbers involved.
 #define PRUN_CHECK(condition, numbers)                                                 \
   do {                                                                                 \
     if (!(condition)) ::prun::check_failed(#condition, __FILE__, __LINE__, (numbers)); \

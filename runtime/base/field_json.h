@@ -1,4 +1,4 @@
-// JSON of structs that list their fields (base/named_field.h). Keys that no field has are ignored by the reader.
+// JSON of structs that list their fields (base/named_field.h). The reader ignores unknown keys.
 #pragma once
 #include <concepts>
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace prun {
 
-// Returns the object with the fields as its members.
+// Returns an object with the fields as members.
 template <HasFields T>
 nlohmann::ordered_json fields_json(const T& value);
-// Sets the fields from the members. Throws Json::exception for a missing key, and for a value of another type.
+// Sets the fields from the members. Throws Json::exception for a missing key and for a value of another type.
 template <HasFields T>
 void read_fields(const nlohmann::ordered_json& json, T& value);
 
@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 
 template <class T>
 Json written(const T& value) {
-  return Json(value);  // numbers, texts, lists of them, and what has a to_json
+  return Json(value);  // numbers, texts, lists of them, and types with a to_json
 }
 template <HasFields T>
 Json written(const T& value) {

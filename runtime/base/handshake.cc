@@ -26,7 +26,7 @@ constexpr auto kSilence = std::chrono::seconds(2);
 }  // namespace
 
 std::chrono::seconds longest_silence(int ranks_of_this_host) {
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));  // that this process may use
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));  // of this process's cpuset
   return kSilence * std::max(1, ranks_of_this_host / cores);
 }
 
@@ -137,7 +137,7 @@ bool Handshake::transfer(bool sending, void* data, size_t bytes) {
                             : ::recv(socket_.get(), at, left, MSG_DONTWAIT);
   if (n > 0) moved_ += static_cast<size_t>(n);
   if (moved_ == bytes) return true;
-  // A stranger's first words may be shorter than a hello, and the last ones.
+  // A stranger's first message may be shorter than a hello, and its last one.
   if (step_ == Step::read_hello && moved_ >= kMagic.size() && theirs_.magic != kMagic) refuse(kStranger);
   if (state_ == State::running && n == 0) refuse("it hung up", ECONNRESET);
   if (n < 0 && errno != EAGAIN && errno != EINTR) refuse(std::strerror(errno), errno);

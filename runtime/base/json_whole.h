@@ -1,5 +1,4 @@
-// Whole numbers out of JSON that others wrote: exact, where get<int64_t>() cuts fractions and has no answer beyond
-// 2^63.
+// Whole numbers from foreign JSON: exact, whereas get<int64_t>() truncates fractions and is undefined beyond 2^63.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +7,7 @@
 
 namespace prun {
 
-// Throws Json::type_error for whatever is no whole number, 1.0 and 1e3 included.
+// Throws Json::type_error for everything that is not an integer, including 1.0 and 1e3.
 template <class Json>
 int64_t json_whole(const Json& json) {
   return json.template get_ref<const typename Json::number_integer_t&>();

@@ -1,9 +1,9 @@
-// The log: one line an event on standard error, with time, level, rank and source.
+// The log: one line per event on standard error, with time, level, rank and source.
 //
 //     2026-03-01T09:26:53.589 debug rank 3 transport: auto takes shm inside a host
 //
-// Standard output carries only what the user asked for. --log-level sets the level, PRUN_LOG if that option is missing;
-// ranks are forks, so they inherit it.
+// Standard output carries only the output of the command. --log-level sets the level, or PRUN_LOG if that option is
+// missing; ranks are forks, so they inherit it.
 #pragma once
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -13,13 +13,13 @@
 
 namespace prun {
 
-// `level`: the value of --log-level; "" = missing. Throws usage_error for a wrong PRUN_LOG.
+// `level`: the value of --log-level; "" = missing. Throws usage_error for an invalid PRUN_LOG.
 void start_log(const std::string& level);
-// Returns `level`. Throws usage_error, with the likely word, for one that does not exist.
+// Returns `level`. Throws usage_error with a suggestion if it does not exist.
 std::string check_log_level(const std::string& who, const std::string& level);
-void log_as_rank(int rank);  // from now on in this process, which was the launcher's
+void log_as_rank(int rank);  // from now on, in a process forked from the launcher
 
-// `source`: launch, script, compile, transport, ..
+// `source`: launch, script, compile, transport, ...
 template <class... Args>
 void log_info(const char* source, fmt::format_string<Args...> text, Args&&... args) {
   if (spdlog::should_log(spdlog::level::info))

@@ -1,11 +1,11 @@
-// The fields of a struct with their names, listed once: JSON (base/field_json.h), the notes between launchers
-// (launch/control.h) and the binary form of a job (ir/serialize.cc) all come from that list.
+// The fields of a struct with their names, listed once for all formats: JSON (base/field_json.h), messages between
+// launchers (launch/control.h) and the binary form of a job (ir/serialize.cc).
 //
 //   template <class Fields>
 //   void each_field(Fields&& fields) { fields(field("step", step), optional_field("tokens", tokens, kUnknown)); }
 //
-// A field may be a struct with such a list. A struct whose fields belong to the same JSON object as those of its owner
-// is listed by `part.each_field(fields)`.
+// A field may be a struct with such a list. A struct whose fields belong to the same JSON object as its owner's is
+// listed by `part.each_field(fields)`.
 #pragma once
 #include <optional>
 #include <type_traits>
@@ -17,8 +17,7 @@ template <class T>
 struct NamedField {
   const char* name;
   T& value;
-  std::optional<T>
-      unknown;  // the value that JSON writes as null and reads from a missing key; none: the key is required
+  std::optional<T> unknown;  // written as null, and read from a missing key; none: the key is required
 };
 
 template <class T>
@@ -26,7 +25,7 @@ NamedField<T> field(const char* name, T& value) {
   return {name, value, std::nullopt};
 }
 
-// A field that was added to a format later is optional, so that earlier files are still read.
+// Fields added to a format later are optional, so that earlier files remain readable.
 template <class T>
 NamedField<T> optional_field(const char* name, T& value, std::type_identity_t<T> unknown = {}) {
   return {name, value, std::move(unknown)};

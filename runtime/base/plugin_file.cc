@@ -23,7 +23,7 @@ bool is_trusted_owner(uid_t owner) {
   return owner == 0 || owner == geteuid() || (stat("/proc/self/exe", &program) == 0 && owner == program.st_uid);
 }
 
-// Of the administrators, or of one user alone, as Debian and Red Hat give each a group of his name.
+// Groups of administrators, and the personal group that Debian and Red Hat give each user.
 bool is_trusted_group(gid_t group, uid_t owner) {
   constexpr gid_t kUsers = 100, kFirstOfPeople = 1000;
   if (group < kFirstOfPeople) return group != kUsers;
@@ -58,7 +58,7 @@ void refuse_writable_by_others(const std::string& path) {
   if (!is_trusted_owner(status.st_uid)) refuse(fmt::format("it belongs to user {}", status.st_uid), "");
   for (bool inside = true; stat(each.c_str(), &status) == 0; each = each.parent_path(), inside = false) {
     const std::string what = inside ? "it" : each.string();
-    const bool keeps = !inside && (status.st_mode & S_ISVTX) != 0;  // sticky: others cannot rename what is ours
+    const bool keeps = !inside && (status.st_mode & S_ISVTX) != 0;  // sticky: others cannot rename this user's files
     if ((status.st_mode & S_IWOTH) != 0 && !keeps)
       refuse(fmt::format("everybody may write to {}", what), " (chmod o-w)");
     if ((status.st_mode & S_IWGRP) != 0 && !keeps && !is_trusted_group(status.st_gid, status.st_uid))
@@ -68,7 +68,7 @@ void refuse_writable_by_others(const std::string& path) {
 }
 
 void* load_entry(const std::string& file, const char* symbol, std::string& why) {
-  const std::string path = fs::absolute(file).string();  // else dlopen would search the system's folders
+  const std::string path = fs::absolute(file).string();  // otherwise dlopen would search the system's folders
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* error = dlerror();

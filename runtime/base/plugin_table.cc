@@ -8,7 +8,7 @@
 namespace prun {
 
 std::string copy_plugin_table(const void* theirs, void* ours, size_t size, const PluginAbi& abi) {
-  // The first fields tell whether the others may be read.
+  // The first fields determine whether the others may be read.
   PluginTableHead head{};
   std::memcpy(&head.size, theirs, sizeof head.size);
   if (head.size < offsetof(PluginTableHead, name))

@@ -1,4 +1,5 @@
-// The function table that a plugin exports. Tables of transports and devices begin alike and grow alike.
+// The function table that a plugin exports. Tables of transports and devices share their first fields and their growth
+// rule.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,8 +29,8 @@ struct PluginAbi {
   std::span<const PluginFunction> mandatory;
 };
 
-// Copies the part of `theirs` that both sides know into `ours`, `size` zeroed bytes. Returns why the table cannot be
-// used, or "".
+// Copies the part of `theirs` that both sides have to `ours`, which is `size` zeroed bytes. Returns why the table is
+// unusable, or "".
 std::string copy_plugin_table(const void* theirs, void* ours, size_t size, const PluginAbi& abi);
 
 }  // namespace prun

@@ -1,5 +1,5 @@
-// Blocks of prun/philox.h side by side, in vectors: each block's word is the lower half of a 64-bit lane, where the
-// CPU's product of 32-bit words takes its factors and leaves both halves of the result.
+// Vectorized prun/philox.h: each block's word is the low half of a 64-bit lane, because vpmuludq multiplies the low
+// halves of 64-bit lanes and keeps the full result.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -18,7 +18,7 @@ struct LongLanes {
 template <int lanes>
 using Longs = typename LongLanes<lanes>::Longs;
 
-// Of the lower halves.
+// Multiplies the low halves.
 template <int lanes>
 PRUN_INLINE Longs<lanes> word_product(const Longs<lanes>& a, const Longs<lanes>& b) {
   Longs<lanes> found;
@@ -29,7 +29,7 @@ PRUN_INLINE Longs<lanes> word_product(const Longs<lanes>& a, const Longs<lanes>&
   return found;
 }
 
-// One word in all. Of a sum with it GCC 12 makes an instruction for each lane of 16 floats.
+// Broadcasts a word. Without it GCC 12 adds a scalar to 16 floats with one instruction per lane.
 template <int lanes>
 PRUN_INLINE Longs<lanes> all_lanes(uint64_t word) {
   Longs<lanes> all;
@@ -40,7 +40,7 @@ PRUN_INLINE Longs<lanes> all_lanes(uint64_t word) {
   return all;
 }
 
-// The lower halves of a, then of b.
+// Returns the low halves of a, then of b.
 template <int lanes, size_t... i>
 PRUN_INLINE typename LongLanes<lanes>::Words lower_halves(const Longs<lanes>& a, const Longs<lanes>& b,
                                                           std::index_sequence<i...>) {
@@ -49,7 +49,7 @@ PRUN_INLINE typename LongLanes<lanes>::Words lower_halves(const Longs<lanes>& a,
                                  static_cast<int>(2 * i)...);
 }
 
-// What the rounds of a sequence under `seed` begin with.
+// The keys of all rounds under `seed`.
 struct RoundKeys {
   uint64_t first[10], second[10];
   explicit RoundKeys(uint64_t seed) {
@@ -60,20 +60,20 @@ struct RoundKeys {
 };
 
 inline constexpr uint64_t kCounting[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-inline constexpr int64_t kRandomBlocks = 16;  // of a group, whose first words lie together, then its second ones
-// At a time: a round waits for the one before, and as many vectors as there are registers for fill the time.
+inline constexpr int64_t kRandomBlocks = 16;  // blocks per group, which stores all first words, then all second ones
+// Groups in flight: each round depends on the previous one, so as many vectors as there are registers hide its latency.
 inline constexpr int64_t kRandomGroups = 2;
 
-// GCC 12 takes vectors of 64-bit words for unset where they are set.
+// GCC 12 reports vectors of 64-bit words as uninitialized although they are set.
 #pragma GCC diagnostic push
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
-// philox::block(seed, key, first + i) for i in [0, 32): word w of it at words[64·⌊i/16⌋ + 16·w + i mod 16].
+// Computes philox::block(seed, key, first + i) for i in [0, 32); stores word w at words[64·⌊i/16⌋ + 16·w + i mod 16].
 template <int lanes>
 PRUN_INLINE void random_words(const RoundKeys& keys, uint64_t key, uint64_t first, uint32_t* words) {
   using V = Longs<lanes>;
-  constexpr int64_t kBlocks = lanes / 2, kVectors = lanes == 16 ? 4 : 2;  // of a vector; at a time
+  constexpr int64_t kBlocks = lanes / 2, kVectors = lanes == 16 ? 4 : 2;  // blocks per vector; vectors in flight
   const V m0 = V{} + 0xD2511F53u, m1 = V{} + 0xCD9E8D57u;
   const V lower = all_lanes<lanes>(key), upper = all_lanes<lanes>(key >> 32);
   V counting;

@@ -1,4 +1,4 @@
-// Where a rank stands in its job, as its launcher tells it; whoever opens a transport needs all of it.
+// A rank's place in its job, as assigned by the launcher; opening a transport requires all of it.
 #pragma once
 #include <string>
 

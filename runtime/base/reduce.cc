@@ -1,7 +1,8 @@
-// One template per element type and operation, compiled for three levels of x86-64 and chosen at load; elsewhere once.
+// One template per element type and operation, compiled for three levels of x86-64 and chosen at load; once on other
+// CPUs.
 //
-// Two vectors of each input at a time, in registers, then out to every output: long runs of one input at a time starve
-// the prefetchers, and were half as fast with 8 ranks.
+// Reads two vectors of each input at a time into registers, then writes every output, because long runs of one input
+// starve the prefetchers (half the speed with 8 ranks).
 #include "prun/sdk/reduce.h"
 
 #include <algorithm>
@@ -19,7 +20,7 @@
 namespace prun::sdk {
 namespace {
 
-// Vectors of the compiler's own kind: where a processor has shorter ones, it splits them.
+// Vectors of the compiler; it splits them for processors with shorter ones.
 template <class T, size_t kLanes>
 struct Vector {
   typedef T type __attribute__((vector_size(kLanes * sizeof(T))));
@@ -35,7 +36,7 @@ PRUN_SDK_INLINE To bits(const From& from) {
   return to;
 }
 
-// How a type is stored, and in what it accumulates; sums and products of integers wrap.
+// The storage and accumulation types of an element; integer sums and products wrap.
 template <class T, class Wrapping>
 struct Plain {
   static constexpr size_t kLanes = 64 / sizeof(T);
@@ -47,7 +48,7 @@ struct Plain {
   static PRUN_SDK_INLINE Stored narrow(const Acc& x) { return x; }
 };
 
-// An average of integers is summed in 64 bits.
+// Averages of integers accumulate in 64 bits.
 template <class T, class Sum64>
 struct Wide {
   static constexpr size_t kLanes = 64 / sizeof(T);
@@ -110,18 +111,18 @@ struct Max {
   }
 };
 
-// What one call does; the same for every element type. Sizes in bytes.
+// The arguments of one call, independent of the element type. Sizes are in bytes.
 struct Task {
   const void* const* from;
   int n;
   void* const* to;
   int m;
   size_t bytes;
-  int divisor;  // of an average, else 0
-  bool stream;  // every output begins at a line
+  int divisor;  // of an average; otherwise 0
+  bool stream;  // requires that every output begins at a cache line
 };
 
-constexpr int kVectors = 2;  // of each input at a time
+constexpr int kVectors = 2;  // vectors of each input at a time
 
 template <class Type>
 PRUN_SDK_INLINE void scale(typename Type::Acc& acc, int divisor) {
@@ -135,7 +136,7 @@ PRUN_SDK_INLINE void scale(typename Type::Acc& acc, int divisor) {
   }
 }
 
-// kVectors vectors at `at`, or the last `bytes` of them.
+// Reduces kVectors vectors at `at`, or the last `bytes` of them.
 template <class Type, class Op>
 PRUN_SDK_INLINE void fold_group(const Task& t, size_t at, size_t bytes, typename Type::Stored* out) {
   using S = typename Type::Stored;
@@ -153,11 +154,11 @@ PRUN_SDK_INLINE void fold_group(const Task& t, size_t at, size_t bytes, typename
   }
 }
 
-// Past the caches, in whole lines where the processor has such a store: pieces of lines cost a quarter of the speed.
+// Non-temporal stores, of whole cache lines if the processor has them, because partial ones are a quarter slower.
 template <int kLevel, class S>
 PRUN_SDK_INLINE void stream_out(std::byte* to, const S (&group)[kVectors]) {
 #if defined(__x86_64__)
-#if !defined(__clang__)  // which takes the target of fold_v4 for none; it builds for the fuzzer only
+#if !defined(__clang__)  // clang rejects fold_v4's target here; it builds this only for the fuzzer
   if constexpr (kLevel == 4) {
     for (int v = 0; v < kVectors; v++)
       asm volatile("vmovntdq %1, %0" : "=m"(reinterpret_cast<S*>(to)[v]) : "v"(group[v]));
@@ -233,7 +234,7 @@ Fold choose() {
   return fold_any<Type, Op>;
 }
 
-// In the order of prun_redop.
+// Cases in the order of prun_redop.
 template <class Type, class Average = Type>
 Fold choose(int redop) {
   switch (redop) {

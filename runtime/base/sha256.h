@@ -1,4 +1,4 @@
-// SHA-256, of bytes at once or in pieces. On OpenSSL's libcrypto.
+// SHA-256 of bytes at once or in pieces, by OpenSSL's libcrypto.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -20,7 +20,7 @@ class Sha256 {
   Sha256(const Sha256&) = delete;
   Sha256& operator=(const Sha256&) = delete;
   void add(const void* data, size_t bytes);
-  std::string hex();  // 64 digits; nothing can be added after it
+  std::string hex();  // 64 digits; ends the digest
 
  private:
   evp_md_ctx_st* context_;

@@ -1,4 +1,4 @@
-// The terminal on stderr: whether it can redraw a line, and a progress bar for commands that go through many bytes or
+// The terminal on stderr: whether it can redraw a line, and a progress bar for commands that process many bytes or
 // items.
 #pragma once
 #include <chrono>
@@ -13,19 +13,19 @@ namespace prun {
 struct Screen {
   bool live = false;  // a terminal that can redraw a line
   bool color = false;
-  std::function<int()> width;                   // columns; asked again for every drawing
-  std::function<void(std::string_view)> write;  // the live line, to stderr
-  std::function<void(std::string_view)> line;   // a plain line
+  std::function<int()> width;                   // columns; read again for every drawing
+  std::function<void(std::string_view)> write;  // writes the live line, to stderr
+  std::function<void(std::string_view)> line;   // writes a plain line
   std::function<double()> now;                  // seconds
 };
-// Looks at stderr, TERM and NO_COLOR (https://no-color.org). Has no `line`.
+// Examines stderr, TERM and NO_COLOR (https://no-color.org). Does not set `line`.
 Screen standard_screen();
 
-// Draws nothing unless stderr is a terminal.
+// A progress bar; draws nothing unless stderr is a terminal.
 class Bar {
  public:
   explicit Bar(std::string what, std::string items = "") : what_(std::move(what)), items_(std::move(items)) {}
-  ~Bar();  // removes it
+  ~Bar();  // removes the bar
   Bar(const Bar&) = delete;
   Bar& operator=(const Bar&) = delete;
   void advance(int64_t done, int64_t of);  // bytes or items

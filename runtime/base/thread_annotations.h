@@ -1,5 +1,5 @@
-// Lock rules that the compiler checks: `clang++ -Wthread-safety` reports data that is read or written without its lock.
-// A no-op under other compilers. See https://clang.llvm.org/docs/ThreadSafetyAnalysis.html.
+// Lock rules that the compiler checks: `clang++ -Wthread-safety` reports data that are accessed without their lock. A
+// no-op under other compilers. See https://clang.llvm.org/docs/ThreadSafetyAnalysis.html.
 //
 //   mutable Mutex mutex_;
 //   std::deque<Entry> entries_ PRUN_GUARDED_BY(mutex_);
@@ -32,8 +32,9 @@ class PRUN_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
   std::mutex mutex_;
 };
 
-// Holds a Mutex to the end of its scope. unlock() and lock() let go of it in between; wait() sleeps on a condition
-// variable meanwhile. A loop around wait() instead of a predicate lets the compiler see that the lock is held there.
+// Holds a Mutex to the end of its scope. unlock() and lock() release and reacquire it; wait() sleeps on a condition
+// variable meanwhile. Loop around wait() instead of passing a predicate, so that the compiler sees that the lock is
+// held.
 class PRUN_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) PRUN_ACQUIRE(mutex) : lock_(mutex.mutex_) {}

@@ -1,5 +1,5 @@
-// OpenSSL's records go through a BIO of our own: many leave in one send, which raises no signal, and one recv takes as
-// many as have come. Only where the kernel encrypts is the socket OpenSSL's for writing.
+// OpenSSL's records go through a custom BIO: one send, which raises no signal, writes many of them, and one recv reads
+// all that have arrived. OpenSSL writes to the socket itself only if the kernel encrypts.
 #include "prun/sdk/tls.h"
 
 #include <netinet/in.h>
@@ -21,12 +21,12 @@
 namespace prun::sdk {
 namespace {
 
-constexpr size_t kRecord = 16 << 10;      // the largest of TLS
-constexpr size_t kMostTaken = 128 << 10;  // of one write: what is in hand stays in the second-level cache
+constexpr size_t kRecord = 16 << 10;      // the largest TLS record
+constexpr size_t kMostTaken = 128 << 10;  // limit of one write, so that its data remain in the L2 cache
 constexpr size_t kReadAhead = 128 << 10;
 constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 constexpr std::string_view kIdentity = "prun";
-// RFC 8446, 5.5: AES-GCM keeps its margin for 2^24.5 records of a key.
+// RFC 8446, 5.5: AES-GCM keeps its safety margin for 2^24.5 records per key.
 constexpr uint64_t kRecordsPerKey = uint64_t{1} << 23;
 
 #ifndef TCP_ULP
@@ -38,7 +38,7 @@ constexpr uint64_t kRecordsPerKey = uint64_t{1} << 23;
   throw Failure(PRUN_ESYSTEM, concat("TLS 1.3 (", what, "): ", error ? ERR_reason_error_string(error) : "not there"));
 }
 
-// The socket's BIO writes with write(2), which raises SIGPIPE when the peer is gone.
+// The socket's BIO writes with write(2), which raises SIGPIPE after the peer has closed.
 class NoBrokenPipe {
  public:
   NoBrokenPipe() {
@@ -139,7 +139,7 @@ const BIO_METHOD* our_bio() {
   return method;
 }
 
-// For both sides, and until the process ends.
+// Shared by both sides, and never freed.
 SSL_CTX* context() {
   static SSL_CTX* const made = [] {
     SSL_CTX* ctx = SSL_CTX_new(TLS_method());
@@ -179,7 +179,7 @@ TlsStream::TlsStream(int fd, Side side, std::span<const uint8_t, 32> key)
     SSL_set_accept_state(ssl_.get());
     return;
   }
-  SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, nullptr);  // a certificate instead of the key is never good
+  SSL_set_verify(ssl_.get(), SSL_VERIFY_PEER, nullptr);  // rejects a certificate in place of the key
   SSL_set_connect_state(ssl_.get());
   advance();
 }
@@ -192,7 +192,7 @@ bool TlsStream::advance() {
   ERR_clear_error();
   const int result = SSL_do_handshake(ssl_.get());
   if (result != 1) failed(result);
-  established_ = result == 1;  // OpenSSL forgets it when a later record is wrong
+  established_ = result == 1;  // OpenSSL resets its own state when a later record is invalid
 #ifdef BIO_get_ktls_send
   kernel_sends_ = result == 1 && BIO_get_ktls_send(SSL_get_wbio(ssl_.get()));
 #endif
@@ -202,7 +202,7 @@ bool TlsStream::advance() {
   return result == 1;
 }
 
-// What a call of OpenSSL's that failed means here.
+// Translates a failed call of OpenSSL to a return value and errno.
 ssize_t TlsStream::failed(int result) {
   if (ended_ && error_ == 0) return 0;
   if (error_ != 0) {
@@ -234,16 +234,16 @@ ssize_t TlsStream::read(void* to, size_t bytes, bool fill) {
   if (!advance()) return ended_ ? 0 : -1;
   size_t total = 0;
   while (total < bytes) {
-    may_fill_ = fill && total == 0;  // what has come is read to its end, and no more waited for
+    may_fill_ = fill && total == 0;  // drain data that have arrived; wait for no more
     size_t got = 0;
     ERR_clear_error();
     const int result = SSL_read_ex(ssl_.get(), static_cast<char*>(to) + total, bytes - total, &got);
     if (result != 1) {
       const ssize_t none = failed(result);
       const int why = errno;
-      flush();  // OpenSSL's answer to what was wrong
+      flush();  // sends OpenSSL's alert
       errno = why;
-      if (total > 0) break;  // what was wrong is told by the next call
+      if (total > 0) break;  // the next call reports the error
       return none;
     }
     total += got;
@@ -272,10 +272,10 @@ ssize_t TlsStream::write(std::span<const iovec> pieces) {
   return static_cast<ssize_t>(std::exchange(taken_, 0));
 }
 
-// Small pieces, as headers are, share records with what follows them.
+// Small pieces, such as headers, share a record with the data after them.
 void TlsStream::take(std::span<const iovec> pieces) {
   if (records_ >= records_per_key_) {
-    SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);  // leaves before the next record
+    SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);  // sent before the next record
     records_ = 0;
   }
   for (const iovec& piece : pieces) {
@@ -310,7 +310,7 @@ void TlsStream::encrypt(const char* from, size_t bytes) {
   if (result != 1) failed(result);
 }
 
-// False and errno: not all of it has left.
+// Returns false, with errno, if some data could not be sent.
 bool TlsStream::flush() {
   char* flipped = nullptr;
   if (flip_ && sent_ < out_.size()) {

@@ -1,5 +1,5 @@
-// Whether instructions that GCC 12 does not find by itself are written down. clang checks their operands against the
-// level of a function that is still to be inlined into one of a higher level, and finds most of them.
+// Whether to write assembly for instructions that GCC 12 does not generate. clang generates most of them; it also
+// checks the operands against the level of a function before inlining it into one of a higher level.
 #pragma once
 
 namespace prun {

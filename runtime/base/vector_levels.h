@@ -1,7 +1,7 @@
-// Code that is written for vectors of 16, 8 or 4 floats, each compiled for the level of x86-64 that has them.
+// Code written for vectors of 16, 8 or 4 floats, each compiled for the level of x86-64 that has them.
 //
-// A body is a template of the lanes: `body.operator()<lanes>()`. It and everything that it calls is PRUN_INLINE or
-// PRUN_INLINED: else it would be compiled for the lowest level.
+// A body is a template on the number of lanes: `body.operator()<lanes>()`. It and every function that it calls are
+// PRUN_INLINE or PRUN_INLINED, otherwise they are compiled for the lowest level.
 #pragma once
 
 #include "base/vector_clones.h"
@@ -19,7 +19,7 @@ __attribute__((target("arch=x86-64-v3"))) void with_8_lanes(const Body& body) {
 }
 #endif
 
-// Of the longest vectors that this CPU has: for code whose results do not depend on how long they are.
+// Runs the body with the longest vectors of this CPU: for code whose results do not depend on the vector length.
 template <class Body>
 void with_longest_lanes(const Body& body) {
 #if defined(__x86_64__)

@@ -45,7 +45,7 @@ AbiOp::AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_ste
   for (size_t i = 0; i + (scratch ? 1 : 0) < op.writes.size(); ++i) writes_.push_back(tensor(memory, op.writes[i]));
   for (const auto& [name, value] : op.attrs.values()) attrs_.push_back(attr_of(name, value));
   op_.size = sizeof op_;
-  op_.kind = op.def->name.data();  // a literal: it ends with a null
+  op_.kind = op.def->name.data();  // a literal, which ends with a null
   op_.reads = reads_.data();
   op_.n_reads = reads_.size();
   op_.writes = writes_.data();

@@ -1,4 +1,4 @@
-// An op of a program as a prun_op of prun/device.h.
+// An op of a program as the prun_op of prun/device.h.
 #pragma once
 #include <vector>
 
@@ -8,8 +8,8 @@ namespace prun {
 
 class AbiOp {
  public:
-  // Without memory.arena and memory.tensors all pointers are null: then only sizes are asked for. All arguments must
-  // outlive this. `options`: of the device.
+  // Without memory.arena and memory.tensors all pointers are null, for queries of sizes. All arguments must outlive
+  // this. `options` are the device's.
   AbiOp(const RankMemory& memory, const Op& op, int threads, const prun_step_values* values = nullptr,
         const char* options = "");
   AbiOp(const AbiOp&) = delete;

@@ -1,4 +1,4 @@
-// bfloat16, the upper half of an f32. The rounding is written once, in the SDK.
+// bfloat16, the hi half of an f32. The rounding is implemented once, in the SDK.
 #pragma once
 #include "prun/sdk/float16.h"
 

@@ -1,6 +1,6 @@
-// The element types: which C++ type each dtype is, and elements of any dtype as doubles.
+// The element types: the C++ type of each dtype, and access to elements of any dtype as doubles.
 //
-// A dtype that computes is a row of PRUN_ELEMENT_TYPES. f16 has none: transports move it, no device computes with it.
+// A dtype with arithmetic is a row of PRUN_ELEMENT_TYPES. f16 has none: transports move it, no device computes with it.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-// Ids of tokens, targets and counts that tensors hold: a model whose table or logits are smaller than its data would
-// read what is not there. The device ends the job, as no loss after that is of this model.
+// Checks ids of tokens and targets in tensors: a model whose table or logits are smaller than its data would read out
+// of bounds. The device ends the job, because no later loss would be meaningful.
 #pragma once
 #include <fmt/format.h>
 
@@ -9,16 +9,16 @@
 
 namespace prun {
 
-inline constexpr int32_t kIgnoredTarget = -1;  // adds nothing to the loss, as nanoGPT's ignore_index
+inline constexpr int32_t kIgnoredTarget = -1;  // ignored by the loss, like nanoGPT's ignore_index
 inline constexpr const char* kTokenOutside = "token {} is none of the table's {} rows";
 inline constexpr const char* kTargetOutside = "target {} is none of the {} logits of a row";
 
-// Throws plan_error with `text`, which has places for both, unless 0 <= id < size.
+// Throws plan_error with `text`, which has placeholders for both, unless 0 <= id < size.
 inline void require_id(int64_t id, int64_t size, const char* text) {
   if (id < 0 || id >= size) throw plan_error(fmt::format(fmt::runtime(text), id, size));
 }
 
-// The same of all: one pass of min and max.
+// Checks all ids in one pass of min and max.
 inline void require_ids(const int32_t* ids, int64_t count, int64_t size, const char* text) {
   int32_t least = 0, most = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -30,7 +30,7 @@ inline void require_ids(const int32_t* ids, int64_t count, int64_t size, const c
   require_id(most, size, text);
 }
 
-// Of targets, which may be ignored.
+// Checks targets, which may be kIgnoredTarget.
 inline void require_targets(const int32_t* ids, int64_t count, int64_t size, const char* text) {
   int32_t least = 0, most = 0;
   for (int64_t i = 0; i < count; ++i) {

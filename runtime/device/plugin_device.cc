@@ -64,7 +64,7 @@ std::vector<DevicePluginFile> files_named(const char* extension) {
   return found;
 }
 
-// The device, stream and step values that the kernels of a TableDevice share; opened with the first kernel.
+// The device, stream and step values shared by the kernels of a TableDevice; opened with the first kernel.
 struct Opened {
   Opened(const prun_device& table, const TableUse& use)
       : device(table, use.index, use.options),
@@ -142,7 +142,7 @@ class TableDevice final : public Device {
     const prun_status status = table_.workspace(&sizes.get(), &bytes, &result);
     if (status == PRUN_EINVAL && !use_.options.empty())
       throw usage_error(fmt::format("--device-options {}: {}", use_.options, result.message));
-    if (status != PRUN_OK) return 0;  // `supports` says why
+    if (status != PRUN_OK) return 0;  // `supports` has the reason
     return round_up(static_cast<int64_t>(bytes), kAlignBytes);
   }
   bool supports(const Op& op, const Program& program) const override {
@@ -176,7 +176,7 @@ class TableDevice final : public Device {
   const TableUse use_;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<Opened> opened_;
-  mutable std::map<void*, std::weak_ptr<Mirror>> mirrors_;  // by where an arena begins
+  mutable std::map<void*, std::weak_ptr<Mirror>> mirrors_;  // by the arena's address
 };
 
 }  // namespace

@@ -95,11 +95,11 @@ DeviceCapture::DeviceCapture(QueueDevice& device, const DeviceStream& origin) : 
 }
 DeviceGraph DeviceCapture::finish() {
   prun_graph* graph = nullptr;
-  open_ = false;  // a device ends a capture that it refuses
+  open_ = false;  // a device also ends a capture that it refuses
   device_.call<&prun_device::capture_end>("capturing a step", origin_.get(), &graph);
   return DeviceGraph(device_, graph);
 }
-// Ignores what the device says: it refuses captures that are not whole.
+// Ignores the device's status, because devices refuse incomplete captures.
 void DeviceCapture::abandon() {
   if (!std::exchange(open_, false)) return;
   prun_graph* graph = nullptr;

@@ -1,7 +1,7 @@
-// An open device of prun/device.h: its calls with C++ lifetimes and exceptions.
+// An open device of prun/device.h: its functions with C++ lifetimes and exceptions.
 //
-// Errors: a device's message becomes Error with the device's name in front, out of memory as Exit::out_of_memory, all
-// else as Exit::rank_crash. Threads: one at a time, as prun/device.h says.
+// Errors: a device's message becomes an Error that begins with the device's name: Exit::out_of_memory for PRUN_ENOMEM,
+// Exit::usage for PRUN_ENOTSUP, otherwise Exit::rank_crash. Threads: one at a time, as prun/device.h requires.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,7 +14,7 @@ namespace prun {
 
 class QueueDevice {
  public:
-  // `index`: which of the host's. Throws usage_error for options that it does not know.
+  // `index`: among the host's devices. Throws usage_error for invalid options.
   QueueDevice(const prun_device& table, int index, const std::string& options);
   ~QueueDevice();
   QueueDevice(const QueueDevice&) = delete;
@@ -35,7 +35,7 @@ class QueueDevice {
   void call(const char* doing, Arguments... arguments) const {
     call(doing, [&](prun_result* result) { return (table_.*function)(dev_, arguments..., result); });
   }
-  // The same for work that may be under way: false for PRUN_AGAIN.
+  // Calls likewise, for work that may be in flight: returns false for PRUN_AGAIN.
   template <auto function, class... Arguments>
   bool reached(const char* doing, Arguments... arguments) const {
     prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};
@@ -67,7 +67,7 @@ class DeviceMemory {
   prun_place place_ = PRUN_PLACE_DEVICE;
 };
 
-// What a device has made and `release` frees.
+// Owns an object of the device, which `release` frees.
 template <class T, auto release>
 class DeviceHandle {
  public:
@@ -95,7 +95,7 @@ class DeviceStream : public DeviceHandle<prun_stream, &prun_device::stream_free>
   void copy(void* to, const void* from, int64_t bytes);
   void zero(void* ptr, int64_t bytes);
   void host_call(void (*function)(void*), void* data);
-  bool idle() const;  // has no work left
+  bool idle() const;  // no work left
   void wait();        // blocks until it is idle
 };
 
@@ -121,13 +121,13 @@ class DeviceGraph : public DeviceHandle<prun_graph, &prun_device::graph_free> {
   void launch(const DeviceStream& stream);
 };
 
-// A capture under way. Abandoned, by an error, it leaves no graph and its streams as they were before it.
+// A capture in progress. Abandoned, after an error, it leaves no graph and its streams in their previous state.
 class DeviceCapture {
  public:
   DeviceCapture(QueueDevice& device, const DeviceStream& origin);
   ~DeviceCapture() { abandon(); }
   DeviceCapture(const DeviceCapture&) = delete;
-  DeviceGraph finish();  // the origin has waited for all streams that take part
+  DeviceGraph finish();  // the origin must have waited for all other streams of the capture
   void abandon();        // does nothing once the capture has ended
 
  private:

@@ -1,5 +1,4 @@
-// Which part of a whole tensor a rank holds: its index along mesh axes, and the positions of its tokens
-// (prun/sdk/kernels.h).
+// A rank's shard of a tensor: its index along mesh axes, and the positions of its tokens (prun/sdk/kernels.h).
 #pragma once
 #include <string>
 #include <vector>
@@ -13,10 +12,11 @@ namespace prun {
 
 using sdk::Share;
 
-// "dp,,tp" -> "dp", "", "tp": one name more than commas.
+// Returns "dp", "", "tp" for "dp,,tp": one name more than commas.
 inline std::vector<std::string> names_between_commas(const std::string& text) { return split(text + ",", ','); }
 
-// The rank's share along `axes`: one name, several with commas between (the first varies slowest), or "" (all of it).
+// Returns the rank's share along `axes`: one name, several separated by commas (the first varies slowest), or "" (all
+// of it).
 inline Share share_along(const RankMemory& memory, const std::string& axes) {
   Share share;
   if (memory.caller != nullptr) {
@@ -31,7 +31,7 @@ inline Share share_along(const RankMemory& memory, const std::string& axes) {
   return share;
 }
 
-// By attributes tokens_axis and chunks.
+// Positions by the attributes tokens_axis and chunks.
 struct TokenPositions : sdk::TokenPositions {
   TokenPositions(const RankMemory& memory, const Attrs& attrs, int64_t tokens) {
     const int64_t chunks = attrs.integer("chunks", 1);

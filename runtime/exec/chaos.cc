@@ -1,4 +1,4 @@
-// A full disk is made of RLIMIT_FSIZE: from then on each write of this process to a file fails, as EFBIG.
+// A full disk is simulated by RLIMIT_FSIZE: from then on each write of this process to a file fails, with EFBIG.
 #include "exec/chaos.h"
 
 #include <fmt/format.h>

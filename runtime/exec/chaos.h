@@ -1,5 +1,5 @@
-// --chaos SPEC: faults that a rank of one's own job brings about, at a step and, by a seed, at a moment within it. How
-// a job ends is part of what prun promises; so it can be tried.
+// --chaos SPEC: injects faults into ranks of one's own job, at a step and, by a seed, at a moment within it, to test
+// how a job ends.
 //
 //     kill:rank=3@step=7;flip:rank=any,peer=any,within=20@step=2;seed=5
 #pragma once
@@ -18,25 +18,25 @@ namespace prun {
 
 struct ChaosFault {
   enum class Kind { kill, stop, delay, reset, flip, enospc, nan, omit } kind;
-  int rank = 0, peer = -1;  // -1: by the seed
-  int64_t step = 1;         // before which it comes, from 1
-  double seconds = 1;       // of a delay
-  int64_t within_ms = 0;    // at a moment so long after the step's begin at most, by the seed
-  uint64_t seed = 0;        // of its own
+  int rank = 0, peer = -1;  // -1 = chosen by the seed
+  int64_t step = 1;         // the fault comes before this step; counted from 1
+  double seconds = 1;       // duration of a delay
+  int64_t within_ms = 0;    // maximum delay after the step's begin; the seed chooses the moment
+  uint64_t seed = 0;        // of this fault
 };
 
-// With ranks that the seed chooses filled in. Throws usage_error with the wrong word.
+// Returns the faults, with ranks that the seed chooses filled in. Throws usage_error that names the wrong text.
 std::vector<ChaosFault> parse_chaos(const std::string& spec, int ranks);
 
-// One rank's faults. `world` outlives it.
+// One rank's faults. `world` must outlive it.
 class Chaos {
  public:
   Chaos(const std::string& spec, int rank, int ranks, World& world);
   ~Chaos();
-  void begin_step(int64_t step);  // from 0; before it
-  // Set when a gradient of the rank is to become NaN; null: never.
+  void begin_step(int64_t step);  // call before the step; steps count from 0
+  // Set when a gradient of the rank is to become NaN; null = never.
   const std::shared_ptr<std::atomic<bool>>& poison() const { return poison_; }
-  // Set when the rank is to leave out a collective; null: never.
+  // Set when the rank is to skip a collective; null = never.
   const std::shared_ptr<std::atomic<bool>>& omission() const { return omission_; }
 
  private:
@@ -47,18 +47,19 @@ class Chaos {
   std::vector<std::thread> later_;
 };
 
-// --chaos omit: a rank leaves out a collective when it is told to, so that its peers meet its next one.
+// --chaos omit: a rank skips one collective when the flag is set, so that its peers receive its next one.
 using Omission = std::shared_ptr<std::atomic<bool>>;
 
-// `kernel`, but for the run that finds the omission set; that takes it.
+// Returns `kernel`, except that a run with the omission set clears it and does nothing.
 std::unique_ptr<Kernel> omitting(std::unique_ptr<Kernel> kernel, Omission omission);
 
-// --chaos nan: a rank's first gradient of a step becomes NaN when it is told to.
+// --chaos nan: a rank's first gradient of a step becomes NaN when the flag is set.
 using Poison = std::shared_ptr<std::atomic<bool>>;
 
-// The op of a step whose result it is; null: the rank computes no gradients.
+// Returns the op of a step that writes this gradient; null: the rank computes no gradients.
 const Op* poisoned_op(const Program& program);
-// `kernel`, and then, where the poison is set, a NaN over the first element of what `op` has written; that takes it.
+// Returns `kernel`, except that a run with the poison set clears it and writes a NaN to the first element of `op`'s
+// output.
 std::unique_ptr<Kernel> poisoned(std::unique_ptr<Kernel> kernel, const RankMemory& memory, const Op& op, Poison poison);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// Faults that --chaos puts into a rank's kernels: a collective that is left out, a gradient that becomes NaN.
+// Faults that --chaos injects into a rank's kernels: a skipped collective, a gradient that becomes NaN.
 #include <limits>
 #include <utility>
 

@@ -30,7 +30,7 @@ std::unique_ptr<Kernel> kernel(Run run) {
   return std::make_unique<Called<Run>>(std::move(run));
 }
 
-// All parts of one tensor of the program; what no part covers is padding, which init leaves zero, too.
+// Loads all parts of one tensor; the rest is padding, which init leaves zero, too.
 void load(const CheckpointServices& services, const RankMemory& memory, TensorId of, TensorId into) {
   const Program& program = *memory.program;
   std::byte* to = static_cast<std::byte*>(memory.data(into));
@@ -60,7 +60,7 @@ checkpoint::WriterOptions in_memory(const CheckpointOptions& options) {
   memory.keep = 1;
   memory.read.clear();
   memory.lineage = {options.lineage.run, 1, {}};  // only this job uses its folder
-  memory.abandoning.reset();                      // memory that is full stays full
+  memory.abandoning.reset();                      // retrying does not help: full memory remains full
   return memory;
 }
 
@@ -142,7 +142,7 @@ std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const O
   }
   if (!op.is(ops::save_state)) return nullptr;
   need([](const CheckpointServices& s) { return s.writer != nullptr; });
-  // Its tensors lie in the host's memory on every device, and the step table is past the last step already.
+  // The tensors are in host memory on every device, and the step table has already advanced past the last step.
   return kernel([services, memory, print] {
     if (memory.rank == 0 && print)
       print(fmt::format(

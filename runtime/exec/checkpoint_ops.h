@@ -1,4 +1,4 @@
-// The ops that read a checkpoint and write one (compile/checkpoint.cc), and what they share in a rank.
+// The ops that read and write checkpoints (compile/checkpoint.cc), and the state that they share in a rank.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,20 +12,20 @@
 namespace prun {
 
 struct CheckpointOptions : checkpoint::WriterOptions {
-  std::string memory;         // a folder in the host's memory that gets each commit, too; "": none
-  int64_t every = 0;          // steps between commits to `folder`; 0: the last one only
-  std::string resume;         // the checkpoint that the run begins with; "": none
-  bool weights_only = false;  // a run that is no training: `resume` may be any folder of weights
+  std::string memory;         // a folder in host memory that also receives each commit; "" = none
+  int64_t every = 0;          // steps between commits to `folder`; 0 = the last one only
+  std::string resume;         // checkpoint that the run begins with; "" = none
+  bool weights_only = false;  // not a training run: `resume` may be any folder of weights
 };
 
-// Where commits go: to the disk, to the host's memory, which a restart reads, or to both.
+// The destination of commits: the disk, host memory, which a restart reads, or both.
 class Commits {
  public:
-  // As Writer, whose calls these are.
+  // Arguments and calls as for checkpoint::Writer.
   Commits(const CheckpointOptions& options, const Program& program, int rank, const std::function<bool()>& cancelled);
   void check();
   void wait();
-  // `last`: no step follows, so the disk gets this one whenever it comes.
+  // `last`: no step follows, so this commit also goes to the disk, whatever its step.
   void start(int64_t step, int64_t skipped, bool last, const std::function<const std::byte*(TensorId)>& data);
 
  private:
@@ -34,17 +34,17 @@ class Commits {
 };
 
 struct CheckpointServices {
-  std::unique_ptr<Commits> writer;               // null: no checkpoints are taken
-  std::function<int64_t()> steps;                // that the job does, as far as is known
-  std::unique_ptr<checkpoint::Weights> weights;  // that the run begins with; null: the model's initial values
-  uint64_t waited_ns = 0, copying_since_ns = 0;  // of the checkpoint that is being taken
+  std::unique_ptr<Commits> writer;               // null: no checkpoints are written
+  std::function<int64_t()> steps;                // steps that the job will run, as far as is known
+  std::unique_ptr<checkpoint::Weights> weights;  // weights that the run begins with; null: the model's initial values
+  uint64_t waited_ns = 0, copying_since_ns = 0;  // of the checkpoint in progress
 };
 
-// Throws checkpoint_invalid, or mismatch where the checkpoint is not of the step that the program begins with.
+// Throws checkpoint_invalid, or mismatch if the checkpoint is not of the step that the program begins with.
 std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& options, const Program& program, int rank,
                                                      std::function<bool()> aborted);
 
-// Null: `op` is none of them. `print`: takes rows for --metrics.
+// Returns null if `op` is not one of these ops. `print` receives rows for --metrics.
 std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const Op& op,
                                                const std::shared_ptr<CheckpointServices>& services,
                                                const std::function<void(const std::string&)>& print);

@@ -1,4 +1,4 @@
-// Calls of ops. all_gather_v exchanges its counts first.
+// Communication calls of ops. all_gather_v exchanges its counts first.
 #include "exec/comm_ops.h"
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ std::unique_ptr<Kernel> make_all_gather_v(Communicator& communicator, const Rank
   });
 }
 
-// put, signal and wait_signal where the transport has them.
+// Uses put, signal and wait_signal of a transport that has them.
 std::unique_ptr<Kernel> make_one_sided(PutChannel& channel, const RankMemory& memory, const Op& op) {
   if (op.offers()) return kernel_of([&channel] { channel.offer(); });
   const TensorId tensor = op.sends() ? op.reads[0] : op.writes[0];
@@ -49,7 +49,7 @@ std::unique_ptr<Kernel> make_one_sided(PutChannel& channel, const RankMemory& me
 }  // namespace
 
 PutChannel* put_channel_of(const RankMemory& memory, const Op& op, World& world) {
-  if (!op.one_sided() || memory.tensors != nullptr) return nullptr;  // staged: the window would be the device's memory
+  if (!op.one_sided() || memory.tensors != nullptr) return nullptr;  // staged: the window would be device memory
   const std::vector<int> pair = members_of(memory.program->mesh, op, memory.rank);
   return world.put_channel(op.sends() ? pair[1] : pair[0], op.lane);
 }
@@ -66,7 +66,7 @@ CollCall coll_call(const RankMemory& memory, const Op& op, int group_size) {
   call.root = static_cast<int>(op.attrs.integer("root"));
   call.rank_order = memory.program->rank_order;
   if (call.kind == CollKind::barrier) return call;
-  // The two ends of a message have one tensor each, read by one and written by the other.
+  // Either end of a message has one tensor: the sender reads it, the receiver writes it.
   const TensorId in = op.receives() ? op.writes[0] : op.reads[0];
   const Tensor& tensor = memory.program->tensors[in];
   call.dtype = tensor.dtype;

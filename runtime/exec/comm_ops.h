@@ -1,7 +1,7 @@
-// Communication ops of a program as kernels over communicators. Each call is prepared once, when its kernel is made.
+// Communication ops of a program as kernels over communicators. A call is prepared once, when its kernel is made.
 //
 // Making a communicator is collective, so all ranks make the kernels of their ops in the same order (stream by stream,
-// op by op), or the communicators beforehand. What run() throws is what Communicator::run throws.
+// op by op), or the communicators beforehand. run() throws as Communicator::run does.
 #pragma once
 #include <memory>
 #include <utility>
@@ -11,7 +11,7 @@
 
 namespace prun {
 
-// A kernel that calls `body`.
+// Returns a kernel that calls `body`.
 template <class Body>
 std::unique_ptr<Kernel> kernel_of(Body body) {
   class BodyKernel final : public Kernel {
@@ -25,21 +25,21 @@ std::unique_ptr<Kernel> kernel_of(Body body) {
   return std::make_unique<BodyKernel>(std::move(body));
 }
 
-// A kernel that runs `op` over its group's communicator, or over a put channel.
+// Returns a kernel that runs `op` over its group's communicator, or over a put channel.
 std::unique_ptr<Kernel> make_comm_kernel(const RankMemory& memory, const Op& op, World& world);
 
-// The same where the transport enqueues on a device's streams: run() returns once it is in `queue`; nothing for an
-// offer.
+// Returns the same for a transport that enqueues on a device's streams: run() returns once the call is in `queue`; it
+// does nothing for an offer.
 std::unique_ptr<Kernel> make_enqueued_kernel(const RankMemory& memory, const Op& op, World& world, prun_queue queue);
 
-// The channel of a one-sided op that the transport carries out; null: it is a message through a communicator, or no
-// such op.
+// Returns the channel of a one-sided op that the transport implements; null: the op is not one-sided, or is a message
+// through a communicator.
 PutChannel* put_channel_of(const RankMemory& memory, const Op& op, World& world);
 
-// The communicator of the op's group, on its lane.
+// Returns the communicator of the op's group, on its lane.
 Communicator& communicator_of(const RankMemory& memory, const Op& op, World& world);
 
-// The collective that an op stands for, with this rank's pointers; counts are in elements. Not for all_gather_v.
+// Returns the op's collective with this rank's pointers; counts are in elements. Not for all_gather_v.
 CollCall coll_call(const RankMemory& memory, const Op& op, int group_size);
 
 }  // namespace prun

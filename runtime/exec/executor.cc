@@ -1,7 +1,7 @@
-// Stream 0 runs on the calling thread. Its last op of a step closes the step: loss and times are recorded and the step
-// table moves on before the counter does, because every stream's next step waits for that counter. What goes on over
-// the end of a step (ir/carried.h) does so on its own stream's thread. Between bodies all streams stop: each body has
-// streams of its own, and nothing is under way.
+// Stream 0 runs on the calling thread. Its last op of a step closes the step: it records loss and times and advances
+// the step table before the counter, because every stream's next step waits for that counter. Ops carried over the end
+// of a step (ir/carried.h) continue on their own stream's thread. Between bodies all streams stop, because each body
+// has its own streams and nothing is in flight.
 #include "exec/executor.h"
 
 #include <fmt/format.h>
@@ -67,7 +67,7 @@ Table<StreamId, Executor::Worker> Executor::make_workers(const Body& body) {
 void Executor::run_body(BodyId id, int64_t first, int64_t end) {
   BodyRun& run = runs_[id];
   if (run.body.streams.empty()) return;
-  // Steps before the first one of a run that resumes count as done.
+  // Steps before the first one of a resumed run count as done.
   for (Worker& worker : run.workers)
     if (const uint64_t before = static_cast<uint64_t>(first) * worker.stream->ops.size(); worker.done->value() < before)
       worker.done->advance(before);
@@ -88,8 +88,8 @@ void Executor::run_body(BodyId id, int64_t first, int64_t end) {
   walk(run, 0, first, end);
   for (std::thread& thread : threads) thread.join();
   if (failure_) std::rethrow_exception(failure_);
-  // What init gathers and bodies between steps send, averages of weights for one, is the next step's; of evaluations
-  // nothing is.
+  // Bytes sent by init and by bodies between steps (for example parameter averaging) count towards the next step;
+  // evaluation traffic is not counted.
   const bool is_next_steps = id != kStepBody && run.body.loss < 0 && !runs_[kStepBody].workers.empty();
   if (is_next_steps) runs_[kStepBody].workers[0].of(table_.step, 0).bytes += bytes_sent() - bytes_put() - sent_before;
 }
@@ -146,7 +146,7 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
   state.running.store(2, std::memory_order_relaxed);
 }
 
-// False when the job is ending. `ready` in: when waiting began; out: when it ended.
+// Returns false when the job is ending. `ready`: in, the time at which waiting began; out, at which it ended.
 bool Executor::wait_edges(Table<StreamId, Worker>& workers, int s, const Op& op, int64_t step, uint64_t& ready) {
   for (const Edge& edge : op.waits) {
     if (step < edge.back) continue;
@@ -167,7 +167,7 @@ void Executor::finish_step(Table<StreamId, Worker>& workers, int64_t step) {
   record.step = static_cast<uint64_t>(step);
   record.loss = scalar(program_.step().loss);
   record.norm = scalar(program_.step().norm);
-  for (Worker& worker : workers) {  // its thread waits for this step's last counter before it counts here again
+  for (Worker& worker : workers) {  // its thread waits for this step's last counter before it writes here again
     const Spent sum = std::exchange(worker.of_steps[step % 2], {});
     record.comm_ns += sum.comm_ns;
     record.data_ns += sum.data_ns;

@@ -1,7 +1,7 @@
-// Executes a rank's program on a device whose kernels run where they are called: each stream is a thread that walks its
-// list, waits on counters, calls the kernel.
+// Executes a rank's program on a device whose kernels run on the calling thread: each stream is a thread that walks its
+// op list, waits on counters and calls kernels.
 //
-// Everything is resolved before the first step: pointers, kernels, communicators. A step allocates nothing.
+// Pointers, kernels and communicators are resolved before the first step; a step allocates nothing.
 #pragma once
 #include <memory>
 #include <vector>
@@ -13,24 +13,24 @@ namespace prun {
 
 class Executor final : public JobRun {
  public:
-  // As RankDevice::make_executor.
+  // Arguments as for RankDevice::make_executor.
   Executor(const Program& program, const Device& device, RankDevice& memory, World& world,
            const ExecutorOptions& options);
 
  private:
-  // What a step spends on communication and data. Ops carried over the end of a step (ir/carried.h) count towards the
+  // The communication and data costs of a step. Ops carried over the end of a step (ir/carried.h) count towards the
   // next step.
   struct Spent {
     uint64_t comm_ns = 0, exposed_ns = 0, bytes = 0, data_ns = 0;
   };
 
-  struct Worker {  // walks one stream, on a thread of its own
+  struct Worker {  // walks one stream, on its own thread
     const Stream* stream = nullptr;
     std::vector<std::unique_ptr<Kernel>> kernels;
-    std::vector<const Communicator*> communicators;  // by op; null: it uses none
+    std::vector<const Communicator*> communicators;  // by op; null = none
     std::unique_ptr<ProgressCounter> done;
-    uint32_t ended = 0;      // ops that have ended when a step ends
-    Spent of_steps[2] = {};  // by parity; only the worker's thread writes, until the step ends
+    uint32_t ended = 0;      // ops that end within the step; later ones are carried over
+    Spent of_steps[2] = {};  // by parity of the step; written only by the worker's thread, until the step ends
     Spent& of(int64_t step, uint32_t op) { return of_steps[(step + (op < ended ? 0 : 1)) % 2]; }
   };
 
@@ -46,11 +46,11 @@ class Executor final : public JobRun {
   void walk(BodyRun& run, int s, int64_t first, int64_t end);
   bool wait_edges(Table<StreamId, Worker>& workers, int s, const Op& op, int64_t step, uint64_t& ready);
   void finish_step(Table<StreamId, Worker>& workers, int64_t step);
-  double scalar(TensorId tensor) const;  // NaN: there is none
+  double scalar(TensorId tensor) const;  // NaN if there is none
 
   const Device& device_;
   Table<BodyId, BodyRun> runs_;
-  uint64_t put_before_ = 0;  // bytes, by the steps before
+  uint64_t put_before_ = 0;  // bytes put before the current step
 };
 
 }  // namespace prun

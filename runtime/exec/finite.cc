@@ -1,4 +1,4 @@
-// Nothing is prepared for the failure: the op of a raised flag is worked out from the program when it is seen.
+// No state is recorded in advance: after a flag is raised, its op is derived from the program.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ class RequireFinite final : public Kernel {
            b.byte_offset < a.byte_offset + a.bytes();
   }
 
-  // The first op from position `from` of the order on that reads `bad` before it is overwritten; null: none here.
+  // Returns the first op from position `from` of the order that reads `bad` before it is overwritten; null = none here.
   const Op* reader(const Body& body, const Order& order, size_t from, const Tensor& bad) const {
     const auto touches = [&](const std::vector<TensorId>& ids) {
       return std::any_of(ids.begin(), ids.end(), [&](TensorId id) { return overlaps(tensor(id), bad); });

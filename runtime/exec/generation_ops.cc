@@ -11,8 +11,8 @@
 namespace prun {
 namespace {
 
-// The step's token, or in the body before the first step a chunk of the prompt: its run number is what the step table
-// counts.
+// Supplies the step's token; in the body before the first step, a chunk of the prompt, numbered by the step table's
+// eval_batch.
 class FeedTokens final : public Kernel {
  public:
   FeedTokens(const RankMemory& memory, const Op& op, std::shared_ptr<GenerationServices> services)
@@ -25,7 +25,7 @@ class FeedTokens final : public Kernel {
   void run() override {
     if (memory_.body == kStepBody) return put(0, services_->last(), services_->position());
     const std::vector<int32_t>& prompt = services_->prompt();
-    const int64_t before = std::ssize(prompt) - 1;  // the last one is the first step's
+    const int64_t before = std::ssize(prompt) - 1;  // the last token is the first step's input
     const int64_t first = std::max<int64_t>(0, std::min(memory_.table->eval_batch * count_, before - count_));
     for (int64_t i = 0; i < count_; ++i) put(i, first + i < before ? prompt[first + i] : 0, first + i);
   }

@@ -1,4 +1,4 @@
-// The host's part of a generation: which tokens come next, and the choice of a token from the logits.
+// The host's part of a generation: supplies the next tokens, and chooses a token from the logits.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -14,18 +14,18 @@ namespace prun {
 
 struct GenerationOptions {
   std::vector<int32_t> prompt;  // empty: the job generates nothing
-  std::vector<int32_t> ends;    // tokens after which no more are made
+  std::vector<int32_t> ends;    // tokens that end the generation
   Sampling sampling;
 };
 
-// The text as far as it has come; one of a rank, and the same on all.
+// The text so far; one object per rank, with equal contents on all ranks.
 class GenerationServices {
  public:
-  // `print`: takes "TOKEN LOG_PROBABILITY" for each token that is made.
+  // `print` receives "TOKEN LOG_PROBABILITY" for each generated token.
   GenerationServices(GenerationOptions options, int rank, std::function<void(const std::string&)> print);
   const std::vector<int32_t>& prompt() const { return options_.prompt; }
   int32_t last() const { return last_; }
-  int64_t position() const { return position_; }  // of `last` in the text
+  int64_t position() const { return position_; }  // index of `last` in the text
   void take(std::span<const double> logits);
   bool ended() const { return ended_; }
 
@@ -38,7 +38,7 @@ class GenerationServices {
   bool ended_ = false;
 };
 
-// Null: `op` is none of them.
+// Returns null if `op` is not one of these ops.
 std::unique_ptr<Kernel> make_generation_kernel(const RankMemory& memory, const Op& op,
                                                const std::shared_ptr<GenerationServices>& services);
 

@@ -56,8 +56,8 @@ class Print final : public Kernel {
   std::function<void(const std::string&)> print_;
 };
 
-// {"step":10,"report":{"block0":{"param_norm":1.5,"grad_norm":0.25}}}, from squares of norms. Ranks that differ only
-// along the op's axis have units of their own; of those that have the same, the first one reports.
+// Prints {"step":10,"report":{"block0":{"param_norm":1.5,"grad_norm":0.25}}}, from squared norms. Ranks that differ
+// only along the op's axis have different units; of ranks with the same units, the first one reports.
 class ReportNorms final : public Kernel {
  public:
   ReportNorms(const RankMemory& memory, const Op& op, std::function<void(const std::string&)> print)
@@ -76,7 +76,7 @@ class ReportNorms final : public Kernel {
     const auto square = [&](int64_t i) {
       return load_element(memory_.program->tensors[norms_].dtype, memory_.data(norms_), i);
     };
-    std::map<std::string, std::pair<double, double>> squares;  // a unit whose parameters lie apart has several
+    std::map<std::string, std::pair<double, double>> squares;  // a unit with scattered parameters has several entries
     for (int64_t i = 0; i < std::ssize(units_); ++i) {
       auto& [param, grad] = squares[units_[i].get<std::string>()];
       param += square(2 * i);
@@ -145,7 +145,7 @@ std::unique_ptr<Kernel> make_local_kernel(const Device& device, const RankMemory
   PRUN_CHECK(from == to, fmt::format("{} of {} bytes to {}", op.def->name, from, to));
   const void* source = memory.data(op.reads[0]);
   void* target = memory.data(op.writes[0]);
-  // Compute stands meanwhile, so its threads are free.
+  // Compute waits for a snapshot, so its threads are free.
   if (memory.program->buffers[memory.program->tensors[op.writes[0]].buffer].role == Role::snapshot)
     return cpu::make_snapshot(source, target, from, threads);
   return std::make_unique<Transfer>(source, target, from);

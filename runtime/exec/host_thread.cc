@@ -53,7 +53,7 @@ void HostThread::arm(void* data) {
 bool HostThread::wait_armed(HostJob& job, std::unique_lock<std::mutex>& lock) {
   ++job.begun;
   while (job.waits && job.armed < job.begun && !cancelled_.load(std::memory_order_relaxed))
-    changed_.wait_for(lock, std::chrono::milliseconds(50));  // nobody tells of a cancellation
+    changed_.wait_for(lock, std::chrono::milliseconds(50));  // a cancellation notifies no one
   return !cancelled_.load(std::memory_order_relaxed);
 }
 

@@ -1,8 +1,8 @@
-// Runs the host ops of one stream of a queue device in order: waits until the device has copied what an op reads to the
-// host, then calls its kernel.
+// Runs the host ops of one stream of a queue device in order: waits until the device has copied an op's inputs to the
+// host, then runs its kernel.
 //
-// Each stream has its thread, so that a message that waits for its peer delays no other stream. The thread calls
-// nothing of the device: the device calls arm().
+// Each stream has its own thread, so that a message that waits for its peer delays no other stream. The thread never
+// calls the device: the device calls arm().
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -22,22 +22,22 @@ struct HostJob {
   const Op* op = nullptr;
   Kernel* kernel = nullptr;
   HostThread* thread = nullptr;
-  bool waits = false;                 // for arm() before each chunk
-  uint64_t chunks = 1;                // runs of the kernel, one after the other
-  uint64_t begin_ns = 0, end_ns = 0;  // of the last run
+  bool waits = false;                 // waits for arm() before each chunk
+  uint64_t chunks = 1;                // sequential runs of the kernel
+  uint64_t begin_ns = 0, end_ns = 0;  // times of the last run
   uint64_t armed = 0, begun = 0;      // counted under the thread's mutex
-  std::atomic<uint64_t> ended{0};     // chunks so far
+  std::atomic<uint64_t> ended{0};     // number of chunks that have ended
 };
 
 class HostThread {
  public:
-  // Calls `on_done` after each chunk of a job, and `failed` in a catch block for a chunk that throws, which is the last
-  // that it runs.
+  // Calls `on_done` after each chunk of a job. If a chunk throws, calls `failed` in the catch block and runs nothing
+  // more.
   HostThread(const std::string& name, const std::atomic<bool>& cancelled, std::function<void()> on_done,
              std::function<void(const Op&)> failed);
-  ~HostThread();  // ends after the queued jobs, or once cancelled after the one under way
+  ~HostThread();  // ends after the queued jobs; once cancelled, after the current one
   void push(HostJob& job);
-  // For prun_device::host_call, with the HostJob: what the job's next chunk reads is on the host.
+  // Callback of prun_device::host_call; `job` is a HostJob: the inputs of its next chunk are on the host.
   static void arm(void* job);
 
  private:
@@ -54,7 +54,7 @@ class HostThread {
   std::thread thread_;
 };
 
-// Waits a little longer each time: spins, yields, then sleeps for up to 50 µs.
+// Waits longer each time: spins, yields, then sleeps for up to 50 µs.
 class Backoff {
  public:
   void wait();
@@ -64,9 +64,9 @@ class Backoff {
   int rounds_ = 0;
 };
 
-// Asks the system for short slices of time: from Linux 6.12 on, a thread with a shorter slice than the one that holds
-// the core gets it as soon as it wakes, instead of when the other's slice is over. Its share of the core stays
-// the same. What the system refuses, or is too old for, changes nothing.
+// Requests short time slices: from Linux 6.12 a woken thread preempts the running one if its slice is shorter, instead
+// of waiting for the end of that slice. Its share of the core does not change. Does nothing on older systems or if
+// refused.
 void take_short_slices();
 
 }  // namespace prun

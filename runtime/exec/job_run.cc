@@ -68,8 +68,8 @@ JobRun::JobRun(const Program& program, RankDevice& device, World& world, const E
   options_.recorder->streams = static_cast<uint32_t>(program.step().streams.size());
 }
 
-// Making a communicator is collective, and ranks whose programs differ meet their groups in different orders: so all
-// ranks make theirs in the order of members and lane.
+// Making a communicator is collective, and ranks with different programs use their groups in different orders, so all
+// ranks make theirs sorted by members and lane.
 void JobRun::make_communicators() {
   std::set<std::pair<std::vector<int>, int>> wanted;
   for (const Body& body : program_.bodies)
@@ -120,7 +120,7 @@ void JobRun::begin_step(int64_t step) {
   steps_.store(std::min(steps(), options_.begin_step(step)), std::memory_order_release);
 }
 
-// All ranks decide alike, by the same norm. A rank without one trains nothing.
+// All ranks decide alike, by the same norm. A rank without a norm trains nothing.
 void JobRun::look_for_skip(StepRecord& record) {
   const Body& body = program_.step();
   const int64_t most = program_.schedule.most_skips;
@@ -145,8 +145,8 @@ void JobRun::look_for_skip(StepRecord& record) {
   fail(std::make_exception_ptr(NonFinite(std::move(text), std::move(made), true, step)), nullptr);
 }
 
-// A job that goes back does so to the commit that is under way. Rank 0 makes it of the files of all, so the others are
-// silent until rank 0 ends the job.
+// A job that rolls back uses the commit in progress. Rank 0 commits the files of all ranks, so the others report
+// nothing until rank 0 ends the job.
 void JobRun::wait_for_commit() {
   constexpr auto kMost = std::chrono::seconds(5);
   if (!host_.checkpoints->writer) return;
@@ -198,7 +198,7 @@ uint64_t JobRun::bytes_put() const {
   return bytes;
 }
 
-// Appends to the ring of step records; waits until the launcher has read the record that it replaces.
+// Appends to the ring buffer of step records; waits until the launcher has read the record that it replaces.
 void JobRun::publish_step() {
   if (!unpublished_) return;
   RecorderHeader* recorder = options_.recorder;
@@ -218,7 +218,7 @@ void JobRun::tell(const std::exception_ptr& error) const {
   } catch (const Aborted&) {
   } catch (const Error& told) {
     options_.failed(told, failed_op_);
-  } catch (...) {  // by whoever catches it, in words of its own
+  } catch (...) {  // its handler reports it
   }
 }
 

@@ -1,9 +1,10 @@
-// The next batch depends on the seed and the global indices of its samples only, never on the mesh. The first index of
-// a step follows from the samples that all steps before it took, whatever their batch sizes were. The first index of an
-// evaluation's batch follows from its place in the evaluation, so that all evaluations read the same samples.
+// The next batch depends only on the seed and the global indices of its samples, never on the mesh. A step's first
+// index is the number of samples that all earlier steps took, whatever their batch sizes. An evaluation batch's first
+// index follows from its index in the evaluation, so that all evaluations read the same samples.
 //
-// Surprising fact: a batch has mostly been made when it is asked for. While a step computes, a thread reads or draws
-// the next one's samples (exec/read_ahead.h), as a batch is a function of its number alone. Indices take no time.
+// Surprising fact: a batch has mostly been made before its op runs. While a step computes, a thread reads or draws the
+// next step's samples (exec/read_ahead.h), because a batch is a function of its number alone. Indices are cheap and
+// made directly.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,7 +70,7 @@ class NextBatch final : public Kernel {
     bool is_target() const { return name == "y" || name == "targets"; }
   };
 
-  // Tokens and targets come from the same files, arrays each from one of its own.
+  // Tokens and targets come from the same files; each array has a file of its own.
   std::shared_ptr<DataFiles> files_of(const std::string& name) {
     if (source_.kind == "arrays") return std::make_shared<DataFiles>(source_, name);
     if (tokens_ == nullptr) tokens_ = std::make_shared<DataFiles>(source_, "");
@@ -108,8 +109,7 @@ class NextBatch final : public Kernel {
   void random(int64_t s, int64_t sample, const std::vector<void*>& to) {
     for (size_t o = 0; o < outputs_.size(); ++o) {
       const Output& out = outputs_[o];
-      const uint64_t key =
-          sample_key(use_) + (out.is_target() ? 1 : 0);  // a pipeline's stage may need only one of them
+      const uint64_t key = sample_key(use_) + (out.is_target() ? 1 : 0);  // a pipeline stage may need only one of them
       if (!out.positions) {
         normals(out, key, s, sample, to[o]);
         continue;
@@ -120,7 +120,7 @@ class NextBatch final : public Kernel {
     }
   }
 
-  // Not the step table's, which the executor writes while a thread here draws the next batch.
+  // The step table's seed is not used, because the executor writes the table while a thread here draws the next batch.
   uint64_t seed() const { return memory_.program->schedule.seed; }
 
   void normals(const Output& out, uint64_t key, int64_t s, int64_t sample, void* to) const {
@@ -145,15 +145,15 @@ class NextBatch final : public Kernel {
     return static_cast<int32_t>(id(key));
   }
 
-  // The sample's place among `random` many, or in the epoch's order among `whole` many that do not overlap.
+  // Returns a sample's index among `random` windows, or in the epoch's order among `whole` windows that do not overlap.
   int64_t place(int64_t sample, int64_t random, int64_t whole) const {
     return source_.order == "epochs" ? epoch_place(sample, whole, seed(), use_)
                                      : random_place(sample, random, seed(), use_);
   }
 
-  // A window of context + 1 tokens: inputs are all but the last, targets all but the first. Of both this rank may hold
-  // a part. In epochs a window begins with the last token of the one before it. What follows the end of a document is
-  // no target.
+  // Reads a window of context + 1 tokens: inputs are all but the last, targets all but the first; this rank may have a
+  // part of each. In epochs a window begins with the last token of the previous one. A token after the end of a
+  // document is not a target.
   void tokens(int64_t s, int64_t sample, const std::vector<void*>& to) {
     const int64_t context = outputs_[0].positions->whole(), width = element_width(tokens_->element());
     const int64_t window = place(sample, source_.count - context, (source_.count - 1) / context);
@@ -209,13 +209,14 @@ class NextBatch final : public Kernel {
   bool of_step_ = memory_.body == kStepBody;
   SampleUse use_ = of_step_ ? SampleUse::training : SampleUse::evaluation;
   DataSource source_;
-  // Samples: of this rank, of its microbatches; where its first one begins, and the next one behind it.
+  // In samples: of this rank, per microbatch; the offset of its first microbatch, and the distance between
+  // microbatches.
   int64_t local_ = 0, micro_ = 0, first_ = 0, stride_ = 0;
   std::vector<Output> outputs_;
-  std::vector<void*> data_;  // of the outputs
+  std::vector<void*> data_;  // memory of the outputs
   std::shared_ptr<DataFiles> tokens_;
-  std::vector<std::byte> raw_;      // a sample as the file has it
-  std::optional<ReadAhead> ahead_;  // last: its thread ends before what it reads with
+  std::vector<std::byte> raw_;      // a sample in the file's element type
+  std::optional<ReadAhead> ahead_;  // last, because its thread must end before the members that it uses
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Every input is copied first: slow, and right by inspection.
+// Copies every input first: slow, but correct by inspection.
 #include "exec/plain_collectives.h"
 
 #include <cstring>
@@ -18,7 +18,7 @@ void run_plain_collective(CollKind kind, Dtype dtype, RedOp op, int root, const 
     inputs.emplace_back(in, in + member.in_count * item);
     shares.push_back(member.share != nullptr ? *member.share : member.in_count);
   }
-  // Writes elements [first, first + count) of a member's input at element `at` of the output.
+  // Copies elements [first, first + count) of a member's input to element `at` of the output.
   const auto copy = [&](const PlainMember& me, int64_t at, int from, int64_t first, int64_t count) {
     const std::byte* source = inputs[from].data() + first * item;
     if (count > 0) std::memcpy(static_cast<std::byte*>(me.out) + at * item, source, count * item);

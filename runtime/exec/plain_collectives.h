@@ -1,4 +1,4 @@
-// Collectives by definition: every member's pointers at once, in rank order. What transports must equal.
+// Reference collectives: all members' pointers at once, in rank order. Transports must give the same results.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -13,12 +13,12 @@ struct PlainMember {
   const void* in = nullptr;
   void* out = nullptr;
   int64_t in_count = 0, out_count = 0;
-  const int64_t* share = nullptr;  // all_gather_v: how many elements of `in` count
-  int64_t* shares = nullptr;       // all_gather_v: every member's
+  const int64_t* share = nullptr;  // all_gather_v: number of valid elements of `in`
+  int64_t* shares = nullptr;       // all_gather_v: receives every member's share
 };
 
-// Sums and averages are those of comm/reduce.h. Inputs are read before any output is written, so they may share memory.
-// Not for all_to_all_v.
+// Reduces as comm/reduce.h does. Reads all inputs before it writes an output, so they may share memory. Not for
+// all_to_all_v.
 void run_plain_collective(CollKind kind, Dtype dtype, RedOp op, int root, const std::vector<PlainMember>& members);
 
 }  // namespace prun

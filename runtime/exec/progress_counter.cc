@@ -1,4 +1,4 @@
-// The order matters: advance() stores the value before it looks for sleepers, or a sleeper could miss the value.
+// The order matters: advance() stores the value before it reads awaited_, otherwise a sleeper could miss the value.
 #include "exec/progress_counter.h"
 
 #include <linux/futex.h>
@@ -28,7 +28,7 @@ void ProgressCounter::advance(uint64_t value) {
   if (value >= awaited_.load(std::memory_order_seq_cst)) wake();
 }
 
-// Who sleeps for a later value wakes, too, and says it again.
+// Threads that sleep for a later value wake, too, and register it again.
 void ProgressCounter::wake() {
   awaited_.store(kNobody, std::memory_order_seq_cst);
   futex_.fetch_add(1, std::memory_order_seq_cst);
@@ -48,7 +48,7 @@ bool ProgressCounter::wait(uint64_t target, const std::atomic<bool>& cancelled, 
     if (value() >= target) return true;
   }
   while (!cancelled.load(std::memory_order_acquire)) {
-    const uint32_t seen = futex_.load(std::memory_order_seq_cst);  // before await: wake() goes the other way round
+    const uint32_t seen = futex_.load(std::memory_order_seq_cst);  // before await: wake() has the opposite order
     await(target);
     if (value_.load(std::memory_order_seq_cst) >= target) return true;
     timespec timeout{0, kBlockNs};

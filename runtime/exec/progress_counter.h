@@ -1,8 +1,8 @@
 // A monotonic counter that one thread advances and others wait for: "stream S has completed op k".
 //
-// Waiting is a short spin, then a futex: on a machine with more threads than cores a longer spin would take the core
-// from the very thread that is waited for. Who sleeps says for which value, and is not woken before: of a hundred ops
-// of a step some twenty are waited for.
+// A wait is a short spin, then a futex: with more threads than cores, a longer spin would take the core from the
+// awaited thread. A sleeper registers its target and is not woken earlier, because only about a fifth of a step's ops
+// are waited for.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace prun {
 class alignas(64) ProgressCounter {
  public:
   uint64_t value() const { return value_.load(std::memory_order_acquire); }
-  // The owner only.
+  // Called by the owner only.
   void advance(uint64_t value);
-  // Blocks until value() >= target; false when `cancelled` turned true first (looked at while blocked).
+  // Blocks until value() >= target; returns false if `cancelled` became true first (tested while blocked).
   bool wait(uint64_t target, const std::atomic<bool>& cancelled, int spins);
-  // Wakes all waiters so that they see a cancellation.
+  // Wakes all waiters, so that they see a cancellation.
   void wake();
 
  private:
@@ -26,8 +26,8 @@ class alignas(64) ProgressCounter {
   void await(uint64_t target);
 
   std::atomic<uint64_t> value_{0};
-  std::atomic<uint64_t> awaited_{kNobody};  // the least value that somebody sleeps for
-  std::atomic<uint32_t> futex_{0};          // changes with every advance that somebody sleeps for
+  std::atomic<uint64_t> awaited_{kNobody};  // the least value that a thread sleeps for
+  std::atomic<uint32_t> futex_{0};          // changes with every advance that a thread sleeps for
 };
 
 }  // namespace prun

@@ -14,21 +14,22 @@
 namespace prun {
 namespace {
 
-// The tensors to copy to the host before an op: what it reads, except where a receive's message will come, and outputs
-// that it writes only in part.
+// Returns the tensors to copy to the host before an op: its reads, except for a receive, whose message overwrites them,
+// and outputs that it writes only in part.
 std::vector<TensorId> seen_by(const Op& op) {
   std::vector<TensorId> ids = op.receives() ? std::vector<TensorId>{} : op.reads;
   if (op.is(ops::all_gather_v)) ids.insert(ids.end(), op.writes.begin(), op.writes.end());
   return ids;
 }
 
-// Whether the op writes on this rank: reduce and gather write at their root alone.
+// Returns whether the op writes on this rank: reduce and gather write only at their root.
 bool lands_here(const Program& program, const Op& op, int rank) {
   if (!op.is(ops::reduce) && !op.is(ops::gather)) return true;
   return members_of(program.mesh, op, rank)[op.attrs.integer("root")] == rank;
 }
 
-// Tensors of a batch mostly lie side by side, on the device as on the host: joins their copies, padding included.
+// Merges copies of a batch's tensors, which are mostly adjacent on the device as on the host; merged copies include
+// padding.
 std::vector<Copy> joined(const std::vector<Copy>& copies) {
   std::vector<Copy> out;
   for (const Copy& copy : copies) {
@@ -70,7 +71,7 @@ QueueBody::QueueBody(const QueueContext& context, BodyId id)
   for (size_t r = 0; r < states_.size(); ++r) states_[r].has_work = has_work(regions_.regions[r]);
 }
 
-// Addresses of the op's tensors in the host's memory from `base` on, by tensor id.
+// Returns host addresses of the op's tensors, laid out from `base`, by tensor id.
 std::unique_ptr<Table<TensorId, void*>> QueueBody::places(const Op& op, std::byte* base) const {
   auto places = std::make_unique<Table<TensorId, void*>>(program().tensors.size());
   for (const TensorId id : staged_tensors(program(), op)) {
@@ -211,22 +212,22 @@ void QueueBody::issue(int64_t step, int slot, StreamState* states, const std::fu
   issuing_ns_ += now_ns() - begin;
 }
 
-// Uploads the batch on a stream of its own, beside the step before. So no step waits for the host's memory. The step
-// that used this slot has ended (QueueExecutor::run_steps).
+// Uploads the batch on its own stream, overlapped with the previous step, so that no step waits for host memory. The
+// previous step of this slot has ended (QueueExecutor::run_steps).
 void QueueBody::upload_first(int slot) {
   context_.copies.copy(context_.memory.ahead(slot), context_.memory.first(slot), first_bytes_);
   batch_uploaded_.record(context_.copies);
   batch_uploaded_.hold(stream(0));
 }
 
-// Brings the step values, and the batch to where this step's ops read it, once the step before has ended. The other
-// streams begin afterwards.
+// Copies the step values, and the batch to the ops' tensors, after the previous step. The other streams start
+// afterwards.
 void QueueBody::begin_step(int slot) {
   const StepMemory& step = context_.steps[slot];
   stream(0).copy(context_.values, step.values, sizeof *step.values);
   for (const Copy& copy : first_in_[slot]) stream(0).copy(copy.to, copy.from, copy.bytes);
   if (states_.empty()) step.begin->record(stream(0));
-  if (body_.streams.size() == 1 || (whole_ && replays())) return;  // a capture forks by itself
+  if (body_.streams.size() == 1 || (whole_ && replays())) return;  // a capture forks on its own
   step_start_.record(stream(0));
   for (size_t s = 1; s < body_.streams.size(); ++s) step_start_.hold(stream(s));
 }
@@ -246,8 +247,8 @@ bool QueueBody::host_ended(int host) const {
   return part.back ? part.landed == part.chunks.size() : part.job.ended.load(std::memory_order_acquire) >= runs_;
 }
 
-// Uploads chunks as soon as their calls have ended. What they overwrite has been read: their call began only when the
-// op's stream had reached it.
+// Uploads chunks as soon as their calls have ended. The overwritten data have been read, because the call began only
+// after the op's stream had reached it.
 bool QueueBody::bring_back() {
   bool moved = false;
   for (HostPart* part : in_chunks_) {
@@ -309,7 +310,7 @@ void QueueBody::issue_region(int id, int slot, StreamState* states) {
   replayed.running.store(3, std::memory_order_relaxed);
 }
 
-// Whether the device has anything to do in the region. bring_back() uploads the chunks of a divided host op.
+// Returns whether the device has work in the region. bring_back() uploads the chunks of a divided host op.
 bool QueueBody::has_work(const Region& region) const {
   return std::any_of(region.items.begin(), region.items.end(), [&](int id) {
     const Item& item = regions_.items[id];
@@ -319,8 +320,8 @@ bool QueueBody::has_work(const Region& region) const {
   });
 }
 
-// A capture forks from its origin to the region's other streams and ends where all have joined it. Other regions are
-// waited for where the graph is launched.
+// A capture forks from its origin to the region's other streams and ends after all have joined it. The launch of the
+// graph waits for other regions.
 void QueueBody::capture(int id, int slot, StreamState* states) {
   const Region& region = regions_.regions[id];
   const DeviceStream& origin = stream(region.origin);
@@ -361,7 +362,7 @@ void QueueBody::issue_item(int id, int slot, DeviceCapture* capture, StreamState
     if (context_.timed) spans_[slot][i].end->record(on);
     if (item.awaited) reached_[i]->record(on);
   } catch (...) {
-    // Abandon before transports abort: they wait for work on streams, and captured work would never run.
+    // Abandon the capture before transports abort: they wait for work on streams, and captured work never runs.
     if (capture != nullptr) capture->abandon();
     context_.on_failure(op(item.op));
     throw Cancelled{};
@@ -419,7 +420,7 @@ void QueueBody::read_times(int slot, const std::function<uint64_t(const DeviceEv
     uint64_t ready = 0;
     for (uint32_t i = 0; i < times[s].size(); ++i) {
       const Times& of = times[s][i];
-      if (of.end == 0) continue;  // a first op: the host ran it during the step before
+      if (of.end == 0) continue;  // a first op: the host ran it during the previous step
       const Op& which = op({s, static_cast<int>(i)});
       if (ready == 0 || which.waits.empty()) ready = of.begin;
       const bool awaits = std::any_of(which.waits.begin(), which.waits.end(), [&](const Edge& edge) {

@@ -1,9 +1,9 @@
-// A body on a queue device: its regions enqueued on the program's streams, or captured as graphs and launched.
+// A body on a queue device: its regions are enqueued on the program's streams, or captured as graphs and launched.
 //
-// One thread issues everything. The first run enqueues op by op, and so do all runs that are timed. Otherwise the next
-// runs capture each region where the device can, once for each slot of steps under way, because a slot has its own
-// pinned memory and events. From then on a region is one launch. A body that is one region is one launch as a whole:
-// its graph also copies the step values, the batch, the loss and the norm.
+// One thread enqueues everything. The first run enqueues op by op, as do all timed runs. Later runs capture each region
+// if the device can, once per step slot, because a slot has its own pinned memory and events. From then on a region is
+// one launch. A body that is a single region is one launch as a whole: its graph also copies the step values, the
+// batch, the loss and the norm.
 #pragma once
 #include <functional>
 #include <memory>
@@ -20,20 +20,20 @@
 
 namespace prun {
 
-// Pinned memory and the event by which host and device exchange the values of a step in progress.
+// Pinned memory and the event through which host and device exchange the values of a step in flight.
 struct StepMemory {
-  const prun_step_values* values = nullptr;    // pinned, as the next two
-  std::byte *loss = nullptr, *norm = nullptr;  // written by the body's end
+  const prun_step_values* values = nullptr;    // pinned, like the next two
+  std::byte *loss = nullptr, *norm = nullptr;  // written at the body's end
   DeviceEvent* begin = nullptr;                // timed; recorded after the first copies, before the first op
 };
 
-// What the bodies of an executor share.
+// State shared by the bodies of an executor.
 struct QueueContext {
   QueueMemory& memory;
-  std::vector<DeviceStream>& streams;  // by index in a body
+  std::vector<DeviceStream>& streams;  // by stream index of a body
   DeviceStream& copies;                // uploads of batches and of received chunks
   RankMemory rank;                     // with the device's arena and the host's step table
-  prun_step_values* values;            // the device's
+  prun_step_values* values;            // in device memory
   std::vector<StepMemory> steps;       // by slot
   World& world;
   const HostServices& host;
@@ -45,22 +45,22 @@ struct QueueContext {
 
 class QueueBody {
  public:
-  // Makes all kernels. Throws what they throw.
+  // Makes all kernels. Throws their exceptions.
   QueueBody(const QueueContext& context, BodyId id);
 
   bool empty() const { return body_.streams.empty(); }
-  // Runs the first ops of a step (How::first) into the host copies of slot `slot`; on any one thread.
+  // Runs the first ops of a step (How::first) into the host copies of slot `slot`. Any thread, one at a time.
   void run_first(int slot, const StepTable& table);
   bool has_first() const { return !first_.empty(); }
   const Op& first_op() const { return op(regions_.first.front()); }
-  // Enqueues a step: uploads the batch, overlapped with the previous step, and the slot's step values, then enqueues
-  // the regions as host ops end, and copies loss and norm to the slot. Returns once everything is enqueued and all host
-  // ops have ended; stream 0 then waits for all streams. Throws Cancelled, or an Error of the device.
+  // Enqueues a step: uploads the batch, overlapped with the previous step, and the slot's step values; enqueues each
+  // region once its host ops have ended; copies loss and norm to the slot. Returns once everything is enqueued and all
+  // host ops have ended; stream 0 then waits for all streams. Throws Cancelled, or an Error of the device.
   void issue(int64_t step, int slot, StreamState* states, const std::function<void()>& check_alive);
   struct Cancelled {};
 
-  // With QueueContext::timed, once the step of that slot has ended: records an OpEvent for each op and adds up
-  // `totals`. `ns` turns a device event into the host's nanoseconds.
+  // For QueueContext::timed, after the step of that slot has ended: records an OpEvent for each op and accumulates
+  // `totals`. `ns` converts a device event to host nanoseconds.
   void read_times(int slot, const std::function<uint64_t(const DeviceEvent&)>& ns,
                   const std::function<void(int stream, const OpEvent&)>& record, StepRecord& totals) const;
   uint64_t issuing_ns() const { return issuing_ns_; }  // host time of the last issue(), without waits
@@ -71,8 +71,8 @@ class QueueBody {
     std::unique_ptr<Kernel> kernel;
     std::unique_ptr<Table<TensorId, void*>> places;
     std::vector<StagedChunk> chunks;  // one if the op is not divided
-    size_t landed = 0;                // chunks of the step under way whose upload is enqueued
-    std::optional<DeviceEvent> back;  // the last chunk is on the device; only with several chunks
+    size_t landed = 0;                // chunks of the current step whose upload is enqueued
+    std::optional<DeviceEvent> back;  // reached when the last chunk is on the device; only with several chunks
     uint64_t end_ns[kStepSlots] = {};
   };
   struct FirstPart {
@@ -80,9 +80,9 @@ class QueueBody {
     std::unique_ptr<Table<TensorId, void*>> places[kStepSlots];
   };
   struct RegionState {
-    bool launched = false;          // of the step under way
-    bool has_work = true;           // for the device
-    DeviceGraph graph[kStepSlots];  // captured when the slot first comes round
+    bool launched = false;          // in the current step
+    bool has_work = true;           // whether the device has work in it
+    DeviceGraph graph[kStepSlots];  // captured when the slot is first used
     std::optional<DeviceEvent> ended;
     std::vector<std::pair<StreamId, const DeviceEvent*>> backs;  // streams that wait for the upload of chunks
   };
@@ -126,20 +126,20 @@ class QueueBody {
   std::vector<HostPart*> in_chunks_;  // those divided into chunks
   std::vector<FirstPart> first_;
   int64_t first_bytes_ = 0;
-  std::vector<Copy> first_in_[kStepSlots];  // from the uploaded batch to where ops read it
+  std::vector<Copy> first_in_[kStepSlots];  // from the uploaded batch to the ops' tensors
   StepTable first_table_;
   std::vector<RegionState> states_;
-  const bool whole_;                   // the body is one region, which begins and ends a step
-  DeviceEvent batch_uploaded_;         // what the first ops made is on the device
+  const bool whole_;                   // the body is a single region, which begins and ends a step
+  DeviceEvent batch_uploaded_;         // the first ops' outputs are on the device
   DeviceEvent step_start_;             // on stream 0; the other streams wait for it
   DeviceEvent capture_fork_;           // on the origin of a capture; the region's other streams wait for it
-  Table<StreamId, DeviceEvent> join_;  // the end of its work, for stream 0 or the origin of a capture
+  Table<StreamId, DeviceEvent> join_;  // the end of a stream's work, for stream 0 or the origin of a capture
   uint64_t runs_ = 0;                  // steps begun
   std::mutex mutex_;
   std::condition_variable host_done_cv_;
-  bool host_done_ = false;  // a host op has ended since issue() last looked; under mutex_
+  bool host_done_ = false;  // a host op has ended since issue() last checked; guarded by mutex_
   uint64_t issuing_ns_ = 0;
-  Table<StreamId, std::unique_ptr<HostThread>> host_threads_;  // last, since they use the other members
+  Table<StreamId, std::unique_ptr<HostThread>> host_threads_;  // last, because they use the other members
 };
 
 }  // namespace prun

@@ -64,20 +64,20 @@ QueueExecutor::QueueExecutor(const Program& program, QueueMemory& queue, World& 
   for (BodyId id : program.bodies.ids()) bodies_.push_back(std::make_unique<QueueBody>(context, id));
 }
 
-// Wait for all streams: kernels may be freed only when no stream has work left.
+// Waits for all streams, because kernels may be freed only when no stream has work left.
 QueueExecutor::~QueueExecutor() {
   const auto wait = [](DeviceStream& stream) {
     try {
       stream.wait();
-    } catch (const Error&) {  // it has been thrown before
+    } catch (const Error&) {  // already reported
     }
   };
   std::for_each(streams_.begin(), streams_.end(), wait);
   wait(copies_);
 }
 
-// Gives an aborted transport's kernels the moment that they need to end: a process that ends while its kernels wait for
-// a peer leaves them to the driver. Other work ends with the process. The launcher kills after 200 ms.
+// Gives kernels of an aborted transport time to end, because a process that exits while its kernels wait for a peer
+// leaves them to the driver. Other work ends with the process. The launcher kills after 200 ms.
 bool QueueExecutor::settle() {
   constexpr uint64_t kMoment = 100'000'000;
   const uint64_t end = now_ns() + kMoment;
@@ -100,7 +100,7 @@ void QueueExecutor::run_body(BodyId id, int64_t first, int64_t end) {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-// The step table of a run of a body. Between steps, runs in a row count from 0 and come before step table_.step.
+// Returns the step table of a run of a body. Consecutive runs between steps count from 0 and precede step table_.step.
 StepTable QueueExecutor::table_of(BodyId id, int64_t step, int64_t first) const {
   StepTable table = table_;
   if (id == kStepBody) table.set(program_.schedule, step);
@@ -124,7 +124,7 @@ void QueueExecutor::run_steps(BodyId id, int64_t first, int64_t end) {
   };
   if (work.has_first()) make_batch(first);
   progress_ns_ = now_ns();
-  // What the optimizer counts is known when the step before has ended.
+  // The optimizer's step count is known only after the previous step has ended.
   const int64_t lag = id == kStepBody && looks_for_skips() ? 1 : 2;
   for (int64_t step = first; step < end; ++step) {
     if (id == kStepBody) {
@@ -132,7 +132,7 @@ void QueueExecutor::run_steps(BodyId id, int64_t first, int64_t end) {
       end = std::min(end, steps());
       if (step == end) break;
     }
-    // The next step's batch takes the slot of step - 2.
+    // The next step's batch overwrites the slot of step - 2.
     if (step - lag >= first) finish(id, slot_of(step - lag));
     if (work.has_first()) {
       for (Backoff backoff; job.ended.load(std::memory_order_acquire) < static_cast<uint64_t>(step - first + 1);
@@ -161,7 +161,7 @@ void QueueExecutor::issue(BodyId id, int64_t step, const StepTable& table) {
   slot.step = step;
   slot.host_ns = before + work.issuing_ns() + now_ns() - after;
   eager_bytes_[id] = std::max(eager_bytes_[id], bytes_sent() - sent);
-  // What init and bodies between steps send is the next step's, as the executor for the CPU counts it.
+  // Bytes sent by init and by bodies between steps count towards the next step, as in Executor.
   if (id == kStepBody) slot.bytes = eager_bytes_[id] + std::exchange(sent_between_, 0);
   if (id != kStepBody && program_.bodies[id].loss < 0) sent_between_ += eager_bytes_[id];
 }
@@ -186,7 +186,7 @@ void QueueExecutor::finish(BodyId id, Slot& slot) {
     return static_cast<uint64_t>(std::max(0.0, to.ms_since(from)) * 1e6);
   };
   if (slot.after_another) record.idle_ns = ns_between(previous.end, slot.begin);
-  // The device's clock tells only differences. The first step of a run finds the device idle, so it begins when it is
+  // The device's clock gives only differences. The first step of a run finds the device idle, so it begins when it is
   // enqueued.
   const uint64_t since = slot.after_another ? last_end_ns_ + ns_between(previous.end, slot.end)
                                             : slot.issued_ns + ns_between(slot.begin, slot.end);

@@ -1,8 +1,8 @@
-// Executes a rank's program on a queue device (prun/device.h): one thread issues all streams, events are edges, a step
-// is captured once for each slot of steps under way and replayed.
+// Executes a rank's program on a queue device (prun/device.h): one thread enqueues all streams, events implement edges,
+// and a step is captured once per step slot and then replayed.
 //
-// The host is at most two steps ahead: while the device computes step n, the host makes the batch of step n + 1 and
-// enqueues that step. So a loss is read a step late, and the device does not wait between steps.
+// The host runs at most two steps ahead: while the device computes step n, the host makes the batch of step n + 1 and
+// enqueues that step. A loss is therefore read one step late, and the device does not idle between steps.
 #pragma once
 #include <memory>
 #include <vector>
@@ -15,20 +15,20 @@ namespace prun {
 
 class QueueExecutor final : public JobRun {
  public:
-  // As RankDevice::make_executor.
+  // Arguments as for RankDevice::make_executor.
   QueueExecutor(const Program& program, QueueMemory& queue, World& world, const ExecutorOptions& options);
   ~QueueExecutor() override;
   bool settle() override;
 
  private:
-  struct Slot {  // a step under way
+  struct Slot {  // a step in flight
     explicit Slot(QueueDevice& device) : begin(device, true), end(device, true) {}
-    DeviceEvent begin, end;                      // its first op starts, loss and norm are in pinned memory
+    DeviceEvent begin, end;                      // its first op starts; loss and norm are in pinned memory
     prun_step_values* values = nullptr;          // pinned
     std::byte *loss = nullptr, *norm = nullptr;  // pinned
-    int64_t step = -1;                           // -1: none
+    int64_t step = -1;                           // -1 = none
     uint64_t issued_ns = 0, host_ns = 0, bytes = 0;
-    bool after_another = false;  // enqueued behind a step of the same run
+    bool after_another = false;  // enqueued after another step of the same run
   };
   struct Batch;  // a kernel that runs the first ops of a step
 
@@ -47,10 +47,10 @@ class QueueExecutor final : public JobRun {
   DeviceMemory values_;
   std::vector<Slot> slots_;
   Table<BodyId, std::unique_ptr<QueueBody>> bodies_;
-  uint64_t last_end_ns_ = 0;             // end of the step before, in the host's time
-  uint64_t progress_ns_ = 0;             // when the device last ended a step
-  Table<BodyId, uint64_t> eager_bytes_;  // that a run of the body sends; replayed collectives count none
-  uint64_t sent_between_ = 0;            // since the last step; the next one's
+  uint64_t last_end_ns_ = 0;             // end of the previous step, in host time
+  uint64_t progress_ns_ = 0;             // time at which the device last completed a step
+  Table<BodyId, uint64_t> eager_bytes_;  // bytes that one run of the body sends; replayed collectives count none
+  uint64_t sent_between_ = 0;            // bytes sent since the last step; they count towards the next
 };
 
 }  // namespace prun

@@ -23,9 +23,9 @@ std::set<TensorId> maxima_of_logits(const Body& body) {
   return maxima;
 }
 
-// Whether the host must call the collective, because no transport enqueues it: counts that the host reads, sums in
-// rank order, averages of integers, and minima and maxima of floats, from which NCCL drops NaNs. Collectives over one
-// rank are no part of a program (compile/edge_builder.cc).
+// Returns whether the host must run the collective, because no transport enqueues it: counts that the host reads, sums
+// in rank order, averages of integers, and float minima and maxima, from which NCCL drops NaNs. A program has no
+// collectives over one rank (compile/edge_builder.cc).
 bool needs_host(const Program& program, const Op& op, const std::set<TensorId>& maxima) {
   if (op.is(ops::all_gather_v)) return true;
   if (!op.is(ops::all_reduce) && !op.is(ops::reduce_scatter) && !op.is(ops::reduce)) return false;
@@ -108,7 +108,7 @@ QueueMemory::QueueMemory(const Program& program, const prun_device& table, const
   if (program.host_arena_bytes > 0) host_arena_ = DeviceMemory(*device_, program.host_arena_bytes, PRUN_PLACE_PINNED);
   ahead_ = DeviceMemory(*device_, kStepSlots * layout_.first, PRUN_PLACE_DEVICE);
   account(&DeviceUse::arena);
-  // The transport's own memory where it has some, so that peers read it without another copy.
+  // Uses the transport's own memory if it provides some, so that peers read it without another copy.
   pinned_ = static_cast<std::byte*>(world.allocate(layout_.total));
   if (table.pin == nullptr) return;
   prun_result result{.size = sizeof(prun_result), .culprit = -1, .message = {}};

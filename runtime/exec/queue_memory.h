@@ -1,10 +1,10 @@
-// A rank's queue device: the open device, the program's arena in its memory, and pinned memory of the host through
-// which host ops and host transports see tensors.
+// A rank's queue device: the open device, the program's arena in its memory, and pinned host memory through which host
+// ops and host transports access tensors.
 //
-// The arena has the program's size, to the byte. Bodies share the pinned memory, since they never run at the same time.
-// It holds for each stream what its largest host op reads and writes, and for each step under way what its first ops
-// write (the next batches), its step values and its loss. Beside the arena the device keeps, for each of these steps,
-// what their first ops wrote, until the step begins.
+//     pinned   per slot: first ops' outputs (next batch) | per slot: step values, loss, norm | per stream: host op
+//     device   arena, of exactly the program's size      | per slot: uploaded batch, until its step begins
+//
+// Bodies share the pinned memory, because they never run concurrently.
 #pragma once
 #include <memory>
 #include <string>
@@ -16,9 +16,9 @@
 
 namespace prun {
 
-inline constexpr int kStepSlots = 3;  // steps that the host may be ahead of the device, and the one under way
+inline constexpr int kStepSlots = 3;  // steps that the host may be ahead of the device, plus the current one
 
-// How each op of a body is carried out. `enqueues`: the transport works on the device's memory in stream order.
+// Returns where each op of a body runs. `enqueues`: whether the transport works on the device's memory in stream order.
 Table<StreamId, std::vector<How>> how_of(const Program& program, const Body& body, bool enqueues);
 // Sizes of a rank's pinned memory, in bytes; each part is aligned.
 struct PinnedLayout {
@@ -42,11 +42,14 @@ class QueueMemory final : public RankDevice {
 
   QueueDevice& device() { return *device_; }
   bool enqueues() const { return enqueues_; }
-  // Pinned memory: the host's copies of a stream's host op's tensors; those of a step's first ops; and a step's values,
-  // with the loss kAlignBytes behind them and the norm of the gradients behind it.
+  // Pinned memory. staging: host copies of a stream's host op's tensors; first: outputs of a step's first ops; values:
+  // a step's values, followed by the loss after kAlignBytes, followed by the gradient norm.
   std::byte* staging(StreamId stream) const;
   std::byte* first(int slot) const { return pinned_ + slot * layout_.first; }
-  std::byte* ahead(int slot) const { return ahead_.get() + slot * layout_.first; }  // the device's; as first(slot)
+  std::byte* ahead(int slot) const {
+    return ahead_.get() + slot * layout_.first;
+  }  // device memory, laid out like
+     // first(slot)
   std::byte* values(int slot) const { return pinned_ + kStepSlots * layout_.first + slot * 2 * kAlignBytes; }
 
  private:
@@ -61,9 +64,9 @@ class QueueMemory final : public RankDevice {
   std::byte* pinned_ = nullptr;
 };
 
-// The tensors that a host op reads and writes, each once, in the order of their host copies.
+// Returns the tensors that a host op reads and writes, each once, in the order of their host copies.
 std::vector<TensorId> staged_tensors(const Program& program, const Op& op);
-// Bytes of those copies.
+// Returns the bytes of those copies.
 int64_t staged_bytes(const Program& program, const Op& op);
 
 }  // namespace prun

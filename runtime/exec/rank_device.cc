@@ -15,20 +15,20 @@
 namespace prun {
 namespace {
 
-// Zeroed pages of this process alone.
+// Returns zeroed pages private to this process.
 sdk::Mapping host_memory(int64_t bytes) {
   if (bytes == 0) return {};
   sdk::Mapping pages = sdk::Mapping::pages(static_cast<size_t>(bytes), MAP_PRIVATE | MAP_NORESERVE);
   if (!pages)
     throw Error(Exit::out_of_memory,
                 fmt::format("no {} bytes of host memory for what is offloaded: {}", bytes, strerror(errno)));
-  // Its pages are made now and not in a step: the first snapshot would take several times as long as those after it.
+  // Populates the pages now, otherwise the first snapshot would take several times as long as later ones.
   madvise(pages.base(), pages.bytes(), MADV_HUGEPAGE);
-  madvise(pages.base(), pages.bytes(), MADV_POPULATE_WRITE);  // where the kernel cannot, the first use does
+  madvise(pages.base(), pages.bytes(), MADV_POPULATE_WRITE);  // older kernels populate on first use
   return pages;
 }
 
-// The arena is the transport's memory where it offers some, so that peers read and write it without a copy.
+// The arena is the transport's memory if it provides some, so that peers access it without a copy.
 class HostDevice final : public RankDevice {
  public:
   HostDevice(const Device& device, const Program& program, World& world)

@@ -1,8 +1,7 @@
-// A rank's device: the memory that it computes in, its executor, the account of its memory, and what it adds to an
-// error.
+// A rank's device: the memory that it computes in, its executor, its memory accounting, and its explanation of errors.
 //
-// Two implementations. Devices whose kernels run where they are called compute in the host's memory (rank_device.cc);
-// queue devices (prun/device.h) in their own, with staging memory beside it (queue_memory.h).
+// Devices whose kernels run on the calling thread compute in host memory (rank_device.cc); queue devices
+// (prun/device.h) compute in their own, with staging memory on the host (queue_memory.h).
 #pragma once
 #include <memory>
 #include <string>
@@ -15,43 +14,47 @@
 namespace prun {
 
 struct DeviceOptions {
-  int index = 0;        // which of the host's devices
-  std::string options;  // the device's own, "key=value,..."
+  int index = 0;        // index among the host's devices
+  std::string options;  // options of the device, "key=value,..."
 };
 
-// Where a device's memory has gone, by what the device says is free. What other processes take meanwhile counts as this
-// one's.
+// The use of a device's memory in bytes, computed from the device's free memory. Allocations by other processes
+// meanwhile count as this one's.
 struct DeviceUse {
-  int64_t total = 0;       // that the device has; 0: not known, and so is the rest
-  int64_t before = 0;      // contexts, this one's among them, and other processes
-  int64_t arena = 0;       // and the next batch
-  int64_t transports = 0;  // their buffers, of all communicators
-  int64_t kernels = 0;     // machine code, handles of libraries, captured graphs
-  int64_t free = 0;        // left
+  int64_t total = 0;       // capacity of the device; 0 = unknown, as are the others
+  int64_t before = 0;      // contexts (including this one's) and other processes
+  int64_t arena = 0;       // arena and the next batch
+  int64_t transports = 0;  // buffers of all communicators
+  int64_t kernels = 0;     // machine code, library handles, captured graphs
+  int64_t free = 0;        // still free
 };
 
 class RankDevice {
  public:
   virtual ~RankDevice() = default;
-  virtual std::byte* arena() const = 0;       // of Program::arena_bytes, zeroed when the first body begins
-  virtual std::byte* host_arena() const = 0;  // of Program::host_arena_bytes: what is offloaded
-  // Whether peers' one-sided messages can write into the arena.
+  virtual std::byte* arena() const = 0;       // Program::arena_bytes, zeroed before the first body
+  virtual std::byte* host_arena() const = 0;  // Program::host_arena_bytes, for offloaded tensors
+  // Returns whether peers can write into the arena one-sidedly.
   virtual bool takes_puts() const = 0;
-  // Makes all kernels and communicators; `world` is connected. Throws what they throw.
+  // Makes all kernels and communicators; `world` is connected. Throws their exceptions.
   virtual std::unique_ptr<JobRun> make_executor(World& world, const ExecutorOptions& options) = 0;
-  // Adds to an out-of-memory error what has taken the memory and what would help; returns others as they are.
+  // Adds the users of memory and the remedies to an out-of-memory error; returns other errors unchanged.
   virtual Error explained(const Error& error) const { return error; }
-  // Charges to `whom` what the device has less of since the last call.
+  // Charges `whom` with the decrease of the device's free memory since the last call.
   void account(int64_t DeviceUse::*whom);
   const DeviceUse& use() const { return use_; }
 
  protected:
-  virtual int64_t free_bytes() { return 0; }  // sets use_.total; 0 and no total where nobody counts
+  virtual int64_t free_bytes() {
+    return 0;
+  }  // sets use_.total; returns 0 and sets no total on devices that do not
+     // count
   DeviceUse use_;
 };
 
-// Opens the device for a rank of this program and takes its memory: before `world` connects, since transports may want
-// to know memory that peers reach. All arguments outlive the result. Throws what taking memory throws.
+// Opens the device for a rank of this program and allocates its memory. Call before `world` connects, because
+// transports may register memory that peers access. All arguments must outlive the result. Throws the allocations'
+// exceptions.
 std::unique_ptr<RankDevice> open_rank_device(const Device& device, const Program& program, World& world,
                                              const DeviceOptions& options = {});
 

@@ -25,7 +25,7 @@ void ReadAhead::take(int64_t batch, const std::vector<void*>& to) {
     if (failed_) std::rethrow_exception(failed_);
     for (size_t i = 0; i < to.size(); ++i) std::memcpy(to[i], staged_[i], bytes_[i]);
   } else {
-    fill_(batch, to);  // the first, or another than one after the other
+    fill_(batch, to);  // the first batch, or one out of order
   }
   wanted_ = batch + 1;
   if (!thread_.joinable()) thread_ = std::thread([this] { work(); });

@@ -17,7 +17,7 @@ std::vector<int> members(const HostSet& set) {
   return ids;
 }
 
-// The end of an op: its item on the device (-1: none), and the host ops that come before it.
+// The end of an op: its item on the device (-1 = none), and the host ops that precede it.
 struct End {
   int item = -1;
   HostSet hosts;
@@ -53,7 +53,7 @@ class Builder {
   End& end(OpRef ref) { return ends_[ref.stream][ref.index]; }
   const Op& op(OpRef ref) const { return body_.streams[ref.stream].ops[ref.index]; }
 
-  // Which host ops wait for each op. They are numbered in the order of the sequence.
+  // Computes which host ops wait for each op. Host ops are numbered in the order of the sequence.
   void find_awaiting(const std::vector<OpRef>& sequence) {
     for (const Stream& stream : body_.streams) awaiting_.emplace_back(stream.ops.size(), HostSet(count_));
     size_t host = count_;
@@ -68,7 +68,7 @@ class Builder {
     for (size_t i = 0; i < other.size(); ++i) into[i] = into[i] || other[i];
   }
 
-  // The ops that `ref` follows: on its stream, and by its edges.
+  // Returns the ops that `ref` follows: on its stream, and by its edges.
   std::vector<OpRef> before(OpRef ref) const {
     std::vector<OpRef> refs;
     if (ref.index > 0) refs.push_back({ref.stream, ref.index - 1});
@@ -126,8 +126,8 @@ class Builder {
   Regions& out_;
   Table<StreamId, std::vector<End>> ends_;
   Table<StreamId, std::vector<HostSet>> awaiting_;      // by op: the host ops that wait for it
-  std::map<std::pair<HostSet, HostSet>, int> regions_;  // by the host ops before and those that wait
-  size_t count_ = 0;                                    // of host ops
+  std::map<std::pair<HostSet, HostSet>, int> regions_;  // by preceding and by waiting host ops
+  size_t count_ = 0;                                    // number of host ops
 };
 
 }  // namespace

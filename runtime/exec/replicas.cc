@@ -1,4 +1,4 @@
-// All ranks of a group have gathered the same fingerprints, so all of them come to the same sentence.
+// All ranks of a group have gathered the same fingerprints, so all report the same error.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace prun {
 namespace {
 
-// "rank 3", "ranks 0, 1, 2 and 5 more".
+// Returns "rank 3", or "ranks 0, 1, 2 and 5 more".
 std::string ranks_text(const std::vector<int>& ranks) {
   constexpr size_t kMost = 4;
   std::vector<std::string> names;
@@ -34,7 +34,7 @@ class RequireSame final : public Kernel {
   void run() override {
     const int64_t n = std::ssize(names_);
     for (int64_t i = 0; i < n; ++i) {
-      if (names_[i].empty()) continue;  // it differs along this axis, as it should
+      if (names_[i].empty()) continue;  // expected to differ along this axis
       std::map<int64_t, std::vector<int>> holders;
       for (int64_t m = 0; m < std::ssize(members_); ++m) holders[gathered_[m * n + i]].push_back(members_[m]);
       if (holders.size() > 1) report(names_[i], holders);
@@ -45,7 +45,7 @@ class RequireSame final : public Kernel {
   [[noreturn]] void report(const std::string& tensor, const std::map<int64_t, std::vector<int>>& holders) const {
     std::vector<std::vector<int>> groups;
     for (const auto& [print, ranks] : holders) groups.push_back(ranks);
-    // The fewest first; of as many, those with the first rank last: it is the others that differ from it.
+    // Smallest group first; among equal ones the group with the lowest rank last, because the others differ from it.
     std::sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
       return a.size() != b.size() ? a.size() < b.size() : a.front() > b.front();
     });

@@ -1,9 +1,10 @@
 // Chooses a token at random in time linear in the vocabulary.
 //
-// A choice is defined on the tokens in order of their probability: `unit` times the sum of the weights, less one weight
-// after the other, until less than the next weight is left. Surprising fact: a large vocabulary is not sorted for that.
-// find() narrows the run of tokens that holds the choice and bounds its rounding errors. Where a bound includes the
-// border to a neighbouring token, by_sorting() decides, so that the chosen token is always the one of the definition.
+// The definition: sort the tokens by probability, multiply `unit` by the sum of the weights, and subtract one weight
+// after the other until the remainder is less than the next weight. Surprising fact: a large vocabulary is not sorted
+// for that. find() narrows the run of tokens that contains the choice and bounds its rounding errors. If a bound
+// includes the border to a neighbouring token, by_sorting() decides, so that the chosen token is always that of the
+// definition.
 #include "exec/sampler.h"
 
 #include <algorithm>
@@ -20,8 +21,8 @@
 namespace prun {
 namespace {
 
-constexpr uint64_t kSamplingKey = (1ULL << 62) + 4;  // apart from those of data and parameters
-constexpr size_t kFewTokens = 256;                   // a set or run of so many is sorted
+constexpr uint64_t kSamplingKey = (1ULL << 62) + 4;  // distinct from the keys of data and parameters
+constexpr size_t kFewTokens = 256;                   // sets and runs of at most this size are sorted
 
 double log_sum_exp(std::span<const double> logits, double top) {
   double sum = 0;
@@ -46,7 +47,7 @@ double sum_of_weights(std::span<const Candidate> candidates) {
                          [](double sum, const Candidate& c) { return sum + c.weight; });
 }
 
-// The definition.
+// Implements the definition.
 int64_t by_sorting(Candidates set, double top_p, double unit) {
   std::ranges::sort(set, more_likely);
   const double sum = sum_of_weights(set);
@@ -59,19 +60,20 @@ int64_t by_sorting(Candidates set, double top_p, double unit) {
   return set[i].token;
 }
 
-// The first token at which the weights, from the most likely token on, exceed a sum.
+// The first token at which the weights, summed from the most likely token on, exceed a sum.
 struct Reached {
-  size_t place = 0;  // in the set; only more likely tokens are in front of it
+  size_t place = 0;  // in the set; only more likely tokens precede it
   double sum = 0;    // of the weights up to and including this token's
 };
 
-// Null where an error of `error` in any sum could move the result to another token. Reorders the set. A run is split
-// into a more and a less likely part until few tokens are left, so all steps together pass over the set a few times.
+// Returns null if an error of `error` in any sum could change the result to another token. Reorders the set. Splits a
+// run into a more and a less likely part until few tokens are left, so that all splits together pass over the set a few
+// times.
 std::optional<Reached> find(Candidates set, double target, double error) {
   size_t begin = 0, end = set.size();
-  double before = 0;  // the weights of the tokens in front of the run
+  double before = 0;  // weights of the tokens before the run
   while (end - begin > kFewTokens) {
-    const size_t middle = begin + (end - begin) / 8;  // most of a softmax is in its first few tokens
+    const size_t middle = begin + (end - begin) / 8;  // most of a softmax's mass is in its first few tokens
     std::ranges::nth_element(set.begin() + begin, set.begin() + middle, set.begin() + end, more_likely);
     const double after = before + sum_of_weights(set.subspan(begin, middle - begin));
     if (target < after)
@@ -93,8 +95,9 @@ std::optional<Reached> find(Candidates set, double target, double error) {
 
 std::optional<int64_t> by_selecting(Candidates set, double top_p, double unit) {
   double sum = sum_of_weights(set);
-  // A sum of n terms is wrong by at most n·2⁻⁵³ of its largest partial sum, in any order, and by_sorting() subtracts as
-  // many terms. Eight of these bounds cover the sums, subtractions and multiplications of both ways together.
+  // A sum of n terms has an error of at most n·2⁻⁵³ of its largest partial sum, in any order, and by_sorting()
+  // subtracts as many terms. Eight such bounds cover the sums, subtractions and multiplications of both methods
+  // together.
   const double error = 8 * static_cast<double>(set.size() + 8) * 0x1p-53 * sum;
   if (top_p < 1) {
     const std::optional<Reached> last = find(set, top_p * sum, error);
@@ -106,7 +109,7 @@ std::optional<int64_t> by_selecting(Candidates set, double top_p, double unit) {
   return found ? std::optional(set[found->place].token) : std::nullopt;
 }
 
-// The count-th largest logit.
+// Returns the count-th largest logit.
 double least_kept(std::span<const double> logits, size_t count) {
   if (count <= kFewTokens) {
     std::vector<double> kept(count);
@@ -118,11 +121,11 @@ double least_kept(std::span<const double> logits, size_t count) {
   return all[count - 1];
 }
 
-// The top_k most likely tokens, in the order of the vocabulary.
+// Returns the top_k most likely tokens, in vocabulary order.
 std::vector<Candidate> candidates(std::span<const double> logits, const Sampling& sampling, double top) {
   const size_t all = logits.size(), count = sampling.top_k > 0 ? std::min<size_t>(sampling.top_k, all) : all;
   const double least = count < all ? least_kept(logits, count) : -std::numeric_limits<double>::infinity();
-  size_t equal = count;  // how many tokens with the least logit are kept
+  size_t equal = count;  // number of tokens kept among those with the least logit
   if (count < all) equal -= static_cast<size_t>(std::ranges::count_if(logits, [&](double x) { return x > least; }));
   std::vector<Candidate> set;
   set.reserve(count);

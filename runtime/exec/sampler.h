@@ -1,4 +1,4 @@
-// Chooses a token from logits: the most likely one, or one at random, by temperature, among the most likely.
+// Chooses a token from logits: the most likely one, or one at random by temperature, top-k and top-p.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -6,9 +6,9 @@
 namespace prun {
 
 struct Sampling {
-  double temperature = 1;  // 0: the most likely token
-  int64_t top_k = 0;       // of so many most likely tokens; 0: of all
-  double top_p = 1;        // of the most likely ones whose probabilities add up to this
+  double temperature = 1;  // 0 = the most likely token
+  int64_t top_k = 0;       // number of most likely tokens to choose from; 0 = all
+  double top_p = 1;        // probability mass of the most likely tokens to choose from
   uint64_t seed = 0;
 };
 
@@ -20,7 +20,7 @@ struct Choice {
 // Returns a function of the arguments alone, so that ranks with the same logits choose the same token; `index` is the
 // number of the choice. Applies the temperature, then top_k, then top_p, like Hugging Face's transformers. The lower of
 // two tokens with equal logits counts as the more likely one. Takes time linear in the number of logits, and allocates.
-// Throws where a logit is NaN or the largest is infinite; a logit of minus infinity has probability 0.
+// Throws if a logit is NaN or the largest is infinite; a logit of minus infinity has probability 0.
 Choice choose(std::span<const double> logits, const Sampling& sampling, int64_t index);
 
 }  // namespace prun

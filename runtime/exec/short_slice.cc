@@ -1,4 +1,4 @@
-// A thread that works a little at a time beside one that computes.
+// Short time slices, for a thread that works briefly and often beside one that computes.
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ struct Attributes {
 void take_short_slices() {
   Attributes attributes = {};
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
-  if (attributes.policy != SCHED_OTHER) return;  // someone has chosen for this process
+  if (attributes.policy != SCHED_OTHER) return;  // the policy was set deliberately: keep it
   attributes.size = sizeof attributes;
   attributes.runtime = kSliceNs;
   syscall(SYS_sched_setattr, 0, &attributes, 0);

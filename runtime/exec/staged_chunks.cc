@@ -1,4 +1,4 @@
-// Which ops are divided, and into which chunks.
+// Chooses the ops to divide, and their chunks.
 #include "exec/staged_chunks.h"
 
 #include <algorithm>
@@ -8,17 +8,17 @@
 namespace prun {
 namespace {
 
-// The first chunk's way to the host and the last one's way back are not hidden: 160 µs each on PCIe 4.0. A smaller one
-// would not be worth what each costs beside its bytes: a call of the host in the stream, threads that wake, frames.
+// The copies of the first chunk to the host and of the last one back are exposed: 160 µs each on PCIe 4.0. Smaller
+// chunks would not pay for their fixed costs: a host call in the stream, thread wake-ups, frames.
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
-// A chunk of all_gather or reduce_scatter is a slice of every member's share, so that their larger side goes in many
-// copies, which ate up the gain (runtime/design/12-cuda.md).
+// A chunk of all_gather or reduce_scatter is a slice of every member's share, so its larger side needs many copies,
+// which cost more than the overlap gains (runtime/design/12-cuda.md).
 bool divided(CollKind kind) {
   return kind == CollKind::all_reduce || kind == CollKind::reduce || kind == CollKind::broadcast;
 }
 
-// Elements of a chunk; 0: the call stays whole.
+// Returns the elements of a chunk; 0: the call is not divided.
 int64_t chunk_length(const Communicator& communicator, const CollCall& call) {
   const int64_t item = dtype_bytes(call.dtype), line = kAlignBytes / item;
   for (int64_t chunks = call.count * item / kChunkBytes; chunks > 1; chunks /= 2) {

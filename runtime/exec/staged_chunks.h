@@ -1,7 +1,7 @@
-// A large collective through the host's memory in chunks: while one is on the wire, the next is copied to the host and
-// the one before it to the device.
+// A large collective staged through host memory in chunks: while one is on the wire, the next is copied to the host and
+// the previous one to the device.
 //
-// Each chunk is a collective of its own, of some of the elements, in the same places of the same memory.
+// Each chunk is a collective on some of the elements, at the same offsets of the same memory.
 #pragma once
 #include <memory>
 #include <vector>
@@ -18,15 +18,15 @@ struct Copy {
 };
 
 struct StagedChunk {
-  std::vector<Copy> out, in;  // to the host before the call, to the device behind it
+  std::vector<Copy> out, in;  // device to host before the call, host to device after it
   CollCall call;
 };
 
-// The chunks of an op whose tensors lie in both memories: at least two, or none where it is small, of a kind that is
-// not divided, or its sums would have other bits. The same on every member.
+// Returns the chunks of an op whose tensors are in both memories: at least two, or none if it is small, of a kind that
+// is not divided, or if chunks would change the rounding of its sums. Equal on every member.
 std::vector<StagedChunk> chunks_of(const RankMemory& host, const RankMemory& device, const Op& op, World& world);
 
-// A kernel whose every run() makes the call of the next chunk; behind the last comes the first.
+// Returns a kernel whose every run() makes the call of the next chunk, cyclically.
 std::unique_ptr<Kernel> make_chunks_kernel(const RankMemory& host, const Op& op, World& world,
                                            const std::vector<StagedChunk>& chunks);
 

@@ -1,4 +1,4 @@
-// All ranks walk in one loop: whatever is ready may run next, and what it does is done at once.
+// All ranks run in one loop: any ready op may run next, and completes at once.
 #include "exec/virtual_ranks.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ struct FreeAligned {
 };
 using Arena = std::unique_ptr<std::byte[], FreeAligned>;
 
-// A NaN in every float dtype, and no plausible index.
+// A NaN in every float dtype, and not a valid index.
 constexpr int kPoison = 0xff;
 
 struct VirtualRank {
@@ -36,10 +36,10 @@ struct VirtualRank {
   Arena arena, host_arena;
   RankMemory memory;
   HostServices host;
-  Table<StreamId, std::vector<std::unique_ptr<Kernel>>> kernels;  // of the body under way; null for communication
+  Table<StreamId, std::vector<std::unique_ptr<Kernel>>> kernels;  // of the current body; null for communication
 };
 
-// Between its sender, which has gone on, and its receiver.
+// A message between its sender, which has continued, and its receiver.
 struct Message {
   int64_t tag = 0;
   std::vector<std::byte> bytes;
@@ -74,8 +74,8 @@ class Interpreter : private WalkPolicy {
   VirtualOptions options_;
   mutable std::mt19937_64 random_;
   StepTable table_;
-  BodyId body_;           // under way
-  Walk* walk_ = nullptr;  // through it
+  BodyId body_;           // the current one
+  Walk* walk_ = nullptr;  // of the current body
   std::vector<VirtualRank> ranks_;
   std::map<int, std::deque<Message>> messages_;  // by channel
   VirtualRun result_;
@@ -102,7 +102,7 @@ Interpreter::Interpreter(const Job& job, const Device& device, const VirtualOpti
   }
 }
 
-// Makes the kernels of the body that runs from now on.
+// Makes the kernels of the next body.
 void Interpreter::enter(BodyId next) {
   body_ = next;
   for (VirtualRank& rank : ranks_) {
@@ -136,7 +136,7 @@ void Interpreter::run(StreamCursor at) {
   }
 }
 
-// A send may end before its receive begins (a transport that buffers) or with it; each order of ops tries its own.
+// A send may end before its receive begins (a transport that buffers) or with it; each order of ops tries one of them.
 bool Interpreter::buffers(int under_way) const {
   return options_.order == VirtualOrder::early ||
          (options_.order == VirtualOrder::random && (under_way > 0 || random_() % 2 == 0));
@@ -151,7 +151,7 @@ void Interpreter::send(StreamCursor at) {
       {op.attrs.integer("tag"), {data, data + rank.program->tensors[op.reads[0]].bytes()}});
 }
 
-// As a transport does it: a put writes where it is told, whatever its receiver has offered.
+// Like a transport, writes at the put's offset, whatever its receiver has offered.
 void Interpreter::put(const Op& op, int from, int to) {
   const VirtualRank &sender = ranks_[from], &receiver = ranks_[to];
   const int64_t offset = op.attrs.integer("offset"), bytes = sender.program->tensors[op.reads.at(0)].bytes();
@@ -237,10 +237,10 @@ void Interpreter::run_body() {
   if (!walk.ended()) report_stuck();
 }
 
-// What no persistent buffer holds is unknown when a step begins; make it look so.
+// Memory outside persistent buffers is undefined when a step begins; fills it with NaNs.
 void Interpreter::poison() {
   for (VirtualRank& rank : ranks_) {
-    std::vector<std::pair<const Buffer*, std::vector<std::byte>>> in_slots;  // what persists beside what does not
+    std::vector<std::pair<const Buffer*, std::vector<std::byte>>> in_slots;  // persistent, in shared memory
     for (const Buffer& buffer : rank.program->buffers) {
       const std::byte* begin = rank.memory.data(buffer);
       if (buffer.persistent && buffer.pool >= 0)
@@ -252,7 +252,7 @@ void Interpreter::poison() {
   }
 }
 
-// What the body under way has left as its loss, of the ranks that have one.
+// Returns the losses of the current body, of the ranks that have one.
 std::vector<double> Interpreter::losses() const {
   std::vector<double> values;
   for (const VirtualRank& rank : ranks_) {
