@@ -66,8 +66,8 @@ class Bootstrap {
   virtual std::string abort_reason() const { return ""; }
   // Records this rank's activity until it has connected ("opening transport ucx"), to be reported if it dies there.
   virtual void doing(const std::string& /*what*/) {}
-  // The calling thread has waited long for these ranks; none = the wait has ended. Reported if the job makes no
-  // progress.
+  // Records that the calling thread has waited long for these ranks (none = the wait has ended), to be reported if the
+  // job makes no progress.
   virtual void waits_for(const std::vector<int>& /*ranks*/) {}
   // Reports the error and ends the process, because a plugin's function does not return and this rank therefore cannot
   // throw. Called by another thread.

@@ -26,8 +26,7 @@ namespace {
 class Pages {
  public:
   void* allocate(int64_t bytes) {
-    constexpr int64_t kHugePagesFrom = 8 << 20;  // below, rounding up to huge pages would cost more than it saves in
-                                                 // TLB misses
+    constexpr int64_t kHugePagesFrom = 8 << 20;  // below, rounding up costs more than TLB misses
     size_t size = std::max<int64_t>(bytes, 1);
     sdk::Mapping pages = sdk::Mapping::pages(size);
     if (!pages) throw Error(Exit::out_of_memory, fmt::format("no memory for {}", human_bytes(bytes)));
@@ -162,8 +161,7 @@ class TransportWorld : public World {
 
  private:
   static constexpr auto kAskEvery = std::chrono::milliseconds(100);
-  static constexpr double kPatience = 0.5;  // between hosts: a rank that waits for its own host has the better
-                                            // diagnosis
+  static constexpr double kPatience = 0.5;  // seconds; ranks that wait inside the culprit's host report first
 
   // Groups inside one host, or with one rank per host, use one transport; all others use both.
   std::unique_ptr<Communicator> make(const std::vector<int>& ranks, int lane) {

@@ -50,7 +50,7 @@ class Chaos {
 // --chaos omit: a rank skips one collective when the flag is set, so that its peers receive its next one.
 using Omission = std::shared_ptr<std::atomic<bool>>;
 
-// Returns `kernel`, except that a run with the omission set clears it and does nothing.
+// Wraps `kernel`: a run that finds the omission set clears it and does nothing.
 std::unique_ptr<Kernel> omitting(std::unique_ptr<Kernel> kernel, Omission omission);
 
 // --chaos nan: a rank's first gradient of a step becomes NaN when the flag is set.
@@ -58,7 +58,7 @@ using Poison = std::shared_ptr<std::atomic<bool>>;
 
 // Returns the op of a step that writes this gradient; null: the rank computes no gradients.
 const Op* poisoned_op(const Program& program);
-// Returns `kernel`, except that a run with the poison set clears it and writes a NaN to the first element of `op`'s
+// Wraps `kernel`: a run that finds the poison set clears it, and afterwards writes a NaN to the first element of `op`'s
 // output.
 std::unique_ptr<Kernel> poisoned(std::unique_ptr<Kernel> kernel, const RankMemory& memory, const Op& op, Poison poison);
 

@@ -46,10 +46,7 @@ class QueueMemory final : public RankDevice {
   // a step's values, followed by the loss after kAlignBytes, followed by the gradient norm.
   std::byte* staging(StreamId stream) const;
   std::byte* first(int slot) const { return pinned_ + slot * layout_.first; }
-  std::byte* ahead(int slot) const {
-    return ahead_.get() + slot * layout_.first;
-  }  // device memory, laid out like
-     // first(slot)
+  std::byte* ahead(int slot) const { return ahead_.get() + slot * layout_.first; }  // on the device; as first(slot)
   std::byte* values(int slot) const { return pinned_ + kStepSlots * layout_.first + slot * 2 * kAlignBytes; }
 
  private:

@@ -45,10 +45,7 @@ class RankDevice {
   const DeviceUse& use() const { return use_; }
 
  protected:
-  virtual int64_t free_bytes() {
-    return 0;
-  }  // sets use_.total; returns 0 and sets no total on devices that do not
-     // count
+  virtual int64_t free_bytes() { return 0; }  // sets use_.total; 0 and no total if uncounted
   DeviceUse use_;
 };
 

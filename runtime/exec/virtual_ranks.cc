@@ -240,7 +240,7 @@ void Interpreter::run_body() {
 // Memory outside persistent buffers is undefined when a step begins; fills it with NaNs.
 void Interpreter::poison() {
   for (VirtualRank& rank : ranks_) {
-    std::vector<std::pair<const Buffer*, std::vector<std::byte>>> in_slots;  // persistent, in shared memory
+    std::vector<std::pair<const Buffer*, std::vector<std::byte>>> in_slots;  // persistent buffers in pools
     for (const Buffer& buffer : rank.program->buffers) {
       const std::byte* begin = rank.memory.data(buffer);
       if (buffer.persistent && buffer.pool >= 0)

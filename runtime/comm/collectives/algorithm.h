@@ -69,8 +69,7 @@ void all_reduce_gather(Group&, const CollCall&);  // every member gathers all in
 void all_reduce_direct(Group&, const CollCall&);  // slices to their owners, which sum in rank order; results to all
 void all_reduce_ring(Group&, const CollCall&);
 void all_reduce_doubling(Group&, const CollCall&);  // in pairs: the whole buffer to the partner
-void all_reduce_halving(Group&, const CollCall&);   // in pairs: half of the remaining buffer to the partner; then an
-                                                    // all-gather back
+void all_reduce_halving(Group&, const CollCall&);   // in pairs: halves to the partner, then an all-gather
 void reduce_scatter_direct(Group&, const CollCall&);
 void reduce_scatter_bruck(Group&, const CollCall&);  // ceil(log2 n) messages per rank: small
 void reduce_scatter_halving(Group&, const CollCall&);
@@ -91,7 +90,7 @@ void all_to_all_bruck(Group&, const CollCall&);
 void all_to_all_v_direct(Group&, const CollCall&);
 void barrier_dissemination(Group&, const CollCall&);
 
-// A call in a group of one: a copy.
+// Runs a call in a group of one, as a copy.
 void run_alone(const CollCall& call);
 
 }  // namespace prun

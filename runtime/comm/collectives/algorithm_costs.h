@@ -1,6 +1,5 @@
 // Measured costs of the core's algorithms (prun calibrate); they replace the table's limits in the choice among them.
-// Time
-//  steps(n) · step + moved(n) · S / bandwidth, the formula of prun sim with each algorithm's own parameters.
+// The time is steps(n) · step + moved(n) · S / bandwidth, the formula of prun sim with each algorithm's own parameters.
 //
 // Exchanged as text, one line per algorithm: "socket all_reduce direct 1.2e-05 65536:1.1e+09 4194304:2e+09", seconds
 // per step, then bytes/s by the bytes that a rank moves. All members of a group must have the same text.

@@ -15,14 +15,14 @@ constexpr int64_t kLarge = 256 << 10;
 
 struct Block {
   const void* data = nullptr;
-  int64_t bytes = -1;  // -1: nothing goes there, not even an empty message
+  int64_t bytes = -1;  // -1 = no message, not even an empty one
 };
 
 Block block(const void* base, int64_t offset, int64_t bytes) {
   return {static_cast<const std::byte*>(base) + offset, bytes};
 }
 
-// out(m) goes to member m, in(m) comes from there; the own block is copied.
+// Sends out(m) to member m and receives in(m) from it; copies this member's own block.
 template <typename Out, typename In>
 void exchange(Group& group, Out out, In in) {
   int64_t tickets[2] = {-1, -1};

@@ -58,7 +58,7 @@ void Wire::look_around() {
     if (hints_.to_next) {
       tell_next(kHint);
     } else if (framed_out_[next()] == 0) {
-      // It waits for the frame of this call: send the frame now, its payload follows separately.
+      // The next member waits for this call's frame: send it now; its payload follows separately.
       framed_out_[next()] = 1;
       tell_next(static_cast<uint64_t>(hints_.first_bytes));
     }

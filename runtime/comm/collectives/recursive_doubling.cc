@@ -13,8 +13,8 @@
 namespace prun {
 namespace {
 
-// The largest power of two members form pairs. Each remaining member has a proxy: among the first 2 * extra members an
-// even one sends its input to the odd one after it, which returns the result.
+// As many members as the largest power of two form pairs. Each remaining member has a proxy: among the first 2 * extra
+// members an even one sends its input to the odd one after it, which returns the result.
 class Pairs {
  public:
   explicit Pairs(const Group& group)

@@ -72,7 +72,7 @@ bool hierarchical_all_gather(HierarchicalGroup& group, const CollCall& call) {
   return true;
 }
 
-// From the root to the leader of each other host: down a tree if there is one piece, along a chain if there are more.
+// Sends from the root to the leader of each other host: one piece down a tree, several along a chain.
 bool hierarchical_broadcast(HierarchicalGroup& group, const CollCall& call) {
   constexpr int64_t kPiece = 512 << 10;
   constexpr int kDepth = 2;

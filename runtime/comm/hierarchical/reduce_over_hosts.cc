@@ -12,9 +12,9 @@
 namespace prun {
 namespace {
 
-// From this size on every local rank has a part of its own between hosts; below, the host leader has it all.
+// From this size, every local rank handles a part between hosts; below it, the host leader handles all.
 constexpr int64_t kSplitBytes = 32 << 10;
-constexpr int64_t kPieceBytes = 256 << 10;  // bytes of a part that travel at once
+constexpr int64_t kPieceBytes = 256 << 10;  // bytes of a part that are in flight at once
 
 // Returns whether partial sums lose nothing: 16-bit floats are rounded, averages of integers are truncated.
 bool has_partial_sums(const CollCall& call) {
