@@ -13,8 +13,8 @@
 namespace prun {
 namespace {
 
-// As many members as the largest power of two form pairs. Each remaining member has a proxy: among the first 2 * extra
-// members an even one sends its input to the odd one after it, which returns the result.
+// P members form pairs, where P is the largest power of two up to the group size. Each remaining member has a proxy:
+// among the first 2 * extra members an even one sends its input to the odd one after it, which returns the result.
 class Pairs {
  public:
   explicit Pairs(const Group& group)
