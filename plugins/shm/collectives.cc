@@ -1,9 +1,9 @@
-// Collectives over shared memory, as steps that test() resumes.
+// Collectives over shared memory as steps that test() resumes.
 //
-//   small   the input is posted with the call's flag; one barrier, then everybody computes what it needs
-//   direct  the buffers lie in arenas: direct.cc; two barriers
-//   staged  anything else: staged.cc; one barrier a chunk
-// All members choose alike, from the posted call alone. Reductions go in rank order in each of the three.
+//   small   the input is posted with the call's flag; one barrier, then each member computes its output
+//   direct  all needed buffers are in arenas: direct.cc; two barriers
+//   staged  other memory: staged.cc; one barrier per chunk
+// All members make the same choice from the posted calls alone. All three reduce in rank order.
 #include <cstring>
 
 #include "shape.h"
@@ -11,7 +11,7 @@
 namespace prun::shm {
 namespace {
 
-// After something that members may sleep for: they sleep on this rank's bell.
+// Rings this rank's bell, on which the members sleep, after a store that they may wait for.
 void ring_members(const Comm& comm) { ring(comm.block().bell); }
 
 void complete(Comm& comm, uint64_t steps) {
@@ -22,14 +22,14 @@ void complete(Comm& comm, uint64_t steps) {
   self.block->done.store(self.first_call + comm.calls, std::memory_order_release);
 }
 
-// Its flags mean nothing any more.
+// Ends the communicator with an error; its flags are invalid from now on.
 [[noreturn]] void break_off(Comm& comm, const Failure& failure) {
   comm.broken = true;
   comm.stage = Stage::idle;
   throw failure;
 }
 
-// Here and below: false, the time of this call of test is over. Waits until there(member) holds for each other member.
+// Waits until there(member) holds for each other member. Here and below, false: the time of this call of test is over.
 template <class There>
 bool wait_for_all(Context& c, Comm& comm, uint64_t& start, There there) {
   auto ready = [&] {
@@ -47,7 +47,7 @@ bool wait_for_all(Context& c, Comm& comm, uint64_t& start, There there) {
     lost = c.lost_peer(among, how);
     return lost >= 0;
   };
-  auto bell = [&]() -> Doorbell& { return comm.members[comm.waited].block->bell; };  // of the first that is missing
+  auto bell = [&]() -> Doorbell& { return comm.members[comm.waited].block->bell; };  // of the first missing member
   switch (wait_until(
       c.wait, bell, comm.patience, start, ready, [&] { return c.stopped(); }, idle)) {
     case Wait::time:
@@ -65,7 +65,7 @@ bool wait_for_all(Context& c, Comm& comm, uint64_t& start, There there) {
   return true;
 }
 
-// Progress `step` of this call has been reached here.
+// Publishes that this rank has reached `step` of the call.
 void publish(Comm& comm, uint64_t step) {
   const Member& self = comm.members[comm.me];
   self.block->progress.store(self.first_step + comm.steps + step, std::memory_order_seq_cst);
@@ -131,7 +131,7 @@ bool test_staged(Context& c, Comm& comm, const Shape& s, uint64_t& start) {
   }
 }
 
-// Direct work until it is done or time is up.
+// Works directly until the work is done or the time is over.
 bool test_direct(Context& c, Comm& comm, const Shape& s, uint64_t& start) {
   if (start == 0) start = now_ns();
   while (work_direct(comm, s)) {
@@ -162,7 +162,7 @@ bool test_arrival(Context& c, Comm& comm, const Shape& s, uint64_t& start) {
   return true;
 }
 
-// One stage. On the way out of the last one the communicator is idle.
+// Advances one stage. After the last stage the communicator is idle.
 bool advance(Context& c, Comm& comm, const Shape& s, uint64_t& start) {
   switch (comm.stage) {
     case Stage::arrive:
@@ -200,7 +200,7 @@ void take(const Comm& comm, const Shape& s, const std::byte* const* from, size_t
     case PRUN_GATHER:
     case PRUN_ALL_TO_ALL:
       for (size_t k = 0; k < s.n; k++) {
-        const size_t i = (s.me + k) % s.n;  // each begins with another member
+        const size_t i = (s.me + k) % s.n;  // each rank starts with another member
         copy(to + i * s.piece, from[i], bytes, stream);
       }
       return;

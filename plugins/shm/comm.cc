@@ -1,4 +1,4 @@
-// Making and freeing communicators without a coordinator.
+// Creation and destruction of communicators without a coordinator.
 #include "comm.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ uint64_t mix(uint64_t h, uint64_t value) {  // splitmix64's finalizer
   return h ^ (h >> 31);
 }
 
-// Under c.mutex. -1: none is free.
+// Called under c.mutex. Returns a block's index, or -1 if none is free.
 int take_slot(Context& c) {
   std::erase_if(c.resting, [&](const Resting& r) {
     for (const Resting::Need& need : r.needs)
@@ -96,7 +96,7 @@ Failure Context::comm_test(Comm& comm) {
     comm.ring = std::min<size_t>(comm.ring, note->ring);
     notes.erase(note);
   }
-  for (int local : comm.locals)  // our own notes must be out before we stop calling
+  for (int local : comm.locals)  // our own notes must be sent before polling ends
     if (!p2p.links[local].out.empty()) return {PRUN_AGAIN, ""};
   comm.ready = true;
   return {};
@@ -104,7 +104,7 @@ Failure Context::comm_test(Comm& comm) {
 
 void Context::comm_free(Comm* comm) {
   const std::unique_ptr<Comm> owned(comm);
-  if (!comm->ready || comm->broken || comm->stage != Stage::idle) return;  // its peers may read it for ever
+  if (!comm->ready || comm->broken || comm->stage != Stage::idle) return;  // its peers may read the block indefinitely
   Resting rest;
   rest.slot = comm->slot;
   for (const Member& m : comm->members)

@@ -1,8 +1,8 @@
-// Communicators: a block of flags for each member, and the collective under way.
+// Communicators: a block of flags per member, and the collective in progress.
 //
-// A block is chosen by its owner alone; members tell each other by a note through the point-to-point rings. Its
-// counters never fall, so a block can be used again without asking: a slow peer that still looks for an old value
-// finds a higher one. What it might still read (lines, slots) is kept until it has completed its last call.
+// The owner alone chooses a block and announces it to the other members by a note through the point-to-point rings.
+// Counters of a block never decrease, so it can be reused without a handshake: a slow peer that waits for an old value
+// finds a higher one. Lines and slots that it may still read are retained until it has completed its last call.
 #pragma once
 #include <vector>
 
@@ -13,14 +13,14 @@ namespace prun::shm {
 struct Member {
   int rank = -1;  // global
   int local = -1;
-  CommBlock* block = nullptr;  // in its segment
+  CommBlock* block = nullptr;  // in the member's segment
   uint64_t first_call = 0, first_step = 0;
-  const std::byte* send = nullptr;  // of the call under way, as mapped here; null: not visible
+  const std::byte* send = nullptr;  // buffers of the call in progress, as mapped here; null = not mapped
   std::byte* recv = nullptr;
 };
 
-// arrive: all have posted the call. direct: work in the members' buffers, then leave: all have done theirs.
-// staged: chunk by chunk through the blocks.
+// arrive: waiting until all members have posted the call. direct: working in the members' buffers. leave: waiting until
+// all have finished that. staged: chunk by chunk through the blocks.
 enum class Stage { idle, arrive, direct, leave, staged };
 
 struct Comm;
@@ -35,26 +35,26 @@ struct Comm {
   uint64_t key = 0;
   int slot = -1;
   bool ready = false;
-  size_t small = 0, chunk = 0, ring = 0;  // the least that any member wants: all must choose alike
+  size_t small = 0, chunk = 0, ring = 0;  // minimum over all members, because all must choose the same path
 
   uint64_t calls = 0;   // completed
   uint64_t steps = 0;   // of all completed calls
-  size_t ring_end = 0;  // staged: where the last chunk ends
+  size_t ring_end = 0;  // staged: end of the last chunk
 
-  // The call under way.
+  // The call in progress.
   prun_coll_params params{};
   CollRequest request;
   Stage stage = Stage::idle;
   Patience patience;
-  bool broken = false;      // ended with an error: its flags mean nothing any more
-  int awaited = -1;         // the rank that the last wait in vain was for
-  size_t waited = 0;        // members known to have arrived where they are waited for
-  uint64_t at = 0;          // bytes done of the direct work
+  bool broken = false;      // ended with an error: its flags are invalid
+  int awaited = -1;         // the rank that the last wait timed out on; -1 = none
+  size_t waited = 0;        // members known to have reached the awaited point
+  uint64_t at = 0;          // bytes done by the direct path
   uint64_t step = 0;        // barriers passed after the arrival
-  bool published = false;   // staged: this step's own part is done
-  size_t chunk_at[3] = {};  // staged: where chunk t lies in the rings, by t % 3
-  bool stream = false;      // outputs go past the caches
-  const char* path = "";    // of the last call, in words
+  bool published = false;   // staged: this rank's part of the step is done
+  size_t chunk_at[3] = {};  // staged: offset of chunk t in the rings, at index t % 3
+  bool stream = false;      // non-temporal stores of outputs
+  const char* path = "";    // of the last call, for users
   prun_coll_seen seen{};
 
   CommBlock& block() const { return *members[me].block; }

@@ -1,8 +1,8 @@
-// After the handshake each end sends one message, which SOCK_SEQPACKET keeps whole: the sizes of its memory, and the
+// After the handshake each end sends one message, which SOCK_SEQPACKET delivers whole: the sizes of its memory and the
 // descriptors behind it.
 //
-// A stranger (another user, a wrong proof, silence) is dropped and counted; listening goes on. A rank of this job that
-// had no processor for as long looks like one: it dials again.
+// An unauthenticated peer (another user, a wrong proof, silence) is dropped and counted; listening continues. A rank of
+// this job that was not scheduled for that long is dropped as well and dials again.
 #include "connect.h"
 
 #include <poll.h>
@@ -87,7 +87,7 @@ void Connector::start(const sdk::Blobs& blobs) {
   started_ = true;
 }
 
-// Any user can fill the backlog of a rank that is late: it makes room when it comes.
+// Dials a peer. Any user may fill the backlog of a rank that is late; the rank drains it when it connects.
 bool Connector::dial(const Dial& to) {
   const Address& address = to.address;
   sdk::Descriptor socket = sdk::connect_locally(address.name, SOCK_SEQPACKET);
@@ -143,7 +143,7 @@ void Connector::send_offer(Link& link) {
     throw Failure(PRUN_EPEER, peer, "passing memory to rank #", peer, ": ", strerror(errno));
 }
 
-// False: it has not come.
+// Receives the peer's offer; false: it has not arrived.
 bool Connector::take_offer(Link& link) {
   Offer offer;
   alignas(cmsghdr) char control[CMSG_SPACE((kMaxArenas + 1) * sizeof(int))];
@@ -212,7 +212,7 @@ bool Connector::advance(Link& link) {
   return link.dropped;
 }
 
-// Those on which something moved: where hundreds of ranks share a core, trying each would take all of its time.
+// Advances the links with events: with hundreds of ranks per core, trying each link would take all of its time.
 void Connector::advance_all() {
   std::vector<pollfd> waits;
   for (const Link& link : links_) {
@@ -238,7 +238,7 @@ Failure Connector::connect(const sdk::Blobs& blobs) {
   advance_all();
   for (const Peer& peer : c_.peers)
     if (peer.rank != c_.rank && !peer.socket) return {PRUN_AGAIN, peer.rank, "waiting for rank #", peer.rank};
-  // Peers keep what they have mapped; the descriptors have done their work, but for those of blocks.
+  // Peers keep their mappings, so arenas need no descriptors any more; blocks are mapped on demand.
   c_.self().segment_fd = std::move(c_.segment.fd);
   for (Arena& a : c_.arenas) a.memory.fd.reset();
   return {};

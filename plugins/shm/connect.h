@@ -1,8 +1,10 @@
-// How ranks of one host find each other's memory: descriptors over abstract Unix sockets.
+// Exchange of memory between the ranks of one host: descriptors over abstract Unix sockets.
 //
-// The address names the host and a socket with a random name. The higher rank connects to the lower one, of the same
-// user; both prove that they know the job's secret (prun/sdk/handshake.h) before a descriptor moves. The sockets stay
-// open: their end is how a rank's death is noticed.
+//   higher rank (dials)                      lower rank (listens on a random name)
+//     | -- connect, SO_PEERCRED ----------------> |   same user on both ends
+//     | <-- handshake: proofs of the secret ----> |   prun/sdk/handshake.h
+//     | <-- Offer: sizes, descriptors ----------> |   both map the other's memory
+//     |     the socket remains open               |   its end reports the death of a rank
 #pragma once
 #include <chrono>
 #include <list>
@@ -18,10 +20,10 @@ namespace prun::shm {
 class Connector {
  public:
   Connector(Context& context, const prun_open_params& params) : c_(context), identity_(params) {}
-  // Listens. May be called again: the address is the same.
+  // Listens. Repeated calls return the same address.
   std::string address();
   bool listens() const { return static_cast<bool>(listener_); }
-  // One round without blocking: PRUN_AGAIN and who is missing.
+  // Makes progress without blocking. PRUN_AGAIN names the missing rank.
   Failure connect(const sdk::Blobs& blobs);
 
  private:
@@ -35,12 +37,12 @@ class Connector {
   struct Offer;
   struct Dial {
     Address address;
-    int before = 0;  // how often it was dialled
+    int before = 0;  // previous attempts
   };
-  struct Link {  // with a peer, until it has all that it needs
+  struct Link {  // connection to a peer, until the exchange is complete
     sdk::Handshake handshake;
     Dial dial;               // the dialler's
-    sdk::Descriptor socket;  // once each end has proved itself
+    sdk::Descriptor socket;  // set once both ends are authenticated
     bool dropped = false;
   };
 
@@ -48,7 +50,7 @@ class Connector {
   bool dial(const Dial& to);  // false: the peer's backlog is full for the moment
   void accept_all();
   void advance_all();
-  bool advance(Link& link);  // true: nothing is left to do with it
+  bool advance(Link& link);  // true: the link is finished
   bool take_offer(Link& link);
   void map(Peer& peer, const Offer& offer, std::vector<sdk::Descriptor>& fds);
   void send_offer(Link& link);
@@ -62,7 +64,7 @@ class Connector {
   bool started_ = false;
   int others_ = 0;  // connections of other users
   std::list<Link> links_;
-  std::vector<Dial> to_dial_;  // for the first time, since its backlog was full, or since it cut this rank off
+  std::vector<Dial> to_dial_;  // the first attempt, after a full backlog, or after the peer dropped this rank
   std::chrono::seconds silence_{};
 };
 

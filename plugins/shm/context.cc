@@ -1,4 +1,4 @@
-// The life of a context, its memory, and what it knows of its peers' memory and lives.
+// The life of a context, its memory, and the state of its peers.
 #include "context.h"
 
 #include <poll.h>
@@ -23,15 +23,15 @@ Options parse_options(const char* text) {
   return options;
 }
 
-// The number that the entry begins with ("32768K"), 0 if there is none.
+// Returns the leading number of a sysfs entry ("32768K"), or 0 if there is none.
 size_t cache_entry(int index, const char* name) {
   size_t number = 0;
   std::ifstream(sdk::concat("/sys/devices/system/cpu/cpu0/cache/index", index, "/", name)) >> number;
   return number;
 }
 
-// Bytes of the first core's L3, as the kernel reports it; what a usual server has if it does not say. sysfs, not
-// sysconf: that multiplies an L3 by what shares it on some processors, and is ten times too large.
+// Returns the bytes of the first core's L3 as sysfs reports it; 32 MiB, a common server's, if it does not. sysconf is
+// not used, because on some processors it multiplies the L3 by its number of sharers.
 size_t last_cache_bytes() {
   for (int index = 0; index < 8; index++)
     if (const size_t kib = cache_entry(index, "size"); kib > 0 && cache_entry(index, "level") == 3) return kib << 10;
@@ -43,13 +43,13 @@ size_t last_cache_bytes() {
 void Context::check_options(const char* text) { parse_options(text); }
 
 Context::Context(const prun_open_params& params) : Transport(params), options(parse_options(params.options)) {
-  // Spinning pays only while nobody else wants the core; and where it does not, a barrier saved is worth a copy.
+  // Spinning pays off only with a core per rank; without, one barrier less is worth a copy.
   const bool roomy = host.cores_per_rank >= 1.0;
   if (roomy) wait.spin_ns = 50'000;
   if (options.small == 0) options.small = roomy ? 256 : 8192;
   if (options.chunk == 0) options.chunk = roomy ? 128 << 10 : 256 << 10;
   options.chunk = options.chunk / 64 * 64;
-  // Ranks that take turns on a core share its caches: longer rings would only fill them.
+  // Ranks that share a core share its caches: longer rings would only fill them.
   ring = std::max<size_t>(roomy ? kStageBytes : kStageBytes / 2, 4 * options.chunk);
   last_cache = last_cache_bytes();
   connector = std::make_unique<Connector>(*this, params);
@@ -74,7 +74,7 @@ Failure Context::test(Request* request) {
   return test_collective(*this, *static_cast<CollRequest*>(request)->comm);
 }
 
-// Sleepers wake within their nap of 4 ms; the peers see the state.
+// Sleepers wake within their nap of 4 ms; peers read the state.
 void Context::abort() {
   Transport::abort();
   if (!connected) return;
@@ -116,14 +116,14 @@ void Context::mem_free(void* ptr, void*) {
   if (a == arenas.end()) return;
   *a = {};
   if (connector != nullptr && !connector->listens())
-    arenas.erase(a);  // later, peers know arenas by index: a gap is left
+    arenas.erase(a);  // later, peers refer to arenas by index, so a gap remains
 }
 
 int Context::score(const prun_open_params& params, std::span<const int> ranks) {
   return std::ssize(ranks) <= params.local_ranks ? 90 : 0;
 }
 
-// "sums_in_rank_order" only asks whether it is so; they are, on every path (plugins/README.md).
+// "sums_in_rank_order" is a yes/no query; all paths reduce in rank order (plugins/README.md).
 const void* Context::ext(std::string_view id) {
   static const prun_coll_path coll_path = [](prun_ctx*, prun_comm* comm) {
     return reinterpret_cast<const shm::Comm*>(comm)->path;
@@ -166,7 +166,7 @@ int Context::lost_peer(const std::vector<int>& among, RankState& how) {
 
 Failure Context::loss(int local, RankState how) const {
   const int who = peers[local].rank;
-  // A rank that aborts does so because of something else: naming it would blame a victim.
+  // A rank aborts because of another failure, so it is not named as the culprit.
   if (how == RankState::aborted) return {PRUN_EABORTED, -1, "rank #", who, " aborted"};
   if (how == RankState::closed) return {PRUN_EPEER, who, "rank #", who, " has closed its transport"};
   return {PRUN_EPEER, who, "the process of rank #", who, " is gone"};

@@ -1,7 +1,7 @@
-// One rank's side of the transport: its memory, its peers on this host, and what they exchange.
+// One rank's side of the transport: its memory, its peers on this host, and their communication.
 //
-// Ranks of other hosts may be in the world; they have no Peer here. Everything under `mutex` is touched by test()
-// of any thread; collectives need no lock, each communicator has flags of its own.
+// The world may include ranks of other hosts, which have no Peer here. `mutex` guards members that test() of any thread
+// accesses; collectives need no lock, because each communicator has its own flags.
 #pragma once
 #include <atomic>
 #include <map>
@@ -16,19 +16,19 @@
 namespace prun::shm {
 
 struct Options {
-  size_t small = 0;  // collectives up to this many bytes are posted beside their flags; 0: by the cores
-  size_t chunk = 0;  // bytes of a chunk of the staged collectives; 0: by the cores
-  bool huge = true;  // ask for huge pages for arenas
+  size_t small = 0;  // largest input, in bytes, posted with its flag; 0 = by cores per rank
+  size_t chunk = 0;  // chunk of staged collectives, in bytes; 0 = by cores per rank
+  bool huge = true;  // request huge pages for arenas
 };
 
 struct Arena {
   SharedMemory memory;
-  std::byte* start = nullptr;  // what the caller got
+  std::byte* start = nullptr;  // the pointer returned to the caller
   size_t bytes = 0;
-  bool shared = false;  // peers map it
+  bool shared = false;  // mapped by peers
 };
 
-// Memory as this process has it mapped.
+// Memory as mapped in this process.
 struct View {
   std::byte* base = nullptr;
   size_t bytes = 0;
@@ -36,7 +36,7 @@ struct View {
 
 struct Peer {
   int rank = -1;           // global
-  sdk::Descriptor socket;  // open as long as the peer lives: how its death is noticed
+  sdk::Descriptor socket;  // open while the peer lives; its end reports the peer's death
   std::vector<sdk::Mapping> mappings;
   View segment;  // without its blocks
   sdk::Descriptor segment_fd;
@@ -45,10 +45,10 @@ struct Peer {
   SegmentLayout layout;
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(segment.base); }
   Inbox& inbox(int from) const { return *reinterpret_cast<Inbox*>(segment.base + layout.inbox(from)); }
-  CommBlock& block(int slot);  // mapped on first use, under the context's lock; throws Failure
+  CommBlock& block(int slot);  // maps it on first use, under the context's lock; throws Failure
 };
 
-// A block of a freed comm: used again once all peers have completed its last call.
+// A block of a freed comm, reused once all peers have completed its last call.
 struct Resting {
   int slot;
   struct Need {
@@ -65,8 +65,8 @@ struct Context : sdk::Transport {
   using Request = shm::Request;
   using Comm = shm::Comm;
 
-  // The functions of the table. Those of messages are in p2p.cc, of groups in comm.cc and collectives.cc, of windows
-  // and signals in onesided.cc.
+  // The functions of the transport table: messages in p2p.cc, groups in comm.cc and collectives.cc, windows and signals
+  // in onesided.cc.
   explicit Context(const prun_open_params& params);
   ~Context();
   std::string address();
@@ -89,30 +89,30 @@ struct Context : sdk::Transport {
   static void check_options(const char* text);
 
   Peer& self() { return peers[me]; }
-  // The arena that holds all of [ptr, ptr + bytes), as peers know it; arena -1 when none.
+  // Returns the shared arena that holds all of [ptr, ptr + bytes) and the offset in it; arena -1 = none.
   Place place_of(const void* ptr, size_t bytes) const;
   std::byte* address_of(const Peer& peer, const Place& place) const;
-  // The local index of a rank of this host; throws Failure for others.
+  // Returns the local index of a rank of this host; throws Failure for others.
   int local_index(int rank) const;
-  // The first of these local indices whose rank has ended, closed or aborted; -1 none.
+  // Returns the first of these local indices whose rank has ended, closed or aborted; -1 = none.
   int lost_peer(const std::vector<int>& among, RankState& how);
-  // Why a wait for this local index has ended with Wait::lost.
+  // Returns the cause of a wait for this local index that ended with Wait::lost.
   Failure loss(int local, RankState how) const;
 
   Options options;
   WaitPolicy wait;
-  size_t ring = 0;        // bytes through which staged chunks rotate, four of them at least
+  size_t ring = 0;        // bytes through which staged chunks rotate, at least four chunks
   size_t last_cache = 0;  // bytes
 
-  std::vector<Arena> arenas;  // fixed from `address` on, but for those that are not shared
-  SharedMemory segment;       // what this rank shares of its own
+  std::vector<Arena> arenas;  // fixed from `address` on, except arenas that are not shared
+  SharedMemory segment;       // this rank's control segment
   std::unique_ptr<Connector> connector;
 
-  std::vector<Peer> peers;    // of this host, by local index; this rank among them
-  std::vector<int> local_of;  // global rank -> local index, -1 elsewhere
+  std::vector<Peer> peers;    // of this host including this rank, by local index
+  std::vector<int> local_of;  // global rank -> local index; -1 = other host
   int me = 0;                 // local index
 
-  std::mutex mutex;  // p2p, slots, resting
+  std::mutex mutex;  // guards p2p, slots, resting
   P2p p2p;
   int slots_used = 0;
   std::vector<int> free_slots;

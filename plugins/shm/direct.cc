@@ -1,14 +1,17 @@
-// Collectives in arenas: inputs are read where they are, and outputs written where they go.
+// Collectives in arenas: members read inputs and write outputs in place.
 //
-// The owner of a slice of a sum reads it from all inputs and writes it to all outputs: every byte is read once and
-// written once, the least there is.
+//   all-reduce, 3 members           slice 0   slice 1   slice 2
+//   inputs of members 0, 1, 2       read by 0 read by 1 read by 2    each owner reduces its slice
+//   outputs of members 0, 1, 2      by 0      by 1      by 2         and writes it to all outputs
+//
+// Every byte is read once and written once, the lower bound.
 #include "context.h"
 #include "shape.h"
 
 namespace prun::shm {
 namespace {
 
-constexpr size_t kUnit = 128 << 10;  // bytes between two looks at the clock
+constexpr size_t kUnit = 128 << 10;  // bytes between two reads of the clock
 
 bool work_on_slice(Comm& comm, const Shape& s) {
   const Slice slice = slice_of(s.piece, s.n, s.me, 1024);
@@ -63,7 +66,7 @@ bool work_direct(Comm& comm, const Shape& s) {
   if (s.sliced()) return work_on_slice(comm, s);
   if (comm.at >= s.piece) return false;
   const size_t bytes = std::min(s.piece - comm.at, kUnit);
-  if (s.kind == PRUN_GATHER) {  // each writes its own share
+  if (s.kind == PRUN_GATHER) {  // each member writes its own share
     copy(comm.members[s.root].recv + s.me * s.piece + comm.at, send_of(comm) + comm.at, bytes, comm.stream);
   } else {
     const std::byte* from[kMaxMembers] = {};

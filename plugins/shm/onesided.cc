@@ -1,5 +1,5 @@
-// A put is complete when the call returns: the bytes are in the peer's window, and the peer's processor sees the
-// signal only after them. So only a wait for a signal is a request that lasts.
+// A put is complete when the call returns: the bytes are in the peer's window, and the peer observes the signal only
+// after them. Only a wait for a signal is a request that lasts.
 
 #include <cstring>
 
@@ -8,7 +8,7 @@
 namespace prun::shm {
 namespace {
 
-// Where [offset, offset + bytes) of a rank's window lies in this process.
+// Returns this process's address of [offset, offset + bytes) of a rank's window. Throws Failure outside of it.
 std::byte* find_place(const Peer& peer, size_t offset, size_t bytes) {
   const size_t skew = arena_skew(peer.rank, 0), size = peer.arenas.empty() ? 0 : peer.arenas[0].bytes - skew;
   if (offset > size || bytes > size - offset)
@@ -27,7 +27,7 @@ uint64_t raised(Context& c, int index, uint64_t signal) {
   return c.self().inbox(index).signals[signal].load(std::memory_order_seq_cst);
 }
 
-// For calls that are complete when they return: nothing to wait for, nothing to free.
+// Returns the request of calls that are complete when they return: it needs no wait and no free.
 Request* completed() {
   static SignalRequest done{{Request::Kind::signal}};
   return &done;

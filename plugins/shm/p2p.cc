@@ -1,7 +1,7 @@
-// Batches: matching of receives with what arrives, and the end of requests. The moving of bytes is in ring.cc.
+// Batches: matching of receives with messages, and the end of requests. ring.cc moves the bytes.
 //
-// An ended request may leave transfers in queues (after an error or an abort). They stay alive in `abandoned` and
-// their buffers are not touched any more.
+// A request that ended with an error or an abort may leave transfers in queues. They live on in `abandoned`, and their
+// buffers are no longer accessed.
 #include "p2p.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace prun::shm {
 
 namespace {
 
-// A message met its receive.
+// Starts the path of a message that has found its receive.
 void match(Context& c, Transfer* t, const Record& r, const std::byte* body, Transfer* from_self) {
   Link& link = c.p2p.links[t->peer];
   if (r.bytes != t->bytes) {
@@ -95,7 +95,7 @@ void post_send(Context& c, Transfer* t) {
   post(c, t->peer, o);
 }
 
-// Takes what is left of an ended request out of the queues that would touch its buffers.
+// Removes transfers of an ended request from the queues that would access its buffers.
 void abandon(Context& c, P2pRequest* request) {
   request->abandoned = true;
   for (Link& link : c.p2p.links) {

@@ -1,10 +1,10 @@
-// Point to point: batches, matching, and the three ways a message travels.
+// Point to point: batches, matching, and the three paths of a message.
 //
-//   eager    up to 16 KiB, inside its record; the send is complete at once
-//   direct   the send's buffer lies in an arena: the receiver reads it there and answers
-//   bounce   neither: the receiver answers when it has a buffer, then chunks go through shared memory, cut to stay
-//            in cache
-// A receiver takes every record out of its ring at once, matched or not, so one lane never stands in another's way.
+//   eager    <= 16 KiB       sender -- record with payload --> receiver                   sender done at once
+//   direct   in an arena     sender -- record (offset) -----> receiver copies             <-- answer: sender done
+//   bounce   other memory    sender -- record --------------> receiver posts, <-- go      chunks of 64 KiB through
+//                                                                                         the inbox, two copies
+// A receiver drains its ring at once, matched or not, so a lane cannot block another one.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -38,31 +38,31 @@ struct Transfer {  // one op of a batch
   bool recv = false, finished = false;
   uint32_t id = 0;            // of a send that waits for an answer
   uint64_t answer_to = 0;     // of a receive: the sender's id
-  Transfer* other = nullptr;  // of a receive from oneself: its send
+  Transfer* other = nullptr;  // of a receive from this rank itself: its send
 };
 
 enum class RecordKind : uint8_t { pad, eager, direct, bounce, answer, go, comm };
 
 struct Record {  // in a ring, at multiples of 64 bytes; the body of an eager record follows its first 16 bytes
   RecordKind kind;
-  uint8_t refused;  // of an answer: the sizes differ
+  uint8_t refused;  // in an answer: the sizes differ
   uint16_t lane;
   uint32_t length;  // of the record in the ring
   uint64_t bytes;   // of the message
   uint64_t id;
-  uint64_t offset;  // direct: where in the arena
+  uint64_t offset;  // direct: offset in the arena
   int32_t arena;
   uint32_t pad;
 };
 inline constexpr size_t kRecordHead = 16;
 
-// Tells a member of a group where this rank's block for it is.
+// Announces this rank's block of a group to another member.
 struct CommNote {
   uint64_t key;                     // hash of ranks and lane
   uint64_t first_call, first_step;  // the block's counters at creation
   int32_t slot;
   int32_t members;
-  uint32_t small, chunk, ring;  // what it would choose
+  uint32_t small, chunk, ring;  // values of the announcing rank
 };
 
 struct Unexpected {
@@ -76,19 +76,19 @@ struct Lane {
   std::deque<Unexpected> unexpected;
 };
 
-struct Outgoing {  // waits for room in the peer's ring
+struct Outgoing {  // waits for space in the peer's ring
   Record record;
   const std::byte* body = nullptr;  // of an eager send: the user's buffer
   CommNote note{};
   Transfer* transfer = nullptr;  // finished once the record is in the ring
 };
 
-struct Link {  // with one peer
+struct Link {  // state of one peer
   std::unordered_map<uint16_t, Lane> lanes;
   std::deque<Outgoing> out;
   std::deque<Transfer*> direct_in;  // being copied
   std::deque<Transfer*> bounce_in, bounce_out;
-  std::deque<CommNote> notes;        // that came, until comm_test takes them
+  std::deque<CommNote> notes;        // received, until comm_test consumes them
   uint64_t tail = 0, head_seen = 0;  // of the ring towards the peer
   uint64_t head = 0;                 // of the ring from the peer
   uint64_t filled = 0, taken = 0;    // bounce chunks: towards the peer, from the peer
@@ -110,26 +110,25 @@ struct SignalRequest : Request {  // wait_signal
 
 struct P2p {
   std::vector<Link> links;         // by local index
-  std::vector<Transfer*> waiting;  // sends by id; null: free
+  std::vector<Transfer*> waiting;  // sends by id; null = free
   std::vector<uint32_t> free_ids;
-  std::vector<std::unique_ptr<P2pRequest>> abandoned;  // ended with an error; queues may still name their transfers
+  std::vector<std::unique_ptr<P2pRequest>> abandoned;  // ended with an error; queues may still refer to their transfers
 };
 
 Failure test_batch(Context& c, P2pRequest* request);
 Failure test_signal(Context& c, SignalRequest* request);
 
-// ring.cc and p2p.cc, all under c.mutex. `progress` moves what can be moved within about a millisecond; true: something
-// moved.
+// ring.cc and p2p.cc, all under c.mutex. `progress` moves bytes for about a millisecond; returns whether any moved.
 void send_note(Context& c, int peer, const CommNote& note);
 bool progress(Context& c);
 void finish(Transfer* t);
-// The sizes of a send and its receive differ; `others` is the peer's.
+// Fails a transfer because the sizes of a send and its receive differ; `others` is the peer's size.
 void finish_with_mismatch(Context& c, Transfer* t, uint64_t others);
-// Tells both sides of a receive and a message that their sizes differ.
+// Fails a receive and its message on both sides because their sizes differ.
 void refuse(Context& c, Transfer* t, const Record& record, Transfer* from_self);
-// Into the peer's ring, now or as soon as there is room; in order.
+// Queues a record for the peer's ring in order, written as soon as there is space.
 void post(Context& c, int peer, const Outgoing& outgoing);
-// A message from `peer`: to its receive, or kept until there is one.
+// Delivers a message from `peer` to its receive, or buffers it until one is posted.
 void arrived(Context& c, int peer, const Record& record, const std::byte* body, Transfer* from_self);
 
 }  // namespace prun::shm

@@ -1,5 +1,5 @@
-// Records and chunks in memory shared with one peer. A record is contiguous: one that would cross the end of the ring
-// is preceded by a pad.
+// Records and chunks in memory shared with one peer. A record is contiguous: a pad precedes a record that would cross
+// the end of the ring.
 
 #include <algorithm>
 #include <cstring>
@@ -62,7 +62,7 @@ bool flush(Context& c, int peer) {
   return moved;
 }
 
-// A send that has been answered for good.
+// Removes a send that has got its final answer from the waiting table.
 Transfer* take_waiting(Context& c, uint64_t id) {
   if (id >= c.p2p.waiting.size()) return nullptr;
   Transfer* t = c.p2p.waiting[id];
@@ -138,7 +138,7 @@ bool read_direct(Context& c, int peer) {
     Outgoing answer{};
     answer.record.kind = RecordKind::answer;
     answer.record.id = t->answer_to;
-    answer.transfer = t;  // complete only once the sender is sure to hear of it
+    answer.transfer = t;  // complete only once the answer is in the sender's ring
     post(c, peer, answer);
   }
   return true;
@@ -152,7 +152,7 @@ bool write_bounce(Context& c, int peer) {
   bool moved = false;
   while (!link.bounce_out.empty()) {
     Transfer* t = link.bounce_out.front();
-    if (t->request->abandoned) return moved;  // its data are gone, and so is the job
+    if (t->request->abandoned) return moved;  // its buffer is invalid, and the job has failed
     if (link.filled - inbox.bounce_taken.load(std::memory_order_acquire) >= kBounceChunks) break;
     const size_t n = std::min(kBounceBytes, t->bytes - t->moved);
     std::memcpy(inbox.bounce + link.filled % kBounceChunks * kBounceBytes, t->ptr + t->moved, n);
@@ -230,7 +230,7 @@ bool progress(Context& c) {
     moved |= read_bounce(c, peer);
     moved |= write_bounce(c, peer);
   }
-  // Another thread's request may have ended by this.
+  // This may have completed another thread's request.
   if (moved && !c.peers.empty()) ring(c.self().header().bell);
   return moved;
 }

@@ -1,5 +1,5 @@
-// Memory behind descriptors: memfds count against memory, not against the size of /dev/shm, and vanish with their
-// last descriptor and mapping, so nothing is left behind by a killed rank.
+// Memory behind memfds: it counts against memory, not against the size of /dev/shm, and is freed with the last
+// descriptor and mapping, so a killed rank leaves nothing behind.
 #include "segment.h"
 
 #include <fcntl.h>
@@ -13,9 +13,9 @@ namespace prun::shm {
 namespace {
 
 constexpr size_t kHugePage = 2 << 20;
-constexpr int kCollapse = 25;  // MADV_COLLAPSE, of Linux 6.1, which older headers lack
+constexpr int kCollapse = 25;  // MADV_COLLAPSE of Linux 6.1; older headers lack it
 
-// Maps at a huge page's boundary where huge pages are wanted, else anywhere.
+// Maps `bytes` of the memfd, aligned to a huge page if `huge`.
 sdk::Mapping map_shared(int fd, size_t bytes, bool huge) {
   const size_t room = huge ? bytes + kHugePage : bytes;
   void* hole = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -33,12 +33,12 @@ sdk::Mapping map_shared(int fd, size_t bytes, bool huge) {
     errno = error;
     return {};
   }
-  if (huge) madvise(start, bytes, MADV_HUGEPAGE);  // a wish: without it pages are small, and all else is the same
+  if (huge) madvise(start, bytes, MADV_HUGEPAGE);  // a hint: pages may remain small
   return {start, bytes};
 }
 
-// Linux by itself gives shared memory no huge pages unless its administrator lets it, but puts small ones together when
-// it is told to; where one page of each is there, it adds the others. A wish, too.
+// Collapses small pages into huge ones, which Linux does not do by itself for shared memory by default. One page of
+// each huge page must be present. Failure is harmless.
 void make_pages_huge(std::byte* start, size_t bytes) {
   const size_t whole = bytes / kHugePage * kHugePage;
   for (size_t at = 0; at < whole; at += kHugePage) *const_cast<volatile std::byte*>(start + at) = std::byte{0};
@@ -73,7 +73,7 @@ sdk::Mapping map_part(const sdk::Descriptor& fd, size_t start, size_t bytes) {
 }
 
 size_t arena_skew(int local_index, int arena) {
-  // 67 lines a rank: spreads over the sets of an L1 (4 KiB), of a small L2 (128 KiB) and of a slice of an L3.
+  // 67 lines per rank spread over the sets of an L1 (4 KiB), of a small L2 (128 KiB) and of a slice of an L3.
   return static_cast<size_t>(local_index % 61) * 67 * 64 + static_cast<size_t>(arena) * 3 * 64;
 }
 

@@ -1,4 +1,4 @@
-// What a collective call moves, in bytes and from whom to whom: shared by the three ways of doing it.
+// Sizes and participants of a collective call, shared by its three implementations.
 #pragma once
 #include <algorithm>
 
@@ -9,18 +9,18 @@ namespace prun::shm {
 
 using sdk::copy;
 
-inline constexpr int kMaxMembers = 1024;  // of a group
+inline constexpr int kMaxMembers = 1024;  // per group
 
 struct Shape {
   int kind;
-  size_t element, piece;  // `piece`: what count means
+  size_t element, piece;  // `piece`: bytes of `count` elements
   size_t n, me, root;
-  bool pieces() const {  // the input is n pieces
+  bool pieces() const {  // the input consists of n pieces
     return kind == PRUN_REDUCE_SCATTER || kind == PRUN_SCATTER || kind == PRUN_ALL_TO_ALL;
   }
   bool sliced() const {
     return kind == PRUN_ALL_REDUCE || kind == PRUN_REDUCE;
-  }  // each member reduces a part for others
+  }  // each member reduces a slice for the others
   bool reduces() const { return sliced() || kind == PRUN_REDUCE_SCATTER; }
   bool gives(size_t i) const { return (kind != PRUN_BROADCAST && kind != PRUN_SCATTER) || i == root; }
   size_t input() const { return kind == PRUN_BARRIER ? 0 : piece * (pieces() ? n : 1); }
@@ -30,7 +30,7 @@ struct Shape {
     if (kind == PRUN_BARRIER || (only_root && me != root)) return 0;
     return piece * (kind == PRUN_ALL_GATHER || kind == PRUN_GATHER || kind == PRUN_ALL_TO_ALL ? n : 1);
   }
-  // Where this rank's share begins in an input whose pieces are `stride` apart.
+  // Returns the offset of this rank's share in an input whose pieces are `stride` bytes apart.
   size_t share(size_t stride) const { return pieces() ? me * stride : 0; }
 };
 
@@ -41,14 +41,14 @@ inline Shape shape_of(const Comm& comm) {
 }
 
 inline const std::byte* send_of(const Comm& comm) { return static_cast<const std::byte*>(comm.params.send); }
-// Averages are over all members.
+// Averages divide by the number of members.
 inline sdk::Reduction reduction_of(const Comm& comm) {
   return {comm.params.dtype, comm.params.redop, static_cast<int>(comm.size())};
 }
 inline std::byte* recv_of(const Comm& comm) { return static_cast<std::byte*>(comm.params.recv); }
 inline CallLine& line_of(const Comm& comm, const Member& m) { return m.block->line[comm.calls & 1]; }
 
-// Which part of `bytes` member i reduces: whole grains, so that no two ranks write to one line.
+// The part of `bytes` that member i reduces: a multiple of `grain`, so that no two ranks write the same cache line.
 struct Slice {
   size_t begin, end;
 };
@@ -57,20 +57,21 @@ inline Slice slice_of(size_t bytes, size_t n, size_t i, size_t grain) {
   return {std::min(bytes, i * each), std::min(bytes, (i + 1) * each)};
 }
 
-// [offset, offset + bytes) of each piece of this rank's output; from[i] is where the bytes of member i for it are.
-// Sums in slices are not done by this.
+// Writes [offset, offset + bytes) of each piece of this rank's output; from[i] is the matching input of member i. Does
+// not serve sliced reductions.
 void take(const Comm& comm, const Shape& s, const std::byte* const* from, size_t offset, size_t bytes, bool stream);
 
-// Whether what this rank writes should go past the caches: it has not been read before, and all members' buffers
-// together do not stay in the last cache anyway.
+// Returns whether outputs should be written with non-temporal stores: they have not been read before, and all members'
+// buffers together exceed the last-level cache.
 bool streams(const Context& c, const Comm& comm, const Shape& s);
 
-// One unit of work in the members' own buffers; false: there is none left.
-bool resolve(Context& c, Comm& comm, const Shape& s);  // true: they lie where this can be done
+// resolve maps the members' buffers and returns whether the direct path applies. work_direct does one unit of work in
+// them; false: none is left.
+bool resolve(Context& c, Comm& comm, const Shape& s);
 bool work_direct(Comm& comm, const Shape& s);
 
-// Chunk by chunk through the blocks. work_staged does this rank's part of step t, of steps_staged() in all; between
-// two steps all members meet.
+// The staged path: chunk by chunk through the blocks. work_staged does this rank's part of step t < steps_staged(); all
+// members synchronize between two steps.
 size_t steps_staged(const Comm& comm, const Shape& s);
 void work_staged(Comm& comm, const Shape& s, size_t t);
 

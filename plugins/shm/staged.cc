@@ -1,10 +1,12 @@
-// Collectives of memory that peers cannot see: chunks through the members' blocks, one barrier a chunk.
+// Collectives of memory that peers do not map: chunks through the members' blocks, one barrier per chunk.
 //
-// Chunks rotate through rings of more than an L2: a write to a line that a peer still has in its cache goes at 7 GB/s,
-// to one that it has lost at 35.
+//   step        t            t + 1               t + 2
+//   chunk t     put input    reduce own slice    copy the others' slices    sliced reductions
+//   chunk t     put input    take                                           other kinds
 //
-// What a member reads and writes itself it takes from its own buffers: only what others need is put in, and only what
-// others have made is taken out. At two ranks that halves the copying.
+// Chunks rotate through rings larger than an L2, because writing a line that a peer still caches is about five times
+// slower than writing an evicted one. A member uses its own buffers for its own data: it puts in only the bytes that
+// others need and takes out only the bytes that others produced. With two ranks that halves the copying.
 #include "shape.h"
 
 namespace prun::shm {
@@ -19,7 +21,8 @@ struct Chunks {
 std::byte* in_of(const Comm& comm, size_t i, size_t t) { return comm.members[i].block->in + comm.chunk_at[t % 3]; }
 std::byte* out_of(const Comm& comm, size_t i, size_t t) { return comm.members[i].block->out + comm.chunk_at[t % 3]; }
 
-// The same place on all members. It is free: it was used by a chunk that all have done with, three or more before.
+// Chooses the offset of chunk t, equal on all members. Its memory was last used at least three chunks ago, so all
+// members are done with it.
 void place_chunk(Comm& comm, const Shape& s, const Chunks& chunks, size_t t) {
   const size_t bytes = (chunks.size(s, t) + (s.pieces() ? (s.n - 1) * chunks.bytes : 0) + 63) / 64 * 64;
   if (comm.ring_end + bytes > comm.ring) comm.ring_end = 0;
@@ -32,7 +35,7 @@ Chunks chunks_of(const Comm& comm, const Shape& s) {
   return {bytes, (s.piece + bytes - 1) / bytes};
 }
 
-// Chunk t of this rank's input, without what only this rank reads.
+// Copies chunk t of this rank's input into its block, except bytes that only this rank reads.
 void put(const Comm& comm, const Shape& s, const Chunks& chunks, size_t t) {
   if (!s.gives(s.me)) return;
   std::byte* const to = in_of(comm, s.me, t);
@@ -50,7 +53,7 @@ void put(const Comm& comm, const Shape& s, const Chunks& chunks, size_t t) {
   }
 }
 
-// This rank's slice of chunk t: for the others, and where this rank wants it.
+// Reduces this rank's slice of chunk t into its block for the others, and into its output.
 void reduce_slice(const Comm& comm, const Shape& s, const Chunks& chunks, size_t t) {
   const Slice slice = slice_of(chunks.size(s, t), s.n, s.me, 64);
   const void* from[kMaxMembers];
@@ -84,8 +87,8 @@ void take_pieces(const Comm& comm, const Shape& s, const Chunks& chunks, size_t 
 
 }  // namespace
 
-// Chunk t goes in at step t. A sum of slices is made one step later, and comes out after one more; else it comes out at
-// once.
+// Chunk t is put in at step t. Sliced reductions compute it at t + 1 and copy it out at t + 2; other kinds copy it out
+// at t + 1.
 size_t steps_staged(const Comm& comm, const Shape& s) { return chunks_of(comm, s).count + (s.sliced() ? 2 : 1); }
 
 void work_staged(Comm& comm, const Shape& s, size_t t) {

@@ -1,8 +1,8 @@
 // Waiting for memory that a peer will write: spin briefly, yield for a while, then sleep on a futex.
 //
-// With more ranks than cores the spin is nearly nothing: the core is needed by the very rank that is waited for, and
-// spinning turned 10 us into 30 ms (PEERS.md). Sleeping comes late because a wake-up across cores costs 20 us; but at
-// once where others compute on these cores: there a yield lasts their whole time slice, 3 ms.
+// With more ranks than cores the spin is almost zero, because the awaited rank may need this very core. Sleeping starts
+// late because a wake-up across cores costs 20 us; it starts at once where other processes compute on these cores,
+// because a yield then lasts a whole time slice of 3 ms.
 #pragma once
 #include <linux/futex.h>
 #include <prun/sdk/yields.h>
@@ -36,8 +36,8 @@ inline long futex(std::atomic<uint32_t>& word, int op, uint32_t value, const tim
   return syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), op, value, timeout, nullptr, 0);
 }
 
-// After a store that a sleeper of this bell may wait for. The caller has made that store sequentially consistent
-// (or fenced): either we see the sleeper, or the sleeper sees the store.
+// Wakes the sleepers of a bell after a store that they may wait for. The store must be sequentially consistent (or
+// fenced): either this thread sees the sleeper, or the sleeper sees the store.
 inline void ring(Doorbell& bell) {
   if (bell.sleepers.load(std::memory_order_seq_cst) == 0) [[likely]]
     return;
@@ -48,26 +48,26 @@ inline void ring(Doorbell& bell) {
 struct WaitPolicy {
   uint64_t spin_ns = 0;                 // before the first yield
   uint64_t yield_ns = 1500 * 1000;      // before the first sleep
-  uint64_t call_ns = 8 * 1000 * 1000;   // of one call of test; the ABI allows 10 ms
+  uint64_t call_ns = 8 * 1000 * 1000;   // duration of one call of test; the ABI allows 10 ms
   uint64_t sleep_ns = 4 * 1000 * 1000;  // one nap
   sdk::Yields yields;
-  // A spin in vain that one or two yields then ended: who was waited for was behind us on this very core. For a while,
-  // yield at once.
+  // After a futile spin that one or two yields then ended, the awaited rank shares this core: skip spinning for this
+  // long.
   uint64_t cramped_ns = 10 * 1000 * 1000;
   std::atomic<uint64_t> cramped_until{0};
 };
 
 enum class Wait { ready, time, aborted, lost };
 
-// Since when a request has been waiting without progress; lives across calls of test.
+// Start of a request's wait without progress; persists across calls of test.
 struct Patience {
   uint64_t since = 0;
   void progress() { since = 0; }
 };
 
-// Waits until ready() holds, the call's time (it began at `start`, 0: now) is over, or stop() is true. bell_of() is the
-// bell of whoever is missing; while not ready, only ready() changes it. idle() is called before each nap of a long
-// wait, may look for lost peers and returns true to end with Wait::lost.
+// Waits until ready() holds, stop() is true, or the call has lasted call_ns since `start` (0 = now). bell_of() returns
+// the bell of the missing member and changes only through ready(). idle() runs before each nap of a long wait, may look
+// for lost peers, and returns true to end with Wait::lost.
 template <class Bell, class Ready, class Stop, class Idle>
 Wait wait_until(WaitPolicy& policy, Bell bell_of, Patience& patience, uint64_t& start, Ready ready, Stop stop,
                 Idle idle) {

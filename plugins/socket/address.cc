@@ -35,7 +35,7 @@ struct Found {
   socklen_t length = 0;
 };
 
-// The interface's address, IPv4 before IPv6; loopback when no interface is asked for.
+// Returns the interface's address, IPv4 preferred; loopback if `name` is null or empty.
 Found interface_address(const char* name) {
   Found found;
   if (name == nullptr || *name == '\0') {
@@ -94,7 +94,7 @@ bool bind_to_port(int fd, Found& found, uint16_t port) {
   return ::bind(fd, reinterpret_cast<const sockaddr*>(&any), found.length) == 0;
 }
 
-// Ranks of one host begin at different ports of a range, and take the next that is free.
+// Spreads the ranks of a host over the port range: each starts at another port and takes the next free one.
 void bind_tcp(int fd, Found& found, const prun_open_params& params, const Options& options) {
   const int ports = options.last_port - options.first_port + 1, begin = params.local_rank % ports;
   errno = EADDRINUSE;

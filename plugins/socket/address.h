@@ -1,6 +1,6 @@
-// Where a rank listens, and how its peers learn it: host identity, listeners, the address blob.
+// Listeners of a rank and the address blob from which its peers learn them.
 //
-// Two ranks are near each other if they share a network namespace: then abstract AF_UNIX names connect them.
+// Two ranks are near each other if they share a network namespace: abstract AF_UNIX names then connect them.
 #pragma once
 #include <netinet/in.h>
 #include <prun/sdk/host.h>
@@ -16,18 +16,18 @@
 
 namespace prun::socket {
 
-// Travels as it lies in memory; fixed size, so that nothing of a peer's needs parsing.
+// Sent in memory layout; its fixed size avoids parsing of untrusted bytes.
 struct Address {
   std::array<char, 8> magic{};
   std::array<char, 16> version{};   // of the plugin
   std::array<char, 256> options{};  // canonical
   sdk::HostId host;
-  std::array<char, 64> unix_name{};  // abstract, without its leading 0; empty: none
-  uint8_t family = 0;                // 4, 6, or 0: does not listen on TCP
+  std::array<char, 64> unix_name{};  // without the leading 0 of an abstract name; empty = none
+  uint8_t family = 0;                // 4, 6, or 0 = no TCP listener
   uint8_t loopback = 0;
-  uint16_t port = 0;  // host order
+  uint16_t port = 0;  // host byte order
   std::array<uint8_t, 16> ip{};
-  uint32_t scope = 0;  // of a link-local IPv6 address
+  uint32_t scope = 0;  // scope id of a link-local IPv6 address
 
   static Address decode(std::string_view blob, int rank);  // throws Failure
   std::string tcp_text() const;                            // "10.0.0.2:4711"
@@ -39,8 +39,8 @@ struct Listeners {
   Address address;
 };
 
-// Opens what the peers may need: AF_UNIX unless switched off; TCP if some ranks are elsewhere or AF_UNIX is off.
-// Throws Failure.
+// Opens the listeners that peers may need: AF_UNIX unless disabled; TCP if some ranks are on other hosts or AF_UNIX is
+// disabled. Throws Failure.
 Listeners listen(const prun_open_params& params, const Options& options);
 
 inline constexpr const char* kVersion = "1.0.0";

@@ -1,6 +1,6 @@
-// Large messages to a peer that is far away. To wait until it has asked costs the way there and back before a call's
-// first byte moves; so their first pieces go out unasked. A receiver that has not posted yet keeps them in memory of
-// their own, at most Peer::ahead_limit bytes of a peer, and copies them once.
+// Large messages to a far peer. Waiting for `posted` would cost a round trip before a call's first byte moves, so their
+// first pieces are sent unrequested. A receiver without a matching receive buffers at most Peer::ahead_limit bytes per
+// peer and copies them once when the receive is posted.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ std::deque<Early>::iterator find_early(Lane& lane, uint32_t sequence) {
   return std::find_if(lane.early.begin(), lane.early.end(), [&](const Early& e) { return e.sequence == sequence; });
 }
 
-// Into the receive; the piece is gone then.
+// Copies a piece into its receive and releases its bytes.
 void copy_out(Peer& peer, const Early::Piece& piece, Message& message) {
   std::memcpy(message.data + piece.offset, piece.data.get(), piece.length);
   message.moved += piece.length;
@@ -55,7 +55,7 @@ bool Matcher::next_ahead(Peer& peer, OutFrame* out) {
   return false;
 }
 
-// What went out unasked is taken out of the receiver's hands by its receive: others may follow.
+// A posted receive claims the pieces of its message that were sent unrequested, so further ones may be sent.
 void Matcher::asked_after_all(Peer& peer, Lane& lane, uint32_t sequence) {
   const auto sent = std::find_if(lane.sent_ahead.begin(), lane.sent_ahead.end(),
                                  [&](const Posted& each) { return each.sequence == sequence; });
@@ -94,7 +94,7 @@ void Matcher::landed_early(Peer& peer, Lane& lane, const FrameHeader& header) {
   });
   if (piece == early->pieces.end()) return;
   piece->arrived = true;
-  if (!sequence_before(header.sequence, lane.next_receive())) return;  // is kept
+  if (!sequence_before(header.sequence, lane.next_receive())) return;  // the receive is not posted yet: keep it
   Message* const message = early->claimed;
   if (message != nullptr)
     copy_out(peer, *piece, *message);
@@ -105,7 +105,7 @@ void Matcher::landed_early(Peer& peer, Lane& lane, const FrameHeader& header) {
   if (message != nullptr && message->moved == message->bytes) complete(*message);
 }
 
-// For a receive that has just been posted. True: it has ended.
+// Moves buffered pieces into a receive that has just been posted. Returns whether any piece was buffered.
 bool Matcher::take_early(Message& message) {
   Peer& peer = *message.peer;
   Lane& lane = *message.lane;
@@ -136,7 +136,7 @@ bool Matcher::take_early(Message& message) {
   return true;
 }
 
-// The peer is lost: pieces that have not come will not.
+// Drops pieces that a lost peer will not complete.
 void Matcher::forget_arriving(Peer& peer, Lane& lane) {
   for (Early& early : lane.early) {
     early.claimed = nullptr;

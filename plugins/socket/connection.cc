@@ -1,6 +1,7 @@
-// Reading, writing and the ends of a connection. Nothing here blocks, except close_orderly.
+// Reading, writing and closing of a connection. Only close_orderly blocks.
 //
-// A write error does not end a connection at once: the peer's last frames, which say why it left, may still be unread.
+// A write error does not close a connection at once, because the peer's last frames, which state why it left, may still
+// be unread.
 #include "connection.h"
 
 #include <fmt/format.h>
@@ -18,15 +19,14 @@
 namespace prun::socket {
 namespace {
 
-// One eager message, its header and what the core sends before it arrive in one call; copying them on costs less than
-// a second call does.
+// Input buffer for one eager message, its header and preceding frames: copying them costs less than a second call.
 constexpr size_t kInputRoom = 40 << 10;
-// In a large message only headers come this way, its pieces go where they belong.
+// Only headers of large messages use the buffer; their pieces are read directly into the caller's memory.
 constexpr size_t kBulkRoom = 4 * sizeof(FrameHeader);
-thread_local std::array<char, kInputRoom> input;  // empty between two turns, but for cut headers, which are kept
+thread_local std::array<char, kInputRoom> input;  // empty between turns; cut headers are stored in header_
 
-// In what is about to be sent: in the first header, or the payload behind it where that has a code; a socket that is
-// full may take no more.
+// Flips a bit of the outgoing bytes: in the first header, or in its payload if that carries a CRC. The bit is near the
+// front, because a full socket may accept no more.
 char* turn_bit_over(const msghdr& message, uint64_t seed, bool payload_too) {
   const iovec& piece = message.msg_iov[payload_too ? seed % std::min<size_t>(message.msg_iovlen, 2) : 0];
   const size_t reach = std::min<size_t>(piece.iov_len, payload_too ? 4096 : sizeof(FrameHeader));
@@ -37,7 +37,7 @@ char* turn_bit_over(const msghdr& message, uint64_t seed, bool payload_too) {
 
 constexpr int kReadsPerTurn = 8;
 constexpr auto kIdle = std::chrono::milliseconds(500);
-constexpr uint64_t kWritePerTurn = 1 << 20;  // of one sendmsg, too
+constexpr uint64_t kWritePerTurn = 1 << 20;  // also of one sendmsg
 constexpr int kGoodbyeMilliseconds = 200;
 
 }  // namespace
@@ -62,7 +62,7 @@ void Connection::on_event(uint32_t events) {
   if (events & ~static_cast<uint32_t>(EPOLLOUT)) {
     int reads = 0;
     while (reads < kReadsPerTurn && open() && read_once()) ++reads;
-    while (tls_ && reads == kReadsPerTurn && open() && read_once(false)) {  // epoll does not tell what TLS has already
+    while (tls_ && reads == kReadsPerTurn && open() && read_once(false)) {  // epoll ignores bytes that TLS buffers
     }
   }
   if (open() && (events & EPOLLOUT)) {
@@ -94,9 +94,10 @@ bool Connection::read_once(bool fill) {
     pieces[header.msg_iovlen++] = {to, bytes};
     wanted += bytes;
   };
-  // A payload that nobody wants goes through `input`, as headers do.
+  // A payload without a destination goes through `input`, as headers do.
   if (payload_left_ > 0 && landing_.to != nullptr) add(landing_.to, payload_left_);
-  // In the midst of a large message the next piece belongs in the caller's buffer too: take only its header along.
+  // In the middle of a large message only the next header follows, because the next piece belongs in the caller's
+  // buffer.
   const bool more_follows = header.msg_iovlen > 0 && frame_.offset + frame_.length < frame_.total;
   const size_t room = more_follows ? sizeof(FrameHeader) : bulk_ ? kBulkRoom : kInputRoom;
   add(input.data() + cut_, room - cut_);
@@ -121,7 +122,7 @@ bool Connection::read_once(bool fill) {
   return tls_ || static_cast<size_t>(got) == wanted;  // less: the socket is empty
 }
 
-// TLS copies in any case, so what follows the payload waits for the next call.
+// Reads into the pieces of `header`. TLS copies anyway, so it fills only the first piece.
 ssize_t Connection::receive(msghdr& header, bool fill) {
   if (!tls_) return ::recvmsg(socket_.get(), &header, MSG_DONTWAIT);
   const ssize_t got = tls_->read(header.msg_iov[0].iov_base, header.msg_iov[0].iov_len, fill);
@@ -220,7 +221,7 @@ bool Connection::stage() {
   return !outgoing_.empty();
 }
 
-// Returns the bytes written; 0: nothing is left, or the socket is full.
+// Returns the bytes written; 0 = no output is left, or the socket is full.
 uint64_t Connection::write_once() {
   if (!stage()) return 0;
   std::array<iovec, 2 * kFrames> pieces;
@@ -234,7 +235,7 @@ uint64_t Connection::write_once() {
     if (frame.header.length > gone)
       pieces[message.msg_iovlen++] = {const_cast<char*>(frame.payload) + gone, frame.header.length - gone};
   }
-  // Nobody would notice in the rest of a payload without a code.
+  // A flipped bit in the remainder of a payload without a CRC would not be detected.
   const bool noticed = payload_crc_ || outgoing_.front().written < sizeof(FrameHeader);
   char* const flipped = flip_ && noticed ? turn_bit_over(message, *flip_, payload_crc_) : nullptr;
   ssize_t sent;
@@ -296,7 +297,7 @@ void Connection::write_some() {
     total += bytes;
   }
   if (total >= kWritePerTurn && !blocked_) matcher_.mark_dirty(peer_);
-  while (write_error_ != 0 && open() && read_once()) {  // the peer's last words; see the top of this file
+  while (write_error_ != 0 && open() && read_once()) {  // the peer's last frames; see the top of this file
   }
 }
 
@@ -323,14 +324,14 @@ void Connection::abandon(const Failure& failure) {
     if (frame.message != nullptr) matcher_.fail(frame.message, failure);
 }
 
-// What arrived was wrong: say so to the peer, so that it does not take us for the one who broke down.
+// Reports corrupt input to the peer, so that it does not blame this rank for the failure.
 void Connection::lost(const Failure& failure) {
   if (!ready_) return lost_early(failure.message);
   if (failure.status == PRUN_ECORRUPT) close_orderly(Goodbye::corrupt, peer_.rank, failure);
   matcher_.lost(peer_, failure);
 }
 
-// The connector sees it; nothing has been sent or received.
+// Records why a connection was lost before it was ready; the connector dials again.
 void Connection::lost_early(std::string why) {
   trouble_ = std::move(why);
   abandon({});
@@ -346,7 +347,7 @@ void Connection::ended(int error) {
          fmt::format("what rank #{} sent over tcp was changed on its way (TLS: {})", peer_.rank, tls_->trouble())});
   const bool orderly = peer_.said_goodbye;
   if (error == 0 && peer_.connections.size() > 1) {
-    // A peer ends all of its connections together; frames may still be unread in the others.
+    // A peer closes all of its connections together; the others may still have unread frames.
     poller_.remove(socket_.get());
     socket_.reset();
     for (const auto& other : peer_.connections)
@@ -388,7 +389,7 @@ void Connection::disturb(prun_fault fault, uint64_t seed) {
 void Connection::close_orderly(Goodbye reason, int culprit, const Failure& failure) {
   if (!open()) return;
   poller_.remove(socket_.get());
-  // In the midst of a frame there is no place for last words.
+  // A goodbye cannot be inserted into a partly written frame.
   const bool between_frames = !(tls_ && tls_->pending()) && (outgoing_.empty() || outgoing_.front().written == 0);
   if (first_ && ready_ && between_frames && write_error_ == 0) {
     FrameHeader goodbye;
@@ -404,7 +405,7 @@ void Connection::close_orderly(Goodbye reason, int culprit, const Failure& failu
     (void)!transmit(message);
   }
   ::shutdown(socket_.get(), SHUT_WR);
-  // Closing with unread input would make TCP reset the connection and lose what the peer has not got yet.
+  // Closing with unread input would make TCP reset the connection and discard undelivered output.
   const auto until = Clock::now() + std::chrono::milliseconds(kGoodbyeMilliseconds);
   for (int unsent = 1; unsent > 0 && Clock::now() < until;) {
     ssize_t got;

@@ -1,4 +1,4 @@
-// Dials under way, connections that are accepted but not yet authenticated, and the ranks that are missing.
+// Pending dials, accepted connections that are not authenticated yet, and the report of missing ranks.
 #include "connector.h"
 
 #include <fmt/format.h>
@@ -19,9 +19,9 @@ using State = sdk::Handshake::State;
 constexpr auto kEncryptionDeadline = std::chrono::seconds(5);
 constexpr auto kDialAgain = std::chrono::milliseconds(20);
 constexpr auto kRejected = std::chrono::milliseconds(800);
-constexpr size_t kStrangersAtOnce = 64;  // beyond those that are expected
+constexpr size_t kStrangersAtOnce = 64;  // beyond the expected ones
 
-// Descriptors may run out for a moment while strangers hold some.
+// Returns whether the error is transient: unauthenticated connections may exhaust descriptors for a moment.
 bool passes_by_itself(int error) {
   return error == EAGAIN || error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
@@ -117,7 +117,7 @@ bool Connector::all_ready() const {
   return !options_.encrypt || std::all_of(matcher_.peers().begin(), matcher_.peers().end(), ready);
 }
 
-// Whose handshake of TLS fails, or does not come to its end, dials again, as after one of ours.
+// Dials again where a TLS handshake fails or does not end in time.
 void Connector::look_after_encryption() {
   for (Dial& each : dials_) {
     std::unique_ptr<Connection>& slot = matcher_.peer(each.peer).connections[each.index];
@@ -132,7 +132,7 @@ void Connector::look_after_encryption() {
   }
 }
 
-// Firewalls that reject answer as the host does where nobody listens.
+// A rejecting firewall answers like a host without a listener, so the message names both causes.
 Failure Connector::refused(int peer, bool tcp) const {
   const Address& to = addresses_[peer];
   if (!tcp) return {PRUN_EPEER, peer, fmt::format("rank #{} no longer listens", peer)};
@@ -142,8 +142,8 @@ Failure Connector::refused(int peer, bool tcp) const {
                       near ? "" : ", or a firewall rejects it (--port-range A:B: ports that it lets pass)")};
 }
 
-// An answer from the network, not from the host: a firewall, or routes. Who sends such answers sends few, so dials
-// share them; a single one may be that of a network that is just coming up.
+// Handles an ICMP rejection by the network (a firewall or missing route). Senders of these rate-limit them, so all
+// dials share one timer; a single rejection is ignored because the network may just be coming up.
 void Connector::take_rejection(int peer, int error) {
   if (error != EHOSTUNREACH && error != ENETUNREACH && error != EACCES && error != EPERM) return;
   if (!rejected_) rejected_ = Clock::now();
@@ -211,7 +211,7 @@ void Connector::accept_all(Listener& listener) {
       continue;
     }
     accepted_.push_back(std::make_unique<Greeting>(std::move(fd), listener.tcp, identity_, -1, -1, poller_));
-    if (accepted_.size() > cap) return;  // the rest waits in the backlog; look_after_accepted makes room
+    if (accepted_.size() > cap) return;  // the others wait in the backlog until look_after_accepted frees slots
   }
 }
 
@@ -236,7 +236,7 @@ void Connector::establish(Greeting& greeting) {
   const sdk::Handshake& handshake = greeting.state();
   Peer& peer = matcher_.peer(handshake.peer());
   std::unique_ptr<Connection>& slot = peer.connections[handshake.index()];
-  if (slot) {  // it lost its first connection before it knew that it was in, and came again
+  if (slot) {  // the peer lost its connection before it was accepted, and dialled again
     if (slot->open()) slot->abandon({PRUN_EPEER, peer.rank, "replaced"});
     --(slot->tcp() ? over_tcp_ : over_unix_);
     peer.gone = {};
@@ -260,7 +260,7 @@ void Connector::establish(Greeting& greeting) {
     tls = std::make_unique<sdk::TlsStream>(
         fd.get(), handshake.dialler() ? sdk::TlsStream::Side::client : sdk::TlsStream::Side::server,
         handshake.encryption_key());
-  const bool crc = tcp && options_.payload_crc(near) && !tls;  // records of TLS carry a code
+  const bool crc = tcp && options_.payload_crc(near) && !tls;  // TLS records are authenticated already
   slot = std::make_unique<Connection>(std::move(fd), std::move(tls), tcp, handshake.index() == 0, crc, options_.chunk,
                                       peer, matcher_, poller_);
   ++(tcp ? over_tcp_ : over_unix_);

@@ -1,7 +1,8 @@
 // Connects every pair of ranks: the higher rank dials, the lower one accepts, both authenticate.
 //
-// A dialler that is dropped dials again, so that a crowd of strangers can delay a rank but not keep it out. Who
-// does not prove itself within `silence` is dropped and counted, and listening goes on until all ranks are connected.
+// A peer that does not authenticate within `silence` is dropped and counted, and listening continues until all ranks
+// are connected. A dropped dialler dials again, so a flood of unauthenticated connections can delay a rank but not
+// exclude it.
 #pragma once
 #include <prun/sdk/handshake.h>
 #include <prun/sdk/transport.h>
@@ -18,7 +19,7 @@ namespace prun::socket {
 
 using sdk::Identity;
 
-// The handshake of one connection, as a source of events.
+// The handshake of one connection as an event source.
 class Greeting : public EventSource {
  public:
   Greeting(Descriptor socket, bool tcp, const Identity& identity, int to, int index, Poller& poller);
@@ -41,11 +42,11 @@ class Connector {
   ~Connector();
 
   const Address& address() const { return listeners_.address; }
-  // Nonblocking. True once every peer is connected. Throws Failure.
+  // Makes progress without blocking. Returns true once every peer is connected. Throws Failure.
   bool step(const sdk::Blobs& blobs);
-  Failure missing() const;  // PRUN_AGAIN and who is missing
+  Failure missing() const;  // PRUN_AGAIN with the missing ranks
   std::string protection() const;
-  std::string summary() const;  // once connected, for the log
+  std::string summary() const;  // log line, once connected
   uint64_t strangers() const { return strangers_; }
   bool all_ready() const;
 
@@ -60,7 +61,7 @@ class Connector {
     int peer, index;
     std::unique_ptr<Greeting> greeting;
     Clock::time_point next{};
-    std::string trouble;  // of the last try
+    std::string trouble;  // error of the last attempt
     bool connected = false;
     Clock::time_point connected_at{};
   };
@@ -87,9 +88,9 @@ class Connector {
   std::vector<std::unique_ptr<Greeting>> accepted_;
   std::string congestion_;
   int over_unix_ = 0, over_tcp_ = 0;
-  bool far_ = false;  // a connection leads to a peer that is far away
+  bool far_ = false;  // a connection leads to a far peer
   uint64_t strangers_ = 0;
-  std::optional<Clock::time_point> rejected_;  // by the network, for the first time
+  std::optional<Clock::time_point> rejected_;  // time of the network's first rejection
 };
 
 }  // namespace prun::socket

@@ -1,5 +1,5 @@
-// The life of a context and the progress loop. There are no threads of our own: whoever tests a request makes progress
-// for all, one thread at a time, and sleeps in epoll_wait without the lock; the others wait until it is their turn.
+// The life of a context and the progress loop. The plugin has no threads: a thread that tests a request makes progress
+// for all requests, one thread at a time, and sleeps in epoll_wait without the lock; the others wait on `changed_`.
 #include "context.h"
 
 #include <sched.h>
@@ -12,11 +12,12 @@ namespace prun::socket {
 namespace {
 
 constexpr auto kTestLimit = std::chrono::milliseconds(10);
-// Polls before sleeping. With a core per rank a few cost less than being woken does. After them, or at once where cores
-// are shared, the core is yielded for some rounds of the others, unless somebody computes on it (Yields).
+// Polls before sleeping. With a core per rank, 64 of them cost less than a wake-up. Afterwards, or at once on shared
+// cores, the thread yields the core for a while, unless another process computes on it (Yields).
 constexpr int kSpins = 64;
 constexpr uint64_t kYield = 300 * 1000;  // nanoseconds
-// What a few messages wait for is read from their connections at once, which saves a call; now and then from all.
+// A request of at most kFew messages reads their connections directly, which saves the epoll call; every kAllEvery-th
+// turn polls all connections.
 constexpr size_t kFew = 2;
 constexpr int kAllEvery = 4;
 
@@ -124,7 +125,7 @@ Failure Context::test(Request* request) {
   return {PRUN_AGAIN, ""};
 }
 
-// Waits without the lock; true: something has come.
+// Waits for events without the lock. Returns whether any arrived.
 bool Context::poll(std::unique_lock<std::mutex>& lock, int milliseconds) {
   const uint64_t ended = matcher_.ended();
   const bool busy = matcher_.has_dirty();
@@ -140,7 +141,7 @@ bool Context::poll(std::unique_lock<std::mutex>& lock, int milliseconds) {
   return events || busy;
 }
 
-// Reads from the peers of what has not ended yet, without asking epoll who has something; true: something has come.
+// Reads from the peers of messages that are not complete, without an epoll call. Returns whether any frame arrived.
 bool Context::read_awaited(Request& request) {
   bool came = matcher_.has_dirty();
   for (size_t i = 0; i < request.messages.size() && !request.ended(); ++i) {
@@ -154,7 +155,8 @@ bool Context::read_awaited(Request& request) {
   return came;
 }
 
-// Until the request ends, the deadline passes or the job is aborted. Called with the lock held; polls without it.
+// Makes progress until the request ends, the deadline passes or the job is aborted. Called with the lock held; polls
+// without it.
 void Context::make_progress(std::unique_lock<std::mutex>& lock, Request& request, Clock::time_point deadline) {
   const int patience = may_spin_ ? kSpins : 1;
   const auto look = [&](int turn) {

@@ -1,4 +1,4 @@
-// A context: one rank's end of the transport. Owns everything; its lock guards everything below it.
+// A context: one rank's end of the transport. It owns everything; its lock guards all objects that it owns.
 #pragma once
 #include <prun/sdk/yields.h>
 
@@ -24,24 +24,24 @@ class Context : public sdk::Transport {
   Failure test(Request* request);
   void abort();
   int wait_fd() const { return poller_.fd(); }
-  // Any ranks can be reached; memory that ranks share is better where it can be had.
+  // Any rank can be reached; shared memory scores higher where it is available.
   static int score(const prun_open_params&, std::span<const int>) { return 20; }
-  static const void* ext(std::string_view id);  // extensions.cc
+  static const void* ext(std::string_view id);  // defined in extensions.cc
   static void check_options(const char* text) { parse_options(text); }
 
-  // extensions.cc
+  // The extensions (extensions.cc).
   void progress(int milliseconds);
   bool ended(const Request* request);
   bool disturb(int fault, int peer, uint64_t seed);
 
  private:
-  struct Waker : EventSource {  // ends an epoll_wait from another thread
+  struct Waker : EventSource {  // an eventfd that ends an epoll_wait from another thread
     Descriptor event;
     void on_event(uint32_t) override {}
   };
 
   void flush();      // under the lock
-  void when_idle();  // the same: nothing has come for a while
+  void when_idle();  // under the lock, after a wait without events
   void make_progress(std::unique_lock<std::mutex>& lock, Request& request, Clock::time_point deadline);
   bool poll(std::unique_lock<std::mutex>& lock, int milliseconds);
   bool read_awaited(Request& request);
@@ -53,14 +53,14 @@ class Context : public sdk::Transport {
   Poller poller_;
   Waker waker_;
   Matcher matcher_;
-  std::optional<Connector> connector_;  // until connected
+  std::optional<Connector> connector_;  // reset once connected
 
   std::mutex mutex_;
   std::condition_variable changed_;
   bool someone_polls_ = false;  // one thread makes progress for all
   sdk::CountedYields yields_;
-  uint64_t quiet_since_ = 0;  // nothing has come; 0: not looked at
-  int waiting_ = 0;           // threads that wait for it
+  uint64_t quiet_since_ = 0;  // time in ns since which no event arrived; 0 = unset
+  int waiting_ = 0;           // threads waiting on changed_
 };
 
 }  // namespace prun::socket

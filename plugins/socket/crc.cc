@@ -1,9 +1,10 @@
-// CRC32C: by carry-less multiplication of 64 bytes at a time where the processor can (it is then faster than memcpy),
-// by its CRC instruction, or by tables.
+// CRC32C by carry-less multiplication of 64 bytes at a time where the processor supports it (then faster than memcpy),
+// otherwise by the CRC instruction, otherwise by tables.
 //
-// The instruction takes 3 cycles but starts every cycle, so long data is cut in three strands that run interleaved
-// and are joined by "append n zero bytes", which is linear in the CRC and therefore four table look-ups. Folding is
-// Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel 2009, on four 512-bit words.
+// The instruction has a latency of 3 cycles and a throughput of one per cycle, so long data is split into three
+// interleaved strands, joined by "append n zero bytes", which is linear in the CRC and therefore four table look-ups.
+// Folding is Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel 2009, on four 512-bit
+// words.
 #include "crc.h"
 
 #include <array>
@@ -17,7 +18,7 @@
 namespace prun::socket {
 namespace {
 
-constexpr uint32_t kPolynomial = 0x82f63b78;  // reflected
+constexpr uint32_t kPolynomial = 0x82f63b78;  // bit-reflected
 using Table = std::array<uint32_t, 256>;
 
 constexpr std::array<Table, 8> make_slices() {
@@ -44,7 +45,7 @@ uint32_t crc_by_tables(uint32_t crc, const unsigned char* p, size_t n) {
 }
 
 #if defined(__x86_64__)
-// What a CRC becomes when `zeros` zero bytes follow: linear, so known from what it does to each byte of the CRC.
+// Maps a CRC to the CRC after `zeros` more zero bytes. The map is linear, so a table per byte of the CRC suffices.
 struct Append {
   std::array<Table, 4> tables;
   explicit Append(size_t zeros) {
@@ -93,14 +94,14 @@ __attribute__((target("sse4.2"))) uint32_t crc_by_instruction(uint32_t crc, cons
   return rest;
 }
 
-// x^power modulo the polynomial, times x^-1 as the reflected product needs, where the multiplication wants it.
+// Returns x^power modulo the polynomial, times x^-1 because of the bit-reflected product, in the upper 32 bits.
 constexpr uint64_t fold_constant(int power) {
-  uint32_t residue = 0x80000000;  // 1, reflected
+  uint32_t residue = 0x80000000;  // 1, bit-reflected
   for (int i = 0; i < power - 1; ++i) residue = (residue >> 1) ^ (residue & 1 ? kPolynomial : 0);
   return static_cast<uint64_t>(residue) << 32;
 }
 
-// What moves a 128-bit word `bits` further: its first half stands 64 bits higher than its second.
+// Multipliers that advance a 128-bit word by `bits` bits: its first half has a weight 64 bits higher than its second.
 struct Fold {
   uint64_t first, second;
   explicit constexpr Fold(int bits) : first(fold_constant(bits + 64)), second(fold_constant(bits)) {}

@@ -1,4 +1,4 @@
-// The extensions: progress without a request in mind, and faults on demand.
+// The extensions of the plugin: progress without a request (PRUN_PROGRESS) and fault injection (PRUN_CHAOS).
 #include <prun/chaos.h>
 #include <prun/progress.h>
 
@@ -29,7 +29,7 @@ bool Context::ended(const Request* request) {
   return request->ended() || stopped();
 }
 
-// Disturbs the first open connection to the peer; false = there is none.
+// Injects a fault into the first open connection to the peer. Returns false if there is none.
 bool Context::disturb(int fault, int peer, uint64_t seed) {
   const std::lock_guard lock(mutex_);
   if (peer < 0 || peer >= ranks || peer == rank) return false;

@@ -11,9 +11,9 @@ namespace prun::socket {
 namespace {
 
 constexpr unsigned kFarMicroseconds = 1000;
-constexpr int kSendBuffer = 8 << 20;  // the kernel counts its own structures, too, and takes twice as much
+constexpr int kSendBuffer = 8 << 20;  // the kernel doubles it to account for its own structures
 
-// Bytes up to which the kernel widens a send buffer by itself; 0: unknown.
+// Returns the bytes up to which the kernel's tuning widens a send buffer; 0 = unknown.
 long tuned_up_to() {
   long least = 0, first = 0, most = 0;
   std::ifstream("/proc/sys/net/ipv4/tcp_wmem") >> least >> first >> most;
@@ -33,8 +33,8 @@ bool is_far(int fd) {
 void widen_send_buffer(int fd) {
   const int bytes = kSendBuffer;
   if (tuned_up_to() >= 2L * bytes) return;
-  // FORCE goes beyond net.core.wmem_max but wants CAP_NET_ADMIN. A buffer that is set is not tuned any more, so one
-  // that would be cut to less than the kernel's tuning reaches is left alone.
+  // SO_SNDBUFFORCE exceeds net.core.wmem_max but needs CAP_NET_ADMIN. Setting a buffer disables the kernel's tuning, so
+  // the buffer is set only if wmem_max permits more than the tuning would reach.
   if (::setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) == 0) return;
   long most = 0;
   std::ifstream("/proc/sys/net/core/wmem_max") >> most;

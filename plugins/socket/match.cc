@@ -1,5 +1,5 @@
-// Posting of messages and what frames do to them. The surprising part: the receiver drives. It says `posted` for each
-// large receive, which usually reaches the sender before the send is even posted, so that no round trip is added.
+// Posting of messages and the effects of frames. The protocol is driven by the receiver: its `posted` for a large
+// receive usually reaches the sender before the send is posted, so that it adds no round trip.
 #include "match.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ Failure nonsense(const Peer& peer, const char* what, const FrameHeader& header) 
               peer.rank, what, header.kind, header.lane, header.sequence, header.length, header.total, header.offset)};
 }
 
-// Null unless the receive `sequence` is posted and still open.
+// Returns the posted receive `sequence`, or null if it is not posted or already closed.
 Message* open_receive(const Lane& lane, uint32_t sequence) {
   const uint32_t index = sequence - lane.first_receive;
   return index < lane.receives.size() ? lane.receives[index] : nullptr;
@@ -129,7 +129,7 @@ void Matcher::post_send(Message& message) {
 
   auto& early = lane.early_posts;
   while (!early.empty() && sequence_before(early.front().sequence, message.sequence)) early.pop_front();
-  if (message.bytes <= eager_) {  // if an early post is of another size, the receiver finds that out
+  if (message.bytes <= eager_) {  // the receiver detects an early post of another size
     lane.waiting_credit.push_back(&message);
     return release_eager(peer, lane);
   }
@@ -144,7 +144,7 @@ void Matcher::post_send(Message& message) {
   may_go_ahead(peer, lane);
 }
 
-// The receiver has posted its receive for this large send.
+// Queues a large send whose receive is posted with `bytes` bytes.
 void Matcher::asked(Message& message, uint64_t bytes) {
   Peer& peer = *message.peer;
   Lane& lane = *message.lane;
@@ -260,12 +260,12 @@ Matcher::Landing Matcher::arrive_eager(Peer& peer, Lane& lane, const FrameHeader
 Matcher::Landing Matcher::arrive_data(Peer& peer, Lane& lane, const FrameHeader& header) {
   Message* message = open_receive(lane, header.sequence);
   if (message == nullptr) {
-    if (sequence_before(header.sequence, lane.next_receive())) return {};  // dropped
+    if (sequence_before(header.sequence, lane.next_receive())) return {};  // its receive was dropped
     return arrive_early(peer, lane, header);
   }
   if (header.offset > header.total || header.length > header.total - header.offset)
     throw nonsense(peer, "its place", header);
-  if (header.total != message->bytes) {  // it was sent unasked
+  if (header.total != message->bytes) {  // sent unrequested
     if (message->bytes <= eager_) control(peer, lane, FrameKind::posted, header.sequence, message->bytes);
     mismatch(*message, header.total);
     return {};
@@ -281,7 +281,7 @@ void Matcher::arrive_posted(Peer& peer, Lane& lane, const FrameHeader& header) {
   asked_after_all(peer, lane, header.sequence);
   const auto found = std::find_if(lane.waiting_post.begin(), lane.waiting_post.end(),
                                   [&](const Message* m) { return m->sequence == header.sequence; });
-  if (found == lane.waiting_post.end()) return;  // a small send long gone, or a dropped one
+  if (found == lane.waiting_post.end()) return;  // a completed small send, or a dropped one
   Message& message = **found;
   lane.waiting_post.erase(found);
   --waiting_posts_;

@@ -1,10 +1,14 @@
-// Which message goes where: lanes, sequence numbers, flow control. Knows nothing of descriptors.
+// Matching of messages: lanes, sequence numbers, flow control. Independent of descriptors.
 //
-// Small messages (eager) go out at once while at most `window` bytes of a lane lie unasked-for at the receiver, who
-// returns credit as it consumes them. Larger ones wait until the receiver says that the receive is posted, and then
-// land directly in its buffer. So no amount of early sends makes a receiver buffer more than a window per lane, and
-// nobody ever stops reading a connection: sends of both sides at once cannot block each other.
-// To a peer that is far away the first pieces of large messages go out unasked, too (ahead.cc).
+//   small (<= eager)                        large (rendezvous)
+//   sender              receiver            sender              receiver
+//     | eager(payload) --> |                  | <------- posted(total) |   the receive is posted
+//     |  window -= bytes   |                  | data(offset 0)     --> |   straight into its buffer
+//     | <-- credit         |  consumed        | data(offset chunk) --> |
+//
+// A lane has at most `window` eager bytes unclaimed at the receiver, so early sends cannot exhaust its memory, and
+// every connection is always read: simultaneous sends of both sides cannot block each other. The first pieces of large
+// messages to a far peer are sent before `posted` arrives (ahead.cc).
 //
 // Not thread-safe: the context's lock guards all of it.
 #pragma once
@@ -32,7 +36,7 @@ struct Unexpected {  // an eager message that arrived before its receive
   uint64_t bytes;
   std::unique_ptr<char[]> data;
   bool arrived = false;
-  Message* claimed = nullptr;  // the receive that was posted while it was still arriving
+  Message* claimed = nullptr;  // the receive that was posted while the message was still arriving
 };
 
 // Pieces of a large message that arrived before its receive.
@@ -45,22 +49,22 @@ struct Early {
   };
   uint32_t sequence;
   uint64_t bytes;              // of the whole message
-  std::deque<Piece> pieces;    // that are still kept
-  Message* claimed = nullptr;  // the receive that was posted while some were still arriving
+  std::deque<Piece> pieces;    // pieces still buffered
+  Message* claimed = nullptr;  // the receive that was posted while some pieces were still arriving
 };
 
 struct Lane {
   uint16_t id = 0;
-  // Sending.
+  // Sender state.
   uint32_t next_send = 0;
-  std::deque<Message*> waiting_credit;  // small
-  std::deque<Message*> waiting_post;    // large, the receive is not posted yet
-  std::deque<Message*> asked;           // large, the receiver waits for them
+  std::deque<Message*> waiting_credit;  // small messages
+  std::deque<Message*> waiting_post;    // large messages whose receive is not posted yet
+  std::deque<Message*> asked;           // large messages whose receive is posted
   std::deque<Posted> early_posts;       // receives that were posted before our send
-  std::deque<Posted> sent_ahead;        // bytes of large messages that went out before their receives were posted
-  bool goes_ahead = false;              // is in the peer's list of those that may send some
+  std::deque<Posted> sent_ahead;        // bytes of large messages sent before their receives were posted
+  bool goes_ahead = false;              // the lane is in Peer::ahead
   uint32_t eager_sent = 0, eager_acknowledged = 0;
-  // Receiving. receives[i] has sequence first_receive + i; null once complete or dropped.
+  // Receiver state. receives[i] has sequence first_receive + i; null once complete or dropped.
   uint32_t first_receive = 0;
   std::deque<Message*> receives;
   std::deque<Unexpected> unexpected;
@@ -73,26 +77,26 @@ struct Lane {
 
 struct OutFrame {
   FrameHeader header;
-  Message* message = nullptr;  // whose payload it carries; null: none, or its request was dropped
+  Message* message = nullptr;  // owner of the payload; null = none, or its request was dropped
   const char* payload = nullptr;
-  uint64_t written = 0;          // of header and payload together
-  std::unique_ptr<char[]> kept;  // the payload, once the request has been dropped while it was being written
+  uint64_t written = 0;          // bytes of header and payload together
+  std::unique_ptr<char[]> kept;  // copy of the payload, if the request was dropped while it was being written
 };
 
 struct Peer {
   int rank = -1;
-  std::vector<std::unique_ptr<Connection>> connections;  // none: this rank itself
+  std::vector<std::unique_ptr<Connection>> connections;  // empty for this rank itself
   std::unordered_map<uint16_t, std::unique_ptr<Lane>> lanes;
   std::deque<OutFrame> outbox;  // small messages and control frames, in order, over the first connection
-  std::deque<Lane*> large;      // lanes with `asked` messages; take turns chunk by chunk
-  std::deque<Lane*> ahead;      // lanes with large messages that may go out unasked; take turns likewise
-  uint64_t ahead_limit = 0;     // bytes of large messages that may lie unasked-for at this peer; 0: it is near
-  uint64_t ahead_sent = 0;      // that do
-  uint64_t ahead_kept = 0;      // that lie here, of its
-  bool dirty = false;           // has something to write
+  std::deque<Lane*> large;      // lanes with `asked` messages, served round-robin chunk by chunk
+  std::deque<Lane*> ahead;      // lanes with large messages that may be sent ahead, served round-robin
+  uint64_t ahead_limit = 0;     // bytes of large messages that this peer may buffer unrequested; 0 = it is near
+  uint64_t ahead_sent = 0;      // of these, bytes now unclaimed at the peer
+  uint64_t ahead_kept = 0;      // bytes of the peer's messages buffered here
+  bool dirty = false;           // has output
   bool said_goodbye = false;
   Goodbye goodbye = Goodbye::closed;
-  int blamed = -1;  // by its goodbye
+  int blamed = -1;  // the rank that its goodbye blames
   Failure gone;
 
   bool has_output() const { return !outbox.empty() || !large.empty(); }
@@ -107,12 +111,12 @@ class Matcher {
   std::vector<Peer>& peers() { return peers_; }
 
   void start(Request& request);  // receives first, then sends
-  void drop(Request& request);   // from now on nothing touches the caller's memory
-  // Announces sends that have long waited for their receive, so that a wrong size is found and not waited for.
+  void drop(Request& request);   // detaches the caller's memory from all queues and connections
+  // Announces sends that have long waited for their receive, so that a size mismatch is reported instead of hanging.
   void announce_waiting(Clock::time_point now);
 
-  // For connections. Where a frame's payload goes; `to` is null where it is to be thrown away. Throws Failure when a
-  // frame makes no sense.
+  // For connections. Destination of a frame's payload; a null `to` discards it. arrive throws Failure for an invalid
+  // frame.
   struct Landing {
     char* to = nullptr;
     Message* message = nullptr;
@@ -121,15 +125,15 @@ class Matcher {
   void landed(Peer& peer, const FrameHeader& header, Message* message);
   bool next_frame(Peer& peer, bool first_connection, OutFrame* out);
   void written(OutFrame& frame);
-  void lost(Peer& peer, const Failure& failure);  // fails all that is outstanding with it
+  void lost(Peer& peer, const Failure& failure);  // fails all outstanding messages with it
   void fail(Message* message, const Failure& failure);
 
-  // Peers with something to write, once each.
+  // Returns the peers with output, once each.
   std::vector<Peer*> take_dirty();
   bool has_dirty() const { return !dirty_.empty(); }
   void mark_dirty(Peer& peer);
 
-  bool exchange_with_itself();               // some of it; returns whether there is more
+  bool exchange_with_itself();               // moves a bounded number of bytes; returns whether more is left
   uint64_t ended() const { return ended_; }  // requests that have ended so far
   const Failure& first_failure() const { return first_failure_; }
 
@@ -161,7 +165,7 @@ class Matcher {
   void forget_arriving(Peer& peer, Lane& lane);
 
   const uint32_t eager_, chunk_, window_;
-  const uint64_t most_kept_;  // of what comes ahead, of a peer
+  const uint64_t most_kept_;  // limit of buffered unrequested bytes per peer
   const int rank_;
   std::vector<Peer> peers_;
   std::vector<Peer*> dirty_;

@@ -1,4 +1,4 @@
-// One row per key: its variable and its range.
+// One row per option: its variable and its range.
 #include "options.h"
 
 #include <prun/sdk/options.h>
@@ -10,7 +10,7 @@
 
 namespace prun::socket {
 
-// A root that sends one broadcast after the other waits for credit less often the more there is; in the default 4 MiB.
+// A larger window lets a root that sends one broadcast after another wait for credit less often; 4 MiB by default.
 uint32_t Options::window() const {
   constexpr uint32_t kMost = 4 << 20;
   const uint32_t message = eager + kMessageCost;
@@ -50,7 +50,7 @@ Options parse_options(const char* text) {
       {"encrypt", &o.encrypt},
       {"link_timeout", &o.link_timeout, 1, 3600, "seconds"},
       {"unix", &o.use_unix},
-      {"ports", &o.ports, "any or FIRST:LAST"},  // the last: each host may have its own
+      {"ports", &o.ports, "any or FIRST:LAST"},  // the last row: hosts may differ
   };
   sdk::parse_options("socket", text, rows);
   read_ports(o);

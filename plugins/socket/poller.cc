@@ -1,4 +1,4 @@
-// epoll, level-triggered: what is not read in one turn is reported again, so turns can be bounded.
+// epoll, level-triggered: unread input is reported again, so the work per turn can be bounded.
 #include "poller.h"
 
 #include <prun/sdk/failure.h>

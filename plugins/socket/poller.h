@@ -1,6 +1,6 @@
-// The epoll set of a context: who wants to hear of which descriptor.
+// The epoll set of a context: maps descriptors to event sources.
 //
-// wait and dispatch are apart because a thread waits without the context's lock and dispatches under it. Sources
+// wait and dispatch are separate because a thread waits without the context's lock and dispatches under it. Sources
 // outlive the set, except handshakes, which exist only while a single thread is connecting.
 #pragma once
 #include <prun/sdk/descriptor.h>
@@ -26,9 +26,9 @@ class Poller {
   void add(int fd, EventSource* source, uint32_t events);
   void modify(int fd, EventSource* source, uint32_t events);
   void remove(int fd);
-  // At most `milliseconds`; returns whether there is something to dispatch. One thread at a time.
+  // Waits at most `milliseconds`. Returns whether there are events to dispatch. One thread at a time.
   bool wait(int milliseconds);
-  void dispatch();  // after wait, by the same thread
+  void dispatch();  // called after wait, by the same thread
 
  private:
   Descriptor epoll_;

@@ -1,4 +1,4 @@
-// A request (one batch) and its messages. The addresses of messages are stable: queues and connections point at them
+// A request (one batch) and its messages. Messages have stable addresses, because queues and connections point at them
 // until the message is complete or its request has been dropped.
 #pragma once
 #include <prun/sdk/failure.h>
@@ -20,10 +20,10 @@ struct Message {
   Request* request = nullptr;
   Peer* peer = nullptr;
   Lane* lane = nullptr;
-  char* data = nullptr;  // the caller's
+  char* data = nullptr;  // the caller's buffer
   uint64_t bytes = 0;
-  uint64_t staged = 0;  // of a send: handed to connections
-  uint64_t moved = 0;   // written to sockets, or arrived
+  uint64_t staged = 0;  // bytes of a send that were handed to connections
+  uint64_t moved = 0;   // bytes written to sockets, or received
   uint32_t sequence = 0;
   uint16_t lane_id = 0;
   bool is_recv = false;
@@ -33,9 +33,9 @@ struct Message {
 };
 
 struct Request {
-  std::vector<Message> messages;  // sized once
+  std::vector<Message> messages;  // never resized after creation
   size_t pending = 0;
-  Failure failure;  // the first one; ends the request
+  Failure failure;  // the first failure; ends the request
 
   bool ended() const { return pending == 0 || failure; }
 };

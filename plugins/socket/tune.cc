@@ -1,5 +1,5 @@
-// TCP: no Nagle, a dead path found by link_timeout, the congestion control that was asked for. AF_UNIX: a buffer that
-// holds a few chunks. TCP's buffers are left to the kernel's tuning: setting them would switch it off.
+// TCP: no Nagle, detection of a dead path within link_timeout, the configured congestion control. AF_UNIX: a buffer of
+// a few chunks. TCP's buffers keep the kernel's tuning, because setting them would disable it.
 #include "tune.h"
 
 #include <fmt/format.h>
@@ -15,12 +15,12 @@
 namespace prun::socket {
 namespace {
 
-constexpr int kUnixBuffer = 256 << 10;  // more than that leaves the second-level cache between the two copies
+constexpr int kUnixBuffer = 256 << 10;  // larger buffers leave the L2 cache between the two copies
 
 void set(int fd, int level, int name, int value) { (void)::setsockopt(fd, level, name, &value, sizeof value); }
 
 void set_buffers(int fd, int bytes) {
-  // FORCE goes beyond net.core.wmem_max but wants CAP_NET_ADMIN.
+  // The FORCE variants exceed net.core.wmem_max but need CAP_NET_ADMIN.
   if (::setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) != 0) set(fd, SOL_SOCKET, SO_SNDBUF, bytes);
   if (::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes) != 0) set(fd, SOL_SOCKET, SO_RCVBUF, bytes);
 }
@@ -33,7 +33,7 @@ int set_congestion(int fd, const std::string& name) {
   return ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), static_cast<socklen_t>(name.size()));
 }
 
-// Both ends have the same IP address.
+// Returns whether both ends have the same IP address.
 bool stays_on_host(int fd) {
   sockaddr_storage a{}, b{};
   socklen_t a_length = sizeof a, b_length = sizeof b;
@@ -48,7 +48,7 @@ bool stays_on_host(int fd) {
 }  // namespace
 
 void tune_tcp_of_host(int fd, const Options& options) {
-  // tune_tcp says what failed.
+  // tune_tcp reports failures.
   if (options.congestion != "system") (void)set_congestion(fd, congestion_on_host(options));
 }
 
