@@ -1,5 +1,5 @@
-// Batches: messages as one group of NCCL for each communicator they travel on. NCCL has no tags; a lane is the
-// communicator that was made for it.
+// Batches: messages as one NCCL group per communicator. NCCL has no tags; a lane is the communicator that was made for
+// it.
 #include <cstring>
 
 #include "context.h"
@@ -85,7 +85,7 @@ class Builder {
   }
 
  private:
-  // cudaMemcpyAsync from host to host memory would wait for its stream, perhaps for another rank's message.
+  // cudaMemcpyAsync between host buffers would wait for its stream, perhaps for another rank's message.
   bool on_host(const prun_p2p& op) const { return queue_.kind == PRUN_MEM_HOST && op.mem_kind == PRUN_MEM_HOST; }
 
   void enqueue_to_itself(const prun_p2p& op, SelfMessage& message) {
@@ -122,7 +122,7 @@ class Builder {
 
 std::unique_ptr<Request> start_batch(Context& c, std::span<const prun_p2p> ops, prun_queue queue) {
   Builder builder(c, queue);
-  // Its own sends first, so that the receives of the same batch find them.
+  // Sends to this rank itself come first, so that receives of the same batch find them.
   for (const prun_p2p& op : ops)
     if (op.peer == c.rank && op.is_recv == 0) builder.send_to_itself(op);
   for (const prun_p2p& op : ops) {

@@ -1,4 +1,4 @@
-// Maps under one lock. What is not asked for any more is forgotten by whoever asked last.
+// Maps under one lock. The last reader of an entry erases it.
 #include "board.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 namespace prun::nccl {
 namespace {
 
-// What a rank sent through NCCL before it left may still be on its way.
+// Messages that a rank sent through NCCL before it left may still arrive.
 constexpr auto kLostGrace = std::chrono::milliseconds(50);
 
 }  // namespace

@@ -1,8 +1,8 @@
-// What the other ranks have told this one beside NCCL: which call they are in, how large what they send is, that they
-// want a communicator, that they are gone. NCCL compares nothing and names nobody; from this board come the errors that
-// do.
+// Notes from other ranks over the control connection: the call that a rank is in, the sizes of its sends, its request
+// for a communicator, its loss. NCCL compares no calls and names no rank; the errors that do are derived from this
+// board.
 //
-// One lock, for all of it; `wait` sleeps until anything is news.
+// One lock guards it; `wait` sleeps until there is news.
 #pragma once
 #include <nccl.h>
 
@@ -21,21 +21,21 @@ namespace prun::nccl {
 
 using Clock = std::chrono::steady_clock;
 
-// A message between ranks beside NCCL; everything of one size, for simplicity.
+// A message between ranks over the control connection; all notes have one size.
 struct Note {
-  // here: a call, to those who do not compare it; waits: for the device, in a replayed step, and for long.
+  // here: the sequence of a call, for ranks that do not compare it; waits: the rank waits in a replayed step.
   enum Kind : uint32_t { call, here, size, want, go, waits };
   uint32_t kind = call;
-  int32_t lane = 0;  // size
-  uint64_t key = 0;  // call, want, go: of the communicator
+  int32_t lane = 0;  // of size
+  uint64_t key = 0;  // of the communicator; unset in size and waits
   uint64_t sequence = 0, fingerprint = 0,
-           count = 0;  // call; size: count is its bytes; go: sequence is the split's number
-  int32_t by_id = 0;   // go: from `id`, else by splitting the world's
+           count = 0;  // of call; size: count is the message's bytes; go: sequence is the split's number
+  int32_t by_id = 0;   // of go: 1 = make the communicator from `id`, 0 = split the world's parent
   int32_t padding = 0;
   ncclUniqueId id{};
 };
 
-struct Record {  // of a collective call
+struct Record {  // a collective call
   uint64_t sequence, fingerprint, count;
 };
 
@@ -46,13 +46,13 @@ class Board {
   void deliver(int from, const Note& note);
   void lose(int rank);
 
-  // What `rank` calls as its number `sequence` of a communicator, once it has said so.
+  // Returns the call with number `sequence` of a communicator on `rank`, once its note has arrived.
   std::optional<Record> call(uint64_t key, int rank, uint64_t sequence);
   bool has_called(uint64_t key, int rank, uint64_t sequence);  // that call or a later one
   void forget_call(uint64_t key, int rank, uint64_t sequence);
   void forget(uint64_t key);
 
-  // Messages of a peer and lane are numbered on both sides in the order in which they are given to us.
+  // Messages of a peer and lane are numbered on both sides in posting order.
   uint64_t expect(int peer, int lane);
   std::optional<uint64_t> bytes_of(int peer, int lane, uint64_t number);
   void forget_message(int peer, int lane, uint64_t number);
@@ -60,9 +60,9 @@ class Board {
   bool all_want(uint64_t key, const std::vector<int>& ranks, int& missing);
   std::optional<Note> take_go(uint64_t key);
 
-  // A rank that has been gone for longer than what it still sent needs to arrive; -1 none.
+  // Returns a rank that has been gone for longer than its last messages need to arrive; -1 = none.
   int lost_among(const std::vector<int>& ranks);
-  // A rank other than `me` that is not gone, but has told nothing for so long; of several the first. -1 none.
+  // Returns the first rank other than `me` that is not gone but has sent no note for `so_long`; -1 = none.
   int silent_among(const std::vector<int>& ranks, int me, std::chrono::seconds so_long);
 
   void wait(std::chrono::microseconds at_most);
@@ -77,12 +77,12 @@ class Board {
   std::condition_variable changed_;
   uint64_t news_ = 0;
   std::map<std::pair<uint64_t, int>, std::map<uint64_t, Record>> calls_;
-  std::map<std::pair<uint64_t, int>, uint64_t> called_;  // sequence of the latest, plus one
+  std::map<std::pair<uint64_t, int>, uint64_t> called_;  // sequence of the latest call, plus one
   std::map<std::pair<int, int>, Lane> lanes_;
   std::map<uint64_t, std::set<int>> wants_;
   std::map<uint64_t, Note> gos_;
   std::vector<std::optional<Clock::time_point>> lost_;
-  std::vector<Clock::time_point> heard_;  // when each last told something
+  std::vector<Clock::time_point> heard_;  // time of each rank's last note
 };
 
 }  // namespace prun::nccl

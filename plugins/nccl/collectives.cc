@@ -15,11 +15,11 @@
 namespace prun::nccl {
 namespace {
 
-// By prun_dtype.
+// indexed by prun_dtype
 constexpr std::array<ncclDataType_t, 8> kTypes = {ncclFloat64, ncclFloat32, ncclBfloat16, ncclFloat16,
                                                   ncclInt64,   ncclInt32,   ncclInt8,     ncclUint8};
 static_assert(PRUN_F64 == 0 && PRUN_BF16 == 2 && PRUN_U8 == 7);
-// By prun_redop.
+// indexed by prun_redop
 constexpr std::array<ncclRedOp_t, 5> kOps = {ncclSum, ncclProd, ncclMin, ncclMax, ncclAvg};
 static_assert(PRUN_SUM == 0 && PRUN_MIN == 2 && PRUN_AVG == 4);
 
@@ -50,7 +50,7 @@ bool native(const prun_coll_params& params, int size, bool on_queue) {
   return params.rank_order == 0 || picks || !floating;
 }
 
-// Pieces between the root, or all, and all.
+// Exchanges pieces between the root, or all members, and all members by messages.
 ncclResult_t in_messages(const Nccl& nccl, const Call& c) {
   const size_t piece = c.piece();
   nccl.group_start();
@@ -132,7 +132,7 @@ Sizes sizes_of(const Call& c) {
   }
 }
 
-// Ranks that exchange messages in it. NCCL has connected the ranks of other collectives already.
+// Returns the peers that a collective exchanges messages with; NCCL has already connected those of other collectives.
 std::vector<Link> links_of(const Call& c) {
   std::vector<Link> links;
   const bool root = c.me == c.root, all = c.kind == PRUN_ALL_TO_ALL;
@@ -146,7 +146,7 @@ std::vector<Link> links_of(const Call& c) {
   return links;
 }
 
-// Replaces buffers that the device cannot reach.
+// Replaces buffers that the device cannot reach by pinned ones.
 void bounce(Context& context, Call& c, Request& request) {
   const Sizes sizes = sizes_of(c);
   if (sizes.send > 0 && !context.memory.reachable(c.send)) {

@@ -14,7 +14,7 @@
 namespace prun::nccl {
 namespace {
 
-// Waits in replayed steps. A member counts as silent when it has missed several of the notes that it waits, too.
+// Intervals of waits in replayed steps. A member counts as silent after it has missed several `waits` notes.
 constexpr auto kLongWait = std::chrono::seconds(2), kTellEvery = std::chrono::seconds(1),
                kSilent = std::chrono::seconds(3);
 
@@ -63,7 +63,7 @@ void Comm::init(const ncclUniqueId& id) {
   stage_ = Stage::parent;
 }
 
-// No call is made on it but splits, so it needs no more than the least of NCCL's buffers.
+// The parent runs only splits, so it gets NCCL's smallest buffers.
 void Comm::init_parent(const ncclUniqueId& id) {
   ncclConfig_t config = context_.config(*native_, false);
   config.minCTAs = config.maxCTAs = 1;
@@ -72,7 +72,7 @@ void Comm::init_parent(const ncclUniqueId& id) {
     throw context_.library->failure("ncclCommInitRankConfig", result);
 }
 
-// The world's may be aborted at any time.
+// Locks the world's parent, which may be aborted at any time. Throws if it is.
 std::unique_lock<std::timed_mutex> Comm::lock_parent() const {
   if (from_ == native_) return {};
   std::unique_lock lock(from_->calls);
@@ -142,7 +142,7 @@ bool Comm::advance(int& missing) {
     stage_ = Stage::parent;
   }
   if (stage_ == Stage::told) {
-    // All ranks split the world's parent in one order, whatever the order in which they want communicators.
+    // All ranks split the world's parent in one order, whatever the order of their requests.
     if (context_.next_split != go_.sequence) return false;
     split(context_.world->native_);
   }
@@ -168,7 +168,7 @@ void Comm::register_regions() {
                                    [&](const auto& r) { return r.first == region.ptr; });
     if (known) continue;
     void* handle = nullptr;
-    // What cannot be registered works all the same, only slower.
+    // Memory that cannot be registered works as well, only slower.
     const ncclResult_t result = nccl.comm_register(native_->handle, region.ptr, region.bytes, &handle);
     if (result != ncclSuccess) context_.log(0, context_.library->failure("ncclCommRegister", result).message);
     native_->registered.emplace_back(region.ptr, result == ncclSuccess ? handle : nullptr);
@@ -262,7 +262,7 @@ void Comm::pump_locked() {
     }
     launch.event = context_.take_event();
     context_.library->check("cudaEventRecord", context_.library->cuda().event_record(launch.event, launch.stream));
-    launch.state = Launch::State::running;  // last: whoever enqueues goes on, perhaps to a capture
+    launch.state = Launch::State::running;  // last, because the enqueuing thread then continues, perhaps with a capture
   }
 }
 
@@ -282,7 +282,7 @@ bool Comm::done(Launch& launch) {
   return false;
 }
 
-// Whoever holds the lock is in a call of NCCL, and hears of it there.
+// A thread that holds the lock is in a call of NCCL, which returns the error there.
 int Comm::check(std::chrono::milliseconds waited) {
   std::unique_lock lock(native_->calls, std::try_to_lock);
   if (!lock.owns_lock() || stage_ != Stage::ready) return -1;
@@ -302,7 +302,8 @@ int Comm::check(std::chrono::milliseconds waited) {
   return context_.board.silent_among(ranks_, context_.rank, kSilent);
 }
 
-// NCCL does not say which rank it has lost. In a pair it can only be the other one; else the line beside NCCL may know.
+// NCCL does not report which rank it has lost. In a pair it is the other one; otherwise the control connection may have
+// lost it, too.
 Failure Comm::asynchronous(const char* call) {
   ncclResult_t state = ncclSuccess;
   if (native_->retiring || context_.library->nccl().async_error(native_->handle, &state) != ncclSuccess ||

@@ -7,9 +7,9 @@
 //
 // Groups of all ranks are split off the world's parent; every other group has a parent of its own.
 //
-// NCCL allows nothing on a communicator while one of its calls is under way, and only when it is over may the event be
-// recorded that is reached when the device has done the work. So all calls are launches: issued one after the other, by
-// the thread that calls `pump`. The first message between two ranks waits for both, so it has a thread of its own.
+// NCCL allows one call at a time on a communicator, and the event that marks the end of the device's work may be
+// recorded only after the call. So all calls are launches, issued one after the other by the thread that calls `pump`.
+// The first message between two ranks blocks until both have called, so it is issued by its own thread.
 #pragma once
 #include <prun/transport.h>
 
@@ -34,13 +34,13 @@ using Link = std::pair<int, bool>;  // a peer in the communicator, and whether i
 
 // One call, or group of calls, of NCCL.
 struct Launch {
-  enum class State { waiting, issued, running, ended };  // issued: NCCL is still at it; running: the device is
+  enum class State { waiting, issued, running, ended };  // issued: in NCCL's call; running: on the device
   std::function<ncclResult_t()> issue;
   const char* call = "";
-  std::vector<Link> links = {};  // that NCCL connects at the first use
+  std::vector<Link> links = {};  // connected by NCCL at first use
   cudaStream_t stream = nullptr;
-  cudaEvent_t event = nullptr;                // null where the stream is being captured: nothing runs then
-  std::atomic<State> state = State::waiting;  // whoever enqueues looks at it without the lock
+  cudaEvent_t event = nullptr;                // null while the stream is being captured: nothing runs then
+  std::atomic<State> state = State::waiting;  // read without the lock by the enqueuing thread
 };
 
 class Comm {
@@ -49,21 +49,21 @@ class Comm {
   ~Comm();
   Comm(const Comm&) = delete;
 
-  // Once usable; false: `missing` is waited for, or -1. Throws Failure.
+  // Returns true once usable; otherwise `missing` is the awaited rank or -1. Throws Failure.
   bool ready(int& missing);
   void push(Launch* launch);
   void withdraw(Launch* launch);  // its request ends with an error
-  void pump();                    // throws the failure of the communicator, or that it is being aborted
-  bool done(Launch& launch);      // asks the device; throws
-  // Nothing on it can succeed any more. Its operations on the device are being stopped.
+  void pump();                    // throws the communicator's failure, or PRUN_EABORTED
+  bool done(Launch& launch);      // queries the device; throws
+  // Fails all calls on it and starts its abort.
   void fail(const Failure& failure);
   Failure failure();
-  // No longer touches memory, though it failed.
+  // Returns whether a failed communicator no longer accesses memory.
   bool quiet() const { return native_->ended || (native_->handle == nullptr && !native_->in_call); }
-  // Throws the error that NCCL knows of, which a replayed operation may have; does not wait. Members that have waited
-  // for long tell each other that they do: returns one that has not, or -1.
+  // Throws NCCL's asynchronous error, which a replayed operation may have; does not block. Members that have waited for
+  // long exchange `waits` notes: returns a member that sent none, or -1.
   int check(std::chrono::milliseconds waited);
-  void abort();  // of the whole context: marks, does not wait
+  void abort();  // of the whole context: marks, does not block
   void deregister(const void* ptr);
 
   int index() const { return me_; }
@@ -71,7 +71,7 @@ class Comm {
   int lane() const { return lane_; }
   uint64_t key() const { return key_; }
   const std::vector<int>& ranks() const { return ranks_; }
-  int index_of(int rank) const;  // -1: no member
+  int index_of(int rank) const;  // -1 = not a member
   ncclComm_t handle() const { return native_->handle; }
   std::shared_ptr<const Native> native() const { return native_; }
   cudaStream_t stream() const { return native_->stream; }
@@ -82,12 +82,12 @@ class Comm {
   prun_coll_seen seen{};    // of the last mismatch
   void* scratch = nullptr;  // pinned, for barriers
 
-  // The world's: made by its ranks at once, from rank 0's id.
+  // For the world: all ranks make it at once from rank 0's id.
   void init(const ncclUniqueId& id);
 
  private:
-  enum class Stage { wanted, told, parent, split, ready };  // parent, split: under way
-  struct Call {                                             // of NCCL, in a thread
+  enum class Stage { wanted, told, parent, split, ready };  // parent, split: in progress
+  struct Call {                                             // a call of NCCL in a thread
     ncclResult_t result = ncclSuccess;
     std::atomic<bool> over{false};
   };
@@ -95,13 +95,13 @@ class Comm {
   void init_parent(const ncclUniqueId& id);
   void split(const std::shared_ptr<Native>& from);
   std::unique_lock<std::timed_mutex> lock_parent() const;
-  bool settled(ncclComm_t comm) const;  // whether no call on it is in progress; throws its asynchronous error
+  bool settled(ncclComm_t comm) const;  // returns whether no call on it is in progress; throws its asynchronous error
   void register_regions();
   void pump_locked();
   bool may_wait(const Launch& launch) const;  // for another rank
   void call_in_a_thread(const Launch& launch);
   void check_alive() const;
-  Failure asynchronous(const char* call);  // what NCCL says of itself, if that is an error
+  Failure asynchronous(const char* call);  // NCCL's asynchronous error, if any
   void fail_locked(const Failure& failure);
 
   Context& context_;
@@ -111,7 +111,7 @@ class Comm {
   uint64_t key_;
   std::shared_ptr<Native> native_ = std::make_shared<Native>();
 
-  // Under native_->calls:
+  // Guarded by native_->calls:
   Stage stage_ = Stage::wanted;
   Note go_{};
   std::shared_ptr<Native> from_;  // owner of the parent that this communicator is split off
@@ -120,7 +120,7 @@ class Comm {
   std::shared_ptr<Call> call_;  // of issued_, perhaps withdrawn since
   std::set<Link> linked_;
   Failure failure_;
-  Clock::time_point told_{};  // the others, by check
+  Clock::time_point told_{};  // time of the last `waits` note, sent by check
 };
 
 }  // namespace prun::nccl

@@ -13,17 +13,17 @@
 namespace prun::nccl {
 namespace {
 
-// What every rank tells all others before anything else; the address of the line beside NCCL follows.
+// The first part of a rank's address blob; the address of the control connection follows.
 struct Address {
   uint32_t magic = 0x4c434e50;  // "PNCL"
   int32_t nccl_version = 0;
-  ncclUniqueId id{};  // of the world's communicator; rank 0's counts
+  ncclUniqueId id{};  // of the world's communicator; only rank 0's is used
   char library[160] = {};
   int32_t device = 0;
 };
 
-// Ranks on one GPU with share=1, and thread blocks of a kernel of each: their kernels wait for each other, so all of
-// them need multiprocessors at the same time.
+// Limits of share=1: ranks per GPU, and thread blocks of each rank's kernels, which wait for each other and must be
+// resident at the same time.
 constexpr int kMostSharing = 8, kSharedCtas = 4;
 // Upper bound of CTAs of one communicator; NCCL chooses fewer on most machines.
 constexpr int kMostCtas = 32;
@@ -45,8 +45,8 @@ int choose_device(const prun_open_params& params, const Options& options, const 
 }
 
 // Makes NCCL accept several ranks on one device. NCCL compares host and device of its ranks. From 2.30 on a variable
-// allows equal ones; before, each rank gets a host id of its own, so that NCCL connects the ranks by sockets. NCCL
-// reads these variables when it makes its first unique id.
+// allows equal ones; before, each rank gets its own host id, so that NCCL connects the ranks by sockets. NCCL reads
+// these variables when it makes its first unique id.
 void allow_sharing(const prun_open_params& params, const Library& library) {
   if (params.local_ranks != params.ranks)
     throw Failure{PRUN_EINVAL, fmt::format("nccl option share=1 is for ranks of one host: here are {} of {}",
@@ -60,10 +60,10 @@ void allow_sharing(const prun_open_params& params, const Library& library) {
 }
 
 std::shared_ptr<const Library> load(const Options& options, const prun_open_params& params) {
-  // Read by NCCL when it is first used. What the user has set stays.
+  // NCCL reads it at first use. A value set by the user is kept.
   if (params.interface_name != nullptr) setenv("NCCL_SOCKET_IFNAME", params.interface_name, 0);
-  // Connected when it is made, not in its first collective: there a ring of pairs, in which every rank first calls its
-  // next one, would wait for ever.
+  // Connects when the communicator is made, not in the first collective: there a ring of pairs, in which every rank
+  // first calls its next one, would deadlock.
   setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   auto library = std::make_shared<const Library>(options.library, options.cudart);
   if (options.share) allow_sharing(params, *library);
@@ -76,7 +76,7 @@ Context::Context(const prun_open_params& params)
     : Transport(params),
       options(parse_options(params.options)),
       library(load(options, params)),
-      connects_late(std::string_view(std::getenv("NCCL_RUNTIME_CONNECT")) != "0"),  // set by `load`, at least
+      connects_late(std::string_view(std::getenv("NCCL_RUNTIME_CONNECT")) != "0"),  // `load` has set it
       device(choose_device(params, options, *library)),
       board(params.ranks),
       control(params, board),
@@ -91,7 +91,7 @@ Context::Context(const prun_open_params& params)
   use_device();
   library->check("cudaDeviceGetAttribute",
                  library->cuda().device_attribute(&free_ctas_, cudaDevAttrMultiProcessorCount, device));
-  log(rank == 0 ? 1 : 0, describe_self());  // which library it was is the first question later
+  log(rank == 0 ? 1 : 0, describe_self());  // for later reports
 }
 
 Context::~Context() {
@@ -189,7 +189,7 @@ Failure Context::connect(const sdk::Blobs& blobs) {
   return {PRUN_AGAIN, "NCCL makes its first communicator"};
 }
 
-// That a rank is gone on the line beside NCCL.
+// Throws if the control connection has lost a member.
 void Context::check_not_lost(const Comm& comm) {
   if (const int lost = board.lost_among(comm.ranks()); lost >= 0)
     throw Failure{PRUN_EPEER, lost, fmt::format("rank #{} is gone", lost)};
@@ -208,8 +208,8 @@ Request* Context::coll(Comm& comm, const prun_coll_params& params, prun_queue qu
   return request == nullptr ? nullptr : submit(std::move(request), queue);
 }
 
-// A program's own queue must have everything in it when the call returns, or what the program enqueues next would
-// overtake it. Our own queues have time: test goes on.
+// A program's own queue must hold the whole request when the call returns, because later work of the program would
+// overtake it otherwise. For our own queues `test` continues.
 Request* Context::submit(std::unique_ptr<Request> request, prun_queue queue) {
   try {
     if (queue.kind == PRUN_MEM_CUDA)
@@ -277,18 +277,18 @@ void Context::comm_free(Comm* comm) {
   delete comm;
 }
 
-// Only where it can work at all; how good it is for host memory nobody should ask.
+// Returns 80 where NCCL can be loaded, also for host memory, where the value does not matter.
 int Context::score(const prun_open_params& params, std::span<const int>) {
   try {
     const Options options = parse_options(params.options);
     return missing_here(options.library, options.cudart).empty() ? 80 : 0;
-  } catch (const Failure&) {  // opening it says what is wrong with them
+  } catch (const Failure&) {  // opening it reports the error
     return 80;
   }
 }
 
-// That a rank is gone on the line beside NCCL is no error: it may have ended well while this one's device still
-// computes.
+// The loss of a rank on the control connection is no error here: it may have ended successfully while this rank's
+// device still computes.
 const void* Context::ext(std::string_view id) {
   static constexpr prun_alarm kAlarm = {
       sizeof(prun_alarm), [](prun_ctx* ctx, prun_comm* comm, int waited_ms, prun_result* result) {

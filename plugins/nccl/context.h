@@ -27,7 +27,7 @@ class Context : public sdk::Transport {
   explicit Context(const prun_open_params& params);
   ~Context();
 
-  // The functions of the table.
+  // The functions of the transport table.
   std::string address();
   Failure connect(const sdk::Blobs& blobs);
   Request* batch(std::span<const prun_p2p> ops, prun_queue queue);
@@ -44,21 +44,21 @@ class Context : public sdk::Transport {
   static const void* ext(std::string_view id);
   static void check_options(const char* text) { parse_options(text); }
 
-  // Where messages of this lane go: the communicator that was made for it, else the world's.
+  // Returns the communicator that was made for this lane and peer, else the world's.
   Comm& comm_of(int lane, int peer);
 
-  void use_device() const { library->cuda().set_device(device); }  // CUDA's current device is each thread's own
+  void use_device() const { library->cuda().set_device(device); }  // CUDA's current device is per thread
   ncclConfig_t config(const Native& native, bool blocking) const;
-  int take_ctas();  // of those that the device has room for, for the kernels of one more communicator
+  int take_ctas();  // reserves thread blocks for the kernels of one more communicator
   void give_ctas(int ctas);
   cudaEvent_t take_event();
   void give_event(cudaEvent_t event);
-  std::string describe_self() const;  // which libraries, which device
+  std::string describe_self() const;  // libraries and device
   void deregister(const void* ptr);
 
   const Options options;
   const std::shared_ptr<const Library> library;
-  const bool connects_late;  // whether the user's NCCL_RUNTIME_CONNECT makes NCCL connect in the first collective
+  const bool connects_late;  // the user's NCCL_RUNTIME_CONNECT makes NCCL connect in the first collective
   int device = 0;
   Board board;
   Control control;
@@ -66,25 +66,25 @@ class Context : public sdk::Transport {
   Retirement retirement;
   SelfMessages to_itself;
   std::unique_ptr<Comm> world;
-  std::atomic<uint64_t> next_split{0};      // whose turn it is
+  std::atomic<uint64_t> next_split{0};      // number of the split that may run next
   std::atomic<uint64_t> splits_ordered{0};  // by this rank, where it is the one that orders
 
  private:
   void check_not_lost(const Comm& comm);
   Request* submit(std::unique_ptr<Request> request, prun_queue queue);
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::vector<Comm*> comms_;
   std::vector<cudaEvent_t> events_;
   int free_ctas_ = 0;
 };
 
-// Both throw Failure, also where a request fails at once.
+// Both throw Failure, also for a request that fails at once.
 std::unique_ptr<Request> start_batch(Context& context, std::span<const prun_p2p> ops, prun_queue queue);
-// nullptr: NCCL does not do that.
+// Returns nullptr for a collective that the core must do.
 std::unique_ptr<Request> start_collective(Context& context, Comm& comm, const prun_coll_params& params,
                                           prun_queue queue);
-// Returns once everything of it is in its queue, which takes long only where NCCL connects ranks for the first time.
+// Returns once the whole request is in its queue, which takes long only where NCCL connects ranks for the first time.
 void enqueue(Context& context, Request& request);
 
 }  // namespace prun::nccl

@@ -1,4 +1,4 @@
-// Notes are small, so most sends have ended when `batch` returns.
+// Notes are small, so most sends are complete when `batch` returns.
 #include "control.h"
 
 #include <dlfcn.h>

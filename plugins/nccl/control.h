@@ -1,5 +1,5 @@
-// The line to the other ranks beside NCCL: the socket transport, which lies beside this plugin, with its proof of the
-// job secret, its deadlines while connecting and its news of ranks that are gone. One thread receives notes for the
+// The control connection to the other ranks: the socket transport, installed beside this plugin, which authenticates
+// with the job secret, applies its deadlines while connecting and detects lost ranks. One thread receives notes for the
 // board.
 #pragma once
 #include <prun/progress.h>
@@ -26,8 +26,8 @@ class Control {
 
   std::string address(size_t room);
   Failure connect(const sdk::Blobs& blobs);
-  void start();                         // once connected
-  void send(int to, const Note& note);  // any thread; what a lost peer would be told is dropped
+  void start();                         // called once connected
+  void send(int to, const Note& note);  // any thread; notes to a lost peer are dropped
   void abort();
 
  private:
@@ -39,9 +39,9 @@ class Control {
     Note note;
     prun_req* req;
   };
-  bool receive(int peer);  // posts the next; false: the peer is gone
-  void take(int peer);     // what has come
-  void reap();             // notes that have gone out
+  bool receive(int peer);  // posts the next receive; false: the peer is gone
+  void take(int peer);     // delivers notes that have arrived
+  void reap();             // frees notes that have been sent
   void run();
 
   const prun_transport* table_ = nullptr;
@@ -50,7 +50,7 @@ class Control {
   Board& board_;
   const int rank_;
   std::vector<Incoming> incoming_;
-  std::mutex mutex_;  // of outgoing_
+  std::mutex mutex_;  // guards outgoing_
   std::list<Outgoing> outgoing_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;

@@ -1,4 +1,4 @@
-// Names and handles. Nothing is ever unloaded: both libraries own threads.
+// Names and handles. Libraries are never unloaded, because both own threads.
 #include "library.h"
 
 #include <dlfcn.h>
@@ -14,7 +14,7 @@ constexpr const char* kNoDriver = "no NVIDIA driver on this machine (libcuda.so.
 
 bool has_driver() { return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr; }
 
-// The first of `names` that loads; `what` opens the sentence when none does.
+// Opens the first of `names` that loads; `what` begins the error if none does. Throws Failure(PRUN_ENOTSUP).
 void* open_first(const std::vector<std::string>& names, const char* what) {
   std::string why;
   for (const std::string& name : names) {
@@ -37,13 +37,13 @@ std::vector<std::string> cudart_names(const std::string& name) {
   return {fmt::format("libcudart.so.{}", CUDART_VERSION / 1000), "libcudart.so"};
 }
 
-// NCCL has no code of its own for it: "Failed to CUDA calloc async 1048576 bytes", "Cuda failure 2 'out of memory'".
+// NCCL has no error code for it: "Failed to CUDA calloc async 1048576 bytes", "Cuda failure 2 'out of memory'".
 bool says_no_memory(const std::string& words) {
   for (const char* phrase : {"out of memory", "Failed to CUDA calloc", "Failed to CUDA malloc"})
     if (words.find(phrase) != std::string::npos) return true;
   return false;
 }
-// NCCL's words in a container whose /dev/shm has 64 MiB.
+// NCCL's text in a container whose /dev/shm has 64 MiB.
 bool says_no_shared_memory(const std::string& words) {
   return words.find("No space left on device") != std::string::npos;
 }
@@ -64,7 +64,7 @@ Symbols::Symbol Symbols::find(const char* name) const {
 std::string version_text(int code) { return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100); }
 
 Library::Library(const std::string& nccl_name, const std::string& cudart_name) {
-  // The driver first: without one the runtime's own words ("driver version is insufficient") mislead.
+  // The driver is checked first: without one the runtime's own message ("driver version is insufficient") misleads.
   if (nccl_name.empty() && cudart_name.empty() && !has_driver()) throw Failure{PRUN_ENOTSUP, kNoDriver};
   cuda_ = Cuda{{open_first(cudart_names(cudart_name), "the CUDA runtime")}};
   cudart_path_ = path_of(reinterpret_cast<const void*>(cuda_.set_device));
@@ -94,7 +94,7 @@ Failure Library::failure(const char* call, ncclResult_t error) const {
   const char* last = nccl_.last_error(nullptr);
   std::string words = last != nullptr ? last : "";
   while (!words.empty() && (words.back() == '\n' || words.back() == ' ')) words.pop_back();
-  constexpr size_t kWords = 110;  // a result has 240 bytes, and the library's name must be in it
+  constexpr size_t kWords = 110;  // a result has 240 bytes, and the library's name must fit
   if (words.size() > kWords) words.resize(kWords);
   if (error == ncclUnhandledCudaError && says_no_memory(words))
     return {PRUN_ENOMEM, -1,
@@ -124,7 +124,7 @@ bool Library::capturing(cudaStream_t stream) const {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// Neither version call touches a device.
+// Both version calls work without a device.
 std::string found_here() {
   const Symbols cuda_library{open_first(cudart_names(""), "the CUDA runtime")},
       nccl_library{open_first(nccl_names(""), "NCCL")};

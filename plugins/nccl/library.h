@@ -1,8 +1,8 @@
-// The CUDA runtime and NCCL, loaded when a context is opened: the plugin itself loads on machines that have neither,
-// and one build serves NCCL 2.18 and newer. What newer versions add is null where the loaded one lacks it.
+// The CUDA runtime and NCCL, loaded when a context is opened: the plugin loads on machines without them, and one build
+// serves NCCL 2.18 and newer. Functions of newer versions are null where the loaded library lacks them.
 //
-// Surprising fact: which of several installed libraries the loader took is the first question of most reports about
-// NCCL. So every failure ends with the version and the file that was really loaded.
+// Most reports about NCCL depend on which of several installed libraries was loaded, so every failure ends with the
+// version and the file.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -14,19 +14,19 @@ namespace prun::nccl {
 
 using sdk::Failure;
 
-// Functions of a library that was loaded, each found when the struct is made.
+// Functions of a loaded library, resolved when the struct is constructed.
 struct Symbols {
   struct Symbol {
     void* at;
     template <class Function>
-    operator Function() const {  // NOLINT(google-explicit-constructor): it is what a member is initialized with
+    operator Function() const {  // NOLINT(google-explicit-constructor): members are initialized with it
       return reinterpret_cast<Function>(at);
     }
   };
-  Symbol find(const char* name) const;   // throws Failure(PRUN_ENOTSUP) where it lacks one
-  Symbol newer(const char* name) const;  // null where it lacks one
+  Symbol find(const char* name) const;   // throws Failure(PRUN_ENOTSUP) if the library lacks it
+  Symbol newer(const char* name) const;  // null if the library lacks it
 
-  void* handle = nullptr;  // of dlopen; null: nothing is loaded, and all are null
+  void* handle = nullptr;  // of dlopen; null = nothing is loaded, and all functions are null
 };
 
 struct Cuda : Symbols {
@@ -89,13 +89,13 @@ struct Nccl : Symbols {
                           cudaStream_t) = newer("ncclScatter");
 };
 
-// "2.28.9" of 22809.
+// Formats a version code: 22809 is "2.28.9".
 std::string version_text(int code);
 
 class Library {
  public:
-  // Empty names are the system's: libcudart.so of the version that this was built with, or any; libnccl.so.2.
-  // Throws Failure(PRUN_ENOTSUP): what is missing, in one line.
+  // Empty names select the defaults: libcudart.so of the version at build time, else any; libnccl.so.2. Throws
+  // Failure(PRUN_ENOTSUP) that names the missing part in one line.
   Library(const std::string& nccl_name, const std::string& cudart_name);
 
   const Cuda& cuda() const { return cuda_; }
@@ -105,7 +105,7 @@ class Library {
   std::string cuda_text() const;                     // "CUDA runtime 13.0, driver 13.0, /usr/lib/libcudart.so.13"
   int devices() const { return devices_; }
 
-  // The failure of a call, with NCCL's own words about it.
+  // Returns the failure of a call, with NCCL's last error text.
   Failure failure(const char* call, ncclResult_t error) const;
   Failure failure(const char* call, cudaError_t error) const;
   void check(const char* call, cudaError_t error) const;  // throws
@@ -118,8 +118,7 @@ class Library {
   std::string text_, cudart_path_;
 };
 
-// While it lives, this thread's calls do not count as part of anybody's capture of a graph: event queries would spoil
-// it.
+// While it exists, this thread's calls do not belong to any graph capture, because event queries would invalidate it.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Cuda& cuda) : cuda_(cuda) { cuda_.exchange_capture_mode(&mode_); }
@@ -131,9 +130,9 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// The files that a context would use here and their versions, in one line; where nothing is missing.
+// Returns the files that a context would load and their versions, in one line. Throws Failure if one is missing.
 std::string found_here();
-// Without loading more than it must: why no context can be opened here, or "".
+// Returns why no context can be opened here, or "". Opens no device.
 std::string missing_here(const std::string& nccl_name = "", const std::string& cudart_name = "");
 
 }  // namespace prun::nccl

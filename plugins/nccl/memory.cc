@@ -1,4 +1,4 @@
-// Sizes of bounce buffers are powers of two, so that a few serve all.
+// Bounce buffers have power-of-two sizes, so that a few serve all.
 #include "memory.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,8 @@ void* Memory::allocate_pinned(size_t bytes) {
   return pinned;
 }
 
-// cudaMemset is asynchronous for device memory, and other streams of ours are not ordered with the legacy stream.
+// Zeroes on a stream and waits: cudaMemset is asynchronous for device memory, and our streams are not ordered with the
+// legacy stream.
 void Memory::zero(void* ptr, size_t bytes) {
   const Cuda& cuda = library_.cuda();
   cudaStream_t stream = nullptr;
@@ -41,7 +42,7 @@ Region* Memory::allocate(size_t bytes, int kind) {
     region->ptr = allocate_pinned(room);
     std::memset(region->ptr, 0, room);
   } else {
-    // NCCL's own has the alignment and the handles that zero-copy paths ask for.
+    // ncclMemAlloc provides the alignment and the handles that zero-copy paths require.
     region->from_nccl = library_.nccl().mem_alloc != nullptr;
     if (region->from_nccl) {
       const ncclResult_t error = library_.nccl().mem_alloc(&region->ptr, room);
@@ -102,7 +103,7 @@ bool Memory::reachable(const void* ptr) {
     for (const auto& r : regions_)
       if (r->own && ptr >= r->ptr && ptr < static_cast<const char*>(r->ptr) + r->bytes) return true;
   }
-  // Newer runtimes write a longer struct than older headers know.
+  // Newer runtimes write a longer struct than older headers declare.
   union {
     cudaPointerAttributes attributes;
     char room[256];

@@ -1,4 +1,4 @@
-// Memory: what peers reach fastest, what NCCL may reach at all, and the bounce buffers for what it may not.
+// Memory: allocations for peers, reachability by NCCL, and bounce buffers for memory that it cannot reach.
 #pragma once
 #include <cstddef>
 #include <map>
@@ -10,12 +10,12 @@
 
 namespace prun::nccl {
 
-struct Region {  // of mem_alloc or mem_reg; the handle of both
+struct Region {  // handle of mem_alloc and mem_reg
   void* ptr = nullptr;
   size_t bytes = 0;
   int kind = PRUN_MEM_HOST;
-  bool own = false;        // mem_alloc's
-  bool from_nccl = false;  // ncclMemAlloc's
+  bool own = false;        // allocated by mem_alloc
+  bool from_nccl = false;  // allocated by ncclMemAlloc
 };
 
 class Memory {
@@ -27,14 +27,14 @@ class Memory {
   Region* add(void* ptr, size_t bytes, int kind);
   void remove(void* ptr, const void* handle);
   std::vector<Region> regions();
-  void leave();  // frees nothing any more: freeing waits for the device, and work that hangs may use all of it
-  // Pinned memory that copies of a graph use at every launch, until the end of the context.
+  void leave();  // disables all frees: a free waits for the device, and hanging work may use any region
+  // Returns pinned memory that a graph's copies use at every launch, valid until the end of the context.
   void* allocate_for_graph(size_t bytes);
 
-  // Whether the device can work on it as it is: its own memory, pinned or managed.
+  // Returns whether the device can access it directly: device, pinned or managed memory.
   bool reachable(const void* ptr);
 
-  // Pinned pages for data that the device cannot reach; kept for the next user.
+  // Returns pinned pages for data that the device cannot reach; they are cached for reuse.
   void* take_bounce(size_t bytes);
   void give_bounce(void* bounce, size_t bytes);
 

@@ -1,4 +1,4 @@
-// One row per key: its variable and its range.
+// One row per option: its variable and its range.
 #include "options.h"
 
 #include <prun/sdk/options.h>

@@ -1,4 +1,4 @@
-// Ending requests: what the device says, what the other ranks say, and who is waited for.
+// Completion of requests: the device's events, the agreement of the other ranks, and the awaited rank.
 #include "request.h"
 
 #include <fmt/format.h>
@@ -15,9 +15,9 @@ namespace {
 constexpr auto kTestLimit = std::chrono::milliseconds(10);
 constexpr auto kSpin = std::chrono::microseconds(50);  // with a core per rank
 constexpr auto kShortestNap = std::chrono::microseconds(20), kLongestNap = std::chrono::microseconds(10'000);
-constexpr int kNapsPerWait = 8;                           // an end is noticed late by an eighth of the wait at most
-constexpr auto kStall = std::chrono::milliseconds(100);   // then everybody is told where this rank waits
-constexpr auto kSettle = std::chrono::milliseconds(500);  // for an aborted communicator to let go of memory
+constexpr int kNapsPerWait = 8;                           // completion is noticed late by at most an eighth of the wait
+constexpr auto kStall = std::chrono::milliseconds(100);   // then all members are informed of this rank's call
+constexpr auto kSettle = std::chrono::milliseconds(500);  // for an aborted communicator to release memory
 
 void check_call(Context& c, Request& req) {
   Request::Call& call = *req.call;
@@ -62,7 +62,7 @@ void copy_from_itself(Context& c, Request& req, const Request::SelfReceive& rece
   c.library->check("cudaEventRecord", cuda.event_record(req.copies.back().event, receive.stream));
 }
 
-// Messages to itself whose send has come by now.
+// Receives messages to this rank itself whose send has been posted.
 void receive_from_itself(Context& c, Request& req) {
   std::lock_guard lock(c.to_itself.mutex);
   std::erase_if(req.from_itself, [&](const Request::SelfReceive& receive) {
@@ -97,7 +97,7 @@ bool copies_done(Context& c, Request& req) {
   return req.copies.empty();
 }
 
-// The members of a collective, or the senders, that have not come.
+// Returns a sender or member of the collective that has not arrived; -1 = unknown.
 int missing(Context& c, const Request& req) {
   for (const Request::Arrival& arrival : req.arrivals)
     if (!arrival.agreed) return arrival.peer;
@@ -142,7 +142,7 @@ bool step(Context& c, Request& req) {
   return false;
 }
 
-// After a failure NCCL's kernels may still write to memory, until the communicators are down.
+// After a failure NCCL's kernels may write to memory until the communicators are aborted.
 bool settled(Request& req) {
   if (Clock::now() - req.failed_at > kSettle) return true;
   return std::all_of(req.parts.begin(), req.parts.end(), [](Request::Part& part) {
@@ -168,7 +168,7 @@ Failure finish(Context& c, Request* request) {
     if (part.launch.event != nullptr) c.give_event(part.launch.event);
   for (const Bounce& bounce : request->bounces) {
     if (!failed && bounce.user != nullptr) std::memcpy(bounce.user, bounce.pinned, bounce.bytes);
-    // After a failure the device may still be at it: then it is given up with the communicator.
+    // After a failure the device may still use the buffer, so it is abandoned with the communicator.
     if (!failed) c.memory.give_bounce(bounce.pinned, bounce.bytes);
   }
   return std::move(request->failure);

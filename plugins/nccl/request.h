@@ -1,5 +1,4 @@
-// A request: what it has enqueued, what it must still copy back, and what must agree with the other ranks before it may
-// end well.
+// A request: its launches, its copies back to the user, and the agreements with other ranks that its success requires.
 #pragma once
 #include <prun/transport.h>
 
@@ -15,19 +14,20 @@
 
 namespace prun::nccl {
 
-// Data that the device cannot reach travels in pinned memory.
+// Pinned copy of data that the device cannot reach.
 struct Bounce {
   void* pinned;
   size_t bytes;
-  void* user;  // copied there when all is done; null: it was sent
+  void* user;  // destination of the final copy; null = it was sent
 };
 
-// A message to itself: copied on the sender's queue at once, so that the sender may go on.
+// A message to this rank itself, copied on the sender's queue at once, so that the send completes.
 struct SelfMessage {
   void* pinned;
   size_t bytes;
-  cudaEvent_t event = nullptr;  // after the copy; null where the host has copied
-  bool captured = false;  // a graph makes the copy at every launch: nobody asks the event, and `pinned` is the graph's
+  cudaEvent_t event = nullptr;  // after the copy; null = the host has copied
+  bool captured = false;  // a graph copies at every launch: the event is never queried, and `pinned` belongs to the
+                          // graph
 };
 struct SelfMessages {
   std::mutex mutex;
@@ -35,11 +35,11 @@ struct SelfMessages {
 };
 
 struct Request {
-  struct Part {  // of a communicator
+  struct Part {  // on one communicator
     Comm* comm;
     Launch launch;
   };
-  struct Arrival {  // a message that must come with these bytes
+  struct Arrival {  // a message that must arrive with this size
     int peer, lane;
     uint64_t number, bytes;
     bool agreed = false;
@@ -48,19 +48,19 @@ struct Request {
     uint64_t lane;
     void* to;
     size_t bytes;
-    cudaStream_t stream;  // null: the host copies
+    cudaStream_t stream;  // null = the host copies
   };
-  struct Call {  // a collective, compared with the previous member's
+  struct Call {  // a collective, compared with the previous member's call
     uint64_t sequence, fingerprint, count;
     bool agreed = false;
   };
 
-  std::deque<Part> parts;  // launches are pointed at
+  std::deque<Part> parts;  // a deque, because launches are referenced by address
   std::vector<Bounce> bounces;
   std::vector<Arrival> arrivals;
   std::vector<SelfReceive> from_itself;
-  std::vector<SelfMessage> copies;  // on their way
-  std::vector<int> peers;           // without whom it cannot end
+  std::vector<SelfMessage> copies;  // in progress
+  std::vector<int> peers;           // ranks that it depends on
   Comm* collective = nullptr;
   std::optional<Call> call;
 

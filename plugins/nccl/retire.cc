@@ -1,4 +1,4 @@
-// The threads own what they use, so that one that hangs can be left behind.
+// The threads own the objects that they use, so that a hanging one can be abandoned.
 #include "retire.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace prun::nccl {
 namespace {
 
-// For a call to return before the abort. One that waits for another rank returns because of the abort.
+// Limits for a call to return before the abort. A call that waits for another rank returns because of the abort.
 constexpr auto kStuck = std::chrono::seconds(1);
 constexpr auto kWaiting = std::chrono::milliseconds(20);
 
@@ -23,13 +23,13 @@ void destroy(const Nccl& nccl, ncclComm_t comm) {
 void end_communicator(const Library& library, Native& native, bool abort) {
   const Nccl& nccl = library.nccl();
   library.cuda().set_device(native.device);
-  // Both free the communicator. A call that has been stuck for so long will not return before it is aborted.
+  // Both branches free the communicator. A call that has been stuck for kStuck returns only after the abort.
   if (native.calls.try_lock_for(kStuck)) native.calls.unlock();
   const auto soon = std::chrono::steady_clock::now() + kWaiting;
   while (native.in_call && std::chrono::steady_clock::now() < soon)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (abort) {
-    // The parent first: that ends a split which is under way, and perhaps makes a handle.
+    // The parent first: this ends a split in progress, which may create a handle.
     if (native.parent != nullptr) nccl.abort(native.parent);
     if (native.handle != nullptr) nccl.abort(native.handle);
   } else {
@@ -58,7 +58,7 @@ void Retirement::start(const std::shared_ptr<Native>& native, bool abort) {
   try {
     std::thread(work).detach();
   } catch (const std::system_error&) {
-    // No thread to be had: `finish` names it, and the process is about to end anyway.
+    // No thread available: `finish` names the communicator, and the process is about to end.
   }
 }
 

@@ -1,8 +1,8 @@
-// Ending NCCL's communicators, each on a thread of its own, with a deadline.
+// Ends NCCL's communicators, each on its own thread, with a deadline.
 //
-// ncclCommAbort and ncclCommDestroy wait: for kernels, for NCCL's own threads, for other ranks of the host, now and
-// then for ever (nccl#1777). And two communicators whose operations wait for each other cannot be aborted one after the
-// other (pytorch#150690). So nobody waits for these calls but `finish`, and that only so long.
+// ncclCommAbort and ncclCommDestroy wait for kernels, for NCCL's threads and for other ranks of the host, sometimes
+// forever (nccl#1777). Two communicators whose operations wait for each other cannot be aborted one after the other
+// (pytorch#150690). So only `finish` waits for these calls, with a limit.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -16,30 +16,30 @@
 
 namespace prun::nccl {
 
-// NCCL's side of a communicator; outlives the context where ncclCommAbort never returns.
+// NCCL's side of a communicator; outlives the context if ncclCommAbort never returns.
 struct Native {
-  std::timed_mutex calls;  // of NCCL on it; none is made once it is retiring
+  std::timed_mutex calls;  // guards NCCL's calls on it; none is made once it is retiring
   ncclComm_t handle = nullptr;
-  ncclComm_t parent = nullptr;                    // that `handle` was split from; null where that is the world's
+  ncclComm_t parent = nullptr;                    // `handle` was split from it; null = from the world's parent
   std::vector<std::shared_ptr<Native>> children;  // NCCL writes their handles when they are split off
   std::atomic<bool> in_call{false};               // a thread of ours is in a call that may wait for another rank
   cudaStream_t stream = nullptr;                  // for calls without a queue
   int device = 0;
-  int ctas = 0;                                           // thread blocks of a kernel at most; 0: NCCL's choice
+  int ctas = 0;                                           // upper bound of a kernel's thread blocks; 0 = NCCL's choice
   std::vector<std::pair<const void*, void*>> registered;  // buffer, handle of ncclCommRegister
-  std::string name;                                       // for people
+  std::string name;                                       // for messages
   std::atomic<bool> retiring{false};
-  std::atomic<bool> ended{false};  // nothing of it touches memory any more
+  std::atomic<bool> ended{false};  // none of its operations accesses memory any more
 };
 
 class Retirement {
  public:
   explicit Retirement(std::shared_ptr<const Library> library) : library_(std::move(library)) {}
 
-  // At once; a communicator is retired once, whoever asks first.
+  // Both return at once; the first call for a communicator wins.
   void abort(const std::shared_ptr<Native>& native) { start(native, true); }
   void destroy(const std::shared_ptr<Native>& native) { start(native, false); }
-  // Until all have ended, or the deadline. Returns the names of those that have not: they are left behind.
+  // Waits until all have ended, or the deadline. Returns the names of those that have not; they are abandoned.
   std::vector<std::string> finish(int milliseconds);
 
  private:

@@ -1,5 +1,5 @@
-// A transport over libfabric: tagged messages of an unconnected endpoint, the worked example of a plugin that is built
-// from an installed prun alone (README.md). Messages only; the core makes everything else of it.
+// A transport over libfabric: tagged messages of an unconnected endpoint, the example of a plugin that is built from an
+// installed prun alone (README.md). It provides messages; the core builds collectives on them.
 #include <poll.h>
 #include <prun/sdk/messages.h>
 #include <prun/sdk/options.h>
@@ -34,7 +34,7 @@ class Ofi : public sdk::MessageTransport {
   }
   explicit Ofi(const prun_open_params& params) : MessageTransport(params) {
     read_options(params.options, provider_);
-    // Nobody authenticates itself here: jobs of one host stay on the loopback device.
+    // libfabric does not authenticate, so jobs of one host use only the loopback device.
     const char* device = params.interface_name;
     if (device == nullptr && provider_ == "tcp" && local_ranks == ranks) device = "lo";
     const Owned<fi_info> hints(fi_allocinfo());
@@ -75,13 +75,13 @@ class Ofi : public sdk::MessageTransport {
     return greet();
   }
 
-  // Closing an endpoint makes progress: what has failed half-way would be received into buffers that are gone. So after
-  // a failure it stays open until the process ends.
+  // Closing an endpoint makes progress, which would receive into freed buffers after a failure. So it then remains open
+  // until the process ends.
   static void close(std::unique_ptr<Ofi> ofi) { ofi->alive_.empty() ? ofi.reset() : (void)ofi.release(); }
 
  private:
   struct Op {
-    fi_context context;  // first: libfabric gives its address back
+    fi_context context;  // first member, because libfabric returns its address
     prun_p2p p2p;
     Request& request;
   };
@@ -97,7 +97,7 @@ class Ofi : public sdk::MessageTransport {
     return Owned<T>(made);
   }
 
-  // A tag is a lane, or a greeting, and the sender above it.
+  // A tag is a lane (or the greeting) in 20 bits, and the sender above it.
   bool start(const prun_p2p& p, Request& request) override {
     auto op = std::make_unique<Op>(Op{{}, p, request});
     const uint64_t tag = static_cast<uint64_t>(p.is_recv != 0 ? p.peer : rank) << 20 | p.tag;
@@ -121,7 +121,7 @@ class Ofi : public sdk::MessageTransport {
     if (fi_trywait(fabric_.get(), &queue, 1) == FI_SUCCESS) poll(&ready, 1, 1);
   }
 
-  // A long receive of a short message is a success to libfabric: sizes are compared here.
+  // Completes an operation. libfabric accepts a message shorter than its receive, so sizes are compared here.
   void ended(Op* op, size_t came) {
     if (op->p2p.is_recv != 0 && came != op->p2p.bytes)
       throw Failure(PRUN_EMISMATCH, op->p2p.peer, "a message of ", came, " bytes on lane ", op->p2p.tag, " where ",
@@ -146,7 +146,7 @@ class Ofi : public sdk::MessageTransport {
   Owned<fid_ep> ep_;
   int wait_fd_ = -1;
   std::vector<fi_addr_t> peers_;
-  std::unordered_set<Op*> alive_;  // that have not ended: libfabric holds on to them and to their buffers
+  std::unordered_set<Op*> alive_;  // not ended: libfabric refers to them and to their buffers
 };
 
 }  // namespace prun::ofi

@@ -1,5 +1,5 @@
-// Messages, progress and waiting. There are no threads of our own: whoever tests a request makes progress for all, one
-// thread at a time, and sleeps on UCX's descriptor without the lock; the others wait until it is their turn.
+// Messages, progress and waiting. The plugin has no threads: a thread that tests a request makes progress for all, one
+// thread at a time, and sleeps on UCX's descriptor without the lock; the others wait on `changed_`.
 #include "context.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace prun::ucx {
 namespace {
 
 constexpr auto kTestLimit = std::chrono::milliseconds(8);  // the ABI allows 10
-// A tag is a lane, and the sender above it.
+// A tag is the lane in 16 bits, and the sender above it.
 constexpr int kSenderShift = 16;
 constexpr uint64_t kWholeTag = ~uint64_t{0};
 constexpr uint64_t kSenderMask = 0xffffffffull << kSenderShift;
@@ -22,8 +22,8 @@ uint64_t tag_of(int sender, uint64_t lane) { return static_cast<uint64_t>(sender
 
 }  // namespace
 
-// Yields early: whoever is waited for may want this very core, even where there are enough. Sleeps late: being woken by
-// UCX takes long, and ranks that sleep for each other keep each other asleep.
+// Yields early, because the awaited rank may need this very core even where there are enough. Sleeps late, because a
+// wake-up by UCX is slow and ranks that sleep for each other delay each other.
 Context::Context(const prun_open_params& params)
     : Transport(params),
       spin_(std::chrono::microseconds(host.cores_per_rank >= 1.0 ? 1 : 0)),
@@ -45,7 +45,7 @@ Context::~Context() {
   }
 }
 
-// The lock, from whoever spins with it.
+// Takes the lock; a thread that polls under it gives way.
 std::unique_lock<std::mutex> Context::enter() {
   ++wanted_;
   std::unique_lock lock(mutex_);
@@ -114,7 +114,7 @@ void Context::post(Operation& operation, uint64_t tag, void* data) {
       started(operation, ucp_tag_send_nbx(peer.endpoint, data, operation.bytes, tag, &param));
     return;
   }
-  // Not at once: UCX 1.13 would not tell how long the message was.
+  // No immediate completion, because UCX 1.13 would not report the message's length.
   param.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = on_received;
   const bool small = operation.bytes < sizeof(Place);
@@ -122,12 +122,12 @@ void Context::post(Operation& operation, uint64_t tag, void* data) {
                                       small ? sizeof(Place) : operation.bytes, tag, kWholeTag, &param));
 }
 
-// What UCX returned: null, an error, or a request whose callback will come, or has.
+// Handles a return value of UCX: null, an error, or a request whose callback follows or has already run.
 void Context::started(Operation& operation, ucs_status_ptr_t ucx) {
   if (!UCS_PTR_IS_PTR(ucx)) ended(operation, UCS_PTR_RAW_STATUS(ucx));
 }
 
-// One part of it has. After a failure nobody asks for the others.
+// Completes one part of an operation. A failed part ends it at once.
 void Context::ended(Operation& operation, ucs_status_t status) {
   if (--operation.parts > 0 && status == UCS_OK) return;
   operation.open = false;
@@ -144,7 +144,7 @@ void Context::ended(Operation& operation, ucs_status_t status) {
   fail({PRUN_EPEER, operation.peer, fmt::format("rank #{}: {}", operation.peer, ucs_status_string(status))});
 }
 
-// UCX takes a shorter message for a longer receive as it comes; sizes are compared here.
+// Completes a receive. UCX accepts a shorter message for a longer receive silently, so sizes are compared here.
 void Context::received(Operation& operation, ucs_status_t status, size_t bytes) {
   const bool small = operation.bytes < sizeof(Place);
   if (status == UCS_OK && bytes == sizeof(Place)) {
@@ -179,7 +179,7 @@ void Context::on_received(void* ucx, ucs_status_t status, const ucp_tag_recv_inf
   ucp_request_free(ucx);
 }
 
-// A sleeping thread would not see what was added.
+// A sleeping thread would not notice new operations.
 Request* Context::hand_over(std::unique_ptr<Request> request) {
   if (someone_sleeps_) worker_.wake();
   if (!failure_ || request->ended()) return request.release();
@@ -187,7 +187,7 @@ Request* Context::hand_over(std::unique_ptr<Request> request) {
   throw failure_;
 }
 
-// Whether there is anything left to wait for.
+// Returns whether the wait for a request is over.
 bool Context::settled(const Request& request) {
   if (failure_ || request.ended()) return true;
   if (stopped()) fail({PRUN_EABORTED, "aborted"});
@@ -226,7 +226,7 @@ Failure Context::test(Request* request) {
   return awaited(*request);
 }
 
-// Names the one rank that is waited for, if it is one.
+// Names the awaited rank if there is only one.
 Failure Context::awaited(const Request& request) const {
   Failure again{PRUN_AGAIN, ""};
   for (const Operation& operation : request.operations) {
@@ -237,8 +237,8 @@ Failure Context::awaited(const Request& request) const {
   return again;
 }
 
-// Until the request has ended, the deadline is over or somebody else sleeps for all. Spins first, then yields, then
-// sleeps; from one call of test to the next, as long as nothing happens.
+// Makes progress until the request has ended, the deadline passes or another thread sleeps for all. Spins, then yields,
+// then sleeps; the phases continue across calls of test while nothing happens.
 void Context::make_progress(std::unique_lock<std::mutex>& lock, const Request& request, Clock::time_point deadline) {
   while (!someone_sleeps_) {
     while (!failure_ && progress()) {
@@ -260,8 +260,8 @@ void Context::make_progress(std::unique_lock<std::mutex>& lock, const Request& r
   }
 }
 
-// UCX may have something to do before it can be slept on: progress, mostly at once. Where that does not help (a peer
-// whose queue is full), a moment's sleep does.
+// Sleeps on UCX's descriptor. UCX may need progress before it can be armed, usually briefly. Where that persists (a
+// peer with a full queue), a nap of 200 us replaces it.
 void Context::sleep(std::unique_lock<std::mutex>& lock, Clock::time_point deadline) {
   constexpr int kRefusals = 8;
   const bool armed = worker_.arm();

@@ -1,7 +1,7 @@
-// A context: one rank's end of the transport. Its lock guards the worker and everything below it.
+// A context: one rank's end of the transport. Its lock guards the worker and all objects that it owns.
 //
-// The first failure ends everything: from then on UCX makes no progress, so that what is half received is never written
-// into memory that its owner has freed, and what is still under way is left to the end of the process.
+// The first failure is final: UCX makes no progress afterwards, so that a partly received message is never written into
+// memory that its owner has freed. Open operations are retained until the process ends.
 #pragma once
 #include <prun/sdk/transport.h>
 
@@ -25,24 +25,24 @@ namespace prun::ucx {
 using Clock = std::chrono::steady_clock;
 class Context;
 
-Place::Mark mark_of(const uint8_t (&secret)[32]);  // tells places of a job from messages
+Place::Mark mark_of(const uint8_t (&secret)[32]);  // distinguishes a Place from a message
 
-// A peer as this rank knows it.
+// State of a peer.
 struct Peer {
   Context* context = nullptr;
   int rank = -1;
   ucp_ep_h endpoint = nullptr;
-  bool same_host = false;  // then made without UCX's error handling
+  bool same_host = false;  // its endpoint then has no UCX error handling
   ucs_status_t lost = UCS_OK;
-  // Memory that the peer has allocated; the first is its window.
+  // Memory that the peer has allocated; the first one is its window.
   struct Memory {
     uint64_t address = 0, bytes = 0;
     ucp_rkey_h key = nullptr;
-    const char* mapped = nullptr;  // here, where it can be
+    const char* mapped = nullptr;  // address in this process; null = not mappable
   };
   std::vector<Memory> memory;
-  bool maps_us = false;                                // as we map all of its memory
-  std::array<uint64_t, PRUN_MAX_SIGNAL + 1> raised{};  // how often it has raised each signal here
+  bool maps_us = false;                                // the peer maps our memory, as we map all of its own
+  std::array<uint64_t, PRUN_MAX_SIGNAL + 1> raised{};  // count of each signal that it has raised here
 };
 
 class Context : public sdk::Transport {
@@ -70,17 +70,17 @@ class Context : public sdk::Transport {
 
  private:
   std::unique_lock<std::mutex> enter();
-  void fail(Failure failure);  // keeps the first one
+  void fail(Failure failure);  // the first one wins
   void check_usable();
 
-  // Operations: posted, and ended by a return value or a callback of UCX.
+  // Operations: posted, and completed by a return value or a UCX callback.
   std::unique_ptr<Request> new_request(size_t operations);
   void post(Operation& operation, uint64_t tag, void* data);
   Request* hand_over(std::unique_ptr<Request> request);
   void started(Operation& operation, ucs_status_ptr_t ucx);
   void ended(Operation& operation, ucs_status_t status);
   void received(Operation& operation, ucs_status_t status, size_t bytes);
-  void differs(Operation& operation, size_t bytes);  // the message had so many
+  void differs(Operation& operation, size_t bytes);  // fails the operation: the message had `bytes` bytes
   static ucp_request_param_t with_callback(ucp_send_nbx_callback_t callback, Operation& operation);
   static void on_ended(void* ucx, ucs_status_t status, void* operation);
   static void on_received(void* ucx, ucs_status_t status, const ucp_tag_recv_info_t* info, void* operation);
@@ -117,7 +117,7 @@ class Context : public sdk::Transport {
                                 const ucp_am_recv_param_t*);
 
   // lend.cc
-  bool lend(Operation& operation, Peer& peer, uint64_t tag);  // false: the message is to be sent
+  bool lend(Operation& operation, Peer& peer, uint64_t tag);  // false: the message must be sent
   void borrow(Operation& operation, const Place& place);
   bool copy_some();
   void was_got(Operation& operation, ucs_status_t status);
@@ -133,29 +133,29 @@ class Context : public sdk::Transport {
   };
 
   LogOpen log_open_;
-  const Clock::duration spin_, yield_;  // before sleeping
+  const Clock::duration spin_, yield_;  // phases before sleeping
   const Place::Mark mark_;              // of this job
   Worker worker_;
   std::vector<Peer> peers_;
   std::vector<Memory> memory_;       // the first is the window
-  size_t shared_ = 0;                // of it, that others know
-  std::vector<std::string> hellos_;  // everybody's, and ours as it is sent
+  size_t shared_ = 0;                // number of these that peers have keys of
+  std::vector<std::string> hellos_;  // the peers' hellos, then our own
   std::unique_ptr<Request> connecting_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::atomic<int> wanted_{0};     // threads that want the lock
+  std::atomic<int> wanted_{0};     // threads that wait for the lock
   bool someone_sleeps_ = false;    // one thread sleeps for all
-  int waiting_ = 0;                // threads that wait for it
-  Clock::time_point quiet_since_;  // the epoch: something has just happened
-  int refused_ = 0;                // how often in a row UCX could not be slept on
+  int waiting_ = 0;                // threads waiting on changed_
+  Clock::time_point quiet_since_;  // since when nothing has happened; the epoch = not idle
+  int refused_ = 0;                // consecutive failures to arm the worker
   size_t open_ = 0;                // operations that UCX holds
   bool some_lost_ = false;
   std::unordered_map<uint64_t, Operation*> lent_;  // by number
   uint64_t lent_so_far_ = 0;
-  std::deque<Operation*> copies_;  // receives that have a place to copy from
+  std::deque<Operation*> copies_;  // receives with a source to copy from
   Failure failure_;
-  std::vector<std::unique_ptr<Request>> unfinished_;  // failed, and not let go by UCX
+  std::vector<std::unique_ptr<Request>> unfinished_;  // failed, and still held by UCX
 };
 
 }  // namespace prun::ucx

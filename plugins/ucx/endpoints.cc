@@ -1,7 +1,7 @@
 // Blobs, endpoints, the first message each way, and closing.
 //
-// Surprising fact: UCX's error handling costs what is fastest on one host (posix, sysv and cma do without it, 1.13),
-// and there it would tell of a death 20 s later than the launcher does. So endpoints of one host go without.
+// UCX's error handling excludes the fastest transports of one host (posix, sysv and cma, 1.13), and would report a
+// death there 20 s later than the launcher does. So endpoints of one host do without it.
 #include <fmt/format.h>
 #include <prun/sdk/host.h>
 #include <sched.h>
@@ -19,9 +19,9 @@ namespace prun::ucx {
 namespace {
 
 constexpr char kMagic[8] = {'p', 'r', 'u', 'n', 'u', 'c', 'x', '1'};
-constexpr uint64_t kHelloTag = uint64_t{1} << 56;  // above senders and lanes
+constexpr uint64_t kHelloTag = uint64_t{1} << 56;  // above the bits of senders and lanes
 
-// What a blob starts with; the worker's address follows.
+// Header of a blob; the worker's address follows.
 struct AddressHeader {
   char magic[8];
   uint32_t bytes;  // of the address
@@ -29,7 +29,7 @@ struct AddressHeader {
   sdk::HostId host;
 };
 
-// The first message: one of these for each piece of memory, its packed key behind it.
+// The first message consists of one header per piece of memory, each followed by its packed key.
 struct MemoryHeader {
   uint64_t address, bytes, key_bytes;
 };
@@ -47,7 +47,7 @@ AddressHeader own_header(size_t bytes) {
   return header;
 }
 
-// The worker's address in a rank's blob.
+// Returns the worker's address in a rank's blob. Throws Failure for a foreign blob or another UCX version.
 std::string read_blob(int rank, std::string_view blob, const AddressHeader& mine, AddressHeader& theirs) {
   if (blob.size() >= sizeof theirs) std::memcpy(&theirs, blob.data(), sizeof theirs);
   if (blob.size() < sizeof theirs || std::memcmp(theirs.magic, kMagic, sizeof kMagic) != 0 ||
@@ -60,7 +60,7 @@ std::string read_blob(int rank, std::string_view blob, const AddressHeader& mine
   return std::string(blob.substr(sizeof theirs));
 }
 
-// A port of an RDMA device that is up.
+// Returns whether a port of an RDMA device is active.
 bool has_rdma() {
   std::error_code none;
   for (const auto& device : std::filesystem::directory_iterator("/sys/class/infiniband", none)) {
@@ -75,7 +75,7 @@ bool has_rdma() {
 
 }  // namespace
 
-// Where UCX drives RDMA nothing else of ours does; over TCP socket is faster, and between ranks of one host shm.
+// With RDMA, UCX has no competitor here; over TCP socket is faster, and between ranks of one host shm.
 int Context::score(const prun_open_params&, std::span<const int>) { return has_rdma() ? 60 : 10; }
 
 std::string Context::address() {
@@ -109,7 +109,7 @@ void Context::on_lost(void* user_data, ucp_ep_h, ucs_status_t status) {
   peer.context->some_lost_ = true;
 }
 
-// As much as fits; what is not in it is memory like any other.
+// Packs the keys that fit; memory without a packed key is sent like any other.
 std::string Context::own_hello() {
   std::string hello;
   for (const Memory& memory : memory_) {
@@ -128,7 +128,7 @@ std::string Context::own_hello() {
   return hello;
 }
 
-// Everybody tells everybody where its window is; then all pairs are known to be connected.
+// Every rank sends its keys to every rank, which also proves that all pairs are connected.
 void Context::start_connecting(const sdk::Blobs& blobs) {
   const AddressHeader mine = own_header(0);
   for (Peer& peer : peers_) {
@@ -189,8 +189,8 @@ void Context::read_hello(Peer& peer, std::string_view hello) {
   }
 }
 
-// Flushes what UCX still holds of ended sends, for as long as that may take; a peer that has died takes for ever.
-// False: something is left.
+// Flushes ended sends that UCX still holds, until the deadline, because a dead peer would block it indefinitely.
+// Returns whether all is closed.
 bool Context::close_endpoints(Clock::time_point deadline) {
   std::vector<ucs_status_ptr_t> closing;
   for (Peer& peer : peers_) {
@@ -216,13 +216,13 @@ bool Context::close_endpoints(Clock::time_point deadline) {
   return closing.empty();
 }
 
-// What UCX still holds is left to the end of the process: to end it here would mean progress, and with it bytes that
-// arrive in memory which is somebody else's by now.
+// Destroys a context, or retains it until the process ends if UCX still holds operations: closing those would make
+// progress, which could write into memory that has been freed.
 void Context::close(std::unique_ptr<Context> context) {
   static auto& left = *new std::vector<std::unique_ptr<Context>>;
   const bool failed = context->failure_ || context->stopped();
   const auto patience = std::chrono::milliseconds(failed ? 50 : 1000);
-  std::optional<Overheard> unheard;  // UCX's surprise about what nobody has asked for
+  std::optional<Overheard> unheard;  // discards UCX's warnings about unexpected messages
   if (failed) unheard.emplace();
   if (context->open_ == 0 && context->close_endpoints(Clock::now() + patience)) return context.reset();
   context->log_open_.leave();

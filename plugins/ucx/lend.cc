@@ -1,9 +1,12 @@
-// Large messages between ranks of one host, out of memory that the plugin has allocated: the receiver maps it, so the
-// sender says where the message lies, and the receiver copies it once.
+// Large messages between ranks of one host, from memory that the plugin has allocated.
 //
-// UCX 1.13 would read it through the kernel (cma), which looks up every page, or send it through a queue, which copies
-// twice. What says where a message lies has the message's tag, so that their order holds; it is told from a message of
-// the same length by a number that only this job knows.
+//   sender                                   receiver
+//     | -- Place {memory, offset, bytes} ------> |  same tag as a message, so the order holds
+//     |                                          |  copies once from the mapped memory
+//     | <-- active message: taken (number) ----- |
+//
+// UCX 1.13 would read the message through the kernel (cma), which looks up every page, or send it through a queue,
+// which copies twice. A mark that only this job has distinguishes a Place from a message of equal length.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,13 +17,13 @@
 namespace prun::ucx {
 namespace {
 
-constexpr size_t kLeast = 8 << 10;    // below, being sent it is as fast
-constexpr size_t kSlice = 512 << 10;  // copied at a time: a copy of gigabytes must not keep the lock
+constexpr size_t kLeast = 8 << 10;    // shorter messages are sent as fast
+constexpr size_t kSlice = 512 << 10;  // copied per turn, so that a copy of gigabytes does not hold the lock
 constexpr unsigned kTakenMessage = 2;
 
 }  // namespace
 
-// A hash of the secret, not the secret.
+// Returns a hash of the secret, because the mark is sent in the clear.
 Place::Mark mark_of(const uint8_t (&secret)[32]) {
   Place::Mark mark{0xcbf29ce484222325u, 0x84222325cbf29ce4u};
   for (uint64_t& word : mark) {
@@ -36,7 +39,7 @@ bool Context::lend(Operation& operation, Peer& peer, uint64_t tag) {
     const Memory& memory = memory_[i];
     if (data < memory.start || data + operation.bytes > memory.start + memory.bytes) continue;
     operation.place = {mark_, i, static_cast<uint64_t>(data - memory.start), operation.bytes, ++lent_so_far_};
-    operation.parts = 2;  // it has been told, and has taken it
+    operation.parts = 2;  // the Place was sent, and the message was taken
     lent_[operation.place.number] = &operation;
     const ucp_request_param_t param = with_callback(on_ended, operation);
     started(operation, ucp_tag_send_nbx(peer.endpoint, &operation.place, sizeof operation.place, tag, &param));
@@ -45,7 +48,7 @@ bool Context::lend(Operation& operation, Peer& peer, uint64_t tag) {
   return false;
 }
 
-// A receive has got a place instead of a message.
+// Starts the copy of a receive that got a Place instead of a message.
 void Context::borrow(Operation& operation, const Place& place) {
   Peer& peer = peers_[operation.peer];
   if (place.bytes != operation.bytes) return differs(operation, place.bytes);
@@ -75,7 +78,7 @@ bool Context::copy_some() {
   operation.moved += n;
   if (operation.moved < operation.bytes) return true;
   copies_.pop_front();
-  std::atomic_thread_fence(std::memory_order_acq_rel);  // read before its owner is told
+  std::atomic_thread_fence(std::memory_order_acq_rel);  // the copy ends before its owner is notified
   was_got(operation, UCS_OK);
   return true;
 }

@@ -1,4 +1,5 @@
-// UCX calls its handlers last in, first out; what ours does not take goes on to UCX's own, which knows UCX_LOG_FILE.
+// UCX calls its handlers in last-in first-out order; lines that ours does not consume reach UCX's own handler, which
+// honours UCX_LOG_FILE.
 #include "log.h"
 
 #include <ucs/debug/debug.h>
@@ -40,8 +41,7 @@ ucs_log_func_rc_t handle(const char*, unsigned, const char*, ucs_log_level_t lev
 void take_over_log(const prun_host* host) {
   if (host_of_log == nullptr) {
     ucs_log_push_handler(handle);
-    // UCX prints backtraces from handlers of its own; crashes are the core's to report, unless the user has asked for
-    // that.
+    // UCX prints backtraces from its own handlers, but the core reports crashes, unless the user has enabled UCX's.
     if (std::getenv("UCX_HANDLE_ERRORS") == nullptr && std::getenv("UCX_ERROR_SIGNALS") == nullptr) {
       for (int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) ucs_debug_disable_signal(signal);
     }

@@ -1,4 +1,4 @@
-// UCX's warnings as lines of this rank's log; and its hands off the signals of a crash.
+// Redirects UCX's log to this rank's log and disables UCX's crash handlers.
 #pragma once
 #include <prun/transport.h>
 
@@ -7,9 +7,9 @@
 
 namespace prun::ucx {
 
-void take_over_log(const prun_host* host);  // once a process
+void take_over_log(const prun_host* host);  // once per process
 
-// While it lives, what UCX warns of on this thread is kept here and not logged.
+// While it exists, UCX's warnings on this thread are collected here and not logged.
 class Overheard {
  public:
   Overheard();
@@ -21,14 +21,14 @@ class Overheard {
   std::string text_;
 };
 
-// Lines go to the core's log only while one of these lives: at the end of the process there may be no log any more.
-// What UCX says then of what was left open is said to nobody.
+// Lines reach the core's log only while a LogOpen exists, because the log may be gone at the end of the process. Later
+// messages about retained contexts are discarded.
 class LogOpen {
  public:
   LogOpen();
   ~LogOpen();
   LogOpen(const LogOpen&) = delete;
-  void leave();  // its context is left to the end of the process
+  void leave();  // the context is retained until the process ends
 
  private:
   bool left_ = false;

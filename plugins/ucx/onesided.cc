@@ -1,7 +1,7 @@
-// One-sided calls. A signal is an active message that follows once UCX has flushed the puts before it.
+// One-sided calls. A signal is an active message that is sent once UCX has flushed the puts before it.
 //
-// Why not a counter in the peer's memory, written behind a fence: a fence orders one path, and large puts may take
-// several (UCX_MAX_RMA_RAILS); and a rank that sleeps would not notice. Where puts are stores, the flush costs nothing.
+// A counter in the peer's memory behind a fence does not suffice: a fence orders one path, but large puts may use
+// several (UCX_MAX_RMA_RAILS), and a sleeping rank would not notice it. Where puts are stores, the flush costs nothing.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ void* Context::mem_alloc(size_t bytes, int, void*& handle) {
   return attributes.address;
 }
 
-// Once they are told, others know memory by its place in the list: what is freed then leaves a gap.
+// After the hello, peers refer to memory by its index, so freeing it leaves a gap.
 void Context::mem_free(void*, void* handle) {
   std::unique_lock lock = enter();
   const auto memory = std::find_if(memory_.begin(), memory_.end(), [&](const Memory& m) { return m.handle == handle; });
@@ -63,7 +63,7 @@ ucs_status_t Context::on_signal(void* user_data, const void* header, size_t byte
   return UCS_OK;
 }
 
-// A request with one operation that `start` begins.
+// Returns a request with one operation that `start` begins.
 template <class Start>
 Request* Context::one_sided(int peer, uint64_t number, Start start) {
   Peer& other = peers_[peer];
@@ -77,7 +77,7 @@ Request* Context::one_sided(int peer, uint64_t number, Start start) {
   return hand_over(std::move(request));
 }
 
-// The peer's window, which must hold [offset, offset + bytes).
+// Returns the peer's window. Throws Failure unless it holds [offset, offset + bytes).
 const Peer::Memory& Context::window(int peer, size_t offset, size_t bytes) {
   static const Peer::Memory kNone;
   const Peer::Memory& memory = peers_[peer].memory.empty() ? kNone : peers_[peer].memory[0];
@@ -119,7 +119,7 @@ Request* Context::wait_signal(int peer, uint64_t number, uint64_t count) {
   });
 }
 
-// The three steps of a put: the bytes have left, they have arrived, the signal has left.
+// The steps of a put: the put completes locally (was_put), the flush completes (was_flushed), the signal is sent.
 void Context::was_put(Operation& operation, ucs_status_t status) {
   if (status != UCS_OK || operation.signal.number == 0) return ended(operation, status);
   const ucp_request_param_t param = with_callback(on_flushed, operation);

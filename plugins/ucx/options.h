@@ -1,4 +1,4 @@
-// The plugin's options, "key=value,key=value": each sets one of UCX's own, which otherwise come from UCX_* variables.
+// The plugin's options, "key=value,key=value": each sets a UCX configuration entry that otherwise comes from UCX_*.
 #pragma once
 #include <string>
 #include <vector>
@@ -6,13 +6,13 @@
 namespace prun::ucx {
 
 struct Setting {
-  std::string option;    // "tls", or where it comes from: "--interface"
+  std::string option;    // "tls", or its origin: "--interface"
   std::string ucx_name;  // "TLS", as ucp_config_modify takes it
   std::string value;
 };
 
-// `text` may be null. `+` in a value stands for UCX's comma. Throws Failure(PRUN_EINVAL) that names the word and what
-// there is.
+// Parses `text`, which may be null; `+` in a value becomes UCX's comma. Throws Failure(PRUN_EINVAL) that names the
+// unknown key and the valid ones.
 std::vector<Setting> parse_options(const char* text);
 
 }  // namespace prun::ucx

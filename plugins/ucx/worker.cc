@@ -1,8 +1,8 @@
-// What is asked of UCX, and which of its settings are ours: an option of the plugin, else the user's UCX_* variable,
-// else a default of ours.
+// The features requested from UCX, and its configuration: an option of the plugin, else the user's UCX_* variable, else
+// our default.
 //
-// Surprising fact: UCX only warns of a device or transport that is not there, and goes on without it. A name that the
-// user gave and UCX does not know is an error here.
+// UCX only warns about a missing device or transport and continues without it. An unknown name in an option is an error
+// here.
 #include "worker.h"
 
 #include <fmt/format.h>
@@ -43,9 +43,9 @@ Config make_config(const prun_open_params& params, std::vector<Setting> settings
   ucp_config_t* read = nullptr;
   check("ucp_config_read", ucp_config_read(nullptr, nullptr, &read));
   Config config(read, ucp_config_release);
-  // Memory for peers is zeroed memory of the kernel's; UCX would also take some from malloc.
+  // Memory for peers is zeroed kernel memory; UCX's own default may use malloc.
   set_default(read, "ALLOC_PRIO", "md:sysv,md:posix,huge,thp,md:*,mmap");
-  // UCX listens on all devices, and nobody authenticates itself there: jobs of one host stay on the loopback device.
+  // UCX listens on all devices without authentication, so jobs of one host use only the loopback device.
   if (params.local_ranks == params.ranks) set_default(read, "NET_DEVICES", "lo");
   if (params.interface_name != nullptr) {
     check_interface(params.interface_name);
@@ -55,8 +55,8 @@ Config make_config(const prun_open_params& params, std::vector<Setting> settings
   return config;
 }
 
-// UCX's words for a name that it does not know: "transport 'x' is not available, please use one or more of: ...". Only
-// what was given to prun is judged; with variables UCX does as it always does.
+// Turns a UCX warning about an unknown name ("transport 'x' is not available, please use one or more of: ...") into a
+// Failure if the name came from an option; with UCX_* variables UCX's behaviour is kept.
 void judge(const std::string& warned, const prun_host& host, bool ours) {
   if (warned.empty()) return;
   if (ours && warned.find("not available") != std::string::npos) throw Failure{PRUN_EINVAL, warned};
@@ -77,7 +77,7 @@ Worker::Worker(const prun_open_params& params, const std::vector<Setting>& setti
   wanted.estimated_num_ppn = static_cast<size_t>(params.local_ranks);
   ucp_worker_params_t how{};
   how.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  how.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // under a lock of ours
+  how.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // under the Context's lock
   Overheard warnings;
   ucp_context_h context = nullptr;
   ucs_status_t status = ucp_init(&wanted, config.get(), &context);

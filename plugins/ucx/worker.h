@@ -1,5 +1,4 @@
-// A UCP context with its one worker: what a rank sends, receives and waits with. Not locked: the Context's lock guards
-// it.
+// A UCP context with its single worker. Not locked: the Context's lock guards it.
 #pragma once
 #include <prun/sdk/failure.h>
 #include <ucp/api/ucp.h>
@@ -14,7 +13,7 @@ namespace prun::ucx {
 
 using sdk::Failure;
 
-// "ucp_init: No such device".
+// Throws Failure with a message such as "ucp_init: No such device".
 inline void check(std::string_view call, ucs_status_t status) {
   if (status != UCS_OK)
     throw Failure(status == UCS_ERR_NO_MEMORY ? PRUN_ENOMEM : PRUN_ESYSTEM, -1, call, ": ", ucs_status_string(status));
@@ -22,7 +21,7 @@ inline void check(std::string_view call, ucs_status_t status) {
 
 class Worker {
  public:
-  // Throws Failure; PRUN_EINVAL where UCX does not know what a setting names.
+  // Throws Failure; PRUN_EINVAL if UCX rejects the value of a setting.
   Worker(const prun_open_params& params, const std::vector<Setting>& settings, uint64_t tag_sender_mask,
          const prun_host& host);
 
@@ -31,8 +30,8 @@ class Worker {
   std::string address() const;  // throws Failure
   bool progress() { return ucp_worker_progress(get()) != 0; }
 
-  // Sleeping: arm (false: there is something to do first), then poll fd() without the lock. wake() ends that from any
-  // thread.
+  // To sleep, arm the worker (false: there is progress to make first), then poll fd() without the lock. wake() ends the
+  // poll from any thread.
   bool arm() { return ucp_worker_arm(get()) == UCS_OK; }
   void wake() { ucp_worker_signal(get()); }
   int fd() const { return fd_; }
