@@ -1,6 +1,6 @@
-// Item 7, abort: it returns within the 100 ms of prun/transport.h, and what is under way ends with PRUN_EABORTED.
+// Item 7, abort: it returns within the 100 ms of prun/transport.h, and pending requests end with PRUN_EABORTED.
 //
-// Surprising fact: a busy machine may hold up anybody once, so the quickest of a few tries counts.
+// A busy machine may delay a single attempt, so the fastest of several counts.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 constexpr double kAllowed = 0.1;
 constexpr int kTries = 5;
 
-// What a try saw, in seconds; negative: not seen.
+// Durations of an attempt in seconds; negative = did not happen.
 struct Seen {
   double returned = -1, ended = -1;
   std::string otherwise;
@@ -34,7 +34,7 @@ Seen abort_once(Raw& raw) {
     begin = now_s();
     raw.session.table().abort(raw.session.ctx());
     seen.returned = now_s() - begin;
-    raw.session.table().abort(raw.session.ctx());  // a second time is allowed
+    raw.session.table().abort(raw.session.ctx());  // a second call is allowed
   });
   prun_status status = PRUN_AGAIN;
   for (const double last = begin + 5; status == PRUN_AGAIN && now_s() < last;) status = raw.session.test(req, result);

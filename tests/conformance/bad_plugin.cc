@@ -1,5 +1,5 @@
-// Plugins that a core must refuse, or must take although their table is shorter or longer than its own: one source,
-// PRUN_BAD says which. Nothing here ever moves a byte.
+// Plugins that a core must reject, or must accept although their table is shorter or longer than its own: one source,
+// selected by PRUN_BAD. None of them moves data.
 #include <cstddef>
 #include <cstring>
 
@@ -13,7 +13,7 @@ prun_status refuse(prun_result* result) {
   return PRUN_ENOTSUP;
 }
 
-// A table with room behind it, as a plugin of a later prun would have.
+// A table with extra entries, like one of a later prun.
 struct Longer {
   prun_transport table;
   void* later[8];
@@ -45,7 +45,7 @@ Longer make() {
   if (std::strcmp(which, "bits") == 0) t.must_understand = 4;
   if (std::strcmp(which, "nameless") == 0) t.name = nullptr;
   if (std::strcmp(which, "longer") == 0) t.size = sizeof longer;
-  if (std::strcmp(which, "shorter") == 0) {  // mandatory functions only; what lies behind must not be read
+  if (std::strcmp(which, "shorter") == 0) {  // mandatory functions only; the rest must not be read
     t.size = offsetof(prun_transport, wait_fd);
     std::memset(reinterpret_cast<char*>(&t) + t.size, 0x55, sizeof t - t.size);
   }

@@ -1,5 +1,5 @@
-// Item 4: sums of numbers whose order matters are the same bits on all ranks and every time, and with rank_order those
-// of the reference.
+// Item 4: order-dependent reductions are bitwise identical on all ranks and in every run, and with rank_order identical
+// to the reference.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ std::string run_rank_order(Rank& rank) {
   return failed;
 }
 
-// Integers wrap, and are exact to the last bit of 64.
+// Integers wrap, and are exact in all 64 bits.
 std::string run_edges(Rank& rank) {
   Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
   std::string failed;
@@ -71,7 +71,7 @@ std::string run_repeats(Rank& rank) {
       all.run(call);
       if (repeat == 0) {
         first = output;
-        // 8 KiB at most go through a bootstrap: compare a hash.
+        // A bootstrap carries at most 8 KiB, so compare a hash.
         std::string hash = std::to_string(std::hash<std::string>()(std::string(output.begin(), output.end())));
         for (const std::string& other : rank.bootstrap.all_gather(hash)) {
           if (other != hash) return fmt::format("{} elements: ranks have different bits", count);
@@ -83,7 +83,7 @@ std::string run_repeats(Rank& rank) {
   return "";
 }
 
-// Where a communicator says that a call may be made in parts, they have the bits of the whole.
+// Where a communicator permits a call in parts, the parts are bitwise identical to the whole.
 std::string run_parts(Rank& rank) {
   constexpr int64_t kCount = 150000, kPart = 64000;
   Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);

@@ -1,5 +1,5 @@
-// Items 3 and 8 for broadcasts, which compare calls later: nobody is held back, long waits change nothing, and ranks
-// whose calls differ are told although no rank waits for the next one.
+// Items 3 and 8 for broadcasts, which compare calls later: no rank is blocked, long waits change no result, and ranks
+// whose calls differ get an error although no rank waits for the next one.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -43,8 +43,8 @@ TEST(Broadcasts, RootIsAhead) {
             "");
 }
 
-// Waits so long that hints are sent, among calls of all other kinds, in groups where neighbours do and do not exchange
-// data; sizes with and without a message behind the frame.
+// Waits until hints are sent, between calls of all other kinds, in groups where neighbours do and do not exchange data;
+// with sizes that do and do not need a message after the frame.
 std::string with_long_waits(Rank& rank) {
   Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
   const int right = (rank.index + 1) % rank.size, left = (rank.index + rank.size - 1) % rank.size;
@@ -77,7 +77,7 @@ class LongWaits : public ::testing::TestWithParam<int> {};
 TEST_P(LongWaits, ChangeNothing) { EXPECT_EQ(failures(run_connected(GetParam(), with_long_waits)), ""); }
 INSTANTIATE_TEST_SUITE_P(Ranks, LongWaits, ::testing::Values(2, 3, 4));
 
-// `root_of` gives each rank's root of the broadcasts that it runs, 200 of them unless it is told before.
+// Runs 200 broadcasts per rank, from the root that `root_of` returns for it, unless an error ends them before.
 std::string disagreement(int ranks, size_t count, const std::function<int(int)>& root_of) {
   ConnectedJob job;
   job.local.ranks = ranks;
@@ -105,7 +105,7 @@ TEST(MisuseOfBroadcast, EachTakesItselfForTheRoot) {
 TEST(MisuseOfBroadcast, EachWaitsForTheOther) {
   for (const size_t count : {8, 5000}) EXPECT_EQ(disagreement(2, count, [](int rank) { return 1 - rank; }), "");
 }
-// Neighbours with the same root each wait for a rank of the other pair, and would send each other data.
+// Neighbours with equal roots each wait for a rank of the other pair, and would send each other data.
 TEST(MisuseOfBroadcast, PairsWaitForEachOther) {
   for (const size_t count : {8, 5000}) EXPECT_EQ(disagreement(4, count, [](int rank) { return rank < 2 ? 3 : 1; }), "");
 }

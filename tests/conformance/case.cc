@@ -1,4 +1,4 @@
-// Buffers lie between guards of a known pattern; a byte written there is as wrong as a wrong sum.
+// Guards of a known pattern surround buffers; a byte written there is an error.
 #include "tests/conformance/case.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kGuard = 128;
 constexpr char kGuardByte = 0x5a;
 
-// Room for `bytes` with guards, in the arena or in memory of its own.
+// Memory of `bytes` with guards, in the arena or owned.
 class Guarded {
  public:
   Guarded(char* place, int64_t bytes, int64_t offset) : bytes_(bytes) {

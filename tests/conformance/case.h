@@ -1,4 +1,4 @@
-// One collective call, checked: its result, the guards around its buffers, and that its input is what it was.
+// One checked collective call: its result, the guards around its buffers, and its unchanged input.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,11 +9,11 @@
 namespace prun::testing {
 
 struct Case {
-  CollCall call;  // pointers are filled in
+  CollCall call;  // run_case fills in the pointers
   Pattern pattern = Pattern::exact;
   bool in_place = false;
-  bool in_arena = false;   // of the transport, else ordinary memory
-  int64_t misaligned = 0;  // elements that the buffers are off their natural place
+  bool in_arena = false;   // the transport's memory, else ordinary memory
+  int64_t misaligned = 0;  // elements by which the buffers are off their natural alignment
   double tolerance = 0;
 };
 
@@ -21,7 +21,7 @@ struct Case {
 inline Pattern pattern_for(RedOp op) { return op == RedOp::min || op == RedOp::max ? Pattern::nans : Pattern::exact; }
 std::string describe_case(const Case& c, int size);
 bool has_in_place(CollKind kind);
-// Runs it on this rank (the others run the same). "" or what is wrong.
+// Runs it on this rank; all ranks run the same case. Returns "" or the error.
 std::string run_case(Rank& rank, Communicator& communicator, Case c);
 
 }  // namespace prun::testing

@@ -1,5 +1,5 @@
-// Item 3: every collective, dtype and operation, in and out of place, with the counts at which slices go wrong.
-// Item 12 is in every case: guards around buffers, inputs unchanged.
+// Item 3: every collective, dtype and operation, in and out of place, with counts at slice boundaries. Every case
+// includes item 12: guards around buffers, unchanged inputs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -28,13 +28,13 @@ bool rooted(CollKind kind) {
          kind == CollKind::scatter;
 }
 
-// Of an average whose sum is exact: one rounding more or less.
+// Returns the tolerance of an average whose sum is exact: one rounding more or less.
 double tolerance_of(const CollCall& call) {
   if (call.redop != RedOp::avg || !reduces(call.kind)) return 0;
   return call.dtype == Dtype::bf16 ? 0.008 : call.dtype == Dtype::f16 ? 0.001 : call.dtype == Dtype::f32 ? 2e-7 : 4e-16;
 }
 
-// Ranks far beyond the cores: in CI a part of them.
+// Rank counts far above the number of cores: only a part of the cases runs in CI.
 bool thinned(int size) { return !suite().whole && (size == 7 || size == 16); }
 
 std::vector<int64_t> counts(int size) {
@@ -44,7 +44,8 @@ std::vector<int64_t> counts(int size) {
   return all;
 }
 
-// Every kind x dtype x op x count x place; roots and kinds of memory take turns, so that all of them meet all kinds.
+// Runs every kind x dtype x op x count x place; roots and kinds of memory alternate, so that each occurs with all
+// kinds.
 std::string run_grid(Rank& rank) {
   Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
   std::string failed;
@@ -79,7 +80,7 @@ std::string run_grid(Rank& rank) {
   return failed;
 }
 
-// Large enough for several chunks of every slice, with the last slice short.
+// Large enough for several chunks per slice, with a short last slice.
 std::string run_large(Rank& rank) {
   Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
   std::string failed;
@@ -132,12 +133,12 @@ std::string run_sizes(Rank& rank) {
   return failed;
 }
 
-// Slices of one chunk and of several, the last one short, both in place and not.
+// Slices of one chunk and of several, with a short last one, in and out of place.
 std::string run_turns(Rank& rank) {
   Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
   std::string failed;
   for (RedOp op : {RedOp::sum, RedOp::avg, RedOp::max}) {
-    if (rank.size > 8 && op != RedOp::sum) break;  // each checks with the inputs of all: 16 take a minute
+    if (rank.size > 8 && op != RedOp::sum) break;  // every rank computes the inputs of all: 16 ranks take a minute
     for (int64_t count : {131072, 280001}) {
       for (bool in_place : {false, true}) {
         Case c;
@@ -169,7 +170,7 @@ TEST_P(Collectives, LargeOnesInChunks) {
 }
 TEST_P(Collectives, WithCountsPerMember) { EXPECT_EQ(failures(run_connected(GetParam(), run_vectors)), ""); }
 
-// The algorithms that the table would not choose at these sizes.
+// Algorithms that the table would not choose at these sizes.
 TEST_P(Collectives, ByEveryAlgorithm) {
   if (thinned(GetParam())) GTEST_SKIP() << "every algorithm on 7 and 16 ranks: only in the whole suite";
   for (const char* algorithm :
@@ -194,8 +195,7 @@ TEST_P(Collectives, BarrierHoldsEverybodyBack) {
                                    [](Rank& rank) -> std::string {
                                      Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
                                      for (int round = 0; round < 20; ++round) {
-                                       // The last to arrive leaves a mark in time: nobody may be through before it
-                                       // came.
+                                       // The last rank to arrive records the time: no rank may leave before that.
                                        int late = round % rank.size;
                                        double arrived = rank.index == late ? (usleep(300), now_s()) : 0;
                                        CollCall call;

@@ -1,9 +1,9 @@
-// prun_conform, what `prun conform` starts: the suite for anybody's plugin, one line an item, status 0 if all that the
-// plugin claims holds. Apart from prun, so that only this program needs GoogleTest.
+// prun_conform, started by `prun conform`: the suite for any plugin, one line per item, status 0 if all claimed items
+// hold. Separate from prun, so that only this program needs GoogleTest.
 //
 //     prun_conform --transport=NAME --plugin-dir=DIR ... [--options=key=value,...] [--json] [ITEM[:CASE] ...]
 //
-// Surprising fact: each item is a child process. A plugin that crashes while it is loaded costs that item, no more.
+// Each item is a child process, so a plugin that crashes while loading affects only that item.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@
 namespace prun::testing {
 namespace {
 
-// TRANSPORTS' twelve, in its order, and what came later.
+// The twelve items of TRANSPORTS in its order, and later additions.
 constexpr Item kItems[] = {
     {"load", "Open.*", "loads, opens, connects and closes; no descriptor, thread or memory is left"},
     {"messages", "PointToPoint.*-*SizesThatDiffer*",
@@ -42,7 +42,7 @@ constexpr Item kItems[] = {
 };
 constexpr unsigned kItemSeconds = 600;
 
-// "LanesPassEachOther" as GoogleTest selects it, in whichever of its suites it stands. Throws usage_error.
+// Returns the GoogleTest filter of a case such as "LanesPassEachOther" in any suite. Throws usage_error.
 std::string filter_of_case(const std::string& name) {
   std::vector<std::string> known;
   const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
@@ -60,7 +60,7 @@ std::string filter_of_case(const std::string& name) {
 int conform_transport(const std::vector<std::string>& words, bool json) {
   const PluginFile file = find_named(suite().transport, suite().plugin_dirs);
   std::vector<std::string> chosen;
-  std::map<std::string, std::string> filters;  // of items of which only some cases are chosen
+  std::map<std::string, std::string> filters;  // of items with only some cases chosen
   for (const std::string& word : words) {
     const auto [item, name] = split_case(word);
     chosen.push_back(item);

@@ -1,4 +1,4 @@
-// Items 9 and 10: machines with less than ours, calls that come late, and ranks that wait without heating theirs.
+// Items 9 and 10: machines with fewer resources, delayed calls, and the CPU use of waiting ranks.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -22,7 +22,7 @@
 namespace prun::testing {
 namespace {
 
-// Connects only now, with what `poorer` has left of the machine.
+// Connects after `poorer` has reduced the machine's resources.
 std::vector<RankReport> run_poor(int ranks, const std::function<void()>& poorer) {
   LocalJob job;
   job.ranks = ranks;
@@ -54,7 +54,7 @@ TEST(Environment, EightRanksOnOneCore) {
             "");
 }
 
-// It works, or every rank says in time why not: "" or whoever did neither.
+// Returns "" if it works, or every rank reports the reason in time; otherwise the failed reports.
 std::string unsaid(const std::vector<RankReport>& reports) {
   for (const RankReport& report : reports) {
     bool said = report.text.rfind("Exit ", 0) == 0 || report.text.rfind("Aborted: ", 0) == 0;
@@ -74,14 +74,14 @@ TEST(Environment, FewDescriptors) {
   }
 }
 
-// Mounts 64 MB in a namespace of its own, as containers have; the errno of what is not permitted here, else 0.
+// Mounts 64 MB in its own namespace, as containers do. Returns 0 or the errno of a forbidden call.
 int shrink_shared_memory() {
   if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return errno;
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return errno;
   return mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=64m") != 0 ? errno : 0;
 }
 
-// Four ranks with 32 MiB each have more than that: their memory lies elsewhere, or they say that there is too little.
+// Four ranks with 32 MiB each exceed it: their memory is located elsewhere, or they report that there is too little.
 TEST(Environment, SmallSharedMemory) {
   LocalJob outer;
   auto tried = run_ranks(outer, [](LocalBootstrap&) -> std::string {
@@ -98,7 +98,7 @@ TEST(Environment, SmallSharedMemory) {
   EXPECT_EQ(failures(tried), "");
 }
 
-// What the seccomp profiles of containers refuse: reaching into another process.
+// Rejects the calls that seccomp profiles of containers reject: access to another process.
 bool forbid_ptrace() {
   constexpr auto kRefuse = SECCOMP_RET_ERRNO | EPERM;
   sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -122,7 +122,7 @@ TEST(Environment, NoPtrace) {
   EXPECT_EQ(failures(reports), "");
 }
 
-// Between the core and the plugin: each call may come late, by what the rank's seed says.
+// A layer between core and plugin that delays each call by the rank's seed.
 prun_transport g_plugin{};
 thread_local std::mt19937 g_delays;
 
@@ -179,7 +179,7 @@ double cpu_seconds() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-// The least of a few waits: what other processes of the machine take from it, cold caches among that, only adds.
+// The minimum of several waits, because other processes and cold caches only add CPU time.
 TEST(Idle, WaitingCostsNoCore) {
   EXPECT_EQ(failures(run_connected(3,
                                    [](Rank& rank) -> std::string {

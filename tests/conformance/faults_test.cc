@@ -1,4 +1,4 @@
-// Item 7: whoever survives a fault returns in time and says which rank it was.
+// Item 7: the survivors of a fault return in time and name the rank.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ ConnectedJob job_of(int ranks, bool abort_on_death) {
   return job;
 }
 
-// Gives an address, and is not there any more when it is called.
+// Gives an address, and dies before it connects.
 class DiesAfterJoining : public Bootstrap {
  public:
   explicit DiesAfterJoining(Bootstrap& inner) : inner_(inner) {}
@@ -40,7 +40,7 @@ class DiesAfterJoining : public Bootstrap {
   Bootstrap& inner_;
 };
 
-// Gives an address once `leaving`, and then only waits for the others to be through.
+// Gives an address once `leaving`, then only waits for the others to end.
 class AbsentAfterJoining : public Bootstrap {
  public:
   explicit AbsentAfterJoining(LocalBootstrap& inner) : inner_(inner) {}
@@ -57,7 +57,8 @@ class AbsentAfterJoining : public Bootstrap {
   LocalBootstrap& inner_;
 };
 
-// Words for a survivor that was not told, or late, who died; "" if it was. `victim` is a rank that has ended.
+// Returns an error if a survivor did not name the dead rank, or was late; "" otherwise. `victim` is a rank that has
+// ended.
 std::string untold(const std::vector<RankReport>& reports, int survivor, int victim, double limit) {
   const RankReport &told = reports[static_cast<size_t>(survivor)], &dead = reports[static_cast<size_t>(victim)];
   if (told.text.find(fmt::format("rank {}", victim)) == std::string::npos)
@@ -70,7 +71,7 @@ std::string untold(const std::vector<RankReport>& reports, int survivor, int vic
 
 class Killed : public ::testing::TestWithParam<std::tuple<int, int64_t>> {};
 
-// With a launcher that tells the others, as in real life.
+// With a launcher that informs the others, as in production.
 TEST_P(Killed, SurvivorsNameTheRank) {
   auto [ranks, count] = GetParam();
   auto reports = run_connected(job_of(ranks, true), [count = count](Rank& rank) -> std::string {
@@ -88,7 +89,7 @@ TEST_P(Killed, SurvivorsNameTheRank) {
 INSTANTIATE_TEST_SUITE_P(InAnAllReduce, Killed,
                          ::testing::Values(std::tuple{2, 10}, std::tuple{3, 10}, std::tuple{5, 200000}));
 
-// Without one: the plugin notices, or the deadline does.
+// Without one: the plugin detects the death, or the deadline does.
 TEST(Faults, NobodyTellsOfADeath) {
   auto reports = run_connected(job_of(2, false), [](Rank& rank) -> std::string {
     Communicator& all = rank.world.communicator(all_ranks(2), 0);
@@ -101,7 +102,7 @@ TEST(Faults, NobodyTellsOfADeath) {
   EXPECT_NE(reports[0].text.find("Exit 1"), std::string::npos) << reports[0].text;  // 11 or 14
 }
 
-// What the plugin itself says of it: nothing, that somebody is gone, or that the right one is.
+// The plugin's own report: none, an unnamed rank is gone, or the right one is.
 TEST(Faults, ADeathIsBlamedOnTheDead) {
   ConnectedJob job = job_of(3, false);
   job.local.ranks = 3;
@@ -117,7 +118,7 @@ TEST(Faults, ADeathIsBlamedOnTheDead) {
     prun_req* req = raw.post({Raw::recv(1, 0, &data, sizeof data)});
     prun_status status = PRUN_AGAIN;
     for (const double end = now_s() + 1; status == PRUN_AGAIN && now_s() < end;) status = session->test(req, result);
-    if (raw.rank == 0) usleep(200000);  // a rank that leaves is one more that died
+    if (raw.rank == 0) usleep(200000);  // a leaving rank would be a second dead one
     if (status == PRUN_AGAIN || (status == PRUN_EPEER && (result.culprit == 1 || result.culprit == -1))) _exit(0);
     return status == PRUN_EPEER ? fmt::format("rank 1 died, the plugin blamed rank {}", result.culprit)
                                 : fmt::format("rank 1 died, the plugin said: {}", status_text(status, result));
@@ -169,7 +170,7 @@ TEST(Faults, ALateRankIsWaitedFor) {
             "");
 }
 
-// It gives its address and then does nothing more, for as long as the others care to wait.
+// It gives its address and then does nothing until the others give up.
 TEST(Faults, AnAbsentRankIsNamed) {
   LocalJob job = job_of(3, false).local;
   auto reports = run_ranks(job, [](LocalBootstrap& bootstrap) -> std::string {

@@ -1,5 +1,5 @@
-// The pipe plugin with one fault, which its option `fault` chooses: what a transport can do wrong while all that it is
-// asked for seems to work. `prun conform` finds each (faulty_plugins_test.py); some are for tests of prun itself.
+// The pipe plugin with one fault, chosen by its option `fault`: errors of a transport that otherwise seems to work.
+// `prun conform` finds each (faulty_plugins_test.py); some serve tests of prun itself.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 
 #include "prun/transport.h"
 #define prun_transport_v1 pipe_transport_v1
-#pragma GCC diagnostic ignored "-Wsubobject-linkage"  // of a source that is included
+#pragma GCC diagnostic ignored "-Wsubobject-linkage"  // of the included source
 #include "pipe_plugin.cc"
 #undef prun_transport_v1
 
@@ -45,8 +45,8 @@ prun_status faulty_connect(prun_ctx* ctx, const void* const* blobs, const size_t
   return status;
 }
 
-// With one bit in the middle turned over, of an f32's mantissa the highest: the lowest bit of a gradient may be lost
-// when the optimizer rounds. The copies stay for good: nobody tells when a send has ended.
+// Returns a copy with one bit in the middle flipped, the highest mantissa bit of an f32, because the optimizer's
+// rounding may absorb a gradient's lowest bit. Copies are never freed, because the end of a send is not reported.
 void* flipped(const prun_p2p& op) {
   static std::list<std::vector<char>> sent;
   std::vector<char>& copy = sent.emplace_back(static_cast<char*>(op.ptr), static_cast<char*>(op.ptr) + op.bytes);

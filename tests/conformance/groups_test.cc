@@ -1,4 +1,4 @@
-// Items 5 and 6: groups of every shape, many at a time, and several at work in several threads.
+// Items 5 and 6: groups of every shape, many at once, and several active in several threads.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 namespace prun::testing {
 namespace {
 
-// A sum that tells groups apart; "" or what is wrong.
+// Runs reductions whose results identify the group. Returns "" or the error.
 std::string try_group(Rank& rank, const std::vector<int>& ranks, int lane) {
   if (std::find(ranks.begin(), ranks.end(), rank.index) == ranks.end()) return "";
   Communicator& group = rank.world.communicator(ranks, lane);
@@ -58,7 +58,7 @@ TEST(Groups, SameRanksOnManyLanes) {
             "");
 }
 
-// Messages between neighbours of a ring, as pipelines send them, with nothing to one side for some.
+// Messages between neighbours of a ring, as pipelines send them, with empty ones in one direction for some ranks.
 TEST(Groups, SendAndReceive) {
   EXPECT_EQ(failures(run_connected(4,
                                    [](Rank& rank) -> std::string {
@@ -106,7 +106,7 @@ TEST(Groups, BytesSentAreThoseOfAGoodSchedule) {
             "");
 }
 
-// Of the plugin itself: the core keeps its groups as long as the world.
+// Tests the plugin itself, because the core keeps its groups as long as the world.
 TEST(Groups, CreatedAndFreed) {
   const int times = suite().whole ? 10000 : 300;
   LocalJob job;
@@ -140,8 +140,8 @@ TEST(Groups, CreatedAndFreed) {
   EXPECT_EQ(failures(reports), "");
 }
 
-// Any order of calls is legal that is the same for all members of a stream's groups: here a random one for every seed,
-// on three streams of four ranks, whose groups overlap, with pauses that differ from rank to rank.
+// Any order of calls is legal if it is equal for all members of a stream's groups: here a random one per seed, on three
+// streams of four ranks, with overlapping groups and pauses that differ between ranks.
 TEST(Groups, RandomPlansInSeveralThreads) {
   for (unsigned seed = 0; seed < (suite().whole ? 25u : 3u); ++seed) {
     EXPECT_EQ(failures(run_connected(

@@ -1,4 +1,4 @@
-// Item 12: nobody writes beside a buffer, nor into an input; of every collective, in odd places and sizes.
+// Item 12: no collective writes outside its output or into an input, at odd offsets and sizes.
 #include <gtest/gtest.h>
 
 #include "tests/conformance/case.h"

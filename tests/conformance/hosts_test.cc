@@ -1,5 +1,5 @@
-// Groups over several hosts, one transport inside and one between: the grid of collectives in short, sums to the bit,
-// what is said when ranks differ, die or stop on another host.
+// Groups over several hosts, one transport inside and one between: a short grid of collectives, bitwise reductions, and
+// the errors when ranks differ, die or stop on another host.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -18,8 +18,8 @@
 namespace prun::testing {
 namespace {
 
-// Ranks of each host, and whether hosts are namespaces. Without them (no root, no iproute2) made-up hosts take their
-// place, and the test says so.
+// Ranks per host, and whether hosts are namespaces. Without permission (root, iproute2) made-up hosts replace them, and
+// the test reports it.
 struct Setting {
   std::vector<int> ranks_of_host;
   bool real = false;
@@ -60,9 +60,9 @@ double tolerance_of(const CollCall& call) {
   return call.dtype == Dtype::bf16 ? 0.008 : call.dtype == Dtype::f32 ? 2e-7 : 4e-16;
 }
 
-constexpr size_t kEnough = 1500;  // characters of complaints
+constexpr size_t kEnough = 1500;  // characters of error text
 
-// Every kind x type x operation x count; roots, places and kinds of memory take turns. Brief: two types, no large
+// Runs every kind x type x operation x count; roots, places and kinds of memory alternate. Brief: two types, no large
 // counts.
 std::string run_grid(Rank& rank, const std::vector<int>& members, bool brief = false) {
   if (std::find(members.begin(), members.end(), rank.index) == members.end()) return "";
@@ -75,7 +75,7 @@ std::string run_grid(Rank& rank, const std::vector<int>& members, bool brief = f
       for (RedOp op : {RedOp::sum, RedOp::avg, RedOp::max, RedOp::prod}) {
         if (!reduces(kind) && op != RedOp::sum) continue;
         for (int64_t count : {0, 1, n - 1, n + 1, 1003, 70001, 700001}) {
-          // Large ones are about slices and pieces, not about types.
+          // Large counts test slices and pieces, not types.
           if (count > 1003 && (dtype != Dtype::f32 || op == RedOp::max)) continue;
           if (count > 70001 && op != RedOp::sum) continue;
           if (brief && (count > 70001 || (dtype != Dtype::f32 && dtype != Dtype::bf16) || op == RedOp::prod)) continue;
@@ -132,7 +132,7 @@ std::string run_rank_order(Rank& rank, const std::vector<int>& members) {
   return failed;
 }
 
-// all_gather_v with members that give nothing, all_to_all_v, and a ring of messages.
+// all_gather_v with empty members, all_to_all_v, and a ring of messages.
 std::string run_counted(Rank& rank) {
   Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
   const int n = rank.size, me = rank.index;
@@ -166,8 +166,8 @@ TEST_P(SeveralHosts, CountsPerMemberAndMessages) {
 INSTANTIATE_TEST_SUITE_P(Hosts, SeveralHosts,
                          ::testing::Values(Setting{{4, 4}, true}, Setting{{3, 1, 2}}, Setting{{2, 2, 2}}));
 
-// Members in an order in which hosts take turns, backwards, and some of them; groups of one host, and of one rank a
-// host.
+// Members in an order that alternates between hosts, in reverse, and subsets; groups within one host, and with one rank
+// per host.
 TEST(HostsGroups, InAnyOrder) {
   EXPECT_EQ(failures(run_on_hosts(job_of({{2, 2}, true}),
                                   [](Rank& rank) -> std::string {
@@ -192,7 +192,7 @@ TEST(HostsGroups, ByEveryAlgorithm) {
   }
 }
 
-// More than any transport takes without its receiver's word, while ranks wait inside their hosts most of the time.
+// More than any transport sends without credit from its receiver, while ranks mostly wait inside their hosts.
 TEST(HostsGroups, ManySmallOnes) {
   EXPECT_EQ(failures(run_on_hosts(job_of({{2, 2}, true}),
                                   [](Rank& rank) -> std::string {
@@ -226,7 +226,7 @@ TEST(HostsGroups, BarrierHoldsEverybodyBack) {
             "");
 }
 
-// The transport of a group is that of its ranks' hosts: what stays inside a host goes nowhere else.
+// A group's transport is that of its ranks' hosts: traffic inside a host uses no other.
 TEST(HostsChoice, AutoTakesOneTransportInsideAndOneBetween) {
   for (bool real : {false, true}) {
     EXPECT_EQ(
@@ -241,7 +241,7 @@ TEST(HostsChoice, AutoTakesOneTransportInsideAndOneBetween) {
             "");
 }
 
-// Two nodes of the launcher on one machine are one host.
+// Two launcher nodes on one machine are one host.
 TEST(HostsChoice, HostsAreMeasured) {
   LocalJob job;
   job.ranks = 4;
@@ -292,7 +292,7 @@ TEST(HostsChoice, OptionsMayNameTheirTransport) {
   EXPECT_EQ(refused("socket.crcs=1"), "Exit 2: transport socket: socket has no option 'crcs' (did you mean 'crc'?)");
 }
 
-// With each rank of another host as the one that differs.
+// Each rank of another host differs once.
 TEST(HostsFaults, CallsThatDifferAreNamed) {
   struct Difference {
     CollKind common, deviant;
@@ -319,7 +319,7 @@ TEST(HostsFaults, CallsThatDifferAreNamed) {
         call.send = a.data();
         call.recv = b.data();
         all.run(call);
-        all_reduce(all, 10);  // tells a rank that was through before anybody could know
+        all_reduce(all, 10);  // reports the error to a rank that finished before it could be detected
         return "was given data";
       });
       const std::string texts = failures(reports);
@@ -354,7 +354,7 @@ TEST_P(KilledElsewhere, IsNamed) {
           << "rank " << r << ": " << reports[r].text;
       EXPECT_LT(reports[r].seconds - reports[3].seconds, job.deadline_s + 1) << reports[r].text;
     }
-    // Rank 2 shares its host, rank 1 its place; rank 0 may know only whom it waits for.
+    // Rank 2 shares its host, rank 1 its position; rank 0 may only report the rank that it waits for.
     EXPECT_GE(named, 1) << failures(reports);
     EXPECT_NE(reports[2].text.find("rank 3"), std::string::npos) << reports[2].text;
   }

@@ -1,5 +1,4 @@
-// Surprising fact: cases are run where they are, by a fork that goes on in RUN_ALL_TESTS; a crash is a status of
-// waitpid.
+// Cases run in place, by a fork that continues in RUN_ALL_TESTS; a crash is a status of waitpid.
 #include "tests/conformance/items.h"
 
 #include <fcntl.h>
@@ -23,7 +22,7 @@ namespace {
 
 constexpr int kFailed = 1, kNothingRan = 77;
 
-// "a \n  b" -> "a b", not longer than a line or two; what is said last is often what was meant.
+// Joins the lines of a text and shortens it; the end is kept, because the cause often comes last.
 std::string one_line(const std::string& text) {
   std::string line;
   for (char c : text) {
@@ -38,7 +37,7 @@ std::string one_line(const std::string& text) {
   return line.substr(0, kBegin) + " ... " + line.substr(line.size() - kEnd);
 }
 
-// Of the ranks' reports the first that is not only told by another; how many there are besides.
+// Returns the first rank's report that does not merely repeat another one, and the number of further ones.
 std::string first_report(const std::string& reports) {
   std::vector<std::string> own, all;
   for (size_t at = 0, end; at < reports.size(); at = end + 2) {
@@ -53,7 +52,7 @@ std::string first_report(const std::string& reports) {
   return own.empty() ? reports : own.size() == 1 ? own[0] : fmt::format("{}; and {} more", own[0], own.size() - 1);
 }
 
-// What the ranks reported, or was thrown, without GoogleTest's words around it.
+// Returns the reported text or exception without GoogleTest's decoration.
 std::string reason_of(std::string summary) {
   constexpr std::string_view kWord = "Failed\n", kTrace = "Google Test trace:\n";
   if (summary.starts_with(kWord)) summary.erase(0, kWord.size());
@@ -72,11 +71,12 @@ std::string reason_of(std::string summary) {
   return one_line(first_report(text));
 }
 
-// Tells the parent of the first failure, or of what was not tried, and why.
+// Reports the first failure to the parent, or the skipped cases and the reason.
 class FirstFailure : public ::testing::EmptyTestEventListener {
  public:
   explicit FirstFailure(int fd) : fd_(fd) {}
-  // Kept here: GoogleTest holds its lock while it tells of a result, and asking it for the test would wait for ever.
+  // Stored here, because GoogleTest holds its lock while it reports a result, so querying the test there would
+  // deadlock.
   void OnTestStart(const ::testing::TestInfo& test) override {
     test_ = fmt::format("{}.{}", test.test_suite_name(), test.name());
   }
@@ -92,7 +92,7 @@ class FirstFailure : public ::testing::EmptyTestEventListener {
 
  private:
   void tell(const std::string& text) const {
-    if (write(fd_, text.data(), text.size()) < 0) return;  // the status tells enough
+    if (write(fd_, text.data(), text.size()) < 0) return;  // the exit status suffices
   }
 
   int fd_;
@@ -147,7 +147,7 @@ Outcome run_cases(const std::string& filter, unsigned seconds, Show show) {
   close(ends[1]);
   std::string why;
   char buffer[512];
-  // A rank that outlives its item may hold the pipe: what the item had to say has come once it has ended.
+  // A rank that outlives its item may hold the pipe; the item's text is complete once the item has ended.
   int status = 0;
   waitpid(child, &status, 0);
   fcntl(ends[0], F_SETFL, O_NONBLOCK);

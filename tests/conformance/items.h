@@ -1,5 +1,5 @@
-// What `prun conform` does with a suite: its items, each of cases that GoogleTest holds, run in child processes and
-// told in one line. Transports and devices have suites of their own (conform.cc, device/conform.cc).
+// The framework of `prun conform`: items, each a set of GoogleTest cases, run in child processes and reported in one
+// line each. Transports and devices have their own suites (conform.cc, device/conform.cc).
 #pragma once
 #include <functional>
 #include <span>
@@ -10,42 +10,42 @@ namespace prun::testing {
 
 struct Item {
   const char* name;
-  const char* filter;  // its cases, as GoogleTest selects them
-  const char* holds;   // what is known then
+  const char* filter;  // GoogleTest filter of its cases
+  const char* holds;   // the guarantee, for users
 };
 
 struct Outcome {
   bool holds = true, claimed = true;
   std::string text = "";
-  bool late = false;      // not finished in time
-  std::string name = "";  // of the case that failed first
+  bool late = false;      // exceeded its time limit
+  std::string name = "";  // of the first failed case
 };
 
-// What is tried: the file, and what it does not mean to hold.
+// The tested file, and the items that it does not claim.
 struct Subject {
   std::string name, path;
   std::vector<std::string> not_claimed = {};
-  bool json = false;  // an object an item: item, result, text, case
+  bool json = false;  // print an object per item: item, result, text, case
 };
 
 enum class Show {
-  nothing,  // of what the plugin and GoogleTest print
+  nothing,  // output of the plugin and GoogleTest
   plugin,
   all,  // and every failure
 };
 
-// Runs the cases that `filter` selects in one child process. A plugin that crashes or hangs costs these cases, no more.
-// The text is what was wrong first, or what was not tried; `claimed` is false where nothing was.
+// Runs the cases that `filter` selects in one child process, so that a crash or hang affects only these cases. The text
+// is the first error, or the reason why cases were not tried; `claimed` is false if none was.
 Outcome run_cases(const std::string& filter, unsigned seconds, Show show);
 
-// Throws usage_error for a name that is no item's; `where` begins the sentence.
+// Throws usage_error for a name that is not an item; `where` begins the message.
 void check_items(const std::vector<std::string>& names, std::span<const Item> items, const std::string& where);
 
-// "item:case" in two.
+// Splits "item:case".
 std::pair<std::string, std::string> split_case(const std::string& word);
 
-// The items that are chosen (none: all), a line each. Where the first does not hold, the others are not tried. The exit
-// code: 0 if all that is claimed holds, else 1.
+// Runs the chosen items (none = all) and prints a line each. If the first fails, the others are not tried. Returns the
+// exit code: 0 if all claimed items hold, else 1.
 int conform(const Subject& subject, std::span<const Item> items, const std::vector<std::string>& chosen,
             const std::function<Outcome(const Item&)>& run);
 

@@ -1,4 +1,4 @@
-// Item 1 as far as it is the core's: what is loaded, what is refused and with which words.
+// Item 1, the core's part: loading and rejecting plugins, and the error texts.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 const std::string kBad = std::string(PRUN_TEST_PLUGINS) + "/bad";
 
-// What loading this plugin of the tests says; "" when it is taken.
+// Returns the error of loading this test plugin, or "" if it is accepted.
 std::string refusal(const std::string& name, Exit want = Exit::transport) {
   try {
     load_named(name, {kBad});
@@ -117,7 +117,7 @@ TEST(Load, RefusesADirectoryInOneThatOthersCanWriteTo) {
   chmod(dir.path.c_str(), 01777);
   EXPECT_EQ(message(), "") << "sticky, as /tmp";
   chmod(dir.path.c_str(), 0775);
-  if (geteuid() != 0) return;  // only root gives files away
+  if (geteuid() != 0) return;  // only root can change owners
   ASSERT_EQ(chown(dir.path.c_str(), 0, 100), 0);
   EXPECT_EQ(message(),
             inside + ": group 100 may write to " + dir.path + ", so prun loads no plugin from there (chmod g-w)");
@@ -136,7 +136,7 @@ TEST(Load, ListsPluginsWithWhatIsWrong) {
   EXPECT_EQ(named("pipe").capabilities, (std::vector<std::string>{"host", "local only"}));
 }
 
-// Only what offers itself in its manifest is loaded, and of these the best.
+// Only plugins whose manifest offers them are loaded, and the best of these wins.
 TEST(Load, AutoLoadsOnlyWhatOffersItself) {
   TemporaryDir dir;
   fs::create_symlink(std::string(PRUN_TEST_PLUGINS) + "/pipe.so", dir.path + "/pipe.so");
@@ -190,7 +190,7 @@ TEST(Load, OneRankNeedsNoPlugin) {
   EXPECT_EQ(failures(reports), "");
 }
 
-// The join check: ranks that differ are told apart before anything is sent.
+// The join check: ranks with different options are detected before any message.
 TEST(Load, DifferentOptionsAreFoundWhenJoining) {
   if (suite().transport != "pipe") GTEST_SKIP() << "which options exist is the plugin's business";
   LocalJob job;

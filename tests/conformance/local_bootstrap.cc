@@ -1,4 +1,4 @@
-// Slots in shared memory, two generations of them: a rank that writes the next one has read the one before.
+// Slots in shared memory, in two generations: a rank that writes the next one has read the previous one.
 #include "tests/conformance/local_bootstrap.h"
 
 #include <fmt/format.h>
@@ -113,7 +113,7 @@ class SharedBootstrap : public LocalBootstrap {
   std::exit(status);
 }
 
-// How a rank ended that may have had no word to say, with a space before it.
+// Returns how a rank ended that left no text, with a leading space.
 std::string end_of(const RankReport& report) {
   const char* signal = report.status > 128 ? sigabbrev_np(report.status - 128) : nullptr;
   if (signal != nullptr) return fmt::format(" was killed by SIG{} after {:.1f} s", signal, report.seconds);

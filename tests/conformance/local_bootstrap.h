@@ -1,7 +1,7 @@
-// Ranks as forked processes of a test: a Bootstrap in shared memory, and reports of what each rank found.
+// Ranks as forked processes of a test: a Bootstrap in shared memory, and a report per rank.
 //
-// Surprising fact: a rank never uses GoogleTest's assertions, whose results would stay in the child; it throws or
-// returns a text, and the parent asserts on the reports.
+// A rank never uses GoogleTest's assertions, because their results would remain in the child; it throws or returns a
+// text, and the parent asserts on the reports.
 #pragma once
 #include <functional>
 #include <string>
@@ -13,11 +13,11 @@ namespace prun::testing {
 
 struct RankReport {
   int status = 0;      // exit code; 128 + signal
-  std::string text;    // "" when all was well; else what the rank returned, or "Exit N: message" of what it threw
+  std::string text;    // "" = success; else the returned text, or "Exit N: message" of the exception
   double seconds = 0;  // until it ended
 };
 
-// What a rank knows: who it is, how to reach the others, and how to end the job.
+// A rank's view of the job: its index, communication with the other ranks, and abort.
 class LocalBootstrap : public Bootstrap {
  public:
   virtual int rank() const = 0;
@@ -28,13 +28,13 @@ class LocalBootstrap : public Bootstrap {
 
 struct LocalJob {
   int ranks = 1;
-  double timeout_s = 60;       // after it the parent kills what is left and reports it
+  double timeout_s = 60;       // afterwards the parent kills the remaining ranks and reports it
   bool abort_on_death = true;  // as the launcher does: a rank that dies or throws aborts the job
 };
 
 std::vector<RankReport> run_ranks(const LocalJob& job, const std::function<std::string(LocalBootstrap&)>& body);
 
-// Texts of all reports that are not clean, by rank; "" if all are.
+// Returns the texts of all failed reports, by rank; "" if all succeeded.
 std::string failures(const std::vector<RankReport>& reports);
 
 }  // namespace prun::testing

@@ -1,5 +1,5 @@
-// The suite as a test of this build: --transport=NAME [--options=key=value,...] [--whole] beside GoogleTest's own;
-// plugins are those of the build, and the tests' own. conform.cc is the same suite for everybody's plugins.
+// The suite as a test of this build: --transport=NAME [--options=key=value,...] [--whole] besides GoogleTest's options;
+// it uses plugins of the build and test plugins. conform.cc is the same suite for any plugin.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

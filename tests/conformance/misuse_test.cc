@@ -1,4 +1,4 @@
-// Item 8: ranks whose calls differ get an error that names both calls; nobody gets data.
+// Item 8: ranks whose calls differ get an error that names both calls, never data.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace {
 struct Difference {
   const char* name;
   CollCall common, deviant;
-  std::string common_text, deviant_text;  // as the message has them
+  std::string common_text, deviant_text;  // as in the message
 };
 
 CollCall make(CollKind kind, int64_t count, Dtype dtype = Dtype::f32, RedOp op = RedOp::sum, int root = 0) {
@@ -46,8 +46,8 @@ std::vector<Difference> differences() {
 
 bool has(const RankReport& report, const std::string& words) { return report.text.find(words) != std::string::npos; }
 
-// Words for what was not noticed of a difference, or not said; "" if all ranks were told in time, one of them both
-// calls.
+// Returns an error if a difference was not detected or not reported; "" if all ranks got an error in time, and one of
+// them names both calls.
 std::string untold(const std::vector<RankReport>& reports, const Difference& difference, int deviant) {
   const std::string calls = fmt::format("rank {} called {} where the others called {}", deviant,
                                         difference.deviant_text, difference.common_text);
@@ -86,7 +86,7 @@ TEST_P(Misuse, CallsThatDifferAreNamed) {
       call.send = a.data();
       call.recv = b.data();
       all.run(call);
-      // A rank that was through before anybody could know is told by the next call.
+      // A rank that finished before detection gets the error from the next call.
       all.run(good);
       return "was given data";
     });
@@ -94,7 +94,7 @@ TEST_P(Misuse, CallsThatDifferAreNamed) {
   }
 }
 
-// The forms with counts per member are the core's even where the plugin has collectives of its own.
+// Collectives with counts per member are the core's even if the plugin has its own collectives.
 TEST_P(Misuse, ACountedFormAgainstAnother) {
   ConnectedJob job;
   job.local.ranks = GetParam();
@@ -149,7 +149,7 @@ TEST(MisuseOfSendReceive, SizesThatDiffer) {
         all.send_recv(-1, nullptr, 0, 0, data.data(), bytes + 4);
       return rank.index == 0 ? "" : "was given data";
     });
-    // Either side may find it first; the other is told.
+    // Either side may detect it first; the other side is informed.
     std::string text = failures(reports);
     EXPECT_EQ(text.find("was given data"), std::string::npos) << text;
     EXPECT_NE(text.find("Exit 12: "), std::string::npos) << text;
@@ -158,7 +158,7 @@ TEST(MisuseOfSendReceive, SizesThatDiffer) {
   }
 }
 
-// Groups must be made in one order everywhere; when they are not, the message says so.
+// Groups must be created in the same order everywhere; otherwise the message reports it.
 TEST(MisuseOfGroups, MadeInDifferentOrders) {
   auto reports = run_connected(2, [](Rank& rank) -> std::string {
     rank.world.communicator(rank.index == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 0}, 0);

@@ -1,5 +1,5 @@
-// One-sided calls through the plugin's own functions: what was put is there when its signal is, what was got is what is
-// there, and every pair of ranks counts its own signals. Plugins without `put` have nothing to show here.
+// One-sided calls through the plugin's own functions: put data is visible when its signal is, get returns the peer's
+// data, and every pair of ranks counts its own signals. Plugins without `put` skip these tests.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kWindow = 4 << 20;
 
-// A rank with nothing above the plugin, and a window that the others reach.
+// A rank that calls the plugin's own functions, and a window for its peers.
 struct Raw {
   LocalBootstrap& bootstrap;
   TransportSession& session;
@@ -118,7 +118,7 @@ TEST_F(OneSided, PutEverySizeAndAlignment) {
                           raw.bootstrap.barrier();
                           std::vector<char> mine = pattern(bytes, raw.rank), theirs = pattern(bytes, other);
                           raw.run(Raw::put(other, mine.data(), offset, bytes, 3));
-                          std::fill(mine.begin(), mine.end(), 0x11);  // the request has ended: it may be written
+                          std::fill(mine.begin(), mine.end(), 0x11);  // ended: the source may be overwritten
                           raw.run(Raw::await(other, 3, ++rounds));
                           if (bytes > 0 && std::memcmp(raw.window + offset, theirs.data(), bytes) != 0)
                             return fmt::format("{} bytes at {}: wrong", bytes, offset);
@@ -133,7 +133,7 @@ TEST_F(OneSided, PutEverySizeAndAlignment) {
             "");
 }
 
-// The peer makes progress only because it waits for something.
+// The peer makes progress only because it waits.
 TEST_F(OneSided, GetEverySizeAndAlignment) {
   EXPECT_EQ(run_raw(2,
                     [](Raw& raw) -> std::string {
@@ -157,7 +157,7 @@ TEST_F(OneSided, GetEverySizeAndAlignment) {
             "");
 }
 
-// Many puts under way, and one signal behind them all.
+// Many pending puts, followed by one signal.
 TEST_F(OneSided, ASignalComesAfterWhatWasPutBefore) {
   EXPECT_EQ(run_raw(2,
                     [](Raw& raw) -> std::string {
@@ -184,7 +184,7 @@ TEST_F(OneSided, ASignalComesAfterWhatWasPutBefore) {
             "");
 }
 
-// Everybody to everybody, itself among them, some more often than others.
+// Every rank signals every rank including itself, with different counts.
 TEST_F(OneSided, EveryPairCountsItsOwnSignals) {
   EXPECT_EQ(run_raw(3,
                     [](Raw& raw) -> std::string {
@@ -204,7 +204,7 @@ TEST_F(OneSided, EveryPairCountsItsOwnSignals) {
                         }
                       }
                       raw.bootstrap.barrier();
-                      // One more than were raised has not come.
+                      // A signal more than raised must not arrive.
                       auto count = static_cast<uint64_t>(times(0, raw.rank, 1) + 1);
                       prun_req* more = raw.post(Raw::await(0, 1, count));
                       prun_result result = empty_result();
@@ -234,7 +234,7 @@ TEST_F(OneSided, ToItself) {
             "");
 }
 
-// A mailbox of one letter, passed on at once, in a ring of ranks.
+// A one-slot mailbox, forwarded at once, in a ring of ranks.
 TEST_F(OneSided, LettersGoRound) {
   EXPECT_EQ(run_raw(3,
                     [](Raw& raw) -> std::string {
@@ -330,7 +330,7 @@ TEST_F(OneSided, WaitingCostsNoCore) {
             "");
 }
 
-// With a launcher that tells the others, as in real life.
+// With a launcher that informs the others, as in production.
 TEST_F(OneSided, AWaitForADeadRankEnds) {
   LocalJob job;
   job.ranks = 2;

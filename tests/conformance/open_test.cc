@@ -1,4 +1,4 @@
-// Item 1 as far as it is the plugin's: it loads, refuses options that it does not know, and leaves nothing behind.
+// Item 1, the plugin's part: it loads, rejects unknown options, and leaves nothing behind.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Item 2: messages through the plugin's own functions: sizes, order, lanes, to oneself, both sides sending first, many
-// at a time.
+// Item 2: messages through the plugin's own functions: sizes, order, lanes, to the rank itself, both sides sending
+// first, many at once.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -94,7 +94,7 @@ TEST(PointToPoint, FirstInFirstOutPerLane) {
             "");
 }
 
-// What is asked for first was sent last: a lane that nobody reads must not hold the others up.
+// The first receive matches the last send: an unread lane must not block other lanes.
 TEST(PointToPoint, LanesPassEachOther) {
   if (queue_ordered()) GTEST_SKIP() << "one queue: what is sent first waits to be received first";
   EXPECT_EQ(run_raw(2,
@@ -118,7 +118,7 @@ TEST(PointToPoint, LanesPassEachOther) {
             "");
 }
 
-// Numbers that are alike in their low bits are different lanes, too; asked for in another order.
+// Lane numbers with equal low bits are different lanes, too; receives are posted in another order.
 TEST(PointToPoint, LanesAreWholeNumbers) {
   if (queue_ordered()) GTEST_SKIP() << "one queue: what is sent first waits to be received first";
   EXPECT_EQ(run_raw(2,
@@ -209,8 +209,8 @@ TEST(PointToPoint, AllToAllAtOnce) {
             "");
 }
 
-// Such lengths in little memory: the middle of the buffer is one piece of memory that repeats. What must be right is
-// the last thing written there, and the end.
+// Large lengths in little memory: the middle of the buffer maps one piece repeatedly. The last data written there and
+// the end are checked.
 class LargeBuffer {
  public:
   static constexpr size_t kPiece = size_t{64} << 20;
@@ -230,7 +230,7 @@ class LargeBuffer {
     for (size_t i = 0; i < kPiece; ++i) data_[i] = value(i);
     for (size_t i = pieces_ * kPiece; i < bytes_; ++i) data_[i] = value(i);
   }
-  // The first byte that is wrong; `bytes` if none is.
+  // Returns the index of the first wrong byte, or `bytes`.
   size_t first_wrong() const {
     for (size_t i = 0; i < kPiece; ++i)
       if (data_[i] != value(i)) return i;
@@ -245,9 +245,9 @@ class LargeBuffer {
   char* data_;
 };
 
-// Lengths that no 32 bits hold, signed or not.
+// Lengths beyond 32 bits, signed and unsigned.
 TEST(PointToPoint, MoreThanFourGiB) {
-  constexpr int64_t kRoom = int64_t{6} << 30;  // as much again on the way
+  constexpr int64_t kRoom = int64_t{6} << 30;  // as much again in transit
   if (!suite().whole) GTEST_SKIP() << "more than 4 GiB: only in the whole suite";
   if (int64_t free = available_bytes(); free < kRoom)
     GTEST_SKIP() << fmt::format("more than 4 GiB: {} of memory are free, {} are needed", human_bytes(free),
@@ -256,7 +256,7 @@ TEST(PointToPoint, MoreThanFourGiB) {
     for (size_t bytes : {(size_t{1} << 31) + 4099, (size_t{1} << 32) + 4099}) {
       LargeBuffer buffer(bytes);
       if (raw.rank == 0) buffer.fill();
-      // The receive first: what comes early would have to be kept.
+      // The receive is posted first, because an early message would have to be buffered.
       prun_req* req = raw.rank == 1 ? raw.post({Raw::recv(0, 0, buffer.data(), bytes)}) : nullptr;
       raw.bootstrap.barrier();
       if (raw.rank == 0) req = raw.post({Raw::send(1, 0, buffer.data(), bytes)});
@@ -283,7 +283,7 @@ TEST(PointToPoint, SizesThatDifferAreAnError) {
           raw.post({raw.rank == 0 ? Raw::send(1, 0, data.data(), sent) : Raw::recv(0, 0, data.data(), expected)});
       prun_result result = empty_result();
       const prun_status status = raw.session.wait(req, 0, result);
-      if (raw.rank == 0) _exit(0);  // a sender may or may not learn of it
+      if (raw.rank == 0) _exit(0);  // a sender may or may not get an error
       const std::string said = status_text(status, result);
       const bool both = said.find(std::to_string(sent)) != std::string::npos &&
                         said.find(std::to_string(expected)) != std::string::npos;

@@ -1,4 +1,4 @@
-// Messages over Unix sockets of one host, in one file: the least that the suite holds for, and what it is tested with.
+// Messages over Unix sockets of one host in one file: the minimal conforming plugin, with which the suite is tested.
 #include <poll.h>
 #include <prun/sdk/handshake.h>
 #include <prun/sdk/local_socket.h>
@@ -13,7 +13,7 @@ namespace prun::pipe {
 using sdk::Descriptor;
 using sdk::Failure;
 
-struct Header {  // before every message
+struct Header {  // precedes every message
   uint64_t tag, bytes;
 };
 struct Outgoing {
@@ -22,7 +22,7 @@ struct Outgoing {
   size_t sent;
   sdk::MessageTransport::Request* request;
 };
-struct Receive {  // that nothing has come for
+struct Receive {  // unmatched
   char* data;
   size_t bytes;
   sdk::MessageTransport::Request* request;
@@ -32,10 +32,10 @@ struct Peer {
   Descriptor fd;
   std::deque<Outgoing> out;
   std::map<uint64_t, std::deque<Receive>> waiting;          // by tag
-  std::map<uint64_t, std::deque<std::vector<char>>> early;  // messages that came before their receive
-  Header header{};                                          // of the message that is coming in
+  std::map<uint64_t, std::deque<std::vector<char>>> early;  // messages that arrived before their receive
+  Header header{};                                          // of the arriving message
   size_t header_read = 0, payload_read = 0;
-  Receive target{};  // where it goes; request null: into early_data
+  Receive target{};  // destination of the payload; null request = early_data
   std::vector<char> early_data;
 };
 
@@ -51,7 +51,7 @@ class Pipe : public sdk::MessageTransport {
   }
   std::string address() { return name_; }
 
-  // Every rank dials those below it; those above dial it. Both ends prove that they know the job's secret.
+  // Every rank dials the lower ranks. Both ends prove that they have the job's secret.
   Failure connect(const sdk::Blobs& blobs) {
     for (; dialled_ < rank; ++dialled_) {
       Descriptor fd = sdk::connect_locally(blobs[dialled_], SOCK_STREAM);
@@ -111,8 +111,8 @@ class Pipe : public sdk::MessageTransport {
   Descriptor listener_;
   std::vector<Peer> peers_;
   const sdk::Identity identity_;
-  int dialled_ = 0;                       // ranks below this one, so far
-  std::list<sdk::Handshake> handshakes_;  // that are under way
+  int dialled_ = 0;                       // ranks below this one were dialled
+  std::list<sdk::Handshake> handshakes_;  // in progress
 };
 
 void Pipe::write_some(int peer) {
@@ -132,7 +132,7 @@ void Pipe::write_some(int peer) {
   }
 }
 
-// Messages that came early to receives that were posted since.
+// Delivers early messages to receives that were posted since.
 void Pipe::match(int peer, uint64_t tag) {
   std::deque<Receive>& queue = peers_[peer].waiting[tag];
   std::deque<std::vector<char>>& early = peers_[peer].early[tag];
@@ -155,7 +155,7 @@ void Pipe::read_some(int peer) {
     if (n < 0 || (n == 0 && bytes > 0)) return lost(peer);
     (in_header ? p.header_read : p.payload_read) += static_cast<size_t>(n);
     if (p.header_read < sizeof p.header) continue;
-    if (in_header) {  // complete now: choose where the payload goes
+    if (in_header) {  // header complete: choose the destination of the payload
       std::deque<Receive>& queue = p.waiting[p.header.tag];
       p.target = queue.empty() ? Receive{} : queue.front();
       if (queue.empty()) {
@@ -171,7 +171,7 @@ void Pipe::read_some(int peer) {
       --p.target.request->left;
     else
       p.early[p.header.tag].push_back(std::move(p.early_data));
-    match(peer, p.header.tag);  // a receive may have been posted while its message was on its way into early_data
+    match(peer, p.header.tag);  // a receive may have been posted while its message was arriving in early_data
     p.early_data = {};
     p.target = {};
     p.header_read = p.payload_read = 0;

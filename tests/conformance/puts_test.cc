@@ -1,4 +1,4 @@
-// Put channels: what crosses borders of a pipeline one-sided. Plugins without put have none, and nothing to show here.
+// Put channels: one-sided transfers across pipeline stages. Plugins without put skip these tests.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ class Puts : public ::testing::Test {
   }
 };
 
-// Both directions at once, on a thread each, in places that are used again and again.
+// Both directions at once, one thread each, with reused slots.
 TEST_F(Puts, ArriveInOrderBothWays) {
   auto reports = run_connected(2, [](Rank& rank) -> std::string {
     const int other = 1 - rank.index;
@@ -53,7 +53,7 @@ TEST_F(Puts, ArriveInOrderBothWays) {
   EXPECT_EQ(failures(reports), "");
 }
 
-// Nothing arrives before it was offered a place.
+// A put waits until the receiver has offered its slot.
 TEST_F(Puts, WaitForTheirPlace) {
   auto reports = run_connected(2, [](Rank& rank) -> std::string {
     PutChannel* channel = rank.world.put_channel(1 - rank.index, kLane);

@@ -1,5 +1,5 @@
-// Item 11: transports that only enqueue, on the queues of a CUDA runtime: work keeps its place among a program's own,
-// queues do not wait for each other, and what goes wrong later is said by test. Others are not asked.
+// Item 11: queue-ordered transports, on the queues of a CUDA runtime: work keeps its position among a program's own,
+// queues do not wait for each other, and test reports later errors. Other transports skip these tests.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,8 @@ namespace {
 
 using Stream = void*;
 
-// The runtime that the plugin uses: its option cudart, or the system's. Declared by hand: prun needs no CUDA to build.
+// The runtime that the plugin uses: its option cudart, or the system's. Declared by hand, because prun builds without
+// CUDA.
 struct Runtime {
   int (*stream_create)(Stream*, unsigned);
   int (*synchronize)(Stream);
@@ -62,8 +63,8 @@ void expect_ok(int error, const char* what) {
   if (error != 0) throw Error(Exit::transport, fmt::format("{}: CUDA error {}", what, error));
 }
 
-// Holds a queue up until the test opens it: what is behind it cannot have happened before, and who waited for it would
-// wait for ever.
+// Blocks a queue until the test opens it: later work cannot have run before, and a call that waits for it would
+// deadlock.
 struct Gate {
   std::atomic<bool> open{false};
   static void wait(void* gate) {
@@ -73,7 +74,7 @@ struct Gate {
 
 constexpr size_t kItems = 1000;
 
-// A rank with queues and nothing above the plugin. What it allocates ends with the process.
+// A rank with queues that calls the plugin's own functions. Its allocations end with the process.
 struct Queued {
   LocalBootstrap& bootstrap;
   TransportSession& session;
@@ -83,7 +84,7 @@ struct Queued {
 
   Stream stream() {
     Stream made = nullptr;
-    expect_ok(cuda.stream_create(&made, 1), "a stream");  // 1: does not wait for the default one
+    expect_ok(cuda.stream_create(&made, 1), "a stream");  // 1: does not wait for the default stream
     return made;
   }
   float* device() {
@@ -98,7 +99,7 @@ struct Queued {
     return static_cast<float*>(memory);
   }
   void copy(void* to, const void* from, Stream queue) {
-    expect_ok(cuda.copy(to, from, kItems * sizeof(float), 4, queue), "a copy");  // 4: the addresses tell which way
+    expect_ok(cuda.copy(to, from, kItems * sizeof(float), 4, queue), "a copy");  // 4: direction by address
   }
   prun_comm* communicator(int lane) {
     prun_comm* comm = nullptr;
@@ -188,7 +189,7 @@ TEST_F(Queue, OrderIsKept) {
                                   float *in = q.device(), *out = q.device();
                                   float *late = q.pinned(static_cast<float>(q.rank + 1)), *result = q.pinned(-1);
                                   Gate gate;
-                                  q.copy(in, result, queue);  // what is summed if the order is lost
+                                  q.copy(in, result, queue);  // input of the sum if the order is lost
                                   q.cuda.host_function(queue, Gate::wait, &gate);
                                   q.copy(in, late, queue);
                                   prun_comm* comm = q.communicator(1);
@@ -227,7 +228,7 @@ TEST_F(Queue, TwoDoNotWaitForEachOther) {
             "");
 }
 
-// One rank's kernels start in one order, the other's in the other order: the device has room for both at once.
+// Two ranks start their kernels in opposite orders, so the device must hold both at once.
 TEST_F(Queue, TwoWorkAtTheSameTime) {
   LocalJob job;
   job.ranks = 2;
@@ -257,7 +258,7 @@ TEST_F(Queue, TwoWorkAtTheSameTime) {
             "");
 }
 
-// Sums, messages and a gather, each of what the one before has made, and nobody waits in between.
+// Reductions, messages and a gather, each on the previous result, without waits in between.
 TEST_F(Queue, ResultsFeedWhatComesNext) {
   EXPECT_EQ(failures(run_queued(
                 3,
@@ -280,14 +281,14 @@ TEST_F(Queue, ResultsFeedWhatComesNext) {
                   q.copy(result, all + kItems * static_cast<size_t>(next), queue);
                   for (prun_req* req : {gathered, sent, summed}) q.wait(req);
                   q.cuda.synchronize(queue);
-                  // What `next` got is from this rank.
+                  // The data of `next` is from this rank.
                   const float want = q.rank == 0 ? q.total() : static_cast<float>(q.rank + 1);
                   return all_are(result, want, "what went around");
                 })),
             "");
 }
 
-// A communicator of the core hands the queue of a call on; device memory never reaches the core's own algorithms.
+// A communicator of the core passes on a call's queue; device memory never reaches the core's own algorithms.
 TEST_F(Queue, TheCoreHandsThemOn) {
   auto reports = run_connected(2, [](Rank& rank) -> std::string {
     Runtime cuda;
@@ -322,7 +323,7 @@ TEST_F(Queue, TheCoreHandsThemOn) {
   EXPECT_EQ(texts.find("the sum"), std::string::npos) << texts;
 }
 
-// A plugin that cannot be captured says PRUN_ENOTSUP.
+// A plugin without capture returns PRUN_ENOTSUP.
 TEST_F(Queue, AGraphRunsItAgain) {
   EXPECT_EQ(failures(run_queued(2,
                                 [](Queued& q) -> std::string {
@@ -330,7 +331,7 @@ TEST_F(Queue, AGraphRunsItAgain) {
                                   float *x = q.device(), *mine = q.pinned(static_cast<float>(q.rank + 1)),
                                         *result = q.pinned(-1);
                                   prun_comm* comm = q.communicator(1);
-                                  q.wait(q.sum(comm, x, x, queue));  // ranks are connected now
+                                  q.wait(q.sum(comm, x, x, queue));  // connects the ranks
                                   q.copy(x, mine, queue);
                                   q.cuda.synchronize(queue);
                                   void *graph = nullptr, *program = nullptr;
@@ -339,7 +340,7 @@ TEST_F(Queue, AGraphRunsItAgain) {
                                   prun_status status = q.start(comm, CollKind::all_reduce, x, x, queue, &req);
                                   expect_ok(q.cuda.end_capture(queue, &graph), "the end of the capture");
                                   if (status == PRUN_ENOTSUP) return "";
-                                  q.wait(req);  // nothing runs yet, so nothing is waited for
+                                  q.wait(req);  // nothing runs yet, so it does not wait
                                   q.copy(result, x, queue);
                                   q.cuda.synchronize(queue);
                                   if (result[0] != mine[0]) return "it ran while it was captured";
@@ -352,7 +353,7 @@ TEST_F(Queue, AGraphRunsItAgain) {
             "");
 }
 
-// Between launches other messages of this rank to itself go through the plugin's buffers, which are not the graph's.
+// Between launches other messages of this rank to itself use the plugin's buffers, which differ from the graph's.
 TEST_F(Queue, AGraphRunsMessagesToItselfAgain) {
   EXPECT_EQ(failures(run_queued(2,
                                 [](Queued& q) -> std::string {
@@ -374,7 +375,7 @@ TEST_F(Queue, AGraphRunsMessagesToItselfAgain) {
                                   prun_req *req = nullptr, *eager = nullptr;
                                   expect_ok(q.cuda.begin_capture(queue, 1), "capture");
                                   const prun_status status = to_itself(x, y, &req);
-                                  if (status == PRUN_OK) q.wait(req);  // nothing runs yet, so nothing is waited for
+                                  if (status == PRUN_OK) q.wait(req);  // nothing runs yet, so it does not wait
                                   expect_ok(q.cuda.end_capture(queue, &graph), "the end of the capture");
                                   if (status == PRUN_ENOTSUP) return "";
                                   expect_ok(q.cuda.instantiate(&program, graph, 0), "the graph");

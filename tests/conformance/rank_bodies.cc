@@ -22,7 +22,7 @@ std::string counts_per_member(Rank& rank, int64_t scale) {
   Communicator& all = rank.world.communicator(all_ranks(rank.size), 0);
   const int n = rank.size, me = rank.index;
   std::string failed;
-  // Member i gives i * scale elements of value i.
+  // Member i sends i * scale elements of value i.
   std::vector<int64_t> shares;
   std::vector<float> mine(static_cast<size_t>(me * scale), static_cast<float>(me)), want;
   for (int r = 0; r < n; ++r) {
@@ -90,7 +90,7 @@ std::string aborted_under_way(Rank& rank, int absent, int64_t count) {
     });
     if (went_on) text += "went on";
   }
-  rank.bootstrap.barrier();  // the absent one stays away until the others are through
+  rank.bootstrap.barrier();  // the absent rank waits until the others are done
   return text;
 }
 

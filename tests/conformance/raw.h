@@ -1,4 +1,4 @@
-// Ranks with nothing above the plugin: its own functions, called as prun/transport.h says.
+// Ranks that call the plugin's own functions directly, as prun/transport.h specifies.
 #pragma once
 #include <functional>
 #include <memory>
@@ -22,17 +22,18 @@ struct Raw {
     return {1, from, lane, data, bytes, PRUN_MEM_HOST, nullptr};
   }
   prun_req* post(std::vector<prun_p2p> ops);  // throws Error(transport)
-  void wait(prun_req* req);                   // as TransportSession::fail throws
+  void wait(prun_req* req);                   // throws as TransportSession::fail does
   void run(const std::vector<prun_p2p>& ops) { wait(post(ops)); }
 };
 
-// Opened, not connected.
+// Returns an open session that is not connected.
 std::unique_ptr<TransportSession> open_raw(LocalBootstrap& bootstrap, const WorldOptions& options);
 
-// Runs the body in each of so many connected ranks; "" or what failures() says.
+// Runs the body in each of `ranks` connected ranks. Returns "" or the text of failures().
 std::string run_raw(int ranks, const std::function<std::string(Raw&)>& body, double timeout_s = 60);
 
-// Such a transport keeps the order of a queue on both sides: a send may hold up what is behind it until it is received.
+// Returns whether the transport is queue-ordered: it keeps a queue's order on both sides, so an unreceived send may
+// block later ones.
 bool queue_ordered();
 
 }  // namespace prun::testing

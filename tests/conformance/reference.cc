@@ -1,4 +1,4 @@
-// The reference uses long conversions (ldexp, nearbyint) on purpose: they share nothing with the loops under test.
+// The reference deliberately uses slow conversions (ldexp, nearbyint), which share nothing with the tested loops.
 #include "tests/conformance/reference.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ namespace {
 
 bool is_float(Dtype dtype) { return dtype <= Dtype::f16; }
 
-// 16-bit floats by their number of mantissa bits and least exponent.
+// A 16-bit float format: number of mantissa bits and exponent range.
 struct Narrow {
   int mantissa, min_exponent, max_exponent;
 };
@@ -33,7 +33,7 @@ uint16_t encode16(Dtype dtype, double value) {
   uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   value = std::fabs(value);
   int exponent = value == 0 ? n.min_exponent : std::max(n.min_exponent, std::ilogb(value));
-  double units = std::nearbyint(std::ldexp(value, n.mantissa - exponent));  // to even
+  double units = std::nearbyint(std::ldexp(value, n.mantissa - exponent));  // round half to even
   auto whole = static_cast<int64_t>(units);
   int64_t bits = whole + (static_cast<int64_t>(exponent - n.min_exponent) << n.mantissa);
   int64_t infinity = static_cast<int64_t>(n.max_exponent - n.min_exponent + 2) << n.mantissa;
@@ -86,7 +86,7 @@ void store_int(Dtype dtype, char* data, int64_t i, int64_t value) {
   }
 }
 
-// A minimum or maximum is a NaN if either is.
+// A minimum or maximum is a NaN if either operand is.
 template <typename T>
 T combine(RedOp op, T a, T b) {
   if ((op == RedOp::min || op == RedOp::max) && (a != a || b != b)) return a != a ? a : b;

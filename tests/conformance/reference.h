@@ -1,4 +1,4 @@
-// What a collective must give, computed the slow way, element by element, without anything of runtime/comm.
+// Expected results of collectives, computed element by element without code of runtime/comm.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,15 +16,16 @@ using Bytes = std::vector<char>;
 enum class Pattern { exact, real, edge, nans };
 Bytes make_input(Dtype dtype, Pattern pattern, int rank, int64_t count, uint64_t seed);
 
-// ((x0 op x1) op x2) ... in rank order; bf16 and f16 in f32; avg times 1/n, integers divided.
+// Returns ((x0 op x1) op x2) ... in rank order; bf16 and f16 accumulate in f32; avg multiplies by 1/n, or divides
+// integers.
 Bytes reduce_in_rank_order(Dtype dtype, RedOp op, const std::vector<Bytes>& inputs);
 
-// What `call` needs and gives on a rank, in elements; -1 where that rank passes no buffer.
+// Return the elements that `call` reads and writes on a rank; -1 if that rank passes no buffer.
 int64_t send_count(const CollCall& call, int rank, int size);
 int64_t recv_count(const CollCall& call, int rank, int size);
 Bytes expected(const CollCall& call, int rank, const std::vector<Bytes>& inputs);
 
-// "" when equal; else where they differ first. `tolerance` is relative, 0 for bits.
+// Returns "" if equal, else the first difference. `tolerance` is relative; 0 = bitwise.
 std::string compare(Dtype dtype, const Bytes& want, const char* got, double tolerance);
 
 }  // namespace prun::testing

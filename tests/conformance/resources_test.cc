@@ -1,8 +1,6 @@
-// Items 1 and 2, what is kept: descriptors, threads and memory after connections that were closed and messages that
-// have ended.
+// Items 1 and 2: descriptors, threads and memory retained after closed connections and completed messages.
 //
-// Surprising fact: memory is looked at four times, and only what grows each time was leaked. A pool that fills up once
-// is none.
+// Memory is measured four times, and only growth in every round is a leak, so that a pool may fill up once.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -17,7 +15,7 @@
 namespace prun::testing {
 namespace {
 
-constexpr bool kOwnAllocator =  // of a sanitizer: malloc's numbers are 0, and freed memory stays mapped
+constexpr bool kOwnAllocator =  // of a sanitizer: malloc's statistics are 0, and freed memory remains mapped
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     true;
 #else
@@ -40,8 +38,8 @@ int64_t mapped_bytes() {
   return pages * 4096;
 }
 
-// Does it `times` times in each of four rounds, after one that does not count. "" or what grew in every round, memory
-// by `least_bytes` a time or more.
+// Runs `once` `times` times in each of four rounds, after a warm-up round. Returns "" or the resource that grew in
+// every round, memory by at least `least_bytes` per call.
 std::string kept_in_rounds(int times, const std::string& what, const std::function<void()>& once, int64_t least_bytes) {
   constexpr int64_t kPage = 4096;
   struct Held {
@@ -76,7 +74,7 @@ std::string kept_in_rounds(int times, const std::string& what, const std::functi
   return "";
 }
 
-// What was kept in three goes one after another: what a library's threads take at their own time was not leaked.
+// Returns the growth that occurs in three attempts, because a library's threads may allocate at any time.
 std::string kept_by(int times, const std::string& what, const std::function<void()>& once, int64_t least_bytes = 8) {
   std::string kept;
   for (int go = 0; go < 3; ++go) {
@@ -114,7 +112,7 @@ TEST(Open, ConnectingAndClosingLeavesNothing) {
       raw.run({Raw::recv(last, 0, &theirs, sizeof theirs), Raw::send(next, 0, &mine, sizeof mine)});
       bootstrap.barrier();
     };
-    // Libraries such as UCX keep a few hundred bytes of every peer.
+    // Libraries such as UCX retain a few hundred bytes per peer.
     return kept_by(10, "times of connecting to two peers and closing", once, 1024);
   };
   EXPECT_EQ(failures(run_ranks(job, body)), "");

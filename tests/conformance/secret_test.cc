@@ -1,4 +1,4 @@
-// Item 14: a rank that has another secret than the job's is a stranger, and gets no connection.
+// Item 14: a rank with a secret other than the job's gets no connection.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ TEST(Secret, AStrangerIsNotConnected) {
                                  } catch (const Error&) {
                                    connected = false;
                                  }
-                                 bootstrap.barrier();  // who is refused at once must not look like a rank that left
+                                 bootstrap.barrier();  // a rank rejected at once must not look like one that left
                                  if (!connected) return "";
                                  return fmt::format(
                                      "the plugin connected rank {} to rank {}, whose job_secret is another",

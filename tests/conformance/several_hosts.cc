@@ -1,4 +1,4 @@
-// A namespace lives as long as a process is in it: one sleeping child each.
+// A namespace lives as long as a process is in it, so each has a sleeping child.
 #include "tests/conformance/several_hosts.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr int kHosts = 2;
 
 void shell(const std::string& command) {
-  PRUN_CHECK(std::system(command.c_str()) == 0, command);  // NOLINT: of a test's own words
+  PRUN_CHECK(std::system(command.c_str()) == 0, command);  // NOLINT: a command of the test
 }
 
 pid_t hold() {
@@ -61,7 +61,7 @@ Namespaces::Namespaces() : owner_(getpid()) {
 }
 
 Namespaces::~Namespaces() {
-  if (getpid() != owner_) return;  // a rank, which has a copy of everything
+  if (getpid() != owner_) return;  // a rank with a copy of the object
   for (int holder : holders_) {
     kill(holder, SIGKILL);
     waitpid(holder, nullptr, 0);

@@ -34,7 +34,7 @@ std::vector<RankReport> run_connected(const ConnectedJob& job, const std::functi
     world->connect();
     Rank rank{bootstrap, *world, arena, bootstrap.rank(), bootstrap.ranks()};
     std::string text = body(rank);
-    // Nobody leaves while others still talk: a closed connection would look like a dead rank.
+    // No rank leaves while others communicate, because a closed connection looks like a dead rank.
     if (text.empty()) bootstrap.barrier();
     return text;
   });

@@ -1,4 +1,4 @@
-// What every file of the suite needs: the transport under test, and jobs of ranks that are connected over it.
+// Shared by all files of the suite: the transport under test, and jobs of connected ranks.
 #pragma once
 #include <functional>
 #include <string>
@@ -12,13 +12,13 @@ namespace prun::testing {
 struct Suite {
   std::string transport = "pipe", transport_options, job_id;
   std::vector<std::string> plugin_dirs;
-  bool whole = true;  // else thinned: CI's share of what takes long
+  bool whole = true;  // false: only CI's share of slow cases
   WorldOptions options(const LocalBootstrap& bootstrap) const;
 };
 Suite& suite();
 
-// A rank of a connected job. The arena is the transport's own memory, which its collectives may treat differently from
-// any other; it was allocated before connecting, as it must be.
+// A rank of a connected job. The arena is the transport's own memory, allocated before connecting; collectives may
+// treat it differently from other memory.
 struct Rank {
   LocalBootstrap& bootstrap;
   World& world;

@@ -1,5 +1,5 @@
-// A plugin that goes wrong at work, in the way that its one option says; up to there it does all that is asked. With
-// PRUN_CRASHES_WHEN_LOADED it does not even get there.
+// A plugin that fails in operation in the way that its only option selects, and behaves until then. With
+// PRUN_CRASHES_WHEN_LOADED it crashes while loading.
 #include <unistd.h>
 
 #include <csignal>

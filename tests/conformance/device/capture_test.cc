@@ -1,5 +1,4 @@
-// Item capture: what is captured is not run; a launch runs all of it, in the order that its edges say, as often as
-// asked.
+// Item capture: captured work does not run; each launch runs all of it in the order of its edges.
 #include <unistd.h>
 
 #include "tests/conformance/device/suite.h"
@@ -42,7 +41,7 @@ TEST_F(Capture, IsNotRunButLaunched) {
   EXPECT_EQ(to.values(), Numbers(kCount, 0)) << "run while it was captured";
   EXPECT_EQ(read(zeroed), Numbers(kCount, 8)) << "run while it was captured";
   for (int launches = 1; launches <= 5; ++launches) {
-    std::fill_n(from.get(), kCount, launches);  // read when it is launched
+    std::fill_n(from.get(), kCount, launches);  // read at launch
     graph.launch(stream);
     stream.wait();
     ASSERT_EQ(calls, launches);
@@ -54,12 +53,12 @@ TEST_F(Capture, IsNotRunButLaunched) {
       ASSERT_EQ(values, std::vector<float>(kCount, static_cast<float>(1 << launches)));
     }
   }
-  for (int i = 0; i < 20; ++i) graph.launch(stream);  // without a wait between
+  for (int i = 0; i < 20; ++i) graph.launch(stream);  // without a wait in between
   stream.wait();
   EXPECT_EQ(calls, 25);
 }
 
-// A chain that goes back and forth between streams: without one of its edges, zeros travel on.
+// A chain that alternates between streams: without one of its edges it copies zeros.
 TEST_F(Capture, KeepsEdgesAcrossStreams) {
   DeviceStream a(device_), b(device_), c(device_);
   std::vector<DeviceEvent> events;
@@ -71,7 +70,7 @@ TEST_F(Capture, KeepsEdgesAcrossStreams) {
   std::atomic<bool> open{false};
   DeviceGraph graph = captured(a, [&] {
     a.host_call(
-        [](void* data) {  // holds the beginning up at every launch
+        [](void* data) {  // blocks the start of every launch
           for (int i = 0; i < 50000 && !*static_cast<std::atomic<bool>*>(data); ++i) usleep(100);
         },
         &open);
@@ -99,7 +98,7 @@ TEST_F(Capture, KeepsEdgesAcrossStreams) {
   }
 }
 
-// The whole of it: on every one of its streams, after what lies before the launch, before what lies behind.
+// A launch runs as a whole, on all of its streams, after earlier and before later work of the launching stream.
 TEST_F(Capture, HasItsPlaceInTheStreamThatLaunches) {
   DeviceStream origin(device_), branch(device_), other(device_);
   DeviceEvent fork(device_), join(device_);
@@ -179,7 +178,7 @@ TEST_F(Capture, ExternalEventsAreSeenByTheHost) {
     ASSERT_EQ(calls, launches);
     ASSERT_GE(end.ms_since(begin), 4) << "5 ms lie between them";
   }
-  end.record(stream, true);  // the same where nothing is captured
+  end.record(stream, true);  // likewise outside a capture
   stream.wait();
   EXPECT_TRUE(end.reached());
 }
@@ -202,24 +201,24 @@ TEST_F(Capture, ManyAndLarge) {
   EXPECT_EQ(read(to), Numbers(16, 3));
 }
 
-// What goes wrong is said, and what comes after works.
+// Wrong captures are errors, and later ones work.
 TEST_F(Capture, WrongOnesAreRefused) {
   prun_graph* graph = nullptr;
   DeviceStream stream(device_), lost(device_);
   DeviceEvent fork(device_);
   const Array from = array(kCount, 2), to = pinned(kCount), there = array(kCount, 0);
   const auto end = [&](prun_result* r) { return table_.capture_end(device_.get(), stream.get(), &graph, r); };
-  refused(end);  // nothing was begun
+  refused(end);  // no capture was begun
   prun_result result = empty_result();
   ASSERT_EQ(begin(stream, &result), PRUN_OK) << result.message;
-  refused([&](prun_result* r) { return begin(stream, r); });  // begun already
+  refused([&](prun_result* r) { return begin(stream, r); });  // already begun
   if (end(&result) == PRUN_OK) table_.graph_free(device_.get(), graph);
   ASSERT_EQ(begin(stream, &result), PRUN_OK) << "after one that was begun twice: " << result.message;
   copy(stream, to, from);
   fork.record(stream);
   fork.hold(lost);
   copy(lost, there, from);
-  refused(end);  // a stream of it was never waited for
+  refused(end);  // one of its streams was never waited for
   {
     DeviceStream next(device_);
     DeviceGraph good = captured(next, [&] { copy(next, to, from); });
@@ -232,8 +231,8 @@ TEST_F(Capture, WrongOnesAreRefused) {
   EXPECT_EQ(read(there), Numbers(kCount, 2));
 }
 
-// Step values lie in the device's memory: a graph that kept what they were when it was captured would train with one
-// learning rate for ever.
+// Step values are stored in device memory: a graph that kept the captured values would train with one learning rate
+// forever.
 TEST_F(Capture, StepValuesAreReadAtEveryLaunch) {
   const DeviceMemory values = memory(sizeof(prun_step_values)), grad = memory(kCount * 4), param = memory(kCount * 4);
   const int64_t dims[] = {kCount};

@@ -1,10 +1,10 @@
-// prun_conform_device, what `prun conform` starts for devices: the suite for anybody's, one line an item, status 0 if
-// all holds that the device has.
+// prun_conform_device, started by `prun conform` for devices: the suite for any device, one line per item, status 0 if
+// all items hold.
 //
 //     prun_conform_device --device=NAME [--index=N] [--options=key=value,...] [--seconds=N] [--json] [ITEM[:CASE] ...]
 //
-// Surprising fact: each case is a child process, which loads and opens the device itself. A driver's state does not
-// survive a fork, and what one case breaks no other sees.
+// Each case is a child process that loads and opens the device itself, because a driver's state does not survive a
+// fork, and so that cases cannot affect each other.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@
 namespace prun::testing {
 namespace {
 
-// `filter` names the suites, with commas between.
+// `filter` lists the suites, separated by commas.
 constexpr Item kItems[] = {
     {"load", "Load", "loads, says what it is and what is there; opens and closes, and nothing is left"},
     {"memory", "Memory", "aligned, apart, given back; too much is an error; pinned memory is the host's"},
@@ -37,7 +37,7 @@ constexpr Item kItems[] = {
 };
 
 struct Settings {
-  std::vector<std::string> items, cases;  // a case of the item at the same place, or ""
+  std::vector<std::string> items, cases;  // a case of the item at the same index, or ""
   bool json = false;
   bool verbose() const { return !items.empty() && !json; }
 };
@@ -61,7 +61,7 @@ std::vector<Known> cases_of(const Item& item) {
   return known;
 }
 
-// "1 case not tried: it captures nothing"; of ops that the device has not, their names.
+// Returns text such as "1 case not tried: it captures nothing"; for missing ops, their names.
 std::string left_out(const std::vector<std::string>& skipped, const Item& item) {
   if (skipped.empty()) return "";
   const bool ops = std::string_view(item.name) == "ops";

@@ -1,4 +1,4 @@
-// Items load, ranks and threads: what a device says of itself, opening and closing, and who may call what.
+// Items load, ranks and threads: a device's description, opening and closing, and calls from several threads.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -33,7 +33,7 @@ prun_device_probe probe() {
   return probe;
 }
 
-// Some work, from open to close. "" or what was wrong.
+// Does some work, from open to close. Returns "" or the error.
 std::string use(int index) {
   QueueDevice device(device_table(), index, device_suite().options);
   DeviceStream stream(device);
@@ -53,14 +53,14 @@ std::string use(int index) {
   return "";
 }
 
-// Asked in a process of its own: what a driver leaves behind is not to be found in children of this one.
+// Queried in a separate process, so that children of this one do not inherit a driver's state.
 int device_count() {
   const std::string count = in_children(1, [](int) { return std::to_string(probe().devices); })[0];
   return std::atoi(count.c_str());
 }
 
 TEST(Load, SaysWhatItIs) {
-  const prun_device& table = device_table();  // refuses what lacks a mandatory function
+  const prun_device& table = device_table();  // rejects a table without a mandatory function
   EXPECT_STRNE(table.name, "");
   EXPECT_STRNE(table.version, "");
   ASSERT_NE(table.summary, nullptr);
@@ -102,7 +102,7 @@ TEST(Load, SaysWhatIsThere) {
     });
 }
 
-// "Each side uses the smaller of both sizes": of a core of earlier, and of one of later.
+// "Each side uses the smaller of both sizes": tests structs of an earlier and of a later core.
 template <class Struct>
 void expect_inside(size_t size, const std::function<void(Struct*)>& call) {
   std::vector<unsigned char> bytes(sizeof(Struct) + 256, 0xa5);
@@ -151,14 +151,14 @@ TEST(Load, OpeningAndClosingLeavesNothing) {
   size_t threads = 0, files = 0;
   for (int i = 0; i < 6; ++i) {
     ASSERT_EQ(use(device_suite().index), "");
-    if (i == 1) threads = entries("/proc/self/task"), files = entries("/proc/self/fd");  // a driver's own are there
+    if (i == 1) threads = entries("/proc/self/task"), files = entries("/proc/self/fd");  // a driver's own exist now
   }
-  for (int i = 0; i < 100 && entries("/proc/self/task") > threads; ++i) usleep(20000);  // those that are ending
+  for (int i = 0; i < 100 && entries("/proc/self/task") > threads; ++i) usleep(20000);  // waits for ending threads
   EXPECT_LE(entries("/proc/self/task"), threads);
   EXPECT_LE(entries("/proc/self/fd"), files);
 }
 
-// What a program forgot, or could not free: streams with work, events, memory.
+// Objects that a program left open: streams with work, events, memory.
 TEST(Load, CloseWaitsForTheWorkAndFreesWhatIsLeft) {
   const prun_device& table = device_table();
   uint64_t free_bytes = 0, total = 0;
@@ -201,7 +201,7 @@ TEST(Load, AskingForOpsNeedsNoDeviceAndNoThread) {
         has.insert(c.op.kind);
         OpList list(*device);
         for (const Slot& slot : c.slots) list.tensor({slot.dtype.value_or(dtype), slot.shape});
-        list.op(c.op.kind, c.op.reads, c.op.writes, c.op.attrs);  // asks for its workspace
+        list.op(c.op.kind, c.op.reads, c.op.writes, c.op.attrs);  // queries its workspace
       }
   EXPECT_EQ(entries("/proc/self/task"), threads) << "supports or workspace started a thread";
   for (const Case& c : all_cases())
@@ -212,7 +212,7 @@ TEST(Load, AskingForOpsNeedsNoDeviceAndNoThread) {
       << "in a child, after its parent asked";
 }
 
-// Not two at a time, but each from any.
+// One thread at a time, but each call from any thread.
 TEST(Threads, WhatOneOpensAnotherUses) {
   QueueDevice device(device_table(), device_suite().index, device_suite().options);
   std::optional<DeviceStream> stream;

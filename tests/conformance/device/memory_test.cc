@@ -1,4 +1,4 @@
-// Items memory and copies: what alloc gives, and bytes between any two places, neither more nor fewer.
+// Items memory and copies: allocations, and copies of exactly these bytes between any two places.
 #include <sys/mman.h>
 
 #include <cstring>
@@ -49,7 +49,7 @@ TEST_F(Memory, PinnedIsTheHosts) {
   EXPECT_EQ(read(there), here.values());
 }
 
-// So much that there is none of it: the exit code of a plan that is too large hangs on the status.
+// The status matters, because it determines the exit code of a plan that is too large.
 TEST_F(Memory, ThatThereIsNotIsSaid) {
   for (const prun_place place : kPlaces)
     for (const size_t bytes : {size_t{1} << 60, SIZE_MAX - 100}) {
@@ -81,7 +81,7 @@ TEST_F(Memory, OfOthersIsPinned) {
   for (int i = 0; i < 2; ++i) {
     std::memset(pages, 0, kBytes);
     device_.call("pinning", [&](prun_result* r) { return table_.pin(device_.get(), pages, kBytes, r); });
-    {  // copied in its turn, not when it is called
+    {  // copied in stream order, not at the call
       Gate gate(own_);
       own_.copy(there.get(), pages, 4);
       *static_cast<int32_t*>(pages) = 77;
@@ -95,7 +95,7 @@ TEST_F(Memory, OfOthersIsPinned) {
   munmap(pages, kBytes);
 }
 
-// Ordinary memory of the host, the device's, and pinned: from each to each.
+// Ordinary host memory, device memory and pinned memory: copies from each to each.
 struct Place {
   std::byte* at;
   DeviceMemory owner;
@@ -125,7 +125,7 @@ TEST_F(Copies, BetweenAnyTwoPlaces) {
       for (const int64_t bytes : {0, 1, 3, 4, 15, 255, 256, 257, 4099, (1 << 20) + 3})
         for (const auto& [out, in] : {std::pair<int64_t, int64_t>{0, 0}, {1, 0}, {0, 3}, {5, 16}}) {
           const int64_t behind = kGuard + in + bytes + kGuard;
-          own_.zero(to[1].at, behind);  // whichever is the target
+          own_.zero(to[1].at, behind);  // either may be the target
           own_.copy(target.at, to[1].at, behind);
           own_.copy(target.at + kGuard + in, source.at + out, bytes);
           own_.copy(seen.data(), target.at, behind);
@@ -161,7 +161,7 @@ TEST_F(Copies, ZeroWritesWhatItIsAskedFor) {
   for (int i = 0; i < 100; ++i) ASSERT_EQ(here.get()[i], std::byte{0});
 }
 
-// Pinned memory is read and written when the stream gets there, as the core's slots for batches and losses need it.
+// Pinned memory is read and written in stream order, as the core's slots for batches and losses require.
 TEST_F(Copies, OfPinnedMemoryHappenInTheirTurn) {
   const Array from = pinned(1000, 1), to = pinned(1000, 1), there = array(1000, 0);
   {
@@ -176,7 +176,7 @@ TEST_F(Copies, OfPinnedMemoryHappenInTheirTurn) {
   EXPECT_EQ(to.values(), Numbers(1000, 2));
 }
 
-// Offsets that no 32 bits hold.
+// Offsets beyond 32 bits.
 TEST_F(Copies, BeyondFourGiB) {
   constexpr int64_t kLarge = (int64_t{4} << 30) + 4096;
   uint64_t free_bytes = 0, total_bytes = 0;

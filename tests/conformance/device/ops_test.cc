@@ -1,4 +1,4 @@
-// Items ops, bits and errors. Each kind of op is a case of its own, so that the line names those that are wrong.
+// Items ops, bits and errors. Each kind of op is a separate case, so that the line names the wrong ones.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -21,7 +21,7 @@ std::unique_ptr<Device> with(bool captured = false) {
 
 bool has_type(const Case& c, Dtype dtype) { return dtype != Dtype::bf16 || c.bf16; }
 
-// The kinds that the table has cases for, each once.
+// Returns the kinds that the table has cases for, each once.
 std::vector<std::string> kinds() {
   std::set<std::string> all;
   for (const Case& c : all_cases()) all.insert(c.op.kind);
@@ -30,7 +30,7 @@ std::vector<std::string> kinds() {
 
 class Ops : public ::testing::TestWithParam<std::string> {
  protected:
-  // body(case, type) for each of this kind that the device says it has; false where there was none.
+  // Calls body(case, type) for each case of this kind that the device supports; returns false if there was none.
   bool each(const Device& device, const std::function<void(const Case&, Dtype)>& body) {
     bool any = false;
     for (const Case& c : all_cases())
@@ -50,7 +50,7 @@ TEST_P(Ops, Agrees) {
   const bool any = each(*device, [&](const Case& c, Dtype dtype) {
     AgreementOptions options{.tensor_cores = on_tensor_cores(c.op.kind), .rounds_heads = may_round_heads(c.op.kind)};
     expect_agreement(c, *device, dtype, options);
-    options.skew = 1;  // what reads 16 bytes at once has to look first
+    options.skew = 1;  // kernels with 16-byte loads must check the alignment
     if (!HasFatalFailure()) expect_agreement(c, *device, dtype, options);
     if (HasFatalFailure() || dtype == Dtype::f64 || !has_bits_of_the_cpu(c.op.kind)) return;
     expect_agreement(c, *device, dtype, {.exactly_as = cpu.get()});
@@ -103,7 +103,7 @@ TEST_F(Errors, TypesThatAnOpHasNotAreRefused) {
   }
 }
 
-// Of a program that was compiled for another machine: a kernel takes memory of its own, or says that it cannot.
+// A program compiled for another machine: a kernel allocates its own memory, or returns an error.
 TEST_F(Errors, AWorkspaceThatIsTooSmallIsMadeUpOrSaid) {
   const int64_t n = 70001, dims[] = {n};
   const DeviceMemory x = memory(n * 4), y = memory(8);

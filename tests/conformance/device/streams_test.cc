@@ -1,4 +1,4 @@
-// Items streams, events and host-calls: order on a stream, among streams, and between device and host.
+// Items streams, events and host-calls: order within a stream, between streams, and between device and host.
 #include <unistd.h>
 
 #include <chrono>
@@ -58,7 +58,7 @@ TEST_F(Streams, EnqueueingWaitsForNothing) {
   std::atomic<int> calls{0};
   {
     Gate gate(stream);
-    for (int i = 0; i < 30; ++i) {  // queues of the hardware may have an end
+    for (int i = 0; i < 30; ++i) {  // hardware queues may be bounded
       copy(stream, there, from);
       stream.zero(there.get(), there.bytes());
       if (twice) twice->run(stream);
@@ -132,7 +132,7 @@ TEST_F(Events, WaitForAllBeforeThem) {
   DeviceEvent event(device_);
   std::atomic<int> calls{0};
   const auto count = [](void* data) { usleep(200), ++*static_cast<std::atomic<int>*>(data); };
-  for (int round = 1; round <= 20; ++round) {  // the same event again: what counts is where it was recorded last
+  for (int round = 1; round <= 20; ++round) {  // the same event again: only its latest record counts
     {
       Gate gate(stream);
       for (int i = 0; i < 3; ++i) stream.host_call(count, &calls);
@@ -170,7 +170,7 @@ TEST_F(Events, OrderStreamsAmongEachOther) {
   EXPECT_EQ(read(chain.back()), Numbers(kCount, 6));
 }
 
-// A wait is for where the event was recorded when it was called: later records are none of its business.
+// A wait refers to the record at the time of the call, not to later ones.
 TEST_F(Events, NobodyWaitsForWhatComesLater) {
   DeviceStream a(device_), b(device_);
   DeviceEvent event(device_);
@@ -221,8 +221,8 @@ TEST_F(HostCalls, ComeOnceEachAndInOrder) {
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(order[static_cast<size_t>(i)], i);
 }
 
-// What lies before a call is there when it comes, what lies behind it sees what it did; that the stream waits for an
-// event is work before it.
+// A host call sees the results of earlier work, and later work sees its effects; a stream's wait for an event counts as
+// earlier work.
 TEST_F(HostCalls, HaveTheirPlaceInTheStream) {
   struct Seen {
     Array in, out;

@@ -1,8 +1,6 @@
-// What every file of the suite for devices needs: the device under test, an open one, and a gate that holds a stream
-// up.
+// Shared by all files of the device suite: the device under test, an open one, and a gate that blocks a stream.
 //
-// Surprising fact: nothing here sleeps to let work happen. Work that must not have happened yet stands behind a gate,
-// so a right device can never fail by being slow.
+// No test sleeps to let work happen: a gate holds back work that must not have happened yet, so a slow device passes.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -20,26 +18,27 @@ namespace prun::testing {
 struct DeviceSuite {
   std::string name, options;
   int index = 0;
-  unsigned seconds = 60;  // that a case may take
+  unsigned seconds = 60;  // time limit of a case
 };
 DeviceSuite& device_suite();
-// Loads it in this process, once. Throws Error(usage).
+// Loads it once in this process. Throws Error(usage).
 const prun_device& device_table();
-bool is_on_host();  // its memory is the host's: nothing tells its devices apart
+bool is_on_host();  // its memory is the host's, so its devices are indistinguishable
 
 inline prun_result empty_result() { return {.size = sizeof(prun_result), .culprit = -1, .message = {}}; }
-// That `call` fails, with a message that ends within its struct.
+// Returns "" if `call` fails with a message that ends within its struct, else the error.
 std::string refused(const std::function<prun_status(prun_result*)>& call);
 
-// What `body` returns, or throws, in child processes that run at once: "" where all was well; of a crash, that.
+// Returns the text that `body` returns or throws in each of n concurrent child processes; "" = success, and a text for
+// a crash.
 std::vector<std::string> in_children(int n, const std::function<std::string(int)>& body);
 
-// What is enqueued behind it cannot have happened before it is opened. A device whose calls wait for its work would
-// wait for ever: after some seconds the gate opens by itself, and the test fails. One at a time: a device may have one
-// thread for all calls of the host.
+// Work enqueued after a gate cannot have happened before the gate opens. A device whose calls wait for its work would
+// deadlock, so the gate opens by itself after some seconds and the test fails. One gate at a time, because a device may
+// have one thread for all host calls.
 class Gate {
  public:
-  explicit Gate(DeviceStream& stream);  // enqueued; of a stream that is captured: passed at every launch
+  explicit Gate(DeviceStream& stream);  // enqueued; a captured gate is passed at every launch
   ~Gate();                              // opens it
   Gate(const Gate&) = delete;
   void open();
@@ -49,17 +48,17 @@ class Gate {
   struct State {
     std::atomic<bool> open{false}, forced{false};
   };
-  State* state_;  // left behind: the stream may get there after this is gone
+  State* state_;  // not freed: the stream may reach it after the destructor
 };
 
 using Numbers = std::vector<int32_t>;
 
-// A device that is open in the test's own process, and words for what tests do with it.
+// A device that is open in the test's own process, and operations for tests.
 class OpenDevice : public ::testing::Test {
  protected:
   OpenDevice();
   DeviceMemory memory(int64_t bytes, prun_place place = PRUN_PLACE_DEVICE);
-  // Numbers in pinned memory, and in the device's.
+  // Numbers in pinned or device memory.
   struct Array {
     DeviceMemory memory;
     int64_t count;
@@ -67,20 +66,19 @@ class OpenDevice : public ::testing::Test {
     int64_t bytes() const { return count * 4; }
     Numbers values() const { return Numbers(get(), get() + count); }  // of pinned memory
   };
-  // A copy from pinned to pinned memory waits for its stream on a CUDA device, so behind a gate one side is the
-  // device's.
+  // A copy between pinned buffers waits for its stream on a CUDA device, so behind a gate one side is device memory.
   Array pinned(int64_t count, int32_t value = 0);
-  Array array(int64_t count, int32_t value);  // of the device, filled
+  Array array(int64_t count, int32_t value);  // on the device, filled
   void copy(DeviceStream& stream, const Array& to, const Array& from) { stream.copy(to.get(), from.get(), to.bytes()); }
-  Numbers read(const Array& from);  // once its stream has nothing to do
-  // y = factor·x in f32, or none where the device has no such op.
+  Numbers read(const Array& from);  // once its stream is idle
+  // Returns a kernel for y = factor·x in f32, or none if the device lacks the op.
   std::optional<DeviceKernel> scale(const DeviceMemory& x, const DeviceMemory& y, int64_t count, double factor);
   prun_graph* end_capture(DeviceStream& stream);
   DeviceGraph captured(DeviceStream& stream, const std::function<void()>& body);
 
   const prun_device& table_;
   QueueDevice device_;
-  DeviceStream own_;  // for what is not tried
+  DeviceStream own_;  // for steps that are not tested themselves
 };
 
 }  // namespace prun::testing

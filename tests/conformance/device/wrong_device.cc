@@ -1,6 +1,5 @@
-// A small device, streams of threads and one op, that is right; or, with the option way=NAME, wrong in one thing, which
-// the suite has to find (wrong_devices_test.py). Its options are known only when it is opened, so what comes before is
-// right.
+// A small correct device, with threads as streams and one op; the option way=NAME adds one fault, which the suite must
+// find (wrong_devices_test.py). Options are read at open, so earlier calls are correct.
 #include <unistd.h>
 
 #include <algorithm>
@@ -88,7 +87,7 @@ class Wrong {
   void copy(Stream& stream, void* to, const void* from, size_t bytes) {
     if (is("now") && !capturing_) {
       memcpy(to, from, bytes);
-    } else if (is("kept") && capturing_) {  // what is there now
+    } else if (is("kept") && capturing_) {  // the present contents
       const std::vector<char> seen(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
       work(stream, [=] { memcpy(to, seen.data(), seen.size()); });
     } else {

@@ -1,4 +1,4 @@
-// Every operation is one exchange of messages: everybody's input to whoever needs it, in whole.
+// Every operation is one exchange of messages: each rank sends its whole input to every rank that needs it.
 #include "comm.h"
 
 #include <unistd.h>
@@ -44,7 +44,7 @@ Sizes sizes_of(const Operation& o, int rank, int ranks) {
   }
 }
 
-// What this rank sends to each, and what it receives from each: everybody's message, itself included.
+// The messages that this rank sends to each rank and receives from each rank, itself included.
 class Plan {
  public:
   Plan(const Comm& comm, const Operation& o)
@@ -112,7 +112,7 @@ class Plan {
   std::vector<std::unique_ptr<std::vector<char>>> staged_;
 };
 
-// Multiprocessors that NCCL's kernels of this process leave free: a thread block has one for itself until it ends.
+// Multiprocessors that NCCL's kernels of this process leave free: a thread block occupies one until it ends.
 struct Multiprocessors {
   std::mutex mutex;
   std::condition_variable changed;
@@ -146,7 +146,7 @@ class Resident {
   const int blocks_;
 };
 
-// NCCL_HOSTID stands for the host's name, as with NCCL.
+// NCCL_HOSTID replaces the host's name, as in NCCL.
 uint64_t host_hash() {
   char name[256] = {};
   gethostname(name, sizeof name - 1);

@@ -1,7 +1,7 @@
-// A communicator of the substitute, and what it does on a stream.
+// A communicator of the substitute, and its operations on a stream.
 //
 // It behaves as NCCL where the plugin depends on it. With blocking = 0 every call starts a thread and returns
-// ncclInProgress, and the next call before its end gets ncclInvalidArgument. With blocking = 1 a call starts no thread.
+// ncclInProgress, and a second call before its end gets ncclInvalidArgument. With blocking = 1 a call starts no thread.
 // The first message between two ranks returns only when the other rank has called its half.
 #pragma once
 #include <nccl.h>
@@ -38,7 +38,7 @@ struct Operation {
   size_t count;
   ncclDataType_t type;
   ncclRedOp_t op;
-  int root;  // or the peer of a send or receive, of which one buffer is null
+  int root;  // or the peer of a send or receive, one of whose buffers is null
 };
 
 struct Comm {
@@ -46,24 +46,24 @@ struct Comm {
   uint64_t id = 0;
   int rank = 0, ranks = 1;
   bool blocking = true;
-  int ctas = 0;  // thread blocks of its kernels; 0: NCCL's choice
+  int ctas = 0;  // thread blocks of its kernels; 0 = NCCL's choice
   Segment* segment = nullptr;
   std::atomic<ncclResult_t> state{ncclSuccess};
   std::atomic<bool> aborted{false};
-  std::atomic<bool> connected{false};  // has worked before
-  const Comm* parent = nullptr;        // while it is split off: aborting that ends it
+  std::atomic<bool> connected{false};  // has run an operation
+  const Comm* parent = nullptr;        // while it is split off: aborting the parent ends the split
   int splits = 0;
   int device = 0;
   void* buffers = nullptr;
   std::atomic<int> queued{0};  // operations in streams
-  std::mutex one_at_a_time;    // of its operations, as on a device
+  std::mutex one_at_a_time;    // serializes its operations, as a device does
 
-  void join();                                          // until all have
+  void join();                                          // waits for all ranks
   bool link(const std::vector<Operation>& operations);  // connects ranks that exchange messages; false: aborted
   void run(const std::vector<Operation>& operations);   // on a stream's thread
   bool stopped() const { return aborted || (parent != nullptr && parent->aborted); }
-  bool reaches(const std::vector<Operation>& operations) const;  // whether the device could read and write all of it
-  int rank_on_the_same_device() const;                           // once joined; -1: none
+  bool reaches(const std::vector<Operation>& operations) const;  // whether the device can access all buffers
+  int rank_on_the_same_device() const;                           // once joined; -1 = none
   void hang() const;
 };
 

@@ -1,11 +1,11 @@
-// Entry points of NCCL, as far as the plugin knows them. Built three times: as 2.30 and 2.28, and as 2.18 with fewer.
+// Entry points of NCCL that the plugin uses. Built three times: as 2.30, 2.28, and 2.18 with fewer functions.
 //
 //     PRUN_SUBSTITUTE_ABORT_HANGS=1   ncclCommAbort never returns
-//     PRUN_SUBSTITUTE_INIT_HANGS=N    the Nth communicator of a process is never made, until ncclCommAbort
+//     PRUN_SUBSTITUTE_INIT_HANGS=N    the Nth communicator of a process hangs in init until ncclCommAbort
 //     PRUN_SUBSTITUTE_FAIL_AT=N       the Nth group on a stream fails asynchronously, on rank PRUN_SUBSTITUTE_FAIL_RANK
-//     PRUN_SUBSTITUTE_FAIL_RUN=N      the same of the Nth that runs, those of replayed graphs among them
-//     PRUN_SUBSTITUTE_COMM_MIB=N      buffers of a communicator in the device's memory; of a parent none
-//     PRUN_SUBSTITUTE_NO_SHM=1        none of them in /dev/shm, which is full
+//     PRUN_SUBSTITUTE_FAIL_RUN=N      the Nth group that runs fails likewise, including those of replayed graphs
+//     PRUN_SUBSTITUTE_COMM_MIB=N      device memory of a communicator's buffers; a parent has none
+//     PRUN_SUBSTITUTE_NO_SHM=1        init fails because /dev/shm is full
 #include <nccl.h>
 
 #include <chrono>
@@ -46,10 +46,9 @@ ncclComm_t made(Handle comm) { return reinterpret_cast<ncclComm_t>(new Handle(st
 
 void moment() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
 
-std::atomic<int> threads{0};  // that calls have started
+std::atomic<int> threads{0};  // started by calls
 
-// Runs a call on a nonblocking communicator in a thread of its own, as NCCL does. The communicator's state reports its
-// end.
+// Runs a call on a nonblocking communicator in its own thread, as NCCL does. The communicator's state reports its end.
 template <class Body>
 ncclResult_t in_background(const Handle& comm, Body body) {
   if (comm->blocking) {
@@ -72,7 +71,7 @@ std::atomic<int> registrations{0};
 thread_local int depth = 0;
 thread_local std::vector<Grouped> grouped;
 
-// The operation never ends, and the communicator says why to who asks.
+// Hangs the operation; the communicator's state reports the error.
 void fail_remotely(const Handle& comm) {
   comm->state = error(ncclRemoteError, "the link to a peer is down");
   comm->hang();
@@ -96,7 +95,7 @@ void put_on_stream(const Handle& comm, cudaStream_t stream, const std::vector<Op
     return;
   }
   ++comm->queued;
-  // A graph runs it often; it counts as queued until it has run once.
+  // A graph runs it repeatedly; it counts as queued until its first run.
   auto counted = std::make_shared<std::atomic<bool>>(true);
   enqueue(stream, [comm, operations, counted] {
     if (fails_now(*comm))
@@ -160,7 +159,7 @@ ncclResult_t check_devices(const Comm& comm) {
 #endif
 }
 
-// In a thread of its own, where another device is current.
+// Called in its own thread, where another device is current.
 ncclResult_t join(const Handle& comm) {
   cudaSetDevice(comm->device);
   if (setting("NO_SHM", 0) != 0)
@@ -184,7 +183,7 @@ int ctas_of(const ncclConfig_t* config) {
 }
 bool bad_config(const ncclConfig_t* config) { return config != nullptr && config->magic != 0xcafebeef; }
 
-// Places of the new communicator, once all ranks of the old one have said theirs.
+// Assigns ranks of the new communicator, once all ranks of the old one have published their color and key.
 ncclResult_t agree_on_split(const Handle& parent, const Handle& child, int color, int key) {
   const int number = parent->splits++;
   if (number >= kMaxSplits) die("more splits than the substitute has room for");
@@ -211,7 +210,7 @@ ncclResult_t agree_on_split(const Handle& parent, const Handle& child, int color
 }  // namespace
 }  // namespace substitute
 
-using namespace substitute;  // NOLINT: what follows is C's
+using namespace substitute;  // NOLINT: the C entry points follow
 
 ENTRY ncclResult_t ncclGetVersion(int* version) { return *version = SUBSTITUTE_VERSION, ncclSuccess; }
 ENTRY const char* ncclGetErrorString(ncclResult_t result) {
@@ -298,7 +297,7 @@ ENTRY ncclResult_t ncclCommAbort(ncclComm_t handle) {
   return ncclSuccess;
 }
 
-// For the tests: how many threads calls have started.
+// For the tests: number of threads that calls have started.
 ENTRY int substitute_threads() { return threads; }
 
 ENTRY ncclResult_t ncclGroupStart() { return ++depth, ncclSuccess; }
@@ -361,7 +360,7 @@ ENTRY ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
   return delete static_cast<char*>(handle), ncclSuccess;
 }
 #endif
-// For the tests: how many buffers are registered now.
+// For the tests: number of registered buffers.
 ENTRY int substitute_registrations() { return registrations; }
 
 #if SUBSTITUTE_VERSION >= 22800

@@ -1,5 +1,5 @@
-// What the conformance suite cannot ask of every transport: libraries that are missing, old or not the same, errors
-// that NCCL reports later, an ncclCommAbort that never returns, registered buffers.
+// Cases that the conformance suite cannot require of every transport: missing, old or different libraries, errors that
+// NCCL reports later, an ncclCommAbort that never returns, registered buffers.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ const std::string kNew = PRUN_SUBSTITUTES "/libnccl_2_28.so", kOld = PRUN_SUBSTI
 const std::string kNewest = PRUN_SUBSTITUTES "/libnccl_2_30.so";
 
 std::string libraries(const std::string& nccl, const std::string& more = "") {
-  return fmt::format("library={0},cudart={0}{1}", nccl, more);  // one file is both
+  return fmt::format("library={0},cudart={0}{1}", nccl, more);  // one file provides both
 }
 
 void all_reduce(Communicator& group, float* x, int64_t count) {
@@ -35,7 +35,7 @@ void all_reduce(Communicator& group, float* x, int64_t count) {
   group.run(call);
 }
 
-// "Exit N: message" of opening a world of two with these options, or "opened".
+// Returns "Exit N: message" of opening a world of two with these options, or "opened".
 std::string opening(
     const std::string& options, const std::function<void()>& before = [] {}) {
   LocalJob job;
@@ -77,7 +77,7 @@ TEST(Nccl, RanksDoNotShareADevice) {
       << reports[1].text;
 }
 
-// Each rank's report on a machine with one GPU, after a sum over all of them.
+// Returns each rank's report on a machine with one GPU, after an all-reduce over all of them.
 std::vector<RankReport> sums_on_one_gpu(int ranks, const std::string& library, const std::string& option,
                                         const std::function<std::string(const WorldOptions&)>& check) {
   LocalJob job;
@@ -136,7 +136,7 @@ TEST(Nccl, SharingHasLimits) {
   EXPECT_EQ(reports[0].text, "Exit 2: transport nccl: nccl option share=1 is for ranks of one host: here are 1 of 2");
 }
 
-// On machines with a driver there is nothing to say.
+// Skipped on machines with a driver.
 TEST(Nccl, WithoutADriverItLoadsAndSaysSo) {
   std::vector<PluginInfo> infos = list_plugins(suite().plugin_dirs);
   auto nccl = std::find_if(infos.begin(), infos.end(), [](const PluginInfo& i) { return i.name == "nccl"; });
@@ -181,7 +181,7 @@ TEST(Nccl, TheInterfaceIsNcclsUnlessTheUserHasSetOne) {
   }
 }
 
-// Each rank finds another library under the same name, as with different images on two hosts.
+// Each rank finds another library under the same name, like different images on two hosts.
 TEST(Nccl, RanksWithDifferentVersionsAreNamed) {
   LocalJob job;
   job.ranks = 2;
@@ -206,7 +206,7 @@ TEST(Nccl, RanksWithDifferentVersionsAreNamed) {
   }
 }
 
-// The error is found by test, in NCCL's words, with the library that was really loaded.
+// test reports the error with NCCL's text and the loaded library.
 TEST(Nccl, ErrorsThatComeLaterAreTold) {
   ConnectedJob job;
   job.local.ranks = 2;
@@ -232,7 +232,7 @@ int counted(const std::string& library, const char* what) {
   return reinterpret_cast<int (*)()>(dlsym(dlopen(library.c_str(), RTLD_NOW | RTLD_NOLOAD), what))();
 }
 
-// NCCL starts a thread for each call on a communicator that does not block: 30 to 60 us of a step that is not replayed.
+// NCCL starts a thread for each call on a nonblocking communicator, which costs 30 to 60 us per call.
 TEST(Nccl, ACollectiveStartsNoThread) {
   EXPECT_EQ(failures(run_connected(3,
                                    [](Rank& rank) -> std::string {
@@ -251,7 +251,8 @@ TEST(Nccl, ACollectiveStartsNoThread) {
             "");
 }
 
-// The world's parent, the world's communicator, one of all ranks, the parent of a smaller group's and that.
+// Cases: the world's parent, the world's communicator, a group of all ranks, the parent of a smaller group, and that
+// group.
 TEST(Nccl, AbortEndsACommunicatorThatIsNeverMade) {
   struct Case {
     std::vector<int> ranks;
@@ -290,7 +291,7 @@ TEST(Nccl, AbortEndsACommunicatorThatIsNeverMade) {
   }
 }
 
-// NCCL connects two ranks in their first message, which waits for both: neither `batch` nor an abort waits for it.
+// NCCL connects two ranks in their first message, which waits for both; neither `batch` nor an abort waits for it.
 TEST(Nccl, AMessageThatNobodyReceivesIsAborted) {
   LocalJob job;
   job.ranks = 2;
@@ -335,7 +336,7 @@ TEST(Nccl, AMessageThatNobodyReceivesIsAborted) {
   EXPECT_EQ(failures(reports), "");
 }
 
-// ncclCommAbort may hang (nccl#1777); neither abort nor the end of the world waits for it longer than it was told.
+// ncclCommAbort may hang (nccl#1777); abort and the end of the world wait for it at most as long as configured.
 TEST(Nccl, AnAbortThatHangsIsLeftBehind) {
   LocalJob job;
   job.ranks = 2;
@@ -349,7 +350,7 @@ TEST(Nccl, AnAbortThatHangsIsLeftBehind) {
     Communicator& all = world->communicator({0, 1}, 0);
     std::vector<float> x(100);
     all_reduce(all, x.data(), 100);
-    if (bootstrap.rank() == 1) {  // stays away until the other is through
+    if (bootstrap.rank() == 1) {  // absent until the other rank is done
       bootstrap.barrier();
       _exit(0);
     }
@@ -369,13 +370,13 @@ TEST(Nccl, AnAbortThatHangsIsLeftBehind) {
     bootstrap.barrier();
     if (now_s() - start > 4) text = fmt::format("took {:.1f} s", now_s() - start);
     if (!text.empty()) return text;
-    _exit(0);  // without the library's threads, one of which never ends
+    _exit(0);  // skips the library's threads, one of which never ends
   });
   unsetenv("PRUN_SUBSTITUTE_ABORT_HANGS");
   EXPECT_EQ(failures(reports), "");
 }
 
-// cudaMemcpyAsync between pinned memory waits for its stream, in which a message from another rank may be waited for.
+// cudaMemcpyAsync between pinned memory waits for its stream, which may be waiting for another rank's message.
 TEST(Nccl, AMessageToItselfDoesNotWaitForAnotherRank) {
   LocalJob job;
   job.ranks = 2;
@@ -420,7 +421,7 @@ TEST(Nccl, AMessageToItselfDoesNotWaitForAnotherRank) {
       "");
 }
 
-// The substitute ends a process that frees a communicator with buffers registered, or memory that it does not know.
+// The substitute ends a process that frees a communicator with registered buffers, or unknown memory.
 TEST(Nccl, DeviceMemoryIsRegisteredWithEveryCommunicator) {
   for (const std::string& library : {kNew, kOld}) {
     LocalJob job;

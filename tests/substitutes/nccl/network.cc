@@ -49,7 +49,7 @@ size_t take(Pipe& pipe, char* data, size_t bytes) {
   return now;
 }
 
-// A message under way: its header, then its data.
+// A message in transit: its header, then its data.
 struct Transfer {
   Message message;
   Header header;
