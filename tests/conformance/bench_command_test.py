@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`prun bench`: its rows, two transports beside each other, what it explains, wrong results, ranks that die. No times.
+"""`prun bench`: rows, comparison of two transports, --explain, wrong results, dying ranks. Checks no times.
 
 Usage: bench_command_test.py PRUN PLUGINS
 """
@@ -62,7 +62,7 @@ class Rows(unittest.TestCase):
         self.assertEqual(sizes("8:256:4"), [8, 32, 128])
         self.assertEqual(sizes("1K:3K:+1KiB,16"), [1024, 2048, 3072, 16])
         self.assertEqual(sizes("64:512"), [64, 128, 256, 512])
-        # What is one element for each rank is one row.
+        # One element per rank yields one row.
         self.assertEqual([row["bytes"] for row in rows("all_gather", "--nproc", 4, "--transport", "shm", "--bytes", "1:64:2")], [16, 32, 64])
 
     def test_two_transports(self):

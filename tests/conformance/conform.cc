@@ -20,7 +20,7 @@
 namespace prun::testing {
 namespace {
 
-// The twelve items of TRANSPORTS in its order, and later additions.
+// Items 1 to 12, as the tests number them, and later additions.
 constexpr Item kItems[] = {
     {"load", "Open.*", "loads, opens, connects and closes; no descriptor, thread or memory is left"},
     {"messages", "PointToPoint.*-*SizesThatDiffer*",

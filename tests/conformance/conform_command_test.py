@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`prun conform`: one line an item, and an exit status that tells the good plugin from the bad ones.
+"""`prun conform`: one line per item, and an exit status that distinguishes good and bad plugins.
 
-Usage: conform_command_test.py PRUN PLUGINS. The suite itself is run by the tests beside this one; here two short items of it.
+Usage: conform_command_test.py PRUN PLUGINS. Other tests run the suite; this one runs two short items.
 """
 import json
 import pathlib
@@ -19,7 +19,7 @@ def conform(*words):
 
 
 def lines_of(text):
-    """{item: the rest of its line}"""
+    """Returns {item: text after it in its line}."""
     rows = [line.split(maxsplit=2) for line in text.splitlines()]
     return {row[1]: row[2] for row in rows if len(row) == 3 and row[0].isdigit()}
 

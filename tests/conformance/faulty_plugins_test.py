@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One fault at a time in a transport that otherwise works (faulty_plugin.cc), and what `prun conform` says of it.
+"""One fault at a time in a transport that otherwise works (faulty_plugin.cc), and the report of `prun conform`.
 
 Usage: faulty_plugins_test.py PRUN PLUGINS. Standard library only.
 """
@@ -13,7 +13,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PRUN, PLUGINS = "", pathlib.Path()
 
-# The item's case that finds it, and what the plugin did, in words.
+# The item and case that detects the fault, and the reported behaviour.
 FAULTS = {
     "leaks_in_open": ("load:OpeningAndClosingLeavesNothing", r"the plugin leaked memory: \d+ bytes more after 800 times of open and close, \d+ bytes each"),
     "leaks_peers": ("load:ConnectingAndClosingLeavesNothing", r"the plugin kept \d+ descriptors open after 40 times of connecting to two peers and closing"),
@@ -45,7 +45,7 @@ class Faulty(unittest.TestCase):
                 status, text = self.conform(fault, item)
                 row = json.loads(text)
                 if row["result"] == "not claimed":
-                    self.skipTest(f"{item} was not tried here")  # 4 GiB want 6
+                    self.skipTest(f"{item} was not tried here")  # 4 GiB need 6
                 self.assertEqual((status, row["result"]), (1, "failed"), text)
                 self.assertRegex(row["text"], words)
 
@@ -57,7 +57,7 @@ class Faulty(unittest.TestCase):
 
 
 class Replicas(unittest.TestCase):
-    """A transport that turns a bit over in 2 of 50 large messages: no op sees it, and ranks drift apart."""
+    """A transport that flips a bit in 2 of 50 large messages: no op detects it, and replicas diverge."""
 
     def train(self, fault, *more):
         words = [PRUN, "plans/ddp.lua", "--nproc", "2", "--transport", "faulty",

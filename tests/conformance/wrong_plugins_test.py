@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Transports that go wrong at work, as a user meets them: each job ends within its deadline, with a message that names
-plugin, rank and reason.
+"""Transports that fail in operation: each job ends within its deadline, with a message that names plugin, rank and
+reason.
 
 Usage: wrong_plugins_test.py PRUN PLUGINS. Standard library only.
 """
@@ -13,7 +13,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PRUN, PLUGINS = "", pathlib.Path()
-TIMEOUT_S = 2  # of prun; a job may take that, and what a busy machine adds
+TIMEOUT_S = 2  # prun's --timeout; a job may take that plus delays of a busy machine
 SMALL = ["--set", "layers=1", "--set", "width=16", "--set", "heads=2", "--set", "context=8", "--set", "batch=4", "--set", "steps=1"]
 
 
@@ -32,7 +32,7 @@ def train(transport, way="", **more):
                 *(["--transport-options", way] if way else []), *SMALL, **more)
 
 
-# What goes wrong: exit code, first line (of any rank), what else is said.
+# Fault: exit code, first line (of any rank), further text.
 WAYS = {
     "crashes_in_open": (10, r"rank \d was killed by SIGSEGV", r"op: +joining: opening transport wrong \(.*/wrong\.so\)"),
     "blocks_in_open": (11, r"rank \d: transport wrong \(.*/wrong\.so\): its function 'open' has not returned for 1\.5 s; 10 ms are allowed", r"where:"),
@@ -89,7 +89,7 @@ class Wrong(unittest.TestCase):
                 self.assertIn(reason, next(line for line in text.splitlines() if "FAILED" in line and line.split()[1] == item.split(":")[0]))
 
     def test_few_descriptors(self):
-        """Eight ranks and 64 descriptors each: they are enough, or whoever lacks one says so."""
+        """Eight ranks with 64 descriptors each: it works, or the rank that lacks one reports it."""
         for transport in ("shm", "socket"):
             with self.subTest(transport=transport):
                 status, text, seconds = prun("plans/ddp.lua", "--nproc", 8, "--transport", transport, "--timeout", 5,

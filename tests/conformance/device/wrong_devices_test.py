@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The suite for devices finds what is wrong with each of them, names it, and finds nothing wrong with those that are right.
+"""The device suite detects and names the fault of each wrong device, and accepts the correct ones.
 
 Usage: wrong_devices_test.py PRUN WRONG.so. Standard library only.
 """
@@ -19,12 +19,12 @@ def conform(*words, **environment):
 
 
 def lines_of(text):
-    """{item: the rest of its line}"""
+    """Returns {item: text after it in its line}."""
     rows = [line.split(maxsplit=2) for line in text.splitlines()]
     return {row[1]: row[2] for row in rows if len(row) == 3 and row[0].isdigit()}
 
 
-# What the device does: the item and case that find it, and what they say.
+# Fault: the item and case that detects it, and the reported text.
 WAYS = {
     "aligned": ("memory:IsAlignedAndApart", "bytes of the device's"),
     "messages": ("memory:ThatThereIsNotIsSaid", "no message, status 4"),
