@@ -62,8 +62,8 @@ void allow_sharing(const prun_open_params& params, const Library& library) {
 std::shared_ptr<const Library> load(const Options& options, const prun_open_params& params) {
   // NCCL reads it at first use. A value set by the user is kept.
   if (params.interface_name != nullptr) setenv("NCCL_SOCKET_IFNAME", params.interface_name, 0);
-  // Connects when the communicator is made, not in the first collective: there a ring of pairs, in which every rank
-  // first calls its next one, would deadlock.
+  // Makes NCCL connect at init, not in the first collective: there a ring of pairs, in which every rank first calls
+  // its next one, would deadlock.
   setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   auto library = std::make_shared<const Library>(options.library, options.cudart);
   if (options.share) allow_sharing(params, *library);

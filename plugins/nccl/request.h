@@ -26,8 +26,7 @@ struct SelfMessage {
   void* pinned;
   size_t bytes;
   cudaEvent_t event = nullptr;  // after the copy; null = the host has copied
-  bool captured = false;  // a graph copies at every launch: the event is never queried, and `pinned` belongs to the
-                          // graph
+  bool captured = false;        // a graph copies at every launch: the event is never queried, the graph owns `pinned`
 };
 struct SelfMessages {
   std::mutex mutex;

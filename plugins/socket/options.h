@@ -14,8 +14,7 @@ struct Options {
   std::string crc = "auto";         // crc: CRC32C over TCP payloads: 1, 0, or auto = only to other hosts
   bool encrypt = false;             // encrypt: TLS 1.3 on TCP
   int connections = 1;              // connections per peer; large messages are spread over them
-  std::string congestion = "auto";  // TCP_CONGESTION; auto = cubic on one host, the system's between hosts; system; or
-                                    // a name
+  std::string congestion = "auto";  // TCP_CONGESTION: auto = cubic on one host, else the system's; system; or a name
   uint32_t eager = 32 << 10;        // largest message, in bytes, that is sent before its receive is posted
   uint32_t chunk = 256 << 10;       // largest payload, in bytes, of a frame of a large message
   uint32_t ahead = 0;               // bytes of large messages sent unrequested; 0 = kAhead to far peers, none to others

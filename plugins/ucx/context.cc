@@ -22,8 +22,8 @@ uint64_t tag_of(int sender, uint64_t lane) { return static_cast<uint64_t>(sender
 
 }  // namespace
 
-// Yields early, because the awaited rank may need this very core even where there are enough. Sleeps late, because a
-// wake-up by UCX is slow and ranks that sleep for each other delay each other.
+// A waiting thread yields early, because the awaited rank may need this very core even where there are enough. It
+// sleeps late, because a wake-up by UCX is slow and ranks that sleep for each other delay each other.
 Context::Context(const prun_open_params& params)
     : Transport(params),
       spin_(std::chrono::microseconds(host.cores_per_rank >= 1.0 ? 1 : 0)),
