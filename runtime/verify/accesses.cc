@@ -1,8 +1,8 @@
-// Reads see what was written, and two accesses of the same bytes of which one writes are ordered.
+// Every read follows a write, and two accesses to the same bytes are ordered if one of them is a write.
 //
-// Surprising fact: walking one legal sequence is enough to find every race. A segment of bytes remembers its last
-// write and the last read since then on each stream; whatever is older is ordered before those, or was reported
-// (the argument of FastTrack, Flanagan and Freund 2009).
+// Surprising fact: walking one legal sequence finds every race. A segment of bytes records its last write and, per
+// stream, the last read since then; older accesses are ordered before those, or were reported (the argument of
+// FastTrack, Flanagan and Freund 2009).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 struct History {
   OpRef write{-1, 0};
-  std::vector<OpRef> reads;  // since that write, the last of each stream
+  std::vector<OpRef> reads;  // since that write, the last one per stream
 };
 
 void report_conflict(const BodyView& body, BufferId buffer, const Access& now, OpRef before, bool before_writes,
@@ -37,7 +37,7 @@ void check_buffer_order(const BodyView& body, BufferId buffer, Findings& finding
   });
   if (one_stream) return;
   ByteMap<History> bytes;
-  std::set<std::pair<int, int>> reported;  // positions of the two ops: a pair is reported once
+  std::set<std::pair<int, int>> reported;  // positions of the two ops; each pair is reported once
   for (const Access& now : accesses) {
     const auto follows = [&](OpRef before, bool writes, int64_t begin, int64_t end) {
       if (before == now.op || body.order.before(before, now.op)) return;
@@ -62,7 +62,7 @@ void check_buffer_order(const BodyView& body, BufferId buffer, Findings& finding
   }
 }
 
-using Coverage = Table<BufferId, ByteMap<bool>>;  // has been written
+using Coverage = Table<BufferId, ByteMap<bool>>;  // true = written
 
 void report_unwritten(const BodyView& body, BufferId buffer, const Access& read, int64_t begin, int64_t end,
                       bool left_behind, Findings& findings) {
@@ -97,7 +97,7 @@ void check_coverage(const BodyView& body, Coverage& written, bool training, Find
   }
 }
 
-// What is moved between the arenas is pieces of parameters there, too.
+// Transfers between the arenas propagate which bytes are parameter pieces.
 void move_pieces(const Program& program, const Op& op, Coverage& pieces) {
   const Tensor& from = program.tensors[op.reads[0]];
   const Tensor& to = program.tensors[op.writes[0]];
@@ -111,7 +111,7 @@ void move_pieces(const Program& program, const Op& op, Coverage& pieces) {
     pieces[to.buffer].over(begin, end, [](int64_t, int64_t, bool& piece) { piece = true; });
 }
 
-// Where a parameter's flat vector has nothing between two pieces, its gradient keeps the zero that init gave it.
+// Padding between the pieces of a flat parameter vector: the gradient retains the zero that init wrote there.
 void allow_padding(const BodyView& init, const BodyView& step, Coverage& written) {
   const Program& program = *init.program;
   Coverage pieces(program.buffers.size());
@@ -123,7 +123,7 @@ void allow_padding(const BodyView& init, const BodyView& step, Coverage& written
     const int64_t size = dtype_bytes(flat.dtype);
     const std::vector<int64_t> starts = op.attrs.integers("starts"), counts = op.attrs.integers("counts");
     const std::string axis = op.attrs.text("axis");
-    const bool shard = program.mesh.has(axis) && program.mesh.size(axis) > 1;  // its pieces differ from rank to rank
+    const bool shard = program.mesh.has(axis) && program.mesh.size(axis) > 1;  // the pieces differ from rank to rank
     const auto is_piece = [](int64_t, int64_t, bool& piece) { piece = true; };
     ByteMap<bool>& bytes = pieces[flat.buffer];
     if (shard) bytes.over(flat.byte_offset, flat.byte_offset + flat.bytes(), is_piece);
@@ -165,8 +165,8 @@ void reads_follow_writes(const JobView& view, Findings& findings) {
     Coverage written(program.buffers.size());
     const bool training = trains(*view.job);
     check_coverage(view.bodies[i], written, training, findings);
-    // What init left in a buffer that does not persist is gone when the step begins; and a step that trains builds on
-    // parameters and optimizer state only: gradients of the step before are another step's.
+    // A buffer that does not persist loses its init contents when the step begins. A training step may build on
+    // parameters and optimizer state only, because gradients of the previous step belong to that step.
     for (const BufferId buffer : written.ids()) {
       const Buffer& b = program.buffers[buffer];
       if (!b.persistent || (training && !is_state(b))) written[buffer] = {};

@@ -1,5 +1,5 @@
-// What is known of each byte of a buffer, as disjoint segments. Most buffers are read and written as a whole, so one
-// segment needs no tree.
+// The state of each byte of a buffer, as disjoint segments. Most buffers are accessed as a whole, and their single
+// segment is stored without a tree.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace prun::verify {
 
-// Bytes of one buffer as disjoint segments, each with a T; segments are split where a range asked for begins or ends.
+// Disjoint segments of one buffer, each with a T. `over` splits segments at the bounds of its range.
 template <class T>
 class ByteMap {
  public:
-  // Calls visit(begin, end, T&) for each segment of [begin, end), making absent ones with T().
+  // Calls visit(begin, end, T&) for each segment of [begin, end); creates missing segments with T().
   template <class Visit>
   void over(int64_t begin, int64_t end, Visit visit) {
     if (segments_.empty()) {
@@ -35,7 +35,7 @@ class ByteMap {
     }
   }
 
-  // All segments that have been made.
+  // Calls visit for all segments that exist.
   template <class Visit>
   void each(Visit visit) {
     if (segments_.empty() && only_.end != first_) visit(first_, only_.end, only_.value);
@@ -56,8 +56,8 @@ class ByteMap {
     it->second.end = at;
     segments_.emplace(at, right);
   }
-  int64_t first_ = 0;  // where `only_` begins
-  Segment only_;       // while there is no other; empty: there is none
+  int64_t first_ = 0;  // begin of `only_`
+  Segment only_;       // the only segment; empty = there is none
   std::map<int64_t, Segment> segments_;
 };
 

@@ -1,6 +1,5 @@
-// Bodies between steps are proved as steps are: every rule holds for them, too. What is left to say is that they change
-// nothing that training builds on (a checkpoint's copy is none), except to average weights (drift.cc), and that all
-// ranks run them at the same steps.
+// Between-steps bodies satisfy every rule of a step. In addition, all ranks run them at the same steps, and they modify
+// nothing that training depends on, except to average weights (drift.cc); a checkpoint's snapshot is no such state.
 #include "ir/calendar.h"
 
 #include <fmt/format.h>
@@ -30,9 +29,9 @@ void bodies_between_steps_change_nothing(const Job& job, Findings& findings) {
   for (const Program& program : job.classes)
     for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
       const Body& body = program.bodies[id];
-      if (body.when.every == 0) continue;  // not between steps: it makes what the first one begins with
+      if (body.when.every == 0) continue;  // not between steps: it prepares the first step
       const BufferId own = body.loss < 0 ? BufferId() : program.tensors[body.loss].buffer;
-      bool averages = false;  // what the averages are cast to changes, too
+      bool averages = false;  // then casts of the averaged weights may change, too
       for (const Stream& stream : body.streams)
         for (const Op& op : stream.ops) {
           averages = averages || averages_weights(program, op);
@@ -41,7 +40,7 @@ void bodies_between_steps_change_nothing(const Job& job, Findings& findings) {
             const Buffer& written = program.buffers[buffer];
             if (!written.persistent || written.role == Role::snapshot || buffer == own || averages_weights(program, op))
               continue;
-            if (written.role == Role::gathered) continue;  // copies; values.cc says of what
+            if (written.role == Role::gathered) continue;  // copies of parameters; values.cc checks them
             if (averages && written.role == Role::param) continue;
             findings.add(fmt::format("the {} changes the training", body.name),
                          fmt::format("{} of the {} writes '{}', which persists from step to step", op.def->name,

@@ -1,6 +1,6 @@
-// All members of a group issue the same collectives in the same order, and each fits its group.
+// All members of a group issue the same collectives in the same order, and each collective fits its group.
 //
-// Surprising fact: classes are compared, not ranks: a group of 1,024 ranks of one class costs nothing.
+// Surprising fact: classes are compared, not ranks, so a group of 1,024 ranks of one class costs nothing.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ std::string difference(const Signature& a, const Signature& b) {
   return a.redop != b.redop ? "reduction" : "root";
 }
 
-// How the whole lists relate, once they are known to differ first at `at`.
+// Describes how two lists relate that first differ at `at`.
 std::string relation(const std::vector<Signature>& a, const std::vector<Signature>& b, size_t at, int rank_a,
                      int rank_b) {
   const auto without = [at](std::vector<Signature> list) {
@@ -124,7 +124,7 @@ Signature signature_of(const Program& program, const Op& op) {
   Signature signature;
   const CollTraits& kind = op.def->collective();
   signature.kind = op.def;
-  // The tensor whose size is the same on root and others.
+  // The tensor whose size is equal on the root and the other ranks.
   const bool by_output = kind.whole_input && !kind.whole_output;
   const Tensor* tensor = first_of(program, by_output ? op.writes : op.reads);
   if (tensor == nullptr) tensor = first_of(program, by_output ? op.reads : op.writes);

@@ -1,5 +1,6 @@
-// All ranks walk without time or data. Mostly one actor per class suffices, because ranks of one class whose groups and
-// peers are of the same classes move in step; a class may even send to itself (a ring), and then meets its own receive.
+// Deadlock detection: all ranks walk without time or data. Usually one actor per class suffices, because ranks of one
+// class advance in lockstep if their groups and peers are of the same classes; a class may even send to itself (a ring)
+// and then receives its own message.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +26,8 @@ std::vector<const Body*> bodies_of(const JobView& view, bool init) {
   return bodies;
 }
 
-// From a stream that waits for another rank: its line is the plan's, those of compute may be a model's.
+// Starts the cycle at a stream that waits for another rank: that op's line is in the plan, a compute op's may be in a
+// model.
 std::vector<StreamCursor> circle_across_ranks(const Walk& walk) {
   std::vector<StreamCursor> circle = walk.circle();
   const auto across = [&](StreamCursor at) { return walk.waits_for_others(at); };
@@ -63,7 +65,7 @@ bool everything_ends(const JobView& view, int credits) {
 }
 
 void ranks_do_not_wait_in_a_circle(const JobView& view, Findings& findings) {
-  // Ranks of one class move in step, so what does not block within a rank blocks across them in messages only.
+  // Ranks of one class advance in lockstep, so without a wait cycle within a rank only messages can block across them.
   const bool messages = std::any_of(view.bodies.begin(), view.bodies.end(), sends_messages);
   if (view.job->classes.size() < 2 && !messages) return;
   for (const bool init : {true, false}) {

@@ -1,5 +1,5 @@
-// Ranks that train on their own for some steps (local SGD): their weights may differ within a step, along the axes over
-// which a body between steps averages them, and that body must bring all of them together.
+// Local SGD: ranks train independently for several steps. Their weights may differ within a step along the axes over
+// which a between-steps body averages them, and that body must average all of them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kDriftRule = "drifting weights";
 
-// Calls what(op) for every op between steps that reduces weights.
+// Calls what(op) for every op between steps that averages weights.
 template <class What>
 void each_average(const Program& program, const What& what) {
   for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id)
@@ -24,7 +24,7 @@ void each_average(const Program& program, const What& what) {
 
 using Range = std::pair<int64_t, int64_t>;
 
-// What of [begin, end) no range covers first; an empty range: nothing.
+// Returns the first part of a range that no other range covers; an empty range if all of it is covered.
 Range uncovered(Range wanted, std::vector<Range> ranges) {
   std::sort(ranges.begin(), ranges.end());
   int64_t next = wanted.first;
@@ -49,8 +49,8 @@ void check_program(const Program& program, const std::string& axis, Findings& fi
                    op.site);
     averaged[program.tensors[op.writes[0]].buffer].push_back(range(op.writes[0]));
   });
-  // Weights are the parameters that init makes; what the optimizer keeps of them, which a run that resumes reads there,
-  // stays each rank's own.
+  // Weights are the parameters that init creates. The optimizer's own copies, which init reads when a run resumes,
+  // remain local to each rank.
   for (const Stream& stream : program.init().streams)
     for (const Op& op : stream.ops) {
       if (!makes_state(op)) continue;

@@ -1,7 +1,8 @@
-// Numbers that an op has beside its tensors and that follow from their shapes: the scale of a mean, the tokens that
-// counts cover, the slots of an expert.
+// Numeric attributes that follow from tensor shapes: the scale of a mean, the tokens that counts cover, the slots of an
+// expert.
 //
-// Surprising fact: how many microbatches a step has is read off the batch: who reads it sees one of so many views.
+// Surprising fact: the number of microbatches is inferred from the batch: its size divided by the view that an op
+// reads.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,8 +19,7 @@ constexpr const char* kRule = "wrong factor";
 
 bool near(double a, double b) { return std::abs(a - b) <= 1e-9 * std::abs(b); }
 
-// Of a step: its microbatches, and the ranks over which its samples or tokens are split. 0 microbatches: nobody reads a
-// batch.
+// Microbatches of a step and the ranks that its samples or tokens are split over. 0 microbatches: no op reads a batch.
 struct Share {
   int64_t microbatches = 0, ranks = 1;
 };
@@ -30,7 +30,7 @@ Share share_of(const JobView& view, bool init) {
   for (size_t id = init ? 0 : 1; id < view.bodies.size(); id += 2) {
     const BodyView& body = view.bodies[id];
     const Program& program = *body.program;
-    Table<BufferId, int64_t> batch(program.buffers.size(), 0);  // elements; 0: holds none of it
+    Table<BufferId, int64_t> batch(program.buffers.size(), 0);  // elements of the batch in this buffer; 0 = none
     for (const OpRef ref : body.order.sequence()) {
       const Op& op = body.op(ref);
       for (const TensorId read : op.reads) {
@@ -72,7 +72,7 @@ std::string balance_problem(const Program& program, const Op& op, const Share& s
                           : fmt::format("multiplies a sum over {} tokens by {}, and {} is due", tokens, scale, due);
 }
 
-// Slots are numbered by the capacity of the route that gave them.
+// Slots are numbered with the capacity of the route op that assigned them.
 std::string slots_problem(const Program& program, const Op& op, const Op* route) {
   if (route == nullptr || !route->is(ops::route)) return "";
   const TensorId experts = op.is(ops::dispatch) || op.is(ops::dispatch_grad)

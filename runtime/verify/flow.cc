@@ -1,5 +1,5 @@
-// Everything that a training step computes is used: a value that nobody reads before it is overwritten, or before the
-// step ends, means that its reader is missing, or in the wrong place.
+// Every value that a training step computes is used. A value that is overwritten, or outlives the step, unread means
+// that its reader is missing or misplaced.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,26 +14,26 @@
 namespace prun::verify {
 namespace {
 
-// Outputs that a right program may leave unread.
+// Outputs that a correct program may leave unread.
 bool may_go_unread(const Op& op, size_t output) {
-  // A loss is made again where backward computes its unit again, for the statistics or the gradient beside it.
+  // Recomputation of a unit in backward recomputes its loss, too, only for the statistics or the gradient next to it.
   const bool loss = op.def->loss == Loss::loss || op.def->loss == Loss::inner;
   if (loss && op.writes.size() > 1 && output == 0 && op.phase == Phase::backward) return true;
   return output >= op.def->side_first && output < op.def->side_end;
 }
 
 struct Written {
-  int fate = -1;  // of the output that wrote; -1: nothing, or before the step
+  int fate = -1;  // index of the writing output's fate; -1 = no write in this step
   bool read = false;
 };
 
-// What has become of one output of an op.
+// The fate of one output of an op.
 struct Fate {
   OpRef op;
   size_t output = 0;
   BufferId buffer = -1;
-  bool used = false;           // some of it was read
-  int64_t begin = 0, end = 0;  // the first piece that was not
+  bool used = false;           // part of it was read
+  int64_t begin = 0, end = 0;  // first unread piece
   OpRef overwritten{-1, 0};
 };
 
@@ -48,7 +48,7 @@ class Flow {
   }
 
  private:
-  // Of what moves, or is cast on the way, padding may stay unread; of what was computed, nothing.
+  // Moved or cast values may leave padding unread; every byte of a computed value must be read.
   bool is_lost(const Fate& fate) const {
     const Op& op = body_.op(fate.op);
     if (fate.end == 0 || is_meant(op) || may_go_unread(op, fate.output) || (is_owed(op) && !trains_here()))
@@ -56,7 +56,7 @@ class Flow {
     return !fate.used || (op.def->op_class == OpClass::compute && !op.is(ops::cast));
   }
 
-  // A rank of a pipeline that trains nothing adds its zero to the norm of all gradients, and has no use for the sum.
+  // A pipeline rank without trained parameters contributes zero to the gradient norm and ignores the result.
   static bool is_owed(const Op& op) { return op.is(ops::all_reduce) && op.phase == Phase::step; }
   bool trains_here() const {
     const auto updates = [](const Op& op) { return op.def->role == OpRole::optimizer; };
@@ -65,7 +65,7 @@ class Flow {
     });
   }
 
-  // What a plan has computed again without a use for it: prun.recompute with whole = true.
+  // Recomputation that the plan requests without a use for it: prun.recompute with whole = true.
   static bool is_meant(const Op& op) { return op.phase == Phase::backward && op.attrs.has("unused"); }
 
   void close(int64_t begin, int64_t end, const Written& written, OpRef by) {
@@ -160,8 +160,8 @@ namespace {
 
 constexpr const char* kOverlap = "steps overlap";
 
-// A collective, and a cast for one, looks at nothing but its operands, and only ops look at what it makes, so it may go
-// on over the end of a step; the loss and the norm are read there.
+// A collective, or a cast for one, depends only on its operands, and only ops read its output, so it may be carried
+// over the end of a step. The loss and the norm are read at the end, so their ops may not.
 bool may_go_on(const BodyView& body, const Op& op) {
   const auto is_read_there = [&](TensorId id) { return id == body.body->loss || id == body.body->norm; };
   const bool is_collective = op.communicates() && !op.point_to_point() && !op.offers();
@@ -186,7 +186,8 @@ void report_overtaking(const BodyView& body, OpRef carried, const Overtaking& by
                body.op(by.op).site);
 }
 
-// What the last op of stream 0 does not wait for is waited for in the next step, by all who would meet it.
+// Ops that the last op of stream 0 does not wait for are carried over: every op of the next step that conflicts with
+// one must wait for it.
 void check_end(const BodyView& body, Findings& findings) {
   const std::vector<Stream>& streams = body.body->streams;
   const OpRef last{0, static_cast<int>(streams[0].ops.size()) - 1};
@@ -208,7 +209,7 @@ void check_end(const BodyView& body, Findings& findings) {
     }
 }
 
-// Every op of the next step follows the end of the step before.
+// Every op of the next step follows the end of the previous step.
 void check_begin(const BodyView& body, Findings& findings) {
   const std::vector<Stream>& streams = body.body->streams;
   const OpRef first{0, 0}, last{0, static_cast<int>(streams[0].ops.size()) - 1};
@@ -230,8 +231,8 @@ void check_begin(const BodyView& body, Findings& findings) {
 
 }  // namespace
 
-// The end of a step is a meeting: the last op of stream 0 follows all ops, but for collectives that go on over it, and
-// every op of the next step follows it.
+// The end of a step is a synchronization point: the last op of stream 0 follows all ops except carried-over
+// collectives, and every op of the next step follows it.
 void streams_meet_at_the_end(const JobView& view, Findings& findings) {
   for (const BodyView& body : view.bodies) {
     const std::vector<Stream>& streams = body.body->streams;

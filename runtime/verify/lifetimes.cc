@@ -1,8 +1,8 @@
-// Two buffers lie on the same bytes only one after the other: every access of one before every access of the other.
+// Buffers that share bytes have disjoint lifetimes: every access to one precedes every access to the other.
 //
 // Surprising fact: no pairs are enumerated. "All of A before all of B" is transitive, so a sweep over the arena's
-// offsets that keeps the buffers under it sorted by first access need only compare neighbours. What persists in a slot
-// of a pool lives twice: from the step's begin to its last reader, and from where it is written again to the end.
+// offsets that keeps the live buffers sorted by first access compares neighbours only. A persistent buffer in a pool
+// slot has two lifetimes: from the begin of the step to its last reader, and from its rewrite to the end.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,12 +18,12 @@
 namespace prun::verify {
 namespace {
 
-// A buffer's first and last access on each stream that touches it.
+// The first and last access to a buffer on each stream.
 struct Life {
   BufferId buffer = -1;
   int64_t begin = 0, end = 0;  // in the arena
-  int first_position = -1;     // in the sequence; -1: from the begin of the body
-  bool stays = false;          // to the end of the body, and into the next one
+  int first_position = -1;     // in the sequence; -1 = live at the begin of the body
+  bool stays = false;          // live until the end of the body and in the next one
   struct OnStream {
     OpRef first, last;
   };
@@ -41,7 +41,7 @@ void add_accesses(Life& life, std::span<const Access> accesses) {
   }
 }
 
-// Of a buffer that a body begins to write.
+// Returns the lifetime of a buffer that begins with a write in this body.
 Life life_of(const BodyView& body, BufferId id) {
   const Buffer& buffer = body.program->buffers[id];
   Life life{id, buffer.offset, buffer.offset + buffer.bytes, body.position_of(body.accesses[id].front().op), false, {}};
@@ -49,8 +49,8 @@ Life life_of(const BodyView& body, BufferId id) {
   return life;
 }
 
-// Where a body begins to write again all that init has left in a buffer; their number where it does not, or reads
-// before that what may be gone.
+// Returns the index of the access from which the body rewrites everything that init left in the buffer. Returns
+// accesses.size() if it does not, or reads bytes before it has rewritten them.
 size_t written_again(const BodyView& body, BufferId id, std::span<const Access> accesses) {
   const auto writes = [](const Access& access) { return access.write; };
   const size_t begin = std::find_if(accesses.begin(), accesses.end(), writes) - accesses.begin();
@@ -93,7 +93,7 @@ void add_lives(const BodyView& body, BufferId id, std::vector<Life>& lives) {
 }
 
 struct Unordered {
-  OpRef a, b;  // a of the earlier buffer, b of the later one: a is not before b
+  OpRef a, b;  // a of the earlier buffer, b of the later one; a is not before b
 };
 
 std::optional<Unordered> unordered_pair(const BodyView& body, const Life& earlier, const Life& later) {
@@ -103,8 +103,8 @@ std::optional<Unordered> unordered_pair(const BodyView& body, const Life& earlie
   return std::nullopt;
 }
 
-// True when `later` took over from `earlier` and was then disturbed: b before a, though some access of earlier's is
-// before b.
+// Whether `later` took over the bytes and `earlier` is used afterwards: b precedes a, but some access to `earlier`
+// precedes b.
 bool used_after(const BodyView& body, const Life& earlier, const Unordered& pair) {
   if (!body.order.before(pair.b, pair.a)) return false;
   return std::any_of(earlier.streams.begin(), earlier.streams.end(),
@@ -145,15 +145,19 @@ void report(const BodyView& body, const Life& earlier, const Life& later, Findin
                body.op(pair->a).site);
 }
 
-// What a ring's buffers are, and how far they reach in the first of its places.
+// The lifetimes of a ring's members and the end of the largest one in slot 0.
 struct RingLives {
   const Repeat::Ring* ring = nullptr;
   int64_t end = 0;
   std::vector<Life> lives;
 };
 
-// Rings that go round alike may share bytes, place by place: those of one lie in as many frames, each in the same bytes
-// of all of them. To all others they are one, since behind a repeat each microbatch may have any of the frames.
+// Merges rings with equal slots, stride and step into one lifetime, because after a repeat a microbatch may occupy any
+// slot.
+//
+//     slot 0: | ring A | ring B |   slot 1: | ring A | ring B |   ...
+//
+// They may share bytes slot by slot: each ring has the same byte range in every slot.
 Life together(const std::vector<const RingLives*>& frames) {
   Life all = frames.front()->lives.front();
   const Repeat::Ring& first = *frames.front()->ring;
@@ -183,8 +187,7 @@ bool in_turn(const BodyView& body, const Life& earlier, const Life& later) {
 }
 
 void sweep(const BodyView& body, const std::vector<Life>& lives, Findings& findings) {
-  // A byte, and the life that begins there, or less the number of lives the one that ends there: ends come first, since
-  // buffers that touch do not overlap.
+  // (byte, i): life i begins; (byte, i - count): life i ends. Ends sort first because adjacent buffers do not overlap.
   const int count = lives.size();
   std::vector<std::pair<int64_t, int>> events;
   events.reserve(2 * lives.size());
@@ -214,7 +217,7 @@ void sweep(const BodyView& body, const std::vector<Life>& lives, Findings& findi
   }
 }
 
-// Of each ring that is one to others and has none of its places in the bytes of another frame of these.
+// Groups rings that interleave in the same slots; each must end within slot 0 of the group's first ring.
 std::vector<std::vector<const RingLives*>> frames_of(std::vector<const RingLives*> rings) {
   const auto goes_round = [](const RingLives* one) {
     return std::tuple(one->ring->slots, one->ring->bytes, one->ring->step);

@@ -1,4 +1,4 @@
-// A rank's arena fits into the memory that its host has for it.
+// A rank's arena fits the memory that its host has available for it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ void memory_suffices(const JobView& view, Findings& findings) {
   for (size_t i = 1; i < view.bodies.size(); i += 2) {
     const BodyView& body = view.bodies[i];
     const Program& program = *body.program;
-    const int64_t bytes = program.arena_bytes + program.host_arena_bytes;  // of one memory
+    const int64_t bytes = program.arena_bytes + program.host_arena_bytes;  // both arenas are in the same memory
     if (bytes <= view.memory_limit) continue;
     std::string message =
         fmt::format("{}needs {} a rank{}{}, {} available", body.where(), human_bytes(program.arena_bytes),

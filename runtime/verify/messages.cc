@@ -1,8 +1,9 @@
-// Sends and receives of each pair of ranks match one to one, in order; and which classes of transports may carry them.
+// Sends and receives of each pair of ranks match one to one, in order. This file also classifies the transports that
+// can carry them.
 //
-// A pair's messages of one lane are a queue: the k-th send meets the k-th receive. Surprising fact: rendezvous is the
-// strictest class that only delays; a queue per pair is stricter still, because there a receive stands in the way of
-// the sends issued after it, on whatever stream.
+// The messages of a pair and lane form a queue: the k-th send matches the k-th receive. Surprising fact: rendezvous is
+// the strictest class that only delays. A queue per pair is stricter still, because a receive blocks all sends issued
+// after it, on any stream.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,10 +15,10 @@
 namespace prun::verify {
 namespace {
 
-// One end of a queue: what a body sends so many ranks further along an axis, or receives from there.
+// One end of a queue: the sends to, or receives from, the rank at this offset along an axis.
 struct End {
   Lane lane;
-  std::string axis;  // as the ops name it
+  std::string axis;  // as named by the ops
   int offset = 0;
   bool sends = false;
   auto operator<=>(const End&) const = default;
@@ -52,7 +53,7 @@ int64_t tag_of(const BodyView& body, Run run) {
   return tag;
 }
 
-// Null when they match.
+// Returns the first property that differs; null if they match.
 const char* difference(const BodyView& a, Run sent, const BodyView& b, Run received) {
   const OpRef send = sent.op, receive = received.op;
   const Signature x = signature_of(*a.program, a.op(send)), y = signature_of(*b.program, b.op(receive));
@@ -91,8 +92,8 @@ void require_order(const BodyView& body, const std::vector<OpRef>& ops, Findings
   }
 }
 
-// All messages between `rank` and `other`, in the order of issue; nullopt when timing decides that order.
-using Message = std::tuple<bool, Lane, int64_t>;  // from the lower rank, lane, tag
+// Returns all messages between `rank` and `other` in the order of issue; nullopt if timing determines that order.
+using Message = std::tuple<bool, Lane, int64_t>;  // sent by the lower rank, lane, tag
 std::optional<std::vector<Message>> issued(const BodyView& body, int rank, int other) {
   std::vector<Message> list;
   OpRef last{-1, 0};

@@ -1,7 +1,8 @@
-// One-sided messages: a place that is offered is waited for, is left alone until then, and is where the put goes.
+// One-sided messages: the receiver waits for each tensor that it offers, does not access it until then, and the put
+// writes to its address.
 //
-// Surprising fact: no order between ranks is needed. The sender's put waits for the offer, and everything that the
-// receiver does with the bytes before and after is ordered by its own offer and wait.
+// Surprising fact: no order between ranks is needed. The sender's put waits for the offer, and the receiver's own offer
+// and wait order all its accesses to the bytes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 namespace prun::verify {
 namespace {
 
-// Where a body's one-sided messages of one kind meet: lane, axis as the ops name it, peer's offset along it.
+// A route of one-sided messages of one kind: lane, axis as named by the ops, offset of the peer along it.
 using Route = std::tuple<Lane, std::string, int>;
 using Routes = std::map<Route, std::vector<OpRef>>;
 
@@ -76,7 +77,7 @@ void check_body(const BodyView& body, Findings& findings) {
   }
 }
 
-// The receivers' places, as the puts know them.
+// Compares the offsets of the puts with those of the tensors that their receivers offer.
 void check_places(const BodyView& mine, int rank, const JobView& view, size_t init_or_step, Findings& findings) {
   const Mesh& mesh = mine.program->mesh;
   for (const auto& [route, puts] : routes_of(mine, ops::put)) {
@@ -107,7 +108,7 @@ void offered_places_are_left_alone(const JobView& view, Findings& findings) {
   const Job& job = *view.job;
   for (const BodyView& body : view.bodies) check_body(body, findings);
   for (const size_t init_or_step : {0u, 1u}) {
-    // Of each class the ranks whose puts go to other classes than those of the ranks looked at before.
+    // Per class, compares only ranks whose puts go to a combination of classes not yet compared.
     std::vector<std::vector<OpRef>> routes(job.classes.size());
     for (size_t id = 0; id < job.classes.size(); id++)
       for (const auto& [route, puts] : routes_of(view.bodies[id * 2 + init_or_step], ops::put))

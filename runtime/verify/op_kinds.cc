@@ -1,4 +1,5 @@
-// The key of a kind is the bytes of all that a rule may ask of an op, with a length before whatever varies.
+// The key of a kind is the bytes of everything that a rule may read from an op; each variable-length part is preceded
+// by its length.
 #include "verify/op_kinds.h"
 
 #include <algorithm>
@@ -40,7 +41,8 @@ void put_operands(std::string& key, const Program& program, const Op& op, const 
     const Tensor& tensor = program.tensors[id];
     put_number(key, tensor.dtype);
     put_list(key, tensor.shape);
-    const auto read = std::find(op.reads.begin(), op.reads.end(), id);  // the first operand that is this tensor
+    const auto read = std::find(op.reads.begin(), op.reads.end(), id);  // index of the first operand that is this
+                                                                        // tensor
     put_number(key, static_cast<uint32_t>(read - op.reads.begin()));
   }
 }

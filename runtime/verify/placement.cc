@@ -1,5 +1,5 @@
-// Follows placements through an op: sources here, communication in placement_comm.cc, all else by the table of
-// placement_rules.cc.
+// Propagates placements through an op. Sources are handled here, communication in placement_comm.cc, all other ops by
+// the table of placement_rules.cc.
 #include "verify/placement.h"
 
 #include <fmt/format.h>
@@ -101,7 +101,7 @@ std::vector<size_t> PlacementFlow::axes_of(const std::string& name) const {
   return found;
 }
 
-// One placement for several pieces on each axis; zeros go along with anything.
+// Merges the placements of several pieces on each axis; zeros are compatible with all placements.
 int PlacementFlow::joined(const std::vector<const TensorPlacement*>& placements) {
   if (placements.empty()) return 0;
   AxisPlacements result = on_axes(placements[0]->by_axis);
@@ -109,7 +109,7 @@ int PlacementFlow::joined(const std::vector<const TensorPlacement*>& placements)
     const AxisPlacements& other = on_axes(placement->by_axis);
     for (size_t a = 0; a < axes_.size(); a++) {
       if (result[a] == other[a] || other[a].kind == PlacementKind::zero) continue;
-      // What is partial in places is not whole.
+      // A value that is partial in some pieces is not whole.
       const bool partly = result[a].kind == PlacementKind::partial && other[a].kind == PlacementKind::invariant;
       const bool now = result[a].kind == PlacementKind::invariant && other[a].kind == PlacementKind::partial;
       if (partly) continue;
@@ -119,7 +119,7 @@ int PlacementFlow::joined(const std::vector<const TensorPlacement*>& placements)
   return id_of(result);
 }
 
-// What is partial on some of the ranks is partial in the sum.
+// A value that is partial on some of the ranks is partial after the reduction.
 TensorPlacement PlacementFlow::together(const std::vector<const TensorPlacement*>& placements) {
   AxisPlacements result = on_axes(joined(placements));
   for (const TensorPlacement* placement : placements)
@@ -128,7 +128,7 @@ TensorPlacement PlacementFlow::together(const std::vector<const TensorPlacement*
   return {id_of(result)};
 }
 
-// Stages of a pipeline hold different things; a ring hands on the parts of one.
+// Pipeline stages hold different values; a ring passes on the shards of one value.
 TensorPlacement PlacementFlow::arrived(const TensorPlacement& sent, const std::string& axis, int offset) {
   const std::vector<size_t> over = axes_of(axis);
   TensorPlacement result = each_piece(sent, [&](size_t a, AxisPlacement& placement) {
@@ -189,7 +189,7 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
   }
   // Norms and updates accept operands of unknown placement; their known operands must be right.
   const bool lenient = context.op.is(ops::norm2) || is_optimizer(context.op);
-  // What a check notes is of this rank, also where ranks should note the same.
+  // A check's output belongs to this rank, even if all ranks should have the same.
   if ((any(PlacementKind::unknown) && !lenient) || is_check(context.op)) return everywhere(kUnknown);
   const AxisView view{context, axes_[axis], sizes_[axis], combine_[axis], drifts_[axis]};
   const bool plain = !any(PlacementKind::partial) && !any(PlacementKind::shard) && !any(PlacementKind::varying) &&
@@ -202,21 +202,21 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
       context.op.is(ops::cut_pieces) ||
       std::any_of(reads.begin(), reads.end(), [](const AxisPlacement& placement) { return placement.pieces >= 0; });
   if (plain && !splits && !weighted && !cut && !any(PlacementKind::zero)) return everywhere(kInvariant);
-  // A cast of drifting weights drifts as they do.
+  // A cast of drifting weights drifts, too.
   if (any(PlacementKind::varying) && !lenient) return everywhere(context.op.is(ops::cast) ? reads[0] : kVarying);
-  if (view.pads() && context.op.is(ops::norm2)) return everywhere(kInvariant);  // padding adds nothing to it
+  if (view.pads() && context.op.is(ops::norm2)) return everywhere(kInvariant);  // padding is zero
   AxisOutcome outcome = rule(view, reads);
   // Otherwise no op that depends on the result would be checked.
   if (outcome.problem.empty() && !lenient &&
       std::find(outcome.writes.begin(), outcome.writes.end(), kUnknown) != outcome.writes.end())
     outcome = rules::do_not_match(view, reads, 0);
   for (AxisPlacement& write : outcome.writes)
-    if (view.pads() && write.kind == PlacementKind::partial) write = kInvariant;  // the sum over one rank
+    if (view.pads() && write.kind == PlacementKind::partial) write = kInvariant;  // a reduction over one rank
   outcome.writes.resize(context.writes.size(), outcome.writes.empty() ? kUnknown : outcome.writes.back());
   return outcome;
 }
 
-// One placement for all segments of an operand.
+// Merges the placements of an operand's segments.
 int PlacementFlow::together_in(const Segments& segments) {
   if (segments.empty()) return 0;
   const int first = segments.front().state.placement.by_axis;
@@ -228,7 +228,7 @@ int PlacementFlow::together_in(const Segments& segments) {
 }
 
 void PlacementFlow::by_tensor(OpContext& context, AxisRule rule) {
-  // A norm looks at each segment; other ops want tensors of one kind.
+  // A norm checks each segment; other ops require one placement per operand.
   const bool one_by_one = context.op.is(ops::norm2);
   key_ = {context.body.kind_of(context.ref)};
   for (size_t r = 0; r < context.reads.size() && !one_by_one; r++) key_.push_back(together_in(context.reads[r]));
@@ -276,7 +276,7 @@ void PlacementFlow::by_tensor(OpContext& context, AxisRule rule) {
   }
 }
 
-// Operands of as many elements as the output are cut where any of them changes; the others are scalars.
+// Splits operands with the output's element count at every segment bound of any of them; all others are scalars.
 void PlacementFlow::elementwise(OpContext& context, AxisRule rule) {
   const int64_t count = context.write_tensors[0]->count();
   std::vector<int64_t> cuts = {0, count};
@@ -327,7 +327,7 @@ void PlacementFlow::elementwise(OpContext& context, AxisRule rule) {
   }
 }
 
-// What an elementwise op makes of one segment of each of its operands.
+// Applies an elementwise op to one segment of each of its operands.
 std::vector<TensorPlacement> PlacementFlow::follow_segment(const OpContext& context, AxisRule rule,
                                                            const std::vector<const ValueState*>& state) {
   key_ = {context.body.kind_of(context.ref)};

@@ -1,8 +1,10 @@
-// Placements: how a tensor relates to those of the other ranks along each mesh axis, and how ops change that.
+// Placements relate a tensor to those of the other ranks along each mesh axis. Ops change them.
 //
-// S(dim): each rank has a part of dim; I: all have the same; P: the true value is the sum of all; V: they differ. Here
-// two more: zeros, which are all of these, and unknown, which no rule looks at. Surprising fact: a rule sees one axis
-// at a time; axes never interact.
+//   S(dim)   each rank has a part of dim            P   the true value is the reduction over all ranks
+//   I        all ranks have the same value          V   the values differ
+//   zero     compatible with all of these           unknown   not checked by any rule
+//
+// Surprising fact: a rule sees one axis at a time, because axes never interact.
 #pragma once
 #include <functional>
 #include <map>
@@ -18,23 +20,24 @@ struct OpContext;
 struct Segment;
 struct ValueState;
 
-// How partial values combine: losses and gradients over axes that divide the data are averaged, all else is added up.
+// The reduction of partial values: losses and gradients are averaged over axes that divide the data, all others are
+// summed.
 enum class Combine : uint8_t { any, average, sum, max };
 
-// Why values differ, where it is known: they are parameters of other stages, or the same ones that each rank has
-// trained by itself since the last average.
+// Why values differ, if known: parameters of different pipeline stages, or copies that each rank has trained
+// independently since the last average.
 enum class Differs : uint8_t { unknown, stages, drift };
 
-// How a dim that is sharded is cut: each block of it by itself, into runs of as many elements, rank after rank, the
-// last ones shorter where it does not divide; or in as many chunks a rank, from both ends. Runs may be padded to a
-// multiple of `grain`.
+// How a sharded dim is cut. Each block is cut separately: into one run of equal length per rank, in rank order, with
+// shorter runs at the end if the division leaves a remainder; or into `chunks` chunks per rank, taken from both ends.
+// Runs may be padded to a multiple of `grain`.
 struct Cut {
-  std::vector<int64_t> blocks;  // elements of the whole
+  std::vector<int64_t> blocks;  // elements of the whole dim
   int chunks = 1;
   int64_t grain = 1;
   auto operator<=>(const Cut&) const = default;
 };
-// Null: one block that divides, in one chunk a rank, without padding.
+// Null = one block, divisible, one chunk per rank, no padding.
 const Cut* cut_into(std::vector<int64_t> blocks, int ranks, int chunks = 1, int64_t grain = 1);
 
 // A padded tensor that no mesh axis splits is modelled as a shard over this axis of one rank. The rules that detect an
@@ -44,9 +47,9 @@ inline constexpr const char* kPaddingAxis = "(padding)";
 struct AxisPlacement {
   PlacementKind kind = PlacementKind::unknown;
   int8_t dim = 0;                      // shard: the dim
-  int8_t pieces = -1;                  // >= 0: the first dim holds one piece for each rank, of this dim
-  Combine combine = Combine::any;      // shard: `sum` where samples of all ranks were added up and an average is due
-  int16_t turn = 0;                    // shard: that of the rank so many places before
+  int8_t pieces = -1;                  // >= 0: dim 0 holds one piece per rank of this dim
+  Combine combine = Combine::any;      // shard: `sum` if the samples of all ranks were summed and an average is due
+  int16_t turn = 0;                    // shard: it belongs to the rank `turn` positions earlier
   Differs differs = Differs::unknown;  // varying
   const Cut* cut = nullptr;            // shard
   auto operator<=>(const AxisPlacement&) const = default;
@@ -54,7 +57,8 @@ struct AxisPlacement {
 
 inline constexpr int8_t kFlat = 100;  // the dim of a shard of a flat vector
 
-// A norm whose weights fit several axes: whole or a term of the sum, as what it is added to is.
+// A norm whose weights are consistent with several axes: takes the placement of the term it is added to, whole or
+// partial.
 inline constexpr AxisPlacement kOpenSquares{PlacementKind::unknown, 0, -1, Combine::sum};
 inline constexpr AxisPlacement kUnknown{}, kZero{PlacementKind::zero}, kInvariant{PlacementKind::invariant},
     kVarying{PlacementKind::varying};
@@ -62,24 +66,24 @@ inline AxisPlacement shard(int dim, const Cut* cut = nullptr) {
   return {PlacementKind::shard, static_cast<int8_t>(dim), -1, Combine::any, 0, Differs::unknown, cut};
 }
 bool is_one_run(const AxisPlacement& placement);
-// Whether shards of a dim are the same elements of it on each rank.
+// Whether two shards of a dim contain the same elements on each rank.
 bool cut_alike(const AxisPlacement& a, const AxisPlacement& b);
 inline AxisPlacement partial(Combine combine) { return {PlacementKind::partial, 0, -1, combine, 0}; }
 inline AxisPlacement varying(Differs differs) { return {PlacementKind::varying, 0, -1, Combine::any, 0, differs}; }
 
-std::string placement_text(const AxisPlacement& placement);   // "S(0)"
-std::string placement_words(const AxisPlacement& placement);  // "each rank's part of dim 0"
-void move_shard(AxisPlacement& placement, int by);            // a dim more, or less, stands before the sharded one
+std::string placement_text(const AxisPlacement& placement);   // for example "S(0)"
+std::string placement_words(const AxisPlacement& placement);  // for example "each rank's part of dim 0"
+void move_shard(AxisPlacement& placement, int by);            // adjusts the dim to `by` more (or fewer) leading dims
 
 using AxisPlacements = std::vector<AxisPlacement>;  // by axis, or by operand
 
-// What an interval of bytes is: its placement by axis (an id); and of a shard of a flat vector the layout of the whole,
-// because its pieces may be spread differently and a shard holds other ones on other ranks.
+// The placement of a byte interval: by axis (an id), and for a shard of a flat vector the layout of the whole vector,
+// because its pieces may have different placements and each rank's shard holds other pieces.
 struct TensorPlacement {
-  int by_axis = 0;  // 0: unknown on every axis
+  int by_axis = 0;  // 0 = unknown on every axis
   int layout = -1;
-  int64_t origin = 0;                        // where the shard begins in the buffer
-  int64_t piece_begin = 0, piece_count = 0;  // the parameter that it is part of, in elements of its flat vector
+  int64_t origin = 0;                        // begin of the shard in the buffer
+  int64_t piece_begin = 0, piece_count = 0;  // its parameter, in elements of its flat vector
   bool operator==(const TensorPlacement&) const = default;
 };
 
@@ -96,50 +100,50 @@ struct Layout {
   auto operator<=>(const Layout&) const = default;
 };
 
-// What one op does on one axis.
+// The effect of one op on one axis.
 struct AxisOutcome {
   AxisPlacements writes;
-  std::string problem;  // "" when right
-  size_t read = 0;      // the operand it is about
+  std::string problem;  // "" = none
+  size_t read = 0;      // the operand that the problem is about
 };
 
 struct AxisView {
   const OpContext& context;
   const std::string& axis;
   int ranks = 1;
-  Combine combine = Combine::sum;  // of what is added up over shards of the batch along this axis
-  bool drifts = false;             // ranks train by themselves between averages over this axis
+  Combine combine = Combine::sum;  // reduction of values that are partial over batch shards of this axis
+  bool drifts = false;             // ranks train independently between averages over this axis
   bool pads() const { return axis == kPaddingAxis; }
   bool operator()(const char* attribute) const;  // the op's attribute names this axis
-  bool names(const char* attribute) const;       // so does one of several, with commas between
+  bool names(const char* attribute) const;       // likewise, for a comma-separated list of axes
 };
 
 using AxisRule = AxisOutcome (*)(const AxisView& axis, const AxisPlacements& reads);
-// placement_rules.cc: null for ops that communicate, make tensors of nothing, or write none.
+// placement_rules.cc. Null for ops that communicate, that have no reads, or that have no writes.
 AxisRule find_axis_rule(const OpDef& op);
-// The rules of ops whose operands correspond element by element; null for others.
+// Rules of ops whose operands correspond element by element; null for all others.
 AxisRule find_elementwise_rule(const OpDef& op);
-// Of an op that reads nothing: how what it makes is placement, before its attributes say more. Null: it is no such op.
+// The placement of the output of an op without reads, before its attributes refine it. Null = the op has reads.
 const AxisPlacement* find_source_placement(const OpDef& op);
-// Whether somebody has thought about the placements that the op makes. A test asks for all ops, and a check for each op
-// of a program.
+// Whether the placements of the op's outputs are defined. A test requires it of all ops, and a check of each op of a
+// program.
 bool has_placement_rule(const OpDef& op);
 
 class PlacementFlow {
  public:
   explicit PlacementFlow(const JobView& view);
-  // Sets the placements of the context's writes, and reports what cannot be.
+  // Sets the placements of the context's writes and reports contradictions.
   void follow(OpContext& context);
-  // What ranks of different programs add up is one thing: of what differs from stage to stage, one of them brings
-  // some, and the others zeros.
+  // Reports a reduction across programs in which more than one stage contributes values of its own; the others must
+  // contribute zeros.
   void check_same(const std::vector<OpContext>& members);
-  // Of what is added up over ranks of different programs.
+  // Returns the common placement of operands that ranks of different programs reduce together.
   TensorPlacement together(const std::vector<const TensorPlacement*>& placements);
-  // Of a value that arrives from the rank `offset` places before along `axis`.
+  // Returns the placement of a value received from the rank `offset` positions earlier along `axis`.
   TensorPlacement arrived(const TensorPlacement& sent, const std::string& axis, int offset);
-  // "P over dp" where a value is not the same on all ranks; "" when it is, or nothing is known.
+  // Returns for example "as terms of a sum over dp" if the value is not equal on all ranks; "" if it is, or is unknown.
   std::string not_whole(const TensorPlacement& placement) const;
-  // "": `now` is what `before` was; else what has changed.
+  // Describes how `now` differs from `before`; "" if it does not.
   std::string difference(const TensorPlacement& before, const TensorPlacement& now) const;
 
  private:
@@ -165,7 +169,7 @@ class PlacementFlow {
   AxisPlacements on_axes_at(const Layout& layout, int64_t element) const;
   std::vector<int64_t> borders_of(const std::vector<const Layout*>& layouts) const;
   int joined_pieces(const Layout& layout, AxisPlacement on_its_axis);
-  // Changes what a tensor is on each axis; of a shard of a flat vector, what each of its pieces is.
+  // Applies `change` to the placement on each axis; for a shard of a flat vector, to each of its pieces.
   TensorPlacement each_piece(const TensorPlacement& placement,
                              const std::function<void(size_t, AxisPlacement&)>& change);
   std::vector<TensorPlacement> follow_segment(const OpContext& context, AxisRule rule,
@@ -181,19 +185,19 @@ class PlacementFlow {
   int joined(const std::vector<const TensorPlacement*>& placements);
   std::vector<size_t> axes_of(const std::string& name) const;
 
-  std::vector<std::string> axes_;  // those with more than one rank, and kPaddingAxis if anything is padded
+  std::vector<std::string> axes_;  // axes with more than one rank, and kPaddingAxis if anything is padded
   std::vector<int> sizes_;
   std::vector<Combine> combine_;
   std::vector<bool> stages_;  // axes along which programs differ
-  std::vector<bool> drifts_;  // axes along which weights differ between two syncs
+  std::vector<bool> drifts_;  // axes along which weights differ between two averages
   std::vector<AxisPlacements> by_id_;
   std::map<AxisPlacements, int> ids_;
   std::vector<Layout> layouts_;
   std::map<Layout, int> layout_ids_;
-  // What rules have made of ops of a kind whose operands were placed so: they are asked once. Not where they found a
-  // problem, which is told of each op.
+  // Memoized results of rules, by op kind and operand placements. Problems are not memoized because each op reports its
+  // own.
   std::map<std::vector<int>, std::vector<TensorPlacement>> made_;
-  std::vector<int> key_;  // of the op under way: its kind, and the placements of its operands
+  std::vector<int> key_;  // of the current op: its kind and the placements of its operands
 };
 
 }  // namespace prun::verify

@@ -1,6 +1,6 @@
-// Attention, rotary embeddings and dropout: ops that know which head, token or column an element is.
+// Attention, rotary embeddings and dropout: ops that depend on the head, token or column of an element.
 //
-// Surprising fact: a rank's columns are whole heads only where q, k and v were cut each by itself.
+// Surprising fact: a rank's columns are whole heads only if q, k and v were each split by itself.
 #include <fmt/format.h>
 
 #include "ir/ops.h"
@@ -23,7 +23,7 @@ std::string blocks_problem(const AxisView& axis, const AxisPlacements& reads, si
       axis.context.read_tensors[read]->shape.back(), axis.axis, placement_words(reads[read]), q, k, k);
 }
 
-// Requires the same, and that the rank has as many whole heads of each block as the op counts.
+// Requires the same, and that each rank has as many whole heads of each block as the op counts.
 std::string heads_problem(const AxisView& axis, const AxisPlacements& reads, size_t read, bool keys = false) {
   const Attrs& attrs = axis.context.op.attrs;
   const int64_t heads = attrs.integer("heads", 1), shared = attrs.integer("kv_heads", heads),
@@ -50,7 +50,7 @@ AxisOutcome attention(const AxisView& axis, const AxisPlacements& reads) {
   return gives({kInvariant, kInvariant});
 }
 
-// qkv, positions, cache: a rank keeps keys and values of its own heads, from step to step.
+// qkv, positions, cache: a rank keeps the keys and values of its own heads from step to step.
 AxisOutcome cached_attention(const AxisView& axis, const AxisPlacements& reads) {
   if (is_partial(reads[0])) return needs_whole(axis, 0);
   if (!whole(reads[1])) return do_not_match(axis, reads, 1);
@@ -66,7 +66,7 @@ AxisOutcome cached_attention(const AxisView& axis, const AxisPlacements& reads) 
   return gives({shard(2), kept});
 }
 
-// All ranks choose alike, so all of them see all logits.
+// All ranks choose the same token, so each needs all logits.
 AxisOutcome sample_token(const AxisView& axis, const AxisPlacements& reads) {
   const bool padded = axis.pads() && by_columns(axis, reads, 0);
   if (padded && axis.context.op.attrs.integer("vocab") == column_blocks(axis, reads, 0).front()) return gives({});
@@ -87,7 +87,7 @@ AxisOutcome attention_grad(const AxisView& axis, const AxisPlacements& reads) {
   return do_not_match(axis, reads, 2);
 }
 
-// Of the heads that turn, which come first, a rank has its part of each block.
+// Rotated heads come first; a rank has its part of each block of them.
 AxisOutcome rotary(const AxisView& axis, const AxisPlacements& reads) {
   const std::string problem = tokens_problem(axis, reads);
   if (!problem.empty()) return bad(0, problem);
@@ -97,7 +97,7 @@ AxisOutcome rotary(const AxisView& axis, const AxisPlacements& reads) {
   if (heads * axis.ranks != all)
     return bad(0, fmt::format("turns {} heads on each of the {} ranks of {}, and there are {} in all", heads,
                               axis.ranks, axis.axis, all));
-  int64_t left = all * size;  // columns that turn, beyond the blocks so far
+  int64_t left = all * size;  // rotated columns after the blocks so far
   for (const int64_t block : column_blocks(axis, reads, 0)) {
     if (left <= 0) break;
     left = block % (axis.ranks * size) == 0 ? left - block : -1;
@@ -117,7 +117,7 @@ AxisOutcome copy_kv(const AxisView& axis, const AxisPlacements& reads) {
   return problem.empty() ? gives({shard(reads[0].dim, cut_into({k, k}, axis.ranks))}) : bad(0, problem);
 }
 
-// dq and dkv, side by side.
+// dq and dkv, concatenated.
 AxisOutcome join_qkv(const AxisView& axis, const AxisPlacements& reads) {
   if (!by_columns(axis, reads, 0) || !by_columns(axis, reads, 1)) return linear_elementwise(axis, reads);
   std::vector<int64_t> blocks = column_blocks(axis, reads, 0);
@@ -125,7 +125,7 @@ AxisOutcome join_qkv(const AxisView& axis, const AxisPlacements& reads) {
   return gives({shard(reads[0].dim, cut_into(std::move(blocks), axis.ranks))});
 }
 
-// The mask is that of the element's place in the batch.
+// The mask depends on the element's index in the batch.
 AxisOutcome dropout(const AxisView& axis, const AxisPlacements& reads) {
   const Attrs& attrs = axis.context.op.attrs;
   const AxisPlacement& x = reads[0];
@@ -148,8 +148,8 @@ AxisOutcome dropout(const AxisView& axis, const AxisPlacements& reads) {
 
 namespace {
 
-// Attention of a rank's queries to the keys of one rank. What has met the keys of some hops only counts as turned, too:
-// by as many places as hops are done, and all of them are a whole turn.
+// Ring attention: a rank's queries against the keys of one rank per hop. A result after some of the hops has `turn` =
+// hops done, and after all hops turn 0.
 struct Hops {
   int hop, ranks;
   const Cut* cut;  // of the queries' tokens
@@ -191,7 +191,7 @@ AxisOutcome attention_block(const AxisView& axis, const AxisPlacements& reads) {
   return gives({q});
 }
 
-// qkv, kv, out, dout, lse, dq?; dq and what these queries add to the keys' gradient.
+// qkv, kv, out, dout, lse, dq?; dq and the contribution of these queries to dkv.
 AxisOutcome attention_block_grad(const AxisView& axis, const AxisPlacements& reads) {
   const AxisPlacement &q = reads[0], &kv = reads[1], &dout = reads[3];
   if (axis("tokens_axis")) {

@@ -1,7 +1,6 @@
-// What communication does to placements.
+// The effect of communication on placements.
 //
-// Surprising fact: a reduction is an error where there is nothing to add up, too: an average of equal values is right
-// by luck, and a sum is not.
+// Surprising fact: a reduction of equal values is an error, too: an average of them is right by luck, a sum is wrong.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,12 +16,12 @@ constexpr const char* kPlacementRule = "placement";
 bool averages(const Op& op) { return op.attrs.text("op", "sum") == "avg"; }
 bool picks(const Op& op) { return op.attrs.text("op", "sum") == "max" || op.attrs.text("op", "sum") == "min"; }
 
-// What a reduction over an axis makes of a placement; "" or what is wrong.
+// Applies a reduction over an axis to a placement; returns the problem, "" = none.
 std::string reduced(const Op& op, const std::string& axis, AxisPlacement& placement, bool weights = false) {
   const bool partial = placement.kind == PlacementKind::partial;
   std::string problem;
   if (placement.kind == PlacementKind::invariant && weights) {
-    // The average of weights that have not drifted; drift.cc refuses a sum.
+    // An average of weights that have not drifted; drift.cc rejects a sum.
   } else if (placement.kind == PlacementKind::invariant) {
     problem = fmt::format(
         "reduces over {} what is the same on all its ranks: it was reduced before, or never was partial", axis);
@@ -39,7 +38,7 @@ std::string reduced(const Op& op, const std::string& axis, AxisPlacement& placem
     problem = fmt::format("adds over {} what each rank has scaled for an average", axis);
   }
   const int8_t pieces = placement.pieces;
-  if (placement.kind != PlacementKind::zero) placement = kInvariant;  // whatever it was
+  if (placement.kind != PlacementKind::zero) placement = kInvariant;  // also after a problem
   placement.pieces = pieces;
   return problem;
 }
@@ -82,7 +81,7 @@ void PlacementFlow::communicate(OpContext& context) {
   context.writes[0] = whole(*context.write_tensors[0], {id_of(result)});
 }
 
-// A group of one copies, perhaps with a dim for the ranks before the others, or without it.
+// A group of one rank copies, possibly adding or removing the leading dim for the ranks.
 void PlacementFlow::alone(OpContext& context) {
   elementwise(context, find_elementwise_rule(ops::copy));
   const int more = std::ssize(context.write_tensors[0]->shape) - std::ssize(context.read_tensors[0]->shape);
@@ -103,7 +102,7 @@ void PlacementFlow::reduce(OpContext& context, const std::vector<size_t>& axes) 
   const bool weights = averages_weights(*context.body.program, context.op);
   context.writes[0].clear();
   for (const Segment& segment : context.reads[0]) {
-    bool others_differ = false;  // ranks of other programs bring what we do not see here
+    bool others_differ = false;  // ranks of other programs contribute values that are not visible here
     TensorPlacement placement = each_piece(segment.state.placement, [&](size_t a, AxisPlacement& one) {
       if (std::find(axes.begin(), axes.end(), a) == axes.end()) return;
       others_differ = others_differ || (stages_[a] && !context.met && one.kind == PlacementKind::zero);
@@ -119,7 +118,7 @@ void PlacementFlow::reduce(OpContext& context, const std::vector<size_t>& axes) 
   }
 }
 
-// What one rank sends to each, or has from each, is a piece for every rank of the group.
+// An op that sends a piece to each rank, or receives one from each, needs as many pieces as the group has ranks.
 void PlacementFlow::check_pieces(const OpContext& context) {
   const Shape &from = context.read_tensors[0]->shape, &to = context.write_tensors[0]->shape;
   if (from.size() == to.size()) return;
@@ -131,8 +130,8 @@ void PlacementFlow::check_pieces(const OpContext& context) {
                    context.reads[0].front().state);
 }
 
-// Each rank sends a run of the first dim to each: the first dim is split then, and the one that was split is whole, in
-// pieces before the others until join_pieces; and back.
+// Each rank sends one run of dim 0 to each rank: afterwards dim 0 is sharded, and the dim that was sharded is whole, as
+// leading pieces until join_pieces. The inverse exchange undoes both.
 void PlacementFlow::exchange(OpContext& context, size_t axis) {
   const Tensor &from = *context.read_tensors[0], &to = *context.write_tensors[0];
   std::vector<const TensorPlacement*> placements;
@@ -192,8 +191,8 @@ void PlacementFlow::gather(OpContext& context, size_t axis) {
   if (placement.kind == PlacementKind::partial)
     context.report(kPlacementRule, fmt::format("gathers over {} partial sums: a reduction is missing", axes_[axis]),
                    reads.front().state);
-  // Runs of one block are in order, and padding behind the last one is no part of the whole: of who reads that nothing
-  // is known here.
+  // Runs of one block arrive in order. Padding after the last run is not part of the whole, so the placement is unknown
+  // here.
   const bool padded = is_one_run(placement) && context.op.attrs.has("padded");
   if (placement.kind == PlacementKind::shard && placement.cut != nullptr && padded)
     placement = kUnknown;
@@ -203,7 +202,7 @@ void PlacementFlow::gather(OpContext& context, size_t axis) {
                                "whole's",
                                axes_[axis], placement_words(placement)),
                    reads.front().state);
-  const bool stacked = to.shape.size() == from.shape.size() + 1;  // [ranks, ...], for join_pieces
+  const bool stacked = to.shape.size() == from.shape.size() + 1;  // [ranks, ...], input of join_pieces
   const int8_t dim = placement.kind == PlacementKind::shard ? placement.dim : int8_t{-1};
   if (placement.kind != PlacementKind::unknown && placement.kind != PlacementKind::zero) placement = kInvariant;
   if (stacked) {
@@ -241,7 +240,7 @@ void PlacementFlow::reduce_scatter(OpContext& context, size_t axis) {
   const bool known = result[axis].kind != PlacementKind::unknown && !shards;
   const bool flat = from.shape.size() == 1;
   if (from.shape.size() == to.shape.size() + 1)
-    for (AxisPlacement& other : result) move_shard(other, -1), other.pieces = -1;  // [ranks, ...], from cut_pieces
+    for (AxisPlacement& other : result) move_shard(other, -1), other.pieces = -1;  // [ranks, ...], output of cut_pieces
   if (known) result[axis] = flat ? shard(kFlat) : shard(std::max<int8_t>(cut, 0));
   TensorPlacement placement{id_of(result)};
   if (flat && known)

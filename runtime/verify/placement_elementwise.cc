@@ -1,6 +1,6 @@
-// Ops whose operands correspond element by element, optimizers and norms of gradients.
+// Elementwise ops, optimizers and gradient norms.
 //
-// Surprising fact: a sum of squares is of parts where its operands are; what every rank has counts once.
+// Surprising fact: a sum of squares is partial if its operands are sharded; a value that every rank has counts once.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace prun::verify::rules {
 
-// y is a sum of the operands: all must be whole, or parts, or partial sums.
+// y is a sum of the operands: all must be whole, all sharded alike, or all partial.
 AxisOutcome linear_elementwise(const AxisView& axis, const AxisPlacements& reads) {
   const Agreement result = agreement(reads, 0, reads.size());
   if (!result.agree) return do_not_match(axis, reads, result.read);
@@ -23,7 +23,7 @@ AxisOutcome nonlinear_elementwise(const AxisView& axis, const AxisPlacements& re
   return linear_elementwise(axis, reads);
 }
 
-// A product is linear in one factor: the others must be whole.
+// A product is linear in each factor, so one factor may be partial if the others are whole.
 AxisOutcome product(const AxisView& axis, const AxisPlacements& reads) {
   const size_t at = std::find_if(reads.begin(), reads.end(), is_partial) - reads.begin();
   if (at == reads.size()) return linear_elementwise(axis, reads);
@@ -32,7 +32,7 @@ AxisOutcome product(const AxisView& axis, const AxisPlacements& reads) {
   return gives({reads[at]});
 }
 
-// Derivatives of elementwise ops: linear in dy, the last operand.
+// Derivatives of elementwise ops are linear in dy, the last operand.
 AxisOutcome elementwise_grad(const AxisView& axis, const AxisPlacements& reads) {
   const size_t dy = reads.size() - 1;
   for (size_t r = 0; r < dy; r++)
@@ -40,7 +40,8 @@ AxisOutcome elementwise_grad(const AxisView& axis, const AxisPlacements& reads) 
   return product(axis, reads);
 }
 
-// With `axis` the division of an average over it: due where a sum over all ranks' samples has become each rank's part.
+// With attribute `axis`, divides for an average over it: due where a sum over the samples of all ranks has been
+// scattered.
 AxisOutcome scale(const AxisView& axis, const AxisPlacements& reads) {
   AxisPlacement placement = reads[0];
   if (!axis("axis") || is(placement, Kind::zero)) return gives({placement});
@@ -79,7 +80,7 @@ AxisOutcome optimizer(const AxisView& axis, const AxisPlacements& reads) {
   return gives({result.placement});
 }
 
-// Squares of shards are terms of a sum over the ranks; what all ranks have counts once, unless weights say otherwise.
+// Squares of shards are terms of a sum over the ranks; values that all ranks have count once, unless weights differ.
 AxisOutcome norm2(const AxisView& axis, const AxisPlacements& reads) {
   const bool weights = axis.context.op.attrs.has("weights") || axis.context.op.attrs.has("piece_weights");
   size_t parts = 0, wholes = 0, whole_at = 0;
@@ -108,7 +109,7 @@ AxisOutcome clip_coefficient(const AxisView& axis, const AxisPlacements& reads) 
   return bad(0, fmt::format("clips by the norm of one rank's part over {0}: a sum over {0} is missing", axis.axis));
 }
 
-// What a check notes is read by people's ops only.
+// Only host ops read the output of a check.
 AxisOutcome note(const AxisView&, const AxisPlacements&) { return gives({kUnknown}); }
 
 }  // namespace prun::verify::rules

@@ -1,5 +1,5 @@
-// Mixtures of experts: rows of tokens are spread as the batch is; rows of experts are [experts, slots, ..], where each
-// rank has slots of its own: S(1).
+// Mixtures of experts. Token rows are sharded like the batch; expert rows are [experts, slots, ..], and each rank has
+// slots of its own: S(1).
 #include "ir/ops.h"
 #include "verify/placement_rules.h"
 
@@ -11,7 +11,7 @@ AxisOutcome route(const AxisView& axis, const AxisPlacements& reads) {
   return gives({whole(reads[0]) ? kInvariant : kUnknown});
 }
 
-// logits, weights, dweights, counts?; counts of all tokens must have been added up.
+// logits, weights, dweights, counts?; counts of all tokens must have been reduced.
 AxisOutcome route_grad(const AxisView& axis, const AxisPlacements& reads) {
   if (reads.size() > 3 && is_partial(reads[3]) && axis.context.op.attrs.has("tokens")) return needs_whole(axis, 3);
   if (reads[0] != reads[1]) return do_not_match(axis, reads, 1);
@@ -44,7 +44,7 @@ AxisOutcome combine_grad(const AxisView& axis, const AxisPlacements& reads) {
   return gives({rest && (whole(reads[3]) || is_partial(reads[3])) ? reads[3] : kUnknown});
 }
 
-// Each expert's product; also its derivative by x, from dy.
+// One GEMM per expert; also its derivative by x, from dy.
 AxisOutcome expert_linear(const AxisView& axis, const AxisPlacements& reads) {
   const AxisPlacement &x = reads[0], &w = reads[1];
   if (whole(w) && (x == shard(1) || whole(x) || is_partial(x))) return gives({x});
@@ -56,7 +56,7 @@ AxisOutcome expert_linear(const AxisView& axis, const AxisPlacements& reads) {
 AxisOutcome expert_linear_dw(const AxisView& axis, const AxisPlacements& reads) {
   if (reads[0] == shard(1) && reads[1] == shard(1)) return gives({partial(axis.combine)});
   if (reads[0] == shard(0) && reads[1] == shard(0)) {
-    AxisPlacement placement = shard(0);  // of the tokens of all ranks
+    AxisPlacement placement = shard(0);  // summed over the tokens of all ranks
     if (axis.combine == Combine::average) placement.combine = Combine::sum;
     return gives({placement});
   }

@@ -1,5 +1,5 @@
-// Shards of flat vectors: a shard holds other parameters on other ranks, which may be spread differently over the other
-// axes, so that what holds for it must hold for each of them.
+// Shards of flat vectors. Each rank's shard holds other parameters, which may have different placements over the other
+// axes, so a property of the shard must hold for each of them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace prun::verify {
 
-// The part of `layout` that begins at an element; padding is zeros.
+// Returns the placement of the layout's piece at an element; padding is zero.
 AxisPlacements PlacementFlow::on_axes_at(const Layout& layout, int64_t element) const {
   auto piece = std::upper_bound(layout.pieces.begin(), layout.pieces.end(), element,
                                 [](int64_t at, const Piece& one) { return at < one.begin; });
@@ -25,7 +25,7 @@ std::vector<int64_t> PlacementFlow::borders_of(const std::vector<const Layout*>&
   return borders;
 }
 
-// What the pieces are together, on all axes but the one over which the vector is sharded.
+// Merges the placements of the pieces on all axes except the one that shards the vector.
 int PlacementFlow::joined_pieces(const Layout& layout, AxisPlacement on_its_axis) {
   std::vector<TensorPlacement> of_pieces;
   of_pieces.reserve(layout.pieces.size());
@@ -60,7 +60,7 @@ TensorPlacement PlacementFlow::each_piece(const TensorPlacement& placement,
   return result;
 }
 
-// Operands of an elementwise op, one segment of each: those that are shards of one flat vector, piece by piece.
+// Applies an elementwise op to one segment of each operand; shards of one flat vector are processed piece by piece.
 std::vector<TensorPlacement> PlacementFlow::follow_pieces(const OpContext& context, AxisRule rule,
                                                           const std::vector<const ValueState*>& state, bool& right) {
   std::vector<const Layout*> of_operands(state.size(), nullptr), layouts;
@@ -97,7 +97,7 @@ std::vector<TensorPlacement> PlacementFlow::follow_pieces(const OpContext& conte
       right = right && outcome.problem.empty();
       for (size_t w = 0; w < results.size(); w++) {
         AxisPlacement made = outcome.problem.empty() ? outcome.writes[w] : kUnknown;
-        // What is updated in place holds the same parameters as before, whatever the gradient beside it looks like.
+        // An in-place update holds the same parameters as before, whatever the placement of the gradient.
         const size_t updated = std::find(reads.begin(), reads.end(), context.op.writes[w]) - reads.begin();
         if (made.kind == PlacementKind::unknown && updated < reads.size() && of_operands[updated])
           made = operands[updated][a];

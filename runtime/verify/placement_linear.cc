@@ -1,6 +1,6 @@
-// Products with weights, biases, norms of rows and tables: what a rank has of a weight decides what comes out.
+// Linear layers, biases, norms of rows, and tables: the placement of the weight determines that of the result.
 //
-// Surprising fact: it is not enough that both sides are parts of the dim that is summed over; they must be cut alike.
+// Surprising fact: it is not enough that both operands are sharded along the contracted dim; they must be cut alike.
 #include <fmt/format.h>
 
 #include "ir/ops.h"
@@ -10,7 +10,7 @@ namespace prun::verify::rules {
 
 namespace {
 
-// Columns of one operand meet rows of the other, or other columns, that are not the same ones.
+// Reports a contraction whose operands are cut differently.
 AxisOutcome other_columns(const AxisView& axis, const AxisPlacement& x, const AxisPlacement& w) {
   return bad(0, fmt::format("multiplies what is cut differently over {}: {}, with {} of the weight", axis.axis,
                             placement_words(x), placement_words(w)));
@@ -62,7 +62,7 @@ AxisOutcome linear_dw(const AxisView& axis, const AxisPlacements& reads) {
   return do_not_match(axis, reads, 1);
 }
 
-// pre = x·w + b, of which gelu may not see a partial sum.
+// pre = x·w + b; gelu may not read a partial sum.
 AxisOutcome linear_gelu(const AxisView& axis, const AxisPlacements& reads) {
   const AxisOutcome pre = linear(axis, reads);
   if (!pre.problem.empty()) return pre;
@@ -70,7 +70,7 @@ AxisOutcome linear_gelu(const AxisView& axis, const AxisPlacements& reads) {
   return gives({pre.writes[0], pre.writes[0]});
 }
 
-// dy, w, pre: the product is what gelu's derivative, a function of pre, multiplies.
+// dy, w, pre: linear_dx, multiplied by gelu's derivative, which is a function of pre.
 AxisOutcome linear_dx_gelu(const AxisView& axis, const AxisPlacements& reads) {
   const AxisOutcome product = linear_dx(axis, reads);
   if (!product.problem.empty()) return product;
@@ -92,7 +92,7 @@ AxisOutcome bias_grad(const AxisView& axis, const AxisPlacements& reads) {
   return gives({reads[0]});
 }
 
-// Statistics of rows are spread as the rows are.
+// Row statistics have the placement of the rows.
 AxisOutcome norm(const AxisView& axis, const AxisPlacements& reads) {
   if (is_partial(reads[0])) return needs_whole(axis, 0);
   if (by_columns(axis, reads, 0))
@@ -110,7 +110,7 @@ AxisOutcome norm_grad(const AxisView& axis, const AxisPlacements& reads) {
   return do_not_match(axis, reads, 1);
 }
 
-// a, b, gamma, beta?: a norm sees their sum.
+// a, b, gamma, beta?: the norm reads a + b.
 AxisOutcome add_norm(const AxisView& axis, const AxisPlacements& reads) {
   const AxisOutcome sum = linear_elementwise(axis, {reads[0], reads[1]});
   if (!sum.problem.empty()) return sum;
@@ -121,7 +121,7 @@ AxisOutcome add_norm(const AxisView& axis, const AxisPlacements& reads) {
   return outcome;
 }
 
-// As norm_grad, with another gradient behind, which is added to dx.
+// norm_grad with one more operand, a gradient that is added to dx.
 AxisOutcome norm_grad_add(const AxisView& axis, const AxisPlacements& reads) {
   AxisOutcome outcome = norm_grad(axis, reads);
   if (!outcome.problem.empty()) return outcome;

@@ -1,4 +1,4 @@
-// Losses, whole or over a vocabulary that is split. A loss adds up rows.
+// Losses over whole or split vocabularies. A loss is a sum over rows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +10,8 @@ namespace prun::verify::rules {
 
 namespace {
 
-// Returns the mistake of a loss whose logits are a rank's part of the vocabulary, or padded, if its attributes do not
-// say so; empty if there is none.
+// Returns the error of a loss whose logits are sharded over the vocabulary, or padded, without attributes that state
+// so; "" = none.
 std::string vocabulary_problem(const AxisView& axis, const AxisPlacements& reads, size_t logits) {
   const bool columns = by_columns(axis, reads, logits);
   if (columns != axis("axis") && !axis.pads())
@@ -27,7 +27,7 @@ std::string vocabulary_problem(const AxisView& axis, const AxisPlacements& reads
                       : fmt::format("counts {} columns of logits over {}, and there are {}", vocab, axis.axis, has);
 }
 
-// Operands from the first on that must be spread alike, those that are whole apart.
+// Whether all operands have the placement of the first, or all are whole.
 bool alike(const AxisPlacements& reads) {
   return std::all_of(reads.begin(), reads.end(),
                      [&](const AxisPlacement& read) { return read == reads[0] || (whole(read) && whole(reads[0])); });
@@ -63,7 +63,7 @@ AxisOutcome cross_entropy_grad(const AxisView& axis, const AxisPlacements& reads
   return gives({reads[0]});
 }
 
-// logits, targets; the loss, statistics of rows and the gradient of the logits.
+// logits, targets; the loss, row statistics and the gradient of the logits.
 AxisOutcome cross_entropy_and_grad(const AxisView& axis, const AxisPlacements& reads) {
   const AxisOutcome forward = loss(axis, reads);
   if (!forward.problem.empty()) return forward;

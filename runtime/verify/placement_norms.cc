@@ -1,6 +1,7 @@
-// Norms whose operands are spread differently: a weight for each makes every element count once in the sum over ranks.
+// Norms over operands with different placements: a weight per operand makes every element count once in the reduction.
 //
-// Surprising fact: axes over which all ranks have everything may take part in that sum, too, if the weights say so.
+// Surprising fact: axes over which all ranks have every element may take part in that reduction if the weights allow
+// it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ struct PlacementFlow::Square {
   const ValueState* state = nullptr;
 };
 
-// The operands, and the pieces of those that are shards of a flat vector, each with its weight; without padding.
+// Returns the operands, and the pieces of shards of flat vectors, each with its weight; padding is omitted.
 std::vector<PlacementFlow::Square> PlacementFlow::squares_of(const OpContext& context) {
   const Attrs& attrs = context.op.attrs;
   std::vector<double> weights;
@@ -48,7 +49,7 @@ std::vector<PlacementFlow::Square> PlacementFlow::squares_of(const OpContext& co
         AxisPlacements axes = on_axes(piece.by_axis);
         const bool padding = axes[layout.axis].kind == PlacementKind::zero;
         if (!padding) axes[layout.axis] = shard(kFlat);
-        // Elements before the first start weigh 1.
+        // Elements before the first start have weight 1.
         if (!by_piece || starts.empty() || piece.begin < starts.front()) add(axes, weight, segment.state);
         for (size_t p = 0; by_piece && p < starts.size(); p++) {
           const int64_t end = p + 1 < starts.size() ? starts[p + 1] : layout.elements * sizes_[layout.axis];
@@ -60,7 +61,8 @@ std::vector<PlacementFlow::Square> PlacementFlow::squares_of(const OpContext& co
   return squares;
 }
 
-// The result is partial along the axes that split an operand, and along those with which alone the weights make sense.
+// Makes the result partial along the axes that split an operand, and along axes without which the weights would be
+// inconsistent.
 int PlacementFlow::weighted_norm(const OpContext& context, int id) {
   const std::vector<Square> squares = squares_of(context);
   std::vector<bool> parts(axes_.size(), false);
@@ -100,7 +102,7 @@ int PlacementFlow::weighted_norm(const OpContext& context, int id) {
   }
   AxisPlacements result = on_axes(id);
   for (size_t a = 0; a < axes_.size(); a++)
-    result[a] = sizes_[a] == 1                                        ? kInvariant  // padding adds nothing
+    result[a] = sizes_[a] == 1                                        ? kInvariant  // padding is zero
                 : parts[a] || (taken[a] > 0 && taken[a] == solutions) ? partial(Combine::sum)
                 : taken[a] > 0                                        ? kOpenSquares
                                                                       : kInvariant;

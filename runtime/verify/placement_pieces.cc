@@ -1,4 +1,4 @@
-// Pieces side by side or one after another: what stands around collectives that move runs of memory.
+// Join and cut pieces around collectives that move contiguous memory.
 #include "ir/ops.h"
 #include "verify/placement_rules.h"
 

@@ -1,4 +1,4 @@
-// The table of what each op does to placements on one axis, from the op to its rule.
+// Table of placement rules on one axis, by op.
 #include "verify/placement_rules.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ std::string tokens_problem(const AxisView& axis, const AxisPlacements& reads) {
   const bool split = by_rows(axis, reads, 0) && reads[0].dim == 1, counts = axis.names("tokens_axis");
   if (split && !counts) return fmt::format("counts the rank's own tokens, of those split over {0}, from 0", axis.axis);
   if (!split && counts) return fmt::format("counts tokens as if they were split over {}", axis.axis);
-  // The first axis has the chunks. Further axes divide the tokens that it leaves to a rank into runs.
+  // The first axis has the chunks; further axes divide the remaining tokens of a rank into runs.
   const std::string axes = axis.context.op.attrs.text("tokens_axis");
   const bool first = axes.substr(0, axes.find(',')) == axis.axis;
   const int64_t chunks = first ? axis.context.op.attrs.integer("chunks", 1) : 1,
@@ -60,7 +60,7 @@ Agreement agreement(const AxisPlacements& reads, size_t from, size_t to) {
 
 namespace {
 
-// The rule of an op that computes its writes from its first `own` reads and adds the other reads to them: both terms of
+// Rule of an op that computes its writes from its first `own` reads and adds the other reads to them: both terms of
 // each sum must have the same placement.
 template <Rule rule, size_t own>
 AxisOutcome adding(const AxisView& axis, const AxisPlacements& reads) {
@@ -171,8 +171,8 @@ AxisRule find(std::span<const Row> rows, const OpDef& op) {
   return row == rows.end() ? nullptr : row->rule;
 }
 
-// Followed in placement_comm.cc and, messages, in values.cc; and what is not followed: results that only a root has, or
-// whose sizes are data, and what autodiff and ring attention leave in no program.
+// kCommunication: propagated in placement_comm.cc, messages in values.cc. kNotFollowed: ops whose results only a root
+// has or whose sizes are data, and ops that earlier passes replace.
 constexpr const OpDef* kCommunication[] = {&ops::all_reduce, &ops::all_gather, &ops::all_to_all, &ops::reduce_scatter,
                                            &ops::broadcast,  &ops::send,       &ops::recv,       &ops::put,
                                            &ops::signal,     &ops::wait_signal};

@@ -1,7 +1,7 @@
-// What the rules of placements share, and the rules, by the family of their ops.
+// Shared parts of the placement rules, and the rules by op family.
 //
-// A rule sees axes that are known and not varying. Surprising fact: all of them are consequences of two sentences: a
-// sum over a dim that is sharded is partial, and what is not linear may not see a partial sum.
+// A rule sees axes that are known and not varying. Surprising fact: all rules follow from two sentences: a sum over a
+// sharded dim is partial, and a nonlinear op may not read a partial sum.
 #pragma once
 #include <string>
 
@@ -24,7 +24,7 @@ inline bool is_shard(const AxisPlacement& placement) { return is(placement, Kind
 inline int last_dim(const AxisView& axis, size_t read) {
   return std::ssize(axis.context.read_tensors[read]->shape) - 1;
 }
-// Sharded along the dim that products sum over, or along rows.
+// Sharded along the contracted (last) dim, or along rows.
 inline bool by_columns(const AxisView& axis, const AxisPlacements& reads, size_t read) {
   return is_shard(reads[read]) && reads[read].dim == last_dim(axis, read);
 }
@@ -32,17 +32,17 @@ inline bool by_rows(const AxisView& axis, const AxisPlacements& reads, size_t re
   return is_shard(reads[read]) && reads[read].dim < last_dim(axis, read);
 }
 
-// The one placement of operands that must agree, zeros apart; nothing when they do not.
+// The common placement of operands that must agree, ignoring zeros.
 struct Agreement {
   bool agree = true;
   AxisPlacement placement = kZero;
-  size_t read = 0;  // who disagrees
+  size_t read = 0;  // the operand that disagrees
 };
 Agreement agreement(const AxisPlacements& reads, size_t from, size_t to);
 
-// The blocks of the last dim of operand `read`, a shard along it, in elements of the whole.
+// Returns the blocks of the last dim of operand `read`, which is sharded along it, in elements of the whole.
 std::vector<int64_t> column_blocks(const AxisView& axis, const AxisPlacements& reads, size_t read);
-// What is wrong with how the op counts the tokens of operand 0 along the axis; "": nothing.
+// Returns the error in the op's numbering of the tokens of operand 0 along the axis; "" = none.
 std::string tokens_problem(const AxisView& axis, const AxisPlacements& reads);
 
 using Rule = AxisOutcome(const AxisView& axis, const AxisPlacements& reads);

@@ -1,6 +1,6 @@
-// Placements in words and letters, and the table of cuts.
+// Placements as text, and the table of cuts.
 //
-// Surprising fact: equal cuts are one object, so that placements compare by a pointer.
+// Surprising fact: equal cuts are one object, so placements compare by pointer.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,9 +1,9 @@
-// An op that computes reads tensors as they were made: parameters and results as a whole; of a batch, some samples. And
-// a result under the name that it was given: where an op writes over what it has read, as a gradient over logits, both
-// have a name of their own, so whoever reads too early or too late reads another value.
+// Compute ops read tensors as they were written: parameters and results as a whole, batches in samples, and results
+// under the name of their writer. An in-place op (a gradient over logits) gives its output a name of its own, so a read
+// before or after its time is detected as a read of another value.
 //
-// Surprising fact: a view that is too short fits its op wherever the op takes any size: a table with fewer rows, rows
-// with fewer columns.
+// Surprising fact: a view that is too short still fits an op that takes any size: a table with fewer rows, rows with
+// fewer columns.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace prun::verify {
 namespace {
 
-// The output of the writer that covers the first byte; null: of another step, or there is none.
+// Returns the writer's output that covers the first byte; null if the writer is of another step or missing.
 const Tensor* written_as(const OpContext& context, const Tensor& read, const ValueState& state) {
   if (state.writer.stream < 0) return nullptr;
   for (const TensorId id : context.body.op(state.writer).writes) {

@@ -1,7 +1,7 @@
-// Ops that are listed once and run several times: every period is the one before it, for later microbatches.
+// Ops that are listed once and run several times: every period equals the previous one, shifted to later microbatches.
 //
-// So a rule that looks at the listed ops has seen each kind of neighbours that the others have. Rules that count all
-// ops of a step, to match those of other ranks, look at them as they run (as_run).
+// Therefore the listed ops contain every adjacency that occurs at run time. Rules that match all ops of a step against
+// those of other ranks expand the list (as_run).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,11 +22,11 @@ std::string name_of(const BodyView& body, const Repeat::Ring& ring) {
   return "";
 }
 
-// A pool turns as a whole: what follows a repeat finds its slots as far round as the repeat has gone. What has a slot
-// once a step keeps it only where that is all the way round.
+// All rings of a pool rotate together, because the ops after a repeat expect the pool's slots rotated by its
+// microbatches. A buffer that has a slot for the whole step keeps it only if that is a full rotation.
 void pools_turn_together(const BodyView& body, Findings& findings) {
   const Repeat& repeat = body.body->repeat;
-  std::map<int, std::pair<int, int>> turns;  // of a pool: slots and step
+  std::map<int, std::pair<int, int>> turns;  // by pool: slots and step
   std::set<int> moving;
   for (const Repeat::Ring& ring : repeat.rings) {
     if (ring.pool < 0) continue;
@@ -47,7 +47,7 @@ void pools_turn_together(const BodyView& body, Findings& findings) {
   }
 }
 
-// No op outside the step, and no op of another microbatch, touches a member of a ring.
+// Only ops of a ring member's microbatch, and ops without a microbatch, access the member.
 void members_are_of_one_microbatch(const BodyView& body, Findings& findings) {
   for (const Repeat::Member& member : body.body->repeat.members)
     for (const Access& access : body.accesses[member.buffer]) {
@@ -60,7 +60,7 @@ void members_are_of_one_microbatch(const BodyView& body, Findings& findings) {
     }
 }
 
-// Each microbatch is one view of the batch, and all of the batch is in one.
+// Each microbatch is one view of the batch, and the views cover the batch.
 void batch_is_read_whole(const BodyView& body, Findings& findings) {
   const Program& program = *body.program;
   const Repeat& repeat = body.body->repeat;

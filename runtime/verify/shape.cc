@@ -1,7 +1,7 @@
-// A program is well formed: every id, offset and extent is in its range.
+// A program is well-formed: every id, offset and extent is in range.
 //
-// Surprising fact: a user can meet these findings only through a bug of a pass or a damaged file; they guard the
-// other rules, which index without looking.
+// Surprising fact: only a bug in a pass or a damaged file produces these findings. They protect the other rules, which
+// index without bounds checks.
 #include <fmt/format.h>
 
 #include "ir/recurs.h"

@@ -1,5 +1,5 @@
-// Each op's tensors fit together: the rule that gave the model its shapes holds for the program's views, too, and that
-// of an op that no model contains. What depends on the mesh or on the data has its rule here.
+// The shapes of each op's tensors are consistent: the shape rule that typed the model also holds for the program's
+// views and for ops that no model contains. Ops whose shapes depend on the mesh or the data have their rules here.
 //
 // Surprising fact: a view that is too short reads or writes too little, and no kernel would notice.
 #include <fmt/format.h>
@@ -59,7 +59,7 @@ void shapes_fit(const JobView& view, Findings& findings) {
   for (const BodyView& body : view.bodies) {
     for (const OpRef ref : body.order.sequence()) {
       const Op& op = body.op(ref);
-      const bool of_body = op.is(ops::next_batch);  // looks at what its body reads
+      const bool of_body = op.is(ops::next_batch);  // depends on the data of its body
       if (!of_body && fits[body.kind_of(ref)]) continue;
       const std::string problem = problem_of(body, op);
       fits[body.kind_of(ref)] = problem.empty();

@@ -1,5 +1,4 @@
-// Ops work in the device's memory; only transfers touch the host's: a load reads there, a store writes there, and what
-// goes to a checkpoint is read there.
+// Ops access device memory; only transfers access host memory: load and save_state read there, store writes there.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +14,7 @@ void spaces_are_kept(const JobView& view, Findings& findings) {
         std::ranges::any_of(body.program->buffers, [](const Buffer& b) { return b.space == Space::host; });
     for (const OpRef ref : body.order.sequence()) {
       const Op& op = body.op(ref);
-      if (!host && !op.is(ops::load) && !op.is(ops::save_state) && !op.is(ops::store)) continue;  // nothing lies there
+      if (!host && !op.is(ops::load) && !op.is(ops::save_state) && !op.is(ops::store)) continue;  // no host memory
       const auto expect = [&](const std::vector<TensorId>& ids, Space space, const char* does) {
         for (const TensorId id : ids) {
           const Tensor& tensor = body.program->tensors[id];

@@ -1,7 +1,7 @@
-// Parameters over a step: read first, then updated once, and what is kept as a copy of them is made again afterwards.
+// Parameters over a step: they are read first, then updated once, and copies of them are refreshed afterwards.
 //
-// Surprising fact: a copy may also be made at the beginning of the next step, before anything reads it; then it is not
-// stale at the end, because nobody relies on it.
+// Surprising fact: a copy may also be refreshed at the begin of the next step, before its first reader; then it is not
+// stale at the end of this step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,13 +26,13 @@ void update(OpContext& context) {
       break;
     }
   }
-  for (const size_t w : {size_t{0}, updated_by(context.op)}) {  // the parameters and a copy of them
+  for (const size_t w : {size_t{0}, updated_by(context.op)}) {  // the parameters and their cast copy
     if (w == context.writes.size()) continue;
     for (Segment& segment : context.writes[w]) segment.state.params = ParamVersion::after_update;
   }
 }
 
-// Whether the coefficient was made by an op that looks whether the norm is finite; check_norm says of what.
+// Whether the clip coefficient comes from an op that detects a non-finite norm; check_norm verifies which norm.
 bool is_told_to_skip(const OpContext& context) {
   const Segments& clip = context.reads.back();
   return std::all_of(clip.begin(), clip.end(), [&](const Segment& segment) {
@@ -42,7 +42,8 @@ bool is_told_to_skip(const OpContext& context) {
   });
 }
 
-// Every element of a clipped gradient is in the norm that clips it, once. Twins of tied weights are in another rank's.
+// Requires that the norm counts every element of a clipped gradient exactly once. Twins of tied weights are counted in
+// the norm of another rank.
 void check_norm(const OpContext& context) {
   const bool clips = context.op.reads.size() > updated_by(context.op) + 1;
   if (context.body.program->schedule.most_skips > 0 && !(clips && is_told_to_skip(context)))
@@ -62,7 +63,7 @@ void check_norm(const OpContext& context) {
   }
 }
 
-// Between steps nothing is updated, and a copy that is made again is one of parameters.
+// Between steps nothing is updated, and a refreshed copy must be a copy of parameters.
 void check_copies_at_end(const BodyView& body, BufferId id, const Segments& end, Findings& findings) {
   if (body.program->buffers[id].role != Role::gathered) return;
   for (const Segment& segment : end) {

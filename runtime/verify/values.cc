@@ -1,4 +1,4 @@
-// The walk: every class in turn as far as messages allow, one op after another, bytes of operands cut into segments.
+// The walk: round-robin over the classes as far as messages allow, op by op, with operands split into segments.
 #include "verify/values.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ Segments Values::segments_of(int id, const Tensor& tensor) {
         if (!list.empty() && list.back().state.version == state.version &&
             list.back().state.placement == state.placement && list.back().state.writer == state.writer &&
             list.back().state.base == state.base && list.back().state.norms == state.norms) {
-          list.back().end = end;  // one write, split by an earlier look at a part of it
+          list.back().end = end;  // one write, split by a partial access
         } else {
           list.push_back({begin, end, state});
         }
@@ -43,7 +43,7 @@ void Values::send(StreamCursor at) {
   finish(at.actor, context);
 }
 
-// A receive takes what the matching send of the other class holds.
+// Dequeues the segments that the matching send of the other class enqueued.
 void Values::receive(StreamCursor at) {
   OpContext context = context_of(at);
   const Mesh& mesh = context.body.program->mesh;
@@ -72,7 +72,7 @@ void Values::run(StreamCursor at) {
   finish(at.actor, context);
 }
 
-// A reduction across programs adds up what all of them bring.
+// A reduction across programs combines the operands of all members.
 void Values::meet(const std::vector<StreamCursor>& members) {
   std::vector<OpContext> moments;
   for (const StreamCursor at : members) moments.push_back(context_of(at));
@@ -95,8 +95,7 @@ void Values::meet(const std::vector<StreamCursor>& members) {
   }
 }
 
-// The same op on the same bytes with the same operands, in place: the second makes something else of what the first
-// made.
+// Detects an in-place op that is applied a second time to the same bytes with the same operands.
 void Values::check_repeated(int id, const OpContext& context) {
   const Op& op = context.op;
   const auto is_updated = [&](TensorId read) {
@@ -186,7 +185,7 @@ void Values::run_body(bool init) {
   }
 }
 
-// What does not persist is gone; parameters are what they are before their update.
+// Discards buffers that do not persist and marks parameters as not yet updated.
 void Values::begin_step() {
   begin_.resize(classes_.size());
   for (size_t id = 0; id < classes_.size(); id++) {
@@ -201,7 +200,7 @@ void Values::begin_step() {
         continue;
       }
       bytes.each([&](int64_t begin, int64_t end, ValueState& state) {
-        ValueState before;  // this step: by nothing in it
+        ValueState before;  // no writer in this step
         before.params = state.params;
         before.placement = state.placement;
         state = before;
@@ -212,7 +211,7 @@ void Values::begin_step() {
   }
 }
 
-// Parameters and optimizer state are updated, and spread over the ranks as they were.
+// Checks that parameters and optimizer state are updated and placed over the ranks as at the beginning.
 void Values::end_step() {
   for (int id = 0; id < std::ssize(classes_); id++) {
     const BodyView& step = body(id);

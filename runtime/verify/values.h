@@ -1,8 +1,8 @@
-// One execution of a job with abstract values: for every byte, who wrote it, from which parameters, and how the tensor
-// it belongs to is spread over the mesh.
+// Abstract execution of a job. Each byte carries its last writer, the version of the parameters it was computed from,
+// and the placement of its tensor over the mesh.
 //
-// Surprising fact: one legal order stands for all of them. Conflicting accesses are ordered (accesses.cc), so whatever
-// the timing, each read finds the same write.
+// Surprising fact: one legal order represents all of them. Conflicting accesses are ordered (accesses.cc), so each read
+// observes the same write whatever the timing.
 #pragma once
 #include <deque>
 #include <map>
@@ -19,12 +19,12 @@ namespace prun::verify {
 enum class ParamVersion : uint8_t { none, before_update, after_update };
 
 struct ValueState {
-  OpRef writer{-1, 0};  // stream -1: init, or the step before
-  int version = 0;      // counts the writes of the class's step; 0: before the step
-  int base = 0;         // the last version that was not made from the one before in place
+  OpRef writer{-1, 0};  // stream -1: init or the previous step
+  int version = 0;      // numbers the writes of the class within the step; 0 = before the step
+  int base = 0;         // latest version that was not computed in place from its predecessor
   ParamVersion params = ParamVersion::none;
-  bool live_in = false;  // what the step before left here was read in this one
-  int norms = 0;         // how many norm2 have read it
+  bool live_in = false;  // this step has read the contents that the previous step left here
+  int norms = 0;         // number of norm2 ops that have read it
   TensorPlacement placement;
 };
 
@@ -35,40 +35,41 @@ struct Segment {
 using Segments = std::vector<Segment>;
 
 struct OpContext;
-// All of a tensor, or elements of it, with one placement; a placement for one parameter of a flat vector.
+// Segments with one placement: the whole tensor, a range of its elements; parameter() is the placement of one parameter
+// of a flat vector.
 Segments whole(const Tensor& tensor, const TensorPlacement& placement);
-void place_whole(OpContext& context, size_t write, const TensorPlacement& placement);  // what it writes so
+void place_whole(OpContext& context, size_t write, const TensorPlacement& placement);  // result of a write
 Segment part(const Tensor& tensor, int64_t begin, int64_t end, const TensorPlacement& placement);
 TensorPlacement parameter(const Piece& piece);
 
-// One op with what its operands hold; rules fill in the writes.
+// One op with the contents of its operands; rules fill in the writes.
 struct OpContext {
   const BodyView& body;
   OpRef ref;
   const Op& op;
   std::vector<const Tensor*> read_tensors, write_tensors;
   std::vector<Segments> reads;
-  std::vector<Segments> writes;  // in a write, state is what the op leaves there
+  std::vector<Segments> writes;  // state is the result of the op
   Findings& findings;
-  bool met = false;  // a reduction that has seen what ranks of other programs bring
+  bool met = false;  // a reduction that has merged the operands of ranks with other programs
 
-  // "reads, by 'embed.grads'": rule's message with both sites.
+  // Reports the rule's message with both sites: "reads ...; embed.grads wrote it".
   void report(const std::string& rule, const std::string& what, const ValueState& state) const;
 };
 
-// Classes walk in the place of their ranks. A send leaves what it holds behind; where nothing moves any more, because
-// ranks would wait for each other (deadlock.cc says so), ops go on without their partners.
+// The walk with one actor per class. A send enqueues its operand's segments. When no actor can advance (deadlock.cc
+// reports that), ops continue without their partners.
 class Values : private WalkPolicy {
  public:
   Values(const JobView& view, Findings& findings);
-  // Init and the step of all classes; then the body between steps that is proved, if it is one.
+  // Executes init and the step of all classes, then the between-steps body under verification, if any.
   void run();
 
  private:
   struct Class {
     Table<BufferId, ByteMap<ValueState>> buffers;
     int version = 0;
-    std::map<std::vector<int64_t>, OpRef> in_place;  // ops that update in place, with the versions they read
+    std::map<std::vector<int64_t>, OpRef> in_place;  // in-place ops, keyed by the versions that they read
   };
 
   void run(StreamCursor at) override;
@@ -91,15 +92,16 @@ class Values : private WalkPolicy {
   Findings& findings_;
   PlacementFlow flow_;
   bool init_ = true, in_step_ = false;
-  Walk* walk_ = nullptr;  // through the body under way
+  Walk* walk_ = nullptr;  // the walk of the current body
   std::vector<Class> classes_;
-  std::vector<Table<BufferId, Segments>> begin_;  // by class: state when the step begins
-  std::map<int, std::deque<Segments>> messages_;  // by channel: under way
+  std::vector<Table<BufferId, Segments>> begin_;  // by class: state at the beginning of the step
+  std::map<int, std::deque<Segments>> messages_;  // by channel: messages in flight
 };
 
-// reads.cc: operands are what was written, not a part of it.
+// reads.cc: requires that operands are complete outputs, not parts of them.
 void check_reads(const OpContext& context);
-// updates.cc: parameters are updated once, copies of them follow, reads come before. Sets the ages of the writes.
+// updates.cc: requires one update per parameter, refreshed copies, and reads before the update. Sets the parameter
+// versions of the writes.
 void follow_updates(OpContext& context);
 void check_update_at_end(const BodyView& step, BufferId buffer, const Segments& end, Findings& findings);
 

@@ -1,7 +1,7 @@
 // The list of invariants, in the order in which they are reported.
 //
-// Surprising fact: a program that is malformed or waits in a circle is not looked at further: the later rules reason
-// with ids and with the happens-before order, and would report consequences instead of the cause.
+// Surprising fact: verification stops at a program that is malformed or has a wait cycle, because the later rules index
+// by id and use the happens-before order, and would report consequences instead of the cause.
 #include "verify/verify.h"
 
 #include <fmt/format.h>
@@ -49,7 +49,7 @@ verify::JobView view_of(const Job& job, BodyId body) {
   return view;
 }
 
-// Init, and a body that runs again and again: the step, or as if it were one.
+// Verifies init and one body that runs repeatedly: the step, or a between-steps body treated like a step.
 void verify_bodies(const Job& job, BodyId body, int64_t memory_limit, int local_ranks, verify::Findings& findings) {
   verify::JobView view = view_of(job, body);
   if (verify::has_model(job))
@@ -59,13 +59,13 @@ void verify_bodies(const Job& job, BodyId body, int64_t memory_limit, int local_
   view.local_ranks = local_ranks;
   verify::waits_have_no_cycle(view, findings);
   if (!findings.empty()) return;
-  // What the others find in the periods that are listed then holds in those that repeat them.
+  // After this check, findings about the listed periods also hold for the periods that repeat them.
   verify::repeats_recur(view, findings);
   if (!findings.empty()) return;
   for (const Rule rule : kRules) rule(view, findings);
-  // Values are followed in one order of many, and through messages that match.
+  // The abstract execution takes one legal order of many and needs matching messages.
   if (findings.empty()) verify::values_are_right(view, findings);
-  // Ranks that issue different collectives wait for each other too; the cause is reported, not the consequence.
+  // Ranks that issue different collectives also deadlock; in that case only the cause is reported.
   if (everything_meets(findings)) verify::ranks_do_not_wait_in_a_circle(view, findings);
 }
 

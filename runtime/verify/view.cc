@@ -1,4 +1,4 @@
-// Works out orders and accesses once for all rules.
+// Computes orders and accesses once for all rules.
 #include "verify/view.h"
 
 #include <fmt/format.h>
@@ -54,7 +54,7 @@ void BodyView::collect_accesses() {
   };
   for (const OpRef ref : order.sequence()) {
     const Op& one = op(ref);
-    // scatter reads on its root only: where this class has no root, its input need not hold anything.
+    // scatter reads on its root only, so a class without the root need not have a valid input.
     const bool reads = !(one.is(ops::scatter) && one.communicates() && many_classes &&
                          program->mesh.index(one.axis, rank) != one.attrs.integer("root"));
     if (reads)
@@ -78,7 +78,7 @@ std::string BodyView::where() const { return many_classes ? fmt::format("rank {}
 
 void Findings::add(const std::string& rule, std::string message, Site site) {
   if (full(rule)) return;
-  // What init and step share is found in both.
+  // A finding in code shared by init and step occurs twice.
   for (const Finding& known : all_) {
     if (known.rule == rule && known.message == message) return;
   }

@@ -1,4 +1,4 @@
-// Nobody waits in a circle within a rank: following what blocks from a blocked stream comes back to it.
+// No wait cycle exists within a rank: following the missing edges from a blocked stream would lead back to it.
 #include <fmt/format.h>
 
 #include "verify/view.h"
