@@ -8,13 +8,13 @@
 namespace prun {
 namespace {
 
-constexpr double kLeastLoss = 1e-2;  // a mean that all but cancels has the rounding of what it is of
+constexpr double kLeastLoss = 1e-2;  // a mean close to 0 has the rounding error of its terms
 
 bool near(double found, double right, double scale) {
-  return std::abs(found - right) <= kMostDifference * scale;  // NaN is not
+  return std::abs(found - right) <= kMostDifference * scale;  // false for NaN
 }
 
-// The largest finite number.
+// Returns the largest finite absolute value; 1 if there is none but 0.
 double largest_of(const std::map<int64_t, std::vector<double>>& whole) {
   double largest = 0;
   for (const auto& [key, values] : whole)
@@ -23,7 +23,7 @@ double largest_of(const std::map<int64_t, std::vector<double>>& whole) {
   return largest > 0 ? largest : 1;
 }
 
-// NaN, infinite, or so large that a sum in another order may overflow.
+// NaN, infinite, or so large that another order of summation may overflow.
 bool overflows(double value) { return !(std::abs(value) < 1e300); }
 bool one_overflows(double found, double right) { return overflows(found) != overflows(right); }
 
@@ -91,7 +91,7 @@ class Comparer {
           continue;
         }
         std::optional<Difference>& found = one_overflows(element.value, right) ? one_sided : first;
-        // Backward makes the last parameters' gradients first.
+        // Backward computes the gradients of the last parameters first.
         if (same(element.value, right, scale) || (found && element.key <= found->key)) continue;
         found = {kind.name, kind, all[h].rank, element.key, all[h], element.value, right, scale};
       }
@@ -103,7 +103,8 @@ class Comparer {
     keep(std::move(first), std::move(one_sided));
   }
 
-  // After both runs have overflowed, other differences may follow from the order in which they did.
+  // Records the first differences. After both runs have overflowed, differences may follow from the order of overflow,
+  // so they are ignored.
   void keep(std::optional<Difference> finite, std::optional<Difference> one_sided) {
     if (one_sided && !one_sided_) {
       one_sided_is_earlier_ = !result_.first && (!finite || one_sided->key > finite->key);
@@ -115,7 +116,7 @@ class Comparer {
 
   bool both_overflow() const { return overflow_found_ && overflow_right_; }
 
-  // Elements that no rank has.
+  // Detects elements that no rank holds.
   static void lost(const StateKind& kind, const std::map<int64_t, std::vector<bool>>& held,
                    std::optional<Difference>& first) {
     for (const auto& [key, elements] : held)
@@ -133,15 +134,15 @@ class Comparer {
         if (element.value != 0) not_zero_.insert({element.key, element.whole});
   }
 
-  // A gradient that is exactly 0 on one side, such as that of the keys' bias, may be rounding on the other side, where
-  // sums have another order. A gradient that is 0 on both sides has no sign.
+  // A gradient that is exactly 0 in one run (such as that of the keys' bias) may be rounding error in the other, which
+  // sums in another order. A gradient that is 0 in both runs has no sign.
   bool is_rounding(const HeldState::Element& element) const {
     const double gradient = gradients_.at(element.key)[element.whole];
     return std::abs(gradient) < 1e-9 * largest_gradient_ &&
            (gradient != 0 || not_zero_.contains({element.key, element.whole}));
   }
 
-  // Each element becomes the mean over the ranks that differ along the drifting axes only and hold it.
+  // Replaces each element by its mean over the ranks that hold it and differ along the drifting axes only.
   void take_means(std::vector<HeldState>& all) const {
     if (options_.drift_axes.empty()) return;
     const Mesh& mesh = pair_.job.classes.front().mesh;
@@ -149,7 +150,7 @@ class Comparer {
       double values = 0;
       int ranks = 0;
     };
-    std::map<std::vector<int64_t>, Sum> sums;  // by place along the other axes, parameter, element
+    std::map<std::vector<int64_t>, Sum> sums;  // by coordinates along the other axes, parameter, element
     const auto each = [&](auto visit) {
       for (HeldState& held : all) {
         std::vector<int64_t> at;
@@ -173,14 +174,14 @@ class Comparer {
 
   const RunPair& pair_;
   const CompareOptions& options_;
-  std::map<int64_t, std::vector<double>> gradients_;  // of one rank
+  std::map<int64_t, std::vector<double>> gradients_;  // of the single-rank run
   double largest_gradient_ = 1;
   std::set<std::pair<int64_t, int64_t>> not_zero_;  // gradients of the ranks: parameter, element
   Comparison result_;
-  std::optional<Difference> one_sided_;  // the first number that overflows on one side only
+  std::optional<Difference> one_sided_;  // the first number that overflows in one run only
   bool one_sided_is_earlier_ = false;
   bool overflow_found_ = false, overflow_right_ = false;  // in any number so far
-  bool overflowed_before_ = false;                        // both, in numbers of an earlier kind
+  bool overflowed_before_ = false;                        // both runs overflowed in numbers of an earlier kind
 };
 
 }  // namespace

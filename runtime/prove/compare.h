@@ -1,4 +1,4 @@
-// Two runs side by side: all ranks of a job, and one rank that trained the same.
+// Compares two runs: all ranks of a job, and a single rank that trained the same model.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace prun {
 
-inline constexpr double kMostDifference = 1e-12;  // of the largest number of its kind
+inline constexpr double kMostDifference = 1e-12;  // relative to the largest number of its kind
 
 inline constexpr std::string_view kLoss = "loss", kEvalLoss = "loss of the evaluation";
 
@@ -22,19 +22,20 @@ struct RunPair {
 };
 
 struct CompareOptions {
-  // Over which weights drift apart between averages: the mean of their gradients is what one rank has.
+  // Axes over which weights drift between averages; the mean of their gradients equals the single rank's gradient.
   std::vector<std::string> drift_axes;
-  // The optimizer makes something else of gradients than of their mean: weights are the same on all ranks, and no more.
+  // The update is not linear in the gradients, so with drift the weights need only be equal on all ranks.
   bool own_updates = false;
   bool signs = false;  // an update takes signs of gradients (lion); weights may differ if a gradient is only rounding
+                       // error
 };
 
-// The first thing that differs, in the order in which a step makes them.
+// The first difference, in the order in which a step computes its numbers.
 struct Difference {
   std::string what;  // kLoss, kEvalLoss, or the name of a StateKind
   StateKind kind;
   int rank = 0;
-  int64_t key = -1;  // of the parameter; -1: what differs is a loss
+  int64_t key = -1;  // of the parameter; -1 = a loss differs
   HeldState held;    // of that parameter only
   double found = 0, right = 0;
   double scale = 1;  // the largest number of its kind
@@ -42,9 +43,9 @@ struct Difference {
 
 struct Comparison {
   std::optional<Difference> first;
-  // Both runs have infinite numbers or NaN, and nothing differs before that.
+  // Both runs have overflowed, and nothing differs before that.
   bool overflow = false;
-  // Weights differ because an update took the sign of the rounding of a gradient of 0. Later steps may differ.
+  // Weights differ because an update took the sign of a rounding error of a zero gradient. Later steps may differ.
   bool rounded_signs = false;
   double largest = 0;  // relative to the largest number of its kind
 };

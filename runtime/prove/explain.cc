@@ -16,7 +16,7 @@ namespace {
 
 using Whole = std::map<int64_t, std::vector<double>>;
 
-// The op whose result a rank's tensor holds after the step.
+// Finds the op that last wrote a rank's tensor in the step.
 class LastWriter {
  public:
   LastWriter(int rank, TensorId tensor) : rank_(rank), tensor_(tensor) {}
@@ -93,7 +93,7 @@ class Explainer {
     return a.size() == b.size();
   }
 
-  // Whether ranks along an axis have parts whose sum or mean is right.
+  // Returns a text if the sum or mean over the ranks of an axis would be right; "" if there is no such axis.
   std::string never_reduced(const std::vector<double>& right) const {
     const Mesh& mesh = twins_.small.mesh;
     const std::vector<HeldState> all = held_state(pair_.job, pair_.run, difference_.kind);
@@ -145,7 +145,7 @@ class Explainer {
     return all;
   }
 
-  // Gradients without a microbatch, without a rank's samples, or of one of them alone.
+  // The gradients without one microbatch or one rank's samples, and those of only one of them.
   std::vector<Suspect> contributions() const {
     const Contributions parts = make_contributions(plan_, record_, twins_);
     const std::vector<std::vector<double>> gradients = gradients_of(parts);
@@ -173,7 +173,7 @@ class Explainer {
     return suspects;
   }
 
-  // By step: this rank's part of the parameter's gradient.
+  // Returns the gradient of this rank's part of the parameter, by step.
   std::vector<std::vector<double>> gradients_of(const Contributions& parts) const {
     std::vector<std::vector<double>> gradients;
     const Program& program = parts.job.classes.front();
@@ -219,7 +219,8 @@ void tell_writer(Explanation& told, const std::optional<Op>& op) {
   if (op && op->site.known()) told.site = op->site;
 }
 
-// A loss has no parts to look at: the first activation that is not a part of one rank's is told.
+// A loss has no elements to compare, so the explanation names the first activation that is no part of the single
+// rank's.
 Explanation explain_loss(const Twins& twins, const VirtualOptions& options, const Difference& difference) {
   Explanation told;
   const std::string loss = fmt::format("the {} on rank {}: {:.9g}, one rank has {:.9g}", difference.what,

@@ -1,4 +1,4 @@
-// Tells a difference: of which tensor, what made it on that rank, at which line, and what it looks like.
+// Explains a difference: the tensor, the op and plan line that wrote it on that rank, and a pattern that it matches.
 #pragma once
 #include <optional>
 #include <string>
@@ -11,40 +11,41 @@
 namespace prun {
 
 struct Explanation {
-  std::string text;  // lines, without the error's first
+  std::string text;  // lines after the error's first
   std::optional<Site> site;
 };
 
-// `run` with `options`, once more, shows what made the tensor; what microbatches and ranks contribute, one rank that
-// trains them apart.
+// Runs the small job again with `options` to find the op that wrote the tensor, and one rank that trains microbatches
+// and ranks separately to find what each contributes.
 Explanation explain(const Plan& plan, const RecordPlan& record, const Twins& twins, const RunPair& pair,
                     const VirtualOptions& options, const Difference& difference);
 
-// When a loss differs: the first activation of forward that is no part of what one rank has, whole, a shard along some
-// axes, or a part of a sum.
+// For a difference in the loss: the first forward activation that is no part of the single rank's activation: neither
+// the whole, nor a shard along some axes, nor a term of a sum.
 struct FirstActivation {
   std::string name;
   int rank = 0;
-  Op op;  // that made it
+  Op op;  // the op that wrote it
   std::string looks;
 };
 
-// Of `body`, by a run of the twins with `options`. None: all activations that have one rank's shape are parts of it.
+// Runs the twins with `options` and compares the activations of `body`. Returns nullopt if every activation of the
+// single rank's shape is a part of it.
 std::optional<FirstActivation> first_activation(const Twins& twins, const VirtualOptions& options, BodyId body);
 
-// Numbers that a mistake would give instead of the right ones, up to a factor.
+// The values, up to a factor, that a specific mistake would produce.
 struct Suspect {
-  std::string text;  // "what microbatch 2 alone would give"
+  std::string text;  // for example "what microbatch 2 alone would give"
   std::vector<double> values;
 };
 
 struct NamedFactor {
   double factor = 1;
-  std::string text;  // "a sum over dp, where the average over its 2 ranks is due"
+  std::string text;  // for example "a sum over dp, where the average over its 2 ranks is due"
 };
 
-// What a wrong tensor looks like beside the right one: a factor, a missing summand, another tensor, a permutation.
-// `scale`: the largest number of that kind, by which equality is meant. Never empty.
+// Describes how a wrong tensor relates to the right one: a factor, a missing term, another tensor, a permutation.
+// `scale`: the largest number of that kind; equality is relative to it. Never returns "".
 std::string looks_like(const std::vector<double>& found, const std::vector<double>& right, double scale,
                        const std::vector<NamedFactor>& factors, const std::vector<Suspect>& suspects);
 

@@ -1,5 +1,5 @@
-// Which part of the whole a rank has is not asked of the compiler, which may be wrong: every way in which the mesh can
-// split a dim is tried.
+// Tries every way in which the mesh can split a dim, independently of the compiler, which may be wrong about a rank's
+// part.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -13,7 +13,7 @@
 namespace prun {
 namespace {
 
-constexpr size_t kMostSplits = 64;  // of one tensor
+constexpr size_t kMostSplits = 64;  // per tensor
 
 struct Seen {
   Op op;
@@ -22,7 +22,7 @@ struct Seen {
 };
 using SeenByName = std::map<std::string, Seen>;
 
-// The activations that a body makes on each rank, and their names in the order in which rank 0 makes them.
+// The activations that a body computes on each rank, and their names in rank 0's order of execution.
 struct Forward {
   std::vector<SeenByName> ranks;
   std::vector<std::string> order;
@@ -47,7 +47,7 @@ Forward watch(const Job& job, VirtualOptions options, BodyId body) {
   return forward;
 }
 
-// Of a dim: where each element of the rank's part lies in the whole; -1: padding.
+// For one dim: the index in the whole of each element of the rank's part; -1 = padding.
 using Places = std::vector<int64_t>;
 
 class Matcher {
@@ -57,7 +57,7 @@ class Matcher {
       if (value.blocks.size() > 1) blocks_.insert(value.blocks);
   }
 
-  // The parts of `whole` that `rank` may have as a tensor of that shape.
+  // Returns the parts of `whole` that `rank` may hold as a tensor of that shape.
   std::vector<std::vector<double>> parts(const Seen& whole, const Shape& shape, int rank) const {
     std::vector<std::vector<Places>> choices;  // by dim
     size_t count = 1;
@@ -104,7 +104,7 @@ class Matcher {
     return all;
   }
 
-  // Every block by itself.
+  // Splits every block separately.
   static void add_blocks(const std::vector<int64_t>& blocks, int64_t index, int64_t of, int64_t size, int64_t whole,
                          std::vector<Places>& all) {
     Places places;
@@ -152,7 +152,7 @@ bool any_near(const std::vector<std::vector<double>>& parts, const std::vector<d
   });
 }
 
-// Whether what the ranks of some axis have adds up to such a part.
+// Whether the sum over the ranks of some axis is such a part.
 bool is_part_of_sum(const Mesh& mesh, const Forward& forward, const std::string& name, const Seen& mine, int rank,
                     const std::vector<std::vector<double>>& parts, double scale) {
   for (const Axis& axis : mesh.axes()) {
@@ -178,7 +178,7 @@ std::optional<FirstActivation> first_activation(const Twins& twins, const Virtua
   const int64_t samples = twins.one.data.global_batch / twins.one.microbatches;
   for (const std::string& name : one.order) {
     const Seen& whole = one.ranks[0].at(name);
-    // What is not arranged by samples (experts' slots, say) is arranged otherwise on several ranks.
+    // Activations that are not indexed by sample (for example experts' slots) have another layout on several ranks.
     if (whole.shape.size() < 2 || whole.shape.front() != samples) continue;
     const double scale = largest_of(whole.values);
     for (int rank = 0; rank < std::ssize(small.ranks); rank++) {

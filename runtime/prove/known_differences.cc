@@ -1,5 +1,5 @@
-// The small run stores all floats as f64, and every expert has a slot for each token where ranks have tokens of their
-// own (small_plan.h): with these the ranks would not equal one rank.
+// Differences between the real plan and its proof. The small run stores all floats as f64, and every expert has a slot
+// for each token if ranks split the tokens (small_plan.h), because otherwise the ranks would not equal one rank.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace prun {
 namespace {
 
-// Whether some expert of a rank's microbatch may have fewer slots than there are tokens.
+// Whether an expert of a rank's microbatch may have fewer slots than there are tokens.
 bool drops_choices(const Plan& plan) {
   return std::any_of(plan.graph.nodes.begin(), plan.graph.nodes.end(), [&](const Node& node) {
     if (node.op != &ops::route) return false;
@@ -21,7 +21,7 @@ bool drops_choices(const Plan& plan) {
   });
 }
 
-// The dtype in which an action's tensor would travel without `wire`.
+// The dtype in which an action's tensor would be transferred without `wire`.
 Dtype usual_wire(const Plan& plan, const HookAction& action) {
   const bool parameters = action.target == "params" && action.kind == ops::all_gather.name;
   return parameters || plan.param_dtype == Dtype::f64 ? plan.param_dtype : Dtype::f32;

@@ -1,4 +1,4 @@
-// What a wrong tensor looks like beside the right one: a factor, a missing summand, another tensor, a permutation.
+// Patterns that relate a wrong tensor to the right one: a factor, a missing term, another tensor, a permutation.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace prun {
 namespace {
 
-constexpr double kClose = 1e-10;  // relative to the larger of the tensor's own numbers and 1e-3 of its kind's
+constexpr double kClose = 1e-10;  // relative to the larger of the tensor's largest number and 1e-3 of `scale`
 
 double largest(const std::vector<double>& values) {
   double most = 0;
@@ -25,7 +25,7 @@ bool close(const std::vector<double>& a, const std::vector<double>& b, double fa
   return true;
 }
 
-// The factor that fits best; none where `right` is all zeros.
+// Returns the least-squares factor if it fits; nullopt if it does not, or if `right` is all zeros.
 std::optional<double> factor_of(const std::vector<double>& found, const std::vector<double>& right, double scale) {
   double both = 0, own = 0;
   for (size_t i = 0; i < right.size(); i++) both += found[i] * right[i], own += right[i] * right[i];
@@ -41,7 +41,7 @@ std::string factor_text(double factor) {
   return fmt::format("{:.6g} times the right numbers", factor);
 }
 
-// Runs of equal length whose order has changed: "parts 0 and 1 of 2 have changed places".
+// Detects permuted runs of equal length: "parts 0 and 1 of 2 have changed places".
 std::string exchanged_parts(const std::vector<double>& found, const std::vector<double>& right, double scale) {
   const size_t n = right.size();
   for (size_t parts = 2; parts <= std::min<size_t>(n / 2, 16); parts++) {

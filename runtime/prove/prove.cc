@@ -1,5 +1,5 @@
-// The order: twins, one rank, the ranks under each interleaving, and where all is well a plan that lets weights drift
-// once more with plain SGD, whose averages are exactly what one rank has.
+// The sequence: make the twins, run one rank, run the ranks under each interleaving. A plan whose weights drift is then
+// proven again with plain SGD, because its averages then equal the single rank's weights.
 #include "prove/prove.h"
 
 #include <fmt/format.h>
@@ -20,14 +20,15 @@ namespace prun {
 namespace {
 
 constexpr std::string_view kDrifts = "weights drift between averages";
-constexpr double kNudge = 1e-12;         // relative change of the learning rate: above rounding, far below a fault
-constexpr double kMostConfirming = 1e6;  // work that a difference may take once more, in microseconds
+constexpr double kNudge = 1e-12;  // relative change of the learning rate: above rounding error, far below the effect of
+                                  // a fault
+constexpr double kMostConfirming = 1e6;  // upper bound of the work to confirm a difference, in microseconds
 
-// What the plan says of itself.
+// The plan's declarations about drift.
 struct Claims {
-  std::vector<std::string> drift_axes;  // over which weights are averaged between steps
-  const Strategy* drifts = nullptr;     // the first strategy that does
-  const Strategy* differs = nullptr;    // the first one that says so
+  std::vector<std::string> drift_axes;  // axes over which weights are averaged between steps
+  const Strategy* drifts = nullptr;     // the first strategy that averages weights
+  const Strategy* differs = nullptr;    // the first strategy that declares a difference
   bool drift_is_claimed() const { return differs != nullptr && differs->differs == kDrifts; }
 };
 
@@ -62,7 +63,7 @@ double job_work(const Job& job) {
   return work;
 }
 
-// "dp=2 x tp=2, 3 microbatches of 2 samples, 4 units, 1,664 parameters"
+// for example "dp=2 x tp=2, 3 microbatches of 2 samples, 4 units, 1,664 parameters"
 std::string sizes_text(const Twins& twins) {
   int64_t parameters = 0;
   for (const Value& value : twins.small.graph.values)
@@ -75,7 +76,7 @@ std::string sizes_text(const Twins& twins) {
 
 Proof not_run(std::string why) { return {Proof::Verdict::not_run, std::move(why), std::nullopt}; }
 
-// Returns whether the difference follows an update by signs of rounded gradients; `before`: in an earlier step.
+// Returns whether the difference follows an update by signs of rounding errors; `before`: in an earlier step.
 bool depends_on_signs(const Comparison& comparison, bool before) {
   if (!comparison.first) return false;
   return before || (comparison.rounded_signs && comparison.first->what == kEvalLoss);
@@ -143,7 +144,8 @@ class Prover {
     const CompareOptions how{claims_.drift_axes, own_updates, twins.small.optimizer.op == &ops::lion};
     const std::unique_ptr<Device> device = open_device("reference");
     bool rounded_signs = false;
-    // A second step shows what the first one leaves behind. Where weights are only averages, one is all.
+    // The second step depends on the state that the first one leaves. With drift and a nonlinear update only one step
+    // is comparable.
     for (int steps = 1; steps <= (own_updates ? 1 : 2); steps++) {
       for (Job* job : {&twins.small_job, &twins.one_job})
         for (Program& program : job->classes) program.schedule.steps = steps;
@@ -156,7 +158,7 @@ class Prover {
       const VirtualOptions options = interleaving(static_cast<uint64_t>(steps));
       try {
         run = run_virtual_ranks(twins.small_job, *device, options);
-      } catch (const Error& error) {  // ranks that wait for each other, a kernel's own complaint
+      } catch (const Error& error) {  // deadlocked ranks, or an error of a kernel
         return {Proof::Verdict::differs, error.message(), error.site()};
       }
       const RunPair pair{twins.small_job, run, twins.one_job, one};
@@ -177,8 +179,7 @@ class Prover {
     return {Proof::Verdict::equal, fmt::format("equals one rank to {:.0e} ({})", largest_, made_small_), {}};
   }
 
-  // Returns whether one rank differs by more than `difference` from itself with a learning rate that is larger by
-  // kNudge.
+  // Returns whether a learning rate larger by kNudge changes the single rank's result by more than `difference`.
   static bool magnifies_rounding(const Twins& twins, const VirtualRun& one, const Device& device, double difference) {
     Job nudged = twins.one_job;
     for (Program& program : nudged.classes) program.schedule.learning_rate.peak *= 1 + kNudge;
@@ -186,7 +187,7 @@ class Prover {
     return compare({nudged, run, twins.one_job, one}, {}).largest > difference;
   }
 
-  // A difference counts unless the small dims alone make it: the verifier, which has accepted the plan, then rejects
+  // Confirms a difference unless the small dims alone cause it: then the verifier, which has accepted the plan, rejects
   // the small one, or the plan with its own dims equals one rank.
   Proof confirmed(Proof proof, const Twins& twins, bool sgd, bool own_updates) {
     if (options_.problem)
@@ -203,7 +204,7 @@ class Prover {
                                made_small_, small));
   }
 
-  // Of all that the comparison depends on.
+  // Returns a hash of everything that the comparison depends on.
   size_t digest_of(const Twins& twins) const {
     std::string all = join(claims_.drift_axes, ",") + "\n" + made_small_ + "\n";
     for (const Job* job : {&twins.small_job, &twins.one_job}) all += dump_job(*job);
@@ -227,7 +228,7 @@ class Prover {
   std::string made_small_;
 };
 
-// The plan as if the strategy that averages weights had said so.
+// Proves the plan as if the strategy that averages weights had declared its drift.
 Proof prove_declared(Plan plan, const ProofOptions& given) {
   const auto declare = [](Plan& each) {
     for (Strategy& strategy : each.strategies)
@@ -258,7 +259,7 @@ Proof prove_training(const Plan& plan, const ProofOptions& options) {
   return proof;
 }
 
-// What each rank prints, under one interleaving.
+// Returns the lines that each rank prints under one interleaving.
 std::vector<std::vector<std::string>> printed_by(const Job& job, const VirtualOptions& options) {
   std::vector<std::vector<std::string>> lines(job.class_of_rank.size());
   for (auto& [rank, line] : run_virtual_ranks(job, *open_device("reference"), options).printed)
@@ -266,7 +267,8 @@ std::vector<std::vector<std::string>> printed_by(const Job& job, const VirtualOp
   return lines;
 }
 
-// A program has no model that one rank could train: what it prints must not depend on which op is first.
+// A plan that lists its ops has no model that one rank could train, so the proof is that its output does not depend on
+// the order of execution.
 Proof prove_program(const Plan& plan) {
   constexpr int kInterleavings = 8;
   if (plan.mesh.ranks() > kMostProvenRanks)
@@ -307,7 +309,7 @@ Proof prove(const Plan& plan, const ProofOptions& options) {
     if (proof.verdict == Proof::Verdict::equal || proof.verdict == Proof::Verdict::as_it_says)
       proof.apart_from = known_differences(plan);
     return proof;
-  } catch (const Error& error) {  // ranks of a program that wait for each other
+  } catch (const Error& error) {  // deadlocked ranks of a program
     return {Proof::Verdict::differs, error.message(), error.site()};
   }
 }

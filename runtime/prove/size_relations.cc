@@ -17,7 +17,7 @@ int64_t last_dim(const Graph& graph, ValueId value) {
   return shape.empty() ? 1 : shape.back();
 }
 
-// Calls f(size) for each dim of an input or a parameter, the batch excepted, and each block of a parameter.
+// Calls f(size) for each dim of an input or a parameter, except the batch, and for each block of a parameter.
 template <class F>
 void each_dim(Value& value, const F& f) {
   if (value.kind == ValueKind::activation) return;
@@ -30,7 +30,7 @@ void change(Attrs& attrs, const char* name, const F& f) {
   if (attrs.has(name)) attrs.set(name, f(attrs.integer(name)));
 }
 
-// Sets of dims that shrink together.
+// Disjoint sets of dims that shrink together.
 class Partition {
  public:
   int64_t find(int64_t dim) {
@@ -71,7 +71,7 @@ class Reader {
  private:
   void read(Value value) {
     each_dim(value, [&](int64_t dim) { partition_.find(dim); });
-    // The blocks are the last dim of a weight, the first of one that is transposed.
+    // The blocks split a weight's last dim, or the first one of a transposed weight.
     const int64_t together = std::accumulate(value.blocks.begin(), value.blocks.end(), int64_t{0});
     const Shape& shape = value.type.shape;
     if (std::find(shape.begin(), shape.end(), together) == shape.end()) return;
@@ -120,7 +120,7 @@ class Reader {
   }
 
   // Reduces the query heads per key head to at most three if every size of the group is a sum of query heads and at
-  // most two times the key heads. With three query heads per key head such sums stay different.
+  // most two times the key heads. With three query heads per key head such sums remain distinct.
   static void share_less(SizeGroup& group, const std::pair<int64_t, int64_t>& shared) {
     const int64_t heads = shared.first, kv_heads = shared.second;
     constexpr int64_t kMostSharing = 3;

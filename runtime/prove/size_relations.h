@@ -1,8 +1,8 @@
-// The relations between the sizes of a model, read from its graph: which sizes must shrink by one factor.
+// The relations between the sizes of a model, read from its graph: sizes that must shrink by a common factor.
 //
-// Sizes of a group keep their ratios, so that every sum and every product that the real model has also holds in the
-// small one: adjacent blocks add up to a dim, heads times the size of a head are columns. Only the number of query
-// heads per key head may shrink, and only if all sizes of the group are sums of query heads and key heads.
+// Sizes of a group keep their ratios, so every sum and every product of sizes in the real model also holds in the small
+// one: adjacent blocks add up to a dim, heads times head size are columns. Only the number of query heads per key head
+// may shrink, and only if all sizes of the group are sums of query heads and key heads.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -19,19 +19,19 @@ struct SizeGroup {
   // Real sizes, each with the size that the group's factors apply to: the same size, or one with fewer query heads per
   // key head.
   std::map<int64_t, int64_t> dims;
-  // Columns that consist of heads: numbers of heads, and sizes of a head. Both empty: the dims contain no heads.
+  // Columns that consist of heads: numbers of heads, and head sizes. Both empty = the dims contain no heads.
   std::map<int64_t, int64_t> heads;
   std::set<int64_t> head_sizes;
-  bool rotates = false;  // by several frequencies: a head has two pairs at least
+  bool rotates = false;  // by several frequencies, so a head needs at least two pairs
 };
 
 struct SizeRelations {
   std::vector<SizeGroup> groups;               // equal dims are in one group
-  std::map<int64_t, int64_t> least;            // the least small size of a dim: experts are more than choices
-  std::set<std::pair<int64_t, int64_t>> rows;  // (rows of a table of positions, tokens): at least as many rows
-  std::set<int64_t> vocabularies;              // rows of tables of tokens, columns of logits
+  std::map<int64_t, int64_t> least;            // lower bound of a small dim: more experts than choices
+  std::set<std::pair<int64_t, int64_t>> rows;  // (rows of a position table, tokens): at least as many rows
+  std::set<int64_t> vocabularies;              // rows of token tables, columns of logits
 
-  // The group that has this dim; none: nothing shrinks it.
+  // Returns the group that has this dim; nullopt = nothing shrinks it.
   std::optional<size_t> group_of(int64_t dim) const;
 };
 
@@ -43,11 +43,11 @@ struct SmallSizes {
   std::vector<std::map<int64_t, int64_t>> heads, head_sizes;
 };
 
-// Replaces the sizes of parameters, inputs and attributes, batches excepted, and infers all types anew. Throws
+// Replaces the sizes of parameters, inputs and attributes, except batches, and infers all types again. Throws
 // plan_error if an op's inputs do not fit.
 void resize(Graph& graph, const SizeRelations& relations, const SmallSizes& sizes);
 
-// Types of all values from those of inputs and parameters. Throws plan_error where an op's inputs do not fit.
+// Infers the types of all values from those of inputs and parameters. Throws plan_error if an op's inputs do not fit.
 void infer_types(Graph& graph);
 
 }  // namespace prun

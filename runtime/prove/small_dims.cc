@@ -1,5 +1,5 @@
-// Each group of sizes takes the smallest scale that its own rules permit; then all ops infer their shapes once. A model
-// with a relation that size_relations.cc does not know keeps the sizes of the groups that do not fit.
+// Each group of sizes takes the smallest scale that its rules permit; then all ops infer their shapes once. If the
+// model has a relation that size_relations.cc does not know, the groups that do not fit keep their real sizes.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -16,15 +16,15 @@ namespace prun {
 namespace {
 
 constexpr int64_t kLeastDim = 4, kLeastHeads = 2, kLeastHeadSize = 2,
-                  kLeastRotated = 4;                                        // smaller ones stay as they are
-constexpr int64_t kMostScale = 1024, kLargerScale = 48, kLargerHeads = 12;  // how many are tried
+                  kLeastRotated = 4;                                        // smaller ones are unchanged
+constexpr int64_t kMostScale = 1024, kLargerScale = 48, kLargerHeads = 12;  // upper bounds of the search
 
-// A number that divides sizes of the real plan, and the one that divides those of the small plan instead.
+// A divisor of sizes in the real plan, and its counterpart in the small plan.
 struct Divisor {
   int64_t real, small;
 };
 
-// Which sizes the axes of the mesh split.
+// The sizes that the axes of the mesh split.
 class Divisors {
  public:
   Divisors(const Plan& real, const Plan& small) : graph_(small.graph) {
@@ -53,7 +53,7 @@ class Divisors {
 
  private:
   struct SplitSizes {
-    std::map<int64_t, int64_t> dims;  // and into how many pieces a rank
+    std::map<int64_t, int64_t> dims;  // and the pieces per rank
     bool layers = false;
   };
 
@@ -74,7 +74,7 @@ class Divisors {
     }
   }
 
-  // Two chunks a rank under context parallelism.
+  // Context parallelism has two chunks per rank.
   void add_tokens(const std::string& axis, int64_t pieces) {
     for (const Value& value : graph_.values)
       if (value.kind == ValueKind::input && value.type.shape.size() > 1) add(axis, value.type.shape[1], pieces);
@@ -106,8 +106,8 @@ int64_t common_divisor(const std::map<int64_t, int64_t>& sizes) {
   return common_divisor(bases);
 }
 
-// How a group shrinks: heads / common heads * `heads`, and sizes of a head likewise. A group without heads has sizes of
-// one head only.
+// The scale of a group: its heads become heads / common divisor * `heads`; head sizes likewise. A group without heads
+// scales by head_size only.
 struct Scale {
   int64_t heads, head_size;
 };
@@ -136,7 +136,12 @@ class DimShrinker {
   }
 
  private:
-  enum class Care : uint8_t { undivided, different, nothing };  // what else is kept: all, different sizes, neither
+  enum class Care : uint8_t {
+    undivided,
+    different,
+    nothing
+  };  // additional rules: keep undivided sizes undivided and
+      // sizes distinct; keep sizes distinct; none
 
   void choose(size_t g) {
     for (const bool larger : {false, true})
@@ -152,7 +157,7 @@ class DimShrinker {
     int64_t sizes =
         std::min(group.heads.empty() ? common_divisor(group.dims) : common_divisor(group.head_sizes), kMostScale);
     if (larger) sizes = std::max(sizes, kLargerScale), heads = group.heads.empty() ? 1 : std::max(heads, kLargerHeads);
-    // The smallest product first: the columns.
+    // Tries the smallest product first, because it is the number of columns.
     for (int64_t product = 1; product <= heads * sizes; product++)
       for (int64_t h = 1; h <= std::min(heads, product); h++)
         if (product % h == 0 && product / h <= sizes && apply(g, {h, product / h}, care)) return true;
@@ -208,7 +213,7 @@ class DimShrinker {
     });
   }
 
-  // Whether tables of positions have rows for all tokens.
+  // Whether position tables have a row for every token.
   bool has_rows(int64_t size, int64_t small) const {
     return std::all_of(relations_.rows.begin(), relations_.rows.end(), [&](const std::pair<int64_t, int64_t>& pair) {
       const auto now = [&](int64_t dim) {
@@ -235,7 +240,8 @@ class DimShrinker {
     return true;
   }
 
-  // Group by group, with the real sizes of those that do not fit. A second round takes groups that wait for others.
+  // Applies the small sizes group by group; groups that do not fit keep their real sizes. A second round retries groups
+  // that depend on later ones.
   SmallSizes those_that_fit(const std::vector<size_t>& order) const {
     SmallSizes kept;
     kept.heads.resize(order.size());
@@ -259,7 +265,7 @@ class DimShrinker {
   const SizeRelations relations_;
   const Divisors divisors_;
   SmallSizes sizes_;
-  std::set<int64_t> taken_;  // small dims
+  std::set<int64_t> taken_;  // small dims in use
 };
 
 void apply(Plan& plan, const SizeRelations& relations, const SmallSizes& sizes) {
@@ -268,7 +274,7 @@ void apply(Plan& plan, const SizeRelations& relations, const SmallSizes& sizes) 
     const auto found = sizes.dims.find(dim);
     return found == sizes.dims.end() ? dim : found->second;
   };
-  // Data may have fewer tokens than the tables and logits that take them.
+  // Data may have fewer token ids than the tables and logits have rows and columns.
   const int64_t vocab = plan.data.vocab;
   for (const int64_t dim : relations.vocabularies)
     if (vocab > 0 && dim >= vocab)

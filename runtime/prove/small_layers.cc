@@ -1,4 +1,4 @@
-// Fewer units of a class: a model of 96 equal blocks becomes one of a few.
+// Drops repeated units of a class: a model of 96 equal blocks becomes one of a few.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -10,7 +10,7 @@
 namespace prun {
 namespace {
 
-// How many units of a class with `count` of them stay.
+// Returns how many of the `count` units of a class to keep.
 int kept_units(const Plan& plan, int count) {
   if (plan.pipeline) {
     const int stages = plan.mesh.size(plan.pipeline->axis) * plan.pipeline->chunks;
@@ -32,7 +32,7 @@ struct Calls {
   }
 };
 
-// Whether call `b` computes what `a` does with parameters of its own.
+// Whether call `b` performs the computation of `a` with parameters of its own.
 bool repeats(const Graph& graph, const Calls& calls, CallId a, CallId b) {
   const auto &first = calls.nodes[a], &second = calls.nodes[b];
   if (first.size() != second.size()) return false;
@@ -45,7 +45,7 @@ bool repeats(const Graph& graph, const Calls& calls, CallId a, CallId b) {
   return true;
 }
 
-// The graph without these calls, whose results those of the calls before them replace.
+// Returns the graph without the dropped calls; results of the calls before them replace theirs.
 Graph without(const Graph& graph, const Calls& calls, const Table<CallId, bool>& dropped) {
   Graph made;
   Table<ValueId, ValueId> instead(graph.values.size());
@@ -98,10 +98,10 @@ Graph without(const Graph& graph, const Calls& calls, const Table<CallId, bool>&
   return made;
 }
 
-// Of classes with more units than they need, the last ones that repeat the call before them.
+// Returns the last calls that repeat the call before them, in classes with more units than needed.
 Table<CallId, bool> surplus(const Plan& plan, const Calls& calls) {
   const Graph& graph = plan.graph;
-  std::map<std::string, int> more;  // units of a class that may go
+  std::map<std::string, int> more;  // by class: units that may be dropped
   Table<UnitId, int> times(graph.units.size(), 0);
   for (const Unit& unit : graph.units) more[unit.unit_class]++;
   for (auto& [name, count] : more) count -= kept_units(plan, count);

@@ -1,4 +1,4 @@
-// Which sizes a proof takes. What divides keeps dividing, and what does not does not.
+// The sizes of a proof. Sizes keep their divisibility: divisible ones remain divisible, others remain indivisible.
 #include "prove/small_plan.h"
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace {
 
 constexpr int kPipelineRanks = 4;      // first, second, one before the last, last
 constexpr int kMicrobatchesAlone = 3;  // first, last, one between
-constexpr int64_t kSamples = 2;        // of a microbatch on a rank
+constexpr int64_t kSamples = 2;        // per microbatch and rank
 
-// Two ranks of an even number, three of an odd one.
+// Two ranks for an even size, three for an odd one.
 int small_axis(int size) { return size <= 3 ? size : size % 2 == 0 ? 2 : 3; }
 
-// Bytes of all parameters, as buckets count them.
+// Bytes of all parameters, as counted for buckets.
 double parameter_bytes(const Plan& plan) {
   double bytes = 0;
   for (const Value& value : plan.graph.values)
@@ -46,8 +46,8 @@ int64_t own_bytes(const Plan& plan, const Value& value) {
   return count * dtype_bytes(plan.param_dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32);
 }
 
-// The bound that leaves the same parameters of a class of units below it: those of `real` that are smaller than
-// `least`, by their names. Where no bound does, one that has some on either side.
+// Returns the bound under which the same parameters (by name) of a unit class are below it as with `least` in `real`.
+// If no bound separates them, returns one that has parameters on both sides.
 int64_t bound_between(const Plan& real, const Plan& small, const std::string& unit_class, int64_t least) {
   std::map<std::string, bool> below;
   for (const Value& value : real.graph.values)
@@ -79,7 +79,7 @@ void shrink_bytes(const Plan& real, Plan& small) {
     }
 }
 
-// Expert capacities of a model as multiples of the even share, by node: they hold at all sizes.
+// Expert capacities as multiples of the even share, by node; they are independent of the sizes.
 class Capacities {
  public:
   explicit Capacities(const Graph& graph) {
@@ -193,10 +193,10 @@ void set_conditions(Plan& plan) {
   plan.data.first = plan.data.count = 0;
   plan.data.part = false;
   plan.data.order = "random";
-  if (plan.data.document_end >= 0) plan.data.document_end = 0;  // which small vocabularies have, too
+  if (plan.data.document_end >= 0) plan.data.document_end = 0;  // a token id that small vocabularies have, too
   plan.evaluation = Evaluation{1, 1, plan.data, plan.optimizer.site};
   plan.optimizer.lr = {.peak = std::max(plan.optimizer.lr.peak, 1e-3)};
-  // Small enough to clip; steps of Adam that do not hide the gradient's size.
+  // The clip bound is small enough to clip; Adam's eps is large enough that an update depends on the gradient's size.
   if (plan.optimizer.clip > 0) plan.optimizer.clip = std::min(plan.optimizer.clip, 1e-3);
   if (plan.optimizer.numbers.has("eps")) plan.optimizer.numbers.set("eps", 1e-2);
   for (Value& value : plan.graph.values)

@@ -1,4 +1,4 @@
-// A plan made small enough to run in a moment, with all that its compiled form distinguishes kept.
+// Shrinks a plan until it runs in a moment, and preserves everything that its compiled form distinguishes.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,41 +9,44 @@ namespace prun {
 
 inline constexpr int kMostProvenRanks = 64;
 
-// Sizes with which to record the plan again, the smallest first: axes that keep every class of ranks, two microbatches
-// more than stages, two samples of each. Schedules may want other numbers, so there are several.
+// Returns candidate sizes for recording the plan again, smallest first: axes that keep every class of ranks, two more
+// microbatches than stages, two samples each. There are several candidates because a schedule may require other
+// numbers.
 std::vector<PlanSizes> small_sizes(const Plan& plan);
 
-// The same on one rank without strategies.
+// Returns the same sizes for one rank without strategies.
 PlanSizes alone(PlanSizes sizes);
 
-// Over how many ranks the samples of a batch are spread.
+// Returns the number of ranks that the samples of a batch are split over.
 int64_t batch_ranks(const Plan& plan, const std::map<std::string, int>& axes);
 
-// Whether several ranks have tokens of their own, whose choices of experts each of them counts by itself.
+// Whether ranks split the tokens, so that each counts the expert choices of its own tokens.
 bool splits_tokens(const Plan& plan);
 
-enum class Shrink : uint8_t { nothing, layers, dims };  // each with those before it
+enum class Shrink : uint8_t { nothing, layers, dims };  // each includes those before it
 
-// Drops repeated units and makes dims small, in `small` and in the others, which differ from it in mesh and batch only.
-// `real`: the plan as it is. Sizes that cannot be smaller stay; sizes in bytes, of buckets for example, shrink along.
-// Expert capacities keep their share, and are unlimited where ranks count by themselves (known_differences.h).
+// Drops repeated units and shrinks dims, in `small` and in `others`, which differ from it in mesh and batch only.
+// `real`: the original plan. Sizes that cannot shrink are unchanged; sizes in bytes (of buckets, for example) shrink
+// proportionally. Expert capacities keep their share, or become unlimited if ranks count separately
+// (known_differences.cc).
 void shrink_model(const Plan& real, Shrink shrink, Plan& small, const std::vector<Plan*>& others);
 
-// What a run of one step needs to show mistakes: random data and weights, no warm-up, gradients that are clipped, an
+// Sets the conditions under which one step reveals mistakes: random data and weights, no warm-up, clipped gradients, an
 // evaluation after the step.
 void set_conditions(Plan& plan);
 
-// What a proof does not cover although the ranks of a plan compute it otherwise than one rank does: one noun phrase
-// each, for "proven, apart from ..". Empty: the losses of the real plan differ by the order of sums
-// only.
+// Returns the aspects that a proof does not cover although the ranks of a plan compute them differently from one rank:
+// one noun phrase each, for "proven, apart from ..". Empty: the losses of the real plan differ only by the order of
+// summation.
 std::vector<std::string> known_differences(const Plan& plan);
 
-// Shrinks all these plans, whose graphs differ in the batch only. Sizes that the axes of `real` divide stay divided by
-// those of `small`, the others stay undivided if the relations permit it, and different sizes stay different.
+// Shrinks the dims of all these plans, whose graphs differ in the batch only. Sizes that the axes of `real` divide
+// remain divisible by those of `small`, the others remain indivisible if the relations permit it, and different sizes
+// remain different.
 void shrink_dims(const Plan& real, Plan& small, const std::vector<Plan*>& others);
 
-// Drops, in all these plans, which differ in mesh and batch, units that repeat the one before them; keeps as many as
-// stages of a pipeline, gathers that run ahead and remainders need.
+// Drops units that repeat their predecessor in all these plans, which differ in mesh and batch. Keeps as many as
+// pipeline stages, prefetched gathers and remainders need.
 void drop_layers(Plan& small, const std::vector<Plan*>& others);
 
 }  // namespace prun

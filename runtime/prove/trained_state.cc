@@ -12,7 +12,7 @@
 namespace prun {
 namespace {
 
-// place.cc makes a unit's tensors before all others of their names.
+// place.cc creates a unit's tensors before all others of their names, so the first match is the unit's.
 TensorId find_tensor(const Program& program, const std::string& name) {
   for (TensorId id : program.tensors.ids())
     if (program.tensors[id].name == name) return id;
@@ -24,7 +24,7 @@ TensorId tensor_of(const Program& program, const std::string& unit, const StateK
   return !shard.none() ? shard : find_tensor(program, unit + "." + kind.suffix_whole);
 }
 
-// The bytes of a persistent tensor after a run.
+// Returns the bytes of a persistent tensor after a run.
 const std::byte* bytes_of(const Program& program, const std::vector<VirtualBuffer>& buffers, TensorId id) {
   const Tensor& tensor = program.tensors[id];
   int64_t at = 0;

@@ -1,8 +1,8 @@
-// What a job has trained, as whole tensors: parameters, their gradients and the optimizer's state, element by element,
+// The trained state of a job as whole tensors: parameters, their gradients and the optimizer state, element by element,
 // whichever rank holds them.
 //
-// The init body says where a parameter lies: its init_params lists the parts of each unit's flat vector, and gradients
-// and optimizer state have the layout of the parameters that they are of.
+// The init body determines the location of a parameter: its init_params lists the parts of each unit's flat vector;
+// gradients and optimizer state have the same layout.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -18,11 +18,11 @@ namespace prun {
 inline constexpr std::string_view kParameters = "parameters", kGradients = "gradients";
 
 struct StateKind {
-  std::string name;                        // one of these, or of the optimizer's state: "adamw.m"
+  std::string name;                        // one of these, or of the optimizer state: "adamw.m"
   std::string suffix_whole, suffix_shard;  // of the unit's tensor, by place.cc: "block0.params", "block0.shard"
 };
 
-// The kinds that the programs keep, gradients first: in the order in which a step makes them.
+// Returns the kinds that the programs hold, gradients first, in the order in which a step computes them.
 std::vector<StateKind> state_kinds(const Job& job);
 
 // A rank's part of one unit's state of one kind.
@@ -31,7 +31,7 @@ struct HeldState {
   std::string unit;
   TensorId tensor;
   struct Element {
-    int64_t key, whole;  // parameter, and its element
+    int64_t key, whole;  // parameter, and index of the element in it
     double value;
   };
   std::vector<Element> elements;
@@ -39,15 +39,15 @@ struct HeldState {
 
 std::vector<HeldState> held_state(const Job& job, const VirtualRun& run, const StateKind& kind);
 
-// The parameters that an init_params lists, where its rank has what of them.
+// The tensor of a unit on this rank, and the init op that lists its parameters.
 struct UnitPlace {
   std::string unit;
-  TensorId tensor;  // of the kind asked for
+  TensorId tensor;  // of the requested kind
   const Op* init;
 };
 std::vector<UnitPlace> unit_places(const Program& program, const StateKind& kind);
 
-// By parameter: all its elements, of a job of one rank.
+// Returns all elements of each parameter of a single-rank job.
 std::map<int64_t, std::vector<double>> whole_state(const Job& job, const VirtualRun& run, const StateKind& kind);
 
 }  // namespace prun

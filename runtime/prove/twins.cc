@@ -11,7 +11,7 @@
 namespace prun {
 namespace {
 
-// Small vocabularies show the same with few padded columns as with many.
+// Small vocabularies show the same errors with few padded columns as with many.
 constexpr int64_t kMostMultiple = 8;
 
 Job compile_widened(const Plan& plan, const FusesOp& fuses, int64_t vocabulary_multiple = 1) {

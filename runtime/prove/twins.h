@@ -1,4 +1,4 @@
-// The same model twice: with the plan's strategies on a small mesh, and on one rank without them.
+// The same model twice: with the plan's strategies on a small mesh, and on one rank without strategies.
 #pragma once
 #include <functional>
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace prun {
 
-using RecordPlan = std::function<Plan(const PlanSizes&)>;  // the plan once more, with other sizes
+using RecordPlan = std::function<Plan(const PlanSizes&)>;  // records the plan again with other sizes
 using FusesOp = std::function<bool(std::string_view kind)>;
 
 struct Twins {
@@ -24,16 +24,16 @@ struct Twins {
 struct TwinOptions {
   const RecordPlan& record;
   const FusesOp& fuses;
-  int64_t vocabulary_multiple = 1;  // of the small plan; the one rank pads nothing
-  bool sgd = false;                 // plain SGD in place of the plan's optimizer
+  int64_t vocabulary_multiple = 1;  // of the small plan; the single rank pads nothing
+  bool sgd = false;                 // plain SGD replaces the plan's optimizer
   Shrink most = Shrink::dims;       // of the model
 };
 
-// With the smallest sizes that the plan's schedule and model take; none: `why_not` says why.
+// Makes twins with the smallest sizes that the plan's schedule and model accept; nullopt: `why_not` has the reason.
 std::optional<Twins> make_twins(const Plan& plan, const TwinOptions& options, std::string& why_not);
 
-// One rank that takes the samples of each rank and microbatch as a step of its own, with weights that stay: what each
-// of them contributes to the gradients.
+// A single rank that processes the samples of each rank and microbatch as a step of its own, with constant weights, to
+// find the contribution of each to the gradients.
 struct Contributions {
   Plan plan;
   Job job;
