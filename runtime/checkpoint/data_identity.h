@@ -1,5 +1,5 @@
-// Identifies the data that a checkpoint was trained with: their size, their content, and the settings that decide the
-// order of samples. Paths are not part of it, so files may be moved.
+// Identifies the data that a checkpoint was trained with: their size, their content, and the settings that determine
+// the order of samples. Paths are not part of it, so files may be moved.
 //
 // Surprising fact: digests of blocks are stored one by one, so that data that grew or shrank are distinguished from
 // other data.

@@ -85,7 +85,7 @@ void sync_folder(const std::string& path) {
   const bool synced = fsync(fd) == 0;
   const int code = errno;
   close(fd);
-  if (!synced && code != EINVAL) throw write_failed(path, code);  // some file systems sync no folders
+  if (!synced && code != EINVAL) throw write_failed(path, code);  // EINVAL: the file system cannot sync folders
 }
 
 void make_folder(const std::string& path) {
@@ -104,7 +104,7 @@ int64_t free_bytes(const std::string& folder) {
   return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
 }
 
-// What others of this save write meanwhile is counted once at least, since the disk is asked first.
+// Free space is read first, so blocks that other ranks allocate meanwhile are counted at least once.
 int64_t room_for(const std::string& folder, const std::string& staging) {
   int64_t room = free_bytes(folder);
   if (room < 0) return room;
@@ -134,7 +134,7 @@ void remove_staged(const std::string& folder, const std::string& run, int64_t en
   for (const fs::path& path : staged) fs::remove_all(path, error);
 }
 
-// What may need room comes before the renames, so that a disk that is full commits nothing by halves.
+// All writes that need space precede the renames, so a full disk never leaves a partial commit.
 void commit(const std::string& folder, const std::string& staging, const std::string& name, const std::string& run) {
   const std::string to = folder + "/" + name, latest = folder + "/" + kLatest;
   const bool again = fs::exists(to);
@@ -175,7 +175,7 @@ void remove_superseded(const std::string& folder, const std::string& name, int k
     } catch (const Error&) {  // damaged: its run is unknown
       continue;
     }
-    static_cast<void>(remove_checkpoint(path));  // a checkpoint that cannot be removed stays
+    static_cast<void>(remove_checkpoint(path));  // on failure the checkpoint remains
   }
 }
 

@@ -1,6 +1,6 @@
-// The folder that a run's checkpoints are stored in: step_00000010/ and so on, LATEST, which names the one that was
-// committed last, and NAME.RUN.tmp/ while one is written. history.h has the names and their order. All names in it are
-// relative, so it may be moved.
+// The folder that holds a run's checkpoints: step_00000010/ and so on; LATEST, which names the last committed one; and
+// NAME.RUN.tmp/ while one is written. history.h defines the names and their order. All paths in it are relative, so the
+// folder may be moved.
 #pragma once
 #include <cstdint>
 #include <set>
@@ -20,11 +20,11 @@ class WriteError : public Error {
   int errno_value;
 };
 
-// "PATH: WHAT" with checkpoint_invalid.
+// Returns a checkpoint_invalid error with the text "PATH: WHAT".
 Error invalid(const std::string& path, std::string_view what);
 WriteError write_failed(const std::string& path, int code);  // with the text of errno `code` and a remedy
 std::string read_file(const std::string& path);              // throws checkpoint_invalid
-// Writes the file, waits for the disk. Throws checkpoint_write.
+// Writes and syncs the file. Throws checkpoint_write.
 void write_file(const std::string& path, std::string_view text);
 void sync_folder(const std::string& path);
 void make_folder(const std::string& path);  // with its parents
@@ -42,18 +42,18 @@ int64_t room_for(const std::string& folder, const std::string& staging);
 // Throws WriteError if this capacity is less than `bytes`.
 void require_room(const std::string& folder, const std::string& staging, int64_t bytes);
 
-// Makes the staged checkpoint of `run` the newest one, under this name: renames it, waits for the disk, replaces
-// LATEST. It replaces a checkpoint of the same run under this name. Throws checkpoint_write, also if a checkpoint of
-// another run has the name; the newest checkpoint is then the previous one.
+// Makes the staged checkpoint of `run` the newest one under this name: renames it, syncs the folder, replaces LATEST.
+// It replaces a checkpoint of the same run under this name. Throws checkpoint_write, also if a checkpoint of another
+// run has the name; the previous checkpoint then remains the newest.
 void commit(const std::string& folder, const std::string& staging, const std::string& name, const std::string& run);
-// Removes the checkpoints of this name's branch except the newest `keep` (0 = unlimited). The names in `read` stay, and
-// so does a checkpoint that records no run.
+// Removes the checkpoints of this name's branch except the newest `keep` (0 = unlimited). Checkpoints in `read` and
+// those without a recorded run are retained.
 void remove_superseded(const std::string& folder, const std::string& name, int keep, const std::set<std::string>& read);
 // Removes a checkpoint. The folder is renamed first, so that a signal never leaves half a checkpoint under its name;
-// the next run or `prun clean` removes the renamed rest. Returns the error of the rename: a checkpoint that cannot be
-// renamed stays whole.
+// the next run or `prun clean` removes the renamed remainder. Returns the error of the rename: a checkpoint that cannot
+// be renamed remains whole.
 std::error_code remove_checkpoint(const std::string& path);
-// Throws checkpoint_write unless files can be made there; makes the folder.
+// Creates the folder if it is missing and throws checkpoint_write unless files can be created in it.
 void require_writable(const std::string& folder);
 
 }  // namespace prun::checkpoint

@@ -49,7 +49,7 @@ std::vector<Entry> whole_entries(const std::string& folder) {
   return found;
 }
 
-// Returns nothing for a damaged index.
+// Returns nullopt for a damaged index.
 std::optional<Index> index_of(const std::string& checkpoint) {
   try {
     return read_index(checkpoint);
@@ -112,14 +112,14 @@ std::string without_slashes(std::string path) {
   return path;
 }
 
-// Returns a relative path, which stays valid if both folders are moved together.
+// Returns a relative path, which remains valid if both folders are moved together.
 std::string relative_path(const std::string& from, const std::string& folder) {
   std::error_code error;
   const fs::path relative = fs::relative(from, folder, error);
   return error || relative.empty() ? fs::absolute(from).string() : relative.string();
 }
 
-// The runs and the ids of checkpoints that the added indices name, parents included.
+// The runs and the ids of checkpoints that the added indices name, including parents.
 struct Names {
   std::set<std::string> runs, ids;
 

@@ -1,11 +1,11 @@
-// The checkpoints of a folder as a tree: their names, their branches, the newest one, and which one comes before
-// another. The order never depends on a clock.
+// The checkpoints of a folder as a tree: their names, their branches, the newest one, and the predecessor of each. The
+// order never depends on a clock.
 //
 //   step_00000002 ← step_00000004 ← step_00000006 ← step_00000008         branch 1, left at step 4
 //                         ↖ step_00000006-2 ← step_00000012-2             branch 2, which LATEST names
 //
-// The checkpoints of a branch are a chain of growing steps, so a name says where its checkpoint belongs, even if the
-// index cannot be read.
+// The checkpoints of a branch are a chain of growing steps, so a name determines the position of its checkpoint, even
+// if the index cannot be read.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -23,7 +23,7 @@ struct CheckpointName {
 };
 
 std::string checkpoint_name(int64_t step, int64_t branch);                   // step_00000010, step_00000010-2
-std::optional<CheckpointName> parse_checkpoint_name(std::string_view name);  // nullopt: another file's name
+std::optional<CheckpointName> parse_checkpoint_name(std::string_view name);  // nullopt: not a checkpoint's name
 
 // Returns whether the folder has or had checkpoints, whole or not.
 bool is_used(const std::string& folder);
@@ -55,7 +55,7 @@ bool continues(const std::string& folder, const std::string& checkpoint);
 // Returns the lineage of the checkpoints that `run` will write to `folder`. It resumes from `from` ("": from none). A
 // new branch begins if the branch of `from` has later checkpoints.
 Lineage lineage_after(const std::string& folder, const std::string& run, const std::string& from);
-// Returns whether `checkpoint` is located in `folder`, independent of how the two paths are spelled.
+// Returns whether `checkpoint` is located in `folder`, independent of the spelling of the two paths.
 bool lies_directly_in(const std::string& checkpoint, const std::string& folder);
 // Returns the name under which `checkpoint` or a copy of it is stored in `folder`; "" if it is not stored there.
 std::string name_in(const std::string& folder, const std::string& checkpoint, const std::string& id);

@@ -29,13 +29,13 @@ std::map<std::string, SavedTensor> read_tensors(const Json& all) {
   return tensors;
 }
 
-// Format 1 counted batches, all of which had one size.
+// Format 1 counted batches, all of one size.
 std::vector<int64_t> samples_of_batches(const Json& json, int64_t samples) {
   const int64_t step = json_whole(json.at("step"));
   if (step <= 0) return {};
   std::vector<int64_t> runs = json_wholes(json.at("left_out_batches"));
   for (int64_t& at : runs)
-    if (__builtin_mul_overflow(at, samples / step, &at)) at = -1;  // not valid
+    if (__builtin_mul_overflow(at, samples / step, &at)) at = -1;  // marks the value as invalid
   return runs;
 }
 
@@ -44,7 +44,7 @@ std::string mesh_of_before(std::string mesh) {
   return mesh.find('=') != std::string::npos ? join(split(mesh, ' '), " x ") : mesh;
 }
 
-// Turns an index of format 1 or 2 into one of format 3. README.md lists the differences.
+// Converts an index of format 1 or 2 to format 3. README.md lists the differences.
 void upgrade(Json& json) {
   Json& data = json.at("data");
   const int64_t samples = json_whole(data.at("samples"));
@@ -62,7 +62,7 @@ void upgrade(Json& json) {
   if (!json.value("model", Json()).is_object()) json["model"] = {{"name", ""}, {"arguments", Json::object()}};
 }
 
-// Throws for values that readers of the index do not expect.
+// Throws for values outside the ranges that readers of the index rely on.
 void require_valid(const Index& index, const std::string& path) {
   constexpr int64_t kMost = int64_t{1} << 53;  // a bound below which sums do not overflow
   const RunPosition& at = index.position;

@@ -1,7 +1,7 @@
-// index.json of a checkpoint: the run's position and numerics, and where each piece of each tensor is.
+// index.json of a checkpoint: the run's position and numerics, and the location of each piece of each tensor.
 //
-// README.md, "The format", describes its keys. A new field is a member here with its line in each_field: the reader,
-// the writer and `prun ckpt --json` follow.
+// README.md, "The format", describes its keys. A new field is a member here with its line in each_field, which the
+// reader, the writer and `prun ckpt --json` use.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -17,7 +17,7 @@
 
 namespace prun::checkpoint {
 
-inline constexpr const char* kOptimizerPrefix = "optimizer.";  // names of its state begin so
+inline constexpr const char* kOptimizerPrefix = "optimizer.";  // name prefix of optimizer state
 inline constexpr int kFormat = 3;                              // raised if an earlier reader would misread a file
 
 // A box of a logical tensor, in one file under the tensor's name.
@@ -34,10 +34,10 @@ struct SavedPiece {
 };
 
 struct SavedTensor {
-  std::string dtype;  // as safetensors has it
+  std::string dtype;  // safetensors' name of the dtype
   Shape shape;
   std::vector<SavedPiece> pieces;
-  // Axes whose ranks have trained values of their own, all of which are here: the first dim counts them.
+  // Axes whose ranks have trained values of their own; "" = none. All of them are stored: dim 0 counts them.
   std::string drift;
 
   template <class Fields>
@@ -46,9 +46,9 @@ struct SavedTensor {
   }
 };
 
-// The training data, as the plan named them and by their content.
+// The training data, by the plan's name and by content.
 struct SavedData {
-  std::string kind, path;  // "": no file
+  std::string kind, path;  // path "" = no file
   int64_t file_bytes = 0;
   DataIdentity identity;
   bool operator==(const SavedData&) const = default;
@@ -64,8 +64,8 @@ struct Index {
   std::string id;  // SHA-256 of the file that was read; never written
   Lineage lineage;
   RunPosition position;
-  int64_t steps = 0;  // of the whole run
-  uint64_t seed = 0;  // of all random numbers, with the step
+  int64_t steps = 0;  // steps of the whole run
+  uint64_t seed = 0;  // seeds all random numbers, together with the step
   int64_t ranks = 0;
   std::string mesh;     // Mesh::text
   std::string plan;     // as typed
@@ -73,10 +73,10 @@ struct Index {
   std::string rate;     // LearningRate::text
   Numerics numerics;
   SavedData data;
-  ModelDescription model;  // its name is "" where the plan had a model of its own
+  ModelDescription model;  // name "" = the plan defined a model of its own
   std::map<std::string, SavedTensor> tensors;
 
-  // All but the tensors, which may be many.
+  // All fields except the tensors, which may be many.
   template <class Fields>
   void each_field(Fields&& fields) {
     lineage.each_field(fields);
@@ -88,12 +88,12 @@ struct Index {
   }
 };
 
-// Throws checkpoint_invalid for a file that is missing or damaged, and for a format of a newer prun.
+// Throws checkpoint_invalid for a file that is missing or damaged, and for the format of a newer prun.
 Index read_index(const std::string& folder);
 std::string index_text(const Index& index);
 std::string index_id(const std::string& text);  // Index::id of an index.json with this text
 
-// A rank's part of the index, as it writes it beside its files.
+// A rank's part of the index, which the rank writes next to its files.
 std::string manifest_text(const std::map<std::string, SavedTensor>& tensors);
 std::map<std::string, SavedTensor> parse_manifest(const std::string& text, const std::string& path);
 void add_manifest(Index& index, const std::map<std::string, SavedTensor>& tensors);

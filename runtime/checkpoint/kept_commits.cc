@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kManifestForm = "rank_%d.json%n";
 
-// -1: not the name of a manifest.
+// Returns -1 if the name is not that of a manifest.
 int rank_of_manifest(const std::string& name) {
   int rank = -1, read = 0;
   return std::sscanf(name.c_str(), kManifestForm, &rank, &read) == 1 && read == std::ssize(name) ? rank : -1;
@@ -57,7 +57,7 @@ std::vector<KeptCommit> kept_commits(const std::string& folder) {
             rank >= 0 && has_files(entry.path().string(), file.path().string()))
           commit.held.push_back(rank);
       all.push_back(std::move(commit));
-    } catch (const std::exception&) {  // one that was begun only
+    } catch (const std::exception&) {  // an incomplete commit
     }
   return all;
 }

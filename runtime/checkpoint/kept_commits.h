@@ -26,16 +26,16 @@ struct KeptCommit {
 };
 
 std::string kept_name(int64_t step, const std::string& run);
-std::string manifest_name(int rank);  // written last: its presence shows that the rank's other files exist
+std::string manifest_name(int rank);  // written last, so that its presence implies the rank's other files
 std::vector<KeptCommit> kept_commits(const std::string& folder);
-// Returns the newest commit of which some host has each rank's part.
+// Returns the newest commit for which every rank's part is on some host.
 std::optional<KeptCommit> newest_whole(const std::vector<std::vector<KeptCommit>>& hosts);
 // Removes the commits of other runs and those of this run before `name`.
 void remove_kept_before(const std::string& folder, const std::string& name, const std::string& run);
 
 // Returns the index with the tensors of all ranks, whose manifests are in `commit`. Throws checkpoint_invalid.
 Index whole_index(const std::string& commit);
-// Adds the files that hold the rank's state.
+// Adds the names of the files that hold the rank's state.
 void add_files_of(const Index& index, const Program& program, int rank, std::set<std::string>& files);
 // Replaces the index of `commit` by one of the files that exist there.
 void write_index_of_present(const std::string& commit, Index index);

@@ -9,7 +9,8 @@
 namespace prun::checkpoint {
 namespace {
 
-// Of a model that Hugging Face has not: the arguments that neither shapes tell nor training changes.
+// Returns the arguments that neither shapes determine nor training changes, for a model without a Hugging Face
+// counterpart.
 Attrs beside_shapes(const Attrs& arguments) {
   Attrs of;
   for (const char* name : {"heads", "choices"})

@@ -28,7 +28,7 @@ std::vector<std::string> safetensors_of(const std::string& folder) {
   return paths;
 }
 
-// Opens files that say where their tensors belong (DCP_SHARDING_INFO), as PyTorch's distributed checkpoints do.
+// Opens files that record the offsets of their tensors (DCP_SHARDING_INFO), such as PyTorch's distributed checkpoints.
 Weights open_sharded_folder(const std::string& folder) {
   Weights weights;
   weights.folder = folder;

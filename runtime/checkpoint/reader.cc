@@ -32,8 +32,8 @@ struct Piece {
 };
 
 std::string sum_of(const Piece& piece, std::vector<std::byte>& buffer) {
-  constexpr int64_t kRun = int64_t{1} << 20;     // stays in the cache
-  constexpr int64_t kAhead = int64_t{48} << 20;  // read from the disk meanwhile, beyond the end of the piece, too
+  constexpr int64_t kRun = int64_t{1} << 20;     // fits the cache
+  constexpr int64_t kAhead = int64_t{48} << 20;  // prefetched from the disk, also beyond the end of the piece
   buffer.resize(kRun);
   Sha256 sum;
   const int64_t all = piece.bytes();
@@ -48,7 +48,7 @@ std::string sum_of(const Piece& piece, std::vector<std::byte>& buffer) {
   return sum.hex();
 }
 
-// Values of ranks of their own are those of as many ranks.
+// Values that each rank trained for itself require the same number of ranks.
 template <class Refuse>
 void require_same_ranks(const SavedTensor& saved, const Program& program, const StateTensor& state,
                         const std::string& folder, const Refuse& refuse) {

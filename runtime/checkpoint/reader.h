@@ -1,5 +1,5 @@
-// Checks a checkpoint before it is used: whether its data are whole, and whether it fits the plan. Its tensors are read
-// as Weights (open_checkpoint).
+// Verifies a checkpoint before it is used: that its data are whole, and that it fits the plan. Its tensors are read as
+// Weights (open_checkpoint).
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -34,7 +34,7 @@ std::optional<Dtype> find_dtype(const std::string& name) {
 int open_to_read(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd >= 0 || errno != EMFILE) return fd;
-  // A checkpoint of many ranks has more files than a shell's limit, which a process may raise.
+  // A checkpoint of many ranks has more files than the soft limit, which a process may raise.
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     limit.rlim_cur = limit.rlim_max;
@@ -56,7 +56,7 @@ DataFile::DataFile(const std::string& path) : path_(path), fd_(open_to_read(path
   struct stat status {};
   if (fd_ >= 0 && fstat(fd_, &status) == 0) {
     size_ = status.st_size;
-    posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);  // the disk reads twice as far ahead
+    posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL);  // doubles the disk's readahead
     return;
   }
   const int code = errno;

@@ -1,5 +1,5 @@
-// safetensors files: a JSON header, then the data of the tensors one after another. Sharded files record the offset of
-// each piece in its tensor, as PyTorch's distributed checkpoints read it (DCP_SHARDING_INFO).
+// safetensors files: a JSON header, then the tensors' data, one after another. Sharded files record the offset of each
+// piece in its tensor, in the format of PyTorch's distributed checkpoints (DCP_SHARDING_INFO).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace prun::checkpoint {
 
-std::string_view safetensors_dtype(Dtype dtype);       // "F32"
-Dtype dtype_of(const std::string& safetensors_dtype);  // throws checkpoint_invalid for one that prun has not
+std::string_view safetensors_dtype(Dtype dtype);       // for example "F32"
+Dtype dtype_of(const std::string& safetensors_dtype);  // throws checkpoint_invalid for one that prun lacks
 
 // A piece to write. `fill(to, first, count)` writes elements of the piece in row-major order to `to`.
 struct PieceToWrite {
@@ -25,12 +25,12 @@ struct PieceToWrite {
   std::function<void(std::byte* to, int64_t first, int64_t count)> fill;
 };
 
-// Writes the file and waits for the disk. `sharded`: records the offset of each piece in its tensor, and returns the
-// SHA-256 of each piece's data. Throws checkpoint_write.
+// Writes and syncs the file. `sharded`: records the offset of each piece in its tensor, and returns the SHA-256 of each
+// piece's data. Throws checkpoint_write.
 std::vector<std::string> write_safetensors(const std::string& path, const std::vector<PieceToWrite>& pieces,
                                            const std::function<bool()>& cancelled, bool sharded = true);
 
-// A file that is read at any place, by any thread, without being mapped.
+// A file for positioned reads from any thread, without being mapped.
 class DataFile {
  public:
   explicit DataFile(const std::string& path);  // throws checkpoint_invalid

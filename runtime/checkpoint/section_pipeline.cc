@@ -57,7 +57,7 @@ void OutputFile::write(std::byte* data, int64_t bytes) {
       if (n < 0) continue;
     }
     if (n <= 0) throw write_failed(path_, n < 0 ? errno : EIO);
-    // Through the cache the disk begins at once, while the next bytes are made.
+    // Buffered writes: starts writeback at once, overlapped with the next section.
     if (!direct_) sync_file_range(fd_, written_, n, SYNC_FILE_RANGE_WRITE);
     data += n;
     left -= n;

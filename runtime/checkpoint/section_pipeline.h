@@ -21,8 +21,8 @@
 
 namespace prun::checkpoint {
 
-// A file that is written from front to back, past the page cache where the file system allows it: the checkpoint is not
-// read again soon, and copies into the cache would take cores from the steps.
+// A file that is written sequentially, past the page cache if the file system allows it: the checkpoint is not read
+// again soon, and copies into the cache would take cores from the steps.
 class OutputFile {
  public:
   static constexpr int64_t kAlign = 4096;  // alignment of memory and file offsets for direct I/O
@@ -36,7 +36,7 @@ class OutputFile {
   // Appends bytes: a multiple of kAlign, except for the last ones, after which `data` has capacity up to the next
   // multiple. `data` is aligned to kAlign. Throws checkpoint_write.
   void write(std::byte* data, int64_t bytes);
-  void sync();  // waits for the disk
+  void sync();  // fsync
 
  private:
   void write_through_cache();
@@ -55,11 +55,11 @@ class SectionPipeline {
   SectionPipeline(const SectionPipeline&) = delete;
   SectionPipeline& operator=(const SectionPipeline&) = delete;
 
-  // Returns the place of the file's next bytes and its capacity, which is at least 1. Throws the error of an earlier
+  // Returns the buffer for the file's next bytes and its capacity, which is at least 1. Throws the error of an earlier
   // write.
   std::byte* room(int64_t* bytes);
-  void add(int64_t bytes);                      // the caller has filled so many bytes
-  void add_of_piece(int64_t bytes, bool last);  // they belong to a piece; `last`: and end it
+  void add(int64_t bytes);                      // the caller has filled this many bytes
+  void add_of_piece(int64_t bytes, bool last);  // likewise, of a piece; `last`: they end it
   // Waits until all bytes are written, but not for the disk. Returns the SHA-256 of the pieces in their order.
   std::vector<std::string> finish();
 
@@ -80,7 +80,7 @@ class SectionPipeline {
   const int64_t section_bytes_;
   const bool sums_wanted_;
   std::array<Section, kSections> ring_;
-  std::unique_ptr<Sha256> sum_;  // of the piece that is being filled
+  std::unique_ptr<Sha256> sum_;  // hash of the current piece
   std::vector<std::string> sums_;
   Section* filling_ = nullptr;
   Mutex mutex_;

@@ -16,9 +16,9 @@
 namespace prun::checkpoint {
 namespace {
 
-constexpr int64_t kBlockBytes = int64_t{8} << 20;  // that are read before they are put where they belong
-constexpr int64_t kShortestRun = 4096;             // bytes that are worth a read of their own
-constexpr int64_t kTile = 32;                      // rows and columns that are turned at once, within the cache
+constexpr int64_t kBlockBytes = int64_t{8} << 20;  // bytes that are read before they are scattered
+constexpr int64_t kShortestRun = 4096;             // shortest contiguous run in bytes for a read of its own
+constexpr int64_t kTile = 32;                      // rows and columns of a transposed tile, within the cache
 
 // A box of a piece, in the order of the file's dims.
 struct Region {
@@ -34,7 +34,7 @@ Shape file_shape(const WeightPiece& piece) {
   return shape;
 }
 
-// What the box and the piece have in common; no elements where that is nothing.
+// Returns the intersection of the box and the piece; without elements if it is empty.
 Region common_region(const WeightPiece& piece, const Box& box) {
   Region region;
   region.to = box.first;
@@ -55,13 +55,13 @@ Region common_region(const WeightPiece& piece, const Box& box) {
   return region;
 }
 
-// Elements that lie side by side in the file, and the dims that they span: outer, ..., the last.
+// Runs of elements that are contiguous in the file, and the dims that a run spans: outer, ..., the last.
 struct Runs {
   int64_t length = 1;
   size_t outer = 0;
 };
 
-// `in_place`: that also lie side by side, in the same order, in the destination.
+// `in_place`: a run must also be contiguous, in the same order, in the destination.
 Runs runs_of(const Shape& shape, const Region& region, bool in_place) {
   Runs runs{1, shape.size()};
   while (runs.outer > 0) {
@@ -74,7 +74,7 @@ Runs runs_of(const Shape& shape, const Region& region, bool in_place) {
   return runs;
 }
 
-// The region's elements from the file, run by run, to where `place(run, element of the destination)` says.
+// Reads the region from the file, run by run, to the address that `place(run, element of the destination)` returns.
 template <class Place>
 void read_runs(const WeightPiece& piece, const Shape& shape, const Region& region, const Runs& runs,
                const Place& place) {
@@ -92,7 +92,7 @@ void read_runs(const WeightPiece& piece, const Shape& shape, const Region& regio
   }
 }
 
-// One after another.
+// Reads the region into a contiguous buffer.
 void read_region(const WeightPiece& piece, const Region& region, std::byte* to) {
   const Shape shape = file_shape(piece);
   const Runs runs = runs_of(shape, region, false);
@@ -100,7 +100,7 @@ void read_region(const WeightPiece& piece, const Region& region, std::byte* to) 
             [&](int64_t r, int64_t) { return to + r * runs.length * dtype_bytes(piece.dtype); });
 }
 
-// Where elements lie in the destination as in the file, and enough of them side by side.
+// Reads directly to the destination if runs are contiguous there and long enough; otherwise returns false.
 bool read_in_place(const WeightPiece& piece, const Region& region, std::byte* tensor) {
   const Shape shape = file_shape(piece);
   const Runs runs = runs_of(shape, region, true);
@@ -120,7 +120,7 @@ uint16_t narrow_f16(float x) {
   return static_cast<uint16_t>(bits);
 }
 
-// Puts elements that lie one after another, `count` of each dim, where the strides say.
+// Scatters contiguous elements, `count` per dim, to the given strides.
 template <class From, class To, class Convert>
 void scatter(const From* from, const Shape& count, size_t dim, To* to, const Shape& strides, const Convert& convert) {
   const size_t left = count.size() - dim;
@@ -229,7 +229,7 @@ void read_stored(const std::string& folder, const std::string& name, const Weigh
                   fmt::format("the pieces of {} hold {} of {} elements that are needed", name, found, box.elements()));
 }
 
-// Copies that are alike have a mean of the same bits: sums are of f64.
+// Sums in f64, so the mean of identical copies is bitwise identical to them.
 template <class To>
 void read_mean(const std::string& folder, const std::string& name, const Weight& weight, const Box& box, To* tensor) {
   Box copy{box.offset, box.shape, 0, Shape(box.shape.size() + 1, 1)};

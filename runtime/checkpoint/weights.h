@@ -26,10 +26,10 @@ using Advance = std::function<void(int64_t bytes, int64_t of)>;  // reports prog
 // A tensor of a file, as a box of one of ours.
 struct WeightPiece {
   std::shared_ptr<const DataFile> file;
-  int64_t at = 0;  // byte of the file where its data begin
+  int64_t at = 0;  // byte offset of its data in the file
   Dtype dtype = Dtype::f32;
   Shape offset, shape;     // of our tensor
-  std::vector<int> order;  // the file's dims, outermost first, as dims of ours; those that are left out have length 1
+  std::vector<int> order;  // the file's dims, outermost first, as dims of ours; omitted dims have length 1
 };
 
 struct Weight {
@@ -42,27 +42,27 @@ struct Weight {
 
 class Weights {
  public:
-  ModelDescription model;  // its name is "" if the files do not record it
+  ModelDescription model;  // name "" = the files do not record it
   std::string folder;
   bool checkpoint = false;  // one of ours, whose index has the SHA-256 of every piece
   std::string origin;       // for messages: "a checkpoint", "a Hugging Face folder (LlamaForCausalLM)"
   std::map<std::string, Weight> tensors;
 
-  // Reads the elements of the box, converted to the float type `dtype`, to the places that its strides give; these may
-  // be the strides of a transposed tensor. Throws checkpoint_invalid if the pieces do not cover the box, if a file is
-  // truncated, or if f16 cannot hold a number.
+  // Reads the elements of the box, converted to the float type `dtype`, to the addresses that its strides give; these
+  // may be the strides of a transposed tensor. Throws checkpoint_invalid if the pieces do not cover the box, if a file
+  // is truncated, or if f16 cannot hold a number.
   void read(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const;
 };
 
-// Opens the weights of a checkpoint (or of the newest one in a folder), without the optimizer's state, of a Hugging
-// Face folder, or of a folder of sharded safetensors. Throws checkpoint_invalid.
+// Opens the weights of a checkpoint (or of the newest one in a folder) without the optimizer state, of a Hugging Face
+// folder, or of a folder of sharded safetensors. Throws checkpoint_invalid.
 Weights open_weights(const std::string& path);
-// Opens one checkpoint. `optimizer`: with the optimizer's state and with the values that each rank trained for itself;
+// Opens one checkpoint. `optimizer`: with the optimizer state and with the values that each rank trained for itself;
 // otherwise the parameters of one model, the mean over ranks.
 Weights open_checkpoint(const std::string& folder, bool optimizer);
 
-// Describes the arguments that shapes do not show and in which two models differ, "heads is 4 there and 2 here"; "" =
-// none. Models without a name belong to their plan, so only their shapes are known.
+// Describes the first argument in which two models differ although their shapes agree, "heads is 4 there and 2 here";
+// "" = none. Models without a name belong to their plan, so only their shapes are compared.
 std::string differing_model(const ModelDescription& there, const ModelDescription& here);
 // Describes the first tensor that one side lacks or that has another shape, "w is [8] there and [9] here"; "" = none.
 std::string differing_tensor(const Weights& there, const std::map<std::string, Shape>& here);
@@ -70,12 +70,12 @@ std::string differing_tensor(const Weights& there, const std::map<std::string, S
 // Returns the line of a plan for this model, "prun.models.llama { vocab = 32000, ... }".
 std::string model_text(const ModelDescription& model);
 
-// The elements of a box of one tensor in the order that a file stores them: as they are stored, or transposed in a
-// window of some MiB. `order`: dims of the tensor, outermost first, in the order of the file.
+// Elements of a box of one tensor in the order of the destination file: as they are stored, or transposed in a window
+// of some MiB. `order`: dims of the tensor, outermost first, in the order of the file.
 class Window {
  public:
   Window(const Weights& weights, std::string name, Shape offset, Shape shape, std::vector<int> order, Dtype dtype);
-  // Reads the elements from `first` on, in the file's order. Fastest if `first` only grows.
+  // Reads the elements from `first` on, in the file's order. Sequential reads are the fastest.
   void read(std::byte* to, int64_t first, int64_t count);
 
  private:
@@ -88,7 +88,7 @@ class Window {
   std::vector<int> order_;
   Dtype dtype_;
   bool straight_ = true;            // the source files have the same order
-  int64_t rows_ = 1, row_ = 1;      // of the box; elements of one
+  int64_t rows_ = 1, row_ = 1;      // rows of the box; elements of a row
   int64_t begin_ = 0, filled_ = 0;  // rows in the buffer
   std::vector<std::byte> buffer_;
 };

@@ -7,7 +7,7 @@
 
 namespace prun::checkpoint {
 namespace {
-constexpr int64_t kWindowBytes = int64_t{32} << 20;  // wide enough that columns of a large matrix are read in long runs
+constexpr int64_t kWindowBytes = int64_t{32} << 20;  // large enough to read columns of a large matrix in long runs
 }
 
 Window::Window(const Weights& weights, std::string name, Shape offset, Shape shape, std::vector<int> order, Dtype dtype)

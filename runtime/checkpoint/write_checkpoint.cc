@@ -20,13 +20,12 @@ namespace {
 
 constexpr int kMostFiles = 4;  // at a time: bounds the memory
 
-// `dtype` "": as it is.
+// `dtype` "" = the stored dtype.
 Dtype stored_as(const Weight& weight, const std::string& dtype) {
   return dtype.empty() ? weight.dtype : *parse_dtype(dtype);
 }
 
-// The part of a tensor that a rank writes: rows of the first dim, as ranks of a run divide it, or of the longest where
-// that one is too short for all of them.
+// The rows of dim 0 that a rank writes, divided as in a run; of the longest dim if dim 0 is shorter than `ranks`.
 Box share_of(const Shape& shape, int64_t rank, int64_t ranks) {
   Box box{Shape(shape.size(), 0), shape, 0, {}};
   if (shape.empty()) {
@@ -40,7 +39,7 @@ Box share_of(const Shape& shape, int64_t rank, int64_t ranks) {
   return box;
 }
 
-// What one rank's file has: its share of each tensor.
+// Returns one rank's file: its share of each tensor.
 FileToWrite file_of(const Weights& weights, int64_t rank, int64_t ranks, const std::string& dtype,
                     const std::function<void(int64_t)>& wrote) {
   FileToWrite file{fmt::format("rank_{:05}_0.safetensors", rank), {}};

@@ -10,7 +10,7 @@
 namespace prun::checkpoint {
 namespace {
 
-constexpr int64_t kShort = int64_t{16} << 20;  // bytes that are not worth another file
+constexpr int64_t kShort = int64_t{16} << 20;  // smallest size in bytes of a further file
 
 int64_t bytes_of(const PieceToWrite& piece) { return element_count(piece.shape) * dtype_bytes(piece.dtype); }
 

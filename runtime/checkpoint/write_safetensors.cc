@@ -1,5 +1,5 @@
-// Tensors of wider elements come first, so that each lies at a multiple of its element's size, as the format's own
-// writer has them.
+// Tensors with wider elements come first, so that each is aligned to its element size, as in files of the format's own
+// writer.
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kFilledAtOnce = int64_t{1} << 20;  // bytes that are filled before they are summed, within the cache
+constexpr int64_t kFilledAtOnce = int64_t{1} << 20;  // bytes filled before they are hashed, within the cache
 
 std::vector<size_t> order_of(const std::vector<PieceToWrite>& pieces) {
   std::vector<size_t> order(pieces.size());
@@ -24,7 +24,7 @@ std::vector<size_t> order_of(const std::vector<PieceToWrite>& pieces) {
   return order;
 }
 
-// The header with its length before it; `data_bytes`: what follows.
+// Returns the header preceded by its length; `data_bytes`: size of the data after it.
 std::string header_of(const std::vector<PieceToWrite>& pieces, const std::vector<size_t>& order, bool sharded,
                       int64_t* data_bytes) {
   Json header, places = Json::object();
@@ -41,7 +41,7 @@ std::string header_of(const std::vector<PieceToWrite>& pieces, const std::vector
   }
   std::string text = header.dump();
   text.resize(round_up(std::ssize(text), 8), ' ');
-  const uint64_t length = text.size();  // little-endian, as all machines that prun runs on
+  const uint64_t length = text.size();  // little-endian, like all supported machines
   text.insert(0, reinterpret_cast<const char*>(&length), sizeof length);
   *data_bytes = at;
   return text;

@@ -26,10 +26,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostFilesOfRank = 4;  // that its state is divided into, beyond those of further boxes
+constexpr int kMostFilesOfRank = 4;  // upper bound per round of boxes (Writer::files)
 
-// Of the calling thread and those that it starts: beside a thread that computes it gets a tenth of a core, and all that
-// compute leaves. The disk serves it after others, too, whose order follows from this.
+// Lowers the priority of the calling thread and the threads that it starts: it yields to compute threads on the same
+// core, and to their I/O, whose priority follows the nice value.
 void stand_behind_steps() {
   constexpr int kNice = 10;
   errno = 0;
@@ -42,11 +42,11 @@ void replace_file(const std::string& path, const std::string& text, const std::s
   if (std::rename((path + suffix).c_str(), path.c_str()) != 0) throw write_failed(path, errno);
 }
 
-// Elements first, ..., first + count - 1 of the box in row-major order, side by side into `to`. `from`: the tensor
-// that the box lies in; `size`: bytes of an element.
+// Copies elements first, ..., first + count - 1 of the box, in row-major order, contiguously into `to`. `from`: the
+// tensor that contains the box; `size`: bytes of an element.
 void gather_elements(const Box& box, int64_t size, const std::byte* from, int64_t first, int64_t count, std::byte* to) {
   const int dims = std::ssize(box.shape);
-  // The last dims that lie side by side in memory are copied at once.
+  // The trailing dims that are contiguous in memory are copied at once.
   int64_t run = 1;
   int outer = dims;
   while (outer > 0 && box.strides[outer - 1] == run) run *= box.shape[--outer];
@@ -72,7 +72,7 @@ Writer::Writer(WriterOptions options, const Program& program, int rank, std::fun
       cancelled_(std::move(cancelled)),
       lineage_(options_.lineage) {
   if (rank_ != 0 || options_.apart) return;
-  // What runs that died left half-written.
+  // Removes incomplete checkpoints of dead runs.
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(options_.folder, error)) {
     const std::string name = entry.path().filename().string();
@@ -122,7 +122,7 @@ bool Writer::is_there(int64_t step) const {
   return parent.step == step && parent.checkpoint == name_of(step);
 }
 
-// Rank 0 alone knows when what was committed before has made room, so the others ask for their own part only.
+// Only rank 0 checks the space for the whole checkpoint, because it alone removes earlier ones, which frees space.
 void Writer::save(int64_t step, const std::function<const std::byte*(TensorId)>& data) {
   if (is_there(step)) return;
   const std::string staging = staging_folder(options_.folder, name_of(step), options_.attempt);
@@ -155,7 +155,7 @@ void Writer::failed(int64_t step, bool last) {
   failed_.store(true, std::memory_order_release);
 }
 
-// The save is over here once the launchers have told all ranks, so nobody sees it end before it was abandoned.
+// Returns once the launchers have informed all ranks, so that no rank sees the save end before it is abandoned.
 void Writer::abandon(int64_t step, const Error& error) {
   if (const auto* why = dynamic_cast<const WriteError*>(&error); why != nullptr && !abandoned(step)) {
     const int64_t room = room_for(options_.folder, staging_folder(options_.folder, name_of(step), options_.attempt));
@@ -167,7 +167,7 @@ void Writer::abandon(int64_t step, const Error& error) {
 
 std::string Writer::manifest(const std::string& staging, int rank) const { return staging + "/" + manifest_name(rank); }
 
-// The k-th box of a tensor goes to another file than those before it, since a name stands once in a file.
+// The boxes of a tensor go to different files, because a file holds each name once.
 std::vector<FileToWrite> Writer::files(const std::function<const std::byte*(TensorId)>& data) const {
   std::vector<FileToWrite> rounds, files;
   for (const StateTensor& state : program_.state) {
@@ -214,7 +214,7 @@ std::vector<std::string> Writer::write(const std::string& folder, int64_t step,
   return names;
 }
 
-// Commits before the last one are superseded: the last was awaited, so it stands.
+// Commits before the last one are superseded, because the last one was awaited.
 void Writer::commit_apart(int64_t step, const std::function<const std::byte*(TensorId)>& data) {
   const KeptApart& apart = *options_.apart;
   if (apart.clears && apart.committed() > 0)
@@ -223,7 +223,7 @@ void Writer::commit_apart(int64_t step, const std::function<const std::byte*(Ten
   make_folder(folder);
   replace_file(folder + "/index.json", index_text(index_of(step)), fmt::format(".{}.part", rank_));
   std::vector<std::string> names = write(folder, step, data);
-  names.insert(names.begin(), "index.json");  // whoever has a part can say of which commit it is
+  names.insert(names.begin(), "index.json");  // so that a node with any part can identify the commit
   apart.copy(name, names);
   apart.kept(step);
   while (apart.committed() < step) {

@@ -1,6 +1,6 @@
 // Writes a rank's part of checkpoints overlapped with the steps, one at a time; rank 0 commits them.
 //
-// Ranks synchronize in the file system: each writes a manifest after its files are on the disk, and rank 0 waits for
+// Ranks synchronize in the file system: each writes a manifest after its files are synced, and rank 0 waits for
 // all manifests before it writes the index and renames the folder. A checkpoint is therefore whole or has another name.
 #pragma once
 #include <atomic>
@@ -59,7 +59,7 @@ struct WriterOptions {
   Numerics numerics;           // Job::numerics
   DataIdentity data;
   std::optional<KeptApart> apart;
-  std::optional<Abandoning> abandoning;  // nothing: a failed save is an error
+  std::optional<Abandoning> abandoning;  // nullopt = a failed save is an error
   int64_t bytes = 0;                     // size of a whole checkpoint
   int wait_s = 60;                       // seconds that rank 0 waits for the first file of another rank
   // Reports the progress of a save. Called by the writing thread, so it must not block.
@@ -78,16 +78,16 @@ class Writer {
   // Throws the error of the save in progress. Called between steps, so that a full disk is reported before the next
   // save.
   void check();
-  // Waits until the save in progress is on the disk, on rank 0 until it is committed. Throws its error.
+  // Waits until the save in progress is synced, on rank 0 until it is committed. Throws its error.
   void wait();
   // Begins to write the state after `step` steps, of which `skipped` updated nothing. `data` returns a tensor's
-  // elements in host memory, which stay unchanged until wait() returns. `last`: no save follows, so a failure is an
+  // elements in host memory, which remain unchanged until wait() returns. `last`: no save follows, so a failure is an
   // error.
   void start(int64_t step, int64_t skipped, bool last, std::function<const std::byte*(TensorId)> data);
 
  private:
   std::vector<FileToWrite> files(const std::function<const std::byte*(TensorId)>& data) const;
-  // Writes this rank's files into `folder` and returns their names, that of the manifest last.
+  // Writes this rank's files into `folder` and returns their names, the manifest's last.
   std::vector<std::string> write(const std::string& folder, int64_t step,
                                  const std::function<const std::byte*(TensorId)>& data);
   void save(int64_t step, const std::function<const std::byte*(TensorId)>& data);
@@ -98,7 +98,7 @@ class Writer {
   void commit_apart(int64_t step, const std::function<const std::byte*(TensorId)>& data);
   Index index_of(int64_t step) const;  // without tensors
   std::string name_of(int64_t step) const { return checkpoint_name(step, lineage_.branch); }
-  bool is_there(int64_t step) const;  // the newest checkpoint is of this branch and no step was done since
+  bool is_there(int64_t step) const;  // the newest checkpoint is of this branch, and no step has run since
   std::string manifest(const std::string& staging, int rank) const;
 
   WriterOptions options_;

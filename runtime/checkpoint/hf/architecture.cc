@@ -39,7 +39,7 @@ const HfArchitecture& hf_architecture_of(const Json& config, const std::string& 
   const std::string type = hf_text(config, "model_type", "");
   std::vector<std::string> names;
   for (const HfArchitecture& one : hf_architectures()) {
-    // A bare model, such as LlamaModel, has all but the head.
+    // A bare model, such as LlamaModel, lacks only the head, so its model_type identifies it.
     if (name.empty() ? one.type == type : one.theirs == name) return one;
     names.push_back(one.theirs);
   }

@@ -1,4 +1,4 @@
-// Architectures of Hugging Face's transformers that prun has, too: translates config.json to a model's arguments and
+// Architectures that Hugging Face's transformers and prun share: translates config.json to a model's arguments and
 // back, and maps their tensors to boxes of ours. A new one is a file of its own and a line in architecture.cc.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
@@ -12,29 +12,29 @@
 
 namespace prun::checkpoint {
 
-// A tensor of theirs as a box of one of ours.
+// One of their tensors as a box of one of ours.
 struct HfTensor {
   std::string theirs, ours;
   Shape whole;             // of ours
   Shape offset, shape;     // of the box
-  std::vector<int> order;  // their dims, outermost first, as dims of ours; those left out have length 1
+  std::vector<int> order;  // their dims, outermost first, as dims of ours; omitted dims have length 1
 };
 
 struct HfArchitecture {
   std::string theirs, type;  // "LlamaForCausalLM", and the model_type "llama"
   std::string ours;          // the model of prun.models
-  std::string prefix;        // of their names; files of the bare model lack it
+  std::string prefix;        // prefix of their names; files of the bare model lack it
   // Throws usage_error for a config that prun's model cannot express.
   ModelDescription (*model)(const nlohmann::ordered_json& config);
   nlohmann::ordered_json (*config)(const Attrs& arguments);
   std::vector<HfTensor> (*tensors)(const Attrs& settled);
-  // Returns the arguments on which weights depend, with defaults in place of 0.
+  // Returns the arguments that weights depend on, with defaults in place of 0.
   Attrs (*settled)(const Attrs& arguments);
-  std::vector<std::string> ignored;  // suffixes of their tensors that are no weights
+  std::vector<std::string> ignored;  // suffixes of their tensors that are not weights
 };
 
 const std::vector<HfArchitecture>& hf_architectures();
-// Returns the architecture of a config.json. Throws checkpoint_invalid, with the list of known ones.
+// Returns the architecture of a config.json. Throws checkpoint_invalid with the list of known ones if it is unknown.
 const HfArchitecture& hf_architecture_of(const nlohmann::ordered_json& config, const std::string& path);
 // Returns the architecture of prun.models.NAME, or null.
 const HfArchitecture* hf_architecture_for(const std::string& model);
@@ -48,8 +48,8 @@ HfTensor hf_whole(std::string theirs, std::string ours, const Shape& shape);    
 HfTensor hf_transposed(std::string theirs, std::string ours, int64_t in, int64_t out);  // theirs is [out, in]
 // Columns [begin, begin + count) of ours [in, out]; theirs is [count, in].
 HfTensor hf_columns(std::string theirs, std::string ours, int64_t in, int64_t out, int64_t begin, int64_t count);
-// A whole number of ours and its name in config.json. `usual`: its value where the config has none; nothing: the config
-// must have it.
+// An integer argument of ours and its name in config.json. `usual`: its value if the config lacks it; nullopt: the
+// config must have it.
 struct HfMember {
   const char *ours, *theirs;
   std::optional<int64_t> usual = {};

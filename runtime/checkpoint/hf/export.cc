@@ -37,7 +37,7 @@ const HfArchitecture& require_architecture(const Weights& weights) {
   return *architecture;
 }
 
-// A model of a plan's own may have the name of one of ours.
+// A model that a plan defines itself may have the name of one of ours, so the shapes are checked.
 void require_tensors(const Weights& weights, const HfArchitecture& architecture, const std::vector<HfTensor>& tensors) {
   for (const HfTensor& tensor : tensors) {
     const auto found = weights.tensors.find(tensor.ours);
@@ -55,7 +55,7 @@ nlohmann::ordered_json end_of(const HfExport& how) {
   return how.ends.size() == 1 ? nlohmann::ordered_json(how.ends[0]) : nlohmann::ordered_json(how.ends);
 }
 
-// As PyTorch calls it.
+// Returns PyTorch's name of the dtype.
 const char* torch_name(Dtype dtype) {
   if (dtype == Dtype::f64) return "float64";
   if (dtype == Dtype::bf16) return "bfloat16";
@@ -84,7 +84,7 @@ int64_t bytes_of(const HfTensor& tensor, const Weights& weights, const HfExport&
   return element_count(tensor.shape) * dtype_bytes(dtype_of(tensor, weights, how));
 }
 
-// Which tensors go to one file.
+// Assigns tensors to files of at most how.file_bytes; a larger tensor has a file of its own.
 std::vector<std::vector<HfTensor>> divide(const std::vector<HfTensor>& all, const Weights& weights,
                                           const HfExport& how) {
   std::vector<std::vector<HfTensor>> files(1);

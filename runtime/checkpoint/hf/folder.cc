@@ -26,7 +26,7 @@ Json read_json(const std::string& path) {
   return json;
 }
 
-// Names of files, each once.
+// Returns the names of the weight files, each once.
 std::set<std::string> files_of(const std::string& folder) {
   if (fs::exists(fs::path(folder) / kIndex)) {
     const std::string path = folder + "/" + kIndex;
@@ -63,7 +63,7 @@ std::map<std::string, Stored> stored_tensors(const std::string& folder) {
   return all;
 }
 
-// Everything in the files is the model's: what is left over belongs to another one.
+// All tensors in the files must belong to the model; a remaining one indicates another architecture.
 void refuse_unknown(const std::string& folder, const HfArchitecture& architecture,
                     const std::map<std::string, Stored>& left, bool tied) {
   for (const auto& [name, stored] : left) {

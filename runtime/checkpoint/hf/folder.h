@@ -16,13 +16,13 @@ Weights open_hf_folder(const std::string& path);
 
 struct HfExport {
   int64_t file_bytes = 0;                    // upper bound for a file, unless one tensor is larger
-  std::optional<Dtype> dtype;                // none: as they are stored
-  std::vector<int32_t> ends;                 // tokens that end a text, for config.json
+  std::optional<Dtype> dtype;                // nullopt = the stored dtype
+  std::vector<int32_t> ends;                 // end-of-text tokens, for config.json
   std::map<std::string, std::string> files;  // name and content of the tokenizer's files
 };
 
-// Makes the folder `out`, which must be missing or empty, whole or not at all. Throws checkpoint_invalid if the model
-// has no Hugging Face form or `dtype` cannot hold it, and checkpoint_write. Holds a few windows of some MiB at a time.
+// Creates the folder `out`, which must be missing or empty, whole or not at all. Throws checkpoint_invalid if the model
+// has no Hugging Face form or `dtype` cannot hold a value, and checkpoint_write. Memory: a few windows of some MiB.
 void export_hf(const Weights& weights, const std::string& out, const HfExport& how, const Advance& advance);
 
 }  // namespace prun::checkpoint

@@ -1,7 +1,7 @@
-// GPT2LMHeadModel (transformers/models/gpt2/modeling_gpt2.py), which is prun.models.gpt.
+// GPT2LMHeadModel (transformers/models/gpt2/modeling_gpt2.py) is prun.models.gpt.
 //
-// Surprising fact: its layers are Conv1D, whose weights are [in, out] as ours, and q, k, v lie side by side as ours do:
-// only an untied head is transposed.
+// Surprising fact: its layers are Conv1D, whose weights are [in, out] and whose q, k, v are concatenated, both as in
+// prun. Only an untied head is transposed.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

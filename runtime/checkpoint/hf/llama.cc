@@ -1,9 +1,9 @@
-// LlamaForCausalLM and MixtralForCausalLM (transformers/models/llama/modeling_llama.py, mixtral/modeling_mixtral.py),
-// which are prun.models.llama and prun.models.mixtral. They share everything but what a block has after its attention.
+// LlamaForCausalLM and MixtralForCausalLM (transformers/models/llama/modeling_llama.py, mixtral/modeling_mixtral.py)
+// are prun.models.llama and prun.models.mixtral. They differ only in the part of a block after its attention.
 //
-// Surprising facts: both sides rotate the pairs (i, i + size / 2) of a head, so that rows of q and k stay in their
-// order (Meta's own files rotate neighbours; transformers permuted them when it took them over). Each expert of Mixtral
-// has matrices of its own, w1 (gate), w2 (down) and w3 (up), [out, in]; ours are one tensor [experts, in, out] each.
+// Surprising facts: both sides rotate the pairs (i, i + size / 2) of a head, so rows of q and k keep their order.
+// (Meta's own files rotate neighbours; transformers permuted them on conversion.) Each expert of Mixtral has its own
+// matrices w1 (gate), w2 (down) and w3 (up), [out, in]; each of ours is one tensor [experts, in, out].
 #include <fmt/format.h>
 
 #include <functional>
@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// `kv_heads` 0: as many as heads.
+// `kv_heads` 0: equal to heads.
 constexpr HfMember kLlamaMembers[] = {{"vocab", "vocab_size"},
                                       {"layers", "num_hidden_layers"},
                                       {"width", "hidden_size"},
@@ -38,14 +38,14 @@ constexpr HfMember kMixtralMembers[] = {{"vocab", "vocab_size"},
                                         {"experts", "num_local_experts", 8},
                                         {"choices", "num_experts_per_tok", 2}};
 
-// config.json of a model of the family, and the values that transformers takes where it has none.
+// The config.json of a model of the family, and the defaults of transformers.
 struct Config {
   std::span<const HfMember> members;
   double base, eps;
 };
 constexpr Config kLlama = {kLlamaMembers, 10000, 1e-6}, kMixtral = {kMixtralMembers, 1e6, 1e-5};
 
-// Adds what block i has after its attention and second norm; the two texts are the beginnings of its names.
+// Adds the tensors of block i after its attention and second norm; the two texts are the prefixes of its names.
 using BlockRest = std::function<void(const std::string& theirs, const std::string& ours, std::vector<HfTensor>& all)>;
 
 // Our names of the scaling's numbers, and theirs.
@@ -67,8 +67,8 @@ void read_scaling(const Json& rope, const char* where, const std::string& type, 
   to.set("original_context", static_cast<int64_t>(required(rope, where, "original_max_position_embeddings")));
 }
 
-// Scaled angles: transformers/modeling_rope_utils.py. transformers 5 has rope_parameters, those before it rope_theta
-// and rope_scaling.
+// Scaled angles: transformers/modeling_rope_utils.py. transformers 5 has rope_parameters; earlier versions have
+// rope_theta and rope_scaling.
 void read_rope(const Json& config, double usual_base, Attrs& to) {
   double theta = hf_number(config, "rope_theta", usual_base);
   to.set("rope_type", "default");
@@ -106,7 +106,7 @@ Json rope_config(const Attrs& of) {
   return {{"rope_theta", of.number("base")}, {"rope_parameters", parameters}, {"rope_scaling", parameters}};
 }
 
-// q_proj, k_proj, v_proj and o_proj of a block, as our qkv and proj.
+// Maps q_proj, k_proj, v_proj and o_proj of a block to our qkv and proj.
 void add_attention(const Attrs& of, const std::string& theirs, const std::string& ours, std::vector<HfTensor>& all) {
   const int64_t width = of.integer("width"), size = of.integer("head_size");
   const int64_t queries = of.integer("heads") * size, shared = of.integer("kv_heads") * size;
@@ -124,7 +124,7 @@ void add_attention(const Attrs& of, const std::string& theirs, const std::string
   if (bias) all.push_back(hf_whole(theirs + "self_attn.o_proj.bias", ours + "proj.bias", {width}));
 }
 
-// Throws usage_error where our model cannot be what config.json says.
+// Throws usage_error if our model cannot express config.json.
 void read_llama_parts(const Json& config, const Config& known, ModelDescription& model) {
   const std::string activation = hf_text(config, "hidden_act", "silu");
   if (activation != "silu")
@@ -211,7 +211,7 @@ std::vector<HfTensor> llama_tensors(const Attrs& of) {
 ModelDescription mixtral_model(const Json& config) {
   ModelDescription model{"mixtral", {}};
   read_llama_parts(config, kMixtral, model);
-  // A window as long as the positions hides nothing.
+  // A window of at least the context masks nothing.
   if (const int64_t window = hf_integer(config, "sliding_window", 0);
       window > 0 && window < model.arguments.integer("context"))
     throw usage_error(fmt::format("its attention sees {} tokens (sliding_window), prun's all", window));
