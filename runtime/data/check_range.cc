@@ -1,5 +1,5 @@
-// Reads all of a plan's data once before launch: every id must have a row in the tables and logits that take it, every
-// number of an array must be finite. What is wrong is found here and not in hour three.
+// Reads all of a plan's data once before launch, so that errors do not appear after hours: every id must have a row in
+// the tables and logits that take it, every number of an array must be finite.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,10 +18,10 @@
 namespace prun {
 namespace {
 
-constexpr int64_t kChunkBytes = 1 << 20;  // lies in the cache of a core
+constexpr int64_t kChunkBytes = 1 << 20;  // fits the cache of a core
 constexpr int64_t kBytesOfThread = 8 << 20;
 constexpr int kMostThreads = 16;
-constexpr int64_t kSaidBytes = int64_t{8} << 30;  // reading more takes so long that it is said
+constexpr int64_t kSaidBytes = int64_t{8} << 30;  // data above this size are announced, because reading takes long
 
 struct Range {
   double least = 0, most = 0;
@@ -31,7 +31,7 @@ struct Range {
   }
 };
 
-// Blocks of a fixed size, so that the compiler takes vector instructions.
+// Fixed block sizes, so that the compiler vectorizes.
 template <class T>
 Range range_of(const T* data, int64_t count) {
   constexpr int64_t kBlock = 1024;
@@ -50,7 +50,7 @@ Range range_of(const T* data, int64_t count) {
   return {static_cast<double>(least), static_cast<double>(most), true};
 }
 
-// A number whose f32 is no number either is none: 0 · x is 0 for all others, and their sum shows one that is not.
+// A value must be finite as f32: 0 · x is 0 only for finite x, so a sum of 0 means that all are finite.
 template <class T>
 requires std::is_floating_point_v<T> Range range_of(const T* data, int64_t count) {
   float sum = 0;
@@ -64,7 +64,7 @@ Range range_of(const DataFiles& files, int64_t first, int64_t count, std::vector
   return with_elements(files.element(), buffer.data(), [&](const auto* data) { return range_of(data, count); });
 }
 
-// Of the elements from `first` on.
+// Returns the range of the elements from `first` on.
 Range range_of(const DataFiles& files, int64_t first = 0) {
   const int64_t step = kChunkBytes / element_width(files.element()), count = files.count();
   const int64_t bytes = (count - first) * element_width(files.element());
@@ -90,7 +90,7 @@ Range range_of(const DataFiles& files, int64_t first = 0) {
   std::vector<std::thread> others;
   try {
     for (int64_t i = 1; i < threads; ++i) others.emplace_back(work);
-  } catch (const std::system_error&) {  // over a limit: those that there are do it
+  } catch (const std::system_error&) {  // thread limit reached: the existing threads do the work
   }
   work();
   for (std::thread& other : others) other.join();
@@ -98,7 +98,7 @@ Range range_of(const DataFiles& files, int64_t first = 0) {
   return all;
 }
 
-// The first element for which `wrong` holds, and what it is.
+// Returns the index and value of the first element for which `wrong` holds.
 template <class Wrong>
 std::pair<int64_t, double> first_that(const DataFiles& files, const Wrong& wrong) {
   const int64_t step = kChunkBytes / element_width(files.element());
@@ -117,7 +117,7 @@ std::pair<int64_t, double> first_that(const DataFiles& files, const Wrong& wrong
   throw usage_error("the data has changed while it was read");
 }
 
-// The least of the sizes that ids of `input` ("": of any) are looked up in.
+// Returns the smallest table size that ids of `input` ("" = any input) are looked up in.
 IdLimit least_limit(const std::vector<IdLimit>& limits, const Data& data, const std::string& input) {
   IdLimit least{"", std::numeric_limits<int64_t>::max(), "", {}};
   for (const IdLimit& limit : limits)
@@ -132,7 +132,7 @@ bool can_exceed(Element element, int64_t size) {
   return element == Element::i32 || element == Element::i64 || size < int64_t{1} << bits;
 }
 
-// Whether only what stands where a header would has no rows.
+// Whether all out-of-range ids are located where a header would be.
 bool fits_behind_header(const DataFiles& files, const IdLimit& limit, int64_t at) {
   const int64_t header = kTokenHeaderBytes / element_width(files.element());
   return at < header && files.count() > header && range_of(files, header).most < static_cast<double>(limit.size);
@@ -185,7 +185,7 @@ void check(const std::vector<IdLimit>& limits, const Data& data) {
   for (const std::string& name : names) check(limits, data, name);
 }
 
-// A token that no document ends with is a mistake: the loss would cross documents as if there were none.
+// Rejects an end-of-document token that does not occur, because the loss would silently cross documents.
 void check_document_end(const Data& data) {
   if (data.document_end < 0 || data.files.empty()) return;
   const DataFiles files(data, "");

@@ -16,7 +16,7 @@
 namespace prun {
 namespace {
 
-constexpr size_t kMostOpen = 32;  // a thread reads one, and a sample lies in two at most
+constexpr size_t kMostOpen = 32;  // a thread reads one file at a time, and a sample spans at most two
 
 void require_size(const DataFile& file, int64_t bytes) {
   if (bytes == file.bytes) return;

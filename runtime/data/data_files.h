@@ -1,7 +1,7 @@
-// The files of a data source as one run of elements, shard after shard.
+// The files of a data source as one sequence of elements, shard after shard.
 //
-// Surprising fact: they are read by pread and not mapped, since a file that shrinks under a mapping kills the rank
-// with SIGBUS, and one on a network gives no reason. Of thousands of shards a few are open at a time.
+// Surprising fact: files are read with pread and not mapped, because a file that shrinks under a mapping kills the rank
+// with SIGBUS, and a network file fails without a reason. A bounded number of shards is open at a time.
 #pragma once
 #include <cstdint>
 #include <list>
@@ -18,13 +18,13 @@
 
 namespace prun {
 
-// The path as a message has it: from the current folder, where it lies below that.
+// Returns the path for messages: relative to the current folder if it is below it.
 std::string shown_path(const std::string& absolute, const std::string& current_folder);
 
 class DataFiles {
  public:
-  // Of those with the name `name` ("": tokens). Throws usage_error when one is gone or has another size than the
-  // program was compiled for.
+  // Opens the files with the name `name` ("" = tokens). Throws usage_error if one is missing or its size differs from
+  // the size that the program was compiled for.
   DataFiles(const DataSource& source, std::string_view name);
   ~DataFiles();
   DataFiles(const DataFiles&) = delete;
@@ -32,19 +32,19 @@ class DataFiles {
 
   Element element() const { return element_; }
   int64_t count() const { return files_.empty() ? 0 : files_.back().end; }  // elements
-  // Elements [first, first + count) to `out`. Throws usage_error where a file is gone, ends early or cannot be read.
-  // Threads may read at once.
+  // Reads elements [first, first + count) to `out`. Throws usage_error if a file is missing, truncated or unreadable.
+  // Thread-safe.
   void read(int64_t first, int64_t count, void* out) const;
   struct Place {
     std::string path;
-    int64_t element, byte;  // in that file, from its first element and from its first byte
+    int64_t element, byte;  // offsets in that file, from its first element and from its first byte
   };
   Place place(int64_t element) const;  // for messages
 
  private:
   struct File {
     DataFile about;
-    int64_t begin, end;  // of its elements among all
+    int64_t begin, end;  // range of its elements in the sequence
   };
   class Descriptor;
   struct Opened {
@@ -58,37 +58,37 @@ class DataFiles {
   Element element_ = Element::u8;
   std::vector<File> files_;
   mutable std::mutex mutex_;
-  mutable std::list<Opened> opened_;  // the latest first
+  mutable std::list<Opened> opened_;  // most recently used first
 };
 
 // The header of a .npy file, versions 1 to 3 (numpy's format.py): element type and shape of the array that follows.
 struct ArrayHeader {
   Element element = Element::f32;
   std::vector<int64_t> shape;
-  int64_t skip_bytes = 0;  // where the numbers begin
+  int64_t skip_bytes = 0;  // offset of the data
 };
 
-// `begin`: the first kArrayHeaderMost bytes of the file, or all there are. Throws plan_error with what is wrong in
-// words and, where there is one, the call of numpy that mends it.
+// `begin`: the first kArrayHeaderMost bytes of the file, or the whole file. Throws plan_error with the problem and, if
+// there is one, the numpy call that fixes it.
 inline constexpr int64_t kArrayHeaderMost = 4096;
 ArrayHeader parse_array_header(std::string_view begin);
 
-// What a file of token ids begins with: nothing (nanoGPT's, Megatron's .bin), or llm.c's header of 256 int32, which
-// says what follows: magic, version, number of tokens.
+// A file of token ids begins with no header (nanoGPT's, Megatron's .bin), or with llm.c's header of 256 int32: magic,
+// version, number of tokens.
 inline constexpr int64_t kTokenHeaderBytes = 1024;
 
 struct TokenHeader {
   Element element = Element::u16;
-  int64_t tokens = 0;  // that the header counts
+  int64_t tokens = 0;  // as counted by the header
 };
 
-// `begin`: the first bytes of the file, kTokenHeaderBytes or all there are. None: the file has no such header. Throws
-// plan_error, with what is wrong in words, where it has one of another version, or is another kind of file.
+// `begin`: the first kTokenHeaderBytes bytes of the file, or the whole file. Returns nullopt if the file has no such
+// header. Throws plan_error for an unknown version or another kind of file.
 std::optional<TokenHeader> parse_token_header(std::string_view begin);
 
-// Reads all of a plan's data once before launch. Throws plan_error with the file, the place of the first id that is too
-// large, the size that is too small, and what to change. Where a source cannot hold such an id (bytes and 256 rows),
-// nothing is read. Several threads read.
+// Reads all of a plan's data once before launch, with several threads. Throws plan_error with the file, the position of
+// the first id that is too large, the size that is too small, and the fix. Skips sources that cannot hold such an id
+// (bytes and 256 rows).
 void check_data(const Plan& plan);
 
 }  // namespace prun

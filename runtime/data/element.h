@@ -1,4 +1,4 @@
-// What the numbers in a data file are: unsigned and signed integers, and floats, in little-endian order.
+// Element types of data files: unsigned and signed integers, and floats, little-endian.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -10,13 +10,13 @@ namespace prun {
 
 enum class Element : uint8_t { u8, u16, u32, i32, i64, f32, f64 };
 
-std::optional<Element> parse_element(std::string_view name);  // "u16"
+std::optional<Element> parse_element(std::string_view name);  // for example "u16"
 std::string_view element_name(Element element);
-std::string_view numpy_name(Element element);  // "uint16", as numpy and its users call it
+std::string_view numpy_name(Element element);  // numpy's name, for example "uint16"
 int64_t element_width(Element element);        // bytes
 bool is_float(Element element);
 
-// Calls f(const T*) with the type of the elements that begin at `data`.
+// Calls f(const T*) with `data` cast to the element's type.
 template <class F>
 decltype(auto) with_elements(Element element, const void* data, const F& f) {
   switch (element) {

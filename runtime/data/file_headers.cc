@@ -1,6 +1,6 @@
-// Headers of files of arrays (.npy) and of tokens (llm.c's).
+// Headers of array files (.npy) and of token files (llm.c's).
 //
-// The .npy header's dictionary is a Python literal with three keys in any order; only what numpy writes is read.
+// The .npy header's dictionary is a Python literal with three keys in any order; only numpy's own output is parsed.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -14,7 +14,7 @@ namespace {
 
 [[noreturn]] void damaged(std::string_view what) { throw plan_error(fmt::format("its .npy header {}", what)); }
 
-// What follows "'key': " in the dictionary.
+// Returns the text after "'key': " in the dictionary.
 std::string_view field(std::string_view header, std::string_view key) {
   const std::string name = fmt::format("'{}':", key);
   const size_t at = header.find(name);
@@ -85,7 +85,7 @@ ArrayHeader parse_array_header(std::string_view begin) {
   return result;
 }
 
-// The headers as llm.c's dev/data/data_common.py writes them.
+// The headers that llm.c's dev/data/data_common.py writes.
 
 namespace {
 

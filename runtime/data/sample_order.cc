@@ -7,8 +7,8 @@
 namespace prun {
 namespace {
 
-// Keys of the random streams, apart from those of parameters (which are 0, 1, 2, ...). Each use has two of its own
-// for numbers, inputs' and targets', and one for orders.
+// Keys of the random streams, distinct from those of parameters (0, 1, 2, ...). Each use has two keys for numbers, of
+// inputs and of targets, and one for orders.
 constexpr uint64_t kDataKey = 1ULL << 62, kOrderKey = kDataKey + 4;
 constexpr int kRounds = 6;
 

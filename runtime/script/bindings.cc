@@ -1,5 +1,5 @@
-// The table `host` that the modules in lua/prun see: the op table, places in the source, likely words, files, encoding.
-// It decides nothing: Lua gives a plan its meaning.
+// The table `host` for the modules in lua/prun: the op table, source locations, suggestions, files, encoding. It
+// contains no policy: Lua defines the meaning of a plan.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ using nlohmann::json;
 Attr attr_of(const std::string& name, const json& value) {
   if (value.is_boolean()) return static_cast<int64_t>(value.get<bool>());
   if (value.is_number_integer()) return value.get<int64_t>();
-  if (value.is_number()) {  // Lua's division makes a float of a whole number: it still counts as one
+  if (value.is_number()) {  // Lua's division yields a float; a whole number still counts as an integer
     const double number = value.get<double>();
     const bool whole = number == std::trunc(number) && std::abs(number) <= 9007199254740992.0;
     return whole ? Attr(static_cast<int64_t>(number)) : Attr(number);
@@ -41,7 +41,7 @@ TensorType type_of(const json& value) {
   return {*dtype, value.at("shape").get<Shape>()};
 }
 
-// infer(op, {types}, {attributes}) -> {types}. The shape rule's message gets the line of the call.
+// infer(op, {types}, {attributes}) -> {types}. A shape rule's error gets the line of the call.
 int infer(lua_State* L, Host& host) {
   std::string name = text_argument(L, 1, "infer");
   const OpDef* op = find_op(name);
@@ -67,7 +67,7 @@ Site site_argument(lua_State* L, int index) {
   return {value.at(0).get<std::string>(), value.at(1).get<int>()};
 }
 
-// site() -> {file, line} of the innermost frame outside the core; site("user"): outside lua/prun altogether.
+// site() -> {file, line} of the innermost frame outside the core; site("user"): outside lua/prun.
 int site(lua_State* L, Host& host) {
   if (lua_isnoneornil(L, 1)) {
     host.push_site(L, Layer::library);
@@ -86,7 +86,7 @@ int site_of_word(lua_State* L, Host& host) {
   return 1;
 }
 
-// fail(message, site or nil, "usage" or nil): an error at that place, or at the user's line.
+// fail(message, site or nil, "usage" or nil): raises an error at that site, or at the user's line.
 int fail(lua_State* L, Host& host) {
   std::string message = text_argument(L, 1, "fail");
   Exit code = lua_isnoneornil(L, 3) ? Exit::plan : Exit::usage;
@@ -101,7 +101,7 @@ int suggest(lua_State* L, Host&) {
   return 1;
 }
 
-// encode(value) -> the same bytes for equal values.
+// encode(value) -> bytes, equal for equal values.
 int encode(lua_State* L, Host&) {
   std::vector<uint8_t> bytes = json::to_cbor(to_json(L, 1));
   lua_pushlstring(L, reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -121,7 +121,7 @@ int map(lua_State* L, Host&) {
   return 1;
 }
 
-// result(table) -> the table, marked as what a plan returns.
+// result(table) -> the table, marked as the result of a plan.
 int result(lua_State* L, Host&) {
   lua_settop(L, 1);
   luaL_newmetatable(L, kResultMark);
@@ -129,16 +129,16 @@ int result(lua_State* L, Host&) {
   return 1;
 }
 
-// word(function, site or nil) -> the same for a plan to call. A C function, since `return prun.plan { ... }` is a tail
-// call, which to a Lua function would erase the very frame whose line every message needs. With a site, errors inside
-// that no frame of the user's explains are blamed on that site: the line of prun.models.gpt { ... }, say.
+// word(function, site or nil) -> the function wrapped for plans. The wrapper is a C function, because `return prun.plan
+// { ... }` is a tail call, which to a Lua function would erase the frame whose line every message needs. `site`:
+// location of errors inside that no user frame explains, for example the line of prun.models.gpt { ... }.
 int word(lua_State* L, Host&) {
   lua_settop(L, 2);
   lua_pushcclosure(L, call_word, 2);
   return 1;
 }
 
-// declare_arguments({{ name, kind, initial, help, tune }}): the plan has parameters; `--help` shows them.
+// declare_arguments({{ name, kind, initial, help, tune }}): declares the plan's arguments; `--help` prints them.
 int declare_arguments(lua_State* L, Host& host) {
   host.arguments_declared = true;
   for (const json& one : to_json(L, 1))
@@ -147,7 +147,7 @@ int declare_arguments(lua_State* L, Host& host) {
   return 0;
 }
 
-// The names of some ops, as a list in the host table.
+// Adds the names of the selected ops to the host table, as a list.
 template <class Which>
 void push_ops(lua_State* L, const char* field, Which which) {
   lua_newtable(L);
@@ -179,7 +179,7 @@ void push_host_table(lua_State* L) {
                                        {"declare_arguments", thunk<declare_arguments>},
                                        {nullptr, nullptr}};
   luaL_newlib(L, functions);
-  lua_getglobal(L, "next");  // Lua's own, in no order, to count with
+  lua_getglobal(L, "next");  // Lua's own next, unordered, for counting
   lua_setfield(L, -2, "next");
   push_ops(L, "unary_ops", [](const OpDef& op) { return op.word; });
   push_ops(L, "optimizers", [](const OpDef& op) { return op.optimizer != nullptr && !op.optimizer->casts; });

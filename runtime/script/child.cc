@@ -1,4 +1,4 @@
-// One script, one process, one reply. The process is thrown away afterwards, so nothing here is cleaned up.
+// One script, one process, one reply. The process exits afterwards, so nothing here is cleaned up.
 #include "script/child.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ int g_pipe = -1;
 void write_all(const char* data, size_t size) {
   while (size > 0) {
     ssize_t written = write(g_pipe, data, size);
-    if (written <= 0) _exit(1);  // the launcher has gone
+    if (written <= 0) _exit(1);  // the launcher has exited
     data += written;
     size -= written;
   }
@@ -41,8 +41,8 @@ void write_all(const char* data, size_t size) {
   reply(kReplyError, fmt::format("{} {} {}\n{}", code, site.line, site.file, error.message()));
 }
 
-// The line of the plan that Lua is at, or else of ours. Called from hooks, the allocator and signal handlers, so
-// nothing here allocates.
+// Returns the line of the plan that Lua executes, otherwise the line in lua/prun. Called from hooks, the allocator and
+// signal handlers, so it must not allocate.
 struct Line {
   const char* file = "";
   int line = 0;
@@ -68,13 +68,13 @@ void stop_at_limit(lua_State* L, const char* text) {
   _exit(0);
 }
 
-// A buffer of a C function that is refused memory raises at once, without a line: this is it.
+// Line of the last refused allocation, because a C function's buffer then raises an error without a line.
 Line g_refused;
 void note_refusal(lua_State* L) { g_refused = line_of(L); }
 
-// Adds the user's line to an error that Lua itself raised in a module of ours, or in a function of its own that was
-// called by none: ipairs(nil) fails when the loop asks for the first element. A text that the plan raised without a
-// line, error("...", 0), stays without.
+// Adds the user's line to an error that Lua raised in a module of ours, or in a function without a Lua caller:
+// ipairs(nil) fails when the loop requests the first element. A text that the plan raised without a line, error("...",
+// 0), remains without one.
 int name_the_users_line(lua_State* L, Host& host) {
   Site user = host.site(L, Layer::user);
   if (lua_type(L, 1) != LUA_TSTRING) {
@@ -101,7 +101,7 @@ int name_the_users_line(lua_State* L, Host& host) {
   reply(kind, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
-// The modules that stand beside the plan, by their path from its folder.
+// Returns the modules from the plan's folder, by their path relative to it.
 nlohmann::json modules_of(const Host& host) {
   nlohmann::json modules = nlohmann::json::object();
   for (const auto& [name, source] : host.sources)
@@ -127,7 +127,7 @@ void answer_help(const Host& host, bool is_plan) {
   reply_cbor(kReplyHelp, {{"arguments", std::move(arguments)}, {"is_plan", is_plan}});
 }
 
-// --help needs no more than the arguments; who declares some is a plan.
+// --help needs only the arguments, and a script that declares some is a plan.
 void arguments_known(Host& host) {
   if (host.options.help) answer_help(host, true);
 }
@@ -181,11 +181,11 @@ bool load_words(ScriptState& state) {
 }
 
 void run_script_child(ScriptState& state, const std::string& plan_file, int pipe) {
-  g_pipe = dup2(pipe, 3);  // keeps of the launcher's descriptors only standard error and the pipe
+  g_pipe = dup2(pipe, 3);  // retains only standard error and the pipe of the launcher's descriptors
   close_range(4, ~0U, 0);
   close(0);
   dup2(2, 1);
-  signal(SIGINT, SIG_IGN);  // the launcher decides what an interrupt means
+  signal(SIGINT, SIG_IGN);  // the launcher handles interrupts
   try {
     Host& host = state.host;
     if (state.L == nullptr) throw Error(Exit::script_limit, "no memory for the script");

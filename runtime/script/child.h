@@ -1,4 +1,4 @@
-// The child's side: evaluate the script under the limits and send one reply.
+// The child's side: evaluates the script under the limits and sends one reply.
 #pragma once
 #include <lua.hpp>
 #include <string>
@@ -8,12 +8,14 @@
 
 namespace prun {
 
-// First byte of a reply. 'P': eight bytes with the size of the modules,
-// the modules as CBOR and the plan as CBOR follow. 'H': the help lines as CBOR. 'E': code, line and file as
-// "code line file\n", then the message.
+// First byte of a reply, and its content:
+//
+//   'P'   size of the modules (8 bytes), modules as CBOR, plan as CBOR
+//   'H'   help lines as CBOR
+//   'E'   "code line file\n", then the message
 inline constexpr char kReplyPlan = 'P', kReplyHelp = 'H', kReplyError = 'E';
 
-// A script, or a server of scripts, before it has run. One a process.
+// A script, or a server of scripts, before it has run. One per process.
 struct ScriptState {
   explicit ScriptState(const ScriptOptions& given);
   ScriptState(const ScriptState&) = delete;
@@ -21,13 +23,13 @@ struct ScriptState {
 
   ScriptOptions options;
   Host host;
-  lua_State* L = nullptr;  // null: no memory
+  lua_State* L = nullptr;  // null = out of memory
 };
 
-// Loads all words. False: something is wrong with them, which a script is told that requires them.
+// Loads all modules of lua/prun. Returns false if one is broken; a script that requires it gets the error.
 bool load_words(ScriptState& state);
 
-// Never returns. `plan_file` is where the plan lies, `pipe` takes the reply.
+// Runs the script and exits. `plan_file`: path of the plan; `pipe`: receives the reply.
 [[noreturn]] void run_script_child(ScriptState& state, const std::string& plan_file, int pipe);
 
 }  // namespace prun

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// The file nearest in name to `path`, in the folders where it was looked for; or "".
+// Returns the file with the name most similar to `path` in the searched folders, or "".
 std::string nearest_file(const std::string& path, const std::vector<std::string>& places) {
   std::filesystem::path wanted(path);
   std::vector<std::string> names;
@@ -30,7 +30,7 @@ std::string nearest_file(const std::string& path, const std::vector<std::string>
   return nearest_word(path, names);
 }
 
-// The files of a pattern in the order of their names; a name without wildcards is itself.
+// Returns the files that match a pattern, in the order of their names; a name without wildcards matches itself.
 std::vector<std::string> matching(const std::string& pattern) {
   struct stat status = {};
   if (stat(pattern.c_str(), &status) == 0) return {pattern};
@@ -57,7 +57,7 @@ std::string first_bytes(const std::string& path, int64_t most) {
   return begin;
 }
 
-// Where a relative name is looked for: the current folder, beside the plan, among the plans of the installation.
+// Returns the candidates for a relative name: in the current folder, next to the plan, in the installation's plans.
 std::vector<std::string> places_of(const std::string& path, const Host& host) {
   std::vector<std::string> places = {path};
   if (path.starts_with("/")) return places;
@@ -86,8 +86,8 @@ int not_found(lua_State* L, const char* what, const std::string& path, const std
 
 }  // namespace
 
-// data_files(pattern) -> list of { path (absolute), shown (as messages have it), bytes }, sorted by name; or nil and
-// why. The first place that has some counts.
+// data_files(pattern) -> list of { path (absolute), shown (for messages), bytes }, sorted by name; or nil and the
+// reason. The first candidate with matches is used.
 int data_files(lua_State* L, Host& host) {
   const std::string path = text_argument(L, 1, "data_files");
   const std::vector<std::string> places = places_of(path, host);
@@ -108,7 +108,7 @@ int data_files(lua_State* L, Host& host) {
   return not_found(L, "file", path, places);
 }
 
-// folder_info(path) -> the absolute path; or nil and why.
+// folder_info(path) -> the absolute path; or nil and the reason.
 int folder_info(lua_State* L, Host& host) {
   const std::string path = text_argument(L, 1, "folder_info");
   const std::vector<std::string> places = places_of(path, host);
@@ -121,7 +121,7 @@ int folder_info(lua_State* L, Host& host) {
   return not_found(L, "folder", path, places);
 }
 
-// token_header(path) -> { element, tokens, skip_bytes }; false: it has none; or nil and what is wrong with it.
+// token_header(path) -> { element, tokens, skip_bytes }; false if there is no header; or nil and the reason.
 int token_header(lua_State* L, Host&) {
   const std::string path = text_argument(L, 1, "token_header");
   try {
@@ -139,7 +139,7 @@ int token_header(lua_State* L, Host&) {
   }
 }
 
-// array_header(path) -> { element, numpy, width, shape, skip_bytes }; or nil and what is wrong with it.
+// array_header(path) -> { element, numpy, width, shape, skip_bytes }; or nil and the reason.
 int array_header(lua_State* L, Host&) {
   const std::string path = text_argument(L, 1, "array_header");
   try {

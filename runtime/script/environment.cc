@@ -1,5 +1,6 @@
 // The allow-list of globals. Missing on purpose: io, os, debug, package, coroutine, load and its family, dofile,
-// collectgarbage, string.dump, xpcall. pairs and next go in sorted order, since a plan must be the same in every run.
+// collectgarbage, string.dump, xpcall. pairs and next iterate in sorted order, because a plan must be identical in
+// every run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ constexpr const char* kAllowed[] = {
 constexpr const char* kForbidden[] = {"io",     "os",         "debug",    "package", "coroutine",      "load",
                                       "dofile", "loadstring", "loadfile", "xpcall",  "collectgarbage", "_G"};
 
-// A key as pairs orders it: numbers, then texts, then booleans.
+// A key in the order of pairs: numbers, then texts, then booleans.
 struct Key {
   int kind = 0;
   lua_Number number = 0;
@@ -55,7 +56,7 @@ std::vector<Key> sorted_keys(lua_State* L, int table) {
   std::vector<Key> keys;
   lua_pushnil(L);
   while (lua_next(L, table)) {
-    keys.push_back(key_at(L, -2));  // a text stays alive as the table's key
+    keys.push_back(key_at(L, -2));  // a text remains alive as the table's key
     lua_pop(L, 1);
   }
   std::sort(keys.begin(), keys.end());
@@ -99,7 +100,7 @@ int next_in_order(lua_State* L, Host& host) {
   return 2;
 }
 
-// The iterator of pairs. Upvalues: the keys, the position. A key that has gone since is left out.
+// The iterator of pairs. Upvalues: the keys, the position. Keys removed since then are skipped.
 int step_pairs(lua_State* L) {
   lua_Integer position = lua_tointeger(L, lua_upvalueindex(2));
   for (;;) {
@@ -163,7 +164,7 @@ int print_to_stderr(lua_State* L) {
   return 0;
 }
 
-// The names of locals and upvalues of the function that runs: a misspelt local reads as a global.
+// Collects the names of locals and upvalues of the running function, because a misspelt local reads as a global.
 void add_local_names(lua_State* L, std::vector<std::string>& names) {
   lua_Debug frame;
   if (!lua_getstack(L, 1, &frame)) return;

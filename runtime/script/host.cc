@@ -1,5 +1,5 @@
-// Finds the site of an error or op by the layers on Lua's stack instead of counting levels: a module of ours may be
-// split or wrapped without any message moving.
+// Finds the site of an error or op by the layers on Lua's stack instead of by counting levels, so that splitting or
+// wrapping a module of ours moves no message.
 #include "script/host.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace prun {
 Host& host_of(lua_State* L) { return **static_cast<Host**>(lua_getextraspace(L)); }
 void attach_host(lua_State* L, Host& host) { *static_cast<Host**>(lua_getextraspace(L)) = &host; }
 
-// No C++ objects here: the word may raise.
+// No C++ objects here: the function may raise.
 int call_word(lua_State* L) {
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_insert(L, 1);
@@ -23,7 +23,7 @@ int call_word(lua_State* L) {
 
 namespace {
 
-// The site that the word running in this frame was made with, if any.
+// Returns the site that the wrapper running in this frame was created with, if any.
 Site blamed(lua_State* L, lua_Debug& frame) {
   lua_getinfo(L, "f", &frame);
   Site site;
@@ -44,7 +44,7 @@ Site blamed(lua_State* L, lua_Debug& frame) {
 
 std::pair<const std::string, Source>* Host::source_of(const char* chunk_name) {
   auto& known = chunks_[chunk_name];
-  // Lua may have used the memory of a name for another one.
+  // Lua may have reused the memory of a name.
   if (known == nullptr || known->first != chunk_name) {
     const auto found = sources.find(chunk_name);
     known = found == sources.end() ? nullptr : &*found;
@@ -52,7 +52,7 @@ std::pair<const std::string, Source>* Host::source_of(const char* chunk_name) {
   return known;
 }
 
-// Asked for each op: getinfo with "l" counts lines, so it is asked of the frame that is wanted only.
+// Called for each op. getinfo with "l" counts lines, so it is called for the selected frame only.
 void Host::push_site(lua_State* L, Layer most) {
   lua_Debug frame;
   for (int level = 0; lua_getstack(L, level, &frame); ++level) {
@@ -99,14 +99,14 @@ void Host::fail_here(lua_State* L, const std::string& message, Exit code) const 
 
 namespace {
 
-// As Lua prints a chunk's name in messages (luaO_chunkid): long ones lose their beginning.
+// Returns a chunk's name as Lua prints it in messages (luaO_chunkid): a long one loses its beginning.
 std::string printed_name(const std::string& name) {
   constexpr size_t kMost = LUA_IDSIZE - 1;
   if (name.size() <= kMost) return name;
   return "..." + name.substr(name.size() - (kMost - 3));
 }
 
-// "name:12: message" of a known source.
+// Parses "name:12: message" of a known source.
 std::optional<Error> parse_position(const Host& host, std::string_view text) {
   for (const auto& [name, source] : host.sources) {
     std::string start = printed_name(name) + ":";

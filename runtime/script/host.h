@@ -1,4 +1,4 @@
-// State of the script child besides Lua's own: sources read, the last error, the declared arguments.
+// State of the script child besides Lua's own: loaded sources, the last error, the declared arguments.
 #pragma once
 #include <lua.hpp>
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace prun {
 
-// Owner of a chunk of code. Errors point at the user's line; recorded ops at the innermost line outside the core.
+// Owner of a chunk of code. Errors are located at the user's line; recorded ops at the innermost line outside the core.
 enum class Layer { user, library, core };
 
 struct Source {
@@ -26,28 +26,29 @@ struct Host {
   explicit Host(const ScriptOptions& given) : options(given) {}
 
   const ScriptOptions& options;
-  std::string plan_file;                  // the plan's path
-  std::string plan_folder;                // of plan_file
-  std::string typed_folder;               // of the path as typed, with '/', or ""
+  std::string plan_file;                  // path of the plan
+  std::string plan_folder;                // folder of plan_file
+  std::string typed_folder;               // folder of the path as typed, with '/', or ""
   std::string working_folder;             // absolute
   std::map<std::string, Source> sources;  // by name in messages
-  std::vector<PlanArgument> arguments;    // of prun.args
+  std::vector<PlanArgument> arguments;    // declared by prun.args
   bool arguments_declared = false;
-  void (*arguments_known)(Host&) = nullptr;  // called when the plan has declared them; under --help it ends the process
-  // The last Error that went through Lua as text: its code and site would be lost otherwise.
+  void (*arguments_known)(Host&) = nullptr;  // called after the declaration; under --help it exits
+  // The last Error that passed through Lua as text, which would lose its code and site.
   Error last{Exit::plan, ""};
 
-  // The innermost frame of a chunk whose layer is `most` or nearer to the user. Unknown when there is none.
+  // Returns the site of the innermost frame of a chunk whose layer is at most `most`; unknown if there is none.
   Site site(lua_State* L, Layer most) const;
-  // Pushes that of an op, { file, line }: one table for each place. Words that were made with a site do not count.
+  // Pushes an op's site { file, line }: one shared table per site. Sites of wrappers do not count.
   void push_site(lua_State* L, Layer most);
-  // Throws plan_error at the user's line; names the line of ours that found the mistake when that helps.
+  // Throws plan_error at the user's line, and names the line in lua/prun that detected the mistake if it is another
+  // one.
   [[noreturn]] void fail_here(lua_State* L, const std::string& message, Exit code = Exit::plan) const;
-  // The Error for the text of an uncaught Lua error.
+  // Converts the text of an uncaught Lua error to an Error.
   Error error_of(std::string_view text) const;
 
  private:
-  // A chunk's source by Lua's own copy of its name, which lives as long as the chunk.
+  // Finds a chunk's source by the address of Lua's copy of its name, which lives as long as the chunk.
   std::pair<const std::string, Source>* source_of(const char* chunk_name);
   std::unordered_map<const char*, std::pair<const std::string, Source>*> chunks_;
 };
@@ -55,17 +56,17 @@ struct Host {
 Host& host_of(lua_State* L);
 void attach_host(lua_State* L, Host& host);
 
-// Text argument `index`, or throws (naming `function`).
+// Returns text argument `index`; throws an error that names `function` if it is no text.
 std::string text_argument(lua_State* L, int index, const char* function);
 void push_text(lua_State* L, std::string_view text);
 void push_site(lua_State* L, std::string_view file, int line);
-// The line of `file`, at or after `line`, where `word` is assigned (a field of a table); else `line`.
+// Returns the line of `file`, at or after `line`, where `word` is assigned as a field of a table; otherwise `line`.
 int line_of_word(const Host& host, const std::string& file, int line, const std::string& word);
 
-// The function behind host.word (bindings.cc): calls upvalue 1; upvalue 2 is a site to blame, or nil.
+// The function behind host.word (bindings.cc): calls upvalue 1; upvalue 2 is the site of its errors, or nil.
 int call_word(lua_State* L);
 
-// Makes a Lua function of a C++ one: exceptions end inside, and lua_error jumps when no C++ object is live.
+// Wraps a C++ function as a Lua function: exceptions end inside, and lua_error jumps when no C++ object is live.
 using LuaBody = int (*)(lua_State*, Host&);
 template <LuaBody body>
 int thunk(lua_State* L) {
@@ -87,25 +88,26 @@ int thunk(lua_State* L) {
   return lua_error(L);
 }
 
-// The registry key of the metatable that marks what a plan returns.
+// The registry key of the metatable that marks the result of a plan.
 inline constexpr const char* kResultMark = "prun.result";
 
-// Adds the table `host` that lua/prun sees (bindings.cc), on top of the stack.
+// Pushes the table `host` for lua/prun (bindings.cc).
 void push_host_table(lua_State* L);
-// Fills in what of it depends on the script's options; it is on top of the stack.
+// Sets the fields of the table on top of the stack that depend on the script's options.
 void set_host_options(lua_State* L);
 
-// What a script may learn about files and folders: where they are, how large, what their headers say.
+// A script's access to files and folders: their paths, sizes and headers (data_files.cc).
 int data_files(lua_State* L, Host& host);
 int folder_info(lua_State* L, Host& host);
 int token_header(lua_State* L, Host& host);
 int array_header(lua_State* L, Host& host);
 
-// The names that a script sees: an allow-list over Lua's libraries, with our own pairs, print, require, setmetatable.
+// Defines the globals of a script: an allow-list over Lua's libraries, with our own pairs, print, require,
+// setmetatable.
 void open_libraries(lua_State* L);
-// Makes the two environments: the plan's, and that of lua/prun (the same plus `host`).
+// Creates the two environments: the plan's, and that of lua/prun (the same plus `host`).
 void open_environments(lua_State* L);
-// The `host` of the environment is that of the host's options.
+// Updates the environment's `host` from the host's options.
 void take_options(lua_State* L);
 // Pushes the environment of a layer.
 void push_environment(lua_State* L, Layer layer);

@@ -1,6 +1,6 @@
-// The limits of the script child. Time is RLIMIT_CPU: its first signal asks the Lua state for a clean stop at the next
-// instruction (which knows its line); the second, a second later, finds a C function that does not return, such as
-// string.find with an exponential pattern, and stops from the handler.
+// The limits of the script child. Time is RLIMIT_CPU. Its first signal requests a clean stop at the next Lua
+// instruction, which has a line. The second one, a second later, stops from the handler, because a C function does not
+// return (string.find with an exponential pattern, for example).
 #include "script/limits.h"
 
 #include <signal.h>
@@ -24,26 +24,26 @@
 namespace prun {
 namespace {
 
-// One set a process, as the signal handler and the allocator of the one state need them.
+// One set per process, because the signal handler and the allocator need global access.
 Limits g_limits{.memory_bytes = INT64_MAX};
 lua_State* g_state = nullptr;
 int64_t g_used = 0;
-size_t g_refused_size = 0;  // the request that was refused last, until one is granted
+size_t g_refused_size = 0;  // size of the last refused request; 0 after a granted one
 volatile sig_atomic_t g_time_signals = 0;
-// Bytes from which garbage is collected: most scripts end long before. 0: it is.
+// Bytes in use that start garbage collection, because most scripts end long before; 0 = it has started.
 int64_t g_collect_from = 0;
 char g_time_text[128], g_memory_text[128];
 
 void on_instruction(lua_State* L, lua_Debug*) { g_limits.stop(L, g_time_text); }
 
-// From a hook, since an allocator may not ask the collector for anything.
+// Runs as a hook, because an allocator must not call the collector.
 void begin_to_collect(lua_State* L, lua_Debug*) {
   lua_sethook(L, nullptr, 0, 0);
   if (g_time_signals != 0) g_limits.stop(L, g_time_text);
   lua_gc(L, LUA_GCRESTART);
 }
 
-// Lua answers a refusal with a full collection and asks again; only the second refusal is final.
+// Lua answers a refusal with a full collection and retries; only the second refusal is final.
 void* allocate(void*, void* block, size_t old_size, size_t new_size) {
   if (block == nullptr) old_size = 0;
   if (new_size == 0) {
@@ -77,7 +77,7 @@ void on_time_signal(int) {
 }
 
 void limit_address_space() {
-#ifndef PRUN_SANITIZED  // a sanitizer's shadow reserves terabytes
+#ifndef PRUN_SANITIZED  // a sanitizer's shadow memory reserves terabytes
   long pages = 0;
   if (FILE* file = std::fopen("/proc/self/statm", "re")) {
     if (std::fscanf(file, "%ld", &pages) != 1) pages = 0;
@@ -98,7 +98,7 @@ void limit_time() {
   sigemptyset(&set);
   sigaddset(&set, SIGXCPU);
   sigprocmask(SIG_UNBLOCK, &set, nullptr);
-  // The clock of the limit has run since the fork, and it counts whole seconds.
+  // The limit counts processor time since the fork, in whole seconds.
   auto seconds = static_cast<rlim_t>(std::ceil(g_limits.cpu_seconds));
   rlimit limit{seconds, seconds + 3};
   setrlimit(RLIMIT_CPU, &limit);
@@ -127,7 +127,7 @@ void limit_script(const Limits& limits) {
 
 const char* memory_limit_text() { return g_memory_text; }
 
-#if defined(PRUN_SECCOMP) && !defined(PRUN_SANITIZED)  // sanitizers probe memory with calls of their own
+#if defined(PRUN_SECCOMP) && !defined(PRUN_SANITIZED)  // sanitizers probe memory with system calls of their own
 void forbid_system_calls() {
   scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
   if (filter == nullptr) return;
@@ -144,7 +144,7 @@ void forbid_system_calls() {
       SCMP_SYS(fcntl),
   };
   for (int call : allowed) seccomp_rule_add(filter, SCMP_ACT_ALLOW, call, 0);
-  // Files may be opened, but only to read.
+  // Files may be opened read-only.
   seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(openat), 1,
                    SCMP_A2(SCMP_CMP_MASKED_EQ, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY));
   seccomp_load(filter);

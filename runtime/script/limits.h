@@ -1,4 +1,4 @@
-// What the script child may use: processor time, memory, system calls.
+// Limits of the script child: processor time, memory, system calls.
 //
 // Surprising fact: nothing is unwound when a limit is reached. The child writes its reply and ends at once, so no
 // pcall, finalizer or handler of the script can swallow the limit.
@@ -11,23 +11,23 @@ namespace prun {
 struct Limits {
   double cpu_seconds = 10;
   int64_t memory_bytes = 0;
-  // Reports `text` with the line that `L` is at (as far as it is known) and ends the process.
+  // Reports `text` with the line that `L` executes (if known) and ends the process.
   void (*stop)(lua_State* L, const char* text) = nullptr;
-  // Memory was refused at the line that `L` is at. Lua may collect garbage and ask again, or raise an error.
+  // Notes that memory was refused at the current line of `L`. Lua may collect garbage and retry, or raise an error.
   void (*refused)(lua_State* L) = nullptr;
 };
 
-// A state whose memory is counted. One a process.
+// Creates a state whose memory is counted. One per process.
 lua_State* new_counted_state();
 
-// The limits hold from here on, in this process and those that it starts.
+// Applies the limits to this process and its future children.
 void limit_script(const Limits& limits);
 
-// What a script that needs more memory is told.
+// The error of a script that needs more memory.
 const char* memory_limit_text();
 
-// From here on the process can only read files, write to open descriptors and ask for memory and time. Without
-// libseccomp this does nothing: scripts have no name that reaches the system either way.
+// Restricts the process to reading files, writing to open descriptors, and requesting memory and time. Does nothing
+// without libseccomp: scripts have no function that reaches the system either way.
 void forbid_system_calls();
 
 }  // namespace prun

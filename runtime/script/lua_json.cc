@@ -1,5 +1,5 @@
-// One generic conversion, so that the modules in lua/prun decide the shape of the plan and nothing here knows it.
-// Only raw access: no metamethod runs while C++ objects are live.
+// One generic conversion: only the modules in lua/prun define the shape of a plan. It uses raw access only, so no
+// metamethod runs while C++ objects are live.
 #include "script/lua_json.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 64;  // deeper is a cycle
+constexpr int kMaxDepth = 64;  // a deeper table is a cycle
 
 json value_to_json(lua_State* L, int index, int depth);
 
@@ -27,7 +27,7 @@ json table_to_json(lua_State* L, int table, int depth) {
   if (depth > kMaxDepth) throw plan_error("a table that contains itself cannot be part of a plan");
   luaL_checkstack(L, 8, nullptr);
   lua_Unsigned length = lua_rawlen(L, table);
-  json::object_t fields;  // another map would be copied, with all that lies below
+  json::object_t fields;  // another map type would be copied with its whole subtree
   bool has_other_keys = false;
   lua_pushnil(L);
   while (lua_next(L, table)) {

@@ -1,5 +1,5 @@
-// Module names are words joined by dots, so no name can leave the two folders: "prun" and "prun.*" are ours, any other
-// lies beside the plan.
+// Module names are words joined by dots, so no name can leave the two folders: "prun" and "prun.*" are ours, all others
+// are in the plan's folder.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -66,7 +66,7 @@ Module find_module(lua_State* L, Host& host, const std::string& name) {
   host.fail_here(L, fmt::format("no module '{}' (looked for {}{}.lua)", name, shown, path));
 }
 
-// Pushes what the module returned before, and true; or its chunk, and false.
+// Pushes the module's previous result, and true; or its chunk, and false.
 int find_or_load(lua_State* L, Host& host) {
   std::string name = text_argument(L, 1, "require");
   luaL_getsubtable(L, LUA_REGISTRYINDEX, kLoaded);
@@ -114,7 +114,7 @@ void load_chunk(lua_State* L, Host& host, const std::string& file, const std::st
   lua_setupvalue(L, -2, 1);
 }
 
-// The chunk runs from here, where no C++ object lives, as it may raise.
+// The chunk runs from here, where no C++ object lives, because it may raise.
 int require_module(lua_State* L) {
   lua_settop(L, 1);
   lua_pushcfunction(L, thunk<find_or_load>);

@@ -34,7 +34,7 @@ std::vector<std::string> plans_in(const fs::path& folder) {
   return names;
 }
 
-// " (did you mean 'plans/zero3.lua'?)": a file of that folder, else one of the installation's plans.
+// Returns " (did you mean 'plans/zero3.lua'?)": a file of that folder, otherwise one of the installation's plans.
 std::string likely_plan(const std::string& typed, const fs::path& installed) {
   fs::path path = typed;
   std::string name = path.filename().string();
@@ -49,7 +49,7 @@ std::string likely_plan(const std::string& typed, const fs::path& installed) {
   return fmt::format(" (plans of prun: {})", join(plans_in(installed), ", "));
 }
 
-// The description of a plan: the first sentence of the comment that it begins with.
+// Returns the description of a plan: the first sentence of its leading comment.
 std::string first_sentence(const std::string& file) {
   std::ifstream lines(file);
   std::string line, text;
@@ -117,7 +117,7 @@ ScriptResult run_script(const ScriptOptions& options) {
   std::string plan_file = find_plan(options.plan_path, options.lua_dir);
   ScriptResult result;
   result.description = first_sentence(plan_file);
-  // Processor time is the limit that counts; this one is for a child that is stopped, or a machine that is crowded.
+  // Processor time is the actual limit; this one covers a stopped child or an overloaded machine.
   const int wall_seconds = static_cast<int>(20 + 6 * options.cpu_seconds);
   const auto deadline = ChildProcess::Clock::now() + std::chrono::seconds(wall_seconds);
   std::optional<ScriptEnd> end;

@@ -1,4 +1,5 @@
-// Runs a plan script in a sandboxed child process and returns what it recorded. Call it before the process has threads.
+// Runs a plan script in a sandboxed child process and returns the recorded plan. Call it before the process has
+// threads.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -16,9 +17,9 @@ struct ScriptOptions {
   int world = 1;
   std::map<std::string, std::string> settings;  // --set name=value
   bool help = false;                            // only list the plan's arguments
-  std::optional<PlanSizes> sizes;               // instead of the plan's own
-  std::vector<PlanSizes> more_sizes;            // beside `sizes`: of the same model, on pipelines of other lengths
-  bool outline = false;                         // without the turns of a pipeline, which are many
+  std::optional<PlanSizes> sizes;               // replace the plan's own sizes
+  std::vector<PlanSizes> more_sizes;            // further sizes: the same model on pipelines of other lengths
+  bool outline = false;                         // omit the slots of a pipeline schedule, which are many
   double cpu_seconds = 10;                      // limit of the child
   int64_t memory_bytes = 512LL << 20;
 };
@@ -27,21 +28,21 @@ struct ScriptOptions {
 struct PlanArgument {
   std::string name;
   std::string kind;     // integer, number, text, boolean, numbers
-  std::string initial;  // as one would write it after --set name=
+  std::string initial;  // as written after --set name=
   std::string help;
-  std::string tune;  // what prun tune tries, as after --search name=; or ""
+  std::string tune;  // values for prun tune, as after --search name=; "" = none
 };
 
 struct ScriptResult {
-  std::string plan_cbor;                       // see ir/plan_reader.h; empty when help was asked
-  std::map<std::string, std::string> modules;  // those of the user's, by their path from the plan's folder: the text
-  std::vector<PlanArgument> arguments;         // when help was asked
-  bool is_plan = true;                         // false: help was asked of a script that returns no plan
-  double processor_seconds = 0;                // of a ScriptServer's child; else it is a child of this process
-  std::string description;                     // the first sentence of the comment that the plan begins with
+  std::string plan_cbor;                       // see ir/plan_reader.h; empty with `help`
+  std::map<std::string, std::string> modules;  // text of the user's modules, by their path from the plan's folder
+  std::vector<PlanArgument> arguments;         // with `help`
+  bool is_plan = true;                         // false: with `help`, and the script returns no plan
+  double processor_seconds = 0;                // of a ScriptServer's child; 0 = it ran as a child of this process
+  std::string description;                     // first sentence of the plan's leading comment
 };
 
-// The plan's file: as typed, else among the plans beside lua/, which come with prun. Throws usage_error.
+// Returns the plan's file: as typed, otherwise among the plans that come with prun, next to lua/. Throws usage_error.
 std::string find_plan(const std::string& plan_path, const std::string& lua_dir);
 
 // Throws Error: plan (with file and line), script_limit, usage (no such plan, unknown --set name).

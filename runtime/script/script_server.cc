@@ -1,5 +1,5 @@
-// A request is one message: the options as CBOR and the write end of the pipe that takes the reply. When the script's
-// process has ended, a message with its status comes back.
+// A request is one message: the options as CBOR and the write end of the pipe for the reply. The answer is a message
+// with the status of the script's process when it has ended.
 #include "script/script_server.h"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostBytes = 128 << 10;  // of a request
+constexpr size_t kMostBytes = 128 << 10;  // upper bound of a request
 
 struct Ending {
   int status = 0;
@@ -69,7 +69,7 @@ std::pair<ScriptOptions, std::string> read_request(const std::vector<uint8_t>& b
   return {std::move(options), all.at("plan_file")};
 }
 
-// A message with room for one descriptor.
+// A message with space for one descriptor.
 struct Message {
   Message(void* bytes, size_t size) : part{bytes, size} {
     head.msg_iov = &part;
@@ -92,7 +92,7 @@ bool send_request(int socket, std::vector<uint8_t> bytes, int pipe) {
   return sendmsg(socket, &message.head, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
 
-// -1: the launcher has gone. Else the pipe.
+// Returns the pipe; -1 if the launcher has exited.
 int receive_request(int socket, std::vector<uint8_t>& bytes) {
   bytes.resize(kMostBytes);
   Message message(bytes.data(), bytes.size());

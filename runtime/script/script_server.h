@@ -1,4 +1,4 @@
-// A process that has loaded lua/prun and forks a child for each script: most of what scripts take is to load it.
+// A process that has loaded lua/prun and forks a child for each script, because loading is most of a script's time.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,27 +8,26 @@
 
 namespace prun {
 
-// How a script's process ended.
+// The end of a script's process.
 struct ScriptEnd {
   std::string reply;  // see script/child.h
-  int status = 0;     // as waitpid says it
+  int status = 0;     // as returned by waitpid
   double processor_seconds = 0;
 };
 
-// While it lives, run_script of this process uses it. For those who run several scripts; in forked processes it does
-// not count.
+// While it lives, run_script in this process uses it; forked processes do not. For processes that run several scripts.
 class ScriptServer {
  public:
-  // `lua_dir`: of all its scripts. Does nothing in a process that has one.
+  // `lua_dir`: for all scripts. Does nothing in a process that already has a server.
   explicit ScriptServer(const std::string& lua_dir);
   ~ScriptServer();
   ScriptServer(const ScriptServer&) = delete;
   ScriptServer& operator=(const ScriptServer&) = delete;
 
-  static ScriptServer* current();  // of this process, or null
+  static ScriptServer* current();  // the server of this process, or null
 
-  // False: it takes no such request, or has died. `end` stays empty where the deadline came first; the server has ended
-  // then, too.
+  // Returns false if the request is too large or the server has died. `end` remains empty if the deadline passed; the
+  // server has then ended, too.
   bool run(const ScriptOptions& options, const std::string& plan_file, ChildProcess::Clock::time_point deadline,
            std::optional<ScriptEnd>& end);
 
