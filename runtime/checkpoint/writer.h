@@ -1,7 +1,7 @@
 // Writes a rank's part of checkpoints overlapped with the steps, one at a time; rank 0 commits them.
 //
-// Ranks synchronize in the file system: each writes a manifest after its files are synced, and rank 0 waits for
-// all manifests before it writes the index and renames the folder. A checkpoint is therefore whole or has another name.
+// Ranks synchronize in the file system: each writes a manifest after its files are synced, and rank 0 waits for all
+// manifests before it writes the index and renames the folder. A checkpoint is therefore whole or has another name.
 #pragma once
 #include <atomic>
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Where the combinations are too many: all meshes with the other arguments as the plan has them, then, again and again,
-// what differs from one of the best in one argument, and once nothing of that is new, in two.
+// If there are too many combinations, the search first estimates all meshes with the plan's other arguments. It then
+// repeatedly varies the best candidates in one argument, and in two once that yields nothing new.
 #include "predict/candidates.h"
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 namespace prun {
 namespace {
 
-constexpr size_t kBest = 8;  // whose neighbours are looked at
+constexpr size_t kBest = 8;  // candidates whose neighbours are tried
 
-// 0: fits, 1: does not, 2: is no plan; then what is less is better.
+// 0: fits, 1: does not fit, 2: no such plan; then lower is better.
 std::tuple<int, double> key(const Ranked& of) {
   if (!of.wrong.empty()) return {2, 0};
   if (!of.fits()) return {1, of.estimate.peak_bytes / of.estimate.memory_bytes};
@@ -48,7 +48,7 @@ class Search {
     return made;
   }
 
-  // Estimates those that are new. False: there is none, or no more are allowed.
+  // Estimates the combinations that are new. Returns false if there is none, or the limit is reached.
   bool take(const std::vector<Combination>& combinations) {
     std::vector<Combination> fresh;
     for (const Combination& each : combinations)

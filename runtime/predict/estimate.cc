@@ -1,5 +1,5 @@
-// A step's time and memory are linear in stages, microbatches and layers of a stage, once there are a few of each, but
-// for products of layers with the others. So six small plans say all.
+// A step's time and memory are linear in stages, microbatches and layers per stage beyond a few of each, except for the
+// cross terms of layers with the others. Therefore six small plans determine all others.
 #include "predict/estimate.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ using simulate::Simulation;
 
 constexpr double kOpsEstimatedWhole = 2000;  // as fast as six small plans
 constexpr int kFewLayers = 2;
-constexpr double kHopeless = 1.3;  // of memory
+constexpr double kHopeless = 1.3;  // relative to memory
 
 struct Figure {
   double step_s = 0, peak_bytes = 0, memory_bytes = 0;
@@ -37,7 +37,7 @@ Figure figure_of(const Simulation& simulation) {
   return {simulation.step_s, static_cast<double>(most.peak_bytes), most.memory_bytes};
 }
 
-// The line through the figures at two sizes, at a third.
+// Extrapolates linearly from the figures at two sizes to a third.
 Figure line(int low, const Figure& at_low, int high, const Figure& at_high, int wanted) {
   const double way = static_cast<double>(wanted - low) / (high - low);
   return (1 - way) * at_low + way * at_high;
@@ -50,7 +50,7 @@ class SmallSizesEstimate {
     if (stages_differ || all_.stages <= 3) few_stages_ = more_stages_ = all_.stages;
     few_microbatches_ = !pipeline ? 2 : rounds ? few_stages_ : more_stages_ + 1;
     more_microbatches_ = few_microbatches_ + (rounds ? few_stages_ : 1);
-    if (rounds && few_stages_ != more_stages_) few_microbatches_ = 4, more_microbatches_ = 6;  // whole rounds of both
+    if (rounds && few_stages_ != more_stages_) few_microbatches_ = 4, more_microbatches_ = 6;  // whole rounds for both
     if (all_.microbatches <= more_microbatches_) few_microbatches_ = more_microbatches_ = all_.microbatches;
     few_layers_ = pipeline ? 1 : 2;
     more_layers_ = few_layers_ + 1;
@@ -65,7 +65,7 @@ class SmallSizesEstimate {
     if (few_layers_ == more_layers_) return few;
     const Figure few_base = base(few_layers_), more_base = base(more_layers_);
     const Figure all_base = line(few_layers_, few_base, more_layers_, more_base, all_.layers);
-    // Far from fitting even in a short pipeline: what else would be looked at changes nothing.
+    // Skips further plans if the memory is exceeded by far even in a short pipeline.
     if (all_base.peak_bytes > kHopeless * all_base.memory_bytes) {
       const double way = all_base.step_s / few_base.step_s;
       return {way * few.step_s, all_base.peak_bytes, all_base.memory_bytes};

@@ -1,5 +1,5 @@
-// What a plan's step takes, about, from a few of its stages, microbatches and layers: cheap enough for a thousand
-// settings. prun sim's own answer is exact and takes ten times as long.
+// Estimates a plan's step from a few of its stages, microbatches and layers: cheap enough for a thousand settings. prun
+// sim is exact and takes ten times as long.
 #pragma once
 #include "job/job_spec.h"
 #include "simulate/cluster.h"
@@ -8,15 +8,15 @@ namespace prun {
 
 struct Estimate {
   double step_s = 0;
-  double peak_bytes = 0, memory_bytes = 0;  // of the rank that comes nearest to its device's memory
-  double effort_s = 0;  // of processors, what the estimate has taken: a simulation's is about in proportion
+  double peak_bytes = 0, memory_bytes = 0;  // of the rank with the highest memory use relative to its device
+  double effort_s = 0;  // processor time of the estimate; that of a simulation is roughly proportional
 };
 
-// Equal for settings that record the same plan, or not `whole` the same with few layers. Throws Error(plan) for those
-// with which there is none.
+// Returns a hash that is equal for settings that record the same plan (with few layers unless `whole`). Throws
+// Error(plan) for settings without a plan.
 size_t plan_digest(const JobSpec& spec, bool whole);
 
-// Throws as plan_digest.
+// Throws like plan_digest.
 Estimate estimate_plan(const JobSpec& spec, const simulate::Cluster& cluster);
 
 }  // namespace prun

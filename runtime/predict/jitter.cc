@@ -1,6 +1,6 @@
-// A rank's seconds of compute are multiplied by exp(jitter · z), z normal, drawn anew for each rank and step: the
-// median rank is as fast as the cluster file says, and a step waits for the slowest of those that meet. Ranks of a
-// class draw different numbers, so none stands for others here.
+// Multiplies a rank's compute time by exp(jitter · z), z normal, drawn for each rank and step: the median rank has the
+// cluster file's speed, and a step waits for the slowest participants. Ranks of a class draw different numbers, so each
+// is simulated.
 #include "predict/jitter.h"
 
 #include <algorithm>
@@ -15,14 +15,14 @@
 namespace prun {
 namespace {
 
-// Box and Muller's (1958), since the library's normal numbers are not the same everywhere.
+// Box and Muller (1958), because std::normal_distribution differs between platforms.
 double normal_number(std::mt19937_64& random) {
   const auto uniform = [&] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
   const double radius = std::sqrt(-2 * std::log(uniform()));
   return radius * std::cos(2 * std::numbers::pi * uniform());
 }
 
-// The value that so much of all values do not exceed.
+// Returns the value that the fraction `part` of all values does not exceed.
 double quantile(const std::vector<double>& sorted, double part) {
   const auto at = static_cast<size_t>(std::ceil(part * static_cast<double>(sorted.size())));
   return sorted[std::clamp<size_t>(at, 1, sorted.size()) - 1];

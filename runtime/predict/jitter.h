@@ -1,4 +1,4 @@
-// Steps of a cluster whose devices are not equally fast each time: each rank draws how slow it is, step by step.
+// Step times on a cluster whose devices vary from step to step: each rank draws its slowness for each step.
 #pragma once
 #include <cstdint>
 
@@ -14,7 +14,7 @@ struct StepTimes {
 
 bool has_jitter(const simulate::Cluster& cluster);
 
-// Of so many steps, one after another; every rank is simulated by itself.
+// Returns the quantiles of `steps` consecutive steps; every rank is simulated.
 StepTimes sample_steps(const Job& job, const simulate::Cluster& cluster, int steps, uint64_t seed);
 
 }  // namespace prun

@@ -1,5 +1,5 @@
-// A reply is a row of frames: item, bytes, text. Item -1 is an error: its exit code, then its text; item -2 is the time
-// that the process has spent.
+// A reply is a sequence of records: item, bytes, text. Item -1 is an error: its exit code, then its text. Item -2 is
+// the time that the process has spent.
 #include "predict/parallel.h"
 
 #include <sys/mman.h>
@@ -30,12 +30,12 @@ void write_frame(int pipe, int item, const std::string& text) {
   all += text;
   for (size_t at = 0; at < all.size();) {
     const ssize_t written = write(pipe, all.data() + at, all.size() - at);
-    if (written <= 0) _exit(1);  // nobody listens any more
+    if (written <= 0) _exit(1);  // the reader has exited
     at += static_cast<size_t>(written);
   }
 }
 
-// A counter that all processes share.
+// A counter shared by all processes.
 class SharedCounter {
  public:
   SharedCounter() {
@@ -68,7 +68,7 @@ void work_on_items(int pipe, SharedCounter& counter, int count, const std::strin
   _exit(0);
 }
 
-// Takes whole frames off the front of `reply`; returns how many items they were.
+// Removes complete records from the front of `reply`; returns the number of items among them.
 int take_frames(std::string& reply, std::vector<std::string>& results) {
   int taken = 0;
   size_t at = 0;

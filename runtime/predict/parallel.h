@@ -1,4 +1,5 @@
-// The same work on many items, in as many processes as there are cores: a plan's script must not run beside threads.
+// Maps a function over items in one process per core. Threads are no option, because a plan's script must not run next
+// to threads.
 #pragma once
 #include <functional>
 #include <string>
@@ -6,8 +7,9 @@
 
 namespace prun {
 
-// `lua_dir`: of the scripts that `work` runs. What `work` returns for 0 .. count-1, in this order. `progress` gets how
-// many are done. An Error of an item ends all and is thrown here, without its place, which its text has.
+// Returns the results of `work` for 0 .. count-1, in this order. `lua_dir`: of the scripts that `work` runs. `progress`
+// receives the number of finished items. An item's Error ends all processes and is thrown here, without its site, which
+// its text contains.
 std::vector<std::string> in_processes(int count, const std::string& lua_dir,
                                       const std::function<std::string(int item)>& work,
                                       const std::function<void(int done)>& progress);

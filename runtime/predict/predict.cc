@@ -1,6 +1,6 @@
-// What repeats in a step: microbatches, the layers of a stage, the stages between the first and the last. Programs are
-// compiled and walked at sizes just large enough to repeat; once one more of each adds the same as the one before, the
-// figures at the plan's own sizes follow.
+// Parts of a step repeat: microbatches, the layers of a stage, the stages between the first and the last. Programs are
+// compiled and walked at sizes just large enough to repeat. Once one more repetition adds the same amount as the
+// previous one, the figures at the plan's own sizes are extrapolated.
 #include "predict/predict.h"
 
 #include <fmt/format.h>
@@ -32,13 +32,13 @@ using simulate::Repeated;
 using simulate::Simulation;
 using simulate::Usage;
 
-// Increments that differ by less are the same: what overlaps what shifts a little with every stage.
+// Increments that differ by less are equal, because overlap shifts slightly with every stage.
 constexpr double kEven = 1e-3;
 constexpr int kMostTries = 3;
 constexpr int kRoundsAhead = 4;        // rounds; a round has as many microbatches as there are stages
-constexpr double kPlacedApart = 1.02;  // of peaks: placing buffers may turn the order of what differs less
+constexpr double kPlacedApart = 1.02;  // factor between peaks: placement may invert the order of closer ones
 
-// Adds the numbers of a usage to `figures`, or takes them from there.
+// Calls `use` with each number of a usage, to read or replace it.
 template <class Use>
 void each_number(Usage& usage, const Use& use) {
   for (double& value : usage.computing) use(value);
@@ -51,7 +51,7 @@ void each_number(Usage& usage, const Use& use) {
   use(usage.model_flops);
 }
 
-// As each_number, of the arena's parts, which add up to the peak.
+// Likewise for the parts of the arena, whose sum is the peak.
 template <class Use>
 void each_role(ClassResult& of, const Use& use) {
   of.peak_bytes = 0;
@@ -74,7 +74,7 @@ class PeriodicSimulation {
         plan_(small_.plan()),
         length_(small_.lengths()) {}
 
-  // Nothing where the plan is short, or does not repeat.
+  // Returns nullopt if the plan is short, or does not repeat.
   std::optional<SimulatedPlan> run() {
     if (!worthwhile()) return std::nullopt;
     const ScriptServer scripts(spec_.lua_dir);
@@ -93,7 +93,7 @@ class PeriodicSimulation {
     return small_.ops() > kOpsSimulatedWhole;
   }
 
-  // Buckets of gradients that hold several layers repeat after some of them, not after each.
+  // Gradient buckets that hold several layers repeat after some of them, not after each.
   bool layers_have_buckets_of_their_own() const {
     int64_t bucket = 0;
     for (const Strategy& strategy : plan_.strategies)
@@ -106,7 +106,7 @@ class PeriodicSimulation {
       int64_t& sum = bytes[unit.unit_class].emplace_back(0);
       for (const ValueId id : unit.parameters) sum += plan_.graph.values[id].count() * dtype_bytes(Dtype::f32);
     }
-    int64_t split = 1;  // over how many ranks a layer's weights are split
+    int64_t split = 1;  // number of ranks that split a layer's weights
     for (const Axis& axis : plan_.mesh.axes()) {
       const auto& batch = plan_.batch_axes;
       const bool data = std::find(batch.begin(), batch.end(), axis.name) != batch.end();
@@ -118,8 +118,8 @@ class PeriodicSimulation {
   }
 
   // With chunks, microbatches run in rounds; a round has as many microbatches as there are stages. The last round may
-  // be smaller. Its size relative to the number of stages decides how long the pipeline drains, so the small plans have
-  // the same remainder and all stages.
+  // be smaller. Its size relative to the number of stages determines how long the pipeline drains, so the small plans
+  // have the same remainder and all stages.
   bool in_rounds() const { return length_.stages > 1 && length_.chunks > 1; }
   int remainder() const { return in_rounds() ? length_.microbatches % length_.stages : 0; }
   int microbatches(int stages, int depth) const {
@@ -149,7 +149,8 @@ class PeriodicSimulation {
     const auto at = [this](const std::vector<int>& sizes) { return times(sizes); };
     for (size_t d = 0; d < dimensions_.size(); ++d) {
       Repeated& each = dimensions_[d];
-      each.base += (each.wanted - each.base) & 1;  // memory repeats every second size: which buffer fits which gap
+      each.base += (each.wanted - each.base) & 1;  // memory repeats at every second size, because buffers alternate
+                                                   // between gaps
       for (int tries = 0; unevenness(dimensions_, d, at) > kEven; ++tries)
         each.base = tries == kMostTries ? each.wanted : each.base + 2;
     }
@@ -184,7 +185,7 @@ class PeriodicSimulation {
     return {sizes[kStages], microbatches(sizes[kStages], sizes[kMicrobatches]), sizes[kLayers]};
   }
 
-  // Which class of a small simulation stands for class `c` of `of`: the ends are themselves, those between lie between.
+  // Returns the relative position of class `c` of `of` between the second and the last but one.
   static double place_between(int c, int of) { return of <= 3 ? 0 : static_cast<double>(c - 1) / (of - 3); }
 
   std::vector<ClassResult> shown_classes(const Simulation& of) const {
@@ -207,8 +208,8 @@ class PeriodicSimulation {
     return all;
   }
 
-  // All microbatches that are in flight at once are there with few of them; each more adds what its data takes, which
-  // is the same in arenas that are not laid out.
+  // The peak is reached with few microbatches, because no more are in flight. Each further one adds its data, which an
+  // unpacked arena shows as well.
   Figures extended_peaks() {
     const auto packed = [this](const std::vector<int>& sizes) { return peaks(sizes, true); };
     std::vector<Repeated> dimensions = dimensions_;
@@ -272,8 +273,8 @@ class PeriodicSimulation {
     }
   }
 
-  // Of the ends and of those between what may be the largest. Between them memory grows or falls from rank to rank, and
-  // the more there is of the plan the more; so the small plan shows which way.
+  // Computes the memory of the first and last ranks and of those in between that may have the largest. In between,
+  // memory grows or falls from rank to rank, the more so the larger the plan, so the small plan shows the direction.
   std::vector<RoleBytes> largest(const Simulation& small, WholeMemory& memory) const {
     std::vector<RoleBytes> all(static_cast<size_t>(length_.stages), RoleBytes{});
     std::vector<int64_t> peaks;  // of the small plan, by rank of its pipeline
@@ -285,7 +286,7 @@ class PeriodicSimulation {
     const auto take = [&](size_t rank) { all[rank] = memory.of(static_cast<int>(rank)); };
     take(0);
     if (last >= 1 && peaks[few] >= peaks[0]) take(last);
-    // But for rings of buffers, which the small plan has none of.
+    // Ring buffers are an exception, because the small plan has none.
     if (last >= 2 &&
         (memory.repeats() || static_cast<double>(peaks[1]) * kPlacedApart >= static_cast<double>(peaks[0])))
       take(1);
@@ -293,7 +294,7 @@ class PeriodicSimulation {
     return all;
   }
 
-  // First and last as they are, those between from the second to the last but one.
+  // First and last as they are; those in between by interpolation from the second to the last but one.
   std::vector<ClassResult> all_stages(const std::vector<ClassResult>& ends) const {
     std::vector<ClassResult> classes;
     const int each = ranks_ / length_.stages;
@@ -347,7 +348,7 @@ class PeriodicSimulation {
 
 SimulatedPlan simulate_plan(const JobSpec& spec, const Cluster& cluster, const PredictOptions& how) {
   const int ranks = spec.ranks();
-  simulate::place_ranks(cluster, ranks);  // too small a cluster is said before anything is compiled
+  simulate::place_ranks(cluster, ranks);  // reports a cluster that is too small before anything is compiled
   const bool keep_spans = how.wanted == Wanted::spans;
   if (!keep_spans && !how.whole && whole_setting(spec, "layers") > 0)
     if (std::optional<SimulatedPlan> made = PeriodicSimulation(spec, cluster, ranks, how).run())

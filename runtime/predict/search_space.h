@@ -1,4 +1,4 @@
-// What prun tune searches: arguments of the plan, each with the values that it may have.
+// The search space of prun tune: arguments of the plan, each with its values.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,28 +12,28 @@
 
 namespace prun {
 
-// Values to try, by argument, in the order given.
+// Values to try, by argument, in the given order.
 using ArgumentValues = std::vector<std::pair<std::string, std::vector<std::string>>>;
 
 struct SearchedArgument {
   std::string name;
-  std::vector<std::string> values;  // the plan's own first, where it is one of them
+  std::vector<std::string> values;  // the plan's own first, if it is one of them
   bool of_mesh = false;             // divisors of the ranks
 };
 
-// The values of each argument, by their places in its list.
+// Index of each argument's value in its list.
 using Combination = std::vector<int>;
 
 struct SearchSpace {
   std::vector<SearchedArgument> arguments;
   int64_t combinations() const;  // at most kMostCombinations
   std::map<std::string, std::string> settings(const Combination& combination) const;
-  std::string text(const Combination& combination) const;  // "tp=2 pp=4"
+  std::string text(const Combination& combination) const;  // for example "tp=2 pp=4"
 };
 inline constexpr int64_t kMostCombinations = 1'000'000'000;
 
-// What the plan says (tune, of its arguments) and `search`, which goes before it; without what --set gives. Throws
-// usage_error.
+// Merges the plan's declarations (`tune` of its arguments) with `search`, which takes precedence; omits arguments set
+// by --set. Throws usage_error.
 SearchSpace search_space(const JobSpec& spec, const ArgumentValues& search, const std::vector<PlanArgument>& arguments,
                          const simulate::Cluster& cluster);
 

@@ -1,4 +1,4 @@
-// The clock's spans go into recorders like those that ranks fill, so that one writer knows the format.
+// Copies the clock's spans into flight recorders like those of ranks, so that only one writer implements the format.
 #include "predict/simulated_trace.h"
 
 #include <algorithm>

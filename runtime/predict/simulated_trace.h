@@ -1,4 +1,4 @@
-// A simulated step as a timeline, in the format of a run's trace: a process for the first rank of each class.
+// Writes a simulated step as a timeline, in the format of a run's trace: one process for the first rank of each class.
 #pragma once
 #include <string>
 

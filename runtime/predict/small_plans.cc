@@ -21,7 +21,7 @@ int whole_setting(const JobSpec& spec, const std::string& name) {
 SmallPlans::SmallPlans(const JobSpec& spec, const simulate::Cluster& cluster, int ranks, SmallPlansOptions how)
     : spec_(spec), cluster_(cluster), ranks_(ranks), all_layers_(whole_setting(spec, "layers")), how_(how) {
   const int layers = std::min(all_layers_, 2);
-  plan_ = outline_plan(with_layers(layers), ranks);  // the turns of many microbatches take long
+  plan_ = outline_plan(with_layers(layers), ranks);  // recording the slots of many microbatches is slow
   lengths_.microbatches = plan_.microbatches;
   if (plan_.pipeline) {
     lengths_.stages = plan_.mesh.size(plan_.pipeline->axis);

@@ -1,4 +1,4 @@
-// A plan at sizes of one's own choosing: a few stages, microbatches and layers are compiled and walked, once each.
+// A plan at chosen sizes: a few stages, microbatches and layers are compiled and walked, once each.
 #pragma once
 #include <functional>
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace prun {
 
-// Compiling, verifying and walking so many takes about a second: above, sizes that repeat are simulated small.
+// Compiling, verifying and walking this many ops takes about a second; larger plans are extrapolated.
 constexpr double kOpsSimulatedWhole = 40000;
 
 // The sizes of a plan that may repeat.
@@ -21,39 +21,41 @@ struct PlanLengths {
   int stages = 1;  // ranks of the pipeline
   int chunks = 1;
   int microbatches = 1;
-  int layers = 0;  // of a stage and chunk; 0: not known, or they are not shared equally
+  int layers = 0;  // per stage and chunk; 0 = unknown, or not distributed equally
 };
 
 struct SmallLengths {
   int stages = 1, microbatches = 1;
-  int layers = 0;                                         // of a stage and chunk; 0: the plan's own
+  int layers = 0;                                         // per stage and chunk; 0 = the plan's own
   auto operator<=>(const SmallLengths&) const = default;  // NOLINT(modernize-use-nullptr): the compiler's own 0
 };
 
-// A setting (--set) that is a whole number above 0; else 0.
+// Returns a setting (--set) that is a whole number above 0; otherwise 0.
 int whole_setting(const JobSpec& spec, const std::string& name);
 
 struct SmallPlansOptions {
-  bool outline = false;     // nothing is packed
-  bool every_rank = false;  // no rank stands for others
+  bool outline = false;     // memory is counted, not packed
+  bool every_rank = false;  // every rank is simulated
 };
 
 class SmallPlans {
  public:
-  // Records the plan, without the turns of its pipeline and with two layers at most where --set gives it `layers`.
-  // `spec` and `cluster` outlive this.
+  // Records the plan without the slots of its pipeline schedule, and with at most two layers if --set gives it
+  // `layers`. `spec` and `cluster` outlive this.
   SmallPlans(const JobSpec& spec, const simulate::Cluster& cluster, int ranks, SmallPlansOptions how = {});
 
-  const Plan& plan() const { return plan_; }  // as it was recorded
+  const Plan& plan() const { return plan_; }  // as recorded
   const PlanLengths& lengths() const { return lengths_; }
-  int all_layers() const { return all_layers_; }  // --set layers; or 0
-  double ops() const;                             // of a step of the whole plan, about
-  // Numbers of microbatches that are likely to be asked for, too, where one size is: they are recorded by one script.
+  int all_layers() const { return all_layers_; }  // --set layers; 0 = not set
+  double ops() const;                             // approximate ops in a step of the whole plan
+  // Returns further numbers of microbatches that are likely to be requested with a size; one script records them all.
   using Likely = std::function<std::vector<int>(const SmallLengths& sizes)>;
   void record_together(Likely microbatches) { likely_ = std::move(microbatches); }
-  // The first of these programs is placed and verified. Others have no memory, but in an outline, where it is counted.
+  // Returns the simulation of a size. The first program is packed and verified; later ones have no memory, except in an
+  // outline, which counts it.
   const simulate::Simulation& at(const SmallLengths& sizes);
-  // The memory alone, which is not walked. `packed`: as it would run, which takes long; else what lives at once.
+  // Returns the memory only, without a walk. `packed`: with offsets as in a run, which is slow; otherwise the largest
+  // sum of live buffers.
   const simulate::Simulation& memory_at(const SmallLengths& sizes, bool packed);
 
  private:

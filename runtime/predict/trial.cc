@@ -20,7 +20,7 @@ void take_results(Trial& trial, const SimulatedPlan& made, const simulate::Clust
   trial.peak_bytes = static_cast<double>(most.peak_bytes);
   trial.memory_bytes = most.memory_bytes;
   trial.mesh = made.mesh;
-  // The ranks that wait least are those that the others wait for.
+  // The ranks with the least waiting are those that the others wait for.
   const auto busiest = std::min_element(result.classes.begin(), result.classes.end(),
                                         [](const auto& a, const auto& b) { return a.usage.idle < b.usage.idle; });
   trial.limit = simulate::limit_text(result, cluster, *busiest);

@@ -1,4 +1,4 @@
-// A candidate that was compiled, verified and simulated: what its step takes, and what it goes into.
+// A candidate that was compiled, verified and simulated: its step time and the breakdown.
 #pragma once
 #include <map>
 #include <string>
@@ -11,22 +11,22 @@
 namespace prun {
 
 struct Trial {
-  std::map<std::string, std::string> settings;  // of what was searched
-  std::string text;                             // the same, "tp=2 pp=4"
+  std::map<std::string, std::string> settings;  // of the searched arguments
+  std::string text;                             // likewise, "tp=2 pp=4"
   double estimate_s = 0, estimate_bytes = 0, effort_s = 0;
   std::string wrong;    // why there is no such plan, or ""
-  std::string misfit;   // how much memory is missing, or ""
-  std::string proof;    // what prun check says of it: "proven: ..", "not proven: .."
-  std::string refuted;  // where it differs from one rank, or ""
+  std::string misfit;   // missing memory, or ""
+  std::string proof;    // result of prun check: "proven: ..", "not proven: .."
+  std::string refuted;  // the difference from one rank, or ""
   double step_s = 0, tflops_per_device = 0, mfu = 0, peak_bytes = 0, memory_bytes = 0;
-  std::string mesh, limit;                            // limit: of the ranks that decide
-  std::vector<std::pair<std::string, double>> parts;  // of the step, means over ranks: they sum to it
+  std::string mesh, limit;                            // limit: of the slowest ranks
+  std::vector<std::pair<std::string, double>> parts;  // of the step, means over ranks, which sum to it
 };
 
 // Fills in the results.
 void take_results(Trial& trial, const SimulatedPlan& made, const simulate::Cluster& cluster);
 
-std::string to_text(const Trial& trial);  // between processes: what was filled in
+std::string to_text(const Trial& trial);  // serialized for other processes
 void from_text(Trial& trial, const std::string& text);
 
 }  // namespace prun

@@ -1,5 +1,5 @@
-// One argument after the other has the value with which the estimate is the fastest that fits, or, while none fits, the
-// smallest. What is said has been simulated.
+// Greedy search: changes one argument at a time to the value whose estimate is the fastest that fits, or, while none
+// fits, the smallest. The suggested setting has been simulated.
 #include "predict/what_fits.h"
 
 #include <fmt/format.h>
@@ -22,14 +22,14 @@
 namespace prun {
 namespace {
 
-constexpr int kMostChanges = 3;  // arguments that are set otherwise
+constexpr int kMostChanges = 3;  // upper bound of changed arguments
 
 class Fitting {
  public:
   Fitting(const JobSpec& spec, const simulate::Cluster& cluster) : spec_(spec), cluster_(cluster) {
     const std::vector<PlanArgument> arguments = describe_plan(spec).arguments;
     for (const PlanArgument& each : arguments) {
-      if (each.name == "layers") spec_.settings.try_emplace(each.name, each.initial);  // it may be made smaller
+      if (each.name == "layers") spec_.settings.try_emplace(each.name, each.initial);  // may be reduced
       current_[each.name] = spec.settings.contains(each.name) ? spec.settings.at(each.name) : each.initial;
     }
     JobSpec open = spec_;
@@ -41,7 +41,7 @@ class Fitting {
   using Change = std::pair<std::string, std::string>;
   struct Nearest {
     std::vector<Change> changes;
-    double peak_bytes = 0;  // about
+    double peak_bytes = 0;  // estimate
     bool fits = false;
   };
 
@@ -58,7 +58,7 @@ class Fitting {
     return nearest;
   }
 
-  double simulated_step() const {  // 0: it does not fit after all
+  double simulated_step() const {  // 0 = it does not fit after all
     const simulate::Simulation result = simulate_plan(spec_, cluster_, {.wanted = Wanted::largest_peak}).result;
     return simulate::too_large(result).empty() ? result.step_s : 0;
   }
@@ -97,7 +97,7 @@ class Fitting {
     return best;
   }
 
-  // "" where there is no such plan.
+  // Returns "" if there is no such plan.
   std::string estimate_text(const Change& change) const {
     JobSpec one = spec_;
     one.settings[change.first] = change.second;
@@ -133,7 +133,7 @@ std::string what_would_fit(const JobSpec& spec, const simulate::Cluster& cluster
     const double step_s = fitting.simulated_step();
     if (step_s == 0) return otherwise;
     return fmt::format("{} would fit, at {} a step; prun tune compares all", join(words, " "), human_seconds(step_s));
-  } catch (const Error&) {  // a plan that says of no argument what to try
+  } catch (const Error&) {  // no argument of the plan declares values to try
     return otherwise;
   }
 }

@@ -1,4 +1,4 @@
-// Of a plan that does not fit in a cluster's memory: with which of its own arguments it would.
+// Suggests changes of a plan's own arguments with which it would fit in a cluster's memory.
 #pragma once
 #include <string>
 
@@ -7,7 +7,8 @@
 
 namespace prun {
 
-// "--set tp=8 --set recompute=full would fit, at 1.2 s a step", or what else to try. Estimates a few dozen settings.
+// Returns "--set tp=8 --set recompute=full would fit, at 1.2 s a step", or another suggestion. Estimates a few dozen
+// settings.
 std::string what_would_fit(const JobSpec& spec, const simulate::Cluster& cluster);
 
 }  // namespace prun

@@ -1,6 +1,6 @@
-// Ranks in the middle of a pipeline have the same program but for how many microbatches are in flight, mostly one fewer
-// from rank to rank. Where two of a stretch lie on the line between its ends, to the byte, so do the others; the last
-// few ranks have too few in flight.
+// Middle ranks of a pipeline have the same program except for the number of microbatches in flight, mostly one fewer
+// from rank to rank. If two ranks of an interval are on the line between its ends, byte for byte, so are the others.
+// The last few ranks have too few microbatches in flight.
 #include "predict/whole_memory.h"
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 namespace prun {
 namespace {
 
-// Of a step, with which a program's buffers are placed in half a second, and all that are placed in a few.
+// Ops per step whose buffers are packed in half a second, for one program, and in a few seconds, for all.
 constexpr double kOpsOfARank = 60000, kOpsOfAll = 400000;
 constexpr int kLeastListed = 4;   // microbatches beyond the stages
-constexpr int kRanksPacked = 12;  // of a long pipeline, about
+constexpr int kRanksPacked = 12;  // of a long pipeline, approximately
 
 int listed_microbatches(const Plan& plan) {
   for (const int period : periods_of(plan))
@@ -25,13 +25,14 @@ int listed_microbatches(const Plan& plan) {
   return plan.microbatches;
 }
 
-// As many as are listed alike: what is left out is whole periods, of which there are still more than a few.
+// Returns a smaller number of microbatches with the same listed period: whole periods are removed, and more than a few
+// remain.
 int fewer_microbatches(const PlanLengths& lengths) {
   const int least = 32 + 8 * std::max(lengths.stages, 4), periods = std::lcm(12, lengths.stages);
   return lengths.microbatches - std::max(0, lengths.microbatches - least) / periods * periods;
 }
 
-// What the samples of a step take more where there are `all` microbatches in place of `some`.
+// Returns the additional bytes of a step's samples with `all` microbatches instead of `some`.
 int64_t more_data(const Program& program, int some, int all) {
   int64_t more = 0;
   for (const Stream& stream : program.step().streams)
@@ -103,7 +104,7 @@ bool WholeMemory::on_line(int low, int high, int rank) const {
   return true;
 }
 
-// Those between two that are known.
+// Fills in the ranks between two known ones.
 void WholeMemory::fill(int low, int high) {
   const int length = high - low;
   if (length < 2) return;

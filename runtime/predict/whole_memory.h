@@ -1,5 +1,5 @@
-// The arenas of a plan's ranks as they run, where compiling it as it runs costs no more than simulating it small does:
-// a long schedule is listed by one period, and few ranks of a pipeline are packed where the others follow from them.
+// The arenas of a plan's ranks as they run, for plans whose real size costs no more to compile than a small simulation:
+// a long schedule is listed by one period, and the middle ranks of a pipeline are interpolated.
 #pragma once
 #include <array>
 #include <map>
@@ -16,15 +16,15 @@ using RoleBytes = std::array<int64_t, kRoles>;
 
 class WholeMemory {
  public:
-  // `options` outlives this.
+  // `spec` outlives this.
   WholeMemory(const JobSpec& spec, int ranks, const SmallPlans& small);
 
-  // Whether it is short enough to be packed. What follows is asked of such plans only.
+  // Whether the plan is short enough to be packed; required by the functions below.
   bool affordable() const { return affordable_; }
-  // By rank of the pipeline. Those that need one number of bytes less than the one before are not all packed.
+  // Returns the memory by rank of the pipeline. Ranks whose bytes fall linearly are interpolated.
   std::vector<RoleBytes> all();
   const RoleBytes& of(int rank);
-  bool repeats() const { return repeats_; }  // one that was placed lists a period, so it has rings of buffers
+  bool repeats() const { return repeats_; }  // a packed program lists one period, so it has ring buffers
 
  private:
   bool affords(double microbatches) const;
@@ -35,7 +35,7 @@ class WholeMemory {
   const JobSpec& spec_;
   const int stages_, microbatches_;
   const double ops_;  // of a microbatch
-  Plan plan_;         // of as many microbatches, or of fewer that list the same
+  Plan plan_;         // with all microbatches, or fewer that list the same period
   bool affordable_ = false, repeats_ = false;
   std::map<int, RoleBytes> known_;
 };

@@ -1,5 +1,5 @@
-// At one instant everything that can end ends and everything that can begin begins; only then are rates looked at
-// again. So the order in which a walk finds ops changes no figure, and one rank of a colour has the times of all.
+// At each instant all ops that can end do end and all that can begin do begin; only then are rates updated. Therefore
+// the order in which the walk visits ops changes no figure, and one rank of a colour has the times of all.
 #include "simulate/clock.h"
 
 #include <fmt/format.h>
@@ -15,10 +15,10 @@
 namespace prun::simulate {
 namespace {
 
-// Between the host's memory and the device's, where nothing else is known: PCIe 4 with 16 lanes.
+// Between host and device memory if the cluster file has no figure: PCIe 4 x16.
 constexpr double kHostBytesPerSecond = 25e9;
 
-// Whether an op waits for one of the step before: the first of a stream for all of that stream.
+// Whether the op waits for op `before` of the previous step: an edge with back = 1, or the first op of the same stream.
 bool follows(const Op& op, OpRef at, OpRef before) {
   if (at.stream == before.stream && at.index == 0) return true;
   return std::ranges::any_of(op.waits, [&](const Edge& edge) {
@@ -74,7 +74,7 @@ void Clock::begin_with(const std::vector<LeftOver>& left) {
   begin_left_over();
 }
 
-// Whether something else that is left over must end first: what stands before it in its stream, or what it waits for.
+// Whether another carried-over op must end first: a predecessor in its stream, or an op that it waits for.
 bool Clock::awaits_left_over(const LeftOver& over) const {
   for (size_t i = 0; i < over.at.size(); ++i) {
     const int actor = over.at[i].actor;
@@ -140,7 +140,7 @@ std::vector<LeftOver> Clock::left_over() const {
   return left;
 }
 
-// Where the op waited for another stream, its own has to be woken.
+// An op that waited for another stream pays the time to wake its own stream.
 double Clock::wake_time(StreamCursor at) const {
   const double wake = device(at).wake_s;
   if (wake == 0) return 0;
@@ -157,7 +157,7 @@ void Clock::touch(int id) {
   touched_.push_back(id);
 }
 
-// Since the last change up to now.
+// Attributes the time since the actor's last change to a part of its usage.
 void Clock::account(Actor& actor, Usage& usage) const {
   const double passed = now_ - actor.accounted;
   actor.accounted = now_;
@@ -240,7 +240,7 @@ void Clock::begin(Task task, double seconds) {
   task.at.clear();
   task.begin = task.since = now_;
   task.left = seconds;
-  task.rate = 0;  // until settled
+  task.rate = 0;  // set by settle()
   if (step_s_ >= 0) task.left_at_end = seconds;
   const int id = tasks_.size();
   tasks_.push_back(std::move(task));
@@ -332,7 +332,7 @@ void Clock::receive(StreamCursor at) {
     join_task(id, at);
 }
 
-// Threads that run at the same time have the same share of the rank's cores.
+// Concurrent threads share the rank's cores equally.
 double Clock::share_of_cores(StreamCursor at) const {
   const Actor& actor = actors_[at.actor];
   int transfers = 0;
@@ -364,7 +364,7 @@ double Clock::rate_of(const Task& task) const {
   return std::min(1.0 / sharing, cores);
 }
 
-// After all that happens at this instant: rates, and when tasks end at them.
+// After all events of this instant: updates the rates and ends of tasks.
 void Clock::settle() {
   std::set<int> tasks;
   for (const int id : touched_) {

@@ -1,7 +1,7 @@
-// The walk of a job under a virtual clock: what runs beside what, and until when.
+// Discrete-event simulation of a job under a virtual clock: which ops overlap, and when each ends.
 //
-// An op begins when its stream and its edges let it, a collective when its last member has come. Between two events
-// nothing changes its rate: compute is slower beside transfers, transfers that share a rank's link divide it.
+// An op begins when its stream and its edges permit it, a collective when its last member has arrived. Rates change
+// only at events: compute slows down while transfers run, and transfers that share a rank's link divide its bandwidth.
 #pragma once
 #include <array>
 #include <deque>
@@ -20,33 +20,33 @@ namespace prun::simulate {
 
 inline constexpr int kLevels = 4;  // the bus and up to three levels of network
 
-// How one colour of ranks spends a step, in seconds.
+// Seconds of a step by activity, for one colour of ranks.
 struct Usage {
-  std::array<double, 4> computing = {};           // by Bound: of these ops that computed alone or beside transfers
-  std::array<double, kLevels> exposed = {};       // a transfer of this level ran, and nothing computed
-  double copying = 0;                             // between host and device, and nothing else
-  double idle = 0;                                // waited
+  std::array<double, 4> computing = {};           // by Bound: time in compute, with or without overlapped transfers
+  std::array<double, kLevels> exposed = {};       // a transfer of this level ran without compute
+  double copying = 0;                             // only copies between host and device
+  double idle = 0;                                // nothing ran
   std::array<double, kLevels> transferring = {};  // a transfer of this level ran
   std::array<double, kLevels> sent_bytes = {};
-  std::map<int, double> waited_for;               // colour whose arrival ended a wait, seconds
-  double flops = 0;                               // of products that ran
-  double model_flops = 0;                         // of the model's
-  std::map<std::string_view, double> op_seconds;  // by kind of op: of each by itself
+  std::map<int, double> waited_for;               // seconds, by the colour whose arrival ended the wait
+  double flops = 0;                               // of executed GEMMs
+  double model_flops = 0;                         // of the model
+  std::map<std::string_view, double> op_seconds;  // by op kind: undisturbed duration
 };
 
-// An op as it ran, for timelines.
+// The execution of an op, for timelines.
 struct OpSpan {
   OpRef op;
   double ready = 0, begin = 0, end = 0;
-  bool of_step_before = false;  // what was left of it when the step began
+  bool of_step_before = false;  // remainder of an op carried over from the previous step
 };
 
-// What is left of an op that goes on over the end of a step (ir/carried.h): seconds by itself.
+// The remainder of an op that is carried over the end of a step (ir/carried.h).
 struct LeftOver {
   std::vector<StreamCursor> at;  // of its members
-  std::vector<OpRef> ops;        // what it is to each of them
+  std::vector<OpRef> ops;        // the op of each member
   bool computes = false;
-  Bound bound = Bound::nothing;  // of one that computes
+  Bound bound = Bound::nothing;  // of a compute op
   int level = 0;                 // of a collective
   double seconds = 0;
 };
@@ -56,10 +56,10 @@ class Clock : private WalkPolicy {
   // All arguments outlive the clock.
   Clock(const Job& job, const Cluster& cluster, const std::vector<RankPlace>& places, const RankColours& colours,
         bool keep_spans = false, std::vector<double> slowness = {});
-  // Before run(): what the step before has left.
+  // Sets the carried-over ops of the previous step. Call before run().
   void begin_with(const std::vector<LeftOver>& left);
-  double run();  // seconds of one step: until all has ended but for what goes on
-  // After run(): what is left then, in the order in which it goes on.
+  double run();  // Returns the seconds of one step, up to the end of all ops except carried-over ones.
+  // Returns the carried-over ops, in the order in which they continue. Call after run().
   std::vector<LeftOver> left_over() const;
   const std::vector<Usage>& usage() const { return usage_; }
   const std::vector<std::vector<OpSpan>>& spans() const { return spans_; }  // by colour, in the order of their ends
@@ -76,7 +76,7 @@ class Clock : private WalkPolicy {
     bool ended = false;
     std::vector<OpRef> ops;  // of its members
     bool of_step_before = false;
-    double left_at_end = 0;  // of the step; of what goes on
+    double left_at_end = 0;  // seconds left at the end of the step, for carried-over tasks
   };
   struct Event {
     double end;
@@ -90,8 +90,8 @@ class Clock : private WalkPolicy {
     double accounted = 0;
     bool touched = false;
     Table<StreamId, std::vector<double>> ends;  // by op
-    Table<StreamId, int> ended;                 // ops that have ended when a step has
-    std::map<OpRef, double> before;             // what of the step before had not: when it ends; -1: not yet
+    Table<StreamId, int> ended;                 // number of ops that end within the step
+    std::map<OpRef, double> before;             // carried-over ops of the previous step: their end; -1 = running
   };
 
   bool takes_time() const override { return true; }
@@ -126,22 +126,22 @@ class Clock : private WalkPolicy {
   const std::vector<RankPlace>& places_;
   const RankColours& colours_;
   const bool keep_spans_;
-  const std::vector<double> slowness_;  // by colour; empty: 1
+  const std::vector<double> slowness_;  // by colour; empty = 1
   Job walked_;                          // classes are colours
   std::vector<const Body*> bodies_;
   std::vector<Actor> actors_;
   std::vector<Usage> usage_;
   std::vector<std::vector<OpSpan>> spans_;
   std::vector<Task> tasks_;
-  std::vector<std::pair<StreamCursor, double>> instant_;  // have ended as soon as they began
+  std::vector<std::pair<StreamCursor, double>> instant_;  // ended at the instant of their begin
   std::vector<int> touched_;
-  std::map<int, std::deque<int>> messages_;  // by channel: tasks whose receiver has not come
+  std::map<int, std::deque<int>> messages_;  // by channel: tasks without a receiver yet
   std::map<std::pair<int, std::string>, GroupShape> shapes_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  std::vector<LeftOver> left_before_;               // of the step before, not yet begun
-  std::vector<std::vector<StreamCursor>> put_off_;  // begin as soon as what the step before has left lets them
-  int64_t left_ = 0;                                // ops without which a step does not end
-  double now_ = 0, step_s_ = -1;                    // -1: it has not ended
+  std::vector<LeftOver> left_before_;               // carried over from the previous step, not yet begun
+  std::vector<std::vector<StreamCursor>> put_off_;  // ops that wait for carried-over ops of the previous step
+  int64_t left_ = 0;                                // ops that must end before the step ends
+  double now_ = 0, step_s_ = -1;                    // -1 = the step is running
   std::optional<Walk> walk_;
 };
 

@@ -1,4 +1,4 @@
-// A file may include another and then says only what differs: every field is read over what is there already.
+// A file may include another one and then override fields: every field is read over the existing value.
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
@@ -19,7 +19,7 @@ namespace prun::simulate {
 namespace {
 
 constexpr int kMostNodes = 100000;
-// Of the core's algorithms for collectives (comm/collectives/algorithm.cc).
+// Names of the core's algorithms for collectives (comm/collectives/algorithm.cc).
 constexpr const char* kAlgorithmNames[] = {"gather", "direct", "doubling", "halving", "ring",
                                            "bruck",  "tree",   "chain",    "pairwise"};
 
@@ -31,7 +31,7 @@ std::string kind_of(const YAML::Node& node) {
   return node.IsMap() ? "a map" : node.IsSequence() ? "a list" : node.IsNull() ? "nothing" : "a value";
 }
 
-// A map, each of whose keys must be one of those given.
+// A map that rejects unknown keys.
 class Fields {
  public:
   using Read = std::function<void(const YAML::Node&)>;
@@ -301,7 +301,7 @@ class Reader {
     if (curve.at.empty()) fields.fail(node, fmt::format("{} has no size", name));
   }
 
-  // Links by the names of transports, one of which is the bus.
+  // Links by transport name, one of which is the bus.
   void read_transports(const std::string& path, const YAML::Node& node) {
     if (!node.IsMap()) fail_at(path, node.Mark(), "transports is a map of links, by name");
     for (const auto& pair : node) {

@@ -1,4 +1,4 @@
-// Four digits of each figure: no measurement has more.
+// Writes four digits of each figure, because no measurement is more precise.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// A ring over n ranks on N nodes takes c(n-1) steps, c(N-1) of them over the network, c = 2 for all-reduce and 1 for
-// all-gather and reduce-scatter; each rank sends c(n-1)/n of the buffer. A rooted collective sends it whole.
+// A ring over n ranks on N nodes takes c(n-1) steps, c(N-1) of them over the network, with c = 2 for all-reduce and 1
+// for all-gather and reduce-scatter. Each rank sends c(n-1)/n of the buffer; in a rooted collective, all of it.
 #include "simulate/collective_cost.h"
 
 #include <algorithm>
@@ -12,7 +12,8 @@ double bandwidth_of(const GroupShape& group) {
   return group.nodes == 1 ? group.bus : std::min(group.bus, group.network);
 }
 
-// Of ranks of one node, or of one on each: then no step goes over the other link.
+// Returns measured rates if all steps use one link: the ranks share a node, or each has a node of its own. Otherwise
+// null.
 const CollectiveRates* measured(const Cluster& cluster, CollKind kind, const GroupShape& group) {
   if (group.nodes > 1 && group.ranks > group.nodes) return nullptr;
   const auto& known = link_at(cluster, group.level).collectives;

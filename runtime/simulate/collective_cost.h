@@ -5,23 +5,23 @@
 
 namespace prun::simulate {
 
-// Of a group: how many ranks, on how many nodes, and the bandwidth that it has.
+// The ranks, nodes and bandwidths of a group.
 struct GroupShape {
   int ranks = 1, nodes = 1;
-  int per_node = 1;    // of its ranks on the node that has the fewest
+  int per_node = 1;    // ranks on the node with the fewest
   int level = 0;       // of the slowest link between them
   double bus = 0;      // bytes/s inside a node
-  double network = 0;  // bytes/s of all its ranks on a node into the network
+  double network = 0;  // bytes/s into the network, of all its ranks on a node
   bool operator==(const GroupShape&) const = default;
   auto operator<=>(const GroupShape&) const = default;
 };
 
-// `bytes`: of the full buffer S, which is what one rank has in the end (all_gather) or brings (the others).
+// `bytes`: size of the full buffer S: the result of one rank (all_gather) or its operand (all others).
 double collective_seconds(const Cluster& cluster, CollKind kind, const GroupShape& group, double bytes);
 double ring_seconds(const Cluster& cluster, CollKind kind, const GroupShape& group, double bytes);
 double tree_seconds(const Cluster& cluster, const GroupShape& group, double bytes);  // of an all-reduce
 
-// From one rank to another over the link of that level.
+// Returns the seconds of a message between two ranks over the link of that level.
 double message_seconds(const Cluster& cluster, int level, double bandwidth, double bytes);
 
 }  // namespace prun::simulate

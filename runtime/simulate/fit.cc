@@ -1,5 +1,5 @@
-// Sizes within a factor of two are one point, the median of what was measured there: a single disturbed sample decides
-// nothing.
+// Sizes within a factor of two are one point, the median of their measurements, so that a single disturbed sample has
+// no effect.
 #include "simulate/fit.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// From measured samples to the figures of a cluster file.
+// Fits the figures of a cluster file to measured samples.
 #pragma once
 #include <map>
 #include <string>
@@ -10,19 +10,20 @@
 
 namespace prun {
 
-// All runs of ops that are alike, over all ranks.
+// All runs of equal ops, over all ranks.
 struct OpSample {
   std::string op;
   Dtype dtype = Dtype::f32;
   double flops = 0, bytes = 0;
-  bool product = false;  // its flops decide its time
+  bool product = false;  // a GEMM: its FLOPs determine its time
   double seconds = 0;    // median
 };
 
-// The median; of two in the middle their geometric mean. `values` has at least one.
+// Returns the median; of an even number of values, the geometric mean of the two middle ones. `values` is not empty.
 double middle_of(std::vector<double> values);
 
-// By op and dtype: `launch_s`, then for products FLOP/s by the bytes of their tensors, for others bytes/s by them.
+// Returns rates by op and dtype: `launch_s`, then FLOP/s of GEMMs as a function of their tensors' bytes, bytes/s of all
+// others.
 std::map<std::pair<std::string, Dtype>, simulate::OpRates> fit_ops(const std::vector<OpSample>& samples,
                                                                    double launch_s);
 

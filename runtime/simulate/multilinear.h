@@ -1,23 +1,24 @@
-// Figures at a size that was not computed, from those at sizes beside each other: what repeats adds the same each time.
+// Extrapolates figures from small sizes, because each further repetition adds the same amount.
 #pragma once
 #include <functional>
 #include <vector>
 
 namespace prun::simulate {
 
-// A size that repeats: from `base` on every one more adds the same; `wanted` is asked for.
+// A size that repeats, its base and the requested value: from `base` on each further one adds the same amount.
 struct Repeated {
   int base = 1, wanted = 1;
-  bool fixed() const { return wanted <= base + 2; }  // nothing is saved
+  bool fixed() const { return wanted <= base + 2; }  // computing all sizes is as cheap
 };
 
 using Figures = std::vector<double>;
 using FiguresAt = std::function<Figures(const std::vector<int>& sizes)>;
 
-// The figures at `wanted` of every dimension: linear in each, with all their products; from `base` and `stride` more.
+// Returns the figures at the requested size of every dimension, multilinear (with all cross terms), from the sizes
+// `base` and `base` + `stride`.
 Figures extrapolate(const std::vector<Repeated>& dimensions, const FiguresAt& at, int stride = 1);
 
-// How much the second increment of the first figure from `base` on differs from the first one, relative to it.
+// Returns the relative difference between the first and second increment of the first figure from `base` on.
 double unevenness(const std::vector<Repeated>& dimensions, size_t dimension, const FiguresAt& at);
 
 }  // namespace prun::simulate

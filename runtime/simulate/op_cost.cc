@@ -1,4 +1,5 @@
-// Products run in waves of tiles over the multiprocessors; the best of five tiles counts. All other ops move bytes.
+// GEMMs run in waves of tiles over the multiprocessors; the fastest of five tile sizes counts. All other ops are
+// memory-bound.
 #include "simulate/op_cost.h"
 
 #include <algorithm>
@@ -17,7 +18,7 @@ struct Tile {
 };
 constexpr Tile kTiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.92}, {64, 128, 0.8}, {64, 64, 0.6}};
 
-// What a backward of attention takes of its forward.
+// Time of backward relative to forward in fused attention.
 constexpr double kFlashBackward = 2.5;
 
 double bytes_of(const Program& program, const std::vector<TensorId>& ids) {
@@ -38,7 +39,7 @@ void add(OpTime& sum, const OpTime& more) {
   sum.flops += more.flops;
 }
 
-// The three products of a linear, each one call.
+// The three GEMMs of a linear layer; each is one call.
 OpTime linear_time(const DeviceModel& device, const Program& program, const Op& op) {
   const auto read = [&](int i) -> const Tensor& { return program.tensors[op.reads[i]]; };
   const auto written = [&](int i) -> const Tensor& { return program.tensors[op.writes[i]]; };
@@ -54,7 +55,7 @@ OpTime linear_time(const DeviceModel& device, const Program& program, const Op& 
     product.m = rows, product.k = columns, product.n = matrix(written(0)).second;
   }
   OpTime time = product_time(device, product);
-  if (device.fused && bias_gradient > 0) add(time, stream_time(device, bias_gradient));  // a sum of its own
+  if (device.fused && bias_gradient > 0) add(time, stream_time(device, bias_gradient));  // a separate reduction
   return time;
 }
 
@@ -73,8 +74,8 @@ OpTime expert_time(const DeviceModel& device, const Program& program, const Op& 
   return product_time(device, product);
 }
 
-// Scores of [T,T] for each head go through memory: softmax and its dropout read and write them. `again`: backward first
-// makes them from q and k.
+// Scores of [T,T] per head are stored in memory; softmax and its dropout read and write them. `again`: backward first
+// recomputes them from q and k.
 OpTime unfused_attention(const DeviceModel& device, const Program& program, const Op& op, bool backward, bool again) {
   const Tensor& qkv = program.tensors[op.reads[0]];
   const double heads = static_cast<double>(op.attrs.integer("heads", 1));
@@ -94,14 +95,14 @@ OpTime unfused_attention(const DeviceModel& device, const Program& program, cons
   if (!backward || again) make_scores();
   if (!backward) {
     add(time, product_time(device, from_scores));
-    add(time, stream_time(device, 2 * vectors));  // heads side by side again
+    add(time, stream_time(device, 2 * vectors));  // concatenates the heads
     return time;
   }
   for (const Product& product : {from_scores, to_scores, from_scores, from_scores})
     add(time, product_time(device, product));
   add(time, stream_time(device, 2.5 * scores));
   add(time, stream_time(device, 3 * scores));
-  add(time, stream_time(device, 6 * vectors));  // gradients of q, k and v, side by side
+  add(time, stream_time(device, 6 * vectors));  // concatenates the gradients of q, k and v
   return time;
 }
 
@@ -111,22 +112,22 @@ OpTime attention_time(const DeviceModel& device, const Program& program, const O
   const std::string kernel = op.attrs.text("kernel", "flash");
   if ((kernel != "flash" || device.flash == 0) && (op.is(ops::attention) || op.is(ops::attention_grad)))
     return unfused_attention(device, program, op, backward, kernel == "recompute_scores");
-  // The op's own count: a backward has five products to a forward's two.
+  // The op's own count: backward has five GEMMs, forward two.
   const double forward_flops = backward ? cost.flops * 2 / 5 : cost.flops;
   const double rate = peak_of(device, qkv.dtype) * (device.flash > 0 ? device.flash : device.sustained);
   const double seconds = forward_flops * (backward ? kFlashBackward : 1) / rate;
   return {seconds + device.launch_s, Bound::compute, cost.flops};
 }
 
-// The sum of gradients over microbatches, the way of a gathered tensor to where its product reads it, and biases, which
-// the kernel behind adds with dropout and the residual.
+// Ops that other frameworks fuse: gradient accumulation over microbatches, the layout change of a gathered tensor, and
+// biases, which the next kernel adds with dropout and the residual.
 bool is_fused(const Program& program, const Op& op) {
   if (op.is(ops::join_pieces) || op.is(ops::cut_pieces) || op.is(ops::bias)) return true;
   return op.is(ops::add) && op.phase == Phase::backward &&
          program.buffers[program.tensors[op.writes[0]].buffer].role == Role::grad;
 }
 
-// Where a loss is so many passes over the logits, all of them count once for each loss.
+// All passes of a loss over the logits count once per loss.
 std::optional<OpTime> loss_time(const DeviceModel& device, const Program& program, const Op& op) {
   for (const OpDef* kind : {&ops::cross_entropy, &ops::cross_entropy_sums, &ops::cross_entropy_and_grad})
     if (op.is(*kind))
@@ -141,8 +142,8 @@ bool copies_in_place(const Program& program, const Op& op) {
          program.tensors[op.reads[0]].byte_offset == program.tensors[op.writes[0]].byte_offset;
 }
 
-// The op's rates as calibration measured them, or null. An op that adds to sums takes those of the op that makes the
-// gradient alone where it was not measured itself.
+// Returns the op's rates as calibration measured them, or null. An accumulating op without a measurement takes the
+// rates of the op that computes the gradient alone.
 const OpRates* rates_of(const DeviceModel& device, const Program& program, const Op& op) {
   if (device.ops.empty()) return nullptr;
   const auto find = [&](const OpDef& kind) -> const OpRates* {

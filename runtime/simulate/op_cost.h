@@ -1,4 +1,4 @@
-// Seconds of an op that computes, by itself on its device, and what they are spent on.
+// Seconds of a compute op running alone on its device, and the resource that bounds it.
 #pragma once
 #include <vector>
 
@@ -15,7 +15,7 @@ struct OpTime {
   double flops = 0;
 };
 
-// batch products of [m,k]·[k,n], whose operands and results are so many bytes.
+// A batch of GEMMs [m,k]·[k,n]. `bytes`: total size of operands and results.
 struct Product {
   double batch = 1, m = 1, n = 1, k = 1;
   double bytes = 0;
@@ -24,10 +24,10 @@ struct Product {
 OpTime product_time(const DeviceModel& device, const Product& product);
 OpTime stream_time(const DeviceModel& device, double bytes);  // a memory-bound op
 
-// The full buffer of a collective: of gathers the result, of others what a rank brings.
+// Returns the size of a collective's full buffer: the result of gathers, the operand of all others.
 double full_bytes(const Program& program, const Op& op);
 
-// The dtype that an op computes in: of its first tensor of floats.
+// Returns the dtype that an op computes in: that of its first float tensor.
 Dtype op_dtype(const Program& program, const Op& op);
 OpTime op_time(const DeviceModel& device, const Program& program, const Op& op);
 

@@ -1,5 +1,5 @@
-// Colour by program, device and the shapes of groups; then refine by the colours of groups and peers until no colour
-// splits any more.
+// Colour refinement: ranks start with a colour by program, device and shapes of groups. Colours are split by the
+// colours of groups and peers until none changes.
 #include "simulate/rank_colours.h"
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 namespace prun::simulate {
 namespace {
 
-// What the ops of a class of ranks talk to.
+// The communication partners of a class of ranks.
 struct Partners {
   std::set<std::string> groups;
-  std::set<std::pair<std::string, int>> peers;  // axis, how many ranks further; both ways
+  std::set<std::pair<std::string, int>> peers;  // axis, offset along it; in both directions
 };
 
 Partners partners_of(const Program& program) {
@@ -47,7 +47,7 @@ struct Line {
   }
 };
 
-// Numbers things by the order in which they come.
+// Numbers things in the order of their first occurrence.
 template <class Thing>
 class Numbering {
  public:
@@ -84,8 +84,8 @@ class Refinement {
 
  private:
   struct Links {
-    std::vector<size_t> groups;                 // of lines_
-    std::vector<std::pair<size_t, int>> peers;  // and how many ranks further
+    std::vector<size_t> groups;                 // indices of lines_
+    std::vector<std::pair<size_t, int>> peers;  // index of lines_, offset
   };
 
   const Links& links(int rank) const { return links_[static_cast<size_t>(job_.class_of_rank[rank])]; }
@@ -108,8 +108,8 @@ class Refinement {
     Numbering<std::tuple<int, double, int>> kinds;
     Numbering<GroupShape> shapes;
     Numbering<std::vector<int>> known;
-    std::vector<const DeviceModel*> devices;                // that differ
-    std::vector<std::vector<int>> shape_at(lines_.size());  // by line and leader: of its group
+    std::vector<const DeviceModel*> devices;                // distinct devices
+    std::vector<std::vector<int>> shape_at(lines_.size());  // by line and leader: shape of the group
     std::vector<int> words;
     for (int rank = 0; rank < ranks(); ++rank) {
       const Links& of = links(rank);
@@ -136,7 +136,7 @@ class Refinement {
     return number;
   }
 
-  // The colours of a group, each once.
+  // Returns the distinct colours of a group.
   void colours_of(const Line& line, int leader, std::vector<int>& colours) {
     colours.clear();
     seen_.resize(std::max(seen_.size(), count_), 0);
@@ -149,7 +149,7 @@ class Refinement {
 
   void refine() {
     Numbering<std::vector<int>> sets, known;
-    std::vector<std::vector<int>> set_at(lines_.size());  // by line and leader: of the colours of its group
+    std::vector<std::vector<int>> set_at(lines_.size());  // by line and leader: set of the group's colours
     std::vector<int> refined, words, colours;
     for (int rank = 0; rank < ranks(); ++rank) {
       const Links& of = links(rank);
@@ -179,7 +179,7 @@ class Refinement {
   std::vector<Links> links_;  // by class
   std::vector<int> colours_;
   size_t count_ = 0;
-  std::vector<int> seen_;  // by colour: when a group had it last
+  std::vector<int> seen_;  // by colour: stamp of the last group that had it
   int stamp_ = 0;
 };
 
@@ -188,7 +188,7 @@ class Refinement {
 double network_share(const Cluster& cluster, const std::vector<RankPlace>& places, int rank, int level) {
   const NodeModel& node = cluster.node_at(places[rank].node);
   if (level == 0) return cluster.bus.bandwidth * node.bus_speed;
-  // Ranks fill nodes in order: how many are on this one follows from its neighbours.
+  // Ranks fill nodes in order, so the number on this node follows from rank and device.
   const int last = std::min<int>(static_cast<int>(places.size()), rank - places[rank].device + node.devices);
   const double here = last - (rank - places[rank].device);
   return link_at(cluster, level).bandwidth * node.network_speed * std::min(1.0, node.nics / here);
@@ -197,7 +197,7 @@ double network_share(const Cluster& cluster, const std::vector<RankPlace>& place
 GroupShape group_shape(const Mesh& mesh, const Cluster& cluster, const std::vector<RankPlace>& places,
                        const std::string& axis, int rank) {
   const std::vector<int> members = mesh.group(axis, rank);
-  std::vector<std::pair<int, int>> on_node;  // node, members on it: ranks fill nodes in order
+  std::vector<std::pair<int, int>> on_node;  // node, its members; ranks fill nodes in order
   for (const int each : members) {
     if (on_node.empty() || on_node.back().first != places[each].node) on_node.emplace_back(places[each].node, 0);
     on_node.back().second++;
@@ -211,7 +211,7 @@ GroupShape group_shape(const Mesh& mesh, const Cluster& cluster, const std::vect
   auto next = members.begin();
   for (const auto& [node, ranks] : on_node) {
     shape.per_node = std::min(shape.per_node, ranks);
-    // What those of a node share of its links is the same for each.
+    // The ranks of a node have equal shares of its links.
     shape.bus = std::min(shape.bus, network_share(cluster, places, *next, 0));
     if (shape.nodes > 1)
       shape.network = std::min(shape.network, ranks * network_share(cluster, places, *next, shape.level));

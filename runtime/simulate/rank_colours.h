@@ -1,5 +1,6 @@
-// Ranks that the clock cannot tell apart: the same program, device and links, and partners of whom the same holds. One
-// of them stands for all. A slow device or link makes colours of its own for what it reaches, and no others.
+// Colours: ranks that the clock cannot distinguish, with the same program, device and links, and partners of the same
+// colours. One rank represents its colour. A slow device or link creates additional colours only for the ranks that it
+// affects.
 #pragma once
 #include <map>
 #include <string>
@@ -13,18 +14,18 @@ namespace prun::simulate {
 struct RankColours {
   std::vector<int> of_rank;
   std::vector<int> first;  // by colour: its first rank
-  std::vector<int> ranks;  // by colour: how many
+  std::vector<int> ranks;  // by colour: number of ranks
 };
 
-// `every_rank`: each rank has a colour of its own, which is what tests compare with.
+// `every_rank`: each rank has a colour of its own; tests compare with this.
 RankColours colour_ranks(const Job& job, const Cluster& cluster, const std::vector<RankPlace>& places,
                          bool every_rank = false);
 
-// The group of `rank` along `axis` on the cluster.
+// Returns the shape of the group of `rank` along `axis` on the cluster.
 GroupShape group_shape(const Mesh& mesh, const Cluster& cluster, const std::vector<RankPlace>& places,
                        const std::string& axis, int rank);
 
-// Bytes/s that one rank on that node has into the network, where all ranks there send.
+// Returns the bytes/s that one rank on its node has into the network while all ranks there send.
 double network_share(const Cluster& cluster, const std::vector<RankPlace>& places, int rank, int level);
 
 }  // namespace prun::simulate

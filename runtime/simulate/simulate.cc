@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kRounding = 1e-9;  // relative to a step; sums of times have smaller errors
 
-// The dtype of most of the products' work decides which peak counts.
+// Returns the dtype of most GEMM work, whose peak counts.
 Dtype compute_dtype(const Program& program) {
   std::map<Dtype, int64_t> work;
   for (const Stream& stream : program.step().streams)
@@ -57,7 +57,8 @@ Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOption
   std::optional<Clock> clock;
   Simulation result;
   if (!options.only_memory) {
-    std::vector<LeftOver> left;  // of the first step nothing is known; those behind it begin with what it leaves
+    std::vector<LeftOver> left;  // empty for the first step; the second one begins with the carried-over ops of the
+                                 // first
     for (int step = 0; step == 0 || (step == 1 && !left.empty()); ++step) {
       clock.emplace(job, cluster, places, colours, options.keep_spans, options.slowness);
       clock->begin_with(left);

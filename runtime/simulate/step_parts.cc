@@ -1,5 +1,5 @@
-// Spans of one rank begin and end; between two such moments its time goes to what the clock charges: to ops that
-// compute, else to transfers, else to copies, else to waiting. Several at once have equal shares.
+// Attributes a rank's time between consecutive begins and ends of spans by the clock's priorities: compute, then
+// transfers, then copies, then waiting. Concurrent spans of one kind have equal shares.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -16,7 +16,7 @@ struct Interval {
   double begin = 0, end = 0;
   Layer layer = kComputes;
   const Op* op = nullptr;
-  double alone = 0;  // of compute: seconds without transfers beside it
+  double alone = 0;  // compute: seconds without overlapped transfers
 };
 
 struct Moment {
@@ -30,7 +30,7 @@ class RankParts {
   RankParts(const Program& program, const DeviceModel& device, double speed, const ClassResult& of, double step_s)
       : program_(program), device_(device), speed_(speed) {
     Table<StreamId, double> stream_ends(program.step().streams.size(), 0);
-    for (const OpSpan& span : of.spans) {  // in the order of their ends, hence in that of each stream
+    for (const OpSpan& span : of.spans) {  // in the order of their ends, hence in stream order
       double& before = stream_ends[span.op.stream];
       if (span.ready < step_s) add(span, before, step_s);
       before = span.end;
@@ -70,11 +70,11 @@ class RankParts {
 
  private:
   void add(OpSpan span, double before, double step_s) {
-    span.end = std::min(span.end, step_s);  // the rest is the next step's
+    span.end = std::min(span.end, step_s);  // the remainder belongs to the next step
     span.begin = std::min(span.begin, step_s);
     const Op& op = program_.step().streams[span.op.stream].ops[span.op.index];
     const bool transfers = op.communicates() && !op.offers();
-    const double begin = std::max(span.ready, span.begin);  // a message may be under way before its receiver comes
+    const double begin = std::max(span.ready, span.begin);  // a message may be in flight before its receiver arrives
     if (transfers && begin > span.ready) intervals_.push_back({span.ready, begin, kWaits, &op});
     if (span.end <= begin) return;
     Interval runs{begin, span.end, kComputes, &op};
