@@ -1,4 +1,4 @@
-# Packages of the build; their Debian names stand in tools/packages.txt.
+# Packages of the build; tools/packages.txt lists their Debian names.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(fmt REQUIRED)
@@ -13,13 +13,13 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(SECCOMP IMPORTED_TARGET libseccomp)
 pkg_check_modules(TCMALLOC IMPORTED_TARGET libtcmalloc_minimal)
-# Not find_package(dnnl): Debian's file asks for OpenCL's headers, which a CPU build does not need.
+# Not find_package(dnnl), because Debian's file requires OpenCL headers, which a CPU build does not need.
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 find_path(DNNL_INCLUDE_DIR dnnl.h REQUIRED)
 add_library(dnnl INTERFACE)
 target_link_libraries(dnnl INTERFACE ${DNNL_LIBRARY})
 target_include_directories(dnnl INTERFACE ${DNNL_INCLUDE_DIR})
-find_package(GTest QUIET)  # without it there is no `prun conform`
+find_package(GTest QUIET)  # required for `prun conform`
 if(PRUN_TESTS)
   find_package(GTest REQUIRED)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)

@@ -1,12 +1,18 @@
-# prun_plugin, for the transports of this repository and, installed beside prunConfig.cmake, for everybody else's.
+# prun_plugin, for the transports of this repository and, installed next to prunConfig.cmake, for external ones.
 
-# prun_plugin(name SOURCES a.cc ... [LINKS lib ...] [AUTO] [LOCAL_ONLY] [ENCRYPTS] [MEMORY host cuda] [NOT_CLAIMED item ...]): the
-# target prun_NAME, a transport that prun loads at run time; it sees the public headers and prun/sdk, and only
-# prun_transport_v1 is visible in it. AUTO: `--transport auto` may choose it; the runtime reads that, and what memory it takes, from
-# NAME.plugin beside the library, so that it need not load a plugin to learn that nobody wants it. ENCRYPTS: with its
-# option encrypt=1 it encrypts what leaves a host. NOT_CLAIMED: items of
-# `prun conform` that it does not mean to hold. Both files lie in lib/prun/plugins of the build folder, and of the
-# prefix once installed.
+# prun_plugin(name SOURCES a.cc ... [LINKS lib ...] [AUTO] [LOCAL_ONLY] [ENCRYPTS] [MEMORY host cuda]
+#             [NOT_CLAIMED item ...])
+# adds the target prun_NAME, a transport that prun loads at run time. It compiles against the public headers and prun/sdk,
+# and exports only prun_transport_v1. The options are written to NAME.plugin next to the library, so that the runtime need
+# not load a plugin to reject it:
+#
+#     AUTO          `--transport auto` may choose it
+#     LOCAL_ONLY    it connects ranks of one host only
+#     MEMORY        memory kinds that it accepts (default: host)
+#     ENCRYPTS      with its option encrypt=1 it encrypts data between hosts
+#     NOT_CLAIMED   items of `prun conform` that it need not pass
+#
+# Both files are in lib/prun/plugins of the build folder, and of the prefix once installed.
 function(prun_plugin name)
   cmake_parse_arguments(ARG "AUTO;LOCAL_ONLY;ENCRYPTS" "" "SOURCES;LINKS;MEMORY;NOT_CLAIMED" ${ARGN})
   if(NOT ARG_SOURCES OR ARG_UNPARSED_ARGUMENTS)
@@ -39,7 +45,7 @@ function(prun_plugin name)
   endif()
   file(CONFIGURE OUTPUT ${_dir}/${name}.plugin CONTENT "${_manifest}")
   set(_optional)
-  if(TARGET plugins)  # prun's own build: all transports at once, which not everybody needs
+  if(TARGET plugins)  # prun's own build: the optional target `plugins` builds all of them
     add_dependencies(plugins prun_${name})
     set(_optional OPTIONAL)
   endif()

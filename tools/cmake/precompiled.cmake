@@ -1,9 +1,9 @@
-# Headers that nearly every source includes are read once for each kind of target, whose flags differ: that is a third of
-# a build. But where sources are compiled one by one (dev, asan) each of the runtime stands alone, so that what it uses is
-# what it includes.
+# Common headers are precompiled once for each kind of target, because their flags differ; this saves a third of a build.
+# Without unity builds (dev, asan) the runtime's sources do without them, so that each must include all headers it uses.
 
-# prun_precompiled(target library|test|cases [header ...]): TARGET, which links fmt and spdlog, starts from them; tests and the cases of
-# the conformance suite from GoogleTest, too. With headers, TARGET has these and nobody shares them.
+# prun_precompiled(target library|test|cases [header ...]): precompiles common headers for TARGET, which links fmt and
+# spdlog; for tests and the cases of the conformance suite, GoogleTest's, too. If headers are given, TARGET has these, and
+# shares them with no other target.
 function(prun_precompiled target kind)
   if(NOT CMAKE_UNITY_BUILD AND kind STREQUAL "library")
     return()

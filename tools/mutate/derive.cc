@@ -1,4 +1,4 @@
-// Edges and offsets as the compiler's passes derive them.
+// Derives edges and offsets as the compiler's passes do.
 #include <map>
 
 #include "compile/compile_state.h"
@@ -10,7 +10,7 @@ namespace prun::mutate {
 
 namespace {
 
-// add_step_barrier lets the compute stream end a step; nothing may have to wait for its last op.
+// add_step_barrier ends a step with the compute stream, so no op may have to wait for that stream's last op.
 bool can_be_joined(const Body& body) {
   const Order order(body);
   if (body.streams.empty() || body.streams[0].ops.empty() || !order.stuck().empty()) return false;

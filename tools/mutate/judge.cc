@@ -1,4 +1,5 @@
-// Runs what verify accepts, in a child process: a mutant may crash a kernel, and that is a difference too.
+// Runs programs that verify accepts in a child process, because a mutant may crash a kernel; a crash counts as a
+// difference.
 #include "judge.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Whether a mutant is refused, or computes the same thing all the same.
+// Judges a mutant: rejected by the verifier, equivalent to the original, or escaped.
 #pragma once
 #include <string>
 
@@ -8,13 +8,14 @@
 
 namespace prun::mutate {
 
-inline constexpr int kInterleavings = 32;  // each stream as early and as late as its edges allow, then by seed
+inline constexpr int kInterleavings = 32;  // the first two run each stream as early and as late as its edges allow, the
+                                           // others are seeded
 
 enum class Outcome { refused, equivalent, without_effect, escaped };
 
 struct Verdict {
   Outcome outcome = Outcome::refused;
-  std::string why;  // refused: the rule; escaped: what differs
+  std::string why;  // refused: the rule; escaped: the difference
 };
 
 class Judge {
@@ -23,7 +24,7 @@ class Judge {
   Verdict judge(const Mutant& mutant) const;
 
  private:
-  std::string difference(const Job& job) const;  // "" when all interleavings agree with the original
+  std::string difference(const Job& job) const;  // "" if all interleavings agree with the original
   std::string compare(const Job& job, const VirtualRun& run) const;
 
   const Device& device_;

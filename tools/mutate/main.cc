@@ -1,9 +1,9 @@
-// prun_mutate: the mutation test of the verifier. Takes plans that are right, makes small mistakes in their programs,
-// and lists those that verify accepts although virtual ranks compute something else with them.
+// prun_mutate: the mutation test of the verifier. It injects small faults into the programs of correct plans, and lists
+// the mutants that verify accepts although virtual ranks compute different values with them.
 //
 //     prun_mutate --count 200 plans/zero3.lua@4,layers=2 plans/ddp.lua@3,layers=1
 //
-// A case is PLAN@RANKS[,name=value...]; mutants go round over the cases and kinds. Exit status 1: one escaped.
+// A case is PLAN@RANKS[,name=value...]; mutants cycle through the cases and kinds. Exit status 1: a mutant escaped.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

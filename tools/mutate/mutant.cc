@@ -1,4 +1,4 @@
-// The kinds of mistakes, one function each.
+// The kinds of faults, one function each.
 #include "mutant.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ Body& step_of(Job& job, Place at) { return job.classes[at.cls].bodies[at.body]; 
 std::vector<Op>& ops_of(Job& job, Place at) { return step_of(job, at).streams[at.stream].ops; }
 Op& op_of(Job& job, Place at) { return ops_of(job, at)[at.index]; }
 
-// A random op of a step, or of another body, that `wanted` accepts.
+// Picks a random op that the predicate accepts, in a step or another body.
 template <class Wanted>
 bool pick(Job& job, Random& random, Place& at, Wanted wanted, BodyId body = kStepBody) {
   std::vector<Place> places;
@@ -50,7 +50,7 @@ std::string name_of(Job& job, Place at) {
   return text + (op.site.known() ? ", " + op.site.text() + ")" : ")");
 }
 
-// Edges to ops of one stream, with what becomes of their index; -1: the edge goes.
+// Replaces the indices of edges to ops of one stream by `to(index)`; -1 removes the edge.
 template <class Renumber>
 void renumber(Body& body, size_t stream, Renumber to) {
   for (Stream& s : body.streams) {
@@ -62,7 +62,7 @@ void renumber(Body& body, size_t stream, Renumber to) {
   }
 }
 
-// Ops of a stream from `index` on are `by` further: those that repeat are still the same.
+// Shifts the repeat's ops of a stream from `index` on by `by`, so that the same ops repeat.
 void move_repeat(Body& body, size_t stream, int index, int by) {
   if (!body.repeat.any()) return;
   Repeat::Span& ops = body.repeat.ops[stream];
@@ -87,7 +87,7 @@ bool drop(Job& job, Random& random, Mutant& mutant) {
   mutant.site = op_of(job, at).site;
   mutant.without_effect = is_silent(op_of(job, at));
   std::vector<Op>& ops = ops_of(job, at);
-  // Who waited for the op waits for the one before it, and the next one waits for what the op waited for.
+  // Ops that waited for this op now wait for its predecessor, and its successor inherits its waits.
   const int index = static_cast<int>(at.index);
   if (at.index + 1 < ops.size()) {
     std::vector<Edge>& waits = ops[at.index + 1].waits;
@@ -125,7 +125,7 @@ bool swap(Job& job, Random& random, Mutant& mutant) {
   mutant.what = fmt::format("swaps {} and {}", name_of(job, at), name_of(job, {at.cls, at.stream, b}));
   mutant.site = ops[a].site;
   std::swap(ops[a], ops[b]);
-  if (random() % 2 == 0) {  // edges follow the ops, or stay with the places
+  if (random() % 2 == 0) {  // edges follow the ops, or remain with their positions
     const int x = static_cast<int>(a), y = static_cast<int>(b);
     renumber(step_of(job, at), at.stream, [&](int i) { return i == x ? y : i == y ? x : i; });
   } else {
@@ -165,7 +165,7 @@ bool edge(Job& job, Random& random, Mutant& mutant) {
   op.waits.erase(op.waits.begin() + static_cast<std::ptrdiff_t>(which));
   const Order after(step_of(job, at));
   const OpRef self{static_cast<int>(at.stream), static_cast<int>(at.index)};
-  // Others imply it: in this step directly, and across steps through the first op of the stream it names.
+  // Other edges imply it: within the step directly, and across steps through the first op of the stream that it names.
   mutant.without_effect =
       gone.back == 0 ? after.before({gone.stream, gone.index}, self) : after.before({gone.stream, 0}, self);
   return true;
@@ -274,7 +274,7 @@ bool heads(Job& job, Random& random, Mutant& mutant) {
   return true;
 }
 
-// Another cut of a parameter of which each rank has a part.
+// Changes the cut of a sharded parameter.
 bool blocks(Job& job, Random& random, Mutant& mutant) {
   Place at;
   const auto cuts = [](const Program&, const Op& op) { return op.attrs.has("split_blocks"); };
@@ -311,7 +311,7 @@ bool blocks(Job& job, Random& random, Mutant& mutant) {
   return true;
 }
 
-// Attributes that follow from placements, and not the plan's own numbers or what a derivative is of its op.
+// Attributes derived from placements; excludes the plan's own numbers and those that a derivative copies from its op.
 constexpr const char* kDerived[] = {"axis",   "tokens_axis", "rows_axis", "split_axis",    "chunks",      "samples",
                                     "first",  "width",       "vocab",     "positions",     "tokens",      "scale",
                                     "factor", "pieces",      "dim",       "capacity",      "batch",       "experts",
@@ -374,7 +374,7 @@ bool mutate(const Job& right, Kind kind, std::mt19937_64& random, Mutant& mutant
   mutant = {right, kind, "", {}, false};
   if (!kMakers[static_cast<size_t>(kind)].second(mutant.job, random, mutant)) return false;
   const bool of_ops = kind == Kind::drop || kind == Kind::twice || kind == Kind::swap;
-  // What repeats has been found in the ops as they were.
+  // The repeat was detected in the original ops.
   const bool repeats = mutant.job.classes.front().step().repeat.any();
   if (of_ops && !repeats && random() % 2 == 0) {
     bool anew = false;

@@ -1,4 +1,4 @@
-// Mistakes in what a body says of its repeat: how often, which ops, where microbatches have their places.
+// Faults in a body's repeat: its count, its ops, the ring slots of its microbatches.
 #include <fmt/format.h>
 
 #include "mutant.h"
@@ -8,7 +8,7 @@ namespace {
 
 size_t below(std::mt19937_64& random, size_t n) { return static_cast<size_t>(random() % n); }
 
-// Members follow: the mistake is in where they lie, not in what the program says of it.
+// Moves the members, too: the fault is in their offsets, not in their consistency with the repeat.
 void place(Program& program, Repeat& repeat) {
   for (const Repeat::Member& member : repeat.members) {
     const Repeat::Ring& ring = repeat.rings[static_cast<size_t>(member.ring)];
