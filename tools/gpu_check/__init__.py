@@ -1,1 +1,1 @@
-"""tools/gpu-check: everything that proves prun on GPUs, in one run and one report (README.md)."""
+"""tools/gpu-check: tests and measures prun on GPUs, in one run and one report (README.md)."""

@@ -1,4 +1,4 @@
-"""Mistakes of users, and machines without a GPU: the exit code of RELIABILITY.md's table, and a message that names the cause."""
+"""User errors, and machines without a GPU: the documented exit code, and a message that names the cause."""
 import functools
 import re
 
@@ -18,7 +18,8 @@ return prun.plan {
 
 
 def refused(context, words, code, named, environment=None, gpus=0, plan_text=None):
-    """prun ends with this code, and its message matches each of `named`; `gpus`: as many as the question needs."""
+    """Requires that prun ends with this code and that its message matches each of `named`. `gpus`: GPUs that the check
+    needs."""
     if gpus:
         context.need_gpu(gpus)
     plan = context.log.with_suffix(".lua")
@@ -57,7 +58,7 @@ ASKED = [
 
 
 def no_driver(context):
-    """Asked only without a driver; with one, tests/substitutes/cuda plays the machine without."""
+    """Runs only without a driver; on machines with one, tests/substitutes/cuda covers the case."""
     if context.gpus:
         raise NotPossible("the driver is here; CI asks this of the substitute for CUDA")
     return refused(context, ["plans/single.lua", *SMALL, "--device", "cuda"], 2, ["cuda"])

@@ -1,7 +1,8 @@
-"""The figures that the report begins with, and the value that each must reach."""
+"""The headline figures of the report, and their required values."""
 
-# Host time of a replayed step: an upload, three event calls and a graph launch. 25 to 40 µs are an estimate, made when a
-# step had 5 copies and 6 event calls; no GPU has measured it. Without a transport's queues a step has a launch a region.
+# Host time of a replayed step: an upload, three event calls and a graph launch. The estimate is 25 to 40 µs, from a
+# step with 5 copies and 6 event calls; no GPU has measured it. Without transport queues a step has one launch per
+# region.
 HOST_US = 50
 IDLE, KERNELS, NCCL = 0.01, 1.05, 1.02
 ALONE, HOST, GAPS = "GPT-2 124M in bf16", "host time of a replayed step", "idle GPU between steps"

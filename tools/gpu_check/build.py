@@ -1,6 +1,6 @@
-"""Builds the programs that the other parts run, and nothing else: no test over substitutes, no other transport.
+"""Builds only the programs that the other parts run: no substitutes, no other transports.
 
-The flags are those of the preset ci, so that ccache knows what CI has compiled.
+The flags equal those of the preset ci, so that ccache reuses CI's objects.
 """
 import os
 import re
@@ -9,19 +9,19 @@ from gpu_check.check import Check, Part, Verdict
 from gpu_check.pack import LIBRARIES
 
 TARGETS = ["prun", "prun_shm", "prun_socket", "prun_conform", "prun_conform_device"]
-OF_CUDA = ["prun_nccl", "prun_device_cuda", "cuda_agreement_test", "cuda_kernel_bench"]  # where CMake found what they need
+OF_CUDA = ["prun_nccl", "prun_device_cuda", "cuda_agreement_test", "cuda_kernel_bench"]  # built if CMake found their dependencies
 NOT_BUILT = re.compile(r"device cuda|nccl")
 
 
 def cmake_error(text):
-    """The first message of CMake's errors, on one line; "" where there is none."""
+    """Returns the first CMake error message on one line; "" if there is none."""
     found = re.search(r"CMake Error[^\n]*:\n\n?((?:  .*\n?)+)", text)
     return " ".join(found.group(1).split()) if found else ""
 
 
 def configure(context):
     words = ["cmake", "-S", context.top, "--preset", "bench", "-B", context.build, "-DPRUN_WERROR=ON"]
-    # A packed prun finds its libraries, and they theirs, without the environment (RPATH, not RUNPATH).
+    # RPATH and not RUNPATH, so that a packed prun and its libraries find their dependencies without the environment.
     words += [f"-DCMAKE_BUILD_RPATH=$ORIGIN/../{LIBRARIES};$ORIGIN/../../../{LIBRARIES};$ORIGIN/../../{LIBRARIES}"]
     words += [f"-DCMAKE_{kind}_LINKER_FLAGS=-Wl,--disable-new-dtags" for kind in ("EXE", "MODULE")]
     words += [f"-D{name}={folder}" for name, folder in context.machine["headers"].items()]

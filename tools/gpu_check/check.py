@@ -13,7 +13,7 @@ class Verdict:
     figure: str = ""
     bar: str = ""
     note: str = ""
-    table: list = dataclasses.field(default_factory=list)  # as in Result
+    table: list = dataclasses.field(default_factory=list)  # see Result
 
 
 @dataclasses.dataclass
@@ -21,7 +21,7 @@ class Check:
     name: str
     ask: Callable  # (context) -> Verdict; may raise NotPossible
     timeout: float = 120
-    least: float = 5  # the check starts only if so many seconds of the budget are left
+    least: float = 5  # seconds of the budget that must be left for the check to start
     remedies: tuple = ()  # names of remedies.REMEDIES, tried in this order if the check fails
     uses: tuple = ()  # files besides those of the part (keys.py)
 
@@ -31,14 +31,14 @@ class Part:
     name: str
     title: str
     checks: Callable  # (context) -> [Check]
-    limit: float = 120  # seconds, under a budget
-    together: int = 1  # checks that run at once
-    uses: tuple = ("prun", "cuda", "lua")  # names of keys.FILES, or paths from the top: a result holds until one changes
-    kept: bool = True  # False: asked in every call
+    limit: float = 120  # seconds, with a budget
+    together: int = 1  # concurrent checks
+    uses: tuple = ("prun", "cuda", "lua")  # names of keys.FILES, or paths from the top; a result is valid until one of them changes
+    kept: bool = True  # False: runs in every call
 
 
 def perform(context, part, check):
-    """Runs the check in `context.of_check`; returns its Result whatever happens in it."""
+    """Runs the check in `context.of_check`. Returns its Result, whatever the check raises."""
     start = time.monotonic()
     name = re.sub(r"[^\w.-]+", "_", f"{part.name}_{check.name}{f' {context.remedy.name}' if context.remedy else ''}")
     context = context.of_check(name, start + check.timeout * context.patience)

@@ -1,7 +1,7 @@
-"""Commands with a deadline: their output goes to a log, and all processes that they started end with them.
+"""Commands with a deadline. Their output is logged, and all processes that they started end with them.
 
-Each is a process group of its own but stays in the session, so that the end of the session (a lent machine at its
-limit) ends them, too.
+Each command is a process group of its own in the same session, so that the end of the session (a lent machine at its
+limit) ends it, too.
 """
 import concurrent.futures
 import dataclasses
@@ -15,12 +15,12 @@ import tempfile
 import threading
 import time
 
-GROUP = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}  # a lent machine may have 3.10
+GROUP = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}  # Python 3.10 lacks process_group
 
 
 @dataclasses.dataclass
 class Done:
-    status: int  # of the command; negative: the signal that ended it; 127: it could not be started
+    status: int  # exit status; negative = the signal that ended it; 127 = it could not be started
     out: str
     err: str
     seconds: float
@@ -31,7 +31,7 @@ class Done:
         return self.status == 0 and not self.timed_out
 
     def last_words(self, lines=3):
-        """The end of its output, for a table's cell."""
+        """Returns the end of its output, for a table's cell."""
         text = (self.err.strip() or self.out.strip()).splitlines()
         return " / ".join(line.strip() for line in text[-lines:] if line.strip())
 
@@ -41,25 +41,25 @@ class Done:
         return f"exit {self.status}: {self.last_words()}" if self.status >= 0 else f"killed by {signal.Signals(-self.status).name}: {self.last_words()}"
 
 
-MOST = 300  # characters of a word that is shown: a prompt may have thousands
+MOST = 300  # characters of a printed argument, because a prompt may have thousands
 NOT_STARTED = Done(-signal.SIGTERM, "", "", 0, True)
 
 
 def shown(words, environment=None):
-    """The command as one would type it."""
+    """Returns the command as typed in a shell."""
     before = [f"{name}={shlex.quote(value)}" for name, value in sorted((environment or {}).items())]
     return " ".join([*before, *(shlex.quote(str(word) if len(str(word)) <= MOST else f"{str(word)[:MOST]}...") for word in words)])
 
 
 class Processes:
-    """The commands of one owner. Several threads may run some at once; `stop` ends them and refuses new ones."""
+    """The commands of one owner. Threads may run commands concurrently; `stop` ends them and rejects new ones."""
 
     def __init__(self):
         self.lock = threading.Lock()
         self.running, self.children, self.stopped = set(), [], False
 
     def child(self):
-        """Processes that end with these."""
+        """Returns processes that end with these."""
         with self.lock:
             made = Processes()
             made.stopped = self.stopped
@@ -78,7 +78,7 @@ class Processes:
             stop(process)
 
     def start(self, words, out, err, cwd, environment):
-        """The process, or None after `stop`."""
+        """Returns the process, or None after `stop`."""
         with self.lock:
             if self.stopped:
                 return None
@@ -88,11 +88,11 @@ class Processes:
             return process
 
     def run(self, words, timeout, log: pathlib.Path, cwd, environment=None):
-        """Runs to its end or to its timeout; appends command and output to `log`."""
+        """Runs the command to its end or its timeout; appends the command and its output to `log`."""
         log.parent.mkdir(parents=True, exist_ok=True)
         start = time.monotonic()
         timed_out = False
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:  # files: a surviving grandchild cannot hold a pipe open
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:  # files and not pipes, because a surviving grandchild may hold a pipe open
             try:
                 process = self.start(words, out, err, cwd, environment)
             except OSError as error:
@@ -114,12 +114,13 @@ class Processes:
             done = Done(status, *(text_of(file) for file in (out, err)), time.monotonic() - start, timed_out)
         text = (f"$ {shown(words, environment)}\n{done.out}{done.err}"
                 f"{'stopped at its timeout' if timed_out else f'exit {status}'} after {done.seconds:.1f} s\n\n")
-        with open(log, "ab", 0) as file:  # one write: other threads append, too
+        with open(log, "ab", 0) as file:  # one write, because other threads append, too
             file.write(text.encode())
         return done
 
     def together(self, calls, most):
-        """Their results, at most `most` at once; if one raises, all commands of these processes end first."""
+        """Returns the results of the calls, at most `most` concurrently. If one raises, all commands of these processes
+        end."""
         with concurrent.futures.ThreadPoolExecutor(most) as pool:
             asked = [pool.submit(call) for call in calls]
             try:
@@ -144,11 +145,11 @@ def signal_group(process, number):
 
 
 def stop(process):
-    """Asks the group to end; then kills all of it, also processes that outlive its first."""
+    """Terminates the group, then kills all of it, including processes that outlive the first one."""
     for number, patience in ((signal.SIGTERM, 5), (signal.SIGKILL, 10)):
         signal_group(process, number)
         try:
             process.wait(timeout=patience)
         except subprocess.TimeoutExpired:
             pass
-    return -signal.SIGKILL if process.poll() is None else process.returncode  # in a driver's call it may outlive SIGKILL
+    return -signal.SIGKILL if process.poll() is None else process.returncode  # a process in a driver call may outlive SIGKILL

@@ -1,6 +1,6 @@
-"""The suites for devices and transports, over the real GPUs and the real NCCL. Each item is a result of its own.
+"""The conformance suites for devices and transports, on real GPUs and real NCCL. Each item is a result of its own.
 
-Items run at once but `bits`, which opens a context for each kind of op and fails where another process disturbs it.
+Items run concurrently except `bits`, which opens a context for each kind of op and fails if another process disturbs it.
 """
 import functools
 import json
@@ -12,14 +12,14 @@ from gpu_check.check import Check, Part, Verdict
 from gpu_check.results import NotPossible
 
 RANKS = 2  # most items of the suite for transports connect several ranks
-# The transport's refusals, and what the ranks report that wait for a refused one.
+# The transport's errors, and those of ranks that wait for a rejected one.
 TOO_MANY = re.compile("every rank needs one of its own|ranks share device|has not joined|still running at the timeout")
-MACHINE = ["load", "memory", "copies", "streams", "events", "host-calls", "capture", "ranks", "threads", "errors"]  # `ops` is the part ops
+MACHINE = ["load", "memory", "copies", "streams", "events", "host-calls", "capture", "ranks", "threads", "errors"]  # the part `ops` covers the item `ops`
 TRANSPORT = ["load", "messages", "collectives", "bitwise", "groups", "threads", "faults", "misuse", "environment", "idle", "queue", "guards", "secret"]
 
 
 def verdict(done):
-    """Of one item, from `prun conform --json`."""
+    """Returns the verdict on one item, from the output of `prun conform --json`."""
     try:
         row = json.loads(done.out.strip().splitlines()[-1])
     except (ValueError, IndexError):
@@ -38,7 +38,7 @@ def item_of_device(context, item):
 
 
 def options_of_nccl(context, share):
-    """Python packages have CUDA's runtime under its versioned name only."""
+    """Returns NCCL's options. Python packages contain CUDA's runtime under its versioned name only."""
     folders = context.environment.get("LD_LIBRARY_PATH", "").split(":")
     runtime = next((path for folder in folders if folder for path in sorted(pathlib.Path(folder).glob("libcudart.so*"))), None)
     options = [*(["share=1"] if share else []), *([f"cudart={runtime}"] if runtime else [])]
@@ -46,7 +46,7 @@ def options_of_nccl(context, share):
 
 
 def item_of_nccl(context, item):
-    """With a GPU a rank; where the item connects more ranks than there are GPUs, they share them."""
+    """Runs an item with one GPU per rank. If it connects more ranks than there are GPUs, they share them."""
     context.need_gpu()
     context.need_file(context.nccl, "built without NCCL (nccl.h)")
     context.need_file(context.build / "libexec/prun/prun_conform", "built without GoogleTest")

@@ -1,6 +1,6 @@
-"""What a check is given: paths, the machine, and a way to run commands within its time.
+"""The environment of a check: paths, the machine, and a way to run commands within its time.
 
-One Context belongs to the call; `of_check` makes one for each check, so that checks can run at once.
+One Context belongs to the call; `of_check` derives one for each check, so that checks can run concurrently.
 """
 import copy
 import json
@@ -21,9 +21,9 @@ class Context:
         self.options, self.machine = options, machine
         self.device, self.gpus = options.device, len(machine["gpus"])
         self.small = options.small
-        self.patience = 6 if options.small else 1  # a factor of all timeouts: on substitutes a kernel takes seconds
+        self.patience = 6 if options.small else 1  # factor of all timeouts, because a kernel on substitutes takes seconds
         self.environment = machine["environment"]
-        self.shared = {}  # measurements that several checks of a call read
+        self.shared = {}  # measurements that several checks of a call share
         self.build = options.build
         self.folder = options.out
         self.cores = len(os.sched_getaffinity(0))
@@ -48,7 +48,7 @@ class Context:
 
     @property
     def scratch(self):
-        """A folder for large files that do not travel, such as weights."""
+        """Returns a folder for large files that are not saved, such as weights."""
         path = self.folder / SCRATCH
         path.mkdir(parents=True, exist_ok=True)
         return path
@@ -59,7 +59,7 @@ class Context:
 
     @property
     def plugin(self):
-        """The library of the device cuda that prun takes."""
+        """Returns the library of the device cuda that prun loads."""
         folders = [pathlib.Path(folder) for folder in os.environ.get("PRUN_DEVICE_PATH", "").split(":") if folder]
         return next((folder / "cuda.so" for folder in folders if (folder / "cuda.so").exists()), self.build / "lib/prun/devices/cuda.so")
 
@@ -81,15 +81,15 @@ class Context:
         return path
 
     def end(self):
-        """When the budget of the call or the limit of the part ends the check, whichever comes first."""
+        """Returns when the budget of the call or the limit of the part ends the check, whichever is earlier."""
         return min(self.budget_end, self.part_end)
 
     def left(self):
         return min(self.check_end, self.end()) - time.monotonic()
 
     def run(self, *words, timeout=None, environment=None):
-        """Runs within the check's time. `cut` is set if the budget or the part's limit ended it; the check then returns the
-        figures that it has."""
+        """Runs a command within the check's time. Sets `cut` if the budget or the part's limit ended it; the check then
+        returns the figures that it has."""
         limit = self.left() if timeout is None else min(timeout * self.patience, self.left())
         if limit <= 0.1 and self.end() <= self.check_end:
             self.cut = True
@@ -105,26 +105,26 @@ class Context:
         return self.processes.together(calls, most or self.cores + 1)
 
     def once(self, name, measure):
-        """The value of `measure()`, shared by the checks of this call that ask for this name under the same remedy."""
+        """Returns the value of `measure()`, shared by all checks of this call with this name and remedy."""
         key = name, self.remedy.name if self.remedy else ""
         if key not in self.shared:
             self.shared[key] = measure()
         return self.shared[key]
 
     def rows(self, words, timeout=None):
-        """(how the command ended, its --metrics: one object a step)."""
+        """Returns (how the command ended, its --metrics: one object per step)."""
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as metrics:
             done = self.run(*words, "--metrics", metrics.name, timeout=timeout)
             found = []
             for line in pathlib.Path(metrics.name).read_text().splitlines():
                 try:
                     found.append(json.loads(line))
-                except ValueError:  # a line that was cut off
+                except ValueError:  # a truncated line
                     break
         return done, [row for row in found if "step" in row]
 
     def train(self, plan, ranks, device, *more, settings=None, timeout=60):
-        """(how the run ended, its metrics)."""
+        """Returns (how the run ended, its metrics)."""
         words = [self.prun, plan, "--nproc", ranks, "--device", device, *more]
         for name, value in (settings or {}).items():
             words += ["--set", f"{name}={value}"]

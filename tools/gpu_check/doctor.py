@@ -1,4 +1,4 @@
-"""prun's report of the machine: it must list the GPUs that nvidia-smi lists, with driver, toolkit and libraries."""
+"""prun's report of the machine must list the GPUs that nvidia-smi lists, with driver, toolkit and libraries."""
 from gpu_check import remedies
 from gpu_check.check import Check, Part, Verdict
 from gpu_check.results import NotPossible
@@ -9,7 +9,7 @@ def healthy(context):
     if done.status == 2 and "no command" in done.err:
         raise NotPossible("this prun has no doctor")
     if context.device == "cuda" and context.gpus == 0:
-        # Without a GPU one thing is left to check: prun reports that there is none, and why.
+        # Without a GPU, only prun's report of the missing GPU and the reason can be checked.
         named = done.status != 0 and "cuda" in done.out + done.err
         return Verdict(named, f"exit {done.status}", "not 0, and the reason", "" if named else f"it does not report the missing GPU: {done.why()}")
     lines = [[line] for line in done.out.splitlines() if line.strip()]

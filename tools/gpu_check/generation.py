@@ -1,4 +1,4 @@
-"""Tokens a second of `prun generate` by the length of the context: GPT-2's blocks, whose tokens here are bytes."""
+"""Tokens per second of `prun generate` by context length, for GPT-2's blocks with bytes as tokens."""
 import functools
 import re
 
@@ -21,14 +21,14 @@ def settings(context):
 
 
 def text(context):
-    """A file of bytes as training data: two samples of the longest context."""
+    """Writes a file of bytes as training data: two samples of the longest context."""
     path = context.scratch / "generation.txt"
     path.write_bytes(bytes(97 + i * i % 26 for i in range(2 * contexts(context)[-1] + 2)))
     return path
 
 
 def weights(context):
-    """(how it ended, the folder of a checkpoint after one step), shared by all lengths."""
+    """Returns (how the training ended, the folder of a checkpoint after one step), shared by all lengths."""
     folder = context.scratch / "generation_weights"
 
     def train():

@@ -1,6 +1,7 @@
 """GPT-2 124M on one GPU, 64 samples of 1,024 tokens: the step alone with a table by op, and variants of it.
 
-All of it runs as PyTorch does by default: sums of attention's gradient in any order, GEMM algorithms timed at the start.
+The options match PyTorch's defaults: attention's gradient is summed in any order, GEMM algorithms are timed at the
+start.
 """
 import functools
 import json
@@ -13,14 +14,14 @@ from gpu_check.bars import ALONE, BARS, GAPS, HOST, HOST_US, IDLE
 from gpu_check.check import Check, Part, Verdict
 from gpu_check.results import NotPossible
 
-FAST = "deterministic=0,autotune=1"  # the same as gpu_train.py --fast
+FAST = "deterministic=0,autotune=1"  # equal to gpu_train.py --fast
 SMALL = {"layers": 1, "width": 64, "heads": 2, "context": 32, "vocab": 512, "batch": 4}  # --small
 STEPS, WARMUP, TRACED = 30, 10, 6
 TOKENS = 2_000_000
 
 
 def tokens(context, kind="uniform"):
-    """A file of token ids, made once."""
+    """Returns a file of token ids, and writes it if it is missing."""
     path = context.scratch / f"tokens_{kind}.bin"
     count = 20_000 if context.small else TOKENS
     if not path.exists() or path.stat().st_size != 2 * count:
@@ -36,7 +37,7 @@ def words_of(context, steps, options=FAST, kind="uniform", **settings):
 
 
 def steady(rows):
-    """Rows after the warmup: the first steps time algorithms, run eagerly and are captured."""
+    """Returns the rows after the warmup, because the first steps time algorithms, run eagerly and are captured."""
     return rows[WARMUP:] if len(rows) > WARMUP + 2 else rows[3:]
 
 
@@ -46,7 +47,7 @@ def median(rows, key):
 
 
 def trained(context):
-    """(how it ended, the rows that count) of the run that several checks read."""
+    """Returns (how the run ended, its steady rows). Several checks share the run."""
     context.need_gpu()
 
     def measure():
@@ -56,7 +57,7 @@ def trained(context):
 
 
 def predictions(context):
-    """({kind: seconds}, seconds of the step) by the cost model, and the same at the data sheet's peaks."""
+    """Returns ({kind: seconds}, seconds of the step) by the cost model, and both at the data sheet's peaks."""
     cluster = op_table.cluster_of(context.machine["gpus"][0])
     if cluster is None:
         return ({}, None), ({}, None)
@@ -102,7 +103,7 @@ def overhead(context, name, key, text, limit):
 
 
 def variant(context, options=FAST, kind="uniform", more=(), **settings):
-    """The step under other options, beside the same step as it is. `more`: options of prun."""
+    """Compares the step under other options with the default step. `more`: options of prun."""
     base_done, base = trained(context)
     done, rows = context.rows([*words_of(context, STEPS, options, kind, **settings), *more], timeout=90)
     if done.status == 2 and "there is no option" in done.err:

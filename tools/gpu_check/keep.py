@@ -1,7 +1,7 @@
-"""Results of real GPUs, kept in the repository: tools/bench/results/nvidia-h100.json and the like.
+"""Results of real GPUs that the repository keeps, such as tools/bench/results/nvidia-h100.json.
 
-A later run takes a result from there if the files and versions in its key are the same, so that fifteen minutes of a GPU
-go to questions without an answer.
+A later run reuses a result if the files and versions in its key are equal, so that a short GPU session answers new
+questions only.
 """
 import dataclasses
 import json
@@ -9,7 +9,7 @@ import sys
 
 from gpu_check.results import CUT, IMPOSSIBLE, results_of
 
-FIELDS = ("part", "name", "status", "figure", "bar", "note", "seconds", "table", "cured", "tried", "key")  # no path of a machine
+FIELDS = ("part", "name", "status", "figure", "bar", "note", "seconds", "table", "cured", "tried", "key")  # omits paths of a machine
 
 
 def files(top):
@@ -17,7 +17,7 @@ def files(top):
 
 
 def problem_of(results, source):
-    """"" or why these results must not be kept."""
+    """Returns why these results must not be kept, or ""."""
     if not results:
         return f"{source} has no results"
     for result in results:
@@ -35,7 +35,7 @@ def kept_form(result):
 
 
 def merge(source, target):
-    """The exit status. Of the same check, the results in `source` replace those in `target`."""
+    """Merges `source` into `target`; for the same check, `source` wins. Returns the exit status."""
     if not source.exists():
         print(f"gpu-check: --keep: {source} is not there; --out names the folder of a run", file=sys.stderr)
         return 2

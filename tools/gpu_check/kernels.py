@@ -1,6 +1,6 @@
-"""GEMM and attention beside the best of cuBLASLt and cuDNN for the same work (`cuda_kernel_bench`).
+"""Compares GEMM and attention kernels with the best of cuBLASLt and cuDNN for the same work (`cuda_kernel_bench`).
 
-Two passes: under the options that let prun sum in any order, as the libraries may; and as prun is by default.
+There are two passes: with options that let prun sum in any order, as the libraries may, and with prun's defaults.
 """
 import functools
 
@@ -12,7 +12,7 @@ from gpu_check.results import NotPossible
 
 
 def ratios(rows):
-    """{shape: our time by the library's best} of the shapes that are held to it."""
+    """Returns {shape: our time / the library's best time} for the shapes that have a bar."""
     return {f"{row['group']} {row['what']}": row["ours_us"] / row["best_us"] for row in rows if row["judged"] and row["best_us"] > 0}
 
 

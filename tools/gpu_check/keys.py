@@ -1,4 +1,4 @@
-"""What a result depends on: hashes of the files that its check runs, the GPU, its driver, and the libraries' versions.
+"""The dependencies of a result: hashes of the files that its check runs, the GPU, its driver, and library versions.
 
 A rebuilt prun does not change the key of a kernel test, because that test runs other programs.
 """
@@ -19,7 +19,7 @@ def path_of(context, name):
 
 
 def hash_of(path):
-    """16 hexadecimal digits of a file, or of all files of a folder; "none" where there is neither."""
+    """Returns 16 hexadecimal digits of the hash of a file, or of all files in a folder; "none" if neither exists."""
     digest = hashlib.sha256()
     files = sorted(p for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts) if path.is_dir() else [path]
     if not files or not files[0].is_file():
@@ -31,7 +31,7 @@ def hash_of(path):
 
 
 class Keys:
-    """Keys of one call; a file is hashed once."""
+    """Keys of one call; each file is hashed once."""
 
     def __init__(self, context):
         self.context, self.hashes = context, {}
@@ -46,6 +46,6 @@ class Keys:
         return {**self.machine, **{name: self.hashes[name] for name in uses}}
 
     def changed(self, key):
-        """The names in a result's key whose values are others now."""
+        """Returns the names in a result's key whose values have changed."""
         now = self.of([name for name in key if name not in MACHINE])
         return sorted(name for name in now.keys() | key.keys() if now.get(name) != key.get(name))

@@ -1,7 +1,7 @@
-"""NVIDIA's libraries in Python packages: cuBLASLt, cuDNN and NCCL are often installed with PyTorch and nowhere else.
+"""NVIDIA's libraries in Python packages: cuBLASLt, cuDNN and NCCL are often installed only with PyTorch.
 
-Neither the loader nor CMake searches there: every command gets the folders in LD_LIBRARY_PATH, after those that it has, and the
-build those of the headers.
+Neither the loader nor CMake searches there. Every command therefore gets the folders in LD_LIBRARY_PATH, after the
+existing ones, and the build gets the folders of the headers.
 """
 import os
 import pathlib
@@ -9,11 +9,11 @@ import re
 import subprocess
 
 LIBRARIES = ("libcudart.so", "libcublasLt.so", "libcudnn.so", "libnccl.so")
-HEADERS = {"CUDNN_INCLUDE_DIR": "cudnn_graph.h", "NCCL_INCLUDE_DIR": "nccl.h"}  # by CMake's names for them
+HEADERS = {"CUDNN_INCLUDE_DIR": "cudnn_graph.h", "NCCL_INCLUDE_DIR": "nccl.h"}  # by CMake's variable
 
 
 def packages(python):
-    """The folders site-packages/nvidia/* of this interpreter."""
+    """Returns the folders site-packages/nvidia/* of this interpreter."""
     try:
         done = subprocess.run([python, "-c", "import sys; print(*sys.path, sep='\\n')"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -22,7 +22,7 @@ def packages(python):
 
 
 def environment(found, first=()):
-    """({LD_LIBRARY_PATH} or nothing, the folders that it adds); the folders in `first` are searched before all others."""
+    """Returns ({LD_LIBRARY_PATH} or {}, the added folders); the folders in `first` are searched before all others."""
     had = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     holding = [folder / "lib" for folder in found if any(file.name.startswith(LIBRARIES) for file in folder.glob("lib/*"))]
     added = [str(folder) for folder in holding if str(folder) not in had]
@@ -31,12 +31,12 @@ def environment(found, first=()):
 
 
 def headers(found):
-    """{CMake's variable: folder} of the headers that come with them."""
+    """Returns {CMake's variable: folder} for the packages' headers."""
     return {name: str(folder / "include") for name, header in HEADERS.items() for folder in found if (folder / "include" / header).exists()}
 
 
 def system():
-    """{file: path} of the libraries that the loader finds without LD_LIBRARY_PATH, by its cache."""
+    """Returns {file: path} of the libraries that the loader finds without LD_LIBRARY_PATH, from its cache."""
     try:
         done = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True)
     except OSError:
@@ -45,7 +45,8 @@ def system():
 
 
 def versions(found):
-    """"cublas 13.0.0.19, cudnn 9.19.0.56, nccl 2.28.9": of the packages, and of the system's libraries where a package is missing."""
+    """Returns "cublas 13.0.0.19, cudnn 9.19.0.56, nccl 2.28.9": versions of the packages, or of the system's libraries
+    if a package is missing."""
     known = {}
     for folder in {folder.parent.parent for folder in found}:
         for info in sorted(folder.glob("nvidia_*.dist-info")):

@@ -1,4 +1,5 @@
-"""This machine: GPUs, driver, toolkit, processor. Asks nvidia-smi, not prun, whose report of them is one of the checks."""
+"""Describes this machine: GPUs, driver, toolkit, processor. The source is nvidia-smi, because prun's own report is
+checked against it."""
 import os
 import pathlib
 import platform
@@ -8,7 +9,7 @@ import sys
 
 from gpu_check import libraries
 
-STATE = "clocks.sm,clocks.max.sm,power.limit,temperature.gpu,memory.used"  # what figures depend on besides the model
+STATE = "clocks.sm,clocks.max.sm,power.limit,temperature.gpu,memory.used"  # conditions that figures depend on besides the model
 
 
 def ask(*words):
@@ -20,7 +21,7 @@ def ask(*words):
 
 
 def gpus():
-    """(names of the GPUs that CUDA would show, why there is none)."""
+    """Returns (names of the GPUs visible to CUDA, the reason if there is none)."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
         return [], f"CUDA_VISIBLE_DEVICES='{visible}' hides every GPU"
@@ -44,7 +45,8 @@ def processor():
 
 
 def describe(device, python=None, packed=()):
-    """`python`: the interpreter that has PyTorch, if another one than this. `packed`: folders of libraries in a package."""
+    """Returns the description. `python`: the interpreter that has PyTorch, if it is another one. `packed`: folders of
+    libraries in a package."""
     names, problem = gpus()
     packages = libraries.packages(python or sys.executable)
     environment, folders = libraries.environment(packages, packed)

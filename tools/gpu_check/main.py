@@ -1,4 +1,5 @@
-"""The command line: what `tools/gpu-check` does with its words. run.py has the run, build.py and pack.py the package, keep.py the kept results."""
+"""The command line of `tools/gpu-check`. run.py implements the run, build.py and pack.py the package, keep.py the kept
+results."""
 import argparse
 import pathlib
 import resource
@@ -25,12 +26,13 @@ from gpu_check import (
 )
 from gpu_check.run import USAGE, Run
 
-# In order of value, because time may run out: does it start, is it right, how fast is it, where does its time go, what else is wrong.
+# Ordered by value, because time may run out: does it start, is it correct, how fast is it, where is the time spent,
+# what else is wrong.
 PARTS = [build.PART, doctor.PART, ops.PART, parity.FIRST_PART, parity.REST, gpt2.PART, pytorch.PART, kernels.PART, gpt2.VARIANTS_PART, generation.PART,
          nccl.SHARED, bad_input.PART, *sanitizers.PARTS[:2], conform.DEVICE, conform.BITS, trace.PART, kernels.OTHERS, sanitizers.PARTS[2], conform.NCCL,
          nccl.BESIDE]
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
-LEAST_BUDGET = 60  # seconds: below, not even the doctor and one op test would end
+LEAST_BUDGET = 60  # seconds; with less, not even the doctor and one op test would finish
 
 HELP = """Tries prun on this machine's GPUs and writes one report (tools/gpu_check/README.md). Where prun can be built, it is built first.
 
@@ -105,7 +107,7 @@ def leave(number, _frame):
 
 def main(words):
     options = parse(words)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: running commands are stopped, results and report are written
+    for number in (signal.SIGTERM, signal.SIGHUP):  # like Ctrl-C: running commands are stopped, results and report are written
         signal.signal(number, leave)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # a process with CUDA has gigabytes
     try:
@@ -114,7 +116,7 @@ def main(words):
         if options.pack:
             return pack.build_and_pack(TOP, options)
         return Run(options, PARTS).finish()
-    except ValueError as error:  # a file of results that is none
+    except ValueError as error:  # a malformed file of results
         print(f"gpu-check: {error}", file=sys.stderr)
         return USAGE
 

@@ -1,4 +1,5 @@
-"""NCCL between ranks that share one card, which tests may do (`nccl.share=1`), and beside nccl-tests where there are several."""
+"""NCCL between ranks that share one card, which tests permit (`nccl.share=1`), and compared with nccl-tests on several
+cards."""
 import os
 import pathlib
 import re
@@ -21,7 +22,7 @@ ENDLESS = {"layers": 2, "width": 64, "context": 32, "batch": 16, "steps": 1_000_
 
 
 def sharing(context, ranks=2):
-    """The options that put so many ranks on one card, with NCCL between them."""
+    """Returns the options that put `ranks` ranks on one card, with NCCL between them."""
     context.need_gpu()
     context.need_file(context.nccl, "built without NCCL (nccl.h)")
     return ["--transport", "nccl", "--transport-options", f"nccl.{SHARE}", "--ranks-per-device", ranks]
@@ -35,26 +36,26 @@ def collectives_sharing(context):
 
 
 def step_sharing(context):
-    """Losses of zero3 on two ranks, replayed from graphs with NCCL's kernels in them, against the CPU's."""
+    """Compares the losses of zero3 on two ranks, replayed from graphs that contain NCCL's kernels, with the CPU's."""
     more = sharing(context)
     plan = {"name": "zero3", "path": "plans/zero3.lua", "arguments": [{"name": name} for name in ("width", "context", "batch", "steps", "dtype")]}
     return parity.same(context, plan, 2, "nccl", more[2:], "f32")
 
 
 def ranks_of(launcher):
-    """Process ids of a launcher's ranks."""
+    """Returns the process ids of a launcher's ranks."""
     found = []
     try:
         for child in pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
             if re.match(r"prun-rank\d+", pathlib.Path(f"/proc/{child}/comm").read_text()):
                 found.append(int(child))
-    except OSError:  # it ends
+    except OSError:  # the launcher is exiting
         pass
     return found
 
 
 def abort_sharing(context):
-    """Kills a rank while NCCL's collectives run: the job must end soon, with the code for it, and leave no rank."""
+    """Kills a rank while NCCL's collectives run. The job must end soon, with the right exit code, and leave no rank."""
     more = sharing(context)
     words = [context.prun, "plans/zero3.lua", "--nproc", 2, "--device", "cuda", *more]
     for name, value in ENDLESS.items():

@@ -1,6 +1,6 @@
-"""What a package needs of the machine that it runs on: the versions of the C and C++ libraries that its programs ask for.
+"""A package's requirements: the versions of the C and C++ libraries that its programs were linked against.
 
-An older library would end each program with the loader's message; gpu-check reports it once, before it starts any.
+With an older library each program would end with the loader's message; gpu-check reports it once, before it starts any.
 """
 import json
 import os
@@ -14,15 +14,15 @@ LIBRARIES = {"GLIBC": "glibc", "GLIBCXX": "libstdc++ (symbols GLIBCXX)"}
 
 
 def symbols_of(file):
-    """{"GLIBC": {(2, 34), ...}, "GLIBCXX": ...}: versions of symbols that the file names."""
+    """Returns {"GLIBC": {(2, 34), ...}, "GLIBCXX": ...}: the symbol versions that the file names."""
     found = {}
-    for name, version in re.findall(rb"(GLIBC(?:XX)?)_([0-9.]+[0-9])\0", pathlib.Path(file).read_bytes()):  # a literal first: fast
+    for name, version in re.findall(rb"(GLIBC(?:XX)?)_([0-9.]+[0-9])\0", pathlib.Path(file).read_bytes()):  # fast, because the pattern begins with a literal
         found.setdefault(name.decode(), set()).add(tuple(map(int, version.split(b"."))))
     return found
 
 
 def newest(files):
-    """{"GLIBC": "2.34", "GLIBCXX": "3.4.30"}: the newest versions that they need."""
+    """Returns {"GLIBC": "2.34", "GLIBCXX": "3.4.30"}: the newest versions that the files need."""
     found = {}
     for file in files:
         for name, versions in symbols_of(file).items():
@@ -31,18 +31,19 @@ def newest(files):
 
 
 def write(path, versions, library_path):
-    """`library_path`: the folder of packed libraries from the package's top, for programs that do not find it; else ""."""
+    """Writes needs.json. `library_path`: the folder of packed libraries from the package's top, if programs do not find
+    it by RPATH; otherwise ""."""
     path.write_text(json.dumps({"versions": versions, "library_path": library_path}, indent=1) + "\n")
 
 
 def read(top):
-    """The needs of the package that this gpu-check is in, or None outside of one."""
+    """Returns the needs of the package that contains this gpu-check, or None outside of a package."""
     path = top / FILE
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def here():
-    """{"GLIBC": "2.36", "GLIBCXX": "3.4.30"} of this machine; a library that is not found is missing."""
+    """Returns {"GLIBC": "2.36", "GLIBCXX": "3.4.30"} of this machine; a library that is not found is omitted."""
     found = {}
     libc = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
     if len(libc) == 2:
@@ -54,12 +55,12 @@ def here():
 
 
 def unmet(needs):
-    """"" or what this machine lacks, with the fix."""
+    """Returns the unmet requirement with its fix, or ""."""
     there = here()
     for name, version in needs["versions"].items():
         have = there.get(name)
         if have is None and name == "GLIBCXX":
-            continue  # without a loader cache nothing is known; the loader will decide
+            continue  # unknown without a loader cache; the loader will decide
         if have is None or tuple(map(int, have.split("."))) < tuple(map(int, version.split("."))):
             return (f"this package needs {LIBRARIES[name]} {version} or newer, and this machine has {have or 'none'}: "
                     f"build it where that is at most {have or 'as old'} (tools/gpu-check --pack there)")

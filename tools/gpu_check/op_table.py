@@ -1,6 +1,7 @@
-"""A step's time by groups of ops: measured in a trace, beside the cost model's prediction and the least that the hardware allows.
+"""A step's time by groups of ops: measured in a trace, next to the cost model's prediction and the hardware's lower
+bound.
 
-A traced run enqueues each op by itself, between two events; a replayed step overlaps their launches, so that it takes less
+A traced run enqueues each op by itself, between two events. A replayed step overlaps their launches, so it takes less
 than the sum.
 """
 import collections
@@ -8,9 +9,9 @@ import json
 import re
 
 CLUSTERS = {"H200": "h200", "H100": "dgx-h100", "A100": "dgx-a100", "V100": "v100"}  # in plans/clusters, by a part of the GPU's name
-# Every op at the data sheet's peak: the floor below which no kernel can get.
+# Every op at the data sheet's peak: the lower bound for any kernel.
 IDEAL = "device: { sustained: 1, half_k: 0.001, flash: 1, memory_efficiency: 1, launch: 0 us, optimizer_bytes: 30, bus_slowdown: 1, network_slowdown: 1 }\n"
-# The cost model knows ops before the CUDA device fuses them; groups hold both. A kind that matches none is a group.
+# The cost model sees ops before the CUDA device fuses them; groups cover both. A kind without a group is its own group.
 GROUPS = {
     "forward GEMMs": r"linear(_gelu)?|gelu",
     "dx": r"(linear|gelu)_dx|linear_dx_gelu",
@@ -21,7 +22,7 @@ GROUPS = {
     "norms and residuals": r"(add_)?layernorm(_grad)?(_add)?|add",
     "AdamW, norm2, embedding": r"adamw(_cast)?|norm2|clip_coefficient|embedding(_grad)?",
 }
-EPILOGUES = re.compile(r"gelu(_dx)?")  # no traffic of their own where a GEMM ends with them: not a part of the floor
+EPILOGUES = re.compile(r"gelu(_dx)?")  # fused into a GEMM they have no memory traffic of their own, so the floor omits them
 
 
 def group_of(kind):
@@ -29,7 +30,7 @@ def group_of(kind):
 
 
 def measured(events, warmup=2):
-    """{kind: (ops a step, seconds a step)} on the compute streams of rank 0, without the first steps."""
+    """Returns {kind: (ops per step, seconds per step)} on the compute streams of rank 0, without the first steps."""
     steps = collections.defaultdict(lambda: collections.defaultdict(list))
     for event in events:
         if event["ph"] == "X" and event["pid"] == 0 and event.get("cat") not in ("wait", "host") and "step" in event.get("args", {}):
@@ -40,7 +41,7 @@ def measured(events, warmup=2):
 
 
 def read(path):
-    """`measured` of a trace file; {} where it is missing or was cut off."""
+    """Returns `measured` of a trace file; {} if it is missing or truncated."""
     try:
         return measured(json.loads(path.read_text())["traceEvents"])
     except (OSError, ValueError, KeyError):
@@ -48,7 +49,7 @@ def read(path):
 
 
 def grouped(seconds):
-    """{group: seconds} of {kind: seconds}."""
+    """Returns {group: seconds} of {kind: seconds}."""
     found = {}
     for kind, s in seconds.items():
         found[group_of(kind)] = found.get(group_of(kind), 0) + s
@@ -56,7 +57,8 @@ def grouped(seconds):
 
 
 def table(found, predicted, floor):
-    """Rows, the slowest group first; `found` as `measured`; `predicted` and `floor`: {kind: seconds}, or {} for an unknown GPU."""
+    """Returns the rows, slowest group first. `found`: the result of `measured`; `predicted` and `floor`: {kind:
+    seconds}, {} for an unknown GPU."""
     def ms(seconds):
         return "" if seconds is None else f"{seconds * 1e3:.2f}"
 
@@ -74,7 +76,7 @@ def table(found, predicted, floor):
 
 
 def cluster_of(gpu):
-    """Name of the cluster file that describes the GPU, or None."""
+    """Returns the name of the cluster file that describes the GPU, or None."""
     return next((cluster for part, cluster in CLUSTERS.items() if part in gpu), None)
 
 
@@ -85,7 +87,7 @@ def ideal_cluster(top, cluster, folder):
 
 
 def seconds_by_kind(out):
-    """{kind: seconds} of `prun sim --json`, and the step's seconds; ({}, None) where that failed."""
+    """Returns ({kind: seconds}, the step's seconds) of `prun sim --json`; ({}, None) if it failed."""
     try:
         found = json.loads(out)
         return {kind: s for kind, s in found["classes"][0]["op_s"].items() if s > 0}, found["step_s"]

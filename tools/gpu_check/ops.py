@@ -1,6 +1,7 @@
-"""Every op of the device against the reference in f64: the test that CI runs with kernels on the CPU, here on the real device.
+"""Compares every op of the device with the f64 reference: CI's test, which runs kernels on the CPU, here on the real
+device.
 
-Each group of ops is a process and a result of its own; groups with attention run again as prun's own kernels, and as
+Each group of ops is a process and a result of its own. Groups with attention also run with prun's own kernels, and with
 cuDNN's faster gradient.
 """
 import functools
@@ -12,14 +13,14 @@ from gpu_check.results import NotPossible
 
 
 def variants(case):
-    """Options of the device under which a group runs besides the default."""
+    """Returns the device options under which a group runs besides the default."""
     if not case.startswith("Attention"):
         return ()
     return ("cudnn=0",) if "SameBits" in case else ("cudnn=0", "deterministic=0")
 
 
 def test_of(context):
-    """The test, and the variable that names the plugin it loads."""
+    """Returns the test, and the variable that names the plugin it loads."""
     context.need_gpu()
     test = context.need_file(context.build / "bin/cuda_agreement_test", "built without the CUDA device, or without GoogleTest")
     plugin = context.need_file(context.plugin, "built without the CUDA device")
@@ -27,7 +28,7 @@ def test_of(context):
 
 
 def groups(context, test):
-    """Names of the test's cases, with their suite."""
+    """Returns the names of the test's cases, with their suite."""
     lines = context.run(test, "--gtest_list_tests", timeout=30).out.splitlines()
     suite = next((line.strip() for line in lines if re.fullmatch(r"\w+\.", line)), "")
     return [suite + line.strip() for line in lines if line.startswith("  ")]
@@ -40,7 +41,7 @@ def agrees(context, group, options=""):
     if done.ok and f"cuda device: {plugin}" not in done.out:
         return Verdict(False, note=f"the test does not report that it ran on {plugin}")
     passed = re.search(r"\[  PASSED  \] 1 test", done.out) is not None
-    error = re.search(r"(?ms): Failure\n(.*?)^\[", done.out)  # the first that GoogleTest prints
+    error = re.search(r"(?ms): Failure\n(.*?)^\[", done.out)  # the first failure that GoogleTest prints
     note = "" if done.ok and passed else (" ".join(error.group(1).split())[:300] if error else done.why())
     return Verdict(done.ok and passed, bar="agrees with f64", note=note)
 

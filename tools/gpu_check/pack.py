@@ -1,8 +1,8 @@
-"""An archive that gpu-check runs from on a machine where nothing can be built or installed: programs, the libraries that
+"""An archive that runs gpu-check on a machine where nothing can be built or installed: programs, the libraries that
 they need, plans and scripts.
 
-The machine provides the C and C++ libraries (needs.py compares their versions), Python 3, the driver, and the libraries of
-CUDA, which are loaded when they are used. The packed programs look for packed libraries by their RPATH (build.py).
+The machine provides the C and C++ libraries (needs.py compares their versions), Python 3, the driver, and the CUDA
+libraries, which are loaded on use. The packed programs find packed libraries by their RPATH (build.py).
 """
 import pathlib
 import subprocess
@@ -17,7 +17,7 @@ from gpu_check.results import PASS
 LIBRARIES = "lib/needed"  # in the build folder
 PROGRAMS = ["bin/prun", "bin/cuda_agreement_test", "bin/cuda_kernel_bench", "libexec/prun/prun_conform", "libexec/prun/prun_conform_device",
             *(f"lib/prun/plugins/{name}.so" for name in ("shm", "socket", "nccl")), "lib/prun/devices/cuda.so"]
-MANIFESTS = [f"lib/prun/plugins/{name}.plugin" for name in ("shm", "socket", "nccl")]  # a plugin without one is never chosen
+MANIFESTS = [f"lib/prun/plugins/{name}.plugin" for name in ("shm", "socket", "nccl")]  # a plugin without a manifest is never chosen
 SCRIPTS = ["lua", "plans", "tools/gpu-check", "tools/gpu_check",
            *(f"tools/bench/{name}" for name in ("gpu_train.py", "token_ids.py", "gpt2.lua", "nccl_tests.py", "rows.py", "peers/gpt2_torch.py"))]
 MOST_MIB = 32
@@ -26,7 +26,7 @@ THERE = ("ld-linux", "libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.s
 
 
 def needed(program):
-    """{name: path} of the libraries that the loader would take for it."""
+    """Returns {name: path} of the libraries that the loader would load for it."""
     done = subprocess.run(["ldd", program], capture_output=True, text=True)
     found = {}
     for line in done.stdout.splitlines():
@@ -41,7 +41,7 @@ def without_caches(entry):
 
 
 def pack(top, build, archive):
-    """Returns (bytes of the archive, programs that are missing because they are not built, the versions that it needs)."""
+    """Returns (bytes of the archive, programs that are not built, the versions that it needs)."""
     mode = {".xz": "w:xz", ".gz": "w:gz"}.get(pathlib.Path(archive).suffix, "w")
     libraries, packed = {}, [name for name in PROGRAMS if (build / name).exists()]
     for name in packed:
@@ -52,7 +52,7 @@ def pack(top, build, archive):
             tar.add(build / name, f"gpu-check/build/gpu/{name}")
         for name, path in sorted(libraries.items()):
             tar.add(pathlib.Path(path).resolve(), f"gpu-check/build/gpu/{LIBRARIES}/{name}")
-        for name in [*SCRIPTS, *(path.relative_to(top) for path in keep.files(top))]:  # kept results are not asked again there
+        for name in [*SCRIPTS, *(path.relative_to(top) for path in keep.files(top))]:  # so that kept results are not measured again
             tar.add(top / name, f"gpu-check/{name}", filter=without_caches)
         # Programs with an RPATH need no LD_LIBRARY_PATH, through which PyTorch would load these libraries, too.
         finds = f"$ORIGIN/../{LIBRARIES}".encode() in (build / "bin/prun").read_bytes()
@@ -62,7 +62,7 @@ def pack(top, build, archive):
 
 
 def built(options):
-    """Builds in options.build; "" or why that failed."""
+    """Builds in options.build. Returns "" or the error."""
     from gpu_check.build import PART
     from gpu_check.check import perform
     from gpu_check.context import Context
@@ -77,7 +77,7 @@ def built(options):
 
 
 def build_and_pack(top, options):
-    """The exit status of --pack."""
+    """Returns the exit status of --pack."""
     start = time.monotonic()
     problem = "" if options.prun else built(options)
     if problem:

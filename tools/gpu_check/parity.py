@@ -1,8 +1,8 @@
-"""Every plan that fits, at small sizes: the same losses as on the CPU, and the same bits in two runs.
+"""Every plan that fits, at small sizes: its losses must equal the CPU's, and be bitwise identical in two runs.
 
-The plans of FIRST are a part of their own, because they answer for the others. Ranks that have a GPU each communicate over nccl
-and over shm; where there are more ranks than GPUs, they share one over shm. With --device cpu the CPU is compared with
-the device `reference`; with cpu-queue, the CPU as a device of queues.
+The plans of FIRST are a part of their own, because they represent the others. Ranks with a GPU each communicate over
+nccl and over shm; if there are more ranks than GPUs, they share them over shm. With --device cpu the CPU is compared with
+the device `reference`; with cpu-queue, the CPU as a queue device.
 """
 import functools
 import json
@@ -12,12 +12,12 @@ from gpu_check import remedies
 from gpu_check.check import Check, Part, Verdict
 from gpu_check.results import NotPossible
 
-SIZES = {"width": 64, "context": 32, "batch": 32, "steps": 5}  # of those that the plan has
+SIZES = {"width": 64, "context": 32, "batch": 32, "steps": 5}  # arguments that the plan lacks are omitted
 TINY = {"layers": 4, "width": 32, "heads": 2, "context": 16, "batch": 8, "steps": 5}  # --small
 CLOSE = {"f32": 1e-4, "bf16": 2e-2}
 IN_BF16 = ("single", "zero3", "megatron")
 FIRST = ("single", "ddp", "zero3")
-NOT_SO = (2, 3)  # exit codes of prun check where a plan does not run on so many ranks
+NOT_SO = (2, 3)  # exit codes of prun check if a plan does not fit so many ranks
 TOGETHER = 8
 
 
@@ -44,7 +44,7 @@ def fits(context, plan, ranks):
 
 
 def placements(context, ranks):
-    """(transport, further options) for so many ranks."""
+    """Returns [(transport, further options)] for this number of ranks."""
     if context.device != "cuda":
         return [("auto", [])]
     if ranks <= max(context.gpus, 1):
@@ -53,7 +53,7 @@ def placements(context, ranks):
 
 
 def difference(ours, theirs):
-    """The largest relative difference of two curves."""
+    """Returns the largest relative difference of two curves."""
     return max((abs(a - b) / max(abs(b), 1e-12) for a, b in zip(ours, theirs)), default=0.0)
 
 
@@ -63,7 +63,7 @@ def same(context, plan, ranks, transport, more, dtype):
         if transport == "nccl" and not context.nccl.exists():
             raise NotPossible("built without NCCL (nccl.h)")
     settings = settings_of(context, plan, dtype)
-    (base, expected), *trained = context.together(  # at once: no time is measured here
+    (base, expected), *trained = context.together(  # concurrently, because no time is measured here
         functools.partial(context.train, plan["path"], ranks, "reference" if context.device == "cpu" else "cpu", settings=settings),
         *[functools.partial(context.train, plan["path"], ranks, context.device, "--transport", transport, *more, settings=settings)] * 2)
     if not base.ok:
@@ -77,8 +77,8 @@ def same(context, plan, ranks, transport, more, dtype):
     wanted = [step["loss"] for step in expected]
     if len(curves[0]) != len(wanted) or len(curves[1]) != len(wanted):
         return Verdict(False, "", bar, f"{len(wanted)} steps were expected, {len(curves[0])} and {len(curves[1])} ran")
-    if any(loss is None for loss in wanted):  # a plan without a loss: its output counts
-        equal = all(sorted(out.splitlines()) == sorted(base.out.splitlines()) for out, _ in runs)  # ranks print as they come
+    if any(loss is None for loss in wanted):  # a plan without a loss: its output is compared
+        equal = all(sorted(out.splitlines()) == sorted(base.out.splitlines()) for out, _ in runs)  # the order of ranks is arbitrary
         return Verdict(equal, "prints the same" if equal else "", "the same lines", "" if equal else "prints something else than on the CPU")
     if any(loss is None for curve in curves for loss in curve):
         return Verdict(False, "", bar, "a loss is not a number")
@@ -95,7 +95,7 @@ def too_many(context, plan):
 
 
 def counts(context, possible):
-    """One rank, the fewest that are several, and as many as have a GPU each."""
+    """Returns one rank, the smallest number of several, and the largest with a GPU each."""
     several = [n for n in possible if n > 1]
     own = [n for n in several if n <= context.gpus]
     return sorted({n for n in possible if n == 1} | set(several[:1]) | set(own[-1:]))

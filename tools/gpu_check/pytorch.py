@@ -6,7 +6,7 @@ from gpu_check.bars import BARS, TRAINING
 from gpu_check.check import Check, Part, Verdict
 from gpu_check.results import NotPossible
 
-SIDES = ("prun_fast", "torch_eager", "torch", "prun")  # the order in which they are measured: half a figure counts
+SIDES = ("prun_fast", "torch_eager", "torch", "prun")  # order of measurement: partial results count
 SMALL = ["--layers", 1, "--width", 64, "--heads", 2, "--context", 32, "--vocab", 512, "--batch", 4, "--steps", 3, "--warmup", 1]
 
 
@@ -15,7 +15,7 @@ def python_of(context):
 
 
 def measured(context, name, words):
-    """(how the program ended, the content of its --json file, which it writes after every measurement)."""
+    """Returns (how the program ended, the content of its --json file, which it writes after every measurement)."""
     out = context.folder / name
     out.unlink(missing_ok=True)
     done = context.run(*words, "--json", out)
@@ -38,7 +38,7 @@ def training(context):
         mfu = f"{side['mfu']:.1%}" if side["mfu"] is not None else "unknown"
         table.append([side["what"], f"{side['step_ms']:.2f}", f"{side['tokens_per_s']:,.0f}", f"{side['model_tflops']:.1f}", mfu, f"{side['last_loss']:.3f}"])
     figure = "; ".join(f"{row[0]}: {row[2]} tokens/s, MFU {row[4]}" for row in table[1:]) + f"; {found['batch']} samples a step"
-    if not found["prun_fast"] or not found["torch"]:  # half a figure
+    if not found["prun_fast"] or not found["torch"]:  # a partial result
         if found["prun_fast"] and found["no_torch"]:
             raise NotPossible(f"{found['no_torch']} (--torch PYTHON); {figure}")
         return Verdict(False, figure, bar, done.why(), table)

@@ -1,11 +1,12 @@
-"""A check that fails is tried again, with less of the device's machinery each time: the report says which of these cured it.
+"""A failed check is retried with parts of the device's machinery switched off; the report names the remedies that cured
+it.
 
-The first try changes nothing: a check that passes then is flaky, and no remedy would explain it.
+The first retry changes nothing, because a check that then passes is flaky and no remedy would explain it.
 """
 import dataclasses
 import pathlib
 
-FIRST_TRIES = 6  # failed checks of a part that are tried again: more would repeat the same answer
+FIRST_TRIES = 6  # failed checks per part that are retried; more would repeat the same answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +24,14 @@ REMEDIES = {remedy.name: remedy for remedy in (
     Remedy("no graphs", graphs=False),
     Remedy("CUDA_LAUNCH_BLOCKING=1", environment=(("CUDA_LAUNCH_BLOCKING", "1"),)),
 )}
-OF_KERNELS = (AGAIN, "cudnn=0", "CUDA_LAUNCH_BLOCKING=1")  # tests that capture nothing
+OF_KERNELS = (AGAIN, "cudnn=0", "CUDA_LAUNCH_BLOCKING=1")  # tests without graph capture
 OF_RUNS = tuple(REMEDIES)
 OF_TRANSPORTS = (AGAIN, "no graphs", "CUDA_LAUNCH_BLOCKING=1")
 OF_DEVICES = (AGAIN, "CUDA_LAUNCH_BLOCKING=1")
 
 
 def joined(before, values):
-    """Options "k=v,..." of which those in `values` win."""
+    """Merges options "k=v,..."; those in `values` take precedence."""
     keys = {value.split("=")[0] for value in values.split(",")}
     return ",".join([*(value for value in before.split(",") if value and value.split("=")[0] not in keys), values])
 
@@ -43,7 +44,7 @@ def with_option(words, option, values):
 
 
 def applied(context, words, environment):
-    """(words, environment) of a command under the context's remedy."""
+    """Returns (words, environment) of a command under the context's remedy."""
     remedy = context.remedy
     if remedy is None:
         return words, environment
@@ -56,5 +57,5 @@ def applied(context, words, environment):
         elif program == "cuda_agreement_test":
             environment["PRUN_CUDA_OPTIONS"] = joined(environment.get("PRUN_CUDA_OPTIONS", ""), remedy.device_options)
     if not remedy.graphs and words[0] == str(context.prun) and on_cuda and words[1].endswith(".lua") and "--trace" not in words:
-        words = [*words, "--trace", str(context.log.with_suffix(".trace.json"))]  # a traced run captures nothing
+        words = [*words, "--trace", str(context.log.with_suffix(".trace.json"))]  # a traced run captures no graph
     return words, environment

@@ -1,4 +1,4 @@
-"""One report of all results: report.md for people, report.json for programs; and the line that each part prints."""
+"""One report of all results: report.md for readers, report.json for programs, and the line that each part prints."""
 import collections
 import dataclasses
 import json
@@ -7,7 +7,7 @@ from gpu_check.bars import BARS
 from gpu_check.results import CUT, FAIL, IMPOSSIBLE, PASS
 
 WORDS = {PASS: "pass", FAIL: "**FAIL**", IMPOSSIBLE: "not possible here", CUT: "cut off, asked again by the next call"}
-MOST = 400  # characters of a part's line that failures and figures take
+MOST = 400  # upper bound in characters for the failures and figures in a part's line
 
 
 def cell(text):
@@ -20,14 +20,15 @@ def counts(results):
 
 
 def remedy(result):
-    """What the remedies of a failed check showed, as the end of its note."""
+    """Returns the results of a failed check's remedies, as the end of its note."""
     if result.cured:
         return f"; passes with {' or '.join(result.cured)}"
     return f"; fails also with {', '.join(result.tried)}" if result.tried else ""
 
 
 def line(elapsed, part, results, kept, cut, seconds, changed):
-    """What one part found, in one line: "  41 s  ops  12 pass, 1 FAIL in 20 s of 110: FAIL Rows: ...; passes with cudnn=0"."""
+    """Returns a part's results in one line: "  41 s  ops  12 pass, 1 FAIL in 20 s of 110: FAIL Rows: ...; passes with
+    cudnn=0"."""
     n = counts(results)
     parts = [f"{n[PASS]} pass"] + [f"{count} {word}" for count, word in ((n[FAIL], "FAIL"), (n[IMPOSSIBLE], "not possible here"), (cut, "not reached"),
                                                                          (kept, "known from before")) if count]
@@ -57,12 +58,12 @@ def row(cells):
 
 
 def rows(table):
-    """A table whose first row holds the titles."""
+    """Formats a table whose first row holds the titles."""
     return [row(table[0]), "|" + "---|" * len(table[0]), *map(row, table[1:])]
 
 
 def answers(results, bars):
-    """The speeds that were asked for, a line each, also those without an answer."""
+    """Returns a row for each headline figure, including those not measured yet."""
     found = {r.name: r for r in results}
     lines = [["what", "bar", "measured", "holds"]]
     for name, bar in bars.items():

@@ -1,4 +1,4 @@
-"""The result of a check, and the folder of results, so that a later call continues where the last one stopped."""
+"""The result of a check, and the folder of results, so that a later call continues where the previous one stopped."""
 import dataclasses
 import json
 import os
@@ -9,7 +9,7 @@ PASS, FAIL, IMPOSSIBLE, CUT = "pass", "fail", "not possible here", "cut off"
 
 
 class NotPossible(Exception):
-    """This machine cannot answer the question; the text says why."""
+    """This machine cannot answer the question; the text is the reason."""
 
 
 @dataclasses.dataclass
@@ -17,20 +17,20 @@ class Result:
     part: str
     name: str
     status: str
-    figure: str = ""   # the measurement
-    bar: str = ""      # its required value
-    note: str = ""     # why it failed or could not be asked
+    figure: str = ""  # the measurement
+    bar: str = ""  # its required value
+    note: str = ""  # why it failed or could not run
     command: str = ""
     seconds: float = 0
     log: str = ""
     table: list = dataclasses.field(default_factory=list)  # rows of cells behind the figure; the first holds titles
     cured: list = dataclasses.field(default_factory=list)  # remedies with which a failed check passes
-    tried: list = dataclasses.field(default_factory=list)  # remedies with which it was tried again
-    key: dict = dataclasses.field(default_factory=dict)    # {file or version: hash}, as keys.of
+    tried: list = dataclasses.field(default_factory=list)  # remedies that were tried
+    key: dict = dataclasses.field(default_factory=dict)  # {file or version: hash}, see keys.of
 
 
 def results_of(path):
-    """The results in a file that `Store` or keep.py wrote. Raises ValueError: it is no such file."""
+    """Returns the results in a file that `Store` or keep.py wrote. Raises ValueError for other files."""
     try:
         return [Result(**result) for result in json.loads(path.read_text())["results"]]
     except (KeyError, TypeError, ValueError) as error:
@@ -38,11 +38,11 @@ def results_of(path):
 
 
 class Store:
-    """results.json in a folder, written after every result. Threads share it."""
+    """results.json in a folder, written after every result. Thread-safe."""
 
     def __init__(self, folder: pathlib.Path, kept=(), changed=lambda key: []):
-        """Reads the folder's results and, where it has none, those in the files `kept`. Drops a result for whose key
-        `changed(key)` names differences, and notes these in `dropped`."""
+        """Reads the folder's results and, for checks without one, those in the files `kept`. Drops results whose key
+        has changed according to `changed(key)`, and records the changes in `dropped`."""
         self.path = folder / "results.json"
         self.lock = threading.Lock()
         own = results_of(self.path) if self.path.exists() else []

@@ -1,4 +1,5 @@
-"""One call: the parts in order of value, each with its limit, one line and its files saved before the next one starts."""
+"""One call: the parts in order of value, each with its limit, one line of output, and saved files before the next one
+starts."""
 import dataclasses
 import functools
 import pathlib
@@ -12,13 +13,14 @@ from gpu_check.context import SCRATCH, Context
 from gpu_check.keys import Keys
 from gpu_check.results import CUT, FAIL, IMPOSSIBLE, PASS, Store
 
-OK, FAILED, USAGE, UNFINISHED = 0, 1, 2, 75  # exit statuses; USAGE also: no GPU can be reached
+OK, FAILED, USAGE, UNFINISHED = 0, 1, 2, 75  # exit statuses; USAGE also = no GPU can be reached
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
-MOST_OF_A_FILE = 8 << 20  # bytes of a file that `--save` packs: at most 16 MiB come back from a lent machine in one file
+MOST_OF_A_FILE = 8 << 20  # upper bound in bytes of a file packed by `--save`, because at most 16 MiB return from a lent machine in one file
 
 
 def files_to_save(out, runs, since):
-    """(path, name in the archive): of a run's folder, and of the runs that failed since then, which prun keeps in runs/."""
+    """Returns [(path, name in the archive)] of the run's folder, and of failed runs since then, which prun keeps in
+    runs/."""
     found = [(path, path.relative_to(out)) for path in sorted(out.rglob("*")) if SCRATCH not in path.relative_to(out).parts]
     failed = [run for run in sorted(runs.glob("*")) if run.stat().st_mtime >= since] if runs.exists() else []
     found += [(path, path.relative_to(runs.parent)) for run in failed for path in sorted(run.rglob("*"))]
@@ -40,22 +42,23 @@ class Run:
         self.left = []  # (part, check) without a final result
 
     def needed(self, part, check):
-        """Whether the check is asked in this call."""
+        """Returns whether the check runs in this call."""
         found = self.store.find(part.name, check.name)
         return (found is None or not part.kept or found.key != self.keys.of(part.uses + check.uses) or found.status in (IMPOSSIBLE, CUT)
                 or (self.options.again and found.status == FAIL))
 
     def ask(self, part, check, context):
-        """The check's result, kept; None if the budget leaves no time for it. Called from several threads."""
+        """Returns the check's result and stores it; None if the budget leaves no time for it. Called from several
+        threads."""
         left = context.end() - time.monotonic()
         whole = min(self.options.budget, part.limit) if self.options.budget else check.least
-        # A budget below `least` would never ask the check, so that nine tenths of a budget suffice.
+        # Nine tenths of the budget suffice, because a budget below `least` would never start the check.
         if left < min(check.least, check.timeout, 0.9 * whole):
             self.left.append((part.name, check.name))
             return None
         result = perform(context, part, check)
         result.key = self.keys.of(part.uses + check.uses)
-        if context.processes.stopped:  # this call ends: its commands were killed
+        if context.processes.stopped:  # this call is ending: its commands were killed
             return None
         if result.status == CUT:
             self.left.append((part.name, check.name))
@@ -65,7 +68,7 @@ class Run:
         return result
 
     def cure(self, part, check, result, context):
-        """Tries a failed check with each of its remedies, and notes which of them it passes with."""
+        """Retries a failed check with each of its remedies, and records those with which it passes."""
         for name in check.remedies:
             if context.end() - time.monotonic() < max(2, result.seconds):
                 break
@@ -81,7 +84,7 @@ class Run:
                 break
 
     def each(self, part, calls):
-        """Returns the results of the calls, run `part.together` at once, but few at once on few cores."""
+        """Returns the results of the calls, run `part.together` at a time, but few at a time on few cores."""
         return self.context.together(*calls, most=min(part.together, max(4, self.context.cores)))
 
     def part(self, part):
@@ -113,7 +116,7 @@ class Run:
         report.write(self.options.out, self.here, self.store.results, self.left, self.parts)
 
     def save(self):
-        """The report, and a copy of all files where `--save` wants them."""
+        """Writes the report, and copies all files to the `--save` folder, if given."""
         self.write()
         if not self.options.save:
             return
@@ -128,7 +131,7 @@ class Run:
         new.replace(self.options.save / "files.tar.gz")
 
     def finish(self):
-        """The exit status; the report is written whatever ends the parts."""
+        """Runs the parts and returns the exit status. The report is written whatever ends the parts."""
         helper = warm.start(self.context)
         try:
             self.steps()

@@ -1,4 +1,5 @@
-"""The kernels under compute-sanitizer, a check for each tool; all groups of ops at once, because it is slow."""
+"""The kernels under compute-sanitizer, one check per tool. Groups of ops run concurrently, because the tools are slow.
+"""
 import functools
 import re
 import shutil
@@ -7,9 +8,9 @@ from gpu_check.check import Check, Part, Verdict
 from gpu_check.ops import groups, test_of
 from gpu_check.results import NotPossible
 
-FOUND = 99  # exit code of compute-sanitizer for an error that it detected
+FOUND = 99  # exit code of compute-sanitizer for a detected error
 TOOLS = {"memcheck": "accesses beyond or misaligned", "racecheck": "races in shared memory", "synccheck": "barriers that not all threads reach"}
-REPEATS = ("BitsOfTheCpu", "TensorsBesideAlignedAddresses", "EveryKindHasAKernel")  # run the other groups' kernels once more
+REPEATS = ("BitsOfTheCpu", "TensorsBesideAlignedAddresses", "EveryKindHasAKernel")  # these run the other groups' kernels once more
 
 
 def looked_at(name, tool):

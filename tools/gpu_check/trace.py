@@ -1,4 +1,4 @@
-"""A timeline of the device: every rank's streams and, where GPUs communicate, its overlap with compute."""
+"""A timeline of the device: every rank's streams and, if GPUs communicate, the overlap with compute."""
 import json
 
 from gpu_check.check import Check, Part, Verdict
@@ -8,7 +8,7 @@ SMALL = {"layers": 2, "width": 64, "context": 32, "batch": 16, "steps": 3}  # wh
 
 
 def slices(events):
-    """{(rank, thread): [(begin, end) in microseconds]}, without waits."""
+    """Returns {(rank, thread): [(begin, end) in microseconds]}, without waits."""
     found = {}
     for event in events:
         if event["ph"] == "X" and event.get("cat") != "wait":
@@ -21,7 +21,7 @@ def threads(events, name):
 
 
 def overlap_us(some, others):
-    """Microseconds in which slices of both lists ran; the slices of one list do not overlap."""
+    """Returns the microseconds in which slices of both lists ran; the slices of one list do not overlap."""
     total, i, j = 0, 0, 0
     some, others = sorted(some), sorted(others)
     while i < len(some) and j < len(others):

@@ -1,7 +1,7 @@
 """Keeps the driver initialised and NVIDIA's libraries in the page cache while checks start hundreds of processes.
 
-Without a context that stays open, a driver that has no persistence daemon initialises the GPU anew for every process. On a
-cold machine the first one takes longer than prun waits for its probe of devices, so that gpu-check waits for it here.
+A driver without a persistence daemon initialises the GPU for every process unless a context is open. On a cold machine
+the first initialisation takes longer than the timeout of prun's device probe, so gpu-check waits for it here.
 The program is a child of gpu-check and ends when the pipe to its standard input closes.
 """
 import ctypes
@@ -11,11 +11,11 @@ import subprocess
 import sys
 import threading
 
-COLD_S = 60  # how long the driver may take at first
+COLD_S = 60  # seconds that the first initialisation may take
 
 
 def start(context):
-    """The process, once its contexts are open or have failed to; None without a GPU."""
+    """Returns the process, once its contexts are open or have failed to open; None without a GPU."""
     if context.device != "cuda" or not context.gpus:
         return None
     folders = [folder for folder in context.environment.get("LD_LIBRARY_PATH", "").split(":") if "/nvidia/" in folder]
