@@ -6,8 +6,8 @@
 #SBATCH --requeue
 #SBATCH --signal=TERM@120
 #SBATCH --open-mode=append
-# A rank a task. Two minutes before the time is up, and on preemption, Slurm sends SIGTERM: prun writes a checkpoint and
-# ends with 75, and the job goes into the queue again, to go on from there.
+# One rank per task. Two minutes before the time limit, and on preemption, Slurm sends SIGTERM: prun writes a checkpoint
+# and ends with 75, and the job is requeued and resumes.
 #
 #     PRUN_SECRET=$(openssl rand -hex 32) sbatch tools/clusters/slurm.sh plans/zero3.lua --set steps=10000
 export PRUN_SECRET=${PRUN_SECRET:-$(openssl rand -hex 32)}
