@@ -76,7 +76,7 @@ struct Index {
   ModelDescription model;  // name "" = the plan defined a model of its own
   std::map<std::string, SavedTensor> tensors;
 
-  // All fields except the tensors, which may be many.
+  // Visits all fields except the tensors, which may be many.
   template <class Fields>
   void each_field(Fields&& fields) {
     lineage.each_field(fields);
@@ -93,7 +93,7 @@ Index read_index(const std::string& folder);
 std::string index_text(const Index& index);
 std::string index_id(const std::string& text);  // Index::id of an index.json with this text
 
-// A rank's part of the index, which the rank writes next to its files.
+// Serializes and parses a rank's part of the index, which the rank writes next to its files.
 std::string manifest_text(const std::map<std::string, SavedTensor>& tensors);
 std::map<std::string, SavedTensor> parse_manifest(const std::string& text, const std::string& path);
 void add_manifest(Index& index, const std::map<std::string, SavedTensor>& tensors);

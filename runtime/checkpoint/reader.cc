@@ -112,7 +112,7 @@ void Reader::verify(Part of, const std::function<void(int64_t, int64_t)>& advanc
     for (size_t i = 0; i < weight.pieces.size(); ++i)
       parts.push_back({&name, &index_.tensors.at(name).pieces[i], &weight.pieces[i]});
   for (const Piece& part : parts) all += part.bytes();
-  // In the order of the files, which is the order on the disk.
+  // Sorts by the files' order, which is the order on the disk.
   std::sort(parts.begin(), parts.end(), [](const Piece& a, const Piece& b) {
     return std::pair(a.saved->file, a.stored->at) < std::pair(b.saved->file, b.stored->at);
   });

@@ -25,7 +25,8 @@ Dtype stored_as(const Weight& weight, const std::string& dtype) {
   return dtype.empty() ? weight.dtype : *parse_dtype(dtype);
 }
 
-// The rows of dim 0 that a rank writes, divided as in a run; of the longest dim if dim 0 is shorter than `ranks`.
+// Returns the rows of dim 0 that a rank writes, divided as in a run; rows of the longest dim if dim 0 is shorter than
+// `ranks`.
 Box share_of(const Shape& shape, int64_t rank, int64_t ranks) {
   Box box{Shape(shape.size(), 0), shape, 0, {}};
   if (shape.empty()) {

@@ -42,7 +42,7 @@ struct SaveFailure {
   }
 };
 
-// How ranks agree to skip a save and continue the job.
+// Lets ranks agree to skip a save and continue the job.
 struct Abandoning {
   std::function<void(int64_t step, const SaveFailure&)> abandon;  // informs the other ranks; idempotent per step
   std::function<bool(int64_t step)> abandoned;                    // whether any rank has abandoned it

@@ -132,7 +132,7 @@ bool can_exceed(Element element, int64_t size) {
   return element == Element::i32 || element == Element::i64 || size < int64_t{1} << bits;
 }
 
-// Whether all out-of-range ids are located where a header would be.
+// Returns whether all out-of-range ids are located where a header would be.
 bool fits_behind_header(const DataFiles& files, const IdLimit& limit, int64_t at) {
   const int64_t header = kTokenHeaderBytes / element_width(files.element());
   return at < header && files.count() > header && range_of(files, header).most < static_cast<double>(limit.size);

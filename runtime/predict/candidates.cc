@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kBest = 8;  // candidates whose neighbours are tried
 
-// 0: fits, 1: does not fit, 2: no such plan; then lower is better.
+// Returns a sort key, lower is better: first 0 = fits, 1 = does not fit, 2 = no such plan.
 std::tuple<int, double> key(const Ranked& of) {
   if (!of.wrong.empty()) return {2, 0};
   if (!of.fits()) return {1, of.estimate.peak_bytes / of.estimate.memory_bytes};

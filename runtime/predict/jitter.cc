@@ -15,7 +15,7 @@
 namespace prun {
 namespace {
 
-// Box and Muller (1958), because std::normal_distribution differs between platforms.
+// Draws a normal number by Box and Muller (1958), because std::normal_distribution differs between platforms.
 double normal_number(std::mt19937_64& random) {
   const auto uniform = [&] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
   const double radius = std::sqrt(-2 * std::log(uniform()));

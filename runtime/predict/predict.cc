@@ -51,7 +51,7 @@ void each_number(Usage& usage, const Use& use) {
   use(usage.model_flops);
 }
 
-// Likewise for the parts of the arena, whose sum is the peak.
+// Likewise for the parts of the arena; sets the peak to their sum.
 template <class Use>
 void each_role(ClassResult& of, const Use& use) {
   of.peak_bytes = 0;
@@ -294,7 +294,7 @@ class PeriodicSimulation {
     return all;
   }
 
-  // First and last as they are; those in between by interpolation from the second to the last but one.
+  // Returns first and last as they are, and interpolates those in between from the second to the last but one.
   std::vector<ClassResult> all_stages(const std::vector<ClassResult>& ends) const {
     std::vector<ClassResult> classes;
     const int each = ranks_ / length_.stages;

@@ -17,7 +17,7 @@ std::vector<std::string> divisors_of(int number) {
   return all;
 }
 
-// "divisors", "node", or values between commas.
+// Parses "divisors", "node", or values between commas.
 SearchedArgument searched(const std::string& name, const std::vector<std::string>& words, int ranks, int node) {
   SearchedArgument argument{name, words, false};
   if (words.size() == 1 && (words[0] == "divisors" || words[0] == "node")) {

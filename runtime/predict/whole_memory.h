@@ -19,7 +19,7 @@ class WholeMemory {
   // `spec` outlives this.
   WholeMemory(const JobSpec& spec, int ranks, const SmallPlans& small);
 
-  // Whether the plan is short enough to be packed; required by the functions below.
+  // Returns whether the plan is short enough to be packed; required by the functions below.
   bool affordable() const { return affordable_; }
   // Returns the memory by rank of the pipeline. Ranks whose bytes fall linearly are interpolated.
   std::vector<RoleBytes> all();

@@ -23,7 +23,7 @@ double largest_of(const std::map<int64_t, std::vector<double>>& whole) {
   return largest > 0 ? largest : 1;
 }
 
-// NaN, infinite, or so large that another order of summation may overflow.
+// Returns whether a value is NaN, infinite, or so large that another order of summation may overflow.
 bool overflows(double value) { return !(std::abs(value) < 1e300); }
 bool one_overflows(double found, double right) { return overflows(found) != overflows(right); }
 

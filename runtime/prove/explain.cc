@@ -145,7 +145,7 @@ class Explainer {
     return all;
   }
 
-  // The gradients without one microbatch or one rank's samples, and those of only one of them.
+  // Returns the gradients without one microbatch or one rank's samples, and those of only one of them.
   std::vector<Suspect> contributions() const {
     const Contributions parts = make_contributions(plan_, record_, twins_);
     const std::vector<std::vector<double>> gradients = gradients_of(parts);

@@ -152,7 +152,7 @@ bool any_near(const std::vector<std::vector<double>>& parts, const std::vector<d
   });
 }
 
-// Whether the sum over the ranks of some axis is such a part.
+// Returns whether the sum over the ranks of some axis is such a part.
 bool is_part_of_sum(const Mesh& mesh, const Forward& forward, const std::string& name, const Seen& mine, int rank,
                     const std::vector<std::vector<double>>& parts, double scale) {
   for (const Axis& axis : mesh.axes()) {

@@ -11,7 +11,7 @@
 namespace prun {
 namespace {
 
-// Whether an expert of a rank's microbatch may have fewer slots than there are tokens.
+// Returns whether an expert of a rank's microbatch may have fewer slots than there are tokens.
 bool drops_choices(const Plan& plan) {
   return std::any_of(plan.graph.nodes.begin(), plan.graph.nodes.end(), [&](const Node& node) {
     if (node.op != &ops::route) return false;
@@ -21,7 +21,7 @@ bool drops_choices(const Plan& plan) {
   });
 }
 
-// The dtype in which an action's tensor would be transferred without `wire`.
+// Returns the dtype in which an action's tensor would be transferred without `wire`.
 Dtype usual_wire(const Plan& plan, const HookAction& action) {
   const bool parameters = action.target == "params" && action.kind == ops::all_gather.name;
   return parameters || plan.param_dtype == Dtype::f64 ? plan.param_dtype : Dtype::f32;

@@ -63,7 +63,7 @@ double job_work(const Job& job) {
   return work;
 }
 
-// for example "dp=2 x tp=2, 3 microbatches of 2 samples, 4 units, 1,664 parameters"
+// Returns for example "dp=2 x tp=2, 3 microbatches of 2 samples, 4 units, 1,664 parameters".
 std::string sizes_text(const Twins& twins) {
   int64_t parameters = 0;
   for (const Value& value : twins.small.graph.values)

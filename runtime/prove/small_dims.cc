@@ -213,7 +213,7 @@ class DimShrinker {
     });
   }
 
-  // Whether position tables have a row for every token.
+  // Returns whether position tables have a row for every token.
   bool has_rows(int64_t size, int64_t small) const {
     return std::all_of(relations_.rows.begin(), relations_.rows.end(), [&](const std::pair<int64_t, int64_t>& pair) {
       const auto now = [&](int64_t dim) {

@@ -32,7 +32,7 @@ struct Calls {
   }
 };
 
-// Whether call `b` performs the computation of `a` with parameters of its own.
+// Returns whether call `b` performs the computation of `a` with parameters of its own.
 bool repeats(const Graph& graph, const Calls& calls, CallId a, CallId b) {
   const auto &first = calls.nodes[a], &second = calls.nodes[b];
   if (first.size() != second.size()) return false;

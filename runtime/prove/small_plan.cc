@@ -16,10 +16,10 @@ constexpr int kPipelineRanks = 4;      // first, second, one before the last, la
 constexpr int kMicrobatchesAlone = 3;  // first, last, one between
 constexpr int64_t kSamples = 2;        // per microbatch and rank
 
-// Two ranks for an even size, three for an odd one.
+// Returns two ranks for an even size, three for an odd one; sizes up to three are unchanged.
 int small_axis(int size) { return size <= 3 ? size : size % 2 == 0 ? 2 : 3; }
 
-// Bytes of all parameters, as counted for buckets.
+// Returns the bytes of all parameters, as counted for buckets.
 double parameter_bytes(const Plan& plan) {
   double bytes = 0;
   for (const Value& value : plan.graph.values)

@@ -20,7 +20,7 @@ PlanSizes alone(PlanSizes sizes);
 // Returns the number of ranks that the samples of a batch are split over.
 int64_t batch_ranks(const Plan& plan, const std::map<std::string, int>& axes);
 
-// Whether ranks split the tokens, so that each counts the expert choices of its own tokens.
+// Returns whether ranks split the tokens, so that each counts the expert choices of its own tokens.
 bool splits_tokens(const Plan& plan);
 
 enum class Shrink : uint8_t { nothing, layers, dims };  // each includes those before it

@@ -6,7 +6,7 @@ namespace prun {
 
 // Returns $XDG_CONFIG_HOME/prun/HOST.yaml, otherwise ~/.config/prun/HOST.yaml; "" without a home.
 std::string calibration_path();
-// Likewise, or "" if that file does not exist.
+// Returns the same path, or "" if that file does not exist.
 std::string existing_calibration();
 
 }  // namespace prun

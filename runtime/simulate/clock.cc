@@ -18,7 +18,8 @@ namespace {
 // Between host and device memory if the cluster file has no figure: PCIe 4 x16.
 constexpr double kHostBytesPerSecond = 25e9;
 
-// Whether the op waits for op `before` of the previous step: an edge with back = 1, or the first op of the same stream.
+// Returns whether the op waits for op `before` of the previous step: an edge with back = 1, or the first op of the same
+// stream.
 bool follows(const Op& op, OpRef at, OpRef before) {
   if (at.stream == before.stream && at.index == 0) return true;
   return std::ranges::any_of(op.waits, [&](const Edge& edge) {
@@ -74,7 +75,7 @@ void Clock::begin_with(const std::vector<LeftOver>& left) {
   begin_left_over();
 }
 
-// Whether another carried-over op must end first: a predecessor in its stream, or an op that it waits for.
+// Returns whether another carried-over op must end first: a predecessor in its stream, or an op that it waits for.
 bool Clock::awaits_left_over(const LeftOver& over) const {
   for (size_t i = 0; i < over.at.size(); ++i) {
     const int actor = over.at[i].actor;

@@ -91,8 +91,8 @@ struct Cluster {
   const NodeModel& node_at(int index) const { return nodes.empty() ? node : nodes[index]; }
 };
 
-// Whether the cluster has GPUs (several multiprocessors), which run a step as one graph, so no op is carried over its
-// end.
+// Returns whether the cluster has GPUs (several multiprocessors), which run a step as one graph, so no op is carried
+// over its end.
 bool joins_steps(const Cluster& cluster);
 
 // Returns the peak FLOP/s in that dtype.

@@ -200,7 +200,7 @@ class Reader {
         .read();
   }
 
-  // { linear: { f32: { launch: .., rate: .., bandwidth: .. } } }
+  // Reads { linear: { f32: { launch: .., rate: .., bandwidth: .. } } }
   void read_ops(const std::string& path, const YAML::Node& node, DeviceModel& device) {
     Fields kinds(path, node, "ops");
     for (const OpDef* kind : all_ops())
@@ -279,7 +279,7 @@ class Reader {
     return rates;
   }
 
-  // "5 GB/s", or { 64 KiB: 8 GB/s, 4 MiB: 5 GB/s }
+  // Reads "5 GB/s", or { 64 KiB: 8 GB/s, 4 MiB: 5 GB/s }
   static void read_curve(const Fields& fields, const YAML::Node& node, const std::string& name, Unit unit,
                          Curve& curve) {
     const auto speed = [&](const YAML::Node& of) {
@@ -301,7 +301,7 @@ class Reader {
     if (curve.at.empty()) fields.fail(node, fmt::format("{} has no size", name));
   }
 
-  // Links by transport name, one of which is the bus.
+  // Reads links by transport name, one of which is the bus.
   void read_transports(const std::string& path, const YAML::Node& node) {
     if (!node.IsMap()) fail_at(path, node.Mark(), "transports is a map of links, by name");
     for (const auto& pair : node) {
@@ -358,7 +358,7 @@ class Reader {
     return name;
   }
 
-  // { 3: 0.5 }: device 3 of the node runs at half of its speed.
+  // Reads { 3: 0.5 }: device 3 of the node runs at half of its speed.
   void read_slow(const std::string& path, const YAML::Node& node, NodeModel& of) {
     Fields check(path, node, "slow");
     for (const auto& pair : node) {

@@ -27,7 +27,7 @@ double bytes_of(const Program& program, const std::vector<TensorId>& ids) {
   return bytes;
 }
 
-// rows and last dim
+// Returns (rows, last dim).
 std::pair<double, double> matrix(const Tensor& tensor) {
   const double last = tensor.shape.empty() ? 1 : static_cast<double>(tensor.shape.back());
   return {static_cast<double>(tensor.count()) / last, last};
@@ -39,7 +39,7 @@ void add(OpTime& sum, const OpTime& more) {
   sum.flops += more.flops;
 }
 
-// The three GEMMs of a linear layer; each is one call.
+// Returns the time of one of a linear layer's three GEMMs.
 OpTime linear_time(const DeviceModel& device, const Program& program, const Op& op) {
   const auto read = [&](int i) -> const Tensor& { return program.tensors[op.reads[i]]; };
   const auto written = [&](int i) -> const Tensor& { return program.tensors[op.writes[i]]; };
@@ -59,7 +59,7 @@ OpTime linear_time(const DeviceModel& device, const Program& program, const Op& 
   return time;
 }
 
-// [E,C,K]·[E,K,N] for E experts.
+// Returns the time of [E,C,K]·[E,K,N] for E experts.
 OpTime expert_time(const DeviceModel& device, const Program& program, const Op& op) {
   const Shape& first = program.tensors[op.reads[0]].shape;
   const Shape& result = program.tensors[op.writes[0]].shape;
@@ -74,8 +74,8 @@ OpTime expert_time(const DeviceModel& device, const Program& program, const Op& 
   return product_time(device, product);
 }
 
-// Scores of [T,T] per head are stored in memory; softmax and its dropout read and write them. `again`: backward first
-// recomputes them from q and k.
+// Returns the time of attention whose [T,T] scores per head are stored in memory: softmax and its dropout read and
+// write them. `again`: backward first recomputes them from q and k.
 OpTime unfused_attention(const DeviceModel& device, const Program& program, const Op& op, bool backward, bool again) {
   const Tensor& qkv = program.tensors[op.reads[0]];
   const double heads = static_cast<double>(op.attrs.integer("heads", 1));
@@ -119,15 +119,15 @@ OpTime attention_time(const DeviceModel& device, const Program& program, const O
   return {seconds + device.launch_s, Bound::compute, cost.flops};
 }
 
-// Ops that other frameworks fuse: gradient accumulation over microbatches, the layout change of a gathered tensor, and
-// biases, which the next kernel adds with dropout and the residual.
+// Returns whether other frameworks fuse the op: gradient accumulation over microbatches, the layout change of a
+// gathered tensor, and biases, which the next kernel adds with dropout and the residual.
 bool is_fused(const Program& program, const Op& op) {
   if (op.is(ops::join_pieces) || op.is(ops::cut_pieces) || op.is(ops::bias)) return true;
   return op.is(ops::add) && op.phase == Phase::backward &&
          program.buffers[program.tensors[op.writes[0]].buffer].role == Role::grad;
 }
 
-// All passes of a loss over the logits count once per loss.
+// Counts all passes of a loss over the logits once per loss.
 std::optional<OpTime> loss_time(const DeviceModel& device, const Program& program, const Op& op) {
   for (const OpDef* kind : {&ops::cross_entropy, &ops::cross_entropy_sums, &ops::cross_entropy_and_grad})
     if (op.is(*kind))

@@ -111,7 +111,8 @@ void move_pieces(const Program& program, const Op& op, Coverage& pieces) {
     pieces[to.buffer].over(begin, end, [](int64_t, int64_t, bool& piece) { piece = true; });
 }
 
-// Padding between the pieces of a flat parameter vector: the gradient retains the zero that init wrote there.
+// Marks the padding between the parameters of a flat gradient as written, because it retains the zero that init wrote
+// there.
 void allow_padding(const BodyView& init, const BodyView& step, Coverage& written) {
   const Program& program = *init.program;
   Coverage pieces(program.buffers.size());

@@ -14,7 +14,7 @@
 namespace prun::verify {
 namespace {
 
-// Outputs that a correct program may leave unread.
+// Returns whether a correct program may leave this output unread.
 bool may_go_unread(const Op& op, size_t output) {
   // Recomputation of a unit in backward recomputes its loss, too, only for the statistics or the gradient next to it.
   const bool loss = op.def->loss == Loss::loss || op.def->loss == Loss::inner;
@@ -65,7 +65,7 @@ class Flow {
     });
   }
 
-  // Recomputation that the plan requests without a use for it: prun.recompute with whole = true.
+  // Returns whether the plan requests the recomputation without a use for it: prun.recompute with whole = true.
   static bool is_meant(const Op& op) { return op.phase == Phase::backward && op.attrs.has("unused"); }
 
   void close(int64_t begin, int64_t end, const Written& written, OpRef by) {

@@ -103,8 +103,8 @@ std::optional<Unordered> unordered_pair(const BodyView& body, const Life& earlie
   return std::nullopt;
 }
 
-// Whether `later` took over the bytes and `earlier` is used afterwards: b precedes a, but some access to `earlier`
-// precedes b.
+// Returns whether `later` took over the bytes and `earlier` is used afterwards: b precedes a, but some access to
+// `earlier` precedes b.
 bool used_after(const BodyView& body, const Life& earlier, const Unordered& pair) {
   if (!body.order.before(pair.b, pair.a)) return false;
   return std::any_of(earlier.streams.begin(), earlier.streams.end(),

@@ -66,7 +66,7 @@ inline AxisPlacement shard(int dim, const Cut* cut = nullptr) {
   return {PlacementKind::shard, static_cast<int8_t>(dim), -1, Combine::any, 0, Differs::unknown, cut};
 }
 bool is_one_run(const AxisPlacement& placement);
-// Whether two shards of a dim contain the same elements on each rank.
+// Returns whether two shards of a dim contain the same elements on each rank.
 bool cut_alike(const AxisPlacement& a, const AxisPlacement& b);
 inline AxisPlacement partial(Combine combine) { return {PlacementKind::partial, 0, -1, combine, 0}; }
 inline AxisPlacement varying(Differs differs) { return {PlacementKind::varying, 0, -1, Combine::any, 0, differs}; }
@@ -119,14 +119,15 @@ struct AxisView {
 };
 
 using AxisRule = AxisOutcome (*)(const AxisView& axis, const AxisPlacements& reads);
-// placement_rules.cc. Null for ops that communicate, that have no reads, or that have no writes.
+// Returns the op's rule (placement_rules.cc); null for ops that communicate, that have no reads, or that have no
+// writes.
 AxisRule find_axis_rule(const OpDef& op);
-// Rules of ops whose operands correspond element by element; null for all others.
+// Likewise for ops whose operands correspond element by element; null for all others.
 AxisRule find_elementwise_rule(const OpDef& op);
-// The placement of the output of an op without reads, before its attributes refine it. Null = the op has reads.
+// Returns the placement of the output of an op without reads, before its attributes refine it; null = the op has reads.
 const AxisPlacement* find_source_placement(const OpDef& op);
-// Whether the placements of the op's outputs are defined. A test requires it of all ops, and a check of each op of a
-// program.
+// Returns whether the placements of the op's outputs are defined. A test requires it of all ops, and a check of each op
+// of a program.
 bool has_placement_rule(const OpDef& op);
 
 class PlacementFlow {

@@ -50,7 +50,7 @@ AxisOutcome attention(const AxisView& axis, const AxisPlacements& reads) {
   return gives({kInvariant, kInvariant});
 }
 
-// qkv, positions, cache: a rank keeps the keys and values of its own heads from step to step.
+// Operands: qkv, positions, cache. A rank keeps the keys and values of its own heads from step to step.
 AxisOutcome cached_attention(const AxisView& axis, const AxisPlacements& reads) {
   if (is_partial(reads[0])) return needs_whole(axis, 0);
   if (!whole(reads[1])) return do_not_match(axis, reads, 1);
@@ -75,7 +75,7 @@ AxisOutcome sample_token(const AxisView& axis, const AxisPlacements& reads) {
                                               placement_words(reads[0]), axis.axis));
 }
 
-// qkv, out, dout, lse.
+// Operands: qkv, out, dout, lse.
 AxisOutcome attention_grad(const AxisView& axis, const AxisPlacements& reads) {
   if (by_columns(axis, reads, 0)) {
     const std::string problem = heads_problem(axis, reads, 0);
@@ -117,7 +117,7 @@ AxisOutcome copy_kv(const AxisView& axis, const AxisPlacements& reads) {
   return problem.empty() ? gives({shard(reads[0].dim, cut_into({k, k}, axis.ranks))}) : bad(0, problem);
 }
 
-// dq and dkv, concatenated.
+// Concatenates dq and dkv.
 AxisOutcome join_qkv(const AxisView& axis, const AxisPlacements& reads) {
   if (!by_columns(axis, reads, 0) || !by_columns(axis, reads, 1)) return linear_elementwise(axis, reads);
   std::vector<int64_t> blocks = column_blocks(axis, reads, 0);
@@ -191,7 +191,7 @@ AxisOutcome attention_block(const AxisView& axis, const AxisPlacements& reads) {
   return gives({q});
 }
 
-// qkv, kv, out, dout, lse, dq?; dq and the contribution of these queries to dkv.
+// Operands: qkv, kv, out, dout, lse, dq?. Results: dq and the contribution of these queries to dkv.
 AxisOutcome attention_block_grad(const AxisView& axis, const AxisPlacements& reads) {
   const AxisPlacement &q = reads[0], &kv = reads[1], &dout = reads[3];
   if (axis("tokens_axis")) {

@@ -54,7 +54,7 @@ AxisOutcome scale(const AxisView& axis, const AxisPlacements& reads) {
   return gives({placement});
 }
 
-// grad, param, states, clip?; some may be unknown.
+// Operands: grad, param, states, clip?; some may be unknown.
 AxisOutcome optimizer(const AxisView& axis, const AxisPlacements& reads) {
   const bool by_itself = axis.drifts && is_partial(reads[0]) && reads[0].combine == Combine::average;
   if (is_partial(reads[0]) && !by_itself) {

@@ -11,7 +11,7 @@ AxisOutcome route(const AxisView& axis, const AxisPlacements& reads) {
   return gives({whole(reads[0]) ? kInvariant : kUnknown});
 }
 
-// logits, weights, dweights, counts?; counts of all tokens must have been reduced.
+// Operands: logits, weights, dweights, counts?. The counts must have been reduced over all tokens.
 AxisOutcome route_grad(const AxisView& axis, const AxisPlacements& reads) {
   if (reads.size() > 3 && is_partial(reads[3]) && axis.context.op.attrs.has("tokens")) return needs_whole(axis, 3);
   if (reads[0] != reads[1]) return do_not_match(axis, reads, 1);
@@ -29,14 +29,14 @@ AxisOutcome dispatch_grad(const AxisView& axis, const AxisPlacements& reads) {
   return gives({whole(reads[0]) && (whole(reads[1]) || is_partial(reads[1])) ? reads[1] : kUnknown});
 }
 
-// y, slots, weights.
+// Operands: y, slots, weights.
 AxisOutcome combine(const AxisView& axis, const AxisPlacements& reads) {
   if (reads[0] == shard(1) && is_shard(reads[1]) && reads[1] == reads[2]) return gives({reads[1]});
   if (is_shard(reads[0]) || is_shard(reads[1])) return do_not_match(axis, reads, 0);
   return gives({whole(reads[1]) && whole(reads[2]) && (whole(reads[0]) || is_partial(reads[0])) ? reads[0] : kUnknown});
 }
 
-// y, slots, weights, dout.
+// Operands: y, slots, weights, dout.
 AxisOutcome combine_grad(const AxisView& axis, const AxisPlacements& reads) {
   if (reads[0] == shard(1) && is_shard(reads[1]) && reads[1] == reads[3]) return gives({shard(1), reads[1]});
   if (is_shard(reads[0]) || is_shard(reads[1])) return do_not_match(axis, reads, 0);

@@ -70,7 +70,7 @@ AxisOutcome linear_gelu(const AxisView& axis, const AxisPlacements& reads) {
   return gives({pre.writes[0], pre.writes[0]});
 }
 
-// dy, w, pre: linear_dx, multiplied by gelu's derivative, which is a function of pre.
+// Operands: dy, w, pre. linear_dx times gelu's derivative, which is a function of pre.
 AxisOutcome linear_dx_gelu(const AxisView& axis, const AxisPlacements& reads) {
   const AxisOutcome product = linear_dx(axis, reads);
   if (!product.problem.empty()) return product;
@@ -102,7 +102,7 @@ AxisOutcome norm(const AxisView& axis, const AxisPlacements& reads) {
   return gives({reads[0]});
 }
 
-// x, dy, gamma, statistics; dx and the gradients of gamma and beta.
+// Operands: x, dy, gamma, statistics. Results: dx and the gradients of gamma and beta.
 AxisOutcome norm_grad(const AxisView& axis, const AxisPlacements& reads) {
   if (by_rows(axis, reads, 0) && reads[0] == reads[1])
     return gives({reads[0], partial(axis.combine), partial(axis.combine)});
@@ -110,7 +110,7 @@ AxisOutcome norm_grad(const AxisView& axis, const AxisPlacements& reads) {
   return do_not_match(axis, reads, 1);
 }
 
-// a, b, gamma, beta?: the norm reads a + b.
+// Operands: a, b, gamma, beta?. The norm reads a + b.
 AxisOutcome add_norm(const AxisView& axis, const AxisPlacements& reads) {
   const AxisOutcome sum = linear_elementwise(axis, {reads[0], reads[1]});
   if (!sum.problem.empty()) return sum;

@@ -27,7 +27,7 @@ std::string vocabulary_problem(const AxisView& axis, const AxisPlacements& reads
                       : fmt::format("counts {} columns of logits over {}, and there are {}", vocab, axis.axis, has);
 }
 
-// Whether all operands have the placement of the first, or all are whole.
+// Returns whether all operands have the placement of the first, or all are whole.
 bool alike(const AxisPlacements& reads) {
   return std::all_of(reads.begin(), reads.end(),
                      [&](const AxisPlacement& read) { return read == reads[0] || (whole(read) && whole(reads[0])); });
@@ -51,7 +51,7 @@ AxisOutcome loss(const AxisView& axis, const AxisPlacements& reads) {
   return gives({kInvariant});
 }
 
-// logits, targets, lse.
+// Operands: logits, targets, lse.
 AxisOutcome cross_entropy_grad(const AxisView& axis, const AxisPlacements& reads) {
   for (size_t r = 0; r < reads.size(); r++)
     if (is_partial(reads[r])) return needs_whole(axis, r);
@@ -63,7 +63,7 @@ AxisOutcome cross_entropy_grad(const AxisView& axis, const AxisPlacements& reads
   return gives({reads[0]});
 }
 
-// logits, targets; the loss, row statistics and the gradient of the logits.
+// Operands: logits, targets. Results: the loss, row statistics and the gradient of the logits.
 AxisOutcome cross_entropy_and_grad(const AxisView& axis, const AxisPlacements& reads) {
   const AxisOutcome forward = loss(axis, reads);
   if (!forward.problem.empty()) return forward;

@@ -24,7 +24,7 @@ inline bool is_shard(const AxisPlacement& placement) { return is(placement, Kind
 inline int last_dim(const AxisView& axis, size_t read) {
   return std::ssize(axis.context.read_tensors[read]->shape) - 1;
 }
-// Sharded along the contracted (last) dim, or along rows.
+// Return whether an operand is sharded along the contracted (last) dim, or along rows.
 inline bool by_columns(const AxisView& axis, const AxisPlacements& reads, size_t read) {
   return is_shard(reads[read]) && reads[read].dim == last_dim(axis, read);
 }

@@ -32,7 +32,7 @@ void update(OpContext& context) {
   }
 }
 
-// Whether the clip coefficient comes from an op that detects a non-finite norm; check_norm verifies which norm.
+// Returns whether the clip coefficient comes from an op that detects a non-finite norm; check_norm verifies which norm.
 bool is_told_to_skip(const OpContext& context) {
   const Segments& clip = context.reads.back();
   return std::all_of(clip.begin(), clip.end(), [&](const Segment& segment) {

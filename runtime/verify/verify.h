@@ -23,7 +23,7 @@ std::vector<Finding> verify_job(const Job& job, int64_t memory_limit, int local_
 // Throws plan_error with the first finding and the number of further findings.
 void require_valid(const Job& job, int64_t memory_limit, int local_ranks = 1);
 
-// " (activation 1.2 GiB, param 0.4 GiB)": the three largest roles of an arena, as a hint at what to shrink.
+// Returns the three largest roles of an arena, as a hint at what to shrink: " (activation 1.2 GiB, param 0.4 GiB)".
 std::string largest_roles(const Program& program);
 
 // How a transport delivers the messages of a pair of ranks. rendezvous: a send completes when its receive has begun.
@@ -32,8 +32,8 @@ std::string largest_roles(const Program& program);
 enum class TransportClass { rendezvous, eager, queue_ordered };
 std::string_view transport_class_name(TransportClass kind);
 
-// Returns whether a verified job terminates on every transport of that class. verify_job requires rendezvous, the
-// weakest guarantee of the transports here. `credits`, eager only: sends in flight per pair and lane.
+// Returns whether a verified job terminates on every transport of that class. verify_job proves this for rendezvous,
+// whose guarantees all transports here give. `credits`, eager only: sends in flight per pair and lane.
 bool carries(TransportClass kind, const Job& job, int credits = 1);
 
 }  // namespace prun

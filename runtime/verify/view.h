@@ -42,8 +42,8 @@ struct BodyView {
   int position_of(OpRef ref) const { return position[first_[ref.stream] + ref.index]; }
   int kind_of(OpRef ref) const { return kinds_[first_[ref.stream] + ref.index]; }  // see op_kinds.h
   bool ordered() const { return order.stuck().empty(); }
-  // "linear (block0 forward, compute#12, plans/a.lua:3)"; collectives with their signature: "all_reduce f32[8] sum
-  // (...)".
+  // Returns "linear (block0 forward, compute#12, plans/a.lua:3)"; collectives with their signature: "all_reduce f32[8]
+  // sum (...)".
   std::string describe(OpRef ref) const;
   // Returns "rank 3: " where classes differ, otherwise "".
   std::string where() const;
@@ -110,7 +110,7 @@ void memory_suffices(const JobView& view, Findings& findings);
 
 void calendars_agree(const Job& job, Findings& findings);
 void bodies_between_steps_change_nothing(const Job& job, Findings& findings);
-// Whether this op of a between-steps body averages weights that have drifted apart.
+// Returns whether this op of a between-steps body averages weights that have drifted apart.
 inline bool averages_weights(const Program& program, const Op& op) {
   return op.is(ops::all_reduce) && program.buffers[program.tensors[op.writes[0]].buffer].role == Role::param;
 }
@@ -118,20 +118,20 @@ inline bool averages_weights(const Program& program, const Op& op) {
 std::vector<std::string> drift_axes(const Program& program);
 void drifting_weights_meet(const Job& job, Findings& findings);
 
-// Whether the job's steps train: it has a loss.
+// Returns whether the job's steps train: it has a loss.
 bool trains(const Job& job);
-// Whether the job runs a model, for training or generation. Otherwise the plan lists its ops.
+// Returns whether the job runs a model, for training or generation. Otherwise the plan lists its ops.
 bool has_model(const Job& job);
-// Whether a training step reads the buffer as the previous step left it: parameters, gathered parameters, optimizer
-// state, caches.
+// Returns whether a training step reads the buffer as the previous step left it: parameters, gathered parameters,
+// optimizer state, caches.
 bool is_state(const Buffer& buffer);
 
-// Whether the op only inspects values; its output is no result of the step.
+// Returns whether the op only inspects values; its output is no result of the step.
 inline bool is_check(const Op& op) { return op.def->role == OpRole::check && op.def->op_class == OpClass::compute; }
 inline bool is_optimizer(const Op& op) { return op.def->role == OpRole::optimizer; }
-// Whether the op produces a unit's initial contents: fresh parameters or the state of a checkpoint.
+// Returns whether the op produces a unit's initial contents: fresh parameters or the state of a checkpoint.
 inline bool makes_state(const Op& op) { return op.is(ops::init_params) || op.is(ops::load_state); }
-// Number of tensors that an optimizer updates: the parameters, then their state.
+// Returns the number of tensors that an optimizer updates: the parameters, then their state.
 inline size_t updated_by(const Op& op) { return op.writes.size() - (op.def->optimizer->casts ? 1 : 0); }
 
 // Returns the collectives of each lane of a body that have partners, in the order of issue.
