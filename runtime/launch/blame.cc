@@ -1,5 +1,5 @@
-// The weighing is a table and three rules: the weightiest failure counts; what it blames on a rank that has told of
-// something itself is that rank's; a lost peer that lives means a lost link. A hang is followed to its end.
+// The rules: the heaviest failure is the cause; a failure that blames a peer is replaced by the peer's own report, if
+// any; a lost peer that is still alive means a lost link. A hang is followed along the waits to its end.
 #include "launch/blame.h"
 
 #include <fmt/format.h>
@@ -20,14 +20,14 @@ struct Weighing {
 };
 
 constexpr Weighing kTable[] = {
-    {Weight::bystander, milliseconds(2000)},   // who aborted may still be ending what it had under way: up to 1 s
+    {Weight::bystander, milliseconds(2000)},   // the aborting rank may need up to 1 s to finish work in progress
     {Weight::silent_exit, milliseconds(400)},  // longer than a rank waits before it reports a lost peer
     {Weight::symptom, milliseconds(100)},      // the kernel, or another launcher, is about to report the death
-    {Weight::waited, milliseconds(500)},       // launchers tell who waits for whom
+    {Weight::waited, milliseconds(500)},       // launchers report which ranks wait for which
     {Weight::observed, milliseconds(0)},      {Weight::killed, milliseconds(0)},
 };
 
-// A damaged frame may be the last one of a process that has died.
+// A corrupt frame may be the last one of a process that has died.
 constexpr milliseconds kCorruptLink(80);
 
 Clock::duration settles_in(const Failure& failure) {
@@ -71,7 +71,7 @@ Failure held_up_by(const RankWaits& culprit, const Failure& told, const std::vec
 
 Failure explain_hang(const Failure& told, const std::vector<RankWaits>& ranks) {
   const RankWaits* teller = find_rank(told.rank, ranks);
-  if (teller == nullptr || teller->awaited.empty()) return told;  // it has looked for itself
+  if (teller == nullptr || teller->awaited.empty()) return told;  // it found the cause itself
   std::vector<int> path;
   const std::optional<int> culprit = who_holds_up(told.rank, ranks, &path);
   if (culprit) return held_up_by(*find_rank(*culprit, ranks), told, path);
@@ -91,10 +91,10 @@ std::optional<int> who_holds_up(int waiting, const std::vector<RankWaits>& ranks
   std::map<int, int> came_from{{waiting, -1}};  // breadth first
   std::vector<int> queue{waiting};
   std::optional<int> idle, stopped;
-  int turn = waiting;  // whose wait closes the circle
+  int turn = waiting;  // the rank whose wait closes the cycle
   for (size_t i = 0; i < queue.size(); ++i) {
     const RankWaits* at = find_rank(queue[i], ranks);
-    if (at == nullptr) turn = std::max(0, came_from.at(queue[i]));  // of a launcher that has not answered
+    if (at == nullptr) turn = std::max(0, came_from.at(queue[i]));  // its launcher has not answered
     if (at == nullptr) continue;
     if (is_stopped(*at) && !stopped) stopped = at->rank;
     if (at->awaited.empty() && !idle) idle = at->rank;
@@ -111,7 +111,7 @@ std::optional<int> who_holds_up(int waiting, const std::vector<RankWaits>& ranks
   if (culprit) return culprit;
   if (const RankWaits* last = find_rank(turn, ranks); last != nullptr && !last->awaited.empty())
     path->push_back(last->awaited.front());
-  // Who waits for whom is not known of all threads; a stopped rank is news all the same.
+  // The waits of some threads are unknown; a stopped rank is worth reporting even if no known wait leads to it.
   const auto any = std::find_if(ranks.begin(), ranks.end(), is_stopped);
   if (any == ranks.end()) return std::nullopt;
   path->clear();
@@ -153,7 +153,7 @@ const Failure* Blame::weightiest() const {
   return most == failures_.end() ? nullptr : &*most;
 }
 
-// Others tell of a lost peer at second hand; the two ends of a link tell of each other.
+// Returns a loss that both ends of a link report of each other; the other ranks report a lost peer only indirectly.
 const Failure* Blame::mutual_loss() const {
   for (const Failure& each : failures_) {
     const Failure* other = each.peer >= 0 ? of_rank(each.peer) : nullptr;
@@ -166,7 +166,7 @@ Failure Blame::judge(const std::function<bool(int rank)>& returned, std::string_
   const Failure* cause = weightiest();
   if (cause->weight == Weight::waited) return explain_hang(*cause, waits_);
   if (cause->weight != Weight::symptom || cause->peer < 0) return *cause;
-  // What the lost peer tells of something else, if only that it has gone, comes before its loss.
+  // The lost peer's own report, even if only of a silent exit, comes before its loss.
   for (size_t hops = 0; hops <= failures_.size() && cause->peer >= 0; ++hops) {
     const Failure* other = of_rank(cause->peer);
     if (other == nullptr || other->weight == Weight::bystander) break;

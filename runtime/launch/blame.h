@@ -1,7 +1,11 @@
-// Which of several failures ended the job, and which rank holds up a job in which nothing moves.
+// Selects the root cause among several reported failures, and finds the rank that holds up a hung job.
 //
-// Surprising fact: the first report is seldom the cause. A victim that only leaves is faster than the culprit, which
-// has to look at what went wrong; so every failure but a death waits a moment for a better explanation.
+// The first report is rarely the root cause: a victim that only exits is faster than the culprit, which has to examine
+// its error. So every failure except an observed error or a death by signal waits for a better explanation:
+//
+//     report A --> add: due = now + settles_in(A) --+--> a heavier report B: due = now + settles_in(B)
+//                                                   `--> due: judge() = the heaviest failure, corrected by peers and
+//                                                   waits
 #pragma once
 #include <chrono>
 #include <functional>
@@ -16,14 +20,14 @@ namespace prun {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a failure of this weight waits for one that explains more.
+// Returns the time that a failure of this weight waits for a heavier one.
 Clock::duration settles_in(Weight weight);
 
-// What one rank was at when some rank had had no progress for too long.
+// State of one rank at the time when some rank had made no progress for too long.
 struct RankWaits {
   int rank = 0;
-  std::vector<int> awaited;  // ranks that its threads wait for; none: it computes, or is stopped
-  int state = 'R';           // of the process, as in ps: 'T' stopped, 'X' gone
+  std::vector<int> awaited;  // ranks that its threads wait for; empty: it computes, or is stopped
+  int state = 'R';           // process state as in ps: 'T' stopped, 'X' gone
   RankName name;
   std::string op;
 
@@ -33,18 +37,19 @@ struct RankWaits {
   }
 };
 
-// The rank that holds up `waiting`, following who waits for whom: one that is stopped, else the nearest that waits for
-// nobody. None: the ranks wait for each other. `path`: the ranks on the way there, both ends among them.
+// Returns the rank that holds up `waiting`, found by a breadth-first search along the waits: a stopped rank, otherwise
+// the nearest rank that waits for no other. nullopt: the ranks wait for each other. `path`: the ranks from `waiting` to
+// the result, both included.
 std::optional<int> who_holds_up(int waiting, const std::vector<RankWaits>& ranks, std::vector<int>* path);
 
 class Blame {
  public:
   void add(Failure failure, Clock::time_point now);
   void add(std::vector<RankWaits> ranks);
-  void waits_are_known(Clock::time_point now);  // all launchers have answered
+  void waits_are_known(Clock::time_point now);  // all launchers have answered ask_waits
   bool empty() const { return failures_.empty(); }
-  Clock::time_point due() const { return due_; }  // when `judge` should be asked
-  // The cause among what was added. `returned` tells whether a rank has returned 0.
+  Clock::time_point due() const { return due_; }  // when to call `judge`
+  // Returns the root cause among the added failures. `returned`: whether a rank has returned 0.
   Failure judge(const std::function<bool(int rank)>& returned, std::string_view command) const;
 
  private:
@@ -52,7 +57,7 @@ class Blame {
   const Failure* weightiest() const;
   const Failure* mutual_loss() const;
 
-  std::vector<Failure> failures_;  // the weightiest of each rank, in the order of arrival
+  std::vector<Failure> failures_;  // the heaviest of each rank, in the order of arrival
   std::vector<RankWaits> waits_;
   Clock::time_point due_ = Clock::time_point::max();
 };

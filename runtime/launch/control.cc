@@ -1,5 +1,5 @@
-// A frame is a header of 16 bytes and its payload. Between launchers each of the two is followed by a code of its own:
-// a length that was changed on its way must be found before that many bytes are waited for.
+// A frame is a header of 16 bytes and its payload. Between launchers each of the two is followed by its own MAC,
+// because a corrupted length must be detected before that many bytes are awaited.
 #include "launch/control.h"
 
 #include <fcntl.h>
@@ -30,11 +30,11 @@ static_assert(sizeof(FrameHeader) == 16);
 
 constexpr uint64_t kLargestFrame = uint64_t{1} << 32;
 constexpr size_t kReadChunk = 64 * 1024;
-constexpr size_t kCodeBytes = 16;  // of an HMAC-SHA256
+constexpr size_t kCodeBytes = 16;  // of an HMAC-SHA256, truncated
 
 bool interrupted_or_full(int error) { return error == EINTR || error == EAGAIN || error == EWOULDBLOCK; }
 
-// Waits for all bytes; false on end of file or error.
+// Blocks until all bytes have arrived; returns false on end of file or error.
 bool read_all(int fd, void* to, size_t bytes) {
   char* at = static_cast<char*>(to);
   while (bytes > 0) {
@@ -113,7 +113,7 @@ ssize_t Channel::get(char* to, size_t bytes) {
   return got;
 }
 
-// Headers have even numbers and payloads odd ones, so that neither can stand in another place.
+// Headers have even numbers and payloads odd ones, so that neither can replace the other.
 std::string Channel::code(bool ours, uint64_t number, std::string_view bytes) const {
   std::string counted(reinterpret_cast<const char*>(&number), sizeof number);
   return hmac_sha256(ours ? send_key_ : receive_key_, counted.append(bytes)).substr(0, kCodeBytes);
@@ -136,7 +136,7 @@ void Channel::flush() {
     const ssize_t gone = put(out_.data() + sent_, out_.size() - sent_);
     if (gone < 0 && errno == EINTR) continue;
     if (gone < 0 && interrupted_or_full(errno)) return;
-    if (gone < 0) break;  // the peer is gone: nobody will read the rest
+    if (gone < 0) break;  // the peer is gone
     sent_ += gone;
   }
   out_.clear();
@@ -154,7 +154,7 @@ bool Channel::receive(std::vector<Frame>& frames) {
     if (got < 0 && interrupted_or_full(errno)) break;
     if (got <= 0) alive = false;
   }
-  if (tls_) flush();  // what has waited for the handshake
+  if (tls_) flush();  // bytes that were queued during the TLS handshake
   size_t at = 0;
   while (take_frame(at, frames)) {
   }
@@ -162,7 +162,7 @@ bool Channel::receive(std::vector<Frame>& frames) {
   return alive && trouble_.empty();
 }
 
-// False: the next one has not come yet, or the stream is broken.
+// Returns false if the next frame is incomplete or the stream is broken.
 bool Channel::take_frame(size_t& at, std::vector<Frame>& frames) {
   const std::string_view in = std::string_view(in_).substr(at);
   const size_t extra = receive_key_.empty() ? 0 : kCodeBytes, head = sizeof(FrameHeader) + extra;
@@ -235,7 +235,7 @@ bool receive_frame(int fd, Frame& frame) {
   frame.kind = static_cast<FrameKind>(header.kind);
   frame.rank = header.rank;
   frame.payload.clear();
-  // Memory follows what arrives, not what the header promises.
+  // Memory grows with the bytes that arrive, because the header's length is not trusted.
   constexpr uint64_t kMost = uint64_t{16} << 20;
   while (header.bytes > 0) {
     const size_t have = frame.payload.size(), more = std::min(header.bytes, kMost);

@@ -1,7 +1,7 @@
 // Framed messages between a rank and its launcher (a socketpair) and between launchers (TCP).
 //
-// The launcher never blocks on a socket and a rank always does: Channel queues what does not fit, the free functions
-// wait.
+// The launcher never blocks on a socket, so Channel queues the bytes that do not fit. A rank always blocks in the free
+// functions.
 #pragma once
 #include <prun/sdk/descriptor.h>
 #include <prun/sdk/tls.h>
@@ -27,26 +27,26 @@ enum class FrameKind : uint32_t {
   line,        // rank -> its launcher -> node 0: a line for the user
   failed,      // rank -> its launcher: LauncherClient::fail
   bystander,   // rank -> its launcher: LauncherClient::end_with_others
-  ended,       // launcher -> node 0: this rank returned 0
-  failure,     // launcher -> node 0: a Failure that it has seen
-  job,         // node 0 -> launcher: the job, or why there is none
-  stop,       // launcher -> node 0 -> launchers: this signal asks for an early end, or (rank kForNodes) a node has come
-  begun,      // launcher -> node 0: the last step that its ranks have begun
-  steps,      // node 0 -> launcher: number of steps that the job does
-  mirror,     // launcher -> node 0: news of a rank (LaunchObserver::mirror)
-  output,     // launcher -> node 0: bytes that a rank wrote to its standard output or error
-  ask_waits,  // node 0 -> launchers: asks for RankWaits, because a rank made no progress for too long
-  waits,      // launcher -> node 0: the RankWaits of its ranks (blame.h)
-  verdict,    // node 0 -> launcher: the job has ended, with this Failure or none
-  settings,   // launcher -> node 0, before the job: its NodeSettings
-  alive,      // between launchers, twice a second: heartbeat
-  pause,      // launcher -> node 0 -> launchers: SIGTSTP (payload 1) or SIGCONT (0) there: ranks stop, or go on
-  inventory,  // launcher -> node 0, before its settings: its LaunchOptions::inventory
-  kept,       // launcher -> node 0: the newest commit of which all its ranks hold their part
-  committed,  // node 0 -> launchers: the newest commit of which all ranks hold their part
-  late,       // node 0 -> launcher, before the job: it runs without this node, and takes it in at a commit
-  abandon,    // rank -> its launcher -> node 0: LauncherClient::abandon
-  abandoned,  // node 0 -> launchers: a step whose save is abandoned
+  ended,       // launcher -> node 0: this rank returned 0, or stopped early as requested
+  failure,     // launcher -> node 0: a Failure that it has detected
+  job,         // node 0 -> launcher: the job, or the reason for its absence
+  stop,        // launcher -> node 0 -> launchers: early end because of this signal or (rank kForNodes) of late nodes
+  begun,       // launcher -> node 0: the last step that its ranks have begun
+  steps,       // node 0 -> launcher: number of steps in the job
+  mirror,      // launcher -> node 0: state of a rank (LaunchObserver::mirror)
+  output,      // launcher -> node 0: bytes that a rank wrote to its standard output or error
+  ask_waits,   // node 0 -> launchers: requests RankWaits, because a rank has made no progress for too long
+  waits,       // launcher -> node 0: the RankWaits of its ranks (blame.h)
+  verdict,     // node 0 -> launcher: the job has ended, with this Failure or none
+  settings,    // launcher -> node 0, before the job: its NodeSettings
+  alive,       // between launchers, twice a second: heartbeat
+  pause,       // launcher -> node 0 -> launchers: SIGTSTP (rank field 1) or SIGCONT (0): ranks stop or continue
+  inventory,   // launcher -> node 0, before its settings: its LaunchOptions::inventory
+  kept,        // launcher -> node 0: the newest commit of which all its ranks hold their part
+  committed,   // node 0 -> launchers: the newest commit of which all ranks hold their part
+  late,        // node 0 -> launcher, before the job: the job runs without this node and admits it at a commit
+  abandon,     // rank -> its launcher -> node 0: LauncherClient::abandon
+  abandoned,   // node 0 -> launchers: the step of an abandoned checkpoint
 };
 
 struct Frame {
@@ -57,9 +57,9 @@ struct Frame {
 
 using Fd = sdk::Descriptor;
 
-// Fields of a payload, in the byte order of the machine: the hello (handshake.h) joins machines of one byte order only.
-// A struct lists its fields once, for both directions, with their names (base/named_field.h) or without:
-// template <class F> void each_field(F&& f) { f(a, b, c); }
+// Serializes the fields of a payload in native byte order; the hello (handshake.h) rejects machines of another byte
+// order. A struct lists its fields once for both directions, with names (base/named_field.h) or without: template
+// <class F> void each_field(F&& f) { f(a, b, c); }
 class Packer {
  public:
   Packer& number(int64_t value);
@@ -100,7 +100,7 @@ class Packer {
   std::string bytes_;
 };
 
-// Throws Error(join) when the bytes end too early.
+// Reads fields in the order in which Packer wrote them. Throws Error(join) if the bytes end too early.
 class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : bytes_(bytes) {}
@@ -155,27 +155,27 @@ T unpack(std::string_view bytes) {
   return value;
 }
 
-// The launcher's end: never blocks.
+// The launcher's end of a stream; never blocks.
 class Channel {
  public:
   Channel() = default;
-  explicit Channel(Fd fd);  // makes it nonblocking
-  // Between launchers: each frame carries codes over header and payload, keyed and counted, which `receive` checks.
+  explicit Channel(Fd fd);  // sets it nonblocking
+  // Between launchers: each frame carries MACs of its header and payload, numbered and keyed, which `receive` checks.
   Channel(Fd fd, std::string send_key, std::string receive_key);
-  // Between launchers that encrypt, whose records carry codes: by TLS with this key, as its client or its server.
+  // Between launchers with encryption: TLS with this key, as its client or server; TLS records carry their own MACs.
   Channel(Fd fd, const std::string& key, sdk::TlsStream::Side side);
   int fd() const { return fd_.get(); }
   bool open() const { return static_cast<bool>(fd_); }
   bool encrypted() const { return tls_ != nullptr; }
   bool wants_write() const { return open() && sent_ < out_.size(); }
-  // Queues the frame and sends what fits. `receive` reports a peer that is gone.
+  // Queues the frame and sends the bytes that fit. `receive` reports a lost peer.
   void send(FrameKind kind, int rank, std::string_view payload);
   void flush();
-  // Appends the frames that have arrived; false when the peer has closed or the stream is broken.
+  // Appends the frames that have arrived. Returns false if the peer has closed or the stream is broken.
   bool receive(std::vector<Frame>& frames);
   // Why the stream is broken ("a frame was changed on its way"); "": the peer has closed.
   const std::string& trouble() const { return trouble_; }
-  // Ends the peer's reads; what it still sends arrives.
+  // Shuts down the sending direction; frames that the peer still sends arrive.
   void end_sending();
   void close() { fd_.reset(); }
 
@@ -187,19 +187,19 @@ class Channel {
 
   Fd fd_;
   std::unique_ptr<sdk::TlsStream> tls_;
-  std::string send_key_, receive_key_;  // both empty: frames carry no codes
+  std::string send_key_, receive_key_;  // both empty: frames carry no MACs
   uint64_t frames_sent_ = 0, frames_received_ = 0;
   std::string trouble_;
   std::string in_, out_;
   size_t sent_ = 0;
 };
 
-// The peer waits until this process has ended (wait_for_end), and with it all that it still says.
+// Keeps the channel open until this process exits, so that the peer's wait_for_end returns after its last message.
 void keep_until_exit(Channel channel);
-// Returns when the process at the other end has kept the channel and ended, or after `seconds`.
+// Returns when the process at the other end has exited, or after `seconds`.
 void wait_for_end(int fd, double seconds);
 
-// A rank's end: blocks. send_frame returns false and receive_frame too when the launcher is gone.
+// A rank's end; both block, and return false if the launcher is gone.
 bool send_frame(int fd, FrameKind kind, int rank, std::string_view payload);
 bool receive_frame(int fd, Frame& frame);
 

@@ -1,5 +1,5 @@
-// A process that says it is alone says nothing: an interactive `srun --pty bash` is a job of one task, in which people
-// start jobs of many. So rows with a count of 1 are silent, and cannot conflict with others.
+// A row with a count of 1 does not match, because an interactive `srun --pty bash` is a job of one task in which users
+// start multi-rank jobs. Such a row cannot conflict with others either.
 #include "launch/environments.h"
 
 #include <fmt/format.h>
@@ -16,16 +16,16 @@
 namespace prun {
 namespace {
 
-constexpr int kPort = 29400;  // where a launcher names a host, but no port
+constexpr int kPort = 29400;  // for launchers that name a host without a port
 
 struct Row {
   const char* name;           // --launcher NAME
-  const char *index, *count;  // a row speaks where both are set, and `present`
-  const char* present;        // null: needs no other variable
+  const char *index, *count;  // a row matches if both are set, and `present` too
+  const char* present;        // null: no other variable is required
   const char *local_index, *local_count;
-  std::vector<const char*> job;  // together they name the job
+  std::vector<const char*> job;  // together they identify the job
   std::string (*rendezvous)(const ReadVariable&);
-  int (*count_here)(const ReadVariable&);  // where local_count is null
+  int (*count_here)(const ReadVariable&);  // used if local_count is null
 };
 
 std::string text_of(const ReadVariable& variable, const char* name) {
@@ -48,7 +48,7 @@ int number_of(const ReadVariable& variable, const char* name, int otherwise) {
   return *value;
 }
 
-// What torchrun's agent listens on itself is taken: the next port is ours.
+// MASTER_PORT belongs to torchrun's own store if the agent listens on it; the next port is ours.
 std::string torchrun_rendezvous(const ReadVariable& variable) {
   const std::string host = text_of(variable, "MASTER_ADDR");
   if (host.empty()) return "";
@@ -57,7 +57,7 @@ std::string torchrun_rendezvous(const ReadVariable& variable) {
   return fmt::format(fmt::runtime(host.find(':') == std::string::npos ? "{}:{}" : "[{}]:{}"), host, port + taken);
 }
 
-// "gpu[003-4,7],login1": the first of them.
+// Returns the first host of a list such as "gpu[003-4,7],login1".
 std::string first_host(const std::string& hosts) {
   const size_t open = hosts.find('['), comma = hosts.find(',');
   if (open == std::string::npos || comma < open) return hosts.substr(0, comma);
@@ -67,7 +67,7 @@ std::string first_host(const std::string& hosts) {
   return hosts.substr(0, open) + hosts.substr(open + 1, end - open - 1) + tail;
 }
 
-// Steps of several jobs may share a host: each has a port of its own among 2,000.
+// Steps of several jobs may share a host, so each gets one of 2,000 ports.
 std::string slurm_rendezvous(const ReadVariable& variable) {
   const std::string host = first_host(text_of(variable, "SLURM_STEP_NODELIST"));
   if (host.empty()) return "";
@@ -75,7 +75,7 @@ std::string slurm_rendezvous(const ReadVariable& variable) {
   return fmt::format("{}:{}", host, kPort + static_cast<int>((int64_t{job} * 16 + step) % 2000));
 }
 
-// "4(x2),3": four on each of the first two nodes, three on the next.
+// Parses "4(x2),3": four tasks on each of the first two nodes, three on the next.
 int slurm_tasks_here(const ReadVariable& variable) {
   int node = number_of(variable, "SLURM_NODEID", 0);
   std::istringstream list(text_of(variable, "SLURM_STEP_TASKS_PER_NODE"));
@@ -91,7 +91,7 @@ int slurm_tasks_here(const ReadVariable& variable) {
   return -1;
 }
 
-// The order is that of RELIABILITY: the first that speaks is taken.
+// The rows are ordered by reliability; the first that matches is used.
 const Row kRows[] = {
     {"prun",
      "PRUN_NODE_RANK",
@@ -133,7 +133,8 @@ const Row kRows[] = {
     {"kubernetes", "JOB_COMPLETION_INDEX", "PRUN_NNODES", nullptr, nullptr, nullptr, {}, nullptr, nullptr},
 };
 
-// Processes of one launcher on one host have one parent; a later one of the same number began at another time.
+// Identifies the parent process, which all processes of one launcher on one host share, by pid and start time, because
+// pids are reused.
 std::string parent_process() {
   std::ifstream file(fmt::format("/proc/{}/stat", getppid()));
   std::string text, start;

@@ -1,5 +1,5 @@
-// Who started this process, read from the environment: mpirun, srun, torchrun and Kubernetes tell each process its
-// place in variables of their own. A launcher is a row of the table in environments.cc.
+// Detects the foreign launcher of this process: mpirun, srun, torchrun and Kubernetes set environment variables that
+// give each process its place. A launcher is a row of the table in environments.cc.
 #pragma once
 #include <functional>
 #include <optional>
@@ -8,26 +8,25 @@
 
 namespace prun {
 
-// A process among those that a launcher started for one job; -1 and "" stand for what it does not tell.
+// Place of a process among those that a launcher started for one job; -1 and "" = not given.
 struct ForeignPlace {
   std::string launcher;  // the row's name
   int index = 0, count = 1;
   int local_index = -1, local_count = -1;  // among the processes of this host
-  std::string job;                         // the same for all processes of the job, and no others
-  std::string rendezvous;                  // HOST:PORT, where the launcher names a host that has process 0
+  std::string job;                         // the same for all processes of the job, unique to the job
+  std::string rendezvous;                  // HOST:PORT, if the launcher names the host of process 0
 };
 
 using ReadVariable = std::function<const char*(const char*)>;  // getenv, except in tests
 
-// The place among several processes; nothing where nobody says that there are several. `chosen`: the row to take
-// ("": the first in order that speaks; "none": no row). Throws usage_error with the table where two rows that speak
-// differ, for a number that is none, and for a chosen row that is silent or not there.
+// Returns the place among several processes; nullopt if no row reports several. `chosen`: name of the row to use ("":
+// the first that matches, in table order; "none": no row). Throws usage_error with the table if two matching rows
+// differ, a value is not a number, or the chosen row does not match or exist.
 std::optional<ForeignPlace> read_environments(const ReadVariable& variable, const std::string& chosen);
 
 std::vector<std::string> environment_names();
 
-// One line a row, each behind a newline: what it says, and which of its variables are missing. For messages and `prun
-// doctor`.
+// Returns one line per row, each after a newline: its values and its missing variables. For messages and `prun doctor`.
 std::string environments_table(const ReadVariable& variable);
 
 }  // namespace prun

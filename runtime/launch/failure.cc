@@ -1,4 +1,4 @@
-// The texts of failures, and which next command fits which exit code.
+// The texts of failures, and the next command for each exit code.
 #include "launch/failure.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace prun {
 namespace {
 
-// A peer's end shows as a broken connection or a failed join on every other rank.
+// The end of a peer appears as a broken connection or a failed join on every other rank.
 Weight weight_of(int code) {
   switch (static_cast<Exit>(code)) {
     case Exit::join:
@@ -26,7 +26,7 @@ Weight weight_of(int code) {
   }
 }
 
-// `prun bench` runs no plan: what went wrong there lies with the transport.
+// `prun bench` runs no plan, so its errors come from the transport.
 bool is_bench(std::string_view command) { return command.starts_with("bench "); }
 
 std::string check_command(std::string_view command) {

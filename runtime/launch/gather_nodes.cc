@@ -1,4 +1,4 @@
-// Node 0 waits at its door until all nodes are there, or as many as it may go on with.
+// Node 0 waits in the rendezvous until all nodes have joined, or as many as it may run with.
 #include <fmt/format.h>
 
 #include <algorithm>

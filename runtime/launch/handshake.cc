@@ -1,4 +1,4 @@
-// Both nonces enter both codes: neither an old hello nor an old answer can be played again.
+// Both nonces enter both MACs, so neither an old hello nor an old answer can be replayed.
 #include "launch/handshake.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
-// The fixed-size messages with which two launchers prove to each other that they know the secret.
+// The fixed-size messages with which two launchers prove to each other that they have the secret.
 //
 //     node 0 -> member   Challenge   a nonce
-//     member -> node 0   Hello       who it is, a nonce, HMAC(secret, "member" challenge hello)
-//     node 0 -> member   Answer      accepted or why not, HMAC(secret, "head" challenge hello status)
+//     member -> node 0   Hello       its place, a nonce, HMAC(secret, "member" challenge hello)
+//     node 0 -> member   Answer      accepted or the reason, HMAC(secret, "head" challenge hello status)
 #pragma once
 #include <cstdint>
 #include <string>
@@ -42,25 +42,25 @@ enum class Admission : uint32_t {
 
 struct Answer {
   uint32_t status;  // Admission
-  uint32_t nnodes;  // of node 0
-  char mac[32];     // zero when the secret is wrong
+  uint32_t nnodes;  // on node 0
+  char mac[32];     // zero if the secret is wrong
 };
 
 Challenge make_challenge();
 Hello make_hello(std::string_view secret, const Challenge& challenge, int node, int nnodes, int nproc,
                  std::string_view host, bool encrypts = false);
-// Looks at magic, version and mac only.
+// Checks magic, version and MAC only.
 Admission check_hello(std::string_view secret, const Challenge& challenge, const Hello& hello);
 Answer make_answer(std::string_view secret, const Challenge& challenge, const Hello& hello, Admission status,
                    int nnodes);
 bool answer_is_genuine(std::string_view secret, const Challenge& challenge, const Hello& hello, const Answer& answer);
-// What the frames that follow are authenticated with, in one direction.
+// Returns the key that authenticates the subsequent frames in one direction.
 std::string frame_key(std::string_view secret, const Challenge& challenge, const Hello& hello, bool from_head);
-// What they are encrypted with, where they are.
+// Returns the key of encrypted connections.
 std::string encryption_key(std::string_view secret, const Challenge& challenge, const Hello& hello);
 bool is_prun(const char (&magic)[8]);
 
-// The bytes of a message, for sending and authenticating.
+// Returns the bytes of a message, to send or authenticate them.
 template <typename Message>
 std::string_view bytes_of(const Message& message) {
   return {reinterpret_cast<const char*>(&message), sizeof message};

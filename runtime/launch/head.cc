@@ -1,5 +1,5 @@
-// The head of a job: collects blobs, waits for stragglers, and says how the job ends; which of several failures is
-// the cause is weighed in blame.cc.
+// The head of a job: gathers blobs, waits for late ranks, and decides how the job ends; blame.cc selects the root
+// cause.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -51,7 +51,8 @@ class Head : public Coordination {
   void receive(Channel& channel) override;
   Clock::time_point deadline() const override;
   void expire(Clock::time_point now) override;
-  // A member closes when its ranks have ended. Closing first could reset the connection before it has read the verdict.
+  // A member closes after its ranks have ended. Closing first could reset the connection before it has read the
+  // verdict.
   bool others_ended() override { return channels().empty(); }
 
  private:
@@ -73,13 +74,13 @@ class Head : public Coordination {
   std::vector<Pulse> pulses_;  // of members_
   const LaunchOptions& options_;
   LaunchObserver& observer_;
-  std::vector<std::optional<std::string>> blobs_;  // by rank, of the exchange under way
+  std::vector<std::optional<std::string>> blobs_;  // by rank, of the current all-gather
   int arrived_ = 0;
   Clock::time_point waiting_since_, next_report_;
   std::vector<bool> has_ended_;
   int ended_count_ = 0;
-  bool makes_room_ = false, ended_early_ = false;  // for nodes that have come
-  // A node runs no rank if it has stayed away, or if the job continues with fewer ranks than its nodes could run.
+  bool makes_room_ = false, ended_early_ = false;  // ending early to admit late nodes
+  // A node runs no rank if it never joined, or if the job continues with fewer ranks than its nodes could run.
   int nodes_with_ranks_ = 0;
   int stop_answers_ = 0;  // nodes with ranks that have answered FrameKind::stop
   int64_t last_begun_ = 0;
@@ -108,7 +109,7 @@ void Head::gather(int rank, std::string blob) {
   gathered_.push_back(std::move(all));
 }
 
-// A rank that has returned will never join the exchange that others wait in.
+// Fails the all-gather if a rank has returned, because that rank will never join it.
 void Head::check_gathering() {
   if (!gathering() || ended_count_ == 0) return;
   for (int rank = 0; rank < topology_.ranks(); ++rank) {
@@ -126,7 +127,7 @@ void Head::ended(int rank, bool early) {
   has_ended_.at(rank) = true;
   if (++ended_count_ == topology_.ranks()) {
     if (blame_.empty()) return decide(std::nullopt);
-    return decide(judge());  // all returned 0, and yet something was wrong
+    return decide(judge());  // all returned 0 in spite of a failure
   }
   check_gathering();
 }
@@ -139,14 +140,14 @@ void Head::stop(int signal) {
   for (Channel& member : members_) member.send(FrameKind::stop, -1, Packer().number(signal).take());
 }
 
-// The same end after a step and a commit as SIGTERM asks for, and then all nodes join again.
+// Ends the job after a step and a commit, as SIGTERM does; then all nodes join again.
 void Head::make_room() {
   if (stop_asked_) return;
   stop_asked_ = makes_room_ = true;
   for (Channel& member : members_) member.send(FrameKind::stop, kForNodes, "");
 }
 
-// A stream may be at the beginning of the step after the last one already, so that one is done, too.
+// A stream may already be in the step after the last one begun, so that step is completed too.
 void Head::begun(int64_t step) {
   last_begun_ = std::max(last_begun_, step);
   if (++stop_answers_ < nodes_with_ranks_) return;
@@ -164,7 +165,7 @@ void Head::kept(size_t node, int64_t step) {
   for (Channel& member : members_) member.send(FrameKind::committed, -1, Packer().number(committed_).take());
 }
 
-// Several ranks meet the same full disk: the first one is told, once for each save.
+// Several ranks may hit the same full disk; only the first report of each save is forwarded.
 void Head::abandon(int rank, const std::string& payload) {
   Unpacker unpacker(payload);
   const int64_t step = unpacker.number();
@@ -176,7 +177,7 @@ void Head::abandon(int rank, const std::string& payload) {
 }
 
 void Head::failed(Failure failure) {
-  if (verdict_) return;  // an effect of the end that is under way
+  if (verdict_) return;  // an effect of the end in progress
   const bool hangs = failure.weight == Weight::waited;
   blame_.add(std::move(failure), Clock::now());
   if (blame_.due() <= Clock::now()) return decide(judge());
@@ -240,8 +241,8 @@ void Head::receive(Channel& channel) {
   lose(node, Exit::corrupt_link, "is lost", channel.trouble());
 }
 
-// What a member says of its ranks. Throws Error for what cannot be: it has proved that it knows the secret, and may
-// still be wrong.
+// Handles a frame of a member. Throws Error for impossible values, because a member with the secret may still be
+// faulty.
 void Head::take(Frame& frame, size_t node) {
   const NodePlace& from = topology_.nodes[node];
   const bool of_rank = frame.kind == FrameKind::gather || frame.kind == FrameKind::line ||

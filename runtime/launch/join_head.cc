@@ -1,4 +1,4 @@
-// A node that finds nobody, or is turned away without a reason, tries again until its time is over.
+// A node that gets no answer, or is rejected without a reason, retries until its time is up.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -26,7 +26,7 @@ void set_receive_limit(int fd, std::chrono::seconds limit) {
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
 }
 
-// False and `why` when it is worth another attempt; otherwise the connection is `joined`'s.
+// Returns false and `why` if a retry makes sense; otherwise the connection moves to `joined`.
 bool introduce(Fd& connection, const LaunchOptions& options, const Meeting& meeting, const std::string& host,
                JoinedHead& joined, std::string* why) {
   const int fd = connection.get();
@@ -51,7 +51,7 @@ bool introduce(Fd& connection, const LaunchOptions& options, const Meeting& meet
   Admission status = static_cast<Admission>(answer.status);
   bool unsigned_answer = status == Admission::wrong_secret || status == Admission::other_version;
   if (unsigned_answer && !meeting.secret_is_given()) {
-    *why = "it has another secret than its file says";  // written a moment ago, perhaps
+    *why = "it has another secret than its file says";  // perhaps written a moment ago
     return false;
   }
   if (unsigned_answer || !answer_is_genuine(*secret, challenge, hello, answer))

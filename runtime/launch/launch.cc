@@ -1,4 +1,4 @@
-// The nodes join in the constructor; `run` distributes the job and hands over to the supervisor.
+// The nodes join in the constructor; `run` distributes the job and starts the supervisor.
 #include "launch/launch.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ std::string host_name() {
   return *name ? name : "this host";
 }
 
-// Waits; a signal ends this process, in which no rank runs yet.
+// Blocks until the job arrives; a signal ends this process, because no rank runs yet.
 JobOffer receive_job(Channel& node0, const std::string& address, const std::function<void()>& told_late) {
   std::vector<Frame> frames;
   bool open = true;
@@ -66,7 +66,7 @@ void LaunchObserver::message(const std::string& text) { std::fputs(text.c_str(),
 
 struct Launch::Nodes {
   JoinedNodes joined;  // node 0's
-  JoinedHead head;     // of the others
+  JoinedHead head;     // of the other nodes
 };
 
 Launch::Launch(const LaunchOptions& options, LaunchObserver& observer)
@@ -107,7 +107,7 @@ void Launch::refuse(const Error& error) {
   if (nodes_->joined.late) nodes_->joined.late->close(offer);
 }
 
-// What node 0 has said is the last word here, too.
+// Node 0's decision is final on this node, too.
 int Launch::end_without_job(const std::string& error, int code, bool over) {
   const bool told = options_.silent;
   if (over && !told)
@@ -151,7 +151,8 @@ int Launch::run(const std::string& job, const RankMain& rank_main, const std::st
   observer_.placed(topology, offer.mirror_all);
   const int code = supervise(options_, topology, start_of(offer, secret), rank_main, *coordination, observer_);
   begins_again_ = coordination->verdict()->begins_again;
-  // A launcher such as mpirun ends all processes when the first of them fails: that must be the one that speaks.
+  // A launcher such as mpirun ends all processes when the first of them fails; that must be the one that prints the
+  // failure.
   if (options_.silent && code != 0 && !begins_again_) coordination->leave();
   return code;
 }

@@ -1,5 +1,5 @@
-// Calls from several threads are serialized: lines of one rank stay whole and in order. The launcher ends a rank's
-// waiting by shutting its side of the socket, so that all_gather needs no timeout here.
+// Calls from several threads are serialized, so that lines of one rank remain whole and in order. all_gather has no
+// timeout because the launcher ends the wait by shutting down its end of the socket.
 #include "launch/launcher_client.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ class SocketClient : public LauncherClient {
       PRUN_CHECK(static_cast<int>(blobs.size()) == ranks_, fmt::format("{} blobs of {} ranks", blobs.size(), ranks_));
       return blobs;
     }
-    if (!aborted()) kill(0, SIGKILL);  // the launcher is gone: before it ends a job it sets `aborted`
+    if (!aborted()) kill(0, SIGKILL);  // the launcher is gone: otherwise `aborted` would be set
     throw Error(Exit::join, "the job is ending");
   }
 
@@ -88,7 +88,8 @@ class SocketClient : public LauncherClient {
  private:
   void send(FrameKind kind, std::string_view payload) PRUN_EXCLUDES(send_mutex_) {
     MutexLock lock(send_mutex_);
-    send_frame(control_.get(), kind, rank_, payload);  // fails where the launcher is gone, which ends this process too
+    // Fails only if the launcher is gone, which ends this process too.
+    send_frame(control_.get(), kind, rank_, payload);
   }
 
   int rank_, ranks_;
@@ -99,9 +100,9 @@ class SocketClient : public LauncherClient {
   WaitSlots* waits_ = nullptr;             // in page_
   std::atomic<bool> told_end_{false};
   Mutex waits_mutex_;
-  std::map<std::thread::id, int> threads_ PRUN_GUARDED_BY(waits_mutex_);  // by number of their slot
-  Mutex gather_mutex_;  // of the reads of control_: one all_gather at a time
-  Mutex send_mutex_;    // of its writes
+  std::map<std::thread::id, int> threads_ PRUN_GUARDED_BY(waits_mutex_);  // slot number by thread
+  Mutex gather_mutex_;  // serializes reads of control_: one all_gather at a time
+  Mutex send_mutex_;    // serializes writes to control_
 };
 
 }  // namespace

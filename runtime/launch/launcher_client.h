@@ -1,4 +1,4 @@
-// A rank's client of its launcher, over the control socket and a page that both map.
+// A rank's client of its launcher, over the control socket and a shared page.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -10,26 +10,33 @@
 
 namespace prun {
 
-// Which ranks the threads of one rank wait for: rank + 1, 0 for none. Left as it stands when the job ends.
+// The ranks that the threads of one rank wait for: rank + 1, 0 = none. Remains unchanged when the job ends.
 struct WaitSlots {
-  static constexpr int kThreads = 8, kRanks = 4;  // more are not told
+  static constexpr int kThreads = 8, kRanks = 4;  // further threads share slots; further ranks are omitted
   std::atomic<int32_t> rank[kThreads][kRanks];
 };
 
-// Lies in memory that the launcher shares with its ranks, zeroed; behind it `begun` of each local rank, then `kept` and
-// `waits` of each.
+// Memory that the launcher shares with its ranks, zeroed:
 //
-// How a job stops early, all ranks after the same step: a launcher sets `stopping`, then reads what each rank has
-// begun. A rank writes what it begins, then reads `stopping`. Both in one total order, so a rank that the launcher has
-// seen in step k waits at the end of step k at the latest, until `steps` tells how many steps the job does; what waits
-// there nobody needs before that, since the number comes from the launchers alone.
+//     | JobPage | begun: 1 per local rank | kept: 1 per local rank | WaitSlots: 1 per local rank |
+//
+// An early end, all ranks after the same step:
+//
+//     launcher                               rank
+//     stopping = 1                           begun = k
+//     read each rank's begun                 read stopping: 0: runs step k
+//     agree with the other launchers                        1: blocks before step k until steps != 0
+//     steps = number of steps in the job                       runs step k if k < steps
+//
+// `begun` and `stopping` are sequentially consistent, so a rank that the launcher has seen in step k blocks at the end
+// of step k at the latest. The number comes from the launchers alone, so no rank needs a blocked one in the meantime.
 struct JobPage {
-  static constexpr size_t kAbandoned = 8;  // ranks are one save apart at most
+  static constexpr size_t kAbandoned = 8;  // ranks are at most one save apart
   std::atomic<uint32_t> aborted;
   std::atomic<uint32_t> stopping;
-  std::atomic<int64_t> steps;                  // 0: not known yet
+  std::atomic<int64_t> steps;                  // 0: unknown
   std::atomic<int64_t> committed;              // LauncherClient::committed
-  std::atomic<int64_t> abandoned[kAbandoned];  // the last steps (LauncherClient::abandoned)
+  std::atomic<int64_t> abandoned[kAbandoned];  // the latest steps (LauncherClient::abandoned)
   std::atomic<int64_t>* begun() { return reinterpret_cast<std::atomic<int64_t>*>(this + 1); }
   std::atomic<int64_t>* kept(int local_ranks) { return begun() + local_ranks; }
   WaitSlots* waits(int local_ranks) { return reinterpret_cast<WaitSlots*>(kept(local_ranks) + local_ranks); }
@@ -38,7 +45,7 @@ struct JobPage {
   }
 };
 
-// `control` is a connected stream socket; owned. `page` outlives the client.
+// Creates the client. `control` is a connected stream socket; the client owns it. `page` outlives the client.
 std::unique_ptr<LauncherClient> make_launcher_client(const RankPlace& place, Fd control, JobPage* page);
 
 }  // namespace prun

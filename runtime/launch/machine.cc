@@ -34,7 +34,7 @@ struct Limit {
   const char* name;
   decltype(RLIMIT_NOFILE) which;
   bool bytes;
-  bool soft;  // the soft limit counts; else the hard one, to which prun raises it
+  bool soft;  // the soft limit applies; false: the hard one, to which prun raises it
 };
 const Limit kLimits[] = {
     {"open files", RLIMIT_NOFILE, false, false},

@@ -1,5 +1,5 @@
-// Facts of this machine that can stop a job: cores, memory, process limits, as a run's environment.json keeps them.
-// Advice where one is too small is `prun doctor`'s.
+// Facts about this machine that can stop a job: cores, memory, process limits, as recorded in a run's environment.json.
+// `prun doctor` gives advice about values that are too small.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@ struct MachineFact {
   std::string value;  // for people
 };
 
-// Cores, memory, /dev/shm, limits.
+// Returns cores, memory, /dev/shm and limits.
 std::vector<MachineFact> machine_facts();
 
 }  // namespace prun

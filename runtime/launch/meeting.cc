@@ -1,4 +1,4 @@
-// A file or socket of a job that has crashed proves nothing: its secret is no other job's, and nobody listens.
+// A file or socket of a crashed job is harmless: its secret differs from every other job's, and no process listens.
 #include "launch/meeting.h"
 
 #include <fcntl.h>
@@ -66,7 +66,8 @@ Meeting::Meeting(const LaunchOptions& options)
 Meeting::~Meeting() {
   if (to_remove_.empty()) return;
   unlink(to_remove_.c_str());
-  if (!path_.empty()) rmdir(std::filesystem::path(path_).parent_path().c_str());  // unless another job meets there
+  // Fails while another job uses the folder.
+  if (!path_.empty()) rmdir(std::filesystem::path(path_).parent_path().c_str());
 }
 
 std::string Meeting::secret_file() const { return runtime_folder() + "/port-" + at_.port + ".secret"; }
@@ -88,7 +89,7 @@ Fd Meeting::listen_locally() {
   if (attach(fd.get(), address))
     throw Error(Exit::transport,
                 fmt::format("another job meets at {} already: two launchers were given one job", text_));
-  unlink(path_.c_str());  // of a job that has crashed
+  unlink(path_.c_str());  // from a crashed job
   fd.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::listen(fd.get(), kBacklog) != 0)
@@ -114,7 +115,7 @@ Fd Meeting::connect_locally(std::string* why) const {
 }
 
 bool Meeting::admits(int fd) const {
-  if (path_.empty()) return true;  // only the secret tells
+  if (path_.empty()) return true;  // the secret alone decides
   ucred who{};
   socklen_t bytes = sizeof who;
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == geteuid();

@@ -1,4 +1,4 @@
-// A member passes everything on to the head and follows its verdict; without a head it ends its ranks by itself.
+// A member forwards everything to the head and follows its verdict; without a head it ends its ranks itself.
 #include <fmt/format.h>
 
 #include "launch/coordination.h"
@@ -7,7 +7,7 @@
 namespace prun {
 namespace {
 
-constexpr auto kHeadAnswers = std::chrono::seconds(4);  // longer than it weighs (blame.cc)
+constexpr auto kHeadAnswers = std::chrono::seconds(4);  // longer than the head's settling times (blame.cc)
 
 class Member : public Coordination {
  public:
@@ -90,10 +90,11 @@ class Member : public Coordination {
         job_failed(static_cast<int>(code), fmt::format("the connection to node 0 ({}) {}", options_.rendezvous, how),
                    why.empty() ? "its launcher ended, or the network did" : why, options_.command),
         begins_again_};
-    verdict_->told = options_.silent && options_.host_first_rank > 0 && options_.node_rank > 1;  // one a host says it
+    // One launcher per host prints it.
+    verdict_->told = options_.silent && options_.host_first_rank > 0 && options_.node_rank > 1;
   }
 
-  // The whole message stands on node 0's screen.
+  // Shortens the failure, because node 0's screen has the whole message.
   void follow(const std::string& payload) {
     verdict_ = Verdict{};
     Unpacker unpacker(payload);

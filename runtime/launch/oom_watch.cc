@@ -1,5 +1,5 @@
-// Reads the counter of this process's cgroup (v2: memory.events, v1: memory.oom_control), else that of the whole
-// machine, /proc/vmstat. SIGKILL looks the same whoever sent it: only the counter tells.
+// Reads the OOM counter of this process's cgroup (v2: memory.events, v1: memory.oom_control), otherwise the machine's,
+// /proc/vmstat. SIGKILL has no sender, so only the counter reveals the OOM killer.
 #include <fstream>
 
 #include "launch/preflight.h"

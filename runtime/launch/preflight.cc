@@ -1,5 +1,5 @@
-// check_machine uses a lower bound; the compiler predicts what a plan needs. Without it a typing error in --nproc would
-// fork until the machine has no memory left.
+// check_machine uses a lower bound; the compiler predicts the needs of a plan. Without the check a typo in --nproc
+// would fork until memory is exhausted.
 #include "launch/preflight.h"
 
 #include <fmt/format.h>
@@ -16,10 +16,10 @@ namespace prun {
 namespace {
 
 constexpr int64_t kLeastPerRank = int64_t{2} << 20;  // page tables, stacks and the private pages of an idle rank
-constexpr int64_t kDescriptorsPerRank = 2;           // of the launcher: pidfd and control socket
+constexpr int64_t kDescriptorsPerRank = 2;           // in the launcher: pidfd and control socket
 constexpr int64_t kOtherDescriptors = 32;
 
-// The number in a file, behind `key` if there is one; `otherwise` where there is none ("max").
+// Returns the number in a file, after `key` if given; `otherwise` if there is no number ("max").
 int64_t number_in(const std::string& path, int64_t otherwise, std::string_view key = "") {
   std::ifstream file(path);
   std::string word;
@@ -36,11 +36,11 @@ int64_t available_memory(const std::string& root) {
   std::ifstream own(root + "/proc/self/cgroup");
   for (std::string line; std::getline(own, line);) {
     if (line.rfind("0::/", 0) != 0) continue;
-    // The group and those around it. In a container's namespace the root is the container's group, with its limit.
+    // The cgroup and its ancestors. In a container's namespace the root is the container's cgroup, with its limit.
     for (std::string path = line == "0::/" ? "" : line.substr(3);; path.resize(path.rfind('/'))) {
       std::string group = root + "/sys/fs/cgroup" + path;
       int64_t limit = number_in(group + "/memory.max", INT64_MAX);
-      // Cached pages of files count as used, but the kernel takes them back.
+      // The page cache counts as used, but the kernel reclaims it.
       int64_t used = number_in(group + "/memory.current", 0) - number_in(group + "/memory.stat", 0, "inactive_file");
       if (limit != INT64_MAX) least = std::min(least, limit - used);
       if (path.empty()) break;
@@ -52,7 +52,8 @@ int64_t available_memory(const std::string& root) {
 int64_t total_memory() { return number_in("/proc/meminfo", 0, "MemTotal:") * 1024; }
 
 void check_machine(int ranks, size_t recorder_bytes, bool capture_output) {
-  int64_t needed = ranks * (kLeastPerRank + static_cast<int64_t>(recorder_bytes) / 8);  // a ring fills only slowly
+  // A ring buffer fills only slowly.
+  int64_t needed = ranks * (kLeastPerRank + static_cast<int64_t>(recorder_bytes) / 8);
   int64_t available = available_memory();
   if (needed > available)
     throw Error(Exit::out_of_memory, fmt::format("{} ranks on this machine need at least {}, and {} are available; use "

@@ -1,5 +1,5 @@
-// Whether the other end of a channel between launchers lives: each end says so twice a second, and one that is silent
-// for kSilence is stopped, or its machine is lost. TCP alone does not see a process that is stopped.
+// Liveness of the other end of a channel between launchers: each end sends a heartbeat every kBeat; an end that is
+// silent for kSilence is stopped, or its machine is lost. TCP alone does not detect a stopped process.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -17,12 +17,12 @@ class Pulse {
   static constexpr std::chrono::milliseconds kBeat{500};
   static constexpr std::chrono::seconds kSilence{10};
 
-  // A network that may be silent for longer makes its launchers so.
+  // A longer link timeout allows longer silence.
   explicit Pulse(int link_timeout_s = 0) : silence_(std::max(kSilence, std::chrono::seconds(link_timeout_s))) {}
   void heard(Clock::time_point now) { heard_ = now; }
-  // This process did not run for so long: it could not hear.
+  // This process was suspended for `time`, so it could not receive.
   void slept(Clock::duration time) { heard_ += time; }
-  // While a job is paused its launchers may be stopped.
+  // Launchers may be stopped while a job is paused.
   void pause(bool on, Clock::time_point now) {
     paused_ = on;
     heard_ = now;

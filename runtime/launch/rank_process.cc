@@ -1,5 +1,5 @@
-// Each rank leads a process group of its own: Ctrl-C reaches the launcher alone, and one kill reaches a rank with
-// whatever it has started.
+// Each rank leads its own process group, so that Ctrl-C reaches only the launcher, and one kill reaches a rank with its
+// descendants.
 #include "launch/rank_process.h"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ Error cannot_start(const RankStart& start, const char* call, int error) {
                         start.local_ranks, call, std::strerror(error), *hint ? " (" : "", hint, *hint ? ")" : ""));
 }
 
-// Two descriptors per rank: take what the hard limit allows.
+// Raises the soft limit to the hard one: each rank needs two descriptors.
 void raise_open_files() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
@@ -44,7 +44,7 @@ void raise_open_files() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Direct children; empty where the kernel does not list them.
+// Returns the direct children; empty if the kernel does not list them.
 std::vector<pid_t> children() {
   std::ifstream list(fmt::format("/proc/self/task/{}/children", getpid()));
   std::vector<pid_t> pids;
@@ -52,7 +52,7 @@ std::vector<pid_t> children() {
   return pids;
 }
 
-// Ends this rank with whatever it has started.
+// Kills this rank and its descendants.
 void end_process_group() { kill(0, SIGKILL); }
 
 bool launcher_is_gone(int lifeline) {
@@ -60,9 +60,9 @@ bool launcher_is_gone(int lifeline) {
   return poll(&end, 1, 0) > 0;
 }
 
-// The kernel kills this rank's process group once the launcher, the lifeline's only writer, is gone: also stopped
-// processes, which no thread and no handler of this rank could end. A signal's owner belongs to an open file, and ranks
-// share the lifeline's: so each rank opens it again and keeps that open.
+// Makes the kernel kill this rank's process group once the launcher, the only writer of the lifeline, is gone. That
+// ends even stopped processes, which no thread or handler of this rank could do. Signal ownership belongs to the open
+// file description, which the ranks share, so each rank opens the lifeline again and keeps it open.
 void die_with_lifeline(int lifeline) {
   int mine = open(fmt::format("/proc/self/fd/{}", lifeline).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   fcntl(mine, F_SETOWN, -getpgrp());
@@ -95,7 +95,7 @@ char process_state(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;
   std::getline(file, line);
-  const size_t name_ends = line.rfind(") ");  // the name may hold any character
+  const size_t name_ends = line.rfind(") ");  // the name may contain any character
   const char state = name_ends == std::string::npos ? 'X' : line[name_ends + 2];
   return state == 'Z' ? 'X' : state;
 }
@@ -140,7 +140,7 @@ void RankProcesses::fork_rank(RankStart start, const std::function<int(const Ran
   }
   rank.rank = start.rank;
   rank.recorder = start.recorder = recorders_[start.local_rank].base();
-  std::fflush(nullptr);  // else both processes write the buffered text
+  std::fflush(nullptr);  // otherwise both processes write the buffered text
   pid_t launcher = getpid();
   rank.pid = fork();
   if (rank.pid < 0) throw cannot_start(start, "fork", errno);
@@ -148,7 +148,7 @@ void RankProcesses::fork_rank(RankStart start, const std::function<int(const Ran
     mine.reset();
     run_rank(start, rank_main, std::move(theirs), written, launcher);
   }
-  setpgid(rank.pid, rank.pid);  // here too: a kill of the group may come before the child runs
+  setpgid(rank.pid, rank.pid);  // here too, because a kill of the group may precede the child's own call
   rank.pidfd = Fd(static_cast<int>(syscall(SYS_pidfd_open, rank.pid, 0)));
   int error = errno;
   bool watched = static_cast<bool>(rank.pidfd);
@@ -163,7 +163,7 @@ void RankProcesses::run_rank(RankStart start, const std::function<int(const Rank
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(128 + SIGKILL);  // it ended before prctl
   prctl(PR_SET_NAME, fmt::format("prun-rank{}", start.rank).substr(0, 15).c_str());
-  // Out of memory, the kernel shall kill a rank and not the launcher, which reports it.
+  // Makes the OOM killer prefer ranks to the launcher, which reports it.
   std::ofstream("/proc/self/oom_score_adj") << 200;
   lifeline_write_.reset();
   for (RankProcess& other : ranks_) {
@@ -171,7 +171,7 @@ void RankProcesses::run_rank(RankStart start, const std::function<int(const Rank
     other.control.close();
     for (Fd& fd : other.output) fd.reset();
   }
-  if (output[0]) {  // the launcher flushed standard output before the fork; lines reach it as they end
+  if (output[0]) {  // the launcher flushed stdout before the fork; the rank is line-buffered
     dup2(output[0].get(), STDOUT_FILENO);
     dup2(output[1].get(), STDERR_FILENO);
     setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
@@ -183,8 +183,9 @@ void RankProcesses::run_rank(RankStart start, const std::function<int(const Rank
   start.launcher = client.get();
   int code = guarded(start, rank_main);
   std::fflush(nullptr);
-  if (launcher_is_gone(lifeline_read_.get())) end_process_group();  // else it ends the group when it reaps this rank
-  _exit(code);  // not exit: destructors of the launcher's objects are the launcher's to run
+  // Otherwise the launcher kills the group when it reaps this rank.
+  if (launcher_is_gone(lifeline_read_.get())) end_process_group();
+  _exit(code);  // not exit: the launcher runs its own destructors
 }
 
 int RankProcesses::running() const {
@@ -202,7 +203,7 @@ std::vector<int> RankProcesses::awaited_by(const RankProcess& rank) {
 }
 
 std::optional<ExitStatus> RankProcesses::reap(RankProcess& rank) {
-  // First without reaping: as long as the zombie holds its pid, nobody else can own that process group.
+  // Waits without reaping first: while the zombie holds its pid, no other process group can have this id.
   siginfo_t info{};
   if (!rank.running || waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
       info.si_pid == 0)
@@ -247,7 +248,7 @@ void RankProcesses::signal_all(int number) {
 }
 
 void RankProcesses::kill_orphans() {
-  for (int round = 0; round < 100; ++round) {  // an orphan's children become ours in turn
+  for (int round = 0; round < 100; ++round) {  // an orphan's children are reparented to this process in turn
     bool found = false;
     for (pid_t pid : children()) {
       bool ours =

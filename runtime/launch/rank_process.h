@@ -1,7 +1,7 @@
-// Local ranks as processes: fork, watch by pidfd, kill with all that they started.
+// Local ranks as processes: fork, watch by pidfd, kill with all their descendants.
 //
-// A rank whose launcher is gone ends by whichever comes first: the end of the lifeline pipe, for which the kernel kills
-// the rank's process group, the parent-death signal, or the end of its control socket.
+// A rank whose launcher is gone is ended by the first of: end of file on the lifeline pipe, upon which the kernel kills
+// the rank's process group; the parent-death signal; the end of its control socket.
 #pragma once
 #include <sys/types.h>
 
@@ -22,47 +22,46 @@ struct RankProcess {
   pid_t pid = 0;
   Fd pidfd;
   Channel control;
-  Fd output[2];  // of its standard output and error; closed: they are the launcher's
+  Fd output[2];  // pipes of its standard output and error; closed: it inherits the launcher's
   void* recorder = nullptr;
   bool running = true;
 };
 
-// 'R', 'S', 'D', 'T' (stopped) ... as in ps; 'X': there is no such process.
+// Returns 'R', 'S', 'D', 'T' (stopped) ... as in ps; 'X': there is no such process.
 char process_state(pid_t pid);
 
-// How an ended process ended.
+// How a process ended.
 struct ExitStatus {
   bool killed = false;
-  int status = 0;  // a signal's number, or an exit status
+  int status = 0;  // signal number or exit status
   bool core_dumped = false;
 };
 
-// The processes of this node; the destructor kills and reaps those that run.
+// The processes of this node; the destructor kills and reaps the running ones.
 class RankProcesses {
  public:
-  // `closed_in_ranks`: descriptors of the launcher that no rank may keep. `signals`: the mask that ranks run with.
-  // `capture_output`: RankProcess::output has what ranks write.
+  // `closed_in_ranks`: the launcher's descriptors, which ranks close. `signals`: the signal mask of ranks.
+  // `capture_output`: pipes ranks' output to RankProcess::output.
   RankProcesses(int local_ranks, size_t recorder_bytes, std::vector<int> closed_in_ranks, const sigset_t& signals,
                 bool capture_output);
   ~RankProcesses();
 
-  // Forks one rank. `start` lacks recorder and launcher, which are filled in. Throws Error where the
-  // machine cannot start it.
+  // Forks one rank. Fills in `start`'s recorder and launcher. Throws Error if the machine cannot start it.
   void fork_rank(RankStart start, const std::function<int(const RankStart&)>& rank_main);
 
   std::vector<RankProcess>& all() { return ranks_; }
   int running() const;
   std::vector<int> awaited_by(const RankProcess& rank);  // LauncherClient::waits_for of all its threads
-  std::optional<ExitStatus> reap(RankProcess& rank);     // nothing when it still runs; never blocks
-  void set_aborted();                                    // LauncherClient::aborted, and the end of every all_gather
-  int64_t ask_to_stop();  // ranks wait before their next step; returns the last one that has been begun here
-  int64_t kept();         // what all ranks here have (LauncherClient::kept)
+  std::optional<ExitStatus> reap(RankProcess& rank);     // nullopt while it runs; never blocks
+  void set_aborted();                                    // sets LauncherClient::aborted and ends every all_gather
+  int64_t ask_to_stop();  // ranks block before their next step; returns the last step begun here
+  int64_t kept();         // newest commit that all ranks here hold (LauncherClient::kept)
   void set_committed(int64_t step);
   void add_abandoned(int64_t step);
-  void set_steps(int64_t steps);  // how many the job does in all, after ask_to_stop
+  void set_steps(int64_t steps);  // number of steps in the job, after ask_to_stop
   void kill_running() { signal_all(SIGKILL); }
   void signal_all(int number);  // to each rank's process group
-  // Kills and reaps processes that ranks left behind; they became children of this process, a subreaper.
+  // Kills and reaps processes that ranks left behind; this process is a subreaper, so they became its children.
   void kill_orphans();
 
  private:
@@ -74,8 +73,8 @@ class RankProcesses {
   std::vector<int> closed_in_ranks_;
   sigset_t signals_;
   bool capture_output_;
-  size_t abandoned_ = 0;  // steps told so far
-  sdk::Mapping page_;     // shared with the ranks, as the recorders are
+  size_t abandoned_ = 0;  // number of calls of add_abandoned
+  sdk::Mapping page_;     // shared with the ranks, like the recorders
   std::vector<sdk::Mapping> recorders_;
   Fd lifeline_read_, lifeline_write_;
   std::vector<RankProcess> ranks_;

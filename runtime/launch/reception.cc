@@ -13,7 +13,7 @@
 namespace prun {
 namespace {
 
-constexpr ptrdiff_t kMostGuests = 256;  // connections that have not proved themselves
+constexpr ptrdiff_t kMostGuests = 256;  // unauthenticated connections
 constexpr int kAcceptAtOnce = 64;
 
 int milliseconds_until(Reception::Clock::time_point when) {
@@ -63,7 +63,7 @@ void Reception::serve(Clock::time_point until) {
   if (polls[0].revents) accept_guests();
 }
 
-// Whoever opens connections faster than nodes come must not keep them out: the oldest guests make room.
+// Drops the oldest unauthenticated connections, so that a flood of connections cannot keep nodes out.
 void Reception::accept_guests() {
   for (int count = 0; count < kAcceptAtOnce; ++count) {
     Fd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -85,7 +85,7 @@ void Reception::accept_guests() {
   guests_.erase(guests_.begin(), staying);
 }
 
-// Before the job a member sends its settings only. One that has closed may join again.
+// Before the job a member sends its inventory and settings only. One that has closed may join again.
 void Reception::listen_to(Newcomer& member) {
   std::vector<Frame> frames;
   bool stays = member.channel.receive(frames);

@@ -1,6 +1,6 @@
-// Node 0's door: admits nodes that prove who they are, before the job begins and, where some have stayed away, while it
-// runs. All connections are served in one poll loop; each has kHandshake to prove itself, strangers are counted and
-// dropped.
+// Node 0's listener: admits nodes that prove their identity, before the job begins and, if nodes are missing, while it
+// runs. One poll loop serves all connections; each must authenticate within kHandshake. Failed connections are counted
+// and dropped.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -19,26 +19,26 @@ class Reception {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Listens from now on. Throws as gather_nodes.
+  // Listens from now on. Throws like gather_nodes.
   Reception(const LaunchOptions& options, const std::string& host);
 
-  void serve(Clock::time_point until);  // what happens next, at the latest until then
+  void serve(Clock::time_point until);  // handles the next events; returns at `until` at the latest
   int joined() const { return 1 + static_cast<int>(std::count_if(members_.begin(), members_.end(), is_in)); }
   int ranks() const;  // of the nodes that have joined
   std::string missing() const;
   std::string turned_away() const;  // "; 3 turned away, the last: ..."
-  // Other nodes run what node 0 gives them: what they were told themselves must be the same, and they must be able to.
-  // Why it is not so; "": it is.
+  // Returns why a member cannot take part; "": it can. Its settings must equal node 0's and LaunchOptions::lacks must
+  // accept it.
   std::string unfit(size_t member) const;
   void refuse_all(int code, const std::string& why);
-  // Those that have joined, which this no longer serves. A job goes on without the others, and `serve` admits them when
-  // they come.
+  // Returns the joined nodes and stops serving them. The job runs without the others; `serve` admits them when they
+  // come.
   JoinedNodes hand_over();
 
-  // While the job runs: a node that has joined since, is told so, and waits until `close`.
-  std::optional<size_t> take_latecomer();  // once each; its number
+  // While the job runs: returns a node that has joined since and waits until `close`; it has been sent FrameKind::late.
+  std::optional<size_t> take_latecomer();  // each once; its number
   const std::string& host_of(size_t node) const { return places_[node].host; }
-  // The job has ended: those that wait are to join again, or get this offer as the last word.
+  // The job has ended: sends this offer to the waiting nodes, which join again or end with it.
   void close(const JobOffer& last_words);
   std::vector<int> descriptors() const;
 
@@ -51,7 +51,7 @@ class Reception {
   };
   struct Newcomer {
     Channel channel;
-    std::optional<std::vector<NodeSetting>> settings;  // it is in once it has sent them
+    std::optional<std::vector<NodeSetting>> settings;  // set once it has joined
     std::string inventory;
     bool handed_over = false, told = false;
   };
@@ -59,7 +59,7 @@ class Reception {
 
   void accept_guests();
   void listen_to(Newcomer& member);
-  bool hear(Guest& guest);  // false: done with this connection
+  bool hear(Guest& guest);  // false: the connection is finished
   void admit(Guest& guest, const Hello& hello);
   void stranger(int fd, const char* why);
   std::string secret() const { return *meeting_.secret(nullptr); }
@@ -70,7 +70,7 @@ class Reception {
   std::vector<Guest> guests_;
   std::vector<Newcomer> members_;
   std::vector<NodePlace> places_;
-  bool running_ = false;  // the job has been handed those that had come
+  bool running_ = false;  // hand_over was called
   int strangers_ = 0;
   std::string last_stranger_;
 };

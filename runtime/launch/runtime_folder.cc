@@ -1,4 +1,4 @@
-// /tmp is everybody's: whoever comes first has the name. So the folder counts only if it is a folder, and ours.
+// Any user may create the name in /tmp first, so the path is accepted only if it is a folder of this user.
 #include "launch/runtime_folder.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ std::string own_folder(const std::string& path) {
 std::string runtime_folder() {
   struct stat status {};
   const char* chosen = std::getenv("XDG_RUNTIME_DIR");
-  // Launchers hand the variable on to hosts where its folder may not be.
+  // Launchers export the variable to hosts on which its folder may not exist.
   if (chosen != nullptr && *chosen == '/' && is_own_folder(chosen, status))
     return own_folder(std::string(chosen) + "/prun");
   return own_folder(fmt::format("/tmp/prun-{}", geteuid()));

@@ -1,14 +1,14 @@
-// A user's own folder for what processes of one host share for a moment: sockets and secrets of jobs that begin.
-// $XDG_RUNTIME_DIR/prun, else /tmp/prun-UID; nobody else can look into it.
+// A user's own folder for sockets and secrets that processes of one host share while a job begins:
+// $XDG_RUNTIME_DIR/prun, otherwise /tmp/prun-UID, mode 0700.
 #pragma once
 #include <string>
 
 namespace prun {
 
-// Makes what is missing. Throws Error(join) where it belongs to somebody else, or others can enter it.
+// Creates missing folders. Throws Error(join) if it belongs to another user or others can enter it.
 std::string runtime_folder();
 
-// A folder below it, made with mode 0700 like it.
+// Returns a subfolder, also created with mode 0700.
 std::string runtime_folder(const std::string& name);
 
 }  // namespace prun

@@ -1,5 +1,6 @@
-// A message is its length (4 bytes, sealed with it as associated data), the text and a tag of 16 bytes. The n-th
-// message of a direction has nonce n: keys are never used for a second connection.
+// Message n of a direction, whose nonce is n; keys are never used for a second connection:
+//
+//     | length, 4 bytes, associated data | ciphertext, length bytes | tag, 16 bytes |
 #include "launch/sealed_stream.h"
 
 #include <fmt/format.h>
@@ -25,8 +26,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kNonce = 32, kTag = 16;
-constexpr int kMostStrangers = 64;   // connections that have not proved themselves
-constexpr double kProveSeconds = 2;  // that each may take
+constexpr int kMostStrangers = 64;   // unauthenticated connections
+constexpr double kProveSeconds = 2;  // for each to authenticate
 constexpr int kLookForEndMs = 100;
 
 struct Introduction {
@@ -36,7 +37,7 @@ struct Introduction {
 
 Error lost(const std::string& what) {
   Error error(Exit::corrupt_link, fmt::format("a stream of copies in memory {}", what));
-  error.effect = true;  // most likely of a rank that has ended
+  error.effect = true;  // most likely its rank has ended
   return error;
 }
 
@@ -62,7 +63,7 @@ SealedStream::SealedStream(Fd fd, std::string send_key, std::string receive_key,
       receive_key_(std::move(receive_key)),
       cancelled_(std::move(cancelled)) {}
 
-// False: nothing has come, and the peer has closed.
+// Returns false if the peer has closed before the first byte.
 bool SealedStream::move_all(bool sending, char* data, size_t bytes, double limit_s) {
   const auto end = Clock::now() + std::chrono::duration<double>(limit_s);
   for (size_t moved = 0; moved < bytes;) {
@@ -177,7 +178,7 @@ void SealedListener::admit(Fd fd, bool& stranger) try {
   stranger = false;
   --strangers_;
   serve_(stream);
-} catch (const std::exception&) {  // a stranger, or a rank that has ended: its own side says why
+} catch (const std::exception&) {  // a stranger, or a rank that has ended, which reports itself
 }
 
 SealedStream dial(const RankPlace& from, int to, const std::string& address, SealedStream::Cancelled cancelled) {

@@ -1,8 +1,8 @@
-// Encrypted streams between processes of a job, for threads that may block: AES-256-GCM over TCP, in messages of at
-// most 1 MiB. Keys come from the job's secret and both ends' nonces, so what was recorded cannot be played again.
+// Encrypted streams between processes of a job, for threads that may block: AES-256-GCM over TCP, messages of at most 1
+// MiB. Keys derive from the job's secret and both ends' nonces, so recorded traffic cannot be replayed.
 //
 //     acceptor -> dialler   a nonce
-//     dialler -> acceptor   its rank and a nonce; all that follows is sealed
+//     dialler -> acceptor   its rank and a nonce; all later bytes are sealed
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -22,9 +22,9 @@ class SealedStream {
   using Cancelled = std::function<bool()>;
 
   SealedStream(Fd fd, std::string send_key, std::string receive_key, Cancelled cancelled);
-  // Both throw Error(corrupt_link): the peer is lost or lies, or `cancelled`.
+  // Both throw Error(corrupt_link) if the peer is lost, a message fails authentication, or `cancelled` returns true.
   void send(std::string_view message);
-  bool receive(std::string& message, double limit_s = 0);  // false: the peer has closed; limit 0: none
+  bool receive(std::string& message, double limit_s = 0);  // false: the peer has closed; limit_s 0 = no limit
 
  private:
   bool move_all(bool sending, char* data, size_t bytes, double limit_s);
@@ -36,13 +36,13 @@ class SealedStream {
   uint64_t sent_ = 0, received_ = 0;
 };
 
-// Where ranks of the job reach this one. Each connection that has proved itself is handed to `serve` on a thread of its
-// own; what that throws ends the connection.
+// Accepts streams from ranks of the job. Each authenticated connection is passed to `serve` on its own thread; an
+// exception from `serve` ends the connection.
 class SealedListener {
  public:
   using Serve = std::function<void(SealedStream&)>;
 
-  // `host`: an address of this machine. `ports` "" or "A:B". Throws Error(transport).
+  // `host`: an address of this machine. `ports`: "" = any, or the range "A:B". Throws Error(transport).
   SealedListener(const RankPlace& place, const std::string& host, const std::string& ports, Serve serve);
   ~SealedListener();
   SealedListener(const SealedListener&) = delete;
@@ -58,11 +58,11 @@ class SealedListener {
   Fd listener_;
   std::string address_;
   std::atomic<bool> stopping_{false};
-  std::atomic<int> connections_{0}, strangers_{0};  // of detached threads; strangers have not proved themselves yet
+  std::atomic<int> connections_{0}, strangers_{0};  // of detached threads; strangers are unauthenticated
   std::thread accepting_;
 };
 
-// A stream to rank `to`, which listens at `address`. Throws Error(corrupt_link).
+// Opens a stream to rank `to`, which listens at `address`. Throws Error(corrupt_link).
 SealedStream dial(const RankPlace& from, int to, const std::string& address, SealedStream::Cancelled cancelled);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// Secrets of a job: random bytes and the message authentication of the rendezvous. On OpenSSL's libcrypto.
+// Secrets of a job: random bytes, and the MACs of the rendezvous, from OpenSSL's libcrypto.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace prun {
 
-std::string random_bytes(size_t count);  // from the system; throws Error(join) when it has none
+std::string random_bytes(size_t count);  // from the system; throws Error(join) on failure
 std::string hmac_sha256(std::string_view key, std::string_view message);  // 32 bytes, RFC 2104
 bool same_secret(std::string_view a, std::string_view b);                 // in constant time
 

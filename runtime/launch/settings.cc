@@ -1,4 +1,4 @@
-// Settings are compared in node 0's order; what only the other has comes last.
+// Compares settings in node 0's order; settings that only the other node has come last.
 #include <fmt/format.h>
 
 #include <algorithm>

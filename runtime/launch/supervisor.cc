@@ -1,7 +1,7 @@
-// One thread polls pidfds, control sockets, other launchers, signals (as a descriptor), and ticks the observer.
+// One thread polls pidfds, control sockets, other launchers and signals (a signalfd), and ticks the observer. A job
+// ends in this order, so that the message is the last output on the screen:
 //
-// The order at the end of a job: verdict, abort flag, kGrace for ranks to leave by themselves, SIGKILL, and only then
-// the message, so that it is the last thing on the screen.
+//     verdict -> abort flag -> kGrace for ranks to exit -> SIGKILL -> message
 #include "launch/supervisor.h"
 
 #include <fmt/format.h>
@@ -19,13 +19,14 @@ namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kGrace = std::chrono::milliseconds(200);
-constexpr auto kLook = std::chrono::seconds(1);  // at the states of processes
+constexpr auto kLook = std::chrono::seconds(1);  // interval of checks of process states
 constexpr auto kAsleep = std::chrono::seconds(1);
 // timeout(1) signals the process and then its group, and foreign launchers forward Ctrl-C as SIGTERM. A second signal
 // within this time is therefore the same request. A person presses Ctrl-C again later than kSameCtrlC.
 constexpr auto kSameRequest = std::chrono::milliseconds(500), kSameCtrlC = std::chrono::milliseconds(100);
-constexpr auto kLastWords = std::chrono::seconds(1);  // to node 0
-constexpr auto kGiveUp = std::chrono::seconds(3);     // ranks in an uninterruptible wait, launchers that do not answer
+constexpr auto kLastWords = std::chrono::seconds(1);  // for node 0
+// For ranks in an uninterruptible wait and launchers that do not answer.
+constexpr auto kGiveUp = std::chrono::seconds(3);
 
 // Signals that end the job, as a descriptor; the destructor restores the former handlers.
 class JobSignals {
@@ -35,11 +36,12 @@ class JobSignals {
     for (int number : {SIGINT, SIGTERM, SIGHUP, SIGTSTP}) {
       struct sigaction action;
       sigaction(number, nullptr, &action);
-      if (action.sa_handler != SIG_IGN) sigaddset(&ours_, number);  // nohup, or a shell's background job
+      // Ignored under nohup, or in a shell's background job.
+      if (action.sa_handler != SIG_IGN) sigaddset(&ours_, number);
     }
     sigprocmask(SIG_BLOCK, &ours_, &before_);
     struct sigaction keep {};
-    keep.sa_handler = SIG_DFL;  // where SIGCHLD is ignored, the kernel forgets how children ended
+    keep.sa_handler = SIG_DFL;  // if SIGCHLD is ignored, the kernel discards exit statuses
     sigaction(SIGCHLD, &keep, &child_before_);
     fd_ = Fd(signalfd(-1, &ours_, SFD_CLOEXEC | SFD_NONBLOCK));
   }
@@ -109,13 +111,13 @@ class Supervisor {
   JobSignals signals_;
   OomWatch oom_;
   RankProcesses processes_;
-  std::vector<bool> reported_;  // by local rank: LauncherClient::fail was called
+  std::vector<bool> reported_;  // by local rank: it has sent failed or bystander
   Clock::time_point started_ = Clock::now(), next_tick_ = Clock::now(), kill_at_, give_up_at_;
   bool ending_ = false, killed_ = false, gave_up_ = false;
   Clock::time_point next_look_ = Clock::now() + kLook, all_stopped_since_ = Clock::now();
-  bool paused_ = false;     // ranks are stopped, as somebody pressed Ctrl-Z on some node
-  bool asked_ = false;      // this launcher received a signal that asks for an early end
-  bool in_grace_ = false;   // grace_ends_ is set, or over
+  bool paused_ = false;     // ranks are stopped, because of Ctrl-Z on some node
+  bool asked_ = false;      // this launcher received a signal that requests an early end
+  bool in_grace_ = false;   // grace_ends_ was set
   bool stopping_ = false;   // ranks wait for the number of steps, or have it
   int64_t kept_ = 0;        // Coordination::kept
   bool preempted_ = false;  // a rank ended early
@@ -129,7 +131,7 @@ std::vector<int> Supervisor::launcher_fds() {
   return fds;
 }
 
-// Schedulers send SIGTERM to all processes of a job, and some launchers send SIGINT. If these signals ask for an early
+// Schedulers send SIGTERM to all processes of a job, and some launchers send SIGINT. If these signals request an early
 // end, ranks block them and only the launcher handles them.
 sigset_t Supervisor::signals_of_ranks() const {
   sigset_t signals = signals_.before();
@@ -188,7 +190,7 @@ int Supervisor::run(RankStart start, const std::function<int(const RankStart&)>&
   processes_.kill_orphans();
   for (RankProcess& rank : processes_.all()) read_output(rank);
   mirror(true);
-  observer_.tick();  // what the ranks recorded last
+  observer_.tick();  // the last records of the ranks
   int code = tell_verdict();
   observer_.ended(code, coordination_.verdict()->begins_again);
   return code;
@@ -208,7 +210,7 @@ void Supervisor::wait_for_events() {
     polls.push_back({fd, static_cast<short>(write ? POLLIN | POLLOUT : POLLIN), 0});
   };
   watch(signals_.fd(), false);
-  for (RankProcess& rank : ranks) {  // a negative descriptor is skipped by poll
+  for (RankProcess& rank : ranks) {  // poll skips negative descriptors
     watch(rank.running ? rank.pidfd.get() : -1, false);
     watch(rank.control.open() ? rank.control.fd() : -1, rank.control.wants_write());
     for (const Fd& fd : rank.output) watch(fd.get(), false);
@@ -218,7 +220,7 @@ void Supervisor::wait_for_events() {
   auto left = std::chrono::ceil<std::chrono::milliseconds>(next_deadline() - Clock::now()).count();
   const Clock::time_point looked = Clock::now();
   const int events = poll(polls.data(), polls.size(), static_cast<int>(std::max<long>(left, 0)));
-  // No deadline is longer than a tick, so this process was stopped: nothing of that time is anybody's fault.
+  // No deadline is longer than a tick, so this process was suspended; that time counts against no rank.
   if (const Clock::duration asleep = Clock::now() - looked; asleep > kAsleep) {
     coordination_.slept(asleep);
     all_stopped_since_ = Clock::now();
@@ -227,7 +229,7 @@ void Supervisor::wait_for_events() {
 
   size_t at = 0;
   if (polls[at++].revents) take_signal();
-  // Deaths before reports: a death is the better explanation.
+  // Deaths before reports: a death explains more.
   for (RankProcess& rank : ranks) {
     if (polls[at].revents) reap(rank);
     at += 4;
@@ -251,7 +253,7 @@ void Supervisor::take_signal() {
   int number = signals_.take();
   if (number == 0) return;
   if (number == SIGTSTP) return stop_here();
-  if (ending_) {  // the second one: no grace
+  if (ending_) {  // the second signal: no grace
     kill_at_ = Clock::now();
     return;
   }
@@ -273,14 +275,14 @@ void Supervisor::take_signal() {
   coordination_.failed(std::move(failure));
 }
 
-// Ctrl-Z: ranks are in process groups of their own, so the terminal stops the launcher alone. The ranks of all nodes
-// stop with it, and go on with it.
+// Ctrl-Z: ranks have their own process groups, so the terminal stops only the launcher. The ranks of all nodes stop and
+// continue with it.
 void Supervisor::stop_here() {
   if (ending_) return;
   coordination_.pause(true);
   processes_.signal_all(SIGSTOP);
   const Clock::time_point stopped = Clock::now();
-  raise(SIGSTOP);  // SIGTSTP is blocked; the shell sees the same
+  raise(SIGSTOP);  // SIGTSTP is blocked; the shell handles both alike
   coordination_.slept(Clock::now() - stopped);
   all_stopped_since_ = Clock::now();
   processes_.signal_all(SIGCONT);
@@ -293,8 +295,8 @@ void Supervisor::follow_pause() {
   processes_.signal_all(paused_ ? SIGSTOP : SIGCONT);
 }
 
-// Where every rank of this node is stopped and none waits for another, nothing else would end the job. The observer
-// has said who is stopped.
+// Fails the job if every rank of this node is stopped for join_timeout_s, because no waiting rank would report it. The
+// observer has already named the stopped ranks.
 void Supervisor::look_for_stopped(Clock::time_point now) {
   if (now < next_look_ || ending_) return;
   next_look_ = now + kLook;
@@ -378,20 +380,20 @@ void Supervisor::read_rank(RankProcess& rank) {
 void Supervisor::reap(RankProcess& rank) {
   std::optional<ExitStatus> status = processes_.reap(rank);
   if (!status) return;
-  read_rank(rank);  // what it said before its end
+  read_rank(rank);  // frames from before its end
   read_output(rank);
   rank.control.close();
   const bool stopped = stopping_ && status->status == static_cast<int>(Exit::preempted);
   preempted_ = preempted_ || (!status->killed && stopped);
   if (!status->killed && (status->status == 0 || stopped)) return coordination_.ended(rank.rank, stopped);
-  if (coordination_.verdict()) return;  // an effect of our ending the job
+  if (coordination_.verdict()) return;  // an effect of ending the job
   if (!status->killed && reported_[rank.rank - topology_.here().first_rank]) return;
   RankEnd end{status->killed, status->status, status->core_dumped, false, seconds()};
   if (end.killed && end.status == SIGKILL) end.out_of_memory = oom_.killed_since();
   coordination_.failed(rank_ended(name_of(rank), end, observer_.where(rank.rank), options_.command));
 }
 
-// At most what a pipe holds, so that a rank that never stops writing does not keep the launcher from the others.
+// Reads at most the capacity of a pipe, so that a rank that never stops writing does not starve the others.
 void Supervisor::read_output(RankProcess& rank) {
   constexpr size_t kPipe = 1 << 16;
   for (const int stream : {0, 1}) {
@@ -407,7 +409,7 @@ void Supervisor::read_output(RankProcess& rank) {
 }
 
 void Supervisor::tick() {
-  if (paused_ && !ending_) return;  // ranks are stopped on purpose: who watches them finds a gap, and begins anew
+  if (paused_ && !ending_) return;  // ranks are stopped on purpose; observers detect the gap and restart their timers
   observer_.tick();
   mirror(false);
   if (ending_) return;
@@ -416,7 +418,7 @@ void Supervisor::tick() {
   if (std::optional<Failure> hang = observer_.hung()) coordination_.failed(std::move(*hang));
 }
 
-// Node 0 waits for what is said last until this launcher has closed the connection.
+// After the job node 0 reads until this launcher has closed the connection, so the last mirror is flushed here.
 void Supervisor::mirror(bool last) {
   if (coordination_.behind() && !last) return;
   for (const auto& [rank, bytes] : observer_.mirror(last)) coordination_.mirror(rank, bytes);
@@ -474,7 +476,8 @@ int supervise(const LaunchOptions& options, const Topology& topology, const Rank
               LaunchObserver& observer) {
   try {
     return Supervisor(options, topology, coordination, observer).run(start, rank_main);
-  } catch (const Error& error) {  // no rank has started: the caller reports it here, the verdict on the other nodes
+    // No rank has started: the caller reports it here, the verdict does on the other nodes.
+  } catch (const Error& error) {
     coordination.failed(job_failed(static_cast<int>(error.code()), error.what(), "", options.command));
     throw;
   }

@@ -1,4 +1,4 @@
-// A stopped or unplugged peer is noticed by keepalive and TCP_USER_TIMEOUT, not by waiting for data.
+// Keepalive and TCP_USER_TIMEOUT detect an unplugged peer without waiting for data.
 #include "launch/tcp.h"
 
 #include <fcntl.h>
@@ -43,7 +43,7 @@ bool is_loopback(const sockaddr* address) {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
 }
 
-// Inode of the socket that listens on the port, from the kernel's table; 0: none.
+// Returns the inode of the socket that listens on the port, from the kernel's table; 0 = none.
 unsigned long listening_inode(const char* table, unsigned port) {
   std::ifstream file(table);
   std::string line;
@@ -121,7 +121,7 @@ void set_tcp_options(int fd, int link_timeout_s) {
   auto set = [fd](int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof value); };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 2);  // 2 s of silence, then probes a second apart
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 2);  // 2 s of silence, then probes 1 s apart
   set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(IPPROTO_TCP, TCP_KEEPCNT, std::max(3, link_timeout_s - 2));
   set(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1);
@@ -146,7 +146,7 @@ std::string port_holder(const std::string& port) {
   if (inode == 0) inode = listening_inode("/proc/net/tcp6", number);
   std::string wanted = fmt::format("socket:[{}]", inode);
   namespace fs = std::filesystem;
-  std::error_code denied;  // other users' processes
+  std::error_code denied;  // for other users' processes
   for (const fs::directory_entry& process : fs::directory_iterator("/proc", denied)) {
     std::string pid = process.path().filename();
     if (inode == 0 || pid.find_first_not_of("0123456789") != std::string::npos) continue;

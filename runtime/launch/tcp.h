@@ -1,4 +1,4 @@
-// TCP for the launchers: "host:port", listening, connecting with a deadline, and which process holds a port.
+// TCP for the launchers: "host:port", listening, connecting with a deadline, and the process that holds a port.
 #pragma once
 #include <chrono>
 #include <string>
@@ -7,27 +7,27 @@
 
 namespace prun {
 
-inline constexpr int kBacklog = 4096;  // connections that wait to be accepted; the kernel may allow less
+inline constexpr int kBacklog = 4096;  // listen(2) backlog; the kernel may cap it
 
 struct HostPort {
   std::string host, port;
-  bool loopback = false;  // every address of the host is
+  bool loopback = false;  // all addresses of the host are loopback
 };
 
-// Throws Error(usage) for anything but HOST:PORT or [V6]:PORT, Error(join) when the name is unknown.
+// Throws Error(usage) for anything but HOST:PORT or [V6]:PORT, Error(join) if the name cannot be resolved.
 HostPort resolve(const std::string& text);
 
-// Throws Error(transport): the port is in use (names the process), or the address is not of this machine.
+// Throws Error(transport) if the port is in use (names the process) or the address is not local.
 Fd listen_on(const HostPort& at);
 
-// One attempt; an empty Fd and `why` when nobody answers in time.
+// Makes one attempt; returns an empty Fd and `why` if there is no answer in time.
 Fd connect_to(const HostPort& to, std::chrono::milliseconds limit, std::string* why);
 
-// No delay, keepalive; a lost path is told within `link_timeout_s`.
+// Sets no delay and keepalive; a lost path is reported within `link_timeout_s`.
 void set_tcp_options(int fd, int link_timeout_s);
 std::string peer_name(int fd);  // "10.0.0.7:4711"
 
-// "pid 77 (nginx)", or "another process" when /proc does not tell.
+// Returns "pid 77 (nginx)", or "another process" if /proc does not list it.
 std::string port_holder(const std::string& port);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// Which ranks run where: global ranks are numbered in node order.
+// Placement of ranks on nodes: global ranks are numbered in node order.
 #pragma once
 #include <string>
 #include <vector>
