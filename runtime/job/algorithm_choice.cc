@@ -15,7 +15,7 @@
 namespace prun {
 namespace {
 
-// Of the collectives of a class, each once.
+// Returns the collectives of a class of ranks, each once, with the size of its axis.
 std::vector<std::pair<CollCall, int>> calls_of(const Program& program) {
   std::vector<std::pair<CollCall, int>> calls;
   for (const Stream& stream : program.step().streams)

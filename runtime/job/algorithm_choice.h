@@ -1,4 +1,4 @@
-// Which of the core's algorithms a job's collectives take, where this machine is calibrated.
+// Choice among the core's collective algorithms on a calibrated machine.
 #pragma once
 #include <string>
 
@@ -7,12 +7,12 @@
 namespace prun {
 
 struct JobSpec;
-// Node 0, once the plan is compiled: a run that resumes on the mesh of its checkpoint takes its algorithms as that one
-// took them, so that losses go on to the bit. Returns what the user should know of it, a whole line or nothing.
+// Node 0, after the plan is compiled: a run that resumes on its checkpoint's mesh reuses the algorithms of the
+// checkpoint, so that losses remain bitwise identical. Returns a message for the user, one line, or "".
 std::string settle_algorithms(JobSpec& spec, const Job& job);
 
-// "all_reduce direct, all_gather bruck and direct over socket; .." for transports whose collectives are the core's; ""
-// where nothing is calibrated.
+// Returns "all_reduce direct, all_gather bruck and direct over socket; .." for transports that use the core's
+// collectives; "" if nothing is calibrated.
 std::string chosen_algorithms(const Job& job, const std::string& costs);
 
 }  // namespace prun

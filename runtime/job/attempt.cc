@@ -1,5 +1,6 @@
-// One attempt: the launchers of all nodes meet, node 0 builds and checks the job, ranks run it to their end. An
-// Observer watches the ranks.
+// One attempt. An Observer watches the ranks.
+//
+//     launchers join --> node 0 builds and checks the job --> ranks run it to its end --> exit code, or another attempt
 #include "job/attempt.h"
 
 #include <fmt/format.h>
@@ -30,7 +31,7 @@
 namespace prun {
 namespace {
 
-// Returns whether checkpoints store the data's identity, or nodes compare it.
+// Returns whether checkpoints store the data's identity or nodes compare it.
 bool identifies_data(const JobSpec& spec) {
   const CheckpointSettings& s = spec.checkpoint;
   return !s.folder.empty() || !s.memory.empty() || s.resumes || spec.launch.nnodes > 1;
@@ -46,11 +47,11 @@ int train_rank(const RankStart& start, const JobSpec& spec, const DeviceReport& 
   return run_rank(start, here, devices, unpack<std::vector<checkpoint::DataIdentity>>(notes.at(1)));
 }
 
-// One start of all ranks, to their end; 0 or the exit code. `again`: the launchers of all nodes begin once more.
+// Runs all ranks once, to their end. Returns the exit code. `again`: the launchers of all nodes begin another attempt.
 int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, ReplicaFolder& replicas, RunFolder& folder,
             bool& again) {
   describe_to_views(spec);
-  const double peak = peak_flops(devices) * spec.launch.nnodes;  // other nodes have what this one has
+  const double peak = peak_flops(devices) * spec.launch.nnodes;  // assumes that all nodes have the same devices
   Observer observer(spec.watch, peak, &folder);
   if (spec.launch.nnodes > 1) spec.launch.inventory = pack(Inventory{replicas.commits(), node_kernels()});
   spec.launch.lacks = [&spec](const std::string& inventory) { return lacks_kernels(spec.kernels, inventory); };
@@ -94,7 +95,7 @@ int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, Repl
     throw;
   }
   const std::string bytes = launch.gives_job() ? serialize_job(job) : "";
-  if (launch.gives_job()) observer.show(written_out(job));  // ranks record ops as they run
+  if (launch.gives_job()) observer.show(written_out(job));  // ranks record ops of the unrolled program
   const int code = launch.run(
       bytes, [&](const RankStart& start) { return train_rank(start, spec, devices); },
       launch.gives_job() ? pack(std::vector{note_of(spec.checkpoint), pack(identities)}) : "");
@@ -116,17 +117,17 @@ int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, Repl
 int run_job(JobSpec& spec, const DeviceReport& devices) {
   Restarts restarts(spec);
   const bool decides = spec.launch.node_rank == 0;
-  const CheckpointLock lock(decides ? spec.checkpoint.folder : "");  // of the job
+  const CheckpointLock lock(decides ? spec.checkpoint.folder : "");  // of the whole job
   settle_checkpoints(spec.checkpoint, decides);
   require_owner(spec);
   RunFolder folder(spec.watch);
-  ReplicaFolder replicas(spec);  // outlives attempts, which read what the one before has left there
+  ReplicaFolder replicas(spec);  // outlives the attempts, because each reads the commits of the previous one
   for (;;) try {
       bool again = false;
       const int code = attempt(spec, devices, restarts, replicas, folder, again);
       if (!again) return code;
       restarts.begin_again(code == static_cast<int>(Exit::preempted));
-      spec.chaos.clear();  // what it brought about has come
+      spec.chaos.clear();  // the injected faults have happened
     } catch (const Error& error) {
       if (restarts.done() > 0) fmt::print(stderr, "{}", folder.end(static_cast<int>(error.code())));
       throw;

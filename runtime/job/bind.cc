@@ -21,7 +21,7 @@ struct DestroyTopology {
 };
 using HostTopology = std::unique_ptr<hwloc_topology, DestroyTopology>;
 
-// Null: hwloc cannot read this machine.
+// Returns null if hwloc cannot read this machine.
 HostTopology read_topology() {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return nullptr;
@@ -33,7 +33,7 @@ HostTopology read_topology() {
   return topology;
 }
 
-// The CPUs of each object of a type that this process may use.
+// Returns the CPUs that this process may use, by object of a type.
 std::vector<Cpus> cpus_of(hwloc_topology* topology, hwloc_obj_type_t type) {
   const std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)> allowed(hwloc_bitmap_alloc(), hwloc_bitmap_free);
   hwloc_get_cpubind(topology, allowed.get(), HWLOC_CPUBIND_PROCESS);
@@ -47,19 +47,19 @@ std::vector<Cpus> cpus_of(hwloc_topology* topology, hwloc_obj_type_t type) {
   return all;
 }
 
-// Whether this process may use all CPUs that there are.
+// Returns whether this process may use all CPUs of the machine.
 bool has_all(hwloc_topology* topology) {
   return usable_cores() == hwloc_bitmap_weight(hwloc_topology_get_complete_cpuset(topology));
 }
 
-// The kernel's word, which costs less than hwloc's whole reading.
+// Reads the kernel's list of NUMA nodes, which is cheaper than hwloc's discovery.
 bool has_one_node() {
   std::ifstream file("/sys/devices/system/node/online");
   std::string nodes;
   return !(file >> nodes) || nodes == "0";
 }
 
-// Part `i` of `n` runs of neighbouring places; of fewer places than parts, one.
+// Returns the CPUs of part `i` of `n` contiguous parts of `places`; one place if there are fewer places than parts.
 Cpus part(const std::vector<Cpus>& places, int i, int n) {
   const size_t count = places.size(), part = static_cast<size_t>(i), parts = static_cast<size_t>(n);
   const size_t first = part * count / parts, last = std::max(first + 1, (part + 1) * count / parts);
@@ -69,7 +69,7 @@ Cpus part(const std::vector<Cpus>& places, int i, int n) {
   return cpus;
 }
 
-// "0-3,8".
+// Returns ranges such as "0-3,8".
 std::string range_text(const Cpus& cpus) {
   std::string text;
   for (size_t i = 0; i < cpus.size();) {

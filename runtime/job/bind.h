@@ -1,7 +1,7 @@
-// --bind core|numa|none: which cores of this host a rank may use, by hwloc.
+// --bind core|numa|none: binds ranks to cores of this host, read with hwloc.
 //
-// Left to itself (auto), prun binds ranks to the NUMA nodes of a host that has several, and to nothing where it has
-// one, where ranks are more than cores, or where somebody else has bound this process already (a cpuset, mpirun, srun).
+// The default (auto) binds ranks to the NUMA nodes of a host that has several. It binds nothing on a host with one
+// node, with more ranks than cores, or if this process is already bound (cpuset, mpirun, srun).
 #pragma once
 #include <string>
 #include <vector>
@@ -11,15 +11,16 @@ namespace prun {
 class Binding {
  public:
   Binding() = default;  // binds nothing
-  // For so many ranks of this host. Throws usage_error where `how` was asked for and there are fewer cores than ranks.
+  // For `local_ranks` ranks of this host. Throws usage_error if `how` is core and there are fewer cores than ranks, or
+  // if hwloc cannot read the requested kind.
   Binding(const std::string& how, int local_ranks);
-  // In the rank's process, before it has threads, which inherit it.
+  // Call in the rank's process before it has threads, which inherit the binding.
   void apply(int local_rank) const;
-  // "cores 0-3, 4-7" in the order of ranks; "" where nothing is bound.
+  // "cores 0-3 | 4-7" in the order of ranks; "" if nothing is bound.
   const std::string& text() const { return text_; }
 
  private:
-  std::vector<std::vector<int>> cpus_;  // of each local rank; none: not bound
+  std::vector<std::vector<int>> cpus_;  // by local rank; empty: not bound
   std::string text_;
 };
 

@@ -52,8 +52,8 @@ void require_supported(const Job& job, const Device& device) {
         }
 }
 
-// What comes after every so many steps never comes in a run of fewer. That is what a short trial of a plan looks like,
-// so it is said and not refused.
+// Reports phases whose period exceeds the number of steps. A short trial of a plan has such phases, so they are not
+// rejected.
 void say_what_never_comes(const Plan& plan) {
   const auto say = [&](std::string_view what, int64_t every, const Site& site) {
     if (every > plan.steps)
@@ -76,12 +76,12 @@ void say_what_never_comes(const Plan& plan) {
       }
 }
 
-// Returns the number of samples without overlap in the range that is read; 0 = unlimited.
+// Returns the number of non-overlapping samples in the range that is read; 0 = unlimited.
 int64_t samples_of(const Data& data) {
   return data.context > 0 && data.count > 0 ? (data.count - 1) / data.context : data.count;
 }
 
-// A set with fewer samples than a plan reads is legal, but seldom intended.
+// Reports sets with fewer samples than a plan reads: legal, but rarely intended.
 void report_samples_that_count_twice(const Plan& plan) {
   const int64_t batch = plan.data.global_batch, samples = samples_of(plan.data);
   if (samples > 0 && batch > samples)
@@ -98,7 +98,8 @@ void report_samples_that_count_twice(const Plan& plan) {
                evaluation.site.text(), evaluation.batches, per_batch, set, evaluation.data.order);
 }
 
-// 0: the job keeps none. A check or a dump shows what the plan asks for, a run needs a folder.
+// Returns the period in steps; 0 = no checkpoints. A check or a dump shows the plan's checkpoints; a run also needs a
+// folder.
 int64_t steps_between_checkpoints(const JobSpec& spec, const Plan& plan) {
   const CheckpointSettings& checkpoint = spec.checkpoint;
   const bool replicates = keeps_replicas(spec, plan);
@@ -165,8 +166,8 @@ Plan record_generation(const JobSpec& spec, int ranks) {
 
 namespace {
 
-// What is asked about: a plan; one that a prediction for a larger one is made from, of which nothing is left out; about
-// how much such a one takes; or how long.
+// Purpose of a compilation: the plan itself; a part from which a larger plan is predicted, without folded microbatches;
+// an estimate of such a part's memory; or of its time.
 enum class Of { itself, part, estimate, time };
 
 Job compile_watched(const JobSpec& spec, const Plan& plan, PassWatch& watch, Of of,
@@ -203,15 +204,16 @@ Job compile_watched(const JobSpec& spec, const Plan& plan, PassWatch& watch, Of 
   return job;
 }
 
-// Only a run on host memory is held against this host's memory; check and dump may describe any cluster. 0: no limit.
+// Returns the limit in bytes; 0 = unlimited. Only a run in host memory is limited, because check and dump may describe
+// any cluster.
 int64_t memory_limit(const JobSpec& spec, const Device& device) {
   const bool runs =
       (spec.purpose == Purpose::train || spec.purpose == Purpose::generate) && device.memory_kind() == PRUN_MEM_HOST;
   return runs ? available_memory() / spec.launch.nproc : 0;
 }
 
-// A program that lists one period takes a little more than one that lists every microbatch, which may fit where it does
-// not. Hosts of several have other limits, and must run the same program.
+// Returns whether a program that lists every microbatch may fit although the listed period, which takes slightly more
+// memory, does not. False for several nodes, which must run the same program in spite of different limits.
 bool fits_if_listed_whole(const JobSpec& spec, const Job& job) {
   if (spec.launch.nnodes > 1 || spec.every_microbatch) return false;
   const int64_t limit = memory_limit(spec, *open_device(spec.device, spec.device_options));

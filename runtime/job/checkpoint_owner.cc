@@ -31,7 +31,7 @@ CheckpointLock::CheckpointLock(const std::string& folder) {
   const std::string path = folder + "/.lock", taken = fmt::format("another run writes its checkpoints to {}", folder);
   fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) throw checkpoint::write_failed(path, errno);
-  // Ranks are forks of the launcher and hold the lock, too. Ranks of a killed launcher end within a second.
+  // Ranks are forks of the launcher and hold the lock too. Ranks of a killed launcher end within a second.
   for (auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);;) {
     if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
     if (errno != EWOULDBLOCK && errno != EINTR) {  // a file system without locks
@@ -52,7 +52,7 @@ CheckpointLock::~CheckpointLock() {
 
 namespace {
 
-// "run 20261127-133200-zero3-ab12cd (zero3.lua, 5 checkpoints, the newest of step 10)".
+// Returns "run 20261127-133200-zero3-ab12cd (zero3.lua, 5 checkpoints, the newest of step 10)".
 std::string owner_text(const std::string& folder) {
   const size_t count = checkpoint::whole_checkpoints(folder).size();
   try {
@@ -77,8 +77,8 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return std::mismatch(above.begin(), above.end(), whole.begin(), whole.end()).first == above.end();
 }
 
-// Returns the newest checkpoint of this run on the disk up to `step`. After a restart from a commit to memory, it is
-// the parent of the next checkpoint.
+// Returns the newest checkpoint of this run on disk up to `step`: the parent of the next checkpoint after a restart
+// from a commit in memory.
 std::string disk_commit_until(const std::string& folder, const std::string& run, int64_t step) {
   try {
     if (!checkpoint::is_used(folder)) return "";

@@ -1,4 +1,4 @@
-// Decides who may write to --checkpoint DIR: one job at a time, and only the run that owns the folder or a run that
+// Decides which run may write to --checkpoint DIR: one job at a time, and only the owner of the folder or a run that
 // continues it.
 #pragma once
 #include <memory>
@@ -11,18 +11,18 @@ namespace prun {
 struct JobSpec;
 class OwnerFile;
 
-// Locks a folder of checkpoints for one job: another job that would write there is refused until the lock is released.
-// A job takes it before it reads the folder, so that the later of two jobs that start together finds the earlier one.
+// Locks a folder of checkpoints for one job; a second job that would write there is rejected. A job takes the lock
+// before it reads the folder, so that the later of two concurrent jobs detects the earlier one.
 class CheckpointLock {
  public:
-  explicit CheckpointLock(const std::string& folder);  // makes the folder; throws usage_error; "": locks nothing
+  explicit CheckpointLock(const std::string& folder);  // creates the folder; throws usage_error; "": locks nothing
   ~CheckpointLock();
   CheckpointLock(const CheckpointLock&) = delete;
   CheckpointLock& operator=(const CheckpointLock&) = delete;
 
  private:
   int fd_ = -1;
-  std::unique_ptr<OwnerFile> file_;  // where the file system has no locks
+  std::unique_ptr<OwnerFile> file_;  // on file systems without locks
 };
 
 // Runs after settle_checkpoints. Throws usage_error if the folder belongs to another run and --overwrite is missing.

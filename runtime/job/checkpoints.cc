@@ -45,7 +45,7 @@ void begin_with(CheckpointSettings& s, const std::string& checkpoint) {
   s.mesh = reader.index().mesh;
 }
 
-// False: none of them is whole.
+// Returns false if none of them is whole.
 bool begin_with_first_whole(CheckpointSettings& s, const std::vector<std::string>& candidates) {
   for (const std::string& candidate : candidates) {
     try {
@@ -58,7 +58,7 @@ bool begin_with_first_whole(CheckpointSettings& s, const std::vector<std::string
   return false;
 }
 
-// Returns the newest whole checkpoint of the branch that LATEST names, or else of its ancestors.
+// Begins with the newest whole checkpoint of the branch that LATEST names, otherwise of its ancestors.
 void begin_with_newest(CheckpointSettings& s) {
   s.resume.clear();
   if (!checkpoint::is_used(s.folder)) return;
@@ -80,7 +80,7 @@ void begin_with_newest(CheckpointSettings& s) {
 
 void settle_checkpoints(CheckpointSettings& s, bool decides, const std::vector<std::string>& commits) {
   if (!s.folder.empty()) checkpoint::require_writable(s.folder);
-  if (!decides && s.resume == "auto") s.resume.clear();  // node 0's note says which
+  if (!decides && s.resume == "auto") s.resume.clear();  // node 0's note has the resolved one
   if ((decides && begin_with_first_whole(s, commits)) || s.resume.empty()) return;
   s.resume == "auto" ? begin_with_newest(s) : begin_with(s, checkpoint::resolve(s.resume));
 }
@@ -124,7 +124,7 @@ std::string note_of(const CheckpointSettings& s) {
   return pack(note);
 }
 
-// A path that node 0 was given itself is the other nodes' own affair.
+// Applies node 0's note; a path given on node 0's command line applies to node 0 only.
 void follow_note(CheckpointSettings& s, const std::string& text) {
   const CheckpointNote note = unpack<CheckpointNote>(text);
   if (note.in_folder && !s.folder.empty())
@@ -140,7 +140,7 @@ void follow_note(CheckpointSettings& s, const std::string& text) {
 
 namespace {
 
-// Another learning rate is the user's choice.
+// Only reports a different learning rate, because it is the user's choice.
 void report_other_rate(const CheckpointSettings& s, const checkpoint::Index& index, const Program& program) {
   if (const std::string rate = program.schedule.learning_rate.text(); rate != index.rate)
     fmt::print(stderr, "prun: from step {} on the learning rate follows another curve: {}; before: {}\n",
@@ -159,7 +159,7 @@ int64_t checkpoint_bytes(const Job& job) {
   return all;
 }
 
-// What a disk says about itself may be wrong (quotas, other writers); then the write says it.
+// Free space may be misreported (quotas, other writers); in that case the write fails.
 void require_space(const CheckpointSettings& s, const Job& job) {
   if (s.folder.empty()) return;
   const int64_t all = checkpoint_bytes(job), free = checkpoint::free_bytes(s.folder);
@@ -171,7 +171,7 @@ void require_space(const CheckpointSettings& s, const Job& job) {
 }
 
 void require_checkpoint_fits(const CheckpointSettings& s, const Job& job) {
-  if (!s.resumes || !s.kept.empty()) return;  // what is in memory is of this run
+  if (!s.resumes || !s.kept.empty()) return;  // commits in memory belong to this run
   const checkpoint::Reader reader(s.resume);
   reader.require_fit(job);
   const Program& program = job.classes.front();

@@ -129,8 +129,8 @@ std::vector<std::string> differences(const checkpoint::SavedData& before, const 
   return found;
 }
 
-// A restart of this run that resumes the same checkpoint also begins at the first sample. Its skipped samples are
-// samples of the new data, so they stay.
+// Sets the position to the first sample. A restart that resumes the same checkpoint keeps its skipped samples, because
+// they belong to the new data.
 void begin_at_first_sample(CheckpointSettings& s, Job& job) {
   const bool again = s.replaced_data_of == s.resume;
   s.replaced_data_of = s.resume;

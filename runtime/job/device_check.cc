@@ -20,13 +20,13 @@ namespace {
 
 std::string device_word(const JobSpec& spec, int index) { return fmt::format("{}:{}", spec.device, index); }
 
-// "cuda:0", "cuda:0 and cuda:1", "cuda:0 to cuda:7".
+// Returns "cuda:0", "cuda:0 and cuda:1" or "cuda:0 to cuda:7".
 std::string range_of(const JobSpec& spec, int devices) {
   if (devices == 1) return device_word(spec, 0);
   return fmt::format("{} {} {}", device_word(spec, 0), devices == 2 ? "and" : "to", device_word(spec, devices - 1));
 }
 
-// " (CUDA_VISIBLE_DEVICES=0,1)" where that is set.
+// Returns " (CUDA_VISIBLE_DEVICES=0,1)" if set.
 std::string visible_text() {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   return visible == nullptr ? "" : fmt::format(" (CUDA_VISIBLE_DEVICES={})", visible);
@@ -54,7 +54,7 @@ void require_enough(const JobSpec& spec, int devices) {
       spec.ranks_per_device == 1 ? ", one a rank" : "", there, (spec.launch.nproc + room - 1) / room));
 }
 
-// Advice in the plan's words that shrinks the largest part of a rank's memory.
+// Returns advice in terms of the plan that shrinks the largest part of a rank's memory.
 std::string advice(const Program& program) {
   const auto bytes = [&](Role role) { return program.role_bytes[static_cast<int>(role)]; };
   const int64_t state = bytes(Role::param) + bytes(Role::grad) + bytes(Role::optimizer);
@@ -63,8 +63,8 @@ std::string advice(const Program& program) {
                       : "prun.zero3 divides parameters, gradients and optimizer state among the ranks";
 }
 
-// "--nproc N would fit: ..." if ranks on all remaining devices, which share out the state, fit into `bytes` each; else
-// advice. Compiles the plan once more.
+// Returns "--nproc N would fit: ..." if sharding the state over ranks on all remaining devices makes each fit into
+// `bytes`, otherwise other advice. Compiles the plan again.
 std::string what_would_fit(const JobSpec& spec, const DeviceReport& report, int64_t bytes, const Program& program) {
   const int room = (report.probe.devices - spec.first_device) * spec.ranks_per_device;
   JobSpec wider = spec;
@@ -85,7 +85,7 @@ std::string what_would_fit(const JobSpec& spec, const DeviceReport& report, int6
 }  // namespace
 
 int64_t needed_on_device(const Program& program) {
-  constexpr int64_t kTables = int64_t{2} << 20;  // for kernels; as large as CUDA's allocation granularity
+  constexpr int64_t kTables = int64_t{2} << 20;  // for kernels; CUDA's allocation granularity
   return program.arena_bytes + kStepSlots * PinnedLayout(program, true).first + kTables;
 }
 
@@ -93,7 +93,7 @@ DeviceReport check_devices(const JobSpec& spec) {
   const std::vector<DevicePluginFile> plugins = find_device_plugins();
   if (std::none_of(plugins.begin(), plugins.end(),
                    [&](const DevicePluginFile& file) { return file.name == spec.device; })) {
-    open_device(spec.device);  // one of prun's own, or none at all
+    open_device(spec.device);  // a built-in one; throws if there is none
     const char* given = !spec.device_options.empty() ? "--device-options"
                         : spec.ranks_per_device > 1  ? "--ranks-per-device"
                         : spec.first_device > 0      ? "number behind its name"
@@ -125,7 +125,7 @@ void require_devices(const JobSpec& spec, const DeviceReport& report) {
 
 void check_device_memory(const JobSpec& spec, const Job& job, const DeviceReport& report) {
   if (report.devices.empty()) return;
-  std::map<int, std::vector<const Program*>> programs;  // of each device
+  std::map<int, std::vector<const Program*>> programs;  // by device
   for (int rank = 0; rank < spec.launch.nproc; ++rank)
     programs[spec.device_of(rank)].push_back(&job.program(spec.launch.node_rank * spec.launch.nproc + rank));
   for (const auto& [index, of_ranks] : programs) {

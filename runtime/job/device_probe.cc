@@ -1,5 +1,5 @@
-// Two probes: which devices exist, then all of them at once, each in its own child, because making a context takes a
-// second.
+// Probes twice: first for the list of devices, then all of them concurrently, each in its own child, because creating a
+// context takes a second.
 #include "job/device_probe.h"
 
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ void write_text(char (&to)[N], const char* text) {
 
 using Ask = std::function<void(const prun_device&, Answer&)>;
 
-// In the child.
+// Runs in the child.
 [[noreturn]] void answer_into(int pipe, const std::string& device, const Ask& ask) {
   const rlimit none{0, 0};
   setrlimit(RLIMIT_CORE, &none);
@@ -67,7 +67,7 @@ using Ask = std::function<void(const prun_device&, Answer&)>;
   _exit(0);
 }
 
-// Asks in a process of its own; none where it cannot be started.
+// Starts a child that answers `ask`; nullopt if it cannot start.
 std::optional<ChildProcess> start_asking(const std::string& device, const Ask& ask) {
   try {
     return ChildProcess([&](int pipe) { answer_into(pipe, device, ask); });
@@ -103,7 +103,7 @@ Answer answer_of(std::optional<ChildProcess>& child, Clock::time_point deadline)
 
 FoundDevice found(int index, const Answer& answer) { return {index, answer.info, answer.problem, answer.health}; }
 
-// Fills the health report, which stays empty for a device without that extension.
+// Fills the health report; it remains empty for a device without that extension.
 void examine(const prun_device& table, int index, prun_health_report& report) {
   const void* extension = table.ext != nullptr ? table.ext(PRUN_HEALTH) : nullptr;
   if (extension == nullptr) return;

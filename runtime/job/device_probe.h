@@ -1,5 +1,5 @@
-// Probes a device in a child process: a driver that hangs or crashes harms nobody, and CUDA, which must not be
-// initialized before a fork, stays uninitialized in this process.
+// Probes a device in a child process, so that a hanging or crashing driver harms only the child. CUDA, which must not
+// be initialized before a fork, remains uninitialized in this process.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@ namespace prun {
 struct FoundDevice {
   int index = 0;
   prun_device_info info{};
-  std::string problem;  // "" when it can be used
+  std::string problem;  // "" if it is usable
   prun_health_report health{};
 };
 
@@ -19,17 +19,17 @@ struct DeviceReport {
   std::string name, version, summary;
   int mem_kind = PRUN_MEM_HOST;
   prun_device_probe probe{};
-  std::string problem;  // "" when devices of this name can be used
+  std::string problem;  // "" if devices of this name are usable
   std::vector<FoundDevice> devices;
 
   const FoundDevice* find(int index) const;  // null: not described
 };
 
-// Peak FLOP/s of all described devices in bf16; 0 where one of them is unknown.
+// Returns the peak FLOP/s of all described devices in bf16; 0 if one of them is unknown.
 double peak_flops(const DeviceReport& report);
 
-// Describes those of `devices` that exist, each once. What is wrong with the device is reported, not thrown; each of
-// the two probes takes 20 s at most.
+// Describes those of `devices` that exist, each once. Problems with the device are reported, not thrown; each of the
+// two probes takes at most 20 s.
 DeviceReport probe_device(const std::string& name, const std::vector<int>& devices);
 DeviceReport probe_device(const std::string& name);  // describes all
 

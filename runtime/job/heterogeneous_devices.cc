@@ -9,7 +9,7 @@
 namespace prun {
 namespace {
 
-// "rank 2", "ranks 0 to 3 and 6".
+// Returns "rank 2", or "ranks 0 to 3 and 6".
 std::string ranks_with(const std::vector<std::string>& descriptions, const std::string& wanted) {
   std::vector<std::string> runs;
   size_t count = 0;

@@ -1,5 +1,5 @@
-// The warning for a job whose ranks compute on several device models, or with several library versions: results differ
-// in their last bits from those on one kind, and each step takes as long as on the slowest.
+// The warning for a job whose ranks compute on several device models or library versions: results differ in rounding
+// from those on one kind, and each step takes as long as on the slowest.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace prun {
 
-// "NVIDIA H200 (sm_90) with cuBLASLt 13.1.0, cuDNN 9.19.0".
+// Returns "NVIDIA H200 (sm_90) with cuBLASLt 13.1.0, cuDNN 9.19.0".
 std::string describe_device(const DeviceReport& report, int index);
 
-// One line; `descriptions` by rank. "" where all are alike.
+// Returns one line; `descriptions` by rank. "" if all are equal.
 std::string heterogeneity_warning(const std::vector<std::string>& descriptions);
 
 }  // namespace prun

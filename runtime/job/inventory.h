@@ -1,4 +1,4 @@
-// What a node brings along when it joins, for node 0.
+// Resources of a joining node, for node 0.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@ namespace prun {
 
 struct Inventory {
   std::vector<checkpoint::KeptCommit> commits;  // in its memory (replicas.h)
-  std::string kernels;                          // the most that its CPU can run (kernels.h)
+  std::string kernels;                          // the most demanding set that its CPU can run (kernels.h)
 
   template <class Fields>
   void each_field(Fields&& fields) {

@@ -1,5 +1,5 @@
-// What a job is: its plan, and all that the command line says of how to compile, run and watch it. Commands fill it in;
-// `settle_*` and `check_*` functions complete it once, before ranks start. Ranks inherit it by fork.
+// A job: its plan and all command-line options for compiling, running and watching it. Commands fill it in; `settle_*`
+// and `check_*` functions complete it once, before ranks start. Ranks inherit it by fork.
 #pragma once
 #include <map>
 #include <string>
@@ -15,18 +15,18 @@
 
 namespace prun {
 
-// What the program of a plan is compiled for.
+// Purpose for which a plan's program is compiled.
 enum class Purpose {
   train,     // ranks run it
   generate,  // ranks continue a text with its model
-  check,     // no rank runs it; all is checked that training would need
+  check,     // no rank runs it; everything that training needs is checked
   describe,  // no rank runs it: dump, sim, tune, draw, diff
 };
 
 struct JobSpec {
   Purpose purpose = Purpose::describe;
 
-  // The plan and what is compiled into its program.
+  // The plan and its compile options.
   std::string plan, lua_dir;                    // lua_dir: the folder of the DSL
   std::map<std::string, std::string> settings;  // --set, by argument
   std::string device = "cpu", device_options;
@@ -36,13 +36,13 @@ struct JobSpec {
   bool check_finite = false;
   std::string non_finite;    // policy of --non-finite; "" = none
   int check_replicas = 100;  // steps between checks; 0 = none
-  bool prove = false;        // the plan, made small, runs beside one rank first
+  bool prove = false;        // first proves a shrunk plan against one rank
   bool time_passes = false;
   std::string dump_after;  // the pass whose result is printed; "" = none
 
-  // The ranks: where they run, and with what.
+  // The ranks: placement and resources.
   LaunchOptions launch;
-  WorldOptions world;  // without the place and the device of a rank, which a rank fills in
+  WorldOptions world;  // without a rank's place and device, which the rank fills in
   int first_device = 0, ranks_per_device = 1;
   KernelSettings kernels;
   std::string bind = "auto";
@@ -50,7 +50,7 @@ struct JobSpec {
   std::string port_range;  // --port-range A:B; "" = any free ports
   std::string chaos;       // faults to inject
 
-  // What outlives an attempt.
+  // State that outlives an attempt.
   CheckpointSettings checkpoint;
   RestartSettings restart;
 

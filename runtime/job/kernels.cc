@@ -1,5 +1,5 @@
-// Surprising fact: what is chosen is the least of what the nodes can do, and so all that others of them could do more
-// is left unused: ranks that compute the same must compute the same bits.
+// The choice is the minimum over the nodes, so faster CPUs are not fully used: ranks that compute the same value must
+// get bitwise identical results.
 #include "job/kernels.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,8 @@ using cpu::kernels_text;
 
 bool computes_on_cpus(const JobSpec& spec) { return spec.device == "cpu" || spec.device == "cpu-queue"; }
 
-// What the CPUs of all nodes can run: the first of those that can do least, and whether others can do more.
+// The minimum over the CPUs of all nodes: the kernels, the first node with that minimum, and whether all nodes are
+// equal.
 struct Nodes {
   Kernels most;
   size_t least = 0;
@@ -30,7 +31,7 @@ struct Nodes {
 
   explicit Nodes(const std::vector<std::string>& inventories) : most(cpu::most_kernels()) {
     for (size_t node = 1; node < inventories.size(); ++node) {
-      if (inventories[node].empty()) continue;  // it has stayed away
+      if (inventories[node].empty()) continue;  // it has not joined
       const auto theirs = cpu::parse_kernels(unpack<Inventory>(inventories[node]).kernels);
       const Kernels can = theirs.value_or(Kernels::any);
       alike = alike && can == most;
@@ -40,7 +41,7 @@ struct Nodes {
   std::string who() const { return least == 0 ? "this CPU" : fmt::format("the CPU of node {}", least); }
 };
 
-// What becomes of the losses of a run that goes on from a checkpoint.
+// Returns a message about the losses of a run that resumes from a checkpoint.
 std::string words_on_resuming(const JobSpec& spec, const Nodes& nodes, Kernels chosen) {
   const std::string& resume = spec.checkpoint.resume;
   const Numerics& from = spec.checkpoint.numerics;

@@ -1,4 +1,4 @@
-// Bootstrap over the launcher: ranks find each other through it.
+// Bootstrap of the ranks' connections through the launcher.
 #pragma once
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// The plan is compared by its bytes: its folder may lie elsewhere on another host.
+// The plan is compared by content, because its path may differ between hosts.
 #include "job/node_settings.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ NodeSetting the_plan(const JobSpec& spec) {
   std::string path;
   try {
     path = find_plan(spec.plan, spec.lua_dir);
-  } catch (const Error&) {  // it is not there
+  } catch (const Error&) {  // missing
   }
   std::ifstream file(path);
   std::stringstream text;

@@ -1,4 +1,4 @@
-// What must be the same on all nodes, although only node 0's is used.
+// Returns the options that must be equal on all nodes although only node 0's are used.
 #pragma once
 #include <vector>
 

@@ -69,15 +69,15 @@ OwnerFile::OwnerFile(std::string path, const std::string& what) : path_(std::mov
     const bool made = link(mine.c_str(), path_.c_str()) == 0;
     const int code = errno;
     const Owner owner = read_owner(path_);
-    if (made || owner.text() == here.text()) break;  // NFS may lose the answer of a link that it has made
+    if (made || owner.text() == here.text()) break;  // NFS may lose the reply to a successful link
     if (code != EEXIST || !owner.gone()) {
       unlink(mine.c_str());
       if (code != EEXIST) throw checkpoint::write_failed(path_, code);
       throw usage_error(fmt::format("{} (pid {} on {}); this file system has no locks: remove {} if that run has ended",
                                     what, owner.pid, owner.host, path_));
     }
-    // Several processes may find the owner gone, and only one of them renames its file. If the renamed file is another
-    // one, a process has created its own since, and gets it back.
+    // Several processes may find the owner gone, and only one of them renames its file. If the renamed file differs, a
+    // process has created its own since, and it is put back.
     const std::string aside = mine + ".gone";
     if (std::rename(path_.c_str(), aside.c_str()) == 0 && read_owner(aside).text() != owner.text())
       std::rename(aside.c_str(), path_.c_str());

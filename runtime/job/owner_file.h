@@ -7,9 +7,9 @@ namespace prun {
 class OwnerFile {
  public:
   // Creates the file and replaces the file of a process of this host that has ended. Throws usage_error (`what`, then
-  // the owner) if another process owns the file, and checkpoint_write.
+  // the owner
   OwnerFile(std::string path, const std::string& what);
-  ~OwnerFile();  // removes it, in the process that made it
+  ~OwnerFile();  // removes it, in the process that created it
   OwnerFile(const OwnerFile&) = delete;
   OwnerFile& operator=(const OwnerFile&) = delete;
 

@@ -1,5 +1,5 @@
-// The proof runs in a process of its own: it takes memory that comes back, and what goes wrong in it is no reason not
-// to run a plan that the verifier accepts.
+// The proof runs in a child process, so that its memory is returned, and its crash does not prevent running a plan that
+// the verifier accepts.
 #include "job/proof.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@
 namespace prun {
 namespace {
 
-// Of a check that nobody asked to prove anything: about half a second, and models that a script records in a moment.
+// Limits without --prove: about half a second, and models that a script records quickly.
 constexpr double kWorkUnasked = 0.5e6;
 constexpr size_t kNodesUnasked = 5000;
 constexpr double kWorkAsked = 10e6;

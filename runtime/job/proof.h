@@ -1,5 +1,4 @@
-// What runtime/prove says of a plan, for the screen: under --prove whatever it takes, otherwise where it takes a
-// moment.
+// The result of runtime/prove for the screen: in full under --prove, otherwise only if it is quick.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,12 +11,12 @@ namespace prun {
 
 struct ProofReport {
   bool proven = false;
-  std::string text;                     // one sentence: what was proven, or why nothing was
+  std::string text;                     // one sentence: the proven property, or why there is none
   std::vector<std::string> apart_from;  // Proof::apart_from
 };
 
-// Throws plan_error at the first difference; under --prove, where nothing could be proven, Error(check_failed).
-// `known`: where what is proven of a small plan is kept, for others that are the same made small.
+// Throws plan_error at the first difference; under --prove, Error(check_failed) if nothing could be proven. `known`:
+// cache of results by shrunk plan, for other plans that shrink to the same one.
 ProofReport prove_plan(const JobSpec& spec, const Plan& plan, int ranks, SharedTexts* known = nullptr);
 
 }  // namespace prun

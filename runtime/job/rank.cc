@@ -1,4 +1,6 @@
-// The same order on every rank: check the program, open the world, take memory, connect, make the executor, run.
+// The same order on every rank:
+//
+//     check program -> open world -> allocate memory -> connect -> create executor -> run
 #include "job/rank.h"
 
 #include <fmt/format.h>
@@ -30,7 +32,7 @@
 namespace prun {
 namespace {
 
-// The machine, and which of its cores; machines are told apart by their boot.
+// Identifies the machine, by its boot id, and the cores that this rank may use.
 std::string these_cores() {
   std::string text;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), text);
@@ -41,8 +43,8 @@ std::string these_cores() {
   return text;
 }
 
-// Returns how many ranks compute on the cores that this rank may use: launchers such as mpirun bind each process to
-// cores of its own, or none. Collective.
+// Returns the number of ranks on this rank's cores, because launchers such as mpirun may bind each process to its own
+// cores. Collective.
 int ranks_on_these_cores(const RankStart& start) {
   if (start.local_ranks == start.ranks) return start.ranks;
   const std::string mine = these_cores();
@@ -50,7 +52,7 @@ int ranks_on_these_cores(const RankStart& start) {
   return static_cast<int>(std::count(all.begin(), all.end(), mine));
 }
 
-// Sockets between ranks of one host are encrypted only where they are made to be TCP.
+// Records the transports. Sockets between ranks of one host are encrypted only if options force them to TCP.
 void tell_transports(RecorderHeader& recorder, const World& world, const JobSpec& spec) {
   const std::string name = world.transport_name(), &interface = spec.world.network_interface;
   const bool leaves = world.several_hosts() || spec.world.transport_options.find("unix=0") != std::string::npos;
@@ -63,7 +65,7 @@ void tell_transports(RecorderHeader& recorder, const World& world, const JobSpec
   recorder.connected.store(1);
 }
 
-// Rank 0 says it, since it is on the node where the user looks.
+// Rank 0 prints the warning, because the user watches its node.
 void compare_devices(const RankStart& start, const JobSpec& spec, const DeviceReport& devices) {
   const std::vector<std::string> words =
       start.launcher->all_gather(describe_device(devices, spec.device_of(start.host_rank)));
@@ -98,7 +100,7 @@ ExecutorOptions executor_options(const RankStart& start, const JobSpec& spec) {
   return executor;
 }
 
-// Rank 0's process and time name the attempt, the same on all ranks.
+// Rank 0's pid and time name the attempt, equal on all ranks.
 CheckpointOptions checkpoint_options(const RankStart& start, const JobSpec& spec) {
   CheckpointOptions checkpoint;
   checkpoint.folder = spec.checkpoint.folder;
@@ -115,7 +117,7 @@ CheckpointOptions checkpoint_options(const RankStart& start, const JobSpec& spec
   return checkpoint;
 }
 
-// Ranks agree through the launchers, since what they share, the folder, is what has failed.
+// Ranks agree through the launchers, because the shared folder is the part that failed.
 void agree_on_abandoning(CheckpointOptions& checkpoint, LauncherClient* launcher, const Job& job) {
   checkpoint.bytes = checkpoint_bytes(job);
   checkpoint.abandoning = {
@@ -123,7 +125,7 @@ void agree_on_abandoning(CheckpointOptions& checkpoint, LauncherClient* launcher
       .abandoned = [launcher](int64_t step) { return launcher->abandoned(step); }};
 }
 
-// Keeps in the recorder which checkpoint is being written, and which was committed last.
+// Records the checkpoint in progress and the last committed one.
 void note_saves(CheckpointOptions& checkpoint, RecorderHeader* recorder) {
   using Save = CheckpointOptions::Save;
   checkpoint.told = [recorder](int64_t step, Save save) {
@@ -133,7 +135,7 @@ void note_saves(CheckpointOptions& checkpoint, RecorderHeader* recorder) {
   };
 }
 
-// What a rank takes, in the order of taking; it outlives the report of an error.
+// Resources of a rank, in the order of acquisition; they outlive error reporting.
 struct Rank {
   explicit Rank(const RankStart& start)
       : heartbeat(*static_cast<RecorderHeader*>(start.recorder)),
@@ -148,7 +150,7 @@ struct Rank {
   std::unique_ptr<JobRun> executor;
 };
 
-// Commits to memory of a job of several nodes.
+// Sets up commits to memory of a job with several nodes.
 void exchange_replicas(const RankStart& start, const JobSpec& spec, Rank& rank, CheckpointOptions& checkpoint) {
   if (checkpoint.memory.empty() || spec.launch.nnodes == 1) return;
   rank.replicas = std::make_unique<ReplicaExchange>(start, spec);
@@ -213,7 +215,7 @@ void train(const RankStart& start, const JobSpec& spec, const DeviceReport& devi
     throw;
   }
   log_debug("exec", "the program has ended");
-  // All of the arena has been touched by the end of a step, so this is the peak as well.
+  // The whole arena has been touched by the end of a step, so this is also the peak.
   execution.recorder->pss.store(proportional_set_size("self"));
 }
 

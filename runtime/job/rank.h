@@ -1,4 +1,4 @@
-// One rank: from the bytes of the job to its last step.
+// One rank, from the bytes of the job to its last step.
 #pragma once
 #include <functional>
 #include <string>
@@ -11,12 +11,12 @@
 
 namespace prun {
 
-// The exit code of the rank's process; failures go to the launcher through start.launcher. `devices`: what is known of
-// this host's. `data`: node 0's result of identify_data; empty = checkpoints store none.
+// Returns the exit code of the rank's process; reports failures to the launcher through start.launcher. `devices`:
+// report on this host's devices. `data`: node 0's result of identify_data; empty = checkpoints store none.
 int run_rank(const RankStart& start, const JobSpec& spec, const DeviceReport& devices,
              const std::vector<checkpoint::DataIdentity>& data = {});
 
-// Runs any other body of a rank. `where`: the op for the message; empty: the launcher reads it from the recorder.
+// Runs any other body of a rank. `where`: the op for the message; "" = the launcher reads it from the recorder.
 int be_rank(const RankStart& start, const std::function<void(std::string& where)>& body);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// A request is one message, and a file follows in messages of at most 1 MiB; whoever asks waits for the answer.
+// A request is one message; a file follows in messages of at most 1 MiB. The requester waits for the answer.
 #include "job/replica_exchange.h"
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 struct CopyRequest {
   std::string file;   // COMMIT/FILE
-  int64_t bytes = 0;  // that follow; -1: the file is asked for
+  int64_t bytes = 0;  // bytes that follow; -1: requests the file
 
   template <class Fields>
   void each_field(Fields&& fields) {
@@ -35,7 +35,7 @@ struct CopyRequest {
   }
 };
 
-// The address of the interface between hosts; loopback where the job needs none.
+// Returns the address of the interface between hosts; loopback if the job needs none.
 std::string address_on(const std::string& interface) {
   for (const Interface& each : list_interfaces())
     if (each.name == interface)
@@ -44,7 +44,7 @@ std::string address_on(const std::string& interface) {
   return "127.0.0.1";
 }
 
-// Nothing that a peer names lies elsewhere.
+// Returns whether the path is COMMIT/FILE; a peer must not name a path outside the folder.
 bool lies_below(const std::string& file) {
   const size_t slash = file.find('/');
   const auto plain = [](std::string_view name) {
@@ -63,10 +63,10 @@ void write_whole(int fd, std::string_view bytes, const std::string& path) {
   }
 }
 
-// A file that is there once it is whole.
+// Receives a file under a temporary name and renames it when it is complete.
 void receive_file(SealedStream& stream, const std::string& path, int64_t bytes) {
   checkpoint::make_folder(fs::path(path).parent_path().string());
-  static std::atomic<int> number = 0;  // several ranks receive the same index, each from several perhaps
+  static std::atomic<int> number = 0;  // several ranks may receive the same index concurrently
   const std::string part = fmt::format("{}.{}.{}.part", path, getpid(), number++);
   const Fd fd(open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!fd) throw checkpoint::write_failed(part, errno);
@@ -155,7 +155,7 @@ void ReplicaExchange::copy(const std::string& name, const std::vector<std::strin
   }
 }
 
-// On a thread of the listener.
+// Runs on a thread of the listener.
 void ReplicaExchange::serve(SealedStream& stream) const {
   constexpr int kBehindSteps = 10;
   setpriority(PRIO_PROCESS, 0, kBehindSteps);
@@ -184,7 +184,7 @@ void ReplicaExchange::give(SealedStream& stream, const std::string& path) const 
   if (bytes > 0) send_file(stream, fd.get(), bytes, path);
 }
 
-// From any host that has it, a different rank for each file.
+// Fetches a file from any host that has it, from a different rank for each file.
 void ReplicaExchange::fetch(const std::string& file) {
   for (int rank = 0; rank < std::ssize(places_); ++rank) {
     const std::vector<std::string>& there = places_[rank].files;
@@ -201,7 +201,7 @@ void ReplicaExchange::fetch(const std::string& file) {
   throw Error(Exit::checkpoint_invalid, fmt::format("no host has {} in its memory any more", file));
 }
 
-// The ranks of a host divide the files.
+// Fetches missing files, divided among the ranks of a host.
 void ReplicaExchange::fetch_missing(const std::vector<std::string>& files) {
   for (size_t i = 0; i < files.size(); ++i)
     if (static_cast<int>(i) % start_.local_ranks == start_.local_rank && !fs::exists(folder_ + "/" + files[i]))

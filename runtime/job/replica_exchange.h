@@ -1,5 +1,7 @@
-// Parts of commits travel between the memory of hosts: after a commit each rank's files go to a rank of the next host,
-// and a restart fetches what a host lacks from one that has it.
+// Replication of commits in the memory of hosts:
+//
+//     commit    rank i of host h --its files--> a rank of host h + 1
+//     restart   a host fetches missing files from any host that has them
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,19 +21,19 @@ class ReplicaExchange {
   // Collective. `spec.checkpoint.memory` is this host's folder.
   ReplicaExchange(const RankStart& start, const JobSpec& spec);
 
-  // Files of the commit `name` of this rank, in this order, to the next host; where there is none, nothing. Returns
-  // once that host has them. Throws corrupt_link or checkpoint_write.
+  // Copies this rank's files of the commit `name`, in this order, to the next host; does nothing if there is only one
+  // host. Returns once that host has them. Throws corrupt_link or checkpoint_write.
   void copy(const std::string& name, const std::vector<std::string>& files);
-  // Collective: brings what the ranks of this host need of the commit into its folder. Returns the commit's path.
+  // Collective: fetches the files of the commit that this host's ranks need into its folder. Returns the commit's path.
   // Throws corrupt_link or checkpoint_invalid.
   std::string restore(const Job& job, const std::string& name);
 
  private:
-  // What each rank tells the others.
+  // All-gathered by the ranks.
   struct Place {
     int64_t node = 0;
     std::string address;
-    std::vector<std::string> files;  // COMMIT/FILE in its host's memory; told by the first rank of a host
+    std::vector<std::string> files;  // COMMIT/FILE in its host's memory; sent by the first rank of a host
 
     template <class Fields>
     void each_field(Fields&& fields) {
@@ -53,7 +55,7 @@ class ReplicaExchange {
   const std::string folder_;
   std::unique_ptr<SealedListener> listener_;
   std::vector<Place> places_;                           // by rank
-  std::vector<std::unique_ptr<SealedStream>> streams_;  // by rank, as far as they were needed; of one thread at a time
+  std::vector<std::unique_ptr<SealedStream>> streams_;  // by rank, opened on demand; used by one thread at a time
 };
 
 }  // namespace prun

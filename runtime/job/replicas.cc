@@ -42,7 +42,7 @@ bool keeps_replicas(const JobSpec& spec, const Plan& plan) {
 
 ReplicaFolder::ReplicaFolder(JobSpec& spec) : path_(fmt::format("{}/{}{}", kMemory, kReplicaFolder, getpid())) {
   std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);  // of a launcher that was killed and had this pid
+  std::filesystem::remove_all(path_, ignored);  // from a killed launcher with this pid
   spec.checkpoint.memory_here = path_;
 }
 
@@ -52,9 +52,9 @@ ReplicaFolder::~ReplicaFolder() {
 }
 
 std::string ReplicaFolder::settle(JobSpec& spec, const Plan& plan, const Job& job) {
-  if (std::exchange(settled_, true)) return "";  // of an attempt before
+  if (std::exchange(settled_, true)) return "";  // settled by a previous attempt
   const bool shared = spec.launch.nnodes == 1;
-  // A node has as much of its own ranks as of another node's, about.
+  // A node holds about as much for another node's ranks as for its own.
   const int ranks = static_cast<int>(std::ssize(job.class_of_rank));
   const int64_t bytes =
       shared ? state_bytes(job, 0, ranks) : 2 * state_bytes(job, 0, std::min(ranks, spec.launch.nproc));

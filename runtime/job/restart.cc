@@ -1,5 +1,5 @@
-// Surprising fact: a rank is a fork of its launcher and is up in milliseconds, so an attempt begins with new ranks.
-// What survives a failure are the launchers of the nodes that are left, with what they have in memory.
+// A rank is a fork of its launcher and starts in milliseconds, so each attempt starts new ranks. The launchers of the
+// remaining nodes survive a failure, with their commits in memory.
 #include "job/restart.h"
 
 #include <fmt/format.h>
@@ -21,12 +21,12 @@
 namespace prun {
 namespace {
 
-constexpr double kRejoinSeconds = 3;  // how long a job that may go on without a node waits for it to come back
-// A node that comes and fails, again and again, must not take the job's time: the first is taken in at once, the next
-// after this, and each further one after twice the time before.
+constexpr double kRejoinSeconds = 3;  // time that a job that may run without a node waits for it
+// A node that repeatedly joins and fails must not consume the job's time: the first is admitted at once, the next after
+// kGrowAgainSeconds, each further one after twice the previous time.
 constexpr double kGrowAgainSeconds = 30, kGrowAgainMost = 1800;
 
-// Returns the checkpoints that `run` committed to the disk, newest first, and damaged ones, which may be its own.
+// Returns the checkpoints that `run` committed to disk, newest first, including damaged ones, which may be its own.
 std::vector<std::string> commits_of(const std::string& run, const std::string& folder) {
   std::vector<std::string> ours;
   if (folder.empty() || !checkpoint::is_used(folder)) return ours;
@@ -55,7 +55,7 @@ void check_restart_options(const JobSpec& spec) {
 
 Restarts::Restarts(JobSpec& spec) : spec_(spec), resume_(spec.checkpoint.resume), trace_(spec.watch.trace) { allow(); }
 
-// What the launchers have to know before an attempt.
+// Sets the launch options of the next attempt.
 void Restarts::allow() {
   const RestartSettings& s = spec_.restart;
   const bool shrinks = s.min_ranks > 0 && (ranks_ == 0 || ranks_ > s.min_ranks);
@@ -101,7 +101,7 @@ void Restarts::begin_again(bool grows) {
   if (grows && spec_.launch.node_rank == 0) {
     ++grown_;
     most_ranks_ = 0;
-  } else if (restarts_ < spec_.restart.most || spec_.launch.node_rank > 0) {  // node 0 counts for all
+  } else if (restarts_ < spec_.restart.most || spec_.launch.node_rank > 0) {  // node 0 keeps the count
     ++restarts_;
   } else {
     ++shrunk_;
@@ -112,11 +112,11 @@ void Restarts::begin_again(bool grows) {
   checkpoint.resumes = false;
   checkpoint.resume = resume_;
   settle_checkpoints(checkpoint, spec_.launch.node_rank == 0, commits());
-  checkpoint.begin.left_out = before.left_out;  // also of commits from before it was decided
+  checkpoint.begin.left_out = before.left_out;  // applies also to commits from before the decision
   checkpoint.begin.restarts = before.restarts + 1;
   spec_.watch.metrics.resumes = true;
   spec_.watch.metrics.overwrite = false;
-  if (!trace_.empty()) {  // of each attempt one: none is lost
+  if (!trace_.empty()) {  // one file per attempt, so that none is overwritten
     std::filesystem::path name(trace_);
     name.replace_extension(fmt::format("restart{}{}", done(), name.extension().string()));
     spec_.watch.trace = name.string();
@@ -129,7 +129,8 @@ void Restarts::remember(const std::vector<int64_t>& skipped_steps, int64_t not_f
   not_finite_step_ = spec_.non_finite == "rollback" ? not_finite_step : -1;
 }
 
-// From the first step that is done again to the one that failed: whatever led there is not seen a second time.
+// Skips the batches from the first repeated step to the failed one, so that none of the samples before the failure is
+// seen again.
 void Restarts::leave_out_batches() {
   left_out_.clear();
   RunPosition& at = spec_.checkpoint.begin;
@@ -157,8 +158,7 @@ void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
   if (!newest || newest->position.step < (checkpoint.resumes ? checkpoint.begin.step : -1)) return;
   checkpoint.kept = newest->name;
   checkpoint.resumes = true;
-  // The launcher knows more than the rank that wrote this: the steps that all ranks skipped, and what was left out
-  // since.
+  // The launcher's state is newer than the commit's: the steps that all ranks skipped, and the samples skipped since.
   const RunPosition before = std::exchange(checkpoint.begin, newest->position);
   checkpoint.begin.left_out = before.left_out;
   checkpoint.begin.restarts = before.restarts;
@@ -168,7 +168,7 @@ void Restarts::take_newest_kept(const std::vector<std::string>& inventories) {
   checkpoint.resume.clear();
 }
 
-// Returns the checkpoints of this run, newest first. Of one step, the checkpoint in memory comes first.
+// Returns the checkpoints of this run, newest first; for equal steps the one in memory comes first.
 std::vector<std::string> Restarts::commits() const {
   const CheckpointSettings& s = spec_.checkpoint;
   std::vector<std::string> ours =

@@ -1,15 +1,15 @@
-// The secret that the nodes of a job share: read once, and kept from every process that this one starts.
+// The secret that the nodes of a job share: read once, and hidden from all child processes.
 #pragma once
 #include <string>
 
 namespace prun {
 
-// First of all in main: takes PRUN_SECRET out of the environment, so that no child inherits it and /proc/PID/environ
-// does not show it.
+// Call first in main: removes PRUN_SECRET from the environment, so that no child inherits it and /proc/PID/environ does
+// not show it.
 void hide_secret();
 
-// From --secret-file, else what PRUN_SECRET was, else "". Throws usage_error: no secret in the file, or others may
-// read it.
+// Returns the secret from --secret-file, otherwise the former PRUN_SECRET, otherwise "". Throws usage_error if the file
+// is empty or accessible to others.
 std::string read_secret(const std::string& secret_file);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// A few short texts by a number, which processes that are forked after it was made share.
+// A fixed-size map from numbers to short texts, in memory shared with processes that are forked after its construction.
 #pragma once
 #include <array>
 #include <atomic>
@@ -16,7 +16,7 @@ class SharedTexts {
   SharedTexts& operator=(const SharedTexts&) = delete;
 
   std::optional<std::string> find(size_t number) const;
-  void add(size_t number, const std::string& text);  // one that is too long, or one too many, is not kept
+  void add(size_t number, const std::string& text);  // drops texts over 1,000 bytes, and texts beyond 64 entries
 
  private:
   struct Entry {

@@ -22,7 +22,7 @@ double processor_seconds(int whose) {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// What was spent since the last call went into the part that was open.
+// Adds the time since the last call to the current part.
 void charge() {
   const double now = processor_seconds(RUSAGE_SELF) + processor_seconds(RUSAGE_CHILDREN);
   if (!g_part.empty()) spent_time()[g_part] += now - g_counted;

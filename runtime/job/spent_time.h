@@ -1,16 +1,16 @@
-// Processor time by what it went into, of this process and of the children that it has waited for: what
-// `prun tune --time-passes` prints. A part inside another one is its own and not the other's.
+// CPU time of this process and its reaped children, by part; printed by `prun tune --time-passes`. The time of a nested
+// part does not count towards the outer one.
 #pragma once
 #include <map>
 #include <string>
 
 namespace prun {
 
-// Of parts that have ended, "estimates, script" by its seconds.
+// Seconds by name of a finished part, for example "estimates, script".
 using SpentTime = std::map<std::string, double>;
 SpentTime& spent_time();
 
-// As long as this exists, time goes into this part of those around it.
+// Attributes CPU time to this part, nested in the current one, for the lifetime of the object.
 class TimeSpent {
  public:
   explicit TimeSpent(const std::string& on);
@@ -22,7 +22,7 @@ class TimeSpent {
   std::string outer_;
 };
 
-void add_spent_time(double seconds);  // of processes that others have waited for: into the part that is open
-void print_spent_time();              // a line a part on standard error, and their sum
+void add_spent_time(double seconds);  // of processes reaped by others; added to the current part
+void print_spent_time();              // prints a line per part, and the sum, to standard error
 
 }  // namespace prun

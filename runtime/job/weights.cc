@@ -1,4 +1,4 @@
-// Surprising fact: eos_token_id is a number or a list of them.
+// eos_token_id is a number or a list of them.
 #include "job/weights.h"
 
 #include <fmt/format.h>

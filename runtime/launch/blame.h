@@ -3,9 +3,8 @@
 // The first report is rarely the root cause: a victim that only exits is faster than the culprit, which has to examine
 // its error. So every failure except an observed error or a death by signal waits for a better explanation:
 //
-//     report A --> add: due = now + settles_in(A) --+--> a heavier report B: due = now + settles_in(B)
-//                                                   `--> due: judge() = the heaviest failure, corrected by peers and
-//                                                   waits
+//     report A --> due = now + settles_in(A) --+--> heavier report B --> due = now + settles_in(B)
+//                                              `--> due passes --------> judge(): the heaviest failure or its cause
 #pragma once
 #include <chrono>
 #include <functional>
