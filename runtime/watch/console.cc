@@ -30,7 +30,7 @@ Console::Console(bool output_taken, bool quiet)
       quiet_(quiet),
       live_(!quiet && standard_screen().live && (output_taken || !is_pipe(STDOUT_FILENO))),
       terminal_(isatty(output_taken ? STDERR_FILENO : STDOUT_FILENO) == 1) {
-  std::fflush(stdout);  // what was said before stands before
+  std::fflush(stdout);  // keeps the order with earlier output
 }
 
 void Console::say(std::string_view text) {
@@ -85,7 +85,7 @@ Screen Console::screen() {
   Screen screen = standard_screen();
   screen.live = live_;
   screen.color = screen.color && live_;
-  // A picture that finds no room is out of date before it is seen.
+  // A picture is dropped while output is queued, because it would be outdated.
   screen.write = [this](std::string_view text) {
     if (errors_->idle()) errors_->write(text);
   };

@@ -1,5 +1,5 @@
-// Surprising fact: an op is predicted at 1 GFLOP/s and 200 MB/s, a hundredth of a core, since plain loops in f64 and
-// machines that others use must not be blamed; so a limit is minutes for the largest ops and --timeout for all others.
+// An op is predicted at 1 GFLOP/s and 200 MB/s, a hundredth of a core, so that f64 loops and shared machines are not
+// blamed. The limit is minutes for the largest ops and about --timeout for all others.
 #include "watch/endless_op.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ double predicted_s(const Program& program, const Op& op) {
   return cost.flops / kSlowFlopsPerSecond + cost.bytes / kSlowBytesPerSecond;
 }
 
-// While a stream is in a replayed graph the device is watched by the rank itself.
+// Returns whether a stream is in a replayed graph; in that case the rank itself watches the device.
 bool replays(const FlightRank& rank) {
   return std::any_of(rank.streams.begin(), rank.streams.end(), [](const FlightStream& s) { return s.running == 3; });
 }

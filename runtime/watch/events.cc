@@ -65,14 +65,15 @@ void Events::tick() {
   if (abandoned_.count(saving) != 0) saving = 0;
   if (saved != saved_) {
     if (saving_ != 0 && saving_ != saved) write_(event_line("checkpoint_committed", {{"step", saving_}}));
-    if (saving_ != saved) write_(event_line("checkpoint_begun", {{"step", saved}}));  // between two looks
+    // Began and ended between two ticks.
+    if (saving_ != saved) write_(event_line("checkpoint_begun", {{"step", saved}}));
     write_(event_line("checkpoint_committed", {{"step", saved}}));
     saving_ = saved;
   } else if (saving_ != 0 && saving != saving_) {
     write_(event_line("checkpoint_failed", {{"step", saving_}}));
   }
   if (saving != 0 && saving != saving_) write_(event_line("checkpoint_begun", {{"step", saving}}));
-  saving_ = saving == saved ? 0 : saving;  // it is marked as ended a moment after it was committed
+  saving_ = saving == saved ? 0 : saving;  // the recorder clears `saving` shortly after the commit
   saved_ = saved;
 }
 

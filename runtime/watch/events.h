@@ -1,5 +1,5 @@
-// runs/<id>/events.jsonl: what happened to a run, one JSON object a line:
-// {"wall_time":1795000000.125,"event":"joined",..}. README.md of tools/prun lists the events.
+// runs/<id>/events.jsonl: the events of a run, one JSON object a line:
+// {"wall_time":1795000000.125,"event":"joined",..}. README.md of tools/prun lists them.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,13 +20,13 @@ class Events final : public View {
   Events(std::string plan, const Watchdog& watchdog, Write write)
       : plan_(std::move(plan)), watchdog_(watchdog), write_(std::move(write)) {}
   void started(const RunningJob& job) override;
-  // Ranks that have joined, checkpoints that were begun, committed or failed since the last call.
+  // Writes joined ranks, and checkpoints begun, committed or failed since the last call.
   void tick() override;
-  // No rank makes the checkpoint after `step` steps, since `rank` cannot; the last whole one is that after `last`
-  // steps.
+  // All ranks drop the checkpoint after `step` steps because `rank` failed to write it. `last`: step of the newest
+  // whole checkpoint.
   void abandoned(int rank, int64_t step, const std::string& folder, int64_t last,
                  const checkpoint::SaveFailure& failure);
-  void step(const MergedStep& step) override;  // if there was an evaluation after it, or it updated nothing
+  void step(const MergedStep& step) override;  // after an evaluation, or if it updated nothing
   void warning(const std::string& text) override;
   void failed(const Failure& failure) override;
   void ended(int exit_code, bool begins_again) override;
@@ -41,7 +41,7 @@ class Events final : public View {
   std::set<int64_t> abandoned_;     // steps
 };
 
-// "hang", "rank crash": the code in words, as RELIABILITY's table has it.
+// Returns the name of an exit code, as in the table of exit codes: "hang", "rank crash".
 std::string exit_name(int code);
 
 }  // namespace prun

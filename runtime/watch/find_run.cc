@@ -43,7 +43,7 @@ double written(const fs::path& folder) {
   return stat((folder / kRunFile).c_str(), &info) == 0 ? static_cast<double>(info.st_mtim.tv_sec) : 0;
 }
 
-// A run that has no flight of its own may be that of a launcher that was killed.
+// A run without a flight file may belong to a killed launcher.
 FoundRun run_in(const fs::path& folder, const std::vector<PublishedJob>& killed) {
   FoundRun run{folder.filename().empty() ? folder.parent_path().filename().string() : folder.filename().string(),
                folder.string(), std::nullopt};

@@ -1,4 +1,4 @@
-// Which run a user means: the folder of a run, its id, or the process number of a running launcher.
+// Resolves a user's name for a run: its folder, its id, or the pid of a running launcher.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,14 +8,14 @@
 namespace prun {
 
 struct FoundRun {
-  std::string name;                 // its id, or how the user named it
-  std::string folder;               // "": it has none
-  std::optional<PublishedJob> job;  // it runs, or its launcher was killed and has left its last flight
+  std::string name;                 // its id, or the user's name for it
+  std::string folder;               // "": none
+  std::optional<PublishedJob> job;  // set if it runs, or if its killed launcher left a last flight
   bool running() const { return job && job->running; }
 };
 
-// `word` "": the only job that runs, else the latest run in runs, or that of a launcher that was killed since. Throws
-// usage_error: no such run, with the likely one.
+// `word` "": the only running job, otherwise the latest run in runs/ or of a killed launcher. Throws usage_error with
+// the likely name if there is no such run.
 FoundRun find_run(const std::string& word);
 
 }  // namespace prun

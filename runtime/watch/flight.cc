@@ -21,7 +21,7 @@ std::vector<OpEvent> last_events(RecorderHeader& recorder, int stream, size_t co
   std::vector<OpEvent> events;
   for (uint64_t at = written - kept; at < written; ++at) {
     const OpEvent event = recorder_ring(&recorder, stream)[at & (recorder.capacity - 1)];
-    if (event.end_ns != 0) events.push_back(event);  // else another node did not send it
+    if (event.end_ns != 0) events.push_back(event);  // 0: not sent by the other node
   }
   return events;
 }
@@ -74,7 +74,7 @@ FlightRank parse_rank(const Json& json) {
   rank.body = json.at("body");
   rank.doing = json.at("doing");
   rank.alive_ns = json.at("alive_ns");
-  rank.beat_ns = json.value("beat_ns", uint64_t{0});  // flights of before have none
+  rank.beat_ns = json.value("beat_ns", uint64_t{0});  // missing in older flights
   rank.steps = json.at("steps");
   rank.saving = json.at("saving");
   rank.saving_ns = json.at("saving_ns");
@@ -104,7 +104,7 @@ FlightRank read_recorder(RecorderHeader& recorder, size_t events) {
   rank.saved = recorder.saved.load();
   for (int s = 0; s < kMaxStreams; ++s) {
     const StreamState& state = recorder.stream[s];
-    if (state.since_ns.load() == 0 && state.written.load() == 0) continue;  // the job has no more streams
+    if (state.since_ns.load() == 0 && state.written.load() == 0) continue;  // the job has fewer streams
     rank.streams.resize(static_cast<size_t>(s) + 1);
     rank.streams.back() = {state.op.load(),      state.step.load(),     state.run.load(),
                            state.running.load(), state.since_ns.load(), last_events(recorder, s, events)};

@@ -59,7 +59,7 @@ constexpr Call kCalls[] = {{SYS_read, "read", true},
 #endif
                            {SYS_sched_yield, "sched_yield", false}};
 
-// Those that wait for a disk or whoever serves a file; all others also wait where all is well.
+// Calls that wait for a disk or a file server; the others also block in normal operation.
 constexpr const char* kOfFiles[] = {"openat", "open", "renameat2", "rename", "unlinkat", "mkdirat", "statx"};
 
 std::string first_line(const fs::path& path) {
@@ -69,7 +69,7 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-// "0 0x3 0x7f2d.. ..", "running", or what the kernel does not tell.
+// Parses "0 0x3 0x7f2d.. .."; ignores "running" and unreadable files.
 void read_call(const fs::path& process, const fs::path& task, KernelThread& thread) {
   std::istringstream words(first_line(task / "syscall"));
   long number = -1;
@@ -109,7 +109,7 @@ std::vector<KernelThread> kernel_threads(int pid) {
   for (; !error && tasks != fs::directory_iterator(); tasks.increment(error)) {
     const fs::path& task = tasks->path();
     const std::string stat = first_line(task / "stat");
-    const size_t name_ends = stat.rfind(") ");  // the name may hold any character
+    const size_t name_ends = stat.rfind(") ");  // the name may contain any character
     if (name_ends == std::string::npos) continue;
     KernelThread thread;
     thread.id = std::atoi(task.filename().c_str());

@@ -1,7 +1,7 @@
-// What the kernel knows of a process that does not go on: of each thread its state, the system call that it is in and
-// on which file, the function that it waits in, and for root its kernel stack.
+// The kernel's view of a process without progress, by thread: state, system call and its file, kernel function that it
+// waits in, and for root the kernel stack.
 //
-// Surprising fact: nothing of it stops the process or needs its help, so a rank in state D is told like any other.
+// Reading it neither stops the process nor needs its cooperation, so it also works for state D.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,18 +10,19 @@ namespace prun {
 
 struct KernelThread {
   int id = 0;
-  std::string name;  // as the thread was named: its stream
-  char state = '?';  // as /proc has it: R, S, D, T, ..
-  std::string call;  // "pread64"; "": none, or it may not be known
-  std::string file;  // that the call is about; "": none
-  std::string wait;  // "futex_wait_queue"; "": not known
+  std::string name;  // thread name: its stream
+  char state = '?';  // as in /proc: R, S, D, T, ..
+  std::string call;  // "pread64"; "": none or unknown
+  std::string file;  // file of the call; "": none
+  std::string wait;  // "futex_wait_queue"; "": unknown
   std::vector<std::string> stack;
 };
 
-// Empty: the process is gone, or /proc tells nothing.
+// Empty: the process is gone, or /proc is unreadable.
 std::vector<KernelThread> kernel_threads(int pid);
-// What tells most: stopped, else waiting for a file, else computing, else what all wait in. "" of no thread.
+// Returns the most informative state: stopped, otherwise waiting for a file, computing, or the calls that all threads
+// wait in. "" if there are no threads.
 std::string kernel_words(const std::vector<KernelThread>& threads);
-std::string kernel_text(const std::vector<KernelThread>& threads);  // all of it, a line a thread, then its stack
+std::string kernel_text(const std::vector<KernelThread>& threads);  // all threads: a line each, then the stack
 
 }  // namespace prun

@@ -27,7 +27,7 @@ uint64_t MemoryWatch::most() {
   if (begin < next_s_) return most_;
   uint64_t most = 0;
   for (const int process : processes_) most = std::max(most, proportional_set_size(std::to_string(process)));
-  if (most > 0) most_ = most;  // processes that have ended have none
+  if (most > 0) most_ = most;  // ended processes have none
   const double end = now_s();
   next_s_ = end + std::max(1.0, 100 * (end - begin));
   return most_;

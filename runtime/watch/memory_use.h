@@ -1,4 +1,4 @@
-// Memory of the job's processes as the kernel counts it.
+// Memory of the job's processes as counted by the kernel.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,15 +6,15 @@
 
 namespace prun {
 
-// Bytes of a process ("self" or its id), pages that others map too divided among them: peers' arenas are not counted N
-// times. 0: not known.
+// Returns the PSS of a process ("self" or its pid) in bytes: shared pages are divided among their users, so peers'
+// arenas are not counted N times. 0: unknown.
 uint64_t proportional_set_size(const std::string& process);
 
-// The most of several processes, from time to time: the kernel walks all their pages for it.
+// The maximum over several processes, sampled rarely because the kernel walks all their pages.
 class MemoryWatch {
  public:
   void open(const std::vector<int>& processes) { processes_ = processes; }
-  uint64_t most();  // as of at most a second ago, or a hundred times what looking takes
+  uint64_t most();  // at most 1 s old, or 100 times the duration of a sample
 
  private:
   std::vector<int> processes_;

@@ -1,4 +1,4 @@
-// Numbers read back as the same doubles; NaN and Inf, which JSON lacks, become null.
+// Numbers parse back to the same doubles; NaN and Inf, which JSON lacks, become null.
 #include "watch/metrics.h"
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ void StepRows::begin(const RunningJob& job, double peak_flops) {
   for (const Program& one : job.job.classes) work_.clips = work_.clips || one.step().norm >= 0;
 }
 
-// A rank that has ended has left its peak in its recorder.
+// Includes the peaks that ended ranks left in their recorders.
 uint64_t StepRows::memory_bytes() {
   uint64_t most = memory_.most();
   for (const RecorderHeader* recorder : job_->recorders) most = std::max(most, recorder->pss.load());

@@ -1,4 +1,4 @@
-// --metrics FILE: one JSON object a line and step, every step exactly once, readable while the job runs.
+// --metrics FILE: one JSON object per step and line, every step exactly once, readable while the job runs.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,31 +13,31 @@
 
 namespace prun {
 
-// What the rows of a job have in common.
+// The fields common to all rows of a job.
 struct StepWork {
-  int64_t tokens = 0;     // of one step
+  int64_t tokens = 0;     // per step
   RunPosition begin;      // of the run
   double flops = 0;       // FLOP of the model in one step (ir/op_cost.h)
   double peak_flops = 0;  // FLOP/s of all devices; 0 = unknown
   LearningRate rate = {};
-  bool clips = false;  // so there is a norm of the gradients
+  bool clips = false;  // the program computes a gradient norm
 };
 
-// {"step":1,"loss":5.55,"learning_rate":0.0003,"grad_norm":1.2,"tokens":8192,"time_s":0.1,"wall_time":1795000000.125,
-// "tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001,"data_s":0.0003,"memory_bytes":52428800}; no loss: null.
-// Absent where there is none: the norm of gradients that are not clipped, memory that is not known. A model with matrix
-// products adds "model_flops_per_s":1.2e12 and, where the devices' peak is known, "mfu":0.41; a queue device "host_us"
-// and "idle"; a step with an evaluation "eval_loss":5.5,"eval_s":0.2.
+// Returns a row: {"step":1,"loss":5.55,"learning_rate":0.0003,"grad_norm":1.2,"tokens":8192,"time_s":0.1,
+// "wall_time":1795000000.125,"tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001,"data_s":0.0003,
+// "memory_bytes":52428800}; a missing loss is null. Omitted: the norm without clipping, unknown memory. A model with
+// GEMMs adds "model_flops_per_s":1.2e12 and, if the devices' peak is known, "mfu":0.41; a queue device adds "host_us"
+// and "idle"; a step with an evaluation adds "eval_loss":5.5,"eval_s":0.2.
 std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t memory_bytes);
 
-// Makes the rows of a job's steps.
+// Renders the rows of a job's steps.
 class StepRows {
  public:
   void begin(const RunningJob& job, double peak_flops);
   std::string of(const MergedStep& step) { return metrics_row(step, work_, memory_bytes()); }
 
  private:
-  uint64_t memory_bytes();  // the most of any local rank
+  uint64_t memory_bytes();  // maximum over local ranks
 
   StepWork work_;
   MemoryWatch memory_;
@@ -46,7 +46,7 @@ class StepRows {
 
 class Metrics final : public View {
  public:
-  // Throws as MetricsFile.
+  // Throws like MetricsFile.
   Metrics(const MetricsSettings& settings, int64_t first_step, Console& console)
       : file_(settings, first_step), console_(console) {}
   void started(const RunningJob& job) override;

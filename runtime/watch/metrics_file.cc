@@ -1,5 +1,5 @@
-// Reports of norms come from ranks and rows of steps from the launcher, so a report may stand before the row of an
-// earlier step: rows to drop need not be the last ones.
+// Ranks report norms and the launcher writes step rows, so a report may precede the row of an earlier step: the dropped
+// rows are not necessarily the last ones.
 #include "watch/metrics_file.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ std::optional<int64_t> step_of(const std::string& line) {
   return step != row.end() && step->is_number_integer() ? std::optional(step->get<int64_t>()) : std::nullopt;
 }
 
-// Ranks of a run that was killed have its lock until they have noticed.
+// Waits for the lock, which ranks of a killed run hold until they detect its end.
 bool lock(int descriptor) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
@@ -55,13 +55,13 @@ MetricsFile::MetricsFile(const MetricsSettings& s, int64_t first_step)
   read_rows(first_step);
 }
 
-// What stays is the beginning of the file, up to the first row that goes, and the rows behind it.
+// Keeps the file up to the first dropped row, and copies later kept rows after it.
 void MetricsFile::read_rows(int64_t first_step) {
   std::ifstream file(output_.path());
   int64_t number = 0, dropped = 0, last = 0;
   for (std::string line; std::getline(file, line);) {
     ++number;
-    if (file.eof()) break;  // the run before was killed within this line
+    if (file.eof()) break;  // the previous run was killed within this line
     const std::optional<int64_t> step = step_of(line);
     if (!step)
       throw usage_error(

@@ -1,5 +1,5 @@
-// The file of --metrics. "-" is standard output; an empty file, a pipe or a device is written; a file with rows goes on
-// in a run that resumes, from the step that it resumes from, and is otherwise left alone.
+// The file of --metrics. "-" is standard output. An empty file, a pipe or a device is written. A file with rows is
+// continued by a run that resumes, from the step of its checkpoint; otherwise it is not touched.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,7 +11,7 @@ namespace prun {
 struct MetricsSettings {
   std::string path;        // --metrics
   bool overwrite = false;  // --overwrite
-  bool resumes = false;    // --resume was given, whether there was a checkpoint or not
+  bool resumes = false;    // --resume was given, even if there was no checkpoint
 };
 
 // Throws usage_error for options that do not go together.
@@ -19,22 +19,22 @@ void check_metrics_options(const MetricsSettings& settings, const std::string& c
 
 class MetricsFile {
  public:
-  // `first_step`: steps that were done before this run. Changes nothing yet. Throws usage_error where the file cannot
-  // be written, has rows that nobody said what to do with, or something else than rows, or where another run writes it.
+  // `first_step`: steps done before this run. Changes nothing yet. Throws usage_error if the file cannot be written,
+  // has rows without --resume or --overwrite, has other content, or is being written by another run.
   MetricsFile(const MetricsSettings& settings, int64_t first_step);
-  // Drops the rows of steps that come again.
+  // Drops the rows of repeated steps.
   void begin();
   OutputFile& output() { return output_; }
   const OutputFile& output() const { return output_; }
-  // What the user should know of the rows that were there; "": nothing.
+  // Returns a message about existing rows; "": none.
   const std::string& remark() const { return remark_; }
 
  private:
   void read_rows(int64_t first_step);
 
   OutputFile output_;
-  int64_t keep_ = 0;   // bytes that stay
-  std::string after_;  // rows that stay, behind one that goes
+  int64_t keep_ = 0;   // bytes kept at the beginning
+  std::string after_;  // rows kept after the first dropped one
   std::string remark_;
 };
 

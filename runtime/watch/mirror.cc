@@ -1,4 +1,4 @@
-// The bytes are structs as they lie in memory: nodes have one byte order and one version (launch/handshake.h).
+// The bytes are structs in native layout, because all nodes have the same byte order and version (launch/handshake.h).
 #include "watch/mirror.h"
 
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ struct NewsHead {
   uint64_t alive_ns, beat_ns, saving_ns, pss;
   int64_t saving, saved;
   int64_t device_use[6];
-  char kernel[160];  // WatchedRank::kernel; the last byte stays 0
+  char kernel[160];  // WatchedRank::kernel; the last byte is 0
   char doing[sizeof(RecorderHeader::doing)], transports[sizeof(RecorderHeader::transports)];
 };
 
@@ -43,7 +43,7 @@ void append(std::string& bytes, const T& value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// Takes values from the front; once there are too few bytes it stays false.
+// Takes values from the front; returns false forever once there are too few bytes.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -86,7 +86,7 @@ void put_head(RecorderHeader& copy, const NewsHead& head, const Here& here) {
   copy.phase.store(static_cast<RunPhase>(std::min(head.phase, static_cast<uint32_t>(RunPhase::finished))));
 }
 
-// Machines with the same one share their clock.
+// Machines with an equal boot id share their clock.
 uint64_t boot_hash() {
   static const uint64_t hash = [] {
     std::string id;
@@ -200,7 +200,7 @@ bool MirrorCopy::put(std::string_view bytes, uint64_t now) {
   return true;
 }
 
-// The smallest difference counts, and may grow by 20 us a second, as clocks do.
+// Uses the smallest difference, which may grow by 20 us/s to follow clock drift.
 void MirrorCopy::set_offset(bool same_clock, int64_t difference, uint64_t now) {
   const bool first = offset_ns_ == INT64_MAX;
   const int64_t drift = first ? 0 : static_cast<int64_t>((now - arrived_ns_) / 50'000);
@@ -210,7 +210,7 @@ void MirrorCopy::set_offset(bool same_clock, int64_t difference, uint64_t now) {
 
 uint64_t MirrorCopy::here(uint64_t ns) const { return ns == 0 ? 0 : ns + static_cast<uint64_t>(offset_ns_); }
 
-// Events that were not sent leave gaps, whose time is 0.
+// Events that were not sent leave gaps with end time 0.
 void MirrorCopy::put_events(int stream, uint64_t written, const std::vector<OpEvent>& events) {
   RecorderHeader& copy = *recorder();
   OpEvent* ring = recorder_ring(&copy, stream);

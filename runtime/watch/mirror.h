@@ -1,8 +1,10 @@
-// What node 0 knows of ranks of other nodes: their launcher sends the news of each recorder, and node 0 keeps a copy
-// of the recorder that everybody reads like those of its own ranks.
+// Recorders of other nodes' ranks on node 0:
 //
-// Surprising fact: clocks of two machines have different beginnings, so times are moved by the smallest difference seen
-// between sending and arrival. What is left is the shortest latency, well below a step.
+//     rank -> recorder -> MirrorSource ==news==> MirrorCopy -> recorder -> readers on node 0
+//             (its node)                         (node 0)
+//
+// Clocks of two machines have different origins, so times are shifted by the smallest observed difference between
+// sending and arrival. The error is the shortest latency, far below a step.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -24,9 +26,10 @@ namespace prun {
 class MirrorSource {
  public:
   MirrorSource(RecorderHeader& recorder, int pid) : recorder_(recorder), pid_(pid) {}
-  // News since the last call, of each stream at most the last `events`; frees the steps' places in the ring.
+  // Returns the changes since the last call, with at most the last `events` of each stream; frees the ring slots of the
+  // steps.
   std::string take(char process, size_t events, std::string_view kernel = "");
-  void freeze();  // from now on streams are told as they stand
+  void freeze();  // fixes the reported stream states
   bool has_steps() const { return recorder_.steps_written.load() > steps_; }
 
  private:
@@ -48,7 +51,7 @@ class MirrorSource {
 class MirrorCopy {
  public:
   explicit MirrorCopy(uint64_t capacity);
-  // False: the bytes are no news of a recorder, and nothing has changed.
+  // Returns false, and changes nothing, if the bytes are malformed.
   bool put(std::string_view bytes, uint64_t now_ns);
   RecorderHeader* recorder() { return reinterpret_cast<RecorderHeader*>(memory_.get()); }
   int pid() const { return pid_; }
@@ -57,7 +60,7 @@ class MirrorCopy {
 
  private:
   void set_offset(bool same_clock, int64_t difference, uint64_t now);
-  uint64_t here(uint64_t ns) const;  // on this machine's clock; 0 stays
+  uint64_t here(uint64_t ns) const;  // on this machine's clock; 0 remains 0
   void put_events(int stream, uint64_t written, const std::vector<OpEvent>& events);
   void put_steps();
 
@@ -65,8 +68,8 @@ class MirrorCopy {
     size_t bytes;
     void operator()(std::byte* memory) const;
   };
-  std::unique_ptr<std::byte, Free> memory_;  // pages that nobody touches cost nothing
-  std::deque<StepRecord> waiting_;           // for a place in the ring
+  std::unique_ptr<std::byte, Free> memory_;  // untouched pages cost no memory
+  std::deque<StepRecord> waiting_;           // for a slot in the ring
   int64_t offset_ns_ = INT64_MAX;
   uint64_t arrived_ns_ = 0;
   int pid_ = 0;
@@ -74,18 +77,18 @@ class MirrorCopy {
   std::string kernel_;
 };
 
-// Makes ranks of other nodes look like those of this one.
+// Presents the ranks of other nodes like local ranks.
 class Mirrors {
  public:
-  // `mirror_all`: node 0 gets all events, for a trace.
+  // `mirror_all`: sends all events to node 0, for a trace.
   void placed(bool mirror_all) { mirror_all_ = mirror_all; }
-  // Returns the local ranks to watch. On node 0 it adds the ranks of other nodes, with recorders of `capacity` events,
-  // to them and to `job`.
+  // Returns the ranks to watch. On node 0 it appends the other nodes' ranks, with recorders of `capacity` events, to
+  // them and to `job`.
   std::vector<WatchedRank> open(RunningJob& job, uint64_t capacity);
-  // On other nodes: what node 0 gets of each local rank. `last`: the job has ended.
+  // On other nodes: returns the news of each local rank for node 0. `last`: the job has ended.
   std::vector<std::pair<int, std::string>> news(RankWatch& watch, bool last);
   void put(RankWatch& watch, int rank, std::string_view bytes);  // on node 0
-  // The end is decided, and no rank knows yet: news stay as they are.
+  // The end is decided, before ranks are notified: fixes the news.
   void freeze(const RankWatch& watch);
   bool is_mirrored(int rank) const { return copies_.contains(rank); }
 
@@ -94,8 +97,8 @@ class Mirrors {
 
   bool mirror_all_ = false;
   std::vector<int> ranks_;             // of `sources_`
-  std::vector<MirrorSource> sources_;  // on other nodes: of local ranks
-  std::map<int, MirrorCopy> copies_;   // on node 0: of other nodes' ranks
+  std::vector<MirrorSource> sources_;  // on other nodes: local ranks
+  std::map<int, MirrorCopy> copies_;   // on node 0: other nodes' ranks
   std::vector<std::pair<int, std::string>> last_news_;
   uint64_t next_sample_ns_ = 0;
 };

@@ -7,7 +7,7 @@
 namespace prun {
 namespace {
 
-constexpr size_t kSample = 128;  // events of each stream, for slow ranks
+constexpr size_t kSample = 128;  // events per stream, to detect slow ranks
 constexpr uint64_t kSampleEveryNs = 500'000'000;
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace prun {
 void NotFinite::started(const RunningJob& job) {
   if (!job.shown) return;
   for (const Program& program : job.job.classes) clips_ = clips_ || program.step().norm >= 0;
-  told_ = told_ || job.program().step().loss < 0;  // a program without a loss prints for itself
+  told_ = told_ || job.program().step().loss < 0;  // a program without a loss prints its own output
 }
 
 void NotFinite::step(const MergedStep& step) {
@@ -38,7 +38,7 @@ void NotFinite::report(const MergedStep& step) {
       step.step + 1, std::isnan(value) ? "NaN" : "infinite", effect));
 }
 
-// The screen shows the first ones, and then fewer and fewer; each is an event.
+// Prints the first ones, then at doubling counts; every one is an event.
 void NotFinite::report_skipped(const MergedStep& step) {
   skipped_.push_back(static_cast<int64_t>(step.step));
   const size_t many = skipped_.size();

@@ -1,5 +1,5 @@
-// Reports the first loss, gradient norm or evaluation that is not finite, and steps that updated nothing; counts both
-// for restarts.
+// Reports the first loss, gradient norm or evaluation that is not finite, and steps without an update; records both for
+// restarts.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -27,7 +27,7 @@ class NotFinite final : public View {
 
   Console& console_;
   bool names_skipped_, told_;
-  bool clips_ = false;  // so there is a norm of the gradients
+  bool clips_ = false;  // the program computes a gradient norm
   std::vector<int64_t> skipped_;
   int64_t failed_step_ = -1;
 };

@@ -1,4 +1,4 @@
-// The recorders are read at every tick; each view gets a step once, when all ranks have completed it.
+// Recorders are read at every tick; each view gets a step once, after all ranks have completed it.
 #include "watch/observer.h"
 
 #include <fmt/format.h>
@@ -18,8 +18,8 @@
 namespace prun {
 namespace {
 
-// Returns what a rank is doing, from its recorder: "step 12: all_reduce 3 of axis dp (block2), plans/a.lua:14", or
-// "joining: socket"; "" if the recorder does not tell.
+// Returns a rank's position from its recorder: "step 12: all_reduce 3 of axis dp (block2), plans/a.lua:14", or
+// "joining: socket"; "" if unknown.
 std::string where_is(const Job& job, int rank, const RecorderHeader& recorder) {
   if (recorder.phase.load() == RunPhase::joining)
     return std::string("joining") + (recorder.doing[0] != '\0' ? ": " : "") + recorder.doing;
@@ -30,7 +30,7 @@ std::string where_is(const Job& job, int rank, const RecorderHeader& recorder) {
     if (recorder.stream[s].running.load() == 3)
       return fmt::format("{}: a graph of it, replayed by the device (--trace FILE has its ops one by one)",
                          moment_text(program, id, recorder.stream[s].step.load()));
-  // The stream that is inside an op, else the compute stream.
+  // The stream inside an op, otherwise the compute stream.
   for (bool running : {true, false}) {
     for (size_t s = 0; s < body.streams.size(); ++s) {
       const StreamState& state = recorder.stream[s];
@@ -95,14 +95,14 @@ void Observer::started(const std::vector<int>& ranks, const std::vector<int>& pi
   running_.pids = pids;
   for (void* recorder : recorders) running_.recorders.push_back(static_cast<RecorderHeader*>(recorder));
   watchdog_.begin(running_, mirrors_.open(running_, recorder_capacity(spec_)));
-  if (running_.topology.node == 0) reader_.open(running_.recorders);  // on other nodes mirrors take the steps
+  if (running_.topology.node == 0) reader_.open(running_.recorders);  // on other nodes the mirrors consume the steps
   if (running_.shown) rows_.begin(running_, peak_flops_);
   for (View* view : views_) view->started(running_);
 }
 
 void Observer::tick() {
   console_.flush();
-  if (running_.recorders.empty()) return;  // a rank could not be started
+  if (running_.recorders.empty()) return;  // a rank failed to start
   for (View* view : views_) view->tick();
   const std::vector<MergedStep> steps = reader_.take();
   if (!running_.shown) return;
@@ -158,13 +158,13 @@ void Observer::abandoned(int rank, int64_t step, std::string_view words) {
                   step, rank, failure.what, room,
                   last > 0 ? fmt::format("the last one is that after step {}", last) : "there is none yet"));
   if (!events_) return;
-  if (watchdog_.watch() != nullptr) events_->tick();  // what came before it
+  if (watchdog_.watch() != nullptr) events_->tick();  // earlier events
   events_->abandoned(rank, step, spec_.checkpoints, last, failure);
 }
 
 std::optional<Failure> Observer::hung() { return watchdog_.hung(spec_.command); }
 
-// No rank knows yet: each is still where it was.
+// Ranks are not notified yet, so each is still at its position.
 void Observer::ending() {
   if (watchdog_.watch() == nullptr) return;
   watchdog_.watch()->freeze();
@@ -180,7 +180,7 @@ void Observer::failed(const Failure& failure) {
   for (View* view : views_) view->failed(failure);
 }
 
-// Ranks of other nodes are kept with what their nodes have reported since.
+// Updates ranks of other nodes with later news.
 void Observer::keep_flight() {
   if (folder_ == nullptr || !running_.shown || flight_.ranks.empty()) return;
   const Flight now = watchdog_.watch()->flight(kKeptEvents);
@@ -212,7 +212,7 @@ int Observer::finish(int exit_code) {
   return exit_code == 0 && incomplete_ ? static_cast<int>(Exit::check_failed) : exit_code;
 }
 
-// Each loss is reported once.
+// Reports each loss once.
 void Observer::warn_of_losses() {
   std::vector<IncompleteOutput> all;
   if (!console_.failure().empty()) all.push_back({"standard output is incomplete: " + console_.failure()});

@@ -1,4 +1,5 @@
-// Shows a running job: reads the flight recorders of its ranks, never asks a rank, and gives each step to the views.
+// Shows a running job: reads the flight recorders of its ranks, without involving them, and passes each step to the
+// views.
 #pragma once
 #include <functional>
 #include <optional>
@@ -25,8 +26,8 @@ namespace prun {
 
 class Observer final : public LaunchObserver {
  public:
-  // Throws usage_error when the trace or the metrics cannot be written. `spec` and `folder` outlive this; null: nothing
-  // is kept. `peak_flops`: of all devices of the job; 0 = unknown.
+  // Throws usage_error if the trace or the metrics cannot be written. `spec` and `folder` outlive this; folder null:
+  // nothing is kept. `peak_flops`: of all devices of the job; 0 = unknown.
   Observer(const WatchSpec& spec, double peak_flops, RunFolder* folder = nullptr);
   static uint64_t recorder_capacity(const WatchSpec& spec) { return spec.trace.empty() ? 1u << 12 : 1u << 16; }
 
@@ -50,20 +51,19 @@ class Observer final : public LaunchObserver {
   void ended(int exit_code, bool begins_again) override;
   std::string where(int rank) override;
 
-  // The job that node 0 starts, before its ranks.
+  // Node 0: sets the job before its ranks start.
   void show(Job job);
   const Job& job() const { return running_.job; }
-  // Before ranks start: the job resumes after `step`, which was not known at first.
+  // Before ranks start: the job resumes after `step`, which was unknown at construction.
   void begin_after(int64_t step);
   void say(const std::string& text) { console_.say(text); }
-  // The run is over: writes what has not been read yet, as long as somebody reads. Returns its exit code, 1 instead of
-  // 0 if output is lost.
+  // Ends the run: writes queued output as long as it is read. Returns its exit code, 1 instead of 0 if output is lost.
   int finish(int exit_code);
   std::string result(int exit_code) const { return result_.text(running_.job, exit_code); }
   const NotFinite& not_finite() const { return not_finite_; }
   int stop_signal() const { return stop_signal_; }  // signal that ended the attempt early; 0 = none
 
-  std::function<void(const std::string&)> told;  // gets the lines of ranks; null: they go to standard output
+  std::function<void(const std::string&)> told;  // receives the lines of ranks; null: they go to standard output
 
  private:
   void warn(const std::string& sentence);
@@ -88,9 +88,9 @@ class Observer final : public LaunchObserver {
   RunResult result_;
   std::optional<Metrics> metrics_;
   NotFinite not_finite_;
-  std::vector<View*> views_;  // those that this job has, in the order in which they are called
+  std::vector<View*> views_;  // the enabled views, in calling order
 
-  Flight flight_;  // when the end was decided
+  Flight flight_;  // at the time of the decision to end
   std::set<std::string> warned_of_;
   bool failed_ = false, incomplete_ = false;
   int stop_signal_ = 0;

@@ -31,7 +31,7 @@ Outlet::Outlet(int fd, size_t most) : fd_(fd), most_(most) {
     own_ = Fd(open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
 }
 
-// Where the file could not be opened again, a pipe that is ready takes PIPE_BUF bytes without waiting.
+// Without a second open file, a pipe that polls as ready accepts PIPE_BUF bytes without blocking.
 bool Outlet::push() {
   ssize_t put;
   if (!waits_)

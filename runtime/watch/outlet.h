@@ -1,9 +1,8 @@
-// A descriptor that is written without ever waiting for its reader: a terminal after Ctrl-S, or a pipe whose other end
-// is stuck, must not keep the launcher from its ranks. What finds no room waits in a bounded queue; beyond that whole
-// texts are dropped, and counted.
+// A descriptor that is written without blocking on its reader, because a terminal after Ctrl-S or a stuck pipe must not
+// keep the launcher from its ranks. A bounded queue holds pending text; further texts are dropped whole and counted.
 //
-// Surprising fact: O_NONBLOCK belongs to the open file, which the shell and others share. So a pipe or a terminal is
-// opened once more, through /proc/self/fd.
+// O_NONBLOCK belongs to the open file description, which the shell and others share, so a pipe or a terminal is opened
+// again through /proc/self/fd.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,23 +14,23 @@ namespace prun {
 
 class Outlet {
  public:
-  static constexpr size_t kMostBytes = 4 << 20;  // in the queue
+  static constexpr size_t kMostBytes = 4 << 20;  // capacity of the queue
 
-  explicit Outlet(int fd, size_t most = kMostBytes);  // not owned; regular files are written at once
+  explicit Outlet(int fd, size_t most = kMostBytes);  // not owned; regular files are written synchronously
   void write(std::string_view text);
-  void flush();  // what there is room for; call it now and then
-  // Waits until all is written, or nothing has been read for so long.
+  void flush();  // writes as much as the reader accepts; call now and then
+  // Blocks until the queue is empty, or nothing has been read for `patience_s`.
   void finish(double patience_s);
   bool idle() const { return queue_.empty(); }
   uint64_t dropped() const { return dropped_; }  // lines
-  // What the first write that failed said ("No space left on device"), else "".
+  // The error of the first failed write ("No space left on device"), or "".
   const std::string& failure() const { return failure_; }
 
  private:
-  bool push();  // false: there is no room
+  bool push();  // false: the reader is full
 
   int fd_;
-  Fd own_;  // the same file, opened once more
+  Fd own_;  // the same file, opened again
   bool waits_ = false, socket_ = false;
   size_t most_;
   std::string queue_;

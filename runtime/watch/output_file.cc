@@ -1,4 +1,4 @@
-// Opening does not truncate: a plan with an error must not cost the user the last run's file.
+// Opening does not truncate, so that a plan with an error does not destroy the previous run's file.
 #include "watch/output_file.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@ namespace prun {
 namespace {
 
 constexpr size_t kFlushFrom = 64 << 10;
-constexpr size_t kMostWaiting = 64 << 20;  // for the reader of a pipe
+constexpr size_t kMostWaiting = 64 << 20;  // queued for the reader of a pipe
 
 }  // namespace
 
@@ -42,7 +42,7 @@ OutputFile::~OutputFile() {
 void OutputFile::begin(int64_t keep) {
   begun_ = true;
   if (stream_) return;
-  // Pipes and devices cannot be truncated, and need not be.
+  // Pipes and devices cannot be truncated, which is harmless.
   if (ftruncate(fd_.get(), keep) != 0 || lseek(fd_.get(), keep, SEEK_SET) < 0) errno = 0;
 }
 

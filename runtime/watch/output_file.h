@@ -1,5 +1,5 @@
-// An output file of the run: opened before anything is launched, changed only when the run begins. A run that does
-// not begin leaves the disk as it was.
+// An output file of the run: opened before anything is launched, changed only when the run begins, so that a run that
+// fails earlier leaves the disk unchanged.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace prun {
 
-// The descriptor that "-", /dev/stdout and /dev/stderr mean, or -1. Opening these devices would not do where they are
-// files: it begins at the first byte, over what stands there.
+// Returns the descriptor that "-", /dev/stdout or /dev/stderr denotes, or -1. Opening these devices would overwrite a
+// redirected file from its first byte.
 int standard_stream(std::string_view path);
 
 class OutputFile {
@@ -22,19 +22,20 @@ class OutputFile {
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
-  // The run has begun: what was in the file is replaced, but for its first `keep` bytes.
+  // Call when the run begins: truncates the file to its first `keep` bytes.
   void begin(int64_t keep = 0);
   void write(std::string_view text);
   void flush();
-  // What the first failed write said ("No space left on device"), or that a pipe's reader did not keep up; else "".
+  // Returns the error of the first failed write ("No space left on device"), or that a pipe's reader was too slow;
+  // otherwise "".
   std::string failure() const;
-  // Waits for the reader of a pipe, as long as it reads.
+  // Waits for the reader of a pipe as long as it reads.
   void finish(double patience_s);
   const std::string& path() const { return path_; }
   int descriptor() const { return fd_.get(); }
 
  private:
-  std::string path_, text_;  // written, but not flushed
+  std::string path_, text_;  // text_: written, but not flushed
   Fd fd_;
   std::optional<Outlet> outlet_;
   bool stream_ = false, created_ = false, begun_ = false;

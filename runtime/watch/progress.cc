@@ -1,5 +1,5 @@
-// The rate is an exponential mean, so that the line does not flicker; the first step, which pays for warming up, counts
-// only until there is a second.
+// The rate is an exponential moving average, so that the line does not flicker; the first step, which includes warm-up,
+// counts only until the second.
 #include "watch/progress.h"
 
 #include <fmt/format.h>
@@ -60,7 +60,7 @@ void Progress::redraw() {
 
 void Progress::draw(const std::string& line) {
   if (drawn_ && line == shown_) return;
-  // The last column stays free: writing there wraps on some terminals.
+  // The last column remains free, because writing there wraps on some terminals.
   const size_t room = static_cast<size_t>(std::max(screen_.width() - 1, 1));
   const std::string fitting = line.substr(0, room);
   screen_.write("\r\x1b[K" + (screen_.color ? "\x1b[36m" + fitting + "\x1b[0m" : fitting));

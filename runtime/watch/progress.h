@@ -1,7 +1,7 @@
-// Progress of a running job: one live line on a terminal, and plain lines for who keeps them (console.h).
+// Progress of a running job: one live line on a terminal, and plain lines for logs (console.h).
 //
-// Plain lines show the first and the last step, steps with an evaluation, and at most one step a second between them: a
-// log has every step of a slow job, and a fast one does not fill the disk.
+// Plain lines show the first and the last step, steps with an evaluation, and at most one other step per second, so
+// that the log of a fast job does not fill the disk.
 #pragma once
 #include <string>
 #include <string_view>
@@ -18,8 +18,8 @@ class Progress {
   void begin(const Program& program, int ranks);
   void waiting(std::string_view what);  // before the first step: "joining", "initial weights"
   void step(const MergedStep& step);
-  void redraw();  // after steps: draws the latest one when a terminal is watching
-  void clear();   // before somebody else writes to the terminal; the next redraw brings the line back
+  void redraw();  // after steps: draws the latest one on a live terminal
+  void clear();   // before other output to the terminal; the next redraw restores the line
   void end();     // removes the live line
   bool silent() const { return silent_; }
 
@@ -31,7 +31,7 @@ class Progress {
   int64_t steps_ = 0, tokens_per_step_ = 0;
   std::string word_;
   int ranks_ = 1;
-  bool silent_ = false;  // a program without a loss prints for itself
+  bool silent_ = false;  // a program without a loss prints its own output
   bool drawn_ = false, dirty_ = false;
   double last_line_ = -1e9;
   double step_time_ = 0;           // smoothed, for rate and remaining time

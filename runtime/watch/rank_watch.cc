@@ -16,14 +16,14 @@ namespace {
 constexpr uint64_t kLookNs = 500'000'000, kSecondNs = 1'000'000'000;
 constexpr uint64_t kPauseNs = 3 * kSecondNs;  // between two ticks: the launcher was stopped, or the machine slept
 constexpr double kStoppedSeconds = 10;
-// Large messages may take as long as on a slow network; comm's own deadline allows for the same.
+// Large messages may take as long as on a slow network; comm's own deadline has the same allowance.
 constexpr double kSlowestBytesPerSecond = 10e6;
 
 double now_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Ranks give up at the limit, too, and know less: this is to come before.
+// Ranks give up at the limit with less information, so the watch reports shortly before.
 double earlier(double limit_s) { return limit_s - std::min(1.0, limit_s / 10); }
 
 double allowance_s(const Program& program, const Op& op) {
@@ -53,7 +53,7 @@ void RankWatch::tick(const Job& job, const std::function<void(const std::string&
     if (!job.classes.empty()) warn_of_stopped(job, warn);
     if (!job.classes.empty() && !hang_) look_for_endless_op(job);
   }
-  if (!job.classes.empty() && !hang_) look_for_hang(job, warn);  // at every tick, to be before the ranks
+  if (!job.classes.empty() && !hang_) look_for_hang(job, warn);  // at every tick, to precede the ranks
 }
 
 void RankWatch::look_at_processes(uint64_t now) {
@@ -69,7 +69,8 @@ void RankWatch::look_at_processes(uint64_t now) {
   }
 }
 
-// Half of what makes a hang, so that other nodes know it when node 0 finds one.
+// Returns whether a rank has made no progress for half the hang limit, so that other nodes have its kernel state when
+// node 0 reports a hang.
 bool RankWatch::stands_still(const WatchedRank& rank, uint64_t now) const {
   const uint64_t moved = std::max(rank.recorder->beat_ns.load(), resumed_ns_);
   return rank.process != 'X' && now > moved && static_cast<double>(now - moved) / 1e9 > limit_s_ / 2;
@@ -128,7 +129,7 @@ void RankWatch::warn_of_stopped(const Job& job, const std::function<void(const s
   }
 }
 
-// The flight is read only where some rank has not moved for the limit.
+// Reads the flight only if some rank has made no progress for the limit.
 void RankWatch::look_for_endless_op(const Job& job) {
   const uint64_t now = now_ns(), limit_ns = static_cast<uint64_t>(limit_s_ * 1e9);
   const bool due = std::any_of(ranks_.begin(), ranks_.end(), [&](const WatchedRank& rank) {

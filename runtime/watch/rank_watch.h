@@ -1,8 +1,7 @@
-// Tells a rank that is stopped from one that is slow and one that waits for another, while the job runs.
+// Distinguishes stopped, slow and waiting ranks while the job runs.
 //
-// A rank that waits in a collective is never the culprit by itself: who_waits.h follows the wait to its end. The watch
-// looks at processes twice a second, and begins anew when the launcher itself has stood still, since then all clocks
-// have jumped.
+// A rank that waits in a collective is never the culprit itself: who_waits.h follows the wait to its end. The watch
+// checks processes twice a second. It restarts after a pause of the launcher itself, because all timers have jumped.
 #pragma once
 #include <functional>
 #include <optional>
@@ -16,27 +15,27 @@
 
 namespace prun {
 
-// A rank whose process, recorder and place the launcher knows.
+// A rank with its process, recorder and node.
 struct WatchedRank {
   int rank = 0, node = 0, pid = 0;
   std::string host;
   RecorderHeader* recorder = nullptr;
-  bool local = true;   // its process is one of this machine
-  char process = '?';  // of another machine: as its launcher said, and so the next
-  std::string kernel;  // kernel_words of one that has not moved for a while, else ""
+  bool local = true;   // its process runs on this machine
+  char process = '?';  // for another machine: from its launcher's report, like `kernel`
+  std::string kernel;  // kernel_words of a rank without recent progress, or ""
 };
 
 class RankWatch {
  public:
   RankWatch(std::vector<WatchedRank> ranks, double limit_s);
-  // About every 50 ms. `warn` gets a sentence for each thing that is new.
+  // Call about every 50 ms. `warn` receives a sentence for each new finding.
   void tick(const Job& job, const std::function<void(const std::string&)>& warn);
-  // The rank that holds the job up for longer than the limit.
+  // The rank that has held up the job for longer than the limit.
   const std::optional<Hang>& hang() const { return hang_; }
-  // With the last `events` of each stream. After freeze() processes are as they were then.
+  // Reads all recorders, with the last `events` of each stream. freeze() fixes the states of processes.
   Flight flight(size_t events) const;
   void freeze();
-  // For people: what the kernel knows of each rank, of those of other machines in brief. "": all have moved lately.
+  // For people: the kernel's view of each rank, brief for other machines. "": all made progress recently.
   const std::string& stacks() const { return stacks_; }
   std::vector<WatchedRank>& ranks() { return ranks_; }
   const std::vector<WatchedRank>& ranks() const { return ranks_; }

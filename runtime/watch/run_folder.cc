@@ -1,5 +1,5 @@
-// run.json is written when the run begins, and again, by a rename, when it has ended: one without an end is of a run
-// that goes on, or that was killed together with its launcher.
+// run.json is written when the run begins, and replaced by a rename when it has ended. Without an end the run is
+// active, or was killed together with its launcher.
 #include "watch/run_folder.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMostLines = 10'000;  // of each kind, of a run without a folder
+constexpr size_t kMostLines = 10'000;  // per file, for a run without a folder
 
 std::string time_text(double seconds, const char* format) {
   const std::time_t whole = static_cast<std::time_t>(seconds);
@@ -44,7 +44,7 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// The same for runs that train the same: of the plan's text and its modules', its arguments, and the ranks.
+// Returns a hash of the plan, its modules, arguments and ranks: equal for runs that train the same.
 std::string short_hash(const WatchSpec& spec, const std::map<std::string, std::string>& modules) {
   std::string text = read_file(spec.plan_file);
   for (const auto& [path, module] : modules) text += fmt::format("\n{}\n{}", path, module);
@@ -53,14 +53,15 @@ std::string short_hash(const WatchSpec& spec, const std::map<std::string, std::s
   return hex(sha256(text).substr(0, 3));
 }
 
-// A path that holds when both are moved together.
+// Returns a path that remains valid if both are moved together.
 std::string relative_to(const std::string& folder, const std::string& path) {
   std::error_code error;
   const fs::path relative = fs::relative(path, folder, error);
   return error || relative.empty() ? path : relative.string();
 }
 
-// "... at plans/zero3.lua:12" or "..., plans/zero3.lua:12": the place that an op's text ends with; "" and 0: none.
+// Returns the source location at the end of an op's text, "... at plans/zero3.lua:12" or "..., plans/zero3.lua:12"; ""
+// and 0: none.
 std::pair<std::string, int> source_of(const std::string& op) {
   const size_t colon = op.rfind(':'), begin = op.rfind(' ', colon) + 1;
   if (colon == std::string::npos || colon + 1 == op.size() || begin >= colon) return {"", 0};
@@ -108,7 +109,7 @@ void RunFolder::begin(const Job& job, const std::map<std::string, std::string>& 
   }
 }
 
-// Two runs that begin in one second get different folders.
+// Two runs that begin in the same second get different folders.
 void RunFolder::make(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -128,7 +129,7 @@ void RunFolder::make(const std::string& folder) {
   metrics_.open(file("metrics.jsonl"));
   events_.open(file("events.jsonl"));
   for (auto& [rank, log] : rank_logs_) log.open(file(fmt::format("rank_{}.log", rank)));
-  flock(log_.file()->descriptor(), LOCK_EX | LOCK_NB);  // who finds it locked knows that the run goes on
+  flock(log_.file()->descriptor(), LOCK_EX | LOCK_NB);  // the lock marks the run as active
   write_plan();
   write_whole(file("environment.json"), run_environment_json());
   if (!spec_.checkpoints.empty())  // run.json has the path for file systems without links
@@ -136,14 +137,14 @@ void RunFolder::make(const std::string& folder) {
   write_about();
 }
 
-// So that `prun runs/<id>/plan.lua` is the same run again. A module that has this name itself is worth more under it.
+// Makes `prun runs/<id>/plan.lua` the same run. A module named plan.lua keeps that name.
 void RunFolder::write_plan() {
   const std::string own = fs::path(spec_.plan).filename().string();
   write_whole((fs::path(path_) / (modules_.contains("plan.lua") ? own : "plan.lua")).string(),
               read_file(spec_.plan_file));
   for (const auto& [path, text] : modules_) {
     const fs::path file = fs::path(path_) / path;
-    std::error_code error;  // of what is there already; a file that cannot be written says so
+    std::error_code error;  // existing folders; a file that cannot be written reports itself
     fs::create_directories(file.parent_path(), error);
     write_whole(file.string(), text);
   }
@@ -209,7 +210,7 @@ void RunFolder::step(const MergedStep& step) {
 
 void RunFolder::row(std::string_view row) { metrics_.write(row); }
 
-// Flushed at once: also before ranks are forked, which would write what is left a second time.
+// Flushed at once, because forked ranks would write buffered text a second time.
 void RunFolder::log(std::string_view lines) {
   log_.write(lines);
   log_.flush();
@@ -260,7 +261,7 @@ void RunFolder::write_failure() const {
 
 std::string RunFolder::end(int exit_code) {
   exit_code_ = exit_code;
-  if (id_.empty()) return "";  // another node has the job
+  if (id_.empty()) return "";  // node 0 has the job
   const bool fails = exit_code != 0 && exit_code != static_cast<int>(Exit::preempted);
   try {
     const bool hung = exit_code == static_cast<int>(Exit::hang);

@@ -1,8 +1,7 @@
-// runs/<id>/: what a run leaves behind: plan and its modules, arguments, environment, metrics, log, a link to its
-// checkpoints, and what ended it. tools/prun/README.md lists the files.
+// runs/<id>/: the files of a run: plan and its modules, arguments, environment, metrics, log, a link to its
+// checkpoints, and its end. tools/prun/README.md lists them.
 //
-// Surprising fact: a run that nobody asked to keep is held in memory, and gets its folder when it fails after its first
-// step.
+// A run without --runs or --checkpoint is held in memory, and gets a folder only if it fails after its first step.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -22,21 +21,21 @@
 
 namespace prun {
 
-inline constexpr const char* kRunsFolder = "runs";  // where runs go that --runs does not name a folder for
+inline constexpr const char* kRunsFolder = "runs";  // default of --runs
 inline constexpr const char* kRunFile = "run.json";
-inline constexpr const char* kRunLog = "log.txt";           // locked while the run goes on
-inline constexpr const char* kFlightFile = "flight.json";   // of a run that failed: flight.h
-inline constexpr const char* kProgramFile = "program.bin";  // beside it: the job that its numbers mean
+inline constexpr const char* kRunLog = "log.txt";           // locked while the run is active
+inline constexpr const char* kFlightFile = "flight.json";   // of a failed run: flight.h
+inline constexpr const char* kProgramFile = "program.bin";  // the job to which its op numbers refer
 inline constexpr const char* kFailureFile = "failure.json";
-inline constexpr const char* kStacksFile = "stacks.txt";  // what the kernel knew of the ranks of a job that hung
-inline constexpr int kRunFormat = 1;                      // raised when `prun runs` of before would misread
+inline constexpr const char* kStacksFile = "stacks.txt";  // kernel_stacks.h of the ranks of a hung job
+inline constexpr int kRunFormat = 1;                      // raised when an older `prun runs` would misread the file
 
-// A file of a run, or its last lines while there is no folder for it.
+// A file of a run, or its last lines as long as there is no folder.
 class KeptLines {
  public:
   void write(std::string_view text);
   void flush();
-  void open(const std::string& path);  // throws as OutputFile
+  void open(const std::string& path);  // throws like OutputFile
   bool empty() const { return file_ == nullptr && lines_.empty(); }
   const OutputFile* file() const { return file_.get(); }
 
@@ -47,10 +46,10 @@ class KeptLines {
 
 class RunFolder final : public View {
  public:
-  explicit RunFolder(const WatchSpec& spec);  // lives as long as this
+  explicit RunFolder(const WatchSpec& spec);  // `spec` outlives this
   ~RunFolder() override;
-  // The job is known, and no rank has started. Makes the folder where --runs or --checkpoint asks for it. Throws
-  // usage_error where --runs names one that cannot be written; without --runs that is only said.
+  // Call before ranks start. Creates the folder if --runs or --checkpoint requests it. Throws usage_error if the folder
+  // of --runs cannot be written; without --runs that is only reported.
   void begin(const Job& job, const std::map<std::string, std::string>& modules);
   // Records the lineage of the run's first checkpoint in run.json.
   void begins_with(const checkpoint::Lineage& lineage);
@@ -58,15 +57,15 @@ class RunFolder final : public View {
   void row(std::string_view row) override;
   void log(std::string_view lines);
   void flush() override;
-  void event(const std::string& line);  // of events.jsonl, with its newline
+  void event(const std::string& line);  // a line of events.jsonl, with its newline
   void rank_output(int rank, std::string_view text);
   void failed(const Failure& failure) override;
-  // What the flight recorders showed when the run failed, and the job that they mean.
+  // Stores the flight of the failed run, and the job to which it refers.
   void keep_flight(std::string flight, std::string program);
-  void keep_stacks(std::string stacks) { stacks_ = std::move(stacks); }  // of a job that hung: kStacksFile
+  void keep_stacks(std::string stacks) { stacks_ = std::move(stacks); }  // for a hung job: kStacksFile
   const std::string& id() const { return id_; }
   const std::string& path() const { return path_; }  // "": there is no folder (yet)
-  // Returns a line for the user, with its newline: where the folder is, where nobody named one. "": nothing.
+  // Returns a line with the folder's path, with its newline, if the run failed; "": none.
   std::string end(int exit_code);
 
  private:
@@ -78,13 +77,13 @@ class RunFolder final : public View {
 
   const WatchSpec& spec_;
   std::string id_, path_, job_text_, trouble_;
-  std::map<std::string, std::string> modules_;  // of the plan, by their path from its folder
+  std::map<std::string, std::string> modules_;  // by path relative to the plan's folder
   checkpoint::Lineage lineage_;
   double started_ = 0;
   uint64_t steps_ = 0;
   MergedStep first_, last_;
   Failure failure_;
-  int exit_code_ = -1;  // not yet
+  int exit_code_ = -1;  // -1: still running
   std::string flight_, program_, stacks_;
   KeptLines metrics_, log_, events_;
   std::map<int, KeptLines> rank_logs_;

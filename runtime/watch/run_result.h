@@ -1,4 +1,4 @@
-// prun PLAN --json: what a run came to, as one object on the last line of standard output.
+// prun PLAN --json: the result of a run, as one object on the last line of standard output.
 #pragma once
 #include <string>
 

@@ -1,4 +1,4 @@
-// The screen of a run: a headline, lines or a live line of its progress, and the summary.
+// The screen of a run: a headline, progress as lines or a live line, and the summary.
 #pragma once
 #include <cstdint>
 #include <vector>

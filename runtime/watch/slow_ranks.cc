@@ -11,16 +11,16 @@
 namespace prun {
 namespace {
 
-// Looks are so frequent that short ops do not fill half a ring between two: the last events before a look would show
-// a rank that is stopped now and again only between its stops, since an op is recorded when it ends.
+// Samples are frequent, so that short ops do not fill half a ring in between. Ops are recorded when they end, so the
+// last events before a sample would show an intermittently stopped rank only between its stops.
 constexpr uint64_t kLook = 100'000'000, kWindow = 3'000'000'000;
-constexpr int64_t kLeastMeetings = 8;  // of a window
-constexpr double kSlowShare = 0.2;     // of the time, for which the others wait
-constexpr double kAboveNext = 2;       // times as much as for any other rank: else the machine is busy, not a rank
+constexpr int64_t kLeastMeetings = 8;  // in a window
+constexpr double kSlowShare = 0.2;     // fraction of the time that the others wait
+constexpr double kAboveNext = 2;       // times the lateness of any other rank; otherwise the machine is busy
 constexpr int kWindows = 3;
 
-// Every op that meets a whole group has a number among those of its axis and lane; messages of pairs have none, since
-// stages of a pipeline wait for each other by design.
+// Returns whether an op involves a whole group; such ops are numbered by axis and lane. Point-to-point messages are
+// excluded, because pipeline stages wait for each other by design.
 bool meets(const Op& op) { return op.communicates() && !op.point_to_point() && !op.offers(); }
 
 }  // namespace
@@ -99,7 +99,7 @@ void SlowRanks::sample(const std::vector<WatchedRank>& ranks) {
   for (size_t at = 0, next = 0; at < arrivals.size(); at = next) {
     while (next < arrivals.size() && arrivals[next].meeting == arrivals[at].meeting) ++next;
     const size_t count = next - at;
-    if (count < 2 || count != arrivals[at].group) continue;  // not all were sampled
+    if (count < 2 || count != arrivals[at].group) continue;  // not sampled on all members
     ++meetings_;
     const Arrival& late = arrivals[next - 1];
     first = std::min(first, arrivals[at].begin_ns);

@@ -1,7 +1,7 @@
-// A rank that is slow: the others of its groups wait for it, window after window, though it goes on.
+// Detects a slow rank: the others of its groups wait for it in window after window, although it makes progress.
 //
-// Arrival times tell it, not wall times: in a synchronous job all steps take equally long on all ranks. What a rank
-// itself waited for others before it came is not held against it.
+// Arrival times reveal it, not wall times, because in a synchronous job all steps take equally long on all ranks. The
+// time that a rank itself waited before its arrival does not count.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -18,18 +18,18 @@ namespace prun {
 class SlowRanks {
  public:
   void begin(const Job& job);
-  // About every 50 ms; `warn` gets a sentence about a rank that has been slow for three windows.
+  // Call about every 50 ms; `warn` receives a sentence about a rank that has been slow for three windows.
   void tick(const std::vector<WatchedRank>& ranks, const std::function<void(const std::string&)>& warn);
-  const std::vector<int>& ranks() const { return named_; }  // now
+  const std::vector<int>& ranks() const { return named_; }  // currently slow
 
  private:
-  struct Meeting {                      // of an op
-    const std::string* axis = nullptr;  // none: it meets nobody
-    int lane = 0, number = 0;           // of all lanes; among the meetings of its lane
+  struct Meeting {                      // rendezvous of an op's group
+    const std::string* axis = nullptr;  // null: not a group op
+    int lane = 0, number = 0;           // lane over all axes; number among the meetings of its lane
   };
   struct Group {
     int leader = 0;   // the first member
-    size_t size = 0;  // 0: not asked for yet
+    size_t size = 0;  // 0: not looked up yet
   };
   struct Arrival {
     std::tuple<int, int, int, uint32_t> meeting;  // lane, first member, number, step
@@ -49,7 +49,7 @@ class SlowRanks {
   double span_s_ = 0;
   int64_t meetings_ = 0;
   uint64_t next_look_ns_ = 0, window_ends_ns_ = 0;
-  std::vector<int> in_a_row_;  // windows, by rank
+  std::vector<int> in_a_row_;  // consecutive slow windows, by rank
   std::vector<int> named_;
 };
 

@@ -33,7 +33,7 @@ constexpr const char* kFlight = "flight.json";
 constexpr const char* kLastFlight = "last_flight.json";
 constexpr const char* kWanted = "flight.wanted";
 
-// Shells of one user differ in XDG_RUNTIME_DIR (a login, a job of cron), so readers look everywhere.
+// Shells of one user differ in XDG_RUNTIME_DIR (a login, a cron job), so readers search all candidates.
 std::vector<std::string> base_folders() {
   std::vector<std::string> folders;
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
@@ -43,7 +43,7 @@ std::vector<std::string> base_folders() {
   return folders;
 }
 
-// Ours alone: no link, and nobody else may look into it or change it. "": it is so.
+// Returns "" if it is a folder, not a link, of this user alone; otherwise the reason.
 std::string why_not_ours(const std::string& path) {
   struct stat info;
   if (lstat(path.c_str(), &info) != 0) return std::strerror(errno);
@@ -52,7 +52,7 @@ std::string why_not_ours(const std::string& path) {
   return (info.st_mode & 077) != 0 ? "others may enter it" : "";
 }
 
-// The first folder that can be made. Throws the reason of the last one.
+// Returns the first folder that can be created. Throws the reason of the last one.
 std::string make_base() {
   std::string trouble;
   for (const std::string& folder : base_folders()) {
@@ -92,7 +92,7 @@ StatusFolder::~StatusFolder() {
 void StatusFolder::open(const std::string& program) {
   const std::string path = fmt::format("{}/{}", make_base(), getpid());
   std::error_code error;
-  fs::remove_all(path, error);  // of a launcher before us with the same number
+  fs::remove_all(path, error);  // from an earlier launcher with this pid
   if (mkdir(path.c_str(), 0700) != 0) throw usage_error(fmt::format("{}: {}", path, std::strerror(errno)));
   path_ = path;
   owner_ = getpid();

@@ -1,8 +1,7 @@
-// Where a running launcher says what its job is at, for `prun status` and `prun explain` of the same user: a folder of
-// its own with mode 0700, in $XDG_RUNTIME_DIR/prun, else in /tmp/prun-UID. No port is open, and no rank takes part.
+// The published state of a running job, for `prun status` and `prun explain` of the same user: a folder per launcher
+// with mode 0700, in $XDG_RUNTIME_DIR/prun, otherwise /tmp/prun-UID. It needs no port and no rank.
 //
-// Surprising fact: whether a job runs is told by the lock that its launcher holds, not by its process number, which
-// may be another process's by now.
+// The launcher's lock, not its pid, marks a job as running, because pids are reused.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,19 +9,19 @@
 
 namespace prun {
 
-// The launcher's side. Its folder ends with it, in the process that made it.
+// The launcher's side; removes its folder on destruction, in the process that created it.
 class StatusFolder {
  public:
   StatusFolder() = default;
   ~StatusFolder();
   StatusFolder(const StatusFolder&) = delete;
   StatusFolder& operator=(const StatusFolder&) = delete;
-  // Throws Error(usage) where no folder can be made. `program`: the serialized job, for who explains it.
+  // Throws Error(usage) if the folder cannot be created. `program`: the serialized job, for `prun explain`.
   void open(const std::string& program);
   void publish(const nlohmann::ordered_json& status);
   bool flight_is_wanted() const;
   void give_flight(const std::string& flight);
-  // What `prun explain` has when this process is killed, since ranks and recorders end with it.
+  // Stores the last flight, for `prun explain` after this process is killed, because ranks and recorders end with it.
   void keep_flight(const std::string& flight);
   bool is_open() const { return lock_ >= 0; }
 
@@ -31,20 +30,19 @@ class StatusFolder {
   int lock_ = -1, owner_ = 0;
 };
 
-// What a launcher left or keeps there.
+// A launcher's folder, live or left over.
 struct PublishedJob {
   std::string path;
   bool running = false;           // its launcher holds the lock
-  nlohmann::ordered_json status;  // an object, or null where none was published
+  nlohmann::ordered_json status;  // an object, or null if none was published
 };
-// Of this user on this machine, by process number.
+// Returns this user's jobs on this machine, by pid.
 std::vector<PublishedJob> published_jobs();
 
-// The last flight that a launcher which was killed has kept; "": it kept none.
+// Returns the last flight of a killed launcher; "": none.
 std::string last_flight(const PublishedJob& job);
 
-// The flight of a running job, which its launcher writes on request. Throws Error(hang) where it does not within
-// `seconds`.
+// Requests the flight of a running job from its launcher. Throws Error(hang) if there is no answer within `seconds`.
 std::string ask_for_flight(const PublishedJob& job, double seconds);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// What `prun status` shows of a running job, written by its launcher twice a second; seldomer where writing takes long.
+// Publishes the state for `prun status` twice a second; less often if writing is slow.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -33,10 +33,10 @@ class StatusPublisher final : public View {
   std::function<void(const std::string&)> warn_;
   const RunningJob* job_ = nullptr;
   StatusFolder folder_;
-  nlohmann::ordered_json about_;  // what does not change: id, plan, arguments, folder, nodes
+  nlohmann::ordered_json about_;  // constant fields: id, plan, arguments, folder, nodes
   MergedStep latest_, evaluated_;
   uint64_t steps_ = 0, steps_before_ = 0, before_ns_ = 0, next_ns_ = 0;
-  double step_s_ = 0;  // of the steps since the last time
+  double step_s_ = 0;  // mean over the steps since the last publication
 };
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// Ranks are at most one ring apart: a writer waits until its slot has been read.
+// Ranks are at most one ring apart, because a writer waits until its slot has been read.
 #include "watch/steps.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ std::vector<MergedStep> StepReader::take() {
         merged.wall_time = static_cast<double>(static_cast<int64_t>(record.end_ns) + since_1970) / 1e9;
         merged.time_s = static_cast<double>(record.end_ns - record.begin_ns) / 1e9;
       }
-      if (std::isnan(merged.norm)) merged.norm = record.norm;  // a stage that trains nothing has none
+      if (std::isnan(merged.norm)) merged.norm = record.norm;  // a stage without parameters has none
       merged.skipped = merged.skipped || record.skipped != 0;
       merged.comm_s += static_cast<double>(record.comm_ns) / 1e9 / ranks;
       merged.exposed_s += static_cast<double>(record.exposed_ns) / 1e9 / ranks;

@@ -1,4 +1,4 @@
-// Joins the step records of the local ranks: step k is reported once, when every rank has written it.
+// Merges the step records of the ranks: step k is reported once, after every rank has written it.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -12,17 +12,17 @@ double wall_time();  // seconds since 1970
 
 struct MergedStep {
   uint64_t step = 0;      // from 0
-  double loss = 0;        // the first rank's (all have the global one); NaN: the program has none
+  double loss = 0;        // the first rank's, which is global; NaN: the program has none
   double time_s = 0;      // the first rank's; steps and evaluations leave no gap, so the sum is the wall time
   double comm_s = 0;      // time in communication ops, mean over the ranks
   double exposed_s = 0;   // time in which compute waited for communication, mean over the ranks
   double bytes_sent = 0;  // mean over the ranks
-  double data_s = 0;      // called devices: time to take the batches, the most of any rank
-  double host_s = 0;      // queue devices: time of the host to enqueue the step, the most of any rank; else 0
-  double idle_s = 0;      // how long the device was idle before the step, the most of any rank
-  double eval_s = 0;      // of the evaluation after the step, not part of time_s; 0: there was none
+  double data_s = 0;      // called devices: time to fetch batches, maximum over ranks
+  double host_s = 0;      // queue devices: host time to enqueue the step, maximum over ranks; else 0
+  double idle_s = 0;      // device idle time before the step, maximum over ranks
+  double eval_s = 0;      // of the evaluation after the step, excluded from time_s; 0: none
   double eval_loss = 0;   // the first rank's; NaN: the program has none
-  double norm = 0;        // of all gradients before clipping; NaN: it is not finite, or nothing is clipped
+  double norm = 0;        // of all gradients before clipping; NaN: not finite, or no clipping
   bool skipped = false;   // it updated nothing
   double wall_time = 0;   // when the step ended, in seconds since 1970
 
@@ -33,9 +33,9 @@ struct MergedStep {
 class StepReader {
  public:
   void open(std::vector<RecorderHeader*> recorders) { recorders_ = std::move(recorders); }
-  // From now on steps are complete without the ranks behind the first `count`: of a node that is lost.
+  // Ignores ranks after the first `count` from now on: they belong to a lost node.
   void keep_first(size_t count) { recorders_.resize(std::min(count, recorders_.size())); }
-  // Steps completed since the last call, in order; frees their slots in the rings.
+  // Returns the steps completed since the last call, in order; frees their slots in the rings.
   std::vector<MergedStep> take();
 
  private:

@@ -1,4 +1,4 @@
-// The rate leaves out the first step, which warms up, when there are others.
+// The rate omits the first step, which includes warm-up, if there are others.
 #include "watch/summary.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The summary of a run: loss, time, rate, FLOPs, memory predicted and used, bytes sent, overlap of communication.
+// The summary of a run: loss, time, rate, FLOPs, predicted and used memory, bytes sent, overlap of communication.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,8 +17,8 @@ class Summary {
   // Device memory of each local rank on a device with memory of its own.
   void set_device_use(std::vector<DeviceUse> use) { device_use_ = std::move(use); }
   void set_binding(std::string text) { binding_ = std::move(text); }  // "cores 0-3 | 4-7"
-  // `peak_bytes`: resident peak of the local ranks, in the order of `ranks`; 0 = a rank that did not end well.
-  // `peak_flops`: of all devices of the job, 0 where it is not known.
+  // `peak_bytes`: resident peak of the local ranks, in the order of `ranks`; 0 = unknown, because the rank failed.
+  // `peak_flops`: of all devices of the job; 0 = unknown.
   std::string text(const Job& job, const std::vector<int>& ranks, const std::vector<uint64_t>& peak_bytes,
                    double peak_flops = 0) const;
 

@@ -1,7 +1,7 @@
 // Times are microseconds with three decimals: the clock's nanoseconds.
 //
-// A flow arrow binds to the slice that encloses its time on its thread: it leaves the producer's last nanosecond and
-// arrives in the consumer's first.
+// A flow arrow binds to the slice that encloses its time on its thread, so it leaves in the producer's last nanosecond
+// and arrives in the consumer's first.
 #include "watch/trace.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// The text that all events of one op share, rendered once.
+// Text common to all events of an op, rendered once.
 struct OpText {
   std::string name, args;
   bool communicates = false;
@@ -67,7 +67,7 @@ OpTexts op_texts(const Program& program) {
     }
   }
   std::map<std::string, int> next;
-  std::map<std::tuple<std::string, int, bool>, int> next_message;  // lane, how much further the other rank is, sends
+  std::map<std::tuple<std::string, int, bool>, int> next_message;  // by lane, offset of the peer, direction
   const Order order(body);
   for (const OpRef ref : order.sequence()) {
     OpText& text = texts[ref.stream][ref.index];
@@ -95,7 +95,7 @@ using Meetings = std::map<std::tuple<uint32_t, std::string, int, int>,
 
 class Writer {
  public:
-  // `remark`: of the whole trace; "" for none.
+  // `remark`: about the whole trace; "": none.
   Writer(OutputFile& file, uint64_t origin_ns, const std::string& remark)
       : file_(file), origin_(origin_ns), head_("{\"displayTimeUnit\":\"ms\",") {
     if (!remark.empty()) head_ += fmt::format("\"otherData\":{{\"prun\":{}}},", quoted(remark));
@@ -119,8 +119,8 @@ class Writer {
           fmt::format("{},\"step\":{}", text.args, event.step));
   }
 
-  // An edge that needs no wait costs no clock reading, so the consumer may begin before the producer's recorded end;
-  // the arrow then arrives after the begin.
+  // An edge without a wait reads no clock, so the consumer may begin before the producer's recorded end; in that case
+  // the arrow arrives after the begin.
   void edge_arrow(const Spot& from, const Spot& to) {
     const uint64_t leaves = from.end_ns - 1;
     if (leaves < to.end_ns) arrow("edge", from, leaves, to, std::max(to.begin_ns, leaves));
@@ -206,7 +206,7 @@ void Trace::collect() {
     const size_t kept = track.events.size();
     const uint64_t from = std::max(track.read, written > capacity ? written - capacity : 0);
     for (uint64_t i = from; i < written; i++) track.events.push_back(ring[i & (capacity - 1)]);
-    // The writer may have overwritten slots while they were copied: drop those.
+    // The writer may have overwritten slots during the copy: drop those.
     const uint64_t now = track.recorder->stream[track.stream].written.load(std::memory_order_acquire);
     const uint64_t oldest = now + 1 > capacity ? now + 1 - capacity : 0;
     const uint64_t torn = std::min(oldest > from ? oldest - from : 0, written - from);
@@ -215,7 +215,7 @@ void Trace::collect() {
     const auto copied = track.events.begin() + static_cast<std::ptrdiff_t>(kept);
     const size_t ops = job_->program(track.rank).step().streams[track.stream].ops.size();
     const auto no_event = [ops](const OpEvent& event) { return event.end_ns == 0 || event.op >= ops; };
-    const auto whole = std::remove_if(copied, track.events.end(), no_event);  // another node's, which came too fast
+    const auto whole = std::remove_if(copied, track.events.end(), no_event);  // gaps in another node's events
     lost_ += static_cast<uint64_t>(track.events.end() - whole);
     track.events.erase(whole, track.events.end());
     track.events.erase(
@@ -241,7 +241,7 @@ const OpEvent* Trace::find(const Track& track, uint32_t step, uint32_t op) const
   return at != track.events.end() && at->step == step && at->op == op ? &*at : nullptr;
 }
 
-// Drops the steps that some stream has only in part.
+// Drops the last steps that are incomplete on some stream.
 void Trace::drop_last_steps() {
   uint32_t keep = UINT32_MAX;  // steps below it
   for (const Track& track : tracks_) {

@@ -1,9 +1,9 @@
-// --trace FILE: Chrome JSON that opens in https://ui.perfetto.dev: a process per rank, a thread per stream, a slice per
-// op, arrows from the op that an edge names to the op that waits for it, and from the last rank that arrived at a
-// collective to the others.
+// --trace FILE: Chrome JSON for https://ui.perfetto.dev: a process per rank, a thread per stream, a slice per op.
+// Arrows lead from an edge's producer to the op that waits for it, and from the last arrival at a collective to the
+// other members.
 //
-// Events are copied from the rings while the job runs and written when it has ended, so that tracing costs the ranks
-// nothing. At most kMostEvents are kept: then the trace ends with a step that all ranks have whole.
+// Events are copied from the rings while the job runs and written after its end, so that tracing costs the ranks
+// nothing. At most kMostEvents are kept; the trace then ends with the last step that all ranks have completely.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ class Trace final : public View {
  public:
   static constexpr size_t kMostEvents = 1 << 20;
 
-  // `eager`: the device, which replays steps as graphs otherwise, gets their ops one by one; the file says so.
+  // `eager`: the device enqueues ops one by one instead of replaying graphs; the file records that.
   explicit Trace(const std::string& path, StepWindow window = {}, bool eager = false, size_t most = kMostEvents)
       : file_(path, "trace"), window_(window), most_(most), eager_(eager) {}
   void begin(const Job& job, const std::vector<int>& ranks, const std::vector<RecorderHeader*>& recorders);
@@ -29,7 +29,7 @@ class Trace final : public View {
   void tick() override { collect(); }
   void ended(int /*exit_code*/, bool /*begins_again*/) override { finish(); }
   std::vector<IncompleteOutput> losses() const override;
-  void collect();  // copies new events; called too rarely, it loses some and counts them
+  void collect();  // copies new events; counts events lost by rare calls
   void finish();   // writes the file
   using View::finish;
   uint64_t lost() const { return lost_; }

@@ -1,4 +1,4 @@
-// A view shows a running job, or keeps what it shows: the screen, the metrics, a trace, the folder of the run.
+// A view shows or stores a running job: the screen, the metrics, a trace, the folder of the run.
 //
 //   recorders of the ranks --> StepReader --> Observer --> step(), tick(), failed(), ... of each view
 //
@@ -17,28 +17,28 @@
 
 namespace prun {
 
-// The job as its launcher knows it. Node 0 knows all ranks, the other nodes only their own.
+// The job from its launcher's perspective: node 0 has all ranks, the other nodes only their own.
 struct RunningJob {
   Topology topology;
-  Job job;                                 // written out; node 0's, or as another node received it
+  Job job;                                 // unrolled; node 0's, or as another node received it
   bool shown = false;                      // this is node 0, whose views show the job
   std::vector<int> ranks;                  // local ranks first
   std::vector<RecorderHeader*> recorders;  // by index in `ranks`
   std::vector<int> pids;                   // of local ranks
 
   const Program& program() const { return job.classes.front(); }
-  // Returns the recorder of `rank`, or null for a rank that is not known.
+  // Returns the recorder of `rank`; null: unknown rank.
   RecorderHeader* recorder_of(int rank) const;
 };
 
 // An output that is incomplete.
 struct IncompleteOutput {
   std::string sentence;
-  bool fails = true;  // the run ends with Exit::check_failed
+  bool fails = true;  // ends the run with Exit::check_failed
 };
 
 class OutputFile;
-// None, or the one that says why the file is incomplete.
+// Returns the loss of a file, or none if it is complete.
 std::vector<IncompleteOutput> losses_of(const OutputFile& file);
 
 class View {
@@ -52,11 +52,11 @@ class View {
   virtual void tick() {}                                    // about every 50 ms
   virtual void step(const MergedStep& /*step*/) {}          // node 0: all ranks have completed it
   virtual void row(std::string_view /*row*/) {}             // node 0: a row of metrics, with its newline
-  virtual void flush() {}                                   // the steps of this tick have been given
+  virtual void flush() {}                                   // after the steps of a tick
   virtual void warning(const std::string& /*sentence*/) {}  // the user is warned
-  virtual void failed(const Failure& /*failure*/) {}        // what ended the job
-  virtual void ended(int /*exit_code*/, bool /*begins_again*/) {}  // the recorders are unmapped after it
-  virtual void finish(double /*patience_s*/) {}                    // writes the rest, as long as somebody reads
+  virtual void failed(const Failure& /*failure*/) {}        // the failure that ended the job
+  virtual void ended(int /*exit_code*/, bool /*begins_again*/) {}  // the recorders are unmapped afterwards
+  virtual void finish(double /*patience_s*/) {}                    // writes the rest as long as it is read
   virtual std::vector<IncompleteOutput> losses() const { return {}; }
 };
 

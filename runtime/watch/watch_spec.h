@@ -1,4 +1,4 @@
-// What the views of a running job show, and where they write it.
+// Options of the views: content and destinations.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -12,32 +12,32 @@ namespace prun {
 
 // --trace-steps A:B: the steps that a trace keeps.
 struct StepWindow {
-  int64_t first = 0, last = std::numeric_limits<int64_t>::max();  // from 0, both within
+  int64_t first = 0, last = std::numeric_limits<int64_t>::max();  // from 0, both inclusive
   bool given = false;
   bool holds(int64_t step) const { return step >= first && step <= last; }
 };
 
-// "100:200", "100:", ":200" or "100", from 1 as on the screen. Throws usage_error.
+// Parses "100:200", "100:", ":200" or "100", from 1 as on the screen. Throws usage_error.
 StepWindow parse_step_window(const std::string& text, const std::string& option = "--trace-steps");
 
 struct WatchSpec {
-  // The command line's.
+  // From the command line.
   bool quiet = false, json = false;
   MetricsSettings metrics;
   std::string trace;  // path; "" = none
   StepWindow trace_steps;
-  std::string runs;                // folder for the folder of this run; "" = none was named
-  std::string name;                // of this run, in the name of its folder; "" = that of the plan
+  std::string runs;                // parent of this run's folder; "" = not given
+  std::string name;                // name of this run, part of its folder's name; "" = the plan's
   std::vector<std::string> words;  // the command line
 
-  // The job's, filled in before the views are made.
+  // From the job, filled in before the views are created.
   std::string plan, plan_file;  // as typed; the path of the file
   std::map<std::string, std::string> settings;
   std::string command;  // to run the job again
   std::string device, binding;
   int nodes = 1, node = 0, nproc = 1;
   double deadline_s = 60;                 // of a collective
-  bool runs_graphs = false;               // the device replays steps as graphs, but for a trace
+  bool runs_graphs = false;               // the device replays steps as graphs, except under --trace
   bool explains_non_finite = false;       // a failed check names the op, so the views do not
   bool names_skipped = false;             // steps that updated nothing are reported
   std::string checkpoints, resumed_from;  // folders; "" = none

@@ -15,7 +15,7 @@ void Watchdog::begin(const RunningJob& job, std::vector<WatchedRank> ranks) {
   if (job.shown) slow_.begin(job.job);
 }
 
-// Nodes other than 0 leave it to node 0 to report what holds the job up.
+// Only node 0 reports ranks that hold up the job.
 void Watchdog::tick() {
   if (!watch_) return;
   watch_->tick(job_->job, [this](const std::string& sentence) {

@@ -1,5 +1,4 @@
-// Finds the ranks that hold a running job up: stopped, hung or slow ones. Warns of them, and names the failure of a
-// hang.
+// Finds ranks that hold up a running job: stopped, hung or slow ones. Warns of them, and returns the failure of a hang.
 #pragma once
 #include <functional>
 #include <optional>
@@ -14,12 +13,13 @@ namespace prun {
 
 class Watchdog final : public View {
  public:
-  // `limit_s`: seconds without any move after which the job hangs. `warn` gets a sentence for each finding.
+  // `limit_s`: seconds without progress after which the job counts as hung. `warn` receives a sentence for each
+  // finding.
   Watchdog(double limit_s, std::function<void(const std::string&)> warn) : limit_s_(limit_s), warn_(std::move(warn)) {}
   // `ranks`: as Mirrors::open returns them.
   void begin(const RunningJob& job, std::vector<WatchedRank> ranks);
   void tick() override;
-  // Node 0: the failure of a job that hangs, once. `command` runs the job again.
+  // Node 0: returns the failure of a hung job, once. `command` runs the job again.
   std::optional<Failure> hung(const std::string& command);
 
   RankWatch* watch() { return watch_ ? &*watch_ : nullptr; }  // null before ranks have started

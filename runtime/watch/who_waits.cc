@@ -21,7 +21,7 @@ Side side_of(const Op& op) {
   return op.receives() ? Side::receive : Side::collective;
 }
 
-// Whose coming an op waits for.
+// Returns the side whose arrival an op waits for.
 Side counterpart(const Op& op) {
   const Side side = side_of(op);
   if (side == Side::receive) return Side::send;
@@ -29,7 +29,7 @@ Side counterpart(const Op& op) {
   return side;
 }
 
-// Ops of one group, lane and side: the k-th of one member meets the k-th of the others.
+// The rendezvous of ops of one group, lane and side: the k-th op of a member matches the k-th of the others.
 struct Meeting {
   std::vector<int> members;
   std::string axis;
@@ -52,7 +52,7 @@ std::optional<OpRef> find_op(const Program& program, const Body& body, int rank,
 int ordinal_of(const Program& program, const Body& body, int rank, const Meeting& meeting, OpRef at) {
   int ordinal = 0;
   const std::vector<Op>& ops = body.streams[at.stream].ops;
-  for (StreamId s : body.streams.ids()) {  // a lane is one stream's, so those before have none
+  for (StreamId s : body.streams.ids()) {  // a lane belongs to one stream, so earlier streams have none
     if (s == at.stream) break;
     for (const Op& op : body.streams[s].ops) ordinal += meeting.has(program, op, rank) ? 1 : 0;
   }
@@ -60,7 +60,7 @@ int ordinal_of(const Program& program, const Body& body, int rank, const Meeting
   return ordinal;
 }
 
-// Orders what the calendar runs: the initial values, then each step, behind it what is due after it.
+// Orders a rank's phases: init, then each step followed by the phases due after it.
 std::tuple<int64_t, uint32_t> moment_of(const FlightRank& rank) {
   const int64_t step = rank.streams.empty() ? 0 : rank.streams[0].step;
   if (rank.body == static_cast<uint32_t>(kInitBody.index())) return {-2, 0};
@@ -82,7 +82,7 @@ const Body& WhoWaits::body_of(const FlightRank& rank) const {
   return program.bodies[static_cast<int>(std::min<size_t>(rank.body, program.bodies.size() - 1))];
 }
 
-// The op that a stream stands in, or that of the stream whose op it waits for.
+// Returns the op that a stream is in, or that of the stream whose op it waits for.
 std::optional<OpRef> WhoWaits::stream_at(const FlightRank& rank, StreamId stream, unsigned seen) const {
   const Body& body = body_of(rank);
   const size_t s = static_cast<size_t>(stream.index());
@@ -140,7 +140,7 @@ Activity WhoWaits::of(int number) const {
 
 bool WhoWaits::has_come(const FlightRank& member, const FlightRank& waits, OpRef at) const {
   if (member.phase != RunPhase::running) return member.phase == RunPhase::finished;
-  // Within steps each stream is asked, since a gather may go on over the end of one.
+  // Within steps each stream is compared, because a gather may be carried over the end of a step.
   const uint32_t step = static_cast<uint32_t>(kStepBody.index());
   const auto theirs = moment_of(member), ours = moment_of(waits);
   if (theirs != ours && !(member.body == step && waits.body == step)) return theirs > ours;
@@ -151,7 +151,7 @@ bool WhoWaits::has_come(const FlightRank& member, const FlightRank& waits, OpRef
   const int ordinal = ordinal_of(program, body, waits.rank, meeting, at);
   meeting.side = counterpart(op);
   const auto there = find_op(job_.program(member.rank), body_of(member), member.rank, meeting, ordinal);
-  if (!there || there->stream.index() >= std::ssize(member.streams)) return true;  // another program: nothing is known
+  if (!there || there->stream.index() >= std::ssize(member.streams)) return true;  // another program: unknown
   const FlightStream& stream = member.streams[static_cast<size_t>(there->stream.index())];
   const uint32_t run = waits.streams[static_cast<size_t>(at.stream.index())].run;
   if (stream.run != run) return stream.run > run;
@@ -171,7 +171,7 @@ std::vector<int> WhoWaits::missing_of(const FlightRank& rank, OpRef at) const {
   return missing;
 }
 
-// Of those who are waited for, the one that explains most; -1: none is.
+// Returns the awaited rank that explains most; -1: none.
 int WhoWaits::next(const Activity& waiter) const {
   const FlightRank& here = *flight_.of(waiter.rank);
   std::vector<int> others = waiter.missing;
@@ -179,15 +179,16 @@ int WhoWaits::next(const Activity& waiter) const {
   if (all_came) others = members_of(job_.program(here.rank).mesh, *waiter.op, here.rank);
   for (const Doing wanted :
        {Doing::ended, Doing::stopped, Doing::silent, Doing::joining, Doing::working, Doing::waiting}) {
-    if (all_came && wanted == Doing::joining) return -1;  // they are in the op, and only what does not run explains it
+    // They are in the op, so only a process that does not run explains the wait.
+    if (all_came && wanted == Doing::joining) return -1;
     for (const int other : others)
       if (other != here.rank && of(other).doing == wanted) return other;
   }
   return -1;
 }
 
-// A checkpoint stands when every rank has written its part, so who waits for the last one may wait for another's disk:
-// the rank that has written for longest, or -1 where it is its own.
+// A checkpoint is complete only when every rank has written its part, so a rank that awaits it may wait for another
+// rank's disk. Returns the rank that has been writing longest; -1: it is the waiting rank itself.
 int WhoWaits::slow_writer(const Activity& awaits) const {
   if (awaits.doing != Doing::working || awaits.op == nullptr || !awaits.op->is(ops::await_checkpoint)) return -1;
   const FlightRank* longest = nullptr;

@@ -1,7 +1,6 @@
-// Who waits for whom: a job's program laid beside what its flight recorders show.
+// Finds the rank that holds up a job, from its program and the flight recorders:
 //
-// A rank that stands in a collective says nothing about the culprit; the members of the group that have not come to it
-// do, and what they stand in, until the walk ends at a rank that waits for nobody.
+//     waiting rank --> members of its group that have not entered the op --> ... --> a rank that waits for none
 #pragma once
 #include <optional>
 #include <string>
@@ -18,31 +17,31 @@ enum class Doing { unknown, ended, finished, stopped, silent, joining, working, 
 struct Activity {
   int rank = -1;
   Doing doing = Doing::unknown;
-  const Op* op = nullptr;    // that it is in; null: none
-  OpRef at;                  // where it stands in the body
-  uint64_t since_ns = 0;     // in this op, or stopped
-  bool replayed = false;     // the op is of a graph that the device replays: any op from it on may be meant
-  std::vector<int> missing;  // waiting: the members that have not come to the op
+  const Op* op = nullptr;    // its current op; null: none
+  OpRef at;                  // its position in the body
+  uint64_t since_ns = 0;     // since it entered the op, or was stopped
+  bool replayed = false;     // the device replays a graph: it may be at any op from this one on
+  std::vector<int> missing;  // while waiting: the members that have not entered the op
 };
 
-// Who holds the job up, and how that is known.
+// The rank that holds up the job, with the evidence.
 struct Holdup {
-  int rank = -1;         // -1: nobody that is known: all are in the op, and nothing moves
+  int rank = -1;         // -1: unknown: all ranks are in the op, and nothing moves
   std::string sentence;  // "rank 5 never entered all_gather 812 of axis dp, plans/zero3.lua:14; it is writing ..."
-  std::string op;        // that it is in, "" where there is none
-  std::vector<std::string> chain;  // "rank 0 waits for rank 5 in ..", one a line, from who waits longest
+  std::string op;        // its current op, or ""
+  std::vector<std::string> chain;  // "rank 0 waits for rank 5 in ..", one a line, from the longest wait on
 };
 
 class WhoWaits {
  public:
   WhoWaits(const Job& job, const Flight& flight) : job_(job), flight_(flight) {}  // both outlive this
   Activity of(int rank) const;
-  // From the rank that waits longest in a communication op; nothing: no rank waits for another. `past`: of a run that
+  // Starts at the rank with the longest wait in a communication op; nullopt: no rank waits for another. `past`: the run
   // is over.
   std::optional<Holdup> holdup(bool past) const;
   std::string words(const Activity& activity) const;  // "reading data (next_batch at plans/a.lua:3) for 4 s"
-  // "all_gather 812 of axis dp (block2), plans/zero3.lua:14"; the op's number counts all of its kind on the axis so
-  // far.
+  // Returns "all_gather 812 of axis dp (block2), plans/zero3.lua:14"; the number counts the ops of this kind on the
+  // axis so far.
   std::string op_text(int rank, OpRef at) const;
 
  private:
@@ -57,7 +56,7 @@ class WhoWaits {
   const Flight& flight_;
 };
 
-// Nothing has been heard of a process for this long: stopped or frozen, since its heartbeat needs no work to be done.
+// A process whose heartbeat, which is independent of its work, is older than this is stopped or frozen.
 inline constexpr double kSilentSeconds = 10;
 
 }  // namespace prun
