@@ -1,4 +1,5 @@
-// prun check PLAN: verifies, and predicts memory per rank and role and bytes on the wire per axis; starts no rank.
+// prun check PLAN: verifies the plan, and predicts memory per rank and role and bytes on the wire per axis; starts no
+// rank.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -20,7 +21,7 @@
 namespace prun {
 namespace {
 
-// Over an axis of one rank nothing is sent; it is listed all the same.
+// Returns the wire bytes of a step by axis; axes of one rank are included with 0.
 std::map<std::string, double> bytes_per_axis(const Program& program) {
   std::map<std::string, double> bytes;
   for (const Axis& axis : program.mesh.axes()) bytes[axis.name] = 0;
@@ -115,7 +116,7 @@ void Check::settle() {
 
 int Check::run() {
   const int ranks = job_.ranks();
-  // Nobody takes the plan and the programs of a large model apart: the process ends with them.
+  // The plan and the programs of a large model are never destroyed, because the process exits right after.
   static std::deque<std::pair<Plan, Job>>& kept = *new std::deque<std::pair<Plan, Job>>;
   auto& [plan, job] = kept.emplace_back();
   job = build_job(job_, ranks, &plan);
@@ -127,7 +128,7 @@ int Check::run() {
     fmt::print("{}\n", all.dump());
     return 0;
   }
-  // A plan that is verified only says so in one line.
+  // Without parameters, one line reports the verification.
   fmt::print("{}: verified for {} ({}){}{}\n", job_.plan, counted(std::ssize(job.class_of_rank), "rank"),
              job.classes.front().mesh.text(), proof.proven ? "\n" : ", ", proof.text);
   if (const int64_t parameters = parameter_count(job); parameters > 0)

@@ -1,5 +1,5 @@
-// prun ckpt ls|show|verify|diff: what a folder of checkpoints holds. A checkpoint says everything itself, so no plan is
-// needed; data are read in parts and never held whole. The verbs that make files stand in ckpt_convert.cc.
+// prun ckpt ls|show|verify|diff: inspects a folder of checkpoints. A checkpoint describes itself, so no plan is needed;
+// data are read in parts. ckpt_convert.cc has the verbs that create files.
 #include "ckpt.h"
 
 #include <fmt/format.h>
@@ -109,7 +109,7 @@ int verify(const CkptOptions& options, const std::string& folder) {
   return static_cast<int>(problem.empty() ? Exit::ok : Exit::check_failed);
 }
 
-// Elements of one tensor whose bytes differ, in boxes of at most so many elements.
+// Returns the number of elements of a tensor whose bytes differ, reading boxes of at most kMost elements.
 int64_t differing(const checkpoint::Weights& a, const checkpoint::Weights& b, const std::string& name) {
   constexpr int64_t kMost = int64_t{1} << 20;
   const checkpoint::Weight& mine = a.tensors.at(name);
@@ -136,7 +136,7 @@ int64_t differing(const checkpoint::Weights& a, const checkpoint::Weights& b, co
   return count;
 }
 
-// Exit code 1 where they differ, as diff's.
+// Returns exit code 1 if they differ, like diff(1).
 int diff(const CkptOptions& options, const std::string& one, const std::string& other) {
   const auto a = checkpoint::open_checkpoint(checkpoint::resolve(one), true),
              b = checkpoint::open_checkpoint(checkpoint::resolve(other), true);
@@ -163,7 +163,7 @@ int diff(const CkptOptions& options, const std::string& one, const std::string& 
 struct Verb {
   const char* name;
   size_t folders;
-  const char* more;  // what its example ends with
+  const char* more;  // end of its example
   int (*run)(const CkptOptions&);
 };
 const Verb kVerbs[] = {

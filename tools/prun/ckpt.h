@@ -1,4 +1,4 @@
-// Verbs of `prun ckpt` and what they share. Each returns the exit code and throws Error.
+// Verbs of `prun ckpt` and their common functions. Each verb returns the exit code and throws Error.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -16,7 +16,7 @@ struct CkptOptions {
   std::string out, format;
   std::string dtype, tokenizer;  // of an export
   int ranks = 0;
-  int file_mib = 5000;  // of a file of an exported folder
+  int file_mib = 5000;  // maximum size of an exported file
 };
 
 std::vector<std::string> ckpt_verbs();
@@ -27,7 +27,7 @@ int ckpt_reshard(const CkptOptions& options);
 int ckpt_show_hf(const CkptOptions& options, const std::string& folder);  // prun ckpt show HF-FOLDER
 
 int64_t ckpt_bytes(const checkpoint::Index& index);  // bytes of all its tensors
-// The keys of index.json but `tensors`, and those that --json adds.
+// Returns the keys of index.json except `tensors`, plus the ones that --json adds.
 nlohmann::ordered_json ckpt_summary(const std::string& folder, const checkpoint::Index& index);
 int64_t weight_bytes(const checkpoint::Weights& weights);
 

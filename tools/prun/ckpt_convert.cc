@@ -1,4 +1,5 @@
-// prun ckpt export|import|reshard: weights and checkpoints as files of another layout, with a bar on a terminal.
+// prun ckpt export|import|reshard: converts weights and checkpoints to another layout, with a progress bar on a
+// terminal.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +35,7 @@ std::optional<Dtype> export_dtype(const std::string& name) {
   return parse_dtype(name);
 }
 
-// The tokenizer's files for the exported folder. Returns where they are from; "": it gets none.
+// Adds the tokenizer's files to the exported folder. Returns their source; "": none.
 std::string add_tokenizer(const std::string& named, const std::string& checkpoint, const ModelDescription& model,
                           checkpoint::HfExport& how) {
   if (named == "none") return "";
@@ -46,7 +47,7 @@ std::string add_tokenizer(const std::string& named, const std::string& checkpoin
   return path;
 }
 
-// What was made, in one line or as JSON.
+// Reports the result, in one line or as JSON.
 int say(const CkptOptions& options, const Weights& weights, const std::string& what, const std::string& from) {
   if (options.json)
     fmt::print("{}\n", nlohmann::ordered_json{{"from", from},

@@ -1,5 +1,5 @@
-// prun ckpt ls: lists the checkpoints of a folder by branch, each with its run and its parent. A damaged checkpoint has
-// a line of its own and hides no other one.
+// prun ckpt ls: lists the checkpoints of a folder by branch, each with its run and its parent. A damaged checkpoint
+// gets a line of its own and hides no other.
 #include <fmt/format.h>
 
 #include <algorithm>

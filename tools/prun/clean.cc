@@ -1,8 +1,8 @@
-// prun clean [DIR ..]: removes what jobs that crashed have left: status folders of launchers that were killed,
-// unfinished checkpoints, and in /dev/shm segments of NCCL and UCX and commits to memory. The shared memory of our
-// transports has no name, and ends with its users.
+// prun clean [DIR ..]: removes leftovers of crashed jobs: status folders of killed launchers, unfinished checkpoints,
+// and in /dev/shm segments of NCCL and UCX and commits to memory. The shared memory of prun's transports has no name
+// and ends with its users.
 //
-// Nothing of a live job goes: a folder is taken only when nobody holds its lock, a segment only when no process has it.
+// Live jobs are not affected: a folder is removed only if its lock is free, a segment only if no process has it open.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -46,7 +46,7 @@ uint64_t bytes_of(const fs::path& path) {
   return bytes;
 }
 
-// A job on another host may be at work where locks do not reach: what changed a moment ago stays.
+// Returns whether a path is old enough to remove, because locks do not reach a job on another host.
 bool is_settled(const fs::path& path) {
   constexpr double kSettleSeconds = 60;
   struct stat info;
@@ -73,7 +73,7 @@ void find_unfinished(const fs::path& checkpoints, std::vector<Left>& left) {
   }
 }
 
-// A folder of checkpoints, a run, or a folder of runs.
+// Searches a folder of checkpoints, a run, or a folder of runs.
 void find_in(const fs::path& folder, std::vector<Left>& left) {
   std::error_code error;
   find_unfinished(folder, left);
@@ -82,7 +82,7 @@ void find_in(const fs::path& folder, std::vector<Left>& left) {
     if (fs::exists(entry.path() / kRunFile, error)) find_unfinished(entry.path() / "checkpoints", left);
 }
 
-// What this user's processes have open or mapped below /dev/shm. `all`: every one of them could be asked.
+// Returns the paths below /dev/shm that this user's processes have open or mapped. `all`: every process was readable.
 std::set<std::string> used_segments(bool& all) {
   std::set<std::string> used;
   all = true;
@@ -104,7 +104,7 @@ std::set<std::string> used_segments(bool& all) {
   return used;
 }
 
-// Named by the launcher that removes it when it ends.
+// Finds folders named after a launcher that has ended; it would have removed its own.
 void find_replicas(std::vector<Left>& left) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator("/dev/shm", error)) {
@@ -169,7 +169,7 @@ int Clean::run() {
   find_status_folders(left);
   find_segments(left, remarks);
   find_replicas(left);
-  std::set<fs::path> seen;  // two runs may have one folder of checkpoints
+  std::set<fs::path> seen;  // two runs may share a folder of checkpoints
   std::erase_if(left, [&](const Left& one) { return !seen.insert(fs::weakly_canonical(one.path)).second; });
   Json rows = Json::array();
   int failures = 0;

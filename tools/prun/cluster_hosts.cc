@@ -1,4 +1,4 @@
-// This machine is the host whose name it has, else the one whose address a socket can be bound to here.
+// This machine is the host with its name, otherwise the one whose address a socket can be bound to here.
 #include "cluster_hosts.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
-// A command of prun. Its file holds its options, its checks and its work; one line in the list of commands.cc makes it.
+// A command of prun. Its file has its options, checks and work; its maker is one line in the list of commands.cc.
 //
-//   words --> make() --> declare() --> take_operands() --> settle() --> run()
+//     words --> make() --> declare() --> take_operands() --> settle() --> run()
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,10 +12,10 @@
 
 namespace prun {
 
-// The words of a command line.
+// A parsed command line.
 struct CommandLine {
-  std::vector<std::string> words;     // all words, as typed, with the name
-  std::vector<std::string> operands;  // those that are neither options nor their values
+  std::vector<std::string> words;     // all words as typed, with the command's name
+  std::vector<std::string> operands;  // words that are neither options nor their values
   std::function<bool(const char* option)> given;
   bool json = false;  // --json
 };
@@ -28,17 +28,17 @@ class Command {
   Command& operator=(const Command&) = delete;
 
   virtual void declare(OptionTable& options) = 0;
-  // Takes a plan from the operands, which --help reads, too. Throws usage_error.
+  // Extracts a plan from the operands; --help also calls this. Throws usage_error.
   virtual void take_operands(std::vector<std::string>& /*operands*/) {}
-  // Completes the options, and checks them together. Throws usage_error.
+  // Completes the options and checks their combination. Throws usage_error.
   virtual void settle() {}
   // Returns the exit code. Throws Error.
   virtual int run() = 0;
 
-  // The job of a command that has a plan or transports; null: it has neither.
+  // Returns the job of a command with a plan or transports; otherwise null.
   virtual JobSpec* job() { return nullptr; }
   virtual const char* json_help() const { return "one JSON object on one line"; }  // null: no --json
-  // Paragraphs of --help above and below the options.
+  // Paragraphs of --help before and after the options.
   virtual std::string help_before() const { return ""; }
   virtual std::string help_after() const { return ""; }
 

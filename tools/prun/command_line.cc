@@ -1,5 +1,5 @@
-// CLI11 holds each option once, with its help; a command's help, the check of names and the hint at the command that
-// has an option all read it from there. The messages are ours.
+// CLI11 stores each option once, with its help; --help, the check of names and the hint at commands that have an option
+// read it from there. The messages are prun's own.
 #include "command_line.h"
 
 #include <fmt/format.h>
@@ -54,7 +54,7 @@ const CommandRow* find_command(std::string_view name) {
   return nullptr;
 }
 
-// The command's own options, then those of all commands.
+// Declares the command's own options, then the common ones.
 void declare_all(CLI::App& app, Command& command, ParsedCommand& parsed) {
   OptionTable table(app);
   app.set_help_flag();
@@ -72,14 +72,14 @@ void declare_all(CLI::App& app, Command& command, ParsedCommand& parsed) {
 
 bool takes_value(const CLI::Option* option) { return option->get_expected_max() != 0; }
 
-// "-1" and "-" are values.
+// Returns false for the values "-1" and "-".
 bool looks_like_option(const std::string& word) {
   if (word.starts_with("--")) return word.size() > 2;
   return word.size() > 1 && word[0] == '-' && std::isalpha(static_cast<unsigned char>(word[1])) != 0;
 }
 
 Error no_such_option(const std::string& name, const CLI::App& app, const CommandRow& command) {
-  std::vector<std::string> own = {"--version"};  // which parse_options takes
+  std::vector<std::string> own = {"--version"};  // parse_options handles it
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& each : option->get_lnames()) own.push_back("--" + each);
     for (const std::string& each : option->get_snames()) own.push_back("-" + each);
@@ -105,7 +105,7 @@ Error no_such_option(const std::string& name, const CLI::App& app, const Command
                                  is_run(command) ? "" : fmt::format("{} ", command.name)));
 }
 
-// CLI11 would find the same mistakes, but its messages do not name the words that were typed, nor the fix.
+// CLI11 would detect the same errors, but its messages name neither the typed words nor the fix.
 void check_option_words(const std::vector<std::string>& words, const CLI::App& app, const CommandRow& command) {
   std::map<const CLI::Option*, std::string> given;
   for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
@@ -196,7 +196,7 @@ Installation find_installation() {
   Installation found;
   const fs::path program = fs::read_symlink("/proc/self/exe");
   found.program = program.string();
-  // An installed prun finds lua/ in ../share/prun, one in a build folder at the top of the source tree.
+  // An installed prun finds lua/ in ../share/prun, a build folder's in the top of the source tree.
   for (const char* candidate : {"../share/prun/lua", "../../../lua"}) {
     const fs::path lua = program.parent_path() / candidate;
     if (found.lua_dir.empty() && fs::exists(lua / "prun" / "init.lua")) found.lua_dir = fs::canonical(lua).string();

@@ -1,4 +1,4 @@
-// From the words of a command line to a command that is ready to run, and the texts that describe all commands.
+// Parses a command line into a command that is ready to run, and describes all commands.
 #pragma once
 #include <memory>
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace prun {
 
-// A command's words as its options declare them: for --help, completion and manual pages.
+// The declared options of a command: for --help, completion and manual pages.
 struct OptionText {
   std::vector<std::string> names;  // "--quiet", "-q"
   std::string unit, help;          // unit: "" for a flag
-  std::string group;               // the heading in a long list
+  std::string group;               // heading in a long list
 };
 struct CommandText {
   std::string name, usage, help;
@@ -26,15 +26,15 @@ struct ParsedCommand {
   bool help = false;
   std::string log_level;  // "": PRUN_LOG, or warning
 };
-// Declares the options, reads the words and takes the operands; does not settle the command. Throws usage_error.
+// Declares the options, parses the words and extracts the operands; does not settle the command. Throws usage_error.
 ParsedCommand parse_words(const std::vector<std::string>& words);
 
-// This executable, and what was installed with it.
+// This executable and the files installed with it.
 struct Installation {
   std::string program, lua_dir;
   std::vector<std::string> plugin_dirs;
 };
-// Throws usage_error where lua/ is not beside the program.
+// Throws usage_error if lua/ is missing next to the program.
 Installation find_installation();
 
 }  // namespace prun

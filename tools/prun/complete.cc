@@ -1,6 +1,6 @@
-// prun __complete WORD ..: what could stand where the last word is, one candidate a line, with a tab before what it
-// means. The shells' scripts (completion.cc) ask this program, so that a new option needs no other place. A last line
-// ":files" or ":folders" lets the shell add names of files.
+// prun __complete WORD ..: prints the candidates for the last word, one a line, each with a tab and its description.
+// The shells' scripts (completion.cc) call this program, so that a new option needs no other change. A last line
+// ":files" or ":folders" makes the shell add file names.
 #include "complete.h"
 
 #include <fmt/format.h>
@@ -31,13 +31,13 @@ struct CompletionAnswer {
   const char* more = "";  // ":files", ":folders"
 };
 
-// The line so far.
+// The command line so far.
 struct TypedLine {
   const CommandText* command = nullptr;
-  std::vector<std::string> operands;  // whole words before the last one
+  std::vector<std::string> operands;  // complete words before the last one
   std::string last;                   // to be completed
   const OptionText* value_of = nullptr;
-  std::string before;  // of `last`: "--option=" where that is typed
+  std::string before;  // prefix of `last`: "--option=", if typed
   const Installation* installed = nullptr;
 };
 
@@ -45,7 +45,7 @@ void add_words(CompletionAnswer& answer, const std::vector<std::string>& words) 
   for (const std::string& word : words) answer.candidates.push_back({word, ""});
 }
 
-// The first comment line, as `prun plans` begins its text with.
+// Returns the first comment line, as `prun plans` does.
 std::string first_comment(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::string line;
@@ -101,7 +101,7 @@ const CompletedValue kCompletedValues[] = {
      }},
 };
 
-// Units speak for the other options: "debug|info", "FILE".
+// Derives candidates of other options from their unit: "debug|info", "FILE".
 void add_values(CompletionAnswer& answer, const TypedLine& line) {
   for (const CompletedValue& row : kCompletedValues)
     if (line.value_of->names.front() == row.option) return row.add(answer, line);
@@ -211,7 +211,7 @@ int complete_command(const std::vector<std::string>& words) {
       if (each.word.starts_with(line.last)) fmt::print("{}{}\t{}\n", line.before, each.word, each.help);
     if (*answer.more != '\0') fmt::print("{}\n", answer.more);
   } catch (const std::exception&) {
-    // A line that is wrong has no candidates; it is told why when it is run.
+    // An invalid line has no candidates; running it reports the error.
   }
   return 0;
 }

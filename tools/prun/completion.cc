@@ -1,4 +1,4 @@
-// prun completion bash|zsh|fish: prints the shell's script. All three ask `prun __complete` (complete.cc) at each TAB.
+// prun completion bash|zsh|fish: prints the shell's script. All three call `prun __complete` (complete.cc) at each TAB.
 #include <fmt/format.h>
 
 #include <string>
@@ -11,7 +11,7 @@
 namespace prun {
 namespace {
 
-// Bash breaks words at "=" and ":", so what stands before the part that it completes is taken off the candidates.
+// Bash splits words at "=" and ":", so the candidates lose the part before the word that it completes.
 constexpr const char* kBash = R"sh(# Completion of prun for bash: eval "$(prun completion bash)"
 _prun() {
   local line=${COMP_LINE:0:COMP_POINT} words word help part

@@ -1,6 +1,5 @@
-// prun conform PLUGIN [ITEM ...]: becomes prun_conform or prun_conform_device, which hold the suites and need
-// GoogleTest; prun does not. The symbol that a plugin exports, or the folder of its name, tells transports from
-// devices.
+// prun conform PLUGIN [ITEM ...]: executes prun_conform or prun_conform_device, which contain the suites and, unlike
+// prun, need GoogleTest. The exported symbol, or the folder of its name, distinguishes transports from devices.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,7 +26,8 @@ namespace prun {
 namespace fs = std::filesystem;
 namespace {
 
-// Of a prun that runs where it was built; tools/run leaves the suites out, which take as long as prun itself.
+// Builds the suite for a prun in its build folder. tools/run omits the suites because they take as long to build as
+// prun.
 void build_suite(const fs::path& build, const std::string& target) {
   if (!fs::exists(build / "CMakeCache.txt")) return;
   fmt::print(stderr, "prun: building the suite, once\n");
@@ -62,14 +62,14 @@ std::string suite_program(const char* name) {
   throw usage_error(fmt::format("{} cannot be started: {}", words[0], std::strerror(errno)));
 }
 
-// Searches the file for the symbol's name. Loading the library could crash.
+// Searches the file for the symbol's name, because loading the library could crash.
 bool names_symbol(const fs::path& file, const std::string& symbol) {
   std::ifstream in(file, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(in), {}};
   return bytes.find(symbol + '\0') != std::string::npos;
 }
 
-// Puts the folder of a path in front of the folders where devices are looked for.
+// Puts the folder of a path first in the search path of devices.
 std::string name_device(const std::string& typed) {
   if (!is_plugin_path(typed)) return typed;
   const NamedPlugin plugin = name_plugin(typed, {});
@@ -78,7 +78,7 @@ std::string name_device(const std::string& typed) {
   return plugin.name;
 }
 
-// Throws where no such device exists; a plugin that is wrong is for the suite to report.
+// Throws if no such device exists; errors of an existing plugin are reported by the suite.
 void require_device(const std::string& name, int index) {
   const std::vector<DevicePluginFile> plugins = find_device_plugins();
   if (std::none_of(plugins.begin(), plugins.end(), [&](const DevicePluginFile& file) { return file.name == name; }) &&

@@ -1,5 +1,5 @@
-// prun doctor: tries what a run needs and says OK, WARN or FAIL of each, with the fix. The exit code is 1 where
-// something fails; with --device it is 2 where ranks could not compute there, as that of a run.
+// prun doctor: checks the requirements of a run and reports OK, WARN or FAIL for each, with the fix. The exit code is 1
+// if a check fails; with --device it is 2 if ranks could not compute there, as for a run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct Family {
   const char* name;
   Findings (*check)(const doctor::DoctorOptions& options);
 };
-// Those that fork ranks come first: plugins and devices that are loaded may start threads.
+// Families that fork ranks come first, because loaded plugins and devices may start threads.
 const Family kFamilies[] = {
     {"nodes", doctor::hosts},
     {"machine", doctor::machine},
@@ -100,7 +100,7 @@ nlohmann::ordered_json finding_json(const std::string& family, const Finding& fi
   return row;
 }
 
-// "machine" and "transports" are the same checks by name.
+// "machine" and "transports" repeat the checks of these families by name.
 void print_json(const Examined& all) {
   using Rows = nlohmann::ordered_json;
   Rows checks = Rows::array(), here = Rows::object(), transports = Rows::array();
@@ -169,7 +169,7 @@ void Doctor::settle() {
 int Doctor::run() {
   const Examined all = examine(options_);
   options_.json ? print_json(all) : print_all(all);
-  std::fflush(stdout);  // before an error, which goes elsewhere
+  std::fflush(stdout);  // before an error, which goes to standard error
   if (options_.device_given)
     for (const DeviceReport& report : all.devices)
       if (report.name == options_.job.device) require_devices(options_.job, report);

@@ -1,5 +1,5 @@
-// prun dump PLAN: the program as text, which golden tests compare; --after PASS: the result of that pass instead;
-// --format chakra: for simulators.
+// prun dump PLAN: prints the program as text, which golden tests compare; --after PASS prints the result of that pass
+// instead; --format chakra writes traces for simulators.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -27,7 +27,7 @@ class Dump final : public PlanCommand {
   void read_format(const std::string& text);
 
   bool json_ = false, chakra_ = false;
-  std::string traces_;  // the files of chakra begin so
+  std::string traces_;  // prefix of the chakra files
 };
 
 void Dump::read_format(const std::string& text) {
@@ -76,7 +76,7 @@ int Dump::run() {
     write_chakra(written_out(job), traces_);
   else if (json_)
     fmt::print("{}\n", job_json(written_out(job)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  else if (job_.dump_after.empty()) {  // else build_job has printed what was asked for
+  else if (job_.dump_after.empty()) {  // otherwise build_job has printed the pass
     fmt::print("{}", dump_job(job));
     if (const std::string algorithms = chosen_algorithms(job, calibrated_algorithm_costs()); !algorithms.empty())
       fmt::print("by calibration: {}\n", algorithms);

@@ -1,12 +1,12 @@
-// Words of torchrun, deepspeed, accelerate and MPI's launchers, and ours for them, as one table.
+// Translates options of torchrun, deepspeed, accelerate and MPI launchers into prun's, from one table.
 #pragma once
 #include <string>
 
 namespace prun {
 
-// " (here: --nproc)", or "" for an option that nobody has; "_" in it is read as "-".
+// Returns " (here: --nproc)", or "" for an unknown option; reads "_" as "-".
 std::string option_here(std::string name);
-// The same of an option's value: " (here: cuda)" for --device gpu.
+// Translates an option's value: " (here: cuda)" for --device gpu.
 std::string value_here(const std::string& option, const std::string& value);
 
 }  // namespace prun

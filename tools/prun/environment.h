@@ -1,4 +1,4 @@
-// The variables that prun reads, and what they are: for the manual page and `prun doctor`.
+// The environment variables that prun reads, with their help: for the manual page and `prun doctor`.
 #pragma once
 #include <vector>
 
@@ -7,7 +7,7 @@ namespace prun {
 struct Variable {
   const char *name, *help;
   bool secret = false;    // its value is never shown
-  const char* ours = "";  // what prun itself sets it to
+  const char* ours = "";  // the value that prun itself sets
 };
 const std::vector<Variable>& variables();
 

@@ -1,4 +1,4 @@
-// What each exit code means, in a line: for `prun man`, from which the table of README.md is written
+// The meaning of each exit code, in a line: for `prun man` and the table of README.md
 // (tests/unit/command_line_test.py).
 #pragma once
 #include <utility>

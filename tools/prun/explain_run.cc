@@ -1,5 +1,5 @@
-// prun explain [RUN]: what each rank of a run is or was at, and who held the others up: its flight recorders laid
-// beside its program. Of a job that runs its launcher is asked; of one that failed its folder is read.
+// prun explain [RUN]: the position of each rank of a run, and the rank that held up the others, from the flight
+// recorders and the program. A running job's launcher is queried; a failed run's folder is read.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ struct Recorded {
   FoundRun run;
   Flight flight;
   Job job;
-  Json failure;  // null: it runs, or its failure is not known
+  Json failure;  // null: running, or unknown
 };
 
 Recorded read_recorded(const std::string& word) {
@@ -65,7 +65,7 @@ Recorded read_recorded(const std::string& word) {
   return recorded;
 }
 
-// How long ago on the recorder's clock, for ops that have ended.
+// Returns the age of an event on the recorder's clock.
 std::string ago(const Flight& flight, uint64_t ns) { return human_seconds(flight.seconds_since(ns)) + " ago"; }
 
 std::vector<std::string> last_ops(const Recorded& recorded, const FlightRank& rank) {
@@ -99,7 +99,7 @@ int failed_rank(const Recorded& recorded) {
   return failure.is_object() && failure["who"].is_object() ? failure["who"].value("rank", -1) : -1;
 }
 
-// Where a rank was lost, whoever others waited for at that moment was about to go on.
+// Returns nullopt if a rank was lost, because the rank that others waited for at that moment was not stuck.
 std::optional<Holdup> holdup_of(const Recorded& recorded, const WhoWaits& waits) {
   std::optional<Holdup> holdup = waits.holdup(!recorded.run.running());
   const int lost = failed_rank(recorded);

@@ -1,5 +1,5 @@
-// What bin/prun_first has in place of the other commands. tools/run builds this program first in a fresh clone, so that
-// a plan trains while the compiler still works on the rest; bin/prun is started for everything else.
+// The commands of bin/prun_first, which only runs plans. In a fresh clone tools/run builds this program first, so that
+// a plan trains while the rest compiles; bin/prun runs all other commands.
 #include <fmt/format.h>
 
 #include "base/error.h"

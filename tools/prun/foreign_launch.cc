@@ -1,4 +1,5 @@
-// Rank 0's process alone writes metrics, the run's folder and the screen; the others only say what it cannot know.
+// Only rank 0's process writes metrics, the run's folder and the screen; the others print only messages that it cannot
+// know.
 #include "foreign_launch.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@
 namespace prun {
 namespace {
 
-// The same for all processes of the job, and short: it is part of a socket's name.
+// Returns an address that is equal for all processes of the job, and short because it is part of a socket's name.
 std::string meeting_of(const std::string& launcher, const std::string& job) {
   return fmt::format("unix:{}-{}", launcher, hex(sha256(job).substr(0, 8)));
 }

@@ -1,5 +1,5 @@
-// prun generate: the model of a plan, with the weights of a checkpoint, continues a text. Ranks choose tokens; rank 0
-// tells them here, where they become text as they come.
+// prun generate: continues a text with the model of a plan and the weights of a checkpoint. Ranks choose tokens; rank 0
+// prints them to this launcher, which decodes and streams them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -90,12 +90,12 @@ void declare_generation(OptionTable& table, GenerationSettings& s) {
              "tokenizer.json (default: that of the weights, where they know it; else each byte is a token)");
 }
 
-// What has been made so far, and the stream of it.
+// The tokens so far, and the streamed text.
 class Text {
  public:
   Text(const Tokenizer& tokenizer, bool streams) : tokenizer_(tokenizer), streams_(streams) {}
 
-  // "TOKEN LOG_PROBABILITY", as rank 0 says it.
+  // Parses rank 0's line "TOKEN LOG_PROBABILITY".
   void take(const std::string& line) {
     char* rest = nullptr;
     const long id = std::strtol(line.c_str(), &rest, 10);
@@ -110,7 +110,8 @@ class Text {
     std::fflush(stdout);
   }
 
-  // "100 tokens, 83.2 a second": after the first, which waits for the prompt and for ranks to start.
+  // Returns "100 tokens, 83.2 a second". The rate omits the first token, which includes the prompt and the start of
+  // ranks.
   std::string rate() const {
     const double seconds = std::chrono::duration<double>(last_ - first_).count();
     std::string made = counted(std::ssize(ids_), "token");
@@ -145,7 +146,7 @@ void complete(JobSpec& spec) {
   describe_to_views(spec);
 }
 
-// Whether the tokens are the model's.
+// Throws usage_error if the tokens do not fit the model's vocabulary.
 void check_vocabulary(const GenerationSettings& settings, const Tokenizer& tokenizer, const Plan& plan) {
   const int64_t vocabulary = vocabulary_of(plan.graph);
   if (settings.tokenizer.empty() && vocabulary > tokenizer.size())
@@ -172,7 +173,7 @@ Job generation_job(JobSpec& spec, const Tokenizer& tokenizer) {
   return job;
 }
 
-// The lines of the plan that stands for a folder are nobody's.
+// Replaces locations in errors by the folder, because the substitute plan of a folder is not the user's.
 Job job_of(JobSpec& spec, const Tokenizer& tokenizer, const std::string& folder) {
   try {
     return generation_job(spec, tokenizer);

@@ -1,4 +1,4 @@
-// Every text comes from command_texts(), which manual pages and completion read, too.
+// Every text comes from command_texts(), like manual pages and completion.
 #include "help.h"
 
 #include <fmt/format.h>
@@ -14,14 +14,14 @@ namespace prun {
 namespace {
 
 constexpr size_t kLeft = 30;         // columns of the left side, with the gap after it
-constexpr size_t kManyOptions = 20;  // more of them have headings
+constexpr size_t kManyOptions = 20;  // longer lists get headings
 
 size_t columns_of(const std::string& text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-// The text in lines of at most `width` columns, all but the first after `indent` spaces.
+// Wraps the text to lines of at most `width` columns, all but the first after `indent` spaces.
 std::string wrapped(const std::string& text, size_t width, size_t indent) {
   std::string lines;
   size_t used = 0;

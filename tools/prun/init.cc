@@ -1,5 +1,5 @@
-// prun init [FOLDER]: a first plan, and .luarc.json, with which the Lua language server (of VS Code, Neovim and others)
-// completes prun's words and shows their help. What is there already stays.
+// prun init [FOLDER]: writes a first plan, and .luarc.json, with which the Lua language server (in VS Code, Neovim and
+// others) completes prun's functions and shows their help. Existing files are kept.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -38,7 +38,7 @@ std::string editor_settings(const std::string& lua_dir) {
   return settings.dump(2) + "\n";
 }
 
-// Whether it was written; what is there stays.
+// Returns whether it was written; an existing file is kept.
 bool write_new(const fs::path& path, const std::string& text) {
   if (fs::exists(path)) return false;
   std::ofstream file(path);

@@ -17,7 +17,7 @@
 namespace prun {
 namespace {
 
-// "cuda:2": from its third device on.
+// Parses a device: "cuda:2" starts at its third device.
 void read_device(JobSpec& job, const std::string& text) {
   const size_t colon = text.find(':');
   job.device = text.substr(0, colon);
@@ -36,7 +36,7 @@ std::vector<std::string> command_names() {
   return names;
 }
 
-// A word before a plan, or one that can be no file, was meant as a command.
+// Rejects a word before a plan, or one that cannot be a file, as an unknown command.
 void refuse_unknown_command(const std::vector<std::string>& words) {
   const std::string& first = words[0];
   if (first.find_first_of("./") != std::string::npos || std::filesystem::is_directory(first)) return;
@@ -240,7 +240,7 @@ void check_transport_hint(const JobSpec& job) {
 void pass_to_transports(JobSpec& job) {
   const auto pass = [&](const std::string& option) {
     std::string& all = job.world.transport_options;
-    all = option + (all.empty() ? "" : "," + all);  // what the user gives to one of them goes before it
+    all = option + (all.empty() ? "" : "," + all);  // the user's transport options take precedence
   };
   job.launch.encrypt = job.world.encrypt;
   if (job.launch.link_timeout_s != LaunchOptions().link_timeout_s)

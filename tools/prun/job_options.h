@@ -1,4 +1,4 @@
-// Options that several commands have, each declared once, and the checks that belong to them.
+// Options common to several commands, each declared once, and their checks.
 #pragma once
 #include <map>
 #include <string>
@@ -20,9 +20,9 @@ class PlanCommand : public Command {
   JobSpec job_;
 };
 
-// Throws usage_error for operands of a command that takes none: `why` completes "prun doctor takes no plan ('x'): ".
+// Throws usage_error for operands of a command without operands: `why` completes "prun doctor takes no plan ('x'): ".
 void refuse_operands(const char* command, const std::vector<std::string>& operands, const char* why);
-// The same for a command that takes at most one: `what` is "run" or "folder". Returns it, or "".
+// Returns the operand of a command that accepts at most one, or "". `what` is "run" or "folder".
 std::string one_operand(const char* command, const std::vector<std::string>& operands, const char* what);
 
 namespace option {
@@ -59,14 +59,14 @@ void timeout(OptionTable& table, JobSpec& job);
 void declare_plan(OptionTable& table, JobSpec& job);         // --nproc, --set
 void declare_compilation(OptionTable& table, JobSpec& job);  // checks and compiler options of run, check, dump and sim
 
-// NAME=VALUE of --set and --to. Throws usage_error.
+// Parses NAME=VALUE of --set and --to. Throws usage_error.
 void read_setting(std::map<std::string, std::string>& settings, const std::string& option, const std::string& text);
 
 // Throws usage_error for more ranks than prun supports.
 void check_ranks(const JobSpec& job);
-// Throws usage_error for a transport that no plugin has and that other frameworks name otherwise.
+// Throws usage_error for a transport without a plugin that is another framework's name of one.
 void check_transport_hint(const JobSpec& job);
-// Turns options about links between hosts into options of the transports that make them. Throws usage_error.
+// Translates options about links between hosts into options of the transports. Throws usage_error.
 void pass_to_transports(JobSpec& job);
 
 }  // namespace prun

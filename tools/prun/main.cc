@@ -23,14 +23,14 @@
 namespace prun {
 namespace {
 
-// OpenMP threads spin for milliseconds by default while they wait, which costs a loaded machine most of its time. The
-// library reads the limit when it is loaded, before main: so this process executes itself once more.
+// Limits spinning of OpenMP threads, which by default spin for milliseconds and waste most of a loaded machine's time.
+// The library reads the limit when it is loaded, so this process executes itself again.
 void limit_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  setenv("GOMP_SPINCOUNT", "2000", 1);  // a few microseconds
+  setenv("GOMP_SPINCOUNT", "2000", 1);  // a few us
   std::error_code error;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
-  execv(program.c_str(), argv);  // returns only on failure; then kernels spin longer
+  execv(program.c_str(), argv);  // returns only on failure; in that case kernels spin longer
 }
 
 void print_plan_help(const CommandRow& row, Command& command) {
@@ -68,7 +68,7 @@ int dispatch(const std::vector<std::string>& words) {
   return command.run();
 }
 
-// With --json those who read standard output find the reason there, too.
+// With --json the error is also printed to standard output, for its readers.
 void tell(const std::string& message, int code, const std::vector<std::string>& words) {
   fmt::print(stderr, "prun: {}\n", message);
   if (std::find(words.begin(), words.end(), "--json") == words.end()) return;
@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
     return prun::code_with_output(prun::dispatch(words));
   } catch (const std::exception& caught) {
     const prun::Error error = prun::error_of(caught);
-    // In the launcher what has no code of its own is taken for something that the user can mend.
+    // An error in the launcher without a code of its own is treated as one that the user can fix.
     const prun::Exit code = error.code() == prun::Exit::rank_crash ? prun::Exit::usage : error.code();
     prun::tell(prun::printable(error.what()), static_cast<int>(code), words);
     return static_cast<int>(code);

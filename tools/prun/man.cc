@@ -1,4 +1,4 @@
-// prun man [COMMAND]: manual pages in roff, from the tables that --help reads; --out FOLDER writes prun.1 and
+// prun man [COMMAND]: prints manual pages in roff, from the tables of --help; --out FOLDER writes prun.1 and
 // prun-COMMAND.1, which CMake installs.
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 namespace prun {
 namespace {
 
-// A line of text: "-" would be a hyphen, a dot or quote at its beginning a request.
+// Escapes a line of text: "-" would be a hyphen, and a leading dot or quote a request.
 std::string roff(const std::string& text) {
   std::string out;
   if (!text.empty() && (text[0] == '.' || text[0] == '\'')) out = "\\&";

@@ -6,7 +6,7 @@
 
 namespace prun {
 
-// "plans/zero3.lua" ..: of plans/ and plans/custom/ below the folder that has lua/.
+// Returns "plans/zero3.lua" ..: the plans in plans/ and plans/custom/ below the folder that contains lua/.
 std::vector<std::string> plan_paths(const std::filesystem::path& root);
 
 }  // namespace prun

@@ -1,5 +1,5 @@
-// prun plans: lists the plans that come with prun, in plans/ and plans/custom/ beside lua/. A file that returns no plan
-// (a strategy that a plan beside it requires) is not listed.
+// prun plans: lists the plans that come with prun, in plans/ and plans/custom/ next to lua/. A file that returns no
+// plan (a strategy required by a plan) is not listed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ std::vector<ListedPlan> list_plans(const std::string& lua_dir) {
   return plans;
 }
 
-// A default that is no JSON number (inf) stays text.
+// A default that is not a JSON number (inf) remains text.
 nlohmann::json argument_json(const PlanArgument& argument) {
   const std::string& typed = argument.initial;
   nlohmann::json initial =

@@ -1,8 +1,8 @@
-// prun plugins: lists the transports with path and capabilities, or why one cannot be loaded. --explain shows which
-// transport would carry which group of ranks, why the others would not, the libraries that this loaded, and the network
-// interfaces.
+// prun plugins: lists the transports with path and capabilities, or the reason why one cannot be loaded. --explain
+// shows the transport of each group of ranks, why the others were rejected, the libraries loaded for this, and the
+// network interfaces.
 //
-// The code that decides is that of a job, so a job on this host decides alike.
+// It runs the selection code of a job, so a job on this host selects the same transports.
 #include <fmt/format.h>
 #include <link.h>
 
@@ -21,7 +21,7 @@
 namespace prun {
 namespace {
 
-// A kind of group: how many ranks, how many of them on one host, and the memory they compute on.
+// A kind of group: ranks in all, ranks per host, and the memory that they compute in.
 struct GroupKind {
   const char* name;
   int ranks, local_ranks;
@@ -48,7 +48,7 @@ std::set<std::string> loaded_objects() {
   return paths;
 }
 
-// `otherwise`: printed where no transport can carry the group.
+// `otherwise`: printed if no transport can carry the group.
 void print_kind(const GroupKind& kind, const std::vector<Candidate>& candidates, const std::string& otherwise) {
   fmt::print("{}\n", kind.name);
   const int best = candidates.empty() ? 0 : candidates.front().score;
@@ -102,7 +102,7 @@ void print_json(const std::vector<GroupKind>& kinds, const std::vector<std::vect
 int explain_plugins(const JobSpec& job, bool json) {
   check_options(job.world.transport_options, job.world.plugin_dirs);
   const std::vector<Interface> interfaces = list_interfaces();
-  const InterfaceChoice chosen = chosen_interface(job, interfaces);  // throws, before anything is shown
+  const InterfaceChoice chosen = chosen_interface(job, interfaces);  // throws before any output
   const int near = std::max(job.launch.nproc, 2), all = near * std::max(job.launch.nnodes, 2);
   const std::string inside = fmt::format("ranks of one host ({}), host memory", near);
   const std::string between = fmt::format("ranks of several hosts ({} on {}), host memory", all, all / near);
@@ -140,7 +140,7 @@ int explain_plugins(const JobSpec& job, bool json) {
   fmt::print("    {:<28}{}\n", "one rank on each host:", several.empty() ? "-" : several);
   fmt::print("    {:<28}{}\n", "with --device cuda:", !on_device.empty() ? on_device : staged.empty() ? "-" : staged);
   if (!on_device.empty() && !staged.empty())
-    fmt::print("    {:<28}{}\n", "with --ranks-per-device 2:", staged);  // NCCL refuses ranks that share one
+    fmt::print("    {:<28}{}\n", "with --ranks-per-device 2:", staged);  // NCCL rejects ranks that share one
   print_interfaces(interfaces, chosen);
   fmt::print("libraries loaded for this\n");
   for (const std::string& path : loaded_objects())

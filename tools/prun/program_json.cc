@@ -7,7 +7,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Tensors by their place in the list of the program.
+// Tensors are given by their index in the program's list.
 Json op_json(const Op& op) {
   Json out = {{"op", op.def->name}, {"reads", Json::array()}, {"writes", Json::array()}};
   for (const TensorId id : op.reads) out["reads"].push_back(id.index());

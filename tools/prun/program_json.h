@@ -1,4 +1,4 @@
-// prun dump --json: what the ranks would run, for scripts.
+// prun dump --json: the ranks' programs, for scripts.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 

@@ -1,4 +1,4 @@
-// prun PLAN: completes what the command line leaves open, checks this host's devices, and runs the job.
+// prun PLAN: completes the options, checks this host's devices, and runs the job.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace prun {
 namespace {
 
-// A run's name is a part of the name of its folder.
+// Checks a run's name, which becomes part of its folder's name.
 std::string check_run_name(const std::string& text) {
   const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.'; };
   if (text.empty() || text.size() > 60 || text.front() == '.' || !std::all_of(text.begin(), text.end(), fits))

@@ -32,7 +32,7 @@ bool is_locked(const fs::path& file) {
   return locked;
 }
 
-// A run that goes on has said in its last row how far it is.
+// Adds the progress of an active run from its last row of metrics.
 void add_progress(Json& run, const fs::path& folder) {
   std::ifstream metrics(folder / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
@@ -50,7 +50,7 @@ std::string state_of(int code, const fs::path& folder) {
   return is_locked(folder / kRunLog) ? "running" : "killed";
 }
 
-// What the table shows is there, whatever else is.
+// Returns whether the fields of the table exist and have the right types.
 bool is_run(const Json& run) {
   if (!run.is_object()) return false;
   const auto of = [&](const char* name) { return run.value(name, Json()); };
@@ -96,7 +96,7 @@ std::string loss_text(const Json& run) {
   return number("first") + " -> " + number("last");
 }
 
-// The words behind "prun", without what names the plan's folder.
+// Returns the arguments after "prun".
 std::string command_text(const Json& run) {
   std::string text;
   for (const Json& word : run["arguments"]) text += (text.empty() ? "" : " ") + word.get<std::string>();

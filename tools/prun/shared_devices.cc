@@ -14,7 +14,7 @@ constexpr int kMostSharing = 8;  // ranks on a device with nccl.share=1
 
 bool uses_nccl(const JobSpec& spec) { return spec.world.transport.find("nccl") != std::string::npos; }
 
-// --transport-options nccl.share=1, or share=1 where nccl is the transport.
+// Returns whether --transport-options has nccl.share=1, or share=1 if nccl is the transport.
 bool shares_over_nccl(const JobSpec& spec) {
   const std::string& all = spec.world.transport_options;
   std::optional<std::string> value = option_value(all, "nccl", "share");

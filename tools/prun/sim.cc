@@ -1,4 +1,4 @@
-// prun sim PLAN --cluster FILE: the program that would run, under a virtual clock; starts no rank.
+// prun sim PLAN --cluster FILE: runs a plan's program under a virtual clock; starts no rank.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,13 +26,13 @@ using simulate::ClassResult;
 using simulate::Cluster;
 using simulate::Simulation;
 
-// "rank 3", "ranks 0, 8, 16, .. (64)"
+// Returns "rank 3", or "64 ranks like 0".
 std::string ranks_text(const ClassResult& of) {
   return of.ranks == 1 ? fmt::format("rank {}", of.first_rank)
                        : fmt::format("{} ranks like {}", grouped(of.ranks), of.first_rank);
 }
 
-// The arena by role, the largest first.
+// Returns the arena by role, in descending order.
 std::vector<std::pair<int64_t, std::string>> roles_of(const ClassResult& of) {
   std::vector<std::pair<int64_t, std::string>> roles;
   for (int r = 0; r < kRoles; ++r)
@@ -162,7 +162,7 @@ int Sim::run() {
   std::fflush(stdout);
   if (const std::string why = simulate::too_large(made.result); !why.empty())
     fmt::print(stderr, "prun: it does not fit: {}{}\n", why,
-               line_.json ? "" : "; " + what_would_fit(job_, cluster));  // which takes a few seconds
+               line_.json ? "" : "; " + what_would_fit(job_, cluster));  // takes a few seconds
   return 0;
 }
 

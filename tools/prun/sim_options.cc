@@ -11,7 +11,7 @@
 namespace prun {
 namespace {
 
-// NAME=V,V,.. of --sweep and --search, which are `option`.
+// Parses NAME=V,V,.. of --sweep or --search, given by `option`.
 void read_sweep(ArgumentValues& all, const std::string& option, const std::string& text) {
   const size_t equals = text.find('=');
   const std::vector<std::string> values =

@@ -1,4 +1,4 @@
-// What `prun sim` and `prun tune` are asked beside a plan and its arguments.
+// Options of `prun sim` and `prun tune` besides a plan and its arguments.
 #pragma once
 #include <string>
 
@@ -12,24 +12,24 @@ struct SimSettings {
   std::string cluster;  // path of the YAML file
   ArgumentValues sweep;
   ArgumentValues search;  // of prun tune
-  int candidates = 1000;  // of prun tune: so many are estimated
-  int steps = 0;          // of a cluster with jitter: so many are drawn; 0: 100
-  int seed = 0;           // of them
+  int candidates = 1000;  // of prun tune: number of estimated candidates
+  int steps = 0;          // steps drawn for a cluster with jitter; 0 = 100
+  int seed = 0;           // seed of these steps
   bool every_rank = false;
-  bool whole = false;        // extrapolate nothing
-  bool extrapolate = false;  // also what is short
+  bool whole = false;        // no extrapolation
+  bool extrapolate = false;  // extrapolates short schedules, too
 };
 
 void declare_cluster(OptionTable& table, SimSettings& settings);     // --cluster
 void declare_simulation(OptionTable& table, SimSettings& settings);  // of `prun sim`
 void declare_search(OptionTable& table, SimSettings& settings);      // of `prun tune`
-// Takes this machine's calibration where no cluster is named; `required`: throws usage_error without one.
+// Uses this machine's calibration if no cluster is named; `required`: throws usage_error without one.
 void settle_cluster(SimSettings& settings, bool required);
-// Of `prun sim`. Throws usage_error for options that do not go together.
+// Throws usage_error for options of `prun sim` that do not go together.
 void check_simulation_options(const SimSettings& settings, const JobSpec& job);
 PredictOptions prediction_options(const SimSettings& settings, Wanted wanted);
 
-// prun sim --sweep: prints every combination of the plan's arguments, the fastest first.
+// prun sim --sweep: simulates every combination of the plan's arguments and prints them, fastest first.
 void sweep(const JobSpec& job, const SimSettings& settings, bool json, const simulate::Cluster& cluster);
 
 }  // namespace prun

@@ -16,7 +16,7 @@ constexpr size_t kMostCandidates = 10000;
 struct SweepRow {
   std::vector<std::string> values;  // in the order of the sweep
   simulate::Simulation result;
-  std::string left_out;  // why, or ""
+  std::string left_out;  // reason of the omission, or ""
 };
 
 std::vector<SweepRow> all_combinations(const SimSettings& settings) {

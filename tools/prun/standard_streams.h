@@ -1,12 +1,13 @@
-// Standard input, output and error, which whoever started this program may have closed.
+// Repairs standard input, output and error, which the parent process may have closed.
 #pragma once
 
 namespace prun {
 
-// Opens /dev/null in place of those that are closed. Else the next file that is opened becomes standard error, and
-// words for the user land in it. First thing in main.
+// Opens /dev/null in place of closed ones, because otherwise the next opened file would become standard error and
+// receive messages. Call first in main.
 void open_closed_streams();
-// The end of main: 1 instead of 0 where standard output could not be written, which is said on standard error.
+// Call at the end of main: returns 1 instead of 0, with a message on standard error, if writing to standard output
+// failed.
 int code_with_output(int code);
 
 }  // namespace prun

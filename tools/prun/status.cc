@@ -1,5 +1,5 @@
-// prun status [RUN]: the jobs of this user that run here: one line each, or of one job its ranks. On a terminal it is
-// drawn anew each second until the jobs have ended.
+// prun status [RUN]: lists this user's jobs on this machine, one line each, or the ranks of one job. On a terminal it
+// redraws every second until the jobs have ended.
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ std::string labels(const Json& job) {
 
 struct Gauge {
   const char* name;
-  const char* key;  // of a job
+  const char* key;  // key in a job's status
   const char* help;
 };
 constexpr Gauge kOfJobs[] = {
@@ -53,8 +53,8 @@ constexpr Gauge kOfJobs[] = {
     {"prun_updated_seconds", "updated", "when the launcher said this, in seconds since 1970"},
 };
 
-// Prometheus' text format (https://prometheus.io/docs/instrumenting/exposition_formats) of running jobs, for
-// node_exporter's textfile collector: `prun status --prometheus` opens no port.
+// Returns running jobs in Prometheus' text format (https://prometheus.io/docs/instrumenting/exposition_formats), for
+// node_exporter's textfile collector; no port is opened.
 std::string prometheus_text(const std::vector<Json>& jobs) {
   std::string text;
   const auto head = [&](const char* name, const char* help) {
@@ -85,7 +85,7 @@ std::string prometheus_text(const std::vector<Json>& jobs) {
 
 using Json = nlohmann::ordered_json;
 
-// A launcher that is stopped, or waits for a disk, says nothing new.
+// Marks the status of a launcher that is stopped, or waits for a disk, as outdated.
 Json with_age(Json status) {
   constexpr double kSilent = 5;
   const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -159,7 +159,7 @@ std::string table(const std::vector<Json>& jobs, bool ranks) {
   return text;
 }
 
-// Lines that are too long would be folded, and what was drawn could not be taken back.
+// Truncates the text to the screen, because wrapped or scrolled lines could not be erased.
 std::string cut(const std::string& text, size_t width, size_t height) {
   std::string result;
   size_t lines = 0;
@@ -176,7 +176,7 @@ void draw_live(const std::string& word) {
     try {
       jobs = running_jobs(word);
     } catch (const Error&) {
-      if (drawn == 0) throw;  // else the job has ended
+      if (drawn == 0) throw;  // otherwise the job has ended
     }
     winsize size{};
     ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);

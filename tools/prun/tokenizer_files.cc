@@ -1,4 +1,4 @@
-// Surprising fact: a tokenizer.json that prun itself cannot encode with (Unigram, say) is copied all the same.
+// A tokenizer.json that prun cannot encode with (for example Unigram) is copied nevertheless.
 #include "tokenizer_files.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// What transformers reads beside tokenizer.json.
+// Files that transformers reads besides tokenizer.json.
 constexpr const char* kBeside[] = {
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json",
     "chat_template.jinja",   "tokenizer.model",         "vocab.json",        "merges.txt"};
@@ -30,7 +30,7 @@ int64_t largest_id(const Json& file) {
   int64_t largest = -1;
   const Json model = file.value("model", Json::object());
   const Json vocab = model.is_object() ? model.value("vocab", Json()) : Json();
-  if (vocab.is_array()) largest = std::ssize(vocab) - 1;  // Unigram's
+  if (vocab.is_array()) largest = std::ssize(vocab) - 1;  // a Unigram model
   if (vocab.is_object())
     for (const auto& [text, id] : vocab.items()) largest = std::max(largest, json_whole(id));
   for (const Json& token : file.value("added_tokens", Json::array()))

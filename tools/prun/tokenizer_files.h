@@ -1,4 +1,4 @@
-// The tokenizer that weights were trained with: where it is, and the files that transformers wants of it.
+// The tokenizer of a model's training: its location, and the files that transformers needs.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -9,16 +9,16 @@
 
 namespace prun {
 
-// The tokenizer.json of a Hugging Face folder; of a checkpoint that beside the token files that it was trained on,
-// where tools/tokenize puts it. "": there is none.
+// Returns the tokenizer.json of a Hugging Face folder; for a checkpoint the one next to its training data's token
+// files, where tools/tokenize writes it. "": none.
 std::string known_tokenizer(const std::string& weights);
 
 struct TokenizerFiles {
   std::map<std::string, std::string> contents;  // by name, for an exported folder
-  std::vector<int32_t> ends;                    // tokens that end a text
+  std::vector<int32_t> ends;                    // end-of-text tokens
 };
-// `path`: a tokenizer.json, or a folder that has one. Throws usage_error for one that is none, or has more tokens than
-// the model.
+// Reads a tokenizer. `path`: a tokenizer.json, or a folder that contains one. Throws usage_error if it is invalid, or
+// has more tokens than the model.
 TokenizerFiles tokenizer_files(const std::string& path, const ModelDescription& model);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// prun version, prun --version: what this program is. The commit is known where it was built from a clone.
+// prun version, prun --version. The commit is known only in builds from a clone.
 #include "version.h"
 
 #include <fmt/format.h>

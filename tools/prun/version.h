@@ -1,4 +1,4 @@
-// What this program is.
+// Name, version and commit of this program.
 #pragma once
 #include <string>
 

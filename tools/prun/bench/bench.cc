@@ -1,4 +1,4 @@
-// prun bench OP [options]: launches ranks that measure, and shows the rows that rank 0 sends.
+// prun bench OP [options]: launches ranks that measure, and prints the rows that rank 0 sends.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -51,7 +51,7 @@ class BenchObserver final : public LaunchObserver {
   std::vector<void*> notes_;
 };
 
-// Throws for what can be wrong before anything starts.
+// Throws for invalid options before anything starts.
 void check(const BenchOptions& options) {
   const BenchSettings& bench = options.bench;
   for (const WorldOptions& side : bench.sides) {

@@ -1,4 +1,4 @@
-// A queue device on host memory ("cpu-queue") takes any transport; its calls are not captured but run at once.
+// A queue device in host memory ("cpu-queue") supports any transport; its calls run at once without capture.
 #include "bench/buffers.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Inputs are bytes that differ from rank to rank; inputs of reductions are small whole numbers, exact in every dtype.
+// Inputs are bytes that differ between ranks; inputs of reductions are small integers, exact in every dtype.
 #include "bench/data.h"
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace prun {
 namespace {
 
-constexpr int64_t kPeriod = 4099;  // prime, so that offsets wrong by a power of two show
+constexpr int64_t kPeriod = 4099;  // prime, so that offsets wrong by a power of two are detected
 
-// 0 to 3 as an element.
+// Writes an integer from 0 to 3 as an element.
 void put_small(Dtype dtype, int value, std::byte* to) {
   constexpr uint16_t kBf16[] = {0, 0x3f80, 0x4000, 0x4040}, kF16[] = {0, 0x3c00, 0x4000, 0x4200};
   auto put = [to](auto element) { std::memcpy(to, &element, sizeof element); };
@@ -37,7 +37,7 @@ void put_small(Dtype dtype, int value, std::byte* to) {
   }
 }
 
-// Products stay small: about four members at most have a 2 in the same element, the others 1.
+// Keeps results of RedOp::prod small: at most about four members have a 2 in the same element, the others a 1.
 int small_value(RedOp redop, int member, int ranks, int64_t i, uint32_t random) {
   const int classes = std::max(1, ranks / 4);
   if (redop == RedOp::prod) return member % classes == i % classes ? 2 : 1;
@@ -150,7 +150,7 @@ void BenchData::write(const Period& values, int64_t from, int64_t count, std::by
 }
 
 void BenchData::fill(int me, const CollCall& call) const {
-  // Output must not look right before the call.
+  // The output must not be correct before the call.
   if (call.recv != nullptr) std::memset(call.recv, 0xa5, static_cast<size_t>(output_count(me) * item_));
   auto* input = static_cast<std::byte*>(const_cast<void*>(call.send));
   write(inputs_[static_cast<size_t>(me)], 0, input_count(me), input);

@@ -1,7 +1,7 @@
 // Inputs and expected outputs of a measured call; counts the "#wrong" of a row.
 //
-// Inputs repeat after a prime number of elements, and so do expected sums: checking 64 MiB on 8 ranks costs one
-// comparison and not eight times the data.
+// Inputs and expected reductions have a prime period, so that checking 64 MiB on 8 ranks costs one comparison instead
+// of eight times the data.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@ class BenchData {
  private:
   using Period = std::vector<std::byte>;
   struct Expected {
-    int64_t at, count;  // elements of the output
+    int64_t at, count;  // range of output elements
     const Period* values;
     int64_t from;  // element of `values` that belongs at `at`
   };

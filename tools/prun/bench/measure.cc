@@ -1,4 +1,4 @@
-// The timed loop holds only the calls, and one wait for all of them. The number of calls and of samples follows from a
+// The timed loop contains only the calls, and one wait for all of them. The numbers of calls and samples follow from a
 // short measurement by rank 0's clock.
 #include "bench/measure.h"
 
@@ -40,7 +40,7 @@ class Stopwatch {
     calls_ = fixed_ ? settings.iters : fitting_calls();
   }
 
-  // False: all samples are taken. It decides from agreed values, so all members decide alike.
+  // Returns false if all samples are taken. Decides from all-reduced values, so all members decide alike.
   bool sample() {
     if (left_ == 0) return false;
     barrier(*side_.group);
@@ -77,7 +77,7 @@ class Stopwatch {
     return calls_of(of_first(*side_.group, (now() - start) / tried));
   }
 
-  // A call may take a thousand times as long as the first ones, where ranks come to share a core.
+  // Adapts to calls that become up to a thousand times slower than the first ones, for example if ranks share a core.
   void pace(double one) {
     constexpr size_t kLeast = 3;
     spent_s_ += one * calls_;

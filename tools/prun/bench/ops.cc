@@ -1,4 +1,4 @@
-// A message counts as a call that reduces nothing.
+// A message is represented by a call without reduction.
 #include "bench/ops.h"
 
 #include <fmt/format.h>

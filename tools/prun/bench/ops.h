@@ -1,4 +1,4 @@
-// The collectives and messages that can be measured, and the call for a size in bytes.
+// The measurable collectives and messages, and the call for a size in bytes.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -16,17 +16,17 @@ struct BenchOp {
   What what;
   CollKind kind;  // of a collective
   bool sized;     // measured for each size
-  bool in_place;  // can be
+  bool in_place;  // supports in-place calls
   bool in_all;    // part of `all`
   int least_ranks;
 };
 const std::vector<BenchOp>& bench_ops();
-const BenchOp& find_bench_op(const std::string& name);  // usage_error
+const BenchOp& find_bench_op(const std::string& name);  // throws usage_error
 
-// Bus bandwidth over algorithm bandwidth, as nccl-tests define them.
+// Returns bus bandwidth over algorithm bandwidth, as defined by nccl-tests.
 double bus_factor(const BenchOp& op, int ranks);
 
-// The call that moves about `bytes` in the larger of a rank's two buffers, at least one element a rank.
+// Returns the call that moves about `bytes` in the larger of a rank's two buffers, at least one element per rank.
 CollCall call_of(const BenchOp& op, int64_t bytes, Dtype dtype, RedOp redop, int root, int ranks);
 
 }  // namespace prun

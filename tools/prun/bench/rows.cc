@@ -1,5 +1,4 @@
-// Rows follow the order operation, dtype, reduction, size. The memory of both sides is allocated before either
-// connects.
+// Rows are ordered by operation, dtype, reduction, size. The memory of both sides is allocated before either connects.
 #include "bench/rows.h"
 
 #include <fmt/format.h>
@@ -26,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Six significant digits; JSON would print all of a double.
+// Rounds to six significant digits, because JSON would print all of a double.
 double digits(double value) { return std::stod(fmt::format("{:.6g}", value)); }
 
 double cpu_seconds() {
@@ -100,7 +99,7 @@ class Rows {
       const CollCall call = side.placed(plain, in_place);
       if (settings_.check) measured[s]["wrong"] = wrong(op, side, call, side.placed_on_host(plain, in_place), data);
       side.run(op, call);
-      const CollPath path = side.group().path_of(call);  // now: the timing makes calls of its own
+      const CollPath path = side.group().path_of(call);  // before the timing, which makes calls of its own
       measured[s]["algorithm"] = path.algorithm;
       measured[s]["why"] = path.why;
       timed.push_back({&side.group(), side.buffers().repeatable([&op, &side, call] { side.run(op, call); }),
@@ -147,7 +146,7 @@ class Rows {
     return json;
   }
 
-  // The share of a core that ranks use while they wait a second for rank 0 in a collective.
+  // Measures the fraction of a core that ranks use while they wait 1 s for rank 0 in a collective.
   void idle(const BenchOp& op) {
     constexpr double kSeconds = 1;
     note("idle");
@@ -175,7 +174,7 @@ class Rows {
     return row;
   }
 
-  // What this rank does, for the message if it fails.
+  // Records this rank's work, for the message if it fails.
   void note(const std::string& doing) {
     auto* text = static_cast<char*>(start_.recorder);
     text[doing.copy(text, kBenchNote - 1)] = '\0';
@@ -208,7 +207,7 @@ int run_bench_rank(const RankStart& start, const std::vector<std::string>& plugi
     for (BenchTransport& side : sides) side.connect();
     where.clear();
     Rows(options.bench, sides, start).run();
-    for (BenchTransport& side : sides) sum_of(side.group(), 0);  // nobody leaves while another still waits for it
+    for (BenchTransport& side : sides) sum_of(side.group(), 0);  // no rank leaves while another still waits for it
   });
 }
 

@@ -1,4 +1,4 @@
-// One rank of `prun bench`: opens the transports, measures row after row; rank 0 prints each as a line of JSON.
+// One rank of `prun bench`: opens the transports and measures row after row; rank 0 prints each as a line of JSON.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -9,14 +9,15 @@
 
 namespace prun {
 
-// start.job holds the packed words of the command line. start.recorder is kBenchNote bytes of text: what the rank does.
+// start.job holds the packed words of the command line; start.recorder is kBenchNote bytes of text: the rank's current
+// work.
 constexpr size_t kBenchNote = 256;
 
-// The exit code of the rank's process; failures go to the launcher through start.launcher.
+// Returns the exit code of the rank's process; reports failures to the launcher through start.launcher.
 int run_bench_rank(const RankStart& start, const std::vector<std::string>& plugin_dirs,
                    const std::string& algorithm_costs = "");
 
-// Rows as a user sees them: nccl-tests' columns, or the lines of JSON as they are.
+// Prints rows: nccl-tests' columns, or the lines of JSON unchanged.
 class BenchTable {
  public:
   explicit BenchTable(const BenchOptions& options) : options_(options) {}
@@ -26,7 +27,7 @@ class BenchTable {
 
  private:
   const BenchOptions& options_;
-  std::string heading_;  // of the table that the last row was in
+  std::string heading_;  // heading of the last row's table
   int64_t wrong_ = 0;
   double bus_sum_ = 0;
   int bus_count_ = 0;

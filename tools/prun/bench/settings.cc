@@ -1,4 +1,4 @@
-// Names and habits of the options are those of nccl-tests where it has the option.
+// Options have the names and semantics of nccl-tests if it has them.
 #include "bench/settings.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace prun {
 namespace {
 
-// "64M" -> 67108864.
+// Parses a size: "64M" -> 67108864.
 int64_t one_size(const std::string& text) {
   size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
   std::string unit = text.substr(digits);
@@ -68,7 +68,7 @@ std::vector<T> by_name(const std::string& option, const std::string& text, std::
   return chosen;
 }
 
-// `all` of what can be measured in that memory.
+// Parses operations; `all` covers the measurable ones in that memory.
 std::vector<std::string> parse_ops(const std::vector<std::string>& words, bool on_host) {
   std::vector<std::string> ops;
   for (const std::string& word : words) {
@@ -100,7 +100,7 @@ double parse_budget(const std::string& text) {
   return value;
 }
 
-// What must hold between options.
+// Checks combinations of options.
 void check_together(const BenchSettings& s, int nnodes) {
   if (s.ops.empty())
     throw usage_error("which collective? For example: prun bench all_reduce --nproc 4, or prun bench all");

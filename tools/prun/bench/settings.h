@@ -1,4 +1,4 @@
-// What `prun bench` is asked for: the words of its command line, which travel as they are to the ranks of all nodes.
+// Options of `prun bench`: the words of its command line, which are sent unchanged to the ranks of all nodes.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,9 +12,10 @@
 
 namespace prun {
 
-enum class BenchPlace { both, out, in };  // of the output: elsewhere, or where the input was
+enum class BenchPlace { both, out, in };  // placement of the output: both, out of place, in place
 
-// "4", "16K", "8:64M:2", "1M:4M:+1M" and lists of them, in bytes; K, M and G are powers of 1024. Throws usage_error.
+// Parses "4", "16K", "8:64M:2", "1M:4M:+1M" and lists of them, in bytes; K, M and G are powers of 1024. Throws
+// usage_error.
 std::vector<int64_t> parse_sizes(const std::string& text);
 
 struct BenchSettings {
@@ -24,12 +25,12 @@ struct BenchSettings {
   std::vector<RedOp> redops = {RedOp::sum};
   int root = 0;
   std::string vs, vs_options, vs_algorithm;  // --vs
-  std::vector<WorldOptions> sides;           // the transport, and the one that --vs compares with it
-  int iters = 0;                             // calls of a sample; 0: as many as the budget allows
+  std::vector<WorldOptions> sides;           // the transport, and the one that --vs compares it with
+  int iters = 0;                             // calls per sample; 0: as many as the budget allows
   int warmup = 1, samples = 15;
-  double budget_s = 0.3;  // of a row and side
+  double budget_s = 0.3;  // per row and side
   std::optional<BenchPlace> place;
-  std::string memory;  // the device whose memory buffers lie in; "": the host's
+  std::string memory;  // device whose memory holds the buffers; "": the host's
   bool check = true, explain = false, foreign = false, rank_order = false;
   std::vector<int> nproc = {2};
 
@@ -43,11 +44,11 @@ struct BenchOptions {
 };
 
 void declare_bench(OptionTable& table, BenchSettings& settings);
-// Completes `options.bench` once all words are read. Throws usage_error for what does not go together.
+// Completes `options.bench` after parsing. Throws usage_error for options that do not go together.
 void finish_bench(BenchOptions& options, const std::vector<std::string>& operands);
-// Reads the words of a command line `bench ..`, in a rank. Throws usage_error.
+// Parses the words of a command line `bench ..`, in a rank. Throws usage_error.
 BenchOptions read_bench_words(const std::vector<std::string>& words);  // bench.cc
-// Of the help: which operations there are, and what the columns mean.
+// Texts of the help: the operations, and the meaning of the columns.
 std::string bench_operations();
 std::string bench_terms();
 

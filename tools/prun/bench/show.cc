@@ -1,4 +1,5 @@
-// Scripts that parse nccl-tests' output find its columns and closing lines; what prun adds stands in comment lines.
+// The output has nccl-tests' columns and closing lines, for scripts that parse them; prun's additions are comment
+// lines.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -17,7 +18,7 @@ std::string text_of(const ReportJson& value) {
   return value.is_string() ? value.get<std::string>() : value.is_null() ? "-" : value.dump();
 }
 
-// Four significant digits.
+// Formats a time with about four significant digits.
 std::string time_text(double us) {
   return us < 10 ? fmt::format("{:.3f}", us) : us < 1000 ? fmt::format("{:.2f}", us) : fmt::format("{:.0f}", us);
 }
@@ -33,7 +34,7 @@ std::string side_text(const ReportJson& side) {
   return text_of(side["transport"]) + (options.empty() ? "" : ":" + options);
 }
 
-// Headings of the columns' two halves: the two sides, by names that differ, or the places.
+// Returns the headings of the columns' two halves: the two sides, by distinct names, or the placements.
 std::vector<std::string> halves_of(const ReportJson& row) {
   const std::string place = row["place"] == "in" ? "in-place" : "out-of-place";
   if (row.contains("in_place")) return {place, "in-place"};
@@ -76,7 +77,7 @@ void BenchTable::row(const std::string& json) {
     const ReportJson& part = *place == '\0' ? row : row.contains(place) ? row[place] : ReportJson(nullptr);
     if (!part.is_object() || !part.contains("wrong")) continue;
     if (part["wrong"].is_number()) wrong_ += part["wrong"].get<int64_t>();
-    if (part.contains("transport") && *place != '\0') continue;  // the average is that of the first side
+    if (part.contains("transport") && *place != '\0') continue;  // averages only the first side
     bus_sum_ += part["busbw_gbs"].get<double>();
     bus_count_++;
   }

@@ -13,8 +13,8 @@
 namespace prun {
 namespace {
 
-// Distance between the two buffers. Powers of two collide in the caches, and a load whose low 12 address bits lie a few
-// lines ahead of a store's waits for that store.
+// Distance between the two buffers. Powers of two conflict in the caches, and a load whose low 12 address bits are
+// slightly above a store's waits for that store (4K aliasing).
 constexpr int64_t kApart = 8192 - 5 * kAlignBytes;
 
 WorldOptions world_options(const BenchOptions& options, int number, const RankStart& start) {
@@ -23,8 +23,8 @@ WorldOptions world_options(const BenchOptions& options, int number, const RankSt
   const NamedPlugin plugin = name_plugin(world.transport, world.plugin_dirs);
   world.transport = plugin.name;
   world.plugin_dirs = plugin.dirs;
-  if (number > 0) world.job_id += "b";  // two may be of one kind
-  // The options are node 0's; what they mean is each node's own.
+  if (number > 0) world.job_id += "b";  // both sides may be of one kind
+  // The options are node 0's; each node resolves its own interface.
   world.network_interface =
       interface_of_job(world.network_interface, options.job.launch.nnodes, options.job.launch.rendezvous);
   if (!options.bench.memory.empty()) {
@@ -78,7 +78,7 @@ void BenchTransport::run(const BenchOp& op, const CollCall& call) const {
     case BenchOp::What::send_recv:
       group_->send_recv((me + 1) % n, call.send, bytes, (me + n - 1) % n, call.recv, bytes);
       break;
-    case BenchOp::What::ping_pong:  // there and back
+    case BenchOp::What::ping_pong:  // ping, then pong
       if (me == 0) group_->send_recv(1, call.send, bytes, -1, nullptr, 0);
       if (me < 2) group_->send_recv(-1, nullptr, 0, 1 - me, call.recv, bytes);
       if (me == 1) group_->send_recv(0, call.send, bytes, -1, nullptr, 0);

@@ -1,4 +1,4 @@
-// A launch whose ranks measure, and what they print.
+// Launches ranks that measure, and collects their printed lines.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace prun {
 
-// Throws Error with the exit code of ranks that fail; the launcher has said why.
+// Throws Error with the exit code of failed ranks; the launcher has reported the cause.
 std::vector<std::string> launch_lines(const LaunchOptions& options, const std::string& job,
                                       const Launch::RankMain& rank_main);
 

@@ -1,4 +1,4 @@
-// The smallest call gives the latency of a step; what larger ones take beyond it, the bandwidth at their size.
+// The smallest call gives the latency of a step; the additional time of larger ones gives the bandwidth at their size.
 #include "calibrate/links.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ constexpr CollKind kMeasured[] = {CollKind::all_reduce, CollKind::all_gather, Co
                                   CollKind::broadcast, CollKind::all_to_all};
 constexpr const char* kSizes = "4,64K,1M,4M,16M,64M";
 constexpr int kSizeCount = 6;
-constexpr const char* kAlgorithmSizes = "4,16K,256K,4M";  // where algorithms differ
+constexpr const char* kAlgorithmSizes = "4,16K,256K,4M";  // sizes at which algorithms differ
 constexpr int kAlgorithmSizeCount = 4;
 
 std::vector<LinkJson> bench_rows(const JobSpec& job, const CalibratedTransport& transport, const std::string& ops,
@@ -50,7 +50,7 @@ std::vector<LinkJson> bench_rows(const JobSpec& job, const CalibratedTransport& 
   return rows;
 }
 
-// `moved`: the part of the full buffer that a rank sends; rows from the smallest on.
+// `moved`: fraction of the full buffer that a rank sends; rows in ascending order of size.
 CollectiveRates rates_of(const std::vector<const LinkJson*>& rows, double steps, double moved) {
   CollectiveRates rates;
   const double latency = (*rows.front())["time_us"].get<double>() * 1e-6;
@@ -69,7 +69,7 @@ Rows by_op(const std::vector<LinkJson>& measured) {
   return rows;
 }
 
-// Of the core's algorithms, each kind's by name; an algorithm that does not do a call is not measured.
+// Measures the core's algorithms by kind and name; skips algorithms that do not support a call.
 void measure_algorithms(const JobSpec& job, const CalibratedTransport& transport, double seconds, LinkModel& link) {
   std::map<std::string, std::vector<CollKind>> kinds;
   int rows = 0;

@@ -1,4 +1,4 @@
-// What each transport of this machine takes for collectives and messages, by prun bench's own measurement.
+// Measures the collectives and messages of each transport of this machine with prun bench.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,14 +8,14 @@
 
 namespace prun {
 
-// A transport as calibrated files name it, with the options that make it so.
+// A transport as named in calibration files, with its options.
 struct CalibratedTransport {
   std::string name, transport, options;
 };
-// Those that are installed here: shm, socket, socket-tcp, ucx.
+// Returns the installed ones of shm, socket, socket-tcp, ucx.
 std::vector<CalibratedTransport> calibrated_transports(const JobSpec& job);
 
-// Between `job.launch.nproc` ranks, at least 2. `seconds`: about how long it may take.
+// Measures between `job.launch.nproc` ranks, at least 2. `seconds`: approximate time limit.
 simulate::LinkModel measure_link(const JobSpec& job, const CalibratedTransport& transport, double seconds);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// Each rank reads its own recorder once its steps are done, and sends one line of JSON.
+// Each rank reads its own recorder after its steps, and sends one line of JSON.
 #include "calibrate/probe.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ using ProbeJson = nlohmann::json;
 
 constexpr uint64_t kProbeEvents = 1 << 14;
 
-// The events of a body's stream, by op and step.
+// The end times of a stream's events, by step and op.
 using Ends = std::map<std::pair<uint32_t, uint32_t>, uint64_t>;
 
 class RecordedOps {

@@ -1,6 +1,6 @@
-// Runs a plan with all ranks of this machine and takes from their flight recorders what each op has cost.
+// Runs a plan with all ranks of this machine and reads the cost of each op from their flight recorders.
 //
-// Ops are measured where they stand in a step: with the caches as the ops before leave them, beside the other ranks.
+// Ops are measured inside a step: with the cache contents left by the previous ops, concurrently with the other ranks.
 #pragma once
 #include <map>
 #include <string>
@@ -15,10 +15,10 @@ namespace prun {
 struct Probe {
   std::vector<OpSample> ops;
   std::vector<TransferSample> transfers;
-  double wake_s = 0;  // from the end of an op to the start of one that waits for it on another stream
+  double wake_s = 0;  // from the end of an op to the start of an op on another stream that waits for it
 };
 
-// `settings`: of plans/gpt.lua. Throws what a run throws.
+// `settings`: arguments of plans/gpt.lua. Throws like a run.
 Probe run_probe(const JobSpec& job, const std::map<std::string, std::string>& settings);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// The events of a rank's flight recorder that are measured.
+// Visits the measured events of a rank's flight recorder.
 #pragma once
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace prun {
 
-inline constexpr uint32_t kFirstMeasuredStep = 2;  // those before touch memory and make kernels
+inline constexpr uint32_t kFirstMeasuredStep = 2;  // earlier steps touch memory and create kernels
 
 template <class Use>
 void each_event(RecorderHeader* recorder, int stream, const Use& use) {

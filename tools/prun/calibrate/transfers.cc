@@ -1,5 +1,5 @@
-// Ranks name a transfer alike: a collective by its place in their common program, a message by its two ranks and its
-// number among those of the step.
+// Ranks give a transfer the same name: a collective by its position in their common program, a message by its two ranks
+// and its number within the step.
 #include "calibrate/transfers.h"
 
 #include <fmt/format.h>
@@ -21,13 +21,13 @@ namespace {
 using TransferJson = nlohmann::json;
 using simulate::CollectiveRates;
 
-constexpr double kSmallTransfer = 16384;  // below, latency is all
+constexpr double kSmallTransfer = 16384;  // smaller ones are dominated by latency
 
 struct Span {
   uint64_t begin = 0, end = 0;
 };
 
-// The part of a span in which this rank computed.
+// Returns the fraction of a span in which this rank computed.
 double computed_part(const std::vector<Span>& computed, const Span& span) {
   double inside = 0;
   for (const Span& each : computed)

@@ -1,8 +1,9 @@
-// Numbers of fields and types are those of et_def.proto (github.com/mlcommons/chakra, schema 1.0); the names of
-// attributes are those that ASTRA-sim reads.
+// Field numbers and types are from et_def.proto (github.com/mlcommons/chakra, schema 1.0), attribute names from
+// ASTRA-sim.
 //
-// Sizes of collectives are those of a rank's input, as ASTRA-sim takes them: a shard for all_gather, the whole for the
-// others. A rank's collectives and sends that lie on several streams are chained in one order that fits all ranks.
+// Sizes of collectives are those of a rank's input, as ASTRA-sim expects: a shard for all_gather, the whole for the
+// others. A rank's collectives and sends on different streams are chained in one order that is consistent over all
+// ranks.
 #include "chakra/chakra.h"
 
 #include <fmt/format.h>
@@ -29,7 +30,7 @@ enum NodeType { kMemLoad = 2, kMemStore = 3, kCompute = 4, kSend = 5, kReceive =
 // By CollKind.
 constexpr int kCommTypes[kCollKinds] = {0, 2, 7, 5, 1, 3, 4, 6, 9, 2, 6};
 
-// A collective of one rank moves nothing, and ASTRA-sim would wait for its end.
+// A collective of one rank is a compute node, because ASTRA-sim would wait for its end.
 NodeType type_of(const Mesh& mesh, const Op& op) {
   if (op.is(ops::load)) return kMemLoad;
   if (op.is(ops::store)) return kMemStore;
@@ -66,7 +67,7 @@ class Writer {
  private:
   using Group = std::pair<std::string, std::vector<int>>;  // lane of an axis, members
 
-  // The number of a group, from 1: 0 means all ranks there.
+  // Returns the number of a group, from 1, because ASTRA-sim's 0 means all ranks.
   int number_of(const Op& op, std::vector<int> members) {
     const Group group{fmt::format("{}/{}", op.axis, op.lane), std::move(members)};
     return groups_.try_emplace(group, static_cast<int>(groups_.size()) + 1).first->second;
@@ -120,7 +121,7 @@ class Writer {
     save(fmt::format("{}.{}.et", prefix_, rank), file.bytes());
   }
 
-  // At least one operation, or a roofline divides nothing by nothing: time then follows from the bytes.
+  // Writes at least one operation, so that a roofline has no 0/0; the time then follows from the bytes.
   static void work(Message& node, const Program& program, const Op& op) {
     const Cost cost = op_cost(program, op);
     node.message(10, attribute("num_ops", kInt64, static_cast<uint64_t>(std::max(1.0, cost.flops))));
@@ -139,7 +140,7 @@ class Writer {
       node.message(10, attribute("pg_name", std::to_string(number_of(op, members))));
       return;
     }
-    // Messages of a pair on one lane come in the order in which they are sent; lanes of a program are few.
+    // Messages of a pair on one lane arrive in sending order; a program has few lanes.
     const std::string lane = fmt::format("{}/{}", op.axis, op.lane);
     const int tag =
         lanes_.try_emplace(lane, static_cast<int>(lanes_.size())).first->second << 20 | messages[{lane, members}]++;

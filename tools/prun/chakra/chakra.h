@@ -1,4 +1,5 @@
-// prun dump --format chakra: a step as execution traces of MLCommons Chakra 1.0, which ASTRA-sim and others replay.
+// prun dump --format chakra: writes a step as execution traces of MLCommons Chakra 1.0, which ASTRA-sim and others
+// replay.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,22 +8,22 @@
 
 namespace prun {
 
-// Writes PREFIX.R.et for each rank R, messages of protocol buffers with their lengths before them, and
-// PREFIX.groups.json, the ranks of each process group by its number. Throws usage_error where one cannot be written.
+// Writes PREFIX.R.et for each rank R, length-prefixed protocol buffer messages, and PREFIX.groups.json, the ranks of
+// each process group by its number. Throws usage_error if a file cannot be written.
 void write_chakra(const Job& job, const std::string& prefix);
 
 }  // namespace prun
 
 namespace prun::chakra {
 
-// One order of all ops of a step, on every rank, in which they can run: collectives of ranks that share several groups
-// come in the same order on all of them. Simulators that run one collective of a rank at a time need it, or they hang
-// where our streams would not.
+// An executable order of all ops of a step, by rank, in which collectives of ranks that share several groups have the
+// same order on all of them. Simulators that run one collective per rank at a time would hang in other orders, unlike
+// prun's streams.
 struct Place {
   int stream = 0, op = 0;
 };
 
-// By rank, of a verified job.
+// Returns the order by rank, of a verified job.
 std::vector<std::vector<Place>> op_order(const Job& job);
 
 }  // namespace prun::chakra

@@ -61,7 +61,7 @@ class Walk {
     }
   }
 
-  // Whether the next op of the stream has ended now.
+  // Runs the next op of the stream if it can run now; returns whether it has ended.
   bool step(size_t rank, int s) {
     const Op& op = body(rank).streams[s].ops[static_cast<size_t>(ranks_[rank].next[static_cast<size_t>(s)])];
     for (const Edge& edge : op.waits)
@@ -105,7 +105,7 @@ class Walk {
   std::vector<Rank> ranks_;
   std::deque<size_t> awake_;
   std::map<Group, Meeting> meetings_;
-  std::map<Group, int> sent_;  // and not received, by the lane with its receiver, and sender
+  std::map<Group, int> sent_;  // messages not received yet, by lane with receiver, and sender
 };
 
 }  // namespace

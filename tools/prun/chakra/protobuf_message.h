@@ -1,7 +1,6 @@
-// A message of protocol buffers as bytes: the few kinds of fields that execution traces have (protobuf.dev,
-// "Encoding").
+// A protocol buffer message as bytes, with the few field types of execution traces (protobuf.dev, "Encoding").
 //
-// Fields of zero are written, too: in a choice of several (oneof) they say which of them is meant.
+// Zero fields are written too, because they select the member of a oneof.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -25,7 +24,7 @@ class Message {
     for (; value >= 128; value >>= 7) bytes_.push_back(static_cast<char>((value & 127) | 128));
     bytes_.push_back(static_cast<char>(value));
   }
-  // As files have messages, one after the other.
+  // Appends a length-prefixed message, as in files.
   void delimited(const Message& value) {
     varint(value.bytes_.size());
     bytes_ += value.bytes_;

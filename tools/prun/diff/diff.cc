@@ -1,6 +1,6 @@
-// prun diff A [B]: two plans, or one at two settings, side by side: memory by role, bytes by collective and by line of
-// Lua, the order of ops and what they wait for, the step at unit costs or as a cluster would take it, and why it takes
-// longer there. Starts no rank.
+// prun diff A [B]: compares two plans, or one plan with two settings: memory by role, bytes by collective and by line
+// of Lua, the order of ops and their waits, the step at unit costs or as predicted on a cluster, and the causes of the
+// difference there. Starts no rank.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -27,7 +27,7 @@ using Json = nlohmann::ordered_json;
 struct DiffSide {
   Job job;
   PlanFacts facts;
-  std::optional<PredictedStep> step;  // where there is a cluster
+  std::optional<PredictedStep> step;  // with a cluster
   draw::Timeline timeline;
 };
 
@@ -67,7 +67,7 @@ double sum_of(const Map& map) {
   return sum;
 }
 
-// Each key of either, with its values in both; only those that differ where `changes` asks for it.
+// Visits each key of either map, with its values in both; with `changes` only keys whose values differ.
 template <class Map, class Use>
 void each(const Map& first, const Map& second, bool changes, Use use) {
   std::set<std::string> keys;
@@ -211,7 +211,7 @@ int Diff::run() {
   std::optional<simulate::Cluster> cluster;
   if (!sim_.cluster.empty()) {
     cluster = open_cluster(job_, sim_.cluster);
-    simulate::place_ranks(*cluster, job_.ranks());  // too small: before compiling
+    simulate::place_ranks(*cluster, job_.ranks());  // throws before compiling if the cluster is too small
   }
   const DiffSide first = diff_side_of(job_, plans[0], {}, cluster, "first");
   const DiffSide second = diff_side_of(job_, plans.back(), to_, cluster, "second");

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kExamples = 3;
 
-// Ops by label and how manieth of it they are: two lists may have the same label several times.
+// Labels ops uniquely, by label and occurrence, because lists may repeat a label.
 std::vector<std::string> numbered(const std::vector<std::string>& labels) {
   std::map<std::string, int> seen;
   std::vector<std::string> list;
@@ -23,7 +23,7 @@ std::vector<std::string> numbered(const std::vector<std::string>& labels) {
   return list;
 }
 
-// Which of these numbers, all different, are in a longest rising run of them (patience sorting).
+// Returns which of the distinct numbers belong to a longest increasing subsequence (patience sorting).
 std::vector<bool> in_longest_rise(const std::vector<int>& numbers) {
   std::vector<int> tops, before(numbers.size(), -1), piles;
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -51,7 +51,7 @@ OrderDiff diff_of(const std::string& stream, const StreamFacts& first, const Str
     if (diff.examples.size() < kExamples) diff.examples.push_back(std::move(text));
   };
   const std::vector<std::string> a = numbered(first.ops), b = numbered(second.ops);
-  std::map<std::string, int> places;  // in the second
+  std::map<std::string, int> places;  // indexes in the second
   for (size_t i = 0; i < b.size(); ++i) places[b[i]] = static_cast<int>(i);
   std::vector<int> order;
   std::vector<size_t> common;

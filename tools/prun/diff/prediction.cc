@@ -18,10 +18,10 @@ using simulate::PartKind;
 using simulate::StepPart;
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kShownCauses = 8;         // causes; the others are one line
-constexpr double kShownCauseShare = 1e-3;  // of the step: smaller causes have no line of their own
-constexpr double kRounding = 1e-9;         // of the step: smaller differences are none
-constexpr double kShownSeconds = 5e-8;     // below, a difference is printed as 0.0 us
+constexpr size_t kShownCauses = 8;         // the other causes share one line
+constexpr double kShownCauseShare = 1e-3;  // fraction of the step; smaller causes have no line of their own
+constexpr double kRounding = 1e-9;         // fraction of the step; smaller differences are rounding
+constexpr double kShownSeconds = 5e-8;     // smaller differences are printed as 0.0 us
 
 struct KindName {
   PartKind kind;
@@ -50,7 +50,7 @@ double sum_of(const PredictedStep& step, PartKind kind) {
   return sum;
 }
 
-// Lines of the same op that one of the plans alone has.
+// Lines of an op that only one of the plans has.
 struct Unmatched {
   StepCause cause;
   std::set<std::string> first, second;  // lines

@@ -1,5 +1,4 @@
-// The predicted steps of two plans on one cluster, and what the difference consists of: causes whose differences add up
-// to that of the steps.
+// The predicted steps of two plans on one cluster, and the causes of their difference, which add up to it.
 #pragma once
 #include <map>
 #include <nlohmann/json_fwd.hpp>
@@ -17,7 +16,7 @@ struct PredictedStep {
   std::map<simulate::StepPart, double> parts;
 };
 
-// Something that a step takes time for, in both. `what`: "all_gather over dp", "linear, plans/zero3.lua:11".
+// A cause of step time, with its time in both plans. `what`: "all_gather over dp", "linear, plans/zero3.lua:11".
 struct StepCause {
   simulate::PartKind kind = simulate::PartKind::compute;
   std::string what;
@@ -27,20 +26,21 @@ struct StepCause {
 
 PredictedStep predict_step(const Job& job, const simulate::Cluster& cluster);
 
-// The largest differences first. An op whose lines differ between the plans is one cause with both lines.
+// Returns the causes, largest difference first. An op whose line differs between the plans is one cause with both
+// lines.
 std::vector<StepCause> causes_of(const PredictedStep& first, const PredictedStep& second);
 
-// "525.4 ms longer: exposed recv over pp +290.9 ms, ..": the largest causes.
+// Returns "525.4 ms longer: exposed recv over pp +290.9 ms, ..": the largest causes.
 std::string difference_text(const PredictedStep& first, const PredictedStep& second);
 void print_prediction(const simulate::Cluster& cluster, const PredictedStep& first, const PredictedStep& second);
 nlohmann::ordered_json prediction_json(const simulate::Cluster& cluster, const PredictedStep& first,
                                        const PredictedStep& second);
 
-// Both plans as timelines below each other, on one axis of time. `step`: predicted, or null for unit costs. `which`:
-// "first"; `name`: the plan and its arguments.
+// Returns a plan's timeline for a picture of both, stacked on one time axis. `step`: predicted; null = unit costs.
+// `which`: "first"; `name`: the plan and its arguments.
 draw::Timeline timeline_of_plan(const Job& job, const PredictedStep* step, const std::string& which,
                                 const std::string& name);
-// With memory by role, as pages have it.
+// Stacks both timelines, with memory by role.
 draw::Drawing two_timelines(std::vector<draw::Timeline> timelines, const Job& first, const Job& second);
 
 }  // namespace prun

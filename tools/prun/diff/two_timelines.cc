@@ -1,4 +1,4 @@
-// Both plans of `prun diff` as timelines below each other, on one axis of time.
+// The plans of `prun diff` as timelines, stacked on one time axis.
 #include <utility>
 
 #include "diff/prediction.h"

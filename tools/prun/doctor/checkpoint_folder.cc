@@ -1,4 +1,4 @@
-// --checkpoint DIR: what a checkpoint does to a folder: write, fsync, rename, lock, read again.
+// --checkpoint DIR: tries a checkpoint's operations on a folder: write, fsync, rename, lock, read back.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -70,7 +70,7 @@ Finding space(const std::string& folder) {
 
 Finding failure(const char* what, const std::string& fix) { return {what, Status::fail, std::strerror(errno), fix}; }
 
-// In the order of a checkpoint; the first that fails ends them.
+// Performs the operations in the order of a checkpoint; stops at the first failure.
 Findings steps(const fs::path& folder) {
   Findings found;
   const fs::path written = folder / fmt::format(".prun-doctor-{}.tmp", getpid()),

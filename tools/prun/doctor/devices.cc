@@ -1,5 +1,5 @@
-// Each plugin is probed in a child process. A device that was not built, or has no driver here, is absent and no
-// failure: `--device NAME` asks about it and makes it one.
+// Each plugin is probed in a child process. A device that was not built, or has no driver here, is absent; with
+// `--device NAME` that is a failure.
 #include "kernels/devices.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 namespace prun::doctor {
 namespace {
 
-// Plugins are probed; a device that was not built reports what it needs.
+// Probes a plugin; for a device that was not built, returns its requirements.
 DeviceReport report_of(const std::string& name, const std::vector<DevicePluginFile>& plugins) {
   if (std::any_of(plugins.begin(), plugins.end(), [&](const DevicePluginFile& file) { return file.name == name; }))
     return probe_device(name);
@@ -28,7 +28,7 @@ DeviceReport report_of(const std::string& name, const std::vector<DevicePluginFi
   return report;
 }
 
-// "ECC on; NVLink to GPU 1; a context takes 400 MiB of it".
+// Returns "ECC on; NVLink to GPU 1; a context takes 400 MiB of it".
 std::string facts_of(const FoundDevice& device) {
   std::string facts = device.health.facts;
   if (device.health.context_bytes > 0)

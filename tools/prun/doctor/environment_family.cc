@@ -1,4 +1,4 @@
-// The variables that prun reads, those that are set, and those that look like ours and are none.
+// The environment variables that prun reads, the ones that are set, and set ones with misspelled names.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 namespace prun::doctor {
 namespace {
 
-// mpirun, srun, torchrun, Kubernetes: who of them has started this process, if any.
+// Reports the foreign launcher of this process, if any: mpirun, srun, torchrun, Kubernetes.
 Finding launcher() {
   const auto variable = [](const char* name) -> const char* { return std::getenv(name); };
   try {

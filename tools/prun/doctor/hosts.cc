@@ -1,5 +1,5 @@
-// --nnodes, --node-rank, --rendezvous: one rank on each host. They compare what must be alike, then every pair talks
-// over every transport that reaches other hosts.
+// --nnodes, --node-rank, --rendezvous: one rank on each host. The ranks compare settings that must be equal; then every
+// pair communicates over every transport that reaches other hosts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::string mtu_text(const std::string& interface) {
   return mtu < 0 ? "unknown" : std::to_string(mtu);
 }
 
-// "node 0: x; node 1: y" where they differ.
+// Returns a finding with "node 0: x; node 1: y" if the values differ.
 Finding compared(const std::string& name, const std::vector<std::string>& values, Status otherwise,
                  const std::string& fix) {
   const bool alike = std::all_of(values.begin(), values.end(), [&](const auto& value) { return value == values[0]; });
@@ -55,7 +55,7 @@ void compare(const RankStart& start, const DoctorOptions& options) {
                             "the same MTU on the interfaces of all nodes, and on the switches between them"));
 }
 
-// Names of transports that every node has: those of auto, or --transport.
+// Returns the transports that every node has: those of auto, or --transport.
 std::vector<std::string> common_transports(const RankStart& start, const DoctorOptions& options) {
   std::vector<std::string> own;
   for (const PluginFile& file : find_plugins(options.job.world.plugin_dirs))
@@ -111,7 +111,7 @@ void talk_over(const RankStart& start, const std::string& transport, bool clocks
         const double bandwidth = pair_bandwidth(group, one, other, buffer);
         if (tells) report(*start.launcher, bandwidth_finding(transport, where, bandwidth));
       }
-      group.run(CollCall{});  // a pair at a time
+      group.run(CollCall{});  // one pair at a time
     }
 }
 

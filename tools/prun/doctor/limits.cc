@@ -1,4 +1,4 @@
-// Limits of this process: descriptors and processes are tried, the others are read.
+// Limits of this process: descriptors and processes are allocated as a test, the others are read.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -31,7 +31,8 @@ int ranks_here(const DoctorOptions& options) {
   return options.job.launch.nproc > 1 ? options.job.launch.nproc : usable_cores();
 }
 
-// Opens in a child what a launcher of 512 ranks holds; it raises the soft limit to the hard one, as prun does.
+// Opens as many descriptors as a launcher of 512 ranks, in a child that raises the soft limit to the hard one, like
+// prun.
 Finding open_files(const DoctorOptions&) {
   constexpr int kTried = 1024;
   const int64_t limit = limit_of(RLIMIT_NOFILE, false);
@@ -58,7 +59,7 @@ Finding open_files(const DoctorOptions&) {
   return found;
 }
 
-// Starts as many processes as there would be ranks, with four threads each.
+// Starts as many processes as there would be ranks, each with four threads.
 Finding processes(const DoctorOptions& options) {
   const int ranks = std::min(256, ranks_here(options));
   const int64_t limit = limit_of(RLIMIT_NPROC, true);
@@ -120,7 +121,7 @@ Findings limits(const DoctorOptions& options) {
     const int64_t value = limit_of(limit.which, true);
     Finding one{limit.name, Status::ok, value == kUnlimited ? "unlimited" : human_bytes(value)};
     one.number = value;
-    // One host without GPUs needs neither.
+    // One host without GPUs does not depend on these limits.
     const bool matters = options.job.launch.nnodes > 1 || options.device_given;
     if (value != kUnlimited && value < limit.least)
       one.status = matters ? Status::warn : Status::absent, one.fix = limit.fix;

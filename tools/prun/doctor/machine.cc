@@ -34,7 +34,7 @@ Finding cores(const DoctorOptions&) {
   return found;
 }
 
-// CPUs that the control group grants: its quota over its period; 0: no limit.
+// Returns the CPUs granted by the cgroup: its quota over its period; 0: no limit.
 double granted_cpus() {
   std::ifstream second("/sys/fs/cgroup/cpu.max");
   std::string quota;
@@ -78,7 +78,8 @@ Finding memory(const DoctorOptions&) {
   Finding found{"memory", Status::ok,
                 fmt::format("{} available of {}", human_bytes(available), human_bytes(total_memory()))};
   found.number = available;
-  std::ifstream limit_of_group("/sys/fs/cgroup/memory/memory.limit_in_bytes");  // version 1; available_memory has 2
+  // Cgroup version 1; available_memory reads version 2.
+  std::ifstream limit_of_group("/sys/fs/cgroup/memory/memory.limit_in_bytes");
   int64_t limit = 0;
   if (limit_of_group >> limit && limit < total_memory())
     found.text += fmt::format(", the control group grants {}", human_bytes(limit));
@@ -89,7 +90,7 @@ Finding memory(const DoctorOptions&) {
   return found;
 }
 
-// Arenas are mapped whole and touched bit by bit.
+// Arenas are mapped at once but touched gradually.
 Finding overcommit(const DoctorOptions&) {
   std::ifstream file("/proc/sys/vm/overcommit_memory");
   int mode = 0;
@@ -99,7 +100,7 @@ Finding overcommit(const DoctorOptions&) {
           "jobs need more than they use: sysctl vm.overcommit_memory=0"};
 }
 
-// "": all was written.
+// Returns "" if everything was written, otherwise the error.
 std::string fill(int fd, int64_t bytes) {
   const std::string piece(static_cast<size_t>(kMiB), 'p');
   for (int64_t done = 0; done < bytes;) {
@@ -138,7 +139,7 @@ Finding shared_memory(const DoctorOptions&) {
   return found;
 }
 
-// What the transport shm passes from rank to rank.
+// Tries a memfd, which the shm transport shares between ranks.
 Finding anonymous_memory(const DoctorOptions&) {
   const int fd = memfd_create("prun-doctor", MFD_CLOEXEC);
   const int64_t tried = std::min(64 * kMiB, std::max<int64_t>(kMiB, available_memory() / 4));
@@ -149,7 +150,7 @@ Finding anonymous_memory(const DoctorOptions&) {
           "ranks of a host share memory through it: allow memfd_create (seccomp profile), or --transport socket"};
 }
 
-// Runs the script of a plan, in its sandbox.
+// Runs a plan's script in its sandbox.
 Finding script(const DoctorOptions& options) {
   const fs::path root = fs::path(options.job.lua_dir).parent_path();
   const std::vector<std::string> plans = plan_paths(root);

@@ -1,4 +1,4 @@
-// Interfaces, names and the clock of this host, as far as other hosts matter.
+// Interfaces, names and the clock of this host, for jobs on several hosts.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
@@ -27,7 +27,7 @@ int64_t number_of(const std::string& interface, const char* what) {
 Finding interface(const Interface& each) {
   Finding found{each.name};
   found.number = mtu_of(each.name);
-  const int64_t speed = number_of(each.name, "speed");  // Mb/s; virtual interfaces know none
+  const int64_t speed = number_of(each.name, "speed");  // Mb/s; virtual interfaces report none
   found.text = each.addresses.empty() ? "no address" : join(each.addresses, ", ");
   if (!each.up) found.text = "down";
   if (found.number > 0) found.text += fmt::format(", MTU {}", found.number);
@@ -36,7 +36,7 @@ Finding interface(const Interface& each) {
   return found;
 }
 
-// The addresses of a name and how long it took.
+// Result of resolving a name, with the time that it took.
 struct Resolved {
   std::vector<std::string> addresses;
   std::string problem;
@@ -85,7 +85,7 @@ Finding clock(const DoctorOptions& options) {
           "times of several hosts will not fit together: chrony or systemd-timesyncd"};
 }
 
-// What --encrypt would use. Its records are made by OpenSSL where the kernel has none: that is slower, not worse.
+// Reports whether --encrypt can use the kernel's TLS; without it OpenSSL encrypts, which is slower but equally secure.
 Finding encryption(const DoctorOptions& options) {
   Finding found{"kTLS", sdk::kernel_has_tls() ? Status::ok : Status::absent, "the kernel encrypts what is sent"};
   if (found.status == Status::absent) found.text = "not in this kernel (module tls): --encrypt encrypts in the process";

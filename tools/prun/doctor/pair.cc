@@ -1,4 +1,4 @@
-// The first member measures and says how many rounds there are; the other follows.
+// The first member measures and sends the number of rounds; the other follows.
 #include <algorithm>
 #include <chrono>
 #include <cstring>

@@ -1,4 +1,4 @@
-// Transports: loaded, with their ABI checked.
+// Loads the transports and checks their ABI.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Every transport between two ranks of this host: they join, connect and talk.
+// Tests every transport between two ranks of this host: they join, connect and communicate.
 #include <fmt/format.h>
 
 #include "base/text.h"
@@ -26,7 +26,7 @@ void talk(const RankStart& start, const PluginFile& file, const DoctorOptions& o
     report(*start.launcher, latency_finding(file.name, "", latency));
     report(*start.launcher, bandwidth_finding(file.name, "", bandwidth));
   }
-  group.run(CollCall{});  // nobody leaves while the other still waits for it
+  group.run(CollCall{});  // no rank leaves while the other still waits for it
 }
 
 }  // namespace

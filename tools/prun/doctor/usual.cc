@@ -1,5 +1,5 @@
-// The ranges are those of `prun bench ping_pong --bytes 8,4M` on machines of one to two generations back; a warning
-// begins ten times off, since neighbours on shared machines cost more than the machine's age.
+// The ranges are from `prun bench ping_pong --bytes 8,4M` on machines up to two generations old. A warning requires a
+// factor of ten, because neighbours on shared machines cost more than the machine's age.
 #include <fmt/format.h>
 
 #include "base/text.h"
@@ -11,8 +11,8 @@ namespace {
 struct Usual {
   const char* transport;
   bool between;                // hosts
-  double least_us, most_us;    // latency
-  double least_gbs, most_gbs;  // bandwidth, 1e9 bytes a second
+  double least_us, most_us;    // latency, us
+  double least_gbs, most_gbs;  // bandwidth, 1e9 bytes/s
 };
 const Usual kUsual[] = {
     {"shm", false, 0.5, 5, 3, 15},    {"socket", false, 5, 40, 1, 6}, {"ucx", false, 0.5, 5, 3, 15},

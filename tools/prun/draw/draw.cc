@@ -1,4 +1,4 @@
-// prun draw WHAT ..: a plan, a trace, rows of metrics, runs, as a page, a picture or text.
+// prun draw WHAT ..: draws a plan, a trace, rows of metrics or runs, as a page, a picture or text.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

@@ -18,7 +18,7 @@ bool is_communication(BoxKind kind) {
          kind == BoxKind::message;
 }
 
-// Ordered, and joined where they touch.
+// Returns the spans sorted, with touching ones merged.
 Spans joined(Spans spans) {
   std::sort(spans.begin(), spans.end());
   Spans all;

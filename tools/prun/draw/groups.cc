@@ -1,4 +1,4 @@
-// Which boxes are drawn as one from afar, and what op is of which kind.
+// Groups boxes that are drawn as one when zoomed out, and classifies ops by kind.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,8 @@ bool makes_weight_gradient(std::string_view name, const OpDef* op) {
          op == &ops::positions_grad || op == &ops::bias_grad || op == &ops::bias_grad_add;
 }
 
-// An op of the model in backward: gradients have ops of their own but for sums, scales and copies.
+// Returns whether an op of the model in backward is recomputed. Gradients have ops of their own except for sums, scales
+// and copies.
 bool recomputes(const OpDef* op) {
   static const std::set<const OpDef*> kAlsoOfGradients = {&ops::add,         &ops::mul,        &ops::scale,
                                                           &ops::join_pieces, &ops::cut_pieces, &ops::take_piece};
@@ -29,7 +30,7 @@ bool recomputes(const OpDef* op) {
          !kAlsoOfGradients.contains(op);
 }
 
-// The op's name without the unit behind it.
+// Returns the op's name without its unit.
 std::string_view op_word(const Timeline& timeline, const Box& box) {
   const std::string_view name = timeline.texts[box.name];
   return name.substr(0, name.find(' '));
@@ -39,7 +40,7 @@ bool has_microbatches(const Timeline& timeline) {
   return std::any_of(timeline.boxes.begin(), timeline.boxes.end(), [](const Box& box) { return box.microbatch > 0; });
 }
 
-// Pipelines send activations from rank to rank; context parallel sends parts of a unit's within it.
+// Pipelines send activations between ranks; context parallelism sends parts within a unit, so it is not one.
 bool is_pipeline(const Timeline& timeline) {
   if (!has_microbatches(timeline)) return false;
   return std::any_of(timeline.lanes.begin(), timeline.lanes.end(), [](const Lane& lane) {
@@ -69,7 +70,7 @@ BoxKind kind_of(const OpFacts& op) {
 }
 
 void tell_weight_gradients(Timeline& timeline) {
-  // What adds to a weight's gradient follows it.
+  // An add to a weight's gradient directly follows it.
   for (size_t i = 1; i < timeline.boxes.size(); ++i) {
     Box& box = timeline.boxes[i];
     const Box& before = timeline.boxes[i - 1];
@@ -77,7 +78,7 @@ void tell_weight_gradients(Timeline& timeline) {
         op_word(timeline, box) == ops::add.name && box.unit == before.unit)
       box.kind = BoxKind::weight_gradient;
   }
-  // Split: in no unit's backward does a gradient of activations come after one of weights.
+  // Backward is split if in no unit a gradient of activations follows one of weights.
   std::set<std::tuple<int, int, int, int>> begun;  // lane, step, microbatch, unit
   bool activations_follow = false;
   int weights = 0, activations = 0;
@@ -141,7 +142,7 @@ class Grouper {
     return pipeline_ ? stage_of(next).value_or(group.chunk) == group.chunk : next.unit == last.unit;
   }
 
-  // A rank's stages are numbered as forward first comes to their units.
+  // A rank's stages are numbered in the order in which forward first reaches their units.
   bool has_stage(const Box& one) const { return pipeline_ && is_compute(one.kind) && one.microbatch >= 0; }
   std::optional<int> stage_of(const Box& one) const {
     const auto known = stages_.find({one.lane, one.unit});

@@ -12,15 +12,15 @@ namespace {
 
 constexpr double kForward = kIdealUnitNs * 1e-9;  // seconds
 constexpr double kReduction = 0.5 * kForward, kOptimizer = 0.25 * kForward;
-constexpr double kMessage = 0.1;            // of a unit's forward
-constexpr double kLeast = 1e-3 * kForward;  // of an op: every op is seen
+constexpr double kMessage = 0.1;            // fraction of a unit's forward
+constexpr double kLeast = 1e-3 * kForward;  // lower bound per op, so that every op is visible
 
-// What one class of ranks does in a step.
+// Work of one class of ranks in a step.
 struct Work {
   double forward = 0, largest_unit = 0;        // FLOPs of a microbatch's forward, and of its largest unit's
-  double gradients = 0, weights = 0;           // of its gradients of activations, and of those of weights
-  double update_bytes = 0;                     // of the optimizer
-  double gradient_bytes = 0, other_bytes = 0;  // reduced for a microbatch; the largest other transfer
+  double gradients = 0, weights = 0;           // FLOPs of its gradients of activations, and of weights
+  double update_bytes = 0;                     // bytes accessed by the optimizer
+  double gradient_bytes = 0, other_bytes = 0;  // reduced per microbatch; the largest other transfer
 };
 
 bool makes_weights(const Op& op) {
@@ -70,7 +70,7 @@ simulate::Cluster ideal_cluster(const Job& job) {
   std::vector<Work> works;
   for (const Program& program : job.classes) works.push_back(work_of(program));
   Work most;
-  double unit = 1;  // of the forward, the smallest share that a class's largest unit has
+  double unit = 1;  // smallest fraction of the forward in a class's largest unit
   for (const Work& work : works) {
     most.forward = std::max(most.forward, work.forward);
     most.gradients = std::max(most.gradients, work.gradients);

@@ -1,4 +1,4 @@
-// Reads what `prun draw` is asked to draw, each by its name: a plan, a trace, rows of metrics, a folder of runs.
+// Reads the operands of `prun draw`, recognized by name: a plan, a trace, rows of metrics, a folder of runs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::string read_all(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The values behind an option among the words of a run.
+// Returns the values of an option in the command line of a run.
 std::vector<std::string> values_of(const Json& words, const std::string& option) {
   std::vector<std::string> values;
   for (size_t i = 0; i < words.size(); ++i) {
@@ -120,7 +120,7 @@ class Reader {
     drawing_.curves.push_back(read_curve(rows.string(), name));
   }
 
-  // Its curves; its trace where one was written; of one that failed, the last ops of each rank.
+  // Reads a run's curves, and its trace if it has one, otherwise the last ops of each rank of a failed run.
   void read_run(const fs::path& folder) {
     read_rows(folder);
     const Json about = Json::parse(read_all(folder / kRunFile), nullptr, false);
@@ -138,7 +138,7 @@ class Reader {
     }
   }
 
-  // The commands that draw the schedule of a run without a timeline, and that measure one.
+  // Returns the commands that draw the schedule of a run without a timeline, and that measure one.
   static std::string what_to_do(const Json& about) {
     const std::string measure = "run it again with --trace FILE";
     if (!about.is_object() || !about.contains("arguments")) return fmt::format("To have one, {}.", measure);
@@ -187,7 +187,7 @@ class Reader {
     if (timeline.name != "recorded") timeline.memory = memory_of(timeline, *job_);
   }
 
-  // A schedule without seconds is stretched to the mean step that was measured, so that both have one axis.
+  // Stretches a schedule with unit costs to the mean measured step, so that both share one axis.
   void put_beside_each_other() {
     const auto measured = std::find_if(drawing_.timelines.begin(), drawing_.timelines.end(),
                                        [](const Timeline& timeline) { return timeline.unit_ns == 0; });
@@ -196,7 +196,7 @@ class Reader {
     if (measured == drawing_.timelines.end() || schedule == drawing_.timelines.end()) return;
     stretch(*schedule, mean_step(*measured));
     drawing_.notes.emplace_back("The schedule has unit costs; it is stretched to the mean step that was measured.");
-    std::rotate(drawing_.timelines.begin(), schedule, schedule + 1);  // what was expected stands first
+    std::rotate(drawing_.timelines.begin(), schedule, schedule + 1);  // the schedule comes first
   }
 
   static int64_t mean_step(const Timeline& timeline) {
@@ -217,7 +217,7 @@ class Reader {
 
   DrawOptions& options_;
   Drawing drawing_;
-  std::optional<Job> job_;  // of the plan
+  std::optional<Job> job_;  // the plan's
 };
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace prun::draw {
 namespace {
 
-// Step, axis, lane, members, and the number of the op among those of these members: of one meeting.
+// Identifies a rendezvous: step, axis, lane, members, and number of the op among those of these members.
 using MeetingKey = std::tuple<uint32_t, std::string, int, std::vector<int>, int>;
 
 class Builder {
@@ -58,7 +58,7 @@ class Builder {
     }
   }
 
-  // A rank stands for those of its class that are not drawn: "ranks 0-3", "ranks 0, 2, .., 6".
+  // Returns the ranks that a drawn rank represents, the undrawn ones of its class: "ranks 0-3", "ranks 0, 2, .., 6".
   std::string who(int rank) const {
     std::vector<int> ranks;
     for (int r = 0; r < static_cast<int>(job_.class_of_rank.size()); ++r)
@@ -72,7 +72,7 @@ class Builder {
                       : fmt::format("ranks {}, {}, .., {}", rank, ranks[1], ranks.back());
   }
 
-  // The how manieth each communication op is among those of its members on its lane; offers count by themselves.
+  // Numbers each communication op among those of its members on its lane; offers are numbered separately.
   static std::vector<int> numbers_of(const Program& program, const Stream& stream, int rank) {
     std::map<std::tuple<std::string, int, std::vector<int>, bool>, int> next;
     std::vector<int> numbers;
@@ -90,7 +90,7 @@ class Builder {
     box.begin = box.arrived = static_cast<int64_t>(std::max(event.begin_ns, event.ready_ns) - origin_);
     box.end = std::max(static_cast<int64_t>(event.end_ns - origin_), box.begin + 1);
     box.kind = kind_of({op.def->name, phase_name(op.phase), role_of_result(program, op), op.communicates()});
-    if (op.communicates() && program.mesh.size(op.axis) < 2) box.kind = BoxKind::other;  // with nobody
+    if (op.communicates() && program.mesh.size(op.axis) < 2) box.kind = BoxKind::other;  // a group of one rank
     box.name = timeline_.texts.add(op_name(op));
     box.unit = timeline_.texts.add(op.unit);
     box.site = timeline_.texts.add(op.site.text());
@@ -140,7 +140,7 @@ class Builder {
   std::set<int> drawn_;  // ranks
   uint64_t origin_ = UINT64_MAX;
   std::map<MeetingKey, std::vector<int>> meetings_;
-  std::map<std::tuple<int, StreamId, uint32_t, uint32_t>, int> places_;  // rank, stream, step, op
+  std::map<std::tuple<int, StreamId, uint32_t, uint32_t>, int> places_;  // by rank, stream, step, op
   std::vector<std::pair<int, Waiting>> waits_;
 };
 

@@ -1,5 +1,5 @@
-// The page: HTML, CSS and JavaScript from the folder page, with the drawing as JSON in between. Columns of boxes are
-// written as differences, which keeps 100,000 boxes at a few megabytes.
+// The page: HTML, CSS and JavaScript from the folder page, with the drawing as embedded JSON. Columns of boxes are
+// delta-encoded, which keeps 100,000 boxes at a few megabytes.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace prun::draw {
 
-// The files of the folder page, embedded by CMake as they are.
+// The files of the folder page, embedded by CMake.
 extern const char *const kPageHtml, *const kPageCss, *const kPageDataJs, *const kPageViewJs, *const kPageCurvesJs,
                                                                                                  *const kPageJs;
 
@@ -25,7 +25,7 @@ std::string quoted_text(const std::string& text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// "name":[1,2,3]
+// Writes a column as "name":[1,2,3].
 template <class List, class Value>
 void column(std::string& out, const char* name, const List& list, Value value) {
   fmt::format_to(std::back_inserter(out), "\"{}\":[", name);
@@ -37,7 +37,7 @@ void column(std::string& out, const char* name, const List& list, Value value) {
   out += "]";
 }
 
-// Values that come in runs, as value, count, value, count.
+// Writes a column run-length encoded, as value, count, value, count.
 template <class Value>
 void runs(std::string& out, const char* name, const std::vector<Box>& list, Value value) {
   std::vector<int> pairs;
@@ -78,7 +78,7 @@ std::string timeline_json(const Timeline& timeline) {
   std::vector<int> first(timeline.lanes.size(), static_cast<int>(timeline.boxes.size()));
   for (size_t i = timeline.boxes.size(); i-- > 0;)
     first[static_cast<size_t>(timeline.boxes[i].lane)] = static_cast<int>(i);
-  for (size_t l = first.size(); l-- > 1;) first[l - 1] = std::min(first[l - 1], first[l]);  // of a lane without boxes
+  for (size_t l = first.size(); l-- > 1;) first[l - 1] = std::min(first[l - 1], first[l]);  // a lane without boxes
   size_t l = 0;
   column(out, "lanes", timeline.lanes, [&](const Lane& lane) {
     return fmt::format("{{\"rank\":{},\"stream\":{},\"name\":{},\"who\":{},\"first\":{}}}", lane.rank, lane.stream,
@@ -125,7 +125,7 @@ std::string curve_json(const Curve& curve) {
   return out + "}";
 }
 
-// By timeline: its name, and pairs of a value and what it is.
+// Returns by timeline its name, and pairs of a value and its meaning.
 Json figures_json(const Drawing& drawing) {
   Json all = Json::array();
   for (const Timeline& timeline : drawing.timelines) {
@@ -158,7 +158,7 @@ std::string data_of(const Drawing& drawing) {
   return out + "}";
 }
 
-// No text of a plan may end the script element that it stands in.
+// Escapes text of a plan that would end the enclosing script element.
 std::string in_script(std::string text) {
   for (size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3) text.replace(at, 2, "<\\/");
   for (size_t at = 0; (at = text.find("<!--", at)) != std::string::npos; at += 7) text.replace(at, 4, "\\u003c!--");

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kWidth = 1000, kGutter = 150, kMargin = 16, kTop = 60;
 constexpr double kComputeHeight = 34, kOtherHeight = 18, kMemoryHeight = 24, kGap = 4, kRankGap = 14;
-constexpr double kLetter = 6.3;  // the mean width of one at 11 px
+constexpr double kLetter = 6.3;  // mean width of a letter at 11 px
 
 constexpr const char* kStyle = R"(<style>
 svg { font: 11px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
@@ -176,7 +176,7 @@ class Picture {
     out_ += "\n";
   }
 
-  // A message leaves the row of its sender and comes to that of its receiver.
+  // An arrow leads from the sender's row to the receiver's.
   void draw_arrows() {
     std::vector<double> middles(timeline_.lanes.size(), -1);
     for (size_t r = 0; r < rows_.rows.size(); ++r)

@@ -21,7 +21,7 @@ size_t layer_of(const std::string& role) {
 
 using Layers = std::array<int64_t, kLayers.size()>;
 
-// The moment with the most bytes of each column.
+// Returns for each column the moment with the most bytes.
 std::vector<Layers> columns_of_memory(const MemoryStrip& strip, int columns, int64_t end) {
   std::vector<Layers> list(static_cast<size_t>(columns), Layers{});
   std::vector<int64_t> sums(static_cast<size_t>(columns), -1);
@@ -45,7 +45,7 @@ std::vector<Layers> columns_of_memory(const MemoryStrip& strip, int columns, int
   return list;
 }
 
-// Along one edge of a layer: "H10V4H12V5", the columns in either direction.
+// Returns the path along one edge of a layer, "H10V4H12V5", in either direction.
 std::string edge_of(const std::vector<double>& heights, const PictureArea& area, bool forwards) {
   std::string path;
   const int count = static_cast<int>(heights.size());

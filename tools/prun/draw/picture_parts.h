@@ -1,4 +1,4 @@
-// Parts of pictures: the strip of memory below a rank's lanes, as SVG paths, and which lanes have a row.
+// Parts of pictures: the strip of memory below a rank's lanes, as SVG paths, and the selection of lanes with a row.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,31 +12,31 @@ struct PictureArea {
   double left = 0, top = 0, width = 0, height = 0;
 };
 
-// What is kept from step to step at the bottom, then what is gathered, activations and all else. `most`: the bytes that
-// fill the height; `end`: the time that fills the width. A column of a pixel shows its moment with the most bytes.
+// Returns paths stacked from the bottom: persistent memory, gathered parameters, activations, all else. `most`: bytes
+// at full height; `end`: time at full width. A pixel column shows its moment with the most bytes.
 std::string memory_paths(const MemoryStrip& strip, const PictureArea& area, int64_t most, int64_t end);
 
-// With one decimal, and none that is 0: the same text wherever it is made.
+// Formats with one decimal unless it is 0, the same everywhere.
 std::string number(double value);
 
-// The rows of pictures and text: which lanes are worth a row there. Messages of a pipeline are arrows between its
-// ranks, receiving is the other side of sending, and collectives of scalars are too short to see.
+// Rows of pictures and text. Omitted lanes: pipeline messages, which are arrows between ranks; receives, which mirror
+// the sends; and collectives of scalars, which are too short to see.
 struct PictureRow {
   int lane = 0;
-  bool computes = false, opens = false;  // opens: the first of its rank
+  bool computes = false, opens = false;  // opens: first row of its rank
   std::string who, name;
-  std::vector<Group> groups;  // that are drawn
+  std::vector<Group> groups;  // the drawn ones
 };
 
 struct PictureRows {
   std::vector<PictureRow> rows;
-  bool arrows = false;  // of messages
+  bool arrows = false;  // arrows for messages
 };
 
-// Of one step: the first that is whole, so that what is cold in the very first does not show.
+// Returns the rows of one step: the first complete one, which excludes most warm-up.
 PictureRows picture_rows(const Timeline& timeline);
 
-// The kinds that rows show, in the order of kind_texts().
+// Returns the kinds in the rows, in the order of kind_texts().
 std::vector<BoxKind> kinds_of(const PictureRows& rows);
 
 }  // namespace prun::draw

@@ -50,7 +50,8 @@ void match(Timeline& timeline, const Job& job) {
 
 namespace {
 
-// Parameters gathered at the end of a step for the next one: others have their memory in between.
+// Returns whether a buffer holds parameters gathered at the end of a step for the next; other buffers share its memory
+// in between.
 bool is_gathered_ahead(const Buffer& buffer) { return buffer.persistent && buffer.role == Role::gathered; }
 bool is_kept(const Buffer& buffer) { return buffer.persistent && !is_gathered_ahead(buffer); }
 bool is_on_host(const Buffer& buffer) { return buffer.space == Space::host; }
@@ -71,7 +72,7 @@ MemoryStrip strip_of(int rank, const Program& program, std::vector<Change> chang
   std::vector<int64_t> now(roles.size(), 0);
   for (const Buffer& buffer : program.buffers)
     if (is_kept(buffer) && !is_on_host(buffer)) now[index_of(roles, buffer.role)] += buffer.bytes;
-  // What ends at a moment is free for what begins then.
+  // Memory freed at a moment is available to buffers that begin then.
   std::sort(changes.begin(), changes.end(),
             [](const Change& a, const Change& b) { return std::tie(a.time, a.bytes) < std::tie(b.time, b.bytes); });
   const auto put = [&](int64_t time) {
@@ -93,7 +94,7 @@ MemoryStrip strip_of(int rank, const Program& program, std::vector<Change> chang
   return strip;
 }
 
-// By rank and step: its begin and its end.
+// Returns begin and end by rank and step.
 std::map<std::pair<int, int>, std::pair<int64_t, int64_t>> steps_of(const Timeline& timeline) {
   std::map<std::pair<int, int>, std::pair<int64_t, int64_t>> steps;
   for (const Box& box : timeline.boxes) {
@@ -118,8 +119,8 @@ std::vector<MemoryStrip> memory_of(const Timeline& timeline, const Job& job) {
     };
     if (std::ranges::any_of(job.classes, has)) roles.emplace_back(role_name(static_cast<Role>(r)));
   }
-  // Rank, step, buffer, and whether it is written for the next step: from the begin of the first access to the end of
-  // the last.
+  // Lifetimes, from the begin of the first access to the end of the last, by rank, step, buffer, and whether it is
+  // written for the next step.
   std::map<std::tuple<int, int, BufferId, bool>, std::pair<int64_t, int64_t>> lives;
   std::map<int, std::vector<Change>> changes;
   const std::map<std::pair<int, int>, std::pair<int64_t, int64_t>> steps = steps_of(timeline);

@@ -1,4 +1,4 @@
-// What drawing takes of a program beyond its ops' times: their names, and what memory lives when.
+// Facts about a program for drawing: names of ops and lifetimes of memory.
 #pragma once
 #include <string>
 #include <string_view>
@@ -11,13 +11,13 @@ namespace prun::draw {
 
 std::string op_name(const Op& op);  // "linear block0.qkv"
 
-// The role of the memory that an op writes, or where it writes none, reads.
+// Returns the role of the memory that an op writes, or reads if it writes none.
 std::string_view role_of_result(const Program& program, const Op& op);
 
-// Throws usage_error where the ops of the timeline are not those of the job. Tells lanes their classes.
+// Throws usage_error if the ops of the timeline are not the job's. Sets the lanes' classes of ranks.
 void match(Timeline& timeline, const Job& job);
 
-// What lives when, in the timeline's own times. match() has been called.
+// Returns the live memory over the timeline's times. Call after match().
 std::vector<MemoryStrip> memory_of(const Timeline& timeline, const Job& job);
 
 }  // namespace prun::draw

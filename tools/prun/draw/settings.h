@@ -1,4 +1,4 @@
-// What `prun draw` is asked for beside what it draws.
+// Options of `prun draw` besides its operands.
 #pragma once
 #include <climits>
 #include <string>
@@ -11,17 +11,17 @@ namespace prun {
 
 struct DrawOptions {
   JobSpec job;
-  std::string cluster;                // where a plan is simulated; "": unit costs
+  std::string cluster;                // cluster on which plans are simulated; "": unit costs
   std::vector<std::string> operands;  // what to draw
   bool json = false;
   std::string out;    // "": text
-  std::string title;  // "": the words that name what is drawn
+  std::string title;  // "": derived from the operands
   int first_step = 0, last_step = INT_MAX;
   bool text = false;
 };
 
 void declare_draw(OptionTable& table, DrawOptions& options);
-// Throws usage_error: nothing to draw, an unknown form.
+// Throws usage_error if there is nothing to draw, or for an unknown form.
 void check_draw_options(const DrawOptions& options);
 
 }  // namespace prun

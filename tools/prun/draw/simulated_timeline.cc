@@ -1,5 +1,5 @@
-// A plan's step as `prun sim` predicts it on a cluster, as a timeline: of the first rank of each class of ranks that
-// move in step there.
+// The step of a plan as predicted by `prun sim` on a cluster, as a timeline of the first rank of each class of ranks
+// with equal times.
 #include <cmath>
 #include <vector>
 

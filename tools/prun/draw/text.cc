@@ -1,4 +1,4 @@
-// The terminal's form: a row a lane, a letter for what fills most of a column; with colours where there is a terminal.
+// The terminal form: a row per lane, a letter for the kind that fills most of a column, with colours on a terminal.
 #include "base/text.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ constexpr std::array<int, kBoxKinds> kColours = {32, 208, 179, 117, 36, 162, 45,
 
 bool colours() { return isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr; }
 
-// What fills most of each column, or -1 where nothing fills a quarter of it.
+// Returns the kind that fills most of each column, or -1 if none fills a quarter of it.
 std::vector<int> columns_of(const Timeline& timeline, const PictureRow& row, int64_t end, int columns) {
   std::vector<std::array<double, kBoxKinds>> filled(static_cast<size_t>(columns));
   const double width = static_cast<double>(end) / columns;
@@ -49,7 +49,7 @@ std::string cell(int kind, bool coloured) {
                   : std::string(1, letter);
 }
 
-// `end`: of the axis.
+// `end`: end of the axis.
 std::string timeline_text(const Timeline& timeline, int width, int64_t end) {
   const PictureRows rows = picture_rows(timeline);
   const Figures figures = figures_of(timeline);

@@ -1,7 +1,7 @@
-// What `prun draw` draws: boxes on lanes, arrows between them, memory and the critical path, wherever they came from (a
+// The content of a drawing: boxes on lanes, arrows between them, memory and the critical path, from any source (a
 // trace, a flight recorder, a plan's ideal schedule). Writers of pages, pictures and text read nothing else.
 //
-// Times are nanoseconds from the first event. Boxes are ordered by lane and begin, and do not overlap on their lane.
+// Times are nanoseconds from the first event. Boxes are ordered by lane and begin, and do not overlap on a lane.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace prun::draw {
 
 enum class BoxKind : uint8_t {
   forward,
-  backward,         // gradients of activations, or of everything where a schedule does not split backward
-  weight_gradient,  // where it does
+  backward,         // gradients of activations; all gradients if the schedule does not split backward
+  weight_gradient,  // if the schedule splits backward
   recompute,
   gather,      // of parameters
   gradient,    // reductions of gradients
   activation,  // collectives of activations
-  message,     // of a pair of ranks
+  message,     // point-to-point
   optimizer,
   other
 };
@@ -30,7 +30,7 @@ struct KindText {
 };
 const std::array<KindText, kBoxKinds>& kind_texts();
 
-// Texts by number: a timeline has far more boxes than names.
+// Interned texts, because a timeline has far more boxes than names.
 class Texts {
  public:
   int add(const std::string& text);
@@ -44,32 +44,33 @@ class Texts {
 
 struct Box {
   int lane = 0;
-  // Waiting for edges from `ready`, for other ranks from `begin`, at work from `arrived`.
+  // Waits for edges from `ready`, for other ranks from `begin`; works from `arrived`.
   int64_t ready = 0, begin = 0, arrived = 0, end = 0;
   BoxKind kind = BoxKind::other;
-  int name = 0, unit = 0, site = 0, phase = 0, group = 0;  // texts; group: the mesh axis of communication, or ""
+  // Indexes of texts; group: the mesh axis of communication, or "".
+  int name = 0, unit = 0, site = 0, phase = 0, group = 0;
   int microbatch = -1, step = 0, op = 0;
   int64_t bytes = 0;
 };
 
 struct Lane {
   int rank = 0, stream = 0;
-  int rank_class = -1;  // -1: not known
+  int rank_class = -1;  // -1: unknown
   std::string name;     // of the stream
-  std::string who;      // "rank 0", or of a class "ranks 0-3"
+  std::string who;      // "rank 0", or for a class "ranks 0-3"
 };
 
 struct Arrow {
-  int from = 0, to = 0;  // boxes
+  int from = 0, to = 0;  // indexes of boxes
   bool between_ranks = false;
 };
 
-// Boxes of one lane that people see as one: a unit's forward, a microbatch's backward.
+// Boxes of one lane that are perceived as one: a unit's forward, a microbatch's backward.
 struct Group {
-  int first = 0, count = 0;  // boxes
+  int first = 0, count = 0;  // indexes of boxes
   BoxKind kind = BoxKind::other;
   std::string label;
-  int chunk = 0;  // of a pipeline with several stages a rank
+  int chunk = 0;  // in a pipeline with several stages per rank
 };
 
 // Bytes of one rank by role: after `times[i]` each role has `bytes[role][i]`.
@@ -84,62 +85,62 @@ struct MemoryStrip {
 struct Timeline {
   std::string name;    // "measured", "ideal"
   std::string source;  // the file or plan
-  std::string mesh;    // "dp=2", "" where it is not known
-  double unit_ns = 0;  // > 0: times have no seconds; this many are the unit of cost
+  std::string mesh;    // "dp=2"; "": unknown
+  double unit_ns = 0;  // > 0: times are unit costs, with this many ns per unit
   bool splits_backward = false;
   Texts texts;
   std::vector<Lane> lanes;
   std::vector<Box> boxes;
   std::vector<Arrow> arrows;
   std::vector<Group> groups;
-  std::vector<int> critical;  // boxes, the first first
+  std::vector<int> critical;  // boxes from first to last
   std::vector<MemoryStrip> memory;
 
   int64_t end() const;  // of the last box
-  int ranks() const;    // how many have lanes
+  int ranks() const;    // number with lanes
 };
 
-// What is derived once lanes, boxes and arrows are there: order of boxes, weight gradients, groups, the critical path.
-// Boxes may be in any order before; arrows are numbered anew with them.
+// Derives the order of boxes, weight gradients, groups and the critical path from lanes, boxes and arrows. Boxes may be
+// in any order before; arrows are renumbered with them.
 void finish(Timeline& timeline);
 
-// What is known of an op when its kind is asked for; `role`: of the memory that it writes, "" where it is not known.
+// Facts that determine an op's kind; `role`: of the memory that it writes, "" = unknown.
 struct OpFacts {
   std::string_view name, phase, role;
   bool communicates = false;
 };
 BoxKind kind_of(const OpFacts& op);
 
-// Marks gradients of weights where a schedule puts them apart from those of activations (zero bubble); elsewhere both
-// are one backward.
+// Marks weight gradients if the schedule separates them from gradients of activations (zero bubble); otherwise both are
+// one backward.
 void tell_weight_gradients(Timeline& timeline);
 
-// Runs of a lane's boxes of one kind, unit and microbatch, or in a pipeline's compute of one kind and microbatch.
+// Returns runs of a lane's boxes with equal kind, unit and microbatch; for a pipeline's compute, kind and microbatch.
 std::vector<Group> groups_of(const Timeline& timeline);
 
-// The critical path: from the box that ends last back to the first, each time to the box that the one before waited for
-// longest: the op before on its stream, the op at the other end of an edge, the last member to come to a collective.
+// Returns the critical path: from the box that ends last, each time to the predecessor that finished last: the previous
+// op on its stream, the producer of an edge, or the last member to arrive at a collective.
 std::vector<int> critical_path(const Timeline& timeline);
 
-// How the path's time divides, in nanoseconds by kind; the last entry is time in which none of its boxes was at work.
+// Returns the path's time in nanoseconds by kind; the last entry is time in which none of its boxes was at work.
 std::vector<int64_t> critical_shares(const Timeline& timeline);
 
-// The figures that stand above a drawing: how long a step takes, how busy compute is, what communication it waits for.
+// The figures above a drawing: step time, compute utilization, exposed communication.
 struct Figures {
   int steps = 0;
-  int64_t step_ns = 0;            // mean; of a schedule in units of cost as unit_ns says
-  double busy = 0;                // of the compute streams' time, mean over ranks
-  double communicating = 0;       // part of the time in which a rank communicates
-  double exposed = 0;             // and computes nothing meanwhile
+  int64_t step_ns = 0;            // mean; for unit costs, unit_ns per unit
+  double busy = 0;                // fraction of the compute streams' time, mean over ranks
+  double communicating = 0;       // fraction of the time in which a rank communicates
+  double exposed = 0;             // fraction in which it communicates without computing
   std::vector<int64_t> critical;  // as critical_shares()
-  int64_t peak_bytes = 0;         // of the rank with the most; 0: not known
+  int64_t peak_bytes = 0;         // maximum over ranks; 0: unknown
 };
 
 Figures figures_of(const Timeline& timeline);
 
-// "12.3 ms", or of a schedule without seconds "3.5 F": forwards of a microbatch.
+// Returns "12.3 ms", or with unit costs "3.5 F": forwards of a microbatch.
 std::string time_text(const Timeline& timeline, int64_t ns);
-// "71 % forward, 12 % all-gather, 17 % waiting": the largest three.
+// Returns the largest three, as "71 % forward, 12 % all-gather, 17 % waiting".
 std::string critical_text(const Figures& figures);
 
 }  // namespace prun::draw

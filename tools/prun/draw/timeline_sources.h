@@ -1,4 +1,4 @@
-// Where timelines come from: a trace, a flight recorder, `prun sim`'s prediction, or a plan's schedule alone.
+// Sources of timelines: a trace, a flight recorder, `prun sim`'s prediction, or a plan's schedule alone.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,33 +11,36 @@
 
 namespace prun::draw {
 
-// When the ops of one stream ran.
+// Recorded times of one stream's ops.
 struct StreamTimes {
   int rank = 0, stream = 0;
   std::vector<OpEvent> events;  // by step and op; some may be missing
 };
 
-// Boxes, arrows and names of the lanes: who met whom and which edge led where follow from the program. finish() has
-// been called.
+// Builds boxes, arrows and lane names; the program determines the rendezvous and the edges. Calls finish().
 Timeline timeline_of(const Job& job, const std::vector<StreamTimes>& times);
 
-// `first`, `last`: steps to keep, from 0. Throws usage_error: the file cannot be read, is damaged, is no trace, or has
-// no ops.
+// Reads a trace. `first`, `last`: steps to keep, from 0. Throws usage_error if the file is unreadable, damaged, not a
+// trace, or has no ops.
 Timeline read_trace_file(const std::string& path, int first, int last);
 
-// The step as it was simulated, of the first rank of each class of ranks that move in step there. The simulation kept
+// Returns the simulated step, of the first rank of each class of ranks with equal times. The simulation must have kept
 // its spans.
 Timeline simulated_timeline(const Job& job, const simulate::Simulation& simulation);
 
-// The schedule alone, as the ideal cluster of the job takes it.
+// Returns the schedule alone, as timed by the ideal cluster of the job.
 Timeline ideal_timeline(const Job& job);
 
-// A cluster for pictures of a plan's schedule, made to its measure: no machine, the same everywhere.
+// Returns a cluster for pictures of a plan's schedule, scaled to the job and independent of the machine:
 //
-// - A rank's forward of one microbatch takes F, whatever its stage has, its gradients of activations F and those of
-//   weights F. Ops divide these by their FLOPs.
-// - To reduce-scatter or gather as many bytes as the rank has gradients takes F/2, and the optimizer F/4.
-// - A message or collective takes a tenth of a unit's forward, and its bytes at most as much again.
+//     a rank's forward of one microbatch, whatever its stage                  F
+//     its gradients of activations; its gradients of weights                  F each
+//     reduce-scatter or gather of as many bytes as the rank has gradients     F / 2
+//     optimizer                                                               F / 4
+//     message or collective                                                   0.1 of a unit's forward, plus at most as
+//                                                                             much again for its bytes
+//
+// Ops divide these times in proportion to their FLOPs.
 inline constexpr double kIdealUnitNs = 1e6;  // F
 
 simulate::Cluster ideal_cluster(const Job& job);

@@ -1,5 +1,5 @@
-// Reads a trace of `prun --trace` (Chrome JSON; trace.cc writes it) into a timeline, event by event: a trace may be far
-// larger than what is kept of it.
+// Reads a trace of `prun --trace` (Chrome JSON, written by trace.cc) into a timeline, event by event, because a trace
+// may be far larger than the part that is kept.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Track = std::pair<int, int>;  // rank, stream
 
-constexpr double kLatestMicros = 1e12;  // eleven days: beyond it a nanosecond is lost
+constexpr double kLatestMicros = 1e12;  // 11 days; later times lose nanoseconds
 
 int64_t nanoseconds(const Json& event, const char* key) {
   const double micros = event.at(key).get<double>();
@@ -148,7 +148,7 @@ class TraceReader {
                      [](const Box& a, const Box& b) { return std::tie(a.lane, a.begin) < std::tie(b.lane, b.begin); });
   }
 
-  // The box of a track that is under way at a moment, or -1.
+  // Returns the box of a track that is running at a moment, or -1.
   int box_at(const Track& track, int64_t time) const {
     const auto lane = lane_of_.find(track);
     if (lane == lane_of_.end()) return -1;
@@ -160,7 +160,7 @@ class TraceReader {
     return box.lane == lane->second && time <= box.end ? static_cast<int>(after - timeline_.boxes.begin()) - 1 : -1;
   }
 
-  // A wait before a box ends with its begin; one for other ranks is the beginning of a box.
+  // A wait before a box ends at its begin; a wait for other ranks is the beginning of a box.
   void put_waits() {
     for (const Wait& wait : waits_) {
       const int within = box_at(wait.track, wait.begin);
@@ -185,7 +185,7 @@ class TraceReader {
   int first_, last_;
   int64_t dropped_ = 0;
   Timeline timeline_;
-  std::vector<Track> tracks_;  // of each box
+  std::vector<Track> tracks_;  // by box
   std::map<Track, std::string> names_;
   std::map<Track, int> lane_of_;
   std::vector<Wait> waits_;
@@ -207,7 +207,7 @@ Timeline read_trace_file(const std::string& path, int first, int last) {
     if (!in_events || depth != 2 || what != Json::parse_event_t::object_end) return true;
     ++events;
     reader.event(value);
-    return false;  // it is dropped
+    return false;  // not kept
   };
   try {
     const Json json = Json::parse(file, on_value);

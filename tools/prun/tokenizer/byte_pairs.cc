@@ -1,5 +1,5 @@
-// Surprising fact: a word may be a whole text, where a tokenizer splits none (Llama 2's), so pairs wait in a queue by
-// their merge's age, and those whose parts have gone meanwhile are passed over.
+// A word may be a whole text if a tokenizer does not split (Llama 2's), so merges wait in a priority queue by rank;
+// entries whose parts have changed are skipped.
 #include "tokenizer/byte_pairs.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 namespace prun {
 namespace {
 
-// By character: the byte that it stands for, or -1. Printable bytes stand for themselves, the others for 256 and on.
+// Maps a character to its byte, or -1. Printable bytes map to themselves, the others to 256 and up.
 std::array<int, 512> make_bytes() {
   std::array<int, 512> bytes;
   bytes.fill(-1);
@@ -35,7 +35,7 @@ std::optional<std::string> bytes_of_characters(std::string_view text) {
   std::string bytes;
   for (size_t i = 0; i < text.size(); ++i) {
     unsigned character = static_cast<unsigned char>(text[i]);
-    if (character >= 0x80) {  // those that are used have two bytes in UTF-8 at most
+    if (character >= 0x80) {  // valid ones have at most two bytes in UTF-8
       if (character >= 0xe0 || i + 1 == text.size()) return std::nullopt;
       character = (character & 0x1f) << 6 | (static_cast<unsigned char>(text[++i]) & 0x3f);
     }
@@ -67,7 +67,7 @@ std::optional<std::vector<int32_t>> BytePairs::bytes_of(const std::string& chara
   return ids;
 }
 
-// Unknown characters wait until one is known that ends their run, as in tokenizers' models/bpe/model.rs.
+// Unknown characters are pending until a known one ends their run, as in tokenizers' models/bpe/model.rs.
 std::vector<int32_t> BytePairs::units(const std::string& word) const {
   std::vector<int32_t> units;
   bool waits = false;
@@ -106,10 +106,10 @@ void BytePairs::append(const std::string& word, std::vector<int32_t>& ids) const
   }
   std::vector<int32_t> parts = units(word);
   const size_t end = parts.size();
-  // Of each part the next and the one before; a part that has been joined to the one before it is -1.
+  // Links each part to its neighbours; a part merged into its predecessor is -1.
   std::vector<size_t> next(end), before(end);
   for (size_t i = 0; i < end; ++i) next[i] = i + 1, before[i] = i - 1;
-  using Waiting = std::tuple<int64_t, size_t, int32_t, int32_t>;  // the merge's rank, where, and the two parts there
+  using Waiting = std::tuple<int64_t, size_t, int32_t, int32_t>;  // the merge's rank, its position and both parts
   std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>> queue;
   const auto add = [&](size_t at) {
     if (at >= end || next[at] >= end) return;

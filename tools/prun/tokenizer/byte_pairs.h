@@ -1,5 +1,5 @@
-// Byte-pair encoding (Sennrich et al. 2016; over bytes: Radford et al. 2019; over characters, with bytes for those that
-// are no tokens: SentencePiece's): neighbours are joined, the pair first that was learnt first.
+// Byte-pair encoding (Sennrich et al. 2016): merges neighbours, in the order in which the merges were learnt. Over
+// bytes as in Radford et al. 2019, or over characters, with bytes for those without a token, as in SentencePiece.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -11,22 +11,22 @@
 
 namespace prun {
 
-// The bytes that GPT-2's characters for bytes stand for; nothing for a text with another character.
+// Returns the bytes that GPT-2's byte characters represent; nullopt for a text with another character.
 std::optional<std::string> bytes_of_characters(std::string_view text);
 
 class BytePairs {
  public:
   struct Rules {
-    bool whole_words = false;        // a word that is a token is not taken apart
-    bool characters = false;         // words are made of characters, not of bytes
-    bool byte_fallback = false;      // of characters: one that is no token is its bytes, <0x00> to <0xFF>
-    std::optional<int32_t> unknown;  // what is no token
-    bool fuse_unknown = false;       // one for a run of them
+    bool whole_words = false;        // a word that is a token is not split
+    bool characters = false;         // words consist of characters, not bytes
+    bool byte_fallback = false;      // characters without a token become byte tokens, <0x00> to <0xFF>
+    std::optional<int32_t> unknown;  // token for characters without one
+    bool fuse_unknown = false;       // one such token for a run of them
   };
-  // `merges`: in the order in which they were learnt. Throws usage_error for a merge into what is no token.
+  // `merges`: in the order in which they were learnt. Throws usage_error for a merge whose result is not a token.
   BytePairs(std::map<std::string, int32_t> ids, const std::vector<std::pair<std::string, std::string>>& merges,
             const Rules& rules);
-  // Adds the tokens of a word. Throws usage_error for what is no token.
+  // Appends the tokens of a word. Throws usage_error for a character without a token.
   void append(const std::string& word, std::vector<int32_t>& ids) const;
 
  private:

@@ -1,4 +1,4 @@
-// What happens to a text before it is split: SentencePiece's forms put a sign for each space, and one in front.
+// Transforms a text before it is split: SentencePiece replaces spaces by a sign, and prepends one.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -7,18 +7,18 @@
 
 namespace prun {
 
-inline constexpr const char* kMetaspace = "\u2581";  // what stands for a space
+inline constexpr const char* kMetaspace = "\u2581";  // replaces a space
 
 class Normalizer {
  public:
   Normalizer() = default;  // changes nothing
-  // Of a tokenizer.json: Replace of a text, Prepend, and sequences of them. Throws usage_error for others, by name.
+  // From a tokenizer.json: Replace, Prepend, and sequences of them. Throws usage_error for others, by name.
   explicit Normalizer(const nlohmann::json& normalizer) { add(normalizer); }
   std::string operator()(std::string text) const;
 
  private:
   void add(const nlohmann::json& normalizer);
-  // The text to look for and what stands for it; "": in front of a text that is not empty.
+  // The pattern and its replacement; pattern "": prepend to a non-empty text.
   std::vector<std::pair<std::string, std::string>> steps_;
 };
 

@@ -1,4 +1,4 @@
-// PCRE2 knows Unicode's letters and digits, which these patterns are made of.
+// PCRE2 supports Unicode's letters and digits, which these patterns need.
 #include "tokenizer/splitter.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -27,7 +27,7 @@ Splitter::Splitter(const std::string& pattern) {
                                    &error, &at, nullptr);
   if (code == nullptr) throw usage_error(fmt::format("its pattern '{}' at {}: {}", pattern, at, words_of(error)));
   code_.reset(code, [](void* made) { pcre2_code_free(static_cast<pcre2_code*>(made)); });
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where it cannot, it is interpreted
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // falls back to interpretation
 }
 
 void Splitter::split(const std::string& text, std::vector<std::string>& words) const {

@@ -1,5 +1,5 @@
-// Splits a text into words before it is encoded: every match of a pattern is a word, and what lies between matches,
-// too.
+// Splits a text into words before it is encoded: every match of a pattern is a word, and so is the text between
+// matches.
 #pragma once
 #include <memory>
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace prun {
 
-// GPT-2's: contractions, letters, digits and others, with the space before them.
+// GPT-2's pattern: contractions, letters, digits and others, with the preceding space.
 inline constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 class Splitter {
  public:
   explicit Splitter(const std::string& pattern);  // throws usage_error
-  // Adds the words of `text`. Throws usage_error where it is no UTF-8.
+  // Appends the words of `text`. Throws usage_error if it is not UTF-8.
   void split(const std::string& text, std::vector<std::string>& words) const;
 
  private:

@@ -1,7 +1,7 @@
-// Reads tokenizer.json as Hugging Face's tokenizers write it (https://huggingface.co/docs/tokenizers).
+// Reads tokenizer.json in the format of Hugging Face's tokenizers (https://huggingface.co/docs/tokenizers).
 //
-// Surprising fact: a vocabulary over bytes has them as characters, one for each, so that 0x20 is "Ġ" and a newline "Ċ";
-// here they are bytes again. One over characters has "▁" for a space, and may have <0x0A> for a byte.
+// A vocabulary over bytes represents each byte as a character, so that 0x20 is "Ġ" and a newline "Ċ"; here they are
+// converted back to bytes. One over characters has "▁" for a space, and may have <0x0A> for a byte.
 #include "tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
@@ -39,12 +39,12 @@ class Bytes final : public Tokenizer {
 };
 
 struct AddedToken {
-  std::string content;  // as it is looked for
+  std::string content;  // as searched in the text
   int32_t id = 0;
-  bool special = false, normalized = false;  // normalized: in the normalized text
+  bool special = false, normalized = false;  // normalized: searched in the normalized text
 };
 
-// Of tokens that end a text, the names.
+// Names of end-of-text tokens.
 constexpr std::string_view kEnds[] = {"<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>",
                                       "<eos>",         "<|eos|>",         "<|im_end|>", "[SEP]"};
 
@@ -106,7 +106,7 @@ class FromFile final : public Tokenizer {
       refuse("model", "BPE with dropout", "BPE without");
   }
 
-  // A token of the vocabulary as the words have it: bytes, or characters.
+  // Returns a token of the vocabulary in the units of words: bytes, or characters.
   std::optional<std::string> words_of(const std::string& token) const {
     return characters_ ? token : bytes_of_characters(token);
   }
@@ -120,7 +120,7 @@ class FromFile final : public Tokenizer {
     std::map<std::string, int32_t> ids;
     for (const auto& [text, id] : model.at("vocab").items()) {
       const std::optional<std::string> words = words_of(text);
-      if (!words) continue;  // of no text: an added token, as a rule
+      if (!words) continue;  // not text: usually an added token
       ids[*words] = id_of(id);
       keep(ids[*words], characters_ ? text_of(text, rules.byte_fallback) : *words);
     }
@@ -142,7 +142,7 @@ class FromFile final : public Tokenizer {
     pairs_.emplace(std::move(ids), merges, rules);
   }
 
-  // What a token over characters says: "▁" is a space, <0x0A> a newline.
+  // Returns the text of a token over characters: "▁" is a space, <0x0A> a newline.
   static std::string text_of(const std::string& token, bool has_bytes) {
     if (has_bytes && token.size() == 6 && token.starts_with("<0x") && token.ends_with(">"))
       return std::string(1, static_cast<char>(std::stoi(token.substr(3, 2), nullptr, 16)));
@@ -187,7 +187,7 @@ class FromFile final : public Tokenizer {
     } else if (type == "Metaspace") {
       if (pre.value("replacement", kMetaspace) != kMetaspace)
         refuse("Metaspace", "by " + pre.at("replacement").get<std::string>(), std::string("by ") + kMetaspace);
-      // Older files say add_prefix_space.
+      // Older files have add_prefix_space.
       prepends_ = pre.value("prepend_scheme", pre.value("add_prefix_space", true) ? "always" : "never");
       metaspace_ = true;
       if (pre.value("split", true)) splitters_.emplace_back("\u2581[^\u2581]*");
@@ -211,7 +211,7 @@ class FromFile final : public Tokenizer {
   void read_post_processor(const Json& post) {
     if (post.is_null()) return;
     const std::string type = post.at("type");
-    if (type == "ByteLevel") return;  // of offsets
+    if (type == "ByteLevel") return;  // affects offsets only
     if (type == "Sequence") {
       for (const Json& one : post.at("processors")) read_post_processor(one);
       return;
@@ -229,7 +229,7 @@ class FromFile final : public Tokenizer {
     }
   }
 
-  // Adds the added tokens of one kind that the text has, and calls rest(place, text) for what stands between them.
+  // Appends the added tokens of one kind in the text, and calls rest(position, text) for the text between them.
   template <class Rest>
   void between_added(const std::string& text, bool normalized, std::vector<int32_t>& ids, const Rest& rest) const {
     for (size_t from = 0; from < text.size();) {
@@ -241,7 +241,7 @@ class FromFile final : public Tokenizer {
     }
   }
 
-  // The added token that comes first from `from` on, the longest of those at one place.
+  // Returns the first added token from `from` on; the longest one if several begin there.
   std::pair<size_t, const AddedToken*> next_added(const std::string& text, size_t from, bool normalized) const {
     std::pair<size_t, const AddedToken*> first{text.size(), nullptr};
     for (const AddedToken& token : added_) {
@@ -278,7 +278,7 @@ class FromFile final : public Tokenizer {
   std::vector<int32_t> ends_;
   bool characters_ = true;  // words are made of characters, not of bytes
   bool prefix_space_ = false, metaspace_ = false;
-  std::string prepends_;  // where Metaspace puts a space in front: always, first, never
+  std::string prepends_;  // when Metaspace prepends a space: always, first, never
   std::map<int64_t, std::string> pieces_;
   int64_t size_ = 0;
 };

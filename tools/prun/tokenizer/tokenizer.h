@@ -1,5 +1,5 @@
-// Text to tokens and back: bytes, or the BPE of a tokenizer.json: over bytes, which GPT-2, Llama 3 and most of their
-// kin have, or over characters, as SentencePiece makes it for Llama 2 and Mistral.
+// Converts text to tokens and back: bytes, or the BPE of a tokenizer.json, over bytes (GPT-2, Llama 3 and most others)
+// or over characters (SentencePiece, for Llama 2 and Mistral).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -12,18 +12,19 @@ namespace prun {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  // With what its model expects before a text, such as <|begin_of_text|>. Throws usage_error for what it cannot say.
+  // Includes special tokens that its model expects before a text, such as <|begin_of_text|>. Throws usage_error for
+  // text that it cannot encode.
   virtual std::vector<int32_t> encode(const std::string& text) const = 0;
-  // The bytes of a token, which may be a part of a character; "" for a special one, and for none of its own.
+  // Returns the bytes of a token, which may be part of a character; "" for special and unknown tokens.
   virtual std::string piece(int64_t token) const = 0;
-  virtual int64_t size() const = 0;               // its largest token, and one
-  virtual std::vector<int32_t> ends() const = 0;  // tokens that end a text
+  virtual int64_t size() const = 0;               // largest token + 1
+  virtual std::vector<int32_t> ends() const = 0;  // end-of-text tokens
 };
 
 std::unique_ptr<Tokenizer> byte_tokenizer();
-// The ids of tokens that end a text, of a tokenizer.json's text, be it of a type that is read or not.
+// Returns the end-of-text tokens of a tokenizer.json, given its content; its type need not be supported.
 std::vector<int32_t> ends_of_tokenizer(const std::string& text);
-// Throws usage_error with the file's name for one that is none, or of a type that is not read, which it names.
+// Throws usage_error with the file's name if it is not a tokenizer, or of an unsupported type, which it names.
 std::unique_ptr<Tokenizer> read_tokenizer(const std::string& path);
 
 }  // namespace prun

@@ -1,5 +1,5 @@
-// A step's parts are means over ranks and sum to the step, so what makes a candidate slower than the best is the
-// difference of their parts.
+// A step's parts are means over ranks that sum to the step, so the difference of the parts explains why a candidate is
+// slower than the best.
 #include "tune/report.h"
 
 #include <fmt/format.h>
@@ -15,11 +15,11 @@ namespace prun {
 namespace {
 
 constexpr size_t kExplained = 3, kShown = 10;
-constexpr double kShownShare = 0.005;  // of the step: smaller parts and differences are not worth a word
+constexpr double kShownShare = 0.005;  // fraction of the step; smaller parts and differences are omitted
 
 std::string bytes_text(double bytes) { return human_bytes(std::llround(bytes)); }
 
-// "compute 61.2 %, NVLink 4.0 %"
+// Returns "compute 61.2 %, NVLink 4.0 %".
 std::string parts_text(const Trial& trial) {
   std::vector<std::pair<std::string, double>> parts = trial.parts;
   std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -32,7 +32,7 @@ std::string parts_text(const Trial& trial) {
 
 std::string difference_text(double seconds) { return (seconds < 0 ? "-" : "+") + human_seconds(std::abs(seconds)); }
 
-// "waiting +1.2 s, InfiniBand -0.3 s": of the parts of a step, against the best.
+// Returns the differences of the parts from the best: "waiting +1.2 s, InfiniBand -0.3 s".
 std::string why_slower(const Trial& trial, const Trial& best) {
   std::map<std::string, double> differences;
   for (const auto& [name, seconds] : trial.parts) differences[name] += seconds;

@@ -1,4 +1,5 @@
-// What prun tune says: the best three and what their steps go into, what makes the next slower, what was left out.
+// The output of prun tune: the best three with the parts of their steps, the cause of the next ones' slowness, the
+// rejected candidates.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,18 +18,18 @@ struct RefusedCandidates {
 
 struct Tuned {
   int64_t combinations = 0, estimated = 0;
-  std::vector<Trial> trials;                // those that fit, the fastest first
-  std::vector<Trial> misfits;               // the fastest first; of some only estimates are known
-  std::vector<Trial> refuted;               // would be among the best, but train something else
-  std::vector<RefusedCandidates> left_out;  // no plans, by reason, the most frequent first
+  std::vector<Trial> trials;                // fitting ones, fastest first
+  std::vector<Trial> misfits;               // fastest first; some are only estimated
+  std::vector<Trial> refuted;               // fast, but they train something else
+  std::vector<RefusedCandidates> left_out;  // invalid plans by reason, most frequent first
 };
 
-// The command that runs the best.
+// Returns the command that runs the best.
 std::string run_command_text(const JobSpec& job, const simulate::Cluster& cluster, const Trial& best);
 
-// A line a reason, each after a line break; "" where nothing was left out.
+// Returns a line per reason, each after a line break; "" if nothing was omitted.
 std::string left_out_text(const Tuned& tuned);
-// Of what has trials.
+// `tuned` has at least one trial.
 void print_tuned(const JobSpec& job, const simulate::Cluster& cluster, const Tuned& tuned);
 void print_tuned_json(const JobSpec& job, const simulate::Cluster& cluster, const Tuned& tuned);
 

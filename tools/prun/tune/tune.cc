@@ -1,5 +1,7 @@
-// prun tune PLAN --cluster FILE: the plan's arguments with which it is fastest there. Candidates are ranked by
-// estimates from a few stages, microbatches and layers; the best of them are compiled, verified, simulated and proved.
+// prun tune PLAN --cluster FILE: finds the fastest arguments of a plan on a cluster.
+//
+//     all combinations --> estimate (few stages, microbatches, layers) --> rank
+//     best of them     --> compile --> verify --> simulate --> prove   --> report
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,9 +27,9 @@ namespace {
 
 using simulate::Cluster;
 
-constexpr size_t kSimulated = 20;  // that fit
+constexpr size_t kSimulated = 20;  // fitting ones
 
-// What an Error says of one candidate: there is no such plan. Others end the search.
+// Returns the Error of an invalid candidate, or ""; other errors end the search.
 template <class Try>
 std::string why_not(const Try& attempt) {
   try {
@@ -85,8 +87,8 @@ class Tuning {
     return all;
   }
 
-  // Makes `plan` of candidates equal where they record the same plan. A plan of many layers takes long to record, so
-  // those that are alike with few, which `plan` says at first, are recorded whole; others differ.
+  // Makes `plan` equal for candidates that record the same plan. Recording many layers is slow, so `plan` first holds
+  // the digest with few layers; only candidates with equal digests are recorded in full.
   void tell_apart(std::vector<Ranked>& all) {
     std::map<size_t, std::vector<size_t>> groups;
     for (size_t i = 0; i < all.size(); ++i)
@@ -114,13 +116,13 @@ class Tuning {
     }
   }
 
-  // Of combinations with which the plan is the same one is estimated.
+  // Estimates one of the combinations that record the same plan.
   std::vector<Ranked> estimate(const std::vector<Combination>& combinations) {
     std::vector<Ranked> all;
     for (Recorded& few : record(combinations, false))
       all.push_back({combinations[all.size()], {}, few.digest, std::move(few.wrong)});
     tell_apart(all);
-    std::vector<size_t> fresh;  // of `all`
+    std::vector<size_t> fresh;  // indexes in `all`
     for (size_t i = 0; i < all.size(); ++i)
       if (all[i].wrong.empty() && known_.try_emplace(all[i].plan).second) fresh.push_back(i);
     Bar bar("estimate", "combinations");
@@ -160,7 +162,7 @@ class Tuning {
     return trial;
   }
 
-  // In the order of the estimates, until enough of them fit.
+  // Simulates in the order of the estimates, until enough candidates fit.
   void simulate_best(const std::vector<Ranked>& ranked) {
     size_t next = 0;
     while (tuned_.trials.size() < kSimulated) {
@@ -185,7 +187,7 @@ class Tuning {
                      [](const Trial& a, const Trial& b) { return a.step_s < b.step_s; });
   }
 
-  // What takes longest first, so that all cores end at about the same time.
+  // Starts with the slowest, so that all cores finish at about the same time.
   void simulate(std::vector<Trial>& trials) {
     Bar bar("simulate", "plans");
     std::vector<size_t> order(trials.size());
@@ -226,7 +228,7 @@ class Tuning {
                      [](const RefusedCandidates& a, const RefusedCandidates& b) { return a.count > b.count; });
   }
 
-  // Messages that differ in numbers are one reason.
+  // Treats messages that differ only in digits as one reason.
   void leave_out(const std::string& why, const std::string& example) {
     std::string kind;
     for (const char c : why)
@@ -239,15 +241,15 @@ class Tuning {
   const int candidates_;
   const Cluster& cluster_;
   const SearchSpace space_;
-  SharedTexts proven_;  // candidates that differ in sizes alone are mostly one small plan
+  SharedTexts proven_;  // candidates that differ only in sizes mostly shrink to one plan
   Tuned tuned_;
   struct Alike {
     Combination first;
-    std::map<size_t, size_t> plans;  // by the digest of the whole; empty as long as there is only the first
+    std::map<size_t, size_t> plans;  // by the digest of the full plan; empty while there is only the first
   };
   std::map<size_t, Alike> alike_;   // by the digest with few layers
   std::map<size_t, Ranked> known_;  // by plan
-  size_t simulated_ = 0;            // of the ranked ones
+  size_t simulated_ = 0;            // number of ranked candidates
   std::map<std::string, RefusedCandidates> left_out_;
 };
 
@@ -283,7 +285,7 @@ int Tune::run() {
   const ScriptResult about = describe_plan(job_);
   SearchSpace space = search_space(job_, sim_.search, about.arguments, cluster);
   const JobSpec given = job_;
-  // With its number of layers said, a plan may be made smaller.
+  // A plan with a given number of layers may be shrunk.
   for (const PlanArgument& each : about.arguments)
     if (each.name == "layers") job_.settings.try_emplace(each.name, each.initial);
   const Tuned tuned = Tuning(job_, sim_.candidates, cluster, std::move(space)).run();
