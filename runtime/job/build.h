@@ -24,7 +24,8 @@ int64_t vocabulary_multiple(const JobSpec& spec, const Device& device);
 Plan record_plan(const JobSpec& spec, int ranks, std::optional<PlanSizes> sizes = std::nullopt);
 // Records plans that differ only in pipeline length and microbatches, by one run of the script.
 std::vector<Plan> record_plans(const JobSpec& spec, int ranks, std::vector<PlanSizes> sizes);
-// Records the plan without its many schedule slots; not to be compiled. `digest`: receives the plan's hash.
+// Records the plan without its schedule's slots, because they are many; the result cannot be compiled. `digest`:
+// receives a hash, equal for equal plans.
 Plan outline_plan(const JobSpec& spec, int ranks, size_t* digest = nullptr);
 // Records the model of `prun generate` for one sample, its weights split over the ranks.
 Plan record_generation(const JobSpec& spec, int ranks);

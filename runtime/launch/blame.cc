@@ -42,7 +42,7 @@ const RankWaits* find_rank(int rank, const std::vector<RankWaits>& ranks) {
 
 bool is_stopped(const RankWaits& rank) { return rank.state == 'T' || rank.state == 't'; }
 
-// "rank 0 waits for 1, 1 for 3"
+// Returns a text such as "rank 0 waits for 1, 1 for 3".
 std::string chain_words(const std::vector<int>& path) {
   std::string words;
   for (size_t i = 0; i + 1 < path.size(); ++i)

@@ -38,7 +38,7 @@ struct RankWaits {
 
 // Returns the rank that holds up `waiting`, found by a breadth-first search along the waits: a stopped rank, otherwise
 // the nearest rank that waits for no other. nullopt: the ranks wait for each other. `path`: the ranks from `waiting` to
-// the result, both included.
+// the result, both included; empty if no known wait leads to it.
 std::optional<int> who_holds_up(int waiting, const std::vector<RankWaits>& ranks, std::vector<int>* path);
 
 class Blame {

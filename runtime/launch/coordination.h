@@ -68,7 +68,7 @@ class Coordination {
   virtual void expire(Clock::time_point now) = 0;
   virtual std::vector<int> descriptors() { return {}; }  // other open descriptors, which ranks must close
   virtual void leave() {}                                // after all else: waits until node 0 has printed its messages
-  virtual bool others_ended() = 0;                       // after the verdict: all other launchers have ended
+  virtual bool others_ended() = 0;                       // after the verdict: no other launcher remains to wait for
 
   // Results: payloads of FrameKind::gathered for local ranks; the end of the job, once decided.
   std::vector<std::string> take_gathered() { return std::exchange(gathered_, {}); }

@@ -56,12 +56,13 @@ struct RankEnd {
 
 // Sets `who` and the fields about the rank.
 void set_who(Failure& failure, const RankName& name);
-// Constructors of failures. `op`: from LaunchObserver::where. `command`: the command line after "prun".
+// Return the failure of a rank that ended or reported an error. `op`: from LaunchObserver::where. `command`: the
+// command line after "prun".
 Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std::string_view command);
 Failure rank_failed(const RankName& name, int code, std::string what, std::string op, std::string_view command);
-// Its wait ended because another rank aborted, which has not reported itself.
+// Returns the failure of a rank whose wait ended because another rank aborted, which has not reported itself.
 Failure rank_aborted(const RankName& name, std::string op, std::string_view command);
-// A failure without a rank: of a node, the launcher or the user.
+// Returns a failure without a rank: of a node, the launcher or the user.
 Failure job_failed(int code, std::string what, std::string evidence, std::string_view command);
 
 // Returns whether the same job may succeed if begun again: true for a lost process, host, link or memory. A wrong plan,

@@ -64,7 +64,7 @@ class Head : public Coordination {
   void decide(std::optional<Failure> failure);
   Failure judge();
   void check_gathering();
-  // "3, 7 on host-a; 9 on host-b"
+  // Returns the ranks that have not joined the all-gather: "3, 7 on host-a; 9 on host-b".
   std::string missing() const;
   Clock::time_point join_deadline() const { return after(waiting_since_, options_.join_timeout_s); }
 

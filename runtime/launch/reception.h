@@ -35,8 +35,9 @@ class Reception {
   // come.
   JoinedNodes hand_over();
 
-  // While the job runs: returns a node that has joined since and waits until `close`; it has been sent FrameKind::late.
-  std::optional<size_t> take_latecomer();  // each once; its number
+  // While the job runs: returns the number of a node that has joined since, once each. The node has been sent
+  // FrameKind::late and waits until `close`.
+  std::optional<size_t> take_latecomer();
   const std::string& host_of(size_t node) const { return places_[node].host; }
   // The job has ended: sends this offer to the waiting nodes, which join again or end with it.
   void close(const JobOffer& last_words);

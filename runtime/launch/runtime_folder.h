@@ -5,7 +5,7 @@
 
 namespace prun {
 
-// Creates missing folders. Throws Error(join) if it belongs to another user or others can enter it.
+// Returns this folder, created if missing. Throws Error(join) if it belongs to another user or others can enter it.
 std::string runtime_folder();
 
 // Returns a subfolder, also created with mode 0700.

@@ -1,4 +1,4 @@
-// Message n of a direction, whose nonce is n; keys are never used for a second connection:
+// The layout of a message. Message n of a direction has nonce n, because keys are used for one connection only:
 //
 //     | length, 4 bytes, associated data | ciphertext, length bytes | tag, 16 bytes |
 #include "launch/sealed_stream.h"

@@ -20,9 +20,9 @@ class Console {
   // `output_taken`: rows of metrics use standard output (--metrics -), so messages go to standard error. `quiet`:
   // prints only warnings and the plan's own output.
   explicit Console(bool output_taken, bool quiet = false);
-  void say(std::string_view text);                // whole lines
-  void print(std::string_view text);              // whole lines that the plan printed
-  void warn(std::string_view text);               // whole lines, to standard error
+  void say(std::string_view text);                // prints whole lines
+  void print(std::string_view text);              // prints whole lines of the plan
+  void warn(std::string_view text);               // prints whole lines to standard error
   void relay(std::string_view text, bool error);  // a rank's own output, unchanged
   Screen screen();                                // for Progress; `this` must outlive it at the same address
   // Removes the live line; called before each write. Null: there is no live line.
@@ -32,7 +32,7 @@ class Console {
   }
   // Receives all lines, including step lines that the terminal omits.
   std::function<void(std::string_view)> log;
-  void flush();                    // writes queued output; call now and then
+  void flush();                    // writes queued output; call regularly
   void finish(double patience_s);  // writes the rest as long as it is read
   // Returns why standard output is incomplete ("No space left on device"), or "".
   std::string failure() const;

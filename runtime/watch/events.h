@@ -16,7 +16,7 @@ namespace prun {
 
 class Events final : public View {
  public:
-  using Write = std::function<void(const std::string& line)>;  // with its newline
+  using Write = std::function<void(const std::string& line)>;  // receives a line with its newline
   Events(std::string plan, const Watchdog& watchdog, Write write)
       : plan_(std::move(plan)), watchdog_(watchdog), write_(std::move(write)) {}
   void started(const RunningJob& job) override;

@@ -14,7 +14,7 @@ namespace prun {
 inline constexpr size_t kKeptEvents = 64;  // per stream, for a failed run
 
 struct FlightStream {
-  uint32_t op = 0, step = 0, run = 0, running = 0;  // as in StreamState
+  uint32_t op = 0, step = 0, run = 0, running = 0;  // StreamState's fields
   uint64_t since_ns = 0;
   std::vector<OpEvent> last;  // events of the step, oldest first
 };
@@ -28,7 +28,7 @@ struct FlightRank {
   uint32_t body = 0;
   std::string doing;  // while joining: the plugin
   uint64_t alive_ns = 0, beat_ns = 0, steps = 0;
-  int64_t saving = 0, saved = 0;  // as in RecorderHeader
+  int64_t saving = 0, saved = 0;  // RecorderHeader's fields
   uint64_t saving_ns = 0;
   std::vector<FlightStream> streams;
 

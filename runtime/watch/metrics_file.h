@@ -1,5 +1,5 @@
 // The file of --metrics. "-" is standard output. An empty file, a pipe or a device is written. A file with rows is
-// continued by a run that resumes, from the step of its checkpoint; otherwise it is not touched.
+// continued by a run that resumes, from the step of its checkpoint; otherwise only --overwrite replaces it.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -22,7 +22,7 @@
 
 namespace prun {
 
-// On the rank's own node.
+// Runs on the rank's own node.
 class MirrorSource {
  public:
   MirrorSource(RecorderHeader& recorder, int pid) : recorder_(recorder), pid_(pid) {}
@@ -47,7 +47,7 @@ class MirrorSource {
   std::array<State, kMaxStreams> states_{};
 };
 
-// On node 0.
+// Runs on node 0.
 class MirrorCopy {
  public:
   explicit MirrorCopy(uint64_t capacity);
@@ -96,7 +96,7 @@ class Mirrors {
   std::string take(const RankWatch& watch, size_t source, size_t events);
 
   bool mirror_all_ = false;
-  std::vector<int> ranks_;             // of `sources_`
+  std::vector<int> ranks_;             // ranks of `sources_`
   std::vector<MirrorSource> sources_;  // on other nodes: local ranks
   std::map<int, MirrorCopy> copies_;   // on node 0: other nodes' ranks
   std::vector<std::pair<int, std::string>> last_news_;

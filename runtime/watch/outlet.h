@@ -18,7 +18,7 @@ class Outlet {
 
   explicit Outlet(int fd, size_t most = kMostBytes);  // not owned; regular files are written synchronously
   void write(std::string_view text);
-  void flush();  // writes as much as the reader accepts; call now and then
+  void flush();  // writes as much as the reader accepts; call regularly
   // Blocks until the queue is empty, or nothing has been read for `patience_s`.
   void finish(double patience_s);
   bool idle() const { return queue_.empty(); }

@@ -27,7 +27,7 @@ inline constexpr const char* kRunLog = "log.txt";           // locked while the 
 inline constexpr const char* kFlightFile = "flight.json";   // of a failed run: flight.h
 inline constexpr const char* kProgramFile = "program.bin";  // the job to which its op numbers refer
 inline constexpr const char* kFailureFile = "failure.json";
-inline constexpr const char* kStacksFile = "stacks.txt";  // kernel_stacks.h of the ranks of a hung job
+inline constexpr const char* kStacksFile = "stacks.txt";  // kernel state of the ranks of a hung job (kernel_stacks.h)
 inline constexpr int kRunFormat = 1;                      // raised when an older `prun runs` would misread the file
 
 // A file of a run, or its last lines as long as there is no folder.

@@ -66,7 +66,7 @@ void SlowRanks::tick(const std::vector<WatchedRank>& ranks, const std::function<
 
 void SlowRanks::sample(const std::vector<WatchedRank>& ranks) {
   std::vector<Arrival> arrivals;
-  std::vector<std::vector<std::pair<uint64_t, uint64_t>>> inside(ranks.size());  // collectives, by rank
+  std::vector<std::vector<std::pair<uint64_t, uint64_t>>> inside(ranks.size());  // by rank, spans of its collectives
   for (size_t r = 0; r < ranks.size(); ++r) {
     RecorderHeader& recorder = *ranks[r].recorder;
     const Mesh& mesh = job_->classes.front().mesh;

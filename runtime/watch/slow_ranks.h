@@ -34,7 +34,7 @@ class SlowRanks {
   struct Arrival {
     std::tuple<int, int, int, uint32_t> meeting;  // lane, first member, number, step
     size_t rank = 0;                              // index in the list of ranks
-    size_t group = 0;                             // members
+    size_t group = 0;                             // number of members
     uint64_t begin_ns = 0, end_ns = 0;
   };
   void sample(const std::vector<WatchedRank>& ranks);

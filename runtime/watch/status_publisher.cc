@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kEveryNs = 500'000'000;
 constexpr uint64_t kMostShare = 100;  // writing takes at most 1 / kMostShare of the launcher's time
-constexpr size_t kMostRanks = 256;    // limit up to which waits are followed
+constexpr size_t kMostRanks = 256;    // number of ranks up to which waits are followed
 constexpr size_t kFlightEvents = 64, kLastEvents = 8;
 constexpr double kLongWaitSeconds = 2;  // waits from this length on get a sentence
 

@@ -16,7 +16,8 @@ namespace prun {
 
 class StatusPublisher final : public View {
  public:
-  // `run`: the folder of the run; null = none. `warn` gets a sentence if the job cannot be shown, and the job goes on.
+  // `run`: the folder of the run; null = none. `warn` receives a sentence if the job cannot be shown; the job
+  // continues.
   StatusPublisher(const WatchSpec& spec, const RunFolder* run, Watchdog& watchdog,
                   std::function<void(const std::string&)> warn)
       : spec_(spec), run_(run), watchdog_(watchdog), warn_(std::move(warn)) {}

@@ -23,7 +23,7 @@ struct MergedStep {
   double eval_s = 0;      // of the evaluation after the step, excluded from time_s; 0: none
   double eval_loss = 0;   // the first rank's; NaN: the program has none
   double norm = 0;        // of all gradients before clipping; NaN: not finite, or no clipping
-  bool skipped = false;   // it updated nothing
+  bool skipped = false;   // the step updated nothing
   double wall_time = 0;   // when the step ended, in seconds since 1970
 
   bool evaluated() const { return eval_s > 0; }

@@ -29,7 +29,7 @@ class Trace final : public View {
   void tick() override { collect(); }
   void ended(int /*exit_code*/, bool /*begins_again*/) override { finish(); }
   std::vector<IncompleteOutput> losses() const override;
-  void collect();  // copies new events; counts events lost by rare calls
+  void collect();  // copies new events; counts the ones lost because calls were too rare
   void finish();   // writes the file
   using View::finish;
   uint64_t lost() const { return lost_; }

@@ -36,7 +36,7 @@ struct WatchSpec {
   std::string command;  // to run the job again
   std::string device, binding;
   int nodes = 1, node = 0, nproc = 1;
-  double deadline_s = 60;                 // of a collective
+  double deadline_s = 60;                 // for a collective
   bool runs_graphs = false;               // the device replays steps as graphs, except under --trace
   bool explains_non_finite = false;       // a failed check names the op, so the views do not
   bool names_skipped = false;             // steps that updated nothing are reported

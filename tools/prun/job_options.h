@@ -64,7 +64,7 @@ void read_setting(std::map<std::string, std::string>& settings, const std::strin
 
 // Throws usage_error for more ranks than prun supports.
 void check_ranks(const JobSpec& job);
-// Throws usage_error for a transport without a plugin that is another framework's name of one.
+// Throws usage_error, with a hint, for a transport that no plugin has and that is another framework's name.
 void check_transport_hint(const JobSpec& job);
 // Translates options about links between hosts into options of the transports. Throws usage_error.
 void pass_to_transports(JobSpec& job);

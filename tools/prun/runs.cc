@@ -32,7 +32,7 @@ bool is_locked(const fs::path& file) {
   return locked;
 }
 
-// Adds the progress of an active run from its last row of metrics.
+// Adds the progress of an active run from its rows of metrics.
 void add_progress(Json& run, const fs::path& folder) {
   std::ifstream metrics(folder / "metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {

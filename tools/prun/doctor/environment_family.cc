@@ -1,4 +1,4 @@
-// The environment variables that prun reads, the ones that are set, and set ones with misspelled names.
+// The environment variables that prun reads, the ones that are set, and unknown ones that look like prun's.
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -20,7 +20,7 @@ std::string memory_paths(const MemoryStrip& strip, const PictureArea& area, int6
 std::string number(double value);
 
 // Rows of pictures and text. Omitted lanes: pipeline messages, which are arrows between ranks; receives, which mirror
-// the sends; and collectives of scalars, which are too short to see.
+// the sends; and lanes that have only BoxKind::other.
 struct PictureRow {
   int lane = 0;
   bool computes = false, opens = false;  // opens: first row of its rank
@@ -33,7 +33,7 @@ struct PictureRows {
   bool arrows = false;  // arrows for messages
 };
 
-// Returns the rows of one step: the first complete one, which excludes most warm-up.
+// Returns the rows of all steps. A rank's first lane always has a row.
 PictureRows picture_rows(const Timeline& timeline);
 
 // Returns the kinds in the rows, in the order of kind_texts().
