@@ -1,5 +1,6 @@
-"""Markdown is wrapped at 100 columns: prose only, as tables, code blocks, headings and single long words cannot be. Every
-decision is in the index of decisions.
+"""Markdown is wrapped at 100 columns: prose only, as tables, code blocks, headings and single long words cannot be. Links
+lead to files and headings that exist. Each decision is in the index of decisions. There are upper bounds for the words
+of all texts and of the glossary.
 """
 import pathlib
 import re
@@ -8,6 +9,8 @@ import sys
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 COLUMNS = 100
+WORDS = 155_000  # of all texts
+TERMS, TERM_WORDS = 40, 30  # of the glossary
 MARKER = re.compile(r"\s*(?:[-*+]|\d+\.)\s+")
 
 
@@ -37,6 +40,37 @@ def files():
     return [TOP / name for name in names.split()]
 
 
+def anchors(path):
+    """The anchors of the headings of a file, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()).replace(" ", "-") for title in titles}
+
+
+def broken_links(path):
+    """Yields "line: link" for each relative link without a file or heading."""
+    fenced = False
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        fenced ^= line.lstrip().startswith("```")
+        if fenced or line.startswith("    ") and not MARKER.match(line):
+            continue
+        for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", line)):
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = (path.parent / name).resolve() if name else path
+            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+                yield f"{path.relative_to(TOP)}:{number}: {link} does not exist"
+
+
+def glossary_faults(path):
+    rows = [line.strip("| ").split(" | ") for line in path.read_text().splitlines() if line.startswith("| ")][1:]
+    yield from (f"{path.relative_to(TOP)}: {len(rows)} terms, {TERMS} at most" for _ in range(len(rows) > TERMS))
+    for term, meaning in rows:
+        if len(meaning.split()) > TERM_WORDS:
+            yield f"{path.relative_to(TOP)}: '{term}' has {len(meaning.split())} words, {TERM_WORDS} at most"
+
+
 def main():
     wrong = [f"{path.relative_to(TOP)}:{begin + i}: {len(line)} columns"
              for path in files() for begin, block in prose(path.read_text())
@@ -44,6 +78,11 @@ def main():
     index = (TOP / "runtime/decisions/README.md").read_text()
     wrong += [f"{path.relative_to(TOP)} is not in the index of decisions"
               for path in files() if path.parent.name == "decisions" and path.name != "README.md" and path.name not in index]
+    wrong += [fault for path in files() for fault in broken_links(path)]
+    wrong += glossary_faults(TOP / "runtime/GLOSSARY.md")
+    words = sum(len(path.read_text().split()) for path in files())
+    if words > WORDS:
+        wrong.append(f"the Markdown has {words} words, {WORDS} at most")
     print("\n".join(wrong + [f"{len(wrong)} mistakes; the limit is {COLUMNS} columns"]))
     return 1 if wrong else 0
 
