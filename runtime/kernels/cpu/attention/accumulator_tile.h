@@ -1,5 +1,5 @@
-// Small f32 GEMMs whose accumulators stay in registers, with A read at any strides. Attention consists of them, because
-// a library call costs more than such a tile.
+// Small f32 GEMMs with accumulators in registers and A at any strides. Attention is built from them, because a library
+// call costs more than such a tile.
 //
 // Everything is inlined into a function that is compiled for one vector length (with_lanes in vectors.h).
 #pragma once
@@ -75,7 +75,7 @@ struct AccumulatorTile {
       for (int v = 0; v < vectors; ++v) at[r][v] += x * row[v];
     }
   }
-  // Adds A·B over k columns of A. The cursor prefetches one line for each; without it the sums are the same.
+  // Adds A·B over k columns of A. The cursor prefetches one line per column; results do not depend on it.
   template <Elements kElements = Elements::floats>
   PRUN_INLINE void add(const Operands& t, int64_t k, Prefetcher& prefetch) {
     const float *a = t.a, *b = t.b;
@@ -86,7 +86,7 @@ struct AccumulatorTile {
     }
     prefetch.keep(cursor);
   }
-  // Adds A·B over `rows` columns of A, which is lower (upper) triangular.
+  // Adds A·B over `rows` columns of a lower (upper) triangular A.
   PRUN_INLINE void add_lower(const Operands& t) {
 #pragma GCC unroll 8
     for (int p = 0; p < rows; ++p) add_outer(t.a + p * t.a_column, t.a_row, t.b + p * t.b_row, p, rows);
@@ -97,7 +97,7 @@ struct AccumulatorTile {
   }
 };
 
-// Calls f.operator()<vectors>(first column) for blocks of columns, two vectors wide, the last of them one or two.
+// Calls f.operator()<vectors>(first column) for blocks of two vectors of columns; the last block has one or two.
 template <int lanes, class F>
 PRUN_INLINE void each_columns(int64_t columns, const F& f) {
   int64_t j = 0;

@@ -1,5 +1,5 @@
 // See attention_bf16.h. The scores of a query block are stored in tiles of 16 queries by 16 keys, the probabilities in
-// tiles of 16 queries by 32 keys, as pairs of keys that are 16 apart, which the GEMM with values reads.
+// tiles of 16 queries by 32 keys, as pairs of keys that are 16 apart, the form that the GEMM with values reads.
 #include "kernels/cpu/attention/attention_bf16.h"
 
 #include <algorithm>
@@ -18,14 +18,14 @@ namespace prun::cpu {
 namespace {
 
 constexpr int64_t kLower = kTile, kRight = 2 * kTile;  // from a tile of scores to that of the next queries, next keys
-constexpr int64_t kPiece = 2;                          // blocks of 32 keys
-constexpr int64_t kRowsOfPart = 4;                     // queries that one part of a softmax computes
+constexpr int64_t kPiece = 2;                          // blocks of 32 keys in a piece
+constexpr int64_t kRowsOfPart = 4;                     // queries in a part of a softmax
 constexpr float kTooLarge = 0x1p80f;                   // limit of a sum
 
-// Which of 32 keys some of 16 queries attend to: all, some, or some of the first 16.
+// The keys, of 32, that 16 queries attend to: all, some, or some of the first 16.
 enum class Attended : uint8_t { all, some, some_of_16 };
 
-// The 16 keys from `key` on that a query attends to.
+// Returns a mask of the 16 keys from `key` on that a query attends to.
 PRUN_AVX512_BF16 inline __mmask16 attended(const Mask& mask, int64_t query, int64_t key) {
   return static_cast<__mmask16>((1u << std::clamp<int64_t>(mask.keys(query + 1) - key, 0, kSide)) - 1);
 }
@@ -145,7 +145,7 @@ PRUN_AMX void values_in_tiles(const float* p, int64_t key_blocks, const Pair* v,
   }
 }
 
-// Scores of 32 queries of a head of at most 64 elements with blocks of 32 keys, of which the first 16 queries attend to
+// Computes scores of 32 queries of a head of at most 64 elements with blocks of 32 keys; the first 16 queries attend to
 // `upper` keys. Registers: 0 and 1 accumulators, 2 and 3 keys, 4 to 7 queries.
 template <class Overlap>
 PRUN_AMX void scores_in_tiles(const Pair* q, const Pair* k, int64_t key_blocks, int64_t upper, float* scores,
@@ -173,7 +173,8 @@ PRUN_AMX void scores_in_tiles(const Pair* q, const Pair* k, int64_t key_blocks, 
   }
 }
 
-// copy_block() of columns. Whole blocks are transposed 16 rows at a time, because their rows were prefetched.
+// Copies a block as copy_block() does to columns. Whole blocks are transposed 16 rows at a time, because their rows
+// were prefetched.
 void pack_columns(const Bf16Rows& from, int64_t high, int64_t wide, Pair* first, Pair* second) {
   const bool even = from.stride % 2 == 0 && reinterpret_cast<uintptr_t>(from.data) % sizeof(Pair) == 0;
   if (high < kBlock || wide < kBlock || !even)
@@ -367,16 +368,16 @@ void Bf16Forward::multiply_values(const Item& item, const float* scores, Overlap
                         overlap);
 }
 
-// How often the GEMMs of a stage call step().
+// Returns the number of step() calls by the GEMMs of a stage.
 int64_t Bf16Forward::steps_of(const Item& values, const Item& keys) const {
   const int64_t of_values = values.key_blocks == 0 ? 0 : 4 * steps_;
   return of_values + keys.key_blocks * std::max<int64_t>(steps_, 2);
 }
 
-// One step of the pipeline (diagram in the header).
+// Advances the pipeline by a step (diagram in the header).
 void Bf16Forward::advance(int64_t lines, Prefetcher& prefetch) {
   softmax_.begin(piece_of(softmaxed_, other_scores_, true), factor_, steps_of(weighed_, scored_), lines, prefetch);
-  // Packed here, and not just before their GEMM, because loading a tile that vectors have just stored stalls.
+  // Packs well before the GEMM, because loading a tile that vectors have just stored stalls.
   pack_keys(scored_), pack_queries(scored_);
   multiply_values(weighed_, scores_, softmax_);
   pack_values(softmaxed_);
@@ -393,7 +394,7 @@ void Bf16Forward::finish_sums(const Item& item) {
   if (item.key_blocks > 0 && !sums_[item.number % 2].finish()) recompute(item);
 }
 
-// Recomputes a query block with its maxima as shifts: all but the last GEMM with values.
+// Recomputes a query block with its maxima as shifts, except the last GEMM with values, which the next stage runs.
 void Bf16Forward::recompute(const Item& last) {
   PieceSoftmax::Sums& sums = sums_[last.number % 2];
   NoOverlap nothing;

@@ -17,8 +17,8 @@
 //
 // Scores, shifts, sums and log-sum-exps are f32. For the GEMMs that follow, the probabilities P = exp(S - shift) and
 // the gradients of scores dS = P·(dP - Σ out·dout) are split into two bf16 numbers each, hi and lo, with an error of at
-// most u = 2⁻¹⁶. So an element of the output is off by at most u·Σ p|v| ≤ u·max|v|, one of dv by u·Σ p|dout|, of dq
-// and dk by u·scale·Σ |dS|·|k| and u·scale·Σ |dS|·|q|, besides f32 rounding and the rounding of the output.
+// most u = 2⁻¹⁶. Besides f32 rounding and the rounding of the output, the error is at most u·Σ p|v| ≤ u·max|v| in an
+// element of the output, u·Σ p|dout| in dv, u·scale·Σ |dS|·|k| in dq and u·scale·Σ |dS|·|q| in dk.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -36,13 +36,13 @@ void round_rows(const float* from, int64_t lanes, float factor, bf16* to, int64_
 void round_rows(const float* from, int64_t lanes, const float* factors, bf16* to, int64_t stride, int64_t rows,
                 int64_t head);
 
-// Floats of scratch that the classes need for so many keys and queries of a head of `head` elements.
+// Return the floats of scratch that the classes need for so many keys and queries of a head of `head` elements.
 int64_t bf16_forward_floats(int64_t keys, int64_t head);
 int64_t bf16_backward_floats(int64_t keys, int64_t queries, int64_t head);
 
 // The softmax of a query block's scores with a piece of its keys, a few rows at a time, overlapped with GEMMs. Scores
-// are shifted by the query's first score instead of its maximum, so that one pass is enough. If a score is much larger,
-// the sum overflows a limit, and the block is recomputed with maxima.
+// are shifted by the query's first score instead of its maximum, so that one pass is enough. If a much larger score
+// makes the sum exceed a limit, the block is recomputed with maxima.
 class PieceSoftmax {
  public:
   // Statistics of a query block: a query's shift in powers of two, and 16 partial sums over keys.
@@ -62,9 +62,9 @@ class PieceSoftmax {
     int64_t key_blocks, key;
     Mask mask;
     Sums* sums;
-    bool first_shift;  // shifts are to be set from the first scores
+    bool first_shift;  // whether to set shifts from the first scores
   };
-  // The GEMMs will call step() `steps` times. Prefetches `lines` of the queue meanwhile.
+  // Starts a piece. The GEMMs will call step() `steps` times; `lines` of the queue are prefetched meanwhile.
   void begin(const Piece& piece, float factor, int64_t steps, int64_t lines, Prefetcher& prefetch);
   void step() {
     for (done_ += end_; done_ >= steps_; done_ -= steps_) part();
@@ -92,7 +92,7 @@ class Bf16Forward {
     Mask mask;
     float scale;
   };
-  // The heads from `begin` to `end`, all of one shape, are heads(i).
+  // Computes heads [begin, end), all of one shape; heads(i) returns head i.
   template <class Heads>
   Bf16Forward(const Shape& shape, int64_t begin, int64_t end, const Heads& heads, float* scratch)
       : Bf16Forward(
@@ -100,8 +100,8 @@ class Bf16Forward {
             scratch) {}
   // Floats from a row of results to the next.
   int64_t lanes() const { return lanes_; }
-  // Computes the next kQueryBlock queries, or as many as a head has left: [kQueryBlock][lanes], not yet divided by the
-  // sums, and 1/sum and the log-sum-exp of each query. Empties the prefetch queue.
+  // Computes the next kQueryBlock queries, or the remaining ones of a head: [kQueryBlock][lanes], not yet divided by
+  // the sums, with 1/sum and the log-sum-exp of each query. Empties the prefetch queue.
   struct Result {
     const float *rows, *inverse, *lse;
   };
@@ -110,15 +110,15 @@ class Bf16Forward {
  private:
   using HeadOf = Head (*)(const void*, int64_t);
   Bf16Forward(const Shape& shape, int64_t begin, int64_t end, const void* heads, HeadOf head_of, float* scratch);
-  // A stage's work: a piece of the keys of a query block.
+  // The work of a pipeline stage: a piece of the keys of a query block.
   struct Item {
     int64_t head = 0, query_block = 0;
     int64_t first = 0, key_blocks = 0;  // blocks of 32 keys; 0 = after the last item
-    int64_t number = 0;                 // of the query block, over all heads
-    bool last = false;                  // piece of the query block
+    int64_t number = 0;                 // index of the query block over all heads
+    bool last = false;                  // the last piece of its query block
     Head rows{};
   };
-  // Keys or values of a head as tiles, packed when they are first needed.
+  // Keys or values of a head as tiles, packed on first use.
   struct PackedHead {
     Pair* tiles;
     const bf16* source;
@@ -152,7 +152,7 @@ class Bf16Forward {
   int64_t lanes_, steps_;  // steps of 32 elements in a head
   PackedHead k_, v_;
   Pair* q_;
-  int64_t q_of_ = -1;  // the number of the query block in q_
+  int64_t q_of_ = -1;  // index of the query block in q_
   float *result_, *scores_, *other_scores_;
   Item weighed_, softmaxed_, scored_;  // at the stages O += P·V, softmax, S = Q·Kᵀ
   PieceSoftmax softmax_;
@@ -164,7 +164,7 @@ class Bf16Backward {
   static constexpr int64_t kQueries = 128;  // capacity of queries()
   Bf16Backward(const Bf16Rows& k, const Bf16Rows& v, int64_t keys, int64_t queries, int64_t head, float* scratch);
   int64_t lanes() const { return lanes_; }
-  // Accumulates the contributions of these queries to dk() and dv(); dq(i) is then that of their i-th query block.
+  // Accumulates the contributions of these queries to dk() and dv(); dq(i) then returns dq of the i-th query block.
   // Empties the prefetch queue.
   void queries(const Bf16Rows& q, const Bf16Rows& out, const Bf16Rows& dout, int64_t rows, const Mask& mask,
                float scale, const float* lse, Prefetcher& prefetch);
@@ -176,11 +176,11 @@ class Bf16Backward {
  private:
   int64_t lo_of_pairs() const { return query_blocks_ * kQueryBlock * key_blocks_ * kSide; }
   void pack_queries(const Bf16Rows& from, int64_t rows, Pair* columns, Pair* down);
-  // P and dS of 32 keys as tiles of A, hi and lo. Even and odd steps alternate between two.
+  // P and dS of 32 keys as tiles of A, hi and lo. Even and odd steps alternate between two buffers.
   struct StepGradients {
     Pair *p, *ds;
   };
-  // The GEMMs for dk and dv of a step of 32 keys over query blocks [first, end): register tiles, `next` of which are
+  // The GEMMs for dk and dv of a step of 32 keys over query blocks [first, end); `next` of their register tiles are
   // done.
   struct KeyGradients {
     int64_t step, first, end, next;

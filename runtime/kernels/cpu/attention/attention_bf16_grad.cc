@@ -25,15 +25,15 @@ struct QueryStatistics {
   alignas(64) float dots[kQueryBlock];
 };
 
-// A bit for each query of a block that attends to a key.
+// Returns a bit for each query of a block: set if it attends to a key.
 uint32_t attending(const Mask& mask, int64_t key) {
   const int64_t masked =
       mask.step == 0 ? (key < mask.attended ? 0 : kQueryBlock) : std::max<int64_t>(key - mask.attended + 1, 0);
   return masked >= kQueryBlock ? 0u : 0xffffffffu << masked;
 }
 
-// For 32 keys by a query block: turns f32 tiles of S and dP into P and dS in bf16, both split into hi and lo. Computes
-// a few keys at a time, overlapped with GEMMs.
+// Converts f32 tiles of S and dP, 32 keys by a query block, to P and dS in bf16, both split into hi and lo. Computes a
+// few keys at a time, overlapped with GEMMs.
 class ScoreGradients {
  public:
   const float *scores, *dp;
@@ -45,10 +45,10 @@ class ScoreGradients {
   float factor;
   Mask mask;
   int64_t first_key;
-  int64_t at = kBlock;       // number of keys that are done
+  int64_t at = kBlock;       // keys that are done
   int64_t keys_of_step = 2;  // an even number
   Prefetcher* prefetch;
-  int64_t lines_of_keys;  // cache lines prefetched with two keys
+  int64_t lines_of_keys;  // cache lines to prefetch per two keys
 
   void in_steps(int64_t steps) {
     keys_of_step = std::max<int64_t>(2, round_up((kBlock + steps - 1) / std::max<int64_t>(steps, 1), 2));
@@ -106,7 +106,7 @@ void transpose_block(const float* from, int64_t lanes, float* to) {
                      reinterpret_cast<Pair*>(to + r * lanes + i), lanes);
 }
 
-// to[r] = Σ a·b over row r; 0 from `rows` on.
+// Computes to[r] = Σ a·b over row r; 0 from `rows` on.
 PRUN_AVX512_BF16 void dots(const Bf16Rows& a, const Bf16Rows& b, int64_t rows, int64_t head, float* to) {
   for (int64_t first = 0; first < kQueryBlock; first += kSide, to += kSide) {
     __m512 sum[kSide];

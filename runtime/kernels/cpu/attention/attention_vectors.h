@@ -19,7 +19,7 @@ PRUN_AVX512_BF16 inline __m512 exp2_of(__m512 t) {
   return _mm512_scalef_ps(p, t);
 }
 
-// The same for several vectors at once, to hide the latency of the FMAs.
+// Computes exp2_of of several vectors at once, which hides the latency of the FMAs.
 template <int kCount>
 PRUN_AVX512_BF16 inline void exp2_of_each(__m512 (&t)[kCount]) {
   constexpr int kFraction = 1;
@@ -39,13 +39,13 @@ PRUN_AVX512_BF16 inline void exp2_of_each(__m512 (&t)[kCount]) {
   for (int i = 0; i < kCount; ++i) t[i] = _mm512_scalef_ps(p[i], t[i]);
 }
 
-// The low part of x = hi + lo, where hi is x truncated to bf16: lo rounds to bf16 with an error of 2⁻¹⁶ of x.
+// Returns lo of x = hi + lo, where hi is x truncated to bf16. Rounding lo to bf16 leaves an error of 2⁻¹⁶ of x.
 PRUN_AVX512_BF16 inline __m512 lo_of(__m512 x) {
   const __m512 hi = (__m512)_mm512_and_si512((__m512i)x, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
   return (__m512)_mm512_add_epi32((__m512i)_mm512_sub_ps(x, hi), _mm512_set1_epi32(0x8000));
 }
 
-// Splits x = hi + lo with hi rounded to nearest: an error of 2⁻¹⁷ of x.
+// Splits x = hi + lo with hi rounded to nearest; the error is 2⁻¹⁷ of x.
 struct HiLo {
   __m512 hi, lo;
 };
@@ -56,8 +56,8 @@ PRUN_AVX512_BF16 inline HiLo split_hi_lo(__m512 x) {
   return {hi, (__m512)_mm512_add_epi32((__m512i)_mm512_sub_ps(x, hi), half)};
 }
 
-// Interleaves the upper halves of two vectors to pairs of bf16. A shuffle, because AMX leaves the shuffle port free,
-// but not that of shifts.
+// Interleaves the high 16 bits of two vectors' elements to pairs of bf16. Uses a shuffle, because AMX leaves the
+// shuffle port free, but not that of shifts.
 PRUN_AVX512_BF16 inline __m512i pairs_of(__m512 first, __m512 second) {
   constexpr __mmask64 kLowerHalves = 0x3333333333333333u;
   const __m512i down = _mm512_set_epi64(0x0f0e0f0e0b0a0b0a, 0x0706070603020302, 0x0f0e0f0e0b0a0b0a, 0x0706070603020302,

@@ -1,4 +1,4 @@
-// The geometry that all attention kernels share, their scratch for each thread, and the prefetch of the next head.
+// The geometry that all attention kernels share, their scratch per thread, and the prefetch of the next head.
 #pragma once
 #include <fmt/format.h>
 
@@ -42,12 +42,12 @@ struct Heads {
   int64_t v(int64_t h) const { return k(h) + kv_heads * head; }
 };
 
-// Floats of scratch for a forward pass over query blocks: k, v, and a block's queries, scores and result.
+// Returns the floats of scratch of a forward pass over query blocks: k, v, and a block's queries, scores and result.
 inline int64_t forward_floats(const Heads& s) {
   return 2 * s.length * s.lanes + kQueryBlock * (s.head + s.length + s.lanes);
 }
 
-// Scratch of so many floats for each thread.
+// Scratch of `floats` floats for each thread.
 struct ThreadScratch {
   Scratch memory;
   int64_t bytes;  // for each thread
@@ -60,7 +60,7 @@ struct ThreadScratch {
   float* of(int64_t thread) const { return reinterpret_cast<float*>(memory.data + thread * bytes); }
 };
 
-// Prefetches, while a head is computed, the rows of the next one: each query block prefetches its share. Where a
+// Prefetches the rows of the next head while a head is computed; each query block prefetches its share. If the
 // second-level cache holds two samples, blocks prefetch whole rows of the next sample instead, because the hardware
 // prefetcher then follows. Results do not depend on it.
 class HeadPrefetch {
@@ -77,7 +77,7 @@ class HeadPrefetch {
       narrow_ = s.length * s.width - s.q(h);
     }
   }
-  // The share of the `rows` queries from `first` on. Tensors are the sample's.
+  // Queues the share of the `rows` queries from `first` on. Tensors are the sample's.
   template <class T>
   void forward(int64_t first, int64_t rows, const T* qkv, const T* out, Prefetcher& prefetch) const {
     if (of_heads_) {
@@ -93,7 +93,7 @@ class HeadPrefetch {
   void backward(int64_t first, int64_t rows, const T* qkv, const T* out, const T* dout, const T* dqkv,
                 Prefetcher& prefetch) const {
     if (of_heads_) {
-      for (const int64_t written : {s_.q(h_), s_.k(h_), s_.v(h_)})  // by this head
+      for (const int64_t written : {s_.q(h_), s_.k(h_), s_.v(h_)})  // rows that this head writes
         add(dqkv + first * s_.stride + written, s_.stride, rows, prefetch);
       add_qkv(first, rows, qkv, prefetch);
       if (narrow_ != 0)
@@ -117,7 +117,7 @@ class HeadPrefetch {
     if (kv_ != 0)
       for (const int64_t at : {s_.k(h_), s_.v(h_)}) add(row + at + kv_, s_.stride, rows, prefetch);
   }
-  // A query block's share of the next sample's rows.
+  // Queues a query block's share of the next sample's rows.
   template <class T>
   void add_share(int64_t first, const T* sample, int64_t stride, Prefetcher& prefetch) const {
     const int64_t blocks = (s_.length + kQueryBlock - 1) / kQueryBlock, all = s_.heads * blocks,

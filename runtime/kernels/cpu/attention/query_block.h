@@ -17,7 +17,7 @@
 
 namespace prun::cpu {
 
-// Queries of a block: two of the longest vectors, so that k and v are read half as often as with one.
+// Queries per block: two of the longest vectors, so that k and v are read half as often as with one.
 inline constexpr int64_t kQueryBlock = 32;
 inline constexpr float kLog2E = 1.44269504f;
 
@@ -30,11 +30,11 @@ struct HeadRows {
 };
 using FloatRows = HeadRows<float>;
 
-// Which keys the rows of a range of queries attend to: row r the first `attended` + r · `step`. `step` is 1 on the
+// The keys that a range of queries attends to: row r attends to the first `attended` + r · `step`. `step` is 1 on the
 // diagonal of a causal mask, otherwise 0.
 struct Mask {
   int64_t attended, step;
-  int64_t keys(int64_t rows) const { return attended + (rows - 1) * step; }  // of `rows` rows together
+  int64_t keys(int64_t rows) const { return attended + (rows - 1) * step; }  // that the last of `rows` rows attends to
   Mask from(int64_t row) const { return {attended + row * step, step}; }
 };
 
@@ -42,7 +42,7 @@ struct Mask {
 template <class T>
 void pack_rows(const T* from, int64_t stride, float* to, int64_t rows, int64_t head, int64_t lanes);
 
-// Copies to[row][0..head) to rows that are `stride` apart, rounding.
+// Rounds to[row][0..head) to rows that are `stride` apart.
 template <class T>
 void unpack_rows(const float* from, int64_t lanes, T* to, int64_t stride, int64_t rows, int64_t head);
 
@@ -59,7 +59,7 @@ struct QueryBlock {
   // S = K·Qᵀ, queries[head][kQueryBlock], for at most kQueryBlock queries.
   void score(const FloatRows& k, int64_t head, const float* queries, float* scores, int64_t ld,
              Prefetcher& prefetch) const;
-  // The same of bf16 pairs, which are exact products with f32 accumulators. Needs AVX512_BF16.
+  // Computes the same scores from pairs of bf16, whose dot products have f32 accumulators. Needs AVX512_BF16.
   void score_pairs(const FloatRows& k, int64_t head, const float* queries, float* scores, int64_t ld,
                    Prefetcher& prefetch) const;
   // to[row · stride ..] = factors[row] · Σ weights[key][row] · values[key], for at most kQueryBlock queries: O = P·V,
@@ -72,15 +72,14 @@ struct QueryBlock {
                            int64_t stride, int64_t added, Prefetcher& prefetch) const;
 };
 
-// How the scores of a head are computed: as FMAs of f32 rows, or as dot products of bf16 pairs where these are stored.
-// f32 queries are multiplied by the factor when they are packed; pairs are not, since that would round, so the factor
-// is applied to their scores.
+// How the scores of a head are computed: as FMAs of f32 rows, or as dot products of bf16 pairs if these are stored. f32
+// queries are scaled when they are packed; pairs are not, since that would round, so their scores are scaled instead.
 struct ScoreKernel {
   int64_t head;
   float scale;
   bool pairs = false;
 
-  // Returns keys, or values, as score() reads them: the pairs themselves, or `packed`.
+  // Returns keys, or values, in the form that score() reads: the pairs themselves, or `packed`.
   template <class T>
   FloatRows operand(const HeadRows<T>& rows, const FloatRows& packed) const {
     if constexpr (sizeof(T) == sizeof(bf16))
@@ -95,8 +94,8 @@ template <class T>
 void block_probabilities(const ScoreKernel& kernel, const QueryBlock& block, const HeadRows<T>& q, const FloatRows& k,
                          float* queries, float* scores, float* lse, float* inverse, Prefetcher& prefetch);
 
-// Computes P = exp(S - lse) and dS = P·(dP - Σ out·dout), [key][ld], of a query block; dS of f32 already has the factor
-// `scale`, that of k and q. `queries` and `gradients`: scratch of head · kQueryBlock floats each.
+// Computes P = exp(S - lse) and dS = P·(dP - Σ out·dout), [key][ld], of a query block; dS of f32 already includes the
+// factor `scale`, that of k and q. `queries` and `gradients`: scratch of head · kQueryBlock floats each.
 template <class T>
 void block_score_gradients(const ScoreKernel& kernel, const QueryBlock& block, const HeadRows<T>& q,
                            const HeadRows<T>& out, const HeadRows<T>& dout, const float* lse, const FloatRows& k,

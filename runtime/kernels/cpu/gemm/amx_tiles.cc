@@ -1,18 +1,18 @@
-// The backend of bf16 on AMX: 32 x 32 accumulators in four of the eight tile registers, while K runs through the other
-// four (pair_tiles.h has the layout of tiles):
+// The backend of bf16 on AMX: 32 x 32 accumulators in four of the eight tile registers, while tiles of A and B stream
+// through the other four (pair_tiles.h has the layout of tiles):
 //
-//                   | B left: 6 | B right: 7 |
-//      A upper: 4   |     0     |     1      |
-//      A lower: 5   |     2     |     3      |
+//                  | B left: 6 | B right: 7 |
+//     A upper: 4   |     0     |     1      |
+//     A lower: 5   |     2     |     3      |
 //
-// A tile of bf16 results has its bias and rounding overlapped with the next tile, in vectors while tiles multiply. Its
-// accumulators wait in one of two buffers, the current tile's go to the other:
+// The bias and rounding of a bf16 tile are overlapped with the next tile: vectors work while tiles multiply. Tiles
+// alternate between two accumulator buffers:
 //
-//      tile unit     | tile n -> buffer 0 | tile n+1 -> buffer 1 | tile n+2 -> buffer 0 |
-//      vector unit   | round buffer 1     | round buffer 0       | round buffer 1       |  finish
+//     tile unit     | tile n -> buffer 0 | tile n+1 -> buffer 1 | tile n+2 -> buffer 0 |
+//     vector unit   | round buffer 1     | round buffer 0       | round buffer 1       |  finish
 //
-// Surprising fact: so bias and rounding cost nothing. Tiles that begin with the bias, 16 times the same row, cost a
-// tenth.
+// Surprising fact: the overlap hides bias and rounding completely. Initializing accumulators with the bias, 16 equal
+// rows, would cost a tenth.
 #include <algorithm>
 #include <cstring>
 
@@ -27,11 +27,11 @@
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kPackedBytes = int64_t{1} << 20;  // of B at a time: half of a second-level cache of 2 MiB
-constexpr int64_t kWholeDepth = 2048;               // of K in one part, in elements of bf16
-constexpr int64_t kPartDepth = 1024;                // of a part of a longer K: more columns, so A is read less often
+constexpr int64_t kPackedBytes = int64_t{1} << 20;  // of B per block: half of a second-level cache of 2 MiB
+constexpr int64_t kWholeDepth = 2048;               // largest K in one part, in elements of bf16
+constexpr int64_t kPartDepth = 1024;                // of a part of a longer K: wider blocks, so A is read less often
 
-// K in equal parts, each in whole tiles. Between parts accumulators wait in memory, which changes none of their bits.
+// Returns the number of equal parts of K, each in whole tiles. Between parts f32 accumulators are stored unrounded.
 int64_t parts_of(const GemmShape& s) { return s.k <= kWholeDepth ? 1 : (s.k + kPartDepth - 1) / kPartDepth; }
 bool keeps_sums_apart(const GemmShape& s) { return s.output == Dtype::bf16 && parts_of(s) > 1; }
 Blocking blocking(const GemmShape& s) {
@@ -51,13 +51,13 @@ GemmScratch scratch(const GemmShape& s) {
   return l;
 }
 
-// Rows are read in place unless they end at the matrix's edge or all of them are in one set of the first-level cache.
+// Rows are read in place unless they cross the matrix's edge or all of them map to one set of the first-level cache.
 bool reads_a_in_place(const GemmShape& s, int64_t rows_left) {
   return !s.transpose_a && rows_left >= kBlock && s.k % kBlock == 0 && s.k * 2 % 4096 != 0;
 }
 
-// Packs rows of A, or columns of B, to tiles: those of 16 rows one after the other along K, padded with zeros. A row of
-// a tile has 16 pairs of one row (A), or one pair of 16 columns (B).
+// Packs rows of A, or columns of B, to tiles: 16 rows (columns) each, consecutive along K, padded with zeros. A row of
+// a tile has 16 pairs of one row of A, or one pair of each of 16 columns of B.
 void pack(const PanelSource& s, PairLayout along, PairLayout down, Pair* to) {
   const int64_t steps = (s.depth + kBlock - 1) / kBlock;
   const auto* x = static_cast<const bf16*>(s.x);
@@ -69,7 +69,7 @@ void pack(const PanelSource& s, PairLayout along, PairLayout down, Pair* to) {
     else
       copy_block(x + p * s.row + r, s.row, deep, count, down, upper, upper + steps * kTile);
   };
-  // In the order in which x is stored.
+  // Copies in x's storage order.
   if (s.k_along_rows) {
     for (int64_t r = 0; r < s.count; r += kBlock)
       for (int64_t p = 0; p < s.depth; p += kBlock) copy(r, p);
@@ -99,7 +99,7 @@ PRUN_AMX void add_bias(const float* bias, float* accumulators, int64_t row) {
     for (int64_t i = 0; i < kBlock; ++i) accumulators[i] += bias[i];
 }
 
-// Prefetches lines of A's next rows, and rows of the tile of C that is written next, in each step.
+// Prefetches in each step lines of A's next rows, and rows of the tile of C that is written next.
 struct TilePrefetch {
   Prefetch left;
   int64_t rows_of_c;
@@ -113,14 +113,14 @@ struct TilePrefetch {
   }
 };
 
-// 32 rows of A, packed or in place: pairs from a row to the next, from a tile of K to the next, to the lower tiles.
+// 32 rows of A, packed or in place. Offsets in pairs: to the next row, to the next tile of K, to the lower 16 rows.
 struct RowsOfA {
   const Pair* first;
   int64_t row, step, lower;
 };
 
-// Adds A·B over `steps` tiles of K to tile registers 0 to 3. In each of the first steps `kRows` rows of the previous
-// tile are rounded.
+// Accumulates A·B over `steps` tiles of K in tile registers 0 to 3. Each of the first kBlock / kRows steps rounds
+// `kRows` rows of the previous tile.
 template <int kRows, class Policy>
 PRUN_AMX void accumulate(const RowsOfA& a, const Pair* b, int64_t steps, Unrounded previous, Policy prefetch) {
   const Pair *upper = a.first, *lower = upper + a.lower, *right = b + steps * kTile;
@@ -140,7 +140,7 @@ PRUN_AMX void accumulate(const RowsOfA& a, const Pair* b, int64_t steps, Unround
   }
 }
 
-// Rounds the previous tile while this one is computed.
+// Computes a tile of C and rounds the previous one meanwhile.
 PRUN_AMX void tile(const Tile& t, int64_t) {
   const int64_t steps = (t.depth + kSide - 1) / kSide, c_bytes = t.c_row * 4;
   const Pair* first = reinterpret_cast<const Pair*>(t.a);
@@ -187,9 +187,9 @@ void finish(Unrounded& tile) {
   tile = {};
 }
 
-// A row of tiles prefetches the 32 rows of A after its own, a share of them in each tile; the last row the first rows
-// again, for the next block of B. Rows of C are prefetched where C exceeds the second-level cache and a tile's few
-// steps end before its lines arrive; with more steps this is 2 to 9 % slower.
+// A row of tiles prefetches the next 32 rows of A, a share per tile; the last row of tiles prefetches the first rows,
+// which the next block of B needs. Rows of C are prefetched only if C exceeds half of the second-level cache and a tile
+// has too few steps for its lines to arrive in time; with more steps the prefetch would slow the GEMM.
 ColumnPrefetch prefetch(const Position& at) {
   constexpr int64_t kFewSteps = 8;
   const GemmShape& s = at.shape;

@@ -1,13 +1,13 @@
-// See driver.h. The loops around the micro kernel, from the outermost; sizes are the backend's:
+// See driver.h. The loops around the micro-kernel, from the outermost; sizes are the backend's:
 //
-//      columns of C      a block of B's columns           for each thread its own columns
-//        part of K       packs B's panels                 partial sums wait in C, or apart if C is bf16
-//          rows of C     packs a block of A               unless the micro kernel reads A in place
-//            panel of B  prefetches the next one
-//              tile      micro kernel: accumulators stay in registers, then bias, activation, rounding
+//     columns of C      a block of B's columns           each thread has its own columns
+//       part of K       packs B's panels                 partial sums are kept in C, or in scratch if C is bf16
+//         rows of C     packs a block of A               unless the micro-kernel reads A in place
+//           panel of B  prefetches the next one
+//             tile      micro-kernel: accumulates in registers, then bias, activation, rounding
 //
-// Surprising fact: panels are longer than the first-level cache. The most expensive lines are not those of panels but
-// of C, which come from far away each time that a sum is taken up again.
+// Surprising fact: panels exceed the first-level cache. The most expensive cache misses are those of C, whose partial
+// sums are reloaded for each part of K, rather than those of panels.
 #include "kernels/cpu/gemm/driver.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kMostColumns = 1024;  // of a block of any backend that sums columns
+constexpr int64_t kMostColumns = 1024;  // upper bound of a block's columns in backends with sums_columns
 
 struct Operands {
   const void *a, *b, *bias;
@@ -60,7 +60,7 @@ class Driver {
 
  private:
   void part_of_k(int64_t j, int64_t width, int64_t p, int64_t depth) {
-    float sums[kMostColumns];  // of this part alone, so that rounding errors of long sums stay small
+    float sums[kMostColumns];  // of this part alone, which limits the rounding error of long sums
     if (sums_ != nullptr) std::fill_n(sums, width, 0.0f);
     float* const part_sums = sums_ == nullptr ? nullptr : sums;
     if (!backend_.packs_b_late) pack_b(j, 0, width, p, depth, part_sums);
@@ -95,8 +95,8 @@ class Driver {
     }
   }
 
-  // Computes the micro-tile at row i and column j + jj of C. A tile that is not whole, or whose C is bf16, has its
-  // accumulators in scratch.
+  // Computes the micro-tile at row i and column j + jj of C. A partial tile, or one of a bf16 C, has its accumulators
+  // in scratch.
   void tile(Tile& t, int64_t i, int64_t rows, int64_t j, int64_t jj, int64_t width, int64_t p) {
     const bool last = p + t.depth == k_;
     const bool whole = width == backend_.columns && (rows == backend_.rows || !backend_.whole_tiles);
@@ -139,7 +139,7 @@ class Driver {
       for (int64_t j = 0; j < width; ++j) to[r * backend_.columns + j] = load(c[r * s_.n + j]);
   }
 
-  // Columns [j + jj, j + jj + width) of B.
+  // Packs columns [j + jj, j + jj + width) of B.
   void pack_b(int64_t j, int64_t jj, int64_t width, int64_t p, int64_t depth, float* sums) const {
     backend_.pack_b(source(x_.b, s_.transpose_b, s_.n, j + jj, width, p, depth), b_panel(jj, depth),
                     sums == nullptr ? nullptr : sums + jj);
@@ -147,7 +147,7 @@ class Driver {
   float* b_panel(int64_t jj, int64_t depth) const {
     return scratch_ + layout_.b + jj / backend_.columns * backend_.panel_size(backend_.columns, depth);
   }
-  // Rows or columns [first, first + count) of an operand that has `all` of them, from p on.
+  // Returns rows or columns [first, first + count) of an operand that has `all` of them, from element p of K on.
   PanelSource source(const void* x, bool k_along_rows, int64_t all, int64_t first, int64_t count, int64_t p,
                      int64_t depth) const {
     const int64_t begin = p * backend_.pair;
@@ -179,8 +179,8 @@ class Driver {
   float* const scratch_;
   const bool add_;
   float* const sums_;
-  Unrounded unrounded_;              // in one of two tiles of accumulators
-  bool first_is_unrounded_ = false;  // of them
+  Unrounded unrounded_;              // the previous tile, in one of two accumulator tiles
+  bool first_is_unrounded_ = false;  // whether it is in the first one
 };
 
 template <class Out>

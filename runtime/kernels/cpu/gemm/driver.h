@@ -7,8 +7,8 @@ namespace prun::cpu {
 
 int64_t driver_scratch_bytes(const Backend& backend, const GemmShape& shape);
 
-// `add`: to an f32 C, without a bias. `sums`, if any, become the sums of B's columns, which must not be transposed;
-// they are computed while B is packed.
+// Runs a GEMM. `add` accumulates into an f32 C, without a bias. `sums`, if not null, receives the sums of B's columns,
+// which are computed while B is packed; B must not be transposed.
 void run_driver(const Backend& backend, const GemmShape& shape, const void* a, const void* b, const void* bias, void* c,
                 void* scratch, bool add = false, float* sums = nullptr);
 

@@ -7,7 +7,7 @@
 
 namespace prun::cpu {
 
-// Writes `rows` x `columns` of `from`, whose rows are `from_row` apart, to c. May be in place.
+// Writes act(`from`), `rows` x `columns` with rows `from_row` apart, to c. May be in place.
 void finish_tile(const float* from, int64_t from_row, float* c, int64_t c_row, int64_t rows, int64_t columns,
                  Activation activation);
 void finish_tile(const float* from, int64_t from_row, bf16* c, int64_t c_row, int64_t rows, int64_t columns,

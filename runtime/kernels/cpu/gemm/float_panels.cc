@@ -1,12 +1,12 @@
-// Backends of f32 panels for vectors of 4, 8 and 16 floats; operands in bf16 become f32 while they are packed. A
-// register tile of kRows x (kVectors · kLanes) accumulators takes one column of A's panel and one row of B's at a time:
+// Backends of f32 panels for vectors of 4, 8 and 16 floats; bf16 operands are widened to f32 while they are packed. A
+// register tile of kRows x (kVectors · kLanes) accumulators reads one column of A's panel and one row of B's at a time:
 //
-//              panel of B: kVectors vectors a row
-//              |bbbb|bbbb|   p
-//       |a|    |cccc|cccc|
-//       |a| x  |cccc|cccc|   kRows rows of accumulators
-//       |a|    |cccc|cccc|
-//        p     panel of A: kRows elements a column
+//             panel of B: kVectors vectors a row
+//             |bbbb|bbbb|   p
+//      |a|    |cccc|cccc|
+//      |a| x  |cccc|cccc|   kRows rows of accumulators
+//      |a|    |cccc|cccc|
+//       p     panel of A: kRows elements a column
 #include <cstring>
 #include <type_traits>
 
@@ -24,8 +24,8 @@ struct Vector {
   typedef float type __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 };
 
-// Prefetches a line of the next panel and a row of C in each step. All rows of C at once would delay the panels' lines:
-// one at a time they cost a tenth less.
+// Prefetches in each step a line of the next panel and one row of C, because all rows of C at once would delay the
+// panels' lines.
 template <bool kTwoLines>
 struct FloatPrefetch {
   const char* line;
@@ -119,9 +119,9 @@ PRUN_INLINE void copy_piece(const T* from, float* to) {
   }
 }
 
-// Packs panels of kStep columns of x, with row p of a panel at [p · kStep]: B, and an A that is stored transposed
-// ([k, m]). The last panel is padded with zeros. Rows are copied whole, four at a time: panel by panel each line would
-// be a cache miss of its own, in another page. `sums`, if any, get the columns' sums added.
+// Packs panels of kStep columns of x, with row p of a panel at [p · kStep]: B, and an A that is stored transposed ([k,
+// m]). Pads the last panel with zeros. Copies whole rows, four at a time, because panel by panel each line would be a
+// cache miss of its own, in another page. Adds the columns' sums to `sums` unless it is null.
 template <int kStep, class T>
 PRUN_CLONES void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t depth, float* to, float* sums) {
   constexpr int64_t kTogether = 4;
@@ -150,9 +150,9 @@ PRUN_CLONES void copy_panels(const T* x, int64_t x_row, int64_t columns, int64_t
   }
 }
 
-// Packs the same panels of a matrix in the transposed layout: a plain A, and a B that is stored transposed ([n, k]).
-// Works in blocks of 8 x 8, the last block of a line first, because where kStep is no multiple of 8 it overwrites the
-// beginning of the next line.
+// Packs the same panels from the other layout: an A that is not transposed ([m, k]), and a B that is ([n, k]). Works in
+// blocks of 8 x 8, the last block of a line first, because it overwrites the beginning of the next line if kStep is not
+// a multiple of 8.
 template <int kStep, class T>
 PRUN_CLONES void copy_transposed(const T* x, int64_t x_row, int64_t columns, int64_t depth, float* to) {
   constexpr int kLast = (kStep - 1) / 8 * 8;

@@ -1,6 +1,6 @@
-// See gemm.h. The table of GEMMs: the first entry that takes a shape computes it. A process takes its entries once, by
-// its kernels (kernel_choice.h); a GEMM takes its own when it is made, by its shape alone. Every entry gives the same
-// bits on any number of threads.
+// See gemm.h. The table of GEMM implementations: the first entry that accepts a shape computes it. A process selects
+// its entries once, by its kernels (kernel_choice.h); a GEMM selects its entry when it is constructed, by its shape
+// alone. Each entry's results are bitwise identical on any number of threads.
 #include "kernels/cpu/gemm/gemm.h"
 
 #include <fmt/format.h>
@@ -19,11 +19,11 @@
 namespace prun::cpu {
 namespace {
 
-// Whole tiles of AMX; smaller GEMMs would be padding.
+// Accepts whole AMX tiles; smaller GEMMs would be mostly padding.
 bool fills_tiles(const GemmShape& s) { return s.input == Dtype::bf16 && s.m >= kBlock && s.n >= kSide; }
 
-// Panels of pairs are at least as fast as oneDNN where packing A and B, and C, take little time beside the FMAs, and
-// the padding of the last panel of B is small. With B transposed oneDNN is faster.
+// Pair panels are at least as fast as oneDNN if the FMAs dominate packing and writing C, and the last panel of B has
+// little padding. With B transposed oneDNN is faster.
 bool fills_panels(const GemmShape& s) {
   constexpr int64_t kLeast = 128, kPanel = 32;
   const int64_t padded = (s.n + kPanel - 1) / kPanel * kPanel;
@@ -35,7 +35,7 @@ bool is_bf16(const GemmShape& s) { return s.input == Dtype::bf16; }
 bool is_any(const GemmShape&) { return true; }
 
 struct Entry {
-  Kernels from, to;  // the kernels that have it
+  Kernels from, to;  // the range of kernels that have it
   bool (*takes)(const GemmShape&);
   const Backend* backend;  // null: oneDNN
 };
@@ -50,7 +50,7 @@ constexpr Entry kTable[] = {
     {Kernels::any, Kernels::any, is_any, &kFloatPanels},
 };
 
-// The entries of this process.
+// Returns the entries of this process.
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> taken = [] {
     std::vector<Entry> of_kernels;
@@ -95,7 +95,7 @@ struct Gemm::State {
   const void *a, *b, *bias;
   void *c, *scratch;
   const Backend* backend = nullptr;
-  std::unique_ptr<OnednnGemm> library;  // null: the backend
+  std::unique_ptr<OnednnGemm> library;  // null: `backend` runs
   void run(float* sums = nullptr) const { run_driver(*backend, shape, a, b, bias, c, scratch, false, sums); }
 };
 

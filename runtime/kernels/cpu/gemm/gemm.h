@@ -25,12 +25,12 @@ struct GemmShape {
 
 std::string gemm_library();  // "oneDNN 2.7.2"
 
-// Returns the bytes of scratch that a GEMM of this shape needs; remembers them, so a known shape is cheap.
+// Returns the bytes of scratch that a GEMM of this shape needs. Cached per shape; any thread may call it.
 int64_t gemm_scratch_bytes(const GemmShape& shape);
 
 class Gemm {
  public:
-  // Keeps the pointers. `scratch`: 64-byte aligned, gemm_scratch_bytes long.
+  // Retains the pointers. `scratch`: 64-byte aligned, gemm_scratch_bytes long.
   Gemm(const GemmShape& shape, const void* a, const void* b, const void* bias, void* c, void* scratch);
   Gemm(Gemm&&) noexcept;
   ~Gemm();
@@ -38,8 +38,8 @@ class Gemm {
   // Also writes the sums of B's columns to `sums`; needs takes_sums().
   void run_and_sum(float* sums) const;
   bool takes_sums() const;
-  // Computes with rows [first, first + rows) of A as it is stored: with transpose_a a part of K, which is added to C if
-  // `add`; otherwise rows of C. Needs takes_parts(): no bias and activation, and no primitive of a fixed size.
+  // Computes with rows [first, first + rows) of A as stored. With transpose_a they are a part of K, accumulated into C
+  // if `add`; otherwise they are rows of C. Needs takes_parts(): f32, no bias or activation.
   void run_part(int64_t first, int64_t rows, bool add) const;
   bool takes_parts() const;
 

@@ -1,5 +1,5 @@
-// The library's entry in the table of GEMMs: oneDNN's matmul primitive, restricted to its brgemm implementation on as
-// many threads as give the bits of one.
+// oneDNN's entry in the table of GEMMs: its matmul primitive, restricted to the brgemm implementation, on the most
+// threads whose results are bitwise identical to those of one.
 #include "kernels/cpu/gemm/onednn.h"
 
 #include <dnnl.h>
@@ -26,7 +26,7 @@ void check(dnnl_status_t status, const char* call) {
   PRUN_CHECK(status == dnnl_success, fmt::format("{} returned {}", call, static_cast<int>(status)));
 }
 
-// Makes oneDNN see this many threads while it lives.
+// Sets the number of threads that oneDNN uses, for the lifetime of this object.
 class ThreadCount {
  public:
   explicit ThreadCount(int threads) : before_(omp_get_max_threads()) {
@@ -115,7 +115,7 @@ struct Description {
   }
 };
 
-// A primitive with its operands, for as many threads as oneDNN sees when it is made.
+// A primitive with its operands, for the number of threads that oneDNN uses at construction.
 class Primitive {
  public:
   Primitive(const Description& description, const void* a, const void* b, const void* bias, const void* c,
@@ -151,7 +151,7 @@ class Primitive {
   std::vector<dnnl_exec_arg_t> arguments_;
 };
 
-// Memory with pages of its own, which are unmapped when it is freed: the heap would keep them.
+// Memory with pages of its own, which are unmapped when it is freed; the heap would retain them.
 class Pages {
  public:
   explicit Pages(int64_t bytes) : bytes_(std::max<int64_t>(bytes, 1)) {
@@ -186,9 +186,9 @@ Pages random_numbers(int64_t count, Dtype dtype) {
   return pages;
 }
 
-// Returns the largest number of threads with which brgemm gives the bits of one thread. Tries once for each shape on
-// random numbers: where C has too few blocks brgemm splits K between threads and adds in another order. It starts
-// threads, so do not call it before a fork.
+// Returns the largest number of threads (shape.threads divided by a power of two) whose results are bitwise identical
+// to those of one thread. Tries brgemm once per shape on random numbers: if C has too few blocks, brgemm splits K
+// between threads, which changes the order of additions. Starts threads, so it must not run before a fork.
 int steady_threads(const GemmShape& s) {
   if (s.threads == 1) return 1;
   static std::mutex mutex;
@@ -227,7 +227,7 @@ bool onednn_has(const GemmShape& shape) {
 
 int64_t onednn_scratch_bytes(const GemmShape& shape) {
   int64_t most = 0;
-  for (int threads = shape.threads; threads > 0; threads /= 2) {  // each number that steady_threads may return
+  for (int threads = shape.threads; threads > 0; threads /= 2) {  // each possible result of steady_threads
     const ThreadCount count(threads);
     const Description description(shape);
     if (description.primitive != nullptr)

@@ -1,7 +1,8 @@
-// GEMMs of bf16 by oneDNN, for shapes on which it is faster than the driver's backends.
+// bf16 GEMMs by oneDNN, for shapes on which it is faster than the driver's backends.
 //
-// Surprising fact: oneDNN takes the number of threads from OpenMP's setting of the calling thread, both when a
-// primitive is made and when it runs. OnednnGemm sets it each time, so one process may mix kernels of different widths.
+// Surprising fact: oneDNN reads the number of threads from OpenMP's setting of the calling thread, both when a
+// primitive is created and when it runs. OnednnGemm sets it each time, so one process may mix kernels of different
+// widths.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -12,7 +13,7 @@
 namespace prun::cpu {
 
 std::string onednn_version();  // "oneDNN 2.7.2"
-// Whether oneDNN has brgemm for this shape on this machine.
+// Returns whether oneDNN has brgemm for this shape on this machine.
 bool onednn_has(const GemmShape& shape);
 int64_t onednn_scratch_bytes(const GemmShape& shape);
 

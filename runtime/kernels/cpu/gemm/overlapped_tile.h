@@ -1,17 +1,17 @@
 // A register tile computed on AMX while the vector units do other work. The tile unit and the vector units run
-// concurrently only if their instructions alternate, because a core looks ahead by a few hundred instructions, which is
-// less than a register tile takes:
+// concurrently only if their instructions alternate, because the core's out-of-order window of a few hundred
+// instructions is shorter than a register tile:
 //
-//      step of K       0            1            2          ..
-//      tile unit   |A0 B0 -> C||A1 B1 -> C||A2 B2 -> C|
-//      vector unit    | step() |   | step() |   | step() |  ..  finish() after the last
+//     step of K       0            1            2          ..
+//     tile unit   |A0 B0 -> C||A1 B1 -> C||A2 B2 -> C|
+//     vector unit    | step() |   | step() |   | step() |  ..  finish() after the last
 #pragma once
 #include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/intrinsics.h"
 
 namespace prun::cpu {
 
-// The interface of overlapped work: step() does a small part of it, finish() all that is left. A step of K calls step()
+// The interface of overlapped work: step() does a small part of it, finish() the remainder. A step of K calls step()
 // once, or twice with a split operand.
 struct NoOverlap {
   PRUN_AVX512_BF16 inline void step() {}
@@ -20,7 +20,7 @@ struct NoOverlap {
 
 enum class Split : uint8_t { none, a, b };
 
-// Accumulates in tile registers 0 to 3; 4 and 5 have the upper and lower tile of A, 6 and 7 the left and right of B.
+// Accumulates in tile registers 0 to 3; 4 and 5 hold the upper and lower tile of A, 6 and 7 the left and right of B.
 template <Split kSplit, class Overlap>
 PRUN_AMX void accumulate_tiles(const PairTiles& a, const PairTiles& b, int64_t steps, Overlap& overlap) {
   const Pair *a_at = a.first, *b_at = b.first;
@@ -85,8 +85,7 @@ PRUN_AMX void multiply_in_tiles(const PairTiles& a, const PairTiles& b, int64_t 
 void multiply_in_vectors(const PairTiles& a, const PairTiles& b, int64_t steps, const Accumulators& c, bool add);
 
 // Computes c = A·B, or c += A·B with `add`, over `steps` tiles of K, and calls overlap.step() in each step. At most one
-// of A and B may be split. On CPUs without AMX all of the overlapped work
-// runs after the tile.
+// of A and B may be split. On CPUs without AMX all overlapped work runs after the tile.
 template <class Overlap>
 void multiply_overlapped(const PairTiles& a, const PairTiles& b, int64_t steps, const Accumulators& c, bool add,
                          Overlap& overlap) {

@@ -1,14 +1,13 @@
-// The backend of bf16 panels for AVX512_BF16: an element is a pair of neighbours in K, and one instruction adds both of
-// its products to an accumulator. A register tile is 14 x 32:
+// The backend of bf16 panels for AVX512_BF16: an element is a pair of neighbours in K, and one instruction accumulates
+// the dot product of two pairs. A register tile is 14 x 32:
 //
-//               panel of B: 2 vectors of 16 pairs a row
-//               |bb bb ..|bb bb ..|   p
-//       |aa| x  |c  c  ..|c  c  ..|   14 rows of accumulators
-//       |aa|    |c  c  ..|c  c  ..|
-//        p      a pair of A is broadcast
+//              panel of B: 2 vectors of 16 pairs a row
+//              |bb bb ..|bb bb ..|   p
+//      |aa| x  |c  c  ..|c  c  ..|   14 rows of accumulators
+//      |aa|    |c  c  ..|c  c  ..|
+//       p      a pair of A is broadcast
 //
-// Surprising fact: A need not be packed where K runs along its rows, because a pair can be broadcast from anywhere; for
-// 256 columns of B packing took 3 % of a GEMM.
+// Surprising fact: A need not be packed if K runs along its rows, because a pair can be broadcast from any address.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -27,7 +26,7 @@ namespace {
 
 constexpr int kPanelRows = 14, kLanes = 16, kVectors = 2, kPanelColumns = kVectors * kLanes;
 
-// Pairs of A: of a panel, or of rows in place, three of which share a register for their address.
+// Pairs of A, in a panel or in rows in place. In place, three rows share an address register.
 template <int kRows, bool kInPlace>
 struct RowsOfA {
   static constexpr int kGroups = kInPlace ? (kRows + 2) / 3 : 1;
@@ -55,7 +54,7 @@ PRUN_AVX512_BF16 inline void multiply(const RowsOfA<kRows, kInPlace>& a, const P
   }
 }
 
-// Prefetches four lines of the next panel and a row of C, or of what C is added to, in each step.
+// Prefetches in each step four lines of the next panel and a row of C, or with `add` of its accumulators.
 struct PairPrefetch {
   const char *line, *c, *c_end;
   int64_t second, third, step, c_row, c_second;
@@ -140,9 +139,9 @@ PRUN_AVX512_BF16 void tile_of(const Tile& tile, int64_t rows) {
 
 void tile_of_pairs(const Tile& t, int64_t rows) { t.a_row != 0 ? tile_of<true>(t, rows) : tile_of<false>(t, rows); }
 
-// Packs panels of kStep columns of x. Rows are copied whole, four at a time: panel by panel each line would be a cache
-// miss of its own, in another page. The last panel and the last pair are padded with zeros. `sums`, if any, get the
-// columns' sums added.
+// Packs panels of kStep columns of x. Copies whole rows, four at a time, because panel by panel each line would be a
+// cache miss of its own, in another page. Pads the last panel and the last pair with zeros. Adds the columns' sums to
+// `sums` unless it is null.
 template <int kStep>
 PRUN_AVX512_BF16 void copy_down(const bf16* x, int64_t x_row, int64_t columns, int64_t depth, Pair* to, float* sums) {
   constexpr int64_t kTogether = 2;
@@ -190,9 +189,9 @@ PRUN_AVX512_BF16 inline void transpose_pairs(const bf16* x, int64_t x_row, int64
   for (int i = 0; i < 8; ++i) std::memcpy(to + i * step, &rows[i], sizeof rows[i]);
 }
 
-// Packs the same panels where K runs along rows of x. Transposes whole lines of eight rows, the last rows of a panel
+// Packs the same panels if K runs along rows of x. Transposes whole lines of eight rows, the last rows of a panel
 // first, because they overwrite the first rows of the next pair. Prefetches the next panel's lines to the second-level
-// cache: where rows are 4,096 bytes apart the first holds eight of them.
+// cache, because the first holds only eight of them if rows are 4,096 bytes apart.
 template <int kStep>
 PRUN_AVX512_BF16 void copy_along(const bf16* x, int64_t x_row, int64_t columns, int64_t depth, Pair* to) {
   constexpr int64_t kEight = 8, kLast = (kStep - 1) / kEight * kEight, kLine = 16;
@@ -226,7 +225,7 @@ void pack(const PanelSource& s, float* panels, float* sums) {
                  : copy_down<kStep>(x, s.row, s.count, s.depth, to, sums);
 }
 
-// Rows are multiplied in place unless all of them are in one set of the first-level cache.
+// Rows are read in place unless all of them map to one set of the first-level cache.
 bool reads_a_in_place(const GemmShape& s, int64_t) {
   constexpr int64_t kSets = 4096;
   return !s.transpose_a && s.k % 2 == 0 && s.k * static_cast<int64_t>(sizeof(bf16)) % kSets != 0;

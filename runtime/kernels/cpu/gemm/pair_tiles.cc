@@ -15,8 +15,8 @@ namespace {
 
 typedef uint16_t Half __attribute__((may_alias));
 
-// Writes two tiles of pairs of rows of a matrix [K, columns]: (x[p][j], x[p + other][j]) for 2 x 16 columns and 16 p,
-// from 0 on in steps of `step`.
+// Writes two tiles of pairs of rows of a matrix [K, columns]: (x[p][j], x[p + other][j]) for 2 x 16 columns j and 16
+// rows p = 0, step, 2·step, ...
 PRUN_V4 void pair_rows(const Half* x, int64_t x_row, int64_t step, int64_t other, Pair* left, Pair* right) {
   // Reorders quarters so that unpacking within quarters interleaves 16 columns. One permutation of two rows would take
   // as long as these three instructions.
@@ -53,8 +53,8 @@ PRUN_V4_INLINE Sixteen quarters(Sixteen x, Sixteen y) {
                                  g + 16, g + 17, g + 18, g + 19);
 }
 
-// Does the same as transpose_tile in blocks of 8 x 8: with half as many rows in flight fewer cache misses are waited
-// for at a time, which saves a GEMM 2 to 3 %.
+// Transposes as transpose_tile does, but in blocks of 8 x 8, because half as many rows in flight wait for fewer cache
+// misses at a time.
 PRUN_V4 void transpose_rows(const Pair* from, int64_t from_row, Pair* to) {
   for (int64_t i = 0; i < kSide; i += 8) {
     for (int64_t j = 0; j < kSide; j += 8) {

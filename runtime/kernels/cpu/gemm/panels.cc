@@ -7,13 +7,13 @@
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kMostDepth = 768;      // of K at a time
-constexpr int64_t kMostBlockRows = 336;  // of A at a time: 1 MiB, half of a second-level cache of 2 MiB
-constexpr int64_t kBlockColumns = 1024;  // of B at a time: 3 MiB
+constexpr int64_t kMostDepth = 768;      // elements of K per part
+constexpr int64_t kMostBlockRows = 336;  // rows of A per block: 1 MiB, half of a second-level cache of 2 MiB
+constexpr int64_t kBlockColumns = 1024;  // columns of B per block: 3 MiB
 constexpr int64_t kSlack = 16;           // floats after the panels, since copies store whole vectors
 
-// A's block takes half of the second-level cache, through which C and B stream, or an eighth more: rows are cut in
-// equal blocks, because a last block of a few rows would read B once more. Sums do not depend on it.
+// A's block fills half of the second-level cache, through which C and B stream, or an eighth more. Rows are divided
+// into equal blocks, because a last block of a few rows would read B once more. Results do not depend on it.
 int64_t block_rows(int64_t m, int64_t depth, int64_t step) {
   const int64_t half = second_level_cache() / 2 / (depth * static_cast<int64_t>(sizeof(float)));
   const int64_t fit = std::clamp(half, step, kMostBlockRows);
@@ -29,8 +29,8 @@ Blocking panel_blocking(const GemmShape& s, int64_t tile_rows, int64_t pair) {
   return {depth, block_rows(s.m, depth, tile_rows), kBlockColumns};
 }
 
-// Enough for this k and any smaller one, and for the largest tiles on any machine, so that a program takes the same
-// memory wherever it is compiled.
+// Returns scratch for this k and any smaller one, and for the largest tiles on any machine, so that a program's memory
+// does not depend on the machine that compiles it.
 GemmScratch panel_scratch(const GemmShape& s) {
   constexpr int64_t kTileRows = 14, kTileColumns = 32, kLeastStep = 4;
   const int64_t columns = round_up(std::min(s.n, kBlockColumns), kTileColumns);

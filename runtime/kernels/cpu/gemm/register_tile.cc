@@ -23,7 +23,7 @@ bool multiplies_pairs() { return kernels() == Kernels::pairs; }
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kRows = 8;  // rows of both halves that registers hold
+constexpr int64_t kRows = 8;  // rows, left and right half, whose accumulators fit the registers
 
 // Eight tiles of 16 rows of 64 bytes.
 struct alignas(64) TileConfig {
@@ -33,7 +33,7 @@ struct alignas(64) TileConfig {
 };
 const TileConfig kTiles;
 
-// Runs twelve chains of multiply-adds in registers and nothing else.
+// Runs twelve independent chains of FMAs in registers and nothing else.
 template <bool kPairs>
 PRUN_AVX512_BF16 void add_in_registers(int64_t repeats) {
   __m512 sums[12];
@@ -85,8 +85,8 @@ PRUN_AVX512_BF16 void multiply_in_vectors(const PairTiles& a, const PairTiles& b
   }
 }
 
-// CPUs execute instructions on pairs at the rate of f32 FMAs, at half of it or at a quarter; pairs gain nothing at half
-// or less. The two are timed alternately, and the fastest of many rounds is far from the threshold between the rates.
+// CPUs execute pair instructions at the rate of f32 FMAs, at half of it or at a quarter; pairs gain nothing at half or
+// less. The two are timed alternately, and the fastest of many rounds is far from the threshold between the rates.
 bool pairs_pay() {
   constexpr int64_t kRepeats = 4096;
   using Clock = std::chrono::steady_clock;
