@@ -12,7 +12,7 @@ namespace prun {
 // kernels and thus the scratch. Throws usage_error for an unknown name, with the likely one, and for options of a
 // device that takes none.
 std::unique_ptr<Device> open_device(const std::string& name, const std::string& options = "");
-// Names of all devices, those of plugins that are not built included.
+// Returns the names of all devices, including those of plugins that are not built.
 std::vector<std::string> device_names();
 
 }  // namespace prun

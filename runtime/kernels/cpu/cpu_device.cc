@@ -1,4 +1,4 @@
-// The table of CPU kernels: kind of op -> its entry, gathered from the families.
+// The table of CPU kernels: kind of op -> its entry, collected from the families.
 #include "kernels/cpu/cpu_device.h"
 
 #include <fmt/format.h>
@@ -84,7 +84,7 @@ class CpuDevice final : public Device {
     return entry_of(op).make(OpView(memory, op, threads));
   }
 
-  // Fusing a gelu into its product gains nothing here: it is a pass over what the cache holds.
+  // Fusing a gelu into its GEMM gains nothing here, because the separate pass reads from the cache.
   bool fuses(std::string_view kind) const override {
     return kind == "cross_entropy_and_grad" || kind == "adamw_cast" || kind == "sgd_cast";
   }

@@ -1,4 +1,4 @@
-// The CPU device: kernels on oneDNN (matrix products) and on loops of our own (everything else).
+// The CPU device: GEMMs on oneDNN and kernels of our own, everything else on kernels of our own.
 #pragma once
 #include <memory>
 
@@ -8,7 +8,7 @@ namespace prun {
 
 std::unique_ptr<Device> make_cpu_device();
 
-// Device::workspace_bytes for an op that is not of a program of prun's, but came through prun/device.h.
+// Device::workspace_bytes for an op that came through prun/device.h instead of from one of prun's programs.
 int64_t cpu_workspace_bytes(const RankMemory& memory, const Op& op, int threads);
 
 }  // namespace prun

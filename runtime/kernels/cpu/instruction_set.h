@@ -1,4 +1,4 @@
-// The vector instructions that kernels are made for (kernel_choice.h), and the cache size that blocking depends on.
+// The vector instructions that kernels use (kernel_choice.h), and the cache size that blocking depends on.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@ namespace prun::cpu {
 enum class InstructionSet : uint8_t { any, avx2, avx512 };
 
 InstructionSet instruction_set();
-// Whether kernels may also use AVX512_BF16.
+// Returns whether kernels may also use AVX512_BF16.
 bool has_avx512_bf16();
 
 // Returns the bytes of a core's second-level cache, or 512 KiB if the system does not report them.

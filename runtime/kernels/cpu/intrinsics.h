@@ -1,5 +1,5 @@
-// Intel's intrinsics, without GCC 12's warnings of the operand that some of its own leave undefined, and the attributes
-// of functions that need AVX-512, AVX512_BF16 or AMX.
+// Intel's intrinsics, without GCC 12's warnings about operands that some of them leave undefined, and the attributes of
+// functions that need AVX-512, AVX512_BF16 or AMX.
 #pragma once
 #if defined(__x86_64__)
 #pragma GCC diagnostic push

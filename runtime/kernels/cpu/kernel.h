@@ -1,7 +1,7 @@
-// What a family of kernels needs: a view of one op, an entry for each kind, a kernel made of a lambda.
+// The building blocks of a family of kernels: a view of one op, an entry for each kind, a kernel made of a lambda.
 //
-// Convention: a maker checks shapes and resolves pointers, and its lambda does the work; the lambda may not allocate.
-// A new op is an entry in a family; a new family is a file and a name in PRUN_CPU_FAMILIES.
+// Convention: a maker checks shapes and resolves pointers; its lambda does the work and may not allocate. A new op is
+// an entry in a family; a new family is a file and a name in PRUN_CPU_FAMILIES.
 #pragma once
 #include <memory>
 #include <string>
@@ -15,14 +15,14 @@
 
 namespace prun::cpu {
 
-// Scratch that lives as long as the kernel: the op's workspace, or memory of its own where the workspace is too small
-// since the program was compiled for another machine.
+// Scratch for the lifetime of a kernel: the op's workspace, or memory of its own if the workspace is too small because
+// the program was compiled for another machine.
 struct Scratch {
   std::byte* data = nullptr;
   std::shared_ptr<std::byte> owned;
 };
 
-// One op of a program, as the maker of its kernel sees it.
+// One op of a program, as seen by the maker of its kernel.
 class OpView {
  public:
   OpView(const RankMemory& memory, const Op& op, int threads) : memory_(memory), op_(op), threads_(threads) {}
@@ -52,7 +52,7 @@ class OpView {
     return static_cast<T*>(pointer(op_.writes, i, kDtypeOf<T>, "write"));
   }
   Scratch scratch(int64_t bytes) const;
-  // Checks that both tensors have this many elements.
+  // Checks that the tensor has this many elements.
   void expect_count(const Tensor& tensor, int64_t count) const;
 
  private:
@@ -67,7 +67,7 @@ class OpView {
 enum class Accepts : uint8_t {
   floats,       // f32 and bf16, by the first tensor
   numbers,      // f64, f32, bf16, i64, i32
-  wide_result,  // reads floats, and writes a single f64 too
+  wide_result,  // reads floats, and may also write a single f64
   wide_sums,    // reads and writes floats and a single f64
 };
 
@@ -120,7 +120,7 @@ auto with_number(Dtype dtype, const F& f) {
 #define PRUN_NUMBER_MAKER(tensor, ...) \
   [](const OpView& view) { return with_number(view.tensor.dtype, [&]<class T>() { return __VA_ARGS__; }); }
 
-// The last dim, and the product of the others.
+// Return the last dim, and the number of rows of that width.
 inline int64_t last_dim(const Shape& shape) { return shape.empty() ? 1 : shape.back(); }
 inline int64_t row_count(const Shape& shape) {
   return last_dim(shape) == 0 ? 0 : element_count(shape) / last_dim(shape);

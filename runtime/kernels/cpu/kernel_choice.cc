@@ -1,4 +1,5 @@
-// Surprising fact: oneDNN must not be asked what this CPU can do, because after its answer it accepts no limit.
+// Surprising fact: oneDNN must not be queried for this CPU's instructions, because it accepts no limit after it
+// answers.
 #include "kernels/cpu/kernel_choice.h"
 
 #include <dnnl.h>
@@ -20,10 +21,10 @@
 namespace prun::cpu {
 namespace {
 
-// By Kernels.
+// A row for each value of Kernels, in their order.
 struct Row {
   const char* text;
-  dnnl_cpu_isa_t limit;  // of oneDNN
+  dnnl_cpu_isa_t limit;  // oneDNN's limit
 };
 constexpr Row kRows[] = {
     {"any", dnnl_cpu_isa_sse41},
@@ -35,7 +36,7 @@ constexpr Row kRows[] = {
 };
 const Row& row(Kernels kernels) { return kRows[static_cast<size_t>(kernels)]; }
 
-// Returns what ONEDNN_MAX_CPU_ISA allows; its values are oneDNN's.
+// Returns the highest level that ONEDNN_MAX_CPU_ISA allows; its values are oneDNN's.
 Kernels allowed_by_environment() {
   const char* set = std::getenv("ONEDNN_MAX_CPU_ISA");
   if (set == nullptr) set = std::getenv("DNNL_MAX_CPU_ISA");

@@ -1,14 +1,14 @@
-// Loops over the cores that a kernel was given. With one thread no OpenMP is touched at all, so a rank may be forked
-// from a process that has run kernels on one thread.
+// Loops over a kernel's cores. With one thread OpenMP is not touched at all, so a rank may be forked from a process
+// that has run kernels on one thread.
 //
-// How work is cut must depend on sizes only, never on `threads`: then results have the same bits for any number.
+// Partial sums must be divided by sizes only, never by `threads`, so that results are bitwise identical for any number.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 
 namespace prun::cpu {
 
-// f(i, thread) for every i below n.
+// Calls f(i, thread) for every i in [0, n).
 template <class F>
 void parallel_for(int threads, int64_t n, const F& f) {
   if (threads <= 1 || n <= 1) {
@@ -22,13 +22,14 @@ void parallel_for(int threads, int64_t n, const F& f) {
   }
 }
 
-// f(begin, end) over [0, n), a range for each thread: for rows that depend on nothing but themselves.
+// Calls f(begin, end) with a range of [0, n) for each thread. For rows that do not depend on each other.
 template <class F>
 void parallel_rows(int threads, int64_t n, const F& f) {
   parallel_for(threads, threads, [&](int64_t i, int) { f(n * i / threads, n * (i + 1) / threads); });
 }
 
-// Rows cut by their number alone, for sums over rows: each chunk has a sum of its own, and they are added in order.
+// Chunks of rows, divided by their number alone, for reductions over rows: each chunk has a partial sum of its own, and
+// partial sums are added in order.
 struct RowChunks {
   int64_t rows, step, count;
   explicit RowChunks(int64_t n) : rows(n), step(std::max<int64_t>(64, (n + 31) / 32)), count((n + step - 1) / step) {}
@@ -36,7 +37,7 @@ struct RowChunks {
   int64_t size(int64_t i) const { return std::min(step, rows - i * step); }
 };
 
-// f(begin, end) over ranges of [0, n) for element-wise work; small arrays stay on one core.
+// Calls f(begin, end) for ranges of [0, n), for element-wise work; small arrays run on one core.
 template <class F>
 void parallel_ranges(int threads, int64_t n, const F& f) {
   constexpr int64_t kSmall = 16384;
@@ -48,7 +49,8 @@ void parallel_ranges(int threads, int64_t n, const F& f) {
   });
 }
 
-// The sum over [0, n) of f(begin, end), a double for each chunk; chunks are cut by n alone and added in order.
+// Returns the sum of f(begin, end) over chunks of [0, n), each a double; chunks depend on n alone and are added in
+// order.
 template <class F>
 double parallel_sum(int threads, int64_t n, const F& f) {
   constexpr int64_t kChunks = 256, kSmallest = 4096;

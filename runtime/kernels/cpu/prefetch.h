@@ -1,7 +1,7 @@
 // Prefetches rows that are needed soon, a cache line at a time while FMAs run.
 //
 // The rows of a head are parts of longer rows, which the hardware prefetcher does not recognize. Prefetching them all
-// at once would fill the line buffers, so that the loads of the current rows wait.
+// at once would fill the line buffers and stall the loads of the current rows.
 #pragma once
 #include <cstdint>
 
@@ -14,7 +14,7 @@ class Prefetcher {
   static constexpr int kIntoSecondLevel = 2;
 
  public:
-  // The remaining lines of one array of rows, which a loop of FMAs keeps in registers.
+  // The remaining lines of one array of rows; a loop of FMAs holds it in registers.
   struct Cursor {
     const char* at = nullptr;
     int64_t offset = 0, bytes = 0, stride = 0, rows = 0;

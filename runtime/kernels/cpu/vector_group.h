@@ -1,8 +1,8 @@
-// Several vectors, of which each operation is made for all before the next, so that one that takes long is not waited
-// for. A CPU that reorders instructions finds those of other vectors by itself, but it looks through a window, which a
-// few vectors of a long formula fill.
+// Several vectors on which each operation runs for all vectors before the next operation, which hides its latency. An
+// out-of-order CPU overlaps independent vectors by itself, but only within its window, which a few vectors of a long
+// formula fill.
 //
-// Functions of vector_math.h that say so take a Group in the place of a vector.
+// Functions of vector_math.h with the comment "Accepts groups" take a Group in place of a vector.
 #pragma once
 #include <cstddef>
 
@@ -14,7 +14,7 @@ template <class V, int n>
 struct Group {
   V v[n];
 
-  // f(k) for each.
+  // Returns a group of f(k).
   template <class F>
   PRUN_INLINE static Group of(const F& f) {
     Group all;
@@ -31,7 +31,7 @@ struct Group {
   PRUN_INLINE friend Group operator*(const Group& a, const Group& b) {
     return of([&](int k) PRUN_INLINED { return a.v[k] * b.v[k]; });
   }
-  // A number for all.
+  // Operations of a group with one number.
   PRUN_INLINE friend Group operator+(float a, const Group& b) { return all_of(a) + b; }
   PRUN_INLINE friend Group operator-(float a, const Group& b) { return all_of(a) - b; }
   PRUN_INLINE friend Group operator*(float a, const Group& b) { return all_of(a) * b; }
@@ -45,7 +45,7 @@ struct Group {
   }
 };
 
-// f of a vector or of each of a group, and of those of two groups in turn: for what is no sum, difference or product.
+// Applies f to a vector or to each vector of a group, or to pairs of two groups; for operations other than + - and *.
 template <class F, class V>
 PRUN_INLINE V each_of(const F& f, const V& x) {
   return f(x);

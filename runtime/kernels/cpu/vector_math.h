@@ -12,7 +12,7 @@
 
 namespace prun::cpu {
 
-// What has the bits of a float, or of each in a vector.
+// Integers with the bits of a float, or of each float in a vector.
 template <class V>
 struct BitsOf {
   typedef uint32_t Words __attribute__((vector_size(sizeof(V))));
@@ -26,7 +26,8 @@ struct BitsOf<float> {
 template <class V>
 using WordsOf = typename BitsOf<V>::Words;
 
-// The smaller or the larger, of NaNs x: one instruction instead of a comparison and a choice. Of groups, too.
+// Return the smaller or the larger of both; a NaN x remains NaN. One instruction instead of a comparison and a select.
+// Accepts groups.
 template <class V>
 PRUN_INLINE V at_most(V x, float most) {
   const auto of_one = [=]<class One>(const One& one) PRUN_INLINED -> One {
@@ -52,32 +53,30 @@ PRUN_INLINE V at_least(V x, float least) {
   return each_of(of_one, x);
 }
 
-// e^r for |r| <= ln2/2, within 3e-9 of it: of least relative error (by Remez' exchange) among polynomials that are 1 at
-// 0.
+// Returns e^r for |r| <= ln2/2, within 3e-9: the polynomial of least relative error (Remez) with the value 1 at 0.
 template <class V>
 PRUN_INLINE V exp_series_f32(V r) {
   return 1.0f + r * (1.0f + r * (0.50000006f +
                                  r * (0.166663646f + r * (0.0416647717f + r * (0.00837905891f + r * 0.00140614226f)))));
 }
 
-// exp(x) = 2^n · e^r with |r| <= ln2/2; ln2 in two parts (Cody and Waite).
+// exp(x) = 2^n · e^r with |r| <= ln2/2; ln2 is split in two parts (Cody and Waite).
 template <class V>
 PRUN_INLINE V exp_f32(V x) {
   using Signed = typename BitsOf<V>::Signed;
   constexpr float kRound = 12582912.0f;
   const V clamped = x < -104.0f ? -104.0f : (x > 88.72f ? 88.72f : x);
-  const V shifted = clamped * 1.44269504f + kRound;  // its last bits are n, the nearest whole number
+  const V shifted = clamped * 1.44269504f + kRound;  // its low bits are n, the nearest integer
   const V n = shifted - kRound;
   const V r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;
   const V p = exp_series_f32(r);
-  // 2^n in two factors: one alone would leave the exponent's range at both ends.
+  // 2^n in two factors, because one would leave the exponent's range at both ends.
   const Signed whole = __builtin_bit_cast(Signed, shifted) - __builtin_bit_cast(int32_t, kRound), half = whole >> 1;
   const V a = __builtin_bit_cast(V, (half + 127) << 23), b = __builtin_bit_cast(V, (whole - half + 127) << 23);
   return x != x ? x : p * a * b;
 }
 
-// p · 2^n, n being the last bits of `shifted`, where it is neither too large nor too small for one factor. Of groups,
-// too.
+// Returns p · 2^n, where n are the low bits of `shifted`, if it is in the range of one factor. Accepts groups.
 template <class V>
 PRUN_INLINE V times_power(const V& p, const V& shifted) {
   const auto of_one = []<class One>(const One& x, const One& n) PRUN_INLINED {
@@ -86,7 +85,7 @@ PRUN_INLINE V times_power(const V& p, const V& shifted) {
   return each_of(of_one, p, shifted);
 }
 
-// 1/x to the 12 bits or more that the CPU knows, or as well as it can. Of groups, too.
+// Returns 1/x with at least the 12 bits of the CPU's approximation, or exactly rounded without one. Accepts groups.
 template <class V>
 PRUN_INLINE V rough_reciprocal_f32(const V& x) {
   const auto of_one = []<class One>(const One& one) PRUN_INLINED -> One {
@@ -101,8 +100,8 @@ PRUN_INLINE V rough_reciprocal_f32(const V& x) {
   };
   return each_of(of_one, x);
 }
-// 1/x of a number that is neither too large nor too small for it: Newton's step on what the CPU knows, a fourth of a
-// division's time. Of groups, too.
+// Returns 1/x for moderate x: a Newton step on the CPU's approximation, in a quarter of a division's time. Accepts
+// groups.
 template <class V>
 PRUN_INLINE V reciprocal_f32(V x) {
   const V r = rough_reciprocal_f32(x);
@@ -110,9 +109,8 @@ PRUN_INLINE V reciprocal_f32(V x) {
   return r + r * (1.0f - x * r);
 }
 
-// 2^t, of what lies beyond ±126 as of ±126. 2^f of what t is beyond the nearest whole number is a polynomial of least
-// relative error (Remez' exchange, 1.1e-7 in f32) among those that are 1 at 0. Of a NaN it may be a number. Of groups,
-// too.
+// Returns 2^t, with t clamped to ±126. 2^f of the distance f to the nearest integer is the polynomial of least relative
+// error (Remez, 1.1e-7 in f32) with the value 1 at 0. A NaN may give a number. Accepts groups.
 template <class V>
 PRUN_INLINE V exp2_f32(V t) {
   constexpr float kMost = 126.0f, kRound = 12582912.0f;
@@ -122,8 +120,9 @@ PRUN_INLINE V exp2_f32(V t) {
   return times_power(p, shifted);
 }
 
-// 2^t of t < 128, of what lies below -100 as of -100: beside the largest, which is 1, that is nothing, and products
-// with it need no numbers below the normal ones. NaNs stay. The polynomial is that of exp2_f32. Of groups, too.
+// Returns 2^t for t < 128, with t clamped to at least -100: relative to the largest power, 1, such a power is
+// negligible, and multiplying by it gives no subnormal numbers. NaNs propagate. The polynomial is that of exp2_f32.
+// Accepts groups.
 template <class V>
 PRUN_INLINE V power_of_two(V t) {
   constexpr float kLeast = -100.0f, kRound = 12582912.0f + 127;  // with an exponent's bias
@@ -135,7 +134,7 @@ PRUN_INLINE V power_of_two(V t) {
   return p * each_of(power, shifted);
 }
 
-// log2 of a normal number, within 2e-7 of it where it is at least 1. NaNs stay. (ln(1 + m) - m + m²/2)/m³ is a
+// Returns log2 of a normal number, within 2e-7 if it is at least 1. NaNs propagate. (ln(1 + m) - m + m²/2)/m³ is a
 // polynomial fitted at Chebyshev nodes on [√½ - 1, √2 - 1].
 template <class V>
 PRUN_INLINE V log2_f32(V x) {
@@ -159,8 +158,8 @@ PRUN_INLINE V log2_f32(V x) {
   return x != x ? x : exponent + 1.44269504f * log;
 }
 
-// e^-x for a sigmoid. Of what lies beyond ±87 as of ±87, where 2^n is one factor: two thirds of exp_f32's work. Of a
-// NaN it may be a number: who calls it multiplies by x.
+// Returns e^-x for a sigmoid, with x clamped to ±87, where 2^n is one factor: two thirds of exp_f32's work. A NaN may
+// give a number, so the caller multiplies by x.
 template <class V>
 PRUN_INLINE V sigmoid_power_f32(V x) {
   constexpr float kMost = 87.0f, kRound = 12582912.0f;
@@ -170,8 +169,8 @@ PRUN_INLINE V sigmoid_power_f32(V x) {
   return times_power(exp_series_f32(V((clamped - n * 0.693145752f) - n * 1.42860677e-6f)), shifted);
 }
 
-// What AVX-512 has an instruction for: x - floor(x), which is 0 of what is infinite, and p · 2^floor(x), of which
-// nothing is too large or too small for one factor. Of groups, too.
+// Operations with an AVX-512 instruction: x - floor(x), 0 for infinities, and p · 2^floor(x), for exponents of any
+// size. Accept groups.
 template <class V>
 inline constexpr bool kScales = kVectorAsm&& kVectorBytes<V> == 64;
 template <class V>
@@ -193,9 +192,9 @@ PRUN_INLINE V times_floor_power(const V& p, const V& x) {
   return each_of(of_one, p, x);
 }
 
-// 2^t where the CPU scales, of all t; below the normal numbers it takes long unless these are flushed. NaNs stay. The
-// polynomial is of least relative error on [0, 1] (1.5e-7 in f32) among those that are 1 at 0 and 2 at 1. Of groups,
-// too.
+// Returns 2^t for any t on CPUs with kScales; slow below the normal numbers unless these are flushed. NaNs propagate.
+// The polynomial has the least relative error on [0, 1] (1.5e-7 in f32) with the values 1 at 0 and 2 at 1. Accepts
+// groups.
 template <class V>
 PRUN_INLINE V scaled_exp2_f32(const V& t) {
   const V f = behind_floor(t);
@@ -204,13 +203,13 @@ PRUN_INLINE V scaled_exp2_f32(const V& t) {
   return times_floor_power(p, t);
 }
 
-// 2^f for 0 <= f <= 1, within 3e-6 of it: of least relative error among polynomials of its degree that are 1 at 0.
+// Returns 2^f for 0 <= f <= 1, within 3e-6: the polynomial of least relative error of its degree with the value 1 at 0.
 template <class V>
 PRUN_INLINE V rough_exp2_series_f32(V f) {
   return 1.0f + f * (0.693045378f + f * (0.241276190f + f * (0.0522510707f + f * 0.0134213269f)));
 }
 
-// 2^t, as near where it is a normal number. Of groups, too.
+// Returns 2^t, within 3e-6 if it is a normal number. Accepts groups.
 template <class V>
 PRUN_INLINE V rough_exp2_f32(V t) {
   if constexpr (kScales<V>) {
@@ -218,12 +217,12 @@ PRUN_INLINE V rough_exp2_f32(V t) {
   } else {
     constexpr float kRound = 12582912.0f;
     const V clamped = at_least(at_most(t, 126.0f), -126.0f);
-    const V shifted = (clamped - 0.5f) + kRound;  // its last bits are the floor
+    const V shifted = (clamped - 0.5f) + kRound;  // its low bits are the floor
     return times_power(rough_exp2_series_f32(V(clamped - (shifted - kRound))), shifted);
   }
 }
 
-// e^-x for sigmoids that are as exact as results of type T.
+// Returns e^-x for sigmoids, with the precision of results of type T.
 template <class T, class V>
 PRUN_INLINE V sigmoid_power(V x) {
   if constexpr (std::is_same_v<T, bf16>)
@@ -231,7 +230,7 @@ PRUN_INLINE V sigmoid_power(V x) {
   else
     return sigmoid_power_f32(x);
 }
-// A sigmoid from that power, 1/(1 + power): of bf16 within 7e-5, a thirtieth of what rounding takes.
+// Returns the sigmoid 1/(1 + power): for bf16 within 7e-5, a thirtieth of the rounding error.
 template <class T, class V>
 PRUN_INLINE V sigmoid_from(V power) {
   const V below = 1.0f + power;
@@ -244,14 +243,14 @@ template <class T, class V>
 PRUN_INLINE V sigmoid_of(V x) {
   return sigmoid_from<T>(sigmoid_power<T>(x));
 }
-// A sigmoid s and 1 - s, which loses no digits where s is nearly 1; both for sums that nearly cancel.
+// A sigmoid s and 1 - s without cancellation for s near 1; both for sums that nearly cancel.
 template <class V>
 struct Sigmoid {
   V s, rest;
 };
 template <class V>
 PRUN_INLINE Sigmoid<V> sigmoid_and_rest_from(V found) {
-  const V power = at_most(found, 3e38f);  // infinity · 0 is no number
+  const V power = at_most(found, 3e38f);  // infinity · 0 is NaN
   const V s = reciprocal_f32(V(1.0f + power));
   return {s, power * s};
 }
@@ -260,8 +259,8 @@ PRUN_INLINE Sigmoid<V> sigmoid_and_rest(V x) {
   return sigmoid_and_rest_from(sigmoid_power<T>(x));
 }
 
-// Φ(x), the normal distribution function, as erfc of |x|/√2. erfc(z)·exp(z²)/t is a polynomial in t = 1/(1 + z/2),
-// fitted at Chebyshev nodes on [0.16, 1]: relative error 6e-9.
+// Returns Φ(x), the normal distribution function, as erfc of |x|/√2. erfc(z)·exp(z²)/t is a polynomial in t = 1/(1 +
+// z/2), fitted at Chebyshev nodes on [0.16, 1]: relative error 6e-9.
 template <class V>
 PRUN_INLINE V normal_cdf_f32(V x) {
   const V magnitude = x < 0 ? -x : x;
@@ -287,7 +286,7 @@ inline constexpr float kGeluB = 0.0713548163f;  // kGeluA · 0.044715
 inline constexpr float kGeluA2 = 2.30220820f;   // kGeluA · log2 e
 inline constexpr float kGeluB2 = 0.102943240f;  // kGeluB · log2 e
 
-// The power of the tanh formula's sigmoid, of x and its square. Of a NaN it may be a number.
+// Returns the power of the tanh formula's sigmoid, from x and its square. A NaN may give a number.
 template <class T, class V>
 PRUN_INLINE V gelu_power(V x, V square) {
   const V t = x * (-kGeluA2 - kGeluB2 * square);

@@ -1,7 +1,7 @@
 // Vectors of floats, as long as those of the CPU, and code that is compiled once for each length.
 //
-// Loops over elements of one type become good vector code by themselves (PRUN_CLONES). Those over bf16, whose elements
-// are half as long as what is computed, and sums do not: they are written with these.
+// Loops over elements of one type vectorize well by themselves (PRUN_CLONES). Reductions and loops over bf16, whose
+// elements are half as wide as the arithmetic, do not: they use these vectors.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -26,7 +26,7 @@ struct Lanes {
 template <int lanes>
 using Floats = typename Lanes<lanes>::Floats;
 
-// `body.operator()<lanes>()` (base/vector_levels.h), compiled for the vectors that the job's kernels are made for.
+// Runs `body.operator()<lanes>()` (base/vector_levels.h), compiled for the vectors of the job's kernels.
 template <class Body>
 void with_lanes(const Body& body) {
 #if defined(__x86_64__)
@@ -43,7 +43,7 @@ PRUN_INLINE Floats<lanes> load_lanes(const float* from) {
   std::memcpy(&v, from, sizeof v);
   return v;
 }
-// GCC 12 makes several instructions of a conversion to twice or half the size, where AVX2 and AVX-512 have one.
+// GCC 12 makes several instructions of a conversion to twice or half the size; AVX2 and AVX-512 have one.
 template <int lanes>
 PRUN_INLINE Floats<lanes> load_lanes(const bf16* from) {
   typename Lanes<lanes>::Halves halves;
@@ -59,7 +59,7 @@ template <int lanes>
 PRUN_INLINE void store_lanes(float* to, const Floats<lanes>& v) {
   std::memcpy(to, &v, sizeof v);
 }
-// A vector rounded by the instruction that AVX512_BF16 has for it, to the nearest; below the normal numbers it gives 0.
+// Rounds a vector to nearest, if possible with AVX512_BF16's instruction, which flushes subnormal numbers to 0.
 template <int lanes>
 PRUN_INLINE void store_lanes(bf16* to, const Floats<lanes>& v) {
   if constexpr (kVectorAsm && lanes == 16) {
@@ -79,7 +79,7 @@ PRUN_INLINE void store_lanes(bf16* to, const Floats<lanes>& v) {
   std::memcpy(static_cast<void*>(to), &halves, sizeof halves);
 }
 
-// Either half of a vector as numbers of f64.
+// A half of a vector as f64.
 template <int lanes>
 struct DoublesOf {
   typedef double Vector __attribute__((vector_size(4 * lanes)));
@@ -121,7 +121,7 @@ struct Whole {
   }
   PRUN_INLINE Floats<lanes> only(const Floats<lanes>& v) const { return v; }
 };
-// Elements [i, i + count) of arrays, fewer than a vector has: those behind them are 0 and are not stored.
+// Elements [i, i + count) of arrays, fewer than a vector has: the lanes after them load as 0 and are not stored.
 template <int lanes>
 struct Part {
   int64_t i, count;
@@ -137,14 +137,14 @@ struct Part {
     store_lanes<lanes>(some, v);
     std::memcpy(y + i, some, count * sizeof(T));
   }
-  // 0 behind the elements.
+  // Sets the lanes after the elements to 0.
   PRUN_INLINE Floats<lanes> only(const Floats<lanes>& v) const {
     float some[lanes] = {};
     std::memcpy(some, &v, count * sizeof(float));
     return load_lanes<lanes>(some);
   }
 };
-// f(at) for the elements [0, n) of arrays, where `at` is a Whole or, at the end, a Part of them.
+// Calls f(at) for the elements [0, n) of arrays, where `at` is a Whole or, at the end, a Part of them.
 template <int lanes, class F>
 PRUN_INLINE void for_lanes(int64_t n, const F& f) {
   int64_t i = 0;
@@ -152,23 +152,23 @@ PRUN_INLINE void for_lanes(int64_t n, const F& f) {
   if (i < n) f(Part<lanes>{i, n - i});
 }
 
-// Asks for the lines of `count` elements.
+// Prefetches the lines of `count` elements.
 template <int64_t count, class T>
 PRUN_INLINE void ask_for(const T* x) {
   constexpr int64_t kLine = 64 / sizeof(T);
 #pragma GCC unroll 8
   for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(x + i);
 }
-// Of those that lie a KiB behind x: a loop that computes much for an element fills the CPU's window with a few vectors,
-// and what it reads would come from afar one after the other.
+// Prefetches the lines of `count` elements 1 KiB after x. A loop with much arithmetic per element fills the CPU's
+// out-of-order window with a few vectors, so its cache misses would be serialized.
 template <int64_t count, class T>
 PRUN_INLINE void ask_ahead(const T* x) {
   constexpr int64_t kAhead = 1024 / sizeof(T);
   ask_for<count>(x + kAhead);
 }
 
-// 2 · lanes numbers of bf16, those of even and of odd places apart: no element moves from one place of a vector to
-// another, which takes longer than what is done with them here.
+// Load and store 2 · lanes numbers of bf16 as two vectors, of even and of odd positions, so that no element changes its
+// lane. Such shuffles would take longer than the arithmetic here.
 template <int lanes>
 PRUN_INLINE typename Lanes<lanes>::Words load_words(const bf16* from) {
   typename Lanes<lanes>::Words words;
@@ -183,7 +183,7 @@ template <int lanes>
 PRUN_INLINE Floats<lanes> load_odd(const bf16* from) {
   return __builtin_bit_cast(Floats<lanes>, load_words<lanes>(from) & 0xffff0000u);
 }
-// 0, 16, 1, 17 ...: what becomes pairs of numbers of which one half follows the other.
+// 0, 16, 1, 17, ...: the permutation that interleaves the halves of a vector.
 struct alignas(64) Interleaved {
   uint16_t places[32];
   constexpr Interleaved() : places() {
@@ -205,19 +205,19 @@ PRUN_INLINE void store_even_odd(bf16* to, const Floats<lanes>& even, const Float
       return;
     }
   }
-  // A NaN has zeros in its lower half, since all numbers came from bf16: it needs no case of its own.
+  // A NaN needs no case of its own: its low half is zero, because all operands came from bf16.
   const auto rounded = [](Words x) PRUN_INLINED { return x + (((x >> 16) & 1u) + 0x7fffu); };
   const Words words =
       (rounded(__builtin_bit_cast(Words, even)) >> 16) | (rounded(__builtin_bit_cast(Words, odd)) & 0xffff0000u);
   std::memcpy(static_cast<void*>(to), &words, sizeof words);
 }
 
-// Two vectors, in whose order it does not matter what is computed.
+// Two vectors, for operations that do not depend on the order of elements.
 template <int lanes>
 struct Two {
   Floats<lanes> v[2];
 
-  // f(a, b) of both vectors, b being two vectors, too, or a number for all.
+  // Returns f(a, b) of both vectors; b is two vectors, or a number for all.
   template <class B, class F>
   PRUN_INLINE static Two of(const Two& a, const B& b, const F& f) {
     if constexpr (std::is_same_v<B, Two>)
@@ -247,7 +247,7 @@ struct Two {
     return sum += more.v[1];
   }
 };
-// f(v) of a vector or of each of two.
+// Returns f(v) of a vector, or of each of two.
 template <class V, class F>
 PRUN_INLINE V each(const V& v, const F& f) {
   if constexpr (requires { v.v; })
@@ -255,8 +255,8 @@ PRUN_INLINE V each(const V& v, const F& f) {
   else
     return f(v);
 }
-// Elements [i, i + 2 · lanes) of arrays of T and of floats beside them. If T is bf16, those of even places come before
-// those of odd places: the floats beside them lie in this order in memory.
+// Elements [i, i + 2 · lanes) of arrays of T and of float arrays that go with them. If T is bf16, elements of even
+// positions precede those of odd positions, and the float arrays are stored in this order.
 template <int lanes, class T>
 struct WholeTwo {
   int64_t i;
@@ -269,13 +269,13 @@ struct WholeTwo {
   }
   PRUN_INLINE void store(bf16* y, const Two<lanes>& all) const { store_even_odd<lanes>(y + i, all.v[0], all.v[1]); }
   PRUN_INLINE const Two<lanes>& only(const Two<lanes>& all) const { return all; }
-  // Where element j of the floats beside T is.
+  // Returns the position of element j in the float arrays.
   static int64_t place(int64_t j) {
     constexpr int64_t kBoth = 2 * lanes;
     return std::is_same_v<T, bf16> ? j / kBoth * kBoth + j % 2 * lanes + j % kBoth / 2 : j;
   }
 };
-// f(at) for the elements [0, n) of arrays of T, where `at` is a WholeTwo or, at the end, a Whole or a Part.
+// Calls f(at) for the elements [0, n) of arrays of T, where `at` is a WholeTwo or, at the end, a Whole or a Part.
 template <int lanes, class T, class F>
 PRUN_INLINE void for_two_lanes(int64_t n, const F& f) {
   int64_t i = 0;
@@ -288,7 +288,7 @@ PRUN_INLINE void for_two_lanes(int64_t n, const F& f) {
 }
 
 inline constexpr auto kAdd = [](auto a, auto b) PRUN_INLINED { return a + b; };
-// One instruction, of which GCC 12 makes a comparison and a choice. If either is a NaN it is the first.
+// One instruction, where GCC 12 makes a comparison and a select. If either is NaN, the result is the first.
 inline constexpr auto kLarger = []<class V>(const V& a, const V& b) PRUN_INLINED {
   if constexpr (kVectorAsm && sizeof(V) >= 32) {
     V found;
@@ -298,7 +298,7 @@ inline constexpr auto kLarger = []<class V>(const V& a, const V& b) PRUN_INLINED
     return b > a ? b : a;
   }
 };
-// All elements as one.
+// Reduces all elements to one.
 template <int lanes, class Of>
 PRUN_INLINE float fold(const Floats<lanes>& v, Of of) {
   if constexpr (lanes == 4) {
@@ -310,7 +310,7 @@ PRUN_INLINE float fold(const Floats<lanes>& v, Of of) {
     return fold<lanes / 2>(of(low, high), of);
   }
 }
-// The sums of four vectors' elements, to the bits of `fold`: they become one vector, in which each has a quarter.
+// Sums the elements of each of four vectors, bitwise identical to `fold`: a vector holds a quarter of each.
 PRUN_INLINE void fold_four(const Floats<16>* v, float* to) {
   const auto halves = [](const auto& a, const auto& b) PRUN_INLINED {
     return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
@@ -325,7 +325,7 @@ PRUN_INLINE void fold_four(const Floats<16>* v, float* to) {
   const Floats<4> sums = __builtin_shufflevector(all, all, 0, 4, 8, 12);
   std::memcpy(to, &sums, sizeof sums);
 }
-// Those of n vectors.
+// Sums the elements of each of n vectors.
 template <int lanes>
 PRUN_INLINE void fold_rows(const Floats<lanes>* v, int64_t n, float* to) {
   int64_t r = 0;
@@ -333,7 +333,7 @@ PRUN_INLINE void fold_rows(const Floats<lanes>* v, int64_t n, float* to) {
     for (; r + 4 <= n; r += 4) fold_four(v + r, to + r);
   for (; r < n; ++r) to[r] = fold<lanes>(v[r], kAdd);
 }
-// The sum of f(at) over the elements [0, n), in four parts: an addition need not wait for the one before.
+// Returns the sum of f(at) over the elements [0, n), in four accumulators to hide the latency of additions.
 template <int lanes, class F>
 PRUN_INLINE float sum_lanes(int64_t n, const F& f) {
   Floats<lanes> part[4] = {};
@@ -348,7 +348,7 @@ PRUN_INLINE float sum_lanes(int64_t n, const F& f) {
   }
   return fold<lanes>((part[0] + part[1]) + (part[2] + part[3]), kAdd);
 }
-// The largest of n > 0 elements; a NaN that is not the first is passed over.
+// Returns the largest of n > 0 elements; unspecified if one is NaN.
 template <int lanes, class T>
 PRUN_INLINE float largest_lanes(const T* x, int64_t n) {
   using At = WholeTwo<lanes, T>;

@@ -1,4 +1,4 @@
-// The device as the class of which prun/sdk/device.h makes the table: each function is a few calls of streams.h and
+// The class from which prun/sdk/device.h makes the device's table: each function is a few calls of streams.h and
 // kernel.h.
 #include "kernels/cpu_queue/cpu_queue.h"
 
@@ -33,7 +33,7 @@ uint64_t memory_bytes(const char* wanted) {
   return 0;
 }
 
-// Returns the result of body(). Throws errors of the CPU device as Failure.
+// Returns the result of body(). Rethrows errors of the CPU device as Failure.
 template <class Body>
 auto translated(const Body& body) {
   try {
@@ -56,7 +56,7 @@ class CpuQueue {
     std::unique_ptr<prun::Kernel> kernel;
   };
 
-  // Takes any index: ranks share the host's cores.
+  // Accepts any index, because ranks share the host's cores.
   explicit CpuQueue(const prun_device_params& params) {
     if (*params.options != '\0')
       throw Failure(PRUN_EINVAL, fmt::format("there is no option '{}': it has none", params.options));

@@ -49,7 +49,7 @@ OneOp::OneOp(const prun_op& op) : caller_(op), threads_(op.threads) {
   memory_.caller = &caller_;
 }
 
-// A tensor that is read and written is added twice; kernels tell in-place use by pointers.
+// A tensor that is read and written is added twice; kernels detect in-place use by pointers.
 int OneOp::add(const prun_tensor& tensor, Role role) {
   const int id = std::ssize(program_.tensors);
   Tensor made;

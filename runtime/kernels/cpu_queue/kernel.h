@@ -8,13 +8,13 @@ namespace prun::cpu_queue {
 
 class OneOp {
  public:
-  // Throws Error(plan) for kinds, types and attributes that prun does not have.
+  // Throws Error(plan) for kinds, types and attributes that prun does not support.
   explicit OneOp(const prun_op& op);
   OneOp(const OneOp&) = delete;
 
   bool supported() const;
   int64_t workspace_bytes() const;
-  std::unique_ptr<Kernel> make() const;  // it refers to this
+  std::unique_ptr<Kernel> make() const;  // holds references to this OneOp
 
  private:
   int add(const prun_tensor& tensor, Role role);

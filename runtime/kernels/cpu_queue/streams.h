@@ -1,7 +1,7 @@
-// Streams, events and graphs on threads: work runs when its turn comes, not when it is called.
+// Streams, events and graphs on threads: a call enqueues work, which runs later on the stream's thread.
 //
-// A graph is the list of captured calls. Launching it makes them again, between an event that starts all of its streams
-// and those that end them. An error of work is thrown as std::runtime_error by the next call on its stream.
+// A graph is the list of captured calls. A launch issues them again, between an event that starts all of its streams
+// and events that end them. An exception of work is rethrown as std::runtime_error by the next call on its stream.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -16,28 +16,28 @@
 
 namespace prun::cpu_queue {
 
-// `completed` becomes what `recorded` was when the stream gets there. Lives as long as work that names it.
+// `recorded` counts records, `completed` those that their stream has reached. Lives as long as work that refers to it.
 struct EventState {
   bool reached();  // by all records so far
-  double ms();     // when it was completed last
+  double ms();     // time of the last completion
   std::mutex mutex;
   std::condition_variable changed;
   uint64_t recorded = 0, completed = 0, ns = 0;
-  bool captured = false;  // last recorded in a capture: it orders streams of that graph only
+  bool captured = false;  // last recorded in a capture: orders streams of that graph only
 };
 using Event = std::shared_ptr<EventState>;
 
 class Stream {
  public:
   Stream();
-  ~Stream();  // runs what is still queued
+  ~Stream();  // runs the work that is still queued
   void push(std::function<void()> work);
-  bool idle();  // throws what its work threw
+  bool idle();  // throws the first error of its work
   void wait();
 
  private:
   void run();
-  void rethrow();  // under the mutex
+  void rethrow();  // requires the mutex
 
   std::mutex mutex_;
   std::condition_variable changed_, emptied_;
@@ -47,7 +47,7 @@ class Stream {
   std::thread thread_;
 };
 
-// A call on a stream: work, or an event that is recorded or waited for.
+// A call on a stream: work, or an event to record or to wait for.
 struct Call {
   Stream* stream;
   std::function<void()> work;
@@ -59,12 +59,12 @@ struct Graph {
   std::vector<Stream*> streams;
 };
 
-// All calls go through here: to their stream, or into the graph that is being captured.
+// Passes each call to its stream, or into the graph that is being captured.
 class Issuer {
  public:
   void issue(Call call);
   void begin_capture(Stream* origin);
-  std::unique_ptr<Graph> end_capture(Stream* origin);  // throws Failure where a stream was not joined
+  std::unique_ptr<Graph> end_capture(Stream* origin);  // throws Failure if a stream was not joined
   void launch(const Graph& graph, Stream* stream);
 
  private:

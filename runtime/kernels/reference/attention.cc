@@ -6,8 +6,7 @@
 namespace prun::reference {
 namespace {
 
-// Where things lie in qkv [B,T,(heads + 2·kv_heads)·size], which has the heads of q, then k, then v, and in out
-// [B,T,d].
+// Offsets in qkv [B,T,(heads + 2·kv_heads)·size], whose rows have the heads of q, then k, then v, and in out [B,T,d].
 struct Layout {
   int64_t batch, length, heads, kv_heads, size;
   bool causal;

@@ -1,4 +1,4 @@
-// One hop of ring attention by its definition: each query asks for each key whether its position comes later.
+// One hop of ring attention by its definition: each query compares its position with that of each key.
 #include <cmath>
 
 #include "device/share.h"
@@ -7,8 +7,8 @@
 namespace prun::reference {
 namespace {
 
-// Where things lie in qkv [B,T,(heads + 2·kv_heads)·size], kv [B,T,2·kv_heads·size] and out [B,T,heads·size], and the
-// positions of the rank's queries and of the keys, which belong to the rank `hop` before it.
+// Offsets in qkv [B,T,(heads + 2·kv_heads)·size], kv [B,T,2·kv_heads·size] and out [B,T,heads·size], and the positions
+// of the rank's queries and of the keys, which belong to the rank `hop` places before it.
 struct BlockLayout {
   int64_t batch, length, heads, kv_heads, size;
   bool causal;

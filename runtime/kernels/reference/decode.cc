@@ -24,7 +24,7 @@ void rotary_at(Call& c) {
       }
 }
 
-// Of one sequence at a time: rows of qkv, and of the cache, which has the heads of k, then of v.
+// Offsets in qkv and in the cache, whose rows have the heads of k, then of v.
 struct CacheLayout {
   int64_t batch, length, heads, kv_heads, size, context;
   explicit CacheLayout(const Call& c)
@@ -74,7 +74,7 @@ void cached_attention(Call& c) {
 
 }  // namespace
 
-// llama3 as transformers' modeling_rope_utils.py writes it, by wavelengths.
+// llama3 follows transformers' modeling_rope_utils.py, by wavelengths.
 double rotary_speed(const Attrs& attrs, int64_t i) {
   const double speed =
       std::pow(attrs.number("base", 10000), -2 * static_cast<double>(i) / static_cast<double>(attrs.integer("size")));

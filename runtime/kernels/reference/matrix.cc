@@ -1,4 +1,4 @@
-// linear and its two derivatives, three nested loops each, and what is made of them and gelu.
+// linear and its two derivatives, three nested loops each, and their fusions with gelu.
 #include <cmath>
 
 #include "kernels/reference/rules.h"

@@ -6,7 +6,7 @@
 namespace prun::reference {
 namespace {
 
-// The k largest logits of row n, largest first; of equal ones the lower expert.
+// Returns the experts of the k largest logits of row n, largest first; of equal logits the lower expert comes first.
 std::vector<int64_t> choices(const Array& logits, int64_t n, int64_t k) {
   std::vector<int64_t> chosen;
   std::vector<bool> taken(logits.last());
@@ -22,7 +22,7 @@ std::vector<int64_t> choices(const Array& logits, int64_t n, int64_t k) {
   return chosen;
 }
 
-// The probability of each expert of row n.
+// Returns the probability of each expert of row n.
 std::vector<double> softmax(const Array& logits, int64_t n) {
   const double* row = logits.v.data() + n * logits.last();
   double top = -INFINITY, sum = 0;
@@ -66,7 +66,7 @@ void route_grad(Call& c) {
       ++at;
     }
     if (c.reads.size() < 4) continue;
-    // The loss aux·experts·Σ f·P, with f = counts / covered fixed and P = scale·Σ over tokens of p.
+    // The loss is aux·experts·Σ f·P, with f = counts / covered fixed and P = scale·Σ over tokens of p.
     std::vector<double> p = softmax(logits, n);
     auto dp = [&](int64_t e) {
       return c.attrs.number("aux") * static_cast<double>(experts) * c.reads[3][e] / covered * scale;
@@ -115,7 +115,7 @@ void combine_grad(Call& c) {
   });
 }
 
-// c[e] = a[e]·b[e] for each expert, with element (row, p) of a[e] and (p, column) of b[e] where the flags say.
+// Computes the GEMM c[e] = op(a[e])·op(b[e]) of each expert.
 void products(const Array& a, bool transpose_a, const Array& b, bool transpose_b, Array& c) {
   int64_t m = c.shape[1], n = c.shape[2], k = transpose_a ? a.shape[1] : a.shape[2];
   for (int64_t e = 0; e < c.shape[0]; ++e)

@@ -9,17 +9,17 @@
 namespace prun {
 namespace {
 
-// How a rank's element of a parameter is numbered in the whole one when it is split.
+// Maps an element of a rank's part of a split parameter to the whole parameter.
 struct Split {
   int64_t slice;
-  std::vector<int64_t> blocks;  // elements of the whole
+  std::vector<int64_t> blocks;  // elements of the whole parameter
   Share share;
-  int64_t grain;  // slices
+  int64_t grain;  // in slices
   int64_t room(int64_t block) const {
     const int64_t equal = (block / slice + share.of - 1) / share.of;
     return (equal + grain - 1) / grain * grain * slice;
   }
-  // -1: padding
+  // Returns -1 for padding.
   int64_t whole(int64_t e) const {
     int64_t row = 0, whole_row = 0, begin = 0;
     for (int64_t block : blocks) row += room(block), whole_row += block;

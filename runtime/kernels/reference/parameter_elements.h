@@ -1,5 +1,5 @@
-// Which elements of which parameters a rank's flat vector holds, by the attributes of init_params: for who initializes
-// them, and for who compares them with another rank's.
+// Maps the elements of a rank's flat vector to parameters, from the attributes of init_params: for their
+// initialization, and for comparisons with another rank's.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -9,14 +9,14 @@
 namespace prun {
 
 struct ParameterElement {
-  int64_t here = 0;       // in the rank's vector
-  int64_t parameter = 0;  // of those that the op lists
-  int64_t key = 0;        // the parameter's, the same on every mesh
-  int64_t whole = 0;      // element of the whole parameter
+  int64_t here = 0;       // offset in the rank's vector
+  int64_t parameter = 0;  // index among those that the op lists
+  int64_t key = 0;        // of the parameter; the same on every mesh
+  int64_t whole = 0;      // offset in the whole parameter
 };
 
-// Of the `count` elements that an init_params with these attributes writes on the rank that `memory` names, without
-// padding, in order.
+// Returns the elements of the `count` that an init_params with these attributes writes on the rank of `memory`, in
+// order, without padding.
 std::vector<ParameterElement> parameter_elements(const Attrs& attrs, int64_t count, const RankMemory& memory);
 
 }  // namespace prun

@@ -1,4 +1,4 @@
-// Moving pieces: element by element, by what each index means.
+// Copies of pieces, element by element, from the meaning of each index.
 #include "device/share.h"
 #include "kernels/reference/rules.h"
 

@@ -1,4 +1,4 @@
-// Ops that go element by element, and the sums of the simple losses.
+// Element-wise ops, and the sums of the simple losses.
 #include <cmath>
 #include <numbers>
 
@@ -50,7 +50,7 @@ void silu_mul_grad(Call& c) {
   }
 }
 
-// Every element's word by itself.
+// Draws the random word of each element separately.
 void dropout(Call& c) {
   const Array& x = c.reads[0];
   auto share = [&](const char* axes) { return share_along(c.memory, c.attrs.text(axes)); };

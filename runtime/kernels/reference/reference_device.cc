@@ -1,6 +1,6 @@
 // Kernels of the reference device: load to double, run the rule, store.
 //
-// Arrays are allocated when the kernel is made, so that a step allocates nothing here either.
+// Arrays are allocated when the kernel is made, so that a step allocates nothing, as on other devices.
 #include "kernels/reference/reference_device.h"
 
 #include <fmt/format.h>
@@ -35,8 +35,8 @@ void load(Dtype dtype, const void* data, std::vector<double>& values) {
   });
 }
 
-// Through f32 a double would be rounded twice on its way to bf16; when that could matter (the f32 lies exactly between
-// two bf16 numbers, the double does not) the f32 is moved a step towards the double.
+// Conversion through f32 would round a double twice. If that could matter (the f32 is exactly between two bf16 numbers,
+// the double is not), the f32 moves a step towards the double.
 bf16 round_to_bf16(double value) {
   float f = static_cast<float>(value);
   uint32_t bits = std::bit_cast<uint32_t>(f);

@@ -1,5 +1,5 @@
-// The reference device: every compute op by plain loops in double. The yardstick that fast devices are measured by,
-// and the device of f64 plans.
+// The reference device: every compute op by plain loops in double. Fast devices are compared with it, and f64 plans run
+// on it.
 #pragma once
 #include <memory>
 

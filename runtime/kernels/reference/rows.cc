@@ -25,7 +25,7 @@ void normalize(const Call& c, const Array& x, const Array& gamma, const Array& b
   }
 }
 
-// reads[0] + reads[1] as it is stored, which is what the norm reads.
+// Computes reads[0] + reads[1] as it is stored, because the norm reads the stored sum.
 const Array& rounded_sum(const Call& c, Array& sum) {
   for (int64_t i = 0; i < sum.count(); ++i) sum[i] = rounded(sum.dtype, c.reads[0][i] + c.reads[1][i]);
   return sum;
@@ -83,7 +83,7 @@ void rmsnorm_grad(Call& c) {
   }
 }
 
-// dx plus another gradient.
+// Computes dx plus another gradient.
 template <void norm_grad(Call&)>
 void norm_grad_add(Call& c) {
   norm_grad(c);
@@ -111,7 +111,7 @@ int64_t index_below(double value, int64_t size, const char* text) {
   return index;
 }
 
-// The row of a table of `rows` that this rank holds, or -1 when the table is split and the row is another rank's.
+// Returns the index of a row in this rank's `rows` rows of a table, or -1 if the row is another rank's.
 int64_t table_row(const Call& c, double token, int64_t rows) {
   const std::string axis = c.attrs.text("axis");
   const Share share = share_along(c.memory, axis);

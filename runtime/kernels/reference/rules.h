@@ -1,7 +1,7 @@
 // A rule of the reference device computes an op on arrays of double.
 //
-// The kernel loads all reads before the rule runs and stores all writes after it, so in-place ops need no care, and
-// only rules of fused ops, which round in between, see a dtype. Writes are zeros at first. Whole numbers beyond 2^53
+// The kernel loads all reads before the rule runs and stores all writes after it, so in-place ops need no special care,
+// and only rules of fused ops, which round in between, need a dtype. Writes are zero-initialized. Integers beyond 2^53
 // are not exact.
 #pragma once
 #include <cstdint>
@@ -29,13 +29,13 @@ struct Call {
   const RankMemory& memory;
 };
 
-// `value` as that dtype stores it.
+// Returns `value` as that dtype stores it.
 double rounded(Dtype dtype, double value);
 
-// Adds the op's last reads, one for each write, to the writes as their dtypes store them.
+// Rounds each write to its dtype and adds the op's last reads, one for each write.
 void add_sums(Call& call);
 
-// By what angle rotary turns pair i of a head at each token.
+// Returns the radians per token by which rotary rotates pair i of a head.
 double rotary_speed(const Attrs& attrs, int64_t i);
 
 struct Rule {

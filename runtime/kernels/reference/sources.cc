@@ -1,7 +1,7 @@
 // Ops that make values: constants, and random numbers by prun/philox.h.
 //
-// Random values are f32 numbers on every device, f64 plans included, so that a plan starts from the same weights
-// wherever it runs; hence the products in float below, and no fused multiply-adds in this file.
+// Random values are f32 numbers on every device, f64 plans included, so that a plan starts from the same weights on all
+// of them. So this file multiplies in float, without fused multiply-adds.
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -60,7 +60,7 @@ void values(Call& c) {
   std::copy(list.begin(), list.end(), c.writes[0].v.begin());
 }
 
-// With a count, only so many elements are counted and the rest are 0.
+// With a count, only the first `count` elements are set and the others are 0.
 void iota(Call& c) {
   const double most = static_cast<double>(c.writes[0].count()), limit = c.reads.empty() ? most : c.reads[0][0];
   if (limit < 0 || limit > most) throw plan_error(fmt::format("iota of {} elements, should be 0 to {}", limit, most));

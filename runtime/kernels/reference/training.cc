@@ -1,5 +1,5 @@
 // Optimizers and global-norm clipping, by the formulas in the documentation of torch.optim and of
-// torch.nn.utils.clip_grad_norm_; and whether numbers are finite.
+// torch.nn.utils.clip_grad_norm_; checks for finite numbers; fingerprints.
 #include <bit>
 #include <cmath>
 
@@ -10,8 +10,7 @@
 namespace prun::reference {
 namespace {
 
-// `updated`: the parameters and, where there is one, their momentum.
-// A negative clip coefficient: parameters and state stay.
+// Leaves parameters and state unchanged, for a negative clip coefficient. `updated`: the number of both.
 void keep_all(Call& c, size_t updated) {
   for (size_t i = 0; i < updated; ++i) c.writes[i].v = c.reads[1 + i].v;
 }
@@ -65,7 +64,7 @@ void lion(Call& c) {
   }
 }
 
-// The copy, which is written last, is rounded once: where parameters are f32, from more digits than they have.
+// The copy, the last write, is rounded once: from the double, even if parameters are f32.
 void sgd_cast(Call& c) {
   sgd_update(c, c.writes.size() - 1);
   c.writes.back().v = c.writes[0].v;
@@ -75,7 +74,7 @@ void adamw_cast(Call& c) {
   c.writes.back().v = c.writes[0].v;
 }
 
-// A number for each tensor, or of one flat vector, for the elements from each start on.
+// Weights are given per tensor, or for one flat vector per piece, from each start on.
 void norm2(Call& c) {
   std::vector<double> weights = c.attrs.numbers("weights"), piece_weights = c.attrs.numbers("piece_weights");
   std::vector<int64_t> starts = c.attrs.integers("piece_starts");

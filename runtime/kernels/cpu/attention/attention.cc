@@ -1,10 +1,10 @@
 // Multi-head attention and its gradient (Dao et al., "FlashAttention", 2022) for blocks of queries: the scores of a
-// block stay in scratch, and no T x T matrix is stored.
+// block fit in scratch, and no T x T matrix is stored.
 //
 // The implementation of a head (implementation_of):
 //
 //      dtype   head   --kernels              implementation                                   source
-//      f32     any    any of them            rows: GEMMs in f32                               query_block.h
+//      f32     any    all                    rows: GEMMs in f32                               query_block.h
 //      bf16    any    any, avx2, avx512,     rows: bf16 is converted to f32 rows              query_block.h
 //                     avx512+bf16
 //      bf16    even   avx512+pairs           pairs: scores are dot products of bf16 pairs,    query_block.h
@@ -31,7 +31,7 @@ namespace {
 
 enum class Implementation : uint8_t { rows, pairs, tiles };
 
-// Not called while a program is compiled, because multiplies_pairs() measures.
+// Must not run while a program is compiled, because multiplies_pairs() measures.
 template <class T>
 Implementation implementation_of(const Heads& s) {
   if constexpr (std::is_same_v<T, bf16>) {
@@ -41,8 +41,8 @@ Implementation implementation_of(const Heads& s) {
   return Implementation::rows;
 }
 
-// Whether `length` rows of f32, `stride` elements apart, fit into a second-level cache together. Rows whose distance is
-// a multiple of `kWay` bytes, the smallest way of such a cache, share a set.
+// Returns whether `length` rows of f32, `stride` elements apart, fit into a second-level cache together. Rows whose
+// distance is a multiple of `kWay` bytes, the smallest way of such a cache, share a set.
 bool few_compete(int64_t length, int64_t stride) {
   constexpr int64_t kWay = 65536, kShare = 2;  // as many rows of k as of v, of dk as of dv
   const int64_t sets = kWay / std::gcd(kWay, stride * static_cast<int64_t>(sizeof(float)));
@@ -91,13 +91,13 @@ struct Destination {
   int64_t out_stride_;
 };
 
-// Cuts scratch into arrays.
+// Divides scratch into arrays.
 struct Carve {
   float* next;
   float* operator()(int64_t floats) { return next += floats, next - floats; }
 };
 
-// Head h of one sample; qkv, out and lse are the sample's.
+// Computes head h of one sample; qkv, out and lse are the sample's.
 template <class T>
 void forward_head(const Sizes& s, bool pairs, int64_t h, const HeadPrefetch& next, const T* qkv, T* out, float* lse,
                   float* scratch) {
@@ -123,21 +123,22 @@ void forward_head(const Sizes& s, bool pairs, int64_t h, const HeadPrefetch& nex
   }
 }
 
-// Queries whose P and dS are stored together, a multiple of kQueryBlock: at most 64 KiB of scores, and at least a query
-// block.
+// Returns the number of queries whose P and dS are stored together: a multiple of kQueryBlock, at least one query
+// block, and otherwise at most 64 KiB of scores.
 int64_t backward_rows(const Heads& s) {
   constexpr int64_t kScores = 16384;
   const int64_t most = std::max(kQueryBlock, kScores / round_up(s.length, kQueryBlock) / kQueryBlock * kQueryBlock);
   return std::min(most, round_up(s.length, kQueryBlock));
 }
 
-// Per thread: k, v, dk, dv; P, dS, q and dout of backward_rows(); a query block's q and dout transposed, and its dq.
+// Returns floats per thread: k, v, dk, dv; P, dS, q and dout of backward_rows(); a query block's q and dout transposed,
+// and its dq.
 int64_t backward_floats(const Heads& s) {
   return 4 * s.length * s.lanes + 2 * backward_rows(s) * (s.lanes + s.length) + kQueryBlock * (2 * s.head + s.lanes);
 }
 
-// A head of keys and values of one sample, with the heads of queries that share it. dq is complete with its query
-// block; dk and dv accumulate over blocks of backward_rows() queries.
+// Computes the gradients of a head of keys and values of one sample, and of the heads of queries that share it. dq is
+// complete with its query block; dk and dv accumulate over blocks of backward_rows() queries.
 template <class T>
 void backward_head(const Sizes& s, bool pairs, int64_t kv_head, int64_t sample, bool first_sample, const T* qkv,
                    const T* out, const T* dout, const float* lse, T* dqkv, float* scratch) {
@@ -185,8 +186,8 @@ void backward_head(const Sizes& s, bool pairs, int64_t kv_head, int64_t sample, 
   dv.unpack(s, s.length);
 }
 
-// Prefetches the rows of the next head that correspond to the query block at `first`. `new_keys`: it does not share the
-// keys of the current head.
+// Prefetches the rows of the next head that correspond to the query block at `first`. `new_keys`: the next head has
+// other keys than the current one.
 void prefetch_next_head(const Sizes& s, int64_t first, const Bf16Forward::Head& next, bool new_keys,
                         const bf16* next_out, Prefetcher& prefetch) {
   const int64_t rows = s.block_rows(first);
@@ -196,7 +197,7 @@ void prefetch_next_head(const Sizes& s, int64_t first, const Bf16Forward::Head& 
   prefetch.add(next_out + first * s.width, s.width, rows, s.head);
 }
 
-// The heads [begin, end) of all samples on AMX.
+// Computes the heads [begin, end) of all samples on AMX.
 void forward_in_tiles(const Sizes& s, int64_t begin, int64_t end, const bf16* qkv, bf16* out, float* lse,
                       float* scratch) {
   const auto head_of = [&](int64_t i) -> Bf16Forward::Head {
@@ -242,7 +243,8 @@ void backward_in_tiles(const Sizes& s, int64_t kv_head, int64_t sample, const bf
   round_rows(head.dv(), head.lanes(), 1.0f, dqkv + v_at, s.stride, s.length, s.head);
 }
 
-// The scratch of a thread: the same on every machine, so that a program needs the same memory wherever it is compiled.
+// Returns a thread's scratch: the same on every machine, so that a program's memory does not depend on where it was
+// compiled.
 template <bool kForward>
 int64_t scratch_floats(const OpView& view) {
   const Heads s(view);
@@ -273,7 +275,7 @@ std::unique_ptr<Kernel> forward_kernel(const OpView& view) {
     }
     parallel_for(threads, heads, [&](int64_t i, int thread) {
       const int64_t b = i / s.heads, h = i % s.heads;
-      const bool first_sample = b == heads * thread / threads / s.heads;  // of the thread
+      const bool first_sample = b == heads * thread / threads / s.heads;  // the thread's first sample
       forward_head<T>(s, implementation == Implementation::pairs, h,
                       HeadPrefetch(s, b, h, s.whole_samples, first_sample), qkv + b * s.length * s.stride,
                       out + b * s.length * s.width, lse + b * s.heads * s.length, scratch.of(thread));
@@ -298,7 +300,7 @@ std::unique_ptr<Kernel> backward_kernel(const OpView& view) {
           return backward_in_tiles(s, i % s.kv_heads, b, qkv + wide, out + narrow, dout + narrow, sample_lse,
                                    dqkv + wide, scratch.of(thread));
       }
-      const bool first_sample = b == s.batch * s.kv_heads * thread / threads / s.kv_heads;  // of the thread
+      const bool first_sample = b == s.batch * s.kv_heads * thread / threads / s.kv_heads;  // the thread's first sample
       backward_head<T>(s, implementation == Implementation::pairs, i % s.kv_heads, b, first_sample, qkv + wide,
                        out + narrow, dout + narrow, sample_lse, dqkv + wide, scratch.of(thread));
     });

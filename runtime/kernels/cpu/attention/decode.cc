@@ -1,9 +1,9 @@
-// cached_attention, which takes the place of attention in generation. Each query of each head makes one pass over the
-// keys before it with the online softmax (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018),
-// so the scratch does not grow with the context.
+// cached_attention, which replaces attention in generation. Each query of each head makes one pass over its cached keys
+// with the online softmax (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), so the scratch
+// does not grow with the context.
 //
-// Surprising fact: the keys and values of all tokens of a call are written first; a query attends to those up to its
-// own position.
+// Surprising fact: a call first writes the keys and values of all its tokens; a query attends to those up to its own
+// position.
 #include <cmath>
 #include <cstring>
 #include <limits>

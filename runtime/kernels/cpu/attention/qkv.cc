@@ -1,4 +1,4 @@
-// copy_kv and join_qkv, for ring attention: one copies keys and values out of a fused qkv, the other assembles its
+// copy_kv and join_qkv, for ring attention: copy_kv copies keys and values out of a fused qkv, join_qkv assembles its
 // gradient.
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// See query_block.h. Transposes are made of 4 columns of 8 or 16 rows, whose loads put rows that are 4 apart into parts
+// See query_block.h. A transpose handles 4 columns of 8 or 16 rows at a time: it loads rows that are 4 apart into parts
 // of one vector, so that only two shuffles follow.
 #include "kernels/cpu/attention/query_block.h"
 
@@ -31,14 +31,14 @@ namespace {
 
 typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
 
-// A pair of bf16, which is moved and never computed with.
+// A pair of bf16, which is moved but never computed with.
 struct __attribute__((may_alias)) Pair {
   uint32_t bits;
 };
 using cpu::load;
 PRUN_INLINE float load(const Pair& x) { return __builtin_bit_cast(float, x.bits); }
 
-// Whether elements are multiplied by the scale while they are transposed.
+// Whether a transpose multiplies elements by the scale.
 template <class T>
 inline constexpr bool kScaled = !std::is_same_v<T, Pair>;
 
@@ -138,7 +138,7 @@ void unpack_rows(const float* from, int64_t lanes_of_head, T* to, int64_t stride
 
 namespace {
 
-// dots[r] = scale · Σ a·b over row r, for at most kQueryBlock rows; 0 after the last.
+// Computes dots[r] = scale · Σ a·b over row r, for at most kQueryBlock rows; 0 after the last.
 template <class T>
 void row_dots(const T* a, const T* b, int64_t stride, int64_t rows, int64_t head, float scale, float* dots) {
   with_lanes([&]<int lanes>() PRUN_INLINED {
@@ -173,7 +173,7 @@ PRUN_INLINE Floats<lanes> mask_before(int64_t attending, int64_t first, const Fl
   return index >= static_cast<int32_t>(attending - first) ? v : Floats<lanes>{} + otherwise;
 }
 
-// 2^t. With AVX-512 it takes 10 instructions instead of power_of_two()'s 13.
+// Returns 2^t: with AVX-512 in 10 instructions instead of power_of_two()'s 13.
 template <int lanes>
 PRUN_INLINE Floats<lanes> exp2_of(const Floats<lanes>& t) {
   constexpr float kLeast = -100.0f;  // as in power_of_two()
@@ -181,8 +181,8 @@ PRUN_INLINE Floats<lanes> exp2_of(const Floats<lanes>& t) {
   return power_of_two(t);
 }
 
-// Calls f.operator()<first vector, end of the masked vectors>(key) for the keys of a block. On the diagonal it starts
-// at the first vector with a query that attends to the key.
+// Calls f.operator()<first vector, end of the masked vectors>(key) for the keys of a block. On the diagonal the first
+// vector is the first one with a query that attends to the key.
 template <int lanes, class F>
 PRUN_INLINE void each_key(const QueryBlock& block, const F& f) {
   constexpr int64_t kHalf = kQueryBlock / 2;
@@ -193,7 +193,7 @@ PRUN_INLINE void each_key(const QueryBlock& block, const F& f) {
   for (; key < block.keys; ++key) f.template operator()<kHalf / lanes, kQueryBlock / lanes>(key);
 }
 
-// Turns scores, in powers of two times `factor`, into unnormalized probabilities, 0 where masked. Two passes over the
+// Converts scores, in powers of two times `factor`, to unnormalized probabilities, 0 where masked. Two passes over the
 // scores: the maximum of each query, then 2^(S - max) and the sum.
 void softmax(float* scores, int64_t ld, const QueryBlock& block, float factor, float* lse, float* inverse) {
   with_lanes([&]<int lanes>() PRUN_INLINED {
@@ -227,12 +227,12 @@ void softmax(float* scores, int64_t ld, const QueryBlock& block, float factor, f
   });
 }
 
-// In place: scores S become P = 2^(factor · S - shift), and dP becomes dS = P·(scale · dP - dots), both 0 where masked.
+// Converts in place: scores S to P = 2^(factor · S - shift), and dP to dS = P·(scale · dP - dots), both 0 where masked.
 void score_gradients(float* scores, float* dp, int64_t ld, const QueryBlock& block, float factor, float scale,
                      const float* shift, const float* dots) {
   with_lanes([&]<int lanes>() PRUN_INLINED {
     using V = Floats<lanes>;
-    constexpr float kMost = 127.0f;  // a softmax gives at most 0
+    constexpr float kMost = 127.0f;  // exponents of a softmax are at most 0
     constexpr int kVectors = kQueryBlock / lanes;
     V less[kVectors], mean[kVectors];
     for (int v = 0; v < kVectors; ++v) {

@@ -1,4 +1,4 @@
-// See query_block.h. On the diagonal of a causal mask reductions end at the last element that is not masked. Scores
+// See query_block.h. On the diagonal of a causal mask, reductions end at the last element that is not masked. Scores
 // are computed in steps of 8 queries by 8 keys, so some of them are masked later:
 //
 //                 queries 0 .. 31 ->
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kStep = 8;  // queries and keys of a step on the diagonal
 
-// Scores of `rows` keys with the queries from `first` on.
+// Computes scores of `rows` keys with the queries from `first` on.
 template <Elements kElements, int lanes, int rows, int vectors>
 PRUN_INLINE void score_block(const FloatRows& k, int64_t count, const float* q, int64_t first, float* scores,
                              int64_t ld, Prefetcher& prefetch) {
@@ -29,7 +29,7 @@ PRUN_INLINE void score_block(const FloatRows& k, int64_t count, const float* q, 
   c.store(scores + first, ld);
 }
 
-// Scores of 8 queries and of the next 16, as one short and one long vector: as fast as 32 queries on CPUs with
+// Computes scores of 8 queries and of the next 16, as one short and one long vector: as fast as 32 queries on CPUs with
 // full-width units, and as 24 on those that split long vectors.
 template <Elements kElements, int rows>
 PRUN_INLINE void score_uneven(const FloatRows& k, int64_t count, const float* q, float* scores, int64_t ld,
@@ -46,7 +46,7 @@ PRUN_INLINE void score_uneven(const FloatRows& k, int64_t count, const float* q,
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
       if constexpr (kVectorAsm) {
-        Floats<16> x;  // whose lower half is the short vector
+        Floats<16> x;  // its lower half is the short vector
         asm("vbroadcastss %1, %0" : "=v"(x) : "m"(a[r * k.stride]));
         const Floats<8> half = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7);
         if constexpr (kElements == Elements::bf16_pairs) {

@@ -1,9 +1,9 @@
 // One hop of ring attention and of its gradient (Liu et al., "Ring Attention with Blockwise Transformers", 2023): the
-// rank's queries and the keys of the rank `hop` before it, in the query blocks of attention.cc. Outputs are merged with
-// those of earlier hops by their log-sum-exp in f32.
+// rank's queries with the keys of the rank `hop` places before it, in the query blocks of attention.cc. Outputs are
+// merged with those of earlier hops by their log-sum-exp in f32.
 //
-// Surprising fact: whatever the chunks, a query attends to a prefix of the keys of a hop, because keys are stored in
-// the order of their positions. So a chunk of queries has one Mask.
+// Surprising fact: with any chunks, a query attends to a prefix of a hop's keys, because keys are stored in the order
+// of their positions. So a chunk of queries has one Mask.
 #include <cstring>
 
 #include "kernels/cpu/attention/heads.h"
@@ -16,10 +16,10 @@ namespace {
 // A chunk of queries: rows [begin, end) of the rank's tokens.
 struct Queries {
   int64_t begin, end;
-  Mask mask;  // of its first row; `attended` = 0: no key of this hop
+  Mask mask;  // of the first row; `attended` = 0: no key of this hop
 };
 
-// The rank's chunks are numbers r and, with two, 2c-1-r of the whole sample's.
+// Returns the number of a chunk in the whole sample: r for the rank's first, 2·ranks-1-r for its second.
 int64_t number(const Share& share, int64_t chunk) { return chunk == 0 ? share.index : 2 * share.of - 1 - share.index; }
 
 std::vector<Queries> chunks_of(const OpView& view, int64_t length) {
@@ -47,7 +47,7 @@ struct Sizes : Heads {
   explicit Sizes(const OpView& view) : Heads(view), chunks(chunks_of(view, length)) {
     view.expect_count(view.read(1), batch * length * kv_width());
   }
-  // Keys that any query attends to.
+  // Returns the number of keys that any query attends to.
   int64_t reach() const {
     int64_t most = 0;
     for (const Queries& q : chunks) most = std::max(most, q.mask.keys(q.end - q.begin));
@@ -97,7 +97,7 @@ PRUN_CLONES void merge_rows(const float* block, int64_t lanes, const float* bloc
   }
 }
 
-// to += from.
+// Computes to += from.
 PRUN_CLONES void add_rows(const float* from, int64_t lanes, float* to, int64_t stride, int64_t rows, int64_t head) {
   for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
@@ -105,7 +105,7 @@ PRUN_CLONES void add_rows(const float* from, int64_t lanes, float* to, int64_t s
   }
 }
 
-// `qkv` and `kv` begin with the head's queries and keys.
+// Computes a head of one sample. `qkv` and `kv` begin with the head's queries and keys.
 template <class T>
 void forward_head(const Sizes& s, const T* qkv, const T* kv, const Running& out, const Running& lse, float* scratch) {
   float *k = scratch, *v = k + s.length * s.lanes, *queries = v + s.length * s.lanes;
@@ -134,12 +134,13 @@ void forward_head(const Sizes& s, const T* qkv, const T* kv, const Running& out,
   });
 }
 
-// Per thread: k, v, dk, dv, and a block's q and dout, as rows and transposed, dq, P, dS.
+// Returns floats per thread: k, v, dk, dv, and a block's q and dout, as rows and transposed, dq, P, dS.
 int64_t backward_floats(const Heads& s) {
   return 4 * s.length * s.lanes + kQueryBlock * (3 * s.lanes + 2 * s.head + 2 * s.length);
 }
 
-// One head of keys and values with all the heads of queries that share it, so that no two threads add to the same dk.
+// Computes the gradients of one head of keys and values with all heads of queries that share it, so that no two threads
+// add to the same dk.
 template <class T>
 void backward_group(const Sizes& s, const T* qkv, const T* kv, const T* out, const T* dout, const float* lse,
                     const Running& dq, float* dkv, float* scratch) {

@@ -1,8 +1,8 @@
 // rotary and, for generation, rotary_at (Su et al., "RoFormer", 2021): each pair of elements of a head is rotated by an
-// angle that grows with the token's position; one pass, in place if the program asks for it.
+// angle that grows with the token's position; one pass, in place if the program requests it.
 //
 // Surprising fact: rotary's table of cosines and sines is computed once, in f64, and shared by the kernels of all
-// layers. At the last positions of a long context an angle in f32 is wrong in its third digit.
+// layers. An f32 angle at the last positions of a long context would be wrong in its third digit.
 #include "prun/sdk/rotary.h"
 
 #include <cmath>
@@ -20,7 +20,7 @@ namespace prun::cpu {
 
 namespace {
 
-// Radians a token, for each pair of a head of 2·half elements.
+// Returns radians per token, for each pair of a head of 2·half elements.
 std::vector<double> rotary_speeds_of(const Attrs& attrs, int64_t half) {
   return sdk::rotary_speeds(half, attrs.text("scaling"),
                             [&](const char* name, double usual) { return attrs.number(name, usual); });
@@ -68,7 +68,7 @@ struct Rotation {
   float sign;  // -1: the inverse
 };
 
-// Rotates rows [first, last) and copies the elements after the heads. A token's cosines and sines stay in registers for
+// Rotates rows [first, last) and copies the elements after the heads. Registers hold a token's cosines and sines for
 // all heads.
 template <class T>
 void rotate_rows(const T* x, T* y, const Rotation& rotation, int64_t first, int64_t last) {
@@ -109,7 +109,7 @@ std::unique_ptr<Kernel> rotary_kernel(const OpView& view) {
   });
 }
 
-// One row; the angles are computed in f64, as those of rotary.
+// Rotates one row, with angles in f64 as in rotary.
 template <class T>
 void rotate_row(const T* x, T* y, const std::vector<double>& speeds, int64_t position, int64_t heads) {
   const int64_t half = std::ssize(speeds);

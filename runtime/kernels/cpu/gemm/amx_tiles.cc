@@ -1,15 +1,15 @@
 // The backend of bf16 on AMX: 32 x 32 accumulators in four of the eight tile registers, while tiles of A and B stream
 // through the other four (pair_tiles.h has the layout of tiles):
 //
-//                  | B left: 6 | B right: 7 |
-//     A upper: 4   |     0     |     1      |
-//     A lower: 5   |     2     |     3      |
+//                   | B left: 6 | B right: 7 |
+//      A upper: 4   |     0     |     1      |
+//      A lower: 5   |     2     |     3      |
 //
 // The bias and rounding of a bf16 tile are overlapped with the next tile: vectors work while tiles multiply. Tiles
 // alternate between two accumulator buffers:
 //
-//     tile unit     | tile n -> buffer 0 | tile n+1 -> buffer 1 | tile n+2 -> buffer 0 |
-//     vector unit   | round buffer 1     | round buffer 0       | round buffer 1       |  finish
+//      tile unit     | tile n -> buffer 0 | tile n+1 -> buffer 1 | tile n+2 -> buffer 0 |
+//      vector unit   | round buffer 1     | round buffer 0       | round buffer 1       |  finish
 //
 // Surprising fact: the overlap hides bias and rounding completely. Initializing accumulators with the bias, 16 equal
 // rows, would cost a tenth.

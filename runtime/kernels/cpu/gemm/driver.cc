@@ -1,10 +1,10 @@
 // See driver.h. The loops around the micro-kernel, from the outermost; sizes are the backend's:
 //
-//     columns of C      a block of B's columns           each thread has its own columns
-//       part of K       packs B's panels                 partial sums are kept in C, or in scratch if C is bf16
-//         rows of C     packs a block of A               unless the micro-kernel reads A in place
-//           panel of B  prefetches the next one
-//             tile      micro-kernel: accumulates in registers, then bias, activation, rounding
+//      columns of C      a block of B's columns           each thread has its own columns
+//        part of K       packs B's panels                 partial sums are kept in C, or in scratch if C is bf16
+//          rows of C     packs a block of A               unless the micro-kernel reads A in place
+//            panel of B  prefetches the next one
+//              tile      micro-kernel: accumulates in registers, then bias, activation, rounding
 //
 // Surprising fact: panels exceed the first-level cache. The most expensive cache misses are those of C, whose partial
 // sums are reloaded for each part of K, rather than those of panels.

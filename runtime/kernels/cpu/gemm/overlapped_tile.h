@@ -2,9 +2,9 @@
 // concurrently only if their instructions alternate, because the core's out-of-order window of a few hundred
 // instructions is shorter than a register tile:
 //
-//     step of K       0            1            2          ..
-//     tile unit   |A0 B0 -> C||A1 B1 -> C||A2 B2 -> C|
-//     vector unit    | step() |   | step() |   | step() |  ..  finish() after the last
+//      step of K       0            1            2          ..
+//      tile unit   |A0 B0 -> C||A1 B1 -> C||A2 B2 -> C|
+//      vector unit    | step() |   | step() |   | step() |  ..  finish() after the last
 #pragma once
 #include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/intrinsics.h"

@@ -4,8 +4,8 @@
 //
 // Micro-tiles of one column share the prefetch of the next column's operands:
 //
-//     column of tiles     | tile 0 | tile 1 | tile 2 | ..          tile: a share of `step` bytes
-//     next panel of B     |--------|--------|--------| ..
+//      column of tiles     | tile 0 | tile 1 | tile 2 | ..          tile: a share of `step` bytes
+//      next panel of B     |--------|--------|--------| ..
 #pragma once
 #include "kernels/cpu/gemm/backend.h"
 

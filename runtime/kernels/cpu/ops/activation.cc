@@ -1,4 +1,4 @@
-// gelu, relu, tanh and silu_mul with their gradients: one pass, f32 inside, in place where the program wishes.
+// gelu, relu, tanh and silu_mul with their gradients: one pass in f32, in place if the program requests it.
 #include "kernels/cpu/ops/elementwise.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -17,14 +17,14 @@ void silu_mul_grad_range(const T* gate, const T* up, const T* dy, T* dgate, T* d
   });
 }
 
-// Near 0, where 1 − e^(−2|x|) cancels, by its Taylor series.
+// Uses the Taylor series near 0, where 1 − e^(−2|x|) cancels.
 template <class V>
 PRUN_INLINE V tanh_f32(V x) {
   const V magnitude = x < 0 ? -x : x, square = x * x;
   const V series =
       1.0f + square * (-1.0f / 3 + square * (2.0f / 15 + square * (-17.0f / 315 + square * (62.0f / 2835))));
   const V t = exp_f32(-2.0f * magnitude), large = (1.0f - t) / (1.0f + t);
-  return magnitude < 0.25f ? x * series : (x < 0 ? -large : large);  // a NaN stays one
+  return magnitude < 0.25f ? x * series : (x < 0 ? -large : large);  // NaNs propagate
 }
 
 bool exact_gelu(const OpView& view) { return view.attrs().text("approximate", "tanh") == "none"; }
@@ -71,7 +71,7 @@ std::unique_ptr<Kernel> silu_mul_grad(const OpView& view) {
   });
 }
 
-constexpr auto kRelu = [](auto x) PRUN_INLINED { return x < 0.0f ? 0.0f : x; };  // a NaN stays one
+constexpr auto kRelu = [](auto x) PRUN_INLINED { return x < 0.0f ? 0.0f : x; };  // NaNs propagate
 constexpr auto kReluDx = [](auto y, auto dy) PRUN_INLINED { return y > 0.0f ? dy : 0.0f; };
 constexpr auto kTanh = [](auto x) PRUN_INLINED { return tanh_f32(x); };
 constexpr auto kTanhDx = [](auto y, auto dy) PRUN_INLINED { return dy * (1.0f - y * y); };

@@ -21,7 +21,7 @@ constexpr BitsOf<T> kInfinity = sizeof(T) == 8   ? static_cast<BitsOf<T>>(0x7ff0
                                 : sizeof(T) == 4 ? static_cast<BitsOf<T>>(0x7f800000)
                                                  : static_cast<BitsOf<T>>(0x7f80);
 
-// 1: a NaN, 2: an infinity.
+// Returns 1 for a NaN, 2 for an infinity, 3 for both, otherwise 0.
 template <class T>
 PRUN_CLONES int32_t kinds_in(const T* x, int64_t n) {
   int32_t nans = 0, infinities = 0;

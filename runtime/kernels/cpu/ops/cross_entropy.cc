@@ -20,18 +20,18 @@
 namespace prun::cpu {
 namespace {
 
-// A rank's columns of the logits: the whole vocabulary, or its part of one that is split over an axis.
+// A rank's columns of the logits: the whole vocabulary, or the rank's part if it is split over an axis.
 struct Columns {
   int64_t first, count;  // the rank has `count` columns from `first` on
-  int64_t valid;         // of them in the vocabulary; the others are padding
+  int64_t valid;         // columns in the vocabulary; the others are padding
   int64_t vocab;
 
   // Returns the column of a target, or -1 if it is another rank's or ignored.
   PRUN_INLINE int64_t find(int32_t target) const {
     return target < first || target >= first + count ? -1 : target - first;
   }
-  // Ends the job if a target is outside the vocabulary. Only the ops that compute the loss call it; they run before
-  // those of the gradient.
+  // Ends the job if a target is outside the vocabulary. Only the ops that compute the loss call it, because they
+  // precede those of the gradient.
   void require(const int32_t* targets, int64_t rows) const { require_targets(targets, rows, vocab, kTargetOutside); }
 };
 
@@ -51,7 +51,7 @@ constexpr double kLn2 = 0.69314718055994531;
 // Limit of a sum of powers in which the terms near 1 are still exact.
 constexpr float kLimit = 0x1p32f;
 
-// 2^t for t < 127; a larger t gives a smaller power, but at least kLimit.
+// Returns 2^t for t < 127; a larger t gives a smaller power, but at least kLimit.
 template <class V>
 PRUN_INLINE V power_of(const V& t) {
   if constexpr (kScales<V>)
@@ -60,7 +60,7 @@ PRUN_INLINE V power_of(const V& t) {
     return power_of_two(at_most(t, 126.0f));
 }
 
-// Elements of the prefetch distance, and of the first piece of a row, whose maximum is computed first.
+// Elements of the prefetch distance, and of a row's first piece, whose maximum is computed first.
 template <class T>
 constexpr int64_t kPiece = 4096 / sizeof(T);
 
@@ -76,8 +76,9 @@ PRUN_INLINE float sum_of_powers(const T* x, int64_t width, float max, const F& f
   return fold<lanes>(sums.v[0] + sums.v[1], kAdd);
 }
 
-// One pass over a row, with powers relative to the maximum of its first piece. If the sum exceeds kLimit, which is
-// rare, it is computed again relative to the maximum of the row. `overlap`: called with each vector of the first pass.
+// Returns a row's log-sum-exp in one pass, with powers relative to the maximum of its first piece. If the sum exceeds
+// kLimit, which is rare, it is recomputed relative to the maximum of the row. `overlap` is called with each vector of
+// the first pass.
 template <int lanes, class T, class F>
 PRUN_INLINE float log_sum_exp(const T* x, int64_t width, const F& overlap) {
   const auto maximum = [x](int64_t count) PRUN_INLINED {
@@ -91,7 +92,7 @@ PRUN_INLINE float log_sum_exp(const T* x, int64_t width, const F& overlap) {
   return static_cast<float>((static_cast<double>(max) + std::log2(static_cast<double>(sum))) * kLn2);
 }
 
-// 2^t with the precision of T; 0 where it is subnormal.
+// Returns 2^t with the precision of T; 0 if it is subnormal.
 template <class T, class V>
 PRUN_INLINE V probability(const V& t) {
   if constexpr (kScales<V>) {

@@ -1,7 +1,7 @@
 // dispatch, combine and their gradients: rows are copied between the order of tokens and the slots of experts.
 //
-// A slot belongs to at most one token, so tokens are divided among the threads and no two write the same row. All slots
-// are cleared first, because some have no token.
+// A slot belongs to at most one token, so tokens are divided among the threads and no two threads write the same row.
+// All slots are cleared first, because some have no token.
 #include <cstring>
 
 #include "kernels/cpu/kernel.h"
@@ -16,7 +16,7 @@ struct Sizes {
   int64_t tokens, k, slots, width;
 };
 
-// `slots` [N,k], `row` the tensor of N rows, `slotted` that of all experts' slots.
+// `slots` is [N,k], `row` the tensor of N rows, `slotted` that of all experts' slots.
 Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const Tensor& slotted) {
   const Sizes s{row_count(slots.shape), last_dim(slots.shape), row_count(slotted.shape), last_dim(slotted.shape)};
   view.expect_count(row, s.tokens * s.width);
@@ -38,8 +38,8 @@ void send_rows(const Sizes& s, const T* x, const int32_t* slots, T* y, int64_t b
   }
 }
 
-// out[n] = Σ over the choices j of w[n][j]·y[slot[n][j]], a block of columns at a time, whose accumulators stay in
-// registers or the first-level cache. Without weights each is 1.
+// Computes out[n] = Σ over the choices j of w[n][j]·y[slot[n][j]], for a block of columns at a time, so that
+// accumulators fit in registers or the first-level cache. Without weights each is 1.
 template <class T>
 PRUN_CLONES void gather_rows(const Sizes& s, const T* y, const int32_t* slots, const float* weights, T* out,
                              int64_t begin, int64_t end) {
@@ -64,7 +64,7 @@ PRUN_CLONES void gather_rows(const Sizes& s, const T* y, const int32_t* slots, c
   }
 }
 
-// dy[slot] = w·dout[n], dw = dout[n]·y[slot].
+// Computes dy[slot] = w·dout[n] and dw = dout[n]·y[slot].
 template <class T>
 PRUN_INLINE void combine_gradients(const Sizes& s, const T* y, const int32_t* slots, const float* weights,
                                    const T* dout, T* dy, float* dweights, int64_t begin, int64_t end) {

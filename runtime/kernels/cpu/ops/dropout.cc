@@ -14,9 +14,9 @@
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kGroup = kRandomGroups * 4 * kRandomBlocks;  // elements whose words are drawn together
+constexpr int64_t kGroup = kRandomGroups * 4 * kRandomBlocks;  // elements whose random words are drawn together
 
-// Elements [first, first + n) of a sample.
+// Drops elements [first, first + n) of a sample.
 template <class T>
 void drop(const T* x, T* y, int64_t n, const RoundKeys& keys, uint64_t sample, int64_t first, uint32_t bound,
           float factor) {

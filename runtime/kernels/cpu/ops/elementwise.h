@@ -30,7 +30,7 @@ PRUN_INLINE Wide<T> widen(T x) {
   else
     return x;
 }
-// Converts a float to an integer by truncation, as C++ does; values out of range are clamped and a NaN becomes 0.
+// Converts a number. From float to integer it truncates as C++ does, clamps values out of range and maps NaN to 0.
 template <class To, class From>
 PRUN_INLINE void narrow(To& to, From x) {
   if constexpr (std::is_same_v<To, bf16>) {
@@ -46,8 +46,9 @@ PRUN_INLINE void narrow(To& to, From x) {
   }
 }
 
-// Flushes subnormal operands and results to zero in this thread while it lives. A moment whose gradient stays zero
-// decays to subnormal numbers, for which some CPUs take a hundred times as long; the update is the same as with zeros.
+// Flushes subnormal operands and results to zero in this thread during its lifetime. A moment whose gradient is always
+// zero decays to subnormal numbers, which some CPUs compute a hundred times slower; the update is the same as with
+// zeros.
 class FlushSubnormals {
  public:
 #if defined(__x86_64__)
@@ -63,7 +64,7 @@ class FlushSubnormals {
 #if defined(__x86_64__)
  private:
   static constexpr unsigned kResults = 0x8000, kOperands = 0x0040;
-  // Loads and stores are not moved across it.
+  // The compiler moves no loads and stores across it.
   static void set(unsigned control) {
     asm volatile("" ::: "memory");
     _mm_setcsr(control);
@@ -73,7 +74,7 @@ class FlushSubnormals {
 #endif
 };
 
-// The first byte of a tensor of any number type.
+// Return the first byte of a tensor of any number type.
 inline const std::byte* bytes_in(const OpView& view, size_t read) {
   return with_number(view.read(read).dtype,
                      [&]<class T>() { return reinterpret_cast<const std::byte*>(view.in<T>(read)); });
@@ -92,14 +93,14 @@ PRUN_CLONES static void map_elements(F f, int64_t n, Y* y, const X*... x) {
   for (int64_t i = 0; i < n; ++i) narrow(y[i], f(widen(x[i])...));
 }
 
-// A function with this member takes a Group in place of a vector.
+// A function with this member accepts a Group in place of a vector.
 template <class F>
 concept OfGroups = requires {
   F::kOfGroups;
 };
 
-// y[i] = f(x[i]...) for n elements, a few vectors at a time. If all arrays are bf16, even and odd elements are computed
-// as separate vectors. Prefetches the operands.
+// Computes y[i] = f(x[i]...) for n elements, a few vectors at a time. If all arrays are bf16, even and odd elements are
+// separate vectors. Prefetches the operands.
 template <int lanes, class F, class Y, class... X>
 PRUN_INLINE void map_lanes(const F& f, int64_t n, Y* y, const X*... x) {
   constexpr bool kGroups = OfGroups<F> && lanes == 16;  // shorter vectors have too few registers
@@ -139,7 +140,7 @@ PRUN_INLINE void map_lanes(const F& f, int64_t n, Y* y, const X*... x) {
   for_lanes<lanes>(n - done, [=](auto at) PRUN_INLINED { at.store(y + done, f(at.load(x + done)...)); });
 }
 
-// y[i] = f(x[i]...); y may be the memory of an x.
+// Computes y[i] = f(x[i]...); y may be the memory of an x.
 template <class F, class Y, class... X>
 void map_range(F f, int64_t n, Y* y, const X*... x) {
   if constexpr (sizeof...(X) > 0 && FloatOrBf16<Y> && (... && FloatOrBf16<X>))
@@ -148,14 +149,14 @@ void map_range(F f, int64_t n, Y* y, const X*... x) {
     map_elements(f, n, y, x...);
 }
 
-// sum[i] = a[i] + b[i] for `count` floats, on `threads` threads; sum may be the memory of a or b.
+// Computes sum[i] = a[i] + b[i] for `count` floats, on `threads` threads; sum may be the memory of a or b.
 inline void add_floats(int threads, const float* a, const float* b, float* sum, int64_t count) {
   parallel_ranges(threads, count, [=](int64_t begin, int64_t end) {
     map_range([](auto x, auto y) PRUN_INLINED { return x + y; }, end - begin, sum + begin, a + begin, b + begin);
   });
 }
 
-// The sum of f(x[i]...) in f64, for floats or bf16; f takes vectors of doubles and returns 0 if all operands are 0.
+// Returns Σ f(x[i]...) in f64, for floats or bf16; f takes vectors of doubles and returns 0 if all operands are 0.
 //
 // Written with vectors, because GCC 12 compiles `#pragma omp simd` inside a lambda to scalar code.
 template <class F, class... X>
@@ -176,14 +177,14 @@ double sum_range(F f, int64_t n, const X*... x) {
   return all;
 }
 
-// The op's first reads, which have n elements each.
+// Returns the op's first reads, which must have n elements each.
 template <class... X, size_t... i>
 std::tuple<const X*...> inputs(const OpView& view, [[maybe_unused]] int64_t n, std::index_sequence<i...>) {
   (view.expect_count(view.read(i), n), ...);
   return {view.in<X>(i)...};
 }
 
-// The op's write 0, of Y, is f of its reads, of X..., element by element.
+// Makes a kernel whose write 0, of Y, is f of its reads, of X..., element by element.
 template <class Y, class... X, class F>
 std::unique_ptr<Kernel> map_kernel(const OpView& view, F f) {
   const int64_t n = view.write(0).count();
@@ -195,7 +196,7 @@ std::unique_ptr<Kernel> map_kernel(const OpView& view, F f) {
   });
 }
 
-// The op's write 0 is `scale` times the sum of f over its reads, of X...
+// Makes a kernel whose write 0 is `scale` times the sum of f over its reads, of X...
 template <class... X, class F>
 std::unique_ptr<Kernel> sum_kernel(const OpView& view, double scale, F f) {
   const int64_t n = view.read(0).count();

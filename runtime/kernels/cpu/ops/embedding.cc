@@ -2,7 +2,7 @@
 // bitwise identical in every run and on any number of threads.
 //
 // A token outside the table ends the job in the forward pass. If the table is split over an axis, a rank has a range of
-// rows; a token outside them belongs to another rank: it gives zeros here and takes no gradient.
+// rows; a token outside it belongs to another rank, so here its embedding is zero and it contributes no gradient.
 #include <cstring>
 
 #include "device/ids.h"
@@ -61,7 +61,7 @@ PRUN_INLINE void add_columns(const T* from, float* to, int64_t begin, int64_t en
   for (int64_t j = begin; j < end; ++j) to[j] += load(from[j]);
 }
 
-// Columns [begin, end) of dtable and dpositions.
+// Accumulates columns [begin, end) of dtable and dpositions.
 template <class T>
 PRUN_CLONES void scatter_columns(const int32_t* tokens, const T* dy, float* dtable, float* dpositions, int64_t count,
                                  int64_t length, Rows rows, int64_t positions, int64_t width, int64_t begin,

@@ -1,8 +1,8 @@
 // expert_linear and its two gradients: one GEMM for each expert, sequentially on all cores of the kernel, so that they
 // share scratch.
 //
-// Surprising fact: most slots may be empty (with capacity for every token at each of E experts, k of E are taken), and
-// the row of an empty slot is zero. Where the GEMM takes any sizes, runs of such rows are skipped.
+// Surprising fact: most slots may be empty (with capacity for every token at each of E experts, only k of E are taken),
+// and the row of an empty slot is zero. If the GEMM accepts any size, runs of such rows are skipped.
 #include <algorithm>
 
 #include "kernels/cpu/gemm/gemm.h"
@@ -23,7 +23,7 @@ struct Sizes {
   }
 };
 
-// The GEMM of one expert, C = op(A)·op(B), with A and B the reads and C the write.
+// Returns the GEMM of one expert, C = op(A)·op(B), with A and B the reads and C the write.
 GemmShape shape_of(const OpView& view, bool transpose_a, bool transpose_b) {
   const Sizes a(view.read(0)), b(view.read(1)), c(view.write(0));
   GemmShape s;
@@ -41,7 +41,7 @@ GemmShape shape_of(const OpView& view, bool transpose_a, bool transpose_b) {
   return s;
 }
 
-// The piece of expert `e` of a tensor.
+// Returns the part of expert `e` of a tensor.
 template <class Pointer>
 Pointer expert(Pointer data, const Tensor& t, int64_t e) {
   return data + e * (t.bytes() / t.shape[0]);
@@ -61,7 +61,7 @@ PRUN_CLONES bool all_zero(const float* x, int64_t n) {
   return true;
 }
 
-// Which blocks of the rows of the first operand have a nonzero element; the blocks of all experts in order.
+// A flag for each block of the first operand's rows, set if an element is nonzero; the blocks of all experts in order.
 struct Occupancy {
   const float* data;
   int64_t experts, rows, columns;
@@ -85,8 +85,8 @@ struct Occupancy {
   }
 };
 
-// Runs the GEMM of an expert on the rows that are not zero. Zero rows become zero rows or, with `sums` (a reduction
-// over rows), contribute nothing.
+// Runs the GEMM of an expert on the rows that are not zero. Zero rows yield zero rows or, with `sums` (a reduction over
+// rows), contribute nothing.
 void run_taken(const Gemm& gemm, const Occupancy& rows, int64_t expert, bool sums, float* c, int64_t columns,
                int64_t count) {
   if (sums) {
@@ -117,7 +117,7 @@ int64_t workspace(const OpView& view) {
   return flag_bytes(view) + gemm_scratch_bytes(shape_of(view, transpose_a, transpose_b));
 }
 
-// A kernel that writes to `c`. `scratch`: at least workspace() bytes.
+// Makes a kernel that writes to `c`. `scratch`: at least workspace() bytes.
 template <bool transpose_a, bool transpose_b>
 std::unique_ptr<Kernel> make_into(const OpView& view, std::byte* c, const Scratch& scratch) {
   const GemmShape shape = shape_of(view, transpose_a, transpose_b);
@@ -145,7 +145,7 @@ std::unique_ptr<Kernel> make(const OpView& view) {
                                              view.scratch(workspace<transpose_a, transpose_b>(view)));
 }
 
-// Bytes of scratch: that of dw, and dw.
+// Returns the bytes of scratch: that of dw, and dw.
 int64_t dw_add_workspace(const OpView& view) {
   return round_up(workspace<true, false>(view), kAlignBytes) + view.write(0).bytes();
 }

@@ -1,4 +1,4 @@
-// Fingerprints of tensors (prun/fingerprint.h), at the speed of memory.
+// Fingerprints of tensors (prun/fingerprint.h), at memory bandwidth.
 #include "prun/fingerprint.h"
 
 #include <atomic>
@@ -22,7 +22,7 @@ PRUN_CLONES uint64_t sum_of(const Word* words, int64_t begin, int64_t end) {
 struct Printed {
   const void* data;
   int64_t words;
-  bool halves;  // of 16 bits
+  bool halves;  // words of 16 bits
   uint64_t sum(int64_t begin, int64_t end) const {
     return halves ? sum_of(static_cast<const uint16_t*>(data), begin, end)
                   : sum_of(static_cast<const uint32_t*>(data), begin, end);

@@ -23,7 +23,7 @@ enum : int64_t { kZeros = 0, kOnes = 1, kConstant = 2, kNormal = 3, kUniform = 4
 // Maps a rank's part of a parameter to the whole parameter. A row (the elements of one index before the split dim) has
 // a run of the whole row's elements for each of its blocks, then padding, which is 0.
 struct Run {
-  int64_t local, whole, count;  // begins in the rank's row and in the whole row
+  int64_t local, whole, count;  // local, whole: offsets in the rank's row and in the whole row
 };
 struct Piece {
   int64_t start, count, kind;
@@ -33,8 +33,8 @@ struct Piece {
   std::vector<Run> runs;
 };
 
-// Elements [first, last) of a piece's sequence. A block of four elements uses words 0 and 1 for the first two, 2 and 3
-// for the others. Blocks are generated in whole groups, even if a piece has only some elements of one.
+// Generates elements [first, last) of a piece's sequence. A block of four elements uses words 0 and 1 for the first
+// two, 2 and 3 for the others. Blocks are generated in whole groups, even if a piece has only some elements of one.
 struct RandomFill {
   uint64_t seed, key;
   int64_t kind, first, last;
@@ -86,7 +86,7 @@ void fill_elements(const Piece& piece, uint64_t seed, int64_t first, int64_t las
   }
 }
 
-// Elements [first, last) of the rank's part, over zeros.
+// Fills elements [first, last) of the rank's part, over zeros.
 void fill_piece(const Piece& piece, uint64_t seed, int64_t first, int64_t last, float* to) {
   for (int64_t row = first / piece.row; row * piece.row < last; ++row) {
     for (const Run& run : piece.runs) {
@@ -97,7 +97,7 @@ void fill_piece(const Piece& piece, uint64_t seed, int64_t first, int64_t last, 
   }
 }
 
-// Elements [begin, end) of the flat vector. Each range scans all pieces, because they are few.
+// Fills elements [begin, end) of the flat vector. Each range scans all pieces, because they are few.
 void fill_range(const std::vector<Piece>& pieces, uint64_t seed, int64_t begin, int64_t end, float* to) {
   std::fill(to, to + (end - begin), 0.0f);
   for (const Piece& piece : pieces) {
@@ -106,7 +106,8 @@ void fill_range(const std::vector<Piece>& pieces, uint64_t seed, int64_t begin, 
   }
 }
 
-// A block of n slices has ceil(n/t) on each of t ranks, rounded up to a multiple of the grain.
+// Adds a run for each block: a block of n slices has ceil(n/t) on each of t ranks, rounded up to a multiple of the
+// grain.
 void add_blocks(Piece& piece, std::span<const int64_t> extents, int64_t slice, int64_t grain, Share share) {
   for (const int64_t extent : extents) {
     PRUN_CHECK(slice > 0 && extent % slice == 0, std::to_string(extent) + " in slices of " + std::to_string(slice));
@@ -204,8 +205,8 @@ std::unique_ptr<Kernel> values(const OpView& view) {
   return kernel_of([list = std::move(list), y = view.out<T>(0)] { std::copy(list.begin(), list.end(), y); });
 }
 
-// start + i·step. With a count, only the first `count` elements are set and the others are 0; a count above the size of
-// the tensor ends the job.
+// Computes start + i·step. With a count, only the first `count` elements are set and the others are 0; a count above
+// the size of the tensor ends the job.
 template <class T>
 std::unique_ptr<Kernel> iota(const OpView& view) {
   const int64_t* wanted = view.reads() > 0 ? view.in<int64_t>(0) : nullptr;

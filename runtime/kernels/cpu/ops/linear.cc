@@ -1,5 +1,5 @@
 // linear and its two gradients as GEMMs, and the bias gradient as column sums; the bias alone, for a GEMM whose result
-// is all-reduced first; and the GEMMs with a fused gelu that other devices have, here in two passes.
+// is all-reduced first; and the GEMMs with a fused gelu epilogue that other devices have, here in two passes.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -73,12 +73,12 @@ GemmShape linear_dw_shape(const OpView& view) {
   return s;
 }
 
-// sums[j] = Σ over rows of dy[row][j], j < width. Sums of blocks of rows keep the rounding error of a long sum small;
-// their order depends on the sizes only.
+// Computes sums[j] = Σ over rows of dy[row][j], j < width. Sums of blocks of rows limit the rounding error of a long
+// sum; their order depends on the sizes only.
 constexpr int64_t kBlockOfRows = 32, kColumns = 256;
 template <int lanes>
 constexpr int kInRegisters = lanes == 16 ? 16 : 8;  // vectors of accumulators
-// As many columns as there are registers for, so that memory is read in long runs.
+// Sums as many columns as the registers hold, so that memory is read in long runs.
 template <int lanes, class T>
 PRUN_INLINE void sum_columns_in_registers(const T* dy, int64_t rows, int64_t stride, float* sums) {
   constexpr int kVectors = kInRegisters<lanes>, kPairs = kVectors / 2;
@@ -207,8 +207,8 @@ std::unique_ptr<Kernel> linear_dw(const OpView& view) {
   });
 }
 
-// The gradient of a microbatch has scratch after that of the GEMM, because a GEMM that accumulates would round
-// differently from the two ops.
+// The gradient of a microbatch has scratch after that of the GEMM, because an accumulating GEMM would round differently
+// from the two ops.
 int64_t fresh_bytes(int64_t count) { return round_up(count * int64_t{sizeof(float)}, kAlignBytes); }
 
 int64_t dw_add_workspace(const OpView& view) {

@@ -42,7 +42,7 @@ struct AdamwStep {
   float decay, step_size, root_correction, eps;
 };
 
-// Stores a parameter and, if kCasts, its copy: the same number, each rounded once.
+// Stores a parameter and, if kCasts, its bf16 copy: the same f32 number, each rounded once.
 template <bool kCasts, class T>
 PRUN_INLINE void store_param(float updated, T& param, bf16* copy, int64_t i) {
   store(param, updated);
@@ -96,13 +96,13 @@ PRUN_CLONES void lion(const float* grad, T* param, float* m, int64_t n, LionStep
   for (int64_t i = 0; i < n; ++i) {
     const float g = s.clip.of(grad[i]), p = load(param[i]);
     const float direction = s.direction.of(m[i], s.direction.share * g);
-    const float sign = direction > 0.0f ? 1.0f : (direction < 0.0f ? -1.0f : direction);  // a NaN stays one
+    const float sign = direction > 0.0f ? 1.0f : (direction < 0.0f ? -1.0f : direction);  // NaNs propagate
     m[i] = s.mean.of(m[i], s.mean.share * g);
     store(param[i], p - s.rate * (sign + s.decay * p));
   }
 }
 
-// The operands that all optimizers have. Reads: grad, param, `states` arrays of state, clip?. Writes: param and state,
+// The operands common to all optimizers. Reads: grad, param, `states` arrays of state, clip?. Writes: param and state,
 // in place, and with kCasts the copy.
 template <bool kCasts, class T>
 struct Update {

@@ -18,7 +18,7 @@ Blocks blocks_of(const OpView& view, const Tensor& whole) {
   return {outer, pieces, outer == 0 ? 0 : whole.bytes() / (outer * pieces)};
 }
 
-// Copies the blocks of the whole tensor, in which the pieces alternate, from or to the pieces one after the other.
+// Copies blocks between the whole tensor, in which the pieces alternate, and the pieces stored one after the other.
 template <bool kJoin>
 std::unique_ptr<Kernel> make_moved(const OpView& view) {
   const Blocks blocks = blocks_of(view, kJoin ? view.write(0) : view.read(0));

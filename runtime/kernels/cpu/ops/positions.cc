@@ -1,4 +1,4 @@
-// positions and its gradient: a row of the table for each token. The gradient writes each row of the table once and
+// positions and its gradient: each token has a row of the table. The gradient writes each row of the table once and
 // reduces over samples in order, so it is bitwise identical on any number of threads.
 #include <cstring>
 
@@ -7,7 +7,7 @@
 namespace prun::cpu {
 namespace {
 
-// Σ over `count` rows, `stride` apart.
+// Sums `count` rows, `stride` apart.
 template <class T>
 PRUN_CLONES void sum_rows(const T* from, int64_t count, int64_t stride, float* to, int64_t width) {
 #pragma omp simd

@@ -23,8 +23,8 @@ Sizes sizes_of(const OpView& view) {
   return s;
 }
 
-// chosen[0..k) = the experts of the k largest logits, largest first; of equal logits the lower expert. They are
-// distinct even if logits are NaN. k <= experts.
+// Sets chosen[0..k) to the experts of the k largest logits, largest first; of equal logits the lower expert comes
+// first. The experts are distinct even if logits are NaN. Needs k <= experts.
 template <class T>
 PRUN_INLINE void choose_experts(const T* logits, int64_t experts, int64_t k, int32_t* chosen) {
   for (int64_t j = 0; j < k; ++j) {
@@ -38,7 +38,8 @@ PRUN_INLINE void choose_experts(const T* logits, int64_t experts, int64_t k, int
   }
 }
 
-// The experts of tokens [begin, end), stored in `slots` for now, and the softmax over their logits.
+// Chooses the experts of tokens [begin, end), kept in `slots` until slots are assigned, and computes the softmax over
+// their logits.
 template <class T>
 PRUN_CLONES void choose(const Sizes& s, const T* logits, float* weights, int32_t* slots, int64_t begin, int64_t end) {
   for (int64_t n = begin; n < end; ++n) {
@@ -55,7 +56,7 @@ PRUN_CLONES void choose(const Sizes& s, const T* logits, float* weights, int32_t
   }
 }
 
-// A count in f32 is exact up to 2^24 choices of one expert.
+// Replaces experts by their slots; -1 beyond the capacity. Counts in f32 are exact up to 2^24 choices of one expert.
 void assign_slots(const Sizes& s, int64_t capacity, int32_t* slots, float* counts) {
   std::fill(counts, counts + s.experts, 0.0f);
   for (int64_t i = 0; i < s.tokens * s.k; ++i) {
@@ -80,8 +81,8 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
   });
 }
 
-// dlogit = w·(dw − Σ w·dw) for a chosen expert with weight w. The balancing loss adds p·(g − Σ p·g) to every expert,
-// with p its probability and g = share·counts.
+// Computes dlogit = w·(dw − Σ w·dw) for a chosen expert with weight w. The balancing loss adds p·(g − Σ p·g) to every
+// expert, with p its probability and g = share·counts.
 template <class T>
 PRUN_INLINE void gradients(const Sizes& s, const T* logits, const float* weights, const float* dweights,
                            const float* counts, float share, int32_t* chosen, float* row, T* dlogits, int64_t begin,

@@ -1,10 +1,10 @@
 // layernorm and rmsnorm (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019) over the last dim, and their
 // gradients; computed in f32, with a variance of centred values.
 //
-// The reductions over rows (dgamma, dbeta) are cut into chunks by the number of rows alone and added in the order of
-// chunks, so they are bitwise identical on any number of threads. The forms with the residual's add alternate between
-// the two ops on a few rows, which stay in the first-level cache. So they have the bits of the two separate ops, and
-// memory is read once.
+// The reductions over rows (dgamma, dbeta) are divided into chunks by the number of rows alone and added in the order
+// of chunks, so they are bitwise identical on any number of threads. The forms with the residual's add alternate
+// between the two ops on a few rows in the first-level cache. So their results are bitwise identical to the two
+// separate ops, and memory is read once.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,9 +20,9 @@ namespace {
 template <class T>
 using Pair = std::array<T*, 2>;
 
-// Rows of bf16 without elements after the last WholeTwo are converted to f32 once ("kept"): later passes read them, and
-// gamma and beta, from the first-level cache. The limits are the longest rows for which this is faster; backward reads
-// rows more often, so its limit is higher.
+// Rows of bf16 that consist of WholeTwos are converted to f32 once ("kept"): later passes read them, and gamma and
+// beta, from the first-level cache. The limits are the longest rows for which this is faster; backward reads rows more
+// often, so its limit is higher.
 constexpr float kLeastSquare = 1e-32f;  // below it, squares may have been subnormal
 constexpr int64_t kTogether = 8, kLongestForward = 256, kLongestBackward = 1024;
 
@@ -35,7 +35,7 @@ bool keeps_rows(int64_t width, int64_t longest) {
 template <class T, bool kept>
 using Param = std::conditional_t<kept, float, T>;
 
-// for_two_lanes without the code for remaining elements, which kept rows do not have; it would cost 10 %.
+// for_two_lanes; for kept rows without the code for remaining elements, which they do not have and which costs time.
 template <bool kept, int lanes, class T, class F>
 PRUN_INLINE void for_row(int64_t n, const F& f) {
   if constexpr (kept)
@@ -50,8 +50,8 @@ PRUN_INLINE void widen_row(const T* x, float* to, int64_t width) {
   for_row<true, lanes, T>(width, [=](auto at) PRUN_INLINED { at.store(to, at.load(x)); });
 }
 
-// Computes the mean of a row, or with a centre the mean of its squared distances from the centre, in f64. An f32
-// overflows at squares of numbers beyond 1.8e19.
+// Returns the mean of a row, or the mean of its squared distances from the centre, in f64. An f32 overflows at squares
+// of numbers beyond 1.8e19.
 template <class T>
 double mean_in_f64(const T* x, int64_t width) {
   double sum = 0;
@@ -68,8 +68,8 @@ double square_in_f64(const T* x, double centre, int64_t width) {
   return sum / static_cast<double>(width);
 }
 
-// n <= kTogether rows, one pass after the other over all of them, to hide the latency of each row's reduction, division
-// and square root. The result of a row does not depend on n.
+// Normalizes n <= kTogether rows, each pass over all of them before the next, to hide the latency of each row's
+// reduction, division and square root. The result of a row does not depend on n.
 //
 //      mean of rows 0..n-1 | Σ (x - mean)² of rows 0..n-1 | y of rows 0..n-1
 //                            prefetches rows n..2n-1
@@ -168,8 +168,8 @@ void forward_rows(const T* x, Pair<const T> params, T* y, Pair<float> stats, int
   });
 }
 
-// Computes dx of n rows and adds to dgamma and, for layernorm, to dbeta, which are in the order of WholeTwo. Prefetches
-// the next n rows.
+// Computes dx of n rows and adds to dgamma and, for layernorm, to dbeta, both in the order of WholeTwo. Prefetches the
+// next n rows.
 template <bool centred, int n, int lanes, bool kept, class T>
 PRUN_INLINE void backward_block(const T* x, const T* dy, const Param<T, kept>* gamma, Pair<const float> stats, T* dx,
                                 float* dgamma, float* dbeta, int64_t width, float* wide) {
@@ -248,7 +248,7 @@ void backward_rows(const T* x, const T* dy, const T* gamma, Pair<const float> st
   });
 }
 
-// to[j] = the sum of element j of `count` arrays, which are in the order of WholeTwo and `stride` apart.
+// Sets to[j] to the sum of element j of `count` arrays, which are in the order of WholeTwo and `stride` apart.
 template <class T>
 void sum_parts(const float* parts, int64_t count, int64_t stride, float* to, int64_t width) {
   with_lanes([=]<int lanes>() PRUN_INLINED {
@@ -261,8 +261,8 @@ void sum_parts(const float* parts, int64_t count, int64_t stride, float* to, int
   });
 }
 
-// Calls f(first, count) for a chunk of rows; with `added` for as many rows at a time as 24 KiB of a first-level cache
-// hold of four tensors.
+// Calls f(first, count) for a chunk of rows; with `added` for groups of rows whose four tensors fit in 24 KiB of the
+// first-level cache.
 template <class T, bool added, class F>
 void few_rows(const RowChunks& chunks, int64_t chunk, int64_t width, const F& f) {
   const int64_t first = chunks.first(chunk), count = chunks.size(chunk);
@@ -272,7 +272,8 @@ void few_rows(const RowChunks& chunks, int64_t chunk, int64_t width, const F& f)
   for (int64_t done = 0; done < count; done += step) f(first + done, std::min(step, count - done));
 }
 
-// Reads: x, the residual that is added, gamma, beta. Writes: y, the sum, the mean, the reciprocal.
+// Reads: x, the residual if `added`, gamma, beta if `centred`. Writes: y, the sum if `added`, the mean if `centred`,
+// the reciprocal.
 template <bool centred, bool added, class T>
 std::unique_ptr<Kernel> forward(const OpView& view) {
   constexpr size_t kParam = added ? 2 : 1, kStat = kParam + (centred ? 1 : 0);
@@ -305,7 +306,8 @@ int64_t workspace(const OpView& view) {
   return RowChunks(row_count(shape)).count * (centred ? 2 : 1) * last_dim(shape) * static_cast<int64_t>(sizeof(float));
 }
 
-// Reads: x, dy, gamma, the mean, the reciprocal, the gradient that is added. Writes: dx, dgamma, dbeta.
+// Reads: x, dy, gamma, the mean if `centred`, the reciprocal, the gradient to add if `added`. Writes: dx, dgamma, dbeta
+// if `centred`.
 template <bool centred, bool added, class T>
 std::unique_ptr<Kernel> backward(const OpView& view) {
   constexpr size_t kParams = centred ? 2 : 1, kScale = 2 + kParams;

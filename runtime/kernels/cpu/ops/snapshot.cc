@@ -1,4 +1,4 @@
-// Uses non-temporal stores. memcpy does so only for copies larger than the whole cache; otherwise it reads every line
+// Uses non-temporal stores. memcpy uses them only for copies larger than the whole cache; otherwise it reads every line
 // of the destination first and evicts lines that the next step needs.
 #include "kernels/cpu/ops/snapshot.h"
 
