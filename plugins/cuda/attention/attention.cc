@@ -1,6 +1,6 @@
-// The ops attention, attention_block and their gradients: what is computed, where it lies, and by whom: in bf16 by
-// cuDNN where it is there and takes the shape (attention_cudnn.h), else by kernels of ours. Which one it is depends on
-// shapes, places in the arena, options and versions alone, so that ranks agree.
+// The ops attention, attention_block and their gradients: their operands, layouts and kernels. bf16 runs on cuDNN if it
+// is available and supports the shape (attention_cudnn.h), all else on kernels of prun. The choice depends only on
+// shapes, addresses in the arena, options and versions, so that ranks agree.
 #include "attention.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ constexpr int64_t kMostHead = 256, kMostLength = 65535 * 16;  // blocks of at le
 
 bool is_block(const OpView& view) { return view.kind().starts_with("attention_block"); }
 
-// The queries that are one chunk or two, and the keys of the rank `hop` before this one: what each query sees.
+// Returns the mask of the queries, one chunk or two, on the keys of the rank `hop` places before this one.
 Sight sight_of(const OpView& view, int length) {
   const bool causal = view.integer("causal") != 0;
   if (!is_block(view)) return {length, {causal ? 1 : length, 0}, {causal ? 1 : 0, 0}};
@@ -57,7 +57,7 @@ AttentionSizes sizes_of(const OpView& view) {
   return s;
 }
 
-// Heads of T are multiples of `bytes`, and begin on such.
+// Returns whether heads of T are multiples of `bytes`, and begin on such.
 template <class T>
 bool heads_on(size_t bytes, const AttentionSizes& s, std::initializer_list<const void*> addresses) {
   return s.head * sizeof(T) % bytes == 0 && std::all_of(addresses.begin(), addresses.end(), [bytes](const void* at) {
@@ -70,7 +70,7 @@ Heads<T> heads_at(T* data, int64_t row, int length) {
   return {data, row, row * length};
 }
 
-// q, k and v of qkv; of attention_block, k and v are in the second tensor.
+// Sets q, k and v from qkv; attention_block has k and v in the second tensor.
 template <class T, class Op>
 void set_inputs(const OpView& view, Op& op) {
   const AttentionSizes& s = op.sizes;
@@ -158,8 +158,8 @@ std::unique_ptr<Kernel> make_backward(const OpView& view) {
   });
 }
 
-// Scratch for cuDNN is reserved unless the options rule it out: whether the library is there is known where the program
-// runs, and this is asked where it is compiled.
+// Scratch for cuDNN is reserved unless the options rule it out, because this is called where the program is compiled,
+// and only the machine that runs it can look for the library.
 bool may_be_cudnn(const OpView& view, const AttentionSizes& s) {
   return view.options().cudnn && view.read(0).dtype == PRUN_BF16 && cudnn_takes(s);
 }

@@ -1,9 +1,9 @@
-// What the kernels of attention compute, for the ops attention and attention_block alike: where heads lie in memory,
-// and which keys a query sees.
+// Operands of the attention kernels, for the ops attention and attention_block: the layout of heads, and the keys that
+// a query attends to.
 //
-// Surprising fact: on whatever rank, hop and chunk, a query sees a prefix of the keys that are here, and a later query
-// never a shorter one. So a mask is one number for each query, and which tiles are empty, full or cut follows from
-// their ends.
+// Surprising fact: on any rank, hop and chunk, a query attends to a prefix of the local keys, and a later query never
+// to a shorter one. So the mask is one number per query, and a tile's ends determine whether it is masked, full or
+// partial.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -15,7 +15,8 @@
 
 namespace prun::cuda {
 
-// Heads of one sort in a tensor [batch, length, row]: `data` is the first one's, `row` and `sample` count elements.
+// Heads of one kind in a tensor [batch, length, row]: `data` is the first one's; `row` and `sample` are strides in
+// elements.
 template <class T>
 struct Heads {
   T* data;
@@ -23,10 +24,10 @@ struct Heads {
   __host__ __device__ T* head(int64_t b, int64_t h, int size) const { return data + b * sample + h * size; }
 };
 
-// How many keys query t sees. The rank's tokens are one chunk or two of `chunk` each.
+// The mask: the number of keys that query t attends to. The rank's tokens are one chunk, or two of `chunk` each.
 struct Sight {
   int chunk;
-  int seen[2], more[2];  // the first query of a chunk, and how many more each next one sees
+  int seen[2], more[2];  // keys of a chunk's first query; how many more keys each next query has
   __host__ __device__ int keys(int t) const {
     return t < chunk ? seen[0] + t * more[0] : seen[1] + (t - chunk) * more[1];
   }
@@ -34,17 +35,17 @@ struct Sight {
 
 struct AttentionSizes {
   int64_t batch;
-  int length, heads, kv_heads, head;  // of a head, `head` elements: at most 256
+  int length, heads, kv_heads, head;  // `head`: elements of a head, at most 256
   Sight sight;
   float scale;  // of q·k
-  bool vector;  // heads that are read have multiples of 16 bytes, and begin on such
-  bool pairs;   // heads that are written have an even number of elements, and begin on multiples of two
+  bool vector;  // heads that are read are multiples of 16 bytes, and begin on such
+  bool pairs;   // heads that are written have an even number of elements, and begin on even ones
   __host__ __device__ int group() const { return heads / kv_heads; }
 };
 
-// out [batch, length, heads·head] and lse [batch, heads, length] of q and k, v. With f32 out (out_f32 instead of out)
-// they are merged with those of other keys, out_before and lse_before, where these are not null; they may be the same
-// memory.
+// Computes out [batch, length, heads·head] and lse [batch, heads, length] from q, k and v. An f32 out (out_f32 instead
+// of out) is merged with the result of other keys, out_before and lse_before, unless these are null; they may be the
+// same memory.
 template <class T>
 struct AttentionForward {
   AttentionSizes sizes;
@@ -56,20 +57,20 @@ struct AttentionForward {
   float* lse;
 };
 
-// The bytes of AttentionBackward::dots, rounded up to a boundary for what follows it in scratch.
+// Returns the bytes of AttentionBackward::dots, rounded up so that the scratch after it is aligned.
 inline size_t attention_dots_bytes(const AttentionSizes& s) {
   return (static_cast<size_t>(s.batch * s.heads * s.length) * sizeof(float) + 255) / 256 * 256;
 }
 
-// A gradient in T, or in f32 where data_f32 is set.
+// A gradient in T, or in f32 if data_f32 is set.
 template <class T>
 struct GradientHeads {
   Heads<T> heads;
   float* data_f32;
 };
 
-// dq, dk and dv; lse and out are those of all keys. dots [batch, heads, length] is Σ out·dout, which the kernels write.
-// dq_before is added to an f32 dq, where it is not null; it may be the same memory.
+// Computes dq, dk and dv; lse and out are those of all keys. dots [batch, heads, length] is Σ out·dout, which the
+// kernels write. dq_before is added to an f32 dq unless it is null; it may be the same memory.
 template <class T>
 struct AttentionBackward {
   AttentionSizes sizes;
@@ -80,15 +81,15 @@ struct AttentionBackward {
   const float* dq_before;
 };
 
-// Kernels of ours, for heads of up to 256 elements: f32 in attention_f32.cu, bf16 on tensor cores in the others. No
-// float is added atomically and all orders are fixed, so the same inputs give the same bits.
+// Kernels of prun, for heads of up to 256 elements: f32 in attention_f32.cu, bf16 on tensor cores in the others. They
+// use no float atomics and add in a fixed order, so results are bitwise identical in every run.
 std::unique_ptr<Kernel> own_attention_forward(const AttentionForward<float>& a);
 std::unique_ptr<Kernel> own_attention_forward(const AttentionForward<bf16>& a);
 std::unique_ptr<Kernel> own_attention_backward(const AttentionBackward<float>& a);
 std::unique_ptr<Kernel> own_attention_backward(const AttentionBackward<bf16>& a);
 
-// The kernel may have so many bytes of shared memory: above 48 KiB a device wants to be asked. At most 99 KiB, which
-// all devices from sm_80 on have.
+// Allows the kernel `bytes` of dynamic shared memory, which CUDA requires above 48 KiB. At most 99 KiB, which all
+// devices from sm_80 on have.
 template <class... Params>
 void allow_shared(void (*kernel)(Params...), int bytes) {
   check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),

@@ -1,10 +1,16 @@
-// The gradient of attention in bf16 on tensor cores, in two kernels that compute the probabilities anew: one has tiles
-// of queries and walks over keys (dq), the other has tiles of keys and walks over the queries that see them (dk and
-// dv).
+// The gradient of attention in bf16 on tensor cores, in two kernels that recompute the probabilities: one has tiles of
+// queries and iterates over keys (dq), the other has tiles of keys and iterates over the queries that attend to them
+// (dk and dv).
 //
 // Surprising fact: both are one template. With own rows A1, A2 and other rows B1, B2 (q, dout and k, v for dq; k, v and
-// q, dout for dk, dv) each computes P = exp(A1·B1ᵀ - lse) and dS = P·(A2·B2ᵀ - dots), and sums dS·B1, the second also
-// P·B2. Seven products instead of the five of one kernel are the price of adding nothing atomically.
+// q, dout for dk, dv) each computes P = exp(A1·B1ᵀ - lse) and dS = P·(A2·B2ᵀ - dots), and accumulates dS·B1, the second
+// kernel also P·B2. Avoiding float atomics costs seven GEMMs instead of the five of one kernel.
+//
+// Tiles of B1 and B2 are double-buffered, if shared memory holds two (Cut::Tiles):
+//
+//      cp.async      | A1, A2, tile 0 | tile 1                  | tile 2                  | ..
+//      tensor cores  |                | S, dP, dS·B1 of tile 0  | S, dP, dS·B1 of tile 1  | ..
+//      loads into    | buffer 0       | buffer 1                | buffer 0                | ..
 #include "attention_dots.cuh"
 #include "attention_tiles.cuh"
 
@@ -13,7 +19,7 @@ namespace {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-// Row `at` of a gradient, two columns of it.
+// Stores two columns of a gradient, from element `at` on.
 __device__ void store_pair(const AttentionSizes& s, const GradientHeads<bf16>& to, int64_t at, int column, float first,
                            float second, const float* before) {
   if (column >= s.head) return;
@@ -28,9 +34,9 @@ __device__ void store_pair(const AttentionSizes& s, const GradientHeads<bf16>& t
   }
 }
 
-// How the work is cut. D: the head, padded; O: the columns of the gradients that a block makes, of D; Warps: of a
-// block; M: 16-row tiles of own rows a warp; N: other rows of a tile; Tiles: of other rows that shared memory holds, 2
-// to load ahead.
+// The division of work. D: the head, padded; O: the columns, of D, whose gradients a block computes; Warps: per block;
+// M: 16-row tiles of own rows per warp; N: other rows per tile; Tiles: tiles of other rows that shared memory holds; 2
+// = double buffering.
 template <int D_, int O_, int Warps_, int M_, int N_, int Tiles_>
 struct Cut {
   static constexpr int D = D_, O = O_, M = M_, N = N_, Tiles = Tiles_;
@@ -55,8 +61,8 @@ __global__ void __launch_bounds__(C::kThreads) backward_kernel(const AttentionBa
       OfKeys ? static_cast<int>(blockIdx.y) : static_cast<int>(gridDim.y - 1 - blockIdx.y);  // long ones first
   const int first = block * kRows, there = s.length - first, end = min(first + kRows, s.length);
 
-  // Tiles of other rows from `from` on, of each head in turn: keys that the last query sees; queries that see the first
-  // key.
+  // Tiles of other rows from `from` on, of each head in order: the keys that the last query attends to; the queries
+  // that attend to the first key.
   int from = 0, count = (s.sight.keys(end - 1) + N - 1) / N;
   if (OfKeys) {
     const int all = (s.length + N - 1) / N;
@@ -106,11 +112,11 @@ __global__ void __launch_bounds__(C::kThreads) backward_kernel(const AttentionBa
   float sum1[M][C::O / 8][4] = {}, sum2[OfKeys ? M : 1][OfKeys ? C::O / 8 : 1][4] = {};
   for (int i = 0; i < rounds; ++i) {
     if (C::Tiles == 1) {
-      __syncthreads();  // nobody reads the tile before any more
+      __syncthreads();  // no warp reads the previous tile any more
       load(i);
     }
     wait_copies();
-    __syncthreads();  // tile i is here, and nobody reads tile i - 1 any more
+    __syncthreads();  // tile i has arrived, and no warp reads tile i - 1 any more
     if (C::Tiles > 1 && i + 1 < rounds) load(i + 1);
     const int other = (from + i % count) * N, other_last = min(other + N, s.length) - 1;
     if (warp_first >= s.length || s.sight.keys(OfKeys ? other_last : warp_last) <= (OfKeys ? warp_first : other))

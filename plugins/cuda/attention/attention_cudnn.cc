@@ -23,13 +23,13 @@ namespace prun::cuda {
 #ifdef PRUN_CUDA_CUDNN
 namespace {
 
-// The queries first..first + queries - 1, each of which attends to keys 0..keys - 1; causal: the i-th of them to 0..i.
+// Queries first..first + queries - 1, each of which attends to keys 0..keys - 1; causal: the i-th one to 0..i.
 struct Rectangle {
   int first, queries, keys;
   bool causal;
 };
 
-// Nothing where no query attends to any key, or where Sight is of another form.
+// Returns nothing if no query attends to any key, or if the mask has another form.
 std::optional<Rectangle> rectangle_of(const AttentionSizes& s) {
   const Sight& sight = s.sight;
   const bool two = sight.chunk < s.length;
@@ -59,7 +59,7 @@ CudnnAttentionShape shape_of(const AttentionSizes& s, const Rectangle& r, int64_
   return shape;
 }
 
-// The memory of one call, one part after the other.
+// The layout of one call's scratch, one part after the other.
 class Parts {
  public:
   size_t add(size_t bytes) {
@@ -86,7 +86,7 @@ struct Calls {
 };
 using MakeCalls = std::function<Calls(const std::shared_ptr<const CudnnPlan>&)>;
 
-// Returns a plan, or null where cuDNN has none that it also launches. Kernels of the same shape share it while one of
+// Returns a plan, or null if cuDNN has none that it also launches. Kernels of the same shape share it as long as one of
 // them lives.
 std::shared_ptr<const CudnnPlan> plan_of(Context& context, const CudnnAttentionShape& shape, bool gradient,
                                          const MakeCalls& make) {
@@ -120,8 +120,9 @@ std::shared_ptr<const CudnnPlan> plan_of(Context& context, const CudnnAttentionS
   }
 }
 
-// The graphs promise 16 bytes of every tensor in bf16 (cudnn_plan.cc). AttentionSizes says it of heads that are only
-// read for the kernels of ours; `others` are the rest. As heads are multiples of 16 bytes, all begin as the first does.
+// The graphs require 16-byte alignment of every bf16 tensor (cudnn_plan.cc). AttentionSizes::vector covers the heads
+// that are only read; `others` are the remaining tensors. Heads are multiples of 16 bytes, so the first one decides for
+// all.
 bool suits(const OpView& view, const AttentionSizes& s, std::initializer_list<const void*> others) {
   return s.vector && cudnn_takes(s) &&
          std::all_of(others.begin(), others.end(),
@@ -178,8 +179,8 @@ std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const Atten
              {a.out.data, a.dq.heads.data, a.dk.heads.data, a.dv.heads.data, a.dq.data_f32, a.dk.data_f32,
               a.dv.data_f32, a.dq_before}))
     return nullptr;
-  // Up to Hopper a graph that writes dq at once makes cuDNN keep the gradients of scores; later engines take it, and
-  // add.
+  // Up to Hopper, a graph that writes dq directly makes cuDNN store the gradients of scores; later engines accept the
+  // graph, but add in any order.
   if (deterministic && view.context().capability() >= 100) return nullptr;
   const int64_t width = int64_t{s.heads} * s.head, shared_width = int64_t{s.kv_heads} * s.head;
   Heads<bf16> dq = a.dq.heads, dk = a.dk.heads, dv = a.dv.heads;

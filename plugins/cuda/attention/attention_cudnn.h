@@ -1,12 +1,12 @@
 // Attention in bf16 by cuDNN's fused kernels: of a whole sequence, and of one hop of ring attention.
 //
-// On every rank and hop the queries that attend to anything are a run of rows, and each attends to the same prefix of
-// the hop's keys, or the hop is the causal diagonal. So one graph computes a hop, and attention_hops.h adds it to those
-// before.
+// On every rank and hop the queries with any key are a run of rows. Either each attends to the same prefix of the hop's
+// keys, or the hop is the causal diagonal. So one graph computes a hop, and attention_hops.h merges it with the
+// previous ones.
 //
-// Its gradient gives the same bits in every run where cuDNN keeps the scores' gradients in memory, which are as many as
-// the scores. With the option deterministic=0 threads add to f32 sums of dq instead, in any order. Either way a batch
-// is worked through in slices of samples and heads, so that this memory stays below the option attention_workspace.
+// Its gradient is bitwise identical in every run if cuDNN stores the gradients of all scores. With the option
+// deterministic=0 threads instead add to f32 sums of dq, in any order. Either way a batch is processed in slices of
+// samples and heads, so that this memory does not exceed the option attention_workspace.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -19,9 +19,9 @@ namespace prun::cuda {
 inline constexpr size_t kCudnnForwardBytes = 256;
 
 struct CudnnSlice {
-  int64_t batch = 0, kv_heads = 0;  // of a slice; 0: none is small enough
-  size_t sums_bytes = 0;            // of dq, zeros before each run
-  size_t bytes = 0;                 // of those and cuDNN's workspace, as its plans have it (cudnn_plan_test.cc)
+  int64_t batch = 0, kv_heads = 0;  // of a slice; 0: no slice is small enough
+  size_t sums_bytes = 0;            // of dq's sums, which are zeroed before each run
+  size_t bytes = 0;                 // of those and cuDNN's workspace, as its plans report it (cudnn_plan_test.cc)
 };
 inline CudnnSlice cudnn_backward_slice(const AttentionSizes& s, const Options& options) {
   const bool deterministic = options.deterministic;
@@ -44,8 +44,8 @@ inline CudnnSlice cudnn_backward_slice(const AttentionSizes& s, const Options& o
   return {};
 }
 
-// Scratch of a hop beside that: its output and log-sum-exps before they are merged (f32), and its gradients (bf16). For
-// as many rows as a hop may have, because ranks of one program have hops of several shapes.
+// Return the additional scratch of a hop: its output and log-sum-exps before they are merged (f32), and its gradients
+// (bf16). Sized for the largest hop, because ranks of one program have hops of several shapes.
 inline size_t cudnn_hop_forward_bytes(const AttentionSizes& s) {
   return static_cast<size_t>(s.batch * s.length * s.heads * (s.head + 1)) * sizeof(float) + 2 * kScratchAlign;
 }
@@ -54,10 +54,10 @@ inline size_t cudnn_hop_backward_bytes(const AttentionSizes& s) {
          2 * kScratchAlign;
 }
 
-// Whether cuDNN may take heads of this size at all.
+// Returns whether cuDNN may support heads of this size.
 inline bool cudnn_takes(const AttentionSizes& s) { return s.head <= 128 && s.head % 8 == 0; }
 
-// Null where cuDNN is missing, unwanted, or does not take the shape; the log says why, once for each shape.
+// Return null if cuDNN is missing, disabled, or does not support the shape; the log reports why, once per shape.
 std::unique_ptr<Kernel> cudnn_attention_forward(const OpView& view, const AttentionForward<bf16>& a);
 std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const AttentionBackward<bf16>& a);
 

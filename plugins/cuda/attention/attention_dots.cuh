@@ -1,4 +1,4 @@
-// Σ out·dout of each row of each head, which the gradient of a softmax subtracts: a warp a row.
+// Σ out·dout of each row of each head, which the gradient of a softmax subtracts: one warp per row.
 #pragma once
 #include "attention.h"
 #include "cuda/kernels/launch.h"

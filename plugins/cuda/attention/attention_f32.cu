@@ -1,9 +1,8 @@
-// Attention and its gradient in f32, on the cores that compute in it: for parity, and for plans in f32. The division of
-// work is that of attention_forward.cu and attention_backward.cu, with 16x16 threads that each have some rows and
-// columns.
+// Attention and its gradient in f32 on CUDA cores: for parity, and for plans in f32. The division of work is that of
+// attention_forward.cu and attention_backward.cu, with 16x16 threads that each have some rows and columns.
 //
-// Rows in shared memory are four floats longer than a head: so 8 threads that read 16 bytes of 8 neighbouring rows meet
-// all 32 banks. A thread's row of probabilities is read by the 16 threads of its own half warp only.
+// Rows in shared memory are four floats longer than a head, so that 8 threads that read 16 bytes of 8 neighbouring rows
+// access all 32 banks. Only the 16 threads of its own half warp read a thread's row of probabilities.
 #include "attention_dots.cuh"
 
 namespace prun::cuda {
@@ -23,7 +22,7 @@ struct Rows {
   __device__ float4 four(int row, int column) const {
     return *reinterpret_cast<const float4*>(data + row * kStride + column);
   }
-  // Rows of global memory, `stride` elements apart; beyond `there` rows, or `head` columns, zeros.
+  // Loads rows of global memory, `stride` elements apart; zeros beyond `there` rows or `head` columns.
   __device__ void load(int rows, const float* from, int64_t stride, int there, int head, bool vector) const {
     for (int i = threadIdx.x; i < rows * (D / 4); i += kThreads) {
       const int row = i / (D / 4), c = i % (D / 4) * 4;
@@ -44,7 +43,7 @@ struct Rows {
   }
 };
 
-// c[i][j] = row y + 16i of a · row x + 16j of b.
+// Computes c[i][j] = row y + 16i of a · row x + 16j of b.
 template <int D, int R, int N>
 __device__ void multiply_rows(float (&c)[R][N], const Rows<D>& a, const Rows<D>& b, int y, int x) {
   for (int i = 0; i < R; ++i)
@@ -63,7 +62,7 @@ __device__ void multiply_rows(float (&c)[R][N], const Rows<D>& a, const Rows<D>&
   }
 }
 
-// sum[i][4j..] += Σ over a row y + 16i of p, which has `columns`, of p times columns 4x + 64j.. of b's row.
+// Accumulates sum[i][4j..] += Σ over k < `columns` of p[y + 16i][k] · b[k][4x + 64j..].
 template <int D, int R>
 __device__ void add_product(float (&sum)[R][D / kSide], const float* p, int p_stride, int columns, const Rows<D>& b,
                             int y, int x) {
@@ -85,7 +84,7 @@ __device__ void add_product(float (&sum)[R][D / kSide], const float* p, int p_st
   }
 }
 
-// Over the 16 threads of a row.
+// Reduce over the 16 threads of a row.
 __device__ float row_max(float x) {
   for (int step = kSide / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
   return x;
@@ -95,7 +94,7 @@ __device__ float row_sum(float x) {
   return x;
 }
 
-// D: the head padded to 64, 128 or 256; R: rows a thread; N: keys a thread.
+// D: the head padded to 64, 128 or 256; R: rows per thread; N: keys per thread.
 template <int D, int R, int N>
 __global__ void __launch_bounds__(kThreads, 2) forward_kernel(const AttentionForward<float> a) {
   PRUN_SHARED(shared);
@@ -170,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(const AttentionFor
   }
 }
 
-// D, R: as above; N: other rows a thread.
+// D, R: see forward_kernel; N: other rows per thread.
 template <bool OfKeys, int D, int R, int N>
 __global__ void __launch_bounds__(kThreads, R > 2 ? 1 : 2) backward_kernel(const AttentionBackward<float> a) {
   PRUN_SHARED(shared);
@@ -194,7 +193,8 @@ __global__ void __launch_bounds__(kThreads, R > 2 ? 1 : 2) backward_kernel(const
     const float* lse = a.lse + (b * s.heads + head) * s.length;
     const float* dots = a.dots + (b * s.heads + head) * s.length;
     for (int other = 0; other < (OfKeys ? s.length : s.sight.keys(end - 1)); other += kOthers) {
-      if (OfKeys && s.sight.keys(min(other + kOthers, s.length) - 1) <= first) continue;  // none sees these keys
+      if (OfKeys && s.sight.keys(min(other + kOthers, s.length) - 1) <= first)
+        continue;  // no query attends to these keys
       const int64_t from = OfKeys ? head : shared_head;
       __syncthreads();
       other1.load(kOthers, right1.head(b, from, s.head) + other * right1.row, right1.row, s.length - other, s.head,

@@ -1,9 +1,12 @@
-// Attention in bf16 on tensor cores: a block has a tile of a head's queries and walks over the keys that they see, with
-// a softmax that is corrected as its maximum grows (Dao, "FlashAttention-2", 2023, whose division of work this
-// follows).
+// Attention in bf16 on tensor cores: a block has a tile of a head's queries and iterates over the keys that they attend
+// to, with an online softmax (Dao, "FlashAttention-2", 2023, whose division of work this follows). Tiles of K and V are
+// double-buffered:
 //
-// While a tile of keys and values is computed with, the next one is on its way. A warp has 16·M queries of its own, so
-// the rows' maxima and sums need four lanes only.
+//      cp.async      | Q, tile 0 | tile 1                                | tile 2                | ..
+//      tensor cores  |           | S = Q·Kᵀ, softmax, O += P·V of tile 0 | the same with tile 1  | ..
+//      loads into    | buffer 0  | buffer 1                              | buffer 0              | ..
+//
+// A warp has 16·M queries of its own, so only four lanes share the maximum and the sum of a row.
 #include "attention_tiles.cuh"
 #include "cuda/kernels/launch.h"
 
@@ -13,7 +16,7 @@ namespace {
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
 
-// One row's two columns of out, and of what was before.
+// Stores two columns of a row of out, merged with those of the previous keys.
 __device__ void store_pair(const AttentionForward<bf16>& a, int64_t at, int column, float first, float second,
                            float keep) {
   const int head = a.sizes.head;
@@ -31,14 +34,14 @@ __device__ void store_pair(const AttentionForward<bf16>& a, int64_t at, int colu
   }
 }
 
-// D: the head padded to 64, 128 or 256; M: 16-row tiles of queries a warp; N: keys of a tile.
+// D: the head padded to 64, 128 or 256; M: 16-row tiles of queries per warp; N: keys per tile.
 template <int D, int M, int N>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForward<bf16> a) {
   PRUN_SHARED(shared);
   constexpr int kRows = 16 * M * kWarps, kTile = N * D, kColumns = N / 8;
   const AttentionSizes& s = a.sizes;
   const Tile<D> q{reinterpret_cast<bf16*>(shared)};
-  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kRows;  // of long rows first: they end last
+  const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kRows;  // long rows first, because they take longest
   const int64_t b = blockIdx.x / s.heads, h = blockIdx.x % s.heads, shared_head = h / s.group();
   const int last = min(first + kRows, s.length) - 1, keys = s.sight.keys(last), sure = s.sight.keys(first);
   const bf16* k_rows = a.k.head(b, shared_head, s.head);
@@ -64,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForwar
   const int warp_keys = warp_first < s.length ? s.sight.keys(min(warp_first + 16 * M, s.length) - 1) : 0;
   for (int j = 0; j < tiles; ++j) {
     wait_copies();
-    __syncthreads();  // tile j is here, and nobody reads tile j - 1 any more
+    __syncthreads();  // tile j has arrived, and no warp reads tile j - 1 any more
     if (j + 1 < tiles) load(j + 1);
     if (j * N >= warp_keys) continue;
     float p[M][kColumns][4];
@@ -89,8 +92,9 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForwar
         for (int n = 0; n < kColumns; ++n) most = fmaxf(most, fmaxf(p[m][n][2 * r], p[m][n][2 * r + 1]));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-        const float base = most == -INFINITY ? 0.0f : most * scale;  // a row that has seen nothing yet
-        // Exactly 1 where the maximum stays: the product, contracted to an FMA, would leave its rounding in every tile.
+        const float base = most == -INFINITY ? 0.0f : most * scale;  // -inf: a row that has attended to no key yet
+        // Exactly 1 if the maximum is unchanged: contracted to an FMA, the difference would add a rounding error in
+        // every tile.
         const float shrink = top[m][r] == most ? 1.0f : exp2_approximate((top[m][r] - most) * scale);
         top[m][r] = most;
         float added = 0;

@@ -1,5 +1,5 @@
-// The graphs of operations by which cuDNN knows attention and its gradient: what its frontend library composes, in the
-// order that its engines recognize. The softmax statistics between them are natural log-sum-exps, as our ops' are.
+// The graphs of operations that cuDNN recognizes as attention and its gradient, as its frontend library composes them,
+// in the order that its engines expect. The softmax statistics between them are natural log-sum-exps, as in prun's ops.
 #include "attention_graphs.h"
 
 #include <cmath>
@@ -40,7 +40,7 @@ struct Composer {
   Tensor scaled(Tensor x) {
     return apply(CUDNN_POINTWISE_MUL, x, graph.number(1.0f / std::sqrt(static_cast<float>(shape.head))));
   }
-  // -infinity where the key's index is above the query's.
+  // Sets scores to -infinity where the key's index is above the query's.
   Tensor masked(Tensor x) {
     if (!shape.causal) return x;
     const Tensor query = graph.between(scores, CUDNN_DATA_INT32), key = graph.between(scores, CUDNN_DATA_INT32);
@@ -48,7 +48,7 @@ struct Composer {
     graph.index(2, x, query);
     graph.index(3, x, key);
     graph.pointwise(CUDNN_POINTWISE_CMP_GE, query, sees, key);
-    // Before 9.10 its engines want a number there.
+    // Before 9.10 its engines require a finite number.
     using Limits = std::numeric_limits<float>;
     const float unseen = cudnnGetVersion() < 91000 ? Limits::lowest() : -Limits::infinity();
     graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT, x, y, graph.number(unseen), sees);
@@ -96,7 +96,7 @@ CudnnGraph attention_gradient_graph(const CudnnAttentionShape& shape, bool summe
   g.reduce(CUDNN_REDUCE_TENSOR_ADD, along, along_row);
   g.pointwise(CUDNN_POINTWISE_MUL, along_row, dots, g.number(1.0f));
 
-  // A gradient with regard to keys or values: xᵀ·y, and with shared heads the sum over those that share one.
+  // Computes a gradient of keys or values: xᵀ·y, summed over the heads that share one.
   const auto product_of_transposed = [&](Tensor x, Tensor y, Tensor to) {
     const Tensor transposed = g.between({b, h, u, t}, {h * t * u, t * u, 1, u}, kBf16);
     g.reshape(x, transposed);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
-// A warp has a head of a row. lse may be lse_before, so all lanes have read it before one of them writes.
+// A warp has a head of a row. lse may be lse_before, so all lanes read it before one of them writes.
 __global__ void __launch_bounds__(kThreads, 4) merge_outputs(const HopOutputs hop) {
   const HopRows& r = hop.rows;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

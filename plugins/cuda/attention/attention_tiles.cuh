@@ -1,7 +1,7 @@
-// Tiles of bf16 rows in shared memory, as tensor cores read them, for the kernels of attention.
+// Tiles of bf16 rows in shared memory, in the layout that tensor cores read, for the attention kernels.
 //
-// Surprising fact: the 16-byte pieces of a row do not lie in order. Piece c of row r lies at c xor (r mod 8), so that
-// eight rows' pieces c, which a load of matrices takes at once, lie in all 32 banks and not in four.
+// Surprising fact: the 16-byte pieces of a row are swizzled. Piece c of row r is stored at c xor (r mod 8), so that the
+// pieces c of eight rows, which a load of matrices reads together, are in all 32 banks instead of four.
 #pragma once
 #include <cstring>
 
@@ -24,8 +24,8 @@ struct Tile {
 
   __device__ bf16* piece(int row, int c) const { return data + row * D + ((c ^ (row & 7)) * 8); }
 
-  // Rows of global memory, `stride` elements apart; beyond `there` rows, or `head` columns, zeros. Ends when
-  // copies_wait says.
+  // Loads rows of global memory, `stride` elements apart; zeros beyond `there` rows or `head` columns. Complete after
+  // wait_copies.
   template <int Rows, int Threads>
   __device__ void load(const bf16* from, int64_t stride, int there, int head, bool vector) const {
     constexpr int kPieces = D / 8;
@@ -42,25 +42,25 @@ struct Tile {
     }
   }
 
-  // What multiply_add wants as a: rows row..row+15, columns 16k..16k+15.
+  // Loads operand a of multiply_add: rows row..row+15, columns 16k..16k+15.
   __device__ void left(uint32_t (&a)[4], int row, int k) const {
     const int lane = threadIdx.x & 31;
     load_matrices(a, piece(row + (lane & 15), 2 * k + (lane >> 4)));
   }
-  // As b, of the transposed tile: its columns are rows row..row+7 (pairs 0, 1) and row+8..row+15 (2, 3), its rows
-  // columns 16k..
+  // Loads operand b from the transposed tile: its columns are rows row..row+7 (pairs 0, 1) and row+8..row+15 (2, 3),
+  // its rows columns 16k..16k+15.
   __device__ void right_transposed(uint32_t (&b)[4], int row, int k) const {
     const int lane = threadIdx.x & 31;
     load_matrices(b, piece(row + (lane & 7) + ((lane >> 4) << 3), 2 * k + ((lane >> 3) & 1)));
   }
-  // As b: its rows are rows row..row+15, its columns 16n..16n+7 (pairs 0, 1) and 16n+8..16n+15 (2, 3).
+  // Loads operand b: its rows are rows row..row+15, its columns 16n..16n+7 (pairs 0, 1) and 16n+8..16n+15 (2, 3).
   __device__ void right(uint32_t (&b)[4], int row, int n) const {
     const int lane = threadIdx.x & 31;
     load_matrices_transposed(b, piece(row + (lane & 15), 2 * n + (lane >> 4)));
   }
 };
 
-// c [16·M, 8·N] = rows of a · rows of b, transposed: `row_a` and `row_b` are the first ones.
+// Computes c [16·M, 8·N] = A·Bᵀ, with the rows of a from `row_a` on and those of b from `row_b` on.
 template <int D, int M, int N>
 __device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], const Tile<D>& a, int row_a, const Tile<D>& b,
                                               int row_b) {
@@ -88,8 +88,8 @@ __device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], const Tile<D>
   }
 }
 
-// c [16·M, 8·O] += p · b, with p [16·M, 8·N] as a product left it, rounded to bf16; b has the rows from `row` on, and
-// its columns from 8·first on.
+// Accumulates c [16·M, 8·O] += p·b, with p [16·M, 8·N] in the layout of multiply_rows' accumulators, rounded to bf16; b
+// has the rows from `row` on, and its columns from 8·first on.
 template <int D, int M, int N, int O>
 __device__ __forceinline__ void add_product(float (&c)[M][O][4], const float (&p)[M][N][4], const Tile<D>& b, int row,
                                             int first) {

@@ -1,7 +1,7 @@
-// cached_attention: what a generation has in place of attention. It writes the rows' keys and values to the cache, then
-// each query attends to the keys up to its position (Milakov and Gimelshein, "Online normalizer calculation for
-// softmax", 2018). Where queries are too few to fill the GPU, several blocks share the keys of one and a second kernel
-// merges their results (Dao et al., "Flash-Decoding", 2023).
+// cached_attention, which replaces attention in generation. It writes the rows' keys and values to the cache, then each
+// query attends to the keys up to its position with the online softmax (Milakov and Gimelshein, "Online normalizer
+// calculation for softmax", 2018). If queries are too few to fill the GPU, several blocks share the keys of one and a
+// second kernel merges their results (Dao et al., "Flash-Decoding", 2023).
 //
 // A block has up to four queries that attend to one head of keys: query heads of its group and, in a prompt, following
 // tokens. So a row of the cache is loaded once for all of them.
@@ -19,10 +19,10 @@ namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 192, kWarps = kThreads / kWarp;  // two blocks leave a thread 168 registers, four 80
-constexpr int kQueries = 4;                               // of a block, at most
+constexpr int kQueries = 4;                               // per block, at most
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-constexpr int64_t kMostHead = 256;  // elements: eight of a lane
+constexpr int64_t kMostHead = 256;  // elements: eight per lane
 
 struct Cache {
   int64_t batch, length, context, heads, kv_heads, size, splits = 1;
@@ -33,7 +33,7 @@ struct Cache {
         heads(view.integer("heads", 1)),
         kv_heads(view.integer("kv_heads", heads)),
         size(view.read(0).shape.last() / (heads + 2 * kv_heads)) {
-    constexpr int64_t kLeastKeys = 256, kBlocks = 512;  // of a block; that fill the largest GPU twice
+    constexpr int64_t kLeastKeys = 256, kBlocks = 512;  // keys per block; blocks that fill the largest GPU twice
     while (splits * 2 * kLeastKeys <= context && blocks(kQueries) * splits * 2 <= kBlocks) splits *= 2;
   }
   // Queries that attend to the same head of keys, and the blocks for them.
@@ -47,7 +47,7 @@ struct Cache {
 };
 
 // If several rows of a sample have the same position, the last one is kept, as if they were written one by one.
-// Positions are the host's own numbers; one that is none is not written.
+// Positions come from the host; a row with an invalid one is not written.
 template <class T>
 __global__ void keep(const T* qkv, const int32_t* at, T* cache, Cache s) {
   for (int64_t i = first_item(); i < s.batch * s.length * s.kept(); i += item_stride()) {
@@ -60,7 +60,7 @@ __global__ void keep(const T* qkv, const int32_t* at, T* cache, Cache s) {
   }
 }
 
-// A softmax that is not divided yet: Σ exp(score − top)·value, and the same of ones.
+// A partial softmax is Σ exp(score − top)·value and Σ exp(score − top), not yet divided.
 __device__ __forceinline__ float shift_of(float top) { return top == kNone ? 0.0f : top; }
 
 // Merges several partial softmaxes, `stride` apart: each has `size` elements, then top and total.
@@ -79,16 +79,16 @@ __device__ __forceinline__ void merge(const float* parts, int64_t count, int64_t
   }
 }
 
-// Block (queries, split). A warp has kWarp / kLanes keys at a time, and a key kLanes lanes of kPacks packs of N
+// Blocks are (queries, split). A warp has kWarp / kLanes keys at a time, and a key kLanes lanes of kPacks packs of N
 // elements.
 //
-// The lanes of a key keep a softmax of their own, so warps exchange nothing before the end. Loads are unconditional,
-// since nvcc waits for each load that has a condition: lanes without columns and keys after the last load valid rows,
-// which are masked.
+// The lanes of a key have a softmax of their own, so warps exchange nothing before the end. Loads are unconditional,
+// because nvcc waits for each conditional load: lanes without columns and keys after the last load valid rows, which
+// are masked.
 template <class T, int N, int kLanes, int kPacks, int kQ>
 __global__ void __launch_bounds__(kThreads, kQ == 1 && N > 1 ? 4 : 2)
     attend(const T* qkv, const int32_t* at, const T* cache, T* out, float* found, Cache s) {
-  // Keys of a load; loads of keys in flight, and as many of values.
+  // Keys per load; loads of keys in flight, and as many of values.
   constexpr int kAtOnce = kWarp / kLanes, kAhead = N == 1 ? 2 : 4 / kPacks;
   constexpr int kParts = kWarps * kAtOnce;
   PRUN_SHARED(shared);
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, kQ == 1 && N > 1 ? 4 : 2)
     for (int j = 0; j < kAhead; ++j) {
 #pragma unroll
       for (int q = 0; q < kQ; ++q) {
-        if (weight[j][q] == 0) continue;  // a value that is masked may be infinite
+        if (weight[j][q] == 0) continue;  // a masked value may be infinite
 #pragma unroll
         for (int p = 0; p < kPacks; ++p) {
 #pragma unroll

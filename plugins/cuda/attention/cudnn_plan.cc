@@ -10,7 +10,7 @@
 namespace prun::cuda {
 namespace {
 
-// Bytes: of tensors that are copied in vectors, and of statistics, which may begin at any row.
+// Alignments in bytes: of tensors that are copied in vectors, and of statistics, which may begin at any row.
 constexpr int64_t kVectors = 16, kStatistics = 4;
 
 void check_cudnn(cudnnStatus_t status, const char* call, prun_status otherwise = PRUN_ENOTSUP) {
@@ -21,7 +21,7 @@ void check_cudnn(cudnnStatus_t status, const char* call, prun_status otherwise =
                 fmt::format("{}: {}{}{}", call, cudnnGetErrorString(status), *reason != 0 ? ": " : "", reason));
 }
 
-// Engine configurations, best first.
+// Returns engine configurations, best first.
 std::vector<CudnnDescriptor> configurations(const CudnnDescriptor& graph, const CudnnTarget& target,
                                             cudnnBackendHeurMode_t mode) {
   CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);

@@ -1,7 +1,7 @@
-// A graph of cuDNN's operations, and the plan that an engine of cuDNN's makes of it: its backend interface with less to
-// write. All tensors have four dims.
+// A graph of cuDNN's operations, and the plan that one of its engines makes of it: a thin layer over its backend API.
+// All tensors have four dims.
 //
-// A plan can be made for a device that is not here, from a description of it (CudnnTarget::described).
+// A plan can be made for an absent device, from a description of it (CudnnTarget::described).
 #pragma once
 #include <cudnn_graph.h>
 
@@ -15,7 +15,7 @@
 
 namespace prun::cuda {
 
-// A descriptor of cuDNN's; every failure throws Failure(PRUN_ENOTSUP) with cuDNN's reason.
+// A descriptor of cuDNN's. Every failure throws Failure(PRUN_ENOTSUP) with cuDNN's reason.
 class CudnnDescriptor {
  public:
   explicit CudnnDescriptor(cudnnBackendDescriptorType_t type);
@@ -41,11 +41,11 @@ class CudnnDescriptor {
   std::shared_ptr<void> descriptor_;
 };
 
-// What a plan is made for.
+// The device for which a plan is made.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;           // an open device, or
-  std::shared_ptr<CudnnDescriptor> device;  // one that is only described
-  // `json`: what cuDNN says of a device by CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION (cuDNN 9.8 or newer).
+  std::shared_ptr<CudnnDescriptor> device;  // a device that is only described
+  // `json`: cuDNN's CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION of a device (cuDNN 9.8 or newer).
   static CudnnTarget described(const std::string& json);
 };
 
@@ -64,7 +64,7 @@ class CudnnPlan {
   std::vector<std::pair<int64_t, float>> numbers_;
 };
 
-// A plan with its tensors' memory: `pointers` are those of the graph's tensors in memory, in the order of their making.
+// A plan with its tensors' memory. `pointers`: of the graph's tensors in memory, in the order of their creation.
 class CudnnCall {
  public:
   CudnnCall(std::shared_ptr<const CudnnPlan> plan, std::vector<void*> pointers, void* workspace);
@@ -93,8 +93,9 @@ class CudnnGraph {
   void reduce(cudnnReduceTensorOp_t op, Tensor x, Tensor y);
   void reshape(Tensor x, Tensor y);
 
-  // Returns the first plan that cuDNN's heuristics name, that can be made and that `rehearse` does not throw Failure
-  // for; `repeatable`: none that gives other bits in another run. Throws Failure(PRUN_ENOTSUP) where there is none.
+  // Returns the first plan of cuDNN's heuristics that can be made and for which `rehearse` does not throw Failure;
+  // `repeatable`: only engines whose results are bitwise identical in every run. Throws Failure(PRUN_ENOTSUP) if there
+  // is none.
   CudnnPlan plan(const CudnnTarget& target, bool repeatable,
                  const std::function<void(const CudnnPlan&)>& rehearse = nullptr) const;
 

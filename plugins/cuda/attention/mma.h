@@ -1,5 +1,5 @@
 // Tensor cores and asynchronous copies: the plugin's only inline PTX, for sm_80 and newer. A compiler for the CPU sees
-// declarations only; tests/substitutes/cuda/mma.cc defines them there, by what is said here.
+// only declarations; tests/substitutes/cuda/mma.cc defines them there, following the comments here.
 //
 // All lanes of a warp call the first three together. In the layouts g = lane / 4 and t = lane % 4.
 #pragma once
@@ -9,24 +9,24 @@
 
 namespace prun::cuda {
 
-// d [16,8] += a [16,16]·b [16,8]: d is f32, a and b hold bf16 in pairs, the first in the lower half.
+// Computes d [16,8] += a [16,16]·b [16,8]: d is f32, a and b hold bf16 in pairs, the first in the low half.
 //   d: 0, 1 are (row g, columns 2t, 2t+1); 2, 3 are (row g+8, the same)
 //   a: pairs of columns 2t, 2t+1 of rows g (0) and g+8 (1), and of columns 2t+8, 2t+9 of rows g (2) and g+8 (3)
 //   b: pairs of rows 2t, 2t+1 (b0) and 2t+8, 2t+9 (b1) of column g
 __device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 
-// Four 8x8 matrices of 16-bit elements from shared memory. Lane 8i+j gives the address of row j of matrix i: 16 bytes,
-// on a boundary of 16. Of matrix i a lane gets in r[i] elements (g, 2t) and (g, 2t+1); transposed: (2t, g) and (2t+1,
-// g).
+// Loads four 8x8 matrices of 16-bit elements from shared memory. Lane 8i+j passes the address of row j of matrix i: 16
+// bytes, aligned to 16. In r[i] a lane receives elements (g, 2t) and (g, 2t+1) of matrix i; transposed: (2t, g) and
+// (2t+1, g).
 __device__ void load_matrices(uint32_t (&r)[4], const void* row);
 __device__ void load_matrices_transposed(uint32_t (&r)[4], const void* row);
 
-// 16 bytes from global to shared memory, both on boundaries of 16; zeros where not `there`, and nothing is read. They
-// have arrived for the calling thread after wait_copies, and for the others of its block after a barrier behind that.
+// Copies 16 bytes from global to shared memory, both aligned to 16; unless `there`, writes zeros and reads nothing. The
+// calling thread may read them after wait_copies, the other threads of its block after a barrier that follows it.
 __device__ void copy_16(void* shared, const void* global, bool there);
 __device__ void wait_copies();
 
-// 2^x; results below 2^-126 are 0.
+// Returns 2^x; results below 2^-126 are 0.
 __device__ float exp2_approximate(float x);
 
 #ifdef __CUDACC__

@@ -1,6 +1,7 @@
-// The open device: its number, properties, and the handles of its libraries. One a rank.
+// The open device: its number, properties, and the handles of its libraries. One per rank.
 //
-// It uses the device's primary context, as NCCL and every other library in the process does, and changes nothing of it.
+// It uses the device's primary context, as NCCL and every other library in the process does, and does not reconfigure
+// it.
 #pragma once
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -18,13 +19,13 @@ namespace prun::cuda {
 
 class Context {
  public:
-  // Throws Failure: PRUN_EINVAL for options, PRUN_ENOTSUP where no device of this number can be used, and why.
+  // Throws Failure with the reason: PRUN_EINVAL for options, PRUN_ENOTSUP if no device of this number can be used.
   explicit Context(const prun_device_params& params);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  // CUDA keeps a current device for each thread; every function of the plugin that calls CUDA starts with this.
+  // CUDA has a current device per thread; every function of the plugin that calls CUDA starts with this.
   void use() const { check(cudaSetDevice(index_), "cudaSetDevice"); }
 
   int index() const { return index_; }
@@ -33,12 +34,12 @@ class Context {
   int multiprocessors() const { return multiprocessors_; }
   const Options& options() const { return options_; }
   cublasLtHandle_t cublas() const { return cublas_; }
-  cudnnContext* cudnn();  // made on first use; null where cuDNN is missing, was not built in, or is not wanted
-  // cuDNN's handle keeps the stream that it enqueued on last. Called before a stream is destroyed.
+  cudnnContext* cudnn();  // created on first use; null if cuDNN is missing, not built in, or disabled
+  // Detaches cuDNN's handle from the last stream that it enqueued on. Must be called before a stream is destroyed.
   void leave_stream();
   void log(int level, const std::string& text) const;
 
-  // What was chosen of cuBLASLt's algorithms, by question (blas_choice.cc).
+  // Cached choices of cuBLASLt's algorithms, by shape (blas_choice.cc).
   std::map<std::string, cublasLtMatmulAlgo_t>& algorithms() { return algorithms_; }
   std::map<std::string, bool>& fused_sums() { return fused_sums_; }
 

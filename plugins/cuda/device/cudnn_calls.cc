@@ -1,4 +1,4 @@
-// The functions of cuDNN that this plugin calls; one that is not here is not found when the plugin is linked.
+// The functions of cuDNN that this plugin calls. A call of any other function fails when the plugin is linked.
 #include <cudnn_graph.h>
 #include <cudnn_version.h>
 

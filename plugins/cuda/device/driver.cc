@@ -1,5 +1,5 @@
-// Surprising fact: the driver is two parts that are installed apart in containers. The kernel's is the host's; the
-// library libcuda.so.1 is put into a container by the NVIDIA container toolkit, where it is asked to.
+// Surprising fact: the driver has two parts that containers install separately. The kernel module is the host's; the
+// NVIDIA container toolkit puts the library libcuda.so.1 into a container on request.
 #include <dlfcn.h>
 
 #include <cctype>
@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build ..."
+// Returns 580.65.06 from "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build ..."
 std::string version_in(std::istream& text) {
   for (std::string word; text >> word;) {
     if (std::isdigit(static_cast<unsigned char>(word.front())) != 0 && word.find('.') != std::string::npos) return word;

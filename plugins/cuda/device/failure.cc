@@ -1,5 +1,5 @@
-// Surprising fact: an error of the device may come out of any later call. Its message then names a call that has
-// nothing to do with it, so it says so.
+// Surprising fact: an error of the device may be returned by any later call. Its message then names an unrelated call,
+// so it adds how to find the cause.
 #include "failure.h"
 
 #include <fmt/format.h>
@@ -7,7 +7,7 @@
 namespace prun::cuda {
 namespace {
 
-// The context is lost with these; every call that follows returns the same.
+// These errors destroy the context; every call that follows returns the same one.
 bool came_from_earlier_work(cudaError_t error) {
   switch (error) {
     case cudaErrorIllegalAddress:
@@ -30,7 +30,7 @@ bool came_from_earlier_work(cudaError_t error) {
 
 void check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // or a library that asks for it later would take it for its own
+  cudaGetLastError();  // clears it, or a library that reads the last error would take it for its own
   std::string message = fmt::format("{}: {} ({})", call, cudaGetErrorString(error), cudaGetErrorName(error));
   if (came_from_earlier_work(error))
     message +=

@@ -1,4 +1,4 @@
-// Failures of CUDA's calls.
+// Failures of CUDA calls.
 #pragma once
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@ namespace prun::cuda {
 
 using sdk::Failure;
 
-// Throws for an error of a CUDA call, named by `call`. Out of memory is PRUN_ENOMEM, all else PRUN_ESYSTEM.
+// Throws Failure for an error of the CUDA call `call`: PRUN_ENOMEM if out of memory, otherwise PRUN_ESYSTEM.
 void check(cudaError_t error, const char* call);
 void check(cublasStatus_t status, const char* call);
 

@@ -1,5 +1,5 @@
-// Surprising facts: machine code for 8.0 runs on every 8.x and on nothing else, PTX on everything newer; and a clock
-// times an SM's width overstates a Hopper by 8 %, because the data sheet's clock is not the highest one.
+// Surprising facts: machine code for 8.0 runs on every 8.x and on nothing else, PTX on everything newer; and the
+// highest clock times an SM's width overstates a Hopper by 8 %, because its data sheet assumes a lower clock.
 #include "hardware.h"
 
 #include <fmt/format.h>
@@ -7,7 +7,7 @@
 #include <charconv>
 
 #ifndef PRUN_CUDA_ARCHITECTURES
-#define PRUN_CUDA_ARCHITECTURES "80"  // where kernels are not compiled for GPUs at all
+#define PRUN_CUDA_ARCHITECTURES "80"  // kernels are not compiled for GPUs at all here
 #endif
 
 namespace prun::cuda {
@@ -18,10 +18,10 @@ constexpr int kLeast = 80;  // bf16
 struct Target {
   int capability = 0;
   bool machine_code = true, ptx = true;
-  bool feature_set = false;  // "90a": for that very capability
+  bool feature_set = false;  // "90a": for exactly this capability
 };
 
-// 0 as the capability: one that has no number ("native").
+// Capability 0: an architecture without a number ("native").
 Target parse_target(std::string_view text) {
   Target target;
   const char* end = std::from_chars(text.data(), text.data() + text.size(), target.capability).ptr;
@@ -39,7 +39,7 @@ bool runs_on(const Target& target, int capability) {
 }
 
 struct DataSheet {
-  std::string_view name;  // words of what the driver calls it; the first row that fits is taken
+  std::string_view name;  // words of the driver's name for it; the first row that matches counts
   double teraflops;
 };
 constexpr DataSheet kDataSheets[] = {

@@ -1,4 +1,4 @@
-// Facts are CUDA's where it has them, else NVML's; sentences of advice say what is wrong first, then the command.
+// Facts come from CUDA if it has them, otherwise from NVML; advice states the problem first, then the command.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -27,7 +27,7 @@ std::string numbers(const std::vector<int>& devices) {
   return fmt::format("GPUs {}", fmt::join(devices, ", "));
 }
 
-// Only NVLink has native atomics between GPUs, on machines with a processor of x86.
+// Only NVLink has native atomics between GPUs, on x86 machines.
 struct Reach {
   std::vector<int> nvlink, pcie, none;
 };
@@ -87,7 +87,7 @@ void look_at_memory(int index, const std::string& pci, const Management& managem
     findings.advice.push_back("it will replace broken rows of its memory at the next reset: sudo nvidia-smi -r");
 }
 
-// Lines that fit; what does not is left out as a whole.
+// Joins the lines that fit; a line that does not fit is omitted as a whole.
 void write(const std::vector<std::string>& lines, const char* between, char* to, size_t room) {
   std::string text;
   for (const std::string& line : lines)
@@ -122,7 +122,7 @@ void examine_device(int index, prun_health_report& report) {
     const uint64_t after = management.used_bytes(pci).value_or(0);
     report.context_bytes = after > *before ? after - *before : 0;
   }
-  cudaGetLastError();  // `describe` says why it cannot be opened
+  cudaGetLastError();  // `describe` reports why it cannot be opened
 }
 
 }  // namespace prun::cuda

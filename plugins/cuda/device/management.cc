@@ -5,7 +5,7 @@
 namespace prun::cuda {
 namespace {
 
-// As nvml.h has them. Every function returns 0 for success; states are 0 and 1.
+// Declarations from nvml.h. Every function returns 0 for success; states are 0 and 1.
 struct Memory {
   unsigned long long total, free, used;
 };
@@ -21,7 +21,7 @@ using ErrorsOf = int (*)(Device, int kind, int counter, unsigned long long*);
 using RowsOf = int (*)(Device, unsigned* corrected, unsigned* uncorrected, unsigned* waiting, unsigned* failed);
 constexpr int kUncorrected = 1, kSinceLoaded = 0;
 
-// Whether some rows of the memory could not be replaced, or wait for that.
+// Returns whether rows of the memory could not be replaced (`could_not`), or wait for replacement.
 std::optional<bool> rows(RowsOf ask, Device gpu, bool could_not) {
   unsigned corrected = 0, uncorrected = 0, waiting = 0, failed = 0;
   if (ask == nullptr || gpu == nullptr || ask(gpu, &corrected, &uncorrected, &waiting, &failed) != 0)
@@ -31,7 +31,7 @@ std::optional<bool> rows(RowsOf ask, Device gpu, bool could_not) {
 
 }  // namespace
 
-// NVML counts how often it was started.
+// NVML counts how often it was initialized.
 Management::Management() {
   library_ = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
   const auto start = find<Start>("nvmlInit_v2");

@@ -1,7 +1,7 @@
-// NVML, the driver's library for its management: what CUDA does not say of a GPU. It is loaded where it is; any answer
-// may be missing, since containers, MIG and virtual GPUs allow some questions only.
+// NVML, the driver's management library: facts about a GPU that CUDA does not report. It is loaded if it is present;
+// any answer may be missing, because containers, MIG and virtual GPUs restrict queries.
 //
-// No toolkit is sure to have its header, so the few functions are declared here; their places never change.
+// A toolkit may lack its header, so the few functions are declared here; their ABI never changes.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,8 +15,8 @@ class Management {
   ~Management();
   Management(const Management&) = delete;
 
-  int mig_gpus() const;  // of the whole machine, that are divided into instances (MIG)
-  // All of the GPU at this PCI address, as CUDA writes it ("0000:65:00.0"):
+  int mig_gpus() const;  // on the whole machine, that are divided into instances (MIG)
+  // The GPU at a PCI address, as CUDA writes it ("0000:65:00.0"); nullopt = unknown.
   std::optional<uint64_t> used_bytes(const std::string& pci) const;  // by all processes
   std::optional<bool> persistent(const std::string& pci) const;
   std::optional<uint64_t> lost_bits(
@@ -29,7 +29,7 @@ class Management {
   template <class Function>
   Function find(const char* name) const;
 
-  void* library_ = nullptr;  // null: not there, or it does not start
+  void* library_ = nullptr;  // null: missing, or it does not start
 };
 
 }  // namespace prun::cuda

@@ -10,7 +10,7 @@
 namespace prun::cuda {
 namespace {
 
-// "1.5 GiB".
+// Returns "1.5 GiB".
 std::string size_text(size_t bytes) {
   const char* const units[] = {"B", "KiB", "MiB", "GiB"};
   size_t unit = 0;

@@ -1,4 +1,4 @@
-// The device's memory and pinned host memory of one open device. What is left is freed with it.
+// The device memory and the pinned host memory of one open device. The destructor frees all of it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,20 +14,20 @@ class Context;
 class Memory {
  public:
   explicit Memory(const Context& context) : context_(context) {}
-  ~Memory();  // nothing that uses it runs any more
+  ~Memory();  // no work may still use it
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Aligned to 256 bytes. Failure(PRUN_ENOMEM) says how much is free and where.
+  // Returns memory aligned to 256 bytes. Failure(PRUN_ENOMEM) reports how much is free and where.
   void* allocate(size_t bytes, int place);
   void release(void* ptr);
-  // Host memory of others; Failure(PRUN_ENOTSUP) where its pages cannot be pinned.
+  // Pins host memory of other owners; throws Failure(PRUN_ENOTSUP) if its pages cannot be pinned.
   void pin(void* ptr, size_t bytes);
   void unpin(void* ptr);
 
  private:
   const Context& context_;
-  std::map<void*, int> places_;  // prun_place of what is allocated
+  std::map<void*, int> places_;  // prun_place of each allocation
   std::set<void*> pinned_;
 };
 

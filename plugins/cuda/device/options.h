@@ -7,17 +7,18 @@ struct prun_op;
 namespace prun::cuda {
 
 struct Options {
-  bool cudnn = true;          // attention by cuDNN, where it is there and can do it
-  bool tf32 = false;          // products of f32 on tensor cores, their operands rounded to 10 bits of mantissa
-  bool autotune = false;      // the fastest of cuBLASLt's algorithms by measurement (blas_choice.h)
-  bool deterministic = true;  // the same bits in every run; else cuDNN's gradient of attention adds in any order
-  // Bytes of scratch that cuDNN's gradient of attention may take; a batch goes through in slices that fit.
+  bool cudnn = true;      // attention by cuDNN, if it is available and supports the shape
+  bool tf32 = false;      // f32 GEMMs on tensor cores, operands rounded to 10 bits of mantissa
+  bool autotune = false;  // the fastest of cuBLASLt's algorithms by measurement (blas_choice.h)
+  bool deterministic =
+      true;  // results are bitwise identical in every run; otherwise cuDNN's gradient of attention adds in any order
+  // Upper bound in bytes of the scratch of cuDNN's gradient of attention; a batch is processed in slices that fit.
   size_t attention_workspace = size_t{1} << 30;
 };
 
-// Those that a program is compiled with. Throws as parse_options.
+// Returns the options that a program was compiled with. Throws as parse_options.
 Options options_of(const prun_op& op);
-// `text` may be null. Throws Failure(PRUN_EINVAL): the key or the value, and what it could have been.
+// `text` may be null. Throws Failure(PRUN_EINVAL) with the wrong key or value, and the possible ones.
 Options parse_options(const char* text);
 
 }  // namespace prun::cuda

@@ -17,8 +17,8 @@
 namespace prun::cuda {
 namespace {
 
-// The oldest driver whose CUDA serves programs of this toolkit's major version; NVIDIA's release notes, table "CUDA
-// Toolkit and Minimum Required Driver Version for CUDA Minor Version Compatibility".
+// The oldest driver that runs programs of this toolkit's major version; NVIDIA's release notes, table "CUDA Toolkit and
+// Minimum Required Driver Version for CUDA Minor Version Compatibility".
 constexpr int kMajor = CUDART_VERSION / 1000;
 constexpr const char* kLeastDriver = kMajor <= 12 ? "525.60.13" : "580";
 
@@ -57,7 +57,7 @@ std::string none_seen(const Driver& driver) {
   return fmt::format("the driver {} sees no GPU (nvidia-smi says more)", driver.version);
 }
 
-// Advice for errors of a half set-up machine; "" for all others.
+// Returns advice for errors of an incomplete set-up; "" for all others.
 const char* remedy(cudaError_t error) {
   switch (error) {
     case cudaErrorSystemNotReady:
@@ -83,13 +83,13 @@ std::string problem_of(cudaError_t error, const Driver& driver) {
   int driver_cuda = 0;
   cudaDriverGetVersion(&driver_cuda);
   if (error == cudaErrorInsufficientDriver && driver_cuda > 0) return too_old(driver, driver_cuda);
-  if (error == cudaErrorInsufficientDriver) return no_library(driver);  // what the runtime says where there is none
+  if (error == cudaErrorInsufficientDriver) return no_library(driver);  // the runtime's error without a driver
   if (error == cudaErrorNoDevice) return none_seen(driver);
   const std::string why = remedy(error);
   return fmt::format("{} ({}){}{}", cudaGetErrorString(error), cudaGetErrorName(error), why.empty() ? "" : ": ", why);
 }
 
-// "" where any of them can be used.
+// Returns "" if any of them can be used.
 std::string none_usable(int devices) {
   std::string first;
   for (int i = 0; i < devices; ++i) {
@@ -100,7 +100,7 @@ std::string none_usable(int devices) {
   return first;
 }
 
-// "GPU-6b0a8a2c-...", as nvidia-smi writes it.
+// Returns "GPU-6b0a8a2c-...", as nvidia-smi writes it.
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU";
   for (int i = 0; i < 16; ++i) {
@@ -110,7 +110,7 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
-// The file that the loader took, of several that may be installed; "" where none is loaded.
+// Returns the file that the loader chose, of several that may be installed; "" if none is loaded.
 std::string loaded_file(const std::string& name) {
   std::pair<std::string, std::string> search{"/" + name + ".so", ""};
   dl_iterate_phdr(

@@ -9,32 +9,32 @@
 
 namespace prun::cuda {
 
-int attribute(cudaDeviceAttr which, int device);  // throws Failure, as capability_of
+int attribute(cudaDeviceAttr which, int device);  // throws Failure, as does capability_of
 int capability_of(int device);                    // 90 for sm_90
 
-// "13.0" of 13000.
+// Returns "13.0" for 13000.
 std::string cuda_version(int code);
 
-// How many devices CUDA sees; otherwise the problem in one line, and 0.
+// Sets `devices` to the number that CUDA sees and returns ""; otherwise sets 0 and returns the problem in one line.
 std::string find_devices(int& devices);
 
-// Throws Failure(PRUN_ENOTSUP) that says why where no device of this number can be used.
+// Throws Failure(PRUN_ENOTSUP) with the reason if no device of this number can be used.
 int expect_device(int index);  // returns the number of devices
 
-// Both make CUDA's state in this process: a child that is forked later cannot use CUDA.
+// Both create CUDA's state in this process, so a child that is forked later cannot use CUDA.
 void probe_machine(prun_device_probe& probe);
 void describe_device(int index, prun_device_info& info);  // throws Failure
 
-// health.cc: facts of a GPU that matter before a job: its modes, its memory's errors, which other GPUs it reaches
-// and how. Opens the GPU, so in a process of its own. Throws Failure.
+// health.cc: reports facts of a GPU that matter before a job: its modes, its memory errors, which other GPUs it reaches
+// and how. Opens the GPU, so it must run in a process of its own. Throws Failure.
 void examine_device(int index, prun_health_report& report);
 
 // The NVIDIA driver as the system shows it, without a call to CUDA.
 struct Driver {
   bool library = false;  // libcuda.so.1 can be loaded
-  bool module = false;   // the kernel's part is there
-  std::string version;   // "580.65.06", of the kernel's part; "" unknown
-  int gpus = 0;          // that the kernel's part drives, whatever CUDA_VISIBLE_DEVICES says
+  bool module = false;   // the kernel module is loaded
+  std::string version;   // "580.65.06", of the kernel module; "" unknown
+  int gpus = 0;          // that the kernel module drives, regardless of CUDA_VISIBLE_DEVICES
 };
 Driver find_driver();
 

@@ -1,6 +1,5 @@
-// A library of NVIDIA's that is loaded when the first of its functions is called. So the plugin loads everywhere and
-// can say what is missing, and programs that only ask it for sizes are spared the 0.2 s and half a gigabyte of
-// cuBLASLt.
+// A library of NVIDIA's that is loaded when one of its functions is first called. So the plugin loads on any machine
+// and can report a missing library, and programs that only query sizes avoid the 0.2 s and half a gigabyte of cuBLASLt.
 #pragma once
 #include <string>
 
@@ -8,10 +7,11 @@ namespace prun::cuda {
 
 class SharedLibrary {
  public:
-  // `file`: "libcublasLt.so.13", of the major version whose headers this was built with; `package`: what has it.
+  // `file`: "libcublasLt.so.13", of the major version whose headers this was built with; `package`: the package to
+  // install.
   constexpr SharedLibrary(const char* file, const char* package) : file_(file), package_(package) {}
 
-  // Throws Failure(PRUN_ENOTSUP): the library that is missing or lacks this function, and what to do.
+  // Throws Failure(PRUN_ENOTSUP), with the fix, if the library is missing or lacks this function.
   void* find(const char* function) const;
 
  private:
@@ -21,7 +21,7 @@ class SharedLibrary {
 
 }  // namespace prun::cuda
 
-// Defines a function of a library's header: it calls the library's own.
+// Defines a function of a library's header that calls the library's own.
 #define PRUN_FORWARD(library, result, function, parameters, arguments)                          \
   result function parameters {                                                                  \
     static const auto forward = reinterpret_cast<decltype(&function)>(library.find(#function)); \

@@ -9,7 +9,7 @@
 namespace prun::cuda {
 namespace {
 
-// "Not ready" is no error, but CUDA keeps it as the thread's last one, where libraries would find it.
+// "Not ready" is no error, but CUDA records it as the thread's last one, where libraries would find it.
 bool finished(cudaError_t error, const char* call) {
   if (error == cudaErrorNotReady) return cudaGetLastError(), false;
   return check(error, call), true;
@@ -17,7 +17,7 @@ bool finished(cudaError_t error, const char* call) {
 
 }  // namespace
 
-// Non-blocking: nothing waits for the default stream, on which some other library may work.
+// Non-blocking: it does not wait for the default stream, which another library may use.
 Stream::Stream(Context& context_, int priority) : context(context_) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
@@ -45,7 +45,7 @@ Event::Event(bool timed) {
 
 Event::~Event() { cudaEventDestroy(handle); }
 
-// CUDA knows the flag for external events only while it captures; without a capture every event is one.
+// CUDA accepts the flag for external events only during a capture; otherwise every event is external.
 void Event::record(const Stream& stream, bool external) {
   const unsigned flags = external && stream.capturing() ? cudaEventRecordExternal : cudaEventRecordDefault;
   check(cudaEventRecordWithFlags(handle, stream.handle, flags), "cudaEventRecordWithFlags");
@@ -54,7 +54,7 @@ void Event::record(const Stream& stream, bool external) {
 bool Event::reached() const { return finished(cudaEventQuery(handle), "cudaEventQuery"); }
 
 // Node priorities: communication keeps its stream's priority inside the graph. Uploaded at once, so that the first
-// launch costs what all others do.
+// launch costs as much as all others.
 Graph::Graph(const Stream& stream) {
   cudaGraph_t captured = nullptr;
   check(cudaStreamEndCapture(stream.handle, &captured), "cudaStreamEndCapture");
@@ -69,8 +69,8 @@ Graph::Graph(const Stream& stream) {
 
 Graph::~Graph() { cudaGraphExecDestroy(handle); }
 
-// Relaxed: only what is enqueued on these streams belongs to the graph, whatever this or another thread calls meanwhile
-// (a transport that polls its events, a library that loads its kernels).
+// Relaxed: the graph contains only work that is enqueued on these streams, whatever this or another thread calls
+// meanwhile (a transport that polls its events, a library that loads its kernels).
 void begin_capture(const Stream& stream) {
   check(cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
 }

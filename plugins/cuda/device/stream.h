@@ -1,5 +1,5 @@
-// Streams, events and graphs: what work is enqueued on, what orders it, and work that is enqueued again as a whole.
-// Each is destroyed by its owner (prun/sdk/device.h) once the device has nothing to do with it.
+// Streams, events, and graphs, which replay captured work. Each is destroyed by its owner (prun/sdk/device.h) once the
+// device no longer uses it.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -35,7 +35,7 @@ struct Event {
 };
 
 struct Graph {
-  // Ends the capture that `stream` began. Throws Failure where something that was enqueued cannot be captured.
+  // Ends the capture that `stream` began. Throws Failure if some enqueued work cannot be captured.
   explicit Graph(const Stream& stream);
   ~Graph();
   Graph(const Graph&) = delete;

@@ -11,9 +11,9 @@
 namespace prun::cuda {
 namespace {
 
-constexpr size_t kCompared = size_t{16} << 20;  // of each result, in bytes
+constexpr size_t kCompared = size_t{16} << 20;  // bytes of each result that are compared
 
-// The product over memory of its own, with a kernel after it for column sums that its epilogue does not compute.
+// The GEMM on memory of its own, followed by a kernel for column sums that its epilogue does not compute.
 class Trial {
  public:
   Trial(Context& context, Gemm gemm, Epilogue epilogue, size_t workspace_bytes) : context_(context) {
@@ -50,7 +50,7 @@ class Trial {
   }
   Trial(const Trial&) = delete;
 
-  // What it computes of both sorts of numbers, or nothing where it does not run.
+  // Returns the results for both kinds of numbers, or nothing if the algorithm does not run.
   std::vector<std::byte> bits(const cublasLtMatmulAlgo_t& algorithm) {
     std::vector<std::byte> all;
     for (const bool mirrored : {true, false}) {
@@ -72,7 +72,7 @@ class Trial {
     return all;
   }
 
-  // Milliseconds of the quickest of several runs.
+  // Returns the milliseconds of the fastest of several runs.
   float time(const cublasLtMatmulAlgo_t& algorithm) {
     float best = 0;
     for (int i = 0; i < 5; ++i) {
@@ -103,14 +103,15 @@ class Trial {
     return numbers_.back().data;
   }
   void* operand(const TrialMatrix& matrix, int dtype) { return numbers(matrix, dtype, false); }
-  // A bias, or gelu's input: 0 beside sums that are only rounding errors, which it would swallow.
+  // A bias, or gelu's input. It is 0 with accumulators that are only rounding errors, because it would absorb them.
   void* beside(int64_t rows, int64_t columns, int dtype) {
     return numbers({1, rows, columns, false, false, false}, dtype, true);
   }
   void* result(int64_t count, int dtype) {
     const size_t bytes = static_cast<size_t>(count * dtype_bytes(dtype));
     results_.emplace_back(memory(bytes), bytes);
-    check(cudaMemsetAsync(results_.back().first, 0, bytes, nullptr), "cudaMemsetAsync");  // not all may be written
+    check(cudaMemsetAsync(results_.back().first, 0, bytes, nullptr),
+          "cudaMemsetAsync");  // the GEMM may leave elements unwritten
     return results_.back().first;
   }
 
@@ -156,7 +157,7 @@ std::string key_of(const Gemm& gemm, const Epilogue& epilogue, size_t workspace_
 }
 
 struct Tried {
-  std::vector<std::byte> bits;  // empty: it does not run, or gives other bits in another run
+  std::vector<std::byte> bits;  // empty: it does not run, or its results differ between runs
   float time = 0;
 };
 Tried tried(Context& context, const Gemm& gemm, const Epilogue& epilogue, size_t workspace_bytes,

@@ -11,7 +11,7 @@
 namespace prun::cuda {
 namespace {
 
-constexpr int kCompared = 16;  // algorithms, with autotune=1 or where the first is refused
+constexpr int kCompared = 16;  // algorithms, with autotune=1 or if the first is refused
 
 cudaDataType_t data_type(int dtype) { return dtype == PRUN_BF16 ? CUDA_R_16BF : CUDA_R_32F; }
 
@@ -29,7 +29,7 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
         "cublasLtMatmulPreferenceSetAttribute");
 }
 
-// What the memory of every product of a batch is aligned to; cuBLASLt distinguishes up to 256 bytes.
+// Returns the alignment of every matrix of a batch; cuBLASLt distinguishes up to 256 bytes.
 uint32_t alignment(const void* data, int64_t elements, int64_t batch, int dtype) {
   uintptr_t bits = reinterpret_cast<uintptr_t>(data) | 256;
   if (batch > 1) bits |= static_cast<uintptr_t>(elements * dtype_bytes(dtype));
@@ -75,8 +75,8 @@ void BlasProduct::describe(const Epilogue& epilogue) {
   set(product_.get(), CUBLASLT_MATMUL_DESC_TRANSA, operation(gemm_.shape.transpose_b));
   set(product_.get(), CUBLASLT_MATMUL_DESC_TRANSB, operation(gemm_.shape.transpose_a));
   set(product_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue.kind));
-  // The vector is of C's type by default, which is what we have: a bias in the dtype of y, its gradient beside dw in
-  // f32.
+  // The vector has C's type by default, which is right here: a bias has the dtype of y, and its gradient is f32 as dw
+  // is.
   if (epilogue.vector != nullptr) set(product_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, epilogue.vector);
   if (epilogue.matrix != nullptr) {
     set(product_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, epilogue.matrix);
@@ -101,10 +101,11 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasProduct::algorithms(int most) c
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context_.cublas(), product_.get(), a_.get(), b_.get(),
                                                                c_.get(), c_.get(), made, most, found.data(), &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
-  if (status == CUBLAS_STATUS_INVALID_VALUE && fused_) return {};  // so it calls epilogues that it lacks for a type
+  if (status == CUBLAS_STATUS_INVALID_VALUE && fused_)
+    return {};  // the status for an epilogue that it lacks for a type
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   found.resize(static_cast<size_t>(count));
-  // The heuristic estimates; that an algorithm computes just this, with what follows it, the check says.
+  // The heuristic only estimates; the check confirms that an algorithm computes this GEMM with its epilogue.
   std::erase_if(found, [&](const auto& one) {
     cublasLtMatmulHeuristicResult_t checked{};
     return one.state != CUBLAS_STATUS_SUCCESS ||
@@ -120,7 +121,7 @@ bool BlasProduct::starts(const cublasLtMatmulAlgo_t& algorithm) const {
     rehearse(context_, [&](cudaStream_t stream) { check(enqueue(algorithm, stream), "cublasLtMatmul"); });
     return true;
   } catch (const Failure& failure) {
-    if (failure.status == PRUN_ENOMEM) throw;  // a matter of this rank's memory: others would choose differently
+    if (failure.status == PRUN_ENOMEM) throw;  // depends on this rank's memory: other ranks would choose differently
     const GemmShape& s = gemm_.shape;
     context_.log(0, fmt::format("cuda: an algorithm for a GEMM of {} x {} x {} passed cuBLASLt's check and was refused "
                                 "at launch: {}",

@@ -1,14 +1,14 @@
-// One call of cuBLASLt, with all that can be decided before: descriptors, and the algorithm.
+// One GEMM by cuBLASLt, with all that can be decided in advance: descriptors, and the algorithm.
 //
-// Surprising fact: cuBLASLt is column-major, and a row-major matrix is its transpose there. So Cᵀ = op(B)ᵀ·op(A)ᵀ is
-// asked for, without moving anything: our B is its A, our n its m.
+// Surprising fact: cuBLASLt is column-major, so that a row-major matrix is its transpose there. The call computes Cᵀ =
+// op(B)ᵀ·op(A)ᵀ, without moving anything: our B is its A, our n its m.
 //
-// A sum that grows is its C with beta = 1. The f32 accumulators of a tile are complete by then, so that the bits are
-// those of the product and an add, by the same algorithm.
+// Accumulation over microbatches is its C with beta = 1. The f32 accumulators of a tile are complete by then, so the
+// result is bitwise identical to the GEMM and an add, by the same algorithm.
 //
-// Every algorithm gives the same bits in every run: where k is split, the parts are f32 in the workspace and added in a
-// fixed order; sums in C itself are refused (CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK). Which algorithm the heuristic
-// names is a function of the sizes, the GPU and the library, so ranks on GPUs of one kind compute alike.
+// Every algorithm is bitwise identical in every run: a split-K keeps partial sums as f32 in the workspace and adds them
+// in a fixed order; reductions in C itself are excluded (CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK). The heuristic's
+// choice is a function of the sizes, the GPU and the library, so ranks on GPUs of one kind compute alike.
 #pragma once
 #include <cublasLt.h>
 
@@ -22,20 +22,20 @@ namespace prun::cuda {
 
 struct Epilogue {
   cublasLtEpilogue_t kind = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* vector = nullptr;  // the bias, or where its gradient goes
-  const void* matrix = nullptr;  // gelu's input: kept there, or read
+  const void* vector = nullptr;  // the bias, or the destination of its gradient
+  const void* matrix = nullptr;  // gelu's input: written there, or read
 };
 
 class BlasProduct final : public Kernel {
  public:
-  // Null where cuBLASLt has no algorithm for it.
+  // Returns null if cuBLASLt has no algorithm for it.
   static std::unique_ptr<BlasProduct> find(Context& context, const Gemm& gemm, const Epilogue& epilogue,
                                            void* workspace, size_t workspace_bytes);
-  // Without an algorithm yet.
+  // Selects no algorithm yet.
   BlasProduct(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace, size_t workspace_bytes);
-  // The heuristic's that pass cuBLASLt's check, the best first by its estimate; empty: there is none.
+  // Returns the heuristic's algorithms that pass cuBLASLt's check, best first by its estimate; may be empty.
   std::vector<cublasLtMatmulHeuristicResult_t> algorithms(int most) const;
-  // The same from the first on that cuBLASLt takes when it is launched.
+  // Returns algorithms() from the first one on that cuBLASLt accepts at launch.
   std::vector<cublasLtMatmulHeuristicResult_t> starting(int most) const;
   cublasStatus_t enqueue(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) const;
   void run(cudaStream_t stream) override;

@@ -5,8 +5,8 @@
 namespace prun::cuda {
 namespace {
 
-// In [-1, 1), by the mixing function of MurmurHash3. Magnitudes are spread over 2^14, because f32 sums of bf16 numbers
-// of one magnitude are exact in any order.
+// Returns a number in [-1, 1), by the mixing function of MurmurHash3. Magnitudes are spread over 2^14, because f32 sums
+// of bf16 numbers of one magnitude are exact in any order.
 __device__ float number(uint64_t x) {
   x ^= x >> 33, x *= 0xff51afd7ed558ccdu;
   x ^= x >> 33, x *= 0xc4ceb9fe1a85ec53u;

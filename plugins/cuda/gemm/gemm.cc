@@ -15,14 +15,14 @@ namespace {
 
 constexpr int64_t kMostScratch = int64_t{32} << 20;  // NVIDIA's advice for Hopper
 
-// Rows and columns of a matrix. Tensors made of it point to it.
+// Rows and columns of a matrix. Tensors made from it point to it.
 using Dims = std::array<int64_t, 2>;
 Tensor matrix(const void* data, const Dims& dims, int dtype) { return {const_cast<void*>(data), {dims}, dtype}; }
 Tensor row(const void* data, const Dims& dims, int dtype) {
   return {const_cast<void*>(data), {std::span(dims).subspan(1)}, dtype};
 }
 
-// The operand that is summed lies in memory with k as its rows, for it is dy of a linear's dw.
+// The summed operand is stored with k as its rows, because it is dy of a linear's dw.
 struct SumsPart {
   explicit SumsPart(const Gemm& gemm)
       : dims{gemm.shape.k, gemm.sum == Sums::of_a ? gemm.shape.m : gemm.shape.n},
@@ -51,7 +51,7 @@ class Steps final : public Kernel {
   std::vector<std::unique_ptr<Kernel>> steps_;
 };
 
-// Finds the steps of one Gemm: the product with as much as cuBLASLt fuses well, then the rest.
+// Plans the steps of one Gemm: the GEMM with the epilogues that cuBLASLt fuses well, then the remaining ops.
 class Plan {
  public:
   Plan(const OpView& view, const Gemm& gemm)
@@ -73,12 +73,12 @@ class Plan {
 
  private:
   const GemmShape& s() const { return gemm_.shape; }
-  // Where the product and the bias go; an activation that follows on its own reads it there.
+  // Returns the destination of the GEMM and the bias; a separate activation reads it there.
   void* before_activation() const { return gemm_.pre != nullptr ? gemm_.pre : gemm_.c; }
 
   static bool on_16_bytes(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
   std::unique_ptr<BlasProduct> find_product(const Epilogue& epilogue, void* to) {
-    // cuBLASLt documents no alignment for an epilogue's operands; calls that failed for it had less than this.
+    // cuBLASLt documents no alignment for an epilogue's operands; calls that failed because of it had less than this.
     if (s().k == 0 || !on_16_bytes(epilogue.vector) || !on_16_bytes(epilogue.matrix)) return nullptr;
     Gemm gemm = gemm_;
     gemm.c = to;
@@ -93,7 +93,7 @@ class Plan {
 
   bool product_with_gelu() {
     const int capability = context_.capability();
-    const bool one_kernel = capability >= 90 && capability < 120;  // elsewhere slower than two
+    const bool one_kernel = capability >= 90 && capability < 120;  // on other GPUs slower than two
     if (!one_kernel || s().input != PRUN_BF16 || s().output != PRUN_BF16 || s().batch != 1) return false;
     Epilogue epilogue;
     if (gemm_.gelu_input != nullptr) {
@@ -109,13 +109,13 @@ class Plan {
     } else {
       return false;
     }
-    // Its rows have to be whole groups of 8.
+    // Its rows must be multiples of 8 elements.
     if (epilogue.matrix != nullptr && s().n % 8 != 0) return false;
     return activated_ = try_product(epilogue, gemm_.c);
   }
 
-  // The epilogue for a bias gradient rules out a split of k, which a small dW needs to fill a GPU, and is slow for some
-  // shapes, so it is taken only where it was measured.
+  // The epilogue for a bias gradient rules out split-K, which a small dW needs to fill a GPU, and is slow for some
+  // shapes, so it is used only after a measurement.
   bool product_with_sums() {
     if (gemm_.sum == Sums::none || s().batch != 1 || !context_.options().autotune) return false;
     if (gemm_.added_sums != nullptr) return false;  // the epilogue overwrites its vector
@@ -167,8 +167,8 @@ class Plan {
   bool activated_ = false, summed_ = false;
 };
 
-// 32 parts of C, in whole tiles: what a split of k takes. Small products do not fill a GPU whatever is done, so they
-// need not take the most.
+// Returns the workspace of a split-K: 32 partial sums of C, in whole tiles. Small GEMMs cannot fill a GPU anyway, so
+// they need less than the maximum.
 size_t product_workspace(const GemmShape& s) {
   if (s.m == 0 || s.n == 0 || s.k == 0 || s.batch == 0) return 0;
   int64_t bytes = 32 * static_cast<int64_t>(sizeof(float));

@@ -1,8 +1,7 @@
-// Matrix products: C = op(A)·op(B), row-major, and what follows each element of C, in as few kernels as cuBLASLt
-// offers.
+// GEMMs: C = op(A)·op(B), row-major, with their epilogues, in as few kernels as cuBLASLt offers.
 //
-// Surprising fact: not all that cuBLASLt can fuse is fused. Its relu turns a NaN into 0, which would hide it from
-// --check-finite; its gelu is an approximation, good enough for bf16 only, and a kernel of its own on GPUs before
+// Surprising fact: some of cuBLASLt's epilogues are not used. Its relu turns a NaN into 0, which would hide it from
+// --check-finite; its gelu is an approximation, accurate enough for bf16 only, and a kernel of its own on GPUs before
 // Hopper.
 #pragma once
 #include <cstdint>
@@ -14,10 +13,10 @@ namespace prun::cuda {
 
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
-  int64_t batch = 1;         // as many products, their operands one after the other in memory
+  int64_t batch = 1;         // number of GEMMs, whose operands are stored one after the other
   bool transpose_a = false;  // A is stored [k, m]
   bool transpose_b = false;  // B is stored [n, k]
-  int input = PRUN_F32;      // of A, B, the bias and what gelu reads: f32 or bf16; sums are f32 always
+  int input = PRUN_F32;      // of A, B, the bias and gelu's input: f32 or bf16; accumulators are always f32
   int output = PRUN_F32;     // of C
 };
 
@@ -30,23 +29,23 @@ struct Gemm {
   void* c = nullptr;
   const void* added = nullptr;               // [batch, m, n], of C's type: C = added + op(A)·op(B); may be C itself
   const void* bias = nullptr;                // [n], added to each row
-  Activation activation = Activation::none;  // of what C would be without it
-  void* pre = nullptr;                       // [m, n]: where the activation's input is kept; null: nowhere
-  const void* gelu_input = nullptr;          // [m, n]: C is multiplied with the derivative of the tanh form there
-  Sums sum = Sums::none;                     // over k, of op(A): [m], or of op(B): [n]
+  Activation activation = Activation::none;  // applied to C
+  void* pre = nullptr;                       // [m, n]: destination of the activation's input; null: not stored
+  const void* gelu_input = nullptr;          // [m, n]: C is multiplied by the derivative of gelu's tanh form there
+  Sums sum = Sums::none;                     // column sums over k, of op(A): [m], or of op(B): [n]
   float* sums = nullptr;
-  const float* added_sums = nullptr;  // likewise; there where `added` is
+  const float* added_sums = nullptr;  // added to sums; set if `added` is
 };
 
-// Scratch that the kernel takes, the same on every machine, at most 32 MiB. No pointer has to be there
+// Returns the bytes of the kernel's workspace, the same on every machine, at most 32 MiB. Pointers need not be valid
 // yet.
 size_t gemm_workspace(const Gemm& gemm);
 
-// Its scratch comes from the view. Any size may be 0.
+// Makes the kernel, with scratch from the view. Any size may be 0.
 std::unique_ptr<Kernel> make_gemm(const OpView& view, const Gemm& gemm);
 
-// plain_product.cu: the product for sizes that cuBLASLt has no algorithm for: any size at all, a hundred times slower
-// than it could be. `added` is as in Gemm.
+// plain_product.cu: a GEMM for sizes that cuBLASLt has no algorithm for: any size at all, a hundred times slower than
+// possible. `added` is as in Gemm.
 std::unique_ptr<Kernel> make_plain_product(const GemmShape& shape, const void* a, const void* b, const void* added,
                                            void* c);
 

@@ -1,7 +1,7 @@
-// linear, its two derivatives, and those that take a gelu in, for experts, too: one Gemm each.
+// linear, its two derivatives, and their fusions with gelu, also for experts: one Gemm each.
 //
-// Slots of experts that no token took hold zeros, and are multiplied with the others: telling them apart would take a
-// look at them first, which the host must not wait for.
+// Empty slots of experts contain zeros and are multiplied like the others, because the host would have to wait for the
+// device to find them.
 #include <fmt/format.h>
 
 #include "gemm.h"
@@ -19,7 +19,7 @@ Activation activation_of(const OpView& view) {
 
 bool transposed(const OpView& view) { return view.integer("transpose") != 0; }
 
-// One type for all, or with f32 for what is a parameter's gradient.
+// Throws Failure unless all these tensors have one dtype. A parameter's f32 gradient is not among them.
 void expect_types(const OpView& view, std::initializer_list<Tensor> tensors) {
   const int first = tensors.begin()->dtype;
   for (const Tensor& t : tensors)
@@ -60,7 +60,7 @@ Gemm linear_dx(const OpView& view) {
   return g;
 }
 
-// dw [K, N] = xᵀ·dy, or [N, K] = dyᵀ·x: the first operand is always the transposed one. db is a sum of dy.
+// dw [K, N] = xᵀ·dy, or [N, K] = dyᵀ·x: the first operand is always the transposed one. db is the column sums of dy.
 Gemm linear_dw(const OpView& view) {
   const Tensor x = view.read(0), dy = view.read(1), dw = view.write(0);
   const bool swap = transposed(view);
@@ -81,7 +81,7 @@ Gemm linear_dw(const OpView& view) {
   return g;
 }
 
-// Adds to sums of earlier microbatches, which are read last.
+// Accumulates into the sums of earlier microbatches, the last reads.
 Gemm linear_dw_add(const OpView& view) {
   Gemm g = linear_dw(view);
   view.expect_count(view.read(2), g.shape.m * g.shape.n);
@@ -111,8 +111,8 @@ Gemm linear_dx_gelu(const OpView& view) {
   return g;
 }
 
-// expert_linear and its two derivatives are as many products as there are experts, in one call: C = op(A)·op(B) for
-// each, with A and B the reads and C the write; all are [experts, rows, columns].
+// expert_linear and its two derivatives are a batch of GEMMs, one per expert, in one call: C = op(A)·op(B), with A and
+// B the reads and C the write; all are [experts, rows, columns].
 template <bool transpose_a, bool transpose_b>
 Gemm of_experts(const OpView& view) {
   const Tensor a = view.read(0), b = view.read(1), c = view.write(0);
@@ -133,7 +133,7 @@ Gemm of_experts(const OpView& view) {
   return g;
 }
 
-// Adds to the sum of earlier microbatches.
+// Accumulates into the sum of earlier microbatches.
 Gemm expert_dw_add(const OpView& view) {
   Gemm g = of_experts<true, false>(view);
   view.expect_count(view.read(2), view.write(0).count());

@@ -1,4 +1,4 @@
-// C in tiles of 16 x 16, one thread an element; tiles of A and B go through shared memory.
+// A plain GEMM: C in tiles of 16 x 16, one thread per element, with tiles of A and B in shared memory.
 #include "cuda/kernels/block.cuh"
 #include "cuda/kernels/launch.h"
 #include "gemm.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kTile = 16;
 
-// Element (i, j) of a matrix in memory.
+// Elements to the next row, column and GEMM of a batch.
 struct Strides {
   int64_t row, column, product;
 };
