@@ -1,7 +1,7 @@
-// gelu, relu, tanh and silu_mul with their gradients: one pass, f32 inside, in place where the program wishes.
+// gelu, relu, tanh and silu_mul with their gradients: one pass in f32, in place if the program requests it.
 //
-// In bf16 a GPU's memory brings about five elements a clock to each multiprocessor, which leaves 24 instructions for an
-// element: hence exp2 with its constant folded in, and the quick division.
+// In bf16, memory delivers about five elements per clock to each multiprocessor, which leaves 24 instructions per
+// element: hence exp2 with its constant folded in, and the fast division.
 #include "pointwise.cuh"
 
 namespace prun::cuda {
@@ -12,7 +12,7 @@ constexpr float kLog2e = 1.44269504f;
 constexpr float kGeluA = 1.59576912f;    // 2·√(2/π)
 constexpr float kGeluB = 0.0713548163f;  // kGeluA · 0.044715
 
-// exp2 beyond 2^126 would leave the range in which the quick division is exact to two units; there sigmoid is 0.
+// Beyond 2^126, exp2 would leave the range in which the fast division is exact to two ULP; there sigmoid is 0.
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + exp2f(fminf(-kLog2e * x, 126.0f))); }
 
 __device__ __forceinline__ float normal_cdf(float x) { return 0.5f + 0.5f * erff(x * 0.707106781f); }
@@ -37,7 +37,7 @@ struct GeluErfDx {
   }
 };
 struct Relu {
-  __device__ void operator()(const float* x, float* y) const { y[0] = x[0] < 0.0f ? 0.0f : x[0]; }  // a NaN stays one
+  __device__ void operator()(const float* x, float* y) const { y[0] = x[0] < 0.0f ? 0.0f : x[0]; }  // NaNs propagate
 };
 struct ReluDx {
   __device__ void operator()(const float* x, float* y) const { y[0] = x[0] > 0.0f ? x[1] : 0.0f; }

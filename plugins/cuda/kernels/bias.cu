@@ -9,9 +9,9 @@ namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kSteps = 4;  // packs of a thread
+constexpr int kSteps = 4;  // packs per thread
 
-// N is kPack, or 1 where rows are not aligned. A block has a run of kThreads·kSteps packs.
+// N is kPack, or 1 if rows are not aligned. A block has a run of kThreads·kSteps packs.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     add_bias(const T* x, const T* b, T* y, int64_t packs, int width) {
@@ -58,7 +58,7 @@ std::unique_ptr<Kernel> make_bias(const OpView& view) {
   });
 }
 
-// A block has the columns of 32 packs and a run of rows; each of its warps takes every eighth row.
+// A block has the columns of 32 packs and a run of rows; each of its warps adds every eighth row.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     sum_rows(const T* x, const float* added, float* parts, int64_t rows, int64_t width) {
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
   }
 }
 
-// Blocks for 32 packs of columns, and the runs that rows are cut into: enough blocks to fill a large GPU, of at least
-// 64 rows each.
+// The blocks along columns, 32 packs each, and the runs along rows: enough blocks to fill a large GPU, with at least 64
+// rows each.
 struct Tiles {
   int64_t columns, runs;
   Tiles(int64_t rows, int64_t width, int pack) : columns((width + kWarp * pack - 1) / (kWarp * pack)) {

@@ -1,7 +1,7 @@
-// What kernels share: numbers as f32, packs of 16 bytes, and reductions over the threads of a warp or a block.
+// Building blocks of kernels: numbers as f32, packs of 16 bytes, and reductions over the threads of a warp or a block.
 //
 // Operands may be the result's own memory where the CPU kernels allow it, so no pointer of such a kernel is
-// __restrict__ and nothing there is read by __ldg: each element is read and written by one thread.
+// __restrict__ and none is read by __ldg: each element is read and written by one thread.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -17,8 +17,8 @@ namespace prun::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// The second number in __launch_bounds__ of memory-bound kernels whose blocks have 256 threads. Without it nvcc aims at
-// full occupancy and 32 registers, in which four loads of 16 bytes are not in flight together; with it a thread may
+// The minimum of resident blocks in __launch_bounds__ of memory-bound kernels whose blocks have 256 threads. Without it
+// nvcc targets full occupancy and 32 registers, which cannot hold four 16-byte loads in flight; with it a thread may
 // have 64 registers.
 inline constexpr int kStreamingBlocks = 4;
 
@@ -33,7 +33,7 @@ __host__ __device__ __forceinline__ Wide<T> widen(T x) {
   else
     return x;
 }
-// To the nearest, ties to even.
+// Rounds to nearest even.
 template <class T>
 __host__ __device__ __forceinline__ T narrow(Wide<T> x) {
   if constexpr (std::is_same_v<T, bf16>)
@@ -42,13 +42,13 @@ __host__ __device__ __forceinline__ T narrow(Wide<T> x) {
     return x;
 }
 
-// N elements that are read and written at once: one instruction where they have 16 bytes or less.
+// N elements that are accessed together: one instruction if they have at most 16 bytes.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T v[N];
 
-  // Element i as a wide number. A bf16 is the upper half of an f32, so that is one instruction on the pair that holds
-  // it; for sm_90, `widen` is a conversion of 16 bits, before which nvcc moves each element to a register of its own.
+  // Returns element i as a wide number. A bf16 is the high half of an f32, so that is one instruction on the pair that
+  // holds it; for sm_90, `widen` converts 16 bits, for which nvcc first moves each element to a register of its own.
   __device__ __forceinline__ Wide<T> wide(int i) const {
     if constexpr (std::is_same_v<T, bf16> && N % 2 == 0) {
       struct Pairs {
@@ -62,8 +62,8 @@ struct alignas(sizeof(T) * N) Pack {
   }
 };
 
-// The built-in type as large as a pack. A pack is stored by an intrinsic: of a plain store, even of a uint4, nvcc 13.0
-// makes one for each element where addresses are not simple enough.
+// The built-in type of a pack's size. A pack is stored by an intrinsic, because nvcc 13.0 splits a plain store, even of
+// a uint4, into elements if addresses are not simple enough.
 template <size_t kBytes>
 using Word =
     std::conditional_t<kBytes == 16, uint4,
@@ -78,7 +78,7 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
   using Whole = Word<sizeof(T) * N>;
   __stwb(reinterpret_cast<Whole*>(to), std::bit_cast<Whole>(pack));
 }
-// Stores what nobody reads soon: it leaves the L2 cache first.
+// Stores data that is not read soon: it is the first to leave the L2 cache.
 template <int N, class T>
 __device__ __forceinline__ void stream_pack(T* to, const Pack<T, N>& pack) {
   using Whole = Word<sizeof(T) * N>;
@@ -89,18 +89,19 @@ __device__ __forceinline__ void stream_pack(T* to, const Pack<T, N>& pack) {
 template <class T>
 inline constexpr int kPack = static_cast<int>(16 / sizeof(T));
 
-// Whether packs of 16 bytes may be read and written there; a maker asks once, as pointers never change.
+// Returns whether packs of 16 bytes may be accessed there; a maker checks once, because pointers never change.
 template <class... T>
 bool aligned(const T*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
-// The same for every row of matrices with this width.
+// Returns whether that holds for every row of matrices with this width.
 template <class T, class... U>
 bool rows_aligned(int64_t width, const T* first, const U*... others) {
   return width % kPack<T> == 0 && aligned(first, others...);
 }
 
-// Elements from[0..N) as wide numbers, by accesses of 16 bytes, or of what N elements have. `from` is aligned to that.
+// Loads from[0..N) as wide numbers, by accesses of 16 bytes, or of N elements if these are fewer. `from` is aligned to
+// that.
 template <int N, class T>
 __device__ __forceinline__ void load(const T* from, Wide<T> (&to)[N]) {
   constexpr int kStep = N < kPack<T> ? N : kPack<T>;
@@ -113,7 +114,7 @@ __device__ __forceinline__ void load(const T* from, Wide<T> (&to)[N]) {
   }
 }
 
-// Rounded; of bf16 two by one instruction.
+// Rounds; two bf16 by one instruction.
 template <class T, int N>
 __device__ __forceinline__ Pack<T, N> narrowed(const Wide<T>* from) {
   Pack<T, N> pack;
@@ -138,7 +139,7 @@ __device__ __forceinline__ void store(T* to, const Wide<T> (&from)[N]) {
   for (int i = 0; i < N; i += kStep) store_pack(to + i, narrowed<T, kStep>(from + i));
 }
 
-// As `store`, which is for global memory alone, to shared memory.
+// Stores to shared memory as `store` does to global memory.
 template <int N>
 __device__ __forceinline__ void store_shared(float* to, const float (&from)[N]) {
   constexpr int kStep = N < kPack<float> ? N : kPack<float>;
@@ -152,11 +153,11 @@ __device__ __forceinline__ void store_shared(float* to, const float (&from)[N]) 
   }
 }
 
-// A loop over items by the whole grid: this thread's first, and how far its next is.
+// A loop over items by the whole grid: this thread's first item, and the distance to its next.
 __device__ __forceinline__ int64_t first_item() { return blockIdx.x * int64_t{blockDim.x} + threadIdx.x; }
 __device__ __forceinline__ int64_t item_stride() { return gridDim.x * int64_t{blockDim.x}; }
 
-// A run of elements that begins anywhere: `head` of them up to the first aligned address, then `packs` of kPack.
+// A run of elements at any address: `head` of them up to the first aligned address, then `packs` of kPack.
 struct Run {
   int64_t head, packs;
 };
@@ -167,21 +168,21 @@ __device__ __forceinline__ Run run_of(const T* from, int64_t count) {
   return {head, (count - head) / kPack<T>};
 }
 
-// Reductions. Every thread gets the result, with the same bits in all and in every run: who adds to whom is fixed.
+// Reductions. Every thread receives the result, bitwise identical in all and in every run, because the order is fixed.
 struct Add {
   template <class T>
   __device__ __forceinline__ T operator()(T a, T b) const {
     return a + b;
   }
 };
-struct Larger {  // a NaN loses
+struct Larger {  // ignores NaNs
   template <class T>
   __device__ __forceinline__ T operator()(T a, T b) const {
     return a < b || a != a ? b : a;
   }
 };
 
-// All lanes of the warp call it.
+// All lanes of the warp must call it.
 template <class T, class F>
 __device__ __forceinline__ T warp_reduce(T x, F combine) {
 #pragma unroll
@@ -189,7 +190,7 @@ __device__ __forceinline__ T warp_reduce(T x, F combine) {
   return x;
 }
 
-// K reductions at once. All threads of the block call it; the block has one dimension, whole warps.
+// K reductions at once. All threads of the block must call it; the block has one dimension, whole warps.
 template <class T, int K, class F>
 __device__ __forceinline__ void block_reduce(T (&x)[K], T identity, F combine) {
   __shared__ T parts[K][kWarp];
@@ -197,7 +198,7 @@ __device__ __forceinline__ void block_reduce(T (&x)[K], T identity, F combine) {
 #pragma unroll
   for (int k = 0; k < K; ++k) x[k] = warp_reduce(x[k], combine);
   if (blockDim.x == kWarp) return;
-  __syncthreads();  // what the call before this one left there has been read
+  __syncthreads();  // the parts of the previous call have been read
   if (lane == 0) {
 #pragma unroll
     for (int k = 0; k < K; ++k) parts[k][warp] = x[k];

@@ -1,5 +1,5 @@
-// Whether tensors hold NaNs or infinities, from their bits, at the speed at which memory brings them. Threads that find
-// one say so by an integer atomic, so the result is the same in whatever order they come.
+// Detects NaNs and infinities in tensors from their bits, at memory bandwidth. Threads report them by an integer
+// atomic, so the result does not depend on their order.
 #include <algorithm>
 #include <vector>
 
@@ -23,7 +23,7 @@ inline constexpr BitsOf<T> kInfinity = static_cast<BitsOf<T>>(sizeof(T) == 8   ?
 template <class T>
 inline constexpr BitsOf<T> kWithoutSign = static_cast<BitsOf<T>>(static_cast<BitsOf<T>>(~BitsOf<T>{0}) >> 1);
 
-// 1: a NaN, 2: an infinity.
+// Returns 1 for a NaN, 2 for an infinity, otherwise 0.
 template <class T>
 __device__ __forceinline__ int kind_of(BitsOf<T> bits) {
   const BitsOf<T> size = bits & kWithoutSign<T>;
@@ -32,13 +32,13 @@ __device__ __forceinline__ int kind_of(BitsOf<T> bits) {
 
 __global__ void clear(int* flags) { *flags = 0; }
 
-// Shares of a tensor that follow each other from its beginning: no more of it was written than they add up to.
+// Consecutive shares of a tensor from its beginning: only as many elements were written.
 struct Shares {
   const int64_t* counts = nullptr;  // null: all of it was written
   int64_t n = 0;
 };
 
-// `shift`: two bits for each tensor; `noted`: which of them count.
+// `shift`: position of the tensor's two bits; `noted`: mask of the kinds that are reported.
 template <class T>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     look(const BitsOf<T>* data, int64_t count, Shares shares, int noted, int shift, int* flags) {
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
 #pragma unroll
     for (int i = 0; i < N; ++i) found |= kind_of<T>(x.v[i]);
   }
-  // What stands before the first pack and after the last: less than two packs.
+  // The elements before the first pack and after the last: less than two packs.
   const int64_t i = thread < run.head ? thread : thread + run.packs * N;
   if (thread < 2 * N && i < count) found |= kind_of<T>(data[i]);
   found &= noted;

@@ -1,15 +1,15 @@
-// cross_entropy with its softmax fused. The logits are read once: each thread keeps the maximum of what it has seen and
-// the sum of exponentials relative to it (Milakov, Gimelshein: Online normalizer calculation for softmax, 2018). No
-// probabilities are stored, only the log-sum-exp. The gradient serves vocabularies that are split over ranks too, whose
-// loss is in split_cross_entropy.cu.
+// cross_entropy with its softmax fused. The logits are read once: each thread has a running maximum and the sum of
+// exponentials relative to it (Milakov, Gimelshein: Online normalizer calculation for softmax, 2018). Only the
+// log-sum-exp is stored, no probabilities. The gradient serves vocabularies that are split over ranks too, whose loss
+// is in split_cross_entropy.cu.
 //
-// cross_entropy_and_grad lets a block go on to its row's gradient, from the end of the row: what it has read last is
-// still in the L2 cache, and what it has written leaves that first. A vocabulary of 50304 in bf16 has rows of 98 KiB,
-// so few large blocks share a multiprocessor: two of 512 threads, by the registers that they take, of whose rows an
-// H100's cache holds those parts that are to be read again. (llm.c's fused classifier does likewise.)
+// In cross_entropy_and_grad a block continues with its row's gradient, from the end of the row: the part that was read
+// last is still in the L2 cache, and written data leaves it first. A vocabulary of 50304 in bf16 has rows of 98 KiB, so
+// few large blocks share a multiprocessor: two of 512 threads, limited by their registers, so that an H100's cache
+// holds the parts of their rows that are read again. (llm.c's fused classifier does likewise.)
 //
-// In bf16 memory brings eleven logits a clock to each multiprocessor, so a logit may cost twelve instructions: __expf,
-// whose error of some units in the last place only touches terms that weigh nothing.
+// In bf16, memory delivers eleven logits per clock to each multiprocessor, so a logit may cost twelve instructions:
+// __expf, whose error of some ULP only affects negligible terms.
 #include "launch.h"
 #include "sums.h"
 #include "vocabulary.cuh"
@@ -21,7 +21,7 @@ struct Normalizer {
   static constexpr float kNothing = -std::numeric_limits<float>::infinity();
   float top = kNothing, sum = 0;  // Σ exp(x − top)
 
-  // Logits of −∞ alone leave the maximum at −∞, from which nothing may be subtracted.
+  // If all logits are −∞, so is the maximum, and subtracting it would give NaN.
   static __device__ __forceinline__ float shift(float top) { return top == kNothing ? 0.0f : top; }
 
   template <int N>
@@ -40,7 +40,7 @@ struct Normalizer {
   }
 };
 
-// The row's log-sum-exp, in every thread of its block.
+// Returns the row's log-sum-exp, in every thread of its block.
 template <class T>
 __device__ __forceinline__ float log_sum_exp_of(const T* from, const Columns& columns) {
   Normalizer mine;
@@ -50,15 +50,15 @@ __device__ __forceinline__ float log_sum_exp_of(const T* from, const Columns& co
   return top + logf(sum);
 }
 
-// What the row adds to the loss.
+// Returns the row's contribution to the loss.
 template <class T>
 __device__ __forceinline__ double part_of(const T* from, float lse, int32_t target, const Columns& columns) {
   if (target == kIgnoredTarget) return 0;
   return static_cast<double>(lse) - static_cast<double>(widen(from[columns.find(target)]));
 }
 
-// A thread writes what it has read, so dlogits may be the logits' memory. Not `packed`: the two lie differently beside
-// aligned addresses.
+// Computes the gradient of a row. A thread writes the elements that it has read, so dlogits may be the logits' memory.
+// `packed`: both have the same offset from 16-byte alignment.
 template <class T>
 __device__ __forceinline__ void gradient_of(const T* from, T* to, int64_t target, float shift, const Columns& columns,
                                             float scale, bool packed) {
@@ -68,7 +68,7 @@ __device__ __forceinline__ void gradient_of(const T* from, T* to, int64_t target
   const int64_t rounds = (run.packs + threads - 1) / threads;
 #pragma unroll 1
   for (int64_t pack = (rounds - 1) * threads + thread; pack >= 0; pack -= threads) {
-    if (pack >= run.packs) continue;  // the last round's
+    if (pack >= run.packs) continue;  // in the last round
     const Pack<T, N> x = load_pack<N>(from + run.head + pack * N);
     const int64_t ahead = target - run.head - pack * N;
     const int hit = ahead >= 0 && ahead < N ? static_cast<int>(ahead) : -1;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void gradient_of(const T* from, T* to, int64_t target
     stream_pack(to + run.head + pack * N, narrowed<T, N>(dx));
   }
 #pragma unroll 1
-  for (int64_t i = thread; i < columns.valid - run.packs * N; i += threads) {  // beside the packs
+  for (int64_t i = thread; i < columns.valid - run.packs * N; i += threads) {  // outside the packs
     const int64_t column = i < run.head ? i : i + run.packs * N;
     const float p = __expf(widen(from[column]) - shift);
     to[column] = narrow<T>(scale * (column == target ? p - 1.0f : p));
@@ -90,7 +90,7 @@ __device__ __forceinline__ void gradient_of(const T* from, T* to, int64_t target
   for (int64_t i = columns.valid + thread; i < columns.count; i += threads) to[i] = narrow<T>(0.0f);
 }
 
-// lse[row], and in `parts` what the row adds to the loss.
+// Computes lse[row], and in `parts` the row's contribution to the loss.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
     log_sum_exp(const T* logits, const int32_t* targets, float* lse, double* parts, Columns columns) {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
               targets[row] == kIgnoredTarget ? 0.0f : scale, packed);
 }
 
-// All three. The target's logit is read before its gradient is written, where the two are one.
+// Computes all three. The target's logit is read before its gradient is written, because both may be the same memory.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
     loss_and_gradient(const T* logits, const int32_t* targets, float* lse, double* parts, T* dlogits, Columns columns,
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
               packed);
 }
 
-// The last columns may be padding.
+// Returns the columns of an unsplit vocabulary; the last ones may be padding.
 Columns whole_columns(const OpView& view) {
   const Columns columns = columns_of(view, view.read(0));
   if (columns.valid != columns.vocab)
@@ -135,7 +135,7 @@ Columns whole_columns(const OpView& view) {
   return columns;
 }
 
-// The two lie alike beside aligned addresses.
+// Returns whether both have the same offset from 16-byte alignment.
 template <class T>
 bool lie_alike(const T* a, const T* b) {
   return reinterpret_cast<uintptr_t>(a) % 16 == reinterpret_cast<uintptr_t>(b) % 16;
@@ -143,7 +143,7 @@ bool lie_alike(const T* a, const T* b) {
 
 size_t workspace(const OpView& view) { return static_cast<size_t>(view.read(0).shape.rows()) * sizeof(double); }
 
-// The loss, with the gradient of the logits or without.
+// Makes the loss, with or without the gradient of the logits.
 template <class T, bool kGradient>
 std::unique_ptr<Kernel> loss(const OpView& view) {
   const Columns columns = whole_columns(view);

@@ -1,7 +1,7 @@
-// dispatch, combine and their gradients: rows that move between the order of tokens and the slots of experts.
+// dispatch, combine and their gradients: rows are copied between the order of tokens and the slots of experts.
 //
-// A slot belongs to one choice of one token at most. What writes slots finds that choice first, so that each row, taken
-// or not, is written once.
+// A slot belongs to at most one choice of one token. Kernels that write slots find that choice first, so that each row,
+// taken or not, is written once.
 #include <limits>
 
 #include "block.cuh"
@@ -16,7 +16,7 @@ struct Sizes {
   int64_t tokens, k, slots, width;
 };
 
-// `slots` [N,k], `row` the tensor of N rows, `slotted` that of all experts' slots.
+// `slots` is [N,k], `row` the tensor of N rows, `slotted` that of all experts' slots.
 Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const Tensor& slotted) {
   const Sizes s{slots.shape.rows(), slots.shape.last(), slotted.shape.rows(), slotted.shape.last()};
   view.expect_count(row, s.tokens * s.width);
@@ -26,7 +26,7 @@ Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const
   return s;
 }
 
-// owners[slot] = which of the N·k choices took it, where one did. With dweights, 0 for a choice without a slot.
+// Sets owners[slot] to the one of the N·k choices that took it. With dweights, sets 0 for a choice without a slot.
 __global__ void find_owners(const int32_t* slots, int64_t choices, int64_t slot_count, int32_t* owners,
                             float* dweights) {
   for (int64_t i = first_item(); i < choices; i += item_stride()) {
@@ -58,7 +58,7 @@ __global__ void send_rows(Sizes s, const T* x, const int32_t* owners, T* y) {
   }
 }
 
-// out[n] = Σ over the choices j of w[n][j]·y[slot[n][j]], in their order; without weights each is 1.
+// Computes out[n] = Σ over the choices j of w[n][j]·y[slot[n][j]], in their order; without weights each is 1.
 template <class T, int N>
 __global__ void gather_rows(Sizes s, const T* y, const int32_t* slots, const float* weights, T* out) {
   const int64_t packs = s.width / N;
@@ -78,7 +78,7 @@ __global__ void gather_rows(Sizes s, const T* y, const int32_t* slots, const flo
   }
 }
 
-// dy[slot] = w·dout[n], dw = dout[n]·y[slot]: a warp for each slot.
+// Computes dy[slot] = w·dout[n] and dw = dout[n]·y[slot]: one warp per slot.
 template <class T, int N>
 __global__ void combine_gradients(Sizes s, const T* y, const int32_t* owners, const float* weights, const T* dout,
                                   T* dy, float* dweights) {

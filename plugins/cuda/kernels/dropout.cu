@@ -1,8 +1,9 @@
-// dropout: the mask is drawn, never stored; forward and backward are the same kernel. See prun/philox.h for the words.
+// dropout: the mask is drawn and never stored, so forward and backward are the same kernel. prun/philox.h defines the
+// random words.
 //
-// Surprising fact: drawing costs more than memory does, so no word is drawn twice. Of each group of 64 elements 8 lanes
-// draw two blocks each and trade the bits of their 8 words, since the 8 neighbours that a lane loads at once have words
-// of 8 different blocks.
+// Surprising fact: random words cost more than memory traffic, so none is drawn twice. For each group of 64 elements 8
+// lanes draw two blocks each and exchange the bits of their 8 words, because the 8 neighbours that a lane loads
+// together have words of 8 different blocks.
 #include <bit>
 
 #include "block.cuh"
@@ -19,14 +20,15 @@ constexpr int kGroup = 64, kLanes = 8, kElements = kGroup / kLanes;  // of a gro
 
 struct Dropout {
   int64_t rows, length, width;    // of x
-  int64_t sample, whole, column;  // x begins with this sample; elements of a whole token, and x's first of them
+  int64_t sample, whole, column;  // of x's first row; elements of a whole token, and x's first one in it
   uint64_t key;
   uint32_t bound;
   float factor;
   TokenPositions at;
 };
 
-// Bit i says whether element i of this lane's 8 stays. All lanes of the warp call it; 8 neighbours have the same group.
+// Returns a mask: bit i is set if element i of this lane's 8 is kept. All lanes of the warp must call it; 8 neighbours
+// have the same group.
 __device__ unsigned draw(uint64_t stream, uint64_t sample, uint64_t group, uint32_t bound) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   unsigned drawn = 0;  // bit 4·b + w: word w of this lane's block b
@@ -46,12 +48,12 @@ __device__ unsigned draw(uint64_t stream, uint64_t sample, uint64_t group, uint3
   return mine;
 }
 
-// x where the lowest bit is set. Without a branch: stores of neighbours stay one.
+// Returns x if the lowest bit is set, otherwise 0. Branch-free, so that neighbours share one store.
 __device__ float kept_or_zero(float x, unsigned bit) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & (0u - (bit & 1u)));
 }
 
-// A warp has a row at a time. kPacked: rows begin at a multiple of 8 elements, in memory and in the sample.
+// A warp has one row at a time. kPacked: rows begin at a multiple of 8 elements, in memory and in the sample.
 template <class T, bool kPacked>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     drop(const T* x, T* y, Dropout d, const prun_step_values* values) {

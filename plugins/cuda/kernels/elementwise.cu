@@ -1,5 +1,5 @@
-// add, mul, scale, cast, copy and fill, for every number type: level 3 programs count in whole numbers too. Operands
-// may be the result's own memory.
+// add, mul, scale, cast, copy and fill, for every number type, because level 3 programs also count in integers. The
+// result may overwrite an operand.
 #include <bit>
 
 #include "pointwise.cuh"
@@ -7,8 +7,7 @@
 namespace prun::cuda {
 namespace {
 
-// A number on its way between types: to a whole number toward zero, as C++ converts; what does not fit is clamped and a
-// NaN is 0.
+// Converts a number. From float to integer it truncates as C++ does, clamps values out of range and maps NaN to 0.
 template <class To, class From>
 __host__ __device__ To converted(From x) {
   if constexpr (std::is_same_v<To, bf16>) {
@@ -66,7 +65,7 @@ std::unique_ptr<Kernel> make_scale(const OpView& view) {
   });
 }
 
-// Between f32 and bf16, where a program's bytes are.
+// Casts between f32 and bf16, which have most of a program's bytes.
 constexpr int kCastThreads = 256, kCastPack = 4, kCastSteps = 4;
 
 template <class From, class To>
@@ -103,7 +102,7 @@ __device__ void cast_to(const void* x, int from, int64_t i, To* y) {
   if (from == PRUN_I32) y[i] = converted<To>(static_cast<const int32_t*>(x)[i]);
 }
 
-// Between any types: counters, so one kernel serves them all.
+// Casts between any types. These are counters, so one kernel serves all of them.
 __global__ void cast_numbers(const void* x, int from, void* y, int to, int64_t count) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
     if (to == PRUN_F64) cast_to(x, from, i, static_cast<double*>(y));
@@ -135,7 +134,7 @@ std::unique_ptr<Kernel> make_cast(const OpView& view) {
       });
 }
 
-// Copied and filled are bits.
+// copy and fill treat numbers as bits.
 template <size_t bytes>
 using Bits =
     std::conditional_t<bytes == 8, uint64_t,
@@ -172,7 +171,7 @@ std::unique_ptr<Kernel> make_fill(const OpView& view) {
   });
 }
 
-// All number types, f64 too.
+// Accepts all number types, including f64.
 std::string refuses(const OpView& view) {
   for (size_t i = 0; i < view.reads() + view.writes(); ++i) {
     const int dtype = i < view.reads() ? view.read(i).dtype : view.write(i - view.reads()).dtype;

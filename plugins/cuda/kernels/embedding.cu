@@ -1,4 +1,5 @@
-// embedding: a row of the table for each token, and one of the positions more. Its gradient is in embedding_grad.cu.
+// embedding: a row of the table for each token, optionally plus one of the positions. embedding_grad.cu has its
+// gradient.
 #include "block.cuh"
 #include "embedding.h"
 #include "launch.h"

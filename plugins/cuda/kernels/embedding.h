@@ -1,9 +1,9 @@
-// Which row of a table a token has, and the gradient of a table of positions; for embedding, positions and their
+// The row of a token in a table, and the gradient of a table of positions; for embedding, positions and their
 // gradients.
 //
-// A token outside [0, vocab) is clamped: the data ops have refused it before (exec's next_batch), and nothing may be
-// read or written out of bounds whatever a plan feeds in. Of a table that is split over an axis the rank holds a run of
-// rows; a token outside them is another rank's, gives zeros here and takes no gradient.
+// A token outside [0, vocab) is clamped: the data ops reject it earlier (exec's next_batch), and no plan may cause an
+// access out of bounds. If a table is split over an axis, a rank has a run of rows; a token outside it belongs to
+// another rank, so here its embedding is zero and it contributes no gradient.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -12,13 +12,13 @@
 
 namespace prun::cuda {
 
-// The row of a token; kernels take it by value.
+// Maps a token to its row; kernels receive it by value.
 struct TokenRow {
   const int32_t* tokens;
   int64_t first, vocab;  // the rank's rows of the table: `vocab` of them from `first` on, then padding
   bool split;
 
-  // Row of token i in this rank's table, -1 for another rank's.
+  // Returns the row of token i in this rank's table, -1 if it is another rank's.
   __device__ int32_t operator()(int64_t i) const {
     const int64_t row = tokens[i] - first;
     const int64_t inside = row < 0 ? 0 : row >= vocab ? vocab - 1 : row;
@@ -35,7 +35,7 @@ inline TokenRow token_row(const OpView& view, const Shape& table) {
   return {view.in<int32_t>(0), first, std::clamp<int64_t>(valid - first, 0, rows), !view.text("axis").empty()};
 }
 
-// positions.cu: enqueues dtable[p] = Σ over the samples, in their order, of dy's token at position p; 0 where this rank
+// positions.cu: enqueues dtable[p] = Σ over the samples, in their order, of dy's token at position p; 0 if this rank
 // has none. dy is [batch, length, width], dtable [rows, width].
 template <class T>
 void sum_over_samples(const T* dy, float* dtable, int64_t batch, int64_t rows, int64_t width, const TokenPositions& at,

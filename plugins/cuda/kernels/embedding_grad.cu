@@ -1,11 +1,17 @@
-// embedding_grad: for each row of the table the sum of its tokens' gradients, added in token order; other rows are 0.
+// embedding_grad: each row of the table receives the sum of its tokens' gradients, added in token order; other rows are
+// 0.
 //
-// Tokens are sorted by their rows first (ranks.cuh), so that each row of the table has a run of tokens in their order.
-// The place of a run in the list depends on the order of atomics; its content does not, so every execution has the same
-// bits.
+// Tokens are first sorted by their rows (ranks.cuh), so that each row of the table has a run of tokens in their order.
+// The place of a run in the list depends on the order of atomics; its content does not, so results are bitwise
+// identical in every run.
 //
-// A warp adds a slice of columns of one run. Words follow Zipf's law, so a few runs have thousands of tokens: their
-// slices are narrower and have more loads in flight, and they are added first.
+// A warp adds a slice of columns of one run, in a software pipeline:
+//
+//      token ids    | load ids 0 | load ids 1                     | load ids 2                     | ..
+//      rows of dy   |            | load kRows rows by ids 0, add  | load kRows rows by ids 1, add  | ..
+//
+// Word frequencies follow Zipf's law, so a few runs have thousands of tokens: their slices are narrower and have more
+// loads in flight, and they are added first.
 #include "block.cuh"
 #include "cuda/device/context.h"
 #include "embedding.h"
@@ -18,21 +24,22 @@ namespace {
 constexpr int kThreads = 256, kBlocksPerMultiprocessor = 2;  // 128 registers for the loads in flight
 constexpr int kWaves = 4;                                    // blocks in the grid, per resident block
 constexpr int kAhead = 16;                                   // rows that a lane loads before it adds them
-constexpr int kAheadInLong = 48;                             // of a long run, one column each
-constexpr int kRare = 4, kLong = 64;  // tokens of a run that is short for kAhead; of one that is long
+constexpr int kAheadInLong = 48;                             // rows in a long run, one column each
+constexpr int kRare = 4, kLong = 64;  // largest runs that are too short for kAhead, and that are not long
 
-// A row of the table that tokens have, and their run in the list.
+// A row of the table that has tokens, and its run in the list.
 struct Touched {
   int32_t row, first, count;
 };
 
-// What the op's scratch holds, in this order.
+// The parts of the op's scratch, in this order.
 struct Lists {
-  unsigned long long* used;  // [0]: short runs in the upper half, tokens in the lower one; [1]: long runs
-  int32_t* counts;           // of ranks.cuh
-  int32_t* starts;           // of each row of the table
-  int32_t* tokens;           // sorted
-  Touched* touched;          // [capacity]: short runs from the front, long ones from the back
+  unsigned long long*
+      used;          // [0]: number of short runs in the high half, of tokens in the low half; [1]: number of long runs
+  int32_t* counts;   // see ranks.cuh
+  int32_t* starts;   // of each row of the table
+  int32_t* tokens;   // sorted
+  Touched* touched;  // [capacity]: short runs from the front, long ones from the back
   int64_t capacity;
 };
 
@@ -64,7 +71,7 @@ struct Sizes {
   }
 };
 
-// Allocates each row's place in the lists, for the rows of a warp at once.
+// Allocates each row's place in the lists, for the rows of a warp together.
 __global__ void __launch_bounds__(kThreads) make_room(Chunks chunks, Lists lists) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int64_t base = first_item() - lane; base < chunks.buckets; base += item_stride()) {
@@ -98,10 +105,10 @@ struct PutInList {
   }
 };
 
-// Adds N columns of a run, kRows tokens at a time. All lanes of a warp call it with the same run.
+// Adds N columns of a run, kRows tokens at a time. All lanes of a warp must call it with the same run.
 //
-// Loads are unconditional, since nvcc waits for each load that has a condition: a lane without columns loads the first
-// ones, and after the run's end the last token is loaded again.
+// Loads are unconditional, because nvcc waits for each conditional load: a lane without columns loads the first ones,
+// and after the run's end the last token is loaded again.
 template <int N, int kRows, class T>
 __device__ __forceinline__ void add_run(const Touched& run, const int32_t* all_tokens, const T* dy, float* dtable,
                                         int64_t width, int64_t column) {

@@ -1,4 +1,4 @@
-// Fingerprints of tensors (prun/fingerprint.h). Sums of integers: the order in which blocks add changes nothing.
+// Fingerprints of tensors (prun/fingerprint.h). They are sums of integers, so the order of blocks does not matter.
 #include <prun/fingerprint.h>
 
 #include <vector>
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks) add_words(const Wo
 struct Printed {
   const void* data;
   int64_t words;
-  bool halves;  // of 16 bits
+  bool halves;  // words of 16 bits
 };
 
 std::unique_ptr<Kernel> make_fingerprint(const OpView& view) {

@@ -1,7 +1,7 @@
-// Ops that make values out of nothing: initial parameters, random numbers, constants.
+// Ops that generate values: initial parameters, random numbers, constants.
 //
-// Surprising fact: this file is compiled without fused multiply-adds (see prun/philox.h), so that initial weights have
-// the bits that every other device gives them.
+// Surprising fact: this file is compiled without fused multiply-adds (see prun/philox.h), so that initial weights are
+// bitwise identical on every device.
 #include <algorithm>
 
 #include "block.cuh"
@@ -17,10 +17,10 @@ constexpr int kThreads = 256;
 
 enum : int { kZeros = 0, kOnes = 1, kConstant = 2, kNormal = 3, kUniform = 4 };
 
-// Where a rank's part of a parameter lies in the whole one. A row (what one index before the split dim has) is a run of
-// the whole row's elements for each of its blocks; the rest of the run's room is padding, which is 0.
+// Maps a rank's part of a parameter to the whole parameter. A row (the elements of one index before the split dim) has
+// a run of the whole row's elements for each of its blocks, then padding, which is 0.
 struct Stretch {
-  int64_t local, whole, count;  // begins in the rank's row and in the whole row
+  int64_t local, whole, count;  // local, whole: offsets in the rank's row and in the whole row
 };
 struct Piece {
   int64_t start = 0, count = 0;
@@ -31,11 +31,11 @@ struct Piece {
 };
 
 struct Pieces {
-  std::vector<Piece> pieces;  // by their start
+  std::vector<Piece> pieces;  // sorted by start
   std::vector<Stretch> runs;
 };
 
-// Element `e` of a random sequence: one of the block of four that it lies in.
+// Returns element `e` of a random sequence, from its block of four.
 __device__ float random_element(const Piece& piece, uint64_t seed, int64_t e) {
   const philox::Words words = philox::block(seed, piece.key, static_cast<uint64_t>(e / 4));
   const int place = static_cast<int>(e % 4);
@@ -44,7 +44,7 @@ __device__ float random_element(const Piece& piece, uint64_t seed, int64_t e) {
   return piece.scale * (place % 2 == 0 ? pair.first : pair.second);
 }
 
-// Element `e` of the rank's part.
+// Returns element `e` of the rank's part.
 __device__ float element_of(const Piece& piece, const Stretch* runs, uint64_t seed, int64_t e) {
   const int64_t row = e / piece.row, place = e % piece.row;
   for (int i = piece.first_run; i < piece.first_run + piece.runs; ++i) {
@@ -61,7 +61,7 @@ __global__ void init_params(T* to, int64_t n, int64_t offset, const Piece* piece
                             const prun_step_values* values) {
   const uint64_t seed = values->seed;
   for (int64_t i = first_item(); i < n; i += item_stride()) {
-    int low = 0, high = count;  // the first piece that starts behind the element is in [low, high]
+    int low = 0, high = count;  // the first piece that starts after the element is in [low, high]
     while (low < high) {
       const int middle = (low + high) / 2;
       if (pieces[middle].start <= offset + i)
@@ -75,7 +75,8 @@ __global__ void init_params(T* to, int64_t n, int64_t offset, const Piece* piece
   }
 }
 
-// A block of n slices has ceil(n/t) on each of t ranks, rounded up to a multiple of the grain.
+// Adds a run for each block: a block of n slices has ceil(n/t) on each of t ranks, rounded up to a multiple of the
+// grain.
 void add_blocks(const OpView& view, Piece& piece, std::vector<Stretch>& runs, std::span<const int64_t> extents,
                 int64_t slice, int64_t grain, Share share) {
   for (const int64_t extent : extents) {
@@ -90,7 +91,7 @@ void add_blocks(const OpView& view, Piece& piece, std::vector<Stretch>& runs, st
   piece.runs = static_cast<int>(extents.size());
 }
 
-// "dp,,tp" -> "dp", "", "tp".
+// Splits "dp,,tp" into "dp", "", "tp".
 std::vector<std::string> names_between_commas(const std::string& text) {
   std::vector<std::string> names = {""};
   for (const char c : text) {
@@ -157,7 +158,7 @@ std::unique_ptr<Kernel> make_init_params(const OpView& view) {
   const int64_t n = view.write(0).count(), offset = n * view.share("axis").index;
   Pieces all = pieces_of(view);
   const int count = static_cast<int>(all.pieces.size());
-  if (count == 0) all.pieces.emplace_back(), all.runs.emplace_back();  // no table is empty
+  if (count == 0) all.pieces.emplace_back(), all.runs.emplace_back();  // no table may be empty
   return with_float(view.write(0).dtype, [&]<class T>() {
     return kernel_of([to = view.out<T>(0), n, offset, count, pieces = table_of(view, all.pieces),
                       runs = table_of(view, all.runs), values = view.values()](cudaStream_t stream) {
@@ -204,7 +205,7 @@ std::unique_ptr<Kernel> make_values(const OpView& view) {
   });
 }
 
-// start + i·step; with a count, only the first elements are counted and the rest are 0.
+// Computes start + i·step; with a count, only the first `count` elements are set and the others are 0.
 template <class T>
 __global__ void iota(const int64_t* wanted, T* y, int64_t n, double start, double step) {
   const int64_t counted = wanted == nullptr ? n : *wanted;

@@ -1,5 +1,5 @@
-// The losses that are sums over elements: mse, mean_square, mean, and their gradients. Sums run in f64, cut by the size
-// only.
+// The losses that are reductions over elements: mse, mean_square, mean, and their gradients. They accumulate in f64, in
+// parts whose order depends on the size only.
 #include <algorithm>
 
 #include "pointwise.cuh"
@@ -25,7 +25,7 @@ struct Inputs {
   const T* data[kIn];
 };
 
-// parts[block] = Σ f over every gridDim.x-th run of packs. `packs` is 0 where pointers are not aligned.
+// Computes parts[block] = Σ f over every gridDim.x-th run of packs. `packs` is 0 if pointers are not aligned.
 template <class T, int kIn, class F>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     sum_elements(Inputs<T, kIn> inputs, int64_t count, int64_t packs, double* parts, F f) {
@@ -100,7 +100,7 @@ struct Scaled {
   float factor;
   __device__ void operator()(const float* x, float* y) const { y[0] = factor * x[0]; }
 };
-// The gradient of a mean is the same for every element; y gives the shape only.
+// The gradient of a mean is the same for every element, so only the shape of y matters.
 struct Constant {
   float value;
   __device__ void operator()(const float*, float* y) const { y[0] = value; }

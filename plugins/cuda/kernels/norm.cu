@@ -2,7 +2,7 @@
 // square of an f32 overflows beyond 1.8e19. The sum is stored as f64. It takes two f64 operations per element, so A100
 // and Hopper stay memory-bound.
 //
-// What is summed is cut into chunks by sizes alone, a block each, so the bits are the same in every run.
+// Inputs are divided into chunks by sizes alone, one block each, so results are bitwise identical in every run.
 #include <algorithm>
 #include <cfloat>
 #include <vector>
@@ -22,7 +22,7 @@ struct Chunk {
   double weight;
 };
 
-// 128 KiB, or for very large tensors what leaves 4096 chunks.
+// Returns the elements of 128 KiB, or for very large tensors those of a 4096th.
 int64_t chunk_size(int64_t elements) { return std::max<int64_t>(32768, (elements + 4095) / 4096); }
 int64_t chunk_count(int64_t elements) { return (elements + chunk_size(elements) - 1) / chunk_size(elements); }
 
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks) sum_chunks(const C
 #pragma unroll
     for (int i = 0; i < N; ++i) sums[i] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   }
-  // What stands before the first pack and after the last: less than two packs.
+  // The elements before the first pack and after the last: less than two packs.
   const int64_t i = static_cast<int64_t>(threadIdx.x) < run.head ? threadIdx.x : threadIdx.x + run.packs * N;
   if (i < chunk.count && threadIdx.x < 2 * N)
     sums[0] += static_cast<double>(chunk.data[i]) * static_cast<double>(chunk.data[i]);
@@ -47,13 +47,13 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks) sum_chunks(const C
   if (threadIdx.x == 0) parts[blockIdx.x] = chunk.weight * sum;
 }
 
-// A run in chunks of `size` elements.
+// Divides a run into chunks of `size` elements.
 void add_chunks(const Chunk& run, int64_t size, std::vector<Chunk>& chunks) {
   for (int64_t begin = 0; begin < run.count; begin += size)
     chunks.push_back({run.data + begin, std::min(size, run.count - begin), run.weight});
 }
 
-// Attribute weights has one number for each tensor, 1 by default.
+// The attribute `weights` has one number for each tensor, 1 by default.
 std::vector<Chunk> whole_tensors(const OpView& view) {
   const std::vector<double> weights = view.numbers("weights");
   if (!weights.empty() && weights.size() != view.reads())
@@ -66,7 +66,7 @@ std::vector<Chunk> whole_tensors(const OpView& view) {
   return chunks;
 }
 
-// The rank's part of one flat vector in which element piece_starts[i] and those after it weigh piece_weights[i].
+// The rank's part of one flat vector, whose elements from piece_starts[i] on have the weight piece_weights[i].
 std::vector<Chunk> weighted_pieces(const OpView& view) {
   const std::span<const int64_t> starts = view.integers("piece_starts");
   const std::vector<double> weights = view.numbers("piece_weights");
@@ -90,7 +90,7 @@ std::vector<Chunk> weighted_pieces(const OpView& view) {
   return chunks;
 }
 
-// At least the chunks: runs of pieces add up to the tensor, and each may leave a part of a chunk.
+// Returns an upper bound of the chunks: the runs of pieces add up to the tensor, and each may leave a partial chunk.
 int64_t most_chunks(const OpView& view) {
   int64_t chunks = static_cast<int64_t>(view.integers("piece_starts").size()) + 1;
   for (size_t i = 0; i < view.reads(); ++i) chunks += chunk_count(view.read(i).count());
@@ -116,7 +116,7 @@ std::unique_ptr<Kernel> make_norm2(const OpView& view) {
   });
 }
 
-// torch.nn.utils.clip_grad_norm_'s; a norm that is no number clips nothing.
+// Clips as torch.nn.utils.clip_grad_norm_ does; a norm that is NaN clips nothing.
 __global__ void clip(const double* norm2, float* coefficient, double* norm, double max, bool skip) {
   const double length = sqrt(*norm2), factor = max / (length + 1e-6);
   *coefficient = static_cast<float>(max > 0 && factor < 1.0 ? factor : 1.0);

@@ -110,7 +110,7 @@ TokenPositions OpView::token_positions(int64_t length) const {
 
 namespace {
 
-// A function's, so that it is there before the first family of a file.
+// A static of a function, so that it exists before the first family of a file.
 std::map<std::string_view, KernelEntry>& kernel_table() {
   static std::map<std::string_view, KernelEntry> table;
   return table;
@@ -155,7 +155,7 @@ std::shared_ptr<void> device_table(Context& context, const void* data, size_t by
   std::shared_ptr<void> table = device_memory(context, bytes);
   check(cudaMemcpy(table.get(), data, bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
   check(cudaStreamSynchronize(nullptr),
-        "cudaStreamSynchronize");  // from pageable memory it may return before it is done
+        "cudaStreamSynchronize");  // a copy from pageable memory may return early
   return table;
 }
 

@@ -1,4 +1,4 @@
-// One op of a program as a kernel's maker sees it: typed pointers, attributes, the rank's share; and a kernel.
+// One op of a program as seen by its kernel's maker: typed pointers, attributes, the rank's share; and a kernel.
 //
 // Convention: a maker checks shapes and resolves pointers; run() only enqueues, allocates nothing and throws Failure.
 #pragma once
@@ -45,7 +45,7 @@ struct Shape {
   std::span<const int64_t> dims;
   int64_t count() const;
   int64_t last() const { return dims.empty() ? 1 : dims.back(); }
-  int64_t rows() const { return last() == 0 ? 0 : count() / last(); }  // the product of all dims but the last
+  int64_t rows() const { return last() == 0 ? 0 : count() / last(); }  // the count of all dims but the last
   int64_t operator[](size_t i) const { return dims[i]; }
   size_t rank() const { return dims.size(); }
 };
@@ -63,10 +63,10 @@ struct Tensor {
 using sdk::Share;
 using sdk::TokenPositions;
 
-// Valid as long as the prun_op is: a maker copies what its kernel needs.
+// Valid only as long as the prun_op: a maker copies the data that its kernel needs.
 class OpView {
  public:
-  // `context` is null while only sizes are asked for.
+  // `context` is null if only sizes are queried.
   OpView(const prun_op& op, Context* context) : op_(op), context_(context) {}
 
   std::string_view kind() const { return op_.kind; }
@@ -74,9 +74,9 @@ class OpView {
   Options options() const;  // options of the open device; without a context, those that the op was compiled with
   size_t reads() const { return op_.n_reads; }
   size_t writes() const { return op_.n_writes; }
-  Tensor read(size_t i) const;  // throws Failure(PRUN_EINVAL) where there is none
+  Tensor read(size_t i) const;  // throws Failure(PRUN_EINVAL) if there is none
   Tensor write(size_t i) const;
-  // Typed; throws Failure(PRUN_EINVAL) where the tensor has another type.
+  // Typed; throws Failure(PRUN_EINVAL) if the tensor has another type.
   template <class T>
   const T* in(size_t i) const {
     return static_cast<const T*>(typed(read(i), kDtypeOf<T>));
@@ -86,22 +86,22 @@ class OpView {
     return static_cast<T*>(typed(write(i), kDtypeOf<T>));
   }
   void expect_count(const Tensor& tensor, int64_t count) const;
-  // Throws Failure(PRUN_EINVAL) that says `otherwise` where `good` does not hold.
+  // Throws Failure(PRUN_EINVAL) with the text `otherwise` unless `good`.
   void expect(bool good, const std::string& otherwise) const;
 
   bool has(std::string_view attr) const { return find(attr) != nullptr; }
   int64_t integer(std::string_view attr, int64_t fallback = 0) const;
-  double number(std::string_view attr, double fallback = 0) const;  // a whole number serves, too
+  double number(std::string_view attr, double fallback = 0) const;  // accepts an integer, too
   std::string text(std::string_view attr, std::string_view fallback = "") const;
   std::span<const int64_t> integers(std::string_view attr) const;
-  std::vector<double> numbers(std::string_view attr) const;  // whole numbers serve, too
+  std::vector<double> numbers(std::string_view attr) const;  // accepts integers, too
 
   Share share_along(const std::string& axes) const;
   Share share(std::string_view attr) const { return share_along(text(attr)); }  // the attribute names the axes
   TokenPositions token_positions(int64_t length) const;
   int rank() const { return op_.rank; }
   const prun_step_values* values() const { return op_.values; }  // in the device's memory
-  void* workspace() const { return op_.workspace; }  // of the bytes that the entry's `workspace` said; see scratch
+  void* workspace() const { return op_.workspace; }  // of the size that the entry's `workspace` returned; see scratch
   size_t workspace_bytes() const { return op_.workspace_bytes; }
 
  private:
@@ -133,15 +133,15 @@ std::unique_ptr<Kernel> kernel_of(F body) {
   return std::make_unique<LambdaKernel<F>>(std::move(body));
 }
 
-// Device memory that lives as long as the kernel that holds it: small tables that are copied there once, or scratch
-// where the op's workspace is missing or too small. Copying is done when it returns.
+// Device memory with the lifetime of the kernel that holds it: small tables, or scratch if the op's workspace is
+// missing or too small. device_table returns after the copy has finished.
 std::shared_ptr<void> device_memory(Context& context, size_t bytes);
 std::shared_ptr<void> device_table(Context& context, const void* data, size_t bytes);
 
-// Scratch begins where cuBLASLt wants its workspace to; arenas give less, so more is asked for (plugin.cc).
+// The alignment that cuBLASLt requires of its workspace; arenas give less, so an op requests more bytes (plugin.cc).
 inline constexpr size_t kScratchAlign = 256;
 
-// The op's workspace, or memory of its own where the program was compiled for another machine and brought too little.
+// The op's workspace, or memory of its own if the workspace of a program compiled for another machine is too small.
 struct Scratch {
   void* data = nullptr;
   std::shared_ptr<void> owned;
@@ -152,10 +152,10 @@ struct KernelEntry {
   const char* kind;
   std::unique_ptr<Kernel> (*make)(const OpView& view);
   size_t (*workspace)(const OpView& view) = nullptr;     // bytes; null: none
-  std::string (*refuses)(const OpView& view) = nullptr;  // "" or why; null: takes f32 and bf16, i32 and i64 (op.cc)
+  std::string (*refuses)(const OpView& view) = nullptr;  // "" or why; null: accepts f32 and bf16, i32 and i64 (op.cc)
 };
 
-// Calls f<T>() with the type of `dtype`: f32 or bf16; numbers: also f64, i64, i32. Throws Failure(PRUN_ENOTSUP) for
+// Calls f<T>() with the type of `dtype`: f32 or bf16; with_number: also f64, i64, i32. Throws Failure(PRUN_ENOTSUP) for
 // others.
 [[noreturn]] void no_kernel_for(int dtype);
 template <class F>
@@ -172,17 +172,17 @@ auto with_number(int dtype, const F& f) {
   return with_float(dtype, f);
 }
 
-// Why there is no kernel for this op; "" where there is one.
+// Returns why there is no kernel for this op; "" if there is one.
 std::string why_refused(const OpView& view);
 
 inline std::string takes_any(const OpView&) { return ""; }  // a KernelEntry's `refuses`
 
-// The kernels of a file, which find_entry finds: a file has one, `const KernelFamily kFamily = {{kind, make}, ...};`.
+// Registers the kernels of a file for find_entry: one `const KernelFamily kFamily = {{kind, make}, ...};` per file.
 struct KernelFamily {
   KernelFamily(std::initializer_list<KernelEntry> entries);
   KernelFamily(const KernelFamily&) = delete;
 };
-// The entry of a kind; null where there is none.
+// Returns the entry of a kind; null if there is none.
 const KernelEntry* find_entry(std::string_view kind);
 
 }  // namespace prun::cuda

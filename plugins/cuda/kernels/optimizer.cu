@@ -1,10 +1,10 @@
 // sgd, adamw and lion, each in one pass over gradient, parameter and state; formulas of torch.optim.SGD and AdamW, and
-// of Chen et al., Symbolic Discovery of Optimization Algorithms, 2023.
-// adamw_cast and sgd_cast write a bf16 copy of the parameters in the same pass.
+// of Chen et al., Symbolic Discovery of Optimization Algorithms, 2023. adamw_cast and sgd_cast also write a bf16 copy
+// of the parameters.
 //
 // Surprising fact: a parameter may be bf16 while its gradient and state are f32; the update runs in f32 and rounds
-// once. The grid has no more blocks than the GPU runs at once, because each block computes the step's two powers in
-// f64. Factors are rounded once: 1 - beta of a rounded beta would be off by 19 % at beta = 0.9999999.
+// once. The grid has at most as many blocks as the GPU runs at once, because each block computes the step's two powers
+// in f64. Factors are rounded once: 1 - beta of a rounded beta would be off by 19 % at beta = 0.9999999.
 #include <algorithm>
 #include <cfloat>
 
@@ -17,9 +17,9 @@ namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 512, kBlocksPerMultiprocessor = 2;
-constexpr int kElements = 4;  // of a thread at once: 16 bytes of f32
+constexpr int kElements = 4;  // per thread at once: 16 bytes of f32
 
-// Each rule says how many tensors of state it keeps, and what of an element's numbers it makes, from those of the step.
+// Each rule defines its number of state tensors, and the update of an element with the factors of the step.
 
 using sdk::blend;
 using sdk::Blend;
@@ -40,7 +40,7 @@ struct Adamw {
       p -= decay * p + step_size * mean / (sqrtf(square) * root_correction + eps);
     }
   };
-  // All threads of a block call it.
+  // All threads of a block must call it.
   __device__ Step at(const prun_step_values* values) const {
     __shared__ float corrected[2];
     const double rate = values->learning_rate;
@@ -84,7 +84,7 @@ struct Lion {
     float rate, decay;
     __device__ void operator()(float g, float& p, float (&mean)[kStates]) const {
       const float direction = of_direction.of(mean[0], of_direction.share * g);
-      const float sign = direction > 0.0f ? 1.0f : (direction < 0.0f ? -1.0f : direction);  // a NaN stays one
+      const float sign = direction > 0.0f ? 1.0f : (direction < 0.0f ? -1.0f : direction);  // NaNs propagate
       mean[0] = of_mean.of(mean[0], of_mean.share * g);
       p -= rate * (sign + decay * p);
     }
@@ -94,7 +94,7 @@ struct Lion {
   }
 };
 
-// The copy of ops that cast; null otherwise: known when a kernel is compiled, so it costs the others nothing.
+// The copy of ops that cast, otherwise NoCopy: a type known at compile time, so it costs the others nothing.
 struct NoCopy {
   __host__ __device__ NoCopy operator+(int64_t) const { return {}; }
 };
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   for (int64_t i = packs * kElements + first_item(); i < n; i += item_stride()) update_at<1>(o, i, factor, step);
 }
 
-// The last write of ops that cast.
+// Returns the last write of ops that cast.
 template <class Copy>
 Copy copy_of(const OpView& view, int64_t n) {
   if constexpr (std::is_same_v<Copy, NoCopy>) {
@@ -190,7 +190,7 @@ std::unique_ptr<Kernel> make_adamw_of(const OpView& view) {
                   eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f});
 }
 
-// A plan without momentum has no state, so the third read is then the clip.
+// Without momentum there is no state, so the third read is then the clip coefficient.
 template <class T, class Copy>
 std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
   const Blend momentum = blend(view.number("momentum", 0), 1);

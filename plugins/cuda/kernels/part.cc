@@ -7,7 +7,7 @@ namespace {
 
 prun_tensor plain(const Tensor& t) { return {t.ptr, t.shape.dims.data(), static_cast<int>(t.shape.rank()), t.dtype}; }
 
-// Calls f(entry, op) with the op that the part stands for.
+// Calls f(entry, op) with the op of the part.
 template <class F>
 auto with_op(const Part& part, const F& f) {
   const KernelEntry* entry = find_entry(part.kind);

@@ -1,5 +1,5 @@
-// The kernel of another op as a part of a kernel: what a library does not fuse is done by the ops that stand for it
-// alone, so that there is one kernel for each computation.
+// The kernel of another op as a part of a kernel. A computation that a library does not fuse runs the kernel of the
+// separate op, so that each computation has one kernel.
 #pragma once
 #include <initializer_list>
 #include <memory>

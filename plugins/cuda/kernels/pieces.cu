@@ -1,4 +1,4 @@
-// join_pieces, cut_pieces, take_piece, copy_kv and join_qkv: blocks that change their places; only the last one rounds.
+// join_pieces, cut_pieces, take_piece, copy_kv and join_qkv: copies of blocks; only join_qkv rounds.
 #include "block.cuh"
 #include "launch.h"
 
@@ -33,7 +33,7 @@ std::unique_ptr<Kernel> move_by(const void* from, void* to, Move m) {
   });
 }
 
-// All numbers of `m` but its counts are bytes; words are as wide as places and sizes allow.
+// Moves blocks in the widest words that offsets and sizes allow. All numbers of `m` except its counts are bytes.
 std::unique_ptr<Kernel> move_blocks(const void* from, void* to, const Move& m) {
   const uint64_t all = reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to) |
                        static_cast<uint64_t>(m.size | m.from_outer | m.from_inner | m.to_outer | m.to_inner);
@@ -70,7 +70,7 @@ std::unique_ptr<Kernel> make_moved(const OpView& view) {
   expect_same_dtype(view);
   const Blocks b = blocks_of(view, kJoin ? y : x);
   const int64_t whole_outer = b.pieces * b.inner, whole_inner = b.inner;  // in the whole tensor
-  const int64_t apart_outer = b.inner, apart_inner = b.outer * b.inner;   // in its pieces one after the other
+  const int64_t apart_outer = b.inner, apart_inner = b.outer * b.inner;   // in its pieces, stored one after the other
   return kJoin ? move_blocks(x.ptr, y.ptr,
                              {b.outer, b.pieces, b.inner, apart_outer, apart_inner, whole_outer, whole_inner})
                : move_blocks(x.ptr, y.ptr,
@@ -98,7 +98,7 @@ std::unique_ptr<Kernel> make_copy_kv(const OpView& view) {
   return move_blocks(static_cast<const char*>(qkv.ptr) + wide - shared, kv.ptr, {rows, 1, shared, wide, 0, shared, 0});
 }
 
-// Rows of dq and of dkv side by side, N elements at a time.
+// Joins rows of dq and of dkv, N elements at a time.
 template <class T, int N>
 __global__ void join_rows(const float* dq, const float* dkv, T* dqkv, int64_t rows, int64_t width, int64_t shared) {
   const int64_t packs = (width + shared) / N;

@@ -1,7 +1,6 @@
-// Kernels that go element by element over tensors of one type: y = f(x), 16 bytes an access where all pointers allow
-// it.
+// Element-wise kernels over tensors of one type: y = f(x), with 16-byte accesses if all pointers allow it.
 //
-// F is called as f(x, y) with an element of each input, and writes one of each output, as wide numbers.
+// F is called as f(x, y): x has an element of each input, y receives one of each output, as wide numbers.
 #pragma once
 #include <algorithm>
 
@@ -18,8 +17,8 @@ struct Streams {
   T* out[kOut];
 };
 
-// A thread has kAhead packs of each input under way before it computes: at the occupancy of these kernels four loads a
-// thread are more than memory needs to stay busy.
+// A thread has kAhead packs of each input in flight before it computes: at the occupancy of these kernels four loads
+// per thread saturate memory.
 template <int kIn>
 inline constexpr int kAhead = kIn > 1 ? 2 : 4;
 
@@ -33,7 +32,7 @@ __device__ __forceinline__ void one_element(const Streams<T, kIn, kOut>& streams
   for (int k = 0; k < kOut; ++k) streams.out[k][i] = narrow<T>(y[k]);
 }
 
-// `packs` is 0 where pointers are not aligned; the elements after the last pack go one by one.
+// `packs` is 0 if pointers are not aligned; the elements after the last pack are computed one by one.
 template <class T, int kIn, int kOut, class F>
 __global__ void __launch_bounds__(kPointwiseThreads, kStreamingBlocks)
     pointwise(Streams<T, kIn, kOut> streams, int64_t count, int64_t packs, F f) {
@@ -82,7 +81,7 @@ std::unique_ptr<Kernel> pointwise_kernel(const Streams<T, kIn, kOut>& streams, i
   });
 }
 
-// Pointers to the op's first kIn reads and all of its kOut writes, which have the same number of elements.
+// Makes a kernel of the op's first kIn reads and all of its kOut writes, which must have the same number of elements.
 template <class T, int kIn, int kOut, class F>
 std::unique_ptr<Kernel> pointwise_op(const OpView& view, F f) {
   const int64_t count = view.write(0).count();

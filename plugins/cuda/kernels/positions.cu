@@ -1,5 +1,5 @@
-// positions and its gradient: a row of the table for each token. In the gradient a thread has columns of one row of the
-// table and adds samples in order: the same bits in every run.
+// positions and its gradient: each token has a row of the table. In the gradient a thread has columns of one row of the
+// table and adds samples in order, so results are bitwise identical in every run.
 #include "block.cuh"
 #include "embedding.h"
 #include "launch.h"

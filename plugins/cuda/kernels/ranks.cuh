@@ -1,9 +1,11 @@
-// Ranks of items among those of the same bucket, in the order of the items: which token is the how manieth of its row
-// of a table, or of its expert. Every run has the same, since only whole numbers are added by atomics.
+// Ranks of items among those of the same bucket, in the order of the items: the index of a token among those of its row
+// of a table, or of its expert. They are identical in every run, because only integers are added by atomics.
 //
-// Items are cut into chunks by their number alone. 1. count_items: how many of each chunk every bucket has. 2.
-// begin_chunks, for each bucket: how many came before each chunk. 3. rank_items, a block for each chunk: what came
-// before in the chunk.
+// Items are divided into chunks by their number alone:
+//
+//      count_items     counts[chunk][bucket] = items of the bucket in the chunk
+//      begin_chunks    counts[chunk][bucket] = items of the bucket in earlier chunks; for each bucket
+//      rank_items      rank = counts[chunk][bucket] + items of the bucket earlier in the chunk; a block for each chunk
 #pragma once
 #include <algorithm>
 
@@ -28,7 +30,7 @@ struct Chunks {
   size_t bytes() const { return static_cast<size_t>(count * buckets) * sizeof(int32_t); }  // of the counts
 };
 
-// counts [chunks.count, chunks.buckets], zero before. `key(i)` is item i's bucket, or -1.
+// Computes counts [chunks.count, chunks.buckets], which must be zero. `key(i)` returns item i's bucket, or -1.
 template <class Key>
 __global__ void __launch_bounds__(kRankThreads) count_items(Key key, Chunks chunks, int32_t* counts) {
   for (int64_t i = first_item(); i < chunks.items; i += item_stride()) {
@@ -37,9 +39,9 @@ __global__ void __launch_bounds__(kRankThreads) count_items(Key key, Chunks chun
   }
 }
 
-// The bucket's counts become the numbers of its items before each chunk. Returns how many it has altogether.
+// Replaces a bucket's counts by the numbers of its items before each chunk. Returns their total.
 __device__ __forceinline__ int32_t begin_chunks(const Chunks& chunks, int32_t* counts, int64_t bucket) {
-  constexpr int kAhead = 8;  // loads that are under way together
+  constexpr int kAhead = 8;  // loads in flight together
   int32_t before = 0;
   for (int64_t chunk = 0; chunk < chunks.count; chunk += kAhead) {
     int32_t here[kAhead];
@@ -55,7 +57,7 @@ __device__ __forceinline__ int32_t begin_chunks(const Chunks& chunks, int32_t* c
   return before;
 }
 
-// Calls take(i, bucket, rank) for every item that has a bucket. Uses up the counts.
+// Calls take(i, bucket, rank) for every item that has a bucket. Overwrites the counts.
 template <class Key, class Take>
 __global__ void __launch_bounds__(kRankThreads) rank_items(Key key, Take take, Chunks chunks, int32_t* counts) {
   __shared__ __align__(16) int32_t buckets[kRankThreads];
@@ -78,14 +80,14 @@ __global__ void __launch_bounds__(kRankThreads) rank_items(Key key, Take take, C
       }
     }
     const int32_t rank = bucket >= 0 ? next[bucket] + before : 0;
-    __syncthreads();  // everybody has read `next`, and the buckets
+    __syncthreads();  // all threads have read `next`, and the buckets
     if (bucket < 0) continue;
     take(at + me, bucket, rank);
     if (after == 0) next[bucket] = rank + 1;
   }
 }
 
-// The launches of 1 and 3.
+// The launches of count_items and rank_items.
 template <class Key>
 void count_in_chunks(Key key, const Chunks& chunks, int32_t* counts, cudaStream_t stream) {
   check(cudaMemsetAsync(counts, 0, chunks.bytes(), stream), "cudaMemsetAsync");

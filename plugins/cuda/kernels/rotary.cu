@@ -1,8 +1,8 @@
-// rotary: each pair of elements times a cosine and a sine; one pass, in place where the program wishes. rotary_at is
-// the same for a generation, whose rows are at positions that only the device knows.
+// rotary: rotates each pair of elements by an angle; one pass, in place if the program requests it. rotary_at does so
+// in generation, for rows at positions that only the device stores.
 //
-// Surprising fact: the table of cosines and sines is made once, in f64 on the host, and shared by the kernels of all
-// layers. At the last positions of a long context the angle of an f32 product would be wrong in its third digit.
+// Surprising fact: the table of cosines and sines is computed once, in f64 on the host, and shared by the kernels of
+// all layers. An f32 angle at the last positions of a long context would be wrong in its third digit.
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -31,7 +31,7 @@ std::shared_ptr<void> angles_of(const OpView& view, int64_t length, int64_t half
   static std::mutex mutex;
   static std::map<std::tuple<Context*, int64_t, std::vector<double>, int64_t, int64_t>, std::weak_ptr<void>> made;
   const std::lock_guard lock(mutex);
-  // Where the first and the last token stand says where all do.
+  // The positions of the first and the last token determine all.
   std::weak_ptr<void>& known = made[{&view.context(), length, speeds, at.of(0), at.of(length - 1)}];
   if (std::shared_ptr<void> angles = known.lock()) return angles;
   std::vector<float> angles(static_cast<size_t>(length * 2 * half));
@@ -60,7 +60,7 @@ struct Rotary {
   }
 };
 
-// N pairs at a time of the heads that turn, then N elements at a time of the rest.
+// Rotates N pairs of the heads at a time, then copies N of the remaining elements at a time.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     turn(const T* x, T* y, const float* angles, Rotary r, int64_t length, float sign) {
@@ -95,11 +95,11 @@ std::unique_ptr<Kernel> rotary(const OpView& view) {
   view.expect(shape.rank() == 3, shape_text(shape));
   const Rotary r(view);
   const int64_t length = shape[1];
-  const float sign = view.integer("inverse") != 0 ? -1.0f : 1.0f;  // -1 to turn back
+  const float sign = view.integer("inverse") != 0 ? -1.0f : 1.0f;  // -1: the inverse
   const T* x = view.in<T>(0);
   T* y = view.out<T>(0);
   const bool packed = r.half % kPack<T> == 0 && rows_aligned(r.width, x, y);
-  // At least one item for each N elements that are written, so the grid is large enough where a pair is two.
+  // At least one item for each N elements that are written, so the grid is large enough although a pair has two.
   return kernel_of([=, angles = angles_of(view, length, r.half),
                     blocks = blocks_for(r.rows * r.width / (packed ? kPack<T> : 1), kThreads)](cudaStream_t stream) {
     launch(packed ? turn<T, kPack<T>> : turn<T, 1>, blocks, kThreads, 0, stream, x, y,

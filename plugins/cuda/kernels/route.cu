@@ -1,5 +1,5 @@
-// route and its gradient. A token's experts are chosen by a few lanes of a warp; slots are then given out in the order
-// of tokens, by ranks.cuh.
+// route and its gradient. A few lanes of a warp choose a token's experts; slots are then assigned in the order of
+// tokens, by ranks.cuh.
 #include <bit>
 
 #include "block.cuh"
@@ -25,7 +25,7 @@ Sizes sizes_of(const OpView& view) {
   return s;
 }
 
-// Which token a lane works at. All lanes of a warp take the same number of steps, those without a token at the last
+// Assigns tokens to lanes. All lanes of a warp take the same number of steps; lanes without a token repeat the last
 // one.
 struct Walk {
   int64_t first, step;
@@ -45,8 +45,8 @@ __device__ __forceinline__ T over_lanes(T x, int lanes, F combine) {
   return x;
 }
 
-// Larger logits have larger keys, and of equal ones the lower expert. All keys of a token differ; that of a NaN is
-// below those of all numbers.
+// Returns a key that orders logits; of equal ones the lower expert has the larger key. All keys of a token differ; that
+// of a NaN is below those of all numbers.
 __device__ __forceinline__ uint64_t key_of(float logit, int64_t expert) {
   const uint32_t bits = std::bit_cast<uint32_t>(logit == 0 ? 0.0f : logit);
   const uint32_t ordered = logit != logit ? 0 : bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
@@ -56,7 +56,7 @@ __device__ __forceinline__ int32_t expert_of(uint64_t key) {
   return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
 }
 
-// The largest key below `bound`, in all lanes of the token.
+// Returns the largest key below `bound`, in all lanes of the token.
 template <class T>
 __device__ uint64_t next_key(const T* logits, const Sizes& s, int lane, uint64_t bound) {
   uint64_t best = 0;
@@ -67,7 +67,8 @@ __device__ uint64_t next_key(const T* logits, const Sizes& s, int lane, uint64_t
   return over_lanes(best, s.lanes, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
 }
 
-// The experts of all tokens, for now in `slots`, and the softmax over their logits.
+// Chooses the experts of all tokens, kept in `slots` until slots are assigned, and computes the softmax over their
+// logits.
 template <class T>
 __global__ void choose(Sizes s, const T* logits, float* weights, int32_t* slots) {
   const Walk walk(s);
@@ -132,8 +133,8 @@ std::unique_ptr<Kernel> route(const OpView& view) {
   });
 }
 
-// With w the weights: dlogit = w·(dw − Σ w·dw) of the chosen. With p the probabilities and g = share·counts the
-// gradient that the balancing loss has for them: p·(g − Σ p·g) more for each expert.
+// Computes dlogit = w·(dw − Σ w·dw) of the chosen experts, with w the weights. The balancing loss adds p·(g − Σ p·g)
+// for each expert, with p the probabilities and g = share·counts its gradient with respect to them.
 template <class T>
 __global__ void route_gradients(Sizes s, const T* logits, const float* weights, const float* dweights,
                                 const float* counts, float share, T* dlogits) {
@@ -179,7 +180,7 @@ std::unique_ptr<Kernel> route_grad(const OpView& view) {
   const double aux = view.number("aux");
   const float* counts = view.reads() > 3 && aux != 0 ? view.in<float>(3) : nullptr;
   if (counts != nullptr) view.expect_count(view.read(3), s.experts);
-  // aux·experts·f with f = counts / (k·tokens), for each token's share of the mean probability.
+  // g = aux·experts·f with f = counts / (k·tokens), for each token's share of the mean probability.
   const double covered = static_cast<double>(view.integer("tokens", s.tokens) * s.k);
   const double scale = view.number("scale", 1.0 / static_cast<double>(s.tokens));
   const float share = static_cast<float>(aux * static_cast<double>(s.experts) * scale / covered);

@@ -2,7 +2,7 @@
 // its row in registers, so that memory is read once although the variance is that of centred values. Statistics are
 // f32.
 //
-// A sum is rounded before it is normalized: the bits are those of the two ops apart.
+// A sum is rounded before it is normalized, so results are bitwise identical to the two separate ops.
 #include <algorithm>
 #include <cfloat>
 
@@ -11,21 +11,20 @@
 namespace prun::cuda {
 namespace {
 
-constexpr int kWarpsPerBlock = 4;  // where a warp has a row of its own
+constexpr int kWarpsPerBlock = 4;  // if a warp has a row of its own
 constexpr int kMostThreads = 1024;
-constexpr int kHeldPacks = 4;  // of a thread
+constexpr int kHeldPacks = 4;  // per thread
 
 template <class T>
 struct Forward {
-  const T *x, *residual, *gamma, *beta;  // no residual where nothing is added, no beta in rmsnorm
+  const T *x, *residual, *gamma, *beta;  // residual: null if nothing is added; beta: null in rmsnorm
   T *y, *sum;
-  float *mean, *scale;  // no mean in rmsnorm
+  float *mean, *scale;  // mean: null in rmsnorm
   int64_t rows, width;
   float eps;
 };
 
-// An f32 sum that overflows, for example of squares beyond 1.8e19, is computed again from elements scaled by this
-// factor.
+// An f32 sum that overflows, for example of squares beyond 1.8e19, is recomputed from elements scaled by this factor.
 constexpr float kSmaller = 0x1p-80f, kLarger = 0x1p80f;
 __device__ __forceinline__ bool overflowed(float x) { return !(fabsf(x) <= FLT_MAX); }
 
@@ -61,7 +60,7 @@ __global__ void __launch_bounds__(one_row ? kMostThreads : kWarpsPerBlock* kWarp
   constexpr int N = kPack<T>;
   const int member = one_row ? threadIdx.x : threadIdx.x % kWarp, members = one_row ? blockDim.x : kWarp;
   const int64_t row = one_row ? blockIdx.x : int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / kWarp;
-  if (row >= f.rows) return;  // a whole team
+  if (row >= f.rows) return;  // a whole team returns
   const int packs = static_cast<int>(f.width / N);
   const auto* from = reinterpret_cast<const Pack<T, N>*>(f.x + row * f.width);
   Pack<T, N> held[kHeldPacks];
@@ -128,8 +127,8 @@ __global__ void __launch_bounds__(one_row ? kMostThreads : kWarpsPerBlock* kWarp
   }
 }
 
-// Rows of any width at any address, a block each: read three times. Of a sum each thread reads again what it has
-// written.
+// Normalizes rows of any width at any address, one block each, reading them three times. With `added` each thread
+// rereads the sums that it has written.
 template <class T, bool centred, bool added>
 __global__ void __launch_bounds__(kLooseThreads) loose_rows(Forward<T> f) {
   const int64_t row = blockIdx.x;

@@ -1,13 +1,14 @@
-// The gradients of layernorm and rmsnorm in one pass over x and dy. As many blocks as an H200 runs at a time take a run
-// of rows each, on every GPU, so that all have the same bits; a thread keeps its columns' parts of dgamma and dbeta in
-// registers over all of its rows, a block leaves their sum in the workspace, and sums.h adds those. Another gradient
-// may be added to dx, which is rounded before: the bits are those of the two ops apart.
+// The gradients of layernorm and rmsnorm in one pass over x and dy. Each block has a run of rows. The number of blocks
+// is that of the resident blocks of an H200 on every GPU, so that results are bitwise identical on all. A thread
+// accumulates its columns' parts of dgamma and dbeta in registers over all of its rows, a block stores their sum in the
+// workspace, and sums.h adds those. Another gradient may be added to dx, which is rounded before, so results are
+// bitwise identical to the two separate ops.
 //
 // With z = (x − mean)·rstd and g = dy·gamma: dx = rstd·(g − mean(g) − z·mean(g·z)); rmsnorm's has mean = 0 and no
 // mean(g).
 //
-// Memory is the bound only if enough warps wait for it and an element costs about 25 instructions. So a thread has 12
-// elements of a row: on a multiprocessor, 24 warps of layernorm in bf16 or 32 of rmsnorm have registers.
+// The kernel is memory-bound only if enough warps are resident and an element costs about 25 instructions. So a thread
+// has 12 elements of a row: a multiprocessor then has registers for 24 warps of layernorm in bf16, or 32 of rmsnorm.
 #include <algorithm>
 
 #include "cuda/device/context.h"
@@ -17,8 +18,8 @@
 namespace prun::cuda {
 namespace {
 
-constexpr int kGradPacks = 3, kElements = 4;  // of a thread; elements of a pack
-constexpr int kMultiprocessors = 132;         // of an H200; the same on every GPU, as the order of sums depends on it
+constexpr int kGradPacks = 3, kElements = 4;  // packs per thread; elements per pack
+constexpr int kMultiprocessors = 132;  // of an H200; the same on every GPU, because the order of sums depends on it
 constexpr int kLooseBlocks = 2 * kMultiprocessors;
 
 // Threads of a multiprocessor, which are also those of the largest block: 128 registers each in f32, 64 in bf16, 80 for
@@ -30,16 +31,16 @@ inline constexpr int kMostThreads = std::is_same_v<T, float> ? 512
 
 template <class T>
 struct Backward {
-  const T *x, *dy, *gamma, *other;  // no other where nothing is added
-  const float *mean, *scale;        // no mean in rmsnorm
+  const T *x, *dy, *gamma, *other;  // other: null if nothing is added
+  const float *mean, *scale;        // mean: null in rmsnorm
   T* dx;
   float* parts;  // [blocks][dgamma, dbeta][width], in rmsnorm [blocks][width]
   int64_t rows, width;
 };
 
-// Σ g·z and Σ g of each team's row. With teams of more than a warp all threads of the block call it, alternately with
-// `parts` of even and odd rounds: so a round's one barrier also keeps a warp from overwriting parts that are being
-// read.
+// Reduces Σ g·z and Σ g of each team's row. With teams of more than a warp all threads of the block must call it,
+// alternately with `parts` of even and odd rounds, so that one barrier per round also keeps a warp from overwriting
+// parts that are being read.
 template <int kWarps>
 __device__ __forceinline__ void team_sums(float (&x)[2], int team, float2 (&parts)[kWarps]) {
 #pragma unroll
@@ -55,7 +56,7 @@ __device__ __forceinline__ void team_sums(float (&x)[2], int team, float2 (&part
 
 // Computes dx from a row's statistics. The bf16 form has the fewest instructions: bf16 has 8 bits of mantissa, so
 // folding the mean into an FMA loses no bit of x. FMAs are explicit, because otherwise two kernels could contract them
-// differently and give different bits.
+// differently and round differently.
 template <class T, bool centred>
 struct Row {
   float mean, scale, shift;  // shift: -mean·scale
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(kMostThreads<T, centred>) held_rows(Backward<T
       store_pack(to + h * kStride, rounded);
     }
   }
-  // The teams add what they have, one after the other; the last one writes it.
+  // The teams add their sums in order; the last one writes the result.
   PRUN_SHARED(memory);
   float* shared = reinterpret_cast<float*>(memory);  // [kSums][width]
   float* part = b.parts + blockIdx.x * kSums * b.width;
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(kLooseThreads) loose_rows(Backward<T> b) {
   }
 }
 
-// How a shape's rows are given to blocks; the workspace has a part for each block.
+// The division of a shape's rows among blocks; the workspace has a part for each block.
 struct Division {
   int64_t team, teams, blocks;  // threads of a row, rows of a block at a time, blocks; team 0: no team can hold a row
 

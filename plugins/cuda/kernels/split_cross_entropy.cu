@@ -1,5 +1,5 @@
-// cross_entropy over a vocabulary that is split over ranks, in three ops with a reduction over the ranks after each of
-// the first two: maxima, sums, loss. The logits are read once by each of these two.
+// cross_entropy over a vocabulary that is split over ranks, in three ops with an all-reduce after each of the first
+// two: maxima, sums, loss. Each of the first two reads the logits once.
 #include "launch.h"
 #include "sums.h"
 #include "vocabulary.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-// A rank whose columns are all padding has the maximum of nothing.
+// The maximum of a rank whose columns are all padding is -inf.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, kRowBlocks) row_maxima(const T* logits, float* maxima, Columns columns) {
   const int64_t row = blockIdx.x;
@@ -22,13 +22,13 @@ __global__ void __launch_bounds__(kRowThreads, kRowBlocks) row_maxima(const T* l
   if (threadIdx.x == 0) maxima[row] = top;
 }
 
-// sums [2][rows]: Σ exp(logit − maximum), and the target's logit where it is the rank's.
+// Computes sums [2][rows]: Σ exp(logit − maximum), and the target's logit if it is this rank's.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
     row_sums(const T* logits, const int32_t* targets, const float* maxima, float* sums, Columns columns) {
   const int64_t row = blockIdx.x;
   const T* from = logits + row * columns.count;
-  const float top = maxima[row] == -INFINITY ? 0.0f : maxima[row];  // nothing but -inf: the sum is 0
+  const float top = maxima[row] == -INFINITY ? 0.0f : maxima[row];  // all logits are -inf: the sum is 0
   float sum = 0;
   each_in_row(from, columns.valid, [&](const auto& x) {
 #pragma unroll

@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(1024) add_parts(const double* parts, int64_t c
   if (threadIdx.x == 0) *sum = static_cast<Sum>(scale * total);
 }
 
-constexpr int kGroups = 16;  // warps of a block: each adds every 16th part of the block's 32 columns
+constexpr int kGroups = 16;  // warps per block: each adds every 16th part of the block's 32 columns
 
 __global__ void __launch_bounds__(kGroups* kWarp)
     add_columns(const float* parts, int64_t count, int64_t width, float* sums, float* second, const float* added) {

@@ -1,5 +1,5 @@
-// Rows of logits: which columns a rank has, and how a block reads a row once, 16 bytes an access, wherever it begins (a
-// vocabulary of 50257 columns puts every row elsewhere).
+// Rows of logits: a rank's columns, and how a block reads a row once, with 16-byte accesses, from any address (a
+// vocabulary of 50257 columns aligns every row differently).
 #pragma once
 #include <algorithm>
 
@@ -7,18 +7,18 @@
 
 namespace prun::cuda {
 
-inline constexpr int kRowThreads = 512;  // of the block that has a wide row: the most
-inline constexpr int kRowBlocks = 2;     // of them on a multiprocessor, at least
-inline constexpr int kRowPacks = 4;      // that a thread of it reads before it computes
+inline constexpr int kRowThreads = 512;  // of the block that has a wide row: the maximum
+inline constexpr int kRowBlocks = 2;     // of them resident on a multiprocessor, at least
+inline constexpr int kRowPacks = 4;      // that a thread of it loads before it computes
 
-inline constexpr int32_t kIgnoredTarget = -1;  // runtime/ir/ops/README.md: it adds nothing to the loss
+inline constexpr int32_t kIgnoredTarget = -1;  // runtime/ir/ops/README.md: it contributes nothing to the loss
 
-// All of the vocabulary, or of one that is split over an axis a run of it, whose last columns may be padding.
+// All of the vocabulary, or a run of it if it is split over an axis; the last columns of a run may be padding.
 struct Columns {
   int64_t first, count, valid;  // in the rank's `count` columns from `first` on, only `valid` are in the vocabulary
   int64_t vocab;
 
-  // The column of a target, or -1 when it is another rank's. Targets outside the vocabulary are clamped.
+  // Returns the column of a target, or -1 if it is another rank's. Targets outside the vocabulary are clamped.
   __device__ __forceinline__ int64_t find(int32_t target) const {
     const int64_t clamped = target < 0 ? 0 : target >= vocab ? vocab - 1 : target;
     return clamped < first || clamped >= first + count ? -1 : clamped - first;
@@ -35,17 +35,17 @@ inline Columns columns_of(const OpView& view, const Tensor& logits) {
   return c;
 }
 
-// The threads of a row's block follow from its width alone, and with them the order of its sums.
+// Returns the threads of a row's block. They depend on the width alone, and so does the order of the block's sums.
 inline unsigned row_threads(const Columns& columns) { return columns.count > 4096 ? kRowThreads : 128; }
 
-// Calls f(x) for the elements of the row that a thread has, x being an array of some of them as f32: one, a pack, or
-// kRowPacks packs that are read together.
+// Calls f(x) for the thread's elements of the row; x is an array of some of them as f32: one, a pack, or kRowPacks
+// packs that are loaded together.
 template <class T, class F>
 __device__ __forceinline__ void each_in_row(const T* row, int64_t count, const F& f) {
   constexpr int N = kPack<T>;
   const Run run = run_of(row, count);
   const int threads = static_cast<int>(blockDim.x);
-  // What stands before the first pack and after the last: less than two packs.
+  // The elements before the first pack and after the last: less than two packs.
   const int64_t thread = threadIdx.x, edge = thread < run.head ? thread : thread + run.packs * N;
   if (edge < count && thread < 2 * N) {
     const float x[1] = {widen(row[edge])};
