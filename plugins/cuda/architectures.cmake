@@ -1,8 +1,8 @@
-# Turns PRUN_CUDA_ARCHITECTURES into options for nvcc, and rejects what nvcc cannot compile for.
+# Converts PRUN_CUDA_ARCHITECTURES to options for nvcc, and rejects architectures that nvcc cannot compile for.
 #
-# Surprising fact: instructions of one generation only (wgmma, TMA) exist in targets with a suffix, 90a for Hopper, whose
-# PTX serves that machine code alone. Targets without a suffix share one PTX, that of the least, so nvcc's front end runs
-# once for all of them.
+# Surprising fact: instructions of a single generation (wgmma, TMA) exist only in targets with a suffix, 90a for Hopper,
+# whose PTX serves that machine code alone. Targets without a suffix share one PTX, that of the lowest, so nvcc's front
+# end runs once for all of them.
 
 set(_prun_cuda_least 80)  # mma of bf16 and cp.async
 
@@ -12,7 +12,7 @@ function(prun_cuda_targets variable nvcc)
   execute_process(COMMAND ${nvcc} --list-gpu-code OUTPUT_VARIABLE _known ERROR_QUIET)
   string(REGEX MATCHALL "[0-9]+" _known "${_known}")
   list(SORT _known COMPARE NATURAL)
-  list(FILTER _known EXCLUDE REGEX "^[0-7]?[0-9]$")  # below the least
+  list(FILTER _known EXCLUDE REGEX "^[0-7]?[0-9]$")  # below the lowest
   string(REPLACE ";" ", " _known_text "${_known}")
   set(_where "PRUN_CUDA_ARCHITECTURES=${ARGN}:")
   set(_fix "${nvcc} compiles for ${_known_text}, from 90 on also with a suffix (90a); each as N, N-real (machine code) or\
@@ -21,7 +21,7 @@ function(prun_cuda_targets variable nvcc)
     message(FATAL_ERROR "${_where} no architecture is named; ${_fix}")
   endif()
 
-  set(_shared)  # the least without a suffix
+  set(_shared)  # the lowest one without a suffix
   foreach(_each ${ARGN})
     if(NOT _each MATCHES "^([0-9]+)([af]?)(-real|-virtual)?$")
       string(REGEX REPLACE "[^0-9]" "" _likely "${_each}")
@@ -37,7 +37,7 @@ function(prun_cuda_targets variable nvcc)
       message(FATAL_ERROR
         "${_where} '${_each}' is below ${_prun_cuda_least} (Ampere), the least that prun's kernels compile for; ${_fix}")
     endif()
-    # nvcc lists no target with a suffix, so it is asked to plan a compilation.
+    # nvcc lists no target with a suffix, so a dry run checks it.
     execute_process(COMMAND ${nvcc} --dryrun --cubin --generate-code=arch=compute_${_number}${_suffix},code=sm_${_number}${_suffix}
       -x cu /dev/null -o /dev/null RESULT_VARIABLE _failed OUTPUT_QUIET ERROR_QUIET)
     if(_failed)

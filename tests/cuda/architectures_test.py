@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What CMake makes of PRUN_CUDA_ARCHITECTURES: options for nvcc, or an error with its place, the problem and the fix.
+"""Tests that CMake converts PRUN_CUDA_ARCHITECTURES to options for nvcc, or reports an error with place, problem and fix.
 
     architectures_test.py CMAKE NVCC
 """
@@ -21,7 +21,7 @@ endforeach()
 
 class Architectures(unittest.TestCase):
     def configure(self, architectures):
-        """(exit code, the text with single spaces)"""
+        """Returns (exit code, the text with single spaces)."""
         with tempfile.TemporaryDirectory() as folder:
             script = pathlib.Path(folder, "script.cmake")
             script.write_text(SCRIPT.format(module=MODULE, nvcc=NVCC, architectures=" ".join(architectures)))

@@ -1,5 +1,5 @@
-// Every kernel of the cuda device against the reference device, by plugins/cuda on the substitute for CUDA; or by the
-// plugin that PRUN_CUDA_PLUGIN names, which is how tools/gpu-check tries the real one. PRUN_CUDA_OPTIONS: its
+// Compares every kernel of the cuda device with the reference device: plugins/cuda on the substitute for CUDA, or the
+// plugin that PRUN_CUDA_PLUGIN names, by which tools/gpu-check tests the real one. PRUN_CUDA_OPTIONS: its
 // --device-options.
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ const Device& cuda() {
   return *device;
 }
 
-// On a GPU, unless its library is missing; on the substitute where that is asked for.
+// On a GPU, unless its library is missing; on the substitute on request.
 bool with_cudnn() {
   return std::getenv("PRUN_CUDA_PLUGIN") != nullptr || std::getenv("PRUN_SUBSTITUTE_CUDNN") != nullptr;
 }
@@ -37,7 +37,7 @@ bool with_cudnn() {
 void check_all(const std::vector<Case>& cases, int64_t skew = 0) {
   for (const Case& c : cases) {
     if (skew != 0 && c.op.kind == std::string_view("attention_block_grad"))
-      continue;  // attention_grad's kernels; slow here
+      continue;  // it has attention_grad's kernels, and is slow here
     if (skew == 0 || !c.bf16) expect_agreement(c, cuda(), Dtype::f32, {.skew = skew});
     const bool rounds_heads = with_cudnn() && may_round_heads(c.op.kind);
     if (c.bf16)
@@ -66,10 +66,10 @@ TEST(CudaAgreement, BitsOfTheCpu) {
   }
 }
 
-// What reads 16 bytes at once has to look first.
+// Kernels with 16-byte accesses must check alignment first.
 TEST(CudaAgreement, TensorsBesideAlignedAddresses) { check_all(all_cases(), 1); }
 
-// Blocks and threads go in another order each time, and no sum may show it.
+// Blocks and threads run in another order each time, and no result may depend on it.
 TEST(CudaAgreement, AttentionHasTheSameBitsInEveryRun) {
   const Attrs attrs = make_attrs({{"heads", 4}, {"kv_heads", 2}, {"causal", 1}});
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
@@ -95,7 +95,7 @@ TEST(CudaAgreement, AttentionHasTheSameBitsInEveryRun) {
   }
 }
 
-// cuDNN is promised 16 bytes of what is written, too: wherever that lies, the numbers are the same.
+// cuDNN is promised 16-byte alignment of its results, too; without it the numbers must be the same.
 TEST(CudaAgreement, AttentionWhoseResultsLieBesideAlignedAddresses) {
   const Attrs attrs = make_attrs({{"heads", 2}, {"causal", 1}});
   const TensorType packed{Dtype::bf16, {1, 20, 3 * 2 * 16}}, narrow{Dtype::bf16, {1, 20, 2 * 16}};
@@ -122,7 +122,7 @@ TEST(CudaAgreement, AttentionWhoseResultsLieBesideAlignedAddresses) {
   }
 }
 
-// Kernels of exponentials may take subnormals for zeros (--ftz=true; PRUN_SUBSTITUTE_FLUSH=1 does it here).
+// Kernels of exponentials may flush subnormals to zero (--ftz=true; PRUN_SUBSTITUTE_FLUSH=1 does so here).
 TEST(CudaAgreement, SubnormalsAreWithinTheToleranceOfZeros) {
   constexpr int64_t kRows = 3, kColumns = 40;
   const TensorType rows{Dtype::f32, {kRows, kColumns}};

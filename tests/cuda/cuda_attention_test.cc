@@ -1,5 +1,5 @@
 // Tests which attention ops of the CUDA device cuDNN computes, including the hops of ring attention, and that their
-// scratch has exactly the size that the op table announces: with less, a kernel would allocate memory of its own.
+// scratch has exactly the size that the op table reports: with less, a kernel would allocate memory of its own.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -15,7 +15,7 @@ namespace {
 
 using Dims = std::vector<int64_t>;
 
-// A rank of a ring, its share of the tokens in `chunks`, and keys of the rank `hop` before it.
+// A rank of a ring: its share of the tokens in `chunks`, and the keys of the rank `hop` places before it.
 struct Hop {
   int64_t rank = 0, ranks = 1, chunks = 1, hop = 0;
 };
@@ -121,7 +121,7 @@ Made backward(const Sizes& s, const Hop& hop, const std::string& options = "") {
   return make("attention_block_grad", reads, {{row.dims, PRUN_F32}, {kv.dims, PRUN_F32}}, s, hop, options);
 }
 
-constexpr size_t kBoundary = 256;  // the op table adds it, so that scratch begins on a multiple of it
+constexpr size_t kBoundary = 256;  // the op table adds it, so that scratch can begin on a multiple of it
 
 TEST(CudaAttention, ScratchFollowsTheOptions) {
   const Sizes s;
@@ -156,7 +156,7 @@ TEST(CudaAttention, HopsAreComputedByCudnn) {
     for (const int64_t rank : {0, 1, 2})
       for (const int64_t hop : {0, 1, 2}) {
         SCOPED_TRACE(testing::Message() << chunks << " chunks, rank " << rank << ", hop " << hop);
-        const bool sees = chunks == 2 || hop <= rank;  // else all keys come after all queries
+        const bool sees = chunks == 2 || hop <= rank;  // otherwise all keys come after all queries
         EXPECT_EQ(forward(s, Hop{rank, 3, chunks, hop}).by_cudnn, sees);
         EXPECT_EQ(backward(s, Hop{rank, 3, chunks, hop}).by_cudnn, sees);
         EXPECT_FALSE(forward(s, Hop{rank, 3, chunks, hop}, "cudnn=0").by_cudnn);

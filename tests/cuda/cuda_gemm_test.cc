@@ -1,5 +1,5 @@
-// Matrix products of the CUDA device over the substitute for cuBLASLt: sizes at the edges, and what happens where the
-// library has no algorithm for an epilogue, or for a product at all.
+// Tests the GEMMs of the CUDA device over the substitute for cuBLASLt: sizes at the edges, and epilogues or GEMMs for
+// which the library has no algorithm.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,10 +33,10 @@ struct Case {
   Dtype result(Dtype dtype) const { return gradients ? Dtype::f32 : dtype; }
 };
 
-// What the substitute has algorithms for.
+// The GEMMs that the substitute has algorithms for.
 enum Offers { kNothing = 0, kProducts = 1, kAll = 2 };
 
-// In memory that both sides reach.
+// A tensor in memory that both sides reach.
 struct Operand {
   Operand(QueueDevice& device, Dtype of, const Shape& dims)
       : dtype(of),
@@ -112,9 +112,9 @@ class Cuda {
     op.attrs = attrs.data(), op.n_attrs = attrs.size();
     queue_->call("workspace",
                  [&](prun_result* result) { return queue_->table().workspace(&op, &op.workspace_bytes, result); });
-    EXPECT_LE(op.workspace_bytes, (size_t{32} << 20) + 256);  // to begin where cuBLASLt wants it
+    EXPECT_LE(op.workspace_bytes, (size_t{32} << 20) + 256);  // with the alignment that cuBLASLt requires
     DeviceMemory workspace(*queue_, static_cast<int64_t>(op.workspace_bytes) + 64, PRUN_PLACE_DEVICE);
-    op.workspace = workspace.get() + 64;  // as programs align it
+    op.workspace = workspace.get() + 64;  // the alignment of programs
     DeviceStream stream(*queue_);
     DeviceKernel kernel(*queue_, op);
     kernel.run(stream);
@@ -243,13 +243,13 @@ TEST(CudaGemm, AutotuningKeepsTheBits) {
   Cuda plain, tuned(kAll, "autotune=1");
   for (const Case& c : cases_of(33, 200, 24))
     for (const Dtype dtype : {Dtype::f32, Dtype::bf16})
-      for (const uint64_t seed : {1, 2}) {  // the second time with what the first has chosen
+      for (const uint64_t seed : {1, 2}) {  // the second time with the choice of the first
         SCOPED_TRACE(c.kind);
         EXPECT_EQ(tuned.run(c, dtype, random_reads(c, seed)), plain.run(c, dtype, random_reads(c, seed)));
       }
 }
 
-// Time would take the other gelu; bits do not.
+// The timing favours the other gelu; the comparison of results excludes it.
 TEST(CudaGemm, AutotuningKeepsTheBitsOfWhatFollowsTheSums) {
   const auto results = [](const std::string& options) {
     Cuda cuda(kAll, options);
@@ -266,8 +266,8 @@ TEST(CudaGemm, AutotuningKeepsTheBitsOfWhatFollowsTheSums) {
   EXPECT_EQ(tuned, plain);
 }
 
-// A bias gradient has the bits of the program's own column sums, also where the library's epilogue is quicker: ranks
-// that hold the same gradient measure on their own.
+// A bias gradient is bitwise identical to the program's own column sums, even if the library's epilogue is faster,
+// because ranks that hold the same gradient measure independently.
 TEST(CudaGemm, BiasGradientsAreColumnSumsOfTheProgram) {
   setenv("PRUN_SUBSTITUTE_FUSED_FAST", "1", 1);
   const Shape x = {200, 24}, w = {24, 40}, y = {200, 40}, b = {40};
@@ -281,7 +281,7 @@ TEST(CudaGemm, BiasGradientsAreColumnSumsOfTheProgram) {
   unsetenv("PRUN_SUBSTITUTE_FUSED_FAST");
 }
 
-// With few rows both ways add in the same order. Only then, and only after a measurement, time decides.
+// With few rows both ways add in the same order. Only then, and only after a measurement, the time decides.
 TEST(CudaGemm, BiasGradientsAreFusedWhereThatIsQuickerAndGivesTheSameBits) {
   const auto kernels = [](int64_t rows, const char* options) {
     const Case c{"linear_dw", {{rows, 24}, {rows, 40}}, {{24, 40}, {40}}, true};
@@ -292,7 +292,7 @@ TEST(CudaGemm, BiasGradientsAreFusedWhereThatIsQuickerAndGivesTheSameBits) {
   };
   setenv("PRUN_SUBSTITUTE_FUSED_FAST", "1", 1);
   EXPECT_EQ(kernels(6, "autotune=1"), "one");
-  EXPECT_EQ(kernels(200, "autotune=1"), "two");  // other bits
+  EXPECT_EQ(kernels(200, "autotune=1"), "two");  // another result
   EXPECT_EQ(kernels(6, ""), "");
   unsetenv("PRUN_SUBSTITUTE_FUSED_FAST");
   setenv("PRUN_SUBSTITUTE_FUSED_SLOW", "1", 1);
@@ -300,7 +300,7 @@ TEST(CudaGemm, BiasGradientsAreFusedWhereThatIsQuickerAndGivesTheSameBits) {
   unsetenv("PRUN_SUBSTITUTE_FUSED_SLOW");
 }
 
-// What the heuristic names first need not be what the library computes in the end.
+// The library may refuse the algorithms that its heuristic returns first.
 TEST(CudaGemm, WhereTheLibraryRefusesWhatItsHeuristicNames) {
   for (const char* refused : {"1", "2"}) {
     setenv("PRUN_SUBSTITUTE_REFUSED", refused, 1);
@@ -315,7 +315,7 @@ TEST(CudaGemm, WhereTheLibraryRefusesWhatItsHeuristicNames) {
   }
 }
 
-// An algorithm can pass the library's check and be refused by its launch. The next one takes over, and without a next
+// An algorithm can pass the library's check and be refused at launch. Then the next one takes over, and after the last
 // one a kernel of prun.
 TEST(CudaGemm, WhereTheLibraryRefusesALaunchThatPassedItsCheck) {
   for (const char* refused : {"1", "2", "16"})

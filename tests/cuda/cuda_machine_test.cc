@@ -1,5 +1,5 @@
-// The machine half of plugins/cuda on the substitute for CUDA: what its functions promise in prun/device.h beyond what
-// queue_test asks of every device, and which GPUs hardware.cc takes.
+// Tests the machine half of plugins/cuda on the substitute for CUDA: its functions' contracts in prun/device.h beyond
+// the tests that queue_test has for every device, and which GPUs hardware.cc accepts.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -60,7 +60,7 @@ TEST(CudaMachine, AnEventThatWasNeverRecordedIsReached) {
   event.hold(stream);
 }
 
-// Of an event that a captured graph records the host learns only where it is external: asking for another is an error.
+// The host can query an event that a captured graph records only if it is external; otherwise the query is an error.
 TEST(CudaMachine, AnExternalEventOfAGraphIsSeenByTheHost) {
   QueueDevice device(table(), 0, "");
   DeviceStream stream(device);
@@ -81,7 +81,7 @@ TEST(CudaMachine, AnExternalEventOfAGraphIsSeenByTheHost) {
     EXPECT_GT(last.ms_since(first), 0);
   }
   EXPECT_NE(message_of([&] { inner.reached(); }).find("cudaErrorCapturedEvent"), std::string::npos);
-  last.record(stream, true);  // the same where nothing is captured
+  last.record(stream, true);  // it also works without a capture
   stream.wait();
   EXPECT_TRUE(last.reached());
 }
@@ -89,16 +89,17 @@ TEST(CudaMachine, AnExternalEventOfAGraphIsSeenByTheHost) {
 TEST(CudaMachine, HostMemoryOfOthersIsPinned) {
   QueueDevice device(table(), 0, "");
   std::vector<std::byte> memory(1 << 16);
-  for (int i = 0; i < 2; ++i)  // the second time somebody else could have done it
+  for (int i = 0; i < 2; ++i)  // the second time stands for another library's
     device.call("pin", [&](prun_result* r) { return table().pin(device.get(), memory.data(), memory.size(), r); });
   EXPECT_NE(message_of([&] {
               device.call("pin", [&](prun_result* r) { return table().pin(device.get(), nullptr, 1, r); });
             }).find("cudaHostRegister"),
             std::string::npos);
-  for (int i = 0; i < 2; ++i) table().unpin(device.get(), memory.data());  // of what is not pinned: nothing
+  for (int i = 0; i < 2; ++i)
+    table().unpin(device.get(), memory.data());  // unpinning memory that is not pinned does nothing
 }
 
-// close frees what is left, in an order that CUDA takes; the substitute ends the process where it is wrong.
+// close frees all remaining objects, in an order that CUDA accepts; the substitute ends the process if it is wrong.
 TEST(CudaMachine, CloseFreesWhatIsLeft) {
   prun_dev* dev = nullptr;
   prun_stream* streams[2] = {};

@@ -14,11 +14,11 @@ import machine_code
 
 MOST_STATIC_SHARED = 48 << 10
 
-# Local memory that is no spill: an array that is indexed by a variable.
+# Local memory that is not a spill: an array that is indexed by a variable.
 LOCAL_ARRAYS = {"init_params<*>": "element i of four random words"}
 
 # (kernels, least registers, most registers, loads in flight, least bytes of each such load). Too few registers show a
-# kernel that nvcc has squeezed to run more threads, so that it waits for each load; too many reduce the occupancy below
+# kernel that nvcc compressed to run more threads, so that it waits for each load; too many reduce the occupancy below
 # what __launch_bounds__ states.
 LIMITS = [
     ("pointwise<*, 1, 1, *>", 24, 64, 4, 16),
@@ -55,7 +55,7 @@ LIMITS = [
 
 
 def name_problems(kernels, limits=LIMITS):
-    """kernels: [(target, name, Kernel)]. Sentences about those that break a limit."""
+    """Returns a sentence for each violated limit. kernels: [(target, name, Kernel)]."""
     problems = []
     for target, name, kernel in kernels:
         where = f"sm_{target} {name}"

@@ -54,7 +54,7 @@ class Kernel:
                 f"{self.shared} bytes of shared memory, {self.instructions} instructions, loads in flight: {loads}")
 
     def read_code(self, code):
-        in_flight = [[] for _ in range(8)]  # of each scoreboard, the loads' sizes
+        in_flight = [[] for _ in range(8)]  # sizes of the loads of each scoreboard
         self.instructions = len(code) // 16
         for low, high in struct.iter_unpack("<QQ", code):
             wait = high >> 52 & 0x3F
@@ -76,7 +76,7 @@ class Kernel:
 
 
 def fat_binaries(library):
-    """[(kind, target, bytes), ...] for each source file of the library."""
+    """Yields [(kind, target, bytes), ...] for each source file of the library."""
     data, at = Elf(open(library, "rb").read()).bytes_of(".nv_fatbin"), 0
     while at + 16 <= len(data):
         magic, _, header, size = struct.unpack_from("<IHHQ", data, at)
@@ -93,7 +93,7 @@ def fat_binaries(library):
 
 
 def attributes(info):
-    """(attribute, symbol, value) of those that belong to a kernel."""
+    """Yields (attribute, symbol, value) of the attributes that belong to a kernel."""
     at = 0
     while at + 4 <= len(info):
         form, attribute, size = struct.unpack_from("<BBH", info, at)
@@ -105,7 +105,7 @@ def attributes(info):
 
 
 def kernels_of(cubin):
-    """mangled name -> Kernel. Routines of nvcc's own (a 64-bit division) have no registers and are omitted."""
+    """Returns mangled name -> Kernel. Routines of nvcc's own (a 64-bit division) have no registers and are omitted."""
     elf, kernels = Elf(cubin), {}
     symbols = elf.symbols()
     for attribute, symbol, value in attributes(elf.bytes_of(".nv.info")):
@@ -128,7 +128,7 @@ def kernels_of(cubin):
 
 
 class Demangler:
-    """C++ names by the host's own C++ library, with the namespaces of prun left out: pointwise<bf16, 2, 1, Sum>."""
+    """Demangles C++ names with the host's C++ library, and removes the namespaces of prun: pointwise<bf16, 2, 1, Sum>."""
 
     def __init__(self):
         self.demangle = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"]

@@ -1,6 +1,6 @@
 // Computes norm2 and the coefficient that clips gradients. Squares are computed and accumulated in f64, because the
 // square of an f32 overflows beyond 1.8e19. The sum is stored as f64. It takes two f64 operations per element, so A100
-// and Hopper stay memory-bound.
+// and Hopper remain memory-bound.
 //
 // Inputs are divided into chunks by sizes alone, one block each, so results are bitwise identical in every run.
 #include <algorithm>

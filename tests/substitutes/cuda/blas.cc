@@ -1,13 +1,13 @@
-// Entry points of cuBLASLt, as far as plugins/cuda uses them. What the library would refuse is refused: shapes and
-// types that do not fit, less alignment than the heuristic was promised, too little workspace, an algorithm of another
-// product. Its workspace is overwritten by every product that has asked for some.
+// Entry points of cuBLASLt, as far as plugins/cuda uses them. They refuse as the library does: shapes and types that do
+// not fit, less alignment than the heuristic was promised, too little workspace, an algorithm of another GEMM. Every
+// GEMM that requested a workspace overwrites it.
 //
-//     PRUN_SUBSTITUTE_EPILOGUES=0   nothing is fused, as on GPUs or for types where cuBLASLt cannot
-//     PRUN_SUBSTITUTE_ALGORITHMS=0  the heuristic finds none
-//     PRUN_SUBSTITUTE_REFUSED=N     its first N are refused when the library looks closely
-//     PRUN_SUBSTITUTE_REFUSED_LATE=N  its first N pass that check and are refused by their launch, which ends a capture
-//     PRUN_SUBSTITUTE_FUSED_FAST=1  a product without an epilogue takes a millisecond; FUSED_SLOW=1: one with it
-//     PRUN_SUBSTITUTE_ROUGH=1       its last one is quick, adds as the first, and has a gelu of its own
+//      PRUN_SUBSTITUTE_EPILOGUES=0   nothing is fused, as on GPUs or for types where cuBLASLt cannot
+//      PRUN_SUBSTITUTE_ALGORITHMS=0  the heuristic finds none
+//      PRUN_SUBSTITUTE_REFUSED=N     its first N are refused by the library's check
+//      PRUN_SUBSTITUTE_REFUSED_LATE=N  its first N pass that check and are refused at launch, which ends a capture
+//      PRUN_SUBSTITUTE_FUSED_FAST=1  a GEMM without an epilogue takes a millisecond; FUSED_SLOW=1: one with it
+//      PRUN_SUBSTITUTE_ROUGH=1       its last one is fast, adds in the order of the first, and has another gelu
 #include "blas.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Preference {
   uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C, D
 };
 
-// What the bytes of a cublasLtMatmulAlgo_t mean here.
+// The contents of a cublasLtMatmulAlgo_t.
 struct Algorithm {
   uint32_t magic = 0x6f676c61;
   int32_t id = 0, rough = 0;
@@ -128,7 +128,7 @@ cublasStatus_t check(const Operands& all) {
 
 constexpr int32_t kParts = 4;
 
-// A split of k, where it is long and the rest is small, wants room for the parts.
+// A split-K, for a long k and a small result, needs workspace for its partial sums.
 uint64_t workspace_of(const Operands& all) {
   const int64_t m = result_rows(all), n = result_columns(all), k = inner(all);
   return k >= 32 && k > m && k > n ? static_cast<uint64_t>(kParts * m * n * all.d.batch) * sizeof(float) : 0;
@@ -155,7 +155,7 @@ Operands operands(cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a, cublas
 }  // namespace
 }  // namespace substitute
 
-using namespace substitute;  // NOLINT: what follows is C's
+using namespace substitute;  // the remaining functions are C's
 
 ENTRY size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 ENTRY const char* cublasLtGetStatusName(cublasStatus_t status) {
@@ -341,7 +341,7 @@ ENTRY cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_
       p.bias == nullptr)
     return CUBLAS_STATUS_INVALID_VALUE;
   if ((p.epilogue & 128) != 0 && p.aux == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
-  Algorithm algorithm;  // without one the library asks its heuristic itself
+  Algorithm algorithm;  // without one the library queries its heuristic itself
   algorithm.shape = shape_of(all);
   std::fill(std::begin(algorithm.alignment), std::end(algorithm.alignment), 1u);
   if (algo != nullptr) algorithm = read(*algo);

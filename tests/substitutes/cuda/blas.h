@@ -1,4 +1,4 @@
-// What the descriptors of cuBLASLt hold, and the product that they describe.
+// The fields of cuBLASLt's descriptors, and the GEMM that they describe.
 #pragma once
 #include <cublasLt.h>
 
@@ -27,7 +27,7 @@ struct Product {
   int64_t bias_stride = 0;
   void* aux = nullptr;
   int64_t aux_ld = 0, aux_stride = 0;
-  int32_t bias_type = -1, aux_type = -1;  // -1: of D
+  int32_t bias_type = -1, aux_type = -1;  // -1: D's type
 };
 
 // d = epilogue(alpha·op(a)·op(b) + beta·c).
@@ -37,8 +37,8 @@ struct Operands {
   const void *a_data, *b_data, *c_data;
   void* d_data;
   float alpha, beta;
-  int64_t parts = 1;   // that k is split into
-  bool rough = false;  // gelu is off by a percent
+  int64_t parts = 1;   // parts of a split-K
+  bool rough = false;  // gelu is wrong by a percent
 };
 
 int64_t result_rows(const Operands& all);

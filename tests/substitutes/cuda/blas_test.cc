@@ -1,4 +1,4 @@
-// The substitute for cuBLASLt against plain loops, and what it refuses.
+// Compares the substitute for cuBLASLt with plain loops, and checks its refusals.
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 
@@ -134,10 +134,10 @@ TEST_F(Blas, WhatCublasRefuses) {
   Job job{{8, 8, 64}};
   EXPECT_EQ(multiply(job, a, b, d), CUBLAS_STATUS_SUCCESS);
   job.alignment = 256;
-  EXPECT_EQ(multiply(job, a, b + 1, d), CUBLAS_STATUS_INVALID_VALUE);  // it was promised more
+  EXPECT_EQ(multiply(job, a, b + 1, d), CUBLAS_STATUS_INVALID_VALUE);  // the heuristic was promised more
   job.alignment = 4;
   EXPECT_EQ(multiply(job, a, b + 1, d), CUBLAS_STATUS_SUCCESS);
-  job.workspace = sizeof workspace;  // and so it takes a split of k
+  job.workspace = sizeof workspace;  // so it chooses a split-K
   EXPECT_EQ(multiply(job, a, b, d), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(multiply(job, a, b, d, workspace + 1, sizeof workspace - 4), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(multiply(job, a, b, d, workspace, sizeof workspace), CUBLAS_STATUS_SUCCESS);

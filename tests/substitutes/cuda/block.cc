@@ -1,5 +1,5 @@
-// A block of a kernel on the CPU. Its threads take turns on one CPU thread: a thread goes on until it is done or has to
-// wait, and those that never wait share one stack. In which order they begin and go on is random.
+// A block of a kernel on the CPU. Its threads alternate on one CPU thread: each runs until it ends or has to wait, and
+// threads that never wait share one stack. The order in which they begin and continue is random.
 #include "block.h"
 
 #include <algorithm>
@@ -67,7 +67,7 @@ void Block::run(uint3 index) {
     warps_[w].groups.clear();
   }
   arrived_ = done_ = begun_ = 0;
-  // Threads begin in steps that have no divisor in common with their number, from anywhere.
+  // Threads begin in steps that are coprime to their number, from a random one.
   first_ = random() % count;
   do step_ = 1 + random() % count;
   while (std::gcd(step_, count) != 1);
@@ -93,7 +93,7 @@ Fiber& Block::fiber() {
   return *last;
 }
 
-// What every fiber does: threads from their beginning to their end, one after the other, as long as new ones are there.
+// The loop of every fiber: runs threads from their beginning to their end, as long as new ones remain.
 void Block::serve() {
   Fiber* self = fibers_.back().get();  // just made, and entered at once
   for (;;) {
@@ -121,7 +121,7 @@ Fiber& Block::take_ready() {
   return *running_->fiber;
 }
 
-// The running thread waits until somebody wakes it.
+// Suspends the running thread until another one wakes it.
 void Block::suspend() {
   Thread& self = *running_;
   if (goes_on()) {
@@ -134,11 +134,11 @@ void Block::suspend() {
   }
 }
 
-// Whether one that was woken is next, and not one that has yet to begin.
+// Returns whether the next thread is one that was woken, rather than one that has yet to begin.
 bool Block::goes_on() { return ready_count_ > 0 && (begun_ == threads_.size() || random() % 2 == 0); }
 
-// Those of `count` threads that `which` names, in rising or falling order, before or behind those that are ready: who
-// was first at one meeting is not first at the next.
+// Wakes those of `count` threads for which `which` returns true, in rising or falling order, before or after the
+// threads that are ready, so that the order of arrival changes from one barrier to the next.
 template <class F>
 void Block::wake(Thread* first, size_t count, const F& which) {
   const uint32_t how = random();
@@ -160,7 +160,7 @@ void Block::leave(Thread& thread) {
     die("thread " + text(thread.index) + " of a block has ended while others wait at " + text(what_, here_));
   Warp& warp = warps_[thread.number / 32];
   warp.gone |= 1u << thread.number % 32;
-  // It may be the one that lanes with it in their mask have waited for.
+  // Lanes with this one in their mask may have waited for it.
   for (size_t i = warp.groups.size(); i-- > 0;)
     if (warp.groups[i].arrived == (warp.groups[i].mask & ~warp.gone)) finish(warp, warp.groups[i], nullptr);
 }
@@ -194,7 +194,7 @@ Block::Group& Block::arrive(Warp& warp, unsigned lane, unsigned mask, const char
   return *found;
 }
 
-// All lanes of a group are there; `self` is the one that runs among them.
+// All lanes of a group have arrived; `self` is the running one.
 void Block::finish(Warp& warp, Group& group, const Thread* self) {
   Thread* first = &threads_[static_cast<size_t>(&warp - warps_.data()) * 32];
   const Group done = group;

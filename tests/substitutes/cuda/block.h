@@ -1,4 +1,4 @@
-// One block of threads of a kernel, run to its end; used for one block after the other.
+// A block of threads of a kernel, which runs to its end; used for one block after the other.
 #pragma once
 #include <functional>
 #include <memory>
@@ -17,7 +17,7 @@ class Block {
 
   void run(uint3 index);
 
-  // For the thread that runs: see kernel.h.
+  // For the running thread: see kernel.h.
   void meet(const char* what, const Here& here);
   void meet_lanes(unsigned mask, const char* what, const Here& here, Lane lane, Combine combine);
   unsigned lane() const { return running_->number % 32; }
@@ -34,10 +34,10 @@ class Block {
     uint3 index;
     unsigned number = 0;
     Fiber* fiber = nullptr;
-    Lane lane;                 // for its group
-    std::vector<Copy> copies;  // under way
+    Lane lane;                 // its share of its group's operation
+    std::vector<Copy> copies;  // in flight
   };
-  // Lanes that wait for the others of one mask.
+  // Lanes that wait for the other lanes of one mask.
   struct Group {
     unsigned mask, arrived;
     const char* what;
@@ -45,8 +45,8 @@ class Block {
     Combine combine;
   };
   struct Warp {
-    unsigned gone = 0;          // lanes that have ended, or never were
-    std::vector<Group> groups;  // that are not complete
+    unsigned gone = 0;          // lanes that have ended, or do not exist
+    std::vector<Group> groups;  // incomplete ones
   };
 
   uint32_t random();
@@ -69,12 +69,12 @@ class Block {
   uint64_t random_;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
-  // A ring of those that may go on, as large as a power of two.
+  // A ring buffer of the threads that may continue; its capacity is a power of two.
   std::vector<Thread*> ready_;
   size_t ready_begin_ = 0, ready_count_ = 0;
   Thread* running_ = nullptr;
   size_t first_ = 0, step_ = 1, begun_ = 0, done_ = 0;
-  // The barrier that is being filled.
+  // The barrier that threads are arriving at.
   size_t arrived_ = 0;
   const char* what_ = nullptr;
   Here here_;

@@ -1,5 +1,5 @@
-// How captures begin, spread to other streams and end, and which calls spoil them: the rules of "CUDA Graphs" in the
-// programming guide.
+// The rules of "CUDA Graphs" in the programming guide: how captures begin, spread to other streams and end, and which
+// calls invalidate them.
 #include "capture.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
 
-std::set<std::shared_ptr<Capture>>& captures() {  // under way
+std::set<std::shared_ptr<Capture>>& captures() {  // in progress
   static auto* instance = new std::set<std::shared_ptr<Capture>>;
   return *instance;
 }
@@ -38,7 +38,7 @@ cudaError_t append(Stream& stream, Node node) {
   return cudaSuccess;
 }
 
-// Whether all that the other streams have captured is before the end of the first one.
+// Returns whether all work that the other streams have captured precedes the end of the first one.
 bool joined(const Capture& capture) {
   std::vector<bool> reached(capture.graph.nodes.size());
   std::vector<size_t> next = capture.origin->last;
@@ -80,7 +80,7 @@ cudaError_t end(const std::shared_ptr<Stream>& stream, Graph** graph) {
 
 cudaError_t wait_in_capture(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event) {
   const std::shared_ptr<Capture>& source = event->capture;
-  if (source == nullptr) {  // of work outside, in a stream that captures
+  if (source == nullptr) {  // recorded by work outside of the capture
     stream->capture->invalid = true;
     return cudaErrorStreamCaptureIsolation;
   }

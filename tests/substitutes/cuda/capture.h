@@ -1,4 +1,4 @@
-// Captures: what is enqueued on streams becomes nodes of a graph, and events between them its edges.
+// Captures: work that is enqueued on streams becomes nodes of a graph, and events between them its edges.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -15,7 +15,7 @@ struct Event;
 struct Node {
   Work work;
   std::vector<size_t> after;     // earlier nodes of the same graph
-  std::shared_ptr<Event> event;  // that it records, instead of work
+  std::shared_ptr<Event> event;  // recorded by the node, instead of work
 };
 struct Graph {
   std::vector<Node> nodes;
@@ -30,17 +30,17 @@ struct Capture {
   bool invalid = false, over = false;
 };
 
-std::mutex& captures_lock();  // of every capture's state, and of the streams' and events' share of it
+std::mutex& captures_lock();  // of the state of every capture, and of the capture fields of streams and events
 
 bool capturing(cudaStream_t stream);
-// Takes part of an enqueued work into the capture of its stream. False: there is none.
+// Moves work into the capture of its stream, and returns whether there is one.
 bool take(const std::shared_ptr<Stream>& stream, Work& work, cudaError_t* error);
-// In the same way the record of an event that the host sees.
+// Captures the record of an external event in the same way.
 cudaError_t take_record(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event);
-// The capture of that stream has failed; returns `error`.
+// Invalidates the capture of that stream; returns `error`.
 cudaError_t invalidate(cudaStream_t stream, cudaError_t error);
-// For calls that CUDA calls unsafe while somebody captures (allocations, synchronization): an error where they are
-// forbidden to this thread, and then they spoil the capture.
+// For calls that CUDA considers unsafe during a capture (allocations, synchronization): returns an error if they are
+// forbidden to this thread, and then invalidates the capture.
 cudaError_t refuse_in_capture();
 
 }  // namespace substitute

@@ -1,9 +1,9 @@
 // Entry points of cuDNN's backend interface: descriptors are bags of attributes, a plan is the list of a graph's
-// operations, which run on the handle's stream. One engine takes every graph of operations that it knows; whether
-// one of cuDNN's would is for cuDNN to say.
+// operations, which run on the handle's stream. One engine accepts every graph of known operations; only cuDNN can show
+// whether one of its engines would.
 //
-//     PRUN_SUBSTITUTE_CUDNN=1          it is there; by default no handle can be made, and kernels of prun do the work
-//     PRUN_SUBSTITUTE_CUDNN_REFUSED=1  plans can be made, and none can be executed, which ends a capture
+//      PRUN_SUBSTITUTE_CUDNN=1          it is available; by default no handle can be made, and kernels of prun do the
+//      work PRUN_SUBSTITUTE_CUDNN_REFUSED=1  plans can be made but not executed, and an attempt ends a capture
 #include <cudnn_graph.h>
 
 #include <cstring>
@@ -35,7 +35,7 @@ struct Descriptor {
 struct Handle {
   cudaStream_t stream = nullptr;
   std::function<bool()> stream_exists;
-  // A call of the library may touch the stream that its handle has.
+  // A call of the library may access the stream of its handle.
   void check() const {
     if (stream_exists && !stream_exists()) die("cuDNN's handle has a stream that was destroyed");
   }
@@ -142,7 +142,7 @@ int64_t workspace_of(const Descriptor& graph) {
     forward = forward || (op.kind == GraphOperation::Kind::reduce && op.mode == CUDNN_REDUCE_TENSOR_MAX);
     if (op.kind != GraphOperation::Kind::matmul) continue;
     summed = summed || (!op.y.is_virtual && op.y.type == CUDNN_DATA_FLOAT);
-    if (heads != 0) continue;  // the first one makes scores of queries and keys
+    if (heads != 0) continue;  // the first matmul computes scores of queries and keys
     heads = op.y.dims[0] * op.y.dims[1], queries = op.y.dims[2], keys = op.y.dims[3], head = op.x.dims[3];
     kv_heads = op.more[0].dims[0] * op.more[0].dims[1];
   }
@@ -153,7 +153,7 @@ int64_t workspace_of(const Descriptor& graph) {
   return 256 + (summed ? sums : scores) + (heads > kv_heads ? 4 * heads * keys * head : 0);
 }
 
-// A configuration, and a plan, know their graph by this attribute.
+// The attribute by which a configuration and a plan refer to their graph.
 constexpr auto kGraph = CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH;
 
 cudnnStatus_t finalize(Descriptor& d) {
@@ -184,7 +184,7 @@ bool aligned(const Descriptor& graph, const std::map<int64_t, void*>& memory) {
 }  // namespace
 }  // namespace substitute
 
-using namespace substitute;  // NOLINT: what follows is C's
+using namespace substitute;  // the remaining functions are C's
 
 ENTRY size_t cudnnGetVersion() { return CUDNN_VERSION; }
 ENTRY const char* cudnnGetErrorString(cudnnStatus_t status) {
@@ -245,7 +245,7 @@ ENTRY cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t d, cudnnBa
 ENTRY cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
                                              cudnnBackendAttributeType_t, int64_t wanted, int64_t* n, void* elements) {
   switch (name) {
-    case CUDNN_ATTR_ENGINEHEUR_RESULTS:  // one, whatever the mode
+    case CUDNN_ATTR_ENGINEHEUR_RESULTS:  // one, for any mode
       *n = 1;
       if (wanted < 1 || elements == nullptr) return CUDNN_STATUS_SUCCESS;
       of(*static_cast<cudnnBackendDescriptor_t*>(elements))->attributes[kGraph] = of(d)->attributes.at(kGraph);

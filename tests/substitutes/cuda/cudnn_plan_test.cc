@@ -1,6 +1,6 @@
-// That cuDNN (9.8 or newer) takes our graphs of attention: without a GPU it makes plans for devices that it is told of,
-// which includes compiling their kernels. The driver that loads these is tests/substitutes/cuda/driver.cc, so nothing
-// is computed.
+// Tests that cuDNN (9.8 or newer) accepts prun's graphs of attention: without a GPU it makes plans for described
+// devices, which includes compiling their kernels. The driver that loads these is tests/substitutes/cuda/driver.cc, so
+// nothing is computed.
 #include <gtest/gtest.h>
 
 #include "plugins/cuda/attention/attention_cudnn.h"
@@ -9,7 +9,7 @@
 namespace prun::cuda {
 namespace {
 
-// As cuDNN describes a device, in the words of CUDA's device properties.
+// Returns a device in cuDNN's format, with the names of CUDA's device properties.
 std::string device(const char* name, int capability, int multiprocessors, int shared_bytes) {
   const auto number = [](const char* key, int64_t value) {
     return ", \"" + std::string(key) + "\": " + std::to_string(value);

@@ -1,4 +1,4 @@
-// Surprising fact: a reshape keeps the memory and reads it by other strides, so a transposition is one.
+// Surprising fact: a reshape keeps the memory and reads it by other strides, so it can transpose.
 #include "cudnn_run.h"
 
 #include <algorithm>
@@ -52,8 +52,8 @@ int64_t extent(const GraphTensor& t) {
   return last + 1;
 }
 
-// A tensor and where it lies. Indexes are those of a tensor with as many or more elements along each dim: heads that
-// share one, and rows of a single value, are found by proportion.
+// A tensor and its memory. Indexes are those of a tensor with at least as many elements along each dim: shared heads,
+// and rows of a single value, are found by proportion.
 struct Operand {
   GraphTensor t;
   void* data;

@@ -1,4 +1,4 @@
-// The operations of cuDNN's graphs that plugins/cuda composes, one after the other in plain loops.
+// The operations of the cuDNN graphs that plugins/cuda composes, sequentially in plain loops.
 #pragma once
 #include <cudnn_graph.h>
 
@@ -25,7 +25,7 @@ struct GraphOperation {
 };
 
 bool known(const GraphOperation& operation);
-// `memory`: of tensors in memory; `numbers`: of those by value.
+// Runs a graph. `memory`: of tensors in memory; `numbers`: of those by value.
 void run_graph(const std::vector<GraphOperation>& operations, const std::map<int64_t, void*>& memory,
                const std::map<int64_t, float>& numbers);
 

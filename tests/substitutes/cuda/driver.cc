@@ -1,5 +1,5 @@
-// A libcuda.so.1 that knows no device, but takes every kernel that it is given. With it cuDNN makes plans for devices
-// that are only described: it compiles their kernels, and asks the driver to load them.
+// A libcuda.so.1 without devices that accepts every kernel. With it cuDNN makes plans for devices that are only
+// described: it compiles their kernels, and requests the driver to load them.
 #include <cstdint>
 
 #define ENTRY extern "C" __attribute__((visibility("default")))
@@ -33,7 +33,7 @@ ENTRY int cuLibraryGetKernel(void** kernel, void* library) {  // and a name
 }
 ENTRY int cuLibraryUnload(void*) { return kSuccess; }
 
-// cuDNN wants them to be there, and does not call them for a plan.
+// cuDNN requires these symbols, but does not call them for a plan.
 #define NEVER_CALLED(name) \
   ENTRY int name() { return kNoDevice; }
 NEVER_CALLED(cuCtxGetCurrent)

@@ -1,6 +1,6 @@
-// ucontext makes the first step onto a new stack, as nothing else can portably; from then on setjmp and longjmp switch,
-// which save no signal mask and so cost nanoseconds.
-#undef _FORTIFY_SOURCE  // its longjmp refuses to go down a stack that is another
+// ucontext makes the first switch to a new stack, the only portable way; later switches use setjmp and longjmp, which
+// save no signal mask and so cost nanoseconds.
+#undef _FORTIFY_SOURCE  // its longjmp refuses to switch to another stack
 #include "fiber.h"
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kGuard = 4096, kStack = 128 * 1024;
 
-// Stacks go from thread to thread; the lowest page of each faults.
+// Stacks are reused by other threads; the lowest page of each faults.
 struct Stacks {
   std::mutex mutex;
   std::vector<char*> free;

@@ -1,4 +1,4 @@
-// A stack to run on, and switching between them: what a thread of a block needs that waits for the others.
+// A stack, and switches between stacks, for a thread of a block that waits for others.
 #pragma once
 #include <setjmp.h>
 
@@ -7,15 +7,15 @@
 
 namespace substitute {
 
-// Begins at `body`, which never returns. A fiber stays with the thread that has started it.
+// Begins at `body`, which never returns. A fiber must run on the thread that started it.
 class Fiber {
  public:
-  Fiber() = default;  // the one that runs already
+  Fiber() = default;  // the running one
   Fiber(void (*body)(void*), void* argument);
   ~Fiber();
   Fiber(const Fiber&) = delete;
 
-  // Leaves this one, which runs, for another. Comes back when somebody switches to this one.
+  // Suspends this one, which is running, and resumes another. Returns when some fiber switches back to this one.
   void switch_to(Fiber& other);
 
  private:

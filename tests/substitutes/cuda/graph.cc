@@ -1,5 +1,5 @@
-// Graphs run as freely as their edges allow: what is ready runs at the same time, in threads of its own, so that an
-// edge which is missing shows sooner or later, and nodes that wait for another rank block nobody but their successors.
+// Graphs run as freely as their edges allow: ready nodes run concurrently, in threads of their own, so that a missing
+// edge shows sooner or later, and nodes that wait for another rank block only their successors.
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -16,7 +16,7 @@
 namespace substitute {
 namespace {
 
-// Threads for branches. They are kept, as many as were ever at work at once.
+// Threads for branches. The pool retains as many as were ever busy at once.
 class Pool {
  public:
   void run(Work work) {
@@ -54,7 +54,7 @@ Pool& pool() {
 
 }  // namespace
 
-// A graph that can be launched, with edges forward. One launch at a time, as CUDA does it.
+// A graph that can be launched, with edges from earlier to later nodes. Launches are sequential, as in CUDA.
 class Executable {
  public:
   explicit Executable(const Graph& graph) : nodes_(graph.nodes), next_(graph.nodes.size()) {
@@ -62,7 +62,7 @@ class Executable {
       for (const size_t before : nodes_[node].after) next_[before].push_back(node);
   }
 
-  // Of the events that it records; for each node.
+  // Begins the records of its events; returns a ticket for each node.
   std::vector<uint64_t> begin_records() const {
     std::vector<uint64_t> tickets(nodes_.size());
     for (size_t node = 0; node < nodes_.size(); ++node)
@@ -89,7 +89,7 @@ class Executable {
   }
 
  private:
-  // Runs one of them and what it makes ready in this thread, the others elsewhere.
+  // Runs one of the nodes and its successors in this thread, the other nodes in the pool.
   void follow(std::vector<size_t> ready) {
     while (!ready.empty()) {
       std::swap(ready.back(), ready[random_number() % ready.size()]);
@@ -112,7 +112,7 @@ class Executable {
   std::vector<std::vector<size_t>> next_;
   std::mutex launch_, mutex_;
   std::condition_variable over_;
-  std::vector<size_t> open_;  // nodes that each still waits for
+  std::vector<size_t> open_;  // predecessors that each node still waits for
   size_t left_ = 0;
   const std::vector<uint64_t>* tickets_ = nullptr;
 };

@@ -1,4 +1,4 @@
-// Streams, events and captures of the substitute: they order what CUDA orders and nothing else, and they refuse what
+// Tests streams, events and captures of the substitute: they order only the work that CUDA orders, and they refuse what
 // CUDA refuses.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 namespace {
 
-// Host functions note their number, after a moment where they should come late.
+// Records the numbers of host functions, after a delay if they should be late.
 class Notes {
  public:
   void note(cudaStream_t stream, int number, int delay_ms = 0) {
@@ -112,7 +112,7 @@ __global__ void meet(int* mine, int* other) {
   while (atomicAdd(other, 0) == 0) __nanosleep(1000);
 }
 
-// Branches without an edge run at the same time: each waits for the other. And the host sees events that are external.
+// Branches without an edge run concurrently: each waits for the other. External events are visible to the host.
 TEST_F(Graphs, BranchesRunTogether) {
   int* flags = nullptr;
   ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&flags), 8), cudaSuccess);
@@ -139,7 +139,7 @@ TEST_F(Graphs, BranchesRunTogether) {
   ASSERT_EQ(cudaFree(flags), cudaSuccess);
 }
 
-// From the launch on, and not from when its turn comes: the launch before does not count.
+// An external event is pending from the launch on, not from the start of its work: the previous launch does not count.
 TEST_F(Graphs, AnExternalEventIsOfTheLatestLaunch) {
   std::mutex gate;
   begin();

@@ -1,7 +1,7 @@
-// What a kernel compiled for the CPU calls: where its thread stands, and places at which threads of a block meet.
+// The functions that a kernel compiled for the CPU calls: indexes of its thread, and synchronization within a block.
 //
-// Surprising fact: a thread runs undisturbed until it has to wait for others. So what it reads of them without a
-// barrier between is most likely not there yet.
+// Surprising fact: a thread runs without interruption until it has to wait for others. So data that it reads from them
+// without a barrier is most likely missing.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -11,7 +11,7 @@
 
 #pragma GCC visibility push(default)
 
-// As CUDA names them.
+// CUDA's names.
 extern constinit thread_local uint3 threadIdx __attribute__((tls_model("initial-exec")));
 extern constinit thread_local uint3 blockIdx __attribute__((tls_model("initial-exec")));
 extern constinit thread_local dim3 blockDim __attribute__((tls_model("initial-exec")));
@@ -27,26 +27,26 @@ using Here = std::source_location;
 // Waits for all threads of the block.
 void meet_block(const char* what, const Here& here);
 
-// One lane's part of something that lanes of a warp do together.
+// One lane's part of an operation of the lanes of a warp.
 struct Lane {
   const void* given = nullptr;
   void* got = nullptr;
 };
 // Waits for the lanes of `mask`. The last of them calls `combine` with all 32, where `given` is null for lanes that are
-// not in the mask or have left; it fills what `got` points to.
+// not in the mask or have ended; it fills the memory behind `got`.
 using Combine = void (*)(const Lane (&lanes)[32]);
 void meet_warp(unsigned mask, const char* what, const Here& here, Lane lane, Combine combine);
 unsigned lane_id();
 [[noreturn]] void die_in_kernel(const char* why, const char* what, const Here& here);
 
-// Whether the running block's shared memory has it.
+// Returns whether the memory is in the running block's shared memory.
 bool is_shared(const void* ptr, size_t bytes);
-// A copy of the running thread that is done when it waits, as it has to; from null: zeros.
+// Copies for the running thread, at the latest possible time: when it calls wait_for_copies. From null: zeros.
 void copy_later(void* to, const void* from, size_t bytes);
 void wait_for_copies();
 
-// Enqueues a launch as cudaLaunchKernelEx does. `shared` returns an address among the static shared memory of the
-// kernel's library, as the calling thread has it.
+// Enqueues a launch as cudaLaunchKernelEx does. `shared` returns an address in the static shared memory of the kernel's
+// library, as seen by the calling thread.
 cudaError_t launch_kernel(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> body,
                           const void* (*shared)());
 cudaError_t allow_shared_bytes(const void* kernel, cudaFuncAttribute attribute, int value);

@@ -1,4 +1,4 @@
-// Kernels on the substitute: they compute, and what would hang, race or read garbage on a GPU ends the process.
+// Tests kernels on the substitute: they compute, and a hang, a race or a read of garbage ends the process.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>

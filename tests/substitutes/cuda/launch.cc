@@ -1,5 +1,5 @@
-// Launches: what CUDA would refuse is refused, and a grid runs block after block, in a random order, when its turn
-// comes.
+// Launches: configurations that CUDA would refuse are refused, and a grid runs block after block, in a random order,
+// when its stream reaches it.
 #include <elf.h>
 #include <link.h>
 #include <sys/mman.h>
@@ -35,8 +35,8 @@ size_t shared_limit(const void* kernel) {
   return found == allowed().bytes.end() ? kDefaultShared : std::max(kDefaultShared, found->second);
 }
 
-// Static shared memory of kernels is thread-local memory of the library they are in, which holds nothing else that the
-// threads of streams would use: all of that library's.
+// Static shared memory of kernels is the thread-local memory of their library. The threads of streams use nothing else
+// in it, so all of it counts.
 struct Shared {
   char* begin = nullptr;
   size_t bytes = 0;
@@ -62,7 +62,7 @@ Shared static_shared(const void* address) {
   return search.found;
 }
 
-// Of the block that this thread runs.
+// The shared memory of the block that this thread runs.
 thread_local Shared fixed_now, dynamic_now;
 
 // Dynamic shared memory ends at a page that faults.

@@ -1,4 +1,4 @@
-// What the machine has: devices, their properties, versions, and texts of errors.
+// The machine: devices, their properties, versions, and texts of errors.
 #include "machine.h"
 
 #include <algorithm>
@@ -18,13 +18,13 @@ thread_local cudaError_t last_error = cudaSuccess;
 
 int driver() { return static_cast<int>(setting("DRIVER", CUDART_VERSION)); }
 
-// What the runtime says to its first call.
+// Returns the runtime's answer to its first call.
 cudaError_t machine_state(int* devices) {
   *devices = 0;
   if (driver() / 1000 < CUDART_VERSION / 1000) return cudaErrorInsufficientDriver;  // 0: no driver at all
   *devices = static_cast<int>(setting("DEVICES", 16));
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (visible != nullptr && *visible == '\0') *devices = 0;  // more of its meaning is not needed
+  if (visible != nullptr && *visible == '\0') *devices = 0;  // only an empty list is supported
   return *devices > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
 
@@ -153,7 +153,7 @@ ENTRY cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attrib
   return *value = substitute::setting("PEERS", 2) > 1 ? 1 : 0, cudaSuccess;
 }
 
-// Those that prun can see. Names and texts are CUDA's.
+// The errors that prun can encounter. Names and texts are CUDA's.
 #define KNOWN_ERRORS(X)                                                                                             \
   X(cudaSuccess, "no error")                                                                                        \
   X(cudaErrorInvalidValue, "invalid argument")                                                                      \

@@ -1,4 +1,4 @@
-// NVML, as far as plugins/cuda/device/management.cc asks it. Without settings its answer is "not supported", as on many
+// NVML, as far as plugins/cuda/device/management.cc uses it. Without settings it answers "not supported", as on many
 // machines.
 //
 //     PRUN_SUBSTITUTE_PERSISTENCE=0|1, LOST_BITS=N, ROWS_WAITING=1, ROWS_FAILED=1, DIVIDED=N (GPUs with MIG on)

@@ -1,5 +1,4 @@
-// Barriers, shuffles and atomic operations of CUDA C++. Lanes that do not all come, or read from one that is not
-// there, end the process.
+// Barriers, shuffles and atomic operations of CUDA C++. A missing lane, and a read from one, end the process.
 #pragma once
 #include <cstring>
 
@@ -31,7 +30,7 @@ T shuffle(unsigned mask, T value, unsigned from, const char* what, const Here& h
   return got;
 }
 
-// The first lane of the part of `width` lanes that this one is in.
+// Returns the first lane of the part of `width` lanes that contains this one.
 inline unsigned part(int width) { return lane_id() & ~static_cast<unsigned>(width - 1); }
 
 template <class T, class F>

@@ -1,6 +1,5 @@
-// Every allocation ends at a page that nobody may touch, so that a kernel that reads or writes beyond it faults there;
-// what lies between, up to 255 bytes for the alignment, has a pattern that must still be there later. Fresh memory is
-// full of NaNs.
+// Every allocation ends at a protected page, so that a kernel that accesses memory beyond it faults there; the up to
+// 255 bytes between them, for the alignment, have a pattern that is checked later. Fresh memory is full of NaNs.
 #include "memory.h"
 
 #include <sys/mman.h>
@@ -22,14 +21,14 @@
 namespace substitute {
 namespace {
 
-constexpr size_t kPage = 4096, kAlignment = 256, kMost = size_t{1} << 47;  // addresses end there
+constexpr size_t kPage = 4096, kAlignment = 256, kMost = size_t{1} << 47;  // limit of addresses
 constexpr int kFresh = 0xff, kGuard = 0xa7;
 
 struct Block {
   size_t bytes = 0;
   cudaMemoryType type = cudaMemoryTypeDevice;
   int device = 0;
-  bool owned = true;  // else registered
+  bool owned = true;  // false: registered
   char* map = nullptr;
   size_t map_bytes = 0;
 };
@@ -40,7 +39,7 @@ struct Memory {
   std::map<int, size_t> used;  // of each device
   std::set<int> contexts;
 
-  // The block around ptr; under the lock.
+  // Returns the block that contains ptr; under the lock.
   const Block* find(const void* ptr, const char** begin) const {
     auto after = blocks.upper_bound(static_cast<const char*>(ptr));
     if (after == blocks.begin()) return nullptr;
@@ -96,7 +95,7 @@ void check_guard(const char* begin, const Block& block, const char* when) {
     die("something was written behind " + std::to_string(block.bytes) + " bytes of memory, seen " + when);
 }
 
-// As with CUDA it waits for the device.
+// Waits for the device, as CUDA does.
 cudaError_t release(void* ptr, cudaMemoryType type) {
   if (ptr == nullptr) return cudaSuccess;
   refuse_in_host_function();
@@ -113,7 +112,7 @@ cudaError_t release(void* ptr, cudaMemoryType type) {
   return cudaSuccess;
 }
 
-// Returns the kind of memory as CUDA's table "API synchronization behavior" names it; registered memory is pinned.
+// Returns the kind of memory in the terms of CUDA's table "API synchronization behavior"; registered memory is pinned.
 cudaMemoryType type_of(const void* ptr, size_t bytes) {
   if (bytes == 0) return cudaMemoryTypeDevice;
   std::lock_guard lock(memory().mutex);
@@ -123,8 +122,8 @@ cudaMemoryType type_of(const void* ptr, size_t bytes) {
   return whole ? block->type : cudaMemoryTypeUnregistered;
 }
 
-// CUDA promises no time for unordered work. On the legacy stream, where prun's streams are not ordered with it, it
-// comes late, so that a missing synchronization shows.
+// CUDA guarantees no time for unordered work. On the legacy stream, with which prun's streams are not ordered, it runs
+// late, so that a missing synchronization shows.
 cudaError_t enqueue_late(cudaStream_t stream, Work work) {
   if (!is_legacy(stream)) return enqueue(stream, std::move(work));
   return enqueue(stream, [work = std::move(work)] {
@@ -133,7 +132,7 @@ cudaError_t enqueue_late(cudaStream_t stream, Work work) {
   });
 }
 
-// No part of a copy may lie beside the allocation that it begins in.
+// Returns whether all of a copy is in the allocation in which it begins.
 bool inside(const void* ptr, size_t bytes) {
   std::lock_guard lock(memory().mutex);
   const char* begin = nullptr;
@@ -218,7 +217,7 @@ ENTRY cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, co
   return cudaSuccess;
 }
 
-// A graph cannot copy pageable memory, which may be gone at its launch.
+// A graph cannot copy pageable memory, which may be freed before its launch.
 ENTRY cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   using substitute::type_of;
   if (!substitute::inside(to, bytes) || !substitute::inside(from, bytes)) return result(cudaErrorInvalidValue);
@@ -227,8 +226,8 @@ ENTRY cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cuda
   const bool captured = substitute::capturing(stream);
   if (captured && pageable) return result(substitute::invalidate(stream, cudaErrorStreamCaptureUnsupported));
   if (source == cudaMemoryTypeUnregistered && target == cudaMemoryTypeDevice) {
-    // CUDA stages it after a synchronization with the stream. The data is on the device only when the stream gets
-    // there.
+    // CUDA stages it after a synchronization with the stream. The data is on the device only when the stream reaches
+    // it.
     substitute::wait(stream);
     const char* begin = static_cast<const char*>(from);
     return result(substitute::enqueue_late(stream, [to, staged = std::vector<char>(begin, begin + bytes)] {
@@ -243,7 +242,7 @@ ENTRY cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cuda
   if (error == cudaSuccess && waits && !captured) substitute::wait(stream);
   return result(error);
 }
-// Returns before the data is on the device where the source is pageable memory, or the device's own.
+// Returns before the data is on the device if the source is pageable memory, or the device's own.
 ENTRY cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   if (const cudaError_t error = substitute::refuse_in_capture(); error != cudaSuccess) return result(error);
   const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
@@ -256,7 +255,7 @@ ENTRY cudaError_t cudaMemsetAsync(void* ptr, int value, size_t bytes, cudaStream
   if (!substitute::reachable(ptr, bytes)) return result(cudaErrorInvalidValue);
   return result(substitute::enqueue_late(stream, [=] { std::memset(ptr, value, bytes); }));
 }
-// Despite its name asynchronous for device memory.
+// Asynchronous for device memory, despite its name.
 ENTRY cudaError_t cudaMemset(void* ptr, int value, size_t bytes) {
   if (const cudaError_t error = substitute::refuse_in_capture(); error != cudaSuccess) return result(error);
   const cudaError_t error = cudaMemsetAsync(ptr, value, bytes, nullptr);

@@ -4,9 +4,9 @@
 
 namespace substitute {
 
-// Dies where something has been written beside an allocation; `when` says after what.
+// Ends the process if something was written outside an allocation; `when` is the end of the message.
 void check_guards(const char* when);
-// What a process takes of a device by using it (PRUN_SUBSTITUTE_CONTEXT_MIB), once.
+// Takes the device memory of a process's context (PRUN_SUBSTITUTE_CONTEXT_MIB), once.
 void make_context(int device);
 
 }  // namespace substitute

@@ -1,5 +1,5 @@
-// plugins/cuda/attention/mma.h on the CPU: the layouts that it states, and copies that arrive no sooner than somebody
-// waits.
+// plugins/cuda/attention/mma.h on the CPU: the layouts that it documents, and copies that complete as late as possible,
+// in wait_copies.
 #include "plugins/cuda/attention/mma.h"
 
 #include <cuda_runtime.h>
@@ -92,7 +92,7 @@ void load_matrices_transposed(uint32_t (&r)[4], const void* row) {
 void copy_16(void* shared, const void* global, bool there) {
   want(aligned(shared) && aligned(global), "an address is not on a boundary of 16 bytes", "copy_16");
   want(substitute::is_shared(shared, 16), "it does not copy to shared memory", "copy_16");
-  std::memset(shared, 0xff, 16);  // until it has arrived
+  std::memset(shared, 0xff, 16);  // garbage until the copy completes
   substitute::copy_later(shared, there ? global : nullptr, 16);
 }
 void wait_copies() { substitute::wait_for_copies(); }

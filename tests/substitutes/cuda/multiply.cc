@@ -1,5 +1,5 @@
-// The arithmetic of cuBLASLt: sums in f32 over k in order, or over parts of it that are added then, gelu by its tanh
-// form, one rounding at the end.
+// The arithmetic of cuBLASLt's GEMM: f32 accumulation over k in order, or over parts of a split-K that are added then,
+// gelu by its tanh form, one rounding at the end.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -30,7 +30,7 @@ float gelu_slope(float x) {
   return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kRoot * (1 + 3 * kCube * x * x);
 }
 
-// op(a) as [k][m], op(b) as [k][n].
+// Returns op(a) as [k][m], or op(b) as [k][n].
 std::vector<float> packed(const Layout& layout, const void* data, int64_t batch, bool k_is_row, int64_t k, int64_t n) {
   std::vector<float> out(static_cast<size_t>(k * n));
   for (int64_t p = 0; p < k; ++p)
@@ -51,7 +51,7 @@ void add_row(float* __restrict__ to, const float* __restrict__ from, float facto
   for (int64_t i = 0; i < n; ++i) to[i] += factor * from[i];
 }
 
-// One of a batch.
+// One GEMM of a batch.
 class One {
  public:
   One(const Operands& all, int64_t batch)

@@ -1,5 +1,5 @@
-// Functions of numbers that CUDA C++ has beyond <cmath>. The fast approximations are exact here: how far they are off
-// is for a GPU to say.
+// Math functions that CUDA C++ has beyond <cmath>. The fast approximations are exact here; only a GPU can show their
+// errors.
 #pragma once
 #include <sched.h>
 
@@ -11,7 +11,7 @@ inline double cospi(double x) { return std::cos(std::remainder(x, 2) * 3.1415926
 inline double sinpi(double x) { return std::sin(std::remainder(x, 2) * 3.14159265358979323846); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
-// Never contracted with a neighbour: kept apart from it by an empty assembly.
+// Prevents contraction with a neighbouring operation, by an empty assembly.
 template <class T>
 inline T substitute_apart(T x) {
   asm volatile("" : "+m"(x));
@@ -20,7 +20,7 @@ inline T substitute_apart(T x) {
 inline float __fadd_rn(float x, float y) { return substitute_apart(x + y); }
 inline float __fmul_rn(float x, float y) { return substitute_apart(x * y); }
 
-// As CUDA's, which take two types where std::min takes one. Of a number and a NaN they give the number.
+// CUDA's min and max accept two types, where std::min accepts one. With a number and a NaN they return the number.
 template <class A, class B>
 requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B>) inline std::common_type_t<A, B> min(A a, B b) {
   using T = std::common_type_t<A, B>;

@@ -1,4 +1,4 @@
-// Streams are queues with a thread each, events are counters. Nothing static is ever destroyed: threads may outlive
+// Streams are queues with a thread each, events are counters. No static is ever destroyed, because threads may outlive
 // main.
 #include "stream.h"
 
@@ -53,7 +53,7 @@ const StreamHandle& legacy() {
   return *instance;
 }
 
-// Destroyed streams whose work has not ended; under the lock of streams().
+// Destroyed streams with pending work; under the lock of streams().
 std::vector<StreamHandle>& closing() {
   static auto* instance = new std::vector<StreamHandle>;
   return *instance;
@@ -61,7 +61,7 @@ std::vector<StreamHandle>& closing() {
 
 thread_local bool in_host_function = false;
 
-// With PRUN_SUBSTITUTE_FLUSH=1 all kernels compute as if nvcc had compiled them by --ftz=true: subnormals are zeros.
+// With PRUN_SUBSTITUTE_FLUSH=1 all kernels compute as if compiled by nvcc with --ftz=true: subnormals are zeros.
 void flush_subnormals() {
 #ifdef __SSE2__
   if (setting("FLUSH", 0) == 0) return;
@@ -89,13 +89,13 @@ void run(const StreamHandle& stream) {
   }
 }
 
-// Until what is in it now is done; who asks then finds it idle.
+// Waits until the present work is done; a caller that queries then finds the stream idle.
 void wait_for(const StreamHandle& stream) {
   std::unique_lock lock(stream->mutex);
   stream->finished.wait(lock, [&, all = stream->added] { return stream->done >= all; });
 }
 
-// Host functions run in a thread that is not the stream's, one at a time, as CUDA may do it.
+// Runs a host function in a thread other than the stream's, one at a time, as CUDA may do.
 void run_on_host(const Work& function) {
   static auto* one = new std::mutex;
   std::lock_guard lock(*one);
@@ -105,13 +105,13 @@ void run_on_host(const Work& function) {
   }).join();
 }
 
-// A piece of work of another stream: the first `count` pieces of `stream`.
+// The first `count` pieces of work of another stream.
 struct Earlier {
   StreamHandle stream;
   uint64_t count;
 };
 
-// The work that the legacy stream's implicit order puts before new work of `stream`.
+// Returns the work that must precede new work of `stream` by the legacy stream's implicit order.
 std::vector<Earlier> implicitly_before(const StreamHandle& stream) {
   std::vector<StreamHandle> others;
   if (stream == legacy()) {
@@ -131,7 +131,7 @@ std::vector<Earlier> implicitly_before(const StreamHandle& stream) {
   return before;
 }
 
-// Work on the legacy stream would make it depend on a blocking stream that captures.
+// Returns whether work on the legacy stream invalidates a capture, by making it depend on a capturing blocking stream.
 bool spoils_a_capture() {
   std::lock_guard lock(streams().mutex);
   std::lock_guard captures(captures_lock());
@@ -287,7 +287,7 @@ ENTRY cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWi
 ENTRY cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return substitute::events().remove(event, "an event"), cudaSuccess;
 }
-// In a capture: a mark between its streams, or with the flag cudaEventRecordExternal a node.
+// In a capture: a fork or join point of its streams, or with the flag cudaEventRecordExternal a node.
 ENTRY cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
   const EventHandle handle = of(event);
   const StreamHandle on = of(stream);
@@ -337,7 +337,7 @@ ENTRY cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t 
     bool timed, done;
     std::chrono::steady_clock::time_point when;
   };
-  const auto look = [](const EventHandle& event) {  // one after the other: they may be the same
+  const auto look = [](const EventHandle& event) {  // sequentially, because both may be the same
     std::lock_guard lock(event->mutex);
     return Seen{event->timed, event->completed >= event->recorded, event->when};
   };

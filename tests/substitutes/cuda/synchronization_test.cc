@@ -50,7 +50,7 @@ class Synchronization : public testing::Test {
     for (int* memory : {pinned_, second_}) EXPECT_EQ(cudaFreeHost(memory), cudaSuccess);
     for (cudaStream_t stream : {stream_, blocking_}) EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
   }
-  // Whether this copy returns before the work in front of it in its stream has ended.
+  // Returns whether this copy returns before the preceding work of its stream has ended.
   bool returns_at_once(void* to, const void* from) {
     Gate gate(stream_);
     std::thread opener([&] {
@@ -81,7 +81,7 @@ TEST_F(Synchronization, CopiesBetweenHostMemoryWait) {
   EXPECT_EQ(other_[kCount - 1], 7);
 }
 
-// The copy of pageable memory has a copy of it: the source may change when the call has returned.
+// Pageable memory is staged, so the source may change after the call has returned.
 TEST_F(Synchronization, PageableMemoryIsStaged) {
   std::vector<int> pageable(kCount, 3);
   ASSERT_EQ(cudaMemcpyAsync(device_, pageable.data(), kBytes, cudaMemcpyDefault, stream_), cudaSuccess);
@@ -137,7 +137,7 @@ TEST_F(Synchronization, TheDeviceWaitsForStreamsThatWereDestroyed) {
   EXPECT_EQ(device_[0], 7);
 }
 
-// Outside the capture as well as inside, until it is recorded outside.
+// Such an event is an error outside the capture as well as inside, until it is recorded outside.
 TEST_F(Synchronization, EventsOfACaptureAreNotAsked) {
   cudaEvent_t event = nullptr, early = nullptr;
   for (cudaEvent_t* made : {&event, &early}) ASSERT_EQ(cudaEventCreate(made), cudaSuccess);

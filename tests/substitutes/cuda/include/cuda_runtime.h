@@ -1,4 +1,4 @@
-// In place of the toolkit's: CUDA C++ for a compiler that knows nothing of it, so that kernels run on the CPU.
+// Replaces the toolkit's header: CUDA C++ for an ordinary C++ compiler, so that kernels run on the CPU.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
@@ -28,13 +28,13 @@
 #define PRUN_SHARED(name) unsigned char* const name = ::substitute::dynamic_shared
 
 namespace substitute {
-inline thread_local char first_shared;  // something among the thread-local memory of this library
+inline thread_local char first_shared;  // any address in the thread-local memory of this library
 }
 
 template <class... Params, class... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args) {
   auto body = [kernel, all = std::tuple<std::remove_const_t<Params>...>(std::forward<Args>(args)...)] {
-    auto copy = all;  // every thread has parameters of its own
+    auto copy = all;  // every thread has its own copy of the parameters
     std::apply(kernel, copy);
   };
   return substitute::launch_kernel(*config, reinterpret_cast<const void*>(kernel), std::move(body),
