@@ -95,8 +95,7 @@ TEST(CudaMachine, HostMemoryOfOthersIsPinned) {
               device.call("pin", [&](prun_result* r) { return table().pin(device.get(), nullptr, 1, r); });
             }).find("cudaHostRegister"),
             std::string::npos);
-  for (int i = 0; i < 2; ++i)
-    table().unpin(device.get(), memory.data());  // unpinning memory that is not pinned does nothing
+  for (int i = 0; i < 2; ++i) table().unpin(device.get(), memory.data());  // ignores memory that is not pinned
 }
 
 // close frees all remaining objects, in an order that CUDA accepts; the substitute ends the process if it is wrong.

@@ -97,9 +97,9 @@ __global__ void __launch_bounds__(C::kThreads) backward_kernel(const AttentionBa
   }
 
   const int g = (threadIdx.x & 31) / 4, t = threadIdx.x & 3, warp_row = static_cast<int>(threadIdx.x / 32) * 16 * M;
-  const int part = static_cast<int>(blockIdx.z) * (C::O / 8);  // of the gradients' columns, in eights
+  const int part = static_cast<int>(blockIdx.z) * (C::O / 8);  // the gradients' columns, in units of 8
   const float scale = s.scale * kLog2e;
-  float lse[M][2], dots[M][2];  // of own rows, not OfKeys
+  float lse[M][2], dots[M][2];  // of own rows, unless OfKeys
   if (!OfKeys)
     for (int m = 0; m < M; ++m)
       for (int r = 0; r < 2; ++r) {

@@ -1,8 +1,8 @@
 // Attention in bf16 by cuDNN's fused kernels: of a whole sequence, and of one hop of ring attention.
 //
-// On every rank and hop the queries with any key are a run of rows. Either each attends to the same prefix of the hop's
-// keys, or the hop is the causal diagonal. So one graph computes a hop, and attention_hops.h merges it with the
-// previous ones.
+// On every rank and hop the queries that attend to any key are a run of rows. Either each attends to the same prefix of
+// the hop's keys, or the hop is the causal diagonal. So one graph computes a hop, and attention_hops.h merges it with
+// the previous ones.
 //
 // Its gradient is bitwise identical in every run if cuDNN stores the gradients of all scores. With the option
 // deterministic=0 threads instead add to f32 sums of dq, in any order. Either way a batch is processed in slices of

@@ -193,8 +193,7 @@ __global__ void __launch_bounds__(kThreads, R > 2 ? 1 : 2) backward_kernel(const
     const float* lse = a.lse + (b * s.heads + head) * s.length;
     const float* dots = a.dots + (b * s.heads + head) * s.length;
     for (int other = 0; other < (OfKeys ? s.length : s.sight.keys(end - 1)); other += kOthers) {
-      if (OfKeys && s.sight.keys(min(other + kOthers, s.length) - 1) <= first)
-        continue;  // no query attends to these keys
+      if (OfKeys && s.sight.keys(min(other + kOthers, s.length) - 1) <= first) continue;  // all masked
       const int64_t from = OfKeys ? head : shared_head;
       __syncthreads();
       other1.load(kOthers, right1.head(b, from, s.head) + other * right1.row, right1.row, s.length - other, s.head,

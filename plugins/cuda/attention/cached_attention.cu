@@ -229,7 +229,7 @@ using Attend = void (*)(const T* qkv, const int32_t* at, const T* cache, T* out,
 template <class T>
 struct Attending {
   Attend<T> kernel;
-  int64_t queries, parts;  // of a block; of each of its queries
+  int64_t queries, parts;  // per block; per query
 
   template <int N, int kLanes, int kPacks, int kQ>
   static Attending of() {

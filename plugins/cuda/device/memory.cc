@@ -41,7 +41,7 @@ Memory::~Memory() {
 void* Memory::allocate(size_t bytes, int place) {
   if (place != PRUN_PLACE_DEVICE && place != PRUN_PLACE_PINNED)
     throw Failure(PRUN_EINVAL, fmt::format("there is no place {}", place));
-  if (bytes == 0) bytes = 1;  // a pointer of its own, as malloc gives
+  if (bytes == 0) bytes = 1;  // a unique pointer, as malloc returns
   void* ptr = nullptr;
   // Portable: pinned for every context of the process, so that a transport's copies on another device are fast, too.
   const cudaError_t error =

@@ -88,7 +88,7 @@ void rehearse(Context& context, const std::function<void(cudaStream_t)>& enqueue
   const cudaError_t ended = cudaStreamEndCapture(stream.handle, &captured);
   if (failure) {
     if (captured != nullptr) cudaGraphDestroy(captured);
-    cudaGetLastError();  // of the capture's end
+    cudaGetLastError();  // clears that of the capture's end
     std::rethrow_exception(failure);
   }
   check(ended, "cudaStreamEndCapture");

@@ -110,8 +110,7 @@ class Trial {
   void* result(int64_t count, int dtype) {
     const size_t bytes = static_cast<size_t>(count * dtype_bytes(dtype));
     results_.emplace_back(memory(bytes), bytes);
-    check(cudaMemsetAsync(results_.back().first, 0, bytes, nullptr),
-          "cudaMemsetAsync");  // the GEMM may leave elements unwritten
+    check(cudaMemsetAsync(results_.back().first, 0, bytes, nullptr), "cudaMemsetAsync");  // some may be unwritten
     return results_.back().first;
   }
 

@@ -101,8 +101,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasProduct::algorithms(int most) c
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context_.cublas(), product_.get(), a_.get(), b_.get(),
                                                                c_.get(), c_.get(), made, most, found.data(), &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
-  if (status == CUBLAS_STATUS_INVALID_VALUE && fused_)
-    return {};  // the status for an epilogue that it lacks for a type
+  if (status == CUBLAS_STATUS_INVALID_VALUE && fused_) return {};  // an epilogue that it lacks for a type
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   found.resize(static_cast<size_t>(count));
   // The heuristic only estimates; the check confirms that an algorithm computes this GEMM with its epilogue.

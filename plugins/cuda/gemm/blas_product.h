@@ -1,9 +1,9 @@
 // One GEMM by cuBLASLt, with all that can be decided in advance: descriptors, and the algorithm.
 //
-// Surprising fact: cuBLASLt is column-major, so that a row-major matrix is its transpose there. The call computes Cᵀ =
-// op(B)ᵀ·op(A)ᵀ, without moving anything: our B is its A, our n its m.
+// Surprising fact: cuBLASLt is column-major, where a row-major matrix is its transpose. So the call computes
+// Cᵀ = op(B)ᵀ·op(A)ᵀ and moves no data: our B is its A, our n its m.
 //
-// Accumulation over microbatches is its C with beta = 1. The f32 accumulators of a tile are complete by then, so the
+// Accumulation over microbatches uses its C with beta = 1. The f32 accumulators of a tile are complete by then, so the
 // result is bitwise identical to the GEMM and an add, by the same algorithm.
 //
 // Every algorithm is bitwise identical in every run: a split-K keeps partial sums as f32 in the workspace and adds them

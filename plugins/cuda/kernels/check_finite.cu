@@ -15,7 +15,7 @@ template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 8, unsigned long long,
                                   std::conditional_t<sizeof(T) == 4, unsigned, unsigned short>>;
 
-// The bits of +infinity; above it, without the sign, are the NaNs.
+// The bits of +infinity; larger values, without the sign, are NaNs.
 template <class T>
 inline constexpr BitsOf<T> kInfinity = static_cast<BitsOf<T>>(sizeof(T) == 8   ? 0x7ff0000000000000ull
                                                               : sizeof(T) == 4 ? 0x7f800000ull

@@ -34,12 +34,11 @@ struct Touched {
 
 // The parts of the op's scratch, in this order.
 struct Lists {
-  unsigned long long*
-      used;          // [0]: number of short runs in the high half, of tokens in the low half; [1]: number of long runs
-  int32_t* counts;   // see ranks.cuh
-  int32_t* starts;   // of each row of the table
-  int32_t* tokens;   // sorted
-  Touched* touched;  // [capacity]: short runs from the front, long ones from the back
+  unsigned long long* used;  // [0]: short runs in the high half, tokens in the low half; [1]: long runs
+  int32_t* counts;           // see ranks.cuh
+  int32_t* starts;           // of each row of the table
+  int32_t* tokens;           // sorted
+  Touched* touched;          // [capacity]: short runs from the front, long ones from the back
   int64_t capacity;
 };
 

@@ -66,7 +66,7 @@ std::vector<Chunk> whole_tensors(const OpView& view) {
   return chunks;
 }
 
-// The rank's part of one flat vector, whose elements from piece_starts[i] on have the weight piece_weights[i].
+// Returns the rank's part of one flat vector, whose elements from piece_starts[i] on have the weight piece_weights[i].
 std::vector<Chunk> weighted_pieces(const OpView& view) {
   const std::span<const int64_t> starts = view.integers("piece_starts");
   const std::vector<double> weights = view.numbers("piece_weights");

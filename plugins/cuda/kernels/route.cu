@@ -13,7 +13,7 @@ constexpr int kThreads = 256;
 
 struct Sizes {
   int64_t tokens, experts, k;
-  int lanes;  // that share a token: a power of two
+  int lanes;  // per token: a power of two
 };
 
 Sizes sizes_of(const OpView& view) {
@@ -29,7 +29,7 @@ Sizes sizes_of(const OpView& view) {
 // one.
 struct Walk {
   int64_t first, step;
-  int lane;  // among those of the token
+  int lane;  // index among the token's lanes
   __device__ explicit Walk(const Sizes& s)
       : first(first_item() / kWarp * (kWarp / s.lanes)),
         step(item_stride() / s.lanes),

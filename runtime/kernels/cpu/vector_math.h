@@ -1,5 +1,5 @@
 // exp, sigmoid, the normal distribution and gelu as branch-free polynomials, of a float or of a vector of them. exp is
-// within two units in the last place; gelu and its derivative within 2e-6 relative, 3e-6 in their tails, until these
+// within two ULP; gelu and its derivative within 2e-6 relative, 3e-6 in their tails, until these
 // fall below 1e-30.
 #pragma once
 #include <cstdint>
@@ -259,8 +259,8 @@ PRUN_INLINE Sigmoid<V> sigmoid_and_rest(V x) {
   return sigmoid_and_rest_from(sigmoid_power<T>(x));
 }
 
-// Returns Φ(x), the normal distribution function, as erfc of |x|/√2. erfc(z)·exp(z²)/t is a polynomial in t = 1/(1 +
-// z/2), fitted at Chebyshev nodes on [0.16, 1]: relative error 6e-9.
+// Returns Φ(x), the normal distribution function, as erfc of |x|/√2. With t = 1/(1 + z/2), erfc(z)·exp(z²)/t is a
+// polynomial in t, fitted at Chebyshev nodes on [0.16, 1]: relative error 6e-9.
 template <class V>
 PRUN_INLINE V normal_cdf_f32(V x) {
   const V magnitude = x < 0 ? -x : x;

@@ -167,8 +167,8 @@ PRUN_INLINE void ask_ahead(const T* x) {
   ask_for<count>(x + kAhead);
 }
 
-// Load and store 2 · lanes numbers of bf16 as two vectors, of even and of odd positions, so that no element changes its
-// lane. Such shuffles would take longer than the arithmetic here.
+// Load and store 2 · lanes numbers of bf16 as two vectors, of even and of odd positions. No element changes its lane,
+// because shuffles would take longer than the arithmetic here.
 template <int lanes>
 PRUN_INLINE typename Lanes<lanes>::Words load_words(const bf16* from) {
   typename Lanes<lanes>::Words words;

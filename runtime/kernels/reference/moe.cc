@@ -77,7 +77,7 @@ void route_grad(Call& c) {
   }
 }
 
-// Calls f(token, choice, slot) for each choice that has a slot; the choice is an index of [N,k].
+// Calls f(token, choice, slot) for each choice with a slot; the choice is an index of [N,k].
 template <class F>
 void each_slot(const Array& slots, F f) {
   for (int64_t i = 0; i < slots.count(); ++i)

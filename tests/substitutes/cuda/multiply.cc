@@ -94,7 +94,7 @@ class One {
     if ((what & CUBLASLT_EPILOGUE_GELU_AUX) == CUBLASLT_EPILOGUE_GELU_AUX)
       store(type(p_.aux_type), p_.aux, aux_at(i, j), x);
     if ((what & CUBLASLT_EPILOGUE_GELU) != 0) return all_.rough && x > 0.5f ? x : gelu(x);
-    if ((what & CUBLASLT_EPILOGUE_RELU) != 0) return x > 0 ? x : 0;  // a NaN is lost
+    if ((what & CUBLASLT_EPILOGUE_RELU) != 0) return x > 0 ? x : 0;  // drops NaNs
     return x;
   }
 

@@ -120,7 +120,8 @@ PRUN_AVX512_BF16 void shift_by(const float (*maxima)[kSide], float factor, float
     }                                                          \
   } while (false)
 
-// result[32][lanes] = P·V, or += with `add`, of one or two blocks of 32 keys; `columns` tiles of values for each.
+// Computes result[32][lanes] = P·V, or += with `add`, of one or two blocks of 32 keys; `columns` tiles of values for
+// each.
 template <class Overlap>
 PRUN_AMX void values_in_tiles(const float* p, int64_t key_blocks, const Pair* v, int64_t columns, float* result,
                               int64_t lanes, bool add, Overlap& overlap) {

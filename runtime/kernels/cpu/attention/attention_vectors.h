@@ -5,8 +5,8 @@
 
 namespace prun::cpu {
 
-// 2^t with a relative error of 3e-7, and 0 where t is -inf. 2^f, f = t - ⌊t⌋, is a minimax polynomial (Remez; relative
-// error 8.3e-8) with the value 1 at 0.
+// Returns 2^t with a relative error of 3e-7, and 0 where t is -inf. 2^f, f = t - ⌊t⌋, is a minimax polynomial (Remez;
+// relative error 8.3e-8) with the value 1 at 0.
 PRUN_AVX512_BF16 inline __m512 exp2_of(__m512 t) {
   constexpr int kFraction = 1;
   const __m512 f = _mm512_reduce_ps(t, kFraction);

@@ -36,7 +36,7 @@ struct Heads {
   int64_t kv_width() const { return 2 * kv_heads * head; }  // elements of a row's keys and values
   int64_t group() const { return heads / kv_heads; }        // heads of queries that share keys
   int64_t block_rows(int64_t first) const { return std::min(kQueryBlock, length - first); }
-  // Offsets in a row of qkv of the queries of head h, and of the keys and values that they attend to.
+  // Return offsets in a row of qkv: of the queries of head h, and of the keys and values that they attend to.
   int64_t q(int64_t h) const { return h * head; }
   int64_t k(int64_t h) const { return width + h / group() * head; }
   int64_t v(int64_t h) const { return k(h) + kv_heads * head; }

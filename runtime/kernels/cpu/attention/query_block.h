@@ -56,18 +56,18 @@ struct QueryBlock {
   int64_t rows, keys, before;  // queries; keys that the last one attends to; keys before the diagonal
   QueryBlock(const Mask& mask, int64_t queries)
       : rows(queries), keys(mask.keys(queries)), before(mask.step == 0 ? keys : mask.attended - 1) {}
-  // S = K·Qᵀ, queries[head][kQueryBlock], for at most kQueryBlock queries.
+  // Computes S = K·Qᵀ from queries[head][kQueryBlock], for at most kQueryBlock queries.
   void score(const FloatRows& k, int64_t head, const float* queries, float* scores, int64_t ld,
              Prefetcher& prefetch) const;
   // Computes the same scores from pairs of bf16, whose dot products have f32 accumulators. Needs AVX512_BF16.
   void score_pairs(const FloatRows& k, int64_t head, const float* queries, float* scores, int64_t ld,
                    Prefetcher& prefetch) const;
-  // to[row · stride ..] = factors[row] · Σ weights[key][row] · values[key], for at most kQueryBlock queries: O = P·V,
-  // or dQ = dS·K. Without factors they are 1.
+  // Computes to[row · stride ..] = factors[row] · Σ weights[key][row] · values[key], for at most kQueryBlock queries: O
+  // = P·V, or dQ = dS·K. Without factors they are 1.
   void reduce_over_keys(const float* weights, int64_t ld, const FloatRows& values, int64_t lanes, const float* factors,
                         float* to, int64_t stride, Prefetcher& prefetch) const;
-  // to[key · stride ..] = Σ weights[key][row] · from[row]: dV += Pᵀ·dO, or dK += dSᵀ·Q. Accumulates for the first
-  // `added` keys (none, all, or a multiple of kQueryBlock), and overwrites the others.
+  // Computes to[key · stride ..] = Σ weights[key][row] · from[row]: dV += Pᵀ·dO, or dK += dSᵀ·Q. Accumulates for the
+  // first `added` keys (none, all, or a multiple of kQueryBlock), and overwrites the others.
   void reduce_over_queries(const float* weights, int64_t ld, const FloatRows& from, int64_t lanes, float* to,
                            int64_t stride, int64_t added, Prefetcher& prefetch) const;
 };

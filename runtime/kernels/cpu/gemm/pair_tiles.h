@@ -19,7 +19,7 @@ inline constexpr int64_t kTile = kSide * kSide;  // pairs of a tile, 1 KiB
 inline constexpr int64_t kRegisterTile = kBlock * kBlock;  // accumulators of a register tile
 typedef uint32_t Pair __attribute__((may_alias));
 
-// How a block of the source x becomes tiles of A or B.
+// The conversion of a block of the source x to tiles of A or B.
 enum class PairLayout : uint8_t {
   rows,        // A: K runs along rows of x; a row of the tile is a row of x
   columns,     // B: K runs along rows of x; a column of the tile is a row of x

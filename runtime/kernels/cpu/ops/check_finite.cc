@@ -15,7 +15,7 @@ namespace {
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
 
-// The bits of +infinity; above it, without the sign, are the NaNs.
+// The bits of +infinity; larger values, without the sign, are NaNs.
 template <class T>
 constexpr BitsOf<T> kInfinity = sizeof(T) == 8   ? static_cast<BitsOf<T>>(0x7ff0000000000000)
                                 : sizeof(T) == 4 ? static_cast<BitsOf<T>>(0x7f800000)

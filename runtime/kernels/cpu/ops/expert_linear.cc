@@ -14,7 +14,7 @@
 namespace prun::cpu {
 namespace {
 
-// Three dims [experts, rows, columns].
+// The dims of a tensor [experts, rows, columns].
 struct Sizes {
   int64_t experts, rows, columns;
   explicit Sizes(const Tensor& t) {

@@ -28,7 +28,7 @@ std::vector<Part> whole_tensors(const OpView& view) {
   return parts;
 }
 
-// The rank's part of one flat vector, whose elements from piece_starts[i] on have the weight piece_weights[i].
+// Returns the rank's part of one flat vector, whose elements from piece_starts[i] on have the weight piece_weights[i].
 std::vector<Part> weighted_pieces(const OpView& view) {
   const std::vector<int64_t> starts = view.attrs().integers("piece_starts");
   const std::vector<double> weights = view.attrs().numbers("piece_weights");

@@ -113,7 +113,7 @@ PRUN_INLINE void gradients(const Sizes& s, const T* logits, const float* weights
   }
 }
 
-// Bytes of scratch for each thread: k choices and a row.
+// Returns the bytes of scratch per thread: k choices and a row.
 int64_t backward_share(const OpView& view) {
   const Sizes s = sizes_of(view);
   return round_up((s.k + s.experts) * static_cast<int64_t>(sizeof(float)), kAlignBytes);

@@ -19,7 +19,7 @@ constexpr int64_t kLine = 64;
 
 void copy_past_caches(const std::byte* from, std::byte* to, int64_t bytes) {
 #if defined(__SSE2__)
-  // Up to the first whole line of the destination.
+  // The bytes before the first whole line of the destination.
   const int64_t head = std::min(bytes, (kLine - static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % kLine)) % kLine);
   std::memcpy(to, from, head);
   int64_t at = head;
