@@ -43,7 +43,7 @@ struct Rows {
   }
 };
 
-// Computes c[i][j] = row y + 16i of a · row x + 16j of b.
+// Computes the GEMM A·Bᵀ: c[i][j] = row y + 16i of a · row x + 16j of b.
 template <int D, int R, int N>
 __device__ void multiply_rows(float (&c)[R][N], const Rows<D>& a, const Rows<D>& b, int y, int x) {
   for (int i = 0; i < R; ++i)

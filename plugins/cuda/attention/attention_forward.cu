@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForwar
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
         const float base = most == -INFINITY ? 0.0f : most * scale;  // -inf: a row that has attended to no key yet
-        // Exactly 1 if the maximum is unchanged: contracted to an FMA, the difference would add a rounding error in
-        // every tile.
+        // Exactly 1 if the maximum is unchanged, because contraction to an FMA would add a rounding error in every
+        // tile.
         const float shrink = top[m][r] == most ? 1.0f : exp2_approximate((top[m][r] - most) * scale);
         top[m][r] = most;
         float added = 0;

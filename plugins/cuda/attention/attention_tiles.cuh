@@ -60,7 +60,7 @@ struct Tile {
   }
 };
 
-// Computes c [16·M, 8·N] = A·Bᵀ, with the rows of a from `row_a` on and those of b from `row_b` on.
+// Computes the GEMM c [16·M, 8·N] = A·Bᵀ, with the rows of a from `row_a` on and those of b from `row_b` on.
 template <int D, int M, int N>
 __device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], const Tile<D>& a, int row_a, const Tile<D>& b,
                                               int row_b) {

@@ -39,7 +39,7 @@ class Context {
   void leave_stream();
   void log(int level, const std::string& text) const;
 
-  // Cached choices of cuBLASLt's algorithms, by shape (blas_choice.cc).
+  // Cached choices of cuBLASLt's algorithms, by key (blas_choice.cc).
   std::map<std::string, cublasLtMatmulAlgo_t>& algorithms() { return algorithms_; }
   std::map<std::string, bool>& fused_sums() { return fused_sums_; }
 

@@ -1,4 +1,4 @@
-// The CPU device: GEMMs on oneDNN and kernels of our own, everything else on kernels of our own.
+// The CPU device: oneDNN computes some of the GEMMs, kernels of our own everything else.
 #pragma once
 #include <memory>
 

@@ -1,4 +1,4 @@
-// linear and its two derivatives, three nested loops each, and their fusions with gelu.
+// The GEMMs of linear and its two derivatives, three nested loops each, and their fusions with gelu.
 #include <cmath>
 
 #include "kernels/reference/rules.h"

@@ -1,4 +1,4 @@
-// Compares the substitute for cuBLASLt with plain loops, and checks its refusals.
+// Compares the GEMMs of the substitute for cuBLASLt with plain loops, and checks its refusals.
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The layout of bf16 operands in AMX tiles, and the copies that produce it. Two neighbours in K form a pair, an element
-// of four bytes; AVX512_BF16 multiplies the same pairs.
+// The layout of bf16 GEMM operands in AMX tiles, and the copies that produce it. Two neighbours in K form a pair, an
+// element of four bytes; AVX512_BF16 multiplies the same pairs.
 //
 //      tile of A: 16 rows of C            tile of B: 16 columns of C
 //              K pair 0 .. 15                     column 0 .. 15
