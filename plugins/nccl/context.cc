@@ -85,7 +85,7 @@ Context::Context(const prun_open_params& params)
   if (!options.cta_policy.empty()) {
     constexpr int kSince = NCCL_VERSION(2, 28, 0);
     if (std::min(library->version(), static_cast<int>(NCCL_VERSION_CODE)) < kSince)
-      throw Failure{PRUN_EINVAL, fmt::format("nccl option cta_policy: wants NCCL 2.28, here is {} (built with {})",
+      throw Failure{PRUN_EINVAL, fmt::format("nccl option cta_policy: needs NCCL 2.28, found {} (built with {})",
                                              library->text(), version_text(NCCL_VERSION_CODE))};
   }
   use_device();

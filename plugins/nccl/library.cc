@@ -101,7 +101,7 @@ Failure Library::failure(const char* call, ncclResult_t error) const {
             fmt::format("{}: NCCL finds no device memory for its buffers: {} ({})", call, words, text_)};
   if (error == ncclSystemError && says_no_shared_memory(words))
     return {PRUN_ESYSTEM, -1,
-            fmt::format("{}: NCCL finds no room in /dev/shm (docker run --shm-size=1g): {} ({})", call, words, text_)};
+            fmt::format("{}: NCCL finds no space in /dev/shm (docker run --shm-size=1g): {} ({})", call, words, text_)};
   const prun_status status = error == ncclInvalidArgument || error == ncclInvalidUsage ? PRUN_EINVAL
                              : error == ncclRemoteError                                ? PRUN_EPEER
                                                                                        : PRUN_ESYSTEM;

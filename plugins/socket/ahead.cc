@@ -71,7 +71,7 @@ Matcher::Landing Matcher::arrive_early(Peer& peer, Lane& lane, const FrameHeader
   const auto wrong = [&](const char* what) {
     return Failure{
         PRUN_ECORRUPT, peer.rank,
-        fmt::format("rank #{} sent a piece of a large message that nobody asked for, and {} (lane {}, "
+        fmt::format("rank #{} sent a piece of a large message without a request, and {} (lane {}, "
                     "sequence {}, {} bytes at {} of {})",
                     peer.rank, what, header.lane, header.sequence, header.length, header.offset, header.total)};
   };

@@ -344,7 +344,7 @@ void Connection::ended(int error) {
   if (tls_ && error == EBADMSG)
     return lost(
         {PRUN_ECORRUPT, peer_.rank,
-         fmt::format("what rank #{} sent over tcp was changed on its way (TLS: {})", peer_.rank, tls_->trouble())});
+         fmt::format("data of rank #{} was changed in transit over tcp (TLS: {})", peer_.rank, tls_->trouble())});
   const bool orderly = peer_.said_goodbye;
   if (error == 0 && peer_.connections.size() > 1) {
     // A peer closes all of its connections together; the others may still have unread frames.
@@ -359,7 +359,7 @@ void Connection::ended(int error) {
     failure.message = fmt::format("rank #{} has closed its side of the transport", peer_.rank);
   } else if ((tls_ && error == EREMOTEIO) || (orderly && peer_.goodbye == Goodbye::corrupt)) {
     failure.status = PRUN_ECORRUPT;
-    failure.message = fmt::format("what rank #{} got from this rank over {} was corrupted", peer_.rank, via);
+    failure.message = fmt::format("data from this rank to rank #{} over {} was corrupted", peer_.rank, via);
   } else if (orderly) {
     if (peer_.blamed >= 0) failure.culprit = peer_.blamed;
     failure.message = peer_.blamed >= 0 ? fmt::format("rank #{} is gone, as rank #{} found", peer_.blamed, peer_.rank)

@@ -32,7 +32,7 @@ void read_ports(Options& o) {
 
 void check_crc(const Options& o) {
   if (o.crc != "auto" && o.crc != "0" && o.crc != "1")
-    throw Failure{PRUN_EINVAL, -1, sdk::concat("socket option crc=", o.crc, ": wants auto, 0 or 1")};
+    throw Failure{PRUN_EINVAL, -1, sdk::concat("socket option crc=", o.crc, ": must be auto, 0 or 1")};
 }
 
 }  // namespace

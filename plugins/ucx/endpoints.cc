@@ -52,7 +52,7 @@ std::string read_blob(int rank, std::string_view blob, const AddressHeader& mine
   if (blob.size() >= sizeof theirs) std::memcpy(&theirs, blob.data(), sizeof theirs);
   if (blob.size() < sizeof theirs || std::memcmp(theirs.magic, kMagic, sizeof kMagic) != 0 ||
       theirs.bytes != blob.size() - sizeof theirs)
-    throw Failure{PRUN_EINVAL, rank, fmt::format("what rank #{} sent is no address of this transport", rank)};
+    throw Failure{PRUN_EINVAL, rank, fmt::format("the address of rank #{} is not one of this transport", rank)};
   if (theirs.ucx_major != mine.ucx_major || theirs.ucx_minor != mine.ucx_minor)
     throw Failure{PRUN_EINVAL, rank,
                   fmt::format("rank #{} has UCX {}.{}, this rank #{}.{}: all ranks need the same", rank,
@@ -177,7 +177,7 @@ void Context::read_hello(Peer& peer, std::string_view hello) {
     if (hello.size() >= sizeof header) std::memcpy(&header, hello.data(), sizeof header);
     hello.remove_prefix(std::min(hello.size(), sizeof header));
     if (header.key_bytes == 0 || header.key_bytes > hello.size())
-      throw Failure{PRUN_ECORRUPT, peer.rank, fmt::format("rank #{}'s first message is none", peer.rank)};
+      throw Failure{PRUN_ECORRUPT, peer.rank, fmt::format("the first message of rank #{} is malformed", peer.rank)};
     Peer::Memory memory{header.address, header.bytes, nullptr, nullptr};
     check("ucp_ep_rkey_unpack", ucp_ep_rkey_unpack(peer.endpoint, hello.data(), &memory.key));
     void* mapped = nullptr;

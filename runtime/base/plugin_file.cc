@@ -60,7 +60,7 @@ void refuse_writable_by_others(const std::string& path) {
     const std::string what = inside ? "it" : each.string();
     const bool keeps = !inside && (status.st_mode & S_ISVTX) != 0;  // sticky: others cannot rename this user's files
     if ((status.st_mode & S_IWOTH) != 0 && !keeps)
-      refuse(fmt::format("everybody may write to {}", what), " (chmod o-w)");
+      refuse(fmt::format("all users may write to {}", what), " (chmod o-w)");
     if ((status.st_mode & S_IWGRP) != 0 && !keeps && !is_trusted_group(status.st_gid, status.st_uid))
       refuse(fmt::format("group {} may write to {}", status.st_gid, what), " (chmod g-w)");
     if (each == each.root_path()) return;

@@ -23,7 +23,7 @@ std::string copy_plugin_table(const void* theirs, void* ours, size_t size, const
                        head.abi, abi.version);
   }
   if (head.must_understand != 0)
-    return fmt::format("needs features that this prun does not know (bits {:#x})", head.must_understand);
+    return fmt::format("needs features that this prun does not have (bits {:#x})", head.must_understand);
   std::memcpy(ours, theirs, std::min(head.size, size));
   std::memcpy(ours, &size, sizeof size);
   for (const PluginFunction& function : abi.mandatory) {

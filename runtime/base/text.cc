@@ -129,9 +129,9 @@ int whole_number(const std::string& option, const std::string& text, int least) 
   long value = std::strtol(text.c_str(), &end, 10);
   const bool whole = !text.empty() && *end == '\0';
   if (whole && value > kMostWhole)
-    throw usage_error(fmt::format("{} wants a whole number of at most {}, not '{}'", option, kMostWhole, text));
+    throw usage_error(fmt::format("{} must be a whole number of at most {}, not '{}'", option, kMostWhole, text));
   if (!whole || value < least)
-    throw usage_error(fmt::format("{} wants a whole number of at least {}, not '{}'", option, least, text));
+    throw usage_error(fmt::format("{} must be a whole number of at least {}, not '{}'", option, least, text));
   return static_cast<int>(value);
 }
 

@@ -53,7 +53,7 @@ bool is_of_run(const std::string& checkpoint, const std::string& run) {
   }
 }
 
-constexpr const char* kMakeRoom = "make room, or keep fewer (--checkpoint-keep)";
+constexpr const char* kMakeRoom = "free space, or keep fewer (--checkpoint-keep)";
 
 }  // namespace
 

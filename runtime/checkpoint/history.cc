@@ -234,14 +234,14 @@ bool continues(const std::string& folder, const std::string& checkpoint) {
   return here.share(there);
 }
 
-bool lies_directly_in(const std::string& checkpoint, const std::string& folder) {
+bool is_directly_in(const std::string& checkpoint, const std::string& folder) {
   std::error_code error;
   const fs::path above = fs::path(without_slashes(checkpoint)).parent_path();
   return !folder.empty() && fs::equivalent(above.empty() ? "." : above, folder, error);
 }
 
 std::string name_in(const std::string& folder, const std::string& checkpoint, const std::string& id) {
-  if (lies_directly_in(checkpoint, folder)) return fs::path(without_slashes(checkpoint)).filename().string();
+  if (is_directly_in(checkpoint, folder)) return fs::path(without_slashes(checkpoint)).filename().string();
   for (const std::string& each : whole_checkpoints(folder))
     if (const std::optional<Index> index = index_of(each); index && index->id == id)
       return fs::path(each).filename().string();

@@ -56,7 +56,7 @@ bool continues(const std::string& folder, const std::string& checkpoint);
 // new branch begins if the branch of `from` has later checkpoints.
 Lineage lineage_after(const std::string& folder, const std::string& run, const std::string& from);
 // Returns whether `checkpoint` is located in `folder`, independent of the spelling of the two paths.
-bool lies_directly_in(const std::string& checkpoint, const std::string& folder);
+bool is_directly_in(const std::string& checkpoint, const std::string& folder);
 // Returns the name under which `checkpoint` or a copy of it is stored in `folder`; "" if it is not stored there.
 std::string name_in(const std::string& folder, const std::string& checkpoint, const std::string& id);
 

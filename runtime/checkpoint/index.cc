@@ -96,7 +96,8 @@ Index read_index(const std::string& folder) {
   try {
     const int64_t version = json.contains("version") ? json_whole(json["version"]) : 0;
     if (version > kFormat)
-      throw invalid(path, fmt::format("format {} is of a newer prun; this one reads up to {}", version, kFormat));
+      throw invalid(path,
+                    fmt::format("format {} was written by a newer prun; this one reads up to {}", version, kFormat));
     if (version < 3) upgrade(json);
     Index index;
     index.id = index_id(text);

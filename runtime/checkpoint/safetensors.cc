@@ -84,7 +84,7 @@ void DataFile::read(int64_t at, int64_t bytes, std::byte* to) const {
 SafetensorsFile::SafetensorsFile(const std::string& path) : data_(std::make_shared<DataFile>(path)) {
   const int64_t size = data_->size(), room = size - 8;
   if (size == 0) throw invalid(path, "the file is empty");
-  if (size < 8) throw invalid(path, fmt::format("{} bytes are no safetensors file", size));
+  if (size < 8) throw invalid(path, fmt::format("{} bytes are not a safetensors file", size));
   uint64_t length = 0;
   data_->read(0, 8, reinterpret_cast<std::byte*>(&length));
   if (length > kLargestHeader || length > static_cast<uint64_t>(room))

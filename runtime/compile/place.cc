@@ -189,7 +189,7 @@ Offload place_offloaded(CompileState& state) {
     if (storage.sharded || !storage.offload) continue;
     if (!kept.empty())
       throw plan_error(fmt::format("the optimizer state of '{}' is offloaded and that of '{}' is not, and neither is "
-                                   "sharded: such units lie in one vector, so offload all of them or none",
+                                   "sharded: such units are stored in one vector, so offload all of them or none",
                                    state.graph.units[u].name, kept),
                        storage.offload->offload_site);
     storage.master_offloaded = offload.shared_master;

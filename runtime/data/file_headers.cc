@@ -68,7 +68,7 @@ std::vector<int64_t> shape_of(std::string_view text) {
 ArrayHeader parse_array_header(std::string_view begin) {
   constexpr std::string_view kMagic = "\x93NUMPY";
   if (!begin.starts_with(kMagic) || begin.size() < 12)
-    throw plan_error("it is no .npy file: numpy.save(file, array) writes one");
+    throw plan_error("not a .npy file; numpy.save(file, array) writes one");
   const int version = static_cast<unsigned char>(begin[6]);
   if (version < 1 || version > 3) damaged(fmt::format("is of version {}, and 1 to 3 are known", version));
   const size_t width = version == 1 ? 2 : 4, prefix = 8 + width;
@@ -77,7 +77,7 @@ ArrayHeader parse_array_header(std::string_view begin) {
   if (prefix + size > begin.size()) damaged(fmt::format("of {} bytes does not end", size));
   const std::string_view header = begin.substr(prefix, size);
   if (field(header, "fortran_order").starts_with("True"))
-    throw plan_error("its numbers lie column by column: save numpy.ascontiguousarray(a)");
+    throw plan_error("its elements are stored column by column; save numpy.ascontiguousarray(a)");
   ArrayHeader result;
   result.element = element_of(field(header, "descr"));
   result.shape = shape_of(field(header, "shape"));

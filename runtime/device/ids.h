@@ -10,8 +10,8 @@
 namespace prun {
 
 inline constexpr int32_t kIgnoredTarget = -1;  // ignored by the loss, like nanoGPT's ignore_index
-inline constexpr const char* kTokenOutside = "token {} is none of the table's {} rows";
-inline constexpr const char* kTargetOutside = "target {} is none of the {} logits of a row";
+inline constexpr const char* kTokenOutside = "token {} is outside the table's {} rows";
+inline constexpr const char* kTargetOutside = "target {} is outside the {} logits of a row";
 
 // Throws plan_error with `text`, which has placeholders for both, unless 0 <= id < size.
 inline void require_id(int64_t id, int64_t size, const char* text) {

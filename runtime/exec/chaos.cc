@@ -36,14 +36,14 @@ Kind kind_of(const std::string& name) {
     if (name == each.name) return each.kind;
     names.emplace_back(each.name);
   }
-  refuse(name, "is no fault" + did_you_mean(name, names));
+  refuse(name, "is not a fault" + did_you_mean(name, names));
 }
 
 int64_t whole(const std::string& text, int64_t least) {
   int64_t value = least - 1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least)
-    refuse(text, fmt::format("is no whole number from {}", least));
+    refuse(text, fmt::format("is not a whole number of at least {}", least));
   return value;
 }
 
@@ -101,7 +101,7 @@ std::vector<ChaosFault> parse_chaos(const std::string& spec, int ranks) {
     const auto other = static_cast<int>(random() % static_cast<uint64_t>(std::max(1, ranks - 1)));
     if (fault.rank < 0) fault.rank = by_seed;
     if (fault.peer < 0) fault.peer = other + (other >= fault.rank ? 1 : 0);
-    if (fault.rank >= ranks) refuse(std::to_string(fault.rank), fmt::format("is no rank of {}", ranks));
+    if (fault.rank >= ranks) refuse(std::to_string(fault.rank), fmt::format("is not a rank; there are {}", ranks));
     const bool link = fault.kind == Kind::reset || fault.kind == Kind::flip;
     if (link && (fault.peer >= ranks || fault.peer == fault.rank))
       refuse(std::to_string(fault.peer), fmt::format("is no peer of rank {} of {}", fault.rank, ranks));

@@ -210,7 +210,7 @@ void QueueExecutor::check_alive() {
   const std::string why =
       awaited < 0
           ? "it waits for another rank, or a kernel does not end"
-          : fmt::format("it waits for rank {}, of which nothing has been heard: stopped, or busy elsewhere", awaited);
+          : fmt::format("it waits for rank {}, which reports nothing: it is stopped, or busy with other work", awaited);
   throw Error(Exit::hang,
               fmt::format("the device {} has been at its work for {} without an end: {} (--timeout allows more)",
                           queue_.device().table().name, human_seconds(waited), why));

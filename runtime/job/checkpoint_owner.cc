@@ -71,7 +71,7 @@ std::string this_run_text(const JobSpec& spec) {
   return text;
 }
 
-bool lies_in(const std::string& path, const std::string& folder) {
+bool is_in(const std::string& path, const std::string& folder) {
   std::error_code error;
   const fs::path whole = fs::weakly_canonical(path, error), above = fs::weakly_canonical(folder, error);
   return std::mismatch(above.begin(), above.end(), whole.begin(), whole.end()).first == above.end();
@@ -117,7 +117,7 @@ void require_owner(JobSpec& spec) {
 void remove_replaced(JobSpec& spec, const Plan& plan) {
   CheckpointSettings& s = spec.checkpoint;
   if (!std::exchange(s.replaces, false)) return;
-  if (plan.initial_weights && lies_in(plan.initial_weights->path, s.folder))
+  if (plan.initial_weights && is_in(plan.initial_weights->path, s.folder))
     throw Error(Exit::usage,
                 fmt::format("the plan begins with the weights in {}, which --overwrite would remove from {}: name "
                             "another folder",
@@ -147,7 +147,7 @@ void settle_lineage(JobSpec& spec, const std::string& run, const Plan& plan) {
   s.lineage = checkpoint::lineage_after(s.folder, run, from);
   s.read = {s.lineage.parent.checkpoint};
   for (const std::string& path : {from, s.origin, plan.initial_weights ? plan.initial_weights->path : ""}) {
-    if (path.empty() || !lies_in(path, s.folder)) continue;
+    if (path.empty() || !is_in(path, s.folder)) continue;
     try {
       s.read.insert(fs::path(checkpoint::resolve(path)).filename().string());
     } catch (const Error&) {  // not a checkpoint of prun

@@ -35,7 +35,7 @@ namespace {
 void begin_with(CheckpointSettings& s, const std::string& checkpoint) {
   checkpoint::Reader reader(checkpoint);
   reader.verify();
-  s.resume = checkpoint::lies_directly_in(checkpoint, s.folder)
+  s.resume = checkpoint::is_directly_in(checkpoint, s.folder)
                  ? s.folder + "/" + std::filesystem::path(checkpoint).filename().string()
                  : checkpoint;
   s.resumes = true;
@@ -89,7 +89,7 @@ void take_from_plan(JobSpec& spec, const Plan& plan) {
   CheckpointSettings& s = spec.checkpoint;
   if (!plan.keeping) return;
   if (s.folder.empty() && !keeps_replicas(spec, plan)) {
-    fmt::print(stderr, "prun: {}: the plan keeps checkpoints, and nothing says where: give --checkpoint DIR\n",
+    fmt::print(stderr, "prun: {}: the plan makes checkpoints, but has no folder for them; add --checkpoint DIR\n",
                plan.keeping->site.text());
     return;
   }
@@ -165,7 +165,7 @@ void require_space(const CheckpointSettings& s, const Job& job) {
   const int64_t all = checkpoint_bytes(job), free = checkpoint::free_bytes(s.folder);
   if (free >= 0 && free < all)
     throw Error(Exit::checkpoint_write,
-                fmt::format("{}: a checkpoint of this job takes {}, and {} are free there: make room, or name another "
+                fmt::format("{}: a checkpoint of this job takes {}, and {} are free there: free space, or name another "
                             "folder",
                             s.folder, human_bytes(all), human_bytes(free)));
 }

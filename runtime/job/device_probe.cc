@@ -79,9 +79,9 @@ std::optional<ChildProcess> start_asking(const std::string& device, const Ask& a
 std::string ending(ChildProcess& child) {
   const int status = child.wait();
   if (WIFSIGNALED(status))
-    return fmt::format("it crashed with signal {} ({}) when it was asked what is there", WTERMSIG(status),
+    return fmt::format("it crashed with signal {} ({}) while it listed its devices", WTERMSIG(status),
                        strsignal(WTERMSIG(status)));
-  return fmt::format("it ended with exit code {} when it was asked what is there", WEXITSTATUS(status));
+  return fmt::format("it ended with exit code {} while it listed its devices", WEXITSTATUS(status));
 }
 
 Answer answer_of(std::optional<ChildProcess>& child, Clock::time_point deadline) {
@@ -92,7 +92,7 @@ Answer answer_of(std::optional<ChildProcess>& child, Clock::time_point deadline)
     problem = "no process could be started to ask it";
   else if (!child->read_reply(deadline, reply, sizeof answer))
     problem =
-        fmt::format("it did not say within {} s what is there (is its driver stuck? dmesg may say)", kPatience.count());
+        fmt::format("it did not list its devices within {} s (is its driver stuck? see dmesg)", kPatience.count());
   else if (reply.size() < sizeof answer)
     problem = ending(*child);
   else
@@ -130,7 +130,7 @@ void describe(const std::string& name, const std::set<int>& indexes, DeviceRepor
 DeviceReport ask(const std::string& name) {
   std::optional<ChildProcess> child = start_asking(name, [](const prun_device& table, Answer& answer) {
     answer.probe.size = sizeof answer.probe;
-    if (table.probe(&answer.probe) != PRUN_OK) write_text(answer.problem, "it could not say what is there");
+    if (table.probe(&answer.probe) != PRUN_OK) write_text(answer.problem, "it could not list its devices");
   });
   const Answer answer = answer_of(child, Clock::now() + kPatience);
   DeviceReport report{name, answer.version, answer.summary, answer.mem_kind, answer.probe, answer.problem, {}};

@@ -45,7 +45,7 @@ std::string address_on(const std::string& interface) {
 }
 
 // Returns whether the path is COMMIT/FILE; a peer must not name a path outside the folder.
-bool lies_below(const std::string& file) {
+bool is_below(const std::string& file) {
   const size_t slash = file.find('/');
   const auto plain = [](std::string_view name) {
     return !name.empty() && name.front() != '.' && name.find('/') == std::string_view::npos;
@@ -161,7 +161,7 @@ void ReplicaExchange::serve(SealedStream& stream) const {
   setpriority(PRIO_PROCESS, 0, kBehindSteps);
   for (std::string message; stream.receive(message);) {
     const CopyRequest request = unpack<CopyRequest>(message);
-    if (!lies_below(request.file)) return;
+    if (!is_below(request.file)) return;
     const std::string path = folder_ + "/" + request.file;
     request.bytes < 0 ? give(stream, path) : keep(stream, path, request.bytes);
   }

@@ -54,7 +54,7 @@ std::string holdup_words(const RankWaits& rank) {
   if (is_stopped(rank)) return "is stopped (SIGSTOP, Ctrl-Z or a debugger)";
   if (rank.state == 'D') return "is in a wait of the kernel's that nothing ends (state D: a disk, a network drive)";
   if (rank.state == 'X' || rank.state == 'Z') return "has ended";
-  return "does not come, and waits for nobody";
+  return "does not join the collective and waits for no rank";
 }
 
 Failure held_up_by(const RankWaits& culprit, const Failure& told, const std::vector<int>& path) {

@@ -109,7 +109,7 @@ ssize_t Channel::get(char* to, size_t bytes) {
   const ssize_t got = tls_->read(to, bytes);
   if (got < 0 && errno == EBADMSG) trouble_ = fmt::format("a frame was changed on its way (TLS: {})", tls_->trouble());
   if (got < 0 && errno == EREMOTEIO)
-    trouble_ = fmt::format("what the other end got was changed on its way (TLS: {})", tls_->trouble());
+    trouble_ = fmt::format("data was changed in transit to the peer (TLS: {})", tls_->trouble());
   return got;
 }
 

@@ -44,7 +44,7 @@ int number_of(const ReadVariable& variable, const char* name, int otherwise) {
   const std::string text = text_of(variable, name);
   if (text.empty()) return otherwise;
   const std::optional<int> value = number_in(text);
-  if (!value) throw usage_error(fmt::format("{}={} in the environment is no number", name, text));
+  if (!value) throw usage_error(fmt::format("{}={} in the environment is not a number", name, text));
   return *value;
 }
 
@@ -208,7 +208,7 @@ std::optional<ForeignPlace> read_environments(const ReadVariable& variable, cons
     if (!place || (place->count == 1 && chosen.empty())) continue;
     if (first && (first->index != place->index || first->count != place->count))
       throw usage_error(
-          fmt::format("the environment says two things about this process: {} has {} of {}, {} has {} of {}; "
+          fmt::format("the environment contradicts itself about this process: {} has {} of {}, {} has {} of {}; "
                       "--launcher {} or --launcher {} chooses, --launcher none ignores both{}",
                       first->launcher, first->index, first->count, place->launcher, place->index, place->count,
                       first->launcher, place->launcher, environments_table(variable)));

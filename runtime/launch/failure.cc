@@ -102,7 +102,7 @@ Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std
       failure.next = fmt::format("ulimit -c unlimited; prun {}   # leaves a core file for gdb", typed);
   } else {
     failure.what = fmt::format("rank {} ended with exit status {}", name.rank, end.status);
-    failure.evidence = fmt::format("it gave no reason, {}; its own output stands above", when);
+    failure.evidence = fmt::format("it reported no reason, {}; its own output is above", when);
     failure.next = check_command(command);
   }
   return failure;
@@ -120,8 +120,8 @@ Failure rank_failed(const RankName& name, int code, std::string what, std::strin
 }
 
 Failure rank_aborted(const RankName& name, std::string op, std::string_view command) {
-  Failure failure = rank_failed(name, static_cast<int>(Exit::transport), "another rank aborted, and no rank says why",
-                                std::move(op), command);
+  Failure failure = rank_failed(name, static_cast<int>(Exit::transport),
+                                "another rank aborted, and no rank reported a reason", std::move(op), command);
   failure.weight = Weight::bystander;
   return failure;
 }

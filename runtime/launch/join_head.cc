@@ -33,9 +33,9 @@ bool introduce(Fd& connection, const LaunchOptions& options, const Meeting& meet
   const std::string& at = options.rendezvous;
   set_receive_limit(fd, kHandshake);
   Challenge challenge;
-  *why = "it closes the connection, or says nothing";
+  *why = "it closes the connection or does not answer";
   if (!receive_all(fd, &challenge, sizeof challenge)) return false;
-  if (!is_prun(challenge.magic)) throw Error(Exit::join, fmt::format("what listens on {} is not prun", at));
+  if (!is_prun(challenge.magic)) throw Error(Exit::join, fmt::format("the program that listens on {} is not prun", at));
   if (challenge.version != kRendezvousVersion)
     throw Error(Exit::join,
                 fmt::format("node 0 at {} speaks version {} of the rendezvous, this node version {}: install "
@@ -51,7 +51,7 @@ bool introduce(Fd& connection, const LaunchOptions& options, const Meeting& meet
   Admission status = static_cast<Admission>(answer.status);
   bool unsigned_answer = status == Admission::wrong_secret || status == Admission::other_version;
   if (unsigned_answer && !meeting.secret_is_given()) {
-    *why = "it has another secret than its file says";  // perhaps written a moment ago
+    *why = "its secret differs from that of its file";  // perhaps written a moment ago
     return false;
   }
   if (unsigned_answer || !answer_is_genuine(*secret, challenge, hello, answer))

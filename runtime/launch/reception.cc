@@ -134,7 +134,7 @@ void Reception::admit(Guest& guest, const Hello& hello) {
       // by Admission
       "",
       "has another secret",
-      "is no prun of this version",
+      "is another version of prun",
       "has another --nnodes",
       "has a --node-rank that has joined already",
       "has a --node-rank that is not one",

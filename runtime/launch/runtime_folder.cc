@@ -25,10 +25,11 @@ std::string own_folder(const std::string& path) {
     throw Error(Exit::join, fmt::format("cannot make the folder {}, where processes of one host meet: {}", path,
                                         std::strerror(errno)));
   if (!is_own_folder(path, status))
-    throw Error(Exit::join, fmt::format("{}, where processes of one host meet, must be a folder of user {} alone; it "
-                                        "is of user {}, with mode {:o}: remove it, or set XDG_RUNTIME_DIR to a folder "
-                                        "of yours with mode 700",
-                                        path, geteuid(), status.st_uid, status.st_mode & 07777));
+    throw Error(Exit::join,
+                fmt::format("{}, where processes of one host meet, must be a folder of user {} alone; it "
+                            "belongs to user {}, with mode {:o}: remove it, or set XDG_RUNTIME_DIR to a folder "
+                            "of yours with mode 700",
+                            path, geteuid(), status.st_uid, status.st_mode & 07777));
   return path;
 }
 

@@ -100,7 +100,7 @@ std::string SealedStream::crypt(bool seal, uint64_t number, std::string_view hea
                                const_cast<char*>(text.data() + body.size())) == 1;
   good = good && EVP_CipherFinal_ex(context.get(), to + done, &done) == 1;
   if (good && seal) good = EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_GCM_GET_TAG, kTag, to + size) == 1;
-  if (!good) throw lost(seal ? "cannot be sealed" : "was changed on its way, or is of a stranger");
+  if (!good) throw lost(seal ? "cannot be sealed" : "was changed in transit, or comes from a process outside the job");
   return out;
 }
 
@@ -115,7 +115,7 @@ void SealedStream::send(std::string_view message) {
 bool SealedStream::receive(std::string& message, double limit_s) {
   uint32_t size = 0;
   if (!move_all(false, reinterpret_cast<char*>(&size), sizeof size, limit_s)) return false;
-  if (size > kMost) throw lost("was changed on its way, or is of a stranger");
+  if (size > kMost) throw lost("was changed in transit, or comes from a process outside the job");
   std::string in(size + kTag, '\0');
   if (!move_all(false, in.data(), in.size(), limit_s)) throw lost("has ended: the peer closed it");
   message = crypt(false, received_++, {reinterpret_cast<const char*>(&size), sizeof size}, in);
@@ -191,7 +191,7 @@ SealedStream dial(const RankPlace& from, int to, const std::string& address, Sea
   if (!fd) throw lost(fmt::format("to rank {} at {}:{} cannot be made: {}", to, at.host, at.port, why));
   set_tcp_options(fd.get(), 5);
   if (recv(fd.get(), theirs.data(), kNonce, MSG_WAITALL) != static_cast<ssize_t>(kNonce))
-    throw lost(fmt::format("to rank {} at {}:{} cannot be made: it says nothing", to, at.host, at.port));
+    throw lost(fmt::format("to rank {} at {}:{} cannot be made: no answer", to, at.host, at.port));
   Introduction ours{static_cast<uint32_t>(from.rank), {}};
   const std::string nonce = random_bytes(kNonce);
   std::memcpy(ours.nonce, nonce.data(), kNonce);

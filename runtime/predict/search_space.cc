@@ -60,7 +60,7 @@ SearchSpace search_space(const JobSpec& spec, const ArgumentValues& search, cons
       throw usage_error(
           fmt::format("--search {}: the plan has no argument '{}'{}", name, name, did_you_mean(name, names)));
     if (spec.settings.contains(name))
-      throw usage_error(fmt::format("--search {} and --set {}: it is one or the other", name, name));
+      throw usage_error(fmt::format("--search {} and --set {} exclude each other; give one", name, name));
   }
   SearchSpace space;
   for (const PlanArgument& each : arguments) {

@@ -72,7 +72,7 @@ std::string looks_like(const std::vector<double>& found, const std::vector<doubl
                        const std::vector<NamedFactor>& factors, const std::vector<Suspect>& suspects) {
   const auto missing = std::count_if(found.begin(), found.end(), [](double value) { return std::isnan(value); });
   if (missing > 0)
-    return fmt::format("{} of {} numbers are NaN: memory that nobody has written yet, or no longer", missing,
+    return fmt::format("{} of {} numbers are NaN: memory that is not written yet, or already reused", missing,
                        found.size());
   if (largest(found) == 0) return "zeros: nothing has arrived here";
   for (const Suspect& suspect : suspects)

@@ -47,7 +47,8 @@ bool valid_module_name(const std::string& name) {
 
 Module find_module(lua_State* L, Host& host, const std::string& name) {
   if (!valid_module_name(name))
-    host.fail_here(L, fmt::format("'{}' is no module name: words joined by dots, as in \"prun.nn\"", name));
+    host.fail_here(L,
+                   fmt::format("'{}' is not a module name; a name is words joined by dots, as in \"prun.nn\"", name));
   bool ours = name == "prun" || name.starts_with("prun.");
   std::string path = name;
   for (char& c : path)

@@ -37,7 +37,7 @@ class Fields {
   using Read = std::function<void(const YAML::Node&)>;
   Fields(const std::string& file, const YAML::Node& map, std::string what)
       : file_(file), map_(map), what_(std::move(what)) {
-    if (!map.IsMap()) fail(map, fmt::format("{} is {}; a map of fields is meant", what_, kind_of(map)));
+    if (!map.IsMap()) fail(map, fmt::format("{} is {}; it must be a map of fields", what_, kind_of(map)));
   }
   Fields& field(const std::string& name, Read read) {
     fields_.emplace_back(name, std::move(read));
@@ -141,9 +141,9 @@ class Reader {
     } catch (const YAML::Exception& wrong) {
       fail_at(path, wrong.mark, wrong.msg);
     }
-    if (!root.IsMap()) throw usage_error(fmt::format("{} is no cluster file: a map of fields is meant", path));
+    if (!root.IsMap()) throw usage_error(fmt::format("{} is not a cluster file: it must be a map of fields", path));
     if (root["include"]) {
-      if (!root["include"].IsScalar()) fail_at(path, root["include"].Mark(), "include wants the path of one file");
+      if (!root["include"].IsScalar()) fail_at(path, root["include"].Mark(), "include must be the path of one file");
       const std::string other = root["include"].Scalar();
       read_file((std::filesystem::path(path).parent_path() / other).string());
     }
@@ -295,7 +295,7 @@ class Reader {
     for (const auto& pair : node) {
       const double bytes = fields.quantity(pair.first, name + ": a size", Unit::bytes);
       if (bytes <= (curve.at.empty() ? 0 : curve.at.back().first))
-        fields.fail(pair.first, fmt::format("sizes of {} stand in ascending order, above 0", name));
+        fields.fail(pair.first, fmt::format("sizes of {} must be in ascending order and above 0", name));
       curve.at.emplace_back(bytes, speed(pair.second));
     }
     if (curve.at.empty()) fields.fail(node, fmt::format("{} has no size", name));
@@ -326,10 +326,10 @@ class Reader {
       read_link(path, node[level], link, "network");
       if (level > 0 && link.nodes != 0 && link.nodes <= cluster_.network[level - 1].nodes)
         fail_at(path, node[level].Mark(),
-                "levels of the network stand from the innermost on: this one has no more nodes");
+                "network levels must be listed from the innermost: this one has no more nodes than the one before");
       if (level + 1 < node.size() && link.nodes == 0)
         fail_at(path, node[level].Mark(),
-                "a level of the network below others says how many nodes are inside it: nodes");
+                "a network level below others needs the field nodes, the number of nodes inside it");
     }
   }
 
@@ -381,7 +381,7 @@ class Reader {
     }
     if (!node.IsSequence()) fail_at(path, node.Mark(), "nodes is a number of nodes, or a list of them");
     if (node.size() == 0)
-      fail_at(path, node.Mark(), "nodes is an empty list; without it there are as many as are asked for");
+      fail_at(path, node.Mark(), "nodes is an empty list; omit it to get as many nodes as a job needs");
     for (const YAML::Node& item : node) {
       NodeModel of = cluster_.node;
       int count = 1;

@@ -48,20 +48,20 @@ std::vector<std::string> names_of(const Units& units) {
 double read_quantity(const std::string& text, Unit unit) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (end == text.c_str()) throw usage_error(fmt::format("'{}' is no number", text));
+  if (end == text.c_str()) throw usage_error(fmt::format("'{}' is not a number", text));
   if (!std::isfinite(value)) throw usage_error(fmt::format("'{}' is not finite", text));
   if (value < 0) throw usage_error(fmt::format("'{}' is negative", text));
   while (*end == ' ') ++end;
   const std::string word = end;
   const Units& units = units_of(unit);
   if (units.empty()) {
-    if (!word.empty()) throw usage_error(fmt::format("'{}' has a unit where a plain number is meant", text));
+    if (!word.empty()) throw usage_error(fmt::format("'{}' has a unit, and this field is a plain number", text));
     return value;
   }
   for (const auto& [name, factor] : units)
     if (word == name) return value * factor;
   if (word.empty()) throw usage_error(fmt::format("'{}' has no unit (one of: {})", text, join(names_of(units), ", ")));
-  throw usage_error(fmt::format("'{}' is no unit that is meant here{}", word, did_you_mean(word, names_of(units))));
+  throw usage_error(fmt::format("'{}' is not a unit of this field{}", word, did_you_mean(word, names_of(units))));
 }
 
 }  // namespace prun::simulate

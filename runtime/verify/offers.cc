@@ -72,7 +72,7 @@ void check_body(const BodyView& body, Findings& findings) {
     findings.add(
         "offers differ",
         fmt::format("{}{} has no {}", body.where(), body.describe(odd),
-                    waits_more ? "signal that offers its place" : "wait_signal, so nobody knows when it is filled"),
+                    waits_more ? "signal that offers its place" : "wait_signal, so no rank detects when it is filled"),
         body.op(odd).site);
   }
 }

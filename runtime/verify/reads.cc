@@ -50,7 +50,7 @@ void check_reads(const OpContext& context) {
     const Program& program = *context.body.program;
     const bool is_result = program.buffers[read.buffer].role == Role::activation;
     if (written != nullptr && written != &read && is_result && read.shape == written->shape) {
-      context.report("another value", fmt::format("reads '{}' where '{}' lies", read.name, written->name), state);
+      context.report("another value", fmt::format("reads '{}' at the place of '{}'", read.name, written->name), state);
       return;
     }
     if (written == nullptr || read.shape.size() < 2 || written->shape.size() < 2) continue;

@@ -20,7 +20,7 @@ void spaces_are_kept(const JobView& view, Findings& findings) {
           const Tensor& tensor = body.program->tensors[id];
           if (body.program->buffers[tensor.buffer].space == space) continue;
           findings.add("wrong memory",
-                       fmt::format("{}{} {} '{}', which lies in the {} memory", body.where(), body.describe(ref), does,
+                       fmt::format("{}{} {} '{}', which is in the {} memory", body.where(), body.describe(ref), does,
                                    tensor.name, space == Space::host ? "device's" : "host's"),
                        op.site);
         }

@@ -89,7 +89,7 @@ FoundRun find_run(const std::string& word) {
   for (const PublishedJob& job : killed)
     if (word == pid_of(job) || word == text_of(job, "id")) return run_of(job);
   throw usage_error(
-      fmt::format("there is no run '{}': `prun runs` lists what was kept, `prun status` what goes on", word));
+      fmt::format("there is no run '{}': `prun runs` lists the folders of runs, `prun status` running jobs", word));
 }
 
 }  // namespace prun

@@ -65,7 +65,7 @@ void MetricsFile::read_rows(int64_t first_step) {
     const std::optional<int64_t> step = step_of(line);
     if (!step)
       throw usage_error(
-          fmt::format("{}:{} is no row of metrics: name another file, or add --overwrite", output_.path(), number));
+          fmt::format("{}:{} is not a row of metrics; name another file, or add --overwrite", output_.path(), number));
     if (*step > first_step) {
       ++dropped;
       continue;

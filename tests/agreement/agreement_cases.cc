@@ -28,7 +28,7 @@ std::vector<Case> matrix_cases() {
                    {"y", {T, {m, n}}},
                    {"pre made", {T, {m, n}, -3, 3}},
                    {"dw sum", {F32, {k, n}}},
-                   {"dw_turned", {F32, {n, k}}},
+                   {"dw_transposed", {F32, {n, k}}},
                    {"db bias_sum", {F32, {n}}}});
     f.add("linear", "linear x w b > y", tolerance);
     f.add("linear without bias", "linear x w > y", tolerance);
@@ -39,11 +39,11 @@ std::vector<Case> matrix_cases() {
     f.add("linear_dx transposed", {"linear_dx y turned > dx", transposed}, tolerance);
     f.add("linear_dw", "linear_dw x y > dw db", tolerance);
     f.add("linear_dw without bias", "linear_dw x y > dw", tolerance);
-    f.add("linear_dw transposed", {"linear_dw x y > dw_turned db", transposed}, tolerance);
+    f.add("linear_dw transposed", {"linear_dw x y > dw_transposed db", transposed}, tolerance);
     f.add("linear_dw_add", "linear_dw_add x y sum bias_sum > dw db", tolerance);
     f.add("linear_dw_add in place", "linear_dw_add x y dw db > dw db", tolerance);
     f.add("linear_dw_add without bias", "linear_dw_add x y dw > dw", tolerance);
-    f.add("linear_dw_add transposed", {"linear_dw_add x y dw_turned db > dw_turned db", transposed}, tolerance);
+    f.add("linear_dw_add transposed", {"linear_dw_add x y dw_transposed db > dw_transposed db", transposed}, tolerance);
     f.add("linear_gelu", "linear_gelu wide w b > pre made", 2 * tolerance);
     f.add("linear_gelu transposed, without bias", {"linear_gelu wide turned > pre made", transposed}, 2 * tolerance);
     // From the gradient of the layer's result, with the values before gelu, to that of those.

@@ -318,7 +318,7 @@ class InThePlan(Folders):
         prun(plan, "--nproc", 2, "--set", "strategy=ddp", "--set", "steps=3", "--set", "every=1", "--checkpoint", other, "--checkpoint-every", 2, "--checkpoint-keep", 1)
         self.assertEqual([row["step"] for row in map(json.loads, prun("ckpt", "ls", other, "--json").stdout.splitlines())], [3])
         said = prun(plan, "--nproc", 2, "--set", "strategy=ddp", "--set", "steps=3", "--set", "every=1").stderr
-        self.assertRegex(said, r"kinds.lua:\d+: the plan keeps checkpoints, and nothing says where: give --checkpoint DIR")
+        self.assertRegex(said, r"kinds.lua:\d+: the plan makes checkpoints, but has no folder for them; add --checkpoint DIR")
 
 
 class Damage(Folders):
@@ -364,7 +364,7 @@ class Damage(Folders):
         path = self.kept / "step_00000004" / "index.json"
         index = json.loads(path.read_text())
         path.write_text(json.dumps({**index, "version": 99}))
-        self.assertIn("format 99 is of a newer prun", self.refused("--resume", self.kept))
+        self.assertIn("format 99 was written by a newer prun", self.refused("--resume", self.kept))
 
     def test_another_model(self):
         done = train("zero3", 2, 6, "--resume", self.kept, settings=["width=64"], check=False)

@@ -47,7 +47,7 @@ TEST(Load, RefusesWithASentenceForEachReason) {
             "past.so: written for transport ABI 0, which this prun (1) no longer has: rebuild the plugin");
   EXPECT_EQ(refusal("tiny"), "tiny.so: its table of 8 bytes is too short to be one");
   EXPECT_EQ(refusal("missing"), "missing.so: the mandatory function 'batch' is missing");
-  EXPECT_EQ(refusal("bits"), "bits.so: needs features that this prun does not know (bits 0x4)");
+  EXPECT_EQ(refusal("bits"), "bits.so: needs features that this prun does not have (bits 0x4)");
   EXPECT_EQ(refusal("nameless"), "nameless.so: it has no name or no version");
   EXPECT_EQ(refusal("null"), "null.so: it cannot work with this prun (its log line says why)");
   EXPECT_EQ(refusal("no_symbol"), "no_symbol.so: no prun transport: it has no symbol prun_transport_v1");
@@ -95,7 +95,7 @@ TEST(Load, RefusesADirectoryThatEverybodyCanWriteTo) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Exit::usage);
     EXPECT_EQ(error.message(),
-              dir.path + ": everybody may write to it, so prun loads no plugin from there (chmod o-w)");
+              dir.path + ": all users may write to it, so prun loads no plugin from there (chmod o-w)");
   }
 }
 
@@ -113,7 +113,7 @@ TEST(Load, RefusesADirectoryInOneThatOthersCanWriteTo) {
   };
   chmod(dir.path.c_str(), 0777);
   EXPECT_EQ(message(),
-            inside + ": everybody may write to " + dir.path + ", so prun loads no plugin from there (chmod o-w)");
+            inside + ": all users may write to " + dir.path + ", so prun loads no plugin from there (chmod o-w)");
   chmod(dir.path.c_str(), 01777);
   EXPECT_EQ(message(), "") << "sticky, as /tmp";
   chmod(dir.path.c_str(), 0775);

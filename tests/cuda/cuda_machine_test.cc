@@ -46,7 +46,7 @@ TEST(CudaMachine, OptionsAreChecked) {
   EXPECT_NE(
       message_of([] { QueueDevice(table(), 0, "tf64=1"); }).find("cuda has no option 'tf64' (did you mean 'tf32'?)"),
       std::string::npos);
-  EXPECT_NE(message_of([] { QueueDevice(table(), 0, "cudnn=maybe"); }).find("cuda option cudnn=maybe: wants 0 or 1"),
+  EXPECT_NE(message_of([] { QueueDevice(table(), 0, "cudnn=maybe"); }).find("cuda option cudnn=maybe: must be 0 or 1"),
             std::string::npos);
   EXPECT_EQ(message_of([] { QueueDevice(table(), 0, "cudnn=0,"); }), "no error");
   EXPECT_NE(message_of([] { QueueDevice(table(), 99, ""); }).find("there is no GPU 99"), std::string::npos);

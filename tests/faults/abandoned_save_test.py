@@ -147,7 +147,7 @@ class Refusing(Saves):
 
     def test_strict(self):
         done = self.train(7, "--checkpoint-strict", code=15, env=self.failing("write", "step_00000004.,rank_00001_"))
-        self.assertRegex(done.stderr, r"prun: rank 1: cannot write .*: No space left on device; make room, or keep fewer ")
+        self.assertRegex(done.stderr, r"prun: rank 1: cannot write .*: No space left on device; free space, or keep fewer ")
         self.assertEqual(self.events("checkpoint_abandoned"), [])
         self.assertNotIn("step_00000004", self.kept())
 
@@ -276,7 +276,7 @@ class Full(Saves):
         event = self.events("checkpoint_abandoned")[-1]
         self.assertEqual(event["errno"], errno.ENOSPC)
         self.assertGreater(event["missing_bytes"], 0)
-        self.assertIn("No space left on device; make room, or keep fewer (--checkpoint-keep)", event["what"])
+        self.assertIn("No space left on device; free space, or keep fewer (--checkpoint-keep)", event["what"])
 
         def last_step():
             self.fill()
@@ -311,7 +311,7 @@ class Full(Saves):
 
     def test_strict(self):
         done = self.train(400, "--checkpoint-strict", code=15)
-        self.assertIn("No space left on device; make room, or keep fewer (--checkpoint-keep)", done.stderr)
+        self.assertIn("No space left on device; free space, or keep fewer (--checkpoint-keep)", done.stderr)
         self.assertEqual(self.events("checkpoint_abandoned"), [])
         subprocess.run([PRUN, "ckpt", "verify", str(self.checkpoints)], check=True, capture_output=True, timeout=60)
 

@@ -74,9 +74,9 @@ class Links(unittest.TestCase):
 
 class Words(unittest.TestCase):
     def test_a_slip_is_answered(self):
-        for spec, why in (("kil:rank=1", r"'kil' is no fault \(did you mean 'kill'\?\)"), ("kill:rnk=1", r"'rnk' is nothing .* \(did you mean 'rank'\?\)"),
-                          ("kill:rank=7", "'7' is no rank of 2"), ("flip:rank=1,peer=1", "'1' is no peer of rank 1 of 2"),
-                          ("kill:rank", "'rank' lacks a value"), ("kill@step=0", "'0' is no whole number from 1")):
+        for spec, why in (("kil:rank=1", r"'kil' is not a fault \(did you mean 'kill'\?\)"), ("kill:rnk=1", r"'rnk' is nothing .* \(did you mean 'rank'\?\)"),
+                          ("kill:rank=7", "'7' is not a rank; there are 2"), ("flip:rank=1,peer=1", "'1' is no peer of rank 1 of 2"),
+                          ("kill:rank", "'rank' lacks a value"), ("kill@step=0", "'0' is not a whole number of at least 1")):
             code, text, _ = run("ddp", 2, "--chaos", spec)
             self.assertEqual(code, 2, text)
             self.assertTrue(re.search(f"prun: --chaos: {why}; as in kill:rank=3@step=7\n", text), text)

@@ -92,7 +92,7 @@ class Encryption(faults.Jobs):
                 codes, texts = self.finished(nodes)
                 self.assertEqual(codes, [17, 17], texts)
                 self.assertRegex(texts[0], r"prun: the connection to node 1 \(.*\) is lost, with its ranks 1-1\n")
-                self.assertRegex(texts[0], r"what the other end got was changed on its way \(TLS: ")
+                self.assertRegex(texts[0], r"data was changed in transit to the peer \(TLS: ")
                 self.assertRegex(texts[1], r"prun: the connection to node 0 \(.*\) is lost\n(.*\n)*.*a frame was changed on its way \(TLS: ")
 
     def test_all_nodes_encrypt_or_none_does(self):

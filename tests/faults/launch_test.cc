@@ -158,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Death{"KillLater", SIGKILL, 3, {"prun: rank 2 was killed by SIGKILL"}},
                     Death{"AbortAfterJoin", SIGABRT, 4, {"prun: rank 2 was killed by SIGABRT"}},
                     Death{"TermLater", SIGTERM, 2, {"prun: rank 2 was killed by SIGTERM"}},
-                    Death{"ExitAtStart", 0, 0, {"prun: rank 2 ended with exit status 3", "it gave no reason"}},
+                    Death{"ExitAtStart", 0, 0, {"prun: rank 2 ended with exit status 3", "it reported no reason"}},
                     Death{"ExitLater", 0, 3, {"prun: rank 2 ended with exit status 3"}}),
     [](const auto& death) { return death.param.name; });
 

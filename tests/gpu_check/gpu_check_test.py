@@ -445,7 +445,7 @@ class Parts(Machine):
         self.assertEqual(trace.overlap_us([(0, 10)], [(10, 20)]), 0)
 
     def test_usage(self):
-        for words, message in ((["--only", "parety"], "there is no part 'parety' (one of: build, doctor"), (["--ranks", "0"], "--ranks wants whole numbers"),
+        for words, message in ((["--only", "parety"], "there is no part 'parety' (one of: build, doctor"), (["--ranks", "0"], "--ranks must be whole numbers"),
                                (["--device", "tpu"], "invalid choice"), (["--budget", "59"], "59 s are too few: the first part alone may take 60 s"),
                                (["--budget", "nan"], "nan s are too few")):
             done, _ = self.check(*words)

@@ -161,7 +161,7 @@ TEST(EnvironmentsTest, OneProcessSaysNothing) {
 }
 
 TEST(EnvironmentsTest, NonsenseIsRefused) {
-  EXPECT_EQ(error_of({{"RANK", "x"}, {"WORLD_SIZE", "2"}}), "RANK=x in the environment is no number");
+  EXPECT_EQ(error_of({{"RANK", "x"}, {"WORLD_SIZE", "2"}}), "RANK=x in the environment is not a number");
   EXPECT_EQ(error_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), "RANK=2 is not below WORLD_SIZE=2");
   EXPECT_EQ(error_of({}, "slrum"), "--launcher: there is no row 'slrum' (did you mean 'slurm'?)");
   EXPECT_EQ(error_of({}, "slurm").substr(0, 45), "--launcher slurm: its variables are not set\n ");

@@ -181,7 +181,7 @@ TEST(LooksLike, NamesWhatItSees) {
   EXPECT_EQ(looks(changed([&](size_t i) { return right[i] / 3; })), "1/3 of the right numbers");
   EXPECT_EQ(looks(std::vector<double>(12, 0)), "zeros: nothing has arrived here");
   EXPECT_EQ(looks(std::vector<double>(12, NAN)),
-            "12 of 12 numbers are NaN: memory that nobody has written yet, or no longer");
+            "12 of 12 numbers are NaN: memory that is not written yet, or already reused");
   EXPECT_EQ(looks(changed([&](size_t i) { return right[(i + 6) % 12]; })),
             "its parts in another order: part 1 of 2 is where part 0 belongs");
   EXPECT_EQ(looks(changed([&](size_t i) { return right[i * 5 % 12]; })),

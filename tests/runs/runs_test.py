@@ -245,7 +245,7 @@ class Files(Runs):
         self.train("--checkpoint", "ck", steps=2)
         self.metrics.write_text('{"step":1,"loss":5}\nstep 2\n')
         done = self.train("--resume", "ck", "--metrics", "m.jsonl", code=2)
-        self.assertEqual(done.stderr, "prun: m.jsonl:2 is no row of metrics: name another file, or add --overwrite\n")
+        self.assertEqual(done.stderr, "prun: m.jsonl:2 is not a row of metrics; name another file, or add --overwrite\n")
         self.assertEqual(self.metrics.read_text(), '{"step":1,"loss":5}\nstep 2\n')
 
     def test_two_runs_do_not_write_one_file(self):

@@ -1,7 +1,5 @@
-// Attention of a head in bf16 on the CPU's products of bf16, against f64 and the bounds that attention_bf16.h states.
+// Attention of a head in bf16 on the CPU's products of bf16, against f64 and the bounds that attention_tiles.h states.
 // With ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 these are vectors, where attention itself may prefer f32.
-#include "kernels/cpu/attention/attention_bf16.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/cpu/attention/attention_tiles.h"
 #include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/instruction_set.h"
 

@@ -82,7 +82,7 @@ class Hosts(unittest.TestCase):
     def test_which_of_them_this_machine_is(self):
         code, _, err = ended(start("plans/ddp.lua", "--cluster", self.hosts("host: first", "host: second")))
         self.assertEqual(code, 2)
-        self.assertRegex(err, r"this machine, \S+, is none of the hosts of \S+ \(one of: first, second\): --node-rank")
+        self.assertRegex(err, r"this machine, \S+, is not among the hosts of \S+ \(one of: first, second\); name it with --node-rank")
         code, _, err = ended(start("doctor", "--cluster", self.hosts("host: 127.0.0.1", "host: 127.0.0.2")))
         self.assertEqual(code, 2)
         self.assertRegex(err, r"is several of the hosts of \S+: 0 \(127.0.0.1\), 1 \(127.0.0.2\); --node-rank says which")

@@ -230,7 +230,7 @@ TEST_P(CpuKernels, AttentionAndItsGradient) {
 
 // Blocks of queries that end with a part of a strip; heads in place and, of six that share keys, packed.
 TEST_P(CpuKernels, AttentionOfSeveralBlocks) {
-  const double bf16_bound = 2 * 0x1p-15;  // of attention_bf16.h for numbers up to 2
+  const double bf16_bound = 2 * 0x1p-15;  // of attention_tiles.h for numbers up to 2
   for (const AttentionSizes& sizes :
        std::vector<AttentionSizes>{{2, 70, 6, 1, 64, true}, {1, 157, 2, 1, 32, true}, {1, 150, 1, 1, 16, false}})
     expect_attention(dtype, sizes, dtype == Dtype::bf16 ? bf16_bound : 2e-6);

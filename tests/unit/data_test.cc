@@ -119,10 +119,10 @@ TEST(ArrayFile, SaysWhatMendsIt) {
     return message(array_file("{'descr': " + descr + ", 'fortran_order': " + fortran + ", 'shape': (7,), }"));
   };
   EXPECT_EQ(with("'>f4'"), "its numbers are in big-endian order ('>f4'): save a.astype('<f4')");
-  EXPECT_EQ(with("'<f4'", "True"), "its numbers lie column by column: save numpy.ascontiguousarray(a)");
+  EXPECT_EQ(with("'<f4'", "True"), "its elements are stored column by column; save numpy.ascontiguousarray(a)");
   EXPECT_NE(with("'<c8'").find("save a.astype('float32')"), std::string::npos);
   EXPECT_NE(with("[('a', '<f4')]").find("array of records"), std::string::npos);
-  EXPECT_EQ(message("text, and not an array"), "it is no .npy file: numpy.save(file, array) writes one");
+  EXPECT_EQ(message("text, and not an array"), "not a .npy file; numpy.save(file, array) writes one");
   EXPECT_NE(message(array_file("{}", 9)).find("version 9"), std::string::npos);
   EXPECT_NE(message(array_file("{'descr': '<f4'}")).find("has no 'fortran_order'"), std::string::npos);
   std::string cut = array_file("{}");

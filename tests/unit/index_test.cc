@@ -99,7 +99,7 @@ TEST_F(IndexTest, RefusesWhatIsDamaged) {
   EXPECT_EQ(refused("left_out_samples", {8, 4}), "the index is damaged (left_out_samples)");
   EXPECT_NE(refused("samples", nullptr).find("key 'samples' not found"), std::string::npos);
   EXPECT_NE(refused("step", 1.5).find("incompatible"), std::string::npos);
-  EXPECT_EQ(refused("version", 4), "format 4 is of a newer prun; this one reads up to 3");
+  EXPECT_EQ(refused("version", 4), "format 4 was written by a newer prun; this one reads up to 3");
   EXPECT_EQ(refused("algorithms", nullptr), "read");
 }
 

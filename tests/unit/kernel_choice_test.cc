@@ -63,7 +63,7 @@ TEST(KernelChoice, WhatIsTakenIsWhatKernelsAsk) {
                                      : choice == Kernels::avx2 ? InstructionSet::avx2
                                                                : InstructionSet::avx512;
           end_with(kernels() == choice && instruction_set() == set && has_avx512_bf16() == (choice >= Kernels::bf16) &&
-                   rounds_to_bf16 == (choice >= Kernels::bf16) && multiplies_pairs() == (choice == Kernels::pairs) &&
+                   rounds_to_bf16 == (choice >= Kernels::bf16) && has_pair_gemm() == (choice == Kernels::pairs) &&
                    has_amx() == (choice == Kernels::tiles) && most_of_onednn() >= std::min(choice, Kernels::pairs) &&
                    (choice == Kernels::tiles || most_of_onednn() <= std::max(choice, Kernels::pairs)));
         },

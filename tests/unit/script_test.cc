@@ -89,7 +89,7 @@ TEST_F(Script, RequiresFromItsFolderOnly) {
   EXPECT_EQ(said("error({})"), "error with a table as its value");
   EXPECT_EQ(said("error('width ' .. require('parts.model').width, 0)"), "width 7");
   for (const char* name : {"../plan", "/etc/passwd", "..plan", "a..b", ".a", "", "a/b"})
-    EXPECT_NE(said("require '" + std::string(name) + "'").find("is no module name"), std::string::npos) << name;
+    EXPECT_NE(said("require '" + std::string(name) + "'").find("is not a module name"), std::string::npos) << name;
   EXPECT_EQ(said("require 'loop'"), "module 'loop' requires itself, by way of others");
 }
 

@@ -285,10 +285,10 @@ TEST(Shm, LifeLeavesNothing) {
 TEST(Shm, OptionsThatItDoesNotKnow) {
   const std::pair<const char*, const char*> cases[] = {
       {"smal=2", "shm has no option 'smal' (did you mean 'small'?)"},
-      {"small=12", "shm option small=12: wants 64 .. 65536 bytes"},
-      {"huge=2", "shm option huge=2: wants 0 or 1"},
-      {"small", "shm option small has no value: wants 64 .. 65536 bytes"},
-      {"chunk=1M", "shm option chunk=1M: wants 4096 .. 524288 bytes"},
+      {"small=12", "shm option small=12: must be 64 .. 65536 bytes"},
+      {"huge=2", "shm option huge=2: must be 0 or 1"},
+      {"small", "shm option small has no value; it must be 64 .. 65536 bytes"},
+      {"chunk=1M", "shm option chunk=1M: must be 4096 .. 524288 bytes"},
       {"tune=1", "shm has no option 'tune' (one of: chunk, huge, small)"}};
   for (const auto& [options, message] : cases) {
     expect_clean(fork_ranks(1, options, [&](Rank& r) {

@@ -126,9 +126,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Flip{"large", kHandshake + 2 * kHeader + 1000 + (300 << 10),
                          "bytes from rank #0 over tcp are corrupted"},
                     Flip{"small_encrypted", kHandshake + kTlsHandshake + 300,
-                         "what rank #0 sent over tcp was changed on its way (TLS: ", kEncrypted},
+                         "data of rank #0 was changed in transit over tcp (TLS: ", kEncrypted},
                     Flip{"large_encrypted", kHandshake + kTlsHandshake + (300 << 10),
-                         "what rank #0 sent over tcp was changed on its way (TLS: ", kEncrypted}),
+                         "data of rank #0 was changed in transit over tcp (TLS: ", kEncrypted}),
     [](const auto& test) { return test.param.name; });
 
 TEST_P(SocketFlip, IsNeverDelivered) {
@@ -143,7 +143,7 @@ TEST_P(SocketFlip, IsNeverDelivered) {
       prun_status status = me.wait(me.batch({send_op(1, zeros.data(), 1000), send_op(1, zeros.data(), 1 << 20)}));
       if (status == PRUN_OK) status = me.wait(me.batch({recv_op(1, small.data(), 1)}));  // the peer says what happened
       RANK_CHECK(status == PRUN_ECORRUPT && me.result.culprit == 1, "status %d %s", status, me.result.message);
-      RANK_CHECK(contains(me.result.message, "what rank #1 got from this rank over tcp was corrupted"), "%s",
+      RANK_CHECK(contains(me.result.message, "data from this rank to rank #1 over tcp was corrupted"), "%s",
                  me.result.message);
       me.meet();
       return;

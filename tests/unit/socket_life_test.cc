@@ -38,9 +38,9 @@ TEST(SocketLife, OptionsAreChecked) {
   EXPECT_EQ(open_message("speed=2"),
             "socket has no option 'speed' (one of: ahead, buffer, chunk, congestion, connections, crc, eager, encrypt, "
             "link_timeout, unix, ports)");
-  EXPECT_EQ(open_message("crc=2"), "socket option crc=2: wants auto, 0 or 1");
-  EXPECT_EQ(open_message("chunk=x"), "socket option chunk=x: wants 4096 .. 1073741824 bytes");
-  EXPECT_EQ(open_message("unix"), "socket option unix has no value: wants 0 or 1");
+  EXPECT_EQ(open_message("crc=2"), "socket option crc=2: must be auto, 0 or 1");
+  EXPECT_EQ(open_message("chunk=x"), "socket option chunk=x: must be 4096 .. 1073741824 bytes");
+  EXPECT_EQ(open_message("unix"), "socket option unix has no value; it must be 0 or 1");
   EXPECT_EQ(open_message("", "nosuch0").find("there is no network interface 'nosuch0' (there are: lo"), 0u);
 }
 

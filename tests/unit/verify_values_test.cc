@@ -405,7 +405,7 @@ TEST(VerifyValues, LogitsAreNotTheirGradient) {
   step.move(8, 3);
   EXPECT_EQ(check(step), "");
   step.drop(4);
-  EXPECT_EQ(found(step), "another value: linear_dw reads 'dy' where 'y' lies; linear wrote it");
+  EXPECT_EQ(found(step), "another value: linear_dw reads 'dy' at the place of 'y'; linear wrote it");
 }
 
 // Clipping: the norm of a gradient, then an update by the coefficient.

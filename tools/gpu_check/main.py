@@ -84,7 +84,7 @@ def parse(words):
             parser.error(f"there is no part '{name}' (one of: {', '.join(names)})")
     options.plans = options.plans.split(",") if options.plans else []
     if not all(n.isdigit() and int(n) > 0 for n in options.ranks.split(",")):
-        parser.error(f"--ranks wants whole numbers of at least 1 with commas between, not '{options.ranks}'")
+        parser.error(f"--ranks must be whole numbers of at least 1 with commas between, not '{options.ranks}'")
     options.ranks = [int(n) for n in options.ranks.split(",")]
     options.out, options.build = options.out.resolve(), options.build.resolve()
     packed = needs.read(TOP)

@@ -226,14 +226,14 @@ void Ckpt::settle() {
 
 int Ckpt::run() {
   const std::vector<std::string>&words = options_.operands, names = ckpt_verbs();
-  if (words.empty()) throw usage_error(fmt::format("prun ckpt what? One of: {}", join(names, ", ")));
+  if (words.empty()) throw usage_error(fmt::format("prun ckpt needs a command (one of: {})", join(names, ", ")));
   const auto verb =
       std::find_if(std::begin(kVerbs), std::end(kVerbs), [&](const Verb& v) { return words[0] == v.name; });
   if (verb == std::end(kVerbs))
     throw usage_error(
         fmt::format("prun ckpt has no '{}'{}; one of: {}", words[0], if_near(words[0], names), join(names, ", ")));
   if (words.size() != verb->folders + 1)
-    throw usage_error(fmt::format("prun ckpt {} wants {}, as in: prun ckpt {} runs/a{}", verb->name,
+    throw usage_error(fmt::format("prun ckpt {} takes {}, for example: prun ckpt {} runs/a{}", verb->name,
                                   counted(static_cast<int64_t>(verb->folders), "folder"), verb->name, verb->more));
   return verb->run(options_);
 }

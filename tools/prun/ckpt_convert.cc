@@ -31,7 +31,7 @@ std::optional<Dtype> export_dtype(const std::string& name) {
   if (name.empty()) return std::nullopt;
   const std::vector<std::string> names = {"f32", "bf16", "f16"};
   if (std::ranges::find(names, name) == names.end())
-    throw usage_error(fmt::format("--dtype '{}' is none{}", name, did_you_mean(name, names)));
+    throw usage_error(fmt::format("--dtype: unknown type '{}'{}", name, did_you_mean(name, names)));
   return parse_dtype(name);
 }
 
@@ -68,8 +68,9 @@ int ckpt_export(const CkptOptions& options) {
   require_out(options, "export");
   const std::string& format = options.format;
   if (format != "hf")
-    throw usage_error(format.empty() ? "prun ckpt export needs --format hf"
-                                     : fmt::format("--format '{}' is none; there is hf (Hugging Face)", format));
+    throw usage_error(format.empty()
+                          ? "prun ckpt export needs --format hf"
+                          : fmt::format("--format: unknown format '{}'; the only one is hf (Hugging Face)", format));
   checkpoint::HfExport how;
   how.file_bytes = int64_t{options.file_mib} << 20;
   how.dtype = export_dtype(options.dtype);

@@ -131,7 +131,7 @@ void find_segments(std::vector<Left>& left, std::vector<std::string>& remarks) {
   bool all = true;
   const std::set<std::string> used = used_segments(all);
   if (!all) {
-    remarks.push_back("segments in /dev/shm stay: not all processes of this user can be asked whether they use them");
+    remarks.push_back("segments in /dev/shm are not removed: some processes of this user cannot be inspected");
     return;
   }
   for (Left& candidate : candidates)
@@ -153,7 +153,7 @@ class Clean final : public Command {
 };
 
 void Clean::declare(OptionTable& table) {
-  table.flag("--dry-run", dry_run_, "say what would be removed, and remove nothing");
+  table.flag("--dry-run", dry_run_, "list the files that would be removed, and remove nothing");
 }
 
 int Clean::run() {
@@ -162,7 +162,8 @@ int Clean::run() {
   for (const std::string& folder : line_.operands) {
     std::error_code error;
     if (!fs::is_directory(folder, error))
-      throw usage_error(fmt::format("{} is no folder: prun clean wants folders of checkpoints or runs", folder));
+      throw usage_error(
+          fmt::format("{} is not a directory; prun clean takes directories of checkpoints or runs", folder));
     find_in(folder, left);
   }
   if (line_.operands.empty()) find_in(kRunsFolder, left);

@@ -71,7 +71,7 @@ int place_of_this_machine(const std::vector<std::string>& hosts, const std::stri
       if (has_address_here(hosts[i])) matches.push_back(i);
   if (matches.size() == 1) return matches[0];
   if (matches.empty())
-    throw usage_error(fmt::format("this machine, {}, is none of the hosts of {}{}: --node-rank says which it is", here,
+    throw usage_error(fmt::format("this machine, {}, is not among the hosts of {}{}; name it with --node-rank", here,
                                   path, did_you_mean(here, hosts)));
   std::vector<std::string> names;
   names.reserve(matches.size());

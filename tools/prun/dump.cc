@@ -57,7 +57,7 @@ void Dump::declare(OptionTable& table) {
   table.parsed(
       "--format", "text|json|chakra", [this](const std::string& text) { read_format(text); },
       "chakra: execution traces of a step, PREFIX.RANK.et, that simulators such as ASTRA-sim replay (default: text)");
-  table.text("--out", "PREFIX", traces_, "chakra: what the names of the files begin with");
+  table.text("--out", "PREFIX", traces_, "chakra: the prefix of the files' names");
 }
 
 void Dump::settle() {
@@ -65,7 +65,8 @@ void Dump::settle() {
   check_ranks(job_);
   require_plan();
   if ((json_ || chakra_) && !job_.dump_after.empty())
-    throw usage_error(fmt::format("--after prints text: not with --{}", json_ ? "json" : "format chakra"));
+    throw usage_error(
+        fmt::format("--after prints text and cannot be combined with --{}", json_ ? "json" : "format chakra"));
   if (chakra_ == traces_.empty())
     throw usage_error("--format chakra and --out PREFIX go together: files PREFIX.0.et and on, one a rank");
 }

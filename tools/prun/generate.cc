@@ -40,16 +40,16 @@ double number(const char* option, const std::string& text, const char* range, bo
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (text.empty() || *end != '\0' || !fits(value))
-    throw usage_error(fmt::format("{} wants a number {}, not '{}'", option, range, text));
+    throw usage_error(fmt::format("{} must be a number {}, not '{}'", option, range, text));
   return value;
 }
 
 uint64_t seed_of(const std::string& text) {
   errno = 0;
   const unsigned long long value = std::strtoull(text.c_str(), nullptr, 10);
-  if (errno == ERANGE) throw usage_error(fmt::format("--seed wants a number below 2^64, not '{}'", text));
+  if (errno == ERANGE) throw usage_error(fmt::format("--seed must be a number below 2^64, not '{}'", text));
   if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos)
-    throw usage_error(fmt::format("--seed wants a whole number of at least 0, not '{}'", text));
+    throw usage_error(fmt::format("--seed must be a whole number of at least 0, not '{}'", text));
   return value;
 }
 
@@ -151,12 +151,12 @@ void check_vocabulary(const GenerationSettings& settings, const Tokenizer& token
   const int64_t vocabulary = vocabulary_of(plan.graph);
   if (settings.tokenizer.empty() && vocabulary > tokenizer.size())
     throw usage_error(
-        fmt::format("the model knows {} tokens, and without --tokenizer FILE a token is a byte: name the "
+        fmt::format("the model has {} tokens, and without --tokenizer FILE a token is a byte: name the "
                     "tokenizer.json that its training data was made with",
                     vocabulary));
   for (const int32_t id : settings.options.prompt)
     if (id >= vocabulary)
-      throw usage_error(fmt::format("the prompt has the token {}, and the model knows {} (the tokenizer {})", id,
+      throw usage_error(fmt::format("the prompt has the token {}, and the model has {} (the tokenizer {})", id,
                                     vocabulary, tokenizer.size()));
 }
 

@@ -67,7 +67,7 @@ void refuse_operands(const char* command, const std::vector<std::string>& operan
 
 std::string one_operand(const char* command, const std::vector<std::string>& operands, const char* what) {
   if (operands.size() > 1)
-    throw usage_error(fmt::format("prun {} wants one {}, not {}", command, what, operands.size()));
+    throw usage_error(fmt::format("prun {} takes one {}, not {}", command, what, operands.size()));
   return operands.empty() ? "" : operands[0];
 }
 
@@ -119,7 +119,7 @@ void bind(OptionTable& table, JobSpec& job) {
 }
 
 void prove(OptionTable& table, JobSpec& job) {
-  table.flag("--prove", job.prove, "run it, made small, in this process: it must compute what one rank computes");
+  table.flag("--prove", job.prove, "run a reduced plan in this process and compare it with one rank");
 }
 
 void pad_vocabulary(OptionTable& table, JobSpec& job) {
@@ -151,7 +151,7 @@ void node_rank(OptionTable& table, JobSpec& job) {
 void launcher(OptionTable& table, std::string& name) {
   table.text("--launcher", "NAME", name,
              "whose variables tell the place among processes of mpirun, srun, ..: prun, torchrun, openmpi, mpich, "
-             "slurm, kubernetes, none (default: who speaks)");
+             "slurm, kubernetes, none (default: the one whose variables are set)");
 }
 
 void rendezvous(OptionTable& table, JobSpec& job) {
@@ -208,10 +208,10 @@ void declare_compilation(OptionTable& table, JobSpec& job) {
       "gradients that are NaN or infinite: end as --check-finite; update nothing in that step; or go back to the last "
       "checkpoint and on without those batches");
   table.whole("--check-replicas", "K", job.check_replicas, 0,
-              "every K steps compare what ranks hold alike (default 100; 0: never)");
+              "every K steps compare the replicated state of ranks (default 100; 0: never)");
   table.group("compiler");
   table.flag("--every-microbatch", job.every_microbatch,
-             "list and prove each microbatch of a long schedule, not one period of what repeats");
+             "list and prove each microbatch of a long schedule, not one period of its steady state");
   option::pad_vocabulary(table, job);
   option::time_passes(table, job);
 }
@@ -219,7 +219,7 @@ void declare_compilation(OptionTable& table, JobSpec& job) {
 void read_setting(std::map<std::string, std::string>& settings, const std::string& option, const std::string& text) {
   size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
-    throw usage_error(fmt::format("{} wants NAME=VALUE, not '{}'", option, text));
+    throw usage_error(fmt::format("{} must be NAME=VALUE, not '{}'", option, text));
   settings[text.substr(0, equals)] = text.substr(equals + 1);
 }
 
@@ -252,7 +252,7 @@ void pass_to_transports(JobSpec& job) {
     last = whole_number("--port-range", job.port_range.substr(colon + 1), 1);
   }
   if (first < 1 || last < first || last > 65535)
-    throw usage_error(fmt::format("--port-range wants FIRST:LAST, two ports up to 65535, not '{}'", job.port_range));
+    throw usage_error(fmt::format("--port-range must be FIRST:LAST, two ports up to 65535, not '{}'", job.port_range));
   pass("socket.ports=" + job.port_range);
   setenv("UCX_TCP_PORT_RANGE", fmt::format("{}-{}", first, last).c_str(), 0);
 }

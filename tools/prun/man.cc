@@ -114,7 +114,7 @@ int Man::run() {
     fmt::print("{}", whole_page(commands));
     return 0;
   }
-  if (words.size() > 1) throw usage_error(fmt::format("prun man wants one command, not {}", words.size()));
+  if (words.size() > 1) throw usage_error(fmt::format("prun man takes one command, not {}", words.size()));
   std::vector<std::string> names;
   for (const CommandText& command : commands) {
     names.push_back(command.name);

@@ -23,7 +23,7 @@ std::string check_run_name(const std::string& text) {
   const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.'; };
   if (text.empty() || text.size() > 60 || text.front() == '.' || !std::all_of(text.begin(), text.end(), fits))
     throw usage_error(fmt::format(
-        "--name wants up to 60 letters, digits, '-', '_' and '.', without '.' at its start, not '{}'", text));
+        "--name must be at most 60 letters, digits, '-', '_' and '.', without a leading '.', not '{}'", text));
   return text;
 }
 
@@ -68,7 +68,7 @@ void Run::declare(OptionTable& table) {
   declare_checkpoints(table);
   declare_nodes(table);
   table.group("general");
-  table.flag("--quiet,-q", job_.watch.quiet, "say nothing but what the plan prints, warnings and failures");
+  table.flag("--quiet,-q", job_.watch.quiet, "print only the plan's own output, warnings and failures");
 }
 
 void Run::declare_records(OptionTable& table) {
@@ -81,7 +81,7 @@ void Run::declare_records(OptionTable& table) {
   table.text("--runs", "DIR", watch.runs, "keep plan, arguments, metrics and log of this run in a folder there");
   table.parsed(
       "--name", "NAME", [&watch](const std::string& text) { watch.name = check_run_name(text); },
-      "what the folder of this run is called between its time and its hash (default: as the plan)");
+      "name of this run's folder, between its time and its hash (default: that of the plan)");
   option::trace(table, job_);
   table.parsed(
       "--trace-steps", "A:B", [&watch](const std::string& text) { watch.trace_steps = parse_step_window(text); },
@@ -91,7 +91,7 @@ void Run::declare_records(OptionTable& table) {
 void Run::declare_checkpoints(OptionTable& table) {
   CheckpointSettings& checkpoint = job_.checkpoint;
   table.group("checkpoints and restarts");
-  table.text("--checkpoint", "DIR", checkpoint.folder, "keep what was trained: checkpoints go to this folder");
+  table.text("--checkpoint", "DIR", checkpoint.folder, "write checkpoints to this folder");
   option::checkpoint_every(table, job_);
   table.whole("--checkpoint-keep", "N", checkpoint.keep, 1, "remove all but the newest N (default: keep all)");
   table.flag("--checkpoint-strict", checkpoint.strict,
@@ -105,7 +105,7 @@ void Run::declare_checkpoints(OptionTable& table) {
   table.whole("--max-restarts", "K", job_.restart.most, 0,
               "begin again from the last checkpoint, at most K times, after a failure that may pass (default 0)");
   table.whole("--min-ranks", "M", job_.restart.min_ranks, 1,
-              "go on with fewer ranks, at least M, when restarts are spent or a node stays away");
+              "go on with fewer ranks, at least M, when restarts are used up or a node does not return");
 }
 
 void Run::declare_nodes(OptionTable& table) {

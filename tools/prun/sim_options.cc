@@ -18,7 +18,7 @@ void read_sweep(ArgumentValues& all, const std::string& option, const std::strin
       equals == std::string::npos ? std::vector<std::string>() : split(text.substr(equals + 1), ',');
   if (equals == 0 || values.empty() ||
       std::any_of(values.begin(), values.end(), [](const auto& v) { return v.empty(); }))
-    throw usage_error(fmt::format("{} wants NAME=VALUE,VALUE,.., not '{}'", option, text));
+    throw usage_error(fmt::format("{} must be NAME=VALUE,VALUE,.., not '{}'", option, text));
   const std::string name = text.substr(0, equals);
   for (const auto& [known, unused] : all)
     if (known == name) throw usage_error(fmt::format("{} has '{}' twice", option, name));
@@ -68,13 +68,14 @@ void settle_cluster(SimSettings& settings, bool required) {
 }
 
 void check_simulation_options(const SimSettings& settings, const JobSpec& job) {
-  if (settings.whole && settings.extrapolate) throw usage_error("--whole and --extrapolate: it is one or the other");
+  if (settings.whole && settings.extrapolate)
+    throw usage_error("--whole and --extrapolate exclude each other; give one");
   if (settings.sweep.empty()) return;
-  if (!job.watch.trace.empty()) throw usage_error("--trace is of one plan: not with --sweep");
-  if (settings.steps > 0) throw usage_error("--steps is of one plan: not with --sweep");
+  if (!job.watch.trace.empty()) throw usage_error("--trace covers one plan and cannot be combined with --sweep");
+  if (settings.steps > 0) throw usage_error("--steps covers one plan and cannot be combined with --sweep");
   for (const auto& [name, values] : settings.sweep)
     if (job.settings.contains(name))
-      throw usage_error(fmt::format("--sweep {} and --set {}: it is one or the other", name, name));
+      throw usage_error(fmt::format("--sweep {} and --set {} exclude each other; give one", name, name));
 }
 
 PredictOptions prediction_options(const SimSettings& settings, Wanted wanted) {

@@ -67,12 +67,12 @@ TokenizerFiles tokenizer_files(const std::string& path, const ModelDescription& 
   const std::string text = checkpoint::read_file(file.string());
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object() || !json.contains("model"))
-    throw usage_error(fmt::format("{} is no tokenizer.json of Hugging Face's", file.string()));
+    throw usage_error(fmt::format("{} is not a tokenizer.json of Hugging Face", file.string()));
   try {
     const int64_t vocabulary = model.arguments.integer("vocab"), largest = largest_id(json);
     if (vocabulary > 0 && largest >= vocabulary)
       throw usage_error(
-          fmt::format("the tokenizer {} has tokens up to {}, and the model knows {}: its weights were "
+          fmt::format("the tokenizer {} has tokens up to {}, and the model has {}: its weights were "
                       "made with another one (--tokenizer FILE, or --tokenizer none)",
                       file.string(), largest, vocabulary));
     files.ends = ends_of_tokenizer(text);

@@ -17,16 +17,16 @@ local function described(file, opt, place)
     local width, from = widths[given or "u16"], skip or 0
     if from > file.bytes then fail("skip_bytes is %d, and the file has %d", from, file.bytes) end
     if (file.bytes - from) % width ~= 0 then
-      fail("%d bytes%s are no whole number of ids of %d bytes: it has been cut, or is another kind of file",
+      fail("%d bytes%s are not a whole number of ids of %d bytes: the file is truncated, or of another kind",
         file.bytes - from, from > 0 and (" behind skip_bytes = %d"):format(from) or "", width)
     end
     return { path = file.path, bytes = file.bytes, skip_bytes = skip or 0, element = given or "u16" }
   end
   if skip and skip ~= header.skip_bytes then
-    fail("it has a header of %d bytes, and skip_bytes is %d: leave it away", header.skip_bytes, skip)
+    fail("it has a header of %d bytes, and skip_bytes is %d; omit it", header.skip_bytes, skip)
   end
   if given and given ~= header.element then
-    fail("its header says %s, and dtype is '%s': leave it away", header.element:gsub("^u", "uint"), opt.dtype)
+    fail("its header says %s, and dtype is '%s'; omit dtype", header.element:gsub("^u", "uint"), opt.dtype)
   end
   local tokens = (file.bytes - header.skip_bytes) / widths[header.element]
   if tokens ~= header.tokens then

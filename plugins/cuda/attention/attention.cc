@@ -19,23 +19,23 @@ constexpr int64_t kMostHead = 256, kMostLength = 65535 * 16;  // blocks of at le
 bool is_block(const OpView& view) { return view.kind().starts_with("attention_block"); }
 
 // Returns the mask of the queries, one chunk or two, on the keys of the rank `hop` places before this one.
-Sight sight_of(const OpView& view, int length) {
+Mask mask_of(const OpView& view, int length) {
   const bool causal = view.integer("causal") != 0;
   if (!is_block(view)) return {length, {causal ? 1 : length, 0}, {causal ? 1 : 0, 0}};
   const int chunks = static_cast<int>(view.integer("chunks", 1)), chunk = length / chunks;
   const Share queries = view.share("tokens_axis");
   const int64_t hop = view.integer("hop") % queries.of, keys = (queries.index - hop + queries.of) % queries.of;
   const auto number = [&](int64_t rank, int i) { return i == 0 ? rank : 2 * queries.of - 1 - rank; };
-  Sight sight{chunk, {0, 0}, {0, 0}};
+  Mask mask{chunk, {0, 0}, {0, 0}};
   for (int i = 0; i < chunks; ++i)
     for (int j = 0; j < chunks; ++j) {
       if (!causal || number(keys, j) < number(queries.index, i)) {
-        sight.seen[i] += chunk;
+        mask.seen[i] += chunk;
       } else if (number(keys, j) == number(queries.index, i)) {
-        sight.seen[i] += 1, sight.more[i] = 1;
+        mask.seen[i] += 1, mask.more[i] = 1;
       }
     }
-  return sight;
+  return mask;
 }
 
 AttentionSizes sizes_of(const OpView& view) {
@@ -51,7 +51,7 @@ AttentionSizes sizes_of(const OpView& view) {
   s.heads = static_cast<int>(heads);
   s.kv_heads = static_cast<int>(kv_heads);
   s.head = static_cast<int>(qkv.shape[2] / all);
-  s.sight = sight_of(view, s.length);
+  s.mask = mask_of(view, s.length);
   s.scale = 1.0f / std::sqrt(static_cast<float>(s.head));
   if (is_block(view)) view.expect_count(view.read(1), s.batch * s.length * 2 * s.kv_heads * s.head);
   return s;

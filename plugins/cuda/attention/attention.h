@@ -25,7 +25,7 @@ struct Heads {
 };
 
 // The mask: the number of keys that query t attends to. The rank's tokens are one chunk, or two of `chunk` each.
-struct Sight {
+struct Mask {
   int chunk;
   int seen[2], more[2];  // keys of a chunk's first query; how many more keys each next query has
   __host__ __device__ int keys(int t) const {
@@ -36,7 +36,7 @@ struct Sight {
 struct AttentionSizes {
   int64_t batch;
   int length, heads, kv_heads, head;  // `head`: elements of a head, at most 256
-  Sight sight;
+  Mask mask;
   float scale;  // of q·k
   bool vector;  // heads that are read are multiples of 16 bytes, and begin on such
   bool pairs;   // heads that are written have an even number of elements, and begin on even ones

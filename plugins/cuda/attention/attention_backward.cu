@@ -63,10 +63,10 @@ __global__ void __launch_bounds__(C::kThreads) backward_kernel(const AttentionBa
 
   // Tiles of other rows from `from` on, of each head in order: the keys that the last query attends to; the queries
   // that attend to the first key.
-  int from = 0, count = (s.sight.keys(end - 1) + N - 1) / N;
+  int from = 0, count = (s.mask.keys(end - 1) + N - 1) / N;
   if (OfKeys) {
     const int all = (s.length + N - 1) / N;
-    while (from < all && s.sight.keys(min((from + 1) * N, s.length) - 1) <= first) ++from;
+    while (from < all && s.mask.keys(min((from + 1) * N, s.length) - 1) <= first) ++from;
     count = all - from;
   }
   auto head_of = [&](int i) { return OfKeys ? own_head * per_head + i / count : own_head / s.group(); };
@@ -119,12 +119,12 @@ __global__ void __launch_bounds__(C::kThreads) backward_kernel(const AttentionBa
     __syncthreads();  // tile i has arrived, and no warp reads tile i - 1 any more
     if (C::Tiles > 1 && i + 1 < rounds) load(i + 1);
     const int other = (from + i % count) * N, other_last = min(other + N, s.length) - 1;
-    if (warp_first >= s.length || s.sight.keys(OfKeys ? other_last : warp_last) <= (OfKeys ? warp_first : other))
+    if (warp_first >= s.length || s.mask.keys(OfKeys ? other_last : warp_last) <= (OfKeys ? warp_first : other))
       continue;
     float p[M][N / 8][4], ds[M][N / 8][4];
     multiply_rows(p, own1, warp_row, tile1(i), 0);
     multiply_rows(ds, own2, warp_row, tile2(i), 0);
-    const bool cut = OfKeys ? s.sight.keys(other) < end : s.sight.keys(first) < other + N;
+    const bool cut = OfKeys ? s.mask.keys(other) < end : s.mask.keys(first) < other + N;
     const float* column = columns + i % C::Tiles * 2 * N;
 #pragma unroll
     for (int n = 0; n < N / 8; ++n)
@@ -132,22 +132,22 @@ __global__ void __launch_bounds__(C::kThreads) backward_kernel(const AttentionBa
       for (int e = 0; e < 4; ++e) {
         const int c = 8 * n + 2 * t + e % 2;
         const float column_lse = OfKeys ? column[c] : 0.0f, column_dot = OfKeys ? column[N + c] : 0.0f;
-        const int column_sees = OfKeys && cut ? s.sight.keys(min(other + c, s.length - 1)) : 0;
+        const int column_sees = OfKeys && cut ? s.mask.keys(min(other + c, s.length - 1)) : 0;
 #pragma unroll
         for (int m = 0; m < M; ++m) {
           const int row = first + warp_row + 16 * m + g + 8 * (e / 2);
           const float l = OfKeys ? column_lse : lse[m][e / 2], d = OfKeys ? column_dot : dots[m][e / 2];
           float probability = exp2_approximate(fmaf(p[m][n][e], scale, -l));
           if (cut) {
-            const bool seen = OfKeys ? row < column_sees : other + c < s.sight.keys(min(row, s.length - 1));
+            const bool seen = OfKeys ? row < column_sees : other + c < s.mask.keys(min(row, s.length - 1));
             if (!seen) probability = 0;
           }
           p[m][n][e] = probability;
           ds[m][n][e] = probability == 0 ? 0.0f : probability * (ds[m][n][e] - d);
         }
       }
-    add_product(sum1, ds, tile1(i), 0, part);
-    if constexpr (OfKeys) add_product(sum2, p, tile2(i), 0, part);
+    add_gemm(sum1, ds, tile1(i), 0, part);
+    if constexpr (OfKeys) add_gemm(sum2, p, tile2(i), 0, part);
   }
 
   const GradientHeads<bf16>& to1 = OfKeys ? a.dk : a.dq;

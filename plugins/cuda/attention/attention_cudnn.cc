@@ -31,16 +31,16 @@ struct Rectangle {
 
 // Returns nothing if no query attends to any key, or if the mask has another form.
 std::optional<Rectangle> rectangle_of(const AttentionSizes& s) {
-  const Sight& sight = s.sight;
-  const bool two = sight.chunk < s.length;
-  if (sight.more[0] != 0) {
+  const Mask& mask = s.mask;
+  const bool two = mask.chunk < s.length;
+  if (mask.more[0] != 0) {
     const bool diagonal =
-        sight.seen[0] == 1 && sight.more[0] == 1 && (!two || (sight.seen[1] == sight.chunk + 1 && sight.more[1] == 1));
+        mask.seen[0] == 1 && mask.more[0] == 1 && (!two || (mask.seen[1] == mask.chunk + 1 && mask.more[1] == 1));
     return diagonal ? std::optional(Rectangle{0, s.length, s.length, true}) : std::nullopt;
   }
-  if (two && sight.more[1] != 0) return std::nullopt;
-  const bool later_only = two && sight.seen[0] == 0, alike = !two || sight.seen[0] == sight.seen[1];
-  const int keys = later_only ? sight.seen[1] : sight.seen[0], first = later_only ? sight.chunk : 0;
+  if (two && mask.more[1] != 0) return std::nullopt;
+  const bool later_only = two && mask.seen[0] == 0, alike = !two || mask.seen[0] == mask.seen[1];
+  const int keys = later_only ? mask.seen[1] : mask.seen[0], first = later_only ? mask.chunk : 0;
   if (keys == 0 || (!later_only && !alike)) return std::nullopt;
   return Rectangle{first, s.length - first, keys, false};
 }

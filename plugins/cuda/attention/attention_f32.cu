@@ -64,8 +64,8 @@ __device__ void multiply_rows(float (&c)[R][N], const Rows<D>& a, const Rows<D>&
 
 // Accumulates sum[i][4j..] += Σ over k < `columns` of p[y + 16i][k] · b[k][4x + 64j..].
 template <int D, int R>
-__device__ void add_product(float (&sum)[R][D / kSide], const float* p, int p_stride, int columns, const Rows<D>& b,
-                            int y, int x) {
+__device__ void add_gemm(float (&sum)[R][D / kSide], const float* p, int p_stride, int columns, const Rows<D>& b, int y,
+                         int x) {
 #pragma unroll 2
   for (int k = 0; k < columns; ++k) {
     float left[R];
@@ -105,12 +105,12 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(const AttentionFor
   const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
   const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kRows;
   const int64_t b = blockIdx.x / s.heads, h = blockIdx.x % s.heads, shared_head = h / s.group();
-  const int keys = s.sight.keys(min(first + kRows, s.length) - 1);
+  const int keys = s.mask.keys(min(first + kRows, s.length) - 1);
   q.load(kRows, a.q.head(b, h, s.head) + first * a.q.row, a.q.row, s.length - first, s.head, s.vector);
   float* const result = a.out_f32 != nullptr ? a.out_f32 : a.out;
   float out[R][D / kSide] = {}, top[R], sum[R] = {};
   int seen[R];
-  for (int i = 0; i < R; ++i) top[i] = -INFINITY, seen[i] = s.sight.keys(min(first + y + kSide * i, s.length - 1));
+  for (int i = 0; i < R; ++i) top[i] = -INFINITY, seen[i] = s.mask.keys(min(first + y + kSide * i, s.length - 1));
   for (int key = 0; key < keys; key += kKeys) {
     __syncthreads();
     k.load(kKeys, a.k.head(b, shared_head, s.head) + key * a.k.row, a.k.row, s.length - key, s.head, s.vector);
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads, 2) forward_kernel(const AttentionFor
       for (int c = 0; c < D / kSide; ++c) out[i][c] *= shrink;
     }
     __syncwarp();
-    add_product(out, p, kWide, kKeys, v, y, x);
+    add_gemm(out, p, kWide, kKeys, v, y, x);
   }
 #pragma unroll
   for (int i = 0; i < R; ++i) {
@@ -192,8 +192,8 @@ __global__ void __launch_bounds__(kThreads, R > 2 ? 1 : 2) backward_kernel(const
     const int64_t head = OfKeys ? own_head * per_head + of_group : own_head, shared_head = own_head / s.group();
     const float* lse = a.lse + (b * s.heads + head) * s.length;
     const float* dots = a.dots + (b * s.heads + head) * s.length;
-    for (int other = 0; other < (OfKeys ? s.length : s.sight.keys(end - 1)); other += kOthers) {
-      if (OfKeys && s.sight.keys(min(other + kOthers, s.length) - 1) <= first) continue;  // all masked
+    for (int other = 0; other < (OfKeys ? s.length : s.mask.keys(end - 1)); other += kOthers) {
+      if (OfKeys && s.mask.keys(min(other + kOthers, s.length) - 1) <= first) continue;  // all masked
       const int64_t from = OfKeys ? head : shared_head;
       __syncthreads();
       other1.load(kOthers, right1.head(b, from, s.head) + other * right1.row, right1.row, s.length - other, s.head,
@@ -211,14 +211,14 @@ __global__ void __launch_bounds__(kThreads, R > 2 ? 1 : 2) backward_kernel(const
           const int row = first + y + kSide * i, column = other + x + kSide * j;
           const int query = OfKeys ? column : row, key = OfKeys ? row : column;
           const int place = (y + kSide * i) * kWide + x + kSide * j;
-          const bool seen = query < s.length && key < s.sight.keys(query);
+          const bool seen = query < s.length && key < s.mask.keys(query);
           const float probability = seen ? expf(p[i][j] * s.scale - lse[query]) : 0.0f;
           ds_rows[place] = seen ? probability * (ds[i][j] - dots[query]) : 0.0f;
           if (OfKeys) p_rows[place] = probability;
         }
       __syncwarp();
-      add_product(sum1, ds_rows, kWide, kOthers, other1, y, x);
-      if constexpr (OfKeys) add_product(sum2, p_rows, kWide, kOthers, other2, y, x);
+      add_gemm(sum1, ds_rows, kWide, kOthers, other1, y, x);
+      if constexpr (OfKeys) add_gemm(sum2, p_rows, kWide, kOthers, other2, y, x);
     }
   }
   const GradientHeads<float>& to1 = OfKeys ? a.dk : a.dq;

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForwar
   const Tile<D> q{reinterpret_cast<bf16*>(shared)};
   const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kRows;  // long rows first, because they take longest
   const int64_t b = blockIdx.x / s.heads, h = blockIdx.x % s.heads, shared_head = h / s.group();
-  const int last = min(first + kRows, s.length) - 1, keys = s.sight.keys(last), sure = s.sight.keys(first);
+  const int last = min(first + kRows, s.length) - 1, keys = s.mask.keys(last), sure = s.mask.keys(first);
   const bf16* k_rows = a.k.head(b, shared_head, s.head);
   const bf16* v_rows = a.v.head(b, shared_head, s.head);
   auto k_tile = [&](int j) { return Tile<D>{q.data + kRows * D + (j & 1) * 2 * kTile}; };
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForwar
   float out[M][D / 8][4] = {}, top[M][2], sum[M][2] = {};  // top: of unscaled scores
   for (int m = 0; m < M; ++m) top[m][0] = top[m][1] = -INFINITY;
   const int tiles = (keys + N - 1) / N, warp_first = first + warp_row;
-  const int warp_keys = warp_first < s.length ? s.sight.keys(min(warp_first + 16 * M, s.length) - 1) : 0;
+  const int warp_keys = warp_first < s.length ? s.mask.keys(min(warp_first + 16 * M, s.length) - 1) : 0;
   for (int j = 0; j < tiles; ++j) {
     wait_copies();
     __syncthreads();  // tile j has arrived, and no warp reads tile j - 1 any more
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForwar
       for (int m = 0; m < M; ++m)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int seen = s.sight.keys(min(first + warp_row + 16 * m + g + 8 * (i / 2), s.length - 1));
+          const int seen = s.mask.keys(min(first + warp_row + 16 * m + g + 8 * (i / 2), s.length - 1));
 #pragma unroll
           for (int n = 0; n < kColumns; ++n)
             if (j * N + 8 * n + 2 * t + i % 2 >= seen) p[m][n][i] = -INFINITY;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForwar
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) out[m][n][2 * r] *= shrink, out[m][n][2 * r + 1] *= shrink;
       }
-    add_product(out, p, v_tile(j), 0, 0);
+    add_gemm(out, p, v_tile(j), 0, 0);
   }
 
 #pragma unroll

@@ -91,8 +91,8 @@ __device__ __forceinline__ void multiply_rows(float (&c)[M][N][4], const Tile<D>
 // Accumulates c [16·M, 8·O] += p·b, with p [16·M, 8·N] in the layout of multiply_rows' accumulators, rounded to bf16; b
 // has the rows from `row` on, and its columns from 8·first on.
 template <int D, int M, int N, int O>
-__device__ __forceinline__ void add_product(float (&c)[M][O][4], const float (&p)[M][N][4], const Tile<D>& b, int row,
-                                            int first) {
+__device__ __forceinline__ void add_gemm(float (&c)[M][O][4], const float (&p)[M][N][4], const Tile<D>& b, int row,
+                                         int first) {
 #pragma unroll
   for (int j = 0; j < N; j += 2) {
     uint32_t left[M][4];

@@ -54,7 +54,7 @@ std::string none_seen(const Driver& driver) {
   if (!driver.module)
     return "no GPU: libcuda.so.1 is there, but the driver's kernel module is not loaded (lsmod | grep nvidia; modprobe "
            "nvidia)";
-  return fmt::format("the driver {} sees no GPU (nvidia-smi says more)", driver.version);
+  return fmt::format("the driver {} finds no GPU (nvidia-smi has more)", driver.version);
 }
 
 // Returns advice for errors of an incomplete set-up; "" for all others.

@@ -32,7 +32,7 @@ class Trial {
     if (epilogue.matrix != nullptr)
       epilogue.matrix = gemm.gelu_input != nullptr ? beside(s.m, s.n, s.input) : result(whole, s.input);
     void* const workspace = memory(workspace_bytes);
-    product_ = std::make_unique<BlasProduct>(context, gemm, epilogue, workspace, workspace_bytes);
+    gemm_ = std::make_unique<BlasGemm>(context, gemm, epilogue, workspace, workspace_bytes);
     if (gemm.sum != Sums::none && epilogue.vector == nullptr)
       sums_ = kernel_of([x = of_a ? gemm.a : gemm.b, s, width = of_a ? s.m : s.n, to = gemm.sums,
                          parts = static_cast<float*>(workspace)](cudaStream_t stream) {
@@ -89,7 +89,7 @@ class Trial {
 
  private:
   cublasStatus_t enqueue(const cublasLtMatmulAlgo_t& algorithm) {
-    const cublasStatus_t status = product_->enqueue(algorithm, stream_);
+    const cublasStatus_t status = gemm_->enqueue(algorithm, stream_);
     if (status == CUBLAS_STATUS_SUCCESS && sums_ != nullptr) sums_->run(stream_);
     return status;
   }
@@ -125,7 +125,7 @@ class Trial {
   };
   std::vector<Numbers> numbers_;
   std::vector<std::pair<void*, size_t>> results_;
-  std::unique_ptr<BlasProduct> product_;
+  std::unique_ptr<BlasGemm> gemm_;
   std::unique_ptr<Kernel> sums_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t from_ = nullptr, to_ = nullptr;
@@ -192,8 +192,8 @@ cublasLtMatmulAlgo_t choose(Context& context, const Gemm& gemm, const Epilogue& 
   return best;
 }
 
-bool fused_sums_win(Context& context, const Gemm& gemm, const Epilogue& epilogue, const BlasProduct& fused,
-                    const BlasProduct& apart, size_t workspace_bytes) {
+bool fused_sums_win(Context& context, const Gemm& gemm, const Epilogue& epilogue, const BlasGemm& fused,
+                    const BlasGemm& apart, size_t workspace_bytes) {
   const std::string key = key_of(gemm, epilogue, workspace_bytes, fused.algorithm());
   const auto known = context.fused_sums().find(key);
   if (known != context.fused_sums().end()) return known->second;

@@ -10,7 +10,7 @@
 
 #include <vector>
 
-#include "blas_product.h"
+#include "blas_gemm.h"
 
 namespace prun::cuda {
 
@@ -21,7 +21,7 @@ cublasLtMatmulAlgo_t choose(Context& context, const Gemm& gemm, const Epilogue& 
 
 // Returns whether `fused`, which computes gemm.sums in its epilogue, is faster than `apart` followed by a kernel for
 // the column sums, with bitwise identical results of both. Returns false if there is not enough memory to measure.
-bool fused_sums_win(Context& context, const Gemm& gemm, const Epilogue& epilogue, const BlasProduct& fused,
-                    const BlasProduct& apart, size_t workspace_bytes);
+bool fused_sums_win(Context& context, const Gemm& gemm, const Epilogue& epilogue, const BlasGemm& fused,
+                    const BlasGemm& apart, size_t workspace_bytes);
 
 }  // namespace prun::cuda

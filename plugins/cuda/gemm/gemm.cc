@@ -6,7 +6,7 @@
 #include <array>
 
 #include "blas_choice.h"
-#include "blas_product.h"
+#include "blas_gemm.h"
 #include "cuda/device/context.h"
 #include "cuda/kernels/part.h"
 
@@ -77,15 +77,15 @@ class Plan {
   void* before_activation() const { return gemm_.pre != nullptr ? gemm_.pre : gemm_.c; }
 
   static bool on_16_bytes(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
-  std::unique_ptr<BlasProduct> find_product(const Epilogue& epilogue, void* to) {
+  std::unique_ptr<BlasGemm> find_gemm(const Epilogue& epilogue, void* to) {
     // cuBLASLt documents no alignment for an epilogue's operands; calls that failed because of it had less than this.
     if (s().k == 0 || !on_16_bytes(epilogue.vector) || !on_16_bytes(epilogue.matrix)) return nullptr;
     Gemm gemm = gemm_;
     gemm.c = to;
-    return BlasProduct::find(context_, gemm, epilogue, scratch_.data, bytes_);
+    return BlasGemm::find(context_, gemm, epilogue, scratch_.data, bytes_);
   }
-  bool try_product(const Epilogue& epilogue, void* to) {
-    std::unique_ptr<BlasProduct> found = find_product(epilogue, to);
+  bool try_gemm(const Epilogue& epilogue, void* to) {
+    std::unique_ptr<BlasGemm> found = find_gemm(epilogue, to);
     if (found == nullptr) return false;
     steps_->add(std::move(found));
     return true;
@@ -111,7 +111,7 @@ class Plan {
     }
     // Its rows must be multiples of 8 elements.
     if (epilogue.matrix != nullptr && s().n % 8 != 0) return false;
-    return activated_ = try_product(epilogue, gemm_.c);
+    return activated_ = try_gemm(epilogue, gemm_.c);
   }
 
   // The epilogue for a bias gradient rules out split-K, which a small dW needs to fill a GPU, and is slow for some
@@ -119,12 +119,12 @@ class Plan {
   bool product_with_sums() {
     if (gemm_.sum == Sums::none || s().batch != 1 || !context_.options().autotune) return false;
     if (gemm_.added_sums != nullptr) return false;  // the epilogue overwrites its vector
-    // Our A is cuBLASLt's B (blas_product.h).
+    // Our A is cuBLASLt's B (blas_gemm.h).
     const auto kind = gemm_.sum == Sums::of_a ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
     const Epilogue epilogue{kind, gemm_.sums, nullptr};
-    std::unique_ptr<BlasProduct> fused = find_product(epilogue, gemm_.c);
+    std::unique_ptr<BlasGemm> fused = find_gemm(epilogue, gemm_.c);
     if (fused == nullptr) return false;
-    const std::unique_ptr<BlasProduct> apart = find_product({}, gemm_.c);
+    const std::unique_ptr<BlasGemm> apart = find_gemm({}, gemm_.c);
     if (apart == nullptr || !fused_sums_win(context_, gemm_, epilogue, *fused, *apart, bytes_)) return false;
     steps_->add(std::move(fused));
     return summed_ = true;
@@ -132,11 +132,11 @@ class Plan {
 
   bool product_with_bias() {
     if (gemm_.bias == nullptr || s().batch != 1) return false;
-    return try_product({CUBLASLT_EPILOGUE_BIAS, gemm_.bias, nullptr}, before_activation());
+    return try_gemm({CUBLASLT_EPILOGUE_BIAS, gemm_.bias, nullptr}, before_activation());
   }
 
   void product_alone() {
-    if (!try_product({}, before_activation())) {
+    if (!try_gemm({}, before_activation())) {
       if (s().k != 0)
         context_.log(2,
                      fmt::format("cuBLASLt has no algorithm for a product of {} x {} x {}: a slower kernel computes it",

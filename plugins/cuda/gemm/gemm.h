@@ -44,7 +44,7 @@ size_t gemm_workspace(const Gemm& gemm);
 // Makes the kernel, with scratch from the view. Any size may be 0.
 std::unique_ptr<Kernel> make_gemm(const OpView& view, const Gemm& gemm);
 
-// plain_product.cu: a GEMM for sizes that cuBLASLt has no algorithm for: any size at all, a hundred times slower than
+// plain_gemm.cu: a GEMM for sizes that cuBLASLt has no algorithm for: any size at all, a hundred times slower than
 // possible. `added` is as in Gemm.
 std::unique_ptr<Kernel> make_plain_product(const GemmShape& shape, const void* a, const void* b, const void* added,
                                            void* c);

@@ -37,20 +37,20 @@ Options OpView::options() const { return context_ != nullptr ? context_->options
 
 Tensor OpView::read(size_t i) const {
   if (i >= op_.n_reads)
-    throw Failure(PRUN_EINVAL, fmt::format("{} has {} reads, wants {}", kind(), op_.n_reads, i + 1));
+    throw Failure(PRUN_EINVAL, fmt::format("{} has {} reads, expects {}", kind(), op_.n_reads, i + 1));
   return tensor_of(op_.reads[i]);
 }
 
 Tensor OpView::write(size_t i) const {
   if (i >= op_.n_writes)
-    throw Failure(PRUN_EINVAL, fmt::format("{} has {} writes, wants {}", kind(), op_.n_writes, i + 1));
+    throw Failure(PRUN_EINVAL, fmt::format("{} has {} writes, expects {}", kind(), op_.n_writes, i + 1));
   return tensor_of(op_.writes[i]);
 }
 
 void* OpView::typed(const Tensor& tensor, int dtype) const {
   if (tensor.dtype != dtype)
     throw Failure(PRUN_EINVAL,
-                  fmt::format("{}: a tensor is {}, wants {}", kind(), dtype_name(tensor.dtype), dtype_name(dtype)));
+                  fmt::format("{}: a tensor is {}, expected {}", kind(), dtype_name(tensor.dtype), dtype_name(dtype)));
   return tensor.ptr;
 }
 

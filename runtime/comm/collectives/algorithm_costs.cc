@@ -137,7 +137,7 @@ AlgorithmCosts::AlgorithmCosts(const std::string& text, const std::string& trans
       points.emplace_back(bytes, speed);
     }
     if (row == nullptr || points.empty() || rates.step_s < 0)
-      throw usage_error(fmt::format("measured algorithms: '{}' is none", printable(line)));
+      throw usage_error(fmt::format("measured algorithms: cannot read '{}'", printable(line)));
     if (of == transport) rates_[{row->kind, name}] = std::move(rates);
   }
 }

@@ -33,13 +33,13 @@ Scratch OpView::scratch(int64_t bytes) const {
 }
 
 const Tensor& OpView::tensor(const std::vector<TensorId>& list, size_t i, const char* word) const {
-  PRUN_CHECK(i < list.size(), fmt::format("{} has {} {}, wants {}", kind(), list.size(), word, i + 1));
+  PRUN_CHECK(i < list.size(), fmt::format("{} has {} {}, expects {}", kind(), list.size(), word, i + 1));
   return memory_.program->tensors[list[i]];
 }
 
 void* OpView::pointer(const std::vector<TensorId>& list, size_t i, Dtype dtype, const char* word) const {
   const Tensor& t = tensor(list, i, word);
-  PRUN_CHECK(t.dtype == dtype, fmt::format("{} {} {} '{}' is {}, wants {}", kind(), word, i, t.name,
+  PRUN_CHECK(t.dtype == dtype, fmt::format("{} {} {} '{}' is {}, expected {}", kind(), word, i, t.name,
                                            dtype_name(t.dtype), dtype_name(dtype)));
   return memory_.data(list[i]);
 }

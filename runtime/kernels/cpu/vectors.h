@@ -154,7 +154,7 @@ PRUN_INLINE void for_lanes(int64_t n, const F& f) {
 
 // Prefetches the lines of `count` elements.
 template <int64_t count, class T>
-PRUN_INLINE void ask_for(const T* x) {
+PRUN_INLINE void prefetch_lines(const T* x) {
   constexpr int64_t kLine = 64 / sizeof(T);
 #pragma GCC unroll 8
   for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(x + i);
@@ -162,9 +162,9 @@ PRUN_INLINE void ask_for(const T* x) {
 // Prefetches the lines of `count` elements 1 KiB after x. A loop with much arithmetic per element fills the CPU's
 // out-of-order window with a few vectors, so its cache misses would be serialized.
 template <int64_t count, class T>
-PRUN_INLINE void ask_ahead(const T* x) {
+PRUN_INLINE void prefetch_ahead(const T* x) {
   constexpr int64_t kAhead = 1024 / sizeof(T);
-  ask_for<count>(x + kAhead);
+  prefetch_lines<count>(x + kAhead);
 }
 
 // Load and store 2 · lanes numbers of bf16 as two vectors, of even and of odd positions. No element changes its lane,

@@ -153,13 +153,12 @@ TEST(Nccl, OptionsThatAreWrong) {
   EXPECT_EQ(opening("speed=3"),
             "Exit 2: transport nccl: nccl has no option 'speed' (one of: abort_ms, check, cta_policy, cudart, device, "
             "library, max_ctas, min_ctas, register, share, split_share)");
-  EXPECT_EQ(opening("max_ctas=0"), "Exit 2: transport nccl: nccl option max_ctas=0: wants 1 .. 64");
+  EXPECT_EQ(opening("max_ctas=0"), "Exit 2: transport nccl: nccl option max_ctas=0: must be 1 .. 64");
   EXPECT_EQ(opening("max_ctas=2,min_ctas=4"),
             "Exit 2: transport nccl: nccl options min_ctas=4 and max_ctas=2: the first is larger");
   std::string text = opening(libraries(kOld, ",cta_policy=zero"));
   EXPECT_EQ(
-      text.rfind("Exit 2: transport nccl: nccl option cta_policy: wants NCCL 2.28, here is NCCL 2.18.5, " + kOld, 0),
-      0u)
+      text.rfind("Exit 2: transport nccl: nccl option cta_policy: needs NCCL 2.28, found NCCL 2.18.5, " + kOld, 0), 0u)
       << text;
 }
 

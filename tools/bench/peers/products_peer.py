@@ -13,7 +13,7 @@ ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 SECONDS = 0.15  # of repetitions for one answer
 
 
-def blas_product(library):
+def blas_gemm(library):
     sgemm = ctypes.CDLL(library).cblas_sgemm
     one, zero = ctypes.c_float(1), ctypes.c_float(0)
 
@@ -60,7 +60,7 @@ def seconds_of(run):
 
 def main():
     name = sys.argv[1]
-    product = torch_product() if name == "torch" else blas_product(LIBRARIES[name])
+    product = torch_product() if name == "torch" else blas_gemm(LIBRARIES[name])
     print("ready", flush=True)
     for line in sys.stdin:
         run = product(*(int(word) for word in line.split()))

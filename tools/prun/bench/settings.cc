@@ -26,7 +26,7 @@ int64_t one_size(const std::string& text) {
   }
   if (digits == 0 || digits > 15 || shift < 0)
     throw usage_error(
-        fmt::format("--bytes: '{}' is no size; sizes are 4, 16K, 64M or 1G (K = 1024), ranges 8:64M:2", text));
+        fmt::format("--bytes: '{}' is not a size; sizes are 4, 16K, 64M or 1G (K = 1024), ranges 8:64M:2", text));
   int64_t bytes = std::stoll(text.substr(0, digits)) << shift;
   if (bytes > int64_t{1} << 40) throw usage_error(fmt::format("--bytes: {} is more than 1T", text));
   return bytes;
@@ -64,7 +64,7 @@ std::vector<T> by_name(const std::string& option, const std::string& text, std::
     if (!value) throw usage_error(fmt::format("{}: there is no '{}'{}", option, word, did_you_mean(word, names)));
     chosen.push_back(*value);
   }
-  if (chosen.empty()) throw usage_error(fmt::format("{} wants at least one of {}", option, join(names, ", ")));
+  if (chosen.empty()) throw usage_error(fmt::format("{} must name at least one of {}", option, join(names, ", ")));
   return chosen;
 }
 
@@ -96,7 +96,7 @@ double parse_budget(const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (text.empty() || *end != '\0' || !(value > 0 && value <= 3600))
-    throw usage_error(fmt::format("--budget wants seconds, more than 0 and at most 3600, not '{}'", text));
+    throw usage_error(fmt::format("--budget must be seconds, more than 0 and at most 3600, not '{}'", text));
   return value;
 }
 
@@ -106,14 +106,15 @@ void check_together(const BenchSettings& s, int nnodes) {
     throw usage_error("which collective? For example: prun bench all_reduce --nproc 4, or prun bench all");
   if (nnodes > 1 && s.nproc.size() > 1) throw usage_error("--nproc is one number where there are several nodes");
   if (!s.memory.empty() && s.foreign)
-    throw usage_error("--foreign is of the host's memory: not with --memory " + s.memory);
+    throw usage_error("--foreign measures host memory and cannot be combined with --memory " + s.memory);
   for (const std::string& op : s.ops) {
     if (!s.memory.empty() && find_bench_op(op).what != BenchOp::What::collective)
-      throw usage_error(fmt::format("{} is measured in the host's memory: not with --memory {}", op, s.memory));
+      throw usage_error(
+          fmt::format("{} is measured in host memory and cannot be combined with --memory {}", op, s.memory));
   }
   for (int ranks : s.nproc) {
     if (s.root >= ranks * nnodes)
-      throw usage_error(fmt::format("--root {} is none of {} ranks", s.root, ranks * nnodes));
+      throw usage_error(fmt::format("--root {} is out of range: there are {} ranks, from 0", s.root, ranks * nnodes));
     for (const std::string& op : s.ops) {
       if (ranks * nnodes < find_bench_op(op).least_ranks)
         throw usage_error(fmt::format("{} needs at least {} ranks: --nproc {}", op, find_bench_op(op).least_ranks,
@@ -134,7 +135,7 @@ std::vector<int64_t> parse_sizes(const std::string& text) {
     else
       sizes.push_back(one_size(part));
   }
-  if (sizes.empty()) throw usage_error("--bytes wants at least one size, such as 4,16K,4M");
+  if (sizes.empty()) throw usage_error("--bytes must have at least one size, such as 4,16K,4M");
   return sizes;
 }
 
@@ -181,7 +182,7 @@ void declare_bench(OptionTable& table, BenchSettings& s) {
   table.flag("--rank-order", s.rank_order, "sums in the order of the ranks, the same bits over every transport");
   table.flag("--foreign", s.foreign, "buffers that the transport did not allocate");
   parsed("--memory", "host|DEVICE",
-         "where the buffers lie; cuda: a GPU a rank, calls as graphs on its stream (default host)",
+         "memory of the buffers; cuda: a GPU a rank, calls as graphs on its stream (default host)",
          [&s](const std::string& text) { s.memory = text == "host" ? "" : text; });
   parsed("--budget", "SECONDS", "about how long a row is measured (default 0.3)",
          [&s](const std::string& text) { s.budget_s = parse_budget(text); });
@@ -206,7 +207,7 @@ void finish_bench(BenchOptions& options, const std::vector<std::string>& operand
     if (!s.vs.empty()) second.transport = s.vs;
     second.transport_options = s.vs_options;
     second.algorithm = s.vs_algorithm;
-    if (s.place == BenchPlace::both) throw usage_error("--vs wants --place out or in, not both");
+    if (s.place == BenchPlace::both) throw usage_error("--vs compares one placement; add --place out or --place in");
   }
   s.place = s.place.value_or(s.sides.size() == 2 ? BenchPlace::out : BenchPlace::both);
   check_together(s, options.job.launch.nnodes);

@@ -198,16 +198,17 @@ int Diff::run() {
   const std::vector<std::string>& plans = line_.operands;
   if (plans.empty() || plans.size() > 2)
     throw usage_error(
-        "prun diff wants two plans, or one and --to: prun diff plans/zero2.lua plans/zero3.lua --nproc 4, or "
+        "prun diff takes two plans, or one and --to: prun diff plans/zero2.lua plans/zero3.lua --nproc 4, or "
         "prun diff plans/zero3.lua --nproc 4 --to prefetch=2");
   if (plans.size() == 1 && to_.empty())
-    throw usage_error(fmt::format("{} differs from what? Name another plan, or --to NAME=VALUE", plans[0]));
+    throw usage_error(fmt::format("{} needs another plan to compare with; name it, or add --to NAME=VALUE", plans[0]));
   for (const std::string& plan : plans)
     if (plan.ends_with(".json") || plan.ends_with(".jsonl"))
       throw usage_error(fmt::format(
-          "prun diff compares plans, and {} is none: `prun draw {} PLAN` shows a trace beside its plan", plan, plan));
+          "prun diff compares plans, and {} is not a plan; `prun draw {} PLAN` shows a trace beside its plan", plan,
+          plan));
   if (const std::string& out = out_; !out.empty() && !out.ends_with(".html"))
-    throw usage_error(fmt::format("--out wants a name that ends with .html, not '{}'", out));
+    throw usage_error(fmt::format("--out must end with .html, not '{}'", out));
   std::optional<simulate::Cluster> cluster;
   if (!sim_.cluster.empty()) {
     cluster = open_cluster(job_, sim_.cluster);

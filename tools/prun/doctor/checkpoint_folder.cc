@@ -35,8 +35,8 @@ struct KnownFilesystem {
   const char* fix;  // null: fine
 };
 const KnownFilesystem kFilesystems[] = {
-    {0x01021994, "tmpfs", "it lies in memory: what is kept there is gone with the machine; name a folder on a disk"},
-    {0x858458f6, "ramfs", "it lies in memory: what is kept there is gone with the machine; name a folder on a disk"},
+    {0x01021994, "tmpfs", "it is in memory, and lost when the machine stops; name a folder on a disk"},
+    {0x858458f6, "ramfs", "it is in memory, and lost when the machine stops; name a folder on a disk"},
     {0x6969, "NFS", nullptr},
     {0x794c7630, "overlayfs", "it is the container's own layer, gone with it: mount a volume there"},
     {0xef53, "ext", nullptr},
@@ -87,7 +87,7 @@ Findings steps(const fs::path& folder) {
     }
     found.push_back({"write", Status::ok, speed(kTried, seconds_now() - begin)});
     begin = seconds_now();
-    if (fsync(fd) != 0) return failure("fsync", "this folder does not keep what is written: name another");
+    if (fsync(fd) != 0) return failure("fsync", "this folder cannot sync files to the disk; name another");
     const double took = seconds_now() - begin;
     Finding synced{"fsync", Status::ok, fmt::format("{} for {}", human_seconds(took), human_bytes(kTried))};
     synced.number = static_cast<int64_t>(static_cast<double>(kTried) / std::max(took, 1e-9));

@@ -69,7 +69,7 @@ Finding numa(const DoctorOptions&) {
   }
   Finding found{"NUMA", Status::ok, nodes == 0 ? "unknown" : counted(nodes, "node")};
   found.number = nodes;
-  if (nodes > 1) found.text += "; --bind says where ranks lie";
+  if (nodes > 1) found.text += "; --bind places ranks";
   return found;
 }
 

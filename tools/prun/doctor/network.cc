@@ -80,8 +80,9 @@ Finding name_finding(const char* what, const std::string& name, bool needed) {
 Finding clock(const DoctorOptions& options) {
   timex asked{};
   const int state = adjtimex(&asked);
-  if (state != TIME_ERROR && state >= 0) return {"clock", Status::ok, "kept by a time server"};
-  return {"clock", options.job.launch.nnodes > 1 ? Status::warn : Status::absent, "kept by no time server, as it seems",
+  if (state != TIME_ERROR && state >= 0) return {"clock", Status::ok, "synchronized by a time server"};
+  return {"clock", options.job.launch.nnodes > 1 ? Status::warn : Status::absent,
+          "apparently not synchronized by a time server",
           "times of several hosts will not fit together: chrony or systemd-timesyncd"};
 }
 

@@ -24,7 +24,7 @@ Findings plugins(const DoctorOptions& options) {
                        needed ? "build or install prun again" : ""});
   }
   if (found.empty())
-    found.push_back({"transports", Status::fail, "no plugin is beside this program, nor in PRUN_PLUGIN_PATH",
+    found.push_back({"transports", Status::fail, "no plugin was found beside this program or in PRUN_PLUGIN_PATH",
                      "build the targets prun_shm and prun_socket, or install prun again"});
   return found;
 }

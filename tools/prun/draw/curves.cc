@@ -24,7 +24,7 @@ Curve read_curve(const std::string& path, const std::string& name) {
     const bool last = file.peek() == std::ifstream::traits_type::eof();
     if (!row.is_object() || !row.value("step", Json()).is_number()) {
       if (last && number > 1) break;  // the run was killed within this line
-      throw usage_error(fmt::format("{}:{}: this is no row of --metrics, which has a step", path, number));
+      throw usage_error(fmt::format("{}:{}: not a row of --metrics: it has no step", path, number));
     }
     const auto value = [&](const char* key) {
       const Json found = row.value(key, Json());

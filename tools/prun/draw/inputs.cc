@@ -104,7 +104,7 @@ class Reader {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
       if (fs::exists(entry.path() / kRunFile)) runs.push_back(entry.path());
     if (runs.empty())
-      throw usage_error(fmt::format("{} is no run, and has none: a run has a {}", folder.string(), kRunFile));
+      throw usage_error(fmt::format("{} is not a run and contains none; a run has a {}", folder.string(), kRunFile));
     std::sort(runs.begin(), runs.end());
     for (const fs::path& run : runs) read_rows(run);
   }

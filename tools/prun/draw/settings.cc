@@ -14,7 +14,7 @@ void declare_draw(OptionTable& table, DrawOptions& options) {
              "predict the plan's step on it, as prun sim does (default: unit costs)");
   table.text("--out", "FILE", options.out, "NAME.html: a page; NAME.svg: a picture for documents");
   table.flag("--text", options.text, "draw in the terminal (what it does without --out, too)");
-  table.text("--title", "TEXT", options.title, "what stands above it");
+  table.text("--title", "TEXT", options.title, "the title above the picture");
   table.parsed(
       "--steps", "A:B",
       [&options](const std::string& text) {
@@ -28,15 +28,15 @@ void declare_draw(OptionTable& table, DrawOptions& options) {
 void check_draw_options(const DrawOptions& options) {
   if (options.operands.empty())
     throw usage_error(
-        "draw what? A plan, a trace of --trace, rows of --metrics or the folder of a run, for example: "
+        "prun draw needs a plan, a trace of --trace, rows of --metrics or the folder of a run, for example: "
         "prun draw plans/zero3.lua --nproc 2 --out zero3.html");
   const auto is_plan = [](const std::string& operand) { return operand.ends_with(".lua"); };
   if (!options.cluster.empty() && std::none_of(options.operands.begin(), options.operands.end(), is_plan))
-    throw usage_error("--cluster says where a plan is simulated, and none is named");
+    throw usage_error("--cluster needs a plan to simulate; name one");
   if (options.out.empty()) return;
-  if (options.text) throw usage_error("--text draws in the terminal: not with --out");
+  if (options.text) throw usage_error("--text draws in the terminal and cannot be combined with --out");
   if (!options.out.ends_with(".html") && !options.out.ends_with(".svg"))
-    throw usage_error(fmt::format("--out wants a name that ends with .html or .svg, not '{}'", options.out));
+    throw usage_error(fmt::format("--out must end with .html or .svg, not '{}'", options.out));
 }
 
 }  // namespace prun

@@ -212,13 +212,14 @@ Timeline read_trace_file(const std::string& path, int first, int last) {
   try {
     const Json json = Json::parse(file, on_value);
     if (!json.is_object() || !json.contains("traceEvents") || !json["traceEvents"].is_array())
-      throw usage_error(fmt::format("{} is no trace of `prun PLAN --trace`, which has traceEvents", path));
+      throw usage_error(fmt::format("{} is not a trace of `prun PLAN --trace`: it has no traceEvents", path));
     return reader.take(path);
   } catch (const Json::parse_error& error) {
-    throw usage_error(fmt::format("{} is no JSON, or ends too early: at byte {}", path, error.byte));
+    throw usage_error(fmt::format("{} is not valid JSON, or is truncated, at byte {}", path, error.byte));
   } catch (const Json::exception& error) {
     const std::string why = error.what();  // "[json.exception.type_error.302] type must be number, but is string"
-    throw usage_error(fmt::format("{}: event {} is none of a trace: {}", path, events, why.substr(why.find(' ') + 1)));
+    throw usage_error(
+        fmt::format("{}: event {} is not valid in a trace: {}", path, events, why.substr(why.find(' ') + 1)));
   } catch (Error& error) {
     if (error.message().starts_with(path)) throw;
     throw usage_error(fmt::format("{}: event {}: {}", path, events, error.message()));

@@ -302,7 +302,7 @@ std::unique_ptr<Tokenizer> read_tokenizer(const std::string& path) {
     std::ifstream file(folder ? path + "/tokenizer.json" : path);
     if (!file) throw usage_error("it cannot be opened");
     const Json json = Json::parse(file, nullptr, false);
-    if (!json.is_object() || !json.contains("model")) throw usage_error("this is no tokenizer.json of Hugging Face's");
+    if (!json.is_object() || !json.contains("model")) throw usage_error("not a tokenizer.json of Hugging Face");
     return std::make_unique<FromFile>(json);
   } catch (const Json::exception& error) {
     throw usage_error(fmt::format("{}: no tokenizer.json of Hugging Face's: {}", path, error.what()));

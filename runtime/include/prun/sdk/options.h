@@ -98,8 +98,10 @@ inline void parse_options(std::string_view plugin, const char* text, std::span<c
     const auto row = std::find_if(rows.begin(), rows.end(), [&](const Option& each) { return each.name == name; });
     if (row == rows.end())
       throw Failure(PRUN_EINVAL, -1, plugin, " has no option '", name, "' (", suggest_option(name, rows), ")");
-    if (value.empty()) throw Failure(PRUN_EINVAL, -1, plugin, " option ", name, " has no value: wants ", row->wants);
-    if (!row->set(value)) throw Failure(PRUN_EINVAL, -1, plugin, " option ", name, "=", value, ": wants ", row->wants);
+    if (value.empty())
+      throw Failure(PRUN_EINVAL, -1, plugin, " option ", name, " has no value; it must be ", row->wants);
+    if (!row->set(value))
+      throw Failure(PRUN_EINVAL, -1, plugin, " option ", name, "=", value, ": must be ", row->wants);
   }
 }
 

@@ -10,7 +10,7 @@
 //      bf16    even   avx512+pairs           pairs: scores are dot products of bf16 pairs,    query_block.h
 //                                            the other GEMMs f32
 //      bf16    odd    avx512+pairs           rows
-//      bf16    any    avx512+tiles           tiles: GEMMs on AMX                              attention_bf16.h
+//      bf16    any    avx512+tiles           tiles: GEMMs on AMX                              attention_tiles.h
 //
 // ring_attention.cc has attention over several ranks, decode.cc that of a token with its cache.
 //
@@ -20,7 +20,8 @@
 #include <type_traits>
 
 #include "base/vector_asm.h"
-#include "kernels/cpu/attention/attention_bf16.h"
+#include "kernels/cpu/attention/attention_tiles.h"
+#include "kernels/cpu/attention/head_prefetch.h"
 #include "kernels/cpu/attention/heads.h"
 #include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/instruction_set.h"
@@ -31,12 +32,12 @@ namespace {
 
 enum class Implementation : uint8_t { rows, pairs, tiles };
 
-// Must not run while a program is compiled, because multiplies_pairs() measures.
+// Must not run while a program is compiled, because has_pair_gemm() measures.
 template <class T>
 Implementation implementation_of(const Heads& s) {
   if constexpr (std::is_same_v<T, bf16>) {
     if (has_amx()) return Implementation::tiles;
-    if (kVectorAsm && s.head % 2 == 0 && multiplies_pairs()) return Implementation::pairs;
+    if (kVectorAsm && s.head % 2 == 0 && has_pair_gemm()) return Implementation::pairs;
   }
   return Implementation::rows;
 }

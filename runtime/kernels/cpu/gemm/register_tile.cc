@@ -10,7 +10,7 @@
 namespace prun::cpu {
 
 bool has_amx() { return kernels() == Kernels::tiles; }
-bool multiplies_pairs() { return kernels() == Kernels::pairs; }
+bool has_pair_gemm() { return kernels() == Kernels::pairs; }
 
 }  // namespace prun::cpu
 

@@ -15,7 +15,7 @@ void open_tiles();
 void close_tiles();
 
 // Returns whether bf16 GEMMs multiply pairs in vectors (kernel_choice.h).
-bool multiplies_pairs();
+bool has_pair_gemm();
 // Returns whether pairs in vectors are faster on this CPU than FMAs in f32. Measures; needs AVX512_BF16.
 bool pairs_pay();
 

@@ -69,7 +69,7 @@ template <int lanes, class T, class F>
 PRUN_INLINE float sum_of_powers(const T* x, int64_t width, float max, const F& f) {
   Two<lanes> sums = {};
   for_two_lanes<lanes, T>(width, [&](auto at) PRUN_INLINED {
-    ask_for<2 * lanes>(x + kPiece<T> + at.i);
+    prefetch_lines<2 * lanes>(x + kPiece<T> + at.i);
     sums += at.only(each(at.load(x) * kLog2E - max, [](const auto& t) PRUN_INLINED { return power_of(t); }));
     f(at);
   });

@@ -123,7 +123,7 @@ PRUN_INLINE void map_lanes(const F& f, int64_t n, Y* y, const X*... x) {
   };
   int64_t done = 0;
   for (; done + kSome * lanes <= n; done += kSome * lanes) {
-    (ask_ahead<kSome * lanes>(x + done), ...);
+    (prefetch_ahead<kSome * lanes>(x + done), ...);
     const Some all = of_some(load(x + done)...);
 #pragma GCC unroll 4
     for (int k = 0; k < kSome; k += kPairs ? 2 : 1) {

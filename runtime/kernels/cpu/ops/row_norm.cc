@@ -105,9 +105,9 @@ PRUN_INLINE void forward_block(const T* x, Pair<const Param<T, kept>> params, T*
     if (centred && !std::isfinite(centre)) centre = static_cast<float>(mean_in_f64(x + r * width, width));
     if constexpr (centred) stats[1][r] = centre;
     for_row<kept, lanes, T>(width, [&](auto at) PRUN_INLINED {
-      ask_for<2 * lanes>(x + (n + r) * width + at.i);  // the next rows
+      prefetch_lines<2 * lanes>(x + (n + r) * width + at.i);  // the next rows
       if constexpr (kept)
-        ask_for<2 * lanes>(y + (n + r) * width + at.i);  // otherwise stores to y stall those to `wide`
+        prefetch_lines<2 * lanes>(y + (n + r) * width + at.i);  // otherwise stores to y stall those to `wide`
       if constexpr (centred) {
         const auto d = at.only(at.load(again(r)) - centre);
         squares += d * d;
@@ -210,8 +210,8 @@ PRUN_INLINE void backward_block(const T* x, const T* dy, const Param<T, kept>* g
   }
   for (int r = 0; r < n; ++r) {
     for_row<kept, lanes, T>(width, [=, factor = scale[r], a = along[r], t = through[r]](auto at) PRUN_INLINED {
-      ask_for<2 * lanes>(x + (n + r) * width + at.i);
-      ask_for<2 * lanes>(dy + (n + r) * width + at.i);
+      prefetch_lines<2 * lanes>(x + (n + r) * width + at.i);
+      prefetch_lines<2 * lanes>(dy + (n + r) * width + at.i);
       if constexpr (kept) {
         at.store(dx + r * width,
                  at.load(wide + (2 * r + 1) * width) * factor - (at.load(wide + 2 * r * width) * a + t));

@@ -1,4 +1,4 @@
-// See attention_bf16.h. Scores and their gradients are stored with a row for each key and a column for each query.
+// See attention_tiles.h. Scores and their gradients are stored with a row for each key and a column for each query.
 // Rounded to bf16, the rows are the A of dv = Pᵀ·dO and dk = dSᵀ·Q; two rows as pairs are the B of dqᵀ = Kᵀ·dSᵀ.
 #include <algorithm>
 #include <limits>
@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "ir/types.h"
-#include "kernels/cpu/attention/attention_bf16.h"
+#include "kernels/cpu/attention/attention_tiles.h"
 
 #if defined(__x86_64__)
 #include "kernels/cpu/attention/attention_vectors.h"

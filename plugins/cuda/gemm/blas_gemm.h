@@ -26,13 +26,13 @@ struct Epilogue {
   const void* matrix = nullptr;  // gelu's input: written there, or read
 };
 
-class BlasProduct final : public Kernel {
+class BlasGemm final : public Kernel {
  public:
   // Returns null if cuBLASLt has no algorithm for it.
-  static std::unique_ptr<BlasProduct> find(Context& context, const Gemm& gemm, const Epilogue& epilogue,
-                                           void* workspace, size_t workspace_bytes);
+  static std::unique_ptr<BlasGemm> find(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace,
+                                        size_t workspace_bytes);
   // Selects no algorithm yet.
-  BlasProduct(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace, size_t workspace_bytes);
+  BlasGemm(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace, size_t workspace_bytes);
   // Returns the heuristic's algorithms that pass cuBLASLt's check, best first by its estimate; may be empty.
   std::vector<cublasLtMatmulHeuristicResult_t> algorithms(int most) const;
   // Returns algorithms() from the first one on that cuBLASLt accepts at launch.

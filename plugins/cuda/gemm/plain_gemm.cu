@@ -14,8 +14,8 @@ struct Strides {
 };
 
 template <class In, class Out>
-__global__ void plain_product(const In* a, Strides in_a, const In* b, Strides in_b, const Out* added, Out* c, int64_t m,
-                              int64_t n, int64_t k, int64_t batch) {
+__global__ void plain_gemm(const In* a, Strides in_a, const In* b, Strides in_b, const Out* added, Out* c, int64_t m,
+                           int64_t n, int64_t k, int64_t batch) {
   __shared__ float tile_a[kTile][kTile + 1], tile_b[kTile][kTile + 1];
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
   const int64_t down = (m + kTile - 1) / kTile, across = (n + kTile - 1) / kTile;
@@ -47,7 +47,7 @@ std::unique_ptr<Kernel> make(const GemmShape& s, const void* a, const void* b, c
   const int64_t tiles = s.batch * ((s.m + kTile - 1) / kTile) * ((s.n + kTile - 1) / kTile);
   return kernel_of(
       [=, in_a = strides(s.transpose_a, s.m, s.k), in_b = strides(s.transpose_b, s.k, s.n)](cudaStream_t stream) {
-        launch(plain_product<In, Out>, dim3(blocks_for(tiles, 1)), dim3(kTile, kTile), 0, stream,
+        launch(plain_gemm<In, Out>, dim3(blocks_for(tiles, 1)), dim3(kTile, kTile), 0, stream,
                static_cast<const In*>(a), in_a, static_cast<const In*>(b), in_b, static_cast<const Out*>(added),
                static_cast<Out*>(c), s.m, s.n, s.k, s.batch);
       });

@@ -1,4 +1,4 @@
-#include "blas_product.h"
+#include "blas_gemm.h"
 
 #include <fmt/format.h>
 
@@ -38,7 +38,7 @@ uint32_t alignment(const void* data, int64_t elements, int64_t batch, int dtype)
 
 }  // namespace
 
-BlasProduct::Layout BlasProduct::layout(int dtype, int64_t rows, int64_t columns, int64_t batch) {
+BlasGemm::Layout BlasGemm::layout(int dtype, int64_t rows, int64_t columns, int64_t batch) {
   cublasLtMatrixLayout_t made = nullptr;
   check(cublasLtMatrixLayoutCreate(&made, data_type(dtype), static_cast<uint64_t>(rows), static_cast<uint64_t>(columns),
                                    rows),
@@ -51,8 +51,8 @@ BlasProduct::Layout BlasProduct::layout(int dtype, int64_t rows, int64_t columns
   return layout;
 }
 
-BlasProduct::BlasProduct(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace,
-                         size_t workspace_bytes)
+BlasGemm::BlasGemm(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace,
+                   size_t workspace_bytes)
     : context_(context),
       gemm_(gemm),
       fused_(epilogue.kind != CUBLASLT_EPILOGUE_DEFAULT),
@@ -70,7 +70,7 @@ BlasProduct::BlasProduct(Context& context, const Gemm& gemm, const Epilogue& epi
   c_ = layout(s.output, s.n, s.m, s.batch);
 }
 
-void BlasProduct::describe(const Epilogue& epilogue) {
+void BlasGemm::describe(const Epilogue& epilogue) {
   const auto operation = [](bool transposed) { return static_cast<int32_t>(transposed ? CUBLAS_OP_T : CUBLAS_OP_N); };
   set(product_.get(), CUBLASLT_MATMUL_DESC_TRANSA, operation(gemm_.shape.transpose_b));
   set(product_.get(), CUBLASLT_MATMUL_DESC_TRANSB, operation(gemm_.shape.transpose_a));
@@ -84,7 +84,7 @@ void BlasProduct::describe(const Epilogue& epilogue) {
   }
 }
 
-std::vector<cublasLtMatmulHeuristicResult_t> BlasProduct::algorithms(int most) const {
+std::vector<cublasLtMatmulHeuristicResult_t> BlasGemm::algorithms(int most) const {
   const GemmShape& s = gemm_.shape;
   cublasLtMatmulPreference_t made = nullptr;
   check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
@@ -115,7 +115,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasProduct::algorithms(int most) c
   return found;
 }
 
-bool BlasProduct::starts(const cublasLtMatmulAlgo_t& algorithm) const {
+bool BlasGemm::starts(const cublasLtMatmulAlgo_t& algorithm) const {
   try {
     rehearse(context_, [&](cudaStream_t stream) { check(enqueue(algorithm, stream), "cublasLtMatmul"); });
     return true;
@@ -129,16 +129,16 @@ bool BlasProduct::starts(const cublasLtMatmulAlgo_t& algorithm) const {
   }
 }
 
-std::vector<cublasLtMatmulHeuristicResult_t> BlasProduct::starting(int most) const {
+std::vector<cublasLtMatmulHeuristicResult_t> BlasGemm::starting(int most) const {
   std::vector<cublasLtMatmulHeuristicResult_t> found = algorithms(most);
   found.erase(found.begin(),
               std::find_if(found.begin(), found.end(), [&](const auto& one) { return starts(one.algo); }));
   return found;
 }
 
-std::unique_ptr<BlasProduct> BlasProduct::find(Context& context, const Gemm& gemm, const Epilogue& epilogue,
-                                               void* workspace, size_t workspace_bytes) {
-  auto product = std::make_unique<BlasProduct>(context, gemm, epilogue, workspace, workspace_bytes);
+std::unique_ptr<BlasGemm> BlasGemm::find(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace,
+                                         size_t workspace_bytes) {
+  auto product = std::make_unique<BlasGemm>(context, gemm, epilogue, workspace, workspace_bytes);
   std::vector<cublasLtMatmulHeuristicResult_t> found = product->starting(context.options().autotune ? kCompared : 1);
   if (found.empty()) found = product->starting(kCompared);
   if (found.empty()) return nullptr;
@@ -149,12 +149,12 @@ std::unique_ptr<BlasProduct> BlasProduct::find(Context& context, const Gemm& gem
   return product;
 }
 
-cublasStatus_t BlasProduct::enqueue(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) const {
+cublasStatus_t BlasGemm::enqueue(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) const {
   const float one = 1, beta = gemm_.added != nullptr ? 1 : 0;
   return cublasLtMatmul(context_.cublas(), product_.get(), &one, gemm_.b, a_.get(), gemm_.a, b_.get(), &beta, c_data(),
                         c_.get(), gemm_.c, c_.get(), &algorithm, workspace_, workspace_bytes_, stream);
 }
 
-void BlasProduct::run(cudaStream_t stream) { check(enqueue(algorithm_, stream), "cublasLtMatmul"); }
+void BlasGemm::run(cudaStream_t stream) { check(enqueue(algorithm_, stream), "cublasLtMatmul"); }
 
 }  // namespace prun::cuda

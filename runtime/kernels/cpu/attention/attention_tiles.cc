@@ -1,6 +1,6 @@
-// See attention_bf16.h. The scores of a query block are stored in tiles of 16 queries by 16 keys, the probabilities in
+// See attention_tiles.h. The scores of a query block are stored in tiles of 16 queries by 16 keys, the probabilities in
 // tiles of 16 queries by 32 keys, as pairs of keys that are 16 apart, the form that the GEMM with values reads.
-#include "kernels/cpu/attention/attention_bf16.h"
+#include "kernels/cpu/attention/attention_tiles.h"
 
 #include <algorithm>
 #include <limits>
