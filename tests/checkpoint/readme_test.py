@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""The commands of README's section "Keep what was trained", word for word, in an empty folder. Usage: readme_test.py PRUN"""
+"""Runs the commands of the section "Keep what was trained" of the guide to checkpoints, word for word, in an empty folder.
+Usage: readme_test.py PRUN
+"""
 import pathlib
 import re
 import subprocess
@@ -7,7 +9,7 @@ import sys
 import tempfile
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
-text = (TOP / "README.md").read_text()
+text = (TOP / "runtime/checkpoint/README.md").read_text()
 section = text[text.index("## Keep what was trained"):]
 commands = re.search(r"```sh\n(.*?)```", section, re.S).group(1)
 with tempfile.TemporaryDirectory(prefix="prun-readme-") as folder:
