@@ -1,9 +1,8 @@
 -- mistake: an axis that splits the batch for one strategy and the tokens for another
--- happened: the sharder was given a mesh of dp and cp and took the second for the one to shard
---   over, the first for replicas
+-- happened: the sharder received a mesh of dp and cp; it sharded over cp and replicated over dp
 -- report: https://github.com/NVIDIA-NeMo/Automodel/pull/2768
 -- law: axes
--- others: a look at the size of the shards
+-- others: an inspection of shard sizes
 -- ranks: 4
 -- says: axis 'cp' is used twice: context_parallel splits the tokens over it, and zero3 (this file)
 --   splits the batch; give each its own

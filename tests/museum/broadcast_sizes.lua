@@ -1,8 +1,8 @@
--- mistake: broadcast of sizes that differ between ranks
--- happened: the ranks had modified a model differently before it was broadcast: the flat vectors
---   had other lengths
+-- mistake: broadcast with different sizes on ranks
+-- happened: ranks modified the model differently before the broadcast, so their flat tensors had
+--   different lengths
 -- report: https://github.com/EchoseChen/SPA-VL-RLHF/issues/2
--- law: one call for all
+-- law: matching collectives
 -- others: a debug wrapper that compares calls
 -- ranks: 2
 -- says: collectives differ: the 1st collective along world (lane 0) is not the same on ranks 0 and

@@ -1,9 +1,8 @@
--- mistake: layers that no turn of the schedule runs
--- happened: of 30 layers over 4 pipeline stages 28 were built and trained, 7 a stage, without a
---   word
+-- mistake: layers that no slot of the schedule runs
+-- happened: 30 layers over 4 pipeline stages became 28 (7 per stage) without a warning
 -- report: https://github.com/NVIDIA/Megatron-LM/issues/1304
--- law: every turn
--- others: a count of the parameters; a parity run
+-- law: complete schedules
+-- others: a parameter count; a parity run
 -- ranks: 2
 -- says: the schedule mine: rank 0 never runs forward of microbatch 0, chunk 1
 local prun, museum = require "prun", require "museum"

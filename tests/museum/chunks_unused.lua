@@ -1,8 +1,8 @@
--- mistake: two stages a rank under a schedule that runs one
--- happened: two chunks were asked for and the schedule stayed that of one: the model's second half
---   met the first's activations
+-- mistake: two stages per rank under a schedule that runs one
+-- happened: the schedule ignored that two model chunks were configured, so the second half of the
+--   model received the activations of the first
 -- report: https://github.com/hpcaitech/ColossalAI/issues/3187
--- law: every turn
+-- law: complete schedules
 -- others: the first step, where shapes differ
 -- ranks: 2
 -- says: the schedule 1f1b has one chunk a rank, not 2; interleaved has several

@@ -1,6 +1,6 @@
 -- mistake: a context that does not divide into the chunks of context parallelism
--- happened: samples whose length was no multiple of twice the ranks were rounded down: the last
---   tokens were not seen
+-- happened: sample lengths were rounded down to a multiple of twice the ranks, so the last tokens
+--   were ignored
 -- report: https://github.com/NVIDIA/TransformerEngine/issues/1930
 -- law: division
 -- others: a parity run with an odd length

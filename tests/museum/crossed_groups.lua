@@ -1,8 +1,8 @@
--- mistake: reductions over two axes in another order on every other rank
--- happened: two collectives over two groups, issued in another order on some ranks: these waited
---   for the others in one, and the others for them in the other
+-- mistake: reductions over two axes in a different order on every other rank
+-- happened: ranks issued collectives of two groups in different orders, so each half waited for the
+--   other
 -- report: https://github.com/meta-pytorch/torchrec/pull/4149
--- law: no circle
+-- law: no wait cycle
 -- others: a watchdog, after its timeout
 -- ranks: 4
 -- says: wait cycle across ranks: these wait for each other

@@ -1,8 +1,8 @@
--- mistake: microbatches go backward in another order on one rank
--- happened: with several microbatches a send could run ahead of its turn and met the receive of
---   another one: a hang
+-- mistake: backward of microbatches in a different order on one rank
+-- happened: with several microbatches a send could overtake another and pair with its receive,
+--   which caused a hang
 -- report: https://github.com/pytorch/PiPPy/pull/610
--- law: messages meet
+-- law: matching messages
 -- others: a test on real ranks, where sizes differ or tags are compared
 -- ranks: 2
 -- says: messages differ: message 0 from rank 1 to rank 0 along world (lane 33): send and receive

@@ -1,8 +1,8 @@
 -- mistake: all_reduce of f64 on one rank, of f32 on the others
--- happened: the type of a metric's sum was inferred: it became f64 on ranks that had met a numpy
---   value, and the job hung
+-- happened: the dtype of a metric was inferred: a numpy value made it f64 on some ranks, and the
+--   job hung
 -- report: https://github.com/modelscope/ms-swift/pull/9551
--- law: one call for all
+-- law: matching collectives
 -- others: a debug wrapper that compares calls
 -- ranks: 2
 -- says: collectives differ: the 1st collective along world (lane 0) is not the same on ranks 0 and

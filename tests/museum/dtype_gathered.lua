@@ -1,7 +1,7 @@
 -- mistake: all_gather of bf16 on one rank, of f32 on the others
--- happened: a metric was bf16 on ranks whose batch had taken one path and f32 on the others
+-- happened: the dtype of a metric depended on the code path that a rank's batch had taken
 -- report: https://github.com/modelscope/ms-swift/issues/3955
--- law: one call for all
+-- law: matching collectives
 -- others: a debug wrapper that compares calls
 -- ranks: 2
 -- says: collectives differ: the 1st collective along world (lane 0) is not the same on ranks 0 and

@@ -1,5 +1,5 @@
 -- mistake: a pipeline with more stages than layers
--- happened: a layout whose last stage had no layer deadlocked
+-- happened: a layout whose last stage had no layers deadlocked
 -- report: https://github.com/NVIDIA/Megatron-LM/issues/1852
 -- law: division
 -- others: a watchdog, after its timeout

@@ -1,5 +1,5 @@
--- mistake: all_reduce over the experts' axis adds
--- happened: the axis of the experts divides the batch too, so gradients over it are averaged; the
+-- mistake: all_reduce over the experts' axis with sum instead of average
+-- happened: the experts' axis also splits the batch, so its gradients must be averaged; the
 --   division was missing
 -- report: https://github.com/NVIDIA/Megatron-LM/pull/5956
 -- law: scale

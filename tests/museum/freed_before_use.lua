@@ -1,9 +1,8 @@
--- mistake: free and use in the wrong order
--- happened: resharding freed the whole parameter first and only then let the views of it point
---   elsewhere
+-- mistake: free before the last use
+-- happened: resharding freed the full parameter before it redirected the views of it
 -- report: https://github.com/pytorch/pytorch/pull/94859
 -- law: lifetimes
--- others: a sanitizer of the allocator, if somebody looks at that moment
+-- others: a sanitizer of the allocator, if it samples that moment
 -- ranks: 2
 -- says: 'embed.token.weight' is freed here, before embedding at lua/prun/models/gpt.lua reads it
 local prun, museum = require "prun", require "museum"

@@ -1,9 +1,9 @@
--- mistake: free after forward, not gathered again for backward
--- happened: parameters were resharded while backward still needed them, when an input of a frozen
+-- mistake: free after forward without another gather for backward
+-- happened: parameters were resharded while backward still needed them, if an input of a frozen
 --   module had no gradient
 -- report: https://github.com/pytorch/pytorch/issues/117510
 -- law: lifetimes
--- others: a sanitizer of the allocator, if the memory is used again
+-- others: a sanitizer of the allocator, if the memory is reused
 -- ranks: 2
 -- says: 'head.logits.weight' is freed here, before linear_dx at lua/prun/models/gpt.lua reads it
 local prun, museum = require "prun", require "museum"

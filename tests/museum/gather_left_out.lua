@@ -1,6 +1,6 @@
--- mistake: all_gather left out before a unit's forward
--- happened: the order in which gathers were started was not that of the forward pass: a layer
---   computed with the weights of the step before
+-- mistake: missing all_gather before a unit's forward
+-- happened: gathers started in another order than forward, so a layer used the weights of the
+--   previous step
 -- report: https://github.com/NVIDIA/Megatron-LM/issues/950
 -- law: lifetimes
 -- others: a parity run

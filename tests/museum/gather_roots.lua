@@ -1,8 +1,8 @@
 -- mistake: gather to a root that differs within a group
--- happened: the rank of a gather's destination was taken within its group by some callers and
---   within the world by others: with more than one stage of a pipeline it was wrong
+-- happened: some callers numbered the destination within the group, others within the world, which
+--   failed with more than one pipeline stage
 -- report: https://github.com/vllm-project/vllm/pull/2530
--- law: one call for all
+-- law: matching collectives
 -- others: a test with two groups
 -- ranks: 4
 -- says: collectives differ: the 1st collective along world (lane 0) is not the same on ranks 0 and

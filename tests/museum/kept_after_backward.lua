@@ -1,8 +1,8 @@
--- mistake: free left out after backward
--- happened: a hook that frees parameters after backward did not fire for modules whose parameters
---   had no gradient
+-- mistake: missing free after backward
+-- happened: a hook that frees parameters after backward was not called for modules without
+--   parameter gradients
 -- report: https://github.com/pytorch/pytorch/issues/83129
--- law: credits
+-- law: slots
 -- others: a memory profile
 -- ranks: 2
 -- says: the all_gather of block0 cannot be issued: its only slot is taken by block1 (gathered at

@@ -1,9 +1,8 @@
--- mistake: only the last microbatch goes backward
--- happened: every microbatch was taken for the last one, so that the next cleared what it had
---   accumulated: of a step's gradients only those of its last microbatch reached the
---   optimizer
+-- mistake: backward of the last microbatch only
+-- happened: every microbatch was treated as the last one and cleared the accumulated gradients, so
+--   only one contributed to the update
 -- report: https://github.com/NVIDIA/Megatron-LM/pull/7186
--- law: every turn
+-- law: complete schedules
 -- others: a parity run against one large batch
 -- ranks: 2
 -- says: the schedule mine: rank 0 never runs backward of microbatch 0, chunk 0

@@ -1,9 +1,9 @@
--- mistake: a mesh of fewer ranks than there are
--- happened: sizes of tensor and data parallelism that multiply to fewer than the GPUs left some
---   idle, and the job ran
+-- mistake: a mesh with fewer ranks than the job
+-- happened: the degrees of tensor and data parallelism multiplied to fewer than the GPUs; the job
+--   ran with idle GPUs
 -- report: https://github.com/GitM-Labs/runtime/pull/76
 -- law: axes
--- others: a look at which GPUs are busy
+-- others: an inspection of GPU utilization
 -- ranks: 4
 -- says: the mesh dp=2 is for 2 ranks, and there are 4 (--nproc)
 local prun, museum = require "prun", require "museum"

@@ -1,5 +1,5 @@
--- What the exhibits share: whether this run is the mistake or its corrected twin, and plans so small that only the
--- mistake is left to see. Not an exhibit.
+-- Shared by the exhibits: whether this run is the mistake or its corrected twin, and minimal plans. It is not an exhibit
+-- itself.
 
 local prun = require "prun"
 
@@ -7,7 +7,7 @@ local arg = prun.args { right = { false, "the corrected twin" } }
 
 local museum = { wrong = not arg.right, text = prun.data.bytes { path = "text/sample.txt", batch = 8, context = 16 } }
 
--- A GPT of two blocks, or what is given otherwise.
+-- Returns a GPT of two blocks; `given` overrides its shape.
 function museum.gpt(given)
   local shape = { vocab = 256, layers = 2, width = 32, heads = 2, context = 16 }
   for name, value in pairs(given or {}) do shape[name] = value end
@@ -25,7 +25,7 @@ function museum.gathered(unit, opt)
   unit:after("backward", function() prun.free(full) end)
 end
 
--- A plan; what is not given is that GPT on dp, with plain SGD.
+-- Returns a plan; the defaults are that GPT on dp and plain SGD.
 function museum.plan(given)
   local plan = { mesh = prun.mesh { dp = prun.rest }, model = museum.gpt(), data = museum.text,
                  optimizer = prun.sgd {} }

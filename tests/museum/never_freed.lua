@@ -1,8 +1,7 @@
--- mistake: all_gather whose result is never freed after forward
--- happened: gathered parameters of one model stayed after forward, although they should have been
---   sharded again: memory grew
+-- mistake: missing free after forward
+-- happened: gathered parameters of one model were not resharded after forward, so memory grew
 -- report: https://github.com/pytorch/pytorch/issues/149029
--- law: credits
+-- law: slots
 -- others: a memory profile
 -- ranks: 2
 -- says: the all_gather of block1 cannot be issued: the next of its 2 slots is taken by embed

@@ -1,8 +1,8 @@
--- mistake: all_reduce of the gradients of norms left out where tokens are split
--- happened: with sequence parallelism each rank's gradient of the last layernorm covered its own
---   tokens only, and was not summed over tp
+-- mistake: missing all_reduce of norm gradients if tokens are split
+-- happened: with sequence parallelism the gradient of the last layernorm covered only a rank's own
+--   tokens and was not reduced over tp
 -- report: https://github.com/NVIDIA/Megatron-LM/issues/1446
--- law: whole sums
+-- law: complete reductions
 -- others: an SPMD type checker; a comparison of ranks' weights
 -- ranks: 2
 -- says: the gradients of 'norm' are never reduced over 'cp': each rank would train on its own share

@@ -1,8 +1,8 @@
--- mistake: all_reduce once more on a rank with more batches
--- happened: ranks with fewer batches leave, and those with more wait for them in the next gradient
+-- mistake: one more all_reduce on a rank with more batches
+-- happened: ranks with fewer batches left, and the others waited for them in the next gradient
 --   reduction
 -- report: https://github.com/pytorch/pytorch/issues/33148
--- law: one call for all
+-- law: matching collectives
 -- others: a watchdog, after its timeout
 -- ranks: 2
 -- says: collectives differ: the 4th collective along world (lane 0) is not the same on ranks 0 and

@@ -1,8 +1,8 @@
--- mistake: all_reduces in another order on one rank
--- happened: ranks whose metrics had other keys, or the same in another order, reduced them in that
---   order: a hang
+-- mistake: all_reduces in a different order on one rank
+-- happened: metrics with different keys, or the same keys in a different order, were reduced in
+--   that order and hung
 -- report: https://github.com/Lightning-AI/pytorch-lightning/issues/19106
--- law: one call for all
+-- law: matching collectives
 -- others: a debug wrapper that compares calls
 -- ranks: 2
 -- says: collectives differ: the 1st collective along world (lane 0) is not the same on ranks 0 and

@@ -1,8 +1,7 @@
--- mistake: a broadcast on one rank meets the others' all_reduce
--- happened: one rank had gone on to save a checkpoint and broadcast its name while the other still
---   reduced gradients
+-- mistake: broadcast on one rank, all_reduce on the others
+-- happened: one rank broadcast the name of a checkpoint while another still reduced gradients
 -- report: https://github.com/speechbrain/speechbrain/issues/2401
--- law: one call for all
+-- law: matching collectives
 -- others: a debug wrapper that compares calls
 -- ranks: 2
 -- says: collectives differ: the 1st collective along world (lane 0) is not the same on ranks 0 and

@@ -1,8 +1,8 @@
--- mistake: column split of a fused qkv that does not say where q ends and k begins
--- happened: q, k and v lay side by side in one weight that was cut evenly: the first rank had q and
---   some of k, the second the rest
+-- mistake: column split of a fused QKV weight without the sizes of q, k and v
+-- happened: the fused weight of q, k and v was split evenly: the first rank had q and a part of k,
+--   the second the remainder
 -- report: https://github.com/NVIDIA-NeMo/Automodel/pull/1324
--- law: parts and wholes
+-- law: shards
 -- others: a parity run
 -- ranks: 2
 -- says: placement: attention (block0 forward, compute, here) takes 48 columns for whole heads of q,

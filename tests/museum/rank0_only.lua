@@ -1,8 +1,7 @@
 -- mistake: all_reduce on one rank only
--- happened: a metric that only some ranks had logged was gathered by these alone, and they waited
---   for the others for ever
+-- happened: ranks that had logged a metric gathered it and waited forever for ranks that had not
 -- report: https://github.com/huggingface/trl/issues/7310
--- law: one call for all
+-- law: matching collectives
 -- others: a watchdog, after its timeout; a debug wrapper that compares calls
 -- ranks: 2
 -- says: collectives differ: the 1st collective along world (lane 0) is not the same on ranks 0 and

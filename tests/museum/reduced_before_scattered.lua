@@ -1,8 +1,8 @@
--- mistake: all_reduce over the replicas before the reduce_scatter over the shards
--- happened: hybrid sharding summed whole gradients between hosts, then scattered them within: as
---   many times the bytes as there are shards
+-- mistake: all_reduce over replicas before reduce_scatter over shards
+-- happened: hybrid sharding all-reduced full gradients between hosts, then scattered them inside
+--   hosts: as many times the bytes as there are shards
 -- report: https://github.com/pytorch/pytorch/pull/84590
--- law: order of sums
+-- law: order of reductions
 -- others: a count of the bytes sent
 -- ranks: 4
 -- says: the gradients of 'head' are all-reduced over 'replicate' before they are scattered over

@@ -1,8 +1,8 @@
--- mistake: all_reduce of gradients before backward has made them
--- happened: a bucket was reduced when the stream that asked for it was ready, and not all streams
---   that wrote it
+-- mistake: all_reduce of gradients before backward has completed them
+-- happened: the reduction of a bucket waited for the stream that issued it, but not for all streams
+--   that wrote the bucket
 -- report: https://github.com/deepspeedai/DeepSpeed/issues/8061
--- law: order of sums
+-- law: order of reductions
 -- others: a sanitizer of races between streams; NaN
 -- ranks: 2
 -- says: all_reduce of the gradients of 'head' before they are whole: 'head.ln.weight' is also used

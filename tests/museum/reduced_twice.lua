@@ -1,9 +1,8 @@
--- mistake: all_reduce of gradients that are reduced already
--- happened: a pipeline's engine and ZeRO-2's hooks both reduced: the second met a gradient that was
---   reduced already
+-- mistake: second all_reduce of reduced gradients
+-- happened: both the pipeline engine and ZeRO-2's hooks reduced the gradients
 -- report: https://github.com/deepspeedai/DeepSpeedExamples/issues/86
--- law: sums once
--- others: a parity run with SGD, if sums are reduced twice
+-- law: single reductions
+-- others: a parity run with SGD, if the reduction sums
 -- ranks: 2
 -- says: the gradients of 'head' are reduced over 'dp' twice
 local prun, museum = require "prun", require "museum"

@@ -1,6 +1,6 @@
--- mistake: broadcast from a rank counted in the world, in a group
--- happened: a broadcast within a group was given a rank of the group where a rank of the world was
---   meant, so it worked in the first group only
+-- mistake: broadcast root in world numbering inside a group
+-- happened: a broadcast in a group received a group rank instead of a world rank, so it worked in
+--   the first group only
 -- report: https://github.com/OpenPipe/ART/issues/919
 -- law: ranges
 -- others: a test with two groups

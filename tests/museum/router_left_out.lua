@@ -1,8 +1,8 @@
--- mistake: all_reduce left out where there are experts, router and all
--- happened: the gradient of the router, which every rank has, was not summed, so its weights
---   drifted apart from the first step on
+-- mistake: missing all_reduce of a MoE block including its router
+-- happened: the gradient of the replicated router was not reduced, so its weights drifted apart
+--   from the first step on
 -- report: https://github.com/pytorch/torchtitan/issues/2387
--- law: whole sums
+-- law: complete reductions
 -- others: an SPMD type checker; a comparison of ranks' weights
 -- ranks: 2
 -- says: the gradients of 'block0' are never reduced over 'ep': each rank would train on its own

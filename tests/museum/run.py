@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The museum: bugs that other systems had, each as a plan of ours that `prun check` refuses, and its corrected twin.
 
-An exhibit is NAME.lua. Its first comment says in `key: value` lines (a value may go on in the next line) what happened, where it
-was reported, which law it breaks, who else could have found it, on how many ranks, and what `prun check` says. The line of the
-mistake ends in "-- here". With `--set right=1` the same file is the twin, which `--prove` compares with one rank. README.md lists all of them; the part between its two
-marks is written from the exhibits. `run.py PRUN --update` writes it and the texts anew.
+An exhibit is NAME.lua. Its first comment has `key: value` lines, whose values may continue on the next line: the mistake, the
+reported bug, its report, the violated rule (law), other tools that could detect it, the number of ranks, and the error of
+`prun check`. The line of the mistake ends in "-- here". With `--set right=1` the same file is the twin, which `--prove` compares
+with one rank. README.md lists all exhibits; `run.py PRUN --update` generates the part between its two marks, and the errors.
 """
 import pathlib
 import re
@@ -16,25 +16,25 @@ import text_case  # noqa: E402
 
 KEYS = ["mistake", "happened", "report", "law", "others", "ranks", "says"]
 LAWS = {
-    "whole sums": "a gradient is summed over every axis whose ranks have terms of it",
-    "sums once": "what has been summed is not summed again",
+    "complete reductions": "a gradient is reduced over every axis whose ranks hold partial sums of it",
+    "single reductions": "a gradient is reduced over an axis once",
     "scale": "a mean is divided by the number of its terms, once",
-    "order of sums": "a reduction follows everything that adds to what it reduces",
-    "parts and wholes": "an op that needs all of a tensor is not given one rank's part of it",
-    "one call for all": "all ranks of a group call the same collective, on the same type and size, with the same root",
-    "no circle": "no ranks wait for each other in a circle",
-    "messages meet": "each send meets the receive that was meant",
-    "lifetimes": "nothing is read before it is there, or after it is gone",
-    "credits": "what runs ahead has a place to go to, and gives it back",
-    "every turn": "each microbatch goes through every layer once, forward, then backward",
-    "drift": "weights that ranks let drift apart are brought together, all of them, by their mean",
-    "division": "what is dealt out divides evenly, so that nothing is dropped or seen twice",
-    "reach": "every parameter reaches the loss, so that it is trained",
-    "names": "a name means one thing",
-    "axes": "each axis of the mesh divides one thing",
-    "one model": "model, data and evaluation agree about what a sample is",
-    "ranges": "an index lies within what it indexes",
-    "room": "what a rank holds fits into its memory",
+    "order of reductions": "a reduction follows every op that accumulates into its input",
+    "shards": "an op that needs a whole tensor does not receive one rank's shard",
+    "matching collectives": "all ranks of a group issue the same collectives in the same order, with equal dtype, count and root",
+    "no wait cycle": "ranks do not wait for each other in a cycle",
+    "matching messages": "each send pairs with the intended receive",
+    "lifetimes": "a buffer is read after it is written and before it is freed",
+    "slots": "an op that runs ahead has a slot for its result and frees it",
+    "complete schedules": "each microbatch runs forward, then backward, through every layer once",
+    "averaging": "weights that ranks train independently are all averaged, at the same steps",
+    "division": "sizes divide evenly, so that nothing is dropped or repeated",
+    "reach": "every parameter affects the loss, so that it is trained",
+    "names": "a name denotes one unit",
+    "axes": "each mesh axis splits one thing",
+    "one model": "model, data and evaluation agree on the meaning of a sample",
+    "ranges": "an index is within the bounds of its table or group",
+    "capacity": "the state of a rank fits in its memory",
 }
 MARKS = "<!-- written by run.py --update -->\n", "<!-- to here -->\n"
 WIDTH = 100
@@ -57,7 +57,7 @@ class Exhibit:
         self.here = [i for i, line in enumerate(self.lines, 1) if line.endswith("-- here")]
 
     def problems(self):
-        """What is wrong with the file itself."""
+        """Yields the mistakes of the file itself."""
         missing = [key for key in KEYS if not self.fields.get(key)]
         if missing:
             yield f"its header lacks {', '.join(missing)}"
@@ -112,8 +112,7 @@ class Exhibit:
 
     def row(self):
         link = re.sub(r"https://github.com/(.*)/(?:issues|pull)/(\d+)", r"\1#\2", self.fields["report"])
-        cells = [f"[{self.fields['mistake']}]({self.path.name})", f"{self.fields['happened']} ([{link}]({self.fields['report']}))",
-                 self.fields["law"], self.fields["says"], self.fields["others"]]
+        cells = [f"[{self.fields['mistake']}]({self.path.name})", f"{self.fields['happened']} ([{link}]({self.fields['report']}))"]
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
@@ -127,13 +126,10 @@ def wrap(text, width):
 
 
 def page(exhibits):
-    order = list(LAWS)
-    laws = {law: sum(one.fields.get("law") == law for one in exhibits) for law in order}
-    text = f"{len(exhibits)} exhibits break {sum(count > 0 for count in laws.values())} laws.\n\n"
-    text += "| law | | exhibits |\n|---|---|---|\n"
-    text += "".join(f"| {law} | {LAWS[law]} | {laws[law]} |\n" for law in order if laws[law])
-    text += "\n| mistake | what happened | law | `prun check` says | who else could have found it |\n|---|---|---|---|---|\n"
-    return text + "".join(one.row() for one in sorted(exhibits, key=lambda one: (order.index(one.fields["law"]), one.name)))
+    rows = {law: sorted((one for one in exhibits if one.fields["law"] == law), key=lambda one: one.name) for law in LAWS}
+    rows = {law: found for law, found in rows.items() if found}
+    text = f"{len(exhibits)} exhibits violate {len(rows)} rules.\n\n| mistake in the exhibit | reported bug |\n|---|---|\n"
+    return text + "".join(f"| **{law}**: {LAWS[law]} | |\n" + "".join(one.row() for one in found) for law, found in rows.items())
 
 
 def page_agrees(exhibits, update):

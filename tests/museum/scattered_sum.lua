@@ -1,6 +1,5 @@
--- mistake: reduce_scatter adds where a mean is due
--- happened: over gloo, which has no average, sharded gradients were added up and never divided, and
---   nothing said so
+-- mistake: reduce_scatter with sum instead of average
+-- happened: gloo has no average; sharded gradients were summed and never divided, without a warning
 -- report: https://github.com/pytorch/pytorch/issues/162338
 -- law: scale
 -- others: a parity run with SGD (AdamW hides a constant factor)

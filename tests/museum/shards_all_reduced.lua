@@ -1,8 +1,7 @@
--- mistake: all_reduce of gradients whose rank keeps a piece only
--- happened: an example with ZeRO-1 reduced all gradients whole on every rank, as if nothing were
---   sharded
+-- mistake: all_reduce of sharded gradients
+-- happened: a ZeRO-1 example all-reduced full gradients on every rank, as without sharding
 -- report: https://github.com/deepspeedai/DeepSpeed/issues/823
--- law: parts and wholes
+-- law: shards
 -- others: a count of the bytes sent
 -- ranks: 2
 -- says: all_reduce of sharded gradients: 'head' is placed S(0) on 'dp'; use reduce_scatter, and

@@ -1,7 +1,7 @@
--- mistake: all_reduce of sizes that differ between ranks
--- happened: NCCL hangs on some pairs of sizes; others pass with the tail of the sum wrong
+-- mistake: all_reduce with different sizes on ranks
+-- happened: NCCL hangs for some pairs of sizes, and returns a wrong tail of the sum for others
 -- report: https://github.com/NVIDIA/nccl/issues/1417
--- law: one call for all
+-- law: matching collectives
 -- others: a debug wrapper that compares calls
 -- ranks: 2
 -- says: collectives differ: the 1st collective along world (lane 0) is not the same on ranks 0 and

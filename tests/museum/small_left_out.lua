@@ -1,8 +1,8 @@
--- mistake: all_reduce left out of parameters that are not sharded beside the shards
--- happened: biases and norms were whole on every rank of the axis over which all else is sharded,
---   and their gradients were not summed
+-- mistake: missing all_reduce of the unsharded parameters next to the shards
+-- happened: biases and norms were replicated along the axis that shards all other parameters, and
+--   their gradients were not reduced
 -- report: https://github.com/axonn-ai/axonn/pull/57
--- law: whole sums
+-- law: complete reductions
 -- others: a parity run; a comparison of ranks' weights
 -- ranks: 2
 -- says: the gradients of 'block0.small' are never reduced over 'dp': each rank would train on its
@@ -10,7 +10,7 @@
 local prun, museum = require "prun", require "museum"
 
 
-local mine = prun.strategy("mine", { axis = "dp" }, function(unit, opt) -- biases and norms stay whole
+local mine = prun.strategy("mine", { axis = "dp" }, function(unit, opt) -- biases and norms remain whole
   local full
   local function gather() full = prun.all_gather(unit.params, { axis = opt.axis }) end
   unit.params:flat { least = 2048 }:place { [opt.axis] = "S(0)" }

@@ -1,8 +1,8 @@
--- mistake: all_reduce left out on one stage of a pipeline
--- happened: with 1F1B and data parallelism a rank of the pipeline never came by the line that
---   synchronizes its gradients
+-- mistake: missing all_reduce on one pipeline stage
+-- happened: with 1F1B and data parallelism a pipeline rank never reached the line that synchronizes
+--   its gradients
 -- report: https://github.com/huggingface/picotron/pull/5
--- law: whole sums
+-- law: complete reductions
 -- others: a comparison of ranks' weights
 -- ranks: 4
 -- says: the gradients of 'head' are never reduced over 'dp': each rank would train on its own share

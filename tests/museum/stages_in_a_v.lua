@@ -1,7 +1,7 @@
--- mistake: a schedule for stages in a V, on stages that go round
--- happened: the zero-bubble V schedule asked a rank for a stage that another rank had
+-- mistake: a V-shaped schedule on round-robin stages
+-- happened: the zero-bubble V schedule requested a stage from a rank that did not own it
 -- report: https://github.com/pytorch/torchtitan/issues/774
--- law: messages meet
+-- law: matching messages
 -- others: the first step
 -- ranks: 2
 -- says: messages differ: message 1 from rank 0 to rank 1 along world (lane 32): send and receive

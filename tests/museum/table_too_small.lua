@@ -1,9 +1,9 @@
--- mistake: embedding table of fewer rows than the tokenizer has ids
--- happened: the table had 10,000 rows by default and the tokenizer some 40,000 ids: training went
---   well until a caption had a rarer word
+-- mistake: an embedding table with fewer rows than the tokenizer has ids
+-- happened: the table had 10,000 rows by default and the tokenizer about 40,000 ids; training
+--   failed at the first caption with a rare id
 -- report: https://github.com/lucidrains/DALLE-pytorch/issues/56
 -- law: ranges
--- others: a check of each id on the device, when the batch with it comes
+-- others: a check of each id on the device, at the batch that contains it
 -- ranks: 2
 -- says: data: plans/text/sample.txt has the id 122 at position 29970 (byte 29970), and the table
 --   'embed.token.weight' has 122 rows (this file): the largest id of the data is 122, so 123

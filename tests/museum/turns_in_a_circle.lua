@@ -1,7 +1,7 @@
--- mistake: one rank goes backward at once, the next one forward first
--- happened: each of two ranks waited to send before it would receive what the other sent
+-- mistake: backward first on one rank, forward first on the next
+-- happened: each of two ranks waited to send before it received the other's message
 -- report: https://github.com/pytorch/pytorch/issues/172668
--- law: no circle
+-- law: no wait cycle
 -- others: a watchdog, after its timeout
 -- ranks: 2
 -- says: wait cycle across ranks: these wait for each other

@@ -1,8 +1,8 @@
--- mistake: two groups of the same ranks, used in another order on one rank
--- happened: two communicators over the same ranks, and their collectives launched in opposite
---   orders: a hang, now and then
+-- mistake: two groups of the same ranks in a different order on one rank
+-- happened: the collectives of two communicators over the same ranks were launched in opposite
+--   orders, which hung sometimes
 -- report: https://github.com/ROCm/aorta/issues/512
--- law: one call for all
+-- law: matching collectives
 -- others: a debug wrapper that compares calls over all groups
 -- ranks: 2
 -- says: collectives differ: the 1st collective along world (lane 0) is not the same on ranks 0 and

@@ -1,8 +1,8 @@
--- mistake: weights of some units are averaged more often than others
--- happened: an averager that averages every so many calls was called once a parameter, not once a
---   step: which parameter was averaged when depended on how many there are
+-- mistake: weights of some units averaged more often than others
+-- happened: an averager with a period was called per parameter instead of per step, so the number
+--   of parameters decided which one was averaged when
 -- report: https://github.com/pytorch/pytorch/pull/74737
--- law: drift
+-- law: averaging
 -- others: a comparison of ranks' weights
 -- ranks: 2
 -- says: weights are averaged every 4 steps here and every 2 elsewhere: a plan has one rhythm

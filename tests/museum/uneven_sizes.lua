@@ -1,8 +1,7 @@
--- mistake: all_gather of sizes that differ between ranks
--- happened: with another number of rows on each rank an all_gather hangs, or returns other ranks'
---   data shifted
+-- mistake: all_gather with different sizes on ranks
+-- happened: with different numbers of rows an all_gather hangs or returns shifted data
 -- report: https://github.com/pytorch/xla/issues/8660
--- law: one call for all
+-- law: matching collectives
 -- others: a debug wrapper that compares calls
 -- ranks: 2
 -- says: collectives differ: the 1st collective along world (lane 0) is not the same on ranks 0 and

@@ -1,9 +1,9 @@
 -- mistake: a parameter that does not reach the loss
--- happened: a wrapped module whose output nobody used had gradients that were awaited and never
---   came
+-- happened: a wrapped module with an unused output never produced the gradients that the job waited
+--   for
 -- report: https://github.com/pytorch/pytorch/issues/83107
 -- law: reach
--- others: a look at which gradients are missing after the first step
+-- others: an inspection of missing gradients after the first step
 -- ranks: 2
 -- says: parameter 'head.auxiliary.weight' does not reach the loss: it would never be trained
 local prun, museum = require "prun", require "museum"

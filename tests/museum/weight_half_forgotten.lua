@@ -1,8 +1,8 @@
--- mistake: backward_weight of the last microbatch left out
--- happened: gradients of weights were put aside for a zero-bubble schedule, and the other schedules
---   never came to fetch them
+-- mistake: missing backward_weight of the last microbatch
+-- happened: weight gradients were deferred for a zero-bubble schedule, and other schedules never
+--   computed them
 -- report: https://github.com/deepspeedai/Megatron-DeepSpeed/issues/442
--- law: every turn
+-- law: complete schedules
 -- others: a comparison of gradients with another schedule
 -- ranks: 2
 -- says: the schedule mine: rank 0 never runs backward_weight of microbatch 3, chunk 0
