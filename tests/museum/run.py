@@ -71,7 +71,7 @@ class Exhibit:
     def check(self, prun, right=False):
         command = f"prun check {self.path.relative_to(text_case.ROOT)} --nproc {self.fields.get('ranks', 2)}"
         if right:  # equal to one rank, unless weights drift apart on purpose
-            command += " --set right=1" + (" --prove" if self.fields.get("law") != "drift" else "")
+            command += " --set right=1" + (" --prove" if self.fields.get("law") != "averaging" else "")
         return text_case.run(prun, command)
 
     def place(self):
