@@ -1,6 +1,5 @@
 -- mistake: missing free after backward
--- happened: a hook that frees parameters after backward was not called for modules without
---   parameter gradients
+-- happened: the hook that frees parameters was not called for modules without parameter gradients
 -- report: https://github.com/pytorch/pytorch/issues/83129
 -- law: slots
 -- others: a memory profile

@@ -1,6 +1,5 @@
 -- mistake: all_reduce over replicas before reduce_scatter over shards
--- happened: hybrid sharding all-reduced full gradients between hosts, then scattered them inside
---   hosts: as many times the bytes as there are shards
+-- happened: hybrid sharding sent full gradients between hosts, then scattered them inside hosts
 -- report: https://github.com/pytorch/pytorch/pull/84590
 -- law: order of reductions
 -- others: a count of the bytes sent
