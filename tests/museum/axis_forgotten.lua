@@ -1,6 +1,6 @@
 -- mistake: a mesh axis that no strategy uses
 -- happened: context parallelism without data parallelism wrapped no module, so no gradient was
---   reduced
+--   reduced and the loss diverged
 -- report: https://github.com/pytorch/torchtitan/pull/685
 -- law: axes
 -- others: a parity run; a comparison of ranks' weights

@@ -1,5 +1,6 @@
 -- mistake: broadcast with different sizes on ranks
--- happened: ranks modified the model differently, so their flat tensors had different lengths
+-- happened: ranks modified the model differently before the broadcast, so their flat tensors had
+--   different lengths
 -- report: https://github.com/EchoseChen/SPA-VL-RLHF/issues/2
 -- law: matching collectives
 -- others: a debug wrapper that compares calls

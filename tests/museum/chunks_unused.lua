@@ -1,6 +1,6 @@
 -- mistake: two stages per rank under a schedule that runs one
--- happened: the schedule ignored the second model chunk, whose layers received the first chunk's
---   activations
+-- happened: the schedule ignored that two model chunks were configured, so the second half of the
+--   model received the activations of the first
 -- report: https://github.com/hpcaitech/ColossalAI/issues/3187
 -- law: complete schedules
 -- others: the first step, where shapes differ

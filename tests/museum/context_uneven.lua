@@ -1,6 +1,6 @@
 -- mistake: a context that does not divide into the chunks of context parallelism
--- happened: lengths were rounded down to a multiple of twice the ranks; the last tokens were
---   ignored
+-- happened: sample lengths were rounded down to a multiple of twice the ranks, so the last tokens
+--   were ignored
 -- report: https://github.com/NVIDIA/TransformerEngine/issues/1930
 -- law: division
 -- others: a parity run with an odd length

@@ -1,6 +1,6 @@
 -- mistake: backward of microbatches in a different order on one rank
--- happened: a send could overtake another microbatch's and pair with its receive, which caused a
---   hang
+-- happened: with several microbatches a send could overtake another and pair with its receive,
+--   which caused a hang
 -- report: https://github.com/pytorch/PiPPy/pull/610
 -- law: matching messages
 -- others: a test on real ranks, where sizes differ or tags are compared

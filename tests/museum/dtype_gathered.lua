@@ -1,5 +1,5 @@
 -- mistake: all_gather of bf16 on one rank, of f32 on the others
--- happened: the dtype of a metric depended on the code path of a rank's batch
+-- happened: the dtype of a metric depended on the code path that a rank's batch had taken
 -- report: https://github.com/modelscope/ms-swift/issues/3955
 -- law: matching collectives
 -- others: a debug wrapper that compares calls

@@ -1,5 +1,6 @@
 -- mistake: all_reduce over the experts' axis with sum instead of average
--- happened: the experts' axis also splits the batch; the division for its average was missing
+-- happened: the experts' axis also splits the batch, so its gradients must be averaged; the
+--   division was missing
 -- report: https://github.com/NVIDIA/Megatron-LM/pull/5956
 -- law: scale
 -- others: a parity run with SGD

@@ -1,5 +1,5 @@
 -- mistake: fewer KV heads than ranks that split them
--- happened: 2 KV heads // 8 ranks gave each rank 0 heads
+-- happened: kv_heads // tp, with 2 heads over 8 ranks, gave each rank 0 heads
 -- report: https://github.com/ai-dynamo/modelexpress/pull/650
 -- law: division
 -- others: a test with more ranks than heads

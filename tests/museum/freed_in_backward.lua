@@ -1,6 +1,6 @@
 -- mistake: free after forward without another gather for backward
--- happened: parameters were resharded before backward used them, if an input of a frozen module had
---   no gradient
+-- happened: parameters were resharded while backward still needed them, if an input of a frozen
+--   module had no gradient
 -- report: https://github.com/pytorch/pytorch/issues/117510
 -- law: lifetimes
 -- others: a sanitizer of the allocator, if the memory is reused

@@ -1,6 +1,6 @@
 -- mistake: missing all_gather before a unit's forward
--- happened: gathers started in another order than forward, so a layer used weights of the previous
---   step
+-- happened: gathers started in another order than forward, so a layer used the weights of the
+--   previous step
 -- report: https://github.com/NVIDIA/Megatron-LM/issues/950
 -- law: lifetimes
 -- others: a parity run

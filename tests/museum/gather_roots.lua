@@ -1,6 +1,6 @@
 -- mistake: gather to a root that differs within a group
--- happened: callers numbered the destination within the group or the world, which failed with
---   several pipeline stages
+-- happened: some callers numbered the destination within the group, others within the world, which
+--   failed with more than one pipeline stage
 -- report: https://github.com/vllm-project/vllm/pull/2530
 -- law: matching collectives
 -- others: a test with two groups

@@ -1,5 +1,6 @@
 -- mistake: missing free after backward
--- happened: the hook that frees parameters was not called for modules without parameter gradients
+-- happened: a hook that frees parameters after backward was not called for modules without
+--   parameter gradients
 -- report: https://github.com/pytorch/pytorch/issues/83129
 -- law: slots
 -- others: a memory profile

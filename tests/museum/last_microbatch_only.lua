@@ -1,5 +1,6 @@
 -- mistake: backward of the last microbatch only
--- happened: every microbatch was treated as the last one and cleared the accumulated gradients
+-- happened: every microbatch was treated as the last one and cleared the accumulated gradients, so
+--   only one contributed to the update
 -- report: https://github.com/NVIDIA/Megatron-LM/pull/7186
 -- law: complete schedules
 -- others: a parity run against one large batch

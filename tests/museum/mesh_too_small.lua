@@ -1,5 +1,6 @@
 -- mistake: a mesh with fewer ranks than the job
--- happened: the degrees of parallelism multiplied to fewer than the GPUs; the others idled
+-- happened: the degrees of tensor and data parallelism multiplied to fewer than the GPUs; the job
+--   ran with idle GPUs
 -- report: https://github.com/GitM-Labs/runtime/pull/76
 -- law: axes
 -- others: an inspection of GPU utilization

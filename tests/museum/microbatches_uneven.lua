@@ -1,5 +1,5 @@
 -- mistake: a batch that does not divide into the microbatches
--- happened: 3 microbatches of a batch of 8 had unequal sizes, which did not fit the buffers of
+-- happened: a batch of 8 in 3 microbatches had unequal sizes, which did not fit the buffers of
 --   later stages
 -- report: https://github.com/pytorch/pytorch/issues/126600
 -- law: division

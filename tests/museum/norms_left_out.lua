@@ -1,5 +1,6 @@
 -- mistake: missing all_reduce of norm gradients if tokens are split
--- happened: with sequence parallelism the gradient of the last layernorm was not reduced over tp
+-- happened: with sequence parallelism the gradient of the last layernorm covered only a rank's own
+--   tokens and was not reduced over tp
 -- report: https://github.com/NVIDIA/Megatron-LM/issues/1446
 -- law: complete reductions
 -- others: an SPMD type checker; a comparison of ranks' weights

@@ -1,5 +1,6 @@
 -- mistake: all_reduces in a different order on one rank
--- happened: ranks reduced metrics in the order of their keys, which differed, and hung
+-- happened: metrics with different keys, or the same keys in a different order, were reduced in
+--   that order and hung
 -- report: https://github.com/Lightning-AI/pytorch-lightning/issues/19106
 -- law: matching collectives
 -- others: a debug wrapper that compares calls

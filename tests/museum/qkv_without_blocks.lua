@@ -1,6 +1,6 @@
 -- mistake: column split of a fused QKV weight without the sizes of q, k and v
--- happened: a fused weight was split evenly: the first rank had q and a part of k, the second the
---   remainder
+-- happened: the fused weight of q, k and v was split evenly: the first rank had q and a part of k,
+--   the second the remainder
 -- report: https://github.com/NVIDIA-NeMo/Automodel/pull/1324
 -- law: shards
 -- others: a parity run

@@ -1,5 +1,6 @@
 -- mistake: all_reduce over replicas before reduce_scatter over shards
--- happened: hybrid sharding sent full gradients between hosts, then scattered them inside hosts
+-- happened: hybrid sharding all-reduced full gradients between hosts, then scattered them inside
+--   hosts: as many times the bytes as there are shards
 -- report: https://github.com/pytorch/pytorch/pull/84590
 -- law: order of reductions
 -- others: a count of the bytes sent

@@ -1,6 +1,6 @@
 -- mistake: all_reduce of gradients before backward has completed them
--- happened: the reduction of a bucket waited for the issuing stream, but not for all streams that
---   wrote the bucket
+-- happened: the reduction of a bucket waited for the stream that issued it, but not for all streams
+--   that wrote the bucket
 -- report: https://github.com/deepspeedai/DeepSpeed/issues/8061
 -- law: order of reductions
 -- others: a sanitizer of races between streams; NaN

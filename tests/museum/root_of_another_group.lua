@@ -1,6 +1,6 @@
 -- mistake: broadcast root in world numbering inside a group
--- happened: a broadcast received a group rank instead of a world rank, so it worked in the first
---   group only
+-- happened: a broadcast in a group received a group rank instead of a world rank, so it worked in
+--   the first group only
 -- report: https://github.com/OpenPipe/ART/issues/919
 -- law: ranges
 -- others: a test with two groups

@@ -1,5 +1,6 @@
 -- mistake: missing all_reduce of a MoE block including its router
 -- happened: the gradient of the replicated router was not reduced, so its weights drifted apart
+--   from the first step on
 -- report: https://github.com/pytorch/torchtitan/issues/2387
 -- law: complete reductions
 -- others: an SPMD type checker; a comparison of ranks' weights

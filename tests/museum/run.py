@@ -112,7 +112,7 @@ class Exhibit:
 
     def row(self):
         link = re.sub(r"https://github.com/(.*)/(?:issues|pull)/(\d+)", r"\1#\2", self.fields["report"])
-        cells = [f"[{self.fields['mistake']}]({self.path.name})", f"{self.fields['happened']} ([{link}]({self.fields['report']}))"]
+        cells = [f"[{self.fields['mistake']}]({self.path.name})", f"[{link}]({self.fields['report']})"]
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
@@ -128,7 +128,7 @@ def wrap(text, width):
 def page(exhibits):
     rows = {law: sorted((one for one in exhibits if one.fields["law"] == law), key=lambda one: one.name) for law in LAWS}
     rows = {law: found for law, found in rows.items() if found}
-    text = f"{len(exhibits)} exhibits violate {len(rows)} rules.\n\n| mistake in the exhibit | reported bug |\n|---|---|\n"
+    text = f"{len(exhibits)} exhibits violate {len(rows)} rules.\n\n| mistake | report |\n|---|---|\n"
     return text + "".join(f"| **{law}**: {LAWS[law]} | |\n" + "".join(one.row() for one in found) for law, found in rows.items())
 
 

@@ -1,6 +1,6 @@
 -- mistake: missing all_reduce of the unsharded parameters next to the shards
--- happened: replicated biases and norms next to sharded weights did not have their gradients
---   reduced
+-- happened: biases and norms were replicated along the axis that shards all other parameters, and
+--   their gradients were not reduced
 -- report: https://github.com/axonn-ai/axonn/pull/57
 -- law: complete reductions
 -- others: a parity run; a comparison of ranks' weights

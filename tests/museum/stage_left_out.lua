@@ -1,5 +1,6 @@
 -- mistake: missing all_reduce on one pipeline stage
--- happened: with 1F1B a pipeline rank never reached the line that synchronizes its gradients
+-- happened: with 1F1B and data parallelism a pipeline rank never reached the line that synchronizes
+--   its gradients
 -- report: https://github.com/huggingface/picotron/pull/5
 -- law: complete reductions
 -- others: a comparison of ranks' weights

@@ -1,6 +1,6 @@
 -- mistake: an embedding table with fewer rows than the tokenizer has ids
--- happened: a table of 10,000 rows and 40,000 ids: training failed at the first caption with a rare
---   id
+-- happened: the table had 10,000 rows by default and the tokenizer about 40,000 ids; training
+--   failed at the first caption with a rare id
 -- report: https://github.com/lucidrains/DALLE-pytorch/issues/56
 -- law: ranges
 -- others: a check of each id on the device, at the batch that contains it

@@ -1,6 +1,6 @@
 -- mistake: two groups of the same ranks in a different order on one rank
--- happened: collectives of two communicators over the same ranks were launched in opposite orders
---   and sometimes hung
+-- happened: the collectives of two communicators over the same ranks were launched in opposite
+--   orders, which hung sometimes
 -- report: https://github.com/ROCm/aorta/issues/512
 -- law: matching collectives
 -- others: a debug wrapper that compares calls over all groups

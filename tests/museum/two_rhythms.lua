@@ -1,5 +1,6 @@
 -- mistake: weights of some units averaged more often than others
--- happened: an averager with a period was called per parameter instead of per step
+-- happened: an averager with a period was called per parameter instead of per step, so the number
+--   of parameters decided which one was averaged when
 -- report: https://github.com/pytorch/pytorch/pull/74737
 -- law: averaging
 -- others: a comparison of ranks' weights

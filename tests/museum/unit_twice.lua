@@ -1,6 +1,6 @@
 -- mistake: two units with the same name
--- happened: the first of two layers received the saved weights of both, the second kept its random
---   ones
+-- happened: of two layers with the same name, the first received the saved weights of both and the
+--   second kept its random ones
 -- report: https://github.com/BVLC/caffe/issues/7043
 -- law: names
 -- others: a count of the parameters
