@@ -1,5 +1,6 @@
 -- mistake: an axis that splits the batch for one strategy and the tokens for another
--- happened: the sharder received a mesh of dp and cp; it sharded over cp and replicated over dp
+-- happened: the sharder received a mesh of dp and cp; it sharded over cp and replicated over
+--   dp
 -- report: https://github.com/NVIDIA-NeMo/Automodel/pull/2768
 -- law: axes
 -- others: an inspection of shard sizes

@@ -1,5 +1,6 @@
 -- mistake: layers that no slot of the schedule runs
--- happened: 30 layers over 4 pipeline stages became 28 (7 per stage) without a warning
+-- happened: 30 layers over 4 pipeline stages became 28 (7 per stage) without a
+--   warning
 -- report: https://github.com/NVIDIA/Megatron-LM/issues/1304
 -- law: complete schedules
 -- others: a parameter count; a parity run

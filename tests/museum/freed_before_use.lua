@@ -1,5 +1,6 @@
 -- mistake: free before the last use
--- happened: resharding freed the full parameter before it redirected the views of it
+-- happened: resharding freed the full parameter before it redirected the views of
+--   it
 -- report: https://github.com/pytorch/pytorch/pull/94859
 -- law: lifetimes
 -- others: a sanitizer of the allocator, if it samples that moment

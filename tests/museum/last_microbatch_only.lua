@@ -1,6 +1,7 @@
 -- mistake: backward of the last microbatch only
--- happened: every microbatch was treated as the last one and cleared the accumulated gradients, so
---   only one contributed to the update
+-- happened: every microbatch was treated as the last one and cleared
+--   the accumulated gradients, so only one contributed to the
+--   update
 -- report: https://github.com/NVIDIA/Megatron-LM/pull/7186
 -- law: complete schedules
 -- others: a parity run against one large batch

@@ -1,6 +1,7 @@
 -- mistake: a batch that does not divide into the microbatches
--- happened: a batch of 8 in 3 microbatches had unequal sizes, which did not fit the buffers of
---   later stages
+-- happened: a batch of 8 in 3 microbatches had unequal
+--   sizes, which did not fit the buffers of later
+--   stages
 -- report: https://github.com/pytorch/pytorch/issues/126600
 -- law: division
 -- others: a test with a batch that does not divide

@@ -1,5 +1,6 @@
 -- mistake: missing free after forward
--- happened: gathered parameters of one model were not resharded after forward, so memory grew
+-- happened: gathered parameters of one model were not resharded after forward, so memory
+--   grew
 -- report: https://github.com/pytorch/pytorch/issues/149029
 -- law: slots
 -- others: a memory profile

@@ -1,5 +1,6 @@
 -- mistake: broadcast on one rank, all_reduce on the others
--- happened: one rank broadcast the name of a checkpoint while another still reduced gradients
+-- happened: one rank broadcast the name of a checkpoint while another still reduced
+--   gradients
 -- report: https://github.com/speechbrain/speechbrain/issues/2401
 -- law: matching collectives
 -- others: a debug wrapper that compares calls

@@ -1,5 +1,6 @@
 -- mistake: all_reduce on one rank only
--- happened: ranks that had logged a metric gathered it and waited forever for ranks that had not
+-- happened: ranks that had logged a metric gathered it and waited forever for ranks that had
+--   not
 -- report: https://github.com/huggingface/trl/issues/7310
 -- law: matching collectives
 -- others: a watchdog, after its timeout; a debug wrapper that compares calls

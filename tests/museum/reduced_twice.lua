@@ -1,5 +1,6 @@
 -- mistake: second all_reduce of reduced gradients
--- happened: both the pipeline engine and ZeRO-2's hooks reduced the gradients
+-- happened: both the pipeline engine and ZeRO-2's hooks reduced the
+--   gradients
 -- report: https://github.com/deepspeedai/DeepSpeedExamples/issues/86
 -- law: single reductions
 -- others: a parity run with SGD, if the reduction sums

@@ -1,5 +1,6 @@
 -- mistake: reduce_scatter with sum instead of average
--- happened: gloo has no average; sharded gradients were summed and never divided, without a warning
+-- happened: gloo has no average; sharded gradients were summed and never divided, without a
+--   warning
 -- report: https://github.com/pytorch/pytorch/issues/162338
 -- law: scale
 -- others: a parity run with SGD (AdamW hides a constant factor)

@@ -1,5 +1,6 @@
 -- mistake: all_reduce of sharded gradients
--- happened: a ZeRO-1 example all-reduced full gradients on every rank, as without sharding
+-- happened: a ZeRO-1 example all-reduced full gradients on every rank, as without
+--   sharding
 -- report: https://github.com/deepspeedai/DeepSpeed/issues/823
 -- law: shards
 -- others: a count of the bytes sent

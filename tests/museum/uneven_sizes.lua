@@ -1,5 +1,6 @@
 -- mistake: all_gather with different sizes on ranks
--- happened: with different numbers of rows an all_gather hangs or returns shifted data
+-- happened: with different numbers of rows an all_gather hangs or returns shifted
+--   data
 -- report: https://github.com/pytorch/xla/issues/8660
 -- law: matching collectives
 -- others: a debug wrapper that compares calls
