@@ -91,6 +91,11 @@ def blocks_of_slashes(text, mark):
     return found
 
 
+def blocks_of_stars(text):
+    return [(text.count("\n", 0, found.start(1)) + 1, re.sub(r"\n[ \t]*\*? ?", "\n", found[1]))
+            for found in re.finditer(r"(?:^|\s)/\*(.*?)\*/", text, re.DOTALL)]
+
+
 def blocks_of_python(text):
     found = blocks_of_slashes(text, "#")
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -120,7 +125,7 @@ def blocks_of_markdown(text):
 def blocks(path):
     text = path.read_text(errors="replace")
     if path.suffix in C_LIKE:
-        return blocks_of_slashes(text, "//")
+        return blocks_of_slashes(text, "//") + blocks_of_stars(text)
     if path.suffix == ".py":
         return blocks_of_python(text)
     if path.suffix == ".lua":

@@ -38,6 +38,7 @@ class English(unittest.TestCase):
     def test_each_language_has_its_comments_read(self):
         for name, text, line in (("a.cc", "int a;  // Of a step, the bytes\n", 1),
                                  ("b.h", "// Returns the bytes.\n// Nor does it block.\nint b;\n", 1),
+                                 ("b.c", "int b; /* bytes */\n/* Returns the bytes.\n * Of a step, all. */\n", 2),
                                  ("c.py", '"""Counts.\n\nWho waits is named."""\n', 1),
                                  ("d.lua", "local d = 1\n-- added up over ranks\n", 2),
                                  ("CMakeLists.txt", "\n# Else it is built.\n", 2),

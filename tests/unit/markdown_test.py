@@ -9,7 +9,7 @@ import sys
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 COLUMNS = 100
-WORDS = 155_000  # of all texts
+WORDS = 70_000  # of all texts
 TERMS, TERM_WORDS = 40, 30  # of the glossary
 MARKER = re.compile(r"\s*(?:[-*+]|\d+\.)\s+")
 
