@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checkpoints that cannot be written: a disk that is full for a while, and one that refuses a call. All ranks abandon such a
-save and the job goes on; the last one of a run, or any with --checkpoint-strict, ends it with 15.
+"""Checkpoints that cannot be written: a disk that is full for a while, and one that fails a call. All ranks abandon
+such a save and the job continues. It ends with 15 if the save is the last of the run, or with --checkpoint-strict.
 
 Usage: abandoned_save_test.py PRUN [--failing-disk LIBRARY]. Standard library only.
 """
@@ -57,7 +57,7 @@ class Saves(unittest.TestCase):
         return done
 
     def start(self, steps, *options, **more):
-        """Runs on; its standard error goes to the file errors.txt."""
+        """Starts a run in the background; its standard error goes to the file errors.txt."""
         with open(self.folder / "errors.txt", "w") as errors:
             process = subprocess.Popen([*self.words(steps, *options, **more), *map(str, self.of_node_0())], cwd=self.folder,
                                        stdout=subprocess.DEVNULL, stderr=errors)
@@ -97,7 +97,7 @@ class Saves(unittest.TestCase):
 
 
 class Refusing(Saves):
-    """One call fails for a path of one save: the same on a machine of any speed."""
+    """One call fails for a path of one save, independent of the machine's speed."""
 
     def setUp(self):
         super().setUp()
@@ -108,10 +108,10 @@ class Refusing(Saves):
         return dict(LD_PRELOAD=str(FAILING_DISK), FAILING_CALL=call, FAILING_DISK=path, FAILING_ERRNO=str(code))
 
     def assert_abandoned(self, done, step, last, rank=None, code=errno.ENOSPC):
-        """One warning and one event of the one save."""
+        """Asserts that the save gave one warning and one event."""
         [event] = self.events("checkpoint_abandoned")
         self.assertEqual((event["step"], event["errno"], event["folder"]), (step, code, str(self.checkpoints)))
-        self.assertIn(event["last_step"], (last, None))  # a rank may be a save ahead of rank 0, which commits the one before
+        self.assertIn(event["last_step"], (last, None))  # a rank may be one save ahead of rank 0, which commits the previous one
         self.assertIn(os.strerror(code), event["what"])
         self.assertGreater(event["bytes"], 0)
         self.assertEqual(event["missing_bytes"], max(0, event["bytes"] - event["free_bytes"]))
@@ -184,14 +184,14 @@ class Refusing(Saves):
         self.assertFalse((self.checkpoints / ".owner").exists())
 
     def test_a_restart_goes_back_to_the_commit_before(self):
-        """While the disk refuses, a rank is killed; SIGTERM ends the job once the disk takes what is written."""
+        """A rank is killed while the disk fails; SIGTERM ends the job once the disk works again."""
         flag = self.folder / "refuses"
         env = self.failing("write", "ck/step_,rank_00001_") | dict(FAILING_WHILE=str(flag))
         with unittest.mock.patch.dict(os.environ, env):
             process = self.start(FOREVER, "--max-restarts", 1, every=20)
         self.wait_for(lambda: self.events("checkpoint_committed"), "a commit", process)
         flag.touch()
-        # With the first one the commit before may still be under way.
+        # During the first abandoned save the previous commit may still be in progress.
         self.wait_for(lambda: len(self.events("checkpoint_abandoned")) > 2, "saves that are abandoned", process)
         last = self.events("checkpoint_abandoned")[-1]["last_step"]
         children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -206,14 +206,14 @@ class Refusing(Saves):
         self.assertEqual(steps, list(range(1, len(steps) + 1)))
 
     def test_going_back_from_a_number_that_is_not_finite(self):
-        """The save under way is awaited, and found abandoned."""
+        """The rollback awaits the save in progress and finds it abandoned."""
         done = self.train(7, "--max-restarts", 1, "--non-finite", "rollback", "--chaos", "nan:rank=1@step=5", plan="zero1",
                           env=self.failing("fsync", "step_00000004.,rank_00001_", errno.EIO))
         self.assertRegex(done.stderr, r"prun: restart 1 of 1 from step 2 \(.*\) without batches 3-5")
         self.assert_whole(2, 6, 7)
 
     def test_two_nodes(self):
-        """A rank of the other node cannot write, and node 0's ranks abandon what they have written."""
+        """A rank of the other node cannot write, so node 0's ranks abandon their written parts."""
         nodes = ["--nnodes", 2, "--rendezvous", f"unix:{self.folder.name}"]
         env = self.failing("write", "step_00000004.,rank_00003_")
         other = subprocess.Popen(self.words(7, *nodes, "--node-rank", 1), cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -236,7 +236,7 @@ class Refusing(Saves):
 
 
 class Full(Saves):
-    """A real disk: a small tmpfs that somebody else fills for a while."""
+    """A real disk: a small tmpfs that another process fills for a while."""
 
     def setUp(self):
         super().setUp()
@@ -247,7 +247,7 @@ class Full(Saves):
         self.addCleanup(subprocess.run, ["umount", "-l", self.checkpoints])
 
     def fill(self):
-        """What is free now: a commit that is under way removes older ones after it."""
+        """Fills the current free space; a commit in progress removes older checkpoints later."""
         try:
             with open(self.checkpoints / ".ballast", "ab", buffering=0) as ballast:
                 while ballast.write(bytes(1 << 14)) > 0:
@@ -294,7 +294,7 @@ class Full(Saves):
             subprocess.run([PRUN, "ckpt", "verify", str(self.checkpoints / name)], check=True, capture_output=True, timeout=60)
 
     def test_full_at_the_end(self):
-        """SIGTERM while the disk is full: what was trained since the last commit is lost, and that is said."""
+        """SIGTERM while the disk is full: the training since the last commit is lost, and the job reports that."""
         process = self.start(FOREVER, "--checkpoint-keep", 2, every=20)
 
         def abandoned():

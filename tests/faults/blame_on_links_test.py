@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Faults that a run brings about itself (prun --chaos), dozens of seeds: none is blamed on a healthy rank.
+"""Faults injected by the run itself (prun --chaos), with dozens of seeds: a healthy rank is never blamed.
 
 Usage: blame_on_links_test.py PRUN [--seeds N]. Standard library only.
 """
@@ -29,7 +29,7 @@ def run(plan, nproc, *options, settings=()):
 
 
 def told(text):
-    """The first line of the failure; warnings may stand before it."""
+    """Returns the first line of the failure; warnings may precede it."""
     found = re.search(r"(?m)^prun: (.*)\n  where: ", text)
     return found[1] if found else text
 
@@ -51,7 +51,7 @@ class Links(unittest.TestCase):
                 self.assertRegex(line, rf"\brank {peer}\b", text)
 
     def test_a_stopped_rank_is_named_on_two_axes(self):
-        """dp x tp and pp x tp: most ranks wait for one that only waits itself."""
+        """dp x tp and pp x tp: most ranks wait for a rank that itself only waits."""
         for transport, seed in itertools.product(("shm", "socket"), range(SEEDS)):
             rng = random.Random(f"{transport}{seed}")
             rank, pp = rng.randrange(4), rng.choice([1, 2])

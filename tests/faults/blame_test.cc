@@ -1,4 +1,4 @@
-// Reports of ranks in, the cause out: what is weighed against what, and how far a hang is followed.
+// The verdict on a failed job, from reports of ranks: which report outweighs which, and how far a hang is traced.
 #include "launch/blame.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What is changed on its way between two launchers is found before anything of it is believed.
+// A launcher detects modified bytes from another launcher before it uses any of them.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ struct Link {
     wire = Fd(ends[0]);
     to = Channel(Fd(ends[1]), "key of theirs", "key of ours");
   }
-  // What a launcher would send.
+  // Returns the bytes that a launcher would send.
   static std::string stream(const std::vector<std::string>& payloads, const char* key = "key of ours") {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Nobody reads what a run says, it is stopped, its output is closed or full, limits are low: it goes on, or ends and says why.
+"""A run continues, or ends and reports why, if its output is not read, closed or full, if it is stopped, or under low
+limits.
 
 Usage: deaf_test.py PRUN. Standard library only.
 """
@@ -47,13 +48,13 @@ class Deaf(unittest.TestCase):
             process.wait()
 
     def start(self, *options, plan=tuple(faults.ENDLESS), **more):
-        """Rows of metrics on a pipe fill it within a second."""
+        """Starts a run whose metrics fill a pipe within a second."""
         process = subprocess.Popen([faults.PRUN, *plan, *options, "--runs", self.folder.name], cwd=ROOT, stdin=subprocess.DEVNULL, **more)
         self.begun.append(process)
         return process
 
     def stuck(self):
-        """A run whose standard output is a pipe that nobody reads, full; and that pipe."""
+        """Returns a run whose standard output is a full pipe that no process reads, and that pipe."""
         reader, writer = os.pipe()
         self.addCleanup(os.close, reader)
         process = self.start("--nproc", "2", "--metrics", "-", stdout=writer, stderr=writer)
@@ -77,7 +78,7 @@ class Deaf(unittest.TestCase):
         self.assertEqual(process.wait(timeout=20), 143)
 
     def test_a_terminal_after_ctrl_s(self):
-        """Nobody reads the master: as after Ctrl-S, what the terminal holds is all that it takes."""
+        """As after Ctrl-S, the master is not read, so the terminal accepts only its buffer's size."""
         master, slave = pty.openpty()
         self.addCleanup(os.close, master)
         process = self.start("--nproc", "2", "--metrics", "-", stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"})
@@ -90,7 +91,7 @@ class Deaf(unittest.TestCase):
         self.assertEqual(process.wait(timeout=20), 10)
 
     def test_a_slow_reader_gets_all(self):
-        """Far more rows than a pipe holds, read only once the ranks have ended."""
+        """The pipe's reader starts after the ranks have ended; the rows exceed the pipe's capacity."""
         steps = [*faults.ENDLESS[:-1], "steps=400"]
         process = self.start("--nproc", "2", "--metrics", "-", plan=tuple(steps), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         faults.wait_for(lambda: len(ranks_of(process.pid)) == 2, "the start of both ranks")
@@ -131,7 +132,7 @@ class Deaf(unittest.TestCase):
                               stdout=more.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, text=True, timeout=60, check=False, **more)
 
     def test_closed_streams(self):
-        """Without them the file of --metrics would become standard error, or output."""
+        """Without this care the --metrics file would be opened as standard output or error."""
         metrics = pathlib.Path(self.folder.name, "metrics.jsonl")
         for closed in ("2>&-", ">&-", "<&-", "<&- >&- 2>&-"):
             with self.subTest(closed=closed):
@@ -173,7 +174,7 @@ class Deaf(unittest.TestCase):
         self.assertRegex(done.stderr, f"{plugins}.*write")
 
     def test_few_processes(self):
-        """The limit does not count for root."""
+        """root is exempt from the limit."""
         def few():
             os.setgroups([])
             os.setgid(61234)

@@ -1,4 +1,4 @@
-// The path behind a descriptor, for libraries that stand before a program and fail by path.
+// The path of a descriptor, for preloaded libraries that fail calls by path.
 #pragma once
 #include <fmt/format.h>
 

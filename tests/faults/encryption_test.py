@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Two launchers and their ranks with --encrypt: the same numbers, nothing to read on the way, and what is changed there ends the job.
+"""Two launchers and their ranks with --encrypt: results are the same, the traffic is unreadable, and modified traffic
+ends the job.
 
-Usage: encryption_test.py PRUN. A relay stands between the launchers; the ranks' own links are TCP on loopback.
+Usage: encryption_test.py PRUN. The launchers communicate through a relay; the ranks' own links are TCP on loopback.
 Standard library only.
 """
 import os
@@ -18,11 +19,11 @@ import prun_faults_test as faults  # noqa: E402
 
 STEPS = [*faults.ENDLESS[:-1], "steps=4"]
 TCP = ["--transport", "socket", "--transport-options", "unix=0"]
-FRAMES = (b"--set reduce", b"--transport-options", b"zero3.lua")  # of the settings and the job
+FRAMES = (b"--set reduce", b"--transport-options", b"zero3.lua")  # parts of the settings and the job
 
 
 class Relay:
-    """Hands on what either end says to the other and keeps it; `flip`: a bit of what node 0 says next is another."""
+    """Forwards and records the bytes of both ends; `flip`: flips a bit of node 0's next bytes."""
 
     def __init__(self, port):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -49,7 +50,7 @@ class Relay:
                             return
                         self.seen += data
                         if self.flip is not None and end is head:
-                            data[len(data) // 2 if self.flip == "middle" else 3] ^= 4  # 3: of a record's length
+                            data[len(data) // 2 if self.flip == "middle" else 3] ^= 4  # 3: in a record's length
                             self.flip = None
                         (head if end is member else member).sendall(data)
                     except OSError:
@@ -58,7 +59,7 @@ class Relay:
 
 class Encryption(faults.Jobs):
     def nodes(self, *options, plan, others=None, port=None, environment=()):
-        """`others`: of node 1, in place of the same; `environment`: words for env(1), of node 1."""
+        """`others`: options of node 1 if they differ; `environment`: arguments of env(1) for node 1."""
         self.port = port or faults.free_port()
         self.relay = Relay(self.port)
         place = ["--nproc", "1", "--nnodes", "2", "--node-rank"]
@@ -151,7 +152,7 @@ class Encryption(faults.Jobs):
             os.environ.pop("PRUN_PLUGIN_PATH")
 
     def test_a_long_job_is_handed_over(self):
-        """More than the buffers of a socket hold."""
+        """The job is larger than the socket buffers."""
         nodes = self.nodes("--encrypt", plan=["plans/3d.lua", "--set", "layers=16", "--set", "width=32", "--set", "heads=2", "--set", "context=16",
                                               "--set", "pp=2", "--set", "tp=1", "--set", "micro=16", "--set", "batch=16", "--set", "steps=2"])
         codes, texts = self.finished(nodes)

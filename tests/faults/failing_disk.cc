@@ -1,7 +1,7 @@
-// A disk that refuses: put before a program (LD_PRELOAD), the call named $FAILING_CALL (open, write, fsync, rename,
-// mkdir, flock) fails with $FAILING_ERRNO for a path that contains all parts of $FAILING_DISK, which are separated by
-// commas; a $ at the end of a part matches the end of the path. If $FAILING_WHILE names a file, calls fail only while
-// that file exists.
+// A failing disk: a preloaded library (LD_PRELOAD) that makes the call named $FAILING_CALL (open, write, fsync, rename,
+// mkdir, flock) fail with $FAILING_ERRNO for a path that contains all comma-separated parts of $FAILING_DISK. A $ at
+// the end of a part matches the end of the path. If $FAILING_WHILE names a file, calls fail only while that file
+// exists.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// An observer that keeps what it is told, and what a test may ask after a job: is anybody left?
+// An observer that records its calls, and checks after a job that no process or descriptor is left.
 #pragma once
 #include <dirent.h>
 #include <fcntl.h>
@@ -70,7 +70,7 @@ inline double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Runs jobs in this process; after each test no child and no descriptor may be left.
+// Runs jobs in this process; after each test no child process and no descriptor may be left.
 class LaunchTest : public testing::Test {
  protected:
   void SetUp() override { descriptors_ = open_descriptors(); }

@@ -1,5 +1,5 @@
-// Ranks that succeed, die, fail and hang, on one node. Every job must end by itself, name the culprit and leave
-// nothing.
+// Ranks that succeed, die, fail and hang, on one node. Every job must end by itself, blame the culprit and leave
+// nothing behind.
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -53,7 +53,7 @@ TEST_F(LaunchTest, AllGatherGivesEveryBlobByRank) {
   int code = run(4, [](const RankStart& start) {
     for (int round = 0; round < 20; ++round) {
       std::string mine(static_cast<size_t>(start.rank * 100000),
-                       static_cast<char>('a' + round));  // over a socket's buffer
+                       static_cast<char>('a' + round));  // exceeds a socket's buffer
       std::vector<std::string> all = start.launcher->all_gather(mine);
       for (size_t rank = 0; rank < 4; ++rank)
         if (all[rank] != std::string(rank * 100000, static_cast<char>('a' + round))) return 1;
@@ -66,7 +66,7 @@ TEST_F(LaunchTest, AllGatherGivesEveryBlobByRank) {
 TEST_F(LaunchTest, RecordersAreSharedAndReadableAfterADeath) {
   options.recorder_bytes = 1 << 20;
   std::string seen;
-  observer.on_tick = [&] {  // the last tick comes after the last process
+  observer.on_tick = [&] {  // the last tick follows the end of the last process
     seen.clear();
     for (void* recorder : observer.recorders) seen += static_cast<char*>(recorder)[(1 << 20) - 1];
   };
@@ -107,7 +107,7 @@ TEST_F(LaunchTest, LinesOfADyingRankArrive) {
   EXPECT_EQ(observer.lines_of(0), std::vector<std::string>{"last words"});
 }
 
-// Where in its life the rank dies, and how.
+// When and how the rank dies.
 struct Death {
   const char* name;
   int signal;  // 0: _exit(3)
@@ -131,7 +131,7 @@ TEST_P(RankDeath, EndsTheJobAtOnceAndNamesTheCulprit) {
       }
       try {
         start.launcher->all_gather("blob");
-      } catch (const Error& error) {  // as a rank's main does; must not be taken for the cause
+      } catch (const Error& error) {  // as in a rank's main; this is not the cause
         start.launcher->fail(error, "all_gather");
         return static_cast<int>(error.code());
       }
@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Death{"ExitLater", 0, 3, {"prun: rank 2 ended with exit status 3"}}),
     [](const auto& death) { return death.param.name; });
 
-// The peers see the broken connection before the launcher sees the death.
+// The peers detect the broken connection before the launcher detects the death.
 TEST_F(LaunchTest, SymptomsOfPeersAreNotTheCause) {
   int code = run(3, [](const RankStart& start) -> int {
     if (start.rank == 1) {
@@ -215,7 +215,7 @@ TEST_F(LaunchTest, OutOfMemoryHasItsCode) {
   EXPECT_TRUE(said("predicted memory per rank")) << observer.messages;
 }
 
-// A rank that ignores the end of the job is killed, with what it has started, also in another session.
+// A rank that ignores the end of the job is killed together with its child processes, even in another session.
 TEST_F(LaunchTest, NobodySurvives) {
   int code = run(2, [](const RankStart& start) -> int {
     signal(SIGTERM, SIG_IGN);
@@ -290,18 +290,18 @@ TEST_F(LaunchTest, SignalsToTheLauncherEndTheJob) {
   }
 }
 
-// The launcher cannot clean up any more. This process adopts what it leaves, and so sees it end.
+// The launcher cannot clean up any more. This process becomes the subreaper, so that it observes the ranks' end.
 TEST_F(LaunchTest, RanksEndWithAKilledLauncher) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  enum { computing, joined, stopped };  // what ranks are doing; joined: they wait for the launcher
+  enum { computing, joined, stopped };  // state of the ranks; joined: they wait for the launcher
   for (int state : {computing, joined, stopped}) {
     int ready[2];
     ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
     pid_t launcher = fork();
     if (launcher == 0) {
       run(4, [&](const RankStart& start) -> int {
-        if (start.rank % 2) prctl(PR_SET_PDEATHSIG, 0);  // the lifeline alone
-        if (fork() == 0) {                               // PR_SET_PDEATHSIG does not reach this one
+        if (start.rank % 2) prctl(PR_SET_PDEATHSIG, 0);  // only the lifeline remains
+        if (fork() == 0) {                               // PR_SET_PDEATHSIG does not apply to this child
           if (state == stopped) kill(getppid(), SIGSTOP);
           if (write(ready[1], "x", 1) != 1) _exit(1);
           for (;;) pause();
@@ -314,7 +314,7 @@ TEST_F(LaunchTest, RanksEndWithAKilledLauncher) {
     char bytes[4];
     for (char& byte : bytes) ASSERT_EQ(read(ready[0], &byte, 1), 1);
     kill(launcher, SIGKILL);
-    alarm(20);  // a survivor would hold this test for ever
+    alarm(20);  // otherwise a survivor would block this test forever
     int ended = 0;
     EXPECT_LT(seconds_of([&] {
                 while (waitpid(-1, nullptr, 0) > 0) ++ended;
@@ -327,7 +327,7 @@ TEST_F(LaunchTest, RanksEndWithAKilledLauncher) {
   prctl(PR_SET_CHILD_SUBREAPER, 0);
 }
 
-// The kernel's counters, as files below a folder of the test.
+// The kernel's counters, as files in a folder of the test.
 TEST(OomWatch, TellsAKillForMemoryFromOthers) {
   namespace fs = std::filesystem;
   struct Case {
@@ -367,12 +367,12 @@ TEST(FailureText, SaysThatMemoryRanOut) {
             "  next:     prun check plan.lua --nproc 8   # predicted memory per rank\n");
 }
 
-// Descriptors run out when some ranks have started already.
+// Descriptors run out after some ranks have started.
 TEST_F(LaunchTest, NoRoomForMoreRanks) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizer itself needs descriptors when there is none";
 #endif
-  pid_t child = fork();  // the limit cannot be raised again
+  pid_t child = fork();  // because the limit cannot be raised again
   if (child == 0) {
     rlimit few{64, 64};
     setrlimit(RLIMIT_NOFILE, &few);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The kernel kills a rank for memory, in a cgroup of the test's own: the job ends with 18 and says so.
+"""The OOM killer kills a rank in a cgroup of the test: the job ends with 18 and names the cause.
 
-Usage: memory_test.py PRUN. Takes root and a cgroup that may be divided; without, the case is skipped and says why.
+Usage: memory_test.py PRUN. Needs root and a cgroup that may be divided; skipped with a reason otherwise.
 """
 import os
 import pathlib
@@ -13,7 +13,7 @@ import unittest
 import prun_faults_test as faults
 
 LIMIT = 512 << 20
-# Touches 8 MiB more, again and again.
+# Touches 8 MiB more in each iteration.
 HOG = """
 import time
 kept = []
@@ -32,7 +32,7 @@ def own_group(controller):
 
 
 def make_group():
-    """The folder and the file of its limit; version 1 of cgroups, or 2."""
+    """Returns the folder and the file of its limit, for cgroups version 1 or 2."""
     places = [("/sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "", "memory.max")]
     problems = []
     for root, controller, limit in places:
@@ -62,7 +62,7 @@ class Memory(unittest.TestCase):
         self.addCleanup(run.folder.cleanup)
         self.addCleanup(self.end, run.process)
         run.wait_for_steps()
-        pathlib.Path(f"/proc/{run.ranks()[1]}/oom_score_adj").write_text("1000")  # the kernel takes it first
+        pathlib.Path(f"/proc/{run.ranks()[1]}/oom_score_adj").write_text("1000")  # the OOM killer's first choice
         hog = subprocess.Popen([*inside, sys.executable, "-c", HOG])
         self.addCleanup(self.end, hog)
         self.assertEqual(run.process.wait(120), 18, run.text())

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""--non-finite: a NaN in one rank's gradients, or in the data, under every strategy. A step that is skipped has not happened for
-parameters, moments and their count, on any rank; a job that goes back leaves out the batches that led there.
+"""--non-finite: a NaN in one rank's gradients, or in the data, under every strategy. A skipped step does not change
+parameters, moments or their count on any rank; a job that rolls back skips the batches that led there.
 
 Usage: non_finite_test.py PRUN [--slow-disk LIBRARY]. Standard library only.
 """
@@ -24,14 +24,14 @@ import program_text  # noqa: E402
 
 STEPS = 7
 SMALL = dict(layers=2, width=16, heads=2, context=8, batch=8, steps=STEPS, lr=0.01)
-HUGE = 3e38  # data are read before launch, and NaNs in them refused
+HUGE = 3e38  # data are checked before launch, which rejects NaNs
 NAN = "nan:rank={}@step=3"
-# plan, ranks, settings: data, shards of all kinds, stages, parts of weights, tokens and experts.
+# plan, ranks, settings: data parallelism, all kinds of shards, stages, split weights, tokens and experts
 STRATEGIES = (("ddp", 2, {}), ("zero1", 2, {}), ("zero2", 2, {}), ("zero3", 2, {}), ("fsdp", 4, dict(replicate=2)),
               ("megatron", 2, dict(tp=2)), ("1f1b", 2, dict(layers=4)), ("interleaved", 2, dict(layers=4)),
               ("zero_bubble", 2, dict(layers=4)), ("one_sided", 2, dict(layers=4)), ("ring_attention", 2, {}),
               ("3d", 4, dict(pp=2, tp=2)), ("zero3", 4, {}))
-# One weight and one bias, trained on numbers of a file; which are huge in some samples.
+# One weight and one bias, trained on data from a file that are huge in some samples.
 MODEL = """
 local prun = require "prun"
 local arg  = prun.args {{ steps = {steps} }}
@@ -45,7 +45,7 @@ return prun.plan {{
 }}
 """
 
-# y = x·w without a bias: the gradient of the mean of y is the mean of x, that of its squares overflows before the loss does.
+# y = x·w without a bias: the gradient of mean(y) is mean(x); its square overflows before the loss does.
 LINEAR = """
 local prun = require "prun"
 local arg  = prun.args {{ strategy = "ddp", clip = 1.0, optimizer = "sgd" }}
@@ -76,7 +76,7 @@ class NonFinite(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def run_plan(self, plan, ranks, *options, code=0, **settings):
-        """The process, and rows of its metrics."""
+        """Returns the completed process and the rows of its metrics."""
         metrics = self.folder / "metrics.jsonl"
         done = program_text.run(PRUN, plan, "--nproc", ranks, "--runs", self.folder / "runs", "--metrics", metrics, "--overwrite",
                                 "--timeout", 60, *options, **settings)
@@ -95,7 +95,7 @@ class NonFinite(unittest.TestCase):
             self.assertAlmostEqual(a, b, delta=2e-5 * abs(b))
 
     def test_a_skipped_step_has_not_happened_under_any_strategy(self):
-        alone = {}  # by layers: losses of one rank
+        alone = {}  # number of layers -> losses of one rank
         for layers in (2, 4):
             sizes = SMALL | dict(layers=layers)
             alone[layers] = self.losses("plans/single.lua", 1, "--non-finite", "skip", "--chaos", NAN.format(0), **sizes)
@@ -106,7 +106,7 @@ class NonFinite(unittest.TestCase):
             sizes = SMALL | settings
             with self.subTest(plan=plan, ranks=ranks):
                 for rank in {0, ranks - 1}:
-                    # Ranks compare what they hold alike after every step.
+                    # Ranks compare their replicated tensors after every step.
                     done, rows = self.run_plan(f"plans/{plan}.lua", ranks, "--non-finite", "skip", "--check-replicas", 1,
                                                "--chaos", NAN.format(rank), **sizes)
                     self.assertEqual([row["step"] for row in rows if row.get("skipped")], [3])
@@ -121,7 +121,7 @@ class NonFinite(unittest.TestCase):
         self.assertNotEqual(runs[0][3], self.losses("plans/moe.lua", 2, **sizes)[3])
 
     def test_what_follows_a_skipped_step_is_what_follows_the_batches_without_it(self):
-        """Two ways to train without batch 3: to skip its step, and to go back and leave it out. To the bit."""
+        """Two ways to train without batch 3 are bitwise equal: skipping its step, and rolling back and omitting it."""
         skips = self.losses("plans/zero1.lua", 2, "--non-finite", "skip", "--chaos", NAN.format(1), **SMALL)
         done, rows = self.run_plan("plans/zero1.lua", 2, "--non-finite", "rollback", "--max-restarts", 1, "--checkpoint",
                                    self.folder / "ck", "--checkpoint-every", 2, "--chaos", NAN.format(1), **SMALL)
@@ -130,7 +130,7 @@ class NonFinite(unittest.TestCase):
         self.assertEqual([row["loss"] for row in rows[2:-1]], skips[3:])
 
     def test_a_commit_that_is_under_way_is_gone_back_to(self):
-        """The part of rank 1 gets to the disk only after the NaN of the step behind it."""
+        """Rank 1's part reaches the disk only after the NaN of the following step."""
         if SLOW_DISK is None:
             self.skipTest("without --slow-disk")
         flag = self.folder / "stuck"
@@ -145,7 +145,7 @@ class NonFinite(unittest.TestCase):
 
     def test_a_checkpoint_knows_what_was_skipped_and_left_out(self):
         for policy in (["skip"], ["rollback", "--max-restarts", 1]):
-            with self.subTest(policy=policy[0]):  # also what Adam counts
+            with self.subTest(policy=policy[0]):  # including Adam's step count
                 checkpoints = self.folder / policy[0]
                 options = ["--non-finite", *policy, "--checkpoint", checkpoints, "--checkpoint-every", 2]
                 whole = self.losses("plans/zero2.lua", 2, *options, "--chaos", NAN.format(0), **SMALL)
@@ -169,7 +169,7 @@ class NonFinite(unittest.TestCase):
         self.assert_close([row["loss"] for row in rows], alone)
 
     def run_nodes(self, *options):
-        """zero3 on two nodes of two ranks, the last of which has a NaN; the process of node 0 and rows."""
+        """Runs zero3 on two nodes of two ranks, the last of which has a NaN; returns node 0's process and rows."""
         words = [str(pathlib.Path(PRUN).resolve()), "plans/zero3.lua", "--nproc", "2", "--nnodes", "2", "--rendezvous",
                  f"unix:{self.folder.name}", "--chaos", NAN.format(3), *map(str, options)]
         for name, value in SMALL.items():
@@ -184,8 +184,7 @@ class NonFinite(unittest.TestCase):
         return done, [json.loads(line) for line in (self.folder / "m").read_text().splitlines()]
 
     def arrays(self, bad, samples=80):
-        """A plan that trains on them, in the order of the file's epoch; numbers whose products
-        overflow in the samples that `bad` says."""
+        """Writes arrays and a plan that trains on them in epoch order; the products of samples in `bad` overflow."""
         x = [[math.sin(i + 7 * j) for j in range(4)] for i in range(samples)]
         for sample in bad:
             x[sample][1] = HUGE
@@ -244,7 +243,7 @@ class NonFinite(unittest.TestCase):
         return plan
 
     def test_squares_that_no_f32_holds_are_in_the_norm(self):
-        """Trains 8 weights whose gradients are all `size`; a clipped step moves them by lr along the gradient."""
+        """Trains 8 weights whose gradients are all `size`; a clipped step moves each by lr along the gradient."""
         for size in (1e19, 1e38, 1e-25):
             for strategy, ranks in (("ddp", 1), ("ddp", 2), ("zero1", 2), ("zero2", 2), ("zero3", 2)):
                 if size != 1e19 and strategy != "zero1":

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Kills ranks and launchers of real training runs: the exit code, the message, the time, and that nobody is left.
+"""Kills ranks and launchers of real training runs: checks exit code, message, time, and that no process is left.
 
-Usage: prun_faults_test.py PRUN [--kills N] [--substitutes DIR] [--slow]: N seeded kills at random moments, beside the fixed cases;
-DIR has the substitutes for CUDA and NCCL; slow cases wait for a deadline.
-Standard library only, so that a bare machine can run it.
+Usage: prun_faults_test.py PRUN [--kills N] [--substitutes DIR] [--slow]: N seeded kills at random moments, in addition
+to the fixed cases; DIR has the substitutes for CUDA and NCCL; slow cases wait for a deadline. Standard library only, so
+that a bare machine can run it.
 """
 import argparse
 import os
@@ -19,7 +19,7 @@ import time
 import unittest
 
 PRUN, KILLS, SUBSTITUTES, SLOW = "", 4, None, False
-DEADLINE_S = 10  # for a job to end; generous, because a test machine may be busy
+DEADLINE_S = 10  # limit for a job's end; generous for busy machines
 ENDLESS = ["plans/zero3.lua", "--set", "layers=2", "--set", "width=32", "--set", "heads=2", "--set", "context=16",
            "--set", "batch=12", "--set", "steps=1000000"]
 
@@ -35,7 +35,7 @@ def wait_for(condition, what, seconds=60):
 def running(pid):
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):  # it may go while it is read
+    except (FileNotFoundError, ProcessLookupError):  # it may end while it is read
         return False
 
 
@@ -46,7 +46,7 @@ def free_port():
 
 
 class Run:
-    """One launcher with its ranks; `before` stands before the command."""
+    """One launcher with its ranks; `before`: prefix of the command."""
 
     def __init__(self, *options, plan=ENDLESS, before=()):
         self.folder = tempfile.TemporaryDirectory()
@@ -67,12 +67,12 @@ class Run:
         wait_for(enough, f"step {count}")
 
     def ranks(self):
-        """Process ids by rank, of this launcher's children."""
+        """Returns {rank: process id} of this launcher's children."""
         pid, found = self.process.pid, {}
         for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             try:
                 match = re.match(r"prun-rank(\d+)", pathlib.Path(f"/proc/{child}/comm").read_text())
-            except OSError:  # the child that ran the script has just ended
+            except OSError:  # the script child has just ended
                 continue
             if match:
                 found[int(match[1])] = int(child)
@@ -88,7 +88,7 @@ class Run:
 
 
 class Jobs(unittest.TestCase):
-    """Ends what a case has started, and finds what it left behind."""
+    """Ends the processes that a case has started, and detects any that it left behind."""
 
     def setUp(self):
         self.runs = []
@@ -117,7 +117,7 @@ class Faults(Jobs):
         self.assertLess(seconds, 3)
         self.assertIn(f"prun: rank {rank} was killed by {name}\n", text)
         self.assertRegex(text, rf"where: +rank {rank} on .*, pid {pid}\n")
-        self.assertRegex(text, r"op: +.*\.lua:\d+")  # of the plan, or of the model or strategy that it uses
+        self.assertRegex(text, r"op: +.*\.lua:\d+")  # site in the plan, or in its model or strategy
         self.assertRegex(text, r"next: +\S")
         self.assertEqual(text.count("prun: "), 1, f"one cause, not its effects:\n{text}")
 
@@ -146,7 +146,7 @@ class Faults(Jobs):
         self.kill_a_rank_in_replayed_steps(",nccl.share=1", "--ranks-per-device", "2")
 
     def kill_a_rank_in_replayed_steps(self, options="", *more):
-        """No rank is in a call of the transport then: the device waits for a collective that the dead rank never comes to."""
+        """No rank is inside a transport call: the device waits for a collective that the dead rank never joins."""
         if SUBSTITUTES is None:
             self.skipTest("without the substitutes for CUDA and NCCL, which a build without the CUDA Toolkit does not have")
         *words, settings = self.over_nccl()
@@ -183,7 +183,7 @@ class Faults(Jobs):
                 run = self.start("--nproc", str(nproc), "--transport", rng.choice(["shm", "socket"]))
                 wait_for(lambda run=run, nproc=nproc: len(run.ranks()) == nproc, "the start of all ranks")
                 ranks = run.ranks()
-                time.sleep(rng.uniform(0, 0.3))  # while they join, make initial values, or train
+                time.sleep(rng.uniform(0, 0.3))  # while ranks join, initialize or train
                 victim = rng.randrange(nproc)
                 os.kill(ranks[victim], signal.SIGKILL)
                 code, seconds = run.wait()
@@ -217,7 +217,7 @@ class Faults(Jobs):
     DISAGREE = r"prun: rank (\d): ranks disagree: rank (\d) called (\w+ .*), rank \1 called (\w+ .*) \(group of ranks 0, 1, 2(, 3)?\)\n"
 
     def expect_disagreement(self, text):
-        """Both ops side by side, one of them that of the rank which has left one out."""
+        """Asserts that both ops are reported side by side, one of them of the rank that omitted a call."""
         found = re.search(self.DISAGREE, text)
         self.assertIsNotNone(found, text)
         self.assertIn("1", found.group(1, 2), text)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Training on two hosts of four ranks: the same numbers as on one, faults of the other host, network interfaces.
+"""Training on two hosts of four ranks: the same results as on one, faults of the other host, network interfaces.
 
-Usage: prun_hosts_test.py PRUN. Hosts are network namespaces, which take root and iproute2; where they are not permitted
-the test says so, and checks that two nodes on one machine are found to be one host. (hosts_test has all the rest, with
-made-up hosts where need be.)
+Usage: prun_hosts_test.py PRUN. Hosts are network namespaces, which need root and iproute2. Without them the test prints
+that, and checks that two nodes on one machine are detected as one host. (hosts_test has the other cases, partly with
+simulated hosts.)
 """
 import os
 import pathlib
@@ -18,7 +18,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import prun_faults_test as faults  # noqa: E402
 
-PORT = 29473  # in namespaces of their own all ports are free
+PORT = 29473  # all ports are free in new namespaces
 HOSTS = [f"prun{os.getpid()}h{host}" for host in (0, 1)]
 ENDLESS = [word.replace("batch=12", "batch=16") for word in faults.ENDLESS]
 STEPS = [*ENDLESS[:-1], "steps=4"]
@@ -113,7 +113,7 @@ class Hosts(faults.Faults):
         nodes[1].wait()
 
     def test_an_outage_below_the_link_timeout_is_survived(self):
-        """Of half of it, or of all but 2 s where TCP tries again every second."""
+        """An outage of half the link timeout, or of all but 2 s if TCP can retransmit every second."""
         with socket.socket() as probe:
             try:
                 probe.setsockopt(socket.IPPROTO_TCP, 44, 1000)  # TCP_RTO_MAX_MS
@@ -142,7 +142,7 @@ class Hosts(faults.Faults):
         self.assertTrue(set(codes) <= {14, 17}, nodes[0].text() + nodes[1].text())
 
     def test_a_firewall_that_rejects_is_told(self):
-        """Routing answers as a firewall does that rejects with an ICMP message."""
+        """Routing rejects packets with ICMP messages, as some firewalls do."""
         host = HOSTS[0]
         subprocess.run(["ip", "netns", "exec", host, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 0 > /proc/sys/net/ipv4/icmp_ratelimit"], check=True)
         ip("-n", host, "rule", "add", "pref", "100", "lookup", "local")

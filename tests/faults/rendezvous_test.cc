@@ -1,4 +1,4 @@
-// Two and three launchers on loopback, each a process of its own: joining, trusting, failing together.
+// Two and three launchers on loopback, each in its own process: joining, authentication, failing together.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -17,7 +17,7 @@
 namespace prun {
 namespace {
 
-// What a member says before it gets the job.
+// Sends a member's messages up to its receipt of the job.
 void join_as(Channel& member) {
   member.send(FrameKind::settings, -1, pack(std::vector<NodeSetting>{}));
   std::vector<Frame> frames;
@@ -29,7 +29,7 @@ void join_as(Channel& member) {
 
 using RankMain = std::function<int(const RankStart&)>;
 
-// What one launcher ended with; a thrown Error counts as its message.
+// A launcher's result; a thrown Error counts as its message.
 struct NodeResult {
   int code = -1;
   std::string messages, lines;
@@ -73,7 +73,7 @@ class RendezvousTest : public testing::Test {
     return launch.run(job, rank_main);
   }
 
-  // Starts a launcher; its result is collected by finish.
+  // Starts a launcher; finish collects its result.
   pid_t start(const LaunchOptions& options, const RankMain& rank_main) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
@@ -147,7 +147,7 @@ int exchange_and_print(const RankStart& start) {
   }
   start.launcher->print(std::string(start.job) + ", local " + std::to_string(start.local_rank) + " of " +
                         std::to_string(start.local_ranks));
-  // All ranks must have got the same secret; it is no use to anybody else.
+  // All ranks must have received the same secret, which is useless outside this job.
   for (const std::string& secret : start.launcher->all_gather(start.job_id + start.job_secret + start.job_hash))
     if (secret != start.job_id + start.job_secret + start.job_hash) return 1;
   return 0;
@@ -173,7 +173,7 @@ TEST_F(RendezvousTest, ASecretLetsNodesIn) {
 
 TEST_F(RendezvousTest, TheSecondNodeMayComeFirst) {
   pid_t member = start(node(1), exchange_and_print);
-  usleep(150000);  // it finds nobody and tries again
+  usleep(150000);  // the first attempts fail, and it retries
   pid_t head = start(node(0), exchange_and_print);
   EXPECT_EQ(finish(member).code, 0);
   EXPECT_EQ(finish(head).code, 0);
@@ -261,7 +261,7 @@ TEST_F(RendezvousTest, StrangersDoNotDisturb) {
   pid_t head = start(node(0), exchange_and_print);
   std::vector<Fd> strangers;
   std::string why;
-  while (strangers.size() < 10) {  // silent ones, and ones that talk too much
+  while (strangers.size() < 10) {  // silent strangers, and strangers that send too much
     Fd fd = connect_to(resolve(rendezvous), std::chrono::seconds(1), &why);
     if (!fd) continue;
     std::string noise(strangers.size() * 300, 'x');
@@ -273,7 +273,7 @@ TEST_F(RendezvousTest, StrangersDoNotDisturb) {
   EXPECT_EQ(finish(member).code, 0);
 }
 
-// Connections that say nothing and are opened again and again: the oldest make room, and nodes come through.
+// Connections that send nothing and are reopened constantly: the oldest are closed, so nodes still get through.
 TEST_F(RendezvousTest, AFloodOfStrangersKeepsNobodyOut) {
   pid_t head = start(node(0, 3), exchange_and_print);
   const pid_t flood = fork();
@@ -294,7 +294,7 @@ TEST_F(RendezvousTest, AFloodOfStrangersKeepsNobodyOut) {
   waitpid(flood, nullptr, 0);
 }
 
-// On loopback every user of the machine can connect, and listen: node 0's own secret lies in a folder of its user.
+// Every user of the machine can connect and listen on loopback, so node 0's secret is in a folder of its user only.
 TEST_F(RendezvousTest, AnotherUserNeitherJoinsNorPlaysNode0) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can be another user";
   const auto as_nobody = [&](LaunchOptions options) {
@@ -333,7 +333,7 @@ TEST_F(RendezvousTest, ASettingThatDiffersEndsAllNodes) {
   }
 }
 
-// What went over the wire once is of no use later: each side's nonce enters both codes.
+// Recorded messages are useless later, because both sides' nonces enter both MACs.
 TEST_F(RendezvousTest, OldHellosAndAnswersAreWorthless) {
   Challenge first = make_challenge(), second = make_challenge();
   Hello hello = make_hello("secret", first, 1, 2, 4, "host-b");
@@ -402,7 +402,7 @@ TEST_F(RendezvousTest, RanksOfOtherNodesThatDoNotJoinAreNamed) {
   EXPECT_EQ(results[1].code, 13);
 }
 
-// The launcher's death must end its own ranks, and the other node's.
+// When the launcher dies, its own ranks and those of the other node end.
 TEST_F(RendezvousTest, AKilledLauncherEndsTheOtherNode) {
   for (int victim : {0, 1}) {
     int ready[2];
@@ -444,7 +444,7 @@ TEST_F(RendezvousTest, AnInterruptedNodeEndsAll) {
   for (int fd : ready) close(fd);
 }
 
-// Knows the secret, and then says what cannot be: node 0 ends with an error and names the node, whatever was said.
+// A member with the right secret sends invalid messages: node 0 ends with an error that names the node.
 TEST_F(RendezvousTest, AMemberThatSaysWhatCannotBeIsAnError) {
   struct Lie {
     FrameKind kind;

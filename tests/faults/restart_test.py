@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Kills ranks, launchers and nodes of jobs that may begin again: where they go on, on how many ranks, and that the losses are those
-of a run that nobody disturbed.
+"""Kills ranks, launchers and nodes of restartable jobs: checks where they continue, on how many ranks, and that losses
+equal those of an undisturbed run.
 
 Usage: restart_test.py PRUN. Standard library only.
 """
@@ -16,13 +16,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import prun_faults_test as faults  # noqa: E402
 
 STEPS = 400
-ALONE = {}  # losses of runs that nobody disturbs, by plan
+ALONE = {}  # losses of undisturbed runs, by plan
 PLAN = [word.replace("steps=1000000", f"steps={STEPS}") for word in faults.ENDLESS]
-faults.DEADLINE_S = 60  # for the whole run, beside others
+faults.DEADLINE_S = 60  # for a whole run, concurrent with others
 
 
 def rows(run):
-    """Of steps, without what is told of checkpoints."""
+    """Returns the rows of steps, without checkpoint rows."""
     return [row for row in map(json.loads, run.metrics.read_text().splitlines()) if "loss" in row]
 
 
@@ -31,7 +31,7 @@ def losses(run):
 
 
 def committed(folder):
-    """The step of the newest checkpoint."""
+    """Returns the step of the newest checkpoint."""
     try:
         return int((folder / "LATEST").read_text()[len("step_"):])
     except FileNotFoundError:
@@ -43,8 +43,10 @@ class Restart(faults.Jobs):
         return self.start("--nproc", "4", "--checkpoint", "ck", "--checkpoint-every", "20", *options, plan=plan)
 
     def kill(self, run, rank, after):
-        """Kills a rank of an attempt in which no rank was killed; if there are checkpoints, after a newer commit than before."""
-        before = getattr(run, "killed", set())  # all ranks of these attempts: they end soon, but not at once
+        """Kills a rank of an attempt with no killed rank yet; with checkpoints, after a newer commit than the last
+        time.
+        """
+        before = getattr(run, "killed", set())  # all ranks of earlier attempts, which may still be ending
         run.wait_for_steps(after)
         self.wait_for_commit(run)
         faults.wait_for(lambda: run.ranks().get(rank) not in before | {None}, f"rank {rank}")
@@ -60,7 +62,7 @@ class Restart(faults.Jobs):
         run.commit = committed(folder)
 
     def undisturbed(self, plan=None):
-        """Losses of the plan's job, or of what replicated_plan() makes: the same for all cases."""
+        """Returns the losses of the plan's job, or of replicated_plan()'s job, cached for all cases."""
         name = "replicated" if plan else "zero3"
         if name not in ALONE:
             run = self.start("--nproc", "4", plan=plan or PLAN)
@@ -264,7 +266,7 @@ return prun.plan {{
             self.assertAlmostEqual(mine, alone, delta=1e-3 * alone)
 
     def without_node_1(self, *options, **more):
-        """A job of two nodes that goes on without one."""
+        """Starts a job of two nodes that continues without node 1."""
         place = ["--nnodes", "2", "--rendezvous", f"127.0.0.1:{faults.free_port()}"]
         head, member = (self.node(number, place, *options, "--min-ranks", "2", **more) for number in (0, 1))
         head.wait_for_steps(5)
@@ -274,7 +276,7 @@ return prun.plan {{
         return head, place
 
     def come_back(self, head, start, said):
-        """While the ranks of node 0 stand still, so that the job does not end before."""
+        """Stops the ranks of node 0 meanwhile, so that the job does not end first."""
         faults.wait_for(lambda: len(head.ranks()) == 2, "the ranks of node 0")
         still = list(head.ranks().values())
         for pid in still:
@@ -318,7 +320,7 @@ return prun.plan {{
                 for node in (0, 1)]
 
     def parts(self, run):
-        """Which ranks' parts a node has of which commit: {step: {ranks}}."""
+        """Returns which ranks' parts of which commit a node holds: {step: {ranks}}."""
         found = {}
         for manifest in self.memory_of(run).glob("step_*/rank_?????.json"):
             found.setdefault(int(manifest.parent.name[5:13]), set()).add(int(manifest.name[5:10]))
@@ -360,13 +362,13 @@ return prun.plan {{
         self.assertEqual(losses(head), alone, "to the bit")
 
     def kill_node(self, run):
-        """Its launcher and its ranks, at once."""
+        """Kills its launcher and its ranks at once."""
         ranks = list(run.ranks().values())
         for pid in [run.process.pid, *ranks]:
             os.kill(pid, signal.SIGKILL)
         run.process.wait()
         self.expect_gone(ranks)
-        faults.subprocess.run(["rm", "-rf", self.memory_of(run)], check=True)  # a host that is lost has none
+        faults.subprocess.run(["rm", "-rf", self.memory_of(run)], check=True)  # a lost host has lost its memory
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-// Streams between ranks of a job: what is sent arrives, and who is not of the job, or turns a bit over, gets nothing
-// in.
+// Encrypted streams between ranks of a job: sent data arrive; strangers and flipped bits are rejected.
 #include "launch/sealed_stream.h"
 
 #include <arpa/inet.h>
@@ -26,7 +25,7 @@ RankPlace place_of(int rank, const std::string& secret = std::string(32, 's')) {
 
 const auto kNever = [] { return false; };
 
-// Answers each message with its length.
+// Replies to each message with its length.
 void tell_lengths(SealedStream& stream) {
   for (std::string message; stream.receive(message);) stream.send(std::to_string(message.size()));
 }
@@ -58,7 +57,7 @@ TEST(SealedStreamTest, RefusesAnotherSecretAndAnotherRank) {
     EXPECT_NO_THROW({
       try {
         open = stream.receive(answer);
-      } catch (const Error& error) {  // a reset
+      } catch (const Error& error) {  // connection reset
         EXPECT_EQ(error.code(), Exit::corrupt_link);
       }
     });
@@ -85,7 +84,7 @@ TEST(SealedStreamTest, StrangersWhoSayNothingKeepNobodyOut) {
   EXPECT_EQ(answer, "4");
 }
 
-// Two ends over a socket pair, so that a byte can be changed between them.
+// Two ends over a socket pair, so that a byte can be changed in between.
 TEST(SealedStreamTest, ABitThatIsTurnedOverIsFound) {
   const std::string ours(32, 'a'), theirs(32, 'b');
   for (const size_t place : {size_t{0}, size_t{4}, size_t{10}, size_t{23}}) {

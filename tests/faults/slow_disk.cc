@@ -1,6 +1,6 @@
-// A disk that does not answer: put before a program (LD_PRELOAD), fsync of a file whose path contains $SLOW_DISK waits
-// as long as the file $SLOW_DISK_WHILE exists. A read of a file whose path contains $SLOW_READ, in the process named
-// $SLOW_READ_IN, waits for bytes from the pipe $SLOW_READ_FROM once that exists, and gets none.
+// An unresponsive disk, as a preloaded library (LD_PRELOAD). fsync of a file whose path contains $SLOW_DISK blocks
+// while the file $SLOW_DISK_WHILE exists. In the process named $SLOW_READ_IN, a read of a file whose path contains
+// $SLOW_READ blocks on the pipe $SLOW_READ_FROM, once that exists, and returns no bytes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Stops, kills and delays ranks of real runs: who is named, after what time, and what is kept for prun explain and status.
+"""Stops, kills and delays ranks of real runs: which rank is blamed, after how long, and the records for prun explain
+and status.
 
-Usage: supervision_test.py PRUN [--slow]: slow cases wait for the default time limits.
-Standard library only, so that a bare machine can run it.
+Usage: supervision_test.py PRUN [--slow]: slow cases wait for the default time limits. Standard library only, so that a
+bare machine can run it.
 """
 import argparse
 import json
@@ -105,7 +106,7 @@ class Hangs(Supervision):
         self.assertRegex(run.text(), r"prun: rank 0 does not go on: it is (between ops|computing .*) for \d")
 
     def test_a_stopped_rank_is_named_and_the_job_ends(self):
-        """The rank itself, not those that wait for it, also where they wait in another group, for a message or a put."""
+        """Blames the stopped rank, not those that wait for it, even in another group or for a message or a put."""
         plans = [("zero3", 3, []), ("megatron", 4, ["tp=2"]), ("1f1b", 2, ["batch=16"]), ("3d", 8, ["batch=16"])]
         if SLOW:
             plans += [("one_sided", 2, ["batch=16"]), ("ring_attention", 2, []), ("fsdp", 4, ["replicate=2"]), ("interleaved", 2, ["batch=16", "layers=4"]),
@@ -174,7 +175,9 @@ class Hangs(Supervision):
 
 
     def wait_until_kept(self, run, stopped):
-        """The launcher keeps what it sees behind its status: the second that has the rank stopped is behind the first."""
+        """The launcher stores its view after updating its status, so once a second status shows the stopped rank, the
+        first is stored.
+        """
         seen = set()
 
         def kept():
@@ -186,7 +189,7 @@ class Hangs(Supervision):
         faults.wait_for(kept, "a status with the stopped rank")
 
     def test_explain_of_a_launcher_that_was_killed(self):
-        """By its process number, which is all that a job without a folder has, and by its folder."""
+        """Names the job by process id, the only name of a job without a folder, and by its folder."""
         for options in ([], ["--runs", "R"]):
             run = self.start("--nproc", "3", *options)
             run.wait_for_steps()
@@ -203,7 +206,7 @@ class Hangs(Supervision):
 
 
     def test_a_slow_disk_is_named(self):
-        """A checkpoint comes every second step, and one rank's part does not get to the disk."""
+        """A checkpoint is due every second step, and one rank's part does not reach the disk."""
         if SLOW_DISK is None:
             self.skipTest("without --slow-disk")
         for victim in (0, 2):
@@ -213,7 +216,7 @@ class Hangs(Supervision):
 
             def stuck(run=run, told=told, victim=victim):
                 told.update(json.loads(prun("explain", run.process.pid, "--json")))
-                return told["culprit"] == victim and "checkpoint" in told["sentence"]  # another may write for a moment
+                return told["culprit"] == victim and "checkpoint" in told["sentence"]  # another rank may write for a moment
             faults.wait_for(stuck, "ranks that wait for a checkpoint")
             self.assertRegex(told["sentence"], r"(is writing a checkpoint .*|has been writing its part of the checkpoint after step \d+) for \d")
             self.assertRegex(prun("explain", run.process.pid), r"beside it: writing a checkpoint after step \d+ for \d")
@@ -226,7 +229,7 @@ class Hangs(Supervision):
             self.assertIn("checkpoint_copied", names)
 
     def test_a_read_that_does_not_end_is_named(self):
-        """A rank waits in the kernel for its data, and the others for it."""
+        """A rank is blocked in a read of its data, and the others wait for it."""
         if SLOW_DISK is None:
             self.skipTest("without --slow-disk")
         folder = pathlib.Path(faults.tempfile.mkdtemp(prefix="prun_read"))
@@ -311,7 +314,7 @@ class Nodes(Supervision):
 
 class Slow(Supervision):
     def test_a_slow_rank_is_named_and_the_job_goes_on(self):
-        """It stands still most of the time, and the others wait for it.
+        """The rank is stopped most of the time, and the others wait for it.
 
         Its steps are mostly compute: a stop inside a collective does not delay the rank's arrival.
         """

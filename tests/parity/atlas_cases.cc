@@ -1,5 +1,5 @@
-// The atlas as parity cases: each row of plans/atlas/README.md has a command, and what that computes must be what the
-// same plan computes on one rank, that is without the sizes of axes.
+// The atlas as parity cases: the plan of each command in plans/atlas/README.md computes the same as on one rank, that
+// is, without the sizes of axes.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -27,7 +27,7 @@ std::vector<ProductCase> atlas_cases() {
       one.yardstick[(*word)[1]] = (*word)[2];
     one.settings = one.yardstick;
     for (const char* axis : {"pp", "replicate", "dp", "cp", "ep", "tp"}) one.yardstick.erase(axis);
-    // Losses do not depend on the microbatches either, but for the load-balancing loss of experts.
+    // Losses do not depend on the microbatches, except for the load-balancing loss of experts.
     if (line.find("model=moe") == std::string::npos) one.yardstick["micro"] = "1";
     one.some = true;
     cases.push_back(std::move(one));

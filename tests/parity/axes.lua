@@ -1,4 +1,4 @@
--- A tiny model under a list of strategies written as text, "zero1 dp, tensor_parallel tp sequence=true", and a mesh, "dp=2 tp=2".
+-- A tiny model under strategies given as text ("zero1 dp, tensor_parallel tp sequence=true") on a mesh ("dp=2 tp=2").
 
 local prun = require "prun"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""These must not change the result of a plan: the order of its strategies, an axis of one rank, a bound of 0 bytes, and a
-stage that holds other things than the stages beside it. `prun check` proves each plan equal to one rank. Usage: axes_test.py PRUN
+"""The result of a plan does not depend on the order of its strategies, an axis of one rank, a limit of 0 bytes, or
+stages with different contents. `prun check` proves each plan equal to one rank. Usage: axes_test.py PRUN
 """
 import itertools
 import math
@@ -28,7 +28,7 @@ class Proven(unittest.TestCase):
 
 
 class Order(Proven):
-    """The strategies of a plan in any order."""
+    """A plan's strategies may be in any order."""
 
     def any_order(self, mesh, *strategies, **settings):
         for order in itertools.permutations(strategies):
@@ -102,7 +102,7 @@ class Stages(Proven):
         for bare in (False, True):
             rows = steps(PRUN, STAGES, 4, "--check-replicas", 1, bare=bare)
             self.assertEqual([row["step"] for row in rows if "loss" in row], [1, 2])
-            self.assertEqual(len([row for row in rows if "report" in row]), 4)  # of two stages
+            self.assertEqual(len([row for row in rows if "report" in row]), 4)  # two stages
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
--- A tiny GPT whose steps leave gathers behind them, with weights that microbatches share: what between_test.py disturbs.
+-- A tiny GPT with all-gathers carried over the end of a step and weights shared by microbatches; for between_test.py.
 
 local prun = require "prun"
 

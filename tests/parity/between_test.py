@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Gathers that go on over the end of a step are as they were whatever comes between steps: evaluations, reports, comparisons of
-replicas, checkpoints, a rank that is killed and a run that goes on from a checkpoint leave losses and norms as they are, to the
-bit. Usage: between_test.py PRUN
+"""Work between steps does not affect all-gathers that are carried over the end of a step: with evaluations, reports,
+comparisons of replicas, checkpoints, a killed rank and a resume, losses and norms are bitwise the same. Usage:
+between_test.py PRUN
 """
 import pathlib
 import sys

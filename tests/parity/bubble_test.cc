@@ -1,7 +1,8 @@
-// Bubbles of the executed programs of all schedules, from the flight recorder, against STRATEGIES.md's formulas.
+// Bubbles of the executed programs of all schedules, measured by the flight recorder, against the formulas of
+// lua/prun/schedules/README.md.
 //
-// Kernels only sleep: a layer's forward, the gradient of its input and that of its weights take as long, and nothing
-// else takes time, so stages are equal. A stage is one layer. Since they sleep, all cases run at once.
+// Kernels only sleep: a layer's forward, input gradient and weight gradient take one unit each and all else takes no
+// time, so all stages take equally long. A stage is one layer. Sleeping needs no CPU, so all cases run at once.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -32,8 +33,8 @@ void sleep_until(uint64_t ns) {
   }
 }
 
-// How many units of time an op takes. Nobody needs the gradient of the first layer's input: its weights take its time,
-// which is the same because every schedule runs both halves of stage 0 one after the other.
+// Returns the duration of an op in units. The input gradient of the first layer is never computed, so its weight
+// gradient takes both units; every schedule runs the two halves of stage 0 one after the other anyway.
 int units_of(const Op& op) {
   if (op.is(ops::linear) || op.is(ops::linear_dx)) return 1;
   return op.is(ops::linear_dw) ? (op.unit == "layer0" ? 2 : 1) : 0;
@@ -56,7 +57,7 @@ class SleepingDevice final : public Device {
   }
 };
 
-// Recorders that the ranks, which are forks, share with the test.
+// Recorders in memory shared between the test and its forked ranks.
 class Recorders {
  public:
   explicit Recorders(int ranks) : bytes_(recorder_bytes(kCapacity) * static_cast<size_t>(ranks)) {
@@ -106,7 +107,7 @@ std::string execute(const Job& job, const Recorders& recorders, const std::strin
   }));
 }
 
-struct Pass {  // one step of one rank
+struct Pass {  // one step on one rank
   uint64_t begin = UINT64_MAX, end = 0, busy = 0;
 };
 
@@ -124,10 +125,10 @@ Pass pass_of(const Program& program, RecorderHeader* recorder, uint32_t step) {
 }
 
 struct Measured {
-  double step = 0, bubble = 0;  // in units; the bubble is the mean over ranks
+  double step = 0, bubble = 0;  // in units; bubble: mean over ranks
 };
 
-// The quickest step: from the first forward to the last backward of any rank; what a rank does not compute is bubble.
+// Measures the fastest step, from the first forward to the last backward of any rank; idle time of ranks is bubble.
 Measured measure(const Job& job, const Recorders& recorders) {
   Measured best;
   int ranks = static_cast<int>(job.class_of_rank.size());
@@ -149,16 +150,16 @@ Measured measure(const Job& job, const Recorders& recorders) {
 struct Case {
   const char* schedule;
   int ranks, chunks;
-  double bubble;  // in units: F = I = W = 1 of a chunk, B = I + W
+  double bubble;  // in units: F = I = W = 1 per chunk, B = I + W
 };
 
-// (p-1)(F+B), of a stage or, interleaved, of a chunk; (p-1)(F+I-W); (p-1)·F of a chunk.
+// Bubble: (p-1)(F+B) per stage or, interleaved, per chunk; zb_h1: (p-1)(F+I-W); zb_v: (p-1)·F of a chunk.
 constexpr Case kCases[] = {{"gpipe", 2, 1, 3},       {"gpipe", 4, 1, 9},       {"1f1b", 2, 1, 3},  {"1f1b", 4, 1, 9},
                            {"interleaved", 2, 2, 3}, {"interleaved", 4, 2, 9}, {"zb_h1", 2, 1, 1}, {"zb_h1", 4, 1, 3},
                            {"zb_v", 2, 2, 1},        {"zb_v", 4, 2, 3}};
 
-// Within 5 % of the bubble, or half a unit where that is more: a wait that the schedule does not have takes whole
-// units, and on a busy machine threads wake up late at every hop.
+// The tolerance is 5 % of the bubble, at least half a unit: a wait that is not in the schedule takes whole units, and
+// on a busy machine threads wake up late at every hop.
 bool close(const Case& c, const Measured& got) {
   return std::abs(got.bubble - c.bubble) <= std::max(0.05 * c.bubble, 0.5);
 }

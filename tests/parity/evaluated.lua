@@ -1,4 +1,4 @@
--- A tiny GPT in a pipeline, or of one stage under zero3, that is evaluated.
+-- A tiny GPT with evaluations, in a pipeline or of one stage under zero3.
 
 local prun = require "prun"
 

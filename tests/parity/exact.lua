@@ -1,5 +1,5 @@
--- Blocks without norm and softmax on whole numbers: every sum is exact, so that any two ways of taking it agree to the
--- bit, and a missing, doubled or wrong-group reduction shows at once.
+-- Blocks without norms and softmax on integers: every sum is exact, so any two orders of addition agree bitwise, and a
+-- missing, doubled or wrong-group reduction changes the result.
 
 local prun = require "prun"
 local nn = prun.nn

@@ -1,5 +1,5 @@
-// The executor's threads: three streams of one rank give the interpreter's bits, and an error on any stream
-// ends all of them. Runs under the thread sanitizer, which sees every access that an edge failed to order.
+// The executor's threads: three streams of one rank give bitwise the interpreter's results, and an error on any stream
+// ends all of them. Runs under the thread sanitizer, which detects accesses that no edge orders.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace prun::test {
 namespace {
 
-// The reference device, but one kind of op fails.
+// The reference device, except that one kind of op fails.
 class FailingDevice final : public Device {
  public:
   explicit FailingDevice(std::string_view kind) : inner_(open_device("reference")), kind_(kind) {}
@@ -34,7 +34,7 @@ class FailingDevice final : public Device {
   std::string_view kind_;
 };
 
-// Optimizer state in the host's memory: a stream that loads it, and one that stores it.
+// Optimizer state in host memory: one stream loads it and another stores it.
 Job job_of_three_streams() {
   return parity_job(1, {{"strategy", "zero3"}, {"offload", "optimizer"}, {"piece", "4 KiB"}}, "reference",
                     "tests/parity/offload.lua");
@@ -56,7 +56,7 @@ TEST(Executor, EvaluationsGiveTheInterpretersBitsToo) {
   EXPECT_EQ(OneRank(job.classes[0], *device).run(nullptr, &evaluated), losses_of(run));
   ASSERT_EQ(evaluated.size(), 2u);
   for (size_t i = 0; i < 2; i++) EXPECT_EQ(evaluated[i], run.eval_losses[i][0]) << i;
-  // One that never comes keeps the same samples from the training.
+  // An evaluation that never happens holds the same samples out of the training.
   EXPECT_EQ(losses_of(run), interpret(1, {{"strategy", "zero3"}, {"steps", "5"}, {"eval", "1000"}}, "reference"))
       << "an evaluation changes the training";
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""--check-finite names the op that makes the first NaN or infinity, on the rank where it is made and whoever else receives it;
-it finds nothing in right plans, and changes no loss. On queue devices, too. Usage: finite_test.py PRUN
+"""--check-finite names the op that produces the first NaN or infinity, on the rank that produces it, no matter which
+ranks receive it. It reports nothing for valid plans and changes no loss, on queue devices too. Usage: finite_test.py
+PRUN
 """
 import pathlib
 import sys

@@ -1,8 +1,7 @@
-// A device that computes a linear and its gelu as one op, or a residual's add and a norm, a loss and its gradient, an
-// update and a cast, trains as one that does not: compile/fuse.cc and fuse_loss.cc under the strategies, schedules and
-// options that look at a model's ops.
+// A device with fused ops (linear + gelu, residual add + norm, loss + gradient, update + cast) trains like one without:
+// compile/fuse.cc and fuse_loss.cc under all strategies, schedules and options that affect a model's ops.
 //
-// Surprising fact: the reference device computes the same doubles either way, so the losses have the same bits.
+// Surprising fact: the reference device computes the same doubles either way, so losses are bitwise identical.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -19,10 +18,10 @@ struct FusionCase {
   const char* name;
   int ranks;
   Settings settings;
-  int apart = 0;  // gelu_dx whose product is of another unit
-  int norms = 0;  // in a step, of which `alone` have no add in front of them that may be left to them
+  int apart = 0;  // gelu_dx ops whose GEMM is in another unit
+  int norms = 0;  // per step; `alone` of them have no add before them to fuse
   int alone = 0;
-  int losses = 1;  // that take in their gradient; 0: mse, or a vocabulary that is split over ranks
+  int losses = 1;  // fused with their gradient; 0: mse, or a vocabulary split over ranks
 };
 void PrintTo(const FusionCase& c, std::ostream* out) { *out << c.name; }
 
@@ -34,7 +33,7 @@ std::map<std::string, int> count_ops(const Job& job) {
   return counts;
 }
 
-// Tensors that ops which make gradients add to.
+// Counts the tensors into which gradient ops accumulate.
 int sums_of_gradients(const Job& job) {
   int sums = 0;
   for (const Program& program : job.classes)
@@ -68,7 +67,7 @@ TEST_P(Fusion, LossesHaveTheSameBits) {
   EXPECT_EQ(before["layernorm"], c.norms);
   EXPECT_EQ(after["layernorm"], c.alone);
   EXPECT_EQ(after["add_layernorm"], c.norms - c.alone);
-  EXPECT_EQ(after["layernorm_grad"], before["layernorm_grad"] / 5);  // the head's: nothing goes past it
+  EXPECT_EQ(after["layernorm_grad"], before["layernorm_grad"] / 5);  // the head's norm, whose input has no residual
   EXPECT_EQ(after["layernorm_grad_add"], before["layernorm_grad"] - after["layernorm_grad"]);
   EXPECT_EQ(after["add"],
             before["add"] - after["add_layernorm"] - after["layernorm_grad_add"] - sums_of_gradients(fused));
@@ -103,14 +102,14 @@ struct AccumulationCase {
   const char* name;
   int ranks;
   Settings settings;
-  std::map<std::string, int> adds;  // ops of a step, of all programs together
+  std::map<std::string, int> adds;  // ops per step, over all programs
 };
 void PrintTo(const AccumulationCase& c, std::ostream* out) { *out << c.name; }
 
 class Accumulation : public testing::TestWithParam<AccumulationCase> {};
 
-// Gradients add to those of earlier microbatches where these are kept whole; shards are added after their reduction.
-// The 4 linears of 2 blocks and the head in 3 of 4 microbatches are 27.
+// Whole gradients accumulate over microbatches in the op; shards are added after their reduction. 27 is 4 linears of 2
+// blocks and the head, in 3 of 4 microbatches.
 TEST_P(Accumulation, LossesHaveTheSameBits) {
   const AccumulationCase& c = GetParam();
   Settings settings = {{"width", "12"}, {"heads", "4"}, {"batch", "8"}, {"layers", "2"}, {"micro", "4"}};
@@ -159,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(
             "many_microbatches", 2, {{"pp", "2"}, {"micro", "24"}, {"batch", "24"}}, {{"linear_dw_add", 207}}}),
     [](const auto& made) { return made.param.name; });
 
-// Parameters in bf16 are written by their update, but for those of shards, which are cast where they are gathered.
+// An update writes the bf16 parameters too, except those of shards, which are cast where they are gathered.
 TEST(FusedUpdates, LossesHaveTheSameBits) {
   const std::unique_ptr<Device> cpu = open_device("cpu");
   for (const char* optimizer : {"adamw", "sgd"}) {

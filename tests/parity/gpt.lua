@@ -1,4 +1,4 @@
--- A tiny GPT under a strategy of the caller's choice: what parity compares.
+-- A tiny GPT under a given strategy, for the parity tests.
 
 local prun = require "prun"
 

@@ -1,5 +1,5 @@
--- Mistakes that only values show, a law of placements each: with `wrong` the case is refused (tests/errors), without it
--- trains as one rank does (product_cases.cc). n: the ranks of each axis.
+-- Mistakes in placements that only values reveal. With `wrong` each case is rejected (tests/errors); without it, it
+-- trains as one rank does (product_cases.cc). n: number of ranks of each axis.
 
 local prun = require "prun"
 local nn = prun.nn
@@ -19,7 +19,7 @@ local function reduces(name, options, body)
 end
 local function average(unit, opt) prun.all_reduce(unit.grads, { axis = opt.axis, op = "avg" }) end
 
--- Each rank's gradient is that of the mean over its own tokens: their average is due, not their sum.
+-- Each rank's gradient is that of the mean over its own tokens, so it must be averaged, not summed.
 function cases.tokens_summed()
   return { "cp" }, gpt(), { reduces("mine", { axis = "cp", traits = { splits = "tokens" } }, function(unit, opt)
     prun.all_reduce(unit.grads, { axis = opt.axis, op = arg.wrong and "sum" or "avg" })
@@ -41,7 +41,7 @@ function cases.token_shards_summed()
   end, { splits = "tokens" }) {} }
 end
 
--- The same where weights are averaged between steps too.
+-- The case above, in which weights are also averaged between steps.
 function cases.summed_beside_an_average()
   return { "dp" }, gpt(), { prun.strategy("mine", { axis = "dp" }, function(unit, opt)
     unit:after("backward", function()
@@ -51,7 +51,7 @@ function cases.summed_beside_an_average()
   end) {} }
 end
 
--- Only what is one thing on all ranks of an axis has an average over it. Other stages hold other layers.
+-- Only tensors that all ranks of an axis replicate can be averaged over it. Other stages hold other layers.
 function cases.stages_averaged()
   local model = prun.models.mlp { inputs = 24, outputs = 24, width = 24, layers = 4 }
   return { "dp", "pp" }, model, { prun.pipeline { axis = "pp" }, prun.strategy("mine", { axis = "dp" }, function(unit)
@@ -67,7 +67,7 @@ function cases.gradients_of_stages_added()
   end) }
 end
 
--- Ranks of ep hold other experts, those of tp other columns.
+-- Ranks of ep hold different experts, ranks of tp different columns.
 function cases.experts_averaged()
   local model = prun.models.moe { vocab = 256, layers = 2, width = 24, heads = 4, context = 8, experts = 4 }
   return { "ep" }, model, { prun.strategy("mine", { axis = "ep" }, function(unit, opt)
@@ -84,8 +84,8 @@ function cases.columns_averaged()
   end) {} }
 end
 
--- Under tensor parallelism a rank's columns are a run of them, or of each block: heads, sums, products, masks and
--- vocabularies must mean the same ones. `block(x, wrong)` is what stands between an embedding and a head. With
+-- Under tensor parallelism a rank's columns are one range, or one range of each block; heads, adds, multiplications,
+-- masks and vocabularies must agree on which. `block(x, wrong)`: the layers between an embedding and a head. With
 -- `context`, the other axis splits tokens.
 local width = 24
 local function split(block, options)
@@ -120,7 +120,7 @@ function cases.blocks_forgotten_in_a_ring()
   end, { context = true })
 end
 
--- q and k turned in pairs that span two ranks' columns.
+-- Rotary pairs of q and k span the columns of two ranks.
 function cases.turned_columns()
   return split(function(x)
     local qkv = nn.linear("qkv", x, 3 * width, { blocks = not arg.wrong and { width, width, width } or nil })
@@ -188,7 +188,7 @@ function cases.turned_heads_uneven()
   end)
 end
 
--- What tensor parallelism has split is another part on each rank, so that nothing over tp is due for it.
+-- A tensor that tensor parallelism shards differs by rank and must not be reduced over tp.
 function cases.parts_averaged()
   return { "dp", "tp" }, gpt(), { prun.tensor_parallel {}, reduces("mine", {}, function(unit, opt)
     average(unit, opt)
@@ -196,7 +196,7 @@ function cases.parts_averaged()
   end) }
 end
 
--- A shard of a flat vector has columns, rows and what every rank of tp has, too, side by side.
+-- A shard of a flat vector mixes columns, rows and tensors that are replicated over tp.
 local function of_shards(op)
   return { "dp", "tp" }, gpt(), { prun.tensor_parallel { sequence = true }, prun.strategy("mine", { axis = "dp" },
     function(unit, opt)

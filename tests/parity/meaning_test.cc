@@ -1,7 +1,7 @@
-// One plan means one thing: whatever the strategy, the number of ranks and the order in which ready ops run.
+// A plan has one result, independent of the strategy, the number of ranks and the order in which ready ops run.
 //
-// Programs are interpreted in this process. Surprising fact: f64 is the sharpest of these tests: a wrong factor or a
-// missing reduction stays as large as it was, while rounding all but vanishes.
+// The programs are interpreted in this process. Surprising fact: f64 makes these tests the most sensitive, because a
+// wrong factor or a missing reduction keeps its size while rounding nearly vanishes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -40,7 +40,7 @@ TEST_P(Meaning, LossesAreThoseOfOneRank) {
 
 TEST_P(Meaning, LossesAreThoseOfOneRankInF64) {
   // SGD, because AdamW hides a wrong factor; clipping, because a shard counted twice changes the norm; a tied head,
-  // because its gradient is whole only after two calls.
+  // because its gradient is complete only after two calls.
   const Settings exact = {{"dtype", "f64"}, {"optimizer", "sgd"}, {"lr", "0.5"},    {"clip", "1"},   {"steps", "4"},
                           {"layers", "1"},  {"width", "12"},      {"context", "5"}, {"tied", "true"}};
   static const std::vector<double> kSingle = interpret(1, with(exact, {{"strategy", "single"}}), "reference");
@@ -77,7 +77,7 @@ TEST(OnesOwn, OpsMayStandBetweenSplitLogitsAndTheirLoss) {
   expect_near(interpret_own(2, {{"tp", "2"}, {"scaled", "true"}}), interpret_own(1, {{"scaled", "true"}}), 1e-10);
 }
 
-// What the tests above are for: each reduction whose factor is wrong is seen in the losses.
+// Checks the sensitivity of the tests above: a wrong factor in any reduction changes the losses.
 TEST(MeaningMutated, AWrongFactorInAnyReductionShows) {
   const Settings exact = {{"strategy", "zero3"}, {"dtype", "f64"}, {"optimizer", "sgd"}, {"lr", "0.5"},
                           {"steps", "3"},        {"layers", "1"},  {"width", "12"},      {"context", "5"}};

@@ -1,4 +1,4 @@
--- Models whose units share weights, skip over stages or have none: what is rare in a pipeline, and right. Each takes
+-- Rare but valid models for pipelines: units share weights, skip over stages or have no parameters. Each function takes
 -- (batch, width, layers) and returns its loss.
 
 local prun = require "prun"
@@ -12,7 +12,7 @@ end
 
 local function weight(width) return nn.parameter("w", { width, width }, { "normal", 0.2 }) end
 
--- A unit that is called again after each layer, with a norm, whose parameters are small.
+-- A unit with a norm and small parameters, called again after each layer.
 function odd.again(batch, width, layers)
   local function shared(x) return nn.gelu(nn.linear("s", nn.layernorm("norm", x), width)) end
   local x = nn.unit("shared", function() return shared(nn.linear("first", batch.x, width)) end)
@@ -23,7 +23,7 @@ function odd.again(batch, width, layers)
   return prun.losses.mse(x, batch.y)
 end
 
--- The last unit has no weight but that of the first, which is called once more behind it.
+-- The last unit uses only the weight of the first unit, which is called once more after it.
 function odd.lent(batch, width, layers)
   local w
   local function first(x) return nn.gelu(nn.linear("in", x, width, { weight = w })) end
@@ -37,7 +37,7 @@ function odd.lent(batch, width, layers)
   return prun.losses.mse(x, batch.y)
 end
 
--- A unit that has a weight and never reads it: all layers do.
+-- A unit with a weight that it never reads; all layers read it.
 function odd.table(batch, width, layers)
   local x, w = batch.x, nil
   nn.unit("table", function() w = weight(width) end)
@@ -49,7 +49,7 @@ function odd.table(batch, width, layers)
   return prun.losses.mse(x, batch.y)
 end
 
--- The shape of a U-Net (Ronneberger et al. 2015): what each layer makes is read again by its counterpart.
+-- The shape of a U-Net (Ronneberger et al. 2015): each layer's output is read again by its counterpart.
 function odd.unet(batch, width, layers)
   local skips, x = {}, batch.x
   for i = 1, layers do
@@ -62,7 +62,7 @@ function odd.unet(batch, width, layers)
   return prun.losses.mse(x, batch.y)
 end
 
--- Every layer reads the batch, and norms it.
+-- Every layer reads the batch and normalizes it.
 function odd.raw(batch, width, layers)
   local x = batch.x
   for i = 1, layers do
@@ -73,14 +73,14 @@ function odd.raw(batch, width, layers)
   return prun.losses.mse(x, batch.y)
 end
 
--- Behind the first, units without parameters.
+-- All units but the first have no parameters.
 function odd.bare(batch, width, layers)
   local x = nn.unit("layer0", function() return nn.linear("linear", batch.x, width) end)
   for i = 1, layers do x = nn.unit("layer" .. i, function() return nn.gelu(x) end) end
   return prun.losses.mse(x, batch.y)
 end
 
--- Norms behind the residuals, the last thing that a unit computes.
+-- Norms after the residual adds, as the last op of each unit.
 function odd.after(batch, width, layers)
   local x = batch.x
   for i = 1, layers do

@@ -1,4 +1,4 @@
--- A tiny GPT whose optimizer state lives on the device or on the host: what offload_test.py compares.
+-- A tiny GPT with its optimizer state on the device or on the host, for offload_test.py.
 
 local prun = require "prun"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""offload = "optimizer" changes where the optimizer's state lies and nothing else: the losses are the same to the bit, and the
-device's memory falls by the state less the slots, to the byte. Usage: offload_test.py PRUN
+"""offload = "optimizer" changes only where the optimizer state is stored: losses are bitwise the same, and device
+memory shrinks by exactly the state minus the slots. Usage: offload_test.py PRUN
 """
 import pathlib
 import sys
@@ -59,7 +59,7 @@ class Offload(unittest.TestCase):
                 state = before["roles"]["optimizer"]
                 self.assertEqual(after["host_arena_bytes"], state + state // 2)
                 self.assertEqual(after["roles"]["optimizer"], 3 * 3 * 8192)
-                self.assertEqual(after["roles"]["param"], state // 4)  # in bf16
+                self.assertEqual(after["roles"]["param"], state // 4)  # bf16
 
 
 if __name__ == "__main__":

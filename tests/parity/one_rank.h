@@ -1,4 +1,4 @@
-// A program on one rank of this process, by the executor that its device asks for.
+// One rank's program in this process, run by the executor of its device.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,10 +13,10 @@ class OneRank {
  public:
   OneRank(const Program& program, const Device& device);
 
-  // Throws what the executor throws; `failed` is what it says of the op.
+  // Runs all steps; rethrows the executor's exception, after storing the name of the failed op in `failed`.
   std::vector<double> run(std::string* failed = nullptr, std::vector<double>* evaluated = nullptr);
-  const StepRecord& record(size_t step) const { return recorder_steps(options_.recorder)[step]; }  // after run()
-  const QueueMemory& queue() const { return dynamic_cast<const QueueMemory&>(*rank_device_); }     // of a queue device
+  const StepRecord& record(size_t step) const { return recorder_steps(options_.recorder)[step]; }  // valid after run()
+  const QueueMemory& queue() const { return dynamic_cast<const QueueMemory&>(*rank_device_); }     // queue devices only
 
  private:
   class Alone final : public Bootstrap {

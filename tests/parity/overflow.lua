@@ -1,4 +1,4 @@
--- The first update throws the parameters far away, and a product overflows in the second step.
+-- The first update moves the parameters so far that a GEMM overflows in the second step.
 local prun = require "prun"
 
 return prun.plan {

@@ -1,4 +1,4 @@
--- Each rank's numbers are finite and their sum, which only the root has, is not.
+-- Each rank's values are finite, but their sum, which only the root receives, is not.
 local prun = require "prun"
 
 return prun.program(function(_)

@@ -1,4 +1,4 @@
--- Both ranks have an infinity in the end: the one that made it is named, not the one that received it.
+-- Both ranks end with an infinity: the rank that produced it is named, not the receiver.
 local prun = require "prun"
 
 return prun.program(function(r)

@@ -1,5 +1,5 @@
--- Schedules and models of users: microbatches backwards, whole and halved gradients in one schedule, an op between the
--- split logits and their loss.
+-- User-defined schedules and models: microbatches in reverse order, whole and split backward in one schedule, and an op
+-- between split logits and their loss.
 
 local prun = require "prun"
 local nn = prun.nn

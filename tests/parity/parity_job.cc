@@ -1,4 +1,4 @@
-// The way from a plan's path to losses, without launching anything.
+// Builds a job from a plan's path and reads losses, without launching ranks.
 #include "tests/parity/parity_job.h"
 
 #include <gtest/gtest.h>

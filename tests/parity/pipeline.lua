@@ -1,4 +1,4 @@
--- Layers of x·W in a pipeline, nothing between them: what tests of schedules count and time.
+-- Layers of x·W in a pipeline with nothing in between; tests of schedules count and time their ops.
 
 local prun = require "prun"
 

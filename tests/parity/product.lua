@@ -1,5 +1,5 @@
--- Any model under any composition of strategies, tiny: what product_test.cc compares with one rank. Without arguments
--- it is the plan `single`: an axis of size 0 is not there, nor is its strategy.
+-- Any tiny model under any composition of strategies; product_test.cc compares it with one rank. Without arguments it
+-- is the plan `single`: an axis of size 0 and its strategy are omitted.
 
 local prun = require "prun"
 local odd = require "odd_models"
@@ -54,7 +54,7 @@ local has_tokens = arg.model ~= "mlp" and not odd[arg.model]
 local zero3 = { zero3 = {}, keep = { reshard_after_forward = false }, ahead = { prefetch = 3, inflight = 2 },
                 whole = { persist_below = "256 B" }, most = { persist_below = "4 KiB" } }
 
--- The strategy of the axes that split the batch.
+-- Returns the strategy of the axes that split the batch.
 local function data_parallel()
   local options = zero3[arg.data_parallel] or {}
   if arg.offload then options.offload, options.offload_ahead, options.offload_piece = "optimizer", 1, "512 B" end
@@ -73,7 +73,7 @@ for _, name in ipairs { "pp", "replicate", "dp", "cp", "ep", "tp" } do
   if arg[name] > 0 then axes[#axes + 1] = { name, arg[name] } end
 end
 local function add(wanted, strategy) if wanted then strategies[#strategies + 1] = strategy() end end
-add(arg.dp > 0, data_parallel)  -- first: others reduce what it has scattered
+add(arg.dp > 0, data_parallel)  -- first, because others reduce the tensors that it scatters
 add(arg.pp > 0, function()
   return prun.pipeline { axis = "pp", schedule = arg.schedule, split = arg.split, transfer = arg.transfer }
 end)

@@ -1,5 +1,5 @@
-// Sizes are chosen so that little divides: 3 layers over 2 and 4 stages, a vocabulary of 257 over tp, 3 and 5
-// microbatches over 2 and 4 stages, flat vectors over 3 ranks. What must divide does: heads, batch, tokens.
+// Most sizes do not divide evenly: 3 layers over 2 and 4 stages, a vocabulary of 257 over tp, 3 and 5 microbatches over
+// 2 and 4 stages, flat vectors over 3 ranks. Sizes that must divide do: heads, batch, tokens.
 #include "tests/parity/product_cases.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ int ranks_of(const Settings& settings) {
   return ranks;
 }
 
-// What of the settings changes the numbers: the rest is how they are computed.
+// Returns the settings that change the result; the others only change how it is computed.
 Settings yardstick_of(const Settings& settings) {
   Settings kept;
   for (const char* name : {"model", "layers", "width", "heads", "kv_heads", "vocab", "context", "batch", "tied",
@@ -38,7 +38,7 @@ Settings yardstick_of(const Settings& settings) {
     const auto found = settings.find(name);
     if (found != settings.end()) kept.insert(*found);
   }
-  // The load-balancing loss is that of a microbatch.
+  // The load-balancing loss is computed per microbatch.
   const std::string& model = settings.at("model");
   if ((model == "moe" || model == "mixtral") && settings.count("micro")) kept["micro"] = settings.at("micro");
   return kept;
@@ -46,7 +46,7 @@ Settings yardstick_of(const Settings& settings) {
 
 struct Row {
   const char* strategy;
-  const char* models;  // of kModels
+  const char* models;  // keys of kModels
   const char* common;  // settings of all its meshes
   std::vector<const char*> meshes;
 };
@@ -55,7 +55,7 @@ const std::map<char, const char*> kModels = {{'g', "gpt"},   {'l', "llama"},   {
                                              {'a', "again"}, {'w', "lent"},    {'t', "table"}, {'u', "unet"},
                                              {'r', "raw"},   {'x', "mixtral"}, {'b', "bare"},  {'n', "after"}};
 
-// The first mesh of each row is part of CI for its first model.
+// CI runs the first mesh of each row with its first model.
 const std::vector<Row> kRows = {
     {"microbatches", "glmp", "", {"micro=3", "micro=12"}},
     {"on one rank",
@@ -214,7 +214,7 @@ std::vector<ProductCase> composed() {
 
 struct PlanRow {
   const char* plan;
-  const char* sizes;     // on one rank, too
+  const char* sizes;     // also on one rank
   const char* one_rank;  // axes of size 1, where the plan has arguments for them
   std::vector<std::pair<int, const char*>> meshes;
 };
@@ -244,7 +244,7 @@ const std::vector<PlanRow> kPlans = {
     {"custom/eager_1f1b", kGpt, "pp=1", {{2, ""}, {4, "pp=4"}}},
 };
 
-// What laws.lua says is right: its cases, and the ranks of each.
+// The valid cases of laws.lua, with their numbers of ranks.
 const std::vector<std::pair<const char*, int>> kTwins = {
     {"tokens_summed", 2},
     {"token_shards_summed", 2},

@@ -1,14 +1,14 @@
-// Every strategy on every mesh with every model computes what one rank computes: losses of five steps and of an
-// evaluation between them, and the norms that they report of each unit, on the reference device in f64, to 1e-10
-// relative. A wrong reduction, a stale weight or a sample seen twice stays large there, rounding vanishes. All in one
-// process, on virtual ranks that interleave at random.
+// Every strategy on every mesh with every model computes the result of one rank: the losses of five steps and of an
+// evaluation in between, and the reported norms of each unit. The reference device in f64 must agree to 1e-10 relative,
+// which hides rounding but no wrong reduction, stale weight or repeated sample. Everything runs in one process, on
+// virtual ranks that interleave at random.
 //
 //   parity_product [--some] [--atlas] [--check-replicas] [--pad-vocabulary N] [--table FILE] [WORD ...]
 //
-// WORDs: only cases whose line contains all of them. --check-replicas: ranks compare after every step what they have
-// alike. --pad-vocabulary: columns of logits are padded to a multiple of N, those of the one rank beside it are not.
+// WORDs: only cases whose line contains all of them. --check-replicas: ranks compare their replicated tensors after
+// every step. --pad-vocabulary: logits of the ranks, but not of the one rank, are padded to a multiple of N columns.
 //
-// --atlas takes the commands of plans/atlas/README.md, and with --table writes what differs into its rows.
+// --atlas runs the commands of plans/atlas/README.md; with --table it also writes the differences into their rows.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -27,9 +27,9 @@
 namespace prun::test {
 namespace {
 
-constexpr double kMost = 1e-10, kMostOverWire = 1e-5;  // relative; what travels as f32 is rounded
+constexpr double kMost = 1e-10, kMostOverWire = 1e-5;  // relative; over an f32 wire, values are rounded
 
-// By step, then rank; behind the steps evaluations, then norms that any rank has reported.
+// Indexed by step, then rank; the steps are followed by evaluations, then by norms that any rank has reported.
 using Losses = std::vector<std::vector<double>>;
 
 struct Outcome {
@@ -41,7 +41,7 @@ std::string line_of(const ProductCase& one) {
   return fmt::format("{:<30} {:<6} {}", one.strategy, one.model, one.mesh);
 }
 
-// The values of --check-replicas and --pad-vocabulary.
+// Values of --check-replicas and --pad-vocabulary.
 struct How {
   int64_t check_replicas = 0, vocabulary_multiple = 1;
 };
@@ -92,7 +92,7 @@ class Product {
       for (const double loss : found[step]) {
         const double difference = std::abs(loss - expected[step][0]) / std::abs(expected[step][0]);
         outcome.difference = std::max(outcome.difference, difference);
-        if (difference <= most || !outcome.problem.empty()) continue;  // NaN is not
+        if (difference <= most || !outcome.problem.empty()) continue;  // false for NaN
         outcome.problem = fmt::format("value {}: {:.12g}, one rank has {:.12g}", step + 1, loss, expected[step][0]);
       }
     }
@@ -118,7 +118,7 @@ struct Arguments {
   }
 };
 
-// One line a strategy: its models and meshes, and the largest difference of all.
+// One line per strategy: its models and meshes, and the largest difference.
 class Table {
  public:
   void add(const ProductCase& one, const Outcome& outcome) {
@@ -159,7 +159,7 @@ class Table {
   std::vector<Row> rows_;
 };
 
-// The last cell of the row that has the command.
+// Writes the last cell of the row with this command.
 void write_difference(const std::string& path, const ProductCase& one, const Outcome& outcome) {
   std::ifstream old(path);
   std::string text, line;

@@ -1,5 +1,5 @@
-// A plan that is made small keeps the relations between its sizes, and a proof does not blame the plan for what the
-// small one alone computes.
+// The small plan of a proof keeps the relations between sizes, and the proof does not blame the plan for errors that
+// only its small plan has.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace prun::test {
 namespace {
 
-// Records tests/parity/sizes.lua.
+// Returns a function that records tests/parity/sizes.lua.
 RecordPlan recorder(const Settings& settings, int ranks) {
   return [=](const PlanSizes& sizes) {
     ScriptOptions script;
@@ -99,7 +99,7 @@ TEST(ProofSizes, SmallSizesHaveTheRelationsOfTheRealOnes) {
   }
 }
 
-// Capacities stay where all ranks count the same tokens.
+// Capacities remain if all ranks count the same tokens.
 TEST(ProofSizes, CapacitiesStayUnlessRanksCountByThemselves) {
   for (const bool tokens_apart : {false, true}) {
     const RecordPlan record = recorder({{tokens_apart ? "dp" : "tp", "2"}, {"experts", "4"}, {"capacity", "0.5"}}, 2);
@@ -126,7 +126,7 @@ TEST(ProofSizes, ProofsNameWhatTheyLeaveOut) {
   EXPECT_TRUE(proof_of({2, {{"dp", "2"}, {"experts", "4"}, {"capacity", "9.0"}}}).apart_from.empty());
 }
 
-// The first op of that kind in forward writes this number instead.
+// Replaces the first op of that kind by a fill with `value`.
 std::function<void(Job&)> writes(const OpDef& kind, double value) {
   return [&kind, value](Job& job) {
     for (Program& program : job.classes)
@@ -150,7 +150,7 @@ TEST(ProofSizes, OverflowIsNoDifferenceUnlessOneSideAloneHasIt) {
   EXPECT_TRUE(both.text.starts_with("numbers overflow in the small run (")) << both.text;
   for (const double value : {INFINITY, NAN})
     EXPECT_EQ(proof_of(finite, writes(ops::linear, value)).verdict, Proof::Verdict::differs) << value;
-  // One rank alone: the ranks have zeros in the place of the numbers that overflow.
+  // Only the one rank overflows: the other ranks have zeros in place of those values.
   EXPECT_EQ(proof_of(overflows, writes(ops::embedding, 0)).verdict, Proof::Verdict::differs);
 }
 

@@ -1,7 +1,7 @@
-// What --prove says of plans, without the static verifier in front of it: every right plan of the parity product equals
-// one rank, and mistakes are told by tensor, line and what they look like.
+// --prove without the static verifier before it: every valid plan of the parity product equals one rank, and mistakes
+// are reported with tensor, line and likely cause.
 //
-// PRUN_PROVE=long: all cases of the product, not only those of CI.
+// PRUN_PROVE=long: all cases of the product instead of those of CI.
 #include "prove/prove.h"
 
 #include <fmt/format.h>
@@ -67,7 +67,7 @@ TEST(Prove, DriftThatIsDeclaredIsCheckedAtTheAverages) {
 }
 
 struct Expected {
-  const char* code;  // in the line that is told
+  const char* code;  // text of the reported line
   const char *first, *looks;
 };
 
@@ -88,7 +88,7 @@ void expect_told(const Proof& proof, const std::string& name, const Expected& ex
       << name << ": " << proof.text;
 }
 
-// Plans whose script is wrong.
+// Plans with mistakes in their script.
 TEST(Prove, WrongPlansAreTold) {
   struct Wrong {
     const char* name;
@@ -122,7 +122,7 @@ TEST(Prove, WrongPlansAreTold) {
   }
 }
 
-// An op becomes one that leaves its tensor as it is.
+// Replaces an op by one that leaves its tensor unchanged.
 void skip(Op& op) {
   op.def = &ops::scale;
   op.reads = {op.writes.at(0)};
@@ -141,7 +141,7 @@ Spoil skip_first(Which which) {
   };
 }
 
-// Programs that a compiler with a mistake would make.
+// Programs as a faulty compiler would generate them.
 TEST(Prove, WrongProgramsAreTold) {
   const Settings small = {{"layers", "2"}, {"width", "64"}, {"context", "16"}, {"batch", "24"}, {"micro", "3"}};
   const auto reduces = [](const Op& op) { return op.is(ops::all_reduce) && op.phase == Phase::backward; };

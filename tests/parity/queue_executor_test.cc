@@ -1,5 +1,5 @@
-// The executor for queue devices on the CPU behind prun/device.h, whose functions are called through a table that looks
-// on: what runs beside what, and what is left behind an error.
+// The executor for queue devices on the CPU behind prun/device.h. Tests replace functions of its table to observe
+// overlap and cleanup after errors.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -29,7 +29,7 @@ Job alone(const Settings& settings, const std::string& plan) {
   return job;
 }
 
-// Batches that have come to the device, and steps that have read their loss; a step ends when the batch behind it came.
+// Counts uploaded batches and steps whose loss has been read. A step ends only after the next batch has arrived.
 struct Batches {
   std::mutex mutex;
   std::condition_variable changed;
@@ -76,12 +76,12 @@ TEST(QueueExecutor, TheNextBatchComesWhileTheDeviceIsAtAStep) {
   EXPECT_EQ(batches.late, 0);
 }
 
-// Of large operands (one parameter of width 768 alone has 9 MiB) on one stream: first chunks that have come to the
-// host, and that are back; later ones that waited for these.
+// Large operands (one parameter of width 768 alone has 9 MiB) are copied in chunks on one stream. Counts first chunks
+// that have reached the host and that are back, and later chunks that have waited for them.
 struct FirstChunks {
   std::mutex mutex;
   std::condition_variable changed;
-  std::byte *begin = nullptr, *end = nullptr;  // their memory on the host
+  std::byte *begin = nullptr, *end = nullptr;  // host memory of the chunks
   int come = 0, back = 0, waited = 0, late = 0;
 } first_chunks;
 
@@ -167,11 +167,11 @@ TEST(QueueExecutor, AnErrorInACaptureEndsItAndIsTheOneThatIsTold) {
   EXPECT_EQ(open_captures, 0);
 }
 
-// In each step the last op of backward waits until all reductions that do not wait for it have come to the host.
+// In each step the last op of backward waits until all reductions that do not depend on it have reached the host.
 struct Buckets {
   std::mutex mutex;
   std::condition_variable changed;
-  int of_a_step = 0, early = 0;  // of them before that op
+  int of_a_step = 0, early = 0;  // reductions per step; early: before that op
   int come = 0, late = 0, waited = 0;
 } buckets;
 
@@ -231,14 +231,14 @@ TEST(QueueExecutor, BucketsAreReducedWhileBackwardRunsInReplayedSteps) {
   EXPECT_EQ(buckets.late, 0);
 }
 
-// A device with a logical clock: a copy and a launch of a graph take one unit each, a kernel takes none.
+// A device with a logical clock: a copy and a graph launch take one unit each, a kernel takes none.
 struct LogicalTime {
   std::mutex mutex;
   int64_t now = 0;
   std::map<const prun_event*, int64_t> recorded;
 } logical;
 
-// Work that passes a unit of time, or records an event, when the stream gets there.
+// Enqueues work that advances the clock, or records an event, when the stream reaches it.
 template <class F>
 prun_status in_order(prun_dev* dev, prun_stream* stream, prun_result* result, F* work, void* data) {
   return cpu_queue_table().host_call(dev, stream, work, data, result);
@@ -280,7 +280,7 @@ TEST(QueueExecutor, TheTimeBetweenStepsHasTheFirstCopiesAndTheLaunch) {
   const std::unique_ptr<Device> device = make_table_device(table);
   OneRank rank(job.classes[0], *device);
   rank.run();
-  // In order: the launch, the copy of the step values, and that of the batch to its place. The next batch may be
+  // In order: the launch, the copy of the step table, and the copy of the batch to its buffer. The next batch may be
   // uploaded meanwhile.
   for (size_t step = 2; step < 4; ++step) {
     EXPECT_GE(rank.record(step).idle_ns, 3'000'000u) << step;
@@ -288,7 +288,7 @@ TEST(QueueExecutor, TheTimeBetweenStepsHasTheFirstCopiesAndTheLaunch) {
   }
 }
 
-// Records the calls of the host to a queue device.
+// Names of the host's calls to a queue device.
 std::vector<std::string> asked;
 
 template <auto function>
@@ -321,7 +321,7 @@ TEST(QueueExecutor, AReplayedStepIsOneLaunchAndTheUploadOfItsBatch) {
   const std::unique_ptr<Device> device = make_table_device(table);
   asked.clear();
   EXPECT_EQ(OneRank(job.classes[0], *device).run(), losses_of(run_virtual_ranks(job, *open_device("cpu"), {})));
-  // The first step is enqueued op by op, the next three are captured, one for each slot.
+  // The first step is enqueued op by op; the next three are captured, one for each slot.
   const std::vector<std::string> step = {"copy", "event_record", "event_wait", "graph_launch", "event_record"};
   std::vector<std::string> replayed;
   for (int i = 0; i < 4; ++i) replayed.insert(replayed.end(), step.begin(), step.end());

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Plans on queue devices: the CPU behind the device ABI gives the bits of the CPU device, whatever is captured, staged or traced;
-and the cuda device, on its substitute, gives the same losses over every transport, to rounding those of the CPU.
-Usage: queue_test.py PRUN [SUBSTITUTES]    SUBSTITUTES: the folder of devices/cuda.so and libnccl_2_28.so
+"""Plans on queue devices. The CPU behind the device ABI gives bitwise the results of the CPU device, also when
+captured, staged or traced. The cuda device on its substitute gives the same losses over every transport, and those of
+the CPU up to rounding. Usage: queue_test.py PRUN [SUBSTITUTES]    SUBSTITUTES: the folder of devices/cuda.so and
+libnccl_2_28.so
 """
 import json
 import os
@@ -32,14 +33,14 @@ end)
 
 
 def run_plain(plan, nproc, device, *more, **settings):
-    """The ended process; settings in capitals are the substitutes'."""
+    """Returns the completed process; settings in capitals configure the substitutes."""
     theirs = {f"PRUN_SUBSTITUTE_{name}": str(value) for name, value in settings.items() if name.isupper()}
     ours = {name: value for name, value in settings.items() if not name.isupper()}
     return program_text.run(PRUN, plan, "--nproc", nproc, "--device", device, *more, env=ENVIRONMENT | theirs, **ours)
 
 
 def run(plan, nproc, device, *more, **settings):
-    """Losses of all steps and evaluations."""
+    """Returns the losses of all steps and evaluations."""
     steps = program_text.steps(PRUN, plan, nproc, "--device", device, *more, env=ENVIRONMENT, **settings)
     return [(step["loss"], step.get("eval_loss")) for step in steps]
 
@@ -50,7 +51,7 @@ def nccl(version="2_28", *more):
 
 
 def shared(version="2_28"):
-    """Ranks on one GPU, over NCCL."""
+    """Returns the options of ranks that share one GPU, over NCCL."""
     return (*nccl(version, "nccl.share=1"), "--ranks-per-device", "2")
 
 
@@ -113,7 +114,7 @@ class CpuQueue(unittest.TestCase):
                     ends = e["ts"] + e["dur"]
 
 
-class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found no CUDA Toolkit, and said so, there is none
+class Cuda(unittest.TestCase if SUBSTITUTES else object):  # without a CUDA Toolkit (CMake prints that) there are no substitutes
     def close(self, plan, nproc, *more, cpu=(), **settings):
         found, wanted = run(plan, nproc, "cuda", *more, **settings), run(plan, nproc, "cpu", *cpu, **settings)
         self.assertEqual(len(found), len(wanted))
@@ -161,7 +162,7 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found n
         staged = self.close("plans/zero3.lua", 2, "--transport", "shm", cpu=("--transport", "shm"), **SMALL)
         any_order = {**SMALL, "reduce": "any"}
         enqueued = self.close("plans/zero3.lua", 2, *nccl(), cpu=("--transport", "shm"), **any_order)
-        self.assertEqual(staged, enqueued)  # of two ranks there is one order
+        self.assertEqual(staged, enqueued)  # two ranks have only one order of reduction
 
     def test_ranks_that_share_a_gpu_over_nccl_give_the_same_losses(self):
         settings = {**SMALL, "reduce": "any"}
@@ -175,7 +176,7 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found n
         self.close("plans/ddp_simple.lua", 3, *nccl(), cpu=("--transport", "shm"))
 
     def test_a_maximum_keeps_a_nan(self):
-        """NCCL drops a NaN, so the host reduces."""
+        """NCCL's max drops a NaN, so the host reduces."""
         with tempfile.TemporaryDirectory() as folder:
             plan = pathlib.Path(folder, "nan.lua")
             plan.write_text(NAN)
@@ -186,7 +187,7 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found n
 
     def test_the_summary_says_who_took_the_device_s_memory(self):
         done = run_plain("plans/ddp_simple.lua", 2, "cuda", *nccl(), COMM_MIB=20, CONTEXT_MIB=30)
-        self.assertEqual(done.returncode, 0, done.stderr)  # one communicator for the plan, one for all ranks
+        self.assertEqual(done.returncode, 0, done.stderr)  # one communicator of the plan, one of all ranks
         self.assertRegex(done.stdout, r"\non device  .* arena, 40\.0 MiB transports, .* kernels, 30\.0 MiB before them \(contexts\); .* of 512\.0 MiB left\n")
 
     def test_ranks_on_several_models_are_told(self):
@@ -198,7 +199,8 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # where CMake found n
         self.assertNotIn("compute alike", run_plain("plans/ddp_simple.lua", 2, "cuda", OTHER=2).stderr)
 
     def test_an_error_in_a_replayed_step_is_asked_for(self):
-        # Nobody tests a request then; without being asked NCCL would leave it to the deadline, which is exit code 11.
+        # No thread tests a request then; if prun did not query it, NCCL would wait for the deadline, which gives exit
+        # code 11.
         done = run_plain("plans/zero3.lua", 2, "cuda", *nccl(), FAIL_RUN=60, **{**SMALL, "layers": 1, "steps": 1000, "reduce": "any"})
         self.assertEqual(done.returncode, 17, done.stderr)
         self.assertIn("prun: the link between rank 0 and rank 1 is lost; both still ran", done.stderr)

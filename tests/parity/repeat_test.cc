@@ -1,5 +1,5 @@
-// A schedule whose middle is listed once: written out it is the schedule as it is, it is proved as that one is, and
-// what breaks its law is refused.
+// A schedule with a repeated period: unrolled it equals the full schedule, the verifier and proofs treat both alike,
+// and a violation of its periodicity is rejected.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ std::string first_finding(const Job& job) {
   return findings.empty() ? "" : findings.front().rule + ": " + findings.front().message;
 }
 
-// What an op is, whatever the places of its tensors and the numbers that name them.
+// Describes an op independent of tensor ids and offsets.
 std::string text_of(const Program& program, const Op& op) {
   std::string text = std::string(op.def->name) + " " + op.axis + " " + std::to_string(op.lane) + " " + op.unit + " " +
                      std::to_string(op.microbatch) + " " + op.site.text();
@@ -115,10 +115,10 @@ TEST_P(Repeats, TrainToTheSameBits) {
   }
 }
 
-// What it costs to list one period, of plans whose ranks have two layers or more.
+// Memory cost of listing one period, for plans with two or more layers per rank.
 struct Costly {
   Case plan;
-  double most, of_any;  // of the rank that takes most, and of any other
+  double most, of_any;  // bounds of the ratio: for the largest arena, for any arena
 };
 
 void PrintTo(const Costly& one, std::ostream* out) { PrintTo(one.plan, out); }
@@ -140,7 +140,7 @@ TEST_P(Arenas, AreHardlyLargerThanThoseOfEveryMicrobatch) {
   EXPECT_LE(most, GetParam().most * most_of_whole);
 }
 
-// What a microbatch takes is given back when it is done, also where ops that nobody waits for had read it.
+// A microbatch's memory is freed after it, also if ops that no other op waits for have read it.
 struct Growing {
   std::string plan;
   int ranks, micro = 8;
@@ -153,7 +153,7 @@ TEST_P(Microbatches, TakeNoMoreMemoryWhereThereAreMore) {
   const auto arenas = [](int micro) {
     const Settings settings = {
         {"layers", "8"}, {"width", "32"}, {"micro", std::to_string(micro)}, {"batch", std::to_string(8 * micro)}};
-    std::vector<int64_t> bytes;  // but for the batch's
+    std::vector<int64_t> bytes;  // without the batch
     for (const Program& program : compiled({GetParam().plan, GetParam().ranks, settings}, true).classes) {
       bytes.push_back(program.arena_bytes);
       for (const Buffer& buffer : program.buffers)
@@ -190,7 +190,7 @@ Case two_layers(const std::string& plan, int ranks, Settings settings) {
   return {plan, ranks, std::move(settings)};
 }
 
-// Periods of several microbatches cost more: rings are full at different times.
+// Periods of several microbatches cost more because their ring buffers are full at different times.
 INSTANTIATE_TEST_SUITE_P(
     Plans, Arenas,
     testing::Values(Costly{two_layers("plans/1f1b.lua", 2, {{"pp", "2"}, {"layers", "4"}}), 1.03, 1.03},

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Every schedule, for any number of ranks, microbatches and chunks: each microbatch goes through each layer once, forward,
-then backward, the verifier agrees (dump verifies), and as many are in flight as STRATEGIES.md says.
-Usage: schedules_test.py PRUN
+"""Every schedule, for any number of ranks, microbatches and chunks: each microbatch passes through each layer once in
+forward, then in backward; the verifier accepts it (dump verifies); and the number of microbatches in flight is that of
+lua/prun/schedules/README.md. Usage: schedules_test.py PRUN
 """
 import collections
 import pathlib
@@ -16,13 +16,13 @@ PLAN = "tests/parity/pipeline.lua"
 
 
 def compute(schedule, pp, micro, chunks=1):
-    """The compute stream of each rank; a layer is a stage."""
+    """Returns the compute ops of each rank; a stage is one layer."""
     settings = dict(schedule=schedule, pp=pp, micro=micro, batch=micro, width=4, layers=pp * chunks, chunks=chunks)
     return [step["compute"] for step in program_text.programs(PRUN, PLAN, pp, **settings)]
 
 
 def peak_in_flight(ops):
-    """The most chunks of microbatches at a time whose forward has run and whose backward has not ended."""
+    """Returns the largest number of chunks of microbatches whose forward has run and whose backward has not ended."""
     live, peak, last = set(), 0, {}
     for op in ops:
         if op.phase == "backward":
@@ -43,7 +43,7 @@ class Schedules(unittest.TestCase):
     def test_each_turn_is_there_once(self):
         for schedule, all_chunks in self.CHUNKS.items():
             for pp in (1, 2, 3, 4):
-                for micro in (1, 2, 3, 5, 8):  # fewer than ranks, no multiple of them, fewer than zb_v's pattern
+                for micro in (1, 2, 3, 5, 8):  # fewer than ranks, not a multiple of them, fewer than zb_v's pattern
                     for chunks in all_chunks:
                         with self.subTest(schedule=schedule, pp=pp, micro=micro, chunks=chunks):
                             self.once(compute(schedule, pp, micro, chunks), pp * chunks, micro)
@@ -56,7 +56,7 @@ class Schedules(unittest.TestCase):
                     at[op.kind, op.unit, max(op.microbatch, 0)].append(op.index)
             units = {unit for _, unit, _ in at}
             self.assertEqual(len(units), layers // len(ranks))
-            self.assertEqual(len(at), len(units) * micro * 3 - ("layer0" in units) * micro)  # nobody needs the input's gradient
+            self.assertEqual(len(at), len(units) * micro * 3 - ("layer0" in units) * micro)  # the input gradient of layer0 is not computed
             for (kind, unit, microbatch), indices in at.items():
                 self.assertEqual(len(indices), 1, (kind, unit, microbatch))
                 self.assertGreaterEqual(indices[0], at["linear", unit, microbatch][0])

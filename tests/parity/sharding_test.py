@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Memory per rank and bytes on the wire of the data parallel strategies are STRATEGIES.md's formulas, to the byte, with Ψ the
-padded parameters. zero1 and zero2 keep the shard of gradients beside what they reduce: 6Ψ + 16Ψ/N in bf16. zero3 keeps
-1/N of everything, plus (prefetch + 1) gathered units and (inflight + 1) unreduced gradients. One rank has the whole shard: it
-gathers and reduces nothing, and keeps parameters in bf16 beside those in f32. Usage: sharding_test.py PRUN
+"""Memory per rank and bytes on the wire of the data-parallel strategies equal the formulas of
+lua/prun/strategies/README.md exactly; Ψ: padded parameters. zero1 and zero2 store the gradient shard in addition to the
+unreduced gradients: 6Ψ + 16Ψ/N in bf16. zero3 stores 1/N of everything, plus (prefetch + 1) gathered units and
+(inflight + 1) unreduced gradients. One rank holds the whole shard: it gathers and reduces nothing, and keeps parameters
+in bf16 and f32. Usage: sharding_test.py PRUN
 """
 import pathlib
 import sys
@@ -12,7 +13,7 @@ PRUN = sys.argv[1]
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from program_text import check  # noqa: E402
 
-LINE = 32  # elements: a cache line, to which every tensor of a flat vector is padded
+LINE = 32  # elements of a cache line; every tensor of a flat vector is padded to it
 F32 = 4
 LOSS_AND_NORM = 3  # elements of 4 bytes: the loss is an f32, the norm of gradients an f64
 CASES = [dict(layers=2, width=64, heads=2, context=16), dict(layers=3, width=60, heads=3, context=33)]
@@ -25,14 +26,14 @@ def up(value, step):
 
 
 def units(layers, width, context, heads, vocab=256):
-    """Parameter sizes of each unit of a gpt, the last used last."""
+    """Returns the parameter sizes of each unit of a gpt, in order of use."""
     d = width
     block = [d, d, 3 * d * d, 3 * d, d * d, d, d, d, 4 * d * d, 4 * d, 4 * d * d, d]
     return [[vocab * d, context * d]] + [block] * layers + [[d, d, d * vocab]]
 
 
 def shards(case, ranks, keep=lambda size: True):
-    """A rank's piece of each unit, in elements: of the parameters of which keep(bytes) holds."""
+    """Returns a rank's elements of each unit, counting the parameters for which keep(bytes) is true."""
     kept = [[size for size in unit if keep(size * F32)] for unit in units(**case)]
     return [up(-(-sum(up(size, LINE) for size in unit) // ranks), LINE) for unit in kept if unit]
 
@@ -72,7 +73,7 @@ class Sharding(unittest.TestCase):
                             self.roles(got, param=(F32 + wide % F32) * psi, gathered=0, grad=F32 * psi, optimizer=2 * F32 * psi)
                         else:
                             self.roles(got, param=F32 * shard, gathered=wide * psi, grad=F32 * (psi + shard), optimizer=2 * F32 * shard)
-                        wire = (ranks - 1) * (F32 + wide) * shard + all_reduce(LOSS_AND_NORM, ranks)  # scatter, gather
+                        wire = (ranks - 1) * (F32 + wide) * shard + all_reduce(LOSS_AND_NORM, ranks)  # reduce-scatter, all-gather
                         self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
 
     def test_zero2_splits_gradients_too(self):
@@ -84,7 +85,7 @@ class Sharding(unittest.TestCase):
                         sizes = shards(case, ranks)
                         shard, unreduced = sum(sizes), 2 * max(sizes) * ranks  # inflight 1
                         if micro > 1:
-                            unreduced += max(sizes)  # what is added to the shard
+                            unreduced += max(sizes)  # the scattered gradient that is added to the shard
                         if ranks == 1:
                             self.roles(got, param=(F32 + wide % F32) * shard, gathered=0, grad=F32 * shard, optimizer=2 * F32 * shard,
                                        reduce=0)
@@ -101,8 +102,8 @@ class Sharding(unittest.TestCase):
                     got, sizes = check(PRUN, "plans/zero3.lua", ranks, batch=2 * ranks, **case)[0], shards(case, ranks)
                     state, largest = F32 * sum(sizes), F32 * max(sizes) * ranks if ranks > 1 else 0
                     self.roles(got, param=state, grad=state, optimizer=2 * state, gathered=2 * largest, reduce=2 * largest)
-                    # Forward gathers all; backward neither the head (kept), nor the block before it (in its slot still), nor the
-                    # embedding (not read); gradients all.
+                    # Forward gathers all units; backward gathers neither the head (kept), nor the block before it
+                    # (still in its slot), nor the embedding (not read). All gradients are scattered.
                     wire = (ranks - 1) * F32 * (2 * sum(sizes) + sum(sizes[1:-2])) + all_reduce(LOSS_AND_NORM, ranks)
                     self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
 
@@ -144,7 +145,7 @@ class Sharding(unittest.TestCase):
                 slots = 2 * F32 * max(sizes) * ranks if ranks > 1 else 0
                 self.roles(got, param=F32 * (shard + small), grad=F32 * (shard + small), optimizer=2 * F32 * (shard + small),
                            gathered=slots, reduce=slots)
-                gathers = shard + sum(sizes[1:-2])  # backward has the head and the last block still and does not read the embedding
+                gathers = shard + sum(sizes[1:-2])  # backward still has the head and the last block and does not read the embedding
                 wire = (ranks - 1) * F32 * (gathers + shard) + all_reduce(small, ranks) + all_reduce(LOSS_AND_NORM, ranks)
                 self.assertEqual(got["wire_bytes_per_step"]["dp"], round(wire))
 

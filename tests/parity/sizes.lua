@@ -1,5 +1,5 @@
 -- A model whose sizes depend on each other, for proofs: heads that share keys and values, fused columns in blocks,
--- rotary positions on some heads, experts, and numbers that overflow.
+-- rotary positions on some heads, experts, and values that overflow.
 
 local prun = require "prun"
 local nn = prun.nn

@@ -1,4 +1,4 @@
--- Stages with different contents: tensor parallelism splits every weight of some stages, and others have no parameters.
+-- Stages with different contents: tensor parallelism shards every weight of some, others have no parameters.
 
 local prun = require "prun"
 local nn = prun.nn

@@ -1,8 +1,8 @@
-// Bit for bit: real runs of every plan against the interpreter, strategies against each other, and splits of weights on
-// whole numbers.
+// Bitwise comparisons: real runs of every plan with the interpreter, strategies with each other, and splits of weights
+// on integers.
 //
-// Surprising fact: strategies agree to the bit where they add the same numbers in the same order: sums in the order of
-// ranks, microbatches of one size, powers of two, no clipping.
+// Surprising fact: strategies agree bitwise if they add the same numbers in the same order: reductions in rank order,
+// microbatches of one size, powers of two, no clipping.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -82,12 +82,12 @@ TEST(Tiers, RealRunsAgreeWithTheInterpreter) {
     if (std::string(one.plan).find("small_whole") != std::string::npos) settings["below"] = "1 KiB";
     const std::string transport = number++ % 2 == 0 ? "shm" : "socket";
     const std::vector<double> expected = interpret_plan(one.plan, one.ranks, settings);
-    if (settings.count("below")) settings["below"] = "'1 KiB'";  // for the shell
+    if (settings.count("below")) settings["below"] = "'1 KiB'";  // quoted for the shell
     EXPECT_EQ(run_plan(one.plan, one.ranks, settings, transport), expected) << one.plan << " over " << transport;
   }
 }
 
-// ddp = zero1 = zero2 = zero3 = accumulation in one process = a pipeline of as many microbatches.
+// ddp = zero1 = zero2 = zero3 = accumulation in one process = a pipeline with the same number of microbatches.
 TEST(Tiers, StrategiesAgreeToTheBit) {
   for (const int ranks : {2, 4}) {
     const std::string n = std::to_string(ranks);

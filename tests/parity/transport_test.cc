@@ -1,6 +1,7 @@
-// Real runs of prun against the interpreter, bit by bit: every transport, strategy and number of ranks.
+// Compares real runs of prun bitwise with the interpreter: every transport, strategy and number of ranks.
 //
-// Surprising fact: comparing losses compares all parameters too: the loss of step k depends on every bit of step k-1's.
+// Surprising fact: comparing losses compares all parameters, because the loss of step k depends on every bit of step
+// k-1's.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -17,7 +18,7 @@
 namespace prun::test {
 namespace {
 
-// The losses of `prun PLAN` from its metrics; a run that fails fails the test.
+// Returns the losses of `prun PLAN` from its metrics; a failed run fails the test.
 std::vector<double> run_prun(const std::string& plan, int ranks, const std::string& transport,
                              const Settings& settings) {
   const std::string metrics = fmt::format("{}/prun_parity_{}.jsonl", testing::TempDir(), getpid());
@@ -66,7 +67,7 @@ TEST_P(Transports, InAnyOrderOfSumsAgreeWithOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(, Transports, testing::Values("shm", "socket"), [](const auto& made) { return made.param; });
 
-// The entropy of a file's byte frequencies is the loss of the best model that looks at nothing before the byte.
+// Returns the entropy of a file's byte frequencies, which is the loss of the best context-free model.
 double byte_entropy(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::vector<double> counts(256, 0.0);

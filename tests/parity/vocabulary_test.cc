@@ -42,7 +42,7 @@ TEST_P(PaddedVocabulary, HasTheModelsFlops) {
   EXPECT_NEAR(padded / plain, 1, 1e-12);
 }
 
-// Returns the elements of parameters and optimizer state that belong to no logical tensor.
+// Padding: the elements of parameters and optimizer state that belong to no logical tensor.
 TEST_P(PaddedVocabulary, PaddingStaysZero) {
   const VocabularyCase& c = GetParam();
   for (const char* optimizer : {"sgd", "adamw", "lion"}) {
@@ -53,7 +53,7 @@ TEST_P(PaddedVocabulary, PaddingStaysZero) {
     int64_t padding = 0;
     for (int rank = 0; rank < c.ranks; ++rank) {
       const Program& program = job.program(rank);
-      std::map<std::pair<BufferId, int64_t>, bool> counted;  // by the byte at which an element begins
+      std::map<std::pair<BufferId, int64_t>, bool> counted;  // key: buffer and first byte of an element
       for (const StateTensor& state : program.state) {
         const Tensor& tensor = program.tensors[state.tensor];
         for (int64_t i = 0; i < tensor.count(); ++i)
@@ -100,7 +100,8 @@ TEST_P(PaddedVocabulary, OpsThatCountThePaddingAreRejected) {
           const Op& op = right.classes[id].bodies[body].streams[stream].ops[i];
           for (const char* attr : {"vocab", "valid"}) {
             if (!op.attrs.has(attr) || (op.is(ops::embedding_grad) && std::string(attr) == "vocab")) continue;
-            if (op.is(ops::embedding_grad) || op.is(ops::cross_entropy_finish)) continue;  // no number comes of it
+            if (op.is(ops::embedding_grad) || op.is(ops::cross_entropy_finish))
+              continue;  // their attributes affect no value
             ++changed;
             Job wrong = right;
             Op& other = wrong.classes[id].bodies[body].streams[stream].ops[i];
@@ -120,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
                     VocabularyCase{"pipeline", 2, {{"tied", "true"}, {"pp", "2"}, {"layers", "2"}}}),
     [](const auto& made) { return made.param.name; });
 
-// A strategy that splits the weight along its inputs, and losses that read logits in other ways: nothing is padded.
+// A strategy that splits the weight along its inputs, and losses that read logits in other ways, pad nothing.
 TEST(PaddedVocabularies, OtherModelsStayAsTheyAre) {
   const auto state = [](const Job& job) {
     int64_t bytes = 0;

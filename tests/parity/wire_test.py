@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Bytes on the wire of the strategies that split a model are STRATEGIES.md's formulas, to the byte, and so is the memory that
-they split: tensor, sequence, pipeline, context and expert parallelism. Usage: wire_test.py PRUN
+"""Bytes on the wire and sharded memory of the model-parallel strategies (tensor, sequence, pipeline, context and expert
+parallelism) equal the formulas of lua/prun/strategies/README.md exactly. Usage: wire_test.py PRUN
 """
 import pathlib
 import sys
@@ -10,7 +10,7 @@ PRUN = sys.argv[1]
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from program_text import check, programs, sent  # noqa: E402
 
-L, H, S, B, V = 3, 128, 16, 4, 256  # layers, width, tokens of a sample, samples, vocabulary
+L, H, S, B, V = 3, 128, 16, 4, 256  # layers, width, tokens per sample, samples, vocabulary
 SIZES = dict(layers=L, width=H, heads=4, context=S)
 
 
@@ -19,7 +19,7 @@ def all_reduce(elements, ranks):
 
 
 def parameters(tp=1):
-    """Elements of a gpt on one of the ranks that split its weights. Widths divide, so nothing is padded."""
+    """Returns the parameters of a gpt on one tensor-parallel rank. Widths divide, so nothing is padded."""
     block = 6 * H + (12 * H * H + 7 * H) // tp
     return V * H // tp + S * H + L * block + 2 * H + H * V // tp
 
@@ -30,7 +30,8 @@ class Wire(unittest.TestCase):
             for dp in (1, 2):
                 with self.subTest(tp=tp, dp=dp):
                     got = check(PRUN, "plans/megatron.lua", tp * dp, batch=B * dp, tp=tp, sequence=False, **SIZES)[0]
-                    # Four a layer; the embedding's sum and that of the head's dx; cross-entropy's three; the norm, which is f64.
+                    # Four all-reduces per layer, those of the embedding and the head's dx, three of cross-entropy, and
+                    # the norm in f64.
                     elements = (4 * L + 2) * B * S * H + 3 * B * S + 2
                     self.assertEqual(got["wire_bytes_per_step"]["tp"], round(all_reduce(elements, tp)))
                     self.assertEqual(got["wire_bytes_per_step"]["dp"], round(all_reduce(parameters(tp), dp) + all_reduce(1, dp)))
@@ -42,9 +43,9 @@ class Wire(unittest.TestCase):
             with self.subTest(tp=tp):
                 whole, split = (check(PRUN, "plans/megatron.lua", tp, batch=B, tp=tp, sequence=sequence, **SIZES)[0]
                                 for sequence in (False, True))
-                shared = L * 6 * H + 2 * H + S * H  # norms, biases of row layers, positions: other tokens on each rank
+                shared = L * 6 * H + 2 * H + S * H  # norms, biases of row layers, positions: each rank has other tokens
                 more = split["wire_bytes_per_step"]["tp"] - whole["wire_bytes_per_step"]["tp"]
-                gathers = (2 * L + 1) * all_reduce(B * S * H, tp) / 2  # what column layers read, once more in backward
+                gathers = (2 * L + 1) * all_reduce(B * S * H, tp) / 2  # inputs of column layers, gathered again in backward
                 self.assertEqual(more, round(all_reduce(shared, tp) + gathers))
                 self.assertLess(split["roles"]["activation"], whole["roles"]["activation"])
 
@@ -58,7 +59,7 @@ class Wire(unittest.TestCase):
                         stages = [2 * p - 1 - r if chunk == 1 and schedule == "zb_v" else chunk * p + r
                                   for r in range(p) for chunk in range(chunks)]
                         owner = {stage: n // chunks for n, stage in enumerate(stages)}
-                        borders = [0] * p  # crossed outwards, by rank
+                        borders = [0] * p  # stage borders that each rank sends across
                         for stage in range(p * chunks - 1):
                             if owner[stage] != owner[stage + 1]:
                                 borders[owner[stage]] += 1      # forward
@@ -78,7 +79,7 @@ class Wire(unittest.TestCase):
                 with self.subTest(dtype=dtype, cp=cp):
                     got = check(PRUN, "plans/ring_attention.lua", cp, batch=B, cp=cp, dtype=dtype, **SIZES)[0]
                     kv = B * S // cp * 2 * H
-                    ring = L * ((cp - 1) * kv * wide + (cp - 1) * kv * wide + cp * kv * 4)  # the gradients in f32
+                    ring = L * ((cp - 1) * kv * wide + (cp - 1) * kv * wide + cp * kv * 4)  # gradients in f32
                     rest = all_reduce(parameters(), cp) + all_reduce(1, cp)                 # gradients, loss
                     self.assertEqual(got["wire_bytes_per_step"]["cp"], round(ring + rest))
 

@@ -1,5 +1,5 @@
-// See allocation_counter.h. Forwards to glibc's own entry points, which stay visible beside a replaced malloc. What is
-// kept is counted call by call: mallinfo's bytes in use include freed pieces that malloc has put aside for reuse.
+// See allocation_counter.h. Forwards to glibc's own entry points, which remain callable next to a replaced malloc.
+// Retained bytes are counted call by call because mallinfo counts freed chunks that malloc caches as in use.
 #include "tests/unit/allocation_counter.h"
 
 #include <malloc.h>

@@ -1,5 +1,5 @@
-// Counts the heap allocations of this process, and what is kept of them: allocation_counter.cc replaces malloc for the
-// test program that it is linked into. Under a sanitizer, which owns malloc itself, nothing is counted.
+// Counts the heap allocations of this process and the bytes that it retains: allocation_counter.cc replaces malloc in
+// the test program that links it. Sanitizers replace malloc themselves, so nothing is counted under them.
 #pragma once
 #include <cstddef>
 
@@ -8,7 +8,7 @@ namespace prun::test {
 struct Allocations {
   long count = 0;
   size_t largest = 0;
-  long kept = 0;  // bytes: what was allocated less what was freed
+  long kept = 0;  // bytes allocated minus bytes freed
 };
 void start_counting_allocations();
 Allocations stop_counting_allocations();

@@ -1,5 +1,6 @@
-// Attention of a head in bf16 on the CPU's products of bf16, against f64 and the bounds that attention_tiles.h states.
-// With ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 these are vectors, where attention itself may prefer f32.
+// One head's attention on the CPU's bf16 GEMM instructions, compared with f64 under the bounds that attention_tiles.h
+// states. With ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 the instructions are vector ones, for which attention may prefer
+// f32.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,15 +16,15 @@
 namespace prun::cpu {
 namespace {
 
-constexpr double kRest = 0x1p-15;   // that two numbers of bf16 are off by
-constexpr double kInFloats = 2e-5;  // of exp and of sums in f32, of the sum of magnitudes
+constexpr double kRest = 0x1p-15;   // error of a number stored as two bf16, relative
+constexpr double kInFloats = 2e-5;  // error of exp and of f32 accumulation, relative to the sum of magnitudes
 
 using Rows = std::vector<bf16>;
 
 struct Shape {
   int64_t keys, queries, head;
   Mask mask;
-  bool far = false;  // all queries are near all keys, and far from the first one
+  bool far = false;  // true: all queries are close to all keys except the first
 };
 
 struct Scratch {
@@ -35,7 +36,7 @@ struct Scratch {
   Scratch& operator=(const Scratch&) = delete;
 };
 
-// Rows of a head within rows that are longer by an odd number.
+// A head's rows, stored in rows that are 3 elements longer.
 struct Matrix {
   int64_t head;
   Rows values;
@@ -137,7 +138,7 @@ TEST_P(AttentionInBf16, GradientsAreWithinTheBoundThatTheyState) {
       for (int64_t j = 0; j < seen(query); ++j) {
         const double p = std::exp(score(query, j) - whole), dp = dout.dot(query, v, j);
         const double ds = p * (dp - along) * factor;
-        // dP and what it is less by are sums in f32.
+        // dP and dout·out, which is subtracted from it, are both accumulated in f32.
         const double size = p * (std::abs(dp) + std::abs(along) + static_cast<double>(head)) * factor;
         for (int64_t i = 0; i < head; ++i) {
           const size_t at = static_cast<size_t>(j * head + i), lane = static_cast<size_t>(i);
@@ -169,14 +170,14 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionInBf16,
                                          Shape{150, 150, 16, {1, 1}}, Shape{37, 150, 20, {37, 0}},
                                          Shape{130, 40, 80, {91, 1}}, Shape{90, 33, 128, {50, 0}}));
 
-// A query's first score says little of its largest one. Some gradients are smaller than what f32 has, so results alone.
+// The first score of a query is far from its maximum. Some gradients underflow f32, so only results are compared.
 class FarAttentionInBf16 : public AttentionInBf16 {};
 TEST_P(FarAttentionInBf16, IsWithinTheBoundThatItStates) { expect_results_within_the_bound(); }
 INSTANTIATE_TEST_SUITE_P(Shapes, FarAttentionInBf16,
                          testing::Values(Shape{64, 64, 64, {1, 1}, true}, Shape{150, 150, 64, {1, 1}, true},
                                          Shape{200, 70, 128, {131, 1}, true}));
 
-// Heads in order, also some that share keys and values, and some whose query blocks are recomputed.
+// Processes heads in order, including heads that share keys and values and heads whose query blocks are recomputed.
 TEST_P(FarAttentionInBf16, HeadsHaveTheBitsThatEachHasAlone) {
   const Matrix near_q(shape.queries, head, 6), near_k(shape.keys, head, 7), near_v(shape.keys, head, 8);
   const std::vector<Bf16Forward::Head> heads = {{near_q.rows(), near_k.rows(), near_v.rows()},

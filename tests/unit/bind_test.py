@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""--bind: the cores that ranks and all their threads may use, read from the kernel while they run.
-Usage: bind_test.py PRUN TOP
+"""--bind: reads from the kernel, while ranks run, the cores that they and all their threads may use. Usage:
+bind_test.py PRUN TOP
 """
 import os
 import pathlib
@@ -12,7 +12,7 @@ import time
 import unittest
 
 PRUN, TOP = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
-FOLDER = tempfile.TemporaryDirectory()  # where runs that are stopped leave their folder
+FOLDER = tempfile.TemporaryDirectory()  # run folders of stopped runs
 CORES = sorted(os.sched_getaffinity(0))
 RANKS = min(2, len(CORES))
 PLAN = [f"{TOP}/plans/zero3.lua", "--set", "layers=1", "--set", "width=32", "--set", "batch=8", "--set", "context=16"]
@@ -30,7 +30,7 @@ def cores_of_threads(pid):
 
 
 def cores_of_ranks(*words, ranks=RANKS):
-    """For each rank, the sets of cores that its threads have, while it trains."""
+    """Returns for each rank the affinity sets of its threads while it trains."""
     run = subprocess.Popen([PRUN, *PLAN, "--nproc", str(ranks), "--set", "steps=1000000", *words], stdout=subprocess.PIPE,
                            stderr=subprocess.DEVNULL, text=True, cwd=FOLDER.name)
     try:

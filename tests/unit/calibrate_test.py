@@ -1,5 +1,6 @@
-"""prun calibrate: its file is one that prun sim reads, and says nothing that no machine could do. How exact it is depends
-on the machine's quiet: tools/bench/calibrated.py measures that."""
+"""prun calibrate: prun sim can read its file, and all its values are physically possible. tools/bench/calibrated.py
+measures its accuracy, which depends on the load of the machine.
+"""
 import json
 import os
 import pathlib

@@ -1,4 +1,4 @@
-// What a step leaves over goes on in the next one as it would have: a stream's ops one after the other.
+// Ops that outlast a step continue in the next step as they would have: those of a stream run one after the other.
 #include "simulate/clock.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ Cluster slow_bus() {
   return cluster;
 }
 
-// The ops that the first step leaves over, as they run in the second one.
+// Returns the spans, in the second step, of ops carried over from the first.
 std::vector<OpSpan> left_over_spans(const Job& job, const Cluster& cluster) {
   const std::vector<RankPlace> places = place_ranks(cluster, 2);
   const RankColours colours = colour_ranks(job, cluster, places);
@@ -31,10 +31,10 @@ std::vector<OpSpan> left_over_spans(const Job& job, const Cluster& cluster) {
   return spans;
 }
 
-// Each gather sends 1 MB from each rank, for 1 ms.
+// An all-gather of 1 MB per rank takes 1 ms.
 constexpr int kFloats = 250'000;
 
-// What is left of two gathers, the second one on `stream`, when each step has little to compute.
+// Returns the carried-over spans of two all-gathers, the second on `stream`, when a step has little compute.
 std::vector<OpSpan> of_two_gathers(int stream, const std::vector<Edge>& waits = {}) {
   Builder b;
   const int x = b.buffer("x", 64), y = b.buffer("y", 64);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""--cluster FILE whose `nodes:` name hosts: prun doctor tries their pairs, and a run takes them as its nodes. Two nodes on
-this machine are two of its addresses."""
+"""--cluster FILE whose `nodes:` name hosts: prun doctor checks their pairs, and a run uses them as its nodes. Two
+addresses of this machine serve as two nodes.
+"""
 import json
 import os
 import pathlib
@@ -60,7 +61,7 @@ class Hosts(unittest.TestCase):
         cluster = self.hosts("host: localhost", "host: 127.0.0.1, devices: 2")
         first, second = self.both_nodes("plans/ddp.lua", "--json", "--cluster", cluster, *SMALL)
         self.assertEqual((first[0], second[0]), (0, 0), first[2] + second[2])
-        self.assertIn("3 ranks", first[2])  # one of node 0, two of node 1
+        self.assertIn("3 ranks", first[2])  # one on node 0, two on node 1
         one = json.loads(ended(start("plans/ddp.lua", "--json", "--nproc", 3, *SMALL))[1])
         self.assertAlmostEqual(json.loads(first[1])["loss"], one["loss"], places=5)
 
@@ -71,7 +72,7 @@ class Hosts(unittest.TestCase):
         checks = {(each["family"], each["name"]): each for each in json.loads(out)["checks"]}
         self.assertEqual(code, 1)
         self.assertEqual(checks["network", "host other.invalid"]["status"], "fail")
-        self.assertEqual(checks["nodes", "nodes"]["status"], "fail")  # node 0 does not come
+        self.assertEqual(checks["nodes", "nodes"]["status"], "fail")  # node 0 never joins
 
     def test_node_0_listens_on_the_first_host(self):
         cluster = self.hosts("host: no-such-host.invalid", f"host: {socket.gethostname()}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The rows of tools/bench/collectives.py: bounds and bars from times as it has them. Measures nothing."""
+"""The rows of tools/bench/collectives.py: bounds and bars computed from given times. Measures nothing."""
 import pathlib
 import sys
 import unittest
@@ -46,7 +46,7 @@ class Rows(unittest.TestCase):
         self.assertTrue(self.held("shm", "all_gather", 4, 64 * M, 100, mpi=100, copy=71))
         self.assertFalse(self.held("shm", "all_gather", 4, 64 * M, 100, mpi=100, copy=69))
         self.assertFalse(self.held("shm", "all_gather", 4, 4 * M, 101, mpi=100, copy=101))
-        # A reduce_scatter writes a part only; in a broadcast one rank does not copy.
+        # reduce_scatter writes only a part; in a broadcast one rank copies nothing.
         row, = rows_of({("reduce_scatter", 4, "shm"): {64 * M: 100}, ("reduce_scatter", 4, "copy"): {64 * M: 80}})
         self.assertEqual(row["share"], 0.5)
         row, = rows_of({("broadcast", 4, "shm"): {64 * M: 100}, ("broadcast", 4, "copy"): {64 * M: 80}, ("copy", 3, "copy"): {64 * M: 40}})

@@ -1,4 +1,4 @@
-// What of comm needs no second rank: the conversions behind sums, the texts of calls, names of algorithms, directories.
+// The parts of comm that need no second rank: conversions for reductions, texts of calls, names of algorithms, folders.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -12,7 +12,7 @@
 namespace prun {
 namespace {
 
-// Every 16-bit float times one is itself, bit by bit; a NaN stays one.
+// Every 16-bit float times one is bitwise itself; a NaN remains a NaN.
 void expect_all_survive(Dtype dtype, uint16_t one, uint16_t infinity) {
   std::vector<uint16_t> all(65536), ones(65536, one), out(65536);
   std::iota(all.begin(), all.end(), uint16_t{0});
@@ -31,7 +31,7 @@ TEST(Reduce, EverySixteenBitFloatSurvives) {
 }
 
 TEST(Reduce, RoundsOnceAndOverflowsToInfinity) {
-  // 1 + 2^-11 four times: f16 cannot hold the steps, f32 can; 65504 + 16 rounds up to infinity.
+  // Adds 2^-11 four times to 1: f16 cannot represent the partial sums, f32 can. 65504 + 16 rounds to infinity.
   uint16_t one = 0x3c00, step = 0x1000, big = 0x7bff, sixteen = 0x4c00, out = 0;
   const void* small[] = {&one, &step, &step};
   reduce(Dtype::f16, RedOp::sum, small, 3, &out, 1, 3);
@@ -83,7 +83,7 @@ TEST(Algorithm, NeitherDoAveragesOfSmallIntegers) {
   call.dtype = Dtype::i8;
   call.redop = RedOp::avg;
   call.count = 1 << 24;
-  EXPECT_STREQ(choose_algorithm(call, 1000, "").name, "direct");  // 100 + 100 is no i8
+  EXPECT_STREQ(choose_algorithm(call, 1000, "").name, "direct");  // 100 + 100 overflows i8
   call.redop = RedOp::sum;
   EXPECT_STREQ(choose_algorithm(call, 1000, "").name, "ring");
 }
@@ -108,7 +108,7 @@ TEST(Algorithm, LargeCallsOfEightHaveOnePartnerAtATime) {
   call.kind = CollKind::reduce_scatter;
   call.count = 1 << 15;  // 1 MiB in all
   EXPECT_STREQ(choose_algorithm(call, 8, "").name, "halving");
-  call.count = 1 << 17;  // 4 MiB: partial sums of half of that would leave the cache
+  call.count = 1 << 17;  // 4 MiB: partial sums of half that size exceed the cache
   EXPECT_STREQ(choose_algorithm(call, 8, "").name, "pairwise");
   EXPECT_STREQ(choose_algorithm(call, 6, "").name, "direct");
   call.rank_order = true;
@@ -116,7 +116,7 @@ TEST(Algorithm, LargeCallsOfEightHaveOnePartnerAtATime) {
   call.rank_order = false;
   call.count = 1 << 16;  // 4 MiB with 16 members
   EXPECT_STREQ(choose_algorithm(call, 16, "").name, "halving");
-  call.count = 2 << 20;  // 64 MiB: its scratch is half of that
+  call.count = 2 << 20;  // 64 MiB: its scratch is half that size
   EXPECT_STREQ(choose_algorithm(call, 8, "").name, "halving");
   call.count = 4 << 20;
   EXPECT_STREQ(choose_algorithm(call, 8, "").name, "direct");
@@ -127,7 +127,7 @@ TEST(Algorithm, LargeCallsOfEightHaveOnePartnerAtATime) {
 }
 
 TEST(Algorithm, MeasuredCostsDecide) {
-  // ring: 14 steps of 1 us and 1.75 S at 1 GB/s; direct: as many of 10 us, at 2 GB/s.
+  // ring: 14 steps of 1 us, and 1.75 S at 1 GB/s; direct: 14 steps of 10 us, at 2 GB/s.
   const AlgorithmCosts costs(
       "socket all_reduce ring 1e-6 1000:1e9 1000000:1e9\nsocket all_reduce direct 1e-5 0:2e9\n"
       "ucx all_reduce doubling 1e-9 0:1e12\n",
@@ -137,7 +137,7 @@ TEST(Algorithm, MeasuredCostsDecide) {
   call.count = 16;
   EXPECT_DOUBLE_EQ(*costs.seconds(call.kind, "ring", 8, 64), 14e-6 + 112 / 1e9);
   EXPECT_DOUBLE_EQ(*costs.seconds(call.kind, "direct", 8, 64), 140e-6 + 112 / 2e9);
-  EXPECT_FALSE(costs.seconds(call.kind, "doubling", 8, 64));  // another transport's
+  EXPECT_FALSE(costs.seconds(call.kind, "doubling", 8, 64));  // other transport
   EXPECT_STREQ(choose_algorithm(call, 8, "", costs).name, "ring");
   EXPECT_STREQ(choose_algorithm(call, 8, "gather", costs).name, "gather");
   EXPECT_EQ(explain_algorithm(call, 8, "", costs), "by calibration, 14.1 us");
@@ -172,7 +172,7 @@ TEST(Algorithm, PartsHaveTheBitsOfTheWholeWhereSumsAreInOrder) {
   part.count = 1 << 20;
   EXPECT_TRUE(divides(whole, part, 4, ""));    // slices, both
   EXPECT_FALSE(divides(whole, part, 8, ""));   // slices; pairs
-  EXPECT_FALSE(divides(whole, part, 64, ""));  // a ring starts each slice's sum with another member
+  EXPECT_FALSE(divides(whole, part, 64, ""));  // a ring starts the reduction of each slice at another member
   EXPECT_TRUE(divides(whole, part, 64, "direct"));
   whole.rank_order = part.rank_order = true;
   EXPECT_TRUE(divides(whole, part, 64, ""));
@@ -183,7 +183,7 @@ TEST(Algorithm, PartsHaveTheBitsOfTheWholeWhereSumsAreInOrder) {
   EXPECT_TRUE(divides(whole, part, 64, ""));
 }
 
-// 1,000 ranks on 2 cores answer in their turns.
+// 1,000 ranks on 2 cores answer one after the other.
 TEST(Connecting, IsWaitedForLongerWhereManyRanksShareACore) {
   EXPECT_EQ(connecting_deadline_s(60, 2), 60);
   EXPECT_EQ(connecting_deadline_s(60, 2.0 / 32), 60);

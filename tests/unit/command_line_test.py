@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What surrounds a run: completion in the shells, manual pages, version, --json of every command, the log, prun init.
+"""The command line around a run: shell completion, manual pages, version, --json of every command, log, prun init.
 Usage: command_line_test.py PRUN TOP
 """
 import fcntl
@@ -32,7 +32,7 @@ def prun(*words, **environment):
 
 
 def complete(*words):
-    """The candidates, with what they mean, and what the shell may add."""
+    """Returns the candidates with their descriptions, and the characters that the shell may append."""
     rows = [line.split("\t") for line in prun("__complete", *words).stdout.splitlines()]
     return {row[0]: row[1] for row in rows if len(row) == 2}, [row[0] for row in rows if len(row) == 1]
 
@@ -79,7 +79,7 @@ class Completion(unittest.TestCase):
         self.assertRegex(done.stdout, r"^width=\t.*\nplugins\tlist the transports", done.stderr)
 
     def test_zsh(self):
-        # What _prun gives to zsh's own functions, which only work while a line is edited.
+        # Stubs for zsh's completion functions, which work only while a line is edited, print the arguments of _prun.
         script = """
           source <(prun completion zsh)
           _describe() { print -l -- "${(@P)argv[-1]}" "${(@P)argv[3]-}" }
@@ -108,7 +108,7 @@ class Manual(unittest.TestCase):
                 self.assertIn(word, text)
 
     def test_exit_codes_are_those_of_the_readme(self):
-        """The table is written from `prun man`; PRUN_UPDATE=1 writes it anew."""
+        """The table is generated from `prun man`; PRUN_UPDATE=1 rewrites it."""
         page = prun("man").stdout
         status = page[page.index(".SH EXIT STATUS"):page.index(".SH ENVIRONMENT")].replace("\\-", "-")
         rows = [f"| {code} | {what} |\n" for code, what in re.findall(r"\\fB(.*)\\fR\n(.*)\n", status)]
@@ -170,7 +170,7 @@ class Help(unittest.TestCase):
             try:
                 while part := screen.read1(4096):
                     text += part
-            except OSError:  # the end, on Linux
+            except OSError:  # end of file, on Linux
                 pass
             self.assertEqual(process.wait(timeout=60), 0)
         return text.decode().replace("\r\n", "\n")

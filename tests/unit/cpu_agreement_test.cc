@@ -1,4 +1,4 @@
-// Every kernel of the cpu device against the reference device: odd sizes, f32 and bf16.
+// Compares every kernel of the cpu device with the reference device: odd sizes, f32 and bf16.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -29,7 +29,7 @@ TEST(CpuAgreement, AttentionBlocks) { check_all(attention_block_cases()); }
 TEST(CpuAgreement, Decoding) { check_all(decode_cases()); }
 TEST(CpuAgreement, Moe) { check_all(moe_cases()); }
 
-// The cases hold in f64, too, for devices that compute in it.
+// The cases also hold in f64, for devices that compute in it.
 TEST(CpuAgreement, TheReferenceIsInF64) {
   const std::unique_ptr<Device> reference = open_device("reference");
   for (const Case& c : pointwise_cases()) expect_agreement(c, *reference, Dtype::f64);

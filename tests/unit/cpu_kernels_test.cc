@@ -1,6 +1,6 @@
-// The CPU device's kernels of a model's ops, in f32 and bf16, at sizes that leave remainders for every vector and tile,
-// against the reference device in f64, and that against numbers worked out by hand; each kernel on one thread and on
-// two must give the same bits.
+// The CPU device's kernels for model ops, in f32 and bf16, at sizes that leave a remainder for every vector and tile.
+// They are compared with the reference device in f64, which is compared with numbers computed by hand. Each kernel must
+// give bitwise identical results on one and two threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,8 @@
 namespace prun::test {
 namespace {
 
-// |got - want| <= relative · |want| + absolute, for each element; bf16 results may round at their own precision.
+// |result - reference| <= relative · |reference| + absolute per element; bf16 results may also round at their own
+// precision.
 struct Bound {
   Dtype dtype;
   double relative, absolute;
@@ -34,7 +35,8 @@ void expect_near(const Values& got, const Values& want, Bound bound) {
   }
 }
 
-// Runs on one thread, looks beside the tensors, runs on two and compares bits; returns the outputs.
+// Runs on one thread, checks for writes outside the tensors, runs on two threads and compares bits; returns the
+// outputs.
 std::vector<Values> outputs(OneOp& op) {
   std::vector<Values> results[2];
   for (int threads : {1, 2}) {
@@ -50,7 +52,7 @@ std::vector<Values> wanted(const OneOp& op) {
   return op.in_f64().run(*reference).results();
 }
 
-// Within the bound of each output; returns what the reference has.
+// Checks each output against its bound; returns the reference's outputs.
 std::vector<Values> expect_as_reference(OneOp op, const std::vector<Bound>& bounds) {
   SCOPED_TRACE(op.kind());
   const std::vector<Values> got = outputs(op), want = wanted(op);
@@ -66,7 +68,7 @@ class CpuKernels : public testing::TestWithParam<Dtype> {
 INSTANTIATE_TEST_SUITE_P(Types, CpuKernels, testing::Values(Dtype::f32, Dtype::bf16),
                          [](const auto& type) { return std::string(dtype_name(type.param)); });
 
-// Worked out by hand, or from tables of the normal distribution and of tanh.
+// Computed by hand, or from tables of the normal distribution and tanh.
 TEST(Reference, HasTheNumbersOfTheTextbook) {
   const auto expect = [](const OneOp& op, const std::vector<Values>& want) {
     SCOPED_TRACE(op.kind());
@@ -89,7 +91,7 @@ TEST(Reference, HasTheNumbersOfTheTextbook) {
   norm.attr("eps", 0.0).read(f, {1, 3}, {4, 5, 6}).read(f, {3}, {1, 2, 3}).read(f, {3}, {0, 1, 0});
   const double third = std::sqrt(1.5), score = std::log(3.0);
   expect(norm.write(f, {1, 3}).write(f, {1}).write(f, {1}), {{-third, 1, 3 * third}, {5}, {third}});
-  // The second token's scores are ln 3 apart: it sees the first one by a quarter.
+  // The second token's scores differ by ln 3, so it attends to the first token with weight 1/4.
   attention.attr("heads", 1).attr("causal", 1).read(f, {1, 2, 3}, {1, 0, 8, 1, score, 4});
   expect(attention.write(f, {1, 2, 1}).write(f, {1, 1, 2}), {{8, 5}, {0, std::log(4.0)}});
   loss.attr("scale", 0.5).read(f, {2, 2}, {0, score, score, 0}).read(Dtype::i32, {2}, {0, 0});
@@ -103,7 +105,7 @@ TEST(Reference, HasTheNumbersOfTheTextbook) {
 struct LinearSize {
   int64_t batch, rows, k, n;
 };
-// The last ones have long sums for few results, which libraries like to divide among threads.
+// The last sizes have few results and long dot products, which libraries tend to divide among threads.
 const LinearSize kLinearSizes[] = {{1, 1, 1, 1},       {2, 3, 7, 5},     {1, 33, 65, 130}, {2, 64, 96, 48},
                                    {1, 130, 129, 300}, {1, 1, 3072, 64}, {1, 2048, 48, 1}, {1, 520, 130, 256}};
 
@@ -180,7 +182,7 @@ TEST_P(CpuKernels, ReluAndItsGradient) {
 TEST_P(CpuKernels, LayernormAndItsGradient) {
   for (const auto& [rows, width] : {std::pair{1, 1}, {5, 7}, {70, 33}, {257, 256}}) {
     Values x = random_values(rows * width, 1, dtype);
-    for (double& v : x) v = rounded_to(dtype, v + 3);  // a mean far from 0 shows a variance computed the short way
+    for (double& v : x) v = rounded_to(dtype, v + 3);  // a mean far from 0 exposes a variance computed as E[x²] - E[x]²
     const Values gamma = random_values(width, 2, dtype), beta = random_values(width, 3, dtype);
     OneOp forward("layernorm"), backward("layernorm_grad");
     forward.attr("eps", 1e-3).read(dtype, {rows, width}, x).read(dtype, {width}, gamma).read(dtype, {width}, beta);
@@ -201,7 +203,7 @@ struct AttentionSizes {
   bool causal;
 };
 
-// `absolute`: how far results of the forward pass may be off besides rounding.
+// `absolute`: error allowed in forward results besides rounding.
 void expect_attention(Dtype dtype, const AttentionSizes& sizes, double absolute) {
   const auto& [batch, length, heads, kv_heads, head, causal] = sizes;
   const Shape wide = {batch, length, (heads + 2 * kv_heads) * head}, narrow = {batch, length, heads * head},
@@ -228,9 +230,9 @@ TEST_P(CpuKernels, AttentionAndItsGradient) {
     expect_attention(dtype, sizes, 2e-6);
 }
 
-// Blocks of queries that end with a part of a strip; heads in place and, of six that share keys, packed.
+// The last query block is partial; heads are read in place and, where six share keys, packed.
 TEST_P(CpuKernels, AttentionOfSeveralBlocks) {
-  const double bf16_bound = 2 * 0x1p-15;  // of attention_tiles.h for numbers up to 2
+  const double bf16_bound = 2 * 0x1p-15;  // from attention_tiles.h, for numbers up to 2
   for (const AttentionSizes& sizes :
        std::vector<AttentionSizes>{{2, 70, 6, 1, 64, true}, {1, 157, 2, 1, 32, true}, {1, 150, 1, 1, 16, false}})
     expect_attention(dtype, sizes, dtype == Dtype::bf16 ? bf16_bound : 2e-6);
@@ -239,7 +241,7 @@ TEST_P(CpuKernels, AttentionOfSeveralBlocks) {
 TEST_P(CpuKernels, AttentionSurvivesLargeScores) {
   Values qkv(3 * 4 * 20);
   for (size_t i = 0; i < qkv.size(); ++i)
-    qkv[i] = i % 12 < 8 ? 200.0 : 1.0;  // q·k = 160,000: exp without a shift overflows
+    qkv[i] = i % 12 < 8 ? 200.0 : 1.0;  // q·k = 160,000: exp overflows unless the maximum is subtracted
   OneOp op("attention");
   op.attr("heads", 1).attr("causal", 1).read(dtype, {1, 20, 12}, qkv);
   op.write(dtype, {1, 20, 4}).write(Dtype::f32, {1, 1, 20});
@@ -277,7 +279,7 @@ TEST_P(CpuKernels, CrossEntropyAndItsGradient) {
   const int64_t rows = 21, width = 77;
   Values logits = random_values(rows * width, 1, dtype);
   for (double& v : logits) v *= 8;
-  logits[5] = 300;  // exp without a shift overflows
+  logits[5] = 300;  // exp overflows unless the maximum is subtracted
   OneOp forward("cross_entropy"), backward("cross_entropy_grad");
   for (OneOp* op : {&forward, &backward}) {
     op->attr("scale", 0.125).read(dtype, {3, 7, width}, logits);
@@ -290,7 +292,7 @@ TEST_P(CpuKernels, CrossEntropyAndItsGradient) {
   expect_as_reference(std::move(backward), {{dtype, 4e-6, 1e-8}});
 }
 
-// Rows are added up by pieces, relative to what was the largest at a piece before.
+// Rows are summed in pieces, each relative to the running maximum of the pieces before.
 TEST_P(CpuKernels, CrossEntropyOfRowsWhoseLargestLogitComesLate) {
   const int64_t rows = 4, width = 5003;
   Values logits = random_values(rows * width, 1, dtype);
@@ -308,7 +310,7 @@ TEST_P(CpuKernels, CrossEntropyOfRowsWhoseLargestLogitComesLate) {
   expect_as_reference(std::move(both), {{Dtype::f32, 1e-6, 0}, {Dtype::f32, 1e-6, 1e-6}, {dtype, 1e-5, 1e-8}});
 }
 
-// A row's gradient is made beside the next row's sum only where a cache holds both.
+// A row's gradient is fused with the next row's sum only if a cache holds both rows.
 TEST_P(CpuKernels, CrossEntropyOfLongRows) {
   const int64_t rows = 2, width = cpu::second_level_cache() / 8 + 5;
   OneOp both("cross_entropy_and_grad");
@@ -336,14 +338,13 @@ TEST_P(CpuKernels, SumLossesAndTheirGradients) {
 
 Allocations allocations_of(OneOp& op) {
   Kernel& kernel = op.prepare(cpu());
-  kernel.run();  // the first run of a product may still set up oneDNN
+  kernel.run();  // the first run of a GEMM may still set up oneDNN
   start_counting_allocations();
   kernel.run();
   return stop_counting_allocations();
 }
 
-// No kernel of ours allocates. oneDNN's primitives, which bf16 products may be, make a few map nodes and give them
-// back.
+// Our kernels never allocate. oneDNN's primitives, which bf16 GEMMs may use, allocate a few map nodes and free them.
 TEST_P(CpuKernels, RunningDoesNotAllocate) {
   if (!allocations_are_counted()) GTEST_SKIP() << "the sanitizer owns malloc";
   const int64_t b = 2, t = 64, d = 64;
@@ -373,7 +374,7 @@ TEST_P(CpuKernels, RunningDoesNotAllocate) {
     EXPECT_EQ(allocations_of(*op).count, 0) << op->kind();
 }
 
-// op(a)·op(b) in f64; a is m x k and b k x n after their transposes.
+// Returns op(a)·op(b) in f64; a is m x k and b is k x n after their transposes.
 Values product(const Values& a, const Values& b, int64_t m, int64_t n, int64_t k, bool ta, bool tb) {
   Values c(static_cast<size_t>(m * n)), rows(tb ? b.size() : 0);
   for (int64_t j = 0; tb && j < n; ++j)
@@ -390,7 +391,7 @@ Values product(const Values& a, const Values& b, int64_t m, int64_t n, int64_t k
 
 std::vector<float> floats(const Values& values) { return {values.begin(), values.end()}; }
 
-// The sums of B's columns that ride in its copy; the same on any number of threads.
+// Checks the sums of B's columns, which are computed while B is packed; they are identical for any number of threads.
 void expect_sums_of_b(cpu::GemmShape s, const std::vector<float>& x, const std::vector<float>& y,
                       std::vector<std::byte>& scratch) {
   std::vector<float> c(static_cast<size_t>(s.m * s.n)), sums(static_cast<size_t>(s.n), 7.0f), again = sums;
@@ -404,7 +405,7 @@ void expect_sums_of_b(cpu::GemmShape s, const std::vector<float>& x, const std::
   EXPECT_EQ(sums, again);
 }
 
-// In f32, also parts of a product: rows of C, or rows of a sum that are added up. Sizes cross the blocks of K, M and N.
+// f32, also in parts: a range of C's rows, or a range of K that is accumulated. Sizes cross the blocks of K, M and N.
 TEST(PanelGemm, AgreesInF32AndInParts) {
   for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {20, 40, 1600}, {350, 40, 30}, {9, 1100, 10}, {29, 61, 801}}) {
     for (int form = 0; form < 4; ++form) {
@@ -418,7 +419,7 @@ TEST(PanelGemm, AgreesInF32AndInParts) {
       cpu::run_driver(cpu::panel_backend(s), s, x.data(), y.data(), nullptr, c.data(), scratch.data());
       expect_near(Values(c.begin(), c.end()), want, {Dtype::f32, 1e-5, 3e-5});
       if (!s.transpose_b) expect_sums_of_b(s, x, y, scratch);
-      if (form == 3) continue;  // no part of a sum over a B that is stored transposed
+      if (form == 3) continue;  // a transposed B has no partial accumulation
       const cpu::Gemm whole(s, x.data(), y.data(), nullptr, c.data(), scratch.data());
       const int64_t rows = s.transpose_a ? k : m, first = rows / 3;
       std::fill(c.begin(), c.end(), 7.0f);
@@ -430,7 +431,7 @@ TEST(PanelGemm, AgreesInF32AndInParts) {
   }
 }
 
-// GEMMs of bf16 operands, in every form and on any number of threads; sizes cross the blocks of K, M and N, the last in
+// bf16 GEMMs in every layout and on any number of threads. Sizes cross the blocks of K, M and N; the last size runs in
 // register tiles alone.
 void expect_bf16_products(const cpu::Backend& (*backend_of)(const cpu::GemmShape&)) {
   for (const auto& [m, n, k] : {std::tuple{1, 1, 1},
@@ -473,8 +474,8 @@ void expect_bf16_products(const cpu::Backend& (*backend_of)(const cpu::GemmShape
   }
 }
 
-// The way that Gemm chooses, for sizes that panels and oneDNN take, in every form; with the sums
-// of B's columns where they ride in its copy.
+// The backend that Gemm chooses, for sizes that panels and oneDNN support, in every layout, and with the sums of B's
+// columns where packing computes them.
 TEST(Gemm, AgreesInBf16) {
   for (const auto& [m, n, k] : {std::tuple{160, 128, 256}, {128, 1056, 2048}, {400, 300, 1601}, {20, 160, 160}}) {
     for (int form = 0; form < 3; ++form) {
@@ -501,7 +502,7 @@ TEST(Gemm, AgreesInBf16) {
   }
 }
 
-// What machines without bf16 instructions fall back to, and pairs where the CPU multiplies them.
+// The fallback of machines without bf16 instructions, or bf16 pairs on CPUs that multiply them.
 TEST(PanelGemm, AgreesInBf16) { expect_bf16_products(cpu::panel_backend); }
 
 TEST(AmxGemm, AgreesInBf16) {

@@ -1,5 +1,5 @@
-// The CPU device's kernels that a model does not differentiate: optimizers, norms, constants, random numbers, casts;
-// and the list of devices.
+// The CPU device's kernels without a derivative: optimizers, norms, constants, random numbers, casts; and the list of
+// devices.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -75,7 +75,7 @@ TEST(Optimizers, AdamwFollowsTheFormula) {
   }
 }
 
-// With a clip norm of 1, the largest gradients have a subnormal coefficient.
+// With a clip norm of 1, the largest gradients give a subnormal coefficient.
 TEST(Optimizers, AnyCoefficientScalesTheGradient) {
   for (const double size : {1e19, 3e38}) {
     for (const char* kind : {"sgd", "adamw", "lion"}) {
@@ -92,7 +92,7 @@ TEST(Optimizers, AnyCoefficientScalesTheGradient) {
   }
 }
 
-// Factors near 1 have the plan's value, although f32 cannot represent it.
+// Factors near 1 take effect with the plan's value, although f32 cannot represent it.
 TEST(Optimizers, AveragesThatHardlyMove) {
   for (const double beta : {0.99999, 0.9999999}) {
     const double share = 1 - beta;
@@ -133,7 +133,8 @@ TEST(Optimizers, SgdClipsWithoutMomentum) {
 }
 
 #if defined(__x86_64__)
-// A moment whose gradient stays zero shrinks for ever; what it would become is slow on some CPUs.
+// A moment whose gradient remains zero decays into subnormals, which are slow on some CPUs, unless it is flushed to
+// zero.
 TEST(Optimizers, MomentsBelowTheNormalNumbersAreZero) {
   const int64_t n = 37;
   const auto all = [=](double x) { return Values(static_cast<size_t>(n), x); };
@@ -219,7 +220,7 @@ TEST(Numbers, AddMulScaleInEveryType) {
 }
 
 TEST(Numbers, CastRoundsToNearestEven) {
-  const double step = 0x1p-7;  // between neighbours of bf16 in [1, 2)
+  const double step = 0x1p-7;  // between neighbouring bf16 numbers in [1, 2)
   OneOp op("cast");
   op.read(Dtype::f32, {6}, {1 + step / 2, 1 + 1.5 * step, 1 + 0.51 * step, -3.5, 1e-40, INFINITY})
       .write(Dtype::bf16, {6})
@@ -239,7 +240,7 @@ TEST(Numbers, CastRoundsToNearestEven) {
   EXPECT_EQ(whole.result(0), (Values{2, -2, 2147483647, 0}));
 }
 
-// Vectors are rounded by other instructions than what is left of an array behind them.
+// The vector body and the scalar remainder round with different instructions.
 TEST(Numbers, VectorsRoundToBf16AsNumbersDo) {
   Values x = {1 + 0x1p-8, 1 + 0x1.8p-7, -1 - 0x1p-8, 0x1.fffffep127, -0x1.fffffep127, 0x1p-126,
               INFINITY,   -INFINITY,    -0.0};
@@ -259,7 +260,7 @@ TEST(Numbers, VectorsRoundToBf16AsNumbersDo) {
   for (const double value : nan.result(0)) EXPECT_TRUE(std::isnan(value));
 }
 
-// Bit 2i: the i-th tensor holds a NaN; bit 2i + 1: an infinity.
+// Bit 2i: tensor i holds a NaN; bit 2i + 1: tensor i holds an infinity.
 TEST(Numbers, WhatIsNotFiniteIsFoundWhereverItStands) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto flags = [](const Device& device, Dtype dtype, const Values& a, const Values& b, int64_t infinite) {
@@ -309,7 +310,7 @@ TEST(Philox, GivesTheKnownAnswersOfItsAuthors) {
   EXPECT_EQ(ones, (philox::Words{{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}));
 }
 
-// Pieces of five kinds in one flat vector of 4,096, with a gap that stays 0.
+// Pieces of five kinds in one flat vector of 4,096 elements, with a gap that remains 0.
 OneOp& init_op(OneOp& op, int64_t count, const std::string& axis, uint64_t seed) {
   op.attr("starts", std::vector<int64_t>{0, 1001, 1100, 1200, 3000})
       .attr("counts", std::vector<int64_t>{1001, 99, 50, 1700, 1003});
@@ -354,7 +355,7 @@ TEST(InitParams, HasTheMomentsOfItsDistributions) {
     EXPECT_NEAR(sum / n, 0, 0.01);
     EXPECT_NEAR(square / n, 1, 0.015);
     EXPECT_NEAR(quartic / n, fourth, 0.06);
-    EXPECT_NEAR(product / n, 0, 0.01);  // neighbours come from one block: they must not know of each other
+    EXPECT_NEAR(product / n, 0, 0.01);  // neighbours come from one Philox block and must be uncorrelated
   }
 }
 

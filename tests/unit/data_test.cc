@@ -1,4 +1,4 @@
-// What data files begin with, the order of samples, and which ids a model has room for.
+// Headers of data files, the order of samples, and the check that a model's tables have a row for each id.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -29,7 +29,7 @@ TEST(SampleOrder, IsAPermutation) {
     }
 }
 
-// Neighbours end up apart: of 10,000 pairs about 100 are within 0.5 % of each other by chance.
+// Neighbours are moved apart: of 10,000 pairs about 100 are within 0.5 % of each other by chance.
 TEST(SampleOrder, Mixes) {
   constexpr int64_t kCount = 10000;
   int64_t near = 0, same = 0;
@@ -58,7 +58,7 @@ std::string token_file(std::vector<int32_t> words) {
   return {reinterpret_cast<const char*>(words.data()), 1024};
 }
 
-// Vectors of blocks give what one block after the other gives, also where the count of blocks passes 2^32.
+// Generating several blocks at once gives the numbers of single blocks, also when the block count passes 2^32.
 TEST(RandomNormals, AreThoseOfSingleBlocks) {
   for (const uint64_t first : {uint64_t{0}, uint64_t{5}, (uint64_t{1} << 32) - 9}) {
     for (const int64_t count : {1, 32, 37, 96}) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""prun diff --cluster: the steps are those of prun sim, and the causes add up to their difference."""
+"""prun diff --cluster: its step times are those of prun sim, and the causes sum to their difference."""
 import json
 import os
 import pathlib
@@ -28,7 +28,7 @@ def sim(*words):
     return json.loads(prun("sim", *words, "--json"))
 
 
-# first, second, what both have, what the second has
+# first plan, second plan, arguments of both, arguments of the second
 PAIRS = [("zero3", "zero3", ["--nproc", 4, "--set", "prefetch=0"], ["prefetch=2"]),
          ("zero2", "zero3", ["--nproc", 16], []),
          ("1f1b", "interleaved", ["--nproc", 2, "--set", "layers=4"], []),
@@ -109,7 +109,7 @@ class Diff(unittest.TestCase):
         rows = [line for line in text.splitlines() if re.match(r"rank [01]  compute ", line)]
         self.assertEqual(len(rows), 4)
         last = [len(row.rstrip(".")) for row in rows]
-        self.assertGreater(min(last[:2]), max(last[2:]) + 4)  # the shorter step ends earlier on the same axis
+        self.assertGreater(min(last[:2]), max(last[2:]) + 4)  # the shorter step ends earlier on the shared time axis
 
     def test_without_a_cluster(self):
         words = ["diff", "plans/zero3.lua", "--nproc", 2, *SMALL, "--to", "prefetch=0"]

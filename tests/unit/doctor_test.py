@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""prun doctor: its JSON and its exit code; with a folder of the substitute for CUDA also what it says of GPUs."""
+"""prun doctor: its JSON and exit code; given a folder with the CUDA substitute, also its checks of GPUs."""
 import json
 import os
 import resource
@@ -90,7 +90,7 @@ class Checks(unittest.TestCase):
         self.assertEqual(check(self.report("--checkpoint", "/proc", code=1), "checkpoints", "write")["status"], "fail")
 
     def test_a_disk_that_is_full(self):
-        with tempfile.TemporaryDirectory() as folder:  # files may have 1 MiB; Python ignores the signal, so write() says it
+        with tempfile.TemporaryDirectory() as folder:  # limits files to 1 MiB; Python ignores SIGXFSZ, so write() fails
             done = subprocess.run([PRUN, "doctor", "--json", "--checkpoint", folder], text=True, capture_output=True, timeout=60,
                                   restore_signals=False,
                                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))

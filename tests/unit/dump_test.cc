@@ -1,4 +1,4 @@
-// The text form of a small job, whole: what a person sees.
+// The complete text form of a small job.
 #include <gtest/gtest.h>
 
 #include "tests/unit/sample_job.h"

@@ -1,4 +1,4 @@
-// When an op that nobody waits for is too long: flights are written by hand, so no time passes.
+// When an op that no other op waits for has run too long. The flights are written by hand, so no time passes.
 #include "watch/endless_op.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kSecond = 1'000'000'000, kNow = 10'000 * kSecond;
 constexpr double kLimit = 60;
 
-// Rank 2 of four, for `seconds` in the op `index` of its compute stream; its gathers are done.
+// Rank 2 of four, which has run op `index` of its compute stream for `seconds`; its gathers are done.
 Flight flight_of(uint32_t index, uint64_t seconds, uint32_t running = 1) {
   Flight flight{kNow, 0, {}};
   FlightRank rank;

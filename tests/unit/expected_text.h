@@ -1,4 +1,4 @@
-// Long texts that tests expect stand in the file PRUN_EXPECTED: a line [Suite.Test], then a paragraph for each call of
+// Long expected texts are stored in the file PRUN_EXPECTED: a line [Suite.Test], then one paragraph for each call of
 // expected() in that test, in order.
 #pragma once
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ class ExpectedTexts final : public testing::Environment {
   ExpectedTexts() {
     std::ifstream file(PRUN_EXPECTED);
     std::vector<std::string>* test = nullptr;
-    bool fresh = true;  // the line before was empty, or the test's name
+    bool fresh = true;  // true after an empty line or a test's name
     for (std::string line; std::getline(file, line); fresh = line.empty() || line[0] == '[') {
       if (line.empty()) continue;
       if (line[0] == '[')

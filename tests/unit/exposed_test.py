@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tools/bench/exposed.py reads from a trace: transfers apart from waits for ranks that come late."""
+"""tools/bench/exposed.py separates, in a trace, transfer time from waiting for late ranks."""
 import json
 import pathlib
 import sys
@@ -21,7 +21,7 @@ def arrow(number, rank, source, left, arrives):
 
 class Exposed(unittest.TestCase):
     def test_a_wait_for_a_late_rank_is_no_transfer(self):
-        # Rank 0 comes at 100 µs, rank 1 at 160, both leave at 180; rank 0 has waited for it since 120.
+        # Rank 0 arrives at 100 µs, rank 1 at 160, both return at 180; rank 0 has waited for rank 1 since 120.
         events = [slice_of(0, 1, "reduce_scatter", "communication", 100, 180), slice_of(1, 1, "reduce_scatter", "communication", 160, 180),
                   slice_of(0, 1, "(wait for rank 1)", "wait", 100, 160), slice_of(0, 0, "(wait for edge)", "wait", 120, 180),
                   slice_of(0, 0, "norm2", "compute", 180, 190), *arrow(1, 0, 1, 179.999, 180)]

@@ -1,7 +1,7 @@
-// Derivative rules against central finite differences, in f64 on the reference device.
+// Compares derivative rules with central finite differences, in f64 on the reference device.
 //
-// Each case is one op under a weighted sum: loss = mean(op(inputs) · weight). The backward pass is what the op's rule
-// records; every element of every gradient is compared with (loss(x+h) − loss(x−h)) / 2h.
+// Each case is one op under a weighted sum: loss = mean(op(inputs) · weight). The backward pass is recorded by the op's
+// rule; every element of every gradient is compared with (loss(x+h) − loss(x−h)) / 2h.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,11 +20,11 @@ struct Input {
   Shape shape;
   bool wanted = true;
   Dtype dtype = Dtype::f64;
-  int64_t below = 0;                // integers: uniform below this
-  std::vector<double> values = {};  // instead of random ones
+  int64_t below = 0;                // integers: uniform in [0, below)
+  std::vector<double> values = {};  // empty: random
 };
 
-// An op that makes one of the inputs from others before the op under test.
+// An op that computes one input from others before the op under test.
 struct Before {
   const char* kind;
   std::vector<TensorId> reads, writes;
@@ -39,7 +39,7 @@ struct Case {
   std::vector<Before> before = {};
 };
 
-// The tiny sibling of the autodiff pass: types by id, gradients by id, backward nodes in order.
+// A small autodiff pass: types by id, gradients by id, backward nodes in order.
 class Recorder final : public GradientBuilder {
  public:
   struct Recorded {
@@ -74,7 +74,7 @@ class Recorder final : public GradientBuilder {
   }
 };
 
-// Value n lies in tensor n.
+// Value n is stored in tensor n.
 std::vector<TensorId> tensors(const std::vector<ValueId>& values) {
   std::vector<TensorId> ids;
   for (ValueId value : values) ids.push_back(value.index());
@@ -152,7 +152,7 @@ class Differentiated {
   ValueId loss_;
 };
 
-// Away from zero, where relu has no derivative.
+// Random values away from 0, where relu has no derivative.
 std::vector<double> random_values(std::mt19937_64& random, const Input& input) {
   std::uniform_real_distribution<double> size(0.05, 1.5);
   std::vector<double> values(static_cast<size_t>(element_count(input.shape)));
@@ -203,7 +203,7 @@ Input integers(Shape shape, int64_t below) { return {std::move(shape), false, Dt
 Input given(Shape shape, std::vector<double> values) {
   return {std::move(shape), false, Dtype::i32, 0, std::move(values)};
 }
-// Two choices for each of six tokens, of three experts with three slots; two choices have found their expert full.
+// Two choices for each of six tokens among three experts with three slots; the expert was full for two choices.
 Input slots() { return given({6, 2}, {0, 3, 6, 1, 7, 4, 2, 5, 8, -1, -1, -1}); }
 
 Attrs transpose() { return make_attrs({{"transpose", 1}}); }
@@ -228,13 +228,13 @@ Attrs text(const char* name, const char* value) { return make_attrs({{name, std:
 
 Attrs pieces(int64_t n, int64_t dim) { return make_attrs({{"pieces", n}, {"dim", dim}}); }
 Attrs two_chunks() { return make_attrs({{"tokens_axis", "dp"}, {"chunks", 2}}); }
-// Maxima, sums, logits and targets; the first two are made from the others.
+// Maxima, sums, logits and targets; the first two are computed from the others.
 std::vector<Input> split_loss() { return {unwanted({6}), unwanted({2, 6}), {{2, 3, 7}}, integers({2, 3}, 5)}; }
 std::vector<Before> split_loss_before() {
   return {{"cross_entropy_max", {2}, {0}}, {"cross_entropy_sums", {2, 3, 0}, {1}}};
 }
 
-// Of layers.
+// Cases of layers.
 std::vector<Case> layer_cases() {
   return {
       {"linear", "linear", {{{2, 3, 5}}, {{5, 7}}}},
@@ -289,7 +289,7 @@ std::vector<Case> layer_cases() {
   };
 }
 
-// Of losses, and of what stands between layers.
+// Cases of losses and of elementwise ops between layers.
 std::vector<Case> loss_and_elementwise_cases() {
   return {
       {"cross_entropy", "cross_entropy", {{{2, 3, 7}}, integers({2, 3}, 7)}, scaled(0.3)},
@@ -338,14 +338,14 @@ TEST(Gradient, EveryRuleAgreesWithFiniteDifferences) {
 TEST(Gradient, EveryOpWithARuleHasACase) {
   std::set<std::string_view> covered;
   for (const Case& c : cases()) covered.insert(c.kind);
-  covered.insert("take_piece");  // its derivative communicates: below
+  covered.insert("take_piece");  // its derivative communicates, see below
   for (const OpDef* op : all_ops()) {
     if (op->op_class != OpClass::compute && op->op_class != OpClass::host) continue;
     EXPECT_EQ(op->derive != nullptr, covered.count(op->name) != 0) << op->name;
   }
 }
 
-// One rank has no finite differences of these; tests/parity has models in which they stand.
+// Finite differences need several ranks here; the models of tests/parity cover the values.
 TEST(Gradient, CollectivesDeriveAsOneAnother) {
   auto derived = [](const char* kind, Shape x, Shape y, Attrs attrs = {}) {
     Recorder recorder;

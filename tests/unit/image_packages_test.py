@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The images of tools/clusters install every library that the command is linked to: of each, Debian's package is named.
+"""The images of tools/clusters install the Debian package of every library that the program is linked to.
 
     tests/unit/image_packages_test.py PRUN
 """
@@ -9,11 +9,11 @@ import subprocess
 import sys
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
-OF_THE_BASE = {"libc6", "libstdc++6", "libgcc-s1"}  # in debian:12
+OF_THE_BASE = {"libc6", "libstdc++6", "libgcc-s1"}  # of debian:12 itself
 
 
 def needed_packages(prun):
-    """{library: package} of what the dynamic linker looks for by the program's own entries."""
+    """Returns {library: package} for the libraries in the program's own dynamic entries."""
     entries = subprocess.run(["readelf", "-d", prun], check=True, capture_output=True, text=True).stdout
     found = dict(line.split(" => ") for line in
                  re.findall(r"^\s*(\S+ => \S+)", subprocess.run(["ldd", prun], check=True, capture_output=True, text=True).stdout, re.M))

@@ -1,8 +1,8 @@
-"""Who may include whom: base <- ir <- {compile, verify}; comm, device and exec use base, ir and the public headers, exec
-also comm, data, device and kernels; kernels implement the interface of device, and list the devices; script uses
-base, ir and data; launch uses base and the public headers; watch reads what exec records; job uses all of these, and
-predict uses job and simulate. Plugins see only the public headers, prun/sdk among them. The runtime never names a
-plugin, and each library with a face of its own (Lua, oneDNN) is included in one place.
+"""Checks the allowed directions of includes: base <- ir <- {compile, verify}; comm, device and exec use base, ir and
+the public headers, exec also comm, data, device and kernels; kernels implement the interface of device and list the
+devices; script uses base, ir and data; launch uses base and the public headers; watch reads the records of exec; job
+uses all of these; predict uses job and simulate. Plugins may include only the public headers, which contain prun/sdk.
+The runtime never names a plugin, and each wrapped library (Lua, oneDNN) is included in one folder only.
 """
 import pathlib
 import re
@@ -33,13 +33,13 @@ MAY_INCLUDE = {
     "job": {"base", "ir", "data", "script", "compile", "verify", "prove", "checkpoint", "comm", "device", "exec", "kernels", "launch", "watch", "job", PUBLIC},
     "predict": {"base", "ir", "script", "compile", "watch", "job", "simulate", "predict"},
 }
-ONLY_IN = {  # library header -> the folder that may include it
+ONLY_IN = {  # header of a library -> the only folder that may include it
     r"(lua|lualib|lauxlib)\.h": "runtime/script",
     r"dnnl.*\.h.*": "runtime/kernels/cpu",
     r"yaml-cpp/.*": "runtime/simulate",
 }
-MEMORY_KINDS = {"cuda"}  # words of prun_mem_kind, which comm reads in manifests; a device has the same name
-COMM_ROOMS = ["transport", "collectives", "hierarchical"]  # each may include itself and those before it
+MEMORY_KINDS = {"cuda"}  # values of prun_mem_kind, which comm reads in manifests; a device has the same name
+COMM_ROOMS = ["transport", "collectives", "hierarchical"]  # each may include itself and the ones before it
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 NAMESPACE = re.compile(r"^namespace (prun[\w:]*) \{", re.MULTILINE)
 TYPE = re.compile(r"^(?:struct|class|enum class) (?:\w+\(\S*\) )?(\w+)[^;]*?\{", re.MULTILINE)
@@ -59,7 +59,7 @@ def without_comments(text):
 
 
 def include_faults(part, path, found):
-    """Messages for the includes of one file in runtime/<part>; found: [(quote, header)]."""
+    """Returns messages about the includes of one file in runtime/<part>; found: [(quote, header)]."""
     faults = []
     for quote, header in found:
         folder = header.split("/")[0] if "/" in header else ""
@@ -103,7 +103,7 @@ class IncludeDirections(unittest.TestCase):
                 self.assertEqual(later, [], f"{path.relative_to(ROOT)}: {room} may not include {later}")
 
     def test_type_names_are_unique(self):
-        """Two types of one name in one program: the linker takes one's inline functions for both."""
+        """If two types of one program share a name, the linker uses one's inline functions for both."""
         seen = {}
         for path in sources(RUNTIME):
             text = without_comments(path.read_text())

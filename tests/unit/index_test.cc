@@ -1,5 +1,5 @@
-// index.json: what is written is read again, and files of formats 1 and 2, as earlier versions of prun wrote them
-// (tests/checkpoint/formats), are read as far as they say something.
+// index.json: reading returns the written values. Files of formats 1 and 2 by earlier versions of prun
+// (tests/checkpoint/formats) are read as far as their contents go.
 #include "checkpoint/index.h"
 
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ TEST_F(IndexTest, ReadsWhatItWrites) {
   }
 }
 
-// run.json, `prun ckpt show --json` and index.json have these keys from the same lists.
+// run.json, `prun ckpt show --json` and index.json take these keys from the same lists.
 TEST_F(IndexTest, HasTheKeysOfItsParts) {
   const Index index = read_index(stored(2));
   const Json json = Json::parse(index_text(index));

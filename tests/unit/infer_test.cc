@@ -1,4 +1,4 @@
-// Shape rules: the types of outputs, and each message that a user can cause.
+// Shape inference: output types, and each message that a user can cause.
 #include <gtest/gtest.h>
 
 #include "ir/op_def.h"
@@ -21,7 +21,7 @@ Attrs attrs(std::initializer_list<std::pair<const char*, Attr>> pairs) {
   return out;
 }
 
-// "f32[2, 3] f32[]"
+// Returns the output types, for example "f32[2, 3] f32[]".
 std::string types(const char* op, const Types& inputs, const Attrs& a = {}) {
   std::string out;
   for (const TensorType& type : op_def(op).infer(inputs, a))
@@ -183,7 +183,7 @@ TEST(Infer, CostsCountMultiplyAddsTwice) {
   EXPECT_EQ(op_cost(ops::attention, {f32({2, 3, 24})}, {}, {}).flops, 2 * (2 * 2 * 3 * 3 * 8));
   EXPECT_EQ(op_cost(ops::expert_linear, {f32({4, 6, 5}), f32({4, 5, 7})}, {f32({4, 6, 7})}, {}).flops,
             2 * 4 * 6 * 5 * 7);
-  // Backward makes the scores again, which is no work of the model's.
+  // Backward recomputes the scores, which is not counted as the model's FLOPs.
   const Cost grad = op_cost(ops::attention_grad, {f32({2, 3, 24})}, {}, {});
   EXPECT_EQ(grad.flops, 5 * (2 * 2 * 3 * 3 * 8));
   EXPECT_EQ(grad.model, 4 * (2 * 2 * 3 * 3 * 8));

@@ -1,4 +1,4 @@
-// Which commit hosts have together, and what of it a host needs.
+// Which commit the hosts hold together, and which of its parts a host must receive.
 #include "checkpoint/kept_commits.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class KeptCommitsTest : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder); }
 
-  // A commit of `ranks` ranks of which these are here.
+  // Adds a commit by `ranks` ranks, of which this host holds `held`.
   void add(int64_t step, const std::string& run, int64_t ranks, const std::vector<int>& held) const {
     const std::string commit = folder + "/" + kept_name(step, run);
     make_folder(commit);
@@ -39,7 +39,7 @@ class KeptCommitsTest : public testing::Test {
 
 TEST_F(KeptCommitsTest, FindsWhichRanksPartsAreThere) {
   add(40, "a", 4, {0, 3});
-  make_folder(folder + "/step_00000060.a");  // begun only
+  make_folder(folder + "/step_00000060.a");  // begun, not complete
   write_file(folder + "/step_00000060.a/rank_00001.json", "{}");
   write_file(folder + "/step_00000040.a/rank_00002.json.part", "{}");
   const std::vector<KeptCommit> found = kept_commits(folder);

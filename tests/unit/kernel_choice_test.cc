@@ -1,4 +1,4 @@
-// Which kernels a process takes. Each case has a process of its own, since what has been taken stays.
+// Which kernels a process chooses. Each case runs in its own process because the choice is made once per process.
 #include "kernels/cpu/kernel_choice.h"
 
 #include <dnnl.h>
@@ -13,12 +13,13 @@
 namespace prun::cpu {
 namespace {
 
-// EXPECT_EXIT wants a statement that ends the process.
+// EXPECT_EXIT needs a statement that ends the process.
 [[noreturn]] void end_with(bool right) { std::_Exit(right ? 0 : 1); }
 
 const auto kRight = testing::ExitedWithCode(0);
 
-// What oneDNN would take; ours goes by FMA, BMI2 and AVX512CD, too, which all CPUs with AVX2 and AVX-512 have.
+// The highest level that oneDNN would choose. Our kernels also need FMA, BMI2 and AVX512CD, which all CPUs with AVX2
+// and AVX-512 have.
 Kernels most_of_onednn() {
   const unsigned isa = dnnl_get_effective_cpu_isa();
   const auto has = [isa](unsigned level) { return (isa & level) == level; };
@@ -58,7 +59,7 @@ TEST(KernelChoice, WhatIsTakenIsWhatKernelsAsk) {
     EXPECT_EXIT(
         {
           take_kernels(choice);
-          take_kernels(choice);  // as a rank does that its launcher has forked
+          take_kernels(choice);  // as a forked rank does
           const InstructionSet set = choice == Kernels::any    ? InstructionSet::any
                                      : choice == Kernels::avx2 ? InstructionSet::avx2
                                                                : InstructionSet::avx512;

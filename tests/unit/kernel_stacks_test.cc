@@ -1,4 +1,4 @@
-// What is said of a process that does not go on.
+// Reports about a process that makes no progress.
 #include "watch/kernel_stacks.h"
 
 #include <gtest/gtest.h>

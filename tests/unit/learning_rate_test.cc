@@ -1,4 +1,4 @@
-// Learning rates in closed form, as PyTorch's LambdaLR gives them with the usual functions of warm-up and decay.
+// Compares learning rates with closed forms, those of PyTorch's LambdaLR with the usual warm-up and decay functions.
 #include "ir/learning_rate.h"
 
 #include <gtest/gtest.h>

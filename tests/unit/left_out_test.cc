@@ -1,4 +1,4 @@
-// Tests which samples steps take if some are skipped.
+// Tests which samples steps take if some steps are skipped.
 #include "ir/left_out.h"
 
 #include <gtest/gtest.h>

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Runs `prun check` on the Lua blocks of the guides, and the commands that guides give for them and that start no rank: what
-they show must work.
+"""Runs `prun check` on the Lua blocks of the guides, and the commands of the guides that start no rank: all must work.
 
-A block whose first line names a file is one: `-- mine.lua: ...`, or `-- mine.lua, 8 ranks: ...` (2 otherwise). Those of
-one guide are written side by side, so that one may require another.
+A block is a plan if its first line names a file: `-- mine.lua: ...`, or `-- mine.lua, 8 ranks: ...` (default: 2 ranks).
+The blocks of one guide are written to one folder, so that one may require another.
 """
 import pathlib
 import re
@@ -12,7 +11,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-GUIDES = {  # and how many blocks each has at least
+GUIDES = {  # guide -> least number of blocks
     "README.md": 1,
     "lua/prun/README.md": 8,
     "lua/prun/data/README.md": 2,
@@ -23,12 +22,12 @@ GUIDES = {  # and how many blocks each has at least
 
 
 def zeros(descr, shape, size):
-    """A .npy file of zeros."""
+    """Returns a .npy file of zeros."""
     header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(size)
 
 
-FILES = {  # that blocks read
+FILES = {  # read by blocks
     "images.npy": zeros("|u1", (64, 28, 28), 64 * 28 * 28),
     "labels.npy": zeros("<i8", (64,), 64 * 8),
     "train_000000.bin": bytes(4000),  # uint16 without a header
@@ -38,7 +37,7 @@ FILES = {  # that blocks read
 
 
 def commands(text, plans):
-    """Those of indented lines that work on one of the plans: [["check", "mine.lua", ..], ..]."""
+    """Returns the indented commands about one of the plans: [["check", "mine.lua", ..], ..]."""
     lines = re.findall(r"^    prun ((?:check|dump|sim) [^#`\n]*)", text, re.M)
     return [words for words in map(str.split, lines) if words[1] in plans]
 

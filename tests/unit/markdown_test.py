@@ -1,6 +1,6 @@
-"""Markdown is wrapped at 100 columns: prose only, as tables, code blocks, headings and single long words cannot be. Links
-lead to files and headings that exist. Each decision is in the index of decisions. There are upper bounds for the words
-of all texts and of the glossary.
+"""Markdown is wrapped at 100 columns, except tables, code blocks, headings and single long words. Links lead to files
+and headings that exist. Each decision is in the index of decisions. The word counts of all texts and of the glossary
+are bounded.
 """
 import pathlib
 import re
@@ -9,13 +9,13 @@ import sys
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 COLUMNS = 100
-WORDS = 70_000  # of all texts
-TERMS, TERM_WORDS = 40, 30  # of the glossary
+WORDS = 70_000  # upper bound for all texts
+TERMS, TERM_WORDS = 40, 30  # upper bounds for the glossary
 MARKER = re.compile(r"\s*(?:[-*+]|\d+\.)\s+")
 
 
 def prose(text):
-    """Yields (first line's number, lines) of each paragraph or item of a list, without its rest."""
+    """Yields (number of the first line, lines) of each paragraph or list item, without its tail."""
     block, begin, fenced = [], 0, False
     for number, line in enumerate(text.splitlines() + [""], 1):
         fence = line.lstrip().startswith("```")
@@ -31,7 +31,7 @@ def prose(text):
 
 
 def too_long(line):
-    line = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "_"), line)  # a command is one word
+    line = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "_"), line)  # a code span counts as one word
     return len(line) > COLUMNS and " " in line[:COLUMNS].strip()[2:]
 
 
@@ -41,14 +41,14 @@ def files():
 
 
 def anchors(path):
-    """The anchors of the headings of a file, as GitHub makes them."""
+    """Returns the anchors of a file's headings, as GitHub generates them."""
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()).replace(" ", "-") for title in titles}
 
 
 def broken_links(path):
-    """Yields "line: link" for each relative link without a file or heading."""
+    """Yields "line: link" for each relative link to a missing file or heading."""
     fenced = False
     for number, line in enumerate(path.read_text().splitlines(), 1):
         fenced ^= line.lstrip().startswith("```")

@@ -1,4 +1,4 @@
-// The mesh: numbering, groups; and the small types beside it that text and attributes are made of.
+// The mesh: rank numbering and groups; and the small types of text and attributes next to it.
 #include "ir/mesh.h"
 
 #include <gtest/gtest.h>

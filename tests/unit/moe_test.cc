@@ -1,5 +1,5 @@
-// route's choices, slots and messages, and the balancing loss: its gradient against finite differences, and the average
-// over data ranks and microbatches against one rank that sees everything.
+// The choices, slots and messages of route. The gradient of the balancing loss against finite differences, and its
+// average over data ranks and microbatches against one rank with all tokens.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +30,7 @@ Routed route(const char* device, const Values& logits, int64_t experts, int64_t 
 TEST(Route, ChoosesTheLargestAndOfEqualOnesTheLower) {
   for (const char* device : {"cpu", "reference"}) {
     const Routed r = route(device, {1, 3, 2, 5, 5, 5, 0, 0, 9}, 3, 2, 0);
-    EXPECT_EQ(r.slots, (Values{3, 6, 0, 4, 7, 1}));  // experts 1 2, 0 1, 2 0, of three slots each
+    EXPECT_EQ(r.slots, (Values{3, 6, 0, 4, 7, 1}));  // experts {1, 2}, {0, 1}, {2, 0}, three slots each
     EXPECT_EQ(r.counts, (Values{2, 2, 2}));
     EXPECT_NEAR(r.weights[0], 1 / (1 + std::exp(-1.0)), 1e-6);
     EXPECT_EQ(r.weights[2], 0.5);
@@ -68,7 +68,7 @@ Values balancing_gradient(const Values& logits, const Values& counts, int64_t co
   return op.result();
 }
 
-// aux·E·Σ f·P over all tokens, with the fractions f given.
+// Returns aux·E·Σ f·P over all tokens for the given fractions f.
 double balancing_loss(const Values& logits, const Values& counts) {
   const size_t tokens = logits.size() / kExperts;
   double loss = 0;
@@ -100,8 +100,8 @@ TEST(Balancing, GradientAgreesWithFiniteDifferences) {
   }
 }
 
-// Two data ranks of two microbatches with three tokens each. The counts of a microbatch are those of both ranks; its
-// loss is one of two that are averaged.
+// Two data ranks with two microbatches of three tokens each. A microbatch's counts include both ranks; its loss is one
+// of two that are averaged.
 TEST(Balancing, RanksAverageAndMicrobatchesAdd) {
   const Values all = random_logits(12);
   for (int64_t micro : {0, 1}) {
@@ -117,7 +117,7 @@ TEST(Balancing, RanksAverageAndMicrobatchesAdd) {
     }
     const Values whole = balancing_gradient(together, counts, 6, 1.0 / 6);
     for (int64_t rank : {0, 1}) {
-      const Values mine = balancing_gradient(rank_logits(rank), counts, 6, 1.0 / 6);  // 6 tokens of the rank in a step
+      const Values mine = balancing_gradient(rank_logits(rank), counts, 6, 1.0 / 6);  // the rank has 6 tokens in a step
       for (size_t i = 0; i < mine.size(); ++i)
         EXPECT_NEAR(mine[i] / 2, whole[static_cast<size_t>(rank) * mine.size() + i] / 2, 1e-12);
     }

@@ -1,4 +1,4 @@
-// next_batch on every rank of a mesh: together the ranks hold the batch of one rank, whatever the axes.
+// next_batch on every rank of a mesh: the ranks together hold the batch of one rank, for all axes.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ struct Split {
   int64_t chunks;
 };
 
-// A file of 300 bytes that differ from their neighbours.
+// A file of 300 bytes, each different from its neighbours.
 class NextBatchTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -41,7 +41,7 @@ class NextBatchTest : public testing::Test {
   }
   void TearDown() override { unlink(path_.c_str()); }
 
-  // Tokens and targets of `samples` samples of `length` tokens on one rank in step 2.
+  // Returns the tokens and targets of `samples` samples of `length` tokens on one rank in step 2.
   std::pair<std::vector<int32_t>, std::vector<int32_t>> batch(const Split& split, int rank, int64_t samples,
                                                               int64_t length, const std::string& kind = "bytes",
                                                               bool eval = false) {
@@ -87,10 +87,10 @@ class NextBatchTest : public testing::Test {
 
   std::string path_, order_ = "random";
   int64_t step_ = 2, first_ = 0, count_ = 300;
-  int64_t runs_before_ = 0;  // of the steps before, by the same kernel
+  int64_t runs_before_ = 0;  // previous steps run by the same kernel
 };
 
-// `position(rank, i)`: where the rank's token i stands in its sample; `first(rank)`: the rank's first sample.
+// `position(rank, i)`: position of the rank's token i in its sample; `first(rank)`: the rank's first sample.
 template <class First, class Position>
 void expect_part(const std::vector<int32_t>& part, const std::vector<int32_t>& whole, int64_t length, int rank,
                  First first, Position position) {
@@ -104,7 +104,7 @@ void expect_part(const std::vector<int32_t>& part, const std::vector<int32_t>& w
 TEST_F(NextBatchTest, TargetsAreTheTokensThatFollow) {
   const auto [tokens, targets] = batch({{}, "", "", 1}, 0, kBatch, kContext);
   for (size_t i = 0; i < tokens.size(); ++i) {
-    if (i % kContext == kContext - 1) continue;  // the last one's target is no token of the sample
+    if (i % kContext == kContext - 1) continue;  // the last token's target is outside the sample
     EXPECT_EQ(targets[i], tokens[i + 1]);
   }
 }
@@ -160,7 +160,7 @@ TEST_F(NextBatchTest, TokensAreSplitInBalancedChunksOrRuns) {
   }
 }
 
-// The file's bytes are i * 7 % 251, so that the first of a window tells its place, up to 251.
+// The file's bytes are i * 7 % 251, so that a window's first byte identifies its offset, up to 251.
 TEST_F(NextBatchTest, AnEpochTakesEveryWindowOnceAndTheNextOneInAnotherOrder) {
   order_ = "epochs", first_ = 24, count_ = 10 * kContext + 1;  // 10 windows; a step takes 6
   std::vector<int32_t> starts;
@@ -217,7 +217,7 @@ TEST_F(NextBatchTest, AFileThatIsCutWhileItIsReadIsNamed) {
   rename(gone.c_str(), path_.c_str());
 }
 
-// More shards than are open at once, of one byte each, in another order than that of reading.
+// More one-byte shards than are open at once, in an order other than that of reading.
 TEST_F(NextBatchTest, ManyShardsAreOneText) {
   constexpr int kShards = 100;
   DataSource data = source("index");
@@ -250,7 +250,7 @@ TEST(ReadAhead, GivesWhatWasAskedForAndThrowsWhereItIs) {
   EXPECT_THROW(ahead.take(5, {&out}), Error);
 }
 
-// Batch 1 is not there before this says so, and batch 0 is handed out all the same.
+// Batch 1 is blocked until the promise is set; batch 0 is still handed out.
 TEST(ReadAhead, WhatIsSlowStandsInNobodysWay) {
   std::promise<void> slow;
   ReadAhead ahead({8}, [&](int64_t number, const std::vector<void*>& to) {

@@ -1,4 +1,4 @@
-// One op with its operands, run by any device, and numbers for it: for tests and benchmarks of kernels.
+// One op with its operands and test data, runnable on any device; for tests and benchmarks of kernels.
 #pragma once
 #include <memory>
 #include <random>
@@ -24,7 +24,7 @@ inline double rounded_to(Dtype dtype, double x) {
   return load_element(dtype, element, 0);
 }
 
-// Numbers in [-most, most) that the type holds exactly.
+// Returns numbers in [-most, most) that the type represents exactly.
 inline Values random_values(int64_t count, unsigned seed, Dtype dtype = Dtype::f32, double most = 1) {
   std::mt19937 generator(seed);
   std::uniform_real_distribution<double> uniform(-most, most);
@@ -56,7 +56,7 @@ class OneOp {
     writes_.push_back(add(dtype, std::move(shape)));
     return *this;
   }
-  // The op's next output is the memory of its input `read`.
+  // Makes the op's next output alias its input `read`.
   OneOp& write_over(size_t read) {
     writes_.push_back(reads_[read]);
     return *this;
@@ -73,7 +73,7 @@ class OneOp {
     return *this;
   }
 
-  // The same op with f64 where this one has numbers of other types.
+  // Returns the same op in f64.
   OneOp in_f64() const {
     OneOp wide(kind_);
     wide.attrs_ = attrs_, wide.types_ = types_, wide.reads_ = reads_, wide.writes_ = writes_, wide.values_ = values_;
@@ -88,7 +88,7 @@ class OneOp {
     return list.supports(kind_, reads_, writes_, attrs_);
   }
 
-  // Makes the kernel (with its workspace) and fills the inputs.
+  // Creates the kernel with its workspace and fills the inputs.
   Kernel& prepare(const Device& device, int threads = 1) {
     list_ = std::make_unique<OpList>(device, threads);
     list_->place(mesh_, rank_, table_);
@@ -108,7 +108,7 @@ class OneOp {
     for (const TensorId id : writes_) all.push_back(list_->get(id));
     return all;
   }
-  // Names a tensor beside which the kernel has written; "" for none.
+  // Returns the name of a tensor outside whose bounds the kernel has written, or "".
   std::string written_beside() const { return list_->written_beside(); }
   const std::string& kind() const { return kind_; }
 

@@ -1,4 +1,4 @@
-// A list of ops over memory of its own, run by any device: how tests of kernels and derivatives execute.
+// A list of ops with memory of its own, runnable on any device. Tests of kernels and derivatives execute ops with it.
 #pragma once
 #include <sys/mman.h>
 
@@ -21,7 +21,7 @@ inline Attrs make_attrs(std::initializer_list<std::pair<const char*, Attr>> pair
 
 class OpList {
  public:
-  // `skew`: elements by which a tensor lies beside an aligned address, where it says nothing else.
+  // `skew`: default misalignment of tensors, in elements.
   explicit OpList(const Device& device, int threads = 1, int64_t skew = 0)
       : device_(device), threads_(threads), skew_(skew) {
     program_.mesh = Mesh({{"dp", 4}});
@@ -30,7 +30,7 @@ class OpList {
     table_.learning_rate = 0.01;
   }
 
-  // Before the first tensor: the rank that runs the ops, rank 2 of dp=4 otherwise, and the values of its step.
+  // Sets the rank that runs the ops (default: rank 2 of dp=4) and the values of its step. Call it before tensor().
   void place(const Mesh& mesh, int rank, const StepTable& table) {
     program_.mesh = mesh;
     rank_ = rank;
@@ -60,9 +60,9 @@ class OpList {
     ops_.push_back(std::move(op));
   }
 
-  // Lays out memory; every byte that no one sets is kUnset, so that a kernel that skips an element shows.
+  // Lays out memory. Every byte that no caller sets is kUnset, so that skipped elements are detected.
   void make() {
-    // Its own pages, as a device may pin them, and large ones, as a rank's arena has them.
+    // The memory has pages of its own because a device may pin them, and large ones as a rank's arena does.
     constexpr int64_t kPage = 4096, kLargePage = int64_t{1} << 21;
     const int64_t bytes = program_.arena_bytes + kAlignBytes, page = bytes < kLargePage ? kPage : kLargePage;
     const auto size = static_cast<size_t>(round_up(bytes, page));
@@ -78,7 +78,7 @@ class OpList {
     for (const auto& kernel : kernels_) kernel->run();
   }
 
-  // Names a tensor before or behind which something was written; "" for none.
+  // Returns the name of a tensor outside whose bounds something was written, or "".
   std::string written_beside() const {
     int64_t at = 0;
     for (const Tensor& t : program_.tensors) {

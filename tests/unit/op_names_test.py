@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Ops are named by their handles (ops::linear), not by text: counts op names in quotes outside runtime/ir/ops, the
-devices, benchmarks and gpu_check (which name what they measure), what reads Hugging Face's files (some of whose words are the same)
-and comments."""
+"""Code names ops by handles (ops::linear), not by text. Counts op names in quotes outside runtime/ir/ops. Exceptions
+are the devices, benchmarks and gpu_check (which name the measured ops), readers of Hugging Face files (some keys are
+equal) and comments.
+"""
 import pathlib
 import re
 import sys

@@ -1,6 +1,6 @@
-// The happens-before order: clocks through chains of edges, and wait cycles.
+// The happens-before order: clocks along chains of edges, and wait cycles.
 //
-// Surprising fact: "not before" in both directions is what makes two ops unordered; both directions are asserted.
+// Surprising fact: two ops are unordered only if neither is before the other, so tests assert both directions.
 #include "ir/order.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ TEST(Order, StreamsWithoutEdgesAreUnordered) {
 }
 
 TEST(Order, AnEdgeOrdersWhatPrecedesItsSourceAndFollowsItsTarget) {
-  // stream 1's op 1 waits for stream 0's op 1.
+  // Op 1 of stream 1 waits for op 1 of stream 0.
   const Order order(body_of({{{}, {}, {}}, {{}, {{0, 1, 0}}, {}}}));
   EXPECT_TRUE(order.before({0, 0}, {1, 1}));
   EXPECT_TRUE(order.before({0, 1}, {1, 2}));
@@ -80,7 +80,7 @@ TEST(Order, EdgesToTheStepBeforeAreSatisfied) {
   EXPECT_FALSE(order.before({1, 0}, {0, 0}));
 }
 
-// Stream 1 ends with an op that nobody waits for in its step; op 1 of stream 0 waits for it in the next one.
+// No op of its own step waits for the last op of stream 1; op 1 of stream 0 waits for it in the next step.
 TEST(Order, WhatGoesOnOverTheEndOfAStepIsOrderedInTheNext) {
   const Body body = body_of({{{}, {{1, 1, 1}}, {{1, 0, 0}}}, {{{0, 2, 1}}, {{0, 0, 0}}}});
   const Table<StreamId, int> ended = ended_with(body, Order(body));
@@ -98,7 +98,7 @@ TEST(Order, WhatGoesOnOverTheEndOfAStepIsOrderedInTheNext) {
 }
 
 TEST(Order, ACycleNamesTheFirstBlockedOpOfEachStream) {
-  // 0.1 waits for 1.1, 1.1 waits for 0.1; stream 2 is not part of it.
+  // 0.1 waits for 1.1 and 1.1 for 0.1; stream 2 is not part of the cycle.
   const Order order(body_of({{{}, {{1, 1, 0}}, {}}, {{}, {{0, 1, 0}}}, {{}}}));
   ASSERT_EQ(order.stuck().size(), 2u);
   EXPECT_EQ(order.stuck()[0], (OpRef{0, 1}));

@@ -1,5 +1,4 @@
-// The runner of the passes: it reports each of them in its order, once or for each class of ranks, with the text of
-// what stands after it.
+// The runner of the passes: it reports each pass in order, once or per class of ranks, with the text of its result.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +18,7 @@ struct Reported {
   double seconds;
 };
 
-// y = x·w + b, twice, with a loss; on a pipeline of `ranks` when that is more than one.
+// y = x·w + b twice, with a loss; a pipeline of `ranks` stages if there are several.
 Plan two_layers(int ranks) {
   Plan plan;
   plan.path = "two_layers";
@@ -73,7 +72,7 @@ const Reported& last(const std::vector<Reported>& all, std::string_view name) {
 
 TEST(Passes, AreReportedInTheirOrder) {
   std::vector<std::string_view> wanted = pass_names();
-  for (const std::string_view other : {"lower_program", "decode", "generate"})  // of listed programs, and generations
+  for (const std::string_view other : {"lower_program", "decode", "generate"})  // listed programs, generations
     std::erase(wanted, other);
   std::vector<std::string_view> found;
   const std::vector<Reported> all = reports(two_layers(1));

@@ -1,4 +1,5 @@
-// The table of placements: each op on one axis of two ranks, axes in, axes or a problem out.
+// The placement rules: each op on one axis of two ranks, with operand placements as input and result placements or an
+// error as output.
 #include <gtest/gtest.h>
 
 #include "tests/unit/verify_builder.h"
@@ -12,7 +13,7 @@ struct Operand {
   AxisPlacement placement;
 };
 
-// "S(1), I", or what is wrong. The axis is called "tp".
+// Returns placements such as "S(1), I", or the error. The axis is "tp".
 std::string outcome(const char* kind, std::vector<Operand> reads, std::vector<Shape> writes, Attrs attrs = {},
                     Combine combine = Combine::sum, const std::string& axis = "tp") {
   Builder b({{"tp", 2}});
@@ -233,7 +234,7 @@ TEST(PlacementRules, PiecesOfTensors) {
   EXPECT_EQ(outcome("take_piece", {{{4, 6}, kInvariant}}, {{4, 3}}, take), "S(1)");
 }
 
-// Ring attention: keys come from as many ranks before as the hop says, after all hops before it.
+// Ring attention: at hop h, keys come from the rank h before, and the hops must run in order.
 TEST(PlacementRules, HopsOfARing) {
   const Shape q = {2, 4, 6}, kv = {2, 4, 4}, out = {2, 4, 2}, lse = {2, 1, 4};
   const auto turned = [](int dim, int turn) {
@@ -257,7 +258,8 @@ TEST(PlacementRules, HopsOfARing) {
             "attends to the rank's own tokens only, of those split over tp");
 }
 
-// Experts spread over an axis that also splits the batch: their gradients add up all samples, and need an average.
+// Experts are sharded over an axis that also splits the batch: their gradients sum over all samples and need an
+// average.
 TEST(PlacementRules, Experts) {
   EXPECT_EQ(outcome("route", {{{2, 4, 8}, shard(0)}}, {{8, 2}, {8, 2}, {8}}), "S(0), S(0), P");
   EXPECT_EQ(outcome("route_grad", {{{2, 4, 8}, shard(0)}, {{8, 2}, shard(0)}, {{8, 2}, shard(0)}, {{8}, kPartial}},
@@ -277,8 +279,8 @@ TEST(PlacementRules, Experts) {
   EXPECT_EQ(outcome("scale", {{{8}, added}}, {{8}}, with("factor", 0.5)), "S(0)");
 }
 
-// Which columns a rank has: blocks that were each cut by itself are not a run, and heads are whole only in blocks of q,
-// k and v.
+// Which columns a rank holds. Blocks that were each split separately are not contiguous, and heads are complete only in
+// blocks of q, k and v.
 TEST(PlacementRules, CutsOfColumns) {
   const Cut* const qkv = cut_into({8, 8, 8}, 2);
   Attrs two = with("heads", 2);
@@ -330,7 +332,7 @@ TEST(PlacementRules, CutsOfColumns) {
             "S(2)");
 }
 
-// Ops whose values depend on the element's place in the whole say which part they see.
+// Ops whose values depend on an element's global position state which part they compute.
 TEST(PlacementRules, PlacesOfElements) {
   EXPECT_EQ(outcome("dropout", {{{4, 8}, shard(0)}}, {{4, 8}}),
             "draws its mask for all samples over tp, which are each rank's part of dim 0");

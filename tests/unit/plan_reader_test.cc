@@ -1,4 +1,4 @@
-// From the script child's document to a Plan, and the messages for documents that are not of the schema.
+// Reads the script child's document into a Plan, and rejects documents that violate the schema.
 #include "ir/plan_reader.h"
 
 #include <gtest/gtest.h>
@@ -138,7 +138,7 @@ TEST(PlanReader, ReadsAProgram) {
   EXPECT_EQ(plan.programs[0].ops[1].site.text(), "p.lua:4");
 }
 
-// What the words of a plan have refused before, once more: the compiler counts on it.
+// The Lua functions of a plan reject these too; the reader repeats the checks because the compiler relies on them.
 TEST(PlanReader, RefusesWhatWouldCrashTheCompiler) {
   const auto changed = [](auto change) {
     Json json = training();
@@ -209,7 +209,7 @@ TEST(PlanReader, ValuesAreMadeOnceAndBeforeTheyAreUsed) {
   EXPECT_EQ(message(json), expected());
 }
 
-// Two layers of which the second is written down as being like the first, and what comes after it.
+// Two layers, the second encoded as a repetition of the first, and the units after it.
 Json repeating() {
   Json json = training();
   json["units"] = Json::parse(R"([{"name": "fc0", "class": "fc", "parameters": [1]},

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`prun plans`: what is listed, as text and as JSON, of this repository and of an installation with plans of all kinds.
+"""`prun plans`: its list, as text and as JSON, in this repository and in an installation with plans of all kinds.
 Usage: plans_test.py PRUN TOP
 """
 import json

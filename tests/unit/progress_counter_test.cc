@@ -1,4 +1,4 @@
-// Who waits for a value of a counter sleeps until that value and no longer.
+// A thread that waits for a counter's value sleeps until that value, and no longer.
 #include "exec/progress_counter.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(ProgressCounter, ASleeperIsNotWokenForEarlierValues) {
     counter.advance(value);
   }
   waiter.join();
-  EXPECT_LT(switches, static_cast<long>(kValues / 2));  // it also looks up every 20 ms
+  EXPECT_LT(switches, static_cast<long>(kValues / 2));  // the waiter also wakes every 20 ms
 }
 
 TEST(ProgressCounter, EveryWaiterSeesItsValue) {

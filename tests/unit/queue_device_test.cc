@@ -1,5 +1,5 @@
-// The device ABI as the CPU implements it: order on streams and among them, graphs, errors; also under the sanitizers.
-// What every device is asked is the suite of `prun conform` (tests/conformance/device).
+// The device ABI as the CPU implements it: stream order, graphs and errors; also run under the sanitizers. The suite of
+// `prun conform` (tests/conformance/device) has the tests for all devices.
 #include "device/queue_device.h"
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ TEST_F(QueueDeviceTest, EventsOrderStreams) {
   DeviceMemory x = memory(), y = memory();
   DeviceKernel twice = scale(x, x, 2), over = scale(x, y, 3);
   a.copy(x.get(), ones_.data(), kBytes);
-  for (int i = 0; i < 5; ++i) {  // back and forth: each waits for the other's last
+  for (int i = 0; i < 5; ++i) {  // alternating: each stream waits for the other's last op
     twice.run(a);
     made.record(a);
     made.hold(b);
@@ -144,7 +144,7 @@ TEST_F(QueueDeviceTest, ACaptureWithAStreamThatDoesNotComeBackFails) {
   EXPECT_STRNE(result.message, "");
 }
 
-// By an error between its begin and its end: nothing of it runs, and its streams work as before.
+// An error between the capture's begin and end discards it: no captured op runs, and its streams work as before.
 TEST_F(QueueDeviceTest, ACaptureThatIsGivenUpLeavesNothing) {
   DeviceStream a(*device_), b(*device_);
   DeviceEvent fork(*device_), join(*device_);

@@ -1,4 +1,4 @@
-// Regions of a body: what is enqueued together, and what has to wait for the host.
+// Regions of a body: the ops that are enqueued together, and the ops that wait for the host.
 #include "exec/regions.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr How D = How::device, H = How::host, F = How::first;
 
-// A body by its ops: a letter for how, then the ops of other streams that it waits for.
+// Builds a body op by op: a letter for the kind, then the ops of other streams that it waits for.
 struct Made {
   Body body;
   Table<StreamId, std::vector<How>> how;
@@ -32,7 +32,7 @@ struct Made {
   Regions regions() const { return Regions(body, how); }
 };
 
-// "0.1" for each op of a region, in order; arms with a, lands with l.
+// Returns "0.1" for each op of a region, in order; a prefix marks arms (a) and lands (l).
 std::vector<std::string> names(const Regions& regions, size_t region) {
   std::vector<std::string> out;
   for (const int id : regions.regions[region].items) {
@@ -66,7 +66,7 @@ TEST(Regions, FirstOpsAreNoItems) {
 }
 
 TEST(Regions, EndWhereTheInputsOfAHostOpAreReady) {
-  // Stream 1 sends what 0.0 made; 0.1 does not need the answer, 0.2 does.
+  // Stream 1 sends the result of 0.0; 0.1 does not need the answer, 0.2 does.
   Made made;
   made.stream().op(D).op(D).op(D, {{1, 0, 0}}).stream().op(H, {{0, 0, 0}}).op(D);
   const Regions regions = made.regions();
@@ -79,7 +79,7 @@ TEST(Regions, EndWhereTheInputsOfAHostOpAreReady) {
   EXPECT_EQ(regions.regions[2].after, std::vector<int>{1});
 }
 
-// The region of an op, or of an op's arm or land.
+// Returns the region of an op, or of an op's arm or land.
 const Region& region_of(const Regions& regions, Item::Kind kind, OpRef op) {
   for (size_t i = 0; i < regions.items.size(); ++i)
     if (regions.items[i].kind == kind && regions.items[i].op == op)
@@ -88,7 +88,7 @@ const Region& region_of(const Regions& regions, Item::Kind kind, OpRef op) {
   return regions.regions.front();
 }
 
-// Whether `later` waits for `earlier`, itself or through others.
+// Whether `later` waits for `earlier`, directly or through other regions.
 bool follows(const Regions& regions, const Region& later, const Region& earlier) {
   if (&later == &earlier) return true;
   return std::any_of(later.after.begin(), later.after.end(), [&](int before) {
@@ -96,7 +96,7 @@ bool follows(const Regions& regions, const Region& later, const Region& earlier)
   });
 }
 
-// Gradients as backward makes them, and their reductions on a stream of their own.
+// Gradients as backward computes them, with their reductions on a separate stream.
 TEST(Regions, AHostOpWaitsForItsInputsAndNotForWhatIsComputedLater) {
   Made made;
   made.stream().op(D).op(D).op(D).op(D, {{1, 2, 0}});
@@ -115,11 +115,11 @@ TEST(Regions, AHostOpWaitsForItsInputsAndNotForWhatIsComputedLater) {
       follows(regions, region_of(regions, Item::Kind::op, {0, 3}), region_of(regions, Item::Kind::land, {1, 2})));
 }
 
-// A gather that is prefetched: its result comes to the device while the unit before computes.
+// A prefetched gather: its result arrives on the device while the previous unit computes.
 TEST(Regions, WhatArrivesDoesNotWaitForWhatIsComputedMeanwhile) {
   Made made;
   made.stream().op(D, {{1, 0, 0}}).op(D, {{1, 1, 0}}).op(D, {{1, 2, 0}});
-  made.stream().op(H).op(H).op(H, {{0, 0, 0}});  // of two slots
+  made.stream().op(H).op(H).op(H, {{0, 0, 0}});  // two slots
   const Regions regions = made.regions();
   const Region& first = region_of(regions, Item::Kind::op, {0, 0});
   EXPECT_FALSE(follows(regions, region_of(regions, Item::Kind::land, {1, 1}), first));
@@ -134,7 +134,7 @@ TEST(Regions, HostOpsThatDoNotKnowEachOtherHoldUpOnlyTheirOwn) {
   ASSERT_EQ(regions.hosts.size(), 2u);
   EXPECT_TRUE(regions.hosts[0].hosts.empty());
   EXPECT_TRUE(regions.hosts[1].hosts.empty());
-  // One region has 0.0 and both arms, one needs each host op, and the last needs both.
+  // One region has 0.0 and both arms, one depends on each host op, and the last depends on both.
   ASSERT_EQ(regions.regions.size(), 4u);
   const auto of_last = std::find_if(regions.regions.begin(), regions.regions.end(),
                                     [](const Region& region) { return region.hosts.size() == 2; });
@@ -153,7 +153,7 @@ TEST(Regions, AHostOpThatWritesNothingHasNoLanding) {
   EXPECT_FALSE(regions.hosts[0].lands);
 }
 
-// Else a region could not be captured in one piece: what lies between two of its ops would have to run in the middle.
+// A region that is not convex cannot be captured in one piece, because ops outside it must run between its ops.
 TEST(Regions, AreConvex) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::srand(seed);
@@ -161,7 +161,7 @@ TEST(Regions, AreConvex) {
     for (int s = 0; s < 3; ++s) {
       made.stream();
       for (int i = 0; i < 8; ++i) {
-        std::vector<Edge> waits;  // of streams before this one: no cycles
+        std::vector<Edge> waits;  // only earlier streams, so no cycles
         if (s > 0 && std::rand() % 3 == 0) waits.push_back({std::rand() % s, std::rand() % 8, 0});
         made.op(std::rand() % 5 == 0 ? H : D, waits, std::rand() % 2 == 0);
       }
@@ -175,7 +175,7 @@ TEST(Regions, AreConvex) {
       for (size_t i = 0; i < n; ++i)
         for (size_t j = 0; j < n; ++j) reaches[i][j] = reaches[i][j] || (reaches[i][k] && reaches[k][j]);
     for (size_t r = 0; r < n; ++r) EXPECT_FALSE(reaches[r][r]) << "seed " << seed << " region " << r;
-    for (const HostOp& host : regions.hosts) {  // its own region does not wait for it
+    for (const HostOp& host : regions.hosts) {  // a host op's own region does not wait for it
       const Region& armed = regions.regions[static_cast<size_t>(regions.region_of[static_cast<size_t>(host.arm)])];
       EXPECT_EQ(armed.hosts, host.hosts);
     }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A plan with many microbatches, as a user meets it: check counts what runs, dump says what repeats, a run computes the
-same losses as one whose program lists every microbatch, and its trace has every op. Usage: repeat_command_test.py PRUN
+"""A plan with many microbatches at the command line: check counts all ops, dump prints the repetition, a run computes
+the same losses as a program that lists every microbatch, and its trace has every op. Usage: repeat_command_test.py PRUN
 """
 import json
 import pathlib
@@ -24,7 +24,7 @@ def prun(*words):
 
 
 def computed(*more):
-    """How many ops each rank's step computes with, as a machine reads them."""
+    """Returns how many compute ops each rank's step executes, from --json."""
     classes = json.loads(prun("dump", *PLAN, "--json", *more))["classes"]
     return [len(program["bodies"][1]["streams"][0]["ops"]) for program in classes]
 
@@ -46,7 +46,7 @@ class Repeats(unittest.TestCase):
         self.assertEqual(computed(), computed(ALL))
 
     def test_a_pass_is_shown_once_where_the_first_period_does_not_recur(self):
-        # Behind what periods of one microbatch leave out, gathers would take other slots than they do.
+        # Periods of one microbatch would give the gathers after the repetition other slots.
         text = prun("dump", "plans/zero3.lua", "--nproc", "2", "--set", "micro=40", "--set", "batch=80",
                     "--set", "layers=4", "--set", "width=16", "--set", "prefetch=2", "--after", "step")
         self.assertEqual(len(re.findall("(?m)^program ", text)), 1)

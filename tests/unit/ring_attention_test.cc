@@ -1,5 +1,5 @@
-// Ring attention as it runs: the expansion recorded with its edges, proved by verify, and executed by virtual ranks in
-// several orders, against attention over the whole sequence by its definition.
+// Ring attention end to end: its expansion is recorded with its edges, checked by the verifier, and executed by virtual
+// ranks in several interleavings. The result is compared with attention over the whole sequence by its definition.
 #include "compile/ring_attention.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using Values = std::vector<double>;
 
 struct Case {
   int ranks;
-  int64_t chunks, length;  // of a rank's tokens
+  int64_t chunks, length;  // length: tokens per rank
   int64_t heads, kv_heads, size;
   bool causal;
   int64_t batch = 2;
@@ -43,7 +43,7 @@ Values random_values(int64_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> uniform(-1.5, 1.5);
   Values values;
-  for (int64_t i = 0; i < count; ++i)  // numbers that bf16 holds
+  for (int64_t i = 0; i < count; ++i)  // bf16 represents these numbers exactly
     values.push_back(static_cast<double>(to_float(to_bf16(static_cast<float>(uniform(random))))));
   return values;
 }
@@ -52,7 +52,7 @@ struct Whole {
   Values out, lse, dqkv;
 };
 
-// Softmax, row by row, over the whole sequence.
+// Row-wise softmax over the whole sequence.
 Whole definition(const Case& c, const Values& qkv, const Values& dout) {
   const int64_t T = c.whole();
   Whole w{Values(dout.size()), Values(static_cast<size_t>(c.batch * c.heads * T)), Values(qkv.size())};
@@ -94,7 +94,7 @@ Whole definition(const Case& c, const Values& qkv, const Values& dout) {
   return w;
 }
 
-// The rank's rows of a tensor [batch, whole, columns].
+// Returns the rank's rows of a tensor [batch, whole, columns].
 Values part(const Case& c, const Values& whole, int64_t columns, int rank) {
   Values values;
   for (int64_t b = 0; b < c.batch; ++b)
@@ -191,7 +191,7 @@ Values numbers(const VirtualBuffer& buffer, Dtype dtype, size_t count) {
   return values;
 }
 
-// Within `tolerance` of the largest: bf16 gradients are sums of rounded terms.
+// `tolerance` is relative to the largest element, because bf16 gradients are sums of rounded terms.
 void expect_near(const Values& found, const Values& wanted, double tolerance, const char* what) {
   double largest = 0;
   for (double x : wanted) largest = std::max(largest, std::abs(x));
@@ -220,7 +220,7 @@ void check(const Case& c, const char* device_name, Dtype dtype, double tolerance
       ASSERT_EQ(run.persistent[static_cast<size_t>(rank)].size(), 3u);
       for (const VirtualBuffer& buffer : run.persistent[static_cast<size_t>(rank)]) {
         const bool gradient = buffer.name == "dqkv";
-        if (buffer.name == "lse") continue;  // its dims are in another order; a wrong one gives a wrong gradient
+        if (buffer.name == "lse") continue;  // its dims have another order; a wrong lse gives a wrong gradient
         const Values wanted = part(c, gradient ? whole.dqkv : whole.out, gradient ? c.wide() : c.width(), rank);
         expect_near(numbers(buffer, dtype, wanted.size()), wanted, tolerance, buffer.name.c_str());
         if (testing::Test::HasFatalFailure()) return;
@@ -246,8 +246,8 @@ TEST(RingAttention, OnStripsThatEndWithinChunks) {
   }
 }
 
-// Checks several ranks and hops on the device PRUN_RING_DEVICE, by default the CPU. tests/cuda names cuda, over whose
-// substitute cuDNN computes the hops.
+// Runs several ranks and hops on the device PRUN_RING_DEVICE (default: cpu). tests/cuda sets cuda, where the
+// substitute's cuDNN computes the hops.
 TEST(RingAttention, OnTheDeviceOfTheEnvironment) {
   const char* named = std::getenv("PRUN_RING_DEVICE");
   const char* device = named != nullptr ? named : "cpu";

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a run shows and writes, by the real program: live line, plain lines, metrics, trace, and files that cannot be written.
+"""The output of a run by the real program: live line, plain lines, metrics, trace, and files that cannot be written.
 Usage: run_output_test.py PRUN TOP
 """
 import bisect
@@ -31,7 +31,8 @@ def environment(**changes):
 
 
 def on_terminal(columns, out=None, **changes):
-    """What a terminal of so many columns shows of a run: both outputs, or standard error where `out` is another file."""
+    """Returns what a terminal of that width shows of a run: both outputs, or standard error if `out` is another file.
+    """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     run = subprocess.Popen(command(), stdout=out or slave, stderr=slave, env=environment(**changes))
@@ -40,7 +41,7 @@ def on_terminal(columns, out=None, **changes):
     while True:
         try:
             more = os.read(master, 65536)
-        except OSError:  # EIO: the last writer has closed it
+        except OSError:  # EIO: the last writer has closed the terminal
             break
         if not more:
             break
@@ -54,7 +55,7 @@ PLAIN_STEP = r"(?m)^step [15]/5  loss 5\."
 
 
 class Proof(unittest.TestCase):
-    """--prove of a run: before any rank starts."""
+    """--prove of a run takes place before any rank starts."""
 
     def test_what_is_proven_trains(self):
         result = subprocess.run(command("--prove", steps=2), capture_output=True, text=True)
@@ -63,7 +64,7 @@ class Proof(unittest.TestCase):
         self.assertIn("2 steps", result.stdout)
 
     def check(self, plan, *settings):
-        """What prun check prints of a plan, without --json and with it."""
+        """Returns the output of prun check, without and with --json."""
         words = [PRUN, "check", f"{TOP}/{plan}", "--nproc", "2", *[w for s in settings for w in ("--set", s)]]
         shown, as_json = (subprocess.run(words + more, capture_output=True, text=True) for more in ([], ["--json"]))
         self.assertEqual((shown.returncode, as_json.returncode), (0, 0), shown.stderr + as_json.stderr)
@@ -218,7 +219,7 @@ class Files(unittest.TestCase):
             with open(self.path("m")) as file:
                 step = json.loads(file.readline())
             self.assertAlmostEqual(step["model_flops_per_s"] * step["time_s"] / expected, 1, delta=1e-4, msg=plan)
-            self.assertNotIn("mfu", step)  # no peak is known of CPUs
+            self.assertNotIn("mfu", step)  # the peak of CPUs is unknown
 
     def test_evaluations_are_in_the_metrics_and_in_the_summary(self):
         plan = [PRUN, f"{TOP}/tests/golden/eval.lua", "--nproc", "2", "--metrics", self.path("m")]

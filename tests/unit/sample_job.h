@@ -1,4 +1,4 @@
-// A job of one class with every kind of field set, for the tests of the binary and the text form.
+// A job of one class in which every kind of field is set, for the tests of the binary and the text form.
 #pragma once
 #include "ir/program.h"
 

@@ -1,4 +1,4 @@
-// The choice of a token: as often as its probability says, among those that temperature, top_k and top_p leave.
+// The sampler: each token is chosen with its probability among those that temperature, top_k and top_p retain.
 #include "exec/sampler.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 const std::vector<double> kLogits = {std::log(0.1), std::log(0.4), std::log(0.2), std::log(0.3)};
 
-// How often each token is chosen.
+// Returns the relative frequency of each token.
 std::vector<double> shares(const Sampling& sampling, int64_t choices = 40000) {
   std::vector<double> counts(kLogits.size());
   for (int64_t i = 0; i < choices; ++i)
@@ -33,7 +33,7 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& wa
 TEST(Sampler, ChoosesByProbability) { expect_near(shares({}), {0.1, 0.4, 0.2, 0.3}); }
 
 TEST(Sampler, TemperatureFlattensOrSharpens) {
-  const double sum = 0.01 + 0.16 + 0.04 + 0.09;  // at 0.5 probabilities are squared
+  const double sum = 0.01 + 0.16 + 0.04 + 0.09;  // at temperature 0.5 probabilities are squared
   expect_near(shares({.temperature = 0.5}), {0.01 / sum, 0.16 / sum, 0.04 / sum, 0.09 / sum});
   expect_near(shares({.temperature = 0}, 10), {0, 1, 0, 0});
 }
@@ -61,7 +61,7 @@ TEST(Sampler, LogProbabilitiesAreTheModelsOwn) {
   EXPECT_NEAR(choose(large, {.temperature = 0}, 0).log_probability, -std::log1p(std::exp(-1)), 1e-9);
 }
 
-// The definition of a choice: the tokens in the order of their probability, less one weight after the other.
+// The definition: sorts the tokens by logit and subtracts their weights from the random number, one after the other.
 int64_t by_definition(const std::vector<double>& logits, const Sampling& sampling, int64_t index) {
   const double top = *std::ranges::max_element(logits);
   std::vector<size_t> tokens(logits.size());
@@ -107,7 +107,7 @@ TEST(Sampler, SelectsTheTokenThatSortingFinds) {
   uint64_t seed = 0;
   for (const size_t count : {1, 2, 257, 300, 2000})
     for (const double spread : {0.1, 3.0, 200.0})
-      for (const double step : {0.0, 0.25, 30.0})  // with steps, many logits are equal
+      for (const double step : {0.0, 0.25, 30.0})  // with a coarse step, many logits are equal
         expect_the_definition(random_logits(count, spread, step, random), ++seed);
 }
 
@@ -122,7 +122,7 @@ TEST(Sampler, SelectsInAWholeVocabulary) {
     }
 }
 
-// Half of the probability ends exactly between two tokens, so only the order of the additions decides.
+// Half of the probability mass ends exactly between two tokens, so the order of the additions decides.
 TEST(Sampler, DecidesBordersAsSortingDoes) {
   for (const size_t count : {400, 512, 600, 1000, 3000}) {
     expect_the_definition(std::vector<double>(count, -0.3), count);

@@ -1,6 +1,6 @@
-// The script child: what a plan may not do, where its errors point, and that the same plan gives the same bytes.
+// The script child: forbidden operations, positions in errors, and identical bytes for the same plan.
 //
-// A script tells this test something through its error message, as that is all that comes back from a failing one.
+// Scripts report to this test through error messages because a failing script returns nothing else.
 #include "script/script.h"
 
 #include <errno.h>
@@ -56,7 +56,7 @@ class Script : public testing::Test {
     return Error(Exit::ok, "no error");
   }
   Error failure_of(const std::string& text) { return run_failing(options(write("plan.lua", text))); }
-  // What a script says with error(...).
+  // Returns the message of a script's error(...).
   std::string said(const std::string& text) { return failure_of(text).message(); }
 
   fs::path folder_;
@@ -122,7 +122,7 @@ TEST_F(Script, IsStoppedWhenItEatsMemory) {
     EXPECT_EQ(error.message(), text) << script;
     EXPECT_EQ(error.site()->line, 2) << script;
   }
-  // Garbage is not eaten memory.
+  // Garbage does not count towards the memory limit.
   EXPECT_EQ(said("for i = 1, 8 do local s = ('x'):rep(1e7) .. i end error('done', 0)"), "done");
 }
 
@@ -178,7 +178,7 @@ TEST_F(Script, PlansOfTheRepositoryAreReadable) {
   }
 }
 
-// As by itself: bytes, arguments, errors with their lines, limits, one script after another.
+// A server handles each script as a process of its own would: bytes, arguments, error positions, limits.
 TEST_F(Script, AServerRunsWhatAProcessWouldByItself) {
   std::vector<std::string> plans;
   for (const char* name : {"zero3", "3d", "gpt", "moe", "collectives"})
@@ -218,7 +218,7 @@ TEST_F(Script, AServerRunsWhatAProcessWouldByItself) {
   for (size_t i = 0; i < plans.size(); ++i) EXPECT_EQ(alone[i], served[i]) << plans[i];
 }
 
-// One script records a plan at several sizes; each is what it would be alone.
+// One script records a plan at several sizes; each result equals that of recording the size alone.
 TEST_F(Script, OtherSizesAreRecordedBesideTheFirst) {
   ScriptOptions given = options(PRUN_SOURCE_DIR "/plans/gpt.lua");
   given.memory_bytes = 512 << 20;
@@ -292,7 +292,7 @@ TEST_F(Script, EqualRanksAreOneClass) {
   EXPECT_EQ(plan.program_of_rank, (std::vector<int>{0, 1, 1, 1}));
 }
 
-// Several times what it may have.
+// The garbage is several times the memory limit.
 TEST_F(Script, GarbageIsCollected) {
   ScriptOptions given = options(write("plan.lua", R"(
     for i = 1, 4000000 do local garbage = { i } end
@@ -301,8 +301,8 @@ TEST_F(Script, GarbageIsCollected) {
   EXPECT_EQ(run_failing(given).message(), "done");
 }
 
-// What a model of layers that leave what the ones before did is, with the same classes and with one for each unit,
-// where no call can follow another: the same.
+// Records a model twice: once with units of one class, where a call may be recorded as repeating an earlier one, and
+// once with a class for each unit, where none may. The graphs must be equal.
 TEST_F(Script, CallsThatFollowOthersAreWhatTheyWouldBeAlone) {
   const std::string path = write("plan.lua", R"lua(
     local prun = require "prun"
@@ -374,7 +374,7 @@ TEST_F(Script, CallsThatFollowOthersAreWhatTheyWouldBeAlone) {
   EXPECT_EQ(a.loss, b.loss);
 }
 
-// In a process of its own, as there is no way back.
+// Runs in a process of its own because the filter cannot be removed.
 TEST(SystemCalls, OnlyReadingIsLeft) {
 #ifndef PRUN_SECCOMP
   GTEST_SKIP() << "built without libseccomp";

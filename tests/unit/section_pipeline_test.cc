@@ -1,5 +1,4 @@
-// Files of checkpoints on their way to the disk: bytes, sums, failures, and file systems that know no way past the
-// cache.
+// Checkpoint files on their way to the disk: bytes, checksums, failures, and file systems without O_DIRECT.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -80,7 +79,7 @@ TEST_P(Files, AreGivenUpWhereTheJobEnds) {
 INSTANTIATE_TEST_SUITE_P(Folders, Files, testing::Values("/tmp", "/dev/shm"),
                          [](const auto& of) { return of.param == "/tmp" ? "tmp" : "memory"; });
 
-// A device that is always full, and refuses to be written past the cache.
+// A device that is always full and rejects O_DIRECT.
 TEST(FullDisk, IsToldByTheThreadThatFills) {
   for (const int64_t elements : {int64_t{1000}, int64_t{9'000'000}}) {
     try {

@@ -1,4 +1,4 @@
-// The binary form: what goes in comes out, and damage of any kind is an Error(mismatch), never a crash.
+// The binary form: deserializing returns the serialized job, and any damage is an Error(mismatch), never a crash.
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kDigestAt = 8, kPayloadAt = 40;
 
-// Bytes whose digest is right whatever they say: only the bounds checks stand between them and the reader.
+// Appends the right digest to any bytes, so that only the reader's bounds checks reject them.
 std::string with_digest(std::string bytes) {
   unsigned char digest[32];
   EVP_Digest(bytes.data() + kPayloadAt, bytes.size() - kPayloadAt, digest, nullptr, EVP_sha256(), nullptr);
@@ -75,7 +75,7 @@ TEST(Serialize, EvaluationsAreKept) {
   EXPECT_NE(refusal(serialize_job(job)), "") << "they would divide by the number of batches";
 }
 
-// The hash is part of what ranks of different builds agree on: it changes only together with the version.
+// Ranks of different builds compare this hash, so it changes only together with the version.
 TEST(Serialize, HashIsStable) {
   EXPECT_EQ(job_hash(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   std::string bytes = serialize_job(sample_job());
@@ -101,7 +101,7 @@ TEST(Serialize, EveryFlippedBitIsRefused) {
     std::string flipped = bytes;
     flipped[i / 8] = static_cast<char>(flipped[i / 8] ^ (1 << i % 8));
     EXPECT_NE(refusal(flipped), "") << "bit " << i;
-    // With a digest that fits it may be another job; it must be read in full or refused.
+    // With a valid digest the bytes may be another job; the reader reads it in full or rejects it.
     refusal(with_digest(flipped));
   }
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""tools/run in a fresh tree: what is built before the run, what while it runs, and what Ctrl-C leaves.
+"""tools/run in a fresh tree: which targets are built before the run, which during it, and the state after Ctrl-C.
 
-cmake, ninja and the programs are scripts in a folder of their own: Ninja "builds" a target by writing a script that prints
-its own name, and bin/prun as soon as the file `go` is there. Standard library only.
+cmake, ninja and the programs are scripts in a folder of their own: Ninja "builds" a target by writing a script that
+prints its own name, and bin/prun as soon as the file `go` exists. Standard library only.
 """
 import fcntl
 import os
@@ -59,7 +59,7 @@ class FreshTree(unittest.TestCase):
         (self.build / "go").touch()
 
     def finish(self):
-        """Until nobody builds."""
+        """Waits until no build is running."""
         self.go_on()
         with (self.build / "setup.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,5 +1,5 @@
-// What is particular to shared memory: arenas beside other memory, groups whose blocks are used again, who may map,
-// waiting that costs nothing, and the ends of ranks. Messages and collectives in general are the conformance suite's.
+// Specifics of the shared-memory transport: arenas next to other memory, groups that reuse blocks, access rights,
+// waiting without CPU time, and ranks that end. The conformance suite tests messages and collectives in general.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -62,7 +62,7 @@ long open_files() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
 }
 
-// One member whose memory is its own sends all of them through the chunks; the sums are the same.
+// If one member's buffers are outside its arena, all members use the chunks; the results are the same.
 TEST(Shm, MembersWithAndWithoutArenas) {
   expect_clean(fork_ranks(3, "", [](Rank& r) {
     constexpr size_t kCount = 300001;
@@ -90,7 +90,7 @@ TEST(Shm, MembersWithAndWithoutArenas) {
   }));
 }
 
-// More groups than there are blocks, one after another: with calls and without, in time with the others or not.
+// More groups than blocks, one after another: with and without calls, in step with other groups or not.
 TEST(Shm, BlocksOfFreedGroupsAreUsedAgain) {
   expect_clean(fork_ranks(2, "", [](Rank& r) {
     r.start();
@@ -154,14 +154,14 @@ TEST(Shm, AnotherSecretIsRefused) {
     if (r.rank == 1) r.params.job_secret[31] ^= 1;
     r.open();
     r.meet();
-    // The higher rank dials, and finds that the other cannot prove itself; the lower one goes on listening.
+    // The higher rank connects and rejects the other's proof of the secret; the lower one keeps listening.
     const prun_status status = r.try_connect(r.rank == 1 ? 20 : 0.3);
     RANK_CHECK(status == (r.rank == 1 ? PRUN_EPEER : PRUN_AGAIN), "rank %d: %d %s", r.rank, status, r.result.message);
     r.meet();
   }));
 }
 
-// A descriptor, or -1.
+// Returns a connected descriptor, or -1.
 int connect_to(const char* name, int flags) {
   const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0);
   sockaddr_un a{};
@@ -175,7 +175,7 @@ int connect_to(const char* name, int flags) {
   return -1;
 }
 
-// Any user of the machine can do that while a rank is late.
+// Any user of the machine can fill the backlog while a rank is late.
 TEST(Shm, AFullBacklogIsWaitedOut) {
   expect_clean(fork_ranks(2, "", [](Rank& r) {
     r.open();
@@ -200,7 +200,7 @@ TEST(Shm, AFullBacklogIsWaitedOut) {
   }));
 }
 
-// A rank that has no processor for long is dropped like a stranger: here since others came after it.
+// A rank without CPU time for long is dropped like a stranger; here later connections push it out.
 TEST(Shm, ARankThatWasDroppedDialsAgain) {
   expect_clean(fork_ranks(2, "", [](Rank& r) {
     r.open();
@@ -222,7 +222,7 @@ TEST(Shm, ARankThatWasDroppedDialsAgain) {
   }));
 }
 
-// Its greeting is no message of ours.
+// The stranger's greeting is not a message of this protocol.
 TEST(Shm, AStrangerIsDroppedAndTheJobGoesOn) {
   expect_clean(fork_ranks(2, "", [](Rank& r) {
     r.open();

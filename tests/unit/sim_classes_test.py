@@ -1,4 +1,6 @@
-"""prun sim: one rank of each class stands for the others bit for bit, in every plan that comes with prun."""
+"""prun sim: simulating one rank per class gives bitwise the result of simulating all ranks, for every plan of this
+project.
+"""
 import collections
 import json
 import pathlib
@@ -7,9 +9,9 @@ import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-RANKS = (2, 4, 8, 16, 64)  # two nodes and more of the DGX A100, too
-ALONE = {"single"}  # on one rank only
-# Beside the plans' own arguments: meshes of several axes, schedules with rounds and halves, and what shards.
+RANKS = (2, 4, 8, 16, 64)  # also two and more nodes of DGX A100
+ALONE = {"single"}  # runs on one rank only
+# Meshes of several axes, schedules with rounds and split backward, and sharding, in addition to the default arguments.
 MORE = [("3d", 64, dict(pp=4, tp=4, layers=8)), ("3d", 32, dict(pp=2, tp=8, heads=8, schedule="gpipe")),
         ("gpt", 64, dict(pp=4, tp=4, chunks=2, layers=8, batch=32, zero=1, sequence="true")),
         ("gpt", 64, dict(pp=2, tp=4, cp=2, layers=4, batch=32, arch="llama", recompute="full")),
@@ -29,12 +31,12 @@ def of_rank(one):
 
 class Classes(unittest.TestCase):
     def compare(self, path, ranks, arguments):
-        """Whether there is such a plan."""
+        """Whether this plan exists for this number of ranks."""
         words = ["sim", path, "--cluster", "plans/clusters/dgx-a100.yaml", "--nproc", ranks, "--whole", "--json"]
         words += [word for name, value in arguments.items() for word in ("--set", f"{name}={value}")]
         done, each = prun(*words), prun(*words, "--every-rank")
         self.assertEqual(done.returncode, each.returncode, done.stderr + each.stderr)
-        if done.returncode == 3:  # no plan for so many ranks
+        if done.returncode == 3:  # the plan does not support this number of ranks
             return False
         self.assertEqual(done.returncode, 0, done.stderr)
         classes, all_ranks = json.loads(done.stdout), json.loads(each.stdout)

@@ -1,4 +1,4 @@
-"""prun sim: what it says must follow from the program and the cluster, whatever ranks stand for others."""
+"""prun sim: its output follows from the program and the cluster, no matter which ranks represent others."""
 import json
 import pathlib
 import re
@@ -29,7 +29,7 @@ def settings(**arguments):
 
 
 class Cluster:
-    """A cluster file that includes the A100's and changes some of it."""
+    """A cluster file that includes dgx-a100.yaml and overrides parts of it."""
 
     def __init__(self, text):
         self.file = tempfile.NamedTemporaryFile("w", suffix=".yaml")
@@ -106,8 +106,8 @@ class Sim(unittest.TestCase):
 
     def test_extended_peak_memory_is_the_arena(self):
         jobs = [("1f1b", 4, dict(pp=4, layers=24, micro=40, batch=40)),  # rings of buffers
-                ("1f1b", 16, dict(pp=16, layers=32, micro=80, batch=80)),  # of which few ranks are packed
-                ("1f1b", 4, dict(pp=4, layers=8, micro=333, batch=333)),  # of which fewer microbatches are compiled
+                ("1f1b", 16, dict(pp=16, layers=32, micro=80, batch=80)),  # with few ranks packed
+                ("1f1b", 4, dict(pp=4, layers=8, micro=333, batch=333)),  # with fewer microbatches compiled
                 ("ddp", 4, dict(layers=4, micro=257, batch=1028)),
                 ("zero_bubble", 4, dict(pp=4, layers=8, micro=36, batch=36)),
                 ("zero_bubble", 6, dict(pp=6, layers=12, micro=190, batch=190)),
@@ -121,7 +121,7 @@ class Sim(unittest.TestCase):
                 words = settings(**arguments, width=64)
                 checked = json.loads(prun("check", f"plans/{plan}.lua", "--nproc", ranks, "--json", *words))
                 simulated = sim(plan, ranks, *words, "--extrapolate")
-                self.assertEqual(simulated["classes"][0]["op_s"], {})  # it was extended
+                self.assertEqual(simulated["classes"][0]["op_s"], {})  # the result was extrapolated
                 for each in simulated["classes"]:
                     arena = checked["classes"][checked["class_of_rank"][each["first_rank"]]]["arena_bytes"]
                     self.assertEqual(each["peak_bytes"], arena)
@@ -169,7 +169,7 @@ class Sim(unittest.TestCase):
                 self.assertLess(goes_on["step_s"], joins["step_s"])
                 self.assertLess(goes_on["exposed_comm_s"], joins["exposed_comm_s"])
                 self.assertEqual(goes_on["bytes"], joins["bytes"])
-                # What a step leaves over is the next one's: on a slow link none is faster than all that it sends.
+                # Ops that outlast a step delay the next one: on a slow link, no step is faster than its transfers.
                 with Cluster("device: { multiprocessors: 1 }\nbus: { bandwidth: 1 GB/s }") as slow:
                     bound = sim(plan, 8, cluster=slow)
                 seconds = bound["classes"][0]["op_s"]

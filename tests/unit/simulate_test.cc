@@ -1,4 +1,5 @@
-// What the clock charges: collectives by SIMULATION's formulas, products by tiles and waves, quantities with units.
+// Costs that the clock charges: collectives by the formulas of the simulation's design, GEMMs by tiles and waves, and
+// quantities with units.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,7 +62,7 @@ TEST(Collectives, OneRankTakesNothing) {
   EXPECT_EQ(collective_seconds(a100(), CollKind::all_reduce, GroupShape{}, 1e9), 0);
 }
 
-// Measured figures change those of the formula, not the formula.
+// Measured parameters replace those of the formula, not the formula.
 TEST(Collectives, MeasuredOnThisLink) {
   Cluster cluster = a100();
   cluster.bus.collectives[CollKind::all_reduce] = {2e-6, {{{1e6, 10e9}, {4e6, 5e9}}}};
@@ -119,7 +120,7 @@ TEST(Products, WavesOfTiles) {
   const OpTime time = product_time(device, {1, 4096, 4096, 4096, bytes, Dtype::bf16});
   EXPECT_NEAR(time.seconds, 5.0 * 108 * 2 * 256 * 128 * 4096 / (312e12 * 0.79 * 4096 / (4096 + 128)) + 4e-6, 1e-12);
   EXPECT_EQ(time.bound, Bound::compute);
-  // A product with a vector is bound by its matrix's way through memory.
+  // A matrix-vector product is bound by the memory bandwidth of its matrix.
   const OpTime thin = product_time(device, {1, 1, 8192, 8192, 2 * 8192.0 * 8192, Dtype::bf16});
   EXPECT_NEAR(thin.seconds, 2 * 8192.0 * 8192 / (0.8 * 2.04e12) + 4e-6, 1e-12);
   EXPECT_EQ(thin.bound, Bound::memory);

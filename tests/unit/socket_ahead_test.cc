@@ -1,5 +1,5 @@
-// Large messages that go out before their receives are posted (plugins/socket/ahead.cc): forked ranks of one host,
-// which are given the limit that is otherwise for peers that are far away.
+// Large messages that are sent before their receives are posted (plugins/socket/ahead.cc). Forked ranks of one host use
+// the limit that normally applies to distant peers.
 #include <gtest/gtest.h>
 
 #include "tests/unit/socket_world.h"
@@ -25,7 +25,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, SocketAhead,
                          testing::Values("ahead=1000000", "ahead=1000000,unix=0", "ahead=1000000,unix=0,connections=3",
                                          "ahead=1000000,unix=0,encrypt=1"));
 
-// The sender has ended and closed before the receiver asks.
+// The sender closes its context and exits before the receiver posts its receive.
 TEST_P(SocketAhead, AMessageThatNobodyAskedForArrives) {
   expect_all_well(fork_ranks(2, GetParam(), [](Rank& me) {
     me.start();
@@ -35,7 +35,7 @@ TEST_P(SocketAhead, AMessageThatNobodyAskedForArrives) {
       me.close();
       return;
     }
-    // A connection's reader is whoever tests a request: this one ends when the peer is gone.
+    // The thread that tests a request also reads the connection; this request ends when the peer is gone.
     char never = 0;
     prun_req* const idle = me.batch({recv_op(1, &never, 1, 5)});
     while (me.wait(idle, 0.001) == PRUN_AGAIN) {
@@ -48,7 +48,7 @@ TEST_P(SocketAhead, AMessageThatNobodyAskedForArrives) {
 
 TEST_P(SocketAhead, NoMoreThanTheLimitGoesOut) {
   expect_all_well(fork_ranks(2, GetParam(), [](Rank& me) {
-    constexpr int kMessages = 8, kFit = 3;  // of 300,000 bytes in 1,000,000
+    constexpr int kMessages = 8, kFit = 3;  // kFit messages of 300,000 bytes fit into 1,000,000
     me.start();
     std::vector<std::vector<char>> messages;
     for (int i = 0; i < kMessages; ++i) messages.push_back(numbered(kLarge, i));
@@ -63,7 +63,7 @@ TEST_P(SocketAhead, NoMoreThanTheLimitGoesOut) {
       me.meet();
       return;
     }
-    me.run({recv_op(1, &byte, 1, 5)});  // meanwhile it reads what comes
+    me.run({recv_op(1, &byte, 1, 5)});  // also reads the other messages
     std::vector<std::vector<char>> in(kMessages, std::vector<char>(kLarge));
     std::vector<prun_p2p> receives;
     for (auto& each : in) receives.push_back(recv_op(1, each.data(), each.size()));
@@ -73,7 +73,7 @@ TEST_P(SocketAhead, NoMoreThanTheLimitGoesOut) {
   }));
 }
 
-// Again and again, receives posted before, while and after pieces come.
+// Receives are posted before, between and after the arrivals of pieces, many times.
 TEST_P(SocketAhead, ReceivesMayComeAtAnyTime) {
   expect_all_well(fork_ranks(2, GetParam(), [](Rank& me) {
     me.start();
@@ -94,7 +94,7 @@ TEST_P(SocketAhead, ReceivesMayComeAtAnyTime) {
   }));
 }
 
-// Part of it has come when its sender dies.
+// The sender dies after part of the message has arrived.
 TEST_P(SocketAhead, WhatNeverCameIsNoMessage) {
   const std::vector<int> ends = fork_ranks(2, GetParam(), [](Rank& me) {
     me.start();

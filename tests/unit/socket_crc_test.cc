@@ -1,4 +1,5 @@
-// CRC32C against its published check value and against itself: tables, instruction and folding agree at every length.
+// CRC32C against its published check values, and its implementations (tables, instruction, folding) against each other
+// at every length.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -10,7 +11,7 @@ namespace {
 using prun::socket::crc32c;
 using prun::socket::crc32c_every_way;
 
-TEST(SocketCrc, HasThePublishedValues) {  // RFC 3720 appendix B.4, and the check value of the CRC catalogue
+TEST(SocketCrc, HasThePublishedValues) {  // RFC 3720 appendix B.4, and the CRC catalogue's check value
   EXPECT_EQ(crc32c(0, "123456789", 9), 0xe3069283u);
   EXPECT_EQ(crc32c(0, std::vector<char>(32, 0).data(), 32), 0x8a9136aau);
   EXPECT_EQ(crc32c(0, std::vector<char>(32, '\xff').data(), 32), 0x62a8ab43u);

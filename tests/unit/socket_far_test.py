@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Ranks whose packets take 5 ms there and back (the line of tools/bench/line.py): the socket plugin sees that they are
-far away, and what it then sends unasked arrives whole. Needs root and /dev/net/tun; skipped where there are none."""
+"""Ranks with 5 ms of round-trip time (the line of tools/bench/line.py): the socket plugin classifies them as distant,
+and the messages that it then sends before their receives arrive complete. Needs root and /dev/net/tun; skipped
+otherwise.
+"""
 import os
 import pathlib
 import shutil

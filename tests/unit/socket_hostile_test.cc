@@ -1,4 +1,4 @@
-// What a network may do to the socket plugin: strangers, a wrong secret, flipped bits, ranks that were started apart.
+// Network faults and attacks against the socket plugin: strangers, a wrong secret, flipped bits, ranks of another job.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -39,8 +39,8 @@ int dial(uint16_t port) {
   return fd;
 }
 
-// Forwards between whoever dials it and `port`. Of all bytes that go towards the dialler (or the listener) the one at
-// `flip_at` has a bit flipped, once; the longest run of zeros among them is counted.
+// Forwards each incoming connection to `port`. Flips one bit, once, of byte `flip_at` in the stream towards the dialler
+// (or the listener), and measures the longest run of zeros in that stream.
 class FlippingProxy {
  public:
   FlippingProxy(uint16_t port, bool towards_dialler, size_t flip_at)
@@ -103,11 +103,11 @@ class FlippingProxy {
   int listener_;
 };
 
-// The handshake's bytes towards the dialler: hello and two MACs.
+// Bytes of the handshake towards the dialler: hello and two MACs.
 constexpr size_t kHandshake = 104 + 32 + 32;
 constexpr size_t kHeader = 48;
 
-// What TLS sends towards the dialler before the first frame is shorter.
+// Upper bound for the bytes that TLS sends towards the dialler before the first frame.
 constexpr size_t kTlsHandshake = 400;
 constexpr const char* kPlain = "unix=0,crc=1";
 constexpr const char* kEncrypted = "unix=0,encrypt=1";
@@ -141,7 +141,7 @@ TEST_P(SocketFlip, IsNeverDelivered) {
     std::vector<char> small(1000, 1), large(1 << 20, 1);
     if (me.rank == 0) {
       prun_status status = me.wait(me.batch({send_op(1, zeros.data(), 1000), send_op(1, zeros.data(), 1 << 20)}));
-      if (status == PRUN_OK) status = me.wait(me.batch({recv_op(1, small.data(), 1)}));  // the peer says what happened
+      if (status == PRUN_OK) status = me.wait(me.batch({recv_op(1, small.data(), 1)}));  // the peer sends the reason
       RANK_CHECK(status == PRUN_ECORRUPT && me.result.culprit == 1, "status %d %s", status, me.result.message);
       RANK_CHECK(contains(me.result.message, "data from this rank to rank #1 over tcp was corrupted"), "%s",
                  me.result.message);
@@ -157,11 +157,11 @@ TEST_P(SocketFlip, IsNeverDelivered) {
     }
     RANK_CHECK(status == PRUN_ECORRUPT && me.result.culprit == 0, "status %d %s", status, me.result.message);
     RANK_CHECK(contains(me.result.message, GetParam().message), "%s", me.result.message);
-    me.meet();  // the proxy is a thread of this rank and has still to forward the last words
+    me.meet();  // the proxy is a thread of this rank and must still forward the last frame
   }));
 }
 
-// What stays on a host has codes on headers only, over TCP as over AF_UNIX.
+// Inside a host only headers have a checksum, over TCP and AF_UNIX.
 TEST(SocketHostile, HeadersHaveACodeOnAHostToo) {
   expect_all_well(fork_ranks(2, "unix=0", [&](Rank& me) {
     me.open();
@@ -183,7 +183,7 @@ TEST(SocketHostile, HeadersHaveACodeOnAHostToo) {
   }));
 }
 
-// The fault that tests ask for is one that is found, wherever payloads have no code.
+// An injected flip hits a checked byte when payloads have no checksum.
 TEST(SocketHostile, AFlippedBitIsFoundWithoutCodesOnPayloads) {
   for (const char* options : {"", "unix=0", "unix=0,crc=0", "unix=0,crc=1"}) {
     for (uint64_t seed = 0; seed < 4; ++seed) {
@@ -199,7 +199,7 @@ TEST(SocketHostile, AFlippedBitIsFoundWithoutCodesOnPayloads) {
           status = me.wait(request);
           if (status == PRUN_OK) RANK_CHECK(in == out, "call %d", call);
         }
-        // Who finds it may be in the midst of a frame, where there is no place for last words to the other.
+        // The detecting rank may be inside a frame, where it cannot send a reason to its peer.
         RANK_CHECK(me.rank == 1 ? status == PRUN_ECORRUPT && me.result.culprit == 0 : status != PRUN_OK, "status %d %s",
                    status, me.result.message);
         me.meet();
@@ -244,13 +244,14 @@ TEST(SocketHostile, WhoListensOnAnEncryptedLinkLearnsNothing) {
   }
 }
 
-// The record then says that it is longer, and nobody has more to send.
+// The flipped record claims to be longer, and the sender has no more data.
 TEST(SocketHostile, AFlippedLengthOfARecordIsFound) {
   expect_all_well(fork_ranks(2, kEncrypted, [&](Rank& me) {
     me.start();
     char data[1000] = "";
     if (me.rank == 0) {
-      // Bit 4 of the record's byte 3, the length's higher one: TlsStream::flip takes both from one number.
+      // Bit 4 of byte 3 of the record, the high byte of the length: TlsStream::flip derives byte and bit from one
+      // number.
       constexpr uint64_t kRecord = kHeader + sizeof data + 22, kBit = 4 << 24;
       constexpr uint64_t kSeed = ((kBit / kRecord + 1) * kRecord + 3) << 8;
       const auto* chaos = static_cast<const prun_chaos*>(load()->ext(PRUN_CHAOS));
@@ -272,7 +273,7 @@ TEST(SocketHostile, StrangersAreTurnedAwayAndCounted) {
       for (int i = 0; i < 150; ++i) {
         const int fd = dial(port_of(me, 0));
         if (i % 3 == 1) (void)!::send(fd, noise.data(), noise.size(), MSG_NOSIGNAL);
-        if (i % 3 == 2) ::close(fd);  // the others stay and say nothing
+        if (i % 3 == 2) ::close(fd);  // the others remain connected and send nothing
       }
     }
     me.meet();
@@ -307,7 +308,7 @@ TEST(SocketHostile, SilentStrangerIsDroppedAfterTwoSecondsAndTheMissingRankNamed
   }));
 }
 
-// Its core has the others to serve first.
+// The core of the unresponsive rank serves others first.
 TEST(SocketHostile, WhereRanksShareCoresASilentOneIsWaitedForLonger) {
   expect_all_well(fork_ranks(2, "unix=0", [](Rank& me) {
     me.params.local_ranks = 4 * static_cast<int>(std::thread::hardware_concurrency());

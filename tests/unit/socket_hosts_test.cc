@@ -1,4 +1,4 @@
-// Ranks on different hosts: network namespaces joined by a virtual cable. Needs root and iproute2; skipped without.
+// Ranks on different hosts: network namespaces joined by a veth pair. Needs root and iproute2; skipped otherwise.
 #include <gtest/gtest.h>
 #include <sched.h>
 
@@ -16,7 +16,7 @@ bool can_make_hosts() {
          std::system("unshare -n true > /dev/null 2>&1") == 0;
 }
 
-// Two ranks, each in a namespace of its own, with eth0 of 10.77.0.1 and 10.77.0.2.
+// Runs two ranks, each in its own namespace, whose eth0 is 10.77.0.1 or 10.77.0.2.
 void expect_all_well_on_two_hosts(const std::function<void(Rank&)>& body) {
   const std::vector<int> ends = fork_ranks(2, "", [&](Rank& me) {
     RANK_CHECK(::unshare(CLONE_NEWNET) == 0);
@@ -43,7 +43,7 @@ TEST(SocketHosts, TalkOverTheInterfaceThatWasGiven) {
     const auto* address = reinterpret_cast<const prun::socket::Address*>(me.shared->blobs[me.rank]);
     RANK_CHECK(address->family == 4 && address->ip[0] == 10 && address->ip[3] == me.rank + 1);
     RANK_CHECK(last_log.find("0 connections over unix, 1 over tcp") != std::string::npos, "%s", last_log.c_str());
-    RANK_CHECK(last_log.find("far away") == std::string::npos);  // socket_far_test.py has hosts that are
+    RANK_CHECK(last_log.find("far away") == std::string::npos);  // socket_far_test.py covers distant hosts
     std::vector<char> in(3 << 20), out(3 << 20, static_cast<char>(7 + me.rank));
     me.run({recv_op(1 - me.rank, in.data(), in.size()), send_op(1 - me.rank, out.data(), out.size())});
     RANK_CHECK(in == std::vector<char>(in.size(), static_cast<char>(8 - me.rank)));
@@ -77,7 +77,7 @@ TEST(SocketHosts, AnInterfaceNeedsASecret) {
   });
 }
 
-// TCP_USER_TIMEOUT finds it for who sends, keepalive for who only receives.
+// TCP_USER_TIMEOUT detects the break for a sender, keepalive for a pure receiver.
 TEST(SocketHosts, PulledCableEndsBothSidesWithinSeconds) {
   if (!can_make_hosts()) GTEST_SKIP() << "needs root and ip";
   expect_all_well_on_two_hosts([](Rank& me) {
@@ -89,7 +89,8 @@ TEST(SocketHosts, PulledCableEndsBothSidesWithinSeconds) {
     const auto begin = std::chrono::steady_clock::now();
     prun_req* request = me.batch({me.rank == 1 ? send_op(0, memory.data(), 1000) : recv_op(1, memory.data(), 1000)});
     prun_status status = me.wait(request, 15);
-    if (status == PRUN_OK) status = me.wait(me.batch({recv_op(0, memory.data(), 1)}), 15);  // the kernel took the bytes
+    if (status == PRUN_OK)
+      status = me.wait(me.batch({recv_op(0, memory.data(), 1)}), 15);  // the kernel accepted the bytes
     RANK_CHECK(status == PRUN_EPEER && me.result.culprit == 1 - me.rank, "status %d", status);
     RANK_CHECK(std::string(me.result.message).find("its connection over tcp failed: ") != std::string::npos, "%s",
                me.result.message);

@@ -51,7 +51,7 @@ std::string congestion_of(int fd) {
   return found == 0 ? name : "";
 }
 
-// Connections have what the listener has when they come; a change later would leave the pacing of the system's.
+// Accepted connections inherit the listener's congestion control; a later change would keep the pacing of the system's.
 TEST(SocketLife, ListensWithTheCongestionControlOfAHost) {
   const int plain = ::socket(AF_INET, SOCK_STREAM, 0);
   const std::string other = congestion_of(plain) == "reno" ? "cubic" : "reno";
@@ -91,7 +91,7 @@ TEST(SocketLife, ConnectsAndClosesAgainWithoutLeaks) {
            char in = 0, out = 'x';
            me.run({recv_op(1 - me.rank, &in, 1), send_op(1 - me.rank, &out, 1)});
            me.close();
-           me.meet();  // the next round's addresses overwrite this one's
+           me.meet();  // the next round's addresses overwrite the current ones
            if (i == 0) descriptors = entries("/proc/self/fd");
          }
          RANK_CHECK(entries("/proc/self/fd") == descriptors);
@@ -107,7 +107,7 @@ TEST(SocketLife, OlderAndNewerHostsAreUnderstood) {
     char guard[16];
   } shorter{};
   std::memset(&shorter, 'x', sizeof shorter);
-  shorter.result.size = offsetof(prun_result, message) + 20;  // of an older host
+  shorter.result.size = offsetof(prun_result, message) + 20;  // as an older host passes it
   EXPECT_EQ(load()->open(&params, &ctx, &shorter.result), PRUN_EINVAL);
   EXPECT_STREQ(shorter.result.message, "socket has no optio");
   EXPECT_EQ(shorter.result.message[20], 'x');
@@ -128,7 +128,7 @@ TEST(SocketLife, BrokenContractIsRefused) {
          prun_p2p cuda = send_op(0, &byte, 1);
          cuda.mem_kind = PRUN_MEM_CUDA;
          RANK_CHECK(refused(cuda));
-         me.run({});  // nothing at all is allowed
+         me.run({});  // an empty batch is allowed
          me.run({send_op(0, &byte, 0), recv_op(0, &byte, 0)});
        }))
     EXPECT_EQ(end, 0);
@@ -142,7 +142,7 @@ TEST(SocketLife, FourThreadsOnOneContext) {
           std::vector<std::thread> threads;
           for (int lane = 0; lane < 4; ++lane)
             threads.emplace_back([&me, lane] {
-              Rank mine = me;  // results of its own
+              Rank mine = me;  // has results of its own
               uint32_t state = static_cast<uint32_t>(lane) + 1;
               for (int i = 0; i < 100; ++i) {
                 state = state * 1664525u + 1013904223u;

@@ -1,5 +1,5 @@
-// What the socket plugin says of peers, sizes and ends: two to three forked ranks over AF_UNIX and over TCP. Messages
-// in general are the conformance suite's, which CMakeLists.txt runs with the same options.
+// How the socket plugin reports peers, sizes and disconnects: two to three forked ranks over AF_UNIX and over TCP. The
+// conformance suite, which CMakeLists.txt runs with the same options, tests messages in general.
 #include <gtest/gtest.h>
 
 #include "tests/unit/socket_world.h"
@@ -43,7 +43,7 @@ TEST_P(SocketPlugin, MismatchNamesBothSizesAndTheRank) {
             {me.rank == 0 ? recv_op(1, memory.data(), c.received, lane) : send_op(0, memory.data(), c.sent, lane)});
         if (first) me.run({send_op(1 - me.rank, &go, 1)});
         const prun_status status = me.wait(request, 5);
-        if (me.rank == 1) {  // what was sent unasked is gone before anybody can object
+        if (me.rank == 1) {  // the small message has been sent before the receiver can reject it
           const bool unasked = c.sent < 100000 || std::string(me.params.options).find("ahead") != std::string::npos;
           RANK_CHECK(status == PRUN_EMISMATCH || (status == PRUN_OK && unasked), "status %d", status);
           continue;
@@ -72,7 +72,7 @@ TEST_P(SocketPlugin, KilledPeerIsNamed) {
     RANK_CHECK(std::string(me.result.message).find("rank #2 is gone") == 0, "%s", me.result.message);
     RANK_CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
     me.meet(1);
-    const int peer = 1 - me.rank;  // the others still talk to each other
+    const int peer = 1 - me.rank;  // the other ranks still communicate
     std::vector<char> in(100000), out = pattern(100000, me.rank);
     me.run({recv_op(peer, in.data(), in.size()), send_op(peer, out.data(), out.size())});
     RANK_CHECK(in == pattern(100000, peer));
@@ -102,7 +102,7 @@ TEST_P(SocketPlugin, OrderlyCloseIsNoErrorForWhatHasArrived) {
   }));
 }
 
-// Small messages that nobody has asked for: 3 MiB leave a sender, 12 MiB do not before they are asked for.
+// Small messages without posted receives: the window lets 3 MiB leave the sender, but not 12 MiB.
 TEST_P(SocketPlugin, SmallMessagesAreAheadByAWindow) {
   if (std::string(GetParam()).find("eager=0") == 0) GTEST_SKIP() << "its messages are large";
   constexpr int kFew = 192, kMany = 576;
@@ -124,7 +124,7 @@ TEST_P(SocketPlugin, SmallMessagesAreAheadByAWindow) {
       me.run({recv_op(0, &go, 1, 2)});
       return;
     }
-    me.run({recv_op(1, &go, 1, 2)});  // reads all that comes meanwhile
+    me.run({recv_op(1, &go, 1, 2)});  // also reads all messages that arrive
     for (int i = 0; i < kFew + kMany; ++i) {
       std::fill(in.begin(), in.end(), '\0');
       me.run({recv_op(1, in.data(), in.size(), 1)});
@@ -138,12 +138,12 @@ TEST_P(SocketPlugin, BlameIsPassedOn) {
   expect_all_well(fork_ranks(3, GetParam(), [&](Rank& me) {
     me.start();
     char byte = 0;
-    if (me.rank == 2) return;  // leaves
-    if (me.rank == 1) {        // finds rank 2 gone and leaves too
+    if (me.rank == 2) return;  // disconnects
+    if (me.rank == 1) {        // detects that rank 2 is gone and disconnects too
       RANK_CHECK(me.wait(me.batch({recv_op(2, &byte, 1)})) == PRUN_EPEER && me.result.culprit == 2);
       return;
     }
-    RANK_CHECK(me.wait(me.batch({recv_op(1, &byte, 1)})) == PRUN_EPEER);  // rank 0 only talks to rank 1
+    RANK_CHECK(me.wait(me.batch({recv_op(1, &byte, 1)})) == PRUN_EPEER);  // rank 0 communicates with rank 1 only
     RANK_CHECK(me.result.culprit == 2, "culprit %d: %s", me.result.culprit, me.result.message);
     RANK_CHECK(std::string(me.result.message) == "rank #2 is gone, as rank #1 found", "%s", me.result.message);
   }));

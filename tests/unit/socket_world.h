@@ -1,7 +1,7 @@
-// Ranks as forked processes over the socket plugin (or PRUN_TEST_PLUGIN), for its tests and its bench: blobs are
-// exchanged through shared anonymous memory, each rank runs a body, the parent checks how the ranks ended.
+// Ranks as forked processes over the socket plugin (or PRUN_TEST_PLUGIN), for its tests and benchmarks. Blobs are
+// exchanged through shared anonymous memory, each rank runs a body, and the parent checks how the ranks ended.
 //
-// A rank that fails prints why and exits with 1, since GoogleTest's own failures do not cross a fork.
+// A failing rank prints the reason and exits with 1, because GoogleTest failures do not cross a fork.
 #pragma once
 #include <dlfcn.h>
 #include <prun/transport.h>
@@ -38,10 +38,10 @@ namespace socket_world {
 
 inline constexpr int kMaxRanks = 8;
 
-struct Shared {  // zeroed
+struct Shared {  // zero-initialized
   char blobs[kMaxRanks][PRUN_MAX_ADDRESS];
   size_t bytes[kMaxRanks];
-  std::atomic<int> arrived[64];  // one per meeting
+  std::atomic<int> arrived[64];  // one per barrier
   std::atomic<int> flags[16];    // for the tests
 };
 
@@ -80,7 +80,7 @@ struct Rank {
     result.size = sizeof result;
   }
 
-  void meet(int absent = 0) {  // of every rank but the absent ones
+  void meet(int absent = 0) {  // a barrier of all ranks but `absent`
     std::atomic<int>& counter = shared->arrived[meetings++];
     ++counter;
     while (counter < ranks - absent) ::sched_yield();
@@ -138,7 +138,7 @@ inline prun_p2p recv_op(int from, void* to, size_t bytes, uint64_t lane = 0) {
   return {1, from, lane, to, bytes, PRUN_MEM_HOST, nullptr};
 }
 
-// Forks the ranks; returns each one's wait status. `body` gets a rank that is not opened yet.
+// Forks the ranks and returns the wait status of each. `body` receives a rank that is not opened yet.
 inline std::vector<int> fork_ranks(int ranks, const char* options, const std::function<void(Rank&)>& body) {
   void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto* shared = static_cast<Shared*>(memory);

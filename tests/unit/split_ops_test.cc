@@ -1,4 +1,4 @@
-// Ops that know which part of a tensor their rank has: what all ranks compute together is what one rank computes alone.
+// Ops that compute one rank's part of a tensor: the parts of all ranks together equal the result of one rank.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,13 +10,13 @@ namespace prun::test {
 namespace {
 
 Values slice(const Values& all, int64_t first, int64_t count) {
-  Values out(static_cast<size_t>(count));  // beyond the end: zeros
+  Values out(static_cast<size_t>(count));  // zeros beyond the end
   for (int64_t i = 0; i < count && first + i < static_cast<int64_t>(all.size()); ++i)
     out[static_cast<size_t>(i)] = all[static_cast<size_t>(first + i)];
   return out;
 }
 
-// Columns [first, first + count) of rows `width` long; beyond the end `fill`.
+// Returns columns [first, first + count) of rows of `width` elements; columns beyond the end are `fill`.
 Values columns(const Values& all, int64_t width, int64_t first, int64_t count, double fill) {
   Values out;
   for (int64_t row = 0; row < static_cast<int64_t>(all.size()) / width; ++row)
@@ -55,7 +55,7 @@ TEST(SplitOps, EmbeddingOfASplitVocabulary) {
   }
 }
 
-// The positions of each rank's tokens, as STRATEGIES.md has them: written out here, not computed as devices do.
+// The positions of each rank's tokens, written out by hand instead of computed as devices do.
 TEST(SplitOps, PositionsOfASplitSample) {
   struct Split {
     int cp, tp;  // tp divides a rank's share of cp into runs
@@ -91,7 +91,7 @@ TEST(SplitOps, PositionsOfASplitSample) {
   }
 }
 
-// What the ranks of a tensor-parallel group do, the all-reduces by hand; the last ranks have padding only.
+// The ops of a tensor-parallel group, with the all-reduces done by hand; the last ranks have only padding.
 TEST(SplitOps, CrossEntropyOfASplitVocabulary) {
   const int64_t vocab = 9, rows = 5;
   const Values logits = random_values(rows * vocab, 1, Dtype::f32, 4), targets = random_tokens(rows, 3, vocab);
@@ -141,7 +141,7 @@ TEST(SplitOps, CrossEntropyOfASplitVocabulary) {
 }
 
 TEST(SplitOps, PiecesJoinAndCut) {
-  const Values ranks = {0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23};  // of [2, 2] each
+  const Values ranks = {0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23};  // [2, 2] per rank
   const Values joined = {0, 1, 10, 11, 20, 21, 2, 3, 12, 13, 22, 23};
   auto op = [](const char* kind) {
     OneOp one(kind);
@@ -155,7 +155,7 @@ TEST(SplitOps, PiecesJoinAndCut) {
   EXPECT_EQ(take.write(Dtype::i64, {2, 2}).run(cpu()).result(), slice(ranks, 4, 4));
 }
 
-// The same mask whichever rank has which samples, tokens and columns; another one for another op, step or seed.
+// The mask is the same for every distribution of samples, tokens and columns, and differs by op, step and seed.
 TEST(SplitOps, DropoutIsTheSameUnderEverySharding) {
   const int64_t batch = 4, length = 8, width = 90;
   auto masked = [&](std::vector<Axis> mesh, int rank, Shape shape, int64_t first, int64_t samples, int64_t chunks) {
@@ -201,7 +201,7 @@ TEST(SplitOps, DropoutIsTheSameUnderEverySharding) {
   }
 }
 
-// prun/philox.h says which word decides about an element, for devices in any code: here one block at a time.
+// prun/philox.h defines the random word of each element for all devices; this test generates one block at a time.
 TEST(SplitOps, DropoutDrawsTheWordsThatEveryDeviceDraws) {
   const int64_t batch = 2, length = 3, key = 3;
   const uint64_t seed = uint64_t{5} << 40 | 42, stream = philox::dropout_stream(seed, static_cast<uint64_t>(key), 5);
@@ -221,9 +221,9 @@ TEST(SplitOps, DropoutDrawsTheWordsThatEveryDeviceDraws) {
   }
 }
 
-// Against angles written out here.
+// Compares with angles written out by hand.
 TEST(SplitOps, RotaryTurnsByThePositionInTheWholeSample) {
-  const Values held = {2, 3, 4, 5};  // of 8 positions, rank 1 of 2 with balanced chunks
+  const Values held = {2, 3, 4, 5};  // of 8 positions; rank 1 of 2 with balanced chunks
   OneOp op("rotary");
   op.mesh({{"cp", 2}}, 1).attr("tokens_axis", "cp").attr("chunks", 2);
   op.attr("size", 4).attr("heads", 1).attr("base", 100.0);
@@ -270,7 +270,7 @@ Values initial(std::vector<int64_t> counts, const Layout& layout, std::vector<Ax
   return op.write(Dtype::f32, {total}).run(cpu()).result();
 }
 
-// A fused weight [3, 10|6|6] split by columns, a vector that is whole everywhere, and a matrix [7, 5] split by rows.
+// A fused weight [3, 10|6|6] split by columns, a replicated vector, and a matrix [7, 5] split by rows.
 TEST(SplitOps, InitialValuesAreThoseOfTheWholeParameter) {
   const Layout layout{{3, 0, 1}, {10, 6, 6, 35}, {3, 0, 1}, {1, 0, 5}, "tp,,tp"};
   const Values whole = initial({66, 9, 35}, {}, {}, 0, 144, "");
@@ -309,7 +309,7 @@ TEST(SplitOps, NormsCountWhatIsOnSeveralRanksOnce) {
   EXPECT_EQ(tensors.write(Dtype::f64, {}).run(cpu()).result()[0], 27);
   double sum = 0;
   for (int rank :
-       {0, 1, 2}) {  // a flat vector 1 2 3 | 4 5 6 | 7 8 9, whose elements 2 to 6 weigh a half, the last none
+       {0, 1, 2}) {  // a flat vector 1 2 3 | 4 5 6 | 7 8 9; elements 2 to 6 have weight 1/2, the last piece has 0
     OneOp flat("norm2");
     flat.mesh({{"dp", 3}}, rank).attr("axis", "dp");
     flat.attr("piece_starts", std::vector<int64_t>{0, 2, 7, 8})

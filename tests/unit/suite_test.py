@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/bench/suite.py: a tiny selection of its jobs for real, what it goes on from, and the table. Times nothing."""
+"""tools/bench/suite.py: really runs a tiny selection of its jobs, resumes, and prints the table. Times nothing."""
 import json
 import pathlib
 import re
@@ -54,7 +54,7 @@ class Suite(unittest.TestCase):
         for _ in range(2):
             done = self.suite("--only", "step mlp-2")
             self.assertEqual(done.returncode, 2)
-            self.assertRegex(done.stderr, r"^1/[12] step mlp-2, 0 s: no PyTorch: --torch PYTHON\n")  # 2: with AVX2 alone, too
+            self.assertRegex(done.stderr, r"^1/[12] step mlp-2, 0 s: no PyTorch: --torch PYTHON\n")  # 2 with AVX2 alone
         self.assertIn("| step mlp-2 | did not run: no PyTorch: --torch PYTHON |", (self.folder / "table.md").read_text())
 
     def test_a_name_that_is_none_is_refused(self):
@@ -157,27 +157,27 @@ class Table(unittest.TestCase):
         return kernels.row_of(name, {"bytes": size, "elements": elements, "cpu_time": microseconds}, self.machine())
 
     def test_the_slower_of_memory_and_arithmetic_bounds_a_kernel(self):
-        row = self.row("layernorm/0", 3 << 19, 1 << 10, 50.0)  # few elements for so many bytes
+        row = self.row("layernorm/0", 3 << 19, 1 << 10, 50.0)  # few elements for its bytes
         self.assertEqual((row["what"], row["limit"], round(row["share"], 2), row["reached"]), ("layernorm f32", "a copy of 1,024 KiB 40 GB/s", 0.79, False))
-        row = self.row("gelu/0", 1 << 20, 1 << 17, 110.0)  # 11 multiply-adds an element: 90 µs
+        row = self.row("gelu/0", 1 << 20, 1 << 17, 110.0)  # 11 FMAs per element: 90 µs
         self.assertEqual((row["limit"], round(row["share"], 2), row["reached"]), ("arithmetic 11.6 GB/s", 0.82, True))
-        row = self.row("adamw_7m", 7 << 26, 1 << 24, 30e3)  # in place, of more than the caches hold
+        row = self.row("adamw_7m", 7 << 26, 1 << 24, 30e3)  # in place, larger than the caches
         self.assertEqual((row["limit"], round(row["share"], 2)), ("an update in place of 65,536 KiB 20 GB/s", 0.78))
         self.assertTrue(self.row("cross_entropy/0", 1 << 20, 1 << 10, 25.0)["limit"].startswith("a read of 1,024 KiB"))
 
     def test_the_arithmetic_of_the_bound(self):
         rates, work = self.machine().rates, bounds.Work
         self.assertEqual(work(multiply_add=3).seconds(rates), 3 / 16e9)
-        self.assertEqual(work(multiply_add=3, simple=5).seconds(rates), 8 / 32e9)  # all of them at the rate of the simple ones
-        self.assertEqual(work(multiply_add=3, divide=1, root=1).seconds(rates), 1 / 1e9)  # of one unit
+        self.assertEqual(work(multiply_add=3, simple=5).seconds(rates), 8 / 32e9)  # all at the rate of simple instructions
+        self.assertEqual(work(multiply_add=3, divide=1, root=1).seconds(rates), 1 / 1e9)  # both use one unit
         self.assertEqual(work(divide=1, root=1).seconds({"simple": 1, "divide": 2}), 1)  # a kind without a rate does not count
-        beside = rates | {"round_beside": 8e9}  # two simple ones and a rounding in four turns
+        beside = rates | {"round_beside": 8e9}  # two simple instructions and one rounding in four cycles
         self.assertEqual(work(simple=6, round=2).seconds(beside), (6 + 2 * 2) / 32e9)
         self.assertEqual(bounds.EXP2 + bounds.EXP2, bounds.EXP2.times(2))
         work, stream = bounds.kernel_of("gelu", half=False)
         self.assertEqual((work.multiply_add, work.simple, stream), (11, 5, "copy"))
         half, _ = bounds.kernel_of("gelu_dx", half=True)
-        self.assertEqual((half.simple - bounds.kernel_of("gelu_dx", half=False)[0].simple, half.round), (2.5, 1))  # reads two, writes one in order
+        self.assertEqual((half.simple - bounds.kernel_of("gelu_dx", half=False)[0].simple, half.round), (2.5, 1))  # reads two operands, writes one in order
         self.assertEqual(bounds.kernel_of("adamw_cast_7m", half=False)[0].round, 1)
         self.assertGreater(bounds.kernel_of("residual_norm", half=True, backward=True)[0].simple, bounds.kernel_of("layernorm_grad", half=True)[0].simple)
 
@@ -185,9 +185,9 @@ class Table(unittest.TestCase):
         found = {"GFLOP/s": 20.0, "cpu_time": 1.0, "head": 64}
         row = kernels.row_of("attention/0/128", found, self.machine())
         self.assertEqual((row["what"], row["ratio"], row["reached"]), ("attention f32, 128 tokens", 0.8, True))
-        self.assertEqual(row["share"], 20 / 32 * (128 + 6) / 128)  # six multiply-adds of softmax beside two products of 64
-        flops = 256e9  # of scores: 256e9 / (2·64·2)
-        self.assertEqual(bounds.of_attention("attention", True, flops, 64, self.machine().rates, [32e9, 64e9], True), 1.5 * flops / 64e9)  # tiles multiply beside
+        self.assertEqual(row["share"], 20 / 32 * (128 + 6) / 128)  # six FMAs of softmax overlapped with two dot products of 64
+        flops = 256e9  # scores: 256e9 / (2·64·2)
+        self.assertEqual(bounds.of_attention("attention", True, flops, 64, self.machine().rates, [32e9, 64e9], True), 1.5 * flops / 64e9)  # tile GEMMs overlap
         vectors = bounds.of_attention("attention", True, flops, 64, self.machine().rates, [32e9, 64e9], False)
         self.assertEqual(vectors, 1e9 * (96 + 6) / 16e9)  # 64 in pairs, half an instruction each, and 64 in f32
         self.assertGreater(bounds.of_attention("attention_grad", False, flops, 64, self.machine().rates, [32e9, 64e9], False), flops / 32e9)
@@ -203,18 +203,18 @@ class Table(unittest.TestCase):
 
 class Gpt2(unittest.TestCase):
     def rounds(self, rates):
-        """What steady.measure makes of two rounds that are asked for, each of two sides, at these rates of cores."""
+        """Returns the result of steady.measure for two rounds of two sides, given these rates of cores."""
         rates, numbers = iter(rates), iter(range(100))
         return steady.measure(2, lambda look: [look(), next(numbers)][1], lambda: next(rates, None), lambda seen: max(seen, 8.0))
 
     def test_rounds_that_others_disturb_do_not_count(self):
-        # The rate before, then within and after each round.
+        # Rates: before the first round, then within and after each round.
         self.assertEqual(self.rounds([8, 8, 7.5, 8, 8]), ([0, 1], 0.9375))
         self.assertEqual(self.rounds([8, 4, 8, 8, 8, 7.5, 8]), ([1, 2], 0.9375))
-        self.assertEqual(self.rounds([8, 8, 4, 8, 8, 8, 8, 8, 8]), ([2, 3], 1.0))  # the second began at 4
-        # Of four rounds, none of them quiet, the two that were disturbed least.
+        self.assertEqual(self.rounds([8, 8, 4, 8, 8, 8, 8, 8, 8]), ([2, 3], 1.0))  # the second round began at rate 4
+        # All four rounds were disturbed; the two least disturbed count.
         self.assertEqual(self.rounds([4, 4, 4, 5, 6, 6, 6, 7, 6]), ([2, 3], 0.75))
-        self.assertEqual(self.rounds([]), ([0, 1], None))  # no product_bench
+        self.assertEqual(self.rounds([]), ([0, 1], None))  # product_bench is missing
         self.assertEqual((steady.disturbed(0.6), steady.disturbed(0.9), steady.disturbed(None)), ({"disturbed": 0.6}, {}, {}))
 
     def test_the_faster_of_compiled_and_eager_counts(self):

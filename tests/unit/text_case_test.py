@@ -1,4 +1,6 @@
-"""The runners of tests/golden and tests/errors against a fake prun: that they fail, what they show, what they rewrite."""
+"""The runners of tests/golden and tests/errors against a fake prun: when they fail, their output, and the files they
+rewrite.
+"""
 import pathlib
 import shutil
 import subprocess
@@ -101,7 +103,7 @@ class Runners(unittest.TestCase):
         whole = "program  a.lua\nstep\n\n  stream compute\n    forward block0\n      0  add  x\n    forward block1\n      1  add  y\n"
         text = excerpt.excerpt(whole)
         self.assertIn("      0  add  x\n      ... 2 lines like these\n\nwhole    8 lines, sha256 ", text)
-        self.assertNotEqual(text, excerpt.excerpt(whole.replace("add  y", "add  z")))  # the digest tells
+        self.assertNotEqual(text, excerpt.excerpt(whole.replace("add  y", "add  z")))  # the digest differs
 
     def test_a_plan_that_works_is_never_an_expected_error(self):
         self.write("errors/good.lua", "-- prun check PLAN\n")

@@ -1,4 +1,4 @@
-// The TLS stream between two ends of a socket: what goes in comes out, and nothing that was changed does.
+// The TLS stream between two ends of a socket pair: plaintext arrives unchanged, and modified records are rejected.
 #include "prun/sdk/tls.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class TlsTest : public testing::Test {
     server = std::make_unique<TlsStream>(ends[1].get(), TlsStream::Side::server, other);
     client = std::make_unique<TlsStream>(ends[0].get(), TlsStream::Side::client, kKey);
   }
-  // Both ends read until the handshake is over or has failed.
+  // Both ends read until the handshake has succeeded or failed.
   void shake_hands() {
     char nothing[1];
     for (int turn = 0; turn < 10 && !(client->established() && server->established()); ++turn)
@@ -38,7 +38,7 @@ class TlsTest : public testing::Test {
     const iovec piece{const_cast<char*>(text.data()) + from, text.size() - from};
     return to.write({&piece, 1});
   }
-  // Moves all of it; `at_once` at most in each read.
+  // Transfers all of `text`, reading at most `at_once` bytes at a time.
   static std::string move(TlsStream& from, TlsStream& to, const std::string& text, size_t at_once) {
     std::string got;
     std::string room(at_once, '\0');
@@ -99,7 +99,7 @@ TEST_F(TlsTest, PiecesAreOneStream) {
   EXPECT_EQ(got, text);
 }
 
-// What has been taken from the socket is read to its end without it.
+// Bytes already taken from the socket can be read without accessing it again.
 TEST_F(TlsTest, WithoutFillingItReadsWhatIsHere) {
   begin();
   shake_hands();
@@ -151,7 +151,7 @@ TEST_F(TlsTest, AFlippedBitIsFoundByOneAndToldToTheOther) {
     char room[4000];
     errno = 0;
     ssize_t got = server->read(room, sizeof room);
-    if (got < 0 && errno == EAGAIN) {  // the record's length grew
+    if (got < 0 && errno == EAGAIN) {  // the record's length was increased
       ASSERT_GT(put(*client, numbers(TlsStream::kFiller)), 0);
       got = server->read(room, sizeof room);
     }
@@ -159,7 +159,7 @@ TEST_F(TlsTest, AFlippedBitIsFoundByOneAndToldToTheOther) {
     EXPECT_EQ(errno, EBADMSG);
     EXPECT_EQ(client->read(room, sizeof room), -1);
     EXPECT_EQ(errno, EREMOTEIO) << client->trouble();
-    EXPECT_TRUE(server->established());  // a handshake that failed is tried again, and this one did not
+    EXPECT_TRUE(server->established());  // a failed handshake is retried, and this one did not fail
     EXPECT_TRUE(client->established());
   }
 }
@@ -174,7 +174,7 @@ TEST_F(TlsTest, AnEndIsAnEnd) {
   char room[100];
   EXPECT_EQ(server->read(room, sizeof room), static_cast<ssize_t>(text.size()));
   EXPECT_EQ(server->read(room, sizeof room), 0);
-  EXPECT_LT(put(*server, text), 0);  // and no signal
+  EXPECT_LT(put(*server, text), 0);  // and raises no signal
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
-"""prun tune: the best of a small space is that of an exhaustive sweep, and what is left out is counted."""
+"""prun tune: the best configuration of a small space equals that of an exhaustive sweep, and skipped candidates are
+counted.
+"""
 import json
 import pathlib
 import subprocess
@@ -43,7 +45,7 @@ class Tune(unittest.TestCase):
         best = {name: value for name, value in tuned["best"][0]["settings"].items() if name != "schedule"}
         self.assertEqual(best, swept[0]["settings"])
         self.assertEqual(tuned["best"][0]["step_s"], swept[0]["step_s"])
-        # Settings that record the same plan are one.
+        # Settings that record the same plan count once.
         self.assertEqual([each["step_s"] for each in tuned["best"]], [each["step_s"] for each in swept][:20])
 
     def test_long_plans_are_ranked_as_their_simulations(self):

@@ -10,7 +10,7 @@
 
 namespace prun {
 
-// The op of that row, which may read and write as many tensors as a test likes.
+// Returns the op without shape inference, so that a test may give it any number of operands.
 inline OpDef without_shapes(OpDef op) {
   op.infer = nullptr;
   return op;
@@ -28,12 +28,12 @@ inline const OpDef& kWaitSignal = ops::wait_signal;
 inline const OpDef& kLoad = ops::load;
 inline const OpDef& kStore = ops::store;
 
-// Builds a program line by line; every op's site is plan.lua:<number of the op>.
+// Builds a program op by op; the site of each op is plan.lua:<number of the op>.
 class Builder {
  public:
   explicit Builder(std::vector<Axis> axes = {{"dp", 2}}) { program.mesh = Mesh(std::move(axes)); }
 
-  // A buffer of `floats` and a tensor over all of it; returns the tensor.
+  // Adds a buffer of `floats` elements and a tensor over all of it; returns the tensor.
   int buffer(const std::string& name, int64_t floats, int64_t offset = -1) {
     Buffer b;
     b.name = name;

@@ -1,4 +1,4 @@
-// Sends and receives: each matches its partner, nobody waits in a circle, and which transports may carry them.
+// Sends and receives: each matches its partner, no cycle of waiting ranks, and which transports can carry them.
 #include <gtest/gtest.h>
 
 #include "tests/unit/expected_text.h"
@@ -74,7 +74,7 @@ TEST(VerifyMessages, OfOneWayAreOrdered) {
             std::string::npos);
 }
 
-// Every rank of a ring sends to the next and receives from the one before: one class that meets itself.
+// Every rank of a ring sends to the next and receives from the previous: one class that communicates with itself.
 Builder ring(bool one_stream) {
   Builder b({{"dp", 4}});
   const int x = b.buffer("x", 16), y = b.buffer("y", 16);
@@ -131,7 +131,8 @@ TEST(VerifyMessages, OneQueueForAPairNeedsOneOrder) {
 }
 
 TEST(VerifyMessages, StagesOfSeveralRanksWaitByRankWhereTheirPeersDiffer) {
-  // Ranks 0 and 2 are of one class, but 0's partner receives and 2's sends nothing back: no rank stands for its class.
+  // Ranks 0 and 2 are of one class, but 0's partner receives and 2's partner sends nothing back, so no rank can
+  // represent its class.
   Builder a = first_stage(1), b = second_stage(1), c = second_stage(1);
   for (Builder* one : {&a, &b, &c}) one->program.mesh = Mesh({{"tp", 2}, {"dp", 2}});
   c.op(kCompute, {}, {0});

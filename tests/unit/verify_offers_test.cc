@@ -1,4 +1,4 @@
-// One-sided messages: places that are offered, filled and waited for, and the mistakes that can be made with them.
+// One-sided messages: regions that are offered, filled and waited for, and mistakes with them.
 #include <gtest/gtest.h>
 
 #include "tests/unit/expected_text.h"
@@ -17,7 +17,7 @@ Op& one_sided(Builder& b, const OpDef& def, int tensor, int peer, int64_t tag, s
   return op;
 }
 
-constexpr int64_t kPlace = 256;  // of y in the receiver's arena
+constexpr int64_t kPlace = 256;  // offset of y in the receiver's arena
 
 Builder sender(int count = 1) {
   Builder b;
@@ -27,7 +27,7 @@ Builder sender(int count = 1) {
   return b;
 }
 
-// Offers y, waits, uses it; `count` times.
+// Offers y, waits and uses it, `count` times.
 Builder receiver(int count = 1) {
   Builder b;
   b.buffer("other", kPlace / 4);
@@ -105,7 +105,7 @@ TEST(VerifyOffers, ASendIsNoPut) {
       << found;
 }
 
-// Both put before they offer: each waits for a place that the other offers only afterwards.
+// Both ranks put before they offer, so each waits for an offer that the other makes only afterwards.
 TEST(VerifyOffers, PutsThatWaitForEachOthersOffers) {
   const auto stage = [](bool offers_first) {
     Builder b;

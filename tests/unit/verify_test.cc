@@ -1,4 +1,4 @@
-// Every rule of runtime/verify: a small right program passes, each mutation of it is refused with this message.
+// Every rule of runtime/verify: a small valid program passes, and each mutation of it is rejected with a given message.
 #include "verify/verify.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace prun {
 namespace {
 
-// compute writes x, comm reduces it, compute uses it, twice over the same bytes.
+// compute writes x, comm reduces it, compute uses it; a second time over the same bytes.
 Builder pipeline() {
   Builder b;
   const int x = b.buffer("x", 16), y = b.buffer("y", 16), z = b.buffer("z", 16, 0);
@@ -90,7 +90,7 @@ TEST(Verify, WaitCycleWithinARank) {
   EXPECT_EQ(check(b), expected());
 }
 
-// Two collectives on lanes of their own; `first` says on which stream the compute stream waits first.
+// Two collectives on separate lanes; `swapped` selects the stream for which the compute stream waits first.
 Builder two_lanes(bool swapped) {
   Builder b;
   const int x = b.buffer("x", 16), y = b.buffer("y", 16);
@@ -121,7 +121,7 @@ TEST(Verify, WaitCycleAcrossRanks) {
 }
 
 TEST(Verify, WaitCycleAcrossRanksWhoseGroupsDiffer) {
-  // dp pairs {0,2} and {1,3}: one of equal classes, one mixed, so that no rank can stand for its class.
+  // Groups {0,2} and {1,3} along dp: one has equal classes, one is mixed, so no rank can represent its class.
   Builder a = two_lanes(false), b = two_lanes(true);
   a.program.mesh = b.program.mesh = Mesh({{"dp", 2}, {"tp", 2}});
   EXPECT_EQ(check(a, a, {0, 0, 0, 1}), "");
@@ -241,7 +241,7 @@ TEST(Verify, OnlyTransfersTouchTheHostsMemory) {
     const int home = b.persistent("home", 16), here = b.buffer("here", 16);
     b.program.buffers[0].space = Space::host;
     b.program.buffers[0].offset = 0;
-    b.program.buffers[1].offset = 0;  // of the other arena
+    b.program.buffers[1].offset = 0;  // overlaps the other arena
     b.program.host_arena_bytes = 64;
     b.program.arena_bytes = 64;
     b.op(kCompute, {}, {here}, 0, {}, true);
@@ -282,7 +282,7 @@ TEST(Verify, UnorderedReadsDoNotConflict) {
   b.op(kAllReduce, {x}, {y}, 1, {{0, 0, 0}});
   b.op(kCompute, {x}, {z});
   EXPECT_EQ(check(b), "");
-  // A write after one of the two reads only.
+  // The write waits for only one of the two reads.
   b.op(kCompute, {}, {x});
   EXPECT_NE(check(b).find("unordered conflicting accesses: "), std::string::npos);
   b.program.step().streams[0].ops.back().waits = {{1, 0, 0}};
@@ -331,7 +331,7 @@ TEST(Verify, APersistentBufferSharesItsBytesWithNone) {
 }
 
 TEST(Verify, ABufferBetweenTwoOthersIsStillCompared) {
-  // x over all bytes, y on the low and z on the high half, and x used again at the end: both are disturbed.
+  // x covers all bytes, y the low and z the high half; x is used again at the end, after both have overwritten it.
   Builder b;
   const int x = b.buffer("x", 32), y = b.buffer("y", 16, 0), z = b.buffer("z", 16, 64);
   b.op(kCompute, {}, {x});
@@ -346,7 +346,7 @@ TEST(Verify, ABufferBetweenTwoOthersIsStillCompared) {
 
 // Evaluations.
 
-// The pipeline above, which is evaluated by a body of the same ops on buffers of its own.
+// `pipeline` with an evaluation body that has the same ops on buffers of its own.
 Builder evaluated() {
   Builder b = pipeline();
   const int x = b.buffer("x", 16), y = b.buffer("y", 16), loss = b.persistent("eval_loss", 16);
@@ -397,7 +397,7 @@ TEST(Verify, MoreMemoryThanThereIs) {
   EXPECT_EQ(only(verify_job(b.job(), 32 << 20, 8)), expected());
 }
 
-// A 96-layer model's worth of ops: activations that live from forward to backward, scratch that is reused, gathered
+// A program of the size of a 96-layer model: activations that live from forward to backward, reused scratch, gathered
 // units in two slots.
 TEST(Verify, IsFast) {
   Builder b({{"dp", 1024}});

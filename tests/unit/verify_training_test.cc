@@ -1,5 +1,5 @@
-// What a training step must do besides: use everything it computes, begin from parameters and optimizer state only,
-// join its streams, and give each op tensors that fit.
+// Further rules of a training step: every result is used, it starts from parameters and optimizer state only, its
+// streams are joined, and operands have fitting shapes.
 #include <gtest/gtest.h>
 
 #include "ir/ops.h"
@@ -105,7 +105,7 @@ TEST(VerifyTraining, StreamsMeetAtTheEndOfAStep) {
   Op& broadcast = t.op(kBroadcast, {t.g}, {t.g}, 1, {{0, 2, 0}, {0, 3, 1}});
   t.step()[3].waits = {{1, 0, 0}};
   EXPECT_EQ(check(t), "");
-  // The first wait already orders it after the step before.
+  // The first wait already orders it after the previous step.
   broadcast.waits.pop_back();
   EXPECT_EQ(check(t), "");
 
@@ -129,7 +129,7 @@ TEST(VerifyTraining, StreamsMeetAtTheEndOfAStep) {
       << check(gather);
 }
 
-// Shapes: one op of a kind on tensors of given sizes, in a program that trains.
+// Shapes: one op on tensors of given sizes, in a program that trains.
 
 std::string shapes(const char* kind, std::vector<Shape> reads, std::vector<Shape> writes, Attrs attrs = {}) {
   Training t;
@@ -198,7 +198,7 @@ TEST(VerifyTraining, ExpertsHaveRulesOfTheirOwn) {
 }
 
 TEST(VerifyTraining, HopsOfRingAttentionHaveRulesOfTheirOwn) {
-  Attrs attrs;  // 4 heads of 2 elements, 2 of keys and values: qkv is 16 wide, kv 8
+  Attrs attrs;  // 4 heads of 2 elements, 2 heads of keys and values: qkv has 16 columns, kv has 8
   attrs.set("heads", 4);
   attrs.set("kv_heads", 2);
   const Shape qkv = {1, 4, 16}, kv = {1, 4, 8}, out = {1, 4, 8}, lse = {1, 4, 4}, less = {1, 3, 8};

@@ -1,5 +1,5 @@
-// Placements and parameters over a step: each mistake of communication or order in a small training step is refused,
-// with both places.
+// Placements and parameters during a step: each communication or ordering mistake in a small training step is rejected
+// with both sites.
 #include <gtest/gtest.h>
 
 #include "ir/ops.h"
@@ -9,7 +9,7 @@
 namespace prun {
 namespace {
 
-// One linear layer on a batch that is split over dp; op(i) is the i-th of the step.
+// One linear layer on a batch that is split over dp; op(i) is the i-th op of the step.
 //   0 next_batch x   1 linear y   2 mean_square loss   3 its gradient   4 linear_dw g   5, 6 averages   7 sgd
 struct Step : Builder {
   int w, g, loss, x, y, dy;
@@ -60,7 +60,7 @@ struct Step : Builder {
   }
 };
 
-// The first finding without what tells where its ops are.
+// Returns the first finding without the sites of its ops.
 std::string found(const Step& step) {
   const std::vector<Finding> findings = verify_job(step.job(), 0);
   if (findings.empty()) return "";
@@ -70,8 +70,8 @@ std::string found(const Step& step) {
   return text;
 }
 
-// Step, with a copy of w in a slot of a pool that a step finds, and leaves for the next one; the gradient has the slot
-// in between.
+// Step with a copy of w in a pool slot. A step finds the copy of the previous step and makes one for the next step. In
+// between, the weight gradient uses the slot.
 //   1 linear reads the copy   4 linear_dw other   5 copy to g   8 sgd   9 the copy
 struct Ahead : Step {
   int kept, other;
@@ -151,7 +151,7 @@ TEST(VerifyValues, AStepWaitsForTheCopyThatTheStepBeforeLeaves) {
   EXPECT_EQ(ahead.rule(), "unordered conflicting accesses");
 }
 
-// As Ahead, but the copy is made beside the end of the step, and linear waits for it in the next one.
+// Ahead, but the copy is made by a concurrent broadcast that is carried over, and linear waits for it in the next step.
 struct GoesOn : Ahead {
   GoesOn() {
     drop(9);
@@ -161,7 +161,7 @@ struct GoesOn : Ahead {
   std::vector<Op>& beside() { return program.step().streams[1].ops; }
 };
 
-// A copy that goes on for nobody.
+// A carried-over copy that no op reads.
 struct Unread : GoesOn {
   Unread() {
     ops()[1].waits.clear();
@@ -179,10 +179,10 @@ TEST(VerifyValues, ACopyGoesOnOverTheEndOfAStep) {
   EXPECT_EQ(found(step),
             "steps overlap: linear may read buffer 'kept' before broadcast f32[16] root 0 has ended, which goes on "
             "since the step before");
-  // Too late: the last op that reads the copy is no op that waits.
+  // Too late: the op that waits is the one after the reading op.
   step.ops()[2].waits = {{1, 0, 1}};
   EXPECT_EQ(step.rule(), "steps overlap");
-  // Nobody reads the copy, and what has its bytes is written.
+  // No op reads the copy, but another op writes its bytes.
   step = GoesOn();
   step.ops()[1].waits.clear();
   step.ops()[1].reads = {step.x, step.w};
@@ -201,11 +201,11 @@ TEST(VerifyValues, OnlyWhatLooksAtItsOperandsAloneGoesOnOverTheEndOfAStep) {
   GoesOn step;
   step.beside()[0].def = &ops::copy;
   EXPECT_EQ(found(step), "steps overlap: sgd ends the step without waiting for copy");
-  // The loss is read when a step ends.
+  // The loss is read at the end of the step.
   step = GoesOn();
   step.op(kAllReduce, {step.loss}, {step.loss}, 1).phase = Phase::step;
   EXPECT_NE(check(step).find("ends the step without waiting for all_reduce"), std::string::npos) << check(step);
-  // A lane has one order, also from step to step.
+  // A lane has one order, across steps too.
   Unread other;
   for (Op& op : other.ops()) op.lane = op.communicates() ? 1 : 0;
   EXPECT_EQ(found(other),
@@ -256,7 +256,7 @@ TEST(VerifyValues, ALossOfOneRank) {
 }
 
 TEST(VerifyValues, WeightsThatPartTheirWays) {
-  // Every rank updates with its own random numbers.
+  // Every rank updates with different random numbers.
   Step step;
   step.op(ops::random_int, {}, {step.g});
   step.move(8, 7);
@@ -272,7 +272,7 @@ TEST(VerifyValues, ParametersAreUpdatedOnce) {
   EXPECT_EQ(found(step), expected());
   step.drop(8);
   step.drop(7);
-  EXPECT_EQ(found(step).substr(0, 10), "lost value");  // of the gradient
+  EXPECT_EQ(found(step).substr(0, 10), "lost value");  // the gradient's value
 }
 
 TEST(VerifyValues, ForwardReadsParametersBeforeTheirUpdate) {
@@ -283,7 +283,7 @@ TEST(VerifyValues, ForwardReadsParametersBeforeTheirUpdate) {
   EXPECT_EQ(found(step), expected());
 }
 
-// A copy in which forward computes, made again after the update.
+// Forward reads a copy of the weights, which is made again after the update.
 Step with_copy() {
   Step step;
   const int copy = step.shaped(step.persistent("copy", 16), {8, 2}, Role::param);
@@ -301,13 +301,13 @@ TEST(VerifyValues, CopiesOfParametersFollowThem) {
   Step forgotten = with_copy();
   forgotten.drop(8);
   EXPECT_EQ(found(forgotten), expected());
-  // Made anew before it is read, a copy need not follow at the end.
+  // A copy that is made before each read need not be made again at the end.
   Step early = with_copy();
   early.move(8, 1);
   EXPECT_EQ(check(early), "");
 }
 
-// A copy that the update itself makes is as new as the parameters.
+// A copy that the update itself writes is as recent as the parameters.
 TEST(VerifyValues, UpdatesThatCopyParameters) {
   Step step = with_copy();
   const TensorId copy = step.ops()[8].writes[0];
@@ -382,7 +382,7 @@ TEST(VerifyValues, AResultIsReadAsItWasMade) {
   EXPECT_EQ(found(step), "part of a tensor: mean_square reads [2, 1] of what is [2, 2]; linear wrote it");
 }
 
-// Backward makes y, the logits, once more, and the loss puts their gradient, dy, in their place.
+// Backward recomputes y, the logits, and the loss overwrites them with their gradient dy.
 TEST(VerifyValues, LogitsAreNotTheirGradient) {
   Step step;
   const auto tensor = [&](TensorId id) -> Tensor& { return step.program.tensors[id]; };
@@ -408,7 +408,7 @@ TEST(VerifyValues, LogitsAreNotTheirGradient) {
   EXPECT_EQ(found(step), "another value: linear_dw reads 'dy' at the place of 'y'; linear wrote it");
 }
 
-// Clipping: the norm of a gradient, then an update by the coefficient.
+// Clipping: the norm of a gradient, then an update scaled by the coefficient.
 Step clipped(std::vector<Axis> axes) {
   Step step(std::move(axes));
   const int norm = step.shaped(step.buffer("norm", 1), {}, Role::activation);
@@ -433,7 +433,7 @@ TEST(VerifyValues, TheNormHasEveryElementOnce) {
   EXPECT_EQ(found(both), expected());
 }
 
-// With --non-finite each update is told by the norm of all gradients whether to do anything.
+// With --non-finite each update reads the norm of all gradients to decide whether to skip.
 TEST(VerifyValues, EachUpdateIsToldWhetherToSkip) {
   const std::string why = "updates parameters also where gradients are not finite";
   Step unclipped;
@@ -447,7 +447,7 @@ TEST(VerifyValues, EachUpdateIsToldWhetherToSkip) {
 }
 
 TEST(VerifyValues, TheNormIsOverAllStages) {
-  // Two stages with parameters of their own, here by programs that differ in a name only.
+  // Two stages with their own parameters, here as programs that differ only in a name.
   const auto job_of = [](const Step& step) {
     Job job;
     job.classes = {step.program, step.program};
@@ -465,7 +465,7 @@ TEST(VerifyValues, TheNormIsOverAllStages) {
   EXPECT_EQ(only(verify_job(job_of(all), 0)), "");
 }
 
-// Weights and their gradients as shards of a flat vector.
+// Weights and their gradients are shards of a flat vector.
 TEST(VerifyValues, ShardsAreGatheredAndScattered) {
   Step step;
   const int full = step.buffer("full", 16), grads = step.buffer("grads", 16);

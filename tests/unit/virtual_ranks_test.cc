@@ -1,6 +1,6 @@
-// The interpreter and its collectives by definition: small numbers that one can follow, and every collective.
+// The interpreter, and its collectives by definition: every collective, with small numbers that can be checked by hand.
 //
-// Surprising fact: these plain loops are the yardstick of the transports, so they are checked against literals only.
+// Surprising fact: transports are compared with these plain loops, so the loops are compared with literals only.
 #include "exec/virtual_ranks.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// Runs one collective on `inputs`, one per member; outputs have `out` elements, at first -1.
+// Runs one collective on `inputs`, one per member; outputs have `out` elements, initially -1.
 std::vector<Floats> collective(CollKind kind, std::vector<Floats> inputs, size_t out, RedOp op = RedOp::sum,
                                int root = 0) {
   std::vector<Floats> outputs(inputs.size(), Floats(out, -1));
@@ -70,14 +70,14 @@ TEST(PlainCollectives, SharesOfDifferentSizesArePacked) {
 }
 
 TEST(PlainCollectives, NarrowFloatsAccumulateInF32) {
-  // 256 + 1 is 256 in bf16; in f32 the three ones survive until the end: 259 rounds to 260.
+  // 256 + 1 is 256 in bf16; f32 accumulation keeps the three ones: 259 rounds to 260.
   std::vector<bf16> in = {to_bf16(256), to_bf16(1), to_bf16(1), to_bf16(1)}, out(4);
   std::vector<PlainMember> members;
   for (size_t i = 0; i < 4; i++) members.push_back({&in[i], &out[i], 1, 1, nullptr, nullptr});
   run_plain_collective(CollKind::all_reduce, Dtype::bf16, RedOp::sum, 0, members);
   EXPECT_EQ(to_float(out[0]), 260);
 
-  // f16: 2048 + 1 + 1 + 1 = 2051, halfway between 2050 and 2052, goes to even; 65504 + 65504 is infinite.
+  // f16: 2048 + 1 + 1 + 1 = 2051, halfway between 2050 and 2052, rounds to even; 65504 + 65504 is infinite.
   const uint16_t k2048 = 0x6800, kOne = 0x3c00, k2052 = 0x6802, kMost = 0x7bff, kInfinity = 0x7c00, kTiny = 0x0001;
   std::vector<uint16_t> halves = {k2048, kOne, kOne, kOne}, sums(4);
   const auto reduce_halves = [&](RedOp op) {
@@ -105,7 +105,7 @@ TEST(PlainCollectives, IntegersDoNotOverflowInAnAverage) {
   EXPECT_EQ(out[0], static_cast<int8_t>(301 & 0xff));
 }
 
-// The interpreter. Rank r has r + 1 in x; y is the sum over the ranks.
+// The interpreter. Rank r has r + 1 in x; y is the all-reduced sum.
 
 Program summing_program(int rank, bool waits = true) {
   Builder b;
@@ -140,7 +140,7 @@ TEST(VirtualRanks, RunAProgramAndKeepWhatPersists) {
   }
 }
 
-// w begins at 7 and loses the learning rate, 0, 1, 2, 2, in each step.
+// w starts at 7; each step subtracts the learning rate: 0, 1, 2, 2.
 TEST(VirtualRanks, EachStepHasItsLearningRate) {
   Job job = summing_job();
   for (Program& program : job.classes) {
@@ -155,11 +155,11 @@ TEST(VirtualRanks, EachStepHasItsLearningRate) {
   EXPECT_EQ(reinterpret_cast<const float*>(run.persistent[1][0].bytes.data())[1], 7 - 5);
 }
 
-// Each batch of an evaluation gives the rank's loss, w + x: w grows from step to step.
+// Each batch of an evaluation gives the rank's loss, w + x; w grows each step.
 TEST(VirtualRanks, EvaluationsComeAfterTheirSteps) {
   Job job = summing_job();
   for (Program& program : job.classes) {
-    program.schedule = {.steps = 5, .learning_rate = {.peak = -1}};  // w grows by 1 in a step
+    program.schedule = {.steps = 5, .learning_rate = {.peak = -1}};  // each step adds 1 to w
     Op gradient = program.step().streams[0].ops[0], update = program.init().streams[0].ops[0];
     gradient.attrs.set("values", std::vector<double>{1, 1});
     update.def = find_op("sgd");
@@ -209,7 +209,7 @@ TEST(VirtualRanks, CollectivesThatDifferAreNamed) {
   }
 }
 
-// Both send first, then receive: ends only where sends do not wait for their receives.
+// Both ranks send before they receive, which ends only if sends do not wait for their receives.
 Job exchanging_job(int first) {
   Job job = summing_job();
   for (Program& program : job.classes) {

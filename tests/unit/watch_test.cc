@@ -1,6 +1,6 @@
-// What users see of a job, from recorders that the test writes: steps, live line, metrics, summary, trace.
+// Views of a job, from recorders that the test writes: steps, live line, metrics, summary, trace.
 //
-// Surprising fact: no clock and no terminal take part; both are functions of the Screen.
+// Surprising fact: no clock or terminal takes part; both are functions of the Screen.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -63,7 +63,7 @@ std::string contents(const std::string& path) {
   return text.str();
 }
 
-// linear on the compute stream, all_reduce on another, linear that waits for it.
+// linear on the compute stream, all_reduce on another stream, then a linear that waits for it.
 Job small_job(int64_t steps = 3) {
   Program program;
   program.name = "plan.lua";
@@ -97,7 +97,7 @@ MergedStep merged(uint64_t step, double loss, double time = 0.5, double comm = 0
   return {step, loss, time, comm, exposed, 0};
 }
 
-// A step after which there was an evaluation of 0.25 s.
+// A step followed by an evaluation of 0.25 s.
 MergedStep evaluated(uint64_t step, double loss, double eval_loss) {
   MergedStep merged{step, loss, 0.5, 0, 0, 0};
   merged.eval_s = 0.25;
@@ -140,7 +140,7 @@ TEST(StepReader, AStepIsCompleteWhenEveryRankHasWrittenIt) {
 // Progress.
 
 struct FakeScreen {
-  std::string shown, lines;  // lines: plain ones beside a live line
+  std::string shown, lines;  // lines: plain lines next to a live line
   double time = 0;
   int columns = 120;
   Screen screen(bool live, bool color = false) {
@@ -344,7 +344,7 @@ TEST(Summary, SaysWhatTheRunWas) {
             "overlap    75% of 200.0 ms communication a step hidden behind compute\n");
 }
 
-// [1024, 2048] x [2048, 4096] on each of two ranks, in a step of half a second.
+// [1024, 2048] x [2048, 4096] on each of two ranks, in a step of 0.5 s.
 TEST(Summary, SaysWhatPartOfThePeakTheModelTook) {
   Job job = small_job();
   Program& program = job.classes[0];
@@ -358,7 +358,7 @@ TEST(Summary, SaysWhatPartOfThePeakTheModelTook) {
   op.reads = {x, w};
   op.writes = {y};
   program.step().streams[0].ops.push_back(op);
-  op.phase = Phase::backward;  // activations made again: work, but not the model's
+  op.phase = Phase::backward;  // recomputed activations count as executed but not as model FLOPs
   program.step().streams[0].ops.push_back(op);
   op.def = &ops::linear_dx;
   op.reads = {y, w};
@@ -420,7 +420,7 @@ Traced trace_of(const Job& job, std::vector<FakeRecorder*> ranks, size_t most = 
   return traced;
 }
 
-// One step of small_job; rank 1 is `late` ns late at the all_reduce.
+// Records one step of small_job; rank 1 is `late` ns late at the all_reduce.
 void record_step(FakeRecorder& rank, uint32_t step, uint64_t at, uint64_t late) {
   rank.event(0, step, 0, at, at, at + 1000 + late);
   rank.event(1, step, 0, at, at + 1000 + late, at + 5000);
@@ -455,14 +455,14 @@ TEST(Trace, SlicesNamesAndArrows) {
                                                 {"lane", 0},
                                                 {"sequence", 0},
                                                 {"step", 0}}));
-  // Waiting for an edge is a slice of its own kind; so is waiting inside the collective for the rank that came last.
+  // Waiting for an edge is a separate kind of slice; so is waiting inside the collective for the last rank.
   EXPECT_EQ(traced.of("X", "(wait for edge)").size(), 4u);
   const auto waits = traced.of("X", "(wait for rank 1)");
   ASSERT_EQ(waits.size(), 1u);
   EXPECT_EQ(waits[0]["pid"], 0);
   EXPECT_DOUBLE_EQ(waits[0]["dur"].get<double>(), 0.5);
 
-  // Two edges a rank, one arrow across; every arrow leaves and arrives inside a slice, and not before it left.
+  // Two edges per rank, one arrow between streams; each arrow starts and ends inside a slice, and ends after it starts.
   EXPECT_EQ(traced.of("s", "edge").size(), 4u);
   EXPECT_EQ(traced.of("s", "collective").size(), 1u);
   for (const auto& end : {"s", "f"}) {
@@ -520,7 +520,7 @@ TEST(Trace, AJobWithoutEventsIsAnEmptyTrace) {
   EXPECT_TRUE(trace_of(Job(), {}).json["traceEvents"].empty());
 }
 
-// The launcher calls these when the fork of the first rank fails.
+// The launcher calls these functions when forking the first rank fails.
 TEST(Observer, StandsAJobWhoseRanksCouldNotBeStarted) {
   WatchSpec spec;
   spec.runs = temporary("_runs");

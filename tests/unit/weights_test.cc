@@ -1,5 +1,5 @@
-// Weights are read by boxes: pieces of any layout to any strides, ranks' own values as their mean, and files that are
-// cut as errors.
+// Weights are read as boxes: slices of any layout into any strides, differing values of ranks as their mean, and errors
+// for truncated files.
 #include "checkpoint/weights.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class WeightFiles : public testing::Test {
   WeightFiles() : folder_("/tmp/prun_weights_" + std::to_string(getpid())) { fs::create_directories(folder_); }
   ~WeightFiles() override { fs::remove_all(folder_); }
 
-  // A file of elements of `whole`, those of the piece in the order of its dims.
+  // Writes a file with the piece's elements of `whole`, in the order of the piece's dims.
   template <class T>
   WeightPiece piece(const Shape& shape, const Shape& offset, const Shape& count, const std::vector<int>& order,
                     const std::vector<T>& whole, Dtype dtype) {
@@ -63,7 +63,7 @@ std::vector<float> counted(int64_t n) {
 }
 
 TEST_F(WeightFiles, AnyBoxOfPiecesInAnyOrderToAnyStrides) {
-  const Shape shape = {37, 3, 1200};  // rows of more than what is read in place, and boxes of less
+  const Shape shape = {37, 3, 1200};  // rows exceed the limit for reading in place, boxes do not
   const std::vector<float> whole = counted(element_count(shape));
   Weights weights;
   Weight& w = weights.tensors["w"];
@@ -127,7 +127,7 @@ TEST_F(WeightFiles, RanksOwnValuesAreReadAsTheirMean) {
   std::vector<float> to(20, -1);
   weights.read("w", {{0, 0}, {4, 5}, 0, {1, 4}}, Dtype::f32, reinterpret_cast<std::byte*>(to.data()));
   for (size_t i = 0; i < 20; ++i) {
-    const double mean = i == 7 ? (2.0 * whole[7] + 100) / 3 : whole[i];  // copies that are alike: their own bits
+    const double mean = i == 7 ? (2.0 * whole[7] + 100) / 3 : whole[i];  // equal copies are read bitwise
     EXPECT_EQ(to[i / 5 + i % 5 * 4], static_cast<float>(mean)) << i;
   }
 }

@@ -1,4 +1,4 @@
-// Tests that the weighted mean of batches equals the mean of the set for all sizes of set and batch.
+// Tests that the weighted mean of batches equals the mean of the whole set, for all sizes of set and batch.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What was meant by the mistakes of tests/errors/files/words.lua is accepted, and each mistake has its text there.
+"""The intended forms of the mistakes in tests/errors/files/words.lua are accepted, and each mistake has its expected
+text.
 
 words_test.py PRUN
 """

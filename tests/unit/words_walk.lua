@@ -1,7 +1,7 @@
--- Every argument and option of every word is given values of each wrong type and range: each must be refused at
--- the plan's line, with the word and the option. What is wrong for a kind is said here once more, without the schema's
--- help.
--- script_test runs this as a plan and reads the verdict from its error.
+-- Passes values of each wrong type and range to every argument and option of every function of the DSL: each must
+-- be rejected at the plan's line, with the names of the function and the option. The rules for wrong values are
+-- written here independently of the schema. script_test runs this file as a plan and reads the verdict from its
+-- error.
 local prun = require "prun"
 local nn = prun.nn
 local collectives = require "prun.collectives"
@@ -19,7 +19,7 @@ for _ = 1, 2 do
 end
 
 local mesh = prun.mesh { dp = prun.world }
-local tensor, target, handle, last  -- set where there is one
+local tensor, target, handle, last  -- set where one exists
 
 local pool = {
   { "fraction", 0.5 }, { "whole", 3 }, { "negative", -3 }, { "nan", 0 / 0 }, { "infinite", 1 / 0 }, { "huge", 2 ^ 63 },
@@ -27,7 +27,7 @@ local pool = {
   { "tensor", nil },
 }
 
--- What each kind accepts of the pool, or may, where the rest of the call decides.
+-- Values of the pool that each kind accepts, or may accept if the rest of the call decides.
 local accepts = {
   integer = "whole", number = "whole fraction huge", text = "text", name = "", axis = "", stream = "",
   boolean = "boolean", bytes = "whole", numbers = "table", integers = "table", texts = "text table",
@@ -47,7 +47,7 @@ local function is_accepted(entry, label)
   return accepts[entry.kind]:find("%f[%w]" .. label .. "%f[%W]") ~= nil
 end
 
--- A right value of each kind.
+-- A valid value of each kind.
 local right = {
   integer = 2, number = 0.25, text = "f32", name = "a", axis = "dp", stream = "", boolean = true, bytes = "1 KiB",
   numbers = { 0.5, 0.5 }, integers = { 1 }, texts = { "a" }, dims = { 2 }, init = { "ones" }, count = 2, batches = "all",
@@ -67,7 +67,7 @@ end
 
 local escapes, tried, words_tried = {}, 0, 0
 
--- Calls the word with one wrong value; `place`: of an argument, or nil for an option.
+-- Calls the function with one wrong value; `place`: index of the argument, nil for an option.
 local function try(word, call, arguments, entry, label, value, place)
   local given, options = { n = #arguments }, {}
   for i, one in ipairs(arguments) do given[i] = right_value(one) end
@@ -113,7 +113,7 @@ local function find(word)
   return value
 end
 
--- In a model, a program, a hook, a schedule.
+-- Functions of a model, a program, a hook and a schedule.
 graph.record("f32", true, function()
   tensor = graph.input("x", "f32", { 2, 2, 2 })
   for word, arguments in pairs(schema.words) do
@@ -170,7 +170,7 @@ pcall(prun.schedule("walk", function()
   end
 end).record, 1, 4, 1)
 
--- Words that take a table, and those left.
+-- Functions with a table argument, and the remaining ones.
 for word, entries in pairs(schema.registered) do
   if not schema.words[word] and word ~= "prun.plan.report" and not word:find "%.walk$" then
     walk(word, find(word), { options = entries })

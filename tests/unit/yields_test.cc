@@ -1,5 +1,5 @@
-// When a rank that waits yields: not for a while after a yield that somebody who computes has made long, which one
-// that has brought much more than was waited for was not.
+// When a waiting rank yields its core: after a yield that a computing rank made long, it pauses yielding. A long yield
+// that delivered much more data than was waited for does not count.
 #include <gtest/gtest.h>
 #include <prun/sdk/yields.h>
 
@@ -40,13 +40,13 @@ TEST(Yields, TheWhileGrowsWhileTheyStayLong) {
     last = pause;
     now += pause;
   }
-  now += 200 * kMillisecond;  // short ones in between
+  now += 200 * kMillisecond;  // short yields meanwhile
   yields.took(now, now + 3 * kMillisecond);
   EXPECT_FALSE(yields.pay(now + 6 * kMillisecond));
   EXPECT_TRUE(yields.pay(now + 7 * kMillisecond));
 }
 
-// Much more than was waited for has come by the next wait: those who had the core were ahead, and did not compute.
+// By the next wait much more has arrived than was waited for: the ranks that had the core were ahead, not computing.
 TEST(CountedYields, PayAfterALongOneThatBroughtMuch) {
   CountedYields yields;
   uint64_t now = kMillisecond;

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Seeded runs that something goes wrong in: each ends with success or the code that fits, in time, and leaves nobody.
+"""Seeded runs with faults: each ends in time, with success or a matching exit code, and leaves no process behind.
 
-Usage: chaos.py PRUN [--runs N] [--first SEED] [--jobs J] [--seed SEED]
-The seed decides all: plan, ranks, transport, hosts, and the fault, which the run brings about itself (prun --chaos) or
-this script does from outside (signals to launchers, a link between network namespaces that goes down).
-Two hosts take root and iproute2; where they are not permitted two nodes on one machine stand for them, and it is said.
-Standard library only. `--seed N` runs one and shows what it said.
+Usage: chaos.py PRUN [--runs N] [--first SEED] [--jobs J] [--seed SEED] The seed determines plan, ranks, transport,
+hosts and the fault. The run injects it itself (prun --chaos) or this script does so from outside: a signal to a
+launcher, or a link between network namespaces that goes down. Two hosts need root and iproute2; without them two nodes
+on one machine replace them, and a line reports that. Standard library only. `--seed N` runs one seed and shows its
+output.
 """
 import argparse
 import collections
@@ -24,11 +24,11 @@ import time
 import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
-DEADLINE_S = 45  # generous: machines are busy. Faults are told within 15 s at the latest, by default settings
+DEADLINE_S = 45  # generous for busy machines; with default settings faults are reported within 15 s
 STEPS = 30
-FOREVER = 100000  # of runs that their fault ends
+FOREVER = 100000  # steps of runs that their fault ends
 SMALL = {"layers": 2, "width": 32, "heads": 2, "context": 16, "batch": 8}
-# Plan, ranks, settings.
+# plan, ranks, settings
 PLANS = [("ddp", 2, {}), ("ddp", 4, {}), ("zero1", 2, {}), ("zero2", 4, {}), ("zero3", 2, {}), ("zero3", 4, {}),
          ("fsdp", 4, {}), ("tp", 2, {"heads": None, "context": None}), ("1f1b", 2, {"layers": 4}), ("pp", 2, {"layers": 4, "heads": None, "context": None}),
          ("3d", 4, {"pp": 1, "tp": 2}), ("3d", 4, {"pp": 2, "tp": 2}), ("moe", 2, {})]
@@ -71,7 +71,7 @@ def fault_spec(rng, kind, case):
 
 
 def codes_of(kind, case):
-    """A link's fault shows only where there are links, and traffic after it."""
+    """Returns the exit codes that fit. A link's fault has an effect only with links and traffic after it."""
     if kind in ("reset", "flip"):
         all_talk = case.transport.startswith("socket") and case.plan not in ("3d", "moe")
         return (17,) if all_talk else (0, 17)
@@ -93,7 +93,7 @@ def make_case(seed):
     kinds = rng.sample(["kill", "reset", "flip", "delay"], 2) if fault == "two" else [fault]
     inside = [kind for kind in kinds if kind in ("kill", "stop", "delay", "reset", "flip", "enospc")]
     case.spec = ";".join([fault_spec(rng, kind, case) for kind in inside] + [f"seed={seed}"]) if inside else ""
-    # Of two faults the second may come too late to be seen, or first.
+    # The second of two faults may come first, or too late to have an effect.
     case.codes = tuple({code for kind in kinds for code in codes_of(kind, case)} - ({0} if fault == "two" and "kill" in kinds else set()))
     case.checkpoint = fault == "enospc" or rng.random() < 0.2
     case.encrypt = random.Random(f"encrypt {seed}").random() < 0.3
@@ -105,7 +105,7 @@ def make_case(seed):
 
 
 class Hosts:
-    """Two network namespaces with a link between them; `of` is the words in front of a command there."""
+    """Two network namespaces with a link between them; `of` returns the command prefix that runs a program in one."""
 
     def __init__(self, number):
         self.names = [f"chaos{os.getpid()}n{number}h{host}" for host in (0, 1)]
@@ -151,7 +151,7 @@ def free_port():
 
 
 def processes_of(mark):
-    """Those whose environment has the mark, zombies not counted."""
+    """Returns the live processes (no zombies) whose environment contains the mark."""
     found = []
     for folder in pathlib.Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -199,7 +199,7 @@ class Run:
         return self.metrics.read_bytes().count(b"\n") if self.metrics.exists() else 0
 
     def disturb(self):
-        """What comes from outside, once a few steps are done."""
+        """Injects the external fault after a few steps."""
         case, last = self.case, self.launchers[-1]
         if case.fault not in ("term", "launcher_kill", "launcher_stop", "link_down"):
             return
@@ -215,7 +215,7 @@ class Run:
         return "".join(f"--- node {host}\n{(self.folder / f'words{host}').read_text(errors='replace')}" for host in range(self.case.hosts))
 
     def go(self):
-        """What was wrong, or ""."""
+        """Returns a description of the error, or ""."""
         begin = time.monotonic()
         self.start()
         self.disturb()
@@ -224,7 +224,7 @@ class Run:
         except subprocess.TimeoutExpired:
             return f"still runs after {DEADLINE_S} s"
         took = time.monotonic() - begin
-        if self.case.fault == "launcher_stop":  # nobody but its user can end a launcher that is stopped
+        if self.case.fault == "launcher_stop":  # a stopped launcher must be killed by its user
             self.launchers[-1].kill()
         for launcher in self.launchers[1:]:
             try:
@@ -241,13 +241,13 @@ class Run:
         return self.wrong_blame(code)
 
     def wrong_blame(self, code):
-        """The rank that the first line names, where one fault alone was brought about."""
+        """Checks that the first line names the faulty rank, if only one fault was injected."""
         match = re.fullmatch(r"(kill|stop|reset|flip):rank=(\d+),.*;seed=\d+", self.case.spec)
         if code == 0 or match is None or self.case.fault == "two":
             return ""
         found = re.search(r"(?m)^prun: (.*)\n  where: ", self.text())
         first = found[1] if found else self.text()
-        # A rank that is stopped is named first, whoever waits for it; a link by both ends.
+        # A stopped rank is named first, no matter which ranks wait for it; a link is named by both ends.
         if re.search(rf"^rank {match[2]}\b" if match[1] in ("kill", "stop") else rf"\brank {match[2]}\b", first):
             return ""
         return f"blames another than rank {match[2]}: {first}"
@@ -262,7 +262,7 @@ def run_one(seed, prun, namespaces, show=False):
             if run.hosts:
                 run.hosts.__enter__()
             wrong = run.go()
-            end = time.monotonic() + 3  # another's run may have some for a moment
+            end = time.monotonic() + 3  # another run may own some for a moment
             while (left := {name for name in os.listdir("/dev/shm") if name.startswith("prun")} - before) and time.monotonic() < end:
                 time.sleep(0.1)
             if left and not wrong:
