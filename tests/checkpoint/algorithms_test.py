@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a calibration chooses for collectives decides the order of sums: it stays with checkpoints, and a run that resumes on
-the same mesh takes it, whatever is calibrated there. Usage: algorithms_test.py PRUN
+"""The collective algorithms that a calibration chooses determine the order of reductions. Checkpoints store them, and a
+run that resumes on the same mesh uses them, no matter what is calibrated there. Usage: algorithms_test.py PRUN
 """
 import json
 import os
@@ -45,7 +45,7 @@ class Algorithms(unittest.TestCase):
 
     def test_a_resumed_run_takes_those_of_its_checkpoint(self):
         whole = {way: self.train(f"whole-{way}", 4, calibrated=way)[0] for way in (True, False)}
-        self.assertFalse(self.same(whole[True], whole[False]))  # else nothing here is seen
+        self.assertFalse(self.same(whole[True], whole[False]))  # otherwise the test detects nothing
         words = {True: "by another calibration of collectives", False: "without this machine's calibration"}
         for way in (True, False):
             with self.subTest(calibrated=way):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checkpoints keep what was trained: any mesh and strategy resumes any other's to the bit, the same mesh goes on as if it
-had never stopped, and what is damaged is named. Usage: checkpoint_test.py PRUN [--all]
+"""Checkpoints preserve the training state: any mesh and strategy resumes any other's bitwise, the same mesh continues
+as if it had never stopped, and damaged parts are named. Usage: checkpoint_test.py PRUN [--all]
 """
 import itertools
 import json
@@ -20,7 +20,7 @@ import unittest
 PRUN = sys.argv[1]
 ALL = "--all" in sys.argv[2:]
 SIZES = ["layers=4", "width=32", "heads=4", "context=16", "batch=8"]
-GPT = [  # plan, ranks, settings of the plan
+GPT = [  # plan, ranks, plan arguments
     ("single", 1, []), ("ddp", 2, []), ("ddp", 3, ["batch=9"]), ("zero1", 2, []), ("zero2", 4, []), ("zero3", 2, []), ("zero3", 3, ["batch=9"]),
     ("fsdp", 4, []), ("megatron", 2, []), ("megatron", 4, []), ("1f1b", 2, []), ("1f1b", 4, ["batch=16"]), ("zero_bubble", 2, []), ("interleaved", 2, []),
     ("3d", 8, []), ("3d", 4, ["pp=1"]), ("ring_attention", 2, [])]
@@ -62,7 +62,7 @@ class AnyMesh(Folders):
         return pairs if ALL else random.Random(7).sample(pairs, min(most, len(pairs)))
 
     def kept(self, plan, ranks, settings):
-        """A checkpoint after two steps of a configuration; made once."""
+        """Returns a checkpoint after two steps of a configuration, made once."""
         folder = self.at("-".join([plan, str(ranks), *settings]))
         if not folder.exists():
             train(plan, ranks, 2, "--checkpoint", folder, settings=settings)
@@ -86,7 +86,7 @@ class AnyMesh(Folders):
 
 
 class AnyState(Folders):
-    """State that is kept in other ways, from one to the next to the next: tensors are logical, wherever they are."""
+    """A chain of jobs that store the same state in different ways: checkpoints hold logical tensors."""
     CHAINS = [
         ["strategy=pp tied=true", "strategy=none tied=true", "strategy=zero3 tied=true"],
         ["strategy=zero3 dtype=bf16 offload=optimizer", "strategy=ddp dtype=bf16", "strategy=ddp dtype=bf16 offload=optimizer"],
@@ -248,7 +248,7 @@ class Stops(Folders):
 
 
 class Drift(Folders):
-    """Between averages each rank has weights and moments of its own: a checkpoint holds all of them."""
+    """Between averages each rank has its own weights and moments; a checkpoint holds all of them."""
 
     def train(self, ranks, steps, *options, strategy="drift", check=True):
         return prun("tests/checkpoint/kinds.lua", "--nproc", ranks, "--set", f"strategy={strategy}", "--set", f"steps={steps}", *options, check=check)
@@ -283,7 +283,7 @@ class Drift(Folders):
             self.assertEqual(tensor["shape"][0], 2, name)
 
     def test_others_read_the_mean(self):
-        """After an average all have the same, which is what an exported model has; in between it is the mean."""
+        """After an average all ranks have the exported model's weights; in between, an export is their mean."""
         kept = self.at("kept")
         self.train(2, 4, "--checkpoint", kept, "--checkpoint-every", 1)
         for step in (3, 4):
@@ -296,7 +296,7 @@ class Drift(Folders):
 
     @staticmethod
     def weights(folder, name):
-        """The bytes of a tensor, of all its pieces; these are whole rows."""
+        """Returns the bytes of a tensor from all its pieces, which are whole rows."""
         folder = folder if (folder / "index.json").exists() else sorted(folder.glob("step_*"))[-1]
         pieces = json.loads((folder / "index.json").read_text())["tensors"][name]["pieces"]
         data = b""

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Data continue after the last sample that a checkpoint has trained with, whatever the batch size and the mesh; data are identified by
-their content. Usage: data_course_test.py PRUN
+"""Data continue after the last sample that a checkpoint has trained with, whatever the batch size and mesh; data are
+identified by their content. Usage: data_course_test.py PRUN
 """
 import json
 import pathlib
@@ -56,7 +56,7 @@ class Course(unittest.TestCase):
         return row["loss"] * COUNT / (2 ** COUNT - 1)
 
     def samples(self, rows, batches):
-        """Returns the samples of each row's step, which had this batch size."""
+        """Returns the samples of each row's step, which had the given batch size."""
         if not hasattr(self, "unit"):
             self.unit = self.weight()
         taken = []

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hugging Face folders, resharded checkpoints and sharded safetensors, written and read here by hand: no package is needed.
+"""Hugging Face folders, resharded checkpoints and sharded safetensors, written and read by this test without packages.
 transformers_test.py does the same with transformers and PyTorch. Usage: hf_files_test.py PRUN
 """
 import array
@@ -55,7 +55,7 @@ def size(shape):
 
 
 def numbers(name, shape):
-    """The same for a name: small whole numbers, which every type has."""
+    """Returns small integers derived from the name, which every dtype represents."""
     first = sum(name.encode()) % 50
     return [float((first + 7 * i) % 101 - 50) for i in range(size(shape))]
 
@@ -67,7 +67,7 @@ def encode(values, dtype):
 
 
 def write_safetensors(path, tensors, metadata=None):
-    """tensors: name -> (dtype, shape, values)"""
+    """Writes a file; tensors: name -> (dtype, shape, values)."""
     header, data = {"__metadata__": metadata or {"format": "pt"}}, b""
     for name, (dtype, shape, values) in tensors.items():
         bytes_of = encode(values, dtype)
@@ -90,7 +90,7 @@ def read_safetensors(path):
 
 
 def checkpoint_tensors(folder):
-    """name -> (shape, values), of pieces that are rows."""
+    """Returns name -> (shape, values) of a checkpoint whose pieces are rows."""
     index, found = json.loads((folder / "index.json").read_text()), {}
     for name, tensor in index["tensors"].items():
         values = []
@@ -113,7 +113,7 @@ class Folders(unittest.TestCase):
         return self.folder / name
 
     def theirs(self, name="theirs", dtypes=("F32",), shards=1, config=None, shapes=None, left_out=()):
-        """A folder as transformers writes it."""
+        """Writes a folder as transformers does."""
         folder = self.at(name)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -149,7 +149,7 @@ class Conversions(Folders):
             self.assertEqual(ours["embed.token.weight"], ([VOCAB, WIDTH], of["model.embed_tokens.weight"]))
             self.assertEqual(ours["head.logits.weight"], ([WIDTH, VOCAB], turned(of["lm_head.weight"], VOCAB, WIDTH)))
             self.assertEqual(ours["block0.down.weight"], ([HIDDEN, WIDTH], turned(of[block + "mlp.down_proj.weight"], WIDTH, HIDDEN)))
-            # The rows of q, k and v below each other, turned.
+            # q, k and v concatenated along rows, then transposed.
             rows = sum((of[f"{block}self_attn.{one}_proj.weight"] for one in "qkv"), [])
             self.assertEqual(ours["block0.qkv.weight"], ([WIDTH, 16], turned(rows, 16, WIDTH)))
 
@@ -196,7 +196,7 @@ class Conversions(Folders):
         self.assertEqual(json.loads(run("ckpt", "show", "theirs", "--json", cwd=self.folder))["model"]["arguments"]["kv_heads"], 2)
 
     def test_memory_does_not_grow_with_the_model(self):
-        rows, columns = 128 * 1024, 2048  # a GiB, most of it a hole
+        rows, columns = 128 * 1024, 2048  # 1 GiB, mostly a hole
         header = {"embed.token.weight": {"dtype": "F32", "shape": [rows, columns], "data_offsets": [0, rows * columns * 4]},
                   "__metadata__": {"DCP_SHARDING_INFO": json.dumps({"embed.token.weight": {"saved_offsets": [0, 0]}})}}
         self.at("large").mkdir()

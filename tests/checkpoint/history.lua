@@ -1,4 +1,4 @@
--- history.lua: a small training of one rank or several, for the history of its checkpoints.
+-- history.lua: a small training on one or several ranks, for the history of its checkpoints.
 local prun = require "prun"
 local arg = prun.args { steps = 10, lr = 0.003, seed = 0, clip = 0.0, width = 16, heads = 2, init = "" }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A folder of checkpoints has one owner and one history: what the newest is, after going back and after damage, and which runs may
-write there. Usage: history_test.py PRUN
+"""A checkpoint folder has one owner and one history: which checkpoint is newest, also after a rollback and after
+damage, and which runs may write there. Usage: history_test.py PRUN
 """
 import hashlib
 import json

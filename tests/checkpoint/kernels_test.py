@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A job's kernels decide the last bits of what it computes: they are chosen once, for all ranks, stay with checkpoints, and are
-the same on nodes with unlike CPUs. A lesser CPU is this one with ONEDNN_MAX_CPU_ISA. Usage: kernels_test.py PRUN
+"""A job's kernels determine the rounding of its results. They are chosen once for all ranks, stored in checkpoints, and
+the same on nodes with different CPUs. ONEDNN_MAX_CPU_ISA makes this CPU a lesser one. Usage: kernels_test.py PRUN
 """
 import json
 import os
@@ -97,7 +97,7 @@ class Kernels(unittest.TestCase):
                 self.assertEqual({step: loss for step, loss in self.losses("whole" + bf16).items() if step > 3}, self.losses("more" + bf16))
                 self.assertIn(f"prun: kernels for {self.less}, with which {max(kept.glob('step_*'))} was computed; with --kernels "
                               f"{self.most} steps are faster, and losses may differ in their last bits\n", err)
-                if self.less == "avx2":  # else it would prove nothing
+                if self.less == "avx2":  # otherwise the test proves nothing
                     self.assertFalse(self.same(whole, self.kept("other" + bf16, 6, settings=settings)[0]))
 
     def test_a_checkpoint_of_a_greater_cpu_goes_on_and_says_so(self):

@@ -1,5 +1,5 @@
--- A model whose state is kept in many ways: tied between stages, offloaded, beside parameters in bf16, with each optimizer,
--- by each rank for itself.
+-- A model whose state is stored in many ways: tied between stages, offloaded, next to bf16 parameters, by each
+-- optimizer, and separately by each rank.
 local prun = require "prun"
 local axes = { ddp = "dp", zero3 = "dp", pp = "pp", tp = "tp", drift = "dp" }
 local arg = prun.args {

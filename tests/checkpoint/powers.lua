@@ -1,5 +1,5 @@
--- Sample i of the data is 2^i, so a step's loss identifies its samples: loss x batch / weight is the sum of
--- their powers. With lr 0 the weight stays as it is.
+-- Sample i of the data is 2^i, so a step's loss identifies its samples: loss x batch / weight is the sum of their
+-- powers. With lr 0 the weight does not change.
 local prun = require "prun"
 
 local arg = prun.args { path = "x.npy", batch = 4, per_rank = 0, micro = 1, steps = 2, order = "epochs", lr = 0.0, hold_out = 0.0,

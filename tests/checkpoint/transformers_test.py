@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Weights go to Hugging Face's transformers and come from there: the same logits, the same losses of a training loop.
-Nothing is downloaded but packages: models are made with random weights.
+"""Exports to and imports from Hugging Face's transformers: logits and the losses of a training loop are the same. Only
+packages are downloaded; models have random weights.
 
-Usage: transformers_test.py PRUN VENV [--all]. VENV is made with torch, transformers and safetensors of PyPI where it is not
-there; PRUN_HF_PYTHON names a Python that has them. --all: also a GPT-2 of 124M parameters.
+Usage: transformers_test.py PRUN VENV [--all]. VENV is created with torch, transformers and safetensors from PyPI if it
+is missing; PRUN_HF_PYTHON names a Python that has them. --all: also a GPT-2 of 124M parameters.
 """
 import json
 import os
@@ -94,12 +94,12 @@ class Folders(unittest.TestCase):
         self.window(CONTEXT)
 
     def window(self, context):
-        """A file of one sample, so that every batch is that one."""
+        """Writes a file of one sample, so that every batch is that sample."""
         generator = torch.Generator().manual_seed(5)
         (self.folder / "window").write_bytes(bytes(torch.randint(0, VOCAB, (context + 1,), generator=generator).tolist()))
 
     def train(self, model, steps, *options, init="", ranks=1, batch=4):
-        (self.folder / "plan.lua").write_text(PLAN.format(model=model, init=init, batch=batch))  # batch: and what follows it
+        (self.folder / "plan.lua").write_text(PLAN.format(model=model, init=init, batch=batch))  # batch: also the fields after it
         metrics = self.folder / "metrics"
         metrics.unlink(missing_ok=True)
         prun("plan.lua", "--nproc", ranks, "--set", f"steps={steps}", "--metrics", "metrics", *options, cwd=self.folder)
@@ -126,7 +126,9 @@ class Export(Folders):
                         self.near([losses[3]], [loss_of(theirs, tokens_of(self.folder, CONTEXT)).item()], 1e-5)
 
     def test_every_token_has_the_probability_that_transformers_gives_it(self):
-        """Ours by prun generate from the checkpoint. So hot that every token of the vocabulary is chosen somewhere."""
+        """Samples with prun generate from the checkpoint, at a temperature so high that every token is chosen
+        somewhere.
+        """
         for name, model in OURS.items():
             with self.subTest(name=name):
                 shutil.rmtree(self.folder / "runs", ignore_errors=True)
@@ -146,7 +148,7 @@ class Export(Folders):
                     seen.update(ours["ids"])
                     spread = max(spread, wanted.std(-1).max().item())
                 self.assertGreater(len(seen), 120)
-                self.assertGreater(spread, 0.5)  # weights that say something
+                self.assertGreater(spread, 0.5)  # the weights differ clearly
 
     def test_other_types_are_those_of_f32_rounded(self):
         self.train(OURS["llama_shared"], 3, "--checkpoint", "runs")
@@ -160,7 +162,7 @@ class Export(Folders):
                 self.assertTrue(torch.equal(tensor, whole[name].to(theirs)), name)
 
     def test_the_tokenizer_goes_along(self):
-        """From beside the token files that were trained on; transformers encodes and generates with what there is."""
+        """An export includes the tokenizer stored with the token files; transformers encodes and generates with it."""
         forms = pathlib.Path(__file__).resolve().parents[1] / "generate/tokenizers"
         (self.folder / "tokens.bin").write_bytes(b"".join(token.to_bytes(2, "little") for token in range(420)) * 2)
         shutil.copy(forms / "gpt2.json", self.folder / "tokenizer.json")
@@ -196,7 +198,7 @@ class Import(Folders):
     def make(self, config, name="theirs", dtype=torch.float32, **saving):
         torch.manual_seed(3)
         model = AutoModelForCausalLM.from_config(config)
-        with torch.no_grad():  # biases and norms, too
+        with torch.no_grad():  # also biases and norms
             for parameter in model.parameters():
                 parameter.add_(0.05 * torch.randn_like(parameter))
         model.to(dtype).save_pretrained(self.folder / name, **saving)
@@ -219,7 +221,7 @@ class Import(Folders):
         self.window(context)
         theirs = self.make(config)
         shown = prun("ckpt", "show", "theirs", cwd=self.folder).stdout.splitlines()[1]
-        shown = shown.replace("choices =", "aux = 0, choices =")  # transformers adds it only where it is asked for
+        shown = shown.replace("choices =", "aux = 0, choices =")  # transformers adds the aux loss only on request
         found = self.train(shown, steps, *sets, init='init = prun.init.from { path = "theirs" },', ranks=ranks, batch=batch)
         optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1)
         tokens, wanted = tokens_of(self.folder, context), []
@@ -246,12 +248,13 @@ class Import(Folders):
         self.fine_tune(config, batch=1, context=1024)
 
     def test_greedy_text_is_that_of_transformers(self):
-        """Of a folder, without a plan, on one rank and over two: the same tokens, their log-probabilities to 1e-4."""
+        """Generates from a folder without a plan, on one rank and on two: same tokens, log-probabilities equal to 1e-4.
+        """
         for name, config in THEIRS.items():
             model = self.make(config, name)
             with torch.no_grad():
                 for parameter in model.parameters():
-                    parameter.mul_(3)  # so that one token is clearly the most likely
+                    parameter.mul_(3)  # makes one token clearly the most likely
             model.eval().save_pretrained(self.folder / name)
             for ranks in (1, 2):
                 with self.subTest(name=name, ranks=ranks):
@@ -286,7 +289,7 @@ class Import(Folders):
 
 
 class DistributedCheckpoints(Folders):
-    """torch.distributed.checkpoint reads our files as they are, and writes some that we read."""
+    """torch.distributed.checkpoint reads prun's files, and writes files that prun reads."""
     def test_both_ways(self):
         self.train(OURS["llama"], 2, "--checkpoint", "runs", ranks=4)
         folder = self.folder / "runs/step_00000002"

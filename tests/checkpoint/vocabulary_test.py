@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A padded vocabulary is a matter of layout: losses are those of the vocabulary itself, and checkpoints, exports and parameter counts
-show nothing of it, whatever strategy and device trained. Usage: vocabulary_test.py PRUN [SUBSTITUTES]
+"""Padding the vocabulary affects only the layout: losses equal those without it, and checkpoints, exports and parameter
+counts do not contain it, for every strategy and device. Usage: vocabulary_test.py PRUN [SUBSTITUTES]
 """
 import json
 import os
@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import program_text  # noqa: E402
 
 KINDS, MODELS = "tests/checkpoint/kinds.lua", "tests/generate/models.lua"
-PADDED = ("--pad-vocabulary", 96)  # 256 columns become 288, those of each of two ranks 192
+PADDED = ("--pad-vocabulary", 96)  # 256 columns become 288, and on each of two ranks 192
 ENVIRONMENT = dict(os.environ)
 if len(sys.argv) > 2:
     ENVIRONMENT.update(PRUN_DEVICE_PATH=f"{sys.argv[2]}/devices", PRUN_SUBSTITUTE_MEMORY_MIB="512")
@@ -41,7 +41,7 @@ class Vocabulary(unittest.TestCase):
         self.count = 0
 
     def trained(self, plan, ranks, *options, **settings):
-        """The checkpoint that a run ends with, and its losses."""
+        """Returns the final checkpoint of a run, and its losses."""
         self.count += 1
         checkpoint, metrics = self.folder / f"c{self.count}", self.folder / f"m{self.count}"
         prun(plan, "--nproc", ranks, *options, "--checkpoint", checkpoint, "--metrics", metrics, **settings)
@@ -66,7 +66,7 @@ class Vocabulary(unittest.TestCase):
                 shown, wanted = ({name: one["shape"] for name, one in json.loads(prun("ckpt", "show", folder, "--json"))["tensors"].items()}
                                  for folder in (padded, plain))
                 self.assertEqual(shown, wanted)
-                for words in ((), PADDED):  # read with and without padding, and written again
+                for words in ((), PADDED):  # read with and without padding, then written again
                     copy, _ = self.trained(KINDS, ranks, *words, "--resume", padded, steps=3, **settings)
                     self.assert_same_state(padded, copy)
 
@@ -84,7 +84,7 @@ class Vocabulary(unittest.TestCase):
         plain, padded = check(), check(*PADDED)
         self.assertEqual(padded["parameters"], plain["parameters"])
         roles, wanted = padded["classes"][0]["roles"], plain["classes"][0]["roles"]
-        self.assertEqual(roles["param"] - wanted["param"], 32 * 32 * 4)  # 32 rows of f32, 32 wide
+        self.assertEqual(roles["param"] - wanted["param"], 32 * 32 * 4)  # 32 f32 rows of width 32
         self.assertEqual(roles["optimizer"] - wanted["optimizer"], 2 * 32 * 32 * 4)
 
     def test_exports_have_the_vocabulary(self):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Error texts: what prun says about plans and commands that something is wrong with.
+"""Error texts: prun's messages about faulty plans and commands.
 
-A case is a paragraph of commands.txt: its name, "$ prun ...", "exit CODE", then what stands on stderr. files/ has what they
-run: mistakes.lua, strategies.lua and schedules.lua are tables of mistakes, of which `--set case=NAME` takes one; new ones
-come last, since texts name lines. A plan that must stand alone is NAME.lua, whose first line is the command ("-- prun check
-PLAN --nproc 2"; PLAN becomes the file's path from the root of the repository), with NAME.txt: the same text. PLUGINS (cases
-of the folders device and cuda) becomes a folder with device plugins. What stands on stdout follows a line "[stdout]": of a
-run that had begun, what it is; else nothing, since a failure is never half done. `run.py PRUN --update NAME` writes the text
-of a new case.
+A case is a paragraph of commands.txt: its name, "$ prun ...", "exit CODE", then stderr. The commands run plans of
+files/: mistakes.lua, strategies.lua and schedules.lua are tables of mistakes, of which `--set case=NAME` selects one.
+New mistakes go last because texts contain line numbers. A plan that needs its own file is NAME.lua, whose first line is
+the command ("-- prun check PLAN --nproc 2"; PLAN becomes the file's path from the root of the repository), with
+NAME.txt in the same format. PLUGINS (cases of the folders device and cuda) becomes a folder with device plugins.
+Expected stdout follows a line "[stdout]": the output of a run that had begun; otherwise it is empty, since a failing
+command prints no partial result. `run.py PRUN --update NAME` writes the text of a new case.
 """
 import pathlib
 import sys
@@ -37,7 +37,7 @@ def run_plan(prun, path, update, devices):
 
 
 def read_commands(path):
-    """The paragraphs of a table: name -> (command, expected text)."""
+    """Returns the paragraphs of a table: name -> (command, expected text)."""
     paragraphs = [p.split("\n", 2) for p in path.read_text().rstrip("\n").split("\n\n")] if path.exists() else []
     for lines in paragraphs:
         if len(lines) < 2 or not lines[1].startswith("$ "):
@@ -46,7 +46,7 @@ def read_commands(path):
 
 
 def run_commands(prun, table, names, update, devices):
-    """The results of those cases; with `update` the table is written anew."""
+    """Runs the named cases and returns their results; with `update` it rewrites the table."""
     cases, results = read_commands(table), []
     for name in names:
         command, expected = cases[name]

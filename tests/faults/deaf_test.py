@@ -78,7 +78,7 @@ class Deaf(unittest.TestCase):
         self.assertEqual(process.wait(timeout=20), 143)
 
     def test_a_terminal_after_ctrl_s(self):
-        """As after Ctrl-S, the master is not read, so the terminal accepts only its buffer's size."""
+        """The master is not read, as after Ctrl-S, so the terminal accepts only its buffer's size."""
         master, slave = pty.openpty()
         self.addCleanup(os.close, master)
         process = self.start("--nproc", "2", "--metrics", "-", stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm"})
@@ -132,7 +132,7 @@ class Deaf(unittest.TestCase):
                               stdout=more.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE, text=True, timeout=60, check=False, **more)
 
     def test_closed_streams(self):
-        """Without this care the --metrics file would be opened as standard output or error."""
+        """If a standard stream is closed, the --metrics file must not get its descriptor."""
         metrics = pathlib.Path(self.folder.name, "metrics.jsonl")
         for closed in ("2>&-", ">&-", "<&-", "<&- >&- 2>&-"):
             with self.subTest(closed=closed):

@@ -300,7 +300,7 @@ TEST_F(LaunchTest, RanksEndWithAKilledLauncher) {
     pid_t launcher = fork();
     if (launcher == 0) {
       run(4, [&](const RankStart& start) -> int {
-        if (start.rank % 2) prctl(PR_SET_PDEATHSIG, 0);  // only the lifeline remains
+        if (start.rank % 2) prctl(PR_SET_PDEATHSIG, 0);  // only the lifeline is left
         if (fork() == 0) {                               // PR_SET_PDEATHSIG does not apply to this child
           if (state == stopped) kill(getppid(), SIGSTOP);
           if (write(ready[1], "x", 1) != 1) _exit(1);

@@ -1,4 +1,4 @@
-// Files: programs, plans, checkpoints, data, manifests of plugins, tokenizers.
+// Fuzz targets for files: programs, plans, checkpoints, data, manifests of plugins, tokenizers.
 #include <algorithm>
 #include <cstdlib>
 
@@ -73,7 +73,7 @@ void read_cluster_file(std::string_view input) {
   simulate::read_cluster(file.path());
 }
 
-// In the child that every script runs in; its crash is an Error that says so.
+// Runs in the script child; a crash of the child becomes an Error.
 void run_lua_plan(std::string_view input) {
   write_input("plan.lua", input);
   ScriptOptions options;

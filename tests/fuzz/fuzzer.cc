@@ -1,4 +1,4 @@
-// libFuzzer's entry: PRUN_FUZZ_TARGET names the target. Not part of a build with another compiler than clang.
+// libFuzzer's entry: PRUN_FUZZ_TARGET names the target. Built with clang only.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

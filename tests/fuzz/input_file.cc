@@ -26,7 +26,7 @@ const std::string& input_folder() {
       std::error_code none;
       std::filesystem::remove_all(path, none);
     }
-    // Not in /dev/shm, where tests that run meanwhile look for what prun has left.
+    // Not in /dev/shm, where concurrent tests look for prun's leftovers.
     std::string path = std::filesystem::temp_directory_path() / "prun-fuzz-XXXXXX";
   };
   static const Folder folder;

@@ -5,7 +5,7 @@
 
 namespace prun::fuzz {
 
-// In memory, closed with its owner.
+// A file in memory, closed by the destructor.
 class InputFile {
  public:
   explicit InputFile(std::string_view bytes);
@@ -18,7 +18,7 @@ class InputFile {
   int fd_;
 };
 
-// A folder of this process below /dev/shm, removed at its end; a file in it is written anew.
+// Returns a folder of this process in /dev/shm, removed at exit; callers overwrite its files.
 const std::string& input_folder();
 void write_input(const std::string& name, std::string_view bytes);
 

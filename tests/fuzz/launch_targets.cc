@@ -1,4 +1,4 @@
-// What comes over sockets before or without a proof of who sent it.
+// Fuzz targets for socket data that arrives before or without authentication.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 namespace prun::fuzz {
 namespace {
 
-// A stream whose far end has sent the input and no more.
+// A stream whose peer has sent the input and nothing else.
 struct Sent {
   explicit Sent(std::string_view input) {
     int ends[2];
@@ -25,7 +25,7 @@ struct Sent {
     fcntl(far, F_SETFL, O_NONBLOCK);
     while (!input.empty()) {
       const ssize_t n = write(far, input.data(), input.size());
-      if (n <= 0) break;  // more than a socket holds
+      if (n <= 0) break;  // the socket buffer is full
       input.remove_prefix(static_cast<size_t>(n));
     }
     shutdown(far, SHUT_WR);
@@ -63,15 +63,15 @@ void read_frames(std::string_view input) {
 }
 
 void read_hello(std::string_view input) {
-  // Of launchers.
+  // Handshake of launchers.
   prun::Hello hello{};
   std::memcpy(&hello, input.data(), std::min(input.size(), sizeof hello));
   prun::Challenge challenge{};
   std::memcpy(challenge.magic, hello.magic, sizeof challenge.magic);
   const Admission admission = check_hello("secret", challenge, hello);
-  if (admission == Admission::accepted) std::abort();  // who does not know the secret made this
+  if (admission == Admission::accepted) std::abort();  // accepted without the secret
   make_answer("secret", challenge, hello, admission, 2);
-  // Of transports, from both ends.
+  // Handshake of transports, from both ends.
   prun_open_params params{};
   params.rank = 0;
   params.ranks = 4;

@@ -1,7 +1,7 @@
-// Runs targets over the files of corpus and found, by any compiler: what was once found stays mended.
+// Runs targets over the files of corpus and found with any compiler, so that former findings do not recur.
 //
 //     fuzz_replay [TARGET ..]
-//     fuzz_replay --seed program|plan PLAN.lua FILE     writes the document of a plan, as a first input
+//     fuzz_replay --seed program|plan PLAN.lua FILE     writes a plan's document as an initial input
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -45,7 +45,7 @@ int replay(const std::string& name) {
     for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(PRUN_FUZZ_DIR) / folder / name, none)) {
       std::ifstream in(entry.path(), std::ios::binary);
       const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-      std::fprintf(stderr, "%s\n", entry.path().c_str());  // the last one names a finding
+      std::fprintf(stderr, "%s\n", entry.path().c_str());  // the last line names a finding
       run_target(*target, bytes);
       ++files;
     }

@@ -1,5 +1,5 @@
-// A fuzz target: what reads bytes that others wrote. It may refuse them with an Error; whatever else happens (a crash,
-// a sanitizer's finding, another exception, more time or memory than the input is worth) is a finding.
+// A fuzz target: a reader of untrusted bytes. It may reject them with an Error; anything else (a crash, a sanitizer
+// report, another exception, excessive time or memory) is a finding.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -8,11 +8,11 @@
 namespace prun::fuzz {
 
 struct Target {
-  const char* name;  // corpus/NAME has its first inputs, found/NAME those that once were findings
+  const char* name;  // corpus/NAME: initial inputs; found/NAME: former findings
   void (*read)(std::string_view input);
 };
-const Target* find_target(std::string_view name);  // null: there is none
-std::string target_names();                        // "frames, hello, .."
+const Target* find_target(std::string_view name);  // null: unknown name
+std::string target_names();                        // for example "frames, hello, .."
 
 void read_frames(std::string_view input);
 void read_hello(std::string_view input);
@@ -28,7 +28,7 @@ void read_tokenizer_json(std::string_view input);
 void read_cluster_file(std::string_view input);
 void run_lua_plan(std::string_view input);
 
-// One input: Errors are what is meant.
+// Runs one input; an Error is an expected result.
 void run_target(const Target& target, std::string_view input);
 
 }  // namespace prun::fuzz

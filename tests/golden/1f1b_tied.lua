@@ -1,5 +1,5 @@
--- A head tied to the token embedding in a pipeline: the table lies on the first and on the last rank, and both add the
--- other's gradient to their own at the end of a step.
+-- A head tied to the token embedding in a pipeline: the table is stored on the first and the last rank, and both add
+-- the other's gradient to their own at the end of a step.
 local prun = require "prun"
 
 return prun.plan {

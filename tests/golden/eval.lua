@@ -1,5 +1,5 @@
--- Evaluations with dropout and a loss averaged on a stream of its own: their body is forward alone, dropout is gone, and
--- the compute stream ends with the loss.
+-- Evaluations with dropout and a loss that is averaged on a separate stream: the evaluation body has only the forward
+-- pass, no dropout, and its compute stream ends with the loss.
 local prun = require "prun"
 local nn = prun.nn
 

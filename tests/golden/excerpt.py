@@ -1,6 +1,6 @@
-"""The part of a program's text that a reader needs: one unit of each class and the first microbatches, in short lines.
+"""Excerpts a program's text: one unit of each class and the first microbatches, in short lines.
 
-What is left out is like what stands there, and is not lost: the last line has a digest of the whole text.
+The omitted parts resemble the excerpt, and the last line has a digest of the whole text, so that any change shows.
 """
 import hashlib
 import re
@@ -9,7 +9,7 @@ MOST_COLUMNS, MOST_LINES = 160, 250
 
 
 def unit_of(line):
-    """The numbered unit that a buffer's line or a heading is about: ("block", 1); None where it is another."""
+    """Returns the numbered unit of a buffer's line or a heading, ("block", 1), or None."""
     buffer = re.match(r" +[\d,]+ +[\d,]+  \w+ +(?:d )?([a-z_]+?)(\d+)\.", line)
     heading = re.match(r"    \w+ ([a-z_]+?)(\d+)(?: |$)", line)
     found = buffer or heading
@@ -22,12 +22,12 @@ def microbatch_of(line):
 
 
 def is_heading(line):
-    """Of ops: "    forward block0 of microbatch 1"."""
+    """Whether this is a heading of ops, such as "    forward block0 of microbatch 1"."""
     return re.match(r"    [a-z]", line) is not None
 
 
 def parts(text):
-    """The programs of classes of ranks, each a list of lines."""
+    """Returns the programs of the rank classes, each a list of lines."""
     return [part.splitlines() for part in re.split(r"^(?=program  )", text, flags=re.M) if part]
 
 
@@ -61,7 +61,7 @@ def shortened(lines, microbatches, activations):
 
 
 def wrapped(line):
-    """The line in rows of at most MOST_COLUMNS, broken between fields."""
+    """Returns the line as rows of at most MOST_COLUMNS, broken between fields."""
     if len(line) <= MOST_COLUMNS:
         return [line]
     rows, row = [], ""
@@ -75,13 +75,13 @@ def wrapped(line):
 
 
 def step_alone(lines):
-    """Of ranks whose memory and beginning are like those of the ranks before."""
+    """Reduces a rank class whose memory and first ops equal those of an earlier class to its step."""
     at = next((i for i, line in enumerate(lines) if line.startswith("arena")), 0)
     return lines[:at] + lines[lines.index("step"):] if "step" in lines else lines
 
 
 def terse(line):
-    """Without long attributes, and files by name."""
+    """Removes long attributes and folders of files."""
     line = re.sub(r"\{[^{}]{48,}\}", lambda found: found[0][:40] + " ...}", line)
     return re.sub(r"\[[\w/.]*/(\w+\.lua:\d+)\]$", r"[\1]", line)
 

@@ -1,4 +1,4 @@
--- A gated MLP under tensor parallelism: gate and up read the same x, so that one sum of dx hides behind both their dw.
+-- A gated MLP under tensor parallelism: gate and up read the same x, so one all-reduce of dx overlaps with both dw.
 local prun = require "prun"
 
 local arg = prun.args { layers = 1, width = 16, context = 8, batch = 4, tp = 2, sequence = false }

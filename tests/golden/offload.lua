@@ -1,5 +1,5 @@
--- Optimizer state and the f32 parameters of a bf16 plan on the host: two units in two pieces each through two slots, loaded
--- and stored on streams of their own, the last piece stored by the compute stream.
+-- Host-resident optimizer state and f32 parameters of a bf16 plan: two units in two pieces each use two slots, which
+-- separate streams load and store; the compute stream stores the last piece.
 local prun = require "prun"
 local nn = prun.nn
 

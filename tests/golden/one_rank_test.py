@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A group of one rank has nobody to talk to: a program for one rank has no collective and no copy in its place, in any body.
-A mesh axis of size 1 costs a larger mesh nothing. Usage: one_rank_test.py PRUN
+"""A group of one rank needs no communication: a program for one rank has neither collectives nor copies that replace
+them, in any body. A mesh axis of size 1 adds nothing to a larger mesh. Usage: one_rank_test.py PRUN
 """
 import pathlib
 import re
@@ -25,7 +25,7 @@ PLANS = [("ddp", SMALL), ("ddp", {**SMALL, **BF16}), ("zero1", SMALL), ("zero2",
 
 
 def kinds(ranks, plan, *options, **settings):
-    """The kinds of all ops of a job, body by body."""
+    """Returns the kinds of all ops of a job, body by body."""
     text = program_text.run(PRUN, "dump", plan, "--nproc", ranks, "--device", "reference", *options, check=True, **settings).stdout
     return re.findall(r"^ +\d+  (\w+)", text, flags=re.M)
 
@@ -52,7 +52,7 @@ class OneRank(unittest.TestCase):
         for strategy in ("ddp", "zero3"):
             with self.subTest(strategy=strategy):
                 self.alone("tests/parity/gpt.lua", "--check-replicas", 2, "--check-finite",
-                           copies=1, strategy=strategy, eval=2, report=2, clip=1)  # the loss of an evaluation
+                           copies=1, strategy=strategy, eval=2, report=2, clip=1)  # one copy: the loss of an evaluation
 
     def test_strategies_compute_the_bits_of_a_plan_without_any(self):
         def bits(strategy, settings):

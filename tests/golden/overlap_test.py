@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What a step ends with: reductions as gradients are there, small ones last; squares and updates of gradients that are reduced
-do not wait for those that are not; updates behind the gathers of what the next step reads first. Usage: overlap_test.py PRUN
+"""The end of a step: gradients are reduced as soon as they are complete, small ones last. Norms and updates of reduced
+gradients do not wait for unreduced ones. Updates come after the prefetch of the parameters that the next step reads
+first. Usage: overlap_test.py PRUN
 """
 import pathlib
 import sys
@@ -32,7 +33,7 @@ class Overlap(unittest.TestCase):
         self.assertLessEqual(sizes[-2], 4 * MIB)
         self.assertLessEqual(sizes[-3], 16 * MIB)
         self.assertGreater(sizes[-2], MIB)
-        # A bucket that the last tensor fills is cut, too; a tensor is not.
+        # A bucket that its last tensor overfills is split; a tensor is not.
         self.assertEqual([op.bytes // MIB for op in step_of("plans/mlp.lua")["reduce"] if op.reads[0].startswith("bucket")], [4, 4, 16, 4, 4])
 
     def test_without_a_first_size_only_full_buckets_are_cut(self):
@@ -45,7 +46,7 @@ class Overlap(unittest.TestCase):
             last = step["reduce"][-1].index
             waits = [op.after.get("reduce") for op in step["compute"] if op.kind == "norm2"]
             self.assertEqual(waits[1:], [last - 1, last], plan)
-            self.assertLess(waits[0] or 0, last - 1, plan)  # None: the slot that it reads had been reduced before
+            self.assertLess(waits[0] or 0, last - 1, plan)  # None: the slot that it reads was reduced before
 
     def test_the_norm_is_summed_where_it_is_computed(self):
         kinds = [op.kind for op in step_of("plans/zero1.lua", **GPT)["compute"]]
@@ -57,8 +58,8 @@ class Overlap(unittest.TestCase):
         self.assertEqual([op.unit for op in updates], ["layer2", "layer3", "layer1", "layer0", "layer4"])
         self.assertEqual([op.after.get("reduce") for op in updates], [None, None, 4, 5, None])
         ahead = [op.after.get("compute") for op in step["gather"] if op.writes[0].endswith(".ahead")]
-        self.assertEqual(ahead, [updates[3].index, None])  # the last update runs behind them
-        # Nothing is gathered: in the order in which gradients are there.
+        self.assertEqual(ahead, [updates[3].index, None])  # the last update comes after them
+        # Nothing is gathered, so updates follow the order in which gradients complete.
         updates = [op for op in step_of("plans/mlp.lua")["compute"] if op.kind == "adamw"]
         waits = [op.after["reduce"] for op in updates if "reduce" in op.after]
         self.assertEqual(waits, sorted(waits))

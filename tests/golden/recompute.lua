@@ -1,5 +1,5 @@
--- Activation recomputation: between forward and backward a block keeps its input; backward computes the rest again,
--- into buffers of its own.
+-- Activation recomputation: between forward and backward a block keeps only its input; backward recomputes the rest
+-- into separate buffers.
 local prun = require "prun"
 
 return prun.plan {

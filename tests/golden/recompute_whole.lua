@@ -1,4 +1,4 @@
--- Recomputation of all of a block, as frameworks do that rerun its forward: backward has no use for its last results.
+-- Recomputation of a whole block, as in frameworks that rerun its forward: backward does not need its last results.
 local prun = require "prun"
 
 return prun.plan {

@@ -1,4 +1,4 @@
--- What is alike along each axis: along dp what zero3 does not shard, along tp what is not cut.
+-- Replicated tensors of each axis: along dp those that zero3 does not shard, along tp those that are not split.
 local prun = require "prun"
 
 return prun.plan {

@@ -1,4 +1,4 @@
--- Norms of units that are split differently: shards over dp, a unit that stays whole, columns over tp.
+-- Norms of units with different placements: shards over dp, a unit that remains whole, columns over tp.
 local prun = require "prun"
 
 return prun.plan {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Golden texts: each NAME.txt here is a command on its first line ("$ prun dump ...") and what it prints after; of a
-program what excerpt.py takes from it. `run.py PRUN --whole FOLDER` writes whole texts, to be compared with an earlier prun's.
+"""Golden texts: each NAME.txt has a command on its first line ("$ prun dump ...") and its output after that, for a
+program the excerpt by excerpt.py. `run.py PRUN --whole FOLDER` writes whole texts, for comparison with those of an
+earlier prun.
 
 A new case is a file with the first line only, then `run.py PRUN --update NAME`.
 """

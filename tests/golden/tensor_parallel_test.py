@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The collectives of a tensor parallel block stand where Megatron-LM has them, and those of backward hide behind the
-gradients of weights. Usage: tensor_parallel_test.py PRUN
+"""The collectives of a tensor-parallel block are placed as in Megatron-LM, and those of backward overlap with the
+weight gradients. Usage: tensor_parallel_test.py PRUN
 """
 import pathlib
 import sys
@@ -32,7 +32,7 @@ class TensorParallel(unittest.TestCase):
         _, ops = collectives("plans/megatron.lua", heads=2, sequence=True)
         self.assertEqual([kind for kind, _ in self.of_block(ops, "forward")], ["all_gather", "reduce_scatter"] * 2)
         self.assertEqual([kind for kind, _ in self.of_block(ops, "backward")],
-                         ["all_gather", "all_gather", "reduce_scatter"] * 2)  # dy, x once more, dx
+                         ["all_gather", "all_gather", "reduce_scatter"] * 2)  # dy, x again, dx
 
     def test_the_sum_of_dx_hides_behind_dw(self):
         for plan, settings in (("plans/megatron.lua", dict(heads=2, sequence=False)), ("plans/megatron.lua", dict(heads=2, sequence=True)),
@@ -40,7 +40,7 @@ class TensorParallel(unittest.TestCase):
             with self.subTest(plan=plan, **settings):
                 compute, ops = collectives(plan, **settings)
                 sums = [op for op in ops if op.phase == "backward" and op.kind in ("all_reduce", "reduce_scatter")]
-                self.assertEqual(len(sums), 2 * SIZES["layers"] + 1)  # and the head's
+                self.assertEqual(len(sums), 2 * SIZES["layers"] + 1)  # the head's
                 for op in sums:
                     later = compute[op.after["compute"] + 1:]
                     self.assertEqual(later[0].kind, "linear_dw", f"dw follows what the sum of {op.reads[0]} waits for")

@@ -1,5 +1,5 @@
--- No norm is waited for: updates of gradients that are there run while the last ones are reduced, and the others behind
--- the gathers of what the next step reads first.
+-- Without clipping no update waits for a norm: updates of complete gradients overlap with the last reductions, and the
+-- others come after the prefetch of the parameters that the next step reads first.
 local prun = require "prun"
 
 return prun.plan {

@@ -1,4 +1,4 @@
-// Tests a padded vocabulary: padding stays zero under every optimizer, FLOPs are those of the model, and the verifier
+// Tests a padded vocabulary: padding remains zero under every optimizer, FLOPs are those of the model, and the verifier
 // rejects a program in which an op counts the padding. `parity_product --pad-vocabulary` compares losses, gradients and
 // norms with those of the true vocabulary.
 #include <gtest/gtest.h>

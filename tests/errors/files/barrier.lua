@@ -1,4 +1,4 @@
--- What cases need that are about the command: a program that does next to nothing.
+-- A minimal program, for cases about the command line.
 local prun = require "prun"
 
 return prun.program(function() prun.barrier() end)

@@ -1,4 +1,4 @@
--- Words that would change the colour of the terminal.
+-- Text with escape sequences that would change the colour of the terminal.
 local prun = require "prun"
 local nn = prun.nn
 

@@ -1,4 +1,4 @@
--- A count that adds up to more than max: only the ranks can know.
+-- A count whose sum exceeds max, which only the ranks can detect.
 local prun = require "prun"
 return prun.program(function(r)
   local n = prun.random_int(1, 5)

@@ -1,4 +1,4 @@
--- Data that cannot be trained on; `--set case=NAME` takes one.
+-- Invalid data; `--set case=NAME` selects a case.
 local prun = require "prun"
 local arg = prun.args { case = "" }
 

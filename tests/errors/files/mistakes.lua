@@ -1,4 +1,4 @@
--- Plans with a mistake, whole or as far as it; --set case=NAME takes one of them.
+-- Plans with a mistake, complete or cut off after it; --set case=NAME selects one.
 local prun = require "prun"
 local plans = require "plans"
 local nn = prun.nn
@@ -280,12 +280,12 @@ function cases.rate_warmup_too_long()
   }
 end
 
--- The model has no units of that class.
+-- The model has no units of this class.
 function cases.recompute_unknown_unit()
   return plans.gpt { strategy = { prun.ddp { axis = "dp" }, prun.recompute { units = { "blok" } } } }
 end
 
--- The shard of the gradients is made by the reduce_scatter, which comes after the sum over the other axis.
+-- reduce_scatter makes the gradient shard, but it comes after the reduction over the other axis.
 function cases.reduce_before_scatter()
   return plans.gpt {
     mesh     = prun.mesh { dp = 2, cp = 2 },
@@ -325,12 +325,12 @@ function cases.root_out_of_range()
   end)
 end
 
--- A row layer needs inputs that are split.
+-- A row layer needs split inputs.
 function cases.row_without_column()
   return plans.gpt { mesh = prun.mesh { tp = 2 }, strategy = { prun.tensor_parallel { axis = "tp", column = {} } } }
 end
 
--- 1F1B has one chunk a rank.
+-- 1F1B has one chunk per rank.
 function cases.schedule_chunks()
   return plans.gpt {
     mesh     = prun.mesh { pp = 2 },
@@ -339,13 +339,13 @@ function cases.schedule_chunks()
   }
 end
 
--- Turns belong to a schedule.
+-- Slots belong to a schedule.
 function cases.schedule_outside()
   prun.forward(0)
   return plans.gpt { strategy = { prun.ddp { axis = "dp" } } }
 end
 
--- Both would have a part of the tokens.
+-- Both strategies would split the tokens.
 function cases.two_contexts()
   return plans.gpt {
     mesh     = prun.mesh { { "cp", 2 }, { "cp2", 2 } },
@@ -361,7 +361,7 @@ function cases.shard_dim_too_large()
   return plans.gpt { mesh = prun.mesh { tp = 2 }, strategy = { wrong {} } }
 end
 
--- Two strategies want the parameters in pieces.
+-- Two strategies shard the same parameters.
 function cases.sharded_twice()
   return plans.gpt {
     mesh     = prun.mesh { dp = 2, cp = 2 },
@@ -379,7 +379,7 @@ end
 
 function cases.too_small() prun.models.gpt { layers = 0 } end
 
--- A model is cut into stages once.
+-- A model is partitioned into stages once.
 function cases.two_pipelines()
   return plans.gpt {
     mesh     = prun.mesh { { "a", 2 }, { "b", 2 } },
@@ -436,7 +436,7 @@ function cases.unknown_reduction()
   end)
 end
 
--- What an axis divides.
+-- The dimension that an axis splits.
 function cases.unknown_splits()
   local wrong = prun.strategy("wrong", { axis = "tp" }, function() end, { splits = "tokens and batch" })
   return plans.gpt { mesh = prun.mesh { tp = 2 }, strategy = { wrong {} } }

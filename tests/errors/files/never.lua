@@ -1,4 +1,4 @@
--- What comes after every 1,000 steps, in a run of 4.
+-- Phases every 1,000 steps, in a run of 4 steps.
 local prun = require "prun"
 local arg = prun.args { what = "average" }
 

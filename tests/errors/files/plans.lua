@@ -1,4 +1,4 @@
--- Plans that cases share: a case gives only the fields that it is about.
+-- Plans that cases share; a case passes only the fields that it tests.
 local prun = require "prun"
 
 local function completed(usual, given)

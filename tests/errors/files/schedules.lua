@@ -1,10 +1,10 @@
--- Schedules with a mistake; --set case=NAME takes one of them.
+-- Schedules with a mistake; --set case=NAME selects one.
 local prun = require "prun"
 local plans = require "plans"
 
 local cases = {}
 
--- Backward needs what forward has made.
+-- Backward needs the results of forward.
 function cases.schedule_backward_first(rank, ranks, micro)
   for i = 0, micro - 1 do prun.backward(i) prun.forward(i) end
 end
@@ -15,35 +15,35 @@ function cases.schedule_in_a_circle(rank, ranks, micro)
   for i = 0, micro - 1 do prun.backward(i) end
 end
 
--- The last microbatch never comes back.
+-- The last microbatch has no backward.
 function cases.schedule_leaves_out(rank, ranks, micro)
   for i = 0, micro - 1 do prun.forward(i) end
   for i = 0, micro - 2 do prun.backward(i) end
 end
 
--- Microbatches count from 0.
+-- Microbatches are numbered from 0.
 function cases.schedule_no_microbatch(rank, ranks, micro)
   for i = 1, micro do prun.forward(i) prun.backward(i) end
 end
 
--- Each microbatch goes through once.
+-- Each microbatch runs once.
 function cases.schedule_twice(rank, ranks, micro)
   for i = 0, micro - 1 do prun.forward(i) prun.backward(i) end
   prun.forward(0)
 end
 
--- The weights' half comes second.
+-- The weight half of backward comes second.
 function cases.schedule_weight_first(rank, ranks, micro)
   for i = 0, micro - 1 do prun.forward(i) prun.backward_weight(i) prun.backward_input(i) end
 end
 
--- A rank has two stages, and takes the later one first.
+-- A rank has two stages and runs the later one first.
 function cases.schedule_chunks_turned(rank, ranks, micro)
   for i = 0, micro - 1 do prun.forward(i, 1) prun.forward(i, 0) end
   for i = 0, micro - 1 do prun.backward(i, 1) prun.backward(i, 0) end
 end
 
--- Backward of its earlier stage comes first.
+-- Backward of the rank's earlier stage comes first.
 function cases.schedule_chunks_turned_backward(rank, ranks, micro)
   for i = 0, micro - 1 do
     prun.forward(i, 0) prun.forward(i, 1) prun.backward_input(i, 0) prun.backward(i, 1) prun.backward_weight(i, 0)

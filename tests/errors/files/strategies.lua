@@ -1,16 +1,16 @@
--- Strategies with a mistake; --set case=NAME takes one of them.
+-- Strategies with a mistake; --set case=NAME selects one.
 local prun = require "prun"
 local plans = require "plans"
 
 local cases = {}
 
--- So are the activations.
+-- Activations are placed over an unknown axis.
 function cases.activations_over_unknown_axis(unit, opt)
   unit.activations:place { tq = "S(1)" }
   unit:after("backward", function() prun.all_reduce(unit.grads, { axis = opt.axis }) end)
 end
 
--- The weights of all units but the head are averaged.
+-- The weights of all units except the head are averaged.
 function cases.drifting_unit_left_out(unit, opt)
   if unit.name ~= "head" then
     unit:every(4, function() prun.all_reduce(unit.params, { axis = opt.axis }) end)
@@ -19,17 +19,17 @@ function cases.drifting_unit_left_out(unit, opt)
   end
 end
 
--- Weights are averaged, not added.
+-- Weights are summed instead of averaged.
 function cases.drifting_weights_added(unit, opt)
   unit:every(4, function() prun.all_reduce(unit.params, { axis = opt.axis, op = "sum" }) end)
 end
 
--- How often?
+-- The interval is missing.
 function cases.every_without_steps(unit, opt)
   unit:every(function() prun.all_reduce(unit.params, { axis = opt.axis }) end)
 end
 
--- All slots of the pool stay taken.
+-- All slots of the pool remain in use.
 function cases.gather_never_freed(unit, opt)
   local full
   local function gather() full = prun.all_gather(unit.params, { axis = opt.axis, stream = "gather" }) end
@@ -40,12 +40,12 @@ function cases.gather_never_freed(unit, opt)
   end)
 end
 
--- Each rank would train on its own.
+-- Each rank would train separately.
 function cases.gradients_never_reduced(unit, opt)
   unit:after("backward", function() prun.print("done") end)
 end
 
--- The second average is one too many.
+-- The second average is redundant.
 function cases.gradients_reduced_twice(unit, opt)
   unit:after("backward", function()
     prun.all_reduce(unit.grads, { axis = opt.axis })
@@ -53,13 +53,13 @@ function cases.gradients_reduced_twice(unit, opt)
   end)
 end
 
--- A hook reduces over an axis that is not there.
+-- A hook reduces over an unknown axis.
 function cases.hook_over_unknown_axis(unit, opt)
   unit:after("backward", function() prun.all_reduce(unit.grads, { axis = "dq" }) end)
   unit:after("backward", function() prun.all_reduce(unit.grads, { axis = opt.axis }) end)
 end
 
--- A layer is placed over an axis that is not there.
+-- A layer is placed over an unknown axis.
 function cases.layer_over_unknown_axis(unit, opt)
   for _, layer in ipairs(unit:find "up") do layer:place { tq = "S(1)" } end
   unit:after("backward", function() prun.all_reduce(unit.grads, { axis = opt.axis }) end)
@@ -79,7 +79,7 @@ function cases.parameters_freed_too_early(unit, opt)
   end)
 end
 
--- Sharded, and nobody gathers.
+-- Sharded, but never gathered.
 function cases.parameters_never_gathered(unit, opt)
   unit.params:flat():place { [opt.axis] = "S(0)" }
   unit:after("backward", function()
@@ -87,25 +87,25 @@ function cases.parameters_never_gathered(unit, opt)
   end)
 end
 
--- Weights are averaged between steps.
+-- Weights may be averaged only between steps.
 function cases.parameters_reduced_in_a_step(unit, opt)
   unit:after("backward", function() prun.all_reduce(unit.params, { axis = opt.axis }) end)
 end
 
--- Nothing is sharded here.
+-- reduce_scatter requires sharded parameters.
 function cases.reduce_scatter_of_whole(unit, opt)
   unit:after("backward", function()
     prun.reduce_scatter(unit.grads, { axis = opt.axis, op = "avg", into = unit.grad_shard, stream = "reduce" })
   end)
 end
 
--- The flat vector is placed over an axis that is not there.
+-- The flat vector is placed over an unknown axis.
 function cases.shard_over_unknown_axis(unit, opt)
   unit.params:flat():place { dq = "S(0)" }
   unit:after("backward", function() prun.all_reduce(unit.grads, { axis = opt.axis }) end)
 end
 
--- all_reduce where reduce_scatter belongs.
+-- all_reduce instead of reduce_scatter.
 function cases.shards_all_reduced(unit, opt)
   local full
   local function gather() full = prun.all_gather(unit.params, { axis = opt.axis, stream = "gather" }) end
@@ -120,7 +120,7 @@ function cases.shards_all_reduced(unit, opt)
   end)
 end
 
--- Sharded parameters, gradients that nobody reduces.
+-- Sharded parameters whose gradients are never reduced.
 function cases.shards_without_reduce(unit, opt)
   local full
   local function gather() full = prun.all_gather(unit.params, { axis = opt.axis, stream = "gather" }) end
@@ -131,18 +131,18 @@ function cases.shards_without_reduce(unit, opt)
   unit:after("backward", function() prun.free(full) end)
 end
 
--- Between steps there are no gradients.
+-- Gradients do not exist between steps.
 function cases.sync_of_gradients(unit, opt)
   unit:every(4, function() prun.all_reduce(unit.grads, { axis = opt.axis }) end)
 end
 
--- Weights are averaged over an axis that is not there.
+-- Weights are averaged over an unknown axis.
 function cases.sync_over_unknown_axis(unit, opt)
   unit:every(2, function() prun.all_reduce(unit.params, { axis = "dq" }) end)
   unit:after("backward", function() prun.all_reduce(unit.grads, { axis = opt.axis }) end)
 end
 
--- Lanes behind those of streams and axes belong to messages of pipelines.
+-- Lanes after those of streams and axes are reserved for pipeline messages.
 function cases.too_many_lanes(unit, opt)
   unit:after("backward", function()
     for i = 1, 40 do
@@ -151,17 +151,17 @@ function cases.too_many_lanes(unit, opt)
   end)
 end
 
--- One rhythm for all.
+-- All units must use the same interval.
 function cases.two_rhythms(unit, opt)
   unit:every(unit.name == "head" and 2 or 4, function() prun.all_reduce(unit.params, { axis = opt.axis }) end)
 end
 
--- Right, but for who wants what one rank would train: nobody says that weights drift apart.
+-- Diverges from one rank: the strategy does not declare that weights drift apart.
 function cases.drifts_unsaid(unit, opt)
   unit:every(2, function() prun.all_reduce(unit.params, { axis = opt.axis }) end)
 end
 
--- Right, unless it says that weights drift apart.
+-- Equals one rank, but the strategy declares that weights drift apart.
 function cases.gradients_averaged(unit, opt)
   unit:after("backward", function() prun.all_reduce(unit.grads, { axis = opt.axis }) end)
 end

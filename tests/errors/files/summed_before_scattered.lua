@@ -1,4 +1,4 @@
--- Hybrid sharding with its two sums in the wrong order.
+-- Hybrid sharding with its two reductions in the wrong order.
 local prun = require "prun"
 
 return prun.strategy("hybrid", { axis = { "dp", "shards" }, over = { "cp", "dp" } }, function(unit)

@@ -1,10 +1,10 @@
--- Mistakes with the words of a plan, each beside what was meant: --set case=NAME, and --set right=true for the latter.
--- The messages stand in commands.txt; tests/unit/words_test.py runs what was meant.
+-- Wrong uses of DSL functions, each next to the intended form: --set case=NAME, plus --set right=true for that form.
+-- commands.txt has the messages; tests/unit/words_test.py runs the intended forms.
 local prun = require "prun"
 local nn = prun.nn
 local arg = prun.args { case = "", right = false, dtype = { "f32", "type", choices = { "f32", "bf16" } } }
 
--- A plan with these fields in place of its own.
+-- Returns a plan with these fields in place of the defaults.
 local function plan(fields)
   local all = {
     mesh = prun.mesh { dp = prun.world },
@@ -18,7 +18,7 @@ local function plan(fields)
   return prun.plan(all)
 end
 
--- A plan whose model computes this of x [8, 8].
+-- Returns a plan whose model computes fn of x [8, 8].
 local function model(fn)
   return plan {
     model = function(batch) return prun.losses.mean(fn(batch.x)) end,
@@ -26,7 +26,7 @@ local function model(fn)
   }
 end
 
--- A plan with a strategy of its own, zero2 but for what `fields` changes.
+-- Returns a plan with a custom strategy, zero2 with the changes of `fields`.
 local function strategy(fields)
   local kept = {}
   return plan { strategy = { prun.strategy("own", { axis = "dp" }, function(unit, opt)
@@ -145,7 +145,7 @@ local cases = {
     function() return plan { strategy = { prun.ddp { bucket = "-25 MiB" } } } end,
     function() return plan { strategy = { prun.ddp { bucket = "25 MiB" } } } end,
   },
-  -- accepted without a word
+  -- formerly accepted silently
   init_unknown = {
     function() return model(function(x) return nn.linear("a", x, 8, { init = "nonsense" }) end) end,
     function() return model(function(x) return nn.linear("a", x, 8, { init = "ones" }) end) end,
@@ -251,7 +251,7 @@ local cases = {
     end,
     function() return plan { mesh = prun.mesh { pp = prun.world }, micro = 2, strategy = { prun.pipeline {} } } end,
   },
-  -- words of other systems
+  -- names of other systems
   torch_bucket = {
     function() return plan { strategy = { prun.ddp { bucket_cap_mb = 25 } } } end,
     function() return plan { strategy = { prun.ddp { bucket = "25 MiB" } } } end,
@@ -310,7 +310,7 @@ local cases = {
     function() return prun.program(function() prun.all_reduce(prun.full(4, 1), { axis = "world" }) end) end,
     function() return prun.program(function() prun.all_reduce(prun.full(4, 1), "sum", { axis = "world" }) end) end,
   },
-  -- more of hooks
+  -- more about hooks
   freed_twice_but_for_the_last = {
     function()
       return strategy { after = function(full, unit)
@@ -371,7 +371,7 @@ local cases = {
     end,
     function()
       return model(function(x)
-        x.shape[2] = 16  -- of a copy
+        x.shape[2] = 16  -- shape is a copy
         return nn.linear("a", x, x.shape[2])
       end)
     end,

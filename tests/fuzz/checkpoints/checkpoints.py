@@ -23,7 +23,7 @@ from operations import World
 from samples import Reference
 from shrinker import shrink
 
-ROOM = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a disk's fsync takes longer than a job here
+ROOM = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # fsync to a disk takes longer than a job here
 
 
 def carry_out(prun, reference, config, operations):

@@ -13,7 +13,7 @@ def draw_stop(rng):
 
 
 def draw_run(rng, begin=None, to=None):
-    """Draws a run. `begin` is the value of --resume; it is drawn if it is not given."""
+    """Draws a run. `begin`: value of --resume, drawn if not given."""
     to = to or rng.choice("DDDDDE")
     if begin is None:
         begin = rng.choice(["none", "auto", "auto", "auto", "folder", "node", "node"])

@@ -1,4 +1,5 @@
-"""Commands of a sequence: runs prun, sends signals, and writes down each command as a line of a shell script."""
+"""Executes the commands of a sequence: runs prun, sends signals, and writes each command as a line of a shell script.
+"""
 import base64
 import dataclasses
 import os
@@ -30,7 +31,7 @@ class Job:
     overwrite: bool = False
     new_data: bool = False
     chaos: str = ""
-    init: str = ""  # the folder whose newest checkpoint has the first weights
+    init: str = ""  # folder whose newest checkpoint has the initial weights; "" = none
     memory: int = 0  # steps between commits to memory; 0 = none
     stop: dict | None = None  # signal, commits, ms
     port: int = 0  # rendezvous of two nodes with `nproc` ranks in total; 0 = one node
@@ -68,7 +69,7 @@ class Done:
 
 
 class Shell:
-    """A folder in which commands run, and the script that runs them again."""
+    """A folder in which commands run, and the script that repeats them."""
 
     def __init__(self, prun, folder):
         self.prun, self.folder, self.script = prun, pathlib.Path(folder), []
@@ -85,7 +86,7 @@ class Shell:
         self.log(f"echo {text} | base64 -d >{name}")
 
     def do(self, line):
-        """Runs a line of sh."""
+        """Runs a line of sh, and adds it to the script."""
         self.log(line)
         subprocess.run(["sh", "-c", line], cwd=self.folder, check=True, capture_output=True, timeout=PATIENCE_S)
 
@@ -94,7 +95,7 @@ class Shell:
                                 stderr=subprocess.STDOUT, text=True, errors="replace")
 
     def wait(self, process):
-        """Waits for the launcher and all its ranks, which hold the pipe, too."""
+        """Waits for the launcher and all its ranks, which also hold the pipe."""
         try:
             text, _ = process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -104,7 +105,7 @@ class Shell:
         return Done(process.returncode if process.returncode >= 0 else 128 - process.returncode, text)
 
     def ask(self, *words):
-        """Runs a command that changes nothing; it is not part of the script."""
+        """Runs a read-only command, which is not part of the script."""
         return self.wait(self.start(["prun", *words]))
 
     def run(self, job):
@@ -115,7 +116,7 @@ class Shell:
         done = self.run_node_0(job)
         self.log("kill $other; wait $other")
         try:
-            other.wait(1)  # a node 1 without a node 0 waits for it
+            other.wait(1)  # node 1 waits for a missing node 0
         except subprocess.TimeoutExpired:
             other.terminate()
         return Done(done.code, f"{done.text}\n  node 1: {self.wait(other).text}")
@@ -153,7 +154,7 @@ class Shell:
         return self.wait(first), self.wait(second)
 
     def indices(self, folder):
-        """Returns the identities of a folder's checkpoints; a job may write there meanwhile."""
+        """Returns the identities of a folder's checkpoints; a job may write there concurrently."""
         found = set()
         try:
             for entry in os.scandir(self.at(folder)):

@@ -35,9 +35,9 @@ class Course:
     def __init__(self, job, start, reference: Reference, init=None):
         self.job, self.start = job, start
         settings, self.first = job.settings, start.step if start else 0
-        self.known = settings["outputs"] == 1  # jobs with other models must be refused
+        self.known = settings["outputs"] == 1  # jobs with other models must be rejected
         self.values, self.batch = CONTENTS[settings["content"]], job.tuning["batch"]
-        self.consumed = start.consumed if start and same_samples(settings, start.settings) else 0  # samples of these data
+        self.consumed = start.consumed if start and same_samples(settings, start.settings) else 0  # samples of the current data
         self.tokens = start.tokens if start else 0
         count = self.consumed + (job.steps - self.first) * self.batch
         weight, places = reference.order(settings["content"], settings["order"], settings["seed"], count)
@@ -91,7 +91,7 @@ class Course:
 
 
 def codes_of(job, new):
-    """Returns the exit codes of a job that was accepted and has made the checkpoints `new`."""
+    """Returns the exit codes allowed for an accepted job that has made the checkpoints `new`."""
     codes = {0}
     if job.stop and job.stop.get("sent"):
         codes |= STOPPED[job.stop["signal"]]
@@ -123,7 +123,7 @@ class Judge:
         return self.trained(job, done, self.new + self.other, self.gone)
 
     def refused(self, job, done):
-        """Returns whether the job was refused; throws Wrong if the model does not allow its exit code."""
+        """Returns whether the job was rejected; throws Wrong if the model does not allow its exit code."""
         expectation, accepted = self.model.expect(job), codes_of(job, [self.after.checkpoints[name] for name in self.new])
         if done.code in accepted and (expectation.starts or done.code != 0):
             return not expectation.starts
@@ -132,7 +132,7 @@ class Judge:
         raise Wrong(f"exit {done.code}", f"the job must {expectation.text()}; {self.changes()}")
 
     def beside(self, job, done, starts):
-        """Judges a job that begins with the newest checkpoint of a folder while another job writes to that folder."""
+        """Judges a job that begins with the newest checkpoint of a folder to which another job writes."""
         if done.code in (USAGE, INVALID):
             return self.unchanged(f"exit {done.code}")
         if done.code:
@@ -223,7 +223,7 @@ class Judge:
         return nodes
 
     def both(self, jobs, dones):
-        """Judges two jobs in one folder: one of them is refused, or the result is that of one after the other."""
+        """Judges two jobs in one folder: one is rejected, or the result is that of one after the other."""
         refused = [done.code in (USAGE, INVALID) for done in dones]
         if all(refused):
             return self.unchanged("both were refused")

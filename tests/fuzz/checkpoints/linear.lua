@@ -1,5 +1,5 @@
--- A plan whose losses identify the samples of a step. The model is one weight w, sample i of the data is 2^i, and
--- a step's loss is w times the mean of its batch, so loss * batch / w is a sum of powers of two.
+-- A plan whose losses identify the samples of a step. The model is one weight w, sample i of the data is 2^i, and a
+-- step's loss is w times the mean of its batch, so loss * batch / w is a sum of distinct powers of two.
 local prun = require "prun"
 
 local arg = prun.args {

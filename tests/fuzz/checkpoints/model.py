@@ -1,12 +1,12 @@
 """The oracle: the checkpoints that a folder must hold, the newest one, and the results that a job may have.
 
 It follows the rules of runtime/checkpoint/README.md and shares no code with prun. A checkpoint is a node of a tree. A
-job that resumes adds a chain of nodes to the node that it begins with: to that node's branch where it is the last of it,
-otherwise as a new branch.
+job that resumes appends a chain of nodes to its start: on the start's branch if the start is the last node there,
+otherwise on a new branch.
 """
 import dataclasses
 
-# Exit codes, as README.md lists them.
+# Exit codes, from README.md.
 USAGE, PLAN, INVALID, PREEMPTED, INTERRUPTED, KILLED, TERMINATED = 2, 3, 16, 75, 130, 137, 143
 
 
@@ -116,7 +116,9 @@ class Folder:
 
 @dataclasses.dataclass
 class Expectation:
-    """The allowed results of a job: it begins with one of `starts` (None = from nothing) or is refused with one of `codes`."""
+    """The allowed results of a job: it begins with one of `starts` (None = from nothing) or is rejected with one of
+    `codes`.
+    """
     starts: list
     codes: dict  # {exit code: reason}
 
@@ -130,7 +132,7 @@ class Model:
         self.folders, self.runs = {"D": Folder(), "E": Folder(), "F": Folder()}, {}  # runs: {job: prun's id of its run}
 
     def source(self, job):
-        """Returns the node that --resume names, and the codes of its refusal."""
+        """Returns the node that --resume names, and the codes with which it may be rejected."""
         if job.resume is None:
             return None, {}
         if isinstance(job.resume, Node):
@@ -166,7 +168,7 @@ class Model:
 
 
 def settings_refused(start, job):
-    """Returns the codes of a job that resumes `start` with settings that forbid it."""
+    """Returns the codes of a job that resumes `start` with incompatible settings."""
     if start is None:
         return {}
     before, found = start.settings, {}

@@ -1,7 +1,7 @@
-"""Carries out the operations of a sequence on a folder on the disk and on the model of the folder.
+"""Carries out the operations of a sequence on a folder on disk and on the model of the folder.
 
-An operation is a dictionary of plain values. It names checkpoints by a number, modulo how many there are, so that a
-sequence stays one when operations before it are left out.
+An operation is a dictionary of plain values. It names a checkpoint by a number modulo the number of checkpoints, so
+that a sequence remains valid if shrinking removes earlier operations.
 """
 from folder import Snapshot
 from job import Job, free_port
@@ -79,8 +79,10 @@ class World:
         return [one.checkpoint]
 
     def beside(self, operation):
-        """A job continues in a folder. Meanwhile another one begins with that folder's newest checkpoint and writes to another folder.
-        The first job keeps all checkpoints, because the model does not know a removed one as a start of the second job."""
+        """A job continues in a folder while another begins with that folder's newest checkpoint and writes to another
+        folder. The first job keeps all checkpoints, because the model does not accept a removed one as a start of the
+        second job.
+        """
         one = self.job({**operation["one"], "keep": 0})
         other = self.job({**operation["other"], "to": operation["to"], "from": one.checkpoint})
         if one.checkpoint == other.checkpoint:
@@ -100,7 +102,7 @@ class World:
             said = "".join(f"\n  exit {done.code}: {done.text.strip()[:1500]}" for done in dones)
             raise Wrong(wrong.kind, f"{str(wrong).split(': ', 1)[1]}{said}") from None
 
-    # Changes by users, disks and clocks
+    # Changes made by users, disks and clocks
 
     def data_changes(self, operation):
         self.content = operation["content"]
@@ -137,7 +139,7 @@ class World:
         return [operation["folder"]]
 
     def clock(self, operation):
-        """Gives checkpoints times that say nothing about their order."""
+        """Sets modification times that contradict the order of the checkpoints."""
         names = sorted(self.model.folders[operation["folder"]].nodes)
         if not names:
             return None

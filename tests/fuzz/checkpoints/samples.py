@@ -11,7 +11,7 @@ import threading
 
 PLAN = pathlib.Path(__file__).resolve().parent / "linear.lua"
 WEIGHT = "layer0.linear.weight"
-CONTENTS = {  # by name: the values of the samples of x.npy
+CONTENTS = {  # name -> values of the samples of x.npy
     "first": tuple(2.0**i for i in range(12)),
     "grown": tuple(2.0**i for i in range(14)),
     "shrunk": tuple(2.0**i for i in range(9)),
@@ -56,7 +56,7 @@ class Reference:
             return [row["loss"] for row in rows_of(pathlib.Path(folder) / "m")]
 
     def order(self, content, order, seed, count):
-        """Returns the first weight and the places in the data of at least the first `count` samples of a run."""
+        """Returns the first weight, and the positions in the data of at least the first `count` samples of a run."""
         key = (content, order, seed)
         with self.lock:
             first, places = self.orders.get(key, (0.0, []))
@@ -69,7 +69,7 @@ class Reference:
             return first, places
 
     def losses(self, content, nproc, settings, steps):
-        """Returns the losses of at least `steps` steps of a run that nothing stops."""
+        """Returns the losses of at least `steps` steps of an uninterrupted run."""
         key = (content, nproc, tuple(sorted(settings.items())))
         with self.lock:
             if len(self.courses.get(key, [])) < steps:

@@ -1,9 +1,11 @@
-"""Makes a failing sequence smaller: fewer operations, then simpler ones, as long as it fails in the same way."""
+"""Shrinks a failing sequence: removes operations, then simplifies them, while it fails in the same way."""
 from operations import PLAIN
 
 
 def shrink(operations, fails, most=80):
-    """`fails` runs operations and returns whether they fail like the whole sequence. It is called at most `most` times."""
+    """Returns the smallest operations found. `fails` runs operations and returns whether they fail like the whole
+    sequence. It is called at most `most` times.
+    """
     runs = 0
 
     def still(candidate):
@@ -25,7 +27,7 @@ def shrink(operations, fails, most=80):
 
 
 def simplified(operation):
-    """Yields functions that make an operation simpler: a job's settings become the plain ones, copies become whole."""
+    """Yields functions that simplify an operation: a job's settings become the defaults, copies become whole."""
     for name, value in PLAIN.items():
         if operation.get(name, value) != value and name not in ("do", "to", "from"):
             yield lambda now, name=name: {each: now[each] for each in now if each != name}

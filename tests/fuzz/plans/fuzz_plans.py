@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Random plans beside one rank: see README.md.
+"""Compares random plans with one rank, see README.md.
 
     fuzz_plans.py JUDGE [--seconds S | --plans N] [--seed N] [--keep DIR]
-    fuzz_plans.py JUDGE --case 0:17 [--trials 0]      # one case again: its plan and its outcome
-    fuzz_plans.py JUDGE --found                       # the plans in found/, which were findings once
+    fuzz_plans.py JUDGE --case 0:17 [--trials 0]      # repeats a case: its plan and its outcome
+    fuzz_plans.py JUDGE --found                       # the plans in found/, which are former findings
 """
 import argparse
 import collections
@@ -35,7 +35,7 @@ def command_line():
 
 
 def header(case):
-    """The first line of a kept plan, which --found reads: "-- 2 ranks, device=reference"."""
+    """Returns the first line of a kept plan, which --found reads: "-- 2 ranks, device=reference"."""
     check = "".join(f", {key}={of}" for key, of in case["check"].items())
     return f"-- {random_plans.ranks_of(case)} ranks{check}\n"
 

@@ -1,12 +1,12 @@
-"""Judges a case: asks the program plan_judge, and says what its answers mean.
+"""Judges a case: sends it to the program plan_judge and classifies its answers.
 
 An outcome is a class with a text. The classes that are findings:
 
-    escape          check accepts the plan, and its ranks train something else than one rank
-    static escape   only the proof refuses it: without a proof the plan would have run
-    overclaim       "proven" without the words that name what is known to differ
-    wrong program   the verifier refuses what the compiler made, no stated limit says so, and its ranks differ from one rank
-    false refusal   the plan is refused, no stated limit says so, and its ranks equal one rank or nothing could run
+    escape          check accepts the plan, but its ranks train something else than one rank
+    static escape   only the proof rejects it: without a proof the plan would have run
+    overclaim       "proven" without naming a known difference
+    wrong program   the verifier rejects the compiled program, no stated limit covers it, and its ranks differ from one rank
+    false refusal   the plan is rejected, no stated limit covers it, and its ranks equal one rank or nothing could run
     internal, crash, hang
 """
 import json
@@ -23,17 +23,17 @@ import random_plans
 
 HERE = pathlib.Path(__file__).resolve().parent
 FINDINGS = ["escape", "static escape", "overclaim", "wrong program", "false refusal", "internal", "crash", "hang"]
-MOST = 1e-8  # relative difference of f64 that rounding explains
+MOST = 1e-8  # relative difference that f64 rounding explains
 # One rank trains again with weights that are larger by 1e-6. Rounding causes at most the share MAGNIFIED of the resulting
 # difference. If that difference exceeds CHAOTIC, rounding decides the result.
 MAGNIFIED, CHAOTIC = 1e-4, 0.1
-MOST_RAW = {"f64": MOST, "f32": 2e-3, "bf16": 0.2}  # of a plan that runs with its own dtypes
-SECONDS = 60  # of one request
-APART = "apart from"  # in the text of a proof that names what it left out
+MOST_RAW = {"f64": MOST, "f32": 2e-3, "bf16": 0.2}  # limits for runs with the plan's own dtypes
+SECONDS = 60  # limit per request
+APART = "apart from"  # marks known differences in the text of a proof
 
 
 def read_limits(path=HERE / "limits.txt"):
-    """[(regular expression of a message, reason, place in a guide)]"""
+    """Returns [(regular expression of a message, reason, place in a guide)]."""
     limits = []
     for paragraph in path.read_text().split("\n\n"):
         lines = [line for line in paragraph.splitlines() if line and not line.startswith("#")]
@@ -44,7 +44,7 @@ def read_limits(path=HERE / "limits.txt"):
 
 
 def write_data(folder):
-    """The files that plans read: token ids below 16, and the models of tests/parity."""
+    """Writes the files that plans read: token ids below 16, and the models of tests/parity."""
     ids = bytearray()
     state = 12345
     for _ in range(4000):
@@ -56,7 +56,7 @@ def write_data(folder):
 
 
 class Worker:
-    """A process of plan_judge, started again after a crash or a hang."""
+    """A plan_judge process, restarted after a crash or a hang."""
 
     def __init__(self, program):
         self.program = str(pathlib.Path(program).resolve())
@@ -75,7 +75,7 @@ class Worker:
         self.selector.register(self.process.stdout, selectors.EVENT_READ)
 
     def read_line(self, end):
-        """A line of its answer; "" where it has died; None at `end`."""
+        """Returns a line of its answer, "" if it has died, or None at time `end`."""
         while b"\n" not in self.left:
             if not self.selector.select(max(0, end - time.monotonic())):
                 return None
@@ -93,7 +93,7 @@ class Worker:
             self.process = None
 
     def ask(self, request):
-        """{"verdict": ..., "truth": ...}, with "ended" ("crash", "hang") where one is missing."""
+        """Returns {"verdict": ..., "truth": ...}, with "ended" ("crash", "hang") if one is missing."""
         if not self.process:
             self.start()
         self.process.stdin.write((json.dumps(request) + "\n").encode())
@@ -113,20 +113,20 @@ class Worker:
 
 
 class Facts:
-    """What an outcome depends on besides the answers, read from the plan's text."""
+    """Facts from the plan's text that affect an outcome besides the answers."""
 
     def __init__(self, text):
         self.dtype = re.search(r'dtype = "(\w+)"', text)[1]
-        self.drops = "capacity = " in text  # choices of experts: which ones depends on the mesh
+        self.drops = "capacity = " in text  # which choices experts drop depends on the mesh
         wires = set(re.findall(r'wire = "(\w+)"', text))
         self.wires = bool(wires)
-        self.rounds = self.dtype == "f64" and self.wires or self.dtype == "f32" and "bf16" in wires  # on the wire
+        self.rounds = self.dtype == "f64" and self.wires or self.dtype == "f32" and "bf16" in wires  # rounds on the wire
         self.drifts = "local_sgd" in text
         self.signs = "prun.lion" in text
 
 
 def difference(found, facts):
-    """What differs in one answer about what ranks compute, or "" where nothing does."""
+    """Returns the difference that one answer reports, or ""."""
     for key in ("stopped", "not_compiled"):
         if key in found:
             return f"{key}: {found[key]}"
@@ -134,7 +134,7 @@ def difference(found, facts):
         return f"{found['lost']} are lost"
     keys, most = ["loss", "eval", "norms", "state"], MOST
     if not found.get("finite", True):
-        keys = ["loss", "eval"]  # up to the first value that is not finite
+        keys = ["loss", "eval"]  # compared up to the first non-finite value
     if facts.signs:
         keys, most = ["loss", "eval"], 1e-6
     for key in keys:
@@ -154,7 +154,7 @@ def raw_difference(found, facts):
 
 
 def normal(text):
-    """A message without its numbers and names: what is alike in all cases of a kind."""
+    """Returns a message without its numbers and names, equal for all cases of a kind."""
     text = text.split("\n")[0]
     text = re.sub(r"^\S+:\d+: ", "", text)
     text = re.sub(r"\S+\.lua:\d+", "_", text)
@@ -173,7 +173,7 @@ class Outcome:
 
     @property
     def key(self):
-        """Equal for cases of the same kind."""
+        """Returns a key that is equal for cases of the same kind."""
         return f"{self.kind}: {normal(self.text)}"
 
 

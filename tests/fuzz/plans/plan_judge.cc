@@ -1,9 +1,9 @@
-// Judges plans: reads requests, one JSON object a line, and answers each in lines of JSON: the verdict of `prun check`,
-// then what all ranks compute beside one rank.
+// Judges plans: reads requests, one JSON object per line, and answers each in lines of JSON: the verdict of `prun
+// check`, then a comparison of all ranks with one rank.
 //
-// The verdict comes from the same libraries in the same order as `prun check` (runtime/job/build.cc). The truth does
-// not depend on it: the plan of the real size runs on virtual ranks in f64 even if the verifier refuses it. A request
-// that crashes ends the process, so that the last line shows how far it came.
+// The verdict comes from the same libraries in the same order as in `prun check` (runtime/job/build.cc). The comparison
+// is independent of it: the plan runs in its real size on virtual ranks in f64 even if the verifier rejects it. A
+// request that crashes ends the process, so its last line shows how far it came.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -29,14 +29,14 @@ namespace {
 
 using nlohmann::json;
 
-// As tools/prun/proof.cc has them for a check without --prove.
+// The limit of a check without --prove, from tools/prun/proof.cc.
 constexpr double kMostProofWork = 0.5e6;
 constexpr size_t kMostProvenNodes = 5000;
 constexpr double kNudge = 1e-6;
-constexpr double kExpected = 1e-9;  // relative rounding of a plan whose numbers do not grow
+constexpr double kExpected = 1e-9;  // relative rounding of a plan whose values do not grow
 
-// A request. "plan": path; "ranks"; "device": the one that is checked for; "check_replicas", "most_skips": as the
-// options of prun; "raw": whether to run the plan with its own dtypes, too.
+// A request. "plan": path; "ranks"; "device": device that is checked for; "check_replicas", "most_skips": options of
+// prun; "raw": whether to also run the plan with its own dtypes.
 struct Request {
   std::string plan, device = "reference";
   int ranks = 1;
@@ -151,7 +151,7 @@ class Judge {
     return {{"proof", "differs"}, {"text", proof.text}, {"refused", true}};
   }
 
-  // Of the plan as it is, whatever the verdict.
+  // Compares the plan as it is with one rank, independent of the verdict.
   json truth(const Plan& plan) const {
     json all = {{"line", "truth"}};
     if (!recorded_) {
@@ -198,8 +198,8 @@ class Judge {
     return found;
   }
 
-  // Differences that one rank shows if its initial weights are larger by kNudge: plans whose numbers grow fast, and
-  // long trainings, magnify rounding. A nudge of the size of rounding would be lost, because weights begin as f32.
+  // Returns the differences on one rank when its initial weights are larger by kNudge. Fast-growing values and long
+  // trainings magnify rounding. A nudge of the size of rounding would be lost because weights are initialized as f32.
   json sensitivity(Plan alone, const CompileOptions& options, const Job& one_job, const VirtualRun& one) const {
     for (Value& value : alone.graph.values)
       if (value.kind == ValueKind::parameter) value.init.scale *= 1 + kNudge;
@@ -257,7 +257,7 @@ class Judge {
     return most;
   }
 
-  // "3 block0 grad_norm": the number.
+  // Returns the reported norms: "3 block0 grad_norm" -> value.
   static std::map<std::string, double> norms_of(const VirtualRun& run) {
     std::map<std::string, double> norms;
     for (const auto& [rank, line] : run.printed) {

@@ -1,4 +1,4 @@
-"""Writes a case of random_plans.py as a Lua plan that a person can read and run.
+"""Writes a case of random_plans.py as a readable, runnable Lua plan.
 
 The plan has one argument: with `--set alone=true` it trains the same model on one rank, without strategies.
 """
@@ -76,7 +76,7 @@ def call(word, options):
 
 
 def block_lines(parts, mixer, mlp):
-    """The Lua lines of a block: x -> y."""
+    """Returns the Lua lines of a block: x -> y."""
     norm, after = parts["norm"], parts["after"]
     heads, kv_heads, size, width = parts["heads"], parts["kv_heads"], parts["size"], parts["width"]
     q, kv, bias = heads * size, kv_heads * size, value(parts["bias"])

@@ -1,7 +1,7 @@
 """Draws random plans: meshes, strategies in any order, models, schedules, options and sizes.
 
-A case is nested dicts and lists of plain values, so that shrinking.py can simplify it and plan_text.py can write it as Lua.
-Most cases respect the limits that the guides state (what must divide what); a few break one on purpose.
+A case is nested dicts and lists of plain values, so that shrinking.py can simplify it and plan_text.py can write it as
+Lua. Most cases respect the documented limits (which sizes must divide which); a few violate one on purpose.
 """
 import random
 
@@ -30,12 +30,12 @@ class Draw:
         return self.random.randint(low, high)
 
     def multiple(self, step, low, high):
-        """A multiple of `step` between about `low` and `high`, at least `step`."""
+        """Returns a multiple of `step` between about `low` and `high`, at least `step`."""
         return step * self.between(max(1, low // step), max(1, high // step))
 
 
 def draw_mesh(draw):
-    """{axis: size}: which parallelism there is."""
+    """Returns {axis: size}, the kinds of parallelism."""
     shares = {"pp": 0.35, "dp": 0.75, "dp2": 0.12, "cp": 0.3, "ep": 0.2, "tp": 0.45}
     most = draw.one(MOST_RANKS, MOST_RANKS, MOST_RANKS, 4, 2, 12)
     axes, ranks = {}, 1
@@ -76,7 +76,7 @@ def data_parallel_options(draw, word):
 
 
 def draw_data_parallel(draw, axes):
-    """Strategies of the axes dp and dp2."""
+    """Draws the strategies of the axes dp and dp2."""
     found = []
     if "dp" in axes and "dp2" in axes and draw.chance(0.6):
         word = draw.one("zero3", "fsdp")
@@ -158,7 +158,7 @@ def draw_context(draw, axes, sequence):
 
 
 def shared_sizes(draw, axes, strategies):
-    """Sizes that every model of tokens has."""
+    """Draws the sizes that all token models have."""
     tp, sequence = axes.get("tp", 1), option(strategies, "tensor_parallel", "sequence", False)
     heads, kv_heads = heads_and_size(draw, tp)
     stages = axes.get("pp", 1) * chunks_of(strategies)
@@ -205,7 +205,7 @@ def add_experts(draw, axes, options):
 
 
 def draw_own_model(draw, axes, strategies):
-    """A model of tokens made of the words of prun.nn."""
+    """Draws a token model built from functions of prun.nn."""
     sizes, tp = shared_sizes(draw, axes, strategies), axes.get("tp", 1)
     rotary = draw.chance(0.4)
     size = draw.one(2, 4, 4, 6, 8, 16) if rotary else draw.between(1, 8)
@@ -234,7 +234,7 @@ def draw_own_model(draw, axes, strategies):
 
 
 def draw_flat_model(draw, axes, strategies):
-    """A model of plain vectors: mlp, or one of tests/parity/odd_models.lua."""
+    """Draws a model of plain vectors: mlp, or one of tests/parity/odd_models.lua."""
     tp, stages = axes.get("tp", 1), axes.get("pp", 1) * chunks_of(strategies)
     layers, width = draw.between(max(stages, 1), max(stages, 4)), draw.multiple(tp, 2, 17)
     if draw.chance(0.4):
@@ -261,7 +261,9 @@ def draw_model(draw, axes, strategies):
 
 
 def adapt_strategies(draw, axes, strategies, model):
-    """Options that depend on the model: layers of tp, units of recompute, sequence where a table of positions forbids it."""
+    """Adapts options that depend on the model: layers of tp, units of recompute, sequence if a table of positions
+    forbids it.
+    """
     words = model["word"]
     flat = words in ("mlp", "odd")
     for one in strategies:
@@ -295,7 +297,7 @@ def draw_optimizer(draw):
 
 
 def draw_samples(draw, axes, micro):
-    """The global batch: samples of each rank and microbatch times the ranks that divide it."""
+    """Draws the global batch: samples per rank and microbatch times the ranks that divide it."""
     ranks = axes.get("dp", 1) * axes.get("dp2", 1) * axes.get("ep", 1)
     return ranks * micro * draw.one(1, 1, 1, 2, 3)
 
@@ -321,7 +323,7 @@ def draw_data(draw, model, batch):
 
 
 def break_something(draw, case):
-    """Makes one size wrong in a way that prun should refuse, or take."""
+    """Makes one size invalid, or unusual, so that prun must reject it or handle it."""
     options = case["model"]["options"]
     what = draw.one("batch", "heads", "context", "layers", "axis")
     if what == "batch":
@@ -341,7 +343,7 @@ def draw_plan_options(draw, axes):
 
 
 def draw_check(draw, dtype):
-    """How the plan is checked: options of prun."""
+    """Draws options of prun for the check."""
     check = {"device": "cpu" if dtype != "f64" and draw.chance(0.6) else "reference"}
     if draw.chance(0.35):
         check["check_replicas"] = draw.between(1, 3)
@@ -351,8 +353,9 @@ def draw_check(draw, dtype):
 
 
 def lower_steps(case):
-    """Keeps a case small and its numbers well conditioned: long schedules train few steps, signs of gradients decide the
-    updates of lion, and AdamW magnifies the rounding of numbers that grow fast."""
+    """Keeps a case fast and its values well conditioned: long schedules train few steps, signs of gradients decide the
+    updates of lion, and AdamW magnifies the rounding of fast-growing values.
+    """
     if case["optimizer"]["word"] == "lion":
         case["plan"]["steps"] = min(case["plan"]["steps"], 2)
     if case["model"]["options"].get("square"):
@@ -362,7 +365,7 @@ def lower_steps(case):
 
 
 def drop_needless(draw, case):
-    """Plain SGD has no state to offload."""
+    """Mostly removes offloading from plain SGD, which has no state to offload."""
     options = case["optimizer"]["options"]
     if case["optimizer"]["word"] == "sgd" and "momentum" not in options and not draw.chance(0.03):
         for one in case["strategies"]:

@@ -1,4 +1,4 @@
-"""Makes a case small: tries simpler values one by one and keeps those whose outcome is of the same kind."""
+"""Shrinks a case: tries simpler values one by one and keeps those with the same kind of outcome."""
 import copy
 
 PLAIN = {"micro": [1, 2], "steps": [1, 2], "seed": [0], "dtype": ["f64"], "layers": [1, 2, 3], "heads": [1, 2], "kv_heads": [1, 2],
@@ -12,7 +12,7 @@ NEEDED = {"axis", "over", "units", "column", "row", "rows", "path", "batch", "in
 
 
 def containers(case):
-    """The dicts whose entries can be made simpler, as paths."""
+    """Returns the paths of dicts whose entries can be simplified."""
     yield ("plan",)
     yield ("check",)
     for part in ("model", "data", "optimizer"):
@@ -28,7 +28,7 @@ def at(case, path):
 
 
 def without_axis(case, axis):
-    """The case without an axis and the strategies on it."""
+    """Returns the case without an axis and the strategies on it."""
     case = copy.deepcopy(case)
     case["mesh"] = [each for each in case["mesh"] if each[0] != axis]
     case["strategies"] = [one for one in case["strategies"]
@@ -37,7 +37,7 @@ def without_axis(case, axis):
 
 
 def simpler(case):
-    """Cases that are a step simpler, the largest steps first."""
+    """Yields cases that are one step simpler, the largest steps first."""
     for name, _ in case["mesh"]:
         yield without_axis(case, name)
     for part in ("eval", "report"):
@@ -92,7 +92,7 @@ def simpler_entry(case, path, name, of):
 
 
 def shrink(case, outcome, judge, most):
-    """The smallest case found in `most` trials, and its outcome."""
+    """Returns the smallest case found in `most` trials, and its outcome."""
     tried, again = 0, True
     while again and tried < most:
         again = False
