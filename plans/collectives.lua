@@ -5,31 +5,31 @@ local prun = require "prun"
 return prun.program(function(r)
   local rank, ranks = r.rank, r.world
 
-  -- What rank 0 has, everybody gets.
+  -- All ranks receive the tensor of rank 0.
   local x = rank == 0 and prun.tensor { 1, 2, 3, 4, 5 } or prun.full({ 5 }, 0)
   prun.print("before broadcast on rank", rank, x)
   prun.broadcast(x, 0)
   prun.print("after broadcast on rank", rank, x)
 
-  -- The sum over all ranks, on rank 0; the others keep their own.
+  -- Rank 0 receives the sum over all ranks; the others keep their own tensor.
   x = prun.full({ 5 }, rank + 1)
   prun.print("before reduce on rank", rank, x)
   prun.reduce(x, "sum", 0)
   prun.print("after reduce on rank", rank, x)
 
-  -- The sum over all ranks, everywhere.
+  -- All ranks receive the sum over all ranks.
   x = prun.full({ 5 }, rank + 1)
   prun.print("before all_reduce on rank", rank, x)
   prun.all_reduce(x, "sum")
   prun.print("after all_reduce on rank", rank, x)
 
-  -- The tensors of all ranks one after another, on rank 0.
+  -- Rank 0 receives the concatenation of all ranks' tensors.
   x = prun.full({ 5 }, rank + 1)
   prun.print("before gather on rank", rank, x)
   local all = prun.gather(x, 0)
   prun.print("after gather on rank", rank, all or "nothing")
 
-  -- The same, everywhere.
+  -- All ranks receive that concatenation.
   x = prun.full({ 5 }, rank + 1)
   prun.print("before all_gather on rank", rank, x)
   prun.print("after all_gather on rank", rank, prun.all_gather(x))
@@ -41,7 +41,7 @@ return prun.program(function(r)
   prun.print("before scatter on rank", rank, rank == 0 and x or "nothing")
   prun.print("after scatter on rank", rank, prun.scatter(x, 0))
 
-  -- Every rank has a piece for each rank; each gets the sum of the pieces that are meant for it.
+  -- Every rank has a piece for each rank; each receives the sum of its pieces.
   pieces = {}
   for j = 0, ranks - 1 do
     pieces[#pieces + 1] = (rank + 1) ^ (j + 1)
@@ -51,12 +51,12 @@ return prun.program(function(r)
   prun.print("before reduce_scatter on rank", rank, x)
   prun.print("after reduce_scatter on rank", rank, prun.reduce_scatter(x, "sum"))
 
-  -- Nobody goes on before everybody is here.
+  -- No rank continues before all ranks have arrived.
   prun.print("before barrier on rank", rank)
   prun.barrier()
   prun.print("after barrier on rank", rank)
 
-  -- Tensors whose sizes are known only at run time: at most 6 elements a rank.
+  -- Tensors whose sizes are known only at run time: at most 6 elements per rank.
   local n = prun.random_int(1, 6)
   local mine = prun.iota(n, { start = 10 * rank, max = 6 })
   prun.print("before all_gather_v on rank", rank, mine)

@@ -1,10 +1,10 @@
 -- Data parallelism with one parameter: w = 5, y = 7·w·x, and the loss is the mean of y. Rank r has the sample x = r, so
--- that two ranks have the gradients 0 and 7, and both go on with their average, 3.5.
+-- two ranks compute the gradients 0 and 7, and both continue with the average, 3.5.
 
 local prun = require "prun"
 local nn = prun.nn
 
--- As prun.ddp, but each rank prints its gradient before and after it is averaged.
+-- Like prun.ddp, but each rank prints its gradient before and after the average.
 local talkative_ddp = prun.strategy("talkative_ddp", { axis = "dp" }, function(unit, opt)
   unit:after("backward", function()
     prun.print("gradient before averaging", unit.grads)

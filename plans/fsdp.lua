@@ -1,4 +1,4 @@
--- A small GPT on a text file with FSDP: fully sharded, or in groups that hold the same (--set replicate=2, HSDP).
+-- A small GPT on a text file with FSDP: fully sharded, or in groups that are replicas (--set replicate=2, HSDP).
 
 local prun = require "prun"
 

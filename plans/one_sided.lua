@@ -1,5 +1,5 @@
--- A small GPT in a pipeline whose stages write into each other's memory, one-sided.
--- A rank signals when a place in its arena is free; the rank before it puts activations there and raises a signal.
+-- A small GPT in a pipeline whose stages write into each other's memory, one-sided. A rank signals when a region of its
+-- arena is free; the previous rank puts activations there and signals back.
 
 local prun = require "prun"
 

@@ -1,4 +1,4 @@
--- A small GPT on a text file on one rank: what the plans for many ranks compute, without any communication.
+-- A small GPT on a text file on one rank: the reference for the plans for many ranks, without communication.
 
 local prun = require "prun"
 

@@ -1,4 +1,4 @@
--- A small GPT on a text file in a pipeline without bubbles: gradients of weights fill the waiting (zb_h1 or zb_v).
+-- A small GPT on a text file in a pipeline without bubbles: weight gradients fill the idle time (zb_h1 or zb_v).
 
 local prun = require "prun"
 

@@ -10,7 +10,7 @@ local tensor = require "prun.tensor"
 
 local alike = {}
 
--- The list of the same elements.
+-- Whether two lists have the same elements.
 local function same_list(a, b)
   if a == b then return true end
   if a == nil or b == nil or #a ~= #b then return false end
@@ -35,7 +35,7 @@ local function same_fields(a, b)
   return true
 end
 
--- Writes out what the call has done so far, which is no longer what another did.
+-- Stores in full what the call has recorded so far, because it deviates from the call that it followed.
 function alike.leave(g)
   local f = g.follows
   g.follows = nil
@@ -61,7 +61,7 @@ function alike.leave(g)
   end
 end
 
--- A call of `unit` begins.
+-- Begins a call of `unit`.
 function alike.begin(g, unit, call)
   local class = g.patterns[unit.class]
   if not class then
@@ -70,12 +70,12 @@ function alike.begin(g, unit, call)
   end
   local pattern = class.last and class.after[class.last] or class.first
   call.first, call.from_value, call.from_node = g.count, #g.values, #g.nodes
-  if pattern and g.bytes + pattern.total > schema.most_exact then pattern = nil end  -- graph.lua says what is too much
+  if pattern and g.bytes + pattern.total > schema.most_exact then pattern = nil end  -- graph.lua reports the excess
   g.follows = pattern and { pattern = pattern, call = call, unit = unit, first = g.count, values = {}, nodes = 0,
                             takes = {}, inputs = {} } or nil
 end
 
--- Whether the inputs are those that the call that is followed had; the ids of those from elsewhere go to `takes`.
+-- Whether the inputs correspond to those of the followed call; appends the ids of outside inputs to `takes`.
 local function same_inputs(g, f, node, before, inputs)
   local ids, first, takes = node.inputs, f.pattern.first, f.takes
   local shift, taken = f.first - first, #takes
@@ -100,7 +100,7 @@ local function same_inputs(g, f, node, before, inputs)
   return true
 end
 
--- The outputs of an op if it is the next one of the call that is followed; `tail`: its name within the unit.
+-- Returns the op's outputs if it is the next op of the followed call; `tail`: its name within the unit.
 function alike.op(g, kind, inputs, attrs, tail, more, site)
   local f = g.follows
   local pattern, at = f.pattern, f.nodes + 1
@@ -127,7 +127,7 @@ function alike.op(g, kind, inputs, attrs, tail, more, site)
   return outputs
 end
 
--- The new parameter if it is the next value of the call that is followed.
+-- Returns the new parameter if it is the next value of the followed call.
 function alike.parameter(g, value, tail)
   local f = g.follows
   local next = #f.values + 1
@@ -143,7 +143,7 @@ function alike.parameter(g, value, tail)
   return tensor.new(value, g)
 end
 
--- What others can follow of a call that is written out.
+-- Returns the pattern of a call stored in full, which later calls can follow.
 local function pattern_of(g, unit, call)
   local pattern = { call = call, first = call.first, values = {}, tails = {}, sizes = {}, total = 0, nodes = {},
                     inputs = {}, more = {} }
@@ -160,7 +160,7 @@ local function pattern_of(g, unit, call)
   return pattern
 end
 
--- The call has ended.
+-- Ends the call.
 function alike.finish(g, unit, call)
   local f, class = g.follows, g.patterns[unit.class]
   local pattern = f and f.pattern
@@ -178,7 +178,7 @@ function alike.finish(g, unit, call)
   class.last = pattern
 end
 
--- The plan's list of calls.
+-- Returns the plan's list of calls.
 function alike.result(g)
   if g.follows then alike.leave(g) end
   local calls = {}

@@ -1,4 +1,4 @@
--- Loads the words of all modules: scripts that are forked from this one (script_server.h) then find them loaded.
+-- Loads the functions of all modules, so that scripts forked from this process (script_server.h) find them loaded.
 
 local namespace = require "prun.namespace"
 require "prun"

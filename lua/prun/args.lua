@@ -1,11 +1,11 @@
--- prun.args { layers = 4, ... }: the plan's own parameters. `--set layers=12` changes one, `prun PLAN --help` lists
--- them. The type is that of the default; { 4, "help text" } adds a line of help.
+-- prun.args { layers = 4, ... }: the plan's own arguments. `--set layers=12` changes one, `prun PLAN --help` lists
+-- them. An argument has the type of its default; { 4, "help text" } adds a line of help.
 
 local schema = require "prun.schema"
 
 local declared
 
--- The text after `--set name=` in the form of the default.
+-- Parses the text after `--set name=` as the default's type.
 local function parse(kind, text)
   if kind == "boolean" then
     if text == "true" or text == "1" then return true end
@@ -25,12 +25,12 @@ local function parse(kind, text)
   return text
 end
 
--- A default as one would write it after `--set name=`.
+-- Returns a default as written after `--set name=`.
 local function typed(value)
   return type(value) == "table" and table.concat(value, ",") or tostring(value)
 end
 
--- `shared` (entries of a schema) follow the plan's own, which may give one of them another default.
+-- `shared` (entries of a schema) follow the plan's own arguments, which may override their defaults.
 return function(defaults, shared)
   local site = host.site("user")
   if type(defaults) ~= "table" then host.fail("prun.args takes a table of names and defaults", site) end

@@ -1,5 +1,5 @@
--- prun.checkpoint { every = 500, keep = 3 }: when a run keeps what it has trained. --checkpoint DIR says where.
--- replicate = 1 keeps the newest commit in the memory of hosts, too, where a restart finds it without a disk.
+-- prun.checkpoint { every = 500, keep = 3 }: when a run writes checkpoints. --checkpoint DIR sets the folder. replicate
+-- = 1 also keeps the newest commit in the memory of hosts, so that a restart needs no disk.
 
 local schema = require "prun.schema"
 

@@ -1,8 +1,8 @@
--- The words of a program: tensors, collectives (named and ordered as in NCCL and torch.distributed), print. Those that
--- keep the size work in place; the others return a new tensor, of pieces in the order of ranks.
+-- The functions of a program: tensors, collectives (named and ordered as in NCCL and torch.distributed), print.
+-- Functions that keep the size work in place; the others return a new tensor, with pieces in rank order.
 --
--- A tensor whose number of elements is known only at run time has a declared maximum and carries the tensor of its
--- count.
+-- A tensor whose number of elements is known only at run time has a declared maximum and refers to the tensor that
+-- holds its count.
 
 local graph = require "prun.graph"
 local schema = require "prun.schema"
@@ -27,7 +27,7 @@ local function whole(name, default, help)
            signed = true, help = help }
 end
 
--- A word of programs.
+-- Defines a function of programs.
 local function word(name, arguments, fn)
   arguments.scope = "program"
   return schema.word("prun." .. name, arguments, fn)
@@ -39,10 +39,10 @@ local function elements(input)
   return count
 end
 
--- Counts that prun.random_int makes: what they may be.
+-- Ranges of the counts made by prun.random_int.
 local range_of = setmetatable({}, { __mode = "k" })
 
--- A count known only at run time is one i64, and where it comes from random_int, at most `most`.
+-- Checks a run-time count: one i64 and, if it comes from random_int, at most `largest`.
 local function check_count(name, n, largest)
   if n.dtype ~= "i64" or elements(n) ~= 1 then
     host.fail(("prun.%s: the count must be a tensor of one i64, such as prun.random_int makes"):format(name))
@@ -54,8 +54,8 @@ local function check_count(name, n, largest)
   end
 end
 
--- A tensor of integers holds whole numbers that fit. Values reach the kernels as doubles, which have all whole numbers
--- up to 2^53.
+-- A tensor of integers holds whole numbers of its type's range. Values reach the kernels as doubles, which represent
+-- integers exactly up to 2^53.
 local bits = { i8 = 7, u8 = 8, i32 = 31 }
 local function check_elements(name, values, of)
   if of == "f32" or of == "f64" or of == "bf16" then return end
@@ -71,7 +71,7 @@ local function check_elements(name, values, of)
   end
 end
 
--- The dims of x with the first one multiplied (or divided) by the size of the group.
+-- Returns the dims of x with the first one multiplied (or divided) by the size of the group.
 local function resized(name, input, ranks, grow)
   local shape = table.move(input.shape, 1, #input.shape, 1, {})
   local first = shape[1] or 1
@@ -83,9 +83,9 @@ local function resized(name, input, ranks, grow)
   return shape
 end
 
--- Words that make tensors.
+-- Functions that make tensors.
 local function add_sources(words)
-  local keys = 0  -- a random tensor's key is its number in the program
+  local keys = 0  -- the key of a random tensor is its number in the program
 
   words.full = word("full", {
     { name = "dims", kind = "dims", least = 1, most = most, help = "its dims, such as { 5 }" },
@@ -110,7 +110,7 @@ local function add_sources(words)
     return y
   end)
 
-  -- n is a number, or a tensor with one element that is known at run time only and at most `max`.
+  -- n is a number, or a one-element tensor that is known only at run time and is at most `max`.
   words.iota = word("iota", {
     { name = "n", kind = "count", least = 1, most = most, help = "how many, or a tensor of one i64" },
     options = { whole("start", 0, "first element"), whole("step", 1, "from one element to the next"), dtype, max },
@@ -127,7 +127,7 @@ local function add_sources(words)
     return y
   end)
 
-  -- One number in [low, high], another on every rank and in every step.
+  -- A number in [low, high], different on each rank and in each step.
   words.random_int = word("random_int", {
     whole("low", nil, "the least number"), whole("high", nil, "the largest number"),
   }, function(low, high)
@@ -140,13 +140,13 @@ local function add_sources(words)
   end)
 end
 
--- A tensor that changes in place is no longer what random_int made.
+-- Forgets the range of random_int, because the tensor changes in place.
 local function changed(input)
   range_of[input] = nil
   return input
 end
 
--- Words that move tensors between the ranks of a group.
+-- Functions that move tensors between the ranks of a group.
 local function add_collectives(words, rank, mesh)
   local function group(name, opt)
     if opt.axis == "world" then return opt.axis, host.world, rank end
@@ -176,7 +176,7 @@ local function add_collectives(words, rank, mesh)
     return changed(input)
   end)
 
-  -- In place on the root; the others keep what they have.
+  -- In place on the root; the other ranks keep their values.
   words.reduce = word("reduce", { x, op, root, options = { axis } }, function(input, how, to, opt)
     local of, ranks = group("reduce", opt)
     graph.add("reduce", { input }, { input }, { op = how, root = root_of("reduce", to, ranks) }, of)
@@ -189,7 +189,7 @@ local function add_collectives(words, rank, mesh)
     return changed(input)
   end)
 
-  -- Returns all pieces on the root and nil elsewhere.
+  -- Returns all pieces on the root and nil on the other ranks.
   words.gather = word("gather", { x, root, options = { axis } }, function(input, to, opt)
     local of, ranks, me = group("gather", opt)
     to = root_of("gather", to, ranks)
@@ -205,7 +205,7 @@ local function add_collectives(words, rank, mesh)
     return y
   end)
 
-  -- x is of the same size on every rank; only the root's is read.
+  -- x has the same size on every rank; only the root's x is read.
   words.scatter = word("scatter", { x, root, options = { axis } }, function(input, from, opt)
     local of, ranks = group("scatter", opt)
     local y = graph.tensor("scatter", input.dtype, resized("scatter", input, ranks, false))
@@ -232,7 +232,7 @@ local function add_collectives(words, rank, mesh)
     graph.add("barrier", {}, {}, {}, (group("barrier", opt)))
   end)
 
-  -- The first n elements of x of each rank, one after another. n is a tensor with one element, at most max.
+  -- Concatenates the first n elements of each rank's x. n is a one-element tensor, at most max.
   words.all_gather_v = word("all_gather_v", {
     x, { name = "n", kind = "tensor", help = "how many of its elements: a tensor of one i64" }, options = { axis, max },
   }, function(input, n, opt)
@@ -251,13 +251,13 @@ local function add_collectives(words, rank, mesh)
   end)
 end
 
--- The words for one rank.
+-- Returns the functions of one rank.
 function collectives.words(rank, mesh)
   local words = {}
   add_sources(words)
   add_collectives(words, rank, mesh)
 
-  -- Texts and numbers as they are, tensors with the values they have at this place of the program.
+  -- Prints texts and numbers as they are, and tensors with their values at this point of the program.
   function words.print(...)
     local parts, inputs = {}, {}
     local function input(part)

@@ -1,6 +1,6 @@
--- A source of samples as a plan holds it. `inputs(opt, source)` names the model's inputs and the dims of one sample;
--- `finish` says which files it reads. What data and model must agree on (context, vocab, inputs, outputs) is taken from
--- the model's options when the plan does not repeat it.
+-- A source of samples as stored in a plan. `inputs(opt, source)` names the model's inputs and the dims of one sample;
+-- `finish` lists the files to read. Options that data and model must agree on (context, vocab, inputs, outputs) are
+-- taken from the model unless the plan repeats them.
 
 local schema = require "prun.schema"
 
@@ -14,8 +14,8 @@ data.order = { name = "order", kind = "text", default = "random", choices = { "r
 data.document_end = { name = "document_end", kind = "integer", optional = true, least = 0, most = 2147483647,
   help = "the token that ends a document; what follows it is not predicted: the loss leaves it out" }
 
--- A constructor such as prun.data.bytes. `spec`: entries, inputs = function(opt, source) -> list of { name, dtype,
--- dims }, dtype "" standing for the plan's; and where it has them agree(source, model), finish(source, result).
+-- Defines a constructor such as prun.data.bytes. `spec`: entries; inputs = function(opt, source) -> list of { name,
+-- dtype, dims }, where dtype "" is the plan's; optionally agree(source, model) and finish(source, result).
 function data.source(kind, spec)
   local entries = { { name = "batch", kind = "integer", least = 1, most = schema.most_exact,
                     help = "samples in a step, over all ranks" } }
@@ -30,7 +30,7 @@ function data.source(kind, spec)
   })
 end
 
--- Fills what the model knows, refuses what contradicts it.
+-- Fills in options from the model and rejects contradictions.
 function data.agree(source, model)
   local options = source.options
   for _, name in ipairs(shared) do
@@ -58,7 +58,7 @@ function data.agree(source, model)
   if source.spec.agree then source.spec.agree(source, model.options or {}) end
 end
 
--- The inputs of the model for `batch` samples: list of { name, dtype, shape }.
+-- Returns the inputs of the model for `batch` samples: a list of { name, dtype, shape }.
 function data.inputs(source, batch, dtype)
   local result = {}
   for i, input in ipairs(source.spec.inputs(source.options, source)) do
@@ -69,7 +69,7 @@ function data.inputs(source, batch, dtype)
   return result
 end
 
--- Whole samples are what arrays have: their dims are nobody's tokens.
+-- Arrays hold whole samples without a token dim, so no strategy can split their tokens.
 function data.check_splits(source, mesh, strategies)
   if source.kind ~= "arrays" then return end
   for _, one in ipairs(strategies) do
@@ -79,8 +79,8 @@ function data.check_splits(source, mesh, strategies)
   end
 end
 
--- The files of an option's path: a list of { path, shown, bytes }, sorted by name where the path is a pattern. `one`:
--- there is to be one.
+-- Returns the files of a path option as a list of { path, shown, bytes }, sorted by name if the path is a pattern.
+-- `one`: fail unless there is exactly one.
 function data.files(source, option, one)
   local list, why = host.data_files(source.options[option])
   local place = host.site_of_word(source.site, option)
@@ -94,7 +94,7 @@ function data.files(source, option, one)
   return list, place
 end
 
--- Checks that files of tokens hold more than one sample; `result` gets their number.
+-- Checks that token files hold more than one sample; stores their number of tokens in `result`.
 function data.count_tokens(source, result, width, place)
   local tokens = 0
   for _, file in ipairs(result.files) do
@@ -108,25 +108,25 @@ function data.count_tokens(source, result, width, place)
   result.count = tokens
 end
 
--- Samples without overlap in the part that is read.
+-- Returns the number of samples without overlap in the used part.
 function data.samples(held)
   return held.context > 0 and (held.count - 1) // held.context or held.count
 end
 
--- What the plan holds of the data.
+-- Returns the plan's record of the data.
 function data.result(source)
   local options = source.options
   local result = { kind = source.kind, batch = options.batch, site = source.site, context = options.context or 0,
                    vocab = options.vocab or source.spec.vocab or 0, order = options.order or "random",
                    scale = options.scale or 1, document_end = options.document_end or -1, first = 0, count = 0,
                    part = false, files = {} }
-  local generates = host.shrink and host.shrink.tensor_ranks > 0  -- which reads none
+  local generates = host.shrink and host.shrink.tensor_ranks > 0  -- a generation reads no data
   if source.spec.finish and not generates then source.spec.finish(source, result) end
   return result
 end
 
--- The end of the training's data, which it loses: what the plan holds of it for evaluations. `share`: of all of it, and
--- at least one sample.
+-- Takes the end of the training data for evaluations; returns the plan's record of it. `share`: fraction of all data,
+-- rounded up to at least one sample.
 function data.hold_out(training, share, steps, site)
   local held = {}
   for name, value in pairs(training) do held[name] = value end

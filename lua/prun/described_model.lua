@@ -1,5 +1,5 @@
--- The plan of a model that its weights describe, which prun generate records where it is given a folder of weights: the
--- model's name and arguments as a text, "vocab=50257 tied=1".
+-- A plan of a model that is described by its weights; prun generate records it if it is given a folder of weights. The
+-- arguments are the model's name and its options as a text, "vocab=50257 tied=1".
 
 local prun = require "prun"
 

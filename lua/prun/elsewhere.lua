@@ -1,9 +1,9 @@
--- Words of PyTorch, DeepSpeed, Megatron-LM and Hugging Face, and ours for them: what a message adds to a word that prun
--- has not. strategies/README.md has the longer table ("Names elsewhere"), for reading.
+-- Names in PyTorch, DeepSpeed, Megatron-LM and Hugging Face with prun's equivalents, for messages about unknown names.
+-- strategies/README.md has a longer table for reading ("Names elsewhere").
 
 local elsewhere = {}
 
--- Options: a name of ours, or a sentence with the word that has it.
+-- Options: our name, or a sentence about the function that has it.
 local options = {
   -- sizes of models and data
   n_layer = "layers", n_layers = "layers", num_layers = "layers", num_hidden_layers = "layers", depth = "layers",
@@ -76,7 +76,7 @@ local options = {
   approximation = "approximate", is_causal = "causal", nproc_per_node = "--nproc on the command line",
 }
 
--- Words of prun and its families: ours.
+-- Functions of prun and its families.
 local words = {
   fully_shard = "prun.fsdp", fullyshardeddataparallel = "prun.fsdp", fsdp1 = "prun.fsdp", fsdp2 = "prun.fsdp",
   zero = "prun.zero1, prun.zero2 or prun.zero3", deepspeed = "prun.zero1, prun.zero2 or prun.zero3",
@@ -114,7 +114,7 @@ local values = {
   cpu = "optimizer", layer = "layers", gelu_new = "gelu", gelu_tanh = "tanh",
 }
 
--- Whose our options are, for those that are looked for in the wrong word.
+-- The function of each of our options, for options passed to the wrong function.
 local owner_of = {}
 for owner, names in pairs {
   ["the plan"] = { "micro", "steps", "seed", "dtype", "reduce", "eval", "report", "checkpoint" },
@@ -130,8 +130,8 @@ for owner, names in pairs {
   for _, name in ipairs(names) do owner_of[name] = owner end
 end
 
--- What a message says of an option that a word has not: " (here: ...)" of another system's, then the likely right one,
--- then whose it is, then the list. `has`: the options of the word by name, `names` in their order.
+-- Returns the end of a message about an unknown option: " (here: ...)" for another system's name, or the likely right
+-- one, or the option's owner, or the list. `has`: the function's options by name, `names`: in their order.
 function elsewhere.option(name, has, names)
   local ours = options[tostring(name):lower():gsub("-", "_")]
   if ours then
@@ -145,7 +145,7 @@ function elsewhere.option(name, has, names)
   return likely
 end
 
--- " (here: 'bf16')" or the likely right one of `choices`.
+-- Returns " (here: 'bf16')" or the likely right one of `choices`.
 function elsewhere.value(value, choices)
   local ours = values[tostring(value):lower()]
   for _, choice in ipairs(choices) do
@@ -154,7 +154,7 @@ function elsewhere.value(value, choices)
   return host.did_you_mean(tostring(value), choices)
 end
 
--- The same for the words of a family, which has `names`.
+-- Returns the same for an unknown function of a family, whose functions are `names`.
 function elsewhere.word(name, names)
   local function plain(text) return (text:lower():gsub("_", "")) end
   for _, known in ipairs(names) do

@@ -1,6 +1,6 @@
--- prun.eval { every = 50, batches = 4 }: the loss on samples that are not trained with, after every 50th step. Without
--- data of its own it takes the end of the training's files, which the training loses; every evaluation sees the same
--- samples. batches = "all" evaluates each sample of the set once, whatever the batch size is.
+-- prun.eval { every = 50, batches = 4 }: the loss on held-out samples, after every 50th step. Without data of its own
+-- it uses the end of the training data, which training then omits; every evaluation uses the same samples. batches =
+-- "all" evaluates each sample of the set once, for any batch size.
 
 local data = require "prun.data"
 local schema = require "prun.schema"
@@ -18,7 +18,7 @@ local entries = schema.register("prun.eval", {
     help = "samples to evaluate on; by default the end of the training's data" },
 })
 
--- An evaluation runs the training's program, so its samples must look the same.
+-- An evaluation runs the training's program, so its samples must have the same inputs.
 local function check_inputs(source, training)
   local ours, theirs = data.inputs(source, 1, "f32"), data.inputs(training, 1, "f32")
   local same = #ours == #theirs
@@ -33,7 +33,7 @@ local function check_inputs(source, training)
   end
 end
 
--- Returns the number of samples of a set that is evaluated whole; 0 = no such set. Its order has no repetition.
+-- Returns the number of samples if the whole set is evaluated, else 0. The set is read in epoch order.
 local function whole(given, held)
   if given.options.batches ~= "all" or host.shrink and host.shrink.tensor_ranks > 0 then return 0 end
   if held.count == 0 then
@@ -44,7 +44,7 @@ local function whole(given, held)
   return data.samples(held)
 end
 
--- What the plan holds of it. `training`: what it holds of the data, which may lose its end to evaluations.
+-- Returns the plan's record of the evaluation. `training`: the record of the data, which may lose its end.
 function eval.result(given, plan, model, training)
   local source, share = given.options.data, given.options.hold_out
   if source and share then

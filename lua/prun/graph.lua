@@ -1,17 +1,17 @@
 -- The model graph being recorded: values, nodes, units, calls. Ids count from 0, as the plan's readers expect.
 --
--- A call is one use of a unit in the forward pass. Ops outside any unit belong to the last call: the loss, mostly. A
+-- A call is one use of a unit in the forward pass. Ops outside any unit, usually the loss, belong to the last call. A
 -- program (program.lua) is recorded here too: it is a graph without units.
 
 local alike = require "prun.alike"
 local schema = require "prun.schema"
 local tensor = require "prun.tensor"
 
--- No tensor has more elements (2^46), and no recording more bytes (2^53), so that sums of bytes stay exact.
+-- Limits: 2^46 elements per tensor and 2^53 bytes per recording, so that sums of bytes are exact.
 local graph = { current = nil, most_elements = 70368744177664, most_bytes = schema.most_exact }
 
--- Records what fn(...) does into a new graph; returns the graph and fn's result. `has_units` is false for programs.
--- `values` and `nodes` lack those of calls that repeat others (alike.lua); `count`: of all values.
+-- Records fn(...) into a new graph; returns the graph and fn's result. `has_units`: false for programs. `values` and
+-- `nodes` omit calls that repeat others (alike.lua); `count` includes their values.
 function graph.record(dtype, has_units, fn, ...)
   local outer = graph.current
   graph.current = { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, counts = {}, dtype = dtype,
@@ -36,7 +36,7 @@ local function here_with_units(what)
   return g
 end
 
--- Runs fn as one more call of `unit`, the first if `new`.
+-- Runs fn as a call of `unit`; `new`: its first call.
 local function call_unit(g, unit, fn, new)
   if g.open then host.fail(("unit '%s' inside unit '%s': units do not nest"):format(unit.name, g.open.name)) end
   local call = { id = #g.calls, unit = unit.id }
@@ -51,7 +51,7 @@ end
 
 local fn = { name = "fn", kind = "fn", help = "a function, which records the unit's ops" }
 
--- A new unit. Its class is its name without the number at the end: hooks run once for each class.
+-- Adds a unit. Its class is its name without the trailing number; hooks run once per class.
 graph.unit = schema.word("prun.nn.unit", {
   { name = "name", kind = "name", help = 'of the unit, such as "block" .. i' }, fn,
 }, function(name, body)
@@ -66,7 +66,7 @@ graph.unit = schema.word("prun.nn.unit", {
   return call_unit(g, unit, body, true)
 end)
 
--- One more call of a unit, with the same parameters: tied weights.
+-- Calls a unit again with the same parameters (tied weights).
 graph.again = schema.word("prun.nn.again", {
   { name = "name", kind = "name", help = "of a unit that was called before" }, fn,
 }, function(name, body)
@@ -80,7 +80,7 @@ graph.again = schema.word("prun.nn.again", {
   return call_unit(g, unit, body)
 end)
 
--- The unit that an op or parameter belongs to now.
+-- Returns the unit of ops and parameters that are recorded now.
 local function owner(g)
   if g.open then return g.open end
   local last = g.calls[#g.calls]
@@ -91,7 +91,7 @@ end
 
 local bytes_of = { f64 = 8, i64 = 8, f32 = 4, i32 = 4, bf16 = 2, f16 = 2 }
 
--- The bytes of a value. Products of sizes are floats: whole numbers would wrap round.
+-- Returns the bytes of a value. Sizes are multiplied as floats because integers would wrap around.
 local function checked_size(g, value)
   local elements = 1.0
   for _, size in ipairs(value.shape) do elements = elements * size end
@@ -112,13 +112,13 @@ local function add_value(g, value)
   return tensor.new(value, g)
 end
 
--- The size of a row.
+-- Returns the size of the last dim.
 function graph.last_dim(x)
   local shape = tensor.record(x).shape
   return #shape > 0 and shape[#shape] or 1
 end
 
--- "block3." and "add2": the unit, the name, and which of that name it is.
+-- Returns "block3." and "add2": the unit's prefix, and the name with a counter from the second use on.
 local function label(g, name)
   local unit = g.has_units and owner(g)
   local counts = unit and unit.counts or g.counts
@@ -127,7 +127,7 @@ local function label(g, name)
   return unit and unit.name .. "." or "", count > 1 and name .. count or name
 end
 
--- Ids count from 0 in each recording, so those of another one would stand for whatever has the number here.
+-- Returns ids; rejects tensors of another recording, whose ids would denote other tensors here.
 local function ids(g, kind, tensors)
   local result = {}
   for i, one in ipairs(tensors) do
@@ -148,14 +148,14 @@ local function add_node(g, kind, inputs, outputs, attrs, axis, site)
                             attrs = host.map(attrs), call = #g.calls - 1, axis = axis, site = site }
 end
 
--- Adds an op whose outputs are known. Programs use this for what is not an op of models; `axis` is for communication.
+-- Adds an op whose outputs exist, such as a program's communication; `axis`: the mesh axis of communication.
 function graph.add(kind, inputs, outputs, attrs, axis)
   local g = graph.here("prun." .. kind)
   if g.follows then alike.leave(g) end
   add_node(g, kind, inputs, outputs, attrs or {}, axis or "", host.site())
 end
 
--- A new tensor, named after what makes it.
+-- Returns a new tensor, named after the op that makes it.
 function graph.tensor(name, dtype, shape)
   local g = graph.here("a tensor")
   local unit, tail = label(g, name)
@@ -168,7 +168,7 @@ function graph.input(name, dtype, shape)
   return add_value(g, { name = name, dtype = dtype, shape = shape, kind = "input", unit = -1, site = host.site() })
 end
 
--- The parameter of this name that the unit has already.
+-- Returns the unit's existing parameter of this name.
 local function known_parameter(unit, name, parameter, shape, shared)
   local first = ("%s:%d"):format(parameter.site[1], parameter.site[2])
   if not shared and unit.made_now[name] then
@@ -185,9 +185,9 @@ local function known_parameter(unit, name, parameter, shape, shared)
   return parameter
 end
 
--- A parameter of the current unit; the second request for a name gives the same one, in the same call of the unit only
--- where `shared`. `init`: { "normal", 0.02 } or as the schema has it. `blocks`: the sizes of the pieces that its last
--- dim consists of, such as q, k and v.
+-- Returns a parameter of the current unit. Requesting a name again returns the same parameter, within one call of the
+-- unit only if `shared`. `init`: { "normal", 0.02 } or as the schema has it. `blocks`: sizes of the pieces of its last
+-- dim, such as q, k and v.
 function graph.parameter(name, shape, init, blocks, shared)
   local g = here_with_units("nn.parameter")
   local unit = owner(g)
@@ -216,7 +216,7 @@ local function types(inputs)
   return result
 end
 
--- Records an op and returns its outputs. `name` labels them; `more` names those after the first.
+-- Records an op and returns its outputs. `name` labels the first output, `more` names the others.
 function graph.op(kind, inputs, attrs, name, more)
   local g = graph.current or graph.here("nn." .. kind)
   local unit, first = label(g, name or kind)

@@ -1,4 +1,4 @@
--- The words of a plan: require "prun". Each word is a module of its own; a new feature is a new file and one line here.
+-- The functions of the DSL: require "prun". Each is a module; a new feature is a new file and one line here.
 
 local namespace = require "prun.namespace"
 local record = require "prun.record"
@@ -24,12 +24,12 @@ local words = {
   -- learning rates
   cosine = "prun.learning_rates.cosine", linear = "prun.learning_rates.linear",
   warmup = "prun.learning_rates.warmup",
-  world = 1, rest = "rest",  -- the number of ranks is asked for
+  world = 1, rest = "rest",  -- world: read from the host
 }
 
 for _, name in ipairs(host.optimizers) do words[name] = "prun.optimizers." .. name end
 
--- Words that record into the hook or the program that is running.
+-- Functions that record into the running hook or program.
 for _, word in ipairs {
   "all_gather", "all_gather_v", "all_reduce", "all_to_all", "backward", "backward_input", "backward_weight", "barrier",
   "broadcast", "ensure", "forward", "free", "full", "gather", "iota", "print", "random_int", "reduce",

@@ -1,7 +1,7 @@
--- What a strategy's hooks can do: each word records one intent, which the compiler carries out where the hook runs.
--- Hooks run once a class of units; they see no value and no schedule.
+-- The functions of a strategy's hooks: each records one intent, which the compiler carries out where the hook runs.
+-- Hooks run once per class of units, without access to values or schedules.
 --
--- Handles have numbers of their own in each strategy, so that two strategies on one unit cannot meet by accident.
+-- Each strategy numbers its own handles, so that two strategies on one unit cannot collide.
 
 local kinds = require "prun.kinds"
 local schema = require "prun.schema"
@@ -15,11 +15,11 @@ local wire = { name = "wire", kind = "text", default = "", choices = { "", "f32"
                help = "dtype that travels; empty: that of the data" }
 local handle = { name = "handle", kind = "handle", help = "what an all_gather returned" }
 local what = { name = "what", kind = "target", help = "what to reduce first: unit.grads" }
-local most_pieces = 1000000  -- of anything that may be on its way at once
+local most_pieces = 1000000  -- upper bound for anything in flight
 
 local recording  -- the unit whose body or hooks run
 
--- Runs fn(...) for `unit`; returns what it returns.
+-- Runs fn(...) for `unit`; returns its results.
 function intents.within(unit, fn, ...)
   recording = unit
   local results = table.pack(fn(...))
@@ -27,7 +27,7 @@ function intents.within(unit, fn, ...)
   return table.unpack(results, 1, results.n)
 end
 
--- A method of a unit or of what belongs to it: what another unit's body says would come too late.
+-- Defines a method of a unit or its parts; it fails outside the unit's body, whose record is complete by then.
 function intents.method(unit, kind, word, arguments, fn)
   return schema.method(kind, word, arguments, function(...)
     if recording ~= unit then
@@ -38,14 +38,14 @@ function intents.method(unit, kind, word, arguments, fn)
   end)
 end
 
--- What a hook can name: one of the unit's vectors, or what an all_gather made. `unit`: whose it is.
+-- Returns an operand of hooks: one of the unit's vectors, or an all_gather's result. `unit`: its owner.
 function intents.target(name, unit, fields)
   local target = fields or {}
   target.kind_of, target.target, target.unit = "target", name, unit
   return schema.closed("unit." .. name, target)
 end
 
--- Whose something is that a hook of `unit` cannot mean.
+-- Describes the owner of an operand that a hook of `unit` cannot use.
 local function owner_text(owner, unit)
   if owner.class == unit.class then return "of another strategy" end
   return ("of the class '%s', and the hook is of '%s'"):format(owner.class, unit.class)
@@ -63,7 +63,7 @@ local function expect(value, unit, word, names)
     value.target))
 end
 
--- A recorder for the hooks of `unit`; its words add to its field `intents`.
+-- Returns a recorder for the hooks of `unit`; its functions append to its field `intents`.
 function intents.recorder(unit)
   local self = { intents = nil, next_handle = 0, words = {} }
   local words = self.words
@@ -110,7 +110,7 @@ function intents.recorder(unit)
     add { kind = "free", handle = expect_handle("free", given), keep_last = opt.keep ~= nil }
   end)
 
-  -- Gathers again unless the handle is live still: one op, since a hook cannot know.
+  -- Gathers again unless the handle is live. This is one op because a hook cannot test that.
   word("ensure", {
     { name = "handle", kind = "handle", optional = true, help = "what an all_gather returned" },
     { name = "gather", kind = "fn", help = "the function that gathers" },

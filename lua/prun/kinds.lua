@@ -1,8 +1,8 @@
--- What an option or an argument of a word may be: for each kind what it is called, and a function from the given value
--- and the entry to the value as the plan holds it, or nil when the value is not of this kind. It may return a second
--- value, what is wrong in words, where the kind's name alone would not help.
+-- Kinds of options and arguments. Each kind has a name for messages and a function from the given value and the entry
+-- to the stored value, or nil if the value is not of this kind. The function may return a second value, the error in
+-- words, if the kind's name alone would not explain it.
 --
--- Surprising fact: Lua's `/` makes the float 4.0 of 8 / 2, so a float that is a whole number is one.
+-- Surprising fact: Lua's 8 / 2 is the float 4.0, so a float with an integral value counts as an integer.
 
 local tensor = require "prun.tensor"
 
@@ -18,7 +18,7 @@ local function bytes(value)
   return type(value) == "number" and math.tointeger(value) or nil
 end
 
--- The marks of a table that one of our words made.
+-- Returns the mark of a table that one of our functions made.
 local function kind_of(value) return type(value) == "table" and rawget(value, "kind_of") or nil end
 kinds.kind_of = kind_of
 
@@ -30,7 +30,7 @@ local function of_type(name)
   return function(value) if type(value) == name then return value end end
 end
 
--- Whether a table has the positions 1 .. n and nothing else.
+-- Whether a table has exactly the keys 1 .. n.
 local function is_list(value)
   if type(value) ~= "table" or kind_of(value) or tensor.is(value) then return false end
   local count = 0
@@ -55,7 +55,7 @@ end
 local function integer(value) return type(value) == "number" and math.tointeger(value) or nil end
 local number, text = of_type "number", of_type "string"
 
--- A name stands in programs, messages and traces, in lists with commas. Most are used again in each layer.
+-- Names appear in programs, messages, traces and comma-separated lists. Most recur in each layer, so checks are cached.
 local names = {}
 local function name(value)
   if names[value] then return value end
@@ -76,7 +76,7 @@ local function axis(value)
   return value
 end
 
--- Initial values: their kinds, and what the number behind each means.
+-- Kinds of initial values, and the meaning of the number after each.
 local scales = { zeros = false, ones = false, constant = "the value", normal = "its standard deviation",
                  uniform = "the bound" }
 local init_names = { "zeros", "ones", "constant", "normal", "uniform" }
@@ -157,7 +157,7 @@ kinds.known = {
   last = { "unit.last", marked "last" },
 }
 
--- A value as a message or --help shows it.
+-- Returns a value as messages and --help show it.
 function kinds.show(value)
   if type(value) == "string" then return "'" .. value .. "'" end
   if type(value) == "number" then

@@ -1,9 +1,9 @@
--- A learning rate that changes from step to step: what `lr` of an optimizer may be besides a number. The formulas stand
--- in runtime/ir/learning_rate.h; they are those of PyTorch's LambdaLR with the usual get_cosine_schedule_with_warmup.
+-- A learning rate that changes from step to step, as a value of an optimizer's `lr`. The formulas in
+-- runtime/ir/learning_rate.h are those of PyTorch's LambdaLR with the usual get_cosine_schedule_with_warmup.
 
 local schema = require "prun.schema"
 
--- Options that several of them have.
+-- Options that several of the functions share.
 local entries_of = {
   lr = { name = "lr", kind = "number", least = 0, help = "the greatest rate, reached when the warm-up ends" },
   warmup = { name = "warmup", kind = "integer", default = 0, least = 0, most = schema.most_exact,
@@ -13,7 +13,7 @@ local entries_of = {
   least = { name = "least", kind = "number", default = 0.0, least = 0, help = "the rate at the end and from there on" },
 }
 
--- A word such as prun.cosine, with the options of these names.
+-- Defines a function such as prun.cosine with the options of these names.
 return function(name, names)
   local what, entries = "prun." .. name, {}
   for i, option in ipairs(names) do entries[i] = entries_of[option] end

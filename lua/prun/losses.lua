@@ -1,5 +1,5 @@
--- prun.losses: what a model returns. Each is the mean over the global batch; the factor that makes it so is put in when
--- the plan is compiled, since a rank sees only its share of the batch.
+-- prun.losses: the results of models. Each is the mean over the global batch; the compiler inserts the factor for that,
+-- because a rank computes only its share of the batch.
 
 local graph = require "prun.graph"
 local namespace = require "prun.namespace"
@@ -22,7 +22,7 @@ losses.cross_entropy = word("cross_entropy", {
 losses.mse = word("mse", { y, tensor("target", "what it should be, batch.y") },
   function(result, target) return (graph.op("mse", { result, target }, {}, "loss")) end)
 for _, op in ipairs { "mean_square", "mean" } do
-  -- A model that takes its loss by name gives all of them a target.
+  -- A model that selects its loss by name passes a target to all of them.
   losses[op] = word(op, { y, { name = "target", kind = "tensor", optional = true, help = "not looked at" } },
     function(result) return (graph.op(op, { result }, {}, "loss")) end)
 end

@@ -1,9 +1,9 @@
 -- prun.mesh { dp = prun.world }: named axes whose sizes multiply to the number of ranks.
 --
--- One axis may be prun.rest: the ranks that the others leave, as dp in prun.mesh { dp = prun.rest, tp = 2 }.
+-- One axis may be prun.rest, the remaining ranks, such as dp in prun.mesh { dp = prun.rest, tp = 2 }.
 --
--- Surprising fact: the order of axes matters (the last one is a run of neighbouring ranks) and a Lua table of names has
--- none, so several axes come in the field's order, and others as a list: prun.mesh { { "x", 2 }, { "y", 4 } }.
+-- Surprising fact: the order of axes matters (ranks along the last one are consecutive) but a Lua table has no order.
+-- Axes with usual names are therefore sorted; others need a list: prun.mesh { { "x", 2 }, { "y", 4 } }.
 
 local schema = require "prun.schema"
 
@@ -36,7 +36,7 @@ end
 
 local most_ranks = 2147483647
 
--- The size of the axis that takes the ranks which the others leave.
+-- Returns the size of the axis prun.rest.
 local function rest_of(axes, site)
   local others, text, rests = 1, {}, {}
   for _, axis in ipairs(axes) do
@@ -51,7 +51,7 @@ local function rest_of(axes, site)
     host.fail(("the axes '%s' and '%s' are both prun.rest: one takes the ranks that the others leave, so the others " ..
       "need sizes"):format(rests[1], rests[2]), host.site_of_word(site, rests[2]))
   end
-  if host.shrink and host.shrink.tensor_ranks > 0 then return 1 end  -- a generation, on ranks of its own
+  if host.shrink and host.shrink.tensor_ranks > 0 then return 1 end  -- a generation chooses its own ranks
   if host.world % others ~= 0 then
     host.fail(("%s need a multiple of %d ranks, and there %s %d (--nproc)"):format(
       table.concat(text, " x "), others, host.world == 1 and "is" or "are", host.world), site)

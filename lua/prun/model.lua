@@ -1,8 +1,8 @@
--- prun.model(name, defaults, build): a model with options, made once and used in plans as prun.models.gpt is.
--- build(opt, batch) records ops with prun.nn and returns the loss. A plan may also give a plain function(batch).
+-- prun.model(name, defaults, build): a model with options, defined once and used in plans like prun.models.gpt.
+-- build(opt, batch) records ops with prun.nn and returns the loss. A plan may also pass a plain function(batch).
 --
--- Data asks the model for what it must match: the options `context`, `vocab`, `inputs` and `outputs` mean the same in
--- both.
+-- The data source takes the options `context`, `vocab`, `inputs` and `outputs`, which it must match, from the
+-- model.
 
 local schema = require "prun.schema"
 

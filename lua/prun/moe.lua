@@ -1,7 +1,7 @@
--- nn.moe: a mixture of experts in place of an MLP. Each token goes to the `choices` experts that a router likes best;
--- each expert is a gelu MLP, or with `gated` a SwiGLU; the results are added, weighted by the router's softmax.
+-- nn.moe: a mixture of experts instead of an MLP. A router sends each token to its top `choices` experts; an expert is
+-- a gelu MLP or, with `gated`, a SwiGLU; their results are summed, weighted by the router's softmax.
 --
--- Surprising fact: without a capacity every expert keeps room for all tokens, so that none is ever dropped.
+-- Surprising fact: without a capacity every expert has slots for all tokens, so no token is ever dropped.
 
 local graph = require "prun.graph"
 local schema = require "prun.schema"
@@ -21,7 +21,7 @@ local options = {
   { name = "down_init", kind = "init", optional = true, help = "initial weights of the experts' second layer" },
 }
 
--- Slots of one expert; 0 for as many as there are tokens.
+-- Returns the slots per expert; 0 = one for each token.
 local function slots_of(opt, tokens)
   if opt.capacity == math.huge then return 0 end
   return math.min(tokens, math.ceil((opt.capacity + 0.0) * opt.choices * tokens / opt.experts))

@@ -1,8 +1,8 @@
--- A table of words in which a misspelt word is an error with the likely right one. A word that is a module's name is
--- loaded when it is first used, so that a module may require "prun" while prun is still loading. What is `asked` has
--- another value in each script.
+-- A table of functions in which a misspelt name is an error with the likely right one. A value that is a module's name
+-- is loaded on first use, so that a module may require "prun" while prun is still loading. The entries of `asked` are
+-- computed anew in each script.
 
-local namespace = { known = {} }  -- by name: the table
+local namespace = { known = {} }  -- name -> table
 
 local function names_of(fields)
   local names = {}

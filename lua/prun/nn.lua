@@ -1,5 +1,5 @@
--- prun.nn: layers and ops of a model. Each call records one op with the line that made it; weights are named
--- "<unit>.<name>.weight" and "<unit>.<name>.bias".
+-- prun.nn: layers and ops of a model. Each call records one op with its site; weights are named "<unit>.<name>.weight"
+-- and "<unit>.<name>.bias".
 
 local graph = require "prun.graph"
 local namespace = require "prun.namespace"
@@ -7,10 +7,10 @@ local schema = require "prun.schema"
 
 local nn = {}
 
-nn.unit = graph.unit    -- nn.unit("block" .. i, function() ... end): what a strategy schedules as a whole
-nn.again = graph.again  -- nn.again("embed", function() ... end): the same unit and parameters once more
+nn.unit = graph.unit    -- nn.unit("block" .. i, function() ... end): the piece that a strategy schedules as a whole
+nn.again = graph.again  -- nn.again("embed", function() ... end): calls a unit again, with the same parameters
 
--- A word that records into a model.
+-- Defines a function that records into a model.
 local function word(called, arguments, fn)
   local shown = "nn." .. called
   arguments.before = function() graph.here(shown) end
@@ -55,7 +55,7 @@ local function check_blocks(layer, blocks, out)
   end
 end
 
--- The weight of another layer has its own dims, initial values and blocks.
+-- Rejects options that a layer with another layer's weight cannot set: dims, initial values and blocks.
 local function check_tied(layer, opt, width, out)
   local site = host.site("user")
   for _, option in ipairs { "init", "blocks" } do
@@ -71,7 +71,7 @@ local function check_tied(layer, opt, width, out)
   end
 end
 
--- y [.., out] = x [.., in] · weight [in, out] + bias. By default initialized as torch.nn.Linear is.
+-- y [.., out] = x [.., in] · weight [in, out] + bias. The default initialization is that of torch.nn.Linear.
 nn.linear = word("linear", {
   name, x, size("out", "how many outputs a row has"), options = linear_options,
 }, function(layer, input, out, opt)
@@ -90,7 +90,7 @@ nn.linear = word("linear", {
   return (graph.op("linear", inputs, opt.weight and { transpose = 1 } or {}, layer))
 end)
 
--- Over the last dim, with a learned scale and shift.
+-- Normalizes the last dim, with a learned scale and shift.
 nn.layernorm = word("layernorm", { name, x, eps }, function(layer, input, added)
   local width = graph.last_dim(input)
   local gamma = graph.parameter(layer .. ".weight", { width }, ones)
@@ -105,14 +105,14 @@ nn.embedding = word("embedding", {
   { name = "positions", kind = "tensor", optional = true, help = "a parameter [tokens, width]" },
 }, function(tokens, weights, positions) return (graph.op("embedding", { tokens, weights, positions }, {})) end)
 
--- Over the last dim, by its root mean square alone, with a learned scale.
+-- Divides the last dim by its root mean square, with a learned scale.
 nn.rmsnorm = word("rmsnorm", { name, x, eps }, function(layer, input, added)
   local gamma = graph.parameter(layer .. ".weight", { graph.last_dim(input) }, ones)
   return (graph.op("rmsnorm", { input, gamma }, { eps = added }, layer, { "rrms" }))
 end)
 
 -- qkv [B, T, (heads + 2·kv_heads)·size] -> [B, T, heads·size]: softmax(q·k' / sqrt(size))·v in each head. qkv has the
--- heads of q, then of k, then of v; with fewer of k and v, neighbouring heads of q share them.
+-- heads of q, then of k, then of v; if k and v have fewer, neighbouring heads of q share them (GQA).
 nn.attention = word("attention", {
   { name = "qkv", kind = "tensor", help = "queries, keys and values side by side" }, size("heads", "of the queries"),
   options = {
@@ -128,8 +128,8 @@ nn.attention = word("attention", {
   return (graph.op("attention", { qkv }, attrs, nil, { "lse" }))
 end)
 
--- x [B, T, heads·size .. ]: turns the pairs (i, i + size/2) of each head by the token's position; heads after the first
--- `heads` stay, so that q and k of a fused qkv are turned at once.
+-- x [B, T, heads·size .. ]: rotates the pairs (i, i + size/2) of each head by the token's position. Heads after the
+-- first `heads` are unchanged, so that q and k of a fused qkv are rotated in one op.
 nn.rotary = word("rotary", {
   x, options = {
     size("size", "elements of a head; even"),
@@ -153,7 +153,7 @@ nn.rotary = word("rotary", {
   return (graph.op("rotary", { input }, attrs))
 end)
 
--- Zeros a share p of the elements, another one in each step, and multiplies the rest by 1 / (1 - p).
+-- Zeros a share p of the elements, different in each step, and multiplies the others by 1 / (1 - p).
 nn.dropout = word("dropout", {
   x, { name = "p", kind = "number", least = 0, below = 1, help = "the share to zero, such as 0.1" },
 }, function(input, p)
@@ -167,7 +167,7 @@ nn.moe = "prun.moe"  -- nn.moe("moe", x, { experts = 4, choices = 2 }): a mixtur
 nn.gelu = word("gelu", {
   x, { name = "approximate", kind = "text", default = "tanh", choices = { "tanh", "none" }, help = "or the exact one" },
 }, function(input, approximate) return (graph.op("gelu", { input }, { approximate = approximate })) end)
-for _, op in ipairs(host.unary_ops) do  -- nn.relu(x), nn.tanh(x): ops whose rows say that they are words
+for _, op in ipairs(host.unary_ops) do  -- nn.relu(x), nn.tanh(x): ops whose table rows declare them as functions
   nn[op] = word(op, { x }, function(input) return (graph.op(op, { input })) end)
 end
 nn.silu_mul = word("silu_mul", {  -- SwiGLU: silu(gate)·up

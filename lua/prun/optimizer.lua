@@ -1,10 +1,10 @@
--- An optimizer as a plan holds it: options, checked by a schema. The update itself is an op of the runtime.
+-- An optimizer as stored in a plan: options, checked by a schema. The update itself is an op of the runtime.
 
 local schema = require "prun.schema"
 
 local optimizer = {}
 
--- What the plan holds of an optimizer; `steps` are the plan's. A learning rate that is a number is constant.
+-- Returns the plan's record of an optimizer; `steps`: the plan's. A numeric learning rate is constant.
 function optimizer.result(given, steps)
   local options, rate = given.options, given.options.lr
   local scheduled = type(rate) == "table"

@@ -1,5 +1,5 @@
--- Where a strategy places what a unit has: its flat vector of parameters, single layers, the activations between its
--- ops; and what the optimizer keeps of it. Placements are those of the field: "S(dim)" sharded along a dim, on a mesh
+-- Placements of a unit's parts: its flat vector of parameters, single layers, the activations between its ops,
+-- and the optimizer state. They are written in the usual form: "S(dim)" is sharded along a dim, on a mesh
 -- axis.
 
 local intents = require "prun.intents"
@@ -22,7 +22,7 @@ local function each_shard(given, what, each)
   end
 end
 
--- What has a method place.
+-- Returns an object with a method place.
 local function placed(unit, kind, word, what, each, fields)
   local self = fields or {}
   self.kind_of = kind
@@ -33,8 +33,8 @@ local function placed(unit, kind, word, what, each, fields)
   return schema.closed(word, self)
 end
 
--- unit.params:flat():place { dp = "S(0)" }: one padded vector, a piece on each rank. flat { least = bytes } leaves
--- smaller parameters out; they stay whole on every rank.
+-- unit.params:flat():place { dp = "S(0)" }: one padded vector, a piece on each rank. flat { least = bytes } omits
+-- smaller parameters, which remain whole on every rank.
 function placements.params(result)
   local flat = intents.method(result, "target", "unit.params:flat", {
     options = { { name = "least", kind = "bytes", optional = true, least = 0, help = "smaller ones stay whole" } },
@@ -51,7 +51,7 @@ function placements.params(result)
   return intents.target("params", result, { flat = flat })
 end
 
--- unit.grads:accumulate(): the gradients of all microbatches are summed whole on each rank before anything is reduced.
+-- unit.grads:accumulate(): each rank sums whole gradients over all microbatches before any reduction.
 function placements.grads(result)
   return intents.target("grads", result, { accumulate = intents.method(result, "target", "unit.grads:accumulate", {},
     function(self)
@@ -60,8 +60,8 @@ function placements.grads(result)
     end) })
 end
 
--- unit.optimizer:offload { ahead = 2, piece = "16 MiB" }: what the optimizer keeps of the unit (m and v, and the f32
--- parameters of a bf16 plan) lives in the host's memory and comes to the device for its update, in pieces.
+-- unit.optimizer:offload { ahead = 2, piece = "16 MiB" }: the unit's optimizer state (m and v, and the f32 parameters
+-- of a bf16 plan) is stored in host memory and copied to the device for its update, in pieces.
 local offload = {
   { name = "ahead", kind = "integer", default = 2, least = 0, most = 1000000,
     help = "pieces on their way besides the one updated" },
@@ -78,8 +78,8 @@ function placements.optimizer(result)
   })
 end
 
--- unit.activations:place { tp = "S(1)" }: what flows between a unit's ops, [batch, tokens, width], where no layer says
--- otherwise.
+-- unit.activations:place { tp = "S(1)" }: placement of the activations [batch, tokens, width] between a unit's ops,
+-- unless a layer overrides it.
 function placements.activations(result)
   return placed(result, "activations", "unit.activations", "activations", function(axis, dim)
     if dim ~= 1 then
@@ -90,8 +90,8 @@ function placements.activations(result)
   end)
 end
 
--- unit:find { "qkv", "up" }: the layers of these names that the unit has; layer:place { tp = "S(1)" } shards the weight
--- along that dim, and the bias with it when the outputs are split.
+-- unit:find { "qkv", "up" }: the unit's layers of these names; layer:place { tp = "S(1)" } shards the weight along that
+-- dim, and the bias with it if the outputs are split.
 function placements.find(result, layers)
   return intents.method(result, "unit", "unit:find", {
     { name = "names", kind = "texts", help = 'of layers, such as { "qkv", "up" }' },

@@ -1,5 +1,5 @@
--- prun.plan { mesh, model, data, strategy, optimizer, steps }: what is to be trained and how. The model is recorded for
--- one rank's share of the batch; the strategies are recorded once for each class of units.
+-- prun.plan { mesh, model, data, strategy, optimizer, steps }: a training job. The model is recorded for one rank's
+-- share of the batch; the strategies are recorded once for each class of units.
 
 local data = require "prun.data"
 local evaluation = require "prun.eval"
@@ -39,9 +39,9 @@ local report_entries = schema.register("prun.plan.report", {
   { name = "norms", kind = "boolean", default = true, help = "of each unit's parameters and gradients" },
 })
 
-local most_step_bytes = 2.0 ^ 58  -- with gradients, state and padding, sums stay within 64 bits
+local most_step_bytes = 2.0 ^ 58  -- with gradients, state and padding, sums fit into 64 bits
 
--- What the plan holds of a report; nil when nothing is wanted in it.
+-- Returns the plan's record of a report, or nil if nothing is requested.
 local function report_result(given, site)
   local options = schema.check("prun.plan: report", report_entries, given, site)
   return options.norms and { every = options.every, site = site } or nil
@@ -71,7 +71,7 @@ local function axis_names(mesh)
   return names
 end
 
--- Every axis of a strategy is one of the mesh, and divides what the others leave whole.
+-- Checks that every axis of a strategy is an axis of the mesh and that no two strategies split the same thing.
 local function check_axes(mesh, strategies)
   local used = {}
   for _, one in ipairs(strategies) do
@@ -106,7 +106,7 @@ local function check_axes(mesh, strategies)
   end
 end
 
--- The mesh axes that divide the batch, in the mesh's order, and how many ranks they have.
+-- Returns the mesh axes that divide the batch, in the mesh's order, and their number of ranks.
 local function batch_axes(mesh, strategies)
   local axes, ranks = {}, 1
   for _, axis in ipairs(mesh.axes) do
@@ -151,7 +151,7 @@ local function require_parameters(recorded, site)
   host.fail("the model has no parameters, such as those of nn.linear: there is nothing to train", site)
 end
 
--- The classes of units in order, each with the names of its layers; units that repeat others have theirs.
+-- Returns the classes of units in order, each with its layer names; units that repeat others share them.
 local function classes_of(units)
   local classes, seen = {}, {}
   for _, unit in ipairs(units) do
@@ -167,7 +167,7 @@ local function classes_of(units)
   return classes
 end
 
--- Samples and tokens are counted through the whole run.
+-- Checks the numbers of samples and tokens of the whole run, which are counted exactly.
 local function check_samples(plan)
   local function check(what, count, word, place)
     local most = schema.most_exact
@@ -181,7 +181,7 @@ local function check_samples(plan)
   if math.type(batches) == "integer" then check("batches", batches, "batches", plan.eval.site) end
 end
 
--- The one pipeline among the strategies.
+-- Returns the only pipeline among the strategies.
 local function find_pipeline(strategies)
   local found
   for _, one in ipairs(strategies) do
@@ -195,7 +195,7 @@ local function find_pipeline(strategies)
   return found
 end
 
--- What differs at the other sizes of host.shrink, or nil where there are none.
+-- Returns the parts of the plan that differ at the other sizes of host.shrink, or nil if there are none.
 local function at_other_sizes(plan, pipeline)
   local all = {}
   if not host.shrink or #host.shrink.others == 0 then return nil end
@@ -217,7 +217,7 @@ return function(given)
   local site = host.site("user")
   local plan = schema.check("prun.plan", entries, given, site)
   local strategies = check_strategies(plan.strategy, site)
-  local generates = host.shrink and host.shrink.tensor_ranks > 0  -- on ranks of its own
+  local generates = host.shrink and host.shrink.tensor_ranks > 0  -- on its own ranks
   if plan.mesh.ranks ~= host.world and not generates then
     host.fail(("the mesh %s is for %d rank%s, and there %s %d (--nproc)"):format(plan.mesh.text, plan.mesh.ranks,
       plan.mesh.ranks == 1 and "" or "s", host.world == 1 and "is" or "are", host.world), plan.mesh.site)

@@ -1,5 +1,5 @@
--- prun.program(function(r) ... end): explicit ops and collectives, for teaching and for trying things. The function
--- runs once for each rank (r.rank of r.world); ranks that record the same are one class of the program.
+-- prun.program(function(r) ... end): explicit ops and collectives, for teaching and experiments. The function runs once
+-- for each rank (r.rank of r.world); ranks with identical recordings form one rank class.
 
 local collectives = require "prun.collectives"
 local graph = require "prun.graph"
@@ -16,7 +16,7 @@ local arguments = {
   site = true,
 }
 
--- What the function is given: its rank, the number of ranks and its place along each axis of the mesh.
+-- Returns the function's argument: rank, number of ranks, and the index along each axis of the mesh.
 local function make_rank(rank, mesh)
   local r = { rank = rank, world = host.world }
   local stride = mesh.ranks
@@ -36,7 +36,7 @@ local function make_rank(rank, mesh)
   })
 end
 
--- What one rank does, as the plan holds it.
+-- Returns the plan's record of one rank's ops.
 local function record_rank(fn, rank, mesh)
   local words = collectives.words(rank, mesh)
   local recorded = graph.record("f32", false, function()

@@ -1,9 +1,9 @@
--- Where words such as prun.all_reduce record: into the hook or program that is running, the only implicit scope. A
--- scope is a table from word to function.
+-- The target of functions such as prun.all_reduce: the running hook or program, the only implicit scope. A scope is a
+-- table from name to function.
 
 local record = { scope = nil }
 
--- Runs fn(...) with `scope` as the place to record into; returns what fn returns.
+-- Runs fn(...) with `scope` as the target of recordings; returns fn's results.
 function record.within(name, scope, fn, ...)
   local outer = record.scope
   record.scope = { name = name, words = scope }

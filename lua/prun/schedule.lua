@@ -1,9 +1,9 @@
--- prun.schedule(name, order, traits): order(rank, ranks, micro, chunks) says in which sequence one rank of a pipeline
--- computes: prun.forward(microbatch, chunk), prun.backward(microbatch, chunk), or backward in two halves,
--- prun.backward_input and prun.backward_weight. Microbatches, ranks and chunks count from 0; chunk may be left out.
+-- prun.schedule(name, order, traits): order(rank, ranks, micro, chunks) calls, in the order in which one rank of a
+-- pipeline computes, prun.forward(microbatch, chunk), prun.backward(microbatch, chunk), or the two halves of backward,
+-- prun.backward_input and prun.backward_weight. Microbatches, ranks and chunks count from 0; the default chunk is 0.
 --
--- Sends, receives, frees and edges are derived. traits.chunks: stages a rank has unless the plan says otherwise;
--- traits.placement: "round" (chunk c of rank r is stage c·ranks + r) or "v" (the second chunks come back).
+-- Sends, receives, frees and edges are derived. traits.chunks: default number of stages per rank; traits.placement:
+-- "round" (chunk c of rank r is stage c·ranks + r) or "v" (the second chunks run back).
 
 local record = require "prun.record"
 local schema = require "prun.schema"
@@ -13,7 +13,7 @@ local kinds = { forward = 0, backward = 1, backward_input = 2, backward_weight =
 local microbatch_of = { name = "microbatch", kind = "integer", signed = true, help = "which one, from 0" }
 local chunk_of = { name = "chunk", kind = "integer", default = 0, signed = true, help = "which of the rank's, from 0" }
 
--- A recorder of one rank's turns; it refuses what no order of the others could make right.
+-- Returns a recorder of one rank's slots; it rejects orders that no order of the other ranks could make valid.
 local function recorder(name, micro, chunks, site)
   local turns, done, words = {}, {}, {}
   local function refuse(text, ...) host.fail(("the schedule %s: " .. text):format(name, ...)) end
@@ -22,8 +22,8 @@ local function recorder(name, micro, chunks, site)
       refuse("%s of microbatch %d, chunk %d, comes before its %s", turns.now, microbatch, chunk, kind)
     end
   end
-  -- A rank's stages follow each other: a chunk needs what the one before has made, backward what the next one has. A
-  -- chunk that is left out altogether is told first.
+  -- A rank's own stages depend on each other: forward of a chunk needs the previous one's, backward the next one's. An
+  -- error about a missing chunk takes precedence.
   local turned
   local function follow(kind, microbatch, chunk)
     local forward = kind == "forward"
@@ -89,7 +89,7 @@ return host.word(schema.word("prun.schedule", {
   site = true,
 }, function(name, order, traits, site)
   local self = { kind_of = "schedule", name = name, chunks = traits.chunks, placement = traits.placement }
-  -- The turns of each rank.
+  -- Returns the slots of each rank.
   function self.record(ranks, micro, chunks)
     local all = {}
     for rank = 0, ranks - 1 do

@@ -1,25 +1,25 @@
--- One entry for each option and argument of each word: name, kind (kinds.lua), default, help. It serves the check of
--- what a plan gives, the likely right word, --help, and the editor stubs.
+-- One entry for each option and argument of each function: name, kind (kinds.lua), default, help. Entries are used to
+-- check a plan's values, to suggest the likely right name, for --help, and for the editor stubs.
 --
--- An entry without a default that is not `optional` must be given. Numbers are finite unless the entry is `infinite`;
--- least, most, above and below bound them, and the elements of lists; `count` is how many elements a list has.
+-- An entry without a default is required unless it is `optional`. Numbers are finite unless the entry is `infinite`;
+-- least, most, above and below bound them and the elements of lists; `count` is the required length of a list.
 
 local kinds = require "prun.kinds"
--- prun.elsewhere is loaded where something is wrong only.
+-- Only error messages load prun.elsewhere.
 
 local schema = { registered = {}, words = {} }
 
--- The largest whole number without a bound of its own: the runtime's int. Sizes are bounded by their products.
+-- The largest integer without a bound of its own: the runtime's int. Products of sizes are bounded separately.
 local most_integer = 2147483647
-schema.most_exact = 9007199254740992  -- up to this, 2^53, every whole number is a float
+schema.most_exact = 9007199254740992  -- 2^53: floats represent all integers up to this exactly
 
--- Makes the options of a word known to stub_writer.lua. Returns them.
+-- Registers a function's options for stub_writer.lua; returns them.
 function schema.register(word, entries)
   schema.registered[word] = entries
   return entries
 end
 
--- The value in the form of `kind`, or nil.
+-- Returns the value converted to `kind`, or nil.
 function schema.convert(kind, value) return (kinds.known[kind][2](value)) end
 function schema.kind_text(kind) return kinds.known[kind][1] end
 schema.show = kinds.show
@@ -30,7 +30,7 @@ local function names_of(entries)
   return names
 end
 
--- What is wrong with a number, or "".
+-- Returns the range error of a number, or "".
 local function range_problem(entry, value)
   local most = entry.most or (entry.kind == "integer" and most_integer) or
     (entry.kind == "bytes" and schema.most_exact) or nil
@@ -43,7 +43,7 @@ local function range_problem(entry, value)
   return ""
 end
 
--- What is wrong with a value that has the right kind, or "".
+-- Returns the error of a value of the right kind, or "".
 local function problem_of(entry, value)
   if entry.choices then
     for _, choice in ipairs(entry.choices) do
@@ -64,21 +64,21 @@ local function problem_of(entry, value)
 end
 schema.problem_of = problem_of
 
--- A place in the plan is looked for when something is wrong only: most words are right.
+-- Finds a site only for errors, because most calls are valid.
 local function found(place)
   if type(place) == "function" then return place() end
   return place
 end
 
--- The given value as the plan holds it if nothing is wrong with it, else nil.
+-- Returns the stored form of a valid value, else nil.
 local function accepted(entry, given)
   local value = kinds.known[entry.kind][2](given)
   if value ~= nil and problem_of(entry, value) == "" then return value end
   return nil
 end
 
--- The given value as the plan holds it. `what`: the word; `place`: its site, or a function that finds it; without one
--- the message has the user's line, and ours.
+-- Returns the stored form of a value, or fails. `what`: the function; `place`: its site, or a function that finds it.
+-- Without `place` the message has the line of the user and that of prun.
 function schema.value(what, entry, given, place)
   local value, why = kinds.known[entry.kind][2](given)
   if value == nil then
@@ -101,7 +101,7 @@ function schema.value(what, entry, given, place)
   return value
 end
 
--- The kind of option that a default value stands for.
+-- Returns the kind of option that a default value implies.
 function schema.kind_of_default(value)
   if math.type(value) == "integer" then return "integer" end
   if type(value) == "number" then return "number" end
@@ -111,7 +111,7 @@ function schema.kind_of_default(value)
   return schema.convert("numbers", value) and "numbers" or schema.convert("texts", value) and "texts" or nil
 end
 
--- What an entry of from_defaults may have besides its default and help.
+-- Bounds and other fields that from_defaults accepts besides default and help.
 local bounds = {
   { name = "least", kind = "number", optional = true, signed = true, infinite = true, help = "the smallest value" },
   { name = "most", kind = "number", optional = true, signed = true, infinite = true, help = "the largest value" },
@@ -130,15 +130,15 @@ local function bounds_of(what, name, given, place)
   return schema.check(("%s: the default of '%s'"):format(what, name), bounds, named, place)
 end
 
--- Whether an entry is { default, "help", least = 1 } and not a list. `over` is a list of axes, and needs no help then.
+-- Whether an entry is { default, "help", least = 1 } and not a list. `over`, a list of axes, then needs no help.
 local function is_described(name, given)
   if type(given) ~= "table" or given[3] ~= nil then return false end
   if name == "over" and type(given[1]) == "string" and not tostring(given[2]):find(" ") then return false end
   return type(given[2]) == "string" or (#given == 1 and not kinds.is_list(given))
 end
 
--- Entries from { name = default } or { name = { default, "help", least = 1, choices = { ... } } }, in the order in
--- which the source has them.
+-- Returns entries from { name = default } or { name = { default, "help", least = 1, choices = { ... } } }, in source
+-- order.
 function schema.from_defaults(what, defaults, site)
   local entries = {}
   for name, given in pairs(defaults) do
@@ -166,7 +166,7 @@ function schema.from_defaults(what, defaults, site)
   return entries
 end
 
--- Fails for the first field that is no option.
+-- Fails for the first field that is not an option.
 local function refuse_unknown(what, entries, given, site)
   local by_name = {}
   for _, entry in ipairs(entries) do by_name[entry.name] = entry end
@@ -183,8 +183,8 @@ local function refuse_unknown(what, entries, given, site)
   end
 end
 
--- The options with defaults filled in. Fails at the line of the wrong field; `site`: of the word, or nil for the line
--- that runs.
+-- Returns the options with defaults filled in. Fails at the line of the wrong field; `site`: the call's site, or nil
+-- for the running line.
 function schema.check(what, entries, given, site)
   if given == nil then given = {} end
   if type(given) ~= "table" or kinds.kind_of(given) then
@@ -214,9 +214,9 @@ function schema.check(what, entries, given, site)
   return values
 end
 
--- A word that takes `arguments` (entries) in their order, then a table of `arguments.options`, if it has any. fn gets
--- the checked values, the options, and where `arguments.site` is true the user's site. `arguments.scope`: where a word
--- that means several things has this meaning; `arguments.before()` may fail where the word has none.
+-- Defines a function with positional `arguments` (entries), then a table of `arguments.options`, if any. fn receives
+-- the checked values, the options and, if `arguments.site` is true, the user's site. `arguments.scope`: the scope in
+-- which an overloaded name has this meaning; `arguments.before()` may reject the call first.
 function schema.word(word, arguments, fn)
   local options, count, before = arguments.options, #arguments, arguments.before
   schema.words[arguments.scope and arguments.scope .. " " .. word or word] = arguments
@@ -250,13 +250,13 @@ function schema.word(word, arguments, fn)
   end
 end
 
--- The text of what a word prints: tables and functions have addresses, which are others in every run.
+-- Returns the printed form of a value; tables and functions are rejected because their addresses differ between runs.
 function schema.printed(word, value)
   if type(value) ~= "table" and type(value) ~= "function" then return tostring(value) end
   return host.fail(("%s prints texts, numbers and tensors, not %s"):format(word, kinds.show(value)))
 end
 
--- As schema.word, for what is called with a colon on a table that one of our words made: fn gets that first.
+-- Defines a method, like schema.word, of a table that one of our functions made: fn receives the table first.
 function schema.method(kind, word, arguments, fn)
   arguments.scope = kind
   local self_given
@@ -270,7 +270,7 @@ function schema.method(kind, word, arguments, fn)
   end
 end
 
--- A table of these fields, in which a misspelt one is an error with the likely right one.
+-- Returns a table of these fields in which a misspelt field is an error with the likely right one.
 function schema.closed(what, fields)
   return setmetatable(fields, { __index = function(self, name)
     local names = {}

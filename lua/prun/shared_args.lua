@@ -1,5 +1,5 @@
--- prun.shared_args { tp = { 2, "ranks that split weights" } }: the plan's own parameters, then those that all plans for
--- a language model have. The plan may give one of these another default.
+-- prun.shared_args { tp = { 2, "ranks that split weights" } }: the plan's own arguments, then those shared by all plans
+-- of a language model, whose defaults the plan may override.
 
 local args = require "prun.args"
 

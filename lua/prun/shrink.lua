@@ -1,7 +1,7 @@
--- The same plan with other sizes. host.shrink says which: for `prun check --prove` how large the axes of the mesh are,
--- how many microbatches and samples a step has, and whether strategies stay (alone: one rank trains what they would);
--- of these sizes others that the same model is recorded for (others);
--- for `prun generate`, which runs the model for one sample, how many ranks split the weights (tensor_ranks).
+-- Records the plan in other sizes, which host.shrink holds. For `prun check --prove`: sizes of the mesh axes,
+-- microbatches and samples per step, whether to drop the strategies (alone: one rank trains the same), and further
+-- sizes for the same recording of the model (others). For `prun generate`, which runs the model for one sample: how
+-- many ranks split the weights (tensor_ranks).
 
 local function resize(plan, sizes, size_of_axis)
   local axes, size_of, ranks, text = {}, {}, 1, {}
@@ -12,10 +12,10 @@ local function resize(plan, sizes, size_of_axis)
   plan.mesh = { kind_of = "mesh", axes = axes, size_of = size_of, ranks = ranks, site = plan.mesh.site,
                 text = table.concat(text, " x ") }
   plan.micro, plan.data.options.batch, plan.eval = sizes.micro, sizes.batch, nil
-  plan.init = nil  -- of the model's own sizes
+  plan.init = nil  -- they have the original sizes
 end
 
--- Of the strategies those stay that split weights, over the first axis that one of them has.
+-- Keeps only strategies that split weights, over the first axis that one of them has.
 local function for_generation(plan, strategies, sizes)
   local kept, axis = {}, nil
   for _, one in ipairs(strategies) do
@@ -31,7 +31,7 @@ local function for_generation(plan, strategies, sizes)
   return kept
 end
 
--- Changes `plan`; returns the strategies that are left.
+-- Changes `plan`; returns the remaining strategies.
 return function(plan, strategies)
   local sizes = host.shrink
   if sizes.tensor_ranks > 0 then return for_generation(plan, strategies, sizes) end

@@ -1,9 +1,9 @@
--- prun.strategy(name, defaults, body, traits): body(unit, opt) says, for one class of units, where parameters and
--- activations lie and what moves before and after each phase. It runs once a class and records.
+-- prun.strategy(name, defaults, body, traits): body(unit, opt) declares, for one class of units, the placements of
+-- parameters and activations and the communication before and after each phase. It runs once per class and records.
 --
--- A strategy works on the mesh axis of its option `axis` (or on the axes of its option `over`). `traits.splits` says
--- what that axis divides: "batch" (the default), "tokens" of each sample, or "nothing" of the data. `traits.differs`
--- says why it trains something else than one rank would, which prun check --prove refuses otherwise.
+-- A strategy works on the mesh axis of its option `axis` (or on the axes of its option `over`). `traits.splits` is the
+-- dimension that the axis divides: "batch" (the default), "tokens" of each sample, or "nothing" of the data.
+-- `traits.differs`: the reason why its result differs from one rank's, which prun check --prove rejects otherwise.
 
 local intents = require "prun.intents"
 local placements = require "prun.placements"
@@ -14,9 +14,9 @@ local phases = { "forward", "backward" }
 local phase = { name = "phase", kind = "text", choices = phases, help = "forward or backward" }
 local hook_fn = { name = "hook", kind = "fn", help = "a function, which records what happens then" }
 
--- The hooks of a unit run in their order: what is freed must have been gathered since it was freed last.
+-- A unit's hooks run in order: a handle may be freed again only after it was gathered again.
 local function check_frees(hooks)
-  local freed = {}  -- by handle: where; unless the unit is the last of the forward pass, that counts in this phase only
+  local freed = {}  -- handle -> site of its free; the last unit's free(keep) counts in this phase only
   for i, hook in ipairs(hooks) do
     if i > 1 and hook.phase ~= hooks[i - 1].phase then
       for handle, intent in pairs(freed) do freed[handle] = not intent.keep_last and intent or nil end
@@ -36,7 +36,7 @@ local function check_frees(hooks)
   end
 end
 
--- Runs the body for one class; returns what the plan holds of it.
+-- Runs the body for one class; returns the plan's record of it.
 local function record_unit(strategy, class)
   local result = { class = class.name, sharded = false, shard_axis = "", accumulate = false,
                    recompute = false, recompute_whole = false, sync_every = 0, sync = {}, site = strategy.site,
@@ -54,7 +54,7 @@ local function record_unit(strategy, class)
     activations = placements.activations(result), optimizer = placements.optimizer(result),
     find = placements.find(result, class.layers),
     before = adder "before", after = adder "after",
-    -- Between steps, after every so many: what ranks have let drift apart is brought together.
+    -- Between steps, every n steps: synchronizes weights that ranks have let drift apart.
     every = intents.method(result, "unit", "unit:every", {
       { name = "steps", kind = "integer", least = 1, most = schema.most_exact, help = "after every so many of them" },
       hook_fn,
@@ -66,7 +66,7 @@ local function record_unit(strategy, class)
       result.sync_every = steps
       hooks[#hooks + 1] = { when = "every", fn = fn }
     end),
-    -- Forward activations inside the unit are not kept: backward computes them again.
+    -- Forward activations inside the unit are not kept: backward recomputes them.
     recompute = intents.method(result, "unit", "unit:recompute", {
       { name = "whole", kind = "boolean", optional = true, help = "also what backward has no use for" },
     }, function(_, whole)
@@ -111,8 +111,8 @@ local function names_in_order(list)
   return table.concat(names, ", ")
 end
 
--- A strategy that splits nothing of the data must place something, or its ranks would all do the same (one rank would
--- not); one without an axis must do something else.
+-- A strategy that splits nothing of the data must place something, because otherwise its ranks would be replicas
+-- (unless there is one rank); a strategy without an axis must have another effect.
 local function require_effect(strategy, units, classes, mesh)
   if strategy.splits ~= "nothing" or strategy.pipeline then return end
   local ranks = 1
@@ -134,7 +134,7 @@ local function require_effect(strategy, units, classes, mesh)
     strategy.name, table.concat(names, ", ")), strategy.site)
 end
 
--- A strategy places over axes of its own and communicates over axes of the mesh.
+-- A strategy places over its own axes, and communicates over axes of the mesh.
 local function require_axes(strategy, unit, mesh)
   local own, all = {}, {}
   for _, axis in ipairs(strategy.axes) do own[axis] = true end
@@ -157,7 +157,7 @@ local function require_axes(strategy, unit, mesh)
   for _, intent in ipairs(unit.sync) do communicates(intent) end
 end
 
--- What the plan holds of a strategy, for the given classes of units and the plan's mesh.
+-- Returns the plan's record of a strategy, for the given classes of units and the plan's mesh.
 function make.result(strategy, classes, mesh)
   local units = {}
   local run = host.word(record_unit, strategy.site)
@@ -170,7 +170,7 @@ function make.result(strategy, classes, mesh)
            site = strategy.site, units = units }
 end
 
--- The axes that a strategy's options name.
+-- Returns the axes that a strategy's options name.
 local function axes_of(name, options, site)
   local over = options.over
   if over and over[1] ~= "" then
@@ -204,7 +204,7 @@ define = host.word(schema.word("prun.strategy", {
     host.fail(("the strategy %s needs an option `axis`, such as { axis = \"dp\" }"):format(name))
   end
   local self = { entries = entries }
-  -- The same strategy by another name.
+  -- Returns the same strategy under another name.
   function self.renamed(_, other) return define(other, defaults, body, traits) end
   return setmetatable(self, {
     __call = host.word(function(_, given)

@@ -1,11 +1,11 @@
--- Writes stubs.lua, from which editors know prun's words: the options from the schemas, the other signatures from the
+-- Writes stubs.lua, which describes prun's functions to editors: options from the schemas, other signatures from the
 -- list below. tests/unit/script_test.cc compares; PRUN_UPDATE=1 rewrites.
 
 require "prun"
 local namespace = require "prun.namespace"
 local schema = require "prun.schema"
 
--- The type of an option's value, as the Lua language server writes it; others are tables of ours.
+-- The types of option values for the Lua language server; tables of ours are classes.
 local types = {
   integer = "integer", number = "number", text = "string", name = "string", axis = "string", boolean = "boolean",
   bytes = "string|integer", numbers = "number[]", integers = "integer[]", texts = "string|string[]",
@@ -128,7 +128,7 @@ local function split(word) return word:match("^(.*)%.([^.]+)$") end
 
 local family_results = { ["prun.models"] = "prun.Model", ["prun.data"] = "prun.Data" }
 
--- The signatures of words that make tensors in a model, from their arguments.
+-- Adds the signatures of functions that make tensors in a model, from their arguments.
 local function add_signatures()
   for word, arguments in pairs(schema.words) do
     local family, name = split(word)
@@ -145,7 +145,7 @@ local function add_signatures()
   end
 end
 
--- The options of all words, as classes; adds the signatures of the words that take nothing else.
+-- Appends the options of all functions as classes; adds the signatures of functions that take only options.
 local function option_classes(lines)
   for word, entries in pairs(schema.registered) do
     lines[#lines + 1] = ("---@class %s.options"):format(word)
@@ -165,7 +165,7 @@ end
 
 return function()
   local lines = { fixed }
-  for _ = 1, 2 do  -- a family may be a word of another one
+  for _ = 1, 2 do  -- a family may be a member of another one
     for _, family in pairs(namespace.known) do
       for _, name in ipairs(family.names) do local _ = family.words[name] end  -- loads its module
     end

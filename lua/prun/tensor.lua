@@ -1,13 +1,13 @@
--- What a model or program holds in its hands: a name for a value that will exist when the program runs. No numbers.
+-- A handle of a model's or program's tensor: a name for a value that will exist when the program runs. It has no data.
 
 local tensor = {}
 local meta = { __name = "tensor", __metatable = "tensor" }
 local record, recording = {}, {}  -- keys that no plan has
 
--- `value` is the record that the plan will contain; a tensor shows it, and has operators. `graph`: what it belongs to.
+-- `value`: the record that the plan will contain, which a tensor shows. `graph`: its recording.
 function tensor.new(value, graph) return setmetatable({ [record] = value, [recording] = graph }, meta) end
 
--- What the plan will contain of a tensor, to be read; and the graph that it was recorded in.
+-- Returns the read-only record that the plan will contain, and the graph in which it was recorded.
 function tensor.record(self) return self[record], self[recording] end
 
 function tensor.is(value) return type(value) == "table" and rawget(value, record) ~= nil end
@@ -27,7 +27,7 @@ function meta.__add(a, b) return both("add", a, b) end
 function meta.__mul(a, b) return both("mul", a, b) end
 function meta.__tostring(self) return ("tensor %s %s[%s]"):format(
   self.name, self.dtype, table.concat(self.shape, ", ")) end
--- The record is not a plan's to change: of its dims there is a copy. Tensors that are alike share theirs.
+-- A plan must not change the record, so a tensor returns a copy of its dims. Equal tensors share theirs.
 function meta.__index(self, name)
   local value = rawget(self, record)[name]
   if type(value) == "table" then

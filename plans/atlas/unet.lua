@@ -1,5 +1,5 @@
--- A U-Net in a pipeline: what goes down on the first stages is joined by what comes up on the last ones, so activations
--- skip over several stages. Each border is crossed by what is needed behind it, and nothing else is said about it.
+-- A U-Net in a pipeline: activations of the first stages (down) are read again on the last ones (up), so they skip
+-- several stages. prun derives the transfers over each stage border from the uses; the plan does not declare them.
 --
 --   prun plans/atlas/unet.lua --nproc 4
 
@@ -13,7 +13,7 @@ local arg = prun.args {
   width = 32, batch = 24, micro = 4, steps = 20, dtype = "f32",
 }
 
--- Level i has half the width of the one above; going up joins what its level had going down.
+-- Level i has half the width of the previous one; its up layer joins the output of its down layer.
 local function unet(batch)
   local skips, x = {}, batch.x
   for i = 1, arg.depth do

@@ -7,7 +7,7 @@ local compressed = prun.strategy("compressed", {
   bucket = { "25 MiB", "size of a bucket of gradients" },
 }, function(unit, opt)
   unit:after("backward", function()
-    -- Cast, averaged (each sum in f32), cast back; all of it beside backward, on a stream of its own.
+    -- Cast, averaged (accumulated in f32) and cast back, all overlapped with backward on a separate stream.
     prun.all_reduce(unit.grads, { axis = opt.axis, op = "avg", stream = "reduce", bucket = opt.bucket,
                                   wire = "bf16" })
   end)

@@ -1,4 +1,4 @@
--- A schedule of one's own: 1F1B with twice the warm-up, so that sends have a turn to hide in; it costs activations.
+-- A schedule of one's own: 1F1B with twice the warm-up, so that sends overlap with compute; it costs activations.
 
 local prun = require "prun"
 

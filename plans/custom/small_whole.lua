@@ -1,4 +1,4 @@
--- A strategy of one's own: parameters below a size stay whole on every rank, all others are sharded as in ZeRO-3.
+-- A strategy of one's own: parameters below a size are replicated, all others are sharded as in ZeRO-3.
 
 local prun = require "prun"
 
@@ -15,7 +15,7 @@ local small_whole = prun.strategy("small_whole", {
   unit:before("backward", function() prun.ensure(full, gather) end)
   unit:after("backward", function()
     prun.free(full)
-    -- Each of these reduces the part of the gradients that is kept its way.
+    -- Each call reduces the gradients with the placement that it supports: shards, or whole ones.
     prun.reduce_scatter(unit.grads, { axis = opt.axis, into = unit.grad_shard, stream = "reduce" })
     prun.all_reduce(unit.grads, { axis = opt.axis, stream = "reduce" })
   end)

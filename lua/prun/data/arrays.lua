@@ -1,5 +1,5 @@
 -- prun.data.arrays: x and y from .npy files, as numpy.save writes them; entry i of both is sample i. Floats and uint8
--- are numbers and get the plan's dtype; other integers, and all of y that are no floats, are ids (i32).
+-- are numbers of the plan's dtype; other integers, and y unless it has floats, are ids (i32).
 
 local data = require "prun.data"
 
@@ -13,7 +13,7 @@ end
 
 local function shape_text(shape) return ("[%s]"):format(table.concat(shape, ", ")) end
 
--- The array of an option, with its shape and whether its numbers are ids.
+-- Returns the array of an option, with its shape and whether its elements are ids.
 local function open_array(source, name)
   local path = source.options[name]
   local files, place = data.files(source, name, true)
@@ -50,7 +50,7 @@ local function arrays_of(source)
   return arrays
 end
 
--- A model with sizes of its own (prun.models.mlp) gets flat samples.
+-- A model with declared sizes (prun.models.mlp) gets flattened samples.
 local function flatten(source, array, name, size, option)
   if not size or array.ids then return end
   if product(array.dims) ~= size then

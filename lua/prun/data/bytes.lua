@@ -1,4 +1,4 @@
--- prun.data.bytes: any file, or several; each byte is a token, so the vocabulary is 256.
+-- prun.data.bytes: one or several files of any kind; each byte is a token, so the vocabulary is 256.
 
 local data = require "prun.data"
 

@@ -1,5 +1,5 @@
--- prun.data.index: x [batch, 1] is the sample's global index, 0, 1, 2, ...: for plans whose numbers one wants to
--- follow.
+-- prun.data.index: x [batch, 1] is the sample's global index, 0, 1, 2, ...: for plans whose numbers can be followed by
+-- hand.
 
 local data = require "prun.data"
 

@@ -1,13 +1,13 @@
--- prun.data.tokens: files of token ids, uint16 or uint32 in little-endian order, as nanoGPT writes them, or behind the
--- header that llm.c and tools/tokenize put in front, which says how they are written and how many there are. A pattern,
--- such as "train_*.bin", names several: their tokens follow each other in the order of the names.
+-- prun.data.tokens: files of token ids, little-endian uint16 or uint32, either raw as in nanoGPT or after the header of
+-- llm.c and tools/tokenize, which states dtype and count. A pattern such as "train_*.bin" names several files, whose
+-- tokens are concatenated in the order of the names.
 
 local data = require "prun.data"
 
 local elements = { uint16 = "u16", uint32 = "u32" }
 local widths = { u16 = 2, u32 = 4 }
 
--- The file as the plan holds it: what its header says, and what the options say.
+-- Returns the plan's record of a file, from its header and the options.
 local function described(file, opt, place)
   local function fail(text, ...) host.fail(("data: %s: "):format(file.shown) .. text:format(...), place) end
   local header, why = host.token_header(file.path)

@@ -1,6 +1,6 @@
--- init = prun.init.from { path = "model" }: the run begins with weights that exist, those of a Hugging Face folder or
--- of a checkpoint; the optimizer begins anew, at step 0. prun reads the folder when the plan has been recorded: a
--- script sees no files.
+-- init = prun.init.from { path = "model" }: the run starts with existing weights, of a Hugging Face folder or of a
+-- checkpoint; the optimizer starts at step 0. prun reads the folder after the plan has been recorded, because scripts
+-- have no file access.
 
 local schema = require "prun.schema"
 

@@ -1,3 +1,3 @@
--- prun.linear: after the warm-up a straight line, from lr to least.
+-- prun.linear: after warm-up, linear from lr to least.
 
 return require "prun.learning_rate" ("linear", { "lr", "warmup", "steps", "least" })

@@ -1,3 +1,3 @@
--- prun.warmup: a straight line from 0 to lr, which stays.
+-- prun.warmup: linear from 0 to lr, then constant.
 
 return require "prun.learning_rate" ("warmup", { "lr", "warmup" })

@@ -1,7 +1,7 @@
--- The shape of GPT-2 (Radford et al. 2019): token and position embeddings, pre-norm blocks of causal attention and a
--- gelu MLP, a final norm, a head. Units: embed, block0 .. block<layers-1>, head.
+-- The architecture of GPT-2 (Radford et al. 2019): token and position embeddings, pre-norm blocks of causal attention
+-- and a gelu MLP, a final norm, a head. Units: embed, block0 .. block<layers-1>, head.
 --
--- Surprising fact: with a tied head the unit embed is called twice, first to embed and last to make the logits.
+-- Surprising fact: with a tied head the unit embed is called twice, first for the embedding and last for the logits.
 
 local prun = require "prun"
 local nn = prun.nn
@@ -23,7 +23,7 @@ return prun.model("gpt", {
 }, function(opt, batch)
   local width, eps, normal = opt.width, opt.eps, { "normal", 0.02 }
   local thirds, kernel = { width, width, width }, { kernel = opt.kernel }
-  local residual = { "normal", 0.02 / math.sqrt(2 * opt.layers) }  -- so that the sum of all blocks keeps its scale
+  local residual = { "normal", 0.02 / math.sqrt(2 * opt.layers) }  -- keeps the scale of the residual stream
 
   local hidden, rows = opt.hidden > 0 and opt.hidden or 4 * width, opt.positions > 0 and opt.positions or opt.context
   if rows < opt.context then

@@ -1,7 +1,7 @@
--- The shape of Llama (Touvron et al. 2023): pre-norm blocks of RMSNorm, causal attention with rotary positions, and a
--- SwiGLU MLP; keys and values may be shared by several heads of queries. Units as gpt.lua has them.
+-- The architecture of Llama (Touvron et al. 2023): pre-norm blocks of RMSNorm, causal attention with rotary positions,
+-- and a SwiGLU MLP; several heads of queries may share keys and values. Units as in gpt.lua.
 --
--- Surprising fact: the three matrices of a SwiGLU have, at 8/3 of the width, as many elements as a gelu MLP's two at 4.
+-- Surprising fact: a SwiGLU's three matrices of 8/3 the width have as many elements as a gelu MLP's two of 4 times.
 
 local prun = require "prun"
 local parts = require "prun.models.llama_parts"

@@ -1,4 +1,4 @@
--- What Llama and Mixtral share: all but what a block has behind its attention, with the options of it.
+-- Parts that Llama and Mixtral share: everything except the layers after a block's attention, and the options.
 
 local prun = require "prun"
 local nn = prun.nn
@@ -25,7 +25,7 @@ local options = {
   original_context = { 8192, "of llama3: the context before it was made longer", least = 1 },
 }
 
--- A model's own options and those of both.
+-- Returns a model's own options and the shared ones.
 function parts.options(own)
   for name, option in pairs(options) do own[name] = option end
   return own
@@ -33,7 +33,7 @@ end
 
 local normal = { "normal", 0.02 }
 
--- Of what is added to x, so that the sum of all blocks keeps its scale.
+-- Returns the initial values of residual projections, which keep the scale of the residual stream.
 function parts.residual(opt) return { "normal", 0.02 / math.sqrt(2 * opt.layers) } end
 
 function parts.embed(opt, batch)
@@ -42,7 +42,7 @@ function parts.embed(opt, batch)
   end)
 end
 
--- x and its attention, within a block of the model called `model`.
+-- Returns x plus its attention, within a block of the model called `model`.
 function parts.attend(model, opt, x)
   local width, heads, biased = opt.width, opt.heads, opt.attention_bias or false
   if opt.head_size == 0 and width % heads ~= 0 then
@@ -63,7 +63,7 @@ function parts.attend(model, opt, x)
   return x + nn.linear("proj", seen, width, { init = parts.residual(opt), bias = biased })
 end
 
--- The loss.
+-- Returns the loss.
 function parts.head(opt, x, batch)
   if opt.tied then
     x = nn.unit("head", function() return nn.rmsnorm("ln", x, opt.eps) end)

@@ -1,6 +1,6 @@
--- The shape of Mixtral (Jiang et al. 2024): Llama's blocks with a mixture of SwiGLU experts in place of the MLP. Each
--- token goes to the experts that the router likes best, weighted by the softmax over these alone; none is dropped.
--- Units as gpt.lua has them.
+-- The architecture of Mixtral (Jiang et al. 2024): Llama's blocks with a mixture of SwiGLU experts instead of the MLP.
+-- Each token goes to its top-k experts, weighted by the softmax over these k router logits; no token is dropped. Units
+-- as in gpt.lua.
 
 local prun = require "prun"
 local parts = require "prun.models.llama_parts"

@@ -1,4 +1,4 @@
--- The shape of GPT-2 with a mixture of experts in place of each block's MLP (as in GShard and Mixtral, with gelu
+-- The architecture of GPT-2 with a mixture of experts instead of each block's MLP (as in GShard and Mixtral, with gelu
 -- experts). Units: embed, block0 .. block<layers-1>, head.
 
 local prun = require "prun"
@@ -16,7 +16,7 @@ return prun.model("moe", {
   aux = { 0.01, "weight of the load-balancing loss", least = 0 },
 }, function(opt, batch)
   local width, thirds, normal = opt.width, { opt.width, opt.width, opt.width }, { "normal", 0.02 }
-  local residual = { "normal", 0.02 / math.sqrt(2 * opt.layers) }  -- so that the sum of all blocks keeps its scale
+  local residual = { "normal", 0.02 / math.sqrt(2 * opt.layers) }  -- keeps the scale of the residual stream
 
   local x = nn.unit("embed", function()
     local table = nn.parameter("token.weight", { opt.vocab, width }, normal)

@@ -1,5 +1,5 @@
 -- prun.lion: the sign of a running average (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"), with
--- decoupled weight decay. It wants a learning rate some 3 to 10 times smaller than adamw's.
+-- decoupled weight decay. It needs a learning rate 3 to 10 times smaller than that of adamw.
 
 return require "prun.optimizer" ("lion", {
   { name = "lr", kind = "rate", default = 1e-4, least = 0, help = "learning rate, or how it goes" },

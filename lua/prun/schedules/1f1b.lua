@@ -1,5 +1,5 @@
--- One forward, one backward (Narayanan et al. 2019, "PipeDream"): backward starts as soon as it can, so that rank r
--- keeps the activations of at most ranks - r microbatches.
+-- One forward, one backward (Narayanan et al. 2019, "PipeDream"): backward starts as early as possible, so that rank r
+-- holds the activations of at most ranks - r microbatches.
 
 local prun = require "prun"
 

@@ -1,4 +1,4 @@
--- GPipe (Huang et al. 2019): all microbatches forward, then all backward. Every activation is kept.
+-- GPipe (Huang et al. 2019): forward of all microbatches, then backward of all. All activations are kept.
 
 local prun = require "prun"
 

@@ -1,10 +1,10 @@
--- Interleaved 1F1B (Narayanan et al. 2021, "Megatron-LM"): each rank has several chunks of layers, so that the bubble
--- shrinks by their number. Microbatches go in groups as large as the pipeline; a group runs all chunks in turn.
+-- Interleaved 1F1B (Narayanan et al. 2021, "Megatron-LM"): with several chunks of layers per rank the bubble shrinks by
+-- their number. Microbatches run in groups as large as the pipeline; a group runs through all chunks in order.
 
 local prun = require "prun"
 
 return prun.schedule("interleaved", function(rank, ranks, micro, chunks)
-  local forward, backward = {}, {}  -- the order of both phases, the same on every rank
+  local forward, backward = {}, {}  -- the order of each phase, the same on every rank
   for first = 0, micro - 1, ranks do
     for chunk = 0, chunks - 1 do
       for i = first, first + ranks - 1 do
@@ -13,8 +13,8 @@ return prun.schedule("interleaved", function(rank, ranks, micro, chunks)
       end
     end
   end
-  -- The pattern is that of whole groups, or ranks would wait for each other; what is beyond the microbatches there are
-  -- is left out.
+  -- The pattern covers whole groups, because otherwise ranks would wait for each other; slots of missing microbatches
+  -- are skipped.
   local f, b = 0, 0
   local function run(word, turn) if turn[1] < micro then prun[word](turn[1], turn[2]) end end
   local function F() f = f + 1; run("forward", forward[f]) end

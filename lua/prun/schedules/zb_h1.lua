@@ -1,6 +1,6 @@
--- Zero bubble, H1 (Qi et al. 2023): 1F1B with backward in two halves. Only the gradient of the inputs is urgent, the
--- next rank waits for it; the gradients of the weights fill what would be bubble. Every rank keeps the activations of
--- as many microbatches as the first one does under 1F1B.
+-- Zero bubble, H1 (Qi et al. 2023): 1F1B with split backward. Only the input gradient is urgent, because the previous
+-- stage waits for it; weight gradients fill the bubble. Every rank keeps the activations of as many microbatches as the
+-- first rank does under 1F1B.
 
 local prun = require "prun"
 

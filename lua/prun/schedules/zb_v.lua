@@ -1,11 +1,11 @@
--- Zero bubble, V (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory"): two chunks a rank, placed as a V,
+-- Zero bubble, V (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory"): two chunks per rank, placed as a V,
 -- so that the first rank holds the first and the last stage. Every rank keeps the same number of activations.
 
 local prun = require "prun"
 
 return prun.schedule("zb_v", function(rank, ranks, micro)
   local f, i, w = { [0] = 0, 0 }, { [0] = 0, 0 }, { [0] = 0, 0 }
-  -- The pattern is that of many microbatches; what is beyond those there are is left out.
+  -- The pattern is that of many microbatches; slots of missing microbatches are skipped.
   local function turn(count, word)
     return function(chunk)
       if count[chunk] < micro then prun[word](count[chunk], chunk) end

@@ -1,6 +1,6 @@
--- Context parallelism: the tokens of each sample are split over ranks, and attention passes keys and values round a
--- ring (Liu et al. 2023, "Ring Attention"). Everything else works on tokens one by one. Each rank has all parameters,
--- or what another strategy leaves it, and their gradients are averaged.
+-- Context parallelism: the tokens of each sample are split over ranks, and attention passes keys and values around a
+-- ring (Liu et al. 2023, "Ring Attention"). All other ops are local to a token. Each rank has all parameters, unless
+-- another strategy shards them, and gradients are averaged.
 
 local prun = require "prun"
 

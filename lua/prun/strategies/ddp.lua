@@ -1,5 +1,5 @@
--- Data parallelism: every rank has all parameters and computes the gradients of its share of the batch; these are
--- averaged in buckets while backward still runs. (Li et al. 2020, "PyTorch Distributed".)
+-- Data parallelism: every rank has all parameters and computes the gradients of its share of the batch; buckets of them
+-- are averaged while backward still runs. (Li et al. 2020, "PyTorch Distributed".)
 
 local prun = require "prun"
 

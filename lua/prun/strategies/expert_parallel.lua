@@ -1,6 +1,6 @@
--- Expert parallelism (Lepikhin et al. 2020, "GShard"): the experts of a layer are spread over ranks that also split the
--- batch. Tokens travel to their experts and back. All other parameters are the same on these ranks, and their gradients
--- are averaged.
+-- Expert parallelism (Lepikhin et al. 2020, "GShard"): a layer's experts are distributed over ranks that also split the
+-- batch. Tokens are sent to their experts and back. All other parameters are replicated on these ranks, and their
+-- gradients are averaged.
 
 local prun = require "prun"
 

@@ -1,6 +1,6 @@
--- prun.pipeline { axis = "pp", schedule = "1f1b" }: each rank has some of the model's layers, the stages, and
--- microbatches flow through them. The order in which a rank computes is a schedule's (prun/schedules); what is sent
--- follows from it. Stages come from the layers: equal numbers of them, or (split = "flops") equal work.
+-- prun.pipeline { axis = "pp", schedule = "1f1b" }: each rank has some of the model's layers (stages), and microbatches
+-- flow through them. A schedule (prun/schedules) orders each rank's computation, and its sends and receives follow from
+-- that. Stages have equal numbers of layers or (split = "flops") equal work.
 
 local schema = require "prun.schema"
 
@@ -28,7 +28,7 @@ local function find_schedule(given, site)
     place)
 end
 
--- What the plan holds of it.
+-- Returns the plan's record of the pipeline.
 local function result(self, mesh, micro)
   local ranks = mesh.size_of[self.axes[1]]
   return { axis = self.axes[1], chunks = self.chunks, placement = self.schedule.placement, split = self.options.split,

@@ -1,5 +1,5 @@
 -- Activation recomputation (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"): between forward and
--- backward a unit keeps only its inputs; backward computes the rest again. It moves nothing, so it has no axis.
+-- backward a unit keeps only its inputs; backward recomputes the rest. It communicates nothing, so it has no axis.
 
 local prun = require "prun"
 

@@ -1,7 +1,7 @@
 -- Tensor parallelism (Shoeybi et al. 2019, "Megatron-LM"): the weights of a layer are split over ranks. A column layer
--- splits its outputs, a row layer its inputs, so that a column followed by a row needs one sum; embedding and logits
--- split the vocabulary. With `sequence`, norms and residuals work on a part of the tokens each (Korthikanti et al.
--- 2022, "Reducing Activation Recomputation").
+-- splits its outputs, a row layer its inputs, so that a column layer followed by a row layer needs one all-reduce;
+-- embedding and logits split the vocabulary. With `sequence`, norms and residuals process a part of the tokens on each
+-- rank (Korthikanti et al. 2022, "Reducing Activation Recomputation").
 --
 -- The collectives of activations follow from these placements.
 

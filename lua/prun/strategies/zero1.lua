@@ -1,6 +1,6 @@
--- ZeRO stage 1 (Rajbhandari et al. 2020): only the optimizer state is split over the ranks. Gradients are summed whole
--- over the microbatches of a step and scattered in the last one; each rank updates its piece of the parameters, and
--- these are gathered behind other updates and while the next forward pass begins.
+-- ZeRO stage 1 (Rajbhandari et al. 2020): only the optimizer state is sharded. Whole gradients accumulate over the
+-- microbatches of a step and are reduce-scattered in the last one. Each rank updates its shard of the parameters, which
+-- are gathered while other updates and the start of the next forward pass run.
 
 local prun = require "prun"
 

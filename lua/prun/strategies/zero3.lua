@@ -1,8 +1,8 @@
 -- ZeRO stage 3, also known as fully sharded data parallelism: every rank keeps 1/N of the parameters, gradients and
--- optimizer state. A unit's parameters are gathered just before it needs them and freed right after; its gradients are
--- averaged and scattered as soon as backward has made them. (Rajbhandari et al. 2020, "ZeRO".)
+-- optimizer state. A unit's parameters are gathered just before use and freed right after; its gradients are averaged
+-- and scattered as soon as backward has computed them. (Rajbhandari et al. 2020, "ZeRO".)
 --
--- With over = { "replicate", "shard" } groups of ranks shard, and the groups hold the same (hybrid sharding).
+-- With over = { "replicate", "shard" } groups of ranks shard, and the groups are replicas (hybrid sharding).
 
 local prun = require "prun"
 
