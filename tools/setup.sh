@@ -1,19 +1,19 @@
-# Sourced by tools/run and tools/test: installs what is missing, configures, builds what has changed.
+# Sourced by tools/run and tools/test: installs missing packages, configures, builds changed targets.
 #
-# It is quiet: on stderr each phase that has something to do and how far it is, everything else in build/PRESET/setup.log.
-# With nothing to do it costs one comparison of files and one dry run of Ninja.
+# On stderr it prints only the phases that have work to do, with their progress; everything else goes to
+# build/PRESET/setup.log. Without work it costs one comparison of files and one dry run of Ninja.
 # shellcheck shell=bash
 
 prun_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# say TEXT: one line for the user.
+# Prints its arguments as one line for the user.
 say() { printf 'prun: %s\n' "$*" >&2; }
 
-# tell_progress TEXT: how far Ninja is, from the log, and what it has built last: on a terminal one line that changes,
-# else a line every 10 seconds. Runs beside the command until it is killed.
+# tell_progress TEXT: prints Ninja's progress and last target from the log: on a terminal one line that changes,
+# otherwise a line every 10 seconds. Runs concurrently with the command until it is killed.
 tell_progress() {
   local begin=$SECONDS timer percent="" part="" line
-  exec {timer}<> <(:) # reading from it is a sleep without a process
+  exec {timer}<> <(:) # a read with a timeout is a sleep without a process
   while kill -0 $$ 2>/dev/null; do
     read -rt 1 -u "$timer"
     if [ ! -t 2 ] && (((SECONDS - begin) % 10 != 0)); then continue; fi
@@ -26,7 +26,7 @@ tell_progress() {
   done
 }
 
-# phase TEXT COMMAND...: runs a command with its output in the log; shows the log's end and leaves when it fails.
+# phase TEXT COMMAND...: runs a command with its output in the log; if it fails, prints the log's end and exits.
 phase() {
   local teller failed=0
   say "$1"
@@ -44,7 +44,7 @@ phase() {
   fi
 }
 
-# package_names "USE ...": the packages of the build, and those of the uses (the first words in tools/packages.txt).
+# package_names "USE ...": prints the packages of the build and of the uses (the first words in tools/packages.txt).
 package_names() {
   local uses=" $1 " first second
   while read -r first second _; do
@@ -82,7 +82,7 @@ install_missing() {
     apt-get -q install -y --no-install-recommends "${missing[@]}"
 }
 
-# found: what a build takes in where it is there, one path a line; installed later, it is seen at the next call.
+# found: prints the paths of optional inputs of a build, one per line, so that a later installation is detected.
 found() {
   local file cuda=${CUDA_HOME:-/usr/local/cuda}
   for file in /usr/include/gtest/gtest.h {/usr/lib/*,/usr/local/lib}/pkgconfig/{ucx,libfabric}.pc \
@@ -98,19 +98,19 @@ is_built() {
     [[ $(ninja -C "$1" -n "${@:3}" 2>/dev/null) == *'no work to do.' ]]
 }
 
-# wait_for_build BUILD STAMP TARGET...: until the lock (descriptor 8) is free, or who holds it has built the targets.
+# wait_for_build BUILD STAMP TARGET...: waits until the lock (descriptor 8) is free or its owner has built the targets.
 wait_for_build() {
   until flock -w 2 8 || is_built "$@"; do :; done
 }
 
-# set_up PRESET "USE..." TARGET...: afterwards the targets are built in build/PRESET. More options for CMake's first
-# run stand in the array cmake_options.
+# set_up PRESET "USE..." TARGET...: builds the targets in build/PRESET. The array cmake_options has more options for
+# CMake's first run.
 cmake_options=()
 set_up() {
   local build=$prun_root/build/$1 preset=$1 uses=$2
   shift 2
-  # What the stamp holds decides whether packages and configuration are looked at again. Its first line are the uses,
-  # which add up: who takes turns with them configures nothing.
+  # Packages and configuration are checked again only if the stamp differs. Its first line lists the uses, which
+  # accumulate, so that alternating uses do not reconfigure.
   local wanted use old=""
   if [ -f "$build/setup.stamp" ]; then read -r old <"$build/setup.stamp"; fi
   for use in $uses; do [[ " $old " == *" $use "* ]] || old+=" $use"; done
@@ -141,16 +141,16 @@ $(<"$prun_root/tools/packages.txt") ${cmake_options[*]} $(found)"
   exec 8>&-
 }
 
-# build_meanwhile PRESET TARGET...: builds the targets in the background, unless a build runs already. The lock passes to
-# Ninja, so that another set_up waits for it. Ninja stays in this process group: Ctrl-C ends it with the command that
-# runs then. It is no child of that command, which would have to wait for it.
+# build_meanwhile PRESET TARGET...: builds the targets in the background, unless a build is running. Ninja inherits the
+# lock, so that another set_up waits for it. Ninja remains in this process group, so that Ctrl-C ends it with the
+# command running then. It is not a child of that command, which would have to wait for it.
 build_meanwhile() {
   local build=$prun_root/build/$1
   shift
   exec 8>"$build/setup.lock"
   if flock -n 8; then
     say "building the other commands in the background until Ctrl-C or done (log: $build/setup.log)"
-    # env undoes that a shell's background commands ignore Ctrl-C.
+    # env restores SIGINT, which a shell ignores in background commands.
     (NINJA_STATUS='[%p] ' env --default-signal=INT nice -n 19 ninja -C "$build" "$@" >>"$build/setup.log" 2>&1 </dev/null &)
   fi
   exec 8>&-

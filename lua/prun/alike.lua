@@ -1,9 +1,9 @@
--- Calls that repeat: the second block of a model does what the first did. As long as a call follows an earlier call of
--- its unit's class, op for op and line for line, no op infers its types anew and no node is written down: the plan has
--- of such a call its unit, the call that it is like, its first value, and which values it takes from elsewhere.
+-- Compresses repeated calls: a model's second block usually records the same ops as the first. While a call records the
+-- ops of an earlier call of its unit's class, from the same lines, no op infers types and no node is stored. The plan
+-- stores for such a call its unit, the call that it repeats, its first value, and its inputs from outside.
 --
--- What is followed is guessed: what came after the last call of this class the time before, else the first of the
--- class. A call that leaves what it follows is written out, and can be followed by others.
+-- The followed call is a guess: the one that came after the class's last call the previous time, or the class's first
+-- call. A call that deviates is stored in full and can be followed by others.
 
 local schema = require "prun.schema"
 local tensor = require "prun.tensor"

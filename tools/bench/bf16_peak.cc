@@ -30,7 +30,7 @@ __attribute__((target("arch=x86-64-v4,avx512bf16"))) double pairs_avx512(int64_t
   return static_cast<double>(_mm512_cvtss_f32(sums[0]));
 }
 
-// Not on the stack: the intrinsic does not say that it reads all of it, and GCC would leave it unwritten.
+// Not on the stack: GCC does not see that the intrinsic reads all of it, and would leave it uninitialized.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t bytes_of_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -38,7 +38,7 @@ struct alignas(64) TileConfig {
 };
 const TileConfig kTiles;
 
-// Four tiles of sums from four of zeros, as gemm/amx_tiles.cc has them.
+// Four accumulator tiles from four operand tiles of zeros, as in gemm/amx_tiles.cc.
 __attribute__((target("arch=x86-64-v4,amx-tile,amx-bf16"))) double tiles(int64_t turns) {
   _tile_loadconfig(&kTiles);
   _tile_zero(0);

@@ -1,12 +1,12 @@
-// The multiply-adds of bf16 that a core can do at most, for product_bench.
+// A core's peak rate of bf16 FMAs, for product_bench.
 #pragma once
 #include <cstdint>
 
 namespace prun {
 
-// Runs on registers alone. Where the CPU multiplies no bf16, `run` is null: its products are f32's.
+// Runs on registers alone. `run` is null if the CPU has no bf16 multiplication; GEMMs then run at the f32 rate.
 struct Bf16Loop {
-  double flops = 0;  // of one run
+  double flops = 0;  // FLOPs per run
   void (*run)() = nullptr;
 };
 Bf16Loop bf16_loop();

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""This machine's own calibration against its own runs: `prun calibrate`, then each plan simulated and run in turn.
+"""This machine's calibration against its own runs: `prun calibrate`, then each plan simulated and run alternately.
 
-    tools/bench/calibrated.py [--prun PROGRAM]                  # steps: predicted beside measured
-    tools/bench/calibrated.py --collectives                     # curves of collectives beside what the file predicts
-    tools/bench/calibrated.py --cluster FILE                    # with a calibration that is there already
+    tools/bench/calibrated.py [--prun PROGRAM]                  # steps: predicted and measured
+    tools/bench/calibrated.py --collectives                     # curves of collectives: measured and predicted by the file
+    tools/bench/calibrated.py --cluster FILE                    # with an existing calibration
     tools/bench/calibrated.py --rows ddp,zero3 --rounds 3
 
-Steps: a plan's default arguments at 2 ranks, median of steps and of rounds. Exposed communication is what a rank's
-compute stream waits for, so the simulator's bubble counts, too: a run cannot tell whom a transfer waits for.
-Bars: 10 % of the step, 10 points of exposed communication, 15 % of a collective from 4 MiB up.
+Steps: a plan's default arguments on 2 ranks, median over steps and rounds. Exposed communication is the time that a
+rank's compute stream waits, including the simulator's bubble, because a run cannot tell which rank a transfer waits
+for. Bars: 10 % of the step, 10 points of exposed communication, 15 % of a collective from 4 MiB up.
 """
 import argparse
 import json
@@ -34,7 +34,7 @@ def command(*words):
 
 
 def measured(prun, plan, folder):
-    """Median step in seconds and the part of it that communication is exposed."""
+    """Returns the median step in seconds, and its fraction of exposed communication."""
     rows = folder / "rows.jsonl"
     command(prun, f"plans/{plan}.lua", "--nproc", RANKS, "--set", f"steps={STEPS}", "--metrics", rows, "--overwrite")
     steps = [json.loads(line) for line in rows.read_text().splitlines()][SKIPPED:]
@@ -51,7 +51,7 @@ def steps(args, cluster, folder):
     print(f"{'plan':<10}{'measured':>11}{'simulated':>11}{'error':>9}{'exposed':>10}{'simulated':>11}{'points':>9}")
     short = False
     times = {plan: [] for plan in args.rows}
-    for _ in range(args.rounds):  # in turn, so that a disturbance does not hit one plan alone
+    for _ in range(args.rounds):  # alternately, so that a disturbance affects all plans
         for plan, runs in times.items():
             runs.append(measured(args.prun, plan, folder))
     for plan, runs in times.items():
@@ -65,7 +65,7 @@ def steps(args, cluster, folder):
 
 
 def curves(args, cluster):
-    """Each transport's collectives, as prun bench measures them, beside the file's figures in the formula."""
+    """Compares each transport's collectives, measured by prun bench, with the formula and the file's parameters."""
     model = measured_collectives(cluster.read_text())
     print(f"{'transport':<12}{'collective':<16}{'size':>9}{'measured':>13}{'formula':>13}{'error':>9}")
     short = False
@@ -87,7 +87,7 @@ def curves(args, cluster):
 
 
 def measured_collectives(text):
-    """Of a file that prun calibrate wrote, whose collectives take a line each: transport -> collective -> (step, bandwidth)."""
+    """Reads prun calibrate's file, one line per collective: transport -> collective -> (step, bandwidth)."""
     found, transport, inside = {}, "", False
     for line in text.split("\ntransports:\n")[1].splitlines():
         if re.match(r"  \S", line):
@@ -102,7 +102,7 @@ def measured_collectives(text):
 
 
 def seconds_of(step, points, op, size):
-    """SIMULATION.md's ring inside a node: steps · step + c(n-1)/n · S / bandwidth."""
+    """The ring inside a node in prun sim's cost model: steps · step + c(n-1)/n · S / bandwidth."""
     c = 2 if op == "all_reduce" else 1
     moved = size * (1 if op == "broadcast" else c * (RANKS - 1) / RANKS)
     return c * (RANKS - 1) * step + moved / interpolated(points, moved)

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Collectives of prun, Open MPI and Gloo on this machine: all sides in turn, several rounds, medians; a row a size.
+"""Collectives of prun, Open MPI and Gloo on this machine: all sides alternately, several rounds, medians; one row per
+size.
 
     tools/bench/collectives.py                            # everything, about an hour
-    tools/bench/collectives.py --quick --transports shm   # one round of a few sizes: for whoever tunes shm
+    tools/bench/collectives.py --quick --transports shm   # one round of a few sizes, for tuning shm
 
-One process a side, number of ranks and round measures all sizes; rounds of different sides follow each other, so that
-what disturbs the machine disturbs all. The peers' programs (tools/bench/peers) are built here and time by the rule of
-`prun bench`. Needs g++, and of libopenmpi-dev, openmpi-bin, libgloo-dev what is to be compared.
+One process per side, number of ranks and round measures all sizes. Rounds of different sides alternate, so that a
+disturbance affects all. The peers' programs (tools/bench/peers) are built here and follow the timing rule of `prun
+bench`. Needs g++, and libopenmpi-dev, openmpi-bin, libgloo-dev for the peers to compare with.
 
-A row's limit is the time in which all ranks at once copy what the collective must read and write at least, measured in
-the same rounds (peers/copy.cc): all_reduce, all_gather and all_to_all read and write each rank's bytes once,
-reduce_scatter writes 1/n of what it reads, broadcast copies on all ranks but one.
+A row's limit is the time in which all ranks concurrently copy the least bytes that the collective must read and write,
+measured in the same rounds (peers/copy.cc): all_reduce, all_gather and all_to_all read and write each rank's bytes
+once, reduce_scatter writes 1/n of the bytes that it reads, and broadcast copies on all ranks but one.
 """
 import argparse
 import json
@@ -28,7 +29,7 @@ BUILD = TOP / "build/bench_peers"
 K, M = 1 << 10, 1 << 20
 SIZES = {"all_reduce": [4, K, 16 * K, 256 * K, 4 * M, 64 * M], "reduce_scatter": [64, K, 16 * K, 256 * K, 4 * M, 64 * M],
          "all_gather": [16 * K, 4 * M, 64 * M], "broadcast": [16 * K, 4 * M, 64 * M], "all_to_all": [16 * K, 4 * M, 64 * M]}
-# Where the output lies, on both sides: as Gloo's fastest and most training loops have it.
+# In-place ops, on both sides: Gloo is fastest that way, and most training loops use it.
 PLACE = {"all_reduce": "in", "broadcast": "in"}
 
 # name: (transport, its options)
@@ -43,7 +44,7 @@ OPEN_MPI = {
     "Open MPI over UCX, no single copy": (UCX, {"UCX_TLS": "posix,sysv,self"}),
     "Open MPI over TCP": (["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"], {}),
 }
-# name: (algorithm, the ops that have it)
+# name: (algorithm, its ops)
 GLOO = {
     "Gloo": ("", ["reduce_scatter", "all_gather", "broadcast", "all_to_all"]),
     "Gloo ring": ("ring", ["all_reduce"]),
@@ -57,7 +58,7 @@ PEERS = {"shm": [n for n in OPEN_MPI if "TCP" not in n] + list(GLOO), "socket": 
 
 
 def build_peers():
-    """The programs that can be built: {program: path}."""
+    """Builds the possible programs and returns {program: path}."""
     BUILD.mkdir(parents=True, exist_ok=True)
     programs = {}
     for name, compiler, libraries in (("mpi", "mpicxx", []), ("gloo", "g++", ["-lgloo"]), ("copy", "g++", [])):
@@ -75,7 +76,7 @@ def build_peers():
 
 
 def in_network(congestion):
-    """Words before a command that give it a loopback with this congestion control; root only."""
+    """Returns a command prefix for a loopback with this congestion control; root only."""
     if not congestion:
         return []
     script = f'ip link set lo up; echo {congestion} > /proc/sys/net/ipv4/tcp_congestion_control; exec "$@"'
@@ -83,7 +84,7 @@ def in_network(congestion):
 
 
 def command_of(args, programs, side, op, ranks):
-    """(words, environment), or None where this side does not exist."""
+    """Returns (command, environment), or None if this side does not exist."""
     sizes = ",".join(str(size) for size in SIZES[op] if not args.sizes or size in args.sizes)
     place = PLACE.get(op, "out")
     if side in OURS:
@@ -104,7 +105,7 @@ def command_of(args, programs, side, op, ranks):
 
 
 def measure(words, env, seconds):
-    """([row of JSON], error)"""
+    """Returns ([JSON rows], error)."""
     clean = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
     try:
         done = subprocess.run([str(w) for w in words], env={**clean, **env}, text=True, capture_output=True, timeout=seconds)
@@ -118,7 +119,7 @@ def measure(words, env, seconds):
 
 
 def runs_of(args, programs):
-    """[(op, ranks, side, words, environment)] in the order in which they are measured."""
+    """Returns [(op, ranks, side, command, environment)] in the order of measurement."""
     sides = [s for s in OURS if s in args.transports]
     peers = [] if args.ours_only else list(dict.fromkeys(p for s in sides for p in PEERS[s]))
     for op in args.ops:
@@ -127,7 +128,7 @@ def runs_of(args, programs):
                 for side in [*sides, *peers, "copy", "stream"]:
                     if (command := command_of(args, programs, side, op, ranks)) is not None:
                         yield op, ranks, side, *command
-                if op == "broadcast":  # one rank does not copy
+                if op == "broadcast":  # one rank copies nothing
                     for side in ("copy", "stream"):
                         yield "copy", ranks - 1, side, *command_of(args, programs, side, op, ranks - 1)
 
@@ -137,7 +138,7 @@ def size_text(size):
 
 
 def bound(times, op, ranks, size):
-    """Least time that copying allows, or None."""
+    """Returns the least time that copying allows, or None."""
     def copies(op_of_run, n):
         return min((times[op_of_run, n, side][size] for side in ("copy", "stream") if size in times.get((op_of_run, n, side), {})), default=None)
     if op == "broadcast":
@@ -147,7 +148,7 @@ def bound(times, op, ranks, size):
 
 
 def judge(transport, op, ranks, cores, size, ours, peers, least):
-    """(the bar in words, whether it holds), or (None, None). `peers`: {name: µs}."""
+    """Returns (text of the bar, whether it is reached), or (None, None). `peers`: {name: µs}."""
     if not peers:
         return None, None
     best = min(peers.values())
@@ -175,7 +176,9 @@ def judge(transport, op, ranks, cores, size, ours, peers, least):
 
 
 def rows_of(times, errors, peers_of, cores):
-    """`times`: {(op, ranks, side): {bytes: µs}}. Errors of peers that others of their settings outdo do not show."""
+    """`times`: {(op, ranks, side): {bytes: µs}}. Errors of a peer's setting are omitted if another of its settings is
+    faster.
+    """
     for (op, ranks, side), sizes in sorted(times.items()):
         for size, ours in sorted(sizes.items()) if side in peers_of else ():
             theirs = {p: times[op, ranks, p][size] for p in peers_of[side] if size in times.get((op, ranks, p), {})}

@@ -1,6 +1,6 @@
-// Attention of GPT-2 124M and of Llama in bf16: the device's ops, and its own kernels, beside the best that cuDNN has.
+// Attention of GPT-2 124M and Llama in bf16: the device's ops, and its own kernels, against cuDNN's best.
 //
-// cuDNN's best gradient may sum in any order, as the device's may not, and may take all the memory it likes.
+// cuDNN's best gradient may accumulate in any order, which the device must not, and may use unlimited memory.
 #include <cudnn_graph.h>
 #include <fmt/format.h>
 
@@ -24,7 +24,7 @@ struct Shape {
 };
 
 constexpr Shape kShapes[] = {
-    {"GPT-2 124M", "64 x 1024", 64, 1024, 12, 12, 64},  // the step's size first: time may run out
+    {"GPT-2 124M", "64 x 1024", 64, 1024, 12, 12, 64},  // the step's shape first, because time may run out
     {"GPT-2 124M", "4 x 1024", 4, 1024, 12, 12, 64},
     {"Llama 7B", "2 x 4096", 2, 4096, 32, 32, 128},
     {"Llama 8B", "2 x 4096, 8 kv heads", 2, 4096, 32, 8, 128},
@@ -36,7 +36,7 @@ class Yardstick {
   explicit Yardstick(CudaBench& bench) : bench_(bench) {
     try {
       if (cudnnCreate(&handle_) != CUDNN_STATUS_SUCCESS) handle_ = nullptr;
-    } catch (const prun::cuda::Failure&) {  // it is not installed
+    } catch (const prun::cuda::Failure&) {  // not installed
     }
   }
   ~Yardstick() {
@@ -45,7 +45,8 @@ class Yardstick {
   Yardstick(const Yardstick&) = delete;
   Yardstick& operator=(const Yardstick&) = delete;
 
-  // What enqueues it; nothing where cuDNN does not take it. `sums`: memory that is zero before each run.
+  // Returns a function that enqueues the graph; nullopt if cuDNN does not support it. `sums`: bytes zeroed before each
+  // run.
   std::optional<std::function<void()>> call(const CudnnGraph& graph, std::vector<void*> pointers, size_t sums = 0) {
     if (handle_ == nullptr) return std::nullopt;
     try {
@@ -64,12 +65,12 @@ class Yardstick {
 
  private:
   CudaBench& bench_;
-  cudnnHandle_t handle_ = nullptr;  // null: no cuDNN, so no figure to compare with
+  cudnnHandle_t handle_ = nullptr;  // null: no cuDNN to compare with
 };
 
 void* column(const BenchOperand& packed, int64_t at) { return static_cast<char*>(packed.data) + 2 * at; }
 
-// The device's op by its options, and by its own kernels.
+// Reports the device's op with its options, and with its own kernels.
 void report_figure(CudaBench& bench, CudaBench& own, const BenchOp& op, Figure figure,
                    const std::vector<std::pair<const char*, std::optional<std::function<void()>>>>& rivals,
                    const std::function<void(const Figure&)>& report) {
@@ -96,7 +97,8 @@ void figures_of(CudaBench& bench, CudaBench& own, const Shape& s, const std::fun
   const std::vector<prun_attr> attrs = {integer_attr("heads", s.heads), integer_attr("kv_heads", s.kv_heads),
                                         integer_attr("causal", 1)};
   const CudnnAttentionShape shape{s.batch, s.length, s.heads, s.kv_heads, s.head, s.heads, s.kv_heads, true};
-  const double product = static_cast<double>(rows) * static_cast<double>(s.length * s.head);  // half of them, twice
+  const double product =
+      static_cast<double>(rows) * static_cast<double>(s.length * s.head);  // FLOPs of a GEMM, half masked
   const std::string name = fmt::format("attention {}", s.name), back = fmt::format("attention_grad {}", s.name);
 
   report_figure(

@@ -12,9 +12,9 @@
 namespace prun::bench {
 namespace {
 
-constexpr size_t kDtypeBytes[] = {8, 4, 2, 2, 8, 4, 1, 1};  // as prun_dtype
+constexpr size_t kDtypeBytes[] = {8, 4, 2, 2, 8, 4, 1, 1};  // by prun_dtype
 
-// Some numbers, of which memory is filled with copies: their order does not matter to any kernel's time.
+// Random numbers with which memory is filled repeatedly; no kernel's time depends on their order.
 std::vector<char> pattern(int dtype) {
   constexpr size_t kCount = size_t{1} << 20;
   std::mt19937 random(1);
@@ -25,7 +25,7 @@ std::vector<char> pattern(int dtype) {
     if (dtype == PRUN_F32) {
       std::memcpy(&bytes[i * 4], &x, 4);
     } else if (dtype == PRUN_BF16) {
-      std::memcpy(&bytes[i * 2], reinterpret_cast<const char*>(&x) + 2, 2);  // the upper half, on a little-endian host
+      std::memcpy(&bytes[i * 2], reinterpret_cast<const char*>(&x) + 2, 2);  // the high half, on a little-endian host
     }
   }
   return bytes;
@@ -80,11 +80,11 @@ BenchOperand CudaBench::tensor(std::vector<int64_t> dims, int dtype) {
   char* const data = static_cast<char*>(operand.data);
   const size_t first = std::min(numbers.size(), count);
   check(cudaMemcpy(data, numbers.data(), first, cudaMemcpyHostToDevice), "cudaMemcpy");
-  // The rest repeats it, copied on the device: gigabytes from the host would take seconds.
+  // The remaining memory repeats it by device copies, because gigabytes from the host take seconds.
   for (size_t at = first; at < count; at += std::min(at, count - at))
     check(cudaMemcpy(data + at, data, std::min(at, count - at), cudaMemcpyDeviceToDevice), "cudaMemcpy");
   check(cudaStreamSynchronize(nullptr),
-        "cudaStreamSynchronize");  // such copies do not wait, nor does `stream` for them
+        "cudaStreamSynchronize");  // these copies are asynchronous, and `stream` does not wait for them
   return operand;
 }
 
@@ -129,7 +129,7 @@ double CudaBench::time(const std::function<void()>& run, int repetitions) const 
 }
 
 double CudaBench::short_time(const std::function<void()>& run) const {
-  constexpr double kLong = 2e3;  // microseconds: one run of it is accurate enough
+  constexpr double kLong = 2e3;  // microseconds; a longer run is accurate enough alone
   run();
   const double once = time(run, 1);
   return once > kLong ? once : std::min(time(run, 3), time(run, 3));

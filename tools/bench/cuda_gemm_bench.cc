@@ -1,9 +1,9 @@
-// GEMMs of GPT-2 124M and 350M and of Llama 7B in bf16: the device's ops beside the best of all algorithms that
-// cuBLASLt's heuristic names for the same GEMM with the same epilogue. For a weight gradient with a bias the epilogue
-// competes with a GEMM that is followed by column sums.
+// GEMMs of GPT-2 124M and 350M and of Llama 7B in bf16: the device's ops against the fastest of all algorithms that
+// cuBLASLt's heuristic returns for the same GEMM and epilogue. For a weight gradient with a bias the epilogue competes
+// with a GEMM that is followed by column sums.
 //
-// The yardstick is code of its own: it shares nothing with plugins/cuda but the library and the column sums. It may add
-// in any order, while the device takes only algorithms that give the same bits in every run.
+// The yardstick's code shares with plugins/cuda only the library and the column sums. It may accumulate in any order,
+// while the device uses only algorithms that are bitwise deterministic.
 #include <cublasLt.h>
 #include <fmt/format.h>
 
@@ -26,11 +26,11 @@ void check_blas(cublasStatus_t status, const char* call) {
     throw std::runtime_error(fmt::format("{}: {}", call, cublasLtGetStatusName(status)));
 }
 
-// A layer: x [rows, k] by w [k, n]. GPT-2 124M has the rows of a step of 64 samples: fewer leave multiprocessors idle.
+// A layer: x [rows, k] by w [k, n]. GPT-2 124M has the rows of a step of 64 samples; fewer leave multiprocessors idle.
 struct Layer {
   const char *model, *name;
   int64_t rows, k, n;
-  bool bias = true, gelu = false, gelu_before = false;  // gelu of its result, of its input
+  bool bias = true, gelu = false, gelu_before = false;  // gelu of the output, gelu of the input
 };
 
 constexpr Layer kLayers[] = {
@@ -51,7 +51,7 @@ constexpr Layer kLayers[] = {
     {"Llama 7B", "head", 8192, 4096, 32000, false},
 };
 
-// A product in cuBLASLt's own, column-major words: D [m, n] = op(A)·op(B).
+// A GEMM in cuBLASLt's column-major terms: D [m, n] = op(A)·op(B).
 struct Yardstick {
   int64_t m, n, k;
   bool transpose_a, transpose_b;
@@ -76,7 +76,7 @@ class BlasSearch {
     std::string name;
   };
 
-  // The fastest by a short look at each; nothing where the library has none.
+  // Returns the fastest algorithm by short measurements, or nullopt if the library has none.
   std::optional<Best> best(const Yardstick& y) {
     const auto product = std::make_shared<Product>(y);
     std::vector<cublasLtMatmulHeuristicResult_t> found(kAlgorithms);
@@ -100,7 +100,7 @@ class BlasSearch {
       try {
         this_time = bench_.short_time(run);
       } catch (const std::runtime_error&) {
-        continue;  // named by the heuristic, refused when it is run: the others count
+        continue;  // suggested by the heuristic but rejected at run time; the others count
       }
       if (best && this_time >= time) continue;
       time = this_time;
@@ -185,7 +185,7 @@ struct Measured {
   }
 };
 
-// Row-major [r, c] is column-major [c, r]: each product is asked for transposed, its operands swapped.
+// Row-major [r, c] is column-major [c, r], so each GEMM is computed transposed with swapped operands.
 void measure(CudaBench& bench, const Layer& l, const std::function<void(const Figure&)>& report) {
   const BenchOperand x = bench.tensor({l.rows, l.k}, kDtype), w = bench.tensor({l.k, l.n}, kDtype);
   const BenchOperand y = bench.tensor({l.rows, l.n}, kDtype), b = bench.tensor({l.n}, kDtype);

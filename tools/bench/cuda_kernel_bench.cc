@@ -1,8 +1,8 @@
-// cuda_kernel_bench [--options k=v,...] [--family gemm|attention] [--only TEXT] [--quick] [--small] [--json FILE]: the
-// CUDA device's kernels beside the best that NVIDIA's libraries have for the same work. A table on the screen; with
-// --json the same for programs, written anew after each row, so that a run that is cut off has not been in vain.
+// cuda_kernel_bench [--options k=v,...] [--family gemm|attention] [--only TEXT] [--quick] [--small] [--json FILE]:
+// compares the CUDA device's kernels with the best of NVIDIA's libraries. Prints a table; --json writes it as JSON
+// after each row, so that an interrupted run keeps its rows.
 //
-// Exit codes as prun's: 1 something could not be measured, 2 usage, or nothing to measure on.
+// Exit codes as for prun: 1 = a figure could not be measured, 2 = usage, or no device to measure on.
 #include <fmt/format.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// The executor's own cost: steps of ops that do nothing, on one stream and on two that wait for each other.
+// The executor's overhead: steps of empty ops, on one stream and on two that wait for each other.
 //     build/bench/bin/exec_bench
 #include <benchmark/benchmark.h>
 
@@ -33,7 +33,7 @@ class Alone final : public Bootstrap {
   bool aborted() const override { return false; }
 };
 
-// `edges`: every 8th op of stream 0 waits for stream 1 and the other way round.
+// `edges`: every 8th op of stream 0 waits for stream 1 and vice versa.
 Program make_program(int64_t steps, int ops, bool edges) {
   Program program;
   program.mesh = Mesh({{"dp", 1}});
@@ -62,7 +62,7 @@ void run(benchmark::State& state, bool edges) {
   std::vector<std::byte> memory(recorder_bytes(4096));
   for (auto _ : state) {
     RecorderHeader* recorder = reinterpret_cast<RecorderHeader*>(memory.data());
-    recorder->steps_written = 0;  // nobody reads the steps, and they fit their ring
+    recorder->steps_written = 0;  // no reader, and the steps fit into their ring buffer
     recorder->capacity = 4096;
     ExecutorOptions options;
     options.recorder = recorder;

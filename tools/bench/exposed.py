@@ -1,7 +1,7 @@
-"""What compute waits for, from a trace (`--trace`): transfers, or ranks that have not come to a collective yet.
+"""Splits the exposed communication of a trace (`--trace`) into transfers and waits for late ranks.
 
-A collective begins to move data when its last member is there. What the others wait until then is how far the ranks'
-compute is apart, which no order of ops hides; what remains is the transfer.
+A collective starts to move data when its last member arrives. The wait of the others until then is compute imbalance,
+which no order of ops can hide; the remainder is the transfer.
 """
 import bisect
 import json
@@ -10,14 +10,15 @@ from collections import defaultdict
 
 
 def overlap(begin, end, spans):
-    """How much of [begin, end) the sorted spans, which do not overlap, cover."""
+    """Returns how much of [begin, end) is covered by the sorted, disjoint spans."""
     at = bisect.bisect_right(spans, (begin, float("inf"))) - 1
     return sum(max(0.0, min(end, to) - max(begin, start)) for start, to in spans[max(at, 0):bisect.bisect_left(spans, (end,))])
 
 
 def read(path, skip):
-    """Seconds of a step, means over ranks and the steps behind the first `skip`: communication, what of it was waited for
-    by compute, and both without the time in which another rank had not come yet."""
+    """Returns seconds per step, averaged over ranks and steps after the first `skip`: communication, its exposed part,
+    and both without waits for late ranks.
+    """
     events = json.loads(pathlib.Path(path).read_text())["traceEvents"]
     late, starts, arrows = defaultdict(list), {}, {}
     for event in events:
@@ -28,7 +29,7 @@ def read(path, skip):
             starts[event["id"]] = place, event["ts"]
         elif event["ph"] == "f" and event["name"] == "edge" and event["id"] in starts:
             (source, left), key = starts[event["id"]], (*place, event["ts"])
-            arrows[key] = max(arrows.get(key, (0.0, None)), (left, source))  # the last that it waited for
+            arrows[key] = max(arrows.get(key, (0.0, None)), (left, source))  # the last op that it waited for
     for spans in late.values():
         spans.sort()
     sums, steps, ranks = defaultdict(float), set(), set()

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""How soon a fault is noticed and its job gone, or going on, and whether a loaded machine raises a false alarm.
+"""Measures how soon a fault is detected and its job ends or continues, and whether a loaded machine raises false
+alarms.
 
 Usage: faults.py PRUN [--rounds N] [--only kill,stop,restart,blackhole,crowd]
-  kill       SIGKILL of a random one of 8 ranks: until the launcher has decided (events.jsonl), until all are gone
-  stop       SIGSTOP of one of 4 ranks, all defaults: until it is named
-  restart    SIGKILL of one of 4 ranks, or of all of one of two nodes, which is started again at once: until the end of
+  kill       SIGKILL of a random one of 8 ranks: until the launcher's verdict (events.jsonl), until all ranks are gone
+  stop       SIGSTOP of one of 4 ranks, default settings: until it is named
+  restart    SIGKILL of one of 4 ranks, or of all of one of two nodes, which is restarted immediately: until the end of
              the first step after, from memory and from the disk
-  blackhole  a host of two stops answering (network namespaces: root and iproute2): until node 0 has ended
-  crowd      64 ranks beside two busy loops for 60 s, --timeout 10: no alarm may be raised
+  blackhole  one of two hosts stops responding (network namespaces: root and iproute2): until node 0 has ended
+  crowd      64 ranks and two busy loops for 60 s, --timeout 10: no alarm may be raised
 Standard library only.
 """
 import argparse

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Figures of prun by itself, each beside its bar; exits with 1 where one falls short.
+"""Figures of prun alone, each with its bar; exits with 1 if one is missed.
 
-    tools/bench/figures.py                      # all of them
+    tools/bench/figures.py                      # all
     tools/bench/figures.py startup memory       # some
     tools/bench/figures.py overlap --transport socket --nproc 2
 
-bf16     of a gpt step under ddp, against our own f32, both in turn
-check    `prun check` of a 96-layer gpt under zero3 on 1,024 ranks; processor time of checks of long and deep plans
-memory   what ranks of zero3 take (proportional set size, the most of any) over the prediction and an idle rank, which trains
-         a model of 72 parameters
-prove    `prun check --prove` of each plan that comes with prun, the slowest
-overlap  communication of zero3 with prefetch 1 that compute waits for, as a share of all, and the same of transfers alone, without
-         what ranks wait for one that has not come to the collective yet; a wide gpt with a long batch
-recorder what the flight recorder takes of a gpt step: its ops times what the whole executor takes for an op (exec_bench)
+bf16     a gpt step under ddp in bf16, relative to our own f32, both alternately check    `prun check` of a 96-layer gpt
+under zero3 on 1,024 ranks; CPU time of checks of long and deep plans memory   memory of zero3 ranks (largest
+proportional set size) relative to the prediction plus an idle rank, which trains a
+         model of 72 parameters
+prove    `prun check --prove` of each shipped plan; the slowest overlap  exposed communication of zero3 with prefetch 1,
+as a share of all communication, and the same for transfers alone,
+         without waits for ranks that are late at a collective; a wide gpt with a long batch
+recorder the flight recorder's share of a gpt step: its ops times the executor's whole overhead per op (exec_bench)
 startup  from command to its end, with one step of a small plan
 """
 import argparse
@@ -35,14 +35,14 @@ PROGRAM = TOP / "build/release/bin/prun"  # --prun
 MIB = {"B": 1 / (1 << 20), "KiB": 1 / 1024, "MiB": 1, "GiB": 1024}
 IDLE = TOP / "tools/bench/idle.lua"  # a plan
 
-# what, plan, ranks, bar in seconds of processor time, settings; --time-passes says where it goes
+# name, plan, ranks, bar in seconds of CPU time, settings; --time-passes shows the passes
 CHECKS = [("1f1b, 16 stages, 512 microbatches, 96 layers", TOP / "plans/1f1b.lua", 16, 2, {"pp": 16, "layers": 96, "micro": 512, "batch": 512, "width": 64}),
           ("zero3, 4,000 layers", TOP / "plans/zero3.lua", 8, 2, {"layers": 4000, "width": 32}),
           ("llama 405B, 16,384 ranks, 128 microbatches", TOP / "tools/bench/llama405b.lua", 16384, 3, {})]
 
 
 def prun(*words, **settings):
-    """The ended process, and its wall time."""
+    """Returns the completed process and its wall time."""
     words = [PROGRAM, *words]
     for name, value in settings.items():
         words += ["--set", f"{name}={value}"]
@@ -93,7 +93,7 @@ def memory(args):
     nproc = args.nproc or 8
 
     def taken(plan, **settings):
-        """(predicted, taken) in MiB, as the summary says them."""
+        """Returns (predicted, used) in MiB, from the summary."""
         text = prun(plan, "--nproc", nproc, **settings)[0].stdout
         line = next(line for line in text.splitlines() if line.startswith("memory"))
         sizes = [float(n) * MIB[unit] for n, unit in re.findall(r"([\d.]+) (B|KiB|MiB|GiB)", line)]
@@ -131,7 +131,7 @@ def prove(args):
 
 
 def cpu_of(*words, **settings):
-    """Seconds of processor time of a run and its ranks."""
+    """Returns the CPU seconds of a run and its ranks."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     prun(*words, **settings)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -139,8 +139,9 @@ def cpu_of(*words, **settings):
 
 
 def recorder(args):
-    """All that the executor does for an op bounds what recording it takes: clock, event, state of the stream. In processor time, which
-    a busy machine hardly changes."""
+    """The executor's whole overhead per op (clock, event, stream state) bounds that of recording it. It is measured in
+    CPU time, which hardly depends on the load of the machine.
+    """
     bench = subprocess.run([TOP / "build/bench/bin/exec_bench", "--benchmark_filter=one_stream", "--benchmark_format=json"],
                            check=True, capture_output=True, text=True)
     found = json.loads(bench.stdout)["benchmarks"][0]

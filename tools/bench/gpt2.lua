@@ -1,5 +1,5 @@
--- GPT-2 (Radford et al. 2019) with 124M parameters as llm.c and nanoGPT train it: tied head, vocabulary padded to 50,304,
--- AdamW with weight decay, clipped gradients. tools/bench/gpu_train.py runs it against PyTorch.
+-- GPT-2 (Radford et al. 2019) with 124M parameters as llm.c and nanoGPT train it: tied head, vocabulary padded to
+-- 50,304, AdamW with weight decay, clipped gradients. tools/bench/gpu_train.py runs it against PyTorch.
 
 local prun = require "prun"
 

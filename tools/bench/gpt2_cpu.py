@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""GPT-2 124M on this machine's CPU: prun beside PyTorch, all sides in turn, medians, tokens/s.
+"""GPT-2 124M on this machine's CPU: prun against PyTorch, all sides alternately, medians, tokens/s.
 
-    tools/bench/gpt2_cpu.py --torch PYTHON                   # f32 and bf16, 4 × 64 and 8 × 512 tokens a step
-    tools/bench/gpt2_cpu.py --torch PYTHON --batches short   # 4 × 64 tokens a step; long: 8 × 512
+    tools/bench/gpt2_cpu.py --torch PYTHON                   # f32 and bf16, 4 × 64 and 8 × 512 tokens per step
+    tools/bench/gpt2_cpu.py --torch PYTHON --batches short   # 4 × 64 tokens per step; long: 8 × 512
 
-PyTorch runs eager and compiled; the faster counts. All sides take the machine's cores; prun is one rank.
+PyTorch runs eager and compiled; the faster counts. All sides use all cores of the machine; prun is one rank.
 
 Bars: 1.05 × PyTorch in f32, 1.2 × in bf16. Exit status 1: one is missed.
 """
@@ -23,7 +23,7 @@ import token_ids
 from gpu_train import HERE, SIZES, last_line
 
 BATCHES = {"short": (4, 64), "long": (8, 512)}
-STEPS = {"short": (5, 2), "long": (2, 1)}  # that count, and that warm up
+STEPS = {"short": (5, 2), "long": (2, 1)}  # (measured steps, warm-up steps)
 BARS = {"f32": 1.05, "bf16": 1.2}
 
 
@@ -32,7 +32,7 @@ class Missing(Exception):
 
 
 def prun_step(args, dtype, batch, context, steps, warmup, tokens):
-    """(seconds, FLOPs a second of the model)"""
+    """Returns (seconds, model FLOP/s)."""
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as metrics:
         words = [args.prun, HERE / "gpt2.lua", "--metrics", metrics.name]
         for name, value in {**SIZES, "context": context, "batch": batch, "steps": warmup + steps, "data": tokens, "dtype": dtype}.items():
@@ -56,7 +56,7 @@ def torch_step_s(args, dtype, compiled, batch, context, steps, warmup, tokens):
 
 
 class Sides:
-    """All sides of a batch: seconds a step by name; a side that fails is not tried again."""
+    """All sides of a batch: seconds per step by name; a side that fails is not retried."""
 
     def __init__(self, args, tokens):
         self.args, self.tokens, self.version = args, tokens, ""
@@ -74,8 +74,9 @@ class Sides:
         return seconds, None
 
     def measure(self, dtypes, *sizes):
-        """({side: (seconds, FLOPs a second)}, {side: why not}, steady.py's share); `sizes`: batch, context, steps that count, and that
-        warm up."""
+        """Returns ({side: (seconds, FLOP/s)}, {side: reason of failure}, steady.py's share); `sizes`: batch, context,
+        measured steps, warm-up steps.
+        """
         errors = {}
 
         def one_round(look):

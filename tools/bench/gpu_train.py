@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""GPT-2 124M in bf16 on one GPU, prun against PyTorch: all sides alternately, medians, tokens/s and model FLOPs utilization.
+"""GPT-2 124M in bf16 on one GPU, prun against PyTorch: all sides alternately, medians, tokens/s and model FLOPs
+utilization.
 
     tools/bench/gpu_train.py                      # build/gpu/bin/prun (tools/gpu-check builds it), this interpreter's PyTorch
     tools/bench/gpu_train.py --torch PYTHON --batch 32
 
-The batch is llm.c's, 64 samples of 1,024 tokens, or the largest half of it that fits on both sides. Model FLOPs a token
-are 6N + 12·L·d·T as in PaLM (Chowdhery et al. 2022, appendix B), N without positions; the peak is the data sheet's, dense
+The batch is llm.c's, 64 samples of 1,024 tokens, halved until it fits on both sides. Model FLOPs per token are 6N +
+12·L·d·T as in PaLM (Chowdhery et al. 2022, appendix B), N without positions; the peak is the data sheet's for dense
 bf16. Tokens are random, uniform or by Zipf's law (--ids).
 
-prun runs twice a round: with --fast, whose default lets cuDNN's gradient of attention sum in any order, as PyTorch does,
-and times cuBLASLt's algorithms; and by default, with the same bits in every run. PyTorch runs eagerly and compiled. The
-ratio is that of like with like, prun --fast by the compiled PyTorch; exit status 1: slower than PyTorch.
+prun runs twice per round. With --fast, cuDNN's attention gradient may accumulate in any order, as in PyTorch, and
+cuBLASLt's algorithms are timed; without it, every run is bitwise the same. PyTorch runs eager and compiled. The ratio
+compares prun --fast with compiled PyTorch; exit status 1: slower than PyTorch.
 """
 import argparse
 import json
@@ -80,7 +81,7 @@ def torch_step_s(args, sizes, batch, tokens, eagerly):
 
 
 def peak_flops(args):
-    """The device's own, by prun doctor; None where it is not known."""
+    """Returns the device's peak from prun doctor, or None if it is unknown."""
     if args.peak:
         return args.peak * 1e12
     done = run([args.prun, "doctor", "--json"])
@@ -103,7 +104,9 @@ SIDES = ("prun_fast", "torch_eager", "torch", "prun")
 
 
 def measure(args, sizes, batch, tokens, found):
-    """The sides alternately, into `found`, which is written after each: a later one may fail, or never end."""
+    """Measures the sides alternately into `found`, which is written after each side because a later one may fail or
+    hang.
+    """
     times, peak = {name: [] for name in SIDES}, peak_flops(args)
     found.update(batch=batch, sizes=sizes, no_torch="", ratio=None, **dict.fromkeys(SIDES))
 

@@ -1,4 +1,4 @@
--- As little to do as a job can have: what ranks cost by themselves.
+-- A minimal job, to measure the cost of ranks themselves.
 local prun = require "prun"
 return prun.plan {
   mesh = prun.mesh { dp = prun.world },

@@ -1,7 +1,7 @@
-// The CPU device's kernels beside its products, at the sizes of the gpt plans (width 256, 8 x 128 tokens a rank).
-// products.py has the products, and other libraries beside them; kernels.py sets these beside their bounds.
+// The CPU device's kernels except GEMMs, at the sizes of the gpt plans (width 256, 8 x 128 tokens per rank).
+// products.py measures GEMMs and other libraries; kernels.py compares these kernels with their bounds.
 //
-// Surprising fact: rates are per second of this thread's own processor time, so that a busy machine disturbs them less.
+// Surprising fact: rates are per second of this thread's CPU time, which a busy machine disturbs less.
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 
@@ -28,7 +28,7 @@ std::vector<double> numbers(int64_t count) {
   return values;
 }
 
-// What a kernel must read and write at least, and how many elements it computes.
+// Records the bytes that a kernel must at least read and write, and the number of elements that it computes.
 void count_bytes(benchmark::State& state, int64_t bytes, int64_t elements = 0) {
   state.counters["bytes"] = static_cast<double>(bytes);
   if (elements > 0) state.counters["elements"] = static_cast<double>(elements);
@@ -41,7 +41,7 @@ void run(benchmark::State& state, OneOp& op, int64_t bytes = 0, int64_t elements
   if (bytes > 0) count_bytes(state, bytes, elements);
 }
 
-// Memory on large pages, as a rank's arena has them.
+// Memory on large pages, as in a rank's arena.
 class Array {
  public:
   explicit Array(int64_t bytes) : bytes_(bytes) {
@@ -62,8 +62,7 @@ class Array {
   std::unique_ptr<float, Free> data_;
 };
 
-// The bounds of what memory bounds: as many bytes, half of them written elsewhere; or all of them read; or read and
-// written in place.
+// Bounds of memory-bound kernels: a copy of as many bytes, a read of all of them, or an update in place.
 void copy(benchmark::State& state) {
   const int64_t half = state.range(0) / 2;
   const Array from(half), to(half);
@@ -97,7 +96,7 @@ constexpr int64_t kRows = 1024, kWidth = 256, kHeads = 4;
 constexpr int64_t kSmall = kRows * kWidth;
 Dtype dtype_of(const benchmark::State& state) { return state.range(0) != 0 ? Dtype::bf16 : Dtype::f32; }
 
-// Arguments: bf16, tokens of a sample; always 1024 tokens in all. A masked half of the products is not counted.
+// Arguments: bf16, tokens per sample; 1024 tokens in total. The masked half of the GEMMs is not counted.
 void count_products(benchmark::State& state, int64_t products) {
   const double flops = static_cast<double>(products * kRows * state.range(1) * kWidth);
   state.counters["head"] = static_cast<double>(kWidth / kHeads);
@@ -142,8 +141,8 @@ void layernorm_grad(benchmark::State& state) {
   op.write(t, {kRows, kWidth}).write(Dtype::f32, {kWidth}).write(Dtype::f32, {kWidth});
   run(state, op, 3 * kSmall * dtype_bytes(t), kSmall);
 }
-// A norm and the add of its residual, in forward or backward, as one op or two. Of tensors that no cache holds: in a
-// step all else comes in between.
+// A norm and the residual add before it, forward or backward, as one op or two. The tensors exceed every cache, because
+// in a step other ops run in between.
 void residual_norm(benchmark::State& state) {
   const Dtype t = dtype_of(state);
   const bool backward = state.range(1) != 0, fused = state.range(2) != 0;
@@ -168,8 +167,8 @@ void residual_norm(benchmark::State& state) {
     if (!fused) first.run();
     second.run();
   }
-  // Forward two are read and two written, backward three and one; of two ops the second reads again, and backward the
-  // first writes besides.
+  // Fused, forward reads two tensors and writes two, backward reads three and writes one; of two ops the second reads
+  // again, and in backward the first also writes.
   const int64_t tensors = fused ? 4 : (backward ? 6 : 5);
   count_bytes(state, tensors * element_count(rows) * dtype_bytes(t), element_count(rows));
 }
@@ -200,8 +199,8 @@ void rotary(benchmark::State& state) {
   const int64_t angles = kRows * (kWidth / kHeads) * 4;  // a cosine and a sine for each pair of a head
   run(state, op, 2 * kSmall * dtype_bytes(t) + angles, kSmall);
 }
-// Logits of GPT-2's vocabulary, more than a core's cache holds. The gradients are logits again, so each is written
-// elsewhere: in place the next turn would take the gradient of a gradient, which is all zeros.
+// Logits of GPT-2's vocabulary, which exceed a core's cache. Gradients are written to another buffer: in place, the
+// next iteration would read the previous gradient, and repeated gradients are all zeros.
 void loss(benchmark::State& state, const char* kind, bool lse, bool gradient) {
   const Dtype t = dtype_of(state);
   const int64_t rows = 256, vocab = 50304;
@@ -226,7 +225,7 @@ void optimizer(benchmark::State& state, const char* kind, Dtype param, int64_t n
   run(state, op, n * (5 * 4 + 2 * dtype_bytes(param) + (casts ? 2 : 0)), n);
 }
 void adamw_1m(benchmark::State& state) { optimizer(state, "adamw", dtype_of(state), 1 << 20, false); }
-// A unit of GPT-2, whose update does not fit into the cache, with its parameters in bf16: two ops, or one.
+// A unit of GPT-2 whose update exceeds the cache, with bf16 parameters: two ops, or one.
 constexpr int64_t kUnit = 7 << 20;
 void adamw_7m(benchmark::State& state) { optimizer(state, "adamw", Dtype::f32, kUnit, false); }
 void adamw_cast_7m(benchmark::State& state) { optimizer(state, "adamw_cast", Dtype::f32, kUnit, true); }
@@ -248,7 +247,7 @@ BENCHMARK(attention_grad)->ArgsProduct({{0, 1}, {64, 128, 512, 1024}})->Unit(ben
 // Argument: bf16.
 BENCHMARK(layernorm)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(layernorm_grad)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
-// Arguments: bf16, backward, as one.
+// Arguments: bf16, backward, fused.
 BENCHMARK(residual_norm)->ArgsProduct({{0, 1}, {0, 1}, {0, 1}})->Unit(benchmark::kMicrosecond);
 BENCHMARK(gelu)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(gelu_dx)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);

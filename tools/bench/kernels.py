@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""The CPU device's kernels beside what bounds them: attention beside products, the others beside memory or arithmetic.
+"""The CPU device's kernels against their bounds: attention against GEMMs, the others against memory or arithmetic.
 
     tools/bench/kernels.py                        # all of kernel_bench
     tools/bench/kernels.py --only gelu --rounds 2
-    tools/bench/kernels.py --only attention --torch PYTHON    # attention beside PyTorch's, too, in turn on one thread
+    tools/bench/kernels.py --only attention --torch PYTHON    # also PyTorch's attention, alternately on one thread
 
-Needs `cmake --preset bench && ninja -C build/bench kernel_bench product_bench`. Rates are per second of processor time of
-one core. What memory allows is a stream of as many bytes (a copy, an update in place, a read) of the size nearest to the
-kernel's: both are in the same cache, or in none. What arithmetic allows is in bounds.py, by rates of the same run. The
-slower of the two bounds a kernel. Attention's bar is the rate of a product, its limit that of the arithmetic it needs.
+Needs `cmake --preset bench && ninja -C build/bench kernel_bench product_bench`. Rates are per second of CPU time of one
+core. The memory bound is a stream of as many bytes (a copy, an update in place, a read) of the size nearest to the
+kernel's, so that both are in the same cache, or in none. bounds.py computes the arithmetic bound from rates of the same
+run. The slower of the two bounds a kernel. Attention's bar is the rate of a GEMM, its limit that of its own arithmetic.
 
-A kernel and what bounds it are measured seconds apart, while a neighbour on the same core comes and goes within tenths
-of a second: all of it is measured in several rounds, each of short repetitions in random order, and the least time of
-each counts, which is the one that was disturbed least. Attention beside PyTorch's is the median of rounds in turn.
+Kernels and bounds are measured seconds apart, while neighbours on the same core come and go within tenths of a second.
+Therefore everything is measured in several rounds of short repetitions in random order, and the least time of each
+counts. Comparisons with PyTorch's attention are medians of alternating rounds.
 """
 import argparse
 import json
@@ -29,14 +29,14 @@ BUILD = rows.TOP / "build/bench/bin"
 PEER = products.HERE / "peers/attention_peer.py"
 ATTENTION_BAR = BAR = 0.8
 STREAMS = ("copy", "read", "update")
-REPETITIONS = 5  # of a benchmark in a round
-PRODUCT = (1024, 768, 256, 0)  # of the gpt plans: m n k form
+REPETITIONS = 5  # of a benchmark per round
+PRODUCT = (1024, 768, 256, 0)  # a GEMM of the gpt plans: m n k form
 ARGUMENTS = {"attention": ["bf16", "tokens"], "attention_grad": ["bf16", "tokens"], "residual_norm": ["bf16", "backward", "as one"],
              "norm2_1m": [], "adamw_7m": [], "cast_7m": [], "adamw_cast_7m": []}
 
 
 def words_of(name):
-    """attention/1/128 as people say it: (kernel, its arguments as text, whether it is bf16)"""
+    """Splits a name such as attention/1/128 into (kernel, arguments as text, whether it is bf16)."""
     kernel, *values = name.split("/")
     names = ARGUMENTS.get(kernel, ["bf16"])
     said = [f"{value} {key}" if key == "tokens" else key for key, value in zip(names[1:], values[1:]) if key == "tokens" or value != "0"]
@@ -45,7 +45,7 @@ def words_of(name):
 
 
 def product_rates():
-    """FLOP/s of a product of f32 and bf16, and the peaks of both in registers"""
+    """Returns the FLOP/s of a GEMM in f32 and bf16, and the register peaks of both."""
     text = "".join(" ".join(map(str, [*PRODUCT, half])) + "\n" for half in (0, 1)) * REPETITIONS
     lines = subprocess.run([BUILD / "product_bench"], input=text, check=True, capture_output=True, text=True).stdout.split("\n")
     m, n, k, _ = PRODUCT
@@ -54,7 +54,7 @@ def product_rates():
 
 
 class Machine:
-    """What was measured of it: `found` are kernel_bench's benchmarks by name."""
+    """The measured rates of a machine; `found`: kernel_bench's benchmarks by name."""
 
     def __init__(self, found, rates, tiles):
         self.products, self.peaks, self.tiles = rates[:2], rates[2:], tiles
@@ -84,7 +84,7 @@ def row_of(name, found, machine):
 
 
 def bench(pattern, seconds):
-    """What kernel_bench says of the benchmarks of a pattern: (counters of each repetition, its context)"""
+    """Returns kernel_bench's output for a pattern: (counters of each repetition, its context)."""
     words = [BUILD / "kernel_bench", f"--benchmark_filter={pattern}", f"--benchmark_min_time={seconds / REPETITIONS}", "--benchmark_format=json",
              f"--benchmark_repetitions={REPETITIONS}", "--benchmark_enable_random_interleaving=true"]
     done = json.loads(subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True).stdout)
@@ -92,7 +92,7 @@ def bench(pattern, seconds):
 
 
 def listed(pattern):
-    """Names of the benchmarks of a pattern"""
+    """Returns the names of the benchmarks that match a pattern."""
     words = [str(BUILD / "kernel_bench"), f"--benchmark_filter={pattern}", "--benchmark_list_tests"]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
 
@@ -109,7 +109,9 @@ def least_of(benchmarks):
 
 
 def undisturbed(pattern, args):
-    """({name: counters of its least time}, the best of product_rates(), whether the CPU has tiles): of all rounds."""
+    """Returns over all rounds ({name: counters of its least time}, the best product_rates(), whether the CPU has
+    tiles).
+    """
     found, rates = [], []
     for _ in range(args.rounds):
         rates.append(product_rates())
@@ -120,7 +122,7 @@ def undisturbed(pattern, args):
 
 
 def beside_torch(found, args):
-    """Rows of attention against PyTorch, both in turn."""
+    """Returns rows of attention against PyTorch, measured alternately."""
     env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"} | products.ONE_THREAD
     torch = products.Side("PyTorch", [args.torch, str(PEER)], env)
     for name in (name for name, one in found.items() if "GFLOP/s" in one):

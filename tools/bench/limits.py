@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What this machine can do at most: multiply-adds in registers and copies in memory, of one core and of all; no bars.
+"""Peak rates of this machine, for one core and for all: FMAs in registers and copies in memory; no bars.
 
     tools/bench/limits.py
 
-Peaks are by product_bench (`cmake --preset bench && ninja -C build/bench product_bench`), of f32 and of bf16 as the CPU's
-instructions have them, and of what AVX2 alone would do; those of all cores are measured with as many processes at once.
-Copies are by peers/copy.cc, of 64 MiB in each process, bytes read and bytes written added up.
+product_bench measures peaks (`cmake --preset bench && ninja -C build/bench product_bench`) of f32, of bf16 with the
+CPU's instructions, and of AVX2 alone; those of all cores are measured by as many concurrent processes. peers/copy.cc
+measures copies of 64 MiB in each process, counting bytes read plus bytes written.
 """
 import argparse
 import json

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What of a line between two hosts a job uses: 1 Gbit/s and 20 ms there and back unless asked otherwise.
+"""The share of a line between two hosts that a job uses: 1 Gbit/s and 20 ms of round-trip time by default.
 
 Usage: line.py [--prun PRUN] [--gbit 1] [--ms 20] [--ops all_reduce,...] [--bytes 64M] [--options OPTIONS]
 
 Two hosts are network namespaces (root, iproute2), each with a TUN device as its only network. This program is the line:
-it hands what one device sends to the other, paced in each direction and half the time later; few kernels have a queueing
-discipline for that. Beside each op stands what a bare TCP connection gets on the same line, and the share of the most that
-the line carries behind the headers of IP and TCP. Ends with 1 where a row has less than --least of it, 0.95.
+it forwards packets between the devices, paced in each direction and delayed by half the time, because few kernels have
+a queueing discipline for that. Each op is compared with a bare TCP connection on the same line, and with the capacity
+left by IP and TCP headers. Exits with 1 if a row has less than --least of it, 0.95.
 """
 import argparse
 import collections
@@ -27,18 +27,18 @@ import figures
 import rows
 
 PORT = 29476
-MTU, HEADERS = 1500, 52  # of IP and TCP with timestamps
+MTU, HEADERS = 1500, 52  # HEADERS: IP, and TCP with timestamps
 TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ = 0x400454CA, 0x400454D0, 0x400454D8
 IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 TUN_F_CSUM, TUN_F_TSO4 = 0x01, 0x02
 VNET_HEADER = 10
 CLONE_NEWNET = 0x40000000
-QUEUE_MS = 50  # what the sender's end of the line holds before it drops
-CALLS = 8  # between two barriers, which leave one rank behind the other by up to the time there
+QUEUE_MS = 50  # queue at the sender's end of the line; packets beyond it are dropped
+CALLS = 8  # between two barriers, which leave one rank up to the one-way delay after the other
 
 
 def in_namespace(name, then):
-    """`then()` in a thread that lives in the namespace."""
+    """Runs `then()` in a thread of the namespace."""
     result = []
 
     def run():
@@ -61,20 +61,20 @@ def open_tun():
 
 
 def bytes_on_the_line(packet):
-    """Of IP: the kernel hands over several segments in one, whose headers count each."""
+    """Returns the IP bytes; the kernel passes several segments in one packet, and the headers of each count."""
     segment = struct.unpack_from("<H", packet, 4)[0]
     size = len(packet) - VNET_HEADER
     return size + (max(0, -(-(size - HEADERS) // segment) - 1) * HEADERS if segment else 0)
 
 
 def relay(tuns, rate, delay):
-    """Moves packets between the two for ever; rate in bytes a second."""
-    with contextlib.suppress(PermissionError):  # a line is never busy with something else
+    """Moves packets between the two devices forever; rate in bytes/s."""
+    with contextlib.suppress(PermissionError):  # a line is never busy with other work
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     poll = select.poll()
     for tun in tuns:
         poll.register(tun, select.POLLIN)
-    free = [0.0, 0.0]  # when the line in this direction has sent all it has
+    free = [0.0, 0.0]  # when each direction has sent its queue
     queues = [collections.deque(), collections.deque()]
     while True:
         due = min((queue[0][0] for queue in queues if queue), default=None)
@@ -88,7 +88,7 @@ def relay(tuns, rate, delay):
                     break
                 now = time.monotonic()
                 if free[way] - now > QUEUE_MS / 1e3:
-                    continue  # full: dropped
+                    continue  # the queue is full: dropped
                 free[way] = max(now, free[way]) + bytes_on_the_line(packet) / rate
                 queues[way].append((free[way] + delay, packet))
         now = time.monotonic()
@@ -101,7 +101,8 @@ def relay(tuns, rate, delay):
 
 
 def bare(names, size):
-    """Seconds in which a bare TCP connection brings `size` bytes to the other host and as many back, in full flow."""
+    """Returns the seconds in which a bare TCP connection moves `size` bytes to the other host and back, in full flow.
+    """
     listener = in_namespace(names[0], lambda: socket.create_server(("10.80.0.1", PORT + 1)))
     ends = [in_namespace(names[1], lambda: socket.create_connection(("10.80.0.1", PORT + 1))), listener.accept()[0]]
     times = [[], []]
@@ -138,13 +139,13 @@ def job(prun, names, op, sizes, options):
     return [json.loads(line) for line in outputs[0].splitlines() if line.startswith("{")]
 
 
-# Bytes of a call of `size` that one direction of the line carries, with one rank on either side.
+# Bytes per call, relative to `size`, in one direction of the line, with one rank on either side.
 CARRIED = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5, "broadcast": 1.0, "all_to_all": 0.5}
 
 
 @contextlib.contextmanager
 def two_hosts(gbit, ms):
-    """Names of two namespaces, 10.80.0.1 and 10.80.0.2, joined by such a line."""
+    """Yields the names of two namespaces, 10.80.0.1 and 10.80.0.2, joined by such a line."""
     names = [f"prunl{os.getpid()}h{host}" for host in (0, 1)]
 
     def ip(*words):

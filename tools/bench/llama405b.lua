@@ -1,4 +1,4 @@
--- The shape of Llama 3.1 405B (Dubey et al. 2024) on 16,384 ranks: to plan and to prove, not to run.
+-- The architecture of Llama 3.1 405B (Dubey et al. 2024) on 16,384 ranks: to plan and to prove, not to run.
 local prun = require "prun"
 
 local arg = prun.args { pp = 16, tp = 8, micro = 128 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The nccl transport against NVIDIA's nccl-tests: the same collectives, sizes and GPUs, in turn, medians of rounds.
+"""The nccl transport against NVIDIA's nccl-tests: the same collectives, sizes and GPUs, alternately, medians of rounds.
 
     tools/bench/nccl_tests.py --nccl-tests FOLDER --ranks 8     # FOLDER holds all_reduce_perf and the others
 
-A GPU a rank. Both time calls in a row on device memory, nccl-tests one process with a thread a GPU, prun a process a rank.
-Exit status 1: prun is more than 2 % slower somewhere.
+One rank per GPU. Both time consecutive calls on device memory: nccl-tests is one process with a thread per GPU, prun
+has a process per rank. Exit status 1: prun is more than 2 % slower somewhere.
 """
 import argparse
 import json
@@ -29,7 +29,7 @@ def run(words):
 
 
 def rows_of_nccl_tests(output):
-    """{bytes: µs out of place}. Columns: size count type redop root, then time algbw busbw #wrong twice."""
+    """Returns {bytes: µs out of place}. Columns: size count type redop root, then time algbw busbw #wrong twice."""
     rows = {}
     for line in output.splitlines():
         words = line.split()
@@ -57,7 +57,7 @@ def compare(args, op):
             for size, value in us.items():
                 found.setdefault(size, []).append(value)
     rows = []
-    for size in sorted(ours.keys() & theirs.keys()):  # nccl-tests rounds some sizes to whole elements a rank
+    for size in sorted(ours.keys() & theirs.keys()):  # nccl-tests rounds some sizes to whole elements per rank
         rows.append({"op": op, "bytes": size, "prun_us": statistics.median(ours[size]), "nccl_us": statistics.median(theirs[size])})
     if not rows:
         raise RuntimeError(f"{op}: no size in common: {sorted(ours)} and {sorted(theirs)}")

@@ -1,9 +1,9 @@
-// Products of the CPU device for products.py: answers each line "m n k form bf16" with the median processor seconds of
-// one. The first line it writes are the measured peaks of multiply-adds of a core, of f32 and of bf16, in FLOP/s.
+// GEMMs of the CPU device for products.py: answers each line "m n k form bf16" with the median CPU seconds of one GEMM.
+// Its first line has the measured FMA peaks of a core in f32 and in bf16, in FLOP/s.
 //
 //     product_bench [panels]     form 0: x·w, 1: dy·wᵀ, 2: xᵀ·dy
 //
-// Runs the entry that the table chooses for a shape; with `panels` the backend with panels always.
+// Runs the table's entry for a shape, or with `panels` always the panel backend.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -24,14 +24,14 @@
 namespace prun {
 namespace {
 
-// Of this thread: what else the machine runs is not counted.
+// Returns the CPU time of this thread, which excludes other load of the machine.
 double processor_seconds() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-constexpr double kSeconds = 0.15;  // of repetitions for one answer
+constexpr double kSeconds = 0.15;  // of repetitions per answer
 
 template <class Run>
 double median_seconds(const Run& run) {
@@ -52,7 +52,7 @@ struct Vector {
   typedef float type __attribute__((vector_size(kLanes * 4)));
 };
 
-// Chains of multiply-adds on registers alone: 12 hide the latency of any CPU that has these vectors.
+// Independent chains of FMAs on registers: 12 hide the latency of any CPU with these vectors.
 template <int kLanes>
 inline __attribute__((always_inline)) double chains(int64_t turns) {
   using V = typename Vector<kLanes>::type;
@@ -96,7 +96,7 @@ struct Free {
 };
 using Memory = std::unique_ptr<std::byte, Free>;
 
-// Aligned and on large pages as in a rank's arena.
+// Returns memory that is aligned and on large pages, as in a rank's arena.
 Memory memory(int64_t bytes) {
   constexpr int64_t kLargePage = int64_t{1} << 21;
   const int64_t align = bytes < kLargePage ? kAlignBytes : kLargePage;
@@ -106,7 +106,7 @@ Memory memory(int64_t bytes) {
   return Memory(static_cast<std::byte*>(found));
 }
 
-// Small numbers of either type: bytes of one pattern would be denormal or huge.
+// Returns small numbers of either type, because arbitrary bytes would be denormal or huge.
 Memory numbers(int64_t count, Dtype dtype) {
   Memory bytes = memory(count * dtype_bytes(dtype));
   for (int64_t i = 0; i < count; ++i) {

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Matrix products of the CPU device against other libraries: all sides in turn, medians, one thread on one core.
+"""GEMMs of the CPU device against other libraries: all sides alternately, medians, one thread on one core.
 
     tools/bench/products.py --torch PYTHON                      # all shapes, f32 and bf16, at this CPU's instruction set
     tools/bench/products.py --torch PYTHON --isa AVX2           # as a CPU without AVX-512 computes them
     tools/bench/products.py --shapes gpt,llama --types f32      # some only; without --torch against OpenBLAS and BLIS
 
-Shapes are of the shipped plans, GPT-2 124M and Llama 1B, each as forward (x·w), dx (dy·wᵀ) and dw (xᵀ·dy). Needs
+Shapes are those of the shipped plans, GPT-2 124M and Llama 1B, each as forward (x·w), dx (dy·wᵀ) and dw (xᵀ·dy). Needs
 `cmake --preset bench && ninja -C build/bench product_bench` and the packages libopenblas0-pthread and libblis4-pthread.
 """
 import argparse
@@ -20,7 +20,7 @@ import rows
 HERE = pathlib.Path(__file__).resolve().parent
 BENCH = HERE.parents[1] / "build/bench/bin/product_bench"
 PEER = HERE / "peers/products_peer.py"
-BAR = 0.97  # of the fastest peer
+BAR = 0.97  # relative to the fastest peer
 
 # name: (rows of x, [(out, in), ..])
 SHAPES = {
@@ -32,11 +32,11 @@ SHAPES = {
     "llama": (256, [(3072, 2048), (2048, 2048), (8192, 2048), (2048, 8192)]),
 }
 FORMS = ["x·w", "dy·wᵀ", "xᵀ·dy"]
-# How each library is told to do without what an instruction set lacks; BLIS 0.9 by the numbers of its arch_t.
+# Environment that restricts each library to an instruction set; BLIS 0.9 uses the numbers of its arch_t.
 LIMITS = {"AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "OPENBLAS_CORETYPE": "Haswell", "BLIS_ARCH_TYPE": "3",
                    "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
           "AVX512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "BLIS_ARCH_TYPE": "0", "MKL_ENABLE_INSTRUCTIONS": "AVX512"}}
-# Operands lie on large pages, as in a rank's arena: what glibc allocates for the peers, too.
+# Operands are on large pages as in a rank's arena, including glibc's allocations for the peers.
 ONE_THREAD = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "BLIS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 

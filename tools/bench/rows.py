@@ -1,9 +1,10 @@
-"""The rows that every bench here gives with `--json FILE`, one JSON object a line, and suite.py makes a table of.
+"""The rows that every benchmark here writes with `--json FILE`, one JSON object per line; suite.py makes a table of
+them.
 
-A row says `what` was measured, the value and its `unit`, of both sides where there is a peer, the ratio (above 1: prun
-is ahead), the bar in words and whether it is `reached` (None: no bar, or nothing to compare with). What limits it stands
-either in the row (`limit` in words, `share` of it) or is one of suite.py's limits by name, with the rate reached in the
-limit's own unit: `rate`: ["f32 peak", 1.9e11]. `disturbed`: the share of the cores' rate that others left (steady.py).
+A row has `what` was measured, the value and its `unit`, for both sides if there is a peer, the ratio (above 1: prun is
+faster), the bar in words and whether it is `reached` (None: no bar, or nothing to compare with). Its bound is either in
+the row (`limit` in words, `share` of it) or one of suite.py's limits by name, with the achieved rate in the limit's
+unit: `rate`: ["f32 peak", 1.9e11]. `disturbed`: the share of the cores' rate that other users left (steady.py).
 """
 import argparse
 import difflib
@@ -15,7 +16,7 @@ MIB = 1 << 20
 
 
 def compared(what, unit, ours, peer, theirs, bar=None, more_is_better=False, **limits):
-    """Against a peer, whose value may be missing: {peer: None} says that it did not run."""
+    """Returns a row against a peer; {peer: None} records that the peer did not run."""
     ratio = None if theirs is None else ours / theirs if more_is_better else theirs / ours
     return {"what": what, "unit": unit, "prun": ours, "peer": peer, "peers": theirs, "ratio": ratio, "bar": None if bar is None else f"{bar} ×",
             "reached": None if ratio is None or bar is None else ratio >= bar, **limits}
@@ -34,7 +35,7 @@ def at_least(what, unit, ours, bar, **limits):
 
 
 def failed(what, why):
-    """What was asked for and did not run misses its bar."""
+    """Returns a row of a requested measurement that did not run, which misses its bar."""
     return {**alone(what, "", None, reached=False), "error": why}
 
 
@@ -43,7 +44,7 @@ def number(value):
 
 
 def text(row):
-    """A line for the screen."""
+    """Returns a row as a line of text."""
     if "error" in row:
         return f"{row['what']}: did not run: {row['error']}"
     line = f"{row['what']}: {number(row['prun'])} {row['unit']}"
@@ -55,14 +56,14 @@ def text(row):
 
 
 class File:
-    """Where a bench writes its rows as they come; nothing without a path."""
+    """Writes the rows of a benchmark as they come; does nothing without a path."""
 
     def __init__(self, path):
         self.file = open(path, "a") if path else None
         self.missed = False
 
     def tell(self, *rows):
-        """On the screen, too."""
+        """Writes rows, and prints them."""
         for row in rows:
             print(text(row), flush=True)
             self.missed = self.missed or row["reached"] is False
@@ -78,7 +79,7 @@ def read(path):
 
 
 def names(known):
-    """The type of an option that takes some of the names known, with commas between them."""
+    """Returns an argparse type for a comma-separated list of known names."""
     def read(text):
         for name in text.split(","):
             if name not in known:

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Many ranks on one machine, more than it has cores; exits with 1 where a bar is missed.
+"""More ranks on one machine than cores; exits with 1 if a bar is missed.
 
     tools/bench/scale.py                     # all three
     tools/bench/scale.py train --ranks 64
     tools/bench/scale.py many --ranks 1000 --seconds 900
 
-train   tokens/s of a small gpt under ddp with the same batch a rank: 64 ranks beside one a core, both in turn. What many
-        ranks cost is another optimizer, other messages and other switches for each; below a quarter is a collapse
-idle    private memory (unique set size) of the rank that has most of it, of a job that trains 72 parameters
-many    1,000 ranks that train 72 parameters: from command to its end, which must be a success
+train   tokens/s of a small gpt under ddp with the same batch per rank: 64 ranks relative to one per core, both
+alternately.
+        Each rank adds an optimizer, messages and context switches; below a quarter is a collapse
+idle    largest private memory (unique set size) of a rank, in a job that trains 72 parameters many    1,000 ranks that
+train 72 parameters: from command to its end, which must be a success
 """
 import argparse
 import json

@@ -1,11 +1,11 @@
-"""prun sim beside what authors measured: arXiv 2104.04473 Table 1 (Megatron-LM, A100) and arXiv 2205.05198 Table 5
+"""prun sim against published measurements: arXiv 2104.04473 Table 1 (Megatron-LM, A100) and arXiv 2205.05198 Table 5
 (sequence parallelism and selective recomputation, A100), with nothing tuned per row.
 
     tools/bench/simulate.py [PRUN] [ROW ..]
 
-Rows print the measured and the simulated figure and the error of the step time in percent. Exit code 1: the mean of
-all rows is above 3.5 %, or one row is off by more than 8 %. Both systems ran with dropout, as is their default; table 1's
-own settings are in examples/academic_paper_scripts/sc21 of github.com/NVIDIA/Megatron-LM (CONFIG.sh, run_table_1.sh).
+Rows print the measured and the simulated figure and the error of the step time in percent. Exit code 1: the mean of all
+rows is above 3.5 %, or one row is off by more than 8 %. Both systems ran with dropout, their default; table 1's
+settings are in examples/academic_paper_scripts/sc21 of github.com/NVIDIA/Megatron-LM (CONFIG.sh, run_table_1.sh).
 """
 import json
 import pathlib
@@ -18,7 +18,7 @@ CLUSTER = "plans/clusters/dgx-a100.yaml"
 SEQUENCE, VOCABULARY = 2048, 51200
 MEAN, MOST = 3.5, 8.0  # percent
 
-# parameters (10^9), heads, width, layers, tp, pp, chunks, devices, microbatch, batch, measured TFLOP/s a device
+# parameters (10^9), heads, width, layers, tp, pp, chunks, devices, microbatch, batch, measured TFLOP/s per device
 MEGATRON = [
     (1.7, 24, 2304, 24, 1, 1, 1, 32, 16, 512, 137),
     (7.5, 32, 4096, 36, 4, 1, 1, 128, 16, 512, 142),
@@ -36,7 +36,7 @@ SELECTIVE = [
 
 
 def rows():
-    """(name, arguments, ranks, measured seconds)"""
+    """Returns [(name, arguments, ranks, measured seconds)]."""
     for billions, heads, width, layers, tp, pp, chunks, devices, micro, batch, tflops in MEGATRON:
         flops = 96 * batch * SEQUENCE * layers * width**2 * (
             1 + SEQUENCE / (6 * width) + VOCABULARY / (16 * layers * width))

@@ -1,10 +1,9 @@
-"""Which rounds of a bench count on a machine whose cores are shared with others that cannot be seen.
+"""Selects the valid rounds of a benchmark on a machine whose cores are shared with invisible neighbours.
 
-Cores of a virtual machine multiply and add at half their rate for seconds or minutes while a neighbour has the other
-half. Who is bound by multiply-adds then loses more than who is not, so that such a round is fair to neither side.
-product_bench (`cmake --preset bench`), where it is built, says at which rate the slowest core multiplies matrices,
-before, within and after each round; rounds near the best rate of this CPU and instruction set that was ever seen are
-taken, others measured again a few times, and then those that were disturbed least.
+Cores of a virtual machine run FMAs at half their rate for seconds or minutes while a neighbour uses the other half.
+FMA-bound programs then lose more than others, so such a round is unfair. product_bench (`cmake --preset bench`), if
+built, measures the GEMM rate of the slowest core before, within and after each round. Rounds near the best rate ever
+seen for this CPU and instruction set are used; others are repeated a few times, and then the least disturbed are used.
 """
 import json
 import os
@@ -15,14 +14,14 @@ import rows
 
 BENCH = rows.TOP / "build/bench/bin/product_bench"
 BEST = rows.TOP / "build/bench/best_product_rates.json"
-NEAR = 0.9   # of the best rate: what a quiet machine keeps to
-PRODUCT = "1024 768 256 0 0"  # a linear layer's of gpt in f32: product_bench's m n k form, and whether bf16
-TRIES = 2    # as many rounds at most for each one that is asked for
-WORSE = 0.8  # rows below it say so
+NEAR = 0.9   # relative to the best rate; a quiet machine reaches it
+PRODUCT = "1024 768 256 0 0"  # a linear layer of gpt in f32: product_bench's m n k form, and whether bf16
+TRIES = 2    # upper bound of rounds per requested round
+WORSE = 0.8  # rows below it report it
 
 
 def said_by(processes, product="", env=None):
-    """The numbers that each of so many processes of product_bench says, all at once."""
+    """Returns the numbers printed by each of so many concurrent product_bench processes."""
     sides = [subprocess.Popen([BENCH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) for _ in range(processes)]
     for side in sides:
         side.stdin.write(product)
@@ -31,14 +30,15 @@ def said_by(processes, product="", env=None):
 
 
 def peaks(processes, env=None):
-    """FLOP/s of multiply-adds in registers, (f32, bf16), of so many processes at once."""
+    """Returns the FMA peaks in registers, (f32, bf16) in FLOP/s, of so many concurrent processes."""
     return [tuple(said) for said in said_by(processes, env=env)]
 
 
 def slowest_core():
-    """FLOP/s of a product on the slowest of the cores, which is what ranks wait for; None without product_bench.
+    """Returns the FLOP/s of a GEMM on the slowest core, for which ranks wait; None without product_bench.
 
-    Not of registers alone: a neighbour who shares a core's caches and decoder, and multiplies little, leaves those be.
+    Register FMAs alone do not suffice: a neighbour who shares a core's caches and decoder but multiplies little does
+    not slow them down.
     """
     if not BENCH.exists():
         return None
@@ -47,7 +47,7 @@ def slowest_core():
 
 
 def best_rate(seen):
-    """The best rate of this kind of core that this build has seen, with `seen`."""
+    """Returns the best rate of this kind of core that this build has seen, including `seen`."""
     kind = f"{rows.cpu_name()} {os.environ.get('ONEDNN_MAX_CPU_ISA', '')}"
     known = json.loads(BEST.read_text()) if BEST.exists() else {}
     if seen > known.get(kind, 0):
@@ -57,9 +57,9 @@ def best_rate(seen):
 
 
 def measure(wanted, one_round, core_rate=slowest_core, best_of=best_rate):
-    """([results], share): of `wanted` rounds, and the least rate of cores during any of them, as a share of the best.
+    """Returns ([results of the rounds], share): share is the least rate of cores during any of them relative to the best.
 
-    one_round(look) is a round and gives its result; it calls look() between its sides. The share is None where no rate
+    one_round(look) runs a round and returns its result; it calls look() between its sides. The share is None if no rate
     can be measured.
     """
     found, rates, best = [], [], 0
@@ -75,7 +75,7 @@ def measure(wanted, one_round, core_rate=slowest_core, best_of=best_rate):
     if not rates:
         return [one_round(look) for _ in range(wanted)], None
     while len(found) < wanted * TRIES and sum(rate >= NEAR * best for rate, _ in found) < wanted:
-        del rates[:-1]  # a round begins where the one before has ended
+        del rates[:-1]  # a round begins where the previous one ended
         result = one_round(look)
         look()
         found.append((min(rates), result))
@@ -87,5 +87,5 @@ def measure(wanted, one_round, core_rate=slowest_core, best_of=best_rate):
 
 
 def disturbed(share):
-    """What a row says of it."""
+    """Returns the fields of a row that report the disturbance."""
     return {} if share is None or share >= WORSE else {"disturbed": share}

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""All benches of CPUs and transports in one run, as one table for this kind of machine in tools/bench/results.
+"""All benchmarks of CPUs and transports in one run, as one table for this kind of machine in tools/bench/results.
 
-    tools/bench/suite.py --torch PYTHON                   # everything: hours; interrupted, it goes on from there
+    tools/bench/suite.py --torch PYTHON                   # everything: hours; an interrupted run resumes
     tools/bench/suite.py --parts scale,steps --rounds 1   # some parts; of: limits, products, kernels, overlap,
                                                           # collectives, line, steps, gpt2, scale
     tools/bench/suite.py --only zero3 --fresh             # jobs with this in their names, measured again
     tools/bench/suite.py --seconds 500                    # as many jobs as fit, the rest the next time
     tools/bench/suite.py --list                           # the jobs, and which are done
-    tools/bench/suite.py --write                          # the table alone, of what is there
+    tools/bench/suite.py --write                          # only the table, from existing results
 
-A job is one command of another bench here, whose rows (rows.py) it keeps in --state as soon as it ends. The table has a row
-for each, with its bar, reached or **missed**, and the limit beside it, measured in the same run: multiply-adds in
-registers and copies in memory. What did not run stands there, too, with the reason, and counts as missed. Of a table that
-stands for this kind of machine, rows that are not measured again stay.
+A job is one command of another benchmark, whose rows (rows.py) are stored in --state as soon as it ends. The table has
+one line per row, with its bar, reached or **missed**, and its limit, measured in the same run: FMAs in registers and
+copies in memory. Jobs that did not run are listed with the reason and count as missed. Lines of an existing table for
+this kind of machine remain unless they are measured again.
 
-Needs tools/run once, `cmake --preset bench && ninja -C build/bench product_bench kernel_bench`, and what the benches need:
-libopenblas0-pthread libblis4-pthread libopenmpi-dev openmpi-bin libgloo-dev for the peers that are no Python.
-Exit status 1: a bar is missed; 2: something did not run.
+Needs tools/run once, `cmake --preset bench && ninja -C build/bench product_bench kernel_bench`, and the benchmarks'
+packages: libopenblas0-pthread libblis4-pthread libopenmpi-dev openmpi-bin libgloo-dev for the peers that are not
+Python. Exit status 1: a bar is missed; 2: a job did not run.
 """
 import argparse
 import dataclasses
@@ -48,7 +48,7 @@ class Job:
     part: str
     name: str
     words: list
-    lacks: str = ""  # why it cannot run here
+    lacks: str = ""  # reason why it cannot run here
 
 
 def cpu_flags():
@@ -64,7 +64,7 @@ def instruction_set():
 
 
 def kind_of_machine():
-    """As a file's name: Intel(R) Xeon(R) Processor with AMX on 2 cores is intel-xeon-amx-2-cores."""
+    """Returns a file name: Intel(R) Xeon(R) Processor with AMX on 2 cores is intel-xeon-amx-2-cores."""
     name = re.sub(r"\(R\)|\(TM\)|Processor|CPU|@.*|\d+-Core", " ", rows.cpu_name())
     words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return f"{words}-{instruction_set()}-{len(os.sched_getaffinity(0))}-cores"
@@ -75,7 +75,7 @@ def lacking(*programs):
 
 
 def sets_of_instructions():
-    """Options of benches: all that this CPU has, and where that is more, what AVX2 alone would do."""
+    """Returns options of benchmarks: the CPU's whole instruction set, and AVX2 alone if that is less."""
     return [[], ["--isa", "AVX2"]] if instruction_set().startswith(("avx512", "amx")) else [[]]
 
 
@@ -119,7 +119,7 @@ def jobs_of(args):
 
 
 def run(job, seconds):
-    """({"rows": ..}, error): of one command; a bench exits with 1 where a bar is missed."""
+    """Runs one command and returns ({"rows": ..}, error); a benchmark exits with 1 if a bar is missed."""
     if job.lacks:
         return [], job.lacks
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as kept:
@@ -136,7 +136,7 @@ def run(job, seconds):
 
 
 def is_done(job, done):
-    """Whole, and as it is asked for now: with other peers or rounds it is another measurement."""
+    """Whether the job is complete with the requested peers and rounds; others are other measurements."""
     entry = done.get(job.name)
     whole = entry is not None and not entry["error"] and not any("error" in row for row in entry["rows"])
     return whole and entry["words"] == list(map(str, job.words))
@@ -182,7 +182,7 @@ def main():
     start = time.monotonic()
     jobs = list(jobs_of(args))
     asked = [job for job in jobs if job.part in args.parts and args.only in job.name]
-    done = {entry["job"]: entry for entry in rows.read(args.state)}  # the last one of a name counts
+    done = {entry["job"]: entry for entry in rows.read(args.state)}  # the last entry of a name counts
     todo = [] if args.write else [job for job in asked if args.fresh or not is_done(job, done)]
     if args.list:
         for job in asked:

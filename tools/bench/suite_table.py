@@ -1,6 +1,6 @@
-"""What suite.py measured, as one file: a summary, and a table for each part. Measures nothing.
+"""The results of suite.py as one file: a summary, and a table for each part. Measures nothing.
 
-The file is also what a later run goes on from: lines that it did not measure again stay as they are.
+A later run reads the file again: lines that it does not measure remain unchanged.
 """
 import dataclasses
 import re
@@ -26,21 +26,21 @@ UNDONE = "## Not measured yet"
 
 @dataclasses.dataclass
 class Table:
-    """What stands in one that was written before; nothing, if there is none."""
+    """The contents of an existing table, or nothing."""
     title: str = "# Figures of a machine"
     hardware: str = ""
     days: list = dataclasses.field(default_factory=list)
     commits: list = dataclasses.field(default_factory=list)
     rounds: list = dataclasses.field(default_factory=list)
     lines: dict = dataclasses.field(default_factory=dict)  # {part: {what: line}}
-    undone: list | None = None  # jobs; None: there is no table
+    undone: list | None = None  # jobs; None: no table
 
     def is_of(self, machine):
-        """Of the same kind; memory and the kernel may differ."""
+        """Whether the machine is of the same kind; memory and kernel may differ."""
         return self.hardware.rsplit(", ", 2)[0] == hardware_of(machine).rsplit(", ", 2)[0]
 
     def add(self, entries):
-        """The title and what it says of machines, of what suite.py measured since."""
+        """Adds the title and the machine descriptions of suite.py's new results."""
         for machine in (entry["machine"] for entry in entries):
             self.title, self.hardware = f"# Figures of {machine['cpu']}, {machine['isa']}", hardware_of(machine)
             for of_all, one in ((self.days, machine["day"]), (self.commits, machine["commit"]), (self.rounds, machine["rounds"])):
@@ -57,7 +57,7 @@ def cells_of(line):
 
 
 def read(text):
-    """The Table that `write` wrote; an empty one of any other text."""
+    """Returns the Table that `write` wrote, or an empty one for any other text."""
     head, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     about = re.search(r"not by hand\. (.*); (.*), prun (.*); medians of (.*) rounds", " ".join(head.split()))
     if not about:
@@ -75,7 +75,7 @@ def read(text):
 
 
 def limits_of(lines):
-    """{name: (value in the basic unit, text)} of the lines of `limits`"""
+    """Returns {name: (value in the basic unit, text)} of the lines of `limits`."""
     found = {}
     for what, line in lines.items():
         value, unit = cells_of(line)[1].rsplit(" ", 1)
@@ -84,7 +84,7 @@ def limits_of(lines):
 
 
 def beside_limit(row, limits):
-    """(limit, share) as text"""
+    """Returns (limit, share) as text."""
     if "limit" in row:
         return row["limit"], f"{row['share']:.0%}" if "share" in row else ""
     name, rate = row.get("rate", (None, None))
@@ -109,10 +109,10 @@ def line(row, limits):
 
 
 def lines_of(entries, before, limits):
-    """{what: line} of a part: those of before, with what was measured since in their places or behind them."""
+    """Returns {what: line} of a part: earlier lines, with new measurements in their positions or appended."""
     found = dict(before)
     for entry in entries:
-        found.pop(entry["job"], None)  # that it did not run
+        found.pop(entry["job"], None)  # its former reason
         found.update((row["what"], line(row, limits)) for row in entry["rows"])
         if entry["error"]:
             found[entry["job"]] = line({"what": entry["job"], "error": entry["error"]}, limits)
@@ -125,7 +125,7 @@ def section(part, lines):
 
 
 def count(lines):
-    """(bars, reached, how many did not run, whose bars are missed)"""
+    """Returns (bars, reached, number that did not run, names of missed bars)."""
     cells = [cells_of(line) for line in lines.values()]
     return sum(bool(each[5]) for each in cells), sum(each[5] == "reached" for each in cells), sum(each[1].startswith("did not run") for each in cells)
 
@@ -135,8 +135,9 @@ def paragraph(text):
 
 
 def write(entries, undone, table):
-    """(text, bars missed, how many did not run); `entries` of suite.py's state, in the order of the table, which stood
-    before as `table`."""
+    """Returns (text, bars missed, number that did not run); `entries`: suite.py's state, in the order of the table;
+    `table`: the previous table.
+    """
     table.add(entries)
     about = "Written by `tools/bench/suite.py`; not by hand."
     if table.hardware:

@@ -1,10 +1,10 @@
-"""PyTorch's tensor parallelism and pipelines for the GPT of torch_step.py, as its own tutorials have them."""
+"""PyTorch's tensor parallelism and pipelines for the GPT of torch_step.py, as in its tutorials."""
 import torch
 import torch.distributed as dist
 
 
 def tensors(model, sequence):
-    """Weights split over all ranks; with `sequence` tokens are split between the layers, too, as plans/megatron.lua does."""
+    """Splits weights over all ranks; with `sequence` also tokens between the layers, as plans/megatron.lua does."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor import parallel as tp
@@ -31,7 +31,7 @@ def tensors(model, sequence):
 
 
 class Layers(torch.nn.Module):
-    """The layers of one rank of a pipeline."""
+    """The layers of one pipeline rank."""
 
     def __init__(self, model, rank, ranks):
         super().__init__()

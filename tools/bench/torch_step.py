@@ -1,9 +1,9 @@
 """One rank of PyTorch's training step on CPUs, the peer of plans/ddp.lua, zero3.lua, megatron.lua, 1f1b.lua, mlp.lua
 and ddp_example.lua.
 
-Started by train_step.py once per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Prints, on rank 0, one JSON
-object with the median step time in milliseconds. The model is built from PyTorch's own fused parts where it has them
-(scaled_dot_product_attention), so that the peer is at its best.
+train_step.py starts it once per rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Rank 0 prints one JSON
+object with the median step time in milliseconds. The model uses PyTorch's fused ops where they exist
+(scaled_dot_product_attention), so that the peer is as fast as possible.
 """
 import argparse
 import json
@@ -28,7 +28,7 @@ class Block(nn.Module):
 
     def attend(self, x):
         batch, context, _ = x.shape
-        # The heads lie one behind the other, each with its q, k and v: a rank that has a part of the rows has whole heads.
+        # Heads are consecutive, each with its q, k and v, so that a rank with a range of rows has whole heads.
         q, k, v = self.qkv(x).view(batch, context, -1, 3, self.size).permute(3, 0, 2, 1, 4)
         if hasattr(F, "scaled_dot_product_attention"):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -72,7 +72,7 @@ class Mlp(nn.Module):
 
 
 def shard(model, blocks):
-    """FSDP over all ranks, a unit a block, as zero3 does it."""
+    """Applies FSDP over all ranks, one unit per block, as zero3 does."""
     from torch.distributed.fsdp import fully_shard
     for block in blocks:
         fully_shard(block)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Training step, prun against PyTorch on this machine: both sides in turn, several rounds, medians, one ratio a row.
-Rounds that other users of the cores disturbed are measured again (steady.py).
+"""Training step, prun against PyTorch on this machine: both sides alternately, several rounds, medians, one ratio per
+row. Rounds that other users of the cores disturbed are measured again (steady.py).
 
     tools/bench/train_step.py                         # Debian's PyTorch (package python3-torch)
-    tools/bench/train_step.py --torch PYTHON          # the PyTorch of another interpreter, say of a virtual environment
+    tools/bench/train_step.py --torch PYTHON          # the PyTorch of another interpreter, such as a virtual environment's
     tools/bench/train_step.py --rows gpt-2,zero3-8    # some rows only
     tools/bench/train_step.py --isa AVX2              # both sides as on a CPU without AVX-512
 
-Ranks x 1 thread. A ratio above 1 means that prun is faster. OPENBLAS_CORETYPE is unset for the peer, which it would slow down.
+Ranks x 1 thread. A ratio above 1 means that prun is faster. OPENBLAS_CORETYPE is unset for the peer because it would
+slow it down.
 """
 import argparse
 import functools
@@ -46,7 +47,7 @@ ROWS = {
 }
 DEFAULT = ["gpt-2", "gpt-8", "ddp_example-2", "ddp_example-8"]
 DEFAULT_TORCH = "/usr/bin/python3"
-# With the PyTorch of another interpreter.
+# Bars against the PyTorch of another interpreter.
 BARS_OF_OTHERS = {"gpt-2": 1.25, "gpt-8": 1.4, "gpt-2-compiled": 1.25, "gpt-8-compiled": 1.4, "ddp_example-2": 1.05, "ddp_example-8": 1.05}
 
 
@@ -69,7 +70,7 @@ def torch_ms(python, model, mode, ranks, extra, steps):
 
 
 def one_round(args, row, look):
-    """ms of a step of prun, its FLOPs a second, ms of a step of the peer, the peer's version"""
+    """Returns prun's ms per step, its FLOP/s, the peer's ms per step, the peer's version."""
     plan, ranks, settings, model, mode, extra, _ = ROWS[row]
     taken = steps(plan, ranks, skip=3, **settings, steps=args.steps + 3)
     look()

@@ -11,8 +11,8 @@ namespace {
 
 using cpu::Floats;
 
-// Twelve vectors, each through f again and again: they hide the latency of any CPU that has them, and f's result is
-// asked for each time.
+// Twelve vectors, each passed through f repeatedly: they hide the latency of any CPU that has these vectors. f's result
+// is used each time.
 constexpr int64_t kChains = 12, kTurns = 1 << 12;
 
 template <int lanes, class F>
@@ -29,7 +29,7 @@ PRUN_INLINE void chains(const F& f) {
   }
 }
 
-// f.operator()<lanes>(x) changes x by the instruction whose rate is asked for.
+// f.operator()<lanes>(x) changes x by the instruction to measure.
 template <class F>
 void rate(benchmark::State& state, const F& f) {
   int64_t width = 0;
@@ -52,7 +52,7 @@ constexpr auto kDivide = []<int lanes>(Floats<lanes>& x) PRUN_INLINED { x = 1.5f
 constexpr auto kRound = []<int lanes>(Floats<lanes>& x) PRUN_INLINED {
   x = __builtin_bit_cast(Floats<lanes>, sdk::round_to_bf16(__builtin_bit_cast(Words<lanes>, x)));
 };
-// Two simple instructions for each rounded vector, which take their turns at the same units.
+// Two simple instructions per rounded vector, which compete for the same units.
 constexpr auto kBeside = []<int lanes>(Floats<lanes>& x, int count) PRUN_INLINED {
 #pragma GCC unroll 4
   for (int i = 0; i < count; ++i) {
@@ -71,7 +71,7 @@ constexpr auto kRoot = []<int lanes>(Floats<lanes>& x) PRUN_INLINED {
 constexpr auto kWordProduct = []<int lanes>(Floats<lanes>& x) PRUN_INLINED {
   if constexpr (lanes > 4) asm("vpmuludq %0, %0, %0" : "+v"(x));
 };
-// Of two vectors at once.
+// Rounds two vectors at once.
 constexpr auto kRoundPair = []<int lanes>(Floats<lanes>& x) PRUN_INLINED {
   if constexpr (lanes == 16) asm("vcvtne2ps2bf16 %0, %0, %0" : "+v"(x));
 };

@@ -1,11 +1,11 @@
-// What bounds a kernel beside its operands' way from memory, for kernel_bench: how many floats a core can take through
-// an instruction of each kind, in registers alone.
+// The arithmetic bound of kernels, for kernel_bench: the number of floats per second that a core can pass through each
+// kind of instruction, in registers alone.
 #pragma once
 
 namespace prun {
 
-// Adds a benchmark "rate/KIND" for each kind that this CPU's vectors have, whose counter `lanes` says how many floats
-// a turn takes.
+// Registers a benchmark "rate/KIND" for each kind that this CPU's vectors support; its counter `lanes` is the number of
+// floats per iteration.
 void register_vector_rates();
 
 }  // namespace prun

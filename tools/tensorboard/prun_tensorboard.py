@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the metrics of prun as TensorBoard's event files; README.md says how. Needs PyPI's `tensorboard`, nothing else.
+"""Writes prun's metrics as TensorBoard event files; see README.md. Needs only PyPI's `tensorboard`.
 
     prun_tensorboard.py runs --out board          # every run of a folder of runs, one curve each
-    prun_tensorboard.py metrics.jsonl --out board --follow    # and what is added, until Ctrl-C
+    prun_tensorboard.py metrics.jsonl --out board --follow    # also later rows, until Ctrl-C
 """
 import argparse
 import json
@@ -17,13 +17,13 @@ try:
 except ImportError as error:
     sys.exit(f"prun_tensorboard: {error}: python3 -m pip install tensorboard")
 
-SUFFIX = ".prun"  # of our event files, so that a second conversion replaces the first
-TAGS = {"loss": "loss/train", "eval_loss": "loss/eval"}  # others stand under their own names
+SUFFIX = ".prun"  # suffix of our event files, so that a second conversion replaces the first
+TAGS = {"loss": "loss/train", "eval_loss": "loss/eval"}  # other metrics keep their names
 NO_CURVES = ("step", "wall_time", "report")
 
 
 def scalars(row):
-    """(tag, value) of one row; a loss that is not a number is null in the row and a gap in the curve."""
+    """Yields (tag, value) pairs of one row; a NaN loss is null in the row and a gap in the curve."""
     for name, value in row.items():
         if name not in NO_CURVES and isinstance(value, int | float):
             yield TAGS.get(name, name), value
@@ -49,14 +49,14 @@ class Curve:
         self.writer = EventFileWriter(str(self.out), filename_suffix=SUFFIX)
 
     def take(self):
-        """Converts the whole rows that were added since the last call; returns how many."""
+        """Converts the complete rows that were added since the last call; returns their number."""
         added = 0
         with self.metrics.open("rb") as file:
-            if file.seek(0, 2) < self.place:  # the run goes on from an earlier step, or was started again
+            if file.seek(0, 2) < self.place:  # the run resumed from an earlier step, or restarted
                 self.begin()
             file.seek(self.place)
             for line in file:
-                if not line.endswith(b"\n"):  # being written
+                if not line.endswith(b"\n"):  # incomplete
                     break
                 self.place += len(line)
                 self.line += 1
@@ -71,13 +71,13 @@ class Curve:
             step = row["step"]
         except (ValueError, KeyError, TypeError):
             sys.exit(f"prun_tensorboard: {self.metrics}:{self.line} is no row of metrics")
-        self.time = row.get("wall_time", self.time or self.metrics.stat().st_mtime)  # a report of norms has no time of its own
+        self.time = row.get("wall_time", self.time or self.metrics.stat().st_mtime)  # a report of norms has no time
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(row)]
         self.writer.add_event(Event(step=step, wall_time=self.time, summary=Summary(value=values)))
 
 
 def find_metrics(path, out):
-    """[(metrics file, folder for its events)] of a metrics file, a run's folder, or a folder of runs."""
+    """Returns [(metrics file, folder for its events)] for a metrics file, a run's folder, or a folder of runs."""
     if path.is_file():
         return [(path, out)]
     if (path / "metrics.jsonl").is_file():

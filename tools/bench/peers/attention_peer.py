@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""PyTorch's scaled_dot_product_attention, for kernels.py: reads lines "attention|attention_grad bf16 tokens" and answers
-each with processor seconds.
+"""PyTorch's scaled_dot_product_attention, for kernels.py: reads lines "attention|attention_grad bf16 tokens" and
+answers each with CPU seconds.
 
-Shapes are kernel_bench's: 1024 tokens in all, 4 heads of 64, causal, queries, keys and values beside each other in one
-tensor. One thread. The gradient is that of all three without its forward, each as a tensor of its own.
+Shapes are those of kernel_bench: 1024 tokens in total, 4 heads of 64, causal, with q, k and v as columns of one tensor.
+One thread. The gradient excludes the forward pass and covers all three inputs, each as a separate tensor.
 """
 import sys
 

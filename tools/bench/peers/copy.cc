@@ -1,7 +1,7 @@
-// What memory allows: RANKS processes at once copy BYTES each, the least that a collective with an input and an output
-// of this size can do. g++ -O3 copy.cc -o copy; copy 4 copy 4194304 0.3
+// The memory bound: RANKS processes concurrently copy BYTES each, the least that a collective with an input and an
+// output of this size must do. g++ -O3 copy.cc -o copy; copy 4 copy 4194304 0.3
 //
-// Copies from a size on that caches do not hold are best past them, which is what memcpy does; both are tried.
+// Copies larger than the caches are fastest with non-temporal stores, which memcpy uses; both kinds are tried.
 #include <emmintrin.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -1,7 +1,7 @@
 // Collectives of Gloo over TCP on loopback: g++ -O3 gloo.cc -lgloo -o gloo; gloo 4 all_reduce 4096 0.3 in ring
 //
-// Algorithms: all_reduce ring, bcube (its newer interface), halving_doubling, ring_chunked (the older one, in place
-// only); reduce_scatter has halving_doubling alone; the others one each.
+// Algorithms: all_reduce has ring, bcube (the newer interface), halving_doubling and ring_chunked (the older one, in
+// place only); reduce_scatter has only halving_doubling; the others have one each.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
@@ -60,7 +60,7 @@ peers::Library library_of(const Context& context) {
   return library;
 }
 
-// What the loop calls, made once: a caller who cares reuses these objects, too.
+// Returns the timed function, whose objects are created once, as a careful caller reuses them too.
 template <class Options, void (*run)(Options&)>
 std::function<void()> repeat(Options options) {
   auto kept = std::make_shared<Options>(std::move(options));
@@ -133,7 +133,7 @@ void be_rank(int rank, int ranks, const std::string& folder, const Request& requ
     const size_t whole = part * (parts ? static_cast<size_t>(ranks) : 1);
     std::vector<float> in(whole, 1.0f), out(whole, 1.0f);
     peers::measure(library, request, whole * sizeof(float), call_of(context, request, in.data(), out.data(), part));
-    library.barrier();  // an algorithm's buffers go with it: nobody may still be sending there
+    library.barrier();  // the algorithm's buffers are freed with it, so no rank may still send into them
   }
   library.barrier();
 }

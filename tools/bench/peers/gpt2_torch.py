@@ -1,8 +1,8 @@
-"""PyTorch's side of gpu_train.py and gpt2_cpu.py: GPT-2 as fast as PyTorch trains it without kernels from elsewhere.
+"""PyTorch's side of gpu_train.py and gpt2_cpu.py: GPT-2 as fast as PyTorch trains it without third-party kernels.
 
-torch.compile, flash attention (scaled_dot_product_attention), fused AdamW, f32 weights with bf16 autocast (or f32 alone), data on the
-device beforehand, and no synchronization between steps: what each of them takes is read from CUDA events. Prints one
-JSON object.
+torch.compile, flash attention (scaled_dot_product_attention), fused AdamW, f32 weights with bf16 autocast (or f32
+alone), data on the device beforehand, and no synchronization between steps: CUDA events measure them. Prints one JSON
+object.
 """
 import argparse
 import array
@@ -71,7 +71,7 @@ def optimizer_of(model, lr, fused):
 
 
 class Clock:
-    """Times between marks, in seconds: by events on a GPU, else by the clock."""
+    """Times between marks in seconds, by events on a GPU, otherwise by the clock."""
 
     def __init__(self, device):
         self.cuda, self.marks = device == "cuda", []

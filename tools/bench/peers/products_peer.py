@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Matrix products of another library, for products.py: reads lines "m n k form bf16" and answers each with processor seconds.
+"""GEMMs of another library, for products.py: reads lines "m n k form bf16" and answers each with CPU seconds.
 
-    products_peer.py openblas|blis|torch        form 0: x·w, 1: dy·wᵀ, 2: xᵀ·dy; one thread; "-" where it has none
+    products_peer.py openblas|blis|torch        form 0: x·w, 1: dy·wᵀ, 2: xᵀ·dy; one thread; "-" if unsupported
 """
 import array
 import ctypes
@@ -10,7 +10,7 @@ import time
 
 LIBRARIES = {"openblas": "libopenblas.so.0", "blis": "libblis.so.4"}
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
-SECONDS = 0.15  # of repetitions for one answer
+SECONDS = 0.15  # of repetitions per answer
 
 
 def blas_gemm(library):

@@ -1,8 +1,7 @@
-// How the peers' collectives are timed: by the rule of `prun bench`, so that the figures can stand side by side.
+// Timing of the peers' collectives by the rule of `prun bench`, so that their times are comparable.
 //
-// A sample is k calls between two barriers, its time that of the slowest rank; the median of the samples counts. k
-// follows from what calls took before, so that one size takes about `budget` seconds. In the timed loop stands nothing
-// but the call.
+// A sample is k calls between two barriers; its time is that of the slowest rank, and the median of the samples counts.
+// k is chosen from earlier calls so that one size takes about `budget` seconds. The timed loop contains only the call.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -15,20 +14,20 @@
 
 namespace peers {
 
-// What the rule needs of a library.
+// Functions of a library that the rule needs.
 struct Library {
   int rank = 0, ranks = 1;
   std::function<void()> barrier;
-  std::function<double(double)> slowest;     // the largest of all ranks' values
-  std::function<double(double)> from_first;  // rank 0's
+  std::function<double(double)> slowest;     // maximum over all ranks
+  std::function<double(double)> from_first;  // value of rank 0
 };
 
 inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The command line of the programs here: [RANKS] OP BYTES[,BYTES...] [SECONDS [in|out [ALGORITHM]]]; RANKS where the
-// program starts them itself.
+// The command line of these programs: [RANKS] OP BYTES[,BYTES...] [SECONDS [in|out [ALGORITHM]]]; RANKS only for
+// programs that start the ranks themselves.
 struct Request {
   int ranks = 0;
   std::string op, algorithm;
@@ -57,13 +56,14 @@ inline Request parse_request(int argc, char** argv, bool starts_ranks) {
   return request;
 }
 
-// Elements of one rank's part, as `prun bench` counts: `bytes` is the larger of a rank's two buffers.
+// Returns the elements of one rank's part; as in `prun bench`, `bytes` is the size of the larger of a rank's two
+// buffers.
 inline size_t count_of(const std::string& op, size_t bytes, int ranks) {
   bool in_parts = op != "all_reduce" && op != "broadcast";
   return std::max<size_t>(1, bytes / sizeof(float) / (in_parts ? static_cast<size_t>(ranks) : 1));
 }
 
-// One line of JSON from rank 0.
+// Prints one line of JSON on rank 0.
 inline void measure(const Library& library, const Request& request, size_t bytes, const std::function<void()>& call) {
   constexpr int kSamples = 15, kLeast = 3;
   const double share = request.budget / kSamples;
