@@ -1,4 +1,4 @@
-"""A Python with packages of PyPI, in which a test runs itself again: the tests' own has none of them."""
+"""Reruns a test in a Python with packages of PyPI, because the tests' own Python has none of them."""
 import os
 import pathlib
 import shutil
@@ -9,7 +9,9 @@ PACKAGES = ["torch", "transformers", "safetensors", "numpy", "tokenizers"]
 
 
 def run_inside(file, venv, wanted=PACKAGES):
-    """Returns at once when this is that Python already. `venv` is made where it is not there; PRUN_HF_PYTHON names another."""
+    """Returns if this is that Python; otherwise reruns `file` in it. `venv` is created if missing; PRUN_HF_PYTHON names
+    another.
+    """
     if "--inside" in sys.argv:
         return
     python = os.environ.get("PRUN_HF_PYTHON", "")

@@ -1,4 +1,5 @@
-"""Runs plans, `prun dump` and `prun check --json` and reads what they say: for tests of what a program does, not of its text.
+"""Runs plans, `prun dump` and `prun check --json` and parses their output, for tests of a program's behaviour, not its
+text.
 
 Standard library only, so that a bare machine can run it.
 """
@@ -21,18 +22,18 @@ class Op:
     kind: str
     reads: list      # names of tensors
     writes: list
-    elements: int    # of the first tensor it mentions
+    elements: int    # of its first tensor
     bytes: int
-    axis: str        # "" when it does not communicate
-    after: dict      # stream -> index: what it waits for in its own step
+    axis: str        # "": it does not communicate
+    after: dict      # stream -> index of the op in this step that it waits for
     phase: str
     unit: str
     microbatch: int  # -1: none
-    after_before: dict = dataclasses.field(default_factory=dict)  # as after, of the step before
+    after_before: dict = dataclasses.field(default_factory=dict)  # the same for ops of the previous step
 
 
 def run(prun, *words, check=False, env=None, **settings):
-    """The ended process; a relative path of a plan is one from the root."""
+    """Returns the completed process; relative plan paths start at the root."""
     for name, value in settings.items():
         words += ("--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}")
     words = [str(pathlib.Path(prun).resolve()), *map(str, words)]
@@ -43,7 +44,7 @@ def run(prun, *words, check=False, env=None, **settings):
 
 
 def steps(prun, plan, ranks, *options, **settings):
-    """The metrics of each step of a run."""
+    """Returns the metrics of each step of a run."""
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder, "metrics.jsonl")
         run(prun, plan, "--nproc", ranks, *options, "--metrics", metrics, check=True, **settings)
@@ -60,12 +61,12 @@ def command(prun, word, plan, ranks, settings):
 
 
 def check(prun, plan, ranks, **settings):
-    """The classes of ranks, each with roles and wire_bytes_per_step."""
+    """Returns the rank classes, each with roles and wire_bytes_per_step."""
     return json.loads(command(prun, "check", plan, ranks, settings))["classes"]
 
 
 def programs(prun, plan, ranks, **settings):
-    """The step of each class of ranks: stream -> ops."""
+    """Returns the step of each rank class: stream -> ops."""
     text = command(prun, "dump", plan, ranks, settings)
     return [read_step(part) for part in re.split(r"^program  .*\n", text, flags=re.M)[1:]]
 
@@ -99,7 +100,7 @@ def read_op(stream, index, kind, rest, heading):
 
 
 def sent(ops, ranks):
-    """Bytes that a rank sends in these ops over an axis of so many ranks, as a ring would."""
+    """Returns the bytes that a rank sends in these ops over an axis of `ranks` ranks, using ring algorithms."""
     part = {"all_reduce": 2 * (ranks - 1) / ranks, "reduce_scatter": (ranks - 1) / ranks, "all_to_all": (ranks - 1) / ranks,
             "all_gather": ranks - 1, "send": 1, "recv": 0}
     return sum(part[op.kind] * op.bytes for op in ops)

@@ -1,7 +1,7 @@
-"""Compares what prun says with what a .txt file says it should: shared by tests/golden and tests/errors.
+"""Compares prun's output with the expected text in a .txt file; shared by tests/golden and tests/errors.
 
-In an expected text "<*>" stands for anything within a line (a process id, the memory of this machine).
-Standard library only, so that a bare machine can run it.
+In an expected text "<*>" matches anything within a line (a process id, the memory of this machine). Standard library
+only, so that a bare machine can run it.
 """
 import argparse
 import difflib
@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def arguments(description, **options):
-    """The command line; `options`: others that a script has, name = help."""
+    """Returns the parsed command line; `options`: further ones of a script, name = help."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("prun", help="the program under test")
     parser.add_argument("cases", nargs="*", help="names of cases; default: all")
@@ -31,7 +31,7 @@ def run(prun, command):
     words = shlex.split(command)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PRUN_")}
     environment["NO_COLOR"] = "1"
-    environment["XDG_CONFIG_HOME"] = str(ROOT / "tests/no_config")  # a calibration of this machine decides nothing
+    environment["XDG_CONFIG_HOME"] = str(ROOT / "tests/no_config")  # so that no calibration of this machine is used
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         name, value = words.pop(0).split("=", 1)
         environment[name] = value
@@ -43,7 +43,7 @@ def run(prun, command):
 
 
 def normal(text):
-    """Without what differs from one checkout to the next."""
+    """Returns the text without parts that differ between checkouts."""
     return text.replace(str(ROOT) + "/", "").replace(str(ROOT), ".")
 
 
@@ -53,7 +53,7 @@ def matches(expected, found):
 
 
 def compare(path, expected, found, update):
-    """True when equal; else shows a diff, or with `update` writes `found` to the file."""
+    """Returns whether the texts are equal; otherwise prints a diff or, with `update`, writes `found` to the file."""
     if matches(expected, found):
         return True
     if update:

@@ -22,7 +22,7 @@ std::vector<double> random_values(std::mt19937_64& random, const Slot& slot) {
   return values;
 }
 
-// In an f64 plan what is otherwise always f32 is f64, too; but a cast says what it makes.
+// In an f64 plan, types that are otherwise always f32 are f64 too, except the result of a cast.
 Dtype type_of(const Case& c, const Slot& slot, Dtype dtype) {
   const Dtype type = slot.dtype.value_or(dtype);
   return dtype == Dtype::f64 && type == Dtype::f32 && c.op.kind != std::string_view("cast") ? Dtype::f64 : type;
@@ -33,8 +33,8 @@ void add_slots(OpList& list, const Case& c, Dtype dtype) {
 }
 
 struct Tolerance {
-  double relative;   // to the value plus the tensor's root mean square
-  double least = 0;  // which counts as this much, where terms cancel that were rounded
+  double relative;   // relative to the value plus the tensor's root mean square
+  double least = 0;  // lower bound of that magnitude, for cancelling sums of rounded terms
 };
 
 Tolerance tolerance_of(const Case& c, int slot, Dtype dtype, const AgreementOptions& options) {
@@ -49,7 +49,7 @@ Tolerance tolerance_of(const Case& c, int slot, Dtype dtype, const AgreementOpti
   }
 }
 
-// The ops that the case's op is made of, on the device that has computed it as one.
+// Checks that a fused op equals, bitwise, its parts run one by one on the same device.
 void expect_bits_of_parts(const Case& c, const Device& device, Dtype dtype, const AgreementOptions& options,
                           const OpList& before, const OpList& fused) {
   OpList parts(device, options.threads, options.skew);
@@ -71,7 +71,7 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& wa
   rms = std::max(rms, tolerance.least);
   for (size_t i = 0; i < wanted.size(); ++i) {
     const double most = tolerance.relative * (std::abs(wanted[i]) + rms);
-    if (found[i] == wanted[i] || std::abs(found[i] - wanted[i]) <= most) continue;  // the former of infinities
+    if (found[i] == wanted[i] || std::abs(found[i] - wanted[i]) <= most) continue;  // equality covers infinities
     FAIL() << "tensor " << slot << " element " << i << " is " << found[i] << ", not " << wanted[i] << " (" << most
            << " more or less)";
   }
@@ -113,7 +113,7 @@ void expect_agreement(const Case& c, const Device& device, Dtype dtype, const Ag
   for (TensorId id : c.op.reads)
     for (OpList* list : {&slow, &fast}) list->set(id, before.get(id));
   slow.run();
-  for (int round : {0, 1}) {  // a kernel may not live on what it left behind
+  for (int round : {0, 1}) {  // the second run must not depend on state of the first
     if (round == 1)
       for (TensorId id : c.op.reads) fast.set(id, before.get(id));
     fast.run();

@@ -1,4 +1,4 @@
-// Odd sizes, single rows and columns, sizes beyond a block of threads; the second half of the ops in place.
+// Odd sizes, single rows and columns, sizes beyond a thread block; the second half of the ops in place.
 #include "tests/agreement/agreement_cases.h"
 
 #include "tests/agreement/case_family.h"
@@ -46,7 +46,7 @@ std::vector<Case> matrix_cases() {
     f.add("linear_dw_add transposed", {"linear_dw_add x y dw_transposed db > dw_transposed db", transposed}, tolerance);
     f.add("linear_gelu", "linear_gelu wide w b > pre made", 2 * tolerance);
     f.add("linear_gelu transposed, without bias", {"linear_gelu wide turned > pre made", transposed}, 2 * tolerance);
-    // From the gradient of the layer's result, with the values before gelu, to that of those.
+    // Reads the gradient of the layer's result and the values before gelu; returns the gradient of those values.
     f.add("linear_dx_gelu", "linear_dx_gelu wide turned pre > made", 2 * tolerance);
     f.add("linear_dx_gelu transposed", {"linear_dx_gelu wide w pre > made", transposed}, 2 * tolerance);
   }
@@ -57,7 +57,7 @@ namespace {
 
 using Sizes = std::vector<std::pair<int64_t, int64_t>>;
 
-// A norm, a bias and a loss of rows.
+// A norm, a bias and a loss over rows.
 void add_rows(std::vector<Case>& out) {
   for (auto [rows, n] :
        Sizes{{1, 1}, {3, 5}, {7, 33}, {17, 257}, {130, 24}, {67, 136}, {37, 1024}, {2, 2056}, {1, 12296}}) {
@@ -79,7 +79,7 @@ void add_rows(std::vector<Case>& out) {
     norms.add("bias_grad_add", "bias_grad_add x dgamma > dbeta");
     norms.add("bias_grad_add in place", "bias_grad_add x dbeta > dbeta");
     Family losses(out, {{"logits", {T, {rows, n}, -8, 8}},
-                        {"deep", {T, {rows, n}, -300, -200}},                    // exp(200) is no f32
+                        {"deep", {T, {rows, n}, -300, -200}},                    // exp(200) overflows f32
                         {"targets", {I32, {rows}, -1, static_cast<double>(n)}},  // -1: ignored
                         {"loss", {F32, {}}},
                         {"lse", statistic},
@@ -93,7 +93,7 @@ void add_rows(std::vector<Case>& out) {
     losses.add("cross_entropy_and_grad", {"cross_entropy_and_grad logits targets > loss lse dx", scaled()}, 3e-6);
     losses.add("cross_entropy_and_grad in place", {"cross_entropy_and_grad logits targets > loss lse logits", scaled()},
                3e-6, {}, {loss, in_place});
-    // The last columns are padding: numbers that must not count.
+    // The last columns are padding, whose values must not count.
     if (const int64_t vocab = n - (n + 7) / 8; vocab > 0) {
       const Attrs padded = make_attrs({{"scale", 0.037}, {"vocab", vocab}});
       const Line padded_loss{"cross_entropy logits few_targets > loss lse", padded},
@@ -112,7 +112,7 @@ void add_rows(std::vector<Case>& out) {
               {"cross_entropy_and_grad logits few_targets > loss lse logits", padded}, 3e-6, {},
               {padded_loss, padded_in_place});
     }
-    // Of four ranks this is the third: its columns begin at 2n, and the vocabulary ends among them.
+    // The third of four ranks: its columns start at 2n, and the vocabulary ends among them.
     for (int64_t vocab : {2 * n + (n + 1) / 2, 4 * n}) {
       Family split(out, {{"logits", {T, {rows, n}, -8, 8}},
                          {"targets", {I32, {rows}, -1, static_cast<double>(vocab)}},
@@ -133,7 +133,7 @@ void add_rows(std::vector<Case>& out) {
   }
 }
 
-// A residual and a norm as one: each way in which a kernel holds a row.
+// A fused residual and norm, for each way in which a kernel holds a row.
 void add_residual_norms(std::vector<Case>& out) {
   for (auto [rows, n] : Sizes{{7, 33}, {130, 24}, {37, 1024}, {1, 12296}}) {
     Family f(out, {{"x residual y sum dy dsum dx dx_alone", {T, {rows, n}}},
@@ -176,7 +176,7 @@ void add_tables(std::vector<Case>& out) {
     sizes.set("axis", "dp");
     f.add("embedding of a rank", {"embedding of_four_ranks table > y", sizes});
     f.add("embedding_grad of a rank", {"embedding_grad of_four_ranks y > dtable", sizes});
-    sizes.set("valid", 44);  // of rows of which the last rank has padding only
+    sizes.set("valid", 44);  // of rows of which the last rank has only padding
     f.add("embedding of a rank with padding elsewhere", {"embedding of_four_ranks table > y", sizes});
     f.add("embedding_grad of a rank with padding elsewhere", {"embedding_grad of_four_ranks y > dtable", sizes});
     sizes.erase("axis");
@@ -250,7 +250,7 @@ std::vector<Case> moe_cases() {
     f.add("expert_linear_dw", "expert_linear_dw y wide > dw", 3e-6);
     f.add("expert_linear_dw_add", "expert_linear_dw_add y wide sum > dw", 3e-6);
     f.add("expert_linear_dw_add in place", "expert_linear_dw_add y wide dw > dw", 3e-6);
-    // Of what route has dispatched, where slots stay empty.
+    // Experts' ops on tokens dispatched by route, with empty slots.
     f.add("expert_linear of slots", "expert_linear y w > wide", 3e-6, {route, send});
     f.add("expert_linear_dx of slots", "expert_linear_dx y turned > wide", 3e-6, {route, send});
     f.add("expert_linear_dw of slots", "expert_linear_dw y wide > dw", 3e-6, {route, send});
@@ -381,7 +381,7 @@ void add_norms(Family& f, int64_t n) {
 }
 
 void add_large_norms(std::vector<Case>& out) {
-  // More than a block adds up, cut where no vector begins.
+  // More elements than one thread block sums, split at unaligned positions.
   Family large(out, {{"flat", {F32, {70001}}}, {"other", {F32, {3}}}, {"norm", {F64, {}}}});
   Attrs cut = make_attrs(
       {{"piece_starts", Counts{33333, 140001, 140002, 170005}}, {"piece_weights", Numbers{0.25, 0.5, 1, 7}}});
@@ -407,7 +407,7 @@ void add_clipping(std::vector<Case>& out) {
 }
 
 void add_finite_checks(std::vector<Case>& out) {
-  // Numbers, infinities and NaNs, of more elements than one thread takes.
+  // Numbers, infinities and NaNs, in more elements than one thread reads.
   const auto times = [](const char* line, double factor) { return Line{line, make_attrs({{"factor", factor}})}; };
   for (int64_t n : {1, 7, 40001})
     for (int64_t infinite : {0, 1}) {
@@ -415,7 +415,7 @@ void add_finite_checks(std::vector<Case>& out) {
       f.add("check_finite", {"check_finite x large none > flags", make_attrs({{"infinite", infinite}})}, 1e-6,
             {times("scale x > large", 1e300), times("scale large > none", 0)});
     }
-  // On one rank of an axis only; and of a beginning, in which there are few of the infinities of the whole.
+  // On one rank of an axis only; and on a prefix of the tensor, which holds few of its infinities.
   for (int64_t root : {1, 2}) {
     Family f(out, {{"x large", {T, {9}}}, {"flags", {I32, {}}}});
     f.add("check_finite at a root", {"check_finite large > flags", make_attrs({{"root", root}, {"axis", "dp"}})}, 1e-6,
@@ -455,7 +455,7 @@ std::vector<Case> training_cases() {
   return out;
 }
 
-// These agree to the bit.
+// Cases that agree bitwise.
 std::vector<Case> source_cases() {
   std::vector<Case> out;
   Family f(out, {{"flat", {T, {1408}}},

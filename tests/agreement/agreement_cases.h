@@ -1,4 +1,4 @@
-// Cases for every compute op: what each device's kernels are compared on, with the reference device.
+// Cases for every compute op, on which each device's kernels are compared with the reference device.
 #pragma once
 #include <optional>
 #include <vector>
@@ -8,9 +8,9 @@
 namespace prun {
 
 struct Slot {
-  std::optional<Dtype> dtype;  // none: the element type under test
+  std::optional<Dtype> dtype;  // nullopt: the dtype under test
   Shape shape;
-  double low = -1, high = 1;  // of its random values; whole numbers are below `high`
+  double low = -1, high = 1;  // range of its random values; integers are below `high`
 };
 
 struct OpLine {
@@ -23,10 +23,10 @@ struct Case {
   const char* name;
   std::vector<Slot> slots;
   OpLine op;
-  std::vector<OpLine> before = {};  // run by the reference
+  std::vector<OpLine> before = {};  // executed by the reference
   double tolerance = 1e-6;          // in f32, relative to the value plus the tensor's root mean square
   bool bf16 = true;
-  std::vector<OpLine> apart = {};  // ops that it is made of: it has their bits on every device
+  std::vector<OpLine> apart = {};  // ops that it fuses, whose results it equals bitwise on every device
 };
 
 std::vector<Case> matrix_cases();

@@ -1,4 +1,4 @@
-// Attention of a step, of a decoder with a cache, and of a block of keys in a ring.
+// Attention of a training step, of a decoder with a KV cache, and of a block of keys in ring attention.
 #include "tests/agreement/case_family.h"
 
 namespace prun {
@@ -13,7 +13,7 @@ std::vector<Case> attention_cases() {
   for (const Sizes& s : sizes)
     for (bool causal : {false, true}) {
       const int64_t d = s.heads * s.head_width;
-      const double rounding = s.head_width > 64 ? 4 : 1;  // of long sums in f32
+      const double rounding = s.head_width > 64 ? 4 : 1;  // longer sums in f32
       const Slot wide{T, {s.batch, s.length, 3 * d}, -2, 2}, row{T, {s.batch, s.length, d}};
       Family f(out, {{"qkv dqkv", wide}, {"y dy", row}, {"lse", {F32, {s.batch, s.heads, s.length}}}});
       const Attrs heads = make_attrs({{"heads", s.heads}, {"causal", causal}});
@@ -21,7 +21,7 @@ std::vector<Case> attention_cases() {
       f.add("attention", forward, 3e-6 * rounding);
       f.add("attention_grad", {"attention_grad qkv y dy lse > dqkv", heads}, 5e-6 * rounding, {forward});
     }
-  // Scores of 160,000: exp without a shift overflows.
+  // Scores of 160,000: exp overflows unless the maximum is subtracted.
   Family large(out, {{"qkv", {T, {1, 70, 3 * 16}, 200, 200}}, {"y", {T, {1, 70, 16}}}, {"lse", {F32, {1, 1, 70}}}});
   large.add("attention of large scores", {"attention qkv > y lse", make_attrs({{"heads", 1}, {"causal", 1}})});
   for (auto [shared, size] : {std::pair<int64_t, int64_t>{1, 7}, {2, 20}, {3, 16}}) {
@@ -52,7 +52,7 @@ std::vector<Case> attention_cases() {
   return out;
 }
 
-// A chunk of a prompt, one token, and tokens that stand in any order.
+// A chunk of a prompt, one token, and tokens in arbitrary order.
 std::vector<Case> decode_cases() {
   std::vector<Case> out;
   struct Sizes {
@@ -85,7 +85,7 @@ std::vector<Case> decode_cases() {
   return out;
 }
 
-// Of rank 2 of 4: hop 1 sees earlier keys, hop 3 later ones.
+// Rank 2 of 4: hop 1 has earlier keys, hop 3 has later ones.
 std::vector<Case> attention_block_cases() {
   std::vector<Case> out;
   struct Sizes {

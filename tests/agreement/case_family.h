@@ -1,4 +1,4 @@
-// How the tables of cases are written: an op as a line of text over a list of named tensors.
+// Notation of the case tables: an op is a line of text over a list of named tensors.
 #pragma once
 #include <optional>
 #include <set>
@@ -25,7 +25,8 @@ struct Line {
   Attrs attrs;
 };
 
-// Cases over one list of tensors, {"x y", slot} for each kind. A case has those that its ops name, in the list's order.
+// Cases over one list of tensors, {"x y", slot} for each kind. A case has the tensors that its ops name, in the list's
+// order.
 class Family {
  public:
   Family(std::vector<Case>& out, const std::vector<std::pair<const char*, Slot>>& tensors) : out_(out) {
@@ -54,7 +55,7 @@ class Family {
   }
 
  private:
-  // With indices into tensors_.
+  // Returns the op with indices into tensors_.
   OpLine parse(const Line& line) const {
     std::istringstream words(line.text);
     std::string word;

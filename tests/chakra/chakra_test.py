@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""prun dump --format chakra, read by PyPI's protobuf from the published numbers of fields: every plan decodes, ends where a rank
-runs one collective or send at a time, and moves the bytes that prun check predicts.
+"""prun dump --format chakra, decoded by PyPI's protobuf with the published field numbers: every plan decodes, completes
+when a rank runs one collective or send at a time, and moves the bytes that prun check predicts.
 
-Usage: chakra_test.py PRUN VENV [--astra-sim PROGRAM]    PROGRAM: ASTRA-sim's analytical back end, which replays each trace to its end
+Usage: chakra_test.py PRUN VENV [--astra-sim PROGRAM]    PROGRAM: ASTRA-sim's analytical back end, which replays each
+trace
 """
 import json
 import pathlib
@@ -36,7 +37,7 @@ def prun(*words):
 
 
 def ring_bytes(node, members):
-    """What one rank sends, as prun check counts it."""
+    """Returns the bytes that one rank sends, as prun check counts them."""
     n, size = len(members), node.number("comm_size")
     return {traces.ALL_REDUCE: 2 * (n - 1) / n, traces.ALL_GATHER: n - 1, traces.REDUCE_SCATTER: (n - 1) / n,
             traces.ALL_TO_ALL: (n - 1) / n}.get(node.number("comm_type"), 1 if n > 1 else 0) * size

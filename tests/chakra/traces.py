@@ -1,5 +1,6 @@
-"""Execution traces of MLCommons Chakra: a reader by protobuf's own decoder, from the numbers of fields in et_def.proto (schema 1.0), a
-replay in which a rank runs one collective or send at a time, as ASTRA-sim has it, and ASTRA-sim itself."""
+"""Execution traces of MLCommons Chakra: a reader with protobuf's decoder and the field numbers of et_def.proto (schema
+1.0), a replay in which a rank runs one collective or send at a time as ASTRA-sim does, and ASTRA-sim itself.
+"""
 import collections
 import json
 import pathlib
@@ -68,21 +69,21 @@ def delimited(data):
 
 
 def read(path):
-    """The nodes of a rank, in the order of the file."""
+    """Returns the nodes of a rank, in the order of the file."""
     first, *rest = delimited(pathlib.Path(path).read_bytes())
     assert MESSAGES["Metadata"].FromString(first).version == "1.0.0"
     return [Node(MESSAGES["Node"].FromString(data)) for data in rest]
 
 
 def stuck(ranks, groups):
-    """What is left when nothing can go on; a rank begins the first node that it may, by number."""
+    """Returns the nodes left when no rank can proceed; a rank starts the first ready node by number."""
     left = [{node.id: node for node in nodes} for nodes in ranks]
     ended = [set() for _ in ranks]
     busy = [None] * len(ranks)  # the node that communicates
     arrived, sent = collections.defaultdict(dict), set()
 
     def begin(rank):
-        """Whether anything changed."""
+        """Starts nodes; returns whether anything changed."""
         for node in [left[rank][key] for key in sorted(left[rank])]:
             if not node.waits_for <= ended[rank]:
                 continue
@@ -120,7 +121,7 @@ def stuck(ranks, groups):
 
 
 def replay(program, prefix, ranks):
-    """How many ranks end in ASTRA-sim, on a ring of links, and what it wrote."""
+    """Returns how many ranks complete in ASTRA-sim on a ring of links, and its output."""
     folder = pathlib.Path(prefix).parent
     (folder / "network.yml").write_text(f"topology: [ Ring ]\nnpus_count: [ {ranks} ]\nbandwidth: [ 50 ]\nlatency: [ 500 ]\n")
     (folder / "system.json").write_text(json.dumps({
@@ -132,5 +133,5 @@ def replay(program, prefix, ranks):
     done = subprocess.run([program, f"--workload-configuration={prefix}", f"--comm-group-configuration={prefix}.groups.json",
                            f"--system-configuration={folder / 'system.json'}", f"--remote-memory-configuration={folder / 'memory.json'}",
                            f"--network-configuration={folder / 'network.yml'}"], capture_output=True, text=True, timeout=300, cwd=folder)
-    # It may fail when it is done, freeing what it has freed: what counts is who came to the end.
+    # It may crash at exit by a double free, so the count of completed ranks decides.
     return len(set(re.findall(r"sys\[(\d+)\] finished", done.stdout))), done.stdout[-2000:] + done.stderr[-2000:]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Data of a plan, through the prun command: the same tokens train the same however they are cut and written; orders are the
-same on every mesh and after a resume; evaluations see what training does not; arrays of numpy train; and what cannot be
-trained on is refused before launch, with both sides. Usage: data_test.py PRUN
+"""Data of a plan, through the prun command. The same tokens train alike for every sharding and dtype; orders are the
+same on every mesh and after a resume; evaluations use held-out samples; numpy arrays train; and invalid data are
+rejected before launch, with both sides of the contradiction. Usage: data_test.py PRUN
 """
 import array
 import json
@@ -114,7 +114,7 @@ class Tokens(Data):
 
     def test_the_loss_does_not_cross_documents(self):
         self.write("ends.bin", words([7] * COUNT))
-        self.assertEqual(self.losses("tokens.lua", path="ends.bin", ends=7), [0] * 4)  # nothing is left to predict
+        self.assertEqual(self.losses("tokens.lua", path="ends.bin", ends=7), [0] * 4)  # no token is left to predict
         self.write("two.bin", words([7, 5] * (COUNT // 2)))
         both = self.losses("tokens.lua", path="two.bin", eval=1)[0]
         parts = [self.losses("tokens.lua", path="two.bin", eval=1, ends=end)[0] for end in (5, 7)]
@@ -141,7 +141,7 @@ class Tokens(Data):
         held = self.prun("dump", HERE / "tokens.lua", "--set", "path=plain.bin", "--set", "eval=2").stdout
         self.assertIn("tokens plain.bin, 4750 from 0 on, 8 samples a step", held)
         self.assertIn("tokens plain.bin, 250 from 4750 on\n", held)
-        # Other tokens at the end: training does not see them, the evaluation sees nothing else.
+        # Changed tokens at the end affect only the evaluation, not the training.
         self.write("end.bin", words(self.ids[:4750] + [7] * 250))
         for order in ("random", "epochs"):
             settings = {"order": order, "eval": 2}
@@ -149,7 +149,7 @@ class Tokens(Data):
                              self.losses("tokens.lua", path="plain.bin", **settings))
             self.assertNotEqual(self.losses("tokens.lua", key="eval_loss", path="end.bin", **settings),
                                 self.losses("tokens.lua", key="eval_loss", path="plain.bin", **settings))
-        # Data of its own leaves training as it is without an evaluation.
+        # An evaluation with data of its own does not change the training.
         self.write("validation.bin", words(self.ids[4750:]))
         self.assertEqual(self.losses("tokens.lua", path="plain.bin", eval=2, own="validation.bin"),
                          self.losses("tokens.lua", path="plain.bin"))
@@ -168,7 +168,7 @@ class Tokens(Data):
         self.write("shard_0.bin", words([1] * 100))
         self.write("shard_1.bin", words([1] * 50 + [300] + [1] * 50))
         self.refused("tokens.lua", "shard_1.bin has the id 300 at position 50 (byte 100)", path="shard_*.bin")
-        # Evaluations' files are read, too.
+        # Files of evaluations are checked too.
         self.refused("tokens.lua", "shard_1.bin has the id 300", path="plain.bin", eval=2, own="shard_1.bin")
 
     def test_headers_that_promise_something_else(self):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Evaluations on a set that batches do not divide: batches = "all" takes the mean over the set on every mesh, and a number of
-batches that counts samples more than once is reported. Usage: evaluation_test.py PRUN
+"""Evaluations on a set that batches do not divide: batches = "all" gives the mean over the set on every mesh, and a
+number of batches that counts samples more than once is reported. Usage: evaluation_test.py PRUN
 """
 import array
 import json

@@ -1,4 +1,4 @@
--- A classifier of pictures in .npy files, for data_test.py.
+-- A classifier of images in .npy files, for data_test.py.
 local prun = require "prun"
 local nn = prun.nn
 local arg = prun.args { x = "x.npy", y = "y.npy", own_model = false, inputs = 48, classes = 3, steps = 60, x_as = "",

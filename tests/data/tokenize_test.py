@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tools/tokenize makes what prun.data.tokens reads. Usage: tokenize_test.py PRUN. With the packages tokenizers and pyarrow of
-the Python that runs this, where it has them; else with the substitute beside this file.
+"""prun.data.tokens reads the files of tools/tokenize. Usage: tokenize_test.py PRUN. Uses the running Python's packages
+tokenizers and pyarrow if they exist, otherwise the substitute in this folder.
 """
 import importlib.util
 import json

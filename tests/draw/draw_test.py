@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `prun draw` says of plans, traces and runs (--json), and that messages in traces lead from sender to receiver."""
+"""The output of `prun draw` for plans, traces and runs (--json); arrows in traces lead from sender to receiver."""
 import collections
 import json
 import os
@@ -45,7 +45,7 @@ class Draw(unittest.TestCase):
         self.assertEqual((schedule["name"], measured["name"]), ("schedule", "measured"))
         self.assertEqual((schedule["lanes"], measured["lanes"]), (3, 6))
         self.assertEqual(measured["boxes"], 2 * 2 * schedule["boxes"])  # two ranks, two steps
-        self.assertEqual(schedule["unit_ns"], 0)  # stretched to what was measured
+        self.assertEqual(schedule["unit_ns"], 0)  # stretched to the measured time
         self.assertEqual(measured["steps"], 2)
         self.assertGreater(measured["peak_bytes"], 0)
         self.assertLessEqual(sum(measured["critical_ns"].values()), 2 * measured["step_ns"] + 2)
@@ -54,20 +54,22 @@ class Draw(unittest.TestCase):
         self.assertEqual((one["steps"], one["boxes"] * 2), (1, measured["boxes"]))
 
     def test_memory_is_that_of_the_program(self):
-        """No more lives at once than the arena holds, and in a schedule of one stream's order nearly that."""
+        """The live bytes never exceed the arena, and with one stream's order they nearly fill it."""
         arena = json.loads(prun("check", "plans/zero3.lua", "--nproc", 2, "--json"))["classes"][0]["arena_bytes"]
         peak = summary("plans/zero3.lua", "--nproc", 2)["timelines"][0]["peak_bytes"]
         self.assertLessEqual(peak, arena)
         self.assertGreater(peak, 0.9 * arena)
 
     def test_schedules_are_those_of_their_papers(self):
-        """p = 4, m = 8: bubbles of (p - 1)(F + B), of half of it with two stages a rank, and of less without weights."""
+        """p = 4, m = 8: bubbles of (p - 1)(F + B), half of that with two stages per rank, and less without weight
+        gradients.
+        """
         def idle(plan, *words):
             timeline = summary(f"plans/{plan}.lua", "--nproc", 4, "--set", "pp=4", "--set", "layers=8", *words)["timelines"][0]
             return timeline["step_ns"] / timeline["unit_ns"] * (1 - timeline["busy"])
         one, interleaved = idle("1f1b"), idle("interleaved")
         h1, v = idle("zero_bubble"), idle("zero_bubble", "--set", "schedule=zb_v")
-        self.assertAlmostEqual(one, 9, delta=1.5)  # messages take their time, too
+        self.assertAlmostEqual(one, 9, delta=1.5)  # messages take time too
         self.assertAlmostEqual(interleaved, 4.5, delta=1.5)
         self.assertAlmostEqual(h1, 3, delta=1.5)
         self.assertLess(v, h1)
@@ -79,7 +81,7 @@ class Draw(unittest.TestCase):
         self.assertEqual((timeline["name"], timeline["unit_ns"]), ("predicted", 0))
         self.assertAlmostEqual(timeline["step_ns"] / 1e9, simulated["step_s"], 6)
         self.assertGreater(timeline["peak_bytes"], 0)
-        self.assertLessEqual(timeline["peak_bytes"], max(simulated["peak_bytes"]))  # the arena has gaps, too
+        self.assertLessEqual(timeline["peak_bytes"], max(simulated["peak_bytes"]))  # the arena also has gaps
 
     def test_many_ranks_are_drawn_by_their_classes(self):
         drawn = summary("plans/3d.lua", "--nproc", 64, "--set", "pp=4", "--set", "tp=4", "--set", "layers=4")
@@ -119,7 +121,7 @@ class Draw(unittest.TestCase):
         self.assertEqual([curve["steps"] for curve in both["curves"]], [2, 2])
         self.assertEqual(both["timelines"], [])
         of_one = {len(summary(run)["timelines"]) for run in runs.iterdir()}
-        self.assertEqual(of_one, {0, 1})  # that with a trace has a timeline
+        self.assertEqual(of_one, {0, 1})  # the run with a trace has a timeline
         notes, = (found["notes"] for found in map(summary, runs.iterdir()) if not found["timelines"])
         self.assertIn("was run without --trace, and did not fail. Its schedule: prun draw plans/single.lua --nproc 1 --set ",
                       notes[0])
@@ -140,7 +142,7 @@ class Draw(unittest.TestCase):
         self.assertNotIn("recompute", summary("plans/single.lua")["timelines"][0]["critical_ns"])
 
     def test_diff(self):
-        """More units gathered ahead: memory for them, the same bytes, and gathers that wait for less."""
+        """Prefetching more units takes memory, sends the same bytes, and makes gathers wait for fewer ops."""
         both = json.loads(prun("diff", "plans/zero3.lua", "--nproc", 2, "--set", "prefetch=0", "--to", "prefetch=2", "--json"))
         first, second = both["first"], both["second"]
         self.assertEqual(first["sent_bytes"], second["sent_bytes"])
@@ -149,7 +151,7 @@ class Draw(unittest.TestCase):
         self.assertLess(second["step"], first["step"])
         order = {diff["stream"]: diff for diff in both["order"]}
         self.assertGreater(order["gather"]["other_waits"], 5)
-        for stream, waits in (("compute", 2), ("reduce", 0)):  # the first two gathers stand at the end of the step before
+        for stream, waits in (("compute", 2), ("reduce", 0)):  # the first two gathers are at the end of the previous step
             self.assertEqual([order[stream][k] for k in ("only_first", "only_second", "moved", "other_waits")], [0, 0, 0, waits])
         itself = json.loads(prun("diff", "plans/zero3.lua", "plans/zero3.lua", "--json"))
         self.assertEqual(itself["first"], itself["second"])

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What stands on pages of `prun draw`, by what a headless browser has in its document after the page's script has run.
+"""The content of `prun draw` pages, from a headless browser's document after the page's script has run.
 
-The page says it itself: with #test behind its address it presses its keys and writes what came of it. Without chromium
-this checks what can be read off the file, and says so; a folder as second argument keeps the pages.
+The page tests itself: with #test after its address it presses its keys and writes the results. Without chromium this
+test checks only the file, and prints that; a folder as second argument keeps the pages.
 """
 import json
 import pathlib
@@ -27,14 +27,14 @@ def data_of(page):
 
 
 def check_alone(page, name):
-    """A page loads nothing: it has no addresses but those of names of XML."""
+    """Checks that a page loads nothing: its only addresses are XML namespaces."""
     addresses = [a for a in re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"'<>)]*", page) if "www.w3.org" not in a]
     loads = re.findall(r"<(?:link|img|iframe)\b|\bsrc=|@import|url\(|fetch\(|XMLHttpRequest", page)
     assert not addresses and not loads, f"{name}: {addresses} {loads}"
 
 
 def in_browser(browser, page, folder):
-    """The page's report of itself."""
+    """Returns the page's report."""
     words = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={folder}",
              "--window-size=1280,900", "--virtual-time-budget=20000", "--dump-dom", f"file://{page}#test"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=240)
@@ -44,7 +44,7 @@ def in_browser(browser, page, folder):
 
 
 def write_large_trace(path):
-    """Ten streams with 10,000 ops each, of which every thousandth leads to the next stream."""
+    """Writes ten streams of 10,000 ops each, of which every thousandth has an arrow to the next stream."""
     events = []
     per = BOXES // 10
     for tid in range(10):
@@ -81,7 +81,7 @@ def check_large(prun, folder, browser):
     if not browser:
         return
     report = in_browser(browser, folder / "large.html", folder / "profile")
-    # A frame of all of it draws far fewer rectangles than there are boxes.
+    # A view of the whole trace draws far fewer rectangles than there are boxes.
     assert report["boxes"] == BOXES and report["drawn"] < BOXES / 4, report
 
 

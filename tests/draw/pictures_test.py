@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The pictures of plans/pictures are what the commands of its README draw; --update draws them anew.
+"""The pictures of plans/pictures equal the output of the commands in its README; --update redraws them.
 
 Standard library only, so that a bare machine can run it.
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""prun generate gives the model's own probabilities: those of a text that it has made are its loss on that text, by the
-program that trains. The cache, chunks of a prompt and ranks that split the weights change nothing. Usage:
-generate_test.py PRUN [SUBSTITUTES]    SUBSTITUTES: the folder of devices/cuda.so
+"""prun generate uses the model's own probabilities: those of a generated text equal its loss in the training program.
+The cache, the chunks of a prompt and ranks that split the weights change nothing. Usage: generate_test.py PRUN
+[SUBSTITUTES]    SUBSTITUTES: the folder of devices/cuda.so
 """
 import json
 import os
@@ -39,7 +39,7 @@ class Generate(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.folder)
 
     def trained(self, settings):
-        """A checkpoint after five steps; made once."""
+        """Returns a checkpoint after five steps, made once."""
         folder = self.folder / "-".join(["c", *settings])
         if not folder.exists():
             prun(PLAN, *words_of(settings), "--checkpoint", folder)
@@ -59,7 +59,7 @@ class Generate(unittest.TestCase):
             with self.subTest(settings=settings):
                 made = self.made(settings, "--temperature", 1, "--top-k", 0)
                 text, metrics = self.folder / "text", self.folder / "metrics"
-                text.write_bytes(bytes(made["prompt"] + made["ids"]))  # one sample and no more
+                text.write_bytes(bytes(made["prompt"] + made["ids"]))  # exactly one sample
                 metrics.unlink(missing_ok=True)
                 resumed = [*settings, f"data={text}", "batch=1", "steps=6"]
                 prun(PLAN, *words_of(resumed), "--resume", self.trained(settings), "--new-data", "--metrics", metrics)
@@ -73,7 +73,7 @@ class Generate(unittest.TestCase):
             with self.subTest(settings=settings):
                 whole = self.made(settings, "--temperature", 0.9, "--seed", 3, tokens=190)
                 text = bytes(whole["prompt"] + whole["ids"])
-                for length in (2, 64, 65, 130, 150):  # chunks are of 64
+                for length in (2, 64, 65, 130, 150):  # a chunk has 64 tokens
                     greedy = self.made(settings, "--temperature", 0, prompt=text[:length], tokens=1)
                     again = self.made(settings, "--temperature", 0.9, "--top-k", 1, prompt=text[:length], tokens=1)
                     self.assertEqual(greedy["ids"], again["ids"])
@@ -98,7 +98,7 @@ class Generate(unittest.TestCase):
                 self.assert_alike(here, self.made(settings, "--temperature", 0, "--device", "cuda", prompt=prompt, tokens=8))
 
     def test_padded_columns_are_never_chosen(self):
-        """Of 255 and 192 columns that are padded to 512, at temperatures at which every column is as likely."""
+        """255 and 192 columns are padded to 512, at temperatures at which all columns are equally likely."""
         for settings in (["vocab=255", "tied=true"], ["vocab=192"]):
             with self.subTest(settings=settings):
                 words = ["--temperature", 99, "--top-k", 0]
@@ -116,7 +116,7 @@ class Generate(unittest.TestCase):
         self.assertEqual(self.made([], "--top-p", 0.001)["ids"], self.made([], "--temperature", 0)["ids"])
 
     def test_a_plan_runs_without_its_data_and_strategies(self):
-        """Of a plan for any mesh: its model."""
+        """A plan for any mesh generates with its model alone."""
         folder = self.folder / "sharded"
         sizes = ["layers=2", "width=32", "heads=4", "context=32", "batch=8", "steps=2"]
         prun("plans/zero3.lua", "--nproc", 2, *words_of(sizes), "--checkpoint", folder)
@@ -136,7 +136,7 @@ class Generate(unittest.TestCase):
                     self.assertEqual(made["prompt"], ids)
 
     def test_an_end_of_text_ends_it(self):
-        """Of 420 tokens, sampled alike, one is the end."""
+        """One of 420 equally likely tokens is the end of text."""
         folder = pathlib.Path(__file__).resolve().parent / "tokenizers"
         made = self.made(["vocab=420", "steps=1", "context=1024"], "--tokenizer", folder / "gpt2.json", "--temperature", 9, "--top-k", 0,
                          prompt="the", tokens=1000)

@@ -1,4 +1,4 @@
--- The models that generate_test.py continues a text with: gpt, llama and moe, small.
+-- Small models (gpt, llama, moe) with which generate_test.py continues a text.
 
 local prun = require "prun"
 
@@ -12,7 +12,7 @@ if arg.model == "llama" then sizes.kv_heads = arg.kv_heads end
 if arg.model ~= "moe" then sizes.tied = arg.tied end
 
 local nn = prun.nn
-local function own(batch)  -- what prun generate refuses
+local function own(batch)  -- rejected by prun generate
   local x = nn.embedding(batch.tokens, nn.parameter("token.weight", { 256, 24 }, { "normal", 0.02 }))
   x = nn.attention(nn.linear("qkv", x, 72), 2, { causal = arg.causal })
   if arg.loss == "mean" then return prun.losses.mean(x) end

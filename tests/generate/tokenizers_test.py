@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""prun's tokenizers against PyPI's on random text, in each form of tokenizers/.
+"""Compares prun's tokenizers with PyPI's on random text, for each type in tokenizers/.
 
-Usage: tokenizers_test.py PRUN VENV. VENV: as transformers_test.py has it.
+Usage: tokenizers_test.py PRUN VENV. VENV: see transformers_test.py.
 """
 import json
 import pathlib
@@ -61,7 +61,9 @@ class Tokenizers(unittest.TestCase):
                     self.assertEqual(self.ids(form, text), theirs.encode(text).ids)
 
     def test_a_long_text_that_nothing_splits(self):
-        """Each merge looks at its neighbours alone: of 19,200 characters in one word all pairs would take many seconds."""
+        """Each merge examines only its neighbours: for 19,200 characters in one word, all pairs would take many
+        seconds.
+        """
         form, text = HERE / "tokenizers/mistral.json", "the time of the sea and " * 800
         before = time.monotonic()
         self.assertEqual(self.ids(form, text), Tokenizer.from_file(str(form)).encode(text).ids)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The package of tools/gpu-check in a clean system: Debian's base and Python 3, made by debootstrap, and nothing else.
+"""The package of tools/gpu-check in a clean system: only Debian's base and Python 3, made by debootstrap.
 
-There it must start, find its libraries, and report that there is no GPU. PRUN_GPU_PACKAGE names a package; without it
-the programs of PRUN's build are packed, which find libraries by LD_LIBRARY_PATH alone (needs.json). PRUN_DEBOOTSTRAP names a tree that debootstrap made, which is copied. Ends with 77
-where it cannot be tried. Usage: chroot_test.py TOP PRUN
+There it must start, find its libraries, and report that there is no GPU. PRUN_GPU_PACKAGE names a package; by default
+the programs of PRUN's build are packed, which find libraries by LD_LIBRARY_PATH alone (needs.json). PRUN_DEBOOTSTRAP
+names a tree made by debootstrap, which is copied. Exits with 77 if it cannot run. Usage: chroot_test.py TOP PRUN
 """
 import json
 import os
@@ -25,7 +25,7 @@ def skip(why):
 
 
 def mirror():
-    """The archive that apt uses here for the main component, and its suite."""
+    """Returns apt's archive of the main component on this machine, and its suite."""
     done = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)"], capture_output=True, text=True)
     codename = next((line.split("=")[1].strip('"') for line in pathlib.Path("/etc/os-release").read_text().splitlines() if line.startswith("VERSION_CODENAME=")), "")
     return next(((line.split()[0], codename) for line in done.stdout.splitlines() if line.split()[1:] == [codename]), (None, codename))
@@ -33,7 +33,7 @@ def mirror():
 
 def in_root(root, command, library_path=""):
     environment = f"PATH=/usr/sbin:/usr/bin:/sbin:/bin LD_LIBRARY_PATH={library_path}"
-    # /proc is private to the command, and goes with it.
+    # The command has its own /proc, which ends with it.
     return subprocess.run(["unshare", "--mount", "--pid", "--fork", "sh", "-c",
                            f'mount -t proc proc "{root}/proc" && mount -t tmpfs shm "{root}/dev/shm" && exec env -i {environment} HOME=/root chroot "{root}" sh -c "$0"', command],
                           capture_output=True, text=True, timeout=300)

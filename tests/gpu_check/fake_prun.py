@@ -1,8 +1,9 @@
-"""Plays prun for the tests of gpu-check: FAKE_* variables decide how it behaves. Each call is a line of FAKE_CALLS.
+"""Replaces prun in the tests of gpu-check: FAKE_* variables control its behaviour. Each call appends a line to
+FAKE_CALLS.
 
-FAKE_RUN, for plans on the device cuda: "" as on the CPU; off: other losses; drift: other losses each time; nan; crash; hang, which
-writes its process id beside FAKE_CALLS; cudnn, graphs, blocking: crash unless the run has cudnn=0, a trace (which
-captures nothing), CUDA_LAUNCH_BLOCKING=1.
+FAKE_RUN, for plans on the device cuda: "" like the CPU; off: other losses; drift: other losses each time; nan; crash;
+hang, which writes its process id next to FAKE_CALLS; cudnn, graphs, blocking: crash unless the run has cudnn=0, a trace
+(which disables capture), CUDA_LAUNCH_BLOCKING=1.
 """
 import json
 import os
@@ -30,7 +31,7 @@ def leave(status, text):
 
 
 def write_trace(path):
-    """Three steps: two GEMMs and an attention each, and a wait, which is no op."""
+    """Writes three steps: two GEMMs and an attention each, and a wait, which is not an op."""
     events = [{"ph": "M", "pid": 0, "tid": 0, "name": "thread_name", "args": {"name": "compute"}}]
     for step in range(3):
         for name, dur, cat in (("linear block0", 2000, "compute"), ("linear block1", 2000, "compute"), ("attention block0", 1500, "compute"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The parts of tools/gpu-check that measure, with peers that are played: their output, and the figures made of it.
+"""The measuring parts of tools/gpu-check with simulated peers: their output, and the figures computed from it.
 
 Usage: figures_test.py PRUN TOP
 """
@@ -41,7 +41,7 @@ class Training(Figures):
         _, found = self.figures("pytorch", "--torch", str(self.torch(0.0125)))
         result = found[TRAINING]
         self.assertEqual(result["status"], PASS, result)
-        # 64 x 1,024 tokens in 10 ms, 6 x 123.7M + 12 x 12 x 768 x 1,024 FLOPs each, of 1 PFLOP/s.
+        # 64 x 1,024 tokens in 10 ms, 6 x 123.7M + 12 x 12 x 768 x 1,024 FLOPs each, relative to 1 PFLOP/s.
         self.assertIn(f"{FAST}: 6,553,600 tokens/s, MFU 560.6%; PyTorch 9.9 eager: 5,242,880 tokens/s, MFU 448.5%; "
                       "PyTorch 9.9: 5,242,880 tokens/s, MFU 448.5%", result["figure"])
         self.assertIn("1.250 × PyTorch, with the same bits in every run 1.250 ×", result["figure"])
@@ -55,7 +55,7 @@ class Training(Figures):
         self.assertEqual(found[TRAINING]["status"], FAIL)
 
     def test_prun_has_its_figure_where_pytorch_has_none(self):
-        _, found = self.figures("pytorch", "--torch", str(self.torch(0, "no compiler")))  # neither with torch.compile nor without
+        _, found = self.figures("pytorch", "--torch", str(self.torch(0, "no compiler")))  # fails with and without torch.compile
         self.assertEqual((found[TRAINING]["status"], found[TRAINING]["figure"]), (FAIL, f"{PRUN_ALONE.split('; ')[0]}; 64 samples a step"))
         self.assertIn("no compiler", found[TRAINING]["note"])
         done = json.dumps({"torch": "9.9", "step_s": 0.0125, "last_loss": 9})
@@ -64,7 +64,7 @@ class Training(Figures):
         self.assertEqual((found[TRAINING]["status"], found[TRAINING]["note"]), (FAIL, "not the PyTorch that was asked for"))
         self.assertIn("PyTorch 9.9 without torch.compile, which failed: no gcc: 5,242,880", found[TRAINING]["figure"])
         _, found = self.figures("pytorch", "--torch", "/nowhere")
-        self.assertEqual(found[TRAINING]["status"], FAIL)  # kept
+        self.assertEqual(found[TRAINING]["status"], FAIL)  # from the stored result
         _, found = self.figures("pytorch", "--fresh", "--torch", "/nowhere")
         self.assertEqual(found[TRAINING]["status"], IMPOSSIBLE)
         self.assertIn(f"no PyTorch: /nowhere: No such file or directory (--torch PYTHON); {PRUN_ALONE}", found[TRAINING]["note"])
@@ -117,7 +117,7 @@ class Gpt2(Figures):
                                                      (0, 2, "linear b", 2000, "compute"), (0, 3, "linear a", 3000, "compute"), (1, 2, "linear a", 9e6, "compute"),
                                                      (0, 2, "(wait for edge)", 9e6, "wait"), (0, 2, "next_batch", 9e6, "host"))]
         self.assertEqual(op_table.measured(events), {"linear": (2, 0.003)})
-        # An epilogue has no floor of its own where a GEMM ends with it.
+        # An epilogue has no lower bound of its own if it is fused into a GEMM.
         rows = op_table.table({"linear_gelu": (1, 0.002)}, {"linear": 0.001, "gelu": 0.001}, {"linear": 0.001, "gelu": 0.001})
         self.assertEqual(rows[1], ["forward GEMMs", "1", "2.00", "1.00", "2.00", "2.00", "linear_gelu 2.00"])
         self.assertEqual(op_table.read(self.folder / "none.json"), {})
@@ -202,7 +202,7 @@ class Suites(Figures):
         self.assertEqual(len(found), 11)
         calls = self.calls.read_text().splitlines()
         self.assertTrue(calls[-1].endswith("bits --json"), calls[-1])  # after the others
-        self.assertEqual(len(calls), 13)  # an item each, and two more tries of one
+        self.assertEqual(len(calls), 13)  # one per item, and two retries of one
 
     def test_on_one_card_the_suite_of_transports_shares_it(self):
         self.gpus(1)
@@ -231,7 +231,7 @@ class Suites(Figures):
         collectives, step, abort = found.values()
         self.assertEqual((collectives["status"], collectives["figure"]), (PASS, "18 rows, results compared"))
         self.assertEqual((step["status"], step["figure"]), (PASS, "0.0e+00 over 40 steps"))
-        self.assertEqual((abort["status"], abort["note"]), (FAIL, "no step was seen before the end: exit 0: "))  # the played prun has no ranks
+        self.assertEqual((abort["status"], abort["note"]), (FAIL, "no step was seen before the end: exit 0: "))  # the fake prun has no ranks
         self.assertIn("--transport nccl --transport-options nccl.share=1 --ranks-per-device 2", self.calls.read_text())
 
     def test_every_bar_is_in_the_report(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/gpu-check: parts, budgets, results and remedies, with the CPU device and with a machine of GPUs that is played.
+"""tools/gpu-check: parts, budgets, results and remedies, with the CPU device and with a simulated machine of GPUs.
 
 Nothing here runs on a GPU. Usage: gpu_check_test.py PRUN TOP
 """
@@ -119,7 +119,7 @@ class OnTwoGpus(Machine):
         process = subprocess.Popen([sys.executable, "-S", TOP / "tools/gpu-check", "--prun", self.prun, "--out", self.folder / "out", "--only", "parity",
                                     "--plans", "ddp", "--ranks", "1,2"], env=self.environment(FAKE_RUN="hang"), stdout=subprocess.DEVNULL)
         hanging = self.folder / "calls.hang"
-        while not (hanging.exists() and hanging.read_text().count("\n") == 6):  # two runs of each of three checks at once
+        while not (hanging.exists() and hanging.read_text().count("\n") == 6):  # two runs of each of three concurrent checks
             self.assertIsNone(process.poll())
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
@@ -131,7 +131,7 @@ class OnTwoGpus(Machine):
     @unittest.mock.patch("gpu_check.remedies.FIRST_TRIES", 0)
     def test_a_failed_check_is_asked_again_when_wanted(self):
         self.parity("off", "--plans", "ddp")
-        self.assertEqual(self.parity("", "--plans", "ddp")[0].returncode, 1)  # kept
+        self.assertEqual(self.parity("", "--plans", "ddp")[0].returncode, 1)  # the result is stored
         self.assertEqual(self.parity("", "--plans", "ddp", "--again")[0].returncode, 0)
 
     def test_the_doctor_must_name_every_gpu(self):
@@ -141,7 +141,7 @@ class OnTwoGpus(Machine):
 
 
 class Calls(Machine):
-    """Parts of the test's own, so that it decides when the budget ends."""
+    """Parts defined by the test, which controls when the budget ends."""
 
     def run_of(self, *parts, **options):
         words = ["--prun", str(self.prun), "--out", str(self.folder / "out"), "--device", "cpu"]
@@ -296,7 +296,7 @@ class Keys(Machine):
         self.words = ["--only", "ops,parity", "--plans", "single", "--ranks", "1"]
 
     def asked(self, **environment):
-        """Parts that ask something, and what the lines of others say."""
+        """Returns the parts that ran instead of using stored results, and the completed gpu-check."""
         done, _ = self.check(*self.words, **environment)
         return set(self.lines(done)), done
 
@@ -381,7 +381,7 @@ int cuDevicePrimaryCtxRetain(void** made, int device) {{ note("retain", device);
         process = warm.start(self.context(1, "/nowhere"))
         self.assertIsNone(process.poll())
         self.addCleanup(process.stdout.close)
-        process.stdin.close()  # as when gpu-check is killed
+        process.stdin.close()  # as if gpu-check were killed
         self.assertEqual(process.wait(timeout=20), 0)
         self.assertIsNone(warm.start(self.context(0, "/nowhere")))
 
@@ -421,7 +421,7 @@ class Parts(Machine):
         machine, part = {"device": "cuda", "gpus": ["G"], "problem": "", "about": {"GPUs": "1"}, "small": False}, Part("s", "t", None)
         text = report.markdown(machine, [Result("s", "n", FAIL, note="a|b\nc", command="x | y")], [("s", "m")], [part], {"n": "1 | 2", "m": "3"})
         self.assertIn("| n | **FAIL**: a\\|b c |  |  | 0 | `x \\| y` |", text)
-        self.assertIn("| n | 1 \\| 2 |  | **no**: a\\|b c |\n| m | 3 |  | not asked yet |", text)  # of the figures
+        self.assertIn("| n | 1 \\| 2 |  | **no**: a\\|b c |\n| m | 3 |  | not asked yet |", text)  # figures
 
     def test_libraries_and_headers_beside_pytorch_are_found(self):
         packages = self.folder / "site/nvidia"

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""tools/gpu-check --pack: what it builds, what the archive needs, and that it runs elsewhere. Usage: pack_test.py PRUN TOP"""
+"""tools/gpu-check --pack: its build, the archive's dependencies, and a run in another folder. Usage: pack_test.py PRUN
+TOP
+"""
 # ruff: noqa: I001  (played.py makes gpu_check importable)
 import json
 import pathlib
@@ -23,7 +25,7 @@ Call Stack (most recent call first):
 
 
 class Building(Machine):
-    """With a cmake and a ninja that are played."""
+    """Builds with a fake cmake and a fake ninja."""
 
     def setUp(self):
         super().setUp()
@@ -45,7 +47,7 @@ class Building(Machine):
             self.assertEqual([r["status"] for r in found["results"]], ["pass", "pass"], done.stdout)
             made = [line for line in self.calls.read_text().splitlines() if line.startswith("ninja")]
             self.assertEqual(len(made), calls)
-        self.assertEqual(done.returncode, 2)  # all well, but no GPU
+        self.assertEqual(done.returncode, 2)  # success, but no GPU
 
     def test_no_substitute_is_built(self):
         self.build()
@@ -110,14 +112,14 @@ class Packed(Machine):
         self.assertFalse(any(name.startswith(("libc.so", "libstdc++", "libcublas")) for name in libraries), libraries)
         self.assertRegex(done.stdout, r"it needs GLIBC 2\.\d+ and GLIBCXX 3\.\d+\.\d+ or newer there")
         done = subprocess.run([top / "tools/gpu-check", "--device", "cpu", "--only", "parity", "--plans", "single", "--ranks", "1", "--small",
-                               "--budget", "60"], capture_output=True, text=True)  # it takes the prun of the archive
+                               "--budget", "60"], capture_output=True, text=True)  # it uses the prun of the archive
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
         ran = subprocess.run([prun, "plans/ddp.lua", "--nproc", "2", *(word for setting in TINY for word in ("--set", setting))],
                              capture_output=True, text=True, cwd=top)
-        self.assertEqual(ran.returncode, 0, ran.stderr)  # the transports are those of the archive
+        self.assertEqual(ran.returncode, 0, ran.stderr)  # with the transports of the archive
         self.assertIn("over shm", ran.stdout + ran.stderr)
         path = json.loads((top / "needs.json").read_text())["library_path"]
-        finds = b"$ORIGIN/../lib/needed" in PRUN.read_bytes()  # CI's does not
+        finds = b"$ORIGIN/../lib/needed" in PRUN.read_bytes()  # false for CI's build
         self.assertEqual(path, "" if finds else "build/gpu/lib/needed")
         plans = subprocess.run([prun, "plans", "--json"], capture_output=True, text=True, cwd=self.folder)
         self.assertIn("zero3", plans.stdout, plans.stderr)

@@ -1,6 +1,6 @@
-"""A machine with GPUs that is played: a folder with programs that answer as prun, nvidia-smi and the tests' programs would.
+"""A simulated machine with GPUs: a folder with programs that answer like prun, nvidia-smi and the tests' programs.
 
-Every test file of this folder is called with PRUN, a built one, and TOP, the repository.
+Every test file of this folder is called with PRUN, a built program, and TOP, the repository.
 """
 import contextlib
 import io
@@ -17,7 +17,7 @@ import unittest.mock
 
 PRUN, TOP = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 FAKE = pathlib.Path(__file__).resolve().parent / "fake_prun.py"
-PYTHON = f"#!{sys.executable} -IS\n"  # played programs start hundreds of times
+PYTHON = f"#!{sys.executable} -IS\n"  # fake programs start hundreds of times
 sys.dont_write_bytecode = True
 sys.path[:0] = [str(TOP / "tools"), str(TOP / "tools/bench")]
 from gpu_check.main import main  # noqa: E402
@@ -44,12 +44,12 @@ class Machine(unittest.TestCase):
         return path
 
     def gpus(self, count, name="NVIDIA Fake"):
-        """An nvidia-smi that lists so many."""
+        """Installs an nvidia-smi that lists `count` GPUs."""
         names = "".join(f"echo {name} {i}; " for i in range(1, count + 1))
         self.program("bin/nvidia-smi", f'#!/bin/sh\ncase "$1" in *name*) {names or ":"};; *) echo 580.1;; esac\n')
 
     def agreement(self, groups="A B", body="echo cuda device: $PRUN_CUDA_PLUGIN; echo '[  PASSED  ] 1 test.'"):
-        """A cuda_agreement_test with these groups; `body` runs for each of them as $group."""
+        """Installs a cuda_agreement_test with these groups; `body` runs for each of them as $group."""
         listed = "".join(f"\\n  {group}" for group in groups.split())
         return self.program("build/bin/cuda_agreement_test", f"#!/bin/sh\ncase $1 in *list*) printf 'Running main()\\nOps.{listed}\\n'; exit;; esac\n"
                             f"group=${{1#*Ops.}}\n{body}\n")
@@ -59,11 +59,11 @@ class Machine(unittest.TestCase):
         return {**env, "PATH": f"{self.folder / 'bin'}:{env['PATH']}", "FAKE_CALLS": str(self.calls), **more}
 
     def check(self, *words, prun=None, **environment):
-        """(how gpu-check ended, its report)."""
+        """Returns (exit code of gpu-check, its report)."""
         given = [] if {"--build", "--keep"} & set(words) else ["--prun", prun or self.prun]
         out, err = io.StringIO(), io.StringIO()
         with unittest.mock.patch.dict(os.environ, self.environment(**environment), clear=True), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:  # in this process: dozens of starts would take most of the test's time
+            try:  # in this process, because dozens of starts would take most of the test's time
                 status = main([str(word) for word in (*given, "--out", self.folder / "out", *words)])
             except SystemExit as end:
                 status = end.code
@@ -75,12 +75,12 @@ class Machine(unittest.TestCase):
         return {result["name"]: result for result in found["results"]}
 
     def lines(self, done):
-        """The line of each part, by the part's name."""
+        """Returns {name of a part: its line}."""
         return {line.split()[2]: line for line in done.stdout.splitlines() if " s  " in line[:10]}
 
 
 def alive(process):
-    for _ in range(500):  # a killed process may take a moment to go
+    for _ in range(500):  # a killed process may take a moment to end
         try:
             if pathlib.Path(f"/proc/{process}/stat").read_text().split()[2] == "Z":
                 return False

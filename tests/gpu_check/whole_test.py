@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""tools/gpu-check as a whole, every part, on a machine that is played: CUDA and NCCL are the substitutes, nvidia-smi,
-compute-sanitizer, PyTorch and nccl-tests are scripts. prun, its kernels, its tests and its benchmarks are the real ones.
+"""All parts of tools/gpu-check on a simulated machine: CUDA and NCCL are the substitutes; nvidia-smi,
+compute-sanitizer, PyTorch and nccl-tests are scripts. prun, its kernels, its tests and its benchmarks are the real
+ones.
 
-The figures mean nothing: the test asks that each part gets through, and that the report has its tables.
-PRUN_PLAYED_GPUS is the number of GPUs (2).
-Usage: whole_test.py BUILD TOP [option of gpu-check ...]     BUILD: a build folder with tests and, for the figures, benchmarks
+The figures are meaningless: the test checks that each part completes and that the report has its tables.
+PRUN_PLAYED_GPUS is the number of GPUs (2). Usage: whole_test.py BUILD TOP [option of gpu-check ...]     BUILD: a build
+folder with tests and, for the figures, benchmarks
 """
 import json
 import os
@@ -20,11 +21,11 @@ sys.path[:0] = [str(TOP / "tools"), str(TOP / "tools/bench")]
 from gpu_check.bars import BARS, GAPS, HOST  # noqa: E402
 
 GPUS = int(os.environ.get("PRUN_PLAYED_GPUS", 2))
-CANNOT = ("no driver",)  # there is one
-# In full, these items of the suite for transports are beyond the substitute for NCCL: it keeps segments mapped, takes minutes for
-# 4 GiB, and has no room for 10,000 groups. CI runs them in part (tests/conformance).
+CANNOT = ("no driver",)  # the substitute has a driver
+# The NCCL substitute cannot run these items of the transport suite in full: it keeps segments mapped, takes minutes for
+# 4 GiB, and supports fewer than 10,000 groups. CI runs them in part (tests/conformance).
 BEYOND = ("load", "messages", "groups")
-MEASURED = ("gpt2", "pytorch", "kernels", "kernels-rest", "nccl-tests")  # their bars are a GPU's
+MEASURED = ("gpt2", "pytorch", "kernels", "kernels-rest", "nccl-tests")  # their bars are for a GPU
 
 TORCH = """#!/bin/sh
 case "$1" in
@@ -48,7 +49,7 @@ def program(path, text):
 
 
 def machine(folder):
-    """The environment of gpu-check there."""
+    """Returns the environment of gpu-check on that machine."""
     names = "".join("echo 'substitute of a GPU'; " for _ in range(GPUS))
     program(folder / "bin/nvidia-smi", f'#!/bin/sh\ncase "$1" in *name*) {names};; *) echo 580.1;; esac\n')
     program(folder / "bin/compute-sanitizer", SANITIZER)
@@ -61,13 +62,13 @@ def machine(folder):
         (folder / "lib" / name).symlink_to(SUBSTITUTES / library)
     preloaded = [SUBSTITUTES / "libprun_cuda_substitute.so", *SUBSTITUTES.glob("libcublasLt.so.*"), *SUBSTITUTES.glob("libcudnn.so.*")]
     return {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "LD_LIBRARY_PATH": f"{folder / 'lib'}",
-            "LD_PRELOAD": ":".join(map(str, preloaded)),  # cuda_kernel_bench is linked with NVIDIA's own
+            "LD_PRELOAD": ":".join(map(str, preloaded)),  # cuda_kernel_bench links NVIDIA's own libraries
             "PRUN_DEVICE_PATH": str(SUBSTITUTES / "devices"), "PRUN_SUBSTITUTE_DEVICES": str(GPUS), "PRUN_SUBSTITUTE_MEMORY_MIB": "1024",
             "PRUN_SUBSTITUTE_CUDNN": "1"}
 
 
 def problem_of(result):
-    """"" or what should not be so."""
+    """Returns "" or a description of the error."""
     if result["status"] == "pass":
         return ""
     if result["status"] == "not possible here":

@@ -1,4 +1,5 @@
-// Variables as launchers set them, recorded from Open MPI 4.1, MPICH 4.0, Slurm 22.05, torchrun 2.5 and Kubernetes.
+// Environment variables set by launchers, recorded from Open MPI 4.1, MPICH 4.0, Slurm 22.05, torchrun 2.5 and
+// Kubernetes.
 #include "launch/environments.h"
 
 #include <gtest/gtest.h>
@@ -152,7 +153,7 @@ TEST(EnvironmentsTest, AConflictPrintsTheTable) {
   EXPECT_FALSE(read(both, "none"));
 }
 
-// `srun --pty bash`, and in it mpirun or a launcher of one's own.
+// `srun --pty bash`, in which the user runs mpirun or another launcher.
 TEST(EnvironmentsTest, OneProcessSaysNothing) {
   Variables shell = {{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}};
   EXPECT_FALSE(read(shell));

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""prun as a process of mpirun and srun, which run here for real, and of launchers whose variables are recorded.
+"""prun as a process of mpirun and srun, which really run, and of launchers whose variables are recorded.
 
-Usage: launchers_test.py PRUN. Needs Open MPI and Slurm (tools/packages.txt); Slurm's daemons are started for this test
-alone and stopped again. Without them it fails.
+Usage: launchers_test.py PRUN. Needs Open MPI and Slurm (tools/packages.txt); the test starts and stops its own Slurm
+daemons. Without the packages it fails.
 """
 import json
 import os
@@ -28,7 +28,7 @@ OWN = re.compile(r"^(PRUN|OMPI|PMI|PMIX|SLURM|MPI|TORCHELASTIC)_|^(RANK|WORLD_SI
 
 
 def processes_of(pid, name=None):
-    """The descendants of a process; with a name only those of it."""
+    """Returns the descendants of a process, optionally only those with a name."""
     found, left = [], [pid]
     while left:
         for task in pathlib.Path(f"/proc/{left.pop()}/task").glob("*/children"):
@@ -58,7 +58,7 @@ class Launchers(unittest.TestCase):
     def tearDown(self):
         left = self.folder / "runtime" / "prun"
         names = [path.name for path in left.iterdir()] if left.exists() else []
-        # A launcher that was killed leaves the folder of its state, named by its pid, to `prun clean`.
+        # A killed launcher leaves its state folder, named by its pid, to `prun clean`.
         self.assertEqual([name for name in names if not name.isdigit()], [], "left in the runtime folder")
 
     def start(self, *command, output="output", **more):
@@ -88,7 +88,7 @@ class Launchers(unittest.TestCase):
         return [row["loss"] for row in self.rows()]
 
     def expect_training(self, code, ranks):
-        """One job, said once, with the numbers of one prun."""
+        """Asserts that one job was reported, once, with the results of one prun."""
         text = self.text()
         self.assertEqual(code, 0, text)
         self.assertEqual(text.count(f"zero3.lua on {ranks} ranks (dp={ranks})"), 1, text)
@@ -109,7 +109,7 @@ class Launchers(unittest.TestCase):
         self.assertEqual(code, 10, text)
 
     def kill_one(self, process, name):
-        """Kills a process and waits for the end; the seconds that it took."""
+        """Kills a process and waits for the end; returns the seconds that it took."""
         everybody = processes_of(process.pid)
         victim = processes_of(process.pid, name)[0]
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""A Slurm of one node for tests: munged, slurmctld and slurmd of our own, in a folder and on ports of their own."""
+"""A Slurm of one node for tests: its own munged, slurmctld and slurmd, in a folder and on free ports."""
 import getpass
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""What english.py reports of comments in each language, and what it leaves alone."""
+"""The findings of english.py in comments of each language, and text that it ignores."""
 import contextlib
 import io
 import pathlib
@@ -30,7 +30,7 @@ class English(unittest.TestCase):
         subprocess.run(["git", "add", name], cwd=self.top, check=True)
 
     def run_lint(self, *arguments):
-        """(exit code, standard output)"""
+        """Returns (exit code, standard output)."""
         with contextlib.redirect_stdout(io.StringIO()) as out:
             code = english.main(list(arguments))
         return code, out.getvalue()

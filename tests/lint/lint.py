@@ -1,10 +1,11 @@
-"""Linters over this repository, one a call; CI runs each as a test (tests/lint/CMakeLists.txt).
+"""Linters over this repository, one per call; CI runs each as a test (tests/lint/CMakeLists.txt).
 
     tests/lint/lint.py clang-format | ruff | luacheck | thread-safety
     tests/lint/lint.py clang-tidy [--changed | --all]
 
-clang-tidy reads the lines that differ from main, on main those of a day. CI gives it TIDY_SECONDS and reads the sources
-with most changes first; --changed reads each changed source, however long it takes; --all reads all sources whole.
+clang-tidy reads the lines that differ from main; on main, those of the last day. CI sets TIDY_SECONDS and reads the
+sources with most changes first; --changed reads each changed source without a time limit; --all reads all sources
+whole.
 """
 import concurrent.futures
 import json
@@ -21,8 +22,8 @@ TOP = pathlib.Path(__file__).resolve().parents[2]
 RUFF = "ruff==0.4.0"
 SKIPPED = 77  # CTest's SKIP_RETURN_CODE
 DAY = 24 * 60 * 60
-DATABASE = "build/dev/tidy"  # a folder with compile_commands.json
-TIDY_SECONDS = 120  # of CI's 40 minutes; a source takes 6 to 25 s of a core, so some 20 on 2 cores
+DATABASE = "build/dev/tidy"  # folder of a compile_commands.json
+TIDY_SECONDS = 120  # of CI's 40 minutes; a source takes 6 to 25 s of a core, so about 20 fit on 2 cores
 
 
 def lines(*command):
@@ -37,7 +38,7 @@ def run(*command, **options):
 
 
 def missing(what):
-    """CI has every linter; elsewhere one that is missing is told, no more."""
+    """Fails in CI, which has every linter; otherwise prints that the linter is missing."""
     print(f"{what}: not checked")
     return 1 if os.environ.get("CI") else SKIPPED
 
@@ -69,8 +70,10 @@ def thread_safety():
 
 
 def landing_base():
-    """Where this branch left main. On main itself, where a landing leaves no mark of its own, the newest commit that
-    was made a day before this one: what one session lands is hours old. Nothing, all lines then, in a younger history."""
+    """Returns the commit where this branch left main. On main itself, where landings leave no mark, it is the newest
+    commit that is a day older than HEAD, because one landing's commits are hours old. None (all lines) in a younger
+    history.
+    """
     known = [name for name in ("origin/main", "main") if run("git", "rev-parse", "-q", "--verify", name,
                                                              stdout=subprocess.DEVNULL) == 0]
     head = lines("git", "rev-parse", "HEAD")[0]
@@ -82,7 +85,7 @@ def landing_base():
 
 
 def changed():
-    """{source: its lines that differ from landing_base()}"""
+    """Returns {source: its lines that differ from landing_base()}."""
     parts, name = {}, ""
     for line in subprocess.run(["git", "diff", "-U0", "--diff-filter=d", landing_base(), "--", "*.cc", "*.h"], cwd=TOP,
                                capture_output=True, text=True, check=True).stdout.splitlines():
@@ -96,8 +99,9 @@ def changed():
 
 
 def one_command_each():
-    """Writes DATABASE, which has one of dev's commands for each source; returns the sources. Tests compile the sources of
-    plugins/cuda again with the substitute's headers, which clang 14 cannot read."""
+    """Writes DATABASE with one of dev's commands for each source; returns the sources. Tests compile the sources of
+    plugins/cuda again with the substitute's headers, which clang 14 cannot read.
+    """
     found = json.loads((TOP / "build/dev/compile_commands.json").read_text())
     found.sort(key=lambda each: "-o tests/" in each.get("command", ""))
     commands = {}
@@ -109,7 +113,7 @@ def one_command_each():
 
 
 def tidy(names, options, seconds):
-    """clang-tidy of each source, as many at a time as there are cores; (whether all of them pass, those not begun in time)"""
+    """Runs clang-tidy on the sources, one process per core; returns (whether all passed, sources not begun in time)."""
     end = time.monotonic() + seconds
 
     def one(name):
@@ -133,12 +137,12 @@ def clang_tidy():
              if name.startswith(("runtime/", "plugins/", "tools/prun/", "tools/mutate/")) and name.endswith(".cc")]
     if not names:
         return 0
-    # The preset that compiles each source alone; configured is enough.
+    # The preset that compiles each source separately; configuring it suffices.
     if not (TOP / "build/dev/compile_commands.json").exists() and run("cmake", "--preset", "dev", stdout=subprocess.DEVNULL) != 0:
         return missing("clang-tidy: build/dev cannot be configured")
-    # What needs a library that is not here has no command, and would not find its headers.
+    # A source that needs a missing library has no command, and its headers would not be found.
     commands = one_command_each()
-    if not all((TOP / name).resolve() in commands for name in names):  # new since build/dev was configured
+    if not all((TOP / name).resolve() in commands for name in names):  # added after build/dev was configured
         run("cmake", "--preset", "dev", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         commands = one_command_each()
     apart = [name for name in names if (TOP / name).resolve() not in commands]
@@ -147,7 +151,7 @@ def clang_tidy():
         print(f"clang-tidy: not configured here, so not checked: {', '.join(apart)}")
     if every:
         return int(not tidy(names, [], float("inf"))[0])
-    names.sort(key=lambda name: sum(first - last - 1 for first, last in parts[name]))  # where most has changed, first
+    names.sort(key=lambda name: sum(first - last - 1 for first, last in parts[name]))  # most changed lines first
     # The analyzer takes ten times as long as all other checks.
     passed, left = tidy(names, ["--checks=-clang-analyzer-*", "--line-filter=" + json.dumps([{"name": n, "lines": at} for n, at in parts.items()])],
                         float("inf") if "--changed" in sys.argv else TIDY_SECONDS)

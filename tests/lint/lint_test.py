@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Which lines clang-tidy reads, in repositories made for it, and what it says of sources that it has no time for."""
+"""The lines that clang-tidy reads, in repositories made for the test, and its report about sources left for lack of
+time.
+"""
 import contextlib
 import io
 import json

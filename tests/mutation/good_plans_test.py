@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The verifier refuses no good plan: `prun check` of all plans, on several numbers of ranks and forms of the same plan.
+"""The verifier accepts all valid plans: `prun check` of all plans, on several numbers of ranks and in several forms.
 
     good_plans_test.py PRUN SOURCE_DIR [--all]
 
-CI checks each plan on 1, 3 and 8 ranks; --all adds 2, 4 and 6. A plan that cannot run on so many ranks is refused before
-anything is verified, which does not count as a failure.
+CI checks each plan on 1, 3 and 8 ranks; --all adds 2, 4 and 6. A plan that does not support a number of ranks is
+rejected before verification, which does not count as a failure.
 """
 import pathlib
 import re

@@ -1,4 +1,4 @@
--- A tiny GPT in f64 under a strategy of the caller's choice: what the mutation test makes mistakes in.
+-- A tiny GPT in f64 under a given strategy, which the mutation test mutates.
 
 local prun = require "prun"
 

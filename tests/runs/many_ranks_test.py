@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A job of many more ranks than cores starts, trains and ends, and auto passes over shm where pairs are too many."""
+"""A job with many more ranks than cores starts, trains and ends, and auto skips shm if there are too many pairs."""
 import json
 import pathlib
 import subprocess

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a run keeps, by the real program: the rows of --metrics and the file they go to, runs/<id>/, prun runs.
-Usage: runs_test.py PRUN
+"""Output of a run by the real program: the rows of --metrics and their file, runs/<id>/, prun runs. Usage: runs_test.py
+PRUN
 """
 import json
 import os
@@ -90,7 +90,7 @@ class Sent(Runs):
                 told = self.prun("plans/custom/local_sgd.lua", "--nproc", 2, "--device", device, *sets, "--trace", "t.json").stdout
                 found = re.search(r"^sent +(\S+) KiB a rank and step$", told, re.M)
                 self.assertIsNotNone(found, told)
-                self.assertAlmostEqual(float(found[1]), 2 * weights / 9 / 1024, delta=0.2)  # two averages in nine steps, and nine losses
+                self.assertAlmostEqual(float(found[1]), 2 * weights / 9 / 1024, delta=0.2)  # two averages and nine losses in nine steps
 
 
 class Modules(Runs):
@@ -104,7 +104,7 @@ class Modules(Runs):
         self.prun("plans/mine.lua", "--runs", "runs", "--metrics", "a")
         run, = (self.here / "runs").iterdir()
         self.assertEqual((run / "rates/small.lua").read_text(), "return 0.01\n")
-        module.write_text("return 0.02\n")  # which is another run
+        module.write_text("return 0.02\n")  # so this is another run
         self.prun(run / "plan.lua", "--metrics", "b")
         self.assertEqual(*([row["loss"] for row in rows(self.here / name)] for name in "ab"))
         self.prun("plans/mine.lua", "--runs", "runs")
@@ -113,7 +113,7 @@ class Modules(Runs):
 
 
 class TwoNodes(Runs):
-    """On one machine, over loopback: node 0 has the folders."""
+    """Two nodes on one machine, over loopback: node 0 has the folders."""
 
     def nodes(self, *options, codes=(0, 0), meanwhile=lambda nodes: None, ranks=1, steps=4):
         with socket.socket() as free:
@@ -143,7 +143,7 @@ class TwoNodes(Runs):
         self.assertEqual([row["loss"] for row in rows(self.here / "m0")], [row["loss"] for row in rows(self.here / "whole")][:4], whole.stdout)
         self.nodes("--resume", "auto", "--checkpoint", "kept", "--metrics", "n{node}", steps=6)
         self.assertEqual([row["loss"] for row in rows(self.here / "n0")], [row["loss"] for row in rows(self.here / "whole")][4:])
-        self.train("--resume", "kept", "--metrics", "one", steps=8)  # and on one node
+        self.train("--resume", "kept", "--metrics", "one", steps=8)  # on one node
         self.assertEqual(len(rows(self.here / "one")), 2)
 
     def test_folders_that_are_not_shared_are_named(self):
@@ -211,7 +211,7 @@ class Files(Runs):
     def test_rows_of_steps_that_come_again_are_replaced_with_their_reports(self):
         self.train("--checkpoint", "ck", steps=2)
         old = [{"step": step, "loss": 9} for step in (1, 2, 3)]
-        old[1:1] = [{"step": 3, "report": {}}]  # a rank was faster than the launcher
+        old[1:1] = [{"step": 3, "report": {}}]  # one rank was faster than the launcher
         torn = '{"step":4,"lo'
         self.metrics.write_text("".join(json.dumps(row) + "\n" for row in old) + torn)
         done = self.train("--resume", "ck", "--metrics", "m.jsonl", steps=4)
@@ -269,7 +269,8 @@ class Words(Runs):
         self.assertNotIn("--check-finite ends", found.stderr)
 
     def test_parameters_are_counted_once(self):
-        # embedding and positions, the head with its norm, and two layers: three norms' worth of vectors and four products
+        # embedding and positions, the head with its norm, and two layers: three norms' worth of vectors and four
+        # matrices
         layer = 4 * 32 + 32 * 96 + 96 + 32 * 32 + 32 + 32 * 128 + 128 + 128 * 32 + 32
         count = 256 * 32 + 16 * 32 + 2 * 32 + 32 * 256 + 2 * layer
         for plan, ranks in (("single", 1), ("zero3", 2), ("megatron", 2), ("1f1b", 2)):
@@ -358,7 +359,7 @@ class Folders(Runs):
         run.wait()
         self.assertEqual(going["state"], "running")
         self.assertGreater(going["steps_done"], 0)
-        for _ in range(100):  # ranks end a moment after their launcher
+        for _ in range(100):  # ranks end shortly after their launcher
             [killed] = self.kept("R")
             if killed["state"] != "running":
                 break

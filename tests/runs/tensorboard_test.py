@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""TensorBoard's own reader finds in the converted event files what the metrics say. PyPI's tensorboard comes into a virtual
-environment of the build folder; where it cannot be had, that is said, and the test counts as skipped.
-Usage: tensorboard_test.py PRUN BUILD
+"""TensorBoard's reader finds the metrics in the converted event files. PyPI's tensorboard is installed in a venv of the
+build folder; if that fails, the test prints the reason and counts as skipped. Usage: tensorboard_test.py PRUN BUILD
 """
 import json
 import os
@@ -18,7 +17,7 @@ SKIPPED = 77
 
 
 def with_tensorboard(build):
-    """A Python that has tensorboard, or none."""
+    """Returns a Python that has tensorboard, or None."""
     place = pathlib.Path(build, "tensorboard")
     python = place / "bin/python"
     ready = [python, "-c", "import tensorboard"]
@@ -40,7 +39,7 @@ class TensorBoard(unittest.TestCase):
         return subprocess.run([sys.executable, CONVERT, *words], capture_output=True, text=True, cwd=self.here)
 
     def read(self, folder):
-        """tag -> [(step, wall time, value)], as TensorBoard's server reads a run's folder."""
+        """Returns tag -> [(step, wall time, value)], as TensorBoard's server reads a run's folder."""
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
         events = EventAccumulator(str(self.here / folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
         return {tag: [(event.step, event.wall_time, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}

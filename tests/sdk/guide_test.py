@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""plugins/README.md to the letter: its C++ is mail.cc, its CMake is CMakeLists.txt, its shell lines are run in order.
+"""Follows plugins/README.md verbatim: its C++ is mail.cc, its CMake is CMakeLists.txt, its shell lines run in order.
 
 Usage: guide_test.py BUILD. Standard library only.
 """

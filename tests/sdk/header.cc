@@ -1,4 +1,4 @@
-// The published header by itself, in C++.
+// The public headers alone, in C++.
 #include "abi.h"
 #include "device_abi.h"
 #include "prun/sdk/descriptor.h"

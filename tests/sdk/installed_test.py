@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Installs a build into a temporary prefix and uses it as somebody would who has no source: the program, the CMake
-package, the pkg-config file.
+"""Installs a build into a temporary prefix and uses it like a user without the sources: the program, the CMake package,
+the pkg-config file.
 
 Usage: installed_test.py BUILD. Standard library only.
 """
@@ -19,7 +19,8 @@ BUILD = ""
 
 
 def run(*command, env=None, **options):
-    """The output of a command that must succeed. Nothing of this build or its user's settings is in its environment."""
+    """Returns the output of a command that must succeed, in an environment without this build or its user's settings.
+    """
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PRUN_", "CMAKE_", "PKG_"))}
     done = subprocess.run([str(word) for word in command], env={**clean, **(env or {})}, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
@@ -34,7 +35,7 @@ class Installed(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory(prefix="prun_sdk_")
         cls.addClassCleanup(cls.folder.cleanup)
         cls.here = pathlib.Path(cls.folder.name)
-        # Moved after it was installed: nothing in it may know where it was.
+        # The prefix is moved after installation, so that no absolute path in it works.
         run("cmake", "--install", BUILD, "--prefix", cls.here / "first")
         cls.prefix = cls.here / "moved here"
         (cls.here / "first").rename(cls.prefix)
@@ -69,7 +70,7 @@ class Installed(unittest.TestCase):
                    if "prun" in line]
         self.assertEqual(defined, ["prun_transport_v1"])
         self.check_pipe(plugins)
-        # Installed to where prun is, it needs no variable.
+        # Installed into prun's prefix, it needs no environment variable.
         run("cmake", "--install", build, "--prefix", self.prefix)
         self.addCleanup(lambda: [f.unlink() for f in self.prefix.glob("lib/prun/plugins/pipe.*")])
         self.assertIn("pipe       1.0.0", self.prun("plugins"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""plugins/ofi as its users have it: built from an installed prun alone, through the conformance suite, under zero3.
+"""plugins/ofi as its users build it: from an installed prun alone, then the conformance suite, then zero3.
 
 Usage: ofi_test.py BUILD [--all]: items of the suite that take seconds, or all. Standard library only.
 """

@@ -1,4 +1,5 @@
-"""Stands for PyPI's package of this name where it is not installed: a tokenizer of whole words, as far as tools/tokenize calls it."""
+"""Substitute for PyPI's package of this name: a tokenizer of whole words with the functions that tools/tokenize calls.
+"""
 import json
 import pathlib
 import types

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes small tokenizers of the forms that GPT-2, Llama 3, Llama 2 (characters, spaces by a normalizer) and Mistral
-(characters, spaces by Metaspace) have, and cases.json: texts with the ids that PyPI's tokenizers gives them. Usage, in a
-virtual environment with `pip install tokenizers==0.23.*`: make_tokenizers.py TEXT_FILE
+"""Makes small tokenizers of the types of GPT-2, Llama 3, Llama 2 (characters, spaces by a normalizer) and Mistral
+(characters, spaces by Metaspace), and cases.json: texts with the ids from PyPI's tokenizers. Usage, in a virtual
+environment with `pip install tokenizers==0.23.*`: make_tokenizers.py TEXT_FILE
 """
 import json
 import pathlib
@@ -44,7 +44,9 @@ def llama3(text):
 
 
 def characters(text, byte_fallback=True):
-    """BPE over characters of SentencePiece's form: its pairs are learnt over words, and it splits none itself."""
+    """Returns a BPE over characters in SentencePiece's form: merges are learnt over words, but it does not split into
+    words.
+    """
     first = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=byte_fallback, fuse_unk=True))
     first.pre_tokenizer = pre_tokenizers.Metaspace()
     table = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
@@ -72,7 +74,7 @@ def mistral(text):
 
 
 def metaspace(text):
-    """As the package's own training makes it: split at spaces, one in front of every part, no bytes."""
+    """Returns a tokenizer as the package trains it: split at spaces, a space before every part, no byte fallback."""
     tokenizer = characters(text, byte_fallback=False)
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     return tokenizer
@@ -85,7 +87,7 @@ def main():
     cases = {}
     for name, make in KINDS.items():
         path = HERE / f"{name}.json"
-        # Training is not the same in every run: those that are there stay.
+        # Training is not deterministic, so existing tokenizers are kept.
         tokenizer = Tokenizer.from_file(str(path)) if path.exists() else make(pathlib.Path(sys.argv[1]))
         tokenizer.save(str(path), pretty=False)
         cases[name] = {text: tokenizer.encode(text).ids for text in TEXTS if "\u0000" not in text}
