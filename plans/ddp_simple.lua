@@ -1,5 +1,5 @@
--- Data parallelism with one parameter: w = 5, y = 7·w·x, and the loss is the mean of y. Rank r has the sample x = r, so
--- two ranks compute the gradients 0 and 7, and both continue with the average, 3.5.
+-- Data parallelism with one parameter: w = 5, y = 7·w·x, and the loss is the mean of y.
+-- Rank r has the sample x = r, so two ranks compute the gradients 0 and 7, and both continue with the average, 3.5.
 
 local prun = require "prun"
 local nn = prun.nn

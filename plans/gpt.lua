@@ -1,5 +1,5 @@
--- A language model with every size as an argument, for configurations to simulate first: a pipeline of stages, weights
--- split over tp, tokens over cp, and data over dp, which has the remaining ranks.
+-- A language model with every size as an argument, for configurations to simulate before they run:
+-- a pipeline of stages, weights split over tp, tokens over cp, and data over dp, which has the remaining ranks.
 --
 --   prun sim plans/gpt.lua --cluster plans/clusters/dgx-a100.yaml --nproc 3072 \
 --     --set layers=128 --set width=25600 --set heads=160 --set context=2048 --set vocab=51200 \

@@ -1,5 +1,5 @@
--- A small GPT in a pipeline whose stages write into each other's memory, one-sided. A rank signals when a region of its
--- arena is free; the previous rank puts activations there and signals back.
+-- A small GPT in a pipeline whose stages write into each other's memory, one-sided.
+-- A rank signals when a region of its arena is free; the previous rank puts activations there and signals back.
 
 local prun = require "prun"
 

@@ -1,4 +1,4 @@
--- A small GPT on a text file with the tokens of each sample split over ranks: attention goes round the ring.
+-- A small GPT on a text file with the tokens of each sample split over ranks: keys and values pass around a ring.
 
 local prun = require "prun"
 

@@ -126,7 +126,7 @@ function data.result(source)
 end
 
 -- Takes the end of the training data for evaluations; returns the plan's record of it. `share`: fraction of all data,
--- rounded up to at least one sample.
+-- rounded down, but at least one sample.
 function data.hold_out(training, share, steps, site)
   local held = {}
   for name, value in pairs(training) do held[name] = value end

@@ -55,7 +55,7 @@ local function check_blocks(layer, blocks, out)
   end
 end
 
--- Rejects options that a layer with another layer's weight cannot set: dims, initial values and blocks.
+-- Checks a layer that uses another layer's weight: it sets no initial values or blocks, and the dims match.
 local function check_tied(layer, opt, width, out)
   local site = host.site("user")
   for _, option in ipairs { "init", "blocks" } do

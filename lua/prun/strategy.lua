@@ -16,7 +16,7 @@ local hook_fn = { name = "hook", kind = "fn", help = "a function, which records 
 
 -- A unit's hooks run in order: a handle may be freed again only after it was gathered again.
 local function check_frees(hooks)
-  local freed = {}  -- handle -> site of its free; the last unit's free(keep) counts in this phase only
+  local freed = {}  -- handle -> its free; if it keeps the last unit, it counts only within its phase
   for i, hook in ipairs(hooks) do
     if i > 1 and hook.phase ~= hooks[i - 1].phase then
       for handle, intent in pairs(freed) do freed[handle] = not intent.keep_last and intent or nil end

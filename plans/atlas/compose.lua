@@ -1,5 +1,5 @@
--- Any model under any composition of strategies: each axis with a size gets its strategy, and dp has the remaining
--- ranks. README.md has the commands.
+-- Any model under any composition of strategies: each axis with a size gets its strategy, dp has the remaining ranks.
+-- README.md has the commands.
 --
 --   prun plans/atlas/compose.lua --nproc 8 --set pp=2 --set tp=2 --set data_parallel=zero3
 

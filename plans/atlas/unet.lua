@@ -1,5 +1,5 @@
--- A U-Net in a pipeline: activations of the first stages (down) are read again on the last ones (up), so they skip
--- several stages. prun derives the transfers over each stage border from the uses; the plan does not declare them.
+-- A U-Net in a pipeline: activations skip several stages, from the first ones (down) to the last ones (up).
+-- prun derives the transfers over each stage border from the uses; the plan does not declare them.
 --
 --   prun plans/atlas/unet.lua --nproc 4
 

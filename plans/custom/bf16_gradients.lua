@@ -1,4 +1,4 @@
--- A strategy of one's own: data parallelism whose gradients travel as bf16, half the bytes, and are kept in f32.
+-- A strategy of one's own: data parallelism whose gradients are sent as bf16, half the bytes, and accumulated in f32.
 
 local prun = require "prun"
 

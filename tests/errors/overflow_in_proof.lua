@@ -1,5 +1,5 @@
 -- prun check PLAN --nproc 2 --prove
--- Numbers that overflow on the ranks and on one rank beside them: neither equal nor different.
+-- Values overflow on the ranks and on the one rank: the proof finds neither equality nor a difference.
 local prun = require "prun"
 local nn = prun.nn
 

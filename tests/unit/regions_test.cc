@@ -32,7 +32,7 @@ struct Made {
   Regions regions() const { return Regions(body, how); }
 };
 
-// Returns "0.1" for each op of a region, in order; a prefix marks arms (a) and lands (l).
+// Returns "0.1" for each op of a region, in order; a suffix marks arms (a) and lands (l).
 std::vector<std::string> names(const Regions& regions, size_t region) {
   std::vector<std::string> out;
   for (const int id : regions.regions[region].items) {

@@ -1,6 +1,6 @@
 -- ZeRO stage 2 (Rajbhandari et al. 2020): gradients and optimizer state are sharded. Each rank updates its shard of the
 -- parameters; they are gathered once per step, while the forward pass starts, and kept until backward has read them.
--- Unreduced gradients are freed as soon as they are reduced.
+-- Gradients of other ranks' shards are freed as soon as they are reduced.
 
 local prun = require "prun"
 
