@@ -199,8 +199,7 @@ class Cuda(unittest.TestCase if SUBSTITUTES else object):  # without a CUDA Tool
         self.assertNotIn("compute alike", run_plain("plans/ddp_simple.lua", 2, "cuda", OTHER=2).stderr)
 
     def test_an_error_in_a_replayed_step_is_asked_for(self):
-        # No thread tests a request then; if prun did not query it, NCCL would wait for the deadline, which gives exit
-        # code 11.
+        # No thread tests a request then; unless prun polls NCCL, only the deadline detects the failure (exit code 11).
         done = run_plain("plans/zero3.lua", 2, "cuda", *nccl(), FAIL_RUN=60, **{**SMALL, "layers": 1, "steps": 1000, "reduce": "any"})
         self.assertEqual(done.returncode, 17, done.stderr)
         self.assertIn("prun: the link between rank 0 and rank 1 is lost; both still ran", done.stderr)

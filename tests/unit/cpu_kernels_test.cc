@@ -310,7 +310,7 @@ TEST_P(CpuKernels, CrossEntropyOfRowsWhoseLargestLogitComesLate) {
   expect_as_reference(std::move(both), {{Dtype::f32, 1e-6, 0}, {Dtype::f32, 1e-6, 1e-6}, {dtype, 1e-5, 1e-8}});
 }
 
-// A row's gradient is fused with the next row's sum only if a cache holds both rows.
+// A row's gradient is computed together with the next row's sum only if a cache holds both rows.
 TEST_P(CpuKernels, CrossEntropyOfLongRows) {
   const int64_t rows = 2, width = cpu::second_level_cache() / 8 + 5;
   OneOp both("cross_entropy_and_grad");

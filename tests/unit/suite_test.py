@@ -185,7 +185,7 @@ class Table(unittest.TestCase):
         found = {"GFLOP/s": 20.0, "cpu_time": 1.0, "head": 64}
         row = kernels.row_of("attention/0/128", found, self.machine())
         self.assertEqual((row["what"], row["ratio"], row["reached"]), ("attention f32, 128 tokens", 0.8, True))
-        self.assertEqual(row["share"], 20 / 32 * (128 + 6) / 128)  # six FMAs of softmax overlapped with two dot products of 64
+        self.assertEqual(row["share"], 20 / 32 * (128 + 6) / 128)  # six FMAs of softmax in addition to two dot products of 64
         flops = 256e9  # scores: 256e9 / (2·64·2)
         self.assertEqual(bounds.of_attention("attention", True, flops, 64, self.machine().rates, [32e9, 64e9], True), 1.5 * flops / 64e9)  # tile GEMMs overlap
         vectors = bounds.of_attention("attention", True, flops, 64, self.machine().rates, [32e9, 64e9], False)

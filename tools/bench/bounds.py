@@ -30,8 +30,8 @@ class Work:
         def of(kind):
             return getattr(self, kind) / rates[kind] if kind in rates else 0
         kinds = [field.name for field in dataclasses.fields(self)]
-        # A rounding takes several cycles of the units: counted is the time that it adds to two simple instructions, at
-        # most its own.
+        # A rounding takes several cycles of the units. It counts with the time that it adds to two simple instructions,
+        # at most its own.
         beside = min(1 / rates["round"], max(0, 1 / rates["round_beside"] - 2 / rates["simple"])) if "round_beside" in rates else 0
         turns = beside * rates["simple"] or 1
         every = sum(getattr(self, kind) * (turns if kind == "round" else 1) for kind in kinds if kind in rates) / rates["simple"]
