@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """prun generate uses the model's own probabilities: those of a generated text equal its loss in the training program.
-The cache, the chunks of a prompt and ranks that split the weights change nothing. Usage: generate_test.py PRUN
-[SUBSTITUTES]    SUBSTITUTES: the folder of devices/cuda.so
+The cache, the chunks of a prompt and ranks that split the weights change nothing.
+Usage: generate_test.py PRUN [SUBSTITUTES]    SUBSTITUTES: the folder of devices/cuda.so
 """
 import json
 import os

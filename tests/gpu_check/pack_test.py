@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tools/gpu-check --pack: its build, the archive's dependencies, and a run in another folder. Usage: pack_test.py PRUN
-TOP
+"""tools/gpu-check --pack: its build, the archive's dependencies, and a run in another folder.
+Usage: pack_test.py PRUN TOP
 """
 # ruff: noqa: I001  (played.py makes gpu_check importable)
 import json

@@ -4,8 +4,9 @@ compute-sanitizer, PyTorch and nccl-tests are scripts. prun, its kernels, its te
 ones.
 
 The figures are meaningless: the test checks that each part completes and that the report has its tables.
-PRUN_PLAYED_GPUS is the number of GPUs (2). Usage: whole_test.py BUILD TOP [option of gpu-check ...]     BUILD: a build
-folder with tests and, for the figures, benchmarks
+PRUN_PLAYED_GPUS is the number of GPUs (2).
+Usage: whole_test.py BUILD TOP [option of gpu-check ...]     BUILD: a build folder with tests and, for the figures,
+benchmarks
 """
 import json
 import os

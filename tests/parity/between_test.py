@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Work between steps does not affect all-gathers that are carried over the end of a step: with evaluations, reports,
-comparisons of replicas, checkpoints, a killed rank and a resume, losses and norms are bitwise the same. Usage:
-between_test.py PRUN
+comparisons of replicas, checkpoints, a killed rank and a resume, losses and norms are bitwise the same.
+Usage: between_test.py PRUN
 """
 import pathlib
 import sys

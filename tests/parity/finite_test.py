@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """--check-finite names the op that produces the first NaN or infinity, on the rank that produces it, no matter which
-ranks receive it. It reports nothing for valid plans and changes no loss, on queue devices too. Usage: finite_test.py
-PRUN
+ranks receive it. It reports nothing for valid plans and changes no loss, on queue devices too.
+Usage: finite_test.py PRUN
 """
 import pathlib
 import sys

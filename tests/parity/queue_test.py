@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Plans on queue devices. The CPU behind the device ABI gives bitwise the results of the CPU device, also when
 captured, staged or traced. The cuda device on its substitute gives the same losses over every transport, and those of
-the CPU up to rounding. Usage: queue_test.py PRUN [SUBSTITUTES]    SUBSTITUTES: the folder of devices/cuda.so and
-libnccl_2_28.so
+the CPU up to rounding.
+Usage: queue_test.py PRUN [SUBSTITUTES]    SUBSTITUTES: the folder of devices/cuda.so and libnccl_2_28.so
 """
 import json
 import os

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Every schedule, for any number of ranks, microbatches and chunks: each microbatch passes through each layer once in
 forward, then in backward; the verifier accepts it (dump verifies); and the number of microbatches in flight is that of
-lua/prun/schedules/README.md. Usage: schedules_test.py PRUN
+lua/prun/schedules/README.md.
+Usage: schedules_test.py PRUN
 """
 import collections
 import pathlib

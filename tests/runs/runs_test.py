@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Output of a run by the real program: the rows of --metrics and their file, runs/<id>/, prun runs. Usage: runs_test.py
-PRUN
+"""Output of a run by the real program: the rows of --metrics and their file, runs/<id>/, prun runs.
+Usage: runs_test.py PRUN
 """
 import json
 import os

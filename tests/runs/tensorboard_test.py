@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """TensorBoard's reader finds the metrics in the converted event files. PyPI's tensorboard is installed in a venv of the
-build folder; if that fails, the test prints the reason and counts as skipped. Usage: tensorboard_test.py PRUN BUILD
+build folder; if that fails, the test prints the reason and counts as skipped.
+Usage: tensorboard_test.py PRUN BUILD
 """
 import json
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""--bind: reads from the kernel, while ranks run, the cores that they and all their threads may use. Usage:
-bind_test.py PRUN TOP
+"""--bind: reads from the kernel, while ranks run, the cores that they and all their threads may use.
+Usage: bind_test.py PRUN TOP
 """
 import os
 import pathlib

@@ -112,8 +112,8 @@ def of_elements(work, stream, elements, size, rates, streams):
 
 # Work per unmasked score. Forward: scale and maximum, its e^x, Σ; the factor per query is negligible. Backward: P =
 # e^(S − lse), dP − Σ out·dout, · P. In bf16 the GEMMs with P and dS keep full precision (decision 0180): on tiles each
-# becomes hi + lo (truncate, subtract, round), which doubles the GEMMs; vectors multiply in f32. (GEMMs, those with P or
-# dS, how many of P and dS, work per score)
+# becomes hi + lo (truncate, subtract, round), which doubles the GEMMs; vectors multiply in f32.
+# name: (GEMMs, those with P or dS, how many of P and dS, work per score)
 ATTENTION = {"attention": (2, 1, 1, Work(simple=1 + 1) + SOFTMAX_TERM), "attention_grad": (5, 3, 2, Work(1, 1) + SOFTMAX_TERM)}
 TWO_PARTS = Work(simple=2, round=1)
 

@@ -8,7 +8,8 @@
 
 Steps: a plan's default arguments on 2 ranks, median over steps and rounds. Exposed communication is the time that a
 rank's compute stream waits, including the simulator's bubble, because a run does not show which rank a transfer
-waits for. Bars: 10 % of the step, 10 points of exposed communication, 15 % of a collective from 4 MiB up.
+waits for.
+Bars: 10 % of the step, 10 points of exposed communication, 15 % of a collective from 4 MiB up.
 """
 import argparse
 import json

@@ -5,13 +5,13 @@
     tools/bench/figures.py startup memory       # some
     tools/bench/figures.py overlap --transport socket --nproc 2
 
-bf16     a gpt step under ddp in bf16, relative to our own f32, both alternately check    `prun check` of a 96-layer gpt
-under zero3 on 1,024 ranks; CPU time of checks of long and deep plans memory   memory of zero3 ranks (largest
-proportional set size) relative to the prediction plus an idle rank, which trains a
-         model of 72 parameters
-prove    `prun check --prove` of each shipped plan; the slowest overlap  exposed communication of zero3 with prefetch 1,
-as a share of all communication, and the same for transfers alone,
-         without waits for ranks that are late at a collective; a wide gpt with a long batch
+bf16     a gpt step under ddp in bf16, relative to our own f32, both alternately
+check    `prun check` of a 96-layer gpt under zero3 on 1,024 ranks; CPU time of checks of long and deep plans
+memory   memory of zero3 ranks (largest proportional set size) relative to the prediction plus an idle rank, which
+         trains a model of 72 parameters
+prove    `prun check --prove` of each shipped plan; the slowest
+overlap  exposed communication of zero3 with prefetch 1, as a share of all communication, and the same for transfers
+         alone, without waits for ranks that are late at a collective; a wide gpt with a long batch
 recorder the flight recorder's share of a gpt step: its ops times the executor's whole overhead per op (exec_bench)
 startup  from command to its end, with one step of a small plan
 """

@@ -5,11 +5,10 @@
     tools/bench/scale.py train --ranks 64
     tools/bench/scale.py many --ranks 1000 --seconds 900
 
-train   tokens/s of a small gpt under ddp with the same batch per rank: 64 ranks relative to one per core, both
-alternately.
+train   tokens/s of a small gpt under ddp with the same batch per rank: 64 ranks relative to one per core, alternately.
         Each rank adds an optimizer, messages and context switches; below a quarter is a collapse
-idle    largest private memory (unique set size) of a rank, in a job that trains 72 parameters many    1,000 ranks that
-train 72 parameters: from command to its end, which must be a success
+idle    largest private memory (unique set size) of a rank, in a job that trains 72 parameters
+many    1,000 ranks that train 72 parameters: from command to its end, which must be a success
 """
 import argparse
 import json

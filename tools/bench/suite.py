@@ -16,7 +16,8 @@ this kind of machine remain unless they are measured again.
 
 Needs tools/run once, `cmake --preset bench && ninja -C build/bench product_bench kernel_bench`, and the benchmarks'
 packages: libopenblas0-pthread libblis4-pthread libopenmpi-dev openmpi-bin libgloo-dev for the peers that are not
-Python. Exit status 1: a bar is missed; 2: a job did not run.
+Python.
+Exit status 1: a bar is missed; 2: a job did not run.
 """
 import argparse
 import dataclasses

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Seeded runs with faults: each ends in time, with success or a matching exit code, and leaves no process behind.
 
-Usage: chaos.py PRUN [--runs N] [--first SEED] [--jobs J] [--seed SEED] The seed determines plan, ranks, transport,
-hosts and the fault. The run injects it itself (prun --chaos) or this script does so from outside: a signal to a
-launcher, or a link between network namespaces that goes down. Two hosts need root and iproute2; without them two nodes
-on one machine replace them, and a line reports that. Standard library only. `--seed N` runs one seed and shows its
-output.
+Usage: chaos.py PRUN [--runs N] [--first SEED] [--jobs J] [--seed SEED]
+The seed determines plan, ranks, transport, hosts and the fault. The run injects it itself (prun --chaos) or this script
+does so from outside: a signal to a launcher, or a link between network namespaces that goes down. Two hosts need root
+and iproute2; without them two nodes on one machine replace them, and a line reports that. Standard library only.
+`--seed N` runs one seed and shows its output.
 """
 import argparse
 import collections
