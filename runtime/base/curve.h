@@ -6,10 +6,10 @@
 namespace prun {
 
 struct Curve {
-  // Pairs of bytes and rate, by ascending bytes. One point: a constant rate; none: seconds() is 0.
+  // Points (bytes, rate) by ascending bytes. One point is a constant rate; without points seconds() is 0.
   std::vector<std::pair<double, double>> at;
 
-  // Interpolates logarithmically between points; constant beyond the ends. Requires a point.
+  // Interpolates logarithmically between points; beyond the ends the rate is constant. Requires a point.
   double of(double bytes) const;
   double seconds(double work, double bytes) const { return at.empty() ? 0 : work / of(bytes); }
   bool operator==(const Curve&) const = default;

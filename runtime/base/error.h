@@ -13,7 +13,7 @@
 
 namespace prun {
 
-// Stable; README.md has the table with the reasons.
+// Exit codes are stable; README.md has the table with the reasons.
 enum class Exit : int {
   ok = 0,
   check_failed = 1,
@@ -53,8 +53,8 @@ class Error : public std::exception {
   Error& prefix(std::string_view context);
   // Whether another rank is probably the cause: the launcher then waits briefly for that rank's error.
   bool effect = false;
-  int peer = -1;      // the lost rank, over a link that had been established
-  int64_t step = -1;  // step with a non-finite number, from 0
+  int peer = -1;      // rank whose established link was lost; -1 = none
+  int64_t step = -1;  // step with a non-finite number, counted from 0; -1 = none
 
  private:
   void render();

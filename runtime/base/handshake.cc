@@ -137,7 +137,7 @@ bool Handshake::transfer(bool sending, void* data, size_t bytes) {
                             : ::recv(socket_.get(), at, left, MSG_DONTWAIT);
   if (n > 0) moved_ += static_cast<size_t>(n);
   if (moved_ == bytes) return true;
-  // A stranger's first message may be shorter than a hello, and its last one.
+  // A stranger may send less than a hello and then nothing more.
   if (step_ == Step::read_hello && moved_ >= kMagic.size() && theirs_.magic != kMagic) refuse(kStranger);
   if (state_ == State::running && n == 0) refuse("it hung up", ECONNRESET);
   if (n < 0 && errno != EAGAIN && errno != EINTR) refuse(std::strerror(errno), errno);

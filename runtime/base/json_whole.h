@@ -7,7 +7,7 @@
 
 namespace prun {
 
-// Throws Json::type_error for everything that is not an integer, including 1.0 and 1e3.
+// Throws Json::type_error unless the value is an integer; 1.0 and 1e3 are none.
 template <class Json>
 int64_t json_whole(const Json& json) {
   return json.template get_ref<const typename Json::number_integer_t&>();

@@ -19,7 +19,7 @@ void start_log(const std::string& level);
 std::string check_log_level(const std::string& who, const std::string& level);
 void log_as_rank(int rank);  // from now on, in a process forked from the launcher
 
-// `source`: launch, script, compile, transport, ...
+// `source`: the part of prun that logs, such as launch, script or transport.
 template <class... Args>
 void log_info(const char* source, fmt::format_string<Args...> text, Args&&... args) {
   if (spdlog::should_log(spdlog::level::info))

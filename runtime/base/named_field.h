@@ -17,7 +17,7 @@ template <class T>
 struct NamedField {
   const char* name;
   T& value;
-  std::optional<T> unknown;  // written as null, and read from a missing key; none: the key is required
+  std::optional<T> unknown;  // written as null and read from a missing key; nullopt = the key is required
 };
 
 template <class T>

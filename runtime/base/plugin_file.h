@@ -14,8 +14,8 @@ std::vector<std::string> plugin_folders(const char* variable, const std::string&
 // are trusted.
 void refuse_writable_by_others(const std::string& path);
 
-// Loads the file and returns the address of its one exported symbol. Never unloads it: it may own threads, and
-// thread-local destructors that outlive it. On failure returns null and sets `why` ("it has no symbol x").
+// Loads the file and returns the address of its one exported symbol. Never unloads the file, because its threads and
+// thread-local destructors may outlive any owner. On failure returns null and sets `why` ("it has no symbol x").
 void* load_entry(const std::string& path, const char* symbol, std::string& why);
 
 }  // namespace prun

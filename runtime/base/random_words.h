@@ -49,7 +49,7 @@ PRUN_INLINE typename LongLanes<lanes>::Words lower_halves(const Longs<lanes>& a,
                                  static_cast<int>(2 * i)...);
 }
 
-// The keys of all rounds under `seed`.
+// Round keys of `seed`.
 struct RoundKeys {
   uint64_t first[10], second[10];
   explicit RoundKeys(uint64_t seed) {

@@ -1,5 +1,5 @@
-// One template per element type and operation, compiled for three levels of x86-64 and chosen at load; once on other
-// CPUs.
+// One template per element type and operation, compiled for three levels of x86-64, one of which is chosen at load. On
+// other CPUs there is one version.
 //
 // Reads two vectors of each input at a time into registers, then writes every output, because long runs of one input
 // starve the prefetchers (half the speed with 8 ranks).
@@ -20,7 +20,7 @@
 namespace prun::sdk {
 namespace {
 
-// Vectors of the compiler; it splits them for processors with shorter ones.
+// Compiler vector type. The compiler splits it on processors with shorter vectors.
 template <class T, size_t kLanes>
 struct Vector {
   typedef T type __attribute__((vector_size(kLanes * sizeof(T))));
@@ -118,7 +118,7 @@ struct Task {
   void* const* to;
   int m;
   size_t bytes;
-  int divisor;  // of an average; otherwise 0
+  int divisor;  // divisor of an average; 0 = no average
   bool stream;  // requires that every output begins at a cache line
 };
 
@@ -154,7 +154,8 @@ PRUN_SDK_INLINE void fold_group(const Task& t, size_t at, size_t bytes, typename
   }
 }
 
-// Non-temporal stores, of whole cache lines if the processor has them, because partial ones are a quarter slower.
+// Stores without the cache, in whole cache lines if the processor supports them, because partial lines are a quarter
+// slower.
 template <int kLevel, class S>
 PRUN_SDK_INLINE void stream_out(std::byte* to, const S (&group)[kVectors]) {
 #if defined(__x86_64__)

@@ -11,13 +11,13 @@ namespace prun {
 // transpositions; "" if more than a third of the word would change.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& candidates);
 
-// Returns " (did you mean 'x'?)", or "" if nothing is near: for a message that lists the candidates itself.
+// Returns " (did you mean 'x'?)", or "" if nothing is near. For messages that list the candidates themselves.
 std::string if_near(std::string_view word, const std::vector<std::string>& candidates);
 
-// Returns the same, or " (one of: a, b, c)" if nothing is near; "" without candidates.
+// Returns " (did you mean 'x'?)", or " (one of: a, b, c)" if nothing is near; "" without candidates.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
-// Returns the parts between separators; none for an empty text, and none after a final separator.
+// Returns the parts between separators. An empty text has none; a final separator adds none.
 std::vector<std::string> split(const std::string& text, char separator);
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 // Replaces control characters except newlines and tabs by "\x1b" and the like, so that text from a plan cannot control

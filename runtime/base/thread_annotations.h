@@ -1,5 +1,5 @@
-// Lock rules that the compiler checks: `clang++ -Wthread-safety` reports data that are accessed without their lock. A
-// no-op under other compilers. See https://clang.llvm.org/docs/ThreadSafetyAnalysis.html.
+// Lock rules that the compiler checks: `clang++ -Wthread-safety` reports data that are accessed without their lock.
+// Other compilers ignore the macros. See https://clang.llvm.org/docs/ThreadSafetyAnalysis.html.
 //
 //   mutable Mutex mutex_;
 //   std::deque<Entry> entries_ PRUN_GUARDED_BY(mutex_);

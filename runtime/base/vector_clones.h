@@ -4,8 +4,8 @@
 // (kernels/cpu/vectors.h).
 #pragma once
 
-// Only one version with sanitizers, which instrument the loader's resolvers, and these run before the sanitizer's
-// runtime is initialized; and with clang, whose version 14 clones no templates.
+// Compiles one version in two cases: with sanitizers, because they instrument the loader's resolvers, which run before
+// the sanitizer's runtime is initialized; and with clang, because version 14 cannot clone templates.
 #if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define PRUN_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else

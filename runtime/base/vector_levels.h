@@ -19,7 +19,7 @@ __attribute__((target("arch=x86-64-v3"))) void with_8_lanes(const Body& body) {
 }
 #endif
 
-// Runs the body with the longest vectors of this CPU: for code whose results do not depend on the vector length.
+// Runs the body with the longest vectors of this CPU. The results must not depend on the vector length.
 template <class Body>
 void with_longest_lanes(const Body& body) {
 #if defined(__x86_64__)

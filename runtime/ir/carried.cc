@@ -61,7 +61,7 @@ bool goes_on(const Body& body) {
   return false;
 }
 
-// Ops have no operands, because an order depends on streams and edges only.
+// Copies the ops without operands, because the order depends on streams and edges only.
 Body TwoSteps::in_a_row(const Body& body) {
   Body both;
   for (const Stream& stream : body.streams) {

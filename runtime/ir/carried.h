@@ -11,8 +11,8 @@
 
 namespace prun {
 
-// Returns for each stream how many of its ops have completed when the body ends; the others are carried over. All ops
-// if stream 0 has none.
+// Returns for each stream how many of its ops have completed when the body ends; the others are carried over. Counts
+// all ops if stream 0 is empty.
 Table<StreamId, int> ended_with(const Body& body, const Order& order);
 // Returns whether any op is carried over.
 bool goes_on(const Body& body);
@@ -31,7 +31,7 @@ class TwoSteps {
 };
 
 // An op of the next step that may run concurrently with a carried op, and must not, because it accesses the same bytes,
-// shares its lane, or ends that step. `tensor`: its operand on these bytes; none in the other cases.
+// shares its lane, or ends that step. `tensor`: its operand on these bytes; none if bytes are not the reason.
 struct Overtaking {
   OpRef op;
   TensorId tensor;

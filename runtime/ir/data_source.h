@@ -9,7 +9,7 @@ namespace prun {
 // A shard of tokens, or an array with an entry for each sample.
 struct DataFile {
   std::string path;        // absolute
-  int64_t bytes = 0;       // of the whole file; a file of another size is another file
+  int64_t bytes = 0;       // file size; a file of another size counts as another file
   int64_t skip_bytes = 0;  // header
   std::string element;     // data/element.h
   std::string name;        // input that an array provides: "x"; "" = tokens
@@ -31,8 +31,8 @@ struct DataSource {
   int64_t whole = 0;  // samples of a set that an evaluation reads once each; 0 = a fixed batch count
 
   std::string words() const;   // "tokens", "tokens in epochs"
-  std::string path() const;    // of the first file; "" = none
-  int64_t file_bytes() const;  // of all files
+  std::string path() const;    // path of the first file; "" = none
+  int64_t file_bytes() const;  // total size of the files
 };
 
 // Batches of an evaluation that counts each sample of its set once, although all batches have one size.

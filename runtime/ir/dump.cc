@@ -31,7 +31,7 @@ std::string short_attr_text(const Attr& attr) {
   return attr_text(attr);
 }
 
-// "0-3, 6"
+// Formats ranks as "0-3, 6".
 std::string ranges_text(const std::vector<int>& sorted) {
   std::string out;
   for (size_t i = 0; i < sorted.size();) {
@@ -130,7 +130,7 @@ void add_memory(std::string& out, const Program& program) {
   }
 }
 
-// "0.0003", "0.0003 (cosine: warmup 100, steps 1000, least 0)"
+// Returns for example "0.0003", or "0.0003 (cosine: warmup 100, steps 1000, least 0)".
 std::string rate_text(const LearningRate& rate) {
   std::string out = fmt::format("{}", rate.peak);
   if (rate.kind == RateKind::constant) return out;
@@ -139,7 +139,7 @@ std::string rate_text(const LearningRate& rate) {
   return out + ")";
 }
 
-// "tokens data.bin", "tokens a.bin to c.bin", "bytes data.txt, 50 from 950 on"
+// Returns for example "tokens data.bin", "tokens a.bin to c.bin" or "bytes data.txt, 50 from 950 on".
 std::string source_text(const DataSource& data) {
   std::string text = data.kind;
   const auto name = [](const DataFile& file) { return file.path.substr(file.path.find_last_of('/') + 1); };

@@ -39,7 +39,7 @@ struct Value {
   int64_t grain = 1;       // each rank's part of `split_dim` is padded to a multiple of it
   // Parameter: axes over which the ranks' gradients are partial sums (norms under sequence parallelism).
   std::vector<std::string> partial_over;
-  bool unwanted = false;  // gradient of a value that needs none, which its op computes along with others
+  bool unwanted = false;  // gradient that no op needs; its op computes it along with others
   Site site;
   int64_t count() const { return element_count(type.shape); }
 };

@@ -31,13 +31,13 @@ class Id {
   int index_ = -1;
 };
 
-using TensorId = Id<struct TensorTag>;  // of Program::tensors
-using BufferId = Id<struct BufferTag>;  // of Program::buffers
-using BodyId = Id<struct BodyTag>;      // of Program::bodies
-using StreamId = Id<struct StreamTag>;  // of Body::streams; 0 computes
-using ValueId = Id<struct ValueTag>;    // of Graph::values
-using UnitId = Id<struct UnitTag>;      // of Graph::units
-using CallId = Id<struct CallTag>;      // of Graph::calls
+using TensorId = Id<struct TensorTag>;  // indexes Program::tensors
+using BufferId = Id<struct BufferTag>;  // indexes Program::buffers
+using BodyId = Id<struct BodyTag>;      // indexes Program::bodies
+using StreamId = Id<struct StreamTag>;  // indexes Body::streams; stream 0 computes
+using ValueId = Id<struct ValueTag>;    // indexes Graph::values
+using UnitId = Id<struct UnitTag>;      // indexes Graph::units
+using CallId = Id<struct CallTag>;      // indexes Graph::calls
 
 // A vector indexed by one kind of id.
 template <class IdType, class T>

@@ -1,4 +1,4 @@
-// Computes in doubles, so that no step and no warm-up can overflow.
+// Computes in doubles, because a large step or warm-up would overflow an integer.
 #include "ir/learning_rate.h"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // The learning rate as a function of the step, which executor and interpreter write to the step table.
 //
 // Equals torch.optim.lr_scheduler.LambdaLR with the usual get_cosine_schedule_with_warmup,
-// get_linear_schedule_with_warmup and get_constant_schedule_with_warmup. Surprising fact, in all of these: with a
-// warm-up, step 0 has the rate 0.
+// get_linear_schedule_with_warmup and get_constant_schedule_with_warmup. Surprising fact: with a warm-up, the rate of
+// step 0 is 0, in PyTorch as here.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -10,10 +10,10 @@
 namespace prun {
 
 struct Numerics {
-  std::string kernels;         // of all ranks on CPUs ("avx512+pairs", kernels/cpu/kernel_choice.h); "" = no choice
+  std::string kernels;         // kernels of all CPU ranks, e.g. "avx512+pairs" (kernel_choice.h); "" = no choice
   int64_t arithmetic = 0;      // version of the arithmetic of these kernels (cpu::kArithmetic); 0 = no choice
   std::string implementation;  // Device::numerics of node 0: the device and its libraries
-  std::optional<std::string> algorithms;  // of collectives (WorldOptions::algorithm_costs); nullopt = unknown
+  std::optional<std::string> algorithms;  // WorldOptions::algorithm_costs; nullopt = unknown
 
   template <class Fields>
   void each_field(Fields&& fields) {

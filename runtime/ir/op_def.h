@@ -23,7 +23,7 @@ namespace prun {
 struct OpDef;
 class GradientBuilder;  // compile/autodiff.cc implements it; ops only record through it
 
-// `lowered`: of the model graph only; a pass turns it into other ops, so that it has no kernel. `transfer`: a copy
+// `lowered`: occurs in the model graph only; a pass expands it to other ops, so it has no kernel. `transfer`: a copy
 // between device and host memory, made by the executor.
 enum class OpClass : uint8_t { compute, communication, host, lowered, transfer };
 
@@ -133,14 +133,14 @@ class GradientBuilder {
   virtual ~GradientBuilder() = default;
   virtual TensorType type(ValueId value) const = 0;
   virtual bool wants(ValueId value) const = 0;        // false: rules skip the gradient (tokens, for example)
-  virtual ValueId gradient(ValueId value) const = 0;  // accumulated so far; -1 = none
+  virtual ValueId gradient(ValueId value) const = 0;  // the gradient accumulated so far; -1 = none
   // Appends a backward op and returns its outputs, typed by `types`.
   virtual std::vector<ValueId> emit(const OpDef& op, std::vector<ValueId> inputs, std::vector<TensorType> types,
                                     Attrs attrs) = 0;
   virtual void contribute(ValueId value, ValueId gradient) = 0;  // adds to the value's gradient
 };
 
-// Returns null if there is no such op: for names from outside.
+// Returns null if there is no such op; for names that come from a plan or a file.
 const OpDef* find_op(std::string_view name);
 const OpDef& op_def(std::string_view name);  // aborts if there is none
 const std::vector<const OpDef*>& all_ops();  // in the order of ops/list.def

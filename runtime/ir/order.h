@@ -28,7 +28,7 @@ class Order {
   TableView<StreamId, int> clock(OpRef op) { return {&clocks_[at(op)]}; }
   TableView<StreamId, const int> clock(OpRef op) const { return {&clocks_[at(op)]}; }
   int streams_ = 0, total_ = 0;
-  Table<StreamId, int> first_;  // in the flat numbering
+  Table<StreamId, int> first_;  // flat number of each stream's first op
   std::vector<int> clocks_;     // ops x streams
   std::vector<OpRef> stuck_, sequence_;
 };

@@ -58,7 +58,7 @@ struct StrategyUnit {
   Site shard_site;
   bool accumulate = false;       // gradients of all microbatches are accumulated whole before they are reduced
   bool recompute = false;        // backward recomputes the unit's activations
-  bool recompute_whole = false;  // including those that backward does not need
+  bool recompute_whole = false;  // backward also recomputes activations that it does not need
   bool offload = false;          // optimizer state is in host memory
   int offload_ahead = 2;         // pieces of it in transfer, besides the one being updated
   int64_t offload_piece = 0;     // bytes of each state tensor per transfer
@@ -102,7 +102,7 @@ struct Pipeline {
 struct Optimizer {
   const OpDef* op = nullptr;
   LearningRate lr;
-  Attrs numbers;  // those that OptimizerTraits names
+  Attrs numbers;  // attributes that OptimizerTraits names
   double weight_decay = 0, clip = 0;
   Site site;
 };
@@ -115,7 +115,7 @@ struct Data : DataSource {
 // The loss of the current model on data that it is not trained with.
 struct Evaluation {
   int64_t every = 0;    // steps
-  int64_t batches = 0;  // each with as many samples as a step
+  int64_t batches = 0;  // batches of as many samples as a step has
   Data data;
   Site site;
 };
@@ -185,8 +185,8 @@ struct Plan {
   std::vector<int> program_of_rank;
 };
 
-// Sizes that replace the script's own when it records its plan: runtime/prove runs the same plan at small sizes, a
-// generation runs its model for one sample.
+// Sizes that replace the script's own when it records its plan. A proof records the plan at small sizes, a generation
+// records its model for one sample.
 struct PlanSizes {
   std::map<std::string, int> axes;  // every axis of the plan's mesh
   int microbatches = 1;             // per step

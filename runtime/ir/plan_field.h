@@ -1,5 +1,5 @@
-// A value of the script child's document. Errors for values that violate the schema name their place,
-// "nodes[3].inputs", and the line of the plan that the nearest enclosing struct has as its site.
+// A value of the script child's document. Errors for values that violate the schema name their place
+// ("nodes[3].inputs") and the site of the nearest enclosing struct, a line of the plan.
 #pragma once
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 //
 // Each struct has one `read`: need(name, member) for required members, may(name, member) for members with a default. An
 // error here is a bug of a DSL module, because Lua has already caught the user's errors; messages therefore name the
-// place in the document, "nodes[3].inputs", and the line of the plan that the nearest enclosing struct has as its site.
+// place in the document ("nodes[3].inputs") and the site of the nearest enclosing struct, a line of the plan.
 #include "ir/plan_reader.h"
 
 #include <fmt/format.h>
@@ -63,7 +63,7 @@ void read(const Field& field, TensorType& type) {
   if (!is_countable(type.shape)) field.at("shape").fail(fmt::format("dims of at most {} elements", kMostElements));
 }
 
-// A whole number serves as a double, but not the reverse: every whole number becomes an integer.
+// Reads every whole number as an integer, because Attrs::number() also accepts integers.
 Attr read_attr(const Field& field) {
   const Json& json = field.json();
   if (json.is_string()) return field.text();
@@ -163,7 +163,7 @@ void check_loss(const Graph& graph) {
 struct ListedCall {
   CallId like;                 // the earlier call, which is written out
   ValueId first;               // first value of the call
-  int values = 0, nodes = 0;   // of a call that others refer to: how many it creates, from the first on
+  int values = 0, nodes = 0;   // numbers of values and nodes that a referenced call creates
   size_t first_node = 0;       // index of its first node
   std::vector<ValueId> takes;  // replacements, in order, of the values that nodes of `like` take from other calls
 };
@@ -376,7 +376,7 @@ void read(const Field& field, Strategy& strategy) {
   field.may("site", strategy.site, "differs", strategy.differs);
 }
 
-// `steps`: the plan's, a schedule's default.
+// `steps`: the plan's number of steps, the default of a schedule.
 LearningRate read_learning_rate(const Field& optimizer, int64_t steps) {
   LearningRate rate;
   optimizer.may("lr", rate.peak);

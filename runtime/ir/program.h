@@ -58,7 +58,7 @@ struct Tensor {
   TensorType type() const { return {dtype, shape}; }
 };
 
-// "Stream `stream` has completed op `index`", of this step or (back = 1) of the previous one.
+// Waits until stream `stream` has completed op `index` of this step or (back = 1) of the previous one.
 struct Edge {
   StreamId stream = 0;
   int index = 0;
@@ -180,7 +180,7 @@ RunPosition position_after(const Program& program, int64_t step);
 struct Job {
   std::vector<Program> classes;
   std::vector<int> class_of_rank;
-  Numerics numerics;  // of all ranks; empty until the launcher determines them
+  Numerics numerics;  // numerics of all ranks; empty until the launcher determines them
   const Program& program(int rank) const { return classes[class_of_rank[rank]]; }
 };
 

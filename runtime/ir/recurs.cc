@@ -98,7 +98,8 @@ class Recurrence {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), follows);
   }
 
-  // Ops listed after the period shift as a whole, so that everything they refer to must shift, too, or exist once.
+  // Ops listed after the period move as a whole. Every tensor and op that they refer to must therefore move, too, or
+  // exist once.
   bool fits_behind(StreamId stream, int index) {
     const Op& behind = op(stream, index);
     for (const Edge& edge : behind.waits) {

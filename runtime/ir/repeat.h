@@ -24,12 +24,13 @@ struct Repeat {
   };
   // Slots for one buffer per microbatch: microbatch m has slot (start + m * step) % slots.
   struct Ring {
-    int64_t offset = -1;  // of slot 0, in the arena
+    int64_t offset = -1;  // offset of slot 0 in the arena
     int64_t bytes = 0;    // stride of the slots
     int slots = 1, start = 0, step = 1;
     int pool = -1;  // pool whose slots these are; -1 = none
-    // Returns whether other buffers must treat all slots as taken while one is, because each microbatch may have any
-    // slot. False for two slots whose assignment survives the repeat: the periods next to the listed one show both.
+    // Returns whether other buffers must treat all slots as taken while one of them is, because each microbatch may
+    // have any slot. Returns false for two slots whose assignment survives the repeat, because the periods next to the
+    // listed one show both slots.
     bool is_one_to_others(int64_t left_out) const { return slots > 2 || (slots == 2 && left_out % 2 != 0); }
     int place(int64_t microbatch) const { return static_cast<int>((start + microbatch * step) % slots); }
   };
@@ -76,7 +77,7 @@ class WrittenOut {
   // Returns the executed index of the op at listed `index`, as the target of an edge of an op shifted by `copy`
   // periods.
   int64_t target(StreamId stream, int index, int64_t copy) const;
-  int64_t runs(StreamId stream, int index) const;  // of a listed op, per step
+  int64_t runs(StreamId stream, int index) const;  // runs of a listed op per step
 
  private:
   const Body& body_;

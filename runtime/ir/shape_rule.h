@@ -18,7 +18,7 @@
 
 namespace prun {
 
-// Returns the violation by one call of `op` of its OpDef::shapes (of an optimizer: its traits); "" = none.
+// Returns how a call of `op` violates its OpDef::shapes or, for an optimizer, its traits; "" = it does not.
 std::string shape_problem(const OpDef& op, const std::vector<TensorType>& reads, const std::vector<TensorType>& writes,
                           const Attrs& attrs);
 

@@ -11,7 +11,7 @@ namespace prun {
 namespace {
 
 struct Run {
-  int64_t begin = 0, end = 0;  // of the flattened local part
+  int64_t begin = 0, end = 0;  // elements of the flattened local part
 };
 
 Shape strides_of(const Shape& shape) {
@@ -87,7 +87,7 @@ LocalPart local_part(const Program& program, const StateTensor& state, int rank)
   return part;
 }
 
-// Returns the box of the local part within one cut, in coordinates of the whole; empty if they are disjoint.
+// Returns the box of the local part within one cut, in coordinates of the whole; empty if the two are disjoint.
 Box within(const Box& box, const StateTensor& state, const LocalPart& part, const Cut& cut) {
   Box part_of_box = box;
   const int d = state.split_dim;
@@ -104,7 +104,7 @@ struct Place {
   int64_t index = 0, of = 1;
 };
 
-// Returns the rank's number among those that differ only along the axes; the first axis varies slowest.
+// Returns the rank's number among the ranks that differ only along the axes; the first axis varies slowest.
 Place place_among(const Program& program, const std::vector<std::string>& axes, int rank) {
   Place place;
   for (const std::string& axis : axes) {

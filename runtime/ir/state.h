@@ -24,7 +24,7 @@ struct StateTensor {
   TensorId tensor;         // flat: the unit's vector, or the rank's shard of it
   TensorId staged;         // the same in host memory, for a checkpoint; -1 = none
   int64_t begin = 0;       // first element of the local part in the unit's vector
-  Shape shape;             // of the logical tensor
+  Shape shape;             // shape of the logical tensor
   std::string split_axis;  // each of its ranks has a part of `split_dim`; "" = none
   int split_dim = 0;
   std::vector<int64_t> blocks;  // extents that `split_dim` consists of, each split separately; empty = not even padded

@@ -62,8 +62,9 @@ class WalkPolicy {
 
 class Walk {
  public:
-  // The actors: every rank; one per class, with the partners of its first rank; or one per class if the ranks of each
-  // class have groups and peers of the same classes, so that they run in lockstep, otherwise every rank.
+  // Actors of a walk. `rank`: every rank. `class_`: one per class, with the partners of its first rank.
+  // `class_if_alike`: one per class if the ranks of each class have groups and peers of the same classes, because they
+  // then run in lockstep; otherwise every rank.
   enum class By { rank, class_, class_if_alike };
   // Whether ops of a repeat are walked once, as listed, or every time they run. In the second case, ref() is the listed
   // op.
@@ -75,7 +76,7 @@ class Walk {
   // A single rank, whose communication has no partners.
   Walk(const Body& body, WalkPolicy& policy);
 
-  bool run();  // as far as possible; true when everything has ended
+  bool run();  // walks as far as possible; returns true once everything has ended
   bool ended() const;
   std::vector<StreamCursor> ready() const;        // streams whose next op may begin, by actor and stream
   void step(StreamCursor at);                     // begins the next op of a ready stream
@@ -88,7 +89,7 @@ class Walk {
   const Op& op(StreamCursor at) const { return stream(at).ops[place(at).index]; }
   OpRef ref(StreamCursor at) const { return {at.stream, place(at).index}; }
   const Stream& stream(StreamCursor at) const { return actors_[at.actor].body->streams[at.stream]; }
-  int rank(StreamCursor at) const { return actors_[at.actor].rank; }  // of a class its first rank
+  int rank(StreamCursor at) const { return actors_[at.actor].rank; }  // for a class, its first rank
   bool waits_for_others(StreamCursor at) const { return actors_[at.actor].arrived[at.stream]; }
   std::optional<Edge> missing_edge(StreamCursor at) const;
   // Returns the number of the queue of messages with one sender, receiver and lane.
@@ -113,7 +114,7 @@ class Walk {
   bool classes_are_alike(const std::vector<const Body*>& bodies) const;
   void find_groups();
   size_t axis_of(const Op& op) const;
-  int peer(const Actor& actor, const Op& op) const;  // returns an actor
+  int peer(const Actor& actor, const Op& op) const;  // index of the peer's actor
   void advance(int actor);
   bool begin(StreamCursor at);  // returns whether the op has ended
   bool message(StreamCursor at, Channel& channel);

@@ -1,6 +1,6 @@
 // bias: y = x + b over the last dim, for a linear whose result is reduced over ranks before its bias is added.
 //
-// The gradient of x is dy itself, so that the derivative computes only b's: the sum over rows.
+// The gradient of x is dy itself, so the derivative computes only the gradient of b, the sum of dy over rows.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"

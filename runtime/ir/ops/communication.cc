@@ -17,7 +17,7 @@ Attrs over(const NodeView& node, bool sums) {
   return attrs;
 }
 
-// Inputs are partial sums: each one's gradient is that of the sum.
+// Inputs are partial sums, so the gradient of each input is the gradient of the sum.
 void derive_all_reduce(GradientBuilder& builder, const NodeView& node) {
   builder.contribute(node.inputs[0], builder.gradient(node.outputs[0]));
 }

@@ -5,8 +5,8 @@
 // sum of exponentials and its target's logit (sums), and the loss (finish). Only the last has a derivative, because it
 // differentiates the logits itself.
 //
-// cross_entropy_and_grad fuses the loss and its derivative (compile/fuse_loss.cc): the same values, while a row is in
-// the cache.
+// cross_entropy_and_grad fuses the loss and its derivative (compile/fuse_loss.cc). It computes the same values while a
+// row is in the cache.
 //
 // Like all losses, they are differentiated with seed 1, so that nothing may be computed from them.
 #include <fmt/format.h>

@@ -26,7 +26,7 @@ Types infer_expert_linear(const Types& inputs, const Attrs&) {
 
 void derive_expert_linear(GradientBuilder& builder, const NodeView& node) {
   ValueId x = node.inputs[0], w = node.inputs[1], dy = builder.gradient(node.outputs[0]);
-  // Weights first, like in linear.
+  // Computes the gradient of the weights first, as linear does.
   if (builder.wants(w))
     builder.contribute(w, builder.emit(expert_linear_dw, {x, dy}, {wide_like(builder.type(w))}, {})[0]);
   if (builder.wants(x)) builder.contribute(x, builder.emit(expert_linear_dx, {dy, w}, {builder.type(x)}, {})[0]);

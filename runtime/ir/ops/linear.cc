@@ -1,8 +1,9 @@
 // linear: y = act(x·w + b), a GEMM; its derivative is two more of them.
 //
-// relu derives from the output (y > 0 exactly where its input was); gelu cannot, so that a linear with a fused gelu has
-// no derivative and is created only where no gradient flows. linear_gelu retains that input. compile/fuse.cc creates it
-// and linear_dx_gelu, its counterpart in backward, after autodiff, so that they have no derivatives.
+// relu's derivative needs only the output (y > 0 exactly where its input was). gelu's needs the input, so a linear with
+// a fused gelu has no derivative and is created only where no gradient flows. linear_gelu retains gelu's input.
+// compile/fuse.cc creates it and linear_dx_gelu, its counterpart in backward, after autodiff, so that they have no
+// derivatives.
 #include <fmt/format.h>
 
 #include "ir/ops/rules.h"
@@ -60,8 +61,8 @@ void derive_linear(GradientBuilder& builder, const NodeView& node) {
     if (builder.wants(w)) builder.contribute(w, dw[0]);
     if (bias) builder.contribute(node.inputs[2], dw[1]);
   };
-  // Weights first, so that the reduction of their gradient overlaps with dx, unless dx has a reduction of its own,
-  // which other ops need sooner.
+  // Computes dw first, so that its reduction overlaps with dx, unless dx has a reduction of its own, whose result other
+  // ops need sooner.
   if (node.attrs.integer("dx_first") != 0)
     gradient_of_x(), gradient_of_weights();
   else
@@ -90,7 +91,7 @@ Cost cost_dw(const Types& inputs, const Types& outputs, const Attrs& attrs) {
   return without_padding(product_cost(product_flops(inputs[0], inputs[1]), inputs, outputs), inputs[1], attrs);
 }
 
-// Like the unfused ops: the GEMM, plus 10 and 20 FLOPs per element for gelu and its derivative.
+// Counts as much as the unfused ops: the GEMM, plus 10 and 20 FLOPs per element for gelu and its derivative.
 Cost cost_gelu(const Types& inputs, const Types& outputs, const Attrs&) {
   Cost cost = product_cost(product_flops(inputs[0], outputs[0]), inputs, outputs);
   cost.flops += 10 * count(outputs[0]);

@@ -45,13 +45,13 @@ Cost cost_of(double flops, const Types& inputs, const Types& outputs);
 // Returns the cost of GEMMs, all of whose FLOPs count for the model.
 Cost product_cost(double flops, const Types& inputs, const Types& outputs);
 double count(const TensorType& type);
-// `per_element` FLOPs per element of the first output (of the first input if there is no output).
+// Returns the cost of `per_element` FLOPs per element of the first output (of the first input if there is no output).
 template <int per_element>
 Cost per_output(const Types& inputs, const Types& outputs, const Attrs&) {
   const Types& counted = outputs.empty() ? inputs : outputs;
   return cost_of(counted.empty() ? 0 : per_element * count(counted[0]), inputs, outputs);
 }
-// `per_element` FLOPs per element of all inputs.
+// Returns the cost of `per_element` FLOPs per element of all inputs.
 template <int per_element>
 Cost per_input(const Types& inputs, const Types& outputs, const Attrs&) {
   double n = 0;
