@@ -106,7 +106,7 @@ class Recorder final : public GradientBuilder {
 // gradient of all of them.
 void require_trained(const CompileState& state) {
   const Table<UnitId, Unit>& units = state.graph.units;
-  std::set<std::pair<UnitId, int>> trained;  // a unit, of twins the original; index of its parameter
+  std::set<std::pair<UnitId, int>> trained;  // unit (a twin's original) and index of its parameter
   const auto each = [&](auto take) {
     for (UnitId id : units.ids())
       for (int i = 0; i < std::ssize(units[id].parameters); ++i)

@@ -48,7 +48,7 @@ class BufferLives {
   const Body& body_;
   Order order_;
   Table<BufferId, Life> lives_;
-  Table<StreamId, std::vector<int>> positions_;  // of each op in the order's sequence
+  Table<StreamId, std::vector<int>> positions_;  // position of each op in the order's sequence
 };
 
 }  // namespace prun

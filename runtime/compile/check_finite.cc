@@ -46,7 +46,8 @@ Op check_of(const Op& made, std::vector<TensorId> tensors, TensorId flag) {
     check.attrs.set("counted", int64_t{1});
     check.reads.push_back(made.writes[1]);
   }
-  if (made.is(ops::cross_entropy_max)) check.attrs.set("infinite", int64_t{1});  // of a shard that is all padding
+  // The maximum of a shard that is all padding is infinite.
+  if (made.is(ops::cross_entropy_max)) check.attrs.set("infinite", int64_t{1});
   check.phase = made.phase;
   check.unit = made.unit;
   check.microbatch = made.microbatch;

@@ -68,7 +68,7 @@ class Replicas {
   std::vector<Run> runs_of(UnitId unit) const {
     const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
     std::vector<Run> runs;
-    for (size_t i = parameters.size(); i-- > 0;) {  // the layout's order
+    for (size_t i = parameters.size(); i-- > 0;) {  // in the layout's order
       const Value& value = state_.graph.values[parameters[i]];
       const Axes split = value.split_axis.empty() ? Axes() : Axes{value.split_axis};
       if (!runs.empty() && runs.back().split == split)

@@ -28,8 +28,8 @@ struct UnitStorage {
   std::string axis;   // axis of the shards
   int64_t shard = 0;  // elements that a rank owns; all of `padded` if not sharded
   TensorId master;    // parameters that the optimizer updates (f32, or f64 in an f64 plan): the shard, or all
-  // Parameters in the compute dtype if it differs from the master's; a shard only next to an offloaded master, or where
-  // one rank has all shards.
+  // Parameters in the compute dtype if it differs from the master's; a shard only if the master is offloaded or one
+  // rank has all shards.
   TensorId compute;
   TensorId grad;  // the gradient that the optimizer reads: the shard, or all
   // If sharded and accumulated over microbatches before reduction: the accumulated gradient; equals `grad` where one
@@ -75,7 +75,7 @@ struct GatherAhead {
   CallId call;
   std::vector<UnitId> units;
   int pool = -1, slot = -1;     // -1 = memory of its own
-  TensorId full;                // all units
+  TensorId full;                // spans all units
   std::vector<TensorId> parts;  // each unit's flat vector
 };
 
@@ -104,14 +104,14 @@ struct CompileState {
   Job* job = nullptr;                    // programs of the classes compiled so far
   int pipeline_rank = 0;
   const RankProgram* source = nullptr;  // level 3: the ops as the plan lists them
-  Graph graph;                          // all stages; autodiff adds gradients
+  Graph graph;                          // graph of all stages; autodiff adds gradients
   std::vector<Node> backward;           // in execution order
   // Experts' loads of this rank -> of all ranks, for the gradient of the balancing loss.
   std::map<ValueId, ValueId> global_counts;
   Table<ValueId, ValueId> parameter_grad;  // the value that holds the parameter's whole gradient; -1 = none
   Table<UnitId, UnitLayout> layouts;
   Table<UnitId, UnitStorage> storage;
-  std::vector<StageStep> steps;  // of this rank, in the order of the compute stream
+  std::vector<StageStep> steps;  // this rank's steps in the order of the compute stream
   std::string data_axes;         // axes that split the batch, as next_batch names them
   int data_ranks = 1;
   std::vector<std::string> loss_axes;  // axes over which the loss is averaged

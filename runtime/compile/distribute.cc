@@ -84,7 +84,7 @@ void require_heads_divide(const Distributor& d, const Node& attention) {
                          attention.attrs.integer(name), words, attention.site.text(), d.ranks(), d.axis()));
 }
 
-// Splits heads as the columns of qkv.
+// Splits the heads in the way in which the columns of qkv are split.
 void attention(Distributor& d, const Node& node) {
   ValueId qkv = node.inputs[0];
   if (d.placement(qkv) != last_dim_shard(d, qkv)) return whole(d, node);
@@ -166,7 +166,7 @@ void embedding(Distributor& d, const Node& node) {
   d.define(node.outputs[0], rows);
 }
 
-// Positions that an axis of tokens has separated from their embedding.
+// Adds the positions of a rank's tokens; context parallelism has separated this op from the embedding.
 void positions(Distributor& d, const Node& node) {
   if (!d.is_tokens(node.inputs[0])) return whole(d, node);
   Node copy = node;
@@ -175,7 +175,7 @@ void positions(Distributor& d, const Node& node) {
   d.keep(std::move(copy), d.placement(node.inputs[0]));
 }
 
-// Logits that are split along the vocabulary: maximum, sum of exponentials and the target's logit are all-reduced
+// If logits are split along the vocabulary, all-reduces the maximum, the sum of exponentials and the target's logit
 // (Shoeybi et al. 2019, "Megatron-LM").
 void cross_entropy(Distributor& d, const Node& node) {
   ValueId logits = node.inputs[0], targets = node.inputs[1];

@@ -18,7 +18,7 @@ class Distributor {
   Distributor(CompileState& state, std::string axis);
   void run();
 
-  // For the rules. A conversion creates a new value once per value and kind.
+  // Functions for the rules. A conversion creates one new value per value and kind.
   const Graph& graph() const { return graph_; }
   const std::string& axis() const { return axis_; }
   int ranks() const { return ranks_; }
@@ -63,10 +63,10 @@ class Distributor {
   Graph& graph_;
   std::string axis_;
   int ranks_;
-  Site site_;  // of the strategy that uses the axis
+  Site site_;  // site of the strategy that uses the axis
   std::vector<Node> whole_nodes_, nodes_;
   Table<ValueId, Placement> placement_;
-  Table<ValueId, TensorType> whole_types_;                // of the values that existed before the split
+  Table<ValueId, TensorType> whole_types_;                // types of the values that existed before the split
   std::map<std::pair<ValueId, int>, ValueId> converted_;  // (value, kind of conversion) -> value
   std::map<ValueId, ValueId> now_;                        // value -> its replacement
   const Node* current_ = nullptr;

@@ -10,8 +10,8 @@
 namespace prun {
 namespace {
 
-// The first unit and its successor, because the first is often an embedding table, whose lookup hides nothing. The
-// updates of the other units hide two gathers; more would take longer than the updates.
+// Gathers two units ahead, because the first is often an embedding table, whose lookup hides nothing. The updates of
+// the other units hide two gathers; more would take longer than the updates.
 constexpr size_t kAhead = 2;
 
 }  // namespace

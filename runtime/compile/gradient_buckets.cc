@@ -118,7 +118,7 @@ void GradientBuckets::require_whole(UnitId unit, const ScheduleStep& step, const
   }
 }
 
-// Neighbors in the layout are reduced together.
+// Reduces parameters that are neighbors in the layout together.
 void GradientBuckets::sum_partial(const ScheduleStep& step) {
   if (!index_.is_first_call(step)) return;
   for (UnitId unit : index_.parts_of(state_.unit_of(step))) {
@@ -131,7 +131,7 @@ void GradientBuckets::sum_partial(const ScheduleStep& step) {
     const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
     Site site;
     int64_t before = -1;                            // end of the previous parameter in the layout
-    for (size_t i = parameters.size(); i-- > 0;) {  // the layout's order
+    for (size_t i = parameters.size(); i-- > 0;) {  // in the layout's order
       const Value& value = state_.graph.values[parameters[i]];
       const int64_t begin = layout.start[i], end = begin + value.count();
       for (const std::string& axis : value.partial_over) {
@@ -275,7 +275,7 @@ void GradientBuckets::all_reduce(const ScheduleStep& step, UnitId unit, int stra
   reduced_once(unit, action);
   PendingReduce& pending = pending_[strategy];
   if (pending.first >= 0 && (pending.end != storage.bucket_start || pending.action.axis != action.axis))
-    flush(strategy, true);  // not its neighbor
+    flush(strategy, true);  // the unit is no neighbor of the pending range
   if (pending.first < 0) pending.first = storage.bucket_start;
   pending.end = storage.bucket_start + state_.layouts[unit].padded;
   pending.action = action;

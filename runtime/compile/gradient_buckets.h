@@ -31,11 +31,11 @@ class GradientBuckets {
   // are reduced with their neighbors. Buckets of shards are zeroed when they open.
   void zero_missing(const ScheduleStep& step);
   // Reduces gradients that are partial sums over an axis that splits activations only (norms under sequence
-  // parallelism): after the last microbatch, or after each one if buckets leave after each one.
+  // parallelism): after the last microbatch, or after each one if buckets are issued after each one.
   void sum_partial(const ScheduleStep& step);
 
-  // Reduces the gradients of a unit, each part as it is kept: sharded or whole. Throws plan_error for a hook that fits
-  // none.
+  // Reduces the gradients of a unit: those of sharded parts to shards, all others whole. Throws plan_error for a hook
+  // that fits no part.
   void reduce(const ScheduleStep& step, int strategy, const HookAction& action);
   // Reduces the remaining buckets. Throws plan_error for a gradient that ends the step partial, because the result
   // would be wrong on more than one rank.

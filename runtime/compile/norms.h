@@ -8,7 +8,7 @@
 namespace prun {
 
 // Tensors and their weights: 1 / the number of ranks with the same elements. `starts` is not empty if the pieces of a
-// shard have different weights: its only tensor then has several.
+// shard have different weights; that only tensor then has several weights.
 struct Squares {
   std::vector<TensorId> tensors;
   std::vector<double> weights;

@@ -23,7 +23,7 @@ void OptimizerStep::transfer(const OpDef& def, TensorId from, TensorId to, Strea
   emitter_.append(stream, std::move(op));
 }
 
-// The compute stream ends a step, so that it stores the last piece after the last update.
+// The compute stream must end the step, so it also stores the last piece, after the last update.
 void OptimizerStep::update_offloaded(UnitId unit, TensorId clip, bool last) {
   const UnitStorage& storage = state_.storage[unit];
   const StrategyUnit& offload = *storage.offload;

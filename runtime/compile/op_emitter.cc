@@ -1,5 +1,5 @@
-// A lane matches messages of ranks with different programs, so that the plan numbers the lanes, not a program's
-// streams.
+// A lane matches messages of ranks with different programs. The plan therefore numbers the lanes, because programs
+// number their streams differently.
 #include "compile/op_emitter.h"
 
 #include <fmt/format.h>

@@ -25,7 +25,7 @@ struct Pass {
   std::string_view name;
   Scope scope;
   void (*run)(CompileState& state);
-  Purpose purpose = Purpose::any;  // of the compilation
+  Purpose purpose = Purpose::any;  // compilations that run the pass
 };
 
 constexpr Pass kPasses[] = {

@@ -1,4 +1,5 @@
-// Orders this rank's schedule steps: by the pipeline's schedule, or forward and backward of each microbatch in turn.
+// Orders this rank's schedule steps: by the pipeline's schedule, or forward and backward of one microbatch after the
+// other.
 #include <fmt/format.h>
 
 #include "compile/compile_state.h"

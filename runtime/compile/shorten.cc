@@ -1,4 +1,4 @@
-// Finds for each rank of a pipeline the longest stretch of turns that repeats a period later for later microbatches,
+// Finds for each rank of a pipeline the longest stretch of slots that repeats one period later with later microbatches,
 // and removes the periods that every rank can spare.
 #include "compile/shorten.h"
 
@@ -14,7 +14,7 @@ constexpr int kPeriodsKept = 5;
 constexpr int kLeastLeftOut = 16;  // microbatches
 
 struct Stretch {
-  int begin = 0;    // first turn
+  int begin = 0;    // first slot
   int periods = 0;  // number of periods
 };
 
@@ -35,7 +35,7 @@ Stretch longest(const std::vector<PipelineTurn>& turns, int period, int microbat
 
 bool is_forward(const PipelineTurn& turn) { return turn.kind == PipelineTurn::Kind::forward; }
 
-// Returns each rank's turns. Without a pipeline: forward, then backward, of each microbatch.
+// Returns each rank's slots. Without a pipeline they are forward, then backward, of each microbatch.
 std::vector<std::vector<PipelineTurn>> turns_of(const Plan& plan) {
   if (plan.pipeline) return plan.pipeline->turns;
   std::vector<PipelineTurn> turns;
@@ -54,7 +54,7 @@ std::vector<std::vector<PipelineTurn>> turns_of(const Plan& plan) {
 std::optional<Shortened> shorten(const Plan& plan, int microbatches) {
   std::vector<std::vector<PipelineTurn>> turns = turns_of(plan);
   std::vector<Stretch> stretches;
-  std::vector<int> periods;  // number of turns
+  std::vector<int> periods;  // number of slots
   int spare = plan.microbatches;
   for (const std::vector<PipelineTurn>& of_rank : turns) {
     const int64_t all = std::ssize(of_rank) * int64_t{microbatches};

@@ -13,8 +13,8 @@ struct Shortened {
   Plan plan;                           // with fewer microbatches
   int64_t times = 0;                   // periods removed
   int microbatches = 0;                // per period
-  std::vector<Repeat::Span> of_ranks;  // by pipeline rank: turns of the period before the removed ones
-  std::vector<Repeat::Span> forward;   // the same span, counted in forward turns only, for evaluations
+  std::vector<Repeat::Span> of_ranks;  // by pipeline rank: slots of the period before the removed ones
+  std::vector<Repeat::Span> forward;   // the same span, counted in forward slots only, for evaluations
   int64_t left_out() const { return times * microbatches; }
 };
 

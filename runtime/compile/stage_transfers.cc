@@ -38,10 +38,10 @@ void StageTransfers::send(const StageStep& step) {
   cross(step, true);
 }
 
-// Returns the send of two turns ago, because in an evaluation nothing arrives that depends on a sent tensor. A neighbor
-// posts its receive two turns before it computes, and ranks are at most a pipeline's length apart, so that this send
-// has completed and waiting takes no time. Returns nothing if ranks order their turns differently, because a rank might
-// then wait for a later turn.
+// Returns the send of two slots ago, because in an evaluation nothing arrives that depends on a sent tensor. A neighbor
+// posts its receive two slots before it computes, and ranks are at most a pipeline's length apart, so that this send
+// has completed and waiting takes no time. Returns nothing if ranks order their slots differently, because a rank might
+// then wait for a later slot.
 std::vector<OpRef> StageTransfers::gone() const {
   const int64_t turn = std::ssize(sent_by_turn_);
   if (!in_step_ || turn < 2 || !sent_by_turn_[turn - 2]) return {};

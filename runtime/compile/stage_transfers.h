@@ -18,7 +18,7 @@ class StageTransfers {
   // Receives the inputs of the stage's calls from the previous stage (in backward, from the next one).
   void receive(const StageStep& step) { cross(step, false); }
   void send(const StageStep& step);
-  // Returns sends that complete before the next turn of an evaluation; waiting for them bounds memory.
+  // Returns sends that complete before the next slot of an evaluation; waiting for them bounds memory.
   std::vector<OpRef> gone() const;
   void exchange_tied_gradients(const StepIndex& index);
 
@@ -34,8 +34,8 @@ class StageTransfers {
   OpEmitter& emitter_;
   std::vector<std::vector<ValueId>> forward_, backward_;  // values that cross a border, by its lower stage
   std::map<std::tuple<Phase, int, int>, OpRef> sent_;     // last send, by phase, stage and microbatch
-  std::vector<std::optional<OpRef>> sent_by_turn_;        // last send up to each turn
-  bool in_step_ = true;                                   // all ranks have the same order of forward turns
+  std::vector<std::optional<OpRef>> sent_by_turn_;        // last send up to each slot
+  bool in_step_ = true;                                   // all ranks have the same order of forward slots
 };
 
 }  // namespace prun

@@ -61,7 +61,7 @@ void StepBuilder::walk_schedule() {
   }
 }
 
-// Marks the ops of each stream that the turns of the repeating period have emitted.
+// Marks the ops of each stream that the slots of the repeating period have emitted.
 void StepBuilder::mark_repeat(int turn) {
   if (!state_.shortened) return;
   Repeat& repeat = body_.repeat;

@@ -19,7 +19,8 @@ class StepIndex {
   std::vector<const Node*> nodes_of(const ScheduleStep& step) const;
   // Returns whether the backward node computes only gradients of parameters.
   bool for_weights(const Node& node) const { return for_weights_[&node - state_.backward.data()]; }
-  // Return whether backward recomputes the step's activations; `whole`: also those that it does not need.
+  // Return whether backward recomputes the step's activations; `recomputes_whole`: also activations that backward does
+  // not need.
   bool recomputes_whole(const ScheduleStep& step) const { return state_.strategies.of(unit(step)).recompute_whole; }
   bool recomputes(const ScheduleStep& step) const { return state_.strategies.of(unit(step)).recompute; }
   // Returns the forward nodes of a call, in order, that the given values depend on; stops at nodes that `again`

@@ -26,7 +26,7 @@ struct ClassStrategies {
   const HookAction* reduce_scatter = nullptr;  // the first one of any hook
   const StrategyUnit* offload = nullptr;       // keeps optimizer state in host memory
   bool recompute = false;                      // backward recomputes activations
-  bool recompute_whole = false;                // including those that backward does not need
+  bool recompute_whole = false;                // backward also recomputes activations that it does not need
   bool keeps_small_whole = false;              // parameters below a size, possibly 0, are not sharded
   bool synchronizes = false;                   // weights are averaged periodically
 

@@ -15,7 +15,7 @@ namespace {
 
 struct Average {
   const HookAction* action;
-  std::vector<std::pair<int64_t, int64_t>> ranges;  // of the flat parameters, ascending
+  std::vector<std::pair<int64_t, int64_t>> ranges;  // ranges of the flat parameters, ascending
   std::vector<TensorId> shards;                     // shards over one rank, which are whole
 };
 
@@ -41,7 +41,7 @@ int64_t sync_steps(const Plan& plan) {
 std::vector<Average> averages_of(const CompileState& state) {
   std::vector<Average> averages;
   std::map<std::pair<std::string, std::string>, size_t> known;           // axis, reduction
-  for (UnitId id = state.graph.units.last(); !id.none(); id = id - 1) {  // the layout's order
+  for (UnitId id = state.graph.units.last(); !id.none(); id = id - 1) {  // in the layout's order
     const UnitStorage& storage = state.storage[id];
     const Unit& unit = state.graph.units[id];
     if (!state.trains(id)) continue;

@@ -174,7 +174,7 @@ class Comparer {
 
   const RunPair& pair_;
   const CompareOptions& options_;
-  std::map<int64_t, std::vector<double>> gradients_;  // of the single-rank run
+  std::map<int64_t, std::vector<double>> gradients_;  // gradients of the single-rank run
   double largest_gradient_ = 1;
   std::set<std::pair<int64_t, int64_t>> not_zero_;  // gradients of the ranks: parameter, element
   Comparison result_;

@@ -10,7 +10,7 @@
 
 namespace prun {
 
-inline constexpr double kMostDifference = 1e-12;  // relative to the largest number of its kind
+inline constexpr double kMostDifference = 1e-12;  // relative to the largest number of the same kind
 
 inline constexpr std::string_view kLoss = "loss", kEvalLoss = "loss of the evaluation";
 
@@ -35,10 +35,10 @@ struct Difference {
   std::string what;  // kLoss, kEvalLoss, or the name of a StateKind
   StateKind kind;
   int rank = 0;
-  int64_t key = -1;  // of the parameter; -1 = a loss differs
-  HeldState held;    // of that parameter only
+  int64_t key = -1;  // key of the parameter; -1 = a loss differs
+  HeldState held;    // state of that parameter only
   double found = 0, right = 0;
-  double scale = 1;  // the largest number of its kind
+  double scale = 1;  // largest number of the same kind
 };
 
 struct Comparison {
@@ -47,7 +47,7 @@ struct Comparison {
   bool overflow = false;
   // Weights differ because an update took the sign of a rounding error of a zero gradient. Later steps may differ.
   bool rounded_signs = false;
-  double largest = 0;  // relative to the largest number of its kind
+  double largest = 0;  // largest difference, relative to the largest number of the same kind
 };
 
 Comparison compare(const RunPair& pair, const CompareOptions& options);

@@ -20,8 +20,8 @@ struct Explanation {
 Explanation explain(const Plan& plan, const RecordPlan& record, const Twins& twins, const RunPair& pair,
                     const VirtualOptions& options, const Difference& difference);
 
-// For a difference in the loss: the first forward activation that is no part of the single rank's activation: neither
-// the whole, nor a shard along some axes, nor a term of a sum.
+// The first forward activation that explains a difference in the loss, because it is no part of the single rank's
+// activation (the whole, a shard along some axes, or a term of a sum).
 struct FirstActivation {
   std::string name;
   int rank = 0;
@@ -33,7 +33,7 @@ struct FirstActivation {
 // single rank's shape is a part of it.
 std::optional<FirstActivation> first_activation(const Twins& twins, const VirtualOptions& options, BodyId body);
 
-// The values, up to a factor, that a specific mistake would produce.
+// Values, up to a factor, that a specific mistake would produce.
 struct Suspect {
   std::string text;  // for example "what microbatch 2 alone would give"
   std::vector<double> values;

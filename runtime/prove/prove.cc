@@ -76,7 +76,7 @@ std::string sizes_text(const Twins& twins) {
 
 Proof not_run(std::string why) { return {Proof::Verdict::not_run, std::move(why), std::nullopt}; }
 
-// Returns whether the difference follows an update by signs of rounding errors; `before`: in an earlier step.
+// Returns whether the difference comes from an update that took signs of rounding errors; `before`: in an earlier step.
 bool depends_on_signs(const Comparison& comparison, bool before) {
   if (!comparison.first) return false;
   return before || (comparison.rounded_signs && comparison.first->what == kEvalLoss);
@@ -187,8 +187,8 @@ class Prover {
     return compare({nudged, run, twins.one_job, one}, {}).largest > difference;
   }
 
-  // Confirms a difference unless the small dims alone cause it: then the verifier, which has accepted the plan, rejects
-  // the small one, or the plan with its own dims equals one rank.
+  // Confirms a difference unless the small dims alone cause it. They do if the verifier, which has accepted the plan,
+  // rejects the small plan, or if the plan with its own dims equals one rank.
   Proof confirmed(Proof proof, const Twins& twins, bool sgd, bool own_updates) {
     if (options_.problem)
       if (const std::string problem = options_.problem(twins.small_job); !problem.empty())

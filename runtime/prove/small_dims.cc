@@ -136,12 +136,8 @@ class DimShrinker {
   }
 
  private:
-  enum class Care : uint8_t {
-    undivided,
-    different,
-    nothing
-  };  // additional rules: keep undivided sizes undivided and
-      // sizes distinct; keep sizes distinct; none
+  // Rules besides the group's own: sizes remain undivided and distinct; sizes remain distinct; none.
+  enum class Care : uint8_t { undivided, different, nothing };
 
   void choose(size_t g) {
     for (const bool larger : {false, true})

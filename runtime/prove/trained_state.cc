@@ -12,7 +12,8 @@
 namespace prun {
 namespace {
 
-// place.cc creates a unit's tensors before all others of their names, so the first match is the unit's.
+// Returns the first tensor of that name. It is the unit's own, because place.cc creates it before any other tensor of
+// the name.
 TensorId find_tensor(const Program& program, const std::string& name) {
   for (TensorId id : program.tensors.ids())
     if (program.tensors[id].name == name) return id;

@@ -18,8 +18,8 @@ namespace prun {
 inline constexpr std::string_view kParameters = "parameters", kGradients = "gradients";
 
 struct StateKind {
-  std::string name;                        // one of these, or of the optimizer state: "adamw.m"
-  std::string suffix_whole, suffix_shard;  // of the unit's tensor, by place.cc: "block0.params", "block0.shard"
+  std::string name;                        // kParameters, kGradients, or a name of optimizer state: "adamw.m"
+  std::string suffix_whole, suffix_shard;  // of place.cc's tensors "block0.params", "block0.shard"
 };
 
 // Returns the kinds that the programs hold, gradients first, in the order in which a step computes them.
@@ -42,7 +42,7 @@ std::vector<HeldState> held_state(const Job& job, const VirtualRun& run, const S
 // The tensor of a unit on this rank, and the init op that lists its parameters.
 struct UnitPlace {
   std::string unit;
-  TensorId tensor;  // of the requested kind
+  TensorId tensor;  // tensor of the requested kind
   const Op* init;
 };
 std::vector<UnitPlace> unit_places(const Program& program, const StateKind& kind);

@@ -16,7 +16,7 @@ using FusesOp = std::function<bool(std::string_view kind)>;
 
 struct Twins {
   PlanSizes sizes;
-  Shrink shrink = Shrink::dims;  // of the model
+  Shrink shrink = Shrink::dims;  // how far the model has been shrunk
   Plan small, one;
   Job small_job, one_job;
 };
@@ -24,9 +24,9 @@ struct Twins {
 struct TwinOptions {
   const RecordPlan& record;
   const FusesOp& fuses;
-  int64_t vocabulary_multiple = 1;  // of the small plan; the single rank pads nothing
+  int64_t vocabulary_multiple = 1;  // multiple for the small plan; the single rank pads nothing
   bool sgd = false;                 // plain SGD replaces the plan's optimizer
-  Shrink most = Shrink::dims;       // of the model
+  Shrink most = Shrink::dims;       // upper bound for shrinking the model
 };
 
 // Makes twins with the smallest sizes that the plan's schedule and model accept; nullopt: `why_not` has the reason.

@@ -1,5 +1,5 @@
 // Between-steps bodies satisfy every rule of a step. In addition, all ranks run them at the same steps, and they modify
-// nothing that training depends on, except to average weights (drift.cc); a checkpoint's snapshot is no such state.
+// nothing that training depends on, except to average weights (drift.cc). They may write a checkpoint's snapshot.
 #include "ir/calendar.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ void bodies_between_steps_change_nothing(const Job& job, Findings& findings) {
       const Body& body = program.bodies[id];
       if (body.when.every == 0) continue;  // not between steps: it prepares the first step
       const BufferId own = body.loss < 0 ? BufferId() : program.tensors[body.loss].buffer;
-      bool averages = false;  // then casts of the averaged weights may change, too
+      bool averages = false;  // true: the body may also change casts of the averaged weights
       for (const Stream& stream : body.streams)
         for (const Op& op : stream.ops) {
           averages = averages || averages_weights(program, op);

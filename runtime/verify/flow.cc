@@ -16,7 +16,7 @@ namespace {
 
 // Returns whether a correct program may leave this output unread.
 bool may_go_unread(const Op& op, size_t output) {
-  // Recomputation of a unit in backward recomputes its loss, too, only for the statistics or the gradient next to it.
+  // Backward recomputes a unit's loss op for its other outputs, the statistics or the gradient.
   const bool loss = op.def->loss == Loss::loss || op.def->loss == Loss::inner;
   if (loss && op.writes.size() > 1 && output == 0 && op.phase == Phase::backward) return true;
   return output >= op.def->side_first && output < op.def->side_end;

@@ -50,7 +50,7 @@ Life life_of(const BodyView& body, BufferId id) {
 }
 
 // Returns the index of the access from which the body rewrites everything that init left in the buffer. Returns
-// accesses.size() if it does not, or reads bytes before it has rewritten them.
+// accesses.size() if the body does not rewrite all of it, or reads bytes before it has rewritten them.
 size_t written_again(const BodyView& body, BufferId id, std::span<const Access> accesses) {
   const auto writes = [](const Access& access) { return access.write; };
   const size_t begin = std::find_if(accesses.begin(), accesses.end(), writes) - accesses.begin();

@@ -1,9 +1,9 @@
 // Sends and receives of each pair of ranks match one to one, in order. This file also classifies the transports that
 // can carry them.
 //
-// The messages of a pair and lane form a queue: the k-th send matches the k-th receive. Surprising fact: rendezvous is
-// the strictest class that only delays. A queue per pair is stricter still, because a receive blocks all sends issued
-// after it, on any stream.
+// The messages of a pair and lane form a queue: the k-th send matches the k-th receive. Surprising fact: among
+// transports that only delay sends, rendezvous is the strictest. A queue per pair is stricter still, because there a
+// receive blocks all sends issued after it, on any stream.
 #include <fmt/format.h>
 
 #include <algorithm>

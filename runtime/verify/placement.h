@@ -95,7 +95,7 @@ struct Piece {
 
 struct Layout {
   int axis = 0;
-  int64_t elements = 0;  // of a shard
+  int64_t elements = 0;  // elements of one shard
   std::vector<Piece> pieces;
   auto operator<=>(const Layout&) const = default;
 };

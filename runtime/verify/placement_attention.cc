@@ -23,7 +23,7 @@ std::string blocks_problem(const AxisView& axis, const AxisPlacements& reads, si
       axis.context.read_tensors[read]->shape.back(), axis.axis, placement_words(reads[read]), q, k, k);
 }
 
-// Requires the same, and that each rank has as many whole heads of each block as the op counts.
+// Requires what blocks_problem requires, and that each rank has as many whole heads of each block as the op counts.
 std::string heads_problem(const AxisView& axis, const AxisPlacements& reads, size_t read, bool keys = false) {
   const Attrs& attrs = axis.context.op.attrs;
   const int64_t heads = attrs.integer("heads", 1), shared = attrs.integer("kv_heads", heads),

@@ -40,8 +40,8 @@ AxisOutcome elementwise_grad(const AxisView& axis, const AxisPlacements& reads) 
   return product(axis, reads);
 }
 
-// With attribute `axis`, divides for an average over it: due where a sum over the samples of all ranks has been
-// scattered.
+// With attribute `axis`, the op divides a sum by the ranks of that axis. This is due after a reduce-scatter of sums
+// over the samples of all ranks.
 AxisOutcome scale(const AxisView& axis, const AxisPlacements& reads) {
   AxisPlacement placement = reads[0];
   if (!axis("axis") || is(placement, Kind::zero)) return gives({placement});
@@ -80,7 +80,8 @@ AxisOutcome optimizer(const AxisView& axis, const AxisPlacements& reads) {
   return gives({result.placement});
 }
 
-// Squares of shards are terms of a sum over the ranks; values that all ranks have count once, unless weights differ.
+// The norm of shards is a partial sum over the ranks. If other operands are whole, weights must make their elements
+// count once.
 AxisOutcome norm2(const AxisView& axis, const AxisPlacements& reads) {
   const bool weights = axis.context.op.attrs.has("weights") || axis.context.op.attrs.has("piece_weights");
   size_t parts = 0, wholes = 0, whole_at = 0;

@@ -70,7 +70,7 @@ AxisOutcome linear_gelu(const AxisView& axis, const AxisPlacements& reads) {
   return gives({pre.writes[0], pre.writes[0]});
 }
 
-// Operands: dy, w, pre. linear_dx times gelu's derivative, which is a function of pre.
+// Operands: dy, w, pre. Computes linear_dx times gelu's derivative, which is a function of pre.
 AxisOutcome linear_dx_gelu(const AxisView& axis, const AxisPlacements& reads) {
   const AxisOutcome product = linear_dx(axis, reads);
   if (!product.problem.empty()) return product;

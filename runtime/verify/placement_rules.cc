@@ -30,7 +30,7 @@ std::string tokens_problem(const AxisView& axis, const AxisPlacements& reads) {
   const bool split = by_rows(axis, reads, 0) && reads[0].dim == 1, counts = axis.names("tokens_axis");
   if (split && !counts) return fmt::format("counts the rank's own tokens, of those split over {0}, from 0", axis.axis);
   if (!split && counts) return fmt::format("counts tokens as if they were split over {}", axis.axis);
-  // The first axis has the chunks; further axes divide the remaining tokens of a rank into runs.
+  // `chunks` applies to the first axis; further axes divide the remaining tokens of a rank into runs.
   const std::string axes = axis.context.op.attrs.text("tokens_axis");
   const bool first = axes.substr(0, axes.find(',')) == axis.axis;
   const int64_t chunks = first ? axis.context.op.attrs.integer("chunks", 1) : 1,

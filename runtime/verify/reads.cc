@@ -1,6 +1,6 @@
 // Compute ops read tensors as they were written: parameters and results as a whole, batches in samples, and results
 // under the name of their writer. An in-place op (a gradient over logits) gives its output a name of its own, so a read
-// before or after its time is detected as a read of another value.
+// that comes too early or too late is detected as a read of another value.
 //
 // Surprising fact: a view that is too short still fits an op that takes any size: a table with fewer rows, rows with
 // fewer columns.

@@ -35,8 +35,8 @@ struct Segment {
 using Segments = std::vector<Segment>;
 
 struct OpContext;
-// Segments with one placement: the whole tensor, a range of its elements; parameter() is the placement of one parameter
-// of a flat vector.
+// Return segments with one placement: the whole tensor, or a range of its elements. parameter() returns the placement
+// of one parameter of a flat vector.
 Segments whole(const Tensor& tensor, const TensorPlacement& placement);
 void place_whole(OpContext& context, size_t write, const TensorPlacement& placement);  // result of a write
 Segment part(const Tensor& tensor, int64_t begin, int64_t end, const TensorPlacement& placement);

@@ -87,7 +87,7 @@ struct Run {
 };
 std::vector<Run> as_run(const BodyView& body, const std::vector<OpRef>& listed);
 
-// The rules. Those of shape.cc and waits.cc (within a rank) run first, because the others rely on them.
+// The rules. The rules of shape.cc and waits.cc (within a rank) run first, because all others rely on them.
 void program_is_well_formed(const Job& job, Findings& findings);
 void waits_have_no_cycle(const JobView& view, Findings& findings);
 void repeats_recur(const JobView& view, Findings& findings);
