@@ -42,8 +42,8 @@ struct Algorithm;
 struct PreparedCall : CollCall {
   uint64_t fingerprint = 0;              // kind, dtype, redop, root and rank_order (collectives/call.h)
   uint64_t agreed_count = 0;             // equal on all members
-  uint64_t counts_hash = 0;              // of counts that must be equal on all members
-  int64_t bytes = 0;                     // of the largest buffer that the call names on any rank
+  uint64_t counts_hash = 0;              // hash of the counts that must be equal on all members
+  int64_t bytes = 0;                     // size of the largest buffer that the call names on any rank
   const Algorithm* algorithm = nullptr;  // the core's algorithm; null while the transport's own may run the call
 };
 
@@ -80,7 +80,7 @@ struct WorldOptions : RankPlace {
   std::vector<std::string> plugin_dirs;
   std::string network_interface;
   bool encrypt = false;         // encrypt traffic between hosts
-  int64_t arena_bytes = 0;      // of the largest rank; shared memory maps it for each rank of the host; 0 = unknown
+  int64_t arena_bytes = 0;      // largest arena of a rank; shared memory maps it for each rank; 0 = unknown
   std::string algorithm;        // comm.algorithm: a name in algorithm.cc; "" = chosen by size and ranks
   std::string algorithm_costs;  // measured on this host (algorithm_costs.h), for groups inside it; "" = fixed limits
   prun_mem_kind memory = PRUN_MEM_HOST;      // memory that the ranks compute on; `auto` prefers a transport for it
@@ -96,13 +96,13 @@ struct CollPath {
   std::string why;        // "the plugin leaves it to the core; more than 64 KiB"
 };
 
-// A group of ranks. `lane` distinguishes communicators of the same ranks. One thread at a time; different communicators
-// may run concurrently. Calls throw Error: mismatch (names both calls and the rank), transport (names the lost or late
-// rank), hang (no progress within the deadline); or Aborted.
+// A group of ranks. `lane` distinguishes communicators of the same ranks. One thread at a time uses it; different
+// communicators may run concurrently. Calls throw Error: mismatch (names both calls and the rank), transport (names the
+// lost or late rank), hang (no progress within the deadline); or Aborted.
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  virtual int index() const = 0;  // of this rank in the group
+  virtual int index() const = 0;  // index of this rank in the group
   virtual int size() const = 0;
   virtual PreparedCall prepare(const CollCall& call) const = 0;
   // Blocks until the collective is complete on this rank; with a queue, until it is enqueued (World::check reports

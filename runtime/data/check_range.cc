@@ -31,7 +31,7 @@ struct Range {
   }
 };
 
-// Fixed block sizes, so that the compiler vectorizes.
+// Processes blocks of a fixed size, so that the compiler vectorizes the loops.
 template <class T>
 Range range_of(const T* data, int64_t count) {
   constexpr int64_t kBlock = 1024;

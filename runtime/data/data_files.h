@@ -18,7 +18,7 @@
 
 namespace prun {
 
-// Returns the path for messages: relative to the current folder if it is below it.
+// Returns the path for messages: relative to the current folder if the file is below that folder.
 std::string shown_path(const std::string& absolute, const std::string& current_folder);
 
 class DataFiles {

@@ -1,4 +1,4 @@
-// Surprising fact: compiled without fused multiply-adds (see prun/philox.h), and vectorized nevertheless.
+// Surprising fact: this file is compiled without fused multiply-adds (see prun/philox.h), and vectorized nevertheless.
 #include "base/random_words.h"
 #include "base/vector_levels.h"
 #include "data/sample_order.h"
@@ -12,7 +12,7 @@ struct Normals {
   int64_t count;
   float* to;
 
-  // A struct and not a lambda, because GCC 12 ignores the pragma in a lambda.
+  // This is a struct and not a lambda, because GCC 12 ignores the pragma in a lambda.
   template <int lanes>
   PRUN_INLINE void operator()() const {
     constexpr int64_t kBlocks = kRandomGroups * kRandomBlocks;

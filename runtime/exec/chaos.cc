@@ -47,7 +47,7 @@ int64_t whole(const std::string& text, int64_t least) {
   return value;
 }
 
-// "name=value" -> {name, value}
+// Splits "name=value" into {name, value}.
 std::pair<std::string, std::string> setting_of(const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos) refuse(text, "lacks a value");

@@ -22,7 +22,7 @@ struct ChaosFault {
   int64_t step = 1;         // the fault comes before this step; counted from 1
   double seconds = 1;       // duration of a delay
   int64_t within_ms = 0;    // maximum delay after the step's begin; the seed chooses the moment
-  uint64_t seed = 0;        // of this fault
+  uint64_t seed = 0;        // seed of this fault
 };
 
 // Returns the faults, with ranks that the seed chooses filled in. Throws usage_error that names the wrong text.

@@ -37,7 +37,7 @@ struct CheckpointServices {
   std::unique_ptr<Commits> writer;               // null: no checkpoints are written
   std::function<int64_t()> steps;                // steps that the job will run, as far as is known
   std::unique_ptr<checkpoint::Weights> weights;  // weights that the run begins with; null: the model's initial values
-  uint64_t waited_ns = 0, copying_since_ns = 0;  // of the checkpoint in progress
+  uint64_t waited_ns = 0, copying_since_ns = 0;  // times of the checkpoint in progress
 };
 
 // Throws checkpoint_invalid, or mismatch if the checkpoint is not of the step that the program begins with.

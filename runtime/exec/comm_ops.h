@@ -28,8 +28,8 @@ std::unique_ptr<Kernel> kernel_of(Body body) {
 // Returns a kernel that runs `op` over its group's communicator, or over a put channel.
 std::unique_ptr<Kernel> make_comm_kernel(const RankMemory& memory, const Op& op, World& world);
 
-// Returns the same for a transport that enqueues on a device's streams: run() returns once the call is in `queue`; it
-// does nothing for an offer.
+// Returns a kernel for a transport that enqueues on a device's streams. Its run() returns once the call is in `queue`,
+// and does nothing for an offer.
 std::unique_ptr<Kernel> make_enqueued_kernel(const RankMemory& memory, const Op& op, World& world, prun_queue queue);
 
 // Returns the channel of a one-sided op that the transport implements; null: the op is not one-sided, or is a message

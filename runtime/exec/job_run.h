@@ -30,14 +30,14 @@ struct ExecutorOptions {
   RecorderHeader* recorder = nullptr;  // zeroed mapping with magic and capacity set
   std::function<bool()> aborted;       // returns whether the job is ending
   std::function<void(const std::string&)> print;
-  std::function<void(int64_t step)> chaos;  // called before each step (--chaos); or empty
-  Poison poison;                            // of the fault `nan`; or null
-  Omission omission;                        // of the fault `omit`; or null
-  // Called with the first error that is not Aborted, at its op, before other ranks can observe that this one ends; or
-  // empty.
+  std::function<void(int64_t step)> chaos;  // called before each step (--chaos); may be empty
+  Poison poison;                            // flag of the fault `nan`; may be null
+  Omission omission;                        // flag of the fault `omit`; may be null
+  // Called with the first error that is not Aborted, at its op, before other ranks can observe that this one ends. May
+  // be empty.
   std::function<void(const Error&, const std::string& op)> failed;
   CheckpointOptions checkpoint;
-  std::function<int64_t(int64_t)> begin_step;  // LauncherClient::begin_step if the job may stop early; or empty
+  std::function<int64_t(int64_t)> begin_step;  // LauncherClient::begin_step if the job may stop early; may be empty
   GenerationOptions generation;
 };
 
@@ -103,7 +103,7 @@ class JobRun {
   uint64_t step_begin_ns_ = 0;
   int64_t skips_in_a_row_ = 0;
   std::vector<double> losses_;             // losses of the current body's consecutive runs
-  std::optional<StepRecord> unpublished_;  // of a step that an evaluation follows
+  std::optional<StepRecord> unpublished_;  // record of a step that an evaluation follows
 };
 
 // Returns a description of an op: "all_gather of block2 forward".

@@ -65,7 +65,7 @@ class NextBatch final : public Kernel {
     std::string name;
     const Tensor* tensor;
     int64_t per_sample;
-    std::optional<TokenPositions> positions;  // of the rank's ids in a sample
+    std::optional<TokenPositions> positions;  // positions of the rank's ids in a sample
     std::shared_ptr<DataFiles> files;
     bool is_target() const { return name == "y" || name == "targets"; }
   };
@@ -209,8 +209,8 @@ class NextBatch final : public Kernel {
   bool of_step_ = memory_.body == kStepBody;
   SampleUse use_ = of_step_ ? SampleUse::training : SampleUse::evaluation;
   DataSource source_;
-  // In samples: of this rank, per microbatch; the offset of its first microbatch, and the distance between
-  // microbatches.
+  // Samples of this rank per step and per microbatch; index of its first sample in a microbatch; samples of all ranks
+  // per microbatch.
   int64_t local_ = 0, micro_ = 0, first_ = 0, stride_ = 0;
   std::vector<Output> outputs_;
   std::vector<void*> data_;  // memory of the outputs

@@ -59,8 +59,8 @@ class QueueBody {
   void issue(int64_t step, int slot, StreamState* states, const std::function<void()>& check_alive);
   struct Cancelled {};
 
-  // For QueueContext::timed, after the step of that slot has ended: records an OpEvent for each op and accumulates
-  // `totals`. `ns` converts a device event to host nanoseconds.
+  // Records an OpEvent for each op and accumulates `totals`, if QueueContext::timed. Call after the step of that slot
+  // has ended. `ns` converts a device event to host nanoseconds.
   void read_times(int slot, const std::function<uint64_t(const DeviceEvent&)>& ns,
                   const std::function<void(int stream, const OpEvent&)>& record, StepRecord& totals) const;
   uint64_t issuing_ns() const { return issuing_ns_; }  // host time of the last issue(), without waits
@@ -80,7 +80,7 @@ class QueueBody {
     std::unique_ptr<Table<TensorId, void*>> places[kStepSlots];
   };
   struct RegionState {
-    bool launched = false;          // in the current step
+    bool launched = false;          // launched in the current step
     bool has_work = true;           // whether the device has work in it
     DeviceGraph graph[kStepSlots];  // captured when the slot is first used
     std::optional<DeviceEvent> ended;
@@ -123,10 +123,10 @@ class QueueBody {
   std::vector<std::optional<DeviceEvent>> reached_;   // by item: other streams wait for it
   std::vector<Span> spans_[kStepSlots];               // by item; only if timed
   std::vector<std::unique_ptr<HostPart>> hosts_;
-  std::vector<HostPart*> in_chunks_;  // those divided into chunks
+  std::vector<HostPart*> in_chunks_;  // host ops that are divided into chunks
   std::vector<FirstPart> first_;
   int64_t first_bytes_ = 0;
-  std::vector<Copy> first_in_[kStepSlots];  // from the uploaded batch to the ops' tensors
+  std::vector<Copy> first_in_[kStepSlots];  // copies from the uploaded batch to the ops' tensors
   StepTable first_table_;
   std::vector<RegionState> states_;
   const bool whole_;                   // the body is a single region, which begins and ends a step

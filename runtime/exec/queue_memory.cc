@@ -57,7 +57,7 @@ Table<StreamId, std::vector<How>> how_of(const Program& program, const Body& bod
   Table<StreamId, std::vector<How>> how;
   for (const Stream& stream : body.streams) {
     std::vector<How>& row = how.emplace_back();
-    bool at_start = true;  // of the step, and of its stream
+    bool at_start = true;  // at the start of the step and of its stream
     for (const Op& op : stream.ops) {
       at_start = at_start && can_come_first(op);
       const bool on_host = op.def->op_class == OpClass::host ||

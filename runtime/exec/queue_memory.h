@@ -23,8 +23,8 @@ Table<StreamId, std::vector<How>> how_of(const Program& program, const Body& bod
 // Sizes of a rank's pinned memory, in bytes; each part is aligned.
 struct PinnedLayout {
   PinnedLayout(const Program& program, bool enqueues);
-  int64_t first = 0;               // of one step
-  std::vector<int64_t> by_stream;  // of host ops
+  int64_t first = 0;               // first ops' outputs of one step
+  std::vector<int64_t> by_stream;  // staging of a host op, by stream
   int64_t total = 0;
 };
 
@@ -46,7 +46,8 @@ class QueueMemory final : public RankDevice {
   // a step's values, followed by the loss after kAlignBytes, followed by the gradient norm.
   std::byte* staging(StreamId stream) const;
   std::byte* first(int slot) const { return pinned_ + slot * layout_.first; }
-  std::byte* ahead(int slot) const { return ahead_.get() + slot * layout_.first; }  // on the device; as first(slot)
+  // Returns the uploaded batch on the device, laid out as first(slot).
+  std::byte* ahead(int slot) const { return ahead_.get() + slot * layout_.first; }
   std::byte* values(int slot) const { return pinned_ + kStepSlots * layout_.first + slot * 2 * kAlignBytes; }
 
  private:
@@ -63,7 +64,7 @@ class QueueMemory final : public RankDevice {
 
 // Returns the tensors that a host op reads and writes, each once, in the order of their host copies.
 std::vector<TensorId> staged_tensors(const Program& program, const Op& op);
-// Returns the bytes of those copies.
+// Returns the bytes of these host copies.
 int64_t staged_bytes(const Program& program, const Op& op);
 
 }  // namespace prun

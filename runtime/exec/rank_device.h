@@ -45,7 +45,7 @@ class RankDevice {
   const DeviceUse& use() const { return use_; }
 
  protected:
-  virtual int64_t free_bytes() { return 0; }  // sets use_.total; 0 and no total if uncounted
+  virtual int64_t free_bytes() { return 0; }  // sets use_.total; devices that do not count return 0 and set nothing
   DeviceUse use_;
 };
 

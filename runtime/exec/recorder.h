@@ -45,7 +45,7 @@ struct StepRecord {
            idle_ns = 0;  // queue devices: host time to enqueue the step; device idle time before the step
   uint64_t eval_ns = 0;  // > 0: an evaluation followed the step
   double eval_loss = std::numeric_limits<double>::quiet_NaN();  // mean over its batches
-  double norm = std::numeric_limits<double>::quiet_NaN();       // of the gradients before clipping; or NaN
+  double norm = std::numeric_limits<double>::quiet_NaN();       // norm of the gradients before clipping; NaN = none
   uint64_t skipped = 0;                                         // 1: non-finite gradients, so it updated nothing
   uint64_t data_ns = 0;  // time to take the step's batches; 0 on queue devices, which do not measure it
 };

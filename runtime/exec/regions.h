@@ -49,12 +49,12 @@ struct HostOp {
 };
 
 struct Regions {
-  // `how`: for every stream and op. Omits edges to the previous step, because a step begins after it has ended.
+  // `how`: by stream and op. Omits edges to the previous step, because a step begins after it has ended.
   Regions(const Body& body, const Table<StreamId, std::vector<How>>& how);
 
   std::vector<Item> items;
   std::vector<Region> regions;
-  std::vector<int> region_of;  // item
+  std::vector<int> region_of;  // by item
   std::vector<HostOp> hosts;
   std::vector<OpRef> first;  // ops that are How::first
 };

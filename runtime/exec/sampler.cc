@@ -63,7 +63,7 @@ int64_t by_sorting(Candidates set, double top_p, double unit) {
 // The first token at which the weights, summed from the most likely token on, exceed a sum.
 struct Reached {
   size_t place = 0;  // in the set; only more likely tokens precede it
-  double sum = 0;    // of the weights up to and including this token's
+  double sum = 0;    // sum of the weights up to and including this token's
 };
 
 // Returns null if an error of `error` in any sum could change the result to another token. Reorders the set. Splits a

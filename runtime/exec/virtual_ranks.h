@@ -21,7 +21,7 @@ enum class VirtualOrder { early, late, random };
 
 struct VirtualOptions {
   VirtualOrder order = VirtualOrder::early;
-  uint64_t seed = 1;   // of VirtualOrder::random
+  uint64_t seed = 1;   // seed of VirtualOrder::random
   int threads = 1;     // cores of a kernel, as on the compared rank, because they determine the order of some sums
   bool poison = true;  // fill non-persistent memory with NaNs before every step
   // Called after each op that has written; may be null.
@@ -40,8 +40,8 @@ struct VirtualRun {
   std::vector<std::pair<int, std::string>> printed;    // rank and line
 };
 
-// Sums in rank order, whatever the program requests. Throws kernels' exceptions; a deadlock, which verify refuses,
-// throws plan_error that names the waiting ops.
+// Sums in rank order, whatever the program requests. Throws the kernels' exceptions. Throws plan_error that names the
+// waiting ops at a deadlock, which verify also rejects.
 VirtualRun run_virtual_ranks(const Job& job, const Device& device, const VirtualOptions& options = {});
 
 }  // namespace prun

@@ -51,8 +51,8 @@ struct Algorithm {
 // `costs`, if it saves a tenth over the table's row; otherwise the table's row.
 const Algorithm& choose_algorithm(const CollCall& call, int size, const std::string& wanted,
                                   const AlgorithmCosts& costs = {});
-// Returns whether a part of a call has bitwise identical results to the whole: the algorithms of both sum in member
-// order.
+// Returns whether a part of a call has bitwise identical results to the whole, which holds if the algorithms of both
+// sum in member order.
 bool divides(const CollCall& whole, const CollCall& part, int size, const std::string& wanted,
              const AlgorithmCosts& costs = {});
 // Returns the reason for choose_algorithm's result: "more than 64 KiB, up to 32 ranks".

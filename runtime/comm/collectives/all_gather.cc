@@ -26,7 +26,7 @@ void all_gather_bruck(Group& group, const CollCall& call) {
 void all_gather_ring(Group& group, const CollCall& call) {
   const int64_t bytes = call.count * dtype_bytes(call.dtype);
   auto* recv = static_cast<std::byte*>(call.recv);
-  // In two halves, so that one is in flight while this member waits for the other.
+  // Sends two halves, so that one is in flight while this member waits for the other.
   const int64_t half = std::min(bytes, round_up((bytes + 1) / 2, 64));
   const int ticks = 2 * (group.size - 1);
   auto post = [&](int tick) {

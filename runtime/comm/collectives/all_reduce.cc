@@ -7,7 +7,7 @@
 
 namespace prun {
 
-// ceil(log2 n) rounds that each forward everything gathered so far, then n local additions.
+// Runs ceil(log2 n) rounds that each forward everything gathered so far, then n local additions.
 void all_reduce_gather(Group& group, const CollCall& call) {
   const int n = group.size;
   const int64_t bytes = call.count * dtype_bytes(call.dtype), slot = round_up(bytes, 64);
@@ -43,7 +43,7 @@ void all_reduce_direct(Group& group, const CollCall& call) {
   });
 }
 
-// Patarasu and Yuan 2009, each step in chunks: a chunk is forwarded as soon as it is summed.
+// Implements the ring of Patarasu and Yuan 2009 with each step in chunks: a chunk is forwarded as soon as it is summed.
 void all_reduce_ring(Group& group, const CollCall& call) {
   const int n = group.size;
   const int64_t item = dtype_bytes(call.dtype);

@@ -10,7 +10,7 @@ void broadcast_tree(Group& group, const CollCall& call) {
   auto member = [&](int p) { return (p + call.root) % n; };
   const void* data = place == 0 ? call.send : call.recv;
   int bit = 1;
-  while (bit < n && (place & bit) == 0) bit *= 2;  // the lowest set bit; the parent's place lacks it
+  while (bit < n && (place & bit) == 0) bit *= 2;  // the lowest set bit, which is clear in the parent's place
   group.wire.compare_later(place % 2 == 1, place % 2 == 0 && place + 1 < n, bytes);
   if (place != 0) {
     group.wire.recv(member(place - bit), call.recv, bytes);
@@ -28,7 +28,7 @@ void broadcast_chain(Group& group, const CollCall& call) {
   const int depth = std::max(4, group.wire.ahead());  // chunks in flight in each direction
   const int n = group.size, place = (group.index - call.root + n) % n;
   const int64_t item = dtype_bytes(call.dtype);
-  // Two members forward nothing: one message.
+  // With two members nothing is forwarded, so one message suffices.
   const int64_t chunk = n == 2 ? std::max<int64_t>(1, call.count) : chunk_elements(item, 4);
   const int64_t rounds = (call.count + chunk - 1) / chunk;
   const auto* source = static_cast<const std::byte*>(place == 0 ? call.send : call.recv);

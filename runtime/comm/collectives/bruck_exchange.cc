@@ -1,5 +1,5 @@
 // All-to-all and reduce-scatter by Bruck et al. 1997: ceil(log2 n) messages per rank instead of n - 1, each with half
-// of the buffer. For buffers whose time is dominated by messages and wake-ups.
+// of the buffer. It suits buffers whose time is dominated by messages and wake-ups.
 //
 // A block for the member at distance d moves by the bits of d: it is in the message to right(k) if d has bit k.
 #include "comm/collectives/slices.h"

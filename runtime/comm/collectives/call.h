@@ -19,7 +19,7 @@ uint64_t pack_fingerprint(const CollCall& call);
 // Returns the text of a peer's call, of which only fingerprint and count are known.
 std::string describe_packed(uint64_t fingerprint, uint64_t count);
 
-// Returns the bytes that choose an algorithm: of the largest buffer that the call names on any rank.
+// Returns the size that selects the algorithm: the bytes of the largest buffer that the call names on any rank.
 int64_t call_bytes(const CollCall& call, int size);
 // Fills all of PreparedCall but the algorithm. Aborts on an invalid root or count (PRUN_CHECK).
 PreparedCall prepare_call(const CollCall& call, int size);

@@ -41,7 +41,7 @@ class MessageCommunicator : public Communicator {
   Scratch scratch_;
   const std::string algorithm_;  // WorldOptions::algorithm
   const AlgorithmCosts costs_;
-  uint64_t sequence_ = 0;  // of the core's collectives
+  uint64_t sequence_ = 0;  // number of the core's next collective
 };
 
 // Distinguishes groups in frames.

@@ -1,7 +1,7 @@
 // Collectives that send every block directly from its owner to its receiver: gather, scatter, all-gather and
-// all-to-all. A window of peers at a time; each member starts with its right neighbour, so that no rank is the first
-// peer of all. Large blocks go to two peers at a time, so that the kernel's buffers of all connections fit in a cache
-// when many ranks share a core.
+// all-to-all. Each member exchanges with a window of peers at a time. It starts with its right neighbour, so that no
+// rank is the first peer of all. Large blocks go to two peers at a time, so that the kernel's buffers of all
+// connections fit in a cache when many ranks share a core.
 #include <algorithm>
 #include <numeric>
 

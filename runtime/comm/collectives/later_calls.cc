@@ -32,8 +32,8 @@ void Wire::tell_next(uint64_t what) {
   transfer(hints_.telling, false, next(), &hints_.out, kFrameBytes);
 }
 
-// Reads the previous member's hints and throws if it is in another call. Returns true once it has sent anything but
-// hints; `to_the_end` waits for that.
+// Reads the previous member's hints and throws if it is in another call. Returns true once that member has sent
+// anything but hints; with `to_the_end`, waits for that.
 bool Wire::hear(bool to_the_end) {
   while (true) {
     if (hints_.hearing.request) {
@@ -52,7 +52,7 @@ bool Wire::hear(bool to_the_end) {
   }
 }
 
-// Called when a call takes long: sends a hint to the next member, and reads the previous one's.
+// Called when a call takes long: sends a hint to the next member, and reads hints of the previous one.
 void Wire::look_around() {
   if (!std::exchange(hints_.told, true)) {
     if (hints_.to_next) {

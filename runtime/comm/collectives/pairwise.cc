@@ -1,8 +1,8 @@
 // Pairwise reduce-scatter: each member exchanges slices with the others, one after the other, and adds each to its own
-// while both are in the cache. For large buffers when many ranks share a core.
+// while both are in the cache. It suits large buffers when many ranks share a core.
 //
 // Only the result is written, whereas halving reads and writes partial sums of half of the buffer, which a cache has
-// evicted by then. Sums are in the order of the distances: reproducible, but not in rank order.
+// evicted by then. Sums are in the order of the distances, so they are reproducible, but not in rank order.
 #include <algorithm>
 
 #include "comm/collectives/slices.h"

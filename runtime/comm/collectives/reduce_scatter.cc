@@ -1,4 +1,4 @@
-// Reduce-scatter: each member writes only its own slice; none of these is an all-reduce that discards the rest.
+// Reduce-scatter algorithms that write only the member's own slice, unlike an all-reduce.
 #include "comm/collectives/slices.h"
 
 namespace prun {

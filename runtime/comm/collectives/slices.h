@@ -1,5 +1,5 @@
 // Divides a buffer among the members of a group, and reduces a slice: its owner collects all members' parts of it,
-// chunk by chunk, and sums them in member order. Same volume as a ring, one hop.
+// chunk by chunk, and sums them in member order. The volume is that of a ring, with one hop.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace prun {
 // Member j owns [begin(j), end(j)), in elements.
 class Slices {
  public:
-  // `count` elements among `size` members; slices keep the buffer's cache-line alignment, the last may be shorter.
+  // Divides `count` elements among `size` members. Slices keep the buffer's cache-line alignment; the last may be
+  // shorter.
   static Slices divide(int64_t count, int size, int64_t item_bytes) {
     int64_t line = std::max<int64_t>(1, 64 / item_bytes);
     return Slices(count, ((count + size - 1) / size + line - 1) / line * line);

@@ -43,7 +43,7 @@ std::optional<PastCall> call_at(const FrameHeader& header, uint64_t sequence) {
   return call == PastCall{} ? std::nullopt : std::optional(call);
 }
 
-// Returns the number of the first call that both name and that differs.
+// Returns the number of the first call that both headers name and that differs between them.
 std::optional<uint64_t> first_difference(const FrameHeader& a, const FrameHeader& b) {
   const uint64_t last = std::min(a.sequence, b.sequence);
   for (uint64_t s = last - std::min(last, kNamedCalls); s <= last; ++s) {

@@ -63,15 +63,15 @@ class Wire {
 
   // Starts call number `sequence` of the group.
   void begin(const PreparedCall& call, uint64_t sequence, Ring ring);
-  // First statement of an algorithm with Ring::later: whether the previous member sends data to this one, and this one
-  // to the next, with `first_bytes` in their first message.
+  // The first statement of an algorithm with Ring::later. States whether the previous member sends data to this one,
+  // and this one to the next, with `first_bytes` in their first message.
   void compare_later(bool from_previous, bool to_next, int64_t first_bytes);
   // Queue messages, which start with post(). A batch that frames a peer's message has at most one message for that peer
   // and direction. `data` must be unchanged until the ticket has been waited for.
   void send(int to, const void* data, int64_t bytes);
   void recv(int from, void* data, int64_t bytes);
   int64_t post();             // returns a ticket; at most kInFlight in flight, and 2 * kFarAhead more between hosts
-  void wait(int64_t ticket);  // tickets of this call, in any order; repeated waits are allowed
+  void wait(int64_t ticket);  // accepts tickets of this call in any order, also repeatedly
   void flush() { wait(post()); }
   void finish();   // waits for all messages; checks that neighbours have compared calls
   void close();    // before destruction: compares the calls that a later call would have compared

@@ -90,7 +90,7 @@ bool hierarchical_broadcast(HierarchicalGroup& group, const CollCall& call) {
     if (turn + 1 < hosts) children.push_back(leader_of(turn + 1));
   } else {
     int bit = 1;
-    while (bit < hosts && (turn & bit) == 0) bit *= 2;  // the lowest set bit; the parent's turn lacks it
+    while (bit < hosts && (turn & bit) == 0) bit *= 2;  // the lowest set bit, which is clear in the parent's turn
     parent = turn - bit;
     for (bit /= 2; bit > 0; bit /= 2)
       if (turn + bit < hosts) children.push_back(leader_of(turn + bit));

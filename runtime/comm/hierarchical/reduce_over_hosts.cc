@@ -176,7 +176,7 @@ class Chain {
 
 // The input of a reduce-scatter by host: block h holds the pieces of the members of host h.
 struct Blocks {
-  int64_t count, bytes, block_bytes;  // of a piece; of all pieces of a host
+  int64_t count, bytes, block_bytes;  // of a piece (two fields), and of all pieces of a host
   const std::byte* send;
   const std::byte* at(int h) const { return send + h * block_bytes; }
 };
@@ -258,7 +258,8 @@ bool hierarchical_reduce(HierarchicalGroup& group, const CollCall& call) {
   const int64_t item = dtype_bytes(call.dtype), chunk = (4 * kPieceBytes) / item;
   const auto* send = static_cast<const std::byte*>(call.send);
   const bool at_root = call.root == group.wire.index();
-  // Each host's leader sums for it (on the root's host: the root itself); the root sums these sums.
+  // The leader of each host sums its host's inputs; on the root's host the root does. The root then sums the results of
+  // the hosts.
   const int root_host = group.map.find(call.root).first;
   const int leader = root_host == group.map.host ? group.map.find(call.root).second : 0;
   const bool leads = group.map.place == leader;

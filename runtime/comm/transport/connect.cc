@@ -1,4 +1,4 @@
-// Detects differences between ranks here, in seconds, rather than as garbage in the first collective.
+// Detects differences between ranks within seconds; otherwise they would show as garbage in the first collective.
 #include <elf.h>
 #include <fmt/format.h>
 #include <link.h>

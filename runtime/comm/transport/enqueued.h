@@ -25,8 +25,8 @@ class Enqueued {
   void add(prun_req* req, std::string doing);
   // Throws the first failure; an abort only if no other failure follows within a second. Any thread.
   void check();
-  // Called when a call was refused because its communicator has failed: waits for the request with the reason and
-  // throws it. Any thread.
+  // Called after a call was refused because its communicator has failed. Waits up to a second for the request that
+  // failed, and throws its error. Any thread.
   void explain();
   // Waits for all requests; after a second, aborts those that remain. Call before their communicators are freed.
   void finish();

@@ -1,6 +1,6 @@
-// Which ranks share a machine ("host"), measured rather than configured. Two ranks do if they run under one kernel
-// (boot id) and in the same network and IPC namespaces, which scope the socket names and shared memory of local
-// transports.
+// The ranks that share a machine ("host"), found by measurement and not by configuration. Two ranks share one if they
+// run under one kernel (boot id) and in the same network and IPC namespaces, which scope the socket names and shared
+// memory of local transports.
 //
 // Surprising fact: a node of the launcher is not a host. Two nodes may be started on one machine, and their ranks then
 // share memory like any others; two containers on one machine may not.

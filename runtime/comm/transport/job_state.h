@@ -1,5 +1,5 @@
-// The job's state as plugins and wait loops see it: log, abort flag, share of cores. One per process, because
-// prun_host's callbacks carry no context pointer and a plugin keeps the struct forever.
+// The job's state as plugins and wait loops see it: log, abort flag, share of cores. There is one state per process,
+// because prun_host's callbacks carry no context pointer and a plugin keeps the struct forever.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,4 +1,5 @@
-// Long waits: how much of their time counts, and whom they await, so that a job without progress can be explained.
+// Long waits: the part of their time that counts, and the ranks that they await, so that a job without progress can be
+// explained.
 #pragma once
 #include <chrono>
 #include <vector>
@@ -7,13 +8,13 @@
 
 namespace prun {
 
-// On the stack around calls that may wait: names the awaited ranks if the transport cannot. Costs two stores.
+// Lives on the stack around calls that may wait, and names the awaited ranks if the transport cannot. Costs two stores.
 class Awaited {
  public:
   Awaited();
   virtual ~Awaited();
   Awaited(const Awaited&) = delete;
-  virtual std::vector<int> ranks() const = 0;  // of the job
+  virtual std::vector<int> ranks() const = 0;  // the awaited ranks of the job
   // Called periodically during a long wait; an exception ends the wait, but not its request.
   virtual void look_around() const {}
 
@@ -21,8 +22,8 @@ class Awaited {
   const Awaited* outer_;
 };
 
-// Time during which this process runs. Waits are polled at most 10 ms apart, so a gap of more than a second means that
-// this process was stopped, and does not count.
+// The time during which this process runs. Waits are polled at most 10 ms apart, so a gap of more than a second means
+// that this process was stopped, and does not count.
 class AwakeTime {
  public:
   using Clock = std::chrono::steady_clock;

@@ -28,16 +28,16 @@ struct PluginFile {
   std::vector<std::string> not_claimed;  // items of the conformance suite
 };
 
-// Returns plugins sorted by name; of two with one name, the first directory's. Missing directories are skipped; a
-// world-writable one throws usage_error.
+// Returns plugins sorted by name. If two have one name, returns that of the first directory. Missing directories are
+// skipped; a world-writable one throws usage_error.
 std::vector<PluginFile> find_plugins(const std::vector<std::string>& dirs);
 
-// Loads and checks. Throws Error(transport) with the file's name and one sentence per kind of fault.
+// Loads and checks a plugin. Throws Error(transport) with the file's name and one sentence per kind of fault.
 Plugin load_plugin(const PluginFile& file);
 
 // Returns the plugin of this name. Throws usage_error that lists the available names.
 PluginFile find_named(std::string_view name, const std::vector<std::string>& dirs);
-// Returns the same, loaded.
+// Loads the plugin that find_named returns.
 Plugin load_named(std::string_view name, const std::vector<std::string>& dirs);
 
 // Parameters for opening and querying a plugin. The texts belong to `world`, which must outlive it.

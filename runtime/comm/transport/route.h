@@ -1,5 +1,5 @@
-// Which transport reaches which member of a group: one for all, or one inside the host and another between hosts. Each
-// has its own tag (prun_p2p), on which the group's members agreed.
+// The transport that reaches each member of a group: one for all, or one inside the host and another between hosts.
+// Each has its own tag (prun_p2p), on which the group's members agreed.
 //
 // With two transports a request has two parts. A thread that waits for one must also make progress on the other,
 // otherwise ranks that wait in different orders would deadlock. The parts are tested alternately, 10 ms at most each.

@@ -140,7 +140,7 @@ Transports by_name(const WorldOptions& options, const HostMap& hosts) {
   return named;
 }
 
-// Returns the best transport that all ranks have for device memory; nothing: the job stages through host memory.
+// Returns the best transport that all ranks have for device memory; nullopt: the job stages through host memory.
 std::optional<Plugin> on_device(const WorldOptions& options, const std::vector<int>& all, bool several,
                                 Bootstrap& bootstrap) {
   std::vector<Candidate> found = weigh(options, all, several, options.memory);

@@ -7,7 +7,7 @@
 
 namespace prun {
 
-// On the stack around a call of a plugin's function; costs two stores. If calls nest, the time of the outer one
+// Lives on the stack around a call of a plugin's function; costs two stores. If calls nest, the time of the outer one
 // restarts when the inner one begins.
 class PluginCall {
  public:
