@@ -117,7 +117,7 @@ int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, Repl
 int run_job(JobSpec& spec, const DeviceReport& devices) {
   Restarts restarts(spec);
   const bool decides = spec.launch.node_rank == 0;
-  const CheckpointLock lock(decides ? spec.checkpoint.folder : "");  // of the whole job
+  const CheckpointLock lock(decides ? spec.checkpoint.folder : "");  // lock of the whole job
   settle_checkpoints(spec.checkpoint, decides);
   require_owner(spec);
   RunFolder folder(spec.watch);

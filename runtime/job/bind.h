@@ -11,12 +11,12 @@ namespace prun {
 class Binding {
  public:
   Binding() = default;  // binds nothing
-  // For `local_ranks` ranks of this host. Throws usage_error if `how` is core and there are fewer cores than ranks, or
-  // if hwloc cannot read the requested kind.
+  // Binds `local_ranks` ranks of this host. Throws usage_error if `how` is core and there are fewer cores than ranks,
+  // or if hwloc cannot read the requested kind.
   Binding(const std::string& how, int local_ranks);
   // Call in the rank's process before it has threads, which inherit the binding.
   void apply(int local_rank) const;
-  // "cores 0-3 | 4-7" in the order of ranks; "" if nothing is bound.
+  // Returns "cores 0-3 | 4-7" in the order of ranks; "" if nothing is bound.
   const std::string& text() const { return text_; }
 
  private:

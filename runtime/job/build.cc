@@ -213,7 +213,8 @@ int64_t memory_limit(const JobSpec& spec, const Device& device) {
 }
 
 // Returns whether a program that lists every microbatch may fit although the listed period, which takes slightly more
-// memory, does not. False for several nodes, which must run the same program in spite of different limits.
+// memory, does not. Returns false for several nodes, because they must run the same program in spite of different
+// limits.
 bool fits_if_listed_whole(const JobSpec& spec, const Job& job) {
   if (spec.launch.nnodes > 1 || spec.every_microbatch) return false;
   const int64_t limit = memory_limit(spec, *open_device(spec.device, spec.device_options));

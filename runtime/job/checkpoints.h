@@ -26,9 +26,9 @@ struct CheckpointSettings {
   int grace_s = 25;              // seconds from SIGTERM or Ctrl-C to the last checkpoint
   std::string resume;            // auto or a path; settled: the checkpoint's folder, or ""
   bool resumes = false;          // settled: the run begins from a checkpoint or from `kept`
-  RunPosition begin;             // settled: its position; without a checkpoint, the samples that steps skip
-  Numerics numerics;             // settled: of the checkpoint in `resume`
-  std::string mesh;              // settled: its mesh
+  RunPosition begin;             // settled: its position; without a checkpoint, only skipped samples
+  Numerics numerics;             // settled: numerics of the checkpoint in `resume`
+  std::string mesh;              // settled: mesh of that checkpoint
   bool overwrite = false;        // --overwrite
   bool replaces = false;         // settled: the folder's checkpoints are another run's, and will be removed
   checkpoint::Lineage lineage;   // settled: lineage of this run's checkpoints
@@ -47,7 +47,7 @@ void take_from_plan(JobSpec& spec, const Plan& plan);
 // Packs node 0's settled settings for the ranks of all nodes, whose folders may have other names.
 std::string note_of(const CheckpointSettings& settings);
 void follow_note(CheckpointSettings& settings, const std::string& note);
-int64_t checkpoint_bytes(const Job& job);  // of one checkpoint, approximately: without headers and index
+int64_t checkpoint_bytes(const Job& job);  // size of one checkpoint without headers and index
 // Throws checkpoint_write if the folder's disk lacks space for one checkpoint of the job.
 void require_space(const CheckpointSettings& settings, const Job& job);
 // Throws checkpoint_invalid, naming both sides, if the job's model differs.

@@ -46,7 +46,7 @@ struct JobSpec {
   int first_device = 0, ranks_per_device = 1;
   KernelSettings kernels;
   std::string bind = "auto";
-  Binding binding;         // settled: of the ranks of this node
+  Binding binding;         // settled: binding of the ranks of this node
   std::string port_range;  // --port-range A:B; "" = any free ports
   std::string chaos;       // faults to inject
 
@@ -54,7 +54,7 @@ struct JobSpec {
   CheckpointSettings checkpoint;
   RestartSettings restart;
 
-  GenerationSettings generation;  // of Purpose::generate
+  GenerationSettings generation;  // settings of Purpose::generate
   WatchSpec watch;
 
   int ranks() const { return launch.nproc * launch.nnodes; }

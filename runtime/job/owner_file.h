@@ -7,7 +7,7 @@ namespace prun {
 class OwnerFile {
  public:
   // Creates the file and replaces the file of a process of this host that has ended. Throws usage_error (`what`, then
-  // the owner
+  // the owner) if the file belongs to another process.
   OwnerFile(std::string path, const std::string& what);
   ~OwnerFile();  // removes it, in the process that created it
   OwnerFile(const OwnerFile&) = delete;

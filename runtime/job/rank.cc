@@ -1,4 +1,4 @@
-// The same order on every rank:
+// Order of work, equal on every rank:
 //
 //     check program -> open world -> allocate memory -> connect -> create executor -> run
 #include "job/rank.h"

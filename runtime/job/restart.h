@@ -50,11 +50,11 @@ class Restarts {
   std::vector<std::string> commits() const;  // in memory and on disk
 
   JobSpec& spec_;
-  std::string resume_;  // as typed
+  std::string resume_;  // --resume as typed
   std::string trace_;
   int restarts_ = 0, shrunk_ = 0, grown_ = 0;
-  std::vector<int64_t> skipped_steps_;  // of all attempts, up to the resumed step
-  int64_t skipped_before_ = 0;          // in the checkpoint that the job began with
+  std::vector<int64_t> skipped_steps_;  // skipped steps of all attempts, up to the resumed step
+  int64_t skipped_before_ = 0;          // their number in the checkpoint that the job began with
   int64_t not_finite_step_ = -1;        // step whose batch the next attempt skips; -1 = none
   std::string left_out_;                // " without ..." for the message, or ""
   struct Attempt {

@@ -22,7 +22,7 @@ class TimeSpent {
   std::string outer_;
 };
 
-void add_spent_time(double seconds);  // of processes reaped by others: adds it to the current part
+void add_spent_time(double seconds);  // adds the time of processes reaped by others
 void print_spent_time();              // prints a line per part, and the sum, to standard error
 
 }  // namespace prun

@@ -33,7 +33,7 @@ class Console {
   // Receives all lines, including step lines that the terminal omits.
   std::function<void(std::string_view)> log;
   void flush();                    // writes queued output; call regularly
-  void finish(double patience_s);  // writes the rest as long as it is read
+  void finish(double patience_s);  // writes queued output as long as it is read
   // Returns why standard output is incomplete ("No space left on device"), or "".
   std::string failure() const;
 

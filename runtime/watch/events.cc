@@ -65,7 +65,7 @@ void Events::tick() {
   if (abandoned_.count(saving) != 0) saving = 0;
   if (saved != saved_) {
     if (saving_ != 0 && saving_ != saved) write_(event_line("checkpoint_committed", {{"step", saving_}}));
-    // Began and ended between two ticks.
+    // The save began and ended between two ticks.
     if (saving_ != saved) write_(event_line("checkpoint_begun", {{"step", saved}}));
     write_(event_line("checkpoint_committed", {{"step", saved}}));
     saving_ = saved;

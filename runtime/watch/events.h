@@ -37,7 +37,7 @@ class Events final : public View {
   Write write_;
   size_t skipped_ = 0;
   std::vector<bool> joined_;
-  int64_t saving_ = 0, saved_ = 0;  // of rank 0
+  int64_t saving_ = 0, saved_ = 0;  // rank 0's steps in RecorderHeader
   std::set<int64_t> abandoned_;     // steps
 };
 

@@ -16,7 +16,7 @@ namespace prun {
 // The fields common to all rows of a job.
 struct StepWork {
   int64_t tokens = 0;     // per step
-  RunPosition begin;      // of the run
+  RunPosition begin;      // begin of the run
   double flops = 0;       // FLOP of the model in one step (ir/op_cost.h)
   double peak_flops = 0;  // FLOP/s of all devices; 0 = unknown
   LearningRate rate = {};

@@ -60,7 +60,7 @@ class MirrorCopy {
 
  private:
   void set_offset(bool same_clock, int64_t difference, uint64_t now);
-  uint64_t here(uint64_t ns) const;  // on this machine's clock; 0 remains 0
+  uint64_t here(uint64_t ns) const;  // converts to this machine's clock; 0 remains 0
   void put_events(int stream, uint64_t written, const std::vector<OpEvent>& events);
   void put_steps();
 
@@ -69,7 +69,7 @@ class MirrorCopy {
     void operator()(std::byte* memory) const;
   };
   std::unique_ptr<std::byte, Free> memory_;  // untouched pages cost no memory
-  std::deque<StepRecord> waiting_;           // for a slot in the ring
+  std::deque<StepRecord> waiting_;           // records that wait for a slot in the ring
   int64_t offset_ns_ = INT64_MAX;
   uint64_t arrived_ns_ = 0;
   int pid_ = 0;
@@ -88,7 +88,7 @@ class Mirrors {
   // On other nodes: returns the news of each local rank for node 0. `last`: the job has ended.
   std::vector<std::pair<int, std::string>> news(RankWatch& watch, bool last);
   void put(RankWatch& watch, int rank, std::string_view bytes);  // on node 0
-  // The end is decided, before ranks are notified: fixes the news.
+  // Fixes the news once the end is decided, before ranks are notified.
   void freeze(const RankWatch& watch);
   bool is_mirrored(int rank) const { return copies_.contains(rank); }
 

@@ -158,7 +158,7 @@ void Observer::abandoned(int rank, int64_t step, std::string_view words) {
                   step, rank, failure.what, room,
                   last > 0 ? fmt::format("the last one is that after step {}", last) : "there is none yet"));
   if (!events_) return;
-  if (watchdog_.watch() != nullptr) events_->tick();  // earlier events
+  if (watchdog_.watch() != nullptr) events_->tick();  // writes earlier events first
   events_->abandoned(rank, step, spec_.checkpoints, last, failure);
 }
 

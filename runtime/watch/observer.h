@@ -26,8 +26,8 @@ namespace prun {
 
 class Observer final : public LaunchObserver {
  public:
-  // Throws usage_error if the trace or the metrics cannot be written. `spec` and `folder` outlive this; folder null:
-  // nothing is kept. `peak_flops`: of all devices of the job; 0 = unknown.
+  // Throws usage_error if the trace or the metrics cannot be written. `spec` and `folder` outlive this; null `folder`:
+  // nothing is kept. `peak_flops`: sum over all devices of the job; 0 = unknown.
   Observer(const WatchSpec& spec, double peak_flops, RunFolder* folder = nullptr);
   static uint64_t recorder_capacity(const WatchSpec& spec) { return spec.trace.empty() ? 1u << 12 : 1u << 16; }
 
@@ -54,7 +54,7 @@ class Observer final : public LaunchObserver {
   // Node 0: sets the job before its ranks start.
   void show(Job job);
   const Job& job() const { return running_.job; }
-  // Before ranks start: the job resumes after `step`, which was unknown at construction.
+  // Call before ranks start if the job resumes after `step`, which was unknown at construction.
   void begin_after(int64_t step);
   void say(const std::string& text) { console_.say(text); }
   // Ends the run: writes queued output as long as it is read. Returns its exit code, 1 instead of 0 if output is lost.

@@ -35,7 +35,7 @@ class RankWatch {
   // Reads all recorders, with the last `events` of each stream. freeze() fixes the states of processes.
   Flight flight(size_t events) const;
   void freeze();
-  // For people: the kernel's view of each rank, brief for other machines. "": all made progress recently.
+  // Returns the kernel's view of each rank for people, brief for other machines; "" = all made progress recently.
   const std::string& stacks() const { return stacks_; }
   std::vector<WatchedRank>& ranks() { return ranks_; }
   const std::vector<WatchedRank>& ranks() const { return ranks_; }

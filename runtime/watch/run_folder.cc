@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMostLines = 10'000;  // per file, for a run without a folder
+constexpr size_t kMostLines = 10'000;  // lines per file of a run without a folder
 
 std::string time_text(double seconds, const char* format) {
   const std::time_t whole = static_cast<std::time_t>(seconds);
@@ -53,7 +53,7 @@ std::string short_hash(const WatchSpec& spec, const std::map<std::string, std::s
   return hex(sha256(text).substr(0, 3));
 }
 
-// Returns a path that remains valid if both are moved together.
+// Returns a path that remains valid if both folders are moved together.
 std::string relative_to(const std::string& folder, const std::string& path) {
   std::error_code error;
   const fs::path relative = fs::relative(path, folder, error);

@@ -24,7 +24,7 @@ namespace prun {
 inline constexpr const char* kRunsFolder = "runs";  // default of --runs
 inline constexpr const char* kRunFile = "run.json";
 inline constexpr const char* kRunLog = "log.txt";           // locked while the run is active
-inline constexpr const char* kFlightFile = "flight.json";   // of a failed run: flight.h
+inline constexpr const char* kFlightFile = "flight.json";   // flight of a failed run (flight.h)
 inline constexpr const char* kProgramFile = "program.bin";  // the job to which its op numbers refer
 inline constexpr const char* kFailureFile = "failure.json";
 inline constexpr const char* kStacksFile = "stacks.txt";  // kernel state of the ranks of a hung job (kernel_stacks.h)

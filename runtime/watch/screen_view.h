@@ -13,7 +13,7 @@ namespace prun {
 
 class ScreenView final : public View {
  public:
-  // `peak_flops`: of all devices of the job; 0 = unknown.
+  // `peak_flops`: sum over all devices of the job; 0 = unknown.
   ScreenView(const WatchSpec& spec, Console& console, double peak_flops);
   void started(const RunningJob& job) override;
   void tick() override;

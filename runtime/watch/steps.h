@@ -11,18 +11,18 @@ namespace prun {
 double wall_time();  // seconds since 1970
 
 struct MergedStep {
-  uint64_t step = 0;      // from 0
-  double loss = 0;        // the first rank's, which is global; NaN: the program has none
-  double time_s = 0;      // the first rank's; steps and evaluations leave no gap, so the sum is the wall time
+  uint64_t step = 0;      // counted from 0
+  double loss = 0;        // global loss, from the first rank; NaN: the program has none
+  double time_s = 0;      // first rank's time; without gaps, so steps and evaluations sum to the wall time
   double comm_s = 0;      // time in communication ops, mean over the ranks
   double exposed_s = 0;   // time in which compute waited for communication, mean over the ranks
   double bytes_sent = 0;  // mean over the ranks
-  double data_s = 0;      // called devices: time to fetch batches, maximum over ranks
+  double data_s = 0;      // time to take batches, maximum over ranks; 0 on queue devices
   double host_s = 0;      // queue devices: host time to enqueue the step, maximum over ranks; else 0
   double idle_s = 0;      // device idle time before the step, maximum over ranks
-  double eval_s = 0;      // of the evaluation after the step, excluded from time_s; 0: none
-  double eval_loss = 0;   // the first rank's; NaN: the program has none
-  double norm = 0;        // of all gradients before clipping; NaN: not finite, or no clipping
+  double eval_s = 0;      // time of the evaluation after the step, excluded from time_s; 0: none
+  double eval_loss = 0;   // global loss of that evaluation; NaN: none
+  double norm = 0;        // norm of all gradients before clipping; NaN: not finite, or no clipping
   bool skipped = false;   // the step updated nothing
   double wall_time = 0;   // when the step ended, in seconds since 1970
 

@@ -18,7 +18,7 @@ class Summary {
   void set_device_use(std::vector<DeviceUse> use) { device_use_ = std::move(use); }
   void set_binding(std::string text) { binding_ = std::move(text); }  // "cores 0-3 | 4-7"
   // `peak_bytes`: resident peak of the local ranks, in the order of `ranks`; 0 = unknown, because the rank failed.
-  // `peak_flops`: of all devices of the job; 0 = unknown.
+  // `peak_flops`: sum over all devices of the job; 0 = unknown.
   std::string text(const Job& job, const std::vector<int>& ranks, const std::vector<uint64_t>& peak_bytes,
                    double peak_flops = 0) const;
 
@@ -28,7 +28,7 @@ class Summary {
 
   uint64_t steps_ = 0, evaluations_ = 0, replayed_ = 0, skipped_ = 0;
   MergedStep first_, last_, sum_;
-  MergedStep replayed_sum_;  // of the steps that a queue device replayed
+  MergedStep replayed_sum_;  // sum over the steps that a queue device replayed
   double first_eval_loss_ = 0, last_eval_loss_ = 0;
   std::vector<DeviceUse> device_use_;
   std::string binding_;

@@ -26,8 +26,8 @@ struct OpText {
   bool communicates = false;
   const char* category = "compute";
   std::string lane;   // group's axis and lane
-  int sequence = -1;  // of a collective on its lane within the step
-  int message = -1;   // of a message among those of its pair
+  int sequence = -1;  // number of a collective on its lane within the step
+  int message = -1;   // number of a message among those of its pair
 };
 
 using OpTexts = Table<StreamId, std::vector<OpText>>;  // by op

@@ -21,7 +21,7 @@ struct StepWindow {
 StepWindow parse_step_window(const std::string& text, const std::string& option = "--trace-steps");
 
 struct WatchSpec {
-  // From the command line.
+  // Options from the command line.
   bool quiet = false, json = false;
   MetricsSettings metrics;
   std::string trace;  // path; "" = none
@@ -30,13 +30,13 @@ struct WatchSpec {
   std::string name;                // name of this run, part of its folder's name; "" = the plan's
   std::vector<std::string> words;  // the command line
 
-  // From the job, filled in before the views are created.
+  // Values of the job, filled in before the views are created.
   std::string plan, plan_file;  // as typed; the path of the file
   std::map<std::string, std::string> settings;
   std::string command;  // to run the job again
   std::string device, binding;
   int nodes = 1, node = 0, nproc = 1;
-  double deadline_s = 60;                 // for a collective
+  double deadline_s = 60;                 // limit of a collective
   bool runs_graphs = false;               // the device replays steps as graphs, except under --trace
   bool explains_non_finite = false;       // a failed check names the op, so the views do not
   bool names_skipped = false;             // steps that updated nothing are reported

@@ -82,7 +82,7 @@ const Body& WhoWaits::body_of(const FlightRank& rank) const {
   return program.bodies[static_cast<int>(std::min<size_t>(rank.body, program.bodies.size() - 1))];
 }
 
-// Returns the op that a stream is in, or that of the stream whose op it waits for.
+// Returns the op that a stream is in, or the op of another stream that it waits for.
 std::optional<OpRef> WhoWaits::stream_at(const FlightRank& rank, StreamId stream, unsigned seen) const {
   const Body& body = body_of(rank);
   const size_t s = static_cast<size_t>(stream.index());
@@ -179,7 +179,7 @@ int WhoWaits::next(const Activity& waiter) const {
   if (all_came) others = members_of(job_.program(here.rank).mesh, *waiter.op, here.rank);
   for (const Doing wanted :
        {Doing::ended, Doing::stopped, Doing::silent, Doing::joining, Doing::working, Doing::waiting}) {
-    // They are in the op, so only a process that does not run explains the wait.
+    // All members are in the op, so only a process that does not run explains the wait.
     if (all_came && wanted == Doing::joining) return -1;
     for (const int other : others)
       if (other != here.rank && of(other).doing == wanted) return other;

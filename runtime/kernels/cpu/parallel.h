@@ -22,7 +22,7 @@ void parallel_for(int threads, int64_t n, const F& f) {
   }
 }
 
-// Calls f(begin, end) with a range of [0, n) for each thread. For rows that do not depend on each other.
+// Calls f(begin, end) with a range of [0, n) for each thread. The rows must not depend on each other.
 template <class F>
 void parallel_rows(int threads, int64_t n, const F& f) {
   parallel_for(threads, threads, [&](int64_t i, int) { f(n * i / threads, n * (i + 1) / threads); });

@@ -18,7 +18,7 @@ namespace prun::cpu_queue {
 
 // `recorded` counts records, `completed` those that their stream has reached. Lives as long as work that refers to it.
 struct EventState {
-  bool reached();  // by all records so far
+  bool reached();  // whether the stream has reached all records so far
   double ms();     // time of the last completion
   std::mutex mutex;
   std::condition_variable changed;

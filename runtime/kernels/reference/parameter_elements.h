@@ -10,8 +10,8 @@ namespace prun {
 
 struct ParameterElement {
   int64_t here = 0;       // offset in the rank's vector
-  int64_t parameter = 0;  // index among those that the op lists
-  int64_t key = 0;        // of the parameter; the same on every mesh
+  int64_t parameter = 0;  // index among the parameters that the op lists
+  int64_t key = 0;        // key of the parameter, the same on every mesh
   int64_t whole = 0;      // offset in the whole parameter
 };
 

@@ -24,14 +24,14 @@ double gelu_derivative(double x, bool exact) {
 namespace {
 
 bool exact(const Call& c) { return c.attrs.text("approximate", "tanh") == "none"; }
-double scale(const Call& c) { return c.attrs.number("scale", 1); }  // of a loss
+double scale(const Call& c) { return c.attrs.number("scale", 1); }  // scale of a loss
 
-// writes[0][i] = f(i)
+// Computes writes[0][i] = f(i).
 template <class F>
 void each(Call& c, F f) {
   for (int64_t i = 0; i < c.writes[0].count(); ++i) c.writes[0][i] = f(i);
 }
-// writes[0] = scale·Σ f(i) over the elements of reads[0]
+// Computes writes[0] = scale·Σ f(i) over the elements of reads[0].
 template <class F>
 void sum(Call& c, F f) {
   double total = 0;

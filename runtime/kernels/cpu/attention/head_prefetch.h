@@ -13,7 +13,8 @@ namespace prun::cpu {
 // prefetcher then follows. Results do not depend on it.
 class HeadPrefetch {
  public:
-  // Head h of `sample`; `whole_samples`: the cache holds the next sample; `first_sample`: nothing was prefetched yet.
+  // Plans the prefetch during head h of `sample`. `whole_samples`: the cache holds the next sample; `first_sample`:
+  // nothing was prefetched yet.
   HeadPrefetch(const Heads& s, int64_t sample, int64_t h, bool whole_samples = false, bool first_sample = true)
       : s_(s), h_(h), of_heads_(first_sample || !whole_samples), of_samples_(whole_samples && sample + 1 < s.batch) {
     if (h + 1 < s.heads) {

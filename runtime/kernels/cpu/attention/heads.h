@@ -18,7 +18,7 @@ struct Heads {
   int64_t head;   // elements of a head
   int64_t width;  // elements in a row of queries, and of the output
   int64_t lanes;  // `head` padded to whole vectors
-  float scale;    // of scores: 1/√head
+  float scale;    // scale of scores: 1/√head
 
   explicit Heads(const OpView& view) {
     const Shape& shape = view.read(0).shape;
@@ -36,7 +36,7 @@ struct Heads {
   int64_t kv_width() const { return 2 * kv_heads * head; }  // elements of a row's keys and values
   int64_t group() const { return heads / kv_heads; }        // heads of queries that share keys
   int64_t block_rows(int64_t first) const { return std::min(kQueryBlock, length - first); }
-  // Return offsets in a row of qkv: of the queries of head h, and of the keys and values that they attend to.
+  // Return offsets in a row of qkv: to the queries of head h, and to the keys and values that they attend to.
   int64_t q(int64_t h) const { return h * head; }
   int64_t k(int64_t h) const { return width + h / group() * head; }
   int64_t v(int64_t h) const { return k(h) + kv_heads * head; }
@@ -50,7 +50,7 @@ inline int64_t forward_floats(const Heads& s) {
 // Scratch of `floats` floats for each thread.
 struct ThreadScratch {
   Scratch memory;
-  int64_t bytes;  // for each thread
+  int64_t bytes;  // bytes for each thread
 
   static int64_t bytes_of(int64_t floats) {
     return round_up(floats * static_cast<int64_t>(sizeof(float)), static_cast<int64_t>(kAlignBytes));

@@ -34,7 +34,7 @@ using FloatRows = HeadRows<float>;
 // diagonal of a causal mask, otherwise 0.
 struct Mask {
   int64_t attended, step;
-  int64_t keys(int64_t rows) const { return attended + (rows - 1) * step; }  // that the last of `rows` rows attends to
+  int64_t keys(int64_t rows) const { return attended + (rows - 1) * step; }  // keys of the last row
   Mask from(int64_t row) const { return {attended + row * step, step}; }
 };
 
@@ -72,7 +72,7 @@ struct QueryBlock {
                            int64_t stride, int64_t added, Prefetcher& prefetch) const;
 };
 
-// How the scores of a head are computed: as FMAs of f32 rows, or as dot products of bf16 pairs if these are stored. f32
+// The computation of a head's scores: by FMAs of f32 rows, or by dot products of bf16 pairs if these are stored. f32
 // queries are scaled when they are packed; pairs are not, since that would round, so their scores are scaled instead.
 struct ScoreKernel {
   int64_t head;

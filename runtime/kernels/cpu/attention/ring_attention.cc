@@ -16,7 +16,7 @@ namespace {
 // A chunk of queries: rows [begin, end) of the rank's tokens.
 struct Queries {
   int64_t begin, end;
-  Mask mask;  // of the first row; `attended` = 0: no key of this hop
+  Mask mask;  // mask of the first row; `attended` = 0: no key of this hop
 };
 
 // Returns the number of a chunk in the whole sample: r for the rank's first, 2·ranks-1-r for its second.

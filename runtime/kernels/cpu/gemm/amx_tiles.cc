@@ -27,9 +27,9 @@
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kPackedBytes = int64_t{1} << 20;  // of B per block: half of a second-level cache of 2 MiB
+constexpr int64_t kPackedBytes = int64_t{1} << 20;  // packed B per block: half of an L2 cache of 2 MiB
 constexpr int64_t kWholeDepth = 2048;               // largest K in one part, in elements of bf16
-constexpr int64_t kPartDepth = 1024;                // of a part of a longer K: wider blocks, so A is read less often
+constexpr int64_t kPartDepth = 1024;                // depth of a part of a longer K; wider blocks read A less often
 
 // Returns the number of equal parts of K, each in whole tiles. Between parts f32 accumulators are stored unrounded.
 int64_t parts_of(const GemmShape& s) { return s.k <= kWholeDepth ? 1 : (s.k + kPartDepth - 1) / kPartDepth; }

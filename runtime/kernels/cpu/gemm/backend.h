@@ -37,7 +37,7 @@ struct Tile {
   int64_t depth;
   const float *a, *b;
   int64_t a_row = 0;  // 0: A is a panel; otherwise elements between A's rows, which are read in place
-  const float* bias;  // of the tile's columns; null only if `add` or Backend::adds_bias_last is set
+  const float* bias;  // bias of the columns; null only if `add` or Backend::adds_bias_last is set
   float* c;
   int64_t c_row;
   bool add;
@@ -72,7 +72,7 @@ struct ColumnPrefetch;  // prefetch_plan.h
 
 struct Backend {
   const char* name;
-  int64_t rows, columns;  // of a micro-tile
+  int64_t rows, columns;  // size of a micro-tile
   int64_t pair;           // elements of K in an element of a panel, 1 or 2
   // A panel of `step` rows or columns has step · depth elements, with the depth rounded up to `depth_step`, and `gap`
   // more.

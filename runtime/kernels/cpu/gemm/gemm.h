@@ -15,8 +15,8 @@ struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false;   // A is stored [k, m]
   bool transpose_b = false;   // B is stored [n, k]
-  Dtype input = Dtype::f32;   // of A, B and the bias: f32 or bf16
-  Dtype output = Dtype::f32;  // of C; accumulators are always f32
+  Dtype input = Dtype::f32;   // dtype of A, B and the bias: f32 or bf16
+  Dtype output = Dtype::f32;  // dtype of C; accumulators are always f32
   bool bias = false;          // [n]
   Activation activation = Activation::none;
   int threads = 1;

@@ -51,7 +51,7 @@ constexpr double kLn2 = 0.69314718055994531;
 // Limit of a sum of powers in which the terms near 1 are still exact.
 constexpr float kLimit = 0x1p32f;
 
-// Returns 2^t for t < 127; a larger t gives a smaller power, but at least kLimit.
+// Returns 2^t for t < 127; for a larger t, a smaller power that is at least kLimit.
 template <class V>
 PRUN_INLINE V power_of(const V& t) {
   if constexpr (kScales<V>)

@@ -39,7 +39,7 @@ void send_rows(const Sizes& s, const T* x, const int32_t* slots, T* y, int64_t b
 }
 
 // Computes out[n] = Σ over the choices j of w[n][j]·y[slot[n][j]], for a block of columns at a time, so that
-// accumulators fit in registers or the first-level cache. Without weights each is 1.
+// accumulators fit in registers or the first-level cache. Without weights, each weight is 1.
 template <class T>
 PRUN_CLONES void gather_rows(const Sizes& s, const T* y, const int32_t* slots, const float* weights, T* out,
                              int64_t begin, int64_t end) {

@@ -145,7 +145,7 @@ std::unique_ptr<Kernel> make(const OpView& view) {
                                              view.scratch(workspace<transpose_a, transpose_b>(view)));
 }
 
-// Returns the bytes of scratch: that of dw, and dw.
+// Returns the bytes of scratch for the op dw and for its result.
 int64_t dw_add_workspace(const OpView& view) {
   return round_up(workspace<true, false>(view), kAlignBytes) + view.write(0).bytes();
 }

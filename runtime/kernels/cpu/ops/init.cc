@@ -41,7 +41,7 @@ struct RandomFill {
   float scale;
   float* to;
 
-  // Not a lambda, because GCC 12 ignores the pragma in one.
+  // This is not a lambda, because GCC 12 ignores the pragma in one.
   template <int lanes>
   PRUN_INLINE void operator()() const {
     constexpr int64_t kNumbers = 4 * kRandomGroups * kRandomBlocks;

@@ -35,7 +35,7 @@ bool keeps_rows(int64_t width, int64_t longest) {
 template <class T, bool kept>
 using Param = std::conditional_t<kept, float, T>;
 
-// for_two_lanes; for kept rows without the code for remaining elements, which they do not have and which costs time.
+// Calls for_two_lanes. Kept rows have no remaining elements, so the code for these, which costs time, is omitted.
 template <bool kept, int lanes, class T, class F>
 PRUN_INLINE void for_row(int64_t n, const F& f) {
   if constexpr (kept)
