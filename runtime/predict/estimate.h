@@ -8,7 +8,7 @@ namespace prun {
 
 struct Estimate {
   double step_s = 0;
-  double peak_bytes = 0, memory_bytes = 0;  // of the rank with the highest memory use relative to its device
+  double peak_bytes = 0, memory_bytes = 0;  // arena of a rank and memory of its device; the rank with the highest ratio
   double effort_s = 0;  // processor time of the estimate; that of a simulation is roughly proportional
 };
 

@@ -51,7 +51,7 @@ void each_number(Usage& usage, const Use& use) {
   use(usage.model_flops);
 }
 
-// Likewise for the parts of the arena; sets the peak to their sum.
+// Does the same with the parts of the arena, and sets the peak to their sum.
 template <class Use>
 void each_role(ClassResult& of, const Use& use) {
   of.peak_bytes = 0;
@@ -101,7 +101,7 @@ class PeriodicSimulation {
         for (const Hook& hook : unit.hooks)
           for (const HookAction& action : hook.actions) bucket = std::max({bucket, action.bucket, action.first});
     if (bucket == 0) return true;
-    std::map<std::string, std::vector<int64_t>> bytes;  // of units, by class
+    std::map<std::string, std::vector<int64_t>> bytes;  // bytes of units, by class
     for (const Unit& unit : plan_.graph.units) {
       int64_t& sum = bytes[unit.unit_class].emplace_back(0);
       for (const ValueId id : unit.parameters) sum += plan_.graph.values[id].count() * dtype_bytes(Dtype::f32);
@@ -255,7 +255,7 @@ class PeriodicSimulation {
       ClassResult& of = shown.emplace_back(small.classes[std::min(shown.size(), small.classes.size() - 1)]);
       each_role(of, [&](double& value) { value = bytes.empty() ? 0 : bytes.at(next_role++); });
       each_number(of.usage, [&](double& value) { value = take(); });
-      of.usage.op_seconds.clear();  // of the small size
+      of.usage.op_seconds.clear();  // those of the small size
     }
     result.classes = dimensions_[kStages].fixed() ? shown : all_stages(shown);
     if (memory.affordable()) take_memory(result, small, memory);
@@ -277,7 +277,7 @@ class PeriodicSimulation {
   // memory grows or falls from rank to rank, the more so the larger the plan, so the small plan shows the direction.
   std::vector<RoleBytes> largest(const Simulation& small, WholeMemory& memory) const {
     std::vector<RoleBytes> all(static_cast<size_t>(length_.stages), RoleBytes{});
-    std::vector<int64_t> peaks;  // of the small plan, by rank of its pipeline
+    std::vector<int64_t> peaks;  // peaks of the small plan, by rank of its pipeline
     for (const ClassResult& each : small.classes) {
       peaks.resize(std::max(peaks.size(), static_cast<size_t>(each.program) + 1));
       peaks[static_cast<size_t>(each.program)] = each.peak_bytes;
@@ -339,7 +339,7 @@ class PeriodicSimulation {
   const int ranks_;
   const PredictOptions how_;
   SmallPlans small_;
-  const Plan& plan_;  // with few layers
+  const Plan& plan_;  // plan with few layers
   const PlanLengths& length_;
   std::vector<Repeated> dimensions_;
 };

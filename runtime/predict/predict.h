@@ -24,7 +24,7 @@ simulate::Cluster open_cluster(JobSpec& spec, const std::string& given);
 
 enum class Wanted : uint8_t {
   figures,
-  largest_peak,  // figures; only the largest peak is exact, others may be 0
+  largest_peak,  // all figures; of the peaks only the largest is exact, others may be 0
   spans,         // simulated as it is
 };
 struct PredictOptions {

@@ -17,7 +17,7 @@ using ArgumentValues = std::vector<std::pair<std::string, std::vector<std::strin
 
 struct SearchedArgument {
   std::string name;
-  std::vector<std::string> values;  // the plan's own first, if it is one of them
+  std::vector<std::string> values;  // values to try; the plan's own comes first if it is one of them
   bool of_mesh = false;             // divisors of the ranks
 };
 

@@ -11,16 +11,16 @@
 namespace prun {
 
 struct Trial {
-  std::map<std::string, std::string> settings;  // of the searched arguments
-  std::string text;                             // likewise, "tp=2 pp=4"
+  std::map<std::string, std::string> settings;  // settings of the searched arguments
+  std::string text;                             // these settings as text: "tp=2 pp=4"
   double estimate_s = 0, estimate_bytes = 0, effort_s = 0;
   std::string wrong;    // why there is no such plan, or ""
   std::string misfit;   // missing memory, or ""
   std::string proof;    // result of prun check: "proven: ..", "not proven: .."
   std::string refuted;  // the difference from one rank, or ""
   double step_s = 0, tflops_per_device = 0, mfu = 0, peak_bytes = 0, memory_bytes = 0;
-  std::string mesh, limit;                            // limit: of the slowest ranks
-  std::vector<std::pair<std::string, double>> parts;  // of the step, means over ranks, which sum to it
+  std::string mesh, limit;                            // limit: largest part of the slowest ranks' step
+  std::vector<std::pair<std::string, double>> parts;  // parts of the step; means over ranks, which sum to the step
 };
 
 // Fills in the results.

@@ -17,7 +17,7 @@ namespace {
 // Ops per step whose buffers are packed in half a second, for one program, and in a few seconds, for all.
 constexpr double kOpsOfARank = 60000, kOpsOfAll = 400000;
 constexpr int kLeastListed = 4;   // microbatches beyond the stages
-constexpr int kRanksPacked = 12;  // of a long pipeline, approximately
+constexpr int kRanksPacked = 12;  // approximate number for a long pipeline
 
 int listed_microbatches(const Plan& plan) {
   for (const int period : periods_of(plan))

@@ -34,7 +34,7 @@ class WholeMemory {
 
   const JobSpec& spec_;
   const int stages_, microbatches_;
-  const double ops_;  // of a microbatch
+  const double ops_;  // ops of a microbatch
   Plan plan_;         // with all microbatches, or fewer that list the same period
   bool affordable_ = false, repeats_ = false;
   std::map<int, RoleBytes> known_;

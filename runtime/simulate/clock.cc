@@ -15,7 +15,7 @@
 namespace prun::simulate {
 namespace {
 
-// Between host and device memory if the cluster file has no figure: PCIe 4 x16.
+// Bandwidth between host and device memory if the cluster file has no figure; that of PCIe 4 x16.
 constexpr double kHostBytesPerSecond = 25e9;
 
 // Returns whether the op waits for op `before` of the previous step: an edge with back = 1, or the first op of the same
@@ -365,7 +365,7 @@ double Clock::rate_of(const Task& task) const {
   return std::min(1.0 / sharing, cores);
 }
 
-// After all events of this instant: updates the rates and ends of tasks.
+// Updates the rates and ends of tasks, after all events of this instant.
 void Clock::settle() {
   std::set<int> tasks;
   for (const int id : touched_) {

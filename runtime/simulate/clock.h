@@ -29,8 +29,8 @@ struct Usage {
   std::array<double, kLevels> transferring = {};  // a transfer of this level ran
   std::array<double, kLevels> sent_bytes = {};
   std::map<int, double> waited_for;               // seconds, by the colour whose arrival ended the wait
-  double flops = 0;                               // of executed GEMMs
-  double model_flops = 0;                         // of the model
+  double flops = 0;                               // FLOPs of executed GEMMs
+  double model_flops = 0;                         // FLOPs of the model
   std::map<std::string_view, double> op_seconds;  // by op kind: undisturbed duration
 };
 
@@ -43,11 +43,11 @@ struct OpSpan {
 
 // The remainder of an op that is carried over the end of a step (ir/carried.h).
 struct LeftOver {
-  std::vector<StreamCursor> at;  // of its members
+  std::vector<StreamCursor> at;  // streams of its members
   std::vector<OpRef> ops;        // the op of each member
   bool computes = false;
-  Bound bound = Bound::nothing;  // of a compute op
-  int level = 0;                 // of a collective
+  Bound bound = Bound::nothing;  // bound of a compute op
+  int level = 0;                 // level of a collective
   double seconds = 0;
 };
 
@@ -74,7 +74,7 @@ class Clock : private WalkPolicy {
     double begin = 0, left = 0, rate = 1, since = 0, end = 0;
     int version = 0;
     bool ended = false;
-    std::vector<OpRef> ops;  // of its members
+    std::vector<OpRef> ops;  // ops of its members
     bool of_step_before = false;
     double left_at_end = 0;  // seconds left at the end of the step, for carried-over tasks
   };
@@ -133,7 +133,7 @@ class Clock : private WalkPolicy {
   std::vector<Usage> usage_;
   std::vector<std::vector<OpSpan>> spans_;
   std::vector<Task> tasks_;
-  std::vector<std::pair<StreamCursor, double>> instant_;  // ended at the instant of their begin
+  std::vector<std::pair<StreamCursor, double>> instant_;  // ops that ended at the instant of their begin
   std::vector<int> touched_;
   std::map<int, std::deque<int>> messages_;  // by channel: tasks without a receiver yet
   std::map<std::pair<int, std::string>, GroupShape> shapes_;

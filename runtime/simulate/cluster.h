@@ -64,7 +64,7 @@ struct LinkModel {
   double message_efficiency = 0.95;
   int nodes = 0;                                    // network level: number of nodes inside it; 0 = all
   std::map<CollKind, CollectiveRates> collectives;  // measured
-  std::map<CollKind, std::map<std::string, CollectiveRates>> algorithms;  // of the core's algorithms, by name
+  std::map<CollKind, std::map<std::string, CollectiveRates>> algorithms;  // rates of the core's algorithms, by name
 };
 
 struct NodeModel {

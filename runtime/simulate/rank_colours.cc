@@ -47,7 +47,7 @@ struct Line {
   }
 };
 
-// Numbers things in the order of their first occurrence.
+// Numbers objects in the order of their first occurrence.
 template <class Thing>
 class Numbering {
  public:
@@ -197,7 +197,7 @@ double network_share(const Cluster& cluster, const std::vector<RankPlace>& place
 GroupShape group_shape(const Mesh& mesh, const Cluster& cluster, const std::vector<RankPlace>& places,
                        const std::string& axis, int rank) {
   const std::vector<int> members = mesh.group(axis, rank);
-  std::vector<std::pair<int, int>> on_node;  // node, its members; ranks fill nodes in order
+  std::vector<std::pair<int, int>> on_node;  // node and number of its members
   for (const int each : members) {
     if (on_node.empty() || on_node.back().first != places[each].node) on_node.emplace_back(places[each].node, 0);
     on_node.back().second++;

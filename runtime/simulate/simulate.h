@@ -17,23 +17,23 @@ struct SimulateOptions {
 
 struct ClassResult {
   int first_rank = 0, ranks = 0;
-  int program = 0;                              // class of the job
+  int program = 0;                              // index of the class in the job
   int64_t peak_bytes = 0;                       // size of the arena
   std::array<int64_t, kRoles> role_bytes = {};  // parts of the arena
-  double memory_bytes = 0;                      // of its device
+  double memory_bytes = 0;                      // memory of its device
   Usage usage;
   std::vector<OpSpan> spans;
 };
 
 struct Simulation {
   double step_s = 0;
-  double model_flops = 0, flops = 0;  // over all ranks: of the model, and of all executed GEMMs
-  double peak_flops = 0;              // of all devices, at the compute dtype
+  double model_flops = 0, flops = 0;  // over all ranks: FLOPs of the model, and of all executed GEMMs
+  double peak_flops = 0;              // peak of all devices in the compute dtype
   int ranks = 0;
   std::vector<ClassResult> classes;
   // Means over ranks.
   double exposed_comm_s = 0, bubble_s = 0;
-  std::array<double, kLevels> sent_bytes = {};  // by all ranks
+  std::array<double, kLevels> sent_bytes = {};  // bytes sent by all ranks
 
   double tflops_per_device() const { return step_s > 0 ? model_flops / step_s / ranks * 1e-12 : 0; }
   double mfu() const { return peak_flops > 0 && step_s > 0 ? model_flops / step_s / peak_flops : 0; }
@@ -66,12 +66,12 @@ enum class PartKind : uint8_t {
 struct StepPart {
   PartKind kind = PartKind::compute;
   std::string op;                                     // name; for waiting: the awaited op, "" = the end of the step
-  std::string axis;                                   // of communication, or of the awaited communication
-  std::string site;                                   // of compute: the line of Lua
+  std::string axis;                                   // axis of communication, or of the awaited communication
+  std::string site;                                   // line of Lua of a compute op
   auto operator<=>(const StepPart&) const = default;  // NOLINT(modernize-use-nullptr): of the comparison's 0
 };
 
-// `simulation` is of this job and cluster, with spans (SimulateOptions::keep_spans).
+// `simulation` belongs to this job and cluster, and has spans (SimulateOptions::keep_spans).
 std::map<StepPart, double> step_parts(const Job& job, const Cluster& cluster, const Simulation& simulation);
 
 }  // namespace prun::simulate
