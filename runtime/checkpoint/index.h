@@ -24,7 +24,7 @@ inline constexpr int kFormat = 3;                              // raised if an e
 struct SavedPiece {
   std::string file;  // relative to the checkpoint's folder
   Shape offset, shape;
-  std::string sha256;  // of its data
+  std::string sha256;  // digest of its data
   bool operator==(const SavedPiece&) const = default;
 
   template <class Fields>

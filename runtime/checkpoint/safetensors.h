@@ -56,7 +56,7 @@ class SafetensorsFile {
   struct Tensor {
     std::string dtype;
     Shape shape;
-    int64_t at = 0, bytes = 0;  // in the file
+    int64_t at = 0, bytes = 0;  // location in the file
   };
   explicit SafetensorsFile(const std::string& path);
   const Tensor* find(const std::string& name) const;

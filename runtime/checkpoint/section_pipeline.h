@@ -59,7 +59,7 @@ class SectionPipeline {
   // write.
   std::byte* room(int64_t* bytes);
   void add(int64_t bytes);                      // the caller has filled this many bytes
-  void add_of_piece(int64_t bytes, bool last);  // likewise, of a piece; `last`: they end it
+  void add_of_piece(int64_t bytes, bool last);  // adds bytes of a piece; `last`: they end the piece
   // Waits until all bytes are written, but not for the disk. Returns the SHA-256 of the pieces in their order.
   std::vector<std::string> finish();
 

@@ -28,7 +28,7 @@ struct WeightPiece {
   std::shared_ptr<const DataFile> file;
   int64_t at = 0;  // byte offset of its data in the file
   Dtype dtype = Dtype::f32;
-  Shape offset, shape;     // of our tensor
+  Shape offset, shape;     // box of our tensor
   std::vector<int> order;  // the file's dims, outermost first, as dims of ours; omitted dims have length 1
 };
 

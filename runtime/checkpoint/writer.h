@@ -20,10 +20,11 @@
 
 namespace prun::checkpoint {
 
-// For a folder in the memory of one host instead of one that all ranks share: a rank's part is safe once another host
-// has a copy, and a commit is complete when the parts of all ranks are safe.
+// Options of a folder in the memory of one host, instead of one that all ranks share. A rank's part is safe once
+// another host has a copy, and a commit is complete when the parts of all ranks are safe.
 struct KeptApart {
-  std::function<void(const std::string& commit, const std::vector<std::string>& files)> copy;  // to that host
+  // Copies files of a commit to another host.
+  std::function<void(const std::string& commit, const std::vector<std::string>& files)> copy;
   std::function<void(int64_t step)> kept;  // reports that this rank's part is safe
   std::function<int64_t()> committed;      // the newest step for which all ranks have reported this
   bool clears = false;                     // this rank removes superseded commits for all ranks that share the folder

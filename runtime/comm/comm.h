@@ -54,7 +54,7 @@ class Aborted : public Error {
   explicit Aborted(std::string reason) : Error(Exit::transport, std::move(reason)) {}
 };
 
-// How ranks find each other before they are connected; implemented by launch, and with threads by tests.
+// The exchange between ranks before they are connected. Launch implements it with sockets, tests with threads.
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
@@ -90,7 +90,7 @@ struct WorldOptions : RankPlace {
   void (*adapt)(prun_transport&) = nullptr;  // lets tests insert themselves between the core and the plugin
 };
 
-// How a call is executed, for `prun bench`.
+// The execution of a call, for `prun bench`.
 struct CollPath {
   std::string algorithm;  // "native" = the plugin's own; otherwise the core's, by name; "" = unknown
   std::string why;        // "the plugin leaves it to the core; more than 64 KiB"
@@ -124,8 +124,8 @@ class Communicator {
   virtual int64_t bytes_sent() const = 0;  // sent by this rank to others, headers not counted
 };
 
-// One-sided transfers between this rank and another, in order. `put` in one direction, and `offer` and `arrive` in the
-// other, may run concurrently, on one thread each. All block, and throw as Communicator::run does.
+// Performs one-sided transfers between this rank and another, in order. `put` in one direction, and `offer` and
+// `arrive` in the other, may run concurrently, on one thread each. All block, and throw as Communicator::run does.
 class PutChannel {
  public:
   virtual ~PutChannel() = default;

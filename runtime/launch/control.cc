@@ -30,7 +30,7 @@ static_assert(sizeof(FrameHeader) == 16);
 
 constexpr uint64_t kLargestFrame = uint64_t{1} << 32;
 constexpr size_t kReadChunk = 64 * 1024;
-constexpr size_t kCodeBytes = 16;  // of an HMAC-SHA256, truncated
+constexpr size_t kCodeBytes = 16;  // length of the truncated HMAC-SHA256
 
 bool interrupted_or_full(int error) { return error == EINTR || error == EAGAIN || error == EWOULDBLOCK; }
 

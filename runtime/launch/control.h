@@ -173,7 +173,7 @@ class Channel {
   void flush();
   // Appends the frames that have arrived. Returns false if the peer has closed or the stream is broken.
   bool receive(std::vector<Frame>& frames);
-  // Why the stream is broken ("a frame was changed on its way"); "": the peer has closed.
+  // Returns the reason why the stream is broken ("a frame was changed on its way"); "": the peer has closed.
   const std::string& trouble() const { return trouble_; }
   // Shuts down the sending direction; frames that the peer still sends arrive.
   void end_sending();

@@ -80,7 +80,7 @@ class Coordination {
   bool paused() const { return paused_; }
   bool take_waits_asked() { return std::exchange(waits_asked_, false); }
   int64_t committed() const { return committed_; }  // LauncherClient::committed
-  int64_t steps() const { return steps_; }          // in the job, once all launchers have answered; 0: unknown
+  int64_t steps() const { return steps_; }          // steps in the job, once all launchers have answered; 0: unknown
 
  protected:
   // Handles FrameKind::stop from node 0.

@@ -26,7 +26,8 @@ std::optional<ForeignPlace> read_environments(const ReadVariable& variable, cons
 
 std::vector<std::string> environment_names();
 
-// Returns one line per row, each after a newline: its values and its missing variables. For messages and `prun doctor`.
+// Returns one line per row, each after a newline: its values and its missing variables. Messages and `prun doctor`
+// print them.
 std::string environments_table(const ReadVariable& variable);
 
 }  // namespace prun

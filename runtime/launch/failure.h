@@ -26,7 +26,7 @@ struct Failure {
   std::string what, who, op, evidence, next;  // one line each; empty ones are omitted
   int rank = -1, node = -1, pid = 0;          // `who` for programs; -1: no rank
   std::string host;
-  int64_t step = -1;  // from 0: the step in which a number was not finite; -1: none
+  int64_t step = -1;  // step in which a number was not finite, counted from 0; -1: none
 
   template <class Fields>
   void each_field(Fields&& fields) {

@@ -71,7 +71,7 @@ class Head : public Coordination {
   Topology topology_;
   std::vector<Channel> members_;
   LateNodes late_;
-  std::vector<Pulse> pulses_;  // of members_
+  std::vector<Pulse> pulses_;  // pulses of members_
   const LaunchOptions& options_;
   LaunchObserver& observer_;
   std::vector<std::optional<std::string>> blobs_;  // by rank, of the current all-gather

@@ -65,8 +65,8 @@ void check_options(const LaunchOptions& options) {
 void LaunchObserver::message(const std::string& text) { std::fputs(text.c_str(), stderr); }
 
 struct Launch::Nodes {
-  JoinedNodes joined;  // node 0's
-  JoinedHead head;     // of the other nodes
+  JoinedNodes joined;  // on node 0 only
+  JoinedHead head;     // on the other nodes only
 };
 
 Launch::Launch(const LaunchOptions& options, LaunchObserver& observer)

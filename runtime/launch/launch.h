@@ -90,7 +90,7 @@ struct LaunchOptions {
   int host_first_rank = 0, host_ranks = 0;
   // Suppresses messages that node 0 prints on a screen that both share.
   bool silent = false;
-  double join_timeout_s = 60;  // for a node, and for the last rank in an all_gather
+  double join_timeout_s = 60;  // limit for a node to join, and for the last rank in an all_gather
   int link_timeout_s = 5;      // a lost host ends the job within this time; outages of at least half of it are survived
   double join_report_s = 5;    // between two reports of missing nodes or ranks
   // Seconds that ranks may continue after SIGTERM or SIGINT. They end after a step that all have begun, with
@@ -129,11 +129,11 @@ struct LaunchObserver {
   virtual void line(int rank, const std::string& text) = 0;  // LauncherClient::print; on node 0, of all nodes' ranks
   // Returns the rank's current op from its recorder, for the message of its death or failure.
   virtual std::string where(int rank) = 0;
-  // On nodes other than 0, about every 50 ms: returns the bytes for node 0 about local ranks, by rank; `last`: the job
-  // has ended.
+  // Called on nodes other than 0, about every 50 ms. Returns the bytes for node 0 about local ranks, by rank; `last`:
+  // the job has ended.
   virtual std::vector<std::pair<int, std::string>> mirror(bool /*last*/) { return {}; }
   virtual void mirrored(int /*rank*/, std::string_view /*bytes*/) {}  // on node 0
-  // On node 0: the first rank that has abandoned the checkpoint after `step` steps, with its text.
+  // Receives, on node 0, the first rank that has abandoned the checkpoint after `step` steps, with its text.
   virtual void abandoned(int /*rank*/, int64_t /*step*/, std::string_view /*words*/) {}
   // A rank wrote to its standard output or error; node 0 also gets the output of other nodes' ranks, with `here` false.
   virtual void output(int /*rank*/, bool /*error*/, std::string_view /*text*/, bool /*here*/) {}

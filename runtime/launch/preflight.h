@@ -25,7 +25,7 @@ class OomWatch {
 
  private:
   int64_t count() const;
-  std::vector<std::string> files_;  // those with a line "oom_kill N"
+  std::vector<std::string> files_;  // files with a line "oom_kill N"
   int64_t last_ = 0;
 };
 

@@ -185,7 +185,7 @@ void RankProcesses::run_rank(RankStart start, const std::function<int(const Rank
   std::fflush(nullptr);
   // Otherwise the launcher kills the group when it reaps this rank.
   if (launcher_is_gone(lifeline_read_.get())) end_process_group();
-  _exit(code);  // not exit: the launcher runs its own destructors
+  _exit(code);  // exit() would also run the launcher's destructors
 }
 
 int RankProcesses::running() const {

@@ -30,7 +30,7 @@ struct RankProcess {
 // Returns 'R', 'S', 'D', 'T' (stopped) ... as in ps; 'X': there is no such process.
 char process_state(pid_t pid);
 
-// How a process ended.
+// The end of a process.
 struct ExitStatus {
   bool killed = false;
   int status = 0;  // signal number or exit status
@@ -60,7 +60,7 @@ class RankProcesses {
   void add_abandoned(int64_t step);
   void set_steps(int64_t steps);  // number of steps in the job, after ask_to_stop
   void kill_running() { signal_all(SIGKILL); }
-  void signal_all(int number);  // to each rank's process group
+  void signal_all(int number);  // sends the signal to each rank's process group
   // Kills and reaps processes that ranks left behind; this process is a subreaper, so they became its children.
   void kill_orphans();
 

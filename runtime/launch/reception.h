@@ -24,7 +24,7 @@ class Reception {
 
   void serve(Clock::time_point until);  // handles the next events; returns at `until` at the latest
   int joined() const { return 1 + static_cast<int>(std::count_if(members_.begin(), members_.end(), is_in)); }
-  int ranks() const;  // of the nodes that have joined
+  int ranks() const;  // ranks of the nodes that have joined
   std::string missing() const;
   std::string turned_away() const;  // "; 3 turned away, the last: ..."
   // Returns why a member cannot take part; "": it can. Its settings must equal node 0's and LaunchOptions::lacks must

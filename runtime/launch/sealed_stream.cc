@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kNonce = 32, kTag = 16;
 constexpr int kMostStrangers = 64;   // unauthenticated connections
-constexpr double kProveSeconds = 2;  // for each to authenticate
+constexpr double kProveSeconds = 2;  // limit for each peer to authenticate
 constexpr int kLookForEndMs = 100;
 
 struct Introduction {

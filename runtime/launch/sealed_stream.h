@@ -58,7 +58,7 @@ class SealedListener {
   Fd listener_;
   std::string address_;
   std::atomic<bool> stopping_{false};
-  std::atomic<int> connections_{0}, strangers_{0};  // of detached threads; strangers are unauthenticated
+  std::atomic<int> connections_{0}, strangers_{0};  // numbers of detached threads; strangers are unauthenticated
   std::thread accepting_;
 };
 

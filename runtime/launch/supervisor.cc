@@ -25,7 +25,7 @@ constexpr auto kAsleep = std::chrono::seconds(1);
 // within this time is therefore the same request. A person presses Ctrl-C again later than kSameCtrlC.
 constexpr auto kSameRequest = std::chrono::milliseconds(500), kSameCtrlC = std::chrono::milliseconds(100);
 constexpr auto kLastWords = std::chrono::seconds(1);  // for node 0
-// For ranks in an uninterruptible wait and launchers that do not answer.
+// Limit for ranks in an uninterruptible wait and launchers that do not answer.
 constexpr auto kGiveUp = std::chrono::seconds(3);
 
 // Signals that end the job, as a descriptor; the destructor restores the former handlers.

@@ -12,11 +12,11 @@
 
 namespace prun::checkpoint {
 
-// One of their tensors as a box of one of ours.
+// A Hugging Face tensor as a box of one of our tensors.
 struct HfTensor {
   std::string theirs, ours;
-  Shape whole;             // of ours
-  Shape offset, shape;     // of the box
+  Shape whole;             // shape of our tensor
+  Shape offset, shape;     // position of the box in it
   std::vector<int> order;  // their dims, outermost first, as dims of ours; omitted dims have length 1
 };
 

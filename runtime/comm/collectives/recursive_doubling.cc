@@ -48,7 +48,7 @@ struct Summer {
 struct Halves {
   Group& group;
   const Summer& sum;
-  std::byte* room;  // of room_bytes
+  std::byte* room;  // room_bytes long
   static int64_t chunk(int64_t item) { return chunk_elements(item, 4); }
   static int64_t room_bytes(const Group& group, int64_t item) { return group.wire.ahead() * chunk(item) * item; }
 

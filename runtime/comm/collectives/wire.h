@@ -33,7 +33,7 @@ struct FrameHeader {
   uint32_t magic;
   uint16_t version, inline_bytes;
   uint64_t group, sequence, fingerprint, count, counts_hash;
-  uint64_t bytes;  // of the payload, which is in this frame or follows it
+  uint64_t bytes;  // size of the payload, which is in this frame or follows it
   uint32_t sender;
   uint32_t uncompared;         // hash of the calls since the last comparison of the ring
   PastCall past[kNamedCalls];  // past[s % kNamedCalls] is call s, for the last calls before this one
@@ -52,9 +52,9 @@ constexpr uint64_t kHint = UINT64_MAX, kRunEnd = UINT64_MAX - 1;
 
 class Wire {
  public:
-  // How neighbours compare calls. within: the algorithm's first batch sends to the next member and receives from the
-  // previous one. apart: it may not, so frames without payload are exchanged. later: a following call compares. none:
-  // not a collective (send_recv).
+  // The comparison of calls by neighbours. within: the algorithm's first batch sends to the next member and receives
+  // from the previous one. apart: it may not, so frames without payload are exchanged. later: a following call
+  // compares. none: not a collective (send_recv).
   enum class Ring { within, apart, later, none };
 
   // `ranks`: the members, in the job's numbers; `index` is this one. `group` distinguishes groups in frames. `far`: the
@@ -63,8 +63,8 @@ class Wire {
 
   // Starts call number `sequence` of the group.
   void begin(const PreparedCall& call, uint64_t sequence, Ring ring);
-  // The first statement of an algorithm with Ring::later. States whether the previous member sends data to this one,
-  // and this one to the next, with `first_bytes` in their first message.
+  // Called first by an algorithm with Ring::later. The arguments state whether the previous member sends data to this
+  // one, and this one to the next, with `first_bytes` in their first message.
   void compare_later(bool from_previous, bool to_next, int64_t first_bytes);
   // Queue messages, which start with post(). A batch that frames a peer's message has at most one message for that peer
   // and direction. `data` must be unchanged until the ticket has been waited for.
@@ -103,7 +103,7 @@ class Wire {
   // payload, or for the frame of a rank in another call, must not delay the neighbour's frame that reveals the
   // difference. All sends are in the last request, so that the transport sends a frame and its payload as one message.
   enum Stage { kRing, kFrames, kPayload, kStages };
-  struct Arrival {  // of a framed message
+  struct Arrival {  // start of a framed message
     int from;
     void* data;
     int64_t bytes;
@@ -164,7 +164,7 @@ class Wire {
   std::vector<char> framed_out_, framed_in_;  // by member: whether this call's frame has been queued
   bool far_;
   std::vector<Batch> batches_;
-  std::vector<prun_p2p> receives_[kStages], sends_;  // of the open batch; the last stage posts the sends
+  std::vector<prun_p2p> receives_[kStages], sends_;  // messages of the open batch; the last stage posts the sends
   Hints hints_;
   std::vector<Arrival> behind_hints_;  // messages of a send_recv
   int64_t next_ticket_ = 0;

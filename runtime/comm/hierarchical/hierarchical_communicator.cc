@@ -44,7 +44,7 @@ class HierarchicalCommunicator : public MessageCommunicator {
     return wire_.bytes_sent() + inside_->bytes_sent() + (across_ ? across_->bytes_sent() : 0);
   }
 
-  // Not divisible: the order of sums inside and between hosts depends on an element's slice.
+  // Returns false, because the order of sums inside and between hosts depends on an element's slice.
   bool divides(const CollCall& whole, const CollCall&) const override {
     return !traits(whole.kind).reduces || whole.rank_order;
   }

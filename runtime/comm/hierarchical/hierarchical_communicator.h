@@ -56,7 +56,7 @@ struct HierarchicalGroup {
   void run_across(const CollCall& step);
 };
 
-// One function per kind; false: this call has no steps, and nothing was done.
+// There is one function per kind. It returns false, and does nothing, if the call has no steps.
 using HierarchicalSteps = bool (*)(HierarchicalGroup&, const CollCall&);
 bool hierarchical_all_reduce(HierarchicalGroup&, const CollCall&);
 bool hierarchical_reduce_scatter(HierarchicalGroup&, const CollCall&);

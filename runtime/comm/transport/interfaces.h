@@ -11,7 +11,8 @@ struct Interface {
   std::vector<std::string> addresses;  // "10.0.0.2/24", IPv4 first
 };
 
-std::vector<Interface> list_interfaces();                        // of this network namespace, in the kernel's order
+// Returns the interfaces of this network namespace, in the kernel's order.
+std::vector<Interface> list_interfaces();
 std::string describe(const std::vector<Interface>& interfaces);  // "lo (127.0.0.1), eth0 (10.0.0.2), eth1 (down)"
 std::string interface_towards(const std::string& host_port);     // the interface whose address reaches it; "" = unknown
 

@@ -27,7 +27,7 @@ class Route {
   prun_status batch(std::vector<prun_p2p>& ops, Request& request, prun_result& result);
   // Like TransportSession::wait: PRUN_AGAIN at the deadline, with the parts that have not ended left in `request`.
   prun_status wait(Request& request, int64_t bytes, prun_result& result);
-  // Like prun_transport's test, for a request with one part.
+  // Tests a request with one part, as prun_transport's test does.
   prun_status test(Request& request, prun_result& result);
   void drain(const std::vector<Request>& requests);
 
@@ -39,7 +39,7 @@ class Route {
   struct Leg {
     TransportSession* session = nullptr;
     int tag = 0;
-    std::vector<prun_p2p> ops;  // of one batch; persistent, for its capacity
+    std::vector<prun_p2p> ops;  // messages of one batch; persistent, to keep its capacity
   };
   prun_status start(int leg, std::vector<prun_p2p>& ops, Request& request, prun_result& result);
   prun_status wait_in_turns(Request& request, int64_t bytes, prun_result& result);

@@ -84,7 +84,7 @@ std::string pack(const std::vector<Candidate>& candidates) {
 
 // Returns the name that all these ranks offer and whose lowest score is highest; "" if there is none.
 std::string best_of(const std::vector<std::string>& offers, const std::vector<int>& ranks) {
-  std::map<std::string, std::pair<int, size_t>> lowest;  // score, and ranks that offer it
+  std::map<std::string, std::pair<int, size_t>> lowest;  // lowest score, and number of ranks that offer it
   for (int rank : ranks) {
     std::istringstream lines(offers[rank]);
     std::string name;

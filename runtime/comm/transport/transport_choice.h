@@ -30,9 +30,9 @@ struct Transports {
   std::string name() const { return inside ? inside->name + "+" + between.name : between.name; }
 };
 
-// Returns the transports that the options name. For `auto`: of the plugins that all ranks have, the one whose lowest
-// score over the ranks is highest. Collective over all ranks if there are several hosts. Throws usage_error with each
-// plugin's reason if none reaches all ranks.
+// Returns the transports that the options name. `auto` selects, among the plugins that all ranks have, the one whose
+// lowest score over the ranks is highest. Collective over all ranks if there are several hosts. Throws usage_error with
+// each plugin's reason if none reaches all ranks.
 Transports choose_transports(const WorldOptions& options, const HostMap& hosts, Bootstrap& bootstrap);
 
 // Throws usage_error unless `transport` is "auto" or names one or two existing plugins.

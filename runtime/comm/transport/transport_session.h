@@ -51,7 +51,7 @@ class TransportSession {
   void* allocate(int64_t bytes, prun_mem_kind kind = PRUN_MEM_HOST);
   // Lets the transport register foreign memory, if it supports that; the memory must outlive the session.
   void adopt(void* ptr, int64_t bytes, prun_mem_kind kind = PRUN_MEM_HOST);
-  void* handle_of(const void* ptr) const;  // of allocate() and adopt(); null for other memory
+  void* handle_of(const void* ptr) const;  // handle of memory of allocate() or adopt(); null for other memory
 
   // Calls a function of the table whose last parameter is the result, under the watchdog. Translates the result's
   // culprit to the job's rank. An invalid status or culprit becomes an error that names the function.

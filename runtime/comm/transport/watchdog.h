@@ -20,8 +20,8 @@ class PluginCall {
   const char* outer_;
 };
 
-// From now on calls `blocked` once, on another thread, with the function that has not returned for `limit_s`. One watch
-// per process: a second call replaces the first; null ends it.
+// From now on calls `blocked` once, on another thread, with the function that has not returned for `limit_s`. A process
+// has one watch: a second call replaces the first; null ends it.
 void watch_plugin_calls(double limit_s, std::function<void(const char* function)> blocked);
 
 }  // namespace prun
