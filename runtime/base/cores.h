@@ -4,7 +4,7 @@
 
 namespace prun {
 
-int usable_cores();  // at least 1; after bind_to, those before binding, which all ranks of the host share
+int usable_cores();  // at least 1; bind_to does not change it, because all ranks of the host share these cores
 // Binds this process, which must be single-threaded, to these cores. Does nothing if the kernel refuses.
 void bind_to(const std::vector<int>& cpus);
 // Returns the intra-op threads of a rank: cores / local ranks, at least 1.

@@ -51,7 +51,7 @@ class Error : public std::exception {
   const std::optional<Site>& site() const { return site_; }
   // Adds "context: " in front of the message.
   Error& prefix(std::string_view context);
-  // Whether another rank is probably the cause: the launcher then waits briefly for that rank's error.
+  // true: another rank is probably the cause, so the launcher waits briefly for that rank's error.
   bool effect = false;
   int peer = -1;      // rank whose established link was lost; -1 = none
   int64_t step = -1;  // step with a non-finite number, counted from 0; -1 = none

@@ -26,7 +26,8 @@ constexpr auto kSilence = std::chrono::seconds(2);
 }  // namespace
 
 std::chrono::seconds longest_silence(int ranks_of_this_host) {
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));  // of this process's cpuset
+  // Counts the cores of this process's cpuset.
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   return kSilence * std::max(1, ranks_of_this_host / cores);
 }
 

@@ -11,7 +11,7 @@ namespace prun {
 // transpositions; "" if more than a third of the word would change.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& candidates);
 
-// Returns " (did you mean 'x'?)", or "" if nothing is near. For messages that list the candidates themselves.
+// Returns " (did you mean 'x'?)", or "" if nothing is near. Meant for messages that list the candidates themselves.
 std::string if_near(std::string_view word, const std::vector<std::string>& candidates);
 
 // Returns " (did you mean 'x'?)", or " (one of: a, b, c)" if nothing is near; "" without candidates.

@@ -51,7 +51,7 @@ TensorId stage(CompileState& state, TensorId tensor, const Site& site) {
 void describe_state(CompileState& state) {
   const bool staged = checkpoints(state);
   const std::vector<std::string> slots = optimizer_slots(state.plan.optimizer);
-  std::vector<StateTensor> parameters;  // of one unit
+  std::vector<StateTensor> parameters;  // parameters of one unit
   for (const UnitId unit : state.graph.units.ids()) {
     if (!state.trains(unit)) continue;
     UnitStorage& storage = state.storage[unit];

@@ -39,7 +39,7 @@ struct UnitStorage {
   std::vector<TensorId> staged;           // copies of master and optimizer state in host memory, for a checkpoint
   const StrategyUnit* offload = nullptr;  // offloads optimizer state to host memory; null = none
   bool master_offloaded = false;
-  int64_t bucket_start = 0;  // not sharded: first element of the unit's gradient in the flat buffer of all units
+  int64_t bucket_start = 0;  // first element of an unsharded unit's gradient in the flat buffer of all units
 
   // Returns the tensor that forward and backward read or gather, in the compute dtype.
   TensorId read() const { return !compute.none() ? compute : master; }

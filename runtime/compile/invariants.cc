@@ -13,7 +13,8 @@ class GraphCheck {
     for (const Value& value : graph.values) made_.push_back(value.kind != ValueKind::activation);
   }
 
-  // `infers`: also checks types. False for backward, because derivatives may omit dims of size 1 that op rules infer.
+  // `infers`: also checks types. It is false for backward, because derivatives may omit dims of size 1 that op rules
+  // infer.
   void check(const std::vector<Node>& nodes, bool infers) {
     for (const Node& node : nodes) {
       require(graph_.calls.has(node.call), node, "belongs to no call");

@@ -218,7 +218,7 @@ class Packer {
   static int first_bucket(const Life& life) { return life.first_position / kPositionsABucket; }
   static int last_bucket(const Life& life) { return life.last_position / kPositionsABucket; }
 
-  // Returns the bytes of `others` that interfere with a buffer that streams besides compute access.
+  // Returns the byte ranges of `others` that interfere with a buffer which not only the compute stream accesses.
   ByteRuns::Runs runs_in_the_way(const Life& life, const Others& others) const {
     ByteRuns::Runs runs;
     for (int bucket = first_bucket(life); bucket <= last_bucket(life); ++bucket)

@@ -159,7 +159,7 @@ const StrategyUnit* sharding_of_unit(const CompileState& state, const Unit& unit
 // no strategy averages them between steps. Units that are not sharded share vectors, so that all or none of these are
 // offloaded.
 struct Offload {
-  bool shared_state = false, shared_master = false;  // of units that are not sharded
+  bool shared_state = false, shared_master = false;  // of the units that are not sharded
 };
 
 Offload place_offloaded(CompileState& state) {

@@ -11,7 +11,7 @@
 
 namespace prun {
 
-// No transfers without a pipeline.
+// Emits nothing without a pipeline.
 class StageTransfers {
  public:
   StageTransfers(CompileState& state, OpEmitter& emitter);

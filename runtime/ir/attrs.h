@@ -54,7 +54,7 @@ class SharedAttrs {
 
 std::string attr_text(const Attr& attr);  // in the form of `prun dump`
 
-// A JSON object with a member per attribute; infinity is the text "inf". A list is read as numbers.
+// Write and read a JSON object with a member per attribute. Infinity is the text "inf". A list is read as numbers.
 void to_json(nlohmann::ordered_json& json, const Attrs& attrs);
 void from_json(const nlohmann::ordered_json& json, Attrs& attrs);
 

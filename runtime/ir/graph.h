@@ -82,7 +82,7 @@ struct IdLimit {
   std::string input;  // "tokens", "targets", "y"
   int64_t size = 0;   // ids must be below it
   std::string table;  // "the table 'token.weight' has 256 rows"
-  Site site;          // of the lookup op
+  Site site;          // site of the lookup op
 };
 
 // Returns one limit for each op that looks up an input's ids.

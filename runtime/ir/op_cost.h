@@ -8,9 +8,9 @@ Cost op_cost(const Program& program, const Op& op);
 
 // Returns the FLOPs that a step of the model needs, however it is executed: the numerator of model FLOPs utilization.
 //
-// As in PaLM (Chowdhery et al. 2022, appendix B): the GEMMs of forward and backward, 2 FLOPs per multiply-add, without
-// recomputation. Surprising fact: PaLM's 12·L·d·T for attention includes masked scores; here causal attention counts
-// half of that, as in llm.c, so that only necessary work counts.
+// The formula is that of PaLM (Chowdhery et al. 2022, appendix B): the GEMMs of forward and backward, 2 FLOPs per
+// multiply-add, without recomputation. Surprising fact: PaLM's 12·L·d·T for attention includes masked scores; here
+// causal attention counts half of that, as in llm.c, so that only necessary work counts.
 double model_flops(const Program& program);  // one rank, one run of the step body
 double model_flops(const Job& job);          // all ranks
 

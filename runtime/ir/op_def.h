@@ -59,7 +59,7 @@ enum class OpRole : uint8_t {
   output  // to users
 };
 
-// How the compiler distributes an op when a mesh axis splits weights or tokens (compile/distribute.cc).
+// The distribution of an op by the compiler when a mesh axis splits weights or tokens (compile/distribute.cc).
 enum class Distribution : uint8_t {
   none,         // in no distributed graph
   whole,        // takes whole operands; all ranks compute the same

@@ -16,7 +16,7 @@ enum class PlacementKind : uint8_t {
 
 struct Placement {
   PlacementKind kind = PlacementKind::invariant;
-  int dim = 0;  // of a shard
+  int dim = 0;  // dim of a shard
   bool operator==(const Placement&) const = default;
 };
 constexpr Placement shard_of(int dim) { return {PlacementKind::shard, dim}; }

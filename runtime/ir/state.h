@@ -44,7 +44,7 @@ struct Box {
 };
 
 // Return the boxes that `rank` holds, or saves; they do not overlap. Ranks that hold the same divide the saving evenly.
-// At most (2 x dims - 1) x blocks.
+// Their number is at most (2 x dims - 1) x blocks.
 std::vector<Box> held_boxes(const Program& program, const StateTensor& state, int rank);
 std::vector<Box> saved_boxes(const Program& program, const StateTensor& state, int rank);
 

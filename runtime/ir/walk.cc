@@ -1,5 +1,5 @@
-// Collectives are a rendezvous of their group, messages a queue per pair, one-sided messages windows that their
-// receiver opens.
+// Models collectives as a rendezvous of their group, messages as a queue per pair of ranks, and one-sided messages as
+// windows that their receiver opens.
 #include "ir/walk.h"
 
 #include <fmt/format.h>

@@ -66,8 +66,7 @@ class Walk {
   // `class_if_alike`: one per class if the ranks of each class have groups and peers of the same classes, because they
   // then run in lockstep; otherwise every rank.
   enum class By { rank, class_, class_if_alike };
-  // Whether ops of a repeat are walked once, as listed, or every time they run. In the second case, ref() is the listed
-  // op.
+  // Walks ops of a repeat once, as listed, or every time they run. In the second case, ref() is the listed op.
   enum class Repeats { listed, run };
 
   // `bodies`: by class of the job. All arguments must outlive the walk.
@@ -82,8 +81,8 @@ class Walk {
   void step(StreamCursor at);                     // begins the next op of a ready stream
   void finish(StreamCursor at) { complete(at); }  // ends an op that takes time
   bool release();  // ends the first op that waits for other actors as if they had arrived; false = none
-  // After a run that did not end: returns a cycle of streams, each of which waits for the next, or, if an op's partner
-  // is never issued, the chain that leads to it.
+  // Call after a run that did not end. Returns a cycle of streams, each of which waits for the next, or, if an op's
+  // partner is never issued, the chain that leads to it.
   std::vector<StreamCursor> circle() const;
 
   const Op& op(StreamCursor at) const { return stream(at).ops[place(at).index]; }

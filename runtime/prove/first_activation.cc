@@ -47,7 +47,7 @@ Forward watch(const Job& job, VirtualOptions options, BodyId body) {
   return forward;
 }
 
-// For one dim: the index in the whole of each element of the rank's part; -1 = padding.
+// Indices along one dim of the whole, by element of the rank's part; -1 = padding.
 using Places = std::vector<int64_t>;
 
 class Matcher {
@@ -95,7 +95,7 @@ class Matcher {
       }
       if (of == 1 || (whole + of - 1) / of != size) continue;
       add([&](int64_t i) { return index * size + i < whole ? index * size + i : -1; });
-      // Two chunks, one from each end (context_parallel.cc).
+      // Adds two chunks, one from each end (context_parallel.cc).
       const int64_t chunk = size / 2;
       if (whole % (2 * of) == 0)
         add([&](int64_t i) { return i < chunk ? index * chunk + i : (2 * of - 1 - index) * chunk + i - chunk; });

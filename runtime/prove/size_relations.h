@@ -22,7 +22,7 @@ struct SizeGroup {
   // Columns that consist of heads: numbers of heads, and head sizes. Both empty = the dims contain no heads.
   std::map<int64_t, int64_t> heads;
   std::set<int64_t> head_sizes;
-  bool rotates = false;  // by several frequencies, so a head needs at least two pairs
+  bool rotates = false;  // rotates by several frequencies, so a head needs two pairs
 };
 
 struct SizeRelations {

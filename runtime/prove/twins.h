@@ -16,7 +16,7 @@ using FusesOp = std::function<bool(std::string_view kind)>;
 
 struct Twins {
   PlanSizes sizes;
-  Shrink shrink = Shrink::dims;  // how far the model has been shrunk
+  Shrink shrink = Shrink::dims;  // degree of shrinking of the model
   Plan small, one;
   Job small_job, one_job;
 };

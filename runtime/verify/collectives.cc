@@ -124,7 +124,7 @@ Signature signature_of(const Program& program, const Op& op) {
   Signature signature;
   const CollTraits& kind = op.def->collective();
   signature.kind = op.def;
-  // The tensor whose size is equal on the root and the other ranks.
+  // Takes the count of the tensor whose size is equal on the root and the other ranks.
   const bool by_output = kind.whole_input && !kind.whole_output;
   const Tensor* tensor = first_of(program, by_output ? op.writes : op.reads);
   if (tensor == nullptr) tensor = first_of(program, by_output ? op.reads : op.writes);

@@ -24,11 +24,11 @@ struct ValueState;
 // summed.
 enum class Combine : uint8_t { any, average, sum, max };
 
-// Why values differ, if known: parameters of different pipeline stages, or copies that each rank has trained
-// independently since the last average.
+// The reason for which values differ, if known: parameters of different pipeline stages, or copies that each rank has
+// trained independently since the last average.
 enum class Differs : uint8_t { unknown, stages, drift };
 
-// How a sharded dim is cut. Each block is cut separately: into one run of equal length per rank, in rank order, with
+// The cut of a sharded dim. Each block is cut separately: into one run of equal length per rank, in rank order, with
 // shorter runs at the end if the division leaves a remainder; or into `chunks` chunks per rank, taken from both ends.
 // Runs may be padded to a multiple of `grain`.
 struct Cut {
@@ -122,7 +122,7 @@ using AxisRule = AxisOutcome (*)(const AxisView& axis, const AxisPlacements& rea
 // Returns the op's rule (placement_rules.cc); null for ops that communicate, that have no reads, or that have no
 // writes.
 AxisRule find_axis_rule(const OpDef& op);
-// Likewise for ops whose operands correspond element by element; null for all others.
+// Returns the rule of an op whose operands correspond element by element; null for all others.
 AxisRule find_elementwise_rule(const OpDef& op);
 // Returns the placement of the output of an op without reads, before its attributes refine it; null = the op has reads.
 const AxisPlacement* find_source_placement(const OpDef& op);
@@ -198,7 +198,7 @@ class PlacementFlow {
   // Memoized results of rules, by op kind and operand placements. Problems are not memoized because each op reports its
   // own.
   std::map<std::vector<int>, std::vector<TensorPlacement>> made_;
-  std::vector<int> key_;  // of the current op: its kind and the placements of its operands
+  std::vector<int> key_;  // key of the current op: its kind and the placements of its operands
 };
 
 }  // namespace prun::verify

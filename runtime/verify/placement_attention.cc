@@ -152,7 +152,7 @@ namespace {
 // hops done, and after all hops turn 0.
 struct Hops {
   int hop, ranks;
-  const Cut* cut;  // of the queries' tokens
+  const Cut* cut;  // cut of the queries' tokens
   Hops(const AxisView& axis, const AxisPlacement& q)
       : hop(static_cast<int>(axis.context.op.attrs.integer("hop"))), ranks(axis.ranks), cut(q.cut) {}
   AxisPlacement after(int dim) const {

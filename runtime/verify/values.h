@@ -15,7 +15,7 @@
 
 namespace prun::verify {
 
-// Whether a value is a copy of parameters, and of which version.
+// The version of the parameters of which a value is a copy; none = it is no copy.
 enum class ParamVersion : uint8_t { none, before_update, after_update };
 
 struct ValueState {
