@@ -39,7 +39,7 @@ PutChannel* put_channel_of(const RankMemory& memory, const Op& op, World& world)
 // Returns the communicator of the op's group, on its lane.
 Communicator& communicator_of(const RankMemory& memory, const Op& op, World& world);
 
-// Returns the op's collective with this rank's pointers; counts are in elements. Not for all_gather_v.
+// Returns the op's collective with this rank's pointers; counts are in elements. Does not support all_gather_v.
 CollCall coll_call(const RankMemory& memory, const Op& op, int group_size);
 
 }  // namespace prun

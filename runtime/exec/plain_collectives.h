@@ -17,8 +17,8 @@ struct PlainMember {
   int64_t* shares = nullptr;       // all_gather_v: receives every member's share
 };
 
-// Reduces as comm/reduce.h does. Reads all inputs before it writes an output, so they may share memory. Not for
-// all_to_all_v.
+// Reduces as comm/reduce.h does. Reads all inputs before it writes an output, so they may share memory. Does not
+// support all_to_all_v.
 void run_plain_collective(CollKind kind, Dtype dtype, RedOp op, int root, const std::vector<PlainMember>& members);
 
 }  // namespace prun

@@ -69,7 +69,7 @@ struct RecorderHeader {
   std::atomic<uint64_t> steps_written;
   std::atomic<uint64_t> steps_read;    // by the launcher; the rank waits while the step ring is full
   std::atomic<uint64_t> pss;           // proportional set size in bytes after the last step; shared pages count once
-  std::atomic<int64_t> device_use[6];  // of a queue device, at the end: DeviceUse's members in order
+  std::atomic<int64_t> device_use[6];  // DeviceUse's members in order, at the end; queue devices only
   char doing[160];                     // while joining: the activity and plugin; the last byte is always 0
   std::atomic<uint64_t> beat_ns;       // time at which an op last ended
   std::atomic<uint64_t> alive_ns;      // time stored twice per second by a thread that does nothing else

@@ -36,7 +36,7 @@ struct VirtualRank {
   Arena arena, host_arena;
   RankMemory memory;
   HostServices host;
-  Table<StreamId, std::vector<std::unique_ptr<Kernel>>> kernels;  // of the current body; null for communication
+  Table<StreamId, std::vector<std::unique_ptr<Kernel>>> kernels;  // kernels of the current body; null for communication
 };
 
 // A message between its sender, which has continued, and its receiver.
@@ -75,7 +75,7 @@ class Interpreter : private WalkPolicy {
   mutable std::mt19937_64 random_;
   StepTable table_;
   BodyId body_;           // the current one
-  Walk* walk_ = nullptr;  // of the current body
+  Walk* walk_ = nullptr;  // walk of the current body
   std::vector<VirtualRank> ranks_;
   std::map<int, std::deque<Message>> messages_;  // by channel
   VirtualRun result_;
@@ -151,7 +151,7 @@ void Interpreter::send(StreamCursor at) {
       {op.attrs.integer("tag"), {data, data + rank.program->tensors[op.reads[0]].bytes()}});
 }
 
-// Like a transport, writes at the put's offset, whatever its receiver has offered.
+// Writes at the put's offset, whatever its receiver has offered, as a transport does.
 void Interpreter::put(const Op& op, int from, int to) {
   const VirtualRank &sender = ranks_[from], &receiver = ranks_[to];
   const int64_t offset = op.attrs.integer("offset"), bytes = sender.program->tensors[op.reads.at(0)].bytes();

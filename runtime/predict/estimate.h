@@ -8,7 +8,7 @@ namespace prun {
 
 struct Estimate {
   double step_s = 0;
-  double peak_bytes = 0, memory_bytes = 0;  // arena of a rank and memory of its device; the rank with the highest ratio
+  double peak_bytes = 0, memory_bytes = 0;  // arena and device memory of the rank with the highest ratio of the two
   double effort_s = 0;  // processor time of the estimate; that of a simulation is roughly proportional
 };
 

@@ -1,6 +1,6 @@
 // Middle ranks of a pipeline have the same program except for the number of microbatches in flight, mostly one fewer
 // from rank to rank. If two ranks of an interval are on the line between its ends, byte for byte, so are the others.
-// The last few ranks have too few microbatches in flight.
+// This does not hold for the last few ranks, because they have too few microbatches in flight.
 #include "predict/whole_memory.h"
 
 #include <algorithm>

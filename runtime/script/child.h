@@ -15,7 +15,7 @@ namespace prun {
 //   'E'   "code line file\n", then the message
 inline constexpr char kReplyPlan = 'P', kReplyHelp = 'H', kReplyError = 'E';
 
-// A script, or a server of scripts, before it has run. One per process.
+// A script, or a server of scripts, before it has run. A process has one.
 struct ScriptState {
   explicit ScriptState(const ScriptOptions& given);
   ScriptState(const ScriptState&) = delete;

@@ -150,7 +150,7 @@ void print_printable(std::string_view text) {
   std::fwrite(shown.data(), 1, shown.size(), stderr);
 }
 
-// No C++ objects here: tostring may run the script's own __tostring.
+// No C++ object may live here, because tostring may run the script's own __tostring.
 int print_to_stderr(lua_State* L) {
   int count = lua_gettop(L);
   for (int i = 1; i <= count; ++i) {

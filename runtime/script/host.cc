@@ -13,7 +13,7 @@ namespace prun {
 Host& host_of(lua_State* L) { return **static_cast<Host**>(lua_getextraspace(L)); }
 void attach_host(lua_State* L, Host& host) { *static_cast<Host**>(lua_getextraspace(L)) = &host; }
 
-// No C++ objects here: the function may raise.
+// No C++ object may live here, because the function may raise.
 int call_word(lua_State* L) {
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_insert(L, 1);

@@ -17,7 +17,7 @@ struct Limits {
   void (*refused)(lua_State* L) = nullptr;
 };
 
-// Creates a state whose memory is counted. One per process.
+// Creates a state whose memory is counted. A process has one.
 lua_State* new_counted_state();
 
 // Applies the limits to this process and its future children.

@@ -38,7 +38,7 @@ struct ScriptResult {
   std::map<std::string, std::string> modules;  // text of the user's modules, by their path from the plan's folder
   std::vector<PlanArgument> arguments;         // with `help`
   bool is_plan = true;                         // false: with `help`, and the script returns no plan
-  double processor_seconds = 0;                // of a ScriptServer's child; 0 = it ran as a child of this process
+  double processor_seconds = 0;                // time of a ScriptServer's child; 0 = it ran as a child of this process
   std::string description;                     // first sentence of the plan's leading comment
 };
 

@@ -15,7 +15,8 @@ struct ScriptEnd {
   double processor_seconds = 0;
 };
 
-// While it lives, run_script in this process uses it; forked processes do not. For processes that run several scripts.
+// While it lives, run_script in this process uses it; forked processes do not. It serves processes that run several
+// scripts.
 class ScriptServer {
  public:
   // `lua_dir`: for all scripts. Does nothing in a process that already has a server.

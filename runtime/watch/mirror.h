@@ -82,10 +82,10 @@ class Mirrors {
  public:
   // `mirror_all`: sends all events to node 0, for a trace.
   void placed(bool mirror_all) { mirror_all_ = mirror_all; }
-  // Returns the ranks to watch. On node 0 it appends the other nodes' ranks, with recorders of `capacity` events, to
-  // them and to `job`.
+  // Returns the ranks to watch. On node 0 it appends the ranks of other nodes, with recorders of `capacity` events, to
+  // the result and to `job`.
   std::vector<WatchedRank> open(RunningJob& job, uint64_t capacity);
-  // On other nodes: returns the news of each local rank for node 0. `last`: the job has ended.
+  // Returns the news of each local rank for node 0; call on other nodes. `last`: the job has ended.
   std::vector<std::pair<int, std::string>> news(RankWatch& watch, bool last);
   void put(RankWatch& watch, int rank, std::string_view bytes);  // on node 0
   // Fixes the news once the end is decided, before ranks are notified.

@@ -21,7 +21,7 @@ struct WatchedRank {
   std::string host;
   RecorderHeader* recorder = nullptr;
   bool local = true;   // its process runs on this machine
-  char process = '?';  // for another machine: from its launcher's report, like `kernel`
+  char process = '?';  // on another machine as reported by its launcher, like `kernel`
   std::string kernel;  // kernel_words of a rank without recent progress, or ""
 };
 
@@ -30,7 +30,7 @@ class RankWatch {
   RankWatch(std::vector<WatchedRank> ranks, double limit_s);
   // Call about every 50 ms. `warn` receives a sentence for each new finding.
   void tick(const Job& job, const std::function<void(const std::string&)>& warn);
-  // The rank that has held up the job for longer than the limit.
+  // Returns the rank that has held up the job for longer than the limit.
   const std::optional<Hang>& hang() const { return hang_; }
   // Reads all recorders, with the last `events` of each stream. freeze() fixes the states of processes.
   Flight flight(size_t events) const;

@@ -24,7 +24,7 @@ struct RunningJob {
   bool shown = false;                      // this is node 0, whose views show the job
   std::vector<int> ranks;                  // local ranks first
   std::vector<RecorderHeader*> recorders;  // by index in `ranks`
-  std::vector<int> pids;                   // of local ranks
+  std::vector<int> pids;                   // pids of local ranks
 
   const Program& program() const { return job.classes.front(); }
   // Returns the recorder of `rank`; null: unknown rank.
@@ -56,7 +56,7 @@ class View {
   virtual void warning(const std::string& /*sentence*/) {}  // the user is warned
   virtual void failed(const Failure& /*failure*/) {}        // the failure that ended the job
   virtual void ended(int /*exit_code*/, bool /*begins_again*/) {}  // the recorders are unmapped afterwards
-  virtual void finish(double /*patience_s*/) {}                    // writes the rest as long as it is read
+  virtual void finish(double /*patience_s*/) {}                    // writes queued output as long as it is read
   virtual std::vector<IncompleteOutput> losses() const { return {}; }
 };
 

@@ -22,7 +22,7 @@ std::optional<Kernels> parse_kernels(std::string_view text);
 std::vector<std::string> kernels_texts();
 
 // Returns the highest level that this CPU can run, or a lower one if ONEDNN_MAX_CPU_ISA sets it, so that a machine with
-// AVX-512 can compute as one without it. Never bf16, because pairs run wherever bf16 does.
+// AVX-512 can compute as one without it. The level is never bf16, because pairs run wherever bf16 does.
 Kernels most_kernels();
 // Returns the fastest kernels for CPUs that can all run `most`, as this one can. Measures if instructions exist but may
 // be slow.

@@ -26,8 +26,8 @@ struct BitsOf<float> {
 template <class V>
 using WordsOf = typename BitsOf<V>::Words;
 
-// Return the smaller or the larger of both; a NaN x remains NaN. One instruction instead of a comparison and a select.
-// Accepts groups.
+// Return the smaller or the larger of both; a NaN x remains NaN. They take one instruction instead of a comparison and
+// a select. Accepts groups.
 template <class V>
 PRUN_INLINE V at_most(V x, float most) {
   const auto of_one = [=]<class One>(const One& one) PRUN_INLINED -> One {

@@ -212,7 +212,7 @@ PRUN_INLINE void store_even_odd(bf16* to, const Floats<lanes>& even, const Float
   std::memcpy(static_cast<void*>(to), &words, sizeof words);
 }
 
-// Two vectors, for operations that do not depend on the order of elements.
+// Two vectors. Operations must not depend on the order of elements.
 template <int lanes>
 struct Two {
   Floats<lanes> v[2];
@@ -288,7 +288,8 @@ PRUN_INLINE void for_two_lanes(int64_t n, const F& f) {
 }
 
 inline constexpr auto kAdd = [](auto a, auto b) PRUN_INLINED { return a + b; };
-// One instruction, where GCC 12 makes a comparison and a select. If either is NaN, the result is the first.
+// Computes the maximum by one instruction, where GCC 12 makes a comparison and a select. If either is NaN, the result
+// is `a`.
 inline constexpr auto kLarger = []<class V>(const V& a, const V& b) PRUN_INLINED {
   if constexpr (kVectorAsm && sizeof(V) >= 32) {
     V found;

@@ -52,7 +52,7 @@ void attention(Call& c) {
   });
 }
 
-// With p the probabilities and dp = dout·vᵀ: dscore = p·(dp − Σ dout·out).
+// Computes dscore = p·(dp − Σ dout·out), where p are the probabilities and dp = dout·vᵀ.
 void attention_grad(Call& c) {
   Layout at(c);
   const Array &x = c.reads[0], &out = c.reads[1], &dout = c.reads[2], &lse = c.reads[3];

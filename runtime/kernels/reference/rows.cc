@@ -36,7 +36,7 @@ void add_layernorm(Call& c) {
   normalize(c, rounded_sum(c, c.writes[1]), c.reads[2], c.reads[3], c.writes[0], c.writes[2], c.writes[3]);
 }
 
-// With z = (x − mean)·rstd and g = dy·gamma: dx = rstd·(g − mean(g) − z·mean(g·z)).
+// Computes dx = rstd·(g − mean(g) − z·mean(g·z)) with z = (x − mean)·rstd and g = dy·gamma.
 void layernorm_grad(Call& c) {
   const Array &x = c.reads[0], &dy = c.reads[1], &gamma = c.reads[2], &mean = c.reads[3], &rstd = c.reads[4];
   int64_t n = x.last();
@@ -67,7 +67,7 @@ void scale_rows(const Call& c, const Array& x, const Array& gamma, Array& y, Arr
 void rmsnorm(Call& c) { scale_rows(c, c.reads[0], c.reads[1], c.writes[0], c.writes[1]); }
 void add_rmsnorm(Call& c) { scale_rows(c, rounded_sum(c, c.writes[1]), c.reads[2], c.writes[0], c.writes[2]); }
 
-// With z = x·rrms and g = dy·gamma: dx = rrms·(g − z·mean(g·z)).
+// Computes dx = rrms·(g − z·mean(g·z)) with z = x·rrms and g = dy·gamma.
 void rmsnorm_grad(Call& c) {
   const Array &x = c.reads[0], &dy = c.reads[1], &gamma = c.reads[2], &rrms = c.reads[3];
   int64_t n = x.last();

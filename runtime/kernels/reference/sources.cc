@@ -14,7 +14,7 @@ namespace {
 
 enum Kind : int64_t { kZeros = 0, kOnes = 1, kConstant = 2, kNormal = 3, kUniform = 4 };
 
-// Element e of the sequence `key`: block e/4 has four words, and two neighbours share a pair of normals.
+// Returns element e of the sequence `key`. Block e/4 has four words, and two neighbours share a pair of normals.
 float normal(uint64_t seed, uint64_t key, int64_t e) {
   philox::Words words = philox::block(seed, key, static_cast<uint64_t>(e / 4));
   philox::Pair pair = e % 4 < 2 ? philox::normals(words[0], words[1]) : philox::normals(words[2], words[3]);

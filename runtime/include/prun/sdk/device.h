@@ -117,7 +117,7 @@ struct DeviceCalls {
       return body(device);
     });
   }
-  // For functions that return no status: any error of the device was reported by an earlier call.
+  // Runs body(device) for a function without a status, because an earlier call has reported any error of the device.
   template <class Body>
   static void freeing(prun_dev* dev, const Body& body) {
     call(dev, nullptr, [](T&) {});  // use()

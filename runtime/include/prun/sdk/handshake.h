@@ -27,7 +27,7 @@ using Mac = std::array<uint8_t, 32>;
 struct Hello {
   std::array<char, 8> magic{};
   uint32_t byte_order = 0;
-  uint32_t version = 0;  // of this protocol
+  uint32_t version = 0;  // version of this protocol
   int32_t from = -1, to = -1;
   int32_t ranks = 0;
   int32_t index = 0;  // number of the connection between these two ranks
@@ -69,7 +69,7 @@ class Handshake {
   int peer() const { return dialler() ? to_ : theirs_.from; }
   int index() const { return dialler() ? index_ : theirs_.index; }
   Descriptor release() { return std::move(socket_); }
-  Mac encryption_key() const { return mac("encryption"); }  // of this connection alone, equal at both ends
+  Mac encryption_key() const { return mac("encryption"); }  // key of this connection alone, equal at both ends
 
  private:
   enum class Step { connecting, send_hello, read_hello, send_answer, read_mac, send_mac, read_welcome, send_welcome };

@@ -1,5 +1,5 @@
-// Which ranks share a host, measured rather than configured. An address blob carries the object representation of a
-// HostId.
+// The ranks that share a host, found by measurement and not by configuration. An address blob carries the object
+// representation of a HostId.
 #pragma once
 #include <sys/stat.h>
 
@@ -11,7 +11,7 @@
 namespace prun::sdk {
 
 struct HostId {
-  char boot_id[40] = {};                           // of the running kernel
+  char boot_id[40] = {};                           // boot id of the running kernel
   uint64_t network = 0, shared_memory = 0;         // inodes of the network and IPC namespaces
   bool operator==(const HostId&) const = default;  // same kernel, network and shared memory
   // Abstract Unix socket names belong to the network namespace, so ranks of one namespace can connect by them.

@@ -1,4 +1,4 @@
-// How long TCP waits for an acknowledgement before a path counts as lost.
+// The time for which TCP waits for an acknowledgement before a path counts as lost.
 #pragma once
 
 namespace prun::sdk {

@@ -44,8 +44,8 @@ class MessageTransport : public Transport {
   }
 
  protected:
-  // For connect of a transport in which only a message proves that a peer is there: exchanges an empty message, with a
-  // tag above all lanes, with every rank. Returns PRUN_AGAIN with a rank that has not answered.
+  // Exchanges an empty message, with a tag above all lanes, with every rank. It serves the connect of a transport in
+  // which only a message proves that a peer is there. Returns PRUN_AGAIN with a rank that has not answered.
   Failure greet() {
     int missing = -1;
     {

@@ -19,7 +19,8 @@ constexpr bool is_float(int dtype) { return dtype <= PRUN_F16; }
 
 struct Reduction {
   int dtype, redop;
-  int divisor;  // of PRUN_AVG: floats are multiplied by 1/divisor; an integer's 64-bit sum is divided, towards zero
+  // The divisor of PRUN_AVG: floats are multiplied by 1/divisor; an integer's 64-bit sum is divided, towards zero
+  int divisor;
 };
 
 // Writes the reduction of from[0 .. n), `count` elements each, to each of to[0 .. m). A `to` may equal one of `from`.

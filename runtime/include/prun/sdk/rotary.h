@@ -13,7 +13,7 @@ struct RotaryAngles {
   double base = 10000;
   std::string_view scaling;  // "", "linear", "llama3"
   double factor = 1;
-  double low_freq_factor = 1, high_freq_factor = 4, original_context = 8192;  // of llama3
+  double low_freq_factor = 1, high_freq_factor = 4, original_context = 8192;  // llama3 only
 };
 
 // Returns radians per token for each pair of a head of 2·half elements: base^(-i/half), scaled. With llama3, a pair

@@ -32,7 +32,7 @@ class Yields {
 
 // Yields for a caller that counts arrived messages. If many more messages than the awaited ones have arrived by the
 // next wait, a slow yield gave the core to ranks that communicate, not to one that computes, so it does not count. One
-// thread at a time.
+// thread at a time may call it.
 class CountedYields {
  public:
   // `ended`: messages that have arrived so far. Called before each yield.

@@ -58,7 +58,7 @@ struct Sizes : Heads {
   explicit Sizes(const OpView& view) : Heads(view) {
     causal = view.attrs().integer("causal", 0) != 0;
     in_place = lanes == head && view.read(0).dtype == Dtype::f32 && few_compete(length, stride);
-    const int64_t row = view.reads() == 1 ? stride + width : 2 * (stride + width);  // of all tensors
+    const int64_t row = view.reads() == 1 ? stride + width : 2 * (stride + width);  // elements per row of all tensors
     whole_samples = 4 * length * row * dtype_bytes(view.read(0).dtype) <= second_level_cache();
   }
   Mask mask(int64_t first) const { return causal ? Mask{first + 1, 1} : Mask{length, 0}; }

@@ -156,7 +156,7 @@ class Bf16Forward {
   float *result_, *scores_, *other_scores_;
   Item weighed_, softmaxed_, scored_;  // at the stages O += P·V, softmax, S = Q·Kᵀ
   PieceSoftmax softmax_;
-  PieceSoftmax::Sums sums_[2];  // of even and odd query blocks
+  PieceSoftmax::Sums sums_[2];  // sums of even and odd query blocks
 };
 
 class Bf16Backward {

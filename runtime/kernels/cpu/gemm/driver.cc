@@ -60,7 +60,7 @@ class Driver {
 
  private:
   void part_of_k(int64_t j, int64_t width, int64_t p, int64_t depth) {
-    float sums[kMostColumns];  // of this part alone, which limits the rounding error of long sums
+    float sums[kMostColumns];  // sums of this part alone, which limits the rounding error of long sums
     if (sums_ != nullptr) std::fill_n(sums, width, 0.0f);
     float* const part_sums = sums_ == nullptr ? nullptr : sums;
     if (!backend_.packs_b_late) pack_b(j, 0, width, p, depth, part_sums);
