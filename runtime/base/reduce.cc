@@ -154,7 +154,7 @@ PRUN_SDK_INLINE void fold_group(const Task& t, size_t at, size_t bytes, typename
   }
 }
 
-// Stores without the cache, in whole cache lines if the processor supports them, because partial lines are a quarter
+// Writes with non-temporal stores, of whole cache lines if the processor has them, because partial lines are a quarter
 // slower.
 template <int kLevel, class S>
 PRUN_SDK_INLINE void stream_out(std::byte* to, const S (&group)[kVectors]) {

@@ -34,7 +34,7 @@ std::vector<std::string> all_names(const std::string& folder);
 
 struct Newest {
   std::string checkpoint;  // its folder
-  std::string remark;      // how it was found if LATEST does not name it; "" = LATEST names it
+  std::string remark;      // reports how it was found; "" = LATEST names it
 };
 // Returns the head of the branch that LATEST names. If the checkpoint that LATEST names is missing, returns the last
 // earlier one of its branch. If LATEST is missing, returns the last checkpoint of the only branch. Throws

@@ -54,7 +54,7 @@ class Aborted : public Error {
   explicit Aborted(std::string reason) : Error(Exit::transport, std::move(reason)) {}
 };
 
-// The exchange between ranks before they are connected. Launch implements it with sockets, tests with threads.
+// The exchange between ranks before they are connected. runtime/launch implements it; tests implement it with threads.
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;

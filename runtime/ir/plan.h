@@ -76,7 +76,7 @@ struct Strategy {
   std::string name;
   std::vector<std::string> axes;
   Splits splits = Splits::batch;
-  std::string differs;  // why its result differs from training on one rank; "" = it does not
+  std::string differs;  // reason why its result differs from training on one rank; "" = equal
   Site site;
   std::vector<StrategyUnit> units;
 };

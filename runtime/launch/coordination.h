@@ -67,7 +67,7 @@ class Coordination {
   virtual Clock::time_point deadline() const = 0;  // when `expire` is due
   virtual void expire(Clock::time_point now) = 0;
   virtual std::vector<int> descriptors() { return {}; }  // other open descriptors, which ranks must close
-  virtual void leave() {}                                // after all else: waits until node 0 has printed its messages
+  virtual void leave() {}                                // called last: waits until node 0 has printed its messages
   virtual bool others_ended() = 0;                       // after the verdict: no other launcher remains to wait for
 
   // Results: payloads of FrameKind::gathered for local ranks; the end of the job, once decided.

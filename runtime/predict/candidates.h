@@ -13,7 +13,7 @@ struct Ranked {
   Combination combination;
   Estimate estimate;
   size_t plan = 0;    // equal for combinations that record the same plan
-  std::string wrong;  // why there is no such plan; "" = there is
+  std::string wrong;  // reason why there is no such plan; "" = there is one
   bool fits() const { return estimate.peak_bytes <= kRoughly * estimate.memory_bytes; }
   static constexpr double kRoughly = 1.1;  // tolerance, because an estimate of memory may be off by a tenth
 };

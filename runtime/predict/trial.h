@@ -14,7 +14,7 @@ struct Trial {
   std::map<std::string, std::string> settings;  // settings of the searched arguments
   std::string text;                             // these settings as text: "tp=2 pp=4"
   double estimate_s = 0, estimate_bytes = 0, effort_s = 0;
-  std::string wrong;    // why there is no such plan, or ""
+  std::string wrong;    // reason why there is no such plan; "" = there is one
   std::string misfit;   // missing memory, or ""
   std::string proof;    // result of prun check: "proven: ..", "not proven: .."
   std::string refuted;  // the difference from one rank, or ""

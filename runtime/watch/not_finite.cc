@@ -38,7 +38,7 @@ void NotFinite::report(const MergedStep& step) {
       step.step + 1, std::isnan(value) ? "NaN" : "infinite", effect));
 }
 
-// Prints the first ones, then at doubling counts; every one is an event.
+// Prints a skipped step if their number is a power of two; every skipped step is an event.
 void NotFinite::report_skipped(const MergedStep& step) {
   skipped_.push_back(static_cast<int64_t>(step.step));
   const size_t many = skipped_.size();

@@ -30,7 +30,7 @@ std::string where_is(const Job& job, int rank, const RecorderHeader& recorder) {
     if (recorder.stream[s].running.load() == 3)
       return fmt::format("{}: a graph of it, replayed by the device (--trace FILE has its ops one by one)",
                          moment_text(program, id, recorder.stream[s].step.load()));
-  // Looks for a stream inside an op, then for any stream that waits.
+  // Takes a stream inside an op, otherwise the first stream with an op left.
   for (bool running : {true, false}) {
     for (size_t s = 0; s < body.streams.size(); ++s) {
       const StreamState& state = recorder.stream[s];

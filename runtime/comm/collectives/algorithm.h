@@ -65,13 +65,13 @@ void check_algorithm_name(const std::string& wanted);
 void bruck_exchange(Group& group, std::byte* blocks, int64_t bytes);
 
 // The algorithms, one file for each family.
-void all_reduce_gather(Group&, const CollCall&);  // every member gathers all inputs: small
-void all_reduce_direct(Group&, const CollCall&);  // slices to their owners, which sum in rank order; results to all
+void all_reduce_gather(Group&, const CollCall&);  // for small buffers: every member gathers all inputs
+void all_reduce_direct(Group&, const CollCall&);  // owners of slices sum them in rank order and send the results to all
 void all_reduce_ring(Group&, const CollCall&);
-void all_reduce_doubling(Group&, const CollCall&);  // in pairs: the whole buffer to the partner
-void all_reduce_halving(Group&, const CollCall&);   // in pairs: halves to the partner, then an all-gather
+void all_reduce_doubling(Group&, const CollCall&);  // in pairs: exchanges the whole buffer
+void all_reduce_halving(Group&, const CollCall&);   // in pairs: exchanges halves, then all-gathers
 void reduce_scatter_direct(Group&, const CollCall&);
-void reduce_scatter_bruck(Group&, const CollCall&);  // ceil(log2 n) messages per rank: small
+void reduce_scatter_bruck(Group&, const CollCall&);  // for small buffers: ceil(log2 n) messages per rank
 void reduce_scatter_halving(Group&, const CollCall&);
 void reduce_scatter_pairwise(Group&, const CollCall&);  // one partner at a time
 void reduce_scatter_ring(Group&, const CollCall&);
@@ -81,8 +81,8 @@ void all_gather_ring(Group&, const CollCall&);
 void all_gather_v_direct(Group&, const CollCall&);
 void broadcast_tree(Group&, const CollCall&);
 void broadcast_chain(Group&, const CollCall&);
-void reduce_gather(Group&, const CollCall&);  // the root gathers all inputs: small
-void reduce_direct(Group&, const CollCall&);  // slices to their owners, results to the root
+void reduce_gather(Group&, const CollCall&);  // for small buffers: the root gathers all inputs
+void reduce_direct(Group&, const CollCall&);  // owners of slices sum them and send the results to the root
 void gather_direct(Group&, const CollCall&);
 void scatter_direct(Group&, const CollCall&);
 void all_to_all_direct(Group&, const CollCall&);

@@ -73,7 +73,8 @@ void all_reduce_ring(Group& group, const CollCall& call) {
   };
   int64_t tickets[2] = {post(0), 0};
   for (int64_t tick = 0; tick < ticks; ++tick) {
-    // The next tick's data were summed `rounds` ticks before it; with one chunk per slice that is this very tick.
+    // The data of the next tick were summed `rounds` ticks before it. With one chunk per slice, that is the current
+    // tick.
     bool ahead = rounds > 1 && tick + 1 < ticks;
     if (ahead) tickets[(tick + 1) % 2] = post(tick + 1);
     group.wire.wait(tickets[tick % 2]);

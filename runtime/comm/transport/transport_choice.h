@@ -17,7 +17,7 @@ struct Candidate {
   PluginFile file;
   std::optional<Plugin> plugin;  // loaded
   int score = 0;                 // 0 .. 100; 0 = cannot serve these ranks, or was not queried
-  std::string reason;            // why the score is 0
+  std::string reason;            // explains a score of 0
 };
 
 // Returns all plugins, the best first. Loads only those whose manifests fit this kind of memory and these ranks.
