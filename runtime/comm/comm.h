@@ -111,9 +111,9 @@ class Communicator {
   void run(const CollCall& call) { run(prepare(call)); }
   // Exchanges messages inside the group, blocking; peers are indices of the group, -1 = no message on that side.
   virtual void send_recv(int to, const void* send, int64_t send_bytes, int from, void* recv, int64_t recv_bytes) = 0;
-  // Throws the transport's error of calls in replayed graphs, which are started without it. Returns the rank that it
-  // seems to wait for, or -1; `waited_s` is the time since the device completed any work. Called by the thread that
-  // made the communicator.
+  // Throws the transport's error of calls in replayed graphs, because these start without run(). Returns the rank that
+  // the transport seems to wait for, or -1; `waited_s` is the time since the device completed any work. Called by the
+  // thread that made the communicator.
   virtual int check(double /*waited_s*/) { return -1; }
   // Returns whether a call on part of the elements gives them bitwise identical results to the whole call; the same on
   // every member. The order of a sum may depend on a call's size, or on an element's offset in it.

@@ -233,7 +233,7 @@ const Trace::Track* Trace::track_of(int rank, StreamId stream) const {
   return nullptr;
 }
 
-// Binary search: events are ordered by step and op. Null: the event was lost or dropped.
+// Searches by bisection, because events are ordered by step and op. Returns null if the event was lost or dropped.
 const OpEvent* Trace::find(const Track& track, uint32_t step, uint32_t op) const {
   const auto at = std::lower_bound(
       track.events.begin(), track.events.end(), std::pair(step, op),

@@ -121,7 +121,7 @@ void all_reduce_doubling(Group& group, const CollCall& call) {
   });
 }
 
-// Halves the buffer with each partner until each member has summed one slice; then an all-gather back.
+// Halves the buffer with each partner until each member has summed one slice, then all-gathers the slices.
 void all_reduce_halving(Group& group, const CollCall& call) {
   folded(group, call, [&](const Pairs& pairs, const Summer& sum, const std::byte* source) {
     const int places = pairs.places(), place = pairs.place();
