@@ -1,5 +1,5 @@
-// Batches: messages as one NCCL group per communicator. NCCL has no tags; a lane is the communicator that was made for
-// it.
+// Issues the messages of a batch as one NCCL group per communicator. NCCL has no tags, so a lane is the communicator
+// that was made for it.
 #include <cstring>
 
 #include "context.h"
@@ -9,7 +9,7 @@ namespace {
 
 struct Transfer {
   bool is_recv;
-  int peer;  // in the communicator
+  int peer;  // rank in the communicator
   void* ptr;
   size_t bytes;
 };

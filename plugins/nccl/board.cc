@@ -1,4 +1,4 @@
-// Maps under one lock. The last reader of an entry erases it.
+// Maps of notes under one lock. The last reader of an entry erases it.
 #include "board.h"
 
 #include <algorithm>

@@ -26,11 +26,11 @@ struct Note {
   // here: the sequence of a call, for ranks that do not compare it; waits: the rank waits in a replayed step.
   enum Kind : uint32_t { call, here, size, want, go, waits };
   uint32_t kind = call;
-  int32_t lane = 0;  // of size
-  uint64_t key = 0;  // of the communicator; unset in size and waits
-  uint64_t sequence = 0, fingerprint = 0,
-           count = 0;  // of call; size: count is the message's bytes; go: sequence is the split's number
-  int32_t by_id = 0;   // of go: 1 = make the communicator from `id`, 0 = split the world's parent
+  int32_t lane = 0;  // lane of a `size` note
+  uint64_t key = 0;  // key of the communicator; unset in size and waits
+  // call: all three; size: count is the message's bytes; go: sequence is the split's number.
+  uint64_t sequence = 0, fingerprint = 0, count = 0;
+  int32_t by_id = 0;  // go: 1 = make the communicator from `id`, 0 = split the world's parent
   int32_t padding = 0;
   ncclUniqueId id{};
 };
@@ -48,11 +48,12 @@ class Board {
 
   // Returns the call with number `sequence` of a communicator on `rank`, once its note has arrived.
   std::optional<Record> call(uint64_t key, int rank, uint64_t sequence);
-  bool has_called(uint64_t key, int rank, uint64_t sequence);  // that call or a later one
+  bool has_called(uint64_t key, int rank, uint64_t sequence);  // counts a later call, too
   void forget_call(uint64_t key, int rank, uint64_t sequence);
   void forget(uint64_t key);
 
-  // Messages of a peer and lane are numbered on both sides in posting order.
+  // Returns the number of the next message to receive. Both sides number the messages of a peer and lane in posting
+  // order.
   uint64_t expect(int peer, int lane);
   std::optional<uint64_t> bytes_of(int peer, int lane, uint64_t number);
   void forget_message(int peer, int lane, uint64_t number);
@@ -71,7 +72,7 @@ class Board {
  private:
   struct Lane {
     uint64_t expected = 0, arrived = 0;
-    std::map<uint64_t, uint64_t> bytes;  // by number
+    std::map<uint64_t, uint64_t> bytes;  // bytes by message number
   };
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,4 +1,4 @@
-// NCCL's collectives. The ones that NCCL has since 2.28 are groups of messages on earlier versions.
+// NCCL's collectives. Some of them exist in NCCL since 2.28; on earlier versions they are groups of messages.
 //
 // The core computes the rest: sums in rank order; averages of integers; averages of floats if 1/n is not a power of
 // two, because NCCL multiplies before it sums and rounds differently than the ABI requires; minima and maxima of
@@ -50,7 +50,8 @@ bool native(const prun_coll_params& params, int size, bool on_queue) {
   return params.rank_order == 0 || picks || !floating;
 }
 
-// Exchanges pieces between the root, or all members, and all members by messages.
+// Performs a gather, a scatter or an all-to-all by messages: the root, or every member, exchanges a piece with each
+// member.
 ncclResult_t in_messages(const Nccl& nccl, const Call& c) {
   const size_t piece = c.piece();
   nccl.group_start();
@@ -132,7 +133,8 @@ Sizes sizes_of(const Call& c) {
   }
 }
 
-// Returns the peers that a collective exchanges messages with; NCCL has already connected those of other collectives.
+// Returns the peers with which a gather, a scatter or an all-to-all exchanges messages. NCCL has already connected the
+// peers of other collectives.
 std::vector<Link> links_of(const Call& c) {
   std::vector<Link> links;
   const bool root = c.me == c.root, all = c.kind == PRUN_ALL_TO_ALL;

@@ -247,7 +247,7 @@ void Comm::pump_locked() {
       if (may_wait(*issued_)) return call_in_a_thread(*issued_);
       result = issued_->issue();
     }
-    if (issued_ == nullptr) continue;  // withdrawn
+    if (issued_ == nullptr) continue;  // the request has withdrawn it
     if (result == ncclSuccess || result == ncclInProgress) {
       const ncclResult_t asked = context_.library->nccl().async_error(native_->handle, &result);
       if (asked != ncclSuccess) result = asked;
@@ -277,12 +277,12 @@ bool Comm::done(Launch& launch) {
     return true;
   }
   if (error != cudaErrorNotReady) throw context_.library->failure("waiting for the device", error);
-  // An operation that NCCL has given up never ends.
+  // NCCL never ends an operation that it has given up.
   if (const Failure failure = asynchronous(launch.call)) fail_locked(failure);
   return false;
 }
 
-// A thread that holds the lock is in a call of NCCL, which returns the error there.
+// Skips the check while another thread holds the lock: that thread is in a call of NCCL, which returns the error there.
 int Comm::check(std::chrono::milliseconds waited) {
   std::unique_lock lock(native_->calls, std::try_to_lock);
   if (!lock.owns_lock() || stage_ != Stage::ready) return -1;
@@ -327,7 +327,7 @@ void Comm::fail_locked(const Failure& failure) {
   context_.retirement.abort(native_);
 }
 
-// Not under the lock, which a call of NCCL may hold.
+// Does not take the lock, because a call of NCCL may hold it.
 void Comm::abort() { context_.retirement.abort(native_); }
 
 Failure Comm::failure() {

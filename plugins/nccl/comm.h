@@ -37,7 +37,7 @@ struct Launch {
   enum class State { waiting, issued, running, ended };  // issued: in NCCL's call; running: on the device
   std::function<ncclResult_t()> issue;
   const char* call = "";
-  std::vector<Link> links = {};  // connected by NCCL at first use
+  std::vector<Link> links = {};  // peers that NCCL connects at first use
   cudaStream_t stream = nullptr;
   cudaEvent_t event = nullptr;                // null while the stream is being captured: nothing runs then
   std::atomic<State> state = State::waiting;  // read without the lock by the enqueuing thread
@@ -52,10 +52,10 @@ class Comm {
   // Returns true once usable; otherwise `missing` is the awaited rank or -1. Throws Failure.
   bool ready(int& missing);
   void push(Launch* launch);
-  void withdraw(Launch* launch);  // its request ends with an error
+  void withdraw(Launch* launch);  // called if its request ends with an error
   void pump();                    // throws the communicator's failure, or PRUN_EABORTED
   bool done(Launch& launch);      // queries the device; throws
-  // Fails all calls on it and starts its abort.
+  // Fails all calls on the communicator and starts its abort.
   void fail(const Failure& failure);
   Failure failure();
   // Returns whether a failed communicator no longer accesses memory.
@@ -63,7 +63,7 @@ class Comm {
   // Throws NCCL's asynchronous error, which a replayed operation may have; does not block. Members that have waited for
   // long exchange `waits` notes: returns a member that sent none, or -1.
   int check(std::chrono::milliseconds waited);
-  void abort();  // of the whole context: marks, does not block
+  void abort();  // called for an abort of the whole context: marks, does not block
   void deregister(const void* ptr);
 
   int index() const { return me_; }
@@ -79,26 +79,26 @@ class Comm {
   int previous() const { return ranks_[static_cast<size_t>((me_ + size() - 1) % size())]; }
   std::string name() const;
 
-  prun_coll_seen seen{};    // of the last mismatch
-  void* scratch = nullptr;  // pinned, for barriers
+  prun_coll_seen seen{};    // the last mismatch
+  void* scratch = nullptr;  // pinned memory for barriers
 
-  // For the world: all ranks make it at once from rank 0's id.
+  // Initializes the world: all ranks call it at once, with rank 0's id.
   void init(const ncclUniqueId& id);
 
  private:
-  enum class Stage { wanted, told, parent, split, ready };  // parent, split: in progress
+  enum class Stage { wanted, told, parent, split, ready };  // parent, split: that call is in progress
   struct Call {                                             // a call of NCCL in a thread
     ncclResult_t result = ncclSuccess;
     std::atomic<bool> over{false};
   };
-  bool advance(int& missing);  // under the lock
+  bool advance(int& missing);  // called under the lock
   void init_parent(const ncclUniqueId& id);
   void split(const std::shared_ptr<Native>& from);
   std::unique_lock<std::timed_mutex> lock_parent() const;
   bool settled(ncclComm_t comm) const;  // returns whether no call on it is in progress; throws its asynchronous error
   void register_regions();
   void pump_locked();
-  bool may_wait(const Launch& launch) const;  // for another rank
+  bool may_wait(const Launch& launch) const;  // returns whether the launch may wait for another rank
   void call_in_a_thread(const Launch& launch);
   void check_alive() const;
   Failure asynchronous(const char* call);  // NCCL's asynchronous error, if any
@@ -117,7 +117,7 @@ class Comm {
   std::shared_ptr<Native> from_;  // owner of the parent that this communicator is split off
   std::deque<Launch*> waiting_;
   Launch* issued_ = nullptr;
-  std::shared_ptr<Call> call_;  // of issued_, perhaps withdrawn since
+  std::shared_ptr<Call> call_;  // the call of issued_, which may have been withdrawn since
   std::set<Link> linked_;
   Failure failure_;
   Clock::time_point told_{};  // time of the last `waits` note, sent by check

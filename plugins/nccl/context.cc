@@ -17,7 +17,7 @@ namespace {
 struct Address {
   uint32_t magic = 0x4c434e50;  // "PNCL"
   int32_t nccl_version = 0;
-  ncclUniqueId id{};  // of the world's communicator; only rank 0's is used
+  ncclUniqueId id{};  // id of the world's communicator; only rank 0's is used
   char library[160] = {};
   int32_t device = 0;
 };
@@ -76,7 +76,7 @@ Context::Context(const prun_open_params& params)
     : Transport(params),
       options(parse_options(params.options)),
       library(load(options, params)),
-      connects_late(std::string_view(std::getenv("NCCL_RUNTIME_CONNECT")) != "0"),  // `load` has set it
+      connects_late(std::string_view(std::getenv("NCCL_RUNTIME_CONNECT")) != "0"),  // `load` has set the variable
       device(choose_device(params, options, *library)),
       board(params.ranks),
       control(params, board),
@@ -91,7 +91,7 @@ Context::Context(const prun_open_params& params)
   use_device();
   library->check("cudaDeviceGetAttribute",
                  library->cuda().device_attribute(&free_ctas_, cudaDevAttrMultiProcessorCount, device));
-  log(rank == 0 ? 1 : 0, describe_self());  // for later reports
+  log(rank == 0 ? 1 : 0, describe_self());  // included for later bug reports
 }
 
 Context::~Context() {

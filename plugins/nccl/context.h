@@ -44,7 +44,7 @@ class Context : public sdk::Transport {
   static const void* ext(std::string_view id);
   static void check_options(const char* text) { parse_options(text); }
 
-  // Returns the communicator that was made for this lane and peer, else the world's.
+  // Returns the communicator that was made for this lane and peer; without one, the world's.
   Comm& comm_of(int lane, int peer);
 
   void use_device() const { library->cuda().set_device(device); }  // CUDA's current device is per thread
@@ -67,7 +67,7 @@ class Context : public sdk::Transport {
   SelfMessages to_itself;
   std::unique_ptr<Comm> world;
   std::atomic<uint64_t> next_split{0};      // number of the split that may run next
-  std::atomic<uint64_t> splits_ordered{0};  // by this rank, where it is the one that orders
+  std::atomic<uint64_t> splits_ordered{0};  // number of splits that this rank has ordered, if it is the ordering rank
 
  private:
   void check_not_lost(const Comm& comm);
@@ -79,9 +79,9 @@ class Context : public sdk::Transport {
   int free_ctas_ = 0;
 };
 
-// Both throw Failure, also for a request that fails at once.
+// start_batch and start_collective throw Failure, also for a request that fails at once.
 std::unique_ptr<Request> start_batch(Context& context, std::span<const prun_p2p> ops, prun_queue queue);
-// Returns nullptr for a collective that the core must do.
+// Returns nullptr for a collective that the core must execute.
 std::unique_ptr<Request> start_collective(Context& context, Comm& comm, const prun_coll_params& params,
                                           prun_queue queue);
 // Returns once the whole request is in its queue, which takes long only where NCCL connects ranks for the first time.

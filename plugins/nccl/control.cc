@@ -1,4 +1,4 @@
-// Notes are small, so most sends are complete when `batch` returns.
+// The control connection. Notes are small, so most sends are complete when `batch` returns.
 #include "control.h"
 
 #include <dlfcn.h>

@@ -27,7 +27,7 @@ class Control {
   std::string address(size_t room);
   Failure connect(const sdk::Blobs& blobs);
   void start();                         // called once connected
-  void send(int to, const Note& note);  // any thread; notes to a lost peer are dropped
+  void send(int to, const Note& note);  // callable from any thread; drops notes to a lost peer
   void abort();
 
  private:
@@ -39,7 +39,7 @@ class Control {
     Note note;
     prun_req* req;
   };
-  bool receive(int peer);  // posts the next receive; false: the peer is gone
+  bool receive(int peer);  // posts the next receive; returns false if the peer is gone
   void take(int peer);     // delivers notes that have arrived
   void reap();             // frees notes that have been sent
   void run();

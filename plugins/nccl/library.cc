@@ -1,4 +1,4 @@
-// Names and handles. Libraries are never unloaded, because both own threads.
+// Finds and loads the libraries. They are never unloaded, because both own threads.
 #include "library.h"
 
 #include <dlfcn.h>
@@ -43,7 +43,7 @@ bool says_no_memory(const std::string& words) {
     if (words.find(phrase) != std::string::npos) return true;
   return false;
 }
-// NCCL's text in a container whose /dev/shm has 64 MiB.
+// Detects NCCL's text in a container whose /dev/shm has 64 MiB.
 bool says_no_shared_memory(const std::string& words) {
   return words.find("No space left on device") != std::string::npos;
 }

@@ -26,7 +26,7 @@ struct Symbols {
   Symbol find(const char* name) const;   // throws Failure(PRUN_ENOTSUP) if the library lacks it
   Symbol newer(const char* name) const;  // null if the library lacks it
 
-  void* handle = nullptr;  // of dlopen; null = nothing is loaded, and all functions are null
+  void* handle = nullptr;  // handle of dlopen; null = nothing is loaded, and all functions are null
 };
 
 struct Cuda : Symbols {
@@ -75,12 +75,12 @@ struct Nccl : Symbols {
   decltype(&::ncclReduceScatter) reduce_scatter = find("ncclReduceScatter");
   decltype(&::ncclBroadcast) broadcast = find("ncclBroadcast");
   decltype(&::ncclReduce) reduce = find("ncclReduce");
-  // Since 2.19; headers of 2.18 do not declare them.
+  // Functions since 2.19; headers of 2.18 do not declare them.
   ncclResult_t (*mem_alloc)(void**, size_t) = newer("ncclMemAlloc");
   ncclResult_t (*mem_free)(void*) = newer("ncclMemFree");
   ncclResult_t (*comm_register)(ncclComm_t, void*, size_t, void**) = newer("ncclCommRegister");
   ncclResult_t (*comm_deregister)(ncclComm_t, void*) = newer("ncclCommDeregister");
-  // Since 2.28.
+  // Functions since 2.28.
   ncclResult_t (*all_to_all)(const void*, void*, size_t, ncclDataType_t, ncclComm_t,
                              cudaStream_t) = newer("ncclAlltoAll");
   ncclResult_t (*gather)(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t,
@@ -118,7 +118,8 @@ class Library {
   std::string text_, cudart_path_;
 };
 
-// While it exists, this thread's calls do not belong to any graph capture, because event queries would invalidate it.
+// While an object exists, this thread's calls do not belong to any graph capture, because event queries would
+// invalidate the capture.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Cuda& cuda) : cuda_(cuda) { cuda_.exchange_capture_mode(&mode_); }

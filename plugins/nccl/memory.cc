@@ -1,4 +1,4 @@
-// Bounce buffers have power-of-two sizes, so that a few serve all.
+// Memory of the plugin. Bounce buffers have power-of-two sizes, so that a few buffers serve all requests.
 #include "memory.h"
 
 #include <fmt/format.h>
@@ -23,8 +23,8 @@ void* Memory::allocate_pinned(size_t bytes) {
   return pinned;
 }
 
-// Zeroes on a stream and waits: cudaMemset is asynchronous for device memory, and our streams are not ordered with the
-// legacy stream.
+// Zeroes on a stream and waits, because cudaMemset is asynchronous for device memory and our streams are not ordered
+// with the legacy stream.
 void Memory::zero(void* ptr, size_t bytes) {
   const Cuda& cuda = library_.cuda();
   cudaStream_t stream = nullptr;

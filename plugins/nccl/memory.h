@@ -10,12 +10,12 @@
 
 namespace prun::nccl {
 
-struct Region {  // handle of mem_alloc and mem_reg
+struct Region {  // the handle of mem_alloc and mem_reg
   void* ptr = nullptr;
   size_t bytes = 0;
   int kind = PRUN_MEM_HOST;
-  bool own = false;        // allocated by mem_alloc
-  bool from_nccl = false;  // allocated by ncclMemAlloc
+  bool own = false;        // set if mem_alloc allocated it
+  bool from_nccl = false;  // set if ncclMemAlloc allocated it
 };
 
 class Memory {
@@ -31,7 +31,7 @@ class Memory {
   // Returns pinned memory that a graph's copies use at every launch, valid until the end of the context.
   void* allocate_for_graph(size_t bytes);
 
-  // Returns whether the device can access it directly: device, pinned or managed memory.
+  // Returns whether the device can access the memory directly: device, pinned or managed memory.
   bool reachable(const void* ptr);
 
   // Returns pinned pages for data that the device cannot reach; they are cached for reuse.

@@ -13,11 +13,11 @@ namespace prun::nccl {
 namespace {
 
 constexpr auto kTestLimit = std::chrono::milliseconds(10);
-constexpr auto kSpin = std::chrono::microseconds(50);  // with a core per rank
+constexpr auto kSpin = std::chrono::microseconds(50);  // duration of spinning with a core per rank
 constexpr auto kShortestNap = std::chrono::microseconds(20), kLongestNap = std::chrono::microseconds(10'000);
-constexpr int kNapsPerWait = 8;                           // completion is noticed late by at most an eighth of the wait
-constexpr auto kStall = std::chrono::milliseconds(100);   // then all members are informed of this rank's call
-constexpr auto kSettle = std::chrono::milliseconds(500);  // for an aborted communicator to release memory
+constexpr int kNapsPerWait = 8;  // bounds the delay of noticing completion to an eighth of the wait
+constexpr auto kStall = std::chrono::milliseconds(100);   // delay of the notes to all members about this call
+constexpr auto kSettle = std::chrono::milliseconds(500);  // limit for an aborted communicator to release memory
 
 void check_call(Context& c, Request& req) {
   Request::Call& call = *req.call;
@@ -97,7 +97,7 @@ bool copies_done(Context& c, Request& req) {
   return req.copies.empty();
 }
 
-// Returns a sender or member of the collective that has not arrived; -1 = unknown.
+// Returns a sender, or a member of the collective, that has not arrived; -1 = unknown.
 int missing(Context& c, const Request& req) {
   for (const Request::Arrival& arrival : req.arrivals)
     if (!arrival.agreed) return arrival.peer;

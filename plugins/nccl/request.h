@@ -25,7 +25,7 @@ struct Bounce {
 struct SelfMessage {
   void* pinned;
   size_t bytes;
-  cudaEvent_t event = nullptr;  // after the copy; null = the host has copied
+  cudaEvent_t event = nullptr;  // recorded after the copy; null = the host has copied
   bool captured = false;        // a graph copies at every launch: the event is never queried, the graph owns `pinned`
 };
 struct SelfMessages {
@@ -34,7 +34,7 @@ struct SelfMessages {
 };
 
 struct Request {
-  struct Part {  // on one communicator
+  struct Part {  // the launches on one communicator
     Comm* comm;
     Launch launch;
   };
@@ -47,7 +47,7 @@ struct Request {
     uint64_t lane;
     void* to;
     size_t bytes;
-    cudaStream_t stream;  // null = the host copies
+    cudaStream_t stream;  // stream of the copy; null = the host copies
   };
   struct Call {  // a collective, compared with the previous member's call
     uint64_t sequence, fingerprint, count;
@@ -58,8 +58,8 @@ struct Request {
   std::vector<Bounce> bounces;
   std::vector<Arrival> arrivals;
   std::vector<SelfReceive> from_itself;
-  std::vector<SelfMessage> copies;  // in progress
-  std::vector<int> peers;           // ranks that it depends on
+  std::vector<SelfMessage> copies;  // copies in progress
+  std::vector<int> peers;           // ranks on which the request depends
   Comm* collective = nullptr;
   std::optional<Call> call;
 

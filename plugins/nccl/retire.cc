@@ -1,4 +1,4 @@
-// The threads own the objects that they use, so that a hanging one can be abandoned.
+// Threads that end communicators. They own the objects that they use, so that a hanging thread can be abandoned.
 #include "retire.h"
 
 #include <algorithm>
@@ -58,7 +58,7 @@ void Retirement::start(const std::shared_ptr<Native>& native, bool abort) {
   try {
     std::thread(work).detach();
   } catch (const std::system_error&) {
-    // No thread available: `finish` names the communicator, and the process is about to end.
+    // Without a thread the communicator is not ended: `finish` names it, and the process is about to end anyway.
   }
 }
 

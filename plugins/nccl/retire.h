@@ -18,28 +18,28 @@ namespace prun::nccl {
 
 // NCCL's side of a communicator; outlives the context if ncclCommAbort never returns.
 struct Native {
-  std::timed_mutex calls;  // guards NCCL's calls on it; none is made once it is retiring
+  std::timed_mutex calls;  // guards NCCL's calls on the communicator; none is made once it is retiring
   ncclComm_t handle = nullptr;
   ncclComm_t parent = nullptr;                    // `handle` was split from it; null = from the world's parent
   std::vector<std::shared_ptr<Native>> children;  // NCCL writes their handles when they are split off
   std::atomic<bool> in_call{false};               // a thread of ours is in a call that may wait for another rank
-  cudaStream_t stream = nullptr;                  // for calls without a queue
+  cudaStream_t stream = nullptr;                  // stream of calls without a queue
   int device = 0;
   int ctas = 0;                                           // upper bound of a kernel's thread blocks; 0 = NCCL's choice
   std::vector<std::pair<const void*, void*>> registered;  // buffer, handle of ncclCommRegister
-  std::string name;                                       // for messages
+  std::string name;                                       // name in messages
   std::atomic<bool> retiring{false};
-  std::atomic<bool> ended{false};  // none of its operations accesses memory any more
+  std::atomic<bool> ended{false};  // its operations no longer access memory
 };
 
 class Retirement {
  public:
   explicit Retirement(std::shared_ptr<const Library> library) : library_(std::move(library)) {}
 
-  // Both return at once; the first call for a communicator wins.
+  // Both functions return at once; the first call for a communicator wins.
   void abort(const std::shared_ptr<Native>& native) { start(native, true); }
   void destroy(const std::shared_ptr<Native>& native) { start(native, false); }
-  // Waits until all have ended, or the deadline. Returns the names of those that have not; they are abandoned.
+  // Waits until all communicators have ended, or the deadline. Returns the names of the others, which are abandoned.
   std::vector<std::string> finish(int milliseconds);
 
  private:

@@ -3,7 +3,7 @@
 //   small   the input is posted with the call's flag; one barrier, then each member computes its output
 //   direct  all needed buffers are in arenas: direct.cc; two barriers
 //   staged  other memory: staged.cc; one barrier per chunk
-// All members make the same choice from the posted calls alone. All three reduce in rank order.
+// The posted calls alone determine the choice, so all members make the same one. All three reduce in rank order.
 #include <cstring>
 
 #include "shape.h"
@@ -22,14 +22,15 @@ void complete(Comm& comm, uint64_t steps) {
   self.block->done.store(self.first_call + comm.calls, std::memory_order_release);
 }
 
-// Ends the communicator with an error; its flags are invalid from now on.
+// Ends the communicator with an error; its flags are invalid from then on.
 [[noreturn]] void break_off(Comm& comm, const Failure& failure) {
   comm.broken = true;
   comm.stage = Stage::idle;
   throw failure;
 }
 
-// Waits until there(member) holds for each other member. Here and below, false: the time of this call of test is over.
+// Waits until there(member) holds for each other member. This and the functions below return false if the time of this
+// call of test is over.
 template <class There>
 bool wait_for_all(Context& c, Comm& comm, uint64_t& start, There there) {
   auto ready = [&] {
@@ -47,7 +48,7 @@ bool wait_for_all(Context& c, Comm& comm, uint64_t& start, There there) {
     lost = c.lost_peer(among, how);
     return lost >= 0;
   };
-  auto bell = [&]() -> Doorbell& { return comm.members[comm.waited].block->bell; };  // of the first missing member
+  auto bell = [&]() -> Doorbell& { return comm.members[comm.waited].block->bell; };  // bell of the first missing member
   switch (wait_until(
       c.wait, bell, comm.patience, start, ready, [&] { return c.stopped(); }, idle)) {
     case Wait::time:
@@ -131,7 +132,7 @@ bool test_staged(Context& c, Comm& comm, const Shape& s, uint64_t& start) {
   }
 }
 
-// Works directly until the work is done or the time is over.
+// Works directly. Returns true when the work is done, false when the time of this call of test is over.
 bool test_direct(Context& c, Comm& comm, const Shape& s, uint64_t& start) {
   if (start == 0) start = now_ns();
   while (work_direct(comm, s)) {
@@ -200,7 +201,7 @@ void take(const Comm& comm, const Shape& s, const std::byte* const* from, size_t
     case PRUN_GATHER:
     case PRUN_ALL_TO_ALL:
       for (size_t k = 0; k < s.n; k++) {
-        const size_t i = (s.me + k) % s.n;  // each rank starts with another member
+        const size_t i = (s.me + k) % s.n;  // starts with a different member on each rank
         copy(to + i * s.piece, from[i], bytes, stream);
       }
       return;

@@ -8,7 +8,7 @@
 namespace prun::shm {
 namespace {
 
-uint64_t mix(uint64_t h, uint64_t value) {  // splitmix64's finalizer
+uint64_t mix(uint64_t h, uint64_t value) {  // finalizer of splitmix64
   h = (h ^ value) + 0x9e3779b97f4a7c15u;
   h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
   h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
@@ -62,7 +62,7 @@ Comm* Context::comm_create(std::span<const int> group, int lane) {
   Member& own = comm->members[comm->me];
   own.block = &self().block(comm->slot);
   own.first_call = own.block->done.load(std::memory_order_relaxed);
-  own.first_call += own.first_call & 1;  // call k uses line k & 1 on all members
+  own.first_call += own.first_call & 1;  // makes call k use line k & 1 on all members
   own.block->done.store(own.first_call, std::memory_order_release);
   own.first_step = own.block->progress.load(std::memory_order_relaxed);
   for (int local : comm->locals)
@@ -104,7 +104,7 @@ Failure Context::comm_test(Comm& comm) {
 
 void Context::comm_free(Comm* comm) {
   const std::unique_ptr<Comm> owned(comm);
-  if (!comm->ready || comm->broken || comm->stage != Stage::idle) return;  // its peers may read the block indefinitely
+  if (!comm->ready || comm->broken || comm->stage != Stage::idle) return;  // peers may read the block indefinitely
   Resting rest;
   rest.slot = comm->slot;
   for (const Member& m : comm->members)

@@ -11,9 +11,9 @@
 namespace prun::shm {
 
 struct Member {
-  int rank = -1;  // global
+  int rank = -1;  // global rank
   int local = -1;
-  CommBlock* block = nullptr;  // in the member's segment
+  CommBlock* block = nullptr;  // the member's block, in its segment
   uint64_t first_call = 0, first_step = 0;
   const std::byte* send = nullptr;  // buffers of the call in progress, as mapped here; null = not mapped
   std::byte* recv = nullptr;
@@ -30,15 +30,15 @@ struct CollRequest : Request {
 
 struct Comm {
   std::vector<Member> members;
-  std::vector<int> locals;  // of the other members
+  std::vector<int> locals;  // local indices of the other members
   int me = 0;
   uint64_t key = 0;
   int slot = -1;
   bool ready = false;
-  size_t small = 0, chunk = 0, ring = 0;  // minimum over all members, because all must choose the same path
+  size_t small = 0, chunk = 0, ring = 0;  // minima over all members, because all must choose the same path
 
-  uint64_t calls = 0;   // completed
-  uint64_t steps = 0;   // of all completed calls
+  uint64_t calls = 0;   // completed calls
+  uint64_t steps = 0;   // steps of all completed calls
   size_t ring_end = 0;  // staged: end of the last chunk
 
   // The call in progress.
@@ -46,15 +46,15 @@ struct Comm {
   CollRequest request;
   Stage stage = Stage::idle;
   Patience patience;
-  bool broken = false;      // ended with an error: its flags are invalid
+  bool broken = false;      // an error has ended the communicator, so its flags are invalid
   int awaited = -1;         // the rank that the last wait timed out on; -1 = none
   size_t waited = 0;        // members known to have reached the awaited point
   uint64_t at = 0;          // bytes done by the direct path
   uint64_t step = 0;        // barriers passed after the arrival
-  bool published = false;   // staged: this rank's part of the step is done
+  bool published = false;   // staged: this rank has done its part of the step
   size_t chunk_at[3] = {};  // staged: offset of chunk t in the rings, at index t % 3
-  bool stream = false;      // non-temporal stores of outputs
-  const char* path = "";    // of the last call, for users
+  bool stream = false;      // outputs are written with non-temporal stores
+  const char* path = "";    // path of the last call, for users
   prun_coll_seen seen{};
 
   CommBlock& block() const { return *members[me].block; }

@@ -37,20 +37,20 @@ class Connector {
   struct Offer;
   struct Dial {
     Address address;
-    int before = 0;  // previous attempts
+    int before = 0;  // number of previous attempts
   };
   struct Link {  // connection to a peer, until the exchange is complete
     sdk::Handshake handshake;
-    Dial dial;               // the dialler's
+    Dial dial;               // set on the dialling side
     sdk::Descriptor socket;  // set once both ends are authenticated
     bool dropped = false;
   };
 
   void start(const sdk::Blobs& blobs);
-  bool dial(const Dial& to);  // false: the peer's backlog is full for the moment
+  bool dial(const Dial& to);  // returns false if the peer's backlog is full for the moment
   void accept_all();
   void advance_all();
-  bool advance(Link& link);  // true: the link is finished
+  bool advance(Link& link);  // returns true when the link is finished
   bool take_offer(Link& link);
   void map(Peer& peer, const Offer& offer, std::vector<sdk::Descriptor>& fds);
   void send_offer(Link& link);
@@ -58,13 +58,14 @@ class Connector {
 
   Context& c_;
   const sdk::Identity identity_;
-  std::string name_;  // of the listener
+  std::string name_;  // name of the listener
   const sdk::HostId host_ = sdk::this_host();
   sdk::Descriptor listener_;
   bool started_ = false;
-  int others_ = 0;  // connections of other users
+  int others_ = 0;  // connections of other users, which are dropped
   std::list<Link> links_;
-  std::vector<Dial> to_dial_;  // the first attempt, after a full backlog, or after the peer dropped this rank
+  // Dials to make: first attempts, and repeats after a full backlog or after the peer dropped this rank.
+  std::vector<Dial> to_dial_;
   std::chrono::seconds silence_{};
 };
 

@@ -43,7 +43,7 @@ size_t last_cache_bytes() {
 void Context::check_options(const char* text) { parse_options(text); }
 
 Context::Context(const prun_open_params& params) : Transport(params), options(parse_options(params.options)) {
-  // Spinning pays off only with a core per rank; without, one barrier less is worth a copy.
+  // Spinning pays off only with a core per rank. With fewer cores, saving a barrier is worth a copy.
   const bool roomy = host.cores_per_rank >= 1.0;
   if (roomy) wait.spin_ns = 50'000;
   if (options.small == 0) options.small = roomy ? 256 : 8192;

@@ -35,17 +35,17 @@ struct View {
 };
 
 struct Peer {
-  int rank = -1;           // global
+  int rank = -1;           // global rank
   sdk::Descriptor socket;  // open while the peer lives; its end reports the peer's death
   std::vector<sdk::Mapping> mappings;
-  View segment;  // without its blocks
+  View segment;  // control segment, without its blocks
   sdk::Descriptor segment_fd;
-  std::map<int, sdk::Mapping> blocks;  // by slot
+  std::map<int, sdk::Mapping> blocks;  // mapped blocks by slot
   std::vector<View> arenas;
   SegmentLayout layout;
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(segment.base); }
   Inbox& inbox(int from) const { return *reinterpret_cast<Inbox*>(segment.base + layout.inbox(from)); }
-  CommBlock& block(int slot);  // maps it on first use, under the context's lock; throws Failure
+  CommBlock& block(int slot);  // maps the block on first use, under the context's lock; throws Failure
 };
 
 // A block of a freed comm, reused once all peers have completed its last call.
@@ -102,15 +102,15 @@ struct Context : sdk::Transport {
   Options options;
   WaitPolicy wait;
   size_t ring = 0;        // bytes through which staged chunks rotate, at least four chunks
-  size_t last_cache = 0;  // bytes
+  size_t last_cache = 0;  // bytes of the last-level cache
 
   std::vector<Arena> arenas;  // fixed from `address` on, except arenas that are not shared
   SharedMemory segment;       // this rank's control segment
   std::unique_ptr<Connector> connector;
 
-  std::vector<Peer> peers;    // of this host including this rank, by local index
+  std::vector<Peer> peers;    // all ranks of this host, including this one, by local index
   std::vector<int> local_of;  // global rank -> local index; -1 = other host
-  int me = 0;                 // local index
+  int me = 0;                 // local index of this rank
 
   std::mutex mutex;  // guards p2p, slots, resting
   P2p p2p;

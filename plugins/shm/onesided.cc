@@ -1,5 +1,5 @@
 // A put is complete when the call returns: the bytes are in the peer's window, and the peer observes the signal only
-// after them. Only a wait for a signal is a request that lasts.
+// after the bytes. Only a wait for a signal is a request that lasts.
 
 #include <cstring>
 
@@ -8,7 +8,8 @@
 namespace prun::shm {
 namespace {
 
-// Returns this process's address of [offset, offset + bytes) of a rank's window. Throws Failure outside of it.
+// Returns this process's address of [offset, offset + bytes) of a rank's window. Throws Failure if the range exceeds
+// the window.
 std::byte* find_place(const Peer& peer, size_t offset, size_t bytes) {
   const size_t skew = arena_skew(peer.rank, 0), size = peer.arenas.empty() ? 0 : peer.arenas[0].bytes - skew;
   if (offset > size || bytes > size - offset)
@@ -27,7 +28,7 @@ uint64_t raised(Context& c, int index, uint64_t signal) {
   return c.self().inbox(index).signals[signal].load(std::memory_order_seq_cst);
 }
 
-// Returns the request of calls that are complete when they return: it needs no wait and no free.
+// Returns the shared request of calls that are complete when they return; it needs neither a wait nor a free.
 Request* completed() {
   static SignalRequest done{{Request::Kind::signal}};
   return &done;

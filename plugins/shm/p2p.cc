@@ -13,7 +13,7 @@ namespace prun::shm {
 
 namespace {
 
-// Starts the path of a message that has found its receive.
+// Starts the path of a message whose receive is known.
 void match(Context& c, Transfer* t, const Record& r, const std::byte* body, Transfer* from_self) {
   Link& link = c.p2p.links[t->peer];
   if (r.bytes != t->bytes) {

@@ -31,24 +31,24 @@ struct P2pRequest;
 struct Transfer {  // one op of a batch
   P2pRequest* request = nullptr;
   std::byte* ptr = nullptr;
-  const std::byte* source = nullptr;  // of a direct receive
+  const std::byte* source = nullptr;  // set in a direct receive
   size_t bytes = 0, moved = 0;
   int peer = 0;  // local index
   uint16_t lane = 0;
   bool recv = false, finished = false;
-  uint32_t id = 0;            // of a send that waits for an answer
-  uint64_t answer_to = 0;     // of a receive: the sender's id
-  Transfer* other = nullptr;  // of a receive from this rank itself: its send
+  uint32_t id = 0;            // set in a send that waits for an answer
+  uint64_t answer_to = 0;     // set in a receive: the sender's id
+  Transfer* other = nullptr;  // set in a receive from this rank itself: its send
 };
 
 enum class RecordKind : uint8_t { pad, eager, direct, bounce, answer, go, comm };
 
-struct Record {  // in a ring, at multiples of 64 bytes; the body of an eager record follows its first 16 bytes
+struct Record {  // stored in a ring at a multiple of 64 bytes; the body of an eager record follows its first 16 bytes
   RecordKind kind;
-  uint8_t refused;  // in an answer: the sizes differ
+  uint8_t refused;  // set in an answer: the sizes differ
   uint16_t lane;
-  uint32_t length;  // of the record in the ring
-  uint64_t bytes;   // of the message
+  uint32_t length;  // bytes of the record in the ring
+  uint64_t bytes;   // bytes of the message
   uint64_t id;
   uint64_t offset;  // direct: offset in the arena
   int32_t arena;
@@ -76,9 +76,9 @@ struct Lane {
   std::deque<Unexpected> unexpected;
 };
 
-struct Outgoing {  // waits for space in the peer's ring
+struct Outgoing {  // a record that waits for space in the peer's ring
   Record record;
-  const std::byte* body = nullptr;  // of an eager send: the user's buffer
+  const std::byte* body = nullptr;  // set in an eager send: the user's buffer
   CommNote note{};
   Transfer* transfer = nullptr;  // finished once the record is in the ring
 };
@@ -86,12 +86,12 @@ struct Outgoing {  // waits for space in the peer's ring
 struct Link {  // state of one peer
   std::unordered_map<uint16_t, Lane> lanes;
   std::deque<Outgoing> out;
-  std::deque<Transfer*> direct_in;  // being copied
+  std::deque<Transfer*> direct_in;  // direct receives that are being copied
   std::deque<Transfer*> bounce_in, bounce_out;
-  std::deque<CommNote> notes;        // received, until comm_test consumes them
-  uint64_t tail = 0, head_seen = 0;  // of the ring towards the peer
-  uint64_t head = 0;                 // of the ring from the peer
-  uint64_t filled = 0, taken = 0;    // bounce chunks: towards the peer, from the peer
+  std::deque<CommNote> notes;        // received notes that comm_test has not consumed yet
+  uint64_t tail = 0, head_seen = 0;  // positions in the ring towards the peer
+  uint64_t head = 0;                 // position in the ring from the peer
+  uint64_t filled = 0, taken = 0;    // counts of bounce chunks: filled for the peer, taken from the peer
 };
 
 struct P2pRequest : Request {
@@ -118,7 +118,8 @@ struct P2p {
 Failure test_batch(Context& c, P2pRequest* request);
 Failure test_signal(Context& c, SignalRequest* request);
 
-// ring.cc and p2p.cc, all under c.mutex. `progress` moves bytes for about a millisecond; returns whether any moved.
+// ring.cc and p2p.cc; all are called under c.mutex. `progress` moves bytes for about a millisecond and returns whether
+// any moved.
 void send_note(Context& c, int peer, const CommNote& note);
 bool progress(Context& c);
 void finish(Transfer* t);
@@ -126,7 +127,7 @@ void finish(Transfer* t);
 void finish_with_mismatch(Context& c, Transfer* t, uint64_t others);
 // Fails a receive and its message on both sides because their sizes differ.
 void refuse(Context& c, Transfer* t, const Record& record, Transfer* from_self);
-// Queues a record for the peer's ring in order, written as soon as there is space.
+// Queues a record for the peer's ring; records are written in order, as soon as there is space.
 void post(Context& c, int peer, const Outgoing& outgoing);
 // Delivers a message from `peer` to its receive, or buffers it until one is posted.
 void arrived(Context& c, int peer, const Record& record, const std::byte* body, Transfer* from_self);

@@ -62,7 +62,7 @@ bool flush(Context& c, int peer) {
   return moved;
 }
 
-// Removes a send that has got its final answer from the waiting table.
+// Removes a send from the waiting table, because its final answer has arrived.
 Transfer* take_waiting(Context& c, uint64_t id) {
   if (id >= c.p2p.waiting.size()) return nullptr;
   Transfer* t = c.p2p.waiting[id];
@@ -138,7 +138,7 @@ bool read_direct(Context& c, int peer) {
     Outgoing answer{};
     answer.record.kind = RecordKind::answer;
     answer.record.id = t->answer_to;
-    answer.transfer = t;  // complete only once the answer is in the sender's ring
+    answer.transfer = t;  // the request is complete only once the answer is in the sender's ring
     post(c, peer, answer);
   }
   return true;
@@ -152,7 +152,7 @@ bool write_bounce(Context& c, int peer) {
   bool moved = false;
   while (!link.bounce_out.empty()) {
     Transfer* t = link.bounce_out.front();
-    if (t->request->abandoned) return moved;  // its buffer is invalid, and the job has failed
+    if (t->request->abandoned) return moved;  // its buffer is invalid, because the job has failed
     if (link.filled - inbox.bounce_taken.load(std::memory_order_acquire) >= kBounceChunks) break;
     const size_t n = std::min(kBounceBytes, t->bytes - t->moved);
     std::memcpy(inbox.bounce + link.filled % kBounceChunks * kBounceBytes, t->ptr + t->moved, n);

@@ -13,7 +13,7 @@ namespace prun::shm {
 namespace {
 
 constexpr size_t kHugePage = 2 << 20;
-constexpr int kCollapse = 25;  // MADV_COLLAPSE of Linux 6.1; older headers lack it
+constexpr int kCollapse = 25;  // MADV_COLLAPSE since Linux 6.1; older headers lack it
 
 // Maps `bytes` of the memfd, aligned to a huge page if `huge`.
 sdk::Mapping map_shared(int fd, size_t bytes, bool huge) {
@@ -33,12 +33,12 @@ sdk::Mapping map_shared(int fd, size_t bytes, bool huge) {
     errno = error;
     return {};
   }
-  if (huge) madvise(start, bytes, MADV_HUGEPAGE);  // a hint: pages may remain small
+  if (huge) madvise(start, bytes, MADV_HUGEPAGE);  // a hint that the kernel may ignore
   return {start, bytes};
 }
 
-// Collapses small pages into huge ones, which Linux does not do by itself for shared memory by default. One page of
-// each huge page must be present. Failure is harmless.
+// Collapses small pages into huge ones, because by default Linux does not do so for shared memory. One page of each
+// huge page must be present. Failure is harmless.
 void make_pages_huge(std::byte* start, size_t bytes) {
   const size_t whole = bytes / kHugePage * kHugePage;
   for (size_t at = 0; at < whole; at += kHugePage) *const_cast<volatile std::byte*>(start + at) = std::byte{0};

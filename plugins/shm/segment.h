@@ -22,20 +22,20 @@
 namespace prun::shm {
 
 inline constexpr size_t kPage = 4096;
-inline constexpr uint32_t kLayoutVersion = 3;         // of the layout below; peers with another one are rejected
-inline constexpr int kMaxArenas = 64;                 // mapped by peers; mem_alloc throws beyond it
-inline constexpr int kMaxComms = 512;                 // at once in one context
-inline constexpr size_t kSlotBytes = 64 << 10;        // largest message that a collective posts with its flag
-inline constexpr size_t kStageBytes = 2 << 20;        // ring of chunks of the staged collectives; larger than an L2
-inline constexpr size_t kMaxChunk = kStageBytes / 4;  // three are in use at once
-inline constexpr size_t kRingBytes = 128 << 10;       // records of point-to-point messages from one peer
+inline constexpr uint32_t kLayoutVersion = 3;   // version of the layout below; a peer with another version is rejected
+inline constexpr int kMaxArenas = 64;           // limit of arenas that peers map; mem_alloc throws beyond it
+inline constexpr int kMaxComms = 512;           // limit of simultaneous communicators in one context
+inline constexpr size_t kSlotBytes = 64 << 10;  // largest message that a collective posts with its flag
+inline constexpr size_t kStageBytes = 2 << 20;  // ring of chunks of the staged collectives; larger than an L2
+inline constexpr size_t kMaxChunk = kStageBytes / 4;  // largest chunk; three chunks are in use at once
+inline constexpr size_t kRingBytes = 128 << 10;       // ring for the records of point-to-point messages from one peer
 inline constexpr size_t kEagerBytes = 16 << 10;       // largest message stored inside its record
 inline constexpr size_t kBounceBytes = 64 << 10;      // chunk of a message that is neither eager nor in an arena
 inline constexpr size_t kBounceChunks = 8;
 
 enum class RankState : uint32_t { running, closed, aborted };
 
-// Where waiting threads of a rank sleep. Peers ring it only if `sleepers` is not 0.
+// The place where waiting threads of a rank sleep. Peers ring it only if `sleepers` is not 0.
 struct Doorbell {
   alignas(128) std::atomic<uint32_t> word;      // futex
   alignas(128) std::atomic<uint32_t> sleepers;  // written by the owner's threads
@@ -49,7 +49,7 @@ struct Inbox {
   alignas(128) std::atomic<uint64_t> bounce_taken;   // chunks consumed by the owner
   alignas(128) std::byte ring[kRingBytes];
   std::byte bounce[kBounceChunks * kBounceBytes];
-  std::atomic<uint64_t> signals[PRUN_MAX_SIGNAL + 1];  // raised by the peer since connect
+  std::atomic<uint64_t> signals[PRUN_MAX_SIGNAL + 1];  // counts of the signals that the peer has raised since connect
 };
 
 // Location of a call's buffer; arena -1 = memory that peers do not map.
@@ -63,7 +63,7 @@ inline constexpr size_t kLinePayload = 32;
 
 // One posted call. `number` is stored last; readers use the other fields only once it has the expected value.
 struct alignas(128) CallLine {
-  std::atomic<uint64_t> number;  // calls posted in this block so far; never decreases, also when a comm is freed
+  std::atomic<uint64_t> number;  // count of calls posted in this block; never decreases, also when a comm is freed
   uint64_t fingerprint, count, sequence;
   std::byte payload[kLinePayload];  // the whole input if it fits, so that data arrives with its flag
   Place send, recv;
@@ -71,8 +71,8 @@ struct alignas(128) CallLine {
 
 struct CommBlock {
   CallLine line[2];                             // call k uses line k & 1
-  alignas(128) std::atomic<uint64_t> progress;  // steps of long collectives; never decreases
-  alignas(128) std::atomic<uint64_t> done;      // calls completed; peers must reach it before the block is reused
+  alignas(128) std::atomic<uint64_t> progress;  // steps of long collectives that this rank has passed; never decreases
+  alignas(128) std::atomic<uint64_t> done;      // completed calls; peers must reach it before the block is reused
   Doorbell bell;
   alignas(128) std::byte slot[2][kSlotBytes];
   std::byte in[kStageBytes];
@@ -82,7 +82,7 @@ struct CommBlock {
 
 struct SegmentHeader {
   alignas(128) std::atomic<uint32_t> state;  // RankState
-  Doorbell bell;                             // for point-to-point messages
+  Doorbell bell;                             // bell for point-to-point messages
 };
 
 // Byte offsets inside the control segment of local rank `index` among `ranks`.
@@ -99,17 +99,17 @@ struct SegmentLayout {
   size_t control_bytes() const { return block(0) / kPage * kPage; }  // bytes before the blocks
 };
 
-// Zeroed memory behind a memfd that cannot shrink; only the first `mapped` bytes are mapped. On failure the mapping is
+// Zeroed memory behind a memfd that cannot shrink. Only the first `mapped` bytes are mapped. On failure the mapping is
 // empty and errno is set.
 struct SharedMemory {
-  sdk::Descriptor fd;  // until all peers have mapped it
+  sdk::Descriptor fd;  // open until all peers have mapped it
   sdk::Mapping mapping;
 };
 SharedMemory create_memory(const char* name, size_t bytes, size_t mapped, bool huge);
 // Maps a peer's memfd; rejects one that is smaller than `bytes` or may still shrink.
 sdk::Mapping map_peer(const sdk::Descriptor& fd, size_t bytes, size_t mapped, bool huge);
-// Maps a part of it on demand, because all blocks of a segment take 2 GiB of addresses. `start`: offset of the part's
-// first page.
+// Maps a part of a peer's memfd on demand, because all blocks of a segment take 2 GiB of addresses. `start` is the
+// offset of the part's first page.
 sdk::Mapping map_part(const sdk::Descriptor& fd, size_t start, size_t bytes);
 
 // Returns the offset of the caller's memory in an arena of this local rank.

@@ -9,18 +9,18 @@ namespace prun::shm {
 
 using sdk::copy;
 
-inline constexpr int kMaxMembers = 1024;  // per group
+inline constexpr int kMaxMembers = 1024;  // members per group
 
 struct Shape {
   int kind;
   size_t element, piece;  // `piece`: bytes of `count` elements
   size_t n, me, root;
-  bool pieces() const {  // the input consists of n pieces
+  bool pieces() const {  // returns whether the input consists of n pieces
     return kind == PRUN_REDUCE_SCATTER || kind == PRUN_SCATTER || kind == PRUN_ALL_TO_ALL;
   }
   bool sliced() const {
     return kind == PRUN_ALL_REDUCE || kind == PRUN_REDUCE;
-  }  // each member reduces a slice for the others
+  }  // returns whether each member reduces a slice for the others
   bool reduces() const { return sliced() || kind == PRUN_REDUCE_SCATTER; }
   bool gives(size_t i) const { return (kind != PRUN_BROADCAST && kind != PRUN_SCATTER) || i == root; }
   size_t input() const { return kind == PRUN_BARRIER ? 0 : piece * (pieces() ? n : 1); }
@@ -41,7 +41,7 @@ inline Shape shape_of(const Comm& comm) {
 }
 
 inline const std::byte* send_of(const Comm& comm) { return static_cast<const std::byte*>(comm.params.send); }
-// Averages divide by the number of members.
+// Returns the reduction of a call; averages divide by the number of members.
 inline sdk::Reduction reduction_of(const Comm& comm) {
   return {comm.params.dtype, comm.params.redop, static_cast<int>(comm.size())};
 }
@@ -57,16 +57,16 @@ inline Slice slice_of(size_t bytes, size_t n, size_t i, size_t grain) {
   return {std::min(bytes, i * each), std::min(bytes, (i + 1) * each)};
 }
 
-// Writes [offset, offset + bytes) of each piece of this rank's output; from[i] is the matching input of member i. Does
-// not serve sliced reductions.
+// Writes [offset, offset + bytes) of each piece of this rank's output; from[i] is the matching input of member i.
+// Sliced reductions do not use it.
 void take(const Comm& comm, const Shape& s, const std::byte* const* from, size_t offset, size_t bytes, bool stream);
 
 // Returns whether outputs should be written with non-temporal stores: they have not been read before, and all members'
 // buffers together exceed the last-level cache.
 bool streams(const Context& c, const Comm& comm, const Shape& s);
 
-// resolve maps the members' buffers and returns whether the direct path applies. work_direct does one unit of work in
-// them; false: none is left.
+// The direct path. resolve maps the members' buffers and returns whether the direct path applies. work_direct does one
+// unit of work in the buffers and returns false if none is left.
 bool resolve(Context& c, Comm& comm, const Shape& s);
 bool work_direct(Comm& comm, const Shape& s);
 

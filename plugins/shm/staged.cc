@@ -13,7 +13,7 @@ namespace prun::shm {
 namespace {
 
 struct Chunks {
-  size_t bytes, count;  // of one piece
+  size_t bytes, count;  // bytes and elements of one piece
   size_t begin(size_t t) const { return t * bytes; }
   size_t size(const Shape& s, size_t t) const { return std::min(bytes, s.piece - begin(t)); }
 };
@@ -21,8 +21,8 @@ struct Chunks {
 std::byte* in_of(const Comm& comm, size_t i, size_t t) { return comm.members[i].block->in + comm.chunk_at[t % 3]; }
 std::byte* out_of(const Comm& comm, size_t i, size_t t) { return comm.members[i].block->out + comm.chunk_at[t % 3]; }
 
-// Chooses the offset of chunk t, equal on all members. Its memory was last used at least three chunks ago, so all
-// members are done with it.
+// Chooses the offset of chunk t, which is equal on all members. At least three chunks have passed since this memory was
+// last used, so all members are done with it.
 void place_chunk(Comm& comm, const Shape& s, const Chunks& chunks, size_t t) {
   const size_t bytes = (chunks.size(s, t) + (s.pieces() ? (s.n - 1) * chunks.bytes : 0) + 63) / 64 * 64;
   if (comm.ring_end + bytes > comm.ring) comm.ring_end = 0;

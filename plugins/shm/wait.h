@@ -46,13 +46,13 @@ inline void ring(Doorbell& bell) {
 }
 
 struct WaitPolicy {
-  uint64_t spin_ns = 0;                 // before the first yield
-  uint64_t yield_ns = 1500 * 1000;      // before the first sleep
+  uint64_t spin_ns = 0;                 // duration of the spin before the first yield
+  uint64_t yield_ns = 1500 * 1000;      // duration of yielding before the first sleep
   uint64_t call_ns = 8 * 1000 * 1000;   // duration of one call of test; the ABI allows 10 ms
-  uint64_t sleep_ns = 4 * 1000 * 1000;  // one nap
+  uint64_t sleep_ns = 4 * 1000 * 1000;  // duration of one nap
   sdk::Yields yields;
-  // After a futile spin that one or two yields then ended, the awaited rank shares this core: skip spinning for this
-  // long.
+  // After a futile spin that one or two yields ended, the awaited rank shares this core. Spinning is then skipped for
+  // this long.
   uint64_t cramped_ns = 10 * 1000 * 1000;
   std::atomic<uint64_t> cramped_until{0};
 };

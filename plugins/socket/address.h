@@ -19,8 +19,8 @@ namespace prun::socket {
 // Sent in memory layout; its fixed size avoids parsing of untrusted bytes.
 struct Address {
   std::array<char, 8> magic{};
-  std::array<char, 16> version{};   // of the plugin
-  std::array<char, 256> options{};  // canonical
+  std::array<char, 16> version{};   // version of the plugin
+  std::array<char, 256> options{};  // canonical options
   sdk::HostId host;
   std::array<char, 64> unix_name{};  // without the leading 0 of an abstract name; empty = none
   uint8_t family = 0;                // 4, 6, or 0 = no TCP listener

@@ -94,7 +94,7 @@ void Matcher::landed_early(Peer& peer, Lane& lane, const FrameHeader& header) {
   });
   if (piece == early->pieces.end()) return;
   piece->arrived = true;
-  if (!sequence_before(header.sequence, lane.next_receive())) return;  // the receive is not posted yet: keep it
+  if (!sequence_before(header.sequence, lane.next_receive())) return;  // the receive is not posted yet: keep the piece
   Message* const message = early->claimed;
   if (message != nullptr)
     copy_out(peer, *piece, *message);

@@ -37,7 +37,7 @@ char* turn_bit_over(const msghdr& message, uint64_t seed, bool payload_too) {
 
 constexpr int kReadsPerTurn = 8;
 constexpr auto kIdle = std::chrono::milliseconds(500);
-constexpr uint64_t kWritePerTurn = 1 << 20;  // also of one sendmsg
+constexpr uint64_t kWritePerTurn = 1 << 20;  // bytes; also the limit of one sendmsg
 constexpr int kGoodbyeMilliseconds = 200;
 
 }  // namespace
@@ -94,7 +94,7 @@ bool Connection::read_once(bool fill) {
     pieces[header.msg_iovlen++] = {to, bytes};
     wanted += bytes;
   };
-  // A payload without a destination goes through `input`, as headers do.
+  // A payload without a destination goes through `input`, like headers.
   if (payload_left_ > 0 && landing_.to != nullptr) add(landing_.to, payload_left_);
   // In the middle of a large message only the next header follows, because the next piece belongs in the caller's
   // buffer.
@@ -119,7 +119,7 @@ bool Connection::read_once(bool fill) {
   } catch (const Failure& failure) {
     lost(failure);
   }
-  return tls_ || static_cast<size_t>(got) == wanted;  // less: the socket is empty
+  return tls_ || static_cast<size_t>(got) == wanted;  // a short read has emptied the socket
 }
 
 // Reads into the pieces of `header`. TLS copies anyway, so it fills only the first piece.

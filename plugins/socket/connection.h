@@ -24,11 +24,12 @@ class Connection : public EventSource {
 
   void on_event(uint32_t events) override;
   bool read_now();  // reads available input; returns whether a frame arrived
-  // Writes until the socket is full or the budget of a turn is spent; in the latter case it marks the peer dirty again.
+  // Writes until the socket is full or kWritePerTurn bytes are written; in the latter case it marks the peer dirty
+  // again.
   void write_some();
   // Sends one filler frame (TlsStream::kFiller) on an encrypted connection that has been idle.
   void fill_when_idle(Clock::time_point now);
-  void forget(const Message* message);   // after the drop of its request: detaches the caller's memory
+  void forget(const Message* message);   // detaches the caller's memory after the request was dropped
   void abandon(const Failure& failure);  // closes; messages in transit fail
   // Sends a goodbye frame, which marks an orderly end, and closes. Waits at most 200 ms for TCP to deliver it.
   // Outgoing messages fail with `failure`.
@@ -36,25 +37,25 @@ class Connection : public EventSource {
   void disturb(prun_fault fault, uint64_t seed);  // fault injection for tests
   bool open() const { return static_cast<bool>(socket_); }
   bool ready() const { return ready_; }                    // the TLS handshake is over
-  const std::string& trouble() const { return trouble_; }  // why it was lost before it was ready
+  const std::string& trouble() const { return trouble_; }  // why the connection was lost before it was ready
   bool tcp() const { return tcp_; }
 
  private:
-  static constexpr size_t kFrames = 32;  // per sendmsg
+  static constexpr size_t kFrames = 32;  // frames per sendmsg
 
-  bool read_once(bool fill = true);  // false: no more input for now
+  bool read_once(bool fill = true);  // returns false if there is no more input for now
   ssize_t receive(msghdr& header, bool fill);
   ssize_t transmit(const msghdr& message);
   void take(size_t bytes);                        // handles `bytes` that recvmsg stored
   void parse(const char* from, const char* end);  // handles input that followed the payload
   void begin_frame(const FrameHeader& header);
   void end_frame();
-  bool stage();  // fills outgoing_; false: no output
+  bool stage();  // fills outgoing_; returns false if there is no output
   uint64_t write_once();
   void written(uint64_t bytes);
   void lost(const Failure& failure);
   void lost_early(std::string why);
-  void ended(int error);  // by the peer or the network; 0 = end of stream
+  void ended(int error);  // handles the end of the connection by the peer or the network; error 0 = end of stream
   void watch_writable(bool on);
 
   Descriptor socket_;
@@ -84,7 +85,7 @@ class Connection : public EventSource {
   uint64_t outgoing_bytes_ = 0;
   uint32_t frames_written_ = 0;
   bool blocked_ = false;          // the socket is full: waiting for EPOLLOUT
-  std::optional<uint64_t> flip_;  // seed of a bit to flip
+  std::optional<uint64_t> flip_;  // seed of a bit to flip, for fault injection
   int write_error_ = 0;           // errno of a write; reported only after all input of the peer was read
 };
 

@@ -19,7 +19,7 @@ using State = sdk::Handshake::State;
 constexpr auto kEncryptionDeadline = std::chrono::seconds(5);
 constexpr auto kDialAgain = std::chrono::milliseconds(20);
 constexpr auto kRejected = std::chrono::milliseconds(800);
-constexpr size_t kStrangersAtOnce = 64;  // beyond the expected ones
+constexpr size_t kStrangersAtOnce = 64;  // limit of connections beyond the expected ones
 
 // Returns whether the error is transient: unauthenticated connections may exhaust descriptors for a moment.
 bool passes_by_itself(int error) {

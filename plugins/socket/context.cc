@@ -105,7 +105,7 @@ Failure Context::finish(Request* request) {
 
 Failure Context::test(Request* request) {
   std::unique_lock lock(mutex_);
-  if (request->ended()) return finish(request);  // the common case reads no clock
+  if (request->ended()) return finish(request);  // avoids reading the clock in the common case
   const auto deadline = Clock::now() + kTestLimit;
   do {
     if (stopped()) {

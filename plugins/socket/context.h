@@ -40,8 +40,8 @@ class Context : public sdk::Transport {
     void on_event(uint32_t) override {}
   };
 
-  void flush();      // under the lock
-  void when_idle();  // under the lock, after a wait without events
+  void flush();      // called under the lock
+  void when_idle();  // called under the lock after a wait without events
   void make_progress(std::unique_lock<std::mutex>& lock, Request& request, Clock::time_point deadline);
   bool poll(std::unique_lock<std::mutex>& lock, int milliseconds);
   bool read_awaited(Request& request);
@@ -57,7 +57,7 @@ class Context : public sdk::Transport {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool someone_polls_ = false;  // one thread makes progress for all
+  bool someone_polls_ = false;  // a thread makes progress for all requests
   sdk::CountedYields yields_;
   uint64_t quiet_since_ = 0;  // time in ns since which no event arrived; 0 = unset
   int waiting_ = 0;           // threads waiting on changed_

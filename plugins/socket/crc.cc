@@ -96,12 +96,13 @@ __attribute__((target("sse4.2"))) uint32_t crc_by_instruction(uint32_t crc, cons
 
 // Returns x^power modulo the polynomial, times x^-1 because of the bit-reflected product, in the upper 32 bits.
 constexpr uint64_t fold_constant(int power) {
-  uint32_t residue = 0x80000000;  // 1, bit-reflected
+  uint32_t residue = 0x80000000;  // the polynomial 1, bit-reflected
   for (int i = 0; i < power - 1; ++i) residue = (residue >> 1) ^ (residue & 1 ? kPolynomial : 0);
   return static_cast<uint64_t>(residue) << 32;
 }
 
-// Multipliers that advance a 128-bit word by `bits` bits: its first half has a weight 64 bits higher than its second.
+// Multipliers that advance a 128-bit word by `bits` bits: the weight of its first half is 64 bits higher than that of
+// its second half.
 struct Fold {
   uint64_t first, second;
   explicit constexpr Fold(int bits) : first(fold_constant(bits + 64)), second(fold_constant(bits)) {}

@@ -113,7 +113,7 @@ void Matcher::post_receive(Message& message) {
     const uint64_t theirs = lane.announced.front().bytes;
     lane.announced.pop_front();
     if (theirs != message.bytes) {
-      control(peer, lane, FrameKind::posted, message.sequence, message.bytes);  // so that the sender fails as well
+      control(peer, lane, FrameKind::posted, message.sequence, message.bytes);  // makes the sender fail as well
       return mismatch(message, theirs);
     }
   }
@@ -265,7 +265,7 @@ Matcher::Landing Matcher::arrive_data(Peer& peer, Lane& lane, const FrameHeader&
   }
   if (header.offset > header.total || header.length > header.total - header.offset)
     throw nonsense(peer, "its place", header);
-  if (header.total != message->bytes) {  // sent unrequested
+  if (header.total != message->bytes) {  // the message was sent unrequested
     if (message->bytes <= eager_) control(peer, lane, FrameKind::posted, header.sequence, message->bytes);
     mismatch(*message, header.total);
     return {};
@@ -281,7 +281,7 @@ void Matcher::arrive_posted(Peer& peer, Lane& lane, const FrameHeader& header) {
   asked_after_all(peer, lane, header.sequence);
   const auto found = std::find_if(lane.waiting_post.begin(), lane.waiting_post.end(),
                                   [&](const Message* m) { return m->sequence == header.sequence; });
-  if (found == lane.waiting_post.end()) return;  // a completed small send, or a dropped one
+  if (found == lane.waiting_post.end()) return;  // the send was small and is complete, or was dropped
   Message& message = **found;
   lane.waiting_post.erase(found);
   --waiting_posts_;

@@ -48,7 +48,7 @@ struct Early {
     bool arrived = false;
   };
   uint32_t sequence;
-  uint64_t bytes;              // of the whole message
+  uint64_t bytes;              // size of the whole message
   std::deque<Piece> pieces;    // pieces still buffered
   Message* claimed = nullptr;  // the receive that was posted while some pieces were still arriving
 };
@@ -77,10 +77,10 @@ struct Lane {
 
 struct OutFrame {
   FrameHeader header;
-  Message* message = nullptr;  // owner of the payload; null = none, or its request was dropped
+  Message* message = nullptr;  // owner of the payload; null = no owner, or its request was dropped
   const char* payload = nullptr;
   uint64_t written = 0;          // bytes of header and payload together
-  std::unique_ptr<char[]> kept;  // copy of the payload, if the request was dropped while it was being written
+  std::unique_ptr<char[]> kept;  // copy of the payload, if the request was dropped while the payload was being written
 };
 
 struct Peer {
@@ -91,7 +91,7 @@ struct Peer {
   std::deque<Lane*> large;      // lanes with `asked` messages, served round-robin chunk by chunk
   std::deque<Lane*> ahead;      // lanes with large messages that may be sent ahead, served round-robin
   uint64_t ahead_limit = 0;     // bytes of large messages that this peer may buffer unrequested; 0 = it is near
-  uint64_t ahead_sent = 0;      // of these, bytes now unclaimed at the peer
+  uint64_t ahead_sent = 0;      // bytes sent to the peer under this limit that are still unclaimed there
   uint64_t ahead_kept = 0;      // bytes of the peer's messages buffered here
   bool dirty = false;           // has output
   bool said_goodbye = false;
@@ -112,11 +112,11 @@ class Matcher {
 
   void start(Request& request);  // receives first, then sends
   void drop(Request& request);   // detaches the caller's memory from all queues and connections
-  // Announces sends that have long waited for their receive, so that a size mismatch is reported instead of hanging.
+  // Announces sends that have waited long for their receive, so that a size mismatch is reported instead of hanging.
   void announce_waiting(Clock::time_point now);
 
-  // For connections. Destination of a frame's payload; a null `to` discards it. arrive throws Failure for an invalid
-  // frame.
+  // Returns the destination of a frame's payload, for connections; a null `to` discards the payload. arrive throws
+  // Failure for an invalid frame.
   struct Landing {
     char* to = nullptr;
     Message* message = nullptr;
@@ -125,7 +125,7 @@ class Matcher {
   void landed(Peer& peer, const FrameHeader& header, Message* message);
   bool next_frame(Peer& peer, bool first_connection, OutFrame* out);
   void written(OutFrame& frame);
-  void lost(Peer& peer, const Failure& failure);  // fails all outstanding messages with it
+  void lost(Peer& peer, const Failure& failure);  // fails all outstanding messages with `failure`
   void fail(Message* message, const Failure& failure);
 
   // Returns the peers with output, once each.
@@ -155,7 +155,7 @@ class Matcher {
   OutFrame next_piece(Lane& lane, Message& message, uint64_t most) const;
   void drop(Message& message);
 
-  // ahead.cc
+  // Defined in ahead.cc.
   void may_go_ahead(Peer& peer, Lane& lane);
   bool next_ahead(Peer& peer, OutFrame* out);
   void asked_after_all(Peer& peer, Lane& lane, uint32_t sequence);

@@ -1,5 +1,5 @@
-// TCP: no Nagle, detection of a dead path within link_timeout, the configured congestion control. AF_UNIX: a buffer of
-// a few chunks. TCP's buffers keep the kernel's tuning, because setting them would disable it.
+// Sets socket options. TCP: no Nagle, detection of a dead path within link_timeout, the configured congestion control.
+// AF_UNIX: a buffer of a few chunks. TCP's buffers are not set, because that would disable the kernel's tuning.
 #include "tune.h"
 
 #include <fmt/format.h>

@@ -15,9 +15,9 @@ void tune_tcp_of_host(int fd, const Options& options);
 std::string tune_tcp(int fd, const Options& options);
 void tune_unix(int fd, const Options& options);
 
-// Peers that are far away (far.cc): the bytes in flight exceed the kernel's buffers, and a round trip takes longer than
-// copying an unexpected message. Returns whether the minimum round-trip time that the kernel has measured on this
-// established TCP connection is at least 1 ms.
+// Returns whether the peer of this established TCP connection is far away (far.cc): the kernel has measured a minimum
+// round-trip time of at least 1 ms. To such a peer the bytes in flight exceed the kernel's buffers, and a round trip
+// takes longer than copying an unexpected message.
 bool is_far(int fd);
 // Raises the send buffer to the bandwidth-delay product of 1 Gbit/s and 60 ms, if the kernel's own limit is lower and
 // the process has the permission. epoll reports a socket as writable when a third of its buffer is free, so the bytes

@@ -13,7 +13,7 @@ namespace prun::ucx {
 namespace {
 
 constexpr auto kTestLimit = std::chrono::milliseconds(8);  // the ABI allows 10
-// A tag is the lane in 16 bits, and the sender above it.
+// A tag holds the lane in its low 16 bits and the sender above them.
 constexpr int kSenderShift = 16;
 constexpr uint64_t kWholeTag = ~uint64_t{0};
 constexpr uint64_t kSenderMask = 0xffffffffull << kSenderShift;
@@ -179,7 +179,8 @@ void Context::on_received(void* ucx, ucs_status_t status, const ucp_tag_recv_inf
   ucp_request_free(ucx);
 }
 
-// A sleeping thread would not notice new operations.
+// Wakes a sleeping thread, because it would not notice the new operations. Throws the context's failure unless
+// the request has ended.
 Request* Context::hand_over(std::unique_ptr<Request> request) {
   if (someone_sleeps_) worker_.wake();
   if (!failure_ || request->ended()) return request.release();
@@ -226,7 +227,7 @@ Failure Context::test(Request* request) {
   return awaited(*request);
 }
 
-// Names the awaited rank if there is only one.
+// Names the awaited rank if the request waits for only one.
 Failure Context::awaited(const Request& request) const {
   Failure again{PRUN_AGAIN, ""};
   for (const Operation& operation : request.operations) {
@@ -260,8 +261,8 @@ void Context::make_progress(std::unique_lock<std::mutex>& lock, const Request& r
   }
 }
 
-// Sleeps on UCX's descriptor. UCX may need progress before it can be armed, usually briefly. Where that persists (a
-// peer with a full queue), a nap of 200 us replaces it.
+// Sleeps on UCX's descriptor. UCX may need progress before it can be armed, usually briefly. If arming keeps failing
+// (for example, a peer with a full queue), the thread naps for 200 us instead.
 void Context::sleep(std::unique_lock<std::mutex>& lock, Clock::time_point deadline) {
   constexpr int kRefusals = 8;
   const bool armed = worker_.arm();

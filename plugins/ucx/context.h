@@ -25,23 +25,23 @@ namespace prun::ucx {
 using Clock = std::chrono::steady_clock;
 class Context;
 
-Place::Mark mark_of(const uint8_t (&secret)[32]);  // distinguishes a Place from a message
+Place::Mark mark_of(const uint8_t (&secret)[32]);  // identifies a Place among messages
 
 // State of a peer.
 struct Peer {
   Context* context = nullptr;
   int rank = -1;
   ucp_ep_h endpoint = nullptr;
-  bool same_host = false;  // its endpoint then has no UCX error handling
+  bool same_host = false;  // the peer's endpoint then has no UCX error handling
   ucs_status_t lost = UCS_OK;
-  // Memory that the peer has allocated; the first one is its window.
+  // Memory allocated by the peer; the first piece is its window.
   struct Memory {
     uint64_t address = 0, bytes = 0;
     ucp_rkey_h key = nullptr;
     const char* mapped = nullptr;  // address in this process; null = not mappable
   };
   std::vector<Memory> memory;
-  bool maps_us = false;                                // the peer maps our memory, as we map all of its own
+  bool maps_us = false;                                // the peer maps our memory, as we map all of the peer's
   std::array<uint64_t, PRUN_MAX_SIGNAL + 1> raised{};  // count of each signal that it has raised here
 };
 
@@ -70,17 +70,17 @@ class Context : public sdk::Transport {
 
  private:
   std::unique_lock<std::mutex> enter();
-  void fail(Failure failure);  // the first one wins
+  void fail(Failure failure);  // records a failure; the first one wins
   void check_usable();
 
-  // Operations: posted, and completed by a return value or a UCX callback.
+  // Operations. Each is posted, and completed by a return value or a UCX callback.
   std::unique_ptr<Request> new_request(size_t operations);
   void post(Operation& operation, uint64_t tag, void* data);
   Request* hand_over(std::unique_ptr<Request> request);
   void started(Operation& operation, ucs_status_ptr_t ucx);
   void ended(Operation& operation, ucs_status_t status);
   void received(Operation& operation, ucs_status_t status, size_t bytes);
-  void differs(Operation& operation, size_t bytes);  // fails the operation: the message had `bytes` bytes
+  void differs(Operation& operation, size_t bytes);  // fails the operation because the message had `bytes` bytes
   static ucp_request_param_t with_callback(ucp_send_nbx_callback_t callback, Operation& operation);
   static void on_ended(void* ucx, ucs_status_t status, void* operation);
   static void on_received(void* ucx, ucs_status_t status, const ucp_tag_recv_info_t* info, void* operation);
@@ -117,7 +117,7 @@ class Context : public sdk::Transport {
                                 const ucp_am_recv_param_t*);
 
   // lend.cc
-  bool lend(Operation& operation, Peer& peer, uint64_t tag);  // false: the message must be sent
+  bool lend(Operation& operation, Peer& peer, uint64_t tag);  // returns false if the message must be sent
   void borrow(Operation& operation, const Place& place);
   bool copy_some();
   void was_got(Operation& operation, ucs_status_t status);
@@ -133,13 +133,13 @@ class Context : public sdk::Transport {
   };
 
   LogOpen log_open_;
-  const Clock::duration spin_, yield_;  // phases before sleeping
-  const Place::Mark mark_;              // of this job
+  const Clock::duration spin_, yield_;  // durations of the phases before sleeping
+  const Place::Mark mark_;              // the mark of this job
   Worker worker_;
   std::vector<Peer> peers_;
-  std::vector<Memory> memory_;       // the first is the window
-  size_t shared_ = 0;                // number of these that peers have keys of
-  std::vector<std::string> hellos_;  // the peers' hellos, then our own
+  std::vector<Memory> memory_;       // this rank's memory; the first piece is the window
+  size_t shared_ = 0;                // number of pieces of memory_ whose keys the peers have
+  std::vector<std::string> hellos_;  // the peers' hellos, and this rank's own as the last
   std::unique_ptr<Request> connecting_;
 
   std::mutex mutex_;
@@ -147,15 +147,15 @@ class Context : public sdk::Transport {
   std::atomic<int> wanted_{0};     // threads that wait for the lock
   bool someone_sleeps_ = false;    // one thread sleeps for all
   int waiting_ = 0;                // threads waiting on changed_
-  Clock::time_point quiet_since_;  // since when nothing has happened; the epoch = not idle
+  Clock::time_point quiet_since_;  // start of the time without events; the epoch = not idle
   int refused_ = 0;                // consecutive failures to arm the worker
   size_t open_ = 0;                // operations that UCX holds
   bool some_lost_ = false;
-  std::unordered_map<uint64_t, Operation*> lent_;  // by number
+  std::unordered_map<uint64_t, Operation*> lent_;  // lent messages by number
   uint64_t lent_so_far_ = 0;
   std::deque<Operation*> copies_;  // receives with a source to copy from
   Failure failure_;
-  std::vector<std::unique_ptr<Request>> unfinished_;  // failed, and still held by UCX
+  std::vector<std::unique_ptr<Request>> unfinished_;  // failed requests that UCX still holds
 };
 
 }  // namespace prun::ucx

@@ -1,7 +1,7 @@
 // Blobs, endpoints, the first message each way, and closing.
 //
-// UCX's error handling excludes the fastest transports of one host (posix, sysv and cma, 1.13), and would report a
-// death there 20 s later than the launcher does. So endpoints of one host do without it.
+// UCX's error handling excludes the fastest transports of one host (posix, sysv and cma, 1.13), and would report the
+// death of a local rank 20 s later than the launcher does. So endpoints within one host do without it.
 #include <fmt/format.h>
 #include <prun/sdk/host.h>
 #include <sched.h>
@@ -19,12 +19,12 @@ namespace prun::ucx {
 namespace {
 
 constexpr char kMagic[8] = {'p', 'r', 'u', 'n', 'u', 'c', 'x', '1'};
-constexpr uint64_t kHelloTag = uint64_t{1} << 56;  // above the bits of senders and lanes
+constexpr uint64_t kHelloTag = uint64_t{1} << 56;  // a bit above those of senders and lanes
 
 // Header of a blob; the worker's address follows.
 struct AddressHeader {
   char magic[8];
-  uint32_t bytes;  // of the address
+  uint32_t bytes;  // bytes of the worker's address
   uint16_t ucx_major, ucx_minor;
   sdk::HostId host;
 };
@@ -75,7 +75,7 @@ bool has_rdma() {
 
 }  // namespace
 
-// With RDMA, UCX has no competitor here; over TCP socket is faster, and between ranks of one host shm.
+// UCX scores high only with RDMA. Over TCP socket is faster, and between ranks of one host shm is.
 int Context::score(const prun_open_params&, std::span<const int>) { return has_rdma() ? 60 : 10; }
 
 std::string Context::address() {
@@ -109,7 +109,7 @@ void Context::on_lost(void* user_data, ucp_ep_h, ucs_status_t status) {
   peer.context->some_lost_ = true;
 }
 
-// Packs the keys that fit; memory without a packed key is sent like any other.
+// Packs the keys that fit. Memory without a packed key is sent like any other memory.
 std::string Context::own_hello() {
   std::string hello;
   for (const Memory& memory : memory_) {
@@ -189,8 +189,8 @@ void Context::read_hello(Peer& peer, std::string_view hello) {
   }
 }
 
-// Flushes ended sends that UCX still holds, until the deadline, because a dead peer would block it indefinitely.
-// Returns whether all is closed.
+// Flushes ended sends that UCX still holds, until the deadline, because a dead peer would block the flush indefinitely.
+// Returns whether all endpoints are closed.
 bool Context::close_endpoints(Clock::time_point deadline) {
   std::vector<ucs_status_ptr_t> closing;
   for (Peer& peer : peers_) {

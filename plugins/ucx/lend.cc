@@ -17,8 +17,8 @@
 namespace prun::ucx {
 namespace {
 
-constexpr size_t kLeast = 8 << 10;    // shorter messages are sent as fast
-constexpr size_t kSlice = 512 << 10;  // copied per turn, so that a copy of gigabytes does not hold the lock
+constexpr size_t kLeast = 8 << 10;    // shorter messages are as fast without lending
+constexpr size_t kSlice = 512 << 10;  // bytes copied per slice, so that a copy of gigabytes does not hold the lock
 constexpr unsigned kTakenMessage = 2;
 
 }  // namespace
@@ -39,7 +39,7 @@ bool Context::lend(Operation& operation, Peer& peer, uint64_t tag) {
     const Memory& memory = memory_[i];
     if (data < memory.start || data + operation.bytes > memory.start + memory.bytes) continue;
     operation.place = {mark_, i, static_cast<uint64_t>(data - memory.start), operation.bytes, ++lent_so_far_};
-    operation.parts = 2;  // the Place was sent, and the message was taken
+    operation.parts = 2;  // two parts: the Place was sent, and the message was taken
     lent_[operation.place.number] = &operation;
     const ucp_request_param_t param = with_callback(on_ended, operation);
     started(operation, ucp_tag_send_nbx(peer.endpoint, &operation.place, sizeof operation.place, tag, &param));

@@ -1,4 +1,4 @@
-// UCX calls its handlers in last-in first-out order; lines that ours does not consume reach UCX's own handler, which
+// UCX calls its handlers in last-in first-out order. Lines that ours does not consume reach UCX's own handler, which
 // honours UCX_LOG_FILE.
 #include "log.h"
 

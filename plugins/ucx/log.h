@@ -7,7 +7,7 @@
 
 namespace prun::ucx {
 
-void take_over_log(const prun_host* host);  // once per process
+void take_over_log(const prun_host* host);  // call once per process
 
 // While it exists, UCX's warnings on this thread are collected here and not logged.
 class Overheard {
@@ -28,7 +28,7 @@ class LogOpen {
   LogOpen();
   ~LogOpen();
   LogOpen(const LogOpen&) = delete;
-  void leave();  // the context is retained until the process ends
+  void leave();  // called if the context is retained until the process ends
 
  private:
   bool left_ = false;

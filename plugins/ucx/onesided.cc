@@ -1,7 +1,8 @@
-// One-sided calls. A signal is an active message that is sent once UCX has flushed the puts before it.
+// One-sided calls. A signal is an active message that is sent once UCX has flushed the preceding puts.
 //
 // A counter in the peer's memory behind a fence does not suffice: a fence orders one path, but large puts may use
-// several (UCX_MAX_RMA_RAILS), and a sleeping rank would not notice it. Where puts are stores, the flush costs nothing.
+// several (UCX_MAX_RMA_RAILS), and a sleeping rank would not notice the counter. Where puts are stores, the flush is
+// free.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,7 +33,7 @@ void* Context::mem_alloc(size_t bytes, int, void*& handle) {
   return attributes.address;
 }
 
-// After the hello, peers refer to memory by its index, so freeing it leaves a gap.
+// Frees memory. After the hello, peers refer to memory by its index, so freeing it leaves a gap.
 void Context::mem_free(void*, void* handle) {
   std::unique_lock lock = enter();
   const auto memory = std::find_if(memory_.begin(), memory_.end(), [&](const Memory& m) { return m.handle == handle; });

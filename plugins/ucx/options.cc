@@ -1,4 +1,4 @@
-// One row per option; UCX itself validates the values (worker.cc).
+// One row per option. UCX itself validates the values (worker.cc).
 #include "options.h"
 
 #include <prun/sdk/options.h>

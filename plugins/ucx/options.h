@@ -1,4 +1,4 @@
-// The plugin's options, "key=value,key=value": each sets a UCX configuration entry that otherwise comes from UCX_*.
+// The plugin's options, "key=value,key=value". Each sets a UCX configuration entry that otherwise comes from UCX_*.
 #pragma once
 #include <string>
 #include <vector>
@@ -6,7 +6,7 @@
 namespace prun::ucx {
 
 struct Setting {
-  std::string option;    // "tls", or its origin: "--interface"
+  std::string option;    // "tls", or the origin of the setting: "--interface"
   std::string ucx_name;  // "TLS", as ucp_config_modify takes it
   std::string value;
 };

@@ -1,5 +1,5 @@
-// The features requested from UCX, and its configuration: an option of the plugin, else the user's UCX_* variable, else
-// our default.
+// The features requested from UCX, and its configuration. The precedence is: an option of the plugin, the user's UCX_*
+// variable, our default.
 //
 // UCX only warns about a missing device or transport and continues without it. An unknown name in an option is an error
 // here.
@@ -56,7 +56,7 @@ Config make_config(const prun_open_params& params, std::vector<Setting> settings
 }
 
 // Turns a UCX warning about an unknown name ("transport 'x' is not available, please use one or more of: ...") into a
-// Failure if the name came from an option; with UCX_* variables UCX's behaviour is kept.
+// Failure if the name came from an option. For names from UCX_* variables UCX's behaviour is kept.
 void judge(const std::string& warned, const prun_host& host, bool ours) {
   if (warned.empty()) return;
   if (ours && warned.find("not available") != std::string::npos) throw Failure{PRUN_EINVAL, warned};
@@ -77,7 +77,7 @@ Worker::Worker(const prun_open_params& params, const std::vector<Setting>& setti
   wanted.estimated_num_ppn = static_cast<size_t>(params.local_ranks);
   ucp_worker_params_t how{};
   how.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  how.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // under the Context's lock
+  how.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // the Context's lock serializes all calls
   Overheard warnings;
   ucp_context_h context = nullptr;
   ucs_status_t status = ucp_init(&wanted, config.get(), &context);

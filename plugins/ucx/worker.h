@@ -21,7 +21,7 @@ inline void check(std::string_view call, ucs_status_t status) {
 
 class Worker {
  public:
-  // Throws Failure; PRUN_EINVAL if UCX rejects the value of a setting.
+  // Throws Failure, with PRUN_EINVAL if UCX rejects the value of a setting.
   Worker(const prun_open_params& params, const std::vector<Setting>& settings, uint64_t tag_sender_mask,
          const prun_host& host);
 
@@ -30,8 +30,8 @@ class Worker {
   std::string address() const;  // throws Failure
   bool progress() { return ucp_worker_progress(get()) != 0; }
 
-  // To sleep, arm the worker (false: there is progress to make first), then poll fd() without the lock. wake() ends the
-  // poll from any thread.
+  // Sleeping: arm the worker, then poll fd() without the lock. arm() returns false if there is progress to make first.
+  // wake() ends the poll from any thread.
   bool arm() { return ucp_worker_arm(get()) == UCS_OK; }
   void wake() { ucp_worker_signal(get()); }
   int fd() const { return fd_; }
