@@ -1,6 +1,6 @@
 // The ops attention, attention_block and their gradients: their operands, layouts and kernels. bf16 runs on cuDNN if it
-// is available and supports the shape (attention_cudnn.h), all else on kernels of prun. The choice depends only on
-// shapes, addresses in the arena, options and versions, so that ranks agree.
+// is available and supports the shape (attention_cudnn.h); everything else runs on kernels of prun. The choice depends
+// only on shapes, addresses in the arena, options and versions, so that ranks agree.
 #include "attention.h"
 
 #include <fmt/format.h>
@@ -57,7 +57,7 @@ AttentionSizes sizes_of(const OpView& view) {
   return s;
 }
 
-// Returns whether heads of T are multiples of `bytes`, and begin on such.
+// Returns whether the size and the address of each head of T are multiples of `bytes`.
 template <class T>
 bool heads_on(size_t bytes, const AttentionSizes& s, std::initializer_list<const void*> addresses) {
   return s.head * sizeof(T) % bytes == 0 && std::all_of(addresses.begin(), addresses.end(), [bytes](const void* at) {
@@ -111,7 +111,7 @@ AttentionBackward<T> backward_of(const OpView& view) {
   AttentionBackward<T> a{};
   a.sizes = sizes_of(view);
   const AttentionSizes& s = a.sizes;
-  const size_t first = is_block(view) ? 2 : 1;  // out, dout, lse
+  const size_t first = is_block(view) ? 2 : 1;  // the reads from here on are out, dout, lse
   const int64_t width = int64_t{s.heads} * s.head, shared = int64_t{s.kv_heads} * s.head, all = width + 2 * shared;
   for (const size_t i : {first, first + 1}) view.expect_count(view.read(i), s.batch * s.length * width);
   view.expect_count(view.read(first + 2), s.batch * s.heads * s.length);

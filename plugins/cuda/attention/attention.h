@@ -1,9 +1,9 @@
 // Operands of the attention kernels, for the ops attention and attention_block: the layout of heads, and the keys that
 // a query attends to.
 //
-// Surprising fact: on any rank, hop and chunk, a query attends to a prefix of the local keys, and a later query never
-// to a shorter one. So the mask is one number per query, and a tile's ends determine whether it is masked, full or
-// partial.
+// Surprising fact: on any rank, hop and chunk, a query attends to a prefix of the local keys, and later queries attend
+// to at least as many keys. So the mask is one number per query, and the first and last query of a tile determine
+// whether it is masked, full or partial.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -37,9 +37,9 @@ struct AttentionSizes {
   int64_t batch;
   int length, heads, kv_heads, head;  // `head`: elements of a head, at most 256
   Mask mask;
-  float scale;  // of q·k
-  bool vector;  // heads that are read are multiples of 16 bytes, and begin on such
-  bool pairs;   // heads that are written have an even number of elements, and begin on even ones
+  float scale;  // factor of q·k
+  bool vector;  // set if the heads that are read are multiples of 16 bytes and aligned to 16 bytes
+  bool pairs;   // set if the heads that are written have an even number of elements and begin on even ones
   __host__ __device__ int group() const { return heads / kv_heads; }
 };
 

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(C::kThreads) backward_kernel(const AttentionBa
   const int own_heads = OfKeys ? s.kv_heads : s.heads, per_head = OfKeys ? s.group() : 1;
   const int64_t b = blockIdx.x / own_heads, own_head = blockIdx.x % own_heads;
   const int block =
-      OfKeys ? static_cast<int>(blockIdx.y) : static_cast<int>(gridDim.y - 1 - blockIdx.y);  // long ones first
+      OfKeys ? static_cast<int>(blockIdx.y) : static_cast<int>(gridDim.y - 1 - blockIdx.y);  // starts with long ones
   const int first = block * kRows, there = s.length - first, end = min(first + kRows, s.length);
 
   // Tiles of other rows from `from` on, of each head in order: the keys that the last query attends to; the queries
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(C::kThreads) backward_kernel(const AttentionBa
   const int g = (threadIdx.x & 31) / 4, t = threadIdx.x & 3, warp_row = static_cast<int>(threadIdx.x / 32) * 16 * M;
   const int part = static_cast<int>(blockIdx.z) * (C::O / 8);  // the gradients' columns, in units of 8
   const float scale = s.scale * kLog2e;
-  float lse[M][2], dots[M][2];  // of own rows, unless OfKeys
+  float lse[M][2], dots[M][2];  // statistics of own rows, unless OfKeys
   if (!OfKeys)
     for (int m = 0; m < M; ++m)
       for (int r = 0; r < 2; ++r) {

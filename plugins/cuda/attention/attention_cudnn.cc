@@ -184,7 +184,7 @@ std::unique_ptr<Kernel> cudnn_attention_backward(const OpView& view, const Atten
   if (deterministic && view.context().capability() >= 100) return nullptr;
   const int64_t width = int64_t{s.heads} * s.head, shared_width = int64_t{s.kv_heads} * s.head;
   Heads<bf16> dq = a.dq.heads, dk = a.dk.heads, dv = a.dv.heads;
-  if (hop) {  // in scratch
+  if (hop) {  // the gradients of a hop are in scratch
     dq = {nullptr, width, r->queries * width};
     dk = dv = {nullptr, 2 * shared_width, r->keys * 2 * shared_width};
   }

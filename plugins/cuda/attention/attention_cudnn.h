@@ -19,9 +19,9 @@ namespace prun::cuda {
 inline constexpr size_t kCudnnForwardBytes = 256;
 
 struct CudnnSlice {
-  int64_t batch = 0, kv_heads = 0;  // of a slice; 0: no slice is small enough
-  size_t sums_bytes = 0;            // of dq's sums, which are zeroed before each run
-  size_t bytes = 0;                 // of those and cuDNN's workspace, as its plans report it (cudnn_plan_test.cc)
+  int64_t batch = 0, kv_heads = 0;  // extents of a slice; 0: no slice is small enough
+  size_t sums_bytes = 0;            // bytes of dq's sums, which are zeroed before each run
+  size_t bytes = 0;  // bytes of the sums and of cuDNN's workspace, as its plans report it (cudnn_plan_test.cc)
 };
 inline CudnnSlice cudnn_backward_slice(const AttentionSizes& s, const Options& options) {
   const bool deterministic = options.deterministic;
@@ -30,7 +30,7 @@ inline CudnnSlice cudnn_backward_slice(const AttentionSizes& s, const Options& o
   const auto slice = [&](int64_t batch, int64_t kv_heads) -> CudnnSlice {
     const int64_t heads = batch * kv_heads * group, shared = group > 1 ? 2 * heads * s.length * s.head : 0;
     const int64_t sums = deterministic ? 0 : (4 * heads * s.length * s.head + 255) / 256 * 256;
-    // Scratch of scores, or of sums before Hopper; and dk and dv of each head of a group.
+    // Scratch of scores (before Hopper, of sums), and dk and dv of each head of a group.
     const int64_t gradients = deterministic ? 2 * heads * scores : 4 * heads * padded(64) * s.head;
     return {batch, kv_heads, static_cast<size_t>(sums), static_cast<size_t>(sums + gradients + 2 * shared + 256)};
   };

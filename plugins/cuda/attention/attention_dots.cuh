@@ -12,7 +12,7 @@ template <class T>
 __global__ void dots_kernel(const AttentionBackward<T> a) {
   const AttentionSizes& s = a.sizes;
   const int64_t row =
-      blockIdx.x * static_cast<int64_t>(blockDim.x / 32) + threadIdx.x / 32;  // of [batch, length, heads]
+      blockIdx.x * static_cast<int64_t>(blockDim.x / 32) + threadIdx.x / 32;  // row of [batch, length, heads]
   if (row >= s.batch * s.length * s.heads) return;
   const int64_t h = row % s.heads, token = row / s.heads, b = token / s.length, t = token % s.length;
   const T* out = a.out.head(b, h, s.head) + t * a.out.row;

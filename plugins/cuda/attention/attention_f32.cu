@@ -2,7 +2,7 @@
 // attention_forward.cu and attention_backward.cu, with 16x16 threads that each have some rows and columns.
 //
 // Rows in shared memory are four floats longer than a head, so that 8 threads that read 16 bytes of 8 neighbouring rows
-// access all 32 banks. Only the 16 threads of its own half warp read a thread's row of probabilities.
+// access all 32 banks. A thread's row of probabilities is read only by the 16 threads of its half warp.
 #include "attention_dots.cuh"
 
 namespace prun::cuda {
@@ -14,7 +14,7 @@ __device__ float dot4(float4 a, float4 b, float sum) {
   return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
-// [rows][D + 4] in shared memory.
+// A tile [rows][D + 4] in shared memory.
 template <int D>
 struct Rows {
   static constexpr int kStride = D + 4;
@@ -84,7 +84,7 @@ __device__ void add_gemm(float (&sum)[R][D / kSide], const float* p, int p_strid
   }
 }
 
-// Reduce over the 16 threads of a row.
+// Reductions over the 16 threads of a row.
 __device__ float row_max(float x) {
   for (int step = kSide / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
   return x;
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kThreads, R > 2 ? 1 : 2) backward_kernel(const
     const float* lse = a.lse + (b * s.heads + head) * s.length;
     const float* dots = a.dots + (b * s.heads + head) * s.length;
     for (int other = 0; other < (OfKeys ? s.length : s.mask.keys(end - 1)); other += kOthers) {
-      if (OfKeys && s.mask.keys(min(other + kOthers, s.length) - 1) <= first) continue;  // all masked
+      if (OfKeys && s.mask.keys(min(other + kOthers, s.length) - 1) <= first) continue;  // all are masked
       const int64_t from = OfKeys ? head : shared_head;
       __syncthreads();
       other1.load(kOthers, right1.head(b, from, s.head) + other * right1.row, right1.row, s.length - other, s.head,

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForwar
 
   const int warp = threadIdx.x / 32, g = (threadIdx.x & 31) / 4, t = threadIdx.x & 3, warp_row = warp * 16 * M;
   const float scale = s.scale * kLog2e;
-  float out[M][D / 8][4] = {}, top[M][2], sum[M][2] = {};  // top: of unscaled scores
+  float out[M][D / 8][4] = {}, top[M][2], sum[M][2] = {};  // top: maximum of unscaled scores
   for (int m = 0; m < M; ++m) top[m][0] = top[m][1] = -INFINITY;
   const int tiles = (keys + N - 1) / N, warp_first = first + warp_row;
   const int warp_keys = warp_first < s.length ? s.mask.keys(min(warp_first + 16 * M, s.length) - 1) : 0;
@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const AttentionForwar
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
         const float base = most == -INFINITY ? 0.0f : most * scale;  // -inf: a row that has attended to no key yet
-        // Exactly 1 if the maximum is unchanged, because contraction to an FMA would add a rounding error in every
-        // tile.
+        // The factor is exactly 1 if the maximum is unchanged, because contraction to an FMA would add a rounding error
+        // in every tile.
         const float shrink = top[m][r] == most ? 1.0f : exp2_approximate((top[m][r] - most) * scale);
         top[m][r] = most;
         float added = 0;

@@ -7,7 +7,8 @@
 
 namespace prun::cuda {
 
-// Elements to the next row, and to the next sample. A head's elements are contiguous, and so are the heads of a row.
+// Strides in elements: to the next row, and to the next sample. A head's elements are contiguous, and so are the heads
+// of a row.
 struct CudnnStrides {
   int64_t row, sample;
   auto operator<=>(const CudnnStrides&) const = default;  // NOLINT(modernize-use-nullptr): of the generated comparison
@@ -28,9 +29,9 @@ struct CudnnAttentionShape {
 CudnnGraph attention_graph(const CudnnAttentionShape& shape);
 
 // Returns the backward graph. Tensors in memory: q, k, v, out, dout, lse, dots [batch, heads, queries] f32 of scratch
-// (strides as lse), dq, dk, dv. `lse` and `out` may include other keys than these (ring attention). `summed`: dq's sums
-// [batch, heads, queries, head] follow, f32, zeroed before each run, to which threads add in any order. This needs no
-// memory for gradients of scores, but rounds differently in each run.
+// (strides as lse), dq, dk, dv. `lse` and `out` may include other keys than these (ring attention). With `summed` the
+// f32 sums of dq [batch, heads, queries, head] follow; they are zeroed before each run, and threads add to them in any
+// order. This needs no memory for gradients of scores, but rounds differently in each run.
 CudnnGraph attention_gradient_graph(const CudnnAttentionShape& shape, bool summed = false);
 
 }  // namespace prun::cuda

@@ -1,4 +1,4 @@
-// Two outputs of attention o₁, o₂ over different keys, with log-sum-exps l₁, l₂, are one over all of them:
+// Two outputs of attention o₁, o₂ over different keys, with log-sum-exps l₁, l₂, merge into one over all keys:
 // l = log(exp l₁ + exp l₂) and o = exp(l₁ - l)·o₁ + exp(l₂ - l)·o₂ (Liu et al., "Ring Attention", 2023).
 #include "attention_hops.h"
 #include "cuda/kernels/block.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
-// A warp has a head of a row. lse may be lse_before, so all lanes read it before one of them writes.
+// Merges one head of a row per warp. lse may be lse_before, so all lanes read it before one of them writes.
 __global__ void __launch_bounds__(kThreads, 4) merge_outputs(const HopOutputs hop) {
   const HopRows& r = hop.rows;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;

@@ -26,9 +26,8 @@ struct HopOutputs {
 };
 void merge_hop(cudaStream_t stream, const HopOutputs& hop);
 
-// Computes sum [batch, length, width] = before + part [batch, count, width] in the hop's rows, and before in all
-// others. `before` may be null (zeros), or `sum` itself. All pointers are aligned to 16 bytes, and `width` is a
-// multiple of 8.
+// Computes sum [batch, length, width]: in the hop's rows before + part [batch, count, width], in all other rows before.
+// `before` may be null (zeros), or `sum` itself. All pointers are aligned to 16 bytes, and `width` is a multiple of 8.
 void add_hop_gradient(cudaStream_t stream, const HopRows& rows, int64_t width, const bf16* part, const float* before,
                       float* sum);
 

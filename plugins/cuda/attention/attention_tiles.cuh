@@ -17,7 +17,7 @@ __device__ __forceinline__ uint32_t pair_of(float first, float second) {
   return bits;
 }
 
-// [rows][D] in shared memory; D is a multiple of 64.
+// A tile [rows][D] in shared memory; D is a multiple of 64.
 template <int D>
 struct Tile {
   bf16* data;

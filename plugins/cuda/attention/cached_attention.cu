@@ -40,14 +40,14 @@ struct Cache {
   __host__ __device__ int64_t alike() const { return length * (heads / kv_heads); }
   __host__ __device__ int64_t blocks_alike(int64_t in_block) const { return (alike() + in_block - 1) / in_block; }
   __host__ __device__ int64_t blocks(int64_t in_block) const { return batch * kv_heads * blocks_alike(in_block); }
-  __host__ __device__ int64_t row() const { return (heads + 2 * kv_heads) * size; }  // of qkv
-  __host__ __device__ int64_t kept() const { return 2 * kv_heads * size; }           // of the cache
+  __host__ __device__ int64_t row() const { return (heads + 2 * kv_heads) * size; }  // elements of a row of qkv
+  __host__ __device__ int64_t kept() const { return 2 * kv_heads * size; }           // elements of a row of the cache
   __host__ __device__ int64_t queries() const { return batch * length * heads; }
   size_t workspace() const { return splits == 1 ? 0 : static_cast<size_t>(queries() * splits * (size + 2)) * 4; }
 };
 
-// If several rows of a sample have the same position, the last one is kept, as if they were written one by one.
-// Positions come from the host; a row with an invalid one is not written.
+// Writes rows to the cache. If several rows of a sample have the same position, the last one is retained, as if they
+// were written one by one. Positions come from the host; a row with an invalid position is not written.
 template <class T>
 __global__ void keep(const T* qkv, const int32_t* at, T* cache, Cache s) {
   for (int64_t i = first_item(); i < s.batch * s.length * s.kept(); i += item_stride()) {
@@ -79,8 +79,8 @@ __device__ __forceinline__ void merge(const float* parts, int64_t count, int64_t
   }
 }
 
-// Blocks are (queries, split). A warp has kWarp / kLanes keys at a time, and a key kLanes lanes of kPacks packs of N
-// elements.
+// Computes the partial softmaxes; blocks are (queries, split). A warp processes kWarp / kLanes keys at a time, and a
+// key takes kLanes lanes of kPacks packs of N elements.
 //
 // The lanes of a key have a softmax of their own, so warps exchange nothing before the end. Loads are unconditional,
 // because nvcc waits for each conditional load: lanes without columns and keys after the last load valid rows, which
@@ -88,7 +88,7 @@ __device__ __forceinline__ void merge(const float* parts, int64_t count, int64_t
 template <class T, int N, int kLanes, int kPacks, int kQ>
 __global__ void __launch_bounds__(kThreads, kQ == 1 && N > 1 ? 4 : 2)
     attend(const T* qkv, const int32_t* at, const T* cache, T* out, float* found, Cache s) {
-  // Keys per load; loads of keys in flight, and as many of values.
+  // kAtOnce: keys per load; kAhead: loads of keys in flight, and as many of values.
   constexpr int kAtOnce = kWarp / kLanes, kAhead = N == 1 ? 2 : 4 / kPacks;
   constexpr int kParts = kWarps * kAtOnce;
   PRUN_SHARED(shared);
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads, kQ == 1 && N > 1 ? 4 : 2)
         v[j][p] = load_pack<N>(k_from + to_values);
       }
     }
-    float weight[kAhead][kQ];  // scores first
+    float weight[kAhead][kQ];  // contains scores first
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
 #pragma unroll
@@ -225,11 +225,11 @@ __global__ void merge_splits(const float* found, T* out, Cache s) {
 template <class T>
 using Attend = void (*)(const T* qkv, const int32_t* at, const T* cache, T* out, float* found, Cache s);
 
-// The kernel for a shape, and the parts of a query that its block merges.
+// The kernel for a shape, and the number of parts of a query that its block merges.
 template <class T>
 struct Attending {
   Attend<T> kernel;
-  int64_t queries, parts;  // per block; per query
+  int64_t queries, parts;  // queries per block; parts per query
 
   template <int N, int kLanes, int kPacks, int kQ>
   static Attending of() {

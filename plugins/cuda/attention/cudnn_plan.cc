@@ -10,7 +10,8 @@
 namespace prun::cuda {
 namespace {
 
-// Alignments in bytes: of tensors that are copied in vectors, and of statistics, which may begin at any row.
+// Alignments in bytes: kVectors of tensors that are copied in vectors, kStatistics of statistics, which may begin at
+// any row.
 constexpr int64_t kVectors = 16, kStatistics = 4;
 
 void check_cudnn(cudnnStatus_t status, const char* call, prun_status otherwise = PRUN_ENOTSUP) {

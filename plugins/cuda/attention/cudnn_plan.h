@@ -64,7 +64,8 @@ class CudnnPlan {
   std::vector<std::pair<int64_t, float>> numbers_;
 };
 
-// A plan with its tensors' memory. `pointers`: of the graph's tensors in memory, in the order of their creation.
+// A plan with its tensors' memory. `pointers` are those of the graph's tensors in memory, in the order of their
+// creation.
 class CudnnCall {
  public:
   CudnnCall(std::shared_ptr<const CudnnPlan> plan, std::vector<void*> pointers, void* workspace);
@@ -78,7 +79,7 @@ class CudnnCall {
 class CudnnGraph {
  public:
   using Four = std::array<int64_t, 4>;
-  using Tensor = int;  // an index
+  using Tensor = int;  // index of a tensor
 
   Tensor tensor(const Four& dims, const Four& strides, cudnnDataType_t type);  // in memory, aligned to 16 bytes
   Tensor statistics(const Four& dims, const Four& strides);                    // in memory, f32 at any address
@@ -87,15 +88,15 @@ class CudnnGraph {
   Tensor number(float value);
 
   void matmul(Tensor a, Tensor b, Tensor c);
-  // y = x, or x with b, by mode; `select` is the condition of a binary select.
+  // Adds y = x, or x with b, by mode; `select` is the condition of a binary select.
   void pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor y, Tensor b = -1, Tensor select = -1);
-  void index(int64_t axis, Tensor x, Tensor y);  // y: the index along an axis of x, as i32
+  void index(int64_t axis, Tensor x, Tensor y);  // y: the index along `axis` of x, as i32
   void reduce(cudnnReduceTensorOp_t op, Tensor x, Tensor y);
   void reshape(Tensor x, Tensor y);
 
-  // Returns the first plan of cuDNN's heuristics that can be made and for which `rehearse` does not throw Failure;
-  // `repeatable`: only engines whose results are bitwise identical in every run. Throws Failure(PRUN_ENOTSUP) if there
-  // is none.
+  // Returns the first plan of cuDNN's heuristics that can be made and for which `rehearse` does not throw Failure.
+  // `repeatable` admits only engines whose results are bitwise identical in every run. Throws Failure(PRUN_ENOTSUP) if
+  // there is none.
   CudnnPlan plan(const CudnnTarget& target, bool repeatable,
                  const std::function<void(const CudnnPlan&)>& rehearse = nullptr) const;
 

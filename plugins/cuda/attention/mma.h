@@ -21,8 +21,9 @@ __device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
 __device__ void load_matrices(uint32_t (&r)[4], const void* row);
 __device__ void load_matrices_transposed(uint32_t (&r)[4], const void* row);
 
-// Copies 16 bytes from global to shared memory, both aligned to 16; unless `there`, writes zeros and reads nothing. The
-// calling thread may read them after wait_copies, the other threads of its block after a barrier that follows it.
+// Copies 16 bytes from global to shared memory, both aligned to 16. If `there` is false, writes zeros and reads
+// nothing. The calling thread may read the bytes after wait_copies, the other threads of its block after a barrier that
+// follows it.
 __device__ void copy_16(void* shared, const void* global, bool there);
 __device__ void wait_copies();
 

@@ -22,7 +22,7 @@ Options parse_options(const char* text) {
   return o;
 }
 
-// A core that predates the field passes a smaller op.
+// Returns the options of an op. A core that predates the field passes a smaller op.
 Options options_of(const prun_op& op) {
   constexpr size_t kEnd = offsetof(prun_op, options) + sizeof op.options;
   return parse_options(op.size >= kEnd ? op.options : nullptr);
@@ -49,7 +49,8 @@ Context::~Context() {
   cublasLtDestroy(cublas_);
 }
 
-// A missing cuDNN is no error, because kernels of prun replace it. The log reports it once.
+// Returns cuDNN's handle, or null. A missing cuDNN is no error, because kernels of prun replace it. The log reports it
+// once.
 cudnnContext* Context::cudnn() {
   if (cudnn_tried_ || !options_.cudnn) return cudnn_;
   cudnn_tried_ = true;

@@ -25,7 +25,8 @@ class Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  // CUDA has a current device per thread; every function of the plugin that calls CUDA starts with this.
+  // Sets this thread's device. CUDA has a current device per thread, so every function of the plugin that calls CUDA
+  // starts with this.
   void use() const { check(cudaSetDevice(index_), "cudaSetDevice"); }
 
   int index() const { return index_; }

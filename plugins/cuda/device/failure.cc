@@ -1,5 +1,5 @@
-// Surprising fact: an error of the device may be returned by any later call. Its message then names an unrelated call,
-// so it adds how to find the cause.
+// Surprising fact: any later call may return an error of the device. Its message then names an unrelated call, so the
+// message adds how to find the cause.
 #include "failure.h"
 
 #include <fmt/format.h>
@@ -7,7 +7,8 @@
 namespace prun::cuda {
 namespace {
 
-// These errors destroy the context; every call that follows returns the same one.
+// Returns whether earlier work caused the error. These errors destroy the context; every call that follows returns the
+// same error.
 bool came_from_earlier_work(cudaError_t error) {
   switch (error) {
     case cudaErrorIllegalAddress:
@@ -30,7 +31,7 @@ bool came_from_earlier_work(cudaError_t error) {
 
 void check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // clears it, or a library that reads the last error would take it for its own
+  cudaGetLastError();  // clears the error, because a library that reads the last error would take it for its own
   std::string message = fmt::format("{}: {} ({})", call, cudaGetErrorString(error), cudaGetErrorName(error));
   if (came_from_earlier_work(error))
     message +=

@@ -1,5 +1,5 @@
-// Surprising facts: machine code for 8.0 runs on every 8.x and on nothing else, PTX on everything newer; and the
-// highest clock times an SM's width overstates a Hopper by 8 %, because its data sheet assumes a lower clock.
+// Surprising facts: machine code for 8.0 runs on every 8.x and on no other GPU, PTX on everything newer. The highest
+// clock times an SM's width overstates a Hopper by 8 %, because its data sheet assumes a lower clock.
 #include "hardware.h"
 
 #include <fmt/format.h>
@@ -13,15 +13,15 @@
 namespace prun::cuda {
 namespace {
 
-constexpr int kLeast = 80;  // bf16
+constexpr int kLeast = 80;  // lowest capability with bf16
 
 struct Target {
   int capability = 0;
   bool machine_code = true, ptx = true;
-  bool feature_set = false;  // "90a": for exactly this capability
+  bool feature_set = false;  // set for "90a": code for exactly this capability
 };
 
-// Capability 0: an architecture without a number ("native").
+// Parses an architecture; capability 0: an architecture without a number ("native").
 Target parse_target(std::string_view text) {
   Target target;
   const char* end = std::from_chars(text.data(), text.data() + text.size(), target.capability).ptr;
@@ -50,7 +50,7 @@ constexpr DataSheet kDataSheets[] = {
     {"RTX 4090", 165.2}, {"RTX 3090", 71},
 };
 
-// "A40" is in "NVIDIA A40" and "A40-48Q", not in "RTX A4000".
+// Returns whether whole words match: "A40" is in "NVIDIA A40" and "A40-48Q", but not in "RTX A4000".
 bool has_words(std::string_view text, std::string_view words) {
   const size_t at = text.find(words);
   if (at == std::string_view::npos) return false;

@@ -8,10 +8,10 @@ namespace prun::cuda {
 // Returns why a GPU of this compute capability (90 for 9.0) cannot run code for `architectures`, which are as in
 // CMAKE_CUDA_ARCHITECTURES but with commas ("80-real,90"); "" if it can.
 std::string why_unusable(int capability, std::string_view architectures);
-std::string why_unusable(int capability);  // by this build
+std::string why_unusable(int capability);  // for the architectures of this build
 
-// Returns the FLOP/s of dense bf16 with f32 accumulation: the data sheet's, otherwise from the FLOPs per cycle of an SM
-// of its kind; 0 = unknown.
+// Returns the FLOP/s of dense bf16 with f32 accumulation: the data sheet's value, otherwise a value from the FLOPs per
+// cycle of an SM of its kind; 0 = unknown.
 double peak_flops_bf16(std::string_view name, int capability, int multiprocessors, double clock_hz);
 
 }  // namespace prun::cuda

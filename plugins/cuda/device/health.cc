@@ -1,4 +1,5 @@
-// Facts come from CUDA if it has them, otherwise from NVML; advice states the problem first, then the command.
+// Examines a GPU. Facts come from CUDA if it has them, otherwise from NVML. Advice states the problem first, then the
+// command.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,7 +20,7 @@ std::string place_of(int index) {
   return text;
 }
 
-// "GPU 1", "GPUs 1 to 7", "GPUs 1, 3".
+// Returns "GPU 1", "GPUs 1 to 7" or "GPUs 1, 3".
 std::string numbers(const std::vector<int>& devices) {
   if (devices.size() == 1) return fmt::format("GPU {}", devices.front());
   if (devices.size() > 2 && devices.back() - devices.front() + 1 == static_cast<int>(devices.size()))
@@ -27,7 +28,7 @@ std::string numbers(const std::vector<int>& devices) {
   return fmt::format("GPUs {}", fmt::join(devices, ", "));
 }
 
-// Only NVLink has native atomics between GPUs, on x86 machines.
+// Peers by the link to them. On x86 machines, only NVLink has native atomics between GPUs.
 struct Reach {
   std::vector<int> nvlink, pcie, none;
 };

@@ -31,7 +31,7 @@ std::optional<bool> rows(RowsOf ask, Device gpu, bool could_not) {
 
 }  // namespace
 
-// NVML counts how often it was initialized.
+// Initializes NVML, which counts its initializations.
 Management::Management() {
   library_ = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
   const auto start = find<Start>("nvmlInit_v2");

@@ -43,7 +43,8 @@ void* Memory::allocate(size_t bytes, int place) {
     throw Failure(PRUN_EINVAL, fmt::format("there is no place {}", place));
   if (bytes == 0) bytes = 1;  // a unique pointer, as malloc returns
   void* ptr = nullptr;
-  // Portable: pinned for every context of the process, so that a transport's copies on another device are fast, too.
+  // Portable memory is pinned for every context of the process, so that a transport's copies on another device are
+  // fast, too.
   const cudaError_t error =
       place == PRUN_PLACE_PINNED ? cudaHostAlloc(&ptr, bytes, cudaHostAllocPortable) : cudaMalloc(&ptr, bytes);
   if (error == cudaErrorMemoryAllocation) no_room(context_, bytes, place);
@@ -61,7 +62,7 @@ void Memory::release(void* ptr) {
 
 void Memory::pin(void* ptr, size_t bytes) {
   const cudaError_t error = cudaHostRegister(ptr, bytes, cudaHostRegisterPortable);
-  if (error == cudaErrorHostMemoryAlreadyRegistered) {  // by a transport that pins its own memory
+  if (error == cudaErrorHostMemoryAlreadyRegistered) {  // a transport that pins its own memory has registered it
     cudaGetLastError();
     return;
   }

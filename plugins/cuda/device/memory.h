@@ -18,7 +18,7 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Returns memory aligned to 256 bytes. Failure(PRUN_ENOMEM) reports how much is free and where.
+  // Returns memory aligned to 256 bytes. Failure(PRUN_ENOMEM) reports the amount and the location of free memory.
   void* allocate(size_t bytes, int place);
   void release(void* ptr);
   // Pins host memory of other owners; throws Failure(PRUN_ENOTSUP) if its pages cannot be pinned.

@@ -15,9 +15,9 @@ struct Options {
   size_t attention_workspace = size_t{1} << 30;
 };
 
-// Returns the options that a program was compiled with. Throws as parse_options.
+// Returns the options with which a program was compiled. Throws as parse_options does.
 Options options_of(const prun_op& op);
-// `text` may be null. Throws Failure(PRUN_EINVAL) with the wrong key or value, and the possible ones.
+// Parses `text`, which may be null. Throws Failure(PRUN_EINVAL) with the wrong key or value, and the possible ones.
 Options parse_options(const char* text);
 
 }  // namespace prun::cuda

@@ -1,4 +1,4 @@
-// The class from which prun/sdk/device.h makes the table of functions: most of them are one CUDA call.
+// The class from which prun/sdk/device.h makes the table of functions. Most functions are one CUDA call.
 #include <utility>
 
 #include "context.h"
@@ -27,10 +27,10 @@ class Gpu {
   static void describe(int index, prun_device_info& info) { describe_device(index, info); }
   static std::string why_refused(const prun_op& op) { return cuda::why_refused(OpView(op, nullptr)); }
   static size_t workspace(const prun_op& op) {
-    options_of(op);  // wrong options are an error for ops without scratch, too
+    options_of(op);  // reports wrong options for ops without scratch, too
     const KernelEntry* entry = find_entry(op.kind);
     const size_t bytes = entry == nullptr || entry->workspace == nullptr ? 0 : entry->workspace(OpView(op, nullptr));
-    return bytes > 0 ? bytes + kScratchAlign : 0;  // so that it can be aligned at any offset of the arena
+    return bytes > 0 ? bytes + kScratchAlign : 0;  // extra bytes allow alignment at any offset of the arena
   }
 
   void* alloc(size_t bytes, int place) { return memory_.allocate(bytes, place); }
@@ -44,7 +44,7 @@ class Gpu {
     total_bytes = total;
   }
 
-  // close waits for these streams only, not for those of other libraries on this device.
+  // Creates a stream. close waits for these streams only, not for those of other libraries on this device.
   std::unique_ptr<Stream> stream_create(int priority) { return std::make_unique<Stream>(context_, priority); }
   prun_queue stream_queue(const Stream& stream) { return {PRUN_MEM_CUDA, stream.handle}; }
   bool stream_test(const Stream& stream) { return stream.idle(); }
@@ -109,7 +109,7 @@ prun_status examine(int index, prun_health_report* out, prun_result* result) {
 }
 constexpr prun_health kHealth = {sizeof(prun_health), examine};
 
-// Rows of bf16 begin at multiples of 128 bytes, as TMA and whole tiles of wgmma require.
+// The layout of parameters. Rows of bf16 begin at multiples of 128 bytes, as TMA and whole tiles of wgmma require.
 constexpr prun_device_layout kLayout = {.size = sizeof(prun_device_layout), .vocabulary_multiple = 64};
 
 const void* Gpu::ext(std::string_view id) {

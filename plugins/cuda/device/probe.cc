@@ -57,7 +57,7 @@ std::string none_seen(const Driver& driver) {
   return fmt::format("the driver {} finds no GPU (nvidia-smi has more)", driver.version);
 }
 
-// Returns advice for errors of an incomplete set-up; "" for all others.
+// Returns advice for errors of an incomplete set-up; "" for all other errors.
 const char* remedy(cudaError_t error) {
   switch (error) {
     case cudaErrorSystemNotReady:
@@ -110,7 +110,7 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
-// Returns the file that the loader chose, of several that may be installed; "" if none is loaded.
+// Returns the file that the loader chose among several that may be installed; "" if none is loaded.
 std::string loaded_file(const std::string& name) {
   std::pair<std::string, std::string> search{"/" + name + ".so", ""};
   dl_iterate_phdr(
@@ -126,7 +126,7 @@ std::string loaded_file(const std::string& name) {
 std::string library_version(size_t code) { return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100); }
 
 struct Library {
-  std::string text;     // "cuBLASLt 13.1.0 (/usr/local/cuda/lib64/libcublasLt.so.13)", or that it is missing
+  std::string text;     // "cuBLASLt 13.1.0 (/usr/local/cuda/lib64/libcublasLt.so.13)", or a text that it is missing
   std::string problem;  // "" when it can be used
 };
 Library find_library(const char* name, const char* file, size_t (*version)(), size_t built_with) {

@@ -7,8 +7,8 @@
 
 namespace prun::cuda {
 
-// dlopen counts references: after the first call it finds the loaded library. It also searches this plugin's own
-// RUNPATH.
+// Returns the address of a function. dlopen counts references: after the first call it finds the loaded library. It
+// also searches this plugin's own RUNPATH.
 void* SharedLibrary::find(const char* function) const {
   void* library = dlopen(file_, RTLD_LAZY | RTLD_LOCAL);
   if (library == nullptr) {

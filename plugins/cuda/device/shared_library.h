@@ -7,8 +7,8 @@ namespace prun::cuda {
 
 class SharedLibrary {
  public:
-  // `file`: "libcublasLt.so.13", of the major version whose headers this was built with; `package`: the package to
-  // install.
+  // `file`: the library of the major version whose headers this was built with, "libcublasLt.so.13"; `package`: the
+  // package to install.
   constexpr SharedLibrary(const char* file, const char* package) : file_(file), package_(package) {}
 
   // Throws Failure(PRUN_ENOTSUP), with the fix, if the library is missing or lacks this function.
@@ -21,7 +21,7 @@ class SharedLibrary {
 
 }  // namespace prun::cuda
 
-// Defines a function of a library's header that calls the library's own.
+// Defines a function of a library's header that calls the library's own function.
 #define PRUN_FORWARD(library, result, function, parameters, arguments)                          \
   result function parameters {                                                                  \
     static const auto forward = reinterpret_cast<decltype(&function)>(library.find(#function)); \

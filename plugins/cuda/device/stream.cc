@@ -9,7 +9,8 @@
 namespace prun::cuda {
 namespace {
 
-// "Not ready" is no error, but CUDA records it as the thread's last one, where libraries would find it.
+// Returns whether the work has finished. "Not ready" is no error, but CUDA records it as the thread's last error, which
+// libraries read.
 bool finished(cudaError_t error, const char* call) {
   if (error == cudaErrorNotReady) return cudaGetLastError(), false;
   return check(error, call), true;
@@ -17,7 +18,7 @@ bool finished(cudaError_t error, const char* call) {
 
 }  // namespace
 
-// Non-blocking: it does not wait for the default stream, which another library may use.
+// Creates a non-blocking stream, which does not wait for the default stream, because another library may use that one.
 Stream::Stream(Context& context_, int priority) : context(context_) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
@@ -45,7 +46,8 @@ Event::Event(bool timed) {
 
 Event::~Event() { cudaEventDestroy(handle); }
 
-// CUDA accepts the flag for external events only during a capture; otherwise every event is external.
+// Records the event. CUDA accepts the flag for external events only during a capture; otherwise every event is
+// external.
 void Event::record(const Stream& stream, bool external) {
   const unsigned flags = external && stream.capturing() ? cudaEventRecordExternal : cudaEventRecordDefault;
   check(cudaEventRecordWithFlags(handle, stream.handle, flags), "cudaEventRecordWithFlags");
@@ -53,8 +55,8 @@ void Event::record(const Stream& stream, bool external) {
 
 bool Event::reached() const { return finished(cudaEventQuery(handle), "cudaEventQuery"); }
 
-// Node priorities: communication keeps its stream's priority inside the graph. Uploaded at once, so that the first
-// launch costs as much as all others.
+// Instantiates a graph with node priorities, so that communication keeps its stream's priority inside the graph.
+// Uploads it at once, so that the first launch costs as much as all others.
 Graph::Graph(const Stream& stream) {
   cudaGraph_t captured = nullptr;
   check(cudaStreamEndCapture(stream.handle, &captured), "cudaStreamEndCapture");
@@ -69,8 +71,8 @@ Graph::Graph(const Stream& stream) {
 
 Graph::~Graph() { cudaGraphExecDestroy(handle); }
 
-// Relaxed: the graph contains only work that is enqueued on these streams, whatever this or another thread calls
-// meanwhile (a transport that polls its events, a library that loads its kernels).
+// Captures in relaxed mode: the graph contains only work that is enqueued on these streams, whatever calls this or
+// another thread makes meanwhile (a transport that polls its events, a library that loads its kernels).
 void begin_capture(const Stream& stream) {
   check(cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
 }
@@ -88,7 +90,7 @@ void rehearse(Context& context, const std::function<void(cudaStream_t)>& enqueue
   const cudaError_t ended = cudaStreamEndCapture(stream.handle, &captured);
   if (failure) {
     if (captured != nullptr) cudaGraphDestroy(captured);
-    cudaGetLastError();  // clears that of the capture's end
+    cudaGetLastError();  // clears the error of the capture's end
     std::rethrow_exception(failure);
   }
   check(ended, "cudaStreamEndCapture");

@@ -16,7 +16,7 @@ struct Stream {
   Stream& operator=(const Stream&) = delete;
 
   bool capturing() const;
-  bool idle() const;  // no work is left
+  bool idle() const;  // returns whether no work is left
 
   Context& context;
   cudaStream_t handle = nullptr;

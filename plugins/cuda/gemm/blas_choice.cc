@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kCompared = size_t{16} << 20;  // bytes of each result that are compared
 
-// The GEMM on memory of its own, followed by a kernel for column sums that its epilogue does not compute.
+// The GEMM on memory of its own, followed by a kernel for column sums that the GEMM's epilogue does not compute.
 class Trial {
  public:
   Trial(Context& context, Gemm gemm, Epilogue epilogue, size_t workspace_bytes) : context_(context) {
@@ -103,14 +103,16 @@ class Trial {
     return numbers_.back().data;
   }
   void* operand(const TrialMatrix& matrix, int dtype) { return numbers(matrix, dtype, false); }
-  // A bias, or gelu's input. It is 0 with accumulators that are only rounding errors, because it would absorb them.
+  // Allocates a bias, or gelu's input. It is 0 with accumulators that are only rounding errors, because it would absorb
+  // them.
   void* beside(int64_t rows, int64_t columns, int dtype) {
     return numbers({1, rows, columns, false, false, false}, dtype, true);
   }
   void* result(int64_t count, int dtype) {
     const size_t bytes = static_cast<size_t>(count * dtype_bytes(dtype));
     results_.emplace_back(memory(bytes), bytes);
-    check(cudaMemsetAsync(results_.back().first, 0, bytes, nullptr), "cudaMemsetAsync");  // some may be unwritten
+    check(cudaMemsetAsync(results_.back().first, 0, bytes, nullptr),
+          "cudaMemsetAsync");  // zeroes elements that may be unwritten
     return results_.back().first;
   }
 

@@ -1,5 +1,5 @@
-// The choice of an algorithm among those of cuBLASLt's heuristic: the first, or with the option autotune=1 the fastest
-// measured one; and the choice whether a bias gradient is an epilogue of its GEMM.
+// Chooses an algorithm among those of cuBLASLt's heuristic: the first, or with the option autotune=1 the fastest
+// measured one. Also decides whether a bias gradient is computed in the epilogue of its GEMM.
 //
 // Surprising fact: only algorithms whose results are twice bitwise identical to the first one's are compared, on
 // numbers that reveal the order of additions and on others that check the epilogue. Ranks measure independently and may

@@ -11,7 +11,8 @@
 namespace prun::cuda {
 namespace {
 
-constexpr int kCompared = 16;  // algorithms, with autotune=1 or if the first is refused
+constexpr int kCompared =
+    16;  // number of algorithms that are compared with autotune=1, or tried if the first is refused
 
 cudaDataType_t data_type(int dtype) { return dtype == PRUN_BF16 ? CUDA_R_16BF : CUDA_R_32F; }
 
@@ -101,7 +102,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasGemm::algorithms(int most) cons
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context_.cublas(), product_.get(), a_.get(), b_.get(),
                                                                c_.get(), c_.get(), made, most, found.data(), &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
-  if (status == CUBLAS_STATUS_INVALID_VALUE && fused_) return {};  // an epilogue that it lacks for a type
+  if (status == CUBLAS_STATUS_INVALID_VALUE && fused_) return {};  // cuBLASLt lacks this epilogue for a type
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   found.resize(static_cast<size_t>(count));
   // The heuristic only estimates; the check confirms that an algorithm computes this GEMM with its epilogue.

@@ -1,4 +1,4 @@
-// One GEMM by cuBLASLt, with all that can be decided in advance: descriptors, and the algorithm.
+// One GEMM by cuBLASLt, with everything that can be decided in advance: descriptors and the algorithm.
 //
 // Surprising fact: cuBLASLt is column-major, where a row-major matrix is its transpose. So the call computes
 // Cᵀ = op(B)ᵀ·op(A)ᵀ and moves no data: our B is its A, our n its m.
@@ -28,10 +28,10 @@ struct Epilogue {
 
 class BlasGemm final : public Kernel {
  public:
-  // Returns null if cuBLASLt has no algorithm for it.
+  // Returns null if cuBLASLt has no algorithm for the GEMM.
   static std::unique_ptr<BlasGemm> find(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace,
                                         size_t workspace_bytes);
-  // Selects no algorithm yet.
+  // Creates the descriptors; selects no algorithm yet.
   BlasGemm(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace, size_t workspace_bytes);
   // Returns the heuristic's algorithms that pass cuBLASLt's check, best first by its estimate; may be empty.
   std::vector<cublasLtMatmulHeuristicResult_t> algorithms(int most) const;

@@ -93,7 +93,7 @@ class Plan {
 
   bool product_with_gelu() {
     const int capability = context_.capability();
-    const bool one_kernel = capability >= 90 && capability < 120;  // on other GPUs slower than two
+    const bool one_kernel = capability >= 90 && capability < 120;  // on other GPUs one kernel is slower than two
     if (!one_kernel || s().input != PRUN_BF16 || s().output != PRUN_BF16 || s().batch != 1) return false;
     Epilogue epilogue;
     if (gemm_.gelu_input != nullptr) {
@@ -109,7 +109,7 @@ class Plan {
     } else {
       return false;
     }
-    // Its rows must be multiples of 8 elements.
+    // Requires rows that are multiples of 8 elements.
     if (epilogue.matrix != nullptr && s().n % 8 != 0) return false;
     return activated_ = try_gemm(epilogue, gemm_.c);
   }

@@ -1,8 +1,8 @@
 // GEMMs: C = op(A)·op(B), row-major, with their epilogues, in as few kernels as cuBLASLt offers.
 //
-// Surprising fact: some of cuBLASLt's epilogues are not used. Its relu turns a NaN into 0, which would hide it from
-// --check-finite; its gelu is an approximation, accurate enough for bf16 only, and a kernel of its own on GPUs before
-// Hopper.
+// Surprising fact: some of cuBLASLt's epilogues are not used. Its relu turns a NaN into 0, which would hide the NaN
+// from --check-finite. Its gelu is an approximation that is accurate enough only for bf16, and on GPUs before Hopper a
+// separate kernel.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,8 +16,8 @@ struct GemmShape {
   int64_t batch = 1;         // number of GEMMs, whose operands are stored one after the other
   bool transpose_a = false;  // A is stored [k, m]
   bool transpose_b = false;  // B is stored [n, k]
-  int input = PRUN_F32;      // of A, B, the bias and gelu's input: f32 or bf16; accumulators are always f32
-  int output = PRUN_F32;     // of C
+  int input = PRUN_F32;      // type of A, B, the bias and gelu's input: f32 or bf16; accumulators are always f32
+  int output = PRUN_F32;     // type of C
 };
 
 enum class Activation : uint8_t { none, relu, gelu_tanh, gelu_erf };
@@ -31,8 +31,8 @@ struct Gemm {
   const void* bias = nullptr;                // [n], added to each row
   Activation activation = Activation::none;  // applied to C
   void* pre = nullptr;                       // [m, n]: destination of the activation's input; null: not stored
-  const void* gelu_input = nullptr;          // [m, n]: C is multiplied by the derivative of gelu's tanh form there
-  Sums sum = Sums::none;                     // column sums over k, of op(A): [m], or of op(B): [n]
+  const void* gelu_input = nullptr;  // [m, n]: C is multiplied by the derivative of gelu's tanh form at this input
+  Sums sum = Sums::none;             // column sums over k, of op(A): [m], or of op(B): [n]
   float* sums = nullptr;
   const float* added_sums = nullptr;  // added to sums; set if `added` is
 };
@@ -44,8 +44,8 @@ size_t gemm_workspace(const Gemm& gemm);
 // Makes the kernel, with scratch from the view. Any size may be 0.
 std::unique_ptr<Kernel> make_gemm(const OpView& view, const Gemm& gemm);
 
-// plain_gemm.cu: a GEMM for sizes that cuBLASLt has no algorithm for: any size at all, a hundred times slower than
-// possible. `added` is as in Gemm.
+// plain_gemm.cu: a GEMM for sizes without an algorithm in cuBLASLt. It supports any size, a hundred times slower
+// than possible. `added` is as in Gemm.
 std::unique_ptr<Kernel> make_plain_product(const GemmShape& shape, const void* a, const void* b, const void* added,
                                            void* c);
 

@@ -1,4 +1,4 @@
-// linear, its two derivatives, and their fusions with gelu, also for experts: one Gemm each.
+// linear, its two derivatives, and their fusions with gelu, and the same for experts: one Gemm each.
 //
 // Empty slots of experts contain zeros and are multiplied like the others, because the host would have to wait for the
 // device to find them.
@@ -81,7 +81,7 @@ Gemm linear_dw(const OpView& view) {
   return g;
 }
 
-// Accumulates into the sums of earlier microbatches, the last reads.
+// Accumulates into the sums of earlier microbatches, which are the last reads.
 Gemm linear_dw_add(const OpView& view) {
   Gemm g = linear_dw(view);
   view.expect_count(view.read(2), g.shape.m * g.shape.n);

@@ -1,7 +1,7 @@
 // gelu, relu, tanh and silu_mul with their gradients: one pass in f32, in place if the program requests it.
 //
 // In bf16, memory delivers about five elements per clock to each multiprocessor, which leaves 24 instructions per
-// element: hence exp2 with its constant folded in, and the fast division.
+// element. Therefore exp2 has its constant folded in, and the division is the fast one.
 #include "pointwise.cuh"
 
 namespace prun::cuda {
@@ -12,7 +12,8 @@ constexpr float kLog2e = 1.44269504f;
 constexpr float kGeluA = 1.59576912f;    // 2·√(2/π)
 constexpr float kGeluB = 0.0713548163f;  // kGeluA · 0.044715
 
-// Beyond 2^126, exp2 would leave the range in which the fast division is exact to two ULP; there sigmoid is 0.
+// Clamps, because beyond 2^126 exp2 would leave the range in which the fast division is exact to two ULP. Sigmoid is 0
+// there.
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + exp2f(fminf(-kLog2e * x, 126.0f))); }
 
 __device__ __forceinline__ float normal_cdf(float x) { return 0.5f + 0.5f * erff(x * 0.707106781f); }

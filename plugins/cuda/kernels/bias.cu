@@ -11,7 +11,7 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kSteps = 4;  // packs per thread
 
-// N is kPack, or 1 if rows are not aligned. A block has a run of kThreads·kSteps packs.
+// Adds the bias; a block has a run of kThreads·kSteps packs. N is kPack, or 1 if rows are not aligned.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     add_bias(const T* x, const T* b, T* y, int64_t packs, int width) {
@@ -58,7 +58,7 @@ std::unique_ptr<Kernel> make_bias(const OpView& view) {
   });
 }
 
-// A block has the columns of 32 packs and a run of rows; each of its warps adds every eighth row.
+// Sums over rows. A block has the columns of 32 packs and a run of rows; each of its warps adds every eighth row.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     sum_rows(const T* x, const float* added, float* parts, int64_t rows, int64_t width) {

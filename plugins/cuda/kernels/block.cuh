@@ -33,7 +33,7 @@ __host__ __device__ __forceinline__ Wide<T> widen(T x) {
   else
     return x;
 }
-// Rounds to nearest even.
+// Converts to T, rounding to nearest even.
 template <class T>
 __host__ __device__ __forceinline__ T narrow(Wide<T> x) {
   if constexpr (std::is_same_v<T, bf16>)
@@ -78,7 +78,7 @@ __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
   using Whole = Word<sizeof(T) * N>;
   __stwb(reinterpret_cast<Whole*>(to), std::bit_cast<Whole>(pack));
 }
-// Stores data that is not read soon: it is the first to leave the L2 cache.
+// Stores data that is not read soon, so that it is the first to leave the L2 cache.
 template <int N, class T>
 __device__ __forceinline__ void stream_pack(T* to, const Pack<T, N>& pack) {
   using Whole = Word<sizeof(T) * N>;
@@ -89,19 +89,20 @@ __device__ __forceinline__ void stream_pack(T* to, const Pack<T, N>& pack) {
 template <class T>
 inline constexpr int kPack = static_cast<int>(16 / sizeof(T));
 
-// Returns whether packs of 16 bytes may be accessed there; a maker checks once, because pointers never change.
+// Returns whether packs of 16 bytes may be accessed at these pointers. A maker checks once, because pointers never
+// change.
 template <class... T>
 bool aligned(const T*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
-// Returns whether that holds for every row of matrices with this width.
+// Returns whether the same holds for every row of matrices with this width.
 template <class T, class... U>
 bool rows_aligned(int64_t width, const T* first, const U*... others) {
   return width % kPack<T> == 0 && aligned(first, others...);
 }
 
 // Loads from[0..N) as wide numbers, by accesses of 16 bytes, or of N elements if these are fewer. `from` is aligned to
-// that.
+// the size of an access.
 template <int N, class T>
 __device__ __forceinline__ void load(const T* from, Wide<T> (&to)[N]) {
   constexpr int kStep = N < kPack<T> ? N : kPack<T>;
@@ -114,7 +115,7 @@ __device__ __forceinline__ void load(const T* from, Wide<T> (&to)[N]) {
   }
 }
 
-// Rounds; two bf16 by one instruction.
+// Rounds a pack to T; one instruction rounds two bf16.
 template <class T, int N>
 __device__ __forceinline__ Pack<T, N> narrowed(const Wide<T>* from) {
   Pack<T, N> pack;
@@ -190,7 +191,7 @@ __device__ __forceinline__ T warp_reduce(T x, F combine) {
   return x;
 }
 
-// K reductions at once. All threads of the block must call it; the block has one dimension, whole warps.
+// Performs K reductions at once. All threads of the block must call it; the block has one dimension, whole warps.
 template <class T, int K, class F>
 __device__ __forceinline__ void block_reduce(T (&x)[K], T identity, F combine) {
   __shared__ T parts[K][kWarp];

@@ -38,7 +38,7 @@ struct Shares {
   int64_t n = 0;
 };
 
-// `shift`: position of the tensor's two bits; `noted`: mask of the kinds that are reported.
+// Checks one tensor. `shift`: position of the tensor's two bits; `noted`: mask of the kinds that are reported.
 template <class T>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     look(const BitsOf<T>* data, int64_t count, Shares shares, int noted, int shift, int* flags) {

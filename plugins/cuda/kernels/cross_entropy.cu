@@ -68,7 +68,7 @@ __device__ __forceinline__ void gradient_of(const T* from, T* to, int64_t target
   const int64_t rounds = (run.packs + threads - 1) / threads;
 #pragma unroll 1
   for (int64_t pack = (rounds - 1) * threads + thread; pack >= 0; pack -= threads) {
-    if (pack >= run.packs) continue;  // in the last round
+    if (pack >= run.packs) continue;  // skips packs beyond the end in the last round
     const Pack<T, N> x = load_pack<N>(from + run.head + pack * N);
     const int64_t ahead = target - run.head - pack * N;
     const int hit = ahead >= 0 && ahead < N ? static_cast<int>(ahead) : -1;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void gradient_of(const T* from, T* to, int64_t target
     stream_pack(to + run.head + pack * N, narrowed<T, N>(dx));
   }
 #pragma unroll 1
-  for (int64_t i = thread; i < columns.valid - run.packs * N; i += threads) {  // outside the packs
+  for (int64_t i = thread; i < columns.valid - run.packs * N; i += threads) {  // elements outside the packs
     const int64_t column = i < run.head ? i : i + run.packs * N;
     const float p = __expf(widen(from[column]) - shift);
     to[column] = narrow<T>(scale * (column == target ? p - 1.0f : p));
@@ -111,7 +111,8 @@ __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
               targets[row] == kIgnoredTarget ? 0.0f : scale, packed);
 }
 
-// Computes all three. The target's logit is read before its gradient is written, because both may be the same memory.
+// Computes lse, loss and gradient. The target's logit is read before its gradient is written, because both may be the
+// same memory.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
     loss_and_gradient(const T* logits, const int32_t* targets, float* lse, double* parts, T* dlogits, Columns columns,
@@ -135,7 +136,7 @@ Columns whole_columns(const OpView& view) {
   return columns;
 }
 
-// Returns whether both have the same offset from 16-byte alignment.
+// Returns whether both pointers have the same offset from 16-byte alignment.
 template <class T>
 bool lie_alike(const T* a, const T* b) {
   return reinterpret_cast<uintptr_t>(a) % 16 == reinterpret_cast<uintptr_t>(b) % 16;

@@ -1,7 +1,7 @@
 // dispatch, combine and their gradients: rows are copied between the order of tokens and the slots of experts.
 //
-// A slot belongs to at most one choice of one token. Kernels that write slots find that choice first, so that each row,
-// taken or not, is written once.
+// A slot belongs to at most one choice of one token. Kernels that write slots find that choice first, so that each row
+// is written once, whether taken or empty.
 #include <limits>
 
 #include "block.cuh"
@@ -26,7 +26,8 @@ Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const
   return s;
 }
 
-// Sets owners[slot] to the one of the N·k choices that took it. With dweights, sets 0 for a choice without a slot.
+// Sets owners[slot] to the one of the N·k choices that took the slot. With dweights, sets dweights to 0 for a choice
+// without a slot.
 __global__ void find_owners(const int32_t* slots, int64_t choices, int64_t slot_count, int32_t* owners,
                             float* dweights) {
   for (int64_t i = first_item(); i < choices; i += item_stride()) {
@@ -58,7 +59,7 @@ __global__ void send_rows(Sizes s, const T* x, const int32_t* owners, T* y) {
   }
 }
 
-// Computes out[n] = Σ over the choices j of w[n][j]·y[slot[n][j]], in their order; without weights each is 1.
+// Computes out[n] = Σ over the choices j of w[n][j]·y[slot[n][j]], in their order; without weights each w is 1.
 template <class T, int N>
 __global__ void gather_rows(Sizes s, const T* y, const int32_t* slots, const float* weights, T* out) {
   const int64_t packs = s.width / N;

@@ -16,11 +16,11 @@ namespace {
 namespace philox = prun::philox;
 
 constexpr int kThreads = 256, kRowsPerBlock = kThreads / kWarp;
-constexpr int kGroup = 64, kLanes = 8, kElements = kGroup / kLanes;  // of a group of elements, which 8 lanes share
+constexpr int kGroup = 64, kLanes = 8, kElements = kGroup / kLanes;  // sizes of a group of elements that 8 lanes share
 
 struct Dropout {
-  int64_t rows, length, width;    // of x
-  int64_t sample, whole, column;  // of x's first row; elements of a whole token, and x's first one in it
+  int64_t rows, length, width;    // extents of x
+  int64_t sample, whole, column;  // number of x's first row; elements of a whole token, and x's first one in it
   uint64_t key;
   uint32_t bound;
   float factor;
@@ -53,7 +53,7 @@ __device__ float kept_or_zero(float x, unsigned bit) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & (0u - (bit & 1u)));
 }
 
-// A warp has one row at a time. kPacked: rows begin at a multiple of 8 elements, in memory and in the sample.
+// Processes one row per warp at a time. kPacked: rows begin at a multiple of 8 elements, in memory and in the sample.
 template <class T, bool kPacked>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     drop(const T* x, T* y, Dropout d, const prun_step_values* values) {
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
       const int64_t mine = group + lane / kLanes;
       const unsigned kept =
           draw(stream, static_cast<uint64_t>(d.sample + in_batch), static_cast<uint64_t>(mine), d.bound);
-      const int64_t at = mine * kGroup + lane % kLanes * kElements - begin;  // in the row
+      const int64_t at = mine * kGroup + lane % kLanes * kElements - begin;  // offset in the row
       if (kPacked) {
         if (at < 0 || at >= d.width) continue;
         Wide<T> v[kElements];

@@ -102,7 +102,7 @@ __device__ void cast_to(const void* x, int from, int64_t i, To* y) {
   if (from == PRUN_I32) y[i] = converted<To>(static_cast<const int32_t*>(x)[i]);
 }
 
-// Casts between any types. These are counters, so one kernel serves all of them.
+// Casts between any types. Such tensors are counters, so one kernel serves all types.
 __global__ void cast_numbers(const void* x, int from, void* y, int to, int64_t count) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x) {
     if (to == PRUN_F64) cast_to(x, from, i, static_cast<double*>(y));

@@ -22,10 +22,11 @@ namespace prun::cuda {
 namespace {
 
 constexpr int kThreads = 256, kBlocksPerMultiprocessor = 2;  // 128 registers for the loads in flight
-constexpr int kWaves = 4;                                    // blocks in the grid, per resident block
+constexpr int kWaves = 4;                                    // blocks in the grid per resident block
 constexpr int kAhead = 16;                                   // rows that a lane loads before it adds them
-constexpr int kAheadInLong = 48;                             // rows in a long run, one column each
-constexpr int kRare = 4, kLong = 64;  // largest runs that are too short for kAhead, and that are not long
+constexpr int kAheadInLong = 48;                             // rows of a long run that a lane loads, one column each
+// Lengths of the longest run that is too short for kAhead, and of the longest that is not long.
+constexpr int kRare = 4, kLong = 64;
 
 // A row of the table that has tokens, and its run in the list.
 struct Touched {
@@ -36,7 +37,7 @@ struct Touched {
 struct Lists {
   unsigned long long* used;  // [0]: short runs in the high half, tokens in the low half; [1]: long runs
   int32_t* counts;           // see ranks.cuh
-  int32_t* starts;           // of each row of the table
+  int32_t* starts;           // first token of each row of the table
   int32_t* tokens;           // sorted
   Touched* touched;          // [capacity]: short runs from the front, long ones from the back
   int64_t capacity;
@@ -46,7 +47,7 @@ __host__ __device__ int64_t rounded(int64_t bytes) { return (bytes + 255) / 256 
 
 struct Sizes {
   Chunks chunks;
-  int64_t capacity;                         // rows that the tokens may touch
+  int64_t capacity;                         // number of rows that the tokens may touch
   int64_t counts, starts, tokens, touched;  // bytes
 
   explicit Sizes(int64_t count, int64_t vocab)

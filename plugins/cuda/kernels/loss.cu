@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-// Blocks of 4096 elements each, until there are enough to fill a large GPU.
+// Returns the number of parts: blocks of 4096 elements each, until there are enough to fill a large GPU.
 int64_t part_count(int64_t elements) { return std::clamp<int64_t>((elements + 4095) / 4096, 1, 1056); }
 
 size_t workspace(const OpView& view) { return static_cast<size_t>(part_count(view.read(0).count())) * sizeof(double); }
@@ -100,7 +100,7 @@ struct Scaled {
   float factor;
   __device__ void operator()(const float* x, float* y) const { y[0] = factor * x[0]; }
 };
-// The gradient of a mean is the same for every element, so only the shape of y matters.
+// The gradient of a mean. It is the same for every element, so only the shape of y matters.
 struct Constant {
   float value;
   __device__ void operator()(const float*, float* y) const { y[0] = value; }

@@ -53,7 +53,7 @@ void add_chunks(const Chunk& run, int64_t size, std::vector<Chunk>& chunks) {
     chunks.push_back({run.data + begin, std::min(size, run.count - begin), run.weight});
 }
 
-// The attribute `weights` has one number for each tensor, 1 by default.
+// Returns the chunks of whole tensors. The attribute `weights` has one number for each tensor, 1 by default.
 std::vector<Chunk> whole_tensors(const OpView& view) {
   const std::vector<double> weights = view.numbers("weights");
   if (!weights.empty() && weights.size() != view.reads())
@@ -116,7 +116,7 @@ std::unique_ptr<Kernel> make_norm2(const OpView& view) {
   });
 }
 
-// Clips as torch.nn.utils.clip_grad_norm_ does; a norm that is NaN clips nothing.
+// Computes the coefficient as torch.nn.utils.clip_grad_norm_ does; a norm that is NaN clips nothing.
 __global__ void clip(const double* norm2, float* coefficient, double* norm, double max, bool skip) {
   const double length = sqrt(*norm2), factor = max / (length + 1e-6);
   *coefficient = static_cast<float>(max > 0 && factor < 1.0 ? factor : 1.0);

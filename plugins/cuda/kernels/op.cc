@@ -110,13 +110,13 @@ TokenPositions OpView::token_positions(int64_t length) const {
 
 namespace {
 
-// A static of a function, so that it exists before the first family of a file.
+// Returns the table, a static of a function, so that it exists before the first family of a file.
 std::map<std::string_view, KernelEntry>& kernel_table() {
   static std::map<std::string_view, KernelEntry> table;
   return table;
 }
 
-// Default dtype check for kernels without a predicate of their own.
+// Checks dtypes for kernels without a predicate of their own.
 std::string refuses_by_type(const OpView& view) {
   const auto fits = [](int dtype) {
     return dtype == PRUN_F32 || dtype == PRUN_BF16 || dtype == PRUN_I32 || dtype == PRUN_I64;

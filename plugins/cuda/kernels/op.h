@@ -63,7 +63,8 @@ struct Tensor {
 using sdk::Share;
 using sdk::TokenPositions;
 
-// Valid only as long as the prun_op: a maker copies the data that its kernel needs.
+// An op as its kernel's maker sees it. The view is valid only as long as the prun_op, so a maker copies the data that
+// its kernel needs.
 class OpView {
  public:
   // `context` is null if only sizes are queried.
@@ -71,12 +72,12 @@ class OpView {
 
   std::string_view kind() const { return op_.kind; }
   Context& context() const { return *context_; }
-  Options options() const;  // options of the open device; without a context, those that the op was compiled with
+  Options options() const;  // options of the open device; without a context, the options with which the op was compiled
   size_t reads() const { return op_.n_reads; }
   size_t writes() const { return op_.n_writes; }
-  Tensor read(size_t i) const;  // throws Failure(PRUN_EINVAL) if there is none
+  Tensor read(size_t i) const;  // throws Failure(PRUN_EINVAL) if there is no such read
   Tensor write(size_t i) const;
-  // Typed; throws Failure(PRUN_EINVAL) if the tensor has another type.
+  // Typed pointers. Throw Failure(PRUN_EINVAL) if the tensor has another type.
   template <class T>
   const T* in(size_t i) const {
     return static_cast<const T*>(typed(read(i), kDtypeOf<T>));
@@ -100,7 +101,7 @@ class OpView {
   Share share(std::string_view attr) const { return share_along(text(attr)); }  // the attribute names the axes
   TokenPositions token_positions(int64_t length) const;
   int rank() const { return op_.rank; }
-  const prun_step_values* values() const { return op_.values; }  // in the device's memory
+  const prun_step_values* values() const { return op_.values; }  // pointer into the device's memory
   void* workspace() const { return op_.workspace; }  // of the size that the entry's `workspace` returned; see scratch
   size_t workspace_bytes() const { return op_.workspace_bytes; }
 
@@ -141,7 +142,8 @@ std::shared_ptr<void> device_table(Context& context, const void* data, size_t by
 // The alignment that cuBLASLt requires of its workspace; arenas give less, so an op requests more bytes (plugin.cc).
 inline constexpr size_t kScratchAlign = 256;
 
-// The op's workspace, or memory of its own if the workspace of a program compiled for another machine is too small.
+// Scratch: the op's workspace, or memory of its own if the workspace of a program compiled for another machine is too
+// small.
 struct Scratch {
   void* data = nullptr;
   std::shared_ptr<void> owned;
@@ -155,8 +157,8 @@ struct KernelEntry {
   std::string (*refuses)(const OpView& view) = nullptr;  // "" or why; null: accepts f32 and bf16, i32 and i64 (op.cc)
 };
 
-// Calls f<T>() with the type of `dtype`: f32 or bf16; with_number: also f64, i64, i32. Throws Failure(PRUN_ENOTSUP) for
-// others.
+// Calls f<T>() with the type of `dtype`: f32 or bf16, and in with_number also f64, i64, i32. Throws
+// Failure(PRUN_ENOTSUP) for other dtypes.
 [[noreturn]] void no_kernel_for(int dtype);
 template <class F>
 auto with_float(int dtype, const F& f) {
@@ -172,7 +174,7 @@ auto with_number(int dtype, const F& f) {
   return with_float(dtype, f);
 }
 
-// Returns why there is no kernel for this op; "" if there is one.
+// Returns why there is no kernel for this op; "" if there is a kernel.
 std::string why_refused(const OpView& view);
 
 inline std::string takes_any(const OpView&) { return ""; }  // a KernelEntry's `refuses`

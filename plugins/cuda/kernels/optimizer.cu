@@ -94,7 +94,7 @@ struct Lion {
   }
 };
 
-// The copy of ops that cast, otherwise NoCopy: a type known at compile time, so it costs the others nothing.
+// The copy of ops that cast, otherwise NoCopy. The type is known at compile time, so it costs the other ops nothing.
 struct NoCopy {
   __host__ __device__ NoCopy operator+(int64_t) const { return {}; }
 };
@@ -160,7 +160,7 @@ Copy copy_of(const OpView& view, int64_t n) {
 bool packable(NoCopy) { return true; }
 bool packable(const bf16* copy) { return reinterpret_cast<uintptr_t>(copy) % (kElements * sizeof(bf16)) == 0; }
 
-// Reads: grad, param, state..., clip?. Writes: param, state..., copy?.
+// Makes the kernel. Reads: grad, param, state..., clip?. Writes: param, state..., copy?.
 template <class T, class Copy, class Rule>
 std::unique_ptr<Kernel> make_update(const OpView& view, const Rule& rule) {
   constexpr size_t kUpdated = 1 + Rule::kStates;
@@ -190,7 +190,7 @@ std::unique_ptr<Kernel> make_adamw_of(const OpView& view) {
                   eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f});
 }
 
-// Without momentum there is no state, so the third read is then the clip coefficient.
+// Makes sgd. Without momentum there is no state, so the third read is the clip coefficient.
 template <class T, class Copy>
 std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
   const Blend momentum = blend(view.number("momentum", 0), 1);

@@ -44,7 +44,7 @@ std::unique_ptr<Kernel> move_blocks(const void* from, void* to, const Move& m) {
   return move_by<uint8_t>(from, to, m);
 }
 
-// The whole tensor as [outer, pieces, inner]; inner in bytes.
+// The whole tensor as [outer, pieces, inner]; inner is in bytes.
 struct Blocks {
   int64_t outer, pieces, inner;
 };
@@ -69,8 +69,8 @@ std::unique_ptr<Kernel> make_moved(const OpView& view) {
   view.expect_count(y, x.count());
   expect_same_dtype(view);
   const Blocks b = blocks_of(view, kJoin ? y : x);
-  const int64_t whole_outer = b.pieces * b.inner, whole_inner = b.inner;  // in the whole tensor
-  const int64_t apart_outer = b.inner, apart_inner = b.outer * b.inner;   // in its pieces, stored one after the other
+  const int64_t whole_outer = b.pieces * b.inner, whole_inner = b.inner;  // strides in the whole tensor
+  const int64_t apart_outer = b.inner, apart_inner = b.outer * b.inner;   // strides in the consecutive pieces
   return kJoin ? move_blocks(x.ptr, y.ptr,
                              {b.outer, b.pieces, b.inner, apart_outer, apart_inner, whole_outer, whole_inner})
                : move_blocks(x.ptr, y.ptr,
@@ -88,7 +88,7 @@ std::unique_ptr<Kernel> make_take(const OpView& view) {
                      {b.outer, 1, b.inner, b.pieces * b.inner, 0, b.inner, 0});
 }
 
-// kv is the end of each row of qkv.
+// Makes copy_kv: kv is the end of each row of qkv.
 std::unique_ptr<Kernel> make_copy_kv(const OpView& view) {
   const Tensor qkv = view.read(0), kv = view.write(0);
   expect_same_dtype(view);

@@ -32,7 +32,7 @@ __device__ __forceinline__ void one_element(const Streams<T, kIn, kOut>& streams
   for (int k = 0; k < kOut; ++k) streams.out[k][i] = narrow<T>(y[k]);
 }
 
-// `packs` is 0 if pointers are not aligned; the elements after the last pack are computed one by one.
+// Applies f. `packs` is 0 if pointers are not aligned; the elements after the last pack are computed one by one.
 template <class T, int kIn, int kOut, class F>
 __global__ void __launch_bounds__(kPointwiseThreads, kStreamingBlocks)
     pointwise(Streams<T, kIn, kOut> streams, int64_t count, int64_t packs, F f) {

@@ -27,7 +27,7 @@ struct Chunks {
     size = (steps + wanted - 1) / wanted * kRankThreads;
     count = std::max<int64_t>(1, (items + size - 1) / size);
   }
-  size_t bytes() const { return static_cast<size_t>(count * buckets) * sizeof(int32_t); }  // of the counts
+  size_t bytes() const { return static_cast<size_t>(count * buckets) * sizeof(int32_t); }  // bytes of the counts
 };
 
 // Computes counts [chunks.count, chunks.buckets], which must be zero. `key(i)` returns item i's bucket, or -1.
@@ -61,7 +61,7 @@ __device__ __forceinline__ int32_t begin_chunks(const Chunks& chunks, int32_t* c
 template <class Key, class Take>
 __global__ void __launch_bounds__(kRankThreads) rank_items(Key key, Take take, Chunks chunks, int32_t* counts) {
   __shared__ __align__(16) int32_t buckets[kRankThreads];
-  int32_t* next = counts + blockIdx.x * chunks.buckets;  // of this chunk
+  int32_t* next = counts + blockIdx.x * chunks.buckets;  // counts of this chunk
   const int me = static_cast<int>(threadIdx.x);
   const int64_t first = blockIdx.x * chunks.size,
                 last = first + chunks.size < chunks.items ? first + chunks.size : chunks.items;

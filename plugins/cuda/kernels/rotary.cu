@@ -1,5 +1,5 @@
-// rotary: rotates each pair of elements by an angle; one pass, in place if the program requests it. rotary_at does so
-// in generation, for rows at positions that only the device stores.
+// rotary: rotates each pair of elements by an angle; one pass, in place if the program requests it. rotary_at does the
+// same in generation, for rows whose positions only the device stores.
 //
 // Surprising fact: the table of cosines and sines is computed once, in f64 on the host, and shared by the kernels of
 // all layers. An f32 angle at the last positions of a long context would be wrong in its third digit.
@@ -24,14 +24,14 @@ std::vector<double> speeds_of(const OpView& view, int64_t half) {
                             [&](const char* name, double usual) { return view.number(name, usual); });
 }
 
-// [length][2][half]: the cosines, then the sines of a token.
+// Returns the table [length][2][half]: the cosines, then the sines of a token.
 std::shared_ptr<void> angles_of(const OpView& view, int64_t length, int64_t half) {
   const TokenPositions at = view.token_positions(length);
   const std::vector<double> speeds = speeds_of(view, half);
   static std::mutex mutex;
   static std::map<std::tuple<Context*, int64_t, std::vector<double>, int64_t, int64_t>, std::weak_ptr<void>> made;
   const std::lock_guard lock(mutex);
-  // The positions of the first and the last token determine all.
+  // The positions of the first and the last token determine all positions.
   std::weak_ptr<void>& known = made[{&view.context(), length, speeds, at.of(0), at.of(length - 1)}];
   if (std::shared_ptr<void> angles = known.lock()) return angles;
   std::vector<float> angles(static_cast<size_t>(length * 2 * half));
@@ -95,7 +95,7 @@ std::unique_ptr<Kernel> rotary(const OpView& view) {
   view.expect(shape.rank() == 3, shape_text(shape));
   const Rotary r(view);
   const int64_t length = shape[1];
-  const float sign = view.integer("inverse") != 0 ? -1.0f : 1.0f;  // -1: the inverse
+  const float sign = view.integer("inverse") != 0 ? -1.0f : 1.0f;  // -1 for the inverse rotation
   const T* x = view.in<T>(0);
   T* y = view.out<T>(0);
   const bool packed = r.half % kPack<T> == 0 && rows_aligned(r.width, x, y);

@@ -13,7 +13,7 @@ constexpr int kThreads = 256;
 
 struct Sizes {
   int64_t tokens, experts, k;
-  int lanes;  // per token: a power of two
+  int lanes;  // lanes per token: a power of two
 };
 
 Sizes sizes_of(const OpView& view) {
@@ -29,7 +29,7 @@ Sizes sizes_of(const OpView& view) {
 // one.
 struct Walk {
   int64_t first, step;
-  int lane;  // index among the token's lanes
+  int lane;  // index of this lane among the token's lanes
   __device__ explicit Walk(const Sizes& s)
       : first(first_item() / kWarp * (kWarp / s.lanes)),
         step(item_stride() / s.lanes),
@@ -45,8 +45,8 @@ __device__ __forceinline__ T over_lanes(T x, int lanes, F combine) {
   return x;
 }
 
-// Returns a key that orders logits; of equal ones the lower expert has the larger key. All keys of a token differ; that
-// of a NaN is below those of all numbers.
+// Returns a key that orders logits; of equal logits that of the lower expert has the larger key. All keys of a token
+// differ. The key of a NaN is below those of all numbers.
 __device__ __forceinline__ uint64_t key_of(float logit, int64_t expert) {
   const uint32_t bits = std::bit_cast<uint32_t>(logit == 0 ? 0.0f : logit);
   const uint32_t ordered = logit != logit ? 0 : bits >> 31 != 0 ? ~bits : bits | 0x80000000u;

@@ -1,6 +1,6 @@
 // layernorm and rmsnorm over the last dim, of a tensor or of the sum of two. A warp, or for wide rows a block, holds
-// its row in registers, so that memory is read once although the variance is that of centred values. Statistics are
-// f32.
+// its row in registers, so that memory is read once although the variance is computed from centred values. Statistics
+// are f32.
 //
 // A sum is rounded before it is normalized, so results are bitwise identical to the two separate ops.
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace prun::cuda {
 namespace {
 
-constexpr int kWarpsPerBlock = 4;  // if a warp has a row of its own
+constexpr int kWarpsPerBlock = 4;  // warps per block if a warp has a row of its own
 constexpr int kMostThreads = 1024;
-constexpr int kHeldPacks = 4;  // per thread
+constexpr int kHeldPacks = 4;  // packs per thread
 
 template <class T>
 struct Forward {
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kLooseThreads) loose_rows(Forward<T> f) {
 
 template <class T, bool centred, bool added>
 std::unique_ptr<Kernel> forward(const OpView& view) {
-  constexpr size_t kMore = added ? 1 : 0;  // the residual and the sum come second
+  constexpr size_t kMore = added ? 1 : 0;  // with `added`, the residual and the sum come second
   Forward<T> f{};
   f.rows = view.read(0).shape.rows(), f.width = view.read(0).shape.last();
   if (added) view.expect_count(view.read(1), f.rows * f.width);

@@ -6,7 +6,7 @@
 
 namespace prun::cuda {
 
-inline constexpr int kLooseThreads = 256;  // of the block that has a row too wide for any team
+inline constexpr int kLooseThreads = 256;  // threads of a block that has a row too wide for any team
 
 // Returns the threads of a team with `packs` packs each of a row of this width: a power of two, at least a warp.
 template <class T>

@@ -1,11 +1,11 @@
-// The gradients of layernorm and rmsnorm in one pass over x and dy. Each block has a run of rows. The number of blocks
-// is that of the resident blocks of an H200 on every GPU, so that results are bitwise identical on all. A thread
-// accumulates its columns' parts of dgamma and dbeta in registers over all of its rows, a block stores their sum in the
-// workspace, and sums.h adds those. Another gradient may be added to dx, which is rounded before, so results are
-// bitwise identical to the two separate ops.
+// The gradients of layernorm and rmsnorm in one pass over x and dy. Each block has a run of rows. On every GPU the
+// number of blocks is that of an H200's resident blocks, so that results are bitwise identical. A thread accumulates
+// its columns' parts of dgamma and dbeta in registers over all of its rows. A block stores the sum of its threads in
+// the workspace, and sums.h adds the blocks' sums. Another gradient may be added to dx; dx is rounded before, so
+// results are bitwise identical to the two separate ops.
 //
-// With z = (x − mean)·rstd and g = dy·gamma: dx = rstd·(g − mean(g) − z·mean(g·z)); rmsnorm's has mean = 0 and no
-// mean(g).
+// With z = (x − mean)·rstd and g = dy·gamma: dx = rstd·(g − mean(g) − z·mean(g·z)). In rmsnorm mean = 0, and mean(g) is
+// omitted.
 //
 // The kernel is memory-bound only if enough warps are resident and an element costs about 25 instructions. So a thread
 // has 12 elements of a row: a multiprocessor then has registers for 24 warps of layernorm in bf16, or 32 of rmsnorm.
@@ -19,7 +19,7 @@ namespace prun::cuda {
 namespace {
 
 constexpr int kGradPacks = 3, kElements = 4;  // packs per thread; elements per pack
-constexpr int kMultiprocessors = 132;  // of an H200; the same on every GPU, because the order of sums depends on it
+constexpr int kMultiprocessors = 132;         // an H200's, used on every GPU, because the order of sums depends on it
 constexpr int kLooseBlocks = 2 * kMultiprocessors;
 
 // Threads of a multiprocessor, which are also those of the largest block: 128 registers each in f32, 64 in bf16, 80 for
@@ -61,7 +61,7 @@ template <class T, bool centred>
 struct Row {
   float mean, scale, shift;  // shift: -mean·scale
   float of_x, constant;      // in bf16: dx = of_x·x + scale·gamma·dy + constant
-  float means[2];            // of g·z and g
+  float means[2];            // means of g·z and g
 
   __device__ __forceinline__ Row(float row_mean, float row_scale)
       : mean(row_mean), scale(row_scale), shift(-row_mean * row_scale) {}
@@ -86,7 +86,7 @@ struct Row {
   }
 };
 
-// A warp of a team has a run of packs, so that a thread's packs are a constant apart.
+// Computes the gradients. Each warp of a team has a run of packs, so that a thread's packs are a constant apart.
 template <class T, bool centred, bool added>
 __global__ void __launch_bounds__(kMostThreads<T, centred>) held_rows(Backward<T> b, int team) {
   constexpr int N = kElements, kSums = centred ? 2 : 1, kStride = kWarp * N;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kMostThreads<T, centred>) held_rows(Backward<T
       scale = b.scale[at];
     }
     Row<T, centred> row(mean, scale);
-    float means[2] = {};  // of g·z and g
+    float means[2] = {};  // means of g·z and g
     if (filled) {
 #pragma unroll
       for (int h = 0; h < kGradPacks; ++h) {
@@ -184,7 +184,8 @@ __global__ void __launch_bounds__(kMostThreads<T, centred>) held_rows(Backward<T
   }
 }
 
-// Rows of any width at any address: a block reads its rows twice, and adds to its part of the workspace.
+// Computes the gradients of rows of any width at any address. A block reads its rows twice, and adds to its part of the
+// workspace.
 template <class T, bool centred, bool added>
 __global__ void __launch_bounds__(kLooseThreads) loose_rows(Backward<T> b) {
   const int64_t first = b.rows * blockIdx.x / gridDim.x, last = b.rows * (blockIdx.x + 1) / gridDim.x;
@@ -216,7 +217,7 @@ struct Division {
 
   template <class T, bool centred>
   static Division held(int64_t rows, int64_t width) {
-    constexpr int64_t kColumns = kWarp * kGradPacks * kElements;  // of a warp
+    constexpr int64_t kColumns = kWarp * kGradPacks * kElements;  // columns of a warp
     const int64_t team = (width + kColumns - 1) / kColumns * kWarp;
     if (team > kMostThreads<T, centred> || rows == 0) return {0, 0, 0};
     const int64_t teams = std::max<int64_t>(1, 256 / team), at_a_time = kMostThreads<T, centred> / (teams * team);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-// The maximum of a rank whose columns are all padding is -inf.
+// Computes the maximum of each row. The maximum of a rank whose columns are all padding is -inf.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, kRowBlocks) row_maxima(const T* logits, float* maxima, Columns columns) {
   const int64_t row = blockIdx.x;

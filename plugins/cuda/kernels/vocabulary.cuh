@@ -7,11 +7,12 @@
 
 namespace prun::cuda {
 
-inline constexpr int kRowThreads = 512;  // of the block that has a wide row: the maximum
-inline constexpr int kRowBlocks = 2;     // of them resident on a multiprocessor, at least
-inline constexpr int kRowPacks = 4;      // that a thread of it loads before it computes
+inline constexpr int kRowThreads = 512;  // maximum of row_threads: threads of the block that has a wide row
+inline constexpr int kRowBlocks = 2;     // lower bound of such blocks resident on a multiprocessor
+inline constexpr int kRowPacks = 4;      // packs that a thread of such a block loads before it computes
 
-inline constexpr int32_t kIgnoredTarget = -1;  // runtime/ir/ops/README.md: it contributes nothing to the loss
+// A target that contributes nothing to the loss (runtime/ir/ops/README.md).
+inline constexpr int32_t kIgnoredTarget = -1;
 
 // All of the vocabulary, or a run of it if it is split over an axis; the last columns of a run may be padding.
 struct Columns {
