@@ -23,7 +23,7 @@ struct ListedCheckpoint {
   std::string path, name;
   CheckpointName at;
   std::optional<checkpoint::Index> index;
-  std::string problem;  // why its index cannot be read
+  std::string problem;  // the reason why its index cannot be read
   bool newest = false;
   bool parent_is_there = false;
 };
@@ -101,7 +101,7 @@ int ckpt_list(const CkptOptions& options, const std::string& folder) {
   if (std::filesystem::exists(folder + "/index.json"))
     throw usage_error(
         fmt::format("{0} is a checkpoint: prun ckpt show {0} shows it, prun ckpt ls the folder above it", folder));
-  if (checkpoint::all_names(folder).empty()) checkpoint::resolve(folder);  // throws
+  if (checkpoint::all_names(folder).empty()) checkpoint::resolve(folder);  // throws if the folder is missing
   try {
     const checkpoint::Newest found = checkpoint::newest(folder);
     newest = found.checkpoint;

@@ -82,7 +82,8 @@ void find_in(const fs::path& folder, std::vector<Left>& left) {
     if (fs::exists(entry.path() / kRunFile, error)) find_unfinished(entry.path() / "checkpoints", left);
 }
 
-// Returns the paths below /dev/shm that this user's processes have open or mapped. `all`: every process was readable.
+// Returns the paths below /dev/shm that this user's processes have open or mapped. Sets `all` to whether every process
+// was readable.
 std::set<std::string> used_segments(bool& all) {
   std::set<std::string> used;
   all = true;
@@ -104,7 +105,7 @@ std::set<std::string> used_segments(bool& all) {
   return used;
 }
 
-// Finds folders named after a launcher that has ended; it would have removed its own.
+// Finds folders that are named after a launcher that has ended, because a launcher removes its own folder at its end.
 void find_replicas(std::vector<Left>& left) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator("/dev/shm", error)) {

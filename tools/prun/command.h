@@ -37,7 +37,7 @@ class Command {
 
   // Returns the job of a command with a plan or transports; otherwise null.
   virtual JobSpec* job() { return nullptr; }
-  virtual const char* json_help() const { return "one JSON object on one line"; }  // null: no --json
+  virtual const char* json_help() const { return "one JSON object on one line"; }  // null: the command has no --json
   // Paragraphs of --help before and after the options.
   virtual std::string help_before() const { return ""; }
   virtual std::string help_after() const { return ""; }
@@ -52,7 +52,7 @@ struct CommandRow {
   const char *name, *usage, *help;
   std::unique_ptr<Command> (*make)();
 };
-// The first is `prun PLAN`.
+// Returns all commands. The first is `prun PLAN`.
 const std::vector<CommandRow>& commands();
 
 }  // namespace prun

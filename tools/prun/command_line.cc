@@ -1,4 +1,4 @@
-// CLI11 stores each option once, with its help; --help, the check of names and the hint at commands that have an option
+// CLI11 stores each option once, with its help. --help, the check of names and the hint at commands that have an option
 // read it from there. The messages are prun's own.
 #include "command_line.h"
 
@@ -196,7 +196,7 @@ Installation find_installation() {
   Installation found;
   const fs::path program = fs::read_symlink("/proc/self/exe");
   found.program = program.string();
-  // An installed prun finds lua/ in ../share/prun, a build folder's in the top of the source tree.
+  // An installed prun finds lua/ in ../share/prun. A prun in a build folder finds it at the top of the source tree.
   for (const char* candidate : {"../share/prun/lua", "../../../lua"}) {
     const fs::path lua = program.parent_path() / candidate;
     if (found.lua_dir.empty() && fs::exists(lua / "prun" / "init.lua")) found.lua_dir = fs::canonical(lua).string();

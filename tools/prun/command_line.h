@@ -26,7 +26,8 @@ struct ParsedCommand {
   bool help = false;
   std::string log_level;  // "": PRUN_LOG, or warning
 };
-// Declares the options, parses the words and extracts the operands; does not settle the command. Throws usage_error.
+// Declares the options, parses the words and extracts the operands. It does not call the command's settle(). Throws
+// usage_error.
 ParsedCommand parse_words(const std::vector<std::string>& words);
 
 // This executable and the files installed with it.

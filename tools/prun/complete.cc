@@ -35,7 +35,7 @@ struct CompletionAnswer {
 struct TypedLine {
   const CommandText* command = nullptr;
   std::vector<std::string> operands;  // complete words before the last one
-  std::string last;                   // to be completed
+  std::string last;                   // the word to be completed
   const OptionText* value_of = nullptr;
   std::string before;  // prefix of `last`: "--option=", if typed
   const Installation* installed = nullptr;

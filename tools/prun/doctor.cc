@@ -100,7 +100,7 @@ nlohmann::ordered_json finding_json(const std::string& family, const Finding& fi
   return row;
 }
 
-// "machine" and "transports" repeat the checks of these families by name.
+// Prints the report. "machine" and "transports" repeat the checks of these families by name.
 void print_json(const Examined& all) {
   using Rows = nlohmann::ordered_json;
   Rows checks = Rows::array(), here = Rows::object(), transports = Rows::array();
@@ -169,7 +169,7 @@ void Doctor::settle() {
 int Doctor::run() {
   const Examined all = examine(options_);
   options_.json ? print_json(all) : print_all(all);
-  std::fflush(stdout);  // before an error, which goes to standard error
+  std::fflush(stdout);  // flushes the report before an error, which goes to standard error
   if (options_.device_given)
     for (const DeviceReport& report : all.devices)
       if (report.name == options_.job.device) require_devices(options_.job, report);

@@ -35,7 +35,7 @@ struct Recorded {
   FoundRun run;
   Flight flight;
   Job job;
-  Json failure;  // null: running, or unknown
+  Json failure;  // null: the job is running, or its failure is unknown
 };
 
 Recorded read_recorded(const std::string& word) {
@@ -99,8 +99,8 @@ int failed_rank(const Recorded& recorded) {
   return failure.is_object() && failure["who"].is_object() ? failure["who"].value("rank", -1) : -1;
 }
 
-// Returns the rank that holds up the others; nullopt if a rank was lost, because the rank that others waited for at
-// that moment was not stuck.
+// Returns the rank that holds up the others. Returns nullopt if a rank was lost, because the rank that the others
+// waited for at that moment was not stuck.
 std::optional<Holdup> holdup_of(const Recorded& recorded, const WhoWaits& waits) {
   std::optional<Holdup> holdup = waits.holdup(!recorded.run.running());
   const int lost = failed_rank(recorded);

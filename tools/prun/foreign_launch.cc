@@ -1,5 +1,5 @@
-// Only rank 0's process writes metrics, the run's folder and the screen; the others print only messages that it cannot
-// know.
+// Only rank 0's process writes metrics, the run's folder and the screen. The other processes print only messages that
+// rank 0's process cannot know.
 #include "foreign_launch.h"
 
 #include <fmt/format.h>

@@ -129,7 +129,7 @@ class Text {
  private:
   const Tokenizer& tokenizer_;
   bool streams_;
-  std::chrono::steady_clock::time_point first_, last_;  // tokens
+  std::chrono::steady_clock::time_point first_, last_;  // times of the first and the last token
   std::vector<int64_t> ids_;
   std::vector<double> log_probabilities_;
   std::string text_;

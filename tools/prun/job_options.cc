@@ -36,7 +36,7 @@ std::vector<std::string> command_names() {
   return names;
 }
 
-// Rejects a word before a plan, or one that cannot be a file, as an unknown command.
+// Rejects a word before a plan, or a word that cannot be a file, as an unknown command.
 void refuse_unknown_command(const std::vector<std::string>& words) {
   const std::string& first = words[0];
   if (first.find_first_of("./") != std::string::npos || std::filesystem::is_directory(first)) return;

@@ -16,7 +16,7 @@
 namespace prun {
 namespace {
 
-// Escapes a line of text: "-" would be a hyphen, and a leading dot or quote a request.
+// Escapes a line of text, because roff reads "-" as a hyphen, and a leading dot or quote as a request.
 std::string roff(const std::string& text) {
   std::string out;
   if (!text.empty() && (text[0] == '.' || text[0] == '\'')) out = "\\&";

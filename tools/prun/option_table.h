@@ -20,7 +20,7 @@ class OptionTable {
   void flag(const char* name, bool& value, const char* help);
   void text(const char* name, const char* unit, std::string& value, const char* help);
   void whole(const char* name, const char* unit, int& value, int least, const char* help);
-  // `many`: may be repeated.
+  // Declares an option whose value `read` parses. `many`: it may be repeated.
   void parsed(const char* name, const char* unit, const Read& read, const char* help, bool many = false);
 
  private:

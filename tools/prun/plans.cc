@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 struct ListedPlan {
   std::string name, path;  // "zero3", "plans/zero3.lua"
   ScriptResult about;
-  std::string error;  // why it cannot be read
+  std::string error;  // the reason why the file cannot be read
 };
 
 std::vector<ListedPlan> list_plans(const std::string& lua_dir) {

@@ -1,4 +1,4 @@
-// The file's stem is the plugin's name, and its folder becomes the first plugin directory.
+// Splits a path: the file's stem is the plugin's name, and its folder becomes the first plugin directory.
 #include "plugin_path.h"
 
 #include <fmt/format.h>

@@ -48,7 +48,7 @@ std::set<std::string> loaded_objects() {
   return paths;
 }
 
-// `otherwise`: printed if no transport can carry the group.
+// Prints the candidates for a kind of group. `otherwise` is printed if no transport can carry the group.
 void print_kind(const GroupKind& kind, const std::vector<Candidate>& candidates, const std::string& otherwise) {
   fmt::print("{}\n", kind.name);
   const int best = candidates.empty() ? 0 : candidates.front().score;
@@ -140,7 +140,7 @@ int explain_plugins(const JobSpec& job, bool json) {
   fmt::print("    {:<28}{}\n", "one rank on each host:", several.empty() ? "-" : several);
   fmt::print("    {:<28}{}\n", "with --device cuda:", !on_device.empty() ? on_device : staged.empty() ? "-" : staged);
   if (!on_device.empty() && !staged.empty())
-    fmt::print("    {:<28}{}\n", "with --ranks-per-device 2:", staged);  // NCCL rejects ranks that share one
+    fmt::print("    {:<28}{}\n", "with --ranks-per-device 2:", staged);  // NCCL rejects ranks that share a device
   print_interfaces(interfaces, chosen);
   fmt::print("libraries loaded for this\n");
   for (const std::string& path : loaded_objects())

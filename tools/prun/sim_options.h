@@ -11,21 +11,21 @@ namespace prun {
 struct SimSettings {
   std::string cluster;  // path of the YAML file
   ArgumentValues sweep;
-  ArgumentValues search;  // of prun tune
-  int candidates = 1000;  // of prun tune: number of estimated candidates
+  ArgumentValues search;  // arguments of prun tune's search
+  int candidates = 1000;  // prun tune: number of estimated candidates
   int steps = 0;          // steps drawn for a cluster with jitter; 0 = 100
   int seed = 0;           // seed of these steps
   bool every_rank = false;
-  bool whole = false;        // no extrapolation
+  bool whole = false;        // the simulation does not extrapolate
   bool extrapolate = false;  // extrapolates short schedules, too
 };
 
 void declare_cluster(OptionTable& table, SimSettings& settings);     // --cluster
-void declare_simulation(OptionTable& table, SimSettings& settings);  // of `prun sim`
-void declare_search(OptionTable& table, SimSettings& settings);      // of `prun tune`
+void declare_simulation(OptionTable& table, SimSettings& settings);  // options of `prun sim`
+void declare_search(OptionTable& table, SimSettings& settings);      // options of `prun tune`
 // Uses this machine's calibration if no cluster is named; `required`: throws usage_error without one.
 void settle_cluster(SimSettings& settings, bool required);
-// Throws usage_error for options of `prun sim` that do not go together.
+// Throws usage_error for options of `prun sim` that exclude each other.
 void check_simulation_options(const SimSettings& settings, const JobSpec& job);
 PredictOptions prediction_options(const SimSettings& settings, Wanted wanted);
 

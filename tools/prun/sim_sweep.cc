@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMostCandidates = 10000;
 
 struct SweepRow {
-  std::vector<std::string> values;  // in the order of the sweep
+  std::vector<std::string> values;  // values in the order of the sweep
   simulate::Simulation result;
   std::string left_out;  // reason of the omission, or ""
 };

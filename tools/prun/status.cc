@@ -176,7 +176,7 @@ void draw_live(const std::string& word) {
     try {
       jobs = running_jobs(word);
     } catch (const Error&) {
-      if (drawn == 0) throw;  // otherwise the job has ended
+      if (drawn == 0) throw;  // an error after the first drawing means that the job has ended
     }
     winsize size{};
     ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);

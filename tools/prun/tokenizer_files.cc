@@ -1,4 +1,5 @@
-// A tokenizer.json that prun cannot encode with (for example Unigram) is copied nevertheless.
+// Finds and reads tokenizers. A tokenizer.json with which prun cannot encode (for example Unigram) is copied
+// nevertheless.
 #include "tokenizer_files.h"
 
 #include <fmt/format.h>

@@ -1,7 +1,8 @@
-// The two buffers of a measured transport: in host memory, the transport's own or foreign, or in device memory.
+// The two buffers of a measured transport. They are in device memory, or in host memory, which is the transport's own
+// or foreign.
 //
-// Calls on device memory are measured as in a program: captured as a graph, launched on a stream, with one wait for
-// all.
+// Calls on device memory are measured as in a program: captured as a graph and launched on a stream, with one wait for
+// all calls.
 #pragma once
 #include <functional>
 #include <memory>
@@ -24,7 +25,7 @@ class BenchBuffers {
   BenchBuffers(World& world, const BenchSettings& settings, int index, int64_t bytes);
 
   char* data() const { return data_; }
-  char* host() const { return host_; }  // the same, or the host's copy, which `put` and `fetch` transfer
+  char* host() const { return host_; }  // data(), or its copy on the host, which `put` and `fetch` transfer
   void put() const;
   void fetch() const;
   prun_queue queue() const { return stream_ ? stream_->queue() : prun_queue{PRUN_MEM_HOST, nullptr}; }

@@ -75,7 +75,7 @@ BenchData::BenchData(const BenchOp& op, const CollCall& call, int ranks)
 int64_t BenchData::input_count(int me) const {
   switch (call_.kind) {
     case CollKind::barrier:
-      return op_.sized ? call_.count : 0;  // messages
+      return op_.sized ? call_.count : 0;  // the count of a message
     case CollKind::broadcast:
       return me == call_.root ? call_.count : 0;
     case CollKind::scatter:

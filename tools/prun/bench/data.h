@@ -1,4 +1,4 @@
-// Inputs and expected outputs of a measured call; counts the "#wrong" of a row.
+// Inputs and expected outputs of a measured call. Counts the "#wrong" of a row.
 //
 // Inputs and expected reductions have a prime period, so that checking 64 MiB on 8 ranks costs one comparison instead
 // of eight times the data.
@@ -36,7 +36,7 @@ class BenchData {
   CollCall call_;
   int ranks_;
   int64_t item_;
-  std::vector<Period> inputs_;  // by member
+  std::vector<Period> inputs_;  // inputs by member
   Period reduced_;
 };
 

@@ -1,5 +1,5 @@
-// The timed loop contains only the calls, and one wait for all of them. The numbers of calls and samples follow from a
-// short measurement by rank 0's clock.
+// The timed loop contains only the calls and one wait for all of them. A short measurement by rank 0's clock determines
+// the numbers of calls and samples.
 #include "bench/measure.h"
 
 #include <algorithm>
@@ -87,9 +87,9 @@ class Stopwatch {
   }
 
   const Timed& side_;
-  bool fixed_;  // --iters
+  bool fixed_;  // set by --iters
   int calls_ = 1, left_;
-  double share_s_, spent_s_ = 0;  // share_s_: of a sample
+  double share_s_, spent_s_ = 0;  // share_s_: time of a sample
   std::vector<double> times_;
 };
 

@@ -14,7 +14,7 @@ struct BenchOp {
   enum class What { collective, send_recv, ping_pong, idle };
   const char* name;
   What what;
-  CollKind kind;  // of a collective
+  CollKind kind;  // kind of a collective
   bool sized;     // measured for each size
   bool in_place;  // supports in-place calls
   bool in_all;    // part of `all`

@@ -1,4 +1,5 @@
-// Rows are ordered by operation, dtype, reduction, size. The memory of both sides is allocated before either connects.
+// Measures rows in the order of operation, dtype, reduction, size. The memory of both sides is allocated before either
+// connects.
 #include "bench/rows.h"
 
 #include <fmt/format.h>
@@ -123,7 +124,7 @@ class Rows {
 
   Json figures(const BenchOp& op, const BenchTransport& side, int64_t bytes, const Timing& timing,
                const Json& checked) {
-    const double half = op.what == BenchOp::What::ping_pong ? 0.5 : 1;  // one way
+    const double half = op.what == BenchOp::What::ping_pong ? 0.5 : 1;  // factor for one way
     const double seconds = timing.median_s * half;
     const double algbw = static_cast<double>(bytes) / seconds / 1e9;
     Json json;

@@ -1,4 +1,4 @@
-// Options have the names and semantics of nccl-tests if it has them.
+// Options have the names and semantics of nccl-tests if nccl-tests has them.
 #include "bench/settings.h"
 
 #include <fmt/format.h>

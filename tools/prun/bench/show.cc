@@ -1,5 +1,4 @@
-// The output has nccl-tests' columns and closing lines, for scripts that parse them; prun's additions are comment
-// lines.
+// The output has nccl-tests' columns and closing lines, because scripts parse them. prun's additions are comment lines.
 #include <fmt/format.h>
 
 #include <cstdio>

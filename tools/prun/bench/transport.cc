@@ -1,4 +1,4 @@
-// Both buffers are touched before the first measurement.
+// Opens a measured transport. Both buffers are touched before the first measurement.
 #include "bench/transport.h"
 
 #include <fmt/format.h>

@@ -19,7 +19,7 @@ class BenchTransport {
 
   // Returns `call` with the buffers of this transport.
   CollCall placed(CollCall call, bool in_place) const;
-  // Returns `call` with the host's copy of the buffers, which `put` and `fetch` transfer.
+  // Returns `call` with the host's copy of the buffers; `put` and `fetch` transfer the copy.
   CollCall placed_on_host(CollCall call, bool in_place) const;
   const BenchBuffers& buffers() const { return *buffers_; }
   void run(const BenchOp& op, const CollCall& call) const;  // a collective or a message

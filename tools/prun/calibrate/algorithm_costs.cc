@@ -9,8 +9,8 @@
 namespace prun {
 namespace {
 
-// Returns the plugin of a calibrated transport; "": not for this job. Calibrations distinguish AF_UNIX and TCP sockets,
-// and a job uses one of them.
+// Returns the plugin of a calibrated transport; "" if the job does not use it. Calibrations distinguish AF_UNIX and TCP
+// sockets, and a job uses one of them.
 std::string plugin_of(const std::string& transport, const std::string& spec) {
   const bool tcp = spec.find("unix=0") != std::string::npos;
   if (transport == "socket-tcp") return tcp ? "socket" : "";

@@ -36,7 +36,7 @@ enum class Split : uint8_t { samples, weights, tokens, stages };
 // Arguments of plans/gpt.lua. Sizes of GEMMs and of memory-bound ops vary by more than 100 times.
 struct ProbePlan {
   const char *arch, *width, *heads, *layers, *context;
-  int samples;  // per rank
+  int samples;  // samples per rank
   Split split = Split::samples;
 };
 const ProbePlan kProbes[] = {
@@ -59,7 +59,7 @@ std::map<std::string, std::string> settings_of(const ProbePlan& plan, const char
   const bool splits_weights = plan.split == Split::weights || plan.split == Split::tokens;
   const int tp = splits_weights ? std::gcd(ranks, std::stoi(plan.heads)) : 1;
   const int pp = plan.split == Split::stages ? std::gcd(ranks, 2) : 1;
-  constexpr int kMicrobatches = 3;  // with stages
+  constexpr int kMicrobatches = 3;  // number of microbatches if the split is by stages
   const int microbatches = pp > 1 ? kMicrobatches : 1;
   return {{"arch", plan.arch},
           {"width", plan.width},
@@ -110,7 +110,7 @@ class Calibration {
  private:
   void advance() { bar_.advance(++done_, static_cast<int64_t>(std::size(kProbes) * 2 + transports_.size())); }
 
-  // Runs as many steps as fit into `seconds`; starting a probe takes about 0.3 s.
+  // Runs as many steps as fit into `seconds`. Starting a probe takes about 0.3 s.
   void measure_ops(double seconds) {
     const double each = seconds / (2.0 * std::size(kProbes));
     std::vector<OpSample> samples;
@@ -142,7 +142,7 @@ class Calibration {
     device.ops = fit_ops(samples, device.launch_s);
   }
 
-  // Derives the figures for ops that the probes lack.
+  // Derives figures for the ops that no probe contains.
   void general_figures(const std::vector<OpSample>& samples) {
     simulate::DeviceModel& device = cluster_.device;
     std::vector<double> launches, bandwidths;
@@ -182,7 +182,8 @@ class Calibration {
   int64_t done_ = 0;
 };
 
-// Written to a temporary name and renamed, so that no reader gets half of it; opened before minutes of measuring.
+// The output file. It is written under a temporary name and renamed, so that no reader gets half of it. It is opened
+// before the minutes of measuring, so that an error is reported early.
 class ClusterFile {
  public:
   explicit ClusterFile(const std::string& path) : path_(path), fresh_(path + ".new") {

@@ -1,4 +1,5 @@
-// The smallest call gives the latency of a step; the additional time of larger ones gives the bandwidth at their size.
+// Measures links. The smallest call gives the latency of a step; the additional time of larger calls gives the
+// bandwidth at their size.
 #include "calibrate/links.h"
 
 #include <fmt/format.h>
@@ -50,7 +51,8 @@ std::vector<LinkJson> bench_rows(const JobSpec& job, const CalibratedTransport& 
   return rows;
 }
 
-// `moved`: fraction of the full buffer that a rank sends; rows in ascending order of size.
+// Returns the rates of a collective. `moved`: fraction of the full buffer that a rank sends; rows are in ascending
+// order of size.
 CollectiveRates rates_of(const std::vector<const LinkJson*>& rows, double steps, double moved) {
   CollectiveRates rates;
   const double latency = (*rows.front())["time_us"].get<double>() * 1e-6;

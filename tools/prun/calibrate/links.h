@@ -12,7 +12,7 @@ namespace prun {
 struct CalibratedTransport {
   std::string name, transport, options;
 };
-// Returns the installed ones of shm, socket, socket-tcp, ucx.
+// Returns the transports among shm, socket, socket-tcp and ucx that are installed.
 std::vector<CalibratedTransport> calibrated_transports(const JobSpec& job);
 
 // Measures between `job.launch.nproc` ranks, at least 2. `seconds`: approximate time limit.

@@ -15,7 +15,7 @@ namespace prun {
 struct Probe {
   std::vector<OpSample> ops;
   std::vector<TransferSample> transfers;
-  double wake_s = 0;  // from the end of an op to the start of an op on another stream that waits for it
+  double wake_s = 0;  // delay from the end of an op to the start of an op on another stream that waits for it
 };
 
 // `settings`: arguments of plans/gpt.lua. Throws like a run.

@@ -1,5 +1,5 @@
-// Ranks give a transfer the same name: a collective by its position in their common program, a message by its two ranks
-// and its number within the step.
+// Matches the transfers of different ranks by name. A collective is named by its position in the common program, a
+// message by its two ranks and its number within the step.
 #include "calibrate/transfers.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ namespace {
 using TransferJson = nlohmann::json;
 using simulate::CollectiveRates;
 
-constexpr double kSmallTransfer = 16384;  // smaller ones are dominated by latency
+constexpr double kSmallTransfer = 16384;  // smaller transfers are dominated by latency
 
 struct Span {
   uint64_t begin = 0, end = 0;
@@ -47,7 +47,7 @@ nlohmann::json recorded_transfers(const Program& program, int rank, RecorderHead
         computed.push_back({event.begin_ns, event.end_ns});
     });
   TransferJson all = TransferJson::array();
-  std::map<std::string, int> numbers;  // messages so far, by pair and step
+  std::map<std::string, int> numbers;  // number of messages so far, by pair and step
   for (int s = 0; s < std::ssize(body.streams); ++s)
     each_event(recorder, s, [&](const OpEvent& event) {
       const Op& op = body.streams[s].ops[event.op];
@@ -109,7 +109,7 @@ std::vector<TransferSample> transfers_of_all(const std::vector<nlohmann::json>& 
 }
 
 void take_transfers(const std::vector<TransferSample>& samples, simulate::LinkModel& link) {
-  std::map<CollKind, std::map<int, std::vector<std::pair<double, double>>>> points;  // by power of two
+  std::map<CollKind, std::map<int, std::vector<std::pair<double, double>>>> points;  // points by power of two
   std::vector<double> messages;
   for (const TransferSample& sample : samples) {
     if (!sample.kind) {

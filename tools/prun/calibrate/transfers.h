@@ -1,5 +1,5 @@
 // Durations of collectives and messages inside a step: from the arrival of the last rank, on buffers that ops have just
-// written. prun bench instead repeats a call on the same buffers, which remain in the caches.
+// written. In contrast, prun bench repeats a call on the same buffers, which remain in the caches.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -15,11 +15,11 @@ namespace prun {
 struct TransferSample {
   std::optional<CollKind> kind;  // nullopt: a message
   int ranks = 2;
-  double bytes = 0;  // of the full buffer
+  double bytes = 0;  // bytes of the full buffer
   double seconds = 0;
 };
 
-// Returns this rank's transfers, marked if hardly any compute overlapped with them.
+// Returns this rank's transfers. Transfers with hardly any overlapping compute are marked.
 nlohmann::json recorded_transfers(const Program& program, int rank, RecorderHeader* recorder);
 // Joins recorded_transfers of all ranks, which share a clock. Returns medians over steps.
 std::vector<TransferSample> transfers_of_all(const std::vector<nlohmann::json>& ranks);

@@ -27,7 +27,7 @@ namespace {
 
 enum NodeType { kMemLoad = 2, kMemStore = 3, kCompute = 4, kSend = 5, kReceive = 6, kCollective = 7 };
 
-// By CollKind.
+// Indexed by CollKind.
 constexpr int kCommTypes[kCollKinds] = {0, 2, 7, 5, 1, 3, 4, 6, 9, 2, 6};
 
 // A collective of one rank is a compute node, because ASTRA-sim would wait for its end.
@@ -65,7 +65,7 @@ class Writer {
   }
 
  private:
-  using Group = std::pair<std::string, std::vector<int>>;  // lane of an axis, members
+  using Group = std::pair<std::string, std::vector<int>>;  // key of a group: lane of an axis, members
 
   // Returns the number of a group, from 1, because ASTRA-sim's 0 means all ranks.
   int number_of(const Op& op, std::vector<int> members) {
@@ -94,8 +94,8 @@ class Writer {
     Message file, metadata;
     metadata.text(1, "1.0.0");
     file.delimited(metadata);
-    std::map<std::pair<std::string, std::vector<int>>, int> messages;  // of this rank, by lane and pair
-    const Place* last = nullptr;                                       // collective or send
+    std::map<std::pair<std::string, std::vector<int>>, int> messages;  // count of messages by lane and pair
+    const Place* last = nullptr;                                       // the last collective or send
     for (const Place& place : order) {
       const Op& op = program.step().streams[place.stream].ops[static_cast<size_t>(place.op)];
       Message node;

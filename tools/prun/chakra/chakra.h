@@ -16,14 +16,14 @@ void write_chakra(const Job& job, const std::string& prefix);
 
 namespace prun::chakra {
 
-// An executable order of all ops of a step, by rank, in which collectives of ranks that share several groups have the
-// same order on all of them. Simulators that run one collective per rank at a time would hang in other orders, unlike
+// An executable order of all ops of a step, by rank. Collectives of ranks that share several groups have the same order
+// on all of these ranks. Simulators that run one collective per rank at a time would hang in other orders, unlike
 // prun's streams.
 struct Place {
   int stream = 0, op = 0;
 };
 
-// Returns the order by rank, of a verified job.
+// Returns the order by rank. The job must be verified.
 std::vector<std::vector<Place>> op_order(const Job& job);
 
 }  // namespace prun::chakra

@@ -11,7 +11,7 @@
 namespace prun::chakra {
 namespace {
 
-using Group = std::pair<std::string, int>;  // lane of an axis, first member
+using Group = std::pair<std::string, int>;  // key of a group: lane of an axis, first member
 
 class Walk {
  public:
@@ -37,7 +37,7 @@ class Walk {
 
  private:
   struct Rank {
-    std::vector<int> next;  // by stream
+    std::vector<int> next;  // state by stream
     std::vector<Place> order;
     bool awake = false;
   };

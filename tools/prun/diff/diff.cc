@@ -1,6 +1,6 @@
-// prun diff A [B]: compares two plans, or one plan with two settings: memory by role, bytes by collective and by line
-// of Lua, the order of ops and their waits, the step at unit costs or as predicted on a cluster, and the causes of the
-// difference there. Starts no rank.
+// prun diff A [B]: compares two plans, or one plan with two settings. It compares memory by role, bytes by collective
+// and by line of Lua, the order of ops and their waits, and the step at unit costs or as predicted on a cluster with
+// the causes of the difference. It starts no rank.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -27,7 +27,7 @@ using Json = nlohmann::ordered_json;
 struct DiffSide {
   Job job;
   PlanFacts facts;
-  std::optional<PredictedStep> step;  // with a cluster
+  std::optional<PredictedStep> step;  // used with a cluster
   draw::Timeline timeline;
 };
 

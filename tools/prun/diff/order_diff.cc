@@ -51,7 +51,7 @@ OrderDiff diff_of(const std::string& stream, const StreamFacts& first, const Str
     if (diff.examples.size() < kExamples) diff.examples.push_back(std::move(text));
   };
   const std::vector<std::string> a = numbered(first.ops), b = numbered(second.ops);
-  std::map<std::string, int> places;  // indexes in the second
+  std::map<std::string, int> places;  // indexes in the second list
   for (size_t i = 0; i < b.size(); ++i) places[b[i]] = static_cast<int>(i);
   std::vector<int> order;
   std::vector<size_t> common;

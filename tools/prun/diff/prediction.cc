@@ -108,7 +108,7 @@ PredictedStep predict_step(const Job& job, const simulate::Cluster& cluster) {
 
 std::vector<StepCause> causes_of(const PredictedStep& first, const PredictedStep& second) {
   std::vector<StepCause> causes;
-  std::map<std::string, Unmatched> unmatched;  // by op
+  std::map<std::string, Unmatched> unmatched;  // lines by op
   const auto add = [&](const StepPart& part, double a, double b, bool in_first, bool in_second) {
     if (part.kind != PartKind::compute || (in_first && in_second)) {
       causes.push_back({part.kind, what_of(part), a, b});

@@ -12,7 +12,7 @@
 namespace prun {
 
 struct PredictedStep {
-  simulate::Simulation simulation;  // with its spans
+  simulate::Simulation simulation;  // the simulation, which has kept its spans
   std::map<simulate::StepPart, double> parts;
 };
 
@@ -36,8 +36,8 @@ void print_prediction(const simulate::Cluster& cluster, const PredictedStep& fir
 nlohmann::ordered_json prediction_json(const simulate::Cluster& cluster, const PredictedStep& first,
                                        const PredictedStep& second);
 
-// Returns a plan's timeline for a picture of both, stacked on one time axis. `step`: predicted; null = unit costs.
-// `which`: "first"; `name`: the plan and its arguments.
+// Returns a plan's timeline for a picture of both plans, stacked on one time axis. `step`: the prediction; null = unit
+// costs. `which`: "first" or "second"; `name`: the plan and its arguments.
 draw::Timeline timeline_of_plan(const Job& job, const PredictedStep* step, const std::string& which,
                                 const std::string& name);
 // Stacks both timelines, with memory by role.

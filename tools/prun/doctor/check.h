@@ -44,12 +44,12 @@ Findings hosts(const DoctorOptions& options);  // with --nnodes: runs on all nod
 Findings checkpoint_folder(const DoctorOptions& options);  // with --checkpoint
 Findings environment(const DoctorOptions& options);
 
-// Network facts for the checks of one host and of several.
+// Network facts for the checks of a single host and of several hosts.
 int64_t mtu_of(const std::string& interface);  // -1: unknown
 std::string host_name();
 
-// Rows of a pair of ranks: `where` is "" inside this host, otherwise e.g. "node 0 to node 1". Values far from the usual
-// ones are warnings.
+// Returns the rows of a pair of ranks. `where` is "" inside this host, otherwise e.g. "node 0 to node 1". Values far
+// from the usual ones are warnings.
 Finding latency_finding(const std::string& transport, const std::string& where, double seconds);
 Finding bandwidth_finding(const std::string& transport, const std::string& where, double bytes_per_s);
 
@@ -59,9 +59,9 @@ Findings devices(const std::vector<DeviceReport>& reports);
 nlohmann::json devices_json(const std::vector<DeviceReport>& reports);
 
 // Latency and bandwidth between two members of a group.
-inline constexpr int64_t kPairBytes = int64_t{4} << 20;  // of the large message
+inline constexpr int64_t kPairBytes = int64_t{4} << 20;  // bytes of the large message
 
-// Collective over the two members only; `buffer` has kPairBytes. Take about 0.3 s.
+// Measurements. They are collective over the two members only, and take about 0.3 s; `buffer` has kPairBytes.
 double pair_latency(Communicator& group, int one, int other, char* buffer);    // s, one way, 8 bytes, median
 double pair_bandwidth(Communicator& group, int one, int other, char* buffer);  // bytes/s, one way, kPairBytes, median
 
@@ -71,7 +71,7 @@ struct ClockOffset {
 };
 ClockOffset clock_offset(Communicator& group, int one, int other, char* buffer);
 
-// A job of the doctor itself: ranks report findings; the outcome has its failure, if any.
+// A job of the doctor itself: ranks report findings, and the outcome has the job's failure, if any.
 void report(LauncherClient& launcher, const Finding& finding);  // called by a rank; sends it to node 0
 
 struct JobOutcome {

@@ -1,4 +1,4 @@
-// Each plugin is probed in a child process. A device that was not built, or has no driver here, is absent; with
+// Probes each plugin in a child process. A device that was not built, or that has no driver here, is absent; with
 // `--device NAME` that is a failure.
 #include "kernels/devices.h"
 

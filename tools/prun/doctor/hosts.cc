@@ -32,7 +32,7 @@ std::string mtu_text(const std::string& interface) {
   return mtu < 0 ? "unknown" : std::to_string(mtu);
 }
 
-// Returns a finding with "node 0: x; node 1: y" if the values differ.
+// Returns a finding that lists the nodes' values, "node 0: x; node 1: y", if they differ.
 Finding compared(const std::string& name, const std::vector<std::string>& values, Status otherwise,
                  const std::string& fix) {
   const bool alike = std::all_of(values.begin(), values.end(), [&](const auto& value) { return value == values[0]; });

@@ -1,4 +1,4 @@
-// Limits of this process: descriptors and processes are allocated as a test, the others are read.
+// Limits of this process. Descriptors and processes are allocated as a test; the other limits are read.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -31,8 +31,8 @@ int ranks_here(const DoctorOptions& options) {
   return options.job.launch.nproc > 1 ? options.job.launch.nproc : usable_cores();
 }
 
-// Opens as many descriptors as a launcher of 512 ranks, in a child that raises the soft limit to the hard one, like
-// prun.
+// Opens as many descriptors as a launcher of 512 ranks does, in a child that raises the soft limit to the hard one,
+// like prun.
 Finding open_files(const DoctorOptions&) {
   constexpr int kTried = 1024;
   const int64_t limit = limit_of(RLIMIT_NOFILE, false);

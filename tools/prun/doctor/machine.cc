@@ -34,7 +34,7 @@ Finding cores(const DoctorOptions&) {
   return found;
 }
 
-// Returns the CPUs granted by the cgroup: its quota over its period; 0: no limit.
+// Returns the CPUs granted by the cgroup: its quota over its period; 0 = unlimited.
 double granted_cpus() {
   std::ifstream second("/sys/fs/cgroup/cpu.max");
   std::string quota;
@@ -90,7 +90,7 @@ Finding memory(const DoctorOptions&) {
   return found;
 }
 
-// Arenas are mapped at once but touched gradually.
+// Checks overcommit, because arenas are mapped at once but touched gradually.
 Finding overcommit(const DoctorOptions&) {
   std::ifstream file("/proc/sys/vm/overcommit_memory");
   int mode = 0;

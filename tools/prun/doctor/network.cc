@@ -36,7 +36,7 @@ Finding interface(const Interface& each) {
   return found;
 }
 
-// Result of resolving a name, with the time that it took.
+// Result of resolving a name, and the duration of the lookup.
 struct Resolved {
   std::vector<std::string> addresses;
   std::string problem;

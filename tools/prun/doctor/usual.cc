@@ -1,5 +1,5 @@
-// The ranges are from `prun bench ping_pong --bytes 8,4M` on machines up to two generations old. A warning requires a
-// factor of ten, because neighbours on shared machines cost more than the machine's age.
+// The usual ranges come from `prun bench ping_pong --bytes 8,4M` on machines up to two generations old. A warning
+// requires a deviation by a factor of ten, because neighbours on shared machines cost more than the machine's age.
 #include <fmt/format.h>
 
 #include "base/text.h"
@@ -10,7 +10,7 @@ namespace {
 
 struct Usual {
   const char* transport;
-  bool between;                // hosts
+  bool between;                // the pair is on different hosts
   double least_us, most_us;    // latency, us
   double least_gbs, most_gbs;  // bandwidth, 1e9 bytes/s
 };

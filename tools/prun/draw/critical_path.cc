@@ -28,7 +28,7 @@ std::vector<int> critical_path(const Timeline& timeline) {
     if (at > 0 && boxes[static_cast<size_t>(at) - 1].lane == box.lane)
       consider(at - 1, boxes[static_cast<size_t>(at) - 1].end);
     for (const int from : into[static_cast<size_t>(at)]) {
-      // From a collective's last arrival its begin counts, from an edge's producer its end.
+      // A collective's last arrival counts by its begin, an edge's producer by its end.
       const Box& source = boxes[static_cast<size_t>(from)];
       consider(from, source.end < box.end ? source.end : source.begin);
     }

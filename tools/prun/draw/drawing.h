@@ -12,7 +12,7 @@ namespace prun::draw {
 // Loss and throughput of a run by step, from the rows of --metrics (README.md of tools/prun lists their keys).
 struct Curve {
   std::string name;                      // the run's id, or the file name
-  std::vector<double> step, loss, rate;  // rate: tokens or samples per second; NaN: unknown
+  std::vector<double> step, loss, rate;  // rate: tokens or samples per second; NaN = unknown
   std::vector<double> eval_step, eval_loss;
 };
 
@@ -24,8 +24,8 @@ struct Drawing {
   bool one_axis = false;  // text form: all timelines have the longest one's time axis
 };
 
-// Reads the operands of `prun draw`: plans, traces, rows of metrics, folders of runs. Throws usage_error for anything
-// else, and for plans like build_job.
+// Reads the operands of `prun draw`: plans, traces, rows of metrics, folders of runs. Throws usage_error for any other
+// operand, and for plans like build_job.
 Drawing read_inputs(DrawOptions& options);
 
 std::string page_of(const Drawing& drawing);                // self-contained HTML

@@ -40,7 +40,8 @@ bool has_microbatches(const Timeline& timeline) {
   return std::any_of(timeline.boxes.begin(), timeline.boxes.end(), [](const Box& box) { return box.microbatch > 0; });
 }
 
-// Pipelines send activations between ranks; context parallelism sends parts within a unit, so it is not one.
+// Returns whether ranks form a pipeline. Pipelines send activations between ranks, but context parallelism sends parts
+// within a unit.
 bool is_pipeline(const Timeline& timeline) {
   if (!has_microbatches(timeline)) return false;
   return std::any_of(timeline.lanes.begin(), timeline.lanes.end(), [](const Lane& lane) {
@@ -70,7 +71,7 @@ BoxKind kind_of(const OpFacts& op) {
 }
 
 void tell_weight_gradients(Timeline& timeline) {
-  // An add to a weight's gradient directly follows it.
+  // An add that directly follows a weight's gradient of its unit belongs to it, too.
   for (size_t i = 1; i < timeline.boxes.size(); ++i) {
     Box& box = timeline.boxes[i];
     const Box& before = timeline.boxes[i - 1];

@@ -15,12 +15,12 @@ constexpr double kReduction = 0.5 * kForward, kOptimizer = 0.25 * kForward;
 constexpr double kMessage = 0.1;            // fraction of a unit's forward
 constexpr double kLeast = 1e-3 * kForward;  // lower bound per op, so that every op is visible
 
-// Work of one class of ranks in a step.
+// Work of a rank class in a step.
 struct Work {
-  double forward = 0, largest_unit = 0;        // FLOPs of a microbatch's forward, and of its largest unit's
-  double gradients = 0, weights = 0;           // FLOPs of its gradients of activations, and of weights
-  double update_bytes = 0;                     // bytes accessed by the optimizer
-  double gradient_bytes = 0, other_bytes = 0;  // reduced per microbatch; the largest other transfer
+  double forward = 0, largest_unit = 0;  // FLOPs of a microbatch's forward, and of the forward of its largest unit
+  double gradients = 0, weights = 0;     // FLOPs of a microbatch's gradients of activations, and of weights
+  double update_bytes = 0;               // bytes accessed by the optimizer
+  double gradient_bytes = 0, other_bytes = 0;  // bytes reduced per microbatch, and bytes of the largest other transfer
 };
 
 bool makes_weights(const Op& op) {
@@ -70,7 +70,7 @@ simulate::Cluster ideal_cluster(const Job& job) {
   std::vector<Work> works;
   for (const Program& program : job.classes) works.push_back(work_of(program));
   Work most;
-  double unit = 1;  // smallest fraction of the forward in a class's largest unit
+  double unit = 1;  // smallest fraction of a class's forward that its largest unit takes
   for (const Work& work : works) {
     most.forward = std::max(most.forward, work.forward);
     most.gradients = std::max(most.gradients, work.gradients);
@@ -105,7 +105,7 @@ simulate::Cluster ideal_cluster(const Job& job) {
   for (int rank = 0; rank < cluster.node.devices; ++rank)
     cluster.node.slow.emplace_back(rank, works[job.class_of_rank[rank]].forward / most.forward);
   cluster.bus.bandwidth = std::max({1.0, most.gradient_bytes / kReduction, most.other_bytes / message});
-  cluster.bus.message_s = 0;  // the bytes of a message take its time
+  cluster.bus.message_s = 0;  // the time of a message comes from its bytes alone
   cluster.collective_s = message;
   cluster.bus.message_efficiency = 1;
   return cluster;

@@ -217,7 +217,7 @@ class Reader {
 
   DrawOptions& options_;
   Drawing drawing_;
-  std::optional<Job> job_;  // the plan's
+  std::optional<Job> job_;  // the job of the plan
 };
 
 }  // namespace

@@ -58,7 +58,8 @@ class Builder {
     }
   }
 
-  // Returns the ranks that a drawn rank represents, the undrawn ones of its class: "ranks 0-3", "ranks 0, 2, .., 6".
+  // Returns the ranks that a drawn rank represents, including the undrawn ones of its class: "ranks 0-3", "ranks 0, 2,
+  // .., 6".
   std::string who(int rank) const {
     std::vector<int> ranks;
     for (int r = 0; r < static_cast<int>(job_.class_of_rank.size()); ++r)
@@ -72,7 +73,7 @@ class Builder {
                       : fmt::format("ranks {}, {}, .., {}", rank, ranks[1], ranks.back());
   }
 
-  // Numbers each communication op among those of its members on its lane; offers are numbered separately.
+  // Numbers each communication op among the ops with the same members and lane. Offers are numbered separately.
   static std::vector<int> numbers_of(const Program& program, const Stream& stream, int rank) {
     std::map<std::tuple<std::string, int, std::vector<int>, bool>, int> next;
     std::vector<int> numbers;
@@ -137,10 +138,10 @@ class Builder {
 
   const Job& job_;
   Timeline timeline_;
-  std::set<int> drawn_;  // ranks
+  std::set<int> drawn_;  // ranks that have a row
   uint64_t origin_ = UINT64_MAX;
   std::map<MeetingKey, std::vector<int>> meetings_;
-  std::map<std::tuple<int, StreamId, uint32_t, uint32_t>, int> places_;  // by rank, stream, step, op
+  std::map<std::tuple<int, StreamId, uint32_t, uint32_t>, int> places_;  // index of a box by rank, stream, step, op
   std::vector<std::pair<int, Waiting>> waits_;
 };
 

@@ -12,11 +12,11 @@ struct PictureArea {
   double left = 0, top = 0, width = 0, height = 0;
 };
 
-// Returns paths stacked from the bottom: persistent memory, gathered parameters, activations, all else. `most`: bytes
-// at full height; `end`: time at full width. A pixel column shows its moment with the most bytes.
+// Returns paths stacked from the bottom: persistent memory, gathered parameters, activations, all other memory. `most`:
+// bytes at full height; `end`: time at full width. A pixel column shows its moment with the most bytes.
 std::string memory_paths(const MemoryStrip& strip, const PictureArea& area, int64_t most, int64_t end);
 
-// Formats with one decimal unless it is 0, the same everywhere.
+// Formats with one decimal unless that is 0, identically on every machine.
 std::string number(double value);
 
 // Rows of pictures and text. Omitted lanes: pipeline messages, which are arrows between ranks; receives, which mirror
@@ -25,7 +25,7 @@ struct PictureRow {
   int lane = 0;
   bool computes = false, opens = false;  // opens: first row of its rank
   std::string who, name;
-  std::vector<Group> groups;  // the drawn ones
+  std::vector<Group> groups;  // the groups that are drawn
 };
 
 struct PictureRows {

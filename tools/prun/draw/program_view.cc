@@ -72,7 +72,7 @@ MemoryStrip strip_of(int rank, const Program& program, std::vector<Change> chang
   std::vector<int64_t> now(roles.size(), 0);
   for (const Buffer& buffer : program.buffers)
     if (is_kept(buffer) && !is_on_host(buffer)) now[index_of(roles, buffer.role)] += buffer.bytes;
-  // Memory freed at a moment is available to buffers that begin then.
+  // Memory freed at a moment is available to buffers that begin at this moment.
   std::sort(changes.begin(), changes.end(),
             [](const Change& a, const Change& b) { return std::tie(a.time, a.bytes) < std::tie(b.time, b.bytes); });
   const auto put = [&](int64_t time) {
@@ -94,7 +94,7 @@ MemoryStrip strip_of(int rank, const Program& program, std::vector<Change> chang
   return strip;
 }
 
-// Returns begin and end by rank and step.
+// Returns the begin and the end of each step by rank and step.
 std::map<std::pair<int, int>, std::pair<int64_t, int64_t>> steps_of(const Timeline& timeline) {
   std::map<std::pair<int, int>, std::pair<int64_t, int64_t>> steps;
   for (const Box& box : timeline.boxes) {

@@ -12,7 +12,7 @@ namespace prun {
 struct DrawOptions {
   JobSpec job;
   std::string cluster;                // cluster on which plans are simulated; "": unit costs
-  std::vector<std::string> operands;  // what to draw
+  std::vector<std::string> operands;  // plans, traces, metrics or runs to draw
   bool json = false;
   std::string out;    // "": text
   std::string title;  // "": derived from the operands

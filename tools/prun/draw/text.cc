@@ -15,7 +15,7 @@
 namespace prun::draw {
 namespace {
 
-constexpr std::string_view kLetters = "FBWCGRAMO-";                                              // by kind
+constexpr std::string_view kLetters = "FBWCGRAMO-";                                              // letters by kind
 constexpr std::array<int, kBoxKinds> kColours = {32, 208, 179, 117, 36, 162, 45, 103, 98, 246};  // of 256
 
 bool colours() { return isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr; }
@@ -49,7 +49,7 @@ std::string cell(int kind, bool coloured) {
                   : std::string(1, letter);
 }
 
-// `end`: end of the axis.
+// Renders one timeline; `end` is the end of the axis.
 std::string timeline_text(const Timeline& timeline, int width, int64_t end) {
   const PictureRows rows = picture_rows(timeline);
   const Figures figures = figures_of(timeline);

@@ -15,12 +15,12 @@ namespace prun::draw {
 enum class BoxKind : uint8_t {
   forward,
   backward,         // gradients of activations; all gradients if the schedule does not split backward
-  weight_gradient,  // if the schedule splits backward
+  weight_gradient,  // set only if the schedule splits backward
   recompute,
-  gather,      // of parameters
+  gather,      // all-gathers of parameters
   gradient,    // reductions of gradients
   activation,  // collectives of activations
-  message,     // point-to-point
+  message,     // point-to-point messages
   optimizer,
   other
 };
@@ -44,10 +44,10 @@ class Texts {
 
 struct Box {
   int lane = 0;
-  // Waits for edges from `ready`, for other ranks from `begin`; works from `arrived`.
+  // The op waits for edges from `ready` on, for other ranks from `begin` on, and works from `arrived` on.
   int64_t ready = 0, begin = 0, arrived = 0, end = 0;
   BoxKind kind = BoxKind::other;
-  // Indexes of texts; group: the mesh axis of communication, or "".
+  // Indexes of texts. group: the mesh axis of communication, or "".
   int name = 0, unit = 0, site = 0, phase = 0, group = 0;
   int microbatch = -1, step = 0, op = 0;
   int64_t bytes = 0;
@@ -56,7 +56,7 @@ struct Box {
 struct Lane {
   int rank = 0, stream = 0;
   int rank_class = -1;  // -1: unknown
-  std::string name;     // of the stream
+  std::string name;     // name of the stream
   std::string who;      // "rank 0", or for a class "ranks 0-3"
 };
 
@@ -65,7 +65,7 @@ struct Arrow {
   bool between_ranks = false;
 };
 
-// Boxes of one lane that are perceived as one: a unit's forward, a microbatch's backward.
+// Boxes of one lane that appear as one: a unit's forward, a microbatch's backward.
 struct Group {
   int first = 0, count = 0;  // indexes of boxes
   BoxKind kind = BoxKind::other;
@@ -93,18 +93,18 @@ struct Timeline {
   std::vector<Box> boxes;
   std::vector<Arrow> arrows;
   std::vector<Group> groups;
-  std::vector<int> critical;  // boxes from first to last
+  std::vector<int> critical;  // indexes of boxes from first to last
   std::vector<MemoryStrip> memory;
 
-  int64_t end() const;  // of the last box
-  int ranks() const;    // number with lanes
+  int64_t end() const;  // end of the last box
+  int ranks() const;    // number of ranks that have lanes
 };
 
 // Derives the order of boxes, weight gradients, groups and the critical path from lanes, boxes and arrows. Boxes may be
 // in any order before; arrows are renumbered with them.
 void finish(Timeline& timeline);
 
-// Facts that determine an op's kind; `role`: of the memory that it writes, "" = unknown.
+// Facts that determine an op's kind. `role` is that of the memory that the op writes; "" = unknown.
 struct OpFacts {
   std::string_view name, phase, role;
   bool communicates = false;
@@ -118,8 +118,8 @@ void tell_weight_gradients(Timeline& timeline);
 // Returns runs of a lane's boxes with equal kind, unit and microbatch; for a pipeline's compute, kind and microbatch.
 std::vector<Group> groups_of(const Timeline& timeline);
 
-// Returns the critical path: from the box that ends last, each time to the predecessor that finished last: the previous
-// op on its stream, the producer of an edge, or the last member to arrive at a collective.
+// Returns the critical path. It starts at the box that ends last, and each time continues with the predecessor that
+// finished last: the previous op on its stream, the producer of an edge, or the last member to arrive at a collective.
 std::vector<int> critical_path(const Timeline& timeline);
 
 // Returns the path's time in nanoseconds by kind; the last entry is time in which none of its boxes was at work.
@@ -132,7 +132,7 @@ struct Figures {
   double busy = 0;                // fraction of the compute streams' time, mean over ranks
   double communicating = 0;       // fraction of the time in which a rank communicates
   double exposed = 0;             // fraction in which it communicates without computing
-  std::vector<int64_t> critical;  // as critical_shares()
+  std::vector<int64_t> critical;  // see critical_shares()
   int64_t peak_bytes = 0;         // maximum over ranks; 0: unknown
 };
 
@@ -140,7 +140,7 @@ Figures figures_of(const Timeline& timeline);
 
 // Returns "12.3 ms", or with unit costs "3.5 F": forwards of a microbatch.
 std::string time_text(const Timeline& timeline, int64_t ns);
-// Returns the largest three, as "71 % forward, 12 % all-gather, 17 % waiting".
+// Returns the three largest shares, as "71 % forward, 12 % all-gather, 17 % waiting".
 std::string critical_text(const Figures& figures);
 
 }  // namespace prun::draw

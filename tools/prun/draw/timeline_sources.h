@@ -14,7 +14,7 @@ namespace prun::draw {
 // Recorded times of one stream's ops.
 struct StreamTimes {
   int rank = 0, stream = 0;
-  std::vector<OpEvent> events;  // by step and op; some may be missing
+  std::vector<OpEvent> events;  // events by step and op; some may be missing
 };
 
 // Builds boxes, arrows and lane names; the program determines the rendezvous and the edges. Calls finish().
@@ -24,11 +24,11 @@ Timeline timeline_of(const Job& job, const std::vector<StreamTimes>& times);
 // trace, or has no ops.
 Timeline read_trace_file(const std::string& path, int first, int last);
 
-// Returns the simulated step, of the first rank of each class of ranks with equal times. The simulation must have kept
+// Returns the simulated step of the first rank of each class of ranks with equal times. The simulation must have kept
 // its spans.
 Timeline simulated_timeline(const Job& job, const simulate::Simulation& simulation);
 
-// Returns the schedule alone, as timed by the ideal cluster of the job.
+// Returns the schedule alone; the times are those of the job's ideal cluster.
 Timeline ideal_timeline(const Job& job);
 
 // Returns a cluster for pictures of a plan's schedule, scaled to the job and independent of the machine:

@@ -1,5 +1,5 @@
-// Reads a trace of `prun --trace` (Chrome JSON, written by trace.cc) into a timeline, event by event, because a trace
-// may be far larger than the part that is kept.
+// Reads a trace of `prun --trace` (Chrome JSON, written by trace.cc) into a timeline. It reads event by event, because
+// a trace may be far larger than the part that is kept.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Track = std::pair<int, int>;  // rank, stream
 
-constexpr double kLatestMicros = 1e12;  // 11 days; later times lose nanoseconds
+constexpr double kLatestMicros = 1e12;  // 11 days; a double of a later time is not exact to a nanosecond
 
 int64_t nanoseconds(const Json& event, const char* key) {
   const double micros = event.at(key).get<double>();
@@ -185,7 +185,7 @@ class TraceReader {
   int first_, last_;
   int64_t dropped_ = 0;
   Timeline timeline_;
-  std::vector<Track> tracks_;  // by box
+  std::vector<Track> tracks_;  // tracks by box
   std::map<Track, std::string> names_;
   std::map<Track, int> lane_of_;
   std::vector<Wait> waits_;

@@ -35,7 +35,7 @@ std::optional<std::string> bytes_of_characters(std::string_view text) {
   std::string bytes;
   for (size_t i = 0; i < text.size(); ++i) {
     unsigned character = static_cast<unsigned char>(text[i]);
-    if (character >= 0x80) {  // valid ones have at most two bytes in UTF-8
+    if (character >= 0x80) {  // valid characters have at most two bytes in UTF-8
       if (character >= 0xe0 || i + 1 == text.size()) return std::nullopt;
       character = (character & 0x1f) << 6 | (static_cast<unsigned char>(text[++i]) & 0x3f);
     }

@@ -1,5 +1,6 @@
-// Byte-pair encoding (Sennrich et al. 2016): merges neighbours, in the order in which the merges were learnt. Over
-// bytes as in Radford et al. 2019, or over characters, with bytes for those without a token, as in SentencePiece.
+// Byte-pair encoding (Sennrich et al. 2016): merges neighbours, in the order in which the merges were learnt. It works
+// over bytes as in Radford et al. 2019, or over characters as in SentencePiece; characters without a token become
+// bytes.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -21,9 +22,9 @@ class BytePairs {
     bool characters = false;         // words consist of characters, not bytes
     bool byte_fallback = false;      // characters without a token become byte tokens, <0x00> to <0xFF>
     std::optional<int32_t> unknown;  // token for characters without one
-    bool fuse_unknown = false;       // one such token for a run of them
+    bool fuse_unknown = false;       // a run of unknown characters becomes one such token
   };
-  // `merges`: in the order in which they were learnt. Throws usage_error for a merge whose result is not a token.
+  // `merges` are in the order in which they were learnt. Throws usage_error for a merge whose result is not a token.
   BytePairs(std::map<std::string, int32_t> ids, const std::vector<std::pair<std::string, std::string>>& merges,
             const Rules& rules);
   // Appends the tokens of a word. Throws usage_error for a character without a token.

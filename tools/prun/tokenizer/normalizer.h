@@ -12,7 +12,8 @@ inline constexpr const char* kMetaspace = "\u2581";  // replaces a space
 class Normalizer {
  public:
   Normalizer() = default;  // changes nothing
-  // From a tokenizer.json: Replace, Prepend, and sequences of them. Throws usage_error for others, by name.
+  // Reads a tokenizer.json: Replace, Prepend, and sequences of them. Throws usage_error that names any other
+  // normalizer.
   explicit Normalizer(const nlohmann::json& normalizer) { add(normalizer); }
   std::string operator()(std::string text) const;
 

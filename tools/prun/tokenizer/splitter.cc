@@ -1,4 +1,4 @@
-// PCRE2 supports Unicode's letters and digits, which these patterns need.
+// Splits texts with PCRE2, because these patterns need Unicode's letters and digits.
 #include "tokenizer/splitter.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -33,7 +33,7 @@ Splitter::Splitter(const std::string& pattern) {
 void Splitter::split(const std::string& text, std::vector<std::string>& words) const {
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
       pcre2_match_data_create_from_pattern(code_of(code_), nullptr), pcre2_match_data_free);
-  size_t from = 0, behind = 0;  // behind: the end of the last word
+  size_t from = 0, behind = 0;  // offset of the end of the last word
   while (from < text.size()) {
     const int found = pcre2_match(code_of(code_), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                                   PCRE2_NOTEMPTY, match.get(), nullptr);

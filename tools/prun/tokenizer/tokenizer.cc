@@ -39,9 +39,9 @@ class Bytes final : public Tokenizer {
 };
 
 struct AddedToken {
-  std::string content;  // as searched in the text
+  std::string content;  // the text as it is searched for
   int32_t id = 0;
-  bool special = false, normalized = false;  // normalized: searched in the normalized text
+  bool special = false, normalized = false;  // the token is searched for in the normalized text
 };
 
 // Names of end-of-text tokens.
@@ -120,7 +120,7 @@ class FromFile final : public Tokenizer {
     std::map<std::string, int32_t> ids;
     for (const auto& [text, id] : model.at("vocab").items()) {
       const std::optional<std::string> words = words_of(text);
-      if (!words) continue;  // not text: usually an added token
+      if (!words) continue;  // not a text: usually an added token
       ids[*words] = id_of(id);
       keep(ids[*words], characters_ ? text_of(text, rules.byte_fallback) : *words);
     }
@@ -165,7 +165,7 @@ class FromFile final : public Tokenizer {
   }
 
   void read_pre_tokenizer(const Json& pre) {
-    if (pre.is_null()) return;  // one word
+    if (pre.is_null()) return;  // the whole text is one word
     const std::string type = pre.at("type");
     if (type == "Sequence") {
       for (const Json& one : pre.at("pretokenizers")) read_pre_tokenizer(one);

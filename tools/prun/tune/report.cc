@@ -1,5 +1,5 @@
-// A step's parts are means over ranks that sum to the step, so the difference of the parts explains why a candidate is
-// slower than the best.
+// The parts of a step are means over ranks and sum to the step. So the differences of the parts explain why a candidate
+// is slower than the best.
 #include "tune/report.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// The output of prun tune: the best three with the parts of their steps, the cause of the next ones' slowness, the
-// rejected candidates.
+// The output of prun tune: the best three candidates with the parts of their steps, the reasons why the next ones are
+// slower, and the rejected candidates.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,19 +12,19 @@
 namespace prun {
 
 struct RefusedCandidates {
-  std::string why, example;  // example: the settings of the first
+  std::string why, example;  // example: the settings of the first candidate
   int count = 1;
 };
 
 struct Tuned {
   int64_t combinations = 0, estimated = 0;
-  std::vector<Trial> trials;                // fitting ones, fastest first
+  std::vector<Trial> trials;                // fitting candidates, fastest first
   std::vector<Trial> misfits;               // fastest first; some are only estimated
-  std::vector<Trial> refuted;               // fast, but they train something else
+  std::vector<Trial> refuted;               // fast candidates that train something else
   std::vector<RefusedCandidates> left_out;  // invalid plans by reason, most frequent first
 };
 
-// Returns the command that runs the best.
+// Returns the command that runs the best candidate.
 std::string run_command_text(const JobSpec& job, const simulate::Cluster& cluster, const Trial& best);
 
 // Returns a line per reason, each after a line break; "" if nothing was omitted.

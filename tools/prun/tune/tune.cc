@@ -27,7 +27,7 @@ namespace {
 
 using simulate::Cluster;
 
-constexpr size_t kSimulated = 20;  // fitting ones
+constexpr size_t kSimulated = 20;  // number of fitting candidates to simulate
 
 // Returns the Error of an invalid candidate, or ""; other errors end the search.
 template <class Try>
@@ -245,10 +245,10 @@ class Tuning {
   Tuned tuned_;
   struct Alike {
     Combination first;
-    std::map<size_t, size_t> plans;  // by the digest of the full plan; empty while there is only the first
+    std::map<size_t, size_t> plans;  // indexes by the digest of the full plan; empty for a single plan
   };
-  std::map<size_t, Alike> alike_;   // by the digest with few layers
-  std::map<size_t, Ranked> known_;  // by plan
+  std::map<size_t, Alike> alike_;   // groups by the digest with few layers
+  std::map<size_t, Ranked> known_;  // candidates by plan
   size_t simulated_ = 0;            // number of ranked candidates
   std::map<std::string, RefusedCandidates> left_out_;
 };
