@@ -287,8 +287,8 @@ int Context::score(const prun_open_params& params, std::span<const int>) {
   }
 }
 
-// The loss of a rank on the control connection is no error here: it may have ended successfully while this rank's
-// device still computes.
+// Returns an extension. The loss of a rank on the control connection is no error here, because that rank may have ended
+// successfully while this rank's device still computes.
 const void* Context::ext(std::string_view id) {
   static constexpr prun_alarm kAlarm = {
       sizeof(prun_alarm), [](prun_ctx* ctx, prun_comm* comm, int waited_ms, prun_result* result) {

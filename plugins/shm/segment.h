@@ -72,7 +72,7 @@ struct alignas(128) CallLine {
 struct CommBlock {
   CallLine line[2];                             // call k uses line k & 1
   alignas(128) std::atomic<uint64_t> progress;  // steps of long collectives that this rank has passed; never decreases
-  alignas(128) std::atomic<uint64_t> done;      // completed calls; peers must reach it before the block is reused
+  alignas(128) std::atomic<uint64_t> done;      // completed calls; all peers must have completed as many before reuse
   Doorbell bell;
   alignas(128) std::byte slot[2][kSlotBytes];
   std::byte in[kStageBytes];

@@ -50,7 +50,7 @@ Options parse_options(const char* text) {
       {"encrypt", &o.encrypt},
       {"link_timeout", &o.link_timeout, 1, 3600, "seconds"},
       {"unix", &o.use_unix},
-      {"ports", &o.ports, "any or FIRST:LAST"},  // the last row: hosts may differ
+      {"ports", &o.ports, "any or FIRST:LAST"},  // the last row is not compared, because hosts may differ
   };
   sdk::parse_options("socket", text, rows);
   read_ports(o);

@@ -44,8 +44,8 @@ inline CudnnSlice cudnn_backward_slice(const AttentionSizes& s, const Options& o
   return {};
 }
 
-// Return the additional scratch of a hop: its output and log-sum-exps before they are merged (f32), and its gradients
-// (bf16). Sized for the largest hop, because ranks of one program have hops of several shapes.
+// Both return the bytes of additional scratch of a hop: its output and log-sum-exps before they are merged (f32), and
+// its gradients (bf16). They are sized for the largest hop, because ranks of one program have hops of several shapes.
 inline size_t cudnn_hop_forward_bytes(const AttentionSizes& s) {
   return static_cast<size_t>(s.batch * s.length * s.heads * (s.head + 1)) * sizeof(float) + 2 * kScratchAlign;
 }
