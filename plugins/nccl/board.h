@@ -1,6 +1,6 @@
 // Notes from other ranks over the control connection: the call that a rank is in, the sizes of its sends, its request
-// for a communicator, its loss. NCCL compares no calls and names no rank; the errors that do are derived from this
-// board.
+// for a communicator, its loss. NCCL compares no calls and names no rank; errors that name a mismatched or missing rank
+// are derived from this board.
 //
 // One lock guards it; `wait` sleeps until there is news.
 #pragma once

@@ -60,7 +60,7 @@ void allow_sharing(const prun_open_params& params, const Library& library) {
 }
 
 std::shared_ptr<const Library> load(const Options& options, const prun_open_params& params) {
-  // NCCL reads it at first use. A value set by the user is kept.
+  // NCCL reads the variable at first use. A value set by the user is retained.
   if (params.interface_name != nullptr) setenv("NCCL_SOCKET_IFNAME", params.interface_name, 0);
   // Makes NCCL connect at init, not in the first collective: there a ring of pairs, in which every rank first calls
   // its next one, would deadlock.

@@ -74,7 +74,7 @@ Failure Context::test(Request* request) {
   return test_collective(*this, *static_cast<CollRequest*>(request)->comm);
 }
 
-// Sleepers wake within their nap of 4 ms; peers read the state.
+// Sets the aborted state, which peers read. Sleeping threads notice it within their nap of 4 ms.
 void Context::abort() {
   Transport::abort();
   if (!connected) return;

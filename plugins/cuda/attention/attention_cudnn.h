@@ -4,8 +4,8 @@
 // the hop's keys, or the hop is the causal diagonal. So one graph computes a hop, and attention_hops.h merges it with
 // the previous ones.
 //
-// Its gradient is bitwise identical in every run if cuDNN stores the gradients of all scores. With the option
-// deterministic=0 threads instead add to f32 sums of dq, in any order. Either way a batch is processed in slices of
+// The gradient is bitwise identical in every run if cuDNN stores the gradients of all scores. With the option
+// deterministic=0 threads instead add to f32 sums of dq in any order. Either way a batch is processed in slices of
 // samples and heads, so that this memory does not exceed the option attention_workspace.
 #pragma once
 #include <algorithm>

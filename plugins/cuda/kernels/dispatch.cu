@@ -16,7 +16,7 @@ struct Sizes {
   int64_t tokens, k, slots, width;
 };
 
-// `slots` is [N,k], `row` the tensor of N rows, `slotted` that of all experts' slots.
+// Checks shapes: `slots` is [N,k], `row` has N rows, `slotted` has the slots of all experts.
 Sizes sizes_of(const OpView& view, const Tensor& slots, const Tensor& row, const Tensor& slotted) {
   const Sizes s{slots.shape.rows(), slots.shape.last(), slotted.shape.rows(), slotted.shape.last()};
   view.expect_count(row, s.tokens * s.width);
