@@ -193,7 +193,8 @@ typedef struct prun_device {
   prun_status (*graph_launch)(prun_dev* dev, prun_graph* graph, prun_stream* stream, prun_result* result);
   void (*graph_free)(prun_dev* dev, prun_graph* graph);
 
-  /* Optional. Makes host memory that another library allocated, such as a transport, as reachable as PRUN_PLACE_PINNED. */
+  /* Optional. Makes host memory that another library allocated, such as a transport, as reachable as PRUN_PLACE_PINNED.
+   */
   prun_status (*pin)(prun_dev* dev, void* ptr, size_t bytes, prun_result* result);
   void (*unpin)(prun_dev* dev, void* ptr);
 

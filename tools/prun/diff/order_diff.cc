@@ -76,7 +76,7 @@ OrderDiff diff_of(const std::string& stream, const StreamFacts& first, const Str
     const size_t i = common[k], j = static_cast<size_t>(order[k]);
     if (!stays[k]) {
       diff.moved++;
-      example(fmt::format("{} stands {}", a[i], i > j ? "earlier" : "later"));
+      example(fmt::format("{} comes {}", a[i], i > j ? "earlier" : "later"));
     } else if (first.waits[i] != second.waits[j]) {
       diff.other_waits++;
       example(fmt::format("{} waits for {}, and in the second for {}", a[i], waits_text(first.waits[i]),

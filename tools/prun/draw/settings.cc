@@ -13,7 +13,7 @@ void declare_draw(OptionTable& table, DrawOptions& options) {
   table.text("--cluster", "FILE", options.cluster,
              "predict the plan's step on it, as prun sim does (default: unit costs)");
   table.text("--out", "FILE", options.out, "NAME.html: a page; NAME.svg: a picture for documents");
-  table.flag("--text", options.text, "draw in the terminal (what it does without --out, too)");
+  table.flag("--text", options.text, "draw in the terminal, the default without --out");
   table.text("--title", "TEXT", options.title, "the title above the picture");
   table.parsed(
       "--steps", "A:B",
