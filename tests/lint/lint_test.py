@@ -99,6 +99,12 @@ class LintTest(unittest.TestCase):
         self.commit("b.cc", "1\n", 0)
         self.assertEqual(self.tidy(60), (0, ""))
 
+    def test_a_landing_may_be_large(self):
+        self.commit("a.cc", "1\n" * 40_000, 30)
+        self.commit("a.cc", "1\n2\n" * 20_000, 0)
+        self.assertEqual(self.tidy(60), (0, ""))
+        self.assertGreater((self.top / lint.DATABASE / "options").stat().st_size, 128 * 1024)
+
     def test_a_source_has_one_command_and_not_that_of_a_test(self):
         (self.top / "build/dev").mkdir(parents=True)
         file = str(self.top / "plugins/cuda/gemm/gemm.cc")
