@@ -106,7 +106,7 @@ class Restart(faults.Jobs):
         os.kill(run.ranks()[1], signal.SIGKILL)
         self.assertEqual(run.wait()[0], 0, run.text())
         self.assertIn("restart 1 of 1 from the beginning", run.text())
-        self.assertIn("nothing says where: give --checkpoint DIR", run.text())
+        self.assertIn("has no folder for them; add --checkpoint DIR", run.text())
 
     def test_what_a_killed_launcher_left_in_memory_is_cleaned(self):
         run = self.replicated("--max-restarts", "1")
