@@ -1,10 +1,11 @@
 # Sourced by tools/run and tools/test: installs missing packages, configures, builds changed targets.
 #
 # On stderr it prints only the phases that have work to do, with their progress; everything else goes to
-# build/PRESET/setup.log. Without work it costs one comparison of files and one dry run of Ninja.
+# build/PRESET/setup.log. Without work it costs one comparison of files and one dry run of Ninja, and writes nothing, so
+# that a finished build also serves users who may not write to it.
 # shellcheck shell=bash
 
-prun_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+prun_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 
 # Prints its arguments as one line for the user.
 say() { printf 'prun: %s\n' "$*" >&2; }
@@ -92,15 +93,37 @@ found() {
   command -v nvcc ccache "${CUDAToolkit_ROOT:-$cuda}/bin/nvcc"
 }
 
+# is_up_to_date BUILD TARGET...: whether Ninja has nothing to do.
+is_up_to_date() {
+  [[ $(ninja -C "$1" -n "${@:2}" 2>/dev/null) == *'no work to do.' ]]
+}
+
 # is_built BUILD STAMP TARGET...
 is_built() {
-  [ -f "$1/build.ninja" ] && [ -f "$1/setup.stamp" ] && [ "$(<"$1/setup.stamp")" = "$2" ] &&
-    [[ $(ninja -C "$1" -n "${@:3}" 2>/dev/null) == *'no work to do.' ]]
+  [ -f "$1/build.ninja" ] && [ -f "$1/setup.stamp" ] && [ "$(<"$1/setup.stamp")" = "$2" ] && is_up_to_date "$1" "${@:3}"
 }
 
 # wait_for_build BUILD STAMP TARGET...: waits until the lock (descriptor 8) is free or its owner has built the targets.
 wait_for_build() {
   until flock -w 2 8 || is_built "$@"; do :; done
+}
+
+# configured_elsewhere BUILD: prints the path at which a copied or moved build was configured; fails if it is this one.
+configured_elsewhere() {
+  local line
+  line=$(grep -s '^CMAKE_HOME_DIRECTORY:' "$1/CMakeCache.txt") && [ "${line#*=}" != "$prun_root" ] && echo "${line#*=}"
+}
+
+# require_writable BUILD TARGET...: unless this user can write to the build, exits with the fix. A build that others
+# wrote and that has the targets will do: its stamp differs only by what `found` lists.
+require_writable() {
+  local folder=$1 why
+  why=$({ mkdir -p "$1" && : >>"$1/setup.lock" && : >>"$1/setup.log"; } 2>&1) && return
+  if [ -f "$1/setup.stamp" ] && ! configured_elsewhere "$1" >/dev/null && is_up_to_date "$@"; then return; fi
+  while [ ! -e "$folder" ]; do folder=$(dirname "$folder"); done
+  say "cannot build in $folder, which belongs to $(stat -c %U "$folder"): ${why##*: }"
+  say "run this command once as a user who can write there, or copy $prun_root and run the copy's tools/run"
+  exit 2
 }
 
 # set_up PRESET "USE..." TARGET...: builds the targets in build/PRESET. The array cmake_options has more options for
@@ -116,9 +139,10 @@ set_up() {
   for use in $uses; do [[ " $old " == *" $use "* ]] || old+=" $use"; done
   uses=${old# }
   wanted="$uses
-$(<"$prun_root/tools/packages.txt") ${cmake_options[*]} $(found)"
+$prun_root $(<"$prun_root/tools/packages.txt") ${cmake_options[*]} $(found)"
   if is_built "$build" "$wanted" "$@"; then return; fi
-  mkdir -p "$build"
+  require_writable "$build" "$@"
+  if [ ! -w "$build/setup.lock" ]; then return; fi
   log=$build/setup.log
   exec 8>"$build/setup.lock"
   if ! flock -n 8; then
@@ -129,13 +153,19 @@ $(<"$prun_root/tools/packages.txt") ${cmake_options[*]} $(found)"
     fi
   fi
   : >"$log"
+  local elsewhere
+  if elsewhere=$(configured_elsewhere "$build"); then
+    # Ninja's files contain absolute paths: a copy would compile the original's sources, a moved clone would find none.
+    say "build/$preset was configured in $elsewhere; building it for $prun_root"
+    find "$build" -mindepth 1 ! -name 'setup.l*' -delete
+  fi
   if [ ! -f "$build/setup.stamp" ] || [ "$(<"$build/setup.stamp")" != "$wanted" ] || [ ! -f "$build/build.ninja" ]; then
     # shellcheck disable=SC2046
     install_missing $(package_names "$uses")
     phase "configuring build/$preset" cmake -S "$prun_root" --preset "$preset" "${cmake_options[@]}"
     printf '%s\n' "$wanted" >"$build/setup.stamp"
   fi
-  if [[ $(ninja -C "$build" -n "$@" 2>/dev/null) != *'no work to do.' ]]; then
+  if ! is_up_to_date "$build" "$@"; then
     phase "building build/$preset" ninja -C "$build" "$@"
   fi
   exec 8>&-
@@ -147,6 +177,7 @@ $(<"$prun_root/tools/packages.txt") ${cmake_options[*]} $(found)"
 build_meanwhile() {
   local build=$prun_root/build/$1
   shift
+  [ -w "$build/setup.lock" ] || return 0
   exec 8>"$build/setup.lock"
   if flock -n 8; then
     say "building the other commands in the background until Ctrl-C or done (log: $build/setup.log)"

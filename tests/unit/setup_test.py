@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""tools/run in a fresh tree: which targets are built before the run, which during it, and the state after Ctrl-C.
+"""tools/run in a fresh tree: which targets are built before the run, which during it, and the state after Ctrl-C; in
+a copied, a moved and a read-only tree.
 
 cmake, ninja and the programs are scripts in a folder of their own: Ninja "builds" a target by writing a script that
-prints its own name, and bin/prun as soon as the file `go` exists. Standard library only.
+prints its own name, and bin/prun as soon as the tree has the file `go`. Standard library only.
 """
 import fcntl
 import os
@@ -26,7 +27,7 @@ if [ "$1" = -n ]; then [ ${#missing[@]} -gt 0 ] || echo 'ninja: no work to do.';
 trap 'echo interrupted >>events; exit 130' INT
 for target in "${missing[@]}"; do
   echo "begin $target" >>events
-  while [ "$target" = prun ] && [ ! -e go ]; do sleep 0.05; done
+  while [ "$target" = prun ] && [ ! -e ../../go ]; do sleep 0.05; done
   printf '#!/bin/bash\\necho "%s $*" | tee -a build/release/events\\n[ -z "${RUNS-}" ] || exec sleep "$RUNS"\\n' "$target" >"bin/$target"
   chmod +x "bin/$target"
   echo "end $target" >>events
@@ -34,6 +35,7 @@ done
 """
 CMAKE = """#!/bin/bash
 mkdir -p build/release/bin && touch build/release/build.ninja && touch build/release/events
+echo "CMAKE_HOME_DIRECTORY:INTERNAL=$2" >build/release/CMakeCache.txt
 """
 
 
@@ -55,12 +57,12 @@ class FreshTree(unittest.TestCase):
         self.addCleanup(self.finish)
 
     def go_on(self):
-        self.build.mkdir(parents=True, exist_ok=True)
-        (self.build / "go").touch()
+        (self.top / "go").touch()
 
     def finish(self):
         """Waits until no build is running."""
         self.go_on()
+        self.build.mkdir(parents=True, exist_ok=True)
         with (self.build / "setup.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
 
@@ -126,6 +128,62 @@ class FreshTree(unittest.TestCase):
         self.wait_for("interrupted")
         self.assertNotIn("end prun", self.events())
         self.assertEqual(self.run_tool("plans/x.lua")[0], "prun_first plans/x.lua\n")
+
+    def run_in(self, top, *words, path="", **how):
+        """Runs the tools/run of a tree; returns the exit code and both streams. `path`: the first folder of PATH."""
+        environment = {**self.environment, "PATH": f"{path}:{self.environment['PATH']}"} if path else self.environment
+        done = subprocess.run([top / "tools/run", *words], cwd=top, text=True, capture_output=True, timeout=30,
+                              env=environment, **how)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_a_copied_and_a_moved_clone_build_their_own_sources(self):
+        self.go_on()
+        self.run_tool("check", "plans/x.lua")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        copy, moved = (pathlib.Path(folder.name) / name for name in ("copy", "moved"))
+        shutil.copytree(self.top, copy)
+        (copy / "build/release/bin/of_the_original").touch()
+        for before, top in ((self.top, copy), (copy, moved)):
+            if top == moved:
+                copy.rename(moved)
+            code, out, err = self.run_in(top, "check", "plans/x.lua")
+            self.assertEqual((code, out), (0, "prun check plans/x.lua\n"), err)
+            self.assertIn(f"prun: build/release was configured in {before}; building it for {top}\n", err)
+            self.assertFalse((top / "build/release/bin/of_the_original").exists())
+            self.assertEqual(self.run_in(top, "check", "plans/x.lua"), (0, "prun check plans/x.lua\n", ""))
+
+    def run_without_writing(self, *words, path=""):
+        """run_in as a user who may only read the tree."""
+        if os.geteuid() == 0:
+            return self.run_in(self.top, *words, path=path, user=65534, group=65534)
+        tree = [self.top, *self.top.rglob("*")]
+        for each in tree:
+            each.chmod(each.stat().st_mode & 0o555)
+        try:
+            return self.run_in(self.top, *words, path=path)
+        finally:
+            for each in tree:
+                each.chmod(each.stat().st_mode | 0o200)
+
+    def test_a_clone_that_one_may_not_write_to(self):
+        self.top.chmod(0o755)
+        refusal = (f"prun: cannot build in {{}}, which belongs to [^ ]+: Permission denied\n"
+                   f"prun: run this command once as a user who can write there, or copy {self.top} and .*\n")
+        code, out, err = self.run_without_writing("plans/x.lua")
+        self.assertEqual((code, out), (2, ""))
+        self.assertRegex(err, f"^{refusal.format(self.top)}$")
+        self.go_on()
+        self.run_tool("check", "plans/x.lua")
+        (self.top / "other").mkdir()
+        (self.top / "other/nvcc").touch(mode=0o755)
+        for path in ("", self.top / "other"):  # with nvcc in PATH the stamp differs
+            code, out, err = self.run_without_writing("check", "plans/x.lua", path=path)
+            self.assertEqual((code, out), (0, "prun check plans/x.lua\n"), err)
+            self.assertNotIn("setup", err)
+        code, out, err = self.run_without_writing("conform", "shm")  # has targets that were not built
+        self.assertEqual((code, out), (2, ""))
+        self.assertRegex(err, f"^{refusal.format(self.build)}$")
 
 
 if __name__ == "__main__":
