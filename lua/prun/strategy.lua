@@ -36,6 +36,17 @@ local function check_frees(hooks)
   end
 end
 
+-- Gradients exist only after backward; a reduction in another hook would read those of an earlier microbatch.
+local function check_reductions(hook)
+  if hook.when == "after" and hook.phase == "backward" then return end
+  for _, intent in ipairs(hook.intents) do
+    if intent.kind ~= "print" and (intent.target == "grads" or intent.target == "grad_shard") then
+      host.fail(('unit:%s("%s", ...) runs before backward has computed unit.%s: call prun.%s in ' ..
+        'unit:after("backward", ...)'):format(hook.when, hook.phase, intent.target, intent.kind), intent.site)
+    end
+  end
+end
+
 -- Runs the body for one class; returns the plan's record of it.
 local function record_unit(strategy, class)
   local result = { class = class.name, sharded = false, shard_axis = "", accumulate = false,
@@ -86,6 +97,7 @@ local function record_unit(strategy, class)
       end
     end
   end
+  for _, hook in ipairs(result.hooks) do check_reductions(hook) end
   check_frees(result.hooks)
   for _, hook in ipairs(hooks) do
     if hook.when == "every" then
@@ -170,17 +182,17 @@ function make.result(strategy, classes, mesh)
            site = strategy.site, units = units }
 end
 
--- Returns the axes that a strategy's options name.
+-- Returns the axes that a strategy's options name. An option `over` that is no list of names is one like any other.
 local function axes_of(name, options, site)
   local over = options.over
-  if over and over[1] ~= "" then
+  if type(over) == "table" and type(over[1]) == "string" and over[1] ~= "" then
     if #over < 2 then
       host.fail(("the strategy %s: 'over' takes two axes, such as { \"replicate\", \"shard\" }; for one, 'axis'")
         :format(name), host.site_of_word(site, "over"))
     end
     return over
   end
-  return options.axis ~= "" and { options.axis } or {}
+  return options.axis and options.axis ~= "" and { options.axis } or {}
 end
 
 local define
@@ -200,7 +212,9 @@ define = host.word(schema.word("prun.strategy", {
 }, function(name, defaults, body, traits)
   local entries = schema.from_defaults("the strategy " .. name, defaults, host.site())
   schema.register("prun." .. name, entries)
-  if type(defaults.axis) ~= "string" and type(defaults.axis) ~= "table" then
+  local over = false
+  for _, entry in ipairs(entries) do over = over or entry.name == "over" and entry.kind == "texts" end
+  if not over and type(defaults.axis) ~= "string" and type(defaults.axis) ~= "table" then
     host.fail(("the strategy %s needs an option `axis`, such as { axis = \"dp\" }"):format(name))
   end
   local self = { entries = entries }

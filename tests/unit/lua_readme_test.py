@@ -17,7 +17,7 @@ GUIDES = {  # guide -> least number of blocks
     "lua/prun/data/README.md": 2,
     "lua/prun/strategies/README.md": 2,
     "lua/prun/schedules/README.md": 1,
-    "plans/custom/README.md": 3,
+    "plans/custom/README.md": 4,
 }
 
 

@@ -498,5 +498,20 @@ function cases.averages_of_shards()
   }
 end
 
+-- `over` names axes only if it is a list: these options reach the hooks, whose axis does not exist.
+function cases.over_is_a_text()
+  local mine = prun.strategy("mine", { axis = "dp", over = { "dq", "an axis" } }, function(unit, opt)
+    unit:after("backward", function() prun.all_reduce(unit.grads, { axis = opt.over }) end)
+  end)
+  return plans.gpt { strategy = { mine { over = "dr" } } }
+end
+
+function cases.over_is_a_number()
+  local mine = prun.strategy("mine", { axis = "dp", over = { 3, "how often" } }, function(unit, opt)
+    unit:after("backward", function() prun.all_reduce(unit.grads, { axis = "dq" }) end)
+  end)
+  return plans.gpt { strategy = { mine { over = 4 } } }
+end
+
 local name = prun.args { case = "" }.case
 return models[name] and plans.mlp { model = models[name] } or cases[name]()

@@ -166,6 +166,21 @@ function cases.gradients_averaged(unit, opt)
   unit:after("backward", function() prun.all_reduce(unit.grads, { axis = opt.axis }) end)
 end
 
+-- Backward has not yet computed the gradients of the hook's unit.
+function cases.reduced_before_backward(unit, opt)
+  unit:before("backward", function() prun.all_reduce(unit.grads, { axis = opt.axis }) end)
+end
+
+function cases.scattered_after_forward(unit, opt)
+  unit.params:flat():place { [opt.axis] = "S(0)" }
+  unit:after("forward", function() prun.reduce_scatter(unit.grads, { axis = opt.axis, into = unit.grad_shard }) end)
+end
+
+-- The loss is a mean over all ranks.
+function cases.summed_gradients(unit, opt)
+  unit:after("backward", function() prun.all_reduce(unit.grads, { axis = opt.axis, op = "sum" }) end)
+end
+
 local arg = prun.args { case = "", differs = "" }
 local wrong = prun.strategy("wrong", { axis = "dp" }, cases[arg.case], { differs = arg.differs })
 
