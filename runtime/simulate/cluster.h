@@ -112,6 +112,8 @@ const LinkModel& link_at(const Cluster& cluster, int level);
 // Throws usage_error "FILE:LINE:COLUMN: ..": unknown keys with a suggestion, wrong types and units, missing fields,
 // files that include each other.
 Cluster read_cluster(const std::string& path);
+// Reads the nodes: the figures of devices and links may be missing. Throws the errors of read_cluster.
+Cluster read_hosts(const std::string& path);
 
 // Returns the file of a cluster of one node. `comment`: lines about the origin of the figures; each gets a "# ".
 std::string cluster_text(const Cluster& cluster, const std::string& comment);

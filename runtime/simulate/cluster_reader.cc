@@ -116,10 +116,10 @@ class Fields {
 
 class Reader {
  public:
-  Cluster read(const std::string& path) {
+  Cluster read(const std::string& path, bool whole) {
     cluster_.path = path;
     read_file(path);
-    require_all();
+    if (whole) require_all();
     return std::move(cluster_);
   }
 
@@ -400,6 +400,14 @@ class Reader {
       if (!there) throw usage_error(fmt::format("{} lacks {}", cluster_.path, field));
     };
     const DeviceModel& device = cluster_.device;
+    const bool only_hosts = !cluster_.nodes.empty() && !cluster_.nodes[0].host.empty() && device == DeviceModel() &&
+                            cluster_.nodes[0].device == DeviceModel();
+    if (only_hosts)
+      throw usage_error(
+          fmt::format("{} only lists hosts; a prediction also needs their device, bus and network: add a line "
+                      "`include: dgx-a100.yaml`"
+                      ", or another file of plans/clusters",
+                      cluster_.path));
     require(*std::max_element(device.peak.begin(), device.peak.end()) > 0, "device: peak");
     require(device.memory_bandwidth > 0, "device: memory_bandwidth");
     require(device.memory_bytes > 0, "device: memory");
@@ -414,6 +422,8 @@ class Reader {
 
 }  // namespace
 
-Cluster read_cluster(const std::string& path) { return Reader().read(path); }
+Cluster read_cluster(const std::string& path) { return Reader().read(path, true); }
+
+Cluster read_hosts(const std::string& path) { return Reader().read(path, false); }
 
 }  // namespace prun::simulate

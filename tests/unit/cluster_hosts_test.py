@@ -34,10 +34,12 @@ def ended(process):
 
 
 class Hosts(unittest.TestCase):
-    def hosts(self, *nodes):
+    def hosts(self, *nodes, include=True):
         file = tempfile.NamedTemporaryFile("w", suffix=".yaml")
         self.addCleanup(file.close)
-        file.write(f"include: {ROOT}/plans/clusters/laptops.yaml\nnodes:\n")
+        if include:
+            file.write(f"include: {ROOT}/plans/clusters/laptops.yaml\n")
+        file.write("nodes:\n")
         file.write("".join(f"  - {{ {node} }}\n" for node in nodes))
         file.flush()
         return file.name
@@ -64,6 +66,14 @@ class Hosts(unittest.TestCase):
         self.assertIn("3 ranks", first[2])  # one on node 0, two on node 1
         one = json.loads(ended(start("plans/ddp.lua", "--json", "--nproc", 3, *SMALL))[1])
         self.assertAlmostEqual(json.loads(first[1])["loss"], one["loss"], places=5)
+
+    def test_hosts_alone_suffice(self):
+        cluster = self.hosts("host: localhost", "host: 127.0.0.1", include=False)
+        nodes = self.both_nodes("plans/ddp.lua", "--cluster", cluster, *SMALL)
+        self.assertEqual([code for code, _, _ in nodes], [0, 0], nodes)
+        code, _, err = ended(start("sim", "plans/ddp.lua", "--nproc", 2, "--cluster", cluster))
+        self.assertEqual(code, 2)
+        self.assertIn("only lists hosts; a prediction also needs their device", err)
 
     def test_this_machine_is_found_by_its_name(self):
         cluster = self.hosts("host: other.invalid", f"host: {socket.gethostname()}")

@@ -88,7 +88,7 @@ GivenPlace given_place(const CommandLine& line) {
 }
 
 std::vector<std::string> take_place_among_hosts(JobSpec& job, const std::string& name, const GivenPlace& given) {
-  const simulate::Cluster cluster = simulate::read_cluster(cluster_path(name, job.lua_dir));
+  const simulate::Cluster cluster = simulate::read_hosts(cluster_path(name, job.lua_dir));
   std::vector<std::string> hosts = hosts_of(cluster);
   LaunchOptions& launch = job.launch;
   const int nodes = static_cast<int>(hosts.size());
