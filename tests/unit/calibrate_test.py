@@ -73,6 +73,25 @@ class Calibrate(unittest.TestCase):
             named = prun("sim", "plans/ddp.lua", "--nproc", 2, "--json", "--cluster", self.file)
             self.assertEqual(prun("sim", "plans/ddp.lua", "--nproc", 2, "--json", XDG_CONFIG_HOME=config), named)
 
+    def test_a_file_with_fewer_devices_than_ranks_is_not_taken(self):
+        with tempfile.TemporaryDirectory() as config:
+            place = pathlib.Path(config, "prun", os.uname().nodename + ".yaml")
+            place.parent.mkdir()
+            place.write_text(self.text)
+
+            def run(*words):
+                done = subprocess.run([PRUN, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=400,
+                                      env={**os.environ, "XDG_CONFIG_HOME": config})
+                return done.returncode, done.stderr
+
+            few = f"{place}, by prun calibrate, has 2 devices, too few for 8 ranks"
+            for command in ("sim", "tune"):
+                self.assertEqual(run(command, "plans/gpt.lua", "--nproc", 8), (
+                    2, f"prun: on which cluster? For example: --cluster plans/clusters/dgx-a100.yaml ({few})\n"))
+            self.assertEqual(run("diff", "plans/zero2.lua", "plans/zero3.lua", "--nproc", 8),
+                             (0, f"prun: without --cluster: {few}\n"))
+            self.assertEqual(run("sim", "plans/ddp.lua", "--nproc", 2),
+                             (0, f"prun: no --cluster: {place} is used, by prun calibrate\n"))
 
     def test_algorithms_are_chosen_by_it_and_that_is_said(self):
         with tempfile.TemporaryDirectory() as config:

@@ -246,6 +246,12 @@ class Version(unittest.TestCase):
         done = prun("--version")
         self.assertRegex(done.stdout, r"^prun \d+\.\d+\.\d+( \(commit [0-9a-f]+\))?\nbuild +\w+, GCC .*\nABI +transport \d+, device \d+\ndevices +cpu, ")
         self.assertEqual((done.returncode, done.stdout), (0, prun("version").stdout))
+        devices = re.search(r"^devices +(.*)$", done.stdout, re.M)[1].split(", ")
+        self.assertEqual(json.loads(prun("version", "--json").stdout)["devices"], devices)
+        for missing in re.findall(r"^not built +(\w+): ", done.stdout, re.M):
+            self.assertNotIn(missing, devices)
+        for device in devices:
+            self.assertNotIn("there is no device", prun("plans/single.lua", "--set", "steps=0", "--device", device).stderr)
 
 
 if __name__ == "__main__":

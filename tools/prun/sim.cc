@@ -137,7 +137,7 @@ void Sim::settle() {
   check_ranks(job_);
   require_plan();
   check_simulation_options(sim_, job_);
-  settle_cluster(sim_, true);
+  settle_cluster(sim_, true, job_.ranks());
 }
 
 int Sim::run() {

@@ -28,6 +28,14 @@ void read_sweep(ArgumentValues& all, const std::string& option, const std::strin
   all.emplace_back(name, values);
 }
 
+// Returns the devices of the cluster's nodes, at most `enough`.
+int64_t device_count(const simulate::Cluster& cluster, int enough) {
+  if (cluster.nodes.empty()) return enough;
+  int64_t devices = 0;
+  for (const simulate::NodeModel& node : cluster.nodes) devices += node.devices;
+  return std::min<int64_t>(devices, enough);
+}
+
 }  // namespace
 
 void declare_cluster(OptionTable& table, SimSettings& settings) {
@@ -60,11 +68,23 @@ void declare_search(OptionTable& table, SimSettings& settings) {
               "estimate so many combinations (default 1000); where there are more, those near the best");
 }
 
-void settle_cluster(SimSettings& settings, bool required) {
-  if (settings.cluster.empty()) settings.cluster = existing_calibration();
-  if (settings.cluster.empty() && required)
-    throw usage_error(
-        "on which cluster? For example: --cluster plans/clusters/dgx-a100.yaml, or `prun calibrate` for this machine");
+void settle_cluster(SimSettings& settings, bool required, int ranks) {
+  if (!settings.cluster.empty()) return;
+  std::string why;
+  if (const std::string path = existing_calibration(); !path.empty()) {
+    const int64_t devices = device_count(simulate::read_cluster(path), ranks);
+    if (devices >= ranks) {
+      settings.cluster = path;
+      fmt::print(stderr, "prun: no --cluster: {} is used, by prun calibrate\n", path);
+      return;
+    }
+    why = fmt::format("{}, by prun calibrate, has {}, too few for {}", path, counted(devices, "device"),
+                      counted(ranks, "rank"));
+  }
+  if (required)
+    throw usage_error(fmt::format("on which cluster? For example: --cluster plans/clusters/dgx-a100.yaml{}",
+                                  why.empty() ? ", or `prun calibrate` for this machine" : " (" + why + ")"));
+  if (!why.empty()) fmt::print(stderr, "prun: without --cluster: {}\n", why);
 }
 
 void check_simulation_options(const SimSettings& settings, const JobSpec& job) {

@@ -23,8 +23,9 @@ struct SimSettings {
 void declare_cluster(OptionTable& table, SimSettings& settings);     // --cluster
 void declare_simulation(OptionTable& table, SimSettings& settings);  // options of `prun sim`
 void declare_search(OptionTable& table, SimSettings& settings);      // options of `prun tune`
-// Uses this machine's calibration if no cluster is named; `required`: throws usage_error without one.
-void settle_cluster(SimSettings& settings, bool required);
+// Uses this machine's calibration if no cluster is named and the calibration has devices for the ranks, and reports the
+// choice on standard error. `required`: throws usage_error without one.
+void settle_cluster(SimSettings& settings, bool required, int ranks);
 // Throws usage_error for options of `prun sim` that exclude each other.
 void check_simulation_options(const SimSettings& settings, const JobSpec& job);
 PredictOptions prediction_options(const SimSettings& settings, Wanted wanted);

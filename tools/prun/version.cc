@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "commit.h"
+#include "device/plugin_device.h"
 #include "job_options.h"
 #include "kernels/devices.h"
 #include "prun/device.h"
@@ -31,7 +33,20 @@ class Version final : public Command {
   int run() override;
 };
 
+// Returns the devices that this prun was built without.
+std::vector<DevicePluginFile> missing_devices() {
+  const std::vector<DevicePluginFile> built = find_device_plugins();
+  std::vector<DevicePluginFile> missing = unbuilt_device_plugins();
+  std::erase_if(missing, [&](const auto& file) {
+    return std::ranges::find(built, file.name, &DevicePluginFile::name) != built.end();
+  });
+  return missing;
+}
+
 int Version::run() {
+  const std::vector<DevicePluginFile> missing = missing_devices();
+  std::vector<std::string> devices = device_names();
+  for (const DevicePluginFile& file : missing) std::erase(devices, file.name);
   const std::string commit = PRUN_COMMIT, compiler = fmt::format("GCC {}", __VERSION__);
   if (line_.json) {
     const nlohmann::ordered_json all = {{"prun", PRUN_VERSION},
@@ -40,14 +55,15 @@ int Version::run() {
                                         {"compiler", compiler},
                                         {"transport_abi", PRUN_TRANSPORT_ABI},
                                         {"device_abi", PRUN_DEVICE_ABI},
-                                        {"devices", device_names()}};
+                                        {"devices", devices}};
     fmt::print("{}\n", all.dump());
     return 0;
   }
   fmt::print("prun {}{}\n", PRUN_VERSION, commit.empty() ? "" : fmt::format(" (commit {})", commit));
   fmt::print("build      {}, {}\n", PRUN_BUILD_TYPE, compiler);
   fmt::print("ABI        transport {}, device {}\n", PRUN_TRANSPORT_ABI, PRUN_DEVICE_ABI);
-  fmt::print("devices    {}\n", join(device_names(), ", "));
+  fmt::print("devices    {}\n", join(devices, ", "));
+  for (const DevicePluginFile& file : missing) fmt::print("not built  {}: {}\n", file.name, why_unbuilt(file));
   return 0;
 }
 

@@ -191,7 +191,7 @@ void Diff::declare(OptionTable& table) {
 
 void Diff::settle() {
   check_ranks(job_);
-  settle_cluster(sim_, false);
+  settle_cluster(sim_, false, job_.ranks());
 }
 
 int Diff::run() {

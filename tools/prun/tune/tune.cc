@@ -276,7 +276,7 @@ void Tune::declare(OptionTable& table) {
 void Tune::settle() {
   check_ranks(job_);
   require_plan();
-  settle_cluster(sim_, true);
+  settle_cluster(sim_, true, job_.ranks());
 }
 
 int Tune::run() {
