@@ -165,7 +165,9 @@ class World {
   // call it at any rate: it polls the transport at most ten times per second. Returns a rank that the device seems to
   // wait for, or -1. Called by the thread that makes communicators.
   virtual int check(double /*waited_s*/) { return -1; }
-  // Injects faults for tests (prun/chaos.h); false: the transport cannot. Any thread.
+  // Returns whether the transport to the peer injects faults for tests (prun/chaos.h).
+  virtual bool can_disturb(int /*peer*/) const { return false; }
+  // Injects one; false: there is no connection to the peer. Any thread.
   virtual bool disturb(int /*fault*/, int /*peer*/, uint64_t /*seed*/) { return false; }
   virtual void abort() = 0;                        // any thread; everything in flight soon throws
   virtual std::string transport_name() const = 0;  // "shm"; "shm+socket" = inside hosts and between them

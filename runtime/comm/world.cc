@@ -75,6 +75,12 @@ class CallWatch {
   static std::string named(const Plugin& plugin) { return fmt::format("{} ({})", plugin.name, plugin.path); }
 };
 
+// Returns the fault injection of a session that reaches the peer; null: it does not, or its transport has none.
+const prun_chaos* chaos_of(const TransportSession& session, int peer) {
+  if (session.plugin_rank(peer) < 0 || session.table().ext == nullptr) return nullptr;
+  return static_cast<const prun_chaos*>(session.table().ext(PRUN_CHAOS));
+}
+
 class TransportWorld : public World {
  public:
   // Opens the transport inside hosts first, because memory comes from it if it provides some.
@@ -140,10 +146,12 @@ class TransportWorld : public World {
       awaited_ = std::max(awaited_, communicator->check(waited_s));
     return awaited_;
   }
+  bool can_disturb(int peer) const override {
+    return (inside_ && chaos_of(*inside_, peer) != nullptr) || chaos_of(*between_, peer) != nullptr;
+  }
   bool disturb(int fault, int peer, uint64_t seed) override {
     for (TransportSession* session : {inside_ ? &*inside_ : nullptr, &*between_}) {
-      if (session == nullptr || session->plugin_rank(peer) < 0 || session->table().ext == nullptr) continue;
-      const auto* chaos = static_cast<const prun_chaos*>(session->table().ext(PRUN_CHAOS));
+      const prun_chaos* chaos = session != nullptr ? chaos_of(*session, peer) : nullptr;
       if (chaos != nullptr && chaos->disturb(session->ctx(), fault, session->plugin_rank(peer), seed) != 0) return true;
     }
     return false;

@@ -26,6 +26,8 @@ constexpr struct {
 } kKinds[] = {{"kill", Kind::kill}, {"stop", Kind::stop},     {"delay", Kind::delay}, {"reset", Kind::reset},
               {"flip", Kind::flip}, {"enospc", Kind::enospc}, {"nan", Kind::nan},     {"omit", Kind::omit}};
 
+const char* kind_name(Kind kind) { return kKinds[static_cast<size_t>(kind)].name; }
+
 [[noreturn]] void refuse(const std::string& what, const std::string& why) {
   throw usage_error(fmt::format("--chaos: '{}' {}; as in kill:rank=3@step=7", what, why));
 }
@@ -109,12 +111,27 @@ std::vector<ChaosFault> parse_chaos(const std::string& spec, int ranks) {
   return faults;
 }
 
+void require_effect(const std::vector<ChaosFault>& faults, int64_t first, int64_t last, bool checkpoints) {
+  for (const ChaosFault& fault : faults) {
+    const char* name = kind_name(fault.kind);
+    if (fault.step <= first || fault.step > last)
+      throw usage_error(
+          fmt::format("--chaos {}: step {} is not run; the steps are {} to {}", name, fault.step, first + 1, last));
+    if (fault.kind == Kind::enospc && !checkpoints)
+      throw usage_error("--chaos enospc needs --checkpoint DIR: ranks write no other files");
+  }
+}
+
 Chaos::Chaos(const std::string& spec, int rank, int ranks, World& world) : world_(world) {
   for (const ChaosFault& fault : parse_chaos(spec, ranks))
     if (fault.rank == rank) faults_.push_back(fault);
   for (const ChaosFault& fault : faults_) {
     if (fault.kind == Kind::nan) poison_ = std::make_shared<std::atomic<bool>>(false);
     if (fault.kind == Kind::omit) omission_ = std::make_shared<std::atomic<bool>>(false);
+    if ((fault.kind == Kind::reset || fault.kind == Kind::flip) && !world_.can_disturb(fault.peer))
+      throw usage_error(
+          fmt::format("--chaos {}: {} between rank {} and rank {} injects no faults; --transport socket does",
+                      kind_name(fault.kind), world_.transport_name(), rank, fault.peer));
   }
 }
 
@@ -138,7 +155,7 @@ void Chaos::begin_step(int64_t step) {
 }
 
 void Chaos::bring_about(const ChaosFault& fault) {
-  spdlog::debug("chaos: {}", kKinds[static_cast<size_t>(fault.kind)].name);
+  spdlog::debug("chaos: {}", kind_name(fault.kind));
   switch (fault.kind) {
     case Kind::kill:
       kill(getpid(), SIGKILL);
@@ -163,7 +180,8 @@ void Chaos::bring_about(const ChaosFault& fault) {
       return;
     case Kind::reset:
     case Kind::flip:
-      world_.disturb(fault.kind == Kind::reset ? PRUN_FAULT_RESET : PRUN_FAULT_FLIP, fault.peer, fault.seed);
+      if (!world_.disturb(fault.kind == Kind::reset ? PRUN_FAULT_RESET : PRUN_FAULT_FLIP, fault.peer, fault.seed))
+        spdlog::warn("--chaos {}: there is no connection to rank {}", kind_name(fault.kind), fault.peer);
   }
 }
 

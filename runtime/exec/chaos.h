@@ -28,6 +28,10 @@ struct ChaosFault {
 // Returns the faults, with ranks that the seed chooses filled in. Throws usage_error that names the wrong text.
 std::vector<ChaosFault> parse_chaos(const std::string& spec, int ranks);
 
+// Throws usage_error for a fault that would not happen: its step is not among those after `first` up to `last`, or the
+// disk fills up while nothing is written.
+void require_effect(const std::vector<ChaosFault>& faults, int64_t first, int64_t last, bool checkpoints);
+
 // One rank's faults. `world` must outlive it.
 class Chaos {
  public:

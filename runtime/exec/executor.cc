@@ -42,6 +42,11 @@ Table<StreamId, Executor::Worker> Executor::make_workers(const Body& body) {
   const Op* const poisoned_here = poisons ? poisoned_op(program_) : nullptr;
   if (poisons && poisoned_here == nullptr)
     throw usage_error(fmt::format("--chaos nan: rank {} computes no gradients", options_.rank));
+  const bool omits = options_.omission != nullptr && &body == &program_.step();
+  if (omits && std::ranges::none_of(body.streams, [](const Stream& stream) {
+        return std::ranges::any_of(stream.ops, [](const Op& op) { return op.communicates(); });
+      }))
+    throw usage_error(fmt::format("--chaos omit: rank {} calls no collective", options_.rank));
   const Table<StreamId, int> ended = ended_with(body, Order(body));
   for (const StreamId s : body.streams.ids()) {
     const Stream& stream = body.streams[s];
@@ -56,7 +61,7 @@ Table<StreamId, Executor::Worker> Executor::make_workers(const Body& body) {
       worker.communicators.push_back(has_communicator ? &communicator_of(memory_, op, world_) : nullptr);
       if (&op == poisoned_here)
         worker.kernels.back() = poisoned(std::move(worker.kernels.back()), memory_, op, options_.poison);
-      if (options_.omission != nullptr && op.communicates() && &body == &program_.step())
+      if (omits && op.communicates())
         worker.kernels.back() = omitting(std::move(worker.kernels.back()), options_.omission);
     }
     workers.push_back(std::move(worker));

@@ -79,6 +79,8 @@ int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, Repl
       if (keeps_replicas(spec, plan)) observer.say(replicas.settle(spec, plan, job));
       restarts.allow();
       require_checkpoint_fits(spec.checkpoint, job);
+      require_effect(parse_chaos(spec.chaos, launch.ranks()), spec.checkpoint.begin.step, plan.steps,
+                     !spec.checkpoint.folder.empty());
       if (identifies_data(spec)) identities = identify_data(job, plan.data.context);
       if (!identities.empty()) require_same_data(spec.checkpoint, job, plan, identities.front());
       restarts.begin(job);

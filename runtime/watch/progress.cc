@@ -18,10 +18,16 @@ void Progress::begin(const Program& program, int ranks) {
   word_ = program.sample_word;
   ranks_ = ranks;
   silent_ = program.step().loss < 0;
+  begin_ = screen_.now();
 }
 
 void Progress::waiting(std::string_view what) {
-  if (screen_.live && !silent_ && step_time_ == 0) draw(fmt::format("{}: {}", counted(ranks_, "rank"), what));
+  if (silent_ || step_time_ != 0) return;
+  if (screen_.live) return draw(fmt::format("{}: {}", counted(ranks_, "rank"), what));
+  const double waited = screen_.now() - begin_;
+  if (waited < next_waiting_line_) return;
+  next_waiting_line_ *= 2;
+  screen_.line(fmt::format("{}: {}, {:.0f} s since the start\n", counted(ranks_, "rank"), what, waited));
 }
 
 void Progress::step(const MergedStep& step) {

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include "base/cores.h"
 #include "base/text.h"
 #include "ir/state.h"
 
 namespace prun {
 namespace {
+
+constexpr int kCrowd = 16;  // ranks per core
 
 std::vector<DeviceUse> device_use(const std::vector<RecorderHeader*>& recorders) {
   std::vector<DeviceUse> all;
@@ -35,6 +38,11 @@ void ScreenView::started(const RunningJob& job) {
                            counted(std::ssize(job.job.class_of_rank), "rank"), program.mesh.text(),
                            parameters > 0 ? grouped(parameters) + " parameters, " : "",
                            counted(program.schedule.steps, "step"), human_bytes(program.arena_bytes)));
+  const int here = static_cast<int>(job.pids.size()), cores = usable_cores();
+  if (here > kCrowd * cores && program.device.starts_with("cpu"))
+    console_.say(
+        fmt::format("{} share {} of this machine, so steps are long; `prun check` and `prun sim` start no rank\n",
+                    counted(here, "rank"), counted(cores, "core")));
 }
 
 void ScreenView::announce_transports() {

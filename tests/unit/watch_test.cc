@@ -174,6 +174,19 @@ TEST(Progress, PlainLinesAreFirstLastAndAboutOneASecond) {
   EXPECT_EQ(fake.shown.find('\r'), std::string::npos);
 }
 
+TEST(Progress, PlainLinesBeforeTheFirstStepAreRare) {
+  FakeScreen fake;
+  Progress progress(fake.screen(false));
+  progress.begin(small_job(100).classes[0], 600);
+  for (; fake.time < 45; fake.time += 0.5) progress.waiting(fake.time < 15 ? "joining" : "first step");
+  progress.step(merged(0, 5.0, 0.1));
+  progress.waiting("first step");
+  EXPECT_EQ(fake.shown,
+            "600 ranks: joining, 10 s since the start\n600 ranks: first step, 20 s since the start\n"
+            "600 ranks: first step, 40 s since the start\n"
+            "step   1/100  loss 5.0000  100.0 ms  10.0k tokens/s  ETA 9.9 s\n");
+}
+
 TEST(Progress, StepsWithAnEvaluationAreShownWithIt) {
   FakeScreen plain;
   Progress log(plain.screen(false));

@@ -74,7 +74,7 @@ def codes_of(kind, case):
     """Returns the exit codes that fit. A link's fault has an effect only with links and traffic after it."""
     if kind in ("reset", "flip"):
         all_talk = case.transport.startswith("socket") and case.plan not in ("3d", "moe")
-        return (17,) if all_talk else (0, 17)
+        return (17,) if all_talk else (0, 17) if case.transport.startswith("socket") else (2, 0, 17)  # 2: shm has none
     return {"kill": (10,), "stop": (11,), "delay": (0,), "none": (0,), "term": (143,), "launcher_kill": (17, -9),
             "launcher_stop": (11, 17), "link_down": (17, 11), "enospc": (0, 15)}[kind]
 
