@@ -186,6 +186,7 @@ int unknown_global(lua_State* L, Host& host) {
   for (const char* forbidden : kForbidden)
     if (name == forbidden)
       host.fail_here(L, name + " is not available in a plan: a plan describes a run, it does not act on the machine");
+  if (name == "prun") host.fail_here(L, "'prun' is not loaded; begin the file with: local prun = require \"prun\"");
   std::vector<std::string> known;
   for (const Key& key : sorted_keys(L, 1)) known.emplace_back(key.text);
   add_local_names(L, known);

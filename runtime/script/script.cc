@@ -13,6 +13,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "base/child_process.h"
 #include "base/error.h"
@@ -47,6 +48,18 @@ std::string likely_plan(const std::string& typed, const fs::path& installed) {
     return fmt::format(" (did you mean '{}'?)", (shown / near).string());
   }
   return fmt::format(" (plans of prun: {})", join(plans_in(installed), ", "));
+}
+
+// Returns the language or use of a file that is no plan, by its suffix: "a Python script", or "".
+std::string foreign_file(const std::string& path) {
+  constexpr std::pair<const char*, const char*> kKinds[] = {
+      {".py", "a Python script"}, {".ipynb", "a notebook"}, {".sh", "a shell script"}, {".json", "JSON"},
+      {".yaml", "YAML"},          {".yml", "YAML"},         {".toml", "TOML"},         {".safetensors", "weights"},
+      {".pt", "weights"},         {".txt", "a text"},
+  };
+  for (const auto& [suffix, kind] : kKinds)
+    if (path.ends_with(suffix)) return kind;
+  return "";
 }
 
 // Returns the description of a plan: the first sentence of its leading comment.
@@ -97,6 +110,9 @@ Error death(const ScriptOptions& options, int status) {
 }  // namespace
 
 std::string find_plan(const std::string& plan_path, const std::string& lua_dir) {
+  if (const std::string kind = foreign_file(plan_path); !kind.empty())
+    throw usage_error(
+        fmt::format("'{}' is {}, and a plan is a Lua script (`prun init` writes a first one)", plan_path, kind));
   fs::path typed = plan_path, root = fs::path(lua_dir) / "..";
   std::vector<fs::path> places = {typed};
   if (typed.is_relative()) {

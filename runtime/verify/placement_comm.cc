@@ -33,9 +33,9 @@ std::string reduced(const Op& op, const std::string& axis, AxisPlacement& placem
     problem = fmt::format("reduces over {} by {}, and {}", axis, op.attrs.text("op", "sum"),
                           picks(op) ? "these are terms of a sum" : "these are candidates for a maximum");
   } else if ((partial || placement == kOpenSquares) && placement.combine == Combine::sum && averages(op)) {
-    problem = fmt::format("averages over {} what are terms of a sum", axis);
+    problem = fmt::format("averages over {} what are terms of a sum, so op must be 'sum'", axis);
   } else if (partial && placement.combine == Combine::average && !averages(op)) {
-    problem = fmt::format("adds over {} what each rank has scaled for an average", axis);
+    problem = fmt::format("adds over {} what each rank has scaled for an average, so op must be 'avg'", axis);
   }
   const int8_t pieces = placement.pieces;
   if (placement.kind != PlacementKind::zero) placement = kInvariant;  // also after a problem

@@ -66,11 +66,8 @@ int say(const CkptOptions& options, const Weights& weights, const std::string& w
 
 int ckpt_export(const CkptOptions& options) {
   require_out(options, "export");
-  const std::string& format = options.format;
-  if (format != "hf")
-    throw usage_error(format.empty()
-                          ? "prun ckpt export needs --format hf"
-                          : fmt::format("--format: unknown format '{}'; the only one is hf (Hugging Face)", format));
+  if (!options.format.empty() && options.format != "hf")
+    throw usage_error(fmt::format("--format: unknown format '{}'; the only one is hf (Hugging Face)", options.format));
   checkpoint::HfExport how;
   how.file_bytes = int64_t{options.file_mib} << 20;
   how.dtype = export_dtype(options.dtype);

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "comm/transport/plugin.h"
 #include "elsewhere.h"
+#include "job/build.h"
 
 namespace prun {
 
@@ -78,7 +79,38 @@ bool looks_like_option(const std::string& word) {
   return word.size() > 1 && word[0] == '-' && std::isalpha(static_cast<unsigned char>(word[1])) != 0;
 }
 
-Error no_such_option(const std::string& name, const CLI::App& app, const CommandRow& command) {
+// Returns the names of the arguments of the plan among the words; empty without one, or if it fails: the error about
+// the option comes first.
+std::vector<std::string> plan_arguments(const std::vector<std::string>& words) {
+  std::vector<std::string> names;
+  const auto plan = std::find_if(words.begin(), words.end(), [](const auto& word) { return word.ends_with(".lua"); });
+  if (plan == words.end()) return names;
+  JobSpec job;
+  job.plan = *plan;
+  try {
+    job.lua_dir = find_installation().lua_dir;
+    for (const PlanArgument& argument : describe_plan(job).arguments) names.push_back(argument.name);
+  } catch (const Error&) {
+  }
+  return names;
+}
+
+// Returns the fix for an option that is an argument of the plan, in words or in name: "--set steps=3"; "" if it is
+// none.
+std::string setting_of(const std::string& option, const std::string& value, const std::vector<std::string>& words,
+                       bool exact) {
+  std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+  std::replace(name.begin(), name.end(), '-', '_');
+  const std::vector<std::string> arguments = plan_arguments(words);
+  if (std::find(arguments.begin(), arguments.end(), name) == arguments.end()) {
+    name = exact ? "" : nearest_word(name, arguments);
+    if (name.empty()) return "";
+  }
+  return fmt::format("--set {}={}", name, value.empty() ? "VALUE" : value);
+}
+
+Error no_such_option(const std::string& name, const std::string& value, const std::vector<std::string>& words,
+                     const CLI::App& app, const CommandRow& command) {
   std::vector<std::string> own = {"--version"};  // parse_options handles it
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& each : option->get_lnames()) own.push_back("--" + each);
@@ -88,6 +120,12 @@ Error no_such_option(const std::string& name, const CLI::App& app, const Command
   std::replace(dashed.begin(), dashed.end(), '_', '-');
   if (std::find(own.begin(), own.end(), dashed) != own.end())
     return usage_error(fmt::format("there is no option {} (here: {})", name, dashed));
+  const bool sets = app.get_option_no_throw("--set") != nullptr;
+  const std::string setting = sets ? setting_of(name, value, words, true) : "";
+  if (!setting.empty())
+    return usage_error(fmt::format("there is no option {}, but an argument of the plan: {}", name, setting));
+  const std::string ours = option_here(name);
+  if (sets && ours.starts_with(" (here: --set")) return usage_error(fmt::format("there is no option {}{}", name, ours));
   std::vector<std::string> others;
   ParsedCommand scratch;
   for (const CommandRow& other : commands()) {
@@ -97,8 +135,11 @@ Error no_such_option(const std::string& name, const CLI::App& app, const Command
     if (name.starts_with("--") && theirs.get_option_no_throw(name) != nullptr) others.push_back(typed_name(other));
   }
   if (others.empty()) {
-    const std::string ours = option_here(name);
-    return usage_error(fmt::format("there is no option {}{}", name, ours.empty() ? did_you_mean(name, own) : ours));
+    std::string hint = ours.empty() ? if_near(name, own) : ours;
+    if (const std::string near = hint.empty() && sets ? setting_of(name, value, words, false) : ""; !near.empty())
+      hint = fmt::format(" (did you mean '{}'?)", near);
+    if (hint.empty() && sets) hint = " (`--help` lists them; an argument of the plan is set with --set NAME=VALUE)";
+    return usage_error(fmt::format("there is no option {}{}", name, hint.empty() ? did_you_mean(name, own) : hint));
   }
   return usage_error(fmt::format("{} has no option {}, but {} {} (`prun {}--help` lists its own)", typed_name(command),
                                  name, join(others, ", "), others.size() == 1 ? "has" : "have",
@@ -113,7 +154,12 @@ void check_option_words(const std::vector<std::string>& words, const CLI::App& a
     const size_t equals = word->find('=');
     const std::string name = word->substr(0, equals);
     const CLI::Option* option = app.get_option_no_throw(name);
-    if (option == nullptr && name != "--version") throw no_such_option(name, app, command);
+    if (option == nullptr && name != "--version") {
+      std::string value = equals == std::string::npos ? "" : word->substr(equals + 1);
+      if (equals == std::string::npos && word + 1 != words.end() && !looks_like_option(*(word + 1)))
+        value = *(word + 1);
+      throw no_such_option(name, value.ends_with(".lua") ? "" : value, words, app, command);
+    }
     if (option == nullptr || !takes_value(option)) {
       if (equals != std::string::npos)
         throw usage_error(fmt::format("{} takes no value: write {}, not {}", name, name, *word));
@@ -161,6 +207,10 @@ std::vector<CommandText> command_texts() {
 
 ParsedCommand parse_words(const std::vector<std::string>& given) {
   std::vector<std::string> words = given;
+  if (!words.empty() && words[0] == "help") {  // `prun help sim` is `prun sim --help`
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
   ParsedCommand parsed;
   parsed.row = words.empty() ? nullptr : find_command(words[0]);
   if (parsed.row != nullptr)

@@ -55,7 +55,24 @@ constexpr std::pair<const char*, const char*> kElsewhereOptions[] = {
     {"--bf16", "--set dtype=bf16, where the plan has it"},
     {"--fp16", "--set dtype=bf16, where the plan has it: there is no fp16"},
     {"--lr", "--set lr=X, where the plan has it"},
+    {"--learning-rate", "--set lr=X, where the plan has it"},
     {"--epochs", "--set steps=N, where the plan has it"},
+    {"--steps", "--set steps=N, where the plan has it"},
+    {"--max-steps", "--set steps=N, where the plan has it"},
+    {"--max-iters", "--set steps=N, where the plan has it"},
+    {"--train-iters", "--set steps=N, where the plan has it"},
+    {"--dtype", "--set dtype=bf16, where the plan has it"},
+    {"--precision", "--set dtype=bf16, where the plan has it"},
+    {"--data-path", "--set data=FILE, where the plan has it"},
+    {"--dataset", "--set data=FILE, where the plan has it"},
+    {"--num-layers", "--set layers=N, where the plan has it"},
+    {"--hidden-size", "--set width=N, where the plan has it"},
+    {"--num-attention-heads", "--set heads=N, where the plan has it"},
+    {"--seq-length", "--set context=N, where the plan has it"},
+    {"--seq-len", "--set context=N, where the plan has it"},
+    {"--block-size", "--set context=N, where the plan has it"},
+    {"--global-batch-size", "--set batch=N, where the plan has it"},
+    {"--gradient-accumulation-steps", "--set micro=N, where the plan has it"},
     {"--batch-size", "--set batch=N, where the plan has it"},
     {"--seed", "--set seed=N, where the plan has it"},
     {"--cpu", "--device cpu, the default"},
@@ -67,6 +84,53 @@ constexpr std::pair<const char*, const char*> kElsewhereOptions[] = {
     {"--mca", "--transport-options K=V,.."},
     {"--verbose", "--log-level info"},
     {"-v", "--log-level info"},
+};
+
+// {0}: the plan.
+constexpr std::pair<const char*, const char*> kElsewhereCommands[] = {
+    {"run", "prun {0}, without this word"},
+    {"train", "prun {0}, without this word"},
+    {"fit", "prun {0}, without this word"},
+    {"start", "prun {0}, without this word"},
+    {"launch", "prun {0}, without this word"},
+    {"exec", "prun {0}, without this word"},
+    {"resume", "to go on from a checkpoint: prun PLAN --checkpoint DIR --resume auto"},
+    {"torchrun", "prun starts the ranks itself: prun PLAN --nproc N"},
+    {"mpirun", "prun starts the ranks itself: prun PLAN --nproc N"},
+    {"deepspeed", "prun starts the ranks itself: prun PLAN --nproc N"},
+    {"accelerate", "prun starts the ranks itself: prun PLAN --nproc N"},
+    {"python", "prun runs plans, which are Lua: prun PLAN"},
+    {"python3", "prun runs plans, which are Lua: prun PLAN"},
+    {"verify", "prun check {0}"},
+    {"validate", "prun check {0}"},
+    {"test", "prun check {0}"},
+    {"prove", "prun check {0}"},
+    {"lint", "prun check {0}"},
+    {"simulate", "prun sim {0} --cluster FILE"},
+    {"predict", "prun sim {0} --cluster FILE"},
+    {"profile", "prun {0} --trace FILE"},
+    {"trace", "prun {0} --trace FILE"},
+    {"compile", "prun dump {0} prints the program"},
+    {"show", "prun dump {0} prints the program"},
+    {"compare", "prun diff {0} PLAN"},
+    {"plot", "prun draw {0}"},
+    {"graph", "prun draw {0}"},
+    {"benchmark", "prun bench OP"},
+    {"infer", "prun generate {0}"},
+    {"sample", "prun generate {0}"},
+    {"eval", "a plan evaluates with prun.eval while it trains"},
+    {"export", "prun ckpt export DIR --format hf --out FOLDER"},
+    {"import", "prun ckpt import FOLDER --out DIR"},
+    {"checkpoint", "prun ckpt ls DIR, or prun {0} --checkpoint DIR"},
+    {"ps", "prun status"},
+    {"top", "prun status"},
+    {"jobs", "prun status"},
+    {"list", "prun plans, prun runs, prun status"},
+    {"ls", "prun plans, prun runs, prun status"},
+    {"info", "prun version, prun doctor"},
+    {"env", "prun version, prun doctor"},
+    {"new", "prun init [FOLDER]"},
+    {"create", "prun init [FOLDER]"},
 };
 
 struct ElsewhereValue {
@@ -85,6 +149,12 @@ std::string option_here(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   for (const auto& [theirs, ours] : kElsewhereOptions)
     if (name == theirs) return fmt::format(" (here: {})", ours);
+  return "";
+}
+
+std::string command_here(const std::string& name, const std::string& plan) {
+  for (const auto& [theirs, ours] : kElsewhereCommands)
+    if (name == theirs) return fmt::format(fmt::runtime(ours), plan);
   return "";
 }
 

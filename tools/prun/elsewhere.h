@@ -1,4 +1,4 @@
-// Translates options of torchrun, deepspeed, accelerate and MPI launchers into prun's, from one table.
+// Translates options and commands of torchrun, deepspeed, accelerate and MPI launchers into prun's, from tables.
 #pragma once
 #include <string>
 
@@ -8,5 +8,7 @@ namespace prun {
 std::string option_here(std::string name);
 // Translates an option's value: " (here: cuda)" for --device gpu.
 std::string value_here(const std::string& option, const std::string& value);
+// Translates a command: "prun status" for `ps`, or "". `plan`: the word after it, or PLAN.
+std::string command_here(const std::string& name, const std::string& plan);
 
 }  // namespace prun

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
@@ -36,10 +37,21 @@ std::vector<std::string> command_names() {
   return names;
 }
 
+// Returns whether the word is NAME=VALUE.
+bool is_setting(const std::string& word) {
+  const size_t equals = word.find('=');
+  const auto in_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
+  return equals != 0 && equals != std::string::npos &&
+         std::all_of(word.begin(), word.begin() + std::ptrdiff_t(equals), in_name);
+}
+
 // Rejects a word before a plan, or a word that cannot be a file, as an unknown command.
 void refuse_unknown_command(const std::vector<std::string>& words) {
   const std::string& first = words[0];
   if (first.find_first_of("./") != std::string::npos || std::filesystem::is_directory(first)) return;
+  const std::string here = command_here(first, words.size() > 1 ? words[1] : "PLAN");
+  if (!here.empty() && !std::filesystem::is_regular_file(first))
+    throw usage_error(fmt::format("there is no command '{}' (here: {})", first, here));
   if (words.size() > 1 || !nearest_word(first, command_names()).empty())
     throw usage_error(fmt::format("there is no command '{}'{}", first, did_you_mean(first, command_names())));
 }
@@ -48,6 +60,9 @@ void refuse_unknown_command(const std::vector<std::string>& words) {
 
 void PlanCommand::take_operands(std::vector<std::string>& operands) {
   if (operands.empty()) return;
+  for (const std::string& word : operands)
+    if (is_setting(word) && !std::filesystem::exists(word))
+      throw usage_error(fmt::format("'{}' is no plan; an argument of the plan is set with --set {}", word, word));
   refuse_unknown_command(operands);
   if (operands.size() > 1)
     throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", operands[0], operands[1]));

@@ -1,0 +1,2 @@
+-- prun check PLAN
+return prun.plan { model = prun.models.gpt {} }
