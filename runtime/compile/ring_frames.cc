@@ -1,10 +1,15 @@
-// Packs greedily by size, like memory.cc; two rings share bytes only if no pair of their microbatches interferes.
+// Packs greedily by size, like memory.cc; two rings share bytes only if no pair of their microbatches interferes. The
+// distances between microbatches that interfere are found once for each pair of rings, because every number of frames
+// and every shift needs them.
 #include "compile/ring_frames.h"
 
 #include <algorithm>
+#include <climits>
+#include <cstdint>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "compile/compile_state.h"
@@ -21,9 +26,76 @@ int length(const RingLives& ring) {
   return life == nullptr ? 0 : life->last - life->first;
 }
 
+// Finds which microbatches of two rings interfere, lazily for each pair.
+class RingConflicts {
+ public:
+  explicit RingConflicts(const BufferLives& lives) : lives_(lives) {}
+
+  // Returns whether a buffer of `a` interferes with a buffer of `b` whose microbatch is later by `shift`, modulo
+  // `slots`. A buffer does not interfere with itself.
+  bool any(const RingLives& a, const RingLives& b, int shift, int slots) {
+    const bool swapped = b.ring < a.ring;
+    const std::vector<int>& distances = swapped ? distances_of(b, a) : distances_of(a, b);
+    return std::any_of(distances.begin(), distances.end(),
+                       [&](int distance) { return ((swapped ? -distance : distance) - shift) % slots == 0; });
+  }
+
+ private:
+  struct Entry {
+    int first, last, longest;  // `longest`: the largest `last` up to this entry
+    int microbatch;
+    const Life* life;
+  };
+
+  const std::vector<Entry>& entries_of(const RingLives& ring) {
+    const auto [found, fresh] = entries_.try_emplace(ring.ring);
+    std::vector<Entry>& entries = found->second;
+    if (!fresh) return entries;
+    for (int i = 0; i < std::ssize(ring.lives); ++i)
+      if (const Life* life = ring.lives[i]) entries.push_back({life->first, life->last, 0, ring.first + i, life});
+    std::stable_sort(entries.begin(), entries.end(), [](const Entry& x, const Entry& y) { return x.first < y.first; });
+    int longest = INT_MIN;
+    for (Entry& entry : entries) entry.longest = longest = std::max(longest, entry.last);
+    return entries;
+  }
+
+  // Returns the distances of the microbatches that interfere, from `a` to `b`.
+  const std::vector<int>& distances_of(const RingLives& a, const RingLives& b) {
+    const uint64_t key = static_cast<uint64_t>(a.ring) << 32U | static_cast<uint32_t>(b.ring);
+    const auto [found, fresh] = distances_.try_emplace(key);
+    std::vector<int>& distances = found->second;
+    if (!fresh) return distances;
+    const std::vector<Entry>&of_a = entries_of(a), &of_b = entries_of(b);
+    const int least = b.first - a.first - static_cast<int>(std::ssize(a.lives));
+    known_.assign(a.lives.size() + b.lives.size() + 1, false);
+    size_t from = 0;
+    for (const Entry& mine : of_a) {
+      while (from < of_b.size() && of_b[from].longest < mine.first) ++from;
+      for (size_t i = from; i < of_b.size() && of_b[i].first <= mine.last; ++i) {
+        const Entry& other = of_b[i];
+        const int distance = other.microbatch - mine.microbatch;
+        if (other.last < mine.first || other.life == mine.life || known_[distance - least]) continue;
+        if (!in_the_way(*mine.life, *other.life)) continue;
+        known_[distance - least] = true;
+        distances.push_back(distance);
+      }
+    }
+    return distances;
+  }
+
+  bool in_the_way(const Life& a, const Life& b) const {
+    return a.computes_only() || b.computes_only() || !lives_.disjoint(a, b);
+  }
+
+  const BufferLives& lives_;
+  std::unordered_map<int, std::vector<Entry>> entries_;       // by ring, sorted by `first`
+  std::unordered_map<uint64_t, std::vector<int>> distances_;  // by pair of rings, the smaller number first
+  std::vector<bool> known_;                                   // of one pair, by distance
+};
+
 class FramePacker {
  public:
-  FramePacker(const BufferLives& lives, int slots) : lives_(lives) { frames_.slots = slots; }
+  FramePacker(RingConflicts& conflicts, int slots) : conflicts_(conflicts) { frames_.slots = slots; }
   const Frames& frames() const { return frames_; }
 
   // Adds a ring at the lowest offset. Returns false if the ring cannot rotate through so many frames, or if frames of
@@ -67,36 +139,21 @@ class FramePacker {
     return at;
   }
 
-  // Returns whether no two buffers of two rings in the same frame interfere. Starts in the middle, where most conflicts
-  // are.
+  // Returns whether no two buffers of two rings in the same frame interfere.
   bool apart(const RingLives& a, const RingLives& b, int shift) const {
-    const int slots = frames_.slots, of_a = static_cast<int>(std::ssize(a.lives)),
-              of_b = static_cast<int>(std::ssize(b.lives));
-    for (int n = 0; n < of_a; ++n) {
-      const int i = (n + of_a / 2) % of_a;
-      if (a.lives[i] == nullptr) continue;
-      const int same = (a.first + i + shift - b.first) % slots;
-      for (int j = same < 0 ? same + slots : same; j < of_b; j += slots)
-        if (b.lives[j] != nullptr && b.lives[j] != a.lives[i] && in_the_way(*a.lives[i], *b.lives[j])) return false;
-    }
-    return true;
+    return !conflicts_.any(a, b, shift, frames_.slots);
   }
 
-  bool in_the_way(const Life& a, const Life& b) const {
-    if (a.last < b.first || b.last < a.first) return false;
-    return a.computes_only() || b.computes_only() || !lives_.disjoint(a, b);
-  }
-
-  const BufferLives& lives_;
+  RingConflicts& conflicts_;
   Frames frames_;
 };
 
 // Packs each ring into the first frames that it can rotate through; nullopt = one fits none.
-std::optional<std::vector<FramePacker>> packed(const BufferLives& lives, const std::vector<const RingLives*>& rings,
+std::optional<std::vector<FramePacker>> packed(RingConflicts& conflicts, const std::vector<const RingLives*>& rings,
                                                const std::set<int>& slots) {
   std::vector<FramePacker> all;
   all.reserve(slots.size());
-  for (const int of : slots) all.emplace_back(lives, of);
+  for (const int of : slots) all.emplace_back(conflicts, of);
   for (const RingLives* ring : rings)
     if (std::none_of(all.begin(), all.end(), [&](FramePacker& frames) {
           return frames.frames().slots >= ring->slots && frames.add(*ring, INT64_MAX);
@@ -122,12 +179,13 @@ std::vector<Frames> framed(const BufferLives& lives, std::vector<const RingLives
   std::stable_sort(narrow.begin(), narrow.end(), larger);
   std::set<int> slots;
   for (const RingLives* ring : wide) slots.insert(ring->slots);
-  auto each = packed(lives, wide, slots);
+  RingConflicts conflicts(lives);
+  auto each = packed(conflicts, wide, slots);
   if (!each) throw DoesNotRecur{"a ring whose places are not free in all their turns"};
   std::vector<FramePacker> best = std::move(*each);
   const int most = *slots.rbegin();
   for (int all_in = slots.size() > 1 ? most : most + 1; all_in <= most + kMoreTried; ++all_in)
-    if (auto one = packed(lives, wide, {all_in}); one && bytes_of(*one) < bytes_of(best)) best = std::move(*one);
+    if (auto one = packed(conflicts, wide, {all_in}); one && bytes_of(*one) < bytes_of(best)) best = std::move(*one);
   for (const RingLives* ring : narrow)
     std::any_of(best.begin(), best.end(),
                 [&](FramePacker& frames) { return frames.add(*ring, frames.frames().bytes); });
