@@ -46,7 +46,7 @@ Figure line(int low, const Figure& at_low, int high, const Figure& at_high, int 
 class SmallSizesEstimate {
  public:
   SmallSizesEstimate(SmallPlans& small, bool stages_differ) : small_(small), all_(small.lengths()) {
-    const bool pipeline = all_.stages > 1, rounds = all_.chunks > 1 && all_.microbatches % all_.stages == 0;
+    const bool pipeline = all_.stages > 1, rounds = all_.chunks > 1;
     if (stages_differ || all_.stages <= 3) few_stages_ = more_stages_ = all_.stages;
     few_microbatches_ = !pipeline ? 2 : rounds ? few_stages_ : more_stages_ + 1;
     more_microbatches_ = few_microbatches_ + (rounds ? few_stages_ : 1);

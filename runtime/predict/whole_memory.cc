@@ -1,6 +1,7 @@
 // Middle ranks of a pipeline have the same program except for the number of microbatches in flight, mostly one fewer
-// from rank to rank. If two ranks of an interval are on the line between its ends, byte for byte, so are the others.
-// This does not hold for the last few ranks, because they have too few microbatches in flight.
+// from rank to rank. If two further known ranks, in an interval or next to it, are on the line through its ends, byte
+// for byte, so are the others of the interval. This does not hold for the last few ranks, because they have too few
+// microbatches in flight.
 #include "predict/whole_memory.h"
 
 #include <algorithm>
@@ -18,6 +19,7 @@ namespace {
 constexpr double kOpsOfARank = 60000, kOpsOfAll = 400000;
 constexpr int kLeastListed = 4;   // microbatches beyond the stages
 constexpr int kRanksPacked = 12;  // approximate number for a long pipeline
+constexpr int kShort = 6;         // ranks of an interval whose neighbors confirm a line
 
 int listed_microbatches(const Plan& plan) {
   for (const int period : periods_of(plan))
@@ -70,6 +72,7 @@ WholeMemory::WholeMemory(const JobSpec& spec, int ranks, const SmallPlans& small
     if (affords(listed_microbatches(plan_))) pack({0});
     if ((affordable_ = repeats_)) return;
     known_.clear();
+    packed_.clear();
   }
   if (!affords(microbatches_) && (fewer < microbatches_ || periods_of(small.plan()).empty())) return;
   plan_ = record_plan(spec, ranks);
@@ -87,6 +90,7 @@ void WholeMemory::pack(const std::vector<int>& ranks) {
   for (const int rank : missing) {
     const Program& program = job.classes[static_cast<size_t>(rank)];
     repeats_ = repeats_ && program.step().repeat.any();
+    packed_.insert(rank);
     RoleBytes& bytes = known_[rank] = std::to_array(program.role_bytes);
     bytes[static_cast<size_t>(Role::data)] += more_data(program, plan_.microbatches, microbatches_);
   }
@@ -104,19 +108,27 @@ bool WholeMemory::on_line(int low, int high, int rank) const {
   return true;
 }
 
+// Returns whether two packed ranks in the interval, or next to a short one, are on the line through its ends, and none
+// in it is not.
+bool WholeMemory::is_line(int low, int high) const {
+  const int next_to = high - low < kShort ? 1 : -1;
+  int confirmed = 0;
+  for (int rank = low - next_to; rank <= high + next_to; ++rank) {
+    if (rank == low || rank == high || !packed_.contains(rank)) continue;
+    const bool here = on_line(low, high, rank);
+    if (!here && rank > low && rank < high) return false;
+    confirmed += here ? 1 : 0;
+  }
+  return confirmed >= 2;
+}
+
 // Fills in the ranks between two known ones.
 void WholeMemory::fill(int low, int high) {
-  const int length = high - low;
+  const int length = high - low, middle = low + length / 2;
   if (length < 2) return;
-  const int middle = low + length / 2, quarter = low + length / 4;
-  if (length < 6) {
-    std::vector<int> between;
-    for (int rank = low + 1; rank < high; ++rank) between.push_back(rank);
-    pack(between);
-    return;
-  }
-  pack({middle, quarter});
-  if (!on_line(low, high, middle) || !on_line(low, high, quarter)) {
+  if (!is_line(low, high)) pack({middle});
+  if (!is_line(low, high) && length > 3 && on_line(low, high, middle)) pack({low + length / 4});
+  if (!is_line(low, high)) {
     fill(low, middle);
     return fill(middle, high);
   }

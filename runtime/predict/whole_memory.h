@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "ir/plan.h"
@@ -30,6 +31,7 @@ class WholeMemory {
   bool affords(double microbatches) const;
   void pack(const std::vector<int>& ranks);
   bool on_line(int low, int high, int rank) const;
+  bool is_line(int low, int high) const;
   void fill(int low, int high);
 
   const JobSpec& spec_;
@@ -38,6 +40,7 @@ class WholeMemory {
   Plan plan_;         // with all microbatches, or fewer that list the same period
   bool affordable_ = false, repeats_ = false;
   std::map<int, RoleBytes> known_;
+  std::set<int> packed_;  // ranks of `known_` that are not interpolated
 };
 
 }  // namespace prun

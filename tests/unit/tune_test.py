@@ -24,6 +24,14 @@ def tune(plan, ranks, *words, cluster=A100, code=0):
     return json.loads(text)
 
 
+def settings(**arguments):
+    return [word for name, value in arguments.items() for word in ("--set", f"{name}={value}")]
+
+
+def search(**arguments):
+    return [word for name, value in arguments.items() for word in ("--search", f"{name}={value}")]
+
+
 def sweep(plan, ranks, *words, cluster=A100):
     text = prun("sim", f"plans/{plan}.lua", "--cluster", cluster, "--nproc", ranks, "--json", *words)
     return json.loads(text)["sweep"]
@@ -62,6 +70,15 @@ class Tune(unittest.TestCase):
                 self.assertAlmostEqual(sum(each["parts_s"].values()) / each["step_s"], 1, places=6)
         steps = [each["step_s"] for each in tuned["best"]]
         self.assertEqual(steps, sorted(steps))
+
+    def test_estimates_hold_for_any_number_of_microbatches(self):
+        for pp, chunks, batch in ((8, 2, 61), (4, 3, 31)):
+            words = settings(layers=48, width=1024, heads=8, context=512, batch=batch)
+            words += search(pp=pp, chunks=chunks, tp=1, schedule="1f1b", sequence="false", zero=0, micro_size=1,
+                            recompute="none", bucket="25 MiB")
+            best = tune("gpt", pp, *words)["best"][0]
+            self.assertLess(abs(best["estimate_s"] / best["step_s"] - 1), 0.05)
+            self.assertLess(abs(best["estimate_bytes"] / best["peak_bytes"] - 1), 0.05)
 
     def test_what_does_not_fit_is_counted(self):
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as small:
