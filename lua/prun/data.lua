@@ -8,6 +8,9 @@ local data = {}
 
 local shared = { "context", "vocab", "inputs", "outputs" }
 
+-- Number of samples that missing or too short token files stand for, in commands that read no data.
+local enough_samples = 1000
+
 data.order = { name = "order", kind = "text", default = "random", choices = { "random", "epochs" },
   help = "random: with repetition; epochs: every sample once before any comes again" }
 
@@ -80,16 +83,18 @@ function data.check_splits(source, mesh, strategies)
 end
 
 -- Returns the files of a path option as a list of { path, shown, bytes }, sorted by name if the path is a pattern.
--- `one`: fail unless there is exactly one.
+-- `one`: fail unless there is exactly one. A command that reads no data, such as `prun sim`, needs no files: the list is
+-- then empty if none exists, unless `one` is set, because an array file states the shape of the samples.
 function data.files(source, option, one)
   local list, why = host.data_files(source.options[option])
   local place = host.site_of_word(source.site, option)
+  if not list and not one and not host.reads_data then return {}, place end
   if not list then host.fail(("data: %s"):format(why), place) end
   if one and #list > 1 then
     host.fail(("data: '%s' are %d files; an array is one"):format(source.options[option], #list), place)
   end
   for _, file in ipairs(list) do
-    if file.bytes == 0 then host.fail(("data: the file '%s' is empty"):format(file.shown), place) end
+    if file.bytes == 0 and host.reads_data then host.fail(("data: the file '%s' is empty"):format(file.shown), place) end
   end
   return list, place
 end
@@ -101,6 +106,7 @@ function data.count_tokens(source, result, width, place)
     tokens = tokens + math.max(0, file.bytes - file.skip_bytes) // width
   end
   local needed = source.options.context + 1
+  if tokens < needed and not host.reads_data then tokens = enough_samples * needed end
   if tokens < needed then
     host.fail(("data: '%s' has %d tokens; one sample needs %d (context %d, and one to predict)"):format(
       source.options.path, tokens, needed, source.options.context), place)
@@ -137,6 +143,7 @@ function data.hold_out(training, share, steps, site)
   training.count = training.count - held.count
   held.first = training.first + training.count
   held.part, training.part = true, true
+  if training.count < one and not host.reads_data then training.count = one end
   if training.count < one then
     local what = training.context > 0 and "tokens" or "samples"
     host.fail(("prun.eval holds out the last %d %s of the data, which leaves %d to train with, and a sample " ..

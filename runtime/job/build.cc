@@ -33,6 +33,7 @@ ScriptOptions script_options(const JobSpec& spec, int ranks, bool help) {
   script.world = ranks;
   script.settings = spec.settings;
   script.help = help;
+  script.reads_data = spec.purpose != Purpose::describe;
   return script;
 }
 
@@ -274,7 +275,7 @@ Job build_job(const JobSpec& spec, int ranks, Plan* read) {
   if (spec.purpose == Purpose::train || spec.purpose == Purpose::check) check_data(plan);
   watch.lap("data");
   say_what_never_comes(plan);
-  report_samples_that_count_twice(plan);
+  if (spec.purpose != Purpose::describe) report_samples_that_count_twice(plan);
   if (spec.time_passes) watch.print_times();
   if (read != nullptr) *read = std::move(plan);
   return job;

@@ -204,6 +204,8 @@ void set_host_options(lua_State* L) {
   lua_setfield(L, -2, "help");
   lua_pushboolean(L, options.outline);
   lua_setfield(L, -2, "outline");
+  lua_pushboolean(L, options.reads_data);
+  lua_setfield(L, -2, "reads_data");
   push_text(L, options.plan_path);
   lua_setfield(L, -2, "plan_path");
   if (options.sizes) {

@@ -19,6 +19,7 @@ struct ScriptOptions {
   bool help = false;                            // only list the plan's arguments
   std::optional<PlanSizes> sizes;               // replace the plan's own sizes
   std::vector<PlanSizes> more_sizes;            // further sizes: the same model on pipelines of other lengths
+  bool reads_data = true;                       // false: files of data may be missing or shorter than a sample
   bool outline = false;                         // omit the slots of a pipeline schedule, which are many
   double cpu_seconds = 10;                      // limit of the child
   int64_t memory_bytes = 512LL << 20;

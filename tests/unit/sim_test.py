@@ -43,6 +43,20 @@ class Cluster:
         self.file.close()
 
 
+MIXTURE = """
+local prun = require "prun"
+local arg = prun.args { tp = { 1, "ranks that split the attention" }, capacity = { math.huge, "of an expert" } }
+return prun.plan {
+  mesh = prun.mesh { tp = arg.tp },
+  model = prun.models.moe { vocab = 256, layers = 2, width = 64, heads = 4, context = 32, experts = 8, choices = 2,
+                            capacity = arg.capacity },
+  data = prun.data.bytes { path = "text/sample.txt", batch = 4 },
+  strategy = { prun.tensor_parallel { axis = "tp" } },
+  optimizer = prun.adamw { lr = 1e-3 }, steps = 1,
+}
+"""
+
+
 JOBS = [("ddp", 16, []), ("zero3", 32, []), ("3d", 64, settings(tp=4, pp=4, layers=8)),
         ("megatron", 8, settings(tp=4)), ("interleaved", 8, settings(pp=4, chunks=2, layers=8)),
         ("zero_bubble", 4, settings(pp=4)), ("ring_attention", 8, []), ("one_sided", 4, settings(pp=4)), ("moe", 8, [])]
@@ -162,6 +176,49 @@ class Sim(unittest.TestCase):
                 text = prun("sim", f"plans/{plan}.lua", "--cluster", A100, "--nproc", ranks, "--extrapolate", *words)
                 self.assertIn("repeats", text)
 
+    def test_interleaved_steps_with_any_number_of_microbatches(self):
+        for stages, chunks, layers, micro, more in [(5, 3, 1, 34, {}), (4, 2, 4, 47, {}), (3, 4, 3, 37, dict(recompute="full")),
+                                                    (5, 2, 2, 53, dict(zero=1)), (4, 3, 3, 49, dict(overlap=0, tp=2))]:
+            arguments = dict(pp=stages, chunks=chunks, layers=stages * chunks * layers, batch=micro, width=1024, heads=8, **more)
+            ranks = stages * arguments.get("tp", 1)
+            with self.subTest(**arguments):
+                few, whole = (sim("gpt", ranks, *settings(**arguments), how) for how in ("--extrapolate", "--whole"))
+                self.assertAlmostEqual(few["step_s"] / whole["step_s"], 1, delta=1e-3)
+                for name in ("exposed_comm_s", "tflops_per_device", "bubble"):
+                    self.assertAlmostEqual(few[name], whole[name], delta=5e-3 * max(whole[name], whole["step_s"]))
+                    self.assertGreaterEqual(few[name], 0)
+
+    def test_no_data_are_needed(self):
+        words = settings(layers=2, flash=1, data="none.txt", context=1 << 20)
+        self.assertGreater(sim("gpt", 8, *words)["step_s"], 0)
+        short = settings(layers=2, flash=1, context=1 << 20)
+        for done in (subprocess.run([PRUN, "check", "plans/gpt.lua", "--nproc", "8", *each], cwd=ROOT, capture_output=True,
+                                    text=True, timeout=60) for each in (words, short)):
+            self.assertEqual(done.returncode, 3)
+            self.assertRegex(done.stderr, "no file 'none.txt'|one sample needs 1048577")
+        self.assertEqual(sim("gpt", 8, *words), sim("gpt", 8, *short))
+        done = subprocess.run([PRUN, "sim", "plans/gpt.lua", "--cluster", A100, "--nproc", "8", *settings(batch=800)], cwd=ROOT,
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.stderr, "")  # the number of samples does not matter
+
+    def test_model_flops_of_a_mixture_are_those_of_routed_tokens(self):
+        layers, width, context, batch, experts, choices = 2, 64, 32, 4, 8, 2
+        dense = layers * 4 * width * width + 256 * width
+        routed = layers * (8 * choices * width * width + experts * width)
+        attention = 6 * layers * width * context * batch * context  # causal: half of PaLM's 12·L·d·T
+        with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
+            file.write(MIXTURE)
+            file.flush()
+            for ranks, capacity in [(1, "inf"), (1, 2), (2, "inf"), (4, 1)]:
+                with self.subTest(ranks=ranks, capacity=capacity):
+                    found = json.loads(prun("sim", file.name, "--cluster", A100, "--nproc", ranks, "--json",
+                                            *settings(tp=ranks, capacity=capacity)))
+                    flops, again = (found[name] * 1e12 * ranks * found["step_s"]
+                                    for name in ("tflops_per_device", "replicated_tflops_per_device"))
+                    self.assertAlmostEqual(flops / (6 * (dense + routed) * batch * context + attention), 1, 9)
+                    # tp does not split experts and router.
+                    self.assertAlmostEqual(again / (6 * routed * batch * context), ranks - 1, 9)
+
     def test_gathers_go_on_over_the_end_of_a_step(self):
         for plan in ("zero1", "zero3"):
             with self.subTest(plan), Cluster("device: { multiprocessors: 1 }") as cpus:
@@ -237,7 +294,7 @@ class Sim(unittest.TestCase):
 
     def test_json(self):
         found = sim("zero3", 8)
-        self.assertEqual(list(found), ["step_s", "tflops_per_device", "mfu", "exposed_comm_s", "bubble", "peak_bytes", "fits",
+        self.assertEqual(list(found), ["step_s", "tflops_per_device", "mfu", "replicated_tflops_per_device", "exposed_comm_s", "bubble", "peak_bytes", "fits",
                                        "bytes", "ranks", "classes"])
         self.assertEqual(list(found["bytes"]), ["NVLink", "InfiniBand"])
         self.assertEqual(list(found["classes"][0]), ["first_rank", "ranks", "peak_bytes", "idle_s", "limit", "op_s", "peak_roles"])

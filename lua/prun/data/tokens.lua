@@ -62,6 +62,6 @@ return data.source("tokens", {
           here:gsub("^u", "uint")), place)
       end
     end
-    data.count_tokens(source, result, widths[result.files[1].element], place)
+    data.count_tokens(source, result, widths[#files > 0 and result.files[1].element or "u16"], place)
   end,
 })
