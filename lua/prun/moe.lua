@@ -43,6 +43,8 @@ return schema.word("prun.nn.moe", {
   end
   local batch, tokens, width = x.shape[1], x.shape[2], x.shape[3]
   local experts, hidden, slots = opt.experts, opt.hidden or 4 * width, slots_of(opt, batch * tokens)
+  local all_slots = experts * (slots == 0 and batch * tokens or slots)
+  local product = { routed = math.min(1.0, opt.choices * batch * tokens / all_slots) }  -- share of slots with a token
   local init = opt.init or { "uniform", 1 / math.sqrt(width) }
   local down_init = opt.down_init or opt.init or { "uniform", 1 / math.sqrt(hidden) }
 
@@ -55,14 +57,14 @@ return schema.word("prun.nn.moe", {
   local weights, places = graph.op("route", { logits }, { k = opt.choices, capacity = slots, aux = opt.aux + 0.0 },
                                    name .. ".route", { "slots", "counts" })
   local sent = graph.op("dispatch", { x, places }, { experts = experts, capacity = slots }, name .. ".dispatch")
-  local wide = graph.op("expert_linear", { sent, up }, {}, name .. ".up")
+  local wide = graph.op("expert_linear", { sent, up }, product, name .. ".up")
   local inner
   if gate then
-    inner = graph.op("silu_mul", { graph.op("expert_linear", { sent, gate }, {}, name .. ".gate"), wide }, {},
+    inner = graph.op("silu_mul", { graph.op("expert_linear", { sent, gate }, product, name .. ".gate"), wide }, {},
                      name .. ".silu_mul")
   else
     inner = graph.op("gelu", { wide }, { approximate = "tanh" }, name .. ".gelu")
   end
-  local result = graph.op("expert_linear", { inner, down }, {}, name .. ".down")
+  local result = graph.op("expert_linear", { inner, down }, product, name .. ".down")
   return (graph.op("combine", { result, places, weights }, { batch = batch, tokens = tokens }, name .. ".combine"))
 end)

@@ -31,6 +31,7 @@ class Recorder final : public GradientBuilder {
 
   std::vector<ValueId> emit(const OpDef& op, std::vector<ValueId> inputs, std::vector<TensorType> types,
                             Attrs attrs) override {
+    copy_shares(op, inputs, types, attrs);
     Node node{&op, std::move(inputs), {}, attrs_.of(attrs), current_->call, current_->site};
     for (size_t i = 0; i < types.size(); ++i) {
       Value value;
@@ -93,6 +94,18 @@ class Recorder final : public GradientBuilder {
   }
 
  private:
+  // GEMMs of backward count for the model as much as those of forward (ir/op_cost.h).
+  void copy_shares(const OpDef& op, const std::vector<ValueId>& inputs, const std::vector<TensorType>& types,
+                   Attrs& attrs) const {
+    const Attrs& forward = current_->attrs;
+    if (!forward.has("routed") && !forward.has("replicas")) return;
+    std::vector<TensorType> read;
+    for (const ValueId input : inputs) read.push_back(graph_.values[input].type);
+    if (op_cost(op, read, types, attrs).model == 0) return;
+    if (forward.has("routed")) attrs.set("routed", forward.number("routed"));
+    if (forward.has("replicas")) attrs.set("replicas", forward.integer("replicas"));
+  }
+
   CompileState& state_;
   Graph& graph_;
   Table<ValueId, ValueId> gradient_;

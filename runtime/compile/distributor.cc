@@ -30,7 +30,9 @@ std::string layer_of(const Graph& graph, const Value& parameter) {
 
 Distributor::Distributor(CompileState& state, std::string axis)
     : state_(state), graph_(state.graph), axis_(std::move(axis)), ranks_(state.plan.mesh.size(axis_)) {
-  if (const Strategy* strategy = strategy_of(state.plan, axis_)) site_ = strategy->site;
+  const Strategy* strategy = strategy_of(state.plan, axis_);
+  if (strategy != nullptr) site_ = strategy->site;
+  splits_weights_ = strategy != nullptr && strategy->splits == Splits::nothing;
   for (const Value& value : graph_.values) whole_types_.push_back(value.type);
 }
 
@@ -138,8 +140,17 @@ void Distributor::keep(Node node, Placement placement) {
   } else {
     PRUN_CHECK(!changed, fmt::format("{} has no shape rule", node.op->name));
   }
+  if (splits_weights_ && placement == Placement{}) count_replicas(node, inputs);
   for (ValueId output : node.outputs) set_placement(output, placement);
   nodes_.push_back(std::move(node));
+}
+
+// Notes that every rank of the axis computes the same GEMM, so that it counts once for all of them.
+void Distributor::count_replicas(Node& node, const std::vector<TensorType>& inputs) const {
+  std::vector<TensorType> outputs;
+  for (const ValueId output : node.outputs) outputs.push_back(type(output));
+  if (op_cost(*node.op, inputs, outputs, node.attrs).model > 0)
+    node.attrs.set("replicas", node.attrs.integer("replicas", 1) * ranks_);
 }
 
 ValueId Distributor::convert(ValueId value, bool partial_gradient) {

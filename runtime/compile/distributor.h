@@ -58,12 +58,14 @@ class Distributor {
   void split_parameter(ValueId parameter, const LayerPlacement& placement, bool bias);
   ValueId convert(ValueId value, bool partial_gradient);
   TensorType piece_of_tokens(const TensorType& whole) const;
+  void count_replicas(Node& node, const std::vector<TensorType>& inputs) const;
 
   CompileState& state_;
   Graph& graph_;
   std::string axis_;
   int ranks_;
-  Site site_;  // site of the strategy that uses the axis
+  Site site_;            // site of the strategy that uses the axis
+  bool splits_weights_;  // its ranks have the same samples and tokens
   std::vector<Node> whole_nodes_, nodes_;
   Table<ValueId, Placement> placement_;
   Table<ValueId, TensorType> whole_types_;                // types of the values that existed before the split

@@ -22,6 +22,7 @@ bool is_tanh(const Node& node) { return node.attrs.text("approximate", "tanh") =
 Attrs product_attrs(const Node& node) {
   Attrs attrs;
   if (node.attrs.integer("transpose") != 0) attrs.set("transpose", int64_t{1});
+  if (node.attrs.has("replicas")) attrs.set("replicas", node.attrs.integer("replicas"));
   return attrs;
 }
 

@@ -14,6 +14,24 @@ std::vector<TensorType> types_of(const Program& program, const std::vector<Tenso
   return types;
 }
 
+// Calls `use` with each op of a step that the model's formulas contain. A model op in the backward phase recomputes an
+// activation, so it does not count.
+template <class Use>
+void each_model_op(const Program& program, const Use& use) {
+  for (const Stream& stream : program.step().streams)
+    for (const Op& op : stream.ops)
+      if (op.def->cost != nullptr && (op.phase != Phase::backward || op.def->role == OpRole::derivative)) use(op);
+}
+
+template <class Flops>
+double of_all_ranks(const Job& job, const Flops& flops) {
+  std::vector<double> of_class;
+  for (const Program& program : job.classes) of_class.push_back(flops(program));
+  double sum = 0;
+  for (const int c : job.class_of_rank) sum += of_class[c];
+  return sum;
+}
+
 }  // namespace
 
 Cost op_cost(const Program& program, const Op& op) {
@@ -33,24 +51,27 @@ double wire_bytes(const Program& program, const Op& op) {
   return n > 1 ? in : 0;
 }
 
-// A model op in the backward phase recomputes an activation and does not count.
 double model_flops(const Program& program) {
   double flops = 0;
-  for (const Stream& stream : program.step().streams) {
-    for (const Op& op : stream.ops) {
-      if (op.def->cost == nullptr || (op.phase == Phase::backward && op.def->role != OpRole::derivative)) continue;
-      flops += op_cost(program, op).model;
-    }
-  }
+  each_model_op(program, [&](const Op& op) { flops += op_cost(program, op).model; });
+  return flops;
+}
+
+double replicated_flops(const Program& program) {
+  double flops = 0;
+  each_model_op(program, [&](const Op& op) {
+    if (const int64_t replicas = op.attrs.integer("replicas", 1); replicas > 1)
+      flops += op_cost(program, op).model * static_cast<double>(replicas - 1);
+  });
   return flops;
 }
 
 double model_flops(const Job& job) {
-  std::vector<double> of_class;
-  for (const Program& program : job.classes) of_class.push_back(model_flops(program));
-  double flops = 0;
-  for (int c : job.class_of_rank) flops += of_class[c];
-  return flops;
+  return of_all_ranks(job, [](const Program& program) { return model_flops(program); });
+}
+
+double replicated_flops(const Job& job) {
+  return of_all_ranks(job, [](const Program& program) { return replicated_flops(program); });
 }
 
 }  // namespace prun

@@ -49,6 +49,7 @@ void each_number(Usage& usage, const Use& use) {
   for (double& value : usage.sent_bytes) use(value);
   use(usage.flops);
   use(usage.model_flops);
+  use(usage.replicated_flops);
 }
 
 // Does the same with the parts of the arena, and sets the peak to their sum.

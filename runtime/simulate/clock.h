@@ -28,9 +28,10 @@ struct Usage {
   double idle = 0;                                // nothing ran
   std::array<double, kLevels> transferring = {};  // a transfer of this level ran
   std::array<double, kLevels> sent_bytes = {};
-  std::map<int, double> waited_for;               // seconds, by the colour whose arrival ended the wait
-  double flops = 0;                               // FLOPs of executed GEMMs
-  double model_flops = 0;                         // FLOPs of the model
+  std::map<int, double> waited_for;  // seconds, by the colour whose arrival ended the wait
+  double flops = 0;                  // FLOPs of executed GEMMs
+  double model_flops = 0;            // FLOPs of the model
+  double replicated_flops = 0;       // FLOPs of the model that other ranks compute, too, and that count there
   std::map<std::string_view, double> op_seconds;  // by op kind: undisturbed duration
 };
 

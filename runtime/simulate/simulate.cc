@@ -32,7 +32,8 @@ Dtype compute_dtype(const Program& program) {
 }  // namespace
 
 void add_up_classes(Simulation& simulation) {
-  simulation.model_flops = simulation.flops = simulation.exposed_comm_s = simulation.bubble_s = 0;
+  simulation.model_flops = simulation.replicated_flops = simulation.flops = simulation.exposed_comm_s =
+      simulation.bubble_s = 0;
   simulation.sent_bytes = {};
   for (const ClassResult& of : simulation.classes) {
     const double share = static_cast<double>(of.ranks) / simulation.ranks;
@@ -43,6 +44,7 @@ void add_up_classes(Simulation& simulation) {
     simulation.bubble_s += share * of.usage.idle;
     simulation.flops += of.ranks * of.usage.flops;
     simulation.model_flops += of.ranks * of.usage.model_flops;
+    simulation.replicated_flops += of.ranks * of.usage.replicated_flops;
   }
   const double least = -kRounding * simulation.step_s;
   PRUN_CHECK(simulation.step_s >= 0 && simulation.exposed_comm_s >= least && simulation.bubble_s >= least,
@@ -82,6 +84,7 @@ Simulation simulate(const Job& job, const Cluster& cluster, const SimulateOption
     if (clock) of.usage = clock->usage()[id];
     if (clock && options.keep_spans) of.spans = clock->spans()[id];
     of.usage.model_flops = model_flops(job.classes[of.program]);
+    of.usage.replicated_flops = replicated_flops(job.classes[of.program]);
     result.classes.push_back(std::move(of));
   }
   add_up_classes(result);

@@ -28,6 +28,7 @@ struct ClassResult {
 struct Simulation {
   double step_s = 0;
   double model_flops = 0, flops = 0;  // over all ranks: FLOPs of the model, and of all executed GEMMs
+  double replicated_flops = 0;        // over all ranks: FLOPs of the model beyond the first rank that computes them
   double peak_flops = 0;              // peak of all devices in the compute dtype
   int ranks = 0;
   std::vector<ClassResult> classes;
@@ -36,6 +37,7 @@ struct Simulation {
   std::array<double, kLevels> sent_bytes = {};  // bytes sent by all ranks
 
   double tflops_per_device() const { return step_s > 0 ? model_flops / step_s / ranks * 1e-12 : 0; }
+  double replicated_tflops_per_device() const { return step_s > 0 ? replicated_flops / step_s / ranks * 1e-12 : 0; }
   double mfu() const { return peak_flops > 0 && step_s > 0 ? model_flops / step_s / peak_flops : 0; }
 };
 

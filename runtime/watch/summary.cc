@@ -69,6 +69,8 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks, const s
     if (peak_flops > 0)
       text += fmt::format(", {:.1f}% of the peak of {} in bf16 (MFU)", 100 * flops / peak_flops,
                           short_number(peak_flops, "FLOP/s"));
+    if (const double replicated = steps_per_s() * replicated_flops(job); replicated > 0)
+      text += fmt::format("; {} more that other ranks compute, too", short_number(replicated, "FLOP/s"));
     text += "\n";
   }
   if (replayed_ > 0)

@@ -205,11 +205,13 @@ class Files(unittest.TestCase):
 
     def test_flops_are_those_of_the_formula_however_the_model_is_split(self):
         layers, width, context, batch, vocab = 2, 32, 16, 8, 256
-        weights = layers * 12 * width * width + vocab * width
-        expected = (6 * weights + 6 * layers * width * context) * batch * context  # causal: half of PaLM's 12·L·d·T
+        dense = layers * 12 * width * width + vocab * width
+        routed = layers * (20 * width * width + 4 * width) + vocab * width  # moe: each token goes to 2 of 4 experts
         plans = [("single", 1, []), ("zero3", 2, []), ("1f1b", 2, ["micro=2"]), ("megatron", 2, []),
-                 ("ring_attention", 2, [])]
+                 ("ring_attention", 2, []), ("moe", 2, [])]
         for plan, ranks, settings in plans:
+            weights = routed if plan == "moe" else dense
+            expected = (6 * weights + 6 * layers * width * context) * batch * context  # causal: half of PaLM's 12·L·d·T
             words = [PRUN, f"{TOP}/plans/{plan}.lua", "--nproc", str(ranks), "--metrics", self.path("m"), "--overwrite", "--set", "steps=2", *SMALL]
             for setting in settings:
                 words += ["--set", setting]

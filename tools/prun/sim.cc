@@ -64,6 +64,7 @@ nlohmann::ordered_json as_json(const SimulatedPlan& made, const Cluster& cluster
   nlohmann::ordered_json all = {{"step_s", result.step_s},
                                 {"tflops_per_device", result.tflops_per_device()},
                                 {"mfu", result.mfu()},
+                                {"replicated_tflops_per_device", result.replicated_tflops_per_device()},
                                 {"exposed_comm_s", result.exposed_comm_s},
                                 {"bubble", result.step_s > 0 ? result.bubble_s / result.step_s : 0},
                                 {"peak_bytes", peaks},
@@ -88,6 +89,9 @@ void print(const std::string& plan, const SimulatedPlan& made, const Cluster& cl
                human_seconds(times.median_s), human_seconds(times.p90_s), human_seconds(times.p99_s));
   fmt::print("  {:<24} {:.1f} TFLOP/s ({:.1f} % of the peak)\n", "model, per device", result.tflops_per_device(),
              100 * result.mfu());
+  if (result.replicated_flops > 0)
+    fmt::print("  {:<24} {:.1f} TFLOP/s, which other devices compute, too\n", "replicated, per device",
+               result.replicated_tflops_per_device());
   fmt::print("  {:<24} {} ({:.1f} % of the step)\n", "exposed communication", human_seconds(result.exposed_comm_s),
              100 * result.exposed_comm_s / step);
   fmt::print("  {:<24} {} ({:.1f} %)\n", "bubble", human_seconds(result.bubble_s), 100 * result.bubble_s / step);

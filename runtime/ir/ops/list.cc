@@ -32,7 +32,10 @@ const OpDef& op_def(std::string_view name) {
 
 Cost op_cost(const OpDef& op, const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs,
              const Attrs& attrs) {
-  return op.cost ? op.cost(inputs, outputs, attrs) : ops::cost_of(0, inputs, outputs);
+  if (op.cost == nullptr) return ops::cost_of(0, inputs, outputs);
+  Cost cost = op.cost(inputs, outputs, attrs);
+  if (cost.model > 0) cost.model *= attrs.number("routed", 1) / static_cast<double>(attrs.integer("replicas", 1));
+  return cost;
 }
 
 }  // namespace prun
