@@ -6,8 +6,11 @@
 // full.
 #include <fmt/format.h>
 
+#include <charconv>
 #include <map>
+#include <string_view>
 #include <tuple>
+#include <unordered_map>
 
 #include "compile/compile_state.h"
 #include "ir/recurs.h"
@@ -18,10 +21,33 @@ namespace {
 constexpr int kNone = -1, kSeveral = -2;
 
 // Strips the label of the microbatch: "block0.h#3" becomes "block0.h".
-std::string without_microbatch(const std::string& name, int microbatch) {
-  const std::string label = fmt::format("#{}", microbatch);
-  return name.ends_with(label) ? name.substr(0, name.size() - label.size()) : name;
+std::string_view without_microbatch(std::string_view name, int microbatch) {
+  const size_t label = name.rfind('#');
+  int value = 0;
+  if (label == std::string_view::npos) return name;
+  const char *begin = name.data() + label + 1, *end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(begin, end, value);
+  const bool is_label =
+      error == std::errc() && stop == end && value == microbatch && (*begin != '0' || stop == begin + 1);
+  return is_label ? name.substr(0, label) : name;
 }
+
+// Buffers with equal keys differ only in the microbatch.
+struct RingKey {
+  std::string_view name;
+  Role role;
+  int64_t bytes;
+  int pool;
+  bool operator==(const RingKey&) const = default;
+};
+struct RingKeyHash {
+  size_t operator()(const RingKey& key) const {
+    return std::hash<std::string_view>()(key.name) ^ static_cast<size_t>(key.bytes + key.pool) * 0x9e3779b97f4a7c15U ^
+           static_cast<size_t>(key.role);
+  }
+};
+
+uint64_t pair_key(int first, int second) { return static_cast<uint64_t>(first) << 32U | static_cast<uint32_t>(second); }
 
 class Description {
  public:
@@ -58,17 +84,18 @@ class Description {
   }
 
   void find_rings() {
-    using Key = std::tuple<std::string, Role, int64_t, int, int>;
-    std::map<Key, int> rings;
-    std::map<std::pair<Key, int>, int> alike;  // buffers of one microbatch with the same name
+    std::unordered_map<RingKey, int, RingKeyHash> groups;
+    std::unordered_map<uint64_t, int> alike;  // by group and microbatch: buffers so far
+    std::unordered_map<uint64_t, int> rings;  // by group and number among the alike buffers of a microbatch
     ring_.assign(program_.buffers.size(), -1);
     for (const BufferId id : program_.buffers.ids()) {
       const int microbatch = of_buffer_[id];
       if (microbatch < 0) continue;
       const Buffer& buffer = program_.buffers[id];
-      Key key{without_microbatch(buffer.name, microbatch), buffer.role, buffer.bytes, buffer.pool, 0};
-      std::get<4>(key) = alike[{key, microbatch}]++;
-      const auto [ring, fresh] = rings.try_emplace(key, repeat_.rings.size());
+      const RingKey key{without_microbatch(buffer.name, microbatch), buffer.role, buffer.bytes, buffer.pool};
+      const int group = groups.try_emplace(key, static_cast<int>(groups.size())).first->second;
+      const int number = alike[pair_key(group, microbatch)]++;
+      const auto [ring, fresh] = rings.try_emplace(pair_key(group, number), static_cast<int>(repeat_.rings.size()));
       if (fresh) {
         repeat_.rings.emplace_back();
         repeat_.rings.back().bytes = buffer.bytes;
@@ -113,7 +140,7 @@ class Description {
   }
 
   void find_slides() {
-    std::map<std::pair<BufferId, std::string>, std::map<int, TensorId>> views;
+    std::map<std::pair<BufferId, std::string_view>, std::map<int, TensorId>> views;
     for (const TensorId id : program_.tensors.ids())
       if (const BufferId buffer = program_.tensors[id].buffer; of_tensor_[id] >= 0 && ring_[buffer] < 0)
         views[{buffer, without_microbatch(program_.tensors[id].name, of_tensor_[id])}][of_tensor_[id]] = id;

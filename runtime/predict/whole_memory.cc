@@ -1,7 +1,7 @@
 // Middle ranks of a pipeline have the same program except for the number of microbatches in flight, mostly one fewer
-// from rank to rank. If two further known ranks, in an interval or next to it, are on the line through its ends, byte
-// for byte, so are the others of the interval. This does not hold for the last few ranks, because they have too few
-// microbatches in flight.
+// from rank to rank. If two ranks of an interval are on the line through its ends, byte for byte, so are the others; in
+// a short interval one rank suffices, also one next to it. This does not hold for the last few ranks, because they have
+// too few microbatches in flight.
 #include "predict/whole_memory.h"
 
 #include <algorithm>
@@ -108,10 +108,10 @@ bool WholeMemory::on_line(int low, int high, int rank) const {
   return true;
 }
 
-// Returns whether two packed ranks in the interval, or next to a short one, are on the line through its ends, and none
-// in it is not.
+// Returns whether enough packed ranks are on the line through the ends of the interval, and none in it is not.
 bool WholeMemory::is_line(int low, int high) const {
-  const int next_to = high - low < kShort ? 1 : -1;
+  const bool is_short = high - low < kShort;
+  const int next_to = is_short ? 1 : -1;
   int confirmed = 0;
   for (int rank = low - next_to; rank <= high + next_to; ++rank) {
     if (rank == low || rank == high || !packed_.contains(rank)) continue;
@@ -119,7 +119,7 @@ bool WholeMemory::is_line(int low, int high) const {
     if (!here && rank > low && rank < high) return false;
     confirmed += here ? 1 : 0;
   }
-  return confirmed >= 2;
+  return confirmed >= (is_short ? 1 : 2);
 }
 
 // Fills in the ranks between two known ones.
@@ -127,7 +127,7 @@ void WholeMemory::fill(int low, int high) {
   const int length = high - low, middle = low + length / 2;
   if (length < 2) return;
   if (!is_line(low, high)) pack({middle});
-  if (!is_line(low, high) && length > 3 && on_line(low, high, middle)) pack({low + length / 4});
+  if (length >= kShort && !is_line(low, high) && on_line(low, high, middle)) pack({low + length / 4});
   if (!is_line(low, high)) {
     fill(low, middle);
     return fill(middle, high);
