@@ -21,6 +21,8 @@ local arg = prun.args {
   chunks     = { 1, "stages of each rank; several are interleaved", least = 1, tune = "1,2,4" },
   schedule   = { "1f1b", "of the pipeline: 1f1b (interleaved where there are chunks), gpipe or zb_h1",
                  choices = { "1f1b", "gpipe", "zb_h1" }, tune = "1f1b,zb_h1" },
+  split      = { "layers", "what the stages share equally: layers, or flops (which count the head, too)",
+                 choices = { "layers", "flops" } },
   cp         = { 1, "ranks that split the tokens of a sequence", least = 1 },
   sequence   = { false, "tp splits tokens between the layers, too", tune = "false,true" },
   zero       = { 0, "ZeRO's stage; 0: every rank has all that tp and pp leave it", least = 0, most = 3,
@@ -89,7 +91,7 @@ end
 local function strategies()
   local list = {}
   if arg.pp > 1 then
-    list[1] = prun.pipeline { axis = "pp", schedule = schedule(), chunks = arg.chunks }
+    list[1] = prun.pipeline { axis = "pp", schedule = schedule(), chunks = arg.chunks, split = arg.split }
   end
   if arg.tp > 1 then list[#list + 1] = prun.tensor_parallel { axis = "tp", sequence = arg.sequence } end
   if arg.cp > 1 then list[#list + 1] = prun.context_parallel { axis = "cp" } end

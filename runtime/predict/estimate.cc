@@ -112,7 +112,7 @@ Estimate estimate_plan(const JobSpec& spec, const Cluster& cluster) {
   if (all.layers > 0 && small.plan().programs.empty() && small.ops() > kOpsEstimatedWhole) {
     figure = SmallSizesEstimate(small, !cluster.nodes.empty()).run();
   } else {
-    if (small.all_layers() > 0 && all.layers == 0 && small.ops() > kOpsSimulatedWhole)
+    if (small.all_layers() % parts != 0 && small.ops() > kOpsSimulatedWhole)
       throw plan_error(fmt::format("{} are not shared equally by {}", counted(small.all_layers(), "layer"),
                                    counted(parts, "stage")));
     figure = whole_plan(spec, cluster, ranks);

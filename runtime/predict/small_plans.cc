@@ -28,7 +28,8 @@ SmallPlans::SmallPlans(const JobSpec& spec, const simulate::Cluster& cluster, in
     lengths_.chunks = plan_.pipeline->chunks;
   }
   const int parts = lengths_.stages * lengths_.chunks;
-  lengths_.layers = all_layers_ % parts == 0 ? all_layers_ / parts : 0;
+  const bool equal = all_layers_ % parts == 0 && !(plan_.pipeline && plan_.pipeline->split_by_flops);
+  lengths_.layers = equal ? all_layers_ / parts : 0;
 }
 
 double SmallPlans::ops() const {
