@@ -188,6 +188,27 @@ class Sim(unittest.TestCase):
                     self.assertAlmostEqual(few[name], whole[name], delta=5e-3 * max(whole[name], whole["step_s"]))
                     self.assertGreaterEqual(few[name], 0)
 
+    def test_stages_of_equal_flops_are_not_extrapolated(self):
+        arguments = settings(pp=4, layers=16, batch=32, vocab=32768, width=128, split="flops")
+        few, whole, layers = (sim("gpt", 4, *arguments, *words) for words in (
+            ["--extrapolate"], ["--whole"], ["--whole", *settings(split="layers")]))
+        self.assertEqual(few, whole)
+        self.assertLess(whole["step_s"], layers["step_s"])  # the head is as much work as many layers
+
+    def test_measured_steps_of_a_file(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as rows:
+            step = sim("gpt", 2, *settings(layers=2, tp=2))["step_s"]
+            rows.write(f"# name, ranks, seconds, arguments\nmine 2 {2 * step} layers=2 tp=2\n")
+            rows.flush()
+            tool = [sys.executable, "tools/bench/simulate.py", PRUN, "--rows", rows.name]
+            done = subprocess.run(tool, cwd=ROOT, capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stdout, r"(?m)^all +mean 50\.0 %, largest 50\.0 %, mean with sign -50\.0 %$")
+            rows.write("mine two\n")
+            rows.flush()
+            done = subprocess.run(tool, cwd=ROOT, capture_output=True, text=True, timeout=60)
+            self.assertIn(f"{rows.name}:3: a row is NAME RANKS SECONDS", done.stderr)
+
     def test_no_data_are_needed(self):
         words = settings(layers=2, flash=1, data="none.txt", context=1 << 20)
         self.assertGreater(sim("gpt", 8, *words)["step_s"], 0)
