@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""All benchmarks of CPUs and transports in one run, as one table for this kind of machine in tools/bench/results.
+"""All benchmarks of CPUs and transports in one run, as one table; excerpts of it are in tools/bench/results.
 
     tools/bench/suite.py --torch PYTHON                   # everything: hours; an interrupted run resumes
     tools/bench/suite.py --parts scale,steps --rounds 1   # some parts; of: limits, products, kernels, overlap,
@@ -165,7 +165,7 @@ def parse():
     parser.add_argument("--fresh", action="store_true", help="measure the jobs asked for again")
     parser.add_argument("--list", action="store_true", help="say which jobs there are, and end")
     parser.add_argument("--write", action="store_true", help="measure nothing")
-    parser.add_argument("--output", type=pathlib.Path, help="default: results/KIND-OF-MACHINE.md beside this program")
+    parser.add_argument("--output", type=pathlib.Path, help="default: build/bench/KIND-OF-MACHINE.md")
     args = parser.parse_args()
     args.parts = args.parts.split(",")
     for part in args.parts:
@@ -174,7 +174,7 @@ def parse():
     args.prun, args.state = args.prun.resolve(), args.state.resolve()
     if not args.prun.exists():
         parser.error(f"{args.prun} is not there: tools/run builds it, or --prun names another")
-    args.output = args.output or HERE / "results" / f"{kind_of_machine()}.md"
+    args.output = args.output or rows.TOP / "build/bench" / f"{kind_of_machine()}.md"
     return args
 
 
