@@ -6,8 +6,8 @@
 -- others: a parity run with SGD
 -- ranks: 2
 -- says: placement: all_reduce f32[8256] sum (head backward, compute, here) adds over ep what each
---   rank has scaled for an average; linear_dw (head backward, compute, lua/prun/models/moe.lua)
---   wrote it
+--   rank has scaled for an average, so op must be 'avg'; linear_dw (head backward, compute,
+--   lua/prun/models/moe.lua) wrote it
 local prun, museum = require "prun", require "museum"
 
 

@@ -5,8 +5,8 @@
 -- law: order of reductions
 -- others: a sanitizer of races between streams; NaN
 -- ranks: 2
--- says: all_reduce of the gradients of 'head' before they are whole: 'head.ln.weight' is also used
---   by a call whose backward comes later
+-- says: unit:before("backward", ...) runs before backward has computed unit.grads: call
+--   prun.all_reduce in unit:after("backward", ...)
 local prun, museum = require "prun", require "museum"
 
 

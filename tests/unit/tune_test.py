@@ -120,7 +120,7 @@ class Tune(unittest.TestCase):
         self.assertIn("nothing averages them: see unit:every", tuned["refuted"][0]["why"])
         self.assertEqual([each["settings"] for each in tuned["best"]], [{"differs": "staleness"}])
         self.assertIn("not proven: ", tuned["best"][0]["proof"])
-        self.assertIn(f"differs={drift}: tests/errors/files/strategies.lua:172: ", prun(*words))
+        self.assertIn(f"differs={drift}: tests/errors/files/strategies.lua:187: ", prun(*words))
 
     def test_the_best_are_proved(self):
         tuned = tune("3d", 8, "--set", "layers=8", "--set", "schedule=1f1b", "--set", "micro=2")
