@@ -83,8 +83,8 @@ function data.check_splits(source, mesh, strategies)
 end
 
 -- Returns the files of a path option as a list of { path, shown, bytes }, sorted by name if the path is a pattern.
--- `one`: fail unless there is exactly one. A command that reads no data, such as `prun sim`, needs no files: the list is
--- then empty if none exists, unless `one` is set, because an array file states the shape of the samples.
+-- `one`: fail unless there is exactly one. A command that reads no data, such as `prun sim`, needs no files: the list
+-- is then empty if none exists, unless `one` is set, because an array file states the shape of the samples.
 function data.files(source, option, one)
   local list, why = host.data_files(source.options[option])
   local place = host.site_of_word(source.site, option)
@@ -94,7 +94,7 @@ function data.files(source, option, one)
     host.fail(("data: '%s' are %d files; an array is one"):format(source.options[option], #list), place)
   end
   for _, file in ipairs(list) do
-    if file.bytes == 0 and host.reads_data then host.fail(("data: the file '%s' is empty"):format(file.shown), place) end
+    if file.bytes == 0 and host.reads_data then host.fail(("data: file '%s' is empty"):format(file.shown), place) end
   end
   return list, place
 end

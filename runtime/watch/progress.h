@@ -1,7 +1,8 @@
 // Progress of a running job: one live line on a terminal, and plain lines for logs (console.h).
 //
 // Plain lines show the first and the last step, steps with an evaluation, and at most one other step per second, so
-// that the log of a fast job does not fill the disk. Before the first step they show what the ranks do, ever more rarely.
+// that the log of a fast job does not fill the disk. Before the first step they show what the ranks do, ever more
+// rarely.
 #pragma once
 #include <string>
 #include <string_view>
@@ -35,8 +36,8 @@ class Progress {
   bool drawn_ = false, dirty_ = false;
   double last_line_ = -1e9;
   double begin_ = 0, next_waiting_line_ = 10;  // plain lines before the first step come after 10 s, 20 s, 40 s, ..
-  double step_time_ = 0;           // smoothed, for rate and remaining time
-  MergedStep latest_, evaluated_;  // evaluated_: the latest with an evaluation
+  double step_time_ = 0;                       // smoothed, for rate and remaining time
+  MergedStep latest_, evaluated_;              // evaluated_: the latest with an evaluation
   std::string shown_;
 };
 
