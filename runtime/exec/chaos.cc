@@ -112,6 +112,7 @@ std::vector<ChaosFault> parse_chaos(const std::string& spec, int ranks) {
 }
 
 void require_effect(const std::vector<ChaosFault>& faults, int64_t first, int64_t last, bool checkpoints) {
+  if (first >= last) return;  // nothing is left to train
   for (const ChaosFault& fault : faults) {
     const char* name = kind_name(fault.kind);
     if (fault.step <= first || fault.step > last)
