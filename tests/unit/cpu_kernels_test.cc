@@ -292,7 +292,7 @@ TEST_P(CpuKernels, CrossEntropyAndItsGradient) {
   expect_as_reference(std::move(backward), {{dtype, 4e-6, 1e-8}});
 }
 
-// Rows are summed in pieces, each relative to the running maximum of the pieces before.
+// Powers are relative to the maximum of a row's first piece; a much larger logit after it starts a second pass.
 TEST_P(CpuKernels, CrossEntropyOfRowsWhoseLargestLogitComesLate) {
   const int64_t rows = 4, width = 5003;
   Values logits = random_values(rows * width, 1, dtype);

@@ -97,12 +97,12 @@ void figures_of(CudaBench& bench, CudaBench& own, const Shape& s, const std::fun
   const std::vector<prun_attr> attrs = {integer_attr("heads", s.heads), integer_attr("kv_heads", s.kv_heads),
                                         integer_attr("causal", 1)};
   const CudnnAttentionShape shape{s.batch, s.length, s.heads, s.kv_heads, s.head, s.heads, s.kv_heads, true};
-  const double product =
-      static_cast<double>(rows) * static_cast<double>(s.length * s.head);  // FLOPs of a GEMM, half masked
+  // FLOPs of a GEMM, half masked.
+  const double gemm = static_cast<double>(rows) * static_cast<double>(s.length * s.head);
   const std::string name = fmt::format("attention {}", s.name), back = fmt::format("attention_grad {}", s.name);
 
   report_figure(
-      bench, own, {"attention", {qkv}, {out, lse}, attrs}, {.group = s.model, .what = name, .flops = 2 * product},
+      bench, own, {"attention", {qkv}, {out, lse}, attrs}, {.group = s.model, .what = name, .flops = 2 * gemm},
       {{"cuDNN", cudnn.call(attention_graph(shape),
                             {column(qkv, 0), column(qkv, width), column(qkv, width + shared), out.data, lse.data})}},
       report);
@@ -117,7 +117,7 @@ void figures_of(CudaBench& bench, CudaBench& own, const Shape& s, const std::fun
                                        column(dqkv, width),
                                        column(dqkv, width + shared)};
   report_figure(bench, own, {"attention_grad", {qkv, out, dout, lse}, {dqkv}, attrs},
-                {.group = s.model, .what = back, .flops = 5 * product},
+                {.group = s.model, .what = back, .flops = 5 * gemm},
                 {{"cuDNN, its gradients of scores in memory", cudnn.call(attention_gradient_graph(shape), pointers)},
                  {"cuDNN, adding in any order",
                   cudnn.call(attention_gradient_graph(shape, true), pointers, static_cast<size_t>(rows * s.head) * 4)}},

@@ -111,8 +111,8 @@ class Trial {
   void* result(int64_t count, int dtype) {
     const size_t bytes = static_cast<size_t>(count * dtype_bytes(dtype));
     results_.emplace_back(memory(bytes), bytes);
-    check(cudaMemsetAsync(results_.back().first, 0, bytes, nullptr),
-          "cudaMemsetAsync");  // zeroes elements that may be unwritten
+    // An algorithm may leave elements unwritten.
+    check(cudaMemsetAsync(results_.back().first, 0, bytes, nullptr), "cudaMemsetAsync");
     return results_.back().first;
   }
 

@@ -11,8 +11,8 @@
 namespace prun::cuda {
 namespace {
 
-constexpr int kCompared =
-    16;  // number of algorithms that are compared with autotune=1, or tried if the first is refused
+// Number of algorithms that are compared with autotune=1, or tried if the first is refused.
+constexpr int kCompared = 16;
 
 cudaDataType_t data_type(int dtype) { return dtype == PRUN_BF16 ? CUDA_R_16BF : CUDA_R_32F; }
 

@@ -1,7 +1,8 @@
 // Loops over a kernel's cores. With one thread OpenMP is not touched at all, so a rank may be forked from a process
 // that has run kernels on one thread.
 //
-// Partial sums must be divided by sizes only, never by `threads`, so that results are bitwise identical for any number.
+// The limits of partial sums must depend on sizes only, never on `threads`, so that results are bitwise identical for
+// any number of threads.
 #pragma once
 #include <algorithm>
 #include <cstdint>

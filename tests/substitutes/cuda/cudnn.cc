@@ -2,8 +2,8 @@
 // operations, which run on the handle's stream. One engine accepts every graph of known operations; only cuDNN can show
 // whether one of its engines would.
 //
-//      PRUN_SUBSTITUTE_CUDNN=1          it is available; by default no handle can be made, and kernels of prun do the
-//      work PRUN_SUBSTITUTE_CUDNN_REFUSED=1  plans can be made but not executed, and an attempt ends a capture
+//      PRUN_SUBSTITUTE_CUDNN=1          it is available; by default no handle can be made, so prun's kernels run
+//      PRUN_SUBSTITUTE_CUDNN_REFUSED=1  plans can be made but not executed, and an attempt ends a capture
 #include <cudnn_graph.h>
 
 #include <cstring>

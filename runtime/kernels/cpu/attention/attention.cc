@@ -32,7 +32,7 @@ namespace {
 
 enum class Implementation : uint8_t { rows, pairs, tiles };
 
-// Must not run while a program is compiled, because has_pair_gemm() measures.
+// Must not run while a program is compiled, because kernels() may measure.
 template <class T>
 Implementation implementation_of(const Heads& s) {
   if constexpr (std::is_same_v<T, bf16>) {

@@ -253,8 +253,8 @@ PRUN_AVX512_BF16 void PieceSoftmax::part() {
 
 int64_t bf16_forward_floats(int64_t keys, int64_t head) {
   const int64_t all = round_up(keys, kBlock), lanes = round_up(head, kBlock);
-  return all * lanes +
-         kQueryBlock * (lanes / 2 + 2 * kPiece * kBlock + lanes);  // k and v; q, scores of two pieces, result
+  // k and v; q, scores of two pieces, result
+  return all * lanes + kQueryBlock * (lanes / 2 + 2 * kPiece * kBlock + lanes);
 }
 
 Bf16Forward::Bf16Forward(const Shape& shape, int64_t begin, int64_t end, const void* heads, HeadOf head_of,

@@ -200,8 +200,8 @@ void Bf16Backward::queries(const Bf16Rows& q, const Bf16Rows& out, const Bf16Row
   overlap.prefetch = &prefetch;
   const int64_t twos = std::accumulate(attended_, attended_ + blocks, int64_t{0}) * kBlock / 2;
   overlap.lines_of_keys = (prefetch.lines() + twos - 1) / twos;
-  float *scores = scores_,
-        *other_scores = scores_ + 2 * kRegisterTile;  // S and dP of this block and of the previous one
+  // S and dP of this block and of the previous one.
+  float *scores = scores_, *other_scores = scores_ + 2 * kRegisterTile;
   KeyGradients gradients{0, 0, 0, 2 * steps_};
   for (int64_t i = 0; i < attended_[blocks - 1]; ++i) {
     while (attended_[first] <= i) ++first;

@@ -1,7 +1,7 @@
 // FlashAttention (Dao et al., 2022) on one block of queries, in f32: packing, the GEMMs with keys and values, softmax,
 // and the gradients of scores.
 //
-//      forward                                      backward, with P and dS of all queries of a block of keys
+//      forward                                      backward; dK and dV accumulate over query blocks
 //      queries ─pack─► Qᵀ ┐                         Qᵀ, K    ─GEMM─► S  ┐
 //      keys    ─────────── ┴─GEMM─► S ─softmax─► P  dOᵀ, V   ─GEMM─► dP ┴─► P, dS
 //      values  ─────────────────── GEMM ─► O = P·V  dQ = dS·K    dK += dSᵀ·Q    dV += Pᵀ·dO
@@ -94,8 +94,8 @@ template <class T>
 void block_probabilities(const ScoreKernel& kernel, const QueryBlock& block, const HeadRows<T>& q, const FloatRows& k,
                          float* queries, float* scores, float* lse, float* inverse, Prefetcher& prefetch);
 
-// Computes P = exp(S - lse) and dS = P·(dP - Σ out·dout), [key][ld], of a query block; dS of f32 already includes the
-// factor `scale`, that of k and q. `queries` and `gradients`: scratch of head · kQueryBlock floats each.
+// Computes P = exp(S - lse) and dS = scale · P·(dP - Σ out·dout), [key][ld], of a query block: the gradient of q·k.
+// `queries` and `gradients`: scratch of head · kQueryBlock floats each.
 template <class T>
 void block_score_gradients(const ScoreKernel& kernel, const QueryBlock& block, const HeadRows<T>& q,
                            const HeadRows<T>& out, const HeadRows<T>& dout, const float* lse, const FloatRows& k,

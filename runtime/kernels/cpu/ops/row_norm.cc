@@ -237,8 +237,8 @@ void backward_rows(const T* x, const T* dy, const T* gamma, Pair<const float> st
       if (keeps_rows<lanes, T>(width, kLongestBackward)) {
         alignas(64) float wide[4 * kLongestBackward], wide_gamma[kLongestBackward];
         widen_row<lanes>(gamma, wide_gamma, width);
-        if (lanes == 16 &&
-            2 * width <= kLongestBackward)  // shorter vectors have too few registers for the accumulators of four rows
+        // Shorter vectors have too few registers for the accumulators of four rows.
+        if (lanes == 16 && 2 * width <= kLongestBackward)
           for (; row + 4 <= rows; row += 4) block.template operator()<4, true>(row, wide_gamma, wide);
         for (; row < rows; ++row) block.template operator()<1, true>(row, wide_gamma, wide);
         return;
