@@ -375,7 +375,7 @@ TEST_P(CpuKernels, RunningDoesNotAllocate) {
 }
 
 // Returns op(a)·op(b) in f64; a is m x k and b is k x n after their transposes.
-Values product(const Values& a, const Values& b, int64_t m, int64_t n, int64_t k, bool ta, bool tb) {
+Values matmul(const Values& a, const Values& b, int64_t m, int64_t n, int64_t k, bool ta, bool tb) {
   Values c(static_cast<size_t>(m * n)), rows(tb ? b.size() : 0);
   for (int64_t j = 0; tb && j < n; ++j)
     for (int64_t p = 0; p < k; ++p) rows[static_cast<size_t>(p * n + j)] = b[static_cast<size_t>(j * k + p)];
@@ -413,7 +413,7 @@ TEST(PanelGemm, AgreesInF32AndInParts) {
       s.m = m, s.n = n, s.k = k, s.transpose_a = (form & 1) != 0, s.transpose_b = (form & 2) != 0;
       const Values a = random_values(m * k, 1, Dtype::f32), b = random_values(n * k, 2, Dtype::f32);
       const std::vector<float> x = floats(a), y = floats(b);
-      const Values want = product(a, b, m, n, k, s.transpose_a, s.transpose_b);
+      const Values want = matmul(a, b, m, n, k, s.transpose_a, s.transpose_b);
       std::vector<float> c(want.size());
       std::vector<std::byte> scratch(static_cast<size_t>(cpu::driver_scratch_bytes(cpu::panel_backend(s), s)));
       cpu::run_driver(cpu::panel_backend(s), s, x.data(), y.data(), nullptr, c.data(), scratch.data());
@@ -433,7 +433,7 @@ TEST(PanelGemm, AgreesInF32AndInParts) {
 
 // bf16 GEMMs in every layout and on any number of threads. Sizes cross the blocks of K, M and N; the last size runs in
 // register tiles alone.
-void expect_bf16_products(const cpu::Backend& (*backend_of)(const cpu::GemmShape&)) {
+void expect_bf16_gemms(const cpu::Backend& (*backend_of)(const cpu::GemmShape&)) {
   for (const auto& [m, n, k] : {std::tuple{1, 1, 1},
                                 {15, 33, 257},
                                 {400, 70, 300},
@@ -454,7 +454,7 @@ void expect_bf16_products(const cpu::Backend& (*backend_of)(const cpu::GemmShape
         for (double v : values) narrowed.push_back(to_bf16(static_cast<float>(v)));
         return narrowed;
       };
-      Values want = product(a, b, m, n, k, s.transpose_a, s.transpose_b), got[2];
+      Values want = matmul(a, b, m, n, k, s.transpose_a, s.transpose_b), got[2];
       for (size_t i = 0; i < want.size() && s.bias; ++i) want[i] += bias[i % static_cast<size_t>(n)];
       for (double& sum : want) sum = s.activation == cpu::Activation::relu ? std::max(0.0, sum) : sum;
       for (int threads : {1, 2}) {
@@ -489,7 +489,7 @@ TEST(Gemm, AgreesInBf16) {
       std::vector<std::byte> scratch(static_cast<size_t>(cpu::gemm_scratch_bytes(s)));
       const cpu::Gemm gemm(s, x.data(), y.data(), nullptr, c.data(), scratch.data());
       gemm.run();
-      const Values want = product(a, b, m, n, k, s.transpose_a, s.transpose_b);
+      const Values want = matmul(a, b, m, n, k, s.transpose_a, s.transpose_b);
       expect_near(Values(c.begin(), c.end()), want, {Dtype::f32, 1e-5, 3e-5});
       if (!gemm.takes_sums()) continue;
       std::fill(c.begin(), c.end(), 7.0f);
@@ -503,11 +503,11 @@ TEST(Gemm, AgreesInBf16) {
 }
 
 // The fallback of machines without bf16 instructions, or bf16 pairs on CPUs that multiply them.
-TEST(PanelGemm, AgreesInBf16) { expect_bf16_products(cpu::panel_backend); }
+TEST(PanelGemm, AgreesInBf16) { expect_bf16_gemms(cpu::panel_backend); }
 
 TEST(AmxGemm, AgreesInBf16) {
   if (!cpu::has_amx()) GTEST_SKIP() << "this CPU has no AMX";
-  expect_bf16_products([](const cpu::GemmShape&) -> const cpu::Backend& { return cpu::kAmxTiles; });
+  expect_bf16_gemms([](const cpu::GemmShape&) -> const cpu::Backend& { return cpu::kAmxTiles; });
 }
 
 }  // namespace

@@ -97,8 +97,8 @@ constexpr int64_t kSmall = kRows * kWidth;
 Dtype dtype_of(const benchmark::State& state) { return state.range(0) != 0 ? Dtype::bf16 : Dtype::f32; }
 
 // Arguments: bf16, tokens per sample; 1024 tokens in total. The masked half of the GEMMs is not counted.
-void count_products(benchmark::State& state, int64_t products) {
-  const double flops = static_cast<double>(products * kRows * state.range(1) * kWidth);
+void count_gemms(benchmark::State& state, int64_t gemms) {
+  const double flops = static_cast<double>(gemms * kRows * state.range(1) * kWidth);
   state.counters["head"] = static_cast<double>(kWidth / kHeads);
   state.counters["GFLOP/s"] = benchmark::Counter(flops * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
 }
@@ -109,7 +109,7 @@ void attention(benchmark::State& state) {
   op.attr("heads", kHeads).attr("causal", 1).read(t, {batch, length, 3 * kWidth}, numbers(kRows * 3 * kWidth));
   op.write(t, {batch, length, kWidth}).write(Dtype::f32, {batch, kHeads, length});
   run(state, op);
-  count_products(state, 2);
+  count_gemms(state, 2);
 }
 void attention_grad(benchmark::State& state) {
   const Dtype t = dtype_of(state);
@@ -120,7 +120,7 @@ void attention_grad(benchmark::State& state) {
   op.read(Dtype::f32, {batch, kHeads, length}, std::vector<double>(kRows * kHeads, 5.0));
   op.write(t, {batch, length, 3 * kWidth});
   run(state, op);
-  count_products(state, 5);
+  count_gemms(state, 5);
 }
 void layernorm(benchmark::State& state) {
   const Dtype t = dtype_of(state);

@@ -188,7 +188,7 @@ cublasLtMatmulAlgo_t choose(Context& context, const Gemm& gemm, const Epilogue& 
   } catch (const Failure& failure) {
     if (failure.status != PRUN_ENOMEM) throw;
     const GemmShape& s = gemm.shape;
-    context.log(1, fmt::format("no memory to compare algorithms for a product of {} x {} x {}", s.m, s.n, s.k));
+    context.log(1, fmt::format("no memory to compare algorithms for a GEMM of {} x {} x {}", s.m, s.n, s.k));
   }
   context.algorithms()[key] = best;
   return best;

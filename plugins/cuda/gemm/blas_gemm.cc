@@ -17,8 +17,8 @@ constexpr int kCompared = 16;
 cudaDataType_t data_type(int dtype) { return dtype == PRUN_BF16 ? CUDA_R_16BF : CUDA_R_32F; }
 
 template <class T>
-void set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t name, T value) {
-  check(cublasLtMatmulDescSetAttribute(product, name, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+void set(cublasLtMatmulDesc_t matmul, cublasLtMatmulDescAttributes_t name, T value) {
+  check(cublasLtMatmulDescSetAttribute(matmul, name, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
 }
 template <class T>
 void set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t name, T value) {
@@ -64,7 +64,7 @@ BlasGemm::BlasGemm(Context& context, const Gemm& gemm, const Epilogue& epilogue,
   cublasLtMatmulDesc_t made = nullptr;
   check(cublasLtMatmulDescCreate(&made, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate");
-  product_.reset(made);
+  matmul_.reset(made);
   describe(epilogue);
   a_ = s.transpose_b ? layout(s.input, s.k, s.n, s.batch) : layout(s.input, s.n, s.k, s.batch);
   b_ = s.transpose_a ? layout(s.input, s.m, s.k, s.batch) : layout(s.input, s.k, s.m, s.batch);
@@ -73,15 +73,15 @@ BlasGemm::BlasGemm(Context& context, const Gemm& gemm, const Epilogue& epilogue,
 
 void BlasGemm::describe(const Epilogue& epilogue) {
   const auto operation = [](bool transposed) { return static_cast<int32_t>(transposed ? CUBLAS_OP_T : CUBLAS_OP_N); };
-  set(product_.get(), CUBLASLT_MATMUL_DESC_TRANSA, operation(gemm_.shape.transpose_b));
-  set(product_.get(), CUBLASLT_MATMUL_DESC_TRANSB, operation(gemm_.shape.transpose_a));
-  set(product_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue.kind));
+  set(matmul_.get(), CUBLASLT_MATMUL_DESC_TRANSA, operation(gemm_.shape.transpose_b));
+  set(matmul_.get(), CUBLASLT_MATMUL_DESC_TRANSB, operation(gemm_.shape.transpose_a));
+  set(matmul_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue.kind));
   // The vector has C's type by default, which is right here: a bias has the dtype of y, and its gradient is f32 as dw
   // is.
-  if (epilogue.vector != nullptr) set(product_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, epilogue.vector);
+  if (epilogue.vector != nullptr) set(matmul_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, epilogue.vector);
   if (epilogue.matrix != nullptr) {
-    set(product_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, epilogue.matrix);
-    set(product_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, gemm_.shape.n);
+    set(matmul_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, epilogue.matrix);
+    set(matmul_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, gemm_.shape.n);
   }
 }
 
@@ -99,7 +99,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasGemm::algorithms(int most) cons
   set(made, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(gemm_.c, s.m * s.n, s.batch, s.output));
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int count = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context_.cublas(), product_.get(), a_.get(), b_.get(),
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context_.cublas(), matmul_.get(), a_.get(), b_.get(),
                                                                c_.get(), c_.get(), made, most, found.data(), &count);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   if (status == CUBLAS_STATUS_INVALID_VALUE && fused_) return {};  // cuBLASLt lacks this epilogue for a type
@@ -109,7 +109,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasGemm::algorithms(int most) cons
   std::erase_if(found, [&](const auto& one) {
     cublasLtMatmulHeuristicResult_t checked{};
     return one.state != CUBLAS_STATUS_SUCCESS ||
-           cublasLtMatmulAlgoCheck(context_.cublas(), product_.get(), a_.get(), b_.get(), c_.get(), c_.get(), &one.algo,
+           cublasLtMatmulAlgoCheck(context_.cublas(), matmul_.get(), a_.get(), b_.get(), c_.get(), c_.get(), &one.algo,
                                    &checked) != CUBLAS_STATUS_SUCCESS ||
            std::max(one.workspaceSize, checked.workspaceSize) > workspace_bytes_;
   });
@@ -139,20 +139,20 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasGemm::starting(int most) const 
 
 std::unique_ptr<BlasGemm> BlasGemm::find(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace,
                                          size_t workspace_bytes) {
-  auto product = std::make_unique<BlasGemm>(context, gemm, epilogue, workspace, workspace_bytes);
-  std::vector<cublasLtMatmulHeuristicResult_t> found = product->starting(context.options().autotune ? kCompared : 1);
-  if (found.empty()) found = product->starting(kCompared);
+  auto blas = std::make_unique<BlasGemm>(context, gemm, epilogue, workspace, workspace_bytes);
+  std::vector<cublasLtMatmulHeuristicResult_t> found = blas->starting(context.options().autotune ? kCompared : 1);
+  if (found.empty()) found = blas->starting(kCompared);
   if (found.empty()) return nullptr;
   if (!context.options().autotune) found.resize(1);
-  product->algorithm_ = choose(context, gemm, epilogue, workspace_bytes, found);
+  blas->algorithm_ = choose(context, gemm, epilogue, workspace_bytes, found);
   // An algorithm that was measured for an equal shape may be refused here, because these operands are less aligned.
-  if (found.size() > 1 && !product->starts(product->algorithm_)) product->algorithm_ = found.front().algo;
-  return product;
+  if (found.size() > 1 && !blas->starts(blas->algorithm_)) blas->algorithm_ = found.front().algo;
+  return blas;
 }
 
 cublasStatus_t BlasGemm::enqueue(const cublasLtMatmulAlgo_t& algorithm, cudaStream_t stream) const {
   const float one = 1, beta = gemm_.added != nullptr ? 1 : 0;
-  return cublasLtMatmul(context_.cublas(), product_.get(), &one, gemm_.b, a_.get(), gemm_.a, b_.get(), &beta, c_data(),
+  return cublasLtMatmul(context_.cublas(), matmul_.get(), &one, gemm_.b, a_.get(), gemm_.a, b_.get(), &beta, c_data(),
                         c_.get(), gemm_.c, c_.get(), &algorithm, workspace_, workspace_bytes_, stream);
 }
 

@@ -60,7 +60,7 @@ class BlasGemm final : public Kernel {
   bool fused_;
   void* workspace_;
   size_t workspace_bytes_;
-  Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> product_;
+  Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> matmul_;
   Layout a_, b_, c_;
   cublasLtMatmulAlgo_t algorithm_{};
 };

@@ -64,7 +64,7 @@ class Plan {
 
   std::unique_ptr<Kernel> make() {
     if (dims_[0] * dims_[1] != 0) {
-      if (!product_with_gelu() && !product_with_sums() && !product_with_bias()) product_alone();
+      if (!gemm_with_gelu() && !gemm_with_sums() && !gemm_with_bias()) gemm_alone();
       if (!activated_) activate();
     }
     if (gemm_.sum != Sums::none && !summed_) part(SumsPart(gemm_).part);
@@ -91,7 +91,7 @@ class Plan {
     return true;
   }
 
-  bool product_with_gelu() {
+  bool gemm_with_gelu() {
     const int capability = context_.capability();
     const bool one_kernel = capability >= 90 && capability < 120;  // on other GPUs one kernel is slower than two
     if (!one_kernel || s().input != PRUN_BF16 || s().output != PRUN_BF16 || s().batch != 1) return false;
@@ -116,7 +116,7 @@ class Plan {
 
   // The epilogue for a bias gradient rules out split-K, which a small dW needs to fill a GPU, and is slow for some
   // shapes, so it is used only after a measurement.
-  bool product_with_sums() {
+  bool gemm_with_sums() {
     if (gemm_.sum == Sums::none || s().batch != 1 || !context_.options().autotune) return false;
     if (gemm_.added_sums != nullptr) return false;  // the epilogue overwrites its vector
     // Our A is cuBLASLt's B (blas_gemm.h).
@@ -130,18 +130,17 @@ class Plan {
     return summed_ = true;
   }
 
-  bool product_with_bias() {
+  bool gemm_with_bias() {
     if (gemm_.bias == nullptr || s().batch != 1) return false;
     return try_gemm({CUBLASLT_EPILOGUE_BIAS, gemm_.bias, nullptr}, before_activation());
   }
 
-  void product_alone() {
+  void gemm_alone() {
     if (!try_gemm({}, before_activation())) {
       if (s().k != 0)
-        context_.log(2,
-                     fmt::format("cuBLASLt has no algorithm for a product of {} x {} x {}: a slower kernel computes it",
-                                 s().m, s().n, s().k));
-      steps_->add(make_plain_product(s(), gemm_.a, gemm_.b, gemm_.added, before_activation()));
+        context_.log(2, fmt::format("cuBLASLt has no algorithm for a GEMM of {} x {} x {}: a slower kernel computes it",
+                                    s().m, s().n, s().k));
+      steps_->add(make_plain_gemm(s(), gemm_.a, gemm_.b, gemm_.added, before_activation()));
     }
     const Tensor y = whole(before_activation());
     if (gemm_.bias != nullptr) part({"bias", {y, row(gemm_.bias, dims_, s().input)}, {y}});
@@ -169,7 +168,7 @@ class Plan {
 
 // Returns the workspace of a split-K: 32 partial sums of C, in whole tiles. Small GEMMs cannot fill a GPU anyway, so
 // they need less than the maximum.
-size_t product_workspace(const GemmShape& s) {
+size_t split_k_workspace(const GemmShape& s) {
   if (s.m == 0 || s.n == 0 || s.k == 0 || s.batch == 0) return 0;
   int64_t bytes = 32 * static_cast<int64_t>(sizeof(float));
   for (const int64_t factor : {(s.m + 63) / 64 * 64, (s.n + 63) / 64 * 64, s.batch}) {
@@ -183,7 +182,7 @@ size_t product_workspace(const GemmShape& s) {
 
 size_t gemm_workspace(const Gemm& gemm) {
   const size_t sums = gemm.sum == Sums::none ? 0 : part_workspace(SumsPart(gemm).part);
-  return std::max(product_workspace(gemm.shape), sums);
+  return std::max(split_k_workspace(gemm.shape), sums);
 }
 
 std::unique_ptr<Kernel> make_gemm(const OpView& view, const Gemm& gemm) { return Plan(view, gemm).make(); }

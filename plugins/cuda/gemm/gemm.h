@@ -46,7 +46,7 @@ std::unique_ptr<Kernel> make_gemm(const OpView& view, const Gemm& gemm);
 
 // plain_gemm.cu: a GEMM for sizes without an algorithm in cuBLASLt. It supports any size, a hundred times slower
 // than possible. `added` is as in Gemm.
-std::unique_ptr<Kernel> make_plain_product(const GemmShape& shape, const void* a, const void* b, const void* added,
-                                           void* c);
+std::unique_ptr<Kernel> make_plain_gemm(const GemmShape& shape, const void* a, const void* b, const void* added,
+                                        void* c);
 
 }  // namespace prun::cuda

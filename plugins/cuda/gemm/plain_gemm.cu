@@ -10,7 +10,7 @@ constexpr int kTile = 16;
 
 // Elements to the next row, column and GEMM of a batch.
 struct Strides {
-  int64_t row, column, product;
+  int64_t row, column, entry;
 };
 
 template <class In, class Out>
@@ -20,9 +20,9 @@ __global__ void plain_gemm(const In* a, Strides in_a, const In* b, Strides in_b,
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
   const int64_t down = (m + kTile - 1) / kTile, across = (n + kTile - 1) / kTile;
   for (int64_t tile = blockIdx.x; tile < batch * down * across; tile += gridDim.x) {
-    const int64_t product = tile / (down * across);
+    const int64_t entry = tile / (down * across);
     const int64_t i = tile / across % down * kTile + y, j = tile % across * kTile + x;
-    const In *from_a = a + product * in_a.product, *from_b = b + product * in_b.product;
+    const In *from_a = a + entry * in_a.entry, *from_b = b + entry * in_b.entry;
     float sum = 0;
     for (int64_t first = 0; first < k; first += kTile) {
       tile_a[y][x] = i < m && first + x < k ? widen(from_a[i * in_a.row + (first + x) * in_a.column]) : 0.0f;
@@ -32,7 +32,7 @@ __global__ void plain_gemm(const In* a, Strides in_a, const In* b, Strides in_b,
       __syncthreads();
     }
     if (i >= m || j >= n) continue;
-    const int64_t at = product * m * n + i * n + j;
+    const int64_t at = entry * m * n + i * n + j;
     if (added != nullptr) sum += widen(added[at]);
     c[at] = narrow<Out>(sum);
   }
@@ -55,8 +55,8 @@ std::unique_ptr<Kernel> make(const GemmShape& s, const void* a, const void* b, c
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_plain_product(const GemmShape& shape, const void* a, const void* b, const void* added,
-                                           void* c) {
+std::unique_ptr<Kernel> make_plain_gemm(const GemmShape& shape, const void* a, const void* b, const void* added,
+                                        void* c) {
   if (shape.input == PRUN_F32) return make<float, float>(shape, a, b, added, c);
   return shape.output == PRUN_F32 ? make<bf16, float>(shape, a, b, added, c) : make<bf16, bf16>(shape, a, b, added, c);
 }

@@ -116,7 +116,7 @@ void combine_grad(Call& c) {
 }
 
 // Computes the GEMM c[e] = op(a[e])·op(b[e]) of each expert.
-void products(const Array& a, bool transpose_a, const Array& b, bool transpose_b, Array& c) {
+void gemms(const Array& a, bool transpose_a, const Array& b, bool transpose_b, Array& c) {
   int64_t m = c.shape[1], n = c.shape[2], k = transpose_a ? a.shape[1] : a.shape[2];
   for (int64_t e = 0; e < c.shape[0]; ++e)
     for (int64_t i = 0; i < m; ++i)
@@ -126,9 +126,9 @@ void products(const Array& a, bool transpose_a, const Array& b, bool transpose_b
                                     b[e * k * n + (transpose_b ? j * k + p : p * n + j)];
 }
 
-void expert_linear(Call& c) { products(c.reads[0], false, c.reads[1], false, c.writes[0]); }
-void expert_linear_dx(Call& c) { products(c.reads[0], false, c.reads[1], true, c.writes[0]); }
-void expert_linear_dw(Call& c) { products(c.reads[0], true, c.reads[1], false, c.writes[0]); }
+void expert_linear(Call& c) { gemms(c.reads[0], false, c.reads[1], false, c.writes[0]); }
+void expert_linear_dx(Call& c) { gemms(c.reads[0], false, c.reads[1], true, c.writes[0]); }
+void expert_linear_dw(Call& c) { gemms(c.reads[0], true, c.reads[1], false, c.writes[0]); }
 void expert_linear_dw_add(Call& c) {
   expert_linear_dw(c);
   add_sums(c);

@@ -1,6 +1,8 @@
 // One head's attention on the CPU's bf16 GEMM instructions, compared with f64 under the bounds that attention_tiles.h
 // states. With ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 the instructions are vector ones, for which attention may prefer
 // f32.
+#include "kernels/cpu/attention/attention_tiles.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +11,6 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cpu/attention/attention_tiles.h"
 #include "kernels/cpu/gemm/register_tile.h"
 #include "kernels/cpu/instruction_set.h"
 
@@ -70,7 +71,7 @@ struct Matrix {
 class AttentionInBf16 : public testing::TestWithParam<Shape> {
  protected:
   void SetUp() override {
-    if (!has_amx() && !has_avx512_bf16()) GTEST_SKIP() << "this CPU has no products of bf16";
+    if (!has_amx() && !has_avx512_bf16()) GTEST_SKIP() << "this CPU has no bf16 GEMM instructions";
   }
   const Shape shape = GetParam();
   const int64_t head = shape.head;
