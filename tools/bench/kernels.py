@@ -73,7 +73,7 @@ def row_of(name, found, machine):
     if "GFLOP/s" in found:
         rate = found["GFLOP/s"] * 1e9
         least = bounds.of_attention(kernel, half, rate * seconds, found["head"], machine.rates, machine.peaks, machine.tiles)
-        return rows.compared(what, "GFLOP/s", rate / 1e9, "a product", machine.products[half] / 1e9, ATTENTION_BAR, more_is_better=True,
+        return rows.compared(what, "GFLOP/s", rate / 1e9, "a GEMM", machine.products[half] / 1e9, ATTENTION_BAR, more_is_better=True,
                              limit=f"arithmetic {rows.number(rate * seconds / least / 1e9)} GFLOP/s", share=least / seconds)
     work, stream = bounds.kernel_of(kernel, half, backward="backward" in said)
     size = found["bytes"]

@@ -10,12 +10,12 @@ from rows import number
 
 PARTS = {
     "limits": "What the machine can do at most, in registers and in memory",
-    "products": "Matrix products on one core against the fastest of OpenBLAS, BLIS and PyTorch",
-    "kernels": "Kernels on one core: attention beside a product, the others beside the slower of memory and arithmetic",
+    "products": "GEMMs on one core against the fastest of OpenBLAS, BLIS and PyTorch",
+    "kernels": "Kernels on one core: attention compared with a GEMM, the others with the slower of memory and arithmetic",
     "overlap": "Communication that compute waits for",
     "collectives": "Collectives against the best of Open MPI and Gloo; the limit is what copying allows",
     "line": "Collectives between two hosts, on a line of 1 Gbit/s and 20 ms there and back",
-    "steps": "Training steps against PyTorch; model FLOPs beside the peak of all cores",
+    "steps": "Training steps against PyTorch; model FLOPs compared with the peak of all cores",
     "gpt2": "GPT-2 124M against PyTorch",
     "scale": "Many ranks on one machine",
 }
