@@ -45,13 +45,17 @@ bool is_setting(const std::string& word) {
          std::all_of(word.begin(), word.begin() + std::ptrdiff_t(equals), in_name);
 }
 
+// Rejects a command of another program, such as `train`, unless it is a file.
+void refuse_foreign_command(const std::vector<std::string>& words) {
+  const std::string here = command_here(words[0], words.size() > 1 ? words[1] : "PLAN");
+  if (!here.empty() && !std::filesystem::exists(words[0]))
+    throw usage_error(fmt::format("there is no command '{}' (here: {})", words[0], here));
+}
+
 // Rejects a word before a plan, or a word that cannot be a file, as an unknown command.
 void refuse_unknown_command(const std::vector<std::string>& words) {
   const std::string& first = words[0];
   if (first.find_first_of("./") != std::string::npos || std::filesystem::is_directory(first)) return;
-  const std::string here = command_here(first, words.size() > 1 ? words[1] : "PLAN");
-  if (!here.empty() && !std::filesystem::is_regular_file(first))
-    throw usage_error(fmt::format("there is no command '{}' (here: {})", first, here));
   if (words.size() > 1 || !nearest_word(first, command_names()).empty())
     throw usage_error(fmt::format("there is no command '{}'{}", first, did_you_mean(first, command_names())));
 }
@@ -63,6 +67,9 @@ void PlanCommand::take_operands(std::vector<std::string>& operands) {
   for (const std::string& word : operands)
     if (is_setting(word) && !std::filesystem::exists(word))
       throw usage_error(fmt::format("'{}' is no plan; an argument of the plan is set with --set {}", word, word));
+  const std::vector<std::string> names = command_names();
+  const bool follows_command = std::find(names.begin(), names.end(), line_.words.front()) != names.end();
+  if (!follows_command) refuse_foreign_command(operands);
   refuse_unknown_command(operands);
   if (operands.size() > 1)
     throw usage_error(fmt::format("one plan at a time: '{}' and '{}'", operands[0], operands[1]));
