@@ -21,14 +21,6 @@ class Omitting final : public Kernel {
   Omission omission_;
 };
 
-}  // namespace
-
-std::unique_ptr<Kernel> omitting(std::unique_ptr<Kernel> kernel, Omission omission) {
-  return std::make_unique<Omitting>(std::move(kernel), std::move(omission));
-}
-
-namespace {
-
 class Poisoned final : public Kernel {
  public:
   Poisoned(std::unique_ptr<Kernel> kernel, const RankMemory& memory, TensorId written, Poison poison)
@@ -49,6 +41,10 @@ class Poisoned final : public Kernel {
 };
 
 }  // namespace
+
+std::unique_ptr<Kernel> omitting(std::unique_ptr<Kernel> kernel, Omission omission) {
+  return std::make_unique<Omitting>(std::move(kernel), std::move(omission));
+}
 
 const Op* poisoned_op(const Program& program) {
   for (const Stream& stream : program.step().streams)

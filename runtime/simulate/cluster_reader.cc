@@ -405,8 +405,7 @@ class Reader {
     if (only_hosts)
       throw usage_error(
           fmt::format("{} only lists hosts; a prediction also needs their device, bus and network: add a line "
-                      "`include: dgx-a100.yaml`"
-                      ", or another file of plans/clusters",
+                      "`include: dgx-a100.yaml`, or another file of plans/clusters",
                       cluster_.path));
     require(*std::max_element(device.peak.begin(), device.peak.end()) > 0, "device: peak");
     require(device.memory_bandwidth > 0, "device: memory_bandwidth");

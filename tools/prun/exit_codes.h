@@ -12,8 +12,7 @@ inline const std::vector<std::pair<int, const char*>>& exit_codes() {
   static const std::vector<std::pair<int, const char*>> codes = {
       {0, "all well"},
       {1,
-       "a requested check failed: bench, conform, doctor, ckpt verify and diff, --prove; a run: its output "
-       "was "
+       "a requested check failed: bench, conform, doctor, ckpt verify and diff, --prove; a run: its output was "
        "lost (a full disk)"},
       {2, "usage: option, file, transport, device (no driver, too few GPUs)"},
       {3, "the plan is wrong, or does not fit the mesh"},
