@@ -99,7 +99,7 @@ function data.files(source, option, one)
   return list, place
 end
 
--- Checks that token files hold more than one sample; stores their number of tokens in `result`.
+-- Checks that token files hold a sample; stores their number of tokens in `result`.
 function data.count_tokens(source, result, width, place)
   local tokens = 0
   for _, file in ipairs(result.files) do

@@ -106,6 +106,8 @@ TensorId GradientBuckets::tensor(const Target& target, const ScheduleStep& step)
                                  "d " + state_.graph.values[parameter].name);
 }
 
+// Throws plan_error if a gradient is incomplete. A schedule with chunks can cause this: it may run the weight half of
+// the unit's first call before that of a later call that reads the unit's weights.
 void GradientBuckets::require_whole(UnitId unit, const ScheduleStep& step, const HookAction& action) {
   for (ValueId parameter : state_.graph.units[unit].parameters) {
     const ValueId gradient = state_.parameter_grad[parameter];

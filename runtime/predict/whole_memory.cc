@@ -19,7 +19,7 @@ namespace {
 constexpr double kOpsOfARank = 60000, kOpsOfAll = 400000;
 constexpr int kLeastListed = 4;   // microbatches beyond the stages
 constexpr int kRanksPacked = 12;  // approximate number for a long pipeline
-constexpr int kShort = 6;         // ranks of an interval whose neighbors confirm a line
+constexpr int kShort = 6;         // in a shorter interval one rank confirms a line, in it or next to it
 
 int listed_microbatches(const Plan& plan) {
   for (const int period : periods_of(plan))

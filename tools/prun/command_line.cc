@@ -79,8 +79,8 @@ bool looks_like_option(const std::string& word) {
   return word.size() > 1 && word[0] == '-' && std::isalpha(static_cast<unsigned char>(word[1])) != 0;
 }
 
-// Returns the names of the arguments of the plan among the words; empty without one, or if it fails: the error about
-// the option comes first.
+// Returns the names of the arguments of the plan among the words. Returns none without a plan or if the plan fails,
+// because the error about the option comes first.
 std::vector<std::string> plan_arguments(const std::vector<std::string>& words) {
   std::vector<std::string> names;
   const auto plan = std::find_if(words.begin(), words.end(), [](const auto& word) { return word.ends_with(".lua"); });
@@ -95,8 +95,8 @@ std::vector<std::string> plan_arguments(const std::vector<std::string>& words) {
   return names;
 }
 
-// Returns the fix for an option that is an argument of the plan, in words or in name: "--set steps=3"; "" if it is
-// none.
+// Returns "--set steps=3" if the option has the name of an argument of the plan or, unless `exact`, a similar name;
+// otherwise "".
 std::string setting_of(const std::string& option, const std::string& value, const std::vector<std::string>& words,
                        bool exact) {
   std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));

@@ -86,7 +86,7 @@ constexpr std::pair<const char*, const char*> kElsewhereOptions[] = {
     {"-v", "--log-level info"},
 };
 
-// {0}: the plan.
+// {0} is the plan.
 constexpr std::pair<const char*, const char*> kElsewhereCommands[] = {
     {"run", "prun {0}, without this word"},
     {"train", "prun {0}, without this word"},
