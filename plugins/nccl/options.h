@@ -14,7 +14,7 @@ struct Options {
   int min_ctas = 0, max_ctas = 0;  // thread blocks; 0 = NCCL's choice, bounded by the device
   bool share = false;              // ranks may share a GPU; for tests
   bool split_share = false;        // communicators of the same ranks share NCCL's resources
-  int abort_ms = 5000;             // how long close waits for ncclCommAbort and ncclCommDestroy
+  int abort_ms = 5000;             // longest wait of close for ncclCommAbort and ncclCommDestroy
 };
 
 // Parses `text`, which may be null. Throws Failure(PRUN_EINVAL) that names the key or value and the closest valid one.

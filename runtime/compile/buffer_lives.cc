@@ -69,7 +69,7 @@ int BufferLives::dead_from(const Life& life, StreamId stream) const {
   return low;
 }
 
-// Returns how many ops of the compute stream have ended before the buffer's first access.
+// Returns the number of ops of the compute stream that have ended before the buffer's first access.
 int BufferLives::ended_before(const Life& life) const {
   int ended = ops_on(0);
   for (const StreamLife& on : life.streams) ended = std::min(ended, order_.ended_before({on.stream, on.first}, 0));

@@ -33,7 +33,7 @@ void generate(CompileState& state);  // generate.cc: the bodies
 // Rewrites the model graph for `tokens` tokens of one sequence: positions are inputs, and KV caches hold `text` tokens.
 // With `sample` it ends by sampling a token; otherwise by filling the caches.
 void decode_graph(Graph& graph, int64_t tokens, int64_t text, bool sample);
-// Returns how many tokens of the text the model processes: all but the last generated one. `plan`: from
+// Returns the number of tokens of the text that the model processes: all but the last generated one. `plan`: from
 // generation_plan.
 int64_t text_of(const Plan& plan, const Generation& generation);
 

@@ -20,7 +20,7 @@ namespace {
 constexpr int kMoreTried = 2;  // frames beyond the longest ring's need: with more, each may be smaller
 constexpr int kFarthest = 4;   // microbatches between two that use the same frame consecutively
 
-// Returns how long a buffer in the middle lives, in instants.
+// Returns the lifetime of a buffer in the middle, in instants.
 int length(const RingLives& ring) {
   const Life* life = ring.lives[ring.lives.size() / 2];
   return life == nullptr ? 0 : life->last - life->first;

@@ -11,8 +11,8 @@
 
 namespace prun {
 
-// Returns for each stream how many of its ops have completed when the body ends; the others are carried over. Counts
-// all ops if stream 0 is empty.
+// Returns for each stream the number of its ops that have completed when the body ends; the others are carried over.
+// Counts all ops if stream 0 is empty.
 Table<StreamId, int> ended_with(const Body& body, const Order& order);
 // Returns whether any op is carried over.
 bool goes_on(const Body& body);

@@ -1,7 +1,7 @@
 // The happens-before order of a body.
 //
-// Each op has a vector clock: for every stream, how many of its ops have completed when this op begins (Lamport 1978,
-// Mattern 1989). Streams join at the end of a step, so that one step's order suffices (except for ir/carried.h).
+// Each op has a vector clock: for every stream, the number of its ops that have completed when this op begins (Lamport
+// 1978, Mattern 1989). Streams join at the end of a step, so that one step's order suffices (except for ir/carried.h).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -17,7 +17,7 @@ class Order {
   const std::vector<OpRef>& stuck() const { return stuck_; }
   // Returns whether `a` has completed before `b` begins, in every execution.
   bool before(OpRef a, OpRef b) const { return ended_before(b, a.stream) > a.index; }
-  // Returns how many ops of a stream have completed before `op` begins.
+  // Returns the number of ops of a stream that have completed before `op` begins.
   int ended_before(OpRef op, StreamId stream) const { return op.stream == stream ? op.index : clock(op)[stream]; }
   // Returns all ops in one legal sequence.
   const std::vector<OpRef>& sequence() const { return sequence_; }

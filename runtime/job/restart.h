@@ -1,4 +1,4 @@
-// --max-restarts and --min-ranks: whether a failed job begins again, on how many ranks, and from which commit.
+// --max-restarts and --min-ranks: whether a failed job restarts, the number of its ranks, and the commit that it resumes.
 #pragma once
 #include <string>
 #include <vector>

@@ -10,7 +10,7 @@
 namespace prun {
 namespace {
 
-// Returns how many of the `count` units of a class to keep.
+// Returns the number of units to keep of the `count` units of a class.
 int kept_units(const Plan& plan, int count) {
   if (plan.pipeline) {
     const int stages = plan.mesh.size(plan.pipeline->axis) * plan.pipeline->chunks;

@@ -5,7 +5,7 @@
     tests/lint/english.py --count        findings by folder
     tests/lint/english.py --update       writes english.txt: the findings that each file may still have, 0 left out
 
-A new file may have none. A finding that is right in its place (a TCP frame, say) carries `english: fine` on its line.
+A new file may have none. A sentence whose words are right in their place ends with `english: fine`.
 """
 import collections
 import io
@@ -65,17 +65,19 @@ TERMS = [
 # In folders of GEMM kernels.
 GEMM_FOLDERS = ("runtime/kernels/", "plugins/cuda/", "tools/bench/")
 GEMM = (re.compile(r"(?<!dot )(?<!outer )\bproducts?\b", re.IGNORECASE), "GEMM, dot product (with `dot`), matmul")
-PATTERNS = [(re.compile(p, 0 if p.startswith("^") else re.IGNORECASE), hint) for p, hint in SENTENCES + TERMS]
+PATTERNS = [(re.compile(p, 0 if p.startswith("^") else re.IGNORECASE), hint)
+            for p, hint in [*SENTENCES, *((rf"\b(?:{p})", hint) for p, hint in TERMS)]]
 
-C_LIKE = (".h", ".cc", ".cu", ".cuh", ".c", ".inc")
+C_LIKE = (".h", ".cc", ".cu", ".cuh", ".c", ".inc", ".js")
+HASHES = (".cmake", ".sh", ".yaml", ".toml")
 ABBREVIATION = re.compile(r"\b(e\.g|i\.e|etc|vs|cf|Fig|Sec)\.$")
 
 
 def blocks_of_slashes(text, mark):
-    """[(line of its start, text)] of comments that begin with `mark`, adjacent lines joined."""
+    """Returns [(line of its start, text)] of comments that begin with `mark`, adjacent lines joined."""
     found, begin, words = [], 0, []
     for number, line in enumerate([*text.splitlines(), ""], 1):
-        bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', line)
+        bare = re.sub(r'^#!.*|"(?:[^"\\]|\\.)*"', '""', line)
         at = bare.find(mark)
         alone = at >= 0 and bare[:at].strip() == ""
         if words and not alone:
@@ -126,13 +128,15 @@ def blocks(path):
     text = path.read_text(errors="replace")
     if path.suffix in C_LIKE:
         return blocks_of_slashes(text, "//") + blocks_of_stars(text)
-    if path.suffix == ".py":
+    if path.suffix == ".css":
+        return blocks_of_stars(text)
+    if path.suffix == ".py" or re.match("#!.*python", text):
         return blocks_of_python(text)
     if path.suffix == ".lua":
         return blocks_of_slashes(text, "--")
     if path.suffix == ".md":
         return blocks_of_markdown(text)
-    if path.name == "CMakeLists.txt" or path.suffix in (".cmake", ".sh"):
+    if path.name == "CMakeLists.txt" or path.suffix in HASHES or (path.suffix == "" and text.startswith("#")):
         return blocks_of_slashes(text, "#")
     return []
 
@@ -140,22 +144,20 @@ def blocks(path):
 def sentences(block):
     parts, begin = [], 0
     text = " ".join(block.split())
-    for end in re.finditer(r"[.;:!?] (?=[A-Z`(])", text):
-        if not ABBREVIATION.search(text[begin:end.start() + 1]):
-            parts.append(text[begin:end.start() + 1])
+    for end in re.finditer(rf"(?:[.;:!?]|{FINE}) (?=[A-Z`(])", text):
+        if not ABBREVIATION.search(text[begin:end.end() - 1]):
+            parts.append(text[begin:end.end() - 1])
             begin = end.end()
     return [*parts, text[begin:]]
 
 
 def findings(path):
-    """[(line of the block, the words, what to write instead)]; at most one of a pattern in a sentence"""
+    """Returns [(line of the block, the words, what to write instead)], at most one per pattern and sentence."""
     found = []
     name = path.relative_to(TOP).as_posix()
     patterns = [*PATTERNS, GEMM] if name.startswith(GEMM_FOLDERS) else PATTERNS
     for line, block in blocks(path):
-        if FINE in block:
-            continue
-        for sentence in sentences(block):
+        for sentence in (each for each in sentences(block) if FINE not in each):
             found += [(line, match[0], hint) for pattern, hint in patterns if (match := pattern.search(sentence))]
     return found
 
@@ -174,7 +176,9 @@ def allowed():
 
 def main(arguments):
     by_file = {name: findings(TOP / name) for name in files([a for a in arguments if not a.startswith("--")])}
-    if "--update" in arguments:
+    if not by_file:
+        sys.exit(f"git tracks no file below {' '.join(arguments)}")
+    if arguments == ["--update"]:
         rows = [f"{len(found)} {name}" for name, found in sorted(by_file.items()) if found]
         ALLOWED.write_text("# Findings of english.py that a file may still have; the numbers only fall.\n" + "".join(f"{r}\n" for r in rows))
         return 0

@@ -42,6 +42,11 @@ class English(unittest.TestCase):
                                  ("c.py", '"""Counts.\n\nWho waits is named."""\n', 1),
                                  ("d.lua", "local d = 1\n-- added up over ranks\n", 2),
                                  ("CMakeLists.txt", "\n# Else it is built.\n", 2),
+                                 ("f.js", "let f;  // Of a step\n", 1),
+                                 ("g.css", "/* Of a step */\n", 1),
+                                 ("h.yaml", "h: 1  # Of a step\n", 1),
+                                 ("script", "#!/bin/bash\n# Of a step\n", 2),
+                                 ("program", '#!/usr/bin/env python3\n"""Of a step."""\n', 2),
                                  ("e.md", "# Title\n\nThe launcher says\nso.\n", 3)):
             self.write(name, text)
             code, out = self.run_lint(name)
@@ -60,6 +65,16 @@ class English(unittest.TestCase):
     def test_a_word_may_be_fine_in_its_place(self):
         self.write("a.cc", "// The crowd knows. english: fine\n")
         self.assertEqual(self.run_lint("a.cc")[0], 0)
+        self.write("a.cc", "// The crowd knows. english: fine\n// The rank knows.\n")
+        self.assertEqual(self.run_lint("a.cc")[1], "a.cc:1: 'knows': write need, request, have, detect, join\n")
+
+    def test_parts_of_words_are_not_found(self):
+        self.write("a.cc", "// The keywords of the plan, and masks ahead.\n")
+        self.assertEqual(self.run_lint("a.cc"), (0, ""))
+
+    def test_a_path_without_files_is_an_error(self):
+        with self.assertRaisesRegex(SystemExit, "git tracks no file below no/such"):
+            self.run_lint("no/such")
 
     def test_products_are_reported_in_folders_of_gemm_kernels(self):
         for folder, code in (("runtime/kernels", 1), ("runtime/ir", 0)):

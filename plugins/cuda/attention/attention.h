@@ -27,7 +27,7 @@ struct Heads {
 // The mask: the number of keys that query t attends to. The rank's tokens are one chunk, or two of `chunk` each.
 struct Mask {
   int chunk;
-  int seen[2], more[2];  // keys of a chunk's first query; how many more keys each next query has
+  int seen[2], more[2];  // keys of a chunk's first query; additional keys of each next query
   __host__ __device__ int keys(int t) const {
     return t < chunk ? seen[0] + t * more[0] : seen[1] + (t - chunk) * more[1];
   }

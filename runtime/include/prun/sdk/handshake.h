@@ -44,8 +44,8 @@ struct Identity {
   Secret secret;
 };
 
-// Returns how long an accepted connection may remain without proof: 2 s per rank that a core serves, because hundreds
-// of ranks on one core legitimately answer later than that.
+// Returns the time that an accepted connection has for its proof: 2 s per rank that a core serves, because hundreds of
+// ranks on one core legitimately answer later than that.
 std::chrono::seconds longest_silence(int ranks_of_this_host);
 
 class Handshake {

@@ -1,4 +1,4 @@
-// Loss and throughput by step, of one run or several: lines that differ in colour and in their dashes.
+// Loss and throughput of runs by step, as lines that differ in colour and dashes.
 'use strict';
 
 const STROKES = [['forward', []], ['backward', [7, 4]], ['gather', [2, 3]], ['gradient', [10, 3, 2, 3]],
@@ -37,11 +37,11 @@ function tickText(value) {
   return Number(value.toPrecision(4)).toString();
 }
 
-// Of lists that may be longer than a call's arguments.
+// Math.min and Math.max accept fewer arguments than a list may have.
 function least(list) { return list.reduce((a, b) => Math.min(a, b), Infinity); }
 function most(list) { return list.reduce((a, b) => Math.max(a, b), -Infinity); }
 
-// Coordinates of a figure: from steps and values to pixels.
+// Returns the axes of a figure, which map steps and values to pixels.
 function axesOf(canvas, lines, fromZero) {
   const known = v => v !== null && Number.isFinite(v);
   const xs = lines.flatMap(l => [...l.x, ...l.marksX]), ys = lines.flatMap(l => [...l.y, ...l.marksY]).filter(known);
@@ -97,7 +97,7 @@ function drawCurve(canvas, theme, lines, fromZero = false) {
   canvas.onpointerleave = () => { caption.textContent = caption.dataset.name; };
 }
 
-// "step 12: baseline 3.21, wide 3.02": what the lines have at the step below the pointer.
+// Returns the values of the lines at the step under the pointer: "step 12: baseline 3.21, wide 3.02".
 function valuesAt(lines, axes, x) {
   const step = Math.round(axes.x0 + (x - axes.left) / (axes.right - axes.left) * (axes.x1 - axes.x0));
   const values = lines.map(line => [line.name, line.y[line.x.indexOf(step)]])

@@ -1,20 +1,20 @@
-// The drawing as prun wrote it, with its columns unpacked, and words for what it holds.
+// The data of the page: unpacks the columns that prun wrote, and formats values as text.
 'use strict';
 
 const KINDS = ['forward', 'backward', 'weight', 'recompute', 'gather', 'gradient', 'activation', 'message',
   'optimizer', 'other'];
 const KIND_NAMES = ['forward', 'backward', 'weight gradient', 'recomputation', 'all-gather', 'gradient reduction',
   'activation collective', 'send and receive', 'optimizer', 'other'];
-const FAN = 4;  // boxes of one level that the next one draws as one
+const FAN = 4;  // boxes of one level per box of the next
 
-// Value, count, value, count as a column.
+// Returns the column of a run-length encoding: value, count, value, count.
 function unrolled(pairs, n) {
   const column = new Int32Array(n);
   for (let p = 0, at = 0; p < pairs.length; p += 2) column.fill(pairs[p], at, at += pairs[p + 1]);
   return column;
 }
 
-// Columns hold differences, which are short as text: begin from the begin before, the others from begin.
+// Columns are delta-encoded, which is short as text: begin relative to the previous begin, the others to begin.
 function unpack(raw) {
   const n = raw.boxes.begin.length;
   const column = () => new Float64Array(n);
@@ -44,7 +44,7 @@ function unpack(raw) {
   return timeline;
 }
 
-// From afar four boxes are one, then sixteen: where they begin and end, and what most of their time is.
+// Returns the levels of detail of a lane: groups of 4 boxes, then of 16, with begin, end and the kind of most time.
 function levelsOf(timeline, lane) {
   const {boxes} = timeline;
   const levels = [];
@@ -72,7 +72,7 @@ function levelsOf(timeline, lane) {
   return levels;
 }
 
-// Arrows by the box they lead to and leave, made when first asked for.
+// Indexes arrows by their target and source boxes, at the first call.
 function arrowsOf(timeline) {
   if (timeline.into) return timeline;
   timeline.into = new Map();
@@ -88,7 +88,7 @@ function arrowsOf(timeline) {
   return timeline;
 }
 
-// The first box of a lane that ends after `time`.
+// Returns the first box of a lane that ends after `time`.
 function firstAfter(timeline, lane, time) {
   let low = lane.first, high = lane.end;
   while (low < high) {
@@ -103,7 +103,7 @@ function shortNumber(value) {
   return value.toFixed(digits).replace(/(\.\d*?)0+$/, '$1').replace(/\.$/, '');
 }
 
-// A duration or a moment; a schedule without seconds counts in forwards of a microbatch.
+// Formats a duration or a moment. Schedules with unit costs use forwards of a microbatch (F).
 function timeText(timeline, ns) {
   if (timeline.unit_ns > 0) return `${shortNumber(ns / timeline.unit_ns)} F`;
   if (ns < 1e3) return `${ns} ns`;
@@ -120,7 +120,7 @@ function bytesText(bytes) {
 
 function percentText(part) { return `${shortNumber(part * 100)} %`; }
 
-// What there is to say of a box, as lines of text.
+// Returns the description of a box as lines of text.
 function boxLines(timeline, i) {
   const {boxes, texts, lanes} = timeline;
   const lane = lanes[boxes.lane[i]];

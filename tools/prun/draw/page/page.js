@@ -1,4 +1,4 @@
-// What the page does with keys, the pointer and its buttons, and what stands around the canvas.
+// Handles keys, the pointer and buttons, and fills the elements around the canvas.
 'use strict';
 
 const drawing = JSON.parse(document.getElementById('data').textContent);
@@ -160,7 +160,7 @@ function listenToPointer() {
   }, {passive: false});
 }
 
-// The next box of the lane, or the first of the lane that is nearest to what is seen.
+// Moves the choice by boxes of its lane. If no box is chosen, chooses the first visible box of the first lane.
 function step(by) {
   if (!view.chosen) {
     const row = view.rows.find(one => one.lane);
@@ -207,7 +207,7 @@ const KEYS = {
 
 function onKey(event) {
   if (help.open || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === 'Tab') {  // the page's own order of focus where no box is chosen and the canvas has no focus
+  if (event.key === 'Tab') {  // the page's focus order applies if no box is chosen and the canvas has no focus
     if (document.activeElement !== canvas || (!view.chosen && event.shiftKey)) return;
     event.preventDefault();
     step(event.shiftKey ? -1 : view.chosen ? 1 : 0);
@@ -227,7 +227,7 @@ function drawAll() {
   if (drawing.curves.length) drawCurves(drawing.curves, view);
 }
 
-// For tests: page.html#test says in the page what stands on it.
+// For tests: page.html#test writes a report about the page into it.
 function tellTests() {
   const first = timelines[0];
   const report = {

@@ -1,6 +1,6 @@
-// The canvas: rows of lanes and memory under one axis of time. Boxes of which four fill less than two pixels are drawn
-// at once (levelsOf), and runs of a unit's ops as one box until their names fit, so that a frame costs what the screen
-// holds.
+// The canvas: rows of lanes and memory under one time axis. Boxes of which four fill less than 2 px are drawn as
+// one (levelsOf), and runs of a unit's ops as one box until their names fit, so that the cost of a frame depends on the
+// screen and not on the trace.
 'use strict';
 
 const GUTTER = 196, AXIS = 26, OVERVIEW = 30, TOP = AXIS + OVERVIEW;
@@ -19,7 +19,7 @@ class View {
     this.hovered = null;
     this.pathOnly = false;
     this.allArrows = false;
-    this.kind = -1;       // the only one shown
+    this.kind = -1;       // the only highlighted kind; -1 = all
     this.drawn = 0;       // rectangles of the last frame
     this.rows = this.layout();
     this.readColours();
@@ -194,7 +194,7 @@ class View {
     c.textAlign = 'left';
   }
 
-  // All of it, small, with what is seen framed.
+  // Draws all timelines small, with a frame around the visible part.
   drawOverview() {
     const c = this.context, width = this.width - GUTTER - 14;
     if (!this.overview) {
@@ -384,7 +384,7 @@ class View {
     c.globalAlpha = 1;
   }
 
-  // A line under what is on the critical path; runs that touch are one.
+  // Underlines the critical path; adjacent boxes have one line.
   drawPath() {
     const c = this.context;
     c.fillStyle = this.text;
@@ -423,7 +423,7 @@ class View {
     }
     const rows = new Map(this.timelines.map(timeline => [timeline, []]));
     for (const row of this.rows) if (row.lane) rows.get(row.timeline)[row.l] = row;
-    const drawn = new Set();  // from afar many arrows are one
+    const drawn = new Set();  // many arrows coincide when zoomed out
     for (const [timeline, i] of list) {
       const {arrows, boxes} = timeline, of = rows.get(timeline);
       const a = of[boxes.lane[arrows[i]]], b = of[boxes.lane[arrows[i + 1]]];
@@ -436,10 +436,10 @@ class View {
     }
   }
 
-  // From row `a` to row `b`.
+  // Draws an arrow from row `a` to row `b`.
   drawArrow(timeline, from, to, betweenRanks, a, b) {
     const {boxes} = timeline, c = this.context;
-    // Members of a collective meet while both are in it: the arrow leaves where the last one came.
+    // An arrow between members of a collective starts at the begin of the last one to arrive.
     const meet = betweenRanks && boxes.end[from] > boxes.begin[to];
     const leaves = boxes.end[from] <= boxes.end[to] && !meet ? boxes.end[from] : boxes.begin[from];
     const x1 = this.x(leaves), x2 = this.x(Math.max(boxes.begin[to], Math.min(leaves, boxes.end[to])));
@@ -462,7 +462,7 @@ class View {
     c.lineWidth = 1;
   }
 
-  // Roles stacked, those that are kept below; a column of a pixel shows its moment with the most bytes.
+  // Draws roles stacked, persistent ones at the bottom. A pixel column shows its moment with the most bytes.
   drawMemory(row) {
     const {memory, timeline, y, height} = row, c = this.context;
     const most = Math.max(...this.timelines.flatMap(t => t.memory.map(m => m.peak)));
@@ -485,7 +485,7 @@ class View {
     c.globalAlpha = 1;
   }
 
-  // For each pixel from `from` to before `to` an index into the strip's times.
+  // Returns an index into the strip's times for each pixel in [from, to).
   momentsOf(memory, from, to, end) {
     const moments = new Int32Array(to - from), {times} = memory;
     if (!memory.sums) memory.sums = times.map((_, i) => memory.bytes.reduce((sum, of) => sum + of[i], 0));
@@ -532,7 +532,7 @@ function hatch(context, colour, paper) {
   return context.createPattern(tile, 'repeat');
 }
 
-// The text, cut at its end where it is wider than its room.
+// Returns the text, truncated with an ellipsis if it is wider than `room`.
 function fitted(context, text, room) {
   if (context.measureText(text).width <= room) return text;
   let most = Math.floor(text.length * room / context.measureText(text).width);
