@@ -25,7 +25,14 @@
 namespace prun {
 namespace {
 
+// A container may refuse calls by seccomp, with EPERM or ENOSYS.
+bool is_refused(int error) { return error == EPERM || error == EACCES || error == ENOSYS; }
+
 Error cannot_start(const RankStart& start, const char* call, int error) {
+  if (is_refused(error))
+    return Error(Exit::usage,
+                 fmt::format("cannot start local rank {} of {}: {}: {}; a container's seccomp profile refuses it",
+                             start.local_rank, start.local_ranks, call, std::strerror(error)));
   Exit code = error == ENOMEM ? Exit::out_of_memory : Exit::usage;
   const char* hint = error == ENOMEM                      ? "not enough memory"
                      : error == EMFILE || error == ENFILE ? "limit on open files, see ulimit -n"
@@ -34,6 +41,42 @@ Error cannot_start(const RankStart& start, const char* call, int error) {
   return Error(
       code, fmt::format("cannot start local rank {} of {}: {}: {}{}{}{}; use fewer ranks (--nproc)", start.local_rank,
                         start.local_ranks, call, std::strerror(error), *hint ? " (" : "", hint, *hint ? ")" : ""));
+}
+
+// Waits for a child; `flags`: 0 or WNOHANG. Returns false if it has not exited, or no longer exists. With waitid its
+// process group is killed while the zombie still holds the group's id. Only the fallback, wait4, reaps before that.
+bool wait_for_child(pid_t pid, int flags, ExitStatus* status) {
+  siginfo_t info{};
+  int failed;
+  while ((failed = waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | flags)) != 0 && errno == EINTR) {
+  }
+  if (failed == 0 && info.si_pid == 0) return false;
+  if (failed == 0) {
+    kill(-pid, SIGKILL);  // processes that it left in its group
+    waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED);
+    *status = {info.si_code != CLD_EXITED, info.si_status, info.si_code == CLD_DUMPED};
+    return true;
+  }
+  if (!is_refused(errno)) return false;
+  int word = 0;
+  pid_t ended;
+  while ((ended = waitpid(pid, &word, flags)) < 0 && errno == EINTR) {
+  }
+  if (ended != pid) return false;
+  kill(-pid, SIGKILL);
+  *status = {WIFSIGNALED(word), WIFSIGNALED(word) ? WTERMSIG(word) : WEXITSTATUS(word),
+             WIFSIGNALED(word) && WCOREDUMP(word)};
+  return true;
+}
+
+// Without these calls the end of a rank would never be noticed.
+void require_wait_calls() {
+  siginfo_t info{};
+  if (waitid(P_PID, static_cast<id_t>(getpid()), &info, WEXITED | WNOHANG) == 0 || !is_refused(errno)) return;
+  if (waitpid(getpid(), nullptr, WNOHANG) >= 0 || !is_refused(errno)) return;
+  throw Error(Exit::usage, fmt::format("this container refuses waitid and wait4 ({}), by which prun notices the end of "
+                                       "its ranks; allow one of them in the seccomp profile",
+                                       std::strerror(errno)));
 }
 
 // Raises the soft limit to the hard one: each rank needs two descriptors.
@@ -108,6 +151,7 @@ RankProcesses::RankProcesses(int local_ranks, size_t recorder_bytes, std::vector
       capture_output_(capture_output),
       page_(shared_memory(JobPage::bytes(local_ranks))),
       children_before_(children()) {
+  require_wait_calls();
   raise_open_files();
   for (int i = 0; i < local_ranks; ++i) recorders_.push_back(shared_memory(recorder_bytes));
   int ends[2];
@@ -121,8 +165,9 @@ RankProcesses::RankProcesses(int local_ranks, size_t recorder_bytes, std::vector
 
 RankProcesses::~RankProcesses() {
   kill_running();
+  ExitStatus ignored;
   for (RankProcess& rank : ranks_)
-    if (rank.running) waitid(P_PID, static_cast<id_t>(rank.pid), nullptr, WEXITED);
+    if (rank.running) wait_for_child(rank.pid, 0, &ignored);
   kill_orphans();
   prctl(PR_SET_CHILD_SUBREAPER, subreaper_before_);
 }
@@ -151,7 +196,7 @@ void RankProcesses::fork_rank(RankStart start, const std::function<int(const Ran
   setpgid(rank.pid, rank.pid);  // here too, because a kill of the group may precede the child's own call
   rank.pidfd = Fd(static_cast<int>(syscall(SYS_pidfd_open, rank.pid, 0)));
   int error = errno;
-  bool watched = static_cast<bool>(rank.pidfd);
+  const bool watched = rank.pidfd || is_refused(error);  // without pidfds the supervisor calls `reap` in each round
   rank.control = Channel(std::move(mine));
   ranks_.push_back(std::move(rank));
   if (!watched) throw cannot_start(start, "pidfd_open", error);
@@ -203,15 +248,10 @@ std::vector<int> RankProcesses::awaited_by(const RankProcess& rank) {
 }
 
 std::optional<ExitStatus> RankProcesses::reap(RankProcess& rank) {
-  // Waits without reaping first: while the zombie holds its pid, no other process group can have this id.
-  siginfo_t info{};
-  if (!rank.running || waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-      info.si_pid == 0)
-    return std::nullopt;
-  kill(-rank.pid, SIGKILL);  // processes that it left in its group
-  waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED);
+  ExitStatus status;
+  if (!rank.running || !wait_for_child(rank.pid, WNOHANG, &status)) return std::nullopt;
   rank.running = false;
-  return ExitStatus{info.si_code != CLD_EXITED, info.si_status, info.si_code == CLD_DUMPED};
+  return status;
 }
 
 void RankProcesses::set_aborted() {
@@ -256,7 +296,8 @@ void RankProcesses::kill_orphans() {
       if (ours || std::count(children_before_.begin(), children_before_.end(), pid)) continue;
       found = true;
       kill(pid, SIGKILL);
-      waitid(P_PID, static_cast<id_t>(pid), nullptr, WEXITED);
+      ExitStatus ignored;
+      wait_for_child(pid, 0, &ignored);
     }
     if (!found) return;
   }

@@ -20,7 +20,7 @@ namespace prun {
 struct RankProcess {
   int rank = 0;
   pid_t pid = 0;
-  Fd pidfd;
+  Fd pidfd;  // closed if the container refuses pidfd_open
   Channel control;
   Fd output[2];  // pipes of its standard output and error; closed: it inherits the launcher's
   void* recorder = nullptr;

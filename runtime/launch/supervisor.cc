@@ -225,6 +225,8 @@ void Supervisor::wait_for_events() {
     coordination_.slept(asleep);
     all_stopped_since_ = Clock::now();
   }
+  for (RankProcess& rank : ranks)
+    if (!rank.pidfd) reap(rank);  // the container refuses pidfds: a tick at most passes until a death is noticed
   if (events <= 0) return;
 
   size_t at = 0;
