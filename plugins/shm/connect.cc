@@ -78,7 +78,9 @@ void Connector::start(const sdk::Blobs& blobs) {
   for (int i = 0; i < n; i++) c_.peers[i].layout = {n, i};
   Peer& self = c_.self();
   c_.segment = create_memory("prun-shm-control", self.layout.bytes(), self.layout.control_bytes(), false);
-  if (!c_.segment.mapping) throw sdk::system_failure("control segment");
+  if (!c_.segment.mapping)
+    throw sdk::system_failure(errno == EFBIG ? "control segment (limited by ulimit -f; use --transport socket)"
+                                             : "control segment");
   self.segment = {c_.segment.mapping.base(), c_.segment.mapping.bytes()};
   for (Arena& a : c_.arenas) self.arenas.push_back({a.memory.mapping.base(), a.memory.mapping.bytes()});
   c_.p2p.links.resize(n);

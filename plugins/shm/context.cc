@@ -102,8 +102,8 @@ void* Context::mem_alloc(size_t bytes, int, void*&) {
   const size_t whole = (std::max<size_t>(bytes, 1) + skew + kPage - 1) / kPage * kPage;
   a.memory = create_memory("prun-shm-arena", whole, whole, options.huge && whole >= (4 << 20));
   if (!a.memory.mapping)
-    throw Failure(errno == ENOMEM ? PRUN_ENOMEM : PRUN_ESYSTEM, -1, bytes,
-                  " bytes of shared memory: ", strerror(errno));
+    throw Failure(errno == ENOMEM ? PRUN_ENOMEM : PRUN_ESYSTEM, -1, bytes, " bytes of shared memory: ", strerror(errno),
+                  errno == EFBIG ? " (limited by ulimit -f; use --transport socket)" : "");
   a.start = a.memory.mapping.base() + skew;
   a.bytes = bytes;
   a.shared = true;

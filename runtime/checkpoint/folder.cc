@@ -64,6 +64,7 @@ Error invalid(const std::string& path, std::string_view what) {
 WriteError write_failed(const std::string& path, int code) {
   const std::string room = fmt::format("; {}", kMakeRoom);
   const char* help = code == ENOSPC || code == EDQUOT  ? room.c_str()
+                     : code == EFBIG                   ? "; the limit on the size of files (ulimit -f) is lower"
                      : code == EACCES || code == EROFS ? "; --checkpoint names a folder that you may write to"
                                                        : "";
   return {fmt::format("cannot write {}: {}{}", path, strerror(code), help), code};

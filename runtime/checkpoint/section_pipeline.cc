@@ -28,7 +28,7 @@ OutputFile::OutputFile(const std::string& path, int64_t bytes) : path_(path), by
   if (fd_ < 0) throw write_failed(path, errno);
   int failed = 0;
   while ((failed = fallocate(fd_, 0, 0, bytes)) != 0 && errno == EINTR) continue;
-  if (failed != 0 && (errno == ENOSPC || errno == EDQUOT)) {
+  if (failed != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
     const int code = errno;
     close(fd_);
     throw write_failed(path, code);

@@ -37,10 +37,9 @@ struct Limit {
   bool soft;  // the soft limit applies; false: the hard one, to which prun raises it
 };
 const Limit kLimits[] = {
-    {"open files", RLIMIT_NOFILE, false, false},
-    {"processes", RLIMIT_NPROC, false, true},
-    {"locked memory", RLIMIT_MEMLOCK, true, true},
-    {"address space", RLIMIT_AS, true, true},
+    {"open files", RLIMIT_NOFILE, false, false},   {"processes", RLIMIT_NPROC, false, true},
+    {"locked memory", RLIMIT_MEMLOCK, true, true}, {"address space", RLIMIT_AS, true, true},
+    {"file size", RLIMIT_FSIZE, true, true},
 };
 
 MachineFact limit_fact(const Limit& limit) {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -81,6 +82,7 @@ void tell(const std::string& message, int code, const std::vector<std::string>& 
 
 int main(int argc, char** argv) {
   prun::open_closed_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` fails with EFBIG, which is reported like a full disk
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (argc > 1 && words[0] == "__complete") return prun::complete_command({words.begin() + 1, words.end()});
   prun::limit_spinning(argv);

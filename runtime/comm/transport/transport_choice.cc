@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <numeric>
 #include <sstream>
@@ -34,6 +37,24 @@ std::string too_few_addresses(const WorldOptions& options, size_t ranks) {
                      human_bytes(options.arena_bytes), human_bytes(static_cast<int64_t>(limit.rlim_cur)));
 }
 
+// Returns why shared memory cannot be created: the limit on the size of files (ulimit -f) also applies to it, or a
+// container refuses the call (seccomp). "": it can. All ranks of a host decide alike.
+std::string no_shared_files(const WorldOptions& options) {
+  constexpr uint64_t kElse = uint64_t{3} << 30;  // plugins/shm: a sparse segment of 2.1 GiB and 0.7 MiB a rank
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      limit.rlim_cur < std::max(kElse, static_cast<uint64_t>(options.arena_bytes)))
+    return fmt::format("cannot create memory that ranks share: the limit on the size of files (ulimit -f) is {}",
+                       human_bytes(static_cast<int64_t>(limit.rlim_cur)));
+  const int fd = memfd_create("prun", MFD_CLOEXEC);
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  const bool refused = fd < 0 && (error == EPERM || error == EACCES || error == ENOSYS);
+  return refused ? fmt::format("cannot create memory that ranks share: memfd_create: {} (a seccomp profile)",
+                               std::strerror(error))
+                 : "";
+}
+
 // Returns why shared memory costs too much: each rank maps every other's, and each pair costs pages and page tables on
 // both sides, whatever the traffic. "": it does not. All ranks of a host decide alike.
 std::string too_many_pairs(size_t ranks) {
@@ -48,6 +69,7 @@ std::string too_many_pairs(size_t ranks) {
 // Returns why so many ranks cannot share local memory; "" if they can.
 std::string not_shared(const WorldOptions& options, size_t ranks) {
   std::string why = too_few_addresses(options, ranks);
+  if (why.empty()) why = no_shared_files(options);
   return why.empty() ? too_many_pairs(ranks) : why;
 }
 

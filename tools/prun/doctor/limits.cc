@@ -111,6 +111,8 @@ const ReadLimit kReadLimits[] = {
     {"address space", RLIMIT_AS, int64_t{1} << 44,
      "drivers of GPUs reserve as much address space as host and GPUs have memory, shm maps its peers' (ulimit -v "
      "unlimited)"},
+    {"file size", RLIMIT_FSIZE, int64_t{1} << 40,
+     "it limits checkpoints and the memory that ranks share through shm (ulimit -f unlimited)"},
 };
 
 }  // namespace
@@ -121,8 +123,8 @@ Findings limits(const DoctorOptions& options) {
     const int64_t value = limit_of(limit.which, true);
     Finding one{limit.name, Status::ok, value == kUnlimited ? "unlimited" : human_bytes(value)};
     one.number = value;
-    // One host without GPUs does not depend on these limits.
-    const bool matters = options.job.launch.nnodes > 1 || options.device_given;
+    // One host without GPUs depends on the last limit only.
+    const bool matters = options.job.launch.nnodes > 1 || options.device_given || limit.which == RLIMIT_FSIZE;
     if (value != kUnlimited && value < limit.least)
       one.status = matters ? Status::warn : Status::absent, one.fix = limit.fix;
     found.push_back(one);
