@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "launch/launcher_process.h"
 
 namespace prun {
 namespace {
@@ -24,6 +24,7 @@ struct Row {
   const char* present;        // null: no other variable is required
   const char *local_index, *local_count;
   std::vector<const char*> job;  // together they identify the job
+  const char* mark;              // set by the launcher's own process; null: no process remains while the job runs
   std::string (*rendezvous)(const ReadVariable&);
   int (*count_here)(const ReadVariable&);  // used if local_count is null
 };
@@ -33,17 +34,19 @@ std::string text_of(const ReadVariable& variable, const char* name) {
   return value != nullptr ? value : "";
 }
 
-std::optional<int> number_in(std::string_view text) {
-  int value = 0;
+template <class Number = int>
+std::optional<Number> number_in(std::string_view text) {
+  Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
   return value;
 }
 
-int number_of(const ReadVariable& variable, const char* name, int otherwise) {
+template <class Number = int>
+Number number_of(const ReadVariable& variable, const char* name, Number otherwise) {
   const std::string text = text_of(variable, name);
   if (text.empty()) return otherwise;
-  const std::optional<int> value = number_in(text);
+  const std::optional<Number> value = number_in<Number>(text);
   if (!value) throw usage_error(fmt::format("{}={} in the environment is not a number", name, text));
   return *value;
 }
@@ -71,8 +74,16 @@ std::string first_host(const std::string& hosts) {
 std::string slurm_rendezvous(const ReadVariable& variable) {
   const std::string host = first_host(text_of(variable, "SLURM_STEP_NODELIST"));
   if (host.empty()) return "";
-  const int job = number_of(variable, "SLURM_JOB_ID", 0), step = number_of(variable, "SLURM_STEP_ID", 0);
-  return fmt::format("{}:{}", host, kPort + static_cast<int>((int64_t{job} * 16 + step) % 2000));
+  const int64_t job = number_of<int64_t>(variable, "SLURM_JOB_ID", 0);
+  const int64_t step = number_of<int64_t>(variable, "SLURM_STEP_ID", 0);
+  return fmt::format("{}:{}", host, kPort + (job * 16 + step) % 2000);
+}
+
+// Slurm's step ids of batch scripts, interactive shells (4294967290) and external processes, which are no tasks of
+// srun.
+bool is_shell_of_slurm(const ReadVariable& variable) {
+  constexpr int64_t kFirstSpecial = 0xfffffff0;
+  return number_of<int64_t>(variable, "SLURM_STEP_ID", 0) >= kFirstSpecial;
 }
 
 // Parses "4(x2),3": four tasks on each of the first two nodes, three on the next.
@@ -101,6 +112,7 @@ const Row kRows[] = {
      "PRUN_LOCAL_SIZE",
      {"PRUN_JOB"},
      nullptr,
+     nullptr,
      nullptr},
     {"torchrun",
      "RANK",
@@ -109,6 +121,7 @@ const Row kRows[] = {
      "LOCAL_RANK",
      "LOCAL_WORLD_SIZE",
      {"TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"},
+     "TORCHELASTIC_RUN_ID",  // not RANK, which schedulers set, too
      torchrun_rendezvous,
      nullptr},
     {"openmpi",
@@ -118,9 +131,19 @@ const Row kRows[] = {
      "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE",
      {"PMIX_NAMESPACE", "PMIX_SERVER_TMPDIR"},
+     "OMPI_COMM_WORLD_RANK",
      nullptr,
      nullptr},
-    {"mpich", "PMI_RANK", "PMI_SIZE", nullptr, "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"PMI_JOBID"}, nullptr, nullptr},
+    {"mpich",
+     "PMI_RANK",
+     "PMI_SIZE",
+     nullptr,
+     "MPI_LOCALRANKID",
+     "MPI_LOCALNRANKS",
+     {"PMI_JOBID"},
+     "PMI_RANK",
+     nullptr,
+     nullptr},
     {"slurm",
      "SLURM_PROCID",
      "SLURM_STEP_NUM_TASKS",
@@ -128,26 +151,25 @@ const Row kRows[] = {
      "SLURM_LOCALID",
      nullptr,
      {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"},
+     "SLURM_PROCID",
      slurm_rendezvous,
      slurm_tasks_here},
-    {"kubernetes", "JOB_COMPLETION_INDEX", "PRUN_NNODES", nullptr, nullptr, nullptr, {}, nullptr, nullptr},
+    {"kubernetes", "JOB_COMPLETION_INDEX", "PRUN_NNODES", nullptr, nullptr, nullptr, {}, nullptr, nullptr, nullptr},
 };
 
-// Identifies the parent process, which all processes of one launcher on one host share, by pid and start time, because
-// pids are reused.
-std::string parent_process() {
-  std::ifstream file(fmt::format("/proc/{}/stat", getppid()));
-  std::string text, start;
-  std::getline(file, text);
-  std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 2)));
-  for (int field = 3; field <= 22 && fields >> start; ++field) {
-  }
-  return fmt::format("{}@{}", getppid(), start);
+// Identifies the process that started all processes of this job on this host: the parent, or an ancestor if each
+// process has a wrapper script of its own.
+std::string starter(const std::string& launcher) {
+  for (const Row& row : kRows)
+    if (row.name == launcher && row.mark != nullptr)
+      if (const std::optional<ProcessId> process = setter_of(row.mark)) return process->text();
+  return process_id(getppid()).text();
 }
 
 std::optional<ForeignPlace> place_of(const Row& row, const ReadVariable& variable) {
   for (const char* name : {row.index, row.count, row.present})
     if (name != nullptr && text_of(variable, name).empty()) return std::nullopt;
+  if (row.name == std::string_view("slurm") && is_shell_of_slurm(variable)) return std::nullopt;
   ForeignPlace place;
   place.launcher = row.name;
   place.index = number_of(variable, row.index, 0);
@@ -176,6 +198,13 @@ std::vector<std::string> environment_names() {
   std::vector<std::string> names;
   for (const Row& row : kRows) names.emplace_back(row.name);
   return names;
+}
+
+std::vector<std::pair<const char*, const char*>> launcher_marks() {
+  std::vector<std::pair<const char*, const char*>> marks;
+  for (const Row& row : kRows)
+    if (row.mark != nullptr) marks.emplace_back(row.name, row.mark);
+  return marks;
 }
 
 std::string environments_table(const ReadVariable& variable) {
@@ -224,7 +253,7 @@ std::optional<ForeignPlace> read_environments(const ReadVariable& variable, cons
   }
   if (!chosen.empty() && !first)
     throw usage_error(fmt::format("--launcher {}: its variables are not set{}", chosen, environments_table(variable)));
-  if (first && first->job.empty()) first->job = parent_process();
+  if (first && first->job.empty()) first->job = starter(first->launcher);
   return first;
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace prun {
@@ -25,6 +26,9 @@ using ReadVariable = std::function<const char*(const char*)>;  // getenv, except
 std::optional<ForeignPlace> read_environments(const ReadVariable& variable, const std::string& chosen);
 
 std::vector<std::string> environment_names();
+
+// Returns rows' names, each with a variable that only processes started by that launcher have.
+std::vector<std::pair<const char*, const char*>> launcher_marks();
 
 // Returns one line per row, each after a newline: its values and its missing variables. Messages and `prun doctor`
 // print them.

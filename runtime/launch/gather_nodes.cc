@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "launch/absent_nodes.h"
+#include "launch/launcher_process.h"
 #include "launch/reception.h"
 
 namespace prun {
@@ -13,18 +15,21 @@ void wait_for_nodes(Reception& reception, const LaunchOptions& options, LaunchOb
   const Clock::time_point deadline = after(Clock::now(), options.join_timeout_s);
   const Clock::time_point patience = after(Clock::now(), options.patience_s);
   Clock::time_point next_report = after(Clock::now(), options.join_report_s);
+  const std::string hint = why_nodes_may_be_absent(options);
   const auto who = [&] {
     return fmt::format("{}/{} nodes joined at {}", reception.joined(), options.nnodes, options.rendezvous);
   };
   while (reception.joined() < options.nnodes) {
+    require_launcher();
     Clock::time_point now = Clock::now();
     const bool enough = options.min_ranks > 0 && reception.ranks() >= options.min_ranks;
     if (enough && now >= std::min(patience, deadline)) break;
     if (now >= deadline)
-      throw Error(Exit::join, fmt::format("{} within {}; missing {}{}", who(), human_seconds(options.join_timeout_s),
-                                          reception.missing(), reception.turned_away()));
+      throw Error(Exit::join, fmt::format("{} within {}; missing {}{}{}", who(), human_seconds(options.join_timeout_s),
+                                          reception.missing(), reception.turned_away(), hint));
     if (now >= next_report) {
-      observer.message(fmt::format("prun: {}; missing {}{}\n", who(), reception.missing(), reception.turned_away()));
+      observer.message(
+          fmt::format("prun: {}; missing {}{}{}\n", who(), reception.missing(), reception.turned_away(), hint));
       next_report = after(next_report, options.join_report_s);
     }
     reception.serve(std::min({deadline, next_report, enough ? patience : deadline}));

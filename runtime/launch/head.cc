@@ -1,6 +1,7 @@
 // The head of a job: gathers blobs, waits for late ranks, and decides how the job ends; blame.cc selects the root
 // cause.
 #include <fmt/format.h>
+#include <prun/sdk/tcp_path.h>
 
 #include <algorithm>
 #include <csignal>
@@ -237,8 +238,10 @@ void Head::receive(Channel& channel) {
   }
   if (alive) return;
   if (verdict_) return keep_until_exit(std::move(channel));
+  std::string why = channel.trouble();
+  if (why.empty() && sdk::TcpPath(channel.fd()).loses_large_packets()) why = sdk::kSmallMtu;
   channel.close();
-  lose(node, Exit::corrupt_link, "is lost", channel.trouble());
+  lose(node, Exit::corrupt_link, "is lost", why);
 }
 
 // Handles a frame of a member. Throws Error for impossible values, because a member with the secret may still be

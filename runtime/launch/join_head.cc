@@ -7,8 +7,10 @@
 #include <chrono>
 
 #include "base/text.h"
+#include "launch/absent_nodes.h"
 #include "launch/coordination.h"
 #include "launch/handshake.h"
+#include "launch/launcher_process.h"
 #include "launch/meeting.h"
 #include "launch/rendezvous.h"
 
@@ -89,6 +91,7 @@ JoinedHead join_head(const LaunchOptions& options, const std::string& host, Laun
   Clock::time_point next_report = after(Clock::now(), options.join_report_s);
   std::string why;
   for (;;) {
+    require_launcher();
     Fd connection = meeting.connect(kHandshake, &why);
     if (connection && !meeting.admits(connection.get()))
       why = "a process of another user listens";
@@ -96,8 +99,9 @@ JoinedHead join_head(const LaunchOptions& options, const std::string& host, Laun
       return joined;
     Clock::time_point now = Clock::now();
     if (now + kRetry >= deadline)
-      throw Error(Exit::join, fmt::format("node 0 does not answer at {} within {}: {}", options.rendezvous,
-                                          human_seconds(options.join_timeout_s), why));
+      throw Error(Exit::join,
+                  fmt::format("node 0 does not answer at {} within {}: {}{}", options.rendezvous,
+                              human_seconds(options.join_timeout_s), why, why_nodes_may_be_absent(options)));
     if (now >= next_report && !(options.silent && options.node_rank > 1)) {
       observer.message(fmt::format("prun: waiting for node 0 at {}: {}\n", options.rendezvous, why));
       next_report = after(next_report, options.join_report_s);

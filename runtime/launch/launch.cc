@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "launch/coordination.h"
+#include "launch/launcher_process.h"
 #include "launch/preflight.h"
 #include "launch/reception.h"
 #include "launch/rendezvous.h"
@@ -72,6 +73,7 @@ struct Launch::Nodes {
 Launch::Launch(const LaunchOptions& options, LaunchObserver& observer)
     : options_(options), observer_(observer), nodes_(std::make_unique<Nodes>()) {
   check_options(options);
+  require_launcher();
   check_machine(options.nproc, options.recorder_bytes, options.capture_output);
   if (!gives_job())
     nodes_->head = join_head(options, host_name(), observer);

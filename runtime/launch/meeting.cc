@@ -14,6 +14,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "launch/await_name.h"
 #include "launch/runtime_folder.h"
 #include "launch/secret.h"
 
@@ -55,6 +56,7 @@ Meeting::Meeting(const LaunchOptions& options)
     path_ = fmt::format("{}/{}/node0", runtime_folder(), folder_);
     return;
   }
+  await_name(options);
   at_ = resolve(text_);
   if (!at_.loopback && given_.empty())
     throw usage_error(

@@ -11,6 +11,7 @@
 #include <csignal>
 
 #include "base/text.h"
+#include "launch/launcher_process.h"
 #include "launch/preflight.h"
 #include "launch/rank_process.h"
 
@@ -20,6 +21,7 @@ namespace {
 constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kGrace = std::chrono::milliseconds(200);
 constexpr auto kLook = std::chrono::seconds(1);  // interval of checks of process states
+constexpr auto kLookForLauncher = std::chrono::milliseconds(200);
 constexpr auto kAsleep = std::chrono::seconds(1);
 // timeout(1) signals the process and then its group, and foreign launchers forward Ctrl-C as SIGTERM. A second signal
 // within this time is therefore the same request. A person presses Ctrl-C again later than kSameCtrlC.
@@ -95,6 +97,7 @@ class Supervisor {
   void follow_stop(Clock::time_point now);
   void follow_pause();
   void look_for_stopped(Clock::time_point now);
+  void look_for_launcher(Clock::time_point now);
   void stop_here();
   std::string node_words() const;
   void tick();
@@ -114,6 +117,7 @@ class Supervisor {
   std::vector<bool> reported_;  // by local rank: it has sent failed or bystander
   Clock::time_point started_ = Clock::now(), next_tick_ = Clock::now(), kill_at_, give_up_at_;
   bool ending_ = false, killed_ = false, gave_up_ = false;
+  Clock::time_point next_look_for_launcher_ = Clock::now();
   Clock::time_point next_look_ = Clock::now() + kLook, all_stopped_since_ = Clock::now();
   bool paused_ = false;     // ranks are stopped, because of Ctrl-Z on some node
   bool asked_ = false;      // this launcher received a signal that requests an early end
@@ -179,6 +183,7 @@ int Supervisor::run(RankStart start, const std::function<int(const RankStart&)>&
     follow_stop(now);
     follow_pause();
     look_for_stopped(now);
+    look_for_launcher(now);
     if (now >= coordination_.deadline()) coordination_.expire(now);
     if (coordination_.verdict() && !ending_) begin_end();
     if (ending_) continue_end(now);
@@ -319,6 +324,19 @@ void Supervisor::look_for_stopped(Clock::time_point now) {
                  options_.command);
   set_who(failure, name_of(*first));
   failure.op = observer_.where(first->rank);
+  coordination_.failed(std::move(failure));
+}
+
+// A foreign launcher that was killed, such as mpirun, would otherwise leave ranks that train without end.
+void Supervisor::look_for_launcher(Clock::time_point now) {
+  if (now < next_look_for_launcher_ || ending_) return;
+  next_look_for_launcher_ = now + kLookForLauncher;
+  const std::string lost = lost_launcher();
+  if (lost.empty()) return;
+  Failure failure;
+  failure.code = 128 + SIGKILL;
+  failure.weight = Weight::killed;
+  failure.what = lost + node_words();
   coordination_.failed(std::move(failure));
 }
 

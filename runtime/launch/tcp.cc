@@ -26,14 +26,20 @@ namespace {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-AddressList look_up(const HostPort& at) {
+AddressList look_up(const HostPort& at, int* error) {
   addrinfo hints{}, *list = nullptr;
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
-  int error = getaddrinfo(at.host.c_str(), at.port.c_str(), &hints, &list);
+  *error = getaddrinfo(at.host.c_str(), at.port.c_str(), &hints, &list);
+  return AddressList(*error == 0 ? list : nullptr, &freeaddrinfo);
+}
+
+AddressList look_up(const HostPort& at) {
+  int error = 0;
+  AddressList list = look_up(at, &error);
   if (error != 0) throw Error(Exit::join, fmt::format("--rendezvous: host '{}': {}", at.host, gai_strerror(error)));
-  return AddressList(list, &freeaddrinfo);
+  return list;
 }
 
 bool is_loopback(const sockaddr* address) {
@@ -62,7 +68,7 @@ unsigned long listening_inode(const char* table, unsigned port) {
 
 }  // namespace
 
-HostPort resolve(const std::string& text) {
+HostPort parse_host_port(const std::string& text) {
   size_t colon = text.rfind(':');
   HostPort at;
   if (colon != std::string::npos) at = {text.substr(0, colon), text.substr(colon + 1)};
@@ -71,6 +77,17 @@ HostPort resolve(const std::string& text) {
   bool digits = !at.port.empty() && at.port.size() <= 5 && at.port.find_first_not_of("0123456789") == std::string::npos;
   if (at.host.empty() || !digits || std::stoi(at.port) < 1 || std::stoi(at.port) > 65535)
     throw Error(Exit::usage, fmt::format("--rendezvous must be HOST:PORT with a port from 1 to 65535, not '{}'", text));
+  return at;
+}
+
+std::string why_unresolved(const HostPort& at) {
+  int error = 0;
+  look_up(at, &error);
+  return error == 0 ? "" : gai_strerror(error);
+}
+
+HostPort resolve(const std::string& text) {
+  HostPort at = parse_host_port(text);
   AddressList list = look_up(at);
   at.loopback = true;
   for (const addrinfo* each = list.get(); each; each = each->ai_next) at.loopback &= is_loopback(each->ai_addr);
@@ -96,7 +113,9 @@ Fd listen_on(const HostPort& at) {
 }
 
 Fd connect_to(const HostPort& to, std::chrono::milliseconds limit, std::string* why) {
-  AddressList list = look_up(to);
+  int unknown = 0;
+  AddressList list = look_up(to, &unknown);
+  if (unknown != 0) *why = fmt::format("host '{}': {}", to.host, gai_strerror(unknown));
   for (const addrinfo* each = list.get(); each; each = each->ai_next) {
     Fd fd(socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     int error = connect(fd.get(), each->ai_addr, each->ai_addrlen) == 0 ? 0 : errno;

@@ -14,7 +14,13 @@ struct HostPort {
   bool loopback = false;  // all addresses of the host are loopback
 };
 
-// Throws Error(usage) for anything but HOST:PORT or [V6]:PORT, Error(join) if the name cannot be resolved.
+// Throws Error(usage) for anything but HOST:PORT or [V6]:PORT. Does not set `loopback`.
+HostPort parse_host_port(const std::string& text);
+
+// Returns why the name has no address at present; "" if it has.
+std::string why_unresolved(const HostPort& at);
+
+// As parse_host_port, with `loopback`. Throws Error(join) if the name cannot be resolved.
 HostPort resolve(const std::string& text);
 
 // Throws Error(transport) if the port is in use (names the process) or the address is not local.

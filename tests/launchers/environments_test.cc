@@ -102,6 +102,12 @@ TEST(EnvironmentsTest, ABatchScriptIsNoStep) {
   EXPECT_FALSE(read(script));
 }
 
+TEST(EnvironmentsTest, AShellInAStepOfSlurmIsNoStep) {
+  Variables shell = kSlurm;
+  shell["SLURM_STEP_ID"] = "4294967290";
+  EXPECT_FALSE(read(shell));
+}
+
 TEST(EnvironmentsTest, Torchrun) {
   const auto place = read(kTorchrun);
   ASSERT_TRUE(place);

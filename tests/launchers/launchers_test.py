@@ -108,6 +108,15 @@ class Launchers(unittest.TestCase):
         self.assertIn(what, text)
         self.assertEqual(code, 10, text)
 
+    def expect_end_with(self, launcher, others):
+        """Kills a launcher's own process; its ranks, which have lost their reader, must end within a second."""
+        everybody = [pid for each in others for pid in [each, *processes_of(each)]]
+        self.assertGreaterEqual(len(everybody), 4, "two processes and their ranks")
+        begin = time.monotonic()
+        os.kill(launcher, signal.SIGKILL)
+        faults.wait_for(lambda: not any(map(faults.running, everybody)), "the end of all ranks", 10)
+        self.assertLess(time.monotonic() - begin, 1)
+
     def kill_one(self, process, name):
         """Kills a process and waits for the end; returns the seconds that it took."""
         everybody = processes_of(process.pid)
@@ -149,6 +158,15 @@ class OpenMpi(Launchers):
                 self.assertNotEqual(process.wait(timeout=20), 0)
                 self.metrics.unlink()
         self.assertIn("prun: the process that started rank 2 was killed\n", self.text())
+
+    def test_a_killed_mpirun_ends_the_job(self):
+        for wrapper in ([], ["sh", "-c", '"$@"; exit $?', "wrapper"]):
+            with self.subTest(wrapper=wrapper):
+                process = self.start(*MPIRUN, "-n", 2, *wrapper, faults.PRUN, *PLAN, "steps=1000000", "--metrics", self.metrics)
+                self.wait_for_steps(process)
+                self.expect_end_with(process.pid, processes_of(process.pid, "prun"))
+                process.wait()
+                self.metrics.unlink()
 
     def test_an_error_is_said_once(self):
         code = self.run_to_end(*MPIRUN, "-n", 3, faults.PRUN, *STEPS, "--set", "widht=3")
@@ -263,7 +281,49 @@ class Recorded(Launchers):
                                               "PRUN_SECRET": "of this test"}), 2)
 
     def test_mpich(self):
-        self.expect_training(self.run_job(2, {"PMI_RANK": "{}", "PMI_SIZE": "2", "MPI_LOCALRANKID": "{}", "MPI_LOCALNRANKS": "2"}), 2)
+        self.expect_training(self.run_job(2, self.MPICH), 2)
+
+    MPICH = {"PMI_RANK": "{}", "PMI_SIZE": "2", "MPI_LOCALRANKID": "{}", "MPI_LOCALNRANKS": "2"}
+    # Plays mpiexec's proxy or torchrun's agent: starts two processes with a row's variables.
+    LAUNCHER = """import json, os, subprocess, sys
+variables, words = json.loads(sys.argv[1]), sys.argv[2:]
+processes = [subprocess.Popen(words, env={**os.environ, **{name: value.format(each) for name, value in variables.items()}})
+             for each in range(2)]
+sys.exit(max(each.wait() for each in processes))
+"""
+
+    def play(self, variables, *words):
+        return self.start(sys.executable, "-c", self.LAUNCHER, json.dumps(variables), *words)
+
+    def test_wrapper_scripts_meet(self):
+        """MPICH names no job: the processes share their launcher, not their parents."""
+        process = self.play(self.MPICH, "sh", "-c", '"$@"; exit $?', "wrapper", faults.PRUN, *STEPS, "--metrics", self.metrics)
+        self.expect_training(process.wait(timeout=60), 2)
+
+    def test_a_killed_launcher_ends_the_job(self):
+        for name, variables in (("mpich", self.MPICH), ("torchrun", self.TORCHRUN)):
+            with self.subTest(launcher=name):
+                process = self.play(variables, faults.PRUN, *PLAN, "steps=1000000", "--metrics", self.metrics)
+                self.wait_for_steps(process)
+                self.expect_end_with(process.pid, processes_of(process.pid, "prun"))
+                process.wait()
+                self.assertIn(f"prun: {name} (pid {process.pid}), which started this process, is gone", self.text())
+                self.metrics.unlink()
+
+    def test_a_launcher_killed_before_all_have_joined(self):
+        variables = {**self.MPICH, "PMI_SIZE": "3", "MPI_LOCALNRANKS": "3"}
+        process = self.play(variables, faults.PRUN, *STEPS)
+        faults.wait_for(lambda: "2/3 nodes joined" in self.text(), "the report of the missing process")
+        joining = processes_of(process.pid, "prun")
+        process.kill()
+        process.wait()
+        faults.wait_for(lambda: not any(map(faults.running, joining)), "the end of all processes", 5)
+
+    def test_an_interactive_step_is_no_task(self):
+        """In salloc's shell with use_interactive_step, the step has a number of its own."""
+        code = self.run_to_end(faults.PRUN, *STEPS, SLURM_JOB_ID="7", SLURM_STEP_ID="4294967290", SLURM_STEP_NUM_TASKS="2",
+                               SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_STEP_NODELIST="localhost")
+        self.assertEqual(code, 0, self.text())
 
     def test_kubernetes(self):
         port = free_ports(1)[0]

@@ -11,3 +11,4 @@
 #include "prun/sdk/messages.h"
 #include "prun/sdk/options.h"
 #include "prun/sdk/reduce.h"
+#include "prun/sdk/tcp_path.h"

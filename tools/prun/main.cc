@@ -19,6 +19,7 @@
 #include "help.h"
 #include "job/build.h"
 #include "job/secret.h"
+#include "launch/launcher_process.h"
 #include "standard_streams.h"
 
 namespace prun {
@@ -87,6 +88,7 @@ int main(int argc, char** argv) {
   if (argc > 1 && words[0] == "__complete") return prun::complete_command({words.begin() + 1, words.end()});
   prun::limit_spinning(argv);
   prun::hide_secret();
+  prun::lost_launcher();  // remembers the launcher of this process as long as it lives
   try {
     return prun::code_with_output(prun::dispatch(words));
   } catch (const std::exception& caught) {

@@ -18,6 +18,7 @@
 #include "job/secret.h"
 #include "job_options.h"
 #include "kernels/devices.h"
+#include "launch/await_name.h"
 #include "launch/control.h"
 #include "launch/launch.h"
 #include "launch/preflight.h"
@@ -73,6 +74,7 @@ void check(const BenchOptions& options) {
                       "nccl --transport-options nccl.share=1",
                       options.job.ranks_per_device, bench.memory));
   }
+  if (options.job.launch.nnodes > 1) await_name(options.job.launch);
   interface_of_job(options.job.world.network_interface, options.job.launch.nnodes, options.job.launch.rendezvous);
   for (int ranks : bench.nproc) {
     if (!bench.memory.empty()) {

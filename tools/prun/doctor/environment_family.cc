@@ -22,7 +22,11 @@ Finding launcher() {
   try {
     const std::optional<ForeignPlace> place = read_environments(variable, "");
     if (!place) return {"launcher", Status::ok, "none but prun itself"};
-    return {"launcher", Status::ok, fmt::format("{}: process {} of {}", place->launcher, place->index, place->count)};
+    const std::string text = fmt::format("{}: process {} of {}", place->launcher, place->index, place->count);
+    if (place->launcher == "torchrun" && variable("TORCHELASTIC_RUN_ID") == nullptr)
+      return {"launcher", Status::warn, text + ", from RANK and WORLD_SIZE, which torchrun did not set",
+              "unset RANK WORLD_SIZE, or --launcher none, unless a scheduler sets them"};
+    return {"launcher", Status::ok, text};
   } catch (const Error& error) {
     return {"launcher", Status::fail, error.message().substr(0, error.message().find('\n')),
             "--launcher NAME takes one of them, --launcher none none", split(environments_table(variable), '\n')};

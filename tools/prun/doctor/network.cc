@@ -8,6 +8,7 @@
 #include <sys/timex.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 
@@ -62,6 +63,8 @@ Resolved resolve(const std::string& name) {
   return found;
 }
 
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
 Finding name_finding(const char* what, const std::string& name, bool needed) {
   const Resolved resolved = resolve(name);
   Finding found{what, Status::ok, fmt::format("{} is {}", name, join(resolved.addresses, ", "))};
@@ -73,6 +76,12 @@ Finding name_finding(const char* what, const std::string& name, bool needed) {
     found.status = Status::warn;
     found.text += fmt::format(", after {}", human_seconds(resolved.seconds));
     found.fix = "a name server does not answer: /etc/resolv.conf";
+  } else if (std::all_of(resolved.addresses.begin(), resolved.addresses.end(), is_loopback) && name != "localhost" &&
+             !is_loopback(name)) {
+    // Debian's /etc/hosts maps the own name to 127.0.1.1.
+    found.status = needed ? Status::warn : Status::absent;
+    found.text += ", a loopback address (see /etc/hosts)";
+    found.fix = "node 0 listens at --rendezvous: other hosts reach it by another address only";
   }
   return found;
 }
