@@ -35,6 +35,24 @@ struct Found {
   socklen_t length = 0;
 };
 
+// Returns the given address, "any" excluded; `name` is the interface of a link-local one.
+Found named_address(const std::string& text, const char* name) {
+  Found found;
+  auto& v4 = reinterpret_cast<sockaddr_in&>(found.address);
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(found.address);
+  if (::inet_pton(AF_INET, text.c_str(), &v4.sin_addr) == 1) {
+    v4.sin_family = AF_INET;
+    found.length = sizeof v4;
+  } else if (::inet_pton(AF_INET6, text.c_str(), &v6.sin6_addr) == 1) {
+    v6.sin6_family = AF_INET6;
+    if (IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr) && name != nullptr) v6.sin6_scope_id = ::if_nametoindex(name);
+    found.length = sizeof v6;
+  } else {
+    throw Failure{PRUN_EINVAL, -1, fmt::format("socket option address={}: must be any or an IP address", text)};
+  }
+  return found;
+}
+
 // Returns the interface's address, IPv4 preferred; loopback if `name` is null or empty.
 Found interface_address(const char* name) {
   Found found;
@@ -87,35 +105,50 @@ void put_tcp_address(int fd, Address& address) {
   }
 }
 
-bool bind_to_port(int fd, Found& found, uint16_t port) {
+void set_port(Found& found, int port) {
   auto& any = found.address;
   (any.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(any).sin_port
-                            : reinterpret_cast<sockaddr_in6&>(any).sin6_port) = htons(port);
-  return ::bind(fd, reinterpret_cast<const sockaddr*>(&any), found.length) == 0;
+                            : reinterpret_cast<sockaddr_in6&>(any).sin6_port) = htons(static_cast<uint16_t>(port));
+}
+
+// Returns a listener; without a descriptor and with errno EADDRINUSE if the port is taken. SO_REUSEADDR admits ports of
+// a finished job, which remain in TIME_WAIT for a minute; with it, two sockets may be bound to a port but only one
+// listens.
+Descriptor listen_at(Found& found, int port, const prun_open_params& params, const Options& options) {
+  Descriptor fd(::socket(found.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) throw sdk::system_failure("socket");
+  const int on = 1;
+  if (port != 0) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  set_port(found, port);
+  if (params.local_ranks == params.ranks) tune_tcp_of_host(fd.get(), options);
+  const bool listens = ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&found.address), found.length) == 0 &&
+                       ::listen(fd.get(), kBacklog) == 0;
+  if (listens) return fd;
+  const int error = errno;
+  fd.reset();
+  errno = error;
+  return {};
 }
 
 // Spreads the ranks of a host over the port range: each starts at another port and takes the next free one.
-void bind_tcp(int fd, Found& found, const prun_open_params& params, const Options& options) {
+Descriptor listen_in_range(Found& found, const prun_open_params& params, const Options& options) {
   const int ports = options.last_port - options.first_port + 1, begin = params.local_rank % ports;
   errno = EADDRINUSE;
-  for (int i = 0; i < ports && errno == EADDRINUSE; ++i)
-    if (bind_to_port(fd, found,
-                     static_cast<uint16_t>(options.first_port == 0 ? 0 : options.first_port + (begin + i) % ports)))
-      return;
+  for (int i = 0; i < ports && errno == EADDRINUSE; ++i) {
+    const int port = options.first_port == 0 ? 0 : options.first_port + (begin + i) % ports;
+    if (Descriptor fd = listen_at(found, port, params, options)) return fd;
+  }
   if (options.first_port != 0 && errno == EADDRINUSE)
     throw Failure{
         PRUN_ESYSTEM, -1,
         fmt::format("all of the ports {} are in use; each rank of a host needs one (--port-range)", options.ports)};
-  throw sdk::system_failure(fmt::format("bind to {}", params.interface_name ? params.interface_name : "loopback"));
+  throw sdk::system_failure(fmt::format("listen on {}", params.interface_name ? params.interface_name : "loopback"));
 }
 
 Descriptor listen_tcp(const prun_open_params& params, const Options& options, Address& address) {
-  Found found = interface_address(params.interface_name);
-  Descriptor fd(::socket(found.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) throw sdk::system_failure("socket");
-  bind_tcp(fd.get(), found, params, options);
-  if (params.local_ranks == params.ranks) tune_tcp_of_host(fd.get(), options);
-  if (::listen(fd.get(), kBacklog) != 0) throw sdk::system_failure("listen");
+  Found found = options.address == "any" ? interface_address(params.interface_name)
+                                         : named_address(options.address, params.interface_name);
+  Descriptor fd = listen_in_range(found, params, options);
   put_tcp_address(fd.get(), address);
   const bool secret =
       std::any_of(std::begin(params.job_secret), std::end(params.job_secret), [](uint8_t b) { return b; });

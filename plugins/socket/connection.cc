@@ -8,6 +8,7 @@
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <prun/sdk/tcp_path.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -365,8 +366,10 @@ void Connection::ended(int error) {
     failure.message = peer_.blamed >= 0 ? fmt::format("rank #{} is gone, as rank #{} found", peer_.blamed, peer_.rank)
                                         : fmt::format("rank #{} aborted", peer_.rank);
   } else {
-    failure.message = fmt::format("rank #{} is gone: its connection over {} {}", peer_.rank, via,
-                                  error == 0 ? std::string("ended") : fmt::format("failed: {}", std::strerror(error)));
+    const bool large_lost = tcp_ && error == ETIMEDOUT && sdk::TcpPath(socket_.get()).loses_large_packets();
+    failure.message = fmt::format("rank #{} is gone: its connection over {} {}{}{}", peer_.rank, via,
+                                  error == 0 ? std::string("ended") : fmt::format("failed: {}", std::strerror(error)),
+                                  large_lost ? "; " : "", large_lost ? sdk::kSmallMtu : "");
   }
   matcher_.lost(peer_, failure);
 }

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <prun/sdk/local_socket.h>
+#include <prun/sdk/tcp_path.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -266,6 +267,13 @@ void Connector::establish(Greeting& greeting) {
   ++(tcp ? over_tcp_ : over_unix_);
 }
 
+// Returns why a dial is open; "" = unknown. A firewall that drops packets silently gives no other sign.
+std::string Connector::trouble(const Dial& dial) {
+  const bool unanswered = dial.greeting && sdk::TcpPath(dial.greeting->state().fd()).is_unanswered();
+  return unanswered ? "no answer: a firewall may drop packets to it; --port-range A:B: ports that it lets pass"
+                    : dial.trouble;
+}
+
 Failure Connector::missing() const {
   constexpr int kNamed = 16;
   std::string names;
@@ -279,7 +287,8 @@ Failure Connector::missing() const {
     if (!addresses_.empty() && !addresses_[r].host.same_network(listeners_.address.host))
       names += " at " + addresses_[r].tcp_text();
     const auto dial = std::find_if(dials_.begin(), dials_.end(), [&](const Dial& d) { return d.peer == r; });
-    if (dial != dials_.end() && !dial->trouble.empty()) names += fmt::format(" ({})", dial->trouble);
+    const std::string why = dial != dials_.end() ? trouble(*dial) : "";
+    if (!why.empty()) names += fmt::format(" ({})", why);
   }
   if (missing > kNamed) names += fmt::format(" and {} more", missing - kNamed);
   std::string text = fmt::format("connected to {} of {} peers; missing: rank #{}", identity_.ranks - 1 - missing,

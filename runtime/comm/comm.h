@@ -79,6 +79,7 @@ struct WorldOptions : RankPlace {
   std::string transport_options;   // "key=value,..."; NAME.key=value applies to the plugin NAME only
   std::vector<std::string> plugin_dirs;
   std::string network_interface;
+  std::string network_address;  // the interface's address at which other hosts reach this one; "" = any
   bool encrypt = false;         // encrypt traffic between hosts
   int64_t arena_bytes = 0;      // largest arena of a rank; shared memory maps it for each rank; 0 = unknown
   std::string algorithm;        // comm.algorithm: a name in algorithm.cc; "" = chosen by size and ranks

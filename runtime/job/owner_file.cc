@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/machine_id.h"
 #include "checkpoint/folder.h"
 
 namespace prun {
@@ -37,20 +38,23 @@ std::string begin_of(const std::string& pid) {
   return field;
 }
 
-std::string boot() { return first_line("/proc/sys/kernel/random/boot_id"); }
+std::string own_host() {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  return host;
+}
 
 struct Owner {
   std::string boot, pid, begin, host;
 
   std::string text() const { return fmt::format("{} {} {} {}\n", boot, pid, begin, host); }
-  bool gone() const { return boot == prun::boot() && begin_of(pid) != begin; }
+  // The host's name tells clones of a virtual machine apart, whose boot ids are equal.
+  bool gone() const { return boot == machine_id() && host == own_host() && begin_of(pid) != begin; }
 };
 
 Owner owner_here() {
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
   const std::string pid = std::to_string(getpid());
-  return {boot(), pid, begin_of(pid), host};
+  return {machine_id(), pid, begin_of(pid), own_host()};
 }
 
 Owner read_owner(const std::string& path) {

@@ -15,6 +15,7 @@
 
 #include "base/cores.h"
 #include "base/log.h"
+#include "base/machine_id.h"
 #include "base/text.h"
 #include "comm/comm.h"
 #include "comm/transport/transport_choice.h"
@@ -34,8 +35,7 @@ namespace {
 
 // Identifies the machine, by its boot id, and the cores that this rank may use.
 std::string these_cores() {
-  std::string text;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), text);
+  std::string text = machine_id();
   cpu_set_t cores;
   CPU_ZERO(&cores);
   sched_getaffinity(0, sizeof cores, &cores);

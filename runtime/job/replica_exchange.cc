@@ -35,15 +35,6 @@ struct CopyRequest {
   }
 };
 
-// Returns the address of the interface between hosts; loopback if the job needs none.
-std::string address_on(const std::string& interface) {
-  for (const Interface& each : list_interfaces())
-    if (each.name == interface)
-      for (const std::string& address : each.addresses)
-        if (!address.starts_with("fe80")) return address.substr(0, address.find('/'));
-  return "127.0.0.1";
-}
-
 // Returns whether the path is COMMIT/FILE; a peer must not name a path outside the folder.
 bool is_below(const std::string& file) {
   const size_t slash = file.find('/');
@@ -101,7 +92,7 @@ ReplicaExchange::ReplicaExchange(const RankStart& start, const JobSpec& spec)
     : start_(start), folder_(spec.checkpoint.memory) {
   checkpoint::make_folder(folder_);
   chmod(folder_.c_str(), 0700);
-  listener_ = std::make_unique<SealedListener>(start, address_on(spec.world.network_interface), spec.port_range,
+  listener_ = std::make_unique<SealedListener>(start, listening_address(spec.world), spec.port_range,
                                                [this](SealedStream& stream) { serve(stream); });
   Place here{start.node, listener_->address(), {}};
   std::error_code error;

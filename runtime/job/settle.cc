@@ -10,6 +10,7 @@
 #include "job/node_settings.h"
 #include "job/secret.h"
 #include "kernels/devices.h"
+#include "launch/await_name.h"
 #include "watch/observer.h"
 
 namespace prun {
@@ -20,10 +21,11 @@ void settle_job(JobSpec& spec) {
   check_transport_name(world.transport, world.plugin_dirs);
   check_options(world.transport_options, world.plugin_dirs);
   check_encryption(world, launch.nnodes);
-  world.network_interface = interface_of_job(world.network_interface, launch.nnodes, launch.rendezvous);
   launch.grace_s = spec.checkpoint.folder.empty() ? 0 : spec.checkpoint.grace_s;
   launch.secret = read_secret(launch.secret_file);
   launch.settings = node_settings(spec);
+  if (launch.nnodes > 1) await_name(launch);
+  settle_network(world, launch.nnodes, launch.rendezvous);
   launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(spec.watch));
   spec.binding = Binding(spec.bind, launch.nproc);
   launch.capture_output = true;

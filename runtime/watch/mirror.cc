@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/machine_id.h"
 #include "exec/recorder.h"
 
 namespace prun {
@@ -86,11 +87,10 @@ void put_head(RecorderHeader& copy, const NewsHead& head, const Here& here) {
   copy.phase.store(static_cast<RunPhase>(std::min(head.phase, static_cast<uint32_t>(RunPhase::finished))));
 }
 
-// Machines with an equal boot id share their clock.
+// Machines with an equal boot id share their clock, unless one is a clone of the other.
 uint64_t boot_hash() {
   static const uint64_t hash = [] {
-    std::string id;
-    std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+    const std::string id = machine_id();
     return id.empty() ? 0 : std::hash<std::string>()(id);
   }();
   return hash;
@@ -200,11 +200,14 @@ bool MirrorCopy::put(std::string_view bytes, uint64_t now) {
   return true;
 }
 
-// Uses the smallest difference, which may grow by 20 us/s to follow clock drift.
-void MirrorCopy::set_offset(bool same_clock, int64_t difference, uint64_t now) {
-  const bool first = offset_ns_ == INT64_MAX;
+// Uses the smallest difference, which may grow by 20 us/s to follow clock drift. One clock cannot yield a negative
+// difference, and yields a large one only while messages are late.
+void MirrorCopy::set_offset(bool same_machine, int64_t difference, uint64_t now) {
+  constexpr int64_t kLatest = 1'000'000'000;
+  const bool first = least_ns_ == INT64_MAX;
   const int64_t drift = first ? 0 : static_cast<int64_t>((now - arrived_ns_) / 50'000);
-  offset_ns_ = same_clock ? 0 : first ? difference : std::min(difference, offset_ns_ + drift);
+  least_ns_ = first ? difference : std::min(difference, least_ns_ + drift);
+  offset_ns_ = same_machine && least_ns_ >= 0 && least_ns_ < kLatest ? 0 : least_ns_;
   arrived_ns_ = now;
 }
 

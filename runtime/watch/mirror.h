@@ -59,7 +59,7 @@ class MirrorCopy {
   const std::string& kernel() const { return kernel_; }
 
  private:
-  void set_offset(bool same_clock, int64_t difference, uint64_t now);
+  void set_offset(bool same_machine, int64_t difference, uint64_t now);
   uint64_t here(uint64_t ns) const;  // converts to this machine's clock; 0 remains 0
   void put_events(int stream, uint64_t written, const std::vector<OpEvent>& events);
   void put_steps();
@@ -70,7 +70,7 @@ class MirrorCopy {
   };
   std::unique_ptr<std::byte, Free> memory_;  // untouched pages cost no memory
   std::deque<StepRecord> waiting_;           // records that wait for a slot in the ring
-  int64_t offset_ns_ = INT64_MAX;
+  int64_t offset_ns_ = INT64_MAX, least_ns_ = INT64_MAX;
   uint64_t arrived_ns_ = 0;
   int pid_ = 0;
   char process_ = '?';

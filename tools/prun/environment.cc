@@ -10,6 +10,7 @@ const std::vector<Variable>& variables() {
       {"PRUN_NODE_RANK", "which of them this is, as --node-rank"},
       {"PRUN_LOCAL_RANK", "which of the host's processes this is; PRUN_LOCAL_SIZE: how many there are"},
       {"PRUN_JOB", "names the job where its processes meet on one host"},
+      {"PRUN_HOST_ID", "identity of this host instead of the kernel's boot id: ranks with equal ones share memory"},
       {"XDG_RUNTIME_DIR", "where processes of one host meet; /tmp/prun-UID where it is not set"},
       {"XDG_CONFIG_HOME",
        "where prun calibrate keeps this machine's figures, as prun/HOST.yaml; ~/.config where it is not set"},

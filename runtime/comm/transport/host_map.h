@@ -3,7 +3,7 @@
 // memory of local transports.
 //
 // Surprising fact: a node of the launcher is not a host. Two nodes may be started on one machine, and their ranks then
-// share memory like any others; two containers on one machine may not.
+// share memory like any others; two containers on one machine may not. PRUN_HOST_ID overrides the measurement.
 #pragma once
 #include <string>
 #include <vector>

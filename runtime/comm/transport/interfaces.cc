@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "comm/comm.h"
 
 namespace prun {
 namespace {
@@ -146,30 +147,44 @@ std::string describe(const std::vector<Interface>& interfaces) {
   return parts.empty() ? "none" : join(parts, ", ");
 }
 
-std::string interface_towards(const std::string& host_port) {
+namespace {
+
+// Returns the addresses from which this host would send to each address of the host, in its order.
+std::vector<std::string> sources_towards(const std::string& host_port) {
+  std::vector<std::string> sources;
   const size_t colon = host_port.rfind(':');
-  if (colon == std::string::npos) return "";
+  if (colon == std::string::npos) return sources;
   std::string host = host_port.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_DGRAM;
-  if (getaddrinfo(host.c_str(), host_port.substr(colon + 1).c_str(), &hints, &found) != 0) return "";
+  if (getaddrinfo(host.c_str(), host_port.substr(colon + 1).c_str(), &hints, &found) != 0) return sources;
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
   for (const addrinfo* it = found; it != nullptr; it = it->ai_next) {
     const int fd = socket(it->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) continue;
     sockaddr_storage own{};
     socklen_t length = sizeof own;
-    const bool reached = connect(fd, it->ai_addr, it->ai_addrlen) == 0 &&
-                         getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0;
+    if (connect(fd, it->ai_addr, it->ai_addrlen) == 0 &&
+        getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0)
+      sources.push_back(address_text(reinterpret_cast<const sockaddr*>(&own)));
     close(fd);
-    if (!reached) continue;
-    const std::string address = address_text(reinterpret_cast<const sockaddr*>(&own));
-    for (const Interface& interface : list_interfaces()) {
-      for (const std::string& each : interface.addresses)
-        if (bare(each) == address) return interface.name;
-    }
   }
+  return sources;
+}
+
+bool has_address(const Interface& interface, const std::string& address) {
+  return std::any_of(interface.addresses.begin(), interface.addresses.end(),
+                     [&](const std::string& each) { return bare(each) == address; });
+}
+
+}  // namespace
+
+std::string interface_towards(const std::string& host_port) {
+  const std::vector<Interface> interfaces = list_interfaces();
+  for (const std::string& source : sources_towards(host_port))
+    for (const Interface& interface : interfaces)
+      if (has_address(interface, source)) return interface.name;
   return "";
 }
 
@@ -206,6 +221,35 @@ InterfaceChoice choose_interface(const std::string& wanted, const std::string& t
 std::string interface_of_job(const std::string& wanted, int nnodes, const std::string& rendezvous) {
   if ((nnodes == 1 || rendezvous.starts_with("unix:")) && wanted.empty()) return "";  // all on this host
   return choose_interface(wanted, interface_towards(rendezvous), list_interfaces()).name;
+}
+
+std::string address_of(const Interface& chosen, const std::string& wanted, const std::string& source) {
+  if (!wanted.starts_with("^"))
+    for (const std::string& word : words_of(wanted))
+      for (const std::string& address : chosen.addresses)
+        if (parse_address(bare(word)) && fits({chosen.name, true, false, {address}}, word)) return bare(address);
+  return has_address(chosen, source) ? source : "";
+}
+
+void settle_network(WorldOptions& world, int nnodes, const std::string& rendezvous) {
+  const std::string wanted = world.network_interface;
+  world.network_interface = interface_of_job(wanted, nnodes, rendezvous);
+  if (world.network_interface.empty()) return;
+  std::vector<std::string> sources = sources_towards(rendezvous);
+  sources.emplace_back();  // for an address that --interface names
+  for (const Interface& interface : list_interfaces())
+    for (const std::string& source : sources)
+      if (interface.name == world.network_interface && world.network_address.empty())
+        world.network_address = address_of(interface, wanted, source);
+}
+
+std::string listening_address(const WorldOptions& world) {
+  if (!world.network_address.empty()) return world.network_address;
+  for (const Interface& each : list_interfaces())
+    if (each.name == world.network_interface)
+      for (const std::string& address : each.addresses)
+        if (!address.starts_with("fe80")) return bare(address);
+  return "127.0.0.1";
 }
 
 }  // namespace prun

@@ -5,6 +5,8 @@
 
 namespace prun {
 
+struct WorldOptions;
+
 struct Interface {
   std::string name;
   bool up = false, loopback = false;
@@ -30,5 +32,16 @@ InterfaceChoice choose_interface(const std::string& wanted, const std::string& t
 
 // Returns WorldOptions::network_interface of a job of `nnodes` nodes; "" if none was requested and none is needed.
 std::string interface_of_job(const std::string& wanted, int nnodes, const std::string& rendezvous);
+
+// Returns the address of the chosen interface at which other hosts reach this one: the one that --interface names by
+// address or network, otherwise the source address of packets to the rendezvous (`source`); "" if neither is an address
+// of the interface. An interface may have several, and peers may have no route to the first.
+std::string address_of(const Interface& chosen, const std::string& wanted, const std::string& source);
+
+// Sets the interface and its address.
+void settle_network(WorldOptions& world, int nnodes, const std::string& rendezvous);
+
+// Returns the address that settle_network has set, otherwise the interface's first; loopback if there is no interface.
+std::string listening_address(const WorldOptions& world);
 
 }  // namespace prun

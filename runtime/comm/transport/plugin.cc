@@ -200,6 +200,8 @@ Plugin load_named(std::string_view name, const std::vector<std::string>& dirs) {
 OpenParams::OpenParams(const WorldOptions& world, const std::string& plugin) : prun_open_params{} {
   std::vector<std::string> own;
   if (world.encrypt && find_named(plugin, world.plugin_dirs).encrypts) own.emplace_back("encrypt=1");
+  // The user's options follow, so that they take precedence.
+  if (plugin == "socket" && !world.network_address.empty()) own.push_back("address=" + world.network_address);
   each_option(world.transport_options, [&](const std::string& whose, const std::string& setting) {
     if (whose.empty() || whose == plugin) own.push_back(setting);
   });

@@ -25,8 +25,7 @@ WorldOptions world_options(const BenchOptions& options, int number, const RankSt
   world.plugin_dirs = plugin.dirs;
   if (number > 0) world.job_id += "b";  // both sides may be of one kind
   // The options are node 0's; each node resolves its own interface.
-  world.network_interface =
-      interface_of_job(world.network_interface, options.job.launch.nnodes, options.job.launch.rendezvous);
+  settle_network(world, options.job.launch.nnodes, options.job.launch.rendezvous);
   if (!options.bench.memory.empty()) {
     world.memory = static_cast<prun_mem_kind>(bench_device(options.bench.memory).mem_kind);
     world.device = options.job.device_of(start.local_rank);

@@ -13,6 +13,7 @@
 #include "job/launcher_bootstrap.h"
 #include "job/rank.h"
 #include "job/secret.h"
+#include "launch/await_name.h"
 #include "version.h"
 
 namespace prun::doctor {
@@ -89,6 +90,7 @@ void talk_over(const RankStart& start, const std::string& transport, bool clocks
   world_options.transport = transport;
   world_options.plugin_dirs = options.job.world.plugin_dirs;
   world_options.network_interface = options.job.world.network_interface;
+  world_options.network_address = options.job.world.network_address;
   world_options.encrypt = options.job.world.encrypt;
   world_options.deadline_s = 20;
   const std::unique_ptr<World> world = World::open(world_options, bootstrap);
@@ -124,8 +126,8 @@ Findings hosts(const DoctorOptions& given) {
   options.job.launch.recorder_bytes = 4096;
   options.job.launch.command = "doctor";
   options.job.launch.secret = read_secret(options.job.launch.secret_file);
-  options.job.world.network_interface =
-      interface_of_job(options.job.world.network_interface, options.job.launch.nnodes, options.job.launch.rendezvous);
+  await_name(options.job.launch);
+  settle_network(options.job.world, options.job.launch.nnodes, options.job.launch.rendezvous);
   const JobOutcome outcome = run_job(options.job.launch, "doctor", [&](const RankStart& start) {
     return be_rank(start, [&](std::string& where) {
       where = "joining";
