@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -35,7 +36,13 @@ struct Found {
   socklen_t length = 0;
 };
 
-// Returns the given address, "any" excluded; `name` is the interface of a link-local one.
+// Returns params.interface_address; "" = none, or the host is older than that field.
+std::string given_address(const prun_open_params& params) {
+  constexpr size_t kWithAddress = offsetof(prun_open_params, interface_address) + sizeof params.interface_address;
+  return params.size >= kWithAddress && params.interface_address != nullptr ? params.interface_address : "";
+}
+
+// Returns the given address; `name` is the interface of a link-local one.
 Found named_address(const std::string& text, const char* name) {
   Found found;
   auto& v4 = reinterpret_cast<sockaddr_in&>(found.address);
@@ -48,7 +55,7 @@ Found named_address(const std::string& text, const char* name) {
     if (IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr) && name != nullptr) v6.sin6_scope_id = ::if_nametoindex(name);
     found.length = sizeof v6;
   } else {
-    throw Failure{PRUN_EINVAL, -1, fmt::format("socket option address={}: must be any or an IP address", text)};
+    throw Failure{PRUN_EINVAL, -1, fmt::format("'{}' is no IP address", text)};
   }
   return found;
 }
@@ -146,8 +153,8 @@ Descriptor listen_in_range(Found& found, const prun_open_params& params, const O
 }
 
 Descriptor listen_tcp(const prun_open_params& params, const Options& options, Address& address) {
-  Found found = options.address == "any" ? interface_address(params.interface_name)
-                                         : named_address(options.address, params.interface_name);
+  const std::string given = given_address(params);
+  Found found = given.empty() ? interface_address(params.interface_name) : named_address(given, params.interface_name);
   Descriptor fd = listen_in_range(found, params, options);
   put_tcp_address(fd.get(), address);
   const bool secret =

@@ -50,14 +50,12 @@ Options parse_options(const char* text) {
       {"encrypt", &o.encrypt},
       {"link_timeout", &o.link_timeout, 1, 3600, "seconds"},
       {"unix", &o.use_unix},
-      // The last two rows are not compared, because hosts may differ.
-      {"ports", &o.ports, "any or FIRST:LAST"},
-      {"address", &o.address, "any, or an address of the network interface"},
+      {"ports", &o.ports, "any or FIRST:LAST"},  // the last row is not compared, because hosts may differ
   };
   sdk::parse_options("socket", text, rows);
   read_ports(o);
   check_crc(o);
-  o.text = sdk::options_text(std::span(rows).first(std::size(rows) - 2));
+  o.text = sdk::options_text(std::span(rows).first(std::size(rows) - 1));
   return o;
 }
 

@@ -19,7 +19,6 @@ struct Options {
   uint32_t chunk = 256 << 10;       // largest payload, in bytes, of a frame of a large message
   uint32_t ahead = 0;               // bytes of large messages sent unrequested; 0 = kAhead to far peers, none to others
   std::string ports = "any";        // A:B = the range of TCP ports to listen on, for firewalls
-  std::string address = "any";      // one of the interface's addresses, to listen on; any = its first
   uint16_t first_port = 0, last_port = 0;
   uint32_t link_timeout = 5;  // seconds until a lost path is reported; outages of up to half of it are survived
   uint32_t buffer = 0;        // SO_SNDBUF and SO_RCVBUF; 0 = 256 KiB for AF_UNIX, the kernel's tuning for TCP

@@ -48,7 +48,7 @@ struct Owner {
   std::string boot, pid, begin, host;
 
   std::string text() const { return fmt::format("{} {} {} {}\n", boot, pid, begin, host); }
-  // The host's name tells clones of a virtual machine apart, whose boot ids are equal.
+  // The host's name distinguishes clones of a virtual machine, whose boot ids are equal.
   bool gone() const { return boot == machine_id() && host == own_host() && begin_of(pid) != begin; }
 };
 

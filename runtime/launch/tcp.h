@@ -20,7 +20,7 @@ HostPort parse_host_port(const std::string& text);
 // Returns why the name has no address at present; "" if it has.
 std::string why_unresolved(const HostPort& at);
 
-// As parse_host_port, with `loopback`. Throws Error(join) if the name cannot be resolved.
+// Parses like parse_host_port and sets `loopback`. Throws Error(join) if the name cannot be resolved.
 HostPort resolve(const std::string& text);
 
 // Throws Error(transport) if the port is in use (names the process) or the address is not local.

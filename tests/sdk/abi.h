@@ -24,6 +24,7 @@ PRUN_PLACE(prun_open_params, job_id, 64);
 PRUN_PLACE(prun_open_params, interface_name, 104);
 PRUN_PLACE(prun_open_params, mem_kind, 112);
 PRUN_PLACE(prun_open_params, device, 116);
+PRUN_PLACE(prun_open_params, interface_address, 120);
 
 PRUN_PLACE(prun_result, message, 12);
 PRUN_SIZE(prun_result, 256);

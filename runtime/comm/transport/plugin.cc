@@ -200,8 +200,6 @@ Plugin load_named(std::string_view name, const std::vector<std::string>& dirs) {
 OpenParams::OpenParams(const WorldOptions& world, const std::string& plugin) : prun_open_params{} {
   std::vector<std::string> own;
   if (world.encrypt && find_named(plugin, world.plugin_dirs).encrypts) own.emplace_back("encrypt=1");
-  // The user's options follow, so that they take precedence.
-  if (plugin == "socket" && !world.network_address.empty()) own.push_back("address=" + world.network_address);
   each_option(world.transport_options, [&](const std::string& whose, const std::string& setting) {
     if (whose.empty() || whose == plugin) own.push_back(setting);
   });
@@ -217,6 +215,7 @@ OpenParams::OpenParams(const WorldOptions& world, const std::string& plugin) : p
   interface_name = world.network_interface.empty() ? nullptr : world.network_interface.c_str();
   mem_kind = world.memory;
   device = world.device;
+  interface_address = world.network_address.empty() ? nullptr : world.network_address.c_str();
 }
 
 std::optional<std::string> option_value(const std::string& options, std::string_view name, std::string_view key) {

@@ -88,8 +88,9 @@ typedef struct prun_open_params {
   char job_id[40];             /* goes into every name that is visible outside the process */
   const char* interface_name;  /* network interface to use, or null */
   /* Appended to version 1. */
-  int mem_kind; /* prun_mem_kind of the memory that the rank computes on */
-  int device;   /* index among the host's devices of that kind; -1 = unknown */
+  int mem_kind;                  /* prun_mem_kind of the memory that the rank computes on */
+  int device;                    /* index among the host's devices of that kind; -1 = unknown */
+  const char* interface_address; /* the interface's IP address at which other hosts reach this one, or null = any */
 } prun_open_params;
 
 typedef struct prun_ctx prun_ctx; /* defined by the plugin, as are the next two */
