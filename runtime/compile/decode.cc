@@ -26,15 +26,18 @@ ValueId input_of(const Graph& graph, std::string_view name) {
   return -1;
 }
 
-// Returns the loss that compares logits with the next tokens; throws plan_error if the model has none.
-const Node& loss_of(const Graph& graph) {
+// Returns the loss that compares logits with the next tokens; null: the model has none.
+const Node* find_loss(const Graph& graph) {
   const ValueId targets = input_of(graph, "targets");
   for (const Node& node : graph.nodes)
-    if (node.op == &ops::cross_entropy && node.inputs[1] == targets && !input_of(graph, "tokens").none()) return node;
-  throw plan_error(
-      "this is no language model, whose loss is prun.losses.cross_entropy of batch.targets: there is no text to "
-      "continue",
-      graph.values[graph.loss].site);
+    if (node.op == &ops::cross_entropy && node.inputs[1] == targets && !input_of(graph, "tokens").none()) return &node;
+  return nullptr;
+}
+
+const Node& loss_of(const Graph& graph) {
+  const Node* loss = find_loss(graph);
+  PRUN_CHECK(loss != nullptr, "generation_plan accepts only language models");
+  return *loss;
 }
 
 class Decoder {
@@ -168,8 +171,13 @@ void decode(CompileState& state) { decode_graph(state.graph, 1, text_of(state.pl
 Plan generation_plan(Plan plan, const Generation& generation) {
   if (!plan.programs.empty())
     throw plan_error("a plan that lists its program op by op has no model to continue a text with", plan.mesh_site);
-  const int64_t context = context_of(plan.graph);
   const Site& site = plan.data.site;
+  if (find_loss(plan.graph) == nullptr)
+    throw plan_error(
+        "prun generate needs a language model, and this plan's reads no batch.tokens or its loss is not "
+        "prun.losses.cross_entropy of batch.targets",
+        site);
+  const int64_t context = context_of(plan.graph);
   if (generation.prompt > context)
     throw plan_error(
         fmt::format("the prompt has {}, the model's context is {}", counted(generation.prompt, "token"), context),

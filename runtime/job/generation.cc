@@ -12,7 +12,9 @@ void check_generation_options(const GenerationSettings& s, const std::string& pl
   if (folder && !s.checkpoint.empty())
     throw usage_error(fmt::format("{} is a folder, which has weights of its own: --checkpoint goes with a plan", plan));
   if (!folder && s.checkpoint.empty()) {
-    if (plan.ends_with(".lua")) throw usage_error("which weights? prun generate PLAN needs --checkpoint DIR");
+    if (plan.ends_with(".lua"))
+      throw usage_error(fmt::format("which weights? prun generate PLAN needs --checkpoint DIR{}",
+                                    s.has_prompt ? "" : " and --prompt TEXT"));
     if (std::filesystem::exists(plan))
       throw usage_error(fmt::format("'{}' is neither a plan nor a folder of weights", plan));
     throw usage_error(
