@@ -135,8 +135,10 @@ Error no_such_option(const std::string& name, const std::string& value, const st
     if (name.starts_with("--") && theirs.get_option_no_throw(name) != nullptr) others.push_back(typed_name(other));
   }
   if (others.empty()) {
-    std::string hint = ours.empty() ? if_near(name, own) : ours;
-    if (const std::string near = hint.empty() && sets ? setting_of(name, value, words, false) : ""; !near.empty())
+    const bool one_letter = name.size() == 2;  // each is near to all others
+    std::string hint = ours.empty() && !one_letter ? if_near(name, own) : ours;
+    if (const std::string near = hint.empty() && sets && !one_letter ? setting_of(name, value, words, false) : "";
+        !near.empty())
       hint = fmt::format(" (did you mean '{}'?)", near);
     if (hint.empty() && sets) hint = " (`--help` lists them; an argument of the plan is set with --set NAME=VALUE)";
     return usage_error(fmt::format("there is no option {}{}", name, hint.empty() ? did_you_mean(name, own) : hint));
@@ -211,6 +213,7 @@ ParsedCommand parse_words(const std::vector<std::string>& given) {
     words.erase(words.begin());
     words.emplace_back("--help");
   }
+  if (words.size() > 1 && words[0] == commands().front().name && words.back() == "--help") words.erase(words.begin());
   ParsedCommand parsed;
   parsed.row = words.empty() ? nullptr : find_command(words[0]);
   if (parsed.row != nullptr)

@@ -37,9 +37,10 @@ std::vector<std::string> command_names() {
   return names;
 }
 
-// Returns whether the word is NAME=VALUE.
+// Returns whether the word is NAME=VALUE and not a file.
 bool is_setting(const std::string& word) {
   const size_t equals = word.find('=');
+  if (std::filesystem::exists(word)) return false;
   const auto in_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; };
   return equals != 0 && equals != std::string::npos &&
          std::all_of(word.begin(), word.begin() + std::ptrdiff_t(equals), in_name);
@@ -64,9 +65,7 @@ void refuse_unknown_command(const std::vector<std::string>& words) {
 
 void PlanCommand::take_operands(std::vector<std::string>& operands) {
   if (operands.empty()) return;
-  for (const std::string& word : operands)
-    if (is_setting(word) && !std::filesystem::exists(word))
-      throw usage_error(fmt::format("'{}' is no plan; an argument of the plan is set with --set {}", word, word));
+  refuse_settings(operands, "--set");
   const std::vector<std::string> names = command_names();
   const bool follows_command = std::find(names.begin(), names.end(), line_.words.front()) != names.end();
   if (!follows_command) refuse_foreign_command(operands);
@@ -78,7 +77,17 @@ void PlanCommand::take_operands(std::vector<std::string>& operands) {
 }
 
 void PlanCommand::require_plan() const {
-  if (job_.plan.empty()) throw usage_error("which plan? For example: prun plans/zero3.lua --nproc 8");
+  if (!job_.plan.empty()) return;
+  const std::vector<std::string> names = command_names();
+  const bool named = !line_.words.empty() && std::ranges::find(names, line_.words[0]) != names.end();
+  throw usage_error(
+      fmt::format("which plan? For example: prun {}plans/zero3.lua --nproc 8", named ? line_.words[0] + " " : ""));
+}
+
+void refuse_settings(const std::vector<std::string>& operands, const char* option) {
+  for (const std::string& word : operands)
+    if (is_setting(word))
+      throw usage_error(fmt::format("'{}' is no plan; an argument of the plan is set with {} {}", word, option, word));
 }
 
 void refuse_operands(const char* command, const std::vector<std::string>& operands, const char* why) {

@@ -20,6 +20,8 @@ class PlanCommand : public Command {
   JobSpec job_;
 };
 
+// Throws usage_error for an operand NAME=VALUE, which belongs after `option`.
+void refuse_settings(const std::vector<std::string>& operands, const char* option);
 // Throws usage_error for operands of a command without operands: `why` completes "prun doctor takes no plan ('x'): ".
 void refuse_operands(const char* command, const std::vector<std::string>& operands, const char* why);
 // Returns the operand of a command that accepts at most one, or "". `what` is "run" or "folder".

@@ -196,6 +196,7 @@ void Diff::settle() {
 
 int Diff::run() {
   const std::vector<std::string>& plans = line_.operands;
+  refuse_settings(plans, "--to");
   if (plans.empty() || plans.size() > 2)
     throw usage_error(
         "prun diff takes two plans, or one and --to: prun diff plans/zero2.lua plans/zero3.lua --nproc 4, or "

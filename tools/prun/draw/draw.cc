@@ -76,6 +76,7 @@ void Draw::declare(OptionTable& table) {
 
 void Draw::settle() {
   options_.operands = line_.operands;
+  refuse_settings(options_.operands, "--set");
   options_.json = line_.json;
   check_ranks(options_.job);
   check_draw_options(options_);
