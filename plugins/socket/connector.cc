@@ -267,32 +267,41 @@ void Connector::establish(Greeting& greeting) {
   ++(tcp ? over_tcp_ : over_unix_);
 }
 
-// Returns why a dial is open; "" = unknown. A firewall that drops packets silently gives no other sign.
-std::string Connector::trouble(const Dial& dial) {
-  const bool unanswered = dial.greeting && sdk::TcpPath(dial.greeting->state().fd()).is_unanswered();
-  return unanswered ? "no answer: a firewall may drop packets to it; --port-range A:B: ports that it lets pass"
-                    : dial.trouble;
+// Returns why a rank is missing; "" = unknown. Higher ranks dial lower ones. A firewall that drops packets gives no
+// sign but silence, which sets `silent`.
+std::string Connector::trouble(int rank, bool& silent) const {
+  const auto dial = std::find_if(dials_.begin(), dials_.end(), [&](const Dial& d) { return d.peer == rank; });
+  if (dial == dials_.end()) {
+    silent = accepted_.empty();
+    return silent ? "no connection from it" : "";
+  }
+  if (!dial->greeting || !sdk::TcpPath(dial->greeting->state().fd()).is_unanswered()) return dial->trouble;
+  silent = true;
+  return "no answer";
 }
 
 Failure Connector::missing() const {
   constexpr int kNamed = 16;
   std::string names;
   int missing = 0, first = -1;
+  bool silent = false;
   for (int r = 0; r < identity_.ranks; ++r) {
     const auto& connections = matcher_.peer(r).connections;
     if (std::all_of(connections.begin(), connections.end(), [](const auto& c) { return c && c->ready(); })) continue;
     if (missing++ == 0) first = r;
     if (missing > kNamed) continue;
     names += fmt::format("{}{}", missing == 1 ? "" : ", ", r);
-    if (!addresses_.empty() && !addresses_[r].host.same_network(listeners_.address.host))
-      names += " at " + addresses_[r].tcp_text();
-    const auto dial = std::find_if(dials_.begin(), dials_.end(), [&](const Dial& d) { return d.peer == r; });
-    const std::string why = dial != dials_.end() ? trouble(*dial) : "";
+    const bool far = !addresses_.empty() && !addresses_[r].host.same_network(listeners_.address.host);
+    if (far) names += " at " + addresses_[r].tcp_text();
+    bool no_sign = false;
+    const std::string why = far || r < identity_.rank ? trouble(r, no_sign) : "";
+    silent |= no_sign && far;
     if (!why.empty()) names += fmt::format(" ({})", why);
   }
   if (missing > kNamed) names += fmt::format(" and {} more", missing - kNamed);
   std::string text = fmt::format("connected to {} of {} peers; missing: rank #{}", identity_.ranks - 1 - missing,
                                  identity_.ranks - 1, names);
+  if (silent) text += "; a firewall may drop packets: --port-range A:B uses ports that it lets pass";
   if (strangers_ > 0) text += fmt::format("; strangers turned away: {}", strangers_);
   return {PRUN_AGAIN, first, text};
 }

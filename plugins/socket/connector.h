@@ -69,7 +69,7 @@ class Connector {
   void read_addresses(const sdk::Blobs& blobs);
   void accept_all(Listener& listener);
   Failure refused(int peer, bool tcp) const;
-  static std::string trouble(const Dial& dial);
+  std::string trouble(int rank, bool& silent) const;
   void take_rejection(int peer, int error);
   void dial(Dial& dial);
   void look_after(Dial& dial);

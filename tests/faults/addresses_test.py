@@ -101,7 +101,8 @@ class SeveralAddresses(faults.Jobs):
         self.addCleanup(subprocess.run, [word.replace("add", "del") for word in blackhole], check=True)
         nodes = self.run_nodes("10.77.0.1:29473", "--interface", "10.78.0.0/24", "--timeout", "3")
         self.assertEqual(nodes[0].wait()[0], 14, nodes[0].text())
-        self.assertIn("(no answer: a firewall may drop packets to it; --port-range A:B", nodes[0].text())
+        self.assertRegex(nodes[0].text(), r"missing: rank [02] at \S+ \((no answer|no connection from it)\), [13] at \S+ \(\1\); "
+                                          r"a firewall may drop packets: --port-range A:B uses ports that it lets pass")
         nodes[1].wait()
 
     def test_a_small_mtu_on_the_way_is_named(self):

@@ -126,7 +126,12 @@ Findings hosts(const DoctorOptions& given) {
   options.job.launch.recorder_bytes = 4096;
   options.job.launch.command = "doctor";
   options.job.launch.secret = read_secret(options.job.launch.secret_file);
-  await_name(options.job.launch);
+  try {
+    await_name(options.job.launch);
+  } catch (const Error& error) {
+    if (error.code() != Exit::join) throw;
+    return {{"nodes", Status::fail, error.what(), "an address in place of the name, or a line in /etc/hosts"}};
+  }
   settle_network(options.job.world, options.job.launch.nnodes, options.job.launch.rendezvous);
   const JobOutcome outcome = run_job(options.job.launch, "doctor", [&](const RankStart& start) {
     return be_rank(start, [&](std::string& where) {
