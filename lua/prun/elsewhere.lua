@@ -21,11 +21,16 @@ local options = {
   shuffle = "order", data_path = "path", train_data_path = "path", val_split = "hold_out",
   validation_split = "hold_out",
   valid_data_path = "data of prun.eval", eval_dataset = "data of prun.eval", dataset = "data",
-  batch_size = "batch", global_batch_size = "batch", train_batch_size = "batch",
+  batch_size = "batch of the data, which is global: the samples of all ranks and microbatches",
+  per_device_train_batch_size = "batch of the data, which is global: times data ranks and micro",
+  global_batch_size = "batch", train_batch_size = "batch",
   -- training
   learning_rate = "lr", lr_scheduler = "lr = prun.cosine { ... } of the optimizer",
   warmup_steps = "warmup", num_warmup_steps = "warmup", num_training_steps = "steps", min_lr = "least",
-  max_steps = "steps", train_iters = "steps", epochs = "steps", num_epochs = "steps",
+  max_steps = "steps", train_iters = "steps",
+  epochs = "steps of the plan: epochs times samples / batch",
+  num_epochs = "steps of the plan: epochs times samples / batch",
+  num_train_epochs = "steps of the plan: epochs times samples / batch",
   grad_clip = "clip", max_grad_norm = "clip", gradient_clipping = "clip", clip_grad_norm = "clip",
   gradient_accumulation_steps = "micro", num_microbatches = "micro", n_microbatches = "micro",
   grad_accum_steps = "micro",
@@ -34,7 +39,15 @@ local options = {
   beta1 = "betas", beta2 = "betas", epsilon = "eps", decay = "weight_decay",
   bf16 = 'dtype = "bf16" of the plan', fp16 = 'dtype = "bf16" of the plan; f16 is not there',
   precision = "dtype of the plan", mixed_precision = 'dtype = "bf16" of the plan', param_dtype = "dtype of the plan",
-  random_seed = "seed", manual_seed = "seed",
+  random_seed = "seed", manual_seed = "seed", momentum_decay = "betas", amsgrad = "nothing: AdamW without it",
+  requires_grad = "nothing: prun has no frozen weights yet, so all parameters train",
+  freeze = "nothing: prun has no frozen weights yet, so all parameters train",
+  num_workers = "nothing: the data are mapped into memory and prefetched",
+  pin_memory = "nothing: the data are mapped into memory and prefetched",
+  drop_last = "nothing: every step has a whole batch",
+  ignore_index = "nothing: prun ignores no label yet", label_smoothing = "nothing: prun has no label smoothing yet",
+  attention_dropout = "dropout; prun has no dropout of attention scores yet",
+  attn_dropout = "dropout; prun has no dropout of attention scores yet",
   -- data parallel
   bucket_cap_mb = 'bucket = "25 MiB"', bucket_size = "bucket", reduce_bucket_size = "bucket, in bytes",
   allgather_bucket_size = "prefetch, in units", first_bucket_bytes_cap = "first", first_bucket_mb = 'first = "1 MiB"',
@@ -103,7 +116,59 @@ local words = {
   scaled_dot_product_attention = "prun.nn.attention", multiheadattention = "prun.nn.attention",
   module = "prun.nn.unit", sequential = "prun.nn.unit", embed = "prun.nn.embedding", rope = "prun.nn.rotary",
   swiglu = "prun.nn.silu_mul", silu = "prun.nn.silu_mul(gate, up)", layer_norm = "prun.nn.layernorm",
-  rms_norm = "prun.nn.rmsnorm", dense = "prun.nn.linear", conv2d = "prun.nn.linear",
+  rms_norm = "prun.nn.rmsnorm", dense = "prun.nn.linear", matmul = "prun.nn.linear with `weight`, or a * b elementwise",
+  train = "return prun.plan { ... }; the command `prun PLAN` trains it",
+  fit = "return prun.plan { ... }; the command `prun PLAN` trains it",
+  trainer = "return prun.plan { ... }; the command `prun PLAN` trains it",
+  save = "--checkpoint DIR on the command line", load = "--resume on the command line, or prun.init.from",
+  from_pretrained = "prun ckpt import FOLDER, then prun.init.from", compile = "nothing: every plan is compiled",
+  device = "--device on the command line", cuda = "--device cuda on the command line",
+  functional = "prun.nn itself", no_grad = "prun.eval, which evaluates during a run", set_seed = "seed of the plan",
+  autocast = "dtype of the plan",
+  manual_seed = "seed of the plan", gradscaler = 'dtype = "bf16" of the plan, which needs no loss scaling',
+  wandb = "--metrics FILE on the command line", distributedsampler = "nothing: each data rank reads its share",
+}
+
+-- Functions that prun does not have yet: kind, and after "; " the way round, if there is one = names.
+local missing = {}
+for what, names in pairs {
+  ["convolution; the patches of an image can be read with prun.data.arrays and embedded with nn.linear"] =
+    "conv1d conv2d conv3d convtranspose2d unfold",
+  ["normalization over the batch or over groups; nn.layernorm and nn.rmsnorm normalize single tokens"] =
+    "batchnorm1d batchnorm2d batch_norm syncbatchnorm groupnorm group_norm instancenorm2d",
+  ["recurrent layer"] = "lstm gru rnn lstmcell grucell",
+  ["state-space layer"] = "mamba mamba2 ssm s4",
+  ["pooling"] = "maxpool2d avgpool2d max_pool2d avg_pool2d adaptiveavgpool2d",
+  ["softmax as an op; nn.attention and prun.losses.cross_entropy contain it"] =
+    "softmax log_softmax logsoftmax",
+  ["Muon; prun.adamw is the usual alternative"] = "muon",
+  ["such optimizer; it has prun.adamw, prun.lion and prun.sgd"] =
+    "adagrad adadelta adafactor adamax nadam radam rmsprop lamb lars lbfgs shampoo soap sophia adam8bit adamw8bit",
+  ["such learning rate; it has prun.cosine, prun.linear and prun.warmup"] =
+    "steplr multisteplr exponentiallr onecyclelr reducelronplateau cosineannealingwarmrestarts polynomiallr wsd",
+  ["frozen weights and adapters; all parameters train"] = "lora qlora dora peft adapter freeze",
+  ["such loss; it has prun.losses.cross_entropy, mse, mean_square and mean"] =
+    "bce bceloss bcewithlogitsloss nllloss nll_loss kldivloss kl_div l1 l1loss l1_loss smoothl1loss ctcloss dpo",
+  ["8-bit numbers; dtype = \"bf16\" of the plan halves memory and traffic"] = "fp8 float8 int8 quantize bitsandbytes",
+  ["average of weights"] = "ema swa averagedmodel swa_utils",
+  ["op that changes shapes; nn.linear, nn.embedding and nn.attention do"] =
+    "view reshape flatten transpose permute cat concat stack split chunk squeeze unsqueeze",
+} do
+  for name in names:gmatch "%S+" do missing[name] = what end
+end
+
+-- Methods of PyTorch's tensors.
+local methods = {
+  size = "x.shape[1], from 1", dim = "#x.shape", backward = "nothing: prun derives the backward pass",
+  item = "nothing: it is a name for a value that only ranks have",
+  numpy = "nothing: it is a name for a value that only ranks have",
+  detach = "nothing: gradients reach every parameter", clone = "nothing: ops do not change their inputs",
+  contiguous = "nothing: tensors are contiguous", requires_grad = "nothing: all parameters train",
+  to = "--device and the plan's dtype", cuda = "--device cuda on the command line",
+  cpu = "--device on the command line",
+  float = "dtype of the plan", half = "dtype of the plan", bfloat16 = "dtype of the plan", type = "x.dtype",
+  mean = "prun.losses.mean(x)", relu = "prun.nn.relu(x)", tanh = "prun.nn.tanh(x)", add = "x + y", mul = "x * y",
+  sub = "x - y", div = "x / 2, by a number",
 }
 
 -- Values of options: dtypes, reductions, stages.
@@ -130,13 +195,19 @@ for owner, names in pairs {
   for _, name in ipairs(names) do owner_of[name] = owner end
 end
 
+-- Returns " (here: ...)", or for "nothing: why" the reason alone: " (why)".
+local function here(ours)
+  local why = ours:match "^nothing: (.*)"
+  return why and (" (%s)"):format(why) or (" (here: %s)"):format(ours)
+end
+
 -- Returns the end of a message about an unknown option: " (here: ...)" for another system's name, or the likely right
 -- one, or the option's owner, or the list. `has`: the function's options by name, `names`: in their order.
 function elsewhere.option(name, has, names)
   local ours = options[tostring(name):lower():gsub("-", "_")]
   if ours then
     local owner = ours:find("^[%w_]+$") and not has[ours] and owner_of[ours]
-    return owner and (" (here: %s, an option of %s)"):format(ours, owner) or (" (here: %s)"):format(ours)
+    return owner and (" (here: %s, an option of %s)"):format(ours, owner) or here(ours)
   end
   local likely = #names > 0 and host.did_you_mean(tostring(name), names) or ": it has none"
   if owner_of[name] and not likely:find "did you mean" then
@@ -160,8 +231,16 @@ function elsewhere.word(name, names)
   for _, known in ipairs(names) do
     if plain(known) == plain(tostring(name)) then return (" (did you mean '%s'?)"):format(known) end
   end
-  local ours = words[tostring(name):lower()]
-  return ours and (" (here: %s)"):format(ours)
+  local lower = tostring(name):lower()
+  if words[lower] then return here(words[lower]) end
+  return missing[lower] and (": prun has no %s"):format((missing[lower]:gsub("^[^;]+", "%0 yet", 1)))
+end
+
+-- Returns the same for an unknown field or method of a tensor, whose fields are `names`.
+function elsewhere.method(name, names)
+  local lower = tostring(name):lower()
+  if methods[lower] then return here(methods[lower]) end
+  return elsewhere.word(name, names) or host.did_you_mean(tostring(name), names)
 end
 
 return elsewhere

@@ -17,7 +17,10 @@
 ---@field shape integer[]
 ---@field dtype string
 ---@operator add(prun.Tensor): prun.Tensor
+---@operator sub(prun.Tensor): prun.Tensor
 ---@operator mul(prun.Tensor|number): prun.Tensor
+---@operator div(number): prun.Tensor
+---@operator unm: prun.Tensor
 
 ---@class prun.Batch
 ---@field tokens prun.Tensor

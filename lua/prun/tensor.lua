@@ -23,8 +23,27 @@ local function both(kind, a, b)
     kind == "mul" and " or a number" or ""))
 end
 
+-- Returns x times -1.
+local function negative(x) return tensor.is(x) and both("mul", x, -1) or x end
+
 function meta.__add(a, b) return both("add", a, b) end
 function meta.__mul(a, b) return both("mul", a, b) end
+function meta.__sub(a, b) return both("add", a, negative(b)) end
+function meta.__unm(a) return negative(a) end
+function meta.__div(a, b)
+  if tensor.is(b) or type(b) ~= "number" or b == 0 then
+    host.fail "a tensor can be divided by a number other than 0 only"
+  end
+  return both("mul", a, 1 / b)
+end
+function meta.__pow(_, b)
+  host.fail(("prun has no powers yet%s"):format(b == 2 and "; x * x is the square" or ""))
+end
+for _, event in ipairs {
+  "__mod", "__idiv", "__band", "__bor", "__bxor", "__shl", "__shr", "__bnot", "__concat", "__lt", "__le",
+} do
+  meta[event] = function() host.fail "tensors have +, -, * and / only, and no comparisons" end
+end
 function meta.__tostring(self) return ("tensor %s %s[%s]"):format(
   self.name, self.dtype, table.concat(self.shape, ", ")) end
 -- A plan must not change the record, so a tensor returns a copy of its dims. Equal tensors share theirs.
@@ -36,8 +55,8 @@ function meta.__index(self, name)
     return copy
   end
   if value ~= nil then return value end
-  host.fail(("a tensor has no '%s'%s"):format(tostring(name), host.did_you_mean(tostring(name),
-    { "shape", "dtype", "name" })))
+  host.fail(("a tensor has no '%s'%s"):format(tostring(name),
+    require("prun.elsewhere").method(name, { "shape", "dtype", "name" })))
 end
 function meta.__newindex(self, name)
   host.fail(("a tensor's '%s' is not a plan's to change: %s is what was recorded"):format(tostring(name),

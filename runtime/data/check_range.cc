@@ -145,7 +145,7 @@ bool fits_behind_header(const DataFiles& files, const IdLimit& limit, int64_t at
   std::string text = fmt::format("{} has the id {} at position {} (byte {}), and {}{}: ", place.path,
                                  static_cast<int64_t>(id), place.element, place.byte, limit.table, where);
   if (range.least < 0)
-    text += "ids count from 0";
+    text += id == -100 ? "ids count from 0, and prun has no ignored labels yet (-100 in PyTorch)" : "ids count from 0";
   else if (data.kind == "tokens" && fits_behind_header(files, limit, at))
     text += "those behind byte 1024 have; when a header stands before them, skip_bytes = 1024";
   else

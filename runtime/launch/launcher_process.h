@@ -1,5 +1,5 @@
-// The processes of mpirun, torchrun or Slurm that started this one. If one of them is killed, nobody reads this job's
-// end or waits for it, and its siblings may be on other hosts, so the job ends, too.
+// The processes of mpirun, torchrun or Slurm that started this one. If one of them is killed, no process waits
+// for this job or ends its siblings on other hosts, so the job ends, too.
 #pragma once
 #include <sys/types.h>
 

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <sstream>
+#include <string_view>
 
 #include "script/host.h"
 
@@ -15,6 +18,9 @@ namespace prun {
 namespace {
 
 constexpr const char* kLoaded = "prun.loaded";
+constexpr std::string_view kPythonPackages[] = {"torch",     "torchtitan", "numpy",    "transformers",
+                                                "datasets",  "deepspeed",  "megatron", "accelerate",
+                                                "lightning", "jax",        "wandb"};
 
 bool is_file(const std::string& path) {
   struct stat status;
@@ -64,7 +70,10 @@ Module find_module(lua_State* L, Host& host, const std::string& name) {
     }
     return module;
   }
-  host.fail_here(L, fmt::format("no module '{}' (looked for {}{}.lua)", name, shown, path));
+  const bool python =
+      std::find(std::begin(kPythonPackages), std::end(kPythonPackages), name) != std::end(kPythonPackages);
+  host.fail_here(L, fmt::format("no module '{}' (looked for {}{}.lua{})", name, shown, path,
+                                python ? "; a plan loads Lua files, not packages of Python" : ""));
 }
 
 // Pushes the module's previous result, and true; or its chunk, and false.

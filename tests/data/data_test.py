@@ -237,6 +237,8 @@ class Arrays(Data):
         self.refused("pictures.lua", "x.npy has 100 samples, and less.npy has 99", y="less.npy")
         self.write("negative.npy", npy("<i4", [100], words([-1] * 100, "i")))
         self.refused("pictures.lua", "has the id -1 at position 0", "ids count from 0", y="negative.npy")
+        self.write("ignored.npy", npy("<i4", [100], words([-100] * 100, "i")))
+        self.refused("pictures.lua", "prun has no ignored labels yet (-100 in PyTorch)", y="ignored.npy")
         self.write("cut.npy", npy("<i8", [100], words(self.y[:50], "q")))
         self.refused("pictures.lua", "its header promises [100] of int64, ", "it has been cut", y="cut.npy")
         self.write("nan.npy", npy("<f4", [100, 48], words([float("nan")] + [0.0] * 4799, "f")))

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 namespace prun {
 namespace {
+
+constexpr std::string_view kNothing = "nothing: ";  // the rest is the reason
 
 constexpr std::pair<const char*, const char*> kElsewhereOptions[] = {
     {"--nproc-per-node", "--nproc"},
@@ -56,7 +59,7 @@ constexpr std::pair<const char*, const char*> kElsewhereOptions[] = {
     {"--fp16", "--set dtype=bf16, where the plan has it: there is no fp16"},
     {"--lr", "--set lr=X, where the plan has it"},
     {"--learning-rate", "--set lr=X, where the plan has it"},
-    {"--epochs", "--set steps=N, where the plan has it"},
+    {"--epochs", "--set steps=N, which is epochs times samples / batch"},
     {"--steps", "--set steps=N, where the plan has it"},
     {"--max-steps", "--set steps=N, where the plan has it"},
     {"--max-iters", "--set steps=N, where the plan has it"},
@@ -82,6 +85,23 @@ constexpr std::pair<const char*, const char*> kElsewhereOptions[] = {
     {"--bind-to", "--bind core|numa|none"},
     {"--cpu-bind", "--bind core|numa|none"},
     {"--mca", "--transport-options K=V,.."},
+    {"--wandb", "--runs DIR, or --metrics FILE"},
+    {"--wandb-project", "--runs DIR, or --metrics FILE"},
+    {"--report-to", "--runs DIR, or --metrics FILE"},
+    {"--tensorboard", "--metrics FILE, which tools/tensorboard converts"},
+    {"--fsdp", "a plan with prun.fsdp or prun.zero3"},
+    {"--compile", "nothing: every plan is compiled"},
+    {"--amp", "--set dtype=bf16, where the plan has it"},
+    {"--devices", "--nproc"},
+    {"--accelerator", "--device"},
+    {"--strategy", "a strategy of the plan"},
+    {"--num-workers", "nothing: the data are mapped into memory and prefetched"},
+    {"--load", "--resume auto|PATH"},
+    {"--save", "--checkpoint DIR"},
+    {"--gradient-checkpointing", "prun.recompute in the plan"},
+    {"--eval-interval", "prun.eval in the plan"},
+    {"--warmup-steps", "prun.warmup in the plan"},
+    {"--weight-decay", "--set, where the plan has it"},
     {"--verbose", "--log-level info"},
     {"-v", "--log-level info"},
 };
@@ -100,6 +120,7 @@ constexpr std::pair<const char*, const char*> kElsewhereCommands[] = {
     {"deepspeed", "prun starts the ranks itself: prun PLAN --nproc N"},
     {"accelerate", "prun starts the ranks itself: prun PLAN --nproc N"},
     {"python", "prun runs plans, which are Lua: prun PLAN"},
+    {"pip", "prun is built from its clone: ./tools/run PLAN"},
     {"python3", "prun runs plans, which are Lua: prun PLAN"},
     {"verify", "prun check {0}"},
     {"validate", "prun check {0}"},
@@ -148,7 +169,11 @@ constexpr ElsewhereValue kElsewhereValues[] = {
 std::string option_here(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   for (const auto& [theirs, ours] : kElsewhereOptions)
-    if (name == theirs) return fmt::format(" (here: {})", ours);
+    if (name == theirs) {
+      const std::string text = ours;
+      return text.starts_with(kNothing) ? fmt::format(" ({})", text.substr(kNothing.size()))
+                                        : fmt::format(" (here: {})", text);
+    }
   return "";
 }
 
