@@ -1,5 +1,7 @@
 #include "base/machine_id.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <fstream>
 
@@ -11,8 +13,13 @@ bool machine_id_is_given() {
 }
 
 std::string machine_id() {
-  if (machine_id_is_given()) return std::getenv("PRUN_HOST_ID");
   std::string id;
+  if (machine_id_is_given()) {
+    id = std::getenv("PRUN_HOST_ID");
+    std::replace_if(
+        id.begin(), id.end(), [](unsigned char c) { return std::isspace(c) != 0; }, '_');
+    return id;
+  }
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
   return id;
 }

@@ -5,7 +5,7 @@
 
 namespace prun {
 
-// Returns PRUN_HOST_ID if it is set, otherwise the boot id; "" = unknown.
+// Returns PRUN_HOST_ID with '_' for spaces if it is set, otherwise the boot id; "" = unknown.
 std::string machine_id();
 bool machine_id_is_given();  // PRUN_HOST_ID is set
 

@@ -180,6 +180,8 @@ class Refusing(Saves):
                          r"locks: remove .*/ck/.owner if that run has ended\n")
         process.kill()
         process.wait()
+        elsewhere = self.train(4, "--resume", "auto", code=2, env=locks | {"PRUN_HOST_ID": "another machine"})
+        self.assertIn("another run writes its checkpoints", elsewhere.stderr)  # its processes cannot be looked up here
         self.assertIn("raise 'steps'", self.train(4, "--resume", "auto", code=2, env=locks).stderr)
         self.assertFalse((self.checkpoints / ".owner").exists())
 

@@ -3,6 +3,7 @@
 
 Usage: addresses_test.py PRUN. Cases that need root (mount and network namespaces) are skipped without it.
 """
+import json
 import os
 import pathlib
 import shutil
@@ -44,10 +45,23 @@ class Names(faults.Jobs):
         self.names.write_text("127.0.0.1 localhost\n")
         self.port = faults.free_port()
 
+    def within_names(self):
+        return ["unshare", "--mount", "sh", "-c", f'mount --bind {self.names} /etc/hosts && exec "$@"', "sh"]
+
     def node(self, number):
-        before = ["unshare", "--mount", "sh", "-c", f'mount --bind {self.names} /etc/hosts && exec "$@"', "sh"]
         return self.start("--nproc", "1", "--nnodes", "2", "--node-rank", str(number), "--rendezvous",
-                          f"{self.HOST}:{self.port}", before=before, plan=STEPS)
+                          f"{self.HOST}:{self.port}", before=self.within_names(), plan=STEPS)
+
+    def test_a_name_that_is_loopback_is_named(self):
+        """Debian's /etc/hosts maps the machine's own name to 127.0.1.1."""
+        self.names.write_text(f"127.0.0.1 localhost\n127.0.1.1 {self.HOST}\n")
+        node = self.node(0)
+        said = f"'{self.HOST}' is a loopback address here (see /etc/hosts), and other hosts cannot reach it: use --rendezvous ADDRESS:{self.port}"
+        faults.wait_for(lambda: said in node.text(), "the report of the loopback name", 20)
+        done = subprocess.run([*self.within_names(), faults.PRUN, "doctor", "--json", "--nnodes", "2", "--node-rank", "0", "--timeout", "1",
+                               "--rendezvous", f"{self.HOST}:{faults.free_port()}"], capture_output=True, text=True, check=False)
+        found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}["--rendezvous"]
+        self.assertEqual((found["status"], found["text"]), ("warn", f"{self.HOST} is 127.0.1.1, a loopback address (see /etc/hosts)"))
 
     def test_a_name_may_be_known_late(self):
         nodes = [self.node(number) for number in (0, 1)]
@@ -141,6 +155,10 @@ class Hints(faults.Jobs):
         run = self.start("--nproc", "1", plan=STEPS)
         faults.wait_for(lambda: "; RANK=0 and WORLD_SIZE=2 in the environment make this process one of several" in run.text(),
                         "the report of the missing process", 20)
+        done = subprocess.run([faults.PRUN, "doctor", "--json"], capture_output=True, text=True, check=False)
+        found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}["launcher"]
+        self.assertEqual((found["status"], found["text"]),
+                         ("warn", "torchrun: process 0 of 2, from RANK and WORLD_SIZE, which torchrun did not set"))
 
 
 if __name__ == "__main__":

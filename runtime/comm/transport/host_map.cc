@@ -42,9 +42,8 @@ std::vector<std::string> tell_clones_apart(const WorldOptions& options, Bootstra
     setenv("PRUN_HOST_ID", fmt::format("{:.20}/{}", machine_id(), first).c_str(), 1);
     if (first == options.rank)
       spdlog::warn(
-          "rank {} has the host identity of rank {} (boot id or PRUN_HOST_ID), but no local socket connects them: it "
-          "is "
-          "treated as another host",
+          "rank {} has the host identity of rank {} (boot id or PRUN_HOST_ID), but no local socket connects them: "
+          "it is treated as another host",
           options.rank, refused);
   }
   const std::vector<std::string> firsts = bootstrap.all_gather(refused >= 0 ? std::to_string(first) : "");
