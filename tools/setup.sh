@@ -173,16 +173,20 @@ $prun_root $(<"$prun_root/tools/packages.txt") ${cmake_options[*]} $(found)"
 
 # build_meanwhile PRESET TARGET...: builds the targets in the background, unless a build is running. Ninja inherits the
 # lock, so that another set_up waits for it. Ninja remains in this process group, so that Ctrl-C ends it with the
-# command running then. It is not a child of that command, which would have to wait for it.
+# command running then; after that command the terminal's Ctrl-C reaches another group, so the message names the
+# process. It is not a child of that command, which would have to wait for it.
 build_meanwhile() {
-  local build=$prun_root/build/$1
+  local build=$prun_root/build/$1 pid
   shift
   [ -w "$build/setup.lock" ] || return 0
   exec 8>"$build/setup.lock"
   if flock -n 8; then
-    say "building the other commands in the background until Ctrl-C or done (log: $build/setup.log)"
     # env restores SIGINT, which a shell ignores in background commands.
-    (NINJA_STATUS='[%p] ' env --default-signal=INT nice -n 19 ninja -C "$build" "$@" >>"$build/setup.log" 2>&1 </dev/null &)
+    pid=$(
+      NINJA_STATUS='[%p] ' env --default-signal=INT nice -n 19 ninja -C "$build" "$@" >>"$build/setup.log" 2>&1 </dev/null &
+      echo $!
+    )
+    say "building the other commands in the background (log: $build/setup.log); Ctrl-C ends it with the plan, later: kill $pid"
   fi
   exec 8>&-
 }

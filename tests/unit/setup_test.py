@@ -8,6 +8,7 @@ prints its own name, and bin/prun as soon as the tree has the file `go`. Standar
 import fcntl
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,7 @@ shift 2
 missing=()
 for target in "$@"; do [ "$target" = -n ] || [ -e "bin/$target" ] || missing+=("$target"); done
 if [ "$1" = -n ]; then [ ${#missing[@]} -gt 0 ] || echo 'ninja: no work to do.'; exit 0; fi
-trap 'echo interrupted >>events; exit 130' INT
+trap 'echo interrupted >>events; exit 130' INT TERM
 for target in "${missing[@]}"; do
   echo "begin $target" >>events
   while [ "$target" = prun ] && [ ! -e ../../go ]; do sleep 0.05; done
@@ -128,6 +129,14 @@ class FreshTree(unittest.TestCase):
         self.wait_for("interrupted")
         self.assertNotIn("end prun", self.events())
         self.assertEqual(self.run_tool("plans/x.lua")[0], "prun_first plans/x.lua\n")
+
+    def test_the_build_names_its_process_for_after_the_plan(self):
+        """After the plan Ctrl-C does not reach the build, whose process group is no longer in the foreground."""
+        _, err = self.run_tool("plans/x.lua")
+        self.wait_for("begin prun")
+        os.kill(int(re.search(r"later: kill (\d+)$", err, re.M)[1]), signal.SIGTERM)
+        self.wait_for("interrupted")
+        self.assertNotIn("end prun", self.events())
 
     def run_in(self, top, *words, path="", **how):
         """Runs the tools/run of a tree; returns the exit code and both streams. `path`: the first folder of PATH."""
