@@ -143,8 +143,49 @@ class Json(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(self.one("runs", folder), {"runs": []})
             self.assertEqual(len(self.one("init", folder)["written"]), 2)
-        lacks = [name for name in ("generate", "doctor", "conform", "ckpt", "bench") if "--json" not in prun(name, "--help").stdout]
-        self.assertEqual(lacks, [])
+
+    # Words of each command that answers in JSON, by its name. {0} is a folder with checkpoints `c` and a failed run.
+    ANSWERS = {
+        "generate": [RUN[0], *SMALL, "--checkpoint", "{0}/c", "--prompt", "a", "--tokens", "2"],
+        "check": RUN,
+        "sim": [*RUN, "--cluster", "plans/clusters/laptops.yaml"],
+        "calibrate": None,  # takes half a minute: calibrate_test.py
+        "tune": [*RUN, "--cluster", "plans/clusters/laptops.yaml", "--search", "prefetch=0,1"],
+        "dump": RUN,
+        "plans": [],
+        "plugins": [],
+        "doctor": [],
+        "conform": ["shm", "load"],
+        "ckpt": ["ls", "{0}/c"],
+        "runs": ["{0}/runs"],
+        "status": [],
+        "explain": ["{0}/failed"],
+        "clean": ["{0}/runs", "--dry-run"],
+        "draw": [*RUN, "--out", "{0}/picture.svg"],
+        "diff": [RUN[0], *RUN],
+        "bench": ["all_reduce", "--nproc", "2", "--bytes", "8", "--iters", "1"],
+        "init": ["{0}/mine"],
+        "version": [],
+    }
+
+    def test_an_answer_is_a_line(self):
+        """Rows of checkpoints, benchmarks and conformance are a line each."""
+        page = prun("--help").stdout
+        commands = re.findall(r"^prun ([a-z]+)", page, re.M)
+        self.assertEqual([name for name in commands if "  --json" in prun(name, "--help").stdout], list(self.ANSWERS))
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(prun(*RUN, "--checkpoint", f"{folder}/c", "--runs", f"{folder}/runs").returncode, 0)
+            self.assertEqual(prun("tests/errors/files/count.lua", "--nproc", "4", "--runs", f"{folder}/failed").returncode, 3)
+            [failed] = pathlib.Path(folder, "failed").iterdir()
+            for name, words in self.ANSWERS.items():
+                if words is None:
+                    continue
+                with self.subTest(name):
+                    done = prun(name, *(word.replace("{0}/failed", str(failed)).replace("{0}", folder) for word in words), "--json")
+                    self.assertIn(done.returncode, (0, 1), done.stderr)
+                    self.assertTrue(done.stdout.endswith("\n"), done.stderr)
+                    for line in done.stdout.splitlines():
+                        self.assertIsInstance(json.loads(line), (dict, list))
 
     def test_of_a_run(self):
         found = self.one(*RUN)

@@ -189,7 +189,7 @@ int Clean::run() {
   }
   for (const std::string& remark : remarks) fmt::print(stderr, "prun: {}\n", remark);
   if (line_.json)
-    fmt::print("{}\n", rows.dump(2, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}\n", rows.dump(-1, ' ', false, Json::error_handler_t::replace));
   else if (left.empty())
     fmt::print("nothing is left of jobs that crashed\n");
   return failures == 0 ? 0 : static_cast<int>(Exit::check_failed);

@@ -168,7 +168,7 @@ void print_json(const Recorded& recorded) {
   all["sentence"] = holdup ? Json(holdup->sentence) : Json();
   all["chain"] = holdup ? Json(holdup->chain) : Json::array();
   all["ranks"] = std::move(ranks);
-  fmt::print("{}\n", all.dump(2, ' ', false, Json::error_handler_t::replace));
+  fmt::print("{}\n", all.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 class Explain final : public Command {

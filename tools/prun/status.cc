@@ -209,7 +209,7 @@ int StatusCommand::run() {
   if (prometheus_) {
     fmt::print("{}", prometheus_text(running_jobs(word)));
   } else if (line_.json) {
-    fmt::print("{}\n", Json(running_jobs(word)).dump(2, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}\n", Json(running_jobs(word)).dump(-1, ' ', false, Json::error_handler_t::replace));
   } else if (isatty(STDOUT_FILENO) == 1) {
     draw_live(word);
   } else {
