@@ -82,13 +82,25 @@ function data.check_splits(source, mesh, strategies)
   end
 end
 
+local remarks = {}
+
+-- Prints a remark once.
+local function remark(text, place)
+  local whole = ("%s:%d: %s"):format(place[1], place[2], text)
+  if not remarks[whole] then host.remark(text, place) end
+  remarks[whole] = true
+end
+
 -- Returns the files of a path option as a list of { path, shown, bytes }, sorted by name if the path is a pattern.
 -- `one`: fail unless there is exactly one. A command that reads no data, such as `prun sim`, needs no files: the list
 -- is then empty if none exists, unless `one` is set, because an array file states the shape of the samples.
 function data.files(source, option, one)
   local list, why = host.data_files(source.options[option])
   local place = host.site_of_word(source.site, option)
-  if not list and not one and not host.reads_data then return {}, place end
+  if not list and not one and not host.reads_data then
+    remark(("data: %s; prun goes on as if it had enough samples"):format(why), place)
+    return {}, place
+  end
   if not list then host.fail(("data: %s"):format(why), place) end
   if one and #list > 1 then
     host.fail(("data: '%s' are %d files; an array is one"):format(source.options[option], #list), place)

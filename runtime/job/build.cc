@@ -281,6 +281,13 @@ Job build_job(const JobSpec& spec, int ranks, Plan* read) {
   return job;
 }
 
+void print_remarks(const JobSpec& spec) {
+  try {
+    outline_plan(spec, spec.ranks());
+  } catch (const Error&) {  // the search reports it, unless other arguments are right
+  }
+}
+
 ScriptResult describe_plan(const JobSpec& spec) { return run_script(script_options(spec, spec.ranks(), true)); }
 
 }  // namespace prun

@@ -29,6 +29,8 @@ std::vector<Plan> record_plans(const JobSpec& spec, int ranks, std::vector<PlanS
 Plan outline_plan(const JobSpec& spec, int ranks, size_t* digest = nullptr);
 // Records the model of `prun generate` for one sample, its weights split over the ranks.
 Plan record_generation(const JobSpec& spec, int ranks);
+// Runs the plan's script for its print and its remarks, before a search runs it with other arguments.
+void print_remarks(const JobSpec& spec);
 // Returns the description and the arguments that the plan declares; compiles nothing.
 ScriptResult describe_plan(const JobSpec& spec);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdio>
 
 #include "base/text.h"
 #include "ir/op_def.h"
@@ -94,6 +95,14 @@ int fail(lua_State* L, Host& host) {
   throw Error(code, message, site_argument(L, 2));
 }
 
+// remark(message, site): prints a remark about the plan, unless an earlier run of the script has.
+int remark(lua_State* L, Host& host) {
+  const std::string message = text_argument(L, 1, "remark");
+  const std::string shown = printable(fmt::format("prun: {}: {}\n", site_argument(L, 2).text(), message));
+  if (host.options.prints) std::fwrite(shown.data(), 1, shown.size(), stderr);
+  return 0;
+}
+
 // did_you_mean(word, {words}) -> " (did you mean 'x'?)" or " (one of: ...)".
 int suggest(lua_State* L, Host&) {
   std::vector<std::string> words = to_json(L, 2).get<std::vector<std::string>>();
@@ -166,6 +175,7 @@ void push_host_table(lua_State* L) {
                                        {"site", thunk<site>},
                                        {"site_of_word", thunk<site_of_word>},
                                        {"fail", thunk<fail>},
+                                       {"remark", thunk<remark>},
                                        {"did_you_mean", thunk<suggest>},
                                        {"data_files", thunk<data_files>},
                                        {"folder_info", thunk<folder_info>},

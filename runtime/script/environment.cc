@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "script/host.h"
 #include "script/lua_json.h"
+#include "script/other_languages.h"
 
 namespace prun {
 namespace {
@@ -152,15 +153,16 @@ void print_printable(std::string_view text) {
 
 // No C++ object may live here, because tostring may run the script's own __tostring.
 int print_to_stderr(lua_State* L) {
-  int count = lua_gettop(L);
+  const int count = lua_gettop(L);
+  const bool prints = host_of(L).options.prints;
   for (int i = 1; i <= count; ++i) {
     size_t size = 0;
     const char* text = luaL_tolstring(L, i, &size);
-    print_printable(std::string_view(text, size));
-    std::fputc(i < count ? '\t' : '\n', stderr);
+    if (prints) print_printable(std::string_view(text, size));
+    if (prints) std::fputc(i < count ? '\t' : '\n', stderr);
     lua_pop(L, 1);
   }
-  if (count == 0) std::fputc('\n', stderr);
+  if (count == 0 && prints) std::fputc('\n', stderr);
   return 0;
 }
 
@@ -180,6 +182,31 @@ void add_local_names(lua_State* L, std::vector<std::string>& names) {
   lua_pop(L, 1);
 }
 
+// Returns the field of math, string or table of that name, as " (in Lua: math.max)", or "".
+std::string library_function(lua_State* L, const std::string& name) {
+  for (const char* library : {"math", "string", "table"}) {
+    lua_getglobal(L, library);
+    const bool found = lua_getfield(L, -1, name.c_str()) != LUA_TNIL;
+    lua_pop(L, 2);
+    if (found) return fmt::format(" (in Lua: {}.{})", library, name);
+  }
+  return "";
+}
+
+// Returns " (here: prun.zero3)" for a function of prun that is called without its family, or "".
+std::string function_of_prun(lua_State* L, const std::string& name) {
+  std::string hint;
+  const int top = lua_gettop(L);
+  lua_pushcfunction(L, require_module);
+  lua_pushliteral(L, "prun.bare_names");
+  if (lua_pcall(L, 1, 1, 0) == LUA_OK) {
+    push_text(L, name);
+    if (lua_pcall(L, 1, 1, 0) == LUA_OK && lua_type(L, -1) == LUA_TSTRING) hint = lua_tostring(L, -1);
+  }
+  lua_settop(L, top);
+  return hint;
+}
+
 int unknown_global(lua_State* L, Host& host) {
   if (lua_type(L, 2) != LUA_TSTRING) host.fail_here(L, "global names are texts");
   std::string name = text_argument(L, 2, "global");
@@ -190,8 +217,12 @@ int unknown_global(lua_State* L, Host& host) {
   std::vector<std::string> known;
   for (const Key& key : sorted_keys(L, 1)) known.emplace_back(key.text);
   add_local_names(L, known);
-  std::string near = nearest_word(name, known);
-  host.fail_here(L, fmt::format("unknown name '{}'{}", name, near.empty() ? "" : did_you_mean(name, {near})));
+  const std::string near = nearest_word(name, known), of_prun = function_of_prun(L, name);
+  std::string hint = name_in_lua(name);
+  if (hint.empty() && of_prun.starts_with(" (here")) hint = of_prun;
+  if (hint.empty()) hint = library_function(L, name);
+  if (hint.empty() && !near.empty()) hint = did_you_mean(name, {near});
+  host.fail_here(L, fmt::format("unknown name '{}'{}", name, hint.empty() ? of_prun : hint));
 }
 
 void make_environment(lua_State* L, const char* key, bool ours) {

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "script/host.h"
+#include "script/other_languages.h"
 
 namespace prun {
 namespace {
@@ -76,6 +77,19 @@ Module find_module(lua_State* L, Host& host, const std::string& name) {
                                 python ? "; a plan loads Lua files, not packages of Python" : ""));
 }
 
+std::string_view line_of_text(std::string_view text, int line) {
+  for (; line > 1 && !text.empty(); --line) text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  return text.substr(0, text.find('\n'));
+}
+
+// Adds Lua's way to an error of the parser. A plan's file that is in another language is rejected as such.
+Error explained(const Error& error, const Host& host, const std::string& name, const std::string& text) {
+  const std::string kind = name == host.options.plan_path ? foreign_kind(name, text) : "";
+  if (!kind.empty() && text.find("require") == std::string::npos) return not_lua(name, kind);
+  const std::string_view line = error.site() ? line_of_text(text, error.site()->line) : "";
+  return Error(error.code(), error.message() + syntax_in_lua(error.message(), line), error.site());
+}
+
 // Pushes the module's previous result, and true; or its chunk, and false.
 int find_or_load(lua_State* L, Host& host) {
   std::string name = text_argument(L, 1, "require");
@@ -118,7 +132,7 @@ void load_chunk(lua_State* L, Host& host, const std::string& file, const std::st
     const char* message = lua_tolstring(L, -1, &size);
     Error error = host.error_of({message, size});
     lua_pop(L, 1);
-    throw error;
+    throw layer == Layer::user ? explained(error, host, name, source.text) : error;
   }
   push_environment(L, layer);
   lua_setupvalue(L, -2, 1);

@@ -13,12 +13,14 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/child_process.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "script/child.h"
+#include "script/other_languages.h"
 #include "script/script_server.h"
 
 namespace prun {
@@ -50,16 +52,22 @@ std::string likely_plan(const std::string& typed, const fs::path& installed) {
   return fmt::format(" (plans of prun: {})", join(plans_in(installed), ", "));
 }
 
-// Returns the language or use of a file that is no plan, by its suffix: "a Python script", or "".
-std::string foreign_file(const std::string& path) {
-  constexpr std::pair<const char*, const char*> kKinds[] = {
-      {".py", "a Python script"}, {".ipynb", "a notebook"}, {".sh", "a shell script"}, {".json", "JSON"},
-      {".yaml", "YAML"},          {".yml", "YAML"},         {".toml", "TOML"},         {".safetensors", "weights"},
-      {".pt", "weights"},         {".txt", "a text"},
-  };
-  for (const auto& [suffix, kind] : kKinds)
-    if (path.ends_with(suffix)) return kind;
-  return "";
+// Returns what to do with a folder in place of a plan.
+std::string folder_text(const fs::path& folder) {
+  std::error_code error;
+  bool checkpoints = fs::exists(folder / "index.json", error);
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
+    checkpoints = checkpoints || fs::exists(entry.path() / "index.json", error);
+  return checkpoints ? "a folder of checkpoints: prun ckpt ls, show or verify reads it"
+                     : "no file but a folder; name a plan in it";
+}
+
+// Rejects weights and other large files, of which the script's process would read all.
+void refuse_binary(const std::string& plan_path, const std::string& file) {
+  std::string begin(4096, '\n');
+  std::ifstream(file, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  if (begin.find('\0') != std::string::npos && !begin.starts_with(LUA_SIGNATURE))
+    throw not_lua(plan_path, foreign_kind(plan_path, begin));
 }
 
 // Returns the description of a plan: the first sentence of its leading comment.
@@ -86,6 +94,12 @@ Error parse_error(const std::string& reply) {
   return Error(static_cast<Exit>(code), reply.substr(end + 1), Site{head.substr(at), line});
 }
 
+// The plans that have printed. A process that is forked later inherits them.
+std::set<std::string>& printed_plans() {
+  static std::set<std::string> plans;
+  return plans;
+}
+
 std::optional<ScriptEnd> run_alone(const ScriptOptions& options, const std::string& plan_file,
                                    ChildProcess::Clock::time_point deadline) {
   ChildProcess child([&](int pipe) {
@@ -110,9 +124,6 @@ Error death(const ScriptOptions& options, int status) {
 }  // namespace
 
 std::string find_plan(const std::string& plan_path, const std::string& lua_dir) {
-  if (const std::string kind = foreign_file(plan_path); !kind.empty())
-    throw usage_error(
-        fmt::format("'{}' is {}, and a plan is a Lua script (`prun init` writes a first one)", plan_path, kind));
   fs::path typed = plan_path, root = fs::path(lua_dir) / "..";
   std::vector<fs::path> places = {typed};
   if (typed.is_relative()) {
@@ -121,15 +132,22 @@ std::string find_plan(const std::string& plan_path, const std::string& lua_dir) 
   }
   for (const fs::path& place : places) {
     std::error_code error;
-    if (fs::is_regular_file(place, error)) return place.string();
-    if (fs::exists(place, error))
-      throw usage_error(fmt::format("'{}' is no file{}", plan_path,
-                                    fs::is_directory(place, error) ? " but a folder; name a plan in it" : ""));
+    if (fs::is_regular_file(place, error)) {
+      refuse_binary(plan_path, place.string());
+      return place.string();
+    }
+    if (fs::is_directory(place, error)) throw usage_error(fmt::format("'{}' is {}", plan_path, folder_text(place)));
+    if (fs::exists(place, error)) throw usage_error(fmt::format("'{}' is no file", plan_path));
   }
+  if (const std::string kind = foreign_kind(plan_path, ""); !kind.empty()) throw not_lua(plan_path, kind);
   throw usage_error(fmt::format("no plan '{}'{}", plan_path, likely_plan(plan_path, root / "plans")));
 }
 
-ScriptResult run_script(const ScriptOptions& options) {
+void print_again() { printed_plans().clear(); }
+
+ScriptResult run_script(const ScriptOptions& given) {
+  ScriptOptions options = given;
+  options.prints = given.prints && !given.help && printed_plans().insert(given.plan_path).second;
   std::string plan_file = find_plan(options.plan_path, options.lua_dir);
   ScriptResult result;
   result.description = first_sentence(plan_file);

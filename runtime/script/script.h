@@ -20,6 +20,7 @@ struct ScriptOptions {
   std::optional<PlanSizes> sizes;               // replace the plan's own sizes
   std::vector<PlanSizes> more_sizes;            // further sizes: the same model on pipelines of other lengths
   bool reads_data = true;                       // false: files of data may be missing or shorter than a sample
+  bool prints = true;                           // the script's print and remarks reach standard error
   bool outline = false;                         // omit the slots of a pipeline schedule, which are many
   double cpu_seconds = 10;                      // limit of the child
   int64_t memory_bytes = 512LL << 20;
@@ -46,7 +47,10 @@ struct ScriptResult {
 // Returns the plan's file: as typed, otherwise among the plans that come with prun, next to lua/. Throws usage_error.
 std::string find_plan(const std::string& plan_path, const std::string& lua_dir);
 
-// Throws Error: plan (with file and line), script_limit, usage (no such plan, unknown --set name).
+// Of all runs of a plan in this process only the first without `help` prints. Throws Error: plan (with file and line),
+// script_limit, usage (no such plan, unknown --set name).
 ScriptResult run_script(const ScriptOptions& options);
+// The next run of each plan prints again.
+void print_again();
 
 }  // namespace prun

@@ -42,11 +42,17 @@ PlanSizes sizes_of(const json& sizes) {
 }
 
 std::vector<uint8_t> request_of(const ScriptOptions& options, const std::string& plan_file) {
-  json all = {{"plan_path", options.plan_path},     {"plan_file", plan_file},
-              {"lua_dir", options.lua_dir},         {"world", options.world},
-              {"settings", options.settings},       {"help", options.help},
-              {"outline", options.outline},         {"reads_data", options.reads_data},
-              {"cpu_seconds", options.cpu_seconds}, {"memory_bytes", options.memory_bytes}};
+  json all = {{"plan_path", options.plan_path},
+              {"plan_file", plan_file},
+              {"lua_dir", options.lua_dir},
+              {"world", options.world},
+              {"settings", options.settings},
+              {"help", options.help},
+              {"outline", options.outline},
+              {"reads_data", options.reads_data},
+              {"prints", options.prints},
+              {"cpu_seconds", options.cpu_seconds},
+              {"memory_bytes", options.memory_bytes}};
   if (options.sizes) all["sizes"] = as_json(*options.sizes);
   for (const PlanSizes& more : options.more_sizes) all["more_sizes"].push_back(as_json(more));
   return json::to_cbor(all);
@@ -62,6 +68,7 @@ std::pair<ScriptOptions, std::string> read_request(const std::vector<uint8_t>& b
   all.at("help").get_to(options.help);
   all.at("outline").get_to(options.outline);
   all.at("reads_data").get_to(options.reads_data);
+  all.at("prints").get_to(options.prints);
   all.at("cpu_seconds").get_to(options.cpu_seconds);
   all.at("memory_bytes").get_to(options.memory_bytes);
   if (all.contains("sizes")) options.sizes = sizes_of(all.at("sizes"));

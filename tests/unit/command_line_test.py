@@ -199,6 +199,62 @@ class Json(unittest.TestCase):
         self.assertIn("count.lua:6", found["failure"]["op"])
 
 
+class Script(unittest.TestCase):
+    """Commands run a plan's script several times; its print and its remarks appear once."""
+    PLAN = """local prun = require "prun"
+local arg = prun.args { width = 32, layers = { 2, "blocks", tune = "2,4" }, path = "text/sample.txt" }
+print("width", arg.width)
+return prun.plan {
+  mesh = prun.mesh { dp = prun.world },
+  model = prun.models.gpt { vocab = 256, layers = arg.layers, width = arg.width, heads = 2, context = 16 },
+  data = prun.data.bytes {
+    path = arg.path, batch = 8,
+  },
+  strategy = { prun.zero3 { axis = "dp" } },
+  optimizer = prun.adamw { lr = 3e-4 },
+  steps = 2,
+}
+"""
+    CLUSTER = ["--cluster", "plans/clusters/laptops.yaml"]
+    REMARK = (":8: data: no file 'text/smaple.txt' (did you mean 'text/sample.txt'?); "
+              "prun goes on as if it had enough samples\n")
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.plan = pathlib.Path(folder.name, "plan.lua")
+        self.plan.write_text(self.PLAN)
+
+    def commands(self):
+        return {
+            "run": ["--nproc", "2", "--prove"],
+            "check": ["--nproc", "2"],
+            "sim": ["--nproc", "2", *self.CLUSTER],
+            "tune": ["--nproc", "2", *self.CLUSTER, "--search", "width=32,64"],
+            "dump": ["--nproc", "2"],
+            "draw": ["--nproc", "2", "--out", self.plan.parent / "picture.svg"],
+            "diff": [self.plan, "--nproc", "2"],
+        }
+
+    def printed(self, name, words):
+        done = prun(*([] if name == "run" else [name]), self.plan, *words)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stderr
+
+    def test_print_appears_once(self):
+        for name, words in self.commands().items():
+            with self.subTest(name):
+                self.assertEqual(self.printed(name, words).count("width\t32\n"), 2 if name == "diff" else 1)
+        self.assertEqual(prun(self.plan, "--help").stderr, "")
+
+    def test_a_missing_data_file_is_named(self):
+        for name, words in self.commands().items():
+            if name not in ("run", "check"):  # they read the data
+                with self.subTest(name):
+                    err = self.printed(name, [*words, "--set", "path=text/smaple.txt"])
+                    self.assertEqual(err.count(self.REMARK), 2 if name == "diff" else 1, err)
+
+
 class Help(unittest.TestCase):
     COMMANDS = ([], ["plans/ddp.lua"], ["bench"], ["ckpt"], ["tune"], ["sim"])
 

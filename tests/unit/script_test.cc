@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -91,6 +92,100 @@ TEST_F(Script, RequiresFromItsFolderOnly) {
   for (const char* name : {"../plan", "/etc/passwd", "..plan", "a..b", ".a", "", "a/b"})
     EXPECT_NE(said("require '" + std::string(name) + "'").find("is not a module name"), std::string::npos) << name;
   EXPECT_EQ(said("require 'loop'"), "module 'loop' requires itself, by way of others");
+}
+
+TEST_F(Script, ExplainsWordsOfOtherLanguages) {
+  const std::pair<const char*, const char*> kWays[] = {
+      {"if 1 != 2 then end", "a ~= b"},
+      {"if not 1 !== 2 then end", "a ~= b"},
+      {"local x = !true", "not a"},
+      {"local x = 1 x += 1", "a = a + b"},
+      {"local x = 1 x -= 1", "a = a - b"},
+      {"local x = '' x ..= 'a'", "a = a .. b"},
+      {"local x = 1 x++", "a = a + 1"},
+      {"local x = true && false", "a and b"},
+      {"local x = true || false", "a or b"},
+      {"local x = 2 ** 3", "a ^ b"},
+      {"local x = 1 === 1", "a == b"},
+      {"local x = 1 ? 2 : 3", "a and b or c"},
+      {"local x = [1, 2]", "{ a, b }"},
+      {"local x = { 'a': 1 }", "{ a = b }"},
+      {"local x = { a: 1 }", "{ a = b }"},
+      {"local x: int = 1", "local a = b"},
+      {"let x = 1", "local a = b"},
+      {"# a comment", "-- a comment"},
+      {"local x = 1\n// a comment", "-- a comment"},
+      {"def f(a)", "function f(a) .. end"},
+      {"if 1 then\nelif 2 then\nend", "elseif a then"},
+      {"import torch", "local a = require \"a\""},
+      {"local x = null", "nil"},
+      {"local x = None", "nil"},
+      {"local x = True", "true"},
+      {"local x = False", "false"},
+      {"local x = len('a')", "#list"},
+      {"local x = max(1, 2)", "math.max"},
+  };
+  for (const auto& [text, way] : kWays) {
+    const std::string hint = std::string(" (in Lua: ") + way + ")";
+    EXPECT_TRUE(said(text).ends_with(hint)) << text << ": " << said(text);
+  }
+  EXPECT_EQ(said("local x = '!= &&' .. )"), "unexpected symbol near ')'");
+  EXPECT_EQ(said("local x = 1 != 2 -- x += 1"), "unexpected symbol near '!' (in Lua: a ~= b)");
+}
+
+TEST_F(Script, NamesTheFamilyOfABareName) {
+  const std::pair<const char*, const char*> kNames[] = {
+      {"world", "(here: prun.world)"},
+      {"mesh", "(here: prun.mesh)"},
+      {"zero3", "(here: prun.zero3)"},
+      {"gpt", "(here: prun.models.gpt)"},
+      {"bytes", "(here: prun.data.bytes)"},
+      {"rmsnorm", "(here: prun.nn.rmsnorm)"},
+      {"linear", "(here: prun.linear or prun.nn.linear)"},
+      {"zero33", "(did you mean 'prun.zero3'?)"},
+      {"world_size", "(here: prun.world)"},
+  };
+  for (const auto& [name, hint] : kNames)
+    EXPECT_EQ(said(std::string("local x = ") + name), "unknown name '" + std::string(name) + "' " + hint);
+}
+
+TEST_F(Script, PrintsOnce) {
+  const std::string plan = write("once.lua", "print('once')\nerror('end', 0)");
+  testing::internal::CaptureStderr();
+  ScriptOptions given = options(plan);
+  given.help = true;
+  run_failing(given);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  for (const char* text : {"once\n", "", ""}) {
+    testing::internal::CaptureStderr();
+    run_failing(options(plan));
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), text);
+  }
+  print_again();
+  testing::internal::CaptureStderr();
+  run_failing(options(plan));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "once\n");
+}
+
+// A plan may have any name; a file is rejected by its name only if it is no Lua.
+TEST_F(Script, RunsAPlanOfAnyName) {
+  for (const char* name : {"plan.txt", "plan.json", "plan.py", "plan.yaml", "plan"})
+    EXPECT_EQ(run_failing(options(write(name, "error('it runs', 0)"))).message(), "it runs");
+  EXPECT_EQ(run_failing(options(write("plan.txt", "local prun = require 'prun'\nx ="))).message(),
+            "unexpected symbol near <eof>");
+  const auto refused = [this](const char* name, const std::string& text) {
+    const std::string plan = write(name, text);
+    const Error error = run_failing(options(plan));
+    EXPECT_EQ(error.code(), Exit::usage) << name;
+    return error.message().substr(plan.size() + 2);
+  };
+  const std::string end = ", and a plan is a Lua script (`prun init` writes a first one)";
+  EXPECT_EQ(refused("train.py", "import torch\n"), " is a Python script" + end);
+  EXPECT_EQ(refused("notes.txt", "Some notes.\n"), " is a text" + end);
+  EXPECT_EQ(refused("config", "  { \"a\": 1 }"), " is JSON" + end);
+  EXPECT_EQ(refused("train", "#!/usr/bin/env python3\nx = [1]\n"), " is a Python script" + end);
+  EXPECT_EQ(refused("weights.safetensors", std::string("\1\0\0\0{", 5)), " is weights" + end);
+  EXPECT_EQ(refused("data.bin", std::string("a\0b", 3)), " is binary data" + end);
 }
 
 struct Endless {

@@ -17,6 +17,7 @@
 #include "job/build.h"
 #include "job_options.h"
 #include "predict/predict.h"
+#include "script/script.h"
 #include "sim_options.h"
 
 namespace prun {
@@ -38,6 +39,7 @@ DiffSide diff_side_of(JobSpec job, const std::string& plan, const std::map<std::
   std::string name = plan;
   for (const auto& [key, value] : job.settings) name += fmt::format(", {}={}", key, value);
   DiffSide side;
+  print_again();  // each side may be the same plan
   side.job = written_out(build_job(job, job.ranks()));
   side.facts = facts_of(side.job, name);
   if (cluster) side.step = predict_step(side.job, *cluster);

@@ -283,6 +283,7 @@ int Tune::run() {
   const Cluster cluster = open_cluster(job_, sim_.cluster);
   simulate::place_ranks(cluster, job_.ranks());
   const ScriptResult about = describe_plan(job_);
+  print_remarks(job_);
   SearchSpace space = search_space(job_, sim_.search, about.arguments, cluster);
   const JobSpec given = job_;
   // A plan with a given number of layers may be shrunk.
