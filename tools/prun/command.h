@@ -28,6 +28,8 @@ class Command {
   Command& operator=(const Command&) = delete;
 
   virtual void declare(OptionTable& options) = 0;
+  // The command takes any options and operands, unread.
+  virtual bool takes_all() const { return false; }
   // Extracts a plan from the operands; --help also calls this. Throws usage_error.
   virtual void take_operands(std::vector<std::string>& /*operands*/) {}
   // Completes the options and checks their combination. Throws usage_error.

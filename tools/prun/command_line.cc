@@ -79,20 +79,34 @@ bool looks_like_option(const std::string& word) {
   return word.size() > 1 && word[0] == '-' && std::isalpha(static_cast<unsigned char>(word[1])) != 0;
 }
 
-// Returns the names of the arguments of the plan among the words. Returns none without a plan or if the plan fails,
-// because the error about the option comes first.
-std::vector<std::string> plan_arguments(const std::vector<std::string>& words) {
+struct PlanArguments {
+  std::string plan;  // "": none among the words, or it fails, because the error about the option comes first
   std::vector<std::string> names;
+  bool has(const std::string& name) const { return std::find(names.begin(), names.end(), name) != names.end(); }
+};
+
+// Returns the arguments of the plan among the words.
+PlanArguments plan_arguments(const std::vector<std::string>& words) {
+  PlanArguments found;
   const auto plan = std::find_if(words.begin(), words.end(), [](const auto& word) { return word.ends_with(".lua"); });
-  if (plan == words.end()) return names;
+  if (plan == words.end()) return found;
   JobSpec job;
   job.plan = *plan;
   try {
     job.lua_dir = find_installation().lua_dir;
-    for (const PlanArgument& argument : describe_plan(job).arguments) names.push_back(argument.name);
+    for (const PlanArgument& argument : describe_plan(job).arguments) found.names.push_back(argument.name);
+    found.plan = *plan;
   } catch (const Error&) {
   }
-  return names;
+  return found;
+}
+
+// Returns the answer to an option that is an argument of most plans.
+std::string setting_text(const SettingHere& setting, const PlanArguments& arguments) {
+  if (!arguments.plan.empty() && !arguments.has(setting.name))
+    return fmt::format(" ({} has no argument '{}': edit {} in it)", arguments.plan, setting.name, setting.in_plan);
+  return fmt::format(" (here: --set {}={}{})", setting.name, setting.value,
+                     arguments.plan.empty() ? ", where the plan has it" : "");
 }
 
 // Returns "--set steps=3" if the option has the name of an argument of the plan or, unless `exact`, a similar name;
@@ -101,9 +115,9 @@ std::string setting_of(const std::string& option, const std::string& value, cons
                        bool exact) {
   std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
   std::replace(name.begin(), name.end(), '-', '_');
-  const std::vector<std::string> arguments = plan_arguments(words);
-  if (std::find(arguments.begin(), arguments.end(), name) == arguments.end()) {
-    name = exact ? "" : nearest_word(name, arguments);
+  const PlanArguments arguments = plan_arguments(words);
+  if (!arguments.has(name)) {
+    name = exact ? "" : nearest_word(name, arguments.names);
     if (name.empty()) return "";
   }
   return fmt::format("--set {}={}", name, value.empty() ? "VALUE" : value);
@@ -124,8 +138,9 @@ Error no_such_option(const std::string& name, const std::string& value, const st
   const std::string setting = sets ? setting_of(name, value, words, true) : "";
   if (!setting.empty())
     return usage_error(fmt::format("there is no option {}, but an argument of the plan: {}", name, setting));
+  if (const SettingHere* elsewhere = sets ? setting_here(name) : nullptr)
+    return usage_error(fmt::format("there is no option {}{}", name, setting_text(*elsewhere, plan_arguments(words))));
   const std::string ours = option_here(name);
-  if (sets && ours.starts_with(" (here: --set")) return usage_error(fmt::format("there is no option {}{}", name, ours));
   std::vector<std::string> others;
   ParsedCommand scratch;
   for (const CommandRow& other : commands()) {
@@ -226,6 +241,7 @@ ParsedCommand parse_words(const std::vector<std::string>& given) {
     words = json ? std::vector<std::string>{"--json"} : std::vector<std::string>{};
   }
   parsed.command = parsed.row->make();
+  if (parsed.command->takes_all()) return parsed;
   CLI::App app;
   declare_all(app, *parsed.command, parsed);
   check_option_words(words, app, *parsed.row);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -31,8 +32,6 @@ constexpr std::pair<const char*, const char*> kElsewhereOptions[] = {
     {"--backend", "--transport"},
     {"--config", "a plan, and --set NAME=VALUE"},
     {"--deepspeed", "a plan with prun.zero1, zero2 or zero3"},
-    {"--tensor-model-parallel-size", "--set tp=N, where the plan has it"},
-    {"--pipeline-model-parallel-size", "--set pp=N, where the plan has it"},
     {"--output-dir", "--checkpoint DIR"},
     {"--logging-dir", "--runs DIR"},
     {"--log-dir", "--runs DIR"},
@@ -54,30 +53,6 @@ constexpr std::pair<const char*, const char*> kElsewhereOptions[] = {
     {"--rdzv-timeout", "--timeout SECONDS"},
     {"--local-rank", "nothing: prun starts the ranks of a node itself"},
     {"--run-path", "a plan, and --set NAME=VALUE"},
-    {"--mixed-precision", "--set dtype=bf16, where the plan has it"},
-    {"--bf16", "--set dtype=bf16, where the plan has it"},
-    {"--fp16", "--set dtype=bf16, where the plan has it: there is no fp16"},
-    {"--lr", "--set lr=X, where the plan has it"},
-    {"--learning-rate", "--set lr=X, where the plan has it"},
-    {"--epochs", "--set steps=N, which is epochs times samples / batch"},
-    {"--steps", "--set steps=N, where the plan has it"},
-    {"--max-steps", "--set steps=N, where the plan has it"},
-    {"--max-iters", "--set steps=N, where the plan has it"},
-    {"--train-iters", "--set steps=N, where the plan has it"},
-    {"--dtype", "--set dtype=bf16, where the plan has it"},
-    {"--precision", "--set dtype=bf16, where the plan has it"},
-    {"--data-path", "--set data=FILE, where the plan has it"},
-    {"--dataset", "--set data=FILE, where the plan has it"},
-    {"--num-layers", "--set layers=N, where the plan has it"},
-    {"--hidden-size", "--set width=N, where the plan has it"},
-    {"--num-attention-heads", "--set heads=N, where the plan has it"},
-    {"--seq-length", "--set context=N, where the plan has it"},
-    {"--seq-len", "--set context=N, where the plan has it"},
-    {"--block-size", "--set context=N, where the plan has it"},
-    {"--global-batch-size", "--set batch=N, where the plan has it"},
-    {"--gradient-accumulation-steps", "--set micro=N, where the plan has it"},
-    {"--batch-size", "--set batch=N, where the plan has it"},
-    {"--seed", "--set seed=N, where the plan has it"},
     {"--cpu", "--device cpu, the default"},
     {"--cuda", "--device cuda"},
     {"--redirects", "--runs DIR, which keeps a log"},
@@ -91,7 +66,6 @@ constexpr std::pair<const char*, const char*> kElsewhereOptions[] = {
     {"--tensorboard", "--metrics FILE, which tools/tensorboard converts"},
     {"--fsdp", "a plan with prun.fsdp or prun.zero3"},
     {"--compile", "nothing: every plan is compiled"},
-    {"--amp", "--set dtype=bf16, where the plan has it"},
     {"--devices", "--nproc"},
     {"--accelerator", "--device"},
     {"--strategy", "a strategy of the plan"},
@@ -101,9 +75,40 @@ constexpr std::pair<const char*, const char*> kElsewhereOptions[] = {
     {"--gradient-checkpointing", "prun.recompute in the plan"},
     {"--eval-interval", "prun.eval in the plan"},
     {"--warmup-steps", "prun.warmup in the plan"},
-    {"--weight-decay", "--set, where the plan has it"},
     {"--verbose", "--log-level info"},
     {"-v", "--log-level info"},
+};
+
+// Options that are arguments of most plans.
+constexpr SettingHere kElsewhereSettings[] = {
+    {"--tensor-model-parallel-size", "tp", "N", "the mesh (tp = N) and prun.tensor_parallel"},
+    {"--pipeline-model-parallel-size", "pp", "N", "the mesh (pp = N) and prun.pipeline"},
+    {"--mixed-precision", "dtype", "bf16", "prun.plan { dtype = \"bf16\" }"},
+    {"--bf16", "dtype", "bf16", "prun.plan { dtype = \"bf16\" }"},
+    {"--amp", "dtype", "bf16", "prun.plan { dtype = \"bf16\" }"},
+    {"--weight-decay", "weight_decay", "X", "weight_decay of the optimizer"},
+    {"--fp16", "dtype", "bf16", "prun.plan { dtype = \"bf16\" }"},
+    {"--lr", "lr", "X", "lr of the optimizer"},
+    {"--learning-rate", "lr", "X", "lr of the optimizer"},
+    {"--epochs", "steps", "EPOCHS*SAMPLES/BATCH", "steps of prun.plan"},
+    {"--steps", "steps", "N", "steps of prun.plan"},
+    {"--max-steps", "steps", "N", "steps of prun.plan"},
+    {"--max-iters", "steps", "N", "steps of prun.plan"},
+    {"--train-iters", "steps", "N", "steps of prun.plan"},
+    {"--dtype", "dtype", "bf16", "prun.plan { dtype = \"bf16\" }"},
+    {"--precision", "dtype", "bf16", "prun.plan { dtype = \"bf16\" }"},
+    {"--data-path", "data", "FILE", "path of the data"},
+    {"--dataset", "data", "FILE", "path of the data"},
+    {"--num-layers", "layers", "N", "layers of the model"},
+    {"--hidden-size", "width", "N", "width of the model"},
+    {"--num-attention-heads", "heads", "N", "heads of the model"},
+    {"--seq-length", "context", "N", "context of the model"},
+    {"--seq-len", "context", "N", "context of the model"},
+    {"--block-size", "context", "N", "context of the model"},
+    {"--global-batch-size", "batch", "N", "batch of the data"},
+    {"--gradient-accumulation-steps", "micro", "N", "micro of prun.plan"},
+    {"--batch-size", "batch", "N", "batch of the data"},
+    {"--seed", "seed", "N", "seed of prun.plan"},
 };
 
 // {0} is the plan.
@@ -122,7 +127,7 @@ constexpr std::pair<const char*, const char*> kElsewhereCommands[] = {
     {"python", "prun runs plans, which are Lua: prun PLAN"},
     {"pip", "prun is built from its clone: ./tools/run PLAN"},
     {"python3", "prun runs plans, which are Lua: prun PLAN"},
-    {"verify", "prun check {0}"},
+    {"verify", "prun check {0}; of a checkpoint: prun ckpt verify DIR"},
     {"validate", "prun check {0}"},
     {"test", "prun check {0}"},
     {"prove", "prun check {0}"},
@@ -154,6 +159,12 @@ constexpr std::pair<const char*, const char*> kElsewhereCommands[] = {
     {"create", "prun init [FOLDER]"},
 };
 
+// Commands of a folder with checkpoints.
+constexpr std::pair<const char*, const char*> kOfCheckpoints[] = {
+    {"verify", "verify"}, {"validate", "verify"}, {"test", "verify"},  {"show", "show"},       {"info", "show"},
+    {"list", "ls"},       {"ls", "ls"},           {"compare", "diff"}, {"reshard", "reshard"}, {"export", "export"},
+};
+
 struct ElsewhereValue {
   const char *option, *theirs, *ours;
 };
@@ -177,7 +188,16 @@ std::string option_here(std::string name) {
   return "";
 }
 
+const SettingHere* setting_here(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  for (const SettingHere& row : kElsewhereSettings)
+    if (name == row.theirs) return &row;
+  return nullptr;
+}
+
 std::string command_here(const std::string& name, const std::string& plan) {
+  for (const auto& [theirs, verb] : kOfCheckpoints)
+    if (name == theirs && std::filesystem::is_directory(plan)) return fmt::format("prun ckpt {} {}", verb, plan);
   for (const auto& [theirs, ours] : kElsewhereCommands)
     if (name == theirs) return fmt::format(fmt::runtime(ours), plan);
   return "";

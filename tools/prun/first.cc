@@ -18,6 +18,7 @@ class Later final : public Command {
  public:
   explicit Later(const char* name) : name_(name) {}
   void declare(OptionTable&) override {}
+  bool takes_all() const override { return true; }
   int run() override { refuse(name_); }
 
  private:
