@@ -23,6 +23,7 @@ local arg = prun.args {
                  choices = { "1f1b", "gpipe", "zb_h1" }, tune = "1f1b,zb_h1" },
   split      = { "layers", "what the stages share equally: layers, or flops (which count the head, too)",
                  choices = { "layers", "flops" } },
+  stages     = { {}, "layers of each stage, such as 3,5,5,3; empty: equal shares", least = 1 },
   cp         = { 1, "ranks that split the tokens of a sequence", least = 1 },
   sequence   = { false, "tp splits tokens between the layers, too", tune = "false,true" },
   zero       = { 0, "ZeRO's stage; 0: every rank has all that tp and pp leave it", least = 0, most = 3,
@@ -91,7 +92,8 @@ end
 local function strategies()
   local list = {}
   if arg.pp > 1 then
-    list[1] = prun.pipeline { axis = "pp", schedule = schedule(), chunks = arg.chunks, split = arg.split }
+    list[1] = prun.pipeline { axis = "pp", schedule = schedule(), chunks = arg.chunks, split = arg.split,
+                              stages = #arg.stages > 0 and arg.stages or nil }
   end
   if arg.tp > 1 then list[#list + 1] = prun.tensor_parallel { axis = "tp", sequence = arg.sequence } end
   if arg.cp > 1 then list[#list + 1] = prun.context_parallel { axis = "cp" } end

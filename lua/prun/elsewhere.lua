@@ -190,7 +190,7 @@ for owner, names in pairs {
   ["a learning rate, such as prun.cosine"] = { "warmup", "least" },
   ["some strategies"] = { "axis", "bucket", "first", "prefetch", "inflight", "wire", "offload", "reshard_after_forward",
                      "over", "persist_below", "sequence", "column", "row" },
-  ["prun.pipeline"] = { "schedule", "chunks", "split", "transfer" },
+  ["prun.pipeline"] = { "schedule", "chunks", "split", "stages", "transfer" },
 } do
   for _, name in ipairs(names) do owner_of[name] = owner end
 end

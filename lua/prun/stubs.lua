@@ -269,6 +269,7 @@
 ---@field schedule? string|prun.Schedule gpipe, 1f1b, interleaved, zb_h1, zb_v, or what prun.schedule made (default '1f1b')
 ---@field chunks? integer stages of one rank; by default the schedule's
 ---@field split? string what stages share equally (default 'layers')
+---@field stages? integer[] layers of each stage, in order, such as { 3, 5, 5, 3 }, instead of equal shares
 ---@field transfer? string send: messages; put: the sender writes into the receiver's memory, one-sided (default 'send')
 
 ---@class prun.plan.options

@@ -3,13 +3,17 @@
 // Surprising fact: a unit that several ranks call, or whose weights several ranks read (tied embeddings: the first and
 // the last), becomes several units with equal initial values, twins. Each rank updates its own with the gradient
 // reduced over all twins, so that they remain equal. A twin that another unit reads first becomes a part of that unit.
+#include "compile/partition.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 
+#include "base/text.h"
 #include "compile/compile_state.h"
 
 namespace prun {
@@ -35,6 +39,30 @@ void split_by_layers(Graph& graph, int stages, const std::vector<bool>& layer, i
   for (size_t c = 0; c < graph.calls.size(); ++c) {
     graph.calls[c].stage = layer[c] ? stage_of(seen++) : stage_of(std::clamp(seen - 1, 0, layers - 1));
   }
+}
+
+// `each`: layers of each stage.
+void split_as_listed(Graph& graph, const std::vector<int>& each, const std::vector<bool>& layer) {
+  int stage = 0, left = each.front();
+  for (size_t c = 0; c < graph.calls.size(); ++c) {
+    if (layer[c] && left-- == 0) left = each[++stage] - 1;
+    graph.calls[c].stage = stage;
+  }
+}
+
+void check_listed(const Plan& plan, int stages, int layers) {
+  const std::vector<int>& each = plan.pipeline->stage_layers;
+  const int listed = std::ssize(each), sum = std::accumulate(each.begin(), each.end(), 0);
+  if (listed != stages)
+    throw plan_error(
+        fmt::format("'stages' lists the layers of {}, and {}{} make {}", counted(listed, "stage"),
+                    counted(pipeline_ranks(plan), "pipeline rank"),
+                    plan.pipeline->chunks > 1 ? fmt::format(" with {} chunks each", plan.pipeline->chunks) : "",
+                    stages),
+        plan.pipeline->site);
+  if (sum != layers)
+    throw plan_error(fmt::format("'stages' lists {}, and the model has {}", counted(sum, "layer"), layers),
+                     plan.pipeline->site);
 }
 
 // Splits calls into contiguous runs with the smallest maximum of FLOPs; every stage has a call.
@@ -130,6 +158,11 @@ void separate_tied_units(const Plan& plan, Graph& graph) {
 
 }  // namespace
 
+int layers_of(const Graph& graph) {
+  const std::vector<bool> layer = find_layers(graph);
+  return static_cast<int>(std::count(layer.begin(), layer.end(), true));
+}
+
 int pipeline_ranks(const Plan& plan) { return plan.pipeline ? plan.mesh.size(plan.pipeline->axis) : 1; }
 int pipeline_stages(const Plan& plan) { return plan.pipeline ? pipeline_ranks(plan) * plan.pipeline->chunks : 1; }
 int rank_of_stage(const Plan& plan, int stage) {
@@ -161,7 +194,10 @@ void partition(CompileState& state) {
                     pipeline.chunks > 1 ? fmt::format(" with {} chunks each", pipeline.chunks) : "", stages, most,
                     pipeline.split_by_flops ? "units" : "layers"),
         pipeline.site);
-  if (pipeline.split_by_flops)
+  if (!pipeline.stage_layers.empty()) {
+    check_listed(state.plan, stages, layers);
+    split_as_listed(graph, pipeline.stage_layers, layer);
+  } else if (pipeline.split_by_flops)
     split_by_flops(graph, stages);
   else
     split_by_layers(graph, stages, layer, layers);

@@ -418,8 +418,8 @@ Pipeline read_pipeline(const Field& field, int microbatches) {
   Pipeline pipeline;
   std::string placement, split, transfer;
   field.need("axis", pipeline.axis, "schedule", pipeline.schedule);
-  field.may("chunks", pipeline.chunks, "placement", placement, "split", split, "transfer", transfer, "site",
-            pipeline.site);
+  field.may("chunks", pipeline.chunks, "placement", placement, "split", split, "stages", pipeline.stage_layers,
+            "transfer", transfer, "site", pipeline.site);
   pipeline.v_placement = placement == "v";
   pipeline.split_by_flops = split == "flops";
   pipeline.puts = transfer == "put";

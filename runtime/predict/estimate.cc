@@ -112,7 +112,8 @@ Estimate estimate_plan(const JobSpec& spec, const Cluster& cluster) {
   if (all.layers > 0 && small.plan().programs.empty() && small.ops() > kOpsEstimatedWhole) {
     figure = SmallSizesEstimate(small, !cluster.nodes.empty()).run();
   } else {
-    if (small.all_layers() % parts != 0 && small.ops() > kOpsSimulatedWhole)
+    const bool listed = small.plan().pipeline && !small.plan().pipeline->stage_layers.empty();
+    if (!listed && small.all_layers() % parts != 0 && small.ops() > kOpsSimulatedWhole)
       throw plan_error(fmt::format("{} are not shared equally by {}", counted(small.all_layers(), "layer"),
                                    counted(parts, "stage")));
     figure = whole_plan(spec, cluster, ranks);

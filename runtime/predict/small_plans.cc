@@ -28,7 +28,8 @@ SmallPlans::SmallPlans(const JobSpec& spec, const simulate::Cluster& cluster, in
     lengths_.chunks = plan_.pipeline->chunks;
   }
   const int parts = lengths_.stages * lengths_.chunks;
-  const bool equal = all_layers_ % parts == 0 && !(plan_.pipeline && plan_.pipeline->split_by_flops);
+  const bool equal = all_layers_ % parts == 0 &&
+                     !(plan_.pipeline && (plan_.pipeline->split_by_flops || !plan_.pipeline->stage_layers.empty()));
   lengths_.layers = equal ? all_layers_ / parts : 0;
 }
 

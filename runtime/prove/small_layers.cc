@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "compile/partition.h"
 #include "ir/ops.h"
 #include "prove/small_plan.h"
 
@@ -119,7 +120,31 @@ Table<CallId, bool> surplus(const Plan& plan, const Calls& calls) {
   return dropped;
 }
 
+// Shares the layers of a smaller plan as unequally as listed: each one goes to the stage that lacks the most.
+std::vector<int> shared_as(const std::vector<int>& listed, int stages, int layers) {
+  std::vector<double> lacks;
+  double sum = 0;
+  for (int stage = 0; stage < stages; ++stage) {
+    const size_t like = stages == 1 ? 0 : stage * (listed.size() - 1) / (stages - 1);
+    sum += lacks.emplace_back(listed[like]);
+  }
+  std::vector<int> shared(stages, 1);
+  for (double& each : lacks) each = each * layers / sum - 1;
+  for (int left = layers - stages; left > 0; --left) {
+    const auto most = std::max_element(lacks.begin(), lacks.end());
+    ++shared[most - lacks.begin()];
+    *most -= 1;
+  }
+  return shared;
+}
+
 }  // namespace
+
+void share_layers(Plan& small) {
+  if (!small.pipeline || small.pipeline->stage_layers.empty()) return;
+  const int stages = small.mesh.size(small.pipeline->axis) * small.pipeline->chunks;
+  small.pipeline->stage_layers = shared_as(small.pipeline->stage_layers, stages, layers_of(small.graph));
+}
 
 void drop_layers(Plan& small, const std::vector<Plan*>& others) {
   const Calls calls(small.graph);

@@ -92,6 +92,10 @@ class NoBytes(Proven):
 
 
 class Stages(Proven):
+    def test_their_layers_may_be_listed(self):
+        for ranks, pp, chunks, layers, stages in ((2, 2, 1, 4, "1,3"), (4, 2, 2, 6, "1,2,2,1"), (8, 8, 1, 24, "1,4,4,3,3,4,4,1")):
+            self.proven("plans/gpt.lua", ranks, pp=pp, chunks=chunks, layers=layers, stages=stages)
+
     def test_all_have_the_same_bodies(self):
         for strategy, dp in (("ddp", 1), ("zero1", 2), ("zero3", 1)):
             self.proven(STAGES, 4 * dp, "--check-replicas", 1, strategy=strategy, dp=dp)

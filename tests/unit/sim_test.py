@@ -63,6 +63,11 @@ JOBS = [("ddp", 16, []), ("zero3", 32, []), ("3d", 64, settings(tp=4, pp=4, laye
 
 
 class Sim(unittest.TestCase):
+    def test_stages_have_the_listed_layers(self):
+        given = sim("gpt", 4, *settings(pp=4, layers=16, stages="3,4,6,3"), "--extrapolate")
+        _, four, six, _ = (each["peak_roles"]["param"] for each in given["classes"])
+        self.assertAlmostEqual(six / four, 6 / 4, 3)
+
     def test_a_rank_stands_for_all_of_its_class(self):
         for plan, ranks, words in JOBS:
             with self.subTest(plan):

@@ -1,6 +1,6 @@
 -- prun.pipeline { axis = "pp", schedule = "1f1b" }: each rank has some of the model's layers (stages), and microbatches
 -- flow through them. A schedule (prun/schedules) orders each rank's computation, and its sends and receives follow from
--- that. Stages have equal numbers of layers or (split = "flops") equal work.
+-- that. Stages have equal numbers of layers, (split = "flops") equal work, or the listed layers (stages = { 3, 5 }).
 
 local schema = require "prun.schema"
 
@@ -14,6 +14,8 @@ local entries = schema.register("prun.pipeline", {
     help = "stages of one rank; by default the schedule's" },
   { name = "split", kind = "text", default = "layers", choices = { "layers", "flops" },
     help = "what stages share equally" },
+  { name = "stages", kind = "integers", optional = true, least = 1,
+    help = "layers of each stage, in order, such as { 3, 5, 5, 3 }, instead of equal shares" },
   { name = "transfer", kind = "text", default = "send", choices = { "send", "put" },
     help = "send: messages; put: the sender writes into the receiver's memory, one-sided" },
 })
@@ -32,7 +34,8 @@ end
 local function result(self, mesh, micro)
   local ranks = mesh.size_of[self.axes[1]]
   return { axis = self.axes[1], chunks = self.chunks, placement = self.schedule.placement, split = self.options.split,
-           transfer = self.options.transfer, schedule = self.schedule.name, site = self.site,
+           stages = self.options.stages, transfer = self.options.transfer, schedule = self.schedule.name,
+           site = self.site,
            turns = host.outline and {} or self.schedule.record(ranks, micro, self.chunks) }
 end
 
