@@ -4,8 +4,8 @@
 
 namespace prun {
 
-// Returns the number of layers that a pipeline's stages share: calls of unit classes with several units. A model without
-// such classes counts all its calls.
+// Returns the number of layers that a pipeline's stages share: calls of unit classes with several units. A model
+// without such classes counts all its calls.
 int layers_of(const Graph& graph);
 
 }  // namespace prun

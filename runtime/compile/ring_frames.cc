@@ -67,16 +67,16 @@ class RingConflicts {
     if (!fresh) return distances;
     const std::vector<Entry>&of_a = entries_of(a), &of_b = entries_of(b);
     const int least = b.first - a.first - static_cast<int>(std::ssize(a.lives));
-    known_.assign(a.lives.size() + b.lives.size() + 1, false);
+    known_.assign(a.lives.size() + b.lives.size() + 1, 0);
     size_t from = 0;
     for (const Entry& mine : of_a) {
       while (from < of_b.size() && of_b[from].longest < mine.first) ++from;
       for (size_t i = from; i < of_b.size() && of_b[i].first <= mine.last; ++i) {
         const Entry& other = of_b[i];
         const int distance = other.microbatch - mine.microbatch;
-        if (other.last < mine.first || other.life == mine.life || known_[distance - least]) continue;
-        if (!in_the_way(*mine.life, *other.life)) continue;
-        known_[distance - least] = true;
+        if (known_[distance - least] != 0) continue;  // nearly always, in a steady state
+        if (other.last < mine.first || other.life == mine.life || !in_the_way(*mine.life, *other.life)) continue;
+        known_[distance - least] = 1;
         distances.push_back(distance);
       }
     }
@@ -90,7 +90,7 @@ class RingConflicts {
   const BufferLives& lives_;
   std::unordered_map<int, std::vector<Entry>> entries_;       // by ring, sorted by `first`
   std::unordered_map<uint64_t, std::vector<int>> distances_;  // by pair of rings, the smaller number first
-  std::vector<bool> known_;                                   // of one pair, by distance
+  std::vector<uint8_t> known_;                                // of one pair, by distance: 1 = in `distances_`
 };
 
 class FramePacker {

@@ -129,8 +129,8 @@ void WholeMemory::fill(int low, int high) {
   if (!is_line(low, high)) pack({middle});
   if (length >= kShort && !is_line(low, high) && on_line(low, high, middle)) pack({low + length / 4});
   if (!is_line(low, high)) {
-    fill(low, middle);
-    return fill(middle, high);
+    fill(middle, high);  // first, because a rank that it packs next to `middle` may confirm the other half
+    return fill(low, middle);
   }
   const RoleBytes first = known_.at(low), last = known_.at(high);
   for (int rank = low + 1; rank < high; ++rank)
