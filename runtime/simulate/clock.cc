@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -17,6 +18,12 @@ namespace {
 
 // Bandwidth between host and device memory if the cluster file has no figure; that of PCIe 4 x16.
 constexpr double kHostBytesPerSecond = 25e9;
+
+// Bytes of device memory per byte that a rank sends. In NCCL's kernels data arrive in a buffer (one write), are read
+// from it, and are reduced with another operand (one read) or copied to the result (one write): recvReduceSend and
+// recvCopySend in src/device/all_reduce.h. A message passes a buffer likewise.
+constexpr double kMemoryPerSent = 3;
+constexpr double kMostTaken = 0.9;  // share of multiprocessors or bandwidth that transfers take at most
 
 // Returns whether the op waits for op `before` of the previous step: an edge with back = 1, or the first op of the same
 // stream.
@@ -189,6 +196,8 @@ void Clock::join_task(int id, StreamCursor at) {
   actor.running.push_back(id);
   if (task.kind == Kind::compute) actor.computing++;
   if (task.kind == Kind::copy) actor.copying++;
+  actor.occupied += task.occupied;
+  actor.traffic += task.traffic;
   const bool sends = walk_->op(at).sends();
   if (task.kind == Kind::collective || (task.kind == Kind::message && sends)) actor.out[task.level]++;
   if (task.kind == Kind::collective || (task.kind == Kind::message && !sends)) actor.in[task.level]++;
@@ -203,6 +212,8 @@ void Clock::leave(int id) {
     std::erase(actor.running, id);
     if (task.kind == Kind::compute) actor.computing--;
     if (task.kind == Kind::copy) actor.copying--;
+    actor.occupied -= task.occupied;
+    actor.traffic -= task.traffic;
     const bool sends = walk_->op(at).sends();
     if (task.kind == Kind::collective || (task.kind == Kind::message && sends)) actor.out[task.level]--;
     if (task.kind == Kind::collective || (task.kind == Kind::message && !sends)) actor.in[task.level]--;
@@ -301,6 +312,8 @@ void Clock::collective(const std::vector<StreamCursor>& members) {
   task.at = members;
   task.kind = Kind::collective;
   task.level = group.level;
+  task.occupied = occupied_multiprocessors(cluster_, group);
+  if (task.occupied > 0 && seconds > 0) task.traffic = std::llround(kMemoryPerSent * sent / seconds);
   begin(task, seconds);
 }
 
@@ -317,7 +330,10 @@ void Clock::send(StreamCursor at) {
   task.at = {at};
   task.kind = Kind::message;
   task.level = level;
-  begin(task, std::max(1e-9, message_seconds(cluster_, level, bandwidth, bytes)));
+  const double seconds = std::max(1e-9, message_seconds(cluster_, level, bandwidth, bytes));
+  task.occupied = link_at(cluster_, level).channels;
+  if (task.occupied > 0) task.traffic = std::llround(kMemoryPerSent * bytes / seconds);
+  begin(task, seconds);
 }
 
 void Clock::receive(StreamCursor at) {
@@ -341,17 +357,27 @@ double Clock::share_of_cores(StreamCursor at) const {
   return 1.0 / std::max(1, actor.computing + transfers);
 }
 
+// Returns how much slower a compute op is because of its rank's transfers, which take multiprocessors and memory
+// bandwidth from it.
+double Clock::slowdown_of(const Task& task) const {
+  const Actor& actor = actors_[task.at.front().actor];
+  const DeviceModel& model = device(task.at.front());
+  double slowdown = 1;
+  for (int level = 0; level < kLevels; ++level)
+    if (actor.out[level] + actor.in[level] > 0 && link_at(cluster_, level).channels == 0)
+      slowdown = std::max(slowdown, level == 0 ? model.bus_slowdown : model.network_slowdown);
+  double taken = 0;
+  if (task.bound == Bound::compute) taken = static_cast<double>(actor.occupied) / model.multiprocessors;
+  if (task.bound == Bound::memory)
+    taken = static_cast<double>(actor.traffic) / (model.memory_efficiency * model.memory_bandwidth);
+  return std::max(slowdown, 1 / (1 - std::min(taken, kMostTaken)));
+}
+
 double Clock::rate_of(const Task& task) const {
   if (task.kind == Kind::copy) return 1;
   if (task.kind == Kind::compute) {
-    const Actor& actor = actors_[task.at.front().actor];
-    const DeviceModel& model = device(task.at.front());
-    if (model.shared_cores) return share_of_cores(task.at.front());
-    double slowdown = 1;
-    for (int level = 0; level < kLevels; ++level)
-      if (actor.out[level] + actor.in[level] > 0)
-        slowdown = std::max(slowdown, level == 0 ? model.bus_slowdown : model.network_slowdown);
-    return 1 / (slowdown * actor.computing);
+    if (device(task.at.front()).shared_cores) return share_of_cores(task.at.front());
+    return 1 / (slowdown_of(task) * actors_[task.at.front().actor].computing);
   }
   int sharing = 1;
   double cores = 1;

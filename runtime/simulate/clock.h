@@ -78,6 +78,8 @@ class Clock : private WalkPolicy {
     std::vector<OpRef> ops;  // ops of its members
     bool of_step_before = false;
     double left_at_end = 0;  // seconds left at the end of the step, for carried-over tasks
+    int occupied = 0;        // multiprocessors of a transfer
+    int64_t traffic = 0;     // bytes/s of device memory of a transfer
   };
   struct Event {
     double end;
@@ -88,6 +90,8 @@ class Clock : private WalkPolicy {
     std::vector<int> running;  // tasks
     std::array<int, kLevels> out = {}, in = {};
     int computing = 0, copying = 0;
+    int occupied = 0;     // multiprocessors of its transfers
+    int64_t traffic = 0;  // bytes/s of device memory of its transfers
     double accounted = 0;
     bool touched = false;
     Table<StreamId, std::vector<double>> ends;  // by op
@@ -110,6 +114,7 @@ class Clock : private WalkPolicy {
   void touch(int actor);
   double rate_of(const Task& task) const;
   double share_of_cores(StreamCursor at) const;
+  double slowdown_of(const Task& task) const;
   void settle();
   double ready_time(StreamCursor at) const;
   bool awaits_left_over(const LeftOver& over) const;

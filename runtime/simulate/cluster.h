@@ -34,8 +34,8 @@ struct DeviceModel {
   double memory_efficiency = 0.8;  // fraction of it that streaming ops reach
   double flash = 0;                // fraction of the peak for fused attention; 0 = scores are stored in memory
   double launch_s = 0;             // per op
-  double bus_slowdown = 1.15;      // slowdown of compute during a transfer over the node's bus
-  double network_slowdown = 1.02;  // slowdown of compute during a transfer over the network
+  double bus_slowdown = 1.15;      // slowdown of compute during a transfer over a bus without `channels`
+  double network_slowdown = 1.02;  // slowdown of compute during a transfer over a network without `channels`
   double optimizer_bytes = 50;     // memory traffic of an update, per parameter
   double loss_bytes = 0;      // memory traffic of a cross entropy and its gradient, per logit; 0 = that of prun's ops
   bool fused = false;         // kernels fuse ops that are separate in prun (op_cost.cc), as in large frameworks
@@ -62,8 +62,9 @@ struct LinkModel {
   double tree_step_s = 0;
   double message_s = 0;  // latency of a point-to-point message
   double message_efficiency = 0.95;
-  int nodes = 0;                                    // network level: number of nodes inside it; 0 = all
-  std::map<CollKind, CollectiveRates> collectives;  // measured
+  int channels = 0;  // multiprocessors that a collective occupies: of a network per NIC; 0 = the device's slowdowns
+  int nodes = 0;     // network level: number of nodes inside it; 0 = all
+  std::map<CollKind, CollectiveRates> collectives;                        // measured
   std::map<CollKind, std::map<std::string, CollectiveRates>> algorithms;  // rates of the core's algorithms, by name
 };
 

@@ -238,6 +238,7 @@ class Reader {
         .number("tree_step", link.tree_step_s, Unit::seconds)
         .number("message", link.message_s, Unit::seconds)
         .part("message_efficiency", link.message_efficiency)
+        .whole("channels", link.channels)
         .field("collectives",
                [&](const YAML::Node& of) {
                  each_collective(path, of, [&](CollKind kind, const YAML::Node& rates) {

@@ -44,6 +44,7 @@ std::string link_text(const LinkModel& link, const std::string& indent) {
                                  indent, link.name, bandwidth_text(link.bandwidth), seconds_text(link.step_s),
                                  seconds_text(link.tree_step_s), seconds_text(link.message_s));
   text += fmt::format("{}message_efficiency: {:.3g}\n", indent, link.message_efficiency);
+  if (link.channels > 0) text += fmt::format("{}channels: {}\n", indent, link.channels);
   if (!link.collectives.empty()) text += indent + "collectives:\n";
   for (const auto& [kind, rates] : link.collectives)
     text += fmt::format("{}  {}: {}\n", indent, traits(kind).name, rates_text(rates));

@@ -50,6 +50,13 @@ double collective_seconds(const Cluster& cluster, CollKind kind, const GroupShap
   return kind == CollKind::all_reduce && group.nodes > 1 ? std::min(ring, tree_seconds(cluster, group, bytes)) : ring;
 }
 
+int occupied_multiprocessors(const Cluster& cluster, const GroupShape& group) {
+  const LinkModel& link = link_at(cluster, group.level);
+  if (group.ranks < 2 || group.nodes == 1 || link.channels == 0) return group.ranks < 2 ? 0 : link.channels;
+  const int all = link.channels * std::max(1, static_cast<int>(std::lround(group.network / link.bandwidth)));
+  return cluster.bus.channels > 0 ? std::min(all, cluster.bus.channels) : all;
+}
+
 double message_seconds(const Cluster& cluster, int level, double bandwidth, double bytes) {
   const LinkModel& link = link_at(cluster, level);
   return link.message_s + bytes / (link.message_efficiency * bandwidth);

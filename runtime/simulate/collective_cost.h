@@ -16,6 +16,10 @@ struct GroupShape {
   auto operator<=>(const GroupShape&) const = default;
 };
 
+// Returns the multiprocessors that the collective's kernel occupies on each rank: one per channel, because NCCL's
+// blocks share none with compute (github.com/NVIDIA/nccl/issues/689), and two channels per NIC (issues/438).
+int occupied_multiprocessors(const Cluster& cluster, const GroupShape& group);
+
 // `bytes`: size of the full buffer S: the result of one rank (all_gather) or its operand (all others).
 double collective_seconds(const Cluster& cluster, CollKind kind, const GroupShape& group, double bytes);
 double ring_seconds(const Cluster& cluster, CollKind kind, const GroupShape& group, double bytes);

@@ -18,8 +18,13 @@ struct Tile {
 };
 constexpr Tile kTiles[] = {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.92}, {64, 128, 0.8}, {64, 64, 0.6}};
 
-// Time of backward relative to forward in fused attention.
-constexpr double kFlashBackward = 2.5;
+// Backward's fraction of the peak relative to forward's: 63 and 73 % of an A100's peak (FlashAttention-2, arXiv
+// 2307.08691, section 1).
+constexpr double kFlashBackward = 63.0 / 73;
+// Queries of a block of fused attention: blocks above the diagonal are skipped, those on it are computed whole
+// (section 3.1 there). github.com/liangan1/GPU_travel, performance/flash-attn: causal, heads of 128, on an A100 143.7
+// TFLOP/s for 1024 tokens and 156.3 for 4096; 161 / (1 + 128 / T) is 143.1 and 156.1.
+constexpr double kFlashBlock = 128;
 
 double bytes_of(const Program& program, const std::vector<TensorId>& ids) {
   double bytes = 0;
@@ -112,10 +117,12 @@ OpTime attention_time(const DeviceModel& device, const Program& program, const O
   const std::string kernel = op.attrs.text("kernel", "flash");
   if ((kernel != "flash" || device.flash == 0) && (op.is(ops::attention) || op.is(ops::attention_grad)))
     return unfused_attention(device, program, op, backward, kernel == "recompute_scores");
-  // The op's own count: backward has five GEMMs, forward two.
-  const double forward_flops = backward ? cost.flops * 2 / 5 : cost.flops;
-  const double rate = peak_of(device, qkv.dtype) * (device.flash > 0 ? device.flash : device.sustained);
-  const double seconds = forward_flops * (backward ? kFlashBackward : 1) / rate;
+  double rate = peak_of(device, qkv.dtype) * (device.flash > 0 ? device.flash : device.sustained), flops = cost.flops;
+  const bool ideal = device.flash == 1;  // bound of any kernel
+  if (backward && !ideal) rate *= kFlashBackward;
+  const bool causal = op.attrs.integer("causal") != 0 && (op.is(ops::attention) || op.is(ops::attention_grad));
+  if (causal && device.flash > 0 && !ideal) flops *= 1 + kFlashBlock / static_cast<double>(qkv.shape[1]);
+  const double seconds = flops / rate;
   return {seconds + device.launch_s, Bound::compute, cost.flops};
 }
 

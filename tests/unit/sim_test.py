@@ -63,6 +63,24 @@ JOBS = [("ddp", 16, []), ("zero3", 32, []), ("3d", 64, settings(tp=4, pp=4, laye
 
 
 class Sim(unittest.TestCase):
+    def test_causal_attention_computes_whole_blocks_on_the_diagonal(self):
+        def seconds(kind, cluster, context, batch):
+            given = sim("gpt", 1, "--whole", *settings(width=4096, heads=32, flash="true", context=context, micro_size=batch, batch=batch),
+                        cluster=cluster)
+            return given["classes"][0]["op_s"][kind] - 4 * 4e-6  # four layers, each with a launch
+        with Cluster("device: { flash: 1 }") as ideal:
+            for cluster, growth, backward in ((A100, (1 + 128 / 4096) / (1 + 128 / 1024), 2.5 * 73 / 63), (ideal, 1, 2.5)):
+                few, many, back = (seconds(kind, cluster, *shape) for kind, shape in (
+                    ("attention", (1024, 4)), ("attention", (4096, 1)), ("attention_grad", (4096, 1))))
+                self.assertAlmostEqual(many / few, 4 * growth, 3)
+                self.assertAlmostEqual(back / many, backward, 3)
+
+    def test_overlapped_transfers_take_multiprocessors(self):
+        def step(channels):
+            with Cluster(f"bus: {{ channels: {channels} }}\n") as cluster:
+                return sim("zero3", 8, *settings(width=2048, context=1024, batch=64), cluster=cluster)["step_s"]
+        self.assertLess(step(16), step(54))
+
     def test_stages_have_the_listed_layers(self):
         given = sim("gpt", 4, *settings(pp=4, layers=16, stages="3,4,6,3"), "--extrapolate")
         _, four, six, _ = (each["peak_roles"]["param"] for each in given["classes"])

@@ -58,6 +58,22 @@ TEST(Collectives, RingOverNodesOrTree) {
   EXPECT_LT(ring(1e10), tree(1e10));
 }
 
+// Two channels per NIC between nodes, at most as many as inside a node.
+TEST(Collectives, ChannelsOccupyMultiprocessors) {
+  Cluster cluster = a100();
+  cluster.bus.channels = 24;
+  cluster.network[0].channels = 2;
+  GroupShape group{.ranks = 8, .nodes = 1, .per_node = 8, .bus = 180e9};
+  EXPECT_EQ(occupied_multiprocessors(cluster, group), 24);
+  group = {.ranks = 16, .nodes = 16, .per_node = 1, .level = 1, .bus = 180e9, .network = 24e9};
+  EXPECT_EQ(occupied_multiprocessors(cluster, group), 2);
+  group = {.ranks = 128, .nodes = 16, .per_node = 8, .level = 1, .bus = 180e9, .network = 8 * 24e9};
+  EXPECT_EQ(occupied_multiprocessors(cluster, group), 16);
+  group.network *= 2;
+  EXPECT_EQ(occupied_multiprocessors(cluster, group), 24);
+  EXPECT_EQ(occupied_multiprocessors(cluster, GroupShape{}), 0);
+}
+
 TEST(Collectives, OneRankTakesNothing) {
   EXPECT_EQ(collective_seconds(a100(), CollKind::all_reduce, GroupShape{}, 1e9), 0);
 }
