@@ -47,8 +47,8 @@ struct ScriptResult {
 // Returns the plan's file: as typed, otherwise among the plans that come with prun, next to lua/. Throws usage_error.
 std::string find_plan(const std::string& plan_path, const std::string& lua_dir);
 
-// Of all runs of a plan in this process only the first without `help` prints. Throws Error: plan (with file and line),
-// script_limit, usage (no such plan, unknown --set name).
+// The first run of a plan in this process without `help` prints, later ones do not. Throws Error: plan (with file and
+// line), script_limit, usage (no such plan, unknown --set name).
 ScriptResult run_script(const ScriptOptions& options);
 // The next run of each plan prints again.
 void print_again();

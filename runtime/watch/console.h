@@ -32,6 +32,7 @@ class Console {
   }
   // Receives all lines, including step lines that the terminal omits.
   std::function<void(std::string_view)> log;
+  bool behind() const { return words_->behind() || errors_->behind(); }
   void flush();                    // writes queued output; call regularly
   void finish(double patience_s);  // writes queued output as long as it is read
   // Returns why standard output is incomplete ("No space left on device"), or "".

@@ -52,6 +52,7 @@ class Metrics final : public View {
   void started(const RunningJob& job) override;
   void row(std::string_view row) override;
   void flush() override { file_.output().flush(); }
+  bool behind() override { return file_.output().behind(); }
   void finish(double patience_s) override { file_.output().finish(patience_s); }
   std::vector<IncompleteOutput> losses() const override { return losses_of(file_.output()); }
 

@@ -18,6 +18,8 @@
 namespace prun {
 namespace {
 
+constexpr uint64_t kStepsAtATime = 16;  // between two looks at slow readers
+
 // Returns a rank's position from its recorder: "step 12: all_reduce 3 of axis dp (block2), plans/a.lua:14", or
 // "joining: socket"; "" if unknown.
 std::string where_is(const Job& job, int rank, const RecorderHeader& recorder) {
@@ -104,13 +106,25 @@ void Observer::tick() {
   console_.flush();
   if (running_.recorders.empty()) return;  // a rank failed to start
   for (View* view : views_) view->tick();
-  const std::vector<MergedStep> steps = reader_.take();
+  while (!behind() && show_steps(kStepsAtATime)) {
+  }
   if (!running_.shown) return;
+  for (View* view : views_) view->flush();
+}
+
+// Returns false if no step was left. A rank whose steps are not taken waits when its ring is full.
+bool Observer::show_steps(uint64_t most) {
+  const std::vector<MergedStep> steps = reader_.take(most);
+  if (!running_.shown) return false;
   for (const MergedStep& step : steps) {
     for (View* view : views_) view->step(step);
     add_row(rows_.of(step));
   }
-  for (View* view : views_) view->flush();
+  return !steps.empty();
+}
+
+bool Observer::behind() {
+  return console_.behind() || std::any_of(views_.begin(), views_.end(), [](View* view) { return view->behind(); });
 }
 
 void Observer::add_row(std::string_view row) {
@@ -199,6 +213,7 @@ void Observer::ended(int exit_code, bool begins_again) {
   if (running_.recorders.empty()) return;
   if (failed_) reader_.keep_first(static_cast<size_t>(running_.topology.here().ranks));
   tick();
+  show_steps(UINT64_MAX);
   for (View* view : views_) view->ended(exit_code, begins_again);
   warn_of_losses();
 }

@@ -68,6 +68,8 @@ class Observer final : public LaunchObserver {
  private:
   void warn(const std::string& sentence);
   void keep_flight();
+  bool show_steps(uint64_t most);
+  bool behind();
   void add_row(std::string_view row);
   void warn_of_losses();
 

@@ -33,30 +33,47 @@ Outlet::Outlet(int fd, size_t most) : fd_(fd), most_(most) {
 
 // Without a second open file, a pipe that polls as ready accepts PIPE_BUF bytes without blocking.
 bool Outlet::push() {
+  const char* data = queue_.data() + put_;
   ssize_t put;
   if (!waits_)
-    put = ::write(fd_, queue_.data(), queue_.size());
+    put = ::write(fd_, data, waiting());
   else if (socket_)
-    put = ::send(fd_, queue_.data(), queue_.size(), MSG_DONTWAIT);
+    put = ::send(fd_, data, waiting(), MSG_DONTWAIT);
   else if (own_)
-    put = ::write(own_.get(), queue_.data(), queue_.size());
+    put = ::write(own_.get(), data, waiting());
   else
-    put = has_room(fd_, 0) ? ::write(fd_, queue_.data(), std::min<size_t>(queue_.size(), PIPE_BUF)) : 0;
+    put = has_room(fd_, 0) ? ::write(fd_, data, std::min<size_t>(waiting(), PIPE_BUF)) : 0;
   if (put < 0 && errno == EINTR) return true;
   if (put < 0 && errno == EAGAIN) return false;
   if (put < 0) {
     failure_ = std::strerror(errno);
-    queue_.clear();
+    clear();
     return false;
   }
-  queue_.erase(0, static_cast<size_t>(put));
+  if (put > 0) taken_ = Clock::now();
+  put_ += static_cast<size_t>(put);
+  if (idle()) {
+    clear();
+  } else if (put_ >= kMostBytes) {  // seldom, because it moves the whole queue
+    queue_.erase(0, put_);
+    put_ = 0;
+  }
   return put > 0;
+}
+
+void Outlet::clear() {
+  queue_.clear();
+  put_ = 0;
 }
 
 void Outlet::write(std::string_view text) {
   if (!failure_.empty()) return;
-  if (queue_.size() + text.size() > most_ && !queue_.empty()) flush();
-  if (queue_.size() + text.size() > most_ && !queue_.empty()) {
+  if (waiting() + text.size() > most_ && !idle()) flush();
+  const size_t most = reader_takes() ? std::max(most_, kMostBehind) : most_;
+  const Clock::time_point end = Clock::now() + kLongestWait;
+  while (waiting() + text.size() > most && !idle() && reader_takes() && Clock::now() < end)
+    if (has_room(descriptor(), 100)) flush();
+  if (waiting() + text.size() > most && !idle()) {
     dropped_ += static_cast<uint64_t>(std::max<ptrdiff_t>(1, std::count(text.begin(), text.end(), '\n')));
     return;
   }
@@ -65,15 +82,15 @@ void Outlet::write(std::string_view text) {
 }
 
 void Outlet::flush() {
-  while (!queue_.empty() && push()) {
+  while (!idle() && push()) {
   }
 }
 
 void Outlet::finish(double patience_s) {
   flush();
-  while (!queue_.empty() && has_room(own_ ? own_.get() : fd_, static_cast<int>(patience_s * 1000))) flush();
-  dropped_ += static_cast<uint64_t>(std::count(queue_.begin(), queue_.end(), '\n'));
-  queue_.clear();
+  while (!idle() && has_room(descriptor(), static_cast<int>(patience_s * 1000))) flush();
+  dropped_ += static_cast<uint64_t>(std::count(queue_.begin() + static_cast<ptrdiff_t>(put_), queue_.end(), '\n'));
+  clear();
 }
 
 }  // namespace prun

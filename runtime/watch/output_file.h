@@ -26,6 +26,7 @@ class OutputFile {
   void begin(int64_t keep = 0);
   void write(std::string_view text);
   void flush();
+  bool behind() const { return outlet_->behind(); }
   // Returns the error of the first failed write ("No space left on device"), or that a pipe's reader was too slow;
   // otherwise "".
   std::string failure() const;

@@ -28,13 +28,14 @@ MergedStep& MergedStep::operator+=(const MergedStep& other) {
   return *this;
 }
 
-std::vector<MergedStep> StepReader::take() {
+std::vector<MergedStep> StepReader::take(uint64_t most) {
   std::vector<MergedStep> steps;
   if (recorders_.empty()) return steps;
   uint64_t complete = UINT64_MAX;
   for (const RecorderHeader* recorder : recorders_) {
     complete = std::min(complete, recorder->steps_written.load(std::memory_order_acquire));
   }
+  if (complete - next_ > most) complete = next_ + most;
   const int64_t since_1970 = nanoseconds(CLOCK_REALTIME) - nanoseconds(CLOCK_MONOTONIC);
   const double ranks = static_cast<double>(recorders_.size());
   for (; next_ < complete; next_++) {

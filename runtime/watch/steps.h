@@ -35,8 +35,8 @@ class StepReader {
   void open(std::vector<RecorderHeader*> recorders) { recorders_ = std::move(recorders); }
   // Ignores ranks after the first `count` from now on: they belong to a lost node.
   void keep_first(size_t count) { recorders_.resize(std::min(count, recorders_.size())); }
-  // Returns the steps completed since the last call, in order; frees their slots in the rings.
-  std::vector<MergedStep> take();
+  // Returns steps completed since the last call, at most `most`, in order; frees their slots in the rings.
+  std::vector<MergedStep> take(uint64_t most = UINT64_MAX);
 
  private:
   std::vector<RecorderHeader*> recorders_;

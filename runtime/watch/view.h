@@ -53,6 +53,7 @@ class View {
   virtual void step(const MergedStep& /*step*/) {}          // node 0: all ranks have completed it
   virtual void row(std::string_view /*row*/) {}             // node 0: a row of metrics, with its newline
   virtual void flush() {}                                   // after the steps of a tick
+  virtual bool behind() { return false; }                   // its reader is slow, so that further steps must wait
   virtual void warning(const std::string& /*sentence*/) {}  // the user is warned
   virtual void failed(const Failure& /*failure*/) {}        // the failure that ended the job
   virtual void ended(int /*exit_code*/, bool /*begins_again*/) {}  // the recorders are unmapped afterwards

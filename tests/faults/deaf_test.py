@@ -101,6 +101,25 @@ class Deaf(unittest.TestCase):
         self.assertEqual(process.wait(timeout=20), 0)
         self.assertEqual(rows.count(b"\n"), 400)
 
+    def test_a_slow_reader_gets_more_than_the_queue_holds(self):
+        """7 MB of a plan's output, of which the queue for a reader that takes nothing holds 4 MiB."""
+        plan = pathlib.Path(self.folder.name, "plan.lua")
+        plan.write_text("""local prun = require "prun"
+return prun.program(function(r)
+  local x = prun.full({ 4000 }, r.rank)
+  for i = 1, 300 do prun.print("row", i, x) end
+end)
+""")
+        process = self.start("--nproc", "2", plan=[plan], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        rows = b""
+        while part := process.stdout.read1(65536):
+            rows += part
+            time.sleep(0.01)
+        process.stdout.close()
+        with process.stderr as errors:
+            self.assertEqual(process.wait(timeout=20), 0, errors.read())
+        self.assertEqual(rows.count(b"row "), 600)
+
     def test_ctrl_z_stops_the_ranks_and_nobody_is_blamed(self):
         metrics = pathlib.Path(self.folder.name, "metrics")
         words = pathlib.Path(self.folder.name, "words").open("w+")

@@ -3,7 +3,9 @@
 // Surprising fact: no clock or terminal takes part; both are functions of the Screen.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -17,6 +19,7 @@
 #include "ir/ops.h"
 #include "watch/metrics.h"
 #include "watch/observer.h"
+#include "watch/outlet.h"
 #include "watch/progress.h"
 #include "watch/run_folder.h"
 #include "watch/steps.h"
@@ -135,6 +138,44 @@ TEST(StepReader, AStepIsCompleteWhenEveryRankHasWrittenIt) {
   EXPECT_DOUBLE_EQ(later[0].eval_s, 0.25);
   EXPECT_DOUBLE_EQ(later[0].eval_loss, 3.5);
   EXPECT_TRUE(reader.take().empty());
+}
+
+TEST(StepReader, TakesAsManyStepsAsItsViewsCanShow) {
+  FakeRecorder a;
+  StepReader reader;
+  reader.open({a.header()});
+  for (uint64_t step = 0; step < 5; ++step) a.step(step, 5.0);
+  EXPECT_EQ(reader.take(2).size(), 2u);
+  EXPECT_EQ(reader.take().size(), 3u);
+}
+
+// Output.
+
+TEST(Outlet, IsBehindWhileItsReaderTakesBytesAndLosesNothing) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  constexpr int kLines = 20'000;
+  const std::string line(99, 'x');
+  std::string taken, part(1 << 16, 0);
+  const auto take = [&] {
+    const auto size = static_cast<size_t>(std::max<ssize_t>(read(ends[0], part.data(), part.size()), 0));
+    taken.append(part, 0, size);
+    return size > 0;
+  };
+  Outlet outlet(ends[1], 100'000);
+  bool was_behind = false;
+  for (int i = 0; i < kLines; ++i) {
+    outlet.write(line + "\n");
+    was_behind = was_behind || outlet.behind();
+    if (i % 2000 == 0) take();
+  }
+  EXPECT_TRUE(was_behind);
+  for (; !outlet.idle(); outlet.flush()) take();
+  while (taken.size() < kLines * 100 && take()) {
+  }
+  for (const int end : ends) close(end);
+  EXPECT_EQ(outlet.dropped(), 0u);
+  EXPECT_EQ(taken.size(), kLines * 100u);
 }
 
 // Progress.
