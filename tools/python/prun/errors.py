@@ -48,7 +48,7 @@ class JobFailed(PrunError):
     """A job ended early.
 
     `rank`: the rank at fault, -1 = unknown. `op`: what it ran. `file` and `line`: the place of the op in the plan or in
-    prun's Lua library, "" and 0 = unknown. `evidence`: how prun knows. `run`: the kept folder, "" = none.
+    prun's Lua library, "" and 0 = unknown. `evidence`: how prun detected it. `run`: the kept folder, "" = none.
     """
 
     def __init__(self, message: str, *, rank: int = -1, op: str = "", file: str = "", line: int = 0, evidence: str = "",

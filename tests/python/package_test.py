@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""The package prun (tools/python): runs, answers, exceptions, signals. Needs no packages; the weights' tests are in
+weights_test.py. Usage: package_test.py PRUN
+"""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
+os.environ["PRUN_COMMAND"] = os.path.abspath(sys.argv[1])
+sys.path.insert(0, str(TOP / "tools/python"))
+import prun  # noqa: E402
+from prun.command import option_words  # noqa: E402
+from prun.errors import BY_EXIT_CODE, error_of  # noqa: E402
+from prun.magic import curve, options_of  # noqa: E402
+
+DDP = TOP / "plans/ddp.lua"
+SMALL = {"layers": 1, "width": 32, "batch": 8}
+TEXT = 'local prun = require "prun"\n'
+
+
+def small(steps, **more):
+    return {"nproc": 2, "set": {**SMALL, "steps": steps}, **more}
+
+
+def ends(pid, seconds):
+    """Waits for the end of a process that is no child."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def descendants(pid):
+    children = {}
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            children.setdefault(int(stat.read_text().rsplit(")", 1)[1].split()[1]), []).append(int(stat.parent.name))
+        except OSError:
+            pass
+    found, todo = [], [pid]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+class Base(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(folder.name)  # failed runs keep a folder here
+
+
+class Runs(Base):
+    def test_import_needs_the_standard_library_alone(self):
+        code = ("import sys, prun; bad = {'numpy', 'torch', 'safetensors', 'IPython'} & set(sys.modules); "
+                "assert not bad, bad; print(prun.__doc__.split()[0])")
+        done = subprocess.run([sys.executable, "-c", code], cwd=TOP / "tools/python", capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (0, "prun\n"), done.stderr)
+
+    def test_rows(self):
+        seen = []
+        rows = prun.run(DDP, on_step=seen.append, **small(4))
+        self.assertEqual([row["step"] for row in rows], [1, 2, 3, 4])
+        self.assertEqual(rows, seen)
+        self.assertGreater(rows[0]["loss"], rows[3]["loss"])
+        self.assertEqual(rows[3]["tokens"], 4 * rows[0]["tokens"])
+
+    def test_on_step_stops_with_a_checkpoint(self):
+        rows = prun.run(DDP, on_step=lambda row: row["step"] < 3, checkpoint="kept", **small(20000))
+        self.assertLess(len(rows), 10000)
+        self.assertEqual(len(list(pathlib.Path("kept").glob("step_*"))), 1)
+        more = prun.run(DDP, checkpoint="kept", resume="auto", **small(rows[-1]["step"] + 2))
+        self.assertEqual([row["step"] for row in more], [rows[-1]["step"] + 1, rows[-1]["step"] + 2])
+
+    def test_on_step_stops_without_a_checkpoint(self):
+        self.assertLess(len(prun.run(DDP, on_step=lambda row: False, **small(20000))), 10000)
+
+    def test_text_is_a_plan(self):
+        rows = prun.run(DDP.read_text(), **small(2))
+        self.assertEqual(len(rows), 2)
+
+    def test_runs_from_another_thread(self):
+        rows = []
+        thread = threading.Thread(target=lambda: rows.extend(prun.run(DDP, **small(2))))
+        thread.start()
+        thread.join()
+        self.assertEqual(len(rows), 2)
+
+    def test_exception_in_on_step_ends_the_job(self):
+        def fails(row):
+            raise ZeroDivisionError
+
+        with self.assertRaises(ZeroDivisionError):
+            prun.run(DDP, on_step=fails, **small(20000))
+        self.assertEqual(descendants(os.getpid()), [])
+
+    def test_restart_repeats_no_row(self):
+        rows = prun.run(DDP, checkpoint="kept", checkpoint_every=2, max_restarts=1, chaos="kill:rank=1@step=4", **small(6))
+        self.assertEqual([row["step"] for row in rows], [1, 2, 3, 4, 5, 6])
+
+
+class Failures(Base):
+    def test_plan_error_has_the_place(self):
+        with self.assertRaises(prun.PlanError) as caught:
+            prun.run(DDP, nproc=3, set={"batch": 8})
+        error = caught.exception
+        self.assertEqual((pathlib.Path(error.file), error.exit_code), (DDP, 3))
+        self.assertIn("prun.data", DDP.read_text().splitlines()[error.line - 1])
+        self.assertIn("not divisible by the 3 ranks", str(error))
+
+    def test_crashed_rank(self):
+        with self.assertRaises(prun.RankFailed) as caught:
+            prun.run(DDP, chaos="kill:rank=1@step=3", **small(6))
+        error = caught.exception
+        self.assertEqual((error.rank, error.exit_code, error.file), (1, 10, str(DDP)))
+        self.assertGreater(error.line, 0)
+        self.assertIn("adamw", error.op)
+        self.assertIn("SIGKILL", str(error))
+        self.assertEqual([row["step"] for row in error.rows], [1, 2])
+        self.assertTrue(pathlib.Path(error.run, "failure.json").is_file(), error.run)
+
+    def test_non_finite(self):
+        with self.assertRaises(prun.NonFinite) as caught:
+            prun.run(DDP, chaos="nan:rank=1@step=2", check_finite=True, **small(4))
+        self.assertEqual(caught.exception.rank, 1)
+
+    def test_usage(self):
+        with self.assertRaisesRegex(prun.UsageError, "there is no option --bogus"):
+            prun.run(DDP, bogus=3)
+        with self.assertRaisesRegex(prun.UsageError, "missing.lua"):
+            prun.run("missing.lua")
+        with self.assertRaisesRegex(prun.UsageError, "rows of metrics"):
+            prun.run(DDP, metrics="-")
+        with self.assertRaisesRegex(prun.UsageError, "a dict of names and values"):
+            prun.run(DDP, set="steps=3")
+
+    def test_no_command(self):
+        code = "import prun; prun.check('x.lua')"
+        done = subprocess.run([sys.executable, "-c", code], cwd=TOP / "tools/python", capture_output=True, text=True,
+                              env={**os.environ, "PRUN_COMMAND": "/nowhere/prun"})
+        self.assertIn("UsageError: there is no prun command at PRUN_COMMAND=/nowhere/prun", done.stderr)
+
+    def test_command_for_a_newer_system(self):
+        script = pathlib.Path("prun")
+        script.write_text("#!/bin/sh\necho \"prun: /lib/libc.so.6: version \\`GLIBC_2.38' not found\" >&2\nexit 1\n")
+        script.chmod(0o755)
+        code = "import prun; prun.version()"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={
+            **os.environ, "PRUN_COMMAND": str(script.resolve()), "PYTHONPATH": str(TOP / "tools/python")})
+        self.assertIn("UsageError: this system's C library is older", done.stderr)
+
+    def test_a_type_per_exit_code(self):
+        table = (TOP / "README.md").read_text().split("| code |")[1].split("\n\n")[0]
+        codes = {int(line.split("|")[1]) for line in table.splitlines()[2:] if line.split("|")[1].strip().isdigit()}
+        self.assertEqual(codes - {0}, set(BY_EXIT_CODE))
+        for code, kind in BY_EXIT_CODE.items():
+            self.assertIs(type(error_of(code, {}, "prun: a failure")), kind)
+        self.assertEqual(error_of(137, {}, "").signal, signal.SIGKILL)
+
+
+class Signals(Base):
+    SCRIPT = ("import prun, sys\n"
+              "def on_step(row):\n"
+              "    if row['step'] == 3: print('runs', flush=True)\n"
+              f"prun.run({str(DDP)!r}, nproc=2, set=dict(layers=1, width=32, batch=8, steps=200000), on_step=on_step,\n"
+              "         checkpoint='kept')\n")
+
+    def start(self):
+        process = subprocess.Popen([sys.executable, "-c", self.SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True, env={**os.environ, "PYTHONPATH": str(TOP / "tools/python")})
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        self.assertEqual(process.stdout.readline(), "runs\n")
+        ranks = descendants(process.pid)
+        self.assertGreaterEqual(len(ranks), 3)  # the command and two ranks
+        return process, ranks
+
+    def test_ctrl_c_stops_with_a_checkpoint(self):
+        process, ranks = self.start()
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(30), -signal.SIGINT)
+        self.assertIn("KeyboardInterrupt", process.stderr.read())
+        self.assertTrue(all(ends(pid, 5) for pid in ranks))
+        self.assertEqual(len(list(pathlib.Path("kept").glob("step_*"))), 1)
+
+    def test_job_ends_with_a_killed_interpreter(self):
+        process, ranks = self.start()
+        process.kill()
+        process.wait()
+        self.assertTrue(all(ends(pid, 5) for pid in ranks))
+
+
+class Answers(Base):
+    def test_check(self):
+        found = prun.check(DDP, nproc=2, set=SMALL)
+        self.assertTrue(found["proven"])
+        self.assertEqual((found["ranks"], len(found["class_of_rank"])), (2, 2))
+        with self.assertRaises(prun.PlanError):
+            prun.check(TEXT + "return prun.plan { steps = 1 }\n")
+
+    def test_sim_and_tune(self):
+        cluster = TOP / "plans/clusters/dgx-a100.yaml"
+        self.assertLess(0, prun.sim(DDP, cluster=cluster, nproc=8)["step_s"])
+        swept = prun.sim(DDP, cluster=cluster, nproc=8, sweep={"layers": [2, 4]})
+        self.assertIn("layers", str(swept))
+        best = prun.tune(TOP / "plans/gpt.lua", cluster=cluster, nproc=4, search={"tp": [1, 2], "pp": [1], "zero": [0, 1]})["best"]
+        self.assertIn(best[0]["settings"]["tp"], ("1", "2"))
+        self.assertLessEqual(best[0]["step_s"], best[-1]["step_s"])
+
+    def test_version(self):
+        self.assertEqual(prun.__version__, prun.version())
+        self.assertIn(f"VERSION {prun.version()} ", (TOP / "CMakeLists.txt").read_text())
+
+
+class Words(unittest.TestCase):
+    def test_options(self):
+        self.assertEqual(option_words({"nproc": 2, "max_restarts": 3, "prove": True, "quiet": False, "name": None}),
+                         ["--nproc", "2", "--max-restarts", "3", "--prove"])
+        self.assertEqual(option_words({"set": {"a": True, "b": 1e-3}}), ["--set", "a=true", "--set", "b=0.001"])
+        self.assertEqual(option_words({"sweep": {"tp": [1, 2]}}), ["--sweep", "tp=1,2"])
+        self.assertEqual(option_words({"transport_options": {"slots": 4}}), ["--transport-options", "slots=4"])
+        self.assertEqual(option_words({"checkpoint": pathlib.Path("a/b")}), ["--checkpoint", "a/b"])
+
+    def test_magic(self):
+        self.assertEqual(options_of("--nproc 2 --set steps=3 --set lr=1e-3 --prove"),
+                         {"nproc": "2", "set": {"steps": "3", "lr": "1e-3"}, "prove": True})
+        self.assertIn("<polyline", curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}, {"step": 3, "loss": 1.0}]))
+        self.assertEqual(curve([{"step": 1, "loss": 2.0}]), "")
+
+    def test_magic_cell(self):
+        from prun import magic
+
+        cells, shown = {}, []
+
+        class Shell:
+            user_ns = {}
+
+            def register_magic_function(self, function, magic_kind, magic_name):
+                cells[magic_kind, magic_name] = function
+
+        class Handle:
+            update = shown.append
+
+        def display(what, display_id=False):
+            shown.append(what)
+            return Handle() if display_id else None
+
+        kept, magic._display_functions = magic._display_functions, lambda: (display, str)
+        self.addCleanup(setattr, magic, "_display_functions", kept)
+        prun.load_ipython_extension(Shell())
+        cells["cell", "prun"]("--nproc 2 --set steps=3 --set layers=1 --set width=32 --set batch=8", DDP.read_text())
+        self.assertEqual([row["step"] for row in Shell.user_ns["_prun_rows"]], [1, 2, 3])
+        self.assertIn("<polyline", shown[-1])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,82 @@
+"""%%prun: a cell of a notebook that is a plan.
+
+    %load_ext prun
+
+    %%prun --nproc 2 --set steps=20
+    return prun.plan { ... }
+
+The cell shows a live line and, at the end, the curve of the loss; `_prun_rows` has the rows.
+"""
+from __future__ import annotations
+
+import importlib
+import shlex
+from typing import Any
+
+from .errors import PrunError, UsageError
+from .job import Row, run
+
+_HEAD = 'local prun = require "prun"\n'
+
+
+def options_of(line: str) -> dict[str, Any]:
+    """Returns run's keyword arguments for the words of a command line: "--nproc 2 --set steps=3 --prove"."""
+    words = shlex.split(line)
+    options: dict[str, Any] = {}
+    settings: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise UsageError(f"%%prun takes options of the command, not '{word}'")
+        name, has_value, value = word[2:].partition("=")
+        if not has_value and words and not words[0].startswith("--"):
+            has_value, value = "=", words.pop(0)
+        if name == "set":
+            key, _, setting = value.partition("=")
+            settings[key] = setting
+        else:
+            options[name.replace("-", "_")] = value if has_value else True
+    return {**options, **({"set": settings} if settings else {})}
+
+
+def curve(rows: list[Row], width: int = 480, height: int = 120) -> str:
+    """Returns an SVG of the loss over the steps; "" if fewer than two rows have a loss."""
+    points = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
+    if len(points) < 2:
+        return ""
+    steps, losses = [step for step, _ in points], [loss for _, loss in points]
+    low, high = min(losses), max(losses)
+    across, down = (width - 2) / max(steps[-1] - steps[0], 1), (height - 2) / (high - low or 1)
+    line = " ".join(f"{1 + (step - steps[0]) * across:.1f},{1 + (high - loss) * down:.1f}" for step, loss in points)
+    return (f'<svg width="{width}" height="{height}" role="img"><title>loss {high:.4g} to {low:.4g}, steps {steps[0]} to '
+            f'{steps[-1]}</title><polyline fill="none" stroke="steelblue" stroke-width="1.5" points="{line}"/></svg>')
+
+
+def _display_functions() -> tuple[Any, Any]:
+    display = importlib.import_module("IPython.display")
+    return display.display, display.HTML
+
+
+def register(shell: Any) -> None:
+    """Adds the cell magic to an IPython shell."""
+
+    def cell(line: str, text: str) -> None:
+        display, HTML = _display_functions()
+
+        handle = display(HTML("starts ..."), display_id=True)
+
+        def show(row: Row) -> None:
+            if "loss" in row:
+                handle.update(HTML(f"step {row['step']}, loss {row['loss']}, {row['time_s']:.3f} s"))
+
+        plan = text if "require" in text else _HEAD + text
+        try:
+            rows = run(plan + "\n", on_step=show, **options_of(line))
+        except PrunError as error:
+            print(f"prun: {error}" + (f"\n  next: {error.next}" if error.next else ""))
+            rows = error.rows
+        shell.user_ns["_prun_rows"] = rows
+        if picture := curve(rows):
+            display(HTML(picture))
+
+    shell.register_magic_function(cell, magic_kind="cell", magic_name="prun")
