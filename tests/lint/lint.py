@@ -1,6 +1,6 @@
 """Linters over this repository, one per call; CI runs each as a test (tests/lint/CMakeLists.txt).
 
-    tests/lint/lint.py clang-format | ruff | luacheck | thread-safety
+    tests/lint/lint.py clang-format | ruff | mypy | luacheck | thread-safety
     tests/lint/lint.py clang-tidy [--changed | --all]
 
 clang-tidy reads the lines that differ from main; on main, those of the last day. CI sets TIDY_SECONDS and reads the
@@ -20,6 +20,7 @@ import venv
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 RUFF = "ruff==0.4.0"
+MYPY = "mypy==1.11.2"
 SKIPPED = 77  # CTest's SKIP_RETURN_CODE
 DAY = 24 * 60 * 60
 DATABASE = "build/dev/tidy"  # folder of a compile_commands.json
@@ -54,6 +55,18 @@ def ruff():
         if run(TOP / "build/ruff/bin/pip", "install", "-q", RUFF) != 0:
             return missing(f"{RUFF} is not here and cannot be had from PyPI")
     return run(program, "check", "--no-cache", "tools", "tests")
+
+
+def mypy():
+    """Checks the package prun (pyproject.toml: strict). Packages that it imports where it needs them may be missing."""
+    place = TOP / "build/mypy"
+    if not (place / "bin/mypy").exists():
+        venv.create(place, with_pip=True)
+        if run(place / "bin/pip", "install", "-q", MYPY) != 0:
+            return missing(f"{MYPY} is not here and cannot be had from PyPI")
+    # Without torch its types are Any, and comments that silence an error of its types are unused.
+    return run(place / "bin/mypy", "--cache-dir", place / "cache", "--no-warn-unused-ignores", "--allow-subclassing-any",
+               "-p", "prun", env={**os.environ, "MYPYPATH": str(TOP / "tools/python")})
 
 
 def luacheck():
@@ -163,7 +176,7 @@ def clang_tidy():
     return 1 if not passed else SKIPPED if left or apart else 0
 
 
-CHECKS = {"clang-format": clang_format, "ruff": ruff, "luacheck": luacheck, "thread-safety": thread_safety,
+CHECKS = {"clang-format": clang_format, "ruff": ruff, "mypy": mypy, "luacheck": luacheck, "thread-safety": thread_safety,
           "clang-tidy": clang_tidy}
 
 if __name__ == "__main__":

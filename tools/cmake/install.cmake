@@ -3,6 +3,7 @@ include(CMakePackageConfigHelpers)
 
 install(DIRECTORY lua/ DESTINATION share/prun/lua)
 install(DIRECTORY plans/ DESTINATION share/prun/plans)
+install(PROGRAMS tools/tokenize tools/tensorboard/prun_tensorboard.py DESTINATION libexec/prun)  # python -m prun.tokenize
 
 install(DIRECTORY runtime/include/prun DESTINATION include FILES_MATCHING PATTERN "*.h")
 install(TARGETS prun_transport prun_sdk EXPORT prun ARCHIVE DESTINATION lib)

@@ -41,7 +41,7 @@ def _value(value: Any) -> str:
         return ",".join(f"{name}={_value(each)}" for name, each in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ",".join(_value(each) for each in value)
-    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    return str(os.fspath(value)) if isinstance(value, os.PathLike) else str(value)
 
 
 def option_words(options: Mapping[str, Any]) -> list[str]:
