@@ -6,6 +6,8 @@ the functions that use them. `python -m prun` is the prun command.
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 from .errors import (
@@ -56,8 +58,19 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'prun' has no attribute '{name}'")
     value = getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
-    globals()[name] = value  # also where a submodule has the same name
+    globals()[name] = value
     return value
+
+
+class _Package(types.ModuleType):
+    """Keeps `prun.export` and `prun.fit` functions when Python has imported the modules of the same names."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _LAZY and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __dir__() -> list[str]:
