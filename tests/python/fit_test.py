@@ -5,6 +5,7 @@ Usage: fit_test.py PRUN VENV
 import copy
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -95,6 +96,24 @@ class Fit(unittest.TestCase):
         self.addCleanup(os.environ.pop, "WORLD_SIZE")
         with self.assertRaisesRegex(prun.UsageError, "without torchrun"):
             prun.fit(module, TEXT, context=CONTEXT)
+
+    def test_readme(self):
+        """The program of README.md, as it is written there."""
+        code = (TOP / "README.md").read_text().split("## You have a PyTorch program")[1].split("```python\n")[1].split("```")[0]
+        pathlib.Path("model.py").write_text("from small_gpt import GPT\n")
+        pathlib.Path("text.txt").write_bytes(TEXT.tobytes())
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={
+            **os.environ, "PYTHONPATH": f"{TOP / 'tools/python'}:{TOP / 'tests/python'}:."})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertLess(float(done.stdout), 5.5)
+        self.assertLessEqual(len(pathlib.Path("gpt.lua").read_text().splitlines()), 60)
+        rows = prun.run("gpt.lua", nproc=2, set={"file": self.tokens(), "steps": 1, "batch": 8})
+        self.assertLess(rows[0]["loss"], 5.5)
+
+    def tokens(self):
+        """Writes a token file."""
+        pathlib.Path("train.bin").write_bytes(TEXT.astype("<u2").tobytes())
+        return os.path.abspath("train.bin")
 
     def test_functions_are_functions(self):
         import prun.export  # noqa: F401

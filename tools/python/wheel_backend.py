@@ -30,6 +30,7 @@ def _settings(settings: dict[str, Any] | None) -> dict[str, Any]:
         rest["cmake.source-dir"] = "tools/python/built"
         rest["cmake.define.PRUN_BUILD"] = str(pathlib.Path(built).resolve())
         rest["build.targets"] = "all"
+        rest["build-dir"] = "build/packed"
     return rest
 
 
