@@ -126,6 +126,7 @@ void add_manifest(Index& index, const std::map<std::string, SavedTensor>& tensor
     all.dtype = tensor.dtype;
     all.shape = tensor.shape;
     all.drift = tensor.drift;
+    all.linear = tensor.linear;
     all.pieces.insert(all.pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
   }
 }

@@ -39,10 +39,12 @@ struct SavedTensor {
   std::vector<SavedPiece> pieces;
   // Axes whose ranks have trained values of their own; "" = none. All of them are stored: dim 0 counts them.
   std::string drift;
+  bool linear = false;  // the weight [in, out] of a linear layer
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(field("dtype", dtype), field("shape", shape), field("pieces", pieces), optional_field("drift", drift));
+    fields(field("dtype", dtype), field("shape", shape), field("pieces", pieces), optional_field("drift", drift),
+           optional_field("linear", linear));
   }
 };
 

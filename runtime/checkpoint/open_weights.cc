@@ -28,27 +28,33 @@ std::vector<std::string> safetensors_of(const std::string& folder) {
   return paths;
 }
 
-// Opens files that record the offsets of their tensors (DCP_SHARDING_INFO), such as PyTorch's distributed checkpoints.
-Weights open_sharded_folder(const std::string& folder) {
+// Opens files of PyTorch. Distributed checkpoints record the offsets of their tensors (DCP_SHARDING_INFO) and have
+// prun's layout, because prun or a plan's weights were saved so; other files hold whole tensors in PyTorch's layout.
+Weights open_safetensors(const std::string& folder, const std::vector<std::string>& paths) {
   Weights weights;
   weights.folder = folder;
-  weights.origin = "a folder of sharded safetensors";
-  for (const std::string& path : safetensors_of(folder)) {
+  weights.origin = "safetensors";
+  for (const std::string& path : paths) {
     const SafetensorsFile file(path);
+    const bool sharded = !file.offsets().empty();
     for (const auto& [name, data] : file.tensors()) {
       if (name.starts_with(kOptimizerPrefix)) continue;
       const auto place = file.offsets().find(name);
-      if (place == file.offsets().end() || place->second.size() != data.shape.size())
+      if (sharded && (place == file.offsets().end() || place->second.size() != data.shape.size()))
         throw invalid(path, fmt::format("it does not say where {} lies in its tensor (DCP_SHARDING_INFO)", name));
+      if (!sharded && weights.tensors.contains(name))
+        throw invalid(path, fmt::format("{} is in another file, too, and neither says which part it has", name));
+      const Shape offset = sharded ? place->second : Shape(data.shape.size(), 0);
       Weight& weight = weights.tensors[name];
+      weight.of_torch = !sharded;
       weight.dtype = stored_dtype(path, name, data);
       weight.shape.resize(data.shape.size());
       std::vector<int> order;
       for (size_t d = 0; d < data.shape.size(); ++d) {
-        weight.shape[d] = std::max(weight.shape[d], place->second[d] + data.shape[d]);
+        weight.shape[d] = std::max(weight.shape[d], offset[d] + data.shape[d]);
         order.push_back(d);
       }
-      weight.pieces.push_back({file.data(), data.at, weight.dtype, place->second, data.shape, order});
+      weight.pieces.push_back({file.data(), data.at, weight.dtype, offset, data.shape, order});
     }
   }
   for (const auto& [name, weight] : weights.tensors) {
@@ -74,6 +80,7 @@ Weights open_checkpoint(const std::string& folder, bool optimizer) {
   for (const auto& [name, saved] : index.tensors) {
     if (!optimizer && name.starts_with(kOptimizerPrefix)) continue;
     Weight weight{dtype_of(saved.dtype), saved.shape, {}};
+    weight.linear = saved.linear;
     if (!optimizer && !saved.drift.empty()) {
       weight.copies = saved.shape.front();
       weight.shape.erase(weight.shape.begin());
@@ -99,8 +106,10 @@ Weights open_checkpoint(const std::string& folder, bool optimizer) {
 Weights open_weights(const std::string& path) {
   if (!fs::exists(path))
     throw Error(Exit::checkpoint_invalid, fmt::format("there are no weights at {}: no such folder", path));
+  if (fs::is_regular_file(path)) return open_safetensors(path, {path});
   if (is_hf_folder(path)) return open_hf_folder(path);
-  if (!fs::exists(path + "/index.json") && !safetensors_of(path).empty()) return open_sharded_folder(path);
+  if (!fs::exists(path + "/index.json") && !safetensors_of(path).empty())
+    return open_safetensors(path, safetensors_of(path));
   if (!fs::exists(path + "/index.json") && whole_checkpoints(path).empty())
     throw Error(Exit::checkpoint_invalid,
                 fmt::format("there are no weights in {}: no config.json of a Hugging Face folder, no index.json of a "

@@ -38,6 +38,8 @@ struct Weight {
   std::vector<WeightPiece> pieces;
   // > 1: ranks trained values of their own. The pieces have one more dim, which counts them, and reads return the mean.
   int64_t copies = 1;
+  bool linear = false;    // the weight [in, out] of a linear layer, if the files record it
+  bool of_torch = false;  // in PyTorch's layout: [out, in] if it belongs to a linear layer (linear_weights.h)
 };
 
 class Weights {
@@ -55,7 +57,7 @@ class Weights {
 };
 
 // Opens the weights of a checkpoint (or of the newest one in a folder) without the optimizer state, of a Hugging Face
-// folder, or of a folder of sharded safetensors. Throws checkpoint_invalid.
+// folder, of a folder of safetensors, or of one such file. Throws checkpoint_invalid.
 Weights open_weights(const std::string& path);
 // Opens one checkpoint. `optimizer`: with the optimizer state and with the values that each rank trained for itself;
 // otherwise the parameters of one model, the mean over ranks.

@@ -82,6 +82,7 @@ void write_checkpoint(const Weights& weights, Index index, const std::string& ou
   for (auto& [name, saved] : index.tensors) {
     saved.shape = weights.tensors.at(name).shape;
     if (const auto of = before.find(name); of != before.end()) saved.drift = of->second.drift;
+    saved.linear = weights.tensors.at(name).linear;
   }
   write_file(staging + "/index.json", index_text(index));
   commit(out, staging, to, "");

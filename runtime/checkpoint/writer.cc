@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/index.h"
 #include "checkpoint/kept_commits.h"
+#include "checkpoint/linear_weights.h"
 #include "checkpoint/safetensors.h"
 #include "ir/state.h"
 
@@ -200,11 +202,13 @@ std::vector<std::string> Writer::write(const std::string& folder, int64_t step,
   std::map<std::string, SavedTensor> saved;
   const std::vector<FileToWrite> all = files(data);
   write_files(folder, all, options_.threads, over, saved);
+  const std::set<std::string> linear = linear_weights(program_);
   for (const StateTensor& state : program_.state) {
     const auto found = saved.find(state.name);
     if (found == saved.end()) continue;
     found->second.shape = saved_shape(program_, state);
     found->second.drift = join(state.drift, " ");
+    found->second.linear = linear.contains(state.name);
   }
   const std::string path = manifest(folder, rank_);
   replace_file(path, manifest_text(saved), ".part");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "checkpoint/index.h"
+#include "checkpoint/linear_weights.h"
 #include "exec/host_ops.h"
 #include "exec/recorder.h"
 #include "ir/ops.h"
@@ -101,6 +102,7 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
   if (!options.folder.empty() || !options.memory.empty())
     services->writer = std::make_unique<Commits>(options, program, rank, aborted);
   const auto begin_with = [&](checkpoint::Weights weights) {
+    checkpoint::take_linear_weights(weights, checkpoint::linear_weights(program));
     services->weights = std::make_unique<checkpoint::Weights>(std::move(weights));
     return services;
   };

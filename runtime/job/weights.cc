@@ -11,12 +11,14 @@
 
 #include "base/error.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/linear_weights.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
 
 namespace prun {
 
-void require_fit(const checkpoint::Weights& weights, const Job& job) {
+void require_fit(checkpoint::Weights weights, const Job& job) {
+  checkpoint::take_linear_weights(weights, checkpoint::linear_weights(job.classes.front()));
   const auto refuse = [&](const std::string& what) {
     throw Error(Exit::checkpoint_invalid,
                 fmt::format("the weights in {} do not fit this plan: {}", weights.folder, what));
@@ -81,7 +83,8 @@ std::map<std::string, Shape> parameters_of(const Plan& plan) {
 void require_weights_fit(const Plan& plan, bool whole) {
   if (!plan.initial_weights) return;
   try {
-    const Weights weights = checkpoint::open_weights(plan.initial_weights->path);
+    Weights weights = checkpoint::open_weights(plan.initial_weights->path);
+    checkpoint::take_linear_weights(weights, checkpoint::linear_weights(plan.graph));
     std::string problem = checkpoint::differing_model(weights.model, plan.model);
     if (problem.empty()) problem = checkpoint::differing_tensor(weights, parameters_of(plan));
     if (!problem.empty()) {

@@ -12,7 +12,7 @@
 namespace prun {
 
 // Throws checkpoint_invalid, naming both sides, if the weights belong to another model.
-void require_fit(const checkpoint::Weights& weights, const Job& job);
+void require_fit(checkpoint::Weights weights, const Job& job);
 // Replaces the plan by a folder whose weights describe their model: records lua/prun/described_model.lua and loads the
 // folder's weights. Throws usage_error, checkpoint_invalid.
 void take_folder(JobSpec& spec);

@@ -201,7 +201,7 @@ std::vector<std::string> environment_names() {
 }
 
 std::vector<std::pair<const char*, const char*>> launcher_marks() {
-  std::vector<std::pair<const char*, const char*>> marks;
+  std::vector<std::pair<const char*, const char*>> marks = {{"Python", "PRUN_PYTHON"}};  // set by the package prun
   for (const Row& row : kRows)
     if (row.mark != nullptr) marks.emplace_back(row.name, row.mark);
   return marks;

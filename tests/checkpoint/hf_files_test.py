@@ -221,6 +221,41 @@ class Conversions(Folders):
         self.assertEqual(checkpoint_tensors(self.at("runs/step_00000000")), {"w": ([6, 4], values)})
         self.at("shards/0.safetensors").unlink()
         self.assertIn("the pieces of w hold 16 of its 24 elements", run("ckpt", "import", "shards", "--out", "more", cwd=self.folder, code=16))
+        # A file without offsets holds whole tensors; PyTorch stores those of linear layers transposed, which needs a plan.
+        write_safetensors(self.at("shards/1.safetensors"), {"w": ("F32", (24,), values)})
+        run("ckpt", "import", "shards", "--out", "vectors", cwd=self.folder)
+        self.assertEqual(checkpoint_tensors(self.at("vectors/step_00000000")), {"w": ([24], values)})
+        write_safetensors(self.at("shards/1.safetensors"), {"w": ("F32", (6, 4), values)})
+        self.assertIn("shards does not record whether w belongs to a linear layer",
+                      run("ckpt", "import", "shards", "--out", "more", cwd=self.folder, code=16))
+        write_safetensors(self.at("shards/2.safetensors"), {"w": ("F32", (6, 4), values)})
+        self.assertIn("w is in another file, too", run("ckpt", "import", "shards", "--out", "more", cwd=self.folder, code=16))
+
+    def test_layout_of_pytorch(self):
+        """An export for PyTorch and back, with a square weight, whose shape is the same in both layouts."""
+        self.theirs()
+        self.plan()
+        run("plan.lua", "--nproc", 2, "--checkpoint", "runs", cwd=self.folder)
+        run("ckpt", "import", "runs", "--out", "again", cwd=self.folder)
+        ours = checkpoint_tensors(self.at("runs/step_00000001"))
+        for where in ("runs", "again"):  # "again" was imported, and records the layers, too
+            out = run("ckpt", "export", where, "--format", "torch", "--out", f"torch-{where}", cwd=self.folder)
+            self.assertIn("weights of ", out)
+            self.assertIn("for PyTorch", out)
+            exported, metadata = read_safetensors(self.at(f"torch-{where}/model.safetensors"))
+            self.assertEqual(metadata, {"format": "pt"})
+            for name, (shape, values) in ours.items():
+                if name.startswith("optimizer."):
+                    continue
+                linear = len(shape) == 2 and not name.startswith("embed.")
+                self.assertEqual(exported[name], (shape[::-1], turned(values, *shape)) if linear else (shape, values), name)
+        self.assertEqual(exported["block0.proj.weight"][0], [WIDTH, WIDTH])
+        first_losses = set()
+        for path in ("runs", "torch-runs"):
+            self.at("metrics").unlink(missing_ok=True)
+            run("plan.lua", "--nproc", 2, "--set", f"path={path}", "--metrics", "metrics", cwd=self.folder)
+            first_losses.add(json.loads(self.at("metrics").read_text().splitlines()[0])["loss"])
+        self.assertEqual(len(first_losses), 1, first_losses)
 
 
 class Mistakes(Folders):

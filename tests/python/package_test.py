@@ -204,6 +204,20 @@ class Signals(Base):
         process.wait()
         self.assertTrue(all(ends(pid, 5) for pid in ranks))
 
+    def test_job_in_a_long_step_ends_with_a_killed_interpreter(self):
+        """No row is written meanwhile, so the closed pipe does not end it."""
+        code = f"import prun; prun.run({str(TOP / 'plans/zero3.lua')!r}, nproc=2, set=dict(batch=4096))"
+        process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL,
+                                   env={**os.environ, "PYTHONPATH": str(TOP / "tools/python")})
+        until = time.monotonic() + 30
+        while len(ranks := descendants(process.pid)) < 3 and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.5)  # both ranks compute
+        process.kill()
+        process.wait()
+        # Ranks within an op are killed after a few seconds; a step takes a minute.
+        self.assertTrue(all(ends(pid, 15) for pid in ranks))
+
 
 class Answers(Base):
     def test_check(self):

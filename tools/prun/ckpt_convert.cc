@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "checkpoint/hf/folder.h"
 #include "checkpoint/history.h"
+#include "checkpoint/linear_weights.h"
 #include "checkpoint/write_files.h"
 #include "ckpt.h"
 #include "ir/mesh.h"
@@ -66,8 +67,9 @@ int say(const CkptOptions& options, const Weights& weights, const std::string& w
 
 int ckpt_export(const CkptOptions& options) {
   require_out(options, "export");
-  if (!options.format.empty() && options.format != "hf")
-    throw usage_error(fmt::format("--format: unknown format '{}'; the only one is hf (Hugging Face)", options.format));
+  const bool torch = options.format == "torch";
+  if (!options.format.empty() && options.format != "hf" && !torch)
+    throw usage_error(fmt::format("--format: unknown format '{}' (one of: hf, torch)", options.format));
   checkpoint::HfExport how;
   how.file_bytes = int64_t{options.file_mib} << 20;
   how.dtype = export_dtype(options.dtype);
@@ -76,14 +78,16 @@ int ckpt_export(const CkptOptions& options) {
                                   options.operands[1]));
   const std::string from = checkpoint::resolve(options.operands[1]);
   const Weights weights = checkpoint::open_checkpoint(from, false);
-  const std::string tokenizer = add_tokenizer(options.tokenizer, from, weights.model, how);
+  const std::string tokenizer = torch ? "" : add_tokenizer(options.tokenizer, from, weights.model, how);
   {
     Bar bar("export");
-    checkpoint::export_hf(weights, options.out, how, [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
+    (torch ? checkpoint::export_torch : checkpoint::export_hf)(
+        weights, options.out, how, [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
   }
-  std::string what = fmt::format("{} of {} for transformers", weights.model.name, from);
+  std::string what =
+      fmt::format("{} of {} for {}", torch ? "weights" : weights.model.name, from, torch ? "PyTorch" : "transformers");
   if (how.dtype) what += fmt::format(" in {}", dtype_name(*how.dtype));
-  what += tokenizer.empty() ? ", without a tokenizer" : ", with the tokenizer " + tokenizer;
+  if (!torch) what += tokenizer.empty() ? ", without a tokenizer" : ", with the tokenizer " + tokenizer;
   return say(options, weights, what, from);
 }
 
@@ -91,6 +95,7 @@ int ckpt_import(const CkptOptions& options) {
   require_out(options, "import");
   const std::string& from = options.operands[1];
   const Weights weights = checkpoint::open_weights(from);
+  checkpoint::require_known_layout(weights);
   if (checkpoint::is_used(options.out))
     throw usage_error(fmt::format("{} has checkpoints already: --out names a folder that is made", options.out));
   checkpoint::Index index;

@@ -20,7 +20,7 @@ from scikit_build_core.build import build_sdist, get_requires_for_build_sdist  #
 LARGEST = 25 << 20  # bytes of a wheel without GPU plugins
 TOP = pathlib.Path(__file__).resolve().parents[2]
 # Libraries that belong to the host's driver.
-LEFT_OUT = ["libcuda.so.1", "libnccl.so.2", "libOpenCL.so.1"]
+LEFT_OUT = ["libcuda.so.1", "libnccl.so.2"]
 
 
 def _settings(settings: dict[str, Any] | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -131,12 +132,9 @@ void write_files(const Weights& weights, const std::vector<HfTensor>& tensors, c
   write_file(folder + "/model.safetensors.index.json", index.dump(2) + "\n");
 }
 
-}  // namespace
-
-void export_hf(const Weights& weights, const std::string& out, const HfExport& how, const Advance& advance) {
-  const HfArchitecture& architecture = require_architecture(weights);
-  const std::vector<HfTensor> tensors = architecture.tensors(architecture.settled(weights.model.arguments));
-  require_tensors(weights, architecture, tensors);
+// Creates the folder `out`, whole or not at all. `add`: writes its other files to the folder of its first argument.
+void make_whole(const Weights& weights, const std::vector<HfTensor>& tensors, const std::string& out,
+                const HfExport& how, const Advance& advance, const std::function<void(const std::string&)>& add) {
   if (std::filesystem::exists(out) && !std::filesystem::is_empty(out))
     throw usage_error(fmt::format("{} has files already: --out names a folder that is made", out));
   const std::string whole = out.substr(0, out.find_last_not_of('/') + 1);
@@ -144,8 +142,7 @@ void export_hf(const Weights& weights, const std::string& out, const HfExport& h
   make_folder(staging);
   try {
     write_files(weights, tensors, staging, how, advance);
-    write_file(staging + "/config.json", config_of(architecture, weights, how).dump(2) + "\n");
-    for (const auto& [name, text] : how.files) write_file(staging + "/" + name, text);
+    add(staging);
     sync_folder(staging);
     if (std::rename(staging.c_str(), whole.c_str()) != 0) throw write_failed(out, errno);
   } catch (const Error&) {
@@ -153,6 +150,41 @@ void export_hf(const Weights& weights, const std::string& out, const HfExport& h
     std::filesystem::remove_all(staging, ignored);
     throw;
   }
+}
+
+// Models of prun have no other matrices than tables of embeddings and weights of linear layers.
+bool is_linear(const Weights& weights, const std::string& name) {
+  const Weight& weight = weights.tensors.at(name);
+  return weight.linear || (weight.shape.size() == 2 && !weights.model.name.empty() && !name.starts_with("embed."));
+}
+
+}  // namespace
+
+void export_torch(const Weights& weights, const std::string& out, const HfExport& how, const Advance& advance) {
+  std::vector<HfTensor> tensors;
+  bool linear = !weights.model.name.empty(), matrices = false;
+  for (const auto& [name, weight] : weights.tensors) {
+    matrices = matrices || weight.shape.size() == 2;
+    linear = linear || weight.linear;
+    tensors.push_back(is_linear(weights, name) ? hf_transposed(name, name, weight.shape[0], weight.shape[1])
+                                               : hf_whole(name, name, weight.shape));
+  }
+  if (matrices && !linear)
+    throw Error(Exit::checkpoint_invalid,
+                fmt::format("{} does not record which weights belong to linear layers: an older prun wrote it; resume "
+                            "it for a step to write a new one",
+                            weights.folder));
+  make_whole(weights, tensors, out, how, advance, [](const std::string&) {});
+}
+
+void export_hf(const Weights& weights, const std::string& out, const HfExport& how, const Advance& advance) {
+  const HfArchitecture& architecture = require_architecture(weights);
+  const std::vector<HfTensor> tensors = architecture.tensors(architecture.settled(weights.model.arguments));
+  require_tensors(weights, architecture, tensors);
+  make_whole(weights, tensors, out, how, advance, [&](const std::string& folder) {
+    write_file(folder + "/config.json", config_of(architecture, weights, how).dump(2) + "\n");
+    for (const auto& [name, text] : how.files) write_file(folder + "/" + name, text);
+  });
 }
 
 }  // namespace prun::checkpoint

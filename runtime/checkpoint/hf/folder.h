@@ -24,5 +24,9 @@ struct HfExport {
 // Creates the folder `out`, which must be missing or empty, whole or not at all. Throws checkpoint_invalid if the model
 // has no Hugging Face form or `dtype` cannot hold a value, and checkpoint_write. Memory: a few windows of some MiB.
 void export_hf(const Weights& weights, const std::string& out, const HfExport& how, const Advance& advance);
+// Creates a folder of safetensors files with prun's names in PyTorch's layout: weights of linear layers are [out, in].
+// Throws as export_hf does, and checkpoint_invalid if an older prun wrote a checkpoint of a plan's own model, which
+// does not record these layers.
+void export_torch(const Weights& weights, const std::string& out, const HfExport& how, const Advance& advance);
 
 }  // namespace prun::checkpoint

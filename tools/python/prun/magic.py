@@ -16,7 +16,7 @@ from typing import Any
 from .errors import PrunError, UsageError
 from .job import Row, run
 
-_HEAD = 'local prun = require "prun"\n'
+_HEAD = 'local prun = require "prun"; '  # on the first line, so that errors have the cell's line numbers
 
 
 def options_of(line: str) -> dict[str, Any]:

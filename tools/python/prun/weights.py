@@ -114,7 +114,7 @@ def _stored(name: str, value: Any) -> tuple[str, list[int], bytes]:
         kind = _NAMES.get(str(value.dtype).removeprefix("torch."))
         data = bytes(value.reshape(-1).view(torch.uint8).numpy()) if kind and value.numel() else b""
     else:
-        value = _module("numpy").ascontiguousarray(value)
+        value = _module("numpy").asarray(value, order="C")
         kind, data = _NAMES.get(str(value.dtype)), value.tobytes()
     if kind is None:
         raise UsageError(f"{name} is {value.dtype}; prun.save writes {', '.join(_NAMES)}")
