@@ -1,0 +1,102 @@
+"""prun.export: a PyTorch module with its loss becomes a readable plan and its weights.
+
+    exported = prun.export(module, (tokens, targets))
+    exported.save("gpt")                  # gpt.lua and gpt.weights/
+    exported.load("runs/gpt")             # trained weights of a checkpoint, into the module
+
+A pipeline of small steps: capture.py traces the module, trace.py folds constants, rules/ recognise layers from the
+loss backwards, units.py names units and layers after the module tree, lua.py writes the plan, weights.py its weights.
+What no plan can say raises ExportError with the Python line, the op, and the likely way round.
+"""
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import capture, plan
+from .builder import Builder
+from .errors import ExportError
+from .ops import Weight
+from .rules import RULES
+from .trace import Traced
+from .units import make_units
+from .weights import weights_of, write
+
+__all__ = ["ExportError", "Exported", "export"]
+
+
+@dataclasses.dataclass
+class Exported:
+    """A plan and its weights.
+
+    `plan`: the Lua text. `weights`: the plan's tensors by name, each made of parameters of the module. `context`: tokens
+    in a sample, 0 if samples are numbers. `vocab`: number of different tokens. `notes`: what trains differently.
+    """
+
+    module: nn.Module
+    plan: str
+    weights: dict[str, Weight]
+    context: int
+    vocab: int
+    notes: list[str]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the plan's tensors, weights of linear layers as [in, out]."""
+        own = dict(self.module.named_parameters(remove_duplicate=False))
+        return {name: weight.join({key: value.detach() for key, value in own.items()})
+                for name, weight in self.weights.items()}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes `path`.lua and the folder `path`.weights."""
+        base = pathlib.Path(path)
+        base = base.with_suffix("") if base.suffix == ".lua" else base
+        folder = base.with_name(base.name + ".weights")
+        folder.mkdir(parents=True, exist_ok=True)
+        write(self.tensors(), folder / "model.safetensors")
+        text = self.plan.replace('from = "model.weights"', f'from = "{folder}"')
+        base.with_name(base.name + ".lua").write_text(text)
+
+    def load_tensors(self, trained: Mapping[str, Tensor]) -> None:
+        """Writes the plan's trained tensors into the module's parameters.
+
+        `trained`: all of `weights`, by name, in the plan's layout. Raises ExportError if one is missing or has another
+        shape.
+        """
+        own = dict(self.module.named_parameters(remove_duplicate=False))
+        with torch.no_grad():
+            for name, weight in self.weights.items():
+                if name not in trained:
+                    raise ExportError(f"the weights have no {name}", hint="they are of another plan")
+                weight.restore(trained[name], own)  # type: ignore[arg-type]
+
+
+def export(module: nn.Module, example: Any, *, data: str = "train.bin", name: str = "") -> Exported:
+    """Returns the plan that trains a module as PyTorch does, and its weights.
+
+    `module`: takes a batch and returns the mean loss, alone or among other results; transformers' models do if they are
+    given labels. It is traced in train mode and not changed. `example`: a tensor, a tuple of arguments or a dict of
+    keyword arguments, [batch, tokens] for ids; its shapes determine the context of the plan. `data`: the token file
+    that the plan reads by default. `name`: of the module, for the plan's first line.
+
+    Raises ExportError for all that a plan cannot say, with the file and line of the Python that does it.
+    """
+    capture.check_module(module)
+    traced = Traced(capture.trace(module, example), module)
+    capture.check_effects(traced)
+    loss = capture.find_loss(traced)
+    capture.check_modes(module, example, traced)
+    builder = Builder(traced, RULES)
+    with plan.deep_recursion(len(traced.nodes)):
+        builder.value(loss)
+    plan.check_inputs(builder, example)
+    units = make_units(builder.ops)
+    weights = weights_of(units)
+    plan.check_weights(builder, weights)
+    text = plan.text(builder, units, name or type(module).__name__, data)
+    return Exported(module, text, weights, builder.context, builder.vocab, builder.notes)

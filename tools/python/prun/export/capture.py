@@ -1,0 +1,195 @@
+"""Traces a module with torch.export and refuses what the trace would leave out: hooks, buffers that change, mixed modes,
+parameters of other types or devices, outputs with several losses.
+"""
+from __future__ import annotations
+
+import inspect
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from .errors import ExportError
+from .trace import Traced, aten, place_of, refuse, shape_of
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _line_of(module: nn.Module) -> tuple[str, int]:
+    """Returns where a module's class defines forward."""
+    try:
+        forward = type(module).forward
+        return inspect.getsourcefile(forward) or "", inspect.getsourcelines(forward)[1]
+    except (OSError, TypeError):
+        return "", 0
+
+
+def check_module(module: nn.Module) -> None:
+    """Raises if a plan could not train the module as PyTorch does."""
+    file, line = _line_of(module)
+
+    def fail(problem: str, hint: str) -> ExportError:
+        return ExportError(problem, file=file, line=line, hint=hint)
+
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise fail(f"{type(module).__name__} around the module", "pass module.module: prun makes ranks itself")
+    for path, one in module.named_modules():
+        name = path or type(one).__name__
+        for kind in _HOOKS:
+            if getattr(one, kind, None):
+                raise fail(f"{name} has {kind.strip('_').replace('_', ' ')}, which a plan would leave out",
+                           "remove them before the export (hook handles have .remove())")
+        if hasattr(one, "parametrizations"):
+            raise fail(f"{name} has parametrizations (weight_norm, spectral_norm, ...)",
+                       "remove them with torch.nn.utils.parametrize.remove_parametrizations")
+    seen = False
+    for name, parameter in module.named_parameters():
+        seen = True
+        if parameter.device.type != "cpu":
+            raise fail(f"the parameter {name} is on {parameter.device}", "move the module with module.cpu()")
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise fail(f"the parameter {name} is {str(parameter.dtype).removeprefix('torch.')}",
+                       'convert it with module.float(); the plan\'s dtype = "bf16" trains in bf16 with f32 weights')
+        if not parameter.requires_grad:
+            raise fail(f"the parameter {name} is frozen (requires_grad=False)",
+                       "a plan trains all parameters; set requires_grad=True")
+    if not seen:
+        raise fail("the module has no parameters", "")
+    if len({parameter.dtype for parameter in module.parameters()}) > 1:
+        raise fail("parameters of several types", "convert all of them with module.float() or module.double()")
+    modes = {one.training for one in module.modules() if any(True for _ in one.parameters()) or hasattr(one, "p")}
+    if len(modes) > 1:
+        odd = next(path for path, one in module.named_modules() if one.training != module.training)
+        raise fail(f"{odd} is in {'train' if not module.training else 'eval'} mode and the module is not",
+                   "call module.train(); to train without dropout set its p to 0")
+
+
+@contextmanager
+def mode(module: nn.Module, training: bool) -> Iterator[None]:
+    """Sets train or eval mode; restores every submodule's own after that."""
+    before = [(one, one.training) for one in module.modules()]
+    module.train(training)
+    try:
+        yield
+    finally:
+        for one, was in before:
+            one.training = was
+
+
+def _arguments(module: nn.Module, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example, Tensor):
+        return (example,), {}
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    if isinstance(example, Sequence) and not isinstance(example, str):
+        return tuple(example), {}
+    raise ExportError(f"the example is {type(example).__name__}",
+                      hint="pass a tensor, a tuple of arguments, or a dict of keyword arguments")
+
+
+def _check_example(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    file, line = _line_of(module)
+    try:
+        inspect.signature(module.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ExportError(f"the example does not fit forward: {error}", file=file, line=line,
+                          hint="the example has the arguments of module(...) as it is called in training") from None
+    for value in [*args, *kwargs.values()]:
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            raise ExportError(f"a tensor of the example is on {value.device}", file=file, line=line,
+                              hint="move it with .cpu()")
+
+
+def _users_frame(error: BaseException) -> tuple[str, int]:
+    """Returns the last line outside PyTorch of a failure."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if "/torch/" not in one.filename
+              and "/prun/export/" not in one.filename]
+    return (frames[-1].filename, frames[-1].lineno or 0) if frames else ("", 0)
+
+
+_DATA_DEPENDENT = ("data-dependent", "data dependent", "DataDependent", "GuardOnDataDependent", "Could not guard",
+                   "is not tracked with proxy", "Could not extract specialized", "unbacked")
+
+
+def trace(module: nn.Module, example: Any, training: bool = True) -> torch.export.ExportedProgram:
+    """Returns torch.export's program of the module in train or eval mode, for the example's shapes."""
+    args, kwargs = torch.utils._pytree.tree_map_only(Tensor, Tensor.contiguous, _arguments(module, example))
+    _check_example(module, args, kwargs)
+    with mode(module, training), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return torch.export.export(module, args, kwargs, strict=False)
+        except Exception as error:
+            file, line = _users_frame(error)
+            text = str(error).strip().split("\n")[0]
+            if any(word in str(error) or word in type(error).__name__ for word in _DATA_DEPENDENT):
+                raise ExportError("control flow that depends on the data", file=file, line=line,
+                                  hint="a plan is the same for each batch: remove the branch (.item(), if x.sum() > 0)"
+                                  ) from error
+            raise ExportError(f"torch.export cannot trace the module: {type(error).__name__}: {text}", file=file,
+                              line=line, hint="the example has the arguments of module(...) as it is called in "
+                              "training; module(*example) must work by itself") from error
+
+
+def check_effects(traced: Traced) -> None:
+    """Raises if the program changes a buffer or a parameter."""
+    signature = traced.program.graph_signature
+    changed = list(signature.buffers_to_mutate.values()) + list(getattr(signature, "user_inputs_to_mutate", {}).values())
+    if changed:
+        raise ExportError(f"forward changes the buffer {changed[0]}", hint="a plan has parameters only: running "
+                          "statistics (BatchNorm), counters and caches cannot be kept; use LayerNorm, or remove it")
+    for node in traced.nodes:
+        name = str(node.target)
+        if node.op == "call_function" and name.endswith("_.default") and node.args and isinstance(node.args[0], Node):
+            if node.args[0].op == "placeholder" and "copy_" in name:
+                raise refuse(node, "forward changes a buffer or an input", "a plan has parameters only")
+
+
+def find_loss(traced: Traced) -> Node:
+    """Returns the node of the only result that is a scalar of floats."""
+    output = next(node for node in traced.nodes if node.op == "output")
+    results = [one for one in output.args[0] if isinstance(one, Node)]
+    losses = [one for one in results if shape_of(one) == () and isinstance(one.meta.get("val"), Tensor)
+              and one.meta["val"].is_floating_point() and one not in traced.constants]
+    if len(set(losses)) > 1:
+        file, line = place_of(losses[1])
+        raise ExportError(f"{len(set(losses))} losses", file=file, line=line,
+                          hint="a plan has one loss: return their sum, or one of them")
+    if not losses:
+        file, line = place_of(results[-1]) if results else ("", 0)
+        raise ExportError("the module returns no loss", file=file, line=line,
+                          hint="return F.cross_entropy(logits.flatten(0, 1), targets.flatten()) from forward, and pass "
+                          "targets in the example; transformers' models return it if the example has labels")
+    return losses[0]
+
+
+def without_dropout(traced: Traced) -> list[tuple[Any, ...]]:
+    """Returns the program's ops but for dropout, to compare train and eval mode."""
+    result: list[tuple[Any, ...]] = []
+    number: dict[Node, int] = {}
+    for node in traced.nodes:
+        if node.target is aten.dropout.default and isinstance(node.args[0], Node):
+            number[node] = number[node.args[0]]
+            continue
+        number[node] = len(number)
+        args = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: number[arg])
+        if node.target is aten.scaled_dot_product_attention.default:
+            args = (node.args[:4], {})  # dropout is refused elsewhere
+            args = torch.fx.node.map_arg(args, lambda arg: number[arg])
+        result.append((str(node.target), repr(args), place_of(node)))
+    return result
+
+
+def check_modes(module: nn.Module, example: Any, traced: Traced) -> None:
+    """Raises if the module computes something else in eval mode, dropout apart."""
+    other = Traced(trace(module, example, training=False), module)
+    for one, two in zip(without_dropout(traced), without_dropout(other)):
+        if one != two:
+            (file, line), op = one[2], one[0].removeprefix("aten.").split(".")[0]
+            raise ExportError("the module differs between train and eval mode by more than dropout", file=file,
+                              line=line, op=op, hint="a plan evaluates with the ops that it trains with")

@@ -1,0 +1,85 @@
+"""Ops of the plan that is being made, before they have units and names."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+
+@dataclass
+class Part:
+    """A piece of a plan's tensor: a module's parameter, some of its rows or columns, or zeros.
+
+    The plan's tensors of linear layers are [in, out], so `transpose` is true for a weight of nn.Linear. `columns`
+    selects elements of the last dim after transposing, `rows` of the first one; None selects all.
+    """
+
+    parameter: str
+    transpose: bool = False
+    columns: Tensor | None = None
+    rows: Tensor | None = None
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Returns the piece as a tensor in the plan's layout."""
+        tensor = tensor.t() if self.transpose else tensor
+        if self.rows is not None:
+            tensor = tensor[self.rows]
+        return tensor if self.columns is None else tensor[..., self.columns]
+
+    def put(self, piece: Tensor, into: Tensor) -> None:
+        """Writes a piece in the plan's layout back into the parameter's tensor."""
+        into = into.t() if self.transpose else into
+        if self.rows is not None:
+            into[self.rows] = piece.to(into.dtype)
+        elif self.columns is not None:
+            into[..., self.columns] = piece.to(into.dtype)
+        else:
+            into.copy_(piece)
+
+
+@dataclass
+class Weight:
+    """A tensor of the plan: parts side by side in the last dim. A part without a parameter is `zeros` wide."""
+
+    parts: list[Part]
+
+    def join(self, tensors: dict[str, Tensor]) -> Tensor:
+        """Returns the tensor that the plan starts with."""
+        pieces = [part.of(tensors[part.parameter]).detach() for part in self.parts]
+        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)).contiguous()
+
+    def restore(self, trained: Tensor, tensors: dict[str, Tensor]) -> None:
+        """Writes a trained tensor of the plan into the module's parameters."""
+        at = 0
+        for part in self.parts:
+            into = tensors[part.parameter]
+            width = part.of(into).shape[-1]
+            part.put(trained[..., at:at + width], into)
+            at += width
+
+
+@dataclass(eq=False)
+class Op:
+    """An op of the plan.
+
+    `text`: a Lua expression with {0}, {1} for inputs, {layer} for the layer's quoted name and {ROLE} for the quoted
+    name of each of `tables`. `weights`: the layer's tensors by suffix, ".weight" and ".bias". `tables`: parameters that
+    the expression names itself, by role. `again`: the op that owns the weight, if this one uses another's. `node`: the
+    traced node, which determines the unit.
+    """
+
+    kind: str
+    text: str
+    inputs: list[Op]
+    shape: tuple[int, ...]
+    node: Node
+    layer: str = ""
+    weights: dict[str, Weight] = field(default_factory=dict)
+    tables: dict[str, Weight] = field(default_factory=dict)
+    again: Op | None = None
+    unit: str = ""
+    users: list[Op] = field(default_factory=list)
+    name: str = ""
+    names: dict[str, str] = field(default_factory=dict)

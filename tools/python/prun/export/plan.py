@@ -1,0 +1,121 @@
+"""The plan around the model: arguments, mesh, data, strategies; and checks of the whole."""
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .builder import Builder
+from .errors import ExportError
+from .lua import model_text
+from .ops import Weight
+from .trace import refuse
+from .units import Unit
+
+_TEXT = """-- {name}, exported from PyTorch ({elements} parameters).{notes}
+local prun = require "prun"
+local nn = prun.nn
+
+local arg = prun.args {{
+  from = "model.weights",  -- the module's weights
+{arguments}
+}}
+
+return prun.plan {{
+  mesh  = prun.mesh {{ pp = arg.pp, dp = prun.rest, tp = arg.tp }},
+  model = {model},
+  init      = prun.init.from {{ path = arg.from }},
+  data      = {data},
+  strategy  = {{
+    prun.pipeline {{ axis = "pp" }},
+    prun.tensor_parallel {{ axis = "tp" }},
+    prun.zero3 {{ axis = "dp" }},
+  }},
+  optimizer = prun.adamw {{ lr = arg.lr, weight_decay = arg.weight_decay }},
+  micro     = arg.micro,
+  steps     = arg.steps,
+  dtype     = arg.dtype,
+}}
+"""
+
+
+@contextmanager
+def deep_recursion(nodes: int) -> Iterator[None]:
+    """Allows rules to recurse through a program of that many nodes."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 1000 + 8 * nodes))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def text(builder: Builder, units: list[Unit], name: str, data: str) -> str:
+    """Returns the plan."""
+    elements = sum(tensor.numel() for tensor in {id(t): t for t in builder.traced.tensors.values()}.values())
+    notes = "".join(f"\n-- {note}" for note in builder.notes)
+    source = [f'file = "{data}", batch = 8, steps = 10, micro = 1', "lr = 1e-3, weight_decay = 0.01, pp = 1, tp = 1",
+              f'dtype = "{_dtype(builder)}"']
+    return _TEXT.format(name=name, elements=f"{elements:,}", notes=notes, model=model_text(units),
+                        arguments="\n".join(f"  {line}," for line in source), data=_data(builder))
+
+
+def _dtype(builder: Builder) -> str:
+    return "f64" if next(iter(builder.traced.tensors.values())).dtype == torch.float64 else "f32"
+
+
+def _data(builder: Builder) -> str:
+    if "tokens" in builder.inputs_used:
+        return (f"prun.data.tokens {{ path = arg.file, batch = arg.batch, context = {builder.context}, "
+                f"vocab = {builder.vocab}, order = \"epochs\" }}")
+    return 'prun.data.arrays { x = arg.file, y = "y.npy", batch = arg.batch }'
+
+
+def check_inputs(builder: Builder, example: Any) -> None:
+    """Raises if the loss does not depend on an input, or if the example's targets are not what a plan reads."""
+    used = set(builder.inputs_used.values())
+    for node, name in builder.traced.inputs.items():
+        if node not in used and any(user.op != "output" for user in node.users) and any(
+                user not in builder.traced.constants for user in node.users):
+            raise refuse(next(iter(node.users), None), f"the input {name} is used in a way that a plan cannot say",
+                         "a plan's model has batch.tokens and batch.targets, or batch.x and batch.y")
+    tokens, shifted = builder.inputs_used.get("tokens"), builder.inputs_used.get("shifted")
+    values = _example_values(builder, example)
+    if tokens is not None and shifted is not None and tokens is not shifted:
+        a, b = values.get(tokens.name), values.get(shifted.name)
+        if a is None or b is None or not torch.equal(a.long(), b.long()):
+            raise ExportError(f"the example's {shifted.name} differ from its {tokens.name}",
+                              hint="a plan predicts each next token; ignored targets (-100) are not supported yet")
+    targets = builder.inputs_used.get("targets")
+    given = None if targets is None else values.get(targets.name)
+    if given is not None and bool((given < 0).any()):
+        raise ExportError("the example has ignored targets (below 0)",
+                          hint="a plan predicts each next token; ignored targets are not supported yet")
+
+
+def _example_values(builder: Builder, example: Any) -> dict[str, Tensor]:
+    flat, _ = torch.utils._pytree.tree_flatten(
+        ((), dict(example)) if isinstance(example, dict) else
+        ((example,) if isinstance(example, Tensor) else tuple(example), {}))
+    names = builder.traced.program.graph_signature.user_inputs
+    return {str(name): value for name, value in zip(names, flat) if isinstance(value, Tensor)}
+
+
+def check_weights(builder: Builder, weights: dict[str, Weight]) -> None:
+    """Raises unless each element of each trained parameter is in the plan once."""
+    covered: dict[str, list[int]] = {}
+    tensors = builder.traced.tensors
+    for weight in weights.values():
+        for part in weight.parts:
+            piece = part.of(tensors[part.parameter])
+            covered.setdefault(part.parameter, []).append(math.prod(piece.shape))
+    for name, counts in covered.items():
+        if sum(counts) != tensors[name].numel():
+            node = next(node for node, known in builder.traced.parameters.items() if known == name)
+            raise refuse(next(iter(node.users), None), f"the weight {name} has {tensors[name].numel()} elements, and the "
+                         f"plan uses {sum(counts)}", "a weight is used once and whole; tokens and logits may share one")

@@ -1,0 +1,31 @@
+"""The exporter's rules in the order in which they are tried. Each is a function of a builder and a node; it returns the
+plan's op, or None if the node is something else. A new function of the DSL is one rule in one of these files.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch.fx import Node
+
+from ..builder import Builder
+from ..ops import Op
+from . import activations, arithmetic, attention, embeddings, layers, losses, norms
+
+Rule = Callable[[Builder, Node], Op | None]
+
+RULES: list[Rule] = [
+    losses.cross_entropy,
+    losses.mean_squared_error,
+    embeddings.tokens_and_positions,
+    embeddings.tokens,
+    norms.layernorm,
+    norms.rmsnorm,
+    attention.attention,
+    layers.linear,
+    activations.gated,
+    activations.unary,
+    layers.dropout,
+    arithmetic.scale,
+    arithmetic.add,
+    arithmetic.multiply,
+]

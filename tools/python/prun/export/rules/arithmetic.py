@@ -1,0 +1,66 @@
+"""Sums and products of tensors of one shape, and factors."""
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch.fx import Node
+
+from ..builder import Builder, number_text
+from ..ops import Op
+from ..trace import aten, refuse
+
+
+def _same_shape(builder: Builder, node: Node, a: Any, b: Any) -> list[Op]:
+    x, y = builder.value(a), builder.value(b)
+    # Reshapes that keep rows are stripped: [batch, tokens, width] and [batch * tokens, width] are the same rows.
+    if x.shape[-1:] != y.shape[-1:] or math.prod(x.shape) != math.prod(y.shape):
+        raise refuse(node, f"tensors of shapes {list(x.shape)} and {list(y.shape)}", "prun does not broadcast yet")
+    return [x, y]
+
+
+def scale(builder: Builder, node: Node) -> Op | None:
+    """x * 2, x / 2, -x."""
+    traced = builder.traced
+    if node.target is aten.neg.default:
+        return builder.emit("scale", "{0} * -1", [builder.value(node.args[0])], node)
+    if node.target not in (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor):
+        return None
+    x, factor = node.args[:2]
+    if traced.number(x) is not None and node.target is not aten.div.Tensor:
+        x, factor = factor, x
+    value = traced.number(factor)
+    if value is None or not isinstance(x, Node) or x in traced.constants:
+        return None
+    if node.target is aten.div.Tensor:
+        value = 1 / value
+    if value == 1:
+        return builder.value(x)
+    return builder.emit("scale", f"{{0}} * {number_text(value)}", [builder.value(x)], node)
+
+
+def add(builder: Builder, node: Node) -> Op | None:
+    """a + b and a - b of one shape."""
+    if node.target not in (aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor):
+        return None
+    a, b = node.args[:2]
+    alpha = builder.traced.number(node.kwargs.get("alpha", 1))
+    if node.target is aten.sub.Tensor:
+        alpha = -(alpha or 1)
+    for one in (a, b):
+        if builder.traced.constant(one) is not None:
+            raise refuse(node, "a constant added to a tensor", "use a bias, which is a parameter")
+    x, y = _same_shape(builder, node, a, b)
+    if alpha != 1:
+        y = builder.emit("scale", f"{{0}} * {number_text(alpha or 1)}", [y], node)
+    return builder.emit("add", "{0} + {1}", [x, y], node)
+
+
+def multiply(builder: Builder, node: Node) -> Op | None:
+    """a * b of one shape."""
+    if node.target is not aten.mul.Tensor or builder.traced.constant(node.args[0]) is not None:
+        return None
+    if builder.traced.constant(node.args[1]) is not None:
+        return None
+    x, y = _same_shape(builder, node, *node.args[:2])
+    return builder.emit("mul", "{0} * {1}", [x, y], node)

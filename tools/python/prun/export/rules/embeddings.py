@@ -1,0 +1,105 @@
+"""Tables of tokens and of positions."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from ..builder import Builder, whole
+from ..ops import Op, Part, Weight
+from ..trace import aten, refuse, shape_of
+
+
+def _table(builder: Builder, role: str, name: str) -> str:
+    rows, width = builder.traced.tensors[name].shape
+    return f'nn.parameter({{{role}}}, {{{{ {rows}, {width} }}}}, {{{{ "normal", 0.02 }}}})'
+
+
+def _ids(builder: Builder, node: Node) -> Node | None:
+    """Returns the input of token ids that an embedding looks up; None if the ids are constant."""
+    arg = node.args[1]
+    if arg in builder.traced.constants:
+        return None
+    assert isinstance(arg, Node)
+    chosen = builder.traced.selection(arg)
+    if chosen is None or chosen[0] not in builder.traced.inputs or not torch.equal(
+            chosen[1].flatten(), torch.arange(chosen[1].numel())):
+        raise refuse(node, "ids that are computed", "pass the ids as an argument of the module")
+    return chosen[0]
+
+
+def _tokens(builder: Builder, node: Node) -> tuple[str, Node] | None:
+    if node.target is not aten.embedding.default:
+        return None
+    source = _ids(builder, node)
+    if source is None:
+        return None
+    name = builder.traced.parameter(node.args[0])
+    if name is None:
+        raise refuse(node, "a table that is computed", "an embedding's table is a parameter of its own")
+    if len(shape_of(source)) != 2:
+        raise refuse(node, f"ids of shape {list(shape_of(source))}", "token ids are [batch, tokens]")
+    known = builder.inputs_used.setdefault("tokens", source)
+    if known is not source:
+        raise refuse(node, f"two inputs of ids, {known.name} and {source.name}", "a plan's model has batch.tokens")
+    padding = node.args[2] if len(node.args) > 2 else -1
+    if isinstance(padding, int) and padding >= 0:
+        builder.notes.append(f"padding_idx = {padding} of {name}: PyTorch leaves this token's row out of the "
+                             "embedding's gradient; train on data without this token")
+    return name, source
+
+
+def tokens(builder: Builder, node: Node) -> Op | None:
+    """nn.Embedding of token ids."""
+    found = _tokens(builder, node)
+    if found is None:
+        return None
+    name, _ = found
+    text = f"nn.embedding(batch.tokens, {_table(builder, 'token', name)})"
+    return builder.emit("embedding", text, [], node, tables={"token": whole(name)})
+
+
+def _positions(builder: Builder, node: Any) -> tuple[str, Tensor] | None:
+    """Returns the table of positions and the rows that it is read at, if the node looks up positions."""
+    traced = builder.traced
+    if not isinstance(node, Node):
+        return None
+    while traced.same(node) or node.target in (aten.unsqueeze.default, aten.expand.default):
+        node = node.args[0]
+    name: str | None = None
+    rows: Any = None
+    if node.target is aten.embedding.default and node.args[1] in traced.constants:
+        name, rows = traced.parameter(node.args[0]), traced.constants[node.args[1]].flatten()
+        rows = rows[:shape_of(node)[-2]]
+    elif node in traced.parameters and len(shape_of(node)) == 2:
+        name, rows = traced.parameters[node], torch.arange(shape_of(node)[0])
+    elif node.target is aten.slice.Tensor and traced.parameter(node.args[0]) and node.args[1:3] == (0, 0):
+        name, rows = traced.parameter(node.args[0]), torch.arange(shape_of(node)[0])
+    return None if name is None else (name, rows)
+
+
+def tokens_and_positions(builder: Builder, node: Node) -> Op | None:
+    """The sum of an embedding of tokens and one of positions that count up."""
+    if node.target not in (aten.add.Tensor, aten.add_.Tensor) or not isinstance(node.args[1], Node):
+        return None
+    for ids, places in (node.args[:2], node.args[1::-1]):
+        found = _positions(builder, places)
+        if found is None or not isinstance(ids, Node):
+            continue
+        ids = builder.traced.strip(ids)
+        known = _tokens(builder, ids)
+        if known is None:
+            continue
+        name, rows = found
+        first = int(rows[0])
+        if not torch.equal(rows, torch.arange(len(rows)) + first):
+            raise refuse(node, "positions that do not count up", "positions are arange(tokens)")
+        every = builder.traced.tensors[name].shape[0]
+        part = Part(name) if first == 0 else Part(name, rows=torch.arange(every).roll(-first))
+        text = (f"nn.embedding(batch.tokens, {_table(builder, 'token', known[0])}, "
+                f"{_table(builder, 'position', name)})")
+        return builder.emit("embedding", text, [], node,
+                            tables={"token": whole(known[0]), "position": Weight([part])})
+    return None

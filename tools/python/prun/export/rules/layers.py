@@ -1,0 +1,115 @@
+"""Linear layers in any of PyTorch's forms, and dropout."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..builder import Builder, number_text
+from ..ops import Op, Part, Weight
+from ..trace import aten, refuse, shape_of
+
+
+@dataclass
+class Layer:
+    """A traced linear layer: input, parameters, and whether the weight is [out, in]."""
+
+    x: Node
+    weight: str
+    bias: str | None
+    transpose: bool
+    out: int
+
+
+def read_layer(builder: Builder, node: Node) -> Layer | None:
+    """Returns the linear layer that a node computes."""
+    traced = builder.traced
+    weight: Any
+    if node.target is aten.linear.default:
+        x, weight = node.args[:2]
+        bias = node.args[2] if len(node.args) > 2 else None
+        transpose = True
+    elif node.target in (aten.addmm.default, aten.matmul.default, aten.mm.default):
+        bias, x, weight = node.args if node.target is aten.addmm.default else (None, *node.args)
+        transpose = False
+        if node.kwargs:
+            raise refuse(node, "addmm with factors", "beta and alpha are 1")
+        if isinstance(weight, Node) and weight.target in (aten.t.default, aten.transpose.int):
+            weight, transpose = weight.args[0], True
+        if not isinstance(weight, Node) or weight not in traced.parameters:
+            return None
+    else:
+        return None
+    assert isinstance(x, Node)
+    name = builder.part(weight).parameter
+    return Layer(x, name, None if bias is None else builder.part(bias).parameter, transpose, shape_of(node)[-1])
+
+
+def emit_layer(builder: Builder, node: Node, layers: list[tuple[Layer, torch.Tensor | None]], blocks: list[int] | None = None,
+               kind: str = "linear") -> Op:
+    """Adds a linear layer whose outputs are the chosen columns of one or several layers of the same input."""
+    x = builder.value(layers[0][0].x)
+    weights = {".weight": Weight([Part(one.weight, one.transpose, columns) for one, columns in layers])}
+    sizes = [one.out if columns is None else len(columns) for one, columns in layers]
+    biased = [one.bias is not None for one, _ in layers]
+    if any(biased) and not all(biased):
+        raise refuse(node, "queries, keys and values of which only some have a bias",
+                     "give all of them a bias, or none")
+    if all(biased):
+        weights[".bias"] = Weight([Part(one.bias or "", False, columns) for one, columns in layers])
+    options = [] if all(biased) else ["bias = false"]
+    if blocks:
+        options.append(f"blocks = {{{{ {', '.join(map(str, blocks))} }}}}")
+    tail = f", {{{{ {', '.join(options)} }}}}" if options else ""
+    out = sum(sizes)
+    return builder.emit(kind, f"nn.linear({{layer}}, {{0}}, {out}{tail})", [x], node, weights=weights,
+                        layer=builder.layer_of(node), shape=(*x.shape[:-1], out))
+
+
+def linear(builder: Builder, node: Node) -> Op | None:
+    """nn.Linear, F.linear, x @ w, addmm; or some outputs of one, such as the gate of a fused gate and up projection."""
+    layer = read_layer(builder, node)
+    columns: torch.Tensor | None = None
+    if layer is None:
+        chosen = builder.traced.selection(node)
+        if chosen is None or chosen[0] is node:
+            return None
+        origin, index = chosen
+        layer = read_layer(builder, origin)
+        if layer is None:
+            return None
+        rows = index.reshape(-1, index.shape[-1])
+        columns = rows[0] % layer.out
+        if not torch.equal(rows, torch.arange(rows.shape[0])[:, None] * layer.out + columns):
+            return None
+        node = origin
+    builder.value(layer.x)  # makes the token embedding, which may own the weight
+    known = builder.owner_of.get(layer.weight)
+    if known is not None and columns is None:
+        return _tied(builder, node, layer, *known)
+    return emit_layer(builder, node, [(layer, columns)])
+
+
+def _tied(builder: Builder, node: Node, layer: Layer, owner: Op, role: str) -> Op:
+    if owner.kind != "embedding" or role != "token" or not layer.transpose or layer.bias is not None:
+        raise refuse(node, f"the weight {layer.weight} is used twice",
+                     "a plan ties the token embedding with the logits' layer, which has no bias; "
+                     "give other layers weights of their own")
+    if any(op.again is owner for op in builder.ops):
+        raise refuse(node, f"the weight {layer.weight} is used three times",
+                     "a plan ties the token embedding with the logits' layer only")
+    out, width = builder.traced.tensors[layer.weight].shape
+    table = f'nn.parameter({{token}}, {{{{ {out}, {width} }}}}, {{{{ "normal", 0.02 }}}})'
+    return builder.emit("linear", f"nn.linear({{layer}}, {{0}}, {out}, {{{{ weight = {table} }}}})",
+                        [builder.value(layer.x)], node, layer=builder.layer_of(node), again=owner)
+
+
+def dropout(builder: Builder, node: Node) -> Op | None:
+    """nn.Dropout while training. Masks differ from PyTorch's."""
+    if node.target is not aten.dropout.default:
+        return None
+    share = node.args[1]
+    assert isinstance(share, float)
+    return builder.emit("dropout", f"nn.dropout({{0}}, {number_text(share)})", [builder.value(node.args[0])], node)

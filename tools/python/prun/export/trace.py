@@ -1,0 +1,248 @@
+"""A traced module: torch.export's graph with constants folded, and questions that rules ask about it.
+
+A rule sees nodes of this graph. It may ask which nodes a value is computed from (`cone`), compute a part of the graph
+on numbers of its own (`evaluate`), and which elements of its source a view selects. Rules that compare numbers instead
+of node names recognise a function however its author wrote it.
+"""
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from .errors import ExportError
+
+aten = torch.ops.aten
+
+# Ops that return their input if the dtype remains the same.
+_SAME = {
+    aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten._to_copy.default, aten.contiguous.default,
+    aten.clone.default, aten.alias.default,
+}
+# Ops that select, repeat and reorder elements.
+MOVEMENT = {
+    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.flatten.using_ints, aten.unflatten.int,
+    aten.transpose.int, aten.permute.default, aten.t.default, aten.unsqueeze.default, aten.squeeze.dim,
+    aten.squeeze.default, aten.squeeze.dims, aten.expand.default, aten.slice.Tensor, aten.select.int,
+    aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int,
+    aten.repeat_interleave.self_int, aten.movedim.int, aten.narrow.default, aten.expand_as.default,
+}
+RESHAPES = {aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.flatten.using_ints,
+            aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.default, aten.squeeze.dims, aten.unflatten.int}
+ELEMENTWISE = {
+    aten.add.Tensor, aten.add_.Tensor, aten.sub.Tensor, aten.rsub.Scalar, aten.mul.Tensor, aten.mul.Scalar,
+    aten.div.Tensor, aten.neg.default, aten.pow.Tensor_Scalar, aten.square.default, aten.sqrt.default,
+    aten.rsqrt.default, aten.reciprocal.default, aten.tanh.default, aten.erf.default, aten.sigmoid.default,
+    aten.exp.default, aten.silu.default, aten.gelu.default, aten.relu.default, aten.clamp_min.default,
+    aten.clamp.default, aten.maximum.default, aten.abs.default,
+}
+_VIEWS = {aten.view.default, aten._unsafe_view.default}  # evaluated as reshape: strides differ between dtypes
+_RANDOM = ("rand", "bernoulli", "multinomial", "normal", "uniform", "dropout")
+
+
+def is_getitem(node: Node) -> bool:
+    """Returns whether `node` picks one of several results."""
+    return getattr(node.target, "__name__", "") == "getitem"
+
+
+def op_name(node: Node) -> str:
+    """Returns the op's name as PyTorch's documentation has it, such as `layer_norm`."""
+    text = str(node.target)
+    return text.removeprefix("aten.").split(".")[0] if text.startswith("aten.") else getattr(
+        node.target, "__name__", text)
+
+
+def place_of(node: Node | None) -> tuple[str, int]:
+    """Returns the file and line of the user's Python that made the node."""
+    text = (node.meta.get("stack_trace") or "") if node is not None else ""
+    found = re.findall(r'File "([^"]+)", line (\d+)', text)
+    own = [one for one in found if not re.search(r"/torch/(nn|_|fx|export|functional|utils)", one[0])] or found
+    return (own[-1][0], int(own[-1][1])) if own else ("", 0)
+
+
+def refuse(node: Node | None, problem: str, hint: str = "") -> ExportError:
+    """Returns the error for a node that no plan can say."""
+    file, line = place_of(node)
+    return ExportError(problem, file=file, line=line, op=op_name(node) if node is not None else "", hint=hint)
+
+
+def shape_of(node: Node) -> tuple[int, ...]:
+    """Returns the shape of a node's tensor; () for scalars."""
+    value = node.meta.get("val")
+    return tuple(int(size) for size in value.shape) if isinstance(value, Tensor) else ()
+
+
+def modules_of(node: Node) -> list[str]:
+    """Returns the paths of the modules that the node was traced in, outermost first, without the root's ""."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return [re.sub(r"^L\['self'\]\.?", "", path) for path, _ in stack.values() if path]
+
+
+class Traced:
+    """An exported program, seen by rules.
+
+    `constants`: nodes whose value depends on no parameter and no input, with it. `parameters`: placeholder nodes of
+    trainable and frozen parameters with their first name in the module; `tensors`: the parameters by name. `inputs`:
+    placeholder nodes of the example's tensors with the argument's name.
+    """
+
+    def __init__(self, program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
+        self.program = program
+        self.constants: dict[Node, Any] = {}
+        self.parameters: dict[Node, str] = {}
+        self.inputs: dict[Node, str] = {}
+        self.tensors: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+        self.nodes = list(program.graph.nodes)
+        self.order = {node: i for i, node in enumerate(self.nodes)}
+        self._read_placeholders()
+        self._fold()
+
+    def _read_placeholders(self) -> None:
+        held = {**dict(self.program.state_dict), **dict(self.program.constants)}
+        of = {node.name: node for node in self.nodes if node.op == "placeholder"}
+        first: dict[int, str] = {}
+        for spec in self.program.graph_signature.input_specs:
+            node, kind = of[spec.arg.name], spec.kind.name
+            if kind == "PARAMETER" and spec.target is not None:
+                name = first.setdefault(id(self.tensors[spec.target]), spec.target)
+                self.parameters[node] = name
+            elif kind in ("BUFFER", "CONSTANT_TENSOR") and spec.target is not None:
+                self.constants[node] = held[spec.target]
+            elif kind == "USER_INPUT":
+                if isinstance(node.meta.get("val"), Tensor):
+                    self.inputs[node] = node.name
+                else:
+                    self.constants[node] = node.meta.get("val")
+
+    def _fold(self) -> None:
+        with torch.no_grad():
+            for node in self.nodes:
+                if node.op == "get_attr":
+                    self.constants[node] = getattr(self.program.graph_module, str(node.target))
+                elif node.op == "call_function" and all(arg in self.constants for arg in node.all_input_nodes):
+                    if any(word in op_name(node) for word in _RANDOM) and "dropout" not in op_name(node):
+                        raise refuse(node, "random numbers", "only nn.Dropout is random in a plan")
+                    self.constants[node] = self._call(node, self.constants)
+
+    def _call(self, node: Node, known: Mapping[Node, Any]) -> Any:
+        args = torch.fx.node.map_arg(node.args, lambda arg: known[arg])
+        kwargs = torch.fx.node.map_arg(node.kwargs, lambda arg: known[arg])
+        target = aten.reshape.default if node.target in _VIEWS else node.target
+        assert callable(target)
+        return target(*args, **kwargs)
+
+    # Questions of the rules.
+
+    def constant(self, arg: Any) -> Any:
+        """Returns the value of a number, or of a node that folds; None for others."""
+        return self.constants.get(arg) if isinstance(arg, Node) else arg
+
+    def number(self, arg: Any) -> float | None:
+        """Returns a constant with one element as a float; None for others."""
+        value = self.constant(arg)
+        if isinstance(value, Tensor):
+            return float(value) if value.numel() == 1 else None
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def parameter(self, arg: Any) -> str | None:
+        """Returns the name of a parameter's node; None for others."""
+        return self.parameters.get(arg) if isinstance(arg, Node) else None
+
+    def same(self, node: Node) -> bool:
+        """Returns whether the node returns its first argument unchanged."""
+        if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
+            return False
+        if node.target is aten.dropout.default:
+            return bool(node.args[1] == 0 or not node.args[2])
+        if node.target in _SAME:
+            a, b = node.args[0].meta.get("val"), node.meta.get("val")
+            return isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype == b.dtype and a.device == b.device
+        return bool(node.target in (aten.expand.default, aten.slice.Tensor)
+                    and shape_of(node) == shape_of(node.args[0]))
+
+    def follow(self, node: Node) -> Node:
+        """Follows nodes that return their input."""
+        while self.same(node):
+            node = node.args[0]  # type: ignore[assignment]
+        return node
+
+    def strip(self, node: Node) -> Node:
+        """Follows nodes that return their input, and reshapes that leave the rows (the last dim) as they are."""
+        while True:
+            if self.same(node):
+                node = node.args[0]  # type: ignore[assignment]
+                continue
+            if node.target in RESHAPES and isinstance(node.args[0], Node):
+                before, after = shape_of(node.args[0]), shape_of(node)
+                if before[-1:] == after[-1:] and math.prod(before) == math.prod(after):
+                    node = node.args[0]
+                    continue
+            return node
+
+    def cone(self, node: Node, inner: Callable[[Node], bool], stop: Iterable[Node] = ()) -> tuple[set[Node], set[Node]]:
+        """Returns the nodes that `node` is computed by while `inner` holds, and the leaves below them.
+
+        Constants belong to neither. Nodes in `stop` are leaves.
+        """
+        inside: set[Node] = set()
+        leaves: set[Node] = set()
+        stops, todo = set(stop), [node]
+        while todo:
+            one = todo.pop()
+            if one in inside or one in leaves or one in self.constants:
+                continue
+            if one in stops or one.op != "call_function" or not (inner(one) or self.same(one)):
+                leaves.add(one)
+                continue
+            inside.add(one)
+            todo.extend(one.all_input_nodes)
+        return inside, leaves
+
+    def evaluate(self, node: Node, given: Mapping[Node, Tensor]) -> Tensor:
+        """Computes `node` in f64 from the values of some of its ancestors. Constants are converted to f64."""
+        known: dict[Node, Any] = dict(given)
+        todo = [node]
+        while todo:
+            one = todo[-1]
+            if one in known:
+                todo.pop()
+                continue
+            if one in self.constants:
+                value = self.constants[one]
+                known[one] = value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+                continue
+            if one.op != "call_function":
+                raise KeyError(one.name)
+            missing = [arg for arg in one.all_input_nodes if arg not in known]
+            if missing:
+                todo.extend(missing)
+            elif one.target in _SAME or (one.target is aten.dropout.default and self.same(one)):
+                known[one] = known[one.args[0]]  # type: ignore[index]
+            else:
+                known[one] = self._call(one, known)
+        result = known[node]
+        assert isinstance(result, Tensor)
+        return result
+
+    def selection(self, node: Node) -> tuple[Node, Tensor] | None:
+        """Returns the source of a chain of views, and for each element the flat index of its source element.
+
+        None if `node` is computed from several tensors.
+        """
+        def inner(one: Node) -> bool:
+            return one.target in MOVEMENT or is_getitem(one)
+
+        inside, leaves = self.cone(node, inner)
+        if len(leaves) != 1:
+            return None
+        source = next(iter(leaves))
+        if not isinstance(source.meta.get("val"), Tensor):
+            return None
+        shape = shape_of(source)
+        index = torch.arange(math.prod(shape)).reshape(shape)
+        return source, (self.evaluate(node, {source: index}) if inside else index)

@@ -1,0 +1,130 @@
+"""Units and layer names of the plan, from the module tree and from what layers are for.
+
+A layer of a repeated list of modules (transformer.h.3) becomes a unit named after the list ("h3"). Ops before the
+first of them form one unit, ops after the last another. Tensor parallelism finds layers by their roles: qkv, proj,
+gate, up, down, logits and the table token; other layers keep their names in the module.
+"""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from .ops import Op
+from .trace import modules_of
+
+
+@dataclass
+class Unit:
+    """A unit: its name, its ops, and the values that it reads from other units and passes on."""
+
+    name: str
+    ops: list[Op] = field(default_factory=list)
+    reads: list[Op] = field(default_factory=list)
+    gives: list[Op] = field(default_factory=list)
+    again: bool = False
+    path: str = ""
+
+
+_WORDS = {"if", "then", "else", "end", "for", "in", "do", "while", "repeat", "until", "function", "local", "return",
+          "and", "or", "not", "nil", "true", "false", "goto", "break"}
+
+
+def _list_of(op: Op) -> tuple[str, int, str] | None:
+    """Returns the name of the outermost list of modules that an op was traced in, the op's place in it, and its path."""
+    for path in modules_of(op.node):
+        found = re.match(r"(?:(.*?)\.)?(\w+)\.(\d+)(?:\.|$)", "." + path if "." not in path else path)
+        if found:
+            whole = re.match(r".*?\.\d+(?=\.|$)", path)
+            return found.group(2), int(found.group(3)), whole.group(0) if whole else path
+    return None
+
+
+def _role(op: Op) -> str:
+    """Returns the role of a linear layer; "" if it has none that a strategy looks for."""
+    def through(ops: list[Op], ahead: bool) -> list[Op]:
+        return [two for one in ops for two in
+                (through(one.users if ahead else one.inputs, ahead) if one.kind in ("dropout", "scale") else [one])]
+
+    if op.kind == "qkv":
+        return "qkv"
+    makers, users = through(op.inputs, False), through(op.users, True)
+    if any(one.kind == "attention" for one in makers):
+        return "proj"
+    for one in users:
+        if one.kind == "silu_mul":
+            return "gate" if one.inputs[0] is op else "up"
+        if one.kind == "loss" and "cross_entropy" in one.text:
+            return "logits"
+    if any(one.kind in ("activation", "silu_mul") for one in makers):
+        return "down"
+    if any(one.kind == "activation" for one in users):
+        return "up"
+    return ""
+
+
+def _free(wanted: str, taken: set[str]) -> str:
+    name, count = wanted, 1
+    while name in taken:
+        count += 1
+        name = f"{wanted}{count}"
+    taken.add(name)
+    return name
+
+
+def make_units(ops: list[Op]) -> list[Unit]:
+    """Divides ops in the order of execution into units, and names layers and tables."""
+    places = [_list_of(op) for op in ops]
+    numbered = [i for i, place in enumerate(places) if place]
+    units: list[Unit] = []
+    taken: set[str] = set()
+    lists: dict[str, str] = {}
+    for i, (op, place) in enumerate(zip(ops, places)):
+        if op.kind == "input":
+            continue
+        if op.again is not None:
+            key, path = op.again.unit, ""
+        elif op.kind == "loss" and units:
+            key, path = units[-1].name, units[-1].path
+        elif place:
+            base = place[2].rsplit(".", 1)[0]
+            if base not in lists:
+                lists[base] = _free(place[0], set(lists.values()) | taken)
+            key, path = f"{lists[base]}{place[1]}", place[2]
+        else:
+            key, path = ("head" if numbered and i > numbered[0] else "embed" if numbered else "model"), ""
+        again = op.again is not None or (bool(units) and units[-1].again and op.kind == "loss")
+        if not units or units[-1].name != key or units[-1].again != again:
+            if not again and any(unit.name == key for unit in units):
+                key = _free(key, {unit.name for unit in units})
+            units.append(Unit(key, again=again, path=path))
+        op.unit = key
+        units[-1].ops.append(op)
+    for unit in units:
+        _name_layers(unit)
+    _connect(units)
+    return units
+
+
+def _name_layers(unit: Unit) -> None:
+    taken: set[str] = set()
+    for op in unit.ops:
+        if op.again is not None:
+            op.names["token"] = op.again.names["token"]
+        else:
+            for role in op.tables:
+                op.names[role] = _free(f"{role}.weight", taken)
+        if op.layer:
+            role = _role(op) if op.kind in ("linear", "qkv") else ""
+            layer = re.sub(r"\W", "_", role or op.layer)
+            op.name = _free(layer, taken)
+
+
+def _connect(units: list[Unit]) -> None:
+    for unit in units:
+        own = set(map(id, unit.ops))
+        for op in unit.ops:
+            for one in op.inputs:
+                if id(one) not in own and one.kind != "input" and one not in unit.reads:
+                    unit.reads.append(one)
+            if any(id(user) not in own for user in op.users) or not op.users:
+                unit.gives.append(op)
