@@ -38,7 +38,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Returns logits and the loss of the targets."""
 
-    def __init__(self, vocab=256, layers=2, width=64, heads=4, context=32, tied=True):
+    def __init__(self, vocab=256, layers=2, width=64, heads=4, context=32, tied=True, deviation=0.02):
         super().__init__()
         self.transformer = nn.ModuleDict({
             "wte": nn.Embedding(vocab, width), "wpe": nn.Embedding(context, width), "drop": nn.Dropout(0.0),
@@ -49,7 +49,7 @@ class GPT(nn.Module):
             self.transformer.wte.weight = self.lm_head.weight
         for parameter in self.parameters():
             if parameter.dim() == 2:
-                nn.init.normal_(parameter, std=0.02)
+                nn.init.normal_(parameter, std=deviation)
 
     def forward(self, ids, targets=None):
         positions = torch.arange(ids.shape[1], device=ids.device)

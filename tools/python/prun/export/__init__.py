@@ -59,7 +59,7 @@ class Exported:
         folder = base.with_name(base.name + ".weights")
         folder.mkdir(parents=True, exist_ok=True)
         write(self.tensors(), folder / "model.safetensors")
-        text = self.plan.replace('from = "model.weights"', f'from = "{folder}"')
+        text = self.plan.replace('from = "model.weights"', f"from = {plan.quoted(str(folder))}")
         base.with_name(base.name + ".lua").write_text(text)
 
     def load_tensors(self, trained: Mapping[str, Tensor]) -> None:
@@ -93,7 +93,7 @@ def export(module: nn.Module, example: Any, *, data: str = "train.bin", name: st
     capture.check_modes(module, example, traced)
     builder = Builder(traced, RULES)
     with plan.deep_recursion(len(traced.nodes)):
-        builder.value(loss)
+        plan.check_loss(builder.value(loss))
     plan.check_inputs(builder, example)
     units = make_units(builder.ops)
     weights = weights_of(units)

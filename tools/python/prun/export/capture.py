@@ -112,6 +112,25 @@ def _users_frame(error: BaseException) -> tuple[str, int]:
     return (frames[-1].filename, frames[-1].lineno or 0) if frames else ("", 0)
 
 
+def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Returns the program without in-place ops; refuses regions without gradients, whose borders would be lost."""
+    constant: set[Node] = set()
+    in_place = False
+    buffers = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name in (
+        "BUFFER", "CONSTANT_TENSOR")}
+    for node in program.graph.nodes:
+        if node.op == "get_attr" or node.name in buffers or (
+                node.op == "call_function" and all(arg in constant for arg in node.all_input_nodes)):
+            constant.add(node)
+        elif node.op == "call_function":
+            name = getattr(getattr(node.target, "overloadpacket", node.target), "__name__", "")
+            in_place = in_place or (name.endswith("_") and not name.endswith("__"))
+            if name.startswith("wrap_with_") or name == "tag_activation_checkpoint":
+                raise refuse(node, "a region without gradients or with another precision (torch.no_grad, autocast)",
+                             "compute it outside the module, or remove the region")
+    return program.run_decompositions({}) if in_place else program
+
+
 _DATA_DEPENDENT = ("data-dependent", "data dependent", "DataDependent", "GuardOnDataDependent", "Could not guard",
                    "is not tracked with proxy", "Could not extract specialized", "unbacked")
 
@@ -123,7 +142,9 @@ def trace(module: nn.Module, example: Any, training: bool = True) -> torch.expor
     with mode(module, training), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return torch.export.export(module, args, kwargs, strict=False)
+            return _functional(torch.export.export(module, args, kwargs, strict=False))
+        except ExportError:
+            raise
         except Exception as error:
             file, line = _users_frame(error)
             text = str(error).strip().split("\n")[0]

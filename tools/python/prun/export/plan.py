@@ -13,7 +13,7 @@ from torch import Tensor
 from .builder import Builder
 from .errors import ExportError
 from .lua import model_text
-from .ops import Weight
+from .ops import Op, Weight
 from .trace import refuse
 from .units import Unit
 
@@ -59,10 +59,24 @@ def text(builder: Builder, units: list[Unit], name: str, data: str) -> str:
     """Returns the plan."""
     elements = sum(tensor.numel() for tensor in {id(t): t for t in builder.traced.tensors.values()}.values())
     notes = "".join(f"\n-- {note}" for note in builder.notes)
-    source = [f'file = "{data}", batch = 8, steps = 10, micro = 1', "lr = 1e-3, weight_decay = 0.01, pp = 1, tp = 1",
+    source = [f'file = {quoted(data)}, batch = 8, steps = 10, micro = 1', "lr = 1e-3, weight_decay = 0.01, pp = 1, tp = 1",
               f'dtype = "{_dtype(builder)}"']
+    if "tokens" not in builder.inputs_used:
+        source[0] = f'file = {quoted(data)}, targets = "y.npy", batch = 8, steps = 10, micro = 1'
     return _TEXT.format(name=name, elements=f"{elements:,}", notes=notes, model=model_text(units),
                         arguments="\n".join(f"  {line}," for line in source), data=_data(builder))
+
+
+def quoted(text: str) -> str:
+    """Returns a Lua string."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def check_loss(op: Op) -> None:
+    """Raises if the module's result is not a loss itself."""
+    if op.kind != "loss":
+        raise refuse(op.node, "a loss that is changed or added to another",
+                     "a plan's loss is one cross_entropy or mse_loss as it is; scale the learning rate instead")
 
 
 def _dtype(builder: Builder) -> str:
@@ -73,7 +87,7 @@ def _data(builder: Builder) -> str:
     if "tokens" in builder.inputs_used:
         return (f"prun.data.tokens {{ path = arg.file, batch = arg.batch, context = {builder.context}, "
                 f"vocab = {builder.vocab}, order = \"epochs\" }}")
-    return 'prun.data.arrays { x = arg.file, y = "y.npy", batch = arg.batch }'
+    return "prun.data.arrays { x = arg.file, y = arg.targets, batch = arg.batch }"
 
 
 def check_inputs(builder: Builder, example: Any) -> None:

@@ -19,7 +19,8 @@ from .errors import ExportError
 
 aten = torch.ops.aten
 
-# Ops that return their input if the dtype remains the same.
+# Ops that return their input if the dtype remains the same. A plan in f64 also leaves out casts to f32 and back, with
+# which programs widen bf16 for norms and losses.
 _SAME = {
     aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten._to_copy.default, aten.contiguous.default,
     aten.clone.default, aten.alias.default,
@@ -161,21 +162,37 @@ class Traced:
             return bool(node.args[1] == 0 or not node.args[2])
         if node.target in _SAME:
             a, b = node.args[0].meta.get("val"), node.meta.get("val")
-            return isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype == b.dtype and a.device == b.device
+            return isinstance(a, Tensor) and isinstance(b, Tensor) and a.device == b.device and (
+                a.dtype == b.dtype or {a.dtype, b.dtype} == {torch.float32, torch.float64})
+        if is_getitem(node) and node.args[0].target is aten.broadcast_tensors.default:
+            return self._original(node) is not None
         return bool(node.target in (aten.expand.default, aten.slice.Tensor)
                     and shape_of(node) == shape_of(node.args[0]))
+
+    def _original(self, node: Node) -> Node | None:
+        """Returns the tensor that broadcast_tensors returns unchanged; None if it broadcasts."""
+        together, which = node.args
+        assert isinstance(together, Node) and isinstance(which, int) and isinstance(together.args[0], list | tuple)
+        one = together.args[0][which]
+        return one if isinstance(one, Node) and shape_of(one) == shape_of(node) else None
+
+    def _before(self, node: Node) -> Node:
+        original = self._original(node) if is_getitem(node) else None
+        before = original or node.args[0]
+        assert isinstance(before, Node)
+        return before
 
     def follow(self, node: Node) -> Node:
         """Follows nodes that return their input."""
         while self.same(node):
-            node = node.args[0]  # type: ignore[assignment]
+            node = self._before(node)
         return node
 
     def strip(self, node: Node) -> Node:
         """Follows nodes that return their input, and reshapes that leave the rows (the last dim) as they are."""
         while True:
             if self.same(node):
-                node = node.args[0]  # type: ignore[assignment]
+                node = self._before(node)
                 continue
             if node.target in RESHAPES and isinstance(node.args[0], Node):
                 before, after = shape_of(node.args[0]), shape_of(node)

@@ -4,6 +4,7 @@ The file carries PyTorch's DCP_SHARDING_INFO, which prun asks for: each tensor i
 """
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import pathlib
@@ -48,8 +49,7 @@ def write(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for tensor in tensors.values():
-            file.write(bytes(tensor.contiguous().flatten().view(torch.uint8).untyped_storage())
-                       if tensor.numel() and tensor.is_contiguous() and
-                       tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-                       else bytes(tensor.clone().flatten().view(torch.uint8).untyped_storage()))
+            held = tensor.contiguous()
+            if size := held.numel() * held.element_size():
+                file.write((ctypes.c_char * size).from_address(held.data_ptr()))
     part.replace(path)

@@ -58,6 +58,10 @@ def cross_entropy(builder: Builder, node: Node) -> Op | None:
         raise refuse(node, "logits whose last dim is not the vocabulary")
     pairs = [(int(row), at) for row, at in zip(rows.tolist(), positions) if at >= 0]
     shape = shape_of(source)
+    if len(shape) == 1 and pairs == [(i, i) for i in range(shape[0])]:
+        builder.inputs_used["y"] = source
+        return builder.emit("loss", "prun.losses.cross_entropy({0}, batch.y)", [builder.value(origin)], node,
+                            shape=(1,))
     if len(shape) != 2:
         raise refuse(node, f"targets of shape {list(shape)}", "targets are token ids [batch, tokens]")
     count, tokens = shape
@@ -81,8 +85,9 @@ def mean_squared_error(builder: Builder, node: Node) -> Op | None:
         return None
     if (node.args[2] if len(node.args) > 2 else node.kwargs.get("reduction", 1)) != 1:
         raise refuse(node, "a sum instead of a mean", 'use reduction="mean"')
-    x, y = node.args[:2]
-    assert isinstance(x, Node) and isinstance(y, Node)
+    a, b = node.args[:2]
+    assert isinstance(a, Node) and isinstance(b, Node)
+    x, y = builder.traced.follow(a), builder.traced.follow(b)
     if y not in builder.traced.inputs:
         x, y = y, x
     if y not in builder.traced.inputs:

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Trains each family that prun.export knows in PyTorch and in prun, and compares losses and weights.
+
+Usage: export_families_test.py PRUN VENV [FAMILY ..]. VENV: a virtual environment with PyTorch, made if it is missing;
+PRUN_HF_PYTHON names another Python.
+"""
+import pathlib
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import packages  # noqa: E402
+
+packages.run_inside(__file__, sys.argv[2])
+import torch  # noqa: E402
+
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tools/python")]
+import families  # noqa: E402
+import reference  # noqa: E402
+from prun.export import export  # noqa: E402
+
+PRUN = sys.argv[1]
+ONLY = [one for one in sys.argv[3:] if not one.startswith("-")] or list(families.FAMILIES)
+BATCH, STEPS = 8, 10
+SMALL, RARE = 3e-6, 0.05
+MESHES = [(1, []), (2, []), (8, ["pp=2", "tp=2", "micro=2"])]
+
+
+def distances(module, trained, first):
+    """Returns the greatest difference of each parameter, the greatest first.
+
+    AdamW's first steps divide a gradient by its own size, so that of a gradient of almost zero, such as a key bias's,
+    they amplify the rounding error. Biases of keys and elements whose first gradient is below SMALL are left out; at most
+    a part of RARE may be small without being zero.
+    """
+    result, left_out, all_of_them = [], 0, 0
+    for (name, ours), theirs, gradient in zip(module.named_parameters(), trained.parameters(), first):
+        counted = gradient.abs() >= SMALL
+        if name.endswith("k_proj.bias"):
+            continue
+        if name.endswith("c_attn.bias"):
+            counted.view(3, -1)[1] = False
+        else:
+            left_out, all_of_them = left_out + (~counted & (gradient != 0)).sum().item(), all_of_them + gradient.numel()
+        result.append((((ours - theirs).abs() * counted).max().item(), name))
+    if left_out > RARE * all_of_them:
+        raise AssertionError(f"{left_out} of {all_of_them} gradients are below {SMALL}: nothing is compared")
+    return sorted(result, reverse=True)
+
+
+class Families(unittest.TestCase):
+    def setUp(self):
+        place = tempfile.TemporaryDirectory(prefix="prun-export-")
+        self.addCleanup(place.cleanup)
+        self.folder = pathlib.Path(place.name)
+        torch.manual_seed(0)
+        size = families.CONTEXT
+        # The file holds one batch, so that each step of prun reads the samples of PyTorch's batch in some order.
+        tokens = torch.randint(2, families.VOCAB, (BATCH * size + 1,))
+        tokens.numpy().astype("<u2").tofile(self.folder / "tokens.bin")
+        self.windows = torch.stack([tokens[i * size:(i + 1) * size + 1] for i in range(BATCH)])
+        self.settings = [f"file={self.folder / 'tokens.bin'}"]
+
+    def export(self, module, family):
+        exported = export(module, families.batch_of(family, self.windows), name=family)
+        exported.save(self.folder / "plan")
+        self.assertLessEqual(exported.plan.count("\n"), 60, exported.plan)
+        return exported
+
+    def test_adamw(self):
+        for family in ONLY:
+            torch.manual_seed(0)
+            module = families.FAMILIES[family]()
+            batch = families.batch_of(family, self.windows)
+            exported = self.export(module, family)
+            losses, trained, first = reference.train(module, batch, STEPS, lambda p: torch.optim.AdamW(p, lr=1e-3))
+            for nproc, settings in MESHES:
+                with self.subTest(family=family, nproc=nproc):
+                    ours, tensors = reference.run(PRUN, self.folder / "plan.lua", self.folder / "out", nproc,
+                                                  self.settings + settings, ["--prove"])
+                    self.assertLess(abs(ours[0] - losses[0]), 1e-6 * losses[0])
+                    worst = max(abs(a - b) for a, b in zip(ours, losses))
+                    self.assertLess(worst, 1e-5)
+                    exported.load_tensors(tensors)
+                    far = distances(module, trained, first)
+                    print(f"{family} on {nproc}: losses within {worst:.1e}, weights within {far[0][0]:.1e} ({far[0][1]})",
+                          flush=True)
+                    self.assertLess(far[0][0], 1e-5)
+
+    def test_sgd_in_f64(self):
+        for family in ONLY:
+            with self.subTest(family=family):
+                torch.manual_seed(0)
+                module = families.FAMILIES[family]().double()
+                reference.exact_angles(module)
+                batch = families.batch_of(family, self.windows)
+                exported = self.export(module, family)
+                plan = self.folder / "plan.lua"
+                text = plan.read_text()
+                self.assertIn("prun.adamw { lr = arg.lr, weight_decay = arg.weight_decay }", text)
+                plan.write_text(text.replace("prun.adamw { lr = arg.lr, weight_decay = arg.weight_decay }",
+                                             "prun.sgd { lr = 0.1 }"))
+                with reference.Wide():
+                    losses, trained, first = reference.train(module, batch, STEPS, lambda p: torch.optim.SGD(p, lr=0.1))
+                self.assertGreater(distances(module, trained, first)[0][0], 1e-3)
+                ours, tensors = reference.run(PRUN, plan, self.folder / "out", 2, self.settings,
+                                              ["--device", "reference"])
+                exported.load_tensors(tensors)
+                self.assertLess(distances(module, trained, first)[0][0], 1e-10)
+                self.assertLess(max(abs(a - b) for a, b in zip(ours, losses)), 1e-10)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

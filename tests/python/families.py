@@ -1,0 +1,44 @@
+"""Modules of the families that export, small and with random weights, and variants of their common parts."""
+import logging
+
+import small_gpt
+import transformers
+
+logging.getLogger("transformers").setLevel(logging.ERROR)
+VOCAB, CONTEXT = 256, 32
+ROTARY = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4,
+              num_key_value_heads=2, max_position_embeddings=64, pad_token_id=None, bos_token_id=None, eos_token_id=None,
+              use_cache=False, initializer_range=0.1, tie_word_embeddings=False)
+
+
+def of_transformers(name, **options):
+    """Returns a causal language model of transformers by the name of its family."""
+    config = getattr(transformers, name + "Config")(**options)
+    architecture = {"GPT2": "GPT2LMHeadModel"}.get(name, name + "ForCausalLM")
+    return getattr(transformers, architecture)(config)
+
+
+FAMILIES = {
+    "nanoGPT": lambda: small_gpt.GPT(vocab=VOCAB, context=CONTEXT, deviation=0.1),
+    "GPT-2": lambda: of_transformers(
+        "GPT2", vocab_size=VOCAB, n_embd=64, n_layer=3, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0,
+        attn_pdrop=0.0, bos_token_id=None, eos_token_id=None, use_cache=False, initializer_range=0.1),
+    "Llama": lambda: of_transformers("Llama", **ROTARY),
+    "Llama, tied": lambda: of_transformers("Llama", **{**ROTARY, "tie_word_embeddings": True}),
+    "Mistral": lambda: of_transformers("Mistral", **ROTARY),
+    "Qwen2": lambda: of_transformers("Qwen2", **ROTARY),
+    "Starcoder2": lambda: of_transformers("Starcoder2", **ROTARY, residual_dropout=0.0, embedding_dropout=0.0),
+    "SmolLM3": lambda: of_transformers("SmolLM3", **ROTARY),
+    "Phi-3": lambda: of_transformers("Phi3", **ROTARY),
+    "OPT": lambda: of_transformers(
+        "OPT", vocab_size=VOCAB, hidden_size=64, ffn_dim=128, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=64, word_embed_proj_dim=64, dropout=0.0, use_cache=False, init_std=0.08,
+        bos_token_id=None, eos_token_id=None),
+}
+
+
+def batch_of(family, windows):
+    """Returns the arguments of a family's forward for windows of tokens [batch, context + 1]."""
+    if family == "nanoGPT":
+        return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+    return {"input_ids": windows, "labels": windows}
