@@ -49,6 +49,7 @@ MetricsFile::MetricsFile(const MetricsSettings& s, int64_t first_step)
   if (standard_stream(s.path) >= 0 || fstat(output_.descriptor(), &info) != 0 || !S_ISREG(info.st_mode)) return;
   if (!lock(output_.descriptor()))
     throw usage_error(fmt::format("another run writes its metrics to {}: give this one a file of its own", s.path));
+  refuse_other_contents(s.path, "metrics", "{\"step\":");
   if (info.st_size == 0 || s.overwrite) return;
   if (!s.resumes)
     throw usage_error(fmt::format("{} has the metrics of another run: name another file, or add --overwrite", s.path));

@@ -3,10 +3,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -24,7 +27,22 @@ int standard_stream(std::string_view path) {
   return path == "/dev/stderr" || path == "/dev/fd/2" ? STDERR_FILENO : -1;
 }
 
-OutputFile::OutputFile(const std::string& path, std::string_view what, int stream) : path_(path), stream_(stream >= 0) {
+void refuse_other_contents(const std::string& path, std::string_view what, std::string_view begins) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return;
+  std::string start(begins.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(start.data(), std::ssize(start));
+  start.resize(static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  if (!begins.starts_with(start) || start.empty())
+    throw usage_error(
+        fmt::format("cannot write the {} to {}: the file there is another kind of file and would be lost; name another",
+                    what, path));
+}
+
+OutputFile::OutputFile(const std::string& path, std::string_view what, int stream, std::string_view begins)
+    : path_(path), stream_(stream >= 0) {
+  if (!stream_ && !begins.empty()) refuse_other_contents(path, what, begins);
   int fd =
       stream_ ? fcntl(stream, F_DUPFD_CLOEXEC, 0) : open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   created_ = !stream_ && fd >= 0;

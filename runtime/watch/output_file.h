@@ -14,11 +14,16 @@ namespace prun {
 // redirected file from its first byte.
 int standard_stream(std::string_view path);
 
+// Throws usage_error if `path` is a file with contents that do not begin with `begins`: a plan or data by a slip of the
+// hand. `what`: "trace", with which the file would be replaced.
+void refuse_other_contents(const std::string& path, std::string_view what, std::string_view begins);
+
 class OutputFile {
  public:
-  // `stream`: a descriptor to write to instead of the path; -1: none. Throws usage_error: "cannot write the trace to
-  // /x/y: No such file or directory".
-  OutputFile(const std::string& path, std::string_view what, int stream = -1);
+  // `stream`: a descriptor to write to instead of the path; -1: none. `begins`: the first bytes of every file of this
+  // kind; a file that begins otherwise is not replaced. Throws usage_error: "cannot write the trace to /x/y: No such
+  // file or directory".
+  OutputFile(const std::string& path, std::string_view what, int stream = -1, std::string_view begins = "");
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;

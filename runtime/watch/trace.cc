@@ -97,7 +97,7 @@ class Writer {
  public:
   // `remark`: about the whole trace; "": none.
   Writer(OutputFile& file, uint64_t origin_ns, const std::string& remark)
-      : file_(file), origin_(origin_ns), head_("{\"displayTimeUnit\":\"ms\",") {
+      : file_(file), origin_(origin_ns), head_(Trace::kHead) {
     if (!remark.empty()) head_ += fmt::format("\"otherData\":{{\"prun\":{}}},", quoted(remark));
   }
 

@@ -20,10 +20,11 @@ namespace prun {
 class Trace final : public View {
  public:
   static constexpr size_t kMostEvents = 1 << 20;
+  static constexpr std::string_view kHead = "{\"displayTimeUnit\":\"ms\",";
 
   // `eager`: the device enqueues ops one by one instead of replaying graphs; the file records that.
   explicit Trace(const std::string& path, StepWindow window = {}, bool eager = false, size_t most = kMostEvents)
-      : file_(path, "trace"), window_(window), most_(most), eager_(eager) {}
+      : file_(path, "trace", -1, kHead), window_(window), most_(most), eager_(eager) {}
   void begin(const Job& job, const std::vector<int>& ranks, const std::vector<RecorderHeader*>& recorders);
   void started(const RunningJob& job) override;
   void tick() override { collect(); }

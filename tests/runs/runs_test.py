@@ -177,6 +177,18 @@ class Files(Runs):
         self.train("--metrics", "m.jsonl", "--overwrite", steps=2)
         self.assertEqual([row["step"] for row in rows(self.metrics)], [1, 2])
 
+    def test_a_file_of_another_kind_is_kept(self):
+        text = self.here / "text"
+        text.write_text("a plan, for example\n")
+        for options in (["--trace", "text"], ["--metrics", "text"], ["--metrics", "text", "--overwrite"]):
+            done = self.train(*options, code=2)
+            self.assertIn("to text: the file there is another kind of file and would be lost", done.stderr)
+            self.assertEqual(text.read_text(), "a plan, for example\n")
+        done = self.prun("calibrate", "--output", "text", code=2)
+        self.assertIn("cannot write the cluster file to text", done.stderr)
+        for _ in range(2):
+            self.train("--trace", "trace.json")
+
     def test_an_empty_file_a_device_and_a_pipe_are_written(self):
         self.metrics.touch()
         self.train("--metrics", "m.jsonl")

@@ -23,6 +23,7 @@
 #include "simulate/calibration.h"
 #include "simulate/cluster.h"
 #include "simulate/fit.h"
+#include "watch/output_file.h"
 #include "watch/run_environment.h"
 
 namespace prun {
@@ -248,6 +249,7 @@ void Calibrate::settle() { check_ranks(job_); }
 int Calibrate::run() {
   const std::string path = output_.empty() ? calibration_path() : output_;
   if (path.empty()) throw usage_error("where to? Neither HOME nor XDG_CONFIG_HOME is set: --output FILE");
+  refuse_other_contents(path, "cluster file", "# Measured by `prun calibrate");
   ClusterFile file(path);
   const auto begin = std::chrono::steady_clock::now();
   const Cluster cluster = Calibration(job_, seconds_).measure();
