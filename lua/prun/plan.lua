@@ -71,6 +71,9 @@ local function axis_names(mesh)
   return names
 end
 
+-- Each of these reduces the gradients of all units over its axis, so a second one on the axis has nothing to do.
+local data_parallel = { ddp = true, zero1 = true, zero2 = true, zero3 = true }
+
 -- Checks that every axis of a strategy is an axis of the mesh and that no two strategies split the same thing.
 local function check_axes(mesh, strategies)
   local used = {}
@@ -89,7 +92,8 @@ local function check_axes(mesh, strategies)
           "different layers; give each its own axis"):format(axis, stages.site[1], stages.site[2], tenant.name),
           host.site_of_word(tenant.site, "axis"))
       end
-      if other and (other.splits ~= one.splits or other.name == one.name) then
+      if other and (other.splits ~= one.splits or other.name == one.name or
+          data_parallel[one.name] and data_parallel[other.name]) then
         host.fail(("axis '%s' is used twice: %s splits %s over it, and %s (%s:%d) splits %s; give each its own"):format(
           axis, one.name,
           one.splits == "nothing" and "the weights" or "the " .. one.splits, other.name, other.site[1], other.site[2],

@@ -182,13 +182,17 @@ void check_option_words(const std::vector<std::string>& words, const CLI::App& a
         throw usage_error(fmt::format("{} takes no value: write {}, not {}", name, name, *word));
       continue;
     }
+    const std::string type = option->get_type_name();
     std::string value = equals == std::string::npos ? "" : word->substr(equals + 1);
     if (equals != std::string::npos ? value.empty() : word + 1 == words.end())
-      throw usage_error(fmt::format("{} needs a value: {} {}", name, name, option->get_type_name()));
+      throw usage_error(fmt::format("{} needs a value: {} {}", name, name, type));
     if (equals == std::string::npos) {
       value = *++word;
+      // --checkpoint "$DIR" without DIR would train without checkpoints. TEXT and K=V may be empty.
+      if (value.empty() && type != "TEXT" && type.find('=') == std::string::npos)
+        throw usage_error(fmt::format("{} has an empty value, as of an unset variable: {} {}", name, name, type));
       if (looks_like_option(value))
-        throw usage_error(fmt::format("{} needs a value before {}: {}={}", name, value, name, option->get_type_name()));
+        throw usage_error(fmt::format("{} needs a value before {}: {}={}", name, value, name, type));
     }
     const auto [first, is_first] = given.emplace(option, value);
     if (!is_first && option->get_multi_option_policy() != CLI::MultiOptionPolicy::TakeAll)

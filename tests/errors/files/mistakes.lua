@@ -513,5 +513,13 @@ function cases.over_is_a_number()
   return plans.gpt { strategy = { mine { over = 4 } } }
 end
 
+-- zero3 reduces every gradient, so ddp would have nothing to do.
+function cases.two_data_parallel_strategies()
+  return plans.gpt {
+    mesh     = prun.mesh { dp = 2 },
+    strategy = { prun.ddp { axis = "dp" }, prun.zero3 { axis = "dp" } },
+  }
+end
+
 local name = prun.args { case = "" }.case
 return models[name] and plans.mlp { model = models[name] } or cases[name]()
