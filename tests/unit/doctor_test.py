@@ -82,7 +82,7 @@ class Checks(unittest.TestCase):
             report = self.report("--checkpoint", f"{folder}/new/runs")
             for name in ("space", "write", "fsync", "rename"):
                 self.assertIn(check(report, "checkpoints", name)["status"], ("ok", "warn"))
-            self.assertFalse(os.path.exists(f"{folder}/new/runs"))
+            self.assertEqual(os.listdir(folder), [])
         found = check(self.report("--checkpoint", "/dev/null/runs", code=1), "checkpoints", "folder")
         self.assertEqual((found["status"], found["text"]), ("fail", "/dev/null/runs: Not a directory"))
         found = check(self.report("--checkpoint", "/dev/shm"), "checkpoints", "filesystem")

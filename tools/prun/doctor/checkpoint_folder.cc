@@ -116,11 +116,14 @@ Findings checkpoint_folder(const DoctorOptions& options) {
   const std::string& folder = options.job.checkpoint.folder;
   if (folder.empty()) return {};
   std::error_code error;
-  const bool made = fs::create_directories(folder, error);
+  fs::path there = fs::absolute(folder).lexically_normal();  // the part that exists
+  while (!fs::exists(there, error)) there = there.parent_path();
+  fs::create_directories(folder, error);
   if (error) return {{"folder", Status::fail, fmt::format("{}: {}", folder, error.message()), "name another folder"}};
   Findings found = {filesystem(folder), space(folder)};
   for (Finding& each : steps(folder)) found.push_back(std::move(each));
-  if (made) fs::remove(folder, error);
+  for (fs::path made = fs::absolute(folder).lexically_normal(); made != there && !error; made = made.parent_path())
+    fs::remove(made, error);
   return found;
 }
 
