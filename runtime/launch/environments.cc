@@ -192,6 +192,18 @@ void complete(ForeignPlace& place, const ForeignPlace& other) {
   if (place.rendezvous.empty()) place.rendezvous = other.rendezvous;
 }
 
+// Without this, a process of which one variable is missing would train alone.
+void require_both(const ReadVariable& variable) {
+  const std::string nodes = text_of(variable, "PRUN_NNODES"), rank = text_of(variable, "PRUN_NODE_RANK");
+  if (nodes.empty() == rank.empty() || nodes == "1" || !text_of(variable, "JOB_COMPLETION_INDEX").empty()) return;
+  throw usage_error(nodes.empty() ? fmt::format("PRUN_NODE_RANK={} in the environment needs PRUN_NNODES, the number of "
+                                                "nodes; unset it, or use --launcher none, for a job of this node",
+                                                rank)
+                                  : fmt::format("PRUN_NNODES={} in the environment needs PRUN_NODE_RANK, this node's "
+                                                "number; unset it, or use --launcher none, for a job of this node",
+                                                nodes));
+}
+
 }  // namespace
 
 std::vector<std::string> environment_names() {
@@ -253,6 +265,7 @@ std::optional<ForeignPlace> read_environments(const ReadVariable& variable, cons
   }
   if (!chosen.empty() && !first)
     throw usage_error(fmt::format("--launcher {}: its variables are not set{}", chosen, environments_table(variable)));
+  if (chosen.empty() && !first) require_both(variable);
   if (first && first->job.empty()) first->job = starter(first->launcher);
   return first;
 }

@@ -134,6 +134,13 @@ TEST(EnvironmentsTest, OursComesFirst) {
   EXPECT_EQ(place->job, "x");
 }
 
+// The process would train alone.
+TEST(EnvironmentsTest, HalfOfOursIsAnError) {
+  EXPECT_THROW(read({{"PRUN_NNODES", "2"}}), Error);
+  EXPECT_THROW(read({{"PRUN_NODE_RANK", "0"}}), Error);
+  EXPECT_FALSE(read({{"PRUN_NNODES", "1"}}));
+}
+
 // `srun --mpi=pmi2` sets both.
 TEST(EnvironmentsTest, RowsThatAgreeCompleteEachOther) {
   Variables both = kSlurm;
