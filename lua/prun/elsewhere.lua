@@ -218,11 +218,12 @@ end
 
 -- Returns " (here: 'bf16')" or the likely right one of `choices`.
 function elsewhere.value(value, choices)
-  local ours = values[tostring(value):lower()]
+  local ours, named = values[tostring(value):lower()], {}
   for _, choice in ipairs(choices) do
     if choice == ours then return (" (here: '%s')"):format(ours) end
+    if choice ~= "" then named[#named + 1] = choice end  -- an empty text is the absence of the option
   end
-  return host.did_you_mean(tostring(value), choices)
+  return host.did_you_mean(tostring(value), named)
 end
 
 -- Returns the same for an unknown function of a family, whose functions are `names`.
