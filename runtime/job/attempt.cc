@@ -81,6 +81,7 @@ int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, Repl
       require_checkpoint_fits(spec.checkpoint, job);
       require_effect(parse_chaos(spec.chaos, launch.ranks()), spec.checkpoint.begin.step, plan.steps,
                      !spec.checkpoint.folder.empty());
+      require_traced(spec.watch.trace_steps, spec.checkpoint.begin.step, plan.steps);
       if (identifies_data(spec)) identities = identify_data(job, plan.data.context);
       if (!identities.empty()) require_same_data(spec.checkpoint, job, plan, identities.front());
       restarts.begin(job);

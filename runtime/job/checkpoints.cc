@@ -87,6 +87,9 @@ void settle_checkpoints(CheckpointSettings& s, bool decides, const std::vector<s
 
 void take_from_plan(JobSpec& spec, const Plan& plan) {
   CheckpointSettings& s = spec.checkpoint;
+  if (plan.report && spec.watch.metrics.path.empty() && spec.watch.runs.empty() && s.folder.empty())
+    fmt::print(stderr, "prun: {}: the plan reports norms, but nothing keeps them; add --metrics FILE or --runs DIR\n",
+               plan.report->site.text());
   if (!plan.keeping) return;
   if (s.folder.empty() && !keeps_replicas(spec, plan)) {
     fmt::print(stderr, "prun: {}: the plan makes checkpoints, but has no folder for them; add --checkpoint DIR\n",

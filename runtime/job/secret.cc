@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -36,6 +37,7 @@ std::string read_secret(const std::string& secret_file) {
     throw usage_error(fmt::format("--secret-file {}: others than its owner may use it (mode {:03o}): chmod 600 {}",
                                   secret_file, status.st_mode & 0777, secret_file));
   std::ifstream file(secret_file);
+  if (!file) throw usage_error(fmt::format("--secret-file {}: {}", secret_file, std::strerror(errno)));
   std::string secret;
   if (!std::getline(file, secret) || secret.empty()) throw usage_error("no secret in " + secret_file);
   return secret;

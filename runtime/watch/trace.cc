@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "base/error.h"
 #include "ir/order.h"
 
 namespace prun {
@@ -177,6 +178,16 @@ class Writer {
 };
 
 }  // namespace
+
+void require_traced(const StepWindow& window, int64_t first, int64_t last) {
+  if (!window.given || first >= last) return;
+  if (window.first >= last)
+    throw usage_error(
+        fmt::format("--trace-steps begins with step {}, and the run ends with step {}", window.first + 1, last));
+  if (window.last < first)
+    throw usage_error(
+        fmt::format("--trace-steps ends with step {}, and the run begins with step {}", window.last + 1, first + 1));
+}
 
 void Trace::begin(const Job& job, const std::vector<int>& ranks, const std::vector<RecorderHeader*>& recorders) {
   file_.begin();

@@ -17,6 +17,10 @@
 
 namespace prun {
 
+// Throws usage_error if a run of the steps (first, last], from 1, has none of --trace-steps, so that its trace is
+// empty.
+void require_traced(const StepWindow& window, int64_t first, int64_t last);
+
 class Trace final : public View {
  public:
   static constexpr size_t kMostEvents = 1 << 20;

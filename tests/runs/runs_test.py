@@ -177,6 +177,19 @@ class Files(Runs):
         self.train("--metrics", "m.jsonl", "--overwrite", steps=2)
         self.assertEqual([row["step"] for row in rows(self.metrics)], [1, 2])
 
+    def test_a_report_that_nothing_keeps_is_said(self):
+        plan = self.here / "plan.lua"
+        plan.write_text("""local prun = require "prun"
+return prun.plan {
+  mesh = prun.mesh { dp = prun.world }, model = prun.models.mlp { inputs = 8, outputs = 8, width = 8, layers = 2 },
+  data = prun.data.random { batch = 4 }, optimizer = prun.sgd { lr = 0.1 }, steps = 2, report = { every = 1 },
+}
+""")
+        said = "plan.lua:4: the plan reports norms, but nothing keeps them; add --metrics FILE or --runs DIR"
+        self.assertIn(said, self.prun("plan.lua").stderr)
+        self.assertNotIn(said, self.prun("plan.lua", "--metrics", "m.jsonl").stderr)
+        self.assertNotIn(said, self.prun("plan.lua", "--runs", "kept").stderr)
+
     def test_a_file_of_another_kind_is_kept(self):
         text = self.here / "text"
         text.write_text("a plan, for example\n")

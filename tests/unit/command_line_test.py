@@ -281,6 +281,11 @@ class Help(unittest.TestCase):
             self.assertEqual(narrow.split(), piped.split())
             self.assertEqual(self.on_terminal(100, *command, "--help"), piped)
 
+    def test_a_full_disk(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([PRUN, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=20)
+        self.assertEqual((done.returncode, done.stderr), (1, "prun: standard output is incomplete: an earlier write failed\n"))
+
     def test_headings(self):
         text = prun("--help").stdout
         for heading in ("plan", "transport", "ranks and devices", "checks", "records", "checkpoints and restarts", "general"):
