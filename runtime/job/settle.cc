@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "comm/transport/interfaces.h"
 #include "comm/transport/transport_choice.h"
 #include "exec/recorder.h"
@@ -30,7 +31,7 @@ void settle_job(JobSpec& spec) {
   spec.binding = Binding(spec.bind, launch.nproc);
   launch.capture_output = true;
   launch.mirror_all = !spec.watch.trace.empty();
-  launch.command = fmt::format("{} --nproc {}", spec.plan, launch.nproc);
+  launch.command = fmt::format("{} --nproc {}", shell_word(spec.plan), launch.nproc);
 }
 
 void describe_to_views(JobSpec& spec) {

@@ -6,6 +6,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
@@ -89,7 +91,11 @@ RunFolder::~RunFolder() = default;
 void RunFolder::begin(const Job& job, const std::map<std::string, std::string>& modules) {
   modules_ = modules;
   const Program& program = job.classes.front();
-  const std::string name = spec_.name.empty() ? fs::path(spec_.plan).stem().string() : spec_.name;
+  std::string name = spec_.name.empty() ? fs::path(spec_.plan).stem().string() : spec_.name;
+  // Commands with the id can be copied into a shell, also for "plan (1).lua".
+  std::replace_if(
+      name.begin(), name.end(),
+      [](unsigned char c) { return c < 0x80 && std::isalnum(c) == 0 && c != '-' && c != '_' && c != '.'; }, '_');
   id_ = fmt::format("{}-{}-{}", time_text(started_, "%Y%m%d-%H%M%S"), name, short_hash(spec_, modules_));
   Json text = {{"ranks", job.class_of_rank.size()},
                {"mesh", program.mesh.text()},

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import socket
 import stat
@@ -176,6 +177,20 @@ class Files(Runs):
         self.assertEqual(self.metrics.read_text(), before)
         self.train("--metrics", "m.jsonl", "--overwrite", steps=2)
         self.assertEqual([row["step"] for row in rows(self.metrics)], [1, 2])
+
+    def test_commands_can_be_copied_into_a_shell(self):
+        for name in ("my plan (1).lua", "plän.lua"):
+            (self.here / name).write_text("""local prun = require "prun"
+return prun.plan {
+  mesh = prun.mesh { dp = prun.world }, model = prun.models.mlp { inputs = 8, outputs = 8, width = 8, layers = 2 },
+  data = prun.data.random { batch = 4 }, strategy = { prun.ddp { axis = "dp" } }, optimizer = prun.sgd { lr = 0.1 },
+}
+""")
+            failed = self.prun(name, "--nproc", 2, "--transport", "socket", "--chaos", "flip:rank=0,peer=1@step=3", code=17)
+            for start in ("  next:     ", "  kept:     "):
+                line = next(line for line in failed.stderr.splitlines() if line.startswith(start))
+                command = line.removeprefix(start).split("# ")[-1].replace(" says what each rank was at", "")
+                self.prun(*shlex.split(command)[1:])
 
     def test_a_report_that_nothing_keeps_is_said(self):
         plan = self.here / "plan.lua"
