@@ -277,12 +277,13 @@ class Files(unittest.TestCase):
                 self.assertTrue(begin <= at < end, e)
 
     def test_a_plan_with_an_error_leaves_the_last_trace(self):
+        before = '{"displayTimeUnit":"ms","traceEvents":[]}'
         with open(self.path("t"), "w") as file:
-            file.write("of the run before")
+            file.write(before)
         result = self.run_prun("--trace", self.path("t"), "--set", "heads=5")
         self.assertEqual(result.returncode, 3, result.stderr)
         with open(self.path("t")) as file:
-            self.assertEqual(file.read(), "of the run before")
+            self.assertEqual(file.read(), before)
 
     def test_a_full_disk_ends_the_metrics_not_the_run(self):
         result = self.run_prun("--metrics", "/dev/full")
