@@ -1,5 +1,5 @@
-// Which weights belong to linear layers. PyTorch stores them as [out, in] and prun as [in, out]; their shapes do not
-// tell which, if they are square, so the graph of the plan decides.
+// Finds the weights of linear layers. PyTorch stores them as [out, in] and prun as [in, out]. The shape of a square one
+// is the same in both layouts, so the graph of the plan decides.
 #pragma once
 #include <set>
 #include <string>
@@ -13,8 +13,8 @@ struct Program;
 
 namespace prun::checkpoint {
 
-// Return the names of the matrices [in, out] that linear ops read. A weight that is read transposed, such as a tied
-// embedding, has the same layout in PyTorch, and is none of them.
+// Return the names of the matrices [in, out] that linear ops read. Weights that are read transposed, such as a tied
+// embedding, are omitted, because they have the same layout in PyTorch.
 std::set<std::string> linear_weights(const Graph& graph);
 std::set<std::string> linear_weights(const Program& program);
 

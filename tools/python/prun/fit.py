@@ -189,7 +189,7 @@ def fit(module: Any, data: Any, *, steps: int = 10, batch: int = 8, context: int
     `progress`: a bar on sys.stderr, None = on a terminal. `on_step`: as of run.
 
     Parameters keep their devices and the module its train or eval state. Raises ExportError for a module that no plan can
-    say, UsageError for wrong data and inside a torchrun job, and the exceptions of run; the module is then unchanged.
+    express, UsageError for wrong data and inside a torchrun job, and the exceptions of run; the module is then unchanged.
     """
     _refuse_torchrun()
     from . import export
