@@ -40,14 +40,14 @@ std::vector<std::string> plans_in(const fs::path& folder) {
 // Returns " (did you mean 'plans/zero3.lua'?)": a file of that folder, otherwise one of the installation's plans.
 std::string likely_plan(const std::string& typed, const fs::path& installed) {
   fs::path path = typed;
-  std::string name = path.filename().string();
+  const std::string name = (path.extension() == ".lua" ? path.stem() : path.filename()).string();
   for (const fs::path& folder : {path.parent_path(), installed}) {
     std::vector<std::string> names = plans_in(folder.empty() ? "." : folder);
-    std::string near = nearest_word(name, names);
-    if (std::find(names.begin(), names.end(), name + ".lua") != names.end()) near = name + ".lua";
+    for (std::string& each : names) each = fs::path(each).stem().string();  // the suffix makes any two names alike
+    const std::string near = nearest_word(name, names);
     if (near.empty()) continue;
     fs::path shown = folder == installed ? fs::path("plans") : folder;
-    return fmt::format(" (did you mean '{}'?)", (shown / near).string());
+    return fmt::format(" (did you mean '{}.lua'?)", (shown / near).string());
   }
   return fmt::format(" (plans of prun: {})", join(plans_in(installed), ", "));
 }
@@ -124,6 +124,10 @@ Error death(const ScriptOptions& options, int status) {
 }  // namespace
 
 std::string find_plan(const std::string& plan_path, const std::string& lua_dir) {
+  if (plan_path == "-" || plan_path.starts_with("/dev/"))
+    throw usage_error(fmt::format(
+        "'{}' is no plan: save the plan to a file, because prun opens it several times and messages name its lines",
+        plan_path));
   fs::path typed = plan_path, root = fs::path(lua_dir) / "..";
   std::vector<fs::path> places = {typed};
   if (typed.is_relative()) {
