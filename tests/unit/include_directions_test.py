@@ -17,6 +17,7 @@ MAY_INCLUDE = {
     "include": {PUBLIC},
     "base": {"base", PUBLIC},
     "ir": {"base", "ir"},
+    "tokenizer": {"base", "tokenizer"},
     "compile": {"base", "ir", "compile"},
     "verify": {"base", "ir", "verify"},
     "checkpoint": {"base", "ir", "checkpoint", PUBLIC},

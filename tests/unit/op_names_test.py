@@ -9,7 +9,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MOST = 58
-APART = ("runtime/ir/ops/", "runtime/kernels/", "plugins/cuda/", "tools/bench/", "tools/gpu_check/", "runtime/checkpoint/hf/", "tools/prun/tokenizer/", "runtime/include/prun/sdk/rotary.h")
+APART = ("runtime/ir/ops/", "runtime/kernels/", "plugins/cuda/", "tools/bench/", "tools/gpu_check/", "runtime/checkpoint/hf/", "runtime/tokenizer/", "tools/python/", "runtime/include/prun/sdk/rotary.h")
 
 
 def main():
