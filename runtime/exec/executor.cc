@@ -121,6 +121,7 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
       if (cancelled_.load(std::memory_order_relaxed) || (run.id == kStepBody && step >= steps())) return;
       state.running.store(1, std::memory_order_relaxed);
       const uint64_t bytes = bytes_of(worker.communicators[i]);
+      if (op.communicates()) comm_clock_.enter(begin);
       try {
         worker.kernels[i]->run();
       } catch (...) {
@@ -130,6 +131,7 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
       }
       uint64_t ended = now_ns();
       if (op.communicates()) {
+        comm_clock_.leave(ended);
         Spent& sum = worker.of(step, i);
         sum.comm_ns += ended - begin;
         if (s == 0) sum.exposed_ns += ended - begin;
@@ -159,9 +161,14 @@ bool Executor::wait_edges(Table<StreamId, Worker>& workers, int s, const Op& op,
     uint64_t n = source.stream->ops.size();
     uint64_t target = static_cast<uint64_t>(step - edge.back) * n + static_cast<uint64_t>(edge.index) + 1;
     if (source.done->value() >= target) continue;
+    const bool exposes = s == 0 && source.stream->ops[edge.index].communicates();
+    const uint64_t before = exposes ? comm_clock_.at(now_ns()) : 0;
     if (!source.done->wait(target, cancelled_, options_.spins)) return false;
     uint64_t now = now_ns();
-    if (s == 0 && source.stream->ops[edge.index].communicates()) workers[0].of(step, 0).exposed_ns += now - ready;
+    if (exposes) {
+      const uint64_t after = comm_clock_.at(now);
+      workers[0].of(step, 0).exposed_ns += after > before ? after - before : 0;
+    }
     ready = now;
   }
   return true;
@@ -179,6 +186,9 @@ void Executor::finish_step(Table<StreamId, Worker>& workers, int64_t step) {
     record.exposed_ns += sum.exposed_ns;
     record.bytes_sent += sum.bytes;
   }
+  const uint64_t exposed = record.exposed_ns + exposed_left_;
+  record.exposed_ns = std::min(exposed, record.comm_ns);
+  exposed_left_ = exposed - record.exposed_ns;
   const uint64_t put = bytes_put();
   record.bytes_sent += put - std::exchange(put_before_, put);
   if (looks_for_skips()) look_for_skip(record);

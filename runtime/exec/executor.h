@@ -4,6 +4,7 @@
 // Pointers, kernels and communicators are resolved before the first step; a step allocates nothing.
 #pragma once
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "exec/job_run.h"
@@ -22,6 +23,29 @@ class Executor final : public JobRun {
   // next step.
   struct Spent {
     uint64_t comm_ns = 0, exposed_ns = 0, bytes = 0, data_ns = 0;
+  };
+
+  // Time in which at least one stream communicates. Exposed time is that clock's advance during waits of the compute
+  // stream, so it cannot exceed the time in communication.
+  class CommClock {
+   public:
+    void enter(uint64_t now) {
+      std::lock_guard lock(mutex_);
+      if (running_++ == 0) since_ = now;
+    }
+    void leave(uint64_t now) {
+      std::lock_guard lock(mutex_);
+      if (--running_ == 0 && now > since_) total_ += now - since_;
+    }
+    uint64_t at(uint64_t now) {
+      std::lock_guard lock(mutex_);
+      return total_ + (running_ > 0 && now > since_ ? now - since_ : 0);
+    }
+
+   private:
+    std::mutex mutex_;
+    int running_ = 0;
+    uint64_t since_ = 0, total_ = 0;
   };
 
   struct Worker {  // walks one stream, on its own thread
@@ -51,6 +75,8 @@ class Executor final : public JobRun {
   const Device& device_;
   Table<BodyId, BodyRun> runs_;
   uint64_t put_before_ = 0;  // bytes put before the current step
+  CommClock comm_clock_;
+  uint64_t exposed_left_ = 0;  // exposed part of a carried op, which counts towards the next step like the op
 };
 
 }  // namespace prun

@@ -114,7 +114,7 @@ void JobRun::run() {
 }
 
 void JobRun::begin_step(int64_t step) {
-  if (options_.chaos) options_.chaos(step);
+  if (options_.before_step) options_.before_step(step);
   if (host_.generation && host_.generation->ended()) steps_.store(std::min(steps(), step), std::memory_order_release);
   if (!options_.begin_step || step >= steps()) return;
   steps_.store(std::min(steps(), options_.begin_step(step)), std::memory_order_release);

@@ -30,7 +30,7 @@ struct ExecutorOptions {
   RecorderHeader* recorder = nullptr;  // zeroed mapping with magic and capacity set
   std::function<bool()> aborted;       // returns whether the job is ending
   std::function<void(const std::string&)> print;
-  std::function<void(int64_t step)> chaos;  // called before each step (--chaos); may be empty
+  std::function<void(int64_t step)> before_step;  // may be empty
   Poison poison;                            // flag of the fault `nan`; may be null
   Omission omission;                        // flag of the fault `omit`; may be null
   // Called with the first error that is not Aborted, at its op, before other ranks can observe that this one ends. May

@@ -423,12 +423,20 @@ void QueueBody::read_times(int slot, const std::function<uint64_t(const DeviceEv
       if (of.end == 0) continue;  // a first op: the host ran it during the previous step
       const Op& which = op({s, static_cast<int>(i)});
       if (ready == 0 || which.waits.empty()) ready = of.begin;
-      const bool awaits = std::any_of(which.waits.begin(), which.waits.end(), [&](const Edge& edge) {
-        return edge.back == 0 && op({edge.stream, edge.index}).communicates();
-      });
+      uint64_t covered = 0;  // of the gap before the op, time in which the streams of awaited communication transfer
+      for (const Edge& edge : which.waits) {
+        if (s != 0 || edge.back != 0 || !op({edge.stream, edge.index}).communicates()) continue;
+        for (int k = edge.index; k >= 0; --k) {
+          const Times& source = times[edge.stream][static_cast<size_t>(k)];
+          if (source.end == 0 || !op({edge.stream, k}).communicates()) continue;
+          if (source.end <= ready) break;
+          const uint64_t from = std::max(ready, source.begin), until = std::min(of.begin, source.end);
+          covered += until > from ? until - from : 0;
+        }
+      }
       if (which.communicates()) totals.comm_ns += of.end - of.begin;
       if (s == 0 && which.communicates()) totals.exposed_ns += of.end - of.begin;
-      if (s == 0 && awaits && of.begin > ready) totals.exposed_ns += of.begin - ready;
+      if (of.begin > ready) totals.exposed_ns += std::min(covered, of.begin - ready);
       record(s, {static_cast<uint32_t>(totals.step), i, std::min(ready, of.begin), of.begin, of.end});
       ready = of.end;
     }

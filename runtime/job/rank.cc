@@ -197,8 +197,15 @@ void train(const RankStart& start, const JobSpec& spec, const DeviceReport& devi
       const auto chaos = std::make_shared<Chaos>(spec.chaos, start.rank, start.ranks, *rank.world);
       execution.poison = chaos->poison();
       execution.omission = chaos->omission();
-      execution.chaos = [chaos](int64_t step) { chaos->begin_step(step); };
+      execution.before_step = [chaos](int64_t step) { chaos->begin_step(step); };
     }
+    // All ranks are still mapped when a rank begins its last step; later, the share of peers that have unmapped would
+    // count as this rank's.
+    if (const int64_t last = program.schedule.steps - 1; last > program.schedule.begin.step)
+      execution.before_step = [others = execution.before_step, recorder = execution.recorder, last](int64_t step) {
+        if (others) others(step);
+        if (step == last) recorder->pss.store(proportional_set_size("self"));
+      };
     rank.executor = rank.memory->make_executor(*rank.world, execution);
   } catch (const Aborted&) {
     throw;
@@ -215,8 +222,8 @@ void train(const RankStart& start, const JobSpec& spec, const DeviceReport& devi
     throw;
   }
   log_debug("exec", "the program has ended");
-  // The whole arena has been touched by the end of a step, so this is also the peak.
-  execution.recorder->pss.store(proportional_set_size("self"));
+  // A run of one step, or one that ended early. The whole arena has been touched by the end of a step.
+  if (execution.recorder->pss.load() == 0) execution.recorder->pss.store(proportional_set_size("self"));
 }
 
 }  // namespace

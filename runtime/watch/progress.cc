@@ -53,7 +53,7 @@ std::string Progress::text(const MergedStep& step, const MergedStep& evaluated) 
                         word_);
   }
   if (step.comm_s > 0 && ranks_ > 1)
-    line += fmt::format("  communication {:.0f}% exposed", 100 * std::min(1.0, step.exposed_s / step.comm_s));
+    line += fmt::format("  {:.0f}% of communication exposed", 100 * std::min(1.0, step.exposed_s / step.comm_s));
   if (done < steps_) line += fmt::format("  ETA {}", human_seconds(static_cast<double>(steps_ - done) * step_time_));
   return line;
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/cores.h"
 #include "base/text.h"
 #include "ir/state.h"
@@ -34,10 +36,12 @@ void ScreenView::started(const RunningJob& job) {
   progress_.begin(program, static_cast<int>(job.job.class_of_rank.size()));
   if (progress_.silent()) return;
   const int64_t parameters = parameter_count(job.job);
+  int64_t most = 0;
+  for (const Program& each : job.job.classes) most = std::max(most, each.arena_bytes);
   console_.say(fmt::format("{} on {} ({}): {}{}, {} a rank\n", program.name,
                            counted(std::ssize(job.job.class_of_rank), "rank"), program.mesh.text(),
                            parameters > 0 ? grouped(parameters) + " parameters, " : "",
-                           counted(program.schedule.steps, "step"), human_bytes(program.arena_bytes)));
+                           counted(program.schedule.steps, "step"), human_bytes(most)));
   const int here = static_cast<int>(job.pids.size()), cores = usable_cores();
   if (here > kCrowd * cores && program.device.starts_with("cpu"))
     console_.say(

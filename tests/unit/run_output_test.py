@@ -203,6 +203,28 @@ class Files(unittest.TestCase):
             self.assertTrue(0 < s["data_s"] <= s["time_s"], s)
             self.assertAlmostEqual(s["tokens_per_s"] * s["time_s"], 8 * 16, delta=1)
 
+    def test_exposed_communication_is_a_part_of_communication(self):
+        result = self.run_prun("--metrics", self.path("m"), steps=100)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(self.path("m")) as file:
+            for step in map(json.loads, file):
+                self.assertLessEqual(step["exposed_comm_s"], step["comm_s"] * (1 + 1e-9), step)
+
+    def test_memory_is_measured_while_all_ranks_are_mapped(self):
+        result = self.run_prun(ranks=8)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        taken = re.search(r"predicted, (?:([\d.]+) MiB to )?([\d.]+) MiB taken", result.stdout)
+        self.assertTrue(taken, result.stdout)
+        least, most = float(taken[1] or taken[2]), float(taken[2])
+        self.assertLess(most, 1.3 * least, "equal ranks take the same")
+
+    def test_the_header_has_the_largest_rank(self):
+        words = [PRUN, f"{TOP}/plans/pp.lua", "--nproc", "2", "--set", "steps=2"]
+        shown = subprocess.run(words, capture_output=True, text=True, env=environment()).stdout
+        header = re.search(r"steps, (.*) a rank\n", shown)
+        self.assertTrue(header, shown)
+        self.assertIn(f"memory     {header[1]} a rank predicted", shown)
+
     def test_flops_are_those_of_the_formula_however_the_model_is_split(self):
         layers, width, context, batch, vocab = 2, 32, 16, 8, 256
         dense = layers * 12 * width * width + vocab * width

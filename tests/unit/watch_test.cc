@@ -269,7 +269,7 @@ TEST(Progress, ALiveLineIsRedrawnInPlace) {
   progress.step(merged(0, 5.5, 0.5, 0.2, 0.05));
   progress.redraw();
   EXPECT_EQ(fake.shown,
-            "\r\x1b[Kstep 1/3  loss 5.5000  500.0 ms  2.00k tokens/s  communication 25% exposed  ETA 1.0 s");
+            "\r\x1b[Kstep 1/3  loss 5.5000  500.0 ms  2.00k tokens/s  25% of communication exposed  ETA 1.0 s");
   fake.shown.clear();
   progress.redraw();
   EXPECT_EQ(fake.shown, "");
