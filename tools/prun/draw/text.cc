@@ -62,8 +62,8 @@ std::string timeline_text(const Timeline& timeline, int width, int64_t end) {
   std::string text = fmt::format("{} {}: {} a step, compute {:.0f} % busy", timeline.name, timeline.source,
                                  time_text(timeline, figures.step_ns), 100 * figures.busy);
   if (figures.communicating > 0)
-    text +=
-        fmt::format(", communicating {:.0f} %, {:.0f} % exposed", 100 * figures.communicating, 100 * figures.exposed);
+    text += fmt::format(", communicating {:.0f} %, of it {:.0f} % exposed", 100 * figures.communicating,
+                        100 * figures.exposed / figures.communicating);
   text += fmt::format("\ncritical path: {}\n", critical_text(figures));
   const bool coloured = colours();
   for (const PictureRow& row : rows.rows) {
