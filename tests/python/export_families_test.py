@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains each family that prun.export knows in PyTorch and in prun, and compares losses and weights.
+"""Trains each family that prun.export supports in PyTorch and in prun, and compares losses and weights.
 
 Usage: export_families_test.py PRUN VENV [FAMILY ..]. VENV: a virtual environment with PyTorch, made if it is missing;
 PRUN_HF_PYTHON names another Python.
@@ -32,10 +32,10 @@ def distances(module, trained, first):
     """Returns the greatest difference of each parameter, the greatest first.
 
     AdamW's first steps divide a gradient by its own size, so that of a gradient of almost zero, such as a key bias's,
-    they amplify the rounding error. Biases of keys and elements whose first gradient is below SMALL are left out; at most
+    they amplify the rounding error. Biases of keys and elements whose first gradient is below SMALL are omitted; at most
     a part of RARE may be small without being zero.
     """
-    result, left_out, all_of_them = [], 0, 0
+    result, omitted, all_of_them = [], 0, 0
     for (name, ours), theirs, gradient in zip(module.named_parameters(), trained.parameters(), first):
         counted = gradient.abs() >= SMALL
         if name.endswith("k_proj.bias"):
@@ -43,10 +43,10 @@ def distances(module, trained, first):
         if name.endswith("c_attn.bias"):
             counted.view(3, -1)[1] = False
         else:
-            left_out, all_of_them = left_out + (~counted & (gradient != 0)).sum().item(), all_of_them + gradient.numel()
+            omitted, all_of_them = omitted + (~counted & (gradient != 0)).sum().item(), all_of_them + gradient.numel()
         result.append((((ours - theirs).abs() * counted).max().item(), name))
-    if left_out > RARE * all_of_them:
-        raise AssertionError(f"{left_out} of {all_of_them} gradients are below {SMALL}: nothing is compared")
+    if omitted > RARE * all_of_them:
+        raise AssertionError(f"{omitted} of {all_of_them} gradients are below {SMALL}: nothing is compared")
     return sorted(result, reverse=True)
 
 

@@ -6,7 +6,7 @@
 
 A pipeline of small steps: capture.py traces the module, trace.py folds constants, rules/ recognise layers from the
 loss backwards, units.py names units and layers after the module tree, lua.py writes the plan, weights.py its weights.
-What no plan can say raises ExportError with the Python line, the op, and the likely way round.
+A construct that no plan can express raises ExportError with the Python line, the op, and the likely way round.
 """
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Exported:
     notes: list[str]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the plan's tensors, weights of linear layers as [in, out]."""
+        """Returns the plan's tensors, weights of linear layers as [in, out]. Some share memory with the module's."""
         own = dict(self.module.named_parameters(remove_duplicate=False))
         return {name: weight.join({key: value.detach() for key, value in own.items()})
                 for name, weight in self.weights.items()}
@@ -84,16 +84,17 @@ def export(module: nn.Module, example: Any, *, data: str = "train.bin", name: st
     keyword arguments, [batch, tokens] for ids; its shapes determine the context of the plan. `data`: the token file
     that the plan reads by default. `name`: of the module, for the plan's first line.
 
-    Raises ExportError for all that a plan cannot say, with the file and line of the Python that does it.
+    Raises ExportError for each construct that a plan cannot express, with the file and line of the Python that does it.
     """
     capture.check_module(module)
     traced = Traced(capture.trace(module, example), module)
     capture.check_effects(traced)
     loss = capture.find_loss(traced)
-    capture.check_modes(module, example, traced)
+    plan.check_loss(traced, loss)
     builder = Builder(traced, RULES)
     with plan.deep_recursion(len(traced.nodes)):
-        plan.check_loss(builder.value(loss))
+        builder.value(loss)
+    capture.check_modes(module, example, traced)
     plan.check_inputs(builder, example)
     units = make_units(builder.ops)
     weights = weights_of(units)

@@ -10,7 +10,7 @@ from torch.fx import Node
 from .ops import Op, Part, Weight
 from .trace import Traced, modules_of, op_name, refuse, shape_of
 
-# The likely way round for ops that users meet first.
+# The likely way round for common ops.
 _HINTS = {
     "conv1d": "prun has no convolution yet; a patch embedding can be a reshape in the data and nn.Linear",
     "conv2d": "prun has no convolution yet; a patch embedding can be a reshape in the data and nn.Linear",
@@ -21,6 +21,10 @@ _HINTS = {
     "detach": "a plan has no stop of gradients; compute it outside the module and pass it as data",
     "lstm": "prun has no recurrent layers",
     "gru": "prun has no recurrent layers",
+    "item": "a plan is the same for each batch: remove the branch or the number that depends on the data (.item())",
+    "randn_like": "only nn.Dropout is random in a plan",
+    "rand_like": "only nn.Dropout is random in a plan",
+    "bernoulli": "only nn.Dropout is random in a plan",
     "sigmoid": "prun has silu(gate) * up; relu, gelu and tanh stand alone",
     "silu": "prun has silu(gate) * up; relu, gelu and tanh stand alone",
     "index": "prun cannot pick elements by index yet",

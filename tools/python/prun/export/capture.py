@@ -1,13 +1,15 @@
-"""Traces a module with torch.export and refuses what the trace would leave out: hooks, buffers that change, mixed modes,
+"""Traces a module with torch.export and rejects constructs that the trace would omit: hooks, buffers that change, mixed modes,
 parameters of other types or devices, outputs with several losses.
 """
 from __future__ import annotations
 
 import inspect
+import io
+import logging
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from .errors import ExportError
-from .trace import Traced, aten, place_of, refuse, shape_of
+from .trace import MOVEMENT, Traced, aten, place_of, refuse, shape_of
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -42,7 +44,7 @@ def check_module(module: nn.Module) -> None:
         name = path or type(one).__name__
         for kind in _HOOKS:
             if getattr(one, kind, None):
-                raise fail(f"{name} has {kind.strip('_').replace('_', ' ')}, which a plan would leave out",
+                raise fail(f"{name} has {kind.strip('_').replace('_', ' ')}, which a plan would omit",
                            "remove them before the export (hook handles have .remove())")
         if hasattr(one, "parametrizations"):
             raise fail(f"{name} has parametrizations (weight_norm, spectral_norm, ...)",
@@ -112,23 +114,56 @@ def _users_frame(error: BaseException) -> tuple[str, int]:
     return (frames[-1].filename, frames[-1].lineno or 0) if frames else ("", 0)
 
 
+def _is_in_place(node: Node) -> bool:
+    name = getattr(getattr(node.target, "overloadpacket", node.target), "__name__", "")
+    return node.op == "call_function" and name.endswith("_") and not name.endswith("__")
+
+
+def _check_in_place(node: Node, kinds: Mapping[str, str]) -> None:
+    """Raises if the node changes a buffer, a parameter or an input."""
+    if not _is_in_place(node):
+        return
+    changed = node.args[0]
+    while isinstance(changed, Node) and changed.op == "call_function" and changed.target in MOVEMENT:
+        changed = changed.args[0]
+    if isinstance(changed, Node) and changed.name in kinds:
+        what = {"BUFFER": "a buffer", "PARAMETER": "a parameter"}.get(kinds[changed.name], "an input")
+        raise refuse(node, f"forward changes {what}, {changed.name}", "a plan trains parameters and keeps nothing else "
+                     "between steps: running statistics (BatchNorm), counters and caches are not supported")
+
+
 def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Returns the program without in-place ops; refuses regions without gradients, whose borders would be lost."""
     constant: set[Node] = set()
     in_place = False
-    buffers = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name in (
-        "BUFFER", "CONSTANT_TENSOR")}
+    kinds = {spec.arg.name: spec.kind.name for spec in program.graph_signature.input_specs}
+    buffers = {name for name, kind in kinds.items() if kind in ("BUFFER", "CONSTANT_TENSOR")}
     for node in program.graph.nodes:
+        _check_in_place(node, kinds)
         if node.op == "get_attr" or node.name in buffers or (
                 node.op == "call_function" and all(arg in constant for arg in node.all_input_nodes)):
             constant.add(node)
         elif node.op == "call_function":
-            name = getattr(getattr(node.target, "overloadpacket", node.target), "__name__", "")
-            in_place = in_place or (name.endswith("_") and not name.endswith("__"))
+            name = getattr(node.target, "__name__", "")
+            in_place = in_place or _is_in_place(node)
             if name.startswith("wrap_with_") or name == "tag_activation_checkpoint":
-                raise refuse(node, "a region without gradients or with another precision (torch.no_grad, autocast)",
+                after = next((user for user in node.users if user.meta.get("stack_trace")), node)
+                raise refuse(after, "a region without gradients or with another precision (torch.no_grad, autocast)",
                              "compute it outside the module, or remove the region")
     return program.run_decompositions({}) if in_place else program
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences the logs and the graph that PyTorch prints if a trace fails, because the error has the reason."""
+    before, printed = logging.root.manager.disable, io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stdout(printed), redirect_stderr(printed):
+            yield
+        print(printed.getvalue(), end="")
+    finally:
+        logging.disable(before)
 
 
 _DATA_DEPENDENT = ("data-dependent", "data dependent", "DataDependent", "GuardOnDataDependent", "Could not guard",
@@ -139,7 +174,7 @@ def trace(module: nn.Module, example: Any, training: bool = True) -> torch.expor
     """Returns torch.export's program of the module in train or eval mode, for the example's shapes."""
     args, kwargs = torch.utils._pytree.tree_map_only(Tensor, Tensor.contiguous, _arguments(module, example))
     _check_example(module, args, kwargs)
-    with mode(module, training), warnings.catch_warnings():
+    with mode(module, training), _quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return _functional(torch.export.export(module, args, kwargs, strict=False))
@@ -164,11 +199,6 @@ def check_effects(traced: Traced) -> None:
     if changed:
         raise ExportError(f"forward changes the buffer {changed[0]}", hint="a plan has parameters only: running "
                           "statistics (BatchNorm), counters and caches cannot be kept; use LayerNorm, or remove it")
-    for node in traced.nodes:
-        name = str(node.target)
-        if node.op == "call_function" and name.endswith("_.default") and node.args and isinstance(node.args[0], Node):
-            if node.args[0].op == "placeholder" and "copy_" in name:
-                raise refuse(node, "forward changes a buffer or an input", "a plan has parameters only")
 
 
 def find_loss(traced: Traced) -> Node:
@@ -180,7 +210,7 @@ def find_loss(traced: Traced) -> Node:
     if len(set(losses)) > 1:
         file, line = place_of(losses[1])
         raise ExportError(f"{len(set(losses))} losses", file=file, line=line,
-                          hint="a plan has one loss: return their sum, or one of them")
+                          hint="a plan has one loss: return one of them")
     if not losses:
         file, line = place_of(results[-1]) if results else ("", 0)
         raise ExportError("the module returns no loss", file=file, line=line,

@@ -1,11 +1,11 @@
-"""What the exporter raises: a place in the user's Python, the op, the problem and the likely way round."""
+"""The error that the exporter raises: a place in the user's Python, the op, the problem and the likely way round."""
 from __future__ import annotations
 
 from ..errors import PrunError
 
 
 class ExportError(PrunError):
-    """A module that no plan can say.
+    """A module that no plan can express.
 
     `file` and `line`: the user's Python line, "" and 0 if there is none; `op`: the operation as PyTorch's export names
     it, "" if none; `problem`: why it cannot be exported; `hint`: the likely way round.

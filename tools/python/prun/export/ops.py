@@ -13,24 +13,31 @@ class Part:
     """A piece of a plan's tensor: a module's parameter, some of its rows or columns, or zeros.
 
     The plan's tensors of linear layers are [in, out], so `transpose` is true for a weight of nn.Linear. `columns`
-    selects elements of the last dim after transposing, `rows` of the first one; None selects all.
+    selects elements of the last dim after transposing, `rows` of the first one; None selects all. `table`: leading dims
+    of the parameter are joined to one.
     """
 
     parameter: str
     transpose: bool = False
     columns: Tensor | None = None
     rows: Tensor | None = None
+    table: bool = False
+
+    def _view(self, tensor: Tensor) -> Tensor:
+        if self.table:
+            return tensor.view(-1, tensor.shape[-1])
+        return tensor.t() if self.transpose else tensor
 
     def of(self, tensor: Tensor) -> Tensor:
         """Returns the piece as a tensor in the plan's layout."""
-        tensor = tensor.t() if self.transpose else tensor
+        tensor = self._view(tensor)
         if self.rows is not None:
             tensor = tensor[self.rows]
         return tensor if self.columns is None else tensor[..., self.columns]
 
     def put(self, piece: Tensor, into: Tensor) -> None:
         """Writes a piece in the plan's layout back into the parameter's tensor."""
-        into = into.t() if self.transpose else into
+        into = self._view(into)
         if self.rows is not None:
             into[self.rows] = piece.to(into.dtype)
         elif self.columns is not None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Node
 
 from .builder import Builder
 from .errors import ExportError
 from .lua import model_text
-from .ops import Op, Weight
-from .trace import refuse
+from .ops import Weight
+from .trace import Traced, aten, refuse
 from .units import Unit
 
 _TEXT = """-- {name}, exported from PyTorch ({elements} parameters).{notes}
@@ -72,10 +73,11 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
-def check_loss(op: Op) -> None:
+def check_loss(traced: Traced, loss: Node) -> None:
     """Raises if the module's result is not a loss itself."""
-    if op.kind != "loss":
-        raise refuse(op.node, "a loss that is changed or added to another",
+    node = traced.follow(loss)
+    if node.target not in (aten.cross_entropy_loss.default, aten.mse_loss.default):
+        raise refuse(node, "a loss that is changed or added to another",
                      "a plan's loss is one cross_entropy or mse_loss as it is; scale the learning rate instead")
 
 
@@ -105,9 +107,9 @@ def check_inputs(builder: Builder, example: Any) -> None:
         if a is None or b is None or not torch.equal(a.long(), b.long()):
             raise ExportError(f"the example's {shifted.name} differ from its {tokens.name}",
                               hint="a plan predicts each next token; ignored targets (-100) are not supported yet")
-    targets = builder.inputs_used.get("targets")
+    targets = builder.inputs_used.get("targets") or builder.inputs_used.get("y")
     given = None if targets is None else values.get(targets.name)
-    if given is not None and bool((given < 0).any()):
+    if given is not None and not given.is_floating_point() and bool((given < 0).any()):
         raise ExportError("the example has ignored targets (below 0)",
                           hint="a plan predicts each next token; ignored targets are not supported yet")
 

@@ -19,7 +19,7 @@ from .errors import ExportError
 
 aten = torch.ops.aten
 
-# Ops that return their input if the dtype remains the same. A plan in f64 also leaves out casts to f32 and back, with
+# Ops that return their input if the dtype remains the same. A plan in f64 also omits casts to f32 and back, with
 # which programs widen bf16 for norms and losses.
 _SAME = {
     aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten._to_copy.default, aten.contiguous.default,
@@ -67,7 +67,7 @@ def place_of(node: Node | None) -> tuple[str, int]:
 
 
 def refuse(node: Node | None, problem: str, hint: str = "") -> ExportError:
-    """Returns the error for a node that no plan can say."""
+    """Returns the error for a node that no plan can express."""
     file, line = place_of(node)
     return ExportError(problem, file=file, line=line, op=op_name(node) if node is not None else "", hint=hint)
 

@@ -85,6 +85,10 @@ def make_units(ops: list[Op]) -> list[Unit]:
             key, path = op.again.unit, ""
         elif op.kind == "loss" and units:
             key, path = units[-1].name, units[-1].path
+        elif place is None and not op.weights and not op.tables and _latest(op, units) is not None:
+            latest = _latest(op, units)
+            assert latest is not None
+            key, path = latest.name, latest.path
         elif place:
             base = place[2].rsplit(".", 1)[0]
             if base not in lists:
@@ -103,6 +107,13 @@ def make_units(ops: list[Op]) -> list[Unit]:
         _name_layers(unit)
     _connect(units)
     return units
+
+
+def _latest(op: Op, units: list[Unit]) -> Unit | None:
+    """Returns the last unit if the op reads a value of it and the unit is of a list of modules."""
+    if not units or units[-1].again or not units[-1].path:
+        return None
+    return units[-1] if any(one.unit == units[-1].name for one in op.inputs) else None
 
 
 def _name_layers(unit: Unit) -> None:

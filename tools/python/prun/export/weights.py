@@ -1,6 +1,6 @@
 """Weights of a plan as one safetensors file that prun.init.from reads, and the way back into the module.
 
-The file carries PyTorch's DCP_SHARDING_INFO, which prun asks for: each tensor is one whole piece at offset 0.
+The file carries PyTorch's DCP_SHARDING_INFO, which prun requires: each tensor is one whole piece at offset 0.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Functions of one number: relu, gelu, tanh, and SwiGLU's silu(gate) * up.
 
-A function by parts, such as 0.5 * x * (1 + tanh(...)), is recognised by its values at points that tell the known
-functions apart.
+A function by parts, such as 0.5 * x * (1 + tanh(...)), is recognised by its values at points where the known
+functions differ.
 """
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Heads:
 
 @dataclass
 class Call:
-    """An attention: its node, inputs, and what is done to the scores."""
+    """An attention: its inputs, and the factor and mask of its scores."""
 
     q: Node
     k: Node

@@ -13,7 +13,8 @@ from ..trace import aten, refuse, shape_of
 
 
 def _table(builder: Builder, role: str, name: str) -> str:
-    rows, width = builder.traced.tensors[name].shape
+    tensor = builder.traced.tensors[name]
+    rows, width = tensor.numel() // tensor.shape[-1], tensor.shape[-1]
     return f'nn.parameter({{{role}}}, {{{{ {rows}, {width} }}}}, {{{{ "normal", 0.02 }}}})'
 
 
@@ -67,16 +68,22 @@ def _positions(builder: Builder, node: Any) -> tuple[str, Tensor] | None:
     if not isinstance(node, Node):
         return None
     while traced.same(node) or node.target in (aten.unsqueeze.default, aten.expand.default):
-        node = node.args[0]
+        node = traced.follow(node) if traced.same(node) else node.args[0]
     name: str | None = None
     rows: Any = None
     if node.target is aten.embedding.default and node.args[1] in traced.constants:
         name, rows = traced.parameter(node.args[0]), traced.constants[node.args[1]].flatten()
         rows = rows[:shape_of(node)[-2]]
-    elif node in traced.parameters and len(shape_of(node)) == 2:
-        name, rows = traced.parameters[node], torch.arange(shape_of(node)[0])
-    elif node.target is aten.slice.Tensor and traced.parameter(node.args[0]) and node.args[1:3] == (0, 0):
-        name, rows = traced.parameter(node.args[0]), torch.arange(shape_of(node)[0])
+    else:
+        chosen = traced.selection(node)
+        width = shape_of(node)[-1:]
+        if chosen is None or chosen[0] not in traced.parameters or width != shape_of(chosen[0])[-1:]:
+            return None
+        index = chosen[1].reshape(-1, *width)
+        rows = index[:, 0] // width[0]
+        if not torch.equal(index, rows[:, None] * width[0] + torch.arange(width[0])):
+            return None
+        name = traced.parameters[chosen[0]]
     return None if name is None else (name, rows)
 
 
@@ -96,8 +103,9 @@ def tokens_and_positions(builder: Builder, node: Node) -> Op | None:
         first = int(rows[0])
         if not torch.equal(rows, torch.arange(len(rows)) + first):
             raise refuse(node, "positions that do not count up", "positions are arange(tokens)")
-        every = builder.traced.tensors[name].shape[0]
-        part = Part(name) if first == 0 else Part(name, rows=torch.arange(every).roll(-first))
+        tensor = builder.traced.tensors[name]
+        every = tensor.numel() // tensor.shape[-1]
+        part = Part(name, rows=None if first == 0 else torch.arange(every).roll(-first), table=tensor.dim() != 2)
         text = (f"nn.embedding(batch.tokens, {_table(builder, 'token', known[0])}, "
                 f"{_table(builder, 'position', name)})")
         return builder.emit("embedding", text, [], node,

@@ -11,6 +11,8 @@ from ..builder import Builder, number_text
 from ..ops import Op, Part, Weight
 from ..trace import aten, refuse, shape_of
 
+_TRANSPOSES = {aten.t.default, aten.transpose.int, aten.numpy_T.default, aten.permute.default}
+
 
 @dataclass
 class Layer:
@@ -36,7 +38,7 @@ def read_layer(builder: Builder, node: Node) -> Layer | None:
         transpose = False
         if node.kwargs:
             raise refuse(node, "addmm with factors", "beta and alpha are 1")
-        if isinstance(weight, Node) and weight.target in (aten.t.default, aten.transpose.int):
+        if isinstance(weight, Node) and weight.target in _TRANSPOSES:
             weight, transpose = weight.args[0], True
         if not isinstance(weight, Node) or weight not in traced.parameters:
             return None

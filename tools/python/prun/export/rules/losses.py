@@ -52,6 +52,8 @@ def cross_entropy(builder: Builder, node: Node) -> Op | None:
     if chosen is None:
         raise refuse(node, "logits that are put together from several tensors")
     origin, index = chosen
+    if index.dim() > 2:  # classes are dim 1
+        index = index.movedim(1, -1)
     vocab = shape_of(origin)[-1]
     rows = index.reshape(-1, vocab)[:, 0] // vocab
     if not torch.equal(index.reshape(-1, vocab), rows[:, None] * vocab + torch.arange(vocab)):

@@ -13,7 +13,7 @@ from ..builder import Builder, number_text, whole
 from ..ops import Op
 from ..trace import ELEMENTWISE, RESHAPES, aten, refuse, shape_of
 
-_REDUCTIONS = {aten.mean.dim, aten.var.correction, aten.sum.dim_IntList, aten.var_mean.correction}
+_REDUCTIONS = {aten.mean.dim, aten.var.correction, aten.var.dim, aten.sum.dim_IntList, aten.var_mean.correction}
 _SEARCHED = 24  # nodes that a norm by parts has at most
 
 

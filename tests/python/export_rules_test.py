@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Each rule of prun.export: the Lua that it makes, and one training step in f64 against PyTorch.
+
+Usage: export_rules_test.py PRUN VENV. VENV: see export_families_test.py.
+"""
+import copy
+import pathlib
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import packages  # noqa: E402
+
+packages.run_inside(__file__, sys.argv[2])
+import numpy  # noqa: E402
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tools/python")]
+import reference  # noqa: E402
+import variants  # noqa: E402
+from prun.export import export  # noqa: E402
+
+PRUN = sys.argv[1]
+RATE = 0.01
+
+
+class Rules(unittest.TestCase):
+    def setUp(self):
+        place = tempfile.TemporaryDirectory(prefix="prun-export-")
+        self.addCleanup(place.cleanup)
+        self.folder = pathlib.Path(place.name)
+        torch.manual_seed(0)
+
+    def same(self, module, batch, *lua):
+        """Checks the plan's text, and that two steps of SGD give PyTorch's losses and weights."""
+        module = module.double()
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=0.5)
+        trained = copy.deepcopy(module)
+        exported = export(module, batch)
+        exported.save(self.folder / "plan")
+        for text in lua:
+            self.assertIn(text, exported.plan)
+        self.write(batch, exported.context)
+        plan = self.folder / "plan.lua"
+        plan.write_text(plan.read_text().replace(
+            "prun.adamw { lr = arg.lr, weight_decay = arg.weight_decay }", f"prun.sgd {{ lr = {RATE} }}"))
+        losses, optimizer = [], torch.optim.SGD(trained.parameters(), lr=RATE)
+        for _ in range(2):
+            result = trained(*batch)
+            loss = result["loss"] if isinstance(result, dict) else result
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        settings = [f"file={self.folder}/x", f"batch={len(batch[0])}", "steps=2"]
+        settings += [] if exported.context else [f"targets={self.folder}/y.npy"]
+        ours, tensors = reference.run(PRUN, plan, self.folder / "out", 1, settings, ["--device", "reference"])
+        self.assertLess(max(abs(a - b) / b for a, b in zip(ours, losses)), 1e-12)
+        exported.load_tensors(tensors)
+        for (name, a), b in zip(module.named_parameters(), trained.parameters()):
+            self.assertLess((a - b).abs().max().item(), 1e-12, name)
+        return exported
+
+    def write(self, batch, context):
+        if context:
+            samples = [row[:context + 1] for row in batch[0]]
+            self.assertTrue(all(torch.equal(a[context], b[0]) if len(a) > context else True
+                                for a, b in zip(samples, samples[1:])))
+            text = torch.cat([row[:context] for row in batch[0]] + [batch[1][-1, -1:]])
+            text.numpy().astype("<u2").tofile(self.folder / "x")
+            return
+        numpy.save(self.folder / "x.npy", batch[0].numpy())
+        (self.folder / "x.npy").rename(self.folder / "x")
+        numpy.save(self.folder / "y.npy", batch[1].numpy().astype("<i4") if batch[1].dtype == torch.int64
+                   else batch[1].numpy())
+
+    def rows(self):
+        return torch.randn(6, 8, dtype=torch.float64), torch.randn(6, 4, dtype=torch.float64)
+
+    def text(self, count=3, tokens=8):
+        ids = torch.randint(0, 32, (count * tokens + 1,))
+        windows = torch.stack([ids[i * tokens:(i + 1) * tokens + 1] for i in range(count)])
+        return windows[:, :-1].contiguous(), windows[:, 1:].contiguous(), windows
+
+    def test_functions_of_one_number(self):
+        for name, (function, lua) in variants.ACTIVATIONS.items():
+            with self.subTest(name):
+                self.same(variants.Mlp(function), self.rows(), lua.format('nn.linear("up", batch.x, 16)'))
+
+    def test_gates(self):
+        for name, gate in variants.GATES.items():
+            class Gated(nn.Module):
+                def __init__(self, gate=gate):
+                    super().__init__()
+                    self.both, self.last, self.gate = nn.Linear(8, 32), nn.Linear(16, 4), gate
+
+                def forward(self, x, y):
+                    return nn.functional.mse_loss(self.last(self.gate(*self.both(x).chunk(2, -1))), y)
+
+            with self.subTest(name):
+                self.same(Gated(), self.rows(), 'nn.silu_mul(nn.linear("gate", batch.x, 16), nn.linear("up", batch.x, 16))',
+                          'nn.linear("down", ')
+
+    def test_norms(self):
+        for form in ("mean", "square", "sum", "op"):
+            with self.subTest("rmsnorm", form=form):
+                self.same(variants.Mlp(torch.tanh, variants.RMS(16, form)), self.rows(), 'nn.rmsnorm("norm", ', ", 1e-06)")
+        for form in ("variance", "square"):
+            with self.subTest("layernorm", form=form):
+                self.same(variants.Mlp(torch.tanh, variants.Norm(16, form)), self.rows(), 'nn.layernorm("norm", ', "0.001)")
+
+    def test_sums_and_factors(self):
+        for name, function, lua in [("factor", lambda x: x * 3, " * 3"), ("division", lambda x: x / 4, " * 0.25"),
+                                    ("minus", lambda x: -x, " * -1"), ("sum", lambda x: x + torch.tanh(x), " + "),
+                                    ("difference", lambda x: torch.tanh(x) - x, " * -1"),
+                                    ("product", lambda x: x * torch.tanh(x), " * nn.tanh("),
+                                    ("a sum in a product", lambda x: (x + torch.tanh(x)) * 2, " * 2")]:
+            with self.subTest(name):
+                self.same(variants.Mlp(function), self.rows(), lua)
+
+    def test_classes(self):
+        class Classes(variants.Mlp):
+            def forward(self, x, y):
+                return nn.functional.cross_entropy(self.second(torch.relu(self.first(x))), y)
+
+        self.same(Classes(None), (self.rows()[0], torch.randint(0, 4, (6,))), "prun.losses.cross_entropy(", "batch.y")
+
+    def test_attention(self):
+        for form in variants.MIXERS:
+            with self.subTest(form):
+                ids, targets, _ = self.text()
+                lua = {"rotary": "base = 500", "interleaved pairs": "base = 500", "shared": "kv_heads = 2"}.get(form, "")
+                exported = self.same(variants.Language(form), (ids, targets), "nn.attention(", lua, 'nn.linear("qkv", ',
+                                     'nn.linear("proj", ', 'for i = 0, 2 do  -- floors.0', 'nn.unit("floors" .. i',
+                                     'nn.layernorm("before"', 'nn.linear("up"', 'nn.linear("down"', 'nn.linear("logits"')
+                self.assertLess(exported.plan.count("\n"), 60)
+
+    def test_positions(self):
+        for positions in ("2d", "3d"):
+            with self.subTest(positions):
+                ids, targets, _ = self.text()
+                self.same(variants.Language("plain", positions), (ids, targets), '"position.weight", { 8, 16 }')
+
+    def test_tied_and_shifted(self):
+        ids, targets, _ = self.text()
+        self.same(variants.Language("plain", tied=True), (ids, targets), 'nn.again("embed"', "weight = nn.parameter")
+        # Shifted targets are the tokens themselves: one batch of one sample, whose last token only is predicted.
+        windows = torch.randint(0, 32, (1, 9))
+        exported = export(variants.Language("plain", shifted=True, tokens=9), (windows, windows))
+        self.assertEqual(exported.context, 8)
+
+    def test_weights_come_back(self):
+        ids, targets, _ = self.text()
+        module = variants.Language("interleaved pairs", tied=True)
+        before = copy.deepcopy(module.state_dict())
+        exported = export(module, (ids, targets))
+        tensors = {name: tensor.clone() for name, tensor in exported.tensors().items()}
+        for parameter in module.parameters():
+            nn.init.zeros_(parameter)
+        exported.load_tensors(tensors)
+        for name, value in module.state_dict().items():
+            self.assertTrue(torch.equal(value, before[name]), name)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
