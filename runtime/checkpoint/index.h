@@ -44,7 +44,7 @@ struct SavedTensor {
   template <class Fields>
   void each_field(Fields&& fields) {
     fields(field("dtype", dtype), field("shape", shape), field("pieces", pieces), optional_field("drift", drift),
-           optional_field("linear", linear));
+           optional_field("linear_layer", linear));
   }
 };
 

@@ -31,8 +31,8 @@ struct ExecutorOptions {
   std::function<bool()> aborted;       // returns whether the job is ending
   std::function<void(const std::string&)> print;
   std::function<void(int64_t step)> before_step;  // may be empty
-  Poison poison;                            // flag of the fault `nan`; may be null
-  Omission omission;                        // flag of the fault `omit`; may be null
+  Poison poison;                                  // flag of the fault `nan`; may be null
+  Omission omission;                              // flag of the fault `omit`; may be null
   // Called with the first error that is not Aborted, at its op, before other ranks can observe that this one ends. May
   // be empty.
   std::function<void(const Error&, const std::string& op)> failed;

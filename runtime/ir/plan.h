@@ -95,7 +95,7 @@ struct Pipeline {
   bool v_placement = false;  // chunk 1 of rank r is stage 2·ranks - 1 - r; otherwise chunk c is stage c·ranks + r
   bool split_by_flops = false;
   std::vector<int> stage_layers;  // layers of each stage; empty = shared equally
-  bool puts = false;  // transfers between stages are one-sided puts of the sender
+  bool puts = false;              // transfers between stages are one-sided puts of the sender
   Site site;
   std::vector<std::vector<PipelineTurn>> turns;  // by index along the axis
 };

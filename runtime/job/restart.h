@@ -1,4 +1,5 @@
-// --max-restarts and --min-ranks: whether a failed job restarts, the number of its ranks, and the commit that it resumes.
+// --max-restarts and --min-ranks: whether a failed job restarts, the number of its ranks, and the commit that it
+// resumes.
 #pragma once
 #include <string>
 #include <vector>

@@ -112,8 +112,11 @@ std::string without_strings(std::string_view line) {
 
 // Returns whether a name or a string is followed by ": " as in a dictionary.
 bool has_colon_field(std::string_view code) {
-  for (size_t at = code.find(": "); at != std::string_view::npos; at = code.find(": ", at + 1))
-    if (at > 0 && (in_word(code[at - 1]) || code[at - 1] == '"' || code[at - 1] == '\'')) return true;
+  for (size_t at = code.find(": "); at != std::string_view::npos; at = code.find(": ", at + 1)) {
+    const size_t before = code.substr(0, at).find_last_not_of(' ');
+    if (before == std::string_view::npos) continue;
+    if (in_word(code[before]) || code[before] == '"' || code[before] == '\'') return true;
+  }
   return false;
 }
 
@@ -155,6 +158,10 @@ std::string syntax_in_lua(std::string_view message, std::string_view line) {
   if (begins_with("//")) return hint("-- a comment");
   if (near == "{" && begins_with("function")) return hint("function f(a) .. end");
   if (field && has_colon_field(code)) return hint(code.find('{') == std::string::npos ? "local a = b" : "{ a = b }");
+  if (message.starts_with("')' expected") && near == "=") return hint("f { a = b }");
+  if (message.starts_with("'}' expected") && near == ")") return hint("f { a = b }");
+  if (message.starts_with("'}' expected") && !near.empty() && (in_word(near[0]) || near == "{"))
+    return " (is a comma missing before it?)";
   if (near == "[" && message.starts_with("unexpected symbol")) return hint("{ a, b }");
   const size_t end =
       static_cast<size_t>(std::find_if_not(code.begin() + std::ptrdiff_t(begin), code.end(), in_word) - code.begin());

@@ -124,7 +124,7 @@ Error death(const ScriptOptions& options, int status) {
 }  // namespace
 
 std::string find_plan(const std::string& plan_path, const std::string& lua_dir) {
-  if (plan_path == "-" || plan_path.starts_with("/dev/"))
+  if (plan_path == "-" || plan_path.starts_with("/dev/stdin") || plan_path.starts_with("/dev/fd/"))
     throw usage_error(fmt::format(
         "'{}' is no plan: save the plan to a file, because prun opens it several times and messages name its lines",
         plan_path));

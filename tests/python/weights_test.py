@@ -2,6 +2,7 @@
 """prun.load and prun.save with numpy and, where it is installed, torch. Usage: weights_test.py BUILD PRUN"""
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -108,7 +109,7 @@ class Weights(unittest.TestCase):
     def test_export_without_linear_keys(self):
         self.train(checkpoint="a")
         for index in pathlib.Path("a").glob("step_*/index.json"):
-            index.write_text(index.read_text().replace('"linear":true', '"linear":false').replace('"linear": true', '"linear": false'))
+            index.write_text(re.sub(r'("linear_layer": ?)true', r"\1false", index.read_text()))
         with self.assertRaisesRegex(prun.CheckpointError, "does not record which weights belong to linear layers"):
             prun.load("a")
 

@@ -52,4 +52,4 @@ def write(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
             held = tensor.contiguous()
             if size := held.numel() * held.element_size():
                 file.write((ctypes.c_char * size).from_address(held.data_ptr()))
-    part.replace(path)
+    os.replace(part, path)
