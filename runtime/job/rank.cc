@@ -222,8 +222,11 @@ void train(const RankStart& start, const JobSpec& spec, const DeviceReport& devi
     throw;
   }
   log_debug("exec", "the program has ended");
-  // A run of one step, or one that ended early. The whole arena has been touched by the end of a step.
-  if (execution.recorder->pss.load() == 0) execution.recorder->pss.store(proportional_set_size("self"));
+  // A run of one step, or one that ended early, on all ranks alike: they wait for each other before the first unmaps.
+  if (execution.recorder->pss.load() == 0) {
+    execution.recorder->pss.store(proportional_set_size("self"));
+    start.launcher->all_gather("");
+  }
 }
 
 }  // namespace

@@ -59,8 +59,9 @@ void Console::warn(std::string_view text) {
   if (log) log(shown);
 }
 
-void Console::step_line(std::string_view text) {
-  if (!quiet_ && !(live_ && terminal_)) words_->write(text);
+void Console::step_line(std::string_view text, bool history) {
+  if (history) clear();
+  if (!quiet_ && (history || !(live_ && terminal_))) words_->write(text);
   if (log) log(text);
 }
 
@@ -81,7 +82,7 @@ std::string Console::failure() const {
              : "";
 }
 
-Screen Console::screen() {
+Screen Console::screen(bool history) {
   Screen screen = standard_screen();
   screen.live = live_;
   screen.color = screen.color && live_;
@@ -89,7 +90,7 @@ Screen Console::screen() {
   screen.write = [this](std::string_view text) {
     if (errors_->idle()) errors_->write(text);
   };
-  screen.line = [this](std::string_view text) { step_line(text); };
+  screen.line = [this, history](std::string_view text) { step_line(text, history); };
   return screen;
 }
 

@@ -1,8 +1,9 @@
 // Destinations of a run's messages. Results go to standard output, for `> log` and `| tee`; warnings and the live line
 // go to standard error.
 //
-// A terminal shows each step once: step lines are omitted if standard output is a terminal with a live line, and the
-// live line is omitted if standard output is a pipe, which likely ends on the same terminal (`| tee`).
+// A terminal shows each step once: step lines are omitted if standard output is a terminal with a live line, unless a
+// history of steps was asked for (--log-every). The live line is omitted if standard output is a pipe, which likely
+// ends on the same terminal (`| tee`).
 #pragma once
 #include <cstdio>
 #include <functional>
@@ -24,7 +25,9 @@ class Console {
   void print(std::string_view text);              // prints whole lines of the plan
   void warn(std::string_view text);               // prints whole lines to standard error
   void relay(std::string_view text, bool error);  // a rank's own output, unchanged
-  Screen screen();                                // for Progress; `this` must outlive it at the same address
+  // Returns the screen of Progress; `this` must outlive it at the same address. `history`: step lines appear above the
+  // live line, too.
+  Screen screen(bool history = false);
   // Removes the live line; called before each write. Null: there is no live line.
   std::function<void()> before_line;
   void clear() const {
@@ -39,7 +42,7 @@ class Console {
   std::string failure() const;
 
  private:
-  void step_line(std::string_view text);
+  void step_line(std::string_view text, bool history);
 
   std::shared_ptr<Outlet> errors_, words_;  // the same object if both are one file
   bool quiet_;

@@ -36,8 +36,9 @@ void Progress::step(const MergedStep& step) {
   latest_ = step;
   if (step.evaluated()) evaluated_ = step;
   dirty_ = true;
-  const bool edge = step.step == 0 || static_cast<int64_t>(step.step) + 1 == steps_ || step.evaluated();
-  if (!edge && screen_.now() - last_line_ < 1.0) return;
+  const int64_t done = static_cast<int64_t>(step.step) + 1;
+  const bool edge = done == 1 || done == steps_ || step.evaluated();
+  if (!edge && (every_ > 0 ? done % every_ != 0 : screen_.now() - last_line_ < 1.0)) return;
   last_line_ = screen_.now();
   screen_.line(text(step, step) + "\n");
 }

@@ -1,8 +1,8 @@
 // Progress of a running job: one live line on a terminal, and plain lines for logs (console.h).
 //
-// Plain lines show the first and the last step, steps with an evaluation, and at most one other step per second, so
-// that the log of a fast job does not fill the disk. Before the first step they show what the ranks do, ever more
-// rarely.
+// Plain lines show the first and the last step, steps with an evaluation, and of the others every K-th one
+// (--log-every K), or without K at most one per second, so that the log of a fast job does not fill the disk. Before
+// the first step they show what the ranks do, ever more rarely.
 #pragma once
 #include <string>
 #include <string_view>
@@ -15,7 +15,8 @@ namespace prun {
 
 class Progress {
  public:
-  explicit Progress(Screen screen) : screen_(std::move(screen)) {}
+  // `every`: K; 0 = none.
+  explicit Progress(Screen screen, int64_t every = 0) : screen_(std::move(screen)), every_(every) {}
   void begin(const Program& program, int ranks);
   void waiting(std::string_view what);  // before the first step: "joining", "initial weights"
   void step(const MergedStep& step);
@@ -29,6 +30,7 @@ class Progress {
   void draw(const std::string& line);
 
   Screen screen_;
+  int64_t every_;
   int64_t steps_ = 0, tokens_per_step_ = 0;
   std::string word_;
   int ranks_ = 1;

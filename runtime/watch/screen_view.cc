@@ -3,15 +3,36 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/cores.h"
 #include "base/text.h"
+#include "checkpoint/history.h"
+#include "data/data_files.h"
 #include "ir/state.h"
 
 namespace prun {
 namespace {
 
 constexpr int kCrowd = 16;  // ranks per core
+
+std::string here(const std::string& path) { return shown_path(path, std::filesystem::current_path()); }
+
+// Names the files that training begins with: data, weights, and the checkpoint with the steps that are done.
+std::string origins_text(const Program& program, const WatchSpec& spec) {
+  std::string text;
+  if (const DataSource& data = program.step().data; !data.files.empty()) {
+    const size_t more = data.files.size() - 1;
+    text += fmt::format("reads {}{} ({}, {})\n", here(data.path()),
+                        more > 0 ? fmt::format(" and {}", counted(static_cast<int64_t>(more), "other file")) : "",
+                        data.kind, human_bytes(data.file_bytes()));
+  }
+  if (spec.first_step > 0)
+    return text + fmt::format("goes on after step {} of {}\n", spec.first_step, here(spec.resumed_from));
+  if (!program.initial_weights.empty())
+    text += fmt::format("begins with the weights of {}\n", here(program.initial_weights));
+  return text;
+}
 
 std::vector<DeviceUse> device_use(const std::vector<RecorderHeader*>& recorders) {
   std::vector<DeviceUse> all;
@@ -25,7 +46,10 @@ std::vector<DeviceUse> device_use(const std::vector<RecorderHeader*>& recorders)
 }  // namespace
 
 ScreenView::ScreenView(const WatchSpec& spec, Console& console, double peak_flops)
-    : spec_(spec), console_(console), peak_flops_(peak_flops), progress_(console.screen()) {
+    : spec_(spec),
+      console_(console),
+      peak_flops_(peak_flops),
+      progress_(console.screen(spec.log_every > 0), spec.log_every) {
   console_.before_line = [this] { progress_.clear(); };
 }
 
@@ -36,12 +60,11 @@ void ScreenView::started(const RunningJob& job) {
   progress_.begin(program, static_cast<int>(job.job.class_of_rank.size()));
   if (progress_.silent()) return;
   const int64_t parameters = parameter_count(job.job);
-  int64_t most = 0;
-  for (const Program& each : job.job.classes) most = std::max(most, each.arena_bytes);
-  console_.say(fmt::format("{} on {} ({}): {}{}, {} a rank\n", program.name,
+  console_.say(fmt::format("{} on {} ({}): {}{}, {}\n", program.name,
                            counted(std::ssize(job.job.class_of_rank), "rank"), program.mesh.text(),
                            parameters > 0 ? grouped(parameters) + " parameters, " : "",
-                           counted(program.schedule.steps, "step"), human_bytes(most)));
+                           counted(program.schedule.steps, "step"), predicted_memory(job.job)));
+  console_.say(origins_text(program, spec_));
   const int here = static_cast<int>(job.pids.size()), cores = usable_cores();
   if (here > kCrowd * cores && program.device.starts_with("cpu"))
     console_.say(
@@ -56,8 +79,22 @@ void ScreenView::announce_transports() {
   if (*words != '\0' && !progress_.silent()) console_.say(fmt::format("over {}\n", words));
 }
 
+// Shows at most one checkpoint per second, but always the last one.
+void ScreenView::announce_checkpoint(bool last) {
+  if (job_->recorders.empty() || job_->ranks.front() != 0 || spec_.checkpoints.empty() || progress_.silent()) return;
+  const int64_t saved = job_->recorders.front()->saved.load();
+  const double now = wall_time();
+  if (saved == announced_ || (!last && now - announced_at_ < 1)) return;
+  announced_ = saved;
+  announced_at_ = now;
+  console_.say(
+      fmt::format("checkpoint after step {}: {}\n", saved, here(checkpoint::newest(spec_.checkpoints).checkpoint)));
+}
+
 void ScreenView::tick() {
-  if (job_ != nullptr) announce_transports();
+  if (job_ == nullptr) return;
+  announce_transports();
+  announce_checkpoint(false);
 }
 
 void ScreenView::step(const MergedStep& step) {
@@ -79,6 +116,7 @@ void ScreenView::ended(int exit_code, bool begins_again) {
   progress_.end();
   const bool whole = exit_code == 0 || exit_code == static_cast<int>(Exit::preempted);
   if (!whole || begins_again || job_ == nullptr || progress_.silent()) return;
+  announce_checkpoint(true);
   std::vector<uint64_t> peaks;
   for (const RecorderHeader* recorder : job_->recorders) peaks.push_back(recorder->pss.load());
   summary_.set_device_use(device_use(job_->recorders));

@@ -23,6 +23,7 @@ class ScreenView final : public View {
 
  private:
   void announce_transports();
+  void announce_checkpoint(bool last);
 
   const WatchSpec& spec_;
   Console& console_;
@@ -31,6 +32,8 @@ class ScreenView final : public View {
   Progress progress_;
   Summary summary_;
   bool told_transports_ = false;
+  int64_t announced_ = 0;    // step of the checkpoint that was shown last
+  double announced_at_ = 0;  // when, as wall_time()
 };
 
 }  // namespace prun

@@ -15,7 +15,19 @@ namespace {
 // Steps of a queue device before it replays: enqueued op by op, captured, launched first.
 constexpr uint64_t kWarmUp = 3;
 
+std::string range_text(int64_t low, int64_t high) {
+  const std::string least = human_bytes(low), greatest = human_bytes(high);
+  return least == greatest ? least : least + " to " + greatest;
+}
+
 }  // namespace
+
+std::string predicted_memory(const Job& job) {
+  const auto [least, most] =
+      std::minmax_element(job.classes.begin(), job.classes.end(),
+                          [](const Program& a, const Program& b) { return a.arena_bytes < b.arena_bytes; });
+  return range_text(least->arena_bytes, most->arena_bytes) + " a rank";
+}
 
 void Summary::add(const MergedStep& step) {
   if (steps_++ == 0) first_ = step;
@@ -77,12 +89,9 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks, const s
     text += fmt::format("device     {} of the host a step, idle {:.2f}% between steps\n",
                         human_seconds(replayed_sum_.host_s / static_cast<double>(replayed_)),
                         100 * replayed_sum_.idle_s / replayed_sum_.time_s);
-  int64_t most = 0, most_on_host = 0;
-  for (const int rank : ranks) {
-    most = std::max(most, job.program(rank).arena_bytes);
-    most_on_host = std::max(most_on_host, job.program(rank).host_arena_bytes);
-  }
-  text += fmt::format("memory     {} a rank predicted", human_bytes(most));
+  int64_t most_on_host = 0;
+  for (const int rank : ranks) most_on_host = std::max(most_on_host, job.program(rank).host_arena_bytes);
+  text += fmt::format("memory     {} predicted", predicted_memory(job));
   if (most_on_host > 0) text += fmt::format(" and {} on the host", human_bytes(most_on_host));
   uint64_t low = UINT64_MAX, high = 0;
   for (const uint64_t peak : peak_bytes) {
@@ -91,9 +100,8 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks, const s
     high = std::max(high, peak);
   }
   if (high > 0) {
-    const std::string least = human_bytes(static_cast<int64_t>(low)),
-                      greatest = human_bytes(static_cast<int64_t>(high));
-    text += fmt::format(", {} taken (Pss, with code)", least == greatest ? least : least + " to " + greatest);
+    text +=
+        fmt::format(", {} taken (Pss, with code)", range_text(static_cast<int64_t>(low), static_cast<int64_t>(high)));
   }
   text += "\n" + device_text();
   if (sum_.comm_s > 0 && job.class_of_rank.size() > 1) {

@@ -11,6 +11,9 @@
 
 namespace prun {
 
+// Returns the predicted memory of a rank: "12.5 MiB a rank"; if classes differ, "12.5 MiB to 20.0 MiB a rank".
+std::string predicted_memory(const Job& job);
+
 class Summary {
  public:
   void add(const MergedStep& step);

@@ -23,6 +23,7 @@ StepWindow parse_step_window(const std::string& text, const std::string& option 
 struct WatchSpec {
   // Options from the command line.
   bool quiet = false, json = false;
+  int log_every = 0;  // show every K-th step; 0 = at most one per second
   MetricsSettings metrics;
   std::string trace;  // path; "" = none
   StepWindow trace_steps;

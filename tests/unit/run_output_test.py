@@ -30,12 +30,12 @@ def environment(**changes):
     return env
 
 
-def on_terminal(columns, out=None, **changes):
+def on_terminal(columns, *extra, out=None, **changes):
     """Returns what a terminal of that width shows of a run: both outputs, or standard error if `out` is another file.
     """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    run = subprocess.Popen(command(), stdout=out or slave, stderr=slave, env=environment(**changes))
+    run = subprocess.Popen(command(*extra), stdout=out or slave, stderr=slave, env=environment(**changes))
     os.close(slave)
     shown = b""
     while True:
@@ -147,6 +147,11 @@ class Terminal(unittest.TestCase):
         self.assertIn("loss  ", shown[shown.rindex("\x1b[K"):], "the summary follows the line that was cleared")
         self.assertNotRegex(shown, PLAIN_STEP, "the live line shows the steps already")
 
+    def test_log_every_keeps_a_history_above_the_live_line(self):
+        shown = on_terminal(100, "--log-every", "2", TERM="xterm")
+        self.assertEqual(re.findall(r"(?m)^(?:.*\x1b\[K)?step (\d)/5  loss 5\.[^\x1b\r]*$", shown), list("1245"), shown)
+        self.assertIn("\r\x1b[K", shown)
+
     def test_no_color(self):
         shown = on_terminal(100, TERM="xterm", NO_COLOR="1")
         self.assertIn("\r\x1b[K", shown)
@@ -174,9 +179,61 @@ class Terminal(unittest.TestCase):
 
     def check_log(self, text):
         self.assertNotIn("\x1b", text)
-        self.assertRegex(text, r"\A\S+zero3.lua on 2 ranks \(dp=2\): [\d,]+ parameters, 5 steps, .* a rank\nover shm\n")
+        self.assertRegex(text, r"\A\S+zero3.lua on 2 ranks \(dp=2\): [\d,]+ parameters, 5 steps, .* a rank\nreads \S+ \(\w+, [\d.]+ \w+\)\nover shm\n")
         self.assertEqual(len(re.findall(PLAIN_STEP, text)), 2, text)
         self.assertRegex(text, r"(?m)^loss       5\.\d+ -> 5\.\d+ over 5 steps$")
+
+
+BEGINS_WITH_WEIGHTS = """
+local prun = require "prun"
+return prun.plan {
+  mesh      = prun.mesh { dp = prun.world },
+  model     = prun.models.gpt { vocab = 256, layers = 2, width = 32, heads = 4, context = 16 },
+  init      = prun.init.from { path = "ck" },
+  data      = prun.data.bytes { path = "text.bin", batch = 8 },
+  strategy  = { prun.zero3 { axis = "dp" } },
+  optimizer = prun.adamw { lr = 1e-3 },
+  steps     = 2,
+}
+"""
+
+
+class Origins(unittest.TestCase):
+    """A run names the files that it begins with and those that it leaves."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = os.path.realpath(folder.name)
+        with open(f"{self.folder}/text.bin", "wb") as file:
+            file.write(b"prun " * 4000)
+
+    def train(self, *extra, steps):
+        words = command("--set", f"data={self.folder}/text.bin", "--checkpoint", "ck", *extra, steps=steps)
+        result = subprocess.run(words, capture_output=True, text=True, env=environment(), cwd=self.folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def test_data_checkpoints_and_where_it_goes_on(self):
+        first = self.train("--checkpoint-every", "2", steps=4)
+        self.assertIn("\nreads text.bin (bytes, 19.5 KiB)\n", first)
+        self.assertIn("\ncheckpoint after step 4: ck/step_00000004\n", first)
+        self.assertNotIn("goes on", first)
+        then = self.train("--resume", "auto", steps=6)
+        self.assertIn("\ngoes on after step 4 of ck/step_00000004\n", then)
+        self.assertIn("\ncheckpoint after step 6: ck/step_00000006\n", then)
+
+    def test_quiet_names_nothing(self):
+        self.assertEqual(self.train("--quiet", steps=2), "")
+
+    def test_initial_weights(self):
+        self.train(steps=2)
+        with open(f"{self.folder}/from.lua", "w") as file:
+            file.write(BEGINS_WITH_WEIGHTS)
+        words = [PRUN, "from.lua", "--nproc", "2"]
+        result = subprocess.run(words, capture_output=True, text=True, env=environment(), cwd=self.folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("\nbegins with the weights of ck\n", result.stdout)
 
 
 class Files(unittest.TestCase):
@@ -218,10 +275,10 @@ class Files(unittest.TestCase):
         least, most = float(taken[1] or taken[2]), float(taken[2])
         self.assertLess(most, 1.3 * least, "equal ranks take the same")
 
-    def test_the_header_has_the_largest_rank(self):
+    def test_the_header_says_how_far_ranks_differ(self):
         words = [PRUN, f"{TOP}/plans/pp.lua", "--nproc", "2", "--set", "steps=2"]
         shown = subprocess.run(words, capture_output=True, text=True, env=environment()).stdout
-        header = re.search(r"steps, (.*) a rank\n", shown)
+        header = re.search(r"steps, (\S+ MiB to \S+ MiB) a rank\n", shown)
         self.assertTrue(header, shown)
         self.assertIn(f"memory     {header[1]} a rank predicted", shown)
 

@@ -78,6 +78,8 @@ void Run::declare_records(OptionTable& table) {
              "write one JSON object a step (-: standard output); --resume goes on in it");
   table.flag("--overwrite", watch.metrics.overwrite,
              "replace what --metrics FILE and --checkpoint DIR have of another run");
+  table.whole("--log-every", "K", watch.log_every, 1,
+              "show every K-th step as a line of its own, on a terminal too (default: at most one line a second)");
   table.text("--runs", "DIR", watch.runs, "keep plan, arguments, metrics and log of this run in a folder there");
   table.parsed(
       "--name", "NAME", [&watch](const std::string& text) { watch.name = check_run_name(text); },

@@ -41,7 +41,7 @@ std::vector<int> critical_path(const Timeline& timeline) {
 
 std::vector<int64_t> critical_shares(const Timeline& timeline) {
   std::vector<int64_t> shares(kBoxKinds + 1, 0);
-  int64_t until = 0;
+  int64_t until = timeline.whole_from;
   for (const int i : timeline.critical) {
     const Box& box = timeline.boxes[static_cast<size_t>(i)];
     const int64_t from = std::max(until, box.arrived);

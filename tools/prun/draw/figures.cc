@@ -53,22 +53,24 @@ Figures figures_of(const Timeline& timeline) {
   Figures figures;
   std::set<int> steps;
   std::map<int, std::pair<Spans, Spans>> by_rank;  // computing, communicating
+  const int64_t from = timeline.whole_from;
   for (const Box& box : timeline.boxes) {
     steps.insert(box.step);
+    if (box.end <= from) continue;
     const Lane& lane = timeline.lanes[static_cast<size_t>(box.lane)];
     auto& [computing, communicating] = by_rank[lane.rank];
     if (is_communication(box.kind)) {
-      communicating.emplace_back(box.begin, box.end);
+      communicating.emplace_back(std::max(box.begin, from), box.end);
     } else if (lane.stream == 0) {
-      computing.emplace_back(box.arrived, box.end);
+      computing.emplace_back(std::max(box.arrived, from), box.end);
     }
   }
   figures.steps = static_cast<int>(steps.size());
-  const int64_t end = std::max<int64_t>(1, timeline.end());
-  figures.step_ns = end / std::max(1, figures.steps);
+  figures.covered_ns = std::max<int64_t>(1, timeline.end() - from);
+  if (from == 0) figures.step_ns = figures.covered_ns / std::max(1, figures.steps);
   for (auto& [rank, spans] : by_rank) {
     const Spans computing = joined(spans.first), communicating = joined(spans.second);
-    const double whole = static_cast<double>(end) * static_cast<double>(by_rank.size());
+    const double whole = static_cast<double>(figures.covered_ns) * static_cast<double>(by_rank.size());
     figures.busy += static_cast<double>(length(computing)) / whole;
     figures.communicating += static_cast<double>(length(communicating)) / whole;
     figures.exposed += static_cast<double>(length(communicating) - common(computing, communicating)) / whole;
@@ -83,6 +85,11 @@ std::string time_text(const Timeline& timeline, int64_t ns) {
   if (ns < 1'000'000) return fmt::format("{:.3g} µs", static_cast<double>(ns) / 1e3);
   if (ns < 1'000'000'000) return fmt::format("{:.3g} ms", static_cast<double>(ns) / 1e6);
   return fmt::format("{:.3g} s", static_cast<double>(ns) / 1e9);
+}
+
+std::string covered_text(const Timeline& timeline, const Figures& figures) {
+  if (figures.step_ns > 0) return time_text(timeline, figures.step_ns) + " a step";
+  return "the last " + time_text(timeline, figures.covered_ns);
 }
 
 std::string critical_text(const Figures& figures) {

@@ -164,7 +164,7 @@ class Reader {
       if (rank.rank >= static_cast<int>(job.class_of_rank.size())) continue;
       const size_t streams = std::min<size_t>(rank.streams.size(), job.program(rank.rank).step().streams.size());
       for (size_t s = 0; s < streams; ++s) {
-        StreamTimes one{rank.rank, static_cast<int>(s), {}};
+        StreamTimes one{rank.rank, static_cast<int>(s), {}, rank.streams[s].last.size() >= kKeptEvents};
         const size_t ops = job.program(rank.rank).step().streams[static_cast<int>(s)].ops.size();
         for (const OpEvent& event : rank.streams[s].last)
           if (event.op < ops && event.end_ns > 0) one.events.push_back(event);
@@ -178,7 +178,10 @@ class Reader {
     timeline.name = "recorded";
     timeline.source = folder.string();
     drawing_.timelines.push_back(std::move(timeline));
-    drawing_.notes.emplace_back("A run that failed keeps the last ops of each stream alone.");
+    drawing_.notes.push_back(
+        fmt::format("A run that failed keeps the last {} ops of each stream alone; the figures cover the time of which "
+                    "all streams have their ops.",
+                    kKeptEvents));
   }
 
   void put_memory(Timeline& timeline) {

@@ -26,6 +26,10 @@ class Builder {
     for (const StreamTimes& one : times)
       for (const OpEvent& event : one.events) origin_ = std::min(origin_, event.ready_ns);
     for (const StreamTimes& one : times) add_lane(one);
+    for (const StreamTimes& one : times)
+      if (one.cut && !one.events.empty())
+        timeline_.whole_from =
+            std::max(timeline_.whole_from, static_cast<int64_t>(one.events.front().ready_ns - origin_));
     for (const auto& [key, members] : meetings_) meet(members);
     for (const auto& [box, waiting] : waits_) add_edges(box, waiting);
     finish(timeline_);

@@ -132,10 +132,11 @@ Json figures_json(const Drawing& drawing) {
     const Figures figures = figures_of(timeline);
     const auto percent = [](double part) { return fmt::format("{:.0f} %", 100 * part); };
     Json list = Json::array();
-    list.push_back({time_text(timeline, figures.step_ns), "a step"});
+    const bool whole = figures.step_ns > 0;
+    list.push_back({time_text(timeline, whole ? figures.step_ns : figures.covered_ns), whole ? "a step" : "the last"});
     list.push_back({percent(figures.busy), "compute busy"});
     list.push_back({percent(figures.communicating), "communicating"});
-    list.push_back({percent(figures.exposed), "of the step exposed"});
+    list.push_back({percent(figures.exposed), whole ? "of the step exposed" : "of it exposed"});
     if (figures.peak_bytes > 0) list.push_back({human_bytes(figures.peak_bytes), "peak memory"});
     list.push_back({critical_text(figures), "critical path"});
     all.push_back({{"name", timeline.name}, {"list", std::move(list)}});

@@ -99,8 +99,8 @@ class Picture {
   std::string figures_text() const {
     const Figures figures = figures_of(timeline_);
     std::string text =
-        fmt::format("{}: {} a step, compute {:.0f} % busy", timeline_.mesh.empty() ? timeline_.name : timeline_.mesh,
-                    time_text(timeline_, figures.step_ns), 100 * figures.busy);
+        fmt::format("{}: {}, compute {:.0f} % busy", timeline_.mesh.empty() ? timeline_.name : timeline_.mesh,
+                    covered_text(timeline_, figures), 100 * figures.busy);
     if (figures.communicating > 0 && !rows_.arrows)
       text += fmt::format(", communicating {:.0f} %, of it {:.0f} % exposed", 100 * figures.communicating,
                           100 * figures.exposed / figures.communicating);

@@ -59,8 +59,8 @@ std::string timeline_text(const Timeline& timeline, int width, int64_t end) {
     name = std::max(name, row.name.size());
   }
   const int columns = std::max(20, width - static_cast<int>(who + name) - 4);
-  std::string text = fmt::format("{} {}: {} a step, compute {:.0f} % busy", timeline.name, timeline.source,
-                                 time_text(timeline, figures.step_ns), 100 * figures.busy);
+  std::string text = fmt::format("{} {}: {}, compute {:.0f} % busy", timeline.name, timeline.source,
+                                 covered_text(timeline, figures), 100 * figures.busy);
   if (figures.communicating > 0)
     text += fmt::format(", communicating {:.0f} %, of it {:.0f} % exposed", 100 * figures.communicating,
                         100 * figures.exposed / figures.communicating);

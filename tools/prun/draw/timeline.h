@@ -83,10 +83,11 @@ struct MemoryStrip {
 };
 
 struct Timeline {
-  std::string name;    // "measured", "ideal"
-  std::string source;  // the file or plan
-  std::string mesh;    // "dp=2"; "": unknown
-  double unit_ns = 0;  // > 0: times are unit costs, with this many ns per unit
+  std::string name;        // "measured", "ideal"
+  std::string source;      // the file or plan
+  std::string mesh;        // "dp=2"; "": unknown
+  int64_t whole_from = 0;  // before this time some lanes lack boxes; figures cover the time after it
+  double unit_ns = 0;      // > 0: times are unit costs, with this many ns per unit
   bool splits_backward = false;
   Texts texts;
   std::vector<Lane> lanes;
@@ -122,13 +123,15 @@ std::vector<Group> groups_of(const Timeline& timeline);
 // finished last: the previous op on its stream, the producer of an edge, or the last member to arrive at a collective.
 std::vector<int> critical_path(const Timeline& timeline);
 
-// Returns the path's time in nanoseconds by kind; the last entry is time in which none of its boxes was at work.
+// Returns the path's time after `whole_from` in nanoseconds by kind; the last entry is time in which none of its boxes
+// was at work.
 std::vector<int64_t> critical_shares(const Timeline& timeline);
 
 // The figures above a drawing: step time, compute utilization, exposed communication.
 struct Figures {
   int steps = 0;
-  int64_t step_ns = 0;            // mean; for unit costs, unit_ns per unit
+  int64_t covered_ns = 0;         // the time that the figures cover
+  int64_t step_ns = 0;            // mean; for unit costs, unit_ns per unit; 0: steps are not whole
   double busy = 0;                // fraction of the compute streams' time, mean over ranks
   double communicating = 0;       // fraction of the time in which a rank communicates
   double exposed = 0;             // fraction in which it communicates without computing
@@ -140,6 +143,8 @@ Figures figures_of(const Timeline& timeline);
 
 // Returns "12.3 ms", or with unit costs "3.5 F": forwards of a microbatch.
 std::string time_text(const Timeline& timeline, int64_t ns);
+// Returns "12.3 ms a step"; if steps are not whole, "the last 12.3 ms".
+std::string covered_text(const Timeline& timeline, const Figures& figures);
 // Returns the three largest shares, as "71 % forward, 12 % all-gather, 17 % waiting".
 std::string critical_text(const Figures& figures);
 

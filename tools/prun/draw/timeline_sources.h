@@ -15,6 +15,7 @@ namespace prun::draw {
 struct StreamTimes {
   int rank = 0, stream = 0;
   std::vector<OpEvent> events;  // events by step and op; some may be missing
+  bool cut = false;             // events before the first one are missing
 };
 
 // Builds boxes, arrows and lane names; the program determines the rendezvous and the edges. Calls finish().
