@@ -1,9 +1,9 @@
 // Destinations of a run's messages. Results go to standard output, for `> log` and `| tee`; warnings and the live line
 // go to standard error.
 //
-// A terminal shows each step once: step lines are omitted if standard output is a terminal with a live line, unless a
-// history of steps was asked for (--log-every). The live line is omitted if standard output is a pipe, which likely
-// ends on the same terminal (`| tee`).
+// A terminal shows each step once: step lines are omitted if standard output is a terminal with a live line, except
+// with --log-every. The live line is omitted if standard output is a pipe, which likely ends on the same terminal
+// (`| tee`).
 #pragma once
 #include <cstdio>
 #include <functional>

@@ -136,6 +136,9 @@ class Draw(unittest.TestCase):
         timeline, = summary(run)["timelines"]
         self.assertEqual(timeline["name"], "recorded")
         self.assertGreater(timeline["boxes"], 10)
+        self.assertEqual(timeline["step_ns"], 0, "streams keep 64 ops, fewer than a step of this plan")
+        self.assertGreater(timeline["busy"] + timeline["exposed"], 0.2, "ops of other streams before the window count as waiting")
+        self.assertRegex(prun("draw", run), r"\Arecorded \S+: the last [\d.]+ \S+, compute \d+ % busy")
 
     def test_what_is_computed_again_is_a_kind_of_its_own(self):
         self.assertIn("recompute", summary("tests/golden/recompute.lua")["timelines"][0]["critical_ns"])
