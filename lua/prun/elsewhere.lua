@@ -111,7 +111,11 @@ local words = {
   allreduce = "prun.all_reduce",
   allgather = "prun.all_gather", alltoall = "prun.all_to_all", all_to_all_single = "prun.all_to_all",
   send = "prun.pipeline, or a collective", recv = "prun.pipeline, or a collective",
-  cosineannealinglr = "prun.cosine", lambdalr = "prun.cosine, prun.linear or prun.warmup",
+  cosineannealinglr = "prun.cosine", lambdalr = "lr = function(step) ... end", onecyclelr = "prun.one_cycle",
+  steplr = "prun.step_decay", multisteplr = "lr = { { 0, 1e-3 }, { 99, 1e-3 }, { 100, 1e-4 } }",
+  exponentiallr = "lr = function(step) return 1e-3 * 0.99 ^ step end",
+  polynomiallr = "lr = function(step) return 1e-3 * (1 - step / 100) ^ 2 end",
+  cosineannealingwarmrestarts = "lr = function(step) ... end",
   crossentropyloss = "prun.losses.cross_entropy", mseloss = "prun.losses.mse", mse_loss = "prun.losses.mse",
   scaled_dot_product_attention = "prun.nn.attention", multiheadattention = "prun.nn.attention",
   module = "prun.nn.unit", sequential = "prun.nn.unit", embed = "prun.nn.embedding", rope = "prun.nn.rotary",
@@ -144,8 +148,8 @@ for what, names in pairs {
   ["Muon; prun.adamw is the usual alternative"] = "muon",
   ["such optimizer; it has prun.adamw, prun.lion and prun.sgd"] =
     "adagrad adadelta adafactor adamax nadam radam rmsprop lamb lars lbfgs shampoo soap sophia adam8bit adamw8bit",
-  ["such learning rate; it has prun.cosine, prun.linear and prun.warmup"] =
-    "steplr multisteplr exponentiallr onecyclelr reducelronplateau cosineannealingwarmrestarts polynomiallr wsd",
+  ["learning rate that follows the loss; it has prun.cosine, prun.linear, prun.wsd, prun.one_cycle, prun.step_decay, " ..
+    "prun.inverse_root, points and functions of the step"] = "reducelronplateau",
   ["frozen weights and adapters; all parameters train"] = "lora qlora dora peft adapter freeze",
   ["such loss; it has prun.losses.cross_entropy, mse, mean_square and mean"] =
     "bce bceloss bcewithlogitsloss nllloss nll_loss kldivloss kl_div l1 l1loss l1_loss smoothl1loss ctcloss dpo",

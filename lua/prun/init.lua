@@ -23,7 +23,9 @@ local words = {
   schedule = "prun.schedule",
   -- learning rates
   cosine = "prun.learning_rates.cosine", linear = "prun.learning_rates.linear",
-  warmup = "prun.learning_rates.warmup",
+  warmup = "prun.learning_rates.warmup", wsd = "prun.learning_rates.wsd",
+  step_decay = "prun.learning_rates.step_decay", one_cycle = "prun.learning_rates.one_cycle",
+  inverse_root = "prun.learning_rates.inverse_root",
   world = 1, rest = "rest",  -- world: read from the host
 }
 

@@ -139,7 +139,9 @@ kinds.known = {
   eval = { "an evaluation: prun.eval { every = 50, batches = 4 }", marked "eval" },
   checkpoint = { "checkpoints: prun.checkpoint { every = 500 }", marked "checkpoint" },
   rate = { "a number or a schedule, such as prun.cosine { lr = 3e-4, warmup = 100 }", function(value)
-    return type(value) == "number" and value or marked "rate"(value)
+    if type(value) == "number" or kind_of(value) == "rate" then return value end
+    if type(value) == "function" then return require("prun.learning_rate").tabulated(value) end
+    if is_list(value) and #value > 0 and is_list(value[1]) then return require("prun.learning_rate").points(value) end
   end },
   optimizer = { "an optimizer, such as prun.adamw { ... }", marked "optimizer" },
   strategies = { 'a list of strategies, such as { prun.zero3 { axis = "dp" } }', function(value)

@@ -7,10 +7,9 @@ local optimizer = {}
 -- Returns the plan's record of an optimizer; `steps`: the plan's. A numeric learning rate is constant.
 function optimizer.result(given, steps)
   local options, rate = given.options, given.options.lr
-  local scheduled = type(rate) == "table"
-  local result = { kind = given.name, schedule = scheduled and rate.result(steps) or nil, site = given.site }
+  local result = { kind = given.name, curve = type(rate) == "table" and rate.result(steps, given.site) or nil, site = given.site }
   for name, value in pairs(options) do result[name] = value end
-  result.lr = scheduled and rate.options.lr or rate
+  if result.curve then result.lr = nil end
   return result
 end
 

@@ -12,7 +12,7 @@ local types = {
   dims = "integer|integer[]", init = "string|table", tensor = "prun.Tensor", count = "integer|prun.Tensor",
   batches = "integer|string",
   fn = "fun(): any", table = "table", strategies = "prun.Strategy[]", mesh = "prun.Mesh", data = "prun.Data",
-  optimizer = "prun.Optimizer", rate = "number|prun.LearningRate", eval = "prun.Evaluation",
+  optimizer = "prun.Optimizer", rate = "number|number[][]|prun.LearningRate|fun(step: integer): number", eval = "prun.Evaluation",
   checkpoint = "prun.Checkpoints", weights = "prun.Weights",
   schedule = "string|prun.Schedule", model = "prun.Model|fun(batch: prun.Batch): prun.Tensor",
 }
@@ -21,9 +21,10 @@ local results = {
   ["prun.plan"] = "prun.Plan",
   ["prun.eval"] = "prun.Evaluation", ["prun.checkpoint"] = "prun.Checkpoints",
   ["prun.init.from"] = "prun.Weights",
-  ["prun.cosine"] = "prun.LearningRate", ["prun.linear"] = "prun.LearningRate",
-  ["prun.warmup"] = "prun.LearningRate",
 }
+for _, name in ipairs { "cosine", "linear", "warmup", "wsd", "step_decay", "one_cycle", "inverse_root" } do
+  results["prun." .. name] = "prun.LearningRate"
+end
 for _, name in ipairs {
   "ddp", "zero1", "zero2", "zero3", "fsdp", "tensor_parallel", "pipeline", "context_parallel", "expert_parallel",
   "recompute",

@@ -130,15 +130,6 @@ void add_memory(std::string& out, const Program& program) {
   }
 }
 
-// Returns for example "0.0003", or "0.0003 (cosine: warmup 100, steps 1000, least 0)".
-std::string rate_text(const LearningRate& rate) {
-  std::string out = fmt::format("{}", rate.peak);
-  if (rate.kind == RateKind::constant) return out;
-  out += fmt::format(" ({}: warmup {}", rate_kind_name(rate.kind), rate.warmup);
-  if (rate.kind != RateKind::warmup) out += fmt::format(", steps {}, least {}", rate.steps, rate.least);
-  return out + ")";
-}
-
 // Returns for example "tokens data.bin", "tokens a.bin to c.bin" or "bytes data.txt, 50 from 950 on".
 std::string source_text(const DataSource& data) {
   std::string text = data.kind;
@@ -174,7 +165,8 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
   if (program.rank_order) out += "reduce   in rank order\n";
   const Schedule& schedule = program.schedule;
   out += fmt::format("steps    {}, seed {}", schedule.steps, schedule.seed);
-  if (schedule.learning_rate.peak != 0) out += ", learning rate " + rate_text(schedule.learning_rate);
+  const LearningRate& rate = schedule.learning_rate;
+  if (rate.peak() != 0) out += ", learning rate " + (rate.curve.empty() ? fmt::format("{}", rate.last) : rate.curve);
   out += "\n";
   const DataSource& data = program.step().data;
   if (!data.kind.empty()) {

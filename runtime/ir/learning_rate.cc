@@ -4,35 +4,47 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numbers>
 
 namespace prun {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames = {"constant", "warmup", "linear", "cosine"};
+double at_step(const RatePiece& piece, int64_t begin, int64_t step) {
+  const double t = static_cast<double>(step), b = static_cast<double>(begin);
+  if (piece.shape == RateShape::inverse_root) return piece.from * std::sqrt(std::max(b, 1.0) / std::max(t, 1.0));
+  const double progress = (t - b) / (static_cast<double>(piece.end) - b);
+  // The share of the way that is left. A rising piece adds to its lower end, a falling one too, so that a rate never
+  // leaves the piece's bounds by rounding.
+  const double left =
+      piece.shape == RateShape::cosine ? 0.5 * (1 + std::cos(std::numbers::pi * progress)) : 1 - progress;
+  if (piece.from > piece.to) return piece.to + (piece.from - piece.to) * left;
+  return piece.from + (piece.to - piece.from) * (piece.shape == RateShape::cosine ? 1 - left : progress);
+}
 
 }  // namespace
 
-std::string_view rate_kind_name(RateKind kind) { return kNames[static_cast<size_t>(kind)]; }
-
 double LearningRate::at(int64_t step) const {
-  const double t = static_cast<double>(step), w = static_cast<double>(warmup);
-  if (kind == RateKind::constant) return peak;
-  if (step < warmup) return peak * (t / w);
-  if (kind == RateKind::warmup) return peak;
-  const double progress = std::min(1.0, (t - w) / std::max(1.0, static_cast<double>(steps) - w));
-  const double share = kind == RateKind::linear ? 1 - progress : 0.5 * (1 + std::cos(std::numbers::pi * progress));
-  return least + (peak - least) * share;
+  if (step < static_cast<int64_t>(values.size())) return values[static_cast<size_t>(step)];
+  const auto piece = std::upper_bound(pieces.begin(), pieces.end(), step,
+                                      [](int64_t t, const RatePiece& each) { return t < each.end; });
+  if (piece == pieces.end()) return last;
+  return at_step(*piece, piece == pieces.begin() ? 0 : (piece - 1)->end, step);
 }
 
-std::string LearningRate::text() const {
-  std::string words = fmt::format("{}, peak {:g}", rate_kind_name(kind), peak);
-  if (kind != RateKind::constant) words += fmt::format(", warmup {}", warmup);
-  if (kind == RateKind::linear || kind == RateKind::cosine)
-    words += fmt::format(", over {} steps, least {:g}", steps, least);
-  return words;
+double LearningRate::peak() const {
+  double most = last;
+  for (const RatePiece& piece : pieces) most = std::max({most, piece.from, piece.to});
+  for (const double value : values) most = std::max(most, value);
+  return most;
 }
+
+void LearningRate::scale(double factor) {
+  last *= factor;
+  for (RatePiece& piece : pieces) piece.from *= factor, piece.to *= factor;
+  for (double& value : values) value *= factor;
+}
+
+std::string LearningRate::text() const { return curve.empty() ? fmt::format("constant, peak {:g}", last) : curve; }
 
 }  // namespace prun

@@ -376,29 +376,36 @@ void read(const Field& field, Strategy& strategy) {
   field.may("site", strategy.site, "differs", strategy.differs);
 }
 
-// `steps`: the plan's number of steps, the default of a schedule.
-LearningRate read_learning_rate(const Field& optimizer, int64_t steps) {
+void read(const Field& field, RatePiece& piece) {
+  piece.shape = static_cast<RateShape>(field.at("shape").word({std::begin(kRateShapes), std::end(kRateShapes)}));
+  field.need("end", piece.end, "from", piece.from, "to", piece.to);
+}
+
+LearningRate read_learning_rate(const Field& optimizer) {
   LearningRate rate;
-  optimizer.may("lr", rate.peak);
-  if (!optimizer.has("schedule")) return rate;
-  const Field field = optimizer.at("schedule");
-  rate.kind = static_cast<RateKind>(field.at("kind").word({"constant", "warmup", "linear", "cosine"}));
-  rate.steps = steps;
-  field.may("warmup", rate.warmup, "steps", rate.steps, "least", rate.least);
-  const bool falls = rate.kind == RateKind::linear || rate.kind == RateKind::cosine;
-  if (rate.warmup < 0 || (falls && rate.warmup > rate.steps))
-    field.at("warmup").fail(fmt::format("from 0 to the schedule's {} steps", rate.steps));
-  if (rate.least < 0 || rate.least > rate.peak) field.at("least").fail(fmt::format("from 0 to lr, {}", rate.peak));
+  optimizer.may("lr", rate.last);
+  if (!optimizer.has("curve")) return rate;
+  const Field field = optimizer.at("curve");
+  field.need("text", rate.curve, "last", rate.last);
+  field.may("pieces", rate.pieces, "values", rate.values);
+  int64_t end = 0;
+  for (const RatePiece& piece : rate.pieces) {
+    if (piece.end <= end) field.at("pieces").fail("of pieces with rising ends");
+    if (piece.from < 0 || piece.to < 0) field.at("pieces").fail("of rates from 0");
+    end = piece.end;
+  }
+  for (const double value : rate.values)
+    if (value < 0) field.at("values").fail("rates from 0");
   return rate;
 }
 
-Optimizer read_optimizer(const Field& field, int64_t steps) {
+Optimizer read_optimizer(const Field& field) {
   Optimizer optimizer;
   std::vector<std::string> kinds;
   for (const OpDef* op : all_ops())
     if (op->optimizer != nullptr && !op->optimizer->casts) kinds.emplace_back(op->name);
   optimizer.op = find_op(kinds[field.at("kind").word(kinds)]);
-  optimizer.lr = read_learning_rate(field, steps);
+  optimizer.lr = read_learning_rate(field);
   std::vector<double> betas;
   field.may("weight_decay", optimizer.weight_decay, "clip", optimizer.clip, "betas", betas, "site", optimizer.site);
   if (field.has("betas") && betas.size() != 2) field.at("betas").fail("two numbers");
@@ -409,7 +416,7 @@ Optimizer read_optimizer(const Field& field, int64_t steps) {
     field.may(number.name.data(), value);
     optimizer.numbers.set(std::string(number.name), value);
   }
-  if (optimizer.lr.peak < 0 || optimizer.weight_decay < 0 || optimizer.clip < 0)
+  if (optimizer.lr.last < 0 || optimizer.weight_decay < 0 || optimizer.clip < 0)
     field.fail("of lr, weight_decay and clip from 0");
   return optimizer;
 }

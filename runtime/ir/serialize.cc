@@ -27,7 +27,7 @@ constexpr Dtype last_of(Dtype) { return Dtype::u8; }
 constexpr Role last_of(Role) { return Role::cache; }
 constexpr Space last_of(Space) { return Space::host; }
 constexpr Phase last_of(Phase) { return Phase::program; }
-constexpr RateKind last_of(RateKind) { return RateKind::cosine; }
+constexpr RateShape last_of(RateShape) { return RateShape::inverse_root; }
 static_assert(static_cast<int>(Role::cache) + 1 == kRoles);
 
 // One visit function per struct; their order is the format. Structs with each_field share this one.
@@ -50,7 +50,8 @@ template <class A> void visit(A& a, Like<Repeat> auto& v) {
   a(v.times, v.microbatches, v.ops, v.rings, v.members, v.slides, v.growths);
 }
 template <class A> void visit(A& a, Like<Body> auto& v) { a(v.name, v.when, v.streams, v.data, v.loss, v.norm, v.repeat); }
-template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.peak, v.kind, v.warmup, v.steps, v.least); }
+template <class A> void visit(A& a, Like<RatePiece> auto& v) { a(v.shape, v.end, v.from, v.to); }
+template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.curve, v.pieces, v.values, v.last); }
 template <class A> void visit(A& a, Like<Schedule> auto& v) {
   a(v.steps, v.begin, v.seed, v.learning_rate, v.most_skips);
 }

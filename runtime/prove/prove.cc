@@ -182,7 +182,7 @@ class Prover {
   // Returns whether a learning rate larger by kNudge changes the single rank's result by more than `difference`.
   static bool magnifies_rounding(const Twins& twins, const VirtualRun& one, const Device& device, double difference) {
     Job nudged = twins.one_job;
-    for (Program& program : nudged.classes) program.schedule.learning_rate.peak *= 1 + kNudge;
+    for (Program& program : nudged.classes) program.schedule.learning_rate.scale(1 + kNudge);
     const VirtualRun run = run_virtual_ranks(nudged, device);
     return compare({nudged, run, twins.one_job, one}, {}).largest > difference;
   }

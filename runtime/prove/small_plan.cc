@@ -196,7 +196,7 @@ void set_conditions(Plan& plan) {
   plan.data.order = "random";
   if (plan.data.document_end >= 0) plan.data.document_end = 0;  // a token id that small vocabularies have, too
   plan.evaluation = Evaluation{1, 1, plan.data, plan.optimizer.site};
-  plan.optimizer.lr = {.peak = std::max(plan.optimizer.lr.peak, 1e-3)};
+  plan.optimizer.lr = {.last = std::max(plan.optimizer.lr.peak(), 1e-3)};
   // The clip bound is small enough to clip; Adam's eps is large enough that an update depends on the gradient's size.
   if (plan.optimizer.clip > 0) plan.optimizer.clip = std::min(plan.optimizer.clip, 1e-3);
   if (plan.optimizer.numbers.has("eps")) plan.optimizer.numbers.set("eps", 1e-2);

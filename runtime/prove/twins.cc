@@ -63,7 +63,8 @@ Contributions make_contributions(const Plan& plan, const RecordPlan& record, con
   set_conditions(made.plan);
   made.plan.steps = steps;
   made.plan.evaluation.reset();
-  made.plan.optimizer.lr.peak = made.plan.optimizer.clip = 0;
+  made.plan.optimizer.lr = {};
+  made.plan.optimizer.clip = 0;
   made.job = compile_widened(made.plan, {});
   return made;
 }

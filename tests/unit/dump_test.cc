@@ -82,10 +82,11 @@ evaluation
 TEST(Dump, ScheduledLearningRates) {
   Job job = sample_job();
   LearningRate& rate = job.classes[0].schedule.learning_rate;
-  rate = {.peak = 3e-4, .kind = RateKind::cosine, .warmup = 5, .steps = 20};
-  EXPECT_NE(dump_job(job).find(", learning rate 0.0003 (cosine: warmup 5, steps 20, least 0)\n"), std::string::npos);
-  rate.kind = RateKind::warmup;
-  EXPECT_NE(dump_job(job).find(", learning rate 0.0003 (warmup: warmup 5)\n"), std::string::npos);
+  rate = {.curve = "cosine, peak 0.0003, warmup 5, over 20 steps, least 0", .last = 1e-4};
+  EXPECT_NE(dump_job(job).find(", learning rate cosine, peak 0.0003, warmup 5, over 20 steps, least 0\n"),
+            std::string::npos);
+  rate = {.last = 1e-4};
+  EXPECT_NE(dump_job(job).find(", learning rate 0.0001\n"), std::string::npos);
 }
 
 TEST(Dump, AnOpAlone) {

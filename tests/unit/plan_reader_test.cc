@@ -89,24 +89,26 @@ TEST(PlanReader, ReadsATrainingPlan) {
 
 TEST(PlanReader, ReadsAScheduledLearningRate) {
   const LearningRate constant = read(training()).optimizer.lr;
-  EXPECT_EQ(constant.peak, 0.01);
-  EXPECT_EQ(constant.kind, RateKind::constant);
+  EXPECT_EQ(constant.last, 0.01);
+  EXPECT_TRUE(constant.pieces.empty());
   Json json = training();
-  json["optimizer"]["schedule"] = {{"kind", "cosine"}, {"warmup", 5.0}, {"least", 0.001}};
+  const Json rise = {{"shape", "linear"}, {"end", 5.0}, {"from", 0}, {"to", 0.01}};
+  const Json fall = {{"shape", "cosine"}, {"end", 20}, {"from", 0.01}, {"to", 0.001}};
+  json["optimizer"]["curve"] = {{"text", "cosine"}, {"pieces", {rise, fall}}, {"last", 0.001}};
   const LearningRate rate = read(json).optimizer.lr;
-  EXPECT_EQ(rate.kind, RateKind::cosine);
-  EXPECT_EQ(rate.warmup, 5);
-  EXPECT_EQ(rate.steps, 20) << "the plan's";
-  EXPECT_EQ(rate.least, 0.001);
+  EXPECT_EQ(rate.text(), "cosine");
+  EXPECT_EQ(rate.pieces, (std::vector<RatePiece>{{.end = 5, .to = 0.01}, {RateShape::cosine, 20, 0.01, 0.001}}));
+  EXPECT_EQ(rate.last, 0.001);
   const auto changed = [&](const char* name, Json value) {
     Json other = json;
-    other["optimizer"]["schedule"][name] = std::move(value);
+    other["optimizer"]["curve"]["pieces"][1][name] = std::move(value);
     return message(other);
   };
-  EXPECT_EQ(changed("kind", "sine"), expected());
-  EXPECT_EQ(changed("warmup", 21), expected());
-  EXPECT_EQ(changed("warmup", -1), expected());
-  EXPECT_EQ(changed("least", 0.02), expected());
+  EXPECT_EQ(changed("shape", "sine"), expected());
+  EXPECT_EQ(changed("end", 5), expected());
+  EXPECT_EQ(changed("to", -1), expected());
+  json["optimizer"]["curve"] = {{"text", "a function"}, {"values", {0.1, -0.1}}, {"last", 0}};
+  EXPECT_EQ(message(json), expected());
 }
 
 TEST(PlanReader, ReadsAnEvaluation) {

@@ -144,7 +144,7 @@ TEST(VirtualRanks, RunAProgramAndKeepWhatPersists) {
 TEST(VirtualRanks, EachStepHasItsLearningRate) {
   Job job = summing_job();
   for (Program& program : job.classes) {
-    program.schedule = {.steps = 4, .learning_rate = {.peak = 2, .kind = RateKind::warmup, .warmup = 2}};
+    program.schedule = {.steps = 4, .learning_rate = {.pieces = {{.end = 2, .to = 2}}, .last = 2}};
     Op gradient = program.step().streams[0].ops[0], update = program.init().streams[0].ops[0];
     gradient.attrs.set("values", std::vector<double>{1, 1});
     update.def = find_op("sgd");
@@ -159,7 +159,7 @@ TEST(VirtualRanks, EachStepHasItsLearningRate) {
 TEST(VirtualRanks, EvaluationsComeAfterTheirSteps) {
   Job job = summing_job();
   for (Program& program : job.classes) {
-    program.schedule = {.steps = 5, .learning_rate = {.peak = -1}};  // each step adds 1 to w
+    program.schedule = {.steps = 5, .learning_rate = {.last = -1}};  // each step adds 1 to w
     Op gradient = program.step().streams[0].ops[0], update = program.init().streams[0].ops[0];
     gradient.attrs.set("values", std::vector<double>{1, 1});
     update.def = find_op("sgd");

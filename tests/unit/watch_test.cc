@@ -358,7 +358,7 @@ TEST(OutputFile, AFullDiskIsNoticed) {
 }
 
 TEST(Metrics, ARowOfAStep) {
-  const StepWork work{.tokens = 1000, .rate = {.peak = 0.5}};
+  const StepWork work{.tokens = 1000, .rate = {.last = 0.5}};
   EXPECT_EQ(metrics_row(merged(0, 5.25, 0.5, 0.2, 0.05), work, 0),
             "{\"step\":1,\"loss\":5.25,\"learning_rate\":0.5,\"tokens\":1000,\"time_s\":0.5,\"wall_time\":0.000000,"
             "\"tokens_per_s\":2000.0,\"comm_s\":0.2,\"exposed_comm_s\":0.05,\"data_s\":0}\n");
