@@ -1,39 +1,44 @@
-"""prun.fit: trains a PyTorch module on a mesh of ranks. It exports the module, runs the plan and loads the weights back.
+"""prun.fit: trains a PyTorch module on a mesh of ranks: exports it, runs the plan and loads the weights back.
 
-Plan, weights, data in memory and the last checkpoint are in a temporary folder: in shared memory if they fit there.
+Plan, weights, data in memory and the last checkpoint are in a temporary folder (scratch.py).
 """
 from __future__ import annotations
 
 import contextlib
-import json
+import inspect
 import math
 import os
 import pathlib
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .command import PathOrText
-from .errors import CheckpointError, UsageError
+from .errors import JobFailed, PlanError, UsageError
 from .job import Row, run
-from .weights import _module, _tensors
+from .scratch import scratch
+from .weights import _module
 
-_SHARED_MEMORY = "/dev/shm"
 _STATE_COPIES = 5  # weights, and a checkpoint of weights and two moments, which is written before the old one goes
+_STRATEGIES = {"pp": "pipeline", "tp": "tensor_parallel", "cp": "context_parallel", "dp": "zero3"}  # by axis
+_ORDERED = {"pp", "replicate", "dp", "shard", "cp", "ep", "tp"}  # axes that lua/prun/mesh.lua sorts
+_NOT_OPTIONS = {"nproc": "mesh='dp=2' starts two ranks", "set": "steps, batch, micro, lr, ... are arguments of fit"}
 _TOKEN_FILE = {2: (20240520, 1, "<u2"), 4: (20240801, 7, "<u4")}  # llm.c's magic and version; type of an id
 
 
 def _mesh(mesh: str | Mapping[str, int]) -> dict[str, int]:
     """Returns the sizes of the axes of "pp=2, dp=4"."""
     if isinstance(mesh, Mapping):
-        return dict(mesh)
-    axes = [re.fullmatch(r"\s*(\w+)\s*=\s*(\d+)\s*", part) for part in mesh.split(",")]
-    if not all(axes):
-        raise UsageError(f"mesh should be like 'pp=2, dp=4', is '{mesh}'")
-    return {axis[1]: int(axis[2]) for axis in axes if axis}
+        pairs = [(str(axis), str(size)) for axis, size in mesh.items()]
+    else:
+        found = [re.fullmatch(r"\s*(\w+)\s*=\s*(\w+)\s*", part) for part in str(mesh).split(",")]
+        pairs = [(axis[1], axis[2]) if axis else ("", "") for axis in found]
+    axes = {axis: int(size) for axis, size in pairs if axis.isidentifier() and size.isdecimal() and int(size) > 0}
+    if len(axes) < len(pairs):
+        raise UsageError(f"mesh should be like 'pp=2, dp=4', is {mesh!r}")
+    return axes
 
 
 def _is_array(value: Any) -> bool:
@@ -58,90 +63,87 @@ def _write_tokens(tokens: Any, path: pathlib.Path) -> None:
 def _read_tokens(path: str, count: int) -> Any:
     """Returns the first ids of a token file, as numpy."""
     numpy = _module("numpy")
-    with open(path, "rb") as file:
-        magic = int.from_bytes(file.read(4), "little")
-        kind = next((kind for known, _, kind in _TOKEN_FILE.values() if known == magic), None)
-        file.seek(1024 if kind else 0)
-        return numpy.frombuffer(file.read(count * 4), kind or "<u2")[:count]
+    try:
+        with open(path, "rb") as file:
+            magic = int.from_bytes(file.read(4), "little")
+            kind = next((kind for known, _, kind in _TOKEN_FILE.values() if known == magic), None)
+            file.seek(1024 if kind else 0)
+            read = file.read(count * 4)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; data is a token file, an array of token ids, or a pair of arrays"
+                         ) from error
+    kind = kind or "<u2"
+    return numpy.frombuffer(read[: len(read) // int(kind[2]) * int(kind[2])], kind)[:count]
 
 
-def _example(module: Any, tokens: Any, context: int) -> Any:
-    """Returns one sample: [1, context] ids and the next ones; a transformers model takes them as labels."""
+def _example(module: Any, data: Any, file: str, context: int) -> Any:
+    """Returns one sample of the data as arguments of the module: (x, y), or [1, context] ids and the next ones.
+
+    A module whose forward has `labels`, as those of transformers, shifts them itself.
+    """
     torch = _module("torch")
+    if isinstance(data, tuple):
+        return tuple(torch.from_numpy(_numpy(part)[:1]) for part in data)
+    if context < 1:
+        raise UsageError("fit needs context=N, the tokens of a sample, or an example of the module's arguments")
+    tokens = _read_tokens(file, context + 1)
     if tokens.size < context + 1:
         raise UsageError(f"the data have {tokens.size} tokens, a sample of context={context} needs {context + 1}")
     ids = torch.from_numpy(tokens.astype("i8"))
-    if "labels" in module.forward.__code__.co_varnames or hasattr(module, "config"):
+    if "labels" in inspect.signature(module.forward).parameters:
         return {"input_ids": ids[None, :context], "labels": ids[None, :context]}
     return ids[None, :context], ids[None, 1 : context + 1]
 
 
-def _place_data(data: Any, folder: pathlib.Path, name: str) -> dict[str, str]:
+def _data_bytes(data: Any) -> int:
+    """Returns the bytes of the files that _place_data writes."""
+    parts = data if isinstance(data, tuple) else (data,)
+    return sum(int(math.prod(part.shape)) * 8 for part in parts if _is_array(part))
+
+
+def _place_data(data: Any, folder: pathlib.Path, prefix: str = "") -> dict[str, str]:
     """Returns the plan's arguments for the data. Arrays are written to the folder."""
     if isinstance(data, str | os.PathLike):
-        return {"file": os.path.abspath(os.fspath(data))}
+        return {f"{prefix}file": os.path.abspath(os.fspath(data))}
     if _is_array(data):
-        _write_tokens(data, folder / f"{name}.bin")
-        return {"file": str(folder / f"{name}.bin")}
+        path = folder / f"{prefix}tokens.bin"
+        _write_tokens(data, path)
+        return {f"{prefix}file": str(path)}
     if isinstance(data, tuple) and len(data) == 2 and all(map(_is_array, data)):
-        for part, array in zip(("x", "y"), data):
-            _module("numpy").save(folder / f"{name}_{part}.npy", _numpy(array))
-        return {"file": str(folder / f"{name}_x.npy"), "targets": str(folder / f"{name}_y.npy")}
-    raise UsageError(f"data should be a token file, an array of token ids, or a pair of arrays, is {type(data).__name__}")
+        paths = [folder / f"{prefix}x.npy", folder / f"{prefix}y.npy"]
+        for path, array in zip(paths, data):
+            _module("numpy").save(path, _numpy(array))
+        return {f"{prefix}file": str(paths[0]), f"{prefix}targets": str(paths[1])}
+    raise UsageError("data should be a token file, an array of token ids, or a pair of arrays, is "
+                     f"{type(data).__name__}")
 
 
-def _replace(plan: str, pattern: str, text: str) -> str:
-    changed, count = re.subn(pattern, lambda _: text, plan, count=1, flags=re.MULTILINE | re.DOTALL)
-    if count == 0:
-        raise UsageError(f"the exported plan has no place for this: {text}")
-    return changed
+def _mesh_fields(axes: Mapping[str, int]) -> str:
+    """Returns the fields of prun.mesh: names, which prun orders if it has an order for them, otherwise a list."""
+    if set(axes) <= _ORDERED:
+        return ", ".join(f"{axis} = {size}" for axis, size in axes.items())
+    return ", ".join(f'{{ "{axis}", {size} }}' for axis, size in axes.items())
 
 
-def _edit(plan: str, axes: Mapping[str, int], strategy: str | None, optimizer: str, lr: str | float,
-          evaluation: str) -> str:
-    """Returns the exported plan with the mesh, strategies, optimizer and evaluation of the call."""
-    mesh = ", ".join(f"{axis} = {size}" for axis, size in axes.items())
-    plan = _replace(plan, r"^  mesh  = .*?$", f"  mesh  = prun.mesh {{ {mesh} }},")
-    if strategy is None:
-        parts = {"pp": 'prun.pipeline { axis = "pp" }', "tp": 'prun.tensor_parallel { axis = "tp" }',
-                 "cp": 'prun.context_parallel { axis = "cp" }', "dp": 'prun.zero3 { axis = "dp" }'}
-        unknown = sorted(set(axes) - set(parts))
-        if unknown:
-            raise UsageError(f"fit has no strategy for the axis '{unknown[0]}': name it, strategy='prun. ...'")
-        strategy = ", ".join(text for axis, text in parts.items() if axis in axes)
-    plan = _replace(plan, r"^  strategy  = \{.*?^  \},$", f"  strategy  = {{ {strategy} }},{evaluation}")
-    if re.fullmatch(r"\w+", optimizer):
-        decay = ", weight_decay = arg.weight_decay" if optimizer in ("adamw", "lion") else ""
-        optimizer = f"prun.{optimizer} {{ lr = {'arg.lr' if isinstance(lr, float) else lr}{decay} }}"
-    return _replace(plan, r"^  optimizer = .*?$", f"  optimizer = {optimizer},")
+def _strategies(axes: Mapping[str, int], strategy: str | None) -> list[str]:
+    """Returns Lua expressions. `strategy`: Lua, the name of one for dp, or None."""
+    if strategy is not None and not strategy.isidentifier():
+        return [strategy]
+    if strategy is not None and "dp" not in axes:
+        raise UsageError(f"strategy='{strategy}' is for the axis 'dp', which the mesh lacks")
+    parts = {**_STRATEGIES, **({} if strategy is None else {"dp": strategy})}
+    unknown = sorted(set(axes) - set(parts))
+    if unknown:
+        raise UsageError(f"fit has no strategy for the axis '{unknown[0]}': name it, strategy='prun. ...'")
+    return [f'prun.{name} {{ axis = "{axis}" }}' for axis, name in parts.items() if axis in axes]
 
 
-@contextlib.contextmanager
-def _scratch(bytes_of_weights: int) -> Iterator[pathlib.Path]:
-    fits = os.path.isdir(_SHARED_MEMORY) and shutil.disk_usage(_SHARED_MEMORY).free > _STATE_COPIES * bytes_of_weights
-    with tempfile.TemporaryDirectory(prefix="prun-", dir=_SHARED_MEMORY if fits else None) as folder:
-        yield pathlib.Path(folder)
-
-
-def _trained(checkpoint: pathlib.Path) -> dict[str, Any]:
-    """Returns the weights of the newest checkpoint in a folder as torch tensors in the plan's layout."""
-    torch = _module("torch")
-    try:
-        folder = checkpoint / (checkpoint / "LATEST").read_text().strip()
-        index = json.loads((folder / "index.json").read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{checkpoint} has no checkpoint: {error}") from error
-    wanted = {name: entry for name, entry in index["tensors"].items() if not name.startswith("optimizer.")}
-    files = {piece["file"] for entry in wanted.values() for piece in entry["pieces"]}
-    pieces = {file: dict(_tensors(folder / file, "torch")) for file in files}
-    trained: dict[str, Any] = {}
-    for name, entry in wanted.items():
-        parts = [(piece, pieces[piece["file"]][name]) for piece in entry["pieces"]]
-        whole = torch.empty(entry["shape"], dtype=parts[0][1].dtype)
-        for piece, part in parts:
-            whole[tuple(slice(at, at + n) for at, n in zip(piece["offset"], piece["shape"]))] = part
-        trained[name] = whole.mean(0) if entry.get("drift") else whole
-    return trained
+def _optimizer(optimizer: str, lr: str | float) -> str:
+    """Returns a Lua expression. `optimizer`: Lua, or a name."""
+    if not optimizer.isidentifier():
+        return optimizer
+    decay = ", weight_decay = arg.weight_decay" if optimizer in ("adamw", "lion") else ""
+    return f"prun.{optimizer} {{ lr = {lr if isinstance(lr, str) else 'arg.lr'}{decay} }}"
 
 
 class _Bar:
@@ -164,6 +166,22 @@ class _Bar:
         sys.stderr.flush()
 
 
+@contextlib.contextmanager
+def _keeps_evidence(plan: pathlib.Path) -> Iterator[None]:
+    """Keeps what a failure names in the temporary folder: the line of the plan, the folder of the run."""
+    try:
+        yield
+    except PlanError as error:
+        if error.file == str(plan):
+            line = plan.read_text("utf-8").splitlines()[error.line - 1].strip()
+            error.add_note(f"line {error.line} of the plan: {line}")
+        raise
+    except JobFailed as error:
+        if error.run.startswith(str(plan.parent)):
+            error.run = str(shutil.copytree(error.run, pathlib.Path("runs", pathlib.Path(error.run).name)))
+        raise
+
+
 def _refuse_torchrun() -> None:
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1 or "TORCHELASTIC_RUN_ID" in os.environ:
         raise UsageError("prun.fit starts the ranks itself: run this program with python, without torchrun",
@@ -173,7 +191,7 @@ def _refuse_torchrun() -> None:
 def fit(module: Any, data: Any, *, steps: int = 10, batch: int = 8, context: int = 0, example: Any = None,
         eval: Any = None, eval_every: int = 0, mesh: str | Mapping[str, int] = "dp=1", strategy: str | None = None,
         optimizer: str = "adamw", lr: float | str = 1e-3, weight_decay: float = 0.01, micro: int = 1,
-        checkpoint: PathOrText | None = None, progress: bool | None = None,
+        dtype: str | None = None, checkpoint: PathOrText | None = None, progress: bool | None = None,
         on_step: Callable[[Row], object] | None = None, **options: Any) -> list[Row]:
     """Trains a module in place and returns the rows of metrics, as prun.run does.
 
@@ -182,48 +200,38 @@ def fit(module: Any, data: Any, *, steps: int = 10, batch: int = 8, context: int
     `eval_every` steps (0 = ten times). `context`: tokens of a sample. `example`: arguments for one call of the module,
     needed only if they are not (tokens, targets), input_ids and labels, or (x, y).
 
-    `mesh`: "pp=2, dp=2, tp=2", whose product is the number of ranks. `strategy`: Lua, None = pipeline over pp,
-    tensor_parallel over tp, zero3 over dp. `optimizer`: "adamw", "sgd", "lion", or Lua: "prun.sgd { lr = 0.1 }". `lr`: a
-    number, or Lua: "prun.cosine { ... }". `batch`: samples of a step over all ranks, `micro`: parts of it that run one
-    after another. `checkpoint`: a folder to keep. `options`: others of prun PLAN: `resume`, `device`.
-    `progress`: a bar on sys.stderr, None = on a terminal. `on_step`: as of run.
+    `mesh`: "pp=2, dp=2, tp=2", whose product is the number of ranks. `strategy`: Lua, or the name of one for dp,
+    "ddp"; None = pipeline over pp, tensor_parallel over tp, context_parallel over cp, zero3 over dp. `optimizer`:
+    "adamw", "sgd", "lion", or Lua: "prun.sgd { lr = 0.1 }". `lr`: a number, or Lua: "prun.cosine { ... }". `batch`:
+    samples of a step over all ranks, `micro`: parts of it that run one after another. `dtype`: of compute, "bf16",
+    "f32" or "f64", None = that of the parameters. `checkpoint`: a folder to keep. `options`: others of prun PLAN:
+    `resume`, `device`. `progress`: a bar on sys.stderr, None = on a terminal. `on_step`: as of run.
 
-    Parameters keep their devices and the module its train or eval state. Raises ExportError for a module that no plan can
-    express, UsageError for wrong data and inside a torchrun job, and the exceptions of run; the module is then unchanged.
+    Weights go to the ranks and back through shared memory, or through temporary files if they do not fit. The module
+    keeps its train or eval state. Raises ExportError for a module that no plan can express, UsageError for wrong data
+    and inside a torchrun job, and the exceptions of run; the module is then unchanged, as it is after Ctrl-C.
     """
     _refuse_torchrun()
+    for name, instead in _NOT_OPTIONS.items():
+        if name in options:
+            raise UsageError(f"fit has no option '{name}': {instead}")
     from . import export
+    from .export.template import Choices
 
     axes = _mesh(mesh)
-    states = {name: each.training for name, each in module.named_modules()}
+    choices = Choices(mesh=_mesh_fields(axes), arguments=(), strategy=_strategies(axes, strategy),
+                      optimizer=_optimizer(optimizer, lr), evaluate=eval is not None)
+    settings: dict[str, Any] = {"steps": steps, "batch": batch, "micro": micro, "weight_decay": weight_decay,
+                                "lr": None if isinstance(lr, str) else float(lr), "dtype": dtype}
     size = sum(each.numel() * each.element_size() for each in module.parameters())
-    with _scratch(size) as folder:
-        settings: dict[str, Any] = {"steps": steps, "batch": batch, "micro": micro, "weight_decay": weight_decay}
-        settings.update(_place_data(data, folder, "train"))
-        if example is None and isinstance(data, tuple):
-            example = tuple(_module("torch").from_numpy(_numpy(part)[:1]) for part in data)
-        if example is None:
-            if context < 1:
-                raise UsageError("fit needs context=N, the tokens of a sample, or an example of the module's arguments")
-            example = _example(module, _read_tokens(settings["file"], context + 1), context)
-        try:
-            exported = export(module, example)
-            exported.save(folder / "model")
-        finally:
-            for name, each in module.named_modules():
-                each.training = states[name]
-        evaluation = ""
+    with scratch(size * (_STATE_COPIES if checkpoint is None else 1) + _data_bytes(data) + _data_bytes(eval)) as folder:
+        settings.update(_place_data(data, folder))
         if eval is not None:
-            source = re.search(r"^  data      = (.*?),$", exported.plan, re.MULTILINE)
-            text = source[1] if source else ""
-            for name, value in _place_data(eval, folder, "eval").items():
-                text = text.replace(f"arg.{name}", json.dumps(value))
-            every = eval_every or math.ceil(steps / 10)
-            evaluation = f'\n  eval      = prun.eval {{ every = {every}, batches = "all", data = {text} }},'
-        if isinstance(lr, int | float):
-            lr = settings["lr"] = float(lr)
-        path = folder / "model.lua"
-        path.write_text(_edit(path.read_text(), axes, strategy, optimizer, lr, evaluation))
+            settings.update(_place_data(eval, folder, "eval_"), eval_every=eval_every or math.ceil(steps / 10))
+        if example is None:
+            example = _example(module, data, settings["file"], context)
+        exported = export(module, example)
+        plan = exported.save(folder / "model", choices)
         bar = _Bar(steps, progress)
 
         def each_step(row: Row) -> object:
@@ -231,7 +239,9 @@ def fit(module: Any, data: Any, *, steps: int = 10, batch: int = 8, context: int
             return on_step(row) if on_step is not None else None
 
         kept = pathlib.Path(checkpoint) if checkpoint is not None else folder / "checkpoint"
-        rows = run(path, nproc=math.prod(axes.values()), set=settings, on_step=each_step, checkpoint=kept,
-                   runs=options.pop("runs", folder / "runs" if checkpoint is None else None), **options)
-        exported.load_tensors(_trained(kept))
+        options.setdefault("runs", folder / "runs" if checkpoint is None else None)
+        given = {name: value for name, value in settings.items() if value is not None}
+        with _keeps_evidence(plan):
+            rows = run(plan, nproc=math.prod(axes.values()), set=given, on_step=each_step, checkpoint=kept, **options)
+        exported.load(kept)
     return rows

@@ -5,7 +5,8 @@
     exported.load("runs/gpt")             # trained weights of a checkpoint, into the module
 
 A pipeline of small steps: capture.py traces the module, trace.py folds constants, rules/ recognise layers from the
-loss backwards, units.py names units and layers after the module tree, lua.py writes the plan, weights.py its weights.
+loss backwards, units.py names units and layers after the module tree, lua.py writes the model, template.py the plan
+around it, weights.py its weights.
 A construct that no plan can express raises ExportError with the Python line, the op, and the likely way round.
 """
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..checkpoint import whole_tensors
 from . import capture, plan
 from .builder import Builder
 from .errors import ExportError
 from .ops import Weight
 from .rules import RULES
+from .template import EXPORTED, Choices, Template
 from .trace import Traced
 from .units import make_units
 from .weights import weights_of, write
@@ -35,16 +38,22 @@ __all__ = ["ExportError", "Exported", "export"]
 class Exported:
     """A plan and its weights.
 
-    `plan`: the Lua text. `weights`: the plan's tensors by name, each made of parameters of the module. `context`: tokens
-    in a sample, 0 if samples are numbers. `vocab`: number of different tokens. `notes`: what trains differently.
+    `template`: the plan's parts. `weights`: the plan's tensors by name, each made of parameters of the module.
+    `context`: tokens in a sample, 0 if samples are numbers. `vocab`: number of different tokens. `notes`: what trains
+    differently.
     """
 
     module: nn.Module
-    plan: str
+    template: Template
     weights: dict[str, Weight]
     context: int
     vocab: int
     notes: list[str]
+
+    @property
+    def plan(self) -> str:
+        """The plan's Lua text."""
+        return self.template.text("model.weights", EXPORTED)
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the plan's tensors, weights of linear layers as [in, out]. Some share memory with the module's."""
@@ -52,27 +61,44 @@ class Exported:
         return {name: weight.join({key: value.detach() for key, value in own.items()})
                 for name, weight in self.weights.items()}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes `path`.lua and the folder `path`.weights."""
+    def save(self, path: str | os.PathLike[str], choices: Choices = EXPORTED) -> pathlib.Path:
+        """Writes `path`.lua and the folder `path`.weights; returns the path of the plan.
+
+        `choices`: mesh, strategies, optimizer and evaluation, if they are not those of `plan`.
+        """
         base = pathlib.Path(path)
         base = base.with_suffix("") if base.suffix == ".lua" else base
         folder = base.with_name(base.name + ".weights")
         folder.mkdir(parents=True, exist_ok=True)
         write(self.tensors(), folder / "model.safetensors")
-        text = self.plan.replace('from = "model.weights"', f"from = {plan.quoted(str(folder))}")
-        base.with_name(base.name + ".lua").write_text(text)
+        path = base.with_name(base.name + ".lua")
+        path.write_text(self.template.text(str(folder), choices), encoding="utf-8")
+        return path
+
+    def load(self, checkpoint: str | os.PathLike[str]) -> None:
+        """Writes the weights of the newest checkpoint in a folder, which this plan wrote, into the module's parameters.
+
+        Raises CheckpointError if the folder has none, ExportError if it is of another plan.
+        """
+        self.load_tensors(whole_tensors(checkpoint))
 
     def load_tensors(self, trained: Mapping[str, Tensor]) -> None:
         """Writes the plan's trained tensors into the module's parameters.
 
         `trained`: all of `weights`, by name, in the plan's layout. Raises ExportError if one is missing or has another
-        shape.
+        shape; the module is then unchanged.
         """
         own = dict(self.module.named_parameters(remove_duplicate=False))
         with torch.no_grad():
             for name, weight in self.weights.items():
                 if name not in trained:
                     raise ExportError(f"the weights have no {name}", hint="they are of another plan")
+                pieces = [part.of(own[part.parameter]).shape for part in weight.parts]
+                shape = (*pieces[0][:-1], sum(piece[-1] for piece in pieces))
+                if trained[name].shape != shape:
+                    raise ExportError(f"{name} is {list(trained[name].shape)}, and the plan's is {list(shape)}",
+                                      hint="the weights are of another plan")
+            for name, weight in self.weights.items():
                 weight.restore(trained[name], own)  # type: ignore[arg-type]
 
 
@@ -99,5 +125,5 @@ def export(module: nn.Module, example: Any, *, data: str = "train.bin", name: st
     units = make_units(builder.ops)
     weights = weights_of(units)
     plan.check_weights(builder, weights)
-    text = plan.text(builder, units, name or type(module).__name__, data)
-    return Exported(module, text, weights, builder.context, builder.vocab, builder.notes)
+    template = plan.template(builder, units, name or type(module).__name__, data)
+    return Exported(module, template, weights, builder.context, builder.vocab, builder.notes)

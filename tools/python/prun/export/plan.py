@@ -15,34 +15,9 @@ from .builder import Builder
 from .errors import ExportError
 from .lua import model_text
 from .ops import Weight
+from .template import Template
 from .trace import Traced, aten, refuse
 from .units import Unit
-
-_TEXT = """-- {name}, exported from PyTorch ({elements} parameters).{notes}
-local prun = require "prun"
-local nn = prun.nn
-
-local arg = prun.args {{
-  from = "model.weights",  -- the module's weights
-{arguments}
-}}
-
-return prun.plan {{
-  mesh  = prun.mesh {{ pp = arg.pp, dp = prun.rest, tp = arg.tp }},
-  model = {model},
-  init      = prun.init.from {{ path = arg.from }},
-  data      = {data},
-  strategy  = {{
-    prun.pipeline {{ axis = "pp" }},
-    prun.tensor_parallel {{ axis = "tp" }},
-    prun.zero3 {{ axis = "dp" }},
-  }},
-  optimizer = prun.adamw {{ lr = arg.lr, weight_decay = arg.weight_decay }},
-  micro     = arg.micro,
-  steps     = arg.steps,
-  dtype     = arg.dtype,
-}}
-"""
 
 
 @contextmanager
@@ -56,21 +31,13 @@ def deep_recursion(nodes: int) -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-def text(builder: Builder, units: list[Unit], name: str, data: str) -> str:
-    """Returns the plan."""
+def template(builder: Builder, units: list[Unit], name: str, file: str) -> Template:
+    """Returns the plan's parts."""
     elements = sum(tensor.numel() for tensor in {id(t): t for t in builder.traced.tensors.values()}.values())
-    notes = "".join(f"\n-- {note}" for note in builder.notes)
-    source = [f'file = {quoted(data)}, batch = 8, steps = 10, micro = 1', "lr = 1e-3, weight_decay = 0.01, pp = 1, tp = 1",
-              f'dtype = "{_dtype(builder)}"']
-    if "tokens" not in builder.inputs_used:
-        source[0] = f'file = {quoted(data)}, targets = "y.npy", batch = 8, steps = 10, micro = 1'
-    return _TEXT.format(name=name, elements=f"{elements:,}", notes=notes, model=model_text(units),
-                        arguments="\n".join(f"  {line}," for line in source), data=_data(builder))
-
-
-def quoted(text: str) -> str:
-    """Returns a Lua string."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    head = "\n-- ".join([f"-- {name}, exported from PyTorch ({elements:,} parameters).", *builder.notes])
+    return Template(head=head, model=model_text(units), file=file, data=_data(builder, ""),
+                    eval_data=_data(builder, "eval_"), has_targets="tokens" not in builder.inputs_used,
+                    dtype=_dtype(builder))
 
 
 def check_loss(traced: Traced, loss: Node) -> None:
@@ -85,11 +52,12 @@ def _dtype(builder: Builder) -> str:
     return "f64" if next(iter(builder.traced.tensors.values())).dtype == torch.float64 else "f32"
 
 
-def _data(builder: Builder) -> str:
+def _data(builder: Builder, prefix: str) -> str:
+    """Returns the data as Lua. `prefix`: of the arguments' names."""
     if "tokens" in builder.inputs_used:
-        return (f"prun.data.tokens {{ path = arg.file, batch = arg.batch, context = {builder.context}, "
+        return (f"prun.data.tokens {{ path = arg.{prefix}file, batch = arg.batch, context = {builder.context}, "
                 f"vocab = {builder.vocab}, order = \"epochs\" }}")
-    return "prun.data.arrays { x = arg.file, y = arg.targets, batch = arg.batch }"
+    return f"prun.data.arrays {{ x = arg.{prefix}file, y = arg.{prefix}targets, batch = arg.batch }}"
 
 
 def check_inputs(builder: Builder, example: Any) -> None:
