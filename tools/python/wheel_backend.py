@@ -7,18 +7,22 @@ The wheel holds no Python extension, so that one file serves every Python 3.
 """
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
+import zipfile
 from typing import Any
 
 from scikit_build_core import build as core
 from scikit_build_core.build import build_sdist, get_requires_for_build_sdist  # noqa: F401  (hooks of pip)
 
-LARGEST = 25 << 20  # bytes of a wheel without GPU plugins
 TOP = pathlib.Path(__file__).resolve().parents[2]
+GLIBC = "prun/glibc_version"
 # Libraries that belong to the host's driver.
 LEFT_OUT = ["libcuda.so.1", "libnccl.so.2"]
 
@@ -45,6 +49,22 @@ def _repair(wheel: pathlib.Path, out: pathlib.Path) -> None:
         raise SystemExit(f"auditwheel repair failed:\n{done.stdout}{done.stderr}")
 
 
+def _copy_with_glibc(wheel: pathlib.Path, target: pathlib.Path) -> None:
+    """Copies a repaired wheel and adds the file by which prun/glibc.py checks the system at import."""
+    found = re.search(r"manylinux_(\d+)_(\d+)_", wheel.name)
+    if found is None:
+        raise SystemExit(f"{wheel.name} names no glibc: auditwheel did not repair it")
+    text = f"{found[1]}.{found[2]}\n".encode()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(text).digest()).rstrip(b"=").decode()
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(target, "w") as new:
+        new.writestr(GLIBC, text)
+        for info in old.infolist():
+            data = old.read(info)
+            if info.filename.endswith(".dist-info/RECORD"):
+                data += f"{GLIBC},sha256={digest},{len(text)}\n".encode()
+            new.writestr(info, data)
+
+
 def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) -> list[str]:
     return list(core.get_requires_for_build_wheel(_settings(config_settings)))
 
@@ -60,6 +80,5 @@ def build_wheel(wheel_directory: str, config_settings: dict[str, Any] | None = N
         name = core.build_wheel(plain, _settings(config_settings), metadata_directory)
         _repair(pathlib.Path(plain, name), pathlib.Path(repaired))
         [wheel] = pathlib.Path(repaired).glob("*.whl")
-        target = pathlib.Path(wheel_directory, wheel.name)
-        target.write_bytes(wheel.read_bytes())
+        _copy_with_glibc(wheel, pathlib.Path(wheel_directory, wheel.name))
         return wheel.name

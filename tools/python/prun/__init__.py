@@ -10,6 +10,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from . import glibc
 from .errors import (
     CheckFailed,
     CheckpointError,
@@ -30,6 +31,8 @@ from .errors import (
     TransportError,
     UsageError,
 )
+
+glibc.check(__path__[0])
 
 if TYPE_CHECKING:
     from .answers import check, sim, tune

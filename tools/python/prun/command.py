@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,9 @@ def executable() -> str:
         if path.is_file() and os.access(path, os.X_OK):
             return str(path)
     place = f"PRUN_COMMAND={named}" if named else f"{here}/bin"
-    raise UsageError(f"there is no prun command at {place}: install the package with pip install")
+    other = shutil.which("prun")
+    unused = f"; {other} on PATH is not used, because it may be of another version" if other else ""
+    raise UsageError(f"there is no prun command at {place}: install the package with pip install{unused}")
 
 
 def _value(value: Any) -> str:
