@@ -2,8 +2,11 @@
 """The package prun (tools/python): runs, answers, exceptions, signals. Needs no packages; the weights' tests are in
 weights_test.py. Usage: package_test.py PRUN
 """
+import contextlib
+import io
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +17,9 @@ import unittest
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 os.environ["PRUN_COMMAND"] = os.path.abspath(sys.argv[1])
-sys.path.insert(0, str(TOP / "tools/python"))
+sys.path[:0] = [str(TOP / "tools/python"), str(TOP / "tests/python")]
 import prun  # noqa: E402
+from processes import descendants, ends  # noqa: E402
 from prun.command import option_words  # noqa: E402
 from prun.errors import BY_EXIT_CODE, error_of  # noqa: E402
 from prun.magic import curve, options_of  # noqa: E402
@@ -27,34 +31,6 @@ TEXT = 'local prun = require "prun"\n'
 
 def small(steps, **more):
     return {"nproc": 2, "set": {**SMALL, "steps": steps}, **more}
-
-
-def ends(pid, seconds):
-    """Waits for the end of a process that is no child."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            if pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def descendants(pid):
-    children = {}
-    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            children.setdefault(int(stat.read_text().rsplit(")", 1)[1].split()[1]), []).append(int(stat.parent.name))
-        except OSError:
-            pass
-    found, todo = [], [pid]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found
 
 
 class Base(unittest.TestCase):
@@ -79,6 +55,14 @@ class Runs(Base):
         self.assertEqual(rows, seen)
         self.assertGreater(rows[0]["loss"], rows[3]["loss"])
         self.assertEqual(rows[3]["tokens"], 4 * rows[0]["tokens"])
+
+    def test_rows_are_columns_for_pandas(self):
+        """Each value is a number, so that pandas.DataFrame(rows) has one column per name and no objects."""
+        rows = prun.run(DDP, **small(2))
+        self.assertEqual({type(value) for row in rows for value in row.values()} - {int, float}, set())
+        columns = {name: [row.get(name) for row in rows] for name in rows[0]}
+        self.assertEqual(set(map(len, columns.values())), {2})
+        self.assertTrue(all(set(row) == set(columns) for row in rows))
 
     def test_on_step_stops_with_a_checkpoint(self):
         rows = prun.run(DDP, on_step=lambda row: row["step"] < 3, checkpoint="kept", **small(20000))
@@ -154,6 +138,43 @@ class Failures(Base):
         done = subprocess.run([sys.executable, "-c", code], cwd=TOP / "tools/python", capture_output=True, text=True,
                               env={**os.environ, "PRUN_COMMAND": "/nowhere/prun"})
         self.assertIn("UsageError: there is no prun command at PRUN_COMMAND=/nowhere/prun", done.stderr)
+
+    def package_in(self, folder):
+        """Copies the Python files of the package, as an installed tree without its command has them."""
+        shutil.copytree(TOP / "tools/python/prun", folder / "prun", ignore=shutil.ignore_patterns("__pycache__"))
+        return {name: value for name, value in os.environ.items() if name != "PRUN_COMMAND"}
+
+    def other_prun(self, folder):
+        """Returns a PATH on which prun is a program of another version."""
+        folder.mkdir()
+        (folder / "prun").write_text("#!/bin/sh\necho '{\"prun\": \"9.9.9\"}'\n")
+        (folder / "prun").chmod(0o755)
+        return f"{folder.resolve()}:{os.environ['PATH']}"
+
+    def test_a_prun_on_path_of_another_version_is_not_used(self):
+        here = pathlib.Path.cwd()
+        environment = self.package_in(here)
+        environment["PATH"] = path = self.other_prun(here / "other")
+        code = "import prun; print(prun.__version__)"
+        done = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True, env=environment)
+        self.assertIn(f"UsageError: there is no prun command at {here}/prun/bin: install the package with pip install; "
+                      f"{here}/other/prun on PATH is not used, because it may be of another version", done.stderr)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={
+            **os.environ, "PATH": path, "PYTHONPATH": str(here)})
+        self.assertEqual(done.stdout, f"{prun.version()}\n", done.stderr)
+        self.assertNotEqual(prun.version(), "9.9.9")
+
+    def test_a_tree_copied_to_an_older_system(self):
+        here = pathlib.Path.cwd()
+        environment = self.package_in(here)
+        found = os.confstr("CS_GNU_LIBC_VERSION")
+        for needed, message in (("2.999", f"ImportError: prun in {here}/prun needs glibc 2.999 or newer, and this system "
+                                          f"has {found}: build prun here, pip install . in its source tree"),
+                                (found.removeprefix("glibc "), ""), ("2.4", "")):
+            (here / "prun/glibc_version").write_text(needed + "\n")
+            done = subprocess.run([sys.executable, "-c", "import prun"], capture_output=True, text=True, env=environment)
+            self.assertEqual(done.returncode, 1 if message else 0, done.stderr)
+            self.assertEqual(done.stderr.strip().rsplit("\n", 1)[-1], message)
 
     def test_command_for_a_newer_system(self):
         script = pathlib.Path("prun")
@@ -253,7 +274,9 @@ class Words(unittest.TestCase):
     def test_magic(self):
         self.assertEqual(options_of("--nproc 2 --set steps=3 --set lr=1e-3 --prove"),
                          {"nproc": "2", "set": {"steps": "3", "lr": "1e-3"}, "prove": True})
-        self.assertIn("<polyline", curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}, {"step": 3, "loss": 1.0}]))
+        picture = curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}, {"step": 3, "loss": 1.0}])
+        self.assertIn('points="52.0,8.0 472.0,116.0"', picture)
+        self.assertRegex(picture, ">2</text>.*>1</text>.*>step 1</text>.*>3</text>")
         self.assertEqual(curve([{"step": 1, "loss": 2.0}]), "")
 
     def test_magic_cell(self):
@@ -280,6 +303,12 @@ class Words(unittest.TestCase):
         cells["cell", "prun"]("--nproc 2 --set steps=3 --set layers=1 --set width=32 --set batch=8", DDP.read_text())
         self.assertEqual([row["step"] for row in Shell.user_ns["_prun_rows"]], [1, 2, 3])
         self.assertIn("<polyline", shown[-1])
+        shown.clear()
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            cells["cell", "prun"]("", "return prun.plan {\n  setps = 3 }\n")
+        self.assertIn("prun: cell:2: prun.plan", printed.getvalue())  # line 1 is %%prun
+        self.assertEqual((shown, Shell.user_ns["_prun_rows"]), (["starts ...", ""], []))
 
 
 if __name__ == "__main__":

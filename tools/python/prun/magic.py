@@ -16,7 +16,7 @@ from typing import Any
 from .errors import PrunError, UsageError
 from .job import Row, run
 
-_HEAD = 'local prun = require "prun"; '  # on the first line, so that errors have the cell's line numbers
+_HEAD = 'local prun = require "prun"'  # in place of the first line, %%prun, so that errors have the cell's line numbers
 
 
 def options_of(line: str) -> dict[str, Any]:
@@ -39,17 +39,23 @@ def options_of(line: str) -> dict[str, Any]:
     return {**options, **({"set": settings} if settings else {})}
 
 
-def curve(rows: list[Row], width: int = 480, height: int = 120) -> str:
-    """Returns an SVG of the loss over the steps; "" if fewer than two rows have a loss."""
+def curve(rows: list[Row], width: int = 480, height: int = 140) -> str:
+    """Returns an SVG of the loss over the steps, in pixels; "" if fewer than two rows have a loss."""
     points = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
     if len(points) < 2:
         return ""
     steps, losses = [step for step, _ in points], [loss for _, loss in points]
     low, high = min(losses), max(losses)
-    across, down = (width - 2) / max(steps[-1] - steps[0], 1), (height - 2) / (high - low or 1)
-    line = " ".join(f"{1 + (step - steps[0]) * across:.1f},{1 + (high - loss) * down:.1f}" for step, loss in points)
-    return (f'<svg width="{width}" height="{height}" role="img"><title>loss {high:.4g} to {low:.4g}, steps {steps[0]} to '
-            f'{steps[-1]}</title><polyline fill="none" stroke="steelblue" stroke-width="1.5" points="{line}"/></svg>')
+    left, top, right, bottom = 52, 8, width - 8, height - 24
+    across, down = (right - left) / max(steps[-1] - steps[0], 1), (bottom - top) / (high - low or 1)
+    line = " ".join(f"{left + (step - steps[0]) * across:.1f},{top + (high - loss) * down:.1f}" for step, loss in points)
+    labels = "".join(f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>' for x, y, anchor, text in (
+        (left - 6, top + 8, "end", f"{high:.4g}"), (left - 6, bottom, "end", f"{low:.4g}"),
+        (left, height - 8, "start", f"step {steps[0]}"), (right, height - 8, "end", steps[-1])))
+    return (f'<svg width="{width}" height="{height}" role="img" font-family="sans-serif" font-size="11" fill="currentColor">'
+            f"<title>loss from {losses[0]:.4g} to {losses[-1]:.4g}, steps {steps[0]} to {steps[-1]}</title>"
+            f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="silver"/>{labels}'
+            f'<polyline fill="none" stroke="steelblue" stroke-width="1.5" points="{line}"/></svg>')
 
 
 def _display_functions() -> tuple[Any, Any]:
@@ -69,12 +75,17 @@ def register(shell: Any) -> None:
             if "loss" in row:
                 handle.update(HTML(f"step {row['step']}, loss {row['loss']}, {row['time_s']:.3f} s"))
 
-        plan = text if "require" in text else _HEAD + text
+        plan = ("" if "require" in text else _HEAD) + "\n" + text + "\n"
         try:
-            rows = run(plan + "\n", on_step=show, **options_of(line))
+            rows = run(plan, on_step=show, **options_of(line))
         except PrunError as error:
-            print(f"prun: {error}" + (f"\n  next: {error.next}" if error.next else ""))
+            message = str(error)
+            if (file := getattr(error, "file", "")).endswith("/plan.lua"):
+                message = message.replace(file, "cell")  # the temporary file of the text
+            print(f"prun: {message}" + (f"\n  next: {error.next}" if error.next else ""))
             rows = error.rows
+            if not rows:
+                handle.update(HTML(""))
         shell.user_ns["_prun_rows"] = rows
         if picture := curve(rows):
             display(HTML(picture))
