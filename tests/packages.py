@@ -8,22 +8,27 @@ import sys
 PACKAGES = ["torch", "transformers", "safetensors", "numpy", "tokenizers"]
 
 
+def python_of(venv, wanted=PACKAGES):
+    """Returns the path of that Python."""
+    if python := os.environ.get("PRUN_HF_PYTHON", ""):
+        return python
+    venv = pathlib.Path(venv)
+    if not (venv / "done").exists():
+        shutil.rmtree(venv, ignore_errors=True)
+        print(f"making {venv} with {', '.join(wanted)}, once", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        if subprocess.run([str(venv / "bin/pip"), "install", "-q", *wanted]).returncode != 0:
+            raise SystemExit(f"pip cannot install {', '.join(wanted)}: PRUN_HF_PYTHON=/path/of/python names one "
+                             "that has them")
+        (venv / "done").touch()
+    return str(venv / "bin/python")
+
+
 def run_inside(file, venv, wanted=PACKAGES):
     """Returns if this is that Python; otherwise reruns `file` in it. `venv` is created if missing; PRUN_HF_PYTHON names
     another.
     """
     if "--inside" in sys.argv:
         return
-    python = os.environ.get("PRUN_HF_PYTHON", "")
-    if not python:
-        venv = pathlib.Path(venv)
-        python = str(venv / "bin/python")
-        if not (venv / "done").exists():
-            shutil.rmtree(venv, ignore_errors=True)
-            print(f"making {venv} with {', '.join(wanted)}, once", flush=True)
-            subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-            if subprocess.run([str(venv / "bin/pip"), "install", "-q", *wanted]).returncode != 0:
-                raise SystemExit(f"pip cannot install {', '.join(wanted)}: PRUN_HF_PYTHON=/path/of/python names one "
-                                 "that has them")
-            (venv / "done").touch()
+    python = python_of(venv, wanted)
     os.execv(python, [python, file, *sys.argv[1:], "--inside"])

@@ -25,6 +25,7 @@ from prun.export import export  # noqa: E402
 
 PRUN = sys.argv[1]
 RATE = 0.01
+NAMES = ["end", "while", "my-layer", "my_layer", "2nd", "größe", "nn", "batch", "arg", "prun", "x", "a b", 'a"b', "-"]
 
 
 class Rules(unittest.TestCase):
@@ -121,6 +122,23 @@ class Rules(unittest.TestCase):
                                     ("a sum in a product", lambda x: (x + torch.tanh(x)) * 2, " * 2")]:
             with self.subTest(name):
                 self.same(variants.Mlp(function), self.rows(), lua)
+
+    def test_names_that_are_no_identifiers(self):
+        """Layers named like Lua's keywords, like the plan's own variables, or with other characters."""
+        class Named(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.all = nn.ModuleDict({name: nn.Linear(8, 8) for name in NAMES})
+                self.last = nn.Linear(8, 4)
+
+            def forward(self, x, y):
+                for layer in self.all.values():
+                    h = layer(x)
+                    x = torch.tanh(h) + torch.tanh(2 * h)
+                return nn.functional.mse_loss(self.last(x), y)
+
+        exported = self.same(Named(), self.rows(), 'local y = nn.linear("end", batch.x, 8)', 'nn.linear("my_layer", ')
+        self.assertEqual(len(exported.weights), 2 * len(NAMES) + 2)
 
     def test_classes(self):
         class Classes(variants.Mlp):

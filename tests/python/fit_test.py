@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from unittest import mock
 
@@ -187,6 +188,18 @@ class Fit(unittest.TestCase):
         self.assertTrue(pathlib.Path(caught.exception.run, "failure.json").is_file(), caught.exception.run)
         self.assertEqual(list(pathlib.Path(scratch.SHARED_MEMORY).glob("prun-fit-*/model.lua")), [])
         self.assertTrue(all(torch.equal(value, before[name]) for name, value in module.state_dict().items()))
+
+    def test_gpt2_is_exported_in_ten_seconds(self):
+        """124 million parameters, with the weights' file; in seconds of this process, because other tests run, too."""
+        module = GPT(vocab=50257, layers=12, width=768, heads=12, context=1024)
+        self.assertGreater(sum(each.numel() for each in module.parameters()), 124e6)
+        begin = time.process_time()
+        exported = prun.export(module, (torch.zeros(1, 1024, dtype=torch.int64),) * 2)
+        with tempfile.TemporaryDirectory(dir=scratch.SHARED_MEMORY) as folder:
+            exported.save(f"{folder}/gpt2")
+        seconds = time.process_time() - begin
+        print(f"GPT-2 124M exports in {seconds:.1f} s")
+        self.assertLess(seconds, 10)
 
     def regression(self):
         torch.manual_seed(2)

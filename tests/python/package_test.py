@@ -307,7 +307,7 @@ class Words(unittest.TestCase):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             cells["cell", "prun"]("", "return prun.plan {\n  setps = 3 }\n")
-        self.assertIn("prun: cell:2: prun.plan", printed.getvalue())  # line 1 is %%prun
+        self.assertIn("prun: cell:3: prun.plan has no option 'setps'", printed.getvalue())  # line 1 is %%prun
         self.assertEqual((shown, Shell.user_ns["_prun_rows"]), (["starts ...", ""], []))
 
 

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """The wheel: packs the finished build, installs it in an empty virtual environment, and trains with it there. Nothing is
-compiled. Usage: wheel_test.py BUILD
+compiled. PRUN_WHEEL names another wheel, for example one that `pip wheel .` compiled. Usage: wheel_test.py BUILD
 """
+import base64
+import csv
+import hashlib
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,16 +32,21 @@ class Wheel(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         cls.here = pathlib.Path(cls.folder.name)
-        command = [venv_of_tests.python_with_packages(BUILD), "-m", "pip", "wheel", str(TOP), "--no-build-isolation", "--no-deps",
-                   "-w", str(cls.here), "-C", f"built={BUILD}"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        [cls.wheel] = cls.here.glob("*.whl")
+        cls.wheel = pathlib.Path(os.environ["PRUN_WHEEL"]) if "PRUN_WHEEL" in os.environ else cls.packed()
         venv.create(cls.here / "empty", with_pip=True)
         cls.python = cls.here / "empty/bin/python"
         begin = time.monotonic()
         subprocess.run([cls.python, "-m", "pip", "install", "-q", "--no-index", cls.wheel], check=True)
         cls.install_s = time.monotonic() - begin
+
+    @classmethod
+    def packed(cls):
+        command = [venv_of_tests.python_with_packages(BUILD), "-m", "pip", "wheel", str(TOP), "--no-build-isolation", "--no-deps",
+                   "-w", str(cls.here), "-C", f"built={BUILD}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        [wheel] = cls.here.glob("*.whl")
+        return wheel
 
     def run_in_empty(self, *words):
         environment = {name: value for name, value in os.environ.items() if name not in ("PRUN_COMMAND", "PYTHONPATH")}
@@ -58,6 +67,27 @@ class Wheel(unittest.TestCase):
             self.assertIn(f"prun/{name}", sizes)
         self.assertNotIn("prun/lib/prun/plugins/ucx.so", sizes)
         self.assertFalse([name for name in sizes if name.endswith((".a", ".h", ".cmake"))])
+
+    def test_names_its_glibc(self):
+        """In a file that import compares with the system's, and that is recorded as every other."""
+        major, minor = re.search(r"manylinux_(\d+)_(\d+)_", self.wheel.name).groups()
+        with zipfile.ZipFile(self.wheel) as wheel:
+            text = wheel.read("prun/glibc_version")
+            [record] = [name for name in wheel.namelist() if name.endswith(".dist-info/RECORD")]
+            rows = {row[0]: row[1] for row in csv.reader(wheel.read(record).decode().splitlines())}
+            self.assertEqual(set(rows), {name for name in wheel.namelist() if not name.endswith("/")})
+            for name, recorded in rows.items():
+                digest = base64.urlsafe_b64encode(hashlib.sha256(wheel.read(name)).digest()).rstrip(b"=").decode()
+                self.assertEqual(recorded, "" if name == record else f"sha256={digest}", name)
+        self.assertEqual(text.decode(), f"{major}.{minor}\n")
+        self.assertEqual(self.run_in_empty("python", "-c", "import prun; print('imported')"), "imported\n")
+        (self.here / "copied").mkdir()
+        [installed] = self.here.glob("empty/lib/python3*/site-packages/prun")
+        shutil.copytree(installed, self.here / "copied/prun", ignore=lambda folder, names: {"lib", "libexec", "share"} & set(names))
+        (self.here / "copied/prun/glibc_version").write_text("2.999\n")
+        done = subprocess.run([sys.executable, "-c", "import prun"], capture_output=True, text=True, env={
+            "PYTHONPATH": str(self.here / "copied")})
+        self.assertIn("needs glibc 2.999 or newer, and this system has glibc", done.stderr)
 
     def test_installs_quickly(self):
         self.assertLess(self.install_s, INSTALL_S * SLOW)

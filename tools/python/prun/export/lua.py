@@ -11,6 +11,10 @@ _LOCALS = {"qkv": "qkv", "rotary": "turned", "attention": "seen", "linear": "y",
            "rmsnorm": "normed", "activation": "active", "silu_mul": "gated", "add": "mixed", "mul": "product",
            "scale": "scaled", "dropout": "dropped", "embedding": "embedded", "loss": "loss"}
 
+# Lua's keywords, and names that a plan has already.
+_NO_LOCALS = {"and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in", "local", "nil",
+              "not", "or", "repeat", "return", "then", "true", "until", "while", "prun", "nn", "arg", "batch", "x", "i"}
+
 
 def _expression(op: Op, known: dict[int, str]) -> str:
     names = {"layer": f'"{op.name}"', **{role: f'"{name}"' for role, name in op.names.items()}}
@@ -43,7 +47,7 @@ def body_of(unit: Unit, indent: str, reads: list[str]) -> list[str]:
             known[id(op)] = _atom(op, text)
             continue
         name = base = _LOCALS.get(op.kind, "y") if op.kind != "linear" or not op.name else re.sub(r"\d+$", "", op.name)
-        if not re.fullmatch(r"[A-Za-z_]\w*", name) or name in ("x",):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z_0-9]*", name) or name in _NO_LOCALS:
             name = base = "y"
         count = 1
         while name in taken:

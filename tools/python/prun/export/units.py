@@ -25,10 +25,6 @@ class Unit:
     path: str = ""
 
 
-_WORDS = {"if", "then", "else", "end", "for", "in", "do", "while", "repeat", "until", "function", "local", "return",
-          "and", "or", "not", "nil", "true", "false", "goto", "break"}
-
-
 def _list_of(op: Op) -> tuple[str, int, str] | None:
     """Returns the name of the outermost list of modules that an op was traced in, the op's place in it, and its path."""
     for path in modules_of(op.node):
