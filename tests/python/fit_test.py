@@ -255,7 +255,8 @@ class Fit(unittest.TestCase):
 class Scratch(unittest.TestCase):
     """Where weights go. A folder of the test stands for /dev/shm."""
 
-    SCRIPT = ("import numpy, prun, sys, torch\n"
+    SCRIPT = ("import numpy, prun, signal, sys, torch\n"
+              "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job of a script's background ignores it
               "import prun.scratch\n"
               "prun.scratch.SHARED_MEMORY = 'shm'\n"
               "from small_gpt import GPT\n"
@@ -303,6 +304,8 @@ class Scratch(unittest.TestCase):
                                    text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
         self.assertEqual(process.stdout.readline(), "runs\n")
         ranks = processes.descendants(process.pid)
         self.assertGreaterEqual(len(ranks), 3)  # the command and two ranks

@@ -195,7 +195,8 @@ class Failures(Base):
 
 
 class Signals(Base):
-    SCRIPT = ("import prun, sys\n"
+    SCRIPT = ("import prun, signal, sys\n"
+              "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job of a script's background ignores it
               "def on_step(row):\n"
               "    if row['step'] == 3: print('runs', flush=True)\n"
               f"prun.run({str(DDP)!r}, nproc=2, set=dict(layers=1, width=32, batch=8, steps=200000), on_step=on_step,\n"
@@ -206,6 +207,8 @@ class Signals(Base):
                                    text=True, env={**os.environ, "PYTHONPATH": str(TOP / "tools/python")})
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
         self.assertEqual(process.stdout.readline(), "runs\n")
         ranks = descendants(process.pid)
         self.assertGreaterEqual(len(ranks), 3)  # the command and two ranks
