@@ -40,8 +40,8 @@ local options = {
   bf16 = 'dtype = "bf16" of the plan', fp16 = 'dtype = "bf16" of the plan; f16 is not there',
   precision = "dtype of the plan", mixed_precision = 'dtype = "bf16" of the plan', param_dtype = "dtype of the plan",
   random_seed = "seed", manual_seed = "seed", momentum_decay = "betas", amsgrad = "nothing: AdamW without it",
-  requires_grad = "nothing: prun has no frozen weights yet, so all parameters train",
-  freeze = "nothing: prun has no frozen weights yet, so all parameters train",
+  requires_grad = 'frozen = "block*" of prun.plan', freeze = 'frozen = "block*" of prun.plan',
+  param_groups = "optimizer = prun.groups { ... }", no_decay = 'prun.groups { { match = "*.bias", decay = 0 }, ... }',
   num_workers = "nothing: the data are mapped into memory and prefetched",
   pin_memory = "nothing: the data are mapped into memory and prefetched",
   drop_last = "nothing: every step has a whole batch",
@@ -150,7 +150,7 @@ for what, names in pairs {
     "adagrad adadelta adafactor adamax nadam radam rmsprop lamb lars lbfgs shampoo soap sophia adam8bit adamw8bit",
   ["learning rate that follows the loss; it has prun.cosine, prun.linear, prun.wsd, prun.one_cycle, prun.step_decay, " ..
     "prun.inverse_root, points and functions of the step"] = "reducelronplateau",
-  ["frozen weights and adapters; all parameters train"] = "lora qlora dora peft adapter freeze",
+  ["adapters; frozen = \"block*\" of prun.plan trains the other parameters only"] = "lora qlora dora peft adapter",
   ["such loss; it has prun.losses.cross_entropy, mse, mean_square and mean"] =
     "bce bceloss bcewithlogitsloss nllloss nll_loss kldivloss kl_div l1 l1loss l1_loss smoothl1loss ctcloss dpo",
   ["8-bit numbers; dtype = \"bf16\" of the plan halves memory and traffic"] = "fp8 float8 int8 quantize bitsandbytes",
@@ -167,7 +167,7 @@ local methods = {
   item = "nothing: it is a name for a value that only ranks have",
   numpy = "nothing: it is a name for a value that only ranks have",
   detach = "nothing: gradients reach every parameter", clone = "nothing: ops do not change their inputs",
-  contiguous = "nothing: tensors are contiguous", requires_grad = "nothing: all parameters train",
+  contiguous = "nothing: tensors are contiguous", requires_grad = 'frozen = "block*" of prun.plan',
   to = "--device and the plan's dtype", cuda = "--device cuda on the command line",
   cpu = "--device on the command line",
   float = "dtype of the plan", half = "dtype of the plan", bfloat16 = "dtype of the plan", type = "x.dtype",

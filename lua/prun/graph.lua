@@ -16,7 +16,7 @@ function graph.record(dtype, has_units, fn, ...)
   local outer = graph.current
   graph.current = { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, counts = {}, dtype = dtype,
                     has_units = has_units, bytes = 0.0, site_of = {}, count = 0, sizes = {}, inputs_of = {},
-                    more_of = {}, patterns = {} }
+                    more_of = {}, patterns = {}, also = {} }
   local result = fn(...)
   local recorded = graph.current
   graph.current = outer
@@ -205,6 +205,12 @@ function graph.parameter(name, shape, init, blocks, shared)
   unit.parameters[#unit.parameters + 1], unit.like = parameter.id, nil
   unit.parameter_of[name], unit.made_now[name], g.site_of[whole] = parameter, true, tensor.record(parameter).site
   return parameter
+end
+
+-- Notes that the current unit's layer borrows another's weight, under the name of its own.
+function graph.borrow(weight, name)
+  local g = here_with_units("a tied weight")
+  g.also[#g.also + 1] = { id = tensor.record(weight).id, name = owner(g).name .. "." .. name }
 end
 
 local function types(inputs)

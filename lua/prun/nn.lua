@@ -83,7 +83,10 @@ nn.linear = word("linear", {
       host.site_of_word(host.site("user"), "bias_init"))
   end
   if opt.blocks then check_blocks(layer, opt.blocks, out) end
-  if opt.weight then check_tied(layer, opt, width, out) end
+  if opt.weight then
+    check_tied(layer, opt, width, out)
+    graph.borrow(opt.weight, layer .. ".weight")
+  end
   local inputs = { input, opt.weight or graph.parameter(layer .. ".weight", { width, out },
                                                         opt.init or { "uniform", 1 / math.sqrt(width) }, opt.blocks) }
   if with_bias then inputs[3] = graph.parameter(layer .. ".bias", { out }, opt.bias_init or zeros, opt.blocks) end

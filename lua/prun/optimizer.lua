@@ -1,5 +1,6 @@
 -- An optimizer as stored in a plan: options, checked by a schema. The update itself is an op of the runtime.
 
+local groups = require "prun.groups"
 local schema = require "prun.schema"
 
 local optimizer = {}
@@ -7,9 +8,11 @@ local optimizer = {}
 -- Returns the plan's record of an optimizer; `steps`: the plan's. A numeric learning rate is constant.
 function optimizer.result(given, steps)
   local options, rate = given.options, given.options.lr
-  local result = { kind = given.name, curve = type(rate) == "table" and rate.result(steps, given.site) or nil, site = given.site }
+  local curve = type(rate) == "table" and rate.result(steps, given.site) or nil
+  local result = { kind = given.name, curve = curve, site = given.site }
   for name, value in pairs(options) do result[name] = value end
-  if result.curve then result.lr = nil end
+  if curve then result.lr = nil end
+  result.groups = groups.result(given)
   return result
 end
 

@@ -3,7 +3,9 @@
 
 local data = require "prun.data"
 local evaluation = require "prun.eval"
+local frozen = require "prun.frozen"
 local graph = require "prun.graph"
+local groups = require "prun.groups"
 local kinds = require "prun.kinds"
 local optimizer = require "prun.optimizer"
 local schema = require "prun.schema"
@@ -19,6 +21,8 @@ local entries = schema.register("prun.plan", {
   { name = "optimizer", kind = "optimizer", help = "such as prun.adamw { lr = 3e-4 }" },
   { name = "init", kind = "weights", optional = true,
     help = "weights to begin with, such as prun.init.from { path = \"model\" }; else the model's initial values" },
+  { name = "frozen", kind = "text", optional = true,
+    help = 'parameters that are not trained, such as "embed*|block*.ln1.*": * is any characters' },
   { name = "micro", kind = "integer", default = 1, least = 1, most = 1000000, help = "microbatches of a step" },
   { name = "eval", kind = "eval", optional = true, help = "such as prun.eval { every = 50, batches = 4 }" },
   { name = "checkpoint", kind = "checkpoint", optional = true,
@@ -251,6 +255,10 @@ return function(given)
       plan.micro, recorded.bytes * plan.micro), host.site_of_word(site, "micro"))
   end
   local result = graph.result(recorded)
+  for i, numbers in ipairs(groups.numbers(plan.optimizer, recorded) or {}) do result.units[i].groups = numbers end
+  if plan.frozen and not generates then
+    for i, marks in ipairs(frozen(plan.frozen, recorded, site)) do result.units[i].frozen = marks end
+  end
   result.path, result.kind = host.plan_path, "plan"
   result.mesh = { axes = plan.mesh.axes, site = plan.mesh.site }
   result.loss, result.steps, result.seed, result.micro = loss.id, plan.steps, plan.seed, plan.micro
@@ -263,7 +271,9 @@ return function(given)
     result.checkpoint = { every = options.every, keep = options.keep, replicate = options.replicate,
       memory_every = options.memory_every, site = plan.checkpoint.site }
   end
-  if plan.init then result.initial_weights = { path = plan.init.path, site = plan.init.site } end
+  if plan.init then
+    result.initial_weights = { path = plan.init.path, partial = plan.init.partial, site = plan.init.site }
+  end
   if plan.report then result.report = report_result(plan.report, host.site_of_word(site, "report")) end
   result.optimizer = optimizer.result(plan.optimizer, plan.steps)
   result.strategies = {}

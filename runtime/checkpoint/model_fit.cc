@@ -39,17 +39,18 @@ std::string differing_model(const ModelDescription& there, const ModelDescriptio
   return text;
 }
 
-std::string differing_tensor(const Weights& there, const std::map<std::string, Shape>& here) {
+std::string differing_tensor(const Weights& there, const std::map<std::string, Shape>& here, bool partial) {
   std::vector<std::string> names;
   for (const auto& [name, weight] : there.tensors) names.push_back(name);
   for (const auto& [name, shape] : here) {
     const auto found = there.tensors.find(name);
+    if (found == there.tensors.end() && partial) continue;
     if (found == there.tensors.end()) return fmt::format("there is no {}{}", name, did_you_mean(name, names));
     if (found->second.shape != shape)
       return fmt::format("{} is {} there and {} here", name, shape_text(found->second.shape), shape_text(shape));
   }
   for (const std::string& name : names)
-    if (!here.contains(name)) return fmt::format("there is {}, which this plan has not", name);
+    if (!partial && !here.contains(name)) return fmt::format("there is {}, which this plan has not", name);
   return "";
 }
 

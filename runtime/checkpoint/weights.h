@@ -67,7 +67,8 @@ Weights open_checkpoint(const std::string& folder, bool optimizer);
 // "" = none. Models without a name belong to their plan, so only their shapes are compared.
 std::string differing_model(const ModelDescription& there, const ModelDescription& here);
 // Describes the first tensor that one side lacks or that has another shape, "w is [8] there and [9] here"; "" = none.
-std::string differing_tensor(const Weights& there, const std::map<std::string, Shape>& here);
+// `partial`: each side may lack tensors of the other.
+std::string differing_tensor(const Weights& there, const std::map<std::string, Shape>& here, bool partial = false);
 
 // Returns the line of a plan for this model, "prun.models.llama { vocab = 32000, ... }".
 std::string model_text(const ModelDescription& model);

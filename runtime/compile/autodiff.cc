@@ -17,7 +17,8 @@ class Recorder final : public GradientBuilder {
   explicit Recorder(CompileState& state) : state_(state), graph_(state.graph) {
     gradient_.assign(graph_.values.size(), -1);
     wants_.assign(graph_.values.size(), false);
-    for (size_t v = 0; v < graph_.values.size(); ++v) wants_[v] = graph_.values[v].kind == ValueKind::parameter;
+    for (size_t v = 0; v < graph_.values.size(); ++v)
+      wants_[v] = graph_.values[v].kind == ValueKind::parameter && !graph_.values[v].frozen;
     for (const Node& node : graph_.nodes) {
       bool any = false;
       for (ValueId input : node.inputs) any = any || wants(input);
@@ -129,8 +130,8 @@ void require_trained(const CompileState& state) {
     if (!state.parameter_grad[parameter].none()) trained.insert(key);
   });
   each([&](const auto& key, ValueId parameter) {
-    if (trained.count(key) != 0) return;
     const Value& value = state.graph.values[parameter];
+    if (trained.count(key) != 0 || value.frozen) return;
     throw plan_error(fmt::format("parameter '{}' does not reach the loss: it would never be trained", value.name),
                      value.site);
   });
@@ -140,7 +141,12 @@ void require_trained(const CompileState& state) {
 
 void differentiate(CompileState& state) {
   if (state.graph.loss < 0) throw plan_error("the plan has no loss: add loss = prun.losses.…", state.plan.mesh_site);
-  Recorder(state).run();
+  Recorder recorder(state);
+  if (!recorder.wants(state.graph.loss) &&
+      std::ranges::any_of(state.graph.values, [](const Value& v) { return v.frozen; }))
+    throw plan_error("the loss depends on no parameter that is trained: those that reach it are frozen",
+                     state.graph.values[state.graph.loss].site);
+  recorder.run();
   for (Node& node : state.backward)
     if (node.op == &ops::route_grad)
       for (ValueId& input : node.inputs)

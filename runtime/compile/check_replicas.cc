@@ -49,7 +49,7 @@ class Replicas {
 
   std::vector<Same> find() {
     for (UnitId unit : state_.graph.units.ids())
-      if (state_.trains(unit)) add_unit(unit);
+      if (state_.holds(unit)) add_unit(unit);
     Axes averaged;
     for (const std::string& axis : state_.loss_axes)
       if (axes_.contains(axis)) averaged.insert(axis);

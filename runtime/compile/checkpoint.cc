@@ -36,6 +36,10 @@ StateTensor state_tensor(const CompileState& state, UnitId unit, int parameter) 
     (strategies.synchronizes_over(axis.name) ? of.drift : of.replicated).push_back(axis.name);
   }
   of.copy = !state.graph.units[unit].twin_of.none();
+  of.frozen = value.frozen;
+  const ParameterGroup settings = state.plan.optimizer.settings_of(value);
+  of.lr_factor = settings.lr;
+  of.weight_decay = settings.weight_decay;
   return of;
 }
 
@@ -53,7 +57,7 @@ void describe_state(CompileState& state) {
   const std::vector<std::string> slots = optimizer_slots(state.plan.optimizer);
   std::vector<StateTensor> parameters;  // parameters of one unit
   for (const UnitId unit : state.graph.units.ids()) {
-    if (!state.trains(unit)) continue;
+    if (!state.holds(unit)) continue;
     UnitStorage& storage = state.storage[unit];
     parameters.clear();
     for (int p = 0; p < std::ssize(state.graph.units[unit].parameters); ++p)
@@ -84,7 +88,7 @@ void checkpoint(CompileState& state) {
   edges.append(0, make_op(ops::await_checkpoint, {}, {}, Phase::step, site));
   std::vector<TensorId> all;
   for (const UnitId unit : state.graph.units.ids()) {
-    if (!state.trains(unit)) continue;
+    if (!state.holds(unit)) continue;
     const UnitStorage& storage = state.storage[unit];
     std::vector<TensorId> tensors = {storage.master};
     tensors.insert(tensors.end(), storage.optimizer.begin(), storage.optimizer.end());

@@ -132,8 +132,14 @@ struct CompileState {
   }
   const std::string& unit_name(UnitId unit) const { return graph.units[unit].name; }
   bool is_here(CallId call) const { return rank_of_stage(plan, graph.calls[call].stage) == pipeline_rank; }
-  // Returns whether this rank updates parameters of the unit.
-  bool trains(UnitId unit) const { return storage[unit].here && !graph.units[unit].parameters.empty(); }
+  // Returns whether the unit's parameters are frozen: all of them are or none is, since place.cc has separated them.
+  bool is_frozen(UnitId unit) const {
+    const std::vector<ValueId>& parameters = graph.units[unit].parameters;
+    return !parameters.empty() && graph.values[parameters.front()].frozen;
+  }
+  // Return whether this rank stores parameters of the unit, and whether it updates them.
+  bool holds(UnitId unit) const { return storage[unit].here && !graph.units[unit].parameters.empty(); }
+  bool trains(UnitId unit) const { return holds(unit) && !is_frozen(unit); }
 };
 
 // Returns the op of a cross_entropy_and_grad without the gradient (fuse_loss.cc).

@@ -83,6 +83,7 @@ void GradientBuckets::zero_gaps(UnitId unit, TensorId flat, const ScheduleStep& 
 
 void GradientBuckets::zero_missing(const ScheduleStep& step) {
   for (UnitId unit : index_.parts_of(state_.unit_of(step))) {
+    if (state_.is_frozen(unit)) continue;
     const UnitStorage& storage = state_.storage[unit];
     const std::vector<ValueId>& parameters = state_.graph.units[unit].parameters;
     const bool missing = std::any_of(parameters.begin(), parameters.end(),
@@ -124,7 +125,7 @@ void GradientBuckets::require_whole(UnitId unit, const ScheduleStep& step, const
 void GradientBuckets::sum_partial(const ScheduleStep& step) {
   if (!index_.is_first_call(step)) return;
   for (UnitId unit : index_.parts_of(state_.unit_of(step))) {
-    if (!index_.is_last(step) && state_.storage[unit].keeps_whole_gradient()) continue;
+    if (state_.is_frozen(unit) || (!index_.is_last(step) && state_.storage[unit].keeps_whole_gradient())) continue;
     const UnitLayout& layout = state_.layouts[unit];
     struct Run {
       int64_t begin, end;
@@ -164,6 +165,7 @@ void GradientBuckets::reduce(const ScheduleStep& step, int strategy, const HookA
   const UnitId unit = state_.unit_of(step);
   bool any = false, has_any = false;
   for (UnitId part : index_.parts_of(unit)) {
+    if (state_.is_frozen(part)) continue;
     any = reduce_part(step, part, strategy, action) || any;
     has_any = has_any || !state_.graph.units[part].parameters.empty();
   }
@@ -290,7 +292,7 @@ std::vector<int64_t> GradientBuckets::tensor_ends() const {
   for (UnitId unit : state_.graph.units.ids()) {
     const UnitStorage& storage = state_.storage[unit];
     const UnitLayout& layout = state_.layouts[unit];
-    if (storage.sharded || !storage.here || layout.padded == 0) continue;
+    if (storage.sharded || !state_.trains(unit)) continue;
     for (int64_t start : layout.start)
       if (start > 0) ends.push_back(storage.bucket_start + start);
     ends.push_back(storage.bucket_start + layout.padded);

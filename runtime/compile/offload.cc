@@ -54,7 +54,7 @@ void OptimizerStep::update_offloaded(UnitId unit, TensorId clip, bool last) {
                               stride * static_cast<int64_t>(i), shape));
       transfer(ops::load, home[i], here[i], load, unit);
     }
-    Updated what{piece(storage.grad), here.front(), here, piece(storage.compute)};
+    Updated what{piece(storage.grad), here.front(), here, piece(storage.compute), first};
     if (storage.master_offloaded)
       what.states.erase(what.states.begin());
     else

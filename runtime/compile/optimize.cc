@@ -15,6 +15,7 @@
 #include "compile/ir_build.h"
 #include "compile/norms.h"
 #include "compile/optimizer_step.h"
+#include "compile/update_settings.h"
 #include "ir/ops.h"
 
 namespace prun {
@@ -165,7 +166,7 @@ void OptimizerStep::update(UnitId unit, TensorId clip, const Updated& what) {
   if (!clip.none()) op.reads.push_back(clip);
   if (casts) op.writes.push_back(what.compute);
   op.attrs = optimizer.numbers;
-  op.attrs.set("weight_decay", optimizer.weight_decay);
+  set_update_settings(state_, unit, what.first, state_.program.tensors[what.master].count(), op.attrs);
   op.unit = state_.unit_name(unit);
   emitter_.compute(std::move(op));
   if (!has_compute || casts) return;

@@ -17,7 +17,8 @@ class OptimizerStep {
   struct Updated {
     TensorId grad, master;
     std::vector<TensorId> states;
-    TensorId compute;  // none = parameters have the master's dtype
+    TensorId compute;   // none = parameters have the master's dtype
+    int64_t first = 0;  // first element: of the unit's vector, or of each rank's shard
   };
   enum class Wave { early, last_but_one, last };  // order in which reductions complete gradients
   std::map<UnitId, Wave> waves_of(const std::vector<UnitId>& units);

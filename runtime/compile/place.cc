@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "compile/compile_state.h"
 #include "compile/ir_build.h"
@@ -114,10 +115,10 @@ bool on_this_rank(const CompileState& state, UnitId unit) {
 }
 
 // Moves parameters that need other storage than the rest of their unit to a unit without calls: those too small to
-// shard, and those split over an axis that divides the data (experts).
+// shard, those split over an axis that divides the data (experts), and frozen ones.
 void separate_parts(CompileState& state) {
   Graph& graph = state.graph;
-  using Kept = std::pair<bool, bool>;  // whole, by experts
+  using Kept = std::tuple<bool, bool, bool>;  // frozen, whole, by experts
   std::map<std::pair<UnitId, Kept>, UnitId> parts;
   for (int u = 0, units = std::ssize(graph.units); u < units; ++u) {
     const StrategyUnit* sharding = state.strategies.of(graph.units[u]).sharding();
@@ -126,15 +127,16 @@ void separate_parts(CompileState& state) {
       const Value& value = graph.values[parameter];
       bool small =
           sharding && element_count(value.type.shape) * dtype_bytes(state.master_dtype()) < sharding->shard_least;
-      groups[{small, !value.split_axis.empty() && state.strategies.splits_data(value.split_axis)}].push_back(parameter);
+      const bool experts = !value.split_axis.empty() && state.strategies.splits_data(value.split_axis);
+      groups[{value.frozen, small, experts}].push_back(parameter);
     }
     if (groups.size() < 2) continue;
     auto keep = groups.begin();
     graph.units[u].parameters = keep->second;
     for (auto group = std::next(keep); group != groups.end(); ++group) {
       Unit part = graph.units[u];
-      const auto [small, experts] = group->first;
-      part.name += std::string(experts ? ".experts" : "") + (small ? ".small" : "");
+      const auto [frozen, small, experts] = group->first;
+      part.name += std::string(frozen ? ".frozen" : "") + (experts ? ".experts" : "") + (small ? ".small" : "");
       if (part.part_of.none()) part.part_of = u;
       parts[{u, group->first}] = graph.units.next();
       if (!part.twin_of.none()) part.twin_of = parts.at({part.twin_of, group->first});  // twins separate alike
@@ -145,10 +147,19 @@ void separate_parts(CompileState& state) {
   }
 }
 
-// Returns the strategy's unit that shards `unit`; null = none, or a small part.
+// Returns whether the strategy keeps the gathered parameters for the whole step.
+bool keeps_gathered(const StrategyUnit& unit) {
+  return std::ranges::any_of(unit.hooks, [](const Hook& hook) {
+    return std::ranges::any_of(hook.actions, [](const HookAction& action) { return action.keep; });
+  });
+}
+
+// Returns the strategy's unit that shards `unit`; null = none, a small part, or frozen parameters that every rank would
+// keep gathered: they never change, so that ranks store them whole instead.
 const StrategyUnit* sharding_of_unit(const CompileState& state, const Unit& unit) {
   const StrategyUnit* sharding = state.strategies.of(unit).sharding();
   if (!sharding || unit.parameters.empty()) return sharding;
+  if (state.graph.values[unit.parameters.front()].frozen && keeps_gathered(*sharding)) return nullptr;
   int64_t largest = 0;
   for (ValueId parameter : unit.parameters)
     largest = std::max(largest, element_count(state.graph.values[parameter].type.shape));
@@ -170,7 +181,7 @@ Offload place_offloaded(CompileState& state) {
   for (size_t u = 0; u < state.graph.units.size(); ++u) {
     const Unit& unit = state.graph.units[u];
     UnitStorage& storage = state.storage[u];
-    if (!storage.here || unit.parameters.empty()) continue;
+    if (!state.trains(u)) continue;
     storage.offload = state.strategies.of(unit).offload;
     if (storage.offload && !low && optimizer_slots(state.plan.optimizer).empty())
       throw plan_error("there is nothing to offload: sgd without momentum keeps no state from step to step",
@@ -207,7 +218,7 @@ TensorId add_state(Program& program, const std::string& name, Role role, TensorT
 void place_units(CompileState& state) {
   Program& program = state.program;
   const Graph& graph = state.graph;
-  int64_t flat = 0;
+  int64_t flat = 0, flat_frozen = 0;
   state.storage.resize(graph.units.size());
   for (const UnitId u : graph.units.ids()) {
     UnitLayout layout = layout_of(state, graph.units[u]);
@@ -226,16 +237,23 @@ void place_units(CompileState& state) {
   }
   for (size_t u = graph.units.size(); u-- > 0;) {
     if (state.storage[u].sharded || !state.storage[u].here) continue;
-    state.storage[u].bucket_start = flat;
-    flat += state.layouts[u].padded;
+    int64_t& next = state.is_frozen(u) ? flat_frozen : flat;
+    state.storage[u].bucket_start = next;
+    next += state.layouts[u].padded;
   }
   const bool trains = !state.options.generation;
   Dtype master = state.master_dtype();
   Site site = state.plan.optimizer.site;
   const Offload offload = place_offloaded(state);
   const auto space = [](bool offloaded) { return offloaded ? Space::host : Space::device; };
-  TensorId params, grads, low;
+  TensorId params, grads, low, frozen, frozen_low;
   std::vector<TensorId> slots;
+  if (flat_frozen > 0) {
+    frozen = add_tensor(program, "frozen", Role::frozen, {master, {flat_frozen}}, true, site);
+    if (state.plan.param_dtype != master)
+      frozen_low = add_tensor(program, "frozen." + std::string(dtype_name(state.plan.param_dtype)), Role::frozen,
+                              {state.plan.param_dtype, {flat_frozen}}, true, site);
+  }
   if (flat > 0) {
     params = state.flat_params =
         add_state(program, "params", Role::param, {master, {flat}}, space(offload.shared_master), site);
@@ -257,19 +275,24 @@ void place_units(CompileState& state) {
     auto view = [&](const std::string& what, TensorId of) {
       return add_view(program, name + "." + what, of, storage.bucket_start, shape);
     };
-    storage.master = storage.sharded ? own("shard", Role::param, storage.master_offloaded) : view("params", params);
-    if (trains) storage.grad = storage.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
+    const bool is_frozen = state.is_frozen(u), updates = trains && !is_frozen;
+    const Role role = is_frozen ? Role::frozen : Role::param;
+    storage.master =
+        storage.sharded ? own("shard", role, storage.master_offloaded) : view("params", is_frozen ? frozen : params);
+    if (updates) storage.grad = storage.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
     const StrategyUnit* sharding = storage.sharded ? state.strategies.of(graph.units[u]).sharding() : nullptr;
     const bool alone = storage.sharded && state.plan.mesh.size(storage.axis) == 1;
     if (alone)
-      storage.whole_grad = storage.grad;  // none in a generation
-    else if (sharding && sharding->accumulate)
+      storage.whole_grad = storage.grad;  // none in a generation, or if frozen
+    else if (sharding && sharding->accumulate && !is_frozen)
       storage.whole_grad =
           add_tensor(program, name + ".grads", Role::grad, {master, {state.layouts[u].padded}}, true, site);
-    if (!storage.sharded && low >= 0) storage.compute = view("params.low", low);
+    if (const TensorId copy = is_frozen ? frozen_low : low; !storage.sharded && copy >= 0)
+      storage.compute = view("params.low", copy);
     if (storage.sharded && (storage.master_offloaded || (alone && state.plan.param_dtype != master)))
-      storage.compute = add_tensor(program, fmt::format("{}.shard.{}", name, dtype_name(state.plan.param_dtype)),
-                                   Role::param, {state.plan.param_dtype, shape}, true, site);
+      storage.compute = add_tensor(program, fmt::format("{}.shard.{}", name, dtype_name(state.plan.param_dtype)), role,
+                                   {state.plan.param_dtype, shape}, true, site);
+    if (is_frozen) continue;
     std::vector<std::string> kinds = optimizer_slots(state.plan.optimizer);
     for (size_t i = 0; i < kinds.size(); ++i)
       storage.optimizer.push_back(storage.sharded ? own(kinds[i], Role::optimizer, storage.offload != nullptr)
@@ -282,7 +305,7 @@ void initialise(CompileState& state) {
   stream.name = "compute";
   for (UnitId unit : state.graph.units.ids()) {
     const UnitStorage& storage = state.storage[unit];
-    if (!state.trains(unit)) continue;
+    if (!state.holds(unit)) continue;
     // Offloaded state is initialized in the gradient's memory, which has the same size and type and is still unused.
     const TensorId initial = storage.master_offloaded ? storage.grad : storage.master;
     const auto store = [&](TensorId to) {
@@ -292,7 +315,8 @@ void initialise(CompileState& state) {
       stream.ops.push_back(make_zero(tensor, Phase::init, state.plan.optimizer.site));
     };
     const bool resumes = state.options.resumes || state.options.generation,
-               given = !state.program.initial_weights.empty();
+               given = !state.program.initial_weights.empty(),
+               partial = given && !resumes && state.plan.initial_weights->partial;
     Op init = init_unit(state, unit, initial);
     // Reads the same parts of parameters, or of one of their optimizer states, from a checkpoint.
     const auto read = [&](TensorId state_tensor, TensorId to) {
@@ -300,12 +324,11 @@ void initialise(CompileState& state) {
       op.def = &ops::load_state;
       op.writes = {to};
       op.attrs.set("state", int64_t{state_tensor.index()});
+      if (partial) op.attrs.set("partial", int64_t{1});
       stream.ops.push_back(std::move(op));
     };
-    if (resumes || given)
-      read(storage.master, initial);
-    else
-      stream.ops.push_back(init);
+    if (partial || !(resumes || given)) stream.ops.push_back(init);
+    if (resumes || given) read(storage.master, initial);
     if (!storage.compute.none())
       stream.ops.push_back(make_cast(state.program, initial, storage.compute, Phase::init, state.plan.optimizer.site));
     if (storage.master_offloaded) store(storage.master);

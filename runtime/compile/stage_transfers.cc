@@ -159,7 +159,7 @@ std::optional<OpRef> StageTransfers::used_before(const StageStep& step, int othe
 void StageTransfers::exchange_tied_gradients(const StepIndex& index) {
   const Table<UnitId, Unit>& units = state_.graph.units;
   for (UnitId owner : units.ids()) {
-    if (!units[owner].twin_of.none()) continue;
+    if (!units[owner].twin_of.none() || state_.is_frozen(owner)) continue;
     std::vector<UnitId> twins = {owner};
     UnitId here;
     for (UnitId other : units.ids())

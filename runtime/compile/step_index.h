@@ -22,7 +22,9 @@ class StepIndex {
   // Return whether backward recomputes the step's activations; `recomputes_whole`: also activations that backward does
   // not need.
   bool recomputes_whole(const ScheduleStep& step) const { return state_.strategies.of(unit(step)).recompute_whole; }
-  bool recomputes(const ScheduleStep& step) const { return state_.strategies.of(unit(step)).recompute; }
+  bool recomputes(const ScheduleStep& step) const {
+    return state_.strategies.of(unit(step)).recompute && !backward_[step.call].empty();
+  }
   // Returns the forward nodes of a call, in order, that the given values depend on; stops at nodes that `again`
   // rejects.
   std::vector<const Node*> forward_of(

@@ -31,14 +31,15 @@ std::unique_ptr<Kernel> kernel(Run run) {
   return std::make_unique<Called<Run>>(std::move(run));
 }
 
-// Loads all parts of one tensor; the rest is padding, which init leaves zero, too.
-void load(const CheckpointServices& services, const RankMemory& memory, TensorId of, TensorId into) {
+// Loads all parts of one tensor; the rest is padding, which init leaves zero, too. `partial`: parameters that the
+// weights lack keep the values that init_params has written.
+void load(const CheckpointServices& services, const RankMemory& memory, TensorId of, TensorId into, bool partial) {
   const Program& program = *memory.program;
   std::byte* to = static_cast<std::byte*>(memory.data(into));
-  std::memset(to, 0, program.tensors[into].bytes());
+  if (!partial) std::memset(to, 0, program.tensors[into].bytes());
   for (const StateTensor& state : program.state) {
-    if (state.tensor != of) continue;
     const checkpoint::Weights& weights = *services.weights;
+    if (state.tensor != of || (partial && !weights.tensors.contains(state.name))) continue;
     const bool of_each_rank = weights.tensors.at(state.name).shape.size() > state.shape.size();
     for (const Box& box : held_boxes(program, state, memory.rank))
       weights.read(state.name, of_each_rank ? in_saved(program, state, memory.rank, box) : box,
@@ -131,7 +132,8 @@ std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const O
   if (op.is(ops::load_state)) {
     need([](const CheckpointServices& s) { return s.weights != nullptr; });
     const TensorId of = static_cast<int>(op.attrs.integer("state"));
-    return kernel([services, memory, of, into = op.writes[0]] { load(*services, memory, of, into); });
+    const bool partial = op.attrs.integer("partial") != 0;
+    return kernel([services, memory, of, into = op.writes[0], partial] { load(*services, memory, of, into, partial); });
   }
   if (op.is(ops::await_checkpoint)) {
     need([](const CheckpointServices& s) { return s.writer != nullptr; });

@@ -39,6 +39,8 @@ struct Value {
   int64_t grain = 1;       // each rank's part of `split_dim` is padded to a multiple of it
   // Parameter: axes over which the ranks' gradients are partial sums (norms under sequence parallelism).
   std::vector<std::string> partial_over;
+  int group = 0;          // parameter: number of its optimizer group in the plan's list, from 1; 0 = none
+  bool frozen = false;    // parameter that training does not change: no gradient, no optimizer state
   bool unwanted = false;  // gradient that no op needs; its op computes it along with others
   Site site;
   int64_t count() const { return element_count(type.shape); }

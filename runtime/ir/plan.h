@@ -100,12 +100,24 @@ struct Pipeline {
   std::vector<std::vector<PipelineTurn>> turns;  // by index along the axis
 };
 
+// Parameters with settings of their own; Value::group refers to it.
+struct ParameterGroup {
+  std::string match;  // what it matches, as messages show it: "*.bias", "1 dim"
+  double lr = 1;      // factor of the learning rate
+  double weight_decay = 0;
+};
+
 struct Optimizer {
   const OpDef* op = nullptr;
   LearningRate lr;
   Attrs numbers;  // attributes that OptimizerTraits names
   double weight_decay = 0, clip = 0;
+  std::vector<ParameterGroup> groups;
   Site site;
+  // Returns the settings of a parameter.
+  ParameterGroup settings_of(const Value& parameter) const {
+    return parameter.group > 0 ? groups[parameter.group - 1] : ParameterGroup{"", 1, weight_decay};
+  }
 };
 
 struct Data : DataSource {
@@ -132,7 +144,8 @@ struct Keeping {
 
 // Weights that the run begins with, instead of the model's initial values.
 struct InitialWeights {
-  std::string path;  // absolute path of a Hugging Face folder, a checkpoint or a folder of checkpoints
+  std::string path;      // absolute path of a Hugging Face folder, a checkpoint or a folder of checkpoints
+  bool partial = false;  // parameters that the weights lack get the model's initial values
   Site site;
 };
 

@@ -326,7 +326,14 @@ Graph read_graph(const Field& root) {
   read_values(root, calls, graph);
   UnitId unit = 0;
   root.at("units").each([&](const Field& field) {
+    const std::vector<ValueId>& parameters = graph.units[unit].parameters;
     field.at("parameters").indices(graph.values.size(), graph.units[unit].parameters);
+    std::vector<int> groups, frozen;
+    field.may("groups", groups, "frozen", frozen);
+    for (const auto& [name, list] : {std::pair("groups", &groups), {"frozen", &frozen}})
+      if (!list->empty() && list->size() != parameters.size()) field.at(name).fail("one for each parameter");
+    for (size_t i = 0; i < groups.size(); ++i) graph.values[parameters[i]].group = groups[i];
+    for (size_t i = 0; i < frozen.size(); ++i) graph.values[parameters[i]].frozen = frozen[i] != 0;
     ++unit;
   });
   NodeReader nodes(root, calls, graph);
@@ -399,6 +406,11 @@ LearningRate read_learning_rate(const Field& optimizer) {
   return rate;
 }
 
+void read(const Field& field, ParameterGroup& group) {
+  field.need("match", group.match, "lr", group.lr, "decay", group.weight_decay);
+  if (group.lr < 0 || group.weight_decay < 0) field.fail("of lr and decay from 0");
+}
+
 Optimizer read_optimizer(const Field& field) {
   Optimizer optimizer;
   std::vector<std::string> kinds;
@@ -407,7 +419,8 @@ Optimizer read_optimizer(const Field& field) {
   optimizer.op = find_op(kinds[field.at("kind").word(kinds)]);
   optimizer.lr = read_learning_rate(field);
   std::vector<double> betas;
-  field.may("weight_decay", optimizer.weight_decay, "clip", optimizer.clip, "betas", betas, "site", optimizer.site);
+  field.may("weight_decay", optimizer.weight_decay, "clip", optimizer.clip, "betas", betas, "groups", optimizer.groups,
+            "site", optimizer.site);
   if (field.has("betas") && betas.size() != 2) field.at("betas").fail("two numbers");
   for (const OptimizerNumber& number : optimizer.op->optimizer->numbers) {
     double value = number.name == "beta1" && !betas.empty()   ? betas[0]
@@ -508,7 +521,10 @@ void read(const Field& field, Keeping& keeping) {
 
 void read(const Field& field, ModelDescription& model) { field.need("name", model.name, "arguments", model.arguments); }
 
-void read(const Field& field, InitialWeights& weights) { field.need("path", weights.path, "site", weights.site); }
+void read(const Field& field, InitialWeights& weights) {
+  field.need("path", weights.path, "site", weights.site);
+  field.may("partial", weights.partial);
+}
 
 void read_training(const Field& root, Plan& plan) {
   std::string reduce;
@@ -526,6 +542,9 @@ void read_training(const Field& root, Plan& plan) {
   if (root.has("report")) root.need("report", plan.report.emplace());
   if (root.has("checkpoint")) root.need("checkpoint", plan.keeping.emplace());
   plan.optimizer = read_optimizer(root.at("optimizer"), plan.steps);
+  for (const Value& value : plan.graph.values)
+    if (value.group < 0 || value.group > std::ssize(plan.optimizer.groups))
+      root.at("optimizer").fail(fmt::format("of a group {}", value.group));
   if (root.has("pipeline")) plan.pipeline = read_pipeline(root.at("pipeline"), plan.microbatches);
 }
 

@@ -7,7 +7,8 @@
 //     "values": [ { "name", "dtype", "shape": [..], "kind": "input"|"parameter"|"activation", "unit": 3|-1,
 //                   "init": { "kind", "scale" } (parameters), "site": S } ],
 //     "nodes":  [ { "op": "linear", "inputs": [..], "outputs": [..], "attrs": {..}, "call": 0, "site": S } ],
-//     "units":  [ { "name": "block3", "class": "block", "parameters": [ids] } ],
+//     "units":  [ { "name": "block3", "class": "block", "parameters": [ids], "groups": [0, 2], "frozen": [0, 1] } ],
+//        "groups" and "frozen" (or none): the optimizer group of each parameter, from 1, and whether it is frozen
 //     "calls":  [ { "unit": 0 } ],
 //        "values" and "nodes" omit calls that equal an earlier one up to the names of their own unit. Such a call is
 //        { "unit": 2, "like": 1, "first": 40, "takes": [39] }: the earlier call; its own first value; and, in order,
@@ -19,6 +20,7 @@
 //     "eval": { "every", "batches", "data": as "data", "site": S } (or none),
 //     "checkpoint": { "every", "keep", "site": S } (or none),
 //     "optimizer": { "kind": "adamw", "lr", "weight_decay", "clip", its OptimizerTraits::numbers or "betas", "site": S,
+//                    "groups": [ { "match": "*.bias", "lr", "decay" } ],
 //                    "schedule": { "kind": "cosine" | "linear" | "warmup", "warmup", "steps", "least" } (or none) },
 //     "strategies": [ { "name", "axis", "differs", "site": S, "units": [ { "class", "sharded": bool, "shard_axis",
 //     "site": S,

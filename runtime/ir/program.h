@@ -24,9 +24,21 @@
 
 namespace prun {
 
-enum class Role : uint8_t { param, grad, optimizer, gathered, reduce, activation, data, workspace, snapshot, cache };
+enum class Role : uint8_t {
+  param,
+  grad,
+  optimizer,
+  gathered,
+  reduce,
+  activation,
+  data,
+  workspace,
+  snapshot,
+  cache,
+  frozen
+};
 std::string_view role_name(Role role);
-inline constexpr int kRoles = 10;
+inline constexpr int kRoles = 11;
 
 // Each rank has an arena in both memories. Ops work in the device's; `load` and `store` copy between them.
 enum class Space : uint8_t { device, host };

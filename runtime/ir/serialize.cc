@@ -17,18 +17,18 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 15;  // increment it whenever a visit function below changes
+constexpr char kVersion = 16;  // increment it whenever a visit function below changes
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kSha256Bytes;
 
 }  // namespace
 
 // The last enumerators, the bounds of Reader.
 constexpr Dtype last_of(Dtype) { return Dtype::u8; }
-constexpr Role last_of(Role) { return Role::cache; }
+constexpr Role last_of(Role) { return Role::frozen; }
 constexpr Space last_of(Space) { return Space::host; }
 constexpr Phase last_of(Phase) { return Phase::program; }
 constexpr RateShape last_of(RateShape) { return RateShape::inverse_root; }
-static_assert(static_cast<int>(Role::cache) + 1 == kRoles);
+static_assert(static_cast<int>(Role::frozen) + 1 == kRoles);
 
 // One visit function per struct; their order is the format. Structs with each_field share this one.
 template <class A, class T>
@@ -67,7 +67,7 @@ template <class A> void visit(A& a, Like<DataSource> auto& v) {
 }
 template <class A> void visit(A& a, Like<StateTensor> auto& v) {
   a(v.name, v.tensor, v.staged, v.begin, v.shape, v.split_axis, v.split_dim, v.blocks, v.grain, v.shard_axis,
-    v.replicated, v.drift, v.copy);
+    v.replicated, v.drift, v.copy, v.frozen, v.lr_factor, v.weight_decay);
 }
 // clang-format on
 

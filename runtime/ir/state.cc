@@ -136,6 +136,15 @@ std::vector<Box> boxes_of(const StateTensor& state, const LocalPart& part, Run r
 
 }  // namespace
 
+int64_t local_count(const Program& program, const StateTensor& state) {
+  if (state.blocks.empty()) return element_count(state.shape);
+  const int64_t of = state.split_axis.empty() ? 1 : program.mesh.size(state.split_axis);
+  Shape shape = state.shape;
+  shape[state.split_dim] = 0;
+  for (const int64_t extent : state.blocks) shape[state.split_dim] += run_of(extent, of, state.grain);
+  return element_count(shape);
+}
+
 int64_t run_of(int64_t extent, int64_t ranks, int64_t grain) { return round_up((extent + ranks - 1) / ranks, grain); }
 
 std::vector<Box> held_boxes(const Program& program, const StateTensor& state, int rank) {

@@ -33,6 +33,9 @@ struct StateTensor {
   std::vector<std::string> replicated;  // axes over which ranks hold equal values
   std::vector<std::string> drift;       // axes over which each rank has trained its own values
   bool copy = false;                    // tied tensor that another pipeline stage saves
+  bool frozen = false;                  // no step changes it
+  double lr_factor = 1;                 // the plan's settings of the parameter's updates, which verify compares
+  double weight_decay = 0;
 };
 
 // A box of the logical tensor, and the location of its elements.
@@ -47,6 +50,9 @@ struct Box {
 // Their number is at most (2 x dims - 1) x blocks.
 std::vector<Box> held_boxes(const Program& program, const StateTensor& state, int rank);
 std::vector<Box> saved_boxes(const Program& program, const StateTensor& state, int rank);
+
+// Returns the number of elements of the local part, which is the same on every rank.
+int64_t local_count(const Program& program, const StateTensor& state);
 
 // Returns the tensor's shape in a checkpoint: values that drift between ranks are stacked along an additional first
 // dim.

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/linear_weights.h"
 #include "checkpoint/reader.h"
@@ -78,6 +79,40 @@ std::map<std::string, Shape> parameters_of(const Plan& plan) {
   return shapes;
 }
 
+// Returns the names of one side that the other lacks, at most eight of them.
+template <class Side, class Other>
+std::vector<std::string> names_beyond(const Side& side, const Other& other) {
+  std::vector<std::string> names;
+  for (const auto& [name, of] : side)
+    if (!other.contains(name)) names.push_back(name);
+  return names;
+}
+
+std::string some_of(std::vector<std::string> names) {
+  constexpr size_t kMost = 8;
+  const size_t more = names.size() > kMost ? names.size() - kMost : 0;
+  names.resize(names.size() - more);
+  return join(names, ", ") + (more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+// Lists the parameters that do not come from the weights, and the weights that the plan does not read.
+void remark_partial(const Weights& weights, const std::map<std::string, Shape>& parameters, const Site& site) {
+  const std::vector<std::string> missing = names_beyond(parameters, weights.tensors),
+                                 unread = names_beyond(weights.tensors, parameters);
+  if (missing.size() == parameters.size())
+    throw Error(Exit::checkpoint_invalid,
+                fmt::format("the weights of {} have no parameter of this plan: they have {}, it has {}", weights.folder,
+                            some_of(unread), some_of(missing)));
+  const auto print = [&](const std::string& what) { fmt::print(stderr, "prun: {}: {}\n", site.text(), what); };
+  if (!missing.empty())
+    print(fmt::format("{} of {} parameters are not in {}, so they get initial values: {}", missing.size(),
+                      parameters.size(), weights.folder, some_of(missing)));
+  if (!unread.empty())
+    print(fmt::format("{} in {} {} not read, because the plan has no such parameter: {}",
+                      counted(std::ssize(unread), "tensor"), weights.folder, unread.size() == 1 ? "is" : "are",
+                      some_of(unread)));
+}
+
 }  // namespace
 
 void require_weights_fit(const Plan& plan, bool whole) {
@@ -85,14 +120,17 @@ void require_weights_fit(const Plan& plan, bool whole) {
   try {
     Weights weights = checkpoint::open_weights(plan.initial_weights->path);
     checkpoint::take_linear_weights(weights, checkpoint::linear_weights(plan.graph));
+    const bool partial = plan.initial_weights->partial;
+    const std::map<std::string, Shape> parameters = parameters_of(plan);
     std::string problem = checkpoint::differing_model(weights.model, plan.model);
-    if (problem.empty()) problem = checkpoint::differing_tensor(weights, parameters_of(plan));
+    if (problem.empty()) problem = checkpoint::differing_tensor(weights, parameters, partial);
     if (!problem.empty()) {
       if (!weights.model.name.empty())
         problem += fmt::format("; there it is {}", checkpoint::model_text(weights.model));
       throw Error(Exit::checkpoint_invalid, fmt::format("the weights of {}, {}, do not fit this plan: {}",
                                                         weights.folder, weights.origin, problem));
     }
+    if (partial) remark_partial(weights, parameters, plan.initial_weights->site);
     if (whole && weights.checkpoint) checkpoint::Reader(weights.folder).verify();
   } catch (const Error& error) {
     throw Error(error.code(), error.message(), plan.initial_weights->site);

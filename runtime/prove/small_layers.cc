@@ -33,6 +33,9 @@ struct Calls {
   }
 };
 
+// Returns whether training treats the values alike, if they are parameters.
+bool trained_alike(const Value& a, const Value& b) { return a.group == b.group && a.frozen == b.frozen; }
+
 // Returns whether call `b` performs the computation of `a` with parameters of its own.
 bool repeats(const Graph& graph, const Calls& calls, CallId a, CallId b) {
   const auto &first = calls.nodes[a], &second = calls.nodes[b];
@@ -42,6 +45,8 @@ bool repeats(const Graph& graph, const Calls& calls, CallId a, CallId b) {
     if (x.op != y.op || x.inputs.size() != y.inputs.size() || x.outputs.size() != y.outputs.size()) return false;
     for (size_t o = 0; o < x.outputs.size(); o++)
       if (graph.values[x.outputs[o]].type.shape != graph.values[y.outputs[o]].type.shape) return false;
+    for (size_t o = 0; o < x.inputs.size(); o++)
+      if (!trained_alike(graph.values[x.inputs[o]], graph.values[y.inputs[o]])) return false;
   }
   return true;
 }

@@ -63,11 +63,20 @@ void check_norm(const OpContext& context) {
   }
 }
 
+void check_frozen(const OpContext& context) {
+  for (const Tensor* tensor : context.write_tensors)
+    if (context.body.program->buffers[tensor->buffer].role == Role::frozen)
+      return context.report("frozen weights",
+                            fmt::format("writes '{}', weights that the plan has frozen", tensor->name), ValueState());
+}
+
 // Between steps nothing is updated, and a refreshed copy must be a copy of parameters.
 void check_copies_at_end(const BodyView& body, BufferId id, const Segments& end, Findings& findings) {
   if (body.program->buffers[id].role != Role::gathered) return;
   for (const Segment& segment : end) {
-    if (segment.state.writer.stream < 0 || segment.state.params == ParamVersion::before_update) continue;
+    const ValueState& state = segment.state;
+    if (state.writer.stream < 0 || state.params == ParamVersion::before_update || state.params == ParamVersion::frozen)
+      continue;
     findings.add("stale weights",
                  fmt::format("{}bytes {}..{} of buffer '{}' begin a step as a copy of parameters, and {} wrote "
                              "something else there",
@@ -81,8 +90,10 @@ void check_copies_at_end(const BodyView& body, BufferId id, const Segments& end,
 
 void follow_updates(OpContext& context) {
   const Phase phase = context.op.phase;
+  check_frozen(context);
   if (is_optimizer(context.op)) {
     check_norm(context);
+    check_update_settings(context);
     return update(context);
   }
   ParamVersion oldest = ParamVersion::none;
@@ -107,6 +118,7 @@ void follow_updates(OpContext& context) {
 void check_update_at_end(const BodyView& step, BufferId id, const Segments& end, Findings& findings) {
   if (!step.is_step) return check_copies_at_end(step, id, end, findings);
   const Buffer& buffer = step.program->buffers[id];
+  if (buffer.role == Role::frozen) return;
   for (const Segment& segment : end) {
     const ValueState& state = segment.state;
     const auto bytes = [&] {

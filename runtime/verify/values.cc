@@ -204,7 +204,9 @@ void Values::begin_step() {
         before.params = state.params;
         before.placement = state.placement;
         state = before;
-        if (buffer.role == Role::param || buffer.role == Role::gathered) state.params = ParamVersion::before_update;
+        if (buffer.role == Role::frozen) state.params = ParamVersion::frozen;
+        if (buffer.role == Role::param || (buffer.role == Role::gathered && state.params != ParamVersion::frozen))
+          state.params = ParamVersion::before_update;
         begin_[id][b].push_back({begin, end, state});
       });
     }

@@ -15,8 +15,8 @@
 
 namespace prun::verify {
 
-// The version of the parameters of which a value is a copy; none = it is no copy.
-enum class ParamVersion : uint8_t { none, before_update, after_update };
+// The version of the parameters of which a value is a copy; none = it is no copy. Frozen ones have a single version.
+enum class ParamVersion : uint8_t { none, before_update, after_update, frozen };
 
 struct ValueState {
   OpRef writer{-1, 0};  // stream -1: init or the previous step
@@ -100,6 +100,8 @@ class Values : private WalkPolicy {
 
 // reads.cc: requires that operands are complete outputs, not parts of them.
 void check_reads(const OpContext& context);
+// update_settings.cc: requires that an optimizer op updates each parameter with its group's settings.
+void check_update_settings(const OpContext& context);
 // updates.cc: requires one update per parameter, refreshed copies, and reads before the update. Sets the parameter
 // versions of the writes.
 void follow_updates(OpContext& context);

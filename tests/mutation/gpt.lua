@@ -10,6 +10,8 @@ local arg = prun.args {
   optimizer = "adamw",
   tied = { false, "the head is the token embedding" },
   offload = { "", "optimizer, or empty" },
+  groups = { false, "the optimizer has groups of parameters" },
+  frozen = { "", "parameters that are not trained" },
   dtype = "f64",
 }
 
@@ -27,6 +29,13 @@ for name in arg.strategy:gmatch "[^+]+" do
   if name ~= "single" then strategies[#strategies + 1] = make[name]() end
 end
 
+local optimizer = prun[arg.optimizer] { lr = arg.lr, clip = arg.clip }
+if arg.groups then
+  optimizer = prun.groups {
+    { match = "*.bias|*.ln*", decay = 0 }, { match = "*.up.weight|embed*", lr = 0.1, decay = 0.5 }, optimizer,
+  }
+end
+
 local axes = arg.pp > 1 and { { "pp", arg.pp }, { "dp", prun.world // arg.pp } } or { dp = prun.world }
 return prun.plan {
   mesh      = prun.mesh(arg.strategy == "single" and {} or axes),
@@ -34,7 +43,8 @@ return prun.plan {
                                 context = arg.context, tied = arg.tied },
   data      = prun.data.bytes { path = "../../plans/text/sample.txt", batch = arg.batch },
   strategy  = strategies,
-  optimizer = prun[arg.optimizer] { lr = arg.lr, clip = arg.clip },
+  optimizer = optimizer,
+  frozen    = arg.frozen ~= "" and arg.frozen or nil,
   micro     = arg.micro,
   steps     = 3,
   seed      = arg.seed,

@@ -22,6 +22,8 @@ local arg = prun.args {
   experts = 4, choices = 2,
   loss = { "mse", "mlp: mean does not read the targets" },
   optimizer = "sgd", lr = 0.1, clip = 0.0,
+  groups = { false, "the optimizer has groups of parameters" },
+  frozen = { "", "parameters that are not trained" },
 }
 
 local models = {
@@ -89,6 +91,18 @@ add(arg.recompute ~= "", function()
   return prun.recompute { units = arg.recompute ~= "blocks" and { arg.recompute } or nil, whole = arg.again }
 end)
 
+-- Neighbors in a flat vector belong to different groups, and one group names a single layer.
+local optimizer = prun[arg.optimizer] { lr = arg.lr, clip = arg.clip, weight_decay = arg.groups and 0.1 or nil }
+if arg.groups then
+  optimizer = prun.groups {
+    { match = "*bias|*.ln*|*norm*", decay = 0 },
+    { match = "layer1.*|block1.*|*.up.weight", lr = 0.3, decay = 0.5 },
+    { match = "*.down.*|layer2.*|*position*", lr = 2 },
+    { dims = 2, decay = 0.05 },
+    optimizer,
+  }
+end
+
 return prun.plan {
   mesh      = prun.mesh(axes),
   model     = models[arg.model] { vocab = arg.vocab, layers = arg.layers, width = arg.width, heads = arg.heads,
@@ -98,7 +112,8 @@ return prun.plan {
   strategy  = strategies,
   report    = { every = 2, norms = true },
   eval      = prun.eval { every = 3, batches = 2 },
-  optimizer = prun[arg.optimizer] { lr = arg.lr, clip = arg.clip },
+  optimizer = optimizer,
+  frozen    = arg.frozen ~= "" and arg.frozen or nil,
   micro     = arg.micro,
   steps     = 5,
   seed      = 11,

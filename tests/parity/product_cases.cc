@@ -34,7 +34,7 @@ int ranks_of(const Settings& settings) {
 Settings yardstick_of(const Settings& settings) {
   Settings kept;
   for (const char* name : {"model", "layers", "width", "heads", "kv_heads", "vocab", "context", "batch", "tied",
-                           "dropout", "experts", "choices", "loss", "optimizer", "lr", "clip"}) {
+                           "dropout", "experts", "choices", "loss", "optimizer", "lr", "clip", "groups", "frozen"}) {
     const auto found = settings.find(name);
     if (found != settings.end()) kept.insert(*found);
   }
@@ -95,6 +95,19 @@ const std::vector<Row> kRows = {
     {"zero2, AdamW, clipped", "gm", "data_parallel=zero2 optimizer=adamw lr=0.003 clip=0.5", {"dp=3 micro=2", "dp=2"}},
     {"zero3", "glmp", "data_parallel=zero3", {"dp=3", "dp=2", "dp=4 micro=2", "dp=8", "dp=2 micro=3"}},
     {"zero3, AdamW, clipped", "gm", "data_parallel=zero3 optimizer=adamw lr=0.003 clip=0.5", {"dp=3 micro=2", "dp=2"}},
+    {"groups",
+     "glp",
+     "groups=true optimizer=adamw lr=0.003 clip=0.5",
+     {"dp=2 tp=2 data_parallel=zero3", "dp=3", "dp=2 data_parallel=zero1", "dp=3 data_parallel=zero2 micro=2",
+      "dp=4 data_parallel=zero3", "dp=3 data_parallel=whole", "replicate=2 dp=2 data_parallel=zero3", "tp=3",
+      "pp=3 micro=2", "pp=2 dp=2 data_parallel=zero3 micro=3"}},
+    {"groups, offload",
+     "g",
+     "groups=true optimizer=adamw lr=0.003 offload=true",
+     {"dp=2 data_parallel=zero3", "dp=3", "dp=2 tp=2 data_parallel=zero1", "pp=2 dp=2 micro=3 data_parallel=zero3"}},
+    {"groups, SGD", "gl", "groups=true", {"dp=3 data_parallel=zero3", "tp=2", "pp=2 micro=2"}},
+    {"groups, lion", "p", "groups=true optimizer=lion lr=0.003", {"dp=3 data_parallel=zero3", "dp=2"}},
+    {"groups, tied", "g", "groups=true tied=true", {"pp=2 dp=2 data_parallel=zero3 micro=2", "tp=2"}},
     {"zero1, lion", "p", "data_parallel=zero1 optimizer=lion lr=0.003 clip=0.5", {"dp=2", "dp=3 micro=2"}},
     {"zero2, lion", "p", "data_parallel=zero2 optimizer=lion lr=0.003", {"dp=2", "dp=3 micro=2"}},
     {"zero3, lion", "p", "data_parallel=zero3 optimizer=lion lr=0.003", {"dp=2", "dp=3 micro=2"}},

@@ -67,7 +67,7 @@ std::string Judge::compare(const Job& job, const VirtualRun& run) const {
       if (!buffer.persistent) continue;
       const std::vector<std::byte>&a = expected_.persistent[rank][next].bytes, &b = run.persistent[rank][next].bytes;
       next++;
-      if (buffer.role != Role::param && buffer.role != Role::optimizer) continue;
+      if (buffer.role != Role::param && buffer.role != Role::optimizer && buffer.role != Role::frozen) continue;
       const Dtype dtype = dtype_of(mine, id);
       const bool same = dtype == Dtype::f64   ? near<double>(a, b, tolerance(dtype))
                         : dtype == Dtype::f32 ? near<float>(a, b, tolerance(dtype))

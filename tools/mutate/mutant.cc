@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "compile/compile_state.h"
+#include "compile/ir_build.h"
 #include "ir/ops.h"
 #include "ir/order.h"
 
@@ -311,11 +312,36 @@ bool blocks(Job& job, Random& random, Mutant& mutant) {
   return true;
 }
 
+// Changes frozen weights after an update.
+bool frozen(Job& job, Random& random, Mutant& mutant) {
+  Place at;
+  if (!pick(job, random, at, [](const Program&, const Op& op) { return op.def->role == OpRole::optimizer; }))
+    return false;
+  const Program& program = job.classes[at.cls];
+  std::vector<TensorId> weights;
+  for (const TensorId id : program.tensors.ids())
+    if (program.buffers[program.tensors[id].buffer].role == Role::frozen) weights.push_back(id);
+  if (weights.empty()) return false;
+  const TensorId changed = weights[below(random, weights.size())];
+  Op op = make_op(ops::scale, {changed}, {changed}, Phase::step, op_of(job, at).site);
+  op.attrs.set("factor", 0.5);
+  mutant.what = fmt::format("halves '{}' after {}", program.tensors[changed].name, name_of(job, at));
+  mutant.site = op.site;
+  const int index = static_cast<int>(at.index);
+  renumber(step_of(job, at), at.stream, [&](int i) { return i >= index ? i + 1 : i; });
+  move_repeat(step_of(job, at), at.stream, index, 1);
+  ops_of(job, at).insert(ops_of(job, at).begin() + index + 1, std::move(op));
+  return true;
+}
+
 // Attributes derived from placements; excludes the plan's own numbers and those that a derivative copies from its op.
-constexpr const char* kDerived[] = {"axis",   "tokens_axis", "rows_axis", "split_axis",    "chunks",      "samples",
-                                    "first",  "width",       "vocab",     "positions",     "tokens",      "scale",
-                                    "factor", "pieces",      "dim",       "capacity",      "batch",       "experts",
-                                    "hop",    "peer",        "weights",   "piece_weights", "piece_starts"};
+// clang-format off
+constexpr const char* kDerived[] = {
+    "axis", "tokens_axis", "rows_axis", "split_axis", "chunks", "samples", "first", "width", "vocab", "positions",
+    "tokens", "scale", "factor", "pieces", "dim", "capacity", "batch", "experts", "hop", "peer", "weights",
+    "piece_weights", "piece_starts", "shard", "lr_factor", "weight_decay", "piece_lr_factors", "piece_weight_decays"
+};
+// clang-format on
 
 bool attribute(Job& job, Random& random, Mutant& mutant) {
   Place at;
@@ -364,7 +390,8 @@ constexpr std::array<std::pair<std::string_view, Make>, kKinds> kMakers = {{{"dr
                                                                             {"heads", heads},
                                                                             {"blocks", blocks},
                                                                             {"attribute", attribute},
-                                                                            {"repeat", repeat}}};
+                                                                            {"repeat", repeat},
+                                                                            {"frozen", frozen}}};
 
 }  // namespace
 

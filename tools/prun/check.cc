@@ -16,6 +16,7 @@
 #include "job/build.h"
 #include "job/proof.h"
 #include "job_options.h"
+#include "parameter_lists.h"
 #include "verify/verify.h"
 
 namespace prun {
@@ -125,6 +126,7 @@ int Check::run() {
   if (line_.json) {
     nlohmann::json all = as_json(job, proof);
     if (!algorithms.empty()) all["algorithms"] = algorithms;
+    if (nlohmann::json lists = parameter_lists_json(plan); !lists.empty()) all["groups"] = std::move(lists);
     fmt::print("{}\n", all.dump());
     return 0;
   }
@@ -132,7 +134,7 @@ int Check::run() {
   fmt::print("{}: verified for {} ({}){}{}\n", job_.plan, counted(std::ssize(job.class_of_rank), "rank"),
              job.classes.front().mesh.text(), proof.proven ? "\n" : ", ", proof.text);
   if (const int64_t parameters = parameter_count(job); parameters > 0)
-    fmt::print("{} parameters\n", grouped(parameters));
+    fmt::print("{} parameters\n{}", grouped(parameters), parameter_lists(plan));
   if (!algorithms.empty()) fmt::print("by calibration: {}\n", algorithms);
   for (size_t c = 0; c < job.classes.size() && c < 8; ++c) print_class(job, c);
   if (job.classes.size() > 8) fmt::print("\nand {} more classes of ranks (--json lists all)\n", job.classes.size() - 8);

@@ -7,6 +7,8 @@ local schema = require "prun.schema"
 local entries = schema.register("prun.init.from", {
   { name = "path", kind = "text",
     help = "a Hugging Face folder, a checkpoint, or a folder of checkpoints, whose newest is taken" },
+  { name = "missing", kind = "text", default = "error", choices = { "error", "initialise" },
+    help = "parameters that the weights lack: an error, or they get the model's initial values" },
 })
 
 return function(given)
@@ -14,5 +16,6 @@ return function(given)
   local options = schema.check("prun.init.from", entries, given, site)
   local path, why = host.folder_info(options.path)
   if not path then host.fail(("prun.init.from: %s"):format(why), host.site_of_word(site, "path")) end
-  return { kind_of = "weights", path = path, site = host.site_of_word(site, "path") }
+  return { kind_of = "weights", path = path, partial = options.missing == "initialise",
+           site = host.site_of_word(site, "path") }
 end

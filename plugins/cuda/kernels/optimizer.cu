@@ -12,6 +12,7 @@
 #include "cuda/device/context.h"
 #include "launch.h"
 #include "prun/sdk/kernels.h"
+#include "prun/sdk/update_ranges.h"
 
 namespace prun::cuda {
 namespace {
@@ -19,15 +20,17 @@ namespace {
 constexpr int kThreads = 512, kBlocksPerMultiprocessor = 2;
 constexpr int kElements = 4;  // per thread at once: 16 bytes of f32
 
-// Each rule defines its number of state tensors, and the update of an element with the factors of the step.
+// Each rule defines its number of state tensors, the factors of a step, and from them the update of an element under
+// the settings of its range.
 
 using sdk::blend;
 using sdk::Blend;
+using sdk::UpdateRange;
 
 struct Adamw {
   static constexpr int kStates = 2;  // mean, square
   Blend mean, square;
-  double beta1, beta2, weight_decay;
+  double beta1, beta2;
   float eps;
 
   struct Step {
@@ -40,17 +43,30 @@ struct Adamw {
       p -= decay * p + step_size * mean / (sqrtf(square) * root_correction + eps);
     }
   };
+  struct Factors {
+    Blend mean, square;
+    double rate, step_size;
+    float root_correction, eps;
+    __device__ Step of(const UpdateRange& range) const {
+      return {mean,
+              square,
+              static_cast<float>(rate * range.lr_factor * range.weight_decay),
+              static_cast<float>(step_size * range.lr_factor),
+              root_correction,
+              eps};
+    }
+  };
   // All threads of a block must call it.
-  __device__ Step at(const prun_step_values* values) const {
-    __shared__ float corrected[2];
+  __device__ Factors at(const prun_step_values* values) const {
+    __shared__ double corrected[2];
     const double rate = values->learning_rate;
     if (threadIdx.x < 2) {
       const double t = static_cast<double>(values->update + 1);
       const double left = 1 - pow(threadIdx.x == 0 ? beta1 : beta2, t);
-      corrected[threadIdx.x] = static_cast<float>(threadIdx.x == 0 ? rate / left : 1 / sqrt(left));
+      corrected[threadIdx.x] = threadIdx.x == 0 ? rate / left : 1 / sqrt(left);
     }
     __syncthreads();
-    return {mean, square, static_cast<float>(rate * weight_decay), corrected[0], corrected[1], eps};
+    return {mean, square, rate, corrected[0], static_cast<float>(corrected[1]), eps};
   }
 };
 
@@ -58,7 +74,6 @@ template <int kMomenta>
 struct Sgd {
   static constexpr int kStates = kMomenta;
   Blend momentum;
-  float decay;
 
   struct Step {
     Blend momentum;
@@ -69,15 +84,19 @@ struct Sgd {
       p -= rate * g;
     }
   };
-  __device__ Step at(const prun_step_values* values) const {
-    return {momentum, static_cast<float>(values->learning_rate), decay};
-  }
+  struct Factors {
+    Blend momentum;
+    double rate;
+    __device__ Step of(const UpdateRange& range) const {
+      return {momentum, static_cast<float>(rate * range.lr_factor), static_cast<float>(range.weight_decay)};
+    }
+  };
+  __device__ Factors at(const prun_step_values* values) const { return {momentum, values->learning_rate}; }
 };
 
 struct Lion {
   static constexpr int kStates = 1;
   Blend direction, mean;
-  float decay;
 
   struct Step {
     Blend of_direction, of_mean;
@@ -89,9 +108,14 @@ struct Lion {
       p -= rate * (sign + decay * p);
     }
   };
-  __device__ Step at(const prun_step_values* values) const {
-    return {direction, mean, static_cast<float>(values->learning_rate), decay};
-  }
+  struct Factors {
+    Blend direction, mean;
+    double rate;
+    __device__ Step of(const UpdateRange& range) const {
+      return {direction, mean, static_cast<float>(rate * range.lr_factor), static_cast<float>(range.weight_decay)};
+    }
+  };
+  __device__ Factors at(const prun_step_values* values) const { return {direction, mean, values->learning_rate}; }
 };
 
 // The copy of ops that cast, otherwise NoCopy. The type is known at compile time, so it costs the other ops nothing.
@@ -138,13 +162,32 @@ __device__ __forceinline__ void update_at(const Operands<T, Copy, kStates>& o, i
 
 template <class Rule, class T, class Copy>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
-    update(Operands<T, Copy, Rule::kStates> o, int64_t n, int64_t packs, Rule rule, const float* clip,
+    update(Operands<T, Copy, Rule::kStates> o, int64_t n, int64_t packs, Rule rule, UpdateRange all, const float* clip,
            const prun_step_values* values) {
   const float factor = clip != nullptr ? *clip : 1.0f;
   if (factor < 0) return;  // the step updates nothing
-  const auto step = rule.at(values);
+  const auto step = rule.at(values).of(all);
   for (int64_t i = first_item(); i < packs; i += item_stride()) update_at<kElements>(o, i * kElements, factor, step);
   for (int64_t i = packs * kElements + first_item(); i < n; i += item_stride()) update_at<1>(o, i, factor, step);
+}
+
+// Updates elements under the settings of the range that contains each. A thread's elements ascend, so it passes over
+// the ranges once. kPack elements from a multiple of kPack on are in one range.
+template <int kPack, class Rule, class T, class Copy>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    update_ranges(Operands<T, Copy, Rule::kStates> o, int64_t packs, Rule rule, const UpdateRange* range,
+                  const float* clip, const prun_step_values* values) {
+  const float factor = clip != nullptr ? *clip : 1.0f;
+  if (factor < 0) return;
+  const auto factors = rule.at(values);
+  auto step = factors.of(*range);
+  for (int64_t i = first_item(); i < packs; i += item_stride()) {
+    if (i * kPack >= range->end) {
+      while (i * kPack >= range->end) ++range;
+      step = factors.of(*range);
+    }
+    update_at<kPack>(o, i * kPack, factor, step);
+  }
 }
 
 // Returns the last write of ops that cast.
@@ -160,9 +203,21 @@ Copy copy_of(const OpView& view, int64_t n) {
 bool packable(NoCopy) { return true; }
 bool packable(const bf16* copy) { return reinterpret_cast<uintptr_t>(copy) % (kElements * sizeof(bf16)) == 0; }
 
-// Makes the kernel. Reads: grad, param, state..., clip?. Writes: param, state..., copy?.
+// Returns the settings of the op's elements. `decay`: the default.
+std::vector<UpdateRange> ranges_of(const OpView& view, int64_t n, double decay) {
+  if (!view.has("piece_starts")) return {{0, n, view.number("lr_factor", 1), view.number("weight_decay", decay)}};
+  const std::span<const int64_t> starts = view.integers("piece_starts");
+  const std::vector<double> factors = view.numbers("piece_lr_factors"), decays = view.numbers("piece_weight_decays");
+  const int64_t offset = view.share("axis").index * view.integer("shard");
+  view.expect(
+      factors.size() == starts.size() && decays.size() == starts.size() && !starts.empty() && starts.front() <= offset,
+      "each of the pieces that begin at piece_starts has a factor and a weight decay");
+  return sdk::update_ranges(starts, factors, decays, offset, n);
+}
+
+// Makes the kernel. Reads: grad, param, state..., clip?. Writes: param, state..., copy?. `decay`: the default.
 template <class T, class Copy, class Rule>
-std::unique_ptr<Kernel> make_update(const OpView& view, const Rule& rule) {
+std::unique_ptr<Kernel> make_update(const OpView& view, const Rule& rule, double decay = 0) {
   constexpr size_t kUpdated = 1 + Rule::kStates;
   const int64_t n = view.read(1).count();
   view.expect_count(view.read(0), n);
@@ -175,34 +230,46 @@ std::unique_ptr<Kernel> make_update(const OpView& view, const Rule& rule) {
   }
   const unsigned grid = blocks_for((n + kElements - 1) / kElements, kThreads,
                                    view.context().multiprocessors() * kBlocksPerMultiprocessor);
-  return kernel_of([o, n, rule, grid, packs = packed ? n / kElements : 0,
-                    clip = view.reads() > kUpdated + 1 ? view.in<float>(kUpdated + 1) : nullptr,
-                    values = view.values()](cudaStream_t stream) {
-    launch(update<Rule, T, Copy>, grid, kThreads, 0, stream, o, n, packs, rule, clip, values);
+  const float* clip = view.reads() > kUpdated + 1 ? view.in<float>(kUpdated + 1) : nullptr;
+  const std::vector<UpdateRange> ranges = ranges_of(view, n, decay);
+  if (ranges.size() < 2)
+    return kernel_of([o, n, rule, grid, packs = packed ? n / kElements : 0, clip, values = view.values(),
+                      all = ranges.empty() ? UpdateRange{} : ranges.front()](cudaStream_t stream) {
+      launch(update<Rule, T, Copy>, grid, kThreads, 0, stream, o, n, packs, rule, all, clip, values);
+    });
+  packed = packed && n % kElements == 0 &&
+           std::ranges::all_of(ranges, [](const UpdateRange& range) { return range.begin % kElements == 0; });
+  const std::shared_ptr<void> table = device_table(view.context(), ranges.data(), ranges.size() * sizeof(UpdateRange));
+  return kernel_of([o, n, rule, grid, packed, table, clip, values = view.values()](cudaStream_t stream) {
+    const auto* list = static_cast<const UpdateRange*>(table.get());
+    if (packed)
+      launch(update_ranges<kElements, Rule, T, Copy>, grid, kThreads, 0, stream, o, n / kElements, rule, list, clip,
+             values);
+    else
+      launch(update_ranges<1, Rule, T, Copy>, grid, kThreads, 0, stream, o, n, rule, list, clip, values);
   });
 }
 
 template <class T, class Copy>
 std::unique_ptr<Kernel> make_adamw_of(const OpView& view) {
   const double beta1 = view.number("beta1", 0.9), beta2 = view.number("beta2", 0.999), eps = view.number("eps", 1e-8);
-  return make_update<T, Copy>(
-      view, Adamw{blend(beta1, 1 - beta1), blend(beta2, 1 - beta2), beta1, beta2, view.number("weight_decay", 0.01),
-                  eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f});
+  return make_update<T, Copy>(view,
+                              Adamw{blend(beta1, 1 - beta1), blend(beta2, 1 - beta2), beta1, beta2,
+                                    eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f},
+                              0.01);
 }
 
 // Makes sgd. Without momentum there is no state, so the third read is the clip coefficient.
 template <class T, class Copy>
 std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
   const Blend momentum = blend(view.number("momentum", 0), 1);
-  const float decay = static_cast<float>(view.number("weight_decay", 0));
   const size_t updated = view.writes() - (std::is_same_v<Copy, NoCopy> ? 0 : 1);
-  return updated > 1 ? make_update<T, Copy>(view, Sgd<1>{momentum, decay})
-                     : make_update<T, Copy>(view, Sgd<0>{momentum, decay});
+  return updated > 1 ? make_update<T, Copy>(view, Sgd<1>{momentum}) : make_update<T, Copy>(view, Sgd<0>{momentum});
 }
 
 std::unique_ptr<Kernel> make_lion(const OpView& view) {
   const double beta1 = view.number("beta1", 0.9), beta2 = view.number("beta2", 0.99);
-  const Lion rule{blend(beta1, 1 - beta1), blend(beta2, 1 - beta2), static_cast<float>(view.number("weight_decay", 0))};
+  const Lion rule{blend(beta1, 1 - beta1), blend(beta2, 1 - beta2)};
   return with_float(view.read(1).dtype, [&]<class T>() { return make_update<T, NoCopy>(view, rule); });
 }
 std::unique_ptr<Kernel> make_adamw(const OpView& view) {

@@ -15,18 +15,46 @@ void keep_all(Call& c, size_t updated) {
   for (size_t i = 0; i < updated; ++i) c.writes[i].v = c.reads[1 + i].v;
 }
 
+// Settings by element: those of the last piece that starts at or before it, otherwise those of the op.
+struct Settings {
+  std::vector<int64_t> starts;
+  std::vector<double> factors, decays;
+  int64_t first;  // element of the vector in which the op's begin
+  double rate, factor, decay;
+
+  Settings(const Call& c, double usual_decay)
+      : starts(c.attrs.integers("piece_starts")),
+        factors(c.attrs.numbers("piece_lr_factors")),
+        decays(c.attrs.numbers("piece_weight_decays")),
+        first(share_along(c.memory, c.attrs.text("axis")).index * c.attrs.integer("shard")),
+        rate(c.memory.table->learning_rate),
+        factor(c.attrs.number("lr_factor", 1)),
+        decay(c.attrs.number("weight_decay", usual_decay)) {}
+
+  struct Pair {
+    double lr, decay;
+  };
+  Pair at(int64_t i) const {
+    for (size_t p = starts.size(); p-- > 0;)
+      if (first + i >= starts[p]) return {rate * factors[p], decays[p]};
+    return {rate * factor, decay};
+  }
+};
+
 void sgd_update(Call& c, size_t updated) {
   bool momentum = updated > 1, clip = c.reads.size() > (momentum ? 3u : 2u);
   if (clip && c.reads.back()[0] < 0) return keep_all(c, updated);
-  double decay = c.attrs.number("weight_decay"), keep = c.attrs.number("momentum");
+  double keep = c.attrs.number("momentum");
+  const Settings settings(c, 0);
   for (int64_t i = 0; i < c.writes[0].count(); ++i) {
+    const auto [lr, decay] = settings.at(i);
     double gradient = c.reads[0][i] * (clip ? c.reads.back()[0] : 1), p = c.reads[1][i];
     gradient += decay * p;
     if (momentum) {
       gradient += keep * c.reads[2][i];
       c.writes[1][i] = gradient;
     }
-    c.writes[0][i] = p - c.memory.table->learning_rate * gradient;
+    c.writes[0][i] = p - lr * gradient;
   }
 }
 
@@ -34,11 +62,12 @@ void sgd(Call& c) { sgd_update(c, c.writes.size()); }
 
 void adamw(Call& c) {
   double beta1 = c.attrs.number("beta1", 0.9), beta2 = c.attrs.number("beta2", 0.999);
-  double decay = c.attrs.number("weight_decay", 0.01), eps = c.attrs.number("eps", 1e-8);
-  double lr = c.memory.table->learning_rate, t = static_cast<double>(c.memory.table->update + 1);
+  double eps = c.attrs.number("eps", 1e-8), t = static_cast<double>(c.memory.table->update + 1);
   bool clip = c.reads.size() > 4;
+  const Settings settings(c, 0.01);
   if (clip && c.reads[4][0] < 0) return keep_all(c, 3);
   for (int64_t i = 0; i < c.writes[0].count(); ++i) {
+    const auto [lr, decay] = settings.at(i);
     double gradient = c.reads[0][i] * (clip ? c.reads[4][0] : 1);
     double m = beta1 * c.reads[2][i] + (1 - beta1) * gradient;
     double v = beta2 * c.reads[3][i] + (1 - beta2) * gradient * gradient;
@@ -53,10 +82,11 @@ void adamw(Call& c) {
 // Chen et al., Symbolic Discovery of Optimization Algorithms, 2023.
 void lion(Call& c) {
   double beta1 = c.attrs.number("beta1", 0.9), beta2 = c.attrs.number("beta2", 0.99);
-  double decay = c.attrs.number("weight_decay"), lr = c.memory.table->learning_rate;
   bool clip = c.reads.size() > 3;
+  const Settings settings(c, 0);
   if (clip && c.reads[3][0] < 0) return keep_all(c, 2);
   for (int64_t i = 0; i < c.writes[0].count(); ++i) {
+    const auto [lr, decay] = settings.at(i);
     double gradient = c.reads[0][i] * (clip ? c.reads[3][0] : 1), m = c.reads[2][i], p = c.reads[1][i];
     double direction = beta1 * m + (1 - beta1) * gradient;
     c.writes[0][i] = p - lr * ((direction > 0) - (direction < 0) + decay * p);

@@ -13,12 +13,14 @@
 
 #include "kernels/cpu/ops/elementwise.h"
 #include "prun/sdk/kernels.h"
+#include "prun/sdk/update_ranges.h"
 
 namespace prun::cpu {
 namespace {
 
 using sdk::blend;
 using sdk::Blend;
+using sdk::UpdateRange;
 
 Blend average(double beta) { return blend(beta, 1 - beta); }
 
@@ -102,6 +104,19 @@ PRUN_CLONES void lion(const float* grad, T* param, float* m, int64_t n, LionStep
   }
 }
 
+// Returns the settings of the op's elements. `decay`: the default.
+std::vector<UpdateRange> ranges_of(const OpView& view, int64_t n, double decay) {
+  const Attrs& a = view.attrs();
+  if (!a.has("piece_starts")) return {{0, n, a.number("lr_factor", 1), a.number("weight_decay", decay)}};
+  const std::vector<int64_t> starts = a.integers("piece_starts");
+  const std::vector<double> factors = a.numbers("piece_lr_factors"), decays = a.numbers("piece_weight_decays");
+  const int64_t offset = view.share("axis").index * a.integer("shard");
+  PRUN_CHECK(
+      factors.size() == starts.size() && decays.size() == starts.size() && !starts.empty() && starts.front() <= offset,
+      std::to_string(starts.size()));
+  return sdk::update_ranges(starts, factors, decays, offset, n);
+}
+
 // The operands common to all optimizers. Reads: grad, param, `states` arrays of state, clip?. Writes: param and state,
 // in place, and with kCasts the copy.
 template <bool kCasts, class T>
@@ -112,13 +127,15 @@ struct Update {
   bf16* copy = nullptr;
   const float* clip = nullptr;
   int64_t n;
+  std::vector<UpdateRange> ranges;
   const StepTable* table;
   int threads;
 
-  Update(const OpView& view, size_t states)
+  Update(const OpView& view, size_t states, double decay = 0)
       : grad(view.in<float>(0)),
         param(view.out<T>(0)),
         n(view.read(1).count()),
+        ranges(ranges_of(view, n, decay)),
         table(view.table()),
         threads(view.threads()) {
     view.expect_count(view.read(0), n);
@@ -138,12 +155,18 @@ struct Update {
     }
   }
   bool skipped() const { return clip != nullptr && *clip < 0; }
-  // Calls f(first, count, copy of these elements) for ranges of the elements, on all threads.
+  // Calls f(first, count, copy of these elements, learning rate, weight decay) for ranges of the elements, on all
+  // threads.
   template <class F>
   void each_range(const F& f) const {
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
       const FlushSubnormals flush;
-      f(begin, end - begin, kCasts ? copy + begin : nullptr);
+      for (const UpdateRange& range : ranges) {
+        const int64_t from = std::max(begin, range.begin), to = std::min(end, range.end);
+        if (from < to)
+          f(from, to - from, kCasts ? copy + from : nullptr, table->learning_rate * range.lr_factor,
+            range.weight_decay);
+      }
     });
   }
 };
@@ -151,18 +174,19 @@ struct Update {
 template <bool kCasts, class T>
 std::unique_ptr<Kernel> make_adamw(const OpView& view) {
   const Attrs& a = view.attrs();
-  return kernel_of([u = Update<kCasts, T>(view, 2), beta1 = a.number("beta1", 0.9), beta2 = a.number("beta2", 0.999),
-                    eps = a.number("eps", 1e-8), weight_decay = a.number("weight_decay", 0.01)] {
+  return kernel_of([u = Update<kCasts, T>(view, 2, 0.01), beta1 = a.number("beta1", 0.9),
+                    beta2 = a.number("beta2", 0.999), eps = a.number("eps", 1e-8)] {
     if (u.skipped()) return;
-    const double t = static_cast<double>(u.table->update + 1), rate = u.table->learning_rate;
-    const AdamwStep s{Clip(u.clip),
-                      average(beta1),
-                      average(beta2),
-                      static_cast<float>(rate * weight_decay),
-                      static_cast<float>(rate / (1 - std::pow(beta1, t))),
-                      static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t))),
-                      eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f};
-    u.each_range([&](int64_t at, int64_t count, bf16* copy) {
+    const double t = static_cast<double>(u.table->update + 1);
+    const double mean_left = 1 - std::pow(beta1, t), square_left = 1 - std::pow(beta2, t);
+    u.each_range([&](int64_t at, int64_t count, bf16* copy, double rate, double weight_decay) {
+      const AdamwStep s{Clip(u.clip),
+                        average(beta1),
+                        average(beta2),
+                        static_cast<float>(rate * weight_decay),
+                        static_cast<float>(rate / mean_left),
+                        static_cast<float>(1 / std::sqrt(square_left)),
+                        eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f};
       adamw<kCasts>(u.grad + at, u.param + at, u.state[0] + at, u.state[1] + at, copy, count, s);
     });
   });
@@ -173,12 +197,11 @@ template <bool kCasts, class T>
 std::unique_ptr<Kernel> make_sgd(const OpView& view) {
   const bool has_momentum = view.writes() > (kCasts ? 2 : 1);
   return kernel_of([u = Update<kCasts, T>(view, has_momentum ? 1 : 0), has_momentum,
-                    momentum = blend(view.attrs().number("momentum", 0), 1),
-                    decay = static_cast<float>(view.attrs().number("weight_decay", 0))] {
+                    momentum = blend(view.attrs().number("momentum", 0), 1)] {
     if (u.skipped()) return;
-    const float rate = static_cast<float>(u.table->learning_rate);
     const Clip clip(u.clip);
-    u.each_range([&](int64_t at, int64_t count, bf16* copy) {
+    u.each_range([&](int64_t at, int64_t count, bf16* copy, double of_range, double weight_decay) {
+      const float rate = static_cast<float>(of_range), decay = static_cast<float>(weight_decay);
       if (has_momentum)
         sgd_momentum<kCasts>(u.grad + at, u.param + at, u.state[0] + at, copy, count, rate, clip, decay, momentum);
       else
@@ -191,10 +214,12 @@ template <class T>
 std::unique_ptr<Kernel> make_lion(const OpView& view) {
   const Attrs& a = view.attrs();
   return kernel_of([u = Update<false, T>(view, 1), direction = average(a.number("beta1", 0.9)),
-                    mean = average(a.number("beta2", 0.99)), decay = static_cast<float>(a.number("weight_decay", 0))] {
+                    mean = average(a.number("beta2", 0.99))] {
     if (u.skipped()) return;
-    const LionStep s{Clip(u.clip), direction, mean, static_cast<float>(u.table->learning_rate), decay};
-    u.each_range([&](int64_t at, int64_t count, bf16*) { lion(u.grad + at, u.param + at, u.state[0] + at, count, s); });
+    u.each_range([&](int64_t at, int64_t count, bf16*, double rate, double weight_decay) {
+      const LionStep s{Clip(u.clip), direction, mean, static_cast<float>(rate), static_cast<float>(weight_decay)};
+      lion(u.grad + at, u.param + at, u.state[0] + at, count, s);
+    });
   });
 }
 
