@@ -6,7 +6,7 @@ local kinds = require "prun.kinds"
 local parameter_names = require "prun.parameter_names"
 local schema = require "prun.schema"
 
-local entries = schema.register("prun.groups", {
+local entries = schema.register("prun.groups.group", {
   { name = "match", kind = "text", optional = true,
     help = 'names, such as "*.bias|embed*": * is any characters, | separates alternatives' },
   { name = "dims", kind = "integer", optional = true, least = 0, most = 8,

@@ -45,6 +45,7 @@ local signatures = {
       " fun(options: table): prun.Model",
     strategy = "fun(name: string, defaults: table, body: fun(unit: prun.Unit, opt: table), traits?: table):" ..
       " fun(options: table): prun.Strategy",
+    groups = "fun(groups: (prun.groups.group.options|prun.Optimizer)[]): prun.Optimizer",
     schedule = "fun(name: string, order: fun(rank: integer, ranks: integer, micro: integer, chunks: integer)," ..
       " traits?: table): prun.Schedule",
     forward = "fun(microbatch: integer, chunk?: integer)",

@@ -138,8 +138,15 @@
 ---@field reshard_after_forward? boolean free parameters after forward; false keeps them until backward has read them (default true)
 ---@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
 
+---@class prun.groups.group.options
+---@field match? string names, such as "*.bias|embed*": * is any characters, | separates alternatives
+---@field dims? integer matches only parameters of so many dims: 1 are biases and weights of norms
+---@field lr? number factor of the learning rate (default 1)
+---@field decay? number weight decay, in place of the optimizer's weight_decay
+
 ---@class prun.init.from.options
 ---@field path string a Hugging Face folder, a checkpoint, or a folder of checkpoints, whose newest is taken
+---@field missing? string parameters that the weights lack: an error, or they get the model's initial values (default 'error')
 
 ---@class prun.linear.options
 ---@field lr number the greatest rate, reached when the warm-up ends
@@ -279,6 +286,7 @@
 ---@field strategy? prun.Strategy[] a list, such as { prun.zero3 { axis = "dp" } }
 ---@field optimizer prun.Optimizer such as prun.adamw { lr = 3e-4 }
 ---@field init? prun.Weights weights to begin with, such as prun.init.from { path = "model" }; else the model's initial values
+---@field frozen? string parameters that are not trained, such as "embed*|block*.ln1.*": * is any characters
 ---@field micro? integer microbatches of a step (default 1)
 ---@field eval? prun.Evaluation such as prun.eval { every = 50, batches = 4 }
 ---@field checkpoint? prun.Checkpoints such as prun.checkpoint { every = 500, keep = 3 }; --checkpoint DIR says where
@@ -378,6 +386,7 @@
 ---@field fsdp fun(options: prun.fsdp.options): prun.Strategy
 ---@field full fun(dims: integer|integer[], value: number, options?: table): prun.Tensor
 ---@field gather fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor?
+---@field groups fun(groups: (prun.groups.group.options|prun.Optimizer)[]): prun.Optimizer
 ---@field init prun.init
 ---@field iota fun(n: integer|prun.Tensor, options?: table): prun.Tensor
 ---@field linear fun(options: prun.linear.options): prun.LearningRate

@@ -351,6 +351,34 @@ void add_updates(Family& f) {
   f.add("lion that skips", {"lion grad param m skip > param m", kSigns});
 }
 
+// Returns the rule with four groups of parameters: in pieces of the op's `n` elements, or of the shards of all ranks.
+Attrs in_pieces(Attrs rule, Counts starts, int64_t n, bool of_shards) {
+  rule.set("piece_starts", std::move(starts));
+  rule.set("piece_lr_factors", Numbers{1, 0.25, 2, 1});
+  rule.set("piece_weight_decays", Numbers{0.1, 0, 0.5, 0});
+  rule.erase("weight_decay");
+  if (of_shards) rule.set("axis", "dp"), rule.set("shard", n);
+  return rule;
+}
+
+void add_updates_of_groups(Family& f, int64_t n) {
+  Attrs slower = adamw();
+  slower.set("lr_factor", 0.25);
+  f.add("adamw with a factor", {"adamw grad param m v > param m v", slower}, 2e-6);
+  const int64_t quarter = n / 16 * 4;  // packs of 4 elements are in one piece
+  const Counts uneven = {0, n / 3, n / 3 + n / 5, n - 1}, even = {0, quarter, 2 * quarter, 3 * quarter},
+               shards = {0, 2 * n + n / 5, 2 * n + n / 2, 3 * n};
+  for (const Counts& starts : {uneven, even, shards}) {
+    const auto add = [&](const char* name, const char* line, const Attrs& attrs) {
+      f.add(name, {line, in_pieces(attrs, starts, n, starts == shards)}, 2e-6);
+    };
+    add("adamw of pieces", "adamw grad param m v > param m v", adamw());
+    add("sgd of pieces", "sgd grad param > param", kPlain);
+    add("sgd with momentum, of pieces", "sgd grad param m clip > param m", kHeavy);
+    add("lion of pieces", "lion grad param m > param m", kSigns);
+  }
+}
+
 // f32 in, bf16 out.
 void add_casting_updates(Family& f, std::vector<Case>& out) {
   const Line cast{"cast master > low", cast_to("bf16")};
@@ -444,6 +472,11 @@ std::vector<Case> training_cases() {
     add_updates(f);
     add_casting_updates(f, out);
     add_norms(f, n);
+  }
+  for (int64_t n : {1, 1029, 8192}) {
+    Family f(out,
+             {{"grad m", {F32, {n}}}, {"param", {T, {n}}}, {"v", {F32, {n}, 0.01, 1}}, {"clip", {F32, {}, 0.5, 0.6}}});
+    add_updates_of_groups(f, n);
   }
   add_large_norms(out);
   add_clipping(out);

@@ -171,8 +171,9 @@ pcall(prun.schedule("walk", function()
 end).record, 1, 4, 1)
 
 -- Functions with a table argument, and the remaining ones.
+local tables = { ["prun.plan.report"] = true, ["prun.groups.group"] = true }  -- inside others
 for word, entries in pairs(schema.registered) do
-  if not schema.words[word] and word ~= "prun.plan.report" and not word:find "%.walk$" then
+  if not schema.words[word] and not tables[word] and not word:find "%.walk$" then
     walk(word, find(word), { options = entries })
   end
 end
@@ -183,6 +184,9 @@ walk("report", function(given)
   return prun.plan { mesh = mesh, model = right_value { kind = "model" }, data = prun.data.index { batch = prun.world },
                      strategy = prun.ddp {}, optimizer = prun.sgd {}, report = given }
 end, { options = schema.registered["prun.plan.report"] })
+
+walk("group", function(given) return prun.groups { given, prun.sgd {} } end,
+  { options = schema.registered["prun.groups.group"] })
 
 if tried < 2500 then escapes[#escapes + 1] = ("only %d values were tried"):format(tried) end
 error(#escapes > 0 and table.concat(escapes, "\n") or "all refused", 0)
