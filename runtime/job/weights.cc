@@ -122,7 +122,10 @@ void require_weights_fit(const Plan& plan, bool whole) {
     checkpoint::take_linear_weights(weights, checkpoint::linear_weights(plan.graph));
     const bool partial = plan.initial_weights->partial;
     const std::map<std::string, Shape> parameters = parameters_of(plan);
-    std::string problem = checkpoint::differing_model(weights.model, plan.model);
+    ModelDescription there = weights.model;
+    if (const Attrs& ours = plan.model.arguments; partial && ours.has("layers"))
+      there.arguments.set("layers", ours.integer("layers"));  // the weights may lack layers
+    std::string problem = checkpoint::differing_model(there, plan.model);
     if (problem.empty()) problem = checkpoint::differing_tensor(weights, parameters, partial);
     if (!problem.empty()) {
       if (!weights.model.name.empty())

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <numeric>
 
 #include "device/device.h"
@@ -64,6 +66,55 @@ TEST(Prove, DriftThatIsDeclaredIsCheckedAtTheAverages) {
   const Proof spoilt = proof_of("plans/custom/local_sgd.lua", 4, {}, added);
   EXPECT_EQ(spoilt.verdict, Proof::Verdict::differs);
   EXPECT_NE(spoilt.text.find("added up over dp (2 ranks) where the average is due"), std::string::npos) << spoilt.text;
+}
+
+// Each fault applies a group to another part of the flat vectors.
+TEST(Prove, GroupsOnTheWrongPartOfAVectorDiffer) {
+  const auto spoilt = [](const std::function<void(Attrs&)>& change) {
+    return [change](Job& job) {
+      for (Program& program : job.classes)
+        for (Stream& stream : program.step().streams)
+          for (Op& op : stream.ops)
+            if (op.attrs.has("piece_starts") && op.is(ops::adamw)) change(op.attrs);
+    };
+  };
+  const std::map<std::string, Spoil> faults = {
+      {"starts", spoilt([](Attrs& attrs) {
+         std::vector<int64_t> starts = attrs.integers("piece_starts");
+         for (size_t i = 1; i < starts.size(); i++) starts[i] += 32;
+         attrs.set("piece_starts", starts);
+       })},
+      {"every rank's shard is the first", spoilt([](Attrs& attrs) { attrs.set("shard", int64_t{0}); })},
+      {"settings of the neighbor", spoilt([](Attrs& attrs) {
+         std::vector<double> factors = attrs.numbers("piece_lr_factors");
+         std::rotate(factors.begin(), factors.begin() + 1, factors.end());
+         attrs.set("piece_lr_factors", factors);
+       })}};
+  const Settings settings = {{"groups", "true"}, {"optimizer", "adamw"}, {"dp", "3"}, {"data_parallel", "zero3"}};
+  EXPECT_EQ(proof_of("tests/parity/product.lua", 3, settings).verdict, Proof::Verdict::equal);
+  for (const auto& [name, spoil] : faults) {
+    const Proof proof = proof_of("tests/parity/product.lua", 3, settings, spoil);
+    EXPECT_EQ(proof.verdict, Proof::Verdict::differs) << name << ": " << proof.text;
+  }
+}
+
+TEST(Prove, FrozenWeightsThatChangeDiffer) {
+  const Settings settings = {{"frozen", "block0.*|*.up.*"}, {"dp", "2"}, {"data_parallel", "zero3"}};
+  EXPECT_EQ(proof_of("tests/parity/product.lua", 2, settings).verdict, Proof::Verdict::equal);
+  const Proof proof = proof_of("tests/parity/product.lua", 2, settings, [](Job& job) {
+    for (Program& program : job.classes)
+      for (const TensorId id : program.tensors.ids()) {
+        if (program.buffers[program.tensors[id].buffer].role != Role::frozen) continue;
+        Op op;
+        op.def = &ops::scale;
+        op.reads = op.writes = {id};
+        op.phase = Phase::step;
+        op.attrs.set("factor", 0.5);
+        program.step().streams[0].ops.push_back(op);
+        break;
+      }
+  });
+  EXPECT_EQ(proof.verdict, Proof::Verdict::differs) << proof.text;
 }
 
 struct Expected {

@@ -43,7 +43,9 @@ local function model(batch)
   return nn.unit("head", function() return prun.losses.mse(nn.linear("out", x, 4), batch.y) end)
 end
 local optimizers = {
-  adamw = prun.adamw { lr = prun.cosine { lr = 1e-2, warmup = 2, steps = 10, least = 1e-3 }, weight_decay = 0.1, clip = 0.5 },
+  adamw = prun.adamw {
+    lr = prun.cosine { lr = 1e-2, warmup = 2, steps = 10, least = 1e-3 }, weight_decay = 0.1, clip = 0.5,
+  },
   sgd = prun.sgd { lr = 0.05, momentum = 0.9, weight_decay = 0.1 },
 }
 return prun.plan {
@@ -59,8 +61,8 @@ return prun.plan {
   micro = 2, frozen = arg.frozen ~= "" and arg.frozen or nil,
 }
 """.replace("WIDTH", str(WIDTH)).replace("BLOCKS", str(BLOCKS)).replace("SAMPLES", str(SAMPLES))
-MESHES = [("", "zero3"), ("dp3", "ddp"), ("dp2", "zero1"), ("dp2", "zero2"), ("dp3", "zero3"), ("tp2", "zero3"), ("pp2", "zero3"),
-          ("dp2 tp2", "zero3"), ("pp2 dp3", "zero3")]
+MESHES = [("", "zero3"), ("dp3", "ddp"), ("dp2", "zero1"), ("dp2", "zero2"), ("dp3", "zero3"), ("tp2", "zero3"),
+          ("pp2", "zero3"), ("dp2 tp2", "zero3"), ("pp2 dp3", "zero3")]
 
 
 class Block(torch.nn.Module):
@@ -76,7 +78,8 @@ class Block(torch.nn.Module):
 
 def names_and_modules():
     torch.manual_seed(3)
-    modules = {"embed.in": torch.nn.Linear(6, WIDTH), **{f"block{i}": Block() for i in range(BLOCKS)}, "head.out": torch.nn.Linear(WIDTH, 4)}
+    modules = {"embed.in": torch.nn.Linear(6, WIDTH), **{f"block{i}": Block() for i in range(BLOCKS)}}
+    modules["head.out"] = torch.nn.Linear(WIDTH, 4)
     return {name: module.double() for name, module in modules.items()}
 
 

@@ -99,6 +99,74 @@ TEST(VerifyTraining, PaddingBetweenParametersStaysZero) {
   EXPECT_EQ(check(t), "");
 }
 
+// The state of two parameters of 8 elements in w, which `shards` ranks of dp share.
+void list_parameters(Training& t, const std::string& shard_axis = "") {
+  for (int i = 0; i < 2; i++) {
+    StateTensor state;
+    state.name = i == 0 ? "first" : "second";
+    state.tensor = t.w;
+    state.begin = int64_t{8} * i;
+    state.shape = {8};
+    state.shard_axis = shard_axis;
+    state.lr_factor = 1 + i;
+    t.program.state.push_back(state);
+  }
+}
+
+TEST(VerifyTraining, ParametersAreUpdatedWithTheSettingsOfTheirGroups) {
+  Training t;
+  list_parameters(t);
+  EXPECT_EQ(check(t),
+            "parameter groups: sgd (step, compute#3, plan.lua:6) updates 'second' with lr factor 1 and weight decay 0, "
+            "where the plan has lr factor 2 and weight decay 0; it is from before the step");
+  Attrs& attrs = t.step()[3].attrs;
+  attrs.set("piece_starts", std::vector<int64_t>{0, 8});
+  attrs.set("piece_lr_factors", std::vector<double>{1, 2});
+  attrs.set("piece_weight_decays", std::vector<double>{0, 0});
+  EXPECT_EQ(check(t), "");
+  attrs.set("piece_starts", std::vector<int64_t>{0, 7});
+  EXPECT_NE(check(t).find("updates 'first' with lr factor 2"), std::string::npos) << check(t);
+  attrs.set("piece_starts", std::vector<int64_t>{1, 8});
+  EXPECT_NE(check(t).find("updates 'first' with no settings"), std::string::npos) << check(t);
+  attrs.set("piece_starts", std::vector<int64_t>{0});
+  EXPECT_NE(check(t).find("lists pieces without settings for each"), std::string::npos) << check(t);
+}
+
+// w is a shard: the parameters span the shards of two ranks, 8 elements on each.
+TEST(VerifyTraining, PiecesOfAShardCountInTheWholeVector) {
+  Training t({{"dp", 2}});
+  list_parameters(t, "dp");
+  t.program.state[1].begin = 20;  // second: the last 8 of 32 elements, on rank 1; first: the first 8, on rank 0
+  Attrs& attrs = t.step()[3].attrs;
+  attrs.set("piece_starts", std::vector<int64_t>{0, 20});
+  attrs.set("piece_lr_factors", std::vector<double>{1, 2});
+  attrs.set("piece_weight_decays", std::vector<double>{0, 0});
+  attrs.set("axis", std::string("dp"));
+  attrs.set("shard", int64_t{16});
+  EXPECT_EQ(check(t).find("parameter groups"), std::string::npos) << check(t);
+  attrs.set("shard", int64_t{0});
+  EXPECT_NE(check(t).find("updates 'second' with lr factor 1"), std::string::npos) << check(t);
+  attrs.set("shard", int64_t{16});
+  attrs.set("axis", std::string());
+  EXPECT_NE(check(t).find("lists the pieces of a shard over no axis for one over dp"), std::string::npos) << check(t);
+}
+
+TEST(VerifyTraining, FrozenWeightsAreNotWritten) {
+  Training t;
+  const int frozen = t.persistent("frozen", 16);
+  t.program.buffers.back().role = Role::frozen;
+  t.op(kInit, {}, {frozen}, 0, {}, true).attrs.set("counts", std::vector<int64_t>{16});
+  t.program.init().streams[0].ops.back().attrs.set("starts", std::vector<int64_t>{0});
+  t.step()[0].reads.push_back(frozen);
+  EXPECT_EQ(check(t), "");
+  t.op(kCompute, {frozen}, {frozen}).phase = Phase::step;
+  EXPECT_NE(
+      check(t).find("frozen weights: add (step, compute#4, plan.lua:8) writes 'frozen', weights that the plan has "
+                    "frozen"),
+      std::string::npos)
+      << check(t);
+}
+
 TEST(VerifyTraining, StreamsMeetAtTheEndOfAStep) {
   Training t({{"dp", 2}});
   t.program.schedule.steps = 2;

@@ -18,14 +18,28 @@ struct List {
   std::string label, settings;
   double lr_factor = 1, weight_decay = 0;
   int64_t tensors = 0, elements = 0;
-  std::vector<std::string> names, short_names;  // of each parameter; of parameters of like units together
+  std::vector<std::string> names;
+  std::vector<std::string> short_names;  // "block*.up.bias" if the list has the parameter of every block
 };
 
-// Returns the name with "block*" in place of "block3" if the class has several units.
-std::string short_name(const Plan& plan, const Value& parameter, const std::map<std::string, int>& units) {
+// Returns the parameter's name with "block*" in place of "block3".
+std::string name_in_class(const Plan& plan, const Value& parameter) {
   const Unit& unit = plan.graph.units[parameter.unit];
-  if (units.at(unit.unit_class) < 2) return parameter.name;
   return unit.unit_class + "*" + parameter.name.substr(unit.name.size());
+}
+
+void shorten(const Plan& plan, const std::vector<const Value*>& parameters, const std::map<std::string, int>& units,
+             List& list) {
+  std::map<std::string, int> members;
+  for (const Value* value : parameters) ++members[name_in_class(plan, *value)];
+  for (const Value* value : parameters) {
+    const std::string name = name_in_class(plan, *value);
+    const int all = units.at(plan.graph.units[value->unit].unit_class);
+    if (all < 2 || members.at(name) < all)
+      list.short_names.push_back(value->name);
+    else if (std::ranges::find(list.short_names, name) == list.short_names.end())
+      list.short_names.push_back(name);
+  }
 }
 
 std::vector<List> lists_of(const Plan& plan) {
@@ -39,18 +53,19 @@ std::vector<List> lists_of(const Plan& plan) {
                      fmt::format(" ({}decay {})", factor, group.weight_decay), group.lr, group.weight_decay});
   }
   lists.push_back({"no group", fmt::format(" (decay {})", optimizer.weight_decay), 1, optimizer.weight_decay});
-  List frozen{"frozen", "", 0, 0};
+  lists.push_back({"frozen", "", 0, 0});
+  std::vector<std::vector<const Value*>> parameters(lists.size());
   for (const Value& value : plan.graph.values) {
     if (value.kind != ValueKind::parameter) continue;
-    List& list = value.frozen ? frozen : value.group > 0 ? lists[value.group - 1] : lists.back();
-    ++list.tensors;
-    list.elements += value.count();
-    list.names.push_back(value.name);
-    const std::string name = short_name(plan, value, units);
-    if (std::ranges::find(list.short_names, name) == list.short_names.end()) list.short_names.push_back(name);
+    const size_t at = value.frozen ? lists.size() - 1 : value.group > 0 ? value.group - 1 : lists.size() - 2;
+    ++lists[at].tensors;
+    lists[at].elements += value.count();
+    lists[at].names.push_back(value.name);
+    parameters[at].push_back(&value);
   }
-  if (optimizer.groups.empty()) lists.clear();
-  if (frozen.tensors > 0) lists.push_back(std::move(frozen));
+  for (size_t i = 0; i < lists.size(); ++i) shorten(plan, parameters[i], units, lists[i]);
+  if (lists.back().tensors == 0) lists.pop_back();
+  if (optimizer.groups.empty()) lists.erase(lists.begin());
   return lists;
 }
 
@@ -61,7 +76,7 @@ std::string parameter_lists(const Plan& plan) {
   for (const List& list : lists_of(plan)) {
     text += fmt::format("{}{}: ", list.label, list.settings);
     if (list.tensors == 0) {
-      text += list.label == "no group" ? "none\n" : "none, earlier groups take all that it matches\n";
+      text += list.label == "no group" ? "none\n" : "none: earlier groups or `frozen` take all that it matches\n";
       continue;
     }
     const size_t shown = std::min(list.short_names.size(), kMostNames);

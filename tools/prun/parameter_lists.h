@@ -1,4 +1,4 @@
-// What `prun check` says of the parameters: which optimizer group each is in, and which are frozen.
+// The members of each optimizer group and the frozen parameters, which `prun check` lists.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
