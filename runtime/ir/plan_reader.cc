@@ -541,7 +541,7 @@ void read_training(const Field& root, Plan& plan) {
   if (root.has("initial_weights")) root.need("initial_weights", plan.initial_weights.emplace());
   if (root.has("report")) root.need("report", plan.report.emplace());
   if (root.has("checkpoint")) root.need("checkpoint", plan.keeping.emplace());
-  plan.optimizer = read_optimizer(root.at("optimizer"), plan.steps);
+  plan.optimizer = read_optimizer(root.at("optimizer"));
   for (const Value& value : plan.graph.values)
     if (value.group < 0 || value.group > std::ssize(plan.optimizer.groups))
       root.at("optimizer").fail(fmt::format("of a group {}", value.group));
