@@ -14,10 +14,7 @@ local entries = schema.register("prun.checkpoint", {
     help = "commits to memory between those to the disk, every so many steps; by default with those only" },
 })
 
-return setmetatable({}, {
-  __index = { entries = entries },
-  __call = host.word(function(_, given)
-    local site = host.site("user")
-    return { kind_of = "checkpoint", options = schema.check("prun.checkpoint", entries, given, site), site = site }
-  end),
-})
+return schema.constructor("prun.checkpoint", entries, function(_, given)
+  local site = host.site("user")
+  return { kind_of = "checkpoint", options = schema.check("prun.checkpoint", entries, given, site), site = site }
+end)

@@ -24,13 +24,11 @@ function data.source(kind, spec)
                     help = "samples in a step, over all ranks" } }
   for i, entry in ipairs(spec.entries) do entries[i + 1] = entry end
   schema.register("prun.data." .. kind, entries)
-  return setmetatable({ entries = entries }, {
-    __call = host.word(function(_, given)
-      local site = host.site("user")
-      local options = schema.check("prun.data." .. kind, entries, given, site)
-      return { kind_of = "data", kind = kind, options = options, spec = spec, site = site }
-    end),
-  })
+  return schema.constructor("prun.data." .. kind, entries, function(_, given)
+    local site = host.site("user")
+    local options = schema.check("prun.data." .. kind, entries, given, site)
+    return { kind_of = "data", kind = kind, options = options, spec = spec, site = site }
+  end)
 end
 
 -- Fills in options from the model and rejects contradictions.

@@ -130,7 +130,30 @@ local words = {
   functional = "prun.nn itself", no_grad = "prun.eval, which evaluates during a run", set_seed = "seed of the plan",
   autocast = "dtype of the plan",
   manual_seed = "seed of the plan", gradscaler = 'dtype = "bf16" of the plan, which needs no loss scaling',
+  amp = 'dtype = "bf16" of the plan', mixed_precision = 'dtype = "bf16" of the plan',
   wandb = "--metrics FILE on the command line", distributedsampler = "nothing: each data rank reads its share",
+}
+
+for ours, names in pairs {
+  ['dtype = "f32" of the plan'] = "f32 fp32 float32", ['dtype = "f64" of the plan'] = "f64 fp64 float64",
+  ['dtype = "bf16" of the plan'] = "bf16 bfloat16",
+  ['dtype = "bf16" of the plan; f16 is not there'] = "f16 fp16 float16",
+} do
+  for name in names:gmatch "%S+" do words[name] = ours end
+end
+
+-- Fields of prun and its families that are too common as names for a hint about an unknown global.
+local fields = {
+  float = 'dtype = "f32" of the plan', double = 'dtype = "f64" of the plan', half = 'dtype = "bf16" of the plan',
+  cpu = "--device cpu on the command line, the default", gpu = "--device cuda on the command line",
+  optimizer = "prun.adamw, prun.lion, prun.sgd", optimizers = "prun.adamw, prun.lion, prun.sgd",
+  lr_scheduler = "prun.cosine, prun.linear, prun.warmup", lr_schedulers = "prun.cosine, prun.linear, prun.warmup",
+  strategies = "prun.ddp, prun.zero3, prun.pipeline", parallel = "prun.ddp, prun.zero3, prun.pipeline",
+  schedules = 'prun.pipeline { schedule = "1f1b" }', gpipe = 'prun.pipeline { schedule = "gpipe" }',
+  interleaved = 'prun.pipeline { schedule = "interleaved" }', zb_v = 'prun.pipeline { schedule = "zb_v" }',
+  zb_h1 = 'prun.pipeline { schedule = "zb_h1" }', layers = "prun.nn", modules = "prun.nn", torch = "prun.nn",
+  text = "prun.data.bytes", texts = "prun.data.bytes", file = "prun.data.bytes", files = "prun.data.bytes",
+  dataset = "prun.data.bytes, prun.data.tokens", datasets = "prun.data.bytes, prun.data.tokens",
 }
 
 -- Functions that prun does not have yet: kind, and after "; " the way round, if there is one = names.
@@ -239,6 +262,17 @@ function elsewhere.word(name, names)
   local lower = tostring(name):lower()
   if words[lower] then return here(words[lower]) end
   return missing[lower] and (": prun has no %s"):format((missing[lower]:gsub("^[^;]+", "%0 yet", 1)))
+end
+
+-- Returns the same for an unknown field of prun or of one of its families, functions or words; never nil.
+function elsewhere.field(name, names)
+  local ours = elsewhere.word(name, names)
+  if ours then return ours end
+  local lower, same = tostring(name):lower(), require("prun.bare_names")(tostring(name))
+  if same:find "^ %(here: " then return same end
+  if fields[lower] then return here(fields[lower]) end
+  if owner_of[lower] then return (" (that is an option of %s)"):format(owner_of[lower]) end
+  return #names > 0 and host.did_you_mean(tostring(name), names) or ""
 end
 
 -- Returns the same for an unknown field or method of a tensor, whose fields are `names`.

@@ -5,8 +5,6 @@
 local data = require "prun.data"
 local schema = require "prun.schema"
 
-local eval = {}
-
 local entries = schema.register("prun.eval", {
   { name = "every", kind = "integer", least = 1, most = schema.most_exact,
     help = "an evaluation comes after every so many steps" },
@@ -17,6 +15,11 @@ local entries = schema.register("prun.eval", {
   { name = "data", kind = "data", optional = true,
     help = "samples to evaluate on; by default the end of the training's data" },
 })
+
+local eval = schema.constructor("prun.eval", entries, function(_, given)
+  local site = host.site("user")
+  return { kind_of = "eval", options = schema.check("prun.eval", entries, given, site), site = site }
+end)
 
 -- An evaluation runs the training's program, so its samples must have the same inputs.
 local function check_inputs(source, training)
@@ -69,10 +72,4 @@ function eval.result(given, plan, model, training)
            site = given.site }
 end
 
-return setmetatable(eval, {
-  __index = { entries = entries },
-  __call = host.word(function(_, given)
-    local site = host.site("user")
-    return { kind_of = "eval", options = schema.check("prun.eval", entries, given, site), site = site }
-  end),
-})
+return eval

@@ -91,23 +91,21 @@ function learning_rate.curve(name, entries, shape)
   schema.register(what, entries)
   local has_steps = false
   for _, entry in ipairs(entries) do has_steps = has_steps or entry.name == "steps" end
-  return setmetatable({ entries = entries }, {
-    __call = host.word(function(_, given)
-      local site = host.site("user")
-      local options = schema.check(what, entries, given, site)
-      require_range(what, options, options.steps, site)
-      local function result(steps)
-        local all = {}
-        for key, value in pairs(options) do all[key] = value end
-        all.steps = options.steps or has_steps and steps or nil
-        require_range(what, all, all.steps, site)
-        local path = warm_up(all)
-        if shape then shape(path, all) end
-        return { text = text(name, entries, all), pieces = path.pieces, last = path.value }
-      end
-      return { kind_of = "rate", result = result }
-    end),
-  })
+  return schema.constructor(what, entries, function(_, given)
+    local site = host.site("user")
+    local options = schema.check(what, entries, given, site)
+    require_range(what, options, options.steps, site)
+    local function result(steps)
+      local all = {}
+      for key, value in pairs(options) do all[key] = value end
+      all.steps = options.steps or has_steps and steps or nil
+      require_range(what, all, all.steps, site)
+      local path = warm_up(all)
+      if shape then shape(path, all) end
+      return { text = text(name, entries, all), pieces = path.pieces, last = path.value }
+    end
+    return { kind_of = "rate", result = result }
+  end)
 end
 
 -- Returns the rate of { { step, rate }, ... }: linear between the points, constant before the first and after the last;

@@ -13,12 +13,10 @@ return schema.word("prun.model", {
 }, function(name, defaults, build)
   local what = "the model " .. name
   local entries = schema.register("prun.models." .. name, schema.from_defaults(what, defaults, host.site()))
-  return setmetatable({ entries = entries }, {
-    __call = host.word(function(_, given)
-      local site = host.site("user")
-      local options = schema.check(what, entries, given, site)
-      return { kind_of = "model", name = name, options = options, site = site,
-               build = host.word(function(batch) return build(options, batch) end, site) }
-    end),
-  })
+  return schema.constructor(what, entries, function(_, given)
+    local site = host.site("user")
+    local options = schema.check(what, entries, given, site)
+    return { kind_of = "model", name = name, options = options, site = site,
+             build = host.word(function(batch) return build(options, batch) end, site) }
+  end)
 end)

@@ -16,7 +16,7 @@ local function make(_, name, fields, asked)
     local value = fields[word]
     if value == nil then
       host.fail(("%s has no '%s'%s"):format(name, tostring(word),
-        require("prun.elsewhere").word(word, names_of(fields)) or host.did_you_mean(tostring(word), names_of(fields))))
+        require("prun.elsewhere").field(word, names_of(fields))))
     end
     if type(value) == "string" and value:find("^prun%.") then value = require(value) end
     if type(value) == "function" then value = host.word(value) end
@@ -30,5 +30,20 @@ local function make(_, name, fields, asked)
   namespace.known[name] = { words = words, names = names_of(fields) }
   return words
 end
+
+-- Returns the name of one of our functions, or nil.
+local function name_of(fn)
+  for name, family in pairs(namespace.known) do
+    for _, word in ipairs(family.names) do
+      if rawget(family.words, word) == fn then return name .. "." .. word end
+    end
+  end
+  return nil
+end
+
+host.index_functions(function(fn, field)
+  host.fail(("%s is a function and has no field '%s'%s"):format(name_of(fn) or "this", tostring(field),
+    require("prun.elsewhere").field(field, {})))
+end)
 
 return setmetatable(namespace, { __call = make })

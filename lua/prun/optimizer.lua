@@ -19,12 +19,10 @@ end
 return setmetatable(optimizer, {
   __call = function(_, name, entries)
     schema.register("prun." .. name, entries)
-    return setmetatable({ entries = entries }, {
-      __call = host.word(function(_, given)
-        local site = host.site("user")
-        local options = schema.check("prun." .. name, entries, given, site)
-        return { kind_of = "optimizer", name = name, options = options, site = site }
-      end),
-    })
+    return schema.constructor("prun." .. name, entries, function(_, given)
+      local site = host.site("user")
+      local options = schema.check("prun." .. name, entries, given, site)
+      return { kind_of = "optimizer", name = name, options = options, site = site }
+    end)
   end,
 })

@@ -270,6 +270,22 @@ function schema.method(kind, word, arguments, fn)
   end
 end
 
+-- Returns a function call(self, given) of options as a table, whose `entries` can be listed. Another field is an error.
+function schema.constructor(what, entries, call)
+  return setmetatable({ entries = entries }, {
+    __call = host.word(call),
+    __index = function(_, field)
+      local hint = require("prun.elsewhere").field(field, {})
+      local option = not hint:find "^ %(here" and entries[1] and entries[1].name
+      for _, entry in ipairs(entries) do
+        if entry.name == field then option = field end
+      end
+      if option then hint = (" (it takes options: { %s = ... })"):format(option) end
+      host.fail(("%s has no field '%s'%s"):format(what, tostring(field), hint))
+    end,
+  })
+end
+
 -- Returns a table of these fields in which a misspelt field is an error with the likely right one.
 function schema.closed(what, fields)
   return setmetatable(fields, { __index = function(self, name)

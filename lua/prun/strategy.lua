@@ -124,9 +124,9 @@ local function names_in_order(list)
 end
 
 -- A strategy that splits nothing of the data must place something, because otherwise its ranks would be replicas
--- (unless there is one rank); a strategy without an axis must have another effect.
+-- (unless there is one rank), and so must one that `needs` layers; a strategy without an axis must have another effect.
 local function require_effect(strategy, units, classes, mesh)
-  if strategy.splits ~= "nothing" or strategy.pipeline then return end
+  if strategy.splits ~= "nothing" and strategy.needs == "" or strategy.pipeline then return end
   local ranks = 1
   for _, axis in ipairs(strategy.axes) do ranks = ranks * mesh.size_of[axis] end
   if #strategy.axes > 0 and ranks == 1 then return end
@@ -142,8 +142,9 @@ local function require_effect(strategy, units, classes, mesh)
   for _, class in ipairs(classes) do
     for name in pairs(class.layers) do names[#names + 1] = name end
   end
-  host.fail(("the strategy %s finds none of its layers in the model, which has: %s"):format(
-    strategy.name, table.concat(names, ", ")), strategy.site)
+  host.fail(("the strategy %s finds none of its layers in the model, which has: %s%s"):format(strategy.name,
+    table.concat(names, ", "), strategy.needs and strategy.needs ~= "" and "; it needs " .. strategy.needs or ""),
+    strategy.site)
 end
 
 -- A strategy places over its own axes, and communicates over axes of the mesh.
@@ -202,6 +203,8 @@ local traits_entries = {
     help = "what the axis divides" },
   { name = "differs", kind = "text", default = "",
     help = 'why it trains something else than one rank would: "weights drift between averages"; empty: it does not' },
+  { name = "needs", kind = "text", default = "",
+    help = "which layers a model must have; empty: it also works without layers of its own" },
 }
 
 define = host.word(schema.word("prun.strategy", {
@@ -217,17 +220,22 @@ define = host.word(schema.word("prun.strategy", {
   if not over and type(defaults.axis) ~= "string" and type(defaults.axis) ~= "table" then
     host.fail(("the strategy %s needs an option `axis`, such as { axis = \"dp\" }"):format(name))
   end
-  local self = { entries = entries }
+  local what = "the strategy " .. name
+  local self = schema.constructor(what, entries, function(_, given)
+    local site = host.site("user")
+    local options = schema.check(what, entries, given, site)
+    return { kind_of = "strategy", name = name, site = site, body = body, splits = traits.splits,
+             differs = traits.differs, needs = traits.needs, options = options, axes = axes_of(name, options, site) }
+  end)
   -- Returns the same strategy under another name.
   function self.renamed(_, other) return define(other, defaults, body, traits) end
-  return setmetatable(self, {
-    __call = host.word(function(_, given)
-      local site = host.site("user")
-      local options = schema.check("the strategy " .. name, entries, given, site)
-      return { kind_of = "strategy", name = name, site = site, body = body, splits = traits.splits,
-               differs = traits.differs, options = options, axes = axes_of(name, options, site) }
-    end),
-  })
+  return self
 end))
 
-return setmetatable(make, { __call = function(_, ...) return define(...) end })
+return setmetatable(make, {
+  __call = function(_, ...) return define(...) end,
+  __index = function(_, field)
+    host.fail(("prun.strategy has no field '%s'%s"):format(tostring(field),
+      require("prun.elsewhere").field(field, {})))
+  end,
+})

@@ -86,6 +86,10 @@ struct TokenHeader {
 // header. Throws plan_error for an unknown version or another kind of file.
 std::optional<TokenHeader> parse_token_header(std::string_view begin);
 
+// Returns "text", "a Parquet file" or another kind of file that has no ids, by its first kTokenHeaderBytes bytes; ""
+// for bytes that may be ids.
+std::string_view kind_without_ids(std::string_view begin);
+
 // Reads all of a plan's data once before launch, with several threads. Throws plan_error with the file, the position of
 // the first id that is too large, the size that is too small, and the fix. Skips sources that cannot hold such an id
 // (bytes and 256 rows).

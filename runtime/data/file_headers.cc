@@ -101,7 +101,38 @@ int32_t word(std::string_view begin, size_t i) {
   return value;
 }
 
+// Returns whether the bytes are UTF-8 without control characters; a character at the end may be incomplete. In ids of
+// 16 or 32 bits some byte of a kilobyte is a control character.
+bool is_text(std::string_view bytes) {
+  constexpr std::string_view kSpace = "\t\n\r\f";
+  for (size_t i = 0; i < bytes.size();) {
+    const auto lead = static_cast<unsigned char>(bytes[i]);
+    const bool plain = (lead >= 0x20 && lead < 0x7f) || kSpace.find(bytes[i]) != std::string_view::npos;
+    const size_t more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
+    if (!plain && (lead < 0xc2 || lead > 0xf4)) return false;
+    for (size_t next = i + 1; !plain && next <= i + more && next < bytes.size(); ++next)
+      if ((static_cast<unsigned char>(bytes[next]) & 0xc0) != 0x80) return false;
+    i += plain ? 1 : 1 + more;
+  }
+  return !bytes.empty();
+}
+
+struct Magic {
+  std::string_view bytes, kind;
+};
+constexpr Magic kOthers[] = {{"PAR1", "a Parquet file"},
+                             {"ARROW1", "an Arrow file"},
+                             {"\x1f\x8b\x08", "compressed by gzip"},
+                             {"\x28\xb5\x2f\xfd", "compressed by zstd"},
+                             {"PK\x03\x04", "a zip archive"}};
+
 }  // namespace
+
+std::string_view kind_without_ids(std::string_view begin) {
+  for (const Magic& other : kOthers)
+    if (begin.starts_with(other.bytes)) return other.kind;
+  return is_text(begin) ? "text" : "";
+}
 
 std::optional<TokenHeader> parse_token_header(std::string_view begin) {
   if (begin.starts_with("\x93NUMPY"))

@@ -147,6 +147,20 @@ int word(lua_State* L, Host&) {
   return 1;
 }
 
+// index_functions(handler): from now on handler(function, name) is called for a field of any function, because Lua's
+// own message about it does not name the function.
+int index_functions(lua_State* L, Host&) {
+  lua_settop(L, 1);
+  lua_pushvalue(L, 1);
+  lua_newtable(L);
+  lua_pushvalue(L, 1);
+  lua_setfield(L, -2, "__index");
+  lua_pushboolean(L, 0);
+  lua_setfield(L, -2, "__metatable");
+  lua_setmetatable(L, -2);  // all functions share one
+  return 0;
+}
+
 // declare_arguments({{ name, kind, initial, help, tune }}): declares the plan's arguments; `--help` prints them.
 int declare_arguments(lua_State* L, Host& host) {
   host.arguments_declared = true;
@@ -186,6 +200,7 @@ void push_host_table(lua_State* L) {
                                        {"map", thunk<map>},
                                        {"word", thunk<word>},
                                        {"result", thunk<result>},
+                                       {"index_functions", thunk<index_functions>},
                                        {"declare_arguments", thunk<declare_arguments>},
                                        {nullptr, nullptr}};
   luaL_newlib(L, functions);

@@ -121,11 +121,18 @@ int folder_info(lua_State* L, Host& host) {
   return not_found(L, "folder", path, places);
 }
 
-// token_header(path) -> { element, tokens, skip_bytes }; false if there is no header; or nil and the reason.
+// token_header(path) -> { element, tokens, skip_bytes }; false if there is no header, and the kind of a file that has
+// no ids, such as "text"; or nil and the reason.
 int token_header(lua_State* L, Host&) {
   const std::string path = text_argument(L, 1, "token_header");
   try {
-    const std::optional<TokenHeader> header = parse_token_header(first_bytes(path, kTokenHeaderBytes));
+    const std::string begin = first_bytes(path, kTokenHeaderBytes);
+    const std::optional<TokenHeader> header = parse_token_header(begin);
+    if (const std::string_view kind = kind_without_ids(begin); !header && !kind.empty()) {
+      lua_pushboolean(L, 0);
+      push_text(L, std::string(kind));
+      return 2;
+    }
     if (header) {
       push_json(L, {{"element", std::string(element_name(header->element))},
                     {"tokens", header->tokens},

@@ -86,6 +86,17 @@ TEST(TokenFile, HeadersOfLlmC) {
   EXPECT_THROW(parse_token_header("\x93NUMPY"), Error);
 }
 
+TEST(TokenFile, OtherKindsAreKnownByTheirBegin) {
+  EXPECT_EQ(kind_without_ids("A text,\twith a caf\xc3\xa9 \xe2\x80\x94 and\r\na line. \xf0\x9f"), "text");
+  EXPECT_EQ(kind_without_ids("PAR1\x15\x04"), "a Parquet file");
+  EXPECT_EQ(kind_without_ids("\x1f\x8b\x08\x08"), "compressed by gzip");
+  EXPECT_EQ(kind_without_ids(""), "");
+  EXPECT_EQ(kind_without_ids(std::string_view("a\0b\0c\0", 6)), "");  // ids below 256
+  EXPECT_EQ(kind_without_ids("caf\xe9 au lait"), "");                  // no UTF-8, so it may be ids
+  EXPECT_EQ(kind_without_ids("\xc3\x28 and so on"), "");
+  EXPECT_EQ(kind_without_ids(token_file({20240520, 1, 5})), "");
+}
+
 std::string array_file(const std::string& dictionary, int version = 1) {
   std::string begin = "\x93NUMPY";
   begin += {static_cast<char>(version), 0};

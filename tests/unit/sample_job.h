@@ -51,7 +51,7 @@ inline Job sample_job() {
   loss.attrs.set("big", INT64_MIN);
   p.step().streams = {{"compute", {next, linear, loss}}, {"gather", {gather}}};
   p.step().data = {"tokens", {{"/home/someone/data.bin", 4096, 16, "u16", ""}}, 50257, 8, "random", 0, 2040};
-  p.schedule = {.steps = 20, .seed = UINT64_MAX, .learning_rate = {3e-4}};
+  p.schedule = {.steps = 20, .seed = UINT64_MAX, .learning_rate = {.last = 3e-4}};
   p.tokens_per_step = 1024;
   p.step().loss = 6;
   p.arena_bytes = 7104;

@@ -13,6 +13,10 @@ local function described(file, opt, place)
   local header, why = host.token_header(file.path)
   if header == nil then fail("%s", why) end
   local given, skip = elements[opt.dtype], opt.skip_bytes
+  if not header and why and not given and not skip then
+    fail("it is %s, and prun.data.tokens reads ids: tools/tokenize --tokenizer tokenizer.json --out data FILE makes " ..
+      "token files%s", why, why == "text" and "; prun.data.bytes reads text byte by byte" or "")
+  end
   if not header then
     local width, from = widths[given or "u16"], skip or 0
     if from > file.bytes then fail("skip_bytes is %d, and the file has %d", from, file.bytes) end

@@ -14,4 +14,4 @@ return prun.strategy("expert_parallel", {
   unit:after("backward", function()
     prun.all_reduce(unit.grads, { axis = opt.axis, op = "avg", stream = "reduce", bucket = opt.bucket })
   end)
-end)
+end, { needs = "experts (nn.moe); prun.ddp splits only the batch" })

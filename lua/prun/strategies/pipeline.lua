@@ -2,6 +2,7 @@
 -- flow through them. A schedule (prun/schedules) orders each rank's computation, and its sends and receives follow from
 -- that. Stages have equal numbers of layers, (split = "flops") equal work, or the listed layers (stages = { 3, 5 }).
 
+local kinds = require "prun.kinds"
 local schema = require "prun.schema"
 
 local schedules = { "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v" }
@@ -21,7 +22,7 @@ local entries = schema.register("prun.pipeline", {
 })
 
 local function find_schedule(given, site)
-  if type(given) == "table" and given.kind_of == "schedule" then return given end
+  if kinds.kind_of(given) == "schedule" then return given end
   local place = host.site_of_word(site, "schedule")
   for _, known in ipairs(schedules) do
     if given == known then return require("prun.schedules." .. known) end
@@ -39,22 +40,20 @@ local function result(self, mesh, micro)
            turns = host.outline and {} or self.schedule.record(ranks, micro, self.chunks) }
 end
 
-return setmetatable({ entries = entries }, {
-  __call = host.word(function(_, given)
-    local site = host.site("user")
-    local options = schema.check("prun.pipeline", entries, given, site)
-    local schedule = find_schedule(options.schedule, site)
-    local chunks = options.chunks or schedule.chunks
-    if schedule.placement == "v" and chunks ~= 2 then
-      host.fail(("the schedule %s places two chunks on each rank, not %d"):format(schedule.name, chunks),
-        host.site_of_word(site, "chunks"))
-    end
-    if chunks > 1 and schedule.chunks == 1 then
-      host.fail(("the schedule %s has one chunk a rank, not %d; interleaved has several"):format(schedule.name, chunks),
-        host.site_of_word(site, "chunks"))
-    end
-    return { kind_of = "strategy", name = "pipeline", site = site, axes = { options.axis }, splits = "nothing",
-             options = options, schedule = schedule, chunks = chunks, pipeline = result,
-             body = function() end }
-  end),
-})
+return schema.constructor("prun.pipeline", entries, function(_, given)
+  local site = host.site("user")
+  local options = schema.check("prun.pipeline", entries, given, site)
+  local schedule = find_schedule(options.schedule, site)
+  local chunks = options.chunks or schedule.chunks
+  if schedule.placement == "v" and chunks ~= 2 then
+    host.fail(("the schedule %s places two chunks on each rank, not %d"):format(schedule.name, chunks),
+      host.site_of_word(site, "chunks"))
+  end
+  if chunks > 1 and schedule.chunks == 1 then
+    host.fail(("the schedule %s has one chunk a rank, not %d; interleaved has several"):format(schedule.name, chunks),
+      host.site_of_word(site, "chunks"))
+  end
+  return { kind_of = "strategy", name = "pipeline", site = site, axes = { options.axis }, splits = "nothing",
+           options = options, schedule = schedule, chunks = chunks, pipeline = result,
+           body = function() end }
+end)

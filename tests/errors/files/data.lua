@@ -37,7 +37,7 @@ end
 function cases.scale_text() return plan(arrays { x = "text/sample.txt", scale = "1/255" }) end
 function cases.data_in_a_folder() return plan(text { path = "tests/errors" }) end
 function cases.tokens_cut_within_an_id()
-  return plan(prun.data.tokens { path = "tests/errors/files/fifteen_bytes.txt", batch = 4 })
+  return plan(prun.data.tokens { path = "tests/errors/files/fifteen_bytes.txt", batch = 4, dtype = "uint16" })
 end
 function cases.tokens_behind_a_long_header()
   return plan(prun.data.tokens { path = "tests/errors/files/fifteen_bytes.txt", batch = 4, skip_bytes = 1024 })
@@ -59,5 +59,6 @@ local function llama(options)
 end
 function cases.rotary_scaling_of_another_type() return llama { rope_type = "yarn" } end
 function cases.rotary_scaling_without_a_range() return llama { rope_type = "llama3", low_freq_factor = 5 } end
+function cases.tokens_of_a_text() return plan(prun.data.tokens { path = "text/sample.txt", batch = 4 }) end
 
 return cases[arg.case]()

@@ -449,6 +449,68 @@ local cases = {
     function() return prun.program(function() prun.print(prun.full(4, 2^53 // 1 | 1, { dtype = "i64" })) end) end,
     function() return prun.program(function() prun.print(prun.full(4, 2^53 // 1 | 2, { dtype = "i64" })) end) end,
   },
+  -- fields that there are not
+  dtype_as_a_field = {
+    function() return plan { dtype = prun.bf16 } end,
+    function() return plan { dtype = "bf16" } end,
+  },
+  dtype_that_is_missing = {
+    function() return plan { dtype = prun.float16 } end,
+    function() return plan { dtype = "bf16" } end,
+  },
+  device_as_a_field = {
+    function() return plan { device = prun.gpu } end,
+    function() return plan {} end,
+  },
+  option_as_a_field = {
+    function() return plan { steps = prun.steps } end,
+    function() return plan { steps = 4 } end,
+  },
+  model_in_the_singular = {
+    function() return plan { model = prun.model.gpt { layers = 1, width = 8, heads = 1, context = 8 } } end,
+    function() return plan { model = prun.models.gpt { layers = 1, width = 8, heads = 1, context = 8 } } end,
+  },
+  family_left_out = {
+    function() return plan { data = prun.bytes { path = "text/sample.txt", batch = 8 } } end,
+    function() return plan { data = prun.data.bytes { path = "text/sample.txt", batch = 8 } } end,
+  },
+  variant_of_a_model = {
+    function() return plan { model = prun.models.gpt.small {} } end,
+    function() return plan {} end,
+  },
+  option_of_a_strategy_as_a_field = {
+    function() return plan { strategy = { prun.zero3.prefetch(2) } } end,
+    function() return plan { strategy = { prun.zero3 { prefetch = 2 } } } end,
+  },
+  strategy_of_a_family = {
+    function() return plan { strategy = { prun.strategy.zero3 {} } } end,
+    function() return plan { strategy = { prun.zero3 {} } } end,
+  },
+  schedule_as_a_field = {
+    function() return plan { strategy = { prun.pipeline { schedule = prun.schedule.gpipe } } } end,
+    function()
+      return plan { mesh = prun.mesh { pp = prun.world }, micro = 2, strategy = { prun.pipeline { schedule = "gpipe" } } }
+    end,
+  },
+  field_of_a_layer = {
+    function() return model(function(x) return nn.linear("a", x, nn.linear.weight) end) end,
+    function() return model(function(x) return nn.linear("a", x, 8) end) end,
+  },
+  field_of_a_function_of_the_plan = {
+    function() return plan { steps = plan.steps } end,
+    function() return plan { steps = 4 } end,
+  },
+  optimizers_of_torch = {
+    function() return plan { optimizer = prun.optim.adamw { lr = 0.1 } } end,
+    function() return plan { optimizer = prun.adamw { lr = 0.1 } } end,
+  },
+  experts_that_are_missing = {
+    function() return plan { mesh = prun.mesh { ep = prun.world }, strategy = { prun.expert_parallel {} } } end,
+    function()
+      return plan { mesh = prun.mesh { ep = prun.world }, strategy = { prun.expert_parallel {} },
+                    model = prun.models.moe { vocab = 256, layers = 2, width = 16, heads = 2, context = 8 } }
+    end,
+  },
 }
 
 local case = cases[arg.case] or error("no case '" .. arg.case .. "'", 0)
