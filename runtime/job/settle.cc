@@ -31,7 +31,31 @@ void settle_job(JobSpec& spec) {
   spec.binding = Binding(spec.bind, launch.nproc);
   launch.capture_output = true;
   launch.mirror_all = !spec.watch.trace.empty();
-  launch.command = fmt::format("{} --nproc {}", shell_word(spec.plan), launch.nproc);
+  launch.command = command_of(spec);
+}
+
+JobCommand command_of(const JobSpec& spec) {
+  const LaunchOptions& launch = spec.launch;
+  std::string both = fmt::format("{} --nproc {}", shell_word(spec.plan), launch.nproc), run;
+  const auto add = [](std::string& to, const char* option, const std::string& value) {
+    if (!value.empty()) to += fmt::format(" {} {}", option, shell_word(value));
+  };
+  for (const auto& [name, value] : spec.settings) add(both, "--set", name + "=" + value);
+  if (spec.first_device > 0)
+    add(both, "--device", fmt::format("{}:{}", spec.device, spec.first_device));
+  else if (spec.device != JobSpec().device)
+    add(both, "--device", spec.device);
+  add(both, "--device-options", spec.device_options);
+  if (spec.ranks_per_device > 1) add(run, "--ranks-per-device", std::to_string(spec.ranks_per_device));
+  if (spec.world.transport != WorldOptions().transport) add(run, "--transport", spec.world.transport);
+  add(run, "--transport-options", spec.world.transport_options);
+  const bool by_launcher = launch.host_ranks > 0;  // which starts all nodes again
+  if (launch.nnodes > 1) add(both, "--nnodes", std::to_string(launch.nnodes));
+  if (launch.nnodes > 1 && !by_launcher) {
+    add(run, "--node-rank", std::to_string(launch.node_rank));
+    add(run, "--rendezvous", launch.rendezvous);
+  }
+  return {both + run, both};
 }
 
 void describe_to_views(JobSpec& spec) {

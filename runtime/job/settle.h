@@ -8,6 +8,9 @@ namespace prun {
 // share. Throws usage_error.
 void settle_job(JobSpec& spec);
 
+// Returns the commands that repeat the job or check its plan: plan, ranks, settings, device and transport.
+JobCommand command_of(const JobSpec& spec);
+
 // Fills in `spec.watch`, the views' description of the job. An attempt repeats it once its first step is known.
 void describe_to_views(JobSpec& spec);
 

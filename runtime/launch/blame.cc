@@ -162,7 +162,7 @@ const Failure* Blame::mutual_loss() const {
   return nullptr;
 }
 
-Failure Blame::judge(const std::function<bool(int rank)>& returned, std::string_view command) const {
+Failure Blame::judge(const std::function<bool(int rank)>& returned, const JobCommand& command) const {
   const Failure* cause = weightiest();
   if (cause->weight == Weight::waited) return explain_hang(*cause, waits_);
   if (cause->weight != Weight::symptom || cause->peer < 0) return *cause;

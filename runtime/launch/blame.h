@@ -49,7 +49,7 @@ class Blame {
   bool empty() const { return failures_.empty(); }
   Clock::time_point due() const { return due_; }  // when to call `judge`
   // Returns the root cause among the added failures. `returned`: whether a rank has returned 0.
-  Failure judge(const std::function<bool(int rank)>& returned, std::string_view command) const;
+  Failure judge(const std::function<bool(int rank)>& returned, const JobCommand& command) const;
 
  private:
   const Failure* of_rank(int rank) const;

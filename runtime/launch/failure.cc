@@ -27,32 +27,35 @@ Weight weight_of(int code) {
 }
 
 // `prun bench` runs no plan, so its errors come from the transport.
-bool is_bench(std::string_view command) { return command.starts_with("bench "); }
+bool is_bench(const JobCommand& command) { return command.run.starts_with("bench "); }
 
-std::string check_command(std::string_view command) {
+std::string run_command(const JobCommand& command) {
+  return fmt::format("prun {}", command.run.empty() ? "PLAN" : command.run);
+}
+
+std::string check_command(const JobCommand& command) {
   if (is_bench(command)) return "prun conform TRANSPORT   # what it gets wrong";
-  return fmt::format("prun check {}", command.empty() ? "PLAN" : command);
+  return fmt::format("prun check {}", command.check.empty() ? "PLAN" : command.check);
 }
 
 }  // namespace
 
-std::string next_command(int code, std::string_view command) {
-  std::string typed(command.empty() ? "PLAN" : command);
+std::string next_command(int code, const JobCommand& command) {
   switch (static_cast<Exit>(code)) {
     case Exit::plan:
     case Exit::mismatch:
       return check_command(command);
     case Exit::hang:
-      return is_bench(command) ? check_command(command) : "prun " + typed + " --trace hang.json";
+      return is_bench(command) ? check_command(command) : run_command(command) + " --trace hang.json";
     case Exit::transport:
       return "prun plugins";
     case Exit::out_of_memory:
-      return is_bench(command) ? "" : "prun check " + typed + "   # predicted memory per rank";
+      return is_bench(command) ? "" : check_command(command) + "   # predicted memory per rank";
     case Exit::non_finite:
-      return "prun " + typed + " --metrics metrics.jsonl   # the loss of each step";
+      return run_command(command) + " --metrics metrics.jsonl   # the loss of each step";
     case Exit::join:
     case Exit::corrupt_link:
-      return "prun " + typed;
+      return run_command(command);
     default:
       return "";
   }
@@ -76,14 +79,13 @@ void set_who(Failure& failure, const RankName& name) {
   failure.host = name.host;
 }
 
-Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std::string_view command) {
+Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, const JobCommand& command) {
   Failure failure;
   failure.code = static_cast<int>(Exit::rank_crash);
   set_who(failure, name);
   failure.weight = end.killed ? Weight::killed : Weight::silent_exit;
   failure.op = std::move(op);
   std::string when = fmt::format("{} after the start", human_seconds(end.after_s));
-  std::string typed(command.empty() ? "PLAN" : command);
   if (end.killed && end.out_of_memory) {
     failure.code = static_cast<int>(Exit::out_of_memory);
     failure.what = fmt::format("rank {} was killed because memory ran out", name.rank);
@@ -99,7 +101,7 @@ Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std
     else if (end.core_dumped)
       failure.next = fmt::format("coredumpctl gdb {}", name.pid);
     else
-      failure.next = fmt::format("ulimit -c unlimited; prun {}   # leaves a core file for gdb", typed);
+      failure.next = fmt::format("ulimit -c unlimited; {}   # leaves a core file for gdb", run_command(command));
   } else {
     failure.what = fmt::format("rank {} ended with exit status {}", name.rank, end.status);
     failure.evidence = fmt::format("it reported no reason, {}; its own output is above", when);
@@ -108,7 +110,7 @@ Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std
   return failure;
 }
 
-Failure rank_failed(const RankName& name, int code, std::string what, std::string op, std::string_view command) {
+Failure rank_failed(const RankName& name, int code, std::string what, std::string op, const JobCommand& command) {
   Failure failure;
   failure.code = code;
   failure.weight = weight_of(code);
@@ -119,14 +121,14 @@ Failure rank_failed(const RankName& name, int code, std::string what, std::strin
   return failure;
 }
 
-Failure rank_aborted(const RankName& name, std::string op, std::string_view command) {
+Failure rank_aborted(const RankName& name, std::string op, const JobCommand& command) {
   Failure failure = rank_failed(name, static_cast<int>(Exit::transport),
                                 "another rank aborted, and no rank reported a reason", std::move(op), command);
   failure.weight = Weight::bystander;
   return failure;
 }
 
-Failure job_failed(int code, std::string what, std::string evidence, std::string_view command) {
+Failure job_failed(int code, std::string what, std::string evidence, const JobCommand& command) {
   Failure failure;
   failure.code = code;
   failure.what = std::move(what);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 
@@ -54,22 +55,31 @@ struct RankEnd {
   double after_s = 0;          // seconds since the start
 };
 
+// The command line after "prun" that runs the job again, and the one after "prun check" that checks its plan: the same
+// without options that only a run has.
+struct JobCommand {
+  JobCommand() = default;
+  JobCommand(std::string both) : run(both), check(std::move(both)) {}  // NOLINT: a command without such options
+  JobCommand(const char* both) : JobCommand(std::string(both)) {}      // NOLINT
+  JobCommand(std::string run_, std::string check_) : run(std::move(run_)), check(std::move(check_)) {}
+  std::string run, check;
+};
+
 // Sets `who` and the fields about the rank.
 void set_who(Failure& failure, const RankName& name);
-// Return the failure of a rank that ended or reported an error. `op`: from LaunchObserver::where. `command`: the
-// command line after "prun".
-Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, std::string_view command);
-Failure rank_failed(const RankName& name, int code, std::string what, std::string op, std::string_view command);
+// Return the failure of a rank that ended or reported an error. `op`: from LaunchObserver::where.
+Failure rank_ended(const RankName& name, const RankEnd& end, std::string op, const JobCommand& command);
+Failure rank_failed(const RankName& name, int code, std::string what, std::string op, const JobCommand& command);
 // Returns the failure of a rank whose wait ended because another rank aborted, which has not reported itself.
-Failure rank_aborted(const RankName& name, std::string op, std::string_view command);
+Failure rank_aborted(const RankName& name, std::string op, const JobCommand& command);
 // Returns a failure without a rank: of a node, the launcher or the user.
-Failure job_failed(int code, std::string what, std::string evidence, std::string_view command);
+Failure job_failed(int code, std::string what, std::string evidence, const JobCommand& command);
 
 // Returns whether the same job may succeed if begun again: true for a lost process, host, link or memory. A wrong plan,
 // number or checkpoint remains wrong, and a signal is the user's request.
 bool may_pass(int code);
 // Returns the command that helps after this exit code; "": none.
-std::string next_command(int code, std::string_view command);
+std::string next_command(int code, const JobCommand& command);
 std::string who(const RankName& name);  // "rank 3 on host-a (node 1), pid 77"
 
 std::string render(const Failure& failure);  // at most five lines, each ends with a newline

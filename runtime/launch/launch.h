@@ -88,6 +88,8 @@ struct LaunchOptions {
   // Place among the ranks of this host, if each node is one process of a foreign launcher; host_ranks 0: this node has
   // all of them.
   int host_first_rank = 0, host_ranks = 0;
+  // The variables that make this process a node although no launcher has set them, for hints: {"RANK", "WORLD_SIZE"}.
+  std::vector<std::string> stray_variables;
   // Suppresses messages that node 0 prints on a screen that both share.
   bool silent = false;
   double join_timeout_s = 60;  // limit for a node to join, and for the last rank in an all_gather
@@ -108,7 +110,7 @@ struct LaunchOptions {
   // only the next failure admits it.
   double takes_nodes_after_s = -1;
   size_t recorder_bytes = 0;
-  std::string command;  // command line after "prun", from which failures derive the next command
+  JobCommand command;  // from which failures derive the next command
   // Ranks' standard output and error go through their launcher (LaunchObserver::output); false: they inherit the
   // launcher's.
   bool capture_output = false;

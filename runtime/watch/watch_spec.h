@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/failure.h"
 #include "watch/metrics_file.h"
 
 namespace prun {
@@ -34,7 +35,7 @@ struct WatchSpec {
   // Values of the job, filled in before the views are created.
   std::string plan, plan_file;  // as typed; the path of the file
   std::map<std::string, std::string> settings;
-  std::string command;  // to run the job again
+  JobCommand command;
   std::string device, binding;
   int nodes = 1, node = 0, nproc = 1;
   double deadline_s = 60;                 // limit of a collective

@@ -24,7 +24,7 @@ void Watchdog::tick() {
   if (job_->topology.node == 0) slow_.tick(watch_->ranks(), warn_);
 }
 
-std::optional<Failure> Watchdog::hung(const std::string& command) {
+std::optional<Failure> Watchdog::hung(const JobCommand& command) {
   if (!watch_ || !watch_->hang() || job_->topology.node != 0 || std::exchange(told_hang_, true)) return std::nullopt;
   const Hang& hang = *watch_->hang();
   Failure failure = job_failed(static_cast<int>(Exit::hang), hang.holdup.sentence,

@@ -20,7 +20,7 @@ class Watchdog final : public View {
   void begin(const RunningJob& job, std::vector<WatchedRank> ranks);
   void tick() override;
   // Node 0: returns the failure of a hung job, once. `command` runs the job again.
-  std::optional<Failure> hung(const std::string& command);
+  std::optional<Failure> hung(const JobCommand& command);
 
   RankWatch* watch() { return watch_ ? &*watch_ : nullptr; }  // null before ranks have started
   const std::vector<WatchedRank>& ranks() const { return watch_->ranks(); }

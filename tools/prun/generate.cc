@@ -20,6 +20,7 @@
 #include "checkpoint/weights.h"
 #include "comm/transport/interfaces.h"
 #include "comm/transport/transport_choice.h"
+#include "environment.h"
 #include "exec/job_run.h"
 #include "job/build.h"
 #include "job/device_check.h"
@@ -29,6 +30,7 @@
 #include "job/weights.h"
 #include "job_options.h"
 #include "launch/launch.h"
+#include "standard_streams.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer_files.h"
 #include "watch/observer.h"
@@ -107,7 +109,7 @@ class Text {
     text_ += piece;
     if (!streams_) return;
     std::fwrite(piece.data(), 1, piece.size(), stdout);
-    std::fflush(stdout);
+    flush_output();
   }
 
   // Returns "100 tokens, 83.2 a second". The rate omits the first token, which includes the prompt and the start of
@@ -140,7 +142,8 @@ void complete(JobSpec& spec) {
   check_transport_name(spec.world.transport, spec.world.plugin_dirs);
   spec.world.network_interface = interface_of_job("", 1, "");
   launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(spec.watch));
-  launch.command = fmt::format("generate {} --nproc {}", spec.plan, launch.nproc);
+  launch.command = command_of(spec);
+  launch.command.run = "generate " + launch.command.run;
   spec.binding = Binding(spec.bind, launch.nproc);
   spec.check_replicas = 0;
   describe_to_views(spec);
@@ -216,6 +219,7 @@ void Generate::settle() {
 }
 
 int Generate::run() {
+  warn_of_useless_variables();
   const DeviceReport devices = check_devices(job_);
   complete(job_);
   GenerationSettings& settings = job_.generation;
@@ -236,7 +240,7 @@ int Generate::run() {
   Text text(*tokenizer, !line_.json);
   observer.told = [&](const std::string& line) { text.take(line); };
   if (!line_.json) fmt::print("{}", settings.prompt);
-  std::fflush(stdout);
+  flush_output();
   observer.show(job);
   const int code = launch.run(serialize_job(job), [&](const RankStart& start) {
     RecorderHeader* recorder = static_cast<RecorderHeader*>(start.recorder);
@@ -247,7 +251,7 @@ int Generate::run() {
   observer.finish(code);
   if (code != 0) return code;
   fmt::print("{}\n", line_.json ? text.json(settings.options.prompt) : "");
-  std::fflush(stdout);
+  flush_output();
   fmt::print(stderr, "{}\n", text.rate());
   return 0;
 }
