@@ -144,10 +144,11 @@ void check_device_memory(const JobSpec& spec, const Job& job, const DeviceReport
     const std::string unshared =
         of_ranks.size() > 1 && largest.arena_bytes <= free ? "; fewer --ranks-per-device, or " : "; ";
     const std::string beside = contexts > 0 ? fmt::format(", {} of it for contexts", human_bytes(contexts)) : "";
-    throw Error(Exit::plan, fmt::format("{} ({}): {} {}{}{}, {} of its {} are free{}{}", device_word(spec, index),
-                                        info.name, who, human_bytes(needed), largest_roles(largest), beside,
-                                        human_bytes(free), human_bytes(static_cast<int64_t>(info.total_bytes)),
-                                        unshared, what_would_fit(spec, report, free - contexts, largest)));
+    throw Error(Exit::plan,
+                fmt::format("{} ({}): {} {}{}{}, {} of its {} are free{}{}{}", device_word(spec, index), info.name, who,
+                            human_bytes(needed), largest_roles(largest), beside, human_bytes(free),
+                            human_bytes(static_cast<int64_t>(info.total_bytes)), unshared,
+                            what_would_fit(spec, report, free - contexts, largest), largest_buffers(largest)));
   }
 }
 

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "base/text.h"
 #include "verify/verify.h"
@@ -21,6 +23,21 @@ std::string largest_roles(const Program& program) {
         fmt::format("{} {}", role_name(static_cast<Role>(roles[i])), human_bytes(program.role_bytes[roles[i]])));
   }
   return parts.empty() ? "" : " (" + join(parts, ", ") + ")";
+}
+
+std::string largest_buffers(const Program& program) {
+  std::vector<const Buffer*> buffers;
+  for (const BufferId id : program.buffers.ids()) buffers.push_back(&program.buffers[id]);
+  std::stable_sort(buffers.begin(), buffers.end(), [](const auto* a, const auto* b) { return a->bytes > b->bytes; });
+  std::vector<std::string> parts;
+  std::set<std::pair<Role, std::string>> shown;  // layers of one kind have one line
+  for (const Buffer* each : buffers) {
+    if (parts.size() == 3 || each->bytes == 0) break;
+    if (!each->site.known() || !shown.emplace(each->role, each->site.text()).second) continue;
+    parts.push_back(
+        fmt::format("{} {} ({}, {})", each->name, human_bytes(each->bytes), role_name(each->role), each->site.text()));
+  }
+  return parts.empty() ? "" : "; the largest buffers: " + join(parts, ", ");
 }
 
 namespace verify {
@@ -49,7 +66,7 @@ void memory_suffices(const JobView& view, Findings& findings) {
       message += fmt::format(" to each of {} ranks on this host; {} such ranks would fit", view.local_ranks,
                              view.memory_limit * view.local_ranks / bytes);
     }
-    findings.add("more memory than there is", message, {});
+    findings.add("more memory than there is", message + largest_buffers(program), {});
   }
 }
 

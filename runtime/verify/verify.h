@@ -25,6 +25,9 @@ void require_valid(const Job& job, int64_t memory_limit, int local_ranks = 1);
 
 // Returns the three largest roles of an arena, as a hint at what to shrink: " (activation 1.2 GiB, param 0.4 GiB)".
 std::string largest_roles(const Program& program);
+// Returns the three largest buffers of different lines, each with its line: "; the largest buffers: block0.up 2.00 MiB
+// (activation, gpt.lua:46)".
+std::string largest_buffers(const Program& program);
 
 // The delivery of messages of a pair of ranks by a transport. rendezvous: a send completes when its receive has begun.
 // eager: up to k sends complete before that. queue_ordered: all ops of the pair, in both directions, execute one after

@@ -301,6 +301,7 @@ class Sim(unittest.TestCase):
                                   capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 0)
             self.assertRegex(done.stderr, r"it does not fit: rank 0 needs [\d.]+ MiB of a device's 50.0 MiB: .* too much")
+            self.assertRegex(done.stderr, r"; the largest buffers: \S+ [\d.]+ MiB \(\w+, \S+\.lua:\d+\), ")
             self.assertFalse(sim("ddp", 2, cluster=small)["fits"])
             swept = json.loads(prun("sim", "plans/ddp.lua", "--cluster", small, "--nproc", 2, "--json", "--sweep", "width=32,512"))
             self.assertEqual([row["settings"]["width"] for row in swept["sweep"]], ["32"])

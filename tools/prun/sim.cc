@@ -18,6 +18,8 @@
 #include "predict/what_fits.h"
 #include "sim_options.h"
 #include "simulate/simulate.h"
+#include "standard_streams.h"
+#include "verify/verify.h"
 
 namespace prun {
 namespace {
@@ -163,10 +165,11 @@ int Sim::run() {
     fmt::print("{}\n", as_json(made, cluster, times).dump());
   else
     print(job_.plan, made, cluster, times);
-  std::fflush(stdout);
+  flush_output();
   if (const std::string why = simulate::too_large(made.result); !why.empty())
-    fmt::print(stderr, "prun: it does not fit: {}{}\n", why,
-               line_.json ? "" : "; " + what_would_fit(job_, cluster));  // takes a few seconds
+    fmt::print(stderr, "prun: it does not fit: {}{}{}\n", why,
+               line_.json ? "" : "; " + what_would_fit(job_, cluster),  // takes a few seconds
+               made.job ? largest_buffers(made.job->classes[simulate::most_memory(made.result).program]) : "");
   return 0;
 }
 
