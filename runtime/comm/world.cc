@@ -212,8 +212,12 @@ std::unique_ptr<World> World::open(const WorldOptions& options, Bootstrap& boots
   [[maybe_unused]] const AlgorithmCosts read(options.algorithm_costs, "");  // throws if the text is malformed
   set_job(&bootstrap, options.local_ranks);
   if (options.ranks == 1) {
-    // One rank needs no transport, but a wrong name is rejected all the same.
-    if (options.transport != "auto") choose_transports(options, group_by_host({""}), bootstrap);
+    // One rank needs no transport, but a named one that could not be opened here is rejected all the same.
+    if (options.transport != "auto") {
+      Transports chosen = choose_transports(options, group_by_host({""}), bootstrap);
+      const CallWatch watch(chosen, options, bootstrap);
+      const TransportSession tried(std::move(chosen.between), options);
+    }
     return std::make_unique<LoneWorld>();
   }
   HostMap hosts = find_hosts(options, bootstrap);

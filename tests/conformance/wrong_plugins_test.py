@@ -62,6 +62,13 @@ class Wrong(unittest.TestCase):
                 self.assertRegex(text, r"where: +rank \d on ")
                 self.assertLess(seconds, TIMEOUT_S + 10, text)
 
+    def test_on_one_rank_which_needs_none(self):
+        for way in ("crashes_in_open", "blocks_in_open", "no_context"):
+            with self.subTest(way=way):
+                status, text, _ = prun("plans/ddp.lua", "--transport", "wrong", "--transport-options", way, "--timeout", TIMEOUT_S, *SMALL)
+                self.assertEqual(status, WAYS[way][0], text)
+                self.assertRegex(text, rf"prun: {WAYS[way][1]}")
+
     def test_when_loaded(self):
         status, text, _ = train("crash", folder="crash")
         self.assertEqual(status, 10, text)

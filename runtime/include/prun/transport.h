@@ -67,7 +67,8 @@ typedef enum prun_coll_kind {
 #define PRUN_MAX_LANE 65535   /* lanes are 0 .. 65535 */
 #define PRUN_MAX_SIGNAL 255   /* signals are 1 .. 255; 0 = none */
 
-/* Services of the core for a plugin. Valid from open to close. */
+/* Services of the core for a plugin. Valid from prun_transport_v1 until the process ends, so that functions without a
+ * context, score and "check_options", may use them, too. */
 typedef struct prun_host {
   size_t size;
   uint32_t abi;
