@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "launch/environments.h"
+#include "base/text.h"
 #include "launch/meeting.h"
 #include "launch/tcp.h"
 
@@ -24,14 +24,14 @@ std::string loopback_name(const LaunchOptions& options) {
 }
 
 std::string variables_of_nobody(const LaunchOptions& options) {
-  const bool from_environment = options.host_ranks > 0;
-  if (!from_environment || std::getenv("TORCHELASTIC_RUN_ID") != nullptr || std::getenv("RANK") == nullptr ||
-      std::getenv("WORLD_SIZE") == nullptr)
-    return "";
+  std::vector<std::string> set;
+  for (const std::string& name : options.stray_variables)
+    if (const char* value = std::getenv(name.c_str())) set.push_back(fmt::format("{}={}", name, value));
+  if (set.empty()) return "";
   return fmt::format(
-      "; RANK={} and WORLD_SIZE={} in the environment make this process one of several: unset them, or use "
-      "--launcher none, if they are left from something else",
-      std::getenv("RANK"), std::getenv("WORLD_SIZE"));
+      "; {} in the environment make this process one of several: unset them, or use --launcher none, if they are left "
+      "from something else",
+      join(set, " and "));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace prun {
 
 // Returns "; ..." if the rendezvous is a name of this machine's own loopback address, or if this node's place comes
-// from RANK and WORLD_SIZE without a launcher that has set them; "" otherwise.
+// from variables that no launcher has set (LaunchOptions::stray_variables); "" otherwise.
 std::string why_nodes_may_be_absent(const LaunchOptions& options);
 
 }  // namespace prun

@@ -206,6 +206,20 @@ void require_both(const ReadVariable& variable) {
 
 }  // namespace
 
+std::vector<std::string> stray_variables(const ReadVariable& variable, const std::string& launcher) {
+  for (const Row& row : kRows) {
+    if (row.name != launcher || row.mark == nullptr) continue;
+    if (variable(row.mark) == nullptr || is_left_over(row.mark)) return {row.index, row.count};
+  }
+  return {};
+}
+
+bool is_described(const ReadVariable& variable) {
+  return std::ranges::any_of(kRows, [&](const Row& row) {
+    return !text_of(variable, row.index).empty() && !text_of(variable, row.count).empty();
+  });
+}
+
 std::vector<std::string> environment_names() {
   std::vector<std::string> names;
   for (const Row& row : kRows) names.emplace_back(row.name);

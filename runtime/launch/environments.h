@@ -25,6 +25,13 @@ using ReadVariable = std::function<const char*(const char*)>;  // getenv, except
 // differ, a value is not a number, or the chosen row does not match or exist.
 std::optional<ForeignPlace> read_environments(const ReadVariable& variable, const std::string& chosen);
 
+// Returns the variables by which the row `launcher` matches if no launcher has set them for this process: RANK and
+// WORLD_SIZE without torchrun's other variables, or variables that a shell has set. Otherwise returns an empty list.
+std::vector<std::string> stray_variables(const ReadVariable& variable, const std::string& launcher);
+
+// Returns whether the variables of a row describe this process, also as the only one of its job.
+bool is_described(const ReadVariable& variable);
+
 std::vector<std::string> environment_names();
 
 // Returns rows' names, each with a variable that only processes started by that launcher have.

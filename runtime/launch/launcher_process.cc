@@ -5,10 +5,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <sstream>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -69,6 +72,16 @@ std::optional<ProcessId> setter_of(const char* variable) {
   for (pid_t pid = getppid(); pid > 1; pid = stat_of(pid).parent)
     if (!has_variable(pid, variable)) return process_id(pid);
   return std::nullopt;
+}
+
+bool is_left_over(const char* variable) {
+  const std::optional<ProcessId> setter = setter_of(variable);
+  if (!setter) return true;
+  std::ifstream file(fmt::format("/proc/{}/comm", setter->pid));
+  std::string name;
+  std::getline(file, name);
+  constexpr std::string_view kShells[] = {"sh", "bash", "dash", "zsh", "fish", "ksh", "csh", "tcsh"};
+  return std::ranges::find(kShells, name) != std::end(kShells);
 }
 
 std::string lost_launcher() {

@@ -27,6 +27,9 @@ bool is_gone(const ProcessId& process);
 // set it, also if wrapper scripts are in between. nullopt: init, or outside of this pid namespace.
 std::optional<ProcessId> setter_of(const char* variable);
 
+// Returns whether a shell has set the variable, or no living ancestor: by hand, or for a process that is gone.
+bool is_left_over(const char* variable);
+
 struct LauncherProcess {
   std::string launcher;  // row of the table in environments.cc
   ProcessId process;

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -159,6 +160,34 @@ class Hints(faults.Jobs):
         found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}["launcher"]
         self.assertEqual((found["status"], found["text"]),
                          ("warn", "torchrun: process 0 of 2, from RANK and WORLD_SIZE, which torchrun did not set"))
+
+    LEFT_OVER = {"openmpi": {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+                 "mpich": {"PMI_RANK": "0", "PMI_SIZE": "2"},
+                 "slurm": {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7",
+                           "SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_TASKS_PER_NODE": "2"}}
+
+    def test_variables_that_a_shell_has_set_are_named(self):
+        for launcher, variables in self.LEFT_OVER.items():
+            exports = "; ".join(f"export {name}={value}" for name, value in variables.items())
+            index, count = list(variables)[:2]
+            words = f"; {index}=0 and {count}=2 in the environment make this process one of several"
+            with self.subTest(launcher):
+                run = self.start("--nproc", "1", plan=STEPS, before=["bash", "-c", f'{exports}; "$@"; exit', "bash"])
+                faults.wait_for(lambda run=run, words=words: words in run.text(), "the report of the missing process", 20)
+                for child in pathlib.Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children").read_text().split():
+                    os.kill(int(child), signal.SIGKILL)
+                run.process.wait()
+                done = subprocess.run(["bash", "-c", f'{exports}; "$@"; exit', "bash", faults.PRUN, "doctor", "--json"], capture_output=True,
+                                      text=True, check=False)
+                found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}["launcher"]
+                self.assertEqual((found["status"], found["text"]),
+                                 ("warn", f"{launcher}: process 0 of 2, from {index} and {count}, which {launcher} did not set"))
+
+    def test_variables_of_a_living_launcher_are_its_own(self):
+        variables = self.LEFT_OVER["openmpi"]
+        done = subprocess.run([faults.PRUN, "doctor", "--json"], capture_output=True, text=True, check=False, env={**os.environ, **variables})
+        found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}["launcher"]
+        self.assertEqual((found["status"], found["text"]), ("ok", "openmpi: process 0 of 2"))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ void take_place_of_launcher(JobSpec& job, const std::string& launcher) {
   launch.nnodes = place->count;
   launch.node_rank = place->index;
   launch.silent = place->index > 0;
+  launch.stray_variables = stray_variables(variable, place->launcher);
   launch.host_first_rank = std::max(place->local_index, 0) * launch.nproc;
   launch.host_ranks = std::max(place->local_count, 1) * launch.nproc;
   if (!launch.rendezvous.empty()) return;
