@@ -321,6 +321,7 @@
 ---@class prun.strategy.options
 ---@field splits? string what the axis divides (default 'batch')
 ---@field differs? string why it trains something else than one rank would: "weights drift between averages"; empty: it does not (default '')
+---@field needs? string which layers a model must have; empty: it also works without layers of its own (default '')
 
 ---@class prun.tensor_parallel.options
 ---@field axis? string mesh axis over which weights are split (default 'tp')
