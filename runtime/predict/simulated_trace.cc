@@ -1,6 +1,8 @@
 // Copies the clock's spans into flight recorders like those of ranks, so that only one writer implements the format.
 #include "predict/simulated_trace.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -9,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/error.h"
 #include "watch/trace.h"
 
 namespace prun {
@@ -55,6 +58,8 @@ void write_simulated_trace(const std::string& path, const Job& job, const simula
   trace.begin(job, ranks, recorders);
   trace.collect();
   trace.finish();
+  if (const std::string failure = trace.file().failure(); !failure.empty())
+    throw usage_error(fmt::format("cannot write the trace to {}: {}", path, failure));
 }
 
 }  // namespace prun

@@ -66,7 +66,9 @@ FoundRun latest(const std::vector<PublishedJob>& jobs, const std::vector<Publish
     return updated(a) < updated(b);
   });
   if (newest != killed.end() && (last.empty() || updated(*newest) > written(last))) return run_of(*newest);
-  if (last.empty()) throw usage_error(fmt::format("no job of yours runs here, and {} has no run", kRunsFolder));
+  if (last.empty())
+    throw usage_error(
+        fmt::format("no job of yours runs here, and {} has no run; name a run, or a folder of runs", kRunsFolder));
   return run_in(last, killed);
 }
 

@@ -39,7 +39,8 @@ class Runs(unittest.TestCase):
         return done
 
     def words(self, *options, steps=4, ranks=2, settings=()):
-        sets = [word for setting in [*SMALL, *settings, f"steps={steps}"] for word in ("--set", setting)]
+        last = {setting.split("=")[0]: setting for setting in [*SMALL, *settings, f"steps={steps}"]}
+        sets = [word for setting in last.values() for word in ("--set", setting)]
         return ["plans/zero3.lua", "--nproc", ranks, *sets, *options]
 
     def train(self, *options, code=0, steps=4, ranks=2, settings=()):
@@ -386,6 +387,18 @@ class Folders(Runs):
         self.assertEqual([row["step"] for row in found], list(range(1, run["steps_done"] + 1)))
         self.assertIn(failure["what"], (self.here / run["path"] / "log.txt").read_text())
         self.assertRegex(self.prun("runs").stdout, r"^\d{8}-\d{6}-diverges-[0-9a-f]{6}  failed \(20\) ")
+        self.assertIn(f"  next:     prun {HERE}/diverges.lua --nproc 2 --set steps=100 --metrics metrics.jsonl ", done.stderr)
+
+    def test_explain_takes_the_newest_run_that_failed(self):
+        for _ in range(2):
+            self.train("--runs", "runs", steps=1)
+        newest = ", ".join(sorted((path.name for path in self.here.glob("runs/*")), reverse=True))
+        self.assertEqual(self.prun("explain", "runs", code=2).stderr,
+                         f"prun: no run in runs has failed; the newest: {newest} (`prun runs` lists them)\n")
+        self.prun(HERE / "diverges.lua", "--check-finite", "--set", "steps=100", "--nproc", 2, code=20)
+        [failed] = [run["id"] for run in self.kept() if run["state"] == "failed"]
+        self.train("--runs", "runs", steps=1)
+        self.assertTrue(self.prun("explain", "runs").stdout.startswith(f"{failed}: ended\n"))
 
     def test_a_run_that_goes_on_and_one_that_was_killed(self):
         run = subprocess.Popen([PRUN, *map(str, self.words("--runs", "R", steps=1000000))], cwd=self.here, stdout=subprocess.DEVNULL,

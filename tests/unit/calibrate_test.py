@@ -26,7 +26,7 @@ class Calibrate(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.file = pathlib.Path(cls.folder.name, "new/here.yaml")
-        answer = prun("calibrate", "--nproc", 2, "--seconds", 5, "--json", "--output", cls.file)
+        answer = prun("calibrate", "--nproc", 2, "--seconds", 20, "--json", "--output", cls.file)
         assert answer.count("\n") == 1, answer
         cls.json = json.loads(answer)
         cls.text = cls.file.read_text()

@@ -8,6 +8,7 @@ import os
 import pathlib
 import pty
 import re
+import resource
 import struct
 import subprocess
 import sys
@@ -283,8 +284,20 @@ class Help(unittest.TestCase):
 
     def test_a_full_disk(self):
         with open("/dev/full", "w") as full:
-            done = subprocess.run([PRUN, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=20)
-        self.assertEqual((done.returncode, done.stderr), (1, "prun: standard output is incomplete: an earlier write failed\n"))
+            long = ["dump", "plans/zero3.lua", "--nproc", "2"]  # more than a buffer
+            for words in (["--help"], ["man"], ["version"], long, ["doctor"]):
+                done = subprocess.run([PRUN, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, cwd=TOP)
+                self.assertEqual(done.returncode, 1)
+                self.assertEqual(done.stderr.splitlines()[-1], "prun: standard output is incomplete: No space left on device", words)
+
+    def test_files_on_a_full_disk(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = ["sim", "plans/ddp.lua", "--cluster", "dgx-a100", "--trace", f"{folder}/t.json"]
+            for words in (["man", "--out", folder], ["init", folder], trace):
+                done = subprocess.run([PRUN, *words], capture_output=True, text=True, timeout=60, cwd=TOP,
+                                      preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)))
+                self.assertEqual(done.returncode, 2, (words, done.stderr))
+                self.assertRegex(done.stderr, r"prun: cannot write .*: File too large\n")
 
     def test_headings(self):
         text = prun("--help").stdout

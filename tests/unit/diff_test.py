@@ -116,6 +116,17 @@ class Diff(unittest.TestCase):
         self.assertIsNone(json.loads(prun(*words, "--json"))["predicted"])
         self.assertIn("no predicted time: --cluster FILE", prun(*words))
 
+    def test_an_error_comes_before_the_remark_about_the_cluster(self):
+        with tempfile.TemporaryDirectory() as config:
+            place = pathlib.Path(config, "prun", os.uname().nodename + ".yaml")
+            place.parent.mkdir()
+            place.write_text(f"include: {ROOT / A100}\n")
+            one = ["diff", "plans/zero3.lua"]
+            for words in (["diff"], one, [*one, "--to", "prefetch=1", "--out", "a.svg"], ["sim"], ["tune"]):
+                done = subprocess.run([PRUN, *words], cwd=ROOT, capture_output=True, text=True, timeout=60,
+                                      env=os.environ | {"XDG_CONFIG_HOME": config})
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+
     def test_page(self):
         with tempfile.TemporaryDirectory() as folder:
             page = pathlib.Path(folder) / "both.html"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -38,9 +39,32 @@ struct Recorded {
   Json failure;  // null: the job is running, or its failure is unknown
 };
 
+// Returns the newest run in a folder of runs that failed, because the latest one may have ended well. Throws
+// usage_error if none failed; nullopt: the folder has no runs.
+std::optional<FoundRun> newest_failed_run(const fs::path& folder) {
+  std::vector<std::string> all, failed;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (!fs::exists(entry.path() / kRunFile)) continue;
+    all.push_back(entry.path().filename().string());
+    if (fs::exists(entry.path() / kFlightFile)) failed.push_back(all.back());
+  }
+  if (all.empty()) return std::nullopt;
+  if (!failed.empty()) return find_run((folder / *std::ranges::max_element(failed)).string());
+  std::ranges::sort(all, std::greater<>());
+  const std::string more = all.size() > 3 ? ", .." : "";
+  all.resize(std::min<size_t>(all.size(), 3));
+  throw usage_error(fmt::format("no run in {} has failed; the newest: {}{} (`prun runs` lists them)", folder.string(),
+                                join(all, ", "), more));
+}
+
 Recorded read_recorded(const std::string& word) {
   Recorded recorded;
-  recorded.run = find_run(word);
+  std::optional<FoundRun> failed;
+  if (!word.empty() && !fs::exists(fs::path(word) / kRunFile)) failed = newest_failed_run(word);
+  recorded.run = failed ? *failed : find_run(word);
+  if (word.empty() && !recorded.run.job && !fs::exists(fs::path(recorded.run.folder) / kFlightFile))
+    recorded.run = newest_failed_run(kRunsFolder).value_or(recorded.run);
   const FoundRun& run = recorded.run;
   const fs::path folder = run.job ? run.job->path : run.folder;
   if (run.job) {

@@ -2,6 +2,8 @@
 // others) completes prun's functions and shows their help. Existing files are kept.
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -43,7 +45,7 @@ bool write_new(const fs::path& path, const std::string& text) {
   if (fs::exists(path)) return false;
   std::ofstream file(path);
   file << text << std::flush;
-  if (!file) throw usage_error(fmt::format("cannot write {}", path.string()));
+  if (!file) throw usage_error(fmt::format("cannot write {}: {}", path.string(), std::strerror(errno)));
   return true;
 }
 

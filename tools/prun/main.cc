@@ -93,8 +93,9 @@ int main(int argc, char** argv) {
   try {
     return prun::code_with_output(prun::dispatch(words));
   } catch (const std::exception& caught) {
-    if (std::ferror(stdout) != 0 && dynamic_cast<const std::system_error*>(&caught) != nullptr)
-      return prun::code_with_output(0);  // fmt::print could not write
+    const auto* failed = dynamic_cast<const std::system_error*>(&caught);
+    if (std::ferror(stdout) != 0 && failed != nullptr)
+      return prun::code_with_output(0, failed->code().value());  // fmt::print could not write
     const prun::Error error = prun::error_of(caught);
     // An error in the launcher without a code of its own is treated as one that the user can fix.
     const prun::Exit code = error.code() == prun::Exit::rank_crash ? prun::Exit::usage : error.code();

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -83,7 +85,7 @@ std::string command_page(const CommandText& command) {
 void write_page(const std::filesystem::path& path, const std::string& text) {
   std::ofstream file(path);
   file << text << std::flush;
-  if (!file) throw usage_error(fmt::format("cannot write {}", path.string()));
+  if (!file) throw usage_error(fmt::format("cannot write {}: {}", path.string(), std::strerror(errno)));
 }
 
 class Man final : public Command {

@@ -13,6 +13,7 @@
 
 #include "base/text.h"
 #include "job_options.h"
+#include "standard_streams.h"
 #include "watch/find_run.h"
 
 namespace prun {
@@ -184,7 +185,7 @@ void draw_live(const std::string& word) {
                                  std::max<size_t>(size.ws_row, 10) - 1);
     if (drawn > 0) fmt::print("\x1b[{}A\x1b[J", drawn);
     fmt::print("{}", text);
-    std::fflush(stdout);
+    flush_output();
     drawn = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
     if (jobs.empty()) return;
   }

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "bench/rows.h"
+#include "standard_streams.h"
 
 namespace prun {
 namespace {
@@ -82,7 +83,7 @@ void BenchTable::row(const std::string& json) {
   }
   if (options_.json) {
     fmt::print("{}\n", json);
-    std::fflush(stdout);
+    flush_output();
     return;
   }
   const std::string heading = heading_of(row);
@@ -103,7 +104,7 @@ void BenchTable::row(const std::string& json) {
       if (row.contains("vs")) fmt::print("#   {}: {}\n", text_of(row["vs"]["algorithm"]), text_of(row["vs"]["why"]));
     }
   }
-  std::fflush(stdout);
+  flush_output();
 }
 
 void BenchTable::finish() {

@@ -55,6 +55,7 @@ const ProbePlan kProbes[] = {
     {"llama", "128", "2", "1", "128", 2},
 };
 constexpr const char* kPrecisions[] = {"f32", "bf16"};
+constexpr int kLeastSeconds = 20;  // about what the fewest steps of all probes and the shortest rows of all links take
 
 std::map<std::string, std::string> settings_of(const ProbePlan& plan, const char* precision, int ranks, int steps) {
   const bool splits_weights = plan.split == Split::weights || plan.split == Split::tokens;
@@ -95,11 +96,13 @@ class Calibration {
       : job_(job), seconds_(seconds), transports_(calibrated_transports(job)), ranks_(job.launch.nproc) {}
 
   Cluster measure() {
-    const double share = seconds_;
-    measure_ops(share * 0.5);
+    const auto begin = std::chrono::steady_clock::now();
+    measure_ops(seconds_ * 0.5);
+    auto links = static_cast<double>(transports_.size());
     for (const CalibratedTransport& transport : transports_) {
-      cluster_.transports[transport.name] =
-          measure_link(job_, transport, share * 0.5 / static_cast<double>(transports_.size()));
+      const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      const double left = std::max(seconds_ - took, seconds_ * 0.1);  // less than half where the few steps take longer
+      cluster_.transports[transport.name] = measure_link(job_, transport, left / links--);
       advance();
     }
     cluster_.bus = cluster_.transports.at(transports_.front().name);
@@ -241,7 +244,8 @@ void Calibrate::declare(OptionTable& table) {
               "ranks that share this machine in the runs to predict (default: as many as cores)");
   table.text("--output", "FILE", output_,
              "the cluster file to write (default: ~/.config/prun/HOST.yaml, which prun sim and runs look for)");
-  table.whole("--seconds", "S", seconds_, 5, "about how long it may take, from 5 on (default 50); less is less exact");
+  table.whole("--seconds", "S", seconds_, kLeastSeconds,
+              "about how long it takes where the cores are free, from 20 on (default 50); less is less exact");
 }
 
 void Calibrate::settle() { check_ranks(job_); }

@@ -192,11 +192,6 @@ void Diff::declare(OptionTable& table) {
 }
 
 void Diff::settle() {
-  check_ranks(job_);
-  settle_cluster(sim_, false, job_.ranks());
-}
-
-int Diff::run() {
   const std::vector<std::string>& plans = line_.operands;
   refuse_settings(plans, "--to");
   if (plans.empty() || plans.size() > 2)
@@ -212,6 +207,12 @@ int Diff::run() {
           plan));
   if (const std::string& out = out_; !out.empty() && !out.ends_with(".html"))
     throw usage_error(fmt::format("--out must end with .html, not '{}'", out));
+  check_ranks(job_);
+  settle_cluster(sim_, false, job_.ranks());  // prints a remark, so it comes after the errors
+}
+
+int Diff::run() {
+  const std::vector<std::string>& plans = line_.operands;
   std::optional<simulate::Cluster> cluster;
   if (!sim_.cluster.empty()) {
     cluster = open_cluster(job_, sim_.cluster);
