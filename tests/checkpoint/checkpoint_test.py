@@ -33,8 +33,14 @@ def prun(*words, check=True):
     return done
 
 
+def set_words(*settings):
+    """Returns --set NAME=VALUE for each name; a later value replaces an earlier one."""
+    last = {setting.split("=")[0]: setting for setting in settings}
+    return [word for setting in last.values() for word in ("--set", setting)]
+
+
 def train(plan, ranks, steps, *options, settings=(), check=True):
-    sets = [word for setting in [*SIZES, *settings, f"steps={steps}"] for word in ("--set", setting)]
+    sets = set_words(*SIZES, *settings, f"steps={steps}")
     return prun(f"plans/{plan}.lua", "--nproc", ranks, *sets, *options, check=check)
 
 
@@ -159,7 +165,7 @@ class GoesOn(Folders):
 
     def test_a_rank_killed_while_it_writes_loses_nothing_that_was_committed(self):
         folder = self.at("kept")
-        sets = [word for setting in [*SIZES, "width=256", "steps=100000"] for word in ("--set", setting)]
+        sets = set_words(*SIZES, "width=256", "steps=100000")
         run = subprocess.Popen([PRUN, "plans/zero3.lua", "--nproc", "2", *sets, "--checkpoint", folder, "--checkpoint-every", "2"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         while not (folder / "LATEST").exists() or not list(folder.glob("*.tmp/*")):
@@ -183,10 +189,10 @@ class GoesOn(Folders):
 class Stops(Folders):
     """SIGTERM or Ctrl-C: a checkpoint within the grace time, then exit code 75."""
     WORDS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
-    LONG = ["--set", "steps=100000", *[word for setting in SIZES for word in ("--set", setting)]]
 
-    def start(self, plan, ranks, *options):
-        return subprocess.Popen([PRUN, f"plans/{plan}.lua", "--nproc", str(ranks), *self.LONG, *map(str, options)], text=True,
+    def start(self, plan, ranks, *options, settings=()):
+        sets = set_words("steps=100000", *SIZES, *settings)
+        return subprocess.Popen([PRUN, f"plans/{plan}.lua", "--nproc", str(ranks), *sets, *map(str, options)], text=True,
                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def stop(self, run, *signals):
@@ -233,15 +239,15 @@ class Stops(Folders):
 
     def test_without_a_folder_and_the_second_time_it_ends_the_job(self):
         self.assertEqual(self.stop(self.start("zero3", 2), signal.SIGTERM)[0], 143)
-        slow = self.start("zero3", 2, "--checkpoint", self.at("slow"), "--set", "width=768", "--set", "batch=64", "--set", "context=128")
+        slow = self.start("zero3", 2, "--checkpoint", self.at("slow"), settings=["width=768", "batch=64", "context=128"])
         code, said = self.stop(slow, signal.SIGTERM, signal.SIGTERM)
         self.assertEqual(code, 143, said)
 
     def test_grace_is_over_before_a_step_is(self):
         for number, ends in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
             with self.subTest(signal=number.name):
-                slow = self.start("zero3", 2, "--checkpoint", self.at(f"slow-{number.name}"), "--grace", 1, "--set", "width=768",
-                                  "--set", "batch=128", "--set", "context=256")
+                slow = self.start("zero3", 2, "--checkpoint", self.at(f"slow-{number.name}"), "--grace", 1,
+                                  settings=["width=768", "batch=128", "context=256"])
                 code, said = self.stop(slow, number)
                 self.assertEqual(code, ends, said)
                 self.assertIn(f"prun: ended by {self.WORDS[number]}: no checkpoint was whole within --grace 1", said)

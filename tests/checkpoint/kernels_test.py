@@ -32,7 +32,8 @@ def end(process, code=0):
 
 
 def plan(name, steps, *settings):
-    return [f"plans/{name}.lua", *(word for setting in [*SIZES, f"steps={steps}", *settings] for word in ("--set", setting))]
+    last = {setting.split("=")[0]: setting for setting in [*SIZES, f"steps={steps}", *settings]}
+    return [f"plans/{name}.lua", *(word for setting in last.values() for word in ("--set", setting))]
 
 
 def train(name, steps, *options, settings=(), limit=None, code=0):

@@ -130,7 +130,7 @@ class Draw(unittest.TestCase):
 
     def test_a_run_that_failed(self):
         runs = self.folder / "runs"
-        prun("plans/zero3.lua", "--nproc", 2, *SMALL, "--set", "steps=50", "--runs", runs, "--chaos", "kill:rank=1@step=3",
+        prun("plans/zero3.lua", "--nproc", 2, *SMALL[:-2], "--set", "steps=50", "--runs", runs, "--chaos", "kill:rank=1@step=3",
              code=10)
         run, = runs.iterdir()
         timeline, = summary(run)["timelines"]

@@ -45,6 +45,13 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def last_settings(words):
+    """Returns the words without each --set that a later one of the same argument replaces; prun refuses both."""
+    names = [word.split("=")[0] if i > 0 and words[i - 1] == "--set" else None for i, word in enumerate(words)]
+    replaced = {j for i, name in enumerate(names) if name is not None and name in names[i + 1:] for j in (i - 1, i)}
+    return [word for i, word in enumerate(words) if i not in replaced]
+
+
 class Run:
     """One launcher with its ranks; `before`: prefix of the command."""
 
@@ -53,7 +60,7 @@ class Run:
         self.metrics = pathlib.Path(self.folder.name, "metrics.jsonl")
         self.errors = pathlib.Path(self.folder.name, "words")
         with self.errors.open("w") as errors:
-            self.process = subprocess.Popen([*before, PRUN, *plan, *options, "--metrics", self.metrics], cwd=self.folder.name,
+            self.process = subprocess.Popen([*before, PRUN, *last_settings([*plan, *options]), "--metrics", self.metrics], cwd=self.folder.name,
                                             stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
 
     def steps(self):

@@ -105,6 +105,9 @@ class Checks(unittest.TestCase):
         self.assertEqual((found["status"], found["fix"]), ("warn", "did you mean PRUN_PLUGIN_PATH?"))
         self.assertEqual(report["worst"], "warn")
         self.assertEqual(check(report, "environment", "launcher")["text"], "none but prun itself")
+        report = self.report(PRUN_PLUGIN_PATH="/no/such/folder")
+        found = [each for each in report["checks"] if each["name"] == "PRUN_PLUGIN_PATH" and each["status"] == "warn"]
+        self.assertEqual([each["text"] for each in found], ["there is no folder /no/such/folder"])
 
     def test_a_launcher(self):
         places = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}

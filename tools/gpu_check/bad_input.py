@@ -45,7 +45,7 @@ ASKED = [
                                environment={"CUDA_VISIBLE_DEVICES": ""}, gpus=1)),
     ("no device with that index", dict(words=["plans/single.lua", *SMALL, "--device", "cuda:{gpus}"], code=2,
                                        named=["cuda:", "there is no device"], gpus=1)),
-    ("more ranks than GPUs", dict(words=["plans/ddp.lua", *SMALL, "--set", "batch=64", "--nproc", "{more}", "--device", "cuda"], code=2,
+    ("more ranks than GPUs", dict(words=["plans/ddp.lua", *SMALL[:6], "--set", "batch=64", "--nproc", "{more}", "--device", "cuda"], code=2,
                                   named=["--ranks-per-device"], gpus=1)),
     ("nccl between ranks that share a GPU", dict(words=["plans/ddp.lua", *SMALL, "--nproc", "2", "--device", "cuda", "--ranks-per-device", "2",
                                                         "--transport", "nccl"], code=2, named=["NCCL", "shm"], gpus=1)),

@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "comm/transport/plugin.h"
 #include "device/plugin_device.h"
+#include "environment.h"
 #include "job/device_probe.h"
 #include "job_options.h"
 #include "kernels/devices.h"
@@ -151,6 +152,7 @@ void Conform::conform_device() {
 }
 
 int Conform::run() {
+  warn_of_useless_variables();
   if (is_device()) conform_device();
   const NamedPlugin plugin = name_plugin(plugin_, job_.world.plugin_dirs);
   std::vector<std::string> words = {suite_program("prun_conform"), "--transport=" + plugin.name};

@@ -11,6 +11,7 @@
 #include "doctor/check.h"
 #include "job/device_check.h"
 #include "job_options.h"
+#include "standard_streams.h"
 #include "version.h"
 
 namespace prun {
@@ -160,6 +161,7 @@ void Doctor::settle() {
   if (!cluster_.empty()) options_.hosts = take_place_among_hosts(job, cluster_, given_place(line_));
   options_.json = line_.json;
   options_.device_given = line_.given("--device");
+  require_nodes(line_, job.launch);
   pass_to_transports(job);
   check_ranks(job);
   check_options(job.launch);
@@ -169,7 +171,7 @@ void Doctor::settle() {
 int Doctor::run() {
   const Examined all = examine(options_);
   options_.json ? print_json(all) : print_all(all);
-  std::fflush(stdout);  // flushes the report before an error, which goes to standard error
+  flush_output();  // flushes the report before an error, which goes to standard error
   if (options_.device_given)
     for (const DeviceReport& report : all.devices)
       if (report.name == options_.job.device) require_devices(options_.job, report);

@@ -1,6 +1,33 @@
 #include "environment.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <ranges>
+#include <string_view>
+
+#include "base/text.h"
+
 namespace prun {
+namespace {
+
+// Beginnings of names that only tests and substitute devices read.
+constexpr std::string_view kOfTests[] = {"PRUN_SUBSTITUTE_", "PRUN_TEST_",  "PRUN_FUZZ_",
+                                         "PRUN_CUDA_",       "PRUN_UPDATE", "PRUN_HF_PYTHON"};
+
+void add_missing_folders(const char* variable, std::vector<UselessVariable>& found) {
+  const char* list = std::getenv(variable);
+  for (const std::string& folder : split(list != nullptr ? list : "", ':'))
+    if (std::error_code error; !folder.empty() && !std::filesystem::is_directory(folder, error))
+      found.push_back(
+          {variable, fmt::format("there is no folder {}", folder), "name a folder with plugins, or unset it"});
+}
+
+}  // namespace
 
 const std::vector<Variable>& variables() {
   static const std::vector<Variable> all = {
@@ -16,6 +43,8 @@ const std::vector<Variable>& variables() {
        "where prun calibrate keeps this machine's figures, as prun/HOST.yaml; ~/.config where it is not set"},
       {"PRUN_PLUGIN_PATH", "folders of transports, with colons between, searched before prun's own"},
       {"PRUN_DEVICE_PATH", "folders of devices, with colons between, searched before prun's own"},
+      {"PRUN_COMMAND", "the prun that the Python package runs"},
+      {"PRUN_PYTHON", "set by the Python package: the job ends with its process"},
       {"PRUN_LOG", "debug, info, warning or error: the log on standard error; --log-level overrides it"},
       {"CUDA_VISIBLE_DEVICES", "which GPUs --device cuda sees, and in which order"},
       {"OMP_WAIT_POLICY", "how threads of kernels wait; prun sets GOMP_SPINCOUNT=2000 where neither is set"},
@@ -24,6 +53,30 @@ const std::vector<Variable>& variables() {
       {"NO_COLOR", "set: no colours"},
   };
   return all;
+}
+
+std::vector<UselessVariable> useless_variables() {
+  std::vector<UselessVariable> found;
+  for (const char* variable : {"PRUN_PLUGIN_PATH", "PRUN_DEVICE_PATH"}) add_missing_folders(variable, found);
+  constexpr std::string_view kOurs = "PRUN_";       // not part of the names that are compared, as it is common to all
+  std::vector<std::string> names = {"LOCAL_SIZE"};  // described with PRUN_LOCAL_RANK
+  for (const std::string_view name : variables() | std::views::transform(&Variable::name))
+    if (name.starts_with(kOurs)) names.emplace_back(name.substr(kOurs.size()));
+  for (char** each = environ; *each != nullptr; ++each) {
+    const std::string_view text = *each;
+    const std::string name(text.substr(0, text.find('=')));
+    if (!name.starts_with(kOurs) || std::ranges::find(names, name.substr(kOurs.size())) != names.end()) continue;
+    if (std::ranges::any_of(kOfTests, [&](std::string_view begin) { return name.starts_with(begin); })) continue;
+    const std::string near = nearest_word(name.substr(kOurs.size()), names);
+    found.push_back({name, "set, and prun reads no variable of this name",
+                     near.empty() ? fmt::format("unset {}", name) : fmt::format("did you mean {}{}?", kOurs, near)});
+  }
+  return found;
+}
+
+void warn_of_useless_variables() {
+  for (const UselessVariable& each : useless_variables())
+    fmt::print(stderr, "prun: {}: {} ({})\n", each.name, each.problem, each.fix);
 }
 
 }  // namespace prun

@@ -14,6 +14,7 @@
 #include "elsewhere.h"
 #include "job/non_finite.h"
 #include "kernels/devices.h"
+#include "launch/environments.h"
 
 namespace prun {
 namespace {
@@ -61,6 +62,12 @@ void refuse_unknown_command(const std::vector<std::string>& words) {
     throw usage_error(fmt::format("there is no command '{}'{}", first, did_you_mean(first, command_names())));
 }
 
+// Returns whether the job has only this node, whatever starts it.
+bool is_alone(const CommandLine& line, const LaunchOptions& launch) {
+  const auto variable = [](const char* name) -> const char* { return std::getenv(name); };
+  return launch.nnodes == 1 && !line.given("--nnodes") && !line.given("--cluster") && !is_described(variable);
+}
+
 }  // namespace
 
 void PlanCommand::take_operands(std::vector<std::string>& operands) {
@@ -104,6 +111,16 @@ std::string one_operand(const char* command, const std::vector<std::string>& ope
 
 namespace option {
 
+void plugin_options(OptionTable& table, const char* name, std::string& value, const char* help) {
+  const auto read = [name, &value](const std::string& text) {
+    std::map<std::string, std::string> settings;
+    for (const std::string& each : split(text, ','))
+      if (each.find('=') - 1 < each.size()) read_setting(settings, name, each);  // neither missing nor first
+    value = text;
+  };
+  table.parsed(name, "K=V,..", read, help);
+}
+
 void nproc(OptionTable& table, JobSpec& job) {
   table.whole("--nproc", "N", job.launch.nproc, 1, "ranks on this node (default 1)");
 }
@@ -120,8 +137,8 @@ void transport(OptionTable& table, JobSpec& job) {
 }
 
 void transport_options(OptionTable& table, JobSpec& job) {
-  table.text("--transport-options", "K=V,..", job.world.transport_options,
-             "options of the transport; NAME.K=V for one of two");
+  plugin_options(table, "--transport-options", job.world.transport_options,
+                 "options of the transport; NAME.K=V for one of two");
 }
 
 void device(OptionTable& table, JobSpec& job) {
@@ -131,7 +148,7 @@ void device(OptionTable& table, JobSpec& job) {
 }
 
 void device_options(OptionTable& table, JobSpec& job) {
-  table.text("--device-options", "K=V,..", job.device_options, "options of the device");
+  plugin_options(table, "--device-options", job.device_options, "options of the device");
 }
 
 void kernels(OptionTable& table, JobSpec& job, const char* help) {
@@ -251,13 +268,36 @@ void read_setting(std::map<std::string, std::string>& settings, const std::strin
   size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
     throw usage_error(fmt::format("{} must be NAME=VALUE, not '{}'", option, text));
-  settings[text.substr(0, equals)] = text.substr(equals + 1);
+  const std::string name = text.substr(0, equals), value = text.substr(equals + 1);
+  const auto [given, is_first] = settings.emplace(name, value);
+  if (!is_first)
+    throw usage_error(fmt::format("{} {} is given twice: {} and {}; keep one", option, name, given->second, value));
 }
 
 void check_ranks(const JobSpec& job) {
   if (int64_t{job.launch.nproc} * job.launch.nnodes > kMostWhole)
     throw usage_error(fmt::format("--nproc {} on --nnodes {} are more than {} ranks", job.launch.nproc,
                                   job.launch.nnodes, kMostWhole));
+}
+
+void require_nodes(const CommandLine& line, const LaunchOptions& launch, const std::string& launcher) {
+  for (const char* option : {"--nnodes", "--node-rank", "--cluster"})
+    if (!launcher.empty() && launcher != "none" && line.given(option))
+      throw usage_error(
+          fmt::format("--launcher {} and {} exclude each other: both give this node's place", launcher, option));
+  if (!is_alone(line, launch)) return;
+  for (const char* option : {"--rendezvous", "--node-rank"})
+    if (line.given(option))
+      throw usage_error(
+          fmt::format("{} needs --nnodes N, the number of nodes; without it the job is this node alone", option));
+}
+
+void warn_of_link_options(const CommandLine& line, const LaunchOptions& launch) {
+  if (!is_alone(line, launch) || line.given("--transport")) return;  // some transports use TCP on one host, too
+  for (const char* option : {"--port-range", "--encrypt", "--link-timeout"})
+    if (line.given(option))
+      fmt::print(stderr, "prun: {} has no effect: it is for links between nodes (--nnodes), and there is one\n",
+                 option);
 }
 
 void check_transport_hint(const JobSpec& job) {

@@ -29,6 +29,8 @@ std::string one_operand(const char* command, const std::vector<std::string>& ope
 
 namespace option {
 
+// A plugin's options K=V,..; throws usage_error for a key that is given twice. Plugins check the rest.
+void plugin_options(OptionTable& table, const char* name, std::string& value, const char* help);
 void nproc(OptionTable& table, JobSpec& job);
 void set(OptionTable& table, JobSpec& job);
 void transport(OptionTable& table, JobSpec& job);
@@ -66,6 +68,11 @@ void read_setting(std::map<std::string, std::string>& settings, const std::strin
 
 // Throws usage_error for more ranks than prun supports.
 void check_ranks(const JobSpec& job);
+// Throws usage_error for --rendezvous or --node-rank of a job of one node: without --nnodes N, a cluster file or a
+// launcher it would train alone. Also throws usage_error for these options beside a launcher (--launcher).
+void require_nodes(const CommandLine& line, const LaunchOptions& launch, const std::string& launcher = "");
+// Prints a remark for each option of links between nodes of a job of one node, where it has no effect.
+void warn_of_link_options(const CommandLine& line, const LaunchOptions& launch);
 // Throws usage_error, with a hint, for a transport that no plugin has and that is another framework's name.
 void check_transport_hint(const JobSpec& job);
 // Translates options about links between hosts into options of the transports. Throws usage_error.

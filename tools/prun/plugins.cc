@@ -16,6 +16,7 @@
 #include "comm/transport/interfaces.h"
 #include "comm/transport/job_state.h"
 #include "comm/transport/transport_choice.h"
+#include "environment.h"
 #include "job_options.h"
 
 namespace prun {
@@ -173,11 +174,13 @@ void Plugins::declare(OptionTable& table) {
 }
 
 void Plugins::settle() {
+  require_nodes(line_, job_.launch);
   check_ranks(job_);
   check_options(job_.launch);
 }
 
 int Plugins::run() {
+  warn_of_useless_variables();
   if (explain_) return explain_plugins(job_, line_.json);
   std::vector<PluginInfo> plugins = list_plugins(job_.world.plugin_dirs);
   if (line_.json) {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "calibrate/algorithm_costs.h"
 #include "cluster_hosts.h"
+#include "environment.h"
 #include "foreign_launch.h"
 #include "job/attempt.h"
 #include "job/device_check.h"
@@ -131,6 +132,7 @@ void Run::settle() {
     take_place_among_hosts(job_, cluster_, given_place(line_));
   else if (!line_.given("--nnodes") && !line_.given("--node-rank"))
     take_place_of_launcher(job_, launcher_);
+  require_nodes(line_, job_.launch, launcher_);
   pass_to_transports(job_);
   check_ranks(job_);
   check_options(job_.launch);
@@ -147,6 +149,8 @@ void Run::settle() {
 }
 
 int Run::run() {
+  if (!job_.launch.silent) warn_of_useless_variables();
+  warn_of_link_options(line_, job_.launch);
   const DeviceReport devices = check_devices(job_);
   check_nccl_share(job_);
   if (job_.ranks_per_device > 1 && !devices.devices.empty()) job_.world.transport = transport_of_sharing_ranks(job_);

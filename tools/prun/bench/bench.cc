@@ -12,6 +12,7 @@
 #include "comm/transport/interfaces.h"
 #include "comm/transport/transport_choice.h"
 #include "command_line.h"
+#include "environment.h"
 #include "foreign_launch.h"
 #include "job/device_check.h"
 #include "job/node_settings.h"
@@ -143,6 +144,7 @@ void Bench::settle() {
   options_.json = line_.json;
   if (!line_.given("--nnodes") && !line_.given("--node-rank")) take_place_of_launcher(job, launcher_);
   if (job.launch.host_ranks > 0 && !line_.given("--nproc")) options_.bench.nproc = {1};
+  require_nodes(line_, job.launch, launcher_);
   pass_to_transports(job);
   check_ranks(job);
   check_options(job.launch);
@@ -150,6 +152,7 @@ void Bench::settle() {
 }
 
 int Bench::run() {
+  if (!options_.job.launch.silent) warn_of_useless_variables();
   check_transport_hint(options_.job);
   for (WorldOptions& side : options_.bench.sides) side.plugin_dirs = options_.job.world.plugin_dirs;
   check(options_);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "bench/ops.h"
+#include "job_options.h"
 
 namespace prun {
 namespace {
@@ -163,7 +164,8 @@ void declare_bench(OptionTable& table, BenchSettings& s) {
     if (s.nproc.empty()) whole_number("--nproc", text, 1);
   });
   table.text("--vs", "NAME", s.vs, "a second transport, measured in turn with the first; the ratio is printed");
-  table.text("--vs-options", "K=V,..", s.vs_options, "its options; alone: the same transport with other options");
+  option::plugin_options(table, "--vs-options", s.vs_options,
+                         "its options; alone: the same transport with other options");
   table.text("--vs-algorithm", "NAME", s.vs_algorithm,
              "its algorithm; alone: the same transport with another algorithm");
   parsed("--bytes", "SIZES",

@@ -1,8 +1,6 @@
 // The environment variables that prun reads, the ones that are set, and unknown ones that look like prun's.
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
@@ -23,9 +21,10 @@ Finding launcher() {
     const std::optional<ForeignPlace> place = read_environments(variable, "");
     if (!place) return {"launcher", Status::ok, "none but prun itself"};
     const std::string text = fmt::format("{}: process {} of {}", place->launcher, place->index, place->count);
-    if (place->launcher == "torchrun" && variable("TORCHELASTIC_RUN_ID") == nullptr)
-      return {"launcher", Status::warn, text + ", from RANK and WORLD_SIZE, which torchrun did not set",
-              "unset RANK WORLD_SIZE, or --launcher none, unless a scheduler sets them"};
+    if (const std::vector<std::string> stray = stray_variables(variable, place->launcher); !stray.empty())
+      return {"launcher", Status::warn,
+              fmt::format("{}, from {}, which {} did not set", text, join(stray, " and "), place->launcher),
+              fmt::format("unset {}, or --launcher none, unless a scheduler sets them", join(stray, " "))};
     return {"launcher", Status::ok, text};
   } catch (const Error& error) {
     return {"launcher", Status::fail, error.message().substr(0, error.message().find('\n')),
@@ -37,9 +36,7 @@ Finding launcher() {
 
 Findings environment(const DoctorOptions& options) {
   Findings found = {launcher()};
-  std::vector<std::string> names;
   for (const Variable& variable : variables()) {
-    names.emplace_back(variable.name);
     const char* value = std::getenv(variable.name);
     if (value != nullptr && std::string_view(value) == variable.ours) continue;
     if (value != nullptr)
@@ -48,15 +45,8 @@ Findings environment(const DoctorOptions& options) {
     else if (options.json)
       found.push_back({variable.name, Status::absent, variable.help});
   }
-  for (char** each = environ; *each != nullptr; ++each) {
-    const std::string_view text = *each;
-    const std::string name(text.substr(0, text.find('=')));
-    if (!name.starts_with("PRUN_") || name.starts_with("PRUN_SUBSTITUTE_")) continue;
-    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-    const std::string near = nearest_word(name, names);
-    found.push_back({name, Status::warn, "set, and prun reads no variable of this name",
-                     near.empty() ? fmt::format("unset {}", name) : fmt::format("did you mean {}?", near)});
-  }
+  for (const UselessVariable& each : useless_variables())
+    found.push_back({each.name, Status::warn, each.problem, each.fix});
   return found;
 }
 
