@@ -178,15 +178,18 @@ std::unique_ptr<Kernel> make_adamw(const OpView& view) {
                     beta2 = a.number("beta2", 0.999), eps = a.number("eps", 1e-8)] {
     if (u.skipped()) return;
     const double t = static_cast<double>(u.table->update + 1);
-    const double mean_left = 1 - std::pow(beta1, t), square_left = 1 - std::pow(beta2, t);
+    const double mean_left = 1 - std::pow(beta1, t);
+    const AdamwStep step{Clip(u.clip),  // before each_range flushes subnormal numbers
+                         average(beta1),
+                         average(beta2),
+                         0,
+                         0,
+                         static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t))),
+                         eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f};
     u.each_range([&](int64_t at, int64_t count, bf16* copy, double rate, double weight_decay) {
-      const AdamwStep s{Clip(u.clip),
-                        average(beta1),
-                        average(beta2),
-                        static_cast<float>(rate * weight_decay),
-                        static_cast<float>(rate / mean_left),
-                        static_cast<float>(1 / std::sqrt(square_left)),
-                        eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f};
+      AdamwStep s = step;
+      s.decay = static_cast<float>(rate * weight_decay);
+      s.step_size = static_cast<float>(rate / mean_left);
       adamw<kCasts>(u.grad + at, u.param + at, u.state[0] + at, u.state[1] + at, copy, count, s);
     });
   });
@@ -216,8 +219,9 @@ std::unique_ptr<Kernel> make_lion(const OpView& view) {
   return kernel_of([u = Update<false, T>(view, 1), direction = average(a.number("beta1", 0.9)),
                     mean = average(a.number("beta2", 0.99))] {
     if (u.skipped()) return;
+    const Clip clip(u.clip);
     u.each_range([&](int64_t at, int64_t count, bf16*, double rate, double weight_decay) {
-      const LionStep s{Clip(u.clip), direction, mean, static_cast<float>(rate), static_cast<float>(weight_decay)};
+      const LionStep s{clip, direction, mean, static_cast<float>(rate), static_cast<float>(weight_decay)};
       lion(u.grad + at, u.param + at, u.state[0] + at, count, s);
     });
   });
