@@ -129,16 +129,19 @@ class Rules(unittest.TestCase):
             def __init__(self):
                 super().__init__()
                 self.all = nn.ModuleDict({name: nn.Linear(8, 8) for name in NAMES})
+                self.norms = nn.ModuleDict({f"norm{i}": nn.LayerNorm(8) for i in range(len(NAMES))})
                 self.last = nn.Linear(8, 4)
 
             def forward(self, x, y):
-                for layer in self.all.values():
+                for layer, norm in zip(self.all.values(), self.norms.values()):
                     h = layer(x)
-                    x = torch.tanh(h) + torch.tanh(2 * h)
+                    x = norm(h + 2 * h)
                 return nn.functional.mse_loss(self.last(x), y)
 
         exported = self.same(Named(), self.rows(), 'local y = nn.linear("end", batch.x, 8)', 'nn.linear("my_layer", ')
-        self.assertEqual(len(exported.weights), 2 * len(NAMES) + 2)
+        self.assertEqual(len(exported.weights), 4 * len(NAMES) + 2)
+        plan = export(variants.Mlp(torch.relu), self.rows(), name='a\nname with "quotes"').plan
+        self.assertTrue(plan.startswith('-- a name with "quotes", exported from PyTorch'), plan)
 
     def test_classes(self):
         class Classes(variants.Mlp):

@@ -306,6 +306,7 @@ class Words(unittest.TestCase):
         cells["cell", "prun"]("--nproc 2 --set steps=3 --set layers=1 --set width=32 --set batch=8", DDP.read_text())
         self.assertEqual([row["step"] for row in Shell.user_ns["_prun_rows"]], [1, 2, 3])
         self.assertIn("<polyline", shown[-1])
+        self.assertRegex(shown[-2], r"^step 3, loss \d\.\d{1,3}, \d[-.e\d]* s$")
         shown.clear()
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):

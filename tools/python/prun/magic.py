@@ -73,7 +73,8 @@ def register(shell: Any) -> None:
 
         def show(row: Row) -> None:
             if "loss" in row:
-                handle.update(HTML(f"step {row['step']}, loss {row['loss']}, {row['time_s']:.3f} s"))
+                loss = "not finite" if row["loss"] is None else f"{row['loss']:.4g}"
+                handle.update(HTML(f"step {row['step']}, loss {loss}, {row['time_s']:.3g} s"))
 
         plan = ("" if "require" in text else _HEAD) + "\n" + text + "\n"
         try:

@@ -34,7 +34,7 @@ def deep_recursion(nodes: int) -> Iterator[None]:
 def template(builder: Builder, units: list[Unit], name: str, file: str) -> Template:
     """Returns the plan's parts."""
     elements = sum(tensor.numel() for tensor in {id(t): t for t in builder.traced.tensors.values()}.values())
-    head = "\n-- ".join([f"-- {name}, exported from PyTorch ({elements:,} parameters).", *builder.notes])
+    head = "\n-- ".join([f"-- {' '.join(name.split())}, exported from PyTorch ({elements:,} parameters).", *builder.notes])
     return Template(head=head, model=model_text(units), file=file, data=_data(builder, ""),
                     eval_data=_data(builder, "eval_"), has_targets="tokens" not in builder.inputs_used,
                     dtype=_dtype(builder))
