@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "checkpoint/hf/architecture.h"
+#include "checkpoint/hf/config.h"
 #include "checkpoint/weights.h"
 
 namespace prun::checkpoint {
@@ -24,8 +25,10 @@ std::string differing_model(const ModelDescription& there, const ModelDescriptio
   if (there.name.empty() || here.name.empty()) return "";
   if (there.name != here.name)
     return fmt::format("they are of prun.models.{}, and the plan has prun.models.{}", there.name, here.name);
-  const HfArchitecture* architecture = hf_architecture_for(here.name);
-  const auto compared = architecture != nullptr ? architecture->settled : beside_shapes;
+  const Description* description = description_for(here.name);
+  const auto compared = [&](const Attrs& arguments) {
+    return description != nullptr ? settled(*description, arguments) : beside_shapes(arguments);
+  };
   const Attrs theirs = compared(there.arguments), ours = compared(here.arguments);
   std::string text;
   for (const auto& [name, value] : theirs.values()) {

@@ -108,8 +108,12 @@ Weights open_weights(const std::string& path) {
     throw Error(Exit::checkpoint_invalid, fmt::format("there are no weights at {}: no such folder", path));
   if (fs::is_regular_file(path)) return open_safetensors(path, {path});
   if (is_hf_folder(path)) return open_hf_folder(path);
-  if (!fs::exists(path + "/index.json") && !safetensors_of(path).empty())
-    return open_safetensors(path, safetensors_of(path));
+  const std::vector<std::string> files = safetensors_of(path);
+  if (!fs::exists(path + "/index.json") && !files.empty()) {
+    // Offsets mark files in prun's layout, such as the weights that prun.export writes beside their description.
+    const bool of_torch = is_described_folder(path) && SafetensorsFile(files.front()).offsets().empty();
+    return of_torch ? open_described_folder(path) : open_safetensors(path, files);
+  }
   if (!fs::exists(path + "/index.json") && whole_checkpoints(path).empty())
     throw Error(Exit::checkpoint_invalid,
                 fmt::format("there are no weights in {}: no config.json of a Hugging Face folder, no index.json of a "

@@ -267,8 +267,10 @@ class Mistakes(Folders):
         self.refused(part, "ckpt", "import", "theirs", "--out", "runs")
 
     def test_folders(self):
-        self.importing("theirs/config.json: prun has no architecture BertForMaskedLM; it has GPT2LMHeadModel, LlamaForCausalLM, MixtralForCausalLM",
-                       config={"architectures": ["BertForMaskedLM"]})
+        known = "it has GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
+        self.importing("theirs/config.json: prun has no architecture BertForMaskedLM; " + known, config={"architectures": ["BertForMaskedLM"]})
+        self.importing("You can describe it in theirs/prun.yaml (runtime/checkpoint/README.md)", config={"architectures": ["BertForMaskedLM"]})
+        self.importing("prun has no architecture LlamaForCasualLM (did you mean 'LlamaForCausalLM'?); ", config={"architectures": ["LlamaForCasualLM"]})
         self.importing("config.json: 'hidden_size' is \"big\"", config={"hidden_size": "big"})
         self.importing("config.json: 'num_hidden_layers' is null", config={"num_hidden_layers": None})
         self.importing("config.json: its weights are quantized, which prun has not", config={"quantization_config": {}})
@@ -318,6 +320,142 @@ class Mistakes(Folders):
             path.write_text(json.dumps({**index, "model": {**index["model"], "name": name}}))
             self.refused(part, "ckpt", "export", "runs", "--format", "hf", "--out", "back")
         self.refused("it has no optimizer state: its weights begin a run anew with init = prun.init.from { path = ", "plan.lua", "--resume", "runs")
+
+
+    def test_configs_that_no_option_expresses(self):
+        def refused(part, name, **config):
+            self.importing(part, config={"architectures": [name + "ForCausalLM"], **config})
+        refused("config.json: its attention sees 8 tokens (sliding_window), prun's all", "Mistral", sliding_window=8)
+        refused("config.json: its attention sees 4096 tokens (sliding_window), prun's all", "Mistral", max_position_embeddings=8192)
+        refused("config.json: its attention sees 8 tokens (sliding_window), prun's all", "Qwen2", sliding_window=8, use_sliding_window=True)
+        refused("config.json: the rotary angles are scaled (rope_parameters 'longrope'), and prun has default", "Phi3",
+                rope_parameters={"rope_type": "longrope"})
+        refused("config.json: partial_rotary_factor is 0.5: prun rotates whole heads", "Phi3", rope_parameters={"partial_rotary_factor": 0.5})
+        refused("config.json: 'no_rope_layers' is [1,0,0,1]: prun has only lists in which each n-th entry is 0", "SmolLM3",
+                no_rope_layers=[1, 0, 0, 1])
+        refused("config.json: 'hidden_act' is relu, and prun.models.llama has gelu_pytorch_tanh, gelu_new, gelu", "Starcoder2", hidden_act="relu")
+        refused("there is no tensor model.layers.0.self_attn.q_proj.bias, which Qwen2ForCausalLM as config.json has it needs", "Qwen2")
+        refused("there is no tensor model.layers.0.self_attn.qkv_proj.weight, which Phi3ForCausalLM", "Phi3")
+
+    def test_models_that_an_architecture_cannot_express(self):
+        self.theirs()
+        self.plan(LLAMA.replace("eps = arg.eps", "eps = arg.eps, qkv_bias = true, unrotated = 2"))
+        self.at("plan.lua").write_text(self.at("plan.lua").read_text().replace("init = prun.init.from { path = arg.path },", ""))
+        run("plan.lua", "--checkpoint", "runs", cwd=self.folder)
+        text = run("ckpt", "export", "runs", "--out", "back", cwd=self.folder, code=16)
+        self.assertIn("holds a prun.models.llama that no architecture has; --description FILE describes another one:", text)
+        for part in ("qkv_bias is 1, and LlamaForCausalLM has 0", "unrotated is 2, and Qwen2ForCausalLM has 0", 'mlp is "swiglu", which Starcoder2ForCausalLM does not have'):
+            self.assertIn(part, text)
+        self.refused("is no MistralForCausalLM: qkv_bias is 1, and MistralForCausalLM has 0", "ckpt", "export", "runs", "--out", "back",
+                     "--description", "mistral")
+        self.refused("describes prun.models.gpt, and runs/step_00000001 holds prun.models.llama", "ckpt", "export", "runs", "--out", "back",
+                     "--description", "gpt2")
+        self.refused("--description: there is no file 'mistrall', and no architecture of this name (did you mean 'mistral'?)",
+                     "ckpt", "export", "runs", "--out", "back", "--description", "mistrall", code=2)
+
+
+OWN = """local prun = require "prun"
+local nn = prun.nn
+local arg = prun.args { path = "", steps = 2 }
+local function model(batch)
+  local x = nn.unit("embed", function() return nn.embedding(batch.tokens, nn.parameter("token.weight", { 256, 8 }, { "normal", 0.02 })) end)
+  for i = 0, 1 do
+    x = nn.unit("part" .. i, function()
+      local inner = nn.layernorm("ln", x)
+      return x + nn.linear("down", nn.silu_mul(nn.linear("gate", inner, 12), nn.linear("up", inner, 12)), 8, { bias = false })
+    end)
+  end
+  return nn.unit("head", function() return prun.losses.cross_entropy(nn.linear("logits", x, 256), batch.targets) end)
+end
+return prun.plan {
+  mesh = prun.mesh { dp = prun.world },
+  model = model,
+  init = arg.path ~= "" and prun.init.from { path = arg.path } or nil,
+  data = prun.data.bytes { path = "text/sample.txt", batch = 4, context = 8 },
+  strategy = { prun.zero3 { axis = "dp" } },
+  optimizer = prun.adamw { lr = 1e-3 },
+  steps = arg.steps,
+}
+"""
+DESCRIPTION = """# of a model of the plan's own
+architecture: OwnForCausalLM
+model_type: own
+config: { hidden_size: 8, layer_count: 2 }
+tensors:
+  - { tensor: table, ours: embed.token.weight }
+  - { tensor: out, ours: head.logits.weight, layout: out_in }
+  - { tensor: out_bias, parts: [[head.logits.bias, 100, 156], [head.logits.bias, 0, 100]] }
+  - { tensor: again, ours: embed.token.weight, copy: true }
+layers:
+  theirs: blocks.{layer}.
+  ours: part{layer}.
+  tensors:
+    - { norm: norm, ours: ln, bias: true }
+    - { linear: gate_up, ours: [gate, up], out: [12, 12], bias: true }
+    - { linear: down, ours: down, layout: in_out }
+"""
+
+
+class Descriptions(Folders):
+    """A model of a plan's own, written and read under names of its own."""
+
+    def losses(self, *sets):
+        self.at("metrics").unlink(missing_ok=True)
+        run("plan.lua", "--nproc", 2, "--metrics", "metrics", *sets, cwd=self.folder)
+        return [json.loads(line)["loss"] for line in self.at("metrics").read_text().splitlines()]
+
+    def setUp(self):
+        super().setUp()
+        self.at("plan.lua").write_text(OWN)
+        self.at("own.yaml").write_text(DESCRIPTION)
+
+    def test_there_and_back(self):
+        losses = self.losses("--checkpoint", "runs", "--checkpoint-every", 1)
+        ours = checkpoint_tensors(self.at("runs/step_00000001"))
+        for form in ("hf", "torch"):
+            run("ckpt", "export", "runs/step_00000001", "--format", form, "--description", "own.yaml", "--out", form, cwd=self.folder)
+            theirs, _ = read_safetensors(self.at(form) / "model.safetensors")
+            self.assertEqual(len(theirs), 14 if form == "torch" else 13)
+            self.assertEqual(theirs["table"], ours["embed.token.weight"])
+            self.assertEqual(theirs["out"], ([256, 8], turned(ours["head.logits.weight"][1], 8, 256)))
+            bias = ours["head.logits.bias"][1]
+            self.assertEqual(theirs["out_bias"], ([256], bias[100:] + bias[:100]))
+            self.assertEqual(theirs["blocks.1.down.weight"], ours["part1.down.weight"])
+            rows = turned(ours["part1.gate.weight"][1], 8, 12) + turned(ours["part1.up.weight"][1], 8, 12)
+            self.assertEqual(theirs["blocks.1.gate_up.weight"], ([24, 8], rows))
+            self.assertEqual(theirs["blocks.0.gate_up.bias"], ([24], ours["part0.gate.bias"][1] + ours["part0.up.bias"][1]))
+            self.assertEqual(theirs.get("again"), ours["embed.token.weight"] if form == "torch" else None)
+        config = json.loads(self.at("hf/config.json").read_text())
+        self.assertEqual((config["architectures"], config["model_type"], config["layer_count"]), (["OwnForCausalLM"], "own", 2))
+        shutil.rmtree(self.at("runs/step_00000002"))
+        whole = self.losses("--set", "path=runs/step_00000001", "--set", "steps=1")
+        for form in ("hf", "torch"):  # each has a copy of the description, prun.yaml
+            run("ckpt", "import", form, "--out", f"{form}-runs", cwd=self.folder)
+            self.assertEqual(self.losses("--set", f"path={form}", "--set", "steps=1"), whole)
+        self.assertNotEqual(whole, losses[:1])
+
+    def test_mistakes(self):
+        run("plan.lua", "--checkpoint", "runs", cwd=self.folder)
+        words = ("ckpt", "export", "runs", "--format", "torch", "--out", "out", "--description", "own.yaml")
+        for old, new, message in (
+                ("tensors:\n  - { t", "tensor:\n  - { t", "own.yaml:5: a description has no field 'tensor' (did you mean 'tensors'?)"),
+                ("layout: out_in", "layuot: out_in", "own.yaml:7: a tensor has no field 'layuot' (did you mean 'layout'?)"),
+                ("layout: in_out", "layout: inout", "own.yaml:16: there is no layout 'inout' (did you mean 'in_out'?)"),
+                ("ours: down", "our: down", "own.yaml:16: a linear layer has no field 'our' (did you mean 'ours'?)"),
+                ("ours: ln, bias: true", "ours: ln, bias: yes", "own.yaml:14: there is no option or size 'yes'"),
+                ("ours: ln, bias: true", "ours: ln, size: 8 +", "own.yaml:14: '8 +' is no formula: it ends too early"),
+                ("config: {", "like: lama\nconfig: {", "own.yaml:4: there is no description 'lama'"),
+                ("config: {", "config: {{", "own.yaml:4: "),
+                ("ours: embed.token.weight }", "ours: embed.tokens.weight }", "own.yaml:6: there is no tensor embed.tokens.weight"),
+                ("[gate, up], out: [12, 12]", "gate", "12 of the 12 elements of part0.up.bias are in no tensor of own.yaml"),
+                ("out: [12, 12]", "out: [12]", "own.yaml:15: out has 1 size, and there are 2 layers"),
+                ("[head.logits.bias, 0, 100]", "[head.logits.bias, 0, 99]", "1 of the 256 elements of head.logits.bias are in no tensor of own.yaml"),
+                ("ours: head.logits.weight, ", "ours: head.logits.bias, ", "own.yaml:7: head.logits.bias is [256]; only a matrix has a layout")):
+            with self.subTest(message=message):
+                self.assertIn(old, DESCRIPTION)
+                self.at("own.yaml").write_text(DESCRIPTION.replace(old, new))
+                text = run(*words, cwd=self.folder, code=16)
+                self.assertIn(message, text)
 
 
 class Guide(Folders):

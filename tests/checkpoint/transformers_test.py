@@ -2,7 +2,7 @@
 """Exports to and imports from Hugging Face's transformers: logits and the losses of a training loop are the same. Only
 packages are downloaded; models have random weights.
 
-Usage: transformers_test.py PRUN VENV [--all]. VENV is created with torch, transformers and safetensors from PyPI if it
+Usage: transformers_test.py PRUN VENV [--all] [TEST ..]. VENV is created with torch, transformers and safetensors from PyPI if it
 is missing; PRUN_HF_PYTHON names a Python that has them. --all: also a GPT-2 of 124M parameters.
 """
 import json
@@ -24,7 +24,9 @@ import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 import transformers  # noqa: E402
 from safetensors import safe_open  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig, MixtralConfig  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+from transformers import (AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig, MistralConfig, MixtralConfig,  # noqa: E402
+                          Phi3Config, Qwen2Config, SmolLM3Config, Starcoder2Config)
 
 torch.set_num_threads(2)
 transformers.utils.logging.disable_progress_bar()
@@ -61,6 +63,19 @@ THEIRS = {
                                                         "high_freq_factor": 3.0, "original_max_position_embeddings": 16}),
     "llama_linear": LlamaConfig(**LLAMA2, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}),
     "mixtral": MixtralConfig(**LLAMA2, num_local_experts=3), "mixtral_tied": MixtralConfig(**LLAMA2, num_local_experts=4, tie_word_embeddings=True)}
+# Architectures of prun's descriptions that are like another one, and their names for --description.
+LIKE = {
+    "mistral": MistralConfig(**LLAMA2, sliding_window=None, head_dim=32),
+    "qwen2": Qwen2Config(**LLAMA2),
+    "phi3": Phi3Config(**LLAMA2, pad_token_id=None),
+    "smollm3": SmolLM3Config(**{**LLAMA2, "num_hidden_layers": 5}, no_rope_layer_interval=2, pad_token_id=None),
+    "starcoder2": Starcoder2Config(**LLAMA2, residual_dropout=0.0, embedding_dropout=0.0)}
+VARIANTS = {
+    "mistral_window": MistralConfig(**LLAMA2, sliding_window=CONTEXT), "qwen2_tied": Qwen2Config(**LLAMA2, tie_word_embeddings=True),
+    "phi3_full_heads": Phi3Config(**{**LLAMA2, "num_key_value_heads": 4}, pad_token_id=None, tie_word_embeddings=True),
+    "smollm3_biased": SmolLM3Config(**{**LLAMA2, "num_hidden_layers": 4}, attention_bias=True, mlp_bias=True, tie_word_embeddings=False, pad_token_id=None),
+    "starcoder2_plain": Starcoder2Config(**LLAMA2, residual_dropout=0.0, embedding_dropout=0.0, use_bias=False, tie_word_embeddings=False, hidden_act="gelu")}
+THEIRS |= LIKE | VARIANTS
 
 
 def prun(*words, cwd, check=True):
@@ -214,7 +229,7 @@ class Import(Folders):
                     self.make(config, dtype=dtype, max_shard_size="100KB")
                     self.assertTrue((self.folder / "theirs/model.safetensors.index.json").exists())
                     prun("ckpt", "import", "theirs", "--out", "runs", cwd=self.folder)
-                    prun("ckpt", "export", "runs", "--format", "hf", "--out", "back", cwd=self.folder)
+                    prun("ckpt", "export", "runs", "--format", "hf", "--description", name.partition("_")[0], "--out", "back", cwd=self.folder)
                     self.assertTrue(torch.equal(logits_of(self.folder / "theirs", tokens), logits_of(self.folder / "back", tokens)))
 
     def fine_tune(self, config, ranks=1, sets=(), steps=10, batch=4, context=CONTEXT, bound=1e-4):
@@ -241,6 +256,31 @@ class Import(Folders):
                 with self.subTest(name=name, ranks=ranks):
                     shutil.rmtree(self.folder / "theirs", ignore_errors=True)
                     self.fine_tune(config, ranks, sets)
+
+    def test_each_architecture_through_a_run(self):
+        """Their weights, two steps in prun, and the result in transformers under the same architecture."""
+        tokens = tokens_of(self.folder, CONTEXT)
+        for name, config in (LIKE | VARIANTS).items():
+            with self.subTest(name=name):
+                for folder in ("theirs", "runs", "back", "state"):
+                    shutil.rmtree(self.folder / folder, ignore_errors=True)
+                theirs = self.make(config)
+                shown = prun("ckpt", "show", "theirs", cwd=self.folder).stdout.splitlines()[1]
+                losses = self.train(shown, 3, "--checkpoint", "runs", "--checkpoint-every", 2, init='init = prun.init.from { path = "theirs" },')
+                with torch.no_grad():
+                    self.near(losses[:1], [loss_of(theirs, tokens).item()], 1e-6)
+                architecture = name.partition("_")[0]
+                words = ["ckpt", "export", "runs/step_00000002", "--description", architecture]
+                prun(*words, "--format", "hf", "--out", "back", cwd=self.folder)
+                trained = AutoModelForCausalLM.from_pretrained(self.folder / "back", dtype=torch.float32)
+                self.assertIs(type(trained), type(theirs))
+                with torch.no_grad():
+                    self.near(losses[2:], [loss_of(trained, tokens).item()], 1e-6)
+                self.assertGreater(abs(losses[2] - losses[0]), 1e-3)
+                prun(*words, "--format", "torch", "--out", "state", cwd=self.folder)
+                theirs.load_state_dict(load_file(self.folder / "state/model.safetensors"))  # strict
+                with torch.no_grad():
+                    self.assertTrue(torch.equal(theirs(tokens[:, :-1]).logits, logits_of(self.folder / "back", tokens)))
 
     @unittest.skipUnless(ALL, "with --all")
     def test_gpt2_of_124_million_parameters(self):
@@ -312,4 +352,4 @@ class DistributedCheckpoints(Folders):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v"])
+    unittest.main(argv=[sys.argv[0], "-v", *(word for word in sys.argv[3:] if not word.startswith("-"))])

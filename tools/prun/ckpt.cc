@@ -213,6 +213,8 @@ void Ckpt::declare(OptionTable& table) {
   table.text("--out", "FOLDER", options_.out, "reshard, export, import: the folder to make");
   table.text("--format", "hf|torch", options_.format,
              "export: hf, the default: a folder that transformers loads; torch: prun's names, PyTorch's layout");
+  table.text("--description", "NAME|FILE", options_.description,
+             "export: the architecture whose names and options the folder gets (default: by the model)");
   table.text("--dtype", "f32|bf16|f16", options_.dtype, "export: of the weights (default: as they are stored)");
   table.text("--tokenizer", "FILE|none", options_.tokenizer,
              "export: the tokenizer.json to copy (default: that beside the token files it was trained on, if any)");

@@ -73,6 +73,7 @@ int ckpt_export(const CkptOptions& options) {
   checkpoint::HfExport how;
   how.file_bytes = int64_t{options.file_mib} << 20;
   how.dtype = export_dtype(options.dtype);
+  how.description = options.description;
   if (checkpoint::is_hf_folder(options.operands[1]))
     throw usage_error(fmt::format("{} is a Hugging Face folder already; prun ckpt import makes a checkpoint of it",
                                   options.operands[1]));

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "checkpoint/hf/architecture.h"
 #include "command_line.h"
 #include "complete.h"
 #include "help.h"
@@ -57,6 +58,7 @@ int dispatch(const std::vector<std::string>& words) {
     return 0;
   }
   const Installation installed = find_installation();
+  checkpoint::set_descriptions_folder(installed.lua_dir + "/prun/architectures");
   if (job != nullptr) {
     job->lua_dir = installed.lua_dir;
     job->world.plugin_dirs = installed.plugin_dirs;

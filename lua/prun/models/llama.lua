@@ -12,6 +12,8 @@ return prun.model("llama", parts.options {
   base = { 10000.0, "of the rotary angles", least = 1 },
   attention_bias = { false, "add biases to q, k, v and what follows attention" },
   mlp_bias = { false, "add biases in the MLP" },
+  mlp = { "swiglu", "or two matrices and a gelu (Starcoder2): gelu is the tanh form",
+          choices = { "swiglu", "gelu", "gelu_exact" } },
 }, function(opt, batch)
   local hidden = opt.hidden > 0 and opt.hidden or math.ceil(opt.width / 3) * 8
 
@@ -22,10 +24,14 @@ return prun.model("llama", parts.options {
   local x = parts.embed(opt, batch)
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
-      local mixed = parts.attend("llama", opt, x)
-      local inner = nn.rmsnorm("ln2", mixed, opt.eps)
-      local gated = nn.silu_mul(linear("gate", inner, hidden), linear("up", inner, hidden))
-      return mixed + linear("down", gated, opt.width, parts.residual(opt))
+      local mixed = parts.attend("llama", opt, i, x)
+      local inner, active = parts.norm(opt, "ln2", mixed), nil
+      if opt.mlp == "swiglu" then
+        active = nn.silu_mul(linear("gate", inner, hidden), linear("up", inner, hidden))
+      else
+        active = nn.gelu(linear("up", inner, hidden), opt.mlp == "gelu" and "tanh" or "none")
+      end
+      return mixed + linear("down", active, opt.width, parts.residual(opt))
     end)
   end
   return parts.head(opt, x, batch)

@@ -1,4 +1,5 @@
--- Parts that Llama and Mixtral share: everything except the layers after a block's attention, and the options.
+-- Parts that Llama and Mixtral share: everything except the layers after a block's attention, and the options. Some are
+-- for models of their family: Qwen2 (qkv_bias), SmolLM3 (unrotated), Starcoder2 (norm).
 
 local prun = require "prun"
 local nn = prun.nn
@@ -14,6 +15,9 @@ local options = {
   head_size = { 0, "elements of a head; 0: the width over the heads", least = 0 },
   context = { 1024, "tokens in a sample", least = 1 },
   eps = { 1e-5, "added to the mean square in norms", above = 0 },
+  norm = { "rmsnorm", "of a block's inputs and before the head", choices = { "rmsnorm", "layernorm" } },
+  qkv_bias = { false, "add biases to q, k and v" },
+  unrotated = { 0, "each block of this number has no rotary positions, 4: the fourth, the eighth ..; 0: none", least = 0 },
   tied = { false, "use the token embedding as the head's weights" },
   kernel = { "flash", "of attention, for prun sim (nn.attention)",
              choices = { "flash", "keep_scores", "recompute_scores" } },
@@ -42,8 +46,10 @@ function parts.embed(opt, batch)
   end)
 end
 
--- Returns x plus its attention, within a block of the model called `model`.
-function parts.attend(model, opt, x)
+function parts.norm(opt, name, x) return nn[opt.norm](name, x, opt.eps) end
+
+-- Returns x plus its attention, within block i of the model called `model`.
+function parts.attend(model, opt, i, x)
   local width, heads, biased = opt.width, opt.heads, opt.attention_bias or false
   if opt.head_size == 0 and width % heads ~= 0 then
     host.fail(("the model %s: width %d is not divisible by %d heads"):format(model, width, heads))
@@ -51,9 +57,10 @@ function parts.attend(model, opt, x)
   local size = opt.head_size > 0 and opt.head_size or width // heads
   local kv_heads = opt.kv_heads > 0 and opt.kv_heads or heads
   local queries, shared = heads * size, kv_heads * size
-  local qkv = nn.linear("qkv", nn.rmsnorm("ln1", x, opt.eps), queries + 2 * shared,
-    { init = normal, bias = biased, blocks = { queries, shared, shared } })
-  local turned = nn.rotary(qkv, {
+  local qkv = nn.linear("qkv", parts.norm(opt, "ln1", x), queries + 2 * shared,
+    { init = normal, bias = biased or opt.qkv_bias, blocks = { queries, shared, shared } })
+  local rotated = opt.unrotated == 0 or (i + 1) % opt.unrotated ~= 0
+  local turned = not rotated and qkv or nn.rotary(qkv, {
     size = size, heads = heads + kv_heads, base = opt.base,
     scaling = opt.rope_type == "default" and "none" or opt.rope_type, factor = opt.rope_factor,
     low_freq_factor = opt.low_freq_factor, high_freq_factor = opt.high_freq_factor,
@@ -66,14 +73,14 @@ end
 -- Returns the loss.
 function parts.head(opt, x, batch)
   if opt.tied then
-    x = nn.unit("head", function() return nn.rmsnorm("ln", x, opt.eps) end)
+    x = nn.unit("head", function() return parts.norm(opt, "ln", x) end)
     return nn.again("embed", function()
       local table = nn.parameter("token.weight", { opt.vocab, opt.width }, normal)
       return prun.losses.cross_entropy(nn.linear("logits", x, opt.vocab, { weight = table }), batch.targets)
     end)
   end
   return nn.unit("head", function()
-    local logits = nn.linear("logits", nn.rmsnorm("ln", x, opt.eps), opt.vocab, { init = normal, bias = false })
+    local logits = nn.linear("logits", parts.norm(opt, "ln", x), opt.vocab, { init = normal, bias = false })
     return prun.losses.cross_entropy(logits, batch.targets)
   end)
 end

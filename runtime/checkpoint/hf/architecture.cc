@@ -2,98 +2,131 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <type_traits>
 
 #include "base/error.h"
-#include "base/json_whole.h"
 #include "base/text.h"
+#include "checkpoint/hf/config.h"
 
 namespace prun::checkpoint {
 namespace {
 
+namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-template <class T>
-T member(const Json& config, const char* name, const T& usual) {
-  if (!config.contains(name) || config.at(name).is_null()) return usual;
-  try {
-    if constexpr (std::is_same_v<T, int64_t>) return json_whole(config.at(name));
-    return config.at(name).get<T>();
-  } catch (const Json::exception&) {
-    throw Error(Exit::checkpoint_invalid, fmt::format("'{}' is {}", name, config.at(name).dump()));
-  }
+std::string& descriptions_folder() {
+  static std::string folder;
+  return folder;
+}
+
+std::vector<Description> read_all() {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(descriptions_folder(), error))
+    if (entry.path().extension() == ".yaml") paths.push_back(entry.path().string());
+  std::ranges::sort(paths);
+  std::vector<Description> all;
+  for (const std::string& path : paths) all.push_back(read_description(path, descriptions_folder()));
+  std::ranges::stable_partition(all, [](const Description& one) { return one.like.empty(); });
+  return all;
+}
+
+std::vector<std::string> their_names() {
+  std::vector<std::string> names;
+  for (const Description& one : known_descriptions()) names.push_back(one.architecture);
+  std::ranges::sort(names);
+  return names;
 }
 
 }  // namespace
 
-const std::vector<HfArchitecture>& hf_architectures() {
-  static const std::vector<HfArchitecture> all = {hf_gpt2(), hf_llama(), hf_mixtral()};
+void set_descriptions_folder(std::string folder) { descriptions_folder() = std::move(folder); }
+
+const std::vector<Description>& known_descriptions() {
+  static const std::vector<Description> all = read_all();
   return all;
 }
 
-const HfArchitecture& hf_architecture_of(const Json& config, const std::string& path) {
+bool is_known(const Description& description) {
+  return fs::path(description.path).parent_path() == fs::path(descriptions_folder());
+}
+
+std::string name_of(const Description& description) {
+  return is_known(description) ? description.architecture + " as config.json has it" : description.path;
+}
+
+Description description_of(const Json& config, const std::string& folder) {
+  if (const std::string own = folder + "/" + kOwnDescription; fs::exists(own))
+    return read_description(own, descriptions_folder());
+  const std::string path = folder + "/config.json";
   const Json named = config.value("architectures", Json());
   const std::string name =
       named.is_array() && !named.empty() && named[0].is_string() ? named[0].get<std::string>() : "";
   const std::string type = hf_text(config, "model_type", "");
-  std::vector<std::string> names;
-  for (const HfArchitecture& one : hf_architectures()) {
-    // A bare model, such as LlamaModel, lacks only the head, so its model_type identifies it.
-    if (name.empty() ? one.type == type : one.theirs == name) return one;
-    names.push_back(one.theirs);
-  }
-  throw Error(Exit::checkpoint_invalid, fmt::format("{}: prun has no architecture {}; it has {}", path,
-                                                    !name.empty()   ? name
-                                                    : !type.empty() ? "of model_type " + type
-                                                                    : "without a name",
-                                                    join(names, ", ")));
+  // A bare model, such as LlamaModel, lacks only the head, so its model_type identifies it.
+  for (const Description& one : known_descriptions())
+    if (name.empty() ? one.model_type == type : one.architecture == name) return one;
+  const std::vector<std::string> names = their_names();
+  throw Error(Exit::checkpoint_invalid,
+              fmt::format("{}: prun has no architecture {}{}; it has {}. You can describe it in {}/{} "
+                          "(runtime/checkpoint/README.md)",
+                          path,
+                          !name.empty()   ? name
+                          : !type.empty() ? "of model_type " + type
+                                          : "without a name",
+                          if_near(name, names), join(names, ", "), folder, kOwnDescription));
 }
 
-const HfArchitecture* hf_architecture_for(const std::string& model) {
-  for (const HfArchitecture& one : hf_architectures())
-    if (one.ours == model) return &one;
+const Description* description_for(const std::string& model) {
+  for (const Description& one : known_descriptions())
+    if (one.model == model && one.like.empty()) return &one;
   return nullptr;
 }
 
-HfTensor hf_whole(std::string theirs, std::string ours, const Shape& shape) {
-  HfTensor tensor{std::move(theirs), std::move(ours), shape, Shape(shape.size(), 0), shape, {}};
-  for (size_t d = 0; d < shape.size(); ++d) tensor.order.push_back(d);
-  return tensor;
+Description description_named(const std::string& name) {
+  if (fs::is_directory(name) && fs::exists(name + "/" + kOwnDescription))
+    return read_description(name + "/" + kOwnDescription, descriptions_folder());
+  if (fs::is_regular_file(name)) return read_description(name, descriptions_folder());
+  std::vector<std::string> names;
+  for (const Description& one : known_descriptions()) {
+    names.push_back(fs::path(one.path).stem().string());
+    if (name == names.back() || name == one.architecture) return one;
+  }
+  std::ranges::sort(names);
+  throw usage_error(fmt::format("--description: there is no file '{}', and no architecture of this name{}", name,
+                                did_you_mean(name, names)));
 }
 
-HfTensor hf_transposed(std::string theirs, std::string ours, int64_t in, int64_t out) {
-  return {std::move(theirs), std::move(ours), {in, out}, {0, 0}, {in, out}, {1, 0}};
-}
-
-HfTensor hf_columns(std::string theirs, std::string ours, int64_t in, int64_t out, int64_t begin, int64_t count) {
-  return {std::move(theirs), std::move(ours), {in, out}, {0, begin}, {in, count}, {1, 0}};
-}
-
-void hf_read(const Json& config, std::span<const HfMember> members, Attrs& to) {
-  for (const HfMember& one : members)
-    to.set(one.ours, one.usual ? hf_integer(config, one.theirs, *one.usual) : hf_integer(config, one.theirs));
-}
-
-Json hf_written(const Attrs& settled, std::span<const HfMember> members) {
-  Json config = Json::object();
-  for (const HfMember& one : members) config[one.theirs] = settled.integer(one.ours);
-  return config;
-}
-
-int64_t hf_integer(const Json& config, const char* name) {
-  const int64_t value = member<int64_t>(config, name, 0);
-  if (value < 1)
+const Description& description_to_export(const Weights& weights) {
+  std::vector<std::string> ours;
+  for (const Description& one : known_descriptions())
+    if (one.like.empty()) ours.push_back("prun.models." + one.model);
+  const std::string have = join(ours, ", ");
+  const std::string own = "; --description FILE describes another one";
+  if (weights.model.name.empty())
     throw Error(Exit::checkpoint_invalid,
-                fmt::format("'{}' {}", name, config.contains(name) ? "is " + config.at(name).dump() : "is missing"));
-  return value;
-}
-
-int64_t hf_integer(const Json& config, const char* name, int64_t usual) { return member(config, name, usual); }
-double hf_number(const Json& config, const char* name, double usual) { return member(config, name, usual); }
-bool hf_flag(const Json& config, const char* name, bool usual) { return member(config, name, usual); }
-std::string hf_text(const Json& config, const char* name, const std::string& usual) {
-  return member(config, name, usual);
+                fmt::format("{} does not say which model it holds: its plan had a model of its own, or an older prun "
+                            "wrote it; a Hugging Face form have {}{}",
+                            weights.folder, have, own));
+  if (weights.model.name == "moe")
+    throw Error(Exit::checkpoint_invalid,
+                fmt::format("{} holds the GPT form of moe, which has no Hugging Face form; prun.models.mixtral has one",
+                            weights.folder));
+  std::string problems;
+  for (const Description& one : known_descriptions()) {
+    if (one.model != weights.model.name) continue;
+    const std::string problem = unfit_argument(one, weights.model.arguments);
+    if (problem.empty()) return one;
+    problems += "\n  " + problem;
+  }
+  if (problems.empty())
+    throw Error(Exit::checkpoint_invalid,
+                fmt::format("{} holds the model '{}', which has no Hugging Face form; {} have one{}", weights.folder,
+                            weights.model.name, have, own));
+  throw Error(Exit::checkpoint_invalid, fmt::format("{} holds a prun.models.{} that no architecture has{}:{}",
+                                                    weights.folder, weights.model.name, own, problems));
 }
 
 }  // namespace prun::checkpoint

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -10,6 +11,8 @@
 #include "base/text.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/hf/architecture.h"
+#include "checkpoint/hf/config.h"
+#include "checkpoint/hf/tensors.h"
 #include "checkpoint/safetensors.h"
 
 namespace prun::checkpoint {
@@ -64,58 +67,82 @@ std::map<std::string, Stored> stored_tensors(const std::string& folder) {
 }
 
 // All tensors in the files must belong to the model; a remaining one indicates another architecture.
-void refuse_unknown(const std::string& folder, const HfArchitecture& architecture,
-                    const std::map<std::string, Stored>& left, bool tied) {
-  for (const auto& [name, stored] : left) {
-    bool known = tied && name == "lm_head.weight";
-    for (const std::string& end : architecture.ignored) known = known || name.ends_with(end);
-    if (!known)
-      throw invalid(folder, fmt::format("it has a tensor {}, which {} as config.json has it does not", name,
-                                        architecture.theirs));
+void refuse_unknown(const std::string& folder, const Description& description,
+                    const std::map<std::string, Stored>& left) {
+  for (const auto& [name, stored] : left)
+    if (std::ranges::none_of(description.ignore, [&](const std::string& end) { return name.ends_with(end); }))
+      throw invalid(folder, fmt::format("it has a tensor {}, which {} does not", name, name_of(description)));
+}
+
+// Adds the boxes of our tensors that a file's tensor holds.
+void add_pieces(const HfTensor& tensor, const Stored& stored, Weights& weights) {
+  const std::string& path = stored.file->path();
+  if (stored.tensor.shape != tensor.shape)
+    throw invalid(path, fmt::format("{} is {}, and by config.json it should be {}", tensor.theirs,
+                                    shape_text(stored.tensor.shape), shape_text(tensor.shape)));
+  const Dtype dtype = stored_dtype(path, tensor.theirs, stored.tensor);
+  int64_t at = stored.tensor.at;
+  for (const HfPart& part : tensor.parts) {
+    Weight& weight = weights.tensors[part.ours];
+    weight.dtype = dtype;
+    weight.shape = part.whole;
+    weight.pieces.push_back({stored.file, at, dtype, part.offset, part.shape, part.order});
+    at += element_count(part.shape) * dtype_bytes(dtype);
   }
+}
+
+Weights open_described(const std::string& folder, const Description& description, const ModelDescription& model) {
+  Weights weights;
+  weights.folder = folder;
+  weights.origin = description.architecture.empty()
+                       ? "a folder with a description"
+                       : fmt::format("a Hugging Face folder ({})", description.architecture);
+  if (!model.name.empty()) weights.model = model;
+  std::map<std::string, Stored> stored = stored_tensors(folder);
+  const auto find = [&](const std::string& name) {
+    const auto found = stored.find(name);
+    return found == stored.end() && name.starts_with(description.prefix)
+               ? stored.find(name.substr(description.prefix.size()))
+               : found;
+  };
+  const ShapeOf shape_of = [&](const std::string& name) -> std::optional<Shape> {
+    const auto found = find(name);
+    return found == stored.end() ? std::nullopt : std::optional(found->second.tensor.shape);
+  };
+  for (const HfTensor& tensor : described_tensors(description, settled(description, model.arguments), {}, shape_of)) {
+    const auto found = find(tensor.theirs);
+    if (found == stored.end())
+      throw invalid(folder, fmt::format("there is no tensor {}, which {} needs", tensor.theirs, name_of(description)));
+    if (!tensor.copy) add_pieces(tensor, found->second, weights);
+    stored.erase(found);
+  }
+  refuse_unknown(folder, description, stored);
+  return weights;
 }
 
 }  // namespace
 
 bool is_hf_folder(const std::string& path) { return fs::exists(fs::path(path) / "config.json"); }
 
+bool is_described_folder(const std::string& path) { return fs::exists(fs::path(path) / kOwnDescription); }
+
 Weights open_hf_folder(const std::string& folder) {
   const std::string path = folder + "/config.json";
   const Json config = read_json(path);
   if (config.contains("quantization_config")) throw invalid(path, "its weights are quantized, which prun has not");
-  const HfArchitecture& architecture = hf_architecture_of(config, path);
-  Weights weights;
-  weights.folder = folder;
-  weights.origin = fmt::format("a Hugging Face folder ({})", architecture.theirs);
+  const Description description = description_of(config, folder);
+  ModelDescription model;
   try {
-    weights.model = architecture.model(config);
+    model = read_config(description, config);
   } catch (const Error& error) {
+    if (error.site()) throw;
     throw invalid(path, error.message());
   }
-  const Attrs settled = architecture.settled(weights.model.arguments);
-  std::map<std::string, Stored> stored = stored_tensors(folder);
-  for (const HfTensor& tensor : architecture.tensors(settled)) {
-    auto found = stored.find(tensor.theirs);
-    if (found == stored.end() && tensor.theirs.starts_with(architecture.prefix))
-      found = stored.find(tensor.theirs.substr(architecture.prefix.size()));
-    if (found == stored.end())
-      throw invalid(folder, fmt::format("there is no tensor {}, which {} as config.json has it needs", tensor.theirs,
-                                        architecture.theirs));
-    const auto& [file, data] = found->second;
-    Shape shape;
-    for (const int d : tensor.order) shape.push_back(tensor.shape[d]);
-    if (data.shape != shape)
-      throw invalid(file->path(), fmt::format("{} is {}, and by config.json it should be {}", tensor.theirs,
-                                              shape_text(data.shape), shape_text(shape)));
-    const Dtype dtype = stored_dtype(file->path(), tensor.theirs, data);
-    Weight& weight = weights.tensors[tensor.ours];
-    weight.dtype = dtype;
-    weight.shape = tensor.whole;
-    weight.pieces.push_back({file, data.at, dtype, tensor.offset, tensor.shape, tensor.order});
-    stored.erase(found);
-  }
-  refuse_unknown(folder, architecture, std::move(stored), settled.integer("tied") != 0);
-  return weights;
+  return open_described(folder, description, model);
+}
+
+Weights open_described_folder(const std::string& folder) {
+  return open_described(folder, description_of(Json::object(), folder), {});
 }
 
 }  // namespace prun::checkpoint

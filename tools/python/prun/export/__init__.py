@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoint import whole_tensors
-from . import capture, plan
+from . import capture, description, plan
 from .builder import Builder
 from .errors import ExportError
 from .ops import Weight
@@ -62,7 +62,8 @@ class Exported:
                 for name, weight in self.weights.items()}
 
     def save(self, path: str | os.PathLike[str], choices: Choices = EXPORTED) -> pathlib.Path:
-        """Writes `path`.lua and the folder `path`.weights; returns the path of the plan.
+        """Writes `path`.lua and the folder `path`.weights; returns the path of the plan. The folder has the weights, and
+        their names in the module (prun.yaml).
 
         `choices`: mesh, strategies, optimizer and evaluation, if they are not those of `plan`.
         """
@@ -71,6 +72,8 @@ class Exported:
         folder = base.with_name(base.name + ".weights")
         folder.mkdir(parents=True, exist_ok=True)
         write(self.tensors(), folder / "model.safetensors")
+        if names := self.description():
+            (folder / "prun.yaml").write_text(names, encoding="utf-8")
         path = base.with_name(base.name + ".lua")
         path.write_text(self.template.text(str(folder), choices), encoding="utf-8")
         return path
@@ -81,6 +84,14 @@ class Exported:
         Raises CheckpointError if the folder has none, ExportError if it is of another plan.
         """
         self.load_tensors(whole_tensors(checkpoint))
+
+    def description(self) -> str:
+        """Returns the module's names of the weights, for `prun ckpt export --format torch --description`.
+
+        "" if the plan's weights are parts of a parameter in a way that a description cannot say.
+        """
+        return description.text(self.weights, dict(self.module.named_parameters(remove_duplicate=False)),
+                                type(self.module).__name__)
 
     def load_tensors(self, trained: Mapping[str, Tensor]) -> None:
         """Writes the plan's trained tensors into the module's parameters.
