@@ -171,8 +171,8 @@ for what, names in pairs {
   ["Muon; prun.adamw is the usual alternative"] = "muon",
   ["such optimizer; it has prun.adamw, prun.lion and prun.sgd"] =
     "adagrad adadelta adafactor adamax nadam radam rmsprop lamb lars lbfgs shampoo soap sophia adam8bit adamw8bit",
-  ["learning rate that follows the loss; it has prun.cosine, prun.linear, prun.wsd, prun.one_cycle, prun.step_decay, " ..
-    "prun.inverse_root, points and functions of the step"] = "reducelronplateau",
+  ["learning rate that follows the loss; it has prun.cosine, prun.linear, prun.wsd, prun.one_cycle, " ..
+    "prun.step_decay, prun.inverse_root, points and functions of the step"] = "reducelronplateau",
   ["adapters; frozen = \"block*\" of prun.plan trains the other parameters only"] = "lora qlora dora peft adapter",
   ["such loss; it has prun.losses.cross_entropy, mse, mean_square and mean"] =
     "bce bceloss bcewithlogitsloss nllloss nll_loss kldivloss kl_div l1 l1loss l1_loss smoothl1loss ctcloss dpo",

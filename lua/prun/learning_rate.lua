@@ -35,7 +35,9 @@ function Path:linear(to, stop) return add(self, "linear", to, stop) end
 function Path:cosine(to, stop) return add(self, "cosine", to, stop) end
 function Path:flat(stop) return add(self, "linear", self.value, stop) end
 -- From here on the value falls with the inverse square root of the step.
-function Path:inverse_root(stop) return add(self, "inverse_root", self.value * (math.max(self.at, 1) / stop) ^ 0.5, stop) end
+function Path:inverse_root(stop)
+  return add(self, "inverse_root", self.value * (math.max(self.at, 1) / stop) ^ 0.5, stop)
+end
 -- Continues with another value.
 function Path:jump(value)
   self.value = value
@@ -51,7 +53,7 @@ local function warm_up(options)
   return new_path(0.0):linear(lr, steps)
 end
 
--- Text of the options, complete, so that a resumed run can tell whether its curve is the same.
+-- Text of the options, complete, so that a resumed run detects another curve.
 local text_of = {
   lr = function(value) return (", peak %g"):format(value) end,
   warmup = function(value) return (", warmup %d"):format(value) end,
@@ -133,7 +135,8 @@ function learning_rate.tabulated(fn)
     for step = 0, steps - 1 do
       local rate = fn(step)
       if type(rate) ~= "number" or rate < 0 or rate - rate ~= 0 then
-        host.fail(("the learning rate of step %d must be a number from 0, not %s"):format(step, schema.show(rate)), site)
+        host.fail(("the learning rate of step %d must be a number from 0, not %s"):format(step, schema.show(rate)),
+          site)
       end
       values[step + 1] = rate + 0.0
       hash = hash * 1000003 + math.floor(math.min(rate, 1000.0) * 2.0 ^ 50)

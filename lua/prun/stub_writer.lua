@@ -12,7 +12,8 @@ local types = {
   dims = "integer|integer[]", init = "string|table", tensor = "prun.Tensor", count = "integer|prun.Tensor",
   batches = "integer|string",
   fn = "fun(): any", table = "table", strategies = "prun.Strategy[]", mesh = "prun.Mesh", data = "prun.Data",
-  optimizer = "prun.Optimizer", rate = "number|number[][]|prun.LearningRate|fun(step: integer): number", eval = "prun.Evaluation",
+  optimizer = "prun.Optimizer",
+  rate = "number|number[][]|prun.LearningRate|fun(step: integer): number", eval = "prun.Evaluation",
   checkpoint = "prun.Checkpoints", weights = "prun.Weights",
   schedule = "string|prun.Schedule", model = "prun.Model|fun(batch: prun.Batch): prun.Tensor",
 }

@@ -25,8 +25,18 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 import transformers  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
-from transformers import (AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig, MistralConfig, MixtralConfig,  # noqa: E402
-                          Phi3Config, Qwen2Config, SmolLM3Config, Starcoder2Config)
+from transformers import (  # noqa: E402
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    Phi3Config,
+    Qwen2Config,
+    SmolLM3Config,
+    Starcoder2Config,
+)
 
 torch.set_num_threads(2)
 transformers.utils.logging.disable_progress_bar()

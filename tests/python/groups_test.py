@@ -14,10 +14,9 @@ import packages  # noqa: E402
 PRUN, VENV = sys.argv[1], sys.argv[2]
 packages.run_inside(__file__, VENV)
 import numpy  # noqa: E402
+import reference  # noqa: E402
 import torch  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
-
-import reference  # noqa: E402
 
 STEPS, SAMPLES, WIDTH, BLOCKS = 10, 12, 24, 3
 PLAN = """
