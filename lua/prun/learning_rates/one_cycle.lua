@@ -1,4 +1,4 @@
--- prun.one_cycle: a cosine up from lr / 25 to lr, then one down to end_rate (Smith and Topin 2018; PyTorch's OneCycleLR).
+-- prun.one_cycle: a cosine up from lr / 25 to lr, then one down (Smith and Topin 2018; PyTorch's OneCycleLR).
 
 return require("prun.learning_rate").curve("one_cycle", { "lr", "steps",
   { name = "rise", kind = "number", default = 0.3, above = 0, below = 1, help = "part of the steps in which it rises" },
