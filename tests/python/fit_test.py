@@ -2,7 +2,9 @@
 """prun.fit trains a PyTorch module on several meshes. Needs torch, in a virtual environment that pip fills once.
 Usage: fit_test.py PRUN VENV
 """
+import contextlib
 import copy
+import io
 import os
 import pathlib
 import signal
@@ -200,6 +202,20 @@ class Fit(unittest.TestCase):
         seconds = time.process_time() - begin
         print(f"GPT-2 124M exports in {seconds:.1f} s")
         self.assertLess(seconds, 10)
+
+    def test_the_bar_ends_its_line(self):
+        data = torch.randn(8, 6), torch.randn(8, 2)
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            prun.fit(self.regression(), data, steps=3, progress=True)
+        self.assertRegex(printed.getvalue(), r"^\r 33%\|#{7} {13}\| 1/3 \[[^\r]*\] \r[^\r]*\r100%\|#{20}\| 3/3 "
+                         r"\[\d+s<0s, [\d.]+it/s, loss=[\d.e-]+\] \n$")
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            prun.fit(self.regression(), data, steps=200000, progress=True, on_step=lambda row: False)
+        self.assertIn("| 1/200000 [", printed.getvalue())
+        self.assertTrue(printed.getvalue().endswith("\n"), printed.getvalue()[-200:])
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            prun.fit(self.regression(), data, steps=3)
+        self.assertEqual(printed.getvalue(), "")  # no terminal
 
     def regression(self):
         torch.manual_seed(2)

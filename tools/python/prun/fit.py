@@ -150,20 +150,24 @@ class _Bar:
     """One line on a terminal: steps, loss, and the time left."""
 
     def __init__(self, steps: int, progress: bool | None) -> None:
-        self.steps, self.seconds = steps, 0.0
+        self.steps, self.count, self.seconds = steps, 0, 0.0  # of the plan; of steps shown, after a resume fewer
         self.shown = sys.stderr.isatty() if progress is None else progress
 
     def show(self, row: Row) -> None:
         if not self.shown or row.get("loss") is None:
             return
-        step, self.seconds = row["step"], self.seconds + row["time_s"]
+        step, self.count, self.seconds = row["step"], self.count + 1, self.seconds + row["time_s"]
         full = round(20 * step / self.steps)
-        left = self.seconds / step * (self.steps - step)
-        end = "\n" if step == self.steps else ""
+        left = self.seconds / self.count * (self.steps - step)
         sys.stderr.write(f"\r{100 * step // self.steps:3d}%|{'#' * full}{' ' * (20 - full)}| {step}/{self.steps} "
                          f"[{self.seconds:.0f}s<{left:.0f}s, {1 / max(row['time_s'], 1e-9):.2f}it/s, "
-                         f"loss={row['loss']:.4g}] {end}")
+                         f"loss={row['loss']:.4g}] ")
         sys.stderr.flush()
+
+    def close(self) -> None:
+        """Ends the line, also that of a job which ended early."""
+        if self.count:
+            sys.stderr.write("\n")
 
 
 @contextlib.contextmanager
@@ -241,7 +245,7 @@ def fit(module: Any, data: Any, *, steps: int = 10, batch: int = 8, context: int
         kept = pathlib.Path(checkpoint) if checkpoint is not None else folder / "checkpoint"
         options.setdefault("runs", folder / "runs" if checkpoint is None else None)
         given = {name: value for name, value in settings.items() if value is not None}
-        with _keeps_evidence(plan):
+        with _keeps_evidence(plan), contextlib.closing(bar):
             rows = run(plan, nproc=math.prod(axes.values()), set=given, on_step=each_step, checkpoint=kept, **options)
         exported.load(kept)
     return rows
