@@ -246,14 +246,11 @@ void place_units(CompileState& state) {
   Site site = state.plan.optimizer.site;
   const Offload offload = place_offloaded(state);
   const auto space = [](bool offloaded) { return offloaded ? Space::host : Space::device; };
-  TensorId params, grads, low, frozen, frozen_low;
+  TensorId params, grads, low, frozen;
   std::vector<TensorId> slots;
-  if (flat_frozen > 0) {
-    frozen = add_tensor(program, "frozen", Role::frozen, {master, {flat_frozen}}, true, site);
-    if (state.plan.param_dtype != master)
-      frozen_low = add_tensor(program, "frozen." + std::string(dtype_name(state.plan.param_dtype)), Role::frozen,
-                              {state.plan.param_dtype, {flat_frozen}}, true, site);
-  }
+  // Only the optimizer needs the master's dtype.
+  if (flat_frozen > 0)
+    frozen = add_tensor(program, "frozen", Role::frozen, {state.plan.param_dtype, {flat_frozen}}, true, site);
   if (flat > 0) {
     params = state.flat_params =
         add_state(program, "params", Role::param, {master, {flat}}, space(offload.shared_master), site);
@@ -268,31 +265,30 @@ void place_units(CompileState& state) {
     UnitStorage& storage = state.storage[u];
     if (!storage.here || graph.units[u].parameters.empty()) continue;
     const std::string& name = graph.units[u].name;
+    const bool is_frozen = state.is_frozen(u);
     Shape shape = {storage.shard};
     auto own = [&](const std::string& what, Role role, bool offloaded = false) {
-      return add_state(program, name + "." + what, role, {master, shape}, space(offloaded), site);
+      const Dtype dtype = is_frozen ? state.plan.param_dtype : master;
+      return add_state(program, name + "." + what, role, {dtype, shape}, space(offloaded), site);
     };
     auto view = [&](const std::string& what, TensorId of) {
       return add_view(program, name + "." + what, of, storage.bucket_start, shape);
     };
-    const bool is_frozen = state.is_frozen(u), updates = trains && !is_frozen;
-    const Role role = is_frozen ? Role::frozen : Role::param;
-    storage.master =
-        storage.sharded ? own("shard", role, storage.master_offloaded) : view("params", is_frozen ? frozen : params);
-    if (updates) storage.grad = storage.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
+    storage.master = storage.sharded ? own("shard", is_frozen ? Role::frozen : Role::param, storage.master_offloaded)
+                                     : view("params", is_frozen ? frozen : params);
+    if (is_frozen) continue;
+    if (trains) storage.grad = storage.sharded ? own("grad_shard", Role::grad) : view("grads", grads);
     const StrategyUnit* sharding = storage.sharded ? state.strategies.of(graph.units[u]).sharding() : nullptr;
     const bool alone = storage.sharded && state.plan.mesh.size(storage.axis) == 1;
     if (alone)
-      storage.whole_grad = storage.grad;  // none in a generation, or if frozen
-    else if (sharding && sharding->accumulate && !is_frozen)
+      storage.whole_grad = storage.grad;  // none in a generation
+    else if (sharding && sharding->accumulate)
       storage.whole_grad =
           add_tensor(program, name + ".grads", Role::grad, {master, {state.layouts[u].padded}}, true, site);
-    if (const TensorId copy = is_frozen ? frozen_low : low; !storage.sharded && copy >= 0)
-      storage.compute = view("params.low", copy);
+    if (!storage.sharded && low >= 0) storage.compute = view("params.low", low);
     if (storage.sharded && (storage.master_offloaded || (alone && state.plan.param_dtype != master)))
-      storage.compute = add_tensor(program, fmt::format("{}.shard.{}", name, dtype_name(state.plan.param_dtype)), role,
-                                   {state.plan.param_dtype, shape}, true, site);
-    if (is_frozen) continue;
+      storage.compute = add_tensor(program, fmt::format("{}.shard.{}", name, dtype_name(state.plan.param_dtype)),
+                                   Role::param, {state.plan.param_dtype, shape}, true, site);
     std::vector<std::string> kinds = optimizer_slots(state.plan.optimizer);
     for (size_t i = 0; i < kinds.size(); ++i)
       storage.optimizer.push_back(storage.sharded ? own(kinds[i], Role::optimizer, storage.offload != nullptr)

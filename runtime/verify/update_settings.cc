@@ -58,6 +58,7 @@ void check_update_settings(const OpContext& context) {
   if (pieces.factors.size() != count || pieces.decays.size() != count)
     return context.report(kRule, "lists pieces without settings for each", ValueState());
   const std::string axis = attrs.text("axis");
+  const bool listed_by_piece = attrs.has("piece_starts");
   for (const StateTensor& state : program.state) {
     const Tensor& of = program.tensors[state.tensor];
     if (of.buffer != updated.buffer || of.byte_offset >= updated.byte_offset + updated.bytes() ||
@@ -65,7 +66,7 @@ void check_update_settings(const OpContext& context) {
       continue;
     const int64_t first = (updated.byte_offset - of.byte_offset) / dtype_bytes(of.dtype);
     const bool sharded = !state.shard_axis.empty() && program.mesh.size(state.shard_axis) > 1;
-    if (attrs.has("piece_starts") && axis != (sharded ? state.shard_axis : ""))
+    if (listed_by_piece && axis != (sharded ? state.shard_axis : ""))
       return context.report(kRule,
                             fmt::format("lists the pieces of a shard over {} for one over {}",
                                         axis.empty() ? "no axis" : axis, sharded ? state.shard_axis : "no axis"),
@@ -88,7 +89,7 @@ void check_update_settings(const OpContext& context) {
                 state.lr_factor, state.weight_decay),
             ValueState());
       }
-      if (!sharded) break;
+      if (!sharded || (from < to && !listed_by_piece)) break;  // without pieces all ranks update alike
     }
   }
 }
