@@ -155,7 +155,7 @@ class Groups(unittest.TestCase):
             self.assertGreater(abs(first[0] - self.losses(1, steps=1)[0]), 1e-3)
             done = program_text.run(PRUN, PLAN, "--nproc", 1, width=32, **tuned)
             self.assertEqual(done.returncode, 16)
-            self.assertIn("is [48] there and [32] here", done.stderr)
+            self.assertIn("width is 48 there and 32 here", done.stderr)
 
 
 if __name__ == "__main__":
