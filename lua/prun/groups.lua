@@ -32,9 +32,11 @@ local function checked_group(given, number, optimizer, site)
   if not group.match and not group.dims then
     host.fail(("prun.groups: group %d matches by 'match' or 'dims', and has neither"):format(number), site)
   end
-  local compiled, problem = nil, nil
+  local compiled, problem
   if group.match then compiled, problem = parameter_names.compile(group.match) end
-  if problem then host.fail(("prun.groups: 'match' of group %d %s"):format(number, problem), site) end
+  if group.match and not compiled then
+    host.fail(("prun.groups: 'match' of group %d %s"):format(number, problem), site)
+  end
   return { match = label(group), pattern = group.match, compiled = compiled, dims = group.dims, lr = group.lr,
            decay = group.decay or optimizer.options.weight_decay }
 end

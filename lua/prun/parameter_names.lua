@@ -5,15 +5,16 @@ local tensor = require "prun.tensor"
 
 local parameter_names = {}
 
--- Returns the alternatives of a pattern as Lua patterns, or nil and the error.
+-- Returns the alternatives of a pattern as Lua patterns and as written, or nil and the error.
 function parameter_names.compile(pattern)
-  local compiled = {}
+  local compiled, written = {}, {}
   for one in (pattern .. "|"):gmatch "([^|]*)|" do
     one = one:match "^%s*(.-)%s*$"
     if one == "" then return nil, "has an empty alternative: * matches all" end
+    written[#written + 1] = one
     compiled[#compiled + 1] = "^" .. one:gsub("[^%w*?]", "%%%0"):gsub("%*", ".*"):gsub("%?", ".") .. "$"
   end
-  return compiled
+  return compiled, written
 end
 
 function parameter_names.matches(compiled, name)

@@ -115,7 +115,7 @@ void remark_partial(const Weights& weights, const std::map<std::string, Shape>& 
 
 }  // namespace
 
-void require_weights_fit(const Plan& plan, bool whole) {
+void require_weights_fit(const Plan& plan, bool trains, bool resumes) {
   if (!plan.initial_weights) return;
   try {
     Weights weights = checkpoint::open_weights(plan.initial_weights->path);
@@ -133,8 +133,8 @@ void require_weights_fit(const Plan& plan, bool whole) {
       throw Error(Exit::checkpoint_invalid, fmt::format("the weights of {}, {}, do not fit this plan: {}",
                                                         weights.folder, weights.origin, problem));
     }
-    if (partial) remark_partial(weights, parameters, plan.initial_weights->site);
-    if (whole && weights.checkpoint) checkpoint::Reader(weights.folder).verify();
+    if (partial && !resumes) remark_partial(weights, parameters, plan.initial_weights->site);
+    if (trains && !resumes && weights.checkpoint) checkpoint::Reader(weights.folder).verify();
   } catch (const Error& error) {
     throw Error(error.code(), error.message(), plan.initial_weights->site);
   }

@@ -20,7 +20,8 @@ void take_folder(JobSpec& spec);
 std::vector<int32_t> ends_of_folder(const std::string& folder);
 
 // Checks that the weights of init = prun.init.from { path = ... } belong to the plan's model. Throws checkpoint_invalid
-// at the plan's line, naming both sides. `whole`: reads all of a checkpoint and compares its SHA-256.
-void require_weights_fit(const Plan& plan, bool whole);
+// at the plan's line, naming both sides. `trains`: reads all of a checkpoint and compares its SHA-256. With
+// missing = "initialise" prints the parameters that the weights lack. A run that resumes reads neither.
+void require_weights_fit(const Plan& plan, bool trains, bool resumes);
 
 }  // namespace prun

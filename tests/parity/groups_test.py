@@ -144,7 +144,8 @@ class Groups(unittest.TestCase):
             self.assertIn("block1.down.weight", changed)
 
     def test_weights_of_a_smaller_model_leave_the_others_at_initial_values(self):
-        with tempfile.TemporaryDirectory() as base:
+        with tempfile.TemporaryDirectory() as folder:
+            base, longer = pathlib.Path(folder, "base"), pathlib.Path(folder, "longer")
             self.losses(1, "--checkpoint", base, steps=2, layers=1)
             words, tuned = (PLAN, "--metrics", "-", "-q", "--nproc"), {"steps": 1, "from": base}
             two, one = run(*words, 2, strategy="zero3", **tuned), run(*words, 1, **tuned)
@@ -153,6 +154,9 @@ class Groups(unittest.TestCase):
             first = [json.loads(done.stdout.splitlines()[0])["loss"] for done in (two, one)]
             self.assertLess(abs(first[0] - first[1]), 1e-5)
             self.assertGreater(abs(first[0] - self.losses(1, steps=1)[0]), 1e-3)
+            run(PLAN, "--nproc", 1, "--checkpoint", longer, **tuned)
+            done = run(PLAN, "--nproc", 1, "--checkpoint", longer, "--resume", "auto", **{**tuned, "steps": 2})
+            self.assertNotIn("are not in", done.stderr)
             done = program_text.run(PRUN, PLAN, "--nproc", 1, width=32, **tuned)
             self.assertEqual(done.returncode, 16)
             self.assertIn("width is 48 there and 32 here", done.stderr)

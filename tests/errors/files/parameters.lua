@@ -42,6 +42,7 @@ local cases = {
     }
   end,
   frozen_nothing = function() return plans.gpt { frozen = "blok*" } end,
+  frozen_second_alternative = function() return plans.gpt { frozen = "embed*|blok*" } end,
   frozen_all = function() return plans.gpt { frozen = "*" } end,
   frozen_number = function() return plans.gpt { frozen = 2 } end,
   loss_without_trained = function() return plans.mlp { model = apart, frozen = "last*" } end,
