@@ -92,7 +92,7 @@ TEST(TokenFile, OtherKindsAreKnownByTheirBegin) {
   EXPECT_EQ(kind_without_ids("\x1f\x8b\x08\x08"), "compressed by gzip");
   EXPECT_EQ(kind_without_ids(""), "");
   EXPECT_EQ(kind_without_ids(std::string_view("a\0b\0c\0", 6)), "");  // ids below 256
-  EXPECT_EQ(kind_without_ids("caf\xe9 au lait"), "");                  // no UTF-8, so it may be ids
+  EXPECT_EQ(kind_without_ids("caf\xe9 au lait"), "");                 // no UTF-8, so it may be ids
   EXPECT_EQ(kind_without_ids("\xc3\x28 and so on"), "");
   EXPECT_EQ(kind_without_ids(token_file({20240520, 1, 5})), "");
 }

@@ -489,7 +489,7 @@ local cases = {
   schedule_as_a_field = {
     function() return plan { strategy = { prun.pipeline { schedule = prun.schedule.gpipe } } } end,
     function()
-      return plan { mesh = prun.mesh { pp = prun.world }, micro = 2, strategy = { prun.pipeline { schedule = "gpipe" } } }
+      return plan { mesh = prun.mesh { pp = prun.world }, micro = 2, strategy = prun.pipeline { schedule = "gpipe" } }
     end,
   },
   field_of_a_layer = {
