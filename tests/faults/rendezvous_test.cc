@@ -79,7 +79,7 @@ class RendezvousTest : public testing::Test {
     if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
     pid_t pid = fork();
     if (pid == 0) {
-      if (options.command == become_nobody_for && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(1);
+      if (options.command.run == become_nobody_for && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(1);
       NodeResult result;
       KeepingObserver observer;
       result.seconds = seconds_of([&] {
