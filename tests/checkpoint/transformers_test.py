@@ -32,8 +32,10 @@ from transformers import (  # noqa: E402
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
+    OPTConfig,
     Phi3Config,
     Qwen2Config,
+    SeedOssConfig,
     SmolLM3Config,
     Starcoder2Config,
 )
@@ -73,12 +75,16 @@ THEIRS = {
                                                         "high_freq_factor": 3.0, "original_max_position_embeddings": 16}),
     "llama_linear": LlamaConfig(**LLAMA2, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}),
     "mixtral": MixtralConfig(**LLAMA2, num_local_experts=3), "mixtral_tied": MixtralConfig(**LLAMA2, num_local_experts=4, tie_word_embeddings=True)}
+OPT = {"hidden_size": 64, "ffn_dim": 112, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": CONTEXT, "dropout": 0.0,
+       "word_embed_proj_dim": 64, "pad_token_id": None, **SMALL}
 # Architectures of prun's descriptions that are like another one, and their names for --description.
 LIKE = {
     "mistral": MistralConfig(**LLAMA2, sliding_window=None, head_dim=32),
     "qwen2": Qwen2Config(**LLAMA2),
     "phi3": Phi3Config(**LLAMA2, pad_token_id=None),
     "smollm3": SmolLM3Config(**{**LLAMA2, "num_hidden_layers": 5}, no_rope_layer_interval=2, pad_token_id=None),
+    "seed_oss": SeedOssConfig(**LLAMA2, head_dim=16, attention_dropout=0.0, residual_dropout=0.0),
+    "opt": OPTConfig(**OPT), "opt_untied": OPTConfig(**OPT, tie_word_embeddings=False, activation_function="gelu"),
     "starcoder2": Starcoder2Config(**LLAMA2, residual_dropout=0.0, embedding_dropout=0.0)}
 VARIANTS = {
     "mistral_window": MistralConfig(**LLAMA2, sliding_window=CONTEXT), "qwen2_tied": Qwen2Config(**LLAMA2, tie_word_embeddings=True),
@@ -93,6 +99,11 @@ def prun(*words, cwd, check=True):
     if check and done.returncode != 0:
         raise AssertionError(f"{words}: exit code {done.returncode}\n{done.stderr}")
     return done
+
+
+def named(name):
+    """Returns the name for --description of a configuration."""
+    return "seed_oss" if name == "seed_oss" else name.partition("_")[0]
 
 
 def tokens_of(folder, context):
@@ -239,7 +250,7 @@ class Import(Folders):
                     self.make(config, dtype=dtype, max_shard_size="100KB")
                     self.assertTrue((self.folder / "theirs/model.safetensors.index.json").exists())
                     prun("ckpt", "import", "theirs", "--out", "runs", cwd=self.folder)
-                    prun("ckpt", "export", "runs", "--format", "hf", "--description", name.partition("_")[0], "--out", "back", cwd=self.folder)
+                    prun("ckpt", "export", "runs", "--format", "hf", "--description", named(name), "--out", "back", cwd=self.folder)
                     self.assertTrue(torch.equal(logits_of(self.folder / "theirs", tokens), logits_of(self.folder / "back", tokens)))
 
     def fine_tune(self, config, ranks=1, sets=(), steps=10, batch=4, context=CONTEXT, bound=1e-4):
@@ -279,7 +290,7 @@ class Import(Folders):
                 losses = self.train(shown, 3, "--checkpoint", "runs", "--checkpoint-every", 2, init='init = prun.init.from { path = "theirs" },')
                 with torch.no_grad():
                     self.near(losses[:1], [loss_of(theirs, tokens).item()], 1e-6)
-                architecture = name.partition("_")[0]
+                architecture = named(name)
                 words = ["ckpt", "export", "runs/step_00000002", "--description", architecture]
                 prun(*words, "--format", "hf", "--out", "back", cwd=self.folder)
                 trained = AutoModelForCausalLM.from_pretrained(self.folder / "back", dtype=torch.float32)

@@ -4,7 +4,10 @@
 Usage: export_families_test.py PRUN VENV [FAMILY ..]. VENV: a virtual environment with PyTorch, made if it is missing;
 PRUN_HF_PYTHON names another Python.
 """
+import copy
 import pathlib
+import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -20,6 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tools/python")]
 import families  # noqa: E402
 import reference  # noqa: E402
 from prun.export import export  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 
 PRUN = sys.argv[1]
 ONLY = [one for one in sys.argv[3:] if not one.startswith("-")] or list(families.FAMILIES)
@@ -88,6 +92,25 @@ class Families(unittest.TestCase):
                     print(f"{family} on {nproc}: losses within {worst:.1e}, weights within {far[0][0]:.1e} ({far[0][1]})",
                           flush=True)
                     self.assertLess(far[0][0], 1e-5)
+
+    def test_state_dict_of_a_checkpoint(self):
+        """prun ckpt export writes the module's names, so that load_state_dict takes the file as it is."""
+        for family in ONLY:
+            with self.subTest(family=family):
+                torch.manual_seed(0)
+                module = families.FAMILIES[family]()
+                exported = self.export(module, family)
+                _, tensors = reference.run(PRUN, self.folder / "plan.lua", self.folder / "out", 2, self.settings)
+                trained = copy.deepcopy(module)
+                exported.load_tensors(tensors)
+                shutil.rmtree(self.folder / "state", ignore_errors=True)
+                subprocess.run([PRUN, "ckpt", "export", self.folder / "out", "--format", "torch", "--description",
+                                self.folder / "plan.weights", "--out", self.folder / "state"], check=True, capture_output=True)
+                trained.load_state_dict(load_file(self.folder / "state/model.safetensors"))  # strict
+                first = families.FAMILIES[family]().state_dict()
+                for name, value in module.state_dict().items():
+                    self.assertTrue(torch.equal(trained.state_dict()[name], value), name)
+                self.assertFalse(any(torch.equal(first[name], value) for name, value in module.named_parameters() if value.dim() > 1))
 
     def test_sgd_in_f64(self):
         for family in ONLY:

@@ -15,7 +15,7 @@ return prun.model("gpt", {
   positions = { 0, "rows of the table of positions; 0: as many as a sample has tokens", least = 0 },
   hidden = { 0, "size inside the MLP; 0: 4 times the width", least = 0 },
   eps = { 1e-5, "added to the variance in norms", above = 0 },
-  gelu = { "tanh", "tanh (GPT-2's), or none: the exact one", choices = { "tanh", "none" } },
+  gelu = { "tanh", "tanh (GPT-2's), none: the exact one, or relu instead (OPT)", choices = { "tanh", "none", "relu" } },
   kernel = { "flash", "of attention, for prun sim (nn.attention)",
              choices = { "flash", "keep_scores", "recompute_scores" } },
   dropout = { 0.0, "share of embeddings and block results that are dropped", least = 0, below = 1 },
@@ -29,7 +29,7 @@ return prun.model("gpt", {
   if rows < opt.context then
     host.fail(("the model gpt: %d positions, and a sample has %d tokens (context)"):format(rows, opt.context))
   end
-
+  local activate, form = nn[opt.gelu == "relu" and "relu" or "gelu"], opt.gelu ~= "relu" and opt.gelu or nil
   local function drop(y) return opt.dropout > 0 and nn.dropout(y, opt.dropout) or y end
 
   local x = nn.unit("embed", function()
@@ -42,7 +42,7 @@ return prun.model("gpt", {
     x = nn.unit("block" .. i, function()
       local qkv = nn.linear("qkv", nn.layernorm("ln1", x, eps), 3 * width, { init = normal, blocks = thirds })
       local mixed = x + drop(nn.linear("proj", nn.attention(qkv, opt.heads, kernel), width, { init = residual }))
-      local up = nn.gelu(nn.linear("up", nn.layernorm("ln2", mixed, eps), hidden, { init = normal }), opt.gelu)
+      local up = activate(nn.linear("up", nn.layernorm("ln2", mixed, eps), hidden, { init = normal }), form)
       return mixed + drop(nn.linear("down", up, width, { init = residual }))
     end)
   end

@@ -17,7 +17,7 @@ local options = {
   eps = { 1e-5, "added to the mean square in norms", above = 0 },
   norm = { "rmsnorm", "of a block's inputs and before the head", choices = { "rmsnorm", "layernorm" } },
   qkv_bias = { false, "add biases to q, k and v" },
-  unrotated = { 0, "each block of this number has no rotary positions, 4: the fourth, the eighth ..; 0: none", least = 0 },
+  unrotated = { 0, "each n-th block has no rotary positions: 4 = the fourth, the eighth ..; 0 = none", least = 0 },
   tied = { false, "use the token embedding as the head's weights" },
   kernel = { "flash", "of attention, for prun sim (nn.attention)",
              choices = { "flash", "keep_scores", "recompute_scores" } },

@@ -102,7 +102,8 @@ Description description_named(const std::string& name) {
 const Description& description_to_export(const Weights& weights) {
   std::vector<std::string> ours;
   for (const Description& one : known_descriptions())
-    if (one.like.empty()) ours.push_back("prun.models." + one.model);
+    if (const std::string name = "prun.models." + one.model; std::ranges::find(ours, name) == ours.end())
+      ours.push_back(name);
   const std::string have = join(ours, ", ");
   const std::string own = "; --description FILE describes another one";
   if (weights.model.name.empty())

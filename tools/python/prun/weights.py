@@ -81,12 +81,15 @@ def _is_checkpoint(path: pathlib.Path) -> bool:
     return (path / "index.json").is_file() or any(path.glob("step_*/index.json"))
 
 
-def load(checkpoint: str | os.PathLike[str], *, framework: str = "numpy") -> dict[str, Any]:
+def load(
+    checkpoint: str | os.PathLike[str], *, framework: str = "numpy", description: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
     """Returns the weights of a checkpoint as a state dict: names and arrays.
 
     `checkpoint`: a checkpoint of prun, a folder of them (its newest is read), a folder of safetensors or one such file,
     for example of Hugging Face or from safetensors.torch.save_file. `framework`: "numpy" or "torch", which must be
-    installed. A checkpoint's names are those of the plan, "block0.qkv.weight".
+    installed. A checkpoint's names are those of the plan, "block0.qkv.weight", unless `description` gives others: an
+    architecture ("mistral"), a file, or the folder of weights of an exported module, for its load_state_dict.
 
     Shapes are PyTorch's: weights of linear layers are [out, in], embeddings [vocabulary, width]. Types are as stored;
     numpy, which has no bfloat16, gets f32 instead. Optimizer state is omitted.
@@ -102,7 +105,8 @@ def load(checkpoint: str | os.PathLike[str], *, framework: str = "numpy") -> dic
         return {name: value for file in files for name, value in _tensors(file, framework)}
     with tempfile.TemporaryDirectory(prefix="prun-") as folder:
         out = pathlib.Path(folder, "weights")
-        answer_of(["ckpt", "export", os.fspath(path), "--format", "torch", "--out", str(out)])
+        words = ["ckpt", "export", os.fspath(path), "--format", "torch", "--out", str(out)]
+        answer_of(words + (["--description", os.fspath(description)] if description is not None else []))
         return {name: value for file in _files(out) for name, value in _tensors(file, framework)}
 
 
