@@ -20,6 +20,7 @@ packages.run_inside(__file__, sys.argv[2])
 import torch  # noqa: E402
 
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tools/python")]
+import families  # noqa: E402
 import refused  # noqa: E402
 from prun.errors import PrunError  # noqa: E402
 from prun.export import ExportError, export  # noqa: E402
@@ -31,7 +32,12 @@ CASES = {
     "Branch": ("", "control flow that depends on the data", "remove the branch"),
     "Item": ("item", "prun has no function for it", "depends on the data"),
     "TwoLosses": ("", "2 losses", "return one of them"),
-    "Sum": ("add", "a loss that is changed or added", "one cross_entropy or mse_loss"),
+    "Sum": ("add", "a loss that is changed or added", "one F.cross_entropy or F.mse_loss"),
+    "OtherLoss": ("l1_loss", "prun has no such loss", "one F.cross_entropy or F.mse_loss"),
+    "OwnLoss": ("mean", "a loss by parts that prun does not recognise", "one F.cross_entropy or F.mse_loss"),
+    "Broadcasts": ("mse_loss", "shapes [4, 1] and [4, 4], which broadcast", "the result's shape"),
+    "Soft": ("cross_entropy_loss", "targets that are probabilities", "the class's number"),
+    "Ignored": ("cross_entropy_loss", "targets of 0, which the loss ignores", "ignore_index=-100"),
     "NoLoss": ("", "the module returns no loss", "return F.cross_entropy"),
     "Thrice": ("linear", "the weight a.weight is used twice", "weights of their own"),
     "TiedThrice": ("linear", "weight", "logits' layer"),
@@ -43,8 +49,18 @@ CASES = {
     "Autocast": ("", "a region without gradients or with another precision", "remove the region"),
     "Random": ("randn_like", "prun has no function for it", "only nn.Dropout is random"),
     "Softmax": ("softmax", "prun has no function for it", "attention is recognised"),
-    "Broadcast": ("", "prun has no function for it", ""),
-    "NoShift": ("layer_norm", "without a scale or without a shift", "bias=True"),
+    "Broadcast": ("mul", "the parameter b.weight next to a tensor", "no product with a parameter"),
+    "Outer": ("add", "tensors of shapes [4, 1, 8] and [1, 4, 8]", "does not broadcast"),
+    "Clipped": ("clamp", "prun has no function for it", "relu, gelu and tanh stand alone"),
+    "Twins": ("linear", "the weight a.weight is used twice", "weights of its own"),
+    "NoShift": ("layer_norm", "a layernorm without a shift", "bias=True"),
+    "NoShiftByParts": ("mul", "a layernorm without a shift", "bias=True"),
+    "OnePlus": ("mul", "a rmsnorm whose scale is 1 + norm.weight", "store the scale"),
+    "OwnDerivative": ("", "the autograd function Straight has a derivative of its own", "with PyTorch's functions"),
+    "TensorHook": ("register_hook", "a hook on a tensor's gradient", "remove the hook"),
+    "Data": ("", "a tensor without its history, such as x.data", "use x itself"),
+    "Experts": ("sum", "a mixture of experts", "nn.moe"),
+    "Picked": ("select", "that are picked", "loss is that of all tokens"),
     "Smoothed": ("cross_entropy_loss", "label smoothing", "label_smoothing=0"),
 }
 
@@ -86,25 +102,113 @@ class Refusals(unittest.TestCase):
         line = line_of(refused.Attention())
         for module, problem, hint in [
             (refused.Attention(dropout_p=0.1), "dropout of 0.1 on attention weights", "attn_pdrop"),
-            (refused.Attention(scale=1.0), "scores scaled by 1", "1 / sqrt(8)"),
             (refused.Attention(is_causal=False, attn_mask=torch.ones(6, 6).tril().triu(-2).bool()),
-             "neither causal nor empty", "sliding window"),
-            (refused.Attention(lambda q: torch.nn.functional.normalize(q, dim=-1)), "not the heads of one linear layer",
-             "norms of q and k"),
-            (refused.Attention(lambda q: q + 1), "changed before attention", ""),
+             "hides earlier tokens (a sliding window)", "as long as the context"),
+            (refused.Attention(is_causal=False, attn_mask=torch.ones(6, 6).triu().bool()),
+             "neither causal nor empty", ""),
+            (refused.Attention(is_causal=False, attn_mask=torch.ones(6, 6).tril().log() - torch.arange(6.0)),
+             "numbers that are added to the scores", "rotary positions"),
+            (refused.Attention(lambda q: q + 1), "changed between their linear layer and the attention", ""),
+            (refused.Attention(refused.turned(4)), "rotary positions of 4 of the 8 elements", "partial_rotary_factor"),
+            (refused.Attention(refused.turned(8, power=0.8)), "rotary positions whose angles", "yarn, longrope"),
         ]:
             with self.subTest(problem=problem):
-                self.refused(module, IDS, problem, hint, line=line if "changed" not in problem else 0)
+                self.refused(module, IDS, problem, hint, line=line)
+        for change in (lambda q: torch.nn.functional.normalize(q, dim=-1),
+                       lambda q: torch.nn.functional.rms_norm(q, (8,)),
+                       lambda q: q * torch.rsqrt(q.square().mean(-1, keepdim=True) + 1e-6)):
+            self.refused(refused.Attention(change), IDS, "a norm between the linear layers of queries and keys",
+                         "without norms of q and k")
+
+        self.refused(refused.NoProjection(), IDS, "not the heads of one linear layer each", "each from one nn.Linear",
+                     line=line_of(refused.NoProjection()))
+
+    def test_attention_by_parts(self):
+        self.assertIn("causal = false", export(refused.ByParts(), IDS).plan)
+        bias = torch.nn.Parameter(torch.zeros(2, 6, 6))
+        for module, problem, hint in [
+            (refused.ByParts(dim=-2), "softmax over dim -2", "softmax(scores, dim=-1)"),
+            (refused.ByParts(lambda s: torch.tanh(s / 50) * 50), "changed other than by a factor", "soft cap"),
+            (refused.ByParts(lambda s: s + torch.arange(6.0)), "numbers that are added to the scores", "rotary"),
+            (refused.ByParts(lambda s: torch.nn.functional.dropout(s, 0.1)), "not q @ k.T with a factor", "F.scaled_dot"),
+        ]:
+            with self.subTest(problem=problem):
+                self.refused(module, IDS, problem, hint)
+        module = refused.ByParts()
+        module.bias, module.change = bias, lambda s: s + module.bias
+        self.refused(module, IDS, "a bias or a mask that is computed", "a causal mask or none")
+
+    def test_tokens(self):
+        def positions(module, x):
+            return x + module.places(torch.arange(6))
+
+        self.assertIn("position.weight", export(refused.Tokens(positions), IDS).plan)
+        for change, problem, hint in [
+            (lambda m, x: x + m.places(torch.zeros(6, dtype=torch.long)), "row 0 of the table places", "token types"),
+            (lambda m, x: x * 4 + m.places(torch.arange(6)), "something else than the embedding of tokens", "as it is"),
+            (lambda m, x: x + torch.randn(6, 16), "random numbers", ""),
+            (lambda m, x: x + torch.arange(96.0).view(6, 16), "(fixed positions)", "that are parameters"),
+            (lambda m, x: x.transpose(0, 1), "logits of the tokens in another order", "batch_first=True"),
+        ]:
+            with self.subTest(problem=problem):
+                self.refused(refused.Tokens(change), IDS, problem, hint)
+
+    def test_targets(self):
+        module = refused.Tokens(lambda m, x: x)
+        self.refused(module, (IDS[0], IDS[0].clone()), "the example's targets are its ids", "shifted by one")
+        self.assertIn("The example's targets are not its next tokens", export(module, IDS).plan)
+        nexts = torch.cat([IDS[0][:, 1:], IDS[1][:, :1]], 1)
+        self.assertEqual(export(module, (IDS[0], nexts)).notes, [])
+        module = refused.Tokens(lambda m, x: m.inner(x)[0])
+        module.inner = torch.nn.LSTM(16, 16, batch_first=True)
+        self.refused(module, IDS, "prun has no function for it", "no recurrent layers", "lstm")
+        encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 8, 0.0, batch_first=True), 1)
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(6)
+        module = refused.Tokens(lambda m, x: m.inner(x, mask=mask))
+        module.inner = encoder
+        self.refused(module, IDS, "a mask of nn.TransformerEncoder", "is_causal=True")
+        module.change = lambda m, x: m.inner(x, mask=mask, is_causal=True)
+        self.assertIn("nn.attention(", export(module, IDS).plan)
+        half = refused.Tokens(lambda m, x: x)
+        half.forward = lambda ids, targets: refused.Tokens.forward(half, ids[:, :-1], ids[:, :-1])
+        self.refused(half, IDS, "targets that are neither one for each token nor", "the next token at each position")
+        mixed = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+        module = refused.Tokens(lambda m, x: m.mixed(x, x, x, need_weights=False)[0], shift=True)
+        module.mixed = mixed
+        self.refused(module, (IDS[0], IDS[0]), "attention to later tokens, which are the targets", "causal attention")
+
+    def test_of_transformers(self):
+        windows = torch.randint(2, families.VOCAB, (2, 17))
+        for name, options, problem, hint in [
+            ("Mixtral", dict(num_local_experts=4), "a mixture of experts", "nn.moe"),
+            ("Mixtral", dict(num_local_experts=4, experts_implementation="eager"), "a mixture of experts", "nn.moe"),
+            ("Mistral", dict(sliding_window=8), "hides earlier tokens (a sliding window)", "as long as the context"),
+            ("Qwen3", dict(head_dim=16), "a norm between the linear layers of queries and keys", "norms of q and k"),
+            ("Gemma", dict(head_dim=16), "a rmsnorm whose scale is 1 + model.norm.weight", "store the scale"),
+            ("Phi3", dict(partial_rotary_factor=0.5), "rotary positions of 8 of the 16 elements", "partial_rotary_factor"),
+            ("Llama", dict(rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, head_dim=32,
+                                                original_max_position_embeddings=64), head_dim=32),
+             "rotary positions whose angles prun does not have", "yarn"),
+            ("Cohere", {}, "a layernorm without a shift", "bias=True"),
+        ]:
+            with self.subTest(model=name, problem=problem):
+                module = families.of_transformers(name, **{**families.ROTARY, **options})
+                self.refused(module, {"input_ids": windows, "labels": windows}, problem, hint)
 
     def test_modules_as_they_are_given(self):
         hooked, frozen, mixed = refused.Good(), refused.Good(), refused.Good()
         hooked.a.register_forward_hook(lambda *_: None)
         frozen.a.weight.requires_grad_(False)
         mixed.dropout.eval()
+        watched, counted = refused.Good(), refused.Good()
+        watched.a.weight.register_hook(lambda gradient: gradient)
+        counted.a.weight.register_post_accumulate_grad_hook(lambda parameter: None)
         normed = refused.Good()
         torch.nn.utils.parametrizations.weight_norm(normed.a)
         for module, problem, hint in [
             (hooked, "a has forward hooks", "remove them"),
+            (watched, "a.weight has hooks on its gradient", "remove them"),
+            (counted, "a.weight has hooks on its gradient", "remove them"),
             (frozen, "a.weight is frozen", "requires_grad=True"),
             (mixed, "dropout is in eval mode", "module.train()"),
             (normed, "parametrizations", "remove_parametrizations"),

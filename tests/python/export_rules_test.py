@@ -16,6 +16,7 @@ import packages  # noqa: E402
 packages.run_inside(__file__, sys.argv[2])
 import numpy  # noqa: E402
 import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tools/python")]
@@ -71,7 +72,7 @@ class Rules(unittest.TestCase):
             samples = [row[:context + 1] for row in batch[0]]
             self.assertTrue(all(torch.equal(a[context], b[0]) if len(a) > context else True
                                 for a, b in zip(samples, samples[1:])))
-            text = torch.cat([row[:context] for row in batch[0]] + [batch[1][-1, -1:]])
+            text = torch.cat([row[:context] for row in batch[0]] + [batch[-1][-1, -1:]])
             text.numpy().astype("<u2").tofile(self.folder / "x")
             return
         numpy.save(self.folder / "x.npy", batch[0].numpy())
@@ -119,6 +120,8 @@ class Rules(unittest.TestCase):
                                     ("minus", lambda x: -x, " * -1"), ("sum", lambda x: x + torch.tanh(x), " + "),
                                     ("difference", lambda x: torch.tanh(x) - x, " * -1"),
                                     ("product", lambda x: x * torch.tanh(x), " * nn.tanh("),
+                                    ("square", lambda x: torch.relu(x) ** 2, "active * active"),
+                                    ("square", torch.square, "nn.linear("),
                                     ("a sum in a product", lambda x: (x + torch.tanh(x)) * 2, " * 2")]:
             with self.subTest(name):
                 self.same(variants.Mlp(function), self.rows(), lua)
@@ -150,15 +153,65 @@ class Rules(unittest.TestCase):
 
         self.same(Classes(None), (self.rows()[0], torch.randint(0, 4, (6,))), "prun.losses.cross_entropy(", "batch.y")
 
+    def test_losses(self):
+        def classes(function):
+            class Classes(variants.Mlp):
+                def forward(self, x, y):
+                    return function(self.second(self.first(x)), y)
+            return Classes(None)
+
+        x, y = self.rows()
+        ids = torch.randint(0, 4, (6,))
+        for name, function, target in [
+            ("of log_softmax", lambda z, y: F.nll_loss(F.log_softmax(z, -1), y), ids),
+            ("of log_softmax, twice", lambda z, y: F.cross_entropy(z.log_softmax(1), y), ids),
+            ("mean of squares", lambda z, y: ((z - y) ** 2).mean(), y),
+            ("mean of squares, the other way round", lambda z, y: (y - z).square().mean(), y),
+        ]:
+            with self.subTest(name):
+                lua = "prun.losses.cross_entropy(" if target is ids else "prun.losses.mse("
+                self.same(classes(function), (x, target), lua)
+
+        class Column(variants.Mlp):
+            def forward(self, x, y):
+                return F.mse_loss(self.second(torch.relu(self.first(x))).squeeze(-1), y)
+
+        module = Column(None)
+        module.second = nn.Linear(16, 1)
+        self.same(module, (x, y[:, 0].clone()), "prun.losses.mse(")
+
     def test_attention(self):
         for form in variants.MIXERS:
             with self.subTest(form):
                 ids, targets, _ = self.text()
-                lua = {"rotary": "base = 500", "interleaved pairs": "base = 500", "shared": "kv_heads = 2"}.get(form, "")
-                exported = self.same(variants.Language(form), (ids, targets), "nn.attention(", lua, 'nn.linear("qkv", ',
+                lua = {"rotary": "base = 500 }", "interleaved pairs": "base = 500 }", "shared": "kv_heads = 2",
+                       "linear scaling": 'base = 500, scaling = "linear", factor = 4 }',
+                       "llama3 scaling": 'scaling = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, '
+                                         "original_context = 16 }"}.get(form, "")
+                width = 32 if form == "llama3 scaling" else 16  # any two pairs look as if they were scaled linearly
+                exported = self.same(variants.Language(form, width=width), (ids, targets), "nn.attention(", lua,
+                                     'nn.linear("qkv", ',
                                      'nn.linear("proj", ', 'for i = 0, 2 do  -- floors.0', 'nn.unit("floors" .. i',
                                      'nn.layernorm("before"', 'nn.linear("up"', 'nn.linear("down"', 'nn.linear("logits"')
                 self.assertLess(exported.plan.count("\n"), 60)
+
+    def test_long_contexts(self):
+        ids = torch.randint(0, 32, (1, 2048))  # angles of many radians, rounded to f32
+        for form, lua in [("rotary", "base = 500 }"), ("interleaved pairs", "base = 500 }"),
+                          ("llama3 scaling", "original_context = 16 }")]:
+            module = variants.Language(form, layers=1, tokens=2048, width=32)
+            self.assertIn(lua, export(module, (ids, ids.roll(-1, 1))).plan)
+
+    def test_layers_of_two_kinds(self):
+        ids, targets, _ = self.text()
+        for forms, lua in [(["rotary", "plain"] * 3, "if i % 2 == 0 then"),
+                           (["rotary", "rotary", "plain", "rotary"], "if i % 3 == 2 then")]:
+            with self.subTest(lua):
+                exported = self.same(variants.Language(forms), (ids, targets), f"for i = 0, {len(forms) - 1} do", lua)
+                self.assertEqual(exported.plan.count("nn.attention("), 2)
+        exported = self.same(variants.Language(["rotary", "rotary", "plain"]), (ids, targets), "for i = 0, 1 do",
+                             'nn.unit("floors2"')
+        self.assertNotIn(" % ", exported.plan)
 
     def test_positions(self):
         for positions in ("2d", "3d"):
@@ -173,6 +226,14 @@ class Rules(unittest.TestCase):
         windows = torch.randint(0, 32, (1, 9))
         exported = export(variants.Language("plain", shifted=True, tokens=9), (windows, windows))
         self.assertEqual(exported.context, 8)
+
+    def test_ids_and_targets_of_one_input(self):
+        class One(variants.Language):
+            def forward(self, ids):
+                return super().forward(ids[:, :-1], ids[:, 1:])["loss"]
+
+        windows = self.text()[2]
+        self.same(One("rotary"), (windows,), "context = 8,", "batch.targets")
 
     def test_weights_come_back(self):
         ids, targets, _ = self.text()

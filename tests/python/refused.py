@@ -140,8 +140,123 @@ class Smoothed(Two):
         return F.cross_entropy(h, y.argmax(-1), label_smoothing=0.1)  # here
 
 
+class Clipped(Two):
+    def forward(self, x, y):
+        h = torch.relu(self.a(x)).clamp(max=20)  # here
+        return F.mse_loss(self.b(h), y)
+
+
+class Outer(Two):
+    def forward(self, x, y):
+        h = self.a(x)
+        h = h[:, None] + h[None]  # here
+        return F.mse_loss(self.b(h)[:, 0], y)
+
+
+class Twins(Two):
+    def forward(self, x, y):
+        h = self.a(x)
+        h = h[:, :4] * torch.tanh(h[:, :4])  # here
+        return F.mse_loss(h, y)
+
+
+class Broadcasts(Two):
+    def forward(self, x, y):
+        h = self.b(self.a(x))[:, :1]
+        return F.mse_loss(h, y)  # here
+
+
+class OtherLoss(Two):
+    def forward(self, x, y):
+        return F.l1_loss(self.b(self.a(x)), y)  # here
+
+
+class OwnLoss(Two):
+    def forward(self, x, y):
+        return (self.b(self.a(x)) - y).abs().mean()  # here
+
+
+class Ignored(Two):
+    def forward(self, x, y):
+        return F.cross_entropy(self.b(self.a(x)), y.argmax(-1), ignore_index=0)  # here
+
+
+class Soft(Two):
+    def forward(self, x, y):
+        return F.cross_entropy(self.b(self.a(x)), y)  # here
+
+
+class Data(Two):
+    def forward(self, x, y):
+        return F.mse_loss(self.b(self.a(x).data), y)
+
+
+class Straight(torch.autograd.Function):
+    """Passes gradients on as if it did nothing."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.relu(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class OwnDerivative(Two):
+    def forward(self, x, y):
+        return F.mse_loss(self.b(Straight.apply(self.a(x))), y)
+
+
+class TensorHook(Two):
+    def forward(self, x, y):
+        h = self.a(x)
+        h.register_hook(lambda gradient: gradient * 2)  # here
+        return F.mse_loss(self.b(h), y)
+
+
+class OnePlus(Two):
+    def forward(self, x, y):
+        h = self.a(x)
+        h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6) * (1 + self.norm.weight)  # here
+        return F.mse_loss(self.b(h), y)
+
+
+class NoShiftByParts(Two):
+    def forward(self, x, y):
+        h = self.a(x)
+        h = h - h.mean(-1, keepdim=True)
+        h = self.norm.weight * (h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6))  # here
+        return F.mse_loss(self.b(h), y)
+
+
+class Experts(Two):
+    def forward(self, x, y):
+        weights, _ = self.b(x).softmax(-1).topk(2)
+        h = self.a(x) * weights.sum(-1, keepdim=True)  # here
+        return F.mse_loss(self.b(h), y)
+
+
+class Picked(Two):
+    def forward(self, x, y):
+        h = torch.relu(self.a(x)).view(-1, 2, 4)
+        h = h[:, 0]  # here
+        return F.mse_loss(h, y)
+
+
+def turned(size, power=1.0):
+    """Returns a function that rotates the first `size` elements of heads, by angles that no base gives unless power is 1."""
+    def change(x):
+        pairs = torch.arange(size // 2, dtype=x.dtype)
+        speeds = 100 ** (-2 * pairs / size) * (1 + pairs * (power - 1))
+        angles = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), speeds)
+        a, b, rest = x[..., :size // 2], x[..., size // 2:size], x[..., size:]
+        return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin(), rest], -1)
+    return change
+
+
 class Attention(nn.Module):
-    """One layer of attention over 2 heads of 8; `change` is applied to q, `options` to the attention."""
+    """One layer of attention over 2 heads of 8; `change` is applied to q and k, `options` to the attention."""
 
     def __init__(self, change=lambda q: q, **options):
         super().__init__()
@@ -150,5 +265,40 @@ class Attention(nn.Module):
 
     def forward(self, ids, targets):
         q, k, v = self.qkv(self.table(ids)).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4).unbind(0)
-        y = F.scaled_dot_product_attention(self.change(q), k, v, **self.options)  # here
+        y = F.scaled_dot_product_attention(self.change(q), self.change(k), v, **self.options)  # here
         return F.cross_entropy(self.out(y.transpose(1, 2).flatten(2)).flatten(0, 1), targets.flatten())
+
+
+class ByParts(Attention):
+    """The same attention by parts; `change` is applied to the scores."""
+
+    def forward(self, ids, targets):
+        q, k, v = self.qkv(self.table(ids)).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = self.change(q @ k.transpose(-2, -1) * 8 ** -0.5)
+        y = scores.softmax(self.options.get("dim", -1)) @ v
+        return F.cross_entropy(self.out(y.transpose(1, 2).flatten(2)).flatten(0, 1), targets.flatten())
+
+
+class NoProjection(Attention):
+    """Attention whose values are the normed input itself."""
+
+    def forward(self, ids, targets):
+        h = F.rms_norm(self.table(ids), (16,), self.out.bias)
+        q, k, _ = self.qkv(h).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, h.unflatten(-1, (2, 8)).transpose(1, 2), is_causal=True)  # here
+        return F.cross_entropy(self.out(y.transpose(1, 2).flatten(2)).flatten(0, 1), targets.flatten())
+
+
+class Tokens(nn.Module):
+    """An embedding, what `change` makes of it, and the loss of each token, or with `shift` of the next one."""
+
+    def __init__(self, change, shift=False):
+        super().__init__()
+        self.table, self.places, self.out = nn.Embedding(8, 16), nn.Embedding(6, 16), nn.Linear(16, 8)
+        self.change, self.shift = change, shift
+
+    def forward(self, ids, targets):
+        logits = self.out(self.change(self, self.table(ids)))
+        if self.shift:
+            return F.cross_entropy(logits[:, :-1].flatten(0, 1), targets[:, 1:].flatten())
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -72,10 +72,19 @@ class Mlp(nn.Module):
         return F.mse_loss(self.second(self.function(self.norm(self.first(x)))), y)
 
 
-def rotated(x, interleaved, base=500.0):
+def scaled(speeds, scaling):
+    """Returns radians per token of pairs, scaled linearly by 4 or as Llama 3.1 does, by 8 from 16 tokens on."""
+    if scaling == "llama3":
+        kept = ((16 * speeds / (2 * math.pi) - 1) / 3).clamp(0, 1)
+        return speeds * (kept + (1 - kept) / 8)
+    return speeds / 4 if scaling == "linear" else speeds
+
+
+def rotated(x, interleaved, base=500.0, scaling=""):
     """Rotates [batch, heads, tokens, size] by its position, in one of the two layouts of pairs."""
     size = x.shape[-1]
-    angles = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), base ** (-torch.arange(0, size, 2).to(x.dtype) / size))
+    speeds = scaled(base ** (-torch.arange(0, size, 2).to(x.dtype) / size), scaling)
+    angles = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), speeds)
     cos, sin = angles.cos(), angles.sin()
     if interleaved:
         a, b = x[..., 0::2], x[..., 1::2]
@@ -106,14 +115,20 @@ class Mixer(nn.Module):
             q, k, v = self.into(h).split((c, m * s, m * s), -1)
             q, k, v = q.view(b, t, n, s).transpose(1, 2), k.view(b, t, m, s).transpose(1, 2), v.view(
                 b, t, m, s).transpose(1, 2)
-        if self.form in ("rotary", "interleaved pairs", "shared"):
-            q, k = (rotated(x, self.form == "interleaved pairs") for x in (q, k))
+        if self.form in ("rotary", "interleaved pairs", "shared", "linear scaling", "llama3 scaling"):
+            q, k = (rotated(x, self.form == "interleaved pairs", scaling=self.form.split()[0]) for x in (q, k))
         if self.form == "shared":
             k, v = k.repeat_interleave(n // m, 1), v.repeat_interleave(n // m, 1)
         if self.form == "by parts":
             scores = (q @ k.transpose(-2, -1)) / math.sqrt(s)
             scores = scores.masked_fill(torch.ones(t, t).tril()[None, None] == 0, float("-inf"))
             y = F.softmax(scores, dim=-1) @ v
+        elif self.form == "heads in the batch":
+            q, k, v = (x.reshape(b * n, t, s) for x in (q, k, v))
+            scores = torch.bmm(q, k.permute(0, 2, 1)) * s ** -0.5 + torch.full((t, t), float("-inf")).triu(1)
+            y = torch.bmm(scores.softmax(-1), v).view(b, n, t, s)
+        elif self.form == "other scale":
+            y = F.scaled_dot_product_attention(q, k, v * 3, is_causal=True, scale=0.2)
         elif self.form == "scaled q":
             y = F.scaled_dot_product_attention(q * s ** -0.5, k, v, is_causal=True, scale=1.0)
         else:
@@ -121,11 +136,79 @@ class Mixer(nn.Module):
         return self.back(y.transpose(1, 2).reshape(b, t, c))
 
 
-MIXERS = ["plain", "interleaved heads", "slices", "rotary", "interleaved pairs", "shared", "by parts", "scaled q"]
+class Head(nn.Module):
+    """One head of causal attention, with layers of its own."""
+
+    def __init__(self, width, size):
+        super().__init__()
+        self.asks, self.has, self.gives = (nn.Linear(width, size, bias=False) for _ in range(3))
+        self.register_buffer("past", torch.ones(64, 64).tril())
+
+    def forward(self, h):
+        t = h.shape[1]
+        scores = self.asks(h) @ self.has(h).transpose(-2, -1) * self.asks.out_features ** -0.5
+        scores = scores.masked_fill(self.past[:t, :t] == 0, float("-inf"))
+        return F.softmax(scores, dim=-1) @ self.gives(h)
+
+
+class SeparateHeads(nn.Module):
+    """Heads that are modules, put side by side."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.all = nn.ModuleList(Head(width, width // heads) for _ in range(heads))
+        self.back = nn.Linear(width, width)
+
+    def forward(self, h):
+        return self.back(torch.cat([head(h) for head in self.all], dim=-1))
+
+
+class OfTorch(nn.Module):
+    """PyTorch's attention; `weights`: it is asked for its weights, so that it computes by parts."""
+
+    def __init__(self, width, heads, weights):
+        super().__init__()
+        self.inner, self.weights = nn.MultiheadAttention(width, heads, batch_first=True), weights
+
+    def forward(self, h):
+        mask = nn.Transformer.generate_square_subsequent_mask(h.shape[1], dtype=h.dtype)
+        return self.inner(h, h, h, need_weights=self.weights, attn_mask=mask)[0]
+
+
+class Parameters(nn.Module):
+    """Attention of weights without nn.Linear: x @ w + b."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.w, self.b = nn.Parameter(torch.randn(width, 3 * width)), nn.Parameter(torch.zeros(3 * width))
+        self.w2, self.b2 = nn.Parameter(torch.randn(width, width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, h):
+        q, k, v = (self.b + h @ self.w).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return y.transpose(1, 2).flatten(2) @ self.w2 + self.b2
+
+
+def mixer_of(form, width, heads):
+    """Returns the attention of a form."""
+    if form == "separate heads":
+        return SeparateHeads(width, heads)
+    if form in ("nn.MultiheadAttention", "its weights"):
+        return OfTorch(width, heads, form == "its weights")
+    return Parameters(width, heads) if form == "x @ w + b" else Mixer(width, heads, form)
+
+
+MIXERS = ["plain", "interleaved heads", "slices", "rotary", "interleaved pairs", "shared", "linear scaling",
+          "llama3 scaling", "by parts", "heads in the batch", "scaled q", "other scale", "separate heads",
+          "nn.MultiheadAttention", "its weights", "x @ w + b"]
 
 
 class Language(nn.Module):
-    """A language model with names of its own; the loss is that of given or of shifted targets."""
+    """A language model with names of its own; the loss is that of given or of shifted targets.
+
+    `form`: that of all mixers, or a list with one for each layer.
+    """
 
     def __init__(self, form, positions="module", shifted=False, tied=False, vocab=32, width=16, layers=3, tokens=8):
         super().__init__()
@@ -133,8 +216,9 @@ class Language(nn.Module):
         self.places = nn.Embedding(tokens, width) if positions == "module" else nn.Parameter(
             torch.randn(1, tokens, width)) if positions == "3d" else nn.Parameter(torch.randn(tokens, width))
         self.floors = nn.ModuleList(nn.ModuleDict({
-            "before": nn.LayerNorm(width), "mixer": Mixer(width, 4, form), "after": nn.LayerNorm(width),
-            "widen": nn.Linear(width, 32), "narrow": nn.Linear(32, width)}) for _ in range(layers))
+            "before": nn.LayerNorm(width), "mixer": mixer_of(one, width, 4), "after": nn.LayerNorm(width),
+            "widen": nn.Linear(width, 32), "narrow": nn.Linear(32, width)})
+            for one in ([form] * layers if isinstance(form, str) else form))
         self.top, self.out = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
         self.positions, self.shifted = positions, shifted
         if tied:

@@ -24,8 +24,9 @@ from ..checkpoint import whole_tensors
 from . import capture, description, plan
 from .builder import Builder
 from .errors import ExportError
+from .layout import in_order
 from .ops import Weight
-from .rules import RULES
+from .rules import RULES, losses
 from .template import EXPORTED, Choices, Template
 from .trace import Traced
 from .units import make_units
@@ -126,11 +127,11 @@ def export(module: nn.Module, example: Any, *, data: str = "train.bin", name: st
     capture.check_module(module)
     traced = Traced(capture.trace(module, example), module)
     capture.check_effects(traced)
+    traced = in_order(traced, module)
     loss = capture.find_loss(traced)
-    plan.check_loss(traced, loss)
     builder = Builder(traced, RULES)
     with plan.deep_recursion(len(traced.nodes)):
-        builder.value(loss)
+        losses.loss(builder, loss)
     capture.check_modes(module, example, traced)
     plan.check_inputs(builder, example)
     units = make_units(builder.ops)

@@ -7,32 +7,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from .errors import ExportError
+from .hints import KNOWN, reason_of
 from .ops import Op, Part, Weight
-from .trace import Traced, modules_of, op_name, refuse, shape_of
-
-# The likely way round for common ops.
-_HINTS = {
-    "conv1d": "prun has no convolution yet; a patch embedding can be a reshape in the data and nn.Linear",
-    "conv2d": "prun has no convolution yet; a patch embedding can be a reshape in the data and nn.Linear",
-    "convolution": "prun has no convolution yet; a patch embedding can be a reshape in the data and nn.Linear",
-    "batch_norm": "prun has no batch norm; use nn.LayerNorm",
-    "group_norm": "prun has no group norm; use nn.LayerNorm",
-    "softmax": "attention is recognised as softmax(q @ k.T / sqrt(size) + mask) @ v over heads [B, heads, T, size]",
-    "detach": "a plan has no stop of gradients; compute it outside the module and pass it as data",
-    "lstm": "prun has no recurrent layers",
-    "gru": "prun has no recurrent layers",
-    "item": "a plan is the same for each batch: remove the branch or the number that depends on the data (.item())",
-    "randn_like": "only nn.Dropout is random in a plan",
-    "rand_like": "only nn.Dropout is random in a plan",
-    "bernoulli": "only nn.Dropout is random in a plan",
-    "sigmoid": "prun has silu(gate) * up; relu, gelu and tanh stand alone",
-    "silu": "prun has silu(gate) * up; relu, gelu and tanh stand alone",
-    "index": "prun cannot pick elements by index yet",
-    "gather": "prun cannot pick elements by index yet",
-    "where": "prun has no masks of its own yet; attention masks are recognised if they are causal",
-    "mean": "reductions exist in norms and losses only",
-    "sum": "reductions exist in norms and losses only",
-}
+from .trace import MOVEMENT, Traced, is_getitem, modules_of, op_name, refuse, shape_of
 
 
 class Builder:
@@ -46,7 +24,7 @@ class Builder:
         self.notes: list[str] = []
         self.owner_of: dict[str, tuple[Op, str]] = {}
         self.context = 0  # tokens in a sample
-        self.ids: set[Node] = set()  # inputs that are token ids
+        self.cut: set[str] = set()  # of "ids" and "targets", those that are all tokens of an input but one
         self.inputs_used: dict[str, Node] = {}  # inputs of the plan, "tokens", "targets", "x" and "y"
         self.vocab = 0
 
@@ -70,7 +48,18 @@ class Builder:
             if op is not None:
                 self.made[node] = op
                 return op
-        raise refuse(node, "prun has no function for it", _HINTS.get(op_name(node), ""))
+        raise self._unknown(node)
+
+    def _unknown(self, node: Node) -> ExportError:
+        """Returns the error for a node that no rule recognises."""
+        source = self.traced.selection(node) if node.target in MOVEMENT or is_getitem(node) else None
+        if is_getitem(node) and source is None and isinstance(node.args[0], Node):
+            return refuse(node.args[0], *reason_of(node.args[0]))
+        if source is None or source[0] is node or source[0].op != "call_function":
+            return refuse(node, *reason_of(node))
+        self.value(source[0])  # raises if it is the source that prun does not have
+        return refuse(node, f"elements of the result of {op_name(source[0])} that are picked, joined or reordered",
+                      KNOWN.get(op_name(node), "prun keeps rows [batch, tokens, width] whole and in order"))
 
     def input(self, node: Node) -> Op:
         """Returns the op for samples that are numbers, batch.x."""

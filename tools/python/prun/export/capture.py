@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import io
 import logging
+import re
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,9 @@ from torch import Tensor, nn
 from torch.fx import Node
 
 from .errors import ExportError
+from .gradients import check_parameter_hooks, watched
+from .hints import EXPERTS
+from .layout import in_order
 from .trace import MOVEMENT, Traced, aten, place_of, refuse, shape_of
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -25,7 +29,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 def _line_of(module: nn.Module) -> tuple[str, int]:
     """Returns where a module's class defines forward."""
     try:
-        forward = type(module).forward
+        forward = inspect.unwrap(type(module).forward)
         return inspect.getsourcefile(forward) or "", inspect.getsourcelines(forward)[1]
     except (OSError, TypeError):
         return "", 0
@@ -64,6 +68,7 @@ def check_module(module: nn.Module) -> None:
         raise fail("the module has no parameters", "")
     if len({parameter.dtype for parameter in module.parameters()}) > 1:
         raise fail("parameters of several types", "convert all of them with module.float() or module.double()")
+    check_parameter_hooks(module)
     modes = {one.training for one in module.modules() if any(True for _ in one.parameters()) or hasattr(one, "p")}
     if len(modes) > 1:
         odd = next(path for path, one in module.named_modules() if one.training != module.training)
@@ -170,11 +175,28 @@ _DATA_DEPENDENT = ("data-dependent", "data dependent", "DataDependent", "GuardOn
                    "is not tracked with proxy", "Could not extract specialized", "unbacked")
 
 
+def _reason(error: Exception, text: str) -> tuple[str, str]:
+    """Returns why torch.export failed, and the way round. `text`: the first line of its message."""
+    if "fake tensor in the exported program constant's list" in text:
+        return "a tensor without its history, such as x.data", "use x itself; a plan has no stop of gradients"
+    if any(word in str(error) or word in type(error).__name__ for word in _DATA_DEPENDENT):
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        if any(re.search(r"Expert|M[oO]E", type(frame.f_locals.get("self")).__name__) for frame in frames):
+            return "a mixture of experts", EXPERTS
+        if any(frame.f_code.co_name == "_detect_is_causal_mask" for frame in frames):
+            return "a mask of nn.TransformerEncoder that is compared with a causal one", "pass is_causal=True with it"
+        return ("control flow that depends on the data",
+                "a plan is the same for each batch: remove the branch (.item(), if x.sum() > 0)")
+    return (f"torch.export cannot trace the module: {type(error).__name__}: {text}",
+            "the example has the arguments of module(...) as it is called in training; module(*example) must work by "
+            "itself")
+
+
 def trace(module: nn.Module, example: Any, training: bool = True) -> torch.export.ExportedProgram:
     """Returns torch.export's program of the module in train or eval mode, for the example's shapes."""
     args, kwargs = torch.utils._pytree.tree_map_only(Tensor, Tensor.contiguous, _arguments(module, example))
     _check_example(module, args, kwargs)
-    with mode(module, training), _quiet(), warnings.catch_warnings():
+    with mode(module, training), _quiet(), watched(module), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return _functional(torch.export.export(module, args, kwargs, strict=False))
@@ -183,13 +205,8 @@ def trace(module: nn.Module, example: Any, training: bool = True) -> torch.expor
         except Exception as error:
             file, line = _users_frame(error)
             text = str(error).strip().split("\n")[0]
-            if any(word in str(error) or word in type(error).__name__ for word in _DATA_DEPENDENT):
-                raise ExportError("control flow that depends on the data", file=file, line=line,
-                                  hint="a plan is the same for each batch: remove the branch (.item(), if x.sum() > 0)"
-                                  ) from error
-            raise ExportError(f"torch.export cannot trace the module: {type(error).__name__}: {text}", file=file,
-                              line=line, hint="the example has the arguments of module(...) as it is called in "
-                              "training; module(*example) must work by itself") from error
+            problem, hint = _reason(error, text)
+            raise ExportError(problem, file=file, line=line, hint=hint) from error
 
 
 def check_effects(traced: Traced) -> None:
@@ -238,7 +255,7 @@ def without_dropout(traced: Traced) -> list[tuple[Any, ...]]:
 
 def check_modes(module: nn.Module, example: Any, traced: Traced) -> None:
     """Raises if the module computes something else in eval mode, dropout apart."""
-    other = Traced(trace(module, example, training=False), module)
+    other = in_order(Traced(trace(module, example, training=False), module), module)
     for one, two in zip(without_dropout(traced), without_dropout(other)):
         if one != two:
             (file, line), op = one[2], one[0].removeprefix("aten.").split(".")[0]

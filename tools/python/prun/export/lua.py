@@ -71,32 +71,58 @@ def model_text(units: list[Unit]) -> str:
         unit = units[i]
         reads = [names[id(op)] for op in unit.reads]
         gives = _names(unit, units[i + 1:], names)
-        found = re.fullmatch(r"(.*?)(\d+)", unit.name)
-        count = _repeats(units, i, reads, gives) if found and not unit.again else 1
-        call = f'nn.{"again" if unit.again else "unit"}("{unit.name}"'
-        indent = "    "
-        end = i + count == len(units)
-        if count > 1 and found:
-            first = int(found.group(2))
-            lines.append(f"    for i = {first}, {first + count - 1} do" + (f"  -- {unit.path}" if unit.path else ""))
-            call, indent = f'nn.unit("{found.group(1)}" .. i', "      "
+        bodies = [] if unit.again else _chain(units, i, reads, gives)
+        count = _loop_of(bodies)
         target = ", ".join(gives)
-        if end:
-            lead = "return "
-        elif set(gives) <= declared:
-            lead = f"{target} = "
-        else:
-            lead = f"local {target} = "
+        lead = f"{target} = " if set(gives) <= declared else f"local {target} = "
+        lead = "return " if i + count == len(units) else lead
         declared |= set(gives)
-        lines.append(f"{indent}{lead}{call}, function()")
-        lines += body_of(unit, indent + "  ", reads)
-        lines.append(f"{indent}end)")
         if count > 1:
-            lines.append("    end")
+            lines += _loop(unit, bodies[:count], lead)
+        else:
+            lines.append(f'    {lead}nn.{"again" if unit.again else "unit"}("{unit.name}", function()')
+            lines += [*body_of(unit, "      ", reads), "    end)"]
         for one in units[i:i + count]:
             names.update(zip(map(id, one.gives), gives))
         i += count
     return "\n".join([*lines, "  end"])
+
+
+def _loop(unit: Unit, bodies: list[list[str]], lead: str) -> list[str]:
+    """Returns a loop over units with these bodies; if they differ, the body is chosen by the number of the unit."""
+    stem, number = re.fullmatch(r"(.*?)(\d+)", unit.name).groups()  # type: ignore[union-attr]
+    first, period = int(number), _period(bodies)
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for i in range(period):
+        groups.setdefault(tuple(bodies[i]), []).append((first + i) % period)
+    lines = [f"    for i = {first}, {first + len(bodies) - 1} do" + (f"  -- {unit.path}" if unit.path else "")]
+    by_size = sorted(groups.items(), key=lambda group: len(group[1]))
+    for at, (body, places) in enumerate(by_size):
+        indent = "      " if period == 1 else "        "
+        if period > 1:
+            chosen = " or ".join(f"i % {period} == {place}" for place in sorted(places))
+            lines.append("      else" if at == len(by_size) - 1 else f"      {'elseif' if at else 'if'} {chosen} then")
+        lines.append(f'{indent}{lead}nn.unit("{stem}" .. i, function()')
+        lines += [f"{indent}  {line}" for line in body]
+        lines.append(f"{indent}end)")
+    return [*lines, *(["      end"] if period > 1 else []), "    end"]
+
+
+def _period(bodies: list[list[str]]) -> int:
+    """Returns after how many units the bodies repeat; their number if they do not."""
+    return next((period for period in range(1, len(bodies))
+                 if all(bodies[i] == bodies[i - period] for i in range(period, len(bodies)))), len(bodies))
+
+
+def _loop_of(bodies: list[list[str]]) -> int:
+    """Returns how many units the loop has that begins with the first of these bodies; 1 if there is no loop."""
+    if not bodies:
+        return 1
+    runs = 1 + sum(one != two for one, two in zip(bodies, bodies[1:]))
+    different = len({tuple(body) for body in bodies})
+    if different > 1 and runs > different and _period(bodies) < len(bodies):
+        return len(bodies)
+    return next((i for i, body in enumerate(bodies) if body != bodies[0]), len(bodies))
 
 
 def _names(unit: Unit, later: list[Unit], names: dict[int, str]) -> list[str]:
@@ -112,22 +138,19 @@ def _names(unit: Unit, later: list[Unit], names: dict[int, str]) -> list[str]:
     return result
 
 
-def _repeats(units: list[Unit], start: int, reads: list[str], gives: list[str]) -> int:
-    """Returns how many units from `start` on have equal bodies and pass on their results to the next."""
-    body = body_of(units[start], "", reads)
-    count = 1
-    while start + count < len(units):
-        one, before = units[start + count], units[start + count - 1]
+def _chain(units: list[Unit], start: int, reads: list[str], gives: list[str]) -> list[list[str]]:
+    """Returns the bodies of units from `start` on that are numbered in order and pass on their results to the next."""
+    bodies = [body_of(units[start], "", reads)]
+    while start + len(bodies) < len(units):
+        one, before = units[start + len(bodies)], units[start + len(bodies) - 1]
         stem, number = re.fullmatch(r"(.*?)(\d*)", one.name).groups()  # type: ignore[union-attr]
         stem_before, number_before = re.fullmatch(r"(.*?)(\d*)", before.name).groups()  # type: ignore[union-attr]
-        if stem != stem_before or not number or int(number) != int(number_before) + 1 or one.again:
+        if stem != stem_before or not number or not number_before or int(number) != int(number_before) + 1:
             break
-        if start + count == len(units) - 1 or len(one.gives) != len(gives):
+        if one.again or one is units[-1] or len(one.gives) != len(gives) or reads != gives:
             break
         here = dict(zip(map(id, before.gives), gives))
         if any(id(op) not in here for op in one.reads):
             break
-        if reads != gives or body_of(one, "", [here[id(op)] for op in one.reads]) != body:
-            break
-        count += 1
-    return count
+        bodies.append(body_of(one, "", [here[id(op)] for op in one.reads]))
+    return bodies

@@ -1,7 +1,6 @@
 """The plan around the model: arguments, mesh, data, strategies; and checks of the whole."""
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,15 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node
 
 from .builder import Builder
 from .errors import ExportError
 from .lua import model_text
-from .ops import Weight
+from .ops import Part, Weight
 from .template import Template
-from .trace import Traced, aten, refuse
+from .trace import refuse
 from .units import Unit
+
+_TIMES = {2: "twice", 3: "three times"}
 
 
 @contextmanager
@@ -40,14 +40,6 @@ def template(builder: Builder, units: list[Unit], name: str, file: str) -> Templ
                     dtype=_dtype(builder))
 
 
-def check_loss(traced: Traced, loss: Node) -> None:
-    """Raises if the module's result is not a loss itself."""
-    node = traced.follow(loss)
-    if node.target not in (aten.cross_entropy_loss.default, aten.mse_loss.default):
-        raise refuse(node, "a loss that is changed or added to another",
-                     "a plan's loss is one cross_entropy or mse_loss as it is; scale the learning rate instead")
-
-
 def _dtype(builder: Builder) -> str:
     return "f64" if next(iter(builder.traced.tensors.values())).dtype == torch.float64 else "f32"
 
@@ -68,8 +60,18 @@ def check_inputs(builder: Builder, example: Any) -> None:
                 user not in builder.traced.constants for user in node.users):
             raise refuse(next(iter(node.users), None), f"the input {name} is used in a way that a plan cannot say",
                          "a plan's model has batch.tokens and batch.targets, or batch.x and batch.y")
+    _check_targets(builder, _example_values(builder, example))
+
+
+def _check_targets(builder: Builder, values: dict[str, Tensor]) -> None:
+    """Raises if the example's targets are not what a plan reads; notes if they are not the next tokens."""
     tokens, shifted = builder.inputs_used.get("tokens"), builder.inputs_used.get("shifted")
-    values = _example_values(builder, example)
+    if len(builder.cut) == 1:
+        raise ExportError("ids and targets that are of different tokens",
+                          hint="the targets of ids[:, :-1] are ids[:, 1:]")
+    later = any(op.kind == "attention" and "causal = false" in op.text for op in builder.ops)
+    if later and shifted is not None and not builder.cut:
+        raise ExportError("attention to later tokens, which are the targets", hint="use causal attention")
     if tokens is not None and shifted is not None and tokens is not shifted:
         a, b = values.get(tokens.name), values.get(shifted.name)
         if a is None or b is None or not torch.equal(a.long(), b.long()):
@@ -77,6 +79,13 @@ def check_inputs(builder: Builder, example: Any) -> None:
                               hint="a plan predicts each next token; ignored targets (-100) are not supported yet")
     targets = builder.inputs_used.get("targets") or builder.inputs_used.get("y")
     given = None if targets is None else values.get(targets.name)
+    ids = None if tokens is None else values.get(tokens.name)
+    if given is not None and ids is not None and given.shape == ids.shape and given.dim() == 2:
+        if torch.equal(given, ids):
+            raise ExportError(f"the example's {targets.name} are its {tokens.name}",  # type: ignore[union-attr]
+                              hint="a plan predicts each next token: pass them shifted by one, or shift in forward")
+        if not torch.equal(given[:, :-1], ids[:, 1:]):
+            builder.notes.append("The example's targets are not its next tokens; the plan's are.")
     if given is not None and not given.is_floating_point() and bool((given < 0).any()):
         raise ExportError("the example has ignored targets (below 0)",
                           hint="a plan predicts each next token; ignored targets are not supported yet")
@@ -92,14 +101,22 @@ def _example_values(builder: Builder, example: Any) -> dict[str, Tensor]:
 
 def check_weights(builder: Builder, weights: dict[str, Weight]) -> None:
     """Raises unless each element of each trained parameter is in the plan once."""
-    covered: dict[str, list[int]] = {}
-    tensors = builder.traced.tensors
+    parts: dict[str, list[Part]] = {}
     for weight in weights.values():
         for part in weight.parts:
-            piece = part.of(tensors[part.parameter])
-            covered.setdefault(part.parameter, []).append(math.prod(piece.shape))
-    for name, counts in covered.items():
-        if sum(counts) != tensors[name].numel():
-            node = next(node for node, known in builder.traced.parameters.items() if known == name)
-            raise refuse(next(iter(node.users), None), f"the weight {name} has {tensors[name].numel()} elements, and the "
-                         f"plan uses {sum(counts)}", "a weight is used once and whole; tokens and logits may share one")
+            parts.setdefault(part.parameter, []).append(part)
+    for name, several in parts.items():
+        if len(several) == 1 and several[0].rows is None and several[0].columns is None:
+            continue
+        uses = torch.zeros(builder.traced.tensors[name].shape, dtype=torch.int32)
+        for part in several:
+            part.put(part.of(uses) + 1, uses)
+        node = next(node for node, known in builder.traced.parameters.items() if known == name)
+        last = max(node.users, key=lambda user: builder.traced.order[user])
+        if bool((uses > 1).any()):
+            times = _TIMES.get(int(uses.max()), "several times")
+            raise refuse(last, f"the weight {name} is used {times}",
+                         "give each layer weights of its own; only tokens and logits may share one")
+        if bool((uses == 0).any()):
+            raise refuse(last, f"{int((uses == 0).sum())} elements of the weight {name} are not used",
+                         "a plan trains whole weights: remove what is not used")

@@ -23,6 +23,7 @@ aten = torch.ops.aten
 # which programs widen bf16 for norms and losses.
 _SAME = {
     aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten._to_copy.default, aten.contiguous.default,
+    aten.type_as.default,
     aten.clone.default, aten.alias.default,
 }
 # Ops that select, repeat and reorder elements.
@@ -31,7 +32,8 @@ MOVEMENT = {
     aten.transpose.int, aten.permute.default, aten.t.default, aten.unsqueeze.default, aten.squeeze.dim,
     aten.squeeze.default, aten.squeeze.dims, aten.expand.default, aten.slice.Tensor, aten.select.int,
     aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int,
-    aten.repeat_interleave.self_int, aten.movedim.int, aten.narrow.default, aten.expand_as.default,
+    aten.repeat_interleave.self_int, aten.movedim.int, aten.narrow.default, aten.expand_as.default, aten.take.default,
+    aten.index.Tensor, aten.index_select.default, aten.broadcast_to.default,
 }
 RESHAPES = {aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.flatten.using_ints,
             aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.default, aten.squeeze.dims, aten.unflatten.int}
@@ -199,7 +201,21 @@ class Traced:
                 if before[-1:] == after[-1:] and math.prod(before) == math.prod(after):
                     node = node.args[0]
                     continue
-            return node
+            source = self._undone(node)
+            if source is None:
+                return node
+            node = source
+
+    def _undone(self, node: Node) -> Node | None:
+        """Returns the tensor that a chain of views reorders and puts back in order; None for other nodes."""
+        if node in self.constants or node.target not in (aten.transpose.int, aten.permute.default, aten.take.default):
+            return None
+        chosen = self.selection(node)
+        if chosen is None or shape_of(chosen[0])[-1:] != shape_of(node)[-1:]:
+            return None
+        index = chosen[1].flatten()
+        return chosen[0] if torch.equal(index, torch.arange(index.numel())) and (
+            index.numel() == math.prod(shape_of(chosen[0]))) else None
 
     def cone(self, node: Node, inner: Callable[[Node], bool], stop: Iterable[Node] = ()) -> tuple[set[Node], set[Node]]:
         """Returns the nodes that `node` is computed by while `inner` holds, and the leaves below them.
@@ -246,20 +262,20 @@ class Traced:
         assert isinstance(result, Tensor)
         return result
 
+    def source(self, node: Node) -> Node | None:
+        """Returns the tensor that a chain of views begins with, `node` itself for others; None if there are several."""
+        _, leaves = self.cone(node, lambda one: one.target in MOVEMENT or is_getitem(one))
+        found = next(iter(leaves)) if len(leaves) == 1 else None
+        return found if found is not None and isinstance(found.meta.get("val"), Tensor) else None
+
     def selection(self, node: Node) -> tuple[Node, Tensor] | None:
         """Returns the source of a chain of views, and for each element the flat index of its source element.
 
-        None if `node` is computed from several tensors.
+        None if `node` is computed from several tensors. The index is as large as the tensor: ask for `source` first.
         """
-        def inner(one: Node) -> bool:
-            return one.target in MOVEMENT or is_getitem(one)
-
-        inside, leaves = self.cone(node, inner)
-        if len(leaves) != 1:
-            return None
-        source = next(iter(leaves))
-        if not isinstance(source.meta.get("val"), Tensor):
+        source = self.source(node)
+        if source is None:
             return None
         shape = shape_of(source)
         index = torch.arange(math.prod(shape)).reshape(shape)
-        return source, (self.evaluate(node, {source: index}) if inside else index)
+        return source, (index if source is node else self.evaluate(node, {source: index}))

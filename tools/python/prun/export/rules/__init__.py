@@ -9,13 +9,11 @@ from torch.fx import Node
 
 from ..builder import Builder
 from ..ops import Op
-from . import activations, arithmetic, attention, embeddings, layers, losses, norms
+from . import activations, arithmetic, attention, embeddings, layers, norms
 
 Rule = Callable[[Builder, Node], Op | None]
 
 RULES: list[Rule] = [
-    losses.cross_entropy,
-    losses.mean_squared_error,
     embeddings.tokens_and_positions,
     embeddings.tokens,
     norms.layernorm,
@@ -28,4 +26,5 @@ RULES: list[Rule] = [
     arithmetic.scale,
     arithmetic.add,
     arithmetic.multiply,
+    arithmetic.square,
 ]

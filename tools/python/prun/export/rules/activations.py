@@ -23,6 +23,10 @@ KNOWN: dict[str, Callable[[Tensor], Tensor]] = {
     "nn.tanh({0})": torch.tanh,
     "silu": F.silu,
 }
+# The last ones tell functions from those that are cut off, such as relu from relu6.
+_POINTS = torch.cat([torch.linspace(-6.7, 6.7, steps=101, dtype=torch.float64),
+                     torch.tensor([8.0, 11.0, 17.0, 40.0, 90.0, 250.0], dtype=torch.float64).outer(
+                         torch.tensor([-1.0, 1.0], dtype=torch.float64)).flatten()])
 _DEPTH = 12  # nodes between the input and the result of a function by parts
 
 
@@ -54,10 +58,9 @@ def function_of(builder: Builder, node: Node) -> tuple[str, Node] | None:
                   if arg in traced.constants and traced.number(arg) is None]
         if leaves != {x} or tables:
             continue
-        points = torch.linspace(-6.7, 6.7, steps=101, dtype=torch.float64)
-        values = traced.evaluate(node, {x: points})
+        values = traced.evaluate(node, {x: _POINTS})
         for text, known in KNOWN.items():
-            if torch.allclose(values, known(points), rtol=1e-10, atol=1e-12):
+            if torch.allclose(values, known(_POINTS), rtol=1e-10, atol=1e-12):
                 return text, x
     return None
 

@@ -4,18 +4,27 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from torch import Tensor
 from torch.fx import Node
 
 from ..builder import Builder, number_text
 from ..ops import Op
-from ..trace import aten, refuse
+from ..trace import aten, refuse, shape_of
+
+_ALONE = "prun has parameters in layers, norms and tables only: no product with a parameter, no bias outside a layer"
 
 
 def _same_shape(builder: Builder, node: Node, a: Any, b: Any) -> list[Op]:
+    for one in (a, b):
+        source = builder.traced.source(one) if isinstance(one, Node) else None
+        if source in builder.traced.parameters:
+            raise refuse(node, f"the parameter {builder.traced.parameters[source]} next to a tensor", _ALONE)
     x, y = builder.value(a), builder.value(b)
     # Reshapes that keep rows are stripped: [batch, tokens, width] and [batch * tokens, width] are the same rows.
-    if x.shape[-1:] != y.shape[-1:] or math.prod(x.shape) != math.prod(y.shape):
-        raise refuse(node, f"tensors of shapes {list(x.shape)} and {list(y.shape)}", "prun does not broadcast yet")
+    size = math.prod(shape_of(node))
+    if x.shape[-1:] != y.shape[-1:] or math.prod(x.shape) != size or math.prod(y.shape) != size:
+        raise refuse(node, f"tensors of shapes {list(shape_of(a))} and {list(shape_of(b))}",
+                     "prun does not broadcast yet")
     return [x, y]
 
 
@@ -48,7 +57,11 @@ def add(builder: Builder, node: Node) -> Op | None:
     if node.target is aten.sub.Tensor:
         alpha = -(alpha or 1)
     for one in (a, b):
-        if builder.traced.constant(one) is not None:
+        value = builder.traced.constant(one)
+        if isinstance(value, Tensor) and value.dim() > 1:
+            raise refuse(node, "a constant tensor added to another (fixed positions)",
+                         "prun adds tables of positions that are parameters, to the embedding of tokens")
+        if value is not None:
             raise refuse(node, "a constant added to a tensor", "use a bias, which is a parameter")
     x, y = _same_shape(builder, node, a, b)
     if alpha != 1:
@@ -64,3 +77,12 @@ def multiply(builder: Builder, node: Node) -> Op | None:
         return None
     x, y = _same_shape(builder, node, *node.args[:2])
     return builder.emit("mul", "{0} * {1}", [x, y], node)
+
+
+def square(builder: Builder, node: Node) -> Op | None:
+    """x ** 2."""
+    if node.target is not aten.square.default and not (
+            node.target is aten.pow.Tensor_Scalar and builder.traced.number(node.args[1]) == 2):
+        return None
+    x = builder.value(node.args[0])
+    return builder.emit("mul", "{0} * {1}", [x, x], node)

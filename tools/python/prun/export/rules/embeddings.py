@@ -1,6 +1,7 @@
 """Tables of tokens and of positions."""
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -25,10 +26,15 @@ def _ids(builder: Builder, node: Node) -> Node | None:
         return None
     assert isinstance(arg, Node)
     chosen = builder.traced.selection(arg)
-    if chosen is None or chosen[0] not in builder.traced.inputs or not torch.equal(
-            chosen[1].flatten(), torch.arange(chosen[1].numel())):
-        raise refuse(node, "ids that are computed", "pass the ids as an argument of the module")
-    return chosen[0]
+    if chosen is not None and chosen[0] in builder.traced.inputs:
+        shape, index = shape_of(chosen[0]), chosen[1].flatten()
+        every = torch.arange(math.prod(shape))
+        if torch.equal(index, every):
+            return chosen[0]
+        if len(shape) == 2 and torch.equal(index, every.view(shape)[:, :-1].flatten()):
+            builder.cut.add("ids")
+            return chosen[0]
+    raise refuse(node, "ids that are computed", "pass the ids as an argument of the module")
 
 
 def _tokens(builder: Builder, node: Node) -> tuple[str, Node] | None:
@@ -36,7 +42,8 @@ def _tokens(builder: Builder, node: Node) -> tuple[str, Node] | None:
         return None
     source = _ids(builder, node)
     if source is None:
-        return None
+        raise refuse(node, "positions that are added to something else than the embedding of tokens",
+                     "prun adds positions to embedding(tokens) as it is, without a factor or a layer in between")
     name = builder.traced.parameter(node.args[0])
     if name is None:
         raise refuse(node, "a table that is computed", "an embedding's table is a parameter of its own")
@@ -45,6 +52,8 @@ def _tokens(builder: Builder, node: Node) -> tuple[str, Node] | None:
     known = builder.inputs_used.setdefault("tokens", source)
     if known is not source:
         raise refuse(node, f"two inputs of ids, {known.name} and {source.name}", "a plan's model has batch.tokens")
+    if len(node.args) > 3 and node.args[3]:
+        raise refuse(node, "gradients scaled by how often a token occurs", "use scale_grad_by_freq=False")
     padding = node.args[2] if len(node.args) > 2 else -1
     if isinstance(padding, int) and padding >= 0:
         builder.notes.append(f"padding_idx = {padding} of {name}: PyTorch leaves this token's row out of the "
@@ -96,12 +105,16 @@ def tokens_and_positions(builder: Builder, node: Node) -> Op | None:
         if found is None or not isinstance(ids, Node):
             continue
         ids = builder.traced.strip(ids)
-        known = _tokens(builder, ids)
-        if known is None:
+        if ids.target is not aten.embedding.default or ids.args[1] in builder.traced.constants:
             continue
+        known = _tokens(builder, ids)
+        assert known is not None
         name, rows = found
         first = int(rows[0])
         if not torch.equal(rows, torch.arange(len(rows)) + first):
+            if len(set(rows.tolist())) == 1:
+                raise refuse(node, f"row {first} of the table {name} added to each token (token types)",
+                             "prun adds tables of tokens and of positions only, not of token types: remove the table")
             raise refuse(node, "positions that do not count up", "positions are arange(tokens)")
         tensor = builder.traced.tensors[name]
         every = tensor.numel() // tensor.shape[-1]

@@ -33,6 +33,8 @@ def read_layer(builder: Builder, node: Node) -> Layer | None:
         x, weight = node.args[:2]
         bias = node.args[2] if len(node.args) > 2 else None
         transpose = True
+    elif node.target in (aten.add.Tensor, aten.add_.Tensor) and not node.kwargs:
+        return _with_bias(builder, node)
     elif node.target in (aten.addmm.default, aten.matmul.default, aten.mm.default):
         bias, x, weight = node.args if node.target is aten.addmm.default else (None, *node.args)
         transpose = False
@@ -47,6 +49,18 @@ def read_layer(builder: Builder, node: Node) -> Layer | None:
     assert isinstance(x, Node)
     name = builder.part(weight).parameter
     return Layer(x, name, None if bias is None else builder.part(bias).parameter, transpose, shape_of(node)[-1])
+
+
+def _with_bias(builder: Builder, node: Node) -> Layer | None:
+    """Returns the layer of x @ w + b, whose bias is a parameter of its own."""
+    for below, bias in (node.args[:2], node.args[1::-1]):
+        name = builder.traced.parameter(bias)
+        if name is None or not isinstance(below, Node):
+            continue
+        layer = read_layer(builder, builder.traced.follow(below))
+        if layer is not None and layer.bias is None and shape_of(bias) == (layer.out,):
+            return Layer(layer.x, layer.weight, name, layer.transpose, layer.out)
+    return None
 
 
 def emit_layer(builder: Builder, node: Node, layers: list[tuple[Layer, torch.Tensor | None]], blocks: list[int] | None = None,
@@ -75,13 +89,12 @@ def linear(builder: Builder, node: Node) -> Op | None:
     layer = read_layer(builder, node)
     columns: torch.Tensor | None = None
     if layer is None:
-        chosen = builder.traced.selection(node)
-        if chosen is None or chosen[0] is node:
+        origin = builder.traced.source(node)
+        layer = None if origin is None or origin is node else read_layer(builder, origin)
+        chosen = None if layer is None else builder.traced.selection(node)
+        if origin is None or layer is None or chosen is None:
             return None
-        origin, index = chosen
-        layer = read_layer(builder, origin)
-        if layer is None:
-            return None
+        index = chosen[1]
         rows = index.reshape(-1, index.shape[-1])
         columns = rows[0] % layer.out
         if not torch.equal(rows, torch.arange(rows.shape[0])[:, None] * layer.out + columns):

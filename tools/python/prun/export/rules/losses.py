@@ -2,13 +2,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from ..builder import Builder
 from ..ops import Op
-from ..trace import MOVEMENT, aten, is_getitem, refuse, shape_of
+from ..trace import MOVEMENT, RESHAPES, aten, is_getitem, op_name, refuse, shape_of
+
+_LIKELIHOODS = (aten.nll_loss_nd.default, aten.nll_loss.default)
 
 
 def _movement(node: Node) -> bool:
@@ -30,13 +33,34 @@ def _targets(builder: Builder, node: Node) -> tuple[Node, list[int]]:
     return source, [int(one) - 1_000_000 if one >= 1e6 else -1 for one in found.tolist()]
 
 
+def _rows_of(builder: Builder, node: Node, logits: Node) -> tuple[Node, list[int]]:
+    """Returns the logits [.., vocab] that a view is of, and the row of each target."""
+    origin = builder.traced.strip(logits)
+    vocab = shape_of(origin)[-1]
+    count = math.prod(shape_of(origin)[:-1])
+    if builder.traced.source(origin) is origin and len(shape_of(logits)) == 2:
+        return origin, list(range(count))
+    chosen = builder.traced.selection(logits)
+    if chosen is None:
+        raise refuse(node, "logits that are put together from several tensors",
+                     "a plan's logits are one linear layer's")
+    origin, index = chosen
+    if index.dim() > 2:  # classes are dim 1
+        index = index.movedim(1, -1)
+    vocab = shape_of(origin)[-1]
+    index = index.reshape(-1, index.shape[-1])
+    rows = index[:, 0] // vocab
+    if not torch.equal(index, rows[:, None] * vocab + torch.arange(vocab)):
+        raise refuse(node, "logits whose last dim is not the vocabulary", "logits are [.., vocab], all of them")
+    return origin, rows.tolist()
+
+
 def cross_entropy(builder: Builder, node: Node) -> Op | None:
-    """F.cross_entropy(logits, targets), with targets given or shifted from the tokens as transformers does."""
-    if node.target is not aten.cross_entropy_loss.default:
-        return None
-    traced = builder.traced
+    """F.cross_entropy(logits, targets), or nll_loss of log_softmax, with targets given or shifted from the tokens."""
     names = ["self", "target", "weight", "reduction", "ignore_index", "label_smoothing"]
     defaults: list[object] = [None, None, None, 1, -100, 0.0]
+    if node.target not in (aten.cross_entropy_loss.default, *_LIKELIHOODS):
+        return None
     given = dict(zip(names, [*node.args, *defaults[len(node.args):]]))
     given.update(node.kwargs)
     if given["weight"] is not None:
@@ -45,20 +69,28 @@ def cross_entropy(builder: Builder, node: Node) -> Op | None:
         raise refuse(node, "a sum instead of a mean", 'use reduction="mean"; scale the learning rate instead')
     if given["label_smoothing"] != 0.0:
         raise refuse(node, "label smoothing", "prun has none yet; use label_smoothing=0")
+    ignored = given["ignore_index"]
+    if isinstance(ignored, int) and ignored >= 0:
+        raise refuse(node, f"targets of {ignored}, which the loss ignores (ignore_index)",
+                     "a plan counts each token; use ignore_index=-100 and data without padding")
     logits, targets = node.args[0], node.args[1]
     assert isinstance(logits, Node) and isinstance(targets, Node)
+    if targets.meta["val"].is_floating_point():
+        raise refuse(node, "targets that are probabilities", "pass the class's number for each target")
+    origin, rows = _rows_of(builder, node, logits)
+    if origin.target in (aten.log_softmax.int, aten._log_softmax.default) and isinstance(origin.args[0], Node) and (
+            origin.args[1] in (-1, len(shape_of(origin)) - 1)):
+        origin = builder.traced.strip(origin.args[0])  # of log_softmax it is the same
+    elif node.target in _LIKELIHOODS:
+        raise refuse(node, "nll_loss of something else than log_softmax over the last dim",
+                     "use F.cross_entropy(logits, targets)")
+    return _cross_entropy(builder, node, origin, rows, targets)
+
+
+def _cross_entropy(builder: Builder, node: Node, origin: Node, rows: list[int], targets: Node) -> Op:
     source, positions = _targets(builder, targets)
-    chosen = traced.selection(logits)
-    if chosen is None:
-        raise refuse(node, "logits that are put together from several tensors")
-    origin, index = chosen
-    if index.dim() > 2:  # classes are dim 1
-        index = index.movedim(1, -1)
     vocab = shape_of(origin)[-1]
-    rows = index.reshape(-1, vocab)[:, 0] // vocab
-    if not torch.equal(index.reshape(-1, vocab), rows[:, None] * vocab + torch.arange(vocab)):
-        raise refuse(node, "logits whose last dim is not the vocabulary")
-    pairs = [(int(row), at) for row, at in zip(rows.tolist(), positions) if at >= 0]
+    pairs = [(int(row), at) for row, at in zip(rows, positions) if at >= 0]
     shape = shape_of(source)
     if len(shape) == 1 and pairs == [(i, i) for i in range(shape[0])]:
         builder.inputs_used["y"] = source
@@ -73,6 +105,13 @@ def cross_entropy(builder: Builder, node: Node) -> Op | None:
     elif pairs == [(b * tokens + t, b * tokens + t + 1) for b in range(count) for t in range(tokens - 1)]:
         builder.context = tokens - 1
         builder.inputs_used["shifted"] = source
+    elif pairs == [(b * (tokens - 1) + t, b * tokens + t + 1) for b in range(count) for t in range(tokens - 1)]:
+        builder.context = tokens - 1
+        builder.inputs_used["shifted"] = source
+        builder.cut.add("targets")
+    elif sorted(pairs) != pairs and sorted(row for row, _ in pairs) == list(range(count * tokens)):
+        raise refuse(node, "logits of the tokens in another order than the targets",
+                     "keep [batch, tokens, width] (batch_first=True) and targets [batch, tokens]")
     else:
         raise refuse(node, "targets that are neither one for each token nor the tokens shifted by one",
                      "pass targets [batch, tokens] with the next token at each position")
@@ -81,18 +120,80 @@ def cross_entropy(builder: Builder, node: Node) -> Op | None:
     return builder.emit("loss", "prun.losses.cross_entropy({0}, batch.targets)", [x], node, shape=(1,))
 
 
-def mean_squared_error(builder: Builder, node: Node) -> Op | None:
-    """F.mse_loss(y, target) with the target given as an argument."""
-    if node.target is not aten.mse_loss.default:
+def _squares(node: Node) -> tuple[Any, Any] | None:
+    """Returns a and b if the node is (a - b) ** 2."""
+    inner: Any = None
+    if node.target is aten.pow.Tensor_Scalar and node.args[1] == 2 or node.target is aten.square.default:
+        inner = node.args[0]
+    elif node.target is aten.mul.Tensor and node.args[0] is node.args[1]:
+        inner = node.args[0]
+    if not isinstance(inner, Node) or inner.target is not aten.sub.Tensor or inner.kwargs:
         return None
-    if (node.args[2] if len(node.args) > 2 else node.kwargs.get("reduction", 1)) != 1:
-        raise refuse(node, "a sum instead of a mean", 'use reduction="mean"')
-    a, b = node.args[:2]
-    assert isinstance(a, Node) and isinstance(b, Node)
-    x, y = builder.traced.follow(a), builder.traced.follow(b)
-    if y not in builder.traced.inputs:
-        x, y = y, x
-    if y not in builder.traced.inputs:
-        raise refuse(node, "a target that is computed", "pass the target as an argument of the module")
-    builder.inputs_used["y"] = y
+    return inner.args[0], inner.args[1]
+
+
+def mean_squared_error(builder: Builder, node: Node) -> Op | None:
+    """F.mse_loss(y, target), or the mean of (y - target) ** 2, with the target given as an argument."""
+    traced = builder.traced
+    pair: tuple[Any, Any] | None = None
+    if node.target is aten.mse_loss.default:
+        pair = node.args[0], node.args[1]
+        if (node.args[2] if len(node.args) > 2 else node.kwargs.get("reduction", 1)) != 1:
+            raise refuse(node, "a sum instead of a mean", 'use reduction="mean"')
+    elif node.target is aten.mean.default and isinstance(node.args[0], Node):
+        pair = _squares(traced.follow(node.args[0]))
+    if pair is None:
+        return None
+    a, b = (_before_broadcast(one) for one in pair)
+    if shape_of(a) != shape_of(b):
+        shapes = f"{list(shape_of(a))} and {list(shape_of(b))}"
+        raise refuse(node, f"a result and a target of shapes {shapes}, which broadcast",
+                     "give the target the result's shape, such as y[:, None]")
+    found = [(x, y) for x, y in ((a, b), (b, a)) if _is_input(builder, y)]
+    if not found:
+        raise refuse(node, "a target that is computed, or an input that is not used whole",
+                     "pass the target as an argument of the module")
+    x, y = found[0]
+    source = traced.selection(y)[0]  # type: ignore[index]
+    # A target of one number a sample is a column in a plan.
+    wanted = shape_of(source)[1:] or (1,)
+    x = traced.follow(x)
+    while x.target in RESHAPES and shape_of(x)[1:] != wanted and isinstance(x.args[0], Node):
+        x = traced.follow(x.args[0])
+    if shape_of(x)[1:] != wanted:
+        raise refuse(node, f"a result of shape {list(shape_of(x))} for a target of shape {list(shape_of(source))}",
+                     "pass the target in the result's shape")
+    builder.inputs_used["y"] = source
     return builder.emit("loss", "prun.losses.mse({0}, batch.y)", [builder.value(x)], node, shape=(1,))
+
+
+def _before_broadcast(node: Any) -> Node:
+    """Returns the tensor that broadcast_tensors was given, which mse_loss begins with."""
+    if isinstance(node, Node) and is_getitem(node):
+        together, which = node.args
+        if isinstance(together, Node) and together.target is aten.broadcast_tensors.default:
+            node = together.args[0][which]  # type: ignore[index, call-overload]
+    assert isinstance(node, Node)
+    return node
+
+
+def _is_input(builder: Builder, node: Node) -> bool:
+    """Returns whether a node is an input, reshaped at most."""
+    if builder.traced.source(node) not in builder.traced.inputs:
+        return False
+    source, index = builder.traced.selection(node)  # type: ignore[misc]
+    return torch.equal(index.flatten(), torch.arange(math.prod(shape_of(source))))
+
+
+def loss(builder: Builder, node: Node) -> Op:
+    """Returns the op of the module's loss; raises if a plan has no such loss."""
+    node = builder.traced.follow(node)
+    op = cross_entropy(builder, node) or mean_squared_error(builder, node)
+    if op is not None:
+        return op
+    hint = "a plan's loss is one F.cross_entropy or F.mse_loss as it is"
+    if op_name(node) in ("add", "sub", "mul", "div", "neg"):
+        raise refuse(node, "a loss that is changed or added to another", f"{hint}; scale the learning rate instead")
+    if op_name(node) in ("mean", "sum"):
+        raise refuse(node, "a loss by parts that prun does not recognise", hint)
+    raise refuse(node, "prun has no such loss", hint)

@@ -14,6 +14,7 @@ from ..ops import Op
 from ..trace import ELEMENTWISE, RESHAPES, aten, refuse, shape_of
 
 _REDUCTIONS = {aten.mean.dim, aten.var.correction, aten.var.dim, aten.sum.dim_IntList, aten.var_mean.correction}
+_BOTH = "prun's layernorm has both: use bias=True, elementwise_affine=True, or an RMSNorm"
 _SEARCHED = 24  # nodes that a norm by parts has at most
 
 
@@ -86,6 +87,13 @@ def _match(builder: Builder, node: Node, kind: str) -> tuple[Node, list[str], fl
             wanted = _formula(kind, rows, values[order[0]], values[order[1]] if len(order) > 1 else None, eps)
             if torch.allclose(result, wanted, rtol=1e-9, atol=1e-12):
                 return x, [traced.parameters[own[i]] for i in order], eps
+            if kind == "rmsnorm" and torch.allclose(
+                    result, _formula("layernorm", rows, values[0], None, eps), rtol=1e-9, atol=1e-12):
+                raise refuse(node, "a layernorm without a shift", _BOTH)
+            plus = _formula(kind, rows, 1 + values[order[0]], values[order[1]] if len(order) > 1 else None, eps)
+            if torch.allclose(result, plus, rtol=1e-9, atol=1e-12):
+                raise refuse(node, f"a {kind} whose scale is 1 + {traced.parameters[own[order[0]]]}",
+                             "prun's norms multiply by the parameter itself: store the scale, which starts at 1")
     return None
 
 
@@ -106,8 +114,8 @@ def layernorm(builder: Builder, node: Node) -> Op | None:
         if len(dims) != 1:
             raise refuse(node, f"a norm over {len(dims)} dims", "prun's norms are over the last dim")
         if scale is None or shift is None:
-            raise refuse(node, "a layernorm without a scale or without a shift",
-                         "prun's layernorm has both: use bias=True, elementwise_affine=True, or an RMSNorm")
+            missing = "scale or shift" if scale is shift else "scale" if scale is None else "shift"
+            raise refuse(node, f"a layernorm without a {missing}", _BOTH)
         return _emit(builder, node, "layernorm", x, [builder.part(scale).parameter, builder.part(shift).parameter], eps)
     found = _match(builder, node, "layernorm")
     return None if found is None else _emit(builder, node, "layernorm", *found)

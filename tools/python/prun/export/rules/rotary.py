@@ -1,11 +1,13 @@
 """Rotary positions: the angles that a program turns pairs by, and prun's options that give the same angles.
 
-Su et al. 2021, "RoFormer"; scaling as in Llama 3.1's model card and transformers' rope_scaling.
+Su et al. 2021, "RoFormer"; scaling as in Llama 3.1's model card and transformers' rope_scaling. The options are read
+off the angles, so the module's configuration is not needed. Several options may give the same angles; the shortest
+numbers are chosen.
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,45 +15,68 @@ from torch import Tensor
 
 from ..builder import number_text
 
-_CLOSE = 2e-6  # error of angles that are computed in f32, per token
+_CLOSE = 2e-6  # error of cosines that are computed in f32, per token
+_RELATIVE = (3e-7, 1e-5)  # error of angles: what f32 has, and what programs may add to it
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Pairs (i, i + size/2), or (2i, 2i + 1) if interleaved, turned by base^(-2i/size) a token."""
+    """Pairs (i, i + size/2), or (2i, 2i + 1) if interleaved, turned by base^(-2i/size) a token, scaled."""
 
     base: float
     interleaved: bool
     size: int
+    scaling: str = "none"  # or "linear", "llama3"
+    factor: float = 1.0
+    low: float = 1.0
+    high: float = 4.0
+    original: int = 8192
 
     def angles(self) -> Tensor:
         """Returns the angle of each pair from one token to the next, in radians."""
-        return torch.tensor([self.base ** (-2 * i / self.size) for i in range(self.size // 2)], dtype=torch.float64)
+        pairs = torch.arange(self.size // 2, dtype=torch.float64)
+        plain = torch.tensor(self.base, dtype=torch.float64) ** (-2 * pairs / self.size)
+        if self.scaling == "linear":
+            return plain / self.factor
+        if self.scaling == "llama3":
+            kept = ((self.original * plain / (2 * math.pi) - self.low) / (self.high - self.low)).clamp(0, 1)
+            return (1 - kept) * plain / self.factor + kept * plain
+        return plain
 
     def apply(self, x: Tensor) -> Tensor:
         """Rotates [.., tokens, size]."""
         at = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * self.angles()
         cos, sin = at.cos(), at.sin()
         result = torch.empty_like(x)
-        a, b = (slice(0, None, 2), slice(1, None, 2)) if self.interleaved else (
-            slice(0, self.size // 2), slice(self.size // 2, None))
+        a, b = _halves(self.size, self.interleaved)
         result[..., a] = x[..., a] * cos - x[..., b] * sin
         result[..., b] = x[..., b] * cos + x[..., a] * sin
         return result
 
     def options(self) -> str:
         """Returns the options of nn.rotary after size and heads."""
-        return "" if self.base == 10000 else f", base = {number_text(self.base)}"
+        given = [] if self.base == 10000 else [f"base = {number_text(self.base)}"]
+        if self.scaling != "none":
+            given += [f'scaling = "{self.scaling}"', f"factor = {number_text(self.factor)}"]
+        if self.scaling == "llama3":
+            given += [f"low_freq_factor = {number_text(self.low)}", f"high_freq_factor = {number_text(self.high)}",
+                      f"original_context = {self.original}"]
+        return "".join(f", {one}" for one in given)
+
+
+def _halves(size: int, interleaved: bool) -> tuple[slice, slice]:
+    """Returns the first and the second elements of the pairs."""
+    if interleaved:
+        return slice(0, None, 2), slice(1, None, 2)
+    return slice(0, size // 2), slice(size // 2, None)
 
 
 def find_rotation(turned: Callable[[Tensor], Tensor], tokens: int, size: int) -> Rotation | None:
     """Returns the rotation that `turned` applies to [tokens, size]; None if it is of another kind."""
     if tokens < 2 or size % 2:
         return None
-    half = size // 2
     for interleaved in (False, True):
-        first = slice(0, None, 2) if interleaved else slice(0, half)
-        second = slice(1, None, 2) if interleaved else slice(half, None)
+        first, second = _halves(size, interleaved)
         probe = torch.zeros(tokens, size, dtype=torch.float64)
         probe[:, first] = 1
         result = turned(probe)
@@ -59,23 +84,86 @@ def find_rotation(turned: Callable[[Tensor], Tensor], tokens: int, size: int) ->
         if (cos.square() + sin.square() - 1).abs().max() > 1e-4:
             continue
         angles = torch.atan2(sin[1], cos[1])
-        base = _base(angles, size, cos)
-        if base is not None:
-            return Rotation(base, interleaved, size)
+        if bool((angles <= 0).any()):
+            continue
+        at = torch.arange(tokens, dtype=torch.float64)[:, None]
+        for relative in _RELATIVE:
+            for one in _candidates(angles, size, interleaved):
+                wanted = one.angles()
+                if ((wanted / angles - 1).abs() <= relative).all() and (
+                        ((at * wanted).cos() - cos).abs() <= _CLOSE * (at + 1)).all():
+                    return one
     return None
 
 
-def _base(angles: Tensor, size: int, cos: Tensor) -> float | None:
-    """Returns the base with the fewest digits that gives the angles at each token."""
-    if size == 2:
-        return 10000.0 if abs(float(angles[0]) - 1) < 1e-5 else None
-    if bool((angles <= 0).any()):
-        return None
-    rough = math.exp(-math.log(float(angles[1])) * size / 2)
-    at = torch.arange(cos.shape[0], dtype=torch.float64)[:, None]
-    for digits in range(1, 8):
-        base = float(f"{rough:.{digits - 1}e}")
-        wanted = (at * Rotation(base, False, size).angles()).cos()
-        if ((wanted - cos).abs() <= _CLOSE * (at + 1)).all():
-            return base
-    return None
+def problem_of(turned: Callable[[Tensor], Tensor], tokens: int, size: int) -> tuple[str, str]:
+    """Returns why find_rotation returned None, and the way round."""
+    x = torch.randn(tokens, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    result = turned(x)
+    unchanged = int(((result - x).abs() <= 1e-12).all(0).sum())
+    if 0 < unchanged < size:
+        return (f"rotary positions of {size - unchanged} of the {size} elements of a head",
+                "prun rotates whole heads: set partial_rotary_factor (rotary_pct, rotary_dim) to all of a head")
+    if torch.allclose(result.norm(dim=-1), x.norm(dim=-1), rtol=1e-4):
+        return ("rotary positions whose angles prun does not have",
+                "prun turns pairs by base^(-2i/size), with linear or llama3 scaling; yarn, longrope and others are "
+                "missing: set rope_type to one of these")
+    return ("queries or keys that are changed between their linear layer and the attention",
+            "prun has rotary positions and a factor there")
+
+
+def _short(value: float, most: int = 12) -> Iterator[float]:
+    """Returns the value rounded to few digits, then to more."""
+    for digits in range(most):
+        yield float(f"{value:.{digits}e}")
+
+
+def _bases(ratio: float, size: int) -> list[float]:
+    """Returns bases by which the angle of a pair is `ratio` times that of the pair before."""
+    if not 0 < ratio < 1 or ratio ** (-size / 2) > 1e30:
+        return []
+    return [base for base in _short(ratio ** (-size / 2)) if abs(base ** (-2 / size) / ratio - 1) <= _RELATIVE[1]]
+
+
+def _candidates(angles: Tensor, size: int, interleaved: bool) -> Iterator[Rotation]:
+    """Returns rotations that may have these angles, the simplest first."""
+    bases = _bases(float(angles[1] / angles[0]), size) if size > 2 else [1e4]
+    for base in bases:
+        yield Rotation(base, interleaved, size)
+    for factor in _short(1 / float(angles[0])):
+        for base in bases:
+            yield Rotation(base, interleaved, size, "linear", factor)
+    # In a short original context the second pair is scaled, and the last two are both scaled by the whole factor.
+    for base in bases[:4] + (_bases(float(angles[-1] / angles[-2]), size)[:4] if size > 4 else []):
+        yield from _llama3(angles, Rotation(base, interleaved, size, "llama3"))
+
+
+def _llama3(angles: Tensor, plain: Rotation) -> Iterator[Rotation]:
+    """Returns llama3 scalings with the base of `plain`; the last pair is scaled by the whole factor."""
+    speeds = Rotation(plain.base, False, plain.size).angles()
+    rough = float(speeds[-1] / angles[-1])
+    for factor in _short(rough):
+        if abs(factor / rough - 1) > _RELATIVE[1] or factor == 1:
+            continue
+        kept = (angles / speeds - 1 / factor) / (1 - 1 / factor)
+        turns = speeds / (2 * math.pi)  # in one token of the original context
+        between = [i for i in range(len(kept)) if 1e-4 < kept[i] < 1 - 1e-4]
+        for low, high in _bounds(kept, turns, between):
+            if between:
+                context = float((low + kept[between[0]] * (high - low)) / turns[between[0]])
+            else:
+                least = max([high / float(turns[i]) for i in range(len(kept)) if kept[i] > 0.5], default=1.0)
+                context = 2.0 ** math.ceil(math.log2(max(least, 1.0)))
+            yield Rotation(plain.base, plain.interleaved, plain.size, "llama3", factor, low, high, round(context))
+
+
+def _bounds(kept: Tensor, turns: Tensor, between: list[int]) -> Iterator[tuple[float, float]]:
+    """Returns low_freq_factor and high_freq_factor; only their ratio matters, so that low is 1."""
+    yield 1.0, 4.0
+    if len(between) > 1:
+        i, j = between[0], between[-1]
+        slope = float((kept[i] - kept[j]) / (turns[i] - turns[j]))
+        offset = float(kept[i]) - slope * float(turns[i])
+        if offset < 0:
+            for high in _short(1 - 1 / offset, 4):
+                yield 1.0, high
