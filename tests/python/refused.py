@@ -155,8 +155,8 @@ class Outer(Two):
 
 class Twins(Two):
     def forward(self, x, y):
-        h = self.a(x)
-        h = h[:, :4] * torch.tanh(h[:, :4])  # here
+        h = self.a(x)  # here
+        h = h[:, :4] * torch.tanh(h[:, :4])
         return F.mse_loss(h, y)
 
 

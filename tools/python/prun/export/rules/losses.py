@@ -182,7 +182,7 @@ def _is_input(builder: Builder, node: Node) -> bool:
     if builder.traced.source(node) not in builder.traced.inputs:
         return False
     source, index = builder.traced.selection(node)  # type: ignore[misc]
-    return torch.equal(index.flatten(), torch.arange(math.prod(shape_of(source))))
+    return bool(torch.equal(index.flatten(), torch.arange(math.prod(shape_of(source)))))
 
 
 def loss(builder: Builder, node: Node) -> Op:
