@@ -17,8 +17,6 @@ from .template import Template
 from .trace import refuse
 from .units import Unit
 
-_TIMES = {2: "twice", 3: "three times"}
-
 
 @contextmanager
 def deep_recursion(nodes: int) -> Iterator[None]:
@@ -114,7 +112,7 @@ def check_weights(builder: Builder, weights: dict[str, Weight]) -> None:
         node = next(node for node, known in builder.traced.parameters.items() if known == name)
         last = max(node.users, key=lambda user: builder.traced.order[user])
         if bool((uses > 1).any()):
-            times = _TIMES.get(int(uses.max()), "several times")
+            times = {2: "twice", 3: "three times"}.get(int(uses.max()), "several times")
             raise refuse(last, f"the weight {name} is used {times}",
                          "give each layer weights of its own; only tokens and logits may share one")
         if bool((uses == 0).any()):
