@@ -1,6 +1,7 @@
 """The same training in PyTorch and in prun, for comparisons of losses and weights."""
 import copy
 import json
+import math
 import pathlib
 import subprocess
 
@@ -28,8 +29,14 @@ def exact_angles(module):
     for one in module.modules():
         if hasattr(one, "inv_freq"):
             count = one.inv_freq.numel()
-            base = one.config.rope_parameters["rope_theta"]
-            one.inv_freq.copy_(base ** (-torch.arange(count, dtype=torch.float64) / count))
+            given = one.config.rope_parameters
+            speeds = given["rope_theta"] ** (-torch.arange(count, dtype=torch.float64) / count)
+            if given["rope_type"] == "llama3":
+                turns = given["original_max_position_embeddings"] * speeds / (2 * math.pi)
+                low, high = given["low_freq_factor"], given["high_freq_factor"]
+                kept = ((turns - low) / (high - low)).clamp(0, 1)
+                speeds = speeds * (kept + (1 - kept) / given["factor"])
+            one.inv_freq.copy_(speeds)
 
 
 def loss_of(module, batch):
