@@ -93,7 +93,10 @@ def _entry(parameter: str, tensor: Tensor, places: list[_Place],
     if layout == "in_out" and len(runs) > 1:
         return None
     whole = len(places) == len(runs) == len(weights[places[0].name].parts) == 1
-    entry.update({"ours": places[0].name} if whole else {"parts": runs})
+    if whole:
+        entry["ours"] = places[0].name
+    else:
+        entry["parts"] = runs
     if layout != "rows":
         entry["layout"] = layout
     if layout == "rows" and tensor.dim() > 2:
