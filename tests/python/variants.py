@@ -164,7 +164,7 @@ class SeparateHeads(nn.Module):
 
 
 class OfTorch(nn.Module):
-    """PyTorch's attention; `weights`: it is asked for its weights, so that it computes by parts."""
+    """PyTorch's attention; `weights`: it also returns its weights, so that it computes by parts."""
 
     def __init__(self, width, heads, weights):
         super().__init__()

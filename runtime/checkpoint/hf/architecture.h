@@ -21,7 +21,7 @@ bool is_known(const Description& description);        // is one of prun's
 // Returns the description of a config.json: the folder's own, or that of its architecture. Throws checkpoint_invalid
 // with the list of known ones if there is none.
 Description description_of(const nlohmann::ordered_json& config, const std::string& folder);
-// Returns the description that says how checkpoints of prun.models.NAME are compared, or null.
+// Returns the description by which checkpoints of prun.models.NAME are compared, or null.
 const Description* description_for(const std::string& model);
 // Returns a description by the name of an architecture ("mistral"), a file, or a folder that has one. Throws
 // usage_error.

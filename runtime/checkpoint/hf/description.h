@@ -1,5 +1,5 @@
 // Descriptions of architectures: YAML files of names and options, lua/prun/architectures/*.yaml or a user's own. One
-// says which key of config.json is which option of a model, and which tensor of theirs is which of ours.
+// maps keys of config.json to options of a model, and tensors of theirs to ours.
 //
 // Surprising fact: sizes may be omitted. They are then those of the tensors that a checkpoint or a file has.
 #pragma once
@@ -53,7 +53,7 @@ struct Requirement {
 // columns of ours.
 enum class Layout { rows, out_in, in_out };
 
-// Rows of theirs (columns with Layout::in_out) that lie in a tensor of ours; count omitted = all.
+// Rows of theirs (columns with Layout::in_out) that are part of a tensor of ours; count omitted = all.
 struct DescribedPart {
   std::string ours;
   Formula begin, count;

@@ -40,7 +40,7 @@ def _rows(index: Tensor, width: int, canonical: Tensor) -> Tensor | None:
 
 
 class _Graph:
-    """A program whose linear layers are rewritten. New nodes take over the line and the module of old ones."""
+    """A program whose linear layers are rewritten. New nodes keep the line and the module of those that they replace."""
 
     def __init__(self, traced: Traced) -> None:
         self.traced = traced

@@ -271,7 +271,7 @@ class Traced:
     def selection(self, node: Node) -> tuple[Node, Tensor] | None:
         """Returns the source of a chain of views, and for each element the flat index of its source element.
 
-        None if `node` is computed from several tensors. The index is as large as the tensor: ask for `source` first.
+        None if `node` is computed from several tensors. The index is as large as the tensor: check `source` first.
         """
         source = self.source(node)
         if source is None:

@@ -23,7 +23,7 @@ KNOWN: dict[str, Callable[[Tensor], Tensor]] = {
     "nn.tanh({0})": torch.tanh,
     "silu": F.silu,
 }
-# The last ones tell functions from those that are cut off, such as relu from relu6.
+# The last ones distinguish functions from those that are cut off, such as relu from relu6.
 _POINTS = torch.cat([torch.linspace(-6.7, 6.7, steps=101, dtype=torch.float64),
                      torch.tensor([8.0, 11.0, 17.0, 40.0, 90.0, 250.0], dtype=torch.float64).outer(
                          torch.tensor([-1.0, 1.0], dtype=torch.float64)).flatten()])
