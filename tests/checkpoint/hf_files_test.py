@@ -459,6 +459,14 @@ class Descriptions(Folders):
 
 
 class Guide(Folders):
+    def test_its_description(self):
+        text = (pathlib.Path(__file__).resolve().parents[2] / "runtime/checkpoint/README.md").read_text()
+        self.at("qwen2.yaml").write_text(re.findall(r"```yaml\n(.*?)```", text, re.S)[0])
+        self.theirs()
+        run("ckpt", "import", "theirs", "--out", "runs", cwd=self.folder)
+        self.assertIn("is no Qwen2ForCausalLM: qkv_bias is 0, and Qwen2ForCausalLM has 1",
+                      run("ckpt", "export", "runs", "--description", "qwen2.yaml", "--out", "back", cwd=self.folder, code=16))
+
     def test_its_commands(self):
         text = (pathlib.Path(__file__).resolve().parents[2] / "runtime/checkpoint/README.md").read_text()
         text = text[text.index("## Commands"):]

@@ -34,10 +34,10 @@ MAY_INCLUDE = {
     "job": {"base", "ir", "data", "script", "compile", "verify", "prove", "checkpoint", "comm", "device", "exec", "kernels", "launch", "watch", "job", PUBLIC},
     "predict": {"base", "ir", "script", "compile", "watch", "job", "simulate", "predict"},
 }
-ONLY_IN = {  # header of a library -> the only folder that may include it
-    r"(lua|lualib|lauxlib)\.h": "runtime/script",
-    r"dnnl.*\.h.*": "runtime/kernels/cpu",
-    r"yaml-cpp/.*": "runtime/simulate",
+ONLY_IN = {  # header of a library -> the only folders or files that may include it
+    r"(lua|lualib|lauxlib)\.h": ["runtime/script"],
+    r"dnnl.*\.h.*": ["runtime/kernels/cpu"],
+    r"yaml-cpp/.*": ["runtime/simulate", "runtime/checkpoint/hf/description.cc"],
 }
 MEMORY_KINDS = {"cuda"}  # values of prun_mem_kind, which comm reads in manifests; a device has the same name
 COMM_ROOMS = ["transport", "collectives", "hierarchical"]  # each may include itself and the ones before it
@@ -130,9 +130,9 @@ class IncludeDirections(unittest.TestCase):
     def test_libraries_are_included_in_one_place(self):
         for path in sources(RUNTIME) + sources(PLUGINS) + sources(ROOT / "tools"):
             for _, header in includes(path):
-                for pattern, folder in ONLY_IN.items():
+                for pattern, places in ONLY_IN.items():
                     if re.fullmatch(pattern, header):
-                        self.assertTrue(path.is_relative_to(ROOT / folder), f"{path}: {header} belongs in {folder}")
+                        self.assertTrue(any(path.is_relative_to(ROOT / one) for one in places), f"{path}: {header} belongs in {places}")
 
     def test_the_rules_can_fail(self):
         self.assertEqual(include_faults("ir", "f", [('"', "base/error.h"), ("<", "vector"), ("<", "fmt/format.h")]), [])

@@ -53,7 +53,7 @@ struct Requirement {
 // columns of ours.
 enum class Layout { rows, out_in, in_out };
 
-// Rows of theirs (columns with Layout::in_out) that are part of a tensor of ours; count omitted = all.
+// Rows of theirs (columns with Layout::in_out) as a part of a tensor of ours; count omitted = all.
 struct DescribedPart {
   std::string ours;
   Formula begin, count;

@@ -13,7 +13,7 @@ void read_rope(const nlohmann::ordered_json& config, const Rotary& rope, Attrs& 
 nlohmann::ordered_json rope_config(const Attrs& settled);
 // Sets the same options as read_rope, with defaults for those that `given` lacks.
 void settle_rope(const Attrs& given, const Rotary& rope, Attrs& of);
-// Returns whether an option is one of those.
+// Returns true if an option is one of those.
 bool is_rope_option(const std::string& name);
 
 }  // namespace prun::checkpoint

@@ -129,8 +129,8 @@ class Expansion {
     return found;
   }
 
-  // Returns the sizes of a layer's outputs, and sets the size of its inputs: from the description, otherwise those of
-  // existing weights.
+  // Returns the sizes of a layer's outputs, and sets the size of its inputs: those of the description, otherwise those
+  // of existing weights.
   Shape outputs(const DescribedTensor& of, const std::vector<std::string>& theirs, const std::vector<std::string>& ours,
                 int64_t& in) const {
     const bool transposed = of.layout == Layout::out_in;

@@ -89,7 +89,7 @@ class Exported:
     def description(self) -> str:
         """Returns the module's names of the weights, for `prun ckpt export --format torch --description`.
 
-        "" if the plan's weights are parts of a parameter in a way that no description can express.
+        "" if the plan's weights are parts of a parameter in a way that a description cannot express.
         """
         return description.text(self.weights, dict(self.module.named_parameters(remove_duplicate=False)),
                                 type(self.module).__name__)

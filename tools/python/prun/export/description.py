@@ -19,7 +19,7 @@ tensors:
 
 
 def text(weights: Mapping[str, Weight], parameters: Mapping[str, Tensor], name: str) -> str:
-    """Returns the description; "" if it cannot express how the plan's weights hold a parameter.
+    """Returns the description; "" if a parameter is divided in a way that it cannot express.
 
     `weights`: the plan's tensors. `parameters`: of the module, tied ones under each of their names.
     """
