@@ -25,7 +25,8 @@ return prun.model("llama", parts.options {
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
       local mixed = parts.attend("llama", opt, i, x)
-      local inner, active = parts.norm(opt, "ln2", mixed), nil
+      local inner = parts.norm(opt, "ln2", mixed)
+      local active
       if opt.mlp == "swiglu" then
         active = nn.silu_mul(linear("gate", inner, hidden), linear("up", inner, hidden))
       else
