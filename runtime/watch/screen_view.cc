@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 
 #include "base/cores.h"
 #include "base/text.h"
 #include "checkpoint/history.h"
-#include "data/data_files.h"
 #include "ir/state.h"
 
 namespace prun {
@@ -16,7 +16,13 @@ namespace {
 
 constexpr int kCrowd = 16;  // ranks per core
 
-std::string here(const std::string& path) { return shown_path(path, std::filesystem::current_path()); }
+// Returns the path relative to the current folder if it is below that folder.
+std::string here(const std::string& path) {
+  std::error_code gone;
+  const std::filesystem::path below =
+      std::filesystem::path(path).lexically_relative(std::filesystem::current_path(gone));
+  return below.empty() || *below.begin() == ".." ? path : below.string();
+}
 
 // Names the files that training begins with: data, weights, and the checkpoint with the steps that are done.
 std::string origins_text(const Program& program, const WatchSpec& spec) {
