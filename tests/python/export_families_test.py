@@ -33,7 +33,7 @@ MESHES = [(1, []), (2, []), (8, ["pp=2", "tp=2", "micro=2"])]
 
 
 def distances(module, trained, first=None):
-    """Returns the greatest difference of each parameter, the greatest first. `first`: the gradients of AdamW's first step.
+    """Returns the greatest difference of each parameter, the greatest first. `first`: AdamW's first gradients.
 
     AdamW's first steps divide a gradient by its own size, so that of a gradient of almost zero, such as a key bias's,
     they amplify the rounding error. Biases of keys and elements whose first gradient is below SMALL are omitted; at most
@@ -94,7 +94,8 @@ class Families(unittest.TestCase):
                     exported.load_tensors(tensors)
                     far = distances(module, trained, first)
                     start = abs(ours[0] - losses[0]) / losses[0]
-                    print(f"{family} on {nproc}: first loss within {start:.1e}, all within {worst:.1e}, weights within {far[0][0]:.1e} ({far[0][1]})", flush=True)
+                    print(f"{family} on {nproc}: first loss within {start:.1e}, all within {worst:.1e}, "
+                          f"weights within {far[0][0]:.1e} ({far[0][1]})", flush=True)
                     self.assertLess(far[0][0], 1e-5)
 
     def test_state_dict_of_a_checkpoint(self):

@@ -20,7 +20,7 @@ def of_transformers(name, **options):
 
 FAMILIES = {
     "nanoGPT": lambda: small_gpt.GPT(vocab=VOCAB, context=CONTEXT, deviation=0.1),
-    # With an initializer_range of 0.1, PyTorch's own weights in f32 are 1.4e-5 from those in f64 after ten steps of AdamW.
+    # With initializer_range=0.1, PyTorch's own weights in f32 are 1.4e-5 from those in f64 after ten steps of AdamW.
     "GPT-2": lambda: of_transformers(
         "GPT2", vocab_size=VOCAB, n_embd=64, n_layer=3, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0,
         attn_pdrop=0.0, bos_token_id=None, eos_token_id=None, use_cache=False, initializer_range=0.08),

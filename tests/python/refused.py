@@ -245,7 +245,7 @@ class Picked(Two):
 
 
 def turned(size, power=1.0):
-    """Returns a function that rotates the first `size` elements of heads, by angles that no base gives unless power is 1."""
+    """Returns a function that rotates the first `size` elements of heads; unless power is 1, no base gives its angles."""
     def change(x):
         pairs = torch.arange(size // 2, dtype=x.dtype)
         speeds = 100 ** (-2 * pairs / size) * (1 + pairs * (power - 1))

@@ -4,9 +4,9 @@
     exported.save("gpt")                  # gpt.lua and gpt.weights/
     exported.load("runs/gpt")             # trained weights of a checkpoint, into the module
 
-A pipeline of small steps: capture.py traces the module, trace.py folds constants, rules/ recognise layers from the
-loss backwards, units.py names units and layers after the module tree, lua.py writes the model, template.py the plan
-around it, weights.py its weights.
+A pipeline of small steps: capture.py traces the module, trace.py folds constants, layout.py puts rows in one order,
+rules/ recognise layers from the loss backwards, units.py names units and layers after the module tree, lua.py writes
+the model, template.py the plan around it, weights.py its weights.
 A construct that no plan can express raises ExportError with the Python line, the op, and the likely way round.
 """
 from __future__ import annotations

@@ -126,7 +126,8 @@ def _by_parts(builder: Builder, node: Node) -> Call | None:
     factor = float((one - zero).reshape(-1, tokens, tokens)[0, 0, 0])  # the first token attends to itself
     seen = zero > -1e4
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 50
-    if not torch.allclose(traced.evaluate(scores, {product: x + added})[seen], (x * factor)[seen], rtol=1e-9, atol=1e-12):
+    changed = traced.evaluate(scores, {product: x + added})
+    if not torch.allclose(changed[seen], (x * factor)[seen], rtol=1e-9, atol=1e-12):
         raise refuse(scores, "attention scores that are changed other than by a factor and a mask",
                      "prun has no soft cap of scores")
     if isinstance(added, Tensor) and product.kwargs:
