@@ -273,6 +273,7 @@ class Mistakes(Folders):
         self.importing("prun has no architecture LlamaForCasualLM (did you mean 'LlamaForCausalLM'?); ", config={"architectures": ["LlamaForCasualLM"]})
         self.importing("config.json: 'hidden_size' is \"big\"", config={"hidden_size": "big"})
         self.importing("config.json: 'num_hidden_layers' is null", config={"num_hidden_layers": None})
+        self.importing("1000000000000 layers are more than 100000", config={"num_hidden_layers": 10**12})
         self.importing("config.json: its weights are quantized, which prun has not", config={"quantization_config": {}})
         self.importing("config.json: the rotary angles are scaled (rope_scaling 'yarn'), and prun has default, linear and llama3",
                        config={"rope_scaling": {"rope_type": "yarn"}})

@@ -113,6 +113,18 @@ class Weights(unittest.TestCase):
         with self.assertRaisesRegex(prun.CheckpointError, "does not record which weights belong to linear layers"):
             prun.load("a")
 
+    def test_names_of_a_description(self):
+        self.train(checkpoint="a")
+        own = prun.load("a")
+        lines = [f"- {{ tensor: {name.replace('.', '_')}, ours: {name} }}" for name in own if name != "head.logits.weight"]
+        pathlib.Path("own.yaml").write_text("\n".join(["tensors:", "- { tensor: out, ours: head.logits.weight, layout: out_in }", *lines]))
+        state = prun.load("a", description="own.yaml")
+        self.assertEqual(len(state), len(own))
+        numpy.testing.assert_array_equal(state["out"], own["head.logits.weight"])
+        numpy.testing.assert_array_equal(state["embed_token_weight"], own["embed.token.weight"])
+        with self.assertRaisesRegex(prun.UsageError, "there is no file 'onw.yaml'"):
+            prun.load("a", description="onw.yaml")
+
     def test_mistakes(self):
         with self.assertRaisesRegex(prun.CheckpointError, "no weights at nowhere"):
             prun.load("nowhere")

@@ -57,9 +57,11 @@ void require_tensors(const Weights& weights, const Description& description, con
   std::map<std::string, int64_t> written;
   for (const HfTensor& tensor : tensors)
     for (const HfPart& part : tensor.parts) {
-      if (!tensor.copy) written[part.ours] += element_count(part.shape);
       const auto found = weights.tensors.find(part.ours);
-      if (found != weights.tensors.end() && found->second.shape == part.whole) continue;
+      if (found != weights.tensors.end() && found->second.shape == part.whole) {
+        if (!tensor.copy) written[part.ours] += element_count(part.shape);
+        continue;
+      }
       throw Error(Exit::checkpoint_invalid,
                   fmt::format("{}: as {} it should have {} {}, and it has {}", weights.folder, title(description),
                               part.ours, shape_text(part.whole),

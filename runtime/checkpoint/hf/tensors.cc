@@ -11,6 +11,8 @@
 namespace prun::checkpoint {
 namespace {
 
+constexpr int64_t kMostRepeated = 100000;  // layers, and experts of one, so that a damaged config is rejected early
+
 std::string replaced(std::string text, const std::string& mark, int64_t number) {
   for (size_t at = 0; (at = text.find(mark, at)) != std::string::npos;)
     text.replace(at, mark.size(), fmt::format("{}", number));
@@ -31,6 +33,8 @@ class Expansion {
   std::vector<HfTensor> run() {
     for (const DescribedTensor& one : description_.tensors) add(one, "", "");
     const int64_t layers = layer_count();
+    if (layers > kMostRepeated)
+      throw Error(Exit::checkpoint_invalid, fmt::format("{} layers are more than {}", layers, kMostRepeated));
     for (int64_t i = 0; i < layers; ++i)
       for (const DescribedTensor& one : description_.layers)
         add(one, replaced(description_.their_layers, "{layer}", i), replaced(description_.our_layers, "{layer}", i));
@@ -73,6 +77,7 @@ class Expansion {
     if (!of.linear) return add_tensor(of, their + of.theirs.front(), our);
     if (!of.experts.given()) return add_linear(of, their, our, -1, 1);
     const int64_t experts = number(of.experts);
+    if (experts > kMostRepeated) fail(of, fmt::format("{} experts are more than {}", experts, kMostRepeated));
     for (int64_t e = 0; e < experts; ++e) add_linear(of, their, our, e, experts);
   }
 
