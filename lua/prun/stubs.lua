@@ -50,7 +50,7 @@
 ---@field after fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 
 ---@class prun.adamw.options
----@field lr? number|prun.LearningRate learning rate, or how it goes (default 0.001)
+---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.001)
 ---@field betas? number[] decay of the two running averages (default {0.9, 0.999})
 ---@field eps? number added to the root of the second average (default 1e-08)
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0.01)
@@ -71,6 +71,7 @@
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
 ---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
 ---@field least? number the rate at the end and from there on (default 0)
+---@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
 
 ---@class prun.data.arrays.options
 ---@field batch integer samples in a step, over all ranks
@@ -148,14 +149,21 @@
 ---@field path string a Hugging Face folder, a checkpoint, or a folder of checkpoints, whose newest is taken
 ---@field missing? string parameters that the weights lack: an error, or they get the model's initial values (default 'error')
 
+---@class prun.inverse_root.options
+---@field lr number the greatest rate, reached when the warm-up ends
+---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
+---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
+---@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
+
 ---@class prun.linear.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
 ---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
 ---@field least? number the rate at the end and from there on (default 0)
+---@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
 
 ---@class prun.lion.options
----@field lr? number|prun.LearningRate learning rate, or how it goes (default 0.0001)
+---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.0001)
 ---@field beta1? number share of the average in the step's direction (default 0.9)
 ---@field beta2? number decay of the running average (default 0.99)
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0)
@@ -278,6 +286,13 @@
 ---@field high_freq_factor? number of llama3: what turns more stays (default 4)
 ---@field original_context? integer of llama3, in tokens (default 8192)
 
+---@class prun.one_cycle.options
+---@field lr number the greatest rate, reached when the warm-up ends
+---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
+---@field rise? number part of the steps in which it rises (default 0.3)
+---@field start? number the rate of the first step, by default lr / 25
+---@field end_rate? number the rate of the last step, by default start / 10000
+
 ---@class prun.pipeline.options
 ---@field axis? string mesh axis of the stages (default 'pp')
 ---@field schedule? string|prun.Schedule gpipe, 1f1b, interleaved, zb_h1, zb_v, or what prun.schedule made (default '1f1b')
@@ -320,10 +335,18 @@
 ---@field placement? string round: chunk c of rank r is stage c * ranks + r; v: the second chunks come back (default 'round')
 
 ---@class prun.sgd.options
----@field lr? number|prun.LearningRate learning rate, or how it goes (default 0.01)
+---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.01)
 ---@field momentum? number share of the last update that is kept (default 0)
 ---@field weight_decay? number added to the gradient, times the parameter (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
+
+---@class prun.step_decay.options
+---@field lr number the greatest rate, reached when the warm-up ends
+---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
+---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
+---@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
+---@field every integer steps between two decays
+---@field factor? number of the rate at each decay (default 0.1)
 
 ---@class prun.strategy.options
 ---@field splits? string what the axis divides (default 'batch')
@@ -340,6 +363,15 @@
 ---@class prun.warmup.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
+---@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
+
+---@class prun.wsd.options
+---@field lr number the greatest rate, reached when the warm-up ends
+---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
+---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
+---@field least? number the rate at the end and from there on (default 0)
+---@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
+---@field decay integer steps of the decay, the last ones
 
 ---@class prun.zero1.options
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
@@ -396,6 +428,7 @@
 ---@field gather fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor?
 ---@field groups fun(groups: (prun.groups.group.options|prun.Optimizer)[]): prun.Optimizer
 ---@field init prun.init
+---@field inverse_root fun(options: prun.inverse_root.options): prun.LearningRate
 ---@field iota fun(n: integer|prun.Tensor, options?: table): prun.Tensor
 ---@field linear fun(options: prun.linear.options): prun.LearningRate
 ---@field lion fun(options: prun.lion.options): prun.Optimizer
@@ -404,6 +437,7 @@
 ---@field model fun(name: string, defaults: table, build: fun(opt: table, batch: prun.Batch): prun.Tensor): fun(options: table): prun.Model
 ---@field models prun.models
 ---@field nn prun.nn
+---@field one_cycle fun(options: prun.one_cycle.options): prun.LearningRate
 ---@field pipeline fun(options: prun.pipeline.options): prun.Strategy
 ---@field plan fun(options: prun.plan.options): prun.Plan
 ---@field print fun(...)
@@ -417,11 +451,13 @@
 ---@field schedule fun(name: string, order: fun(rank: integer, ranks: integer, micro: integer, chunks: integer), traits?: table): prun.Schedule
 ---@field sgd fun(options: prun.sgd.options): prun.Optimizer
 ---@field shared_args fun(defaults?: table): table
+---@field step_decay fun(options: prun.step_decay.options): prun.LearningRate
 ---@field strategy fun(name: string, defaults: table, body: fun(unit: prun.Unit, opt: table), traits?: table): fun(options: table): prun.Strategy
 ---@field tensor fun(values: number[], options?: table): prun.Tensor
 ---@field tensor_parallel fun(options: prun.tensor_parallel.options): prun.Strategy
 ---@field warmup fun(options: prun.warmup.options): prun.LearningRate
 ---@field world integer the number of ranks
+---@field wsd fun(options: prun.wsd.options): prun.LearningRate
 ---@field zero1 fun(options: prun.zero1.options): prun.Strategy
 ---@field zero2 fun(options: prun.zero2.options): prun.Strategy
 ---@field zero3 fun(options: prun.zero3.options): prun.Strategy

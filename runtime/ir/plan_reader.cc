@@ -397,8 +397,8 @@ LearningRate read_learning_rate(const Field& optimizer) {
   field.may("pieces", rate.pieces, "values", rate.values);
   int64_t end = 0;
   for (const RatePiece& piece : rate.pieces) {
-    if (piece.end <= end) field.at("pieces").fail("of pieces with rising ends");
-    if (piece.from < 0 || piece.to < 0) field.at("pieces").fail("of rates from 0");
+    if (piece.end <= end) field.at("pieces").fail("pieces with rising ends");
+    if (piece.from < 0 || piece.to < 0) field.at("pieces").fail("rates from 0");
     end = piece.end;
   }
   for (const double value : rate.values)
