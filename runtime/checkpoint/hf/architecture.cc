@@ -29,7 +29,7 @@ std::vector<Description> read_all() {
   std::ranges::sort(paths);
   std::vector<Description> all;
   for (const std::string& path : paths) all.push_back(read_description(path, descriptions_folder()));
-  std::ranges::stable_partition(all, [](const Description& one) { return one.like.empty(); });
+  std::stable_partition(all.begin(), all.end(), [](const Description& one) { return one.like.empty(); });
   return all;
 }
 

@@ -69,9 +69,11 @@ std::map<std::string, Stored> stored_tensors(const std::string& folder) {
 // All tensors in the files must belong to the model; a remaining one indicates another architecture.
 void refuse_unknown(const std::string& folder, const Description& description,
                     const std::map<std::string, Stored>& left) {
-  for (const auto& [name, stored] : left)
+  for (const auto& left_over : left) {
+    const std::string& name = left_over.first;
     if (std::ranges::none_of(description.ignore, [&](const std::string& end) { return name.ends_with(end); }))
       throw invalid(folder, fmt::format("it has a tensor {}, which {} does not", name, name_of(description)));
+  }
 }
 
 // Adds the boxes of our tensors that a file's tensor holds.
