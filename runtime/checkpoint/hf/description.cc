@@ -70,6 +70,7 @@ class DescriptionReader {
   void fields(const YAML::Node& map, const std::string& what,
               const std::vector<std::pair<std::string, Read>>& known) const {
     std::vector<std::string> names;
+    names.reserve(known.size());
     for (const auto& [name, read] : known) names.push_back(name);
     each(map, what, [&](const std::string& key, const YAML::Node& node, const YAML::Node& value) {
       const auto found = std::ranges::find(names, key);

@@ -40,7 +40,7 @@ struct DescribedOption {
 };
 
 // A key of config.json whose value prun's model fixes.
-struct Requirement {
+struct Requirement {  // NOLINT(bugprone-exception-escape): a move of ordered_json does not throw
   std::string key;
   std::vector<nlohmann::ordered_json> allowed;  // the first one is written
   Formula at_least;                             // instead of `allowed`; null and 0 are allowed, too

@@ -175,7 +175,7 @@ void write_files(const Weights& weights, const std::vector<HfTensor>& tensors, c
       map[tensor.theirs] = name;
     }
     write_safetensors(
-        folder + "/" + name, pieces, [] { return false; }, false);
+        fmt::format("{}/{}", folder, name), pieces, [] { return false; }, false);
   }
   if (files.size() == 1) return;
   const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
@@ -263,7 +263,7 @@ void export_hf(const Weights& weights, const std::string& out, const HfExport& h
   make_whole(weights, tensors, out, how, advance, [&](const std::string& folder) {
     write_file(folder + "/config.json", config_of(description, weights, how).dump(2) + "\n");
     if (!is_known(description)) write_file(folder + "/" + kOwnDescription, read_file(description.path));
-    for (const auto& [name, text] : how.files) write_file(folder + "/" + name, text);
+    for (const auto& [name, text] : how.files) write_file(fmt::format("{}/{}", folder, name), text);
   });
 }
 

@@ -60,7 +60,7 @@ struct Stored {
 std::map<std::string, Stored> stored_tensors(const std::string& folder) {
   std::map<std::string, Stored> all;
   for (const std::string& name : files_of(folder)) {
-    const SafetensorsFile file(folder + "/" + name);
+    const SafetensorsFile file(fmt::format("{}/{}", folder, name));
     for (const auto& [tensor, place] : file.tensors()) all[tensor] = {file.data(), place};
   }
   return all;

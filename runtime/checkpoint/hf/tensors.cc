@@ -53,7 +53,7 @@ class Expansion {
   std::optional<Shape> our_shape(const std::string& name) const { return ours_ ? ours_(name) : std::nullopt; }
   std::optional<Shape> their_shape(const std::string& name) const {
     if (!theirs_) return std::nullopt;
-    const std::optional<Shape> found = theirs_(name);
+    std::optional<Shape> found = theirs_(name);
     if (found || description_.prefix.empty() || !name.starts_with(description_.prefix)) return found;
     return theirs_(name.substr(description_.prefix.size()));
   }
