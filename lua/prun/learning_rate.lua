@@ -141,7 +141,7 @@ function learning_rate.tabulated(fn)
       values[step + 1] = rate + 0.0
       hash = hash * 1000003 + math.floor(math.min(rate, 1000.0) * 2.0 ^ 50)
     end
-    return { text = ("a function, %d steps, %016x"):format(steps, hash), values = values, last = values[steps] }
+    return { text = ("a function, %d steps, %016x"):format(steps, hash), rates = values, last = values[steps] }
   end }
 end
 

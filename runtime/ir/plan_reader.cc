@@ -394,7 +394,7 @@ LearningRate read_learning_rate(const Field& optimizer) {
   if (!optimizer.has("curve")) return rate;
   const Field field = optimizer.at("curve");
   field.need("text", rate.curve, "last", rate.last);
-  field.may("pieces", rate.pieces, "values", rate.values);
+  field.may("pieces", rate.pieces, "rates", rate.values);
   int64_t end = 0;
   for (const RatePiece& piece : rate.pieces) {
     if (piece.end <= end) field.at("pieces").fail("pieces with rising ends");
@@ -402,7 +402,7 @@ LearningRate read_learning_rate(const Field& optimizer) {
     end = piece.end;
   }
   for (const double value : rate.values)
-    if (value < 0) field.at("values").fail("rates from 0");
+    if (value < 0) field.at("rates").fail("numbers from 0");
   return rate;
 }
 

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "base/cores.h"
+#include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/history.h"
 #include "ir/state.h"
@@ -49,6 +51,15 @@ std::vector<DeviceUse> device_use(const std::vector<RecorderHeader*>& recorders)
   return all;
 }
 
+// Returns the newest checkpoint of a folder and its step; step 0 = there is none.
+std::pair<std::string, int64_t> newest_of(const std::string& folder) try {
+  const std::string path = checkpoint::newest(folder).checkpoint;
+  const auto name = checkpoint::parse_checkpoint_name(std::filesystem::path(path).filename().string());
+  return {path, name ? name->step : 0};
+} catch (const Error&) {
+  return {};
+}
+
 }  // namespace
 
 ScreenView::ScreenView(const WatchSpec& spec, Console& console, double peak_flops)
@@ -63,6 +74,7 @@ void ScreenView::started(const RunningJob& job) {
   if (!job.shown) return;
   job_ = &job;
   const Program& program = job.program();
+  announced_ = spec_.first_step;
   progress_.begin(program, static_cast<int>(job.job.class_of_rank.size()));
   if (progress_.silent()) return;
   const int64_t parameters = parameter_count(job.job);
@@ -85,16 +97,18 @@ void ScreenView::announce_transports() {
   if (*words != '\0' && !progress_.silent()) console_.say(fmt::format("over {}\n", words));
 }
 
-// Shows at most one checkpoint per second, but always the last one.
+// Shows at most one checkpoint per second, but always the last one. A commit to memory counts as saved, too, so that
+// the newest checkpoint may be older.
 void ScreenView::announce_checkpoint(bool last) {
   if (job_->recorders.empty() || job_->ranks.front() != 0 || spec_.checkpoints.empty() || progress_.silent()) return;
   const int64_t saved = job_->recorders.front()->saved.load();
   const double now = wall_time();
-  if (saved == announced_ || (!last && now - announced_at_ < 1)) return;
-  announced_ = saved;
+  if (saved <= announced_ || (!last && now - announced_at_ < 1)) return;
   announced_at_ = now;
-  console_.say(
-      fmt::format("checkpoint after step {}: {}\n", saved, here(checkpoint::newest(spec_.checkpoints).checkpoint)));
+  const auto [path, step] = newest_of(spec_.checkpoints);
+  if (step <= announced_ || step > saved) return;
+  announced_ = step;
+  console_.say(fmt::format("checkpoint after step {}: {}\n", step, here(path)));
 }
 
 void ScreenView::tick() {

@@ -46,7 +46,8 @@ def ring_bytes(node, members):
 class Chakra(unittest.TestCase):
     def each(self):
         for plan, ranks, *settings in PLANS:
-            words = [plan, "--nproc", ranks] + [word for setting in [*SMALL, *settings] for word in ("--set", setting)]
+            arguments = dict(setting.split("=") for setting in [*SMALL, *settings])
+            words = [plan, "--nproc", ranks] + [word for name in arguments for word in ("--set", f"{name}={arguments[name]}")]
             with self.subTest(plan=plan, ranks=ranks, settings=settings), tempfile.TemporaryDirectory(prefix="prun-chakra-") as folder:
                 prefix = pathlib.Path(folder, "trace")
                 prun("dump", *words, "--format", "chakra", "--out", prefix)

@@ -107,7 +107,7 @@ TEST(PlanReader, ReadsAScheduledLearningRate) {
   EXPECT_EQ(changed("shape", "sine"), expected());
   EXPECT_EQ(changed("end", 5), expected());
   EXPECT_EQ(changed("to", -1), expected());
-  json["optimizer"]["curve"] = {{"text", "a function"}, {"values", {0.1, -0.1}}, {"last", 0}};
+  json["optimizer"]["curve"] = {{"text", "a function"}, {"rates", {0.1, -0.1}}, {"last", 0}};
   EXPECT_EQ(message(json), expected());
 }
 

@@ -212,9 +212,9 @@ class Sim(unittest.TestCase):
                     self.assertGreaterEqual(few[name], 0)
 
     def test_stages_of_equal_flops_are_not_extrapolated(self):
-        arguments = settings(pp=4, layers=16, batch=32, vocab=32768, width=128, split="flops")
-        few, whole, layers = (sim("gpt", 4, *arguments, *words) for words in (
-            ["--extrapolate"], ["--whole"], ["--whole", *settings(split="layers")]))
+        arguments = dict(pp=4, layers=16, batch=32, vocab=32768, width=128)
+        few, whole, layers = (sim("gpt", 4, *settings(**arguments, split=split), how) for split, how in (
+            ("flops", "--extrapolate"), ("flops", "--whole"), ("layers", "--whole")))
         self.assertEqual(few, whole)
         self.assertLess(whole["step_s"], layers["step_s"])  # the head is as much work as many layers
 

@@ -35,7 +35,7 @@ local accepts = {
   init = "", tensor = "tensor", count = "whole tensor", batches = "whole", fn = "function", table = "table tables",
   strategies = "table tables",
   mesh = "", data = "", eval = "", checkpoint = "", weights = "", optimizer = "",
-  rate = "whole fraction huge", schedule = "text", model = "function",
+  rate = "whole fraction huge function", schedule = "text", model = "function",
   target = "", handle = "", last = "",
 }
 

@@ -174,7 +174,6 @@ void Plugins::declare(OptionTable& table) {
 }
 
 void Plugins::settle() {
-  require_nodes(line_, job_.launch);
   check_ranks(job_);
   check_options(job_.launch);
 }
