@@ -20,7 +20,8 @@ SMALL = ("layers=2", "width=32", "heads=2", "context=16", "batch=8", "steps=1000
 
 
 def run(plan, nproc, *options, settings=()):
-    words = [word for each in (*SMALL, *settings) for word in ("--set", each)]
+    arguments = dict(each.split("=") for each in (*SMALL, *settings))
+    words = [word for name in arguments for word in ("--set", f"{name}={arguments[name]}")]
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run([PRUN, f"plans/{plan}.lua", "--nproc", str(nproc), *words, *options, "--runs", folder], cwd=ROOT,
