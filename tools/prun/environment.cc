@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <ranges>
 #include <string_view>
 
 #include "base/text.h"
@@ -60,8 +59,9 @@ std::vector<UselessVariable> useless_variables() {
   for (const char* variable : {"PRUN_PLUGIN_PATH", "PRUN_DEVICE_PATH"}) add_missing_folders(variable, found);
   constexpr std::string_view kOurs = "PRUN_";       // not part of the names that are compared, as it is common to all
   std::vector<std::string> names = {"LOCAL_SIZE"};  // described with PRUN_LOCAL_RANK
-  for (const std::string_view name : variables() | std::views::transform(&Variable::name))
-    if (name.starts_with(kOurs)) names.emplace_back(name.substr(kOurs.size()));
+  for (const Variable& variable : variables())
+    if (const std::string_view name = variable.name; name.starts_with(kOurs))
+      names.emplace_back(name.substr(kOurs.size()));
   for (char** each = environ; *each != nullptr; ++each) {
     const std::string_view text = *each;
     const std::string name(text.substr(0, text.find('=')));
