@@ -53,7 +53,7 @@ local function warm_up(options)
   return new_path(0.0):linear(lr, steps)
 end
 
--- Text of the options, complete, so that a resumed run detects another curve.
+-- Texts of the options. They state the whole curve, so that a resumed run detects another one.
 local text_of = {
   lr = function(value) return (", peak %g"):format(value) end,
   warmup = function(value) return (", warmup %d"):format(value) end,

@@ -19,7 +19,7 @@ Attrs settled(const Description& description, const Attrs& arguments);
 std::string unfit_argument(const Description& description, const Attrs& arguments);
 // Returns the first argument that the description does not mention; "" = none.
 std::string unknown_argument(const Description& description, const Attrs& arguments);
-// Returns the value of a formula. Throws usage_error if an option is missing.
+// Returns the value of a formula. Throws checkpoint_invalid if an option is missing.
 int64_t value_of(const Description& description, const Formula& formula, const Attrs& settled);
 
 // Return a member of the config: a required one, or `usual` if it is missing or null.

@@ -1,5 +1,5 @@
 // Descriptions of architectures: YAML files of names and options, lua/prun/architectures/*.yaml or a user's own. One
-// maps keys of config.json to options of a model, and tensors of theirs to ours.
+// maps keys of config.json to options of a model, and tensors of the folder (theirs) to those of the plan (ours).
 //
 // Surprising fact: sizes may be omitted. They are then those of the tensors that a checkpoint or a file has.
 #pragma once

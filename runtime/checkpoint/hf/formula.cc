@@ -33,7 +33,7 @@ class FormulaReader {
  private:
   [[noreturn]] void fail() const {
     throw usage_error(fmt::format("'{}' is no formula: {}", text_,
-                                  token_.empty() ? "it ends too early" : fmt::format("'{}' stands there", token_)));
+                                  token_.empty() ? "it ends too early" : fmt::format("'{}' is unexpected", token_)));
   }
 
   static bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
@@ -110,7 +110,7 @@ class FormulaReader {
       else if (word.size() < 16 && std::ranges::all_of(word, [](unsigned char c) { return std::isdigit(c) != 0; }))
         value = std::stoll(word);
       else
-        throw usage_error(fmt::format("'{}' is no formula: '{}' stands there", text_, word));
+        throw usage_error(fmt::format("'{}' is no formula: '{}' is unexpected", text_, word));
     }
     --depth_;
     return value;
