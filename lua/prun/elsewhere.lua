@@ -105,7 +105,7 @@ local words = {
   checkpoint = "prun.recompute", checkpoint_wrapper = "prun.recompute", activation_checkpoint = "prun.recompute",
   init_device_mesh = "prun.mesh", devicemesh = "prun.mesh", device_mesh = "prun.mesh", init_process_group = "prun.mesh",
   world_size = "prun.world", get_world_size = "prun.world", get_rank = "r.rank, in a program",
-  adam = "prun.adamw", optim = "prun.adamw, prun.sgd", transformer = "prun.models.gpt",
+  optim = "prun.adamw, prun.sgd", transformer = "prun.models.gpt",
   dataloader = "prun.data.bytes",
   all_gather_into_tensor = "prun.all_gather", reduce_scatter_tensor = "prun.reduce_scatter",
   allreduce = "prun.all_reduce",
@@ -146,7 +146,7 @@ end
 local fields = {
   float = 'dtype = "f32" of the plan', double = 'dtype = "f64" of the plan', half = 'dtype = "bf16" of the plan',
   cpu = "--device cpu on the command line, the default", gpu = "--device cuda on the command line",
-  optimizer = "prun.adamw, prun.lion, prun.sgd", optimizers = "prun.adamw, prun.lion, prun.sgd",
+  optimizer = "prun.adamw, prun.adam, prun.lion, prun.sgd", optimizers = "prun.adamw, prun.adam, prun.lion, prun.sgd",
   lr_scheduler = "prun.cosine, prun.linear, prun.warmup", lr_schedulers = "prun.cosine, prun.linear, prun.warmup",
   strategies = "prun.ddp, prun.zero3, prun.pipeline", parallel = "prun.ddp, prun.zero3, prun.pipeline",
   schedules = 'prun.pipeline { schedule = "1f1b" }', gpipe = 'prun.pipeline { schedule = "gpipe" }',
@@ -169,7 +169,7 @@ for what, names in pairs {
   ["softmax as an op; nn.attention and prun.losses.cross_entropy contain it"] =
     "softmax log_softmax logsoftmax",
   ["Muon; prun.adamw is the usual alternative"] = "muon",
-  ["such optimizer; it has prun.adamw, prun.lion and prun.sgd"] =
+  ["such optimizer; it has prun.adamw, prun.adam, prun.lion and prun.sgd"] =
     "adagrad adadelta adafactor adamax nadam radam rmsprop lamb lars lbfgs shampoo soap sophia adam8bit adamw8bit",
   ["learning rate that follows the loss; it has prun.cosine, prun.linear, prun.wsd, prun.one_cycle, " ..
     "prun.step_decay, prun.inverse_root, points and functions of the step"] = "reducelronplateau",

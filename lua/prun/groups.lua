@@ -57,8 +57,9 @@ local function call(_, given)
     end
     list[i] = checked_group(given[i], i, optimizer, site)
   end
-  return { kind_of = "optimizer", name = optimizer.name, options = optimizer.options, site = optimizer.site,
-           groups = list, groups_site = site }
+  local grouped = { groups = list, groups_site = site }
+  for name, value in pairs(optimizer) do grouped[name] = value end
+  return grouped
 end
 
 -- Returns the number of the first group that matches the parameter by this name, and marks all that do.

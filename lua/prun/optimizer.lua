@@ -9,20 +9,31 @@ local optimizer = {}
 function optimizer.result(given, steps)
   local options, rate = given.options, given.options.lr
   local curve = type(rate) == "table" and rate.result(steps, given.site) or nil
-  local result = { kind = given.name, curve = curve, site = given.site }
-  for name, value in pairs(options) do result[name] = value end
+  local result = { kind = given.op, curve = curve, site = given.site }
+  for name, value in pairs(options) do
+    if type(value) == "boolean" then value = value and 1 or 0 end
+    result[name] = value
+  end
+  for name, value in pairs(given.numbers) do result[name] = value end
   if curve then result.lr = nil end
   result.groups = groups.result(given)
   return result
 end
 
+-- Defines an optimizer. `spec`: name, entries; optionally op, the runtime's op if its name differs, numbers, constant
+-- attributes of the op, and check(options), which returns a problem and the option that causes it.
 return setmetatable(optimizer, {
-  __call = function(_, name, entries)
-    schema.register("prun." .. name, entries)
-    return schema.constructor("prun." .. name, entries, function(_, given)
+  __call = function(_, spec)
+    local word = "prun." .. spec.name
+    schema.register(word, spec.entries)
+    return schema.constructor(word, spec.entries, function(_, given)
       local site = host.site("user")
-      local options = schema.check("prun." .. name, entries, given, site)
-      return { kind_of = "optimizer", name = name, options = options, site = site }
+      local options = schema.check(word, spec.entries, given, site)
+      local problem, option
+      if spec.check then problem, option = spec.check(options) end
+      if problem then host.fail(("%s: %s"):format(word, problem), host.site_of_word(site, option)) end
+      return { kind_of = "optimizer", name = spec.name, op = spec.op or spec.name, numbers = spec.numbers or {},
+               options = options, site = site }
     end)
   end,
 })

@@ -49,6 +49,13 @@
 ---@field before fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 ---@field after fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 
+---@class prun.adam.options
+---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.001)
+---@field betas? number[] decay of the two running averages (default {0.9, 0.999})
+---@field eps? number added to the root of the second average (default 1e-08)
+---@field weight_decay? number added to the gradient, times the parameter (default 0)
+---@field clip? number bound of the norm of all gradients; 0: none (default 0)
+
 ---@class prun.adamw.options
 ---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.001)
 ---@field betas? number[] decay of the two running averages (default {0.9, 0.999})
@@ -337,6 +344,7 @@
 ---@class prun.sgd.options
 ---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.01)
 ---@field momentum? number share of the last update that is kept (default 0)
+---@field nesterov? boolean steps along the gradient plus momentum times the updated momentum (default false)
 ---@field weight_decay? number added to the gradient, times the parameter (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 
@@ -402,6 +410,7 @@
 ---@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
 
 ---@class prun
+---@field adam fun(options: prun.adam.options): nil
 ---@field adamw fun(options: prun.adamw.options): prun.Optimizer
 ---@field all_gather fun(what: prun.Target|prun.Tensor, options?: table): prun.Handle|prun.Tensor
 ---@field all_gather_v fun(x: prun.Tensor, n: prun.Tensor, options?: table): prun.Tensor, prun.Tensor

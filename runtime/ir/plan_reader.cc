@@ -427,7 +427,7 @@ Optimizer read_optimizer(const Field& field) {
                    : number.name == "beta2" && !betas.empty() ? betas[1]
                                                               : number.usual;
     field.may(number.name.data(), value);
-    optimizer.numbers.set(std::string(number.name), value);
+    if (value != 0 || number.usual != 0) optimizer.numbers.set(std::string(number.name), value);
   }
   if (optimizer.lr.last < 0 || optimizer.weight_decay < 0 || optimizer.clip < 0)
     field.fail("of lr, weight_decay and clip from 0");

@@ -11,6 +11,11 @@ Attrs scaled() { return make_attrs({{"scale", 0.037}}); }
 Attrs form(const char* name) { return make_attrs({{"approximate", name}}); }
 Attrs cast_to(const char* dtype) { return make_attrs({{"dtype", dtype}}); }
 Attrs adamw() { return make_attrs({{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}); }
+Attrs adam() {
+  Attrs l2 = adamw();
+  l2.set("l2", 1.0);
+  return l2;
+}
 
 }  // namespace
 
@@ -331,6 +336,7 @@ namespace {
 
 const Attrs kPlain = make_attrs({{"weight_decay", 0.1}});
 const Attrs kHeavy = make_attrs({{"momentum", 0.9}, {"weight_decay", 0.1}});
+const Attrs kAhead = make_attrs({{"momentum", 0.9}, {"nesterov", 1.0}, {"weight_decay", 0.1}});
 const Attrs kSlow = make_attrs({{"beta1", 0.99999}, {"beta2", 0.9999999}, {"eps", 1e-8}, {"weight_decay", 0.1}});
 const Attrs kSigns = make_attrs({{"beta1", 0.9}, {"beta2", 0.99}, {"weight_decay", 0.1}});
 
@@ -342,6 +348,10 @@ void add_updates(Family& f) {
   f.add("sgd clipped", {"sgd grad param clip > param", kPlain});
   f.add("sgd with momentum", {"sgd grad param m > param m", kHeavy});
   f.add("sgd with momentum, clipped", {"sgd grad param m clip > param m", kHeavy});
+  f.add("sgd with Nesterov momentum", {"sgd grad param m > param m", kAhead});
+  f.add("sgd with Nesterov momentum, clipped", {"sgd grad param m clip > param m", kAhead});
+  f.add("adamw with l2", {"adamw grad param m v > param m v", adam()}, 2e-6);
+  f.add("adamw with l2, clipped", {"adamw grad param m v clip > param m v", adam()}, 2e-6);
   f.add("lion", {"lion grad param m > param m", kSigns}, 2e-6);
   f.add("lion of averages that hardly move", {"lion grad param m > param m", kSlow}, 2e-6);
   f.add("lion clipped", {"lion grad param m clip > param m", kSigns}, 2e-6);
@@ -373,6 +383,7 @@ void add_updates_of_groups(Family& f, int64_t n) {
       f.add(name, {line, in_pieces(attrs, starts, n, starts == shards)}, 2e-6);
     };
     add("adamw of pieces", "adamw grad param m v > param m v", adamw());
+    add("adamw with l2, of pieces", "adamw grad param m v > param m v", adam());
     add("sgd of pieces", "sgd grad param > param", kPlain);
     add("sgd with momentum, of pieces", "sgd grad param m clip > param m", kHeavy);
     add("lion of pieces", "lion grad param m > param m", kSigns);
@@ -387,6 +398,10 @@ void add_casting_updates(Family& f, std::vector<Case>& out) {
         {{"adamw grad master m v > master m v", adamw()}, cast});
   f.add("adamw_cast clipped", {"adamw_cast grad master m v clip > master m v low", adamw()}, 2e-6, {},
         {{"adamw grad master m v clip > master m v", adamw()}, cast});
+  f.add("adamw_cast with l2", {"adamw_cast grad master m v > master m v low", adam()}, 2e-6, {},
+        {{"adamw grad master m v > master m v", adam()}, cast});
+  f.add("sgd_cast with Nesterov momentum", {"sgd_cast grad master m > master m low", kAhead}, 1e-6, {},
+        {{"sgd grad master m > master m", kAhead}, cast});
   f.add("sgd_cast", {"sgd_cast grad master > master low", kPlain}, 1e-6, {},
         {{"sgd grad master > master", kPlain}, cast});
   f.add("sgd_cast with momentum, clipped", {"sgd_cast grad master m clip > master m low", kHeavy}, 1e-6, {},

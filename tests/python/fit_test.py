@@ -128,7 +128,7 @@ class Fit(unittest.TestCase):
         losses = [prun.fit(copied, (x, y), steps=2, eval=(x, y), **options)[-1]["eval_loss"] for options in (
             {}, {"mesh": "dp=2", "strategy": "zero1"}, {"mesh": {"dp": 2}, "strategy": 'prun.ddp { axis = "dp" }'},
             {"mesh": "a=2, b=2", "strategy": text}, {"optimizer": "prun.adamw { lr = 1e-3, weight_decay = 0.01 }"},
-            {"lr": "prun.cosine { lr = 1e-3, least = 1e-3 }"}, {"dtype": "bf16"})
+            {"optimizer": "adam", "weight_decay": 0.0, "lr": 1e-3}, {"lr": "prun.cosine { lr = 1e-3, least = 1e-3 }"}, {"dtype": "bf16"})
             for copied in [copy.deepcopy(self.regression())]]
         for loss in losses[1:-1]:
             self.assertAlmostEqual(loss, losses[0], delta=1e-5)

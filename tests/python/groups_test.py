@@ -2,6 +2,7 @@
 """Parameter groups and frozen parameters against PyTorch's param_groups, in f64 on several meshes: the losses of ten
 steps and the trained parameters differ by at most 1e-12. Usage: groups_test.py PRUN VENV
 """
+import functools
 import pathlib
 import shutil
 import sys
@@ -17,6 +18,7 @@ import numpy  # noqa: E402
 import reference  # noqa: E402
 import torch  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
+from torch.optim import SGD  # noqa: E402
 
 STEPS, SAMPLES, WIDTH, BLOCKS = 10, 12, 24, 3
 PLAN = """
@@ -45,7 +47,9 @@ local optimizers = {
   adamw = prun.adamw {
     lr = prun.cosine { lr = 1e-2, warmup = 2, steps = 10, least = 1e-3 }, weight_decay = 0.1, clip = 0.5,
   },
+  adam = prun.adam { lr = 1e-2, weight_decay = 0.1 },
   sgd = prun.sgd { lr = 0.05, momentum = 0.9, weight_decay = 0.1 },
+  nesterov = prun.sgd { lr = 0.05, momentum = 0.9, nesterov = true, weight_decay = 0.1 },
 }
 return prun.plan {
   mesh = prun.mesh(mesh), model = model, strategy = strategy, dtype = "f64", steps = 10,
@@ -97,16 +101,17 @@ def torch_run(x, y, kind, frozen):
     parameters = {f"{name}.{of}": value for name, module in modules.items() for of, value in module.named_parameters()}
     for name, value in parameters.items():
         value.requires_grad_(not frozen(name))
-    lr, decay = (1e-2, 0.1) if kind == "adamw" else (0.05, 0.1)
+    lr, decay = (1e-2, 0.1) if kind.startswith("adam") else (0.05, 0.1)
     groups = []
     for name, value in parameters.items():
         rate, weight_decay = group_of(name, lr, decay)
         if value.requires_grad:
             groups.append({"params": [value], "lr": rate, "weight_decay": weight_decay})
-    optimizer = torch.optim.AdamW(groups) if kind == "adamw" else torch.optim.SGD(groups, momentum=0.9)
+    optimizer = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": functools.partial(SGD, momentum=0.9),
+                 "nesterov": functools.partial(SGD, momentum=0.9, nesterov=True)}[kind](groups)
 
     def share(step):  # prun.cosine { lr = 1e-2, warmup = 2, steps = 10, least = 1e-3 }
-        if kind == "sgd":
+        if kind != "adamw":
             return 1.0
         part = min(1.0, (step - 2) / 8)
         return step / 2 if step < 2 else 0.1 + 0.9 * (1 + numpy.cos(numpy.pi * part)) / 2
@@ -161,6 +166,12 @@ class Groups(unittest.TestCase):
 
     def test_sgd_with_groups(self):
         self.compare("sgd")
+
+    def test_adam_adds_the_decay_to_the_gradient(self):
+        self.compare("adam")
+
+    def test_nesterov_momentum(self):
+        self.compare("nesterov")
 
     def test_frozen_layers_and_parts_of_layers(self):
         self.compare("adamw", "block0.*|*.up.*", lambda name: name.startswith("block0.") or ".up." in name)

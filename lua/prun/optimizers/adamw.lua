@@ -1,6 +1,6 @@
 -- prun.adamw: Adam with decoupled weight decay (Loshchilov and Hutter 2019), as torch.optim.AdamW.
 
-return require "prun.optimizer" ("adamw", {
+return require "prun.optimizer" { name = "adamw", entries = {
   { name = "lr", kind = "rate", default = 1e-3, least = 0, help = "learning rate, or how it goes" },
   { name = "betas", kind = "numbers", default = { 0.9, 0.999 }, count = 2, least = 0, below = 1,
     help = "decay of the two running averages" },
@@ -9,4 +9,4 @@ return require "prun.optimizer" ("adamw", {
     help = "share of the parameter taken off, times lr" },
   { name = "clip", kind = "number", default = 0.0, least = 0, instead = "; 0 does not clip",
     help = "bound of the norm of all gradients; 0: none" },
-})
+} }

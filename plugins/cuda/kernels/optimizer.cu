@@ -1,6 +1,6 @@
-// sgd, adamw and lion, each in one pass over gradient, parameter and state; formulas of torch.optim.SGD and AdamW, and
-// of Chen et al., Symbolic Discovery of Optimization Algorithms, 2023. adamw_cast and sgd_cast also write a bf16 copy
-// of the parameters.
+// sgd, adamw and lion, each in one pass over gradient, parameter and state; formulas of torch.optim.SGD, AdamW and,
+// with l2, Adam, and of Chen et al., Symbolic Discovery of Optimization Algorithms, 2023. adamw_cast and sgd_cast also
+// write a bf16 copy of the parameters.
 //
 // Surprising fact: a parameter may be bf16 while its gradient and state are f32; the update runs in f32 and rounds
 // once. The grid has at most as many blocks as the GPU runs at once, because each block computes the step's two powers
@@ -32,12 +32,14 @@ struct Adamw {
   Blend mean, square;
   double beta1, beta2;
   float eps;
+  bool l2;  // weight decay is added to the gradient
 
   struct Step {
     Blend of_mean, of_square;
-    float decay, step_size, root_correction, eps;
+    float decay, l2, step_size, root_correction, eps;
     __device__ void operator()(float g, float& p, float (&state)[kStates]) const {
       auto& [mean, square] = state;
+      g = g + l2 * p;
       mean = of_mean.of(mean, of_mean.share * g);
       square = of_square.of(square, of_square.share * g * g);
       p -= decay * p + step_size * mean / (sqrtf(square) * root_correction + eps);
@@ -47,10 +49,12 @@ struct Adamw {
     Blend mean, square;
     double rate, step_size;
     float root_correction, eps;
+    bool l2;
     __device__ Step of(const UpdateRange& range) const {
       return {mean,
               square,
-              static_cast<float>(rate * range.lr_factor * range.weight_decay),
+              l2 ? 0.0f : static_cast<float>(rate * range.lr_factor * range.weight_decay),
+              l2 ? static_cast<float>(range.weight_decay) : 0.0f,
               static_cast<float>(step_size * range.lr_factor),
               root_correction,
               eps};
@@ -66,7 +70,7 @@ struct Adamw {
       corrected[threadIdx.x] = threadIdx.x == 0 ? rate / left : 1 / sqrt(left);
     }
     __syncthreads();
-    return {mean, square, rate, corrected[0], static_cast<float>(corrected[1]), eps};
+    return {mean, square, rate, corrected[0], static_cast<float>(corrected[1]), eps, l2};
   }
 };
 
@@ -74,24 +78,30 @@ template <int kMomenta>
 struct Sgd {
   static constexpr int kStates = kMomenta;
   Blend momentum;
+  bool nesterov;
 
   struct Step {
     Blend momentum;
     float rate, decay;
+    bool nesterov;
     __device__ void operator()(float g, float& p, float (&velocity)[kMomenta > 0 ? kMomenta : 1]) const {
       g = g + decay * p;
-      if constexpr (kMomenta > 0) g = velocity[0] = momentum.of(velocity[0], g);
+      if constexpr (kMomenta > 0) {
+        velocity[0] = momentum.of(velocity[0], g);
+        g = nesterov ? momentum.of(velocity[0], g) : velocity[0];
+      }
       p -= rate * g;
     }
   };
   struct Factors {
     Blend momentum;
     double rate;
+    bool nesterov;
     __device__ Step of(const UpdateRange& range) const {
-      return {momentum, static_cast<float>(rate * range.lr_factor), static_cast<float>(range.weight_decay)};
+      return {momentum, static_cast<float>(rate * range.lr_factor), static_cast<float>(range.weight_decay), nesterov};
     }
   };
-  __device__ Factors at(const prun_step_values* values) const { return {momentum, values->learning_rate}; }
+  __device__ Factors at(const prun_step_values* values) const { return {momentum, values->learning_rate, nesterov}; }
 };
 
 struct Lion {
@@ -253,18 +263,21 @@ std::unique_ptr<Kernel> make_update(const OpView& view, const Rule& rule, double
 template <class T, class Copy>
 std::unique_ptr<Kernel> make_adamw_of(const OpView& view) {
   const double beta1 = view.number("beta1", 0.9), beta2 = view.number("beta2", 0.999), eps = view.number("eps", 1e-8);
-  return make_update<T, Copy>(view,
-                              Adamw{blend(beta1, 1 - beta1), blend(beta2, 1 - beta2), beta1, beta2,
-                                    eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f},
-                              0.01);
+  return make_update<T, Copy>(
+      view,
+      Adamw{blend(beta1, 1 - beta1), blend(beta2, 1 - beta2), beta1, beta2,
+            eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f, view.number("l2", 0) != 0},
+      0.01);
 }
 
 // Makes sgd. Without momentum there is no state, so the third read is the clip coefficient.
 template <class T, class Copy>
 std::unique_ptr<Kernel> make_sgd_of(const OpView& view) {
   const Blend momentum = blend(view.number("momentum", 0), 1);
+  const bool nesterov = view.number("nesterov", 0) != 0;
   const size_t updated = view.writes() - (std::is_same_v<Copy, NoCopy> ? 0 : 1);
-  return updated > 1 ? make_update<T, Copy>(view, Sgd<1>{momentum}) : make_update<T, Copy>(view, Sgd<0>{momentum});
+  return updated > 1 ? make_update<T, Copy>(view, Sgd<1>{momentum, nesterov})
+                     : make_update<T, Copy>(view, Sgd<0>{momentum, nesterov});
 }
 
 std::unique_ptr<Kernel> make_lion(const OpView& view) {

@@ -6,8 +6,8 @@ namespace prun::ops {
 namespace {
 
 constexpr std::string_view kMomentum[] = {"momentum"}, kMoments[] = {"m", "v"}, kLionSlots[] = {"m"};
-constexpr OptimizerNumber kSgdNumbers[] = {{"momentum", 0}},
-                          kAdamwNumbers[] = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}},
+constexpr OptimizerNumber kSgdNumbers[] = {{"momentum"}, {"nesterov"}},
+                          kAdamwNumbers[] = {{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}, {"l2"}},
                           kLionNumbers[] = {{"beta1", 0.9}, {"beta2", 0.99}};
 constexpr OptimizerTraits kSgd = {kMomentum, kSgdNumbers, "momentum", &sgd_cast},
                           kSgdCast = {kMomentum, kSgdNumbers, "momentum", nullptr, true},

@@ -45,14 +45,17 @@ void sgd_update(Call& c, size_t updated) {
   bool momentum = updated > 1, clip = c.reads.size() > (momentum ? 3u : 2u);
   if (clip && c.reads.back()[0] < 0) return keep_all(c, updated);
   double keep = c.attrs.number("momentum");
+  bool nesterov = c.attrs.number("nesterov") != 0;
   const Settings settings(c, 0);
   for (int64_t i = 0; i < c.writes[0].count(); ++i) {
     const auto [lr, decay] = settings.at(i);
     double gradient = c.reads[0][i] * (clip ? c.reads.back()[0] : 1), p = c.reads[1][i];
     gradient += decay * p;
+    double own = gradient;
     if (momentum) {
       gradient += keep * c.reads[2][i];
       c.writes[1][i] = gradient;
+      if (nesterov) gradient = own + keep * gradient;
     }
     c.writes[0][i] = p - lr * gradient;
   }
@@ -63,16 +66,16 @@ void sgd(Call& c) { sgd_update(c, c.writes.size()); }
 void adamw(Call& c) {
   double beta1 = c.attrs.number("beta1", 0.9), beta2 = c.attrs.number("beta2", 0.999);
   double eps = c.attrs.number("eps", 1e-8), t = static_cast<double>(c.memory.table->update + 1);
-  bool clip = c.reads.size() > 4;
+  bool clip = c.reads.size() > 4, l2 = c.attrs.number("l2") != 0;
   const Settings settings(c, 0.01);
   if (clip && c.reads[4][0] < 0) return keep_all(c, 3);
   for (int64_t i = 0; i < c.writes[0].count(); ++i) {
     const auto [lr, decay] = settings.at(i);
-    double gradient = c.reads[0][i] * (clip ? c.reads[4][0] : 1);
+    double gradient = c.reads[0][i] * (clip ? c.reads[4][0] : 1) + (l2 ? decay * c.reads[1][i] : 0);
     double m = beta1 * c.reads[2][i] + (1 - beta1) * gradient;
     double v = beta2 * c.reads[3][i] + (1 - beta2) * gradient * gradient;
     double m_hat = m / (1 - std::pow(beta1, t)), v_hat = v / (1 - std::pow(beta2, t));
-    double p = c.reads[1][i] * (1 - lr * decay);
+    double p = c.reads[1][i] * (l2 ? 1 : 1 - lr * decay);
     c.writes[0][i] = p - lr * m_hat / (std::sqrt(v_hat) + eps);
     c.writes[1][i] = m;
     c.writes[2][i] = v;

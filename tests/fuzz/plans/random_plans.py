@@ -283,12 +283,13 @@ def adapt_strategies(draw, axes, strategies, model):
 
 
 def draw_optimizer(draw):
-    word = draw.one("sgd", "sgd", "adamw", "adamw", "lion")
-    options = {"lr": draw.one(0.1, 0.03) if word == "sgd" else 0.01 if word == "adamw" else 0.001}
+    word = draw.one("sgd", "sgd", "adamw", "adamw", "adam", "lion")
+    options = {"lr": draw.one(0.1, 0.03) if word == "sgd" else 0.01 if word in ("adamw", "adam") else 0.001}
     if draw.chance(0.1):
         options["lr"] = {"word": draw.one("cosine", "linear", "warmup"), "options": {"lr": options["lr"], "warmup": draw.between(0, 1)}}
     if word == "sgd" and draw.chance(0.4):
         options["momentum"] = 0.9
+        options["nesterov"] = draw.chance(0.4)
     if draw.chance(0.3):
         options["weight_decay"] = 0.1
     if draw.chance(0.35):

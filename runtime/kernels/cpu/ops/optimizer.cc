@@ -1,6 +1,6 @@
-// sgd, adamw and lion, each in one pass over gradient, parameter and state; the formulas are those of torch.optim.SGD
-// and AdamW, and of Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023. adamw_cast and sgd_cast also
-// write a bf16 copy of the parameters.
+// sgd, adamw and lion, each in one pass over gradient, parameter and state; the formulas are those of torch.optim.SGD,
+// AdamW and, with l2, Adam, and of Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023. adamw_cast and
+// sgd_cast also write a bf16 copy of the parameters.
 //
 // A negative clip coefficient skips the update.
 //
@@ -41,7 +41,7 @@ struct Clip {
 struct AdamwStep {
   Clip clip;
   Blend mean, square;
-  float decay, step_size, root_correction, eps;
+  float decay, l2, step_size, root_correction, eps;
 };
 
 // Stores a parameter and, if kCasts, its bf16 copy: the same f32 number, each rounded once.
@@ -55,7 +55,7 @@ template <bool kCasts, class T>
 PRUN_CLONES void adamw(const float* grad, T* param, float* m, float* v, bf16* copy, int64_t n, AdamwStep s) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const float g = s.clip.of(grad[i]), p = load(param[i]);
+    const float p = load(param[i]), g = s.clip.of(grad[i]) + s.l2 * p;
     const float mean = s.mean.of(m[i], s.mean.share * g);
     const float square = s.square.of(v[i], s.square.share * g * g);
     m[i] = mean;
@@ -76,13 +76,13 @@ PRUN_CLONES void sgd_plain(const float* grad, T* param, bf16* copy, int64_t n, f
 
 template <bool kCasts, class T>
 PRUN_CLONES void sgd_momentum(const float* grad, T* param, float* buffer, bf16* copy, int64_t n, float rate, Clip clip,
-                              float decay, Blend momentum) {
+                              float decay, Blend momentum, bool nesterov) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float p = load(param[i]);
-    const float velocity = momentum.of(buffer[i], clip.of(grad[i]) + decay * p);
+    const float g = clip.of(grad[i]) + decay * p, velocity = momentum.of(buffer[i], g);
     buffer[i] = velocity;
-    store_param<kCasts>(p - rate * velocity, param[i], copy, i);
+    store_param<kCasts>(p - rate * (nesterov ? momentum.of(velocity, g) : velocity), param[i], copy, i);
   }
 }
 
@@ -175,7 +175,7 @@ template <bool kCasts, class T>
 std::unique_ptr<Kernel> make_adamw(const OpView& view) {
   const Attrs& a = view.attrs();
   return kernel_of([u = Update<kCasts, T>(view, 2, 0.01), beta1 = a.number("beta1", 0.9),
-                    beta2 = a.number("beta2", 0.999), eps = a.number("eps", 1e-8)] {
+                    beta2 = a.number("beta2", 0.999), eps = a.number("eps", 1e-8), l2 = a.number("l2", 0) != 0] {
     if (u.skipped()) return;
     const double t = static_cast<double>(u.table->update + 1);
     const double mean_left = 1 - std::pow(beta1, t);
@@ -184,11 +184,12 @@ std::unique_ptr<Kernel> make_adamw(const OpView& view) {
                          average(beta2),
                          0,
                          0,
+                         0,
                          static_cast<float>(1 / std::sqrt(1 - std::pow(beta2, t))),
                          eps > 0 ? std::max(FLT_MIN, static_cast<float>(eps)) : 0.0f};
     u.each_range([&](int64_t at, int64_t count, bf16* copy, double rate, double weight_decay) {
       AdamwStep s = step;
-      s.decay = static_cast<float>(rate * weight_decay);
+      (l2 ? s.l2 : s.decay) = static_cast<float>(l2 ? weight_decay : rate * weight_decay);
       s.step_size = static_cast<float>(rate / mean_left);
       adamw<kCasts>(u.grad + at, u.param + at, u.state[0] + at, u.state[1] + at, copy, count, s);
     });
@@ -200,13 +201,15 @@ template <bool kCasts, class T>
 std::unique_ptr<Kernel> make_sgd(const OpView& view) {
   const bool has_momentum = view.writes() > (kCasts ? 2 : 1);
   return kernel_of([u = Update<kCasts, T>(view, has_momentum ? 1 : 0), has_momentum,
-                    momentum = blend(view.attrs().number("momentum", 0), 1)] {
+                    momentum = blend(view.attrs().number("momentum", 0), 1),
+                    nesterov = view.attrs().number("nesterov", 0) != 0] {
     if (u.skipped()) return;
     const Clip clip(u.clip);
     u.each_range([&](int64_t at, int64_t count, bf16* copy, double of_range, double weight_decay) {
       const float rate = static_cast<float>(of_range), decay = static_cast<float>(weight_decay);
       if (has_momentum)
-        sgd_momentum<kCasts>(u.grad + at, u.param + at, u.state[0] + at, copy, count, rate, clip, decay, momentum);
+        sgd_momentum<kCasts>(u.grad + at, u.param + at, u.state[0] + at, copy, count, rate, clip, decay, momentum,
+                             nesterov);
       else
         sgd_plain<kCasts>(u.grad + at, u.param + at, copy, count, rate, clip, decay);
     });
