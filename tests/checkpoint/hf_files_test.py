@@ -435,6 +435,27 @@ class Descriptions(Folders):
             self.assertEqual(self.losses("--set", f"path={form}", "--set", "steps=1"), whole)
         self.assertNotEqual(whole, losses[:1])
 
+    def test_matrices_of_all_experts(self):
+        """Theirs has for each expert the rows of gate, then those of up, as transformers' MixtralExperts."""
+        block = 'x + nn.linear("down", nn.silu_mul(nn.linear("gate", inner, 12), nn.linear("up", inner, 12)), 8, { bias = false })'
+        self.at("plan.lua").write_text(OWN.replace(block, 'x + nn.moe("moe", inner, { experts = 3, hidden = 12, gated = true })'))
+        layer = DESCRIPTION[DESCRIPTION.index("    - { linear: gate_up"):]
+        self.at("own.yaml").write_text(DESCRIPTION.replace(layer, """    - { linear: router, ours: moe.router }
+    - { tensor: gate_up, parts: [[moe.gate.weight, 0, 12], [moe.up.weight, 0, 12]], layout: out_in }
+    - { tensor: down, ours: moe.down.weight, layout: out_in }
+"""))
+        self.losses("--checkpoint", "runs", "--checkpoint-every", 1)
+        ours = checkpoint_tensors(self.at("runs/step_00000001"))
+        run("ckpt", "export", "runs/step_00000001", "--format", "torch", "--description", "own.yaml", "--out", "torch", cwd=self.folder)
+        theirs, _ = read_safetensors(self.at("torch/model.safetensors"))
+        gate, up, down = (ours[f"part1.moe.{name}.weight"][1] for name in ("gate", "up", "down"))
+        rows = [turned(matrix[e * 96:e * 96 + 96], 8, 12) for e in range(3) for matrix in (gate, up)]
+        self.assertEqual(theirs["blocks.1.gate_up"], ([3, 24, 8], sum(rows, [])))
+        self.assertEqual(theirs["blocks.1.down"], ([3, 8, 12], sum((turned(down[e * 96:e * 96 + 96], 12, 8) for e in range(3)), [])))
+        shutil.rmtree(self.at("runs/step_00000002"))
+        whole = self.losses("--set", "path=runs/step_00000001", "--set", "steps=1")
+        self.assertEqual(self.losses("--set", "path=torch", "--set", "steps=1"), whole)
+
     def test_mistakes(self):
         run("plan.lua", "--checkpoint", "runs", cwd=self.folder)
         words = ("ckpt", "export", "runs", "--format", "torch", "--out", "out", "--description", "own.yaml")

@@ -90,7 +90,7 @@ class Expansion {
     const std::optional<Shape> found = their_shape(their);
     if (!found) fail(of, fmt::format("there is no tensor {}", ours_ ? our : their));
     shape = *found;
-    if (of.layout == Layout::out_in) std::ranges::reverse(shape);
+    if (of.layout == Layout::out_in && shape.size() > 1) std::swap(shape.back(), shape[shape.size() - 2]);
     return shape;
   }
 
@@ -102,10 +102,11 @@ class Expansion {
       part.shape = part.whole;
       part.offset = Shape(part.whole.size(), 0);
       part.order = in_order(part.whole.size());
-      if (of.layout != Layout::rows && part.whole.size() != 2)
+      const bool of_experts = of.layout == Layout::out_in && part.whole.size() == 3;
+      if (of.layout != Layout::rows && part.whole.size() != 2 && !of_experts)
         fail(of, fmt::format("{} is {}; only a matrix has a layout", part.ours, shape_text(part.whole)));
-      if (of.layout == Layout::out_in) std::ranges::reverse(part.order);
-      const size_t dim = of.layout == Layout::rows ? 0 : 1;
+      if (of.layout == Layout::out_in) std::swap(part.order.back(), part.order[part.order.size() - 2]);
+      const size_t dim = of.layout == Layout::rows ? 0 : part.whole.size() - 1;
       if (one.count.given()) {
         if (part.shape.empty()) fail(of, fmt::format("{} has no rows", part.ours));
         part.offset[dim] = number(one.begin);
@@ -117,6 +118,7 @@ class Expansion {
       made.parts.push_back(std::move(part));
     }
     if (!made.shape.empty() && of.layout != Layout::in_out) made.shape[0] = rows;
+    if (made.shape.size() == 3 && of.layout == Layout::out_in) by_expert(made, rows);
     if (!of.reshaped.empty()) {
       const int64_t elements = element_count(made.shape);
       made.shape.clear();
@@ -125,6 +127,20 @@ class Expansion {
         fail(of, fmt::format("{} reshaped to {} should have {} elements", their, shape_text(made.shape), elements));
     }
     all_.push_back(std::move(made));
+  }
+
+  // Divides parts that are stacked in each expert's matrix: theirs is [experts, rows, in], gate and up for example.
+  static void by_expert(HfTensor& made, int64_t rows) {
+    std::vector<HfPart> parts;
+    const int64_t experts = made.parts.front().shape[0];
+    for (int64_t e = 0; e < experts; ++e)
+      for (HfPart part : made.parts) {
+        part.offset[0] = e;
+        part.shape[0] = 1;
+        parts.push_back(std::move(part));
+      }
+    made.parts = std::move(parts);
+    made.shape = {experts, rows, made.shape[2]};
   }
 
   // Returns [in, out] of a matrix of ours or, if `transposed`, of theirs that is [out, in].

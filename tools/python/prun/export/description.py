@@ -47,9 +47,9 @@ class _Place:
 
     def __init__(self, part: Part, name: str, dims: int, begin: int, tensor: Tensor) -> None:
         piece = part.of(tensor)
-        if dims == 2 and part.rows is None and not part.table:
+        if dims == 2 and part.rows is None and not part.table or dims == 3 and part.transpose:
             self.layout = "out_in" if part.transpose else "in_out"
-            count, theirs, whole = piece.shape[-1], part.columns, tensor.shape[0 if part.transpose else -1]
+            count, theirs, whole = piece.shape[-1], part.columns, tensor.shape[-2 if part.transpose else -1]
         else:
             self.layout = "rows"
             count, whole = piece.shape[0], tensor.numel() // tensor.shape[-1] if dims == 2 else tensor.shape[0]
