@@ -182,8 +182,11 @@ class Refusals(unittest.TestCase):
     def test_of_transformers(self):
         windows = torch.randint(2, families.VOCAB, (2, 17))
         for name, options, problem, hint in [
-            ("Mixtral", dict(num_local_experts=4), "a mixture of experts", "nn.moe"),
-            ("Mixtral", dict(num_local_experts=4, experts_implementation="eager"), "a mixture of experts", "nn.moe"),
+            ("Mixtral", dict(num_local_experts=4, hidden_act="gelu"), "a mixture of experts", "nn.moe"),
+            ("Mixtral", dict(num_local_experts=4, router_jitter_noise=0.1), "prun has no function", "only nn.Dropout is random"),
+            ("Qwen2Moe", dict(num_experts=4, moe_intermediate_size=64, shared_expert_intermediate_size=64),
+             "a mixture of experts", "SwiGLU experts as those of Mixtral"),
+            ("Mixtral", dict(num_local_experts=4, experts_implementation="eager"), "a mixture of experts", "grouped_mm"),
             ("Mistral", dict(sliding_window=8), "hides earlier tokens (a sliding window)", "as long as the context"),
             ("Qwen3", dict(head_dim=16), "a norm between the linear layers of queries and keys", "norms of q and k"),
             ("Gemma", dict(head_dim=16), "a rmsnorm whose scale is 1 + model.norm.weight", "store the scale"),

@@ -10,6 +10,12 @@ from safetensors import safe_open
 from torch.overrides import TorchFunctionMode
 
 
+def grouped_mm(rows, matrices, offs):
+    """Returns rows [offs[e - 1], offs[e]) times matrices[e], which PyTorch does not compute in f64."""
+    ends = [0, *offs.tolist()]
+    return torch.cat([rows[a:b] @ matrix for a, b, matrix in zip(ends, ends[1:], matrices)])
+
+
 class Wide(TorchFunctionMode):
     """Computes in f64 what a program asks to compute in f32, as a plan in f64 does."""
 
@@ -17,6 +23,8 @@ class Wide(TorchFunctionMode):
         def wider(value):
             return torch.float64 if value is torch.float32 else value
 
+        if function is torch._grouped_mm and args[0].dtype == torch.float64:
+            return grouped_mm(args[0], args[1], kwargs["offs"])
         if function is torch.Tensor.float:
             function = torch.Tensor.double
         if function in (torch.Tensor.to, torch.softmax, torch.nn.functional.softmax):

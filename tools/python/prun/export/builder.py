@@ -27,6 +27,9 @@ class Builder:
         self.cut: set[str] = set()  # of "ids" and "targets", those that are all tokens of an input but one
         self.inputs_used: dict[str, Node] = {}  # inputs of the plan, "tokens", "targets", "x" and "y"
         self.vocab = 0
+        self.balance = 0.0  # factor of the mixtures' balancing loss, and the layers whose router logits it reads
+        self.balanced: set[Node] = set()
+        self.routers: set[Node] = set()  # the layers whose results are the router logits of the mixtures made so far
 
     def value(self, arg: Any) -> Op:
         """Returns the op that computes a traced node."""

@@ -219,12 +219,13 @@ def check_effects(traced: Traced) -> None:
 
 
 def find_loss(traced: Traced) -> Node:
-    """Returns the node of the only result that is a scalar of floats."""
+    """Returns the node of the only result that is a scalar of floats, or of the one that contains all others."""
     output = next(node for node in traced.nodes if node.op == "output")
     results = [one for one in output.args[0] if isinstance(one, Node)]
     losses = [one for one in results if shape_of(one) == () and isinstance(one.meta.get("val"), Tensor)
               and one.meta["val"].is_floating_point() and one not in traced.constants]
-    if len(set(losses)) > 1:
+    whole = [one for one in losses if set(losses) - {one} <= traced.cone(one, lambda _: True)[0]]
+    if len(set(losses)) > 1 and len(set(whole)) != 1:
         file, line = place_of(losses[1])
         raise ExportError(f"{len(set(losses))} losses", file=file, line=line,
                           hint="a plan has one loss: return one of them")
@@ -233,7 +234,7 @@ def find_loss(traced: Traced) -> Node:
         raise ExportError("the module returns no loss", file=file, line=line,
                           hint="return F.cross_entropy(logits.flatten(0, 1), targets.flatten()) from forward, and pass "
                           "targets in the example; transformers' models return it if the example has labels")
-    return losses[0]
+    return whole[0]
 
 
 def without_dropout(traced: Traced) -> list[tuple[Any, ...]]:

@@ -10,7 +10,8 @@ _CONVOLUTION = "prun has no convolution yet; a patch embedding can be a reshape 
 _RANDOM = "only nn.Dropout is random in a plan"
 _ALONE = "prun has silu(gate) * up; relu, gelu and tanh stand alone"
 _BY_INDEX = "prun cannot pick elements by index yet"
-EXPERTS = "prun.export has no mixtures of experts yet; nn.moe makes them in a plan"
+EXPERTS = ("prun.export knows SwiGLU experts as those of Mixtral, with experts_implementation=\"grouped_mm\" or "
+           "\"batched_mm\"; nn.moe makes them in a plan")
 _RECURRENT = "prun has no recurrent layers"
 _REDUCTION = "reductions exist in norms and losses only"
 _PRODUCT = "prun has products with weights and attention: use nn.Linear, or F.scaled_dot_product_attention"
@@ -24,7 +25,7 @@ KNOWN = {
     "detach": "a plan has no stop of gradients; compute it outside the module and pass it as data",
     "lstm": _RECURRENT, "gru": _RECURRENT, "rnn_tanh": _RECURRENT, "rnn_relu": _RECURRENT,
     "item": "a plan is the same for each batch: remove the branch or the number that depends on the data (.item())",
-    "randn_like": _RANDOM, "rand_like": _RANDOM, "bernoulli": _RANDOM, "rand": _RANDOM, "randn": _RANDOM,
+    "randn_like": _RANDOM, "rand_like": _RANDOM, "bernoulli": _RANDOM, "rand": _RANDOM, "uniform": _RANDOM, "uniform_": _RANDOM, "randn": _RANDOM,
     "sigmoid": _ALONE, "silu": _ALONE, "leaky_relu": _ALONE, "elu": _ALONE, "softplus": _ALONE, "mish": _ALONE,
     "hardswish": _ALONE, "hardtanh": _ALONE, "clamp": _ALONE, "clamp_min": _ALONE, "prelu": _ALONE, "exp": _ALONE,
     "index": _BY_INDEX, "gather": _BY_INDEX, "index_select": _BY_INDEX,

@@ -12,7 +12,8 @@ from torch.fx import Node
 class Part:
     """A piece of a plan's tensor: a module's parameter, some of its rows or columns, or zeros.
 
-    The plan's tensors of linear layers are [in, out], so `transpose` is true for a weight of nn.Linear. `columns`
+    The plan's tensors of linear layers are [in, out], those of experts [experts, in, out], so `transpose` is true for a
+    weight of nn.Linear. `columns`
     selects elements of the last dim after transposing, `rows` of the first one; None selects all. `table`: leading dims
     of the parameter are joined to one.
     """
@@ -26,7 +27,7 @@ class Part:
     def _view(self, tensor: Tensor) -> Tensor:
         if self.table:
             return tensor.view(-1, tensor.shape[-1])
-        return tensor.t() if self.transpose else tensor
+        return tensor.transpose(-1, -2) if self.transpose else tensor
 
     def of(self, tensor: Tensor) -> Tensor:
         """Returns the piece as a tensor in the plan's layout."""

@@ -86,6 +86,16 @@ def modules_of(node: Node) -> list[str]:
     return [re.sub(r"^L\['self'\]\.?", "", path) for path, _ in stack.values() if path]
 
 
+def _converted(value: Any, node: Node) -> Any:
+    """Returns the result of a node that returns its input or converts it between integers and floats, which are f64."""
+    before, after = node.args[0].meta.get("val"), node.meta.get("val")  # type: ignore[union-attr]
+    if not isinstance(value, Tensor) or not isinstance(before, Tensor) or not isinstance(after, Tensor):
+        return value
+    if before.is_floating_point() == after.is_floating_point():
+        return value
+    return value.double() if after.is_floating_point() else value.to(after.dtype)
+
+
 class Traced:
     """An exported program, seen by rules.
 
@@ -255,7 +265,7 @@ class Traced:
             if missing:
                 todo.extend(missing)
             elif one.target in _SAME or (one.target is aten.dropout.default and self.same(one)):
-                known[one] = known[one.args[0]]  # type: ignore[index]
+                known[one] = _converted(known[one.args[0]], one)  # type: ignore[index]
             else:
                 known[one] = self._call(one, known)
         result = known[node]

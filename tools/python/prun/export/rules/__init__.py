@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from ..builder import Builder
 from ..ops import Op
-from . import activations, arithmetic, attention, embeddings, layers, norms
+from . import activations, arithmetic, attention, embeddings, experts, layers, norms
 
 Rule = Callable[[Builder, Node], Op | None]
 
@@ -20,6 +20,7 @@ RULES: list[Rule] = [
     norms.rmsnorm,
     attention.attention,
     layers.linear,
+    experts.mixture,
     activations.gated,
     activations.unary,
     layers.dropout,

@@ -10,6 +10,7 @@ from torch.fx import Node
 from ..builder import Builder
 from ..ops import Op
 from ..trace import MOVEMENT, RESHAPES, aten, is_getitem, op_name, refuse, shape_of
+from . import experts
 
 _LIKELIHOODS = (aten.nll_loss_nd.default, aten.nll_loss.default)
 
@@ -185,11 +186,26 @@ def _is_input(builder: Builder, node: Node) -> bool:
     return bool(torch.equal(index.flatten(), torch.arange(math.prod(shape_of(source)))))
 
 
+def _without_balance(builder: Builder, node: Node) -> Node:
+    """Returns the loss to which a balancing loss of mixtures of experts is added; the mixtures' layers add that one."""
+    if node.target not in (aten.add.Tensor, aten.add_.Tensor) or node.kwargs:
+        return node
+    for main, extra in (node.args[:2], node.args[1::-1]):
+        found = experts.balance(builder, extra) if isinstance(extra, Node) and isinstance(main, Node) else None
+        if found is not None and isinstance(main, Node):
+            builder.balance, builder.balanced = found
+            return builder.traced.follow(main)
+    return node
+
+
 def loss(builder: Builder, node: Node) -> Op:
     """Returns the op of the module's loss; raises if a plan has no such loss."""
-    node = builder.traced.follow(node)
+    node = _without_balance(builder, builder.traced.follow(node))
     op = cross_entropy(builder, node) or mean_squared_error(builder, node)
     if op is not None:
+        if builder.balance and builder.balanced != builder.routers:
+            raise refuse(node, "a balancing loss of other layers than the model's mixtures of experts",
+                         "nn.moe's `aux` balances every mixture")
         return op
     hint = "a plan's loss is one F.cross_entropy or F.mse_loss as it is"
     if op_name(node) in ("add", "sub", "mul", "div", "neg"):

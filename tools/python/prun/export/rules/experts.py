@@ -1,0 +1,138 @@
+"""Mixtures of SwiGLU experts, as in transformers' Mixtral: each token goes to the experts with the k largest router
+probabilities, and the results are weighted by these probabilities, divided by their sum.
+
+Programs sort, group and scatter rows in many ways. The rule evaluates the traced part on random numbers and compares
+the result with the definition.
+"""
+from __future__ import annotations
+
+from itertools import permutations
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from ..builder import Builder, number_text
+from ..ops import Op, Part, Weight
+from ..trace import aten, shape_of
+from .layers import Layer, read_layer
+
+_ENDS = {aten.sum.dim_IntList, aten.index_add.default, aten.index_add_.default}
+
+
+def mixture_of(x: Tensor, router: Tensor, gate_up: Tensor, down: Tensor, choices: int) -> Tensor:
+    """Returns the results [rows, width] of rows x. `router` [experts, width], `gate_up` [experts, 2 * hidden, width],
+    `down` [experts, width, hidden].
+    """
+    shares, chosen = (x @ router.T).softmax(-1).topk(choices)
+    shares = shares / shares.sum(-1, keepdim=True)
+    result = torch.zeros_like(x)
+    for expert in range(router.shape[0]):
+        gate, up = (x @ gate_up[expert].T).chunk(2, -1)
+        share = (shares * (chosen == expert)).sum(-1, keepdim=True)
+        result += share * ((torch.nn.functional.silu(gate) * up) @ down[expert].T)
+    return result
+
+
+def _router(builder: Builder, node: Node) -> Layer | None:
+    return read_layer(builder, node) if node.target is aten.linear.default else None
+
+
+def _routing(builder: Builder, node: Node) -> tuple[Node, Node, int] | None:
+    """Returns the rows that the last top-k before `node` routes, the node of its router, and k."""
+    seen, todo, found = {node}, [node], None
+    while todo:
+        one = todo.pop()
+        if one.target is aten.topk.default and (found is None or builder.traced.order[one] > builder.traced.order[found]):
+            found = one
+        for before in one.all_input_nodes if one.target is not aten.topk.default else []:
+            if before not in seen and before not in builder.traced.constants and _router(builder, before) is None:
+                seen.add(before)
+                todo.append(before)
+    if found is None:
+        return None
+    node = builder.traced.follow(found.args[0])  # type: ignore[arg-type]
+    while node.op == "call_function" and _router(builder, node) is None and isinstance(node.args[0], Node):
+        node = builder.traced.follow(node.args[0])
+    layer = _router(builder, node)
+    k = found.args[1]
+    return (builder.traced.strip(layer.x), node, k) if layer is not None and isinstance(k, int) else None
+
+
+def mixture(builder: Builder, node: Node) -> Op | None:
+    """nn.moe of SwiGLU experts."""
+    traced = builder.traced
+    routing = _routing(builder, node) if node.target in _ENDS else None
+    if routing is None:
+        return None
+    x, router_logits, choices = routing
+    _, leaves = traced.cone(node, lambda one: True, [x])
+    parameters = [one for one in leaves if one in traced.parameters]
+    if x not in leaves or len(parameters) != 3 or len(leaves) != 4:
+        return None
+    random = torch.Generator().manual_seed(1)
+    given = {one: torch.randn(shape_of(one), generator=random, dtype=torch.float64) for one in leaves}
+    try:
+        values = traced.evaluate(node, given)
+    except RuntimeError:  # an op that has no kernel for f64
+        return None
+    for order in permutations(parameters):
+        router, gate_up, down = (shape_of(one) for one in order)
+        if len(router) != 2 or len(gate_up) != 3 or down != (router[0], router[1], gate_up[1] // 2):
+            continue
+        rows = given[x].reshape(-1, router[1])
+        wanted = mixture_of(rows, given[order[0]], given[order[1]], given[order[2]], choices)
+        if torch.allclose(values.reshape(rows.shape), wanted, rtol=1e-9, atol=1e-9):
+            builder.routers.add(router_logits)
+            return _emit(builder, node, x, order, choices)
+    return None
+
+
+def _emit(builder: Builder, node: Node, x: Node, parameters: tuple[Node, ...], choices: int) -> Op:
+    router, gate_up, down = (builder.traced.parameters[one] for one in parameters)
+    experts, inner = shape_of(parameters[1])[:2]
+    hidden = inner // 2
+    weights = {
+        ".router.weight": Weight([Part(router, True)]),
+        ".gate.weight": Weight([Part(gate_up, True, torch.arange(hidden))]),
+        ".up.weight": Weight([Part(gate_up, True, torch.arange(hidden, inner))]),
+        ".down.weight": Weight([Part(down, True)]),
+    }
+    options = f"experts = {experts}, choices = {choices}, hidden = {hidden}, gated = true, aux = {number_text(builder.balance)}"
+    op = builder.value(x)
+    return builder.emit("moe", f"nn.moe({{layer}}, {{0}}, {{{{ {options} }}}})", [op], node, weights=weights, layer="moe",
+                        shape=op.shape)
+
+
+def balancing_loss(logits: Tensor, choices: int) -> Tensor:
+    """Returns the balancing loss of router logits [rows of all layers, experts] (Fedus et al. 2021, Switch Transformers,
+    eq. 4, over the k choices): experts * sum over experts of (share of the choices) * (mean probability).
+    """
+    probabilities = logits.softmax(-1)
+    chosen = probabilities.topk(choices).indices
+    counts = torch.nn.functional.one_hot(chosen, logits.shape[-1]).sum((0, 1))
+    return logits.shape[-1] * ((counts / logits.shape[0]) * probabilities.mean(0)).sum()
+
+
+def balance(builder: Builder, node: Node) -> tuple[float, set[Node]] | None:
+    """Returns the factor of a balancing loss and the layers whose router logits it reads; None for other nodes."""
+    traced = builder.traced
+    node, factor = traced.follow(node), 1.0
+    while node.target in (aten.mul.Tensor, aten.mul_.Tensor):
+        pairs = [(one, traced.number(two)) for one, two in (node.args, node.args[::-1])]
+        one, number = next((pair for pair in pairs if pair[1] is not None), (None, None))
+        if number is None or not isinstance(one, Node):
+            break
+        if one.target is aten.sum.default:  # the factor of the definition is the number of experts
+            break
+        node, factor = traced.follow(one), factor * number
+    inside, leaves = traced.cone(node, lambda one: _router(builder, one) is None)
+    choices = {one.args[1] for one in inside if one.target is aten.topk.default}
+    if len(choices) != 1 or not all(_router(builder, one) for one in leaves):
+        return None
+    random = torch.Generator().manual_seed(2)
+    layers = sorted(leaves, key=lambda one: traced.order[one])
+    given = {one: torch.randn(shape_of(one), generator=random, dtype=torch.float64) for one in layers}
+    logits = torch.cat([one.flatten(0, -2) for one in given.values()])
+    wanted = balancing_loss(logits, int(choices.pop()))  # type: ignore[call-overload]
+    return (factor, leaves) if torch.allclose(traced.evaluate(node, given), wanted, rtol=1e-6) else None
