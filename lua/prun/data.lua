@@ -18,11 +18,13 @@ data.document_end = { name = "document_end", kind = "integer", optional = true, 
   help = "the token that ends a document; what follows it is not predicted: the loss leaves it out" }
 
 -- Defines a constructor such as prun.data.bytes. `spec`: entries; inputs = function(opt, source) -> list of { name,
--- dtype, dims }, where dtype "" is the plan's; optionally agree(source, model) and finish(source, result).
+-- dtype, dims }, where dtype "" is the plan's; optionally agree(source, model), finish(source, result), and
+-- may_ignore(opt, name): whether the ids of an input can be targets that do not count.
 function data.source(kind, spec)
   local entries = { { name = "batch", kind = "integer", least = 1, most = schema.most_exact,
                     help = "samples in a step, over all ranks" } }
   for i, entry in ipairs(spec.entries) do entries[i + 1] = entry end
+  spec.may_ignore = spec.may_ignore or function(opt, name) return opt.document_end ~= nil and name == "targets" end
   schema.register("prun.data." .. kind, entries)
   return schema.constructor("prun.data." .. kind, entries, function(_, given)
     local site = host.site("user")
@@ -65,7 +67,9 @@ function data.inputs(source, batch, dtype)
   for i, input in ipairs(source.spec.inputs(source.options, source)) do
     local shape = { batch }
     for _, size in ipairs(input[3]) do shape[#shape + 1] = size end
-    result[i] = { name = input[1], dtype = input[2] == "" and dtype or input[2], shape = shape }
+    local name, ids = input[1], input[2] == "i32"
+    result[i] = { name = name, dtype = input[2] == "" and dtype or input[2], shape = shape,
+                  may_ignore = ids and source.spec.may_ignore(source.options, name) }
   end
   return result
 end

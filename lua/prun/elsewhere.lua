@@ -45,7 +45,7 @@ local options = {
   num_workers = "nothing: the data are mapped into memory and prefetched",
   pin_memory = "nothing: the data are mapped into memory and prefetched",
   drop_last = "nothing: every step has a whole batch",
-  ignore_index = "nothing: prun ignores no label yet", label_smoothing = "nothing: prun has no label smoothing yet",
+  ignore_index = "ignore", label_smoothing = "label_smoothing of prun.losses.cross_entropy",
   attention_dropout = "dropout; prun has no dropout of attention scores yet",
   attn_dropout = "dropout; prun has no dropout of attention scores yet",
   -- data parallel

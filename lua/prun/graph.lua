@@ -16,7 +16,7 @@ function graph.record(dtype, has_units, fn, ...)
   local outer = graph.current
   graph.current = { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, counts = {}, dtype = dtype,
                     has_units = has_units, bytes = 0.0, site_of = {}, count = 0, sizes = {}, inputs_of = {},
-                    more_of = {}, patterns = {}, also = {} }
+                    more_of = {}, patterns = {}, also = {}, may_ignore = {}, shares_of = {} }
   local result = fn(...)
   local recorded = graph.current
   graph.current = outer
@@ -163,9 +163,11 @@ function graph.tensor(name, dtype, shape)
                         site = host.site() })
 end
 
-function graph.input(name, dtype, shape)
+-- `shares`: what a tensor of shares is computed from (shares.lua).
+function graph.input(name, dtype, shape, shares)
   local g = graph.here("an input")
-  return add_value(g, { name = name, dtype = dtype, shape = shape, kind = "input", unit = -1, site = host.site() })
+  return add_value(g, { name = name, dtype = dtype, shape = shape, kind = "input", unit = -1, shares = shares,
+                        site = host.site() })
 end
 
 -- Returns the unit's existing parameter of this name.

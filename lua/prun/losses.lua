@@ -4,6 +4,7 @@
 local graph = require "prun.graph"
 local namespace = require "prun.namespace"
 local schema = require "prun.schema"
+local shares = require "prun.shares"
 
 local losses = {}
 
@@ -15,10 +16,23 @@ end
 local function tensor(name, help) return { name = name, kind = "tensor", help = help } end
 local y = tensor("y", "what the model computes")
 
--- logits [.., vocab], targets [..] of token ids.
+-- logits [.., vocab], targets [..] of ids. The mean counts over the whole batch, whatever its ranks and microbatches:
+-- sum of weight times loss / sum of weights. An ignored target weighs 0.
 losses.cross_entropy = word("cross_entropy", {
-  tensor("logits", "[.., vocab]"), tensor("targets", "token ids, batch.targets"),
-}, function(logits, targets) return (graph.op("cross_entropy", { logits, targets }, {}, "loss", { "lse" })) end)
+  tensor("logits", "[.., vocab]"), tensor("targets", "ids, batch.targets or batch.y"),
+  options = {
+    { name = "ignore", kind = "integer", optional = true, signed = true,
+      help = "a target that does not count; by default -100 where the data may hold it" },
+    { name = "label_smoothing", kind = "number", default = 0.0, least = 0, most = 1,
+      help = "share of the target that all classes get alike" },
+    { name = "weights", kind = "tensor", optional = true, help = "a weight for each target, an input of the batch" },
+  },
+}, function(logits, targets, opt)
+  local inputs, attrs = { logits, targets }, {}
+  inputs[3] = shares.of(targets, opt.ignore, opt.weights)
+  if opt.label_smoothing > 0 then attrs.label_smoothing = opt.label_smoothing + 0.0 end
+  return (graph.op("cross_entropy", inputs, attrs, "loss", { "lse" }))
+end)
 losses.mse = word("mse", { y, tensor("target", "what it should be, batch.y") },
   function(result, target) return (graph.op("mse", { result, target }, {}, "loss")) end)
 for _, op in ipairs { "mean_square", "mean" } do

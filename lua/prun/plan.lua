@@ -136,6 +136,11 @@ local function record_model(plan, model, batch)
     local inputs = {}
     for _, input in ipairs(data.inputs(plan.data, batch, plan.dtype)) do
       inputs[input.name] = graph.input(input.name, input.dtype, input.shape)
+      graph.current.may_ignore[input.name] = input.may_ignore
+    end
+    local held = plan.eval and plan.eval.options.data
+    for _, input in ipairs(held and data.inputs(held, batch, plan.dtype) or {}) do
+      graph.current.may_ignore[input.name] = graph.current.may_ignore[input.name] or input.may_ignore
     end
     setmetatable(inputs, { __index = function(_, name)
       local names = {}

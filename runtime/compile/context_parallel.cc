@@ -27,7 +27,8 @@ class TokenSplitter {
   void split_inputs() {
     bool any = false;
     for (Value& input : state_.graph.values) {
-      if (input.kind != ValueKind::input || (input.name != "tokens" && input.name != "targets")) continue;
+      if (input.kind != ValueKind::input || !(input.name == "tokens" || input.name == "targets" || input.shares))
+        continue;
       any = true;
       int64_t& tokens = input.type.shape.at(1);
       if (tokens % (2 * ranks_) != 0)

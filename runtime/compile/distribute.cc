@@ -183,6 +183,7 @@ void cross_entropy(Distributor& d, const Node& node) {
   Attrs attrs, reduce;
   attrs.set("vocab", node.attrs.integer("vocab", d.whole_type(logits).shape.back()));
   attrs.set("axis", d.axis());
+  if (node.attrs.has("label_smoothing")) attrs.set("label_smoothing", node.attrs.number("label_smoothing"));
   reduce.set("axis", d.axis());
   TensorType rows{d.type(logits).dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32, {element_count(d.type(targets).shape)}},
       both = rows;
@@ -192,8 +193,10 @@ void cross_entropy(Distributor& d, const Node& node) {
   reduce.set("op", std::string("sum"));
   ValueId sums =
       d.emit(ops::all_reduce, d.emit(ops::cross_entropy_sums, {logits, targets, m}, attrs, {both}), reduce, {both})[0];
-  std::vector<ValueId> loss = d.emit(ops::cross_entropy_finish, {sums, m, logits, targets}, attrs,
-                                     {d.type(node.outputs[0]), d.type(node.outputs[1])});
+  std::vector<ValueId> finished = {sums, m, logits, targets};
+  if (node.inputs.size() > 2) finished.push_back(node.inputs[2]);
+  std::vector<ValueId> loss =
+      d.emit(ops::cross_entropy_finish, std::move(finished), attrs, {d.type(node.outputs[0]), d.type(node.outputs[1])});
   d.define(node.outputs[0], loss[0]);
   d.define(node.outputs[1], loss[1]);
 }

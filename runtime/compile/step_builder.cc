@@ -80,6 +80,43 @@ void StepBuilder::mark_repeat(int turn) {
   repeat.microbatches = shortened.microbatches;
 }
 
+namespace {
+
+// Collects for next_batch which of its outputs are shares of targets (ir/ops/README.md).
+class SharesToWrite {
+ public:
+  explicit SharesToWrite(const Graph& graph) : limits_(id_limits(graph)) {}
+
+  void add(const Value& output) {
+    const TargetShares shares = output.shares.value_or(TargetShares{"", "", 0});
+    any_ = any_ || output.shares;
+    targets_ += (ignored_.empty() ? "" : ",") + shares.targets;
+    weights_ += (ignored_.empty() ? "" : ",") + shares.weights;
+    ignored_.push_back(shares.ignored);
+    int64_t classes = 0;
+    for (const IdLimit& limit : limits_)
+      if (output.shares && limit.input == shares.targets)
+        classes = classes == 0 ? limit.size : std::min(classes, limit.size);
+    classes_.push_back(classes);
+  }
+
+  void describe(Attrs& attrs) const {
+    if (!any_) return;
+    attrs.set("share_of", targets_);
+    attrs.set("weighted_by", weights_);
+    attrs.set("ignored", ignored_);
+    attrs.set("classes", classes_);
+  }
+
+ private:
+  std::vector<IdLimit> limits_;
+  bool any_ = false;
+  std::string targets_, weights_;
+  std::vector<int64_t> ignored_, classes_;
+};
+
+}  // namespace
+
 // Loads all samples of the step at once; a microbatch is a view of them.
 void StepBuilder::next_batch() {
   const Data& data = evaluates_ ? state_.plan.evaluation->data : state_.plan.data;
@@ -100,6 +137,7 @@ void StepBuilder::next_batch() {
         for (const Node* node : *nodes)
           for (const ValueId input : node->inputs) read[input] = 1;
   std::string names;
+  SharesToWrite shares(state_.plan.graph);
   for (ValueId id : state_.graph.values.ids()) {
     const Value& value = state_.graph.values[id];
     if (value.kind != ValueKind::input || read[id] == 0) continue;
@@ -108,6 +146,7 @@ void StepBuilder::next_batch() {
     const TensorId tensor = add_tensor(state_.program, value.name, Role::data, all, false, op.site);
     op.writes.push_back(tensor);
     names += (names.empty() ? "" : ",") + value.name;
+    shares.add(value);
     for (int m = 0; m < microbatches; ++m)
       emitter_.tensor_of(id, m) = microbatches == 1 ? tensor
                                                     : add_view(state_.program, emitter_.name_of(value.name, m), tensor,
@@ -115,6 +154,7 @@ void StepBuilder::next_batch() {
   }
   if (op.writes.empty()) return;
   op.attrs.set("names", names);
+  shares.describe(op.attrs);
   emitter_.compute(std::move(op));
 }
 

@@ -8,7 +8,9 @@
 #include <exception>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "base/cores.h"
 #include "base/text.h"
@@ -33,14 +35,16 @@ struct Range {
 
 // Processes blocks of a fixed size, so that the compiler vectorizes the loops.
 template <class T>
-Range range_of(const T* data, int64_t count) {
+Range range_of(const T* data, int64_t count, std::optional<int64_t> ignored) {
   constexpr int64_t kBlock = 1024;
   T least = 0, most = 0;
+  const T skipped = ignored && std::in_range<T>(*ignored) ? static_cast<T>(*ignored) : T{0};
   const auto take = [&](const T* p, int64_t n) {
     T low = least, high = most;
     for (int64_t i = 0; i < n; ++i) {
-      low = p[i] < low ? p[i] : low;
-      high = p[i] > high ? p[i] : high;
+      const T id = p[i] == skipped ? T{0} : p[i];
+      low = id < low ? id : low;
+      high = id > high ? id : high;
     }
     least = low, most = high;
   };
@@ -52,20 +56,22 @@ Range range_of(const T* data, int64_t count) {
 
 // A value must be finite as f32: 0 · x is 0 only for finite x, so a sum of 0 means that all are finite.
 template <class T>
-requires std::is_floating_point_v<T> Range range_of(const T* data, int64_t count) {
+requires std::is_floating_point_v<T> Range range_of(const T* data, int64_t count, std::optional<int64_t>) {
   float sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += 0.0F * static_cast<float>(data[i]);
   return {0, 0, sum == 0.0F};
 }
 
-Range range_of(const DataFiles& files, int64_t first, int64_t count, std::vector<std::byte>& buffer) {
+Range range_of(const DataFiles& files, int64_t first, int64_t count, std::optional<int64_t> ignored,
+               std::vector<std::byte>& buffer) {
   buffer.resize(count * element_width(files.element()));
   files.read(first, count, buffer.data());
-  return with_elements(files.element(), buffer.data(), [&](const auto* data) { return range_of(data, count); });
+  return with_elements(files.element(), buffer.data(),
+                       [&](const auto* data) { return range_of(data, count, ignored); });
 }
 
-// Returns the range of the elements from `first` on.
-Range range_of(const DataFiles& files, int64_t first = 0) {
+// Returns the range of the elements from `first` on; those equal to `ignored` count as 0.
+Range range_of(const DataFiles& files, std::optional<int64_t> ignored, int64_t first = 0) {
   const int64_t step = kChunkBytes / element_width(files.element()), count = files.count();
   const int64_t bytes = (count - first) * element_width(files.element());
   std::atomic<int64_t> next = first;
@@ -77,7 +83,7 @@ Range range_of(const DataFiles& files, int64_t first = 0) {
     Range mine;
     try {
       for (int64_t at = next.fetch_add(step); at < count; at = next.fetch_add(step))
-        mine.join(range_of(files, at, std::min(step, count - at), buffer));
+        mine.join(range_of(files, at, std::min(step, count - at), ignored, buffer));
     } catch (...) {
       const std::lock_guard lock(mutex);
       failed = std::current_exception();
@@ -117,13 +123,19 @@ std::pair<int64_t, double> first_that(const DataFiles& files, const Wrong& wrong
   throw usage_error("the data has changed while it was read");
 }
 
-// Returns the smallest table size that ids of `input` ("" = any input) are looked up in.
+// Returns the smallest table size that ids of `input` ("" = any input) are looked up in. Ids may be ignored only if no
+// op looks them up.
 IdLimit least_limit(const std::vector<IdLimit>& limits, const Data& data, const std::string& input) {
-  IdLimit least{"", std::numeric_limits<int64_t>::max(), "", {}};
-  for (const IdLimit& limit : limits)
-    if ((input.empty() || limit.input == input) && limit.size < least.size) least = limit;
+  IdLimit least{"", std::numeric_limits<int64_t>::max(), "", {}, {}};
+  bool all = true;
+  for (const IdLimit& limit : limits) {
+    if (!input.empty() && limit.input != input) continue;
+    all = all && limit.ignored;
+    if (limit.size < least.size) least = limit;
+  }
+  if (!all) least.ignored.reset();
   if (input.empty() && data.vocab > 0 && data.vocab < least.size)
-    least = {"", data.vocab, fmt::format("the data's vocab is {}", data.vocab), {}};
+    least = {"", data.vocab, fmt::format("the data's vocab is {}", data.vocab), {}, {}};
   return least;
 }
 
@@ -135,17 +147,25 @@ bool can_exceed(Element element, int64_t size) {
 // Returns whether all out-of-range ids are located where a header would be.
 bool fits_behind_header(const DataFiles& files, const IdLimit& limit, int64_t at) {
   const int64_t header = kTokenHeaderBytes / element_width(files.element());
-  return at < header && files.count() > header && range_of(files, header).most < static_cast<double>(limit.size);
+  return at < header && files.count() > header &&
+         range_of(files, limit.ignored, header).most < static_cast<double>(limit.size);
 }
 
 [[noreturn]] void fail_id(const DataFiles& files, const Data& data, const IdLimit& limit, const Range& range) {
-  const auto [at, id] = first_that(files, [&](double v) { return v < 0 || v >= static_cast<double>(limit.size); });
+  const auto [at, id] = first_that(files, [&](double v) {
+    const bool ignored = limit.ignored && v == static_cast<double>(*limit.ignored);
+    return !ignored && (v < 0 || v >= static_cast<double>(limit.size));
+  });
   const DataFiles::Place place = files.place(at);
   const std::string where = limit.site.known() ? fmt::format(" ({})", limit.site.text()) : "";
-  std::string text = fmt::format("{} has the id {} at position {} (byte {}), and {}{}: ", place.path,
-                                 static_cast<int64_t>(id), place.element, place.byte, limit.table, where);
+  const std::string sample =
+      limit.input.empty() || data.kind != "arrays" ? "" : fmt::format(" of sample {}", at / limit.per_sample);
+  std::string text =
+      fmt::format("{} has the id {} at position {}{} (byte {}), and {}{}: ", place.path, static_cast<int64_t>(id),
+                  sample.empty() ? place.element : at % limit.per_sample, sample, place.byte, limit.table, where);
   if (range.least < 0)
-    text += id == -100 ? "ids count from 0, and prun has no ignored labels yet (-100 in PyTorch)" : "ids count from 0";
+    text += limit.ignored ? fmt::format("ids count from 0, and the loss ignores only {} (ignore)", *limit.ignored)
+                          : "ids count from 0";
   else if (data.kind == "tokens" && fits_behind_header(files, limit, at))
     text += "those behind byte 1024 have; when a header stands before them, skip_bytes = 1024";
   else
@@ -168,7 +188,7 @@ void check(const std::vector<IdLimit>& limits, const Data& data, const std::stri
   if (!is_float(files.element()) && !can_exceed(files.element(), limit.size)) return;
   const bool ids = limit.size < std::numeric_limits<int64_t>::max();
   if (!is_float(files.element()) && !ids) return;
-  const Range range = range_of(files);
+  const Range range = range_of(files, limit.ignored);
   if (!range.finite) fail_finite(files, data);
   if (range.least < 0 || range.most >= static_cast<double>(limit.size)) fail_id(files, data, limit, range);
 }

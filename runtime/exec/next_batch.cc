@@ -8,7 +8,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <list>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "data/data_files.h"
@@ -16,6 +19,7 @@
 #include "device/element.h"
 #include "device/ids.h"
 #include "device/share.h"
+#include "exec/count_targets.h"
 #include "exec/host_ops.h"
 #include "exec/read_ahead.h"
 #include "ir/data_source.h"
@@ -41,13 +45,15 @@ class NextBatch final : public Kernel {
     std::vector<int64_t> bytes;
     for (size_t i = 0; i < op.writes.size(); ++i) {
       const Tensor& tensor = memory.program->tensors[op.writes[i]];
-      Output out{names.at(i), &tensor, tensor.count() / local_, std::nullopt, nullptr};
-      if (tensor.dtype == Dtype::i32) out.positions.emplace(memory, op.attrs, out.per_sample);
-      if (!source_.files.empty()) out.files = files_of(out.name);
       bytes.push_back(tensor.bytes());
-      outputs_.push_back(std::move(out));
       data_.push_back(memory.data(op.writes[i]));
+      if (is_share(op.attrs, i)) continue;
+      Output out = output(names.at(i), tensor.dtype, tensor.count() / local_, i);
+      if (tensor.dtype == Dtype::i32) out.positions.emplace(memory, op.attrs, out.per_sample);
+      outputs_.push_back(std::move(out));
     }
+    for (size_t i = 0; i < op.writes.size(); ++i)
+      if (is_share(op.attrs, i)) add_share(op.attrs, i, memory.program->tensors[op.writes[i]].dtype);
     if (source_.kind != "index")
       ahead_.emplace(std::move(bytes), [this](int64_t batch, const std::vector<void*>& to) { fill(batch, to); });
   }
@@ -63,12 +69,62 @@ class NextBatch final : public Kernel {
  private:
   struct Output {
     std::string name;
-    const Tensor* tensor;
+    Dtype dtype;
     int64_t per_sample;
+    size_t at;                                // index among the op's writes
     std::optional<TokenPositions> positions;  // positions of the rank's ids in a sample
     std::shared_ptr<DataFiles> files;
+    std::optional<int64_t> ignored =
+        std::nullopt;  // targets of this value do not count, and others are below `classes`
+    int64_t classes = 0;
     bool is_target() const { return name == "y" || name == "targets"; }
+    bool ignores(int64_t id) const { return ignored && id == *ignored; }
   };
+
+  // A tensor of shares, and the whole samples that it is computed from.
+  struct Shares {
+    Output* targets;
+    Dtype dtype;
+    size_t at;
+    Output all_targets, all_weights;
+    std::optional<TargetCount> count;
+    std::optional<double> of_evaluation;  // share of a target of weight 1 in all batches of an evaluation
+  };
+
+  static bool is_share(const Attrs& attrs, size_t output) {
+    return attrs.has("share_of") && !names_between_commas(attrs.text("share_of")).at(output).empty();
+  }
+
+  Output output(const std::string& name, Dtype dtype, int64_t per_sample, size_t at) {
+    Output out{name, dtype, per_sample, at, std::nullopt, nullptr};
+    if (!source_.files.empty()) out.files = files_of(name);
+    return out;
+  }
+
+  void add_share(const Attrs& attrs, size_t at, Dtype dtype) {
+    const std::string of = names_between_commas(attrs.text("share_of")).at(at),
+                      by = names_between_commas(attrs.text("weighted_by")).at(at);
+    const auto targets = std::find_if(outputs_.begin(), outputs_.end(), [&](const Output& o) { return o.name == of; });
+    PRUN_CHECK(targets != outputs_.end() && targets->positions, fmt::format("no targets '{}' to count", of));
+    targets->ignored = attrs.integers("ignored").at(at);
+    targets->classes = attrs.integers("classes").at(at);
+    const int64_t whole = targets->positions->whole();
+    Output all = output(of, Dtype::i32, whole, 0), weights = output(by.empty() ? of : by, Dtype::f64, whole, 0);
+    all.positions.emplace(memory_, Attrs(), whole);
+    all.ignored = targets->ignored, all.classes = targets->classes;
+    Shares& shares = shares_.emplace_back(Shares{&*targets, dtype, at, std::move(all), std::move(weights), {}, {}});
+    const std::string path = targets->files == nullptr ? "" : targets->files->place(0).path;
+    shares.count.emplace(SampleReaders{[this, &shares](const std::string&, int64_t sample, std::vector<int32_t>& ids) {
+                                         ids.resize(shares.all_targets.per_sample);
+                                         read({&shares.all_targets, 1}, 0, sample, {ids.data()});
+                                       },
+                                       [this, &shares](const std::string&, int64_t sample, std::vector<double>& out) {
+                                         read({&shares.all_weights, 1}, 0, sample, {out.data()});
+                                         if (source_.kind == "random")
+                                           for (double& weight : out) weight = std::abs(weight);
+                                       }},
+                         of, by, whole, path);
+  }
 
   // Tokens and targets come from the same files; each array has a file of its own.
   std::shared_ptr<DataFiles> files_of(const std::string& name) {
@@ -78,17 +134,47 @@ class NextBatch final : public Kernel {
   }
 
   void fill(int64_t batch, const std::vector<void*>& to) {
-    for (int64_t s = 0; s < local_; ++s) {
-      const int64_t sample = sample_at(batch, s / micro_ * stride_ + first_ + s % micro_);
-      if (source_.kind == "index")
-        index(s, sample, to);
-      else if (source_.kind == "random")
-        random(s, sample, to);
-      else if (source_.kind == "arrays")
-        rows(s, sample, to);
-      else
-        tokens(s, sample, to);
+    for (int64_t s = 0; s < local_; ++s) read(outputs_, s, local_sample(batch, s), to);
+    for (Shares& shares : shares_) write(shares, batch, to);
+  }
+
+  // Reads a sample's `outputs` to index `s` of the tensors.
+  void read(std::span<const Output> outputs, int64_t s, int64_t sample, const std::vector<void*>& to) {
+    if (source_.kind == "index")
+      index(outputs, s, sample, to);
+    else if (source_.kind == "random")
+      random(outputs, s, sample, to);
+    else if (source_.kind == "arrays")
+      rows(outputs, s, sample, to);
+    else
+      tokens(outputs, s, sample, to);
+  }
+
+  // A mean of a step counts over its batch. A mean of an evaluation counts over all its batches, whose losses are
+  // averaged with the weights of full batches.
+  void write(Shares& shares, int64_t batch, const std::vector<void*>& to) {
+    double share = 0;
+    if (of_step_) {
+      share = shares.count->share({source_.global_batch, [&](int64_t slot) { return sample_at(batch, slot); },
+                                   fmt::format("step {}", batch + 1)});
+    } else {
+      const int64_t batches = memory_.program->bodies[memory_.body].when.times;
+      const int64_t all = source_.whole > 0 ? source_.whole : batches * source_.global_batch;
+      if (!shares.of_evaluation)
+        shares.of_evaluation = shares.count->share({all, [](int64_t slot) { return slot; }, "the evaluation"});
+      share = *shares.of_evaluation;
     }
+    const Output& targets = *shares.targets;
+    const int32_t* ids = static_cast<const int32_t*>(to[targets.at]);
+    for (int64_t s = 0, n = targets.per_sample; s < local_; ++s)
+      shares.count->write(
+          local_sample(batch, s), ids + s * n, n, [&](int64_t i) { return targets.positions->of(i); }, share,
+          shares.dtype, to[shares.at], s * n);
+  }
+
+  // Returns the global index of the rank's s-th sample.
+  int64_t local_sample(int64_t batch, int64_t s) const {
+    return sample_at(batch, s / micro_ * stride_ + first_ + s % micro_);
   }
 
   // Returns the global index of a sample. `batch` is the step, or the index of a batch in the evaluation; `slot` is the
@@ -100,22 +186,21 @@ class NextBatch final : public Kernel {
     return begin.left_out.sample_of(begin.samples + (batch - begin.step) * source_.global_batch + slot);
   }
 
-  void index(int64_t s, int64_t sample, const std::vector<void*>& to) {
-    for (size_t o = 0; o < outputs_.size(); ++o)
-      for (int64_t i = 0, n = outputs_[o].per_sample; i < n; ++i)
-        store_element(outputs_[o].tensor->dtype, to[o], s * n + i, static_cast<double>(source_.first + sample));
+  void index(std::span<const Output> outputs, int64_t s, int64_t sample, const std::vector<void*>& to) {
+    for (const Output& out : outputs)
+      for (int64_t i = 0, n = out.per_sample; i < n; ++i)
+        store_element(out.dtype, to[out.at], s * n + i, static_cast<double>(source_.first + sample));
   }
 
-  void random(int64_t s, int64_t sample, const std::vector<void*>& to) {
-    for (size_t o = 0; o < outputs_.size(); ++o) {
-      const Output& out = outputs_[o];
+  void random(std::span<const Output> outputs, int64_t s, int64_t sample, const std::vector<void*>& to) {
+    for (const Output& out : outputs) {
       const uint64_t key = sample_key(use_) + (out.is_target() ? 1 : 0);  // a pipeline stage may need only one of them
       if (!out.positions) {
-        normals(out, key, s, sample, to[o]);
+        normals(out, key, s, sample, to[out.at]);
         continue;
       }
       for (int64_t i = 0, n = out.per_sample; i < n; ++i)
-        static_cast<int32_t*>(to[o])[s * n + i] =
+        static_cast<int32_t*>(to[out.at])[s * n + i] =
             random_id(out, key, static_cast<uint64_t>(sample * out.positions->whole() + out.positions->of(i)));
     }
   }
@@ -128,21 +213,33 @@ class NextBatch final : public Kernel {
     const auto draw = [&](int64_t from, int64_t count, float* numbers) {
       random_normals(seed(), key, static_cast<uint64_t>(sample * n + from), count, numbers);
     };
-    if (out.tensor->dtype == Dtype::f32) return draw(0, n, static_cast<float*>(to) + s * n);
+    if (out.dtype == Dtype::f32) return draw(0, n, static_cast<float*>(to) + s * n);
     float numbers[256];
     for (int64_t from = 0; from < n; from += std::ssize(numbers)) {
       const int64_t count = std::min(n - from, std::ssize(numbers));
       draw(from, count, numbers);
       for (int64_t i = 0; i < count; ++i)
-        store_element(out.tensor->dtype, to, s * n + from + i, static_cast<double>(numbers[i]));
+        store_element(out.dtype, to, s * n + from + i, static_cast<double>(numbers[i]));
     }
   }
 
   int32_t random_id(const Output& out, uint64_t key, uint64_t place) const {
+    if (out.ignored) return random_target(out, key, place);
     const auto id = [&](uint64_t of) { return philox::integer(seed(), of, place, 0, source_.vocab - 1); };
     if (source_.document_end >= 0 && out.is_target() && id(sample_key(use_)) == source_.document_end)
       return kIgnoredTarget;
     return static_cast<int32_t>(id(key));
+  }
+
+  // Returns a random target where some do not count: a quarter of them, so that ranks and microbatches count
+  // differently, but never the first one of a batch.
+  int32_t random_target(const Output& out, uint64_t key, uint64_t place) const {
+    const auto draw = [&](uint64_t of, int64_t most) { return philox::integer(seed(), of, place, 0, most); };
+    const int64_t id = draw(key, source_.vocab - 1);
+    const bool first = place % static_cast<uint64_t>(source_.global_batch * out.positions->whole()) == 0;
+    if (first) return static_cast<int32_t>(out.ignores(id) ? (id + 1) % source_.vocab : id);
+    constexpr uint64_t kMasks = uint64_t{1} << 32;  // apart from the keys of samples
+    return out.ignores(id) || draw(key + kMasks, 3) == 0 ? kIgnoredTarget : static_cast<int32_t>(id);
   }
 
   // Returns a sample's index among `random` windows, or in the epoch's order among `whole` windows that do not overlap.
@@ -154,20 +251,20 @@ class NextBatch final : public Kernel {
   // Reads a window of context + 1 tokens: inputs are all but the last, targets all but the first; this rank may have a
   // part of each. In epochs a window begins with the last token of the previous one. A token after the end of a
   // document is not a target.
-  void tokens(int64_t s, int64_t sample, const std::vector<void*>& to) {
-    const int64_t context = outputs_[0].positions->whole(), width = element_width(tokens_->element());
+  void tokens(std::span<const Output> outputs, int64_t s, int64_t sample, const std::vector<void*>& to) {
+    const int64_t context = outputs[0].positions->whole(), width = element_width(tokens_->element());
     const int64_t window = place(sample, source_.count - context, (source_.count - 1) / context);
     const int64_t at = source_.first + window * (source_.order == "epochs" ? context : 1);
     raw_.resize((context + 1) * width);
     tokens_->read(at, context + 1, raw_.data());
-    for (size_t o = 0; o < outputs_.size(); ++o) {
-      const Output& out = outputs_[o];
-      int32_t* data = static_cast<int32_t*>(to[o]) + s * out.per_sample;
+    for (const Output& out : outputs) {
+      int32_t* data = static_cast<int32_t*>(to[out.at]) + s * out.per_sample;
       const int64_t shift = out.is_target() ? 1 : 0;
       with_elements(tokens_->element(), raw_.data(), [&](const auto* ids) {
         for (int64_t i = 0; i < out.per_sample; ++i) {
           const int64_t inside = out.positions->of(i) + shift;
-          if (shift > 0 && static_cast<int64_t>(ids[inside - 1]) == source_.document_end)
+          const bool ends = shift > 0 && static_cast<int64_t>(ids[inside - 1]) == source_.document_end;
+          if (ends || out.ignores(static_cast<int64_t>(ids[inside])))
             data[i] = kIgnoredTarget;
           else if (std::cmp_less(static_cast<int64_t>(ids[inside]), source_.vocab))
             data[i] = static_cast<int32_t>(ids[inside]);
@@ -178,23 +275,32 @@ class NextBatch final : public Kernel {
     }
   }
 
-  void rows(int64_t s, int64_t sample, const std::vector<void*>& to) {
+  void rows(std::span<const Output> outputs, int64_t s, int64_t sample, const std::vector<void*>& to) {
     const int64_t row = source_.first + place(sample, source_.count, source_.count);
-    for (size_t o = 0; o < outputs_.size(); ++o) {
-      const Output& out = outputs_[o];
+    for (const Output& out : outputs) {
       const int64_t n = out.per_sample;
       const double scale = out.is_target() ? 1 : source_.scale;
       raw_.resize(n * element_width(out.files->element()));
       out.files->read(row * n, n, raw_.data());
       with_elements(out.files->element(), raw_.data(), [&](const auto* numbers) {
         for (int64_t i = 0; i < n; ++i) {
-          if (out.tensor->dtype == Dtype::i32)
-            static_cast<int32_t*>(to[o])[s * n + i] = static_cast<int32_t>(numbers[i]);
+          if (out.dtype == Dtype::i32)
+            static_cast<int32_t*>(to[out.at])[s * n + i] =
+                out.ignored ? label(out, static_cast<int64_t>(numbers[i]), row, i) : static_cast<int32_t>(numbers[i]);
           else
-            store_element(out.tensor->dtype, to[o], s * n + i, static_cast<double>(numbers[i]) * scale);
+            store_element(out.dtype, to[out.at], s * n + i, static_cast<double>(numbers[i]) * scale);
         }
       });
     }
+  }
+
+  // Returns the target with value `id` at `position` of a row of an array.
+  static int32_t label(const Output& out, int64_t id, int64_t row, int64_t position) {
+    if (out.ignores(id)) return kIgnoredTarget;
+    if (id >= 0 && id < out.classes) return static_cast<int32_t>(id);
+    throw usage_error(fmt::format(
+        "{}: the label {} of sample {} at position {} is neither in the {} logits of a row nor {}, which is ignored",
+        out.files->place(row * out.per_sample).path, id, row, position, out.classes, *out.ignored));
   }
 
   [[noreturn]] void out_of_vocabulary(int64_t token, int64_t element) const {
@@ -213,7 +319,8 @@ class NextBatch final : public Kernel {
   // per microbatch.
   int64_t local_ = 0, micro_ = 0, first_ = 0, stride_ = 0;
   std::vector<Output> outputs_;
-  std::vector<void*> data_;  // memory of the outputs
+  std::list<Shares> shares_;  // after outputs_, because they point into it
+  std::vector<void*> data_;   // memory of the outputs
   std::shared_ptr<DataFiles> tokens_;
   std::vector<std::byte> raw_;      // a sample in the file's element type
   std::optional<ReadAhead> ahead_;  // last, because its thread must end before the members that it uses

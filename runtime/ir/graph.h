@@ -4,6 +4,7 @@
 // unit in the forward pass; a unit with tied weights has several. Nodes are in execution order; each belongs to one
 // call.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,14 @@ struct Init {
   double scale = 0;            // constant: the value; normal: standard deviation; uniform: half width
 };
 
+// An input that the reader computes from others: each target's share of a loss that is a mean over what counts in the
+// whole batch. Shares are multiplied by the number of targets, so that they are 1 if all targets count equally.
+struct TargetShares {
+  std::string targets;     // input with the targets
+  std::string weights;     // input with a weight for each target; "" = all weigh 1
+  int64_t ignored = -100;  // value of a target that does not count
+};
+
 struct Value {
   std::string name;  // "block3.qkv.weight"; inputs: "tokens", "targets", "x", "y"
   TensorType type;
@@ -39,9 +48,10 @@ struct Value {
   int64_t grain = 1;       // each rank's part of `split_dim` is padded to a multiple of it
   // Parameter: axes over which the ranks' gradients are partial sums (norms under sequence parallelism).
   std::vector<std::string> partial_over;
-  int group = 0;          // parameter: number of its optimizer group in the plan's list, from 1; 0 = none
-  bool frozen = false;    // parameter that training does not change: no gradient, no optimizer state
-  bool unwanted = false;  // gradient that no op needs; its op computes it along with others
+  int group = 0;                       // parameter: number of its optimizer group in the plan's list, from 1; 0 = none
+  bool frozen = false;                 // parameter that training does not change: no gradient, no optimizer state
+  std::optional<TargetShares> shares;  // input: present if the reader computes it
+  bool unwanted = false;               // gradient that no op needs; its op computes it along with others
   Site site;
   int64_t count() const { return element_count(type.shape); }
 };
@@ -81,10 +91,12 @@ std::string dump_graph(const Graph& graph, const std::vector<Node>& backward);
 // Upper bound of the ids that a model looks up: rows of a table, logits of a row. Data is checked against it before a
 // run starts.
 struct IdLimit {
-  std::string input;  // "tokens", "targets", "y"
-  int64_t size = 0;   // ids must be below it
-  std::string table;  // "the table 'token.weight' has 256 rows"
-  Site site;          // site of the lookup op
+  std::string input;               // "tokens", "targets", "y"
+  int64_t size = 0;                // ids must be below it
+  std::string table;               // "the table 'token.weight' has 256 rows"
+  Site site;                       // site of the lookup op
+  std::optional<int64_t> ignored;  // value outside the range that is not looked up
+  int64_t per_sample = 1;          // ids in a sample
 };
 
 // Returns one limit for each op that looks up an input's ids.

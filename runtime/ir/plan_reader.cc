@@ -100,6 +100,11 @@ void read(const Field& field, Init& init) {
   field.may("scale", init.scale);
 }
 
+void read(const Field& field, TargetShares& shares) {
+  field.need("targets", shares.targets);
+  field.may("weights", shares.weights, "ignored", shares.ignored);
+}
+
 Value read_value(const Field& field, size_t units) {
   Value value;
   field.need("name", value.name);
@@ -107,6 +112,7 @@ Value read_value(const Field& field, size_t units) {
   read(field, value.type);
   value.kind = static_cast<ValueKind>(field.at("kind").word({"input", "parameter", "activation"}));
   if (field.has("unit")) value.unit = field.at("unit").index(units, -1);
+  if (field.has("shares")) read(field.at("shares"), value.shares.emplace());
   const int64_t width = value.type.shape.empty() ? 1 : value.type.shape.back();
   if (field.has("blocks") && std::accumulate(value.blocks.begin(), value.blocks.end(), int64_t{0}) != width)
     field.at("blocks").fail(fmt::format("sizes that add up to {}", width));

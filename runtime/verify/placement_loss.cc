@@ -51,24 +51,25 @@ AxisOutcome loss(const AxisView& axis, const AxisPlacements& reads) {
   return gives({kInvariant});
 }
 
-// Operands: logits, targets, lse.
+// Operands: logits, targets, lse, shares?.
 AxisOutcome cross_entropy_grad(const AxisView& axis, const AxisPlacements& reads) {
   for (size_t r = 0; r < reads.size(); r++)
     if (is_partial(reads[r])) return needs_whole(axis, r);
   const std::string problem = vocabulary_problem(axis, reads, 0);
   if (!problem.empty()) return bad(0, problem);
-  if (by_columns(axis, reads, 0))
-    return whole(reads[1]) && whole(reads[2]) ? gives({reads[0]}) : do_not_match(axis, reads, 1);
-  if (reads[0] != reads[1] || reads[0] != reads[2]) return do_not_match(axis, reads, 1);
+  const bool columns = by_columns(axis, reads, 0);
+  for (size_t r = 1; r < reads.size(); r++)
+    if (columns ? !whole(reads[r]) : reads[r] != reads[0]) return do_not_match(axis, reads, r);
   return gives({reads[0]});
 }
 
-// Operands: logits, targets. Results: the loss, row statistics and the gradient of the logits.
+// Operands: logits, targets, shares?. Results: the loss, row statistics and the gradient of the logits.
 AxisOutcome cross_entropy_and_grad(const AxisView& axis, const AxisPlacements& reads) {
   const AxisOutcome forward = loss(axis, reads);
   if (!forward.problem.empty()) return forward;
   if (axis.pads()) return gives({kInvariant, kInvariant, reads[0]});
-  if (reads[0] != reads[1]) return do_not_match(axis, reads, 1);
+  for (size_t r = 1; r < reads.size(); r++)
+    if (reads[r] != reads[0]) return do_not_match(axis, reads, r);
   return gives({forward.writes[0], reads[0], reads[0]});
 }
 
@@ -87,11 +88,13 @@ AxisOutcome cross_entropy_sums(const AxisView& axis, const AxisPlacements& reads
   return gives({by_columns(axis, reads, 0) ? partial(Combine::sum) : reads[0]});
 }
 
+// Operands: s, m, logits, targets, shares?.
 AxisOutcome cross_entropy_finish(const AxisView& axis, const AxisPlacements& reads) {
   for (const size_t r : {0u, 1u})
     if (is_partial(reads[r])) return needs_whole(axis, r);
   const std::string problem = vocabulary_problem(axis, reads, 2);
   if (!problem.empty()) return bad(2, problem);
+  if (reads.size() > 4 && reads[4] != reads[3]) return do_not_match(axis, reads, 4);
   if (by_rows(axis, reads, 2)) return gives({partial(axis.combine), reads[2]});
   return gives({kInvariant});
 }

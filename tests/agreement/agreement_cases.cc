@@ -86,6 +86,7 @@ void add_rows(std::vector<Case>& out) {
     Family losses(out, {{"logits", {T, {rows, n}, -8, 8}},
                         {"deep", {T, {rows, n}, -300, -200}},                    // exp(200) overflows f32
                         {"targets", {I32, {rows}, -1, static_cast<double>(n)}},  // -1: ignored
+                        {"shares", {F32, {rows}, 0, 3}},
                         {"loss", {F32, {}}},
                         {"lse", statistic},
                         {"dx", x}});
@@ -98,9 +99,20 @@ void add_rows(std::vector<Case>& out) {
     losses.add("cross_entropy_and_grad", {"cross_entropy_and_grad logits targets > loss lse dx", scaled()}, 3e-6);
     losses.add("cross_entropy_and_grad in place", {"cross_entropy_and_grad logits targets > loss lse logits", scaled()},
                3e-6, {}, {loss, in_place});
+    const Attrs smoothed = make_attrs({{"scale", 0.037}, {"label_smoothing", 0.1}});
+    const Line shared{"cross_entropy logits targets shares > loss lse", smoothed},
+        shared_in_place{"cross_entropy_grad logits targets lse shares > logits", smoothed};
+    losses.add("cross_entropy with shares, smoothed", shared, 3e-6);
+    losses.add("cross_entropy_grad with shares, smoothed",
+               {"cross_entropy_grad logits targets lse shares > dx", smoothed}, 3e-6, {shared});
+    losses.add("cross_entropy_and_grad with shares, smoothed",
+               {"cross_entropy_and_grad logits targets shares > loss lse dx", smoothed}, 3e-6);
+    losses.add("cross_entropy_and_grad with shares, smoothed, in place",
+               {"cross_entropy_and_grad logits targets shares > loss lse logits", smoothed}, 3e-6, {},
+               {shared, shared_in_place});
     // The last columns are padding, whose values must not count.
     if (const int64_t vocab = n - (n + 7) / 8; vocab > 0) {
-      const Attrs padded = make_attrs({{"scale", 0.037}, {"vocab", vocab}});
+      const Attrs padded = make_attrs({{"scale", 0.037}, {"vocab", vocab}, {"label_smoothing", 0.25}});
       const Line padded_loss{"cross_entropy logits few_targets > loss lse", padded},
           padded_in_place{"cross_entropy_grad logits few_targets lse > logits", padded};
       Family few(out, {{"logits", {T, {rows, n}, -8, 8}},
@@ -122,6 +134,7 @@ void add_rows(std::vector<Case>& out) {
       Family split(out, {{"logits", {T, {rows, n}, -8, 8}},
                          {"targets", {I32, {rows}, -1, static_cast<double>(vocab)}},
                          {"top lse", statistic},
+                         {"shares", {F32, {rows}, 0, 3}},
                          {"sums", {F32, {2, rows}}},
                          {"loss", {F32, {}}},
                          {"dx", x}});
@@ -132,6 +145,13 @@ void add_rows(std::vector<Case>& out) {
       split.add("cross_entropy_max", top, 0);
       split.add("cross_entropy_sums", sum, 3e-6, {top});
       split.add("cross_entropy_finish", finish, 3e-6, {top, sum});
+      const Attrs smoothed_share =
+          make_attrs({{"scale", 0.037}, {"vocab", vocab}, {"axis", "dp"}, {"label_smoothing", 0.1}});
+      const Line smoothed_sum{"cross_entropy_sums logits targets top > sums", smoothed_share};
+      split.add("cross_entropy_sums, smoothed", smoothed_sum, 3e-6, {top});
+      split.add("cross_entropy_finish with shares, smoothed",
+                {"cross_entropy_finish sums top logits targets shares > loss lse", smoothed_share}, 3e-6,
+                {top, smoothed_sum});
       split.add("cross_entropy_grad of a rank", {"cross_entropy_grad logits targets lse > dx", share}, 3e-6,
                 {top, sum, finish});
     }

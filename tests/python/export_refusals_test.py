@@ -37,7 +37,6 @@ CASES = {
     "OwnLoss": ("mean", "a loss by parts that prun does not recognise", "one F.cross_entropy or F.mse_loss"),
     "Broadcasts": ("mse_loss", "shapes [4, 1] and [4, 4], which broadcast", "the result's shape"),
     "Soft": ("cross_entropy_loss", "targets that are probabilities", "the class's number"),
-    "Ignored": ("cross_entropy_loss", "targets of 0, which the loss ignores", "ignore_index=-100"),
     "NoLoss": ("", "the module returns no loss", "return F.cross_entropy"),
     "Thrice": ("linear", "the weight a.weight is used twice", "weights of their own"),
     "TiedThrice": ("linear", "weight", "logits' layer"),
@@ -61,7 +60,6 @@ CASES = {
     "Data": ("", "a tensor without its history, such as x.data", "use x itself"),
     "Experts": ("sum", "a mixture of experts", "nn.moe"),
     "Picked": ("select", "that are picked", "loss is that of all tokens"),
-    "Smoothed": ("cross_entropy_loss", "label smoothing", "label_smoothing=0"),
 }
 
 

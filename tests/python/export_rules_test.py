@@ -172,6 +172,17 @@ class Rules(unittest.TestCase):
                 lua = "prun.losses.cross_entropy(" if target is ids else "prun.losses.mse("
                 self.same(classes(function), (x, target), lua)
 
+        masked = torch.tensor([1, -100, 3, 0, -100, 2])
+        for options, targets, lua in [
+            ({}, masked, "batch.y)"),
+            ({"ignore_index": 0}, ids, "batch.y, { ignore = 0 })"),
+            ({"label_smoothing": 0.1}, masked, "batch.y, { label_smoothing = 0.1 })"),
+            ({"ignore_index": -1, "label_smoothing": 0.25}, masked.clamp(min=-1),
+             "batch.y, { ignore = -1, label_smoothing = 0.25 })"),
+        ]:
+            with self.subTest(lua):
+                self.same(classes(lambda z, y, options=options: F.cross_entropy(z, y, **options)), (x, targets), lua)
+
         class Column(variants.Mlp):
             def forward(self, x, y):
                 return F.mse_loss(self.second(torch.relu(self.first(x))).squeeze(-1), y)

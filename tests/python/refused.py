@@ -134,12 +134,6 @@ class NoShift(Two):
         return F.mse_loss(self.b(h), y)
 
 
-class Smoothed(Two):
-    def forward(self, x, y):
-        h = self.b(self.a(x))
-        return F.cross_entropy(h, y.argmax(-1), label_smoothing=0.1)  # here
-
-
 class Clipped(Two):
     def forward(self, x, y):
         h = torch.relu(self.a(x)).clamp(max=20)  # here
@@ -174,11 +168,6 @@ class OtherLoss(Two):
 class OwnLoss(Two):
     def forward(self, x, y):
         return (self.b(self.a(x)) - y).abs().mean()  # here
-
-
-class Ignored(Two):
-    def forward(self, x, y):
-        return F.cross_entropy(self.b(self.a(x)), y.argmax(-1), ignore_index=0)  # here
 
 
 class Soft(Two):

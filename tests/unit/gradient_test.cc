@@ -293,6 +293,10 @@ std::vector<Case> layer_cases() {
 std::vector<Case> loss_and_elementwise_cases() {
   return {
       {"cross_entropy", "cross_entropy", {{{2, 3, 7}}, integers({2, 3}, 7)}, scaled(0.3)},
+      {"cross_entropy with shares, smoothed",
+       "cross_entropy",
+       {{{2, 3, 7}}, integers({2, 3}, 7), unwanted({2, 3})},
+       make_attrs({{"scale", 0.3}, {"label_smoothing", 0.2}})},
       {"cross_entropy_finish", "cross_entropy_finish", split_loss(), scaled(0.3), {1, 0, 2, 3}, split_loss_before()},
       {"cross_entropy_finish with padding",
        "cross_entropy_finish",

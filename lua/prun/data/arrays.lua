@@ -85,6 +85,7 @@ return data.source("arrays", {
     end
     return list
   end,
+  may_ignore = function() return true end,
   finish = function(source, result)
     for _, name in ipairs { "x", "y" } do
       local array = arrays_of(source)[name]

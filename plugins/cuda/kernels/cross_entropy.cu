@@ -50,18 +50,18 @@ __device__ __forceinline__ float log_sum_exp_of(const T* from, const Columns& co
   return top + logf(sum);
 }
 
-// Returns the row's contribution to the loss.
-template <class T>
-__device__ __forceinline__ double part_of(const T* from, float lse, int32_t target, const Columns& columns) {
-  if (target == kIgnoredTarget) return 0;
-  return static_cast<double>(lse) - static_cast<double>(widen(from[columns.find(target)]));
+// Returns the row's contribution to the loss, without the factor of all rows.
+__device__ __forceinline__ double part_of(float logit, float lse, int64_t row, int32_t target, const Terms& terms) {
+  if (terms.factor(row, target) == 0) return 0;
+  return static_cast<double>(terms.share(row)) * (static_cast<double>(lse) - static_cast<double>(logit));
 }
 
 // Computes the gradient of a row. A thread writes the elements that it has read, so dlogits may be the logits' memory.
 // `packed`: both have the same offset from 16-byte alignment.
 template <class T>
 __device__ __forceinline__ void gradient_of(const T* from, T* to, int64_t target, float shift, const Columns& columns,
-                                            float scale, bool packed) {
+                                            float scale, const Terms& terms, bool packed) {
+  const float others = terms.others(columns), own = 1.0f - terms.smoothing + others;
   constexpr int N = kPack<T>;
   const Run run = packed ? run_of(from, columns.valid) : Run{0, 0};
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
@@ -76,7 +76,7 @@ __device__ __forceinline__ void gradient_of(const T* from, T* to, int64_t target
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float p = __expf(x.wide(i) - shift);
-      dx[i] = scale * (i == hit ? p - 1.0f : p);
+      dx[i] = scale * (p - (i == hit ? own : others));
     }
     stream_pack(to + run.head + pack * N, narrowed<T, N>(dx));
   }
@@ -84,7 +84,7 @@ __device__ __forceinline__ void gradient_of(const T* from, T* to, int64_t target
   for (int64_t i = thread; i < columns.valid - run.packs * N; i += threads) {  // elements outside the packs
     const int64_t column = i < run.head ? i : i + run.packs * N;
     const float p = __expf(widen(from[column]) - shift);
-    to[column] = narrow<T>(scale * (column == target ? p - 1.0f : p));
+    to[column] = narrow<T>(scale * (p - (column == target ? own : others)));
   }
 #pragma unroll 1
   for (int64_t i = columns.valid + thread; i < columns.count; i += threads) to[i] = narrow<T>(0.0f);
@@ -93,22 +93,22 @@ __device__ __forceinline__ void gradient_of(const T* from, T* to, int64_t target
 // Computes lse[row], and in `parts` the row's contribution to the loss.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
-    log_sum_exp(const T* logits, const int32_t* targets, float* lse, double* parts, Columns columns) {
+    log_sum_exp(const T* logits, const int32_t* targets, float* lse, double* parts, Columns columns, Terms terms) {
   const int64_t row = blockIdx.x;
   const T* from = logits + row * columns.count;
-  const float shift = log_sum_exp_of(from, columns);
+  const float shift = log_sum_exp_of(from, columns), logit = smoothed_logit(from, targets[row], columns, terms);
   if (threadIdx.x != 0) return;
   lse[row] = shift;
-  parts[row] = part_of(from, shift, targets[row], columns);
+  parts[row] = part_of(logit, shift, row, targets[row], terms);
 }
 
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
-    gradient(const T* logits, const int32_t* targets, const float* lse, T* dlogits, Columns columns, float scale,
+    gradient(const T* logits, const int32_t* targets, const float* lse, T* dlogits, Columns columns, Terms terms,
              bool packed) {
   const int64_t row = blockIdx.x, first = row * columns.count;
   gradient_of(logits + first, dlogits + first, columns.find(targets[row]), lse[row], columns,
-              targets[row] == kIgnoredTarget ? 0.0f : scale, packed);
+              terms.factor(row, targets[row]), terms, packed);
 }
 
 // Computes lse, loss and gradient. The target's logit is read before its gradient is written, because both may be the
@@ -116,16 +116,16 @@ __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
     loss_and_gradient(const T* logits, const int32_t* targets, float* lse, double* parts, T* dlogits, Columns columns,
-                      float scale, bool packed) {
+                      Terms terms, bool packed) {
   const int64_t row = blockIdx.x, first = row * columns.count, target = columns.find(targets[row]);
-  const float shift = log_sum_exp_of(logits + first, columns);
+  const float shift = log_sum_exp_of(logits + first, columns),
+              logit = smoothed_logit(logits + first, targets[row], columns, terms);
   if (threadIdx.x == 0) {
     lse[row] = shift;
-    parts[row] = part_of(logits + first, shift, targets[row], columns);
+    parts[row] = part_of(logit, shift, row, targets[row], terms);
   }
   __syncthreads();
-  gradient_of(logits + first, dlogits + first, target, shift, columns, targets[row] == kIgnoredTarget ? 0.0f : scale,
-              packed);
+  gradient_of(logits + first, dlogits + first, target, shift, columns, terms.factor(row, targets[row]), terms, packed);
 }
 
 // Returns the columns of an unsplit vocabulary; the last ones may be padding.
@@ -157,14 +157,14 @@ std::unique_ptr<Kernel> loss(const OpView& view) {
   T* dlogits = kGradient ? view.out<T>(2) : nullptr;
   return kernel_of([logits, dlogits, packed = lie_alike<T>(logits, dlogits), targets = view.in<int32_t>(1),
                     to = view.out<float>(0), lse = view.out<float>(1), parts = scratch(view, workspace(view)), rows,
-                    columns, scale = view.number("scale", 1)](cudaStream_t stream) {
+                    columns, terms = terms_of(view, 2, rows), scale = view.number("scale", 1)](cudaStream_t stream) {
     double* data = static_cast<double*>(parts.data);
     const unsigned blocks = static_cast<unsigned>(rows);
     if (kGradient)
       launch(loss_and_gradient<T>, blocks, row_threads(columns), 0, stream, logits, targets, lse, data, dlogits,
-             columns, static_cast<float>(scale), packed);
+             columns, terms, packed);
     else
-      launch(log_sum_exp<T>, blocks, row_threads(columns), 0, stream, logits, targets, lse, data, columns);
+      launch(log_sum_exp<T>, blocks, row_threads(columns), 0, stream, logits, targets, lse, data, columns, terms);
     finish_sum(stream, data, rows, scale, to);
   });
 }
@@ -179,11 +179,10 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   const T* logits = view.in<T>(0);
   T* dlogits = view.out<T>(0);
   return kernel_of([logits, dlogits, packed = lie_alike<T>(logits, dlogits), targets = view.in<int32_t>(1),
-                    lse = view.in<float>(2), rows, columns,
-                    scale = static_cast<float>(view.number("scale", 1))](cudaStream_t stream) {
+                    lse = view.in<float>(2), rows, columns, terms = terms_of(view, 3, rows)](cudaStream_t stream) {
     if (rows == 0) return;
     launch(gradient<T>, static_cast<unsigned>(rows), row_threads(columns), 0, stream, logits, targets, lse, dlogits,
-           columns, scale, packed);
+           columns, terms, packed);
   });
 }
 

@@ -36,6 +36,33 @@ inline Columns columns_of(const OpView& view, const Tensor& logits) {
   return c;
 }
 
+// What a row's loss is relative to its log-sum-exp, and how much it counts.
+struct Terms {
+  float smoothing;      // weight of the mean logit; the target's logit has 1 − smoothing
+  float scale;          // factor of every row
+  const float* shares;  // factors of the rows; null = 1
+
+  __device__ __forceinline__ float share(int64_t row) const { return shares == nullptr ? 1.0f : shares[row]; }
+  __device__ __forceinline__ float factor(int64_t row, int32_t target) const {
+    return target == kIgnoredTarget ? 0.0f : scale * share(row);
+  }
+  // Returns the part of the one-hot that each column has.
+  __device__ __forceinline__ float others(const Columns& columns) const {
+    return smoothing / static_cast<float>(columns.vocab);
+  }
+};
+
+// `shares`: index of the optional input.
+inline Terms terms_of(const OpView& view, size_t shares, int64_t rows) {
+  Terms terms = {static_cast<float>(view.number("label_smoothing", 0)), static_cast<float>(view.number("scale", 1)),
+                 nullptr};
+  if (view.reads() > shares) {
+    view.expect_count(view.read(shares), rows);
+    terms.shares = view.in<float>(shares);
+  }
+  return terms;
+}
+
 // Returns the threads of a row's block. They depend on the width alone, and so does the order of the block's sums.
 inline unsigned row_threads(const Columns& columns) { return columns.count > 4096 ? kRowThreads : 128; }
 
@@ -69,6 +96,22 @@ __device__ __forceinline__ void each_in_row(const T* row, int64_t count, const F
     load(row + run.head + pack * N, x);
     f(x);
   }
+}
+
+// Returns this rank's part of the smoothed logit of a row's target, in every thread of the row's block.
+template <class T>
+__device__ __forceinline__ float smoothed_logit(const T* from, int32_t target, const Columns& columns,
+                                                const Terms& terms) {
+  const int64_t at = columns.find(target);
+  const float hit = at < 0 ? 0.0f : widen(from[at]);
+  if (terms.smoothing == 0) return hit;
+  float sum = 0;
+  each_in_row(from, columns.valid, [&](const auto& x) {
+#pragma unroll
+    for (const float logit : x) sum += logit;
+  });
+  const float mean = block_sum(sum) / static_cast<float>(columns.vocab);
+  return hit + terms.smoothing * (mean - hit);
 }
 
 }  // namespace prun::cuda

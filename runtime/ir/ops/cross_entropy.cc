@@ -1,5 +1,7 @@
-// cross_entropy: scale·Σ over rows of (log-sum-exp − logit of the target). The derivative is (softmax − one-hot)·scale,
-// recomputed from the retained log-sum-exp.
+// cross_entropy: scale·Σ over rows of share·(log-sum-exp − logit of the target). The derivative is
+// (softmax − one-hot)·share·scale, recomputed from the retained log-sum-exp. Without the optional tensor of shares,
+// each row's share is 1. Label smoothing replaces the target's logit by its mean with the row's mean logit, and the
+// one-hot likewise.
 //
 // For logits split along the vocabulary it becomes three ops with all-reduces in between: each row's maximum (max), its
 // sum of exponentials and its target's logit (sums), and the loss (finish). Only the last has a derivative, because it
@@ -38,12 +40,18 @@ void require_statistics(std::string_view op, std::string_view what, const Tensor
                                  row_count(logits), what, shape_text(type.shape)));
 }
 
+// Checks the shares of input `at`, which may be absent.
+void require_shares(std::string_view op, const Types& inputs, size_t at, const TensorType& logits) {
+  if (inputs.size() > at) require_statistics(op, "the tensor of shares", inputs[at], logits, 1);
+}
+
 TensorType row_statistic(const TensorType& logits) { return {wide(logits.dtype), {row_count(logits)}}; }
 
 Types infer_cross_entropy(const Types& inputs, const Attrs&) {
-  require_inputs("cross_entropy", inputs, 2, 2);
+  require_inputs("cross_entropy", inputs, 2, 3);
   require_logits("cross_entropy", inputs[0]);
   require_targets("cross_entropy", inputs[0], inputs[1]);
+  require_shares("cross_entropy", inputs, 2, inputs[0]);
   return {{wide(inputs[0].dtype), {}}, row_statistic(inputs[0])};
 }
 
@@ -63,28 +71,31 @@ Types infer_sums(const Types& inputs, const Attrs&) {
 }
 
 Types infer_finish(const Types& inputs, const Attrs&) {
-  require_inputs("cross_entropy_finish", inputs, 4, 4);
+  require_inputs("cross_entropy_finish", inputs, 4, 5);
   const TensorType& logits = inputs[2];
   require_logits("cross_entropy_finish", logits);
   require_targets("cross_entropy_finish", logits, inputs[3]);
   require_statistics("cross_entropy_finish", "the tensor of sums", inputs[0], logits, 2);
   require_statistics("cross_entropy_finish", "the tensor of maxima", inputs[1], logits, 1);
+  require_shares("cross_entropy_finish", inputs, 4, logits);
   return {{wide(logits.dtype), {}}, row_statistic(logits)};
 }
 
-void derive_logits(GradientBuilder& builder, const NodeView& node, std::string_view op, ValueId logits,
-                   ValueId targets) {
+// `first`: index of the logits among the inputs; the targets follow them, and the shares may follow those.
+void derive_logits(GradientBuilder& builder, const NodeView& node, std::string_view op, size_t first) {
   require_end_of_model(op, builder, node);
+  const ValueId logits = node.inputs[first];
   if (!builder.wants(logits)) return;
-  std::vector<ValueId> grad =
-      builder.emit(cross_entropy_grad, {logits, targets, node.outputs[1]}, {builder.type(logits)}, node.attrs);
+  std::vector<ValueId> inputs = {logits, node.inputs[first + 1], node.outputs[1]};
+  if (node.inputs.size() > first + 2) inputs.push_back(node.inputs[first + 2]);
+  std::vector<ValueId> grad = builder.emit(cross_entropy_grad, std::move(inputs), {builder.type(logits)}, node.attrs);
   builder.contribute(logits, grad[0]);
 }
 void derive_cross_entropy(GradientBuilder& builder, const NodeView& node) {
-  derive_logits(builder, node, "cross_entropy", node.inputs[0], node.inputs[1]);
+  derive_logits(builder, node, "cross_entropy", 0);
 }
 void derive_finish(GradientBuilder& builder, const NodeView& node) {
-  derive_logits(builder, node, "cross_entropy_finish", node.inputs[2], node.inputs[3]);
+  derive_logits(builder, node, "cross_entropy_finish", 2);
 }
 
 // The logits are inputs for the derivative only; this op does not read them.
@@ -110,16 +121,17 @@ const OpDef cross_entropy_grad = {.name = "cross_entropy_grad",
                                   .role = OpRole::derivative,
                                   .loss = Loss::gradient,
                                   .counts_rows = true,
-                                  .shapes = "logits [..,V], targets #R, lse #R -> dlogits as logits",
+                                  .shapes = "logits [..,V], targets #R, lse #R, shares? #R -> dlogits as logits",
                                   .cost = per_output<4>};
-const OpDef cross_entropy_and_grad = {.name = "cross_entropy_and_grad",
-                                      .role = OpRole::derivative,
-                                      .side_first = 1,
-                                      .side_end = 2,
-                                      .loss = Loss::inner,
-                                      .counts_rows = true,
-                                      .shapes = "logits [..,V], targets #R -> loss #1, lse #R, dlogits as logits",
-                                      .cost = cost_both};
+const OpDef cross_entropy_and_grad = {
+    .name = "cross_entropy_and_grad",
+    .role = OpRole::derivative,
+    .side_first = 1,
+    .side_end = 2,
+    .loss = Loss::inner,
+    .counts_rows = true,
+    .shapes = "logits [..,V], targets #R, shares? #R -> loss #1, lse #R, dlogits as logits",
+    .cost = cost_both};
 const OpDef cross_entropy_max = {
     .name = "cross_entropy_max", .distribution = Distribution::whole, .infer = infer_max, .cost = per_input<1>};
 const OpDef cross_entropy_sums = {

@@ -1,6 +1,7 @@
 // Ops over rows: layernorm, rmsnorm, bias, rotary, embedding, positions, cross-entropy.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -185,11 +186,33 @@ struct Columns {
     first = share.index * width;
     vocab = c.attrs.integer("vocab", share.of * width);
   }
+  // Returns this rank's columns that are no padding.
+  int64_t valid() const { return std::clamp<int64_t>(vocab - first, 0, width); }
   bool padding(int64_t i) const { return first + i >= vocab; }
   bool is(int64_t i, double target) const {
     return target != kIgnoredTarget && first + i == index_below(target, vocab, kTargetOutside);
   }
 };
+
+// Weight of the mean logit relative to the target's, by label smoothing (Szegedy et al. 2016, torch's definition).
+double smoothing_of(const Call& c) { return c.attrs.number("label_smoothing", 0); }
+
+// Returns this rank's part of the smoothed logit of a row's target: (1 − s)·logit of the target + s·mean of all logits.
+double smoothed(const Call& c, const Columns& columns, const double* row, double target) {
+  const double smoothing = smoothing_of(c);
+  double logit = 0, sum = 0;
+  for (int64_t i = 0; i < columns.valid(); ++i) {
+    if (columns.is(i, target)) logit = row[i];
+    if (smoothing > 0) sum += row[i];
+  }
+  return (1 - smoothing) * logit + smoothing * sum / static_cast<double>(columns.vocab);
+}
+
+// Returns the factor of a row in the loss. `shares`: index of the optional input.
+double factor_of(const Call& c, size_t shares, double target, int64_t row) {
+  if (target == kIgnoredTarget) return 0;
+  return c.attrs.number("scale", 1) * (c.reads.size() > shares ? c.reads[shares][row] : 1);
+}
 
 void cross_entropy_max(Call& c) {
   const Array& logits = c.reads[0];
@@ -209,8 +232,9 @@ void cross_entropy_sums(Call& c) {
     for (int64_t i = 0; i < columns.width; ++i) {
       double logit = logits[r * columns.width + i];
       if (!columns.padding(i)) c.writes[0][r] += std::exp(logit - top[r]);
-      if (columns.is(i, targets[r])) c.writes[0][rows + r] = logit;
     }
+  for (int64_t r = 0; r < rows; ++r)
+    c.writes[0][rows + r] = smoothed(c, columns, &logits[r * columns.width], targets[r]);
 }
 
 void cross_entropy_finish(Call& c) {
@@ -218,42 +242,48 @@ void cross_entropy_finish(Call& c) {
   int64_t rows = top.count();
   for (int64_t r = 0; r < rows; ++r) {
     c.writes[1][r] = top[r] + std::log(sums[r]);
-    if (targets[r] != kIgnoredTarget) c.writes[0][0] += (c.writes[1][r] - sums[rows + r]) * c.attrs.number("scale", 1);
+    const double factor = factor_of(c, 4, targets[r], r);
+    if (factor != 0) c.writes[0][0] += factor * (c.writes[1][r] - sums[rows + r]);
   }
 }
 
 void cross_entropy(Call& c) {
   const Array &logits = c.reads[0], &targets = c.reads[1];
-  const int64_t n = logits.last(), vocab = Columns(c, logits).vocab;
-  double loss = 0;
+  const Columns columns(c, logits);
+  const int64_t n = logits.last(), vocab = columns.vocab;
   for (int64_t r = 0; r < logits.rows(); ++r) {
     double top = -INFINITY, sum = 0;
     for (int64_t i = 0; i < vocab; ++i) top = std::max(top, logits[r * n + i]);
     for (int64_t i = 0; i < vocab; ++i) sum += std::exp(logits[r * n + i] - top);
     c.writes[1][r] = top + std::log(sum);
     if (targets[r] == kIgnoredTarget) continue;
-    loss += c.writes[1][r] - logits[r * n + index_below(targets[r], vocab, kTargetOutside)];
+    index_below(targets[r], vocab, kTargetOutside);
+    const double factor = factor_of(c, 2, targets[r], r);
+    if (factor != 0) c.writes[0][0] += factor * (c.writes[1][r] - smoothed(c, columns, &logits[r * n], targets[r]));
   }
-  c.writes[0][0] = loss * c.attrs.number("scale", 1);
 }
 
-void loss_gradient(const Call& c, const Array& lse, Array& dlogits) {
+// `shares`: index of the optional input.
+void loss_gradient(const Call& c, const Array& lse, size_t shares, Array& dlogits) {
   const Array &logits = c.reads[0], &targets = c.reads[1];
   Columns columns(c, logits);
-  double scale = c.attrs.number("scale", 1);
-  for (int64_t r = 0; r < logits.rows(); ++r)
-    for (int64_t i = 0, e = r * columns.width; i < columns.width; ++i, ++e)
-      if (targets[r] == kIgnoredTarget)
+  const double smoothing = smoothing_of(c), others = smoothing / static_cast<double>(columns.vocab);
+  for (int64_t r = 0; r < logits.rows(); ++r) {
+    const double factor = factor_of(c, shares, targets[r], r);
+    for (int64_t i = 0, e = r * columns.width; i < columns.width; ++i, ++e) {
+      if (factor == 0)
         dlogits[e] = 0;
       else if (!columns.padding(i))
-        dlogits[e] = scale * (std::exp(logits[e] - lse[r]) - (columns.is(i, targets[r]) ? 1 : 0));
+        dlogits[e] = factor * (std::exp(logits[e] - lse[r]) - (columns.is(i, targets[r]) ? 1 - smoothing : 0) - others);
+    }
+  }
 }
 
-void cross_entropy_grad(Call& c) { loss_gradient(c, c.reads[2], c.writes[0]); }
+void cross_entropy_grad(Call& c) { loss_gradient(c, c.reads[2], 3, c.writes[0]); }
 
 void cross_entropy_and_grad(Call& c) {
   cross_entropy(c);
-  loss_gradient(c, c.writes[1], c.writes[2]);
+  loss_gradient(c, c.writes[1], 2, c.writes[2]);
 }
 
 }  // namespace

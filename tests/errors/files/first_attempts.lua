@@ -63,7 +63,7 @@ local cases = {
   one_cycle = function() return plan { optimizer = prun.adamw { lr = prun.OneCycleLR {} } } end,
   cosine_annealing = function() return plan { optimizer = prun.adamw { lr = prun.CosineAnnealingLR {} } } end,
   bce = function() return model(function(x) return prun.losses.BCELoss(x, x) end) end,
-  label_smoothing = function() return model(function(x) return prun.losses.cross_entropy(x, x, { label_smoothing = 0.1 }) end) end,
+  ignore_index = function() return model(function(x) return prun.losses.cross_entropy(x, x, { ignore_index = 0 }) end) end,
   -- the plan
   epochs = function() return plan { epochs = 3 } end,
   batch_size = function() return plan { batch_size = 8 } end,

@@ -45,6 +45,56 @@ Columns columns_of(const OpView& view, const Tensor& logits) {
   return c;
 }
 
+// Returns the sum of a row's logits.
+template <class T>
+PRUN_INLINE double sum_of(const T* from, int64_t count) {
+  constexpr int64_t kBlock = 1024;  // f32 sums of so many terms, added in f64
+  double sum = 0;
+  for (int64_t first = 0; first < count; first += kBlock) {
+    const int64_t end = std::min(first + kBlock, count);
+    float block = 0;
+#pragma omp simd reduction(+ : block)
+    for (int64_t i = first; i < end; ++i) block += load(from[i]);
+    sum += static_cast<double>(block);
+  }
+  return sum;
+}
+
+// What a row's loss is relative to its log-sum-exp, and how much it counts.
+struct Terms {
+  float smoothing;      // weight of the mean logit; the target's logit has 1 - smoothing (torch's label_smoothing)
+  double scale;         // factor of every row
+  const float* shares;  // factors of the rows; null = 1
+
+  PRUN_INLINE float factor(int64_t row, int32_t target) const {
+    if (target == kIgnoredTarget) return 0;
+    return static_cast<float>(scale) * (shares == nullptr ? 1.0f : shares[row]);
+  }
+  PRUN_INLINE double share(int64_t row) const { return shares == nullptr ? 1 : static_cast<double>(shares[row]); }
+
+  // Returns this rank's part of the smoothed logit of a row's target; `at`: its column, or -1.
+  template <class T>
+  PRUN_INLINE double logit(const T* from, int64_t at, const Columns& columns) const {
+    const double hit = at < 0 ? 0 : static_cast<double>(load(from[at]));
+    if (smoothing == 0) return hit;
+    const double mean = sum_of(from, columns.valid) / static_cast<double>(columns.vocab);
+    return hit + static_cast<double>(smoothing) * (mean - hit);
+  }
+  // Returns the part of the one-hot that each column has.
+  PRUN_INLINE float others(const Columns& columns) const { return smoothing / static_cast<float>(columns.vocab); }
+};
+
+// `shares`: index of the optional input.
+Terms terms_of(const OpView& view, size_t shares, int64_t rows) {
+  Terms terms = {static_cast<float>(view.attrs().number("label_smoothing", 0)), view.attrs().number("scale", 1),
+                 nullptr};
+  if (view.reads() > shares) {
+    view.expect_count(view.read(shares), rows);
+    terms.shares = view.in<float>(shares);
+  }
+  return terms;
+}
+
 constexpr float kLog2E = 1.44269504f;
 constexpr double kLn2 = 0.69314718055994531;
 
@@ -109,10 +159,10 @@ PRUN_INLINE V probability(const V& t) {
 template <class T>
 struct ScaledProbability {
   static constexpr bool kOfGroups = true;
-  float shift, factor;
+  float shift, factor, less;  // less: subtracted from each probability, times the factor
   template <class V>
   PRUN_INLINE V operator()(const V& x) const {
-    return factor * probability<T>(V((x - shift) * kLog2E));
+    return factor * probability<T>(V((x - shift) * kLog2E)) - less;
   }
 };
 
@@ -122,11 +172,16 @@ struct RowGradient {
   const T* from;
   T* to;
   ScaledProbability<T> of;
-  int64_t target;  // its column, or -1
-  float hit;       // the logit there
+  int64_t target;   // its column, or -1
+  float hit, less;  // the logit there, and what is subtracted from its probability
 
-  PRUN_INLINE RowGradient(const T* logits, T* dlogits, const Columns& columns, int32_t id, float lse, float scale)
-      : from(logits), to(dlogits), of{lse, id == kIgnoredTarget ? 0 : scale}, target(columns.find(id)) {
+  PRUN_INLINE RowGradient(const T* logits, T* dlogits, const Columns& columns, int32_t id, float lse, float factor,
+                          const Terms& terms)
+      : from(logits),
+        to(dlogits),
+        of{lse, factor, factor * terms.others(columns)},
+        target(columns.find(id)),
+        less(1.0f - terms.smoothing + terms.others(columns)) {
     hit = target < 0 ? 0 : load(from[target]);
   }
   template <class At>
@@ -135,18 +190,19 @@ struct RowGradient {
   }
   PRUN_INLINE void finish(const Columns& columns) const {
     for (int64_t i = columns.valid; i < columns.count; ++i) store(to[i], 0);
-    if (target >= 0) store(to[target], of.factor * (exp_f32(hit - of.shift) - 1.0f));
+    if (target >= 0) store(to[target], of.factor * (exp_f32(hit - of.shift) - less));
   }
 };
 
 template <class T>
 void gradient(const T* logits, const int32_t* targets, const float* lse, T* dlogits, int64_t first, int64_t last,
-              Columns columns, float scale) {
+              Columns columns, Terms terms) {
   const FlushSubnormals flush;
   with_lanes([=]<int lanes>() PRUN_INLINED {
     for (int64_t row = first; row < last; ++row) {
       const int64_t at = row * columns.count;
-      const RowGradient<T> one(logits + at, dlogits + at, columns, targets[row], lse[row], scale);
+      const RowGradient<T> one(logits + at, dlogits + at, columns, targets[row], lse[row],
+                               terms.factor(row, targets[row]), terms);
       map_lanes<lanes>(one.of, columns.valid, one.to, one.from);
       one.finish(columns);
     }
@@ -170,7 +226,7 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
   view.expect_count(view.write(1), rows);
   return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), loss = view.out<float>(0),
                     lse = view.out<float>(1), rows, width, columns, threads = view.threads(),
-                    scale = view.attrs().number("scale", 1)] {
+                    terms = terms_of(view, 2, rows)] {
     columns.require(targets, rows);
     parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
       const FlushSubnormals flush;
@@ -181,11 +237,11 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
     });
     double sum = 0;
     for (int64_t row = 0; row < rows; ++row) {
-      if (targets[row] == kIgnoredTarget) continue;
-      sum +=
-          static_cast<double>(lse[row]) - static_cast<double>(load(logits[row * width + columns.find(targets[row])]));
+      if (terms.factor(row, targets[row]) == 0) continue;
+      const double logit = terms.logit(logits + row * width, columns.find(targets[row]), columns);
+      sum += terms.share(row) * (static_cast<double>(lse[row]) - logit);
     }
-    *loss = static_cast<float>(scale * sum);
+    *loss = static_cast<float>(terms.scale * sum);
   });
 }
 
@@ -198,15 +254,15 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
   view.expect_count(view.write(0), rows * columns.count);
   return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), lse = view.in<float>(2),
                     dlogits = view.out<T>(0), rows, columns, threads = view.threads(),
-                    scale = static_cast<float>(view.attrs().number("scale", 1))] {
+                    terms = terms_of(view, 3, rows)] {
     parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
-      gradient(logits, targets, lse, dlogits, begin, end, columns, scale);
+      gradient(logits, targets, lse, dlogits, begin, end, columns, terms);
     });
   });
 }
 
-// Computes lse and gradients of rows [first, last), and saves the logits of their targets, which gradients may
-// overwrite.
+// Computes lse and gradients of rows [first, last), and saves the (smoothed) logits of their targets, which gradients
+// may overwrite.
 //
 //      row r       | log-sum-exp |  gradient   |
 //      row r+1                   | log-sum-exp |  gradient   |
@@ -215,7 +271,7 @@ std::unique_ptr<Kernel> backward(const OpView& view) {
 // concurrently. If the second-level cache does not hold both rows, the gradient runs at once, while the row is cached.
 template <class T>
 void loss_and_gradient(const T* logits, const int32_t* targets, float* lse, float* hits, T* dlogits, int64_t first,
-                       int64_t last, Columns columns, float scale) {
+                       int64_t last, Columns columns, Terms terms) {
   const FlushSubnormals flush;
   const bool pipelined = 4 * columns.count * static_cast<int64_t>(sizeof(T)) <= second_level_cache();
   with_lanes([=]<int lanes>() PRUN_INLINED {
@@ -223,8 +279,10 @@ void loss_and_gradient(const T* logits, const int32_t* targets, float* lse, floa
     const auto alone = [](const auto&) PRUN_INLINED {};
     for (int64_t row = first; row < last; ++row) {
       if (row == first || !pipelined) lse[row] = log_sum_exp<lanes>(logits + row * width, valid, alone);
-      const RowGradient<T> one(logits + row * width, dlogits + row * width, columns, targets[row], lse[row], scale);
-      hits[row] = targets[row] == kIgnoredTarget ? lse[row] : one.hit;
+      const float factor = terms.factor(row, targets[row]);
+      const RowGradient<T> one(logits + row * width, dlogits + row * width, columns, targets[row], lse[row], factor,
+                               terms);
+      hits[row] = factor == 0 ? lse[row] : static_cast<float>(terms.logit(one.from, one.target, columns));
       if (pipelined && row + 1 < last)
         lse[row + 1] = log_sum_exp<lanes>(logits + (row + 1) * width, valid, one);
       else
@@ -244,15 +302,16 @@ std::unique_ptr<Kernel> both(const OpView& view) {
   view.expect_count(view.write(2), rows * columns.count);
   return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), loss = view.out<float>(0),
                     lse = view.out<float>(1), dlogits = view.out<T>(2), hits = view.scratch(workspace(view)), rows,
-                    columns, threads = view.threads(), scale = view.attrs().number("scale", 1)] {
+                    columns, threads = view.threads(), terms = terms_of(view, 2, rows)] {
     columns.require(targets, rows);
     float* hit = reinterpret_cast<float*>(hits.data);
     parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
-      loss_and_gradient(logits, targets, lse, hit, dlogits, begin, end, columns, static_cast<float>(scale));
+      loss_and_gradient(logits, targets, lse, hit, dlogits, begin, end, columns, terms);
     });
     double sum = 0;
-    for (int64_t row = 0; row < rows; ++row) sum += static_cast<double>(lse[row]) - static_cast<double>(hit[row]);
-    *loss = static_cast<float>(scale * sum);
+    for (int64_t row = 0; row < rows; ++row)
+      sum += terms.share(row) * (static_cast<double>(lse[row]) - static_cast<double>(hit[row]));
+    *loss = static_cast<float>(terms.scale * sum);
   });
 }
 
@@ -270,16 +329,15 @@ PRUN_CLONES void row_maxima(const T* logits, float* maxima, int64_t first, int64
 
 template <class T>
 PRUN_INLINE void row_sums(const T* logits, const int32_t* targets, const float* maxima, float* sums, float* hits,
-                          int64_t first, int64_t last, Columns columns) {
+                          int64_t first, int64_t last, Columns columns, Terms terms) {
   for (int64_t row = first; row < last; ++row) {
     const T* from = logits + row * columns.count;
     const float max = maxima[row];
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < columns.valid; ++i) sum += exp_f32(load(from[i]) - max);
-    const int64_t target = columns.find(targets[row]);
     sums[row] = sum;
-    hits[row] = target < 0 ? 0 : load(from[target]);
+    hits[row] = static_cast<float>(terms.logit(from, columns.find(targets[row]), columns));
   }
 }
 
@@ -301,11 +359,13 @@ std::unique_ptr<Kernel> sums_kernel(const OpView& view) {
   view.expect_count(view.read(2), rows);
   view.expect_count(view.write(0), 2 * rows);
   return kernel_of([logits = view.in<T>(0), targets = view.in<int32_t>(1), maxima = view.in<float>(2),
-                    sums = view.out<float>(0), rows, columns, threads = view.threads()] {
+                    sums = view.out<float>(0), rows, columns, threads = view.threads(),
+                    terms = terms_of(view, 3, rows)] {
     columns.require(targets, rows);
     parallel_rows(threads, rows, [&](int64_t begin, int64_t end) {
-      with_lanes([&]<int>()
-                     PRUN_INLINED { row_sums(logits, targets, maxima, sums, sums + rows, begin, end, columns); });
+      with_lanes([&]<int>() PRUN_INLINED {
+        row_sums(logits, targets, maxima, sums, sums + rows, begin, end, columns, terms);
+      });
     });
   });
 }
@@ -317,15 +377,14 @@ std::unique_ptr<Kernel> make_finish(const OpView& view) {
   view.expect_count(view.read(3), rows);
   view.expect_count(view.write(0), 1);
   return kernel_of([sums = view.in<float>(0), maxima = view.in<float>(1), targets = view.in<int32_t>(3),
-                    loss = view.out<float>(0), lse = view.out<float>(1), rows,
-                    scale = view.attrs().number("scale", 1)] {
+                    loss = view.out<float>(0), lse = view.out<float>(1), rows, terms = terms_of(view, 4, rows)] {
     double sum = 0;
     for (int64_t row = 0; row < rows; ++row) {
       lse[row] = maxima[row] + std::log(sums[row]);
-      if (targets[row] == kIgnoredTarget) continue;
-      sum += static_cast<double>(lse[row]) - static_cast<double>(sums[rows + row]);
+      if (terms.factor(row, targets[row]) == 0) continue;
+      sum += terms.share(row) * (static_cast<double>(lse[row]) - static_cast<double>(sums[rows + row]));
     }
-    *loss = static_cast<float>(scale * sum);
+    *loss = static_cast<float>(terms.scale * sum);
   });
 }
 

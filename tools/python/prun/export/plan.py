@@ -74,7 +74,7 @@ def _check_targets(builder: Builder, values: dict[str, Tensor]) -> None:
         a, b = values.get(tokens.name), values.get(shifted.name)
         if a is None or b is None or not torch.equal(a.long(), b.long()):
             raise ExportError(f"the example's {shifted.name} differ from its {tokens.name}",
-                              hint="a plan predicts each next token; ignored targets (-100) are not supported yet")
+                              hint="this plan predicts each next token of its files: pass the same ids twice")
     targets = builder.inputs_used.get("targets") or builder.inputs_used.get("y")
     given = None if targets is None else values.get(targets.name)
     ids = None if tokens is None else values.get(tokens.name)
@@ -84,9 +84,9 @@ def _check_targets(builder: Builder, values: dict[str, Tensor]) -> None:
             raise ExportError(f"the example's {targets.name} are its {tokens.name}",  # type: ignore[union-attr]
                               hint="a plan predicts each next token: pass them shifted by one, or shift in forward")
         builder.notes.append("The example's targets are not its next tokens; the plan's are.")
-    if given is not None and not given.is_floating_point() and bool((given < 0).any()):
+    if tokens is not None and given is not None and not given.is_floating_point() and bool((given < 0).any()):
         raise ExportError("the example has ignored targets (below 0)",
-                          hint="a plan predicts each next token; ignored targets are not supported yet")
+                          hint="this plan predicts each next token of its files, which have none: pass whole targets")
 
 
 def _example_values(builder: Builder, example: Any) -> dict[str, Tensor]:

@@ -65,15 +65,9 @@ def cross_entropy(builder: Builder, node: Node) -> Op | None:
     given = dict(zip(names, [*node.args, *defaults[len(node.args):]]))
     given.update(node.kwargs)
     if given["weight"] is not None:
-        raise refuse(node, "weights of classes", "a plan's cross-entropy counts all targets equally")
+        raise refuse(node, "weights of classes", "a plan's cross-entropy has weights of targets, not of classes")
     if given["reduction"] != 1:
         raise refuse(node, "a sum instead of a mean", 'use reduction="mean"; scale the learning rate instead')
-    if given["label_smoothing"] != 0.0:
-        raise refuse(node, "label smoothing", "prun has none yet; use label_smoothing=0")
-    ignored = given["ignore_index"]
-    if isinstance(ignored, int) and ignored >= 0:
-        raise refuse(node, f"targets of {ignored}, which the loss ignores (ignore_index)",
-                     "a plan counts each token; use ignore_index=-100 and data without padding")
     logits, targets = node.args[0], node.args[1]
     assert isinstance(logits, Node) and isinstance(targets, Node)
     if targets.meta["val"].is_floating_point():
@@ -85,18 +79,28 @@ def cross_entropy(builder: Builder, node: Node) -> Op | None:
     elif node.target in _LIKELIHOODS:
         raise refuse(node, "nll_loss of something else than log_softmax over the last dim",
                      "use F.cross_entropy(logits, targets)")
-    return _cross_entropy(builder, node, origin, rows, targets)
+    return _cross_entropy(builder, node, origin, rows, targets, given["ignore_index"], given["label_smoothing"])
 
 
-def _cross_entropy(builder: Builder, node: Node, origin: Node, rows: list[int], targets: Node) -> Op:
+def _options(ignored: int, smoothing: float, tokens: bool) -> str:
+    """Returns the options of prun.losses.cross_entropy as Lua. `tokens`: targets are tokens, which count from 0."""
+    options = [f"ignore = {ignored}"] if ignored >= 0 or not tokens and ignored != -100 else []
+    if smoothing != 0:
+        options.append(f"label_smoothing = {smoothing!r}")
+    return f", {{{{ {', '.join(options)} }}}}" if options else ""  # braces of Op.text are doubled
+
+
+def _cross_entropy(builder: Builder, node: Node, origin: Node, rows: list[int], targets: Node, ignored: int,
+                   smoothing: float) -> Op:
     source, positions = _targets(builder, targets)
     vocab = shape_of(origin)[-1]
     pairs = [(int(row), at) for row, at in zip(rows, positions) if at >= 0]
     shape = shape_of(source)
     if len(shape) == 1 and pairs == [(i, i) for i in range(shape[0])]:
         builder.inputs_used["y"] = source
-        return builder.emit("loss", "prun.losses.cross_entropy({0}, batch.y)", [builder.value(origin)], node,
-                            shape=(1,))
+        options = _options(ignored, smoothing, tokens=False)
+        return builder.emit("loss", f"prun.losses.cross_entropy({{0}}, batch.y{options})", [builder.value(origin)],
+                            node, shape=(1,))
     if len(shape) != 2:
         raise refuse(node, f"targets of shape {list(shape)}", "targets are token ids [batch, tokens]")
     count, tokens = shape
@@ -118,7 +122,8 @@ def _cross_entropy(builder: Builder, node: Node, origin: Node, rows: list[int], 
                      "pass targets [batch, tokens] with the next token at each position")
     builder.vocab = vocab
     x = builder.value(origin)
-    return builder.emit("loss", "prun.losses.cross_entropy({0}, batch.targets)", [x], node, shape=(1,))
+    options = _options(ignored, smoothing, tokens=True)
+    return builder.emit("loss", f"prun.losses.cross_entropy({{0}}, batch.targets{options})", [x], node, shape=(1,))
 
 
 def _squares(node: Node) -> tuple[Any, Any] | None:
