@@ -27,9 +27,10 @@ constexpr int64_t kSaidBytes = int64_t{8} << 30;  // data above this size are an
 
 struct Range {
   double least = 0, most = 0;
-  bool finite = true;
+  bool finite = true, counts = false;  // counts: an id is not the ignored one
   void join(const Range& other) {
-    least = std::min(least, other.least), most = std::max(most, other.most), finite = finite && other.finite;
+    least = std::min(least, other.least), most = std::max(most, other.most);
+    finite = finite && other.finite, counts = counts || other.counts;
   }
 };
 
@@ -37,21 +38,23 @@ struct Range {
 template <class T>
 Range range_of(const T* data, int64_t count, std::optional<int64_t> ignored) {
   constexpr int64_t kBlock = 1024;
-  T least = 0, most = 0;
-  const T skipped = ignored && std::in_range<T>(*ignored) ? static_cast<T>(*ignored) : T{0};
+  T least = 0, most = 0, differ = 0;
+  const bool representable = ignored && std::in_range<T>(*ignored);
+  const T skipped = representable ? static_cast<T>(*ignored) : T{0};
   const auto take = [&](const T* p, int64_t n) {
-    T low = least, high = most;
+    T low = least, high = most, other = differ;
     for (int64_t i = 0; i < n; ++i) {
       const T id = p[i] == skipped ? T{0} : p[i];
+      other = static_cast<T>(other | (p[i] ^ skipped));
       low = id < low ? id : low;
       high = id > high ? id : high;
     }
-    least = low, most = high;
+    least = low, most = high, differ = other;
   };
   int64_t i = 0;
   for (; i + kBlock <= count; i += kBlock) take(data + i, kBlock);
   take(data + i, count - i);
-  return {static_cast<double>(least), static_cast<double>(most), true};
+  return {static_cast<double>(least), static_cast<double>(most), true, differ != 0 || !representable};
 }
 
 // A value must be finite as f32: 0 · x is 0 only for finite x, so a sum of 0 means that all are finite.
@@ -59,7 +62,7 @@ template <class T>
 requires std::is_floating_point_v<T> Range range_of(const T* data, int64_t count, std::optional<int64_t>) {
   float sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += 0.0F * static_cast<float>(data[i]);
-  return {0, 0, sum == 0.0F};
+  return {0, 0, sum == 0.0F, true};
 }
 
 Range range_of(const DataFiles& files, int64_t first, int64_t count, std::optional<int64_t> ignored,
@@ -185,11 +188,17 @@ bool fits_behind_header(const DataFiles& files, const IdLimit& limit, int64_t at
 void check(const std::vector<IdLimit>& limits, const Data& data, const std::string& name) {
   const DataFiles files(data, name);
   const IdLimit limit = least_limit(limits, data, name);
-  if (!is_float(files.element()) && !can_exceed(files.element(), limit.size)) return;
+  const bool may_ignore_all = limit.ignored && !name.empty();
+  if (!is_float(files.element()) && !can_exceed(files.element(), limit.size) && !may_ignore_all) return;
   const bool ids = limit.size < std::numeric_limits<int64_t>::max();
   if (!is_float(files.element()) && !ids) return;
   const Range range = range_of(files, limit.ignored);
   if (!range.finite) fail_finite(files, data);
+  if (may_ignore_all && !range.counts)
+    throw plan_error(fmt::format("data: {}: every label is {}, which the loss ignores{}: there is nothing to train",
+                                 files.place(0).path, *limit.ignored,
+                                 limit.site.known() ? fmt::format(" ({})", limit.site.text()) : ""),
+                     data.site);
   if (range.least < 0 || range.most >= static_cast<double>(limit.size)) fail_id(files, data, limit, range);
 }
 

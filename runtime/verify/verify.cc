@@ -27,6 +27,7 @@ constexpr Rule kRules[] = {
     verify::streams_meet_at_the_end,
     verify::shapes_fit,
     verify::factors_are_right,
+    verify::shares_fit,
     verify::nothing_is_lost,
     verify::memory_suffices,
 };

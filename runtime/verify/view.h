@@ -104,6 +104,7 @@ void nothing_is_lost(const JobView& view, Findings& findings);
 void streams_meet_at_the_end(const JobView& view, Findings& findings);
 void shapes_fit(const JobView& view, Findings& findings);
 void factors_are_right(const JobView& view, Findings& findings);
+void shares_fit(const JobView& view, Findings& findings);
 void values_are_right(const JobView& view, Findings& findings);
 void spaces_are_kept(const JobView& view, Findings& findings);
 void memory_suffices(const JobView& view, Findings& findings);

@@ -12,6 +12,7 @@ local arg = prun.args {
   offload = { "", "optimizer, or empty" },
   groups = { false, "the optimizer has groups of parameters" },
   frozen = { "", "parameters that are not trained" },
+  ends = { -1, "the byte that ends a document; -1: none" },
   dtype = "f64",
 }
 
@@ -41,7 +42,8 @@ return prun.plan {
   mesh      = prun.mesh(arg.strategy == "single" and {} or axes),
   model     = prun.models.gpt { vocab = 128, layers = arg.layers, width = arg.width, heads = arg.heads,
                                 context = arg.context, tied = arg.tied },
-  data      = prun.data.bytes { path = "../../plans/text/sample.txt", batch = arg.batch },
+  data      = prun.data.bytes { path = "../../plans/text/sample.txt", batch = arg.batch,
+                                document_end = arg.ends >= 0 and arg.ends or nil },
   strategy  = strategies,
   optimizer = optimizer,
   frozen    = arg.frozen ~= "" and arg.frozen or nil,

@@ -334,6 +334,36 @@ bool frozen(Job& job, Random& random, Mutant& mutant) {
   return true;
 }
 
+// Takes the shares of targets from a loss, or gives it those of another microbatch.
+bool shares(Job& job, Random& random, Mutant& mutant) {
+  Place at;
+  const auto of_shares = [](const Program& program, TensorId id) {
+    return program.tensors[id].name.find(".shares") != std::string::npos;
+  };
+  if (!pick(job, random, at, [&](const Program& program, const Op& op) {
+        return op.def->loss != Loss::none && !op.reads.empty() && of_shares(program, op.reads.back());
+      }))
+    return false;
+  const Program& program = job.classes[at.cls];
+  Op& op = op_of(job, at);
+  const Tensor& read = program.tensors[op.reads.back()];
+  std::vector<TensorId> others;
+  for (const TensorId id : program.tensors.ids()) {
+    const Tensor& other = program.tensors[id];
+    if (other.buffer == read.buffer && other.shape == read.shape && other.byte_offset != read.byte_offset)
+      others.push_back(id);
+  }
+  mutant.site = op.site;
+  if (others.empty() || random() % 2 == 0) {
+    mutant.what = fmt::format("{} counts all targets", name_of(job, at));
+    op.reads.pop_back();
+  } else {
+    op.reads.back() = others[below(random, others.size())];
+    mutant.what = fmt::format("{} takes '{}'", name_of(job, at), program.tensors[op.reads.back()].name);
+  }
+  return true;
+}
+
 // Attributes derived from placements; excludes the plan's own numbers and those that a derivative copies from its op.
 // clang-format off
 constexpr const char* kDerived[] = {
@@ -391,7 +421,8 @@ constexpr std::array<std::pair<std::string_view, Make>, kKinds> kMakers = {{{"dr
                                                                             {"blocks", blocks},
                                                                             {"attribute", attribute},
                                                                             {"repeat", repeat},
-                                                                            {"frozen", frozen}}};
+                                                                            {"frozen", frozen},
+                                                                            {"shares", shares}}};
 
 }  // namespace
 

@@ -10,8 +10,8 @@
 
 namespace prun::mutate {
 
-enum class Kind { drop, twice, swap, axis, edge, lifetime, count, reduction, heads, blocks, attribute, repeat, frozen };
-inline constexpr int kKinds = 13;
+enum class Kind { drop, twice, swap, axis, edge, lifetime, count, reduction, heads, blocks, attribute, repeat, frozen, shares };
+inline constexpr int kKinds = 14;
 std::string_view kind_name(Kind kind);
 
 struct Mutant {

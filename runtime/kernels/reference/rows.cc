@@ -267,14 +267,15 @@ void cross_entropy(Call& c) {
 void loss_gradient(const Call& c, const Array& lse, size_t shares, Array& dlogits) {
   const Array &logits = c.reads[0], &targets = c.reads[1];
   Columns columns(c, logits);
-  const double smoothing = smoothing_of(c), others = smoothing / static_cast<double>(columns.vocab);
+  const double vocab = static_cast<double>(columns.vocab), others = smoothing_of(c) / vocab,
+               own = 1 - (vocab - 1) * others;
   for (int64_t r = 0; r < logits.rows(); ++r) {
     const double factor = factor_of(c, shares, targets[r], r);
     for (int64_t i = 0, e = r * columns.width; i < columns.width; ++i, ++e) {
       if (factor == 0)
         dlogits[e] = 0;
       else if (!columns.padding(i))
-        dlogits[e] = factor * (std::exp(logits[e] - lse[r]) - (columns.is(i, targets[r]) ? 1 - smoothing : 0) - others);
+        dlogits[e] = factor * (std::exp(logits[e] - lse[r]) - (columns.is(i, targets[r]) ? own : others));
     }
   }
 }

@@ -74,11 +74,12 @@ struct Terms {
 
   // Returns this rank's part of the smoothed logit of a row's target; `at`: its column, or -1.
   template <class T>
-  PRUN_INLINE double logit(const T* from, int64_t at, const Columns& columns) const {
-    const double hit = at < 0 ? 0 : static_cast<double>(load(from[at]));
+  PRUN_INLINE float logit(const T* from, int64_t at, const Columns& columns) const {
+    const float hit = at < 0 ? 0 : load(from[at]);
     if (smoothing == 0) return hit;
-    const double mean = sum_of(from, columns.valid) / static_cast<double>(columns.vocab);
-    return hit + static_cast<double>(smoothing) * (mean - hit);
+    const double mean = sum_of(from, columns.valid) / static_cast<double>(columns.vocab),
+                 own = static_cast<double>(hit);
+    return static_cast<float>(own + static_cast<double>(smoothing) * (mean - own));
   }
   // Returns the part of the one-hot that each column has.
   PRUN_INLINE float others(const Columns& columns) const { return smoothing / static_cast<float>(columns.vocab); }
@@ -238,8 +239,8 @@ std::unique_ptr<Kernel> forward(const OpView& view) {
     double sum = 0;
     for (int64_t row = 0; row < rows; ++row) {
       if (terms.factor(row, targets[row]) == 0) continue;
-      const double logit = terms.logit(logits + row * width, columns.find(targets[row]), columns);
-      sum += terms.share(row) * (static_cast<double>(lse[row]) - logit);
+      const float logit = terms.logit(logits + row * width, columns.find(targets[row]), columns);
+      sum += terms.share(row) * (static_cast<double>(lse[row]) - static_cast<double>(logit));
     }
     *loss = static_cast<float>(terms.scale * sum);
   });
@@ -282,7 +283,7 @@ void loss_and_gradient(const T* logits, const int32_t* targets, float* lse, floa
       const float factor = terms.factor(row, targets[row]);
       const RowGradient<T> one(logits + row * width, dlogits + row * width, columns, targets[row], lse[row], factor,
                                terms);
-      hits[row] = factor == 0 ? lse[row] : static_cast<float>(terms.logit(one.from, one.target, columns));
+      hits[row] = factor == 0 ? lse[row] : terms.logit(one.from, one.target, columns);
       if (pipelined && row + 1 < last)
         lse[row + 1] = log_sum_exp<lanes>(logits + (row + 1) * width, valid, one);
       else
@@ -337,7 +338,7 @@ PRUN_INLINE void row_sums(const T* logits, const int32_t* targets, const float* 
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < columns.valid; ++i) sum += exp_f32(load(from[i]) - max);
     sums[row] = sum;
-    hits[row] = static_cast<float>(terms.logit(from, columns.find(targets[row]), columns));
+    hits[row] = terms.logit(from, columns.find(targets[row]), columns);
   }
 }
 
