@@ -176,6 +176,11 @@
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 
+---@class prun.losses.cross_entropy.options
+---@field ignore? integer a target that does not count; by default -100 where the data may hold it
+---@field label_smoothing? number share of the target that all classes get alike (default 0)
+---@field weights? prun.Tensor a weight for each target, an input of the batch
+
 ---@class prun.models.gpt.options
 ---@field vocab? integer number of different tokens (default 256)
 ---@field layers? integer number of transformer blocks (default 12)
@@ -482,7 +487,7 @@
 ---@field from fun(options: prun.init.from.options): prun.Weights
 
 ---@class prun.losses
----@field cross_entropy fun(logits: prun.Tensor, targets: prun.Tensor): prun.Tensor
+---@field cross_entropy fun(logits: prun.Tensor, targets: prun.Tensor, options?: prun.losses.cross_entropy.options): prun.Tensor
 ---@field mean fun(y: prun.Tensor, target?: prun.Tensor): prun.Tensor
 ---@field mean_square fun(y: prun.Tensor, target?: prun.Tensor): prun.Tensor
 ---@field mse fun(y: prun.Tensor, target: prun.Tensor): prun.Tensor

@@ -42,7 +42,7 @@ double TargetCount::share(const CountedSamples& samples) {
   const int64_t targets = samples.count * per_sample_;
   if (sum > 0) return static_cast<double>(targets) / sum;
   throw usage_error(fmt::format(
-      "{}: none of the {} targets of {} counts in the loss{}: a mean over nothing has no value; leave out samples "
+      "{}: none of the {} targets of {} counts in the loss{}: a mean over nothing has no value; remove samples "
       "without targets, or make the batch larger",
       path_, targets, samples.words, weights_.empty() ? ", because all are ignored" : ""));
 }

@@ -20,6 +20,7 @@ import packages  # noqa: E402
 PRUN, VENV, ALL = sys.argv[1], sys.argv[2], "--all" in sys.argv[3:]
 packages.run_inside(__file__, VENV)
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
+import numpy  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 import transformers  # noqa: E402
@@ -52,6 +53,19 @@ return prun.plan {{
   strategy = {{ prun.tensor_parallel {{ axis = "tp" }}, prun.zero3 {{ axis = "dp" }} }},
   optimizer = prun.adamw {{ lr = arg.lr, betas = {{ 0.9, 0.99 }}, weight_decay = 0.1 }},
   steps = arg.steps,
+}}
+"""
+LABELS = """local prun = require "prun"
+local arg = prun.args {{ dp = 1, tp = 1, pp = 1, micro = 1 }}
+local theirs = {model}
+return prun.plan {{
+  mesh = prun.mesh {{ pp = arg.pp, dp = arg.dp, tp = arg.tp }},
+  model = function(batch) return theirs.build {{ tokens = batch.x, targets = batch.y }} end,
+  init = prun.init.from {{ path = "theirs" }},
+  data = prun.data.arrays {{ x = "x.npy", y = "y.npy", batch = 8 }},
+  strategy = {{ prun.pipeline {{ axis = "pp" }}, prun.tensor_parallel {{ axis = "tp" }}, prun.zero3 {{ axis = "dp" }} }},
+  optimizer = prun.sgd {{ lr = 0.3 }},
+  micro = arg.micro, steps = 4,
 }}
 """
 GPT = "prun.models.gpt { vocab = 256, layers = 2, width = 64, heads = 4, context = 32%s }"
@@ -341,6 +355,35 @@ class Import(Folders):
                 logits = theirs(tokens[:, :-1]).logits[0].double()
             wanted = torch.nn.functional.cross_entropy(logits, targets, ignore_index=-1)
             self.near(found, [wanted.item()], 1e-5)
+
+    def test_labels_that_do_not_count(self):
+        """Labels of -100 in arrays against transformers' loss with num_items_in_batch, its batch accumulated in two parts."""
+        draw = torch.Generator().manual_seed(3)
+        ids = torch.randint(0, VOCAB, (8, CONTEXT), generator=draw)
+        labels = ids.clone()
+        for sample in labels:
+            sample[:torch.randint(1, CONTEXT - 1, (1,), generator=draw)] = -100
+        numpy.save(self.folder / "x.npy", ids.int().numpy())
+        numpy.save(self.folder / "y.npy", torch.cat([labels[:, 1:], torch.full((8, 1), -100)], 1).numpy())
+        count = (labels[:, 1:] != -100).sum()
+        for name in ("gpt2", "llama"):
+            shutil.rmtree(self.folder / "theirs", ignore_errors=True)
+            theirs, wanted = self.make(THEIRS[name]), []
+            shown = prun("ckpt", "show", "theirs", cwd=self.folder).stdout.splitlines()[1]
+            (self.folder / "plan.lua").write_text(LABELS.format(model=shown))
+            optimizer = torch.optim.SGD(theirs.parameters(), lr=0.3)
+            for _ in range(4):
+                optimizer.zero_grad()
+                parts = [theirs(input_ids=ids[part], labels=labels[part], num_items_in_batch=count).loss
+                         for part in (slice(0, 3), slice(3, 8))]
+                sum(parts).backward()
+                optimizer.step()
+                wanted.append(sum(parts).item())
+            for ranks, sets in ((1, []), (2, ["dp=2", "micro=2"]), (4, ["pp=2", "tp=2", "micro=4"])):
+                with self.subTest(name=name, sets=sets):
+                    words = [word for one in sets for word in ("--set", one)]
+                    done = prun("plan.lua", "--nproc", ranks, "--metrics", "-", "-q", *words, cwd=self.folder)
+                    self.near([json.loads(line)["loss"] for line in done.stdout.splitlines()], wanted, 1e-6)
 
     def test_weights_of_a_checkpoint_begin_a_run_anew(self):
         self.train(OURS["llama"], 3, "--checkpoint", "runs", "--checkpoint-every", 2)

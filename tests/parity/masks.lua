@@ -1,4 +1,4 @@
--- A small transformer on arrays or tokens of which the loss leaves out targets, with weights and smoothing.
+-- A small transformer on arrays or tokens whose loss ignores some targets, with weights and smoothing.
 -- masks_test.py compares meshes, and whole batches with the samples that they consist of.
 
 local prun = require "prun"

@@ -218,6 +218,56 @@ TEST_F(NextBatchTest, AFileThatIsCutWhileItIsReadIsNamed) {
 }
 
 // More one-byte shards than are open at once, in an order other than that of reading.
+// Labels of an array and their shares on each of two ranks. A label outside the classes that is not ignored is named.
+TEST_F(NextBatchTest, SharesCountTheLabelsOfAllRanks) {
+  constexpr int kRanks = 2, kClasses = 5;
+  const auto run = [&](std::vector<int32_t> labels, int rank) {
+    std::ofstream(path_).write(reinterpret_cast<const char*>(labels.data()), static_cast<std::streamsize>(kBatch * 4));
+    Program program;
+    program.mesh = Mesh({{"dp", kRanks}});
+    DataSource& data = program.bodies.back().data;
+    data.kind = "arrays", data.order = "epochs", data.global_batch = data.count = kBatch;
+    data.files = {{path_, kBatch * 4, 0, "i32", "y"}};
+    constexpr int64_t kLocal = kBatch / kRanks;
+    for (int i = 0; i < 2; ++i) {
+      program.buffers.push_back({"batch", Role::data, kLocal * 4, i * kLocal * 4});
+      program.tensors.push_back({"batch", i, 0, i == 0 ? Dtype::i32 : Dtype::f32, {kLocal}});
+    }
+    Op op;
+    op.def = &ops::next_batch;
+    op.writes = {0, 1};
+    op.attrs.set("axis", "dp");
+    op.attrs.set("names", "y,y.shares");
+    op.attrs.set("share_of", ",y");
+    op.attrs.set("weighted_by", ",");
+    op.attrs.set("ignored", std::vector<int64_t>{0, -100});
+    op.attrs.set("classes", std::vector<int64_t>{0, kClasses});
+    StepTable table;
+    std::vector<std::byte> memory(2 * kLocal * 4);
+    make_host_kernel({memory.data(), rank, &program, &table}, op, {})->run();
+    float sum = 0;
+    for (int64_t i = 0; i < kLocal; ++i) {
+      const int32_t id = reinterpret_cast<const int32_t*>(memory.data())[i];
+      const float share = reinterpret_cast<const float*>(memory.data() + kLocal * 4)[i];
+      EXPECT_TRUE(share == (id == kIgnoredTarget ? 0 : 2)) << id << " " << share;
+      sum += share;
+    }
+    return sum;
+  };
+  EXPECT_EQ(run({4, -100, 0, -100, -100, 3}, 0) + run({4, -100, 0, -100, -100, 3}, 1), kBatch);
+  for (const int32_t wrong : {-1, kClasses}) {
+    try {
+      run({4, -100, 0, wrong, -100, 3}, 0);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(),
+                fmt::format("{}: the label {} of sample 3 at position 0 is neither in the 5 logits of a row nor -100, "
+                            "which is ignored",
+                            path_, wrong));
+    }
+  }
+}
+
 TEST_F(NextBatchTest, ManyShardsAreOneText) {
   constexpr int kShards = 100;
   DataSource data = source("index");

@@ -223,6 +223,38 @@ TEST(VerifyValues, AMeanOverOtherElements) {
             "0.25 is due");
 }
 
+// A step whose loss is a cross_entropy over two targets, with shares.
+struct Shared : Step {
+  int targets, shares, lse;
+  Shared() {
+    targets = shaped(buffer("t", 2), {2}, Role::data), shares = shaped(buffer("t.shares", 2), {2}, Role::data);
+    lse = shaped(buffer("lse", 2), {2}, Role::activation);
+    program.tensors[targets].dtype = Dtype::i32;
+    ops()[0].writes = {x, targets, shares};
+    ops()[0].attrs.set("names", "x,t,t.shares");
+    ops()[0].attrs.set("share_of", ",,t");
+    ops()[2].def = &ops::cross_entropy, ops()[3].def = &ops::cross_entropy_grad;
+    ops()[2].reads = {y, targets, shares}, ops()[2].writes = {loss, lse};
+    ops()[3].reads = {y, targets, lse, shares};
+    for (const size_t i : {2, 3}) ops()[i].attrs.set("scale", 0.5);
+  }
+};
+
+TEST(VerifyValues, ALossThatCountsIgnoredTargets) {
+  EXPECT_EQ(check(Shared()), "");
+  for (const size_t i : {2, 3}) {
+    Shared all;
+    all.ops()[i].reads.pop_back();
+    EXPECT_NE(check(all).find("counts all of 't', some of which are ignored"), std::string::npos) << check(all);
+    Shared other;
+    other.ops()[i].reads.back() = other.lse;
+    EXPECT_NE(check(other).find("for the shares of 't'"), std::string::npos) << check(other);
+  }
+  Shared unknown;
+  unknown.ops()[0].attrs.set("share_of", ",,z");
+  EXPECT_EQ(found(unknown), "wrong shares: next_batch writes shares of no target 'z'");
+}
+
 TEST(VerifyValues, AGradientThatIsNeverReduced) {
   Step step;
   step.drop(6);

@@ -36,7 +36,7 @@ inline Columns columns_of(const OpView& view, const Tensor& logits) {
   return c;
 }
 
-// What a row's loss is relative to its log-sum-exp, and how much it counts.
+// The terms of a row's loss besides its log-sum-exp.
 struct Terms {
   float smoothing;      // weight of the mean logit; the target's logit has 1 − smoothing
   float scale;          // factor of every row

@@ -60,7 +60,7 @@ PRUN_INLINE double sum_of(const T* from, int64_t count) {
   return sum;
 }
 
-// What a row's loss is relative to its log-sum-exp, and how much it counts.
+// The terms of a row's loss besides its log-sum-exp.
 struct Terms {
   float smoothing;      // weight of the mean logit; the target's logit has 1 - smoothing (torch's label_smoothing)
   double scale;         // factor of every row
@@ -174,7 +174,7 @@ struct RowGradient {
   T* to;
   ScaledProbability<T> of;
   int64_t target;   // its column, or -1
-  float hit, less;  // the logit there, and what is subtracted from its probability
+  float hit, less;  // the logit there; the number subtracted from its probability
 
   PRUN_INLINE RowGradient(const T* logits, T* dlogits, const Columns& columns, int32_t id, float lse, float factor,
                           const Terms& terms)
