@@ -48,6 +48,8 @@ local options = {
   ignore_index = "ignore", label_smoothing = "label_smoothing of prun.losses.cross_entropy",
   attention_dropout = "dropout; prun has no dropout of attention scores yet",
   attn_dropout = "dropout; prun has no dropout of attention scores yet",
+  r = "rank", lora_r = "rank", lora_alpha = "alpha", lora_dropout = "dropout", target_modules = 'match = "*.qkv"',
+  modules_to_save = 'train = "head*"',
   -- data parallel
   bucket_cap_mb = 'bucket = "25 MiB"', bucket_size = "bucket", reduce_bucket_size = "bucket, in bytes",
   allgather_bucket_size = "prefetch, in units", first_bucket_bytes_cap = "first", first_bucket_mb = 'first = "1 MiB"',
@@ -131,6 +133,9 @@ local words = {
   autocast = "dtype of the plan",
   manual_seed = "seed of the plan", gradscaler = 'dtype = "bf16" of the plan, which needs no loss scaling',
   amp = 'dtype = "bf16" of the plan', mixed_precision = 'dtype = "bf16" of the plan',
+  qlora = 'lora = prun.lora { match = "block*.qkv" } of prun.plan',
+  peft = 'lora = prun.lora { match = "block*.qkv" } of prun.plan',
+  loraconfig = 'lora = prun.lora { match = "block*.qkv" } of prun.plan',
   wandb = "--metrics FILE on the command line", distributedsampler = "nothing: each data rank reads its share",
 }
 
@@ -173,7 +178,6 @@ for what, names in pairs {
     "adagrad adadelta adafactor adamax nadam radam rmsprop lamb lars lbfgs shampoo soap sophia adam8bit adamw8bit",
   ["learning rate that follows the loss; it has prun.cosine, prun.linear, prun.wsd, prun.one_cycle, " ..
     "prun.step_decay, prun.inverse_root, points and functions of the step"] = "reducelronplateau",
-  ["adapters; frozen = \"block*\" of prun.plan trains the other parameters only"] = "lora qlora dora peft adapter",
   ["such loss; it has prun.losses.cross_entropy, mse, mean_square and mean"] =
     "bce bceloss bcewithlogitsloss nllloss nll_loss kldivloss kl_div l1 l1loss l1_loss smoothl1loss ctcloss dpo",
   ["8-bit numbers; dtype = \"bf16\" of the plan halves memory and traffic"] = "fp8 float8 int8 quantize bitsandbytes",

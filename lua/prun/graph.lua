@@ -209,6 +209,9 @@ function graph.parameter(name, shape, init, blocks, shared)
   return parameter
 end
 
+-- Returns the name of the unit that is recorded now.
+function graph.unit_name() return owner(graph.current).name end
+
 -- Notes that the current unit's layer borrows another's weight, under the name of its own.
 function graph.borrow(weight, name)
   local g = here_with_units("a tied weight")

@@ -136,6 +136,7 @@ kinds.known = {
   mesh = { "a mesh: prun.mesh { dp = prun.world }", marked "mesh" },
   data = { "data, such as prun.data.bytes { ... }", marked "data" },
   weights = { "weights that exist: prun.init.from { path = \"model\" }", marked "weights" },
+  lora = { "adapters: prun.lora { match = \"block*.qkv\" }", marked "lora" },
   eval = { "an evaluation: prun.eval { every = 50, batches = 4 }", marked "eval" },
   checkpoint = { "checkpoints: prun.checkpoint { every = 500 }", marked "checkpoint" },
   rate = { "a number or a schedule, such as prun.cosine { lr = 3e-4, warmup = 100 }", function(value)

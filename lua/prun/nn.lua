@@ -1,6 +1,7 @@
 -- prun.nn: layers and ops of a model. Each call records one op with its site; weights are named "<unit>.<name>.weight"
 -- and "<unit>.<name>.bias".
 
+local adapters = require "prun.adapters"
 local graph = require "prun.graph"
 local namespace = require "prun.namespace"
 local schema = require "prun.schema"
@@ -90,7 +91,8 @@ nn.linear = word("linear", {
   local inputs = { input, opt.weight or graph.parameter(layer .. ".weight", { width, out },
                                                         opt.init or { "uniform", 1 / math.sqrt(width) }, opt.blocks) }
   if with_bias then inputs[3] = graph.parameter(layer .. ".bias", { out }, opt.bias_init or zeros, opt.blocks) end
-  return (graph.op("linear", inputs, opt.weight and { transpose = 1 } or {}, layer))
+  local y = graph.op("linear", inputs, opt.weight and { transpose = 1 } or {}, layer)
+  return adapters.linear(y, layer, input, out, opt.blocks, opt.weight ~= nil)
 end)
 
 -- Normalizes the last dim, with a learned scale and shift.

@@ -1,6 +1,7 @@
 -- prun.plan { mesh, model, data, strategy, optimizer, steps }: a training job. The model is recorded for one rank's
 -- share of the batch; the strategies are recorded once for each class of units.
 
+local adapters = require "prun.adapters"
 local data = require "prun.data"
 local evaluation = require "prun.eval"
 local frozen = require "prun.frozen"
@@ -23,6 +24,8 @@ local entries = schema.register("prun.plan", {
     help = "weights to begin with, such as prun.init.from { path = \"model\" }; else the model's initial values" },
   { name = "frozen", kind = "text", optional = true,
     help = 'parameters that are not trained, such as "embed*|block*.ln1.*": * is any characters' },
+  { name = "lora", kind = "lora", optional = true,
+    help = 'low-rank adapters, all else is frozen, such as prun.lora { match = "block*.qkv", rank = 8 }' },
   { name = "micro", kind = "integer", default = 1, least = 1, most = 1000000, help = "microbatches of a step" },
   { name = "eval", kind = "eval", optional = true, help = "such as prun.eval { every = 50, batches = 4 }" },
   { name = "checkpoint", kind = "checkpoint", optional = true,
@@ -133,6 +136,7 @@ end
 -- Records the model for `batch` samples.
 local function record_model(plan, model, batch)
   local recorded, loss = graph.record(plan.dtype, true, function()
+    if plan.lora then graph.current.lora = adapters.begin(plan.lora) end
     local inputs = {}
     for _, input in ipairs(data.inputs(plan.data, batch, plan.dtype)) do
       inputs[input.name] = graph.input(input.name, input.dtype, input.shape)
@@ -249,6 +253,11 @@ return function(given)
   end
   check_samples(plan)
   data.check_splits(plan.data, plan.mesh, strategies)
+  if plan.lora and plan.frozen then
+    host.fail("prun.plan: 'lora' freezes all but its adapters and what its option `train` matches: drop 'frozen'",
+      host.site_of_word(site, "frozen"))
+  end
+  if generates then plan.lora = nil end  -- the weights that it reads contain them
   local model = plan.model
   if type(model) == "function" then model = { build = model, site = host.site_of_word(site, "model") } end
   data.agree(plan.data, model)
@@ -261,9 +270,10 @@ return function(given)
   end
   local result = graph.result(recorded)
   for i, numbers in ipairs(groups.numbers(plan.optimizer, recorded) or {}) do result.units[i].groups = numbers end
-  if plan.frozen and not generates then
-    for i, marks in ipairs(frozen(plan.frozen, recorded, site)) do result.units[i].frozen = marks end
-  end
+  local marks
+  if plan.frozen and not generates then marks = frozen(plan.frozen, recorded, site) end
+  if plan.lora then marks = adapters.marks(plan.lora, recorded) end
+  for i, of_unit in ipairs(marks or {}) do result.units[i].frozen = of_unit end
   result.path, result.kind = host.plan_path, "plan"
   result.mesh = { axes = plan.mesh.axes, site = plan.mesh.site }
   result.loss, result.steps, result.seed, result.micro = loss.id, plan.steps, plan.seed, plan.micro
@@ -284,6 +294,10 @@ return function(given)
   result.strategies = {}
   local classes = classes_of(recorded.units)
   for i, one in ipairs(strategies) do result.strategies[i] = strategy.result(one, classes, plan.mesh) end
+  if plan.lora then
+    result.lora = plan.lora.options
+    for _, one in ipairs(result.strategies) do adapters.place(one, classes) end
+  end
   local pipeline = find_pipeline(strategies)
   if pipeline then result.pipeline = pipeline.pipeline(pipeline, plan.mesh, plan.micro) end
   result.others = at_other_sizes(plan, pipeline)

@@ -10,6 +10,7 @@
 
 #include "checkpoint/data_identity.h"
 #include "checkpoint/lineage.h"
+#include "ir/adapters.h"
 #include "ir/model_description.h"
 #include "ir/numerics.h"
 #include "ir/run_position.h"
@@ -76,6 +77,7 @@ struct Index {
   Numerics numerics;
   SavedData data;
   ModelDescription model;  // name "" = the plan defined a model of its own
+  Adapters adapters;       // if they have a base, then `tensors` lacks its tensors
   std::map<std::string, SavedTensor> tensors;
 
   // Visits all fields except the tensors, which may be many.
@@ -86,7 +88,7 @@ struct Index {
     fields(field("steps", steps), field("seed", seed), field("ranks", ranks), field("mesh", mesh), field("plan", plan),
            field("program", program), field("learning_rate", rate));
     numerics.each_field(fields);
-    fields(field("data", data), field("model", model));
+    fields(field("data", data), field("model", model), optional_field("lora", adapters));
   }
 };
 

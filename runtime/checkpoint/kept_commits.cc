@@ -98,6 +98,7 @@ Index whole_index(const std::string& commit) {
 
 void add_files_of(const Index& index, const Program& program, int rank, std::set<std::string>& files) {
   for (const StateTensor& state : program.state) {
+    if (is_of_base(program, state)) continue;
     const auto saved = index.tensors.find(state.name);
     if (saved == index.tensors.end()) continue;
     const bool of_each_rank = saved->second.shape.size() > state.shape.size();

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "checkpoint/base.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/hf/folder.h"
 #include "checkpoint/history.h"
@@ -103,7 +104,7 @@ Weights open_checkpoint(const std::string& folder, bool optimizer) {
   return weights;
 }
 
-Weights open_weights(const std::string& path) {
+Weights open_weights(const std::string& path, const std::string& base, bool verified) {
   if (!fs::exists(path))
     throw Error(Exit::checkpoint_invalid, fmt::format("there are no weights at {}: no such folder", path));
   if (fs::is_regular_file(path)) return open_safetensors(path, {path});
@@ -119,7 +120,7 @@ Weights open_weights(const std::string& path) {
                 fmt::format("there are no weights in {}: no config.json of a Hugging Face folder, no index.json of a "
                             "checkpoint, no folder step_N that has one",
                             path));
-  return open_checkpoint(resolve(path), false);
+  return open_merged(resolve(path), base, verified);
 }
 
 }  // namespace prun::checkpoint

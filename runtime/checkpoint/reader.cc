@@ -79,6 +79,7 @@ void Reader::require_fit(const Job& job) const {
   std::map<std::string, bool> seen;
   for (const Program& program : job.classes)
     for (const StateTensor& state : program.state) {
+      if (is_of_base(program, state)) continue;
       wanted += seen.emplace(state.name, true).second ? 1 : 0;
       const auto found = index_.tensors.find(state.name);
       if (!trained && state.name.starts_with(kOptimizerPrefix))

@@ -246,10 +246,39 @@ void read_mean(const std::string& folder, const std::string& name, const Weight&
           [&](double x) { return static_cast<To>(x / static_cast<double>(weight.copies)); });
 }
 
+std::vector<double> read_f64(const Weights& weights, const std::string& name, const Shape& offset, const Shape& shape) {
+  std::vector<double> values(element_count(shape));
+  weights.read(name, {offset, shape, 0, {shape[1], 1}}, Dtype::f64, reinterpret_cast<std::byte*>(values.data()));
+  return values;
+}
+
+// Reads weight + scale·A·B, some rows at a time, and adds in f64.
+void read_adapted(const std::string& folder, const std::string& name, const Weight& weight, const Box& box, Dtype dtype,
+                  std::byte* tensor) {
+  const WeightAdapter& adapter = *weight.adapter;
+  const int64_t rank = adapter.weights->tensors.at(adapter.a).shape[1], columns = box.shape[1];
+  const std::vector<double> b = read_f64(*adapter.weights, adapter.b, {0, box.offset[1]}, {rank, columns});
+  const int64_t step = std::max<int64_t>(1, kBlockBytes / std::max<int64_t>(1, columns * 8));
+  for (int64_t first = 0; first < box.shape[0]; first += step) {
+    const int64_t rows = std::min(step, box.shape[0] - first), row = box.offset[0] + first;
+    const std::vector<double> a = read_f64(*adapter.weights, adapter.a, {row, 0}, {rows, rank});
+    std::vector<double> sum(rows * columns);
+    const Box part{{row, box.offset[1]}, {rows, columns}, 0, {columns, 1}};
+    read_stored(folder, name, weight, part, Dtype::f64, reinterpret_cast<std::byte*>(sum.data()));
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t k = 0; k < rank; ++k)
+        for (int64_t j = 0; j < columns; ++j)
+          sum[i * columns + j] += adapter.scale * a[i * rank + k] * b[k * columns + j];
+    const Region all{{0, 0}, part.shape, box.first + first * box.strides[0], box.strides};
+    convert_region(Dtype::f64, reinterpret_cast<const std::byte*>(sum.data()), all, dtype, tensor);
+  }
+}
+
 }  // namespace
 
 void Weights::read(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const {
   const Weight& weight = tensors.at(name);
+  if (weight.adapter) return read_adapted(folder, name, weight, box, dtype, tensor);
   if (weight.copies == 1) return read_stored(folder, name, weight, box, dtype, tensor);
   PRUN_CHECK(dtype == Dtype::f32 || dtype == Dtype::f64, std::string(dtype_name(dtype)));
   if (dtype == Dtype::f64) return read_mean(folder, name, weight, box, reinterpret_cast<double*>(tensor));

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,15 @@ struct WeightPiece {
   std::vector<int> order;  // the file's dims, outermost first, as dims of ours; omitted dims have length 1
 };
 
+class Weights;
+
+// An adapter of a linear layer's weight: reads return the weight plus scale·A·B.
+struct WeightAdapter {
+  std::shared_ptr<const Weights> weights;  // which holds A [in, rank] and B [rank, out]
+  std::string a, b;
+  double scale = 1;
+};
+
 struct Weight {
   Dtype dtype = Dtype::f32;
   Shape shape;
@@ -40,6 +50,7 @@ struct Weight {
   int64_t copies = 1;
   bool linear = false;    // the weight [in, out] of a linear layer, if the files record it
   bool of_torch = false;  // in PyTorch's layout: [out, in] if it belongs to a linear layer (linear_weights.h)
+  std::optional<WeightAdapter> adapter;  // merged into it; nullopt = none
 };
 
 class Weights {
@@ -58,7 +69,8 @@ class Weights {
 
 // Opens the weights of a checkpoint (or of the newest one in a folder) without the optimizer state, of a Hugging Face
 // folder, of a folder of safetensors, or of one such file. Throws checkpoint_invalid.
-Weights open_weights(const std::string& path);
+// Adapters are merged into their base (checkpoint/base.h), which is at `base`, if given, and compared if `verified`.
+Weights open_weights(const std::string& path, const std::string& base = "", bool verified = true);
 // Opens one checkpoint. `optimizer`: with the optimizer state and with the values that each rank trained for itself;
 // otherwise the parameters of one model, the mean over ranks.
 Weights open_checkpoint(const std::string& folder, bool optimizer);

@@ -173,6 +173,7 @@ std::string Writer::manifest(const std::string& staging, int rank) const { retur
 std::vector<FileToWrite> Writer::files(const std::function<const std::byte*(TensorId)>& data) const {
   std::vector<FileToWrite> rounds, files;
   for (const StateTensor& state : program_.state) {
+    if (is_of_base(program_, state)) continue;
     const Dtype dtype = program_.tensors[state.tensor].dtype;
     const std::vector<Box> boxes = saved_boxes(program_, state, rank_);
     for (size_t k = 0; k < boxes.size(); ++k) {
@@ -252,6 +253,7 @@ Index Writer::index_of(int64_t step) const {
   const DataSource& data = program_.step().data;
   index.data = {data.words(), data.path(), data.file_bytes(), options_.data};
   index.model = program_.model;
+  index.adapters = program_.adapters;
   return index;
 }
 

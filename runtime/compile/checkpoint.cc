@@ -15,6 +15,11 @@ namespace {
 
 bool checkpoints(const CompileState& state) { return state.options.checkpoint_every > 0; }
 
+// Returns whether checkpoints omit the unit's parameters because the base of the adapters has them.
+bool is_of_base(const CompileState& state, UnitId unit) {
+  return state.is_frozen(unit) && state.program.adapters.has_base();
+}
+
 StateTensor state_tensor(const CompileState& state, UnitId unit, int parameter) {
   const Value& value = state.graph.values[state.graph.units[unit].parameters[parameter]];
   const UnitStorage& storage = state.storage[unit];
@@ -65,13 +70,14 @@ void describe_state(CompileState& state) {
     std::vector<TensorId> tensors = {storage.master};
     tensors.insert(tensors.end(), storage.optimizer.begin(), storage.optimizer.end());
     for (size_t t = 0; t < tensors.size(); ++t) {
-      if (staged) storage.staged.push_back(stage(state, tensors[t], state.plan.optimizer.site));
+      const bool kept = staged && !is_of_base(state, unit);
+      if (kept) storage.staged.push_back(stage(state, tensors[t], state.plan.optimizer.site));
       for (int p = 0; p < std::ssize(state.graph.units[unit].parameters); ++p) {
         StateTensor of = parameters[p];
         if (t > 0) of.name.append(kOptimizerState).append(slots[t - 1]).append(".");
         of.name += state.graph.values[state.graph.units[unit].parameters[p]].name;
         of.tensor = tensors[t];
-        if (staged) of.staged = storage.staged[t];
+        if (kept) of.staged = storage.staged[t];
         state.program.state.push_back(std::move(of));
       }
     }
@@ -88,7 +94,7 @@ void checkpoint(CompileState& state) {
   edges.append(0, make_op(ops::await_checkpoint, {}, {}, Phase::step, site));
   std::vector<TensorId> all;
   for (const UnitId unit : state.graph.units.ids()) {
-    if (!state.holds(unit)) continue;
+    if (!state.holds(unit) || is_of_base(state, unit)) continue;
     const UnitStorage& storage = state.storage[unit];
     std::vector<TensorId> tensors = {storage.master};
     tensors.insert(tensors.end(), storage.optimizer.begin(), storage.optimizer.end());

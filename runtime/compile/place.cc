@@ -312,7 +312,9 @@ void initialise(CompileState& state) {
     };
     const bool resumes = state.options.resumes || state.options.generation,
                given = !state.program.initial_weights.empty(),
-               partial = given && !resumes && state.plan.initial_weights->partial;
+               partial = given && !resumes &&
+                         (state.plan.initial_weights->partial ||
+                          (state.plan.adapters.any() && !state.is_frozen(unit)));  // the base lacks adapters
     Op init = init_unit(state, unit, initial);
     // Reads the same parts of parameters, or of one of their optimizer states, from a checkpoint.
     const auto read = [&](TensorId state_tensor, TensorId to) {

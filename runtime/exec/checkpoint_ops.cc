@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "checkpoint/base.h"
 #include "checkpoint/index.h"
 #include "checkpoint/linear_weights.h"
 #include "exec/host_ops.h"
@@ -107,11 +108,12 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
     services->weights = std::make_unique<checkpoint::Weights>(std::move(weights));
     return services;
   };
-  if (options.weights_only) return begin_with(checkpoint::open_weights(options.resume));
+  if (options.weights_only && (!program.adapters.any() || !checkpoint::holds_adapters(options.resume)))
+    return begin_with(checkpoint::open_weights(options.resume, options.base, false));
   if (options.resume.empty())
     return program.initial_weights.empty() ? services : begin_with(checkpoint::open_weights(program.initial_weights));
   const checkpoint::Index index = checkpoint::read_index(options.resume);
-  if (index.position.step != program.schedule.begin.step)
+  if (!options.weights_only && index.position.step != program.schedule.begin.step)
     throw Error(Exit::mismatch, fmt::format("{} is the state after {} steps here, and after {} where the job began: "
                                             "all nodes need the same folder",
                                             options.resume, index.position.step, program.schedule.begin.step));
@@ -120,7 +122,7 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
     fmt::print(stderr,
                "prun: the checkpoint was computed by other kernels ({}; here {}): the same to rounding, not bits\n",
                there, here);
-  return begin_with(checkpoint::open_checkpoint(options.resume, true));
+  return begin_with(checkpoint::open_with_base(options.resume, !options.weights_only, program.adapters.base));
 }
 
 std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const Op& op,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/adapters.h"
 #include "ir/data_source.h"
 #include "ir/graph.h"
 #include "ir/learning_rate.h"
@@ -185,6 +186,7 @@ struct Plan {
   std::optional<Report> report;
   std::optional<Keeping> keeping;
   std::optional<InitialWeights> initial_weights;
+  Adapters adapters;
   Optimizer optimizer;
   std::vector<Strategy> strategies;
   std::optional<Pipeline> pipeline;

@@ -532,6 +532,12 @@ void read(const Field& field, InitialWeights& weights) {
   field.may("partial", weights.partial);
 }
 
+void read(const Field& field, Adapters& adapters) {
+  field.need("rank", adapters.rank, "alpha", adapters.alpha, "dropout", adapters.dropout, "match", adapters.match);
+  field.may("train", adapters.train);
+  if (adapters.rank < 1) field.at("rank").fail("at least 1");
+}
+
 void read_training(const Field& root, Plan& plan) {
   std::string reduce;
   plan.graph = read_graph(root);
@@ -545,6 +551,8 @@ void read_training(const Field& root, Plan& plan) {
       plan.data.vocab = limit.size;
   if (root.has("eval")) root.need("eval", plan.evaluation.emplace());
   if (root.has("initial_weights")) root.need("initial_weights", plan.initial_weights.emplace());
+  if (root.has("lora")) root.need("lora", plan.adapters);
+  if (plan.initial_weights) plan.adapters.base = plan.initial_weights->path;
   if (root.has("report")) root.need("report", plan.report.emplace());
   if (root.has("checkpoint")) root.need("checkpoint", plan.keeping.emplace());
   plan.optimizer = read_optimizer(root.at("optimizer"));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "ir/adapters.h"
 #include "ir/attrs.h"
 #include "ir/data_source.h"
 #include "ir/ids.h"
@@ -157,6 +158,7 @@ struct Program {
   std::string name;  // the plan's path as typed
   ModelDescription model;
   std::string initial_weights;  // path of the weights that the run begins with; "" = init_params
+  Adapters adapters;            // their base is read by resumed runs, too
   Mesh mesh;
   std::string device = "cpu";
   bool rank_order = false;  // reductions add in rank order

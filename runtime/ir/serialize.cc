@@ -17,7 +17,7 @@ using archive::bad;
 using archive::Like;
 
 constexpr std::string_view kMagic = "PRUNJOB";
-constexpr char kVersion = 16;  // increment it whenever a visit function below changes
+constexpr char kVersion = 17;  // increment it whenever a visit function below changes
 constexpr size_t kHeaderBytes = kMagic.size() + 1 + kSha256Bytes;
 
 }  // namespace
@@ -130,8 +130,8 @@ void visit(A& a, Like<Op> auto& v) {
 
 template <class A>
 void visit(A& a, Like<Program> auto& v) {
-  a(v.name, v.model, v.initial_weights, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools, v.state,
-    v.bodies, v.schedule, v.tokens_per_step, v.sample_word, v.arena_bytes, v.host_arena_bytes);
+  a(v.name, v.model, v.initial_weights, v.adapters, v.mesh, v.device, v.rank_order, v.buffers, v.tensors, v.pools,
+    v.state, v.bodies, v.schedule, v.tokens_per_step, v.sample_word, v.arena_bytes, v.host_arena_bytes);
   for (auto& bytes : v.role_bytes) a(bytes);
   for (auto& bytes : v.host_role_bytes) a(bytes);
 }

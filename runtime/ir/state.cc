@@ -136,6 +136,10 @@ std::vector<Box> boxes_of(const StateTensor& state, const LocalPart& part, Run r
 
 }  // namespace
 
+bool is_of_base(const Program& program, const StateTensor& state) {
+  return state.frozen && program.adapters.has_base();
+}
+
 int64_t local_count(const Program& program, const StateTensor& state) {
   if (state.blocks.empty()) return element_count(state.shape);
   const int64_t of = state.split_axis.empty() ? 1 : program.mesh.size(state.split_axis);

@@ -38,6 +38,9 @@ struct StateTensor {
   double weight_decay = 0;
 };
 
+// Returns whether the base of the program's adapters holds the tensor, so that checkpoints omit it.
+bool is_of_base(const Program& program, const StateTensor& state);
+
 // A box of the logical tensor, and the location of its elements.
 struct Box {
   Shape offset, shape;  // in the logical tensor

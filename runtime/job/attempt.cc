@@ -12,6 +12,7 @@
 #include "exec/chaos.h"
 #include "exec/job_run.h"
 #include "exec/recorder.h"
+#include "job/adapters.h"
 #include "job/algorithm_choice.h"
 #include "job/build.h"
 #include "job/checkpoint_owner.h"
@@ -71,6 +72,7 @@ int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, Repl
       describe_to_views(spec);
       spec.watch.plan_file = find_plan(spec.plan, spec.lua_dir);
       observer.message(settle_algorithms(spec, job));
+      settle_base(spec, plan, job);
       job.numerics = settled_numerics(spec);
       tell();
       if (!spec.checkpoint.kept.empty()) observer.begin_after(spec.checkpoint.begin.step);

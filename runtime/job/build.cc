@@ -13,6 +13,7 @@
 #include "data/data_files.h"
 #include "ir/plan_reader.h"
 #include "ir/state.h"
+#include "job/adapters.h"
 #include "job/non_finite.h"
 #include "job/pass_watch.h"
 #include "job/replicas.h"
@@ -33,6 +34,10 @@ ScriptOptions script_options(const JobSpec& spec, int ranks, bool help) {
   script.world = ranks;
   script.settings = spec.settings;
   script.help = help;
+  script.base = spec.checkpoint.base;
+  if (script.base.empty())
+    script.base_was =
+        base_of_checkpoint(spec.purpose == Purpose::generate ? spec.generation.checkpoint : spec.checkpoint.resume);
   script.reads_data = spec.purpose != Purpose::describe;
   return script;
 }

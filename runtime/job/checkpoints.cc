@@ -13,6 +13,7 @@
 #include "checkpoint/history.h"
 #include "checkpoint/reader.h"
 #include "ir/state.h"
+#include "job/adapters.h"
 #include "job/job_spec.h"
 #include "job/replicas.h"
 #include "launch/control.h"
@@ -156,7 +157,9 @@ int64_t checkpoint_bytes(const Job& job) {
   std::map<std::string, int64_t> bytes;  // by logical tensor, which several classes may have
   for (const Program& program : job.classes)
     for (const StateTensor& state : program.state)
-      bytes[state.name] = element_count(saved_shape(program, state)) * dtype_bytes(program.tensors[state.tensor].dtype);
+      if (!is_of_base(program, state))
+        bytes[state.name] =
+            element_count(saved_shape(program, state)) * dtype_bytes(program.tensors[state.tensor].dtype);
   int64_t all = 0;
   for (const auto& [name, each] : bytes) all += each;
   return all;
@@ -176,8 +179,9 @@ void require_space(const CheckpointSettings& s, const Job& job) {
 void require_checkpoint_fits(const CheckpointSettings& s, const Job& job) {
   if (!s.resumes || !s.kept.empty()) return;  // commits in memory belong to this run
   const checkpoint::Reader reader(s.resume);
-  reader.require_fit(job);
   const Program& program = job.classes.front();
+  require_adapters_fit(s.resume, reader.index().adapters, program);
+  reader.require_fit(job);
   if (s.begin.step > program.schedule.steps)
     throw usage_error(fmt::format("{} is the state after {}, and this plan has {} in all: raise 'steps'", s.resume,
                                   counted(s.begin.step, "step"), program.schedule.steps));

@@ -25,6 +25,8 @@ struct CheckpointSettings {
   bool strict = false;           // a failed save ends the job
   int grace_s = 25;              // seconds from SIGTERM or Ctrl-C to the last checkpoint
   std::string resume;            // auto or a path; settled: the checkpoint's folder, or ""
+  std::string base;              // --base; settled: absolute
+  std::string base_digest;       // settled: digest of the weights of the plan's base, or ""
   bool resumes = false;          // settled: the run begins from a checkpoint or from `kept`
   RunPosition begin;             // settled: its position; without a checkpoint, only skipped samples
   Numerics numerics;             // settled: numerics of the checkpoint in `resume`

@@ -105,6 +105,7 @@ CheckpointOptions checkpoint_options(const RankStart& start, const JobSpec& spec
   CheckpointOptions checkpoint;
   checkpoint.folder = spec.checkpoint.folder;
   checkpoint.resume = spec.checkpoint.resume;
+  checkpoint.base = spec.checkpoint.base;
   checkpoint.keep = spec.checkpoint.keep;
   checkpoint.read = spec.checkpoint.read;
   checkpoint.lineage = spec.checkpoint.lineage;

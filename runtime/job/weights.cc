@@ -15,6 +15,7 @@
 #include "checkpoint/linear_weights.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
+#include "job/adapters.h"
 
 namespace prun {
 
@@ -75,7 +76,7 @@ using checkpoint::Weights;
 std::map<std::string, Shape> parameters_of(const Plan& plan) {
   std::map<std::string, Shape> shapes;
   for (const Value& value : plan.graph.values)
-    if (value.kind == ValueKind::parameter) shapes[value.name] = value.type.shape;
+    if (value.kind == ValueKind::parameter && !is_adapter(value.name)) shapes[value.name] = value.type.shape;
   return shapes;
 }
 
@@ -133,6 +134,7 @@ void require_weights_fit(const Plan& plan, bool trains, bool resumes) {
       throw Error(Exit::checkpoint_invalid, fmt::format("the weights of {}, {}, do not fit this plan: {}",
                                                         weights.folder, weights.origin, problem));
     }
+    if (plan.adapters.any()) require_whole_base(plan, names_beyond(parameters, weights.tensors));
     if (partial && !resumes) remark_partial(weights, parameters, plan.initial_weights->site);
     if (trains && !resumes && weights.checkpoint) checkpoint::Reader(weights.folder).verify();
   } catch (const Error& error) {

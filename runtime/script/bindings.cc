@@ -231,8 +231,11 @@ void set_host_options(lua_State* L) {
   lua_setfield(L, -2, "outline");
   lua_pushboolean(L, options.reads_data);
   lua_setfield(L, -2, "reads_data");
-  push_text(L, options.plan_path);
-  lua_setfield(L, -2, "plan_path");
+  for (const auto& [name, value] :
+       {std::pair("plan_path", &options.plan_path), {"base", &options.base}, {"base_was", &options.base_was}}) {
+    push_text(L, *value);
+    lua_setfield(L, -2, name);
+  }
   if (options.sizes) {
     const PlanSizes& sizes = *options.sizes;
     push_json(L, {{"axes", sizes.axes},

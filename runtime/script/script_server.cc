@@ -49,6 +49,8 @@ std::vector<uint8_t> request_of(const ScriptOptions& options, const std::string&
               {"settings", options.settings},
               {"help", options.help},
               {"outline", options.outline},
+              {"base", options.base},
+              {"base_was", options.base_was},
               {"reads_data", options.reads_data},
               {"prints", options.prints},
               {"cpu_seconds", options.cpu_seconds},
@@ -67,6 +69,8 @@ std::pair<ScriptOptions, std::string> read_request(const std::vector<uint8_t>& b
   all.at("settings").get_to(options.settings);
   all.at("help").get_to(options.help);
   all.at("outline").get_to(options.outline);
+  all.at("base").get_to(options.base);
+  all.at("base_was").get_to(options.base_was);
   all.at("reads_data").get_to(options.reads_data);
   all.at("prints").get_to(options.prints);
   all.at("cpu_seconds").get_to(options.cpu_seconds);

@@ -24,6 +24,7 @@ local arg = prun.args {
   optimizer = "sgd", lr = 0.1, clip = 0.0,
   groups = { false, "the optimizer has groups of parameters" },
   frozen = { "", "parameters that are not trained" },
+  lora = { "", "layers with adapters" }, train = { "", "parameters that are trained besides" }, adapter_dropout = 0.0,
 }
 
 local models = {
@@ -114,6 +115,8 @@ return prun.plan {
   eval      = prun.eval { every = 3, batches = 2 },
   optimizer = optimizer,
   frozen    = arg.frozen ~= "" and arg.frozen or nil,
+  lora      = arg.lora ~= "" and prun.lora { match = arg.lora, rank = 5, alpha = 8, dropout = arg.adapter_dropout,
+                                             train = arg.train ~= "" and arg.train or nil } or nil,
   micro     = arg.micro,
   steps     = 5,
   seed      = 11,

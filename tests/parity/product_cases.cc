@@ -33,8 +33,9 @@ int ranks_of(const Settings& settings) {
 // Returns the settings that change the result; the others only change how it is computed.
 Settings yardstick_of(const Settings& settings) {
   Settings kept;
-  for (const char* name : {"model", "layers", "width", "heads", "kv_heads", "vocab", "context", "batch", "tied",
-                           "dropout", "experts", "choices", "loss", "optimizer", "lr", "clip", "groups", "frozen"}) {
+  for (const char* name : {"model", "layers", "width",   "heads",   "kv_heads", "vocab", "context",
+                           "batch", "tied",   "dropout", "experts", "choices",  "loss",  "optimizer",
+                           "lr",    "clip",   "groups",  "frozen",  "lora",     "train", "adapter_dropout"}) {
     const auto found = settings.find(name);
     if (found != settings.end()) kept.insert(*found);
   }
@@ -129,6 +130,34 @@ const std::vector<Row> kRows = {
      "frozen=*token* tied=true",
      {"pp=2 micro=2", "dp=2 data_parallel=zero3", "pp=2 dp=2 data_parallel=zero3 micro=2", "tp=2"}},
     {"frozen experts", "m", "frozen=*.up.*|*.router.*", {"dp=2 ep=2 data_parallel=zero3", "ep=2", "dp=2"}},
+    {"lora",
+     "gl",
+     "lora=*.qkv|*.proj|*.down optimizer=adamw lr=0.003 clip=0.5",
+     {"dp=2 tp=2 data_parallel=zero3",
+      "micro=3",
+      "tp=3",
+      "tp=2 sequence=true",
+      "dp=3",
+      "dp=2 data_parallel=zero1 micro=2",
+      "dp=3 data_parallel=zero2",
+      "dp=3 data_parallel=zero3 micro=2",
+      "dp=2 data_parallel=keep",
+      "dp=2 data_parallel=whole",
+      "replicate=2 dp=2 data_parallel=zero3",
+      "pp=3 micro=2",
+      "pp=3 micro=3 schedule=zb_h1",
+      "pp=2 dp=2 tp=2 data_parallel=zero3 micro=3",
+      "pp=2 layers=4 schedule=interleaved micro=2",
+      "dp=2 recompute=blocks tp=2 micro=2",
+      "dp=2 data_parallel=zero3 recompute=blocks again=true",
+      "dp=2 tp=2 data_parallel=zero3 offload=true",
+      "cp=2 context=12 batch=12",
+      "cp=2 tp=2 context=12 batch=12"}},
+    {"lora with dropout and a trained head",
+     "gl",
+     "lora=block*.qkv|block1.up|*.proj train=head*|*.ln1.* adapter_dropout=0.2 lr=0.3",
+     {"dp=2 tp=2 data_parallel=zero3 micro=2", "tp=2 sequence=true", "pp=3 micro=3", "dp=2 micro=3",
+      "cp=2 context=12 batch=12"}},
     {"zero1, lion", "p", "data_parallel=zero1 optimizer=lion lr=0.003 clip=0.5", {"dp=2", "dp=3 micro=2"}},
     {"zero2, lion", "p", "data_parallel=zero2 optimizer=lion lr=0.003", {"dp=2", "dp=3 micro=2"}},
     {"zero3, lion", "p", "data_parallel=zero3 optimizer=lion lr=0.003", {"dp=2", "dp=3 micro=2"}},

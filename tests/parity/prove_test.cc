@@ -117,6 +117,20 @@ TEST(Prove, FrozenWeightsThatChangeDiffer) {
   EXPECT_EQ(proof.verdict, Proof::Verdict::differs) << proof.text;
 }
 
+TEST(Prove, AdaptersEqualOneRankAndOtherScalesDiffer) {
+  Settings settings = {{"lora", "*.qkv|*.proj|*.down"}, {"train", "head*"}, {"lr", "0.5"}};
+  settings.insert({{"dp", "2"}, {"tp", "2"}, {"data_parallel", "zero3"}});
+  const Proof right = proof_of("tests/parity/product.lua", 4, settings);
+  EXPECT_EQ(right.verdict, Proof::Verdict::equal) << right.text;
+  const Proof wrong = proof_of("tests/parity/product.lua", 4, settings, [](Job& job) {
+    for (Program& program : job.classes)
+      for (Stream& stream : program.step().streams)
+        for (Op& op : stream.ops)
+          if (op.is(ops::scale)) op.attrs.set("factor", op.attrs.number("factor") * 1.01);
+  });
+  EXPECT_EQ(wrong.verdict, Proof::Verdict::differs) << wrong.text;
+}
+
 struct Expected {
   const char* code;  // text of the reported line
   const char *first, *looks;

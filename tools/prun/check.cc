@@ -108,6 +108,7 @@ void Check::declare(OptionTable& table) {
   option::prove(table, job_);
   declare_compilation(table, job_);
   option::checkpoint_every(table, job_);
+  option::base(table, job_);
 }
 
 void Check::settle() {

@@ -211,8 +211,11 @@ class Ckpt final : public Command {
 
 void Ckpt::declare(OptionTable& table) {
   table.text("--out", "FOLDER", options_.out, "reshard, export, import: the folder to make");
-  table.text("--format", "hf|torch", options_.format,
-             "export: hf, the default: a folder that transformers loads; torch: prun's names, PyTorch's layout");
+  table.text("--format", "hf|torch|peft", options_.format,
+             "export: hf, the default: a folder that transformers loads; torch: prun's names, PyTorch's layout; peft: "
+             "adapters");
+  table.flag("--merge", options_.merge, "export: add the adapters to the weights of their base");
+  table.text("--base", "DIR", options_.base, "export: where the base of adapters is (default: where it was)");
   table.text("--description", "NAME|FILE", options_.description,
              "export: the architecture whose names and options the folder gets (default: by the model)");
   table.text("--dtype", "f32|bf16|f16", options_.dtype, "export: of the weights (default: as they are stored)");

@@ -14,7 +14,8 @@ struct CkptOptions {
   std::vector<std::string> operands;  // the verb and its folders
   bool json = false;
   std::string out, format;
-  std::string dtype, tokenizer, description;  // arguments of an export
+  std::string dtype, tokenizer, description, base;  // arguments of an export
+  bool merge = false;
   int ranks = 0;
   int file_mib = 5000;  // maximum size of an exported file
 };

@@ -11,6 +11,7 @@
 #include "base/field_json.h"
 #include "base/terminal.h"
 #include "base/text.h"
+#include "checkpoint/base.h"
 #include "checkpoint/hf/folder.h"
 #include "checkpoint/history.h"
 #include "checkpoint/linear_weights.h"
@@ -48,6 +49,19 @@ std::string add_tokenizer(const std::string& named, const std::string& checkpoin
   return path;
 }
 
+// Adapters are exported alone or merged, and only they are.
+void require_adapters(const CkptOptions& options, const std::string& from, const Adapters& adapters) {
+  const bool peft = options.format == "peft";
+  if (adapters.any() && !options.merge && !peft)
+    throw usage_error(
+        fmt::format("{} holds adapters of the base {}: --merge exports the sum of both, --format peft the "
+                    "adapters alone",
+                    from, adapters.base));
+  if (!adapters.any() && (options.merge || peft))
+    throw usage_error(fmt::format("{} holds no adapters, which {} exports: they come from lora = prun.lora {{ ... }}",
+                                  from, peft ? "--format peft" : "--merge"));
+}
+
 // Reports the result, in one line or as JSON.
 int say(const CkptOptions& options, const Weights& weights, const std::string& what, const std::string& from) {
   if (options.json)
@@ -67,9 +81,12 @@ int say(const CkptOptions& options, const Weights& weights, const std::string& w
 
 int ckpt_export(const CkptOptions& options) {
   require_out(options, "export");
-  const bool torch = options.format == "torch";
-  if (!options.format.empty() && options.format != "hf" && !torch)
-    throw usage_error(fmt::format("--format: unknown format '{}' (one of: hf, torch)", options.format));
+  const bool torch = options.format == "torch", peft = options.format == "peft";
+  if (!options.format.empty() && options.format != "hf" && !torch && !peft)
+    throw usage_error(fmt::format("--format: unknown format '{}' (one of: hf, torch, peft)", options.format));
+  if (options.merge && peft)
+    throw usage_error(
+        "--format peft exports adapters alone, and --merge adds them to their base: choose one of the two");
   checkpoint::HfExport how;
   how.file_bytes = int64_t{options.file_mib} << 20;
   how.dtype = export_dtype(options.dtype);
@@ -78,15 +95,25 @@ int ckpt_export(const CkptOptions& options) {
     throw usage_error(fmt::format("{} is a Hugging Face folder already; prun ckpt import makes a checkpoint of it",
                                   options.operands[1]));
   const std::string from = checkpoint::resolve(options.operands[1]);
-  const Weights weights = checkpoint::open_checkpoint(from, false);
-  const std::string tokenizer = torch ? "" : add_tokenizer(options.tokenizer, from, weights.model, how);
+  const Adapters adapters = checkpoint::read_index(from).adapters;
+  require_adapters(options, from, adapters);
+  const Weights weights =
+      peft ? checkpoint::open_with_base(from, false, options.base) : checkpoint::open_merged(from, options.base);
+  const std::string tokenizer = torch || peft ? "" : add_tokenizer(options.tokenizer, from, weights.model, how);
   {
     Bar bar("export");
-    (torch ? checkpoint::export_torch : checkpoint::export_hf)(
-        weights, options.out, how, [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); });
+    const checkpoint::Advance advance = [&](int64_t bytes, int64_t of) { bar.advance(bytes, of); };
+    if (peft)
+      checkpoint::export_peft(weights, adapters, options.out, how, advance);
+    else
+      (torch ? checkpoint::export_torch : checkpoint::export_hf)(weights, options.out, how, advance);
   }
-  std::string what =
-      fmt::format("{} of {} for {}", torch ? "weights" : weights.model.name, from, torch ? "PyTorch" : "transformers");
+  if (peft) {
+    fmt::print("{}: adapters of {} for peft, of the base {}\n", options.out, from, adapters.base);
+    return 0;
+  }
+  std::string what = fmt::format("{}{} of {} for {}", options.merge ? "merged " : "",
+                                 torch ? "weights" : weights.model.name, from, torch ? "PyTorch" : "transformers");
   if (how.dtype) what += fmt::format(" in {}", dtype_name(*how.dtype));
   if (!torch) what += tokenizer.empty() ? ", without a tokenizer" : ", with the tokenizer " + tokenizer;
   return say(options, weights, what, from);

@@ -171,7 +171,7 @@ Job generation_job(JobSpec& spec, const Tokenizer& tokenizer) {
   check_vocabulary(spec.generation, tokenizer, plan);
   std::string& folder = spec.checkpoint.resume = spec.generation.checkpoint;
   if (!checkpoint::is_hf_folder(folder)) folder = checkpoint::resolve(folder);
-  require_fit(checkpoint::open_weights(folder), job);
+  require_fit(checkpoint::open_weights(folder, spec.checkpoint.base), job);
   if (!checkpoint::is_hf_folder(folder)) checkpoint::Reader(folder).verify(checkpoint::Part::parameters);
   return job;
 }
@@ -199,6 +199,7 @@ void Generate::declare(OptionTable& table) {
   declare_plan(table, job_);
   table.group("text");
   declare_generation(table, job_.generation);
+  option::base(table, job_);
   table.group("ranks and devices");
   option::transport(table, job_);
   option::device(table, job_);

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "comm/transport/plugin.h"
 #include "elsewhere.h"
+#include "job/adapters.h"
 #include "job/non_finite.h"
 #include "kernels/devices.h"
 #include "launch/environments.h"
@@ -186,6 +187,16 @@ void trace(OptionTable& table, JobSpec& job) {
 void checkpoint_every(OptionTable& table, JobSpec& job) {
   table.whole("--checkpoint-every", "K", job.checkpoint.every, 1,
               "steps from one checkpoint to the next (default: one at the end)");
+}
+
+void base(OptionTable& table, JobSpec& job) {
+  table.parsed(
+      "--base", "DIR",
+      [&job](const std::string& text) {
+        job.checkpoint.base = text;
+        settle_base_option(job.checkpoint.base);
+      },
+      "the weights below adapters (default: those of the plan's prun.init.from, or where the checkpoint had them)");
 }
 
 void nnodes(OptionTable& table, JobSpec& job) {

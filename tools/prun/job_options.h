@@ -45,6 +45,7 @@ void pad_vocabulary(OptionTable& table, JobSpec& job);
 void time_passes(OptionTable& table, JobSpec& job, const char* help = "print what each pass of the compiler takes");
 void trace(OptionTable& table, JobSpec& job);
 void checkpoint_every(OptionTable& table, JobSpec& job);
+void base(OptionTable& table, JobSpec& job);
 
 void nnodes(OptionTable& table, JobSpec& job);
 void node_rank(OptionTable& table, JobSpec& job);

@@ -42,10 +42,46 @@ void shorten(const Plan& plan, const std::vector<const Value*>& parameters, cons
   }
 }
 
-std::vector<List> lists_of(const Plan& plan) {
-  const Optimizer& optimizer = plan.optimizer;
+// Returns the number of units of each class.
+std::map<std::string, int> units_by_class(const Plan& plan) {
   std::map<std::string, int> units;
   for (const Unit& unit : plan.graph.units) ++units[unit.unit_class];
+  return units;
+}
+
+std::string without(std::string name, std::string_view end) {
+  name.resize(name.size() - end.size());
+  return name;
+}
+
+// Returns the layers with adapters.
+List adapters_of(const Plan& plan) {
+  List list{"lora", fmt::format(" (rank {}, alpha {})", plan.adapters.rank, plan.adapters.alpha)};
+  std::vector<const Value*> firsts;
+  for (const Value& value : plan.graph.values) {
+    if (!value.name.ends_with(kAdapterA) && !value.name.ends_with(kAdapterB)) continue;
+    list.elements += value.count();
+    if (!value.name.ends_with(kAdapterA)) continue;
+    ++list.tensors;
+    list.names.push_back(without(value.name, kAdapterA));
+    firsts.push_back(&value);
+  }
+  shorten(plan, firsts, units_by_class(plan), list);
+  for (std::string& name : list.short_names) name = without(name, kAdapterA);
+  return list;
+}
+
+// Returns the first names of a list, and how many more there are.
+std::string shown_names(const List& list) {
+  const size_t shown = std::min(list.short_names.size(), kMostNames);
+  std::string text = join({list.short_names.begin(), list.short_names.begin() + static_cast<int64_t>(shown)}, ", ");
+  if (shown < list.short_names.size()) text += fmt::format(", and {} more names", list.short_names.size() - shown);
+  return text + "\n";
+}
+
+std::vector<List> lists_of(const Plan& plan) {
+  const Optimizer& optimizer = plan.optimizer;
+  const std::map<std::string, int> units = units_by_class(plan);
   std::vector<List> lists;
   for (const ParameterGroup& group : optimizer.groups) {
     const std::string factor = group.lr == 1 ? "" : fmt::format("lr × {}, ", group.lr);
@@ -73,23 +109,33 @@ std::vector<List> lists_of(const Plan& plan) {
 
 std::string parameter_lists(const Plan& plan) {
   std::string text;
+  if (plan.adapters.any()) {
+    const List list = adapters_of(plan);
+    text = fmt::format("lora{}: {} parameters in {}: {}", list.settings, grouped(list.elements),
+                       counted(list.tensors, "layer"), shown_names(list));
+  }
   for (const List& list : lists_of(plan)) {
     text += fmt::format("{}{}: ", list.label, list.settings);
     if (list.tensors == 0) {
       text += list.label == "no group" ? "none\n" : "none: earlier groups or `frozen` take all that it matches\n";
       continue;
     }
-    const size_t shown = std::min(list.short_names.size(), kMostNames);
     text += fmt::format("{} parameters in {}: {}", grouped(list.elements), counted(list.tensors, "tensor"),
-                        join({list.short_names.begin(), list.short_names.begin() + static_cast<int64_t>(shown)}, ", "));
-    text +=
-        shown < list.short_names.size() ? fmt::format(", and {} more names\n", list.short_names.size() - shown) : "\n";
+                        shown_names(list));
   }
   return text;
 }
 
 nlohmann::json parameter_lists_json(const Plan& plan) {
   nlohmann::json all = nlohmann::json::array();
+  if (plan.adapters.any()) {
+    const List list = adapters_of(plan);
+    all.push_back({{"group", "lora"},
+                   {"rank", plan.adapters.rank},
+                   {"alpha", plan.adapters.alpha},
+                   {"parameters", list.elements},
+                   {"names", list.names}});
+  }
   for (const List& list : lists_of(plan))
     all.push_back({{"group", list.label},
                    {"lr_factor", list.lr_factor},

@@ -103,6 +103,7 @@ void Run::declare_checkpoints(OptionTable& table) {
               "after SIGTERM or Ctrl-C, how long a last checkpoint may take; then exit code 75 (default 25)");
   table.text("--resume", "auto|PATH", checkpoint.resume,
              "go on from a checkpoint; auto: the newest whole one in --checkpoint, if any");
+  option::base(table, job_);
   table.flag("--new-data", checkpoint.new_data,
              "--resume: where the data are not those of the checkpoint, begin with their first sample");
   table.whole("--max-restarts", "K", job_.restart.most, 0,

@@ -14,7 +14,12 @@ local entries = schema.register("prun.init.from", {
 return function(given)
   local site = host.site("user")
   local options = schema.check("prun.init.from", entries, given, site)
-  local path, why = host.folder_info(options.path)
+  local path, why = host.folder_info(host.base ~= "" and host.base or options.path)
+  if not path and host.base_was ~= "" then
+    path = host.folder_info(host.base_was)
+    why = ("%s, and the base that the checkpoint names, %s, is gone; --base DIR says where it is"):format(why,
+      host.base_was)
+  end
   if not path then host.fail(("prun.init.from: %s"):format(why), host.site_of_word(site, "path")) end
   return { kind_of = "weights", path = path, partial = options.missing == "initialise",
            site = host.site_of_word(site, "path") }

@@ -15,6 +15,7 @@
 #include "checkpoint/hf/architecture.h"
 #include "checkpoint/hf/config.h"
 #include "checkpoint/hf/folder.h"
+#include "checkpoint/hf/peft.h"
 #include "checkpoint/hf/tensors.h"
 #include "checkpoint/safetensors.h"
 
@@ -161,8 +162,9 @@ void write_files(const Weights& weights, const std::vector<HfTensor>& tensors, c
   const auto files = divide(tensors, weights, how);
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   for (size_t k = 0; k < files.size(); ++k) {
-    const std::string name =
-        files.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", k + 1, files.size());
+    const std::string name = files.size() == 1
+                                 ? how.stem + ".safetensors"
+                                 : fmt::format("{}-{:05}-of-{:05}.safetensors", how.stem, k + 1, files.size());
     std::vector<PieceToWrite> pieces;
     for (const HfTensor& tensor : files[k]) {
       const Dtype dtype = dtype_of(tensor, weights, how);
@@ -179,7 +181,7 @@ void write_files(const Weights& weights, const std::vector<HfTensor>& tensors, c
   }
   if (files.size() == 1) return;
   const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
-  write_file(folder + "/model.safetensors.index.json", index.dump(2) + "\n");
+  write_file(fmt::format("{}/{}.safetensors.index.json", folder, how.stem), index.dump(2) + "\n");
 }
 
 // Creates the folder `out`, whole or not at all. `add`: writes its other files to the folder of its first argument.
@@ -264,6 +266,24 @@ void export_hf(const Weights& weights, const std::string& out, const HfExport& h
     write_file(folder + "/config.json", config_of(description, weights, how).dump(2) + "\n");
     if (!is_known(description)) write_file(folder + "/" + kOwnDescription, read_file(description.path));
     for (const auto& [name, text] : how.files) write_file(fmt::format("{}/{}", folder, name), text);
+  });
+}
+
+void export_peft(const Weights& weights, const Adapters& adapters, const std::string& out, const HfExport& how,
+                 const Advance& advance) {
+  const Description description = require_description(weights, how);
+  if (adapters.has_base())
+    for (const auto& [name, weight] : open_checkpoint(weights.folder, false).tensors)
+      if (!name.ends_with(kAdapterA) && !name.ends_with(kAdapterB))
+        throw Error(
+            Exit::checkpoint_invalid,
+            fmt::format("{} also trained {}, and peft's form holds adapters alone; --merge exports whole weights",
+                        weights.folder, name));
+  const PeftAdapters peft = peft_adapters(weights, tensors_of(weights, description, false));
+  HfExport files = how;
+  files.stem = "adapter_model";
+  make_whole(weights, peft.tensors, out, files, advance, [&](const std::string& folder) {
+    write_file(folder + "/adapter_config.json", peft_config(peft, adapters).dump(2) + "\n");
   });
 }
 

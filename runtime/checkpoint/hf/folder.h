@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/weights.h"
+#include "ir/adapters.h"
 
 namespace prun::checkpoint {
 
@@ -23,6 +24,7 @@ struct HfExport {
   std::optional<Dtype> dtype;                // nullopt = the stored dtype
   std::vector<int32_t> ends;                 // end-of-text tokens, for config.json
   std::map<std::string, std::string> files;  // name and content of the tokenizer's files
+  std::string stem = "model";                // names of the files of weights
   std::string description;                   // an architecture, a file or a folder (description_named); "" = by model
 };
 
@@ -33,5 +35,11 @@ void export_hf(const Weights& weights, const std::string& out, const HfExport& h
 // those of the description; without one they are prun's. Throws as export_hf does, and checkpoint_invalid if an older
 // prun wrote a checkpoint of a plan's own model, which does not record these layers.
 void export_torch(const Weights& weights, const std::string& out, const HfExport& how, const Advance& advance);
+
+// Creates a folder that peft opens: the adapters and their configuration. `weights`: with those of the base
+// (open_with_base), from which names and shapes come. Throws as export_hf does, and checkpoint_invalid if the
+// checkpoint has also trained whole parameters, or if several adapted layers are one of theirs.
+void export_peft(const Weights& weights, const Adapters& adapters, const std::string& out, const HfExport& how,
+                 const Advance& advance);
 
 }  // namespace prun::checkpoint

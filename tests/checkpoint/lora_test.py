@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""LoRA of a GPT-2 folder that this test writes: training, checkpoints of the adapters alone, their base, exports.
+peft_test.py compares with PyTorch and peft. Usage: lora_test.py PRUN
+"""
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+import unittest
+
+import hf_files_test as files
+
+run, size = files.run, files.size
+LAYERS, WIDTH, HEADS, CONTEXT, VOCAB, RANK, ALPHA = 2, 16, 2, 8, 256, 3, 6
+CONFIG = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": VOCAB, "n_layer": LAYERS, "n_embd": WIDTH, "n_head": HEADS,
+          "n_positions": CONTEXT}
+LAYER = {"ln_1.weight": (WIDTH,), "ln_1.bias": (WIDTH,), "attn.c_attn.weight": (WIDTH, 3 * WIDTH), "attn.c_attn.bias": (3 * WIDTH,),
+         "attn.c_proj.weight": (WIDTH, WIDTH), "attn.c_proj.bias": (WIDTH,), "ln_2.weight": (WIDTH,), "ln_2.bias": (WIDTH,),
+         "mlp.c_fc.weight": (WIDTH, 4 * WIDTH), "mlp.c_fc.bias": (4 * WIDTH,), "mlp.c_proj.weight": (4 * WIDTH, WIDTH), "mlp.c_proj.bias": (WIDTH,)}
+SHAPES = {"transformer.wte.weight": (VOCAB, WIDTH), "transformer.wpe.weight": (CONTEXT, WIDTH), "transformer.ln_f.weight": (WIDTH,),
+          "transformer.ln_f.bias": (WIDTH,)}
+SHAPES.update({f"transformer.h.{i}.{name}": shape for i in range(LAYERS) for name, shape in LAYER.items()})
+PLAN = """local prun = require "prun"
+local arg = prun.args { path = "theirs", steps = 4, lr = 0.01, layers = 2, context = 8, strategy = "single", dtype = "f32",
+  lora = "*.qkv|*.proj", train = "", alpha = 6, dropout = 0.0, rank = 3, missing = "error", tp = 0 }
+local mesh, strategy = {}, {}
+if arg.strategy ~= "single" then mesh.dp, strategy[1] = prun.rest, prun[arg.strategy] { axis = "dp" } end
+if arg.tp > 0 then mesh.tp, strategy[#strategy + 1] = arg.tp, prun.tensor_parallel { axis = "tp" } end
+return prun.plan {
+  mesh = prun.mesh(mesh),
+  model = prun.models.gpt { vocab = 256, layers = arg.layers, width = 16, heads = 2, context = arg.context, tied = true },
+  data = prun.data.bytes { path = "text/sample.txt", batch = 4 },
+  init = prun.init.from { path = arg.path, missing = arg.missing },
+  eval = prun.eval { every = 1, batches = 2 },
+  strategy = strategy,
+  optimizer = prun.adamw { lr = arg.lr },
+  lora = arg.lora ~= "" and prun.lora { match = arg.lora, rank = arg.rank, alpha = arg.alpha, dropout = arg.dropout,
+                                        train = arg.train ~= "" and arg.train or nil } or nil,
+  steps = arg.steps, dtype = arg.dtype,
+}
+"""
+
+
+def product(a, b, rows, inner, columns):
+    return [sum(a[i * inner + k] * b[k * columns + j] for k in range(inner)) for i in range(rows) for j in range(columns)]
+
+
+def turned(values, rows, columns):
+    return files.turned(values, rows, columns)
+
+
+class Lora(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prun-lora-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.base()
+        (self.folder / "plan.lua").write_text(PLAN)
+
+    def at(self, *names):
+        return self.folder.joinpath(*names)
+
+    def base(self, name="theirs", other=False):
+        """Writes a GPT-2 folder, or one that differs from it in one number."""
+        folder = self.at(name)
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(CONFIG))
+        tensors = {}
+        for tensor, shape in SHAPES.items():
+            values = [value / 400 + (1 if "ln_" in tensor and tensor.endswith("weight") else 0) for value in files.numbers(tensor, shape)]
+            tensors[tensor] = ["F32", shape, values]
+        if other:
+            tensors["transformer.h.1.mlp.c_fc.weight"][2][7] += 0.5
+        files.write_safetensors(folder / "model.safetensors", tensors)
+
+    def prun(self, *words, code=0, **settings):
+        for name, value in settings.items():
+            words += ("--set", f"{name}={value}")
+        return run(*words, cwd=self.folder, code=code)
+
+    def train(self, *words, code=0, ranks=1, **settings):
+        out = self.prun("plan.lua", "--nproc", ranks, "--metrics", "-", "-q", *words, code=code, **settings)
+        return [json.loads(line) for line in out.splitlines()] if code == 0 else out
+
+    def losses(self, *words, **settings):
+        return [step["loss"] for step in self.train(*words, **settings) if "loss" in step]
+
+
+class Checkpoints(Lora):
+    def test_they_hold_the_adapters_alone_and_continue(self):
+        whole = self.losses("--checkpoint", "whole")
+        self.assertLess(whole[-1], whole[0])
+        first = self.losses("--checkpoint", "half", steps=2)
+        index = json.loads(self.at("half/step_00000002/index.json").read_text())
+        parts = [f"block{i}.{layer}.lora_{part}.weight" for i in range(LAYERS) for layer in ("qkv", "proj") for part in "ab"]
+        self.assertEqual(sorted(index["tensors"]), sorted(parts + [f"optimizer.adamw.{m}.{name}" for m in "mv" for name in parts]))
+        self.assertEqual(index["lora"]["base"], str(self.at("theirs").resolve()))
+        self.assertEqual(len(index["lora"]["base_sha256"]), 64)
+        self.assertEqual(first + self.losses("--checkpoint", "half", "--resume", "auto"), whole)
+        rest = self.losses("--checkpoint", "there", "--resume", "half/step_00000002", ranks=2, strategy="zero3")
+        for mine, theirs in zip(rest, whole[2:], strict=True):
+            self.assertLess(abs(mine - theirs), 1e-5)
+
+    def test_another_base_is_refused_and_a_moved_one_is_told(self):
+        self.losses("--checkpoint", "runs", steps=2)
+        self.base("other", other=True)
+        self.at("theirs").rename(self.at("moved"))
+        resume = ("--checkpoint", "runs", "--resume", "auto")
+        self.assertIn("is gone; --base DIR says where it is", self.train(*resume, code=3))
+        said = self.train(*resume, "--base", "other", code=16)
+        for word in ("other base", str(self.at("theirs")), str(self.at("other"))):
+            self.assertIn(word, said)
+        self.assertEqual(len(self.losses(*resume, "--base", "moved", steps=3)), 1)
+        self.at("moved").rename(self.at("theirs"))
+        first = ("--checkpoint", "there", "--resume", "runs/step_00000002")
+        self.assertEqual(len(self.losses(*first, path="gone")), 2)  # its base is where it was
+
+    def test_other_adapters_and_whole_models_are_refused(self):
+        self.losses("--checkpoint", "runs", steps=1)
+        resume = ("--checkpoint", "there", "--resume", "runs")
+        self.assertIn("alpha of its adapters is 6 there and 8 here", self.train(*resume, code=16, alpha=8))
+        self.assertIn("is F32[16, 3] there and F32[16, 2] here", self.train(*resume, code=16, rank=2))
+        self.assertIn("it holds adapters (rank 3, alpha 6), and the plan has no lora", self.train(*resume, code=16, lora=""))
+        self.losses("--checkpoint", "full", steps=1, lora="")
+        self.assertIn("it holds a whole model", self.train("--checkpoint", "there", "--resume", "full", code=16))
+
+    def test_parameters_trained_in_full_are_kept_and_frozen_ones_may_not_be_missing(self):
+        self.losses("--checkpoint", "runs", steps=1, train="head*")
+        tensors = json.loads(self.at("runs/step_00000001/index.json").read_text())["tensors"]
+        self.assertIn("head.ln.weight", tensors)
+        self.assertNotIn("block0.ln1.weight", tensors)
+        self.assertIn("lacks 'block2.", self.train(code=3, layers=3, missing="initialise"))
+
+    def test_a_restart_continues(self):
+        whole = self.losses(steps=4)
+        out = self.train("--checkpoint", "runs", "--checkpoint-every", 2, "--max-restarts", 1, "--chaos", "kill:rank=1,step=3",
+                         ranks=2, strategy="ddp", steps=4)
+        losses = [step["loss"] for step in out if "loss" in step]
+        for mine, theirs in zip(losses[-1:], whole[-1:], strict=True):
+            self.assertLess(abs(mine - theirs), 1e-5)
+
+
+class Exports(Lora):
+    def trained(self, **settings):
+        steps = self.train("--checkpoint", "runs", steps=2, **settings)
+        return [step["eval_loss"] for step in steps if "eval_loss" in step]
+
+    def parts(self, name="runs/step_00000002"):
+        return files.checkpoint_tensors(self.at(*name.split("/")))
+
+    def test_merged_weights_are_the_sum_and_give_the_same_loss(self):
+        losses = self.trained()
+        self.prun("ckpt", "export", "runs", "--merge", "--out", "merged")
+        ours, theirs, merged = (self.parts(), *(files.read_safetensors(self.at(name, "model.safetensors"))[0] for name in ("theirs", "merged")))
+        self.assertEqual(sorted(merged), sorted(theirs))
+        for name, (shape, values) in theirs.items():
+            layer = {"attn.c_attn.weight": "qkv", "attn.c_proj.weight": "proj"}.get(name.split(".", 3)[-1])
+            wanted = values
+            if layer:
+                at = f"block{name.split('.')[2]}.{layer}.lora_"
+                low = product(ours[at + "a.weight"][1], ours[at + "b.weight"][1], shape[0], RANK, shape[1])
+                self.assertGreater(max(map(abs, low)), 1e-4)
+                wanted = [value + ALPHA / RANK * more for value, more in zip(values, low, strict=True)]
+            self.assertLess(max(abs(a - b) for a, b in zip(merged[name][1], wanted, strict=True)), 1e-7)
+        steps = self.train(path="merged", lora="", lr=1e-30, steps=1)
+        again = [step["eval_loss"] for step in steps if "eval_loss" in step]
+        self.assertLess(abs(again[0] - losses[1]), 2e-6)
+
+    def test_peft_has_the_parts_under_their_names(self):
+        self.trained()
+        self.prun("ckpt", "export", "runs", "--format", "peft", "--out", "peft")
+        config = json.loads(self.at("peft/adapter_config.json").read_text())
+        self.assertEqual((config["r"], config["lora_alpha"], config["fan_in_fan_out"], config["base_model_name_or_path"]),
+                         (RANK, ALPHA, True, str(self.at("theirs").resolve())))
+        self.assertEqual(config["target_modules"], ["attn.c_attn", "attn.c_proj"])
+        ours, theirs = self.parts(), files.read_safetensors(self.at("peft/adapter_model.safetensors"))[0]
+        self.assertEqual(len(theirs), 4 * LAYERS)
+        for part in "ab":
+            shape, values = ours[f"block1.qkv.lora_{part}.weight"]
+            name = f"base_model.model.transformer.h.1.attn.c_attn.lora_{part.upper()}.weight"
+            self.assertEqual(theirs[name], (shape[::-1], turned(values, *shape)))
+
+    def test_what_cannot_be_exported_is_said(self):
+        self.trained(train="head*")
+        export = ("ckpt", "export", "runs", "--out", "out")
+        self.assertIn("--merge exports the sum of both", self.prun(*export, code=2))
+        self.assertIn("also trained head.ln", self.prun(*export, "--format", "peft", code=16))
+        self.base("other", other=True)
+        self.assertIn("adapters of another base", self.prun(*export, "--merge", "--base", "other", code=16))
+        self.at("theirs").rename(self.at("moved"))
+        self.assertIn("there is no such folder; --base DIR", self.prun(*export, "--merge", code=16))
+        self.prun(*export, "--merge", "--base", "moved")
+
+    def test_generation_reads_adapters(self):
+        self.trained(lr=0.1)
+        self.prun("ckpt", "export", "runs", "--merge", "--out", "merged")
+        words = ("--prompt", "ab", "--tokens", 6, "--temperature", 0, "--json")
+        each = [json.loads(self.prun("generate", *given, *words)) for given in
+                (("plan.lua", "--checkpoint", "runs"), ("runs",), ("merged",), ("theirs",))]
+        self.assertEqual(each[0]["ids"], each[2]["ids"])
+        self.assertEqual(each[1]["ids"], each[2]["ids"])
+        self.assertLess(abs(each[0]["log_probabilities"][0] - each[2]["log_probabilities"][0]), 1e-5)
+        self.assertGreater(abs(each[3]["log_probabilities"][0] - each[2]["log_probabilities"][0]), 1e-2)
+
+
+class Memory(Lora):
+    def test_state_and_gradients_are_those_of_the_adapters(self):
+        count = LAYERS * (RANK * (WIDTH + 3 * WIDTH) + RANK * 2 * WIDTH)
+        for dtype, wide in (("f32", 4), ("bf16", 2)):
+            found = json.loads(self.prun("check", "plan.lua", "--json", "--checkpoint-every", 2, dtype=dtype))
+            roles = found["classes"][0]["roles"]
+            padded = 4 * LAYERS * 2 * 32
+            self.assertLessEqual(count, padded + count)
+            for role, times in (("grad", 1), ("optimizer", 2)):
+                self.assertGreaterEqual(roles[role], 4 * times * count)
+                self.assertLessEqual(roles[role], 4 * times * (count + padded))
+            self.assertGreaterEqual(roles["frozen"], wide * sum(map(size, SHAPES.values())))
+            self.assertLessEqual(found["classes"][0]["host_roles"]["snapshot"], 12 * (count + padded))
+        said = self.prun("check", "plan.lua")
+        self.assertIn("lora (rank 3, alpha 6): 576 parameters in 4 layers: block*.qkv, block*.proj\n", said)
+
+    def test_traffic_is_that_of_the_adapters(self):
+        found = json.loads(self.prun("check", "plan.lua", "--json", "--nproc", 2, strategy="ddp"))["classes"][0]
+        self.assertLess(found["wire_bytes_per_step"]["dp"], 3 * found["roles"]["grad"])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]])
