@@ -73,6 +73,12 @@ Weights open_base(const std::string& folder, const Adapters& adapters, const std
   return weights;
 }
 
+// Adds the tensors of the base, and its model if the plan's was a function.
+void put_above(Weights& weights, Weights base) {
+  weights.tensors.merge(base.tensors);
+  if (weights.model.name.empty()) weights.model = std::move(base.model);
+}
+
 // Returns the name of the layer's weight if `name` is its adapter's A; otherwise "".
 std::string adapted_weight(const std::string& name) {
   const std::string end = kAdapterA;
@@ -128,7 +134,7 @@ bool holds_adapters(const std::string& path) {
 Weights open_with_base(const std::string& folder, bool optimizer, const std::string& base) {
   Weights weights = open_checkpoint(folder, optimizer);
   const Adapters adapters = read_index(folder).adapters;
-  if (adapters.has_base()) weights.tensors.merge(open_base(folder, adapters, base).tensors);
+  if (adapters.has_base()) put_above(weights, open_base(folder, adapters, base));
   return weights;
 }
 
@@ -139,7 +145,7 @@ Weights open_merged(const std::string& folder, const std::string& base, bool ver
   if (adapters.has_base()) {
     Weights below = open_base(folder, adapters, base);
     if (verified) require_base(folder, adapters, base_digest(below), below.folder);
-    weights.tensors.merge(std::move(below.tensors));
+    put_above(weights, std::move(below));
   }
   const auto own = std::make_shared<const Weights>(weights);
   for (const auto& [name, weight] : own->tensors) {

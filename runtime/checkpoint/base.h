@@ -1,5 +1,5 @@
-// The base of LoRA adapters: the weights that stay as they are. A checkpoint of adapters records where the base is and
-// its digest, and holds neither.
+// The base of LoRA adapters: the weights below them, which training does not change. A checkpoint of adapters records
+// the folder of the base and its digest, and omits its tensors.
 #pragma once
 #include <string>
 

@@ -27,7 +27,7 @@ struct Adapters {
 
   template <class Fields>
   void each_field(Fields&& fields) {
-    fields(field("rank", rank), field("alpha", alpha), field("dropout", dropout), field("match", match),
+    fields(field("rank", rank), field("alpha", alpha), field("lora_dropout", dropout), field("match", match),
            field("train", train), field("base", base), field("base_sha256", base_sha256),
            field("linear_layers", linear));
   }

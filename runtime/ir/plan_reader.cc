@@ -535,7 +535,6 @@ void read(const Field& field, InitialWeights& weights) {
 void read(const Field& field, Adapters& adapters) {
   field.need("rank", adapters.rank, "alpha", adapters.alpha, "dropout", adapters.dropout, "match", adapters.match);
   field.may("train", adapters.train);
-  if (adapters.rank < 1) field.at("rank").fail("at least 1");
 }
 
 void read_training(const Field& root, Plan& plan) {

@@ -30,11 +30,18 @@ void settle_base_option(std::string& base) {
   base = std::filesystem::absolute(base).lexically_normal().string();
 }
 
+void require_base_used(const JobSpec& spec, const Plan& plan) {
+  if (!spec.checkpoint.base.empty() && !plan.initial_weights)
+    throw usage_error("--base replaces the path of prun.init.from, and the plan has none");
+}
+
 void settle_base(JobSpec& spec, const Plan& plan, Job& job) {
   CheckpointSettings& s = spec.checkpoint;
   if (!plan.adapters.has_base() || (s.folder.empty() && !keeps_replicas(spec, plan) && !s.resumes)) return;
-  if (s.base_digest.empty()) s.base_digest = checkpoint::base_digest(checkpoint::open_weights(plan.adapters.base));
+  const checkpoint::Weights base = checkpoint::open_weights(plan.adapters.base);
+  if (s.base_digest.empty()) s.base_digest = checkpoint::base_digest(base);
   for (Program& program : job.classes) {
+    program.adapters.base = std::filesystem::absolute(base.folder).lexically_normal().string();  // no folder of several
     program.adapters.base_sha256 = s.base_digest;
     for (const std::string& name : checkpoint::linear_weights(plan.graph))
       if (!is_adapter(name)) program.adapters.linear.push_back(name);

@@ -264,6 +264,7 @@ Job build_job(const JobSpec& spec, int ranks, Plan* read) {
   PassWatch watch(spec.dump_after);
   const bool generates = spec.purpose == Purpose::generate;
   Plan plan = generates ? record_generation(spec, ranks) : record_plan(spec, ranks);
+  if (!generates) require_base_used(spec, plan);
   if (!generates) require_weights_fit(plan, spec.purpose == Purpose::train, spec.checkpoint.resumes);
   watch.lap("script");
   log_info("script", "{} is recorded", spec.plan);

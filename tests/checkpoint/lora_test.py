@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 import hf_files_test as files
+import lora_example
 
 run, size = files.run, files.size
 LAYERS, WIDTH, HEADS, CONTEXT, VOCAB, RANK, ALPHA = 2, 16, 2, 8, 256, 3, 6
@@ -181,10 +182,10 @@ class Exports(Lora):
             self.assertEqual(theirs[name], (shape[::-1], turned(values, *shape)))
 
     def test_what_cannot_be_exported_is_said(self):
-        self.trained(train="head*")
+        self.trained(train="*.ln1.bias")
         export = ("ckpt", "export", "runs", "--out", "out")
         self.assertIn("--merge exports the sum of both", self.prun(*export, code=2))
-        self.assertIn("also trained head.ln", self.prun(*export, "--format", "peft", code=16))
+        self.assertIn("only a part of transformer.h.0.ln_1 is trained in full", self.prun(*export, "--format", "peft", code=16))
         self.base("other", other=True)
         self.assertIn("adapters of another base", self.prun(*export, "--merge", "--base", "other", code=16))
         self.at("theirs").rename(self.at("moved"))
@@ -201,6 +202,20 @@ class Exports(Lora):
         self.assertEqual(each[1]["ids"], each[2]["ids"])
         self.assertLess(abs(each[0]["log_probabilities"][0] - each[2]["log_probabilities"][0]), 1e-5)
         self.assertGreater(abs(each[3]["log_probabilities"][0] - each[2]["log_probabilities"][0]), 1e-2)
+
+
+class Guide(Lora):
+    def test_the_example_trains_and_exports(self):
+        self.at("theirs").rename(self.at("gpt2"))
+        lora_example.write(self.folder, VOCAB, LAYERS, WIDTH, HEADS, CONTEXT, None)
+        words = lora_example.commands()
+        self.assertEqual([each[0] for each in words], ["sft.lua", "ckpt", "ckpt"])
+        for each in words:
+            self.prun(*each)
+        theirs, tuned = (files.read_safetensors(self.at(name, "model.safetensors"))[0] for name in ("gpt2", "tuned"))
+        changed = sorted(name for name in theirs if theirs[name] != tuned[name])
+        self.assertEqual(changed, [f"transformer.h.{i}.attn.{layer}.weight" for i in range(LAYERS) for layer in ("c_attn", "c_proj")])
+        self.assertEqual(len(files.read_safetensors(self.at("adapters/adapter_model.safetensors"))[0]), 4 * LAYERS)
 
 
 class Memory(Lora):

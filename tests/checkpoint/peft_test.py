@@ -13,7 +13,8 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[k]) for k in (0, 1)]
+import lora_example  # noqa: E402
 import packages  # noqa: E402
 
 PRUN, VENV = sys.argv[1], sys.argv[2]
@@ -29,14 +30,14 @@ torch.set_num_threads(2)
 transformers.utils.logging.disable_progress_bar()
 CONTEXT, BATCH, STEPS, RATE = 16, 4, 10, 0.02
 PLAN = """local prun = require "prun"
-local arg = prun.args { steps = 1, lr = 0.02, dp = 1, tp = 1, dtype = "f64" }
+local arg = prun.args { steps = 1, lr = 0.02, dp = 1, tp = 1, dtype = "f64", train = "" }
 return prun.plan {
   mesh = prun.mesh { dp = arg.dp, tp = arg.tp },
   model = MODEL,
   data = prun.data.bytes { path = "window", batch = 4, order = "epochs" },
   init = prun.init.from { path = "theirs" },
   strategy = { prun.tensor_parallel { axis = "tp" }, prun.zero3 { axis = "dp" } },
-  lora = prun.lora { match = "LAYERS", rank = 4, alpha = 12 },
+  lora = prun.lora { match = "LAYERS", rank = 4, alpha = 12, train = arg.train ~= "" and arg.train or nil },
   optimizer = prun.adamw { lr = arg.lr, betas = { 0.9, 0.99 }, weight_decay = 0.1 },
   steps = arg.steps, dtype = arg.dtype,
 }
@@ -49,6 +50,18 @@ OURS = {
               LlamaConfig(vocab_size=256, num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2,
                           intermediate_size=96, max_position_embeddings=16, rms_norm_eps=1e-6, attn_implementation="eager")),
 }
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm = torch.nn.Embedding(256, 24), torch.nn.LayerNorm(24)
+        self.up, self.down, self.head = torch.nn.Linear(24, 32), torch.nn.Linear(32, 24), torch.nn.Linear(24, 256, bias=False)
+
+    def forward(self, tokens, targets):
+        x = self.table(tokens)
+        x = x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+        return torch.nn.functional.cross_entropy(self.head(x).view(-1, 256), targets.view(-1))
 
 
 class Peft(unittest.TestCase):
@@ -132,6 +145,13 @@ class Peft(unittest.TestCase):
         self.assertLess(theirs[-1], theirs[0] - 0.1)
         self.check_exports("runs4")
 
+    def test_modules_that_are_trained_in_full_open_in_peft(self):
+        self.begin("gpt")
+        self.train("runs", steps=3, train="head.ln.*|block1.ln2.*")
+        self.check_exports("runs")
+        config = json.loads((self.at("peft") / "adapter_config.json").read_text())
+        self.assertEqual(config["modules_to_save"], ["transformer.h.1.ln_2", "transformer.ln_f"])
+
     def test_parts_of_a_fused_layer_open_in_peft(self):
         model = self.begin("llama")
         self.assertLess(abs(self.train("again", steps=1)[0] - self.loss(model).item()), 1e-9)
@@ -140,6 +160,38 @@ class Peft(unittest.TestCase):
         config = json.loads((self.at("peft") / "adapter_config.json").read_text())
         self.assertFalse(config["fan_in_fan_out"])
         self.assertEqual(len([name for name in config["target_modules"] if name.startswith("model.layers.")]), 7)
+
+    def test_a_plan_of_export_trains_adapters(self):
+        sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/python"))
+        os.environ["PRUN_COMMAND"] = os.path.abspath(PRUN)
+        import prun
+        torch.manual_seed(4)
+        module = Tiny()
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        prun.export(module, (self.tokens, self.targets)).save(self.at("tiny"))
+        (self.folder / "train.bin").write_bytes(bytes(byte for i in range(200) for byte in (i, 0)))
+        plan = self.at("tiny.lua")
+        plan.write_text(plan.read_text().replace("return prun.plan {", 'return prun.plan {\n  lora = prun.lora { match = "*up|*down", alpha = 16 },', 1))
+        self.prun("tiny.lua", "--checkpoint", "runs", steps=3)
+        after = prun.load(self.at("runs"), framework="torch", description=self.at("tiny.weights"))
+        self.assertEqual(len(prun.load(self.at("runs"), framework="torch")), len(before))
+        self.assertEqual([name for name in before if not torch.equal(before[name], after[name])], ["up.weight", "down.weight"])
+        module.load_state_dict(after)
+
+    def test_the_example_of_the_guide(self):
+        torch.manual_seed(2)
+        base = AutoModelForCausalLM.from_config(OURS["gpt"][2])
+        base.save_pretrained(self.at("gpt2"))
+        x, y = lora_example.write(self.folder, 256, 2, 64, 4, 16, None)
+        for words in lora_example.commands():
+            self.prun(*words)
+        tuned = AutoModelForCausalLM.from_pretrained(self.at("tuned"))
+        both = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(self.at("gpt2")), self.at("adapters"))
+        with torch.no_grad():
+            logits = [model.eval()(torch.tensor(x)).logits for model in (base, tuned, both)]
+        losses = [torch.nn.functional.cross_entropy(each.view(-1, 256), torch.tensor(y).view(-1)).item() for each in logits]
+        self.assertLess(losses[1], losses[0])
+        self.assertLess((logits[1] - logits[2]).abs().max(), 2e-5)
 
 
 if __name__ == "__main__":

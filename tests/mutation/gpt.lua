@@ -13,6 +13,7 @@ local arg = prun.args {
   groups = { false, "the optimizer has groups of parameters" },
   frozen = { "", "parameters that are not trained" },
   ends = { -1, "the byte that ends a document; -1: none" },
+  lora = { "", "layers with adapters" },
   dtype = "f64",
 }
 
@@ -47,6 +48,7 @@ return prun.plan {
   strategy  = strategies,
   optimizer = optimizer,
   frozen    = arg.frozen ~= "" and arg.frozen or nil,
+  lora      = arg.lora ~= "" and prun.lora { match = arg.lora, rank = 4, alpha = 4, train = "head.ln.*" } or nil,
   micro     = arg.micro,
   steps     = 3,
   seed      = arg.seed,

@@ -63,6 +63,14 @@ std::string kernels_text(const Numerics& numerics) {
   return fmt::format("{}, version {}, {}", numerics.kernels, numerics.arithmetic, numerics.implementation);
 }
 
+std::string adapters_text(const Adapters& adapters) {
+  if (!adapters.any()) return "";
+  std::string text =
+      fmt::format("adapters       of {}, rank {}, alpha {}", adapters.match, adapters.rank, adapters.alpha);
+  if (adapters.has_base()) text += fmt::format("; base {} (SHA-256 {})", adapters.base, adapters.base_sha256);
+  return text + "\n";
+}
+
 int show(const CkptOptions& options, const std::string& folder) {
   if (checkpoint::is_hf_folder(folder)) return ckpt_show_hf(options, folder);
   const Reader reader(checkpoint::resolve(folder));
@@ -73,7 +81,7 @@ int show(const CkptOptions& options, const std::string& folder) {
                index.plan, index.mesh, index.seed);
     fmt::print("{}", data_text(index));
     fmt::print("learning rate  {}\nkernels        {}\n", index.rate, kernels_text(index.numerics));
-    fmt::print("{}\n", lineage_text(reader));
+    fmt::print("{}\n{}", lineage_text(reader), adapters_text(index.adapters));
     if (index.position.restarts > 0) fmt::print("restarts       {} led here\n", index.position.restarts);
     if (!index.numerics.algorithms.value_or("").empty()) fmt::print("algorithms     by calibration\n");
     for (const auto& [name, tensor] : reader.index().tensors)

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -272,14 +273,11 @@ void export_hf(const Weights& weights, const std::string& out, const HfExport& h
 void export_peft(const Weights& weights, const Adapters& adapters, const std::string& out, const HfExport& how,
                  const Advance& advance) {
   const Description description = require_description(weights, how);
+  std::set<std::string> trained;  // in full, besides adapters
   if (adapters.has_base())
     for (const auto& [name, weight] : open_checkpoint(weights.folder, false).tensors)
-      if (!name.ends_with(kAdapterA) && !name.ends_with(kAdapterB))
-        throw Error(
-            Exit::checkpoint_invalid,
-            fmt::format("{} also trained {}, and peft's form holds adapters alone; --merge exports whole weights",
-                        weights.folder, name));
-  const PeftAdapters peft = peft_adapters(weights, tensors_of(weights, description, false));
+      if (!name.ends_with(kAdapterA) && !name.ends_with(kAdapterB)) trained.insert(name);
+  const PeftAdapters peft = peft_adapters(weights, trained, tensors_of(weights, description, false));
   HfExport files = how;
   files.stem = "adapter_model";
   make_whole(weights, peft.tensors, out, files, advance, [&](const std::string& folder) {

@@ -36,9 +36,10 @@ void export_hf(const Weights& weights, const std::string& out, const HfExport& h
 // prun wrote a checkpoint of a plan's own model, which does not record these layers.
 void export_torch(const Weights& weights, const std::string& out, const HfExport& how, const Advance& advance);
 
-// Creates a folder that peft opens: the adapters and their configuration. `weights`: with those of the base
-// (open_with_base), from which names and shapes come. Throws as export_hf does, and checkpoint_invalid if the
-// checkpoint has also trained whole parameters, or if several adapted layers are one of theirs.
+// Creates a folder that peft opens: adapters, their configuration, and modules that are trained in full. `weights`:
+// with those of the base (open_with_base), from which names and shapes come. Throws as export_hf does, and
+// checkpoint_invalid if a part of a module of theirs is trained in full, or if several adapted layers are one of
+// theirs.
 void export_peft(const Weights& weights, const Adapters& adapters, const std::string& out, const HfExport& how,
                  const Advance& advance);
 

@@ -46,12 +46,36 @@ HfTensor transposed(const std::string& theirs, const std::string& ours, const We
   return {theirs, {columns, whole[0]}, {{ours, whole, {0, begin}, {whole[0], columns}, {1, 0}}}};
 }
 
+[[noreturn]] void refuse(const Weights& weights, const std::string& what) {
+  throw Error(Exit::checkpoint_invalid, fmt::format("{}: {}; --merge exports whole weights", weights.folder, what));
+}
+
+// Adds the modules of theirs whose tensors are trained in full; peft trains a module whole or not at all.
+void add_saved(const Weights& weights, const std::set<std::string>& trained, const std::vector<HfTensor>& theirs,
+               PeftAdapters& peft) {
+  std::map<std::string, std::vector<const HfTensor*>> modules;
+  for (const HfTensor& tensor : theirs) modules[tensor.theirs.substr(0, tensor.theirs.rfind('.'))].push_back(&tensor);
+  for (const auto& [module, tensors] : modules) {
+    size_t parts = 0, in_full = 0;
+    for (const HfTensor* tensor : tensors)
+      for (const HfPart& part : tensor->parts) {
+        ++parts;
+        in_full += trained.count(part.ours);
+      }
+    if (in_full == 0) continue;
+    if (in_full < parts) refuse(weights, fmt::format("only a part of {} is trained in full", module));
+    peft.saved.push_back(module);
+    for (const HfTensor* tensor : tensors) {
+      peft.tensors.push_back(*tensor);
+      peft.tensors.back().theirs = kPrefix + tensor->theirs;
+    }
+  }
+}
+
 }  // namespace
 
-PeftAdapters peft_adapters(const Weights& weights, const std::vector<HfTensor>& theirs) {
-  const auto refuse = [&](const std::string& what) {
-    throw Error(Exit::checkpoint_invalid, fmt::format("{}: {}; --merge exports whole weights", weights.folder, what));
-  };
+PeftAdapters peft_adapters(const Weights& weights, const std::set<std::string>& trained,
+                           const std::vector<HfTensor>& theirs) {
   PeftAdapters peft;
   std::set<std::string> all, adapted, used;
   for (const HfTensor& tensor : theirs) {
@@ -63,8 +87,8 @@ PeftAdapters peft_adapters(const Weights& weights, const std::vector<HfTensor>& 
                              [&](const HfPart& one) { return weights.tensors.contains(adapter_of(one)); }))
       continue;
     if (tensor.parts.size() > 1)
-      refuse(fmt::format("{} consists of several layers with adapters of their own, which peft cannot express",
-                         tensor.theirs));
+      refuse(weights, fmt::format("{} consists of several layers with adapters of their own, which peft cannot express",
+                                  tensor.theirs));
     const HfPart& part = tensor.parts.front();
     const std::string a = adapter_of(part), b = without(part.ours, kWeight) + kAdapterB;
     const Weight &first = weights.tensors.at(a), &second = weights.tensors.at(b);
@@ -77,9 +101,10 @@ PeftAdapters peft_adapters(const Weights& weights, const std::vector<HfTensor>& 
   }
   for (const auto& [name, weight] : weights.tensors) {
     const bool part = name.ends_with(kAdapterA) || name.ends_with(kAdapterB);
-    if (part && !used.contains(name)) refuse(fmt::format("{} belongs to no layer of theirs", name));
+    if (part && !used.contains(name)) refuse(weights, fmt::format("{} belongs to no layer of theirs", name));
   }
   peft.modules = targets(adapted, all);
+  add_saved(weights, trained, theirs, peft);
   return peft;
 }
 
@@ -88,6 +113,8 @@ nlohmann::ordered_json peft_config(const PeftAdapters& peft, const Adapters& ada
     const auto whole = static_cast<int64_t>(value);
     return static_cast<double>(whole) == value ? nlohmann::ordered_json(whole) : nlohmann::ordered_json(value);
   };
+  nlohmann::ordered_json saved;  // null = none
+  if (!peft.saved.empty()) saved = peft.saved;
   return {{"peft_type", "LORA"},
           {"task_type", "CAUSAL_LM"},
           {"base_model_name_or_path", adapters.base},
@@ -95,6 +122,7 @@ nlohmann::ordered_json peft_config(const PeftAdapters& peft, const Adapters& ada
           {"lora_alpha", number(adapters.alpha)},
           {"lora_dropout", adapters.dropout},
           {"target_modules", peft.modules},
+          {"modules_to_save", saved},
           {"fan_in_fan_out", peft.fan_in_fan_out},
           {"bias", "none"},
           {"init_lora_weights", true},

@@ -81,6 +81,10 @@ def _is_checkpoint(path: pathlib.Path) -> bool:
     return (path / "index.json").is_file() or any(path.glob("step_*/index.json"))
 
 
+def _holds_adapters(path: pathlib.Path) -> bool:
+    return answer_of(["ckpt", "show", os.fspath(path)]).get("lora") is not None
+
+
 def load(
     checkpoint: str | os.PathLike[str], *, framework: str = "numpy", description: str | os.PathLike[str] | None = None
 ) -> dict[str, Any]:
@@ -91,7 +95,8 @@ def load(
     installed. A checkpoint's names are those of the plan, "block0.qkv.weight", unless `description` gives others: an
     architecture ("mistral"), a file, or the folder of weights of an exported module, for its load_state_dict.
 
-    Shapes are PyTorch's: weights of linear layers are [out, in], embeddings [vocabulary, width]. Types are as stored;
+    Shapes are PyTorch's: weights of linear layers are [out, in], embeddings [vocabulary, width]. Adapters are
+    added to the weights of their base. Types are as stored;
     numpy, which has no bfloat16, gets f32 instead. Optimizer state is omitted.
     Raises CheckpointError for missing and damaged files, UsageError for a missing framework.
     """
@@ -106,6 +111,7 @@ def load(
     with tempfile.TemporaryDirectory(prefix="prun-") as folder:
         out = pathlib.Path(folder, "weights")
         words = ["ckpt", "export", os.fspath(path), "--format", "torch", "--out", str(out)]
+        words += ["--merge"] if _holds_adapters(path) else []
         answer_of(words + (["--description", os.fspath(description)] if description is not None else []))
         return {name: value for file in _files(out) for name, value in _tensors(file, framework)}
 
