@@ -20,7 +20,7 @@ struct ScriptOptions {
   std::optional<PlanSizes> sizes;               // replace the plan's own sizes
   std::vector<PlanSizes> more_sizes;            // further sizes: the same model on pipelines of other lengths
   std::string base;                             // replaces the path of prun.init.from; "" = none
-  std::string base_was;                         // stands in for a missing path of prun.init.from; "" = none
+  std::string base_was;                         // used if the path of prun.init.from is missing; "" = none
   bool reads_data = true;                       // false: files of data may be missing or shorter than a sample
   bool prints = true;                           // the script's print and remarks reach standard error
   bool outline = false;                         // omit the slots of a pipeline schedule, which are many

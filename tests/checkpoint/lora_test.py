@@ -32,7 +32,7 @@ return prun.plan {
   mesh = prun.mesh(mesh),
   model = prun.models.gpt { vocab = 256, layers = arg.layers, width = 16, heads = 2, context = arg.context, tied = true },
   data = prun.data.bytes { path = "text/sample.txt", batch = 4 },
-  init = prun.init.from { path = arg.path, missing = arg.missing },
+  init = arg.path ~= "" and prun.init.from { path = arg.path, missing = arg.missing } or nil,
   eval = prun.eval { every = 1, batches = 2 },
   strategy = strategy,
   optimizer = prun.adamw { lr = arg.lr },
@@ -122,6 +122,7 @@ class Checkpoints(Lora):
         self.assertIn("alpha of its adapters is 6 there and 8 here", self.train(*resume, code=16, alpha=8))
         self.assertIn("is F32[16, 3] there and F32[16, 2] here", self.train(*resume, code=16, rank=2))
         self.assertIn("it holds adapters (rank 3, alpha 6), and the plan has no lora", self.train(*resume, code=16, lora=""))
+        self.assertIn("and the plan has no init = prun.init.from", self.train(*resume, code=16, path=""))
         self.losses("--checkpoint", "full", steps=1, lora="")
         self.assertIn("it holds a whole model", self.train("--checkpoint", "there", "--resume", "full", code=16))
 
@@ -191,6 +192,16 @@ class Exports(Lora):
         self.at("theirs").rename(self.at("moved"))
         self.assertIn("there is no such folder; --base DIR", self.prun(*export, "--merge", code=16))
         self.prun(*export, "--merge", "--base", "moved")
+
+    def test_a_checkpoint_without_a_base_holds_all_weights(self):
+        self.losses("--checkpoint", "runs", steps=2, path="")
+        self.assertEqual(len(self.losses("--checkpoint", "runs", "--resume", "auto", path="")), 2)
+        ours = self.parts()
+        self.assertIn("embed.token.weight", ours)
+        self.prun("ckpt", "export", "runs/step_00000002", "--merge", "--out", "merged")
+        merged = files.read_safetensors(self.at("merged", "model.safetensors"))[0]
+        self.assertEqual(merged["transformer.wte.weight"], ours["embed.token.weight"])
+        self.assertNotEqual(merged["transformer.h.0.attn.c_proj.weight"], ours["block0.proj.weight"])
 
     def test_generation_reads_adapters(self):
         self.trained(lr=0.1)
