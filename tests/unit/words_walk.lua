@@ -34,7 +34,7 @@ local accepts = {
   dims = "whole table",
   init = "", tensor = "tensor", count = "whole tensor", batches = "whole", fn = "function", table = "table tables",
   strategies = "table tables",
-  mesh = "", data = "", eval = "", checkpoint = "", weights = "", optimizer = "",
+  mesh = "", data = "", eval = "", checkpoint = "", weights = "", optimizer = "", lora = "",
   rate = "whole fraction huge function", schedule = "text", model = "function",
   target = "", handle = "", last = "",
 }
