@@ -6,9 +6,10 @@ local namespace = require "prun.namespace"
 require "prun"
 require "prun.nn"
 require "prun.losses"
+require "prun.metrics"
 
 local families = {}
-for _, name in ipairs { "prun", "prun.models", "prun.data", "prun.init", "prun.nn", "prun.losses" } do
+for _, name in ipairs { "prun", "prun.models", "prun.data", "prun.init", "prun.nn", "prun.losses", "prun.metrics" } do
   local names, known = {}, namespace.known[name]
   for word in pairs(known and {} or require(name)) do names[#names + 1] = word end
   families[#families + 1] = { name, known and known.names or names }

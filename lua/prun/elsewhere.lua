@@ -118,6 +118,8 @@ local words = {
   exponentiallr = "lr = function(step) return 1e-3 * 0.99 ^ step end",
   polynomiallr = "lr = function(step) return 1e-3 * (1 - step / 100) ^ 2 end",
   cosineannealingwarmrestarts = "lr = function(step) ... end",
+  bceloss = "prun.losses.bce", bcewithlogitsloss = "prun.losses.bce", kldivloss = "prun.losses.kl",
+  kl_div = "prun.losses.kl", weight_penalty = "prun.losses.l2", argmax = "prun.metrics.accuracy",
   crossentropyloss = "prun.losses.cross_entropy", mseloss = "prun.losses.mse", mse_loss = "prun.losses.mse",
   scaled_dot_product_attention = "prun.nn.attention", multiheadattention = "prun.nn.attention",
   module = "prun.nn.unit", sequential = "prun.nn.unit", embed = "prun.nn.embedding", rope = "prun.nn.rotary",
@@ -178,8 +180,8 @@ for what, names in pairs {
     "adagrad adadelta adafactor adamax nadam radam rmsprop lamb lars lbfgs shampoo soap sophia adam8bit adamw8bit",
   ["learning rate that follows the loss; it has prun.cosine, prun.linear, prun.wsd, prun.one_cycle, " ..
     "prun.step_decay, prun.inverse_root, points and functions of the step"] = "reducelronplateau",
-  ["such loss; it has prun.losses.cross_entropy, mse, mean_square and mean"] =
-    "bce bceloss bcewithlogitsloss nllloss nll_loss kldivloss kl_div l1 l1loss l1_loss smoothl1loss ctcloss dpo",
+  ["such loss; it has prun.losses.cross_entropy, mse, bce, kl, z_loss, l2, mean_square and mean"] =
+    "nllloss nll_loss l1 l1loss l1_loss smoothl1loss ctcloss dpo",
   ["8-bit numbers; dtype = \"bf16\" of the plan halves memory and traffic"] = "fp8 float8 int8 quantize bitsandbytes",
   ["average of weights"] = "ema swa averagedmodel swa_utils",
   ["op that changes shapes; nn.linear, nn.embedding and nn.attention do"] =

@@ -10,17 +10,17 @@ local tensor = require "prun.tensor"
 -- Limits: 2^46 elements per tensor and 2^53 bytes per recording, so that sums of bytes are exact.
 local graph = { current = nil, most_elements = 70368744177664, most_bytes = schema.most_exact }
 
--- Records fn(...) into a new graph; returns the graph and fn's result. `has_units`: false for programs. `values` and
+-- Records fn(...) into a new graph; returns the graph and fn's results. `has_units`: false for programs. `values` and
 -- `nodes` omit calls that repeat others (alike.lua); `count` includes their values.
 function graph.record(dtype, has_units, fn, ...)
   local outer = graph.current
   graph.current = { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, counts = {}, dtype = dtype,
                     has_units = has_units, bytes = 0.0, site_of = {}, count = 0, sizes = {}, inputs_of = {},
                     more_of = {}, patterns = {}, also = {}, may_ignore = {}, shares_of = {} }
-  local result = fn(...)
+  local results = table.pack(fn(...))
   local recorded = graph.current
   graph.current = outer
-  return recorded, result
+  return recorded, table.unpack(results, 1, results.n)
 end
 
 function graph.here(what)

@@ -15,7 +15,10 @@ local options = {
   { name = "capacity", kind = "number", default = math.huge, above = 0, infinite = true,
     instead = "; 1.25 is usual, and inf drops nothing",
     help = "room of an expert as a multiple of its even share of the choices; inf: enough for all" },
-  { name = "aux", kind = "number", default = 0.01, least = 0, help = "weight of the load-balancing loss" },
+  { name = "aux", kind = "number", default = 0.01, least = 0,
+    help = "weight of the layer's balancing loss, a gradient only: it is not part of what is printed" },
+  { name = "loads", kind = "table", optional = true,
+    help = "a table of the model's in which layers add up their experts' loads, for prun.losses.balance; aux is 0" },
   { name = "gated", kind = "boolean", default = false, help = "SwiGLU experts, with a third matrix" },
   { name = "init", kind = "init", optional = true, help = 'initial weights, such as { "normal", 0.02 }' },
   { name = "down_init", kind = "init", optional = true, help = "initial weights of the experts' second layer" },
@@ -25,6 +28,18 @@ local options = {
 local function slots_of(opt, tokens)
   if opt.capacity == math.huge then return 0 end
   return math.min(tokens, math.ceil((opt.capacity + 0.0) * opt.choices * tokens / opt.experts))
+end
+
+-- Adds the layer's loads to those of the layers before.
+local function add_loads(loads, name, logits, counts, tokens, experts)
+  local sums = graph.op("softmax_sums", { logits }, {}, name .. ".probabilities")
+  if loads.experts and loads.experts ~= experts then
+    host.fail(("nn.moe '%s': 'loads' has those of %d experts, and the layer has %d"):format(name, loads.experts,
+      experts))
+  end
+  loads.counts = loads.counts and graph.op("add", { loads.counts, counts }, {}, name .. ".loads") or counts
+  loads.sums = loads.sums and graph.op("add", { loads.sums, sums }, {}, name .. ".sums") or sums
+  loads.tokens, loads.experts = (loads.tokens or 0) + tokens, experts
 end
 
 -- y [B, T, width] from x [B, T, width].
@@ -54,8 +69,10 @@ return schema.word("prun.nn.moe", {
   local down = graph.parameter(name .. ".down.weight", { experts, hidden, width }, down_init)
 
   local logits = graph.op("linear", { x, router }, {}, name .. ".router")
-  local weights, places = graph.op("route", { logits }, { k = opt.choices, capacity = slots, aux = opt.aux + 0.0 },
-                                   name .. ".route", { "slots", "counts" })
+  local aux = opt.loads and 0.0 or opt.aux + 0.0
+  local weights, places, counts = graph.op("route", { logits }, { k = opt.choices, capacity = slots, aux = aux },
+                                           name .. ".route", { "slots", "counts" })
+  if opt.loads then add_loads(opt.loads, name, logits, counts, batch * tokens, experts) end
   local sent = graph.op("dispatch", { x, places }, { experts = experts, capacity = slots }, name .. ".dispatch")
   local wide = graph.op("expert_linear", { sent, up }, product, name .. ".up")
   local inner

@@ -8,11 +8,11 @@ local frozen = require "prun.frozen"
 local graph = require "prun.graph"
 local groups = require "prun.groups"
 local kinds = require "prun.kinds"
+local model_results = require "prun.model_results"
 local optimizer = require "prun.optimizer"
 local schema = require "prun.schema"
 local shrink = require "prun.shrink"
 local strategy = require "prun.strategy"
-local tensor = require "prun.tensor"
 
 local entries = schema.register("prun.plan", {
   { name = "mesh", kind = "mesh", help = "the ranks: prun.mesh { dp = prun.world }" },
@@ -26,6 +26,8 @@ local entries = schema.register("prun.plan", {
     help = 'parameters that are not trained, such as "embed*|block*.ln1.*": * is any characters' },
   { name = "lora", kind = "lora", optional = true,
     help = 'low-rank adapters, all else is frozen, such as prun.lora { match = "block*.qkv", rank = 8 }' },
+  { name = "metrics", kind = "text", default = "evaluations", choices = { "evaluations", "steps" },
+    help = "what computes the metrics that the model returns; steps: evaluations do, too" },
   { name = "micro", kind = "integer", default = 1, least = 1, most = 1000000, help = "microbatches of a step" },
   { name = "eval", kind = "eval", optional = true, help = "such as prun.eval { every = 50, batches = 4 }" },
   { name = "checkpoint", kind = "checkpoint", optional = true,
@@ -133,9 +135,9 @@ local function batch_axes(mesh, strategies)
   return axes, ranks
 end
 
--- Records the model for `batch` samples.
+-- Records the model for `batch` samples; returns the recording, the loss and the metrics.
 local function record_model(plan, model, batch)
-  local recorded, loss = graph.record(plan.dtype, true, function()
+  local recorded, loss, metrics = graph.record(plan.dtype, true, function()
     if plan.lora then graph.current.lora = adapters.begin(plan.lora) end
     local inputs = {}
     for _, input in ipairs(data.inputs(plan.data, batch, plan.dtype)) do
@@ -154,11 +156,7 @@ local function record_model(plan, model, batch)
     end })
     return model.build(inputs)
   end)
-  if not tensor.is(loss) then host.fail(("the model must return its loss, not %s"):format(type(loss)), model.site) end
-  if #loss.shape > 0 then
-    host.fail(("the model returns %s; a loss is one number: see prun.losses"):format(tostring(loss)), model.site)
-  end
-  return recorded, loss
+  return recorded, loss, metrics
 end
 
 local function require_parameters(recorded, site)
@@ -262,7 +260,8 @@ return function(given)
   if type(model) == "function" then model = { build = model, site = host.site_of_word(site, "model") } end
   data.agree(plan.data, model)
   local source = data.result(plan.data)
-  local recorded, loss = record_model(plan, model, batch // pieces)
+  local recorded, loss, metrics = record_model(plan, model, batch // pieces)
+  local results = model_results(recorded, loss, metrics, plan.metrics == "steps", model.site)
   require_parameters(recorded, model.site)
   if recorded.bytes * plan.micro > most_step_bytes then
     host.fail(("prun.plan: the tensors of %d microbatches are %.3g bytes; at most 2^58 can be planned"):format(
@@ -276,7 +275,8 @@ return function(given)
   for i, of_unit in ipairs(marks or {}) do result.units[i].frozen = of_unit end
   result.path, result.kind = host.plan_path, "plan"
   result.mesh = { axes = plan.mesh.axes, site = plan.mesh.site }
-  result.loss, result.steps, result.seed, result.micro = loss.id, plan.steps, plan.seed, plan.micro
+  result.loss, result.terms, result.named = results.loss, results.terms, results.named
+  result.steps, result.seed, result.micro = plan.steps, plan.seed, plan.micro
   result.reduce, result.dtype, result.data = plan.reduce, plan.dtype, source
   result.batch_axes = axes
   if model.options then result.model = { name = model.name, arguments = model.options } end

@@ -15,7 +15,7 @@ local types = {
   optimizer = "prun.Optimizer",
   rate = "number|number[][]|prun.LearningRate|fun(step: integer): number", eval = "prun.Evaluation",
   checkpoint = "prun.Checkpoints", weights = "prun.Weights",
-  schedule = "string|prun.Schedule", model = "prun.Model|fun(batch: prun.Batch): prun.Tensor",
+  schedule = "string|prun.Schedule", model = "prun.Model|fun(batch: prun.Batch): prun.Loss, table?",
 }
 
 local results = {
@@ -42,7 +42,7 @@ local signatures = {
     args = "fun(defaults: table): table",
     shared_args = "fun(defaults?: table): table",
     program = "fun(fn: fun(r: prun.Rank), options?: prun.program.options): prun.Plan",
-    model = "fun(name: string, defaults: table, build: fun(opt: table, batch: prun.Batch): prun.Tensor):" ..
+    model = "fun(name: string, defaults: table, build: fun(opt: table, batch: prun.Batch): prun.Loss, table?):" ..
       " fun(options: table): prun.Model",
     strategy = "fun(name: string, defaults: table, body: fun(unit: prun.Unit, opt: table), traits?: table):" ..
       " fun(options: table): prun.Strategy",
@@ -54,6 +54,7 @@ local signatures = {
     backward_input = "fun(microbatch: integer, chunk?: integer)",
     backward_weight = "fun(microbatch: integer, chunk?: integer)",
     models = "prun.models", data = "prun.data", init = "prun.init", nn = "prun.nn", losses = "prun.losses",
+    metrics = "prun.metrics",
     all_gather = "fun(what: prun.Target|prun.Tensor, options?: table): prun.Handle|prun.Tensor",
     all_gather_v = "fun(x: prun.Tensor, n: prun.Tensor, options?: table): prun.Tensor, prun.Tensor",
     all_reduce = "fun(what: prun.Target|prun.Tensor, op: string|table, options?: table): prun.Tensor?",
@@ -72,7 +73,7 @@ local signatures = {
     scatter = "fun(x: prun.Tensor, root?: integer, options?: table): prun.Tensor",
     tensor = "fun(values: number[], options?: table): prun.Tensor",
   },
-  ["prun.nn"] = {}, ["prun.losses"] = {},
+  ["prun.nn"] = {}, ["prun.losses"] = {}, ["prun.metrics"] = {},
   ["prun.models"] = {}, ["prun.data"] = {}, ["prun.init"] = {},
 }
 
@@ -100,6 +101,16 @@ local fixed = [[
 ---@operator mul(prun.Tensor|number): prun.Tensor
 ---@operator div(number): prun.Tensor
 ---@operator unm: prun.Tensor
+
+---@class prun.Loss
+---@field named fun(self: prun.Loss, name: string): prun.Loss
+---@operator add(prun.Loss): prun.Loss
+---@operator sub(prun.Loss): prun.Loss
+---@operator mul(number): prun.Loss
+---@operator div(number): prun.Loss
+---@operator unm: prun.Loss
+
+---@class prun.Metric
 
 ---@class prun.Batch
 ---@field tokens prun.Tensor
@@ -134,18 +145,20 @@ local function split(word) return word:match("^(.*)%.([^.]+)$") end
 
 local family_results = { ["prun.models"] = "prun.Model", ["prun.data"] = "prun.Data" }
 
--- Adds the signatures of functions that make tensors in a model, from their arguments.
+local op_results = { ["prun.nn"] = "prun.Tensor", ["prun.losses"] = "prun.Loss", ["prun.metrics"] = "prun.Metric" }
+
+-- Adds the signatures of functions that record ops in a model, from their arguments.
 local function add_signatures()
   for word, arguments in pairs(schema.words) do
     local family, name = split(word)
-    if family == "prun.nn" or family == "prun.losses" then
+    if op_results[family] then
       local parts = {}
       for i, entry in ipairs(arguments) do
         local optional = (entry.optional or entry.default ~= nil) and "?" or ""
         parts[i] = ("%s%s: %s"):format(entry.name, optional, types[entry.kind])
       end
       if arguments.options then parts[#parts + 1] = ("options?: %s.options"):format(word) end
-      local result = arguments[2] and arguments[2].kind == "fn" and "any" or "prun.Tensor"
+      local result = arguments[2] and arguments[2].kind == "fn" and "any" or op_results[family]
       signatures[family][name] = ("fun(%s): %s"):format(table.concat(parts, ", "), result)
     end
   end

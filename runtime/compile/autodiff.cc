@@ -63,12 +63,14 @@ class Recorder final : public GradientBuilder {
   }
 
   void run() {
-    std::set<ValueId> maybe_unwanted;
+    std::set<ValueId> maybe_unwanted, losses;
+    for (const LossTerm& term : loss_terms(graph_))
+      if (term.optimised) losses.insert(term.values.begin(), term.values.end());
     // derive() appends to state_.backward, never to graph_.nodes, so that the iterators remain valid.
     for (auto node = graph_.nodes.rbegin(); node != graph_.nodes.rend(); ++node) {
       bool is_loss = false, arrived = false, wanted = false;
       for (ValueId output : node->outputs) {
-        is_loss = is_loss || output == graph_.loss;
+        is_loss = is_loss || losses.contains(output);
         arrived = arrived || gradient(output) >= 0;
       }
       for (ValueId input : node->inputs) wanted = wanted || wants(input);
@@ -137,6 +139,23 @@ void require_trained(const CompileState& state) {
   });
 }
 
+// Where ranks' gradients of a parameter are partial sums, each rank contributes its share of an L2 loss's gradient.
+void share_penalties(CompileState& state) {
+  for (Node& node : state.backward) {
+    if (node.op != &ops::squares_grad) continue;
+    const std::vector<std::string>& axes = state.graph.values[node.inputs[0]].partial_over;
+    double ranks = 1;
+    std::string names;
+    for (const std::string& axis : axes) {
+      ranks *= state.plan.mesh.size(axis);
+      names += (names.empty() ? "" : ",") + axis;
+    }
+    if (axes.empty()) continue;
+    node.attrs.set("factor", 1 / ranks);
+    node.attrs.set("partial_over", names);
+  }
+}
+
 }  // namespace
 
 void differentiate(CompileState& state) {
@@ -146,11 +165,18 @@ void differentiate(CompileState& state) {
       std::ranges::any_of(state.graph.values, [](const Value& v) { return v.frozen; }))
     throw plan_error("the loss depends on no parameter that is trained: those that reach it are frozen",
                      state.graph.values[state.graph.loss].site);
+  for (const LossTerm& term : state.graph.terms)
+    if (term.optimised && !term.values.empty() &&
+        std::ranges::none_of(term.values, [&](ValueId value) { return recorder.wants(value); }))
+      throw plan_error(fmt::format("the part '{}' of the loss depends on no parameter that is trained",
+                                   state.graph.values[term.values.front()].name),
+                       state.graph.values[term.values.front()].site);
   recorder.run();
   for (Node& node : state.backward)
     if (node.op == &ops::route_grad)
       for (ValueId& input : node.inputs)
         if (auto it = state.global_counts.find(input); it != state.global_counts.end()) input = it->second;
+  share_penalties(state);
   require_trained(state);
 }
 

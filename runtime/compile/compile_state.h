@@ -116,6 +116,8 @@ struct CompileState {
   int data_ranks = 1;
   std::vector<std::string> loss_axes;  // axes over which the loss is averaged
   TensorId loss_tensor;                // local loss, then global
+  TensorId results;                    // the loss and the terms of named numbers, as one vector; -1 = the loss alone
+  std::vector<TensorId> term_tensors;  // by term of the graph: its element of `results`; -1 = none
   std::vector<GatherAhead> ahead;      // gathers that the step issues for the next one
   TensorId flat_params;                // parameters of all units that are not sharded
   TensorId flat_grads;                 // gradients of all units that are not sharded
@@ -130,6 +132,8 @@ struct CompileState {
     const UnitStorage& of = storage[unit];
     return of.sharded && plan.mesh.size(of.axis) > 1 ? of.axis : "";
   }
+  // Returns the tensor that the body's reductions of the loss cover.
+  TensorId reduced_results() const { return results.none() ? loss_tensor : results; }
   const std::string& unit_name(UnitId unit) const { return graph.units[unit].name; }
   bool is_here(CallId call) const { return rank_of_stage(plan, graph.calls[call].stage) == pipeline_rank; }
   // Returns whether the unit's parameters are frozen: all of them are or none is, since place.cc has separated them.
@@ -144,6 +148,12 @@ struct CompileState {
 
 // Returns the op of a cross_entropy_and_grad without the gradient (fuse_loss.cc).
 Node without_gradient(const Node& loss);
+
+// Adds the loss of a body, with the terms of the numbers that it names; sets loss_tensor, results and term_tensors
+// (results.cc). `body`: the step or an evaluation.
+void add_results(CompileState& state, Body& body, const std::string& name, bool persistent, const Site& site);
+// Drops nodes that only numbers of evaluations read.
+void drop_evaluated_only(CompileState& state);
 
 // Returns the schedule as text, one line per stage step (schedule.cc).
 std::string schedule_text(const CompileState& state);

@@ -55,10 +55,7 @@ class Decoder {
     graph_.values.push_back(std::move(positions));
     const std::vector<Node> nodes = std::move(graph_.nodes);
     graph_.nodes.clear();
-    for (const Node& node : nodes) {
-      if (node.outputs == loss.outputs) break;
-      take(node);
-    }
+    for (const Node* node : ancestors(nodes, loss.inputs[0])) take(*node);
     Attrs sampled;
     if (loss.attrs.has("vocab")) sampled.set("vocab", loss.attrs.integer("vocab"));
     if (sample_) add(ops::sample_token, {now(loss.inputs[0])}, std::move(sampled), loss, {});
@@ -67,6 +64,19 @@ class Decoder {
   }
 
  private:
+  // Returns the nodes that compute the value, without those of losses and metrics.
+  static std::vector<const Node*> ancestors(const std::vector<Node>& nodes, ValueId value) {
+    std::set<ValueId> wanted = {value};
+    std::vector<const Node*> kept;
+    for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+      if (std::ranges::none_of(node->outputs, [&](ValueId output) { return wanted.contains(output); })) continue;
+      wanted.insert(node->inputs.begin(), node->inputs.end());
+      kept.push_back(&*node);
+    }
+    std::ranges::reverse(kept);
+    return kept;
+  }
+
   ValueId now(ValueId value) const {
     const auto found = now_.find(value);
     return found == now_.end() ? value : found->second;

@@ -193,12 +193,25 @@ void cross_entropy(Distributor& d, const Node& node) {
   reduce.set("op", std::string("sum"));
   ValueId sums =
       d.emit(ops::all_reduce, d.emit(ops::cross_entropy_sums, {logits, targets, m}, attrs, {both}), reduce, {both})[0];
+  if (node.attrs.has("coefficient")) attrs.set("coefficient", node.attrs.number("coefficient"));
   std::vector<ValueId> finished = {sums, m, logits, targets};
   if (node.inputs.size() > 2) finished.push_back(node.inputs[2]);
   std::vector<ValueId> loss =
       d.emit(ops::cross_entropy_finish, std::move(finished), attrs, {d.type(node.outputs[0]), d.type(node.outputs[1])});
   d.define(node.outputs[0], loss[0]);
   d.define(node.outputs[1], loss[1]);
+}
+
+// Σ w² of a parameter that is split over the ranks is the sum of theirs.
+void squares(Distributor& d, const Node& node) {
+  const ValueId w = node.inputs[0];
+  if (d.split_dim(w) < 0) return d.keep(node, {});
+  if (!d.splits_weights())
+    d.fail(
+        fmt::format("the L2 loss at {} reads '{}', which is split over '{}' like the samples: leave it out of the "
+                    "pattern",
+                    node.site.text(), d.graph().values[w].name, d.axis()));
+  d.define(node.outputs[0], d.sum(d.emit(ops::squares, {w}, node.attrs, {d.type(node.outputs[0])})[0], false));
 }
 
 // Gathers all columns of the logits on every rank, including the last rank's padding.
@@ -238,6 +251,7 @@ constexpr OwnRule kOwnRules[] = {
     {&ops::positions, positions},
     {&ops::expert_linear, expert_linear},
     {&ops::cross_entropy, cross_entropy},
+    {&ops::squares, squares},
 };
 
 }  // namespace

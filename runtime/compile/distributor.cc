@@ -242,7 +242,11 @@ void Distributor::run() {
       if (auto it = now_.find(input); it != now_.end()) input = it->second;
     distribute_rule (*node.op)(*this, node);
   }
-  if (auto it = now_.find(graph_.loss); it != now_.end()) graph_.loss = it->second;
+  const auto move = [&](ValueId& value) {
+    if (auto it = now_.find(value); it != now_.end()) value = it->second;
+  };
+  move(graph_.loss);
+  for (LossTerm& term : graph_.terms) std::ranges::for_each(term.values, move);
   graph_.nodes = std::move(nodes_);
 }
 

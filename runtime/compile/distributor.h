@@ -22,6 +22,7 @@ class Distributor {
   const Graph& graph() const { return graph_; }
   const std::string& axis() const { return axis_; }
   int ranks() const { return ranks_; }
+  bool splits_weights() const { return splits_weights_; }
   Placement placement(ValueId value) const { return placement_.has(value) ? placement_[value] : Placement{}; }
   // Returns whether the value holds the rank's tokens, [samples, tokens, features].
   bool is_tokens(ValueId value) const { return placement(value) == shard_of(1) && type(value).shape.size() > 2; }

@@ -19,7 +19,8 @@ std::vector<StageStep> forward_of(const std::vector<StageStep>& steps) {
 // Drops nodes that only backward reads, such as the expert counts that are all-reduced for the load-balancing loss.
 std::vector<Node> nodes_for_loss(const Graph& graph) {
   Table<ValueId, bool> wanted(graph.values.size(), false);
-  wanted[graph.loss] = true;
+  for (const LossTerm& term : loss_terms(graph))
+    for (const ValueId value : term.values) wanted[value] = true;
   std::vector<Node> kept;
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
     const auto is_wanted = [&](ValueId value) { return wanted[value]; };
@@ -44,8 +45,8 @@ DataSource behind_training(DataSource data, const Program& program) {
 void StepBuilder::run_forward() {
   walk_schedule();
   if (state_.plan.pipeline) average_loss();
-  emitter_.compute(
-      make_op(ops::copy, {state_.loss_tensor}, {body_.loss}, Phase::forward, state_.plan.evaluation->site));
+  emitter_.compute(make_op(ops::copy, {state_.reduced_results()}, {body_.results.none() ? body_.loss : body_.results},
+                           Phase::forward, state_.plan.evaluation->site));
   finish();
 }
 
@@ -53,19 +54,18 @@ void evaluate(CompileState& state) {
   if (!state.plan.evaluation) return;
   const Evaluation& evaluation = *state.plan.evaluation;
   Program& program = state.program;
-  const TensorType loss = program.tensors[state.loss_tensor].type();
-  program.bodies.push_back({"evaluation",
-                            {evaluation.every, evaluation.batches},
-                            {},
-                            behind_training(evaluation.data, program),
-                            add_tensor(program, "eval_loss", Role::data, loss, true, evaluation.site)});
+  program.bodies.push_back(
+      {"evaluation", {evaluation.every, evaluation.batches}, {}, behind_training(evaluation.data, program), {}});
 
   CompileState forward = state;
+  add_results(forward, forward.program.bodies.back(), "eval_loss", true, evaluation.site);
   forward.graph.nodes = nodes_for_loss(state.graph);
   forward.backward.clear();
   forward.steps = forward_of(state.steps);
-  forward.loss_tensor = add_tensor(forward.program, "batch_loss", Role::data, loss, false, evaluation.site);
-  StepBuilder(forward, forward.program.bodies.back()).run_forward();
+  Body& body = forward.program.bodies.back();
+  Body of_batch = body;  // its results are those of one batch, which the body's op copies
+  add_results(forward, of_batch, "batch_loss", false, evaluation.site);
+  StepBuilder(forward, body).run_forward();
   state.program = std::move(forward.program);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "compile/distributor.h"
 #include "ir/ops.h"
@@ -37,6 +38,39 @@ void sum_loads(CompileState& state) {
   state.graph.nodes = std::move(nodes);
 }
 
+// All-reduces the operands of a product of sums over tokens (attribute `over_tokens`), which the balancing loss is the
+// mean of. The gradient of such a loss, the same on all data ranks, is averaged over them, hence `gain`.
+void sum_over_tokens(CompileState& state) {
+  std::vector<Node> nodes;
+  std::set<ValueId> products;
+  double batch_ranks = 1;
+  for (const std::string& axis : state.plan.batch_axes) batch_ranks *= state.plan.mesh.size(axis);
+  for (Node& node : state.graph.nodes) {
+    if (node.op == &ops::mean && products.contains(node.inputs[0])) {
+      node.attrs.set("gain", static_cast<double>(state.data_ranks));
+      // The script counts the tokens of one rank.
+      node.attrs.set("coefficient", node.attrs.number("coefficient", 1) / (batch_ranks * batch_ranks));
+    }
+    if (node.op == &ops::mul && node.attrs.has("over_tokens")) {
+      node.attrs.erase("over_tokens");
+      products.insert(node.outputs[0]);
+      for (ValueId& input : node.inputs)
+        for (const std::string& axis : state.loss_axes) {
+          Node reduce{&ops::all_reduce, {input}, {state.graph.values.next()}, {}, node.call, node.site};
+          reduce.attrs.set("axis", axis);
+          reduce.attrs.set("op", std::string("sum"));
+          Value sum = state.graph.values[input];
+          sum.name += "." + axis;
+          state.graph.values.push_back(std::move(sum));
+          input = reduce.outputs[0];
+          nodes.push_back(std::move(reduce));
+        }
+    }
+    nodes.push_back(std::move(node));
+  }
+  state.graph.nodes = std::move(nodes);
+}
+
 }  // namespace
 
 void split_experts(CompileState& state) {
@@ -48,6 +82,7 @@ void split_experts(CompileState& state) {
       if (state.plan.mesh.size(axis) > 1) Distributor(state, axis).run();
   }
   sum_loads(state);
+  sum_over_tokens(state);
 }
 
 // Dispatches the tokens of all ranks to the rank of their experts (all_to_all).

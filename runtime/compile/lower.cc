@@ -54,7 +54,28 @@ void StepBuilder::lower(const Node& node, const ScheduleStep& step) {
   } else {
     emitter_.compute(std::move(op));
   }
-  for (auto [into, what] : sums) emitter_.add_in_place(into, what, step, node.site);
+  for (auto [into, what] : sums) {
+    if (is_result(into) && begun_.insert(into).second)
+      emitter_.compute(emitter_.op(ops::copy, {what}, {into}, step, node.site, state_.graph.calls[node.call].unit));
+    else
+      emitter_.add_in_place(into, what, step, node.site);
+  }
+}
+
+bool StepBuilder::is_result(TensorId tensor) const {
+  return tensor == state_.loss_tensor ||
+         (!tensor.none() && std::ranges::find(state_.term_tensors, tensor) != state_.term_tensors.end());
+}
+
+// Returns the results to which a loss op's output is added.
+std::vector<TensorId> StepBuilder::results_of(ValueId output) const {
+  std::vector<TensorId> results;
+  for (size_t i = 0; i < terms_.size(); ++i) {
+    if (std::ranges::find(terms_[i].values, output) == terms_[i].values.end()) continue;
+    if (i < state_.term_tensors.size() && !state_.term_tensors[i].none()) results.push_back(state_.term_tensors[i]);
+    if (terms_[i].optimised) results.push_back(state_.loss_tensor);
+  }
+  return results;
 }
 
 // Returns whether the device has an op that adds all outputs of the node to the gradients of earlier microbatches.
@@ -73,10 +94,12 @@ TensorId StepBuilder::output_of(const Node& node, ValueId output, const Op& op, 
                                 std::vector<std::pair<TensorId, TensorId>>& sums) {
   const Value& value = state_.graph.values[output];
   const auto activation = [&] { return emitter_.activation(value, step.microbatch); };
-  if (output == state_.graph.loss && step.phase == Phase::forward) {
-    if (!std::exchange(loss_begun_, true)) return state_.loss_tensor;
-    const TensorId tensor = activation();
-    sums.emplace_back(state_.loss_tensor, tensor);
+  if (const std::vector<TensorId> results = results_of(output); !results.empty() && step.phase == Phase::forward) {
+    const auto fresh = std::ranges::find_if(results, [&](TensorId result) { return !begun_.contains(result); });
+    const TensorId tensor = fresh == results.end() ? activation() : *fresh;
+    begun_.insert(tensor);
+    for (const TensorId result : results)
+      if (result != tensor) sums.emplace_back(result, tensor);
     return tensor;
   }
   if (const GradientBuckets::Target* target = gradients_.target_of(output)) {

@@ -340,7 +340,7 @@ void initialise(CompileState& state) {
     if (resumes && storage.offload) zero(storage.grad);
   }
   if (!state.loss_tensor.none())
-    stream.ops.push_back(make_zero(state.loss_tensor, Phase::init, state.graph.values[state.graph.loss].site));
+    stream.ops.push_back(make_zero(state.reduced_results(), Phase::init, state.graph.values[state.graph.loss].site));
   state.program.init().streams.push_back(std::move(stream));
 }
 
@@ -353,7 +353,9 @@ void scale_losses(CompileState& state) {
       const Shape& shape = state.graph.values[node.inputs[node.op->counted]].type.shape;
       int64_t count = element_count(shape);
       if (node.op->counts_rows) count /= shape.back();
-      node.attrs.set("scale", 1.0 / (static_cast<double>(count) * static_cast<double>(state.microbatches())));
+      const double gain = node.op->loss == Loss::gradient ? node.attrs.number("gain", 1) : 1;
+      node.attrs.set("scale", gain * node.attrs.number("coefficient", 1) /
+                                  (static_cast<double>(count) * static_cast<double>(state.microbatches())));
     }
   };
   set(state.graph.nodes);
@@ -366,10 +368,7 @@ void place(CompileState& state) {
   separate_parts(state);
   place_units(state);
   if (!state.options.generation) {
-    state.loss_tensor =
-        add_tensor(state.program, "loss", Role::data, {state.graph.values[state.graph.loss].type.dtype, {}}, true,
-                   state.graph.values[state.graph.loss].site);
-    state.program.step().loss = state.loss_tensor;
+    add_results(state, state.program.step(), "loss", true, state.graph.values[state.graph.loss].site);
     scale_losses(state);
   }
   describe_state(state);

@@ -19,7 +19,8 @@ StepBuilder::StepBuilder(CompileState& state, Body& body)
       index_(state),
       gathered_(state, emitter_, index_, !evaluates_),
       gradients_(state, emitter_, index_),
-      transfers_(state, emitter_) {}
+      transfers_(state, emitter_),
+      terms_(loss_terms(state.graph)) {}
 
 void StepBuilder::run() {
   walk_schedule();
@@ -200,17 +201,25 @@ void StepBuilder::apply(const ScheduleStep& step, int strategy, const HookAction
     throw plan_error(fmt::format("a hook cannot do '{}'", action.kind), action.site);
 }
 
-// Averages the reported loss over all data ranks. On other ranks of a pipeline it is 0 before the last rank's is added.
+// Averages the reported loss and terms over all data ranks. On a rank of a pipeline those of other stages are 0 before
+// the stages' are added up.
 void StepBuilder::average_loss() {
   const Site& site = state_.graph.values[state_.graph.loss].site;
+  const TensorId results = state_.reduced_results();
   const auto reduce = [&](const std::string& axis, const char* how) {
     emitter_.communicate(state_.strategies.gradient_stream(),
-                         make_all_reduce(state_.loss_tensor, how, axis, Phase::forward, site));
+                         make_all_reduce(results, how, axis, Phase::forward, site));
   };
-  if (state_.plan.pipeline && !state_.is_here(state_.graph.calls.last()))
-    emitter_.compute(make_zero(state_.loss_tensor, Phase::forward, site));
-  else
+  const auto zero = [&](TensorId tensor) { emitter_.compute(make_zero(tensor, Phase::forward, site)); };
+  if (begun_.empty()) {
+    zero(results);
+  } else {
+    std::vector<TensorId> all = state_.term_tensors;
+    all.push_back(state_.loss_tensor);
+    for (const TensorId tensor : all)
+      if (!tensor.none() && !begun_.contains(tensor)) zero(tensor);
     for (const std::string& axis : state_.loss_axes) reduce(axis, "avg");
+  }
   if (state_.plan.pipeline) reduce(state_.plan.pipeline->axis, "sum");
 }
 
@@ -234,7 +243,14 @@ void StepBuilder::print(const ScheduleStep& step, const HookAction& action) {
 }
 
 void build_step(CompileState& state) {
-  StepBuilder(state, state.program.step()).run();
+  if (std::ranges::all_of(state.graph.terms, [](const LossTerm& term) { return term.in_steps; })) {
+    StepBuilder(state, state.program.step()).run();
+  } else {
+    std::vector<Node> all = state.graph.nodes;
+    drop_evaluated_only(state);
+    StepBuilder(state, state.program.step()).run();
+    state.graph.nodes = std::move(all);
+  }
   // The samples or tokens per step, the unit of rates.
   Program& program = state.program;
   const Data& data = state.plan.data;

@@ -40,6 +40,9 @@ class StepBuilder {
   TensorId output_of(const Node& node, ValueId output, const Op& op, const ScheduleStep& step,
                      std::vector<std::pair<TensorId, TensorId>>& sums);
 
+  bool is_result(TensorId tensor) const;
+  std::vector<TensorId> results_of(ValueId output) const;
+
   // recompute.cc: recomputes activations in backward
   void recompute(const ScheduleStep& step);
   void gather_again(const Node& node, const std::vector<const Node*>& nodes, const ScheduleStep& step);
@@ -53,7 +56,8 @@ class StepBuilder {
   GradientBuckets gradients_;
   StageTransfers transfers_;
   std::set<std::pair<const Node*, int>> gathered_again_;  // forward node, microbatch
-  bool loss_begun_ = false;  // a microbatch has written the step's loss; later ones add theirs
+  const std::vector<LossTerm> terms_;
+  std::set<TensorId> begun_;  // results that a microbatch has written; later ones add theirs
 };
 
 }  // namespace prun

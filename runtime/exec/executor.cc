@@ -141,7 +141,7 @@ void Executor::walk(BodyRun& run, int s, int64_t first, int64_t end) {
       if (run.id == kStepBody) record(s, {static_cast<uint32_t>(step), i, ready, begin, ended});
       if (s == 0 && i + 1 == n && run.id == kStepBody) finish_step(workers, step);
       if (s == 0 && i + 1 == n && run.id != kStepBody) {
-        add_loss(scalar(run.body.loss));
+        add_loss(scalar(run.body.loss), results(run.body));
         table_.eval_batch++;
       }
       worker.done->advance(static_cast<uint64_t>(step) * n + i + 1);
@@ -179,6 +179,7 @@ void Executor::finish_step(Table<StreamId, Worker>& workers, int64_t step) {
   record.step = static_cast<uint64_t>(step);
   record.loss = scalar(program_.step().loss);
   record.norm = scalar(program_.step().norm);
+  store_named(program_.step(), results(program_.step()), record.named);
   for (Worker& worker : workers) {  // its thread waits for this step's last counter before it writes here again
     const Spent sum = std::exchange(worker.of_steps[step % 2], {});
     record.comm_ns += sum.comm_ns;
@@ -195,6 +196,15 @@ void Executor::finish_step(Table<StreamId, Worker>& workers, int64_t step) {
   table_.set(program_.schedule, step + 1);
   close_step(record);
   begin_step(step + 1);
+}
+
+std::vector<double> Executor::results(const Body& body) const {
+  std::vector<double> values;
+  if (body.results < 0) return values;
+  const Tensor& tensor = program_.tensors[body.results];
+  for (int64_t i = 0; i < tensor.count(); ++i)
+    values.push_back(load_element(tensor.dtype, memory_.data(body.results), i));
+  return values;
 }
 
 double Executor::scalar(TensorId tensor) const {

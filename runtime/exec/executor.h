@@ -70,7 +70,8 @@ class Executor final : public JobRun {
   void walk(BodyRun& run, int s, int64_t first, int64_t end);
   bool wait_edges(Table<StreamId, Worker>& workers, int s, const Op& op, int64_t step, uint64_t& ready);
   void finish_step(Table<StreamId, Worker>& workers, int64_t step);
-  double scalar(TensorId tensor) const;  // NaN if there is none
+  std::vector<double> results(const Body& body) const;  // empty: it has none
+  double scalar(TensorId tensor) const;                 // NaN if there is none
 
   const Device& device_;
   Table<BodyId, BodyRun> runs_;

@@ -96,6 +96,7 @@ void JobRun::run() {
     if (id == kStepBody) publish_step();
     options_.recorder->body.store(static_cast<uint32_t>(id.index()), std::memory_order_release);
     losses_.clear();
+    results_.clear();
     table_.eval_batch = 0;
     run_body(id, first, end);
     if (id == kInitBody) {
@@ -158,6 +159,15 @@ void JobRun::wait_for_commit() {
 
 void JobRun::close_evaluation(const Body& body) {
   unpublished_->eval_loss = evaluation_loss(body.data, losses_);
+  if (!body.named.empty()) {
+    std::vector<double> means;
+    for (size_t slot = 0; slot < results_.front().size(); ++slot) {
+      std::vector<double> of_batches;
+      for (const std::vector<double>& batch : results_) of_batches.push_back(batch[slot]);
+      means.push_back(evaluation_loss(body.data, of_batches));
+    }
+    store_named(body, means, unpublished_->eval_named);
+  }
   unpublished_->eval_ns = std::max<uint64_t>(1, now_ns() - step_begin_ns_);
   step_begin_ns_ = now_ns();
 }

@@ -72,7 +72,11 @@ class JobRun {
 
   // Records a step that ended at end_ns (0 = now), and fills in its times.
   void close_step(StepRecord record, uint64_t end_ns = 0);
-  void add_loss(double loss) { losses_.push_back(loss); }  // loss of one run of a body other than the step
+  // Adds the loss and the results of one run of a body other than the step.
+  void add_loss(double loss, std::vector<double> results) {
+    losses_.push_back(loss);
+    results_.push_back(std::move(results));
+  }
   void record(int stream, const OpEvent& event);
   uint64_t bytes_sent() const;                        // by all communicators; call while none is active
   uint64_t bytes_put() const;                         // by puts
@@ -102,8 +106,9 @@ class JobRun {
   std::string failed_op_;
   uint64_t step_begin_ns_ = 0;
   int64_t skips_in_a_row_ = 0;
-  std::vector<double> losses_;             // losses of the current body's consecutive runs
-  std::optional<StepRecord> unpublished_;  // record of a step that an evaluation follows
+  std::vector<double> losses_;                // losses of the current body's consecutive runs
+  std::vector<std::vector<double>> results_;  // likewise; Body::results of each
+  std::optional<StepRecord> unpublished_;     // record of a step that an evaluation follows
 };
 
 // Returns a description of an op: "all_gather of block2 forward".

@@ -234,7 +234,8 @@ void QueueBody::begin_step(int slot) {
 
 void QueueBody::end_step(int slot) {
   const StepMemory& step = context_.steps[slot];
-  for (const auto& [result, to] : {std::pair(body_.loss, step.loss), std::pair(body_.norm, step.norm)})
+  for (const auto& [result, to] :
+       {std::pair(body_.loss, step.loss), {body_.norm, step.norm}, {body_.results, step.results}})
     if (result >= 0) stream(0).copy(to, context_.rank.data(result), program().tensors[result].bytes());
 }
 

@@ -24,6 +24,7 @@ namespace prun {
 struct StepMemory {
   const prun_step_values* values = nullptr;    // pinned, like the next two
   std::byte *loss = nullptr, *norm = nullptr;  // written at the body's end
+  std::byte* results = nullptr;                // Body::results, likewise; kMostResults at most
   DeviceEvent* begin = nullptr;                // timed; recorded after the first copies, before the first op
 };
 

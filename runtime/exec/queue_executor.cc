@@ -46,7 +46,8 @@ QueueExecutor::QueueExecutor(const Program& program, QueueMemory& queue, World& 
     slot.values = reinterpret_cast<prun_step_values*>(queue_.values(i));
     slot.loss = queue_.values(i) + kAlignBytes;
     slot.norm = slot.loss + sizeof(double);
-    steps.push_back({slot.values, slot.loss, slot.norm, &slot.begin});
+    slot.results = queue_.values(i) + 2 * kAlignBytes;
+    steps.push_back({slot.values, slot.loss, slot.norm, slot.results, &slot.begin});
   }
   const QueueContext context{queue_,
                              streams_,
@@ -173,11 +174,16 @@ void QueueExecutor::finish(BodyId id, Slot& slot) {
     return tensor < 0 ? std::numeric_limits<double>::quiet_NaN() : load_element(program_.tensors[tensor].dtype, at, 0);
   };
   const double loss = scalar(program_.bodies[id].loss, slot.loss);
-  if (id != kStepBody) return add_loss(loss);
+  const Body& body = program_.bodies[id];
+  std::vector<double> results;
+  for (int64_t i = 0; body.results >= 0 && i < program_.tensors[body.results].count(); ++i)
+    results.push_back(load_element(program_.tensors[body.results].dtype, slot.results, i));
+  if (id != kStepBody) return add_loss(loss, std::move(results));
   StepRecord record{};
   record.step = static_cast<uint64_t>(slot.step);
   record.loss = loss;
   record.norm = scalar(program_.step().norm, slot.norm);
+  store_named(body, results, record.named);
   if (looks_for_skips()) look_for_skip(record);
   record.host_ns = slot.host_ns;
   record.bytes_sent = slot.bytes;

@@ -23,10 +23,10 @@ class QueueExecutor final : public JobRun {
  private:
   struct Slot {  // a step in flight
     explicit Slot(QueueDevice& device) : begin(device, true), end(device, true) {}
-    DeviceEvent begin, end;                      // its first op starts; loss and norm are in pinned memory
-    prun_step_values* values = nullptr;          // pinned
-    std::byte *loss = nullptr, *norm = nullptr;  // pinned
-    int64_t step = -1;                           // -1 = none
+    DeviceEvent begin, end;              // its first op starts; loss and norm are in pinned memory
+    prun_step_values* values = nullptr;  // pinned
+    std::byte *loss = nullptr, *norm = nullptr, *results = nullptr;  // pinned
+    int64_t step = -1;                                               // -1 = none
     uint64_t issued_ns = 0, host_ns = 0, bytes = 0;
     bool after_another = false;  // enqueued after another step of the same run
   };

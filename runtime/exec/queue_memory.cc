@@ -82,7 +82,7 @@ PinnedLayout::PinnedLayout(const Program& program, bool enqueues) {
     }
     first = std::max(first, of_first);
   }
-  total = kStepSlots * (first + 2 * kAlignBytes) + std::accumulate(by_stream.begin(), by_stream.end(), int64_t{0});
+  total = kStepSlots * (first + kValueBytes) + std::accumulate(by_stream.begin(), by_stream.end(), int64_t{0});
 }
 
 QueueMemory::QueueMemory(const Program& program, const prun_device& table, const DeviceOptions& options, World& world)

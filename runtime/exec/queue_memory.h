@@ -16,6 +16,9 @@
 
 namespace prun {
 
+inline constexpr int64_t kMostResults = 64;  // of a body
+inline constexpr int64_t kValueBytes = 2 * kAlignBytes + kMostResults * 8;
+
 inline constexpr int kStepSlots = 3;  // steps that the host may be ahead of the device, plus the current one
 
 // Returns where each op of a body runs. `enqueues`: whether the transport works on the device's memory in stream order.
@@ -43,12 +46,13 @@ class QueueMemory final : public RankDevice {
   QueueDevice& device() { return *device_; }
   bool enqueues() const { return enqueues_; }
   // Pinned memory. staging: host copies of a stream's host op's tensors; first: outputs of a step's first ops; values:
-  // a step's values, followed by the loss after kAlignBytes, followed by the gradient norm.
+  // a step's values, followed by the loss after kAlignBytes, followed by the gradient norm, followed by the named
+  // numbers' results after another kAlignBytes.
   std::byte* staging(StreamId stream) const;
   std::byte* first(int slot) const { return pinned_ + slot * layout_.first; }
   // Returns the uploaded batch on the device, laid out as first(slot).
   std::byte* ahead(int slot) const { return ahead_.get() + slot * layout_.first; }
-  std::byte* values(int slot) const { return pinned_ + kStepSlots * layout_.first + slot * 2 * kAlignBytes; }
+  std::byte* values(int slot) const { return pinned_ + kStepSlots * layout_.first + slot * kValueBytes; }
 
  private:
   int64_t free_bytes() override;

@@ -14,6 +14,7 @@
 #include <limits>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "ir/program.h"
 
@@ -47,8 +48,14 @@ struct StepRecord {
   double eval_loss = std::numeric_limits<double>::quiet_NaN();  // mean over its batches
   double norm = std::numeric_limits<double>::quiet_NaN();       // norm of the gradients before clipping; NaN = none
   uint64_t skipped = 0;                                         // 1: non-finite gradients, so it updated nothing
+  double named[kMostNamed], eval_named[kMostNamed];  // as Body::named of the step and of the evaluation lists them
   uint64_t data_ns = 0;  // time to take the step's batches; 0 on queue devices, which do not measure it
 };
+
+// Stores a body's named numbers, computed from its results, in their order.
+inline void store_named(const Body& body, const std::vector<double>& results, double (&to)[kMostNamed]) {
+  for (size_t i = 0; i < body.named.size(); ++i) to[i] = body.named[i].of(results);
+}
 
 struct StreamState {
   std::atomic<uint64_t> written;   // total events written to the ring buffer

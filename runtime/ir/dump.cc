@@ -176,7 +176,7 @@ void add_header(std::string& out, const Program& program, const std::vector<int>
     out += "\n";
   }
   for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
-    const auto& [name, when, streams, source, loss, norm, repeat] = program.bodies[id];
+    const auto& [name, when, streams, source, loss, norm, repeat, results, named] = program.bodies[id];
     const std::string times = when.times == 1 ? "" : fmt::format("{} times ", when.times);
     if (when.every == 0) {
       out += fmt::format("{:<8} {}before step 0\n", name, times);

@@ -77,13 +77,38 @@ struct Call {
   int stage = 0;  // pipeline stage
 };
 
+// A summand of the loss, or of numbers that are only reported. The attribute `coefficient` of the loss ops multiplies
+// their sums, so that no arithmetic runs on scalars.
+struct LossTerm {
+  std::vector<ValueId> values;  // scalars that loss ops write, added up
+  double coefficient = 1;       // in the loss; 1 if the term is only reported
+  bool optimised = true;        // part of the loss
+  bool in_steps = true;         // false: only evaluations compute it
+};
+
+// A number that a plan's model names: sums over the global batch, Σ factor·term / Σ over.
+struct NamedNumber {
+  struct Part {
+    int term = 0;  // in Graph::terms
+    double factor = 1;
+  };
+  std::string name;
+  std::vector<Part> terms, over;  // `over` empty = 1
+  bool in_steps = false;          // also reported by steps
+};
+
 struct Graph {
   Table<ValueId, Value> values;
   std::vector<Node> nodes;
   Table<UnitId, Unit> units;
   Table<CallId, Call> calls;
-  ValueId loss;  // a scalar f32 value
+  ValueId loss;                 // a scalar f32 value, the first term
+  std::vector<LossTerm> terms;  // empty: `loss` alone
+  std::vector<NamedNumber> named;
 };
+
+// Returns the terms of the loss and of named numbers, also if the loss is a single one.
+std::vector<LossTerm> loss_terms(const Graph& graph);
 
 // Returns a stable text form, one node per line (ir/dump_graph.cc). `backward`: backward nodes, empty before autodiff.
 std::string dump_graph(const Graph& graph, const std::vector<Node>& backward);

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "ir/data_source.h"
 #include "ir/graph.h"
+#include "ir/loss_reader.h"
 #include "ir/plan_field.h"
 
 namespace prun {
@@ -157,12 +158,17 @@ void check_loss(const Graph& graph) {
     return plan_error(
         fmt::format("the model returns {}, it should return a loss (one of: {})", what, join(losses, ", ")), site);
   };
-  for (const Node& node : graph.nodes)
-    for (ValueId output : node.outputs)
-      if (output == graph.loss && node.op->loss != Loss::loss)
-        throw returns(fmt::format("the result of {}", node.op->name), node.site);
-  const Value& loss = graph.values[graph.loss];
-  if (loss.kind != ValueKind::activation || !loss.type.shape.empty()) throw returns(loss.name, loss.site);
+  for (const LossTerm& term : loss_terms(graph)) {
+    for (const Node& node : graph.nodes)
+      for (ValueId output : node.outputs)
+        if (std::ranges::find(term.values, output) != term.values.end() &&
+            (term.optimised ? node.op->loss != Loss::loss : node.op->loss == Loss::none))
+          throw returns(fmt::format("the result of {}", node.op->name), node.site);
+    for (const ValueId id : term.values) {
+      const Value& loss = graph.values[id];
+      if (loss.kind != ValueKind::activation || !loss.type.shape.empty()) throw returns(loss.name, loss.site);
+    }
+  }
 }
 
 // Document entry of a call: written out, or a reference to an earlier call that it equals.
@@ -346,6 +352,7 @@ Graph read_graph(const Field& root) {
   root.at("nodes").each([&](const Field& field) { nodes.read(field); });
   nodes.repeat_until(graph.calls.last());
   graph.loss = root.at("loss").index(graph.values.size());
+  read_loss_terms(root, graph);
   check_loss(graph);
   return graph;
 }

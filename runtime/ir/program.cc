@@ -16,6 +16,15 @@ std::string_view role_name(Role role) {
   return kNames[static_cast<size_t>(role)];
 }
 
+double NamedResult::of(const std::vector<double>& results) const {
+  const auto sum = [&](const std::vector<Part>& parts) {
+    double total = 0;
+    for (const Part& part : parts) total += part.factor * results[part.slot];
+    return total;
+  };
+  return sum(terms) / (over.empty() ? 1 : sum(over));
+}
+
 std::string_view phase_name(Phase phase) {
   static constexpr std::array<std::string_view, 6> kNames = {"init", "data", "forward", "backward", "step", "program"};
   return kNames[static_cast<size_t>(phase)];

@@ -123,15 +123,29 @@ struct When {
   bool operator==(const When&) const = default;
 };
 
+// A number that a body reports by name, computed on the host from its results: Σ factor·result / Σ over.
+struct NamedResult {
+  struct Part {
+    int64_t slot = 0;  // element of Body::results
+    double factor = 1;
+  };
+  std::string name;
+  std::vector<Part> terms, over;  // `over` empty = 1
+  double of(const std::vector<double>& results) const;
+};
+inline constexpr int kMostNamed = 16;  // named numbers of a body
+
 // Ops that run together, when ir/calendar.h schedules them. Each stream runs its own list; stream 0 computes.
 struct Body {
   std::string name;
   When when;
   Table<StreamId, Stream> streams;
-  DataSource data;           // source of its next_batch; consecutive runs read one batch each
-  TensorId loss;             // scalar with the global mean after a run; -1 = none
-  TensorId norm = {};        // scalar with the norm of all gradients before clipping; -1 = none
-  Repeat repeat = {};        // ops listed once that run several times
+  DataSource data;        // source of its next_batch; consecutive runs read one batch each
+  TensorId loss;          // scalar with the global mean after a run; -1 = none
+  TensorId norm = {};     // scalar with the norm of all gradients before clipping; -1 = none
+  Repeat repeat = {};     // ops listed once that run several times
+  TensorId results = {};  // vector of global sums, the loss first, if numbers have names; -1 = none
+  std::vector<NamedResult> named = {};
   int64_t op_count() const;  // listed ops
 };
 inline constexpr BodyId kInitBody = 0, kStepBody = 1;

@@ -49,7 +49,9 @@ template <class A> void visit(A& a, Like<Repeat::Growth> auto& v) { a(v.stream, 
 template <class A> void visit(A& a, Like<Repeat> auto& v) {
   a(v.times, v.microbatches, v.ops, v.rings, v.members, v.slides, v.growths);
 }
-template <class A> void visit(A& a, Like<Body> auto& v) { a(v.name, v.when, v.streams, v.data, v.loss, v.norm, v.repeat); }
+template <class A> void visit(A& a, Like<Body> auto& v) { a(v.name, v.when, v.streams, v.data, v.loss, v.norm, v.repeat, v.results, v.named); }
+template <class A> void visit(A& a, Like<NamedResult::Part> auto& v) { a(v.slot, v.factor); }
+template <class A> void visit(A& a, Like<NamedResult> auto& v) { a(v.name, v.terms, v.over); }
 template <class A> void visit(A& a, Like<RatePiece> auto& v) { a(v.shape, v.end, v.from, v.to); }
 template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.curve, v.pieces, v.values, v.last); }
 template <class A> void visit(A& a, Like<Schedule> auto& v) {
@@ -165,6 +167,12 @@ void check_bodies(const Program& program) {
 void check_body(const Program& program, const Body& body) {
   for (const TensorId result : {body.loss, body.norm})
     if (result != -1) in_table(result, program.tensors, "tensor");
+  if (body.results != -1) in_table(body.results, program.tensors, "tensor");
+  if (body.named.size() > static_cast<size_t>(kMostNamed)) bad(fmt::format("{} named numbers", body.named.size()));
+  const int64_t slots = body.results == -1 ? 0 : program.tensors[body.results].count();
+  for (const NamedResult& named : body.named)
+    for (const std::vector<NamedResult::Part>* parts : {&named.terms, &named.over})
+      for (const NamedResult::Part& part : *parts) in_range(part.slot, 0, slots, "result");
   for (const Stream& stream : body.streams)
     for (const Op& op : stream.ops) {
       for (const std::vector<TensorId>* list : {&op.reads, &op.writes})

@@ -101,6 +101,12 @@ Graph without(const Graph& graph, const Calls& calls, const Table<CallId, bool>&
     copy.call = call_now[copy.call];
   }
   made.loss = value_now[instead[graph.loss]];
+  made.named = graph.named;
+  made.terms = graph.terms;
+  for (LossTerm& term : made.terms) {
+    std::erase_if(term.values, [&](ValueId value) { return gone[value]; });
+    move(term.values);
+  }
   return made;
 }
 

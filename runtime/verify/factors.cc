@@ -50,15 +50,24 @@ Share share_of(const JobView& view, bool init) {
   return share;
 }
 
+// A loss of sums over the samples of all ranks is the same on each, and its gradient is averaged over them.
+double loss_factor(const Op& op, const Share& share) {
+  const bool whole = op.attrs.has("gain") && op.def->loss == Loss::gradient;
+  return op.attrs.number("coefficient", 1) * (whole ? static_cast<double>(share.ranks) : 1);
+}
+
 std::string loss_problem(const Program& program, const Op& op, const Share& share) {
   const Shape& shape = program.tensors[op.reads[op.def->counted]].shape;
   int64_t count = element_count(shape);
   if (op.def->counts_rows) count /= shape.back();
-  const double scale = op.attrs.number("scale", 1), due = 1.0 / static_cast<double>(count * share.microbatches);
+  const double scale = op.attrs.number("scale", 1),
+               due = loss_factor(op, share) / static_cast<double>(count * share.microbatches);
   if (near(scale, due)) return "";
-  return fmt::format("multiplies a sum over {} {} by {}, and for the mean over {} microbatch{} {} is due", count,
-                     op.def->counts_rows ? "rows" : "elements", scale, share.microbatches,
-                     share.microbatches == 1 ? "" : "es", due);
+  return fmt::format(
+      "multiplies a sum over {} {} by {}, and for {} over {} microbatch{} {} is due", count,
+      op.def->counts_rows ? "rows" : "elements", scale,
+      op.attrs.has("coefficient") ? fmt::format("{} times the mean", op.attrs.number("coefficient")) : "the mean",
+      share.microbatches, share.microbatches == 1 ? "" : "es", due);
 }
 
 std::string balance_problem(const Program& program, const Op& op, const Share& share) {

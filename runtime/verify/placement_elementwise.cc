@@ -10,8 +10,13 @@
 
 namespace prun::verify::rules {
 
-// y is a sum of the operands: all must be whole, all sharded alike, or all partial.
+// y is a sum of the operands: all must be whole, all sharded alike, or all partial. A whole value equals the average of
+// the ranks' copies, so that it may be added to what is still to be averaged.
 AxisOutcome linear_elementwise(const AxisView& axis, const AxisPlacements& reads) {
+  const AxisPlacement average = partial(Combine::average);
+  if (axis.context.op.is(ops::add) && std::find(reads.begin(), reads.end(), average) != reads.end() &&
+      std::all_of(reads.begin(), reads.end(), [&](const auto& read) { return read == average || whole(read); }))
+    return gives({average});
   const Agreement result = agreement(reads, 0, reads.size());
   if (!result.agree) return do_not_match(axis, reads, result.read);
   return gives({result.placement});

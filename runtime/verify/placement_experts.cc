@@ -18,6 +18,19 @@ AxisOutcome route_grad(const AxisView& axis, const AxisPlacements& reads) {
   return gives({is_partial(reads[2]) ? reads[2] : reads[0]});
 }
 
+AxisOutcome softmax_sums(const AxisView& axis, const AxisPlacements& reads) {
+  if (is_partial(reads[0])) return needs_whole(axis, 0);
+  if (by_rows(axis, reads, 0)) return gives({partial(Combine::sum)});
+  return gives({whole(reads[0]) ? kInvariant : kUnknown});
+}
+
+// Operands: logits, the derivative by the sums over all tokens.
+AxisOutcome softmax_sums_grad(const AxisView& axis, const AxisPlacements& reads) {
+  if (is_partial(reads[0])) return needs_whole(axis, 0);
+  if (!whole(reads[1])) return needs_whole(axis, 1);
+  return gives({reads[0]});
+}
+
 AxisOutcome dispatch(const AxisView& axis, const AxisPlacements& reads) {
   if (by_rows(axis, reads, 0) && reads[0] == reads[1]) return gives({shard(1)});
   return gives({whole(reads[0]) && whole(reads[1]) ? kInvariant : is_partial(reads[0]) ? reads[0] : kUnknown});

@@ -99,4 +99,52 @@ AxisOutcome cross_entropy_finish(const AxisView& axis, const AxisPlacements& rea
   return gives({kInvariant});
 }
 
+// Results of rows of logits whose operands are placed alike: dx has the placement of x.
+AxisOutcome rows_grad(const AxisView& axis, const AxisPlacements& reads) {
+  for (size_t r = 0; r < reads.size(); r++)
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+  if (by_columns(axis, reads, 0))
+    return bad(0, fmt::format("takes each rank's part of the columns over {} for all of them", axis.axis));
+  return alike(reads) ? gives({reads[0]}) : do_not_match(axis, reads, 1);
+}
+
+AxisOutcome logsumexp(const AxisView& axis, const AxisPlacements& reads) { return rows_grad(axis, reads); }
+
+AxisOutcome accuracy(const AxisView& axis, const AxisPlacements& reads) {
+  const AxisOutcome sum = loss(axis, reads);
+  if (!sum.problem.empty()) return sum;
+  return gives({sum.writes[0], sum.writes[0]});
+}
+
+// A sum of squares of a parameter: of a shard it is a partial sum. Over ranks with different samples it is its own
+// average, as a loss is before its reduction.
+AxisOutcome squares(const AxisView& axis, const AxisPlacements& reads) {
+  if (is_partial(reads[0])) return needs_whole(axis, 0);
+  if (is_shard(reads[0])) return gives({partial(Combine::sum)});
+  return gives({axis.combine == Combine::average ? partial(Combine::average) : reads[0]});
+}
+
+// A mean is linear, so it may read a sum of squares before the average over ranks with different samples.
+AxisOutcome mean(const AxisView& axis, const AxisPlacements& reads) {
+  if (axis.context.op.attrs.has("gain") && axis.combine == Combine::average)  // of sums over all ranks' samples
+    return whole(reads[0]) ? gives({partial(Combine::average)}) : needs_whole(axis, 0);
+  const bool averages = is_partial(reads[0]) && reads[0].combine == Combine::average;
+  return averages ? gives({reads[0]}) : loss(axis, reads);
+}
+AxisOutcome mean_grad(const AxisView& axis, const AxisPlacements& reads) {
+  const bool averages = is_partial(reads[0]) && reads[0].combine == Combine::average;
+  return averages ? gives({kInvariant}) : nonlinear_elementwise(axis, reads);
+}
+
+// Operands: x, ds. Every rank has the whole sum's derivative. Where other gradients of x are averaged over the samples
+// of ranks this one equals its average; where they add up (`partial_over`) each rank has an equal part of it.
+AxisOutcome squares_grad(const AxisView& axis, const AxisPlacements& reads) {
+  for (size_t r = 0; r < reads.size(); r++)
+    if (is_partial(reads[r])) return needs_whole(axis, r);
+  if (!whole(reads[1])) return do_not_match(axis, reads, 1);
+  if (is_shard(reads[0])) return gives({reads[0]});
+  if (axis.names("partial_over")) return gives({partial(Combine::sum)});
+  return gives({axis.combine == Combine::average ? partial(Combine::average) : reads[0]});
+}
+
 }  // namespace prun::verify::rules

@@ -56,9 +56,11 @@ Rule linear, linear_dx, linear_dw, linear_gelu, linear_dx_gelu, bias, bias_grad,
 Rule attention, attention_grad, attention_block, attention_block_grad, rotary, copy_kv, join_qkv, dropout,
     cached_attention, sample_token;
 // placement_experts.cc
-Rule route, route_grad, dispatch, dispatch_grad, combine, combine_grad, expert_linear, expert_linear_dw;
+Rule route, route_grad, softmax_sums, softmax_sums_grad, dispatch, dispatch_grad, combine, combine_grad, expert_linear,
+    expert_linear_dw;
 // placement_loss.cc
-Rule loss, cross_entropy_grad, cross_entropy_and_grad, cross_entropy_max, cross_entropy_sums, cross_entropy_finish;
+Rule loss, cross_entropy_grad, cross_entropy_and_grad, cross_entropy_max, cross_entropy_sums, cross_entropy_finish,
+    rows_grad, logsumexp, accuracy, squares, squares_grad, mean, mean_grad;
 // placement_pieces.cc
 Rule join_pieces, cut_pieces, take_piece;
 

@@ -217,18 +217,18 @@ void Values::begin_step() {
 void Values::end_step() {
   for (int id = 0; id < std::ssize(classes_); id++) {
     const BodyView& step = body(id);
-    const TensorId loss = step.body->loss;
-    if (loss >= 0) {
-      const Segments state = segments_of(id, step.program->tensors[loss]);
-      const bool is_made = state.front().state.writer.stream >= 0;
+    const TensorId loss = step.body->results < 0 ? step.body->loss : step.body->results;
+    const Segments results = loss < 0 ? Segments() : segments_of(id, step.program->tensors[loss]);
+    for (const Segment& segment : results) {
+      const bool is_made = segment.state.writer.stream >= 0;
       if (!is_made)
         findings_.add("lost value", step.where() + "a step ends without a loss: nothing in it writes one", {});
-      const std::string missing = flow_.not_whole(state.front().state.placement);
+      const std::string missing = flow_.not_whole(segment.state.placement);
       if (!missing.empty() && is_made)
         findings_.add("placement",
                       fmt::format("{}the loss ends a step {}; {} wrote it", step.where(), missing,
-                                  step.describe(state.front().state.writer)),
-                      step.op(state.front().state.writer).site);
+                                  step.describe(segment.state.writer)),
+                      step.op(segment.state.writer).site);
     }
     for (const BufferId b : begin_[id].ids()) {
       if (!is_state(step.program->buffers[b])) continue;

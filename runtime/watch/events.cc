@@ -43,7 +43,8 @@ std::string exit_name(int code) {
   return "unknown";
 }
 
-void Events::started(const RunningJob& /*job*/) {
+void Events::started(const RunningJob& job) {
+  if (!job.job.classes.empty()) eval_named_ = evaluation_names(job.program());
   const std::vector<WatchedRank>& ranks = watchdog_.ranks();
   write_(event_line("started",
                     {{"plan", plan_}, {"ranks", ranks.size()}, {"nodes", ranks.empty() ? 0 : ranks.back().node + 1}}));
@@ -97,8 +98,12 @@ void Events::abandoned(int rank, int64_t step, const std::string& folder, int64_
 
 void Events::step(const MergedStep& step) {
   const Json loss = std::isfinite(step.eval_loss) ? Json(step.eval_loss) : Json();
-  if (step.evaluated())
-    write_(event_line("evaluation", {{"step", step.step + 1}, {"loss", loss}, {"seconds", step.eval_s}}));
+  if (step.evaluated()) {
+    Json more = {{"step", step.step + 1}, {"loss", loss}, {"seconds", step.eval_s}};
+    for (size_t i = 0; i < eval_named_.size(); ++i)
+      more[eval_named_[i]] = std::isfinite(step.eval_named[i]) ? Json(step.eval_named[i]) : Json();
+    write_(event_line("evaluation", more));
+  }
   if (step.skipped) write_(event_line("skipped", {{"step", step.step + 1}, {"so_far", ++skipped_}}));
 }
 

@@ -36,6 +36,7 @@ class Events final : public View {
   const Watchdog& watchdog_;
   Write write_;
   size_t skipped_ = 0;
+  std::vector<std::string> eval_named_;
   std::vector<bool> joined_;
   int64_t saving_ = 0, saved_ = 0;  // rank 0's steps in RecorderHeader
   std::set<int64_t> abandoned_;     // steps

@@ -19,8 +19,9 @@ std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t m
   const double per_s = step.time_s > 0 ? 1 / step.time_s : 0, flops = work.flops * per_s;
   const int64_t done = static_cast<int64_t>(step.step) + 1;
   const int64_t tokens = work.begin.tokens + (done - work.begin.step) * work.tokens;
-  std::string row = fmt::format("{{\"step\":{},\"loss\":{},\"learning_rate\":{}", done, number(step.loss),
-                                number(work.rate.at(static_cast<int64_t>(step.step))));
+  std::string row = fmt::format("{{\"step\":{},\"loss\":{}", done, number(step.loss));
+  for (size_t i = 0; i < work.named.size(); ++i) row += fmt::format(",\"{}\":{}", work.named[i], number(step.named[i]));
+  row += fmt::format(",\"learning_rate\":{}", number(work.rate.at(static_cast<int64_t>(step.step))));
   if (work.clips) row += fmt::format(",\"grad_norm\":{}", number(step.norm));
   if (step.skipped) row += ",\"skipped\":true";
   row += fmt::format(",\"tokens\":{},\"time_s\":{},\"wall_time\":{:.6f},\"tokens_per_s\":{:.1f}", tokens,
@@ -34,6 +35,8 @@ std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t m
     row += fmt::format(",\"host_us\":{:.2f},\"idle\":{:.5f}", step.host_s * 1e6, step.idle_s * per_s);
   if (step.evaluated())
     row += fmt::format(",\"eval_loss\":{},\"eval_s\":{}", number(step.eval_loss), number(step.eval_s));
+  for (size_t i = 0; step.evaluated() && i < work.eval_named.size(); ++i)
+    row += fmt::format(",\"eval_{}\":{}", work.eval_named[i], number(step.eval_named[i]));
   return row + "}\n";
 }
 
@@ -47,6 +50,8 @@ void StepRows::begin(const RunningJob& job, double peak_flops) {
            .flops = model_flops(job.job),
            .peak_flops = peak_flops,
            .rate = schedule.learning_rate};
+  work_.named = step_names(program);
+  work_.eval_named = evaluation_names(program);
   for (const Program& one : job.job.classes) work_.clips = work_.clips || one.step().norm >= 0;
 }
 

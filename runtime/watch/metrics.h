@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ir/learning_rate.h"
 #include "ir/run_position.h"
@@ -20,14 +21,16 @@ struct StepWork {
   double flops = 0;       // FLOP of the model in one step (ir/op_cost.h)
   double peak_flops = 0;  // FLOP/s of all devices; 0 = unknown
   LearningRate rate = {};
-  bool clips = false;  // the program computes a gradient norm
+  bool clips = false;                                    // the program computes a gradient norm
+  std::vector<std::string> named = {}, eval_named = {};  // of steps and of evaluations
 };
 
 // Returns a row: {"step":1,"loss":5.55,"learning_rate":0.0003,"grad_norm":1.2,"tokens":8192,"time_s":0.1,
 // "wall_time":1795000000.125,"tokens_per_s":81920,"comm_s":0.02,"exposed_comm_s":0.001,"data_s":0.0003,
 // "memory_bytes":52428800}; a missing loss is null. Omitted: the norm without clipping, unknown memory. A model with
 // GEMMs adds "model_flops_per_s":1.2e12 and, if the devices' peak is known, "mfu":0.41; a queue device adds "host_us"
-// and "idle"; a step with an evaluation adds "eval_loss":5.5,"eval_s":0.2.
+// and "idle"; a step with an evaluation adds "eval_loss":5.5,"eval_s":0.2. Numbers that the model names follow the
+// loss under their names, those of an evaluation as "eval_NAME".
 std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t memory_bytes);
 
 // Renders the rows of a job's steps.

@@ -18,6 +18,8 @@ void Progress::begin(const Program& program, int ranks) {
   word_ = program.sample_word;
   ranks_ = ranks;
   silent_ = program.step().loss < 0;
+  named_ = step_names(program);
+  eval_named_ = evaluation_names(program);
   begin_ = screen_.now();
 }
 
@@ -47,7 +49,13 @@ std::string Progress::text(const MergedStep& step, const MergedStep& evaluated) 
   const int64_t done = static_cast<int64_t>(step.step) + 1;
   const std::string total = std::to_string(steps_);
   std::string line = fmt::format("step {:>{}}/{}  loss {:.4f}", done, total.size(), total, step.loss);
-  if (evaluated.evaluated()) line += fmt::format("  evaluated {:.4f}", evaluated.eval_loss);
+  for (size_t i = 0; i < named_.size(); ++i) line += fmt::format("  {} {:.4f}", named_[i], step.named[i]);
+  if (evaluated.evaluated()) {
+    line += fmt::format("  evaluated {:.4f}", evaluated.eval_loss);
+    for (size_t i = 0; i < eval_named_.size(); ++i)
+      line += fmt::format("{}{} {:.4f}", i == 0 ? " (" : ", ", eval_named_[i], evaluated.eval_named[i]);
+    if (!eval_named_.empty()) line += ")";
+  }
   line += "  " + human_seconds(step_time_);
   if (tokens_per_step_ > 0) {
     line += fmt::format("  {} {}/s", short_number(static_cast<double>(tokens_per_step_) / std::max(step_time_, 1e-9)),

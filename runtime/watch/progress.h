@@ -6,6 +6,7 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/terminal.h"
 #include "ir/program.h"
@@ -34,6 +35,7 @@ class Progress {
   int64_t steps_ = 0, tokens_per_step_ = 0;
   std::string word_;
   int ranks_ = 1;
+  std::vector<std::string> named_, eval_named_;
   bool silent_ = false;  // a program without a loss prints its own output
   bool drawn_ = false, dirty_ = false;
   double last_line_ = -1e9;

@@ -42,7 +42,11 @@ std::string RunResult::text(const Job& job, int exit_code) const {
     all["seconds"] = seconds_;
     if (program.tokens_per_step > 0 && seconds_ > 0)
       all[program.sample_word + "_per_s"] = static_cast<double>(steps_) * program.tokens_per_step / seconds_;
+    const std::vector<std::string> named = step_names(program), eval_named = evaluation_names(program);
+    for (size_t i = 0; steps_ > 0 && i < named.size(); ++i) all[named[i]] = finite_number(last_.named[i]);
     if (last_.evaluated()) all["eval_loss"] = finite_number(last_.eval_loss);
+    for (size_t i = 0; last_.evaluated() && i < eval_named.size(); ++i)
+      all["eval_" + eval_named[i]] = finite_number(last_.eval_named[i]);
   }
   if (failure_.code != 0)
     all["failure"] = {{"what", failure_.what},

@@ -21,6 +21,19 @@ double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+std::vector<std::string> step_names(const Program& program) {
+  std::vector<std::string> names;
+  for (const NamedResult& named : program.step().named) names.push_back(named.name);
+  return names;
+}
+
+std::vector<std::string> evaluation_names(const Program& program) {
+  std::vector<std::string> names;
+  for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id)
+    for (const NamedResult& named : program.bodies[id].named) names.push_back(named.name);
+  return names;
+}
+
 MergedStep& MergedStep::operator+=(const MergedStep& other) {
   for (const auto member : {&MergedStep::time_s, &MergedStep::comm_s, &MergedStep::exposed_s, &MergedStep::bytes_sent,
                             &MergedStep::host_s, &MergedStep::idle_s, &MergedStep::eval_s, &MergedStep::data_s})
@@ -48,6 +61,8 @@ std::vector<MergedStep> StepReader::take(uint64_t most) {
         merged.eval_loss = record.eval_loss;
         merged.eval_s = static_cast<double>(record.eval_ns) / 1e9;
         merged.norm = record.norm;
+        std::ranges::copy(record.named, merged.named.begin());
+        std::ranges::copy(record.eval_named, merged.eval_named.begin());
         merged.wall_time = static_cast<double>(static_cast<int64_t>(record.end_ns) + since_1970) / 1e9;
         merged.time_s = static_cast<double>(record.end_ns - record.begin_ns) / 1e9;
       }

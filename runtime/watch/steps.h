@@ -1,7 +1,9 @@
 // Merges the step records of the ranks: step k is reported once, after every rank has written it.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "exec/recorder.h"
@@ -22,13 +24,18 @@ struct MergedStep {
   double idle_s = 0;      // device idle time before the step, maximum over ranks
   double eval_s = 0;      // time of the evaluation after the step, excluded from time_s; 0: none
   double eval_loss = 0;   // global loss of that evaluation; NaN: none
-  double norm = 0;        // norm of all gradients before clipping; NaN: not finite, or no clipping
-  bool skipped = false;   // the step updated nothing
-  double wall_time = 0;   // when the step ended, in seconds since 1970
+  std::array<double, kMostNamed> named = {}, eval_named = {};  // by Body::named of the step and of the evaluation
+  double norm = 0;       // norm of all gradients before clipping; NaN: not finite, or no clipping
+  bool skipped = false;  // the step updated nothing
+  double wall_time = 0;  // when the step ended, in seconds since 1970
 
   bool evaluated() const { return eval_s > 0; }
   MergedStep& operator+=(const MergedStep& other);  // adds times and bytes
 };
+
+// Return the names of the numbers that steps and evaluations report besides the loss, in the order of MergedStep's.
+std::vector<std::string> step_names(const Program& program);
+std::vector<std::string> evaluation_names(const Program& program);
 
 class StepReader {
  public:

@@ -92,6 +92,23 @@ void add_rows(std::vector<Case>& out) {
                         {"dx", x}});
     const Line loss{"cross_entropy logits targets > loss lse", scaled()};
     const Line in_place{"cross_entropy_grad logits targets lse > logits", scaled()};
+    const Attrs warm = make_attrs({{"scale", 0.037}, {"temperature", 1.7}});
+    Family more(out, {{"logits", {T, {rows, n}, -8, 8}},
+                      {"deep", {T, {rows, n}, -300, -200}},
+                      {"teacher", {T, {rows, n}, -8, 8}},
+                      {"targets", {I32, {rows}, -1, static_cast<double>(n)}},
+                      {"loss counted", {F32, {}}},
+                      {"lse dlse", statistic},
+                      {"sums", {F32, {n}}},
+                      {"dx", x}});
+    more.add("kl", {"kl logits teacher > loss", warm}, 3e-6);
+    more.add("kl_grad", {"kl_grad logits teacher > dx", warm}, 3e-6);
+    more.add("logsumexp", "logsumexp logits > lse", 3e-6);
+    more.add("logsumexp of deep logits", "logsumexp deep > lse", 3e-6);
+    more.add("logsumexp_grad", "logsumexp_grad logits lse dlse > dx", 3e-6, {{"logsumexp logits > lse"}});
+    more.add("softmax_sums", "softmax_sums logits > sums", 3e-6);
+    more.add("softmax_sums_grad", "softmax_sums_grad logits sums > dx", 3e-6);
+    more.add("accuracy", {"accuracy logits targets > loss counted", scaled()}, 1e-6);
     losses.add("cross_entropy", loss, 3e-6);
     losses.add("cross_entropy_grad", {"cross_entropy_grad logits targets lse > dx", scaled()}, 3e-6, {loss});
     losses.add("cross_entropy of deep logits", {"cross_entropy deep targets > loss lse", scaled()}, 3e-6);
@@ -300,6 +317,7 @@ std::vector<Case> pointwise_cases() {
     Family f(out, {{"x y z dx dy", {T, {n}, -4, 4}},
                    {"above", {T, {n}, 0, 1}},
                    {"sum", {F32, {}}},
+                   {"one", {F32, {1}}},
                    {"single", {F32, {n}}},
                    {"half", {BF16, {n}}},
                    {"i j k", {I64, {n}, 0, 100}}});
@@ -328,6 +346,10 @@ std::vector<Case> pointwise_cases() {
     f.add("add of whole numbers", "add i j > k", 0).bf16 = false;
     f.add("mse", {"mse x y > sum", scaled()}, 2e-6);
     f.add("mse_grad", {"mse_grad x y > dx", scaled()});
+    f.add("bce", {"bce x above > sum", scaled()}, 2e-6);
+    f.add("bce_grad", {"bce_grad x above > dx", scaled()}, 2e-6);
+    f.add("squares", "squares x > one", 2e-6);
+    f.add("squares_grad", {"squares_grad x one > single", make_attrs({{"factor", 0.5}})}, 2e-6);
     f.add("mean_square", {"mean_square x > sum", scaled()}, 2e-6);
     f.add("mean_square_grad", {"mean_square_grad x > dx", scaled()});
     f.add("mean", {"mean above > sum", scaled()}, 2e-6);

@@ -1,6 +1,6 @@
 -- The architecture of Mixtral (Jiang et al. 2024): Llama's blocks with a mixture of SwiGLU experts instead of the MLP.
 -- Each token goes to its top-k experts, weighted by the softmax over these k router logits; no token is dropped. Units
--- as in gpt.lua.
+-- as in gpt.lua. The loss includes transformers' balancing loss of all layers (router_aux_loss_coef is `aux`).
 
 local prun = require "prun"
 local parts = require "prun.models.llama_parts"
@@ -15,15 +15,18 @@ return prun.model("mixtral", parts.options {
 }, function(opt, batch)
   local hidden = opt.hidden > 0 and opt.hidden or math.ceil(opt.width * 7 / 16) * 8
 
+  local loads = opt.aux > 0 and {} or nil
   local x = parts.embed(opt, batch)
   for i = 0, opt.layers - 1 do
     x = nn.unit("block" .. i, function()
       local mixed = parts.attend("mixtral", opt, i, x)
       return mixed + nn.moe("moe", parts.norm(opt, "ln2", mixed), {
-        experts = opt.experts, choices = opt.choices, aux = opt.aux, hidden = hidden, gated = true,
+        experts = opt.experts, choices = opt.choices, aux = 0, loads = loads, hidden = hidden, gated = true,
         init = { "normal", 0.02 }, down_init = parts.residual(opt),
       })
     end)
   end
-  return parts.head(opt, x, batch)
+  local loss = parts.head(opt, x, batch)
+  if not loads then return loss end
+  return loss + opt.aux * prun.losses.balance(loads):named "balance"
 end)

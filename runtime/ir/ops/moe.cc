@@ -52,6 +52,20 @@ void derive_route(GradientBuilder& builder, const NodeView& node) {
   builder.contribute(logits, builder.emit(route_grad, inputs, {builder.type(logits)}, attrs)[0]);
 }
 
+Types infer_softmax_sums(const Types& inputs, const Attrs&) {
+  require_inputs("softmax_sums", inputs, 1, 1);
+  require_float("softmax_sums", "the logit tensor", inputs[0]);
+  require_rank_at_least("softmax_sums", "the logit tensor", inputs[0], 2);
+  return {{wide(inputs[0].dtype), {last_dim(inputs[0])}}};
+}
+
+void derive_softmax_sums(GradientBuilder& builder, const NodeView& node) {
+  const ValueId logits = node.inputs[0];
+  if (!builder.wants(logits)) return;
+  const ValueId ds = builder.gradient(node.outputs[0]);
+  builder.contribute(logits, builder.emit(softmax_sums_grad, {logits, ds}, {builder.type(logits)}, {})[0]);
+}
+
 Types infer_dispatch(const Types& inputs, const Attrs& attrs) {
   require_inputs("dispatch", inputs, 2, 2);
   const TensorType &x = inputs[0], &slots = inputs[1];
@@ -132,6 +146,15 @@ const OpDef route_grad = {.name = "route_grad",
                           .role = OpRole::derivative,
                           .shapes = "logits [..,E], weights #R*k, dweights as weights, counts? #E -> dlogits as logits",
                           .cost = per_output<8>};
+const OpDef softmax_sums = {.name = "softmax_sums",
+                            .distribution = Distribution::whole,
+                            .infer = infer_softmax_sums,
+                            .derive = derive_softmax_sums,
+                            .cost = per_input<4>};
+const OpDef softmax_sums_grad = {.name = "softmax_sums_grad",
+                                 .role = OpRole::derivative,
+                                 .shapes = "logits [..,E], ds #E -> dlogits as logits",
+                                 .cost = per_output<6>};
 const OpDef dispatch = {.name = "dispatch",
                         .distribution = Distribution::whole,
                         .infer = infer_dispatch,

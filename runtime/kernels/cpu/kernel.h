@@ -129,7 +129,7 @@ inline int64_t row_count(const Shape& shape) {
 // clang-format off
 #define PRUN_CPU_FAMILIES(X) \
   X(linear) X(activation) X(row_norm) X(rotary) X(attention) \
-  X(embedding) X(position) X(cross_entropy) X(split_cross_entropy) X(loss) \
+  X(embedding) X(position) X(cross_entropy) X(split_cross_entropy) X(loss) X(logits) \
   X(dropout) X(elementwise) X(piece) X(init) X(optimizer) \
   X(norm) X(check_finite) X(fingerprint) X(route) X(dispatch) X(expert_linear) \
   X(attention_block) X(qkv) X(decode)

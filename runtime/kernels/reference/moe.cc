@@ -77,6 +77,25 @@ void route_grad(Call& c) {
   }
 }
 
+void softmax_sums(Call& c) {
+  const Array& logits = c.reads[0];
+  for (int64_t n = 0; n < logits.rows(); ++n) {
+    const std::vector<double> p = softmax(logits, n);
+    for (int64_t e = 0; e < logits.last(); ++e) c.writes[0][e] += p[e];
+  }
+}
+
+void softmax_sums_grad(Call& c) {
+  const Array &logits = c.reads[0], &ds = c.reads[1];
+  const int64_t experts = logits.last();
+  for (int64_t n = 0; n < logits.rows(); ++n) {
+    const std::vector<double> p = softmax(logits, n);
+    double mean = 0;
+    for (int64_t e = 0; e < experts; ++e) mean += p[e] * ds[e];
+    for (int64_t e = 0; e < experts; ++e) c.writes[0][n * experts + e] = p[e] * (ds[e] - mean);
+  }
+}
+
 // Calls f(token, choice, slot) for each choice with a slot; the choice is an index of [N,k].
 template <class F>
 void each_slot(const Array& slots, F f) {
@@ -138,6 +157,8 @@ void expert_linear_dw_add(Call& c) {
 
 const Family moe_rules = {{"route", route},
                           {"route_grad", route_grad},
+                          {"softmax_sums", softmax_sums},
+                          {"softmax_sums_grad", softmax_sums_grad},
                           {"dispatch", dispatch},
                           {"dispatch_grad", dispatch_grad},
                           {"combine", combine},

@@ -94,6 +94,20 @@ const Family pointwise_rules = {
     {"mse", [](Call& c) { sum(c, [&](int64_t i) { return std::pow(c.reads[0][i] - c.reads[1][i], 2); }); }},
     {"mse_grad",
      [](Call& c) { each(c, [&, f = 2 * scale(c)](int64_t i) { return f * (c.reads[0][i] - c.reads[1][i]); }); }},
+    {"bce",
+     [](Call& c) {
+       sum(c, [&](int64_t i) {
+         const double x = c.reads[0][i];
+         return std::max(x, 0.0) - x * c.reads[1][i] + std::log1p(std::exp(-std::abs(x)));
+       });
+     }},
+    {"bce_grad",
+     [](Call& c) { each(c, [&, f = scale(c)](int64_t i) { return f * (sigmoid(c.reads[0][i]) - c.reads[1][i]); }); }},
+    {"squares", [](Call& c) { sum(c, [&](int64_t i) { return c.reads[0][i] * c.reads[0][i]; }); }},
+    {"squares_grad",
+     [](Call& c) {
+       each(c, [&, f = 2 * c.attrs.number("factor", 1)](int64_t i) { return f * c.reads[1][0] * c.reads[0][i]; });
+     }},
     {"mean_square", [](Call& c) { sum(c, [&](int64_t i) { return c.reads[0][i] * c.reads[0][i]; }); }},
     {"mean_square_grad", [](Call& c) { each(c, [&, f = 2 * scale(c)](int64_t i) { return f * c.reads[0][i]; }); }},
     {"mean", [](Call& c) { sum(c, [&](int64_t i) { return c.reads[0][i]; }); }},

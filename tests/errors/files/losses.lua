@@ -1,31 +1,81 @@
--- Options of losses that do not fit: --set case=NAME.
+-- Models whose losses or metrics are mistakes; --set case=NAME selects one.
 local prun = require "prun"
-local nn = prun.nn
-local arg = prun.args { case = "" }
+local nn, losses = prun.nn, prun.losses
 
-local function of(options, other)
-  return function(batch)
-    local y = nn.linear("l", nn.gelu(nn.linear("up", batch.x, 8)), 4)
-    if other then other(y, batch) end
-    return prun.losses.cross_entropy(y, batch.y, options(y, batch))
-  end
+local cases = {}
+
+function cases.constant_added(batch)
+  return losses.mean(nn.linear("a", batch.x, 4)) + 1
 end
 
-local cases = {
-  -- cross_entropy
-  weights_computed = of(function(y) return { weights = y } end),
-  weights_of_ids = of(function(_, batch) return { weights = batch.y } end),
-  weights_for_others = of(function(_, batch) return { weights = batch.x } end),
-  smoothing_above_1 = of(function() return { label_smoothing = 1.5 } end),
-  two_ignored_ids = of(function() return { ignore = -1 } end,
-    function(y, batch) prun.losses.cross_entropy(y, batch.y) end),
-  no_counting_label = of(function() return { ignore = 3 } end),
-}
+function cases.factor_is_a_tensor(batch)
+  local y = nn.linear("a", batch.x, 4)
+  return y * losses.mean(y)
+end
+
+function cases.tensor_added(batch)
+  local y = nn.linear("a", batch.x, 4)
+  return losses.mse(y, batch.y) + y
+end
+
+function cases.not_trained(batch)
+  local y = nn.linear("a", batch.x, 4)
+  return losses.mse(y, batch.y) +
+    0.5 * losses.mean_square(batch.x)
+end
+
+function cases.nothing_left(batch)
+  return 0 * losses.mean(nn.linear("a", batch.x, 4))
+end
+
+function cases.named_twice(batch)
+  local y = nn.linear("a", batch.x, 4)
+  return losses.mse(y, batch.y):named "one" +
+    losses.mean_square(y):named "one"
+end
+
+function cases.named_like_a_field(batch)
+  return losses.mean(nn.linear("a", batch.x, 4)):named "grad_norm"
+end
+
+function cases.name_with_a_space(batch)
+  return losses.mean(nn.linear("a", batch.x, 4)):named "my loss"
+end
+
+function cases.no_such_method(batch)
+  return losses.mean(nn.linear("a", batch.x, 4)):name "mine"
+end
+
+function cases.pattern_matches_nothing(batch)
+  return losses.mean(nn.linear("a", batch.x, 4)) +
+    losses.l2 "*.weigth"
+end
+
+function cases.metric_is_a_tensor(batch)
+  local y = nn.linear("a", batch.x, 4)
+  return losses.mean(y), { level = y }
+end
+
+function cases.metrics_are_no_table(batch)
+  local y = nn.linear("a", batch.x, 4)
+  return losses.mean(y), losses.mean(y)
+end
+
+function cases.balance_of_nothing(batch)
+  return losses.mean(nn.linear("a", batch.x, 4)) + losses.balance {}
+end
+
+function cases.temperature_of_0(batch)
+  local y = nn.linear("a", batch.x, 4)
+  return losses.kl(y, y, { temperature = 0 })
+end
+
+function cases.accuracy_of_numbers(batch)
+  local y = nn.linear("a", batch.x, 4)
+  return losses.mean(y), { accuracy = prun.metrics.accuracy(y, batch.y) }
+end
 
 return prun.plan {
-  mesh      = prun.mesh { dp = prun.world },
-  model     = cases[arg.case],
-  data      = prun.data.arrays { x = "tests/errors/files/x.npy", y = "tests/errors/files/threes.npy", batch = 4 },
-  strategy  = { prun.ddp {} },
-  optimizer = prun.sgd { lr = 0.1 }, steps = 2,
+  mesh = prun.mesh { dp = 1 }, model = cases[prun.args { case = "" }.case],
+  data = prun.data.random { batch = 2, inputs = 8, outputs = 4 }, optimizer = prun.sgd { lr = 0.1 },
 }
