@@ -168,7 +168,8 @@ void differentiate(CompileState& state) {
   for (const LossTerm& term : state.graph.terms)
     if (term.optimised && !term.values.empty() &&
         std::ranges::none_of(term.values, [&](ValueId value) { return recorder.wants(value); }))
-      throw plan_error(fmt::format("the part '{}' of the loss depends on no parameter that is trained",
+      throw plan_error(fmt::format("the part '{}' of the loss depends on no parameter that is trained: "
+                                   "return it as a metric instead",
                                    state.graph.values[term.values.front()].name),
                        state.graph.values[term.values.front()].site);
   recorder.run();

@@ -201,7 +201,9 @@ AxisOutcome PlacementFlow::on_axis(const OpContext& context, AxisRule rule, size
   const bool cut =
       context.op.is(ops::cut_pieces) ||
       std::any_of(reads.begin(), reads.end(), [](const AxisPlacement& placement) { return placement.pieces >= 0; });
-  if (plain && !splits && !weighted && !cut && !any(PlacementKind::zero)) return everywhere(kInvariant);
+  // A penalty or a loss of global sums is the same on ranks with different samples, and averaged like the others.
+  const bool penalty = context.op.is(ops::squares) || context.op.is(ops::squares_grad) || context.op.attrs.has("gain");
+  if (plain && !splits && !weighted && !cut && !penalty && !any(PlacementKind::zero)) return everywhere(kInvariant);
   // A cast of drifting weights drifts, too.
   if (any(PlacementKind::varying) && !lenient) return everywhere(context.op.is(ops::cast) ? reads[0] : kVarying);
   if (view.pads() && context.op.is(ops::norm2)) return everywhere(kInvariant);  // padding is zero

@@ -47,6 +47,8 @@ std::string reduced(const Op& op, const std::string& axis, AxisPlacement& placem
 
 void PlacementFlow::check_same(const std::vector<OpContext>& members) {
   if (members.size() < 2 || !(members[0].op.is(ops::all_reduce) || members[0].op.is(ops::reduce_scatter))) return;
+  const Body& body = *members[0].body.body;  // stages bring parts of the loss
+  if (const TensorId from = members[0].op.reads[0]; from == body.loss || from == body.results) return;
   for (const size_t a : axes_of(members[0].op.axis)) {
     if (!stages_[a]) continue;
     int bring = 0;

@@ -32,8 +32,7 @@ Types infer_logsumexp(const Types& inputs, const Attrs&) {
   require_inputs("logsumexp", inputs, 1, 1);
   require_float("logsumexp", "the logit tensor", inputs[0]);
   require_rank_at_least("logsumexp", "the logit tensor", inputs[0], 2);
-  const Shape& logits = inputs[0].shape;
-  return {{wide(inputs[0].dtype), Shape(logits.begin(), logits.end() - 1)}};
+  return {{wide(inputs[0].dtype), {row_count(inputs[0])}}};
 }
 
 void derive_logsumexp(GradientBuilder& builder, const NodeView& node) {
