@@ -1,4 +1,4 @@
--- What a model returns, its loss and its metrics, as parts of the plan: the terms, each with the coefficient that its
+-- The results of a model, its loss and its metrics, as parts of the plan: the terms, each with the coefficient that its
 -- ops get as an attribute, and the numbers that have names, as sums of terms.
 
 local kinds = require "prun.kinds"

@@ -22,6 +22,16 @@
 ---@operator div(number): prun.Tensor
 ---@operator unm: prun.Tensor
 
+---@class prun.Loss
+---@field named fun(self: prun.Loss, name: string): prun.Loss
+---@operator add(prun.Loss): prun.Loss
+---@operator sub(prun.Loss): prun.Loss
+---@operator mul(number): prun.Loss
+---@operator div(number): prun.Loss
+---@operator unm: prun.Loss
+
+---@class prun.Metric
+
 ---@class prun.Batch
 ---@field tokens prun.Tensor
 ---@field targets prun.Tensor
@@ -48,13 +58,6 @@
 ---@field every fun(self: prun.Unit, steps: integer, hook: fun())
 ---@field before fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 ---@field after fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
-
----@class prun.adam.options
----@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.001)
----@field betas? number[] decay of the two running averages (default {0.9, 0.999})
----@field eps? number added to the root of the second average (default 1e-08)
----@field weight_decay? number added to the gradient, times the parameter (default 0)
----@field clip? number bound of the norm of all gradients; 0: none (default 0)
 
 ---@class prun.adamw.options
 ---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.001)
@@ -176,10 +179,8 @@
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 
----@class prun.losses.cross_entropy.options
----@field ignore? integer a target that does not count; by default -100 where the data may hold it
----@field label_smoothing? number share of the target that all classes get alike (default 0)
----@field weights? prun.Tensor a weight for each target, an input of the batch
+---@class prun.losses.kl.options
+---@field temperature? number divides both logits (default 1)
 
 ---@class prun.models.gpt.options
 ---@field vocab? integer number of different tokens (default 256)
@@ -283,7 +284,8 @@
 ---@field experts? integer number of experts (default 4)
 ---@field choices? integer experts that each token goes to (default 2)
 ---@field capacity? number room of an expert as a multiple of its even share of the choices; inf: enough for all (default inf)
----@field aux? number weight of the load-balancing loss (default 0.01)
+---@field aux? number weight of the layer's balancing loss, a gradient only: it is not part of what is printed (default 0.01)
+---@field loads? table a table of the model's in which layers add up their experts' loads, for prun.losses.balance; aux is 0
 ---@field gated? boolean SwiGLU experts, with a third matrix (default false)
 ---@field init? string|table initial weights, such as { "normal", 0.02 }
 ---@field down_init? string|table initial weights of the experts' second layer
@@ -315,12 +317,13 @@
 
 ---@class prun.plan.options
 ---@field mesh prun.Mesh the ranks: prun.mesh { dp = prun.world }
----@field model prun.Model|fun(batch: prun.Batch): prun.Tensor what is trained, such as prun.models.gpt { ... }
+---@field model prun.Model|fun(batch: prun.Batch): prun.Loss, table? what is trained, such as prun.models.gpt { ... }
 ---@field data prun.Data samples, such as prun.data.bytes { ... }
 ---@field strategy? prun.Strategy[] a list, such as { prun.zero3 { axis = "dp" } }
 ---@field optimizer prun.Optimizer such as prun.adamw { lr = 3e-4 }
 ---@field init? prun.Weights weights to begin with, such as prun.init.from { path = "model" }; else the model's initial values
 ---@field frozen? string parameters that are not trained, such as "embed*|block*.ln1.*": * is any characters
+---@field metrics? string what computes the metrics that the model returns; steps: evaluations do, too (default 'evaluations')
 ---@field micro? integer microbatches of a step (default 1)
 ---@field eval? prun.Evaluation such as prun.eval { every = 50, batches = 4 }
 ---@field checkpoint? prun.Checkpoints such as prun.checkpoint { every = 500, keep = 3 }; --checkpoint DIR says where
@@ -349,7 +352,6 @@
 ---@class prun.sgd.options
 ---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.01)
 ---@field momentum? number share of the last update that is kept (default 0)
----@field nesterov? boolean steps along the gradient plus momentum times the updated momentum (default false)
 ---@field weight_decay? number added to the gradient, times the parameter (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 
@@ -415,7 +417,6 @@
 ---@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
 
 ---@class prun
----@field adam fun(options: prun.adam.options): nil
 ---@field adamw fun(options: prun.adamw.options): prun.Optimizer
 ---@field all_gather fun(what: prun.Target|prun.Tensor, options?: table): prun.Handle|prun.Tensor
 ---@field all_gather_v fun(x: prun.Tensor, n: prun.Tensor, options?: table): prun.Tensor, prun.Tensor
@@ -448,7 +449,8 @@
 ---@field lion fun(options: prun.lion.options): prun.Optimizer
 ---@field losses prun.losses
 ---@field mesh fun(axes: table): prun.Mesh
----@field model fun(name: string, defaults: table, build: fun(opt: table, batch: prun.Batch): prun.Tensor): fun(options: table): prun.Model
+---@field metrics prun.metrics
+---@field model fun(name: string, defaults: table, build: fun(opt: table, batch: prun.Batch): prun.Loss, table?): fun(options: table): prun.Model
 ---@field models prun.models
 ---@field nn prun.nn
 ---@field one_cycle fun(options: prun.one_cycle.options): prun.LearningRate
@@ -487,10 +489,19 @@
 ---@field from fun(options: prun.init.from.options): prun.Weights
 
 ---@class prun.losses
----@field cross_entropy fun(logits: prun.Tensor, targets: prun.Tensor, options?: prun.losses.cross_entropy.options): prun.Tensor
----@field mean fun(y: prun.Tensor, target?: prun.Tensor): prun.Tensor
----@field mean_square fun(y: prun.Tensor, target?: prun.Tensor): prun.Tensor
----@field mse fun(y: prun.Tensor, target: prun.Tensor): prun.Tensor
+---@field balance fun(loads: table): prun.Loss
+---@field bce fun(logits: prun.Tensor, target: prun.Tensor): prun.Loss
+---@field cross_entropy fun(logits: prun.Tensor, targets: prun.Tensor): prun.Loss
+---@field kl fun(logits: prun.Tensor, teacher: prun.Tensor, options?: prun.losses.kl.options): prun.Loss
+---@field l2 fun(match: string): prun.Loss
+---@field mean fun(y: prun.Tensor, target?: prun.Tensor): prun.Loss
+---@field mean_square fun(y: prun.Tensor, target?: prun.Tensor): prun.Loss
+---@field mse fun(y: prun.Tensor, target: prun.Tensor): prun.Loss
+---@field z_loss fun(logits: prun.Tensor): prun.Loss
+
+---@class prun.metrics
+---@field accuracy fun(logits: prun.Tensor, targets: prun.Tensor): prun.Metric
+---@field mean fun(x: prun.Tensor): prun.Metric
 
 ---@class prun.models
 ---@field gpt fun(options: prun.models.gpt.options): prun.Model

@@ -22,7 +22,8 @@ class Recorder final : public GradientBuilder {
     for (const Node& node : graph_.nodes) {
       bool any = false;
       for (ValueId input : node.inputs) any = any || wants(input);
-      for (ValueId output : node.outputs) wants_[output] = any;
+      for (size_t i = 0; i < node.outputs.size(); ++i)  // statistics are constants
+        wants_[node.outputs[i]] = any && (i < node.op->side_first || i >= node.op->side_end);
     }
   }
 

@@ -18,7 +18,7 @@ MESHES = {"dp=2": "ddp dp", "dp=4": "zero3 dp", "pp=2 dp=2": "pipeline pp, ddp d
           "pp=4": "pipeline pp schedule=zb_h1"}
 
 
-# Every microbatch has a balancing loss, so the number of microbatches stays; experts split over ep have no L2 loss.
+# Every microbatch has a balancing loss, so their number is one rank's; experts split over ep have no L2 loss.
 EXPERTS = {"dp=4": "ddp dp", "ep=2": "expert_parallel ep", "dp=2 ep=2": "zero1 dp, expert_parallel ep",
            "pp=2 ep=2": "pipeline pp, expert_parallel ep", "cp=2": "context_parallel cp",
            "ep=2 tp=2": "expert_parallel ep, tensor_parallel tp sequence=true"}

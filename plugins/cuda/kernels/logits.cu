@@ -252,7 +252,7 @@ std::unique_ptr<Kernel> make_softmax_sums_grad(const OpView& view) {
   });
 }
 
-// Each block's sums of right and of counted rows. Of equal logits the first counts as the largest.
+// Each block's sums of right and of counted rows. The first of equal logits counts as the largest.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     count_right(const T* x, const int32_t* targets, int64_t rows, int64_t width, double* right, double* counted) {

@@ -1,5 +1,5 @@
-// Ops over rows of logits, besides cross_entropy: kl compares them with a teacher's, logsumexp is what a z-loss squares
-// (PaLM, Chowdhery et al. 2022), accuracy counts the rows whose largest logit is the target's.
+// Ops over rows of logits, besides cross_entropy: kl compares them with a teacher's, a z-loss squares the results of
+// logsumexp (PaLM, Chowdhery et al. 2022), accuracy counts the rows whose largest logit is the target's.
 //
 // Surprising fact: accuracy is a scaled sum like a loss, so that the place pass sets its `scale`, but no model is
 // trained with it: it has no derivative.

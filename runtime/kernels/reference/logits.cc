@@ -55,7 +55,7 @@ void logsumexp_grad(Call& c) {
   }
 }
 
-// Of equal logits the first counts as the largest, as in torch.argmax on a CPU.
+// The first of equal logits counts as the largest, as in torch.argmax on a CPU.
 void accuracy(Call& c) {
   const Array &x = c.reads[0], &targets = c.reads[1];
   double right = 0, counted = 0;

@@ -171,7 +171,7 @@ std::unique_ptr<Kernel> softmax_sums_grad(const OpView& view) {
 }
 int64_t sums_bytes(const OpView& view) { return view.read(0).shape.back() * static_cast<int64_t>(sizeof(double)); }
 
-// Of equal logits the first counts as the largest.
+// The first of equal logits counts as the largest.
 template <class T>
 std::unique_ptr<Kernel> accuracy(const OpView& view) {
   const int64_t rows = rows_of(view.read(0));
