@@ -43,12 +43,20 @@ std::string reduced(const Op& op, const std::string& axis, AxisPlacement& placem
   return problem;
 }
 
+// Returns whether a tensor holds the loss, to which each stage of a pipeline adds its parts, and the named numbers. An
+// evaluation copies those of a batch to its results.
+bool are_results(const Body& body, TensorId tensor) {
+  const auto ends_in = [&](TensorId to) { return to >= 0 && (to == body.loss || to == body.results); };
+  return ends_in(tensor) || std::ranges::any_of(body.streams[0].ops, [&](const Op& op) {
+           return op.is(ops::copy) && op.reads[0] == tensor && ends_in(op.writes[0]);
+         });
+}
+
 }  // namespace
 
 void PlacementFlow::check_same(const std::vector<OpContext>& members) {
   if (members.size() < 2 || !(members[0].op.is(ops::all_reduce) || members[0].op.is(ops::reduce_scatter))) return;
-  const Body& body = *members[0].body.body;  // stages bring parts of the loss
-  if (const TensorId from = members[0].op.reads[0]; from == body.loss || from == body.results) return;
+  if (are_results(*members[0].body.body, members[0].op.reads[0])) return;
   for (const size_t a : axes_of(members[0].op.axis)) {
     if (!stages_[a]) continue;
     int bring = 0;
