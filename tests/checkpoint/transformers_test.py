@@ -129,6 +129,14 @@ def loss_of(model, tokens):
     return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).double(), tokens[:, 1:].reshape(-1))
 
 
+def balance_of(model, tokens):
+    """Returns a mixture's weighted balancing loss, 0 of other models."""
+    if not hasattr(model.config, "router_aux_loss_coef"):
+        return 0
+    done = model(tokens[:, :-1], output_router_logits=True, labels=tokens[:, :-1])
+    return model.config.router_aux_loss_coef * done.aux_loss.double()
+
+
 def logits_of(folder, tokens):
     model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)
     if any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
@@ -172,8 +180,9 @@ class Export(Folders):
                     losses = self.train(model, 4, "--checkpoint", "runs", "--checkpoint-every", 3, *sets, ranks=ranks)
                     prun("ckpt", "export", "runs/step_00000003", "--format", "hf", "--out", "hf", cwd=self.folder)
                     theirs = AutoModelForCausalLM.from_pretrained(self.folder / "hf")
+                    tokens = tokens_of(self.folder, CONTEXT)
                     with torch.no_grad():
-                        self.near([losses[3]], [loss_of(theirs, tokens_of(self.folder, CONTEXT)).item()], 1e-5)
+                        self.near([losses[3]], [float(loss_of(theirs, tokens) + balance_of(theirs, tokens))], 1e-5)
 
     def test_every_token_has_the_probability_that_transformers_gives_it(self):
         """Samples with prun generate from the checkpoint, at a temperature so high that every token is chosen
