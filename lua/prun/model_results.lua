@@ -94,6 +94,17 @@ local function numbers_of(result, metrics, in_steps, match)
   for _, one in ipairs(result.names) do name(one.name, one.terms, nil, true, one.site) end
   for _, one in ipairs(metrics) do name(one.name, one.terms, one.over, in_steps, one.site) end
   if #named > 16 then host.fail(("the model names %d numbers; at most 16 are reported"):format(#named)) end
+  local seen, parts = {}, 0
+  for _, one in ipairs(named) do
+    for _, list in ipairs { one.terms, one.over or {} } do
+      for _, part in ipairs(list) do
+        if not seen[part.term] then seen[part.term], parts = true, parts + 1 end
+      end
+    end
+  end
+  if parts > 60 then
+    host.fail(("the named numbers are sums of %d losses; at most 60 can be reported"):format(parts))
+  end
   local first = terms[1].id
   if #terms == 1 and #named == 0 and first and terms[1].coefficient == 1 then terms = nil end
   return { loss = first or 0, terms = terms, named = terms and named or nil }

@@ -25,11 +25,19 @@ bool owns_logits(const Graph& graph, const Node& loss) {
   });
 }
 
+// Returns whether only evaluations compute the node, a metric, so that no step finds its operands overwritten.
+bool is_evaluated_only(const Graph& graph, const Node& node) {
+  return std::ranges::any_of(graph.terms, [&](const LossTerm& term) {
+    return !term.in_steps && !node.outputs.empty() && holds(term.values, node.outputs[0]);
+  });
+}
+
 // Returns whether only the loss and its gradient read the logits, and only their call reads the gradient.
 bool may_overwrite(const CompileState& state, const Node& loss, const Node& gradient) {
   int64_t readers = 0;
   for (const std::vector<Node>* nodes : {&state.graph.nodes, &state.backward})
     for (const Node& node : *nodes) {
+      if (is_evaluated_only(state.graph, node)) continue;
       readers += std::count(node.inputs.begin(), node.inputs.end(), loss.inputs[0]);
       if (node.call != loss.call && holds(node.inputs, gradient.outputs[0])) return false;
     }

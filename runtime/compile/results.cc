@@ -18,6 +18,7 @@ void add_results(CompileState& state, Body& body, const std::string& name, bool 
   for (const NamedNumber* number : named)
     for (const auto* parts : {&number->terms, &number->over})
       for (const NamedNumber::Part& part : *parts) used.insert(part.term);
+  PRUN_CHECK(used.size() < size_t{4} * kMostNamed, std::to_string(used.size()));
   const Dtype dtype = graph.values[graph.loss].type.dtype;
   state.term_tensors.assign(graph.terms.size(), TensorId());
   state.results = TensorId();

@@ -54,7 +54,8 @@ class Losses(unittest.TestCase):
         self.assertEqual([sorted(row) for row in found], [sorted(row) for row in expected], where)
         for step, (row, right) in enumerate(zip(found, expected)):
             for name, value in right.items():
-                self.assertAlmostEqual(row[name], value, delta=1e-12 * max(1, abs(value)), msg=f"{name}, step {step}, {where}")
+                near = 1e-12 * max(1, abs(value))
+                self.assertAlmostEqual(row[name], value, delta=near, msg=f"{name}, step {step}, {where}")
 
     def test_reported_numbers_equal_one_ranks(self):
         one = self.rows("dp=1", "ddp dp", micro=1)

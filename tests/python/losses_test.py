@@ -161,14 +161,17 @@ class Losses(unittest.TestCase):
             metrics = self.folder / "metrics.jsonl"
             metrics.unlink(missing_ok=True)
             ranks = int(numpy.prod([int(part[2:]) for part in axes.split()]))
-            subprocess.run([PRUN, str(self.folder / "plan.lua"), "--nproc", str(ranks), "--device", "reference",
-                            "--metrics", str(metrics), "--set", f"axes={axes}", "--set", f"ids={str(which == 'ids').lower()}",
-                            "--set", f"data_parallel={data_parallel}"], check=True, capture_output=True, cwd=self.folder)
+            sets = (f"axes={axes}", f"ids={str(which == 'ids').lower()}", f"data_parallel={data_parallel}")
+            words = [PRUN, "plan.lua", "--nproc", ranks, "--device", "reference", "--metrics", metrics]
+            for one in sets:
+                words += ["--set", one]
+            subprocess.run(list(map(str, words)), check=True, capture_output=True, cwd=self.folder)
             rows = [json.loads(line) for line in metrics.read_text().splitlines()]
             self.assertEqual(len(rows), STEPS)
             for row, right in zip(rows, expected):
                 for name, value in right.items():
-                    self.assertAlmostEqual(row[name] / value, 1, delta=1e-12, msg=f"{name} of {row['step']} on '{axes}'")
+                    where = f"{name} of step {row['step']} on '{axes}'"
+                    self.assertAlmostEqual(row[name] / value, 1, delta=1e-12, msg=where)
 
     def test_of_numbers(self):
         self.compare("y")

@@ -75,6 +75,28 @@ function cases.accuracy_of_numbers(batch)
   return losses.mean(y), { accuracy = prun.metrics.accuracy(y, batch.y) }
 end
 
+function cases.seventeen_names(batch)
+  local y, metrics = nn.linear("a", batch.x, 4), {}
+  for i = 1, 17 do metrics["m" .. i] = prun.metrics.mean(y) end
+  return losses.mean(y), metrics
+end
+
+function cases.sixty_one_parts(batch)
+  local y = nn.linear("a", batch.x, 4)
+  local sum = losses.mean(y)
+  for _ = 1, 60 do sum = sum + losses.mean(y) end
+  return sum:named "sum"
+end
+
+function cases.compared(batch)
+  local y = nn.linear("a", batch.x, 4)
+  return losses.mean(y) < losses.mse(y, batch.y) and losses.mean(y) or losses.mse(y, batch.y)
+end
+
+function cases.divided_by_0(batch)
+  return losses.mean(nn.linear("a", batch.x, 4)) / 0
+end
+
 return prun.plan {
   mesh = prun.mesh { dp = 1 }, model = cases[prun.args { case = "" }.case],
   data = prun.data.random { batch = 2, inputs = 8, outputs = 4 }, optimizer = prun.sgd { lr = 0.1 },
