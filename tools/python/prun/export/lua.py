@@ -13,7 +13,7 @@ _LOCALS = {"qkv": "qkv", "rotary": "turned", "attention": "seen", "linear": "y",
 
 # Lua's keywords, and names that a plan has already.
 _NO_LOCALS = {"and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in", "local", "nil",
-              "not", "or", "repeat", "return", "then", "true", "until", "while", "prun", "nn", "arg", "batch", "x", "i"}
+              "not", "or", "repeat", "return", "then", "true", "until", "while", "prun", "nn", "arg", "batch", "loads", "x", "i"}
 
 
 def _expression(op: Op, known: dict[int, str]) -> str:
@@ -63,7 +63,8 @@ def body_of(unit: Unit, indent: str, reads: list[str]) -> list[str]:
 
 def model_text(units: list[Unit]) -> str:
     """Returns the plan's model: a Lua function from a batch to the loss."""
-    lines = ["function(batch)"]
+    balanced = any("loads = loads" in op.text for unit in units for op in unit.ops)
+    lines = ["function(batch)", *(["    local loads = {}  -- of the experts"] if balanced else [])]
     names: dict[int, str] = {}
     declared: set[str] = set()
     i = 0

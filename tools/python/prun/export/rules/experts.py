@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from ..builder import Builder, number_text
+from ..builder import Builder
 from ..ops import Op, Part, Weight
 from ..trace import aten, shape_of
 from .layers import Layer, read_layer
@@ -98,7 +98,8 @@ def _emit(builder: Builder, node: Node, x: Node, parameters: tuple[Node, ...], c
         ".up.weight": Weight([Part(gate_up, True, torch.arange(hidden, inner))]),
         ".down.weight": Weight([Part(down, True)]),
     }
-    options = f"experts = {experts}, choices = {choices}, hidden = {hidden}, gated = true, aux = {number_text(builder.balance)}"
+    loads = ", loads = loads" if builder.balance else ""
+    options = f"experts = {experts}, choices = {choices}, hidden = {hidden}, gated = true, aux = 0{loads}"
     op = builder.value(x)
     return builder.emit("moe", f"nn.moe({{layer}}, {{0}}, {{{{ {options} }}}})", [op], node, weights=weights, layer="moe",
                         shape=op.shape)

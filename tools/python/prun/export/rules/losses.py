@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ..builder import Builder
+from ..builder import Builder, number_text
 from ..ops import Op
 from ..trace import MOVEMENT, RESHAPES, aten, is_getitem, op_name, refuse, shape_of
 from . import experts
@@ -210,7 +210,9 @@ def loss(builder: Builder, node: Node) -> Op:
     if op is not None:
         if builder.balance and builder.balanced != builder.routers:
             raise refuse(node, "a balancing loss of other layers than the model's mixtures of experts",
-                         "nn.moe's `aux` balances every mixture")
+                         "prun.losses.balance is that of all mixtures")
+        if builder.balance:
+            op.text += f' + {number_text(builder.balance)} * prun.losses.balance(loads):named "balance"'
         return op
     hint = "a plan's loss is one F.cross_entropy or F.mse_loss as it is"
     if op_name(node) in ("add", "sub", "mul", "div", "neg"):
