@@ -117,7 +117,10 @@ end
 graph.record("f32", true, function()
   tensor = graph.input("x", "f32", { 2, 2, 2 })
   for word, arguments in pairs(schema.words) do
-    if word:find "^prun%.nn%." or word:find "^prun%.losses%." then walk(word, find(word), arguments) end
+    local family = word:match "^(prun%.%w+)%."
+    if family == "prun.nn" or family == "prun.losses" or family == "prun.metrics" then
+      walk(word, find(word), arguments)
+    end
   end
 end)
 
