@@ -99,8 +99,7 @@ class Model(torch.nn.Module):
     def numbers(self, x, y):
         """Returns the loss and the named numbers."""
         out, other, early = self(x)
-        # A name "ln.weight" is "ln.gamma" in prun, so that the pattern has the linears only.
-        l2 = 0.01 * sum((w ** 2).sum() for name, w in self.named_parameters() if w.dim() == 2)
+        l2 = 0.01 * sum((w ** 2).sum() for name, w in self.named_parameters() if name.endswith(".weight"))
         if y.dtype == torch.int64:
             text, z = F.cross_entropy(out, y), out.logsumexp(-1).square().mean()
             loss = 2 * text - F.cross_entropy(other, y) / 4 + 1e-2 * z + 0.3 * early.square().mean() + l2
@@ -118,10 +117,7 @@ def save(model, folder):
     tensors = {}
     for name, value in model.state_dict().items():
         module, of = name.rsplit(".", 1)
-        module = names.get(module, module.replace("blocks.", "block"))
-        if module.endswith(".ln"):
-            of = {"weight": "gamma", "bias": "beta"}[of]
-        tensors[f"{module}.{of}"] = value.T.contiguous() if value.dim() == 2 else value.clone()
+        tensors[f"{names.get(module, module.replace('blocks.', 'block'))}.{of}"] = value.clone()
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors")
 
