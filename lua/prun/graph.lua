@@ -16,7 +16,7 @@ function graph.record(dtype, has_units, fn, ...)
   local outer = graph.current
   graph.current = { values = {}, nodes = {}, units = {}, calls = {}, unit_of = {}, counts = {}, dtype = dtype,
                     has_units = has_units, bytes = 0.0, site_of = {}, count = 0, sizes = {}, inputs_of = {},
-                    more_of = {}, patterns = {}, also = {}, may_ignore = {}, shares_of = {} }
+                    more_of = {}, patterns = {}, also = {}, may_ignore = {}, shares_of = {}, outputs = {} }
   local results = table.pack(fn(...))
   local recorded = graph.current
   graph.current = outer
@@ -211,6 +211,14 @@ end
 
 -- Returns the name of the unit that is recorded now.
 function graph.unit_name() return owner(graph.current).name end
+
+-- Names a tensor of the model; returns it.
+function graph.output(name, x)
+  local g = here_with_units("prun.output")
+  if g.outputs[name] then host.fail(("the model has an output '%s' already"):format(name)) end
+  g.outputs[name] = tensor.record(x).id
+  return x
+end
 
 -- Notes that the current unit's layer borrows another's weight, under the name of its own.
 function graph.borrow(weight, name)

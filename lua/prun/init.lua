@@ -7,7 +7,8 @@ local words = {
   -- plans and their parts
   plan = "prun.plan", eval = "prun.eval", checkpoint = "prun.checkpoint", args = "prun.args",
   shared_args = "prun.shared_args", mesh = "prun.mesh", program = "prun.program",
-  model = "prun.model", nn = "prun.nn", losses = "prun.losses", metrics = "prun.metrics", strategy = "prun.strategy",
+  model = "prun.model", nn = "prun.nn", losses = "prun.losses", metrics = "prun.metrics",
+  output = "prun.output", strategy = "prun.strategy",
   models = namespace("prun.models", { gpt = "prun.models.gpt", mlp = "prun.models.mlp", moe = "prun.models.moe",
                                       llama = "prun.models.llama", mixtral = "prun.models.mixtral" }),
   data = namespace("prun.data", {

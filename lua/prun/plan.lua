@@ -2,6 +2,7 @@
 -- share of the batch; the strategies are recorded once for each class of units.
 
 local adapters = require "prun.adapters"
+local checkpoint = require "prun.checkpoint"
 local data = require "prun.data"
 local evaluation = require "prun.eval"
 local frozen = require "prun.frozen"
@@ -280,11 +281,13 @@ return function(given)
   result.reduce, result.dtype, result.data = plan.reduce, plan.dtype, source
   result.batch_axes = axes
   if model.options then result.model = { name = model.name, arguments = model.options } end
+  for name, id in pairs(recorded.outputs) do
+    result.outputs = result.outputs or {}
+    table.insert(result.outputs, { name = name, value = id })
+  end
   if plan.eval then result.eval = evaluation.result(plan.eval, plan, model, source) end
   if plan.checkpoint then
-    local options = plan.checkpoint.options
-    result.checkpoint = { every = options.every, keep = options.keep, replicate = options.replicate,
-      memory_every = options.memory_every, site = plan.checkpoint.site }
+    result.checkpoint = checkpoint.result(plan.checkpoint, plan.eval, { "eval_loss" })
   end
   if plan.init then
     result.initial_weights = { path = plan.init.path, partial = plan.init.partial, site = plan.init.site }

@@ -180,6 +180,39 @@ void remove_superseded(const std::string& folder, const std::string& name, int k
   }
 }
 
+// Earlier checkpoints win ties, so that the walk from the newest one replaces the best so far by an equal one.
+std::string mark_best(const std::string& folder, const std::string& name) {
+  const auto is_better = [](const Progress& a, const Progress& b) {
+    return a.largest ? a.value > b.value : a.value < b.value;
+  };
+  std::string best;
+  Progress of_best;
+  for (std::optional<std::string> each = folder + "/" + name; each; each = before(*each)) {
+    Index index;
+    try {
+      index = read_index(*each);
+    } catch (const Error&) {
+      continue;
+    }
+    const Progress& progress = index.progress;
+    if (best.empty() && of_best.metric.empty()) of_best.metric = progress.metric;  // the newest one's
+    const bool own = progress.step == index.position.step && progress.metric == of_best.metric;
+    if (!own || fs::path(*each).parent_path() != fs::path(folder)) continue;
+    if (!best.empty() && is_better(of_best, progress)) continue;
+    best = fs::path(*each).filename().string();
+    of_best = progress;
+  }
+  if (best.empty()) return best;
+  const std::string link = folder + "/" + kBest;
+  std::error_code error;
+  fs::remove(link + ".tmp", error);
+  fs::create_directory_symlink(best, link + ".tmp", error);
+  if (error) throw write_failed(link, error.value());
+  rename_or_throw(link + ".tmp", link);
+  sync_folder(folder);
+  return best;
+}
+
 std::error_code remove_checkpoint(const std::string& path) {
   const std::string aside = path + ".removed.tmp";
   std::error_code error, ignored;

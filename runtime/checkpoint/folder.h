@@ -1,6 +1,6 @@
-// The folder that holds a run's checkpoints: step_00000010/ and so on; LATEST, which names the last committed one; and
-// NAME.RUN.tmp/ while one is written. history.h defines the names and their order. All paths in it are relative, so the
-// folder may be moved.
+// The folder that holds a run's checkpoints: step_00000010/ and so on; LATEST, which names the last committed one;
+// best, a link to the best one if the run watches a metric; and NAME.RUN.tmp/ while one is written. history.h defines
+// the names and their order. All paths in it are relative, so the folder may be moved.
 #pragma once
 #include <cstdint>
 #include <set>
@@ -30,6 +30,7 @@ void sync_folder(const std::string& path);
 void make_folder(const std::string& path);  // with its parents
 
 inline constexpr const char* kLatest = "LATEST";
+inline constexpr const char* kBest = "best";  // a link to the best checkpoint by the metric that the run watches
 
 std::string staging_folder(const std::string& folder, const std::string& name,
                            const std::string& run);  // DIR/step_00000010.RUN.tmp
@@ -49,6 +50,9 @@ void commit(const std::string& folder, const std::string& staging, const std::st
 // Removes the checkpoints of this name's branch except the newest `keep` (0 = unlimited). Checkpoints in `read` and
 // those without a recorded run are retained.
 void remove_superseded(const std::string& folder, const std::string& name, int keep, const std::set<std::string>& read);
+// Makes the link `best` name the best of this checkpoint and those before it, each by its own evaluation. Returns the
+// best one's name, or "" if none of them has one. Throws checkpoint_write.
+std::string mark_best(const std::string& folder, const std::string& name);
 // Removes a checkpoint. The folder is renamed first, so that a signal never leaves half a checkpoint under its name;
 // the next run or `prun clean` removes the renamed remainder. Returns the error of the rename: a checkpoint that cannot
 // be renamed remains whole.

@@ -195,6 +195,8 @@ Newest newest(const std::string& folder) {
 
 std::string resolve(const std::string& path) {
   std::string folder = without_slashes(path);
+  if (is_whole(folder) && fs::is_symlink(folder) && fs::path(folder).filename() == kBest)
+    return (fs::path(folder).parent_path() / fs::read_symlink(folder)).string();
   if (is_whole(folder)) return folder;
   if (!fs::exists(folder)) throw no_checkpoint(fmt::format("there is no checkpoint at {}: no such folder", folder));
   const Newest found = newest(folder);

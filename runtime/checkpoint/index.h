@@ -63,6 +63,25 @@ struct SavedData {
   }
 };
 
+// The metric that a run watches (Schedule::watched), as of the checkpoint.
+struct Progress {
+  std::string metric;      // "" = none is watched
+  bool largest = false;    // the largest value is the best
+  double value = 0;        // of the last evaluation
+  int64_t step = -1;       // steps before that evaluation; -1 = none yet
+  double best = 0;         // the best value so far
+  int64_t best_step = -1;  // -1 = none was finite
+  int64_t since = 0;       // evaluations since the best one
+  bool ended = false;      // the run ended, because `since` reached its patience; not stored
+
+  template <class Fields>
+  void each_field(Fields&& fields) {
+    fields(field("metric", metric), field("largest", largest), field("value", value), field("step", step),
+           field("best", best), field("best_step", best_step), field("since", since));
+  }
+  bool operator==(const Progress&) const = default;
+};
+
 struct Index {
   std::string id;  // SHA-256 of the file that was read; never written
   Lineage lineage;
@@ -78,6 +97,7 @@ struct Index {
   SavedData data;
   ModelDescription model;  // name "" = the plan defined a model of its own
   Adapters adapters;       // if they have a base, then `tensors` lacks its tensors
+  Progress progress;       // metric "" = the run watches none
   std::map<std::string, SavedTensor> tensors;
 
   // Visits all fields except the tensors, which may be many.
@@ -88,7 +108,8 @@ struct Index {
     fields(field("steps", steps), field("seed", seed), field("ranks", ranks), field("mesh", mesh), field("plan", plan),
            field("program", program), field("learning_rate", rate));
     numerics.each_field(fields);
-    fields(field("data", data), field("model", model), optional_field("lora", adapters));
+    fields(field("data", data), field("model", model), optional_field("lora", adapters),
+           optional_field("watched", progress));
   }
 };
 

@@ -100,10 +100,10 @@ void Writer::wait() {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void Writer::start(int64_t step, int64_t skipped, bool last, std::function<const std::byte*(TensorId)> data) {
+void Writer::start(const Moment& moment, bool last, std::function<const std::byte*(TensorId)> data) {
   wait();
-  skipped_ = skipped;
-  thread_ = std::thread([this, step, last, data = std::move(data)] {
+  moment_ = moment;
+  thread_ = std::thread([this, step = moment.step, last, data = std::move(data)] {
     stand_behind_steps();
     const auto tell = [&](WriterOptions::Save save) {
       if (options_.told) options_.told(step, save);
@@ -241,7 +241,8 @@ Index Writer::index_of(int64_t step) const {
   Index index;
   index.lineage = lineage_;
   index.position = position_after(program_, step);
-  index.position.skipped_steps = skipped_;
+  index.position.skipped_steps = moment_.skipped;
+  index.progress = moment_.progress;
   index.steps = program_.schedule.steps;
   index.seed = program_.schedule.seed;
   index.ranks = program_.mesh.ranks();
@@ -280,7 +281,9 @@ void Writer::commit_all(int64_t step) {
   write_file(staging + "/index.json", text);
   commit(options_.folder, staging, name, lineage_.run);
   lineage_.parent = {name, lineage_.run, step, index_id(text)};
-  remove_superseded(options_.folder, name, options_.keep, options_.read);
+  std::set<std::string> kept = options_.read;
+  if (options_.marks_best && program_.schedule.watched.keeps) kept.insert(mark_best(options_.folder, name));
+  remove_superseded(options_.folder, name, options_.keep, kept);
 }
 
 }  // namespace prun::checkpoint

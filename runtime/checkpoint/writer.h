@@ -30,6 +30,12 @@ struct KeptApart {
   bool clears = false;                     // this rank removes superseded commits for all ranks that share the folder
 };
 
+// The moment of a save.
+struct Moment {
+  int64_t step = 0, skipped = 0;  // steps done, and those of them that updated nothing
+  Progress progress;
+};
+
 // A save that this rank could not make.
 struct SaveFailure {
   std::string what;  // the error
@@ -53,6 +59,7 @@ struct WriterOptions {
   std::string folder;          // "" = nothing is written
   int keep = 0;                // whole checkpoints retained per branch; 0 = unlimited
   std::set<std::string> read;  // names in the folder that are never removed
+  bool marks_best = true;      // the link `best` names the best checkpoint, which is never removed
   Lineage lineage;             // lineage of the first checkpoint
   int threads = 1;             // writer threads per rank; each writes one file
   std::string attempt;         // identical on all ranks, different for each start; identifies files of a dead run
@@ -81,10 +88,10 @@ class Writer {
   void check();
   // Waits until the save in progress is synced, on rank 0 until it is committed. Throws its error.
   void wait();
-  // Begins to write the state after `step` steps, of which `skipped` updated nothing. `data` returns a tensor's
+  // Begins to write the state. `data` returns a tensor's
   // elements in host memory, which remain unchanged until wait() returns. `last`: no save follows, so a failure is an
   // error.
-  void start(int64_t step, int64_t skipped, bool last, std::function<const std::byte*(TensorId)> data);
+  void start(const Moment& moment, bool last, std::function<const std::byte*(TensorId)> data);
 
  private:
   std::vector<FileToWrite> files(const std::function<const std::byte*(TensorId)>& data) const;
@@ -106,8 +113,8 @@ class Writer {
   const Program& program_;
   int rank_;
   std::function<bool()> cancelled_;
-  Lineage lineage_;      // lineage of the checkpoint being written
-  int64_t skipped_ = 0;  // skipped steps at its step
+  Lineage lineage_;  // lineage of the checkpoint being written
+  Moment moment_;    // its moment
   std::thread thread_;
   std::exception_ptr failure_;
   std::atomic<bool> failed_{false};

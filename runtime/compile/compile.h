@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "compile/forward.h"
 #include "compile/generation.h"
 #include "ir/plan.h"
 #include "ir/program.h"
@@ -32,6 +33,7 @@ struct CompileOptions {
   RunPosition begin;                     // Schedule::begin; tokens -1 = derived from the samples of this plan
   int64_t most_skips = 0;                // Schedule::most_skips
   std::optional<Generation> generation;  // replaces training; the plan comes from generation_plan
+  std::optional<Forward> forward;        // replaces training; the plan comes from forward_plan
   bool count_memory = false;             // counts live bytes and assigns no offsets; cannot run
   bool joins_steps = false;   // no op is carried over the end of a step, because the device runs each step as a whole
   bool leave_memory = false;  // skips arena sizes, for callers that only predict the time of a step

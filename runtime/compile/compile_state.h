@@ -123,6 +123,12 @@ struct CompileState {
   TensorId flat_grads;                 // gradients of all units that are not sharded
   Program program;
 
+  // Returns the number of ranks that divide the samples.
+  int64_t sample_ranks() const {
+    int64_t ranks = 1;
+    for (const std::string& axis : plan.batch_axes) ranks *= plan.mesh.size(axis);
+    return ranks;
+  }
   // Microbatches per step, including those folded into the repeat.
   int64_t microbatches() const { return plan.microbatches + (shortened ? shortened->left_out() : 0); }
   Dtype master_dtype() const { return plan.param_dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32; }
@@ -163,6 +169,7 @@ void pad_vocabulary(CompileState& state);  // pad_vocabulary.cc: pads the column
 void find_data_axes(CompileState& state);  // data_axes.cc
 void partition(CompileState& state);       // partition.cc: assigns calls to stages
 void distribute(CompileState& state);      // distribute.cc: whole shapes -> local shapes, collectives of activations
+void begin_forward(CompileState& state);   // forward.cc: no gradients; the prediction
 void differentiate(CompileState& state);   // autodiff.cc: backward nodes
 void overlap_dw(CompileState& state);      // overlap_dw.cc: overlaps dw with the reduction of dx
 void fuse(CompileState& state);            // fuse.cc: fuses two ops into one kernel of the device

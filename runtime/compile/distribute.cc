@@ -233,6 +233,15 @@ void sample_token(Distributor& d, const Node& node) {
   d.keep(std::move(copy), {});
 }
 
+// A row has all columns, like the logits of a token, and all tokens.
+void write_rows(Distributor& d, const Node& node) {
+  const ValueId rows = node.inputs[0];
+  if (d.placement(rows) == last_dim_shard(d, rows)) return sample_token(d, node);
+  Node copy = node;
+  copy.inputs[0] = d.whole(rows);
+  d.keep(std::move(copy), {});
+}
+
 struct OwnRule {
   const OpDef* op;
   DistributeRule rule;
@@ -245,6 +254,7 @@ constexpr OwnRule kOwnRules[] = {
     {&ops::rotary_at, rotary},
     {&ops::cached_attention, attention},
     {&ops::sample_token, sample_token},
+    {&ops::write_rows, write_rows},
     {&ops::dropout, dropout},
     {&ops::embedding, embedding},
     {&ops::combine, combine},

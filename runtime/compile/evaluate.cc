@@ -17,14 +17,15 @@ std::vector<StageStep> forward_of(const std::vector<StageStep>& steps) {
 }
 
 // Drops nodes that only backward reads, such as the expert counts that are all-reduced for the load-balancing loss.
-std::vector<Node> nodes_for_loss(const Graph& graph) {
+// `predicts`: drops nodes that only the loss reads.
+std::vector<Node> nodes_for_result(const Graph& graph, bool predicts) {
   Table<ValueId, bool> wanted(graph.values.size(), false);
   for (const LossTerm& term : loss_terms(graph))
-    for (const ValueId value : term.values) wanted[value] = true;
+    for (const ValueId value : term.values) wanted[value] = !predicts;
   std::vector<Node> kept;
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
     const auto is_wanted = [&](ValueId value) { return wanted[value]; };
-    if (std::none_of(node->outputs.begin(), node->outputs.end(), is_wanted)) continue;
+    if (node->op != &ops::write_rows && std::none_of(node->outputs.begin(), node->outputs.end(), is_wanted)) continue;
     for (ValueId input : node->inputs) wanted[input] = true;
     kept.push_back(*node);
   }
@@ -44,6 +45,7 @@ DataSource behind_training(DataSource data, const Program& program) {
 // The copy makes the compute stream end with the loss, on whichever stream it was averaged.
 void StepBuilder::run_forward() {
   walk_schedule();
+  if (body_.loss.none()) return finish();
   if (state_.plan.pipeline) average_loss();
   emitter_.compute(make_op(ops::copy, {state_.reduced_results()}, {body_.results.none() ? body_.loss : body_.results},
                            Phase::forward, state_.plan.evaluation->site));
@@ -53,18 +55,23 @@ void StepBuilder::run_forward() {
 void evaluate(CompileState& state) {
   if (!state.plan.evaluation) return;
   const Evaluation& evaluation = *state.plan.evaluation;
+  const std::optional<Forward>& alone = state.options.forward;
+  const bool predicts = alone && alone->predicts;
   Program& program = state.program;
-  program.bodies.push_back(
-      {"evaluation", {evaluation.every, evaluation.batches}, {}, behind_training(evaluation.data, program), {}});
+  program.bodies.push_back({predicts ? "prediction" : "evaluation",
+                            {alone ? 0 : evaluation.every, evaluation.batches, 0, evaluation.first && !alone},
+                            {},
+                            alone ? DataSource(evaluation.data) : behind_training(evaluation.data, program),
+                            {}});
 
   CompileState forward = state;
-  add_results(forward, forward.program.bodies.back(), "eval_loss", true, evaluation.site);
-  forward.graph.nodes = nodes_for_loss(state.graph);
+  if (!predicts) add_results(forward, forward.program.bodies.back(), "eval_loss", true, evaluation.site);
+  forward.graph.nodes = nodes_for_result(state.graph, predicts);
   forward.backward.clear();
   forward.steps = forward_of(state.steps);
   Body& body = forward.program.bodies.back();
   Body of_batch = body;  // its results are those of one batch, which the body's op copies
-  add_results(forward, of_batch, "batch_loss", false, evaluation.site);
+  if (!predicts) add_results(forward, of_batch, "batch_loss", false, evaluation.site);
   StepBuilder(forward, body).run_forward();
   state.program = std::move(forward.program);
 }

@@ -19,7 +19,8 @@ enum class Scope : uint8_t {
   job,      // the programs of all classes: once
 };
 
-enum class Purpose : uint8_t { any, training, generation };
+// A model's forward pass alone is an evaluation or a prediction (forward.h).
+enum class Purpose : uint8_t { any, training, generation, forward, samples };  // samples: training and forward
 
 struct Pass {
   std::string_view name;
@@ -31,22 +32,23 @@ struct Pass {
 constexpr Pass kPasses[] = {
     {"pad_vocabulary", Scope::model, pad_vocabulary},
     {"decode", Scope::model, decode, Purpose::generation},
-    {"data_axes", Scope::model, find_data_axes, Purpose::training},
-    {"partition", Scope::model, partition, Purpose::training},
+    {"data_axes", Scope::model, find_data_axes, Purpose::samples},
+    {"partition", Scope::model, partition, Purpose::samples},
+    {"forward", Scope::model, begin_forward, Purpose::forward},
     {"distribute", Scope::model, distribute},
     {"autodiff", Scope::model, differentiate, Purpose::training},
     {"overlap_dw", Scope::model, overlap_dw, Purpose::training},
     {"fuse", Scope::model, fuse},
     {"fuse_loss", Scope::model, fuse_losses, Purpose::training},
     {"place", Scope::trained, place},
-    {"schedule", Scope::trained, schedule, Purpose::training},
+    {"schedule", Scope::trained, schedule, Purpose::samples},
     {"step", Scope::trained, build_step, Purpose::training},
     {"generate", Scope::trained, generate, Purpose::generation},
 
     {"synchronize", Scope::trained, synchronize, Purpose::training},
     {"check_replicas", Scope::trained, check_replicas, Purpose::training},
     {"report", Scope::trained, report, Purpose::training},
-    {"evaluate", Scope::trained, evaluate, Purpose::training},
+    {"evaluate", Scope::trained, evaluate, Purpose::samples},
     {"checkpoint", Scope::trained, checkpoint, Purpose::training},
     {"lower_program", Scope::listed, lower_program},
     {"check_finite", Scope::program, check_finite},
@@ -77,9 +79,15 @@ std::string text_of(const CompileState& state, Scope scope, int rank_class) {
 }
 
 void run_passes(Scope scope, CompileState& state, int rank_class = -1) {
-  const Purpose purpose = state.options.generation ? Purpose::generation : Purpose::training;
+  const Purpose purpose = state.options.generation ? Purpose::generation
+                          : state.options.forward  ? Purpose::forward
+                                                   : Purpose::training;
+  const auto serves = [&](Purpose of_pass) {
+    return of_pass == Purpose::any || of_pass == purpose ||
+           (of_pass == Purpose::samples && purpose != Purpose::generation);
+  };
   for (const Pass& pass : kPasses) {
-    if (pass.scope != scope || (pass.purpose != Purpose::any && pass.purpose != purpose)) continue;
+    if (pass.scope != scope || !serves(pass.purpose)) continue;
     const auto begin = std::chrono::steady_clock::now();
     pass.run(state);
     const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
@@ -100,11 +108,17 @@ Program describe(const Plan& plan, const CompileOptions& options) {
   program.mesh = plan.mesh;
   program.device = options.device;
   program.rank_order = plan.rank_order;
-  program.schedule = {.steps = plan.steps,
+  program.schedule = {.steps = options.forward ? 0 : plan.steps,
                       .begin = options.begin,
                       .seed = plan.seed,
                       .learning_rate = plan.optimizer.lr,
                       .most_skips = options.most_skips};
+  if (plan.evaluation) program.schedule.watched.patience = plan.evaluation->patience;
+  if (plan.keeping && !plan.keeping->best.empty()) {
+    program.schedule.watched.metric = plan.keeping->best;
+    program.schedule.watched.largest = plan.keeping->largest;
+    program.schedule.watched.keeps = options.checkpoint_every > 0;
+  }
   return program;
 }
 
@@ -146,7 +160,7 @@ Job compile_listed(const Plan& plan, const CompileOptions& options, const Shorte
 }  // namespace
 
 Job compile(const Plan& plan, const CompileOptions& options) {
-  const bool as_it_is = options.every_microbatch || options.check_finite || options.generation;
+  const bool as_it_is = options.every_microbatch || options.check_finite || options.generation || options.forward;
   for (const int microbatches : as_it_is ? std::vector<int>() : periods_of(plan)) try {
       if (const std::optional<Shortened> shortened = shorten(plan, microbatches))
         return compile_listed(shortened->plan, options, &*shortened);

@@ -369,6 +369,11 @@ void place(CompileState& state) {
   place_units(state);
   if (!state.options.generation) {
     add_results(state, state.program.step(), "loss", true, state.graph.values[state.graph.loss].site);
+    if (state.options.forward) {
+      Body& step = state.program.step();  // has no op
+      step.loss = step.results = TensorId();
+      step.named.clear();
+    }
     scale_losses(state);
   }
   describe_state(state);

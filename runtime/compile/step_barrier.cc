@@ -177,7 +177,9 @@ bool carry(Program& program) {
 void add_step_barrier(Program& program, bool carries) {
   for (BodyId id : program.bodies.ids()) {
     Body& body = program.bodies[id];
-    if (body.when.every == 0 || body.streams.empty()) continue;
+    // A program without steps is an evaluation or a prediction alone, whose batches follow each other.
+    const bool once = id == kInitBody || (body.when.every == 0 && program.schedule.steps > 0);
+    if (once || body.streams.empty()) continue;
     if (!Order(body).stuck().empty()) continue;  // verify reports a deadlock better
     if (id == kStepBody && carries && carry(program)) continue;
     join(program, body, nothing_goes_on(body));

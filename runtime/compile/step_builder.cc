@@ -58,7 +58,7 @@ void StepBuilder::walk_schedule() {
     const ScheduleStep& last = stage.calls.back();
     const bool loss_is_whole = last.phase == Phase::forward && last.microbatch + 1 == state_.plan.microbatches &&
                                last.call == state_.graph.calls.last();
-    if (loss_is_whole && !state_.plan.pipeline) average_loss();
+    if (loss_is_whole && !state_.plan.pipeline && has_loss()) average_loss();
   }
 }
 

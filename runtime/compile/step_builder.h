@@ -32,6 +32,7 @@ class StepBuilder {
   void apply(const ScheduleStep& step, int strategy, const HookAction& action, const ScheduleStep* next);
   void print(const ScheduleStep& step, const HookAction& action);
   void average_loss();
+  bool has_loss() const { return !evaluates_ || !body_.loss.none(); }  // a prediction has none
 
   // lower.cc: lowers a node of the graph to ops
   void lower(const Node& node, const ScheduleStep& step);

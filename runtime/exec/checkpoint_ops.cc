@@ -62,6 +62,7 @@ checkpoint::WriterOptions in_memory(const CheckpointOptions& options) {
   memory.folder = options.memory;
   memory.keep = 1;
   memory.read.clear();
+  memory.marks_best = false;
   memory.lineage = {options.lineage.run, 1, {}};  // only this job uses its folder
   memory.abandoning.reset();                      // retrying does not help: full memory remains full
   return memory;
@@ -89,9 +90,10 @@ void Commits::wait() {
   if (memory_) memory_->wait();
 }
 
-void Commits::start(int64_t step, int64_t skipped, bool last, const std::function<const std::byte*(TensorId)>& data) {
-  if (memory_) memory_->start(step, skipped, last, data);
-  if (disk_ && (!memory_ || last || (every_ > 0 && step % every_ == 0))) disk_->start(step, skipped, last, data);
+void Commits::start(const checkpoint::Moment& moment, bool last,
+                    const std::function<const std::byte*(TensorId)>& data) {
+  if (memory_) memory_->start(moment, last, data);
+  if (disk_ && (!memory_ || last || (every_ > 0 && moment.step % every_ == 0))) disk_->start(moment, last, data);
 }
 
 std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& options, const Program& program, int rank,
@@ -117,6 +119,7 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
     throw Error(Exit::mismatch, fmt::format("{} is the state after {} steps here, and after {} where the job began: "
                                             "all nodes need the same folder",
                                             options.resume, index.position.step, program.schedule.begin.step));
+  services->progress = index.progress;
   const std::string &there = index.numerics.implementation, &here = options.numerics.implementation;
   if (rank == 0 && !there.empty() && there != here)
     fmt::print(stderr,
@@ -157,7 +160,9 @@ std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const O
           kForEvents, seconds_since_1970(), memory.table->step, static_cast<double>(services->waited_ns) * 1e-9,
           static_cast<double>(now_ns() - services->copying_since_ns) * 1e-9));
     const int64_t step = memory.table->step;
-    services->writer->start(step, memory.table->skipped, step >= services->steps(), [memory](TensorId tensor) {
+    const auto progress = services->progress_now ? services->progress_now() : checkpoint::Progress();
+    const checkpoint::Moment moment{step, memory.table->skipped, progress};
+    services->writer->start(moment, step >= services->steps(), [memory](TensorId tensor) {
       const Tensor& t = memory.program->tensors[tensor];
       return memory.data(memory.program->buffers[t.buffer]) + t.byte_offset;
     });

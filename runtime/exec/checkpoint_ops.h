@@ -27,7 +27,7 @@ class Commits {
   void check();
   void wait();
   // `last`: no step follows, so this commit also goes to the disk, whatever its step.
-  void start(int64_t step, int64_t skipped, bool last, const std::function<const std::byte*(TensorId)>& data);
+  void start(const checkpoint::Moment& moment, bool last, const std::function<const std::byte*(TensorId)>& data);
 
  private:
   std::unique_ptr<checkpoint::Writer> disk_, memory_;
@@ -35,8 +35,10 @@ class Commits {
 };
 
 struct CheckpointServices {
-  std::unique_ptr<Commits> writer;               // null: no checkpoints are written
-  std::function<int64_t()> steps;                // steps that the job will run, as far as is known
+  std::unique_ptr<Commits> writer;                     // null: no checkpoints are written
+  checkpoint::Progress progress;                       // of the watched metric, where the run begins
+  std::function<checkpoint::Progress()> progress_now;  // null: no metric is watched
+  std::function<int64_t()> steps;                      // steps that the job will run, as far as is known
   std::unique_ptr<checkpoint::Weights> weights;  // weights that the run begins with; null: the model's initial values
   uint64_t waited_ns = 0, copying_since_ns = 0;  // times of the checkpoint in progress
 };

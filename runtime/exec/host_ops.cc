@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "device/element.h"
+#include "exec/prediction_file.h"
 #include "ir/ops.h"
 #include "kernels/cpu/ops/snapshot.h"
 
@@ -127,6 +128,7 @@ std::string nested(const Tensor& tensor, const void* data, size_t dim, int64_t& 
 std::unique_ptr<Kernel> make_host_kernel(const RankMemory& memory, const Op& op, const HostServices& services) {
   if (op.is(ops::next_batch)) return make_next_batch(memory, op);
   if (op.is(ops::print)) return std::make_unique<Print>(memory, op, services.print);
+  if (op.is(ops::write_rows)) return make_write_rows(memory, op, services.predictions);
   if (op.is(ops::report_norms)) return std::make_unique<ReportNorms>(memory, op, services.print);
   if (std::unique_ptr<Kernel> kernel = make_checkpoint_kernel(memory, op, services.checkpoints, services.print))
     return kernel;

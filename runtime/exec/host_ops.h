@@ -18,6 +18,7 @@ inline constexpr char kForEvents = '\x1d';
 struct HostServices {
   std::function<void(const std::string&)> print;  // receives a whole line
   std::shared_ptr<CheckpointServices> checkpoints;
+  std::string predictions;  // the file of a prediction (prediction_file.h); "" = the job makes none
   std::shared_ptr<GenerationServices> generation;  // null: the job trains
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <thread>
 
 #include "exec/comm_ops.h"
@@ -62,6 +63,14 @@ JobRun::JobRun(const Program& program, RankDevice& device, World& world, const E
   host_.print = options.print;
   host_.checkpoints = open_checkpoints(options.checkpoint, program, options.rank, options.aborted);
   host_.checkpoints->steps = [this] { return steps(); };
+  if (const Watched& watched = program.schedule.watched; watched.any()) {
+    progress_ = host_.checkpoints->progress;
+    if (progress_.metric != watched.metric || progress_.largest != watched.largest) progress_ = {};
+    progress_.metric = watched.metric;
+    progress_.largest = watched.largest;
+    host_.checkpoints->progress_now = [this] { return progress_; };
+  }
+  host_.predictions = options.predictions;
   if (!options.generation.prompt.empty())
     host_.generation = std::make_shared<GenerationServices>(options.generation, options.rank, options.print);
   make_communicators();
@@ -157,7 +166,14 @@ void JobRun::wait_for_commit() {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
+// Before the first step there is no record that the evaluation could follow, so that it has one of its own.
 void JobRun::close_evaluation(const Body& body) {
+  if (!unpublished_) {
+    unpublished_.emplace();
+    unpublished_->step = kBeforeSteps;
+    unpublished_->loss = std::numeric_limits<double>::quiet_NaN();
+    unpublished_->begin_ns = unpublished_->end_ns = step_begin_ns_;
+  }
   unpublished_->eval_loss = evaluation_loss(body.data, losses_);
   if (!body.named.empty()) {
     std::vector<double> means;
@@ -170,6 +186,31 @@ void JobRun::close_evaluation(const Body& body) {
   }
   unpublished_->eval_ns = std::max<uint64_t>(1, now_ns() - step_begin_ns_);
   step_begin_ns_ = now_ns();
+  watch(unpublished_->eval_loss, static_cast<int64_t>(unpublished_->step) + 1);
+}
+
+// All ranks decide alike, because an evaluation's results are all-reduced.
+void JobRun::watch(double value, int64_t step) {
+  const Watched& watched = program_.schedule.watched;
+  if (!watched.any()) return;
+  progress_.step = std::isfinite(value) ? step : -1;
+  progress_.value = std::isfinite(value) ? value : 0;
+  if (std::isfinite(value) && (progress_.best_step < 0 || watched.improves(value, progress_.best))) {
+    progress_.best = value;
+    progress_.best_step = step;
+    progress_.since = 0;
+    return;
+  }
+  ++progress_.since;
+  if (watched.patience == 0 || progress_.since < watched.patience || step >= program_.schedule.steps) return;
+  progress_.ended = true;
+  steps_.store(std::min(steps(), step), std::memory_order_release);
+  if (options_.rank != 0 || !options_.print) return;
+  const std::string best = progress_.best_step < 0 ? ""
+                                                   : fmt::format(": the best was {:.6g}, after step {}", progress_.best,
+                                                                 progress_.best_step);
+  options_.print(fmt::format("ends after step {}, because {} has not improved in {} evaluations{}", step,
+                             watched.metric, progress_.since, best));
 }
 
 void JobRun::record(int stream, const OpEvent& event) {

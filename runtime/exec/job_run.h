@@ -39,6 +39,7 @@ struct ExecutorOptions {
   CheckpointOptions checkpoint;
   std::function<int64_t(int64_t)> begin_step;  // LauncherClient::begin_step if the job may stop early; may be empty
   GenerationOptions generation;
+  std::string predictions;  // HostServices::predictions
 };
 
 class JobRun {
@@ -52,7 +53,10 @@ class JobRun {
   // Returns the failed op for the message, "all_gather of block2 (plans/zero3.lua:12)"; NonFinite::op() for a value
   // that is not finite; empty if nothing failed.
   const std::string& failed_op() const { return failed_op_; }
-  bool stopped_early() const { return !host_.generation && steps_.load() < program_.schedule.steps; }
+  // Returns whether the job was told to end before its last step.
+  bool stopped_early() const {
+    return !host_.generation && !progress_.ended && steps_.load() < program_.schedule.steps;
+  }
 
  protected:
   // Makes the communicators, which is collective; `world` is connected.
@@ -97,6 +101,7 @@ class JobRun {
   void make_communicators();
   void publish_use();
   void close_evaluation(const Body& body);
+  void watch(double value, int64_t step);
   void publish_step();
 
   std::vector<Communicator*> communicators_;
@@ -106,6 +111,7 @@ class JobRun {
   std::string failed_op_;
   uint64_t step_begin_ns_ = 0;
   int64_t skips_in_a_row_ = 0;
+  checkpoint::Progress progress_;             // of the watched metric
   std::vector<double> losses_;                // losses of the current body's consecutive runs
   std::vector<std::vector<double>> results_;  // likewise; Body::results of each
   std::optional<StepRecord> unpublished_;     // record of a step that an evaluation follows

@@ -244,6 +244,7 @@ class NextBatch final : public Kernel {
 
   // Returns a sample's index among `random` windows, or in the epoch's order among `whole` windows that do not overlap.
   int64_t place(int64_t sample, int64_t random, int64_t whole) const {
+    if (source_.order == "given") return sample % whole;
     return source_.order == "epochs" ? epoch_place(sample, whole, seed(), use_)
                                      : random_place(sample, random, seed(), use_);
   }
@@ -254,7 +255,7 @@ class NextBatch final : public Kernel {
   void tokens(std::span<const Output> outputs, int64_t s, int64_t sample, const std::vector<void*>& to) {
     const int64_t context = outputs[0].positions->whole(), width = element_width(tokens_->element());
     const int64_t window = place(sample, source_.count - context, (source_.count - 1) / context);
-    const int64_t at = source_.first + window * (source_.order == "epochs" ? context : 1);
+    const int64_t at = source_.first + window * (source_.order == "random" ? 1 : context);
     raw_.resize((context + 1) * width);
     tokens_->read(at, context + 1, raw_.data());
     for (const Output& out : outputs) {

@@ -35,6 +35,8 @@ struct OpEvent {
   uint64_t end_ns;
 };
 
+inline constexpr uint64_t kBeforeSteps = UINT64_MAX;  // StepRecord::step of an evaluation before the first step
+
 struct StepRecord {
   uint64_t step;
   double loss;  // NaN if the program has none

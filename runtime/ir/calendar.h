@@ -19,6 +19,8 @@ void follow_calendar(const Program& program, const Run& run, const Steps& steps)
   // A run that resumes at its last step still saves its state, for example a checkpoint for another mesh.
   for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id)
     if (program.bodies[id].when.last == program.schedule.begin.step && program.schedule.begin.step > 0) run(id, 0, 1);
+  for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id)
+    if (program.bodies[id].when.first && program.schedule.begin.step == 0) run(id, 0, program.bodies[id].when.times);
   for (int64_t step = program.schedule.begin.step, end = 0; step < steps(); step = end) {
     end = steps();
     for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
@@ -29,12 +31,13 @@ void follow_calendar(const Program& program, const Run& run, const Steps& steps)
     }
     run(kStepBody, step, end);
     end = std::min(end, steps());
-    const bool early = end == steps() && end < program.schedule.steps;
+    // An evaluation may end the run, so that each body asks for itself.
+    const auto early = [&] { return end == steps() && end < program.schedule.steps; };
     for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
       const When& when = program.bodies[id].when;
       if (when.every == 0) continue;
-      const int64_t runs = (end + when.every - 1) / when.every * when.times;
-      if (when.due_after(end - 1) || (early && when.last > 0)) run(id, runs - when.times, runs);
+      const int64_t runs = ((end + when.every - 1) / when.every + (when.first ? 1 : 0)) * when.times;
+      if (when.due_after(end - 1) || (when.last > 0 && early())) run(id, runs - when.times, runs);
     }
   }
 }

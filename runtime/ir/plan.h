@@ -128,8 +128,11 @@ struct Data : DataSource {
 
 // The loss of the current model on data that it is not trained with.
 struct Evaluation {
-  int64_t every = 0;    // steps
-  int64_t batches = 0;  // batches of as many samples as a step has
+  int64_t every = 0;     // steps
+  int64_t batches = 0;   // batches of as many samples as a step has
+  bool first = false;    // also before the first step
+  int64_t patience = 0;  // evaluations in a row without improvement that end the run; 0 = unlimited
+  bool ema = false;      // evaluates the averaged parameters
   Data data;
   Site site;
 };
@@ -140,6 +143,8 @@ struct Keeping {
   int64_t keep = 0;          // number of newest checkpoints to keep; 0 = all
   int64_t replicate = 0;     // 1 = also replicate the newest one in host memory
   int64_t memory_every = 0;  // steps between commits to memory; 0 = `every`
+  std::string best;          // metric whose best checkpoint is retained; "" = none
+  bool largest = false;      // its largest value is the best
   Site site;
 };
 
@@ -188,6 +193,8 @@ struct Plan {
   std::optional<InitialWeights> initial_weights;
   Adapters adapters;
   Optimizer optimizer;
+  double ema = 0;                          // decay of the averaged parameters; 0 = none
+  std::map<std::string, ValueId> outputs;  // values of the graph that the model names, for `prun predict`
   std::vector<Strategy> strategies;
   std::optional<Pipeline> pipeline;
   std::vector<std::string> batch_axes;  // axes that divide the batch, in the mesh's order

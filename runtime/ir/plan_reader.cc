@@ -514,7 +514,7 @@ void read(const Field& field, Data& data) {
 
 void read(const Field& field, Evaluation& evaluation) {
   field.need("every", evaluation.every, "batches", evaluation.batches, "data", evaluation.data);
-  field.may("site", evaluation.site);
+  field.may("site", evaluation.site, "first", evaluation.first, "patience", evaluation.patience, "ema", evaluation.ema);
   if (DataSource& data = evaluation.data; data.whole > 0 && data.global_batch > 0)
     evaluation.batches = WholeSet{data.whole, data.global_batch}.batches();
   if (evaluation.every < 1) field.at("every").fail("at least 1");
@@ -529,7 +529,8 @@ void read(const Field& field, Report& report) {
 
 void read(const Field& field, Keeping& keeping) {
   field.may("every", keeping.every, "keep", keeping.keep, "replicate", keeping.replicate);
-  field.may("memory_every", keeping.memory_every, "site", keeping.site);
+  field.may("memory_every", keeping.memory_every, "site", keeping.site, "best", keeping.best, "largest",
+            keeping.largest);
 }
 
 void read(const Field& field, ModelDescription& model) { field.need("name", model.name, "arguments", model.arguments); }
@@ -555,6 +556,13 @@ void read_training(const Field& root, Plan& plan) {
   for (const IdLimit& limit : id_limits(plan.graph))
     if (plan.data.kind == "arrays" && (plan.data.vocab == 0 || limit.size < plan.data.vocab))
       plan.data.vocab = limit.size;
+  root.may("ema", plan.ema);
+  if (root.has("outputs"))
+    root.at("outputs").each([&](const Field& field) {
+      std::string name;
+      field.need("name", name);
+      plan.outputs[name] = field.at("value").index(plan.graph.values.size());
+    });
   if (root.has("eval")) root.need("eval", plan.evaluation.emplace());
   if (root.has("initial_weights")) root.need("initial_weights", plan.initial_weights.emplace());
   if (root.has("lora")) root.need("lora", plan.adapters);

@@ -118,7 +118,8 @@ struct Stream {
 struct When {
   int64_t every = 0;  // steps; 0 = before step 0
   int64_t times = 1;
-  int64_t last = 0;  // also after this many steps; 0 = no
+  int64_t last = 0;    // also after this many steps; 0 = no
+  bool first = false;  // also before the first step of a run that does not resume
   bool due_after(int64_t step) const { return every > 0 && ((step + 1) % every == 0 || step + 1 == last); }
   bool operator==(const When&) const = default;
 };
@@ -150,6 +151,16 @@ struct Body {
 };
 inline constexpr BodyId kInitBody = 0, kStepBody = 1;
 
+// The metric by which checkpoints are compared and a run may end early.
+struct Watched {
+  std::string metric = "eval_loss";
+  bool largest = false;  // the largest value is the best, otherwise the smallest
+  int64_t patience = 0;  // evaluations in a row without improvement that end the run; 0 = unlimited
+  bool keeps = false;    // the best checkpoint is retained
+  bool any() const { return patience > 0 || keeps; }
+  bool improves(double value, double best) const { return largest ? value > best : value < best; }
+};
+
 // Inputs of a program besides its buffers, which the step table provides.
 struct Schedule {
   int64_t steps = 1;
@@ -159,6 +170,7 @@ struct Schedule {
   // Number of consecutive steps with a non-finite gradient norm that ends the run; such steps update nothing. 0 = not
   // checked; 1 = the first one ends the run, and so does a non-finite loss.
   int64_t most_skips = 0;
+  Watched watched;
 };
 
 struct Pool {

@@ -40,7 +40,7 @@ template <class A> void visit(A& a, Like<Site> auto& v) { a(v.file, v.line); }
 template <class A> void visit(A& a, Like<Axis> auto& v) { a(v.name, v.size); }
 template <class A> void visit(A& a, Like<Edge> auto& v) { a(v.stream, v.index, v.back); }
 template <class A> void visit(A& a, Like<Stream> auto& v) { a(v.name, v.ops); }
-template <class A> void visit(A& a, Like<When> auto& v) { a(v.every, v.times, v.last); }
+template <class A> void visit(A& a, Like<When> auto& v) { a(v.every, v.times, v.last, v.first); }
 template <class A> void visit(A& a, Like<Repeat::Span> auto& v) { a(v.first, v.count); }
 template <class A> void visit(A& a, Like<Repeat::Ring> auto& v) { a(v.offset, v.bytes, v.slots, v.start, v.step, v.pool); }
 template <class A> void visit(A& a, Like<Repeat::Member> auto& v) { a(v.buffer, v.ring, v.microbatch); }
@@ -54,8 +54,9 @@ template <class A> void visit(A& a, Like<NamedResult::Part> auto& v) { a(v.slot,
 template <class A> void visit(A& a, Like<NamedResult> auto& v) { a(v.name, v.terms, v.over); }
 template <class A> void visit(A& a, Like<RatePiece> auto& v) { a(v.shape, v.end, v.from, v.to); }
 template <class A> void visit(A& a, Like<LearningRate> auto& v) { a(v.curve, v.pieces, v.values, v.last); }
+template <class A> void visit(A& a, Like<Watched> auto& v) { a(v.metric, v.largest, v.patience, v.keeps); }
 template <class A> void visit(A& a, Like<Schedule> auto& v) {
-  a(v.steps, v.begin, v.seed, v.learning_rate, v.most_skips);
+  a(v.steps, v.begin, v.seed, v.learning_rate, v.most_skips, v.watched);
 }
 template <class A> void visit(A& a, Like<Pool> auto& v) { a(v.name, v.role, v.slots, v.slot_bytes); }
 template <class A> void visit(A& a, Like<Job> auto& v) { a(v.classes, v.class_of_rank, v.numerics); }

@@ -114,6 +114,11 @@ int64_t steps_between_checkpoints(const JobSpec& spec, const Plan& plan) {
   if (!wanted) return 0;
   int64_t every = checkpoint.every;
   if (every == 0 && plan.keeping) every = plan.keeping->every;
+  if (plan.keeping && plan.evaluation && !plan.keeping->best.empty() && every % plan.evaluation->every != 0)
+    throw usage_error(
+        fmt::format("--checkpoint-every {} is no multiple of {}, after which evaluations come: the best checkpoint by "
+                    "{} needs an evaluation at each",
+                    every, plan.evaluation->every, plan.keeping->best));
   if (!replicates || plan.keeping->memory_every == 0) return every > 0 ? every : plan.steps;
   const int64_t memory_every = plan.keeping->memory_every;
   if (every % memory_every != 0)
@@ -172,6 +177,8 @@ Plan record_generation(const JobSpec& spec, int ranks) {
 
 namespace {
 
+Forward forward_of(const JobSpec& spec) { return {spec.purpose == Purpose::predict, spec.forward.output}; }
+
 // Purpose of a compilation: the plan itself; a part from which a larger plan is predicted, without folded microbatches;
 // an estimate of such a part's memory; or of its time.
 enum class Of { itself, part, estimate, time };
@@ -193,6 +200,7 @@ Job compile_watched(const JobSpec& spec, const Plan& plan, PassWatch& watch, Of 
   compile_options.most_skips = most_skips(spec);
   compile_options.check_replicas = spec.check_replicas;
   if (spec.purpose == Purpose::generate) compile_options.generation = spec.generation.generation();
+  if (spec.runs_forward()) compile_options.forward = forward_of(spec);
   const int threads = threads_per_rank(spec.launch.nproc);
   compile_options.workspace_bytes = [&, threads](const Program& program, const Op& op) {
     return device->workspace_bytes(program, op, threads);
@@ -213,8 +221,8 @@ Job compile_watched(const JobSpec& spec, const Plan& plan, PassWatch& watch, Of 
 // Returns the limit in bytes; 0 = unlimited. Only a run in host memory is limited, because check and dump may describe
 // any cluster.
 int64_t memory_limit(const JobSpec& spec, const Device& device) {
-  const bool runs =
-      (spec.purpose == Purpose::train || spec.purpose == Purpose::generate) && device.memory_kind() == PRUN_MEM_HOST;
+  const bool runs = (spec.purpose == Purpose::train || spec.purpose == Purpose::generate || spec.runs_forward()) &&
+                    device.memory_kind() == PRUN_MEM_HOST;
   return runs ? available_memory() / spec.launch.nproc : 0;
 }
 
@@ -264,6 +272,7 @@ Job build_job(const JobSpec& spec, int ranks, Plan* read) {
   PassWatch watch(spec.dump_after);
   const bool generates = spec.purpose == Purpose::generate;
   Plan plan = generates ? record_generation(spec, ranks) : record_plan(spec, ranks);
+  if (spec.runs_forward()) plan = forward_plan(std::move(plan), forward_of(spec));
   if (!generates) require_base_used(spec, plan);
   if (!generates) require_weights_fit(plan, spec.purpose == Purpose::train, spec.checkpoint.resumes);
   watch.lap("script");
@@ -278,10 +287,10 @@ Job build_job(const JobSpec& spec, int ranks, Plan* read) {
   watch.print_result(spec.plan);
   verify(spec, job, ranks);
   watch.lap("verify");
-  if (spec.purpose == Purpose::train || spec.purpose == Purpose::check) check_data(plan);
+  if (spec.purpose == Purpose::train || spec.purpose == Purpose::check || spec.runs_forward()) check_data(plan);
   watch.lap("data");
-  say_what_never_comes(plan);
-  if (spec.purpose != Purpose::describe) report_samples_that_count_twice(plan);
+  if (!spec.runs_forward()) say_what_never_comes(plan);
+  if (spec.purpose != Purpose::describe && !spec.runs_forward()) report_samples_that_count_twice(plan);
   if (spec.time_passes) watch.print_times();
   if (read != nullptr) *read = std::move(plan);
   return job;

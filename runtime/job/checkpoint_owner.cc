@@ -125,7 +125,7 @@ void remove_replaced(JobSpec& spec, const Plan& plan) {
                 plan.initial_weights->site);
   fmt::print(stderr, "prun: --overwrite removes what {} has of {}\n", s.folder, owner_text(s.folder));
   std::error_code error;
-  fs::remove(fs::path(s.folder) / checkpoint::kLatest, error);
+  for (const char* name : {checkpoint::kBest, checkpoint::kLatest}) fs::remove(fs::path(s.folder) / name, error);
   for (const std::string& name : checkpoint::all_names(s.folder)) {
     const std::string path = s.folder + "/" + name;
     if (const std::error_code failed = checkpoint::remove_checkpoint(path))

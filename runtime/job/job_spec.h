@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "job/bind.h"
 #include "job/checkpoints.h"
+#include "job/forward_settings.h"
 #include "job/generation.h"
 #include "job/kernels.h"
 #include "job/restart.h"
@@ -19,6 +20,8 @@ namespace prun {
 enum class Purpose {
   train,     // ranks run it
   generate,  // ranks continue a text with its model
+  evaluate,  // ranks compute the loss of a checkpoint
+  predict,   // ranks write a value of the model for each sample
   check,     // no rank runs it; everything that training needs is checked
   describe,  // no rank runs it: dump, sim, tune, draw, diff
 };
@@ -55,8 +58,10 @@ struct JobSpec {
   RestartSettings restart;
 
   GenerationSettings generation;  // settings of Purpose::generate
+  ForwardSettings forward;        // settings of Purpose::evaluate and Purpose::predict
   WatchSpec watch;
 
+  bool runs_forward() const { return purpose == Purpose::evaluate || purpose == Purpose::predict; }
   int ranks() const { return launch.nproc * launch.nnodes; }
   // Returns the index of the device that a rank of this node computes on.
   int device_of(int local_rank) const { return first_device + local_rank / ranks_per_device; }

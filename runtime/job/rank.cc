@@ -111,7 +111,7 @@ CheckpointOptions checkpoint_options(const RankStart& start, const JobSpec& spec
   checkpoint.lineage = spec.checkpoint.lineage;
   checkpoint.memory = spec.checkpoint.memory;
   checkpoint.every = spec.checkpoint.every;
-  checkpoint.weights_only = !spec.generation.options.prompt.empty();
+  checkpoint.weights_only = spec.purpose != Purpose::train;
   checkpoint.program = start.job_hash;
   if (!checkpoint.folder.empty() || !checkpoint.memory.empty())
     checkpoint.attempt = start.launcher->all_gather(fmt::format("{:x}{:x}", getpid(), now_ns()))[0];
@@ -181,6 +181,7 @@ void train(const RankStart& start, const JobSpec& spec, const DeviceReport& devi
   if (!data.empty()) execution.checkpoint.data = data.front();
   note_saves(execution.checkpoint, execution.recorder);
   execution.generation = spec.generation.options;
+  execution.predictions = spec.forward.staged();
   rank.device = open_device(program.device);
   execution.checkpoint.threads = std::max(1, execution.threads / 2);
   execution.checkpoint.wait_s = spec.world.deadline_s;

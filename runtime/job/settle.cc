@@ -34,6 +34,18 @@ void settle_job(JobSpec& spec) {
   launch.command = command_of(spec);
 }
 
+void settle_alone(JobSpec& spec, const std::string& command) {
+  LaunchOptions& launch = spec.launch;
+  check_transport_name(spec.world.transport, spec.world.plugin_dirs);
+  spec.world.network_interface = interface_of_job("", 1, "");
+  launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(spec.watch));
+  launch.command = command_of(spec);
+  launch.command.run = command + " " + launch.command.run;
+  spec.binding = Binding(spec.bind, launch.nproc);
+  spec.check_replicas = 0;
+  describe_to_views(spec);
+}
+
 JobCommand command_of(const JobSpec& spec) {
   const LaunchOptions& launch = spec.launch;
   std::string both = fmt::format("{} --nproc {}", shell_word(spec.plan), launch.nproc), run;

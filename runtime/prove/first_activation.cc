@@ -23,13 +23,13 @@ struct Seen {
 using SeenByName = std::map<std::string, Seen>;
 
 // The activations that a body computes on each rank, and their names in rank 0's order of execution.
-struct Forward {
+struct ForwardValues {
   std::vector<SeenByName> ranks;
   std::vector<std::string> order;
 };
 
-Forward watch(const Job& job, VirtualOptions options, BodyId body) {
-  Forward forward;
+ForwardValues watch(const Job& job, VirtualOptions options, BodyId body) {
+  ForwardValues forward;
   forward.ranks.resize(job.class_of_rank.size());
   options.after = [&](const RankMemory& memory, const Op& op) {
     if (memory.body != body || op.phase != Phase::forward) return;
@@ -153,7 +153,7 @@ bool any_near(const std::vector<std::vector<double>>& parts, const std::vector<d
 }
 
 // Returns whether the sum over the ranks of some axis is such a part.
-bool is_part_of_sum(const Mesh& mesh, const Forward& forward, const std::string& name, const Seen& mine, int rank,
+bool is_part_of_sum(const Mesh& mesh, const ForwardValues& forward, const std::string& name, const Seen& mine, int rank,
                     const std::vector<std::vector<double>>& parts, double scale) {
   for (const Axis& axis : mesh.axes()) {
     std::vector<double> sum(mine.values.size(), 0);
@@ -172,8 +172,8 @@ bool is_part_of_sum(const Mesh& mesh, const Forward& forward, const std::string&
 
 std::optional<FirstActivation> first_activation(const Twins& twins, const VirtualOptions& options, BodyId body) {
   const BodyId last_of_one = twins.one_job.classes.front().bodies.last();
-  const Forward one = watch(twins.one_job, {}, body == kStepBody ? kStepBody : last_of_one);
-  const Forward small = watch(twins.small_job, options, body);
+  const ForwardValues one = watch(twins.one_job, {}, body == kStepBody ? kStepBody : last_of_one);
+  const ForwardValues small = watch(twins.small_job, options, body);
   const Matcher matcher(twins);
   const int64_t samples = twins.one.data.global_batch / twins.one.microbatches;
   for (const std::string& name : one.order) {

@@ -195,7 +195,7 @@ void set_conditions(Plan& plan) {
   plan.data.part = false;
   plan.data.order = "random";
   if (plan.data.document_end >= 0) plan.data.document_end = 0;  // a token id that small vocabularies have, too
-  plan.evaluation = Evaluation{1, 1, plan.data, plan.optimizer.site};
+  plan.evaluation = Evaluation{.every = 1, .batches = 1, .data = plan.data, .site = plan.optimizer.site};
   plan.optimizer.lr = {.last = std::max(plan.optimizer.lr.peak(), 1e-3)};
   // The clip bound is small enough to clip; Adam's eps is large enough that an update depends on the gradient's size.
   if (plan.optimizer.clip > 0) plan.optimizer.clip = std::min(plan.optimizer.clip, 1e-3);

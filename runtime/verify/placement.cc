@@ -445,7 +445,7 @@ void PlacementFlow::sources(OpContext& context) {
 }
 
 void PlacementFlow::follow(OpContext& context) {
-  if (context.writes.empty() && !context.op.is(ops::sample_token)) return;
+  if (context.writes.empty() && !context.op.is(ops::sample_token) && !context.op.is(ops::write_rows)) return;
   for (size_t w = 0; w < context.writes.size(); w++) place_whole(context, w, {});
   if (context.op.communicates()) return communicate(context);
   if (context.reads.empty()) return sources(context);

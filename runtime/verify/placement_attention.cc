@@ -75,6 +75,18 @@ AxisOutcome sample_token(const AxisView& axis, const AxisPlacements& reads) {
                                               placement_words(reads[0]), axis.axis));
 }
 
+// Ranks write rows of their own samples, each with all columns and tokens.
+AxisOutcome write_rows(const AxisView& axis, const AxisPlacements& reads) {
+  const bool padded = axis.pads() && by_columns(axis, reads, 0);
+  if (padded && axis.context.op.attrs.integer("vocab") == column_blocks(axis, reads, 0).front()) return gives({});
+  const std::string axes = "," + axis.context.op.attrs.text("data_axes") + ",";
+  const bool divides = axes.find("," + std::string(axis.axis) + ",") != std::string::npos;
+  if (divides && reads[0] == shard(0)) return gives({});
+  return !divides && whole(reads[0]) ? gives({})
+                                     : bad(0, fmt::format("writes rows that are {} over {}", placement_words(reads[0]),
+                                                          axis.axis));
+}
+
 // Operands: qkv, out, dout, lse.
 AxisOutcome attention_grad(const AxisView& axis, const AxisPlacements& reads) {
   if (by_columns(axis, reads, 0)) {

@@ -130,6 +130,7 @@ constexpr Row kRows[] = {
     {&ops::rotary_at, rotary},
     {&ops::cached_attention, cached_attention},
     {&ops::sample_token, sample_token},
+    {&ops::write_rows, write_rows},
     {&ops::copy_kv, copy_kv},
     {&ops::join_qkv, join_qkv},
     {&ops::attention_block, attention_block},

@@ -54,7 +54,7 @@ Rule linear, linear_dx, linear_dw, linear_gelu, linear_dx_gelu, bias, bias_grad,
     norm_grad_add, embedding, embedding_grad, positions, positions_grad;
 // placement_attention.cc
 Rule attention, attention_grad, attention_block, attention_block_grad, rotary, copy_kv, join_qkv, dropout,
-    cached_attention, sample_token;
+    cached_attention, sample_token, write_rows;
 // placement_experts.cc
 Rule route, route_grad, softmax_sums, softmax_sums_grad, dispatch, dispatch_grad, combine, combine_grad, expert_linear,
     expert_linear_dw;

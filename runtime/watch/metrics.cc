@@ -40,6 +40,11 @@ std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t m
   return row + "}\n";
 }
 
+std::string evaluation_row(const MergedStep& step) {
+  return fmt::format("{{\"step\":0,\"wall_time\":{:.6f},\"eval_loss\":{},\"eval_s\":{}}}\n", step.wall_time,
+                     number(step.eval_loss), number(step.eval_s));
+}
+
 void StepRows::begin(const RunningJob& job, double peak_flops) {
   job_ = &job;
   memory_.open(job.pids);

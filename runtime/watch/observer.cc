@@ -117,10 +117,21 @@ bool Observer::show_steps(uint64_t most) {
   const std::vector<MergedStep> steps = reader_.take(most);
   if (!running_.shown) return false;
   for (const MergedStep& step : steps) {
+    if (step.step == kBeforeSteps) {
+      show_first(step);
+      continue;
+    }
     for (View* view : views_) view->step(step);
     add_row(rows_.of(step));
   }
   return !steps.empty();
+}
+
+// No view counts it as a step.
+void Observer::show_first(const MergedStep& evaluation) {
+  if (evaluated) return evaluated(evaluation);
+  console_.say(fmt::format("step 0  evaluated {:.4f}\n", evaluation.eval_loss));
+  add_row(evaluation_row(evaluation));
 }
 
 bool Observer::behind() {

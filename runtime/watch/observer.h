@@ -63,12 +63,14 @@ class Observer final : public LaunchObserver {
   const NotFinite& not_finite() const { return not_finite_; }
   int stop_signal() const { return stop_signal_; }  // signal that ended the attempt early; 0 = none
 
+  std::function<void(const MergedStep&)> evaluated;  // receives an evaluation before the first step; null: it is shown
   std::function<void(const std::string&)> told;  // receives the lines of ranks; null: they go to standard output
 
  private:
   void warn(const std::string& sentence);
   void keep_flight();
   bool show_steps(uint64_t most);
+  void show_first(const MergedStep& evaluation);
   bool behind();
   void add_row(std::string_view row);
   void warn_of_losses();

@@ -18,6 +18,7 @@ import unittest
 
 PRUN, TOP = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 SMALL = ["--set", "layers=2", "--set", "width=32", "--set", "context=16", "--set", "batch=8", "--set", "steps=6"]
+OUTPUTS = [f"{TOP}/tests/outputs/outputs.lua", "--set", "steps=2"]
 RUN = [f"{TOP}/plans/zero3.lua", "--nproc", "2", *SMALL]
 ENVIRONMENT = {**{k: v for k, v in os.environ.items() if k != "PRUN_LOG"},
                "PATH": f"{PRUN.parent}:{os.environ['PATH']}"}
@@ -148,6 +149,8 @@ class Json(unittest.TestCase):
     # Words of each command that answers in JSON, by its name. {0} is a folder with checkpoints `c` and a failed run.
     ANSWERS = {
         "generate": [RUN[0], *SMALL, "--checkpoint", "{0}/c", "--prompt", "a", "--tokens", "2"],
+        "eval": [*OUTPUTS, "--from", "{0}/outputs"],
+        "predict": [*OUTPUTS, "--from", "{0}/outputs", "--out", "{0}/predicted.npy"],
         "check": RUN,
         "sim": [*RUN, "--cluster", "plans/clusters/laptops.yaml"],
         "calibrate": None,  # takes half a minute: calibrate_test.py
@@ -177,6 +180,7 @@ class Json(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(prun(*RUN, "--checkpoint", f"{folder}/c", "--runs", f"{folder}/runs").returncode, 0)
             self.assertEqual(prun("tests/errors/files/count.lua", "--nproc", "4", "--runs", f"{folder}/failed").returncode, 3)
+            self.assertEqual(prun(*OUTPUTS, "--checkpoint", f"{folder}/outputs").returncode, 0)
             [failed] = pathlib.Path(folder, "failed").iterdir()
             for name, words in self.ANSWERS.items():
                 if words is None:

@@ -5,6 +5,8 @@ namespace prun {
 
 std::unique_ptr<Command> make_run();         // run.cc
 std::unique_ptr<Command> make_generate();    // generate.cc
+std::unique_ptr<Command> make_eval();        // forward.cc
+std::unique_ptr<Command> make_predict();     // forward.cc
 std::unique_ptr<Command> make_check();       // check.cc
 std::unique_ptr<Command> make_sim();         // sim.cc
 std::unique_ptr<Command> make_calibrate();   // calibrate/calibrate.cc
@@ -32,6 +34,10 @@ const std::vector<CommandRow>& commands() {
       {"run", "prun PLAN [options]", "train: run the plan on --nproc ranks", make_run},
       {"generate", "prun generate PLAN|FOLDER [options]", "continue a text with the model that was trained",
        make_generate},
+      {"eval", "prun eval PLAN --from DIR", "the loss of a checkpoint on the plan's evaluation, without training",
+       make_eval},
+      {"predict", "prun predict PLAN --from DIR --out FILE", "write what the model predicts for each sample, as .npy",
+       make_predict},
       {"check", "prun check PLAN [options]", "verify it and predict memory and traffic; starts no rank", make_check},
       {"sim", "prun sim PLAN --cluster FILE", "predict a step on a cluster that you need not have; starts no rank",
        make_sim},

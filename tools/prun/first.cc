@@ -30,6 +30,8 @@ class Later final : public Command {
 #define PRUN_LATER(name) \
   std::unique_ptr<Command> make_##name() { return std::make_unique<Later>("prun " #name); }
 PRUN_LATER(generate)
+PRUN_LATER(eval)
+PRUN_LATER(predict)
 PRUN_LATER(check)
 PRUN_LATER(sim)
 PRUN_LATER(calibrate)

@@ -18,8 +18,6 @@
 #include "checkpoint/history.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
-#include "comm/transport/interfaces.h"
-#include "comm/transport/transport_choice.h"
 #include "environment.h"
 #include "exec/job_run.h"
 #include "job/build.h"
@@ -59,8 +57,9 @@ void declare_generation(OptionTable& table, GenerationSettings& s) {
   Sampling& sampling = s.options.sampling;
   sampling.temperature = 0.8;
   sampling.top_k = 40;
-  table.text("--checkpoint", "DIR", s.checkpoint,
-             "of a plan, its weights: a checkpoint, the newest in a folder, or a Hugging Face folder");
+  for (const char* name : {"--from", "--checkpoint"})
+    table.text(name, "DIR", s.checkpoint,
+               "of a plan, its weights: a checkpoint, the newest in a folder, or a Hugging Face folder");
   table.parsed(
       "--prompt", "TEXT",
       [&s](const std::string& text) {
@@ -137,18 +136,6 @@ class Text {
   std::string text_;
 };
 
-void complete(JobSpec& spec) {
-  LaunchOptions& launch = spec.launch;
-  check_transport_name(spec.world.transport, spec.world.plugin_dirs);
-  spec.world.network_interface = interface_of_job("", 1, "");
-  launch.recorder_bytes = recorder_bytes(Observer::recorder_capacity(spec.watch));
-  launch.command = command_of(spec);
-  launch.command.run = "generate " + launch.command.run;
-  spec.binding = Binding(spec.bind, launch.nproc);
-  spec.check_replicas = 0;
-  describe_to_views(spec);
-}
-
 // Throws usage_error if the tokens do not fit the model's vocabulary.
 void check_vocabulary(const GenerationSettings& settings, const Tokenizer& tokenizer, const Plan& plan) {
   const int64_t vocabulary = vocabulary_of(plan.graph);
@@ -222,7 +209,7 @@ void Generate::settle() {
 int Generate::run() {
   warn_of_useless_variables();
   const DeviceReport devices = check_devices(job_);
-  complete(job_);
+  settle_alone(job_, "generate");
   GenerationSettings& settings = job_.generation;
   const std::string folder = std::filesystem::is_directory(job_.plan) ? job_.plan : "";
   if (!folder.empty()) take_folder(job_);

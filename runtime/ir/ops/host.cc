@@ -6,6 +6,9 @@ namespace prun::ops {
 const OpDef next_batch = {.name = "next_batch", .op_class = OpClass::host, .role = OpRole::source, .side_first = 0};
 const OpDef print = {.name = "print", .op_class = OpClass::host, .role = OpRole::output};
 const OpDef report_norms = {.name = "report_norms", .op_class = OpClass::host, .role = OpRole::output};
+// Writes the rows of a batch's samples to the file of a prediction.
+const OpDef write_rows = {
+    .name = "write_rows", .op_class = OpClass::host, .role = OpRole::output, .distribution = Distribution::own};
 // Checkpoint state: load_state reads parameters or a moment, like init_params; await_checkpoint waits for the
 // checkpoint in progress; save_state writes the state in host memory to disk.
 const OpDef load_state = {.name = "load_state", .op_class = OpClass::host, .role = OpRole::source};

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""prun eval, prun predict, the best checkpoint and early ends. Usage: outputs_test.py PRUN"""
+import ast
+import json
+import math
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PRUN = str(pathlib.Path(sys.argv[1]).resolve())
+HERE = pathlib.Path(__file__).resolve().parent
+PLAN = HERE / "outputs.lua"
+MESHES = {
+    "dp": (2, {}),
+    "zero3": (2, {"zero3": "true", "micro": 2}),
+    "tp": (2, {"tp": 2}),
+    "pp": (2, {"pp": 2, "micro": 2}),
+    "tp_zero3": (4, {"tp": 2, "zero3": "true"}),
+}
+
+
+def array(path):
+    """Returns the shape and the elements of a .npy file."""
+    data = path.read_bytes()
+    assert data[:8] == b"\x93NUMPY\x01\x00", data[:8]
+    (size,) = struct.unpack("<H", data[8:10])
+    header = ast.literal_eval(data[10:10 + size].decode())
+    count = math.prod(header["shape"])
+    code = {"<f8": "d", "<f4": "f"}[header["descr"]]
+    return header["shape"], struct.unpack(f"<{count}{code}", data[10 + size:])
+
+
+class Outputs(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.here = pathlib.Path(tempfile.mkdtemp(prefix="prun-outputs-"))
+        cls.addClassCleanup(shutil.rmtree, cls.here)
+        text = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(1100))
+        (cls.here / "text.txt").write_text(text)
+        cls.trained, _ = cls.train("trained", steps=4, keep=9)
+
+    @classmethod
+    def prun(cls, *words, code=0, **settings):
+        device = [] if settings.get("dtype") == "f32" else ["--device", "reference"]
+        settings = {"data": cls.here / "text.txt", **settings}
+        sets = [*device, *(word for name, value in settings.items() for word in ("--set", f"{name}={value}"))]
+        done = subprocess.run([PRUN, *map(str, words), *sets], cwd=cls.here, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done
+
+    @classmethod
+    def train(cls, folder, *options, **settings):
+        """Trains into a folder; returns it and the evaluations by step."""
+        metrics = cls.here / f"{folder}.jsonl"
+        done = cls.prun(PLAN, "--checkpoint", folder, "--metrics", metrics, *options, **settings)
+        cls.said = done.stdout + done.stderr
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+        return cls.here / folder, {row["step"]: row["eval_loss"] for row in rows if "eval_loss" in row}
+
+    def eval(self, weights, *options, **settings):
+        return json.loads(self.prun("eval", PLAN, "--from", weights, "--json", *options, **settings).stdout)
+
+    def names(self, folder):
+        return sorted(path.name for path in folder.iterdir() if path.name.startswith(("step_", "best")))
+
+    def test_eval_is_the_evaluation_of_the_run(self):
+        folder, evaluated = self.train("run", steps=4, keep=9)
+        for step in (2, 4):
+            result = self.eval(folder / f"step_{step:08}")
+            self.assertEqual(result["eval_loss"], evaluated[step])
+        self.assertEqual(self.eval(folder)["samples"], 24)
+        self.assertIn("loss       ", self.prun("eval", PLAN, "--from", folder).stdout)
+        whole = self.eval(folder, whole="true")
+        self.assertNotIn(whole["samples"] % 8, (0,))
+        self.assertEqual(self.eval(folder, optimizer="sgd")["eval_loss"], evaluated[4])  # reads no optimizer state
+
+    def test_eval_on_any_mesh(self):
+        one = self.eval(self.trained)["eval_loss"]
+        for name, (ranks, settings) in MESHES.items():
+            with self.subTest(name):
+                self.assertAlmostEqual(self.eval(self.trained, "--nproc", ranks, **settings)["eval_loss"], one, delta=1e-12)
+
+    def test_first(self):
+        _, evaluated = self.train("first", "--nproc", "2", steps=4, learns=0, first="true")
+        self.assertEqual(sorted(evaluated), [0, 2, 4])
+        self.assertEqual(len(set(evaluated.values())), 1)  # nothing is learnt
+
+    def whole_loss(self):
+        return self.eval(self.trained, whole="true")["eval_loss"]
+
+    def cross_entropy(self, logits, text, samples):
+        """Returns the mean loss of samples, whose targets are the file's next bytes."""
+        losses = []
+        for position in (sample * 12 + i for sample in samples for i in range(12)):
+            row = logits[position * 256:(position + 1) * 256]
+            losses.append(math.log(sum(map(math.exp, row))) - row[text[position + 1]])
+        return sum(losses) / len(losses)
+
+    def test_predict(self):
+        out = self.here / "one.npy"
+        self.prun("predict", PLAN, "--from", self.trained, "--out", out)
+        shape, logits = array(out)
+        self.assertEqual(shape, (91, 12, 256))  # (1100 - 1) // 12 samples, the last of which evaluations read
+        text = (self.here / "text.txt").read_bytes()
+        self.assertAlmostEqual(self.cross_entropy(logits, text, range(91 - 4, 91)), self.whole_loss(), delta=0.2)
+        for name, (ranks, settings) in MESHES.items():
+            with self.subTest(name):
+                other = self.here / f"{name}.npy"
+                self.prun("predict", PLAN, "--from", self.trained, "--out", other, "--nproc", ranks, **settings)
+                self.assertEqual(array(other)[0], shape)
+                if "tp" not in settings:
+                    self.assertEqual(other.read_bytes(), out.read_bytes())
+                self.assertLess(max(abs(a - b) for a, b in zip(array(other)[1], logits)), 1e-12)
+
+    def test_the_best_checkpoint_is_kept(self):
+        folder, evaluated = self.train("best", steps=10)
+        self.assertEqual(min(evaluated, key=evaluated.get), 4)
+        self.assertEqual(self.names(folder), ["best", "step_00000004", "step_00000010"])
+        self.assertEqual(self.eval(folder / "best")["eval_loss"], evaluated[4])
+        subprocess.run([PRUN, "ckpt", "verify", folder / "best"], check=True, capture_output=True)
+
+    def test_the_best_survives_a_resume(self):
+        self.train("again", steps=6)
+        folder, _ = self.train("again", "--resume", "auto", steps=10)
+        self.assertEqual(self.names(folder), ["best", "step_00000004", "step_00000010"])
+        folder, _ = self.train("again", "--resume", "again/best", steps=10)
+        self.assertIn("step_00000004", self.names(folder))
+
+    def test_patience(self):
+        for ranks, settings in ((1, {}), (2, {}), (2, {"pp": 2, "micro": 2})):
+            with self.subTest(ranks=ranks, **settings):
+                folder, evaluated = self.train(f"early{ranks}{len(settings)}", "--nproc", ranks, steps=40, patience=3, **settings)
+                self.assertEqual(sorted(evaluated), [2, 4, 6, 8, 10])
+                self.assertIn("ends after step 10, because eval_loss has not improved in 3 evaluations: the best was", self.said)
+                self.assertEqual(self.names(folder), ["best", "step_00000004", "step_00000010"])
+
+    def test_patience_survives_a_resume(self):
+        self.train("patient", steps=6, patience=3)
+        _, evaluated = self.train("patient", "--resume", "auto", steps=40, patience=3)
+        self.assertEqual(max(evaluated), 10)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
