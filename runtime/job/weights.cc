@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <type_traits>
 #include <variant>
 
@@ -20,13 +21,16 @@
 namespace prun {
 
 void require_fit(checkpoint::Weights weights, const Job& job) {
-  checkpoint::take_linear_weights(weights, checkpoint::linear_weights(job.classes.front()));
+  std::set<std::string> linear;  // each stage of a pipeline has its own
+  for (const Program& program : job.classes) linear.merge(checkpoint::linear_weights(program));
+  checkpoint::take_linear_weights(weights, linear);
   const auto refuse = [&](const std::string& what) {
     throw Error(Exit::checkpoint_invalid,
                 fmt::format("the weights in {} do not fit this plan: {}", weights.folder, what));
   };
   std::map<std::string, Shape> wanted;
-  for (const StateTensor& state : job.classes.front().state) wanted[state.name] = state.shape;
+  for (const Program& program : job.classes)
+    for (const StateTensor& state : program.state) wanted[state.name] = state.shape;
   if (const std::string differs = checkpoint::differing_tensor(weights, wanted); !differs.empty()) refuse(differs);
   if (const std::string differs = checkpoint::differing_model(weights.model, job.classes.front().model);
       !differs.empty())

@@ -126,7 +126,9 @@ class Outputs(unittest.TestCase):
     def test_the_best_survives_a_resume(self):
         self.train("again", steps=6)
         folder, _ = self.train("again", "--resume", "auto", steps=10)
-        self.assertEqual(self.names(folder), ["best", "step_00000004", "step_00000010"])
+        start = "step_00000006"  # --checkpoint-keep retains it
+        self.assertEqual(self.names(folder), ["best", "step_00000004", start, "step_00000010"])
+        self.assertEqual((folder / "best").readlink().name, "step_00000004")
         folder, _ = self.train("again", "--resume", "again/best", steps=10)
         self.assertIn("step_00000004", self.names(folder))
 
