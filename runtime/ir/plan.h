@@ -132,7 +132,6 @@ struct Evaluation {
   int64_t batches = 0;   // batches of as many samples as a step has
   bool first = false;    // also before the first step
   int64_t patience = 0;  // evaluations in a row without improvement that end the run; 0 = unlimited
-  bool ema = false;      // evaluates the averaged parameters
   Data data;
   Site site;
 };
@@ -193,7 +192,6 @@ struct Plan {
   std::optional<InitialWeights> initial_weights;
   Adapters adapters;
   Optimizer optimizer;
-  double ema = 0;                          // decay of the averaged parameters; 0 = none
   std::map<std::string, ValueId> outputs;  // values of the graph that the model names, for `prun predict`
   std::vector<Strategy> strategies;
   std::optional<Pipeline> pipeline;

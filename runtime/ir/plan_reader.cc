@@ -514,7 +514,7 @@ void read(const Field& field, Data& data) {
 
 void read(const Field& field, Evaluation& evaluation) {
   field.need("every", evaluation.every, "batches", evaluation.batches, "data", evaluation.data);
-  field.may("site", evaluation.site, "first", evaluation.first, "patience", evaluation.patience, "ema", evaluation.ema);
+  field.may("site", evaluation.site, "first", evaluation.first, "patience", evaluation.patience);
   if (DataSource& data = evaluation.data; data.whole > 0 && data.global_batch > 0)
     evaluation.batches = WholeSet{data.whole, data.global_batch}.batches();
   if (evaluation.every < 1) field.at("every").fail("at least 1");
@@ -556,7 +556,6 @@ void read_training(const Field& root, Plan& plan) {
   for (const IdLimit& limit : id_limits(plan.graph))
     if (plan.data.kind == "arrays" && (plan.data.vocab == 0 || limit.size < plan.data.vocab))
       plan.data.vocab = limit.size;
-  root.may("ema", plan.ema);
   if (root.has("outputs"))
     root.at("outputs").each([&](const Field& field) {
       std::string name;

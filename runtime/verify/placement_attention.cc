@@ -82,9 +82,9 @@ AxisOutcome write_rows(const AxisView& axis, const AxisPlacements& reads) {
   const std::string axes = "," + axis.context.op.attrs.text("data_axes") + ",";
   const bool divides = axes.find("," + std::string(axis.axis) + ",") != std::string::npos;
   if (divides && reads[0] == shard(0)) return gives({});
-  return !divides && whole(reads[0]) ? gives({})
-                                     : bad(0, fmt::format("writes rows that are {} over {}", placement_words(reads[0]),
-                                                          axis.axis));
+  return !divides && whole(reads[0])
+             ? gives({})
+             : bad(0, fmt::format("writes rows that are {} over {}", placement_words(reads[0]), axis.axis));
 }
 
 // Operands: qkv, out, dout, lse.

@@ -64,7 +64,7 @@ class Observer final : public LaunchObserver {
   int stop_signal() const { return stop_signal_; }  // signal that ended the attempt early; 0 = none
 
   std::function<void(const MergedStep&)> evaluated;  // receives an evaluation before the first step; null: it is shown
-  std::function<void(const std::string&)> told;  // receives the lines of ranks; null: they go to standard output
+  std::function<void(const std::string&)> told;      // receives the lines of ranks; null: they go to standard output
 
  private:
   void warn(const std::string& sentence);

@@ -46,7 +46,7 @@ class Generate(unittest.TestCase):
         return folder
 
     def made(self, settings, *options, prompt="t", tokens=32, then=()):
-        words = [*words_of([*settings, *then]), "--checkpoint", self.trained(settings), "--prompt", prompt, "--tokens", tokens]
+        words = [*words_of([*settings, *then]), "--from", self.trained(settings), "--prompt", prompt, "--tokens", tokens]
         return json.loads(prun("generate", PLAN, *words, "--json", *options).stdout)
 
     def assert_alike(self, one, other, places=4):

@@ -18,9 +18,9 @@ local function two_losses(batch)
   end)
 end
 
-local data = arg.kind == "random" and prun.data.random { batch = 8, context = 12, vocab = 256 } or
+local data = arg.kind == "random" and prun.data.random { batch = 8 } or
   prun.data.bytes { path = arg.data, batch = 8 }
-if arg.own then data = prun.data.bytes { path = arg.data, batch = 8, context = 12, vocab = 256 } end
+if arg.own then data = prun.data.bytes { path = arg.data, batch = 8, context = 12 } end
 
 return prun.plan {
   mesh = prun.mesh { dp = prun.rest, tp = arg.tp, pp = arg.pp },

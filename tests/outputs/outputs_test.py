@@ -82,7 +82,8 @@ class Outputs(unittest.TestCase):
         one = self.eval(self.trained)["eval_loss"]
         for name, (ranks, settings) in MESHES.items():
             with self.subTest(name):
-                self.assertAlmostEqual(self.eval(self.trained, "--nproc", ranks, **settings)["eval_loss"], one, delta=1e-12)
+                found = self.eval(self.trained, "--nproc", ranks, **settings)["eval_loss"]
+                self.assertAlmostEqual(found, one, delta=1e-12)
 
     def test_first(self):
         _, evaluated = self.train("first", "--nproc", "2", steps=4, learns=0, first="true")
@@ -116,6 +117,14 @@ class Outputs(unittest.TestCase):
                     self.assertEqual(other.read_bytes(), out.read_bytes())
                 self.assertLess(max(abs(a - b) for a, b in zip(array(other)[1], logits)), 1e-12)
 
+    def test_predict_a_named_output(self):
+        folder, _ = self.train("own", steps=2, own="true")
+        out = self.here / "mean.npy"
+        self.prun("predict", PLAN, "--from", folder, "--out", out, "--output", "mean", own="true")
+        self.assertEqual(array(out)[0], (91, 12, 3))
+        done = self.prun("predict", PLAN, "--from", folder, "--out", out, "--output", "a", "--json", own="true")
+        self.assertEqual(json.loads(done.stdout)["shape"], [91, 12, 256])
+
     def test_the_best_checkpoint_is_kept(self):
         folder, evaluated = self.train("best", steps=10)
         self.assertEqual(min(evaluated, key=evaluated.get), 4)
@@ -135,9 +144,10 @@ class Outputs(unittest.TestCase):
     def test_patience(self):
         for ranks, settings in ((1, {}), (2, {}), (2, {"pp": 2, "micro": 2})):
             with self.subTest(ranks=ranks, **settings):
-                folder, evaluated = self.train(f"early{ranks}{len(settings)}", "--nproc", ranks, steps=40, patience=3, **settings)
+                name = f"early{ranks}{len(settings)}"
+                folder, evaluated = self.train(name, "--nproc", ranks, steps=40, patience=3, **settings)
                 self.assertEqual(sorted(evaluated), [2, 4, 6, 8, 10])
-                self.assertIn("ends after step 10, because eval_loss has not improved in 3 evaluations: the best was", self.said)
+                self.assertIn("ends after step 10, because eval_loss has not improved in 3 evaluations", self.said)
                 self.assertEqual(self.names(folder), ["best", "step_00000004", "step_00000010"])
 
     def test_patience_survives_a_resume(self):
