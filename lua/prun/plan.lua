@@ -183,6 +183,13 @@ local function classes_of(units)
   return classes
 end
 
+-- Returns the names of the numbers that evaluations report.
+local function evaluated_numbers(results)
+  local names = { "eval_loss" }
+  for _, number in ipairs(results.named or {}) do names[#names + 1] = "eval_" .. number.name end
+  return names
+end
+
 -- Checks the numbers of samples and tokens of the whole run, which are counted exactly.
 local function check_samples(plan)
   local function check(what, count, word, place)
@@ -287,7 +294,7 @@ return function(given)
   end
   if plan.eval then result.eval = evaluation.result(plan.eval, plan, model, source) end
   if plan.checkpoint then
-    result.checkpoint = checkpoint.result(plan.checkpoint, plan.eval, { "eval_loss" })
+    result.checkpoint = checkpoint.result(plan.checkpoint, plan.eval, evaluated_numbers(results))
   end
   if plan.init then
     result.initial_weights = { path = plan.init.path, partial = plan.init.partial, site = plan.init.site }

@@ -43,7 +43,8 @@ Evaluation all_samples(const Plan& plan) {
 // Returns the losses that the model's loss contains.
 std::vector<const Node*> losses_in(const Graph& graph) {
   Table<ValueId, bool> wanted(graph.values.size(), false);
-  wanted[graph.loss] = true;
+  for (const LossTerm& term : loss_terms(graph))
+    for (const ValueId value : term.values) wanted[value] = term.optimised;
   std::vector<const Node*> losses;
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
     const auto is_wanted = [&](ValueId value) { return wanted[value]; };

@@ -186,7 +186,13 @@ void JobRun::close_evaluation(const Body& body) {
   }
   unpublished_->eval_ns = std::max<uint64_t>(1, now_ns() - step_begin_ns_);
   step_begin_ns_ = now_ns();
-  watch(unpublished_->eval_loss, static_cast<int64_t>(unpublished_->step) + 1);
+  watch(watched_value(body), static_cast<int64_t>(unpublished_->step) + 1);
+}
+
+double JobRun::watched_value(const Body& body) const {
+  for (size_t i = 0; i < body.named.size(); ++i)
+    if ("eval_" + body.named[i].name == program_.schedule.watched.metric) return unpublished_->eval_named[i];
+  return unpublished_->eval_loss;
 }
 
 // All ranks decide alike, because an evaluation's results are all-reduced.

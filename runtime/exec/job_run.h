@@ -101,6 +101,7 @@ class JobRun {
   void make_communicators();
   void publish_use();
   void close_evaluation(const Body& body);
+  double watched_value(const Body& body) const;
   void watch(double value, int64_t step);
   void publish_step();
 

@@ -16,38 +16,13 @@
 #include "ir/data_source.h"
 #include "ir/graph.h"
 #include "ir/loss_reader.h"
-#include "ir/plan_field.h"
+#include "ir/optimizer_reader.h"
+#include "ir/plan_values.h"
 
 namespace prun {
 namespace plan_document {
 
 using Json = nlohmann::json;
-
-void read(const Field& field, std::string& value) { value = field.text(); }
-void read(const Field& field, bool& value) { value = field.boolean(); }
-void read(const Field& field, double& value) {
-  value = field.number();
-  if (!std::isfinite(value)) field.fail("a finite number");
-}
-void read(const Field& field, int64_t& value) { value = field.integer(); }
-void read(const Field& field, uint64_t& value) { value = static_cast<uint64_t>(field.integer()); }
-
-void read(const Field& field, int& value) {
-  const int64_t whole = field.integer();
-  value = static_cast<int>(whole);
-  if (value != whole) field.fail("a smaller number");
-}
-
-template <class T>
-void read(const Field& field, std::vector<T>& items) {
-  field.each([&](const Field& item) { read(item, items.emplace_back()); });
-}
-
-void read(const Field& field, Site& site) {
-  const std::optional<Site> read = field.as_site();
-  if (!read) field.fail("[file, line]");
-  site = *read;
-}
 
 void read(const Field& field, Dtype& dtype) {
   const std::optional<Dtype> parsed = parse_dtype(field.text());
@@ -394,57 +369,6 @@ void read(const Field& field, Strategy& strategy) {
   strategy.splits = static_cast<Splits>(field.at("splits").word({"batch", "tokens", "nothing"}));
   field.need("name", strategy.name, "axes", strategy.axes, "units", strategy.units);
   field.may("site", strategy.site, "differs", strategy.differs);
-}
-
-void read(const Field& field, RatePiece& piece) {
-  piece.shape = static_cast<RateShape>(field.at("shape").word({std::begin(kRateShapes), std::end(kRateShapes)}));
-  field.need("end", piece.end, "from", piece.from, "to", piece.to);
-}
-
-LearningRate read_learning_rate(const Field& optimizer) {
-  LearningRate rate;
-  optimizer.may("lr", rate.last);
-  if (!optimizer.has("curve")) return rate;
-  const Field field = optimizer.at("curve");
-  field.need("text", rate.curve, "last", rate.last);
-  field.may("pieces", rate.pieces, "rates", rate.values);
-  int64_t end = 0;
-  for (const RatePiece& piece : rate.pieces) {
-    if (piece.end <= end) field.at("pieces").fail("pieces with rising ends");
-    if (piece.from < 0 || piece.to < 0) field.at("pieces").fail("rates from 0");
-    end = piece.end;
-  }
-  for (const double value : rate.values)
-    if (value < 0) field.at("rates").fail("numbers from 0");
-  return rate;
-}
-
-void read(const Field& field, ParameterGroup& group) {
-  field.need("match", group.match, "lr", group.lr, "decay", group.weight_decay);
-  if (group.lr < 0 || group.weight_decay < 0) field.fail("of lr and decay from 0");
-}
-
-Optimizer read_optimizer(const Field& field) {
-  Optimizer optimizer;
-  std::vector<std::string> kinds;
-  for (const OpDef* op : all_ops())
-    if (op->optimizer != nullptr && !op->optimizer->casts) kinds.emplace_back(op->name);
-  optimizer.op = find_op(kinds[field.at("kind").word(kinds)]);
-  optimizer.lr = read_learning_rate(field);
-  std::vector<double> betas;
-  field.may("weight_decay", optimizer.weight_decay, "clip", optimizer.clip, "betas", betas, "groups", optimizer.groups,
-            "site", optimizer.site);
-  if (field.has("betas") && betas.size() != 2) field.at("betas").fail("two numbers");
-  for (const OptimizerNumber& number : optimizer.op->optimizer->numbers) {
-    double value = number.name == "beta1" && !betas.empty()   ? betas[0]
-                   : number.name == "beta2" && !betas.empty() ? betas[1]
-                                                              : number.usual;
-    field.may(number.name.data(), value);
-    if (value != 0 || number.usual != 0) optimizer.numbers.set(std::string(number.name), value);
-  }
-  if (optimizer.lr.last < 0 || optimizer.weight_decay < 0 || optimizer.clip < 0)
-    field.fail("of lr, weight_decay and clip from 0");
-  return optimizer;
 }
 
 Pipeline read_pipeline(const Field& field, int microbatches) {

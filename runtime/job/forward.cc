@@ -91,13 +91,17 @@ int64_t samples_of(const Body& body) {
 
 void print_loss(const JobSpec& spec, const Job& job, const MergedStep& step) {
   const int64_t samples = samples_of(forward_body(job));
-  if (!spec.watch.json)
-    return fmt::print("loss       {:.6g}\nsamples    {}\ntime       {}\n", step.eval_loss, samples,
-                      human_seconds(step.eval_s));
+  const std::vector<std::string> named = evaluation_names(job.classes.front());
+  if (!spec.watch.json) {
+    fmt::print("{:<10} {:.6g}\n", "loss", step.eval_loss);
+    for (size_t i = 0; i < named.size(); ++i) fmt::print("{:<10} {:.6g}\n", named[i], step.eval_named[i]);
+    return fmt::print("samples    {}\ntime       {}\n", samples, human_seconds(step.eval_s));
+  }
   const Json loss = std::isfinite(step.eval_loss) ? Json(step.eval_loss) : Json();
-  const Json all = {{"plan", spec.plan},     {"from", spec.checkpoint.resume},
-                    {"ranks", spec.ranks()}, {"samples", samples},
-                    {"eval_loss", loss},     {"seconds", step.eval_s}};
+  Json all = {{"plan", spec.plan}, {"from", spec.checkpoint.resume}, {"ranks", spec.ranks()}, {"samples", samples},
+              {"eval_loss", loss}, {"seconds", step.eval_s}};
+  for (size_t i = 0; i < named.size(); ++i)
+    all["eval_" + named[i]] = std::isfinite(step.eval_named[i]) ? Json(step.eval_named[i]) : Json();
   fmt::print("{}\n", all.dump());
 }
 

@@ -40,9 +40,11 @@ std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t m
   return row + "}\n";
 }
 
-std::string evaluation_row(const MergedStep& step) {
-  return fmt::format("{{\"step\":0,\"wall_time\":{:.6f},\"eval_loss\":{},\"eval_s\":{}}}\n", step.wall_time,
-                     number(step.eval_loss), number(step.eval_s));
+std::string evaluation_row(const MergedStep& step, const std::vector<std::string>& named) {
+  std::string row =
+      fmt::format("{{\"step\":0,\"wall_time\":{:.6f},\"eval_loss\":{}", step.wall_time, number(step.eval_loss));
+  for (size_t i = 0; i < named.size(); ++i) row += fmt::format(",\"eval_{}\":{}", named[i], number(step.eval_named[i]));
+  return row + fmt::format(",\"eval_s\":{}}}\n", number(step.eval_s));
 }
 
 void StepRows::begin(const RunningJob& job, double peak_flops) {

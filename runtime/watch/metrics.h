@@ -33,8 +33,8 @@ struct StepWork {
 // loss under their names, those of an evaluation as "eval_NAME".
 std::string metrics_row(const MergedStep& step, const StepWork& work, uint64_t memory_bytes);
 
-// Returns the row of an evaluation before the first step, which is step 0.
-std::string evaluation_row(const MergedStep& step);
+// Returns the row of an evaluation before the first step, which is step 0. `named`: its named numbers.
+std::string evaluation_row(const MergedStep& step, const std::vector<std::string>& named);
 
 // Renders the rows of a job's steps.
 class StepRows {

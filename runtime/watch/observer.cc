@@ -131,7 +131,7 @@ bool Observer::show_steps(uint64_t most) {
 void Observer::show_first(const MergedStep& evaluation) {
   if (evaluated) return evaluated(evaluation);
   console_.say(fmt::format("step 0  evaluated {:.4f}\n", evaluation.eval_loss));
-  add_row(evaluation_row(evaluation));
+  add_row(evaluation_row(evaluation, evaluation_names(running_.program())));
 }
 
 bool Observer::behind() {

@@ -1,0 +1,61 @@
+// A rate that is no number is a curve of pieces, or a list of rates of the first steps.
+#include "ir/optimizer_reader.h"
+
+#include <iterator>
+
+#include "ir/plan_values.h"
+
+namespace prun::plan_document {
+
+static void read(const Field& field, RatePiece& piece) {
+  piece.shape = static_cast<RateShape>(field.at("shape").word({std::begin(kRateShapes), std::end(kRateShapes)}));
+  field.need("end", piece.end, "from", piece.from, "to", piece.to);
+}
+
+static LearningRate read_learning_rate(const Field& optimizer) {
+  LearningRate rate;
+  optimizer.may("lr", rate.last);
+  if (!optimizer.has("curve")) return rate;
+  const Field field = optimizer.at("curve");
+  field.need("text", rate.curve, "last", rate.last);
+  field.may("pieces", rate.pieces, "rates", rate.values);
+  int64_t end = 0;
+  for (const RatePiece& piece : rate.pieces) {
+    if (piece.end <= end) field.at("pieces").fail("pieces with rising ends");
+    if (piece.from < 0 || piece.to < 0) field.at("pieces").fail("rates from 0");
+    end = piece.end;
+  }
+  for (const double value : rate.values)
+    if (value < 0) field.at("rates").fail("numbers from 0");
+  return rate;
+}
+
+static void read(const Field& field, ParameterGroup& group) {
+  field.need("match", group.match, "lr", group.lr, "decay", group.weight_decay);
+  if (group.lr < 0 || group.weight_decay < 0) field.fail("of lr and decay from 0");
+}
+
+Optimizer read_optimizer(const Field& field) {
+  Optimizer optimizer;
+  std::vector<std::string> kinds;
+  for (const OpDef* op : all_ops())
+    if (op->optimizer != nullptr && !op->optimizer->casts) kinds.emplace_back(op->name);
+  optimizer.op = find_op(kinds[field.at("kind").word(kinds)]);
+  optimizer.lr = read_learning_rate(field);
+  std::vector<double> betas;
+  field.may("weight_decay", optimizer.weight_decay, "clip", optimizer.clip, "betas", betas, "groups", optimizer.groups,
+            "site", optimizer.site);
+  if (field.has("betas") && betas.size() != 2) field.at("betas").fail("two numbers");
+  for (const OptimizerNumber& number : optimizer.op->optimizer->numbers) {
+    double value = number.name == "beta1" && !betas.empty()   ? betas[0]
+                   : number.name == "beta2" && !betas.empty() ? betas[1]
+                                                              : number.usual;
+    field.may(number.name.data(), value);
+    if (value != 0 || number.usual != 0) optimizer.numbers.set(std::string(number.name), value);
+  }
+  if (optimizer.lr.last < 0 || optimizer.weight_decay < 0 || optimizer.clip < 0)
+    field.fail("of lr, weight_decay and clip from 0");
+  return optimizer;
+}
+
+}  // namespace prun::plan_document
