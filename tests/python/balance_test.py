@@ -25,7 +25,7 @@ CONTEXT, BATCH, STEPS = 16, 4, 3
 CONFIG = MixtralConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
                        num_key_value_heads=2, max_position_embeddings=CONTEXT, vocab_size=256, num_local_experts=4,
                        num_experts_per_tok=2, router_aux_loss_coef=0.05, output_router_logits=True,
-                       bos_token_id=None, eos_token_id=None)
+                       experts_implementation="eager", bos_token_id=None, eos_token_id=None)
 PLAN = """local prun = require "prun"
 local arg = prun.args { axes = "" }
 local makers = { dp = "zero3", ep = "expert_parallel", tp = "tensor_parallel", pp = "pipeline" }
@@ -61,15 +61,16 @@ class Balance(unittest.TestCase):
         model = model.double().train()
         reference.exact_angles(model)
         tokens = torch.tensor(list(window))[None].repeat(BATCH, 1)
+        labels = tokens[:, 1:].contiguous()
         optimizer, expected = torch.optim.SGD(model.parameters(), lr=0.5), []
         for _ in range(STEPS):
             optimizer.zero_grad()
             with reference.Wide():
-                done = model(tokens[:, :-1], labels=tokens[:, 1:], shift_labels=tokens[:, 1:])
+                done = model(tokens[:, :-1], labels=labels, shift_labels=labels)
             done.loss.backward()
             optimizer.step()
             expected.append((done.loss.item(), done.aux_loss.item()))
-        self.assertGreater(expected[0][1], 2.05)  # 2 if the loads were equal
+        self.assertGreater(abs(expected[0][1] - 2), 0.01)  # 2 if the loads were equal
         for axes in ("", "dp2", "ep2", "tp2", "pp2", "pp2 ep2"):
             ranks = int(numpy.prod([int(part[2:]) for part in axes.split()]))
             metrics = folder / "metrics.jsonl"
@@ -77,8 +78,8 @@ class Balance(unittest.TestCase):
             subprocess.run([PRUN, str(folder / "plan.lua"), "--nproc", str(ranks), "--device", "reference", "--metrics",
                             str(metrics), "--set", f"axes={axes}"], check=True, cwd=folder, capture_output=True)
             for row, (loss, balance) in zip(map(json.loads, metrics.read_text().splitlines()), expected):
-                self.assertAlmostEqual(row["balance"], balance, delta=1e-6, msg=f"step {row['step']} on '{axes}'")
-                self.assertAlmostEqual(row["loss"], loss, delta=1e-6, msg=f"step {row['step']} on '{axes}'")
+                self.assertAlmostEqual(row["balance"], balance, delta=1e-10, msg=f"step {row['step']} on '{axes}'")
+                self.assertAlmostEqual(row["loss"], loss, delta=1e-10, msg=f"step {row['step']} on '{axes}'")
 
 
 if __name__ == "__main__":
