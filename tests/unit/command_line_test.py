@@ -18,7 +18,8 @@ import unittest
 
 PRUN, TOP = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 SMALL = ["--set", "layers=2", "--set", "width=32", "--set", "context=16", "--set", "batch=8", "--set", "steps=6"]
-OUTPUTS = [f"{TOP}/tests/outputs/outputs.lua", "--set", "steps=2"]
+OUTPUTS = [f"{TOP}/tests/outputs/outputs.lua", "--set", "steps=2", "--set", "dtype=f32",
+           "--set", f"data={TOP}/tests/outputs/outputs_test.py"]
 RUN = [f"{TOP}/plans/zero3.lua", "--nproc", "2", *SMALL]
 ENVIRONMENT = {**{k: v for k, v in os.environ.items() if k != "PRUN_LOG"},
                "PATH": f"{PRUN.parent}:{os.environ['PATH']}"}
