@@ -133,6 +133,9 @@ kinds.known = {
   batches = { 'a whole number or "all"', function(value) return value == "all" and value or integer(value) end },
   fn = { "a function", of_type "function" },
   table = { "a table", of_type "table" },
+  loads = { "a table of the model's, {}, that layers of nn.moe fill", function(value)
+    return type(value) == "table" and not kind_of(value) and not tensor.is(value) and value or nil
+  end },
   mesh = { "a mesh: prun.mesh { dp = prun.world }", marked "mesh" },
   data = { "data, such as prun.data.bytes { ... }", marked "data" },
   weights = { "weights that exist: prun.init.from { path = \"model\" }", marked "weights" },

@@ -66,7 +66,7 @@ end)
 -- The balancing loss of the layers of nn.moe that share `loads`, as transformers computes it for Mixtral: E · Σ f·p,
 -- with f the choices and p the mean probability of an expert, each per token of a layer. A microbatch of all ranks has
 -- one.
-losses.balance = word("balance", { { name = "loads", kind = "table", help = "the table that the layers filled" } },
+losses.balance = word("balance", { { name = "loads", kind = "loads", help = "the table that the layers filled" } },
   function(loads)
     if not loads.counts then host.fail "prun.losses.balance: no nn.moe has added to 'loads'" end
     local product = graph.op("mul", { loads.counts, loads.sums }, { over_tokens = 1 }, "balance.product")
