@@ -11,7 +11,7 @@
 namespace prun::verify::rules {
 
 // y is a sum of the operands: all must be whole, all sharded alike, or all partial. A whole value equals the average of
-// the ranks' copies, so that it may be added to what is still to be averaged.
+// the ranks' copies, so that it may be added to values that are still to be averaged.
 AxisOutcome linear_elementwise(const AxisView& axis, const AxisPlacements& reads) {
   const AxisPlacement average = partial(Combine::average);
   if (axis.context.op.is(ops::add) && std::find(reads.begin(), reads.end(), average) != reads.end() &&

@@ -383,19 +383,6 @@ TEST(Metrics, ARowHasWhatThereIs) {
   clipped.norm = NAN;
   EXPECT_TRUE(keys(clipped, {.clips = true})["grad_norm"].is_null());
   EXPECT_FALSE(keys(clipped, {}).contains("grad_norm"));
-  MergedStep named = evaluated(0, 5, 4.5);
-  named.named[1] = 2;
-  named.eval_named[0] = 0.75;
-  row = keys(named, {.named = {"a", "balance"}, .eval_named = {"accuracy"}});
-  EXPECT_EQ(row["balance"], 2);
-  EXPECT_EQ(row["eval_accuracy"], 0.75);
-  EXPECT_FALSE(keys(merged(0, 5), {.eval_named = {"accuracy"}}).contains("eval_accuracy"));
-}
-
-TEST(Metrics, ANamedNumberIsAQuotientOfSums) {
-  const NamedResult share{"accuracy", {{1, 1}}, {{2, 1}}}, sum{"sum", {{0, 0.5}, {1, -2}}, {}};
-  EXPECT_EQ(share.of({9, 3, 4}), 0.75);
-  EXPECT_EQ(sum.of({9, 3, 4}), -1.5);
 }
 
 TEST(Summary, SaysWhatTheRunWas) {
