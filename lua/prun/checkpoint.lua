@@ -27,8 +27,8 @@ end)
 -- Returns the plan's record. `eval`: the plan's prun.eval, or nil; `metrics`: the names that its evaluations make.
 function checkpoint.result(given, eval, metrics)
   local options, site = given.options, given.site
-  local best, every = options.best, options.every
-  if options.best_of and not best then
+  local best, every = not host.shrink and options.best or nil, options.every  -- a proof or a generation has no eval
+  if options.best_of and not options.best then
     host.fail("prun.checkpoint: 'best_of' is for a metric, and 'best' names none", host.site_of_word(site, "best_of"))
   end
   if best then

@@ -132,6 +132,12 @@ class Outputs(unittest.TestCase):
         self.assertEqual(self.eval(folder / "best")["eval_loss"], evaluated[4])
         subprocess.run([PRUN, "ckpt", "verify", folder / "best"], check=True, capture_output=True)
 
+    def test_a_proof_and_a_generation_have_no_evaluations(self):
+        self.prun("check", PLAN, "--nproc", 2, "--prove", dtype="f32")
+        folder, _ = self.train("f32", steps=2, dtype="f32")
+        words = ["--from", folder / "best", "--prompt", "a", "--tokens", 2, "--json"]
+        self.assertEqual(len(json.loads(self.prun("generate", PLAN, *words, dtype="f32").stdout)["ids"]), 2)
+
     def test_the_best_survives_a_resume(self):
         self.train("again", steps=6)
         folder, _ = self.train("again", "--resume", "auto", steps=10)
