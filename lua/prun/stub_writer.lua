@@ -50,6 +50,7 @@ local signatures = {
     groups = "fun(groups: (prun.groups.group.options|prun.Optimizer)[]): prun.Optimizer",
     schedule = "fun(name: string, order: fun(rank: integer, ranks: integer, micro: integer, chunks: integer)," ..
       " traits?: table): prun.Schedule",
+    output = "fun(name: string, x: prun.Tensor): prun.Tensor",
     forward = "fun(microbatch: integer, chunk?: integer)",
     backward = "fun(microbatch: integer, chunk?: integer)",
     backward_input = "fun(microbatch: integer, chunk?: integer)",

@@ -71,6 +71,8 @@
 ---@field keep? integer all but the newest so many are removed; by default none (--checkpoint-keep)
 ---@field replicate? integer 1: the newest commit in memory, too, of several nodes each part in two, for --max-restarts, --min-ranks (default 0)
 ---@field memory_every? integer commits to memory between those to the disk, every so many steps; by default with those only
+---@field best? string the metric of evaluations whose best checkpoint is kept besides the newest, such as "eval_loss"; the link `best` names it
+---@field best_of? string which value of it is the best: by default the least; "max" for an accuracy
 
 ---@class prun.context_parallel.options
 ---@field axis? string mesh axis over which tokens are split (default 'cp')
@@ -129,6 +131,8 @@
 ---@field every integer an evaluation comes after every so many steps
 ---@field batches? integer|string batches of an evaluation, each as large as a step's; "all": each sample of the set once (default 1)
 ---@field hold_out? number without data of its own: how much of the training's file is kept for evaluations, its end (default 0.05)
+---@field first? boolean also before the first step, recorded as step 0 (default false)
+---@field patience? integer the run ends after so many evaluations in a row that did not improve checkpoint's best, or eval_loss
 ---@field data? prun.Data samples to evaluate on; by default the end of the training's data
 
 ---@class prun.expert_parallel.options
@@ -454,6 +458,7 @@
 ---@field models prun.models
 ---@field nn prun.nn
 ---@field one_cycle fun(options: prun.one_cycle.options): prun.LearningRate
+---@field output fun(name: string, x: prun.Tensor): prun.Tensor
 ---@field pipeline fun(options: prun.pipeline.options): prun.Strategy
 ---@field plan fun(options: prun.plan.options): prun.Plan
 ---@field print fun(...)
