@@ -74,12 +74,13 @@ function data.inputs(source, batch, dtype)
   return result
 end
 
--- Arrays hold whole samples without a token dim, so no strategy can split their tokens.
+-- Arrays and feeds hold whole samples without a token dim, so no strategy can split their tokens.
 function data.check_splits(source, mesh, strategies)
-  if source.kind ~= "arrays" then return end
+  if source.kind ~= "arrays" and source.kind ~= "feed" then return end
   for _, one in ipairs(strategies) do
     if one.splits == "tokens" and mesh.size_of[one.axes[1]] > 1 then
-      host.fail(("prun.data.arrays gives whole samples, and %s splits their tokens"):format(one.name), one.site)
+      host.fail(("prun.data.%s gives whole samples, and %s splits their tokens"):format(source.kind, one.name),
+        one.site)
     end
   end
 end
@@ -93,20 +94,16 @@ local function remark(text, place)
   remarks[whole] = true
 end
 
--- Returns the files of a path option as a list of { path, shown, bytes }, sorted by name if the path is a pattern.
--- `one`: fail unless there is exactly one. A command that reads no data, such as `prun sim`, needs no files: the list
--- is then empty if none exists, unless `one` is set, because an array file states the shape of the samples.
-function data.files(source, option, one)
+-- Returns the files of a path option as a list of { path, shown, bytes }, sorted by name if the path is a pattern. A
+-- command that reads no data, such as `prun sim`, needs no files: the list is then empty if none exists.
+function data.files(source, option)
   local list, why = host.data_files(source.options[option])
   local place = host.site_of_word(source.site, option)
-  if not list and not one and not host.reads_data then
+  if not list and not host.reads_data then
     remark(("data: %s; prun goes on as if it had enough samples"):format(why), place)
     return {}, place
   end
   if not list then host.fail(("data: %s"):format(why), place) end
-  if one and #list > 1 then
-    host.fail(("data: '%s' are %d files; an array is one"):format(source.options[option], #list), place)
-  end
   for _, file in ipairs(list) do
     if file.bytes == 0 and host.reads_data then host.fail(("data: file '%s' is empty"):format(file.shown), place) end
   end
@@ -149,6 +146,10 @@ end
 -- rounded down, but at least one sample.
 function data.hold_out(training, share, steps, site)
   local held = {}
+  if training.kind == "feed" then
+    host.fail("prun.eval: a feed has no end to hold out; give prun.eval data of its own, such as prun.data.arrays",
+      site)
+  end
   for name, value in pairs(training) do held[name] = value end
   if training.kind == "index" then held.first = steps * training.batch end
   if training.count == 0 then return held end

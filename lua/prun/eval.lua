@@ -59,6 +59,10 @@ function eval.result(given, plan, model, training)
   end
   local held
   if source then
+    if source.kind == "feed" then
+      host.fail("prun.eval: every evaluation reads the same samples, and a feed gives each once; give it files",
+        source.site)
+    end
     data.agree(source, model)
     check_inputs(source, plan.data)
     if source.options.batch ~= plan.data.options.batch then

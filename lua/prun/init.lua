@@ -13,7 +13,7 @@ local words = {
                                       llama = "prun.models.llama", mixtral = "prun.models.mixtral" }),
   data = namespace("prun.data", {
     bytes = "prun.data.bytes", tokens = "prun.data.tokens", random = "prun.data.random", index = "prun.data.index",
-    arrays = "prun.data.arrays",
+    arrays = "prun.data.arrays", feed = "prun.data.feed",
   }),
   init = namespace("prun.init", { from = "prun.initial.from" }),
   -- strategies

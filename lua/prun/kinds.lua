@@ -123,6 +123,9 @@ kinds.known = {
   end },
   boolean = { "true or false", of_type "boolean" },
   bytes = { 'a size such as "25 MiB"', bytes },
+  paths = { "a path or a list of paths", function(value)
+    return type(value) == "string" and value or is_list(value) and #value > 0 and texts(value) or nil
+  end },
   numbers = { "a list of numbers", list_of(number) },
   integers = { "a list of whole numbers", list_of(integer) },
   texts = { "a list of texts", texts },

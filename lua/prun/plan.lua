@@ -271,6 +271,10 @@ return function(given)
   local recorded, loss, metrics = record_model(plan, model, batch // pieces)
   local results = model_results(recorded, loss, metrics, plan.metrics == "steps", model.site)
   require_parameters(recorded, model.site)
+  if plan.data.options.last == "pad" and not next(recorded.shares_of) then
+    host.fail("last = \"pad\" adds samples whose targets are ignored, and no loss of this model can ignore targets: " ..
+      "use \"drop\", or prun.losses.cross_entropy", host.site_of_word(plan.data.site, "last"))
+  end
   if recorded.bytes * plan.micro > most_step_bytes then
     host.fail(("prun.plan: the tensors of %d microbatches are %.3g bytes; at most 2^58 can be planned"):format(
       plan.micro, recorded.bytes * plan.micro), host.site_of_word(site, "micro"))

@@ -9,6 +9,7 @@ local schema = require "prun.schema"
 local types = {
   integer = "integer", number = "number", text = "string", name = "string", axis = "string", boolean = "boolean",
   bytes = "string|integer", numbers = "number[]", integers = "integer[]", texts = "string|string[]",
+  paths = "string|string[]",
   dims = "integer|integer[]", init = "string|table", tensor = "prun.Tensor", count = "integer|prun.Tensor",
   batches = "integer|string",
   fn = "fun(): any", table = "table", loads = "table",

@@ -30,6 +30,7 @@ enum class Exit : int {
   out_of_memory = 18,
   script_limit = 19,
   non_finite = 20,
+  feed = 21,
   preempted = 75,  // stopped by SIGTERM after a checkpoint: --resume auto continues
 };
 

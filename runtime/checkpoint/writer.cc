@@ -253,6 +253,7 @@ Index Writer::index_of(int64_t step) const {
   index.numerics = options_.numerics;
   const DataSource& data = program_.step().data;
   index.data = {data.words(), data.path(), data.file_bytes(), options_.data};
+  if (options_.cursor) index.data.identity.cursor = options_.cursor(step);
   index.model = program_.model;
   index.adapters = program_.adapters;
   return index;

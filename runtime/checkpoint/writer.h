@@ -66,6 +66,7 @@ struct WriterOptions {
   std::string program;         // SHA-256 of the job
   Numerics numerics;           // Job::numerics
   DataIdentity data;
+  std::function<std::string(int64_t step)> cursor;  // of a feed, after `step` steps; null = no feed
   std::optional<KeptApart> apart;
   std::optional<Abandoning> abandoning;  // nullopt = a failed save is an error
   int64_t bytes = 0;                     // size of a whole checkpoint

@@ -126,7 +126,7 @@ std::string nested(const Tensor& tensor, const void* data, size_t dim, int64_t& 
 }  // namespace
 
 std::unique_ptr<Kernel> make_host_kernel(const RankMemory& memory, const Op& op, const HostServices& services) {
-  if (op.is(ops::next_batch)) return make_next_batch(memory, op);
+  if (op.is(ops::next_batch)) return make_next_batch(memory, op, services);
   if (op.is(ops::print)) return std::make_unique<Print>(memory, op, services.print);
   if (op.is(ops::write_rows)) return make_write_rows(memory, op, services.predictions);
   if (op.is(ops::report_norms)) return std::make_unique<ReportNorms>(memory, op, services.print);

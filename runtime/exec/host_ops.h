@@ -7,6 +7,7 @@
 
 #include "device/device.h"
 #include "exec/checkpoint_ops.h"
+#include "exec/feed_cursors.h"
 #include "exec/generation_ops.h"
 
 namespace prun {
@@ -17,6 +18,8 @@ inline constexpr char kForEvents = '\x1d';
 
 struct HostServices {
   std::function<void(const std::string&)> print;  // receives a whole line
+  std::function<bool()> cancelled;                // whether the job is ending; null = it never is
+  std::shared_ptr<FeedCursors> cursors;           // null = no checkpoint needs them
   std::shared_ptr<CheckpointServices> checkpoints;
   std::string predictions;  // the file of a prediction (prediction_file.h); "" = the job makes none
   std::shared_ptr<GenerationServices> generation;  // null: the job trains
@@ -35,7 +38,7 @@ std::string tensor_text(const Tensor& tensor, const void* data, int64_t limit = 
 
 // Throws usage_error if a data file is missing or has changed; so does run() if that happens later, or if an id is
 // outside the vocabulary.
-std::unique_ptr<Kernel> make_next_batch(const RankMemory& memory, const Op& op);
+std::unique_ptr<Kernel> make_next_batch(const RankMemory& memory, const Op& op, const HostServices& services);
 
 // run() throws Error(corrupt_link) for the first tensor whose fingerprints differ along the op's axis; it names the
 // tensor, the ranks and the step.

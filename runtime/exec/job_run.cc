@@ -61,7 +61,15 @@ JobRun::JobRun(const Program& program, RankDevice& device, World& world, const E
   memory_.arena = device.arena();
   memory_.host_arena = device.host_arena();
   host_.print = options.print;
-  host_.checkpoints = open_checkpoints(options.checkpoint, program, options.rank, options.aborted);
+  CheckpointOptions checkpoint = options.checkpoint;
+  if (!program.step().data.feed.empty()) {
+    host_.cancelled = [this] { return cancelled_.load() || (options_.aborted && options_.aborted()); };
+    host_.cursors = std::make_shared<FeedCursors>();
+    checkpoint.cursor = [cursors = host_.cursors, &program](int64_t step) {
+      return cursors->after(position_after(program, step).samples);
+    };
+  }
+  host_.checkpoints = open_checkpoints(checkpoint, program, options.rank, options.aborted);
   host_.checkpoints->steps = [this] { return steps(); };
   if (const Watched& watched = program.schedule.watched; watched.any()) {
     progress_ = host_.checkpoints->progress;

@@ -16,12 +16,20 @@ struct DataFile {
   bool operator==(const DataFile&) const = default;
 };
 
+// An input of a feed: one sample of it.
+struct FeedInput {
+  std::string name;
+  std::string element;        // data/element.h
+  std::vector<int64_t> dims;  // without the batch; empty = one element
+  bool operator==(const FeedInput&) const = default;
+};
+
 struct DataSource {
-  std::string kind;  // "", bytes, tokens, arrays, random, index
+  std::string kind;  // "", bytes, tokens, arrays, random, index, feed
   std::vector<DataFile> files;
   int64_t vocab = 0;             // ids at or above it are an error
   int64_t global_batch = 0;      // samples per step over all ranks
-  std::string order = "random";  // random: with repetition; epochs: without
+  std::string order = "random";  // random: with repetition; epochs: without; given: as stored, again and again
   // Part of the files that is read, in tokens or samples. count 0 = unlimited.
   int64_t first = 0, count = 0;
   bool part = false;  // the part is not the whole
@@ -29,6 +37,12 @@ struct DataSource {
   // Token that ends a document; no token of the next document is predicted from it. -1 = none.
   int64_t document_end = -1;
   int64_t whole = 0;  // samples of a set that an evaluation reads once each; 0 = a fixed batch count
+  // Rule for the samples of an epoch that fill no batch: "" = the next epoch completes the batch; drop: they are
+  // omitted; pad: copies, whose targets are ignored, complete the batch.
+  std::string last;
+  std::string feed;               // name of the feed, or path of its ring; "" = none
+  std::vector<FeedInput> inputs;  // inputs of the feed
+  int64_t slots = 0;              // batches in the ring of the feed
 
   std::string words() const;   // "tokens", "tokens in epochs"
   std::string path() const;    // path of the first file; "" = none

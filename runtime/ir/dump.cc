@@ -136,7 +136,9 @@ std::string source_text(const DataSource& data) {
   const auto name = [](const DataFile& file) { return file.path.substr(file.path.find_last_of('/') + 1); };
   if (!data.files.empty()) text += " " + name(data.files.front());
   if (data.files.size() > 1) text += (data.kind == "arrays" ? " and " : " to ") + name(data.files.back());
+  if (!data.feed.empty()) text += " " + data.feed;
   if (data.order != "random") text += ", " + data.order;
+  if (!data.last.empty()) text += ", last " + data.last;
   if (data.document_end >= 0) text += fmt::format(", documents end with {}", data.document_end);
   if (data.part) text += fmt::format(", {} from {} on", data.count, data.first);
   if (data.whole > 0) text += fmt::format(", each of {} samples once", grouped(data.whole));

@@ -429,11 +429,16 @@ void read(const Field& field, DataFile& file) {
   field.may("name", file.name);
 }
 
+void read(const Field& field, FeedInput& input) {
+  field.need("name", input.name, "element", input.element, "dims", input.dims);
+}
+
 void read(const Field& field, Data& data) {
   field.need("kind", data.kind, "batch", data.global_batch);
   field.may("files", data.files, "vocab", data.vocab, "context", data.context, "order", data.order, "first", data.first,
             "whole", data.whole, "count", data.count, "part", data.part, "scale", data.scale, "document_end",
-            data.document_end, "site", data.site);
+            data.document_end, "last", data.last, "site", data.site);
+  field.may("feed", data.feed, "inputs", data.inputs, "slots", data.slots);
 }
 
 void read(const Field& field, Evaluation& evaluation) {
@@ -476,10 +481,10 @@ void read_training(const Field& root, Plan& plan) {
             plan.strategies, "batch_axes", plan.batch_axes);
   root.may("reduce", reduce, "micro", plan.microbatches, "model", plan.model);
   plan.rank_order = reduce == "rank_order";
-  // Ids of arrays are limited by the smallest lookup of the model.
+  // Ids of arrays and feeds are limited by the smallest lookup of the model.
+  const bool has_vocab = plan.data.kind != "arrays" && plan.data.kind != "feed";
   for (const IdLimit& limit : id_limits(plan.graph))
-    if (plan.data.kind == "arrays" && (plan.data.vocab == 0 || limit.size < plan.data.vocab))
-      plan.data.vocab = limit.size;
+    if (!has_vocab && (plan.data.vocab == 0 || limit.size < plan.data.vocab)) plan.data.vocab = limit.size;
   if (root.has("outputs"))
     root.at("outputs").each([&](const Field& field) {
       std::string name;

@@ -18,6 +18,7 @@
 #include "job/checkpoint_owner.h"
 #include "job/data_course.h"
 #include "job/device_check.h"
+#include "job/feed.h"
 #include "job/inventory.h"
 #include "job/non_finite.h"
 #include "job/proof.h"
@@ -50,7 +51,7 @@ int train_rank(const RankStart& start, const JobSpec& spec, const DeviceReport& 
 
 // Runs all ranks once, to their end. Returns the exit code. `again`: the launchers of all nodes begin another attempt.
 int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, ReplicaFolder& replicas, RunFolder& folder,
-            bool& again) {
+            JobFeed& feed, bool& again) {
   describe_to_views(spec);
   const double peak = peak_flops(devices) * spec.launch.nnodes;  // assumes that all nodes have the same devices
   Observer observer(spec.watch, peak, &folder);
@@ -77,6 +78,7 @@ int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, Repl
       tell();
       if (!spec.checkpoint.kept.empty()) observer.begin_after(spec.checkpoint.begin.step);
       take_from_plan(spec, plan);
+      feed.await(plan, spec);
       require_commits_for_rollback(spec, plan);
       if (keeps_replicas(spec, plan)) observer.say(replicas.settle(spec, plan, job));
       restarts.allow();
@@ -84,7 +86,7 @@ int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, Repl
       require_effect(parse_chaos(spec.chaos, launch.ranks()), spec.checkpoint.begin.step, plan.steps,
                      !spec.checkpoint.folder.empty());
       require_traced(spec.watch.trace_steps, spec.checkpoint.begin.step, plan.steps);
-      if (identifies_data(spec)) identities = identify_data(job, plan.data.context);
+      if (identifies_data(spec)) identities = identify_data(job, plan.data.context, feed.fingerprint());
       if (!identities.empty()) require_same_data(spec.checkpoint, job, plan, identities.front());
       restarts.begin(job);
       if (restarts.done() == 0) require_space(spec.checkpoint, job);
@@ -94,6 +96,7 @@ int attempt(JobSpec& spec, const DeviceReport& devices, Restarts& restarts, Repl
       if (restarts.done() == 0) folder.begin(job, plan.modules);
       settle_lineage(spec, folder.id(), plan);
       folder.begins_with(spec.checkpoint.lineage);
+      feed.attach(job, spec);
     }
   } catch (const Error& error) {
     launch.refuse(error);
@@ -127,9 +130,10 @@ int run_job(JobSpec& spec, const DeviceReport& devices) {
   require_owner(spec);
   RunFolder folder(spec.watch);
   ReplicaFolder replicas(spec);  // outlives the attempts, because each reads the commits of the previous one
+  JobFeed feed;                  // also outlives them, because the feeder waits for its lock
   for (;;) try {
       bool again = false;
-      const int code = attempt(spec, devices, restarts, replicas, folder, again);
+      const int code = attempt(spec, devices, restarts, replicas, folder, feed, again);
       if (!again) return code;
       restarts.begin_again(code == static_cast<int>(Exit::preempted));
       spec.chaos.clear();  // the injected faults have happened

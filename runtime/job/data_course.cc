@@ -37,8 +37,9 @@ std::vector<std::string> digests_of(const DataFiles& files, int64_t elements) {
   return digests;
 }
 
-DataIdentity identify(const DataSource& source, int64_t context) {
+DataIdentity identify(const DataSource& source, int64_t context, const std::string& fingerprint = "") {
   DataIdentity identity{source.kind, source.order, context, source.first, source.count, {}};
+  if (!source.feed.empty()) identity.contents.push_back({"feed", "feed", 0, {fingerprint}});
   std::vector<std::string> names;
   for (const DataFile& file : source.files)
     if (std::find(names.begin(), names.end(), file.name) == names.end()) names.push_back(file.name);
@@ -103,6 +104,14 @@ std::vector<std::string> content_differences(const DataIdentity& before, const D
 std::vector<std::string> differences(const DataIdentity& before, const DataIdentity& now, const DataSource& source) {
   if (before.kind != now.kind)
     return {fmt::format("they are prun.data.{}, and were prun.data.{}", now.kind, before.kind)};
+  if (!source.feed.empty()) {
+    if (before.contents == now.contents) return {};
+    const auto fingerprint = [](const DataIdentity& of) {
+      return of.contents.size() == 1 && of.contents[0].blocks.size() == 1 ? of.contents[0].blocks[0] : "";
+    };
+    return {fmt::format("the feed '{}' has the fingerprint '{}', and had '{}'", source.feed, fingerprint(now),
+                        fingerprint(before))};
+  }
   std::vector<std::string> found = content_differences(before, now, source);
   if (before.context != now.context)
     found.push_back(
@@ -144,11 +153,11 @@ void begin_at_first_sample(CheckpointSettings& s, Job& job) {
 
 }  // namespace
 
-std::vector<DataIdentity> identify_data(const Job& job, int64_t context) {
+std::vector<DataIdentity> identify_data(const Job& job, int64_t context, const std::string& fingerprint) {
   std::vector<DataIdentity> all;
   for (const Body& body : job.classes.front().bodies)
     if (!body.data.kind.empty() && (all.empty() || !body.data.files.empty()))
-      all.push_back(identify(body.data, context));
+      all.push_back(identify(body.data, context, fingerprint));
   return all;
 }
 

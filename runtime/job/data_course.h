@@ -14,8 +14,8 @@ namespace prun {
 struct CheckpointSettings;
 
 // Identifies the training data, then the data of an evaluation that reads files. Throws usage_error if a file is gone
-// or has changed since the plan was compiled.
-std::vector<checkpoint::DataIdentity> identify_data(const Job& job, int64_t context);
+// or has changed since the plan was compiled. `fingerprint`: of a feed.
+std::vector<checkpoint::DataIdentity> identify_data(const Job& job, int64_t context, const std::string& fingerprint);
 
 // Throws checkpoint_invalid, with all differences, if the plan's data differ from the checkpoint's. With --new-data the
 // steps of `job` begin at the first sample of the plan's data instead.

@@ -194,6 +194,7 @@ void set_conditions(Plan& plan) {
   plan.data.first = plan.data.count = 0;
   plan.data.part = false;
   plan.data.order = "random";
+  plan.data.last = plan.data.feed = "";
   if (plan.data.document_end >= 0) plan.data.document_end = 0;  // a token id that small vocabularies have, too
   plan.evaluation = Evaluation{.every = 1, .batches = 1, .data = plan.data, .site = plan.optimizer.site};
   plan.optimizer.lr = {.last = std::max(plan.optimizer.lr.peak(), 1e-3)};

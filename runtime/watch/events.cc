@@ -37,6 +37,7 @@ std::string exit_name(int code) {
                                                         {Exit::out_of_memory, "out of memory"},
                                                         {Exit::script_limit, "script limit"},
                                                         {Exit::non_finite, "not finite"},
+                                                        {Exit::feed, "feed"},
                                                         {Exit::preempted, "preempted"}};
   for (const auto& [exit, name] : kNames)
     if (static_cast<int>(exit) == code) return name;

@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "calibrate/algorithm_costs.h"
+#include "data/feed_ring.h"
 #include "ir/op_cost.h"
 #include "ir/state.h"
 #include "job/algorithm_choice.h"
@@ -41,6 +42,12 @@ int64_t ops_in(const Body& step) {
   return ops;
 }
 
+// Returns the bytes of shared memory of the ring of a feed; 0 = no feed.
+int64_t feed_bytes(const Job& job) {
+  const DataSource& data = job.classes.front().step().data;
+  return data.feed.empty() ? 0 : feed_ring_bytes(data);
+}
+
 nlohmann::json as_json(const Job& job, const ProofReport& proof) {
   nlohmann::json classes = nlohmann::json::array();
   for (const Program& program : job.classes) {
@@ -65,6 +72,7 @@ nlohmann::json as_json(const Job& job, const ProofReport& proof) {
           {"proof", proof.text},
           {"proven", proof.proven},
           {"apart_from", proof.apart_from},
+          {"feed_bytes", feed_bytes(job)},
           {"ranks", job.class_of_rank.size()},
           {"parameters", parameter_count(job)},
           {"classes", classes},
@@ -138,6 +146,9 @@ int Check::run() {
     fmt::print("{} parameters\n{}", grouped(parameters), parameter_lists(plan));
   if (!algorithms.empty()) fmt::print("by calibration: {}\n", algorithms);
   for (size_t c = 0; c < job.classes.size() && c < 8; ++c) print_class(job, c);
+  if (const int64_t bytes = feed_bytes(job); bytes > 0)
+    fmt::print("\nfeed '{}': {} in /dev/shm ({} batches, {} B)\n", plan.data.feed, human_bytes(bytes), plan.data.slots,
+               grouped(bytes));
   if (job.classes.size() > 8) fmt::print("\nand {} more classes of ranks (--json lists all)\n", job.classes.size() - 8);
   return 0;
 }

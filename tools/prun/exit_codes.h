@@ -27,6 +27,7 @@ inline const std::vector<std::pair<int, const char*>>& exit_codes() {
       {18, "out of memory at run time; a plan that does not fit before launch is 3"},
       {19, "the script ran too long or took too much memory"},
       {20, "a NaN or an infinity (--check-finite, --non-finite)"},
+      {21, "the process that feeds batches (prun.data.feed) died, failed or did not come"},
       {75, "stopped by SIGTERM or Ctrl-C, after a checkpoint: --resume auto goes on"},
   };
   return codes;

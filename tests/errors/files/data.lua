@@ -61,4 +61,16 @@ function cases.rotary_scaling_of_another_type() return llama { rope_type = "yarn
 function cases.rotary_scaling_without_a_range() return llama { rope_type = "llama3", low_freq_factor = 5 } end
 function cases.tokens_of_a_text() return plan(prun.data.tokens { path = "text/sample.txt", batch = 4 }) end
 
+function cases.inputs_and_x() return plan(arrays { x = "a.npy", inputs = { y = "b.npy" } }) end
+function cases.no_inputs() return plan(arrays {}) end
+local x, threes = "tests/errors/files/x.npy", "tests/errors/files/threes.npy"
+function cases.array_files_differ() return plan(arrays { x = { x, threes } }) end
+function cases.arrays_of_other_lengths() return plan(arrays { inputs = { x = x, y = { threes, threes } } }) end
+function cases.last_of_random() return plan(arrays { x = x, order = "random", last = "pad" }) end
+local function feed(inputs) return plan(prun.data.feed { name = "f", batch = 4, inputs = inputs }) end
+function cases.feed_element() return feed { tokens = { "int46", 8 } } end
+function cases.feed_size() return feed { tokens = { "int64", 0 } } end
+function cases.feed_ids() return feed { tokens = { "float32", 8, as = "ids" } } end
+function cases.feed_empty() return feed {} end
+
 return cases[arg.case]()

@@ -16,6 +16,7 @@ from .errors import (
     CheckpointError,
     CheckpointWriteError,
     CollectiveMismatch,
+    FeedFailed,
     Hang,
     JobFailed,
     JoinFailed,
@@ -38,18 +39,19 @@ if TYPE_CHECKING:
     from .answers import check, sim, tune
     from .command import version
     from .export import export
+    from .feed import feed
     from .fit import fit
     from .job import run
     from .weights import load, save
 
 # Imported when they are first used.
 _LAZY = {"run": "job", "check": "answers", "sim": "answers", "tune": "answers", "load": "weights", "save": "weights",
-         "version": "command", "export": "export", "fit": "fit"}  # fmt: skip
+         "version": "command", "export": "export", "fit": "fit", "feed": "feed"}  # fmt: skip
 
 __all__ = [
-    "CheckFailed", "CheckpointError", "CheckpointWriteError", "CollectiveMismatch", "Hang", "JobFailed", "JoinFailed",
+    "CheckFailed", "CheckpointError", "CheckpointWriteError", "CollectiveMismatch", "FeedFailed", "Hang", "JobFailed", "JoinFailed",
     "Killed", "LinkError", "NonFinite", "OutOfMemory", "PlanError", "Preempted", "PrunError", "RankFailed",
-    "ScriptLimit", "TransportError", "UsageError", "check", "export", "fit", "load", "run", "save", "sim", "tune",
+    "ScriptLimit", "TransportError", "UsageError", "check", "export", "feed", "fit", "load", "run", "save", "sim", "tune",
     "version"]  # fmt: skip
 
 

@@ -106,6 +106,10 @@ class NonFinite(JobFailed):
     """Exit code 20: a NaN or an infinity (`check_finite`, `non_finite`)."""
 
 
+class FeedFailed(JobFailed):
+    """Exit code 21: the process that feeds a job with batches died, failed or did not come."""
+
+
 class Preempted(JobFailed):
     """Exit code 75: stopped by SIGTERM after a checkpoint; `resume="auto"` continues."""
 
@@ -121,7 +125,7 @@ class Killed(JobFailed):
 BY_EXIT_CODE: Mapping[int, type[PrunError]] = {
     1: CheckFailed, 2: UsageError, 3: PlanError, 10: RankFailed, 11: Hang, 12: CollectiveMismatch, 13: JoinFailed,
     14: TransportError, 15: CheckpointWriteError, 16: CheckpointError, 17: LinkError, 18: OutOfMemory, 19: ScriptLimit,
-    20: NonFinite, 75: Preempted}  # fmt: skip
+    20: NonFinite, 21: FeedFailed, 75: Preempted}  # fmt: skip
 
 _PLACE = re.compile(r"(?:^|.* at |.*, )(?P<file>[^\s:,]+\.lua):(?P<line>\d+)", re.DOTALL)
 _PLAN_PLACE = re.compile(r"^(?P<file>[^\n:]+):(?P<line>\d+): ")

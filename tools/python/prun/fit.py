@@ -5,6 +5,7 @@ Plan, weights, data in memory and the last checkpoint are in a temporary folder 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import math
 import os
@@ -12,6 +13,7 @@ import pathlib
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -97,6 +99,8 @@ def _example(module: Any, data: Any, file: str, context: int) -> Any:
 
 def _data_bytes(data: Any) -> int:
     """Returns the bytes of the files that _place_data writes."""
+    if _is_feed(data):
+        return 0
     parts = data if isinstance(data, tuple) else (data,)
     return sum(int(math.prod(part.shape)) * 8 for part in parts if _is_array(part))
 
@@ -116,6 +120,112 @@ def _place_data(data: Any, folder: pathlib.Path, prefix: str = "") -> dict[str, 
         return {f"{prefix}file": str(paths[0]), f"{prefix}targets": str(paths[1])}
     raise UsageError("data should be a token file, an array of token ids, or a pair of arrays, is "
                      f"{type(data).__name__}")
+
+
+def _is_feed(data: Any) -> bool:
+    """Returns whether the data are batches or samples that Python makes: a DataLoader, a Dataset, an iterator."""
+    known = isinstance(data, str | os.PathLike | tuple) or _is_array(data)
+    return not known and (hasattr(data, "__iter__") or hasattr(data, "__getitem__") or callable(data))
+
+
+def _batches(data: Any, batch: int) -> Any:
+    """Returns batches of `batch` samples. A torch Dataset is shuffled each epoch."""
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list):
+        loader = _module("torch").utils.data.DataLoader
+        return _epochs(loader(data, batch_size=batch, shuffle=True, drop_last=True))
+    return _epochs(data) if hasattr(data, "batch_sampler") else data
+
+
+class _epochs:
+    """The batches of a DataLoader, again and again."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            count = 0
+            for each in self.loader:
+                count += 1
+                yield each
+            if count == 0:
+                return
+
+
+class _Feed:
+    """The feeder of a fit: a thread of this process. A batch's parts become the inputs of the exported plan."""
+
+    def __init__(self, data: Any, batch: int, name: str, shifts: bool) -> None:
+        from .feed import Feeder
+
+        self.source, self.shifts, self.names = _batches(data, batch), shifts, ["x", "y"]
+        self.first: Any = None
+        by_position = callable(self.source) and not hasattr(self.source, "__iter__")
+        once = not by_position and iter(self.source) is self.source
+        made: Any = map(self._inputs, self.source) if once else _Mapped(self.source, self._inputs)
+        self.feeder = Feeder((lambda cursor, samples: map(self._inputs, self.source(cursor, samples)))
+                             if by_position else made, name)
+        size = self.feeder.ring.batch
+        if size != batch:
+            self.feeder.ring.close()
+            raise UsageError(f"the data's batches have {size} samples, and batch={batch}")
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, name="prun.feed", daemon=True)
+
+    def _inputs(self, batch: Any) -> dict[str, Any]:
+        """Returns a batch by the names of the plan's inputs."""
+        if isinstance(batch, Mapping):
+            parts = list(batch.values())
+            if {"input_ids", "labels"} <= set(batch):
+                parts = [batch["input_ids"], batch["labels"]]
+        else:
+            parts = list(batch) if isinstance(batch, tuple | list) else [batch]
+        if len(parts) != 2:
+            raise UsageError(f"a batch should have two parts, inputs and targets, has {len(parts)}")
+        self.first = self.first or parts
+        ids = all(str(part.dtype).rpartition(".")[2] in ("int64", "int32") and part.ndim == 2 for part in parts)
+        if ids and self.shifts:
+            return {"tokens": parts[0][:, :-1], "targets": parts[1][:, 1:]}
+        return dict(zip(("tokens", "targets") if ids else ("x", "y"), parts))
+
+    def example(self) -> Any:
+        """Returns one sample as arguments of the module."""
+        torch = _module("torch")
+        parts = [part[:1] if hasattr(part, "detach") else torch.from_numpy(_numpy(part)[:1]) for part in self.first]
+        parts = [part.long() if not part.is_floating_point() else part for part in parts]
+        return {"input_ids": parts[0], "labels": parts[0]} if self.shifts else tuple(parts)
+
+    def lua(self) -> str:
+        """Returns the data of the plan."""
+        kinds = {"u8": "uint8", "u16": "uint16", "u32": "uint32", "i32": "int32", "i64": "int64", "f32": "float32",
+                 "f64": "float64"}
+        inputs = ", ".join(f'{name} = {{ "{kinds[element]}"{"".join(f", {size}" for size in shape[1:])} }}'
+                           for name, (element, shape, _) in self.feeder.ring.inputs.items())
+        return f"prun.data.feed {{ name = arg.file, batch = arg.batch, inputs = {{ {inputs} }} }}"
+
+    def _run(self) -> None:
+        try:
+            self.feeder.run()
+        except BaseException as error:
+            self.error = error
+
+    def __enter__(self) -> _Feed:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.feeder.stop()
+        self.thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+class _Mapped:
+    def __init__(self, source: Any, of: Callable[[Any], Any]) -> None:
+        self.source, self.of = source, of
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.of, self.source)
 
 
 def _mesh_fields(axes: Mapping[str, int]) -> str:
@@ -200,8 +310,9 @@ def fit(module: Any, data: Any, *, steps: int = 10, batch: int = 8, context: int
     """Trains a module in place and returns the rows of metrics, as prun.run does.
 
     `module`: takes a batch and returns the mean loss (prun.export has the details). `data`: a token file, an array of
-    token ids of any shape, or a pair of arrays (x, y) whose entry i is sample i. `eval`: the same, evaluated every
-    `eval_every` steps (0 = ten times). `context`: tokens of a sample. `example`: arguments for one call of the module,
+    token ids of any shape, a pair of arrays (x, y) whose entry i is sample i, a torch DataLoader or Dataset, or an
+    iterable of batches of two parts (prun.feed has the details). `eval`: files or arrays, evaluated every `eval_every`
+    steps (0 = ten times). `context`: tokens of a sample. `example`: arguments for one call of the module,
     needed only if they are not (tokens, targets), input_ids and labels, or (x, y).
 
     `mesh`: "pp=2, dp=2, tp=2", whose product is the number of ranks. `strategy`: Lua, or the name of one for dp,
@@ -228,13 +339,25 @@ def fit(module: Any, data: Any, *, steps: int = 10, batch: int = 8, context: int
     settings: dict[str, Any] = {"steps": steps, "batch": batch, "micro": micro, "weight_decay": weight_decay,
                                 "lr": None if isinstance(lr, str) else float(lr), "dtype": dtype}
     size = sum(each.numel() * each.element_size() for each in module.parameters())
-    with scratch(size * (_STATE_COPIES if checkpoint is None else 1) + _data_bytes(data) + _data_bytes(eval)) as folder:
-        settings.update(_place_data(data, folder))
+    copies = _STATE_COPIES if checkpoint is None else 1
+    with contextlib.ExitStack() as held:
+        folder = held.enter_context(scratch(size * copies + _data_bytes(data) + _data_bytes(eval)))
+        feed = None
+        if _is_feed(data):
+            feed = _Feed(data, batch, f"fit-{os.getpid()}-{id(module):x}",
+                         "labels" in inspect.signature(module.forward).parameters)
+            held.enter_context(feed)
+            settings["file"] = feed.feeder.path
+            example = feed.example() if example is None else example
+        else:
+            settings.update(_place_data(data, folder))
         if eval is not None:
             settings.update(_place_data(eval, folder, "eval_"), eval_every=eval_every or math.ceil(steps / 10))
         if example is None:
             example = _example(module, data, settings["file"], context)
         exported = export(module, example)
+        if feed is not None:
+            choices = dataclasses.replace(choices, data=feed.lua())
         plan = exported.save(folder / "model", choices)
         bar = _Bar(steps, progress)
 

@@ -43,7 +43,7 @@ class Choices:
     """The parts of a plan that do not come from the module, as Lua. The defaults are those of an exported plan.
 
     `mesh`: the fields of prun.mesh. `arguments`: of the plan, for `mesh`. `strategy`: an expression per strategy.
-    `evaluate`: the plan evaluates each sample of the arguments `eval_file` and `eval_targets` every `eval_every` steps.
+    `data`: instead of the module's data, "" = those. `evaluate`: the plan evaluates each sample of the arguments `eval_file` and `eval_targets` every `eval_every` steps.
     """
 
     mesh: str = "pp = arg.pp, dp = prun.rest, tp = arg.tp"
@@ -52,6 +52,7 @@ class Choices:
                                'prun.zero3 { axis = "dp" }')
     optimizer: str = "prun.adamw { lr = arg.lr, weight_decay = arg.weight_decay }"
     evaluate: bool = False
+    data: str = ""
 
 
 EXPORTED = Choices()
@@ -82,7 +83,7 @@ class Template:
         if choices.evaluate:
             rows.insert(1, ['eval_file = ""', *['eval_targets = ""'] * self.has_targets, "eval_every = 10"])
         return _TEXT.format(
-            head=self.head, weights=quoted(weights), model=self.model, data=self.data, mesh=choices.mesh,
+            head=self.head, weights=quoted(weights), model=self.model, data=choices.data or self.data, mesh=choices.mesh,
             arguments="\n".join(f"  {', '.join(row)}," for row in rows),
             strategy="\n".join(f"    {one}," for one in choices.strategy), optimizer=choices.optimizer,
             evaluation=_EVALUATION.format(data=self.eval_data) if choices.evaluate else "")

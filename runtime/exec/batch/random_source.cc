@@ -1,0 +1,74 @@
+// prun.data.random: normal numbers and uniform ids, functions of the seed and the sample's global index.
+#include <algorithm>
+
+#include "exec/batch/sample_source.h"
+#include "prun/philox.h"
+
+namespace prun {
+namespace {
+
+class RandomSource final : public SampleSource {
+ public:
+  explicit RandomSource(const SourceContext& context)
+      : source_(context.source), use_(context.use), seed_(context.seed) {}
+
+  void fill(std::span<const BatchOutput> outputs, int64_t slot, int64_t sample, const std::vector<void*>& to) override {
+    for (const BatchOutput& out : outputs) {
+      const uint64_t key = sample_key(use_) + (out.is_target() ? 1 : 0);  // a pipeline stage may need only one of them
+      if (!out.positions) {
+        normals(out, key, slot, sample, to[out.at]);
+        continue;
+      }
+      for (int64_t i = 0, n = out.per_sample; i < n; ++i)
+        static_cast<int32_t*>(to[out.at])[slot * n + i] =
+            random_id(out, key, static_cast<uint64_t>(sample * out.positions->whole() + out.positions->of(i)));
+    }
+  }
+
+ private:
+  void normals(const BatchOutput& out, uint64_t key, int64_t slot, int64_t sample, void* to) const {
+    const int64_t n = out.per_sample;
+    const auto draw = [&](int64_t from, int64_t count, float* numbers) {
+      random_normals(seed_, key, static_cast<uint64_t>(sample * n + from), count, numbers);
+    };
+    if (out.dtype == Dtype::f32) return draw(0, n, static_cast<float*>(to) + slot * n);
+    float numbers[256];
+    for (int64_t from = 0; from < n; from += std::ssize(numbers)) {
+      const int64_t count = std::min(n - from, std::ssize(numbers));
+      draw(from, count, numbers);
+      for (int64_t i = 0; i < count; ++i)
+        store_element(out.dtype, to, slot * n + from + i, static_cast<double>(numbers[i]));
+    }
+  }
+
+  int32_t random_id(const BatchOutput& out, uint64_t key, uint64_t place) const {
+    if (out.ignored) return random_target(out, key, place);
+    const auto id = [&](uint64_t of) { return philox::integer(seed_, of, place, 0, source_.vocab - 1); };
+    if (source_.document_end >= 0 && out.is_target() && id(sample_key(use_)) == source_.document_end)
+      return kIgnoredTarget;
+    return static_cast<int32_t>(id(key));
+  }
+
+  // Returns a random target where some do not count: a quarter of them, so that ranks and microbatches count
+  // differently, but never the first one of a batch.
+  int32_t random_target(const BatchOutput& out, uint64_t key, uint64_t place) const {
+    const auto draw = [&](uint64_t of, int64_t most) { return philox::integer(seed_, of, place, 0, most); };
+    const int64_t id = draw(key, source_.vocab - 1);
+    const bool first = place % static_cast<uint64_t>(source_.global_batch * out.positions->whole()) == 0;
+    if (first) return static_cast<int32_t>(out.ignores(id) ? (id + 1) % source_.vocab : id);
+    constexpr uint64_t kMasks = uint64_t{1} << 32;  // apart from the keys of samples
+    return out.ignores(id) || draw(key + kMasks, 3) == 0 ? kIgnoredTarget : static_cast<int32_t>(id);
+  }
+
+  DataSource source_;
+  SampleUse use_;
+  uint64_t seed_;
+};
+
+}  // namespace
+
+std::unique_ptr<SampleSource> make_random_source(const SourceContext& context) {
+  return std::make_unique<RandomSource>(context);
+}
+
+}  // namespace prun

@@ -1,0 +1,81 @@
+"""The data of inputs.lua: tokens, labels and weights of 20 samples, as arrays in files and as batches."""
+import array
+import json
+import math
+import pathlib
+import random
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+PLAN = HERE / "inputs.lua"
+SAMPLES, CONTEXT, VOCAB, IGNORED = 20, 8, 24, -100
+MESHES = [{}, {"micro": 2}, {"dp": 2}, {"tp": 2}, {"pp": 2, "micro": 2}, {"pp": 2, "dp": 2, "micro": 2}]
+
+
+def npy(descr, shape, data):
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {tuple(shape)}, }}"
+    text += " " * (-(len(text) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + data
+
+
+def shaped(kind, values, *shape):
+    """Returns an array with a shape, without numpy."""
+    return memoryview(array.array(kind, values)).cast("B").cast(kind, shape)
+
+
+class Inputs(unittest.TestCase):
+    prun_path = ""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="prun-inputs-"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        draw = random.Random(7)
+        cls.tokens = [[draw.randrange(VOCAB) for _ in range(CONTEXT)] for _ in range(SAMPLES)]
+        cls.labels = [[draw.randrange(VOCAB) if t < 1 + i % CONTEXT else IGNORED for t in range(CONTEXT)]
+                      for i in range(SAMPLES)]
+        cls.weights = [[draw.randrange(1, 8) / 4 for _ in range(CONTEXT)] for _ in range(SAMPLES)]
+        cls.write("tokens_0", "<i8", "q", cls.tokens[:12])
+        cls.write("tokens_1", "<i8", "q", cls.tokens[12:])
+        cls.write("labels", "<i8", "q", cls.labels)
+        cls.write("weights_0", "<f4", "f", cls.weights[:5])
+        cls.write("weights_1", "<f4", "f", cls.weights[5:])
+
+    @classmethod
+    def write(cls, name, descr, kind, rows):
+        data = array.array(kind, [number for row in rows for number in row]).tobytes()
+        (cls.folder / f"{name}.npy").write_bytes(npy(descr, [len(rows), len(rows[0])], data))
+
+    @classmethod
+    def batch(cls, samples):
+        """Returns a batch of the feed with these samples."""
+        def rows(kind, values):
+            return shaped(kind, [number for i in samples for number in values[i]], len(samples), CONTEXT)
+
+        return {"tokens": rows("q", cls.tokens), "labels": rows("q", cls.labels), "weights": rows("f", cls.weights)}
+
+    def words(self, *words, **settings):
+        ranks = math.prod(settings.get(axis, 1) for axis in ("pp", "dp", "tp"))
+        sets = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        return [self.prun_path, PLAN, "--nproc", str(ranks), *map(str, words), *sets]
+
+    def run_prun(self, words, code=0):
+        done = subprocess.run(words, capture_output=True, text=True, timeout=100, cwd=self.folder)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def losses(self, *words, code=0, **settings):
+        """Returns the loss of each step, in f64."""
+        metrics = self.folder / "metrics.jsonl"
+        metrics.unlink(missing_ok=True)
+        self.run_prun(self.words("--metrics", metrics, "--device", "reference", *words, **settings), code)
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+        return [row["loss"] for row in rows if "loss" in row]
+
+    def assert_close(self, ours, theirs, bound=1e-12):
+        self.assertEqual(len(ours), len(theirs))
+        for one, other in zip(ours, theirs):
+            self.assertLess(abs(one - other), bound, f"{ours}\n{theirs}")
