@@ -33,12 +33,12 @@ function data.source(kind, spec)
   end)
 end
 
--- Fills in options from the model and rejects contradictions.
+-- Fills in options from the model and rejects contradictions. A table of inputs has the name of a model's size.
 function data.agree(source, model)
   local options = source.options
   for _, name in ipairs(shared) do
     for _, entry in ipairs(source.spec.entries) do
-      if entry.name == name then
+      if entry.name == name and entry.kind ~= "table" then
         local wanted = model.options and model.options[name]
         if options[name] == nil then options[name] = wanted end
         if options[name] == nil then

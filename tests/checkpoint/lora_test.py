@@ -218,7 +218,7 @@ class Exports(Lora):
 class Guide(Lora):
     def test_the_example_trains_and_exports(self):
         self.at("theirs").rename(self.at("gpt2"))
-        lora_example.write(self.folder, VOCAB, LAYERS, WIDTH, HEADS, CONTEXT, None)
+        lora_example.write(self.folder, VOCAB, LAYERS, WIDTH, HEADS, CONTEXT, -100)
         words = lora_example.commands()
         self.assertEqual([each[0] for each in words], ["sft.lua", "ckpt", "ckpt"])
         for each in words:

@@ -182,7 +182,7 @@ class Peft(unittest.TestCase):
         torch.manual_seed(2)
         base = AutoModelForCausalLM.from_config(OURS["gpt"][2])
         base.save_pretrained(self.at("gpt2"))
-        x, y = lora_example.write(self.folder, 256, 2, 64, 4, 16, None)
+        x, y = lora_example.write(self.folder, 256, 2, 64, 4, 16, -100)
         for words in lora_example.commands():
             self.prun(*words)
         tuned = AutoModelForCausalLM.from_pretrained(self.at("tuned"))

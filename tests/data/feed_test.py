@@ -156,8 +156,10 @@ class Feed(Inputs):
         self.refused(2, "the label 24 in 'labels', sample 0 of batch 0", batches=[wrong], steps=1)
 
     def test_check_sim_and_draw_need_no_feeder(self):
-        for command in ("check", "sim", "dump"):
-            done = self.run_prun([self.prun_path, command, *self.words(**{"from": "feed", "name": self.name})[1:]])
+        cluster = HERE.parents[1] / "plans/clusters/dgx-a100.yaml"
+        for command, *options in (("check",), ("check", "--prove"), ("sim", "--cluster", cluster), ("dump",), ("draw",)):
+            words = self.words(*options, **{"from": "feed", "name": self.name})[1:]
+            done = self.run_prun([self.prun_path, command, *words])
             if command == "check":
                 self.assertIn("in /dev/shm (4 batches,", done.stdout)
 
@@ -191,4 +193,4 @@ class Feed(Inputs):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

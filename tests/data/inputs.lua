@@ -6,7 +6,7 @@ local nn = prun.nn
 local arg = prun.args {
   from = { "arrays", "arrays or feed", choices = { "arrays", "feed" } },
   name = "", order = "given", last = "", labels = "labels.npy", kind = "int64", context = 8, eval = "",
-  dp = 1, tp = 1, pp = 1, micro = 1, batch = 8, steps = 3, dtype = "f64", vocab = 24, wrong = "",
+  dp = 1, tp = 1, pp = 1, micro = 1, batch = 8, steps = 3, dtype = "f32", vocab = 24, wrong = "",
 }
 
 local last = arg.last ~= "" and arg.last or nil

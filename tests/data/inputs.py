@@ -71,7 +71,7 @@ class Inputs(unittest.TestCase):
         """Returns the loss of each step, in f64."""
         metrics = self.folder / "metrics.jsonl"
         metrics.unlink(missing_ok=True)
-        self.run_prun(self.words("--metrics", metrics, "--device", "reference", *words, **settings), code)
+        self.run_prun(self.words("--metrics", metrics, "--device", "reference", *words, dtype="f64", **settings), code)
         rows = [json.loads(line) for line in metrics.read_text().splitlines()]
         return [row["loss"] for row in rows if "loss" in row]
 

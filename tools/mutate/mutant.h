@@ -10,7 +10,22 @@
 
 namespace prun::mutate {
 
-enum class Kind { drop, twice, swap, axis, edge, lifetime, count, reduction, heads, blocks, attribute, repeat, frozen, shares };
+enum class Kind {
+  drop,
+  twice,
+  swap,
+  axis,
+  edge,
+  lifetime,
+  count,
+  reduction,
+  heads,
+  blocks,
+  attribute,
+  repeat,
+  frozen,
+  shares
+};
 inline constexpr int kKinds = 14;
 std::string_view kind_name(Kind kind);
 

@@ -16,7 +16,7 @@ constexpr int kThreads = 256;
 
 double scale_of(const OpView& view) { return view.number("scale", 1); }
 int64_t blocks_of(int64_t items) { return std::clamp<int64_t>(items, 1, 1056); }
-int64_t rows_of(const OpView& view) { return view.read(0).rows(); }
+int64_t rows_of(const OpView& view) { return view.read(0).shape.rows(); }
 size_t row_parts(const OpView& view) { return 2 * static_cast<size_t>(blocks_of(rows_of(view))) * sizeof(double); }
 int64_t runs_of(const OpView& view) { return (view.read(0).count() + kThreads - 1) / kThreads; }
 size_t element_parts(const OpView& view) { return static_cast<size_t>(blocks_of(runs_of(view))) * sizeof(double); }
@@ -128,7 +128,7 @@ std::unique_ptr<Kernel> make_kl(const OpView& view) {
     const int64_t rows = rows_of(view), blocks = blocks_of(rows);
     view.expect_count(view.read(1), view.read(0).count());
     view.expect_count(view.write(0), 1);
-    return kernel_of([x = view.in<T>(0), teacher = view.in<T>(1), rows, blocks, width = view.read(0).last(),
+    return kernel_of([x = view.in<T>(0), teacher = view.in<T>(1), rows, blocks, width = view.read(0).shape.last(),
                       by = 1 / view.number("temperature", 1), scale = scale_of(view),
                       parts = scratch(view, row_parts(view)), loss = view.out<float>(0)](cudaStream_t stream) {
       double* data = static_cast<double*>(parts.data);
@@ -157,7 +157,7 @@ std::unique_ptr<Kernel> make_kl_grad(const OpView& view) {
     view.expect_count(view.write(0), view.read(0).count());
     const double by = 1 / view.number("temperature", 1);
     return kernel_of([x = view.in<T>(0), teacher = view.in<T>(1), dx = view.out<T>(0), rows, by,
-                      width = view.read(0).last(), factor = scale_of(view) * by](cudaStream_t stream) {
+                      width = view.read(0).shape.last(), factor = scale_of(view) * by](cudaStream_t stream) {
       launch(kl_gradient<T>, static_cast<unsigned>(blocks_of(rows)), kThreads, 0, stream, x, teacher, rows, width, by,
              factor, dx);
     });
@@ -176,7 +176,7 @@ std::unique_ptr<Kernel> make_logsumexp(const OpView& view) {
     const int64_t rows = rows_of(view);
     view.expect_count(view.write(0), rows);
     return kernel_of(
-        [x = view.in<T>(0), lse = view.out<float>(0), rows, width = view.read(0).last()](cudaStream_t stream) {
+        [x = view.in<T>(0), lse = view.out<float>(0), rows, width = view.read(0).shape.last()](cudaStream_t stream) {
           launch(lse_of_rows<T>, static_cast<unsigned>(blocks_of(rows)), kThreads, 0, stream, x, rows, width, lse);
         });
   });
@@ -195,7 +195,7 @@ std::unique_ptr<Kernel> make_logsumexp_grad(const OpView& view) {
     view.expect_count(view.read(2), rows_of(view));
     view.expect_count(view.write(0), count);
     return kernel_of([x = view.in<T>(0), lse = view.in<float>(1), dlse = view.in<float>(2), dx = view.out<T>(0), count,
-                      width = view.read(0).last()](cudaStream_t stream) {
+                      width = view.read(0).shape.last()](cudaStream_t stream) {
       launch(lse_gradient<T>, blocks_for(count, kThreads), kThreads, 0, stream, x, lse, dlse, count, width, dx);
     });
   });
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads) sum_softmax(const T* x, int64_t rows
 }
 std::unique_ptr<Kernel> make_softmax_sums(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() {
-    const int64_t width = view.read(0).last();
+    const int64_t width = view.read(0).shape.last();
     view.expect_count(view.write(0), width);
     return kernel_of([x = view.in<T>(0), sums = view.out<float>(0), rows = rows_of(view), width](cudaStream_t stream) {
       launch(sum_softmax<T>, static_cast<unsigned>(width), kThreads, 0, stream, x, rows, width, sums);
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 std::unique_ptr<Kernel> make_softmax_sums_grad(const OpView& view) {
   return with_float(view.read(0).dtype, [&]<class T>() {
-    const int64_t width = view.read(0).last();
+    const int64_t width = view.read(0).shape.last();
     view.expect_count(view.read(1), width);
     view.expect_count(view.write(0), view.read(0).count());
     return kernel_of([x = view.in<T>(0), ds = view.in<float>(1), dx = view.out<T>(0), rows = rows_of(view),
@@ -278,7 +278,7 @@ std::unique_ptr<Kernel> make_accuracy(const OpView& view) {
     view.expect_count(view.read(1), rows);
     view.expect_count(view.write(0), 1);
     view.expect_count(view.write(1), 1);
-    return kernel_of([x = view.in<T>(0), targets = view.in<int32_t>(1), rows, blocks, width = view.read(0).last(),
+    return kernel_of([x = view.in<T>(0), targets = view.in<int32_t>(1), rows, blocks, width = view.read(0).shape.last(),
                       scale = scale_of(view), parts = scratch(view, row_parts(view)), right = view.out<float>(0),
                       counted = view.out<float>(1)](cudaStream_t stream) {
       double *hits = static_cast<double*>(parts.data), *some = hits + blocks;

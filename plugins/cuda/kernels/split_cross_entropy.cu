@@ -25,8 +25,7 @@ __global__ void __launch_bounds__(kRowThreads, kRowBlocks) row_maxima(const T* l
 // Computes sums [2][rows]: Σ exp(logit − maximum), and this rank's part of the target's (smoothed) logit.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, kRowBlocks)
-    row_sums(const T* logits, const int32_t* targets, const float* maxima, float* sums, Columns columns,
-             Terms terms) {
+    row_sums(const T* logits, const int32_t* targets, const float* maxima, float* sums, Columns columns, Terms terms) {
   const int64_t row = blockIdx.x;
   const T* from = logits + row * columns.count;
   const float top = maxima[row] == -INFINITY ? 0.0f : maxima[row];  // all logits are -inf: the sum is 0

@@ -1,0 +1,184 @@
+// Optimizers, clipping, checks for finite numbers, fingerprints.
+#include "tests/agreement/agreement_cases.h"
+#include "tests/agreement/case_family.h"
+
+namespace prun {
+namespace {
+
+Attrs adamw() { return make_attrs({{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}}); }
+Attrs adam() {
+  Attrs l2 = adamw();
+  l2.set("l2", 1.0);
+  return l2;
+}
+
+const Attrs kPlain = make_attrs({{"weight_decay", 0.1}});
+const Attrs kHeavy = make_attrs({{"momentum", 0.9}, {"weight_decay", 0.1}});
+const Attrs kAhead = make_attrs({{"momentum", 0.9}, {"nesterov", 1.0}, {"weight_decay", 0.1}});
+const Attrs kSlow = make_attrs({{"beta1", 0.99999}, {"beta2", 0.9999999}, {"eps", 1e-8}, {"weight_decay", 0.1}});
+const Attrs kSigns = make_attrs({{"beta1", 0.9}, {"beta2", 0.99}, {"weight_decay", 0.1}});
+
+void add_updates(Family& f) {
+  f.add("adamw", {"adamw grad param m v > param m v", adamw()}, 2e-6);
+  f.add("adamw clipped", {"adamw grad param m v clip > param m v", adamw()}, 2e-6);
+  f.add("adamw of averages that hardly move", {"adamw grad param m v > param m v", kSlow}, 2e-6);
+  f.add("sgd", {"sgd grad param > param", kPlain});
+  f.add("sgd clipped", {"sgd grad param clip > param", kPlain});
+  f.add("sgd with momentum", {"sgd grad param m > param m", kHeavy});
+  f.add("sgd with momentum, clipped", {"sgd grad param m clip > param m", kHeavy});
+  f.add("sgd with Nesterov momentum", {"sgd grad param m > param m", kAhead});
+  f.add("sgd with Nesterov momentum, clipped", {"sgd grad param m clip > param m", kAhead});
+  f.add("adamw with l2", {"adamw grad param m v > param m v", adam()}, 2e-6);
+  f.add("adamw with l2, clipped", {"adamw grad param m v clip > param m v", adam()}, 2e-6);
+  f.add("lion", {"lion grad param m > param m", kSigns}, 2e-6);
+  f.add("lion of averages that hardly move", {"lion grad param m > param m", kSlow}, 2e-6);
+  f.add("lion clipped", {"lion grad param m clip > param m", kSigns}, 2e-6);
+  f.add("adamw that skips", {"adamw grad param m v skip > param m v", adamw()});
+  f.add("sgd that skips", {"sgd grad param skip > param", kPlain});
+  f.add("sgd with momentum that skips", {"sgd grad param m skip > param m", kHeavy});
+  f.add("lion that skips", {"lion grad param m skip > param m", kSigns});
+}
+
+// Returns the rule with four groups of parameters: in pieces of the op's `n` elements, or of the shards of all ranks.
+Attrs in_pieces(Attrs rule, Counts starts, int64_t n, bool of_shards) {
+  rule.set("piece_starts", std::move(starts));
+  rule.set("piece_lr_factors", Numbers{1, 0.25, 2, 1});
+  rule.set("piece_weight_decays", Numbers{0.1, 0, 0.5, 0});
+  rule.erase("weight_decay");
+  if (of_shards) rule.set("axis", "dp"), rule.set("shard", n);
+  return rule;
+}
+
+void add_updates_of_groups(Family& f, int64_t n) {
+  Attrs slower = adamw();
+  slower.set("lr_factor", 0.25);
+  f.add("adamw with a factor", {"adamw grad param m v > param m v", slower}, 2e-6);
+  const int64_t quarter = n / 16 * 4;  // packs of 4 elements are in one piece
+  const Counts uneven = {0, n / 3, n / 3 + n / 5, n - 1}, even = {0, quarter, 2 * quarter, 3 * quarter},
+               shards = {0, 2 * n + n / 5, 2 * n + n / 2, 3 * n};
+  for (const Counts& starts : {uneven, even, shards}) {
+    const auto add = [&](const char* name, const char* line, const Attrs& attrs) {
+      f.add(name, {line, in_pieces(attrs, starts, n, starts == shards)}, 2e-6);
+    };
+    add("adamw of pieces", "adamw grad param m v > param m v", adamw());
+    add("adamw with l2, of pieces", "adamw grad param m v > param m v", adam());
+    add("sgd of pieces", "sgd grad param > param", kPlain);
+    add("sgd with momentum, of pieces", "sgd grad param m clip > param m", kHeavy);
+    add("lion of pieces", "lion grad param m > param m", kSigns);
+  }
+}
+
+// f32 in, bf16 out.
+void add_casting_updates(Family& f, std::vector<Case>& out) {
+  const Line cast{"cast master > low", make_attrs({{"dtype", "bf16"}})};
+  const size_t casts = out.size();
+  f.add("adamw_cast", {"adamw_cast grad master m v > master m v low", adamw()}, 2e-6, {},
+        {{"adamw grad master m v > master m v", adamw()}, cast});
+  f.add("adamw_cast clipped", {"adamw_cast grad master m v clip > master m v low", adamw()}, 2e-6, {},
+        {{"adamw grad master m v clip > master m v", adamw()}, cast});
+  f.add("adamw_cast with l2", {"adamw_cast grad master m v > master m v low", adam()}, 2e-6, {},
+        {{"adamw grad master m v > master m v", adam()}, cast});
+  f.add("sgd_cast with Nesterov momentum", {"sgd_cast grad master m > master m low", kAhead}, 1e-6, {},
+        {{"sgd grad master m > master m", kAhead}, cast});
+  f.add("sgd_cast", {"sgd_cast grad master > master low", kPlain}, 1e-6, {},
+        {{"sgd grad master > master", kPlain}, cast});
+  f.add("sgd_cast with momentum, clipped", {"sgd_cast grad master m clip > master m low", kHeavy}, 1e-6, {},
+        {{"sgd grad master m clip > master m", kHeavy}, cast});
+  for (size_t i = casts; i < out.size(); ++i) out[i].bf16 = false;
+}
+
+void add_norms(Family& f, int64_t n) {
+  f.add("norm2", "norm2 grad m v > norm");
+  f.add("norm2 of weighted tensors", {"norm2 grad m v > norm", make_attrs({{"weights", Numbers{0.5, 1, 0}}})});
+  f.add("norm2 of tensors with whole weights", {"norm2 grad m v > norm", make_attrs({{"weights", Counts{1, 0, 2}}})});
+  Attrs pieces = make_attrs({{"piece_starts", Counts{n / 3, 2 * n + n / 5, 2 * n + n / 2, 3 * n}},
+                             {"piece_weights", Numbers{0.25, 0.5, 1, 7}}});
+  f.add("norm2 of weighted pieces", {"norm2 grad > norm", pieces});
+  for (const double size : {1e25, 1e-30})
+    f.add("norm2 of numbers whose squares no f32 holds", "norm2 far > norm", 1e-6,
+          {{"scale grad > far", make_attrs({{"factor", size}})}});
+  pieces.set("axis", "dp");
+  f.add("norm2 of weighted pieces of a shard", {"norm2 grad > norm", pieces});
+}
+
+void add_large_norms(std::vector<Case>& out) {
+  // More elements than one thread block sums, split at unaligned positions.
+  Family large(out, {{"flat", {F32, {70001}}}, {"other", {F32, {3}}}, {"norm", {F64, {}}}});
+  Attrs cut = make_attrs(
+      {{"piece_starts", Counts{33333, 140001, 140002, 170005}}, {"piece_weights", Numbers{0.25, 0.5, 1, 7}}});
+  large.add("norm2 of large tensors", "norm2 flat other > norm");
+  large.add("norm2 of pieces of a large tensor", {"norm2 flat > norm", cut});
+  cut.set("axis", "dp");
+  large.add("norm2 of pieces of a large shard", {"norm2 flat > norm", cut});
+}
+
+void add_clipping(std::vector<Case>& out) {
+  for (double square : {0.0, 0.3, 9.0, 1e50, 1e-60}) {
+    Family f(out, {{"square", {F64, {}, square, square}}, {"factor", {F32, {}}}, {"norm", {F64, {}}}});
+    f.add("clip_coefficient", {"clip_coefficient square > factor norm", make_attrs({{"max", 1.0}})});
+    f.add("clip_coefficient that clips nothing",
+          {"clip_coefficient square > factor norm", make_attrs({{"max", 0.0}, {"skip", int64_t{1}}})});
+  }
+  {
+    Family f(out, {{"x large", {F64, {}, 1e10, 1e10}}, {"factor", {F32, {}}}, {"norm", {F64, {}}}});
+    f.add("clip_coefficient that skips",
+          {"clip_coefficient large > factor norm", make_attrs({{"max", 1.0}, {"skip", int64_t{1}}})}, 1e-6,
+          {{"scale x > large", make_attrs({{"factor", 1e300}})}});
+  }
+}
+
+void add_finite_checks(std::vector<Case>& out) {
+  // Numbers, infinities and NaNs, in more elements than one thread reads.
+  const auto times = [](const char* line, double factor) { return Line{line, make_attrs({{"factor", factor}})}; };
+  for (int64_t n : {1, 7, 40001})
+    for (int64_t infinite : {0, 1}) {
+      Family f(out, {{"x large none", {T, {n}}}, {"flags", {I32, {}}}});
+      f.add("check_finite", {"check_finite x large none > flags", make_attrs({{"infinite", infinite}})}, 1e-6,
+            {times("scale x > large", 1e300), times("scale large > none", 0)});
+    }
+  // On one rank of an axis only; and on a prefix of the tensor, which holds few of its infinities.
+  for (int64_t root : {1, 2}) {
+    Family f(out, {{"x large", {T, {9}}}, {"flags", {I32, {}}}});
+    f.add("check_finite at a root", {"check_finite large > flags", make_attrs({{"root", root}, {"axis", "dp"}})}, 1e-6,
+          {times("scale x > large", 1e300)});
+  }
+  for (double most : {2.0, 400.0, 10000.0}) {
+    Family f(out, {{"x large", {T, {40001}}}, {"counts", {I64, {4}, 0, most}}, {"flags", {I32, {}}}});
+    f.add("check_finite of a beginning", {"check_finite large counts > flags", make_attrs({{"counted", 1}})}, 1e-6,
+          {times("scale x > large", 3.45e38)});
+  }
+}
+
+}  // namespace
+
+std::vector<Case> training_cases() {
+  std::vector<Case> out;
+  for (int64_t n : {1, 7, 1029, 20011}) {
+    Family f(out, {{"grad master m", {F32, {n}}},
+                   {"param", {T, {n}}},
+                   {"v", {F32, {n}, 0.01, 1}},
+                   {"clip", {F32, {}, 0.5, 0.6}},
+                   {"skip", {F32, {}, -1, -1}},
+                   {"low", {BF16, {n}}},
+                   {"far", {F32, {n}}},
+                   {"norm", {F64, {}}}});
+    add_updates(f);
+    add_casting_updates(f, out);
+    add_norms(f, n);
+  }
+  for (int64_t n : {1, 1029, 8192}) {
+    Family f(out,
+             {{"grad m", {F32, {n}}}, {"param", {T, {n}}}, {"v", {F32, {n}, 0.01, 1}}, {"clip", {F32, {}, 0.5, 0.6}}});
+    add_updates_of_groups(f, n);
+  }
+  add_large_norms(out);
+  add_clipping(out);
+  add_finite_checks(out);
+  for (int64_t n : {1, 40001}) {
+    Family f(out, {{"x y", {T, {n}}}, {"counts", {I64, {3}, 0, 1000}}, {"prints", {I64, {3}}}});
+    f.add("fingerprint", "fingerprint x counts y > prints");
+  }
+  return out;
+}
+
+}  // namespace prun
