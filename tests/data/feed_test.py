@@ -104,8 +104,8 @@ class Feed(Inputs):
             self.assertEqual(failed, [])
         self.assertEqual(seen[-1], (str(3 * BATCH), 3 * BATCH))
         self.feed(self.batches(), fingerprint="other")
-        done = self.run_prun(self.words("--checkpoint", "kept", "--resume", "auto",
-                                        **{"from": "feed", "name": self.name, "steps": 9}), 16)
+        done = self.run_prun(self.words("--checkpoint", "kept", "--resume", "auto", "--device", "reference",
+                                        **{"from": "feed", "name": self.name, "steps": 9, "dtype": "f64"}), 16)
         self.assertIn(f"the feed '{self.name}' has the fingerprint 'other', and had 'one'", done.stderr)
 
     def test_without_a_cursor_a_list_is_replayed(self):

@@ -29,7 +29,7 @@ class Arrays(Inputs):
         self.write("short", "<i8", "q", self.labels[:19])
         refused("short.npy has 19 samples", f"has {SAMPLES}", labels="short.npy")
         self.write("labels_f", "<f4", "f", [[0.0] * CONTEXT] * SAMPLES)
-        refused("must be ids", labels="labels_f.npy")
+        refused("inputs.lua:34", "the target tensor is f32, should be i32", labels="labels_f.npy")
 
 
 if __name__ == "__main__":
