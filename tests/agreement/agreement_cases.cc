@@ -99,8 +99,10 @@ void add_rows(std::vector<Case>& out) {
     more.add("logsumexp", "logsumexp logits > lse", 3e-6);
     more.add("logsumexp of deep logits", "logsumexp deep > lse", 3e-6);
     more.add("logsumexp_grad", "logsumexp_grad logits lse dlse > dx", 3e-6, {{"logsumexp logits > lse"}});
-    more.add("softmax_sums", "softmax_sums logits > sums", 3e-6);
-    more.add("softmax_sums_grad", "softmax_sums_grad logits sums > dx", 3e-6);
+    if (n < 1000) {  // columns are experts
+      more.add("softmax_sums", "softmax_sums logits > sums", 3e-6);
+      more.add("softmax_sums_grad", "softmax_sums_grad logits sums > dx", 3e-6);
+    }
     more.add("accuracy", {"accuracy logits targets > loss counted", scaled()}, 1e-6);
     losses.add("cross_entropy", loss, 3e-6);
     losses.add("cross_entropy_grad", {"cross_entropy_grad logits targets lse > dx", scaled()}, 3e-6, {loss});

@@ -52,6 +52,9 @@ FAMILIES = {
 
 def batch_of(family, windows):
     """Returns the arguments of a family's forward for windows of tokens [batch, context + 1]."""
+    if family.endswith("balanced"):  # the balancing loss counts each token that the model reads
+        labels = windows[:, 1:].contiguous()
+        return {"input_ids": windows[:, :-1].contiguous(), "labels": labels, "shift_labels": labels}
     if family == "nanoGPT":
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
     return {"input_ids": windows, "labels": windows}

@@ -207,10 +207,11 @@ __global__ void __launch_bounds__(kThreads) sum_softmax(const T* x, int64_t rows
   double sum = 0;
   for (int64_t r = threadIdx.x; r < rows; r += kThreads) {
     const T* row = x + r * width;
-    float top = -std::numeric_limits<float>::infinity(), all = 0;
+    float top = -std::numeric_limits<float>::infinity();
+    double all = 0;
     for (int64_t i = 0; i < width; ++i) top = fmaxf(top, widen(row[i]));
-    for (int64_t i = 0; i < width; ++i) all += expf(widen(row[i]) - top);
-    sum += static_cast<double>(expf(widen(row[blockIdx.x]) - top) / all);
+    for (int64_t i = 0; i < width; ++i) all += static_cast<double>(expf(widen(row[i]) - top));
+    sum += static_cast<double>(expf(widen(row[blockIdx.x]) - top)) / all;
   }
   sum = block_sum(sum);
   if (threadIdx.x == 0) sums[blockIdx.x] = static_cast<float>(sum);
@@ -230,14 +231,16 @@ __global__ void __launch_bounds__(kThreads)
     sum_softmax_gradient(const T* x, const float* ds, int64_t rows, int64_t width, T* dx) {
   for (int64_t r = int64_t{blockIdx.x} * kThreads + threadIdx.x; r < rows; r += int64_t{gridDim.x} * kThreads) {
     const T* row = x + r * width;
-    float top = -std::numeric_limits<float>::infinity(), all = 0, mean = 0;
+    float top = -std::numeric_limits<float>::infinity();
+    double all = 0, mean = 0;
     for (int64_t i = 0; i < width; ++i) top = fmaxf(top, widen(row[i]));
     for (int64_t i = 0; i < width; ++i) {
-      const float power = expf(widen(row[i]) - top);
-      all += power, mean += power * ds[i];
+      const double power = static_cast<double>(expf(widen(row[i]) - top));
+      all += power, mean += power * static_cast<double>(ds[i]);
     }
+    const float share = static_cast<float>(1 / all), middle = static_cast<float>(mean / all);
     for (int64_t i = 0; i < width; ++i)
-      dx[r * width + i] = narrow<T>(expf(widen(row[i]) - top) / all * (ds[i] - mean / all));
+      dx[r * width + i] = narrow<T>(expf(widen(row[i]) - top) * share * (ds[i] - middle));
   }
 }
 std::unique_ptr<Kernel> make_softmax_sums_grad(const OpView& view) {

@@ -211,6 +211,8 @@ def loss(builder: Builder, node: Node) -> Op:
         if builder.balance and builder.balanced != builder.routers:
             raise refuse(node, "a balancing loss of other layers than the model's mixtures of experts",
                          "prun.losses.balance is that of all mixtures")
+        if builder.balance and "shifted" in builder.inputs_used:
+            builder.notes.append("The balancing loss counts the tokens of a sample without its last one.")
         if builder.balance:
             op.text += f' + {number_text(builder.balance)} * prun.losses.balance(loads):named "balance"'
         return op
