@@ -59,6 +59,13 @@
 ---@field before fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 ---@field after fun(self: prun.Unit, phase: "forward"|"backward", hook: fun())
 
+---@class prun.adam.options
+---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.001)
+---@field betas? number[] decay of the two running averages (default {0.9, 0.999})
+---@field eps? number added to the root of the second average (default 1e-08)
+---@field weight_decay? number added to the gradient, times the parameter (default 0)
+---@field clip? number bound of the norm of all gradients; 0: none (default 0)
+
 ---@class prun.adamw.options
 ---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.001)
 ---@field betas? number[] decay of the two running averages (default {0.9, 0.999})
@@ -87,12 +94,14 @@
 
 ---@class prun.data.arrays.options
 ---@field batch integer samples in a step, over all ranks
----@field x string a .npy file with the inputs, one entry a sample
----@field y? string a .npy file with what the model should say of them
+---@field x? string|string[] a .npy file with the inputs, one entry a sample; a pattern or a list is one array
+---@field y? string|string[] a .npy file with what the model should say of them
+---@field inputs? table instead of x and y, inputs by name: { tokens = "ids.npy", labels = { "y_*.npy", as = "ids" } }
 ---@field x_as? string whether x holds numbers or ids; by default floats and uint8 are numbers
 ---@field y_as? string whether y holds numbers or ids; by default floats are numbers
 ---@field scale? number x is multiplied by it: 1 / 255 for pictures of uint8 (default 1)
----@field order? string random: with repetition; epochs: every sample once before any comes again (default 'epochs')
+---@field order? string random: with repetition; epochs: every sample once before any comes again; given: as stored, again and again (default 'epochs')
+---@field last? string for the samples of an epoch that fill no batch: omit them, add copies whose targets are ignored, or fail; by default the next epoch completes the batch
 
 ---@class prun.data.bytes.options
 ---@field batch integer samples in a step, over all ranks
@@ -100,6 +109,12 @@
 ---@field context? integer tokens in a sample; by default the model's
 ---@field order? string random: with repetition; epochs: every sample once before any comes again (default 'random')
 ---@field document_end? integer the token that ends a document; what follows it is not predicted: the loss leaves it out
+
+---@class prun.data.feed.options
+---@field batch integer samples in a step, over all ranks
+---@field name string name of the feed, which the feeder uses, too; or the path of its ring
+---@field inputs table type and sizes of a sample of each input: { tokens = { "int64", 128 }, y = { "float32" } }
+---@field slots? integer batches in shared memory, as the feeder makes it (default 4)
 
 ---@class prun.data.index.options
 ---@field batch integer samples in a step, over all ranks
@@ -182,6 +197,18 @@
 ---@field beta2? number decay of the running average (default 0.99)
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
+
+---@class prun.lora.options
+---@field match string layers that get adapters, such as "block*.qkv|block*.proj": * is any characters
+---@field rank? integer columns of A and rows of B (default 8)
+---@field alpha? number the adapter's output is times alpha / rank (default 8)
+---@field dropout? number share of the adapter's inputs that are dropped (default 0)
+---@field train? string parameters that are trained in full besides, such as "head*"
+
+---@class prun.losses.cross_entropy.options
+---@field ignore? integer a target that does not count; by default -100 where the data may hold it
+---@field label_smoothing? number share of the target that all classes get alike (default 0)
+---@field weights? prun.Tensor a weight for each target, an input of the batch
 
 ---@class prun.losses.kl.options
 ---@field temperature? number divides both logits (default 1)
@@ -327,6 +354,7 @@
 ---@field optimizer prun.Optimizer such as prun.adamw { lr = 3e-4 }
 ---@field init? prun.Weights weights to begin with, such as prun.init.from { path = "model" }; else the model's initial values
 ---@field frozen? string parameters that are not trained, such as "embed*|block*.ln1.*": * is any characters
+---@field lora? nil low-rank adapters, all else is frozen, such as prun.lora { match = "block*.qkv", rank = 8 }
 ---@field metrics? string what computes the metrics that the model returns; steps: evaluations do, too (default 'evaluations')
 ---@field micro? integer microbatches of a step (default 1)
 ---@field eval? prun.Evaluation such as prun.eval { every = 50, batches = 4 }
@@ -356,6 +384,7 @@
 ---@class prun.sgd.options
 ---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.01)
 ---@field momentum? number share of the last update that is kept (default 0)
+---@field nesterov? boolean steps along the gradient plus momentum times the updated momentum (default false)
 ---@field weight_decay? number added to the gradient, times the parameter (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 
@@ -421,6 +450,7 @@
 ---@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
 
 ---@class prun
+---@field adam fun(options: prun.adam.options): nil
 ---@field adamw fun(options: prun.adamw.options): prun.Optimizer
 ---@field all_gather fun(what: prun.Target|prun.Tensor, options?: table): prun.Handle|prun.Tensor
 ---@field all_gather_v fun(x: prun.Tensor, n: prun.Tensor, options?: table): prun.Tensor, prun.Tensor
@@ -451,6 +481,7 @@
 ---@field iota fun(n: integer|prun.Tensor, options?: table): prun.Tensor
 ---@field linear fun(options: prun.linear.options): prun.LearningRate
 ---@field lion fun(options: prun.lion.options): prun.Optimizer
+---@field lora fun(options: prun.lora.options): nil
 ---@field losses prun.losses
 ---@field mesh fun(axes: table): prun.Mesh
 ---@field metrics prun.metrics
@@ -486,6 +517,7 @@
 ---@class prun.data
 ---@field arrays fun(options: prun.data.arrays.options): prun.Data
 ---@field bytes fun(options: prun.data.bytes.options): prun.Data
+---@field feed fun(options: prun.data.feed.options): prun.Data
 ---@field index fun(options: prun.data.index.options): prun.Data
 ---@field random fun(options: prun.data.random.options): prun.Data
 ---@field tokens fun(options: prun.data.tokens.options): prun.Data
@@ -496,7 +528,7 @@
 ---@class prun.losses
 ---@field balance fun(loads: table): prun.Loss
 ---@field bce fun(logits: prun.Tensor, target: prun.Tensor): prun.Loss
----@field cross_entropy fun(logits: prun.Tensor, targets: prun.Tensor): prun.Loss
+---@field cross_entropy fun(logits: prun.Tensor, targets: prun.Tensor, options?: prun.losses.cross_entropy.options): prun.Loss
 ---@field kl fun(logits: prun.Tensor, teacher: prun.Tensor, options?: prun.losses.kl.options): prun.Loss
 ---@field l2 fun(match: string): prun.Loss
 ---@field mean fun(y: prun.Tensor, target?: prun.Tensor): prun.Loss

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -47,13 +48,17 @@ prun.feed(batches(), sys.argv[2])
 """
 
 
-def median_ms(prun: str, folder: pathlib.Path, core: int, *options: str) -> float:
+def measure(prun: str, folder: pathlib.Path, core: int, *options: str) -> tuple[float, float]:
+    """Returns the median of a step in ms, and the seconds of CPU of the whole run, which other load hardly changes."""
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(["taskset", "-c", str(core), prun, folder / "plan.lua", "--quiet", "--metrics", metrics, *options],
                    check=True, cwd=folder)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-    return 1e3 * statistics.median([row["time_s"] for row in rows if "time_s" in row][5:])
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return 1e3 * statistics.median([row["time_s"] for row in rows if "time_s" in row][5:]), cpu
 
 
 def main() -> None:
@@ -71,13 +76,14 @@ def main() -> None:
         (folder / "ids.bin").write_bytes(array.array("H", [draw.randrange(VOCAB) for _ in range(100000)]).tobytes())
         files, feeds = [], []
         for _ in range(given.rounds):  # alternating, because other load varies
-            files.append(median_ms(prun, folder, cores[0], "--set", f"steps={given.steps}"))
+            files.append(measure(prun, folder, cores[0], "--set", f"steps={given.steps}"))
             words = [str(TOP / "tools/python"), name, str(BATCH), str(CONTEXT), str(VOCAB)]
             with subprocess.Popen(["taskset", "-c", str(cores[-1]), sys.executable, "-c", FEEDER, *words]) as feeder:
-                feeds.append(median_ms(prun, folder, cores[0], "--set", f"steps={given.steps}", "--set", f"feed={name}"))
+                feeds.append(measure(prun, folder, cores[0], "--set", f"steps={given.steps}", "--set", f"feed={name}"))
                 feeder.wait()
-        of_files, of_feeds = min(files), min(feeds)
-        print(f"token file {of_files:.2f} ms, feed {of_feeds:.2f} ms a step: {100 * (of_feeds / of_files - 1):+.1f} %")
+        for what, unit, one, other in zip(("a step", "CPU of a run"), ("ms", "s"), map(min, zip(*files)),
+                                          map(min, zip(*feeds))):
+            print(f"{what}: token file {one:.2f} {unit}, feed {other:.2f} {unit}: {100 * (other / one - 1):+.1f} %")
 
 
 if __name__ == "__main__":
