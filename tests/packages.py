@@ -14,9 +14,12 @@ def python_of(venv, wanted=PACKAGES):
         return python
     venv = pathlib.Path(venv)
     if not (venv / "done").exists():
-        shutil.rmtree(venv, ignore_errors=True)
+        if venv.exists() and not (venv / "begun").exists():
+            raise SystemExit(f"{venv} was not made by these tests: PRUN_HF_PYTHON={venv}/bin/python takes it as it is")
+        shutil.rmtree(venv, ignore_errors=True)  # of a test that was interrupted
         print(f"making {venv} with {', '.join(wanted)}, once", flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        (venv / "begun").touch()
         if subprocess.run([str(venv / "bin/pip"), "install", "-q", *wanted]).returncode != 0:
             raise SystemExit(f"pip cannot install {', '.join(wanted)}: PRUN_HF_PYTHON=/path/of/python names one "
                              "that has them")
