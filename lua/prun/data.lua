@@ -12,7 +12,7 @@ local shared = { "context", "vocab", "inputs", "outputs" }
 local enough_samples = 1000
 
 data.order = { name = "order", kind = "text", default = "random", choices = { "random", "epochs" },
-  help = "random: with repetition; epochs: every sample once before any comes again" }
+  help = "random: with repetition; epochs: every sample once per epoch" }
 
 data.document_end = { name = "document_end", kind = "integer", optional = true, least = 0, most = 2147483647,
   help = "the token that ends a document; what follows it is not predicted: the loss leaves it out" }

@@ -100,14 +100,14 @@
 ---@field x_as? string whether x holds numbers or ids; by default floats and uint8 are numbers
 ---@field y_as? string whether y holds numbers or ids; by default floats are numbers
 ---@field scale? number x is multiplied by it: 1 / 255 for pictures of uint8 (default 1)
----@field order? string random: with repetition; epochs: every sample once before any comes again; given: as stored, again and again (default 'epochs')
+---@field order? string random: with repetition; epochs: every sample once per epoch; given: as stored, again and again (default 'epochs')
 ---@field last? string for the samples of an epoch that fill no batch: omit them, add copies whose targets are ignored, or fail; by default the next epoch completes the batch
 
 ---@class prun.data.bytes.options
 ---@field batch integer samples in a step, over all ranks
 ---@field path string the file, or a pattern; looked for here, beside the plan, then among prun's plans
 ---@field context? integer tokens in a sample; by default the model's
----@field order? string random: with repetition; epochs: every sample once before any comes again (default 'random')
+---@field order? string random: with repetition; epochs: every sample once per epoch (default 'random')
 ---@field document_end? integer the token that ends a document; what follows it is not predicted: the loss leaves it out
 
 ---@class prun.data.feed.options
@@ -131,7 +131,7 @@
 ---@field dtype? string of the ids; by default what a header says, or uint16
 ---@field context? integer tokens in a sample; by default the model's
 ---@field vocab? integer a larger id is an error; by default the model's
----@field order? string random: with repetition; epochs: every sample once before any comes again (default 'random')
+---@field order? string random: with repetition; epochs: every sample once per epoch (default 'random')
 ---@field document_end? integer the token that ends a document; what follows it is not predicted: the loss leaves it out
 
 ---@class prun.ddp.options

@@ -104,7 +104,7 @@ Program describe(const Plan& plan, const CompileOptions& options) {
   program.name = plan.path;
   program.model = plan.model;
   if (plan.initial_weights && !options.resumes) program.initial_weights = plan.initial_weights->path;
-  if (!options.generation) program.adapters = plan.adapters;
+  if (!options.generation && plan.adapters.any()) program.adapters = plan.adapters;
   program.mesh = plan.mesh;
   program.device = options.device;
   program.rank_order = plan.rank_order;

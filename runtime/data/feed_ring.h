@@ -17,7 +17,7 @@ namespace prun {
 
 inline constexpr uint64_t kReadsNothing = ~uint64_t{0};  // prun_feed_header::taken of a rank without inputs
 
-std::string feed_path(const std::string& feed);     // of a feed's name; a path stays as it is
+std::string feed_path(const std::string& feed);     // of a feed's name; a path is returned unchanged
 int64_t feed_ring_bytes(const DataSource& source);  // bytes of shared memory that the ring of a plan occupies
 
 class FeedRing {

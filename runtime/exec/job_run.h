@@ -53,7 +53,7 @@ class JobRun {
   // Returns the failed op for the message, "all_gather of block2 (plans/zero3.lua:12)"; NonFinite::op() for a value
   // that is not finite; empty if nothing failed.
   const std::string& failed_op() const { return failed_op_; }
-  // Returns whether the job was told to end before its last step.
+  // Returns whether the job ended before its last step at the request of its launcher.
   bool stopped_early() const {
     return !host_.generation && !progress_.ended && steps_.load() < program_.schedule.steps;
   }

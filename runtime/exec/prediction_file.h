@@ -10,7 +10,7 @@
 
 namespace prun {
 
-// What a prediction stores for each sample; bf16 is stored as f32, because numpy lacks it.
+// The row that a prediction stores for each sample; bf16 is stored as f32, because numpy lacks it.
 struct PredictedRows {
   Dtype dtype = Dtype::f32;
   Shape shape;  // without samples

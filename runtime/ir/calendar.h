@@ -31,7 +31,7 @@ void follow_calendar(const Program& program, const Run& run, const Steps& steps)
     }
     run(kStepBody, step, end);
     end = std::min(end, steps());
-    // An evaluation may end the run, so that each body asks for itself.
+    // An evaluation may end the run, so that it is computed anew for each body.
     const auto early = [&] { return end == steps() && end < program.schedule.steps; };
     for (BodyId id = kStepBody + 1; id < program.bodies.next(); ++id) {
       const When& when = program.bodies[id].when;

@@ -138,8 +138,9 @@ bool trains(const Job& job) {
 
 bool has_model(const Job& job) {
   const auto generates = [](const Program& program) {
-    return std::ranges::any_of(program.bodies, [](const Body& body) {
-      return body.loss >= 0 || std::ranges::any_of(body.streams, [](const Stream& stream) {
+    return std::ranges::any_of(program.bodies, [&](const Body& body) {
+      const bool evaluates = body.loss >= 0 && program.step().op_count() == 0;
+      return evaluates || std::ranges::any_of(body.streams, [](const Stream& stream) {
                return std::ranges::any_of(
                    stream.ops, [](const Op& op) { return op.is(ops::sample_token) || op.is(ops::write_rows); });
              });

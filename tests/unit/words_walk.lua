@@ -33,7 +33,7 @@ local accepts = {
   boolean = "boolean", bytes = "whole", numbers = "table", integers = "table", texts = "text table",
   dims = "whole table",
   init = "", tensor = "tensor", count = "whole tensor", batches = "whole", fn = "function", table = "table tables",
-  loads = "table tables",
+  loads = "table tables", paths = "text",
   strategies = "table tables",
   mesh = "", data = "", eval = "", checkpoint = "", weights = "", optimizer = "", lora = "",
   rate = "whole fraction huge function", schedule = "text", model = "function",
@@ -52,7 +52,7 @@ end
 local right = {
   integer = 2, number = 0.25, text = "f32", name = "a", axis = "dp", stream = "", boolean = true, bytes = "1 KiB",
   numbers = { 0.5, 0.5 }, integers = { 1 }, texts = { "a" }, dims = { 2 }, init = { "ones" }, count = 2, batches = "all",
-  fn = function() end, table = {}, loads = {}, strategies = {}, mesh = mesh, rate = 0.1, schedule = "gpipe",
+  fn = function() end, table = {}, loads = {}, paths = "x.npy", strategies = {}, mesh = mesh, rate = 0.1, schedule = "gpipe",
 }
 local function right_value(entry)
   if entry.kind == "tensor" then return tensor end

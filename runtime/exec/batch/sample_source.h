@@ -1,7 +1,7 @@
 // A kind of data as next_batch reads it: one file for each kind in this folder, chosen by DataSource::kind.
 //
-// Surprising fact: a source knows no batches of ranks. It fills a slot of tensors from the global index of a sample, so
-// that any rank can read any sample, for example the targets of the whole batch.
+// Surprising fact: a source has no notion of batches or ranks. It fills a slot of tensors from the global index of a
+// sample, so that any rank can read any sample, for example the targets of the whole batch.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -42,7 +42,7 @@ struct SourceContext {
   int64_t begin_samples = 0;  // samples that the run had consumed when it began
   int rank = 0;
   std::function<bool()> cancelled;       // whether the job is ending; null = it never is
-  std::shared_ptr<FeedCursors> cursors;  // null = nobody needs them
+  std::shared_ptr<FeedCursors> cursors;  // null = not a feed, or no checkpoints
 };
 
 class SampleSource {

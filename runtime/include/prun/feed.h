@@ -8,7 +8,7 @@
  *
  * The feeder creates the file under another name, fills in the header, takes a POSIX lock (fcntl F_SETLK, F_WRLCK) on
  * its first byte, which it holds to its end, and renames the file. Then it waits until `attached` changes: `samples`
- * and `cursor` now say where the job begins, and batch 0 is the first one after them. For each batch k = 0, 1, ... it
+ * and `cursor` now state where the job begins, and batch 0 is the first one after them. For each batch k = 0, 1, ... it
  * waits until each of the `ranks` numbers `taken` exceeds k - slots, writes slot k % slots with number = k, the batch
  * and check = ~k, in this order, and then sets made = k + 1. If `attached` changes again, it begins anew from the new
  * position, with batch 0. A feeder without further batches sets state = PRUN_FEED_ENDED; one that fails writes

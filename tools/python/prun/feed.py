@@ -1,7 +1,7 @@
 """prun.feed: feeds a job of prun.data.feed with the batches of an iterator, through shared memory.
 
-The layout is that of runtime/include/prun/feed.h. The feeder's lock tells the job that it lives, and the job's lock
-tells the feeder; the kernel frees the lock of a process that ends.
+The layout is that of runtime/include/prun/feed.h. The job detects a dead feeder by its lock, and the feeder a dead job
+by the job's; the kernel frees the lock of a process that ends.
 """
 from __future__ import annotations
 
