@@ -17,6 +17,7 @@
 #include "exec/host_thread.h"
 #include "exec/recorder.h"
 #include "ir/carried.h"
+#include "ir/ops.h"
 
 namespace prun {
 namespace {
