@@ -74,6 +74,14 @@ function data.inputs(source, batch, dtype)
   return result
 end
 
+-- Returns the keys of a table in order: a source's inputs by name are in it.
+function data.sorted_names(map)
+  local names = {}
+  for name in pairs(map) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
 -- Arrays and feeds hold whole samples without a token dim, so no strategy can split their tokens.
 function data.check_splits(source, mesh, strategies)
   if source.kind ~= "arrays" and source.kind ~= "feed" then return end

@@ -16,7 +16,7 @@ local options = {
     instead = "; 1.25 is usual, and inf drops nothing",
     help = "room of an expert as a multiple of its even share of the choices; inf: enough for all" },
   { name = "aux", kind = "number", default = 0.01, least = 0,
-    help = "weight of the layer's balancing loss, a gradient only: it is not part of what is printed" },
+    help = "weight of the layer's balancing loss; it adds a gradient, and the printed loss omits it" },
   { name = "loads", kind = "loads", optional = true,
     help = "a table of the model's in which layers add up their experts' loads, for prun.losses.balance; aux is 0" },
   { name = "gated", kind = "boolean", default = false, help = "SwiGLU experts, with a third matrix" },

@@ -315,7 +315,7 @@
 ---@field experts? integer number of experts (default 4)
 ---@field choices? integer experts that each token goes to (default 2)
 ---@field capacity? number room of an expert as a multiple of its even share of the choices; inf: enough for all (default inf)
----@field aux? number weight of the layer's balancing loss, a gradient only: it is not part of what is printed (default 0.01)
+---@field aux? number weight of the layer's balancing loss; it adds a gradient, and the printed loss omits it (default 0.01)
 ---@field loads? table a table of the model's in which layers add up their experts' loads, for prun.losses.balance; aux is 0
 ---@field gated? boolean SwiGLU experts, with a third matrix (default false)
 ---@field init? string|table initial weights, such as { "normal", 0.02 }

@@ -71,7 +71,7 @@ List adapters_of(const Plan& plan) {
   return list;
 }
 
-// Returns the first names of a list, and how many more there are.
+// Returns the first names of a list and the number of the omitted ones.
 std::string shown_names(const List& list) {
   const size_t shown = std::min(list.short_names.size(), kMostNames);
   std::string text = join({list.short_names.begin(), list.short_names.begin() + static_cast<int64_t>(shown)}, ", ");

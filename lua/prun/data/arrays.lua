@@ -89,14 +89,6 @@ local function named_arrays(source)
   return arrays
 end
 
--- Returns the names of a source's inputs in the order of the model's.
-local function names_of(arrays)
-  local names = {}
-  for name in pairs(arrays) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
-
 local function check_last(source, count)
   local batch, last = source.options.batch, source.options.last
   if not last then return end
@@ -133,7 +125,7 @@ local function arrays_of(source)
     arrays = { x = open "x", y = options.y and open "y" or nil }
   end
   local first
-  for _, name in ipairs(names_of(arrays)) do
+  for _, name in ipairs(data.sorted_names(arrays)) do
     local array = arrays[name]
     first = first or array
     if array.count ~= first.count then
@@ -184,7 +176,7 @@ return data.source("arrays", {
   end,
   inputs = function(_, source)
     local arrays, all = arrays_of(source), {}
-    for i, name in ipairs(names_of(arrays)) do
+    for i, name in ipairs(data.sorted_names(arrays)) do
       all[i] = { name, arrays[name].ids and "i32" or "", arrays[name].dims }
     end
     return all
@@ -192,7 +184,7 @@ return data.source("arrays", {
   may_ignore = function() return true end,
   finish = function(source, result)
     local arrays = arrays_of(source)
-    for _, name in ipairs(names_of(arrays)) do
+    for _, name in ipairs(data.sorted_names(arrays)) do
       for _, file in ipairs(arrays[name].files) do
         result.files[#result.files + 1] = { path = file.path, bytes = file.bytes, skip_bytes = file.skip_bytes,
                                             element = file.element, name = name }

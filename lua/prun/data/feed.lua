@@ -8,13 +8,6 @@ local elements = { uint8 = "u8", uint16 = "u16", uint32 = "u32", int32 = "i32", 
                    float64 = "f64" }
 local most_inputs, most_dims, most_name = 32, 8, 31
 
-local function sorted(map)
-  local names = {}
-  for name in pairs(map) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
-
 local function fail(source, text, ...)
   host.fail(("prun.data.feed: " .. text):format(...), host.site_of_word(source.site, "inputs"))
 end
@@ -27,7 +20,7 @@ local function declared(source, name, given)
   local kind = type(given) == "table" and given[1] or given
   if not elements[kind] then
     fail(source, "'%s' must be such as { \"int64\", 128 }, a type and the sizes of one sample; the type is %s%s", name,
-      schema.show(kind), type(kind) == "string" and host.did_you_mean(kind, sorted(elements)) or "")
+      schema.show(kind), type(kind) == "string" and host.did_you_mean(kind, data.sorted_names(elements)) or "")
   end
   local dims = {}
   for i = 2, type(given) == "table" and #given or 1 do
@@ -51,7 +44,7 @@ end
 local function inputs_of(source)
   if source.inputs then return source.inputs end
   source.inputs = {}
-  for i, name in ipairs(sorted(source.options.inputs)) do
+  for i, name in ipairs(data.sorted_names(source.options.inputs)) do
     source.inputs[i] = declared(source, name, source.options.inputs[name])
   end
   if #source.inputs == 0 or #source.inputs > most_inputs then

@@ -96,8 +96,8 @@ def load(
     architecture ("mistral"), a file, or the folder of weights of an exported module, for its load_state_dict.
 
     Shapes are PyTorch's: weights of linear layers are [out, in], embeddings [vocabulary, width]. Adapters are
-    added to the weights of their base. Types are as stored;
-    numpy, which has no bfloat16, gets f32 instead. Optimizer state is omitted.
+    added to the weights of their base. Types are as stored; numpy, which has no bfloat16, gets f32 instead. Optimizer
+    state is omitted.
     Raises CheckpointError for missing and damaged files, UsageError for a missing framework.
     """
     if framework not in ("numpy", "torch"):
