@@ -17,7 +17,7 @@ local strategy = require "prun.strategy"
 
 local entries = schema.register("prun.plan", {
   { name = "mesh", kind = "mesh", help = "the ranks: prun.mesh { dp = prun.world }" },
-  { name = "model", kind = "model", help = "what is trained, such as prun.models.gpt { ... }" },
+  { name = "model", kind = "model", help = "the model to train, such as prun.models.gpt { ... }" },
   { name = "data", kind = "data", help = "samples, such as prun.data.bytes { ... }" },
   { name = "strategy", kind = "strategies", default = {}, help = "a list, such as { prun.zero3 { axis = \"dp\" } }" },
   { name = "optimizer", kind = "optimizer", help = "such as prun.adamw { lr = 3e-4 }" },

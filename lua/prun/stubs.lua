@@ -348,7 +348,7 @@
 
 ---@class prun.plan.options
 ---@field mesh prun.Mesh the ranks: prun.mesh { dp = prun.world }
----@field model prun.Model|fun(batch: prun.Batch): prun.Loss, table? what is trained, such as prun.models.gpt { ... }
+---@field model prun.Model|fun(batch: prun.Batch): prun.Loss, table? the model to train, such as prun.models.gpt { ... }
 ---@field data prun.Data samples, such as prun.data.bytes { ... }
 ---@field strategy? prun.Strategy[] a list, such as { prun.zero3 { axis = "dp" } }
 ---@field optimizer prun.Optimizer such as prun.adamw { lr = 3e-4 }
