@@ -122,7 +122,9 @@ class Facts:
         self.wires = bool(wires)
         self.rounds = self.dtype == "f64" and self.wires or self.dtype == "f32" and "bf16" in wires  # rounds on the wire
         self.drifts = "local_sgd" in text
-        self.signs = "prun.lion" in text
+        # Whether rounding decides the state of a parameter whose gradient is zero: Lion takes its sign, and Adam with L2
+        # magnifies it by lr * decay / eps in each step.
+        self.magnifies = "prun.lion" in text or re.search(r"prun\.adam \{.*weight_decay", text) is not None
 
 
 def difference(found, facts):
@@ -135,7 +137,7 @@ def difference(found, facts):
     keys, most = ["loss", "eval", "norms", "state"], MOST
     if not found.get("finite", True):
         keys = ["loss", "eval"]  # compared up to the first non-finite value
-    if facts.signs:
+    if facts.magnifies:
         keys, most = ["loss", "eval"], 1e-6
     for key in keys:
         nudged = found.get("sensitivity", {}).get(key, 0)
