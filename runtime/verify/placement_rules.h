@@ -61,5 +61,7 @@ Rule route, route_grad, dispatch, dispatch_grad, combine, combine_grad, expert_l
 Rule loss, cross_entropy_grad, cross_entropy_and_grad, cross_entropy_max, cross_entropy_sums, cross_entropy_finish;
 // placement_pieces.cc
 Rule join_pieces, cut_pieces, take_piece;
+// placement_views.cc
+Rule reshape, permute, one_dim, concat, expand, expand_grad, gather_rows, gather_rows_grad;
 
 }  // namespace prun::verify::rules
