@@ -51,6 +51,7 @@ class Recorder final : public GradientBuilder {
   }
 
   void contribute(ValueId value, ValueId gradient) override {
+    gradient = wide_for(value, gradient);
     ValueId& known = gradient_[value];
     Value& new_gradient = graph_.values[gradient];
     if (known < 0) {
@@ -98,6 +99,16 @@ class Recorder final : public GradientBuilder {
   }
 
  private:
+  // Returns the gradient as f32 if it is a parameter's. Ops of layers emit it so; elementwise ops and views emit the
+  // dtype of their operands.
+  ValueId wide_for(ValueId value, ValueId gradient) {
+    const TensorType type = graph_.values[gradient].type;
+    if (graph_.values[value].kind != ValueKind::parameter || type.dtype != Dtype::bf16) return gradient;
+    Attrs attrs;
+    attrs.set("dtype", std::string(dtype_name(Dtype::f32)));
+    return emit(ops::cast, {gradient}, {{Dtype::f32, type.shape}}, attrs)[0];
+  }
+
   // GEMMs of backward count for the model as much as those of forward (ir/op_cost.h).
   void copy_shares(const OpDef& op, const std::vector<ValueId>& inputs, const std::vector<TensorType>& types,
                    Attrs& attrs) const {

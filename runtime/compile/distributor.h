@@ -82,6 +82,9 @@ std::string layer_of(const Graph& graph, const Value& parameter);
 using DistributeRule = void (*)(Distributor& d, const Node& node);
 DistributeRule distribute_rule(const OpDef& op);
 
+// Views, which move the dim that the axis splits (distribute_views.cc).
+void view(Distributor& d, const Node& node);
+
 // Context parallelism: local shapes for a rank's tokens, and ring attention.
 void split_tokens(CompileState& state);
 

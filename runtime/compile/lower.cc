@@ -117,6 +117,10 @@ TensorId StepBuilder::output_of(const Node& node, ValueId output, const Op& op, 
   if (op.is(ops::all_reduce)) return op.reads[0];                           // in place
   if (op.is(ops::cross_entropy_and_grad) && output == node.outputs.back())  // the gradient overwrites the logits
     return add_view(state_.program, emitter_.name_of(value.name, step.microbatch), op.reads[0], 0, value.type.shape);
+  // A recomputed view of the batch would have the name of the first one, and a repeat moves views by their names.
+  if (op.is(ops::reshape) && index_.aliases(node) &&
+      !(index_.recomputes(step) && state_.graph.values[node.inputs[0]].kind == ValueKind::input))
+    return add_view(state_.program, emitter_.name_of(value.name, step.microbatch), op.reads[0], 0, value.type.shape);
   return activation();
 }
 

@@ -63,5 +63,7 @@ Rule loss, cross_entropy_grad, cross_entropy_and_grad, cross_entropy_max, cross_
     rows_grad, logsumexp, accuracy, squares, squares_grad, mean, mean_grad;
 // placement_pieces.cc
 Rule join_pieces, cut_pieces, take_piece;
+// placement_views.cc
+Rule reshape, permute, one_dim, concat, expand, expand_grad, gather_rows, gather_rows_grad;
 
 }  // namespace prun::verify::rules

@@ -59,7 +59,7 @@ CASES = {
     "TensorHook": ("register_hook", "a hook on a tensor's gradient", "remove the hook"),
     "Data": ("", "a tensor without its history, such as x.data", "use x itself"),
     "Experts": ("sum", "a mixture of experts", "nn.moe"),
-    "Picked": ("select", "that are picked", "loss is that of all tokens"),
+    "Picked": ("slice", "samples that are picked or joined", "in the first dim"),
 }
 
 

@@ -126,6 +126,38 @@ class Rules(unittest.TestCase):
             with self.subTest(name):
                 self.same(variants.Mlp(function), self.rows(), lua)
 
+    def test_views(self):
+        """Views of activations [6, 2, 8]; the function's result has 16 numbers a sample."""
+        class Views(nn.Module):
+            def __init__(self, function, added=False):
+                super().__init__()
+                self.up, self.last, self.function = nn.Linear(8, 16), nn.Linear(16, 4), function
+                self.added = nn.Parameter(torch.zeros(1, 1, 8)) if added else None
+
+            def forward(self, x, y):
+                h = torch.tanh(self.up(x)).view(-1, 2, 8)
+                h = self.function(h) if self.added is None else self.function(h, self.added)
+                return nn.functional.mse_loss(self.last(h.reshape(len(x), 16)), y)
+
+        for name, function, lua in [
+                ("transpose", lambda h: h.transpose(1, 2), ":transpose(1, 2)"),
+                ("mT", lambda h: h.mT * 2, ":transpose(1, 2)"),
+                ("permute", lambda h: h.unflatten(-1, (4, 2)).permute(0, 3, 1, 2), ":permute { 0, 3, 1, 2 }"),
+                ("slices", lambda h: torch.cat([h[:, :, 4:], h[:, :, :4]], -1), ":slice(2, 4), "),
+                ("negative", lambda h: torch.cat([h[..., -3:], h[..., :-3]], 2), ":slice(2, 5)"),
+                ("select", lambda h: torch.stack([h[:, 1], h[:, 0]], 1), "nn.stack({"),
+                ("chunk", lambda h: torch.cat(h.chunk(2, -1), 1), ":slice(2, 0, 4)"),
+                ("split", lambda h: torch.cat(h.split([3, 5], -1)[::-1], -1), ":slice(2, 3)"),
+                ("unbind", lambda h: h.unbind(1)[1].repeat_interleave(1, 0)[:, None].expand(-1, 2, -1),
+                 ":expand { -1, 2, -1 }"),
+                ("pad", lambda h: F.pad(h[:, :, 2:], (1, 1), value=0.5), ":pad(2, 1, 1, 0.5)"),
+                ("squeeze", lambda h: h[:, :, None].squeeze(2).flatten(1), "reshape { -1, 16 }")]:
+            with self.subTest(name):
+                self.same(Views(function), self.rows(), lua)
+        with self.subTest("a parameter once a sample"):
+            self.same(Views(lambda h, one: torch.cat([one.expand(len(h), -1, -1), h[:, 1:]], 1), True), self.rows(),
+                      ":expand { batch.x.shape[1], -1, -1 }")
+
     def test_names_that_are_no_identifiers(self):
         """Layers named like Lua's keywords, like the plan's own variables, or with other characters."""
         class Named(nn.Module):

@@ -228,8 +228,9 @@ class Experts(Two):
 
 class Picked(Two):
     def forward(self, x, y):
-        h = torch.relu(self.a(x)).view(-1, 2, 4)
-        h = h[:, 0]  # here
+        h = torch.relu(self.a(x))
+        h = h[1:]  # here
+        h = torch.cat([h, h[:1]])
         return F.mse_loss(h, y)
 
 
