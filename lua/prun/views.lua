@@ -115,11 +115,30 @@ word("squeeze", { x, of }, function(input, at)
   return reshaped(input, shape, "nn.squeeze")
 end)
 
--- Records no op if the order is 0, 1, 2, ..
+-- Returns whether the order only moves dims of size 1, apart from the first, whose size depends on the mesh.
+local function moves_ones(shape, order)
+  local before = -1
+  for _, one in ipairs(order) do
+    if one == 0 or shape[one + 1] ~= 1 then
+      if one <= before then return false end
+      before = one
+    end
+  end
+  return true
+end
+
+-- Records no op if the order is 0, 1, 2, .., and a reshape, which needs no copy, if the elements keep their order.
 local function permuted(input, order)
-  local same = true
-  for i, one in ipairs(order) do same = same and one == i - 1 end
-  if same and #order == #input.shape then return input end
+  local shape, same, known = input.shape, true, {}
+  for i, one in ipairs(order) do same, known[one] = same and one == i - 1, true end
+  local every = #order == #shape
+  for i = 0, #shape - 1 do every = every and known[i] end
+  if every and same then return input end
+  if every and moves_ones(shape, order) then
+    local result = {}
+    for i, one in ipairs(order) do result[i] = shape[one + 1] end
+    return reshaped(input, result, "nn.permute")
+  end
   return (graph.op("permute", { input }, { order = order }))
 end
 

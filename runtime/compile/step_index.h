@@ -49,8 +49,8 @@ class StepIndex {
   bool is_last(const ScheduleStep& step) const {
     return step.microbatch == microbatches_.at({step.call, step.half != Half::input}).second;
   }
-  // Returns whether the reshape's output is an alias of its input. Without other readers of the input nothing can tell
-  // them apart. Otherwise no op may overwrite either, and the axes must split the same dim of both.
+  // Returns whether the reshape's output is an alias of its input. If the input has other readers, no op may overwrite
+  // either, and the axes must split the same dim of both.
   bool aliases(const Node& reshape) const { return aliases_.contains(&reshape); }
   // Returns the unit's first call, whose backward is last, so that gradients of tied weights are whole after it.
   CallId first_call(UnitId unit) const { return first_call_[unit]; }

@@ -158,6 +158,30 @@ class Rules(unittest.TestCase):
             self.same(Views(lambda h, one: torch.cat([one.expand(len(h), -1, -1), h[:, 1:]], 1), True), self.rows(),
                       ":expand { batch.x.shape[1], -1, -1 }")
 
+    def test_patches(self):
+        """Convolutions over patches become linear layers; columns beyond the last whole patch are not read."""
+        class Patches(nn.Module):
+            def __init__(self, layer, size, rows=False):
+                super().__init__()
+                self.layer, self.last, self.rows = layer, nn.Linear(size, 3), rows
+
+            def forward(self, x, y):
+                h = self.layer(x)
+                h = h.flatten(2).transpose(1, 2) if self.rows else h
+                return F.cross_entropy(self.last(torch.tanh(h).flatten(1)), y)
+
+        classes = torch.tensor([0, 2, 1, 2])
+        for name, layer, shape, size, rows, lua in [
+                ("images", nn.Conv2d(3, 5, 2, 2), (3, 4, 6), 30, True,
+                 "batch.x:reshape { -1, 3, 2, 2, 3, 2 }:permute { 0, 2, 4, 1, 3, 5 }:reshape { -1, 6, 12 }"),
+                ("oblong", nn.Conv2d(3, 5, (2, 3), (2, 3), bias=False), (3, 5, 7), 20, False, ":slice(3, 0, 6)"),
+                ("sounds", nn.Conv1d(2, 5, 4, 4), (2, 8), 10, False, "batch.x:reshape { -1, 2, 2, 4 }"),
+                ("videos", nn.Conv3d(1, 4, 2, 2), (1, 2, 4, 2), 8, False, "permute { 0, 2, 4, 6, 1, 3, 5, 7 }")]:
+            with self.subTest(name):
+                batch = torch.randn(4, *shape, dtype=torch.float64), classes
+                plan = self.same(Patches(layer, size, rows), batch, lua).plan
+                self.assertEqual("transpose" in plan, not rows)
+
     def test_names_that_are_no_identifiers(self):
         """Layers named like Lua's keywords, like the plan's own variables, or with other characters."""
         class Named(nn.Module):

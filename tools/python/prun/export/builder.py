@@ -30,6 +30,7 @@ class Builder:
         self.vocab = 0
         self.balance = 0.0  # factor of the mixtures' balancing loss, and the layers whose router logits it reads
         self.balanced: set[Node] = set()
+        self.patches: dict[Node, Op] = {}  # convolutions as rows [batch, patches, out]
         self.routers: set[Node] = set()  # the layers whose results are the router logits of the mixtures made so far
 
     def value(self, arg: Any) -> Op:

@@ -6,7 +6,7 @@ from torch.fx import Node
 from .trace import op_name
 
 NONE = "prun has no function for it"
-_CONVOLUTION = "prun has no convolution yet; a patch embedding can be a reshape in the data and nn.Linear"
+_CONVOLUTION = "prun has convolutions over patches that do not overlap only (stride = kernel_size, no padding, one group)"
 _RANDOM = "only nn.Dropout is random in a plan"
 _ALONE = "prun has silu(gate) * up; relu, gelu and tanh stand alone"
 _BY_INDEX = "prun cannot pick elements by index yet"

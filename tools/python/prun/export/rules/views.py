@@ -20,7 +20,8 @@ _SPLIT = {aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, 
 _SAMPLES = "prun divides the samples over ranks: keep them in the first dim"
 
 
-def _list(sizes: tuple[int, ...] | list[int]) -> str:
+def list_text(sizes: tuple[int, ...] | list[int]) -> str:
+    """Returns a Lua list for Op.text."""
     return f"{{{{ {', '.join(map(str, sizes))} }}}}"
 
 
@@ -34,11 +35,11 @@ def reshaped(builder: Builder, op: Op, shape: tuple[int, ...], node: Node) -> Op
     if op.shape == shape:
         return op
     if op.kind == "parameter":
-        return builder.emit("reshape", f"{{0}}:reshape {_list(shape)}", [op], node, shape=shape)
+        return builder.emit("reshape", f"{{0}}:reshape {list_text(shape)}", [op], node, shape=shape)
     samples = samples_of(builder)
     if not shape or not op.shape or shape[0] % samples or op.shape[0] % samples or math.prod(shape) != math.prod(op.shape):
         raise refuse(node, f"a reshape from {list(op.shape)} to {list(shape)} that mixes samples", _SAMPLES)
-    return builder.emit("reshape", f"{{0}}:reshape {_list([-1, *shape[1:]])}", [op], node, shape=shape)
+    return builder.emit("reshape", f"{{0}}:reshape {list_text([-1, *shape[1:]])}", [op], node, shape=shape)
 
 
 def operand(builder: Builder, arg: Any) -> Op:
@@ -51,7 +52,7 @@ def operand(builder: Builder, arg: Any) -> Op:
     if node not in builder.made:
         if name in builder.owner_of:
             raise refuse(arg, f"the parameter {name} outside a layer that owns it", "")
-        text = f'nn.parameter({{weight}}, {_list(shape_of(node))}, {{{{ "normal", 0.02 }}}})'
+        text = f'nn.parameter({{weight}}, {list_text(shape_of(node))}, {{{{ "normal", 0.02 }}}})'
         builder.made[node] = builder.emit("parameter", text, [], node, tables={"weight": whole(name)})
     return builder.made[node]
 
@@ -87,7 +88,7 @@ def permute(builder: Builder, node: Node) -> Op | None:
     if x.kind != "parameter" and order[0] != 0 and shape_of(source)[0] % samples_of(builder) == 0:
         raise refuse(node, "samples that leave the first dim", _SAMPLES)
     moved = [i for i, one in enumerate(order) if i != one]
-    text = f":transpose({moved[0]}, {moved[1]})" if len(moved) == 2 else f":permute {_list(order)}"
+    text = f":transpose({moved[0]}, {moved[1]})" if len(moved) == 2 else f":permute {list_text(order)}"
     return builder.emit("permute", "{0}" + text, [x], node, shape=shape_of(node))
 
 
@@ -111,14 +112,14 @@ def expand(builder: Builder, node: Node) -> Op | None:
             raise refuse(node, f"{list(before)} repeated to {list(after)} along the samples", _SAMPLES)
         data = next(iter(builder.inputs_used), "x")
         sizes[0] = f"batch.{data}.shape[1]"
-    return builder.emit("expand", f"{{0}}:expand {_list(sizes)}", inputs, node, shape=shape_of(node))
+    return builder.emit("expand", f"{{0}}:expand {list_text(sizes)}", inputs, node, shape=shape_of(node))
 
 
 def _from_parameters(op: Op) -> bool:
     return op.kind == "parameter" or (bool(op.inputs) and all(map(_from_parameters, op.inputs)))
 
 
-def _slice(builder: Builder, node: Node, x: Op, dim: int, start: int, size: int) -> Op:
+def cut(builder: Builder, node: Node, x: Op, dim: int, start: int, size: int) -> Op:
     """Adds a slice of one dim."""
     _first(dim, x, node)
     whole_size = x.shape[dim]
@@ -154,7 +155,7 @@ def slices(builder: Builder, node: Node) -> Op | None:
         start, length = int(numbers[1] or 0) % size, int(numbers[2] or 0)
     else:
         start, length = int(numbers[1] or 0) % size, 1
-    op = _slice(builder, node, operand(builder, source), dim, start, length)
+    op = cut(builder, node, operand(builder, source), dim, start, length)
     return reshaped(builder, op, shape_of(node), node)
 
 
@@ -171,7 +172,7 @@ def _part(builder: Builder, node: Node, split: Node) -> Op:
     else:
         sizes = [int(one.shape[dim]) for one in results]
         start, length = sum(sizes[:which]), sizes[which]
-    op = _slice(builder, node, operand(builder, source), dim, start, length)
+    op = cut(builder, node, operand(builder, source), dim, start, length)
     return reshaped(builder, op, shape_of(node), node)
 
 
@@ -208,7 +209,7 @@ def pad(builder: Builder, node: Node) -> Op | None:
             continue
         _first(dim, op, node)
         low, high = max(-before, 0), max(-after, 0)
-        op = _slice(builder, node, op, dim, low, op.shape[dim] - low - high)
+        op = cut(builder, node, op, dim, low, op.shape[dim] - low - high)
         before, after = max(before, 0), max(after, 0)
         if before or after:
             tail = f", {number_text(value or 0.0)}" if value else ""
