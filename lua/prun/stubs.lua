@@ -551,18 +551,32 @@
 ---@field add fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor
 ---@field again fun(name: string, fn: fun(): any): any
 ---@field attention fun(qkv: prun.Tensor, heads: integer, options?: prun.nn.attention.options): prun.Tensor
+---@field concat fun(tensors: nil, dim: integer): prun.Tensor
 ---@field dropout fun(x: prun.Tensor, p: number): prun.Tensor
 ---@field embedding fun(tokens: prun.Tensor, table: prun.Tensor, positions?: prun.Tensor): prun.Tensor
+---@field expand fun(x: prun.Tensor, sizes: integer[]): prun.Tensor
+---@field flatten fun(x: prun.Tensor, first?: integer, last?: integer): prun.Tensor
+---@field gather fun(x: prun.Tensor, ids: prun.Tensor): prun.Tensor
 ---@field gelu fun(x: prun.Tensor, approximate?: string): prun.Tensor
 ---@field layernorm fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor
 ---@field linear fun(name: string, x: prun.Tensor, out: integer, options?: prun.nn.linear.options): prun.Tensor
 ---@field moe fun(name: string, x: prun.Tensor, options?: prun.nn.moe.options): prun.Tensor
 ---@field mul fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor
+---@field pad fun(x: prun.Tensor, dim: integer, before: integer, after: integer, value?: number): prun.Tensor
 ---@field parameter fun(name: string, dims: integer|integer[], init?: string|table): prun.Tensor
+---@field permute fun(x: prun.Tensor, order: integer[]): prun.Tensor
 ---@field relu fun(x: prun.Tensor): prun.Tensor
+---@field reshape fun(x: prun.Tensor, sizes: integer[]): prun.Tensor
 ---@field rmsnorm fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor
 ---@field rotary fun(x: prun.Tensor, options?: prun.nn.rotary.options): prun.Tensor
 ---@field scale fun(x: prun.Tensor, factor: number): prun.Tensor
 ---@field silu_mul fun(gate: prun.Tensor, up: prun.Tensor): prun.Tensor
+---@field slice fun(x: prun.Tensor, dim: integer, first?: integer, last?: integer): prun.Tensor
+---@field split fun(x: prun.Tensor, sizes: integer|integer[], dim: integer): prun.Tensor
+---@field squeeze fun(x: prun.Tensor, dim: integer): prun.Tensor
+---@field stack fun(tensors: nil, dim: integer): prun.Tensor
 ---@field tanh fun(x: prun.Tensor): prun.Tensor
+---@field transpose fun(x: prun.Tensor, a: integer, b: integer): prun.Tensor
+---@field unflatten fun(x: prun.Tensor, dim: integer, sizes: integer[]): prun.Tensor
 ---@field unit fun(name: string, fn: fun(): any): any
+---@field unsqueeze fun(x: prun.Tensor, dim: integer): prun.Tensor

@@ -98,7 +98,7 @@ class TokenSplitter {
     const bool anywhere = node.op->distribution == Distribution::elementwise;
     const bool in_rows = node.op == &ops::linear || node.op->distribution == Distribution::by_rows;
     if (!anywhere && dim != 1 && !(in_rows && dim + 1 < std::ssize(local)))
-      fail(node, fmt::format("{} at {} reads dim {} of {}", node.op->name, node.site.text(), dim, shape_text(whole)));
+      fail(node, fmt::format("{} reads dim {} of {}", node.op->name, dim, shape_text(whole)));
     for (const ValueId output : node.outputs)
       if (dim < std::ssize(value(output).type.shape)) tokens_dim_[output] = dim;
   }

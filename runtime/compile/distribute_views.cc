@@ -61,7 +61,11 @@ void view(Distributor& d, const Node& node) {
   bool split = false, alike = true, tokens = false;
   for (size_t i = 0; i < node.inputs.size(); i++) {
     const ValueId input = node.inputs[i];
-    if (const int dim = d.split_dim(input); dim >= 0) mixes(d, node, dim, whole_of(d, input), y);
+    if (const int dim = d.split_dim(input); dim >= 0) {
+      Shape weight = d.type(input).shape;
+      weight[dim] *= d.ranks();
+      mixes(d, node, dim, weight, y);
+    }
     split = split || d.placement(input) != Placement{};
     alike = alike && d.placement(input) == d.placement(node.inputs[0]);
     tokens = tokens || d.is_tokens(input);

@@ -45,7 +45,7 @@ bool mixes_rows(const Graph& graph, const Node& view, int dim) {
 }
 
 std::string mixing_text(const Node& view, int dim, const Shape& x) {
-  return fmt::format("{} at {} mixes dim {} of {}", view.op->name, view.site.text(), dim, shape_text(x));
+  return fmt::format("{} mixes dim {} of {}", view.op->name, dim, shape_text(x));
 }
 
 namespace {
@@ -107,8 +107,7 @@ class Samples {
     const bool last = node.op->distribution != Distribution::elementwise &&
                       dim + 1 == std::ssize(shape(node.inputs[from])) && node.op->loss == Loss::none && dim > 0;
     if ((dim > 0 && !by_rows) || last)
-      fail(node, fmt::format("{} at {} reads dim {} of {}", node.op->name, node.site.text(), dim,
-                             shape_text(shape(node.inputs[from]))));
+      fail(node, fmt::format("{} reads dim {} of {}", node.op->name, dim, shape_text(shape(node.inputs[from]))));
     for (const ValueId output : node.outputs)
       if (dim < std::ssize(shape(output))) dim_[output] = dim;
   }

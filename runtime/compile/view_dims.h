@@ -16,7 +16,7 @@ std::optional<int> dim_after(const Node& view, const Shape& x, int dim, const Sh
 // Returns whether the view picks rows of this dim by ids.
 bool mixes_rows(const Graph& graph, const Node& view, int dim);
 
-// Returns "reshape at m.lua:7 mixes dim 1 of [8, 4, 16]".
+// Returns "reshape mixes dim 1 of [8, 4, 16]".
 std::string mixing_text(const Node& view, int dim, const Shape& x);
 
 // Requires that views keep samples apart if ranks or microbatches divide the batch. Marks the expansions that repeat a

@@ -110,8 +110,8 @@ def expand(builder: Builder, node: Node) -> Op | None:
     if before[0] == 1 != after[0]:
         if x.kind != "parameter" and not _from_parameters(x) or after[0] != samples_of(builder):
             raise refuse(node, f"{list(before)} repeated to {list(after)} along the samples", _SAMPLES)
-        data = next(iter(builder.inputs_used), "x")
-        sizes[0] = f"batch.{data}.shape[1]"
+        tokens = any(name in builder.inputs_used for name in ("tokens", "targets", "shifted"))
+        sizes[0] = f"batch.{'tokens' if tokens else 'x'}.shape[1]"
     return builder.emit("expand", f"{{0}}:expand {list_text(sizes)}", inputs, node, shape=shape_of(node))
 
 
