@@ -59,6 +59,8 @@ Rule attention, attention_grad, attention_block, attention_block_grad, rotary, c
 Rule route, route_grad, dispatch, dispatch_grad, combine, combine_grad, expert_linear, expert_linear_dw;
 // placement_loss.cc
 Rule loss, cross_entropy_grad, cross_entropy_and_grad, cross_entropy_max, cross_entropy_sums, cross_entropy_finish;
+// placement_arithmetic.cc
+Rule pointwise, reduce_dims, softmax, softmax_grad, matmul, cumsum;
 // placement_pieces.cc
 Rule join_pieces, cut_pieces, take_piece;
 

@@ -115,12 +115,6 @@ class Random(Two):
         return F.mse_loss(self.b(h), y)
 
 
-class Softmax(Two):
-    def forward(self, x, y):
-        h = self.a(x).softmax(-1)  # here
-        return F.mse_loss(self.b(h), y)
-
-
 class Broadcast(Two):
     def forward(self, x, y):
         h = self.a(x)
@@ -138,12 +132,6 @@ class Smoothed(Two):
     def forward(self, x, y):
         h = self.b(self.a(x))
         return F.cross_entropy(h, y.argmax(-1), label_smoothing=0.1)  # here
-
-
-class Clipped(Two):
-    def forward(self, x, y):
-        h = torch.relu(self.a(x)).clamp(max=20)  # here
-        return F.mse_loss(self.b(h), y)
 
 
 class Outer(Two):

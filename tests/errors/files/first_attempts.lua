@@ -50,9 +50,9 @@ local cases = {
   backward = function() return model(function(x) return x:backward() end) end,
   detach = function() return model(function(x) return x:detach() end) end,
   item = function() return model(function(x) return x:item() end) end,
-  power = function() return model(function(x) return x ^ 2 end) end,
-  division = function() return model(function(x) return x / x end) end,
-  one_minus = function() return model(function(x) return 1 - x end) end,
+  power = function() return model(function(x) return x ^ "2" end) end,
+  division = function() return model(function(x) return x / 0 end) end,
+  one_minus = function() return model(function(x) return x - nil end) end,
   comparison = function() return model(function(x) return x > x and x or x end) end,
   -- optimizers and losses
   adam = function() return plan { optimizer = prun.Adam { lr = 1e-3 } } end,
