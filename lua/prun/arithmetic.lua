@@ -95,7 +95,7 @@ end
 
 -- add and mul of tensors of one shape, and products with a number, are ops of their own.
 for _, kind in ipairs { "add", "mul" } do
-  word(kind, { operand("a", "a tensor or a number"), operand("b", "the other") }, function(a, b)
+  word(kind, { operand("a", "a tensor or a number"), operand("b", "the other operand, a tensor or a number") }, function(a, b)
     local both = tensor.is(a) and tensor.is(b)
     if both and is_alike(a, b) then
       require_floats(kind, { a, b })
@@ -116,7 +116,7 @@ for called, program in pairs {
   less = "less {1} {2}", less_equal = "less_equal {1} {2}", greater = "less {2} {1}",
   greater_equal = "less_equal {2} {1}", equal = "equal {1} {2}", not_equal = "equal {1} {2}; sub 1 r0",
 } do
-  word(called, { operand("a", "a tensor or a number"), operand("b", "the other") },
+  word(called, { operand("a", "a tensor or a number"), operand("b", "the other operand, a tensor or a number") },
     function(a, b) return record(called, program, { a, b }) end)
 end
 
