@@ -96,7 +96,7 @@ class Recorder final : public GradientBuilder {
   }
 
  private:
-  // Casts the gradient of a parameter to f32 (f64 stays), that of an activation to its dtype.
+  // Casts the gradient of a parameter to f32 (unless it is f64), that of an activation to its dtype.
   ValueId rounded(ValueId value, ValueId gradient) {
     const bool parameter = graph_.values[value].kind == ValueKind::parameter;
     const TensorType type = graph_.values[gradient].type;

@@ -155,8 +155,9 @@ void partition(CompileState& state);       // partition.cc: assigns calls to sta
 void distribute(CompileState& state);      // distribute.cc: whole shapes -> local shapes, collectives of activations
 void differentiate(CompileState& state);   // autodiff.cc: backward nodes
 void overlap_dw(CompileState& state);      // overlap_dw.cc: overlaps dw with the reduction of dx
-void merge_pointwise(CompileState& state);  // merge_pointwise.cc: merges chains of elementwise ops
-void merge_gradients(CompileState& state);  // likewise, in backward
+// merge_pointwise.cc: merge chains of elementwise ops, in forward and in backward.
+void merge_pointwise(CompileState& state);
+void merge_gradients(CompileState& state);
 void fuse(CompileState& state);            // fuse.cc: fuses two ops into one kernel of the device
 void fuse_losses(CompileState& state);     // fuse_loss.cc: fuses a loss with the gradient of its logits
 void place(CompileState& state);           // place.cc: layouts, persistent buffers, loss scale, init body

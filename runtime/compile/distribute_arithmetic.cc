@@ -6,7 +6,6 @@
 
 #include "compile/distributor.h"
 #include "ir/ops.h"
-#include "prun/sdk/pointwise.h"
 
 namespace prun {
 namespace {
@@ -25,7 +24,9 @@ std::vector<int64_t> combined_dims(const Node& node, int64_t rank) {
   return {};
 }
 
-bool holds(const std::vector<int64_t>& dims, int64_t dim) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); }
+bool holds(const std::vector<int64_t>& dims, int64_t dim) {
+  return std::find(dims.begin(), dims.end(), dim) != dims.end();
+}
 
 // Returns the dim of the output that an input's dim becomes.
 int64_t output_dim(const Node& node, int64_t rank, int64_t output_rank, int64_t dim) {
@@ -45,7 +46,8 @@ class DimCheck {
   DimCheck(CompileState& state, int64_t dim, std::string what, std::string divider)
       : graph_(state.graph), what_(std::move(what)), divider_(std::move(divider)), dim_(graph_.values.size(), -1) {
     for (const ValueId v : graph_.values.ids())
-      if (graph_.values[v].kind == ValueKind::input && std::ssize(graph_.values[v].type.shape) > dim) dim_[v.index()] = dim;
+      if (graph_.values[v].kind == ValueKind::input && std::ssize(graph_.values[v].type.shape) > dim)
+        dim_[v.index()] = dim;
   }
 
   void run() {
@@ -69,7 +71,7 @@ class DimCheck {
 
   void require_apart(const Node& node, ValueId input, int64_t dim) const {
     if (!holds(combined_dims(node, rank(input)), dim)) return;
-    throw plan_error(fmt::format("{} combines dim {} of {}, the {} that {} divides; it can combine other dims", 
+    throw plan_error(fmt::format("{} combines dim {} of {}, the {} that {} divides; it can combine other dims",
                                  node.op->name, dim, shape(input), what_, divider_),
                      node.site);
   }
@@ -79,11 +81,12 @@ class DimCheck {
       const int64_t mine = dim - rank(node.outputs[0]) + rank(input);
       const bool split = dim_[input.index()] >= 0;
       if (split ? dim_[input.index()] == mine : mine < 0 || graph_.values[input].type.shape[mine] == 1) continue;
-      throw plan_error(fmt::format("{} combines '{}', {}, with dim {} of {}, the {} that {} divides; the operand should "
-                                   "have 1 there",
-                                   node.op->name, graph_.values[input].name, shape(input), dim, shape(node.outputs[0]),
-                                   what_, divider_),
-                       node.site);
+      throw plan_error(
+          fmt::format("{} combines '{}', {}, with dim {} of {}, the {} that {} divides; the operand should "
+                      "have 1 there",
+                      node.op->name, graph_.values[input].name, shape(input), dim, shape(node.outputs[0]), what_,
+                      divider_),
+          node.site);
     }
   }
 
@@ -103,8 +106,8 @@ int input_dim(const Distributor& d, const Node& node, size_t i, int dim) {
 [[noreturn]] void fail(const Distributor& d, const Node& node, ValueId value, int dim) {
   throw plan_error(fmt::format("{} combines dim {} of '{}', {}, which axis '{}' of {} ranks divides; shard the layer "
                                "before it otherwise",
-                               node.op->name, dim, d.graph().values[value].name,
-                               shape_text(d.whole_type(value).shape), d.axis(), d.ranks()),
+                               node.op->name, dim, d.graph().values[value].name, shape_text(d.whole_type(value).shape),
+                               d.axis(), d.ranks()),
                    node.site);
 }
 

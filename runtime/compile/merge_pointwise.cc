@@ -12,7 +12,9 @@
 namespace prun {
 namespace {
 
-constexpr size_t kMostMerged = 40;  // instructions; the derivative of a program is a few times as long
+// Instructions of a merged program. A derivative adds at most nine for each, so that it has at most 256, the most of a
+// program (prun/sdk/pointwise.h).
+constexpr size_t kMostForward = 24, kMostBackward = 64;
 
 struct Elementwise {
   sdk::PointwiseProgram program;
@@ -21,7 +23,7 @@ struct Elementwise {
 
 class Merger {
  public:
-  Merger(Graph& graph, std::vector<Node>& nodes) : graph_(graph), nodes_(nodes) {
+  Merger(Graph& graph, std::vector<Node>& nodes, size_t most) : graph_(graph), nodes_(nodes), most_(most) {
     maker_.assign(graph.values.size(), -1);
     readers_.assign(graph.values.size(), 0);
     gone_.assign(nodes.size(), false);
@@ -99,7 +101,7 @@ class Merger {
     for (size_t i = 0; i < node.inputs.size(); ++i)
       of_second.push_back(node.inputs[i] == value ? result : place(node.inputs[i], second.masks[i]));
     const sdk::PointwiseProgram program = builder.finish(builder.append(second.program, of_second));
-    if (inputs.size() > sdk::kMostPointwiseInputs || program.size() > kMostMerged) return false;
+    if (inputs.size() > sdk::kMostPointwiseInputs || program.size() > most_) return false;
     Attrs attrs;
     attrs.set("program", sdk::pointwise_text(program));
     if (maker.attrs.has("over") || node.attrs.has("over")) attrs.set("over", masks);
@@ -116,6 +118,7 @@ class Merger {
 
   Graph& graph_;
   std::vector<Node>& nodes_;
+  size_t most_;
   Table<ValueId, int> maker_;
   Table<ValueId, int64_t> readers_;
   std::vector<bool> gone_;
@@ -127,7 +130,7 @@ void merge_pointwise(CompileState& state) {
   if (std::none_of(state.graph.nodes.begin(), state.graph.nodes.end(),
                    [](const Node& node) { return node.op == &ops::pointwise; }))
     return;
-  Merger merger(state.graph, state.graph.nodes);
+  Merger merger(state.graph, state.graph.nodes, kMostForward);
   merger.read(state.graph.loss);
   merger.run();
 }
@@ -136,7 +139,7 @@ void merge_gradients(CompileState& state) {
   if (std::none_of(state.backward.begin(), state.backward.end(),
                    [](const Node& node) { return node.op == &ops::pointwise; }))
     return;
-  Merger merger(state.graph, state.backward);
+  Merger merger(state.graph, state.backward, kMostBackward);
   for (const ValueId gradient : state.parameter_grad) merger.read(gradient);
   merger.run();
 }

@@ -94,7 +94,7 @@ void derive(PointwiseBuilder& to, Adjoints& adjoints, const PointwiseInstruction
       break;
     case Pointwise::minimum:
     case Pointwise::maximum: {
-      // Of equal operands each gets half of the gradient.
+      // Equal operands get half of the gradient each.
       const bool least = one.code == Pointwise::minimum;
       const Operand &first = least ? a : b, &second = least ? b : a;
       const Operand half = mul(dy, number(0.5));

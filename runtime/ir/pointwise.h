@@ -11,7 +11,7 @@
 
 namespace prun {
 
-// Appends instructions to a program. Equal instructions are computed once; x·1, x + 0 and the like are x.
+// Appends instructions to a program. Equal instructions are computed once; x·1, x + 0, x - 0 and x/1 are x.
 class PointwiseBuilder {
  public:
   using Operand = sdk::PointwiseOperand;
@@ -30,9 +30,9 @@ class PointwiseBuilder {
 // Returns the program of a node; aborts if its text is none, because the op's shape rule has accepted it.
 sdk::PointwiseProgram pointwise_program(const Attrs& attrs, size_t inputs);
 
-// Returns the gradient by input `wanted` as a program over the same inputs and, as one more input, the gradient of the
+// Returns the gradient by input `input` as a program over the same inputs and, as one more input, the gradient of the
 // result; nullopt if it is 0 everywhere.
-std::optional<sdk::PointwiseProgram> pointwise_derivative(const sdk::PointwiseProgram& program, int inputs, int wanted);
+std::optional<sdk::PointwiseProgram> pointwise_derivative(const sdk::PointwiseProgram& program, int inputs, int input);
 
 // Returns the program of an op that pointwise can compute (pointwise, add, mul, scale, relu, tanh); nullopt for others.
 std::optional<sdk::PointwiseProgram> as_pointwise(const OpDef& op, const Attrs& attrs, size_t inputs);

@@ -80,8 +80,7 @@ AxisOutcome pointwise(const AxisView& axis, const AxisPlacements& reads) {
   size_t first = reads.size();
   for (size_t r = 0; r < reads.size(); r++) {
     if (!is_shard(reads[r])) continue;
-    const std::vector<int> places =
-        sdk::pointwise_places(rank_of(axis, r), y.size(), masks.empty() ? -1 : masks[r]);
+    const std::vector<int> places = sdk::pointwise_places(rank_of(axis, r), y.size(), masks.empty() ? -1 : masks[r]);
     if (reads[r].dim >= std::ssize(places)) return do_not_match(axis, reads, r);
     AxisPlacement moved = reads[r];
     moved.dim = static_cast<int8_t>(places[reads[r].dim]);
@@ -100,11 +99,10 @@ AxisOutcome pointwise(const AxisView& axis, const AxisPlacements& reads) {
     return gives({*partial_at});
   }
   if (partial_at != reads.end()) return needs_whole(axis, partial_at - reads.begin());
-  // What every rank has must not extend along the sharded dim.
+  // A tensor that every rank has must not extend along the sharded dim.
   for (size_t r = 0; r < reads.size(); r++) {
     if (is_shard(reads[r]) || is(reads[r], Kind::zero)) continue;
-    const std::vector<int> places =
-        sdk::pointwise_places(rank_of(axis, r), y.size(), masks.empty() ? -1 : masks[r]);
+    const std::vector<int> places = sdk::pointwise_places(rank_of(axis, r), y.size(), masks.empty() ? -1 : masks[r]);
     for (size_t d = 0; d < places.size(); d++)
       if (places[d] == placement.dim && axis.context.read_tensors[r]->shape[d] != 1)
         return do_not_match(axis, reads, r);

@@ -196,9 +196,9 @@ void own_activation(benchmark::State& state, const char* program, int inputs) {
 }
 void own_gelu(benchmark::State& state) { own_activation(state, "mul x0 1.702; sigmoid r0; mul x0 r1", 1); }
 void own_gelu_dx(benchmark::State& state) {
-  own_activation(state,
-                 "mul x0 1.702; sigmoid r0; mul x1 r1; mul x1 x0; sub 1 r1; mul r1 r4; mul r3 r5; mul r6 1.702; add r2 r7",
-                 2);
+  own_activation(
+      state, "mul x0 1.702; sigmoid r0; mul x1 r1; mul x1 x0; sub 1 r1; mul r1 r4; mul r3 r5; mul r6 1.702; add r2 r7",
+      2);
 }
 void silu_mul(benchmark::State& state) {
   const Dtype t = dtype_of(state);

@@ -17,18 +17,19 @@ constexpr int kThreads = 256;
 template <class W>
 struct Code {
   uint8_t function[sdk::kMostPointwiseInstructions];
-  uint8_t operands[sdk::kMostPointwiseInstructions][3];
+  uint16_t operands[sdk::kMostPointwiseInstructions][3];
   W numbers[64];
   int inputs = 0, instructions = 0, constants = 0;
 };
-constexpr int kRegisters = sdk::kMostPointwiseInputs + 64 + sdk::kMostPointwiseInstructions;
+constexpr int kMostRegisters = sdk::kMostPointwiseInputs + 64 + sdk::kMostPointwiseInstructions;
+constexpr int kFewRegisters = 32;  // of most programs; a thread's stack frame has all of them
 
 template <class T>
 struct PointwiseInputs {
   const T* data[sdk::kMostPointwiseInputs];
 };
 
-template <class T>
+template <class T, int kRegisters>
 __global__ void __launch_bounds__(kThreads)
     interpret(PointwiseInputs<T> inputs, T* y, int64_t count, sdk::PointwiseLayout layout, Code<Wide<T>> code) {
   Wide<T> values[kRegisters];
@@ -66,10 +67,10 @@ Code<W> code_of(const OpView& view) {
     for (int o = 0; o < 3; ++o) {
       const sdk::PointwiseOperand& operand = one.operands[o];
       const auto number = std::find(numbers.begin(), numbers.end(), operand.value) - numbers.begin();
-      code.operands[n][o] = static_cast<uint8_t>(operand.kind == sdk::PointwiseOperand::input ? operand.index
-                                                 : operand.kind == sdk::PointwiseOperand::result
-                                                     ? code.inputs + code.constants + operand.index
-                                                     : code.inputs + number);
+      code.operands[n][o] = static_cast<uint16_t>(operand.kind == sdk::PointwiseOperand::input ? operand.index
+                                                  : operand.kind == sdk::PointwiseOperand::result
+                                                      ? code.inputs + code.constants + operand.index
+                                                      : code.inputs + number);
     }
   }
   return code;
@@ -87,7 +88,9 @@ std::unique_ptr<Kernel> make_pointwise(const OpView& view) {
     const Tensor y = view.write(0);
     return kernel_of([inputs, to = view.out<T>(0), count = y.count(), code = code_of<Wide<T>>(view),
                       layout = sdk::pointwise_layout(y.shape.dims, shapes, masks)](cudaStream_t stream) {
-      launch(interpret<T>, blocks_for(count, kThreads), kThreads, 0, stream, inputs, to, count, layout, code);
+      const bool few = code.inputs + code.constants + code.instructions <= kFewRegisters;
+      launch(few ? interpret<T, kFewRegisters> : interpret<T, kMostRegisters>, blocks_for(count, kThreads), kThreads, 0,
+             stream, inputs, to, count, layout, code);
     });
   });
 }

@@ -123,7 +123,7 @@ void cumsum(Call& c) {
 
 }  // namespace
 
-const Family arithmetic_rules = {{"pointwise", pointwise}, {"reduce_dims", reduce_dims}, {"softmax", softmax},
-                                 {"softmax_grad", softmax_grad}, {"matmul", matmul}, {"cumsum", cumsum}};
+const Family arithmetic_rules = {{"pointwise", pointwise},       {"reduce_dims", reduce_dims}, {"softmax", softmax},
+                                 {"softmax_grad", softmax_grad}, {"matmul", matmul},           {"cumsum", cumsum}};
 
 }  // namespace prun::reference

@@ -67,7 +67,7 @@ struct PointwiseInstruction {
 };
 
 using PointwiseProgram = std::vector<PointwiseInstruction>;
-inline constexpr int kMostPointwiseInputs = 8, kMostPointwiseInstructions = 64, kMostPointwiseDims = 8;
+inline constexpr int kMostPointwiseInputs = 8, kMostPointwiseInstructions = 256, kMostPointwiseDims = 8;
 
 inline std::string pointwise_text(const PointwiseProgram& program) {
   std::string text;
@@ -130,7 +130,7 @@ inline std::optional<PointwiseProgram> parse_pointwise(std::string_view text, in
     program.push_back(one);
   }
   if (program.empty()) return fail("it has no instruction");
-  if (program.size() > kMostPointwiseInstructions) return fail("it has more than 64 instructions");
+  if (program.size() > kMostPointwiseInstructions) return fail("it has more than 256 instructions");
   return program;
 }
 

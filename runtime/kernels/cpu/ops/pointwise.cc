@@ -1,13 +1,14 @@
-// pointwise as an interpreter over tiles: each instruction is a vectorized loop over kTile floats that stay in the L1
+// pointwise as an interpreter over tiles: each instruction is a vectorized loop over kTile floats, which fit in the L1
 // cache, so that a program reads its inputs and writes its output once.
 //
 // Surprising fact: an instruction reads an f32 input that does not broadcast from the tensor itself; all other inputs
 // and the numbers are first expanded into tiles.
+#include "ir/pointwise.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "ir/pointwise.h"
 #include "kernels/cpu/ops/elementwise.h"
 #include "kernels/cpu/ops/tanh.h"
 #include "kernels/cpu/vector_math.h"
@@ -56,15 +57,16 @@ PRUN_CLONES void rsqrt_loop(const float* a, const float*, const float*, float* y
 }
 template <Pointwise code>
 void scalar_loop(const float* a, const float* b, const float* c, float* y, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] = sdk::pointwise_value(code, a[i], b == nullptr ? 0 : b[i], c == nullptr ? 0 : c[i]);
+  for (int64_t i = 0; i < n; ++i)
+    y[i] = sdk::pointwise_value(code, a[i], b == nullptr ? 0 : b[i], c == nullptr ? 0 : c[i]);
 }
 
-#define PRUN_UNARY(...) \
-  [](const float* a, const float*, const float*, float* y, int64_t n) { \
+#define PRUN_UNARY(...)                                                                    \
+  [](const float* a, const float*, const float*, float* y, int64_t n) {                    \
     map_range([]<class V>(const V& x) PRUN_INLINED -> V { return __VA_ARGS__; }, n, y, a); \
   }
-#define PRUN_BINARY(...) \
-  [](const float* a, const float* b, const float*, float* y, int64_t n) { \
+#define PRUN_BINARY(...)                                                                                  \
+  [](const float* a, const float* b, const float*, float* y, int64_t n) {                                 \
     map_range([]<class V>(const V& p, const V& q) PRUN_INLINED -> V { return __VA_ARGS__; }, n, y, a, b); \
   }
 

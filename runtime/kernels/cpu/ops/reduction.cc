@@ -97,8 +97,8 @@ template <class T, class Y>
 std::unique_ptr<Kernel> reduce_into(const OpView& view) {
   const Groups groups = groups_of(view);
   const std::string op = view.attrs().text("op");
-  Reducer<T> reducer{view.in<T>(0), op == "max" ? Reduction::max : op == "sum" ? Reduction::sum : Reduction::mean, 1,
-                     {}, {}, {}, {}};
+  Reducer<T> reducer{
+      view.in<T>(0), op == "max" ? Reduction::max : op == "sum" ? Reduction::sum : Reduction::mean, 1, {}, {}, {}, {}};
   int64_t stride = view.read(0).count();
   if (op == "mean") reducer.factor = static_cast<double>(view.write(0).count()) / static_cast<double>(stride);
   const bool by_columns = !groups.reduced.empty() && !groups.reduced.back();
@@ -139,8 +139,8 @@ template <class T>
 void softmax_row(const T* x, T* y, int64_t n, bool log) {
   with_lanes([=]<int lanes>() PRUN_INLINED {
     const float most = largest_lanes<lanes>(x, n);
-    const float sum = sum_lanes<lanes>(
-        n, [=](const auto& at) PRUN_INLINED { return exp_f32(Floats<lanes>(at.load(x) - most)); });
+    const float sum =
+        sum_lanes<lanes>(n, [=](const auto& at) PRUN_INLINED { return exp_f32(Floats<lanes>(at.load(x) - most)); });
     const float by = log ? most + std::log(sum) : 1.0f / sum;
     for_lanes<lanes>(n, [=](const auto& at) PRUN_INLINED {
       const Floats<lanes> value = at.load(x);
