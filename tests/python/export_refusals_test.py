@@ -53,7 +53,6 @@ CASES = {
     "Twins": ("linear", "the weight a.weight is used twice", "weights of its own"),
     "NoShift": ("layer_norm", "a layernorm without a shift", "bias=True"),
     "NoShiftByParts": ("mul", "a layernorm without a shift", "bias=True"),
-    "OnePlus": ("mul", "a rmsnorm whose scale is 1 + norm.weight", "store the scale"),
     "OwnDerivative": ("", "the autograd function Straight has a derivative of its own", "with PyTorch's functions"),
     "TensorHook": ("register_hook", "a hook on a tensor's gradient", "remove the hook"),
     "Data": ("", "a tensor without its history, such as x.data", "use x itself"),

@@ -160,6 +160,14 @@ class Rules(unittest.TestCase):
 
         self.same(Scaled(), self.rows(), "nn.parameter(")
 
+        class OnePlus(Scaled):
+            def forward(self, x, y):
+                h = self.first(x)
+                h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6) * (1 + self.gain)
+                return F.mse_loss(self.second(h) * self.level, y)
+
+        self.same(OnePlus(), self.rows(), "nn.rsqrt(")
+
     def test_names_that_are_no_identifiers(self):
         """Layers named like Lua's keywords, like the plan's own variables, or with other characters."""
         class Named(nn.Module):

@@ -203,13 +203,6 @@ class TensorHook(Two):
         return F.mse_loss(self.b(h), y)
 
 
-class OnePlus(Two):
-    def forward(self, x, y):
-        h = self.a(x)
-        h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6) * (1 + self.norm.weight)  # here
-        return F.mse_loss(self.b(h), y)
-
-
 class NoShiftByParts(Two):
     def forward(self, x, y):
         h = self.a(x)

@@ -345,7 +345,7 @@ std::vector<Case> arithmetic_cases() {
       {"add a vector", "pointwise", {{{2, 3, 5}}, {{5}}}, program("add x0 x1")},
       {"multiply by a column", "pointwise", {{{2, 3, 5}}, {{3, 1}}}, program("mul x0 x1")},
       {"an outer product", "pointwise", {{{3, 1}}, {{5}}}, program("mul x0 x1")},
-      {"divide", "pointwise", {{{3, 5}}, {{1, 5}}}, program("div x0 x1")},
+      {"divide", "pointwise", {{{3, 5}}, positive({1, 5})}, program("div x0 x1")},
       {"divide by itself and more", "pointwise", {{{3, 5}}}, program("mul x0 x0; add r0 2; div x0 r1")},
       {"pow", "pointwise", {positive({3, 5}), positive({3, 5})}, program("pow x0 x1")},
       {"a number to a power", "pointwise", {{{3, 5}}}, program("pow 1.7 x0")},
@@ -355,7 +355,7 @@ std::vector<Case> arithmetic_cases() {
        program("log x0; sqrt x0; rsqrt x0; mul r1 r2; add r0 r1; add r4 r2")},
       {"where of a comparison",
        "pointwise",
-       {{{3, 5}}, {{3, 5}}, {{5}}},
+       {unwanted({3, 5}), {{3, 5}}, {{5}}},
        program("less x0 0.1; mul x1 x2; where r0 r1 x2")},
       {"minimum and maximum", "pointwise", {{{3, 5}}, {{3, 5}}, {{5}}}, program("minimum x0 x1; maximum r0 x2")},
       {"gelu by parts", "pointwise", {{{3, 5}}}, program("mul x0 1.702; sigmoid r0; mul x0 r1")},
@@ -379,8 +379,9 @@ std::vector<Case> arithmetic_cases() {
        make_attrs({{"transpose_a", 1}, {"transpose_b", 1}})},
       {"matmul, only the second", "matmul", {unwanted({2, 3, 5}), {{2, 5, 4}}}},
   };
-  for (const char* one : {"exp x0", "abs x0", "sin x0", "cos x0", "sigmoid x0", "tanh x0", "softplus x0", "relu x0",
-                          "sub 1 x0", "div 1 x0"})
+  all.push_back({"a reciprocal", "pointwise", {positive({3, 5})}, program("div 1 x0")});
+  for (const char* one :
+       {"exp x0", "abs x0", "sin x0", "cos x0", "sigmoid x0", "tanh x0", "softplus x0", "relu x0", "sub 1 x0"})
     all.push_back({one, "pointwise", {{{3, 5}}}, program(one)});
   return all;
 }
