@@ -141,8 +141,6 @@ class Refusals(unittest.TestCase):
 
         self.assertIn("position.weight", export(refused.Tokens(positions), IDS).plan)
         for change, problem, hint in [
-            (lambda m, x: x + m.places(torch.zeros(6, dtype=torch.long)), "row 0 of the table places", "token types"),
-            (lambda m, x: x * 4 + m.places(torch.arange(6)), "something else than the embedding of tokens", "as it is"),
             (lambda m, x: x + torch.randn(6, 16), "random numbers", ""),
             (lambda m, x: x + torch.arange(96.0).view(6, 16), "(fixed positions)", "that are parameters"),
             (lambda m, x: x.transpose(0, 1), "logits of the tokens in another order", "batch_first=True"),

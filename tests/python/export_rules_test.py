@@ -168,6 +168,21 @@ class Rules(unittest.TestCase):
 
         self.same(OnePlus(), self.rows(), "nn.rsqrt(")
 
+    def test_token_types(self):
+        """A row of a table added to each token, and positions added after it."""
+        class Typed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.tokens, self.types, self.places = nn.Embedding(32, 16), nn.Embedding(2, 16), nn.Embedding(9, 16)
+                self.out = nn.Linear(16, 32)
+
+            def forward(self, ids, targets):
+                h = self.tokens(ids) * 4 + self.types(torch.zeros_like(ids)) + self.places(torch.arange(ids.shape[1])[None])
+                return F.cross_entropy(self.out(h).flatten(0, 1), targets.flatten())
+
+        ids, targets, _ = self.text()
+        self.same(Typed(), (ids, targets), "nn.parameter(", "{ 1, 16 }", "{ 8, 16 }")
+
     def test_names_that_are_no_identifiers(self):
         """Layers named like Lua's keywords, like the plan's own variables, or with other characters."""
         class Named(nn.Module):

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.fx import Node
 
-from ..builder import Builder, number_text, whole
-from ..ops import Op
+from ..builder import Builder, number_text
+from ..ops import Op, Part, Weight
 from ..trace import aten, op_name, refuse, shape_of
 
 _UNARY = {
@@ -41,6 +42,33 @@ def _own_shape(builder: Builder, node: Node, arg: Node) -> Op:
     return op
 
 
+def _rows_of(builder: Builder, arg: Node) -> tuple[str, Part] | None:
+    """Returns the dims and the part of a parameter, or of its rows at constant ids, such as positions or token types."""
+    traced = builder.traced
+    while traced.same(arg) or arg.target is aten.expand.default or (
+            arg.target is aten.unsqueeze.default and arg.args[1] == 0):
+        before = traced.follow(arg) if traced.same(arg) else arg.args[0]
+        if not isinstance(before, Node):
+            return None
+        arg = before
+    name = traced.parameter(arg)
+    if name is not None:
+        return ", ".join(str(size) for size in traced.tensors[name].shape) or "1", Part(name)
+    if arg.target is not aten.embedding.default or arg.args[1] not in traced.constants:
+        return None
+    name = traced.parameter(arg.args[0])
+    ids = traced.constants[arg.args[1]]
+    ids = ids.reshape(-1, ids.shape[-1])  # [batch, tokens], each sample alike
+    if name is None or not torch.equal(ids, ids[:1].expand_as(ids)):
+        return None
+    rows = ids[0]
+    if len(set(rows.tolist())) == 1:
+        rows = rows[:1]
+    if len(set(rows.tolist())) != len(rows):
+        return None
+    return f"{len(rows)}, {traced.tensors[name].shape[-1]}", Part(name, rows=rows.long())
+
+
 def _emit(builder: Builder, node: Node, text: str, args: list[Any]) -> Op:
     """Emits a Lua expression of {0}, {1}, ..: tensors, parameters and numbers."""
     inputs: list[Op] = []
@@ -56,12 +84,11 @@ def _emit(builder: Builder, node: Node, text: str, args: list[Any]) -> Op:
         if arg in builder.traced.constants:
             raise refuse(node, f"a constant tensor {list(shape_of(arg))} in {op_name(node)}",
                          "make it an nn.Parameter, or fold it into the layer next to it")
-        name = builder.traced.parameter(builder.traced.follow(arg))
-        if name is not None:
+        found = _rows_of(builder, arg)
+        if found is not None:
             role = f"operand{len(tables)}"
-            dims = ", ".join(str(size) for size in builder.traced.tensors[name].shape) or "1"
-            given.append(f"nn.parameter({{{role}}}, {{{{ {dims} }}}})")
-            tables[role] = whole(name)
+            given.append(f"nn.parameter({{{role}}}, {{{{ {found[0]} }}}})")
+            tables[role] = Weight([found[1]])
             continue
         one = _own_shape(builder, node, arg)
         if one not in inputs:
