@@ -134,7 +134,7 @@ class Rules(unittest.TestCase):
             ("leaky relu", lambda x: F.leaky_relu(x, 0.2), "nn.leaky_relu("),
             ("quick gelu", lambda x: x * torch.sigmoid(1.702 * x), "nn.sigmoid("),
             ("roots", lambda x: (x * x + 1).sqrt() + torch.rsqrt(x * x + 2), "nn.rsqrt("),
-            ("numbers", lambda x: 1 - x + 2 / (x ** 2 + 1), "1 - "), ("cube", lambda x: x ** 3, " ^ 3"),
+            ("numbers", lambda x: 1 - x + 2 / (x ** 2 + 1), "1 - "), ("cube", lambda x: (x * 0.2) ** 3, " ^ 3"),
             ("clamp", lambda x: x.clamp(-0.5, 0.5), "nn.minimum(nn.maximum("),
             ("abs", lambda x: torch.log(x.abs() + 1), "nn.log("),
             ("where", lambda x: torch.where(x > 0.2, x, torch.sin(x)), "nn.where(nn.greater("),
@@ -152,7 +152,7 @@ class Rules(unittest.TestCase):
         class Scaled(variants.Mlp):
             def __init__(self):
                 super().__init__(None)
-                self.gain, self.level = nn.Parameter(torch.ones(16)), nn.Parameter(torch.ones(()))
+                self.gain, self.level = nn.Parameter(torch.ones(16)), nn.Parameter(torch.ones(1))
 
             def forward(self, x, y):
                 h = self.first(x) * self.gain + torch.exp(self.level)

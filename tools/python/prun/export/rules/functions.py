@@ -53,7 +53,10 @@ def _rows_of(builder: Builder, arg: Node) -> tuple[str, Part] | None:
         arg = before
     name = traced.parameter(arg)
     if name is not None:
-        return ", ".join(str(size) for size in traced.tensors[name].shape) or "1", Part(name)
+        if traced.tensors[name].dim() == 0:
+            raise refuse(next(iter(arg.users), arg), f"the parameter {name} without dims",
+                         "a plan's parameters have dims: make it nn.Parameter(torch.ones(1))")
+        return ", ".join(str(size) for size in traced.tensors[name].shape), Part(name)
     if arg.target is not aten.embedding.default or arg.args[1] not in traced.constants:
         return None
     name = traced.parameter(arg.args[0])
