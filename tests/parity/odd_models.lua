@@ -98,7 +98,7 @@ function odd.rows(batch, width, layers)
     x = nn.unit("layer" .. i, function()
       local y = nn.linear("linear", x, width)
       local share = nn.softmax(y) * nn.parameter("gain", { width }, { "normal", 1 })
-      local sums = nn.cumsum(nn.log_softmax(y), -1) / (10 + nn.abs(nn.max(y, -1, { keep = true })))
+      local sums = nn.cumsum(nn.log_softmax(y), -1) / (1000 + nn.abs(nn.max(y, -1, { keep = true })))
       return x + nn.where(nn.less(y, 0.1), share, nn.silu(y)) + sums - 0.01 * nn.norm(y, 1, { keep = true })
     end)
   end
