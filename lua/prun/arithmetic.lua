@@ -15,7 +15,12 @@ local function word(called, arguments, fn)
   arithmetic[called] = schema.word("prun.nn." .. called, arguments, fn)
 end
 
-local function operand(name, help) return { name = name, kind = "operand", help = help } end
+local function operand(name, help)
+  return { name = name, kind = "operand", signed = true, infinite = true, help = help }
+end
+local function operands()
+  return { operand("a", "a tensor or a number"), operand("b", "the other operand, a tensor or a number") }
+end
 local x = { name = "x", kind = "tensor", help = "the tensor that it works on" }
 
 local function described(one)
@@ -95,7 +100,7 @@ end
 
 -- add and mul of tensors of one shape, and products with a number, are ops of their own.
 for _, kind in ipairs { "add", "mul" } do
-  word(kind, { operand("a", "a tensor or a number"), operand("b", "the other operand, a tensor or a number") }, function(a, b)
+  word(kind, operands(), function(a, b)
     local both = tensor.is(a) and tensor.is(b)
     if both and is_alike(a, b) then
       require_floats(kind, { a, b })
@@ -116,7 +121,7 @@ for called, program in pairs {
   less = "less {1} {2}", less_equal = "less_equal {1} {2}", greater = "less {2} {1}",
   greater_equal = "less_equal {2} {1}", equal = "equal {1} {2}", not_equal = "equal {1} {2}; sub 1 r0",
 } do
-  word(called, { operand("a", "a tensor or a number"), operand("b", "the other operand, a tensor or a number") },
+  word(called, operands(),
     function(a, b) return record(called, program, { a, b }) end)
 end
 
@@ -139,7 +144,7 @@ for _, called in ipairs { "exp", "log", "sqrt", "rsqrt", "abs", "sign", "sin", "
   word(called, { x }, function(input) return record(called, called .. " {1}", { input }) end)
 end
 word("silu", { x }, function(input) return record("silu", "sigmoid {1}; mul {1} r0", { input }) end)
-word("elu", { x, { name = "alpha", kind = "number", default = 1.0, help = "minus the limit for small x" } },
+word("elu", { x, { name = "alpha", kind = "number", default = 1.0, least = 0, help = "minus the limit for small x" } },
   function(input, alpha)
     return record("elu", "minimum {1} 0; exp r0; sub r1 1; mul r2 {2}; less 0 {1}; where r4 {1} r3", { input, alpha })
   end)
@@ -163,7 +168,7 @@ local function dims_of(called, input, dims)
   return found
 end
 
-local dims = { name = "dims", kind = "dims", help = "dims that it combines, such as -1 or { 1, 2 }" }
+local dims = { name = "dims", kind = "dims", signed = true, help = "dims that it combines, such as -1 or { 1, 2 }" }
 local keep = { name = "keep", kind = "boolean", default = false, help = "keep these dims, with the size 1" }
 
 local function reduce(called, kind, input, over, kept)
@@ -183,7 +188,8 @@ word("norm", { x, dims, options = { keep } }, function(input, over, opt)
 end)
 
 for called, log in pairs { softmax = false, log_softmax = true } do
-  word(called, { x, { name = "dim", kind = "integer", default = -1, help = "the last one" } }, function(input, dim)
+  local dim_entry = { name = "dim", kind = "integer", signed = true, default = -1, help = "the last one" }
+  word(called, { x, dim_entry }, function(input, dim)
     require_floats(called, { input })
     if dims_of(called, input, { dim })[1] ~= #input.shape - 1 then
       host.fail(("nn.%s works along the last dim, not dim %d of %s; exchange the dims first"):format(
@@ -193,7 +199,9 @@ for called, log in pairs { softmax = false, log_softmax = true } do
   end)
 end
 
-word("cumsum", { x, { name = "dim", kind = "integer", help = "along which it adds up" } }, function(input, dim)
+word("cumsum", {
+  x, { name = "dim", kind = "integer", signed = true, help = "along which it adds up" },
+}, function(input, dim)
   require_floats("cumsum", { input })
   return (graph.op("cumsum", { input }, { dim = dims_of("cumsum", input, { dim })[1] }))
 end)

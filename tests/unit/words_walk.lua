@@ -34,7 +34,7 @@ local accepts = {
   dims = "whole table",
   init = "", tensor = "tensor", count = "whole tensor", batches = "whole", fn = "function", table = "table tables",
   strategies = "table tables",
-  mesh = "", data = "", eval = "", checkpoint = "", weights = "", optimizer = "",
+  operand = "whole fraction huge tensor", mesh = "", data = "", eval = "", checkpoint = "", weights = "", optimizer = "",
   rate = "whole fraction huge function", schedule = "text", model = "function",
   target = "", handle = "", last = "",
 }
@@ -54,7 +54,7 @@ local right = {
   fn = function() end, table = {}, strategies = {}, mesh = mesh, rate = 0.1, schedule = "gpipe",
 }
 local function right_value(entry)
-  if entry.kind == "tensor" then return tensor end
+  if entry.kind == "tensor" or entry.kind == "operand" then return tensor end
   if entry.kind == "target" then return target end
   if entry.kind == "handle" then return handle end
   if entry.kind == "last" then return last end
