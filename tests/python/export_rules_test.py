@@ -134,7 +134,7 @@ class Rules(unittest.TestCase):
             ("leaky relu", lambda x: F.leaky_relu(x, 0.2), "nn.leaky_relu("),
             ("quick gelu", lambda x: x * torch.sigmoid(1.702 * x), "nn.sigmoid("),
             ("roots", lambda x: (x * x + 1).sqrt() + torch.rsqrt(x * x + 2), "nn.rsqrt("),
-            ("numbers", lambda x: 1 - x + 2 / (x ** 2 + 1), "1 - "), ("cube", lambda x: (x * 0.2) ** 3, " ^ 3"),
+            ("numbers", lambda x: 1 - x + 2 / (x ** 2 + 1), "- ("), ("cube", lambda x: (x * 0.2) ** 3, " ^ (3)"),
             ("clamp", lambda x: x.clamp(-0.5, 0.5), "nn.minimum(nn.maximum("),
             ("abs", lambda x: torch.log(x.abs() + 1), "nn.log("),
             ("where", lambda x: torch.where(x > 0.2, x, torch.sin(x)), "nn.where(nn.greater("),
@@ -177,7 +177,7 @@ class Rules(unittest.TestCase):
                 self.out = nn.Linear(16, 32)
 
             def forward(self, ids, targets):
-                h = self.tokens(ids) * 4 + self.types(torch.zeros_like(ids)) + self.places(torch.arange(ids.shape[1])[None])
+                h = self.tokens(ids) * 4 + self.types(torch.zeros(ids.shape, dtype=torch.long)) + self.places(torch.arange(ids.shape[1])[None])
                 return F.cross_entropy(self.out(h).flatten(0, 1), targets.flatten())
 
         ids, targets, _ = self.text()

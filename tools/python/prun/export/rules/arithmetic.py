@@ -10,12 +10,13 @@ from torch.fx import Node
 from ..builder import Builder, number_text
 from ..ops import Op
 from ..trace import aten, refuse, shape_of
+from .functions import rows_of
 
 
 def _same_shape(builder: Builder, node: Node, a: Any, b: Any) -> list[Op] | None:
     """Returns two activations with the same rows; None if rules for broadcasting and parameters apply."""
     for one in (a, b):
-        if not isinstance(one, Node) or builder.traced.source(one) in builder.traced.parameters:
+        if not isinstance(one, Node) or builder.traced.source(one) in builder.traced.parameters or rows_of(builder, one):
             return None
     size = math.prod(shape_of(node))
     if shape_of(a)[-1:] != shape_of(b)[-1:] or math.prod(shape_of(a)) != size or math.prod(shape_of(b)) != size:

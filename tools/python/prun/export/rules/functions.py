@@ -18,13 +18,13 @@ _UNARY = {
     aten.exp.default: "nn.exp({0})", aten.log.default: "nn.log({0})", aten.sqrt.default: "nn.sqrt({0})",
     aten.rsqrt.default: "nn.rsqrt({0})", aten.abs.default: "nn.abs({0})", aten.sign.default: "nn.sign({0})",
     aten.sin.default: "nn.sin({0})", aten.cos.default: "nn.cos({0})", aten.sigmoid.default: "nn.sigmoid({0})",
-    aten.silu.default: "nn.silu({0})", aten.reciprocal.default: "1 / {0}", aten.relu.default: "nn.relu({0})",
+    aten.silu.default: "nn.silu({0})", aten.reciprocal.default: "(1 / ({0}))", aten.relu.default: "nn.relu({0})",
     aten.tanh.default: "nn.tanh({0})",
 }
 _BINARY = {
-    aten.add.Tensor: "{0} + {1}", aten.add_.Tensor: "{0} + {1}", aten.sub.Tensor: "{0} - {1}",
-    aten.mul.Tensor: "{0} * {1}", aten.div.Tensor: "{0} / {1}", aten.pow.Tensor_Tensor: "{0} ^ {1}",
-    aten.pow.Tensor_Scalar: "{0} ^ {1}", aten.pow.Scalar: "{0} ^ {1}", aten.rsub.Scalar: "{1} - {0}",
+    aten.add.Tensor: "({0}) + ({1})", aten.add_.Tensor: "({0}) + ({1})", aten.sub.Tensor: "({0}) - ({1})",
+    aten.mul.Tensor: "({0}) * ({1})", aten.div.Tensor: "({0}) / ({1})", aten.pow.Tensor_Tensor: "({0}) ^ ({1})",
+    aten.pow.Tensor_Scalar: "({0}) ^ ({1})", aten.pow.Scalar: "({0}) ^ ({1})", aten.rsub.Scalar: "{1} - ({0})",
     aten.maximum.default: "nn.maximum({0}, {1})", aten.minimum.default: "nn.minimum({0}, {1})",
     aten.clamp_min.default: "nn.maximum({0}, {1})", aten.clamp_max.default: "nn.minimum({0}, {1})",
 }
@@ -42,7 +42,7 @@ def _own_shape(builder: Builder, node: Node, arg: Node) -> Op:
     return op
 
 
-def _rows_of(builder: Builder, arg: Node) -> tuple[str, Part] | None:
+def rows_of(builder: Builder, arg: Node) -> tuple[str, Part] | None:
     """Returns the dims and the part of a parameter, or of its rows at constant ids, such as positions or token types."""
     traced = builder.traced
     while traced.same(arg) or arg.target is aten.expand.default or (
@@ -87,7 +87,7 @@ def _emit(builder: Builder, node: Node, text: str, args: list[Any]) -> Op:
         if arg in builder.traced.constants:
             raise refuse(node, f"a constant tensor {list(shape_of(arg))} in {op_name(node)}",
                          "make it an nn.Parameter, or fold it into the layer next to it")
-        found = _rows_of(builder, arg)
+        found = rows_of(builder, arg)
         if found is not None:
             role = f"operand{len(tables)}"
             given.append(f"nn.parameter({{{role}}}, {{{{ {found[0]} }}}})")
@@ -133,8 +133,9 @@ def binary(builder: Builder, node: Node) -> Op | None:
     a, b = node.args[:2]
     alpha = builder.traced.number(node.kwargs.get("alpha", 1))
     if alpha != 1:
-        text = text.replace("{1}", f"{{1}} * {number_text(alpha or 1)}")
-    return _emit(builder, node, text, [a, b])
+        text = text.replace("{1}", f"({{1}}) * {number_text(alpha or 1)}")
+    # In brackets, because the plan writes a value that is used once in the expression of its reader.
+    return _emit(builder, node, text if text.startswith("nn.") else f"({text})", [a, b])
 
 
 def where(builder: Builder, node: Node) -> Op | None:
