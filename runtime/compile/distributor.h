@@ -89,6 +89,12 @@ void split_tokens(CompileState& state);
 // the experts' loads for the balancing loss.
 void split_experts(CompileState& state);
 
+// Rules for broadcasting and for ops that combine elements of some dims; the check that no op combines samples, or
+// tokens under context parallelism, of which each rank or microbatch has a part.
+void pointwise(Distributor& d, const Node& node);
+void reduction(Distributor& d, const Node& node);
+void check_combined_dims(CompileState& state);
+
 // Rules for experts that are split along their first dim.
 void expert_linear(Distributor& d, const Node& node);
 void combine(Distributor& d, const Node& node);

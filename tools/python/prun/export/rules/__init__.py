@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from ..builder import Builder
 from ..ops import Op
-from . import activations, arithmetic, attention, embeddings, experts, layers, norms
+from . import activations, arithmetic, attention, embeddings, experts, functions, layers, norms
 
 Rule = Callable[[Builder, Node], Op | None]
 
@@ -28,4 +28,5 @@ RULES: list[Rule] = [
     arithmetic.add,
     arithmetic.multiply,
     arithmetic.square,
+    *functions.RULES,
 ]
