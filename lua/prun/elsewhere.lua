@@ -125,7 +125,7 @@ local words = {
   view = "prun.nn.reshape", cat = "prun.nn.concat", chunk = "prun.nn.split", narrow = "prun.nn.slice",
   index_select = "prun.nn.gather",
   module = "prun.nn.unit", sequential = "prun.nn.unit", embed = "prun.nn.embedding", rope = "prun.nn.rotary",
-  swiglu = "prun.nn.silu_mul", silu = "prun.nn.silu_mul(gate, up)", layer_norm = "prun.nn.layernorm",
+  swiglu = "prun.nn.silu_mul", logsoftmax = "prun.nn.log_softmax", layer_norm = "prun.nn.layernorm",
   rms_norm = "prun.nn.rmsnorm", dense = "prun.nn.linear", matmul = "prun.nn.linear with `weight`, or a * b elementwise",
   train = "return prun.plan { ... }; the command `prun PLAN` trains it",
   fit = "return prun.plan { ... }; the command `prun PLAN` trains it",
@@ -175,8 +175,6 @@ for what, names in pairs {
   ["recurrent layer"] = "lstm gru rnn lstmcell grucell",
   ["state-space layer"] = "mamba mamba2 ssm s4",
   ["pooling"] = "maxpool2d avgpool2d max_pool2d avg_pool2d adaptiveavgpool2d",
-  ["softmax as an op; nn.attention and prun.losses.cross_entropy contain it"] =
-    "softmax log_softmax logsoftmax",
   ["Muon; prun.adamw is the usual alternative"] = "muon",
   ["such optimizer; it has prun.adamw, prun.adam, prun.lion and prun.sgd"] =
     "adagrad adadelta adafactor adamax nadam radam rmsprop lamb lars lbfgs shampoo soap sophia adam8bit adamw8bit",

@@ -139,6 +139,13 @@ kinds.known = {
     end
     return value
   end },
+  operand = { "a tensor or a number", function(value)
+    if type(value) == "boolean" then
+      return nil, ("is %s, and a number is due: a comparison of tensors is nn.less(a, b), nn.equal(a, b) and the like")
+        :format(value)
+    end
+    return (tensor.is(value) or type(value) == "number") and value or nil
+  end },
   count = { "a whole number or a tensor", function(value) return tensor.is(value) and value or integer(value) end },
   batches = { 'a whole number or "all"', function(value) return value == "all" and value or integer(value) end },
   fn = { "a function", of_type "function" },

@@ -51,7 +51,7 @@ class Recorder final : public GradientBuilder {
   }
 
   void contribute(ValueId value, ValueId gradient) override {
-    gradient = wide_for(value, gradient);
+    gradient = rounded(value, gradient);
     ValueId& known = gradient_[value];
     Value& new_gradient = graph_.values[gradient];
     if (known < 0) {
@@ -99,14 +99,16 @@ class Recorder final : public GradientBuilder {
   }
 
  private:
-  // Returns the gradient as f32 if it is a parameter's. Ops of layers emit it so; elementwise ops and views emit the
-  // dtype of their operands.
-  ValueId wide_for(ValueId value, ValueId gradient) {
+  // Casts the gradient of a parameter to f32 (unless it is f64), that of an activation to its dtype.
+  ValueId rounded(ValueId value, ValueId gradient) {
+    const bool parameter = graph_.values[value].kind == ValueKind::parameter;
     const TensorType type = graph_.values[gradient].type;
-    if (graph_.values[value].kind != ValueKind::parameter || type.dtype != Dtype::bf16) return gradient;
+    const Dtype own = graph_.values[value].type.dtype;
+    const Dtype wanted = parameter && own != Dtype::f64 ? Dtype::f32 : own;
+    if (type.dtype == wanted) return gradient;
     Attrs attrs;
-    attrs.set("dtype", std::string(dtype_name(Dtype::f32)));
-    return emit(ops::cast, {gradient}, {{Dtype::f32, type.shape}}, attrs)[0];
+    attrs.set("dtype", std::string(dtype_name(wanted)));
+    return emit(ops::cast, {gradient}, {{wanted, type.shape}}, attrs)[0];
   }
 
   // GEMMs of backward count for the model as much as those of forward (ir/op_cost.h).

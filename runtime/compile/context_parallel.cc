@@ -95,10 +95,13 @@ class TokenSplitter {
       tokens_dim_[node.outputs[0]] = *to;
       return;
     }
-    const bool anywhere = node.op->distribution == Distribution::elementwise;
+    const bool anywhere = node.op->distribution == Distribution::elementwise || is_arithmetic(*node.op);
     const bool in_rows = node.op == &ops::linear || node.op->distribution == Distribution::by_rows;
     if (!anywhere && dim != 1 && !(in_rows && dim + 1 < std::ssize(local)))
       fail(node, fmt::format("{} reads dim {} of {}", node.op->name, dim, shape_text(whole)));
+    if (is_arithmetic(*node.op))
+      dim = static_cast<int>(
+          dim_after_arithmetic(node, std::ssize(local), std::ssize(value(node.outputs[0]).type.shape), dim));
     for (const ValueId output : node.outputs)
       if (dim < std::ssize(value(output).type.shape)) tokens_dim_[output] = dim;
   }

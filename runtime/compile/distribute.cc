@@ -267,6 +267,11 @@ constexpr OwnRule kOwnRules[] = {
     {&ops::concat, view},
     {&ops::expand, view},
     {&ops::gather_rows, view},
+    {&ops::pointwise, pointwise},
+    {&ops::reduce_dims, reduction},
+    {&ops::softmax, reduction},
+    {&ops::matmul, reduction},
+    {&ops::cumsum, reduction},
     {&ops::expert_linear, expert_linear},
     {&ops::cross_entropy, cross_entropy},
     {&ops::squares, squares},
@@ -296,6 +301,7 @@ DistributeRule distribute_rule(const OpDef& op) {
 // axis with one rank splits nothing.
 void distribute(CompileState& state) {
   follow_samples(state);
+  check_combined_dims(state);
   split_tokens(state);
   split_experts(state);
   for (const Strategy& strategy : state.plan.strategies)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "compile/distributor.h"
 #include "ir/ops.h"
 #include "ir/ops/rules.h"
 
@@ -103,11 +104,14 @@ class Samples {
     }
     const bool by_rows = node.op->distribution == Distribution::elementwise ||
                          node.op->distribution == Distribution::by_rows || node.op == &ops::linear ||
-                         node.op->loss != Loss::none;
-    const bool last = node.op->distribution != Distribution::elementwise &&
+                         is_arithmetic(*node.op) || node.op->loss != Loss::none;
+    const bool last = node.op->distribution != Distribution::elementwise && !is_arithmetic(*node.op) &&
                       dim + 1 == std::ssize(shape(node.inputs[from])) && node.op->loss == Loss::none && dim > 0;
     if ((dim > 0 && !by_rows) || last)
       fail(node, fmt::format("{} reads dim {} of {}", node.op->name, dim, shape_text(shape(node.inputs[from]))));
+    if (is_arithmetic(*node.op))
+      dim = static_cast<int>(
+          dim_after_arithmetic(node, std::ssize(shape(node.inputs[from])), std::ssize(shape(node.outputs[0])), dim));
     for (const ValueId output : node.outputs)
       if (dim < std::ssize(shape(output))) dim_[output] = dim;
   }

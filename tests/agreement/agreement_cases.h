@@ -36,6 +36,7 @@ std::vector<Case> decode_cases();
 std::vector<Case> row_cases();
 std::vector<Case> moe_cases();
 std::vector<Case> pointwise_cases();
+std::vector<Case> arithmetic_cases();
 std::vector<Case> piece_cases();
 std::vector<Case> view_cases();
 std::vector<Case> training_cases();

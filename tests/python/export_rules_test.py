@@ -182,6 +182,63 @@ class Rules(unittest.TestCase):
                 plan = self.same(Patches(layer, size, rows), batch, lua).plan
                 self.assertEqual("transpose" in plan, not rows)
 
+    def test_functions_of_elements(self):
+        """Functions, broadcasting, reductions and products that no other rule recognises."""
+        for name, function, lua in [
+            ("silu", F.silu, "nn.silu("), ("sigmoid", torch.sigmoid, "nn.sigmoid("), ("exp", torch.exp, "nn.exp("),
+            ("softplus", F.softplus, "nn.softplus("), ("elu", lambda x: F.elu(x, 0.7), ", 0.7)"),
+            ("leaky relu", lambda x: F.leaky_relu(x, 0.2), "nn.leaky_relu("),
+            ("quick gelu", lambda x: x * torch.sigmoid(1.702 * x), "nn.sigmoid("),
+            ("roots", lambda x: (x * x + 1).sqrt() + torch.rsqrt(x * x + 2), "nn.rsqrt("),
+            ("numbers", lambda x: 1 - x + 2 / (x ** 2 + 1), "- ("), ("cube", lambda x: (x * 0.2) ** 3, " ^ (3)"),
+            ("clamp", lambda x: x.clamp(-0.5, 0.5), "nn.minimum(nn.maximum("),
+            ("abs", lambda x: torch.log(x.abs() + 1), "nn.log("),
+            ("where", lambda x: torch.where(x > 0.2, x, torch.sin(x)), "nn.where(nn.greater("),
+            ("a column", lambda x: x - x.mean(-1, keepdim=True) ** 3, "nn.mean("),
+            ("a sum", lambda x: x / x.abs().sum(-1, keepdim=True), "nn.sum("),
+            ("a maximum", lambda x: torch.exp(x - x.amax(-1, keepdim=True)), "nn.max("),
+            ("a norm", lambda x: x / torch.linalg.vector_norm(x, dim=-1, keepdim=True), "nn.norm("),
+            ("softmax", lambda x: x.softmax(-1), "nn.softmax("),
+            ("log_softmax", lambda x: x.log_softmax(-1) * 0.1, "nn.log_softmax("),
+            ("cumsum", lambda x: x.cumsum(1), "nn.cumsum("),
+        ]:
+            with self.subTest(name):
+                self.same(variants.Mlp(function), self.rows(), lua)
+
+        class Scaled(variants.Mlp):
+            def __init__(self):
+                super().__init__(None)
+                self.gain, self.level = nn.Parameter(torch.ones(16)), nn.Parameter(torch.ones(1))
+
+            def forward(self, x, y):
+                h = self.first(x) * self.gain + torch.exp(self.level)
+                return F.mse_loss(self.second(h * torch.sigmoid(h)), y)
+
+        self.same(Scaled(), self.rows(), "nn.parameter(")
+
+        class OnePlus(Scaled):
+            def forward(self, x, y):
+                h = self.first(x)
+                h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6) * (1 + self.gain)
+                return F.mse_loss(self.second(h) * self.level, y)
+
+        self.same(OnePlus(), self.rows(), "nn.rsqrt(")
+
+    def test_token_types(self):
+        """A row of a table added to each token, and positions added after it."""
+        class Typed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.tokens, self.types, self.places = nn.Embedding(32, 16), nn.Embedding(2, 16), nn.Embedding(9, 16)
+                self.out = nn.Linear(16, 32)
+
+            def forward(self, ids, targets):
+                h = self.tokens(ids) * 4 + self.types(torch.zeros(ids.shape, dtype=torch.long)) + self.places(torch.arange(ids.shape[1])[None])
+                return F.cross_entropy(self.out(h).flatten(0, 1), targets.flatten())
+
+        ids, targets, _ = self.text()
+        self.same(Typed(), (ids, targets), "nn.parameter(", "{ 1, 16 }", "{ 8, 16 }")
+
     def test_names_that_are_no_identifiers(self):
         """Layers named like Lua's keywords, like the plan's own variables, or with other characters."""
         class Named(nn.Module):

@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from ..builder import Builder
 from ..ops import Op
-from . import activations, arithmetic, attention, embeddings, experts, layers, norms, patches, views
+from . import activations, arithmetic, attention, embeddings, experts, functions, layers, norms, patches, views
 
 Rule = Callable[[Builder, Node], Op | None]
 
@@ -35,4 +35,5 @@ RULES: list[Rule] = [
     views.slices,
     views.join,
     views.pad,
+    *functions.RULES,
 ]
