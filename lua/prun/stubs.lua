@@ -551,7 +551,7 @@
 ---@field add fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor
 ---@field again fun(name: string, fn: fun(): any): any
 ---@field attention fun(qkv: prun.Tensor, heads: integer, options?: prun.nn.attention.options): prun.Tensor
----@field concat fun(tensors: nil, dim: integer): prun.Tensor
+---@field concat fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
 ---@field dropout fun(x: prun.Tensor, p: number): prun.Tensor
 ---@field embedding fun(tokens: prun.Tensor, table: prun.Tensor, positions?: prun.Tensor): prun.Tensor
 ---@field expand fun(x: prun.Tensor, sizes: integer[]): prun.Tensor
@@ -574,7 +574,7 @@
 ---@field slice fun(x: prun.Tensor, dim: integer, first?: integer, last?: integer): prun.Tensor
 ---@field split fun(x: prun.Tensor, sizes: integer|integer[], dim: integer): prun.Tensor
 ---@field squeeze fun(x: prun.Tensor, dim: integer): prun.Tensor
----@field stack fun(tensors: nil, dim: integer): prun.Tensor
+---@field stack fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
 ---@field tanh fun(x: prun.Tensor): prun.Tensor
 ---@field transpose fun(x: prun.Tensor, a: integer, b: integer): prun.Tensor
 ---@field unflatten fun(x: prun.Tensor, dim: integer, sizes: integer[]): prun.Tensor

@@ -92,27 +92,46 @@ def permute(builder: Builder, node: Node) -> Op | None:
     return builder.emit("permute", "{0}" + text, [x], node, shape=shape_of(node))
 
 
-def _repeats_samples(builder: Builder, x: Op, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-    return x.kind == "parameter" or (bool(before) and before[0] == 1 and after[0] == samples_of(builder))
-
-
 def expand(builder: Builder, node: Node) -> Op | None:
-    """expand, broadcast_to; repeat of dims of size 1."""
-    if node.target not in _EXPAND:
+    """expand, broadcast_to; repeat and repeat_interleave."""
+    source: Any = node.args[0] if node.args else None
+    if node.target in _EXPAND:
+        return _expanded(builder, operand(builder, source), shape_of(source), shape_of(node), node)
+    if node.target is aten.repeat.default:
+        before, times = shape_of(source), node.args[1]
+        assert isinstance(times, list | tuple)
+        before = (1,) * (len(times) - len(before)) + before
+        if all(size == 1 or count == 1 for size, count in zip(before, times)):
+            return _expanded(builder, operand(builder, source), shape_of(source), shape_of(node), node)
+        wide = [size for pair in zip([1] * len(times), before) for size in pair][1:]
+        to = [size for pair in zip(times, before) for size in pair][1:]
+    elif node.target is aten.repeat_interleave.self_int and len(node.args) > 2:
+        count: Any = node.args[1]
+        at: Any = node.args[2]
+        before = shape_of(source)
+        if count == 1:
+            return operand(builder, source)
+        at %= len(before)
+        wide, to = [*before[:at + 1], 1, *before[at + 1:]], [*before[:at + 1], count, *before[at + 1:]]
+    else:
         return None
-    source = node.args[0]
-    assert isinstance(source, Node)
-    before, after = shape_of(source), shape_of(node)
+    if shape_of(node)[0] != before[0]:
+        raise refuse(node, f"{list(before)} repeated to {list(shape_of(node))} along the samples", _SAMPLES)
     x = operand(builder, source)
+    wide[0] = to[0] = -1
+    text = f"{{0}}:reshape {list_text(wide)}:expand {list_text(to)}:reshape {list_text([-1, *shape_of(node)[1:]])}"
+    return builder.emit("expand", text, [x], node, shape=shape_of(node))
+
+
+def _expanded(builder: Builder, x: Op, before: tuple[int, ...], after: tuple[int, ...], node: Node) -> Op:
     before = (1,) * (len(after) - len(before)) + before
     sizes = [str(size) if size != old else "-1" for old, size in zip(before, after)]
-    inputs = [x]
     if before[0] == 1 != after[0]:
-        if x.kind != "parameter" and not _from_parameters(x) or after[0] != samples_of(builder):
+        if not _from_parameters(x) or after[0] != samples_of(builder):
             raise refuse(node, f"{list(before)} repeated to {list(after)} along the samples", _SAMPLES)
         tokens = any(name in builder.inputs_used for name in ("tokens", "targets", "shifted"))
         sizes[0] = f"batch.{'tokens' if tokens else 'x'}.shape[1]"
-    return builder.emit("expand", f"{{0}}:expand {list_text(sizes)}", inputs, node, shape=shape_of(node))
+    return builder.emit("expand", f"{{0}}:expand {list_text(sizes)}", [x], node, shape=after)
 
 
 def _from_parameters(op: Op) -> bool:
