@@ -37,7 +37,8 @@ def reshaped(builder: Builder, op: Op, shape: tuple[int, ...], node: Node) -> Op
     if op.kind == "parameter":
         return builder.emit("reshape", f"{{0}}:reshape {list_text(shape)}", [op], node, shape=shape)
     samples = samples_of(builder)
-    if not shape or not op.shape or shape[0] % samples or op.shape[0] % samples or math.prod(shape) != math.prod(op.shape):
+    count = math.prod(shape)
+    if not shape or not op.shape or shape[0] % samples or op.shape[0] % samples or count != math.prod(op.shape):
         raise refuse(node, f"a reshape from {list(op.shape)} to {list(shape)} that mixes samples", _SAMPLES)
     return builder.emit("reshape", f"{{0}}:reshape {list_text([-1, *shape[1:]])}", [op], node, shape=shape)
 
