@@ -6,6 +6,7 @@ are written as -1 or kept.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from torch.fx import Node
@@ -20,7 +21,7 @@ _SPLIT = {aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, 
 _SAMPLES = "prun divides the samples over ranks: keep them in the first dim"
 
 
-def list_text(sizes: tuple[int, ...] | list[int]) -> str:
+def list_text(sizes: Sequence[int | str]) -> str:
     """Returns a Lua list for Op.text."""
     return f"{{{{ {', '.join(map(str, sizes))} }}}}"
 
