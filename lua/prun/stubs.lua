@@ -568,7 +568,7 @@
 ---@field add fun(a: nil, b: nil): prun.Tensor
 ---@field again fun(name: string, fn: fun(): any): any
 ---@field attention fun(qkv: prun.Tensor, heads: integer, options?: prun.nn.attention.options): prun.Tensor
----@field concat fun(tensors: nil, dim: integer): prun.Tensor
+---@field concat fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
 ---@field cos fun(x: prun.Tensor): prun.Tensor
 ---@field cumsum fun(x: prun.Tensor, dim: integer): prun.Tensor
 ---@field div fun(a: nil, b: nil): prun.Tensor
@@ -621,7 +621,7 @@
 ---@field split fun(x: prun.Tensor, sizes: integer|integer[], dim: integer): prun.Tensor
 ---@field sqrt fun(x: prun.Tensor): prun.Tensor
 ---@field squeeze fun(x: prun.Tensor, dim: integer): prun.Tensor
----@field stack fun(tensors: nil, dim: integer): prun.Tensor
+---@field stack fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
 ---@field sub fun(a: nil, b: nil): prun.Tensor
 ---@field sum fun(x: prun.Tensor, dims: integer|integer[], options?: prun.nn.sum.options): prun.Tensor
 ---@field tanh fun(x: prun.Tensor): prun.Tensor

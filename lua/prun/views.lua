@@ -18,7 +18,7 @@ local sizes = { name = "sizes", kind = "integers", least = -1, most = graph.most
                 help = "sizes of the result, such as { b, t, -1 }; -1 is inferred" }
 
 local function dim(name, help, more)
-  local entry = { name = name, kind = "integer", least = -8, most = 7, help = help }
+  local entry = { name = name, kind = "integer", signed = true, least = -8, most = 7, help = help }
   for key, value in pairs(more or {}) do entry[key] = value end
   return entry
 end
@@ -187,10 +187,10 @@ end
 -- x[:, first:last] of PyTorch is nn.slice(x, 1, first, last).
 word("slice", {
   x, of,
-  { name = "first", kind = "integer", least = -graph.most_elements, most = graph.most_elements, default = 0,
-    help = "the first element, from 0; negative ones count from the end" },
-  { name = "last", kind = "integer", least = -graph.most_elements, most = graph.most_elements, optional = true,
-    help = "the element after the last one; by default the end" },
+  { name = "first", kind = "integer", signed = true, least = -graph.most_elements, most = graph.most_elements,
+    default = 0, help = "the first element, from 0; negative ones count from the end" },
+  { name = "last", kind = "integer", signed = true, least = -graph.most_elements, most = graph.most_elements,
+    optional = true, help = "the element after the last one; by default the end" },
 }, function(input, at, first, last)
   local shape = input.shape
   at = of_tensor("nn.slice", at, input)

@@ -148,8 +148,9 @@ class Rules(unittest.TestCase):
                 ("select", lambda h: torch.stack([h[:, 1], h[:, 0]], 1), "nn.stack({"),
                 ("chunk", lambda h: torch.cat(h.chunk(2, -1), 1), ":slice(2, 0, 4)"),
                 ("split", lambda h: torch.cat(h.split([3, 5], -1)[::-1], -1), ":slice(2, 3)"),
-                ("unbind", lambda h: h.unbind(1)[1].repeat_interleave(1, 0)[:, None].expand(-1, 2, -1),
-                 ":expand { -1, 2, -1 }"),
+                ("unbind", lambda h: h.unbind(1)[1][:, None].expand(-1, 2, -1), ":expand { -1, 2, -1 }"),
+                ("repeat", lambda h: h[:, :, :4].repeat(1, 1, 2), ":expand { -1, 1, 2, 2, 4 }"),
+                ("repeat_interleave", lambda h: h[:, :1].repeat_interleave(2, 1), ":expand { -1, 1, 2, 8 }"),
                 ("pad", lambda h: F.pad(h[:, :, 2:], (1, 1), value=0.5), ":pad(2, 1, 1, 0.5)"),
                 ("squeeze", lambda h: h[:, :, None].squeeze(2).flatten(1), "reshape { -1, 16 }")]:
             with self.subTest(name):

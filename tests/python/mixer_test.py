@@ -94,7 +94,7 @@ class MixerTest(unittest.TestCase):
                 losses.append(loss.item())
             for ranks in (1, 2):
                 ours, tensors = reference.run(PRUN, folder / "mixer.lua", folder / f"out{ranks}", ranks,
-                                              [f"x={folder}/x.npy", f"y={folder}/y.npy"], ["--device", "reference"])
+                                              [f"x={folder}/x.npy", f"y={folder}/y.npy", "dtype=f64"], ["--device", "reference"])
                 self.assertEqual(len(ours), STEPS)
                 self.assertLess(max(abs(a - b) / b for a, b in zip(ours, losses)), 1e-12)
                 for name, tensor in module.tensors().items():

@@ -10,7 +10,7 @@
 namespace prun::cpu {
 namespace {
 
-constexpr int64_t kTile = 32, kPart = 16384;
+constexpr int64_t kCopyTile = 32, kCopyPart = 16384;
 
 }  // namespace
 
@@ -39,8 +39,9 @@ void StridedCopy::copy(int threads, const T* from, T* to) const {
   int64_t outer = 1;
   for (const StridedDim& dim : outer_) outer *= dim.size;
   const bool tiles = rows_.size > 1;
-  const int64_t cut = tiles ? rows_.size : run_.size, part = tiles ? kTile : kPart, parts = (cut + part - 1) / part;
-  const bool small = outer * rows_.size * run_.size < kPart;
+  const int64_t cut = tiles ? rows_.size : run_.size, part = tiles ? kCopyTile : kCopyPart,
+                parts = (cut + part - 1) / part;
+  const bool small = outer * rows_.size * run_.size < kCopyPart;
   parallel_for(small ? 1 : threads, outer * parts, [&](int64_t task, int) {
     int64_t at = task / parts;
     const T* x = from;
@@ -58,9 +59,9 @@ void StridedCopy::copy(int threads, const T* from, T* to) const {
         for (int64_t i = begin; i < end; ++i) y[i * run_.to] = x[i * run_.from];
       return;
     }
-    for (int64_t first = 0; first < run_.size; first += kTile)
+    for (int64_t first = 0; first < run_.size; first += kCopyTile)
       for (int64_t r = begin; r < end; ++r)
-        for (int64_t i = first; i < std::min(run_.size, first + kTile); ++i)
+        for (int64_t i = first; i < std::min(run_.size, first + kCopyTile); ++i)
           y[r * rows_.to + i * run_.to] = x[r + i * run_.from];
   });
 }

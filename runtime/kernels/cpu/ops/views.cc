@@ -123,11 +123,11 @@ std::unique_ptr<Kernel> make_concat(const OpView& view) {
   });
 }
 
-constexpr int64_t kColumns = 256;  // sums of a task, in registers and the L1 cache
+constexpr int64_t kSumColumns = 256;  // sums of a task, in registers and the L1 cache
 
 // Adds n elements, `stride` apart, to sums.
 template <class T>
-PRUN_CLONES static void add_row(const T* x, int64_t stride, int64_t n, float* sums) {
+PRUN_CLONES static void add_strided(const T* x, int64_t stride, int64_t n, float* sums) {
   if (stride != 1) {
     for (int64_t j = 0; j < n; ++j) sums[j] += load(x[j * stride]);
     return;
@@ -137,7 +137,7 @@ PRUN_CLONES static void add_row(const T* x, int64_t stride, int64_t n, float* su
 }
 
 template <class T>
-PRUN_CLONES static double sum_of(const T* x, int64_t stride, int64_t n) {
+PRUN_CLONES static double sum_strided(const T* x, int64_t stride, int64_t n) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t j = 0; j < n; ++j) sum += static_cast<double>(load(x[j * stride]));
@@ -171,7 +171,7 @@ std::unique_ptr<Kernel> expand_grad(const OpView& view) {
   if (by_runs) run = summed.back(), summed.pop_back();
   int64_t outer = 1;
   for (const StridedDim& dim : kept) outer *= dim.size;
-  const int64_t parts = (last.size + kColumns - 1) / kColumns;
+  const int64_t parts = (last.size + kSumColumns - 1) / kSumColumns;
   return kernel_of([=, x = view.in<T>(0), y = view.out<T>(0), count = dy.count(), threads = view.threads()] {
     parallel_for(count < 16384 ? 1 : threads, outer * parts, [&](int64_t task, int) {
       int64_t at = task / parts, read = 0, write = 0;
@@ -179,18 +179,19 @@ std::unique_ptr<Kernel> expand_grad(const OpView& view) {
         read += at % dim->size * dim->from, write += at % dim->size * dim->to;
         at /= dim->size;
       }
-      const int64_t begin = task % parts * kColumns, n = std::min(kColumns, last.size - begin);
+      const int64_t begin = task % parts * kSumColumns, n = std::min(kSumColumns, last.size - begin);
       read += begin * last.from, write += begin * last.to;
       if (by_runs) {
         for (int64_t j = 0; j < n; ++j) {
           double sum = 0;
-          each_offset(summed, [&](int64_t offset) { sum += sum_of(x + read + j * last.from + offset, 1, run.size); });
+          each_offset(summed,
+                      [&](int64_t offset) { sum += sum_strided(x + read + j * last.from + offset, 1, run.size); });
           narrow(y[write + j * last.to], static_cast<float>(sum));
         }
         return;
       }
-      float sums[kColumns] = {};
-      each_offset(summed, [&](int64_t offset) { add_row(x + read + offset, last.from, n, sums); });
+      float sums[kSumColumns] = {};
+      each_offset(summed, [&](int64_t offset) { add_strided(x + read + offset, last.from, n, sums); });
       for (int64_t j = 0; j < n; ++j) narrow(y[write + j * last.to], sums[j]);
     });
   });
@@ -223,7 +224,7 @@ std::unique_ptr<Kernel> make_gather_rows(const OpView& view) {
   });
 }
 
-// A task is one row of dx in columns of kColumns, so that bf16 is summed as f32 without scratch.
+// A task is one row of dx in columns of kSumColumns, so that bf16 is summed as f32 without scratch.
 template <class T>
 std::unique_ptr<Kernel> gather_rows_grad(const OpView& view) {
   const Rows at(view, view.read(0), view.write(0), view.read(1));
@@ -231,11 +232,11 @@ std::unique_ptr<Kernel> gather_rows_grad(const OpView& view) {
     parallel_for(at.outer * at.rows * at.inner < 16384 ? 1 : threads, at.outer * at.rows, [&](int64_t task, int) {
       const int64_t outer = task / at.rows, row = task % at.rows;
       const int32_t* own = ids + outer * at.n;
-      for (int64_t begin = 0; begin < at.inner; begin += kColumns) {
-        float sums[kColumns] = {};
-        const int64_t n = std::min(kColumns, at.inner - begin);
+      for (int64_t begin = 0; begin < at.inner; begin += kSumColumns) {
+        float sums[kSumColumns] = {};
+        const int64_t n = std::min(kSumColumns, at.inner - begin);
         for (int64_t i = 0; i < at.n; ++i)
-          if (own[i] == row) add_row(dy + (outer * at.n + i) * at.inner + begin, 1, n, sums);
+          if (own[i] == row) add_strided(dy + (outer * at.n + i) * at.inner + begin, 1, n, sums);
         for (int64_t j = 0; j < n; ++j) narrow(dx[task * at.inner + begin + j], sums[j]);
       }
     });

@@ -29,7 +29,8 @@ def _is_patches(node: Node) -> bool:
     if dims is None or not isinstance(node.args[1], Node):
         return False
     kernel = list(shape_of(node.args[1])[2:])
-    stride, padding, dilation, groups = (*node.args[3:], *[1, 0, 1, 1][max(0, len(node.args) - 3):])
+    given: list[Any] = list(node.args[3:])
+    stride, padding, dilation, groups = given + [1, 0, 1, 1][len(given):]
     return bool(_list(stride, dims) == kernel and not any(_list(padding, dims)) and groups == 1 and
                 all(one == 1 for one in _list(dilation, dims)))
 
