@@ -67,7 +67,7 @@ class StepIndex {
   void find_aliases();
 
   std::set<const Node*> aliases_;
-  std::set<const Node*> sums_of_loads_;  // all-reduces of experts' loads, which only backward reads
+  std::set<const Node*> kept_sums_;  // all-reduces that run once, see CompileState
   Table<UnitId, CallId> first_call_;
   Table<UnitId, std::vector<UnitId>> parts_;
   std::vector<bool> for_weights_;  // by index in backward
