@@ -15,8 +15,9 @@ for _, name in ipairs { "prun", "prun.models", "prun.data", "prun.init", "prun.n
   families[#families + 1] = { name, known and known.names or names }
 end
 
--- Returns " (here: prun.zero3)" or " (did you mean 'prun.zero3'?)", or "".
+-- Returns " (here: prun.zero3)" or " (did you mean 'prun.zero3'?)", or "", also for max and others that Lua has.
 return function(word)
+  if math[word] then return "" end
   local same = {}
   for _, family in ipairs(families) do
     for _, name in ipairs(family[2]) do

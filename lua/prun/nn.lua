@@ -167,6 +167,8 @@ nn.dropout = word("dropout", {
   return (graph.op("dropout", { input }, { p = p + 0.0, key = g.dropouts }))
 end)
 
+for called, fn in pairs(require "prun.views") do nn[called] = fn end
+
 nn.moe = "prun.moe"  -- nn.moe("moe", x, { experts = 4, choices = 2 }): a mixture of experts
 
 nn.gelu = word("gelu", {
@@ -179,11 +181,7 @@ nn.silu_mul = word("silu_mul", {  -- SwiGLU: silu(gate)·up
   { name = "gate", kind = "tensor", help = "what goes through silu" },
   { name = "up", kind = "tensor", help = "what it is multiplied with" },
 }, function(gate, up) return (graph.op("silu_mul", { gate, up })) end)
-for _, op in ipairs { "add", "mul" } do
-  nn[op] = word(op, {
-    { name = "a", kind = "tensor", help = "one tensor" }, { name = "b", kind = "tensor", help = "the other" },
-  }, function(a, b) return (graph.op(op, { a, b })) end)
-end
+for called, fn in pairs(require "prun.arithmetic") do nn[called] = fn end
 nn.scale = word("scale", {
   x, { name = "factor", kind = "number", signed = true, help = "what it is multiplied by" },
 }, function(input, factor) return (graph.op("scale", { input }, { factor = factor + 0.0 })) end)

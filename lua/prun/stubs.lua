@@ -314,6 +314,16 @@
 ---@field weight? prun.Tensor a parameter [out, in] to use instead (tied weights)
 ---@field blocks? integer[] the outputs are several results side by side, of these sizes: each is split by itself over ranks
 
+---@class prun.nn.matmul.options
+---@field transpose_a? boolean a is [.., K, M] (default false)
+---@field transpose_b? boolean b is [.., N, K] (default false)
+
+---@class prun.nn.max.options
+---@field keep? boolean keep these dims, with the size 1 (default false)
+
+---@class prun.nn.mean.options
+---@field keep? boolean keep these dims, with the size 1 (default false)
+
 ---@class prun.nn.moe.options
 ---@field hidden? integer size inside an expert; default 4 · width
 ---@field experts? integer number of experts (default 4)
@@ -325,6 +335,9 @@
 ---@field init? string|table initial weights, such as { "normal", 0.02 }
 ---@field down_init? string|table initial weights of the experts' second layer
 
+---@class prun.nn.norm.options
+---@field keep? boolean keep these dims, with the size 1 (default false)
+
 ---@class prun.nn.rotary.options
 ---@field size integer elements of a head; even
 ---@field heads? integer how many to turn, from the first; by default all
@@ -334,6 +347,9 @@
 ---@field low_freq_factor? number of llama3: what turns less often in the original context becomes slower (default 1)
 ---@field high_freq_factor? number of llama3: what turns more stays (default 4)
 ---@field original_context? integer of llama3, in tokens (default 8192)
+
+---@class prun.nn.sum.options
+---@field keep? boolean keep these dims, with the size 1 (default false)
 
 ---@class prun.one_cycle.options
 ---@field lr number the greatest rate, reached when the warm-up ends
@@ -553,21 +569,69 @@
 ---@field moe fun(options: prun.models.moe.options): prun.Model
 
 ---@class prun.nn
----@field add fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor
+---@field abs fun(x: prun.Tensor): prun.Tensor
+---@field add fun(a: nil, b: nil): prun.Tensor
 ---@field again fun(name: string, fn: fun(): any): any
 ---@field attention fun(qkv: prun.Tensor, heads: integer, options?: prun.nn.attention.options): prun.Tensor
+---@field concat fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
+---@field cos fun(x: prun.Tensor): prun.Tensor
+---@field cumsum fun(x: prun.Tensor, dim: integer): prun.Tensor
+---@field div fun(a: nil, b: nil): prun.Tensor
 ---@field dropout fun(x: prun.Tensor, p: number): prun.Tensor
+---@field elu fun(x: prun.Tensor, alpha?: number): prun.Tensor
 ---@field embedding fun(tokens: prun.Tensor, table: prun.Tensor, positions?: prun.Tensor): prun.Tensor
+---@field equal fun(a: nil, b: nil): prun.Tensor
+---@field exp fun(x: prun.Tensor): prun.Tensor
+---@field expand fun(x: prun.Tensor, sizes: integer[]): prun.Tensor
+---@field flatten fun(x: prun.Tensor, first?: integer, last?: integer): prun.Tensor
+---@field gather fun(x: prun.Tensor, ids: prun.Tensor): prun.Tensor
 ---@field gelu fun(x: prun.Tensor, approximate?: string): prun.Tensor
+---@field greater fun(a: nil, b: nil): prun.Tensor
+---@field greater_equal fun(a: nil, b: nil): prun.Tensor
 ---@field layernorm fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor
+---@field leaky_relu fun(x: prun.Tensor, slope?: number): prun.Tensor
+---@field less fun(a: nil, b: nil): prun.Tensor
+---@field less_equal fun(a: nil, b: nil): prun.Tensor
 ---@field linear fun(name: string, x: prun.Tensor, out: integer, options?: prun.nn.linear.options): prun.Tensor
+---@field log fun(x: prun.Tensor): prun.Tensor
+---@field log_softmax fun(x: prun.Tensor, dim?: integer): prun.Tensor
+---@field matmul fun(a: prun.Tensor, b: prun.Tensor, options?: prun.nn.matmul.options): prun.Tensor
+---@field max fun(x: prun.Tensor, dims: integer|integer[], options?: prun.nn.max.options): prun.Tensor
+---@field maximum fun(a: nil, b: nil): prun.Tensor
+---@field mean fun(x: prun.Tensor, dims: integer|integer[], options?: prun.nn.mean.options): prun.Tensor
+---@field minimum fun(a: nil, b: nil): prun.Tensor
 ---@field moe fun(name: string, x: prun.Tensor, options?: prun.nn.moe.options): prun.Tensor
+---@field mul fun(a: nil, b: nil): prun.Tensor
 ---@field mul fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor
+---@field norm fun(x: prun.Tensor, dims: integer|integer[], options?: prun.nn.norm.options): prun.Tensor
+---@field not_equal fun(a: nil, b: nil): prun.Tensor
+---@field pad fun(x: prun.Tensor, dim: integer, before: integer, after: integer, value?: number): prun.Tensor
 ---@field parameter fun(name: string, dims: integer|integer[], init?: string|table): prun.Tensor
+---@field permute fun(x: prun.Tensor, order: integer[]): prun.Tensor
+---@field pow fun(a: nil, b: nil): prun.Tensor
 ---@field relu fun(x: prun.Tensor): prun.Tensor
+---@field reshape fun(x: prun.Tensor, sizes: integer[]): prun.Tensor
 ---@field rmsnorm fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor
 ---@field rotary fun(x: prun.Tensor, options?: prun.nn.rotary.options): prun.Tensor
+---@field rsqrt fun(x: prun.Tensor): prun.Tensor
 ---@field scale fun(x: prun.Tensor, factor: number): prun.Tensor
+---@field sigmoid fun(x: prun.Tensor): prun.Tensor
+---@field sign fun(x: prun.Tensor): prun.Tensor
+---@field silu fun(x: prun.Tensor): prun.Tensor
 ---@field silu_mul fun(gate: prun.Tensor, up: prun.Tensor): prun.Tensor
+---@field sin fun(x: prun.Tensor): prun.Tensor
+---@field slice fun(x: prun.Tensor, dim: integer, first?: integer, last?: integer): prun.Tensor
+---@field softmax fun(x: prun.Tensor, dim?: integer): prun.Tensor
+---@field softplus fun(x: prun.Tensor): prun.Tensor
+---@field split fun(x: prun.Tensor, sizes: integer|integer[], dim: integer): prun.Tensor
+---@field sqrt fun(x: prun.Tensor): prun.Tensor
+---@field squeeze fun(x: prun.Tensor, dim: integer): prun.Tensor
+---@field stack fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
+---@field sub fun(a: nil, b: nil): prun.Tensor
+---@field sum fun(x: prun.Tensor, dims: integer|integer[], options?: prun.nn.sum.options): prun.Tensor
 ---@field tanh fun(x: prun.Tensor): prun.Tensor
+---@field transpose fun(x: prun.Tensor, a: integer, b: integer): prun.Tensor
+---@field unflatten fun(x: prun.Tensor, dim: integer, sizes: integer[]): prun.Tensor
 ---@field unit fun(name: string, fn: fun(): any): any
+---@field unsqueeze fun(x: prun.Tensor, dim: integer): prun.Tensor
+---@field where fun(condition: prun.Tensor, a: nil, b: nil): prun.Tensor

@@ -1,6 +1,6 @@
 -- A handle of a model's or program's tensor: a name for a value that will exist when the program runs. It has no data.
 
-local tensor = {}
+local tensor = { methods = {} }  -- methods: functions of a tensor by name, x:reshape { .. } (views.lua)
 local meta = { __name = "tensor", __metatable = "tensor" }
 local record, recording = {}, {}  -- keys that no plan has
 
@@ -12,37 +12,41 @@ function tensor.record(self) return self[record], self[recording] end
 
 function tensor.is(value) return type(value) == "table" and rawget(value, record) ~= nil end
 
-local function both(kind, a, b)
-  local nn = require "prun.nn"
-  if tensor.is(a) and tensor.is(b) then return nn[kind](a, b) end
-  if kind == "mul" then
-    if type(a) == "number" then a, b = b, a end
-    if tensor.is(a) and type(b) == "number" then return nn.scale(a, b) end
+local function nn(called, a, b)
+  local other = tensor.is(a) and b or a
+  if not tensor.is(other) and type(other) ~= "number" then
+    host.fail(("a tensor can be combined with a tensor or a number, not with %s%s"):format(
+      require("prun.kinds").show(other), type(other) == "boolean" and
+      "; a comparison of tensors is nn.less(a, b), nn.equal(a, b) and the like" or ""))
   end
-  host.fail(("a tensor can be %s another tensor%s only"):format(kind == "add" and "added to" or "multiplied by",
-    kind == "mul" and " or a number" or ""))
+  return require("prun.nn")[called](a, b)
 end
 
--- Returns x times -1.
-local function negative(x) return tensor.is(x) and both("mul", x, -1) or x end
-
-function meta.__add(a, b) return both("add", a, b) end
-function meta.__mul(a, b) return both("mul", a, b) end
-function meta.__sub(a, b) return both("add", a, negative(b)) end
-function meta.__unm(a) return negative(a) end
+function meta.__add(a, b) return nn("add", a, b) end
+function meta.__mul(a, b) return nn("mul", a, b) end
+function meta.__unm(a) return nn("mul", a, -1) end
+function meta.__sub(a, b)
+  if tensor.is(a) and tensor.is(b) then
+    local p, q = a.shape, b.shape
+    if table.concat(p, ",") == table.concat(q, ",") then return nn("add", a, nn("mul", b, -1)) end
+  end
+  return nn("sub", a, b)
+end
 function meta.__div(a, b)
-  if tensor.is(b) or type(b) ~= "number" or b == 0 then
-    host.fail "a tensor can be divided by a number other than 0 only"
-  end
-  return both("mul", a, 1 / b)
+  if b == 0 then host.fail "a tensor cannot be divided by 0" end
+  if type(b) == "number" then return nn("mul", a, 1 / b) end
+  return nn("div", a, b)
 end
-function meta.__pow(_, b)
-  host.fail(("prun has no powers yet%s"):format(b == 2 and "; x * x is the square" or ""))
-end
+function meta.__pow(a, b) return nn("pow", a, b) end
 for _, event in ipairs {
-  "__mod", "__idiv", "__band", "__bor", "__bxor", "__shl", "__shr", "__bnot", "__concat", "__lt", "__le",
+  "__mod", "__idiv", "__band", "__bor", "__bxor", "__shl", "__shr", "__bnot", "__concat",
 } do
-  meta[event] = function() host.fail "tensors have +, -, * and / only, and no comparisons" end
+  meta[event] = function() host.fail "tensors have the operators +, -, *, / and ^ only" end
+end
+for event, called in pairs { __lt = "nn.less(a, b)", __le = "nn.less_equal(a, b)" } do
+  meta[event] = function()
+    host.fail(("a comparison in Lua is true or false at once; %s is a tensor of 1 and 0"):format(called))
+  end
 end
 function meta.__tostring(self) return ("tensor %s %s[%s]"):format(
   self.name, self.dtype, table.concat(self.shape, ", ")) end
@@ -55,6 +59,7 @@ function meta.__index(self, name)
     return copy
   end
   if value ~= nil then return value end
+  if tensor.methods[name] then return tensor.methods[name] end
   host.fail(("a tensor has no '%s'%s"):format(tostring(name),
     require("prun.elsewhere").method(name, { "shape", "dtype", "name" })))
 end

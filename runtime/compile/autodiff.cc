@@ -51,6 +51,7 @@ class Recorder final : public GradientBuilder {
   }
 
   void contribute(ValueId value, ValueId gradient) override {
+    gradient = rounded(value, gradient);
     ValueId& known = gradient_[value];
     Value& new_gradient = graph_.values[gradient];
     if (known < 0) {
@@ -98,6 +99,18 @@ class Recorder final : public GradientBuilder {
   }
 
  private:
+  // Casts the gradient of a parameter to f32 (unless it is f64), that of an activation to its dtype.
+  ValueId rounded(ValueId value, ValueId gradient) {
+    const bool parameter = graph_.values[value].kind == ValueKind::parameter;
+    const TensorType type = graph_.values[gradient].type;
+    const Dtype own = graph_.values[value].type.dtype;
+    const Dtype wanted = parameter && own != Dtype::f64 ? Dtype::f32 : own;
+    if (type.dtype == wanted) return gradient;
+    Attrs attrs;
+    attrs.set("dtype", std::string(dtype_name(wanted)));
+    return emit(ops::cast, {gradient}, {{wanted, type.shape}}, attrs)[0];
+  }
+
   // GEMMs of backward count for the model as much as those of forward (ir/op_cost.h).
   void copy_shares(const OpDef& op, const std::vector<ValueId>& inputs, const std::vector<TensorType>& types,
                    Attrs& attrs) const {

@@ -183,6 +183,9 @@ void distribute(CompileState& state);      // distribute.cc: whole shapes -> loc
 void begin_forward(CompileState& state);   // forward.cc: no gradients; the prediction
 void differentiate(CompileState& state);   // autodiff.cc: backward nodes
 void overlap_dw(CompileState& state);      // overlap_dw.cc: overlaps dw with the reduction of dx
+// merge_pointwise.cc: merge chains of elementwise ops, in forward and in backward.
+void merge_pointwise(CompileState& state);
+void merge_gradients(CompileState& state);
 void fuse(CompileState& state);            // fuse.cc: fuses two ops into one kernel of the device
 void fuse_losses(CompileState& state);     // fuse_loss.cc: fuses a loss with the gradient of its logits
 void place(CompileState& state);           // place.cc: layouts, persistent buffers, loss scale, init body

@@ -18,6 +18,7 @@ StepIndex::StepIndex(const CompileState& state)
     if (state.kept_sums.contains(node.outputs[0])) kept_sums_.insert(&node);
   }
   for (const Node& node : state.backward) backward_[node.call].push_back(&node);
+  find_aliases();
   first_call_.assign(state.graph.units.size(), {});
   parts_.resize(state.graph.units.size());
   for (CallId call = state.graph.calls.last(); call >= 0; call = call - 1)
@@ -38,6 +39,31 @@ StepIndex::StepIndex(const CompileState& state)
         found->second.second = step.microbatch;
       }
     }
+}
+
+void StepIndex::find_aliases() {
+  const auto each = [&](const auto& f) {
+    for (const std::vector<Node>* nodes : {&state_.graph.nodes, &state_.backward})
+      for (const Node& node : *nodes) f(node);
+  };
+  bool any = false;
+  each([&](const Node& node) { any = any || node.op == &ops::reshape; });
+  if (!any) return;
+  Table<ValueId, int> readers(state_.graph.values.size(), 0);
+  Table<ValueId, bool> summed(state_.graph.values.size(), false);  // an all-reduce overwrites it
+  each([&](const Node& node) {
+    for (const ValueId input : node.inputs) {
+      readers[input]++;
+      if (node.op == &ops::all_reduce) summed[input] = true;
+    }
+  });
+  each([&](const Node& node) {
+    if (node.op != &ops::reshape) return;
+    const ValueId x = node.inputs[0];
+    const bool moved = node.attrs.has("axis") && node.attrs.integer("from") != node.attrs.integer("to");
+    const bool alone = readers[x] == 1, kept = !moved && !summed[x] && !summed[node.outputs[0]];
+    if (state_.graph.values[x].kind != ValueKind::parameter && (alone || kept)) aliases_.insert(&node);
+  });
 }
 
 std::vector<const Node*> StepIndex::nodes_of(const ScheduleStep& step) const {

@@ -61,7 +61,11 @@ Rule route, route_grad, softmax_sums, softmax_sums_grad, dispatch, dispatch_grad
 // placement_loss.cc
 Rule loss, cross_entropy_grad, cross_entropy_and_grad, cross_entropy_max, cross_entropy_sums, cross_entropy_finish,
     rows_grad, logsumexp, accuracy, squares, squares_grad, mean, mean_grad;
+// placement_arithmetic.cc
+Rule pointwise, reduce_dims, softmax, softmax_grad, matmul, cumsum;
 // placement_pieces.cc
 Rule join_pieces, cut_pieces, take_piece;
+// placement_views.cc
+Rule reshape, permute, one_dim, concat, expand, expand_grad, gather_rows, gather_rows_grad;
 
 }  // namespace prun::verify::rules

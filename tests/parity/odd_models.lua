@@ -91,4 +91,18 @@ function odd.after(batch, width, layers)
   return prun.losses.mse(x, batch.y)
 end
 
+-- Functions that combine elements of a row: softmax, cumulative sums, maxima and norms.
+function odd.rows(batch, width, layers)
+  local x = batch.x
+  for i = 1, layers do
+    x = nn.unit("layer" .. i, function()
+      local y = nn.linear("linear", x, width)
+      local share = nn.softmax(y) * nn.parameter("gain", { width }, { "normal", 1 })
+      local sums = nn.cumsum(nn.log_softmax(y), -1) / (1000 + nn.abs(nn.max(y, -1, { keep = true })))
+      return x + nn.where(nn.less(y, 0.1), share, nn.silu(y)) + sums - 0.01 * nn.norm(y, 1, { keep = true })
+    end)
+  end
+  return prun.losses.mse(x, batch.y)
+end
+
 return odd

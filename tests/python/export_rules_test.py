@@ -126,6 +126,120 @@ class Rules(unittest.TestCase):
             with self.subTest(name):
                 self.same(variants.Mlp(function), self.rows(), lua)
 
+    def test_views(self):
+        """Views of activations [6, 2, 8]; the function's result has 16 numbers a sample."""
+        class Views(nn.Module):
+            def __init__(self, function, added=False):
+                super().__init__()
+                self.up, self.last, self.function = nn.Linear(8, 16), nn.Linear(16, 4), function
+                self.added = nn.Parameter(torch.zeros(1, 1, 8)) if added else None
+
+            def forward(self, x, y):
+                h = torch.tanh(self.up(x)).view(-1, 2, 8)
+                h = self.function(h) if self.added is None else self.function(h, self.added)
+                return nn.functional.mse_loss(self.last(h.reshape(len(x), 16)), y)
+
+        for name, function, lua in [
+                ("transpose", lambda h: h.transpose(1, 2), ":transpose(1, 2)"),
+                ("mT", lambda h: h.mT * 2, ":transpose(1, 2)"),
+                ("permute", lambda h: h.unflatten(-1, (4, 2)).permute(0, 3, 1, 2), ":permute { 0, 3, 1, 2 }"),
+                ("slices", lambda h: torch.cat([h[:, :, 4:], h[:, :, :4]], -1), ":slice(2, 4), "),
+                ("negative", lambda h: torch.cat([h[..., -3:], h[..., :-3]], 2), ":slice(2, 5)"),
+                ("select", lambda h: torch.stack([h[:, 1], h[:, 0]], 1), "nn.stack({"),
+                ("chunk", lambda h: torch.cat(h.chunk(2, -1), 1), ":slice(2, 0, 4)"),
+                ("split", lambda h: torch.cat(h.split([3, 5], -1)[::-1], -1), ":slice(2, 3)"),
+                ("unbind", lambda h: h.unbind(1)[1][:, None].expand(-1, 2, -1), ":expand { -1, 2, -1 }"),
+                ("repeat", lambda h: h[:, :, :4].repeat(1, 1, 2), ":expand { -1, 1, 2, 2, 4 }"),
+                ("repeat_interleave", lambda h: h[:, :1].repeat_interleave(2, 1), ":expand { -1, 1, 2, 8 }"),
+                ("pad", lambda h: F.pad(h[:, :, 2:], (1, 1), value=0.5), ":pad(2, 1, 1, 0.5)"),
+                ("squeeze", lambda h: h[:, :, None].squeeze(2).flatten(1), "reshape { -1, 16 }")]:
+            with self.subTest(name):
+                self.same(Views(function), self.rows(), lua)
+        with self.subTest("a parameter once a sample"):
+            self.same(Views(lambda h, one: torch.cat([one.expand(len(h), -1, -1), h[:, 1:]], 1), True), self.rows(),
+                      ":expand { batch.x.shape[1], -1, -1 }")
+
+    def test_patches(self):
+        """Convolutions over patches become linear layers; columns beyond the last whole patch are not read."""
+        class Patches(nn.Module):
+            def __init__(self, layer, size, rows=False):
+                super().__init__()
+                self.layer, self.last, self.rows = layer, nn.Linear(size, 3), rows
+
+            def forward(self, x, y):
+                h = self.layer(x)
+                h = h.flatten(2).transpose(1, 2) if self.rows else h
+                return F.cross_entropy(self.last(torch.tanh(h).flatten(1)), y)
+
+        classes = torch.tensor([0, 2, 1, 2])
+        for name, layer, shape, size, rows, lua in [
+                ("images", nn.Conv2d(3, 5, 2, 2), (3, 4, 6), 30, True,
+                 "batch.x:reshape { -1, 3, 2, 2, 3, 2 }:permute { 0, 2, 4, 1, 3, 5 }:reshape { -1, 6, 12 }"),
+                ("oblong", nn.Conv2d(3, 5, (2, 3), (2, 3), bias=False), (3, 5, 7), 20, False, ":slice(3, 0, 6)"),
+                ("sounds", nn.Conv1d(2, 5, 4, 4), (2, 8), 10, False, "batch.x:reshape { -1, 2, 2, 4 }"),
+                ("videos", nn.Conv3d(1, 4, 2, 2), (1, 2, 4, 2), 8, False, "permute { 0, 2, 4, 6, 1, 3, 5, 7 }")]:
+            with self.subTest(name):
+                batch = torch.randn(4, *shape, dtype=torch.float64), classes
+                plan = self.same(Patches(layer, size, rows), batch, lua).plan
+                self.assertEqual("transpose" in plan, not rows)
+
+    def test_functions_of_elements(self):
+        """Functions, broadcasting, reductions and products that no other rule recognises."""
+        for name, function, lua in [
+            ("silu", F.silu, "nn.silu("), ("sigmoid", torch.sigmoid, "nn.sigmoid("), ("exp", torch.exp, "nn.exp("),
+            ("softplus", F.softplus, "nn.softplus("), ("elu", lambda x: F.elu(x, 0.7), ", 0.7)"),
+            ("leaky relu", lambda x: F.leaky_relu(x, 0.2), "nn.leaky_relu("),
+            ("quick gelu", lambda x: x * torch.sigmoid(1.702 * x), "nn.sigmoid("),
+            ("roots", lambda x: (x * x + 1).sqrt() + torch.rsqrt(x * x + 2), "nn.rsqrt("),
+            ("numbers", lambda x: 1 - x + 2 / (x ** 2 + 1), "- ("), ("cube", lambda x: (x * 0.2) ** 3, " ^ (3)"),
+            ("clamp", lambda x: x.clamp(-0.5, 0.5), "nn.minimum(nn.maximum("),
+            ("abs", lambda x: torch.log(x.abs() + 1), "nn.log("),
+            ("where", lambda x: torch.where(x > 0.2, x, torch.sin(x)), "nn.where(nn.greater("),
+            ("a column", lambda x: x - x.mean(-1, keepdim=True) ** 3, "nn.mean("),
+            ("a sum", lambda x: x / x.abs().sum(-1, keepdim=True), "nn.sum("),
+            ("a maximum", lambda x: torch.exp(x - x.amax(-1, keepdim=True)), "nn.max("),
+            ("a norm", lambda x: x / torch.linalg.vector_norm(x, dim=-1, keepdim=True), "nn.norm("),
+            ("softmax", lambda x: x.softmax(-1), "nn.softmax("),
+            ("log_softmax", lambda x: x.log_softmax(-1) * 0.1, "nn.log_softmax("),
+            ("cumsum", lambda x: x.cumsum(1), "nn.cumsum("),
+        ]:
+            with self.subTest(name):
+                self.same(variants.Mlp(function), self.rows(), lua)
+
+        class Scaled(variants.Mlp):
+            def __init__(self):
+                super().__init__(None)
+                self.gain, self.level = nn.Parameter(torch.ones(16)), nn.Parameter(torch.ones(1))
+
+            def forward(self, x, y):
+                h = self.first(x) * self.gain + torch.exp(self.level)
+                return F.mse_loss(self.second(h * torch.sigmoid(h)), y)
+
+        self.same(Scaled(), self.rows(), "nn.parameter(")
+
+        class OnePlus(Scaled):
+            def forward(self, x, y):
+                h = self.first(x)
+                h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6) * (1 + self.gain)
+                return F.mse_loss(self.second(h) * self.level, y)
+
+        self.same(OnePlus(), self.rows(), "nn.rsqrt(")
+
+    def test_token_types(self):
+        """A row of a table added to each token, and positions added after it."""
+        class Typed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.tokens, self.types, self.places = nn.Embedding(32, 16), nn.Embedding(2, 16), nn.Embedding(9, 16)
+                self.out = nn.Linear(16, 32)
+
+            def forward(self, ids, targets):
+                h = self.tokens(ids) * 4 + self.types(torch.zeros(ids.shape, dtype=torch.long)) + self.places(torch.arange(ids.shape[1])[None])
+                return F.cross_entropy(self.out(h).flatten(0, 1), targets.flatten())
+
+        ids, targets, _ = self.text()
+        self.same(Typed(), (ids, targets), "nn.parameter(", "{ 1, 16 }", "{ 8, 16 }")
+
     def test_names_that_are_no_identifiers(self):
         """Layers named like Lua's keywords, like the plan's own variables, or with other characters."""
         class Named(nn.Module):

@@ -115,16 +115,20 @@ class Random(Two):
         return F.mse_loss(self.b(h), y)
 
 
-class Softmax(Two):
-    def forward(self, x, y):
-        h = self.a(x).softmax(-1)  # here
-        return F.mse_loss(self.b(h), y)
-
-
 class Broadcast(Two):
     def forward(self, x, y):
         h = self.a(x)
         h = h * self.b.weight[:1]  # here
+        return F.mse_loss(self.b(h), y)
+
+
+class NoDims(Two):
+    def __init__(self):
+        super().__init__()
+        self.level = nn.Parameter(torch.ones(()))
+
+    def forward(self, x, y):
+        h = self.a(x) * self.level  # here
         return F.mse_loss(self.b(h), y)
 
 
@@ -134,10 +138,6 @@ class NoShift(Two):
         return F.mse_loss(self.b(h), y)
 
 
-class Clipped(Two):
-    def forward(self, x, y):
-        h = torch.relu(self.a(x)).clamp(max=20)  # here
-        return F.mse_loss(self.b(h), y)
 
 
 class Outer(Two):
@@ -204,13 +204,6 @@ class TensorHook(Two):
         return F.mse_loss(self.b(h), y)
 
 
-class OnePlus(Two):
-    def forward(self, x, y):
-        h = self.a(x)
-        h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6) * (1 + self.norm.weight)  # here
-        return F.mse_loss(self.b(h), y)
-
-
 class NoShiftByParts(Two):
     def forward(self, x, y):
         h = self.a(x)
@@ -228,9 +221,9 @@ class Experts(Two):
 
 class Picked(Two):
     def forward(self, x, y):
-        h = torch.relu(self.a(x)).view(-1, 2, 4)
-        h = h[:, 0]  # here
-        return F.mse_loss(h, y)
+        h = torch.relu(self.a(x))
+        h = h[1:]  # here
+        return F.mse_loss(self.b(torch.cat([h, h[:1]])), y)
 
 
 def turned(size, power=1.0):

@@ -22,7 +22,9 @@ TEST(CpuAgreement, Matrix) { check_all(matrix_cases()); }
 TEST(CpuAgreement, Attention) { check_all(attention_cases()); }
 TEST(CpuAgreement, Rows) { check_all(row_cases()); }
 TEST(CpuAgreement, Pointwise) { check_all(pointwise_cases()); }
+TEST(CpuAgreement, Arithmetic) { check_all(arithmetic_cases()); }
 TEST(CpuAgreement, Pieces) { check_all(piece_cases()); }
+TEST(CpuAgreement, Views) { check_all(view_cases()); }
 TEST(CpuAgreement, Training) { check_all(training_cases()); }
 TEST(CpuAgreement, Sources) { check_all(source_cases()); }
 TEST(CpuAgreement, AttentionBlocks) { check_all(attention_block_cases()); }
@@ -33,6 +35,7 @@ TEST(CpuAgreement, Moe) { check_all(moe_cases()); }
 TEST(CpuAgreement, TheReferenceIsInF64) {
   const std::unique_ptr<Device> reference = open_device("reference");
   for (const Case& c : pointwise_cases()) expect_agreement(c, *reference, Dtype::f64);
+  for (const Case& c : arithmetic_cases()) expect_agreement(c, *reference, Dtype::f64);
 }
 
 TEST(CpuAgreement, EveryComputeOpHasACase) {

@@ -334,8 +334,89 @@ std::vector<Case> loss_and_elementwise_cases() {
   };
 }
 
+std::vector<Case> view_cases() {
+  const auto list = [](const char* name, std::vector<int64_t> sizes) { return make_attrs({{name, sizes}}); };
+  return {
+      {"reshape", "reshape", {{{3, 4, 5}}}, list("dims", {6, 10})},
+      {"permute", "permute", {{{2, 3, 4, 5}}}, list("order", {2, 0, 3, 1})},
+      {"slice", "slice", {{{2, 6, 5}}}, make_attrs({{"dim", 1}, {"start", 2}, {"size", 3}})},
+      {"slice to the end", "slice", {{{2, 6}}}, make_attrs({{"dim", 1}, {"start", 4}, {"size", 2}})},
+      {"pad", "pad", {{{2, 3, 5}}}, make_attrs({{"dim", 1}, {"before", 1}, {"after", 2}, {"value", 3.0}})},
+      {"concat", "concat", {{{2, 3, 5}}, {{2, 1, 5}}, {{2, 4, 5}}}, make_attrs({{"dim", 1}})},
+      {"concat of a value with itself", "concat", {{{2, 3}}}, make_attrs({{"dim", 0}}), {0, 0}},
+      {"concat, only the second", "concat", {unwanted({2, 3}), {{2, 5}}}, make_attrs({{"dim", 1}})},
+      {"expand", "expand", {{{2, 1, 5, 1}}}, list("dims", {2, 3, 5, 4})},
+      {"gather_rows", "gather_rows", {{{2, 4, 3}}, integers({2, 6}, 4)}},
+      {"gather_rows of single elements", "gather_rows", {{{2, 3, 5}}, integers({2, 3, 2}, 5)}},
+      {"gather_rows for all samples", "gather_rows", {{{4, 3}}, integers({6}, 4)}},
+  };
+}
+
+Attrs program(const char* instructions) { return text("program", instructions); }
+Attrs placed(const char* instructions, std::vector<int64_t> over, Shape shape) {
+  return make_attrs({{"program", std::string(instructions)}, {"over", over}, {"shape", shape}});
+}
+Attrs reduction(const char* op, std::vector<int64_t> dims, std::vector<int64_t> kept = {}) {
+  return make_attrs({{"op", std::string(op)}, {"dims", dims}, {"kept", kept}});
+}
+// Positive numbers for both inputs of log, sqrt and pow.
+Input positive(Shape shape) {
+  std::vector<double> values(static_cast<size_t>(element_count(shape)));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 0.3 + 0.17 * static_cast<double>(i * 7 % 11);
+  return {std::move(shape), true, Dtype::f64, 0, values};
+}
+
+// Cases of functions with broadcasting, and of ops that combine elements of some dims.
+std::vector<Case> arithmetic_cases() {
+  std::vector<Case> all = {
+      {"add a vector", "pointwise", {{{2, 3, 5}}, {{5}}}, program("add x0 x1")},
+      {"multiply by a column", "pointwise", {{{2, 3, 5}}, {{3, 1}}}, program("mul x0 x1")},
+      {"an outer product", "pointwise", {{{3, 1}}, {{5}}}, program("mul x0 x1")},
+      {"divide", "pointwise", {{{3, 5}}, positive({1, 5})}, program("div x0 x1")},
+      {"divide by itself and more", "pointwise", {{{3, 5}}}, program("mul x0 x0; add r0 2; div x0 r1")},
+      {"pow", "pointwise", {positive({3, 5}), positive({3, 5})}, program("pow x0 x1")},
+      {"a number to a power", "pointwise", {{{3, 5}}}, program("pow 1.7 x0")},
+      {"log and roots",
+       "pointwise",
+       {positive({3, 5})},
+       program("log x0; sqrt x0; rsqrt x0; mul r1 r2; add r0 r1; add r4 r2")},
+      {"where of a comparison",
+       "pointwise",
+       {unwanted({3, 5}), {{3, 5}}, {{5}}},
+       program("less x0 0.1; mul x1 x2; where r0 r1 x2")},
+      {"minimum and maximum", "pointwise", {{{3, 5}}, {{3, 5}}, {{5}}}, program("minimum x0 x1; maximum r0 x2")},
+      {"gelu by parts", "pointwise", {{{3, 5}}}, program("mul x0 1.702; sigmoid r0; mul x0 r1")},
+      {"a program over all dims of one input", "pointwise", {{{2, 5}}, {{3}}}, placed("mul x0 x1", {5, 2}, {2, 3, 5})},
+      {"only the second", "pointwise", {unwanted({3, 5}), {{5}}}, program("sub x0 x1; mul r0 r0")},
+      {"sum", "reduce_dims", {{{2, 3, 5}}}, reduction("sum", {0, 2})},
+      {"mean, kept", "reduce_dims", {{{2, 3, 5}}}, reduction("mean", {1}, {1})},
+      {"mean of the inner dims", "reduce_dims", {{{2, 3, 5}}}, reduction("mean", {1, 2})},
+      {"max", "reduce_dims", {{{2, 3, 5}}}, reduction("max", {1})},
+      {"max of all", "reduce_dims", {{{3, 5}}}, reduction("max", {0, 1}, {0, 1})},
+      {"softmax", "softmax", {{{2, 3, 5}}}},
+      {"log_softmax", "softmax", {{{3, 5}}}, make_attrs({{"log", 1}})},
+      {"cumsum", "cumsum", {{{2, 3, 5}}}, make_attrs({{"dim", 1}})},
+      {"cumsum from the end", "cumsum", {{{3, 5}}}, make_attrs({{"dim", 1}, {"reverse", 1}})},
+      {"matmul", "matmul", {{{2, 3, 5}}, {{2, 5, 4}}}},
+      {"matmul, first transposed", "matmul", {{{2, 5, 3}}, {{2, 5, 4}}}, make_attrs({{"transpose_a", 1}})},
+      {"matmul, second transposed", "matmul", {{{2, 3, 5}}, {{2, 4, 5}}}, make_attrs({{"transpose_b", 1}})},
+      {"matmul, both transposed",
+       "matmul",
+       {{{2, 5, 3}}, {{2, 4, 5}}},
+       make_attrs({{"transpose_a", 1}, {"transpose_b", 1}})},
+      {"matmul, only the second", "matmul", {unwanted({2, 3, 5}), {{2, 5, 4}}}},
+  };
+  all.push_back({"a reciprocal", "pointwise", {positive({3, 5})}, program("div 1 x0")});
+  for (const char* one :
+       {"exp x0", "abs x0", "sin x0", "cos x0", "sigmoid x0", "tanh x0", "softplus x0", "relu x0", "sub 1 x0"})
+    all.push_back({one, "pointwise", {{{3, 5}}}, program(one)});
+  return all;
+}
+
 std::vector<Case> cases() {
   std::vector<Case> all = layer_cases();
+  for (Case& one : view_cases()) all.push_back(std::move(one));
+  for (Case& one : arithmetic_cases()) all.push_back(std::move(one));
   for (Case& one : loss_and_elementwise_cases()) all.push_back(std::move(one));
   return all;
 }

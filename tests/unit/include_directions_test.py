@@ -16,7 +16,7 @@ PUBLIC = "prun"  # runtime/include/prun
 MAY_INCLUDE = {
     "include": {PUBLIC},
     "base": {"base", PUBLIC},
-    "ir": {"base", "ir"},
+    "ir": {"base", "ir", PUBLIC},
     "tokenizer": {"base", "tokenizer"},
     "compile": {"base", "ir", "compile"},
     "verify": {"base", "ir", "verify"},
@@ -139,7 +139,7 @@ class IncludeDirections(unittest.TestCase):
         self.assertEqual(len(include_faults("ir", "f", [('"', "compile/compile.h")])), 1)
         self.assertEqual(len(include_faults("launch", "f", [("<", "ir/plan.h")])), 1)
         self.assertEqual(include_faults("comm", "f", [("<", "prun/sdk/reduce.h")]), [])
-        self.assertEqual(len(include_faults("ir", "f", [("<", "prun/sdk/reduce.h")])), 1)
+        self.assertEqual(len(include_faults("compile", "f", [("<", "prun/sdk/reduce.h")])), 1)
         self.assertEqual(len(include_faults("ir", "f", [('"', "types.h")])), 1)
         self.assertEqual(len(include_faults("base", "f", [('"', "base/../ir/types.h")])), 1)
         self.assertEqual(plugin_faults("f", [('"', "prun/transport.h"), ('"', "ring.h"), ("<", "sys/mman.h")]), [])

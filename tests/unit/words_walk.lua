@@ -32,9 +32,11 @@ local accepts = {
   integer = "whole", number = "whole fraction huge", text = "text", name = "", axis = "", stream = "",
   boolean = "boolean", bytes = "whole", numbers = "table", integers = "table", texts = "text table",
   dims = "whole table",
-  init = "", tensor = "tensor", count = "whole tensor", batches = "whole", fn = "function", table = "table tables",
+  init = "", tensor = "tensor", tensors = "", count = "whole tensor",
+  batches = "whole", fn = "function", table = "table tables",
   loads = "table tables", paths = "text",
   strategies = "table tables",
+  operand = "whole fraction huge tensor",
   mesh = "", data = "", eval = "", checkpoint = "", weights = "", optimizer = "", lora = "",
   rate = "whole fraction huge function", schedule = "text", model = "function",
   target = "", handle = "", last = "",
@@ -55,7 +57,8 @@ local right = {
   fn = function() end, table = {}, loads = {}, paths = "x.npy", strategies = {}, mesh = mesh, rate = 0.1, schedule = "gpipe",
 }
 local function right_value(entry)
-  if entry.kind == "tensor" then return tensor end
+  if entry.kind == "tensor" or entry.kind == "operand" then return tensor end
+  if entry.kind == "tensors" then return { tensor } end
   if entry.kind == "target" then return target end
   if entry.kind == "handle" then return handle end
   if entry.kind == "last" then return last end

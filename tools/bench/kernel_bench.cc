@@ -185,6 +185,34 @@ void gelu_dx(benchmark::State& state) {
   op.write(t, {kRows, 4 * kWidth});
   run(state, op, 12 * kSmall * dtype_bytes(t), 4 * kSmall);
 }
+// x·sigmoid(1.702·x) and its derivative, as the compiler makes them of a plan's expression: to compare with gelu.
+void own_activation(benchmark::State& state, const char* program, int inputs) {
+  const Dtype t = dtype_of(state);
+  OneOp op("pointwise");
+  op.attr("program", program);
+  for (int i = 0; i < inputs; ++i) op.read(t, {kRows, 4 * kWidth}, numbers(kRows * 4 * kWidth));
+  op.write(t, {kRows, 4 * kWidth});
+  run(state, op, (inputs + 1) * 4 * kSmall * dtype_bytes(t), 4 * kSmall);
+}
+void own_gelu(benchmark::State& state) { own_activation(state, "mul x0 1.702; sigmoid r0; mul x0 r1", 1); }
+void own_gelu_dx(benchmark::State& state) {
+  own_activation(
+      state, "mul x0 1.702; sigmoid r0; mul x1 r1; mul x1 x0; sub 1 r1; mul r1 r4; mul r3 r5; mul r6 1.702; add r2 r7",
+      2);
+}
+void silu_mul(benchmark::State& state) {
+  const Dtype t = dtype_of(state);
+  OneOp op("silu_mul");
+  for (int i = 0; i < 2; ++i) op.read(t, {kRows, 4 * kWidth}, numbers(kRows * 4 * kWidth));
+  op.write(t, {kRows, 4 * kWidth});
+  run(state, op, 12 * kSmall * dtype_bytes(t), 4 * kSmall);
+}
+void tanh_of(benchmark::State& state) {
+  const Dtype t = dtype_of(state);
+  OneOp op("tanh");
+  op.read(t, {kRows, 4 * kWidth}, numbers(kRows * 4 * kWidth)).write(t, {kRows, 4 * kWidth});
+  run(state, op, 8 * kSmall * dtype_bytes(t), 4 * kSmall);
+}
 void dropout(benchmark::State& state) {
   const Dtype t = dtype_of(state);
   OneOp op("dropout");
@@ -251,6 +279,10 @@ BENCHMARK(layernorm_grad)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(residual_norm)->ArgsProduct({{0, 1}, {0, 1}, {0, 1}})->Unit(benchmark::kMicrosecond);
 BENCHMARK(gelu)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(gelu_dx)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(own_gelu)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(own_gelu_dx)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(silu_mul)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+BENCHMARK(tanh_of)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(dropout)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(rotary)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
 BENCHMARK(adamw_1m)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);

@@ -133,6 +133,24 @@ Gemm of_experts(const OpView& view) {
   return g;
 }
 
+// matmul: a GEMM for each index of the leading dims.
+Gemm of_batch(const OpView& view) {
+  const Tensor a = view.read(0), b = view.read(1), c = view.write(0);
+  const size_t rank = c.shape.rank();
+  view.expect(rank >= 2 && a.shape.rank() == rank && b.shape.rank() == rank, "matmul: tensors of different ranks");
+  Gemm g;
+  g.shape.transpose_a = view.integer("transpose_a") != 0, g.shape.transpose_b = view.integer("transpose_b") != 0;
+  g.shape.m = c.shape[rank - 2], g.shape.n = c.shape[rank - 1];
+  g.shape.k = a.shape[g.shape.transpose_a ? rank - 2 : rank - 1];
+  g.shape.batch = c.count() == 0 ? 0 : c.count() / (g.shape.m * g.shape.n);
+  g.shape.input = a.dtype, g.shape.output = c.dtype;
+  g.a = a.ptr, g.b = b.ptr, g.c = c.ptr;
+  view.expect_count(a, g.shape.batch * g.shape.m * g.shape.k);
+  view.expect_count(b, g.shape.batch * g.shape.k * g.shape.n);
+  view.expect(a.dtype == b.dtype && a.dtype == c.dtype, "matmul: its tensors are of several types");
+  return g;
+}
+
 // Accumulates into the sum of earlier microbatches.
 Gemm expert_dw_add(const OpView& view) {
   Gemm g = of_experts<true, false>(view);
@@ -158,6 +176,7 @@ const KernelFamily kFamily = {
     entry<of_experts<false, true>>("expert_linear_dx"),
     entry<of_experts<true, false>>("expert_linear_dw"),
     entry<expert_dw_add>("expert_linear_dw_add"),
+    entry<of_batch>("matmul"),
 };
 
 }  // namespace

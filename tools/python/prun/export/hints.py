@@ -6,36 +6,31 @@ from torch.fx import Node
 from .trace import op_name
 
 NONE = "prun has no function for it"
-_CONVOLUTION = "prun has no convolution yet; a patch embedding can be a reshape in the data and nn.Linear"
+_CONVOLUTION = "prun has convolutions over patches that do not overlap only (stride = kernel_size, no padding, one group)"
 _RANDOM = "only nn.Dropout is random in a plan"
-_ALONE = "prun has silu(gate) * up; relu, gelu and tanh stand alone"
+_WRITTEN = "write it with exp, clamp, torch.where and the like, which a plan has"
 _BY_INDEX = "prun cannot pick elements by index yet"
 EXPERTS = ("prun.export knows SwiGLU experts as those of Mixtral, with experts_implementation=\"grouped_mm\" or "
            "\"batched_mm\"; nn.moe makes them in a plan")
 _RECURRENT = "prun has no recurrent layers"
-_REDUCTION = "reductions exist in norms and losses only"
-_PRODUCT = "prun has products with weights and attention: use nn.Linear, or F.scaled_dot_product_attention"
+_REDUCTION = "prun has mean, sum, amax and vector_norm over given dims, as x.mean(-1, keepdim=True)"
+_PRODUCT = "prun has products with weights, attention, and a @ b of equal leading dims"
 
 KNOWN = {
     "conv1d": _CONVOLUTION, "conv2d": _CONVOLUTION, "conv3d": _CONVOLUTION, "convolution": _CONVOLUTION,
     "batch_norm": "prun has no batch norm; use nn.LayerNorm",
     "group_norm": "prun has no group norm; use nn.LayerNorm",
-    "softmax": "attention is recognised as softmax(q @ k.T / sqrt(size) + mask) @ v over heads [B, heads, T, size]",
+    "softmax": "prun has softmax over the last dim; attention is softmax(q @ k.T / sqrt(size) + mask) @ v over heads",
     "matmul": _PRODUCT, "bmm": _PRODUCT, "baddbmm": _PRODUCT, "einsum": _PRODUCT,
     "detach": "a plan has no stop of gradients; compute it outside the module and pass it as data",
     "lstm": _RECURRENT, "gru": _RECURRENT, "rnn_tanh": _RECURRENT, "rnn_relu": _RECURRENT,
     "item": "a plan is the same for each batch: remove the branch or the number that depends on the data (.item())",
     "randn_like": _RANDOM, "rand_like": _RANDOM, "bernoulli": _RANDOM, "rand": _RANDOM, "uniform": _RANDOM, "uniform_": _RANDOM, "randn": _RANDOM,
-    "sigmoid": _ALONE, "silu": _ALONE, "leaky_relu": _ALONE, "elu": _ALONE, "softplus": _ALONE, "mish": _ALONE,
-    "hardswish": _ALONE, "hardtanh": _ALONE, "clamp": _ALONE, "clamp_min": _ALONE, "prelu": _ALONE, "exp": _ALONE,
+    "mish": _WRITTEN, "hardswish": _WRITTEN, "hardtanh": _WRITTEN, "prelu": _WRITTEN, "softplus": _WRITTEN,
     "index": _BY_INDEX, "gather": _BY_INDEX, "index_select": _BY_INDEX,
-    "select": "prun cannot pick tokens yet: a plan's loss is that of all tokens",
-    "slice": "prun cannot pick tokens yet: a plan's loss is that of all tokens",
-    "cat": "prun joins heads of attention only; a linear layer of joined inputs is a sum of two linear layers",
-    "transpose": "prun has no transposed tensors: keep [batch, tokens, width] (batch_first=True)",
-    "permute": "prun has no transposed tensors: keep [batch, tokens, width] (batch_first=True)",
+    "slice": "prun has slices without steps",
     "topk": EXPERTS, "_grouped_mm": EXPERTS, "histc": EXPERTS, "one_hot": EXPERTS,
-    "where": "prun has no masks of its own yet; attention masks are recognised if they are causal",
+    "where": "prun has torch.where of a comparison; attention masks are recognised if they are causal",
     "mean": _REDUCTION, "sum": _REDUCTION, "amax": _REDUCTION, "max": _REDUCTION, "var": _REDUCTION,
 }
 # Ops of mixtures of experts, which send tokens to experts by numbers that depend on the data.

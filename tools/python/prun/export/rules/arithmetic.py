@@ -10,22 +10,20 @@ from torch.fx import Node
 from ..builder import Builder, number_text
 from ..ops import Op
 from ..trace import aten, refuse, shape_of
+from .functions import rows_of
 
-_ALONE = "prun has parameters in layers, norms and tables only: no product with a parameter, no bias outside a layer"
 
-
-def _same_shape(builder: Builder, node: Node, a: Any, b: Any) -> list[Op]:
+def _same_shape(builder: Builder, node: Node, a: Any, b: Any) -> list[Op] | None:
+    """Returns two activations with the same rows; None if rules for broadcasting and parameters apply."""
     for one in (a, b):
-        source = builder.traced.source(one) if isinstance(one, Node) else None
-        if source in builder.traced.parameters:
-            raise refuse(node, f"the parameter {builder.traced.parameters[source]} next to a tensor", _ALONE)
-    x, y = builder.value(a), builder.value(b)
-    # Reshapes that keep rows are stripped: [batch, tokens, width] and [batch * tokens, width] are the same rows.
+        if not isinstance(one, Node) or builder.traced.source(one) in builder.traced.parameters or rows_of(builder, one):
+            return None
     size = math.prod(shape_of(node))
-    if x.shape[-1:] != y.shape[-1:] or math.prod(x.shape) != size or math.prod(y.shape) != size:
-        raise refuse(node, f"tensors of shapes {list(shape_of(a))} and {list(shape_of(b))}",
-                     "prun does not broadcast yet")
-    return [x, y]
+    if shape_of(a)[-1:] != shape_of(b)[-1:] or math.prod(shape_of(a)) != size or math.prod(shape_of(b)) != size:
+        return None
+    # Reshapes that keep rows are stripped: [batch, tokens, width] and [batch * tokens, width] are the same rows.
+    x, y = builder.value(a), builder.value(b)
+    return [x, y] if x.shape[-1:] == y.shape[-1:] and math.prod(x.shape) == math.prod(y.shape) == size else None
 
 
 def scale(builder: Builder, node: Node) -> Op | None:
@@ -62,8 +60,11 @@ def add(builder: Builder, node: Node) -> Op | None:
             raise refuse(node, "a constant tensor added to another (fixed positions)",
                          "prun adds tables of positions that are parameters, to the embedding of tokens")
         if value is not None:
-            raise refuse(node, "a constant added to a tensor", "use a bias, which is a parameter")
-    x, y = _same_shape(builder, node, a, b)
+            return None
+    both = _same_shape(builder, node, a, b)
+    if both is None:
+        return None
+    x, y = both
     if alpha != 1:
         y = builder.emit("scale", f"{{0}} * {number_text(alpha or 1)}", [y], node)
     return builder.emit("add", "{0} + {1}", [x, y], node)
@@ -75,8 +76,8 @@ def multiply(builder: Builder, node: Node) -> Op | None:
         return None
     if builder.traced.constant(node.args[1]) is not None:
         return None
-    x, y = _same_shape(builder, node, *node.args[:2])
-    return builder.emit("mul", "{0} * {1}", [x, y], node)
+    both = _same_shape(builder, node, *node.args[:2])
+    return None if both is None else builder.emit("mul", "{0} * {1}", both, node)
 
 
 def square(builder: Builder, node: Node) -> Op | None:

@@ -113,8 +113,7 @@ def tokens_and_positions(builder: Builder, node: Node) -> Op | None:
         first = int(rows[0])
         if not torch.equal(rows, torch.arange(len(rows)) + first):
             if len(set(rows.tolist())) == 1:
-                raise refuse(node, f"row {first} of the table {name} added to each token (token types)",
-                             "prun adds tables of tokens and of positions only, not of token types: remove the table")
+                return None  # token types: functions.py adds the row
             raise refuse(node, "positions that do not count up", "positions are arange(tokens)")
         tensor = builder.traced.tensors[name]
         every = tensor.numel() // tensor.shape[-1]

@@ -1,0 +1,289 @@
+// pointwise as an interpreter over tiles: each instruction is a vectorized loop over kTile floats, which fit in the L1
+// cache, so that a program reads its inputs and writes its output once.
+//
+// Surprising fact: an instruction reads an f32 input that does not broadcast from the tensor itself; all other inputs
+// and the numbers are first expanded into tiles.
+#include "ir/pointwise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/ops/elementwise.h"
+#include "kernels/cpu/ops/tanh.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace prun::cpu {
+namespace {
+
+using sdk::Pointwise;
+using Operand = sdk::PointwiseOperand;
+
+constexpr int64_t kTile = 512;
+constexpr int64_t kBlock = 32 * kTile;  // elements that a thread takes at once
+
+using Loop = void (*)(const float* a, const float* b, const float* c, float* y, int64_t n);
+
+template <class V>
+PRUN_INLINE V one_if(const auto& condition) {
+  return condition ? V{} + 1.0f : V{};
+}
+
+template <class V>
+PRUN_INLINE V log_f32(V x) {
+  constexpr float kLn2 = 0.693147181f, kInfinity = __builtin_inff();
+  const V log = log2_f32(x) * kLn2;
+  const V right = x == 0.0f ? V{} - kInfinity : (x == kInfinity ? x : log);
+  return x < 0.0f ? V{} + __builtin_nanf("") : right;
+}
+
+// Returns log(1 + e^-|x|) + max(x, 0). log1p(t) is log(u)·t/(u - 1) with the rounded u = 1 + t (Higham, Accuracy and
+// Stability of Numerical Algorithms, 1.14.1).
+template <class V>
+PRUN_INLINE V softplus_f32(V x) {
+  const V t = exp_f32(V(x < 0 ? x : -x)), u = 1.0f + t, rounded = u - 1.0f;
+  const V small = log2_f32(u) * 0.693147181f * (t / (rounded == 0.0f ? V{} + 1.0f : rounded));
+  return (x > 0.0f ? x : x * 0.0f) + (rounded == 0.0f ? t : small);
+}
+
+// Loops that the compiler vectorizes, or that call the C library.
+PRUN_CLONES void sqrt_loop(const float* a, const float*, const float*, float* y, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = __builtin_sqrtf(a[i]);
+}
+PRUN_CLONES void rsqrt_loop(const float* a, const float*, const float*, float* y, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = 1.0f / __builtin_sqrtf(a[i]);
+}
+template <Pointwise code>
+void scalar_loop(const float* a, const float* b, const float* c, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i)
+    y[i] = sdk::pointwise_value(code, a[i], b == nullptr ? 0 : b[i], c == nullptr ? 0 : c[i]);
+}
+
+#define PRUN_UNARY(...)                                                                    \
+  [](const float* a, const float*, const float*, float* y, int64_t n) {                    \
+    map_range([]<class V>(const V& x) PRUN_INLINED -> V { return __VA_ARGS__; }, n, y, a); \
+  }
+#define PRUN_BINARY(...)                                                                                  \
+  [](const float* a, const float* b, const float*, float* y, int64_t n) {                                 \
+    map_range([]<class V>(const V& p, const V& q) PRUN_INLINED -> V { return __VA_ARGS__; }, n, y, a, b); \
+  }
+
+Loop loop_of(Pointwise code) {
+  switch (code) {
+    case Pointwise::add:
+      return PRUN_BINARY(p + q);
+    case Pointwise::sub:
+      return PRUN_BINARY(p - q);
+    case Pointwise::mul:
+      return PRUN_BINARY(p * q);
+    case Pointwise::div:
+      return PRUN_BINARY(p / q);
+    case Pointwise::minimum:
+      return PRUN_BINARY(p != p ? p : V(p < q ? p : q));
+    case Pointwise::maximum:
+      return PRUN_BINARY(p != p ? p : V(p > q ? p : q));
+    case Pointwise::less:
+      return PRUN_BINARY(one_if<V>(p < q));
+    case Pointwise::less_equal:
+      return PRUN_BINARY(one_if<V>(p <= q));
+    case Pointwise::equal:
+      return PRUN_BINARY(one_if<V>(p == q));
+    case Pointwise::where:
+      return [](const float* a, const float* b, const float* c, float* y, int64_t n) {
+        map_range([]<class V>(const V& p, const V& q, const V& r) PRUN_INLINED -> V { return p != 0.0f ? q : r; }, n, y,
+                  a, b, c);
+      };
+    case Pointwise::exp:
+      return PRUN_UNARY(exp_f32(x));
+    case Pointwise::log:
+      return PRUN_UNARY(log_f32(x));
+    case Pointwise::sqrt:
+      return sqrt_loop;
+    case Pointwise::rsqrt:
+      return rsqrt_loop;
+    case Pointwise::abs:
+      return PRUN_UNARY(x < 0.0f ? V(-x) : x);
+    case Pointwise::sign:
+      return PRUN_UNARY(x > 0.0f ? V{} + 1.0f : V(x < 0.0f ? V{} - 1.0f : x));
+    case Pointwise::sigmoid:
+      return PRUN_UNARY(x != x ? x : V(sigmoid_of<float>(x)));
+    case Pointwise::tanh:
+      return PRUN_UNARY(tanh_f32(x));
+    case Pointwise::softplus:
+      return PRUN_UNARY(softplus_f32(x));
+    case Pointwise::relu:
+      return PRUN_UNARY(x < 0.0f ? V{} : x);
+    case Pointwise::pow:
+      return scalar_loop<Pointwise::pow>;
+    case Pointwise::sin:
+      return scalar_loop<Pointwise::sin>;
+    case Pointwise::cos:
+      return scalar_loop<Pointwise::cos>;
+  }
+  return nullptr;
+}
+
+// An instruction over tiles: the numbers of its operands' and its result's tiles. Tiles: inputs, numbers, registers.
+struct Step {
+  Loop loop;
+  int operands[3] = {-1, -1, -1};
+  int result = -1;
+};
+
+struct Plan {
+  std::vector<Step> steps;
+  std::vector<float> numbers;
+  int inputs = 0, tiles = 0;
+};
+
+// Assigns tiles. A register's tile is free again after the last instruction that reads it, which may overwrite it.
+Plan plan_of(const OpView& view) {
+  Plan plan;
+  plan.inputs = static_cast<int>(view.reads());
+  const sdk::PointwiseProgram program = pointwise_program(view.attrs(), view.reads());
+  std::vector<size_t> last(program.size(), program.size());
+  const auto number_tile = [&](double value) {
+    const auto as_float = static_cast<float>(value);
+    for (size_t i = 0; i < plan.numbers.size(); ++i)
+      if (std::memcmp(&plan.numbers[i], &as_float, sizeof as_float) == 0) return plan.inputs + static_cast<int>(i);
+    plan.numbers.push_back(as_float);
+    return plan.inputs + static_cast<int>(plan.numbers.size()) - 1;
+  };
+  for (size_t n = 0; n < program.size(); ++n)
+    for (int o = 0; o < sdk::function_of(program[n].code).operands; ++o) {
+      const Operand& operand = program[n].operands[o];
+      if (operand.kind == Operand::result) last[operand.index] = n;
+      if (operand.kind == Operand::number) number_tile(operand.value);
+    }
+  const int first_register = plan.inputs + static_cast<int>(plan.numbers.size());
+  std::vector<int> tile_of(program.size(), -1), free;
+  int registers = 0;
+  for (size_t n = 0; n < program.size(); ++n) {
+    Step step{loop_of(program[n].code)};
+    for (int o = 0; o < sdk::function_of(program[n].code).operands; ++o) {
+      const Operand& operand = program[n].operands[o];
+      step.operands[o] = operand.kind == Operand::input    ? operand.index
+                         : operand.kind == Operand::number ? number_tile(operand.value)
+                                                           : tile_of[operand.index];
+    }
+    for (size_t m = 0; m < n; ++m)
+      if (last[m] == n) free.push_back(tile_of[m]);
+    if (free.empty()) free.push_back(first_register + registers++);
+    tile_of[n] = step.result = free.back();
+    free.pop_back();
+    plan.steps.push_back(step);
+  }
+  plan.tiles = first_register + registers;
+  return plan;
+}
+
+template <class T>
+void widen_run(const T* from, float* to, int64_t n) {
+  if constexpr (std::is_same_v<T, float>)
+    std::memcpy(to, from, n * sizeof(float));
+  else
+    map_range([](auto x) PRUN_INLINED { return x; }, n, to, from);
+}
+
+// Writes the elements [at, at + n) of the output's order of an input that broadcasts to a tile.
+template <class T>
+void expand(const sdk::PointwiseLayout& layout, int k, const T* x, int64_t at, int64_t n, float* to) {
+  const int inner = layout.dims - 1;
+  const int64_t size = layout.sizes[inner];
+  const bool splat = layout.strides[k][inner] == 0;
+  for (int64_t done = 0; done < n;) {
+    const int64_t begin = (at + done) % size, run = std::min(n - done, size - begin);
+    const T* from = x + sdk::pointwise_position(layout, k, at + done);
+    if (splat)
+      std::fill(to + done, to + done + run, static_cast<float>(widen(*from)));
+    else
+      widen_run(from, to + done, run);
+    done += run;
+  }
+}
+
+template <class T>
+struct Interpreter {
+  Plan plan;
+  sdk::PointwiseLayout layout;
+  std::vector<const T*> inputs;
+  T* output;
+  int64_t count;
+
+  // Computes the elements [begin, end). `tiles`: scratch of plan.tiles tiles.
+  void run(int64_t begin, int64_t end, float* tiles) const {
+    const float* at[sdk::kMostPointwiseInputs + 4 * sdk::kMostPointwiseInstructions];
+    for (int i = 0; i < plan.tiles; ++i) at[i] = tiles + i * kTile;
+    const int64_t longest = std::min(kTile, end - begin);
+    for (size_t i = 0; i < plan.numbers.size(); ++i) {
+      float* tile = tiles + (plan.inputs + static_cast<int64_t>(i)) * kTile;
+      std::fill(tile, tile + longest, plan.numbers[i]);
+    }
+    for (int64_t first = begin; first < end; first += kTile) {
+      const int64_t n = std::min(kTile, end - first);
+      for (int k = 0; k < plan.inputs; ++k) at[k] = input(k, first, n, tiles + k * kTile);
+      for (size_t s = 0; s < plan.steps.size(); ++s) {
+        const Step& step = plan.steps[s];
+        const auto operand = [&](int o) { return step.operands[o] < 0 ? nullptr : at[step.operands[o]]; };
+        float* result = tiles + step.result * kTile;
+        if constexpr (std::is_same_v<T, float>)
+          if (s + 1 == plan.steps.size()) result = output + first;
+        step.loop(operand(0), operand(1), operand(2), result, n);
+        if constexpr (!std::is_same_v<T, float>)
+          if (s + 1 == plan.steps.size())
+            map_range([](auto x) PRUN_INLINED { return x; }, n, output + first, static_cast<const float*>(result));
+      }
+    }
+  }
+
+ private:
+  const float* input(int k, int64_t first, int64_t n, float* tile) const {
+    if (layout.whole[k]) {
+      if constexpr (std::is_same_v<T, float>) return inputs[k] + first;
+      widen_run(inputs[k] + first, tile, n);
+    } else if (layout.dims == 0) {
+      tile[0] = static_cast<float>(widen(inputs[k][0]));
+    } else {
+      expand(layout, k, inputs[k], first, n, tile);
+    }
+    return tile;
+  }
+};
+
+int threads_of(const OpView& view) {
+  const int64_t blocks = (view.write(0).count() + kBlock - 1) / kBlock;
+  return static_cast<int>(std::clamp<int64_t>(blocks, 1, std::max(1, view.threads())));
+}
+
+int64_t workspace(const OpView& view) {
+  return int64_t{threads_of(view)} * plan_of(view).tiles * kTile * static_cast<int64_t>(sizeof(float));
+}
+
+template <class T>
+std::unique_ptr<Kernel> make(const OpView& view) {
+  Interpreter<T> interpreter{plan_of(view), {}, {}, view.out<T>(0), view.write(0).count()};
+  const std::vector<int64_t> masks = view.attrs().has("over") ? view.attrs().integers("over") : std::vector<int64_t>();
+  std::vector<std::span<const int64_t>> shapes;
+  for (size_t k = 0; k < view.reads(); ++k) {
+    shapes.emplace_back(view.read(k).shape);
+    interpreter.inputs.push_back(view.in<T>(k));
+  }
+  interpreter.layout = sdk::pointwise_layout(view.write(0).shape, shapes, masks);
+  const int threads = threads_of(view);
+  const Scratch scratch = view.scratch(workspace(view));
+  return kernel_of([interpreter = std::move(interpreter), threads, scratch] {
+    const int64_t count = interpreter.count, blocks = (count + kBlock - 1) / kBlock;
+    parallel_for(threads, blocks, [&](int64_t i, int thread) {
+      float* tiles = reinterpret_cast<float*>(scratch.data) + int64_t{thread} * interpreter.plan.tiles * kTile;
+      interpreter.run(i * kBlock, std::min(count, (i + 1) * kBlock), tiles);
+    });
+  });
+}
+
+}  // namespace
+
+const Family pointwise_kernels = {{"pointwise", PRUN_FLOAT_MAKER(read(0), make<T>(view)), Accepts::floats, workspace}};
+
+}  // namespace prun::cpu

@@ -1,0 +1,129 @@
+// pointwise, reduce_dims, softmax, matmul and cumsum.
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "ir/pointwise.h"
+#include "kernels/reference/rules.h"
+
+namespace prun::reference {
+namespace {
+
+void pointwise(Call& c) {
+  const int inputs = static_cast<int>(c.reads.size());
+  const sdk::PointwiseProgram program = pointwise_program(c.attrs, c.reads.size());
+  const std::vector<int64_t> masks = c.attrs.has("over") ? c.attrs.integers("over") : std::vector<int64_t>();
+  std::vector<std::span<const int64_t>> shapes;
+  for (const Array& read : c.reads) shapes.emplace_back(read.shape);
+  const sdk::PointwiseLayout layout = sdk::pointwise_layout(c.writes[0].shape, shapes, masks);
+  std::vector<double> x(inputs), r(program.size());
+  for (int64_t i = 0; i < c.writes[0].count(); ++i) {
+    for (int k = 0; k < inputs; ++k) x[k] = c.reads[k][sdk::pointwise_position(layout, k, i)];
+    for (size_t n = 0; n < program.size(); ++n) {
+      double in[3];
+      for (int o = 0; o < 3; ++o) {
+        const sdk::PointwiseOperand& operand = program[n].operands[o];
+        in[o] = operand.kind == sdk::PointwiseOperand::input    ? x[operand.index]
+                : operand.kind == sdk::PointwiseOperand::result ? r[operand.index]
+                                                                : operand.value;
+      }
+      r[n] = sdk::pointwise_value(program[n].code, in[0], in[1], in[2]);
+    }
+    c.writes[0][i] = r.back();
+  }
+}
+
+// Visits elements in order and finds each one's place in the result from its index in each dim.
+void reduce_dims(Call& c) {
+  const Array& x = c.reads[0];
+  Array& y = c.writes[0];
+  const std::vector<int64_t> dims = c.attrs.integers("dims");
+  const size_t rank = x.shape.size();
+  std::vector<int64_t> stride(rank, 0);
+  int64_t next = 1, reduced = 1;
+  for (size_t d = rank; d-- > 0;) {
+    if (std::find(dims.begin(), dims.end(), static_cast<int64_t>(d)) != dims.end()) {
+      reduced *= x.shape[d];
+    } else {
+      stride[d] = next;
+      next *= x.shape[d];
+    }
+  }
+  const std::string op = c.attrs.text("op");
+  std::vector<bool> seen(y.v.size(), false);
+  for (int64_t i = 0; i < x.count(); ++i) {
+    int64_t place = 0, rest = i;
+    for (size_t d = rank; d-- > 0; rest /= x.shape[d]) place += rest % x.shape[d] * stride[d];
+    if (op != "max")
+      y[place] += x[i];
+    else if (!seen[place] || x[i] > y[place] || x[i] != x[i])
+      y[place] = x[i];
+    seen[place] = true;
+  }
+  if (op == "mean")
+    for (double& value : y.v) value /= static_cast<double>(reduced);
+}
+
+void softmax(Call& c) {
+  const Array& x = c.reads[0];
+  const bool log = c.attrs.integer("log") != 0;
+  const int64_t n = x.last();
+  for (int64_t r = 0; r < x.rows(); ++r) {
+    double most = x[r * n], sum = 0;
+    for (int64_t i = 0; i < n; ++i) most = std::max(most, x[r * n + i]);
+    for (int64_t i = 0; i < n; ++i) sum += std::exp(x[r * n + i] - most);
+    for (int64_t i = 0; i < n; ++i) {
+      const double shifted = x[r * n + i] - most;
+      c.writes[0][r * n + i] = log ? shifted - std::log(sum) : std::exp(shifted) / sum;
+    }
+  }
+}
+
+void softmax_grad(Call& c) {
+  const Array &y = c.reads[0], &dy = c.reads[1];
+  const bool log = c.attrs.integer("log") != 0;
+  const int64_t n = y.last();
+  for (int64_t r = 0; r < y.rows(); ++r) {
+    double sum = 0;
+    for (int64_t i = r * n; i < (r + 1) * n; ++i) sum += log ? dy[i] : dy[i] * y[i];
+    for (int64_t i = r * n; i < (r + 1) * n; ++i)
+      c.writes[0][i] = log ? dy[i] - std::exp(y[i]) * sum : y[i] * (dy[i] - sum);
+  }
+}
+
+void matmul(Call& c) {
+  const Array &a = c.reads[0], &b = c.reads[1];
+  Array& y = c.writes[0];
+  const size_t rank = y.shape.size();
+  const bool ta = c.attrs.integer("transpose_a") != 0, tb = c.attrs.integer("transpose_b") != 0;
+  const int64_t m = y.shape[rank - 2], n = y.shape[rank - 1], k = a.shape[ta ? rank - 2 : rank - 1];
+  for (int64_t i = 0; i < y.count(); ++i) {
+    const int64_t batch = i / (m * n), row = i / n % m, column = i % n;
+    double sum = 0;
+    for (int64_t j = 0; j < k; ++j)
+      sum += a[batch * m * k + (ta ? j * m + row : row * k + j)] *
+             b[batch * k * n + (tb ? column * k + j : j * n + column)];
+    y[i] = sum;
+  }
+}
+
+void cumsum(Call& c) {
+  const Array& x = c.reads[0];
+  const auto dim = static_cast<size_t>(c.attrs.integer("dim"));
+  const bool reverse = c.attrs.integer("reverse") != 0;
+  int64_t inner = 1;
+  for (size_t d = dim + 1; d < x.shape.size(); ++d) inner *= x.shape[d];
+  const int64_t n = x.shape[dim];
+  for (int64_t i = 0; i < x.count(); ++i) {
+    const int64_t at = reverse ? x.count() - 1 - i : i, place = at / inner % n;
+    const bool first = place == (reverse ? n - 1 : 0);
+    c.writes[0][at] = x[at] + (first ? 0 : c.writes[0][reverse ? at + inner : at - inner]);
+  }
+}
+
+}  // namespace
+
+const Family arithmetic_rules = {{"pointwise", pointwise},       {"reduce_dims", reduce_dims}, {"softmax", softmax},
+                                 {"softmax_grad", softmax_grad}, {"matmul", matmul},           {"cumsum", cumsum}};
+
+}  // namespace prun::reference

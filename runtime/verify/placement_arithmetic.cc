@@ -1,0 +1,168 @@
+// pointwise, reduce_dims, softmax, matmul and cumsum.
+//
+// Surprising fact: a pointwise program may read partial sums if its result is a linear function of them alone: then
+// each rank's result is its term of the result's sum.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ir/ops.h"
+#include "ir/pointwise.h"
+#include "verify/placement_rules.h"
+
+namespace prun::verify::rules {
+namespace {
+
+// Dependence of a value on the reads that are partial sums.
+enum class Dependence : uint8_t { none, zero, linear, other };
+
+Dependence dependence_of(const sdk::PointwiseInstruction& one, const Dependence* in) {
+  using sdk::Pointwise;
+  const auto free = [](Dependence d) { return d == Dependence::none || d == Dependence::zero; };
+  const auto sum = [](Dependence a, Dependence b) {
+    if (a == Dependence::zero) return b;
+    if (b == Dependence::zero || a == b) return a;
+    return Dependence::other;
+  };
+  const int operands = sdk::function_of(one.code).operands;
+  if (std::all_of(in, in + operands, free))
+    return one.code == Pointwise::mul && (in[0] == Dependence::zero || in[1] == Dependence::zero) ? Dependence::zero
+                                                                                                  : Dependence::none;
+  switch (one.code) {
+    case Pointwise::add:
+    case Pointwise::sub:
+      return sum(in[0], in[1]);
+    case Pointwise::mul:
+      if (free(in[0])) return in[1];
+      return free(in[1]) ? in[0] : Dependence::other;
+    case Pointwise::div:
+      return free(in[1]) ? in[0] : Dependence::other;
+    case Pointwise::where:
+      return free(in[0]) ? sum(in[1], in[2]) : Dependence::other;
+    default:
+      return Dependence::other;
+  }
+}
+
+bool is_linear(const AxisView& axis, const AxisPlacements& reads) {
+  const sdk::PointwiseProgram program = pointwise_program(axis.context.op.attrs, reads.size());
+  std::vector<Dependence> results;
+  for (const sdk::PointwiseInstruction& one : program) {
+    Dependence in[3] = {};
+    for (int i = 0; i < sdk::function_of(one.code).operands; ++i) {
+      const sdk::PointwiseOperand& operand = one.operands[i];
+      if (operand.kind == sdk::PointwiseOperand::result)
+        in[i] = results[operand.index];
+      else if (operand.kind == sdk::PointwiseOperand::number)
+        in[i] = operand.value == 0 ? Dependence::zero : Dependence::none;
+      else
+        in[i] = is_partial(reads[operand.index]) ? Dependence::linear : Dependence::none;
+    }
+    results.push_back(dependence_of(one, in));
+  }
+  return results.back() == Dependence::linear;
+}
+
+size_t rank_of(const AxisView& axis, size_t read) { return axis.context.read_tensors[read]->shape.size(); }
+
+std::string over_parts(const AxisView& axis, const char* verb) {
+  return fmt::format("{} a dim of which each rank has a part over {}", verb, axis.axis);
+}
+
+}  // namespace
+
+AxisOutcome pointwise(const AxisView& axis, const AxisPlacements& reads) {
+  const Op& op = axis.context.op;
+  const Shape& y = axis.context.write_tensors[0]->shape;
+  const std::vector<int64_t> masks = op.attrs.has("over") ? op.attrs.integers("over") : std::vector<int64_t>();
+  const auto partial_at = std::find_if(reads.begin(), reads.end(), is_partial);
+  AxisPlacement placement = kInvariant;
+  size_t first = reads.size();
+  for (size_t r = 0; r < reads.size(); r++) {
+    if (!is_shard(reads[r])) continue;
+    const std::vector<int> places = sdk::pointwise_places(rank_of(axis, r), y.size(), masks.empty() ? -1 : masks[r]);
+    if (reads[r].dim >= std::ssize(places)) return do_not_match(axis, reads, r);
+    AxisPlacement moved = reads[r];
+    moved.dim = static_cast<int8_t>(places[reads[r].dim]);
+    if (first == reads.size()) {
+      placement = moved, first = r;
+    } else if (AxisPlacement other = moved;
+               !cut_alike(placement, moved) || (other.cut = placement.cut, other != placement)) {
+      return do_not_match(axis, reads, r);
+    }
+  }
+  if (first == reads.size()) {
+    if (partial_at == reads.end()) return gives({kInvariant});
+    const auto other = [&](const AxisPlacement& read) { return is_partial(read) && read != *partial_at; };
+    if (std::any_of(reads.begin(), reads.end(), other) || !is_linear(axis, reads))
+      return needs_whole(axis, partial_at - reads.begin());
+    return gives({*partial_at});
+  }
+  if (partial_at != reads.end()) return needs_whole(axis, partial_at - reads.begin());
+  // A tensor that every rank has must not extend along the sharded dim.
+  for (size_t r = 0; r < reads.size(); r++) {
+    if (is_shard(reads[r]) || is(reads[r], Kind::zero)) continue;
+    const std::vector<int> places = sdk::pointwise_places(rank_of(axis, r), y.size(), masks.empty() ? -1 : masks[r]);
+    for (size_t d = 0; d < places.size(); d++)
+      if (places[d] == placement.dim && axis.context.read_tensors[r]->shape[d] != 1)
+        return do_not_match(axis, reads, r);
+  }
+  return gives({placement});
+}
+
+AxisOutcome reduce_dims(const AxisView& axis, const AxisPlacements& reads) {
+  const Attrs& attrs = axis.context.op.attrs;
+  const std::vector<int64_t> dims = attrs.integers("dims"),
+                             kept = attrs.has("kept") ? attrs.integers("kept") : std::vector<int64_t>();
+  const auto in = [](const std::vector<int64_t>& list, int64_t dim) {
+    return std::find(list.begin(), list.end(), dim) != list.end();
+  };
+  const std::string op = attrs.text("op");
+  if (is_partial(reads[0])) return op == "max" ? needs_whole(axis, 0) : gives({reads[0]});
+  if (!is_shard(reads[0])) return gives({reads[0]});
+  if (in(dims, reads[0].dim))
+    return op == "sum" ? gives({partial(axis.combine)})
+                       : bad(0, over_parts(axis, op == "max" ? "takes the maximum over" : "averages over"));
+  AxisPlacement placement = reads[0];
+  for (const int64_t dim : dims)
+    if (dim < reads[0].dim && !in(kept, dim)) --placement.dim;
+  return gives({placement});
+}
+
+AxisOutcome softmax(const AxisView& axis, const AxisPlacements& reads) {
+  if (is_partial(reads[0])) return needs_whole(axis, 0);
+  if (by_columns(axis, reads, 0)) return bad(0, over_parts(axis, "takes the softmax over"));
+  return gives({reads[0]});
+}
+
+AxisOutcome softmax_grad(const AxisView& axis, const AxisPlacements& reads) {
+  if (by_columns(axis, reads, 0)) return bad(0, over_parts(axis, "takes the softmax over"));
+  return elementwise_grad(axis, reads);
+}
+
+// A leading dim that is split over ranks is split alike in both operands.
+AxisOutcome matmul(const AxisView& axis, const AxisPlacements& reads) {
+  const AxisPlacement &a = reads[0], &b = reads[1];
+  const Attrs& attrs = axis.context.op.attrs;
+  const int rank = static_cast<int>(rank_of(axis, 0));
+  const int a_rows = attrs.integer("transpose_a") != 0 ? rank - 1 : rank - 2, a_sums = 2 * rank - 3 - a_rows;
+  const int b_columns = attrs.integer("transpose_b") != 0 ? rank - 2 : rank - 1, b_sums = 2 * rank - 3 - b_columns;
+  if (is_shard(a) && is_shard(b) && cut_alike(a, b)) {
+    if (a.dim == b.dim && a.dim < rank - 2) return gives({a});
+    if (a.dim == a_sums && b.dim == b_sums) return gives({partial(axis.combine)});
+  }
+  if (is_shard(a) && a.dim == a_rows && whole(b)) return gives({shard(rank - 2, a.cut)});
+  if (whole(a) && is_shard(b) && b.dim == b_columns) return gives({shard(rank - 1, b.cut)});
+  if (is_partial(a) && whole(b)) return gives({a});
+  if (whole(a) && is_partial(b)) return gives({b});
+  if (whole(a) && whole(b)) return gives({kInvariant});
+  return do_not_match(axis, reads, 1);
+}
+
+AxisOutcome cumsum(const AxisView& axis, const AxisPlacements& reads) {
+  if (is_shard(reads[0]) && reads[0].dim == axis.context.op.attrs.integer("dim"))
+    return bad(0, over_parts(axis, "adds up along"));
+  return gives({reads[0]});
+}
+
+}  // namespace prun::verify::rules

@@ -1,0 +1,115 @@
+// pointwise with each function and each way to broadcast, reductions, softmax, matmul and cumsum.
+#include "prun/sdk/pointwise.h"
+#include "tests/agreement/agreement_cases.h"
+#include "tests/agreement/case_family.h"
+
+namespace prun {
+namespace {
+
+Attrs program(std::string text) { return make_attrs({{"program", std::move(text)}}); }
+Attrs reduction(const char* op, Counts dims, Counts kept = {}) {
+  return make_attrs({{"op", std::string(op)}, {"dims", std::move(dims)}, {"kept", std::move(kept)}});
+}
+Attrs flag(const char* name) { return make_attrs({{name, 1}}); }
+
+void add_functions(std::vector<Case>& out) {
+  for (int64_t n : {1, 7, 513, 1029, 40000}) {
+    Family f(out, {{"a b c y", {T, {n}, -3, 3}}, {"p q", {T, {n}, 0.2, 4}}});
+    for (const sdk::PointwiseFunction& one : sdk::kPointwiseFunctions) {
+      std::string text(one.name);
+      for (int i = 0; i < one.operands; ++i) text += " x" + std::to_string(i);
+      const char* reads[] = {"pointwise p > y", "pointwise p q > y", "pointwise a b c > y"};
+      f.add(one.name.data(), {reads[one.operands - 1], program(text)}, 3e-6);
+      const char* signed_reads[] = {"pointwise a > y", "pointwise a b > y", "pointwise a b c > y"};
+      const bool positive = one.name == "log" || one.name.ends_with("sqrt") || one.name == "pow" || one.name == "div";
+      if (!positive) f.add(one.name.data(), {signed_reads[one.operands - 1], program(text)}, 3e-6);
+    }
+    f.add("a program", {"pointwise a > y", program("mul x0 1.702; sigmoid r0; mul x0 r1")}, 3e-6);
+    f.add("numbers alone", {"pointwise a > y", program("add 1 2; mul x0 0; add r0 r1")}, 1e-6);
+    f.add("equal elements", {"pointwise a > y", program("equal x0 x0; where r0 x0 7; less x0 x0; add r1 r2")}, 1e-6);
+  }
+}
+
+void add_broadcasts(std::vector<Case>& out) {
+  for (auto [a, b, c] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 5, 7}, {2, 3, 600}, {40, 33, 17}}) {
+    Family f(out, {{"x y", {T, {a, b, c}}},
+                   {"vector", {T, {c}}},
+                   {"column", {T, {b, 1}}},
+                   {"sample", {T, {a, 1, 1}}},
+                   {"rows", {T, {b, c}}},
+                   {"ends", {T, {a, c}}},
+                   {"middle", {T, {b}}},
+                   {"number", {T, {1}}}});
+    const Attrs add = program("add x0 x1");
+    for (const char* line : {"pointwise x vector > y", "pointwise x column > y", "pointwise x sample > y",
+                             "pointwise x rows > y", "pointwise rows x > y", "pointwise x number > y"})
+      f.add("broadcast", {line, add});
+    f.add("broadcast both", {"pointwise sample rows > y", program("mul x0 x1")});
+    f.add("broadcast four", {"pointwise x vector column sample > y", program("mul x0 x1; sub r0 x2; add r1 x3")}, 3e-6);
+    f.add("broadcast other dims",
+          {"pointwise ends middle > y",
+           make_attrs({{"program", std::string("mul x0 x1")}, {"over", Counts{5, 2}}, {"shape", Shape{a, b, c}}})});
+  }
+}
+
+void add_reductions(std::vector<Case>& out) {
+  for (auto [a, b, c] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {3, 5, 7}, {2, 3, 600}, {40, 33, 17}}) {
+    Family f(out, {{"x y dy dx", {T, {a, b, c}, -4, 4}},
+                   {"first", {T, {b, c}}},
+                   {"middle", {T, {a, c}}},
+                   {"last", {T, {a, b}}},
+                   {"column", {T, {b}}},
+                   {"kept", {T, {1, b, 1}}},
+                   {"wide", {F32, {c}}},
+                   {"all", {T, {}}}});
+    for (const char* op : {"sum", "mean", "max"}) {
+      f.add("reduce the first dim", {"reduce_dims x > first", reduction(op, {0})}, 3e-6);
+      f.add("reduce the middle dim", {"reduce_dims x > middle", reduction(op, {1})}, 3e-6);
+      f.add("reduce the last dim", {"reduce_dims x > last", reduction(op, {2})}, 3e-6);
+      f.add("reduce two dims", {"reduce_dims x > column", reduction(op, {0, 2})}, 3e-6);
+      f.add("reduce two dims, kept", {"reduce_dims x > kept", reduction(op, {0, 2}, {0, 2})}, 3e-6);
+      f.add("reduce all dims", {"reduce_dims x > all", reduction(op, {0, 1, 2})}, 3e-6);
+    }
+    Attrs wide = reduction("sum", {0, 1});
+    wide.set("wide", 1);
+    f.add("reduce to f32", {"reduce_dims x > wide", wide}, 3e-6);
+    for (const Attrs& attrs : {Attrs(), flag("log")}) {
+      const Line softmax{"softmax x > y", attrs};
+      f.add("softmax", softmax, 3e-6);
+      f.add("softmax_grad", {"softmax_grad y dy > dx", attrs}, 5e-6, {softmax});
+    }
+    for (int64_t dim : {0, 1, 2}) {
+      f.add("cumsum", {"cumsum x > y", make_attrs({{"dim", dim}})}, 3e-6);
+      f.add("cumsum from the end", {"cumsum x > y", make_attrs({{"dim", dim}, {"reverse", 1}})}, 3e-6);
+    }
+  }
+}
+
+void add_matmuls(std::vector<Case>& out) {
+  for (auto [batch, m, k, n] :
+       {std::tuple<int64_t, int64_t, int64_t, int64_t>{1, 1, 1, 1}, {3, 5, 7, 9}, {2, 17, 33, 65}, {8, 64, 48, 64}}) {
+    Family f(out, {{"a", {T, {batch, 1, m, k}}},
+                   {"at", {T, {batch, 1, k, m}}},
+                   {"b", {T, {batch, 1, k, n}}},
+                   {"bt", {T, {batch, 1, n, k}}},
+                   {"y", {T, {batch, 1, m, n}}}});
+    f.add("matmul", "matmul a b > y", 3e-6);
+    f.add("matmul transposed", {"matmul at b > y", flag("transpose_a")}, 3e-6);
+    f.add("matmul of a transposed", {"matmul a bt > y", flag("transpose_b")}, 3e-6);
+    f.add("matmul of both transposed", {"matmul at bt > y", make_attrs({{"transpose_a", 1}, {"transpose_b", 1}})},
+          3e-6);
+  }
+}
+
+}  // namespace
+
+std::vector<Case> arithmetic_cases() {
+  std::vector<Case> out;
+  add_functions(out);
+  add_broadcasts(out);
+  add_reductions(out);
+  add_matmuls(out);
+  return out;
+}
+
+}  // namespace prun

@@ -1,0 +1,203 @@
+"""Functions of elements with broadcasting, reductions, softmax, products of activations and cumulative sums.
+
+These rules come last: what layers, norms, attention and losses contain has been recognised before.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..builder import Builder, number_text
+from ..ops import Op, Part, Weight
+from ..trace import aten, op_name, refuse, shape_of
+from .views import operand
+
+_UNARY = {
+    aten.exp.default: "nn.exp({0})", aten.log.default: "nn.log({0})", aten.sqrt.default: "nn.sqrt({0})",
+    aten.rsqrt.default: "nn.rsqrt({0})", aten.abs.default: "nn.abs({0})", aten.sign.default: "nn.sign({0})",
+    aten.sin.default: "nn.sin({0})", aten.cos.default: "nn.cos({0})", aten.sigmoid.default: "nn.sigmoid({0})",
+    aten.silu.default: "nn.silu({0})", aten.reciprocal.default: "(1 / ({0}))", aten.relu.default: "nn.relu({0})",
+    aten.tanh.default: "nn.tanh({0})",
+}
+_BINARY = {
+    aten.add.Tensor: "({0}) + ({1})", aten.add_.Tensor: "({0}) + ({1})", aten.sub.Tensor: "({0}) - ({1})",
+    aten.mul.Tensor: "({0}) * ({1})", aten.div.Tensor: "({0}) / ({1})", aten.pow.Tensor_Tensor: "({0}) ^ ({1})",
+    aten.pow.Tensor_Scalar: "({0}) ^ ({1})", aten.pow.Scalar: "({0}) ^ ({1})", aten.rsub.Scalar: "{1} - ({0})",
+    aten.maximum.default: "nn.maximum({0}, {1})", aten.minimum.default: "nn.minimum({0}, {1})",
+    aten.clamp_min.default: "nn.maximum({0}, {1})", aten.clamp_max.default: "nn.minimum({0}, {1})",
+}
+_COMPARISONS = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal",
+                "ne": "not_equal"}
+_REDUCTIONS = {aten.mean.dim: "mean", aten.sum.dim_IntList: "sum", aten.amax.default: "max"}
+
+
+def _own_shape(builder: Builder, node: Node, arg: Node) -> Op:
+    """Returns the op of an operand, which must have the operand's own shape."""
+    return operand(builder, arg)
+
+
+def rows_of(builder: Builder, arg: Node) -> tuple[str, Part] | None:
+    """Returns the dims and the part of a parameter, or of its rows at constant ids, such as positions or token types."""
+    traced = builder.traced
+    while traced.same(arg) or arg.target is aten.expand.default or (
+            arg.target is aten.unsqueeze.default and arg.args[1] == 0):
+        before = traced.follow(arg) if traced.same(arg) else arg.args[0]
+        if not isinstance(before, Node):
+            return None
+        arg = before
+    name = traced.parameter(arg)
+    if name is not None:
+        if traced.tensors[name].dim() == 0:
+            raise refuse(next(iter(arg.users), arg), f"the parameter {name} without dims",
+                         "a plan's parameters have dims: make it nn.Parameter(torch.ones(1))")
+        return ", ".join(str(size) for size in traced.tensors[name].shape), Part(name)
+    if arg.target is not aten.embedding.default or arg.args[1] not in traced.constants:
+        return None
+    name = traced.parameter(arg.args[0])
+    ids = traced.constants[arg.args[1]]
+    ids = ids.reshape(-1, ids.shape[-1])  # [batch, tokens], each sample alike
+    if name is None or not torch.equal(ids, ids[:1].expand_as(ids)):
+        return None
+    rows = ids[0]
+    if len(set(rows.tolist())) == 1:
+        rows = rows[:1]
+    if len(set(rows.tolist())) != len(rows):
+        return None
+    return f"{len(rows)}, {traced.tensors[name].shape[-1]}", Part(name, rows=rows.long())
+
+
+def _emit(builder: Builder, node: Node, text: str, args: list[Any]) -> Op:
+    """Emits a Lua expression of {0}, {1}, ..: tensors, parameters and numbers."""
+    inputs: list[Op] = []
+    tables = {}
+    given = []
+    for arg in args:
+        number = builder.traced.number(arg)
+        if number is not None:
+            given.append(number_text(number) if number >= 0 else f"({number_text(number)})")
+            continue
+        if not isinstance(arg, Node):
+            raise refuse(node, f"an operand of {op_name(node)} that is no number", "")
+        if arg in builder.traced.constants:
+            raise refuse(node, f"a constant tensor {list(shape_of(arg))} in {op_name(node)}",
+                         "make it an nn.Parameter, or fold it into the layer next to it")
+        found = rows_of(builder, arg)
+        if found is not None:
+            role = f"operand{len(tables)}"
+            given.append(f"nn.parameter({{{role}}}, {{{{ {found[0]} }}}})")
+            tables[role] = Weight([found[1]])
+            continue
+        one = _own_shape(builder, node, arg)
+        if one not in inputs:
+            inputs.append(one)
+        given.append(f"{{{inputs.index(one)}}}")
+    for i in range(len(given)):
+        text = text.replace(f"{{{i}}}", f"\0{i}\0")
+    for i, one in enumerate(given):
+        text = text.replace(f"\0{i}\0", one)
+    return builder.emit(op_name(node), text, inputs, node, tables=tables)
+
+
+def unary(builder: Builder, node: Node) -> Op | None:
+    """exp, sigmoid, silu and other functions of one number."""
+    text = _UNARY.get(node.target)
+    if text is not None:
+        return _emit(builder, node, text, [node.args[0]])
+    if node.target is aten.softplus.default and len(node.args) == 1:
+        return _emit(builder, node, "nn.softplus({0})", [node.args[0]])
+    if node.target is aten.leaky_relu.default:
+        slope = node.args[1] if len(node.args) > 1 else 0.01
+        return _emit(builder, node, "nn.leaky_relu({0}, {1})", [node.args[0], slope])
+    if node.target is aten.elu.default and len(node.args) < 3:
+        return _emit(builder, node, "nn.elu({0}, {1})", [node.args[0], node.args[1] if len(node.args) > 1 else 1.0])
+    if node.target is aten.clamp.default:
+        low, high = (*node.args[1:], node.kwargs.get("min"), node.kwargs.get("max"), None)[:2]
+        if low is not None and high is not None:
+            return _emit(builder, node, "nn.minimum(nn.maximum({0}, {1}), {2})", [node.args[0], low, high])
+        return _emit(builder, node, "nn.maximum({0}, {1})" if high is None else "nn.minimum({0}, {1})",
+                     [node.args[0], low if high is None else high])
+    return None
+
+
+def binary(builder: Builder, node: Node) -> Op | None:
+    """+ - * / and powers of tensors, parameters and numbers, with broadcasting."""
+    text = _BINARY.get(node.target)
+    if text is None:
+        return None
+    a, b = node.args[:2]
+    alpha = builder.traced.number(node.kwargs.get("alpha", 1))
+    if alpha != 1:
+        text = text.replace("{1}", f"({{1}}) * {number_text(alpha or 1)}")
+    # In brackets, because the plan writes a value that is used once in the expression of its reader.
+    return _emit(builder, node, text if text.startswith("nn.") else f"({text})", [a, b])
+
+
+def where(builder: Builder, node: Node) -> Op | None:
+    """torch.where of a comparison."""
+    if node.target is not aten.where.self:
+        return None
+    condition, a, b = node.args
+    compared = builder.traced.follow(condition) if isinstance(condition, Node) else None
+    name = _COMPARISONS.get(op_name(compared)) if compared is not None else None
+    if compared is None or name is None:
+        return None
+    return _emit(builder, node, f"nn.where(nn.{name}({{0}}, {{1}}), {{2}}, {{3}})", [*compared.args[:2], a, b])
+
+
+def _dims_text(dims: Any) -> str:
+    listed = [dims] if isinstance(dims, int) else list(dims)
+    return str(listed[0]) if len(listed) == 1 else f"{{{{ {', '.join(str(dim) for dim in listed)} }}}}"
+
+
+def reduction(builder: Builder, node: Node) -> Op | None:
+    """mean, sum, amax and the norm over dims."""
+    function = _REDUCTIONS.get(node.target)
+    dims = node.args[1] if len(node.args) > 1 else None
+    keep = bool(node.args[2]) if len(node.args) > 2 else bool(node.kwargs.get("keepdim", False))
+    if node.target is aten.linalg_vector_norm.default:
+        order = builder.traced.number(node.args[1]) if len(node.args) > 1 else 2
+        dims = node.args[2] if len(node.args) > 2 else None
+        keep = bool(node.args[3]) if len(node.args) > 3 else False
+        function = "norm" if order == 2 else None
+    if function is None or dims is None:
+        return None
+    assert isinstance(node.args[0], Node)
+    x = _own_shape(builder, node, node.args[0])
+    kept = ", {{ keep = true }}" if keep else ""
+    return builder.emit(function, f"nn.{function}({{0}}, {_dims_text(dims)}{kept})", [x], node)
+
+
+def along_dim(builder: Builder, node: Node) -> Op | None:
+    """softmax and log_softmax over the last dim, and cumsum."""
+    name = {aten.softmax.int: "softmax", aten._softmax.default: "softmax", aten.log_softmax.int: "log_softmax",
+            aten._log_softmax.default: "log_softmax", aten.cumsum.default: "cumsum"}.get(node.target)
+    if name is None:
+        return None
+    arg, dim = node.args[:2]
+    assert isinstance(arg, Node) and isinstance(dim, int)
+    rank = len(shape_of(arg))
+    if name != "cumsum" and dim % rank != rank - 1:
+        return None
+    x = _own_shape(builder, node, arg)
+    return builder.emit(name, f"nn.{name}({{0}}, {dim})" if name == "cumsum" else f"nn.{name}({{0}})", [x], node)
+
+
+def matmul(builder: Builder, node: Node) -> Op | None:
+    """Products of activations, one for each index of the leading dims."""
+    if node.target not in (aten.matmul.default, aten.bmm.default):
+        return None
+    a, b = node.args[:2]
+    if not isinstance(a, Node) or not isinstance(b, Node):
+        return None
+    if shape_of(a)[:-2] != shape_of(b)[:-2] or len(shape_of(a)) < 3:
+        return None
+    if builder.traced.parameter(a) is not None or builder.traced.parameter(b) is not None:
+        return None
+    return builder.emit("matmul", "nn.matmul({0}, {1})", [_own_shape(builder, node, a), _own_shape(builder, node, b)],
+                        node)
+
+
+RULES: list[Callable[[Builder, Node], Op | None]] = [unary, binary, where, reduction, along_dim, matmul]
