@@ -15,7 +15,7 @@ class Part:
     The plan's tensors of linear layers are [in, out], those of experts [experts, in, out], so `transpose` is true for a
     weight of nn.Linear. `columns`
     selects elements of the last dim after transposing, `rows` of the first one; None selects all. `table`: leading dims
-    of the parameter are joined to one.
+    of the parameter are joined to one. `lookup`: `rows` are all that the module ever reads.
     """
 
     parameter: str
@@ -23,6 +23,7 @@ class Part:
     columns: Tensor | None = None
     rows: Tensor | None = None
     table: bool = False
+    lookup: bool = False
 
     def _view(self, tensor: Tensor) -> Tensor:
         if self.table:
