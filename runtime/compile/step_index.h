@@ -59,14 +59,13 @@ class StepIndex {
   const std::vector<UnitId>& parts_of(UnitId unit) const { return parts_[unit]; }
 
  private:
+  void find_aliases();
   const Unit& unit(const ScheduleStep& step) const { return state_.graph.units[state_.unit_of(step)]; }
 
   const CompileState& state_;
   Table<CallId, std::vector<const Node*>> forward_, backward_;
   Table<CallId, char> gathers_again_;
-  void find_aliases();
-
-  std::set<const Node*> aliases_;
+  std::set<const Node*> aliases_;    // reshapes whose output is their input's memory
   std::set<const Node*> kept_sums_;  // all-reduces that run once, see CompileState
   Table<UnitId, CallId> first_call_;
   Table<UnitId, std::vector<UnitId>> parts_;

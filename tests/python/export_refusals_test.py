@@ -47,7 +47,7 @@ CASES = {
     "Detached": ("detach", "prun has no function for it", "no stop of gradients"),
     "Autocast": ("", "a region without gradients or with another precision", "remove the region"),
     "Random": ("randn_like", "prun has no function for it", "only nn.Dropout is random"),
-    "Broadcast": ("slice", "the parameter b.weight outside a layer", ""),
+    "Broadcast": ("slice", "prun has no function for it", ""),
     "NoDims": ("mul", "the parameter level without dims", "torch.ones(1)"),
     "Outer": ("add", "a tensor [4, 1, 8] whose elements prun has as [4, 8]", "do not reshape the operand"),
     "Twins": ("linear", "the weight a.weight is used twice", "weights of its own"),
@@ -56,7 +56,7 @@ CASES = {
     "OwnDerivative": ("", "the autograd function Straight has a derivative of its own", "with PyTorch's functions"),
     "TensorHook": ("register_hook", "a hook on a tensor's gradient", "remove the hook"),
     "Data": ("", "a tensor without its history, such as x.data", "use x itself"),
-    "Experts": ("sum", "a mixture of experts", "nn.moe"),
+    "Experts": ("topk", "a mixture of experts", "nn.moe"),
     "Picked": ("slice", "samples that are picked or joined", "in the first dim"),
 }
 
@@ -183,7 +183,6 @@ class Refusals(unittest.TestCase):
             ("Mixtral", dict(num_local_experts=4, experts_implementation="eager"), "a mixture of experts", "grouped_mm"),
             ("Mistral", dict(sliding_window=8), "hides earlier tokens (a sliding window)", "as long as the context"),
             ("Qwen3", dict(head_dim=16), "a norm between the linear layers of queries and keys", "norms of q and k"),
-            ("Gemma", dict(head_dim=16), "a rmsnorm whose scale is 1 + model.norm.weight", "store the scale"),
             ("Phi3", dict(partial_rotary_factor=0.5), "rotary positions of 8 of the 16 elements", "partial_rotary"),
             ("Llama", dict(rope_parameters=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, head_dim=32,
                                                 original_max_position_embeddings=64), head_dim=32),

@@ -214,8 +214,8 @@ class NoShiftByParts(Two):
 
 class Experts(Two):
     def forward(self, x, y):
-        weights, _ = self.b(x).softmax(-1).topk(2)
-        h = self.a(x) * weights.sum(-1, keepdim=True)  # here
+        weights, _ = self.b(x).softmax(-1).topk(2)  # here
+        h = self.a(x) * weights.sum(-1, keepdim=True)
         return F.mse_loss(self.b(h), y)
 
 

@@ -16,6 +16,7 @@ class Part:
     weight of nn.Linear. `columns`
     selects elements of the last dim after transposing, `rows` of the first one; None selects all. `table`: leading dims
     of the parameter are joined to one. `flat`: all dims but the first are joined, as for a convolution's patches.
+    `lookup`: `rows` are all that the module ever reads.
     """
 
     parameter: str
@@ -24,6 +25,7 @@ class Part:
     rows: Tensor | None = None
     table: bool = False
     flat: bool = False
+    lookup: bool = False
 
     def _view(self, tensor: Tensor) -> Tensor:
         if self.table:

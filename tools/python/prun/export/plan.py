@@ -98,7 +98,7 @@ def _example_values(builder: Builder, example: Any) -> dict[str, Tensor]:
 
 
 def check_weights(builder: Builder, weights: dict[str, Weight]) -> None:
-    """Raises unless each element of each trained parameter is in the plan once."""
+    """Raises unless each element of each trained parameter is in the plan once. Rows that no lookup reads may lack."""
     parts: dict[str, list[Part]] = {}
     for weight in weights.values():
         for part in weight.parts:
@@ -115,6 +115,8 @@ def check_weights(builder: Builder, weights: dict[str, Weight]) -> None:
             times = {2: "twice", 3: "three times"}.get(int(uses.max()), "several times")
             raise refuse(last, f"the weight {name} is used {times}",
                          "give each layer weights of its own; only tokens and logits may share one")
-        if bool((uses == 0).any()):
+        if bool((uses == 0).any()) and all(part.lookup for part in several):
+            builder.notes.append(f"Rows of {name} that the module does not look up keep their values.")
+        elif bool((uses == 0).any()):
             raise refuse(last, f"{int((uses == 0).sum())} elements of the weight {name} are not used",
                          "a plan trains whole weights: remove what is not used")

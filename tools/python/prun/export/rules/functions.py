@@ -66,14 +66,14 @@ def rows_of(builder: Builder, arg: Node) -> tuple[str, Part] | None:
         rows = rows[:1]
     if len(set(rows.tolist())) != len(rows):
         return None
-    return f"{len(rows)}, {traced.tensors[name].shape[-1]}", Part(name, rows=rows.long())
+    return f"{len(rows)}, {traced.tensors[name].shape[-1]}", Part(name, rows=rows.long(), lookup=True)
 
 
 def _emit(builder: Builder, node: Node, text: str, args: list[Any]) -> Op:
     """Emits a Lua expression of {0}, {1}, ..: tensors, parameters and numbers."""
     inputs: list[Op] = []
-    tables = {}
-    given = []
+    tables: dict[str, Weight] = {}
+    given: list[str] = []
     for arg in args:
         number = builder.traced.number(arg)
         if number is not None:
@@ -96,8 +96,8 @@ def _emit(builder: Builder, node: Node, text: str, args: list[Any]) -> Op:
         given.append(f"{{{inputs.index(one)}}}")
     for i in range(len(given)):
         text = text.replace(f"{{{i}}}", f"\0{i}\0")
-    for i, one in enumerate(given):
-        text = text.replace(f"\0{i}\0", one)
+    for i, operand in enumerate(given):
+        text = text.replace(f"\0{i}\0", operand)
     return builder.emit(op_name(node), text, inputs, node, tables=tables)
 
 
