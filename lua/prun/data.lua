@@ -82,17 +82,6 @@ function data.sorted_names(map)
   return names
 end
 
--- Arrays and feeds hold whole samples without a token dim, so no strategy can split their tokens.
-function data.check_splits(source, mesh, strategies)
-  if source.kind ~= "arrays" and source.kind ~= "feed" then return end
-  for _, one in ipairs(strategies) do
-    if one.splits == "tokens" and mesh.size_of[one.axes[1]] > 1 then
-      host.fail(("prun.data.%s gives whole samples, and %s splits their tokens"):format(source.kind, one.name),
-        one.site)
-    end
-  end
-end
-
 local remarks = {}
 
 -- Prints a remark once.

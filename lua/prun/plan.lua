@@ -258,7 +258,6 @@ return function(given)
       (batch // pieces + 1) * pieces), host.site_of_word(plan.data.site, "batch"))
   end
   check_samples(plan)
-  data.check_splits(plan.data, plan.mesh, strategies)
   if plan.lora and plan.frozen then
     host.fail("prun.plan: 'lora' freezes all but its adapters and what its option `train` matches: drop 'frozen'",
       host.site_of_word(site, "frozen"))
@@ -301,7 +300,8 @@ return function(given)
     result.checkpoint = checkpoint.result(plan.checkpoint, plan.eval, evaluated_numbers(results))
   end
   if plan.init then
-    result.initial_weights = { path = plan.init.path, partial = plan.init.partial, site = plan.init.site }
+    result.initial_weights = { path = plan.init.path, base = plan.init.base, partial = plan.init.partial,
+                               site = plan.init.site }
   end
   if plan.report then result.report = report_result(plan.report, host.site_of_word(site, "report")) end
   result.optimizer = optimizer.result(plan.optimizer, plan.steps)

@@ -178,7 +178,7 @@
 ---@field decay? number weight decay, in place of the optimizer's weight_decay
 
 ---@class prun.init.from.options
----@field path string a Hugging Face folder, a checkpoint, or a folder of checkpoints, whose newest is taken
+---@field path string a Hugging Face folder, a checkpoint, a folder of checkpoints, whose newest is taken, or adapters of peft
 ---@field missing? string parameters that the weights lack: an error, or they get the model's initial values (default 'error')
 
 ---@class prun.inverse_root.options

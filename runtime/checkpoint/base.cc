@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/sha256.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/hf/peft_folder.h"
 #include "checkpoint/linear_weights.h"
 #include "checkpoint/safetensors.h"
 
@@ -87,6 +88,21 @@ std::string adapted_weight(const std::string& name) {
 
 bool is_adapter(const std::string& name) { return name.ends_with(kAdapterA) || name.ends_with(kAdapterB); }
 
+// Replaces adapters by their products, which reads add to the weights of their layers.
+void merge_adapters(Weights& weights, const Adapters& adapters, const std::string& folder) {
+  const auto own = std::make_shared<const Weights>(weights);
+  for (const auto& [name, weight] : own->tensors) {
+    const std::string target = adapted_weight(name);
+    if (target.empty()) continue;
+    const auto found = weights.tensors.find(target);
+    if (found == weights.tensors.end())
+      throw Error(Exit::checkpoint_invalid, fmt::format("{} adapts {}, which {} lacks", folder, target, adapters.base));
+    found->second.adapter = {own, name, name.substr(0, name.size() - std::string(kAdapterA).size()) + kAdapterB,
+                             adapters.scale()};
+  }
+  std::erase_if(weights.tensors, [](const auto& tensor) { return is_adapter(tensor.first); });
+}
+
 }  // namespace
 
 std::string base_digest(const Weights& base) {
@@ -147,18 +163,19 @@ Weights open_merged(const std::string& folder, const std::string& base, bool ver
     if (verified) require_base(folder, adapters, base_digest(below), below.folder);
     put_above(weights, std::move(below));
   }
-  const auto own = std::make_shared<const Weights>(weights);
-  for (const auto& [name, weight] : own->tensors) {
-    const std::string target = adapted_weight(name);
-    if (target.empty()) continue;
-    const auto found = weights.tensors.find(target);
-    if (found == weights.tensors.end())
-      throw Error(Exit::checkpoint_invalid, fmt::format("{} adapts {}, which {} lacks", folder, target, adapters.base));
-    found->second.adapter = {own, name, name.substr(0, name.size() - std::string(kAdapterA).size()) + kAdapterB,
-                             adapters.scale()};
-  }
-  std::erase_if(weights.tensors, [](const auto& tensor) { return is_adapter(tensor.first); });
+  merge_adapters(weights, adapters, folder);
   return weights;
+}
+
+Weights open_merged_peft(const std::string& folder, const std::string& base) {
+  PeftWeights opened = open_peft_folder(folder, base);
+  merge_adapters(opened.weights, opened.adapters, folder);
+  return std::move(opened.weights);
+}
+
+Weights open_initial(const std::string& path, const Adapters& adapters) {
+  if (!is_peft_folder(path)) return open_weights(path);
+  return adapters.any() ? open_peft_folder(path, adapters.base).weights : open_merged_peft(path, adapters.base);
 }
 
 }  // namespace prun::checkpoint

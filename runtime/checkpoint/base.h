@@ -26,4 +26,10 @@ Weights open_with_base(const std::string& folder, Take take, const std::string& 
 Weights open_merged(const std::string& folder, const std::string& base = "", bool verified = true,
                     Take take = Take::parameters);
 
+// Opens a folder of peft as the weights of a model without adapters.
+Weights open_merged_peft(const std::string& folder, const std::string& base = "");
+// Opens the weights that a run begins with. `adapters`: the plan's; if it has some, those of a peft folder remain
+// tensors of their own.
+Weights open_initial(const std::string& path, const Adapters& adapters);
+
 }  // namespace prun::checkpoint

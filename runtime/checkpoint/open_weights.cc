@@ -10,6 +10,7 @@
 #include "checkpoint/base.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/hf/folder.h"
+#include "checkpoint/hf/peft_folder.h"
 #include "checkpoint/history.h"
 #include "checkpoint/index.h"
 #include "checkpoint/safetensors.h"
@@ -125,6 +126,7 @@ Weights open_weights(const std::string& path, const std::string& base, bool veri
   if (take == Take::averages && (fs::is_regular_file(path) || is_hf_folder(path)))
     throw no_averages(path, "no checkpoint of prun");
   if (fs::is_regular_file(path)) return open_safetensors(path, {path});
+  if (is_peft_folder(path)) return open_merged_peft(path, base);
   if (is_hf_folder(path)) return open_hf_folder(path);
   const std::vector<std::string> files = safetensors_of(path);
   if (!fs::exists(path + "/index.json") && !files.empty()) {

@@ -1,10 +1,14 @@
 // Context parallelism: each of c ranks holds two of the 2c chunks of every sample, one from each end, so that causal
 // attention costs the same on all ranks. Attention becomes ring attention (Liu et al. 2023, "Ring Attention"); all
 // other ops process the rank's tokens only.
+//
+// Surprising fact: inputs by name do not declare which of them have tokens. Dim 1 of a value is tokens if an attention,
+// a rotary or a table of embeddings reads or writes the value, or if an op combines it with such a value.
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "compile/distributor.h"
 #include "compile/view_dims.h"
 #include "ir/ops.h"
@@ -13,10 +17,62 @@
 namespace prun {
 namespace {
 
+// Finds the values whose dim 1 is the tokens of a sample.
+class TokenValues {
+ public:
+  TokenValues(const Graph& graph, bool text) : graph_(graph), marked_(graph.values.size(), 0) {
+    for (const ValueId id : graph.values.ids()) {
+      const Value& input = graph.values[id];
+      if (text && input.kind == ValueKind::input && (input.name == "tokens" || input.name == "targets")) mark(id);
+    }
+    for (const Node& node : graph.nodes) {
+      const bool table = node.op == &ops::embedding;
+      if (table || node.op == &ops::attention || node.op == &ops::rotary || node.op == &ops::positions)
+        mark(node.inputs[0]), mark(node.outputs[0]);
+    }
+    while (spread()) {
+    }
+  }
+  bool has(ValueId id) const { return marked_[id] != 0; }
+
+ private:
+  bool may_have(ValueId id) const {
+    return graph_.values[id].kind != ValueKind::parameter && graph_.values[id].type.shape.size() >= 2;
+  }
+  void mark(ValueId id) { marked_[id] = may_have(id) ? 1 : 0; }
+
+  // Marks the operands that have the samples and tokens of a marked one; returns whether it marked any.
+  bool spread() {
+    bool any = false;
+    for (const Node& node : graph_.nodes) {
+      std::vector<ValueId> operands = node.inputs;
+      operands.insert(operands.end(), node.outputs.begin(), node.outputs.end());
+      const auto found = std::find_if(operands.begin(), operands.end(), [&](ValueId id) { return has(id); });
+      if (found == operands.end()) continue;
+      const Shape& tokens = graph_.values[*found].type.shape;
+      for (const ValueId id : operands) {
+        if (has(id) || !may_have(id)) continue;
+        const Shape& shape = graph_.values[id].type.shape;
+        if (shape[0] != tokens[0] || shape[1] != tokens[1]) continue;
+        mark(id);
+        any = true;
+      }
+    }
+    return any;
+  }
+
+  const Graph& graph_;
+  Table<ValueId, char> marked_;
+};
+
 class TokenSplitter {
  public:
   TokenSplitter(CompileState& state, const Strategy& strategy)
-      : state_(state), strategy_(strategy), axis_(strategy.axes.front()), ranks_(state.plan.mesh.size(axis_)) {}
+      : state_(state),
+        strategy_(strategy),
+        axis_(strategy.axes.front()),
+        ranks_(state.plan.mesh.size(axis_)),
+        tokens_(state.graph, state.plan.data.context > 0) {}
 
   void run() {
     split_inputs();
@@ -33,21 +89,24 @@ class TokenSplitter {
     bool any = false;
     tokens_dim_.resize(state_.graph.values.size(), -1);
     for (const ValueId id : state_.graph.values.ids()) {
-      Value& input = value(id);
-      if (input.kind != ValueKind::input || !(input.name == "tokens" || input.name == "targets" || input.shares))
-        continue;
+      Value& input = state_.graph.values[id];
+      if (input.kind != ValueKind::input || !tokens_.has(id)) continue;
       any = true;
       int64_t& tokens = input.type.shape.at(1);
       if (tokens % (2 * ranks_) != 0)
-        throw plan_error(fmt::format("{} tokens do not divide into the two chunks of each of the {} ranks of axis "
+        throw plan_error(fmt::format("{}{} tokens do not divide into the two chunks of each of the {} ranks of axis "
                                      "'{}'; the next number that does is {}",
-                                     tokens, ranks_, axis_, (tokens / (2 * ranks_) + 1) * 2 * ranks_),
+                                     state_.plan.data.context > 0 ? "" : "input '" + input.name + "': ", tokens, ranks_,
+                                     axis_, (tokens / (2 * ranks_) + 1) * 2 * ranks_),
                          strategy_.site);
       tokens /= ranks_;
       tokens_dim_[id] = 1;
     }
     if (!any)
-      throw plan_error(fmt::format("axis '{}' divides the tokens of samples, and this data has none", axis_),
+      throw plan_error(fmt::format("axis '{}' divides the tokens of samples, and no input of this model has any: an "
+                                   "attention, a rotary or an embedding reads tokens, as dim 1 of [batch, tokens, ..]; "
+                                   "divide the samples instead (prun.ddp)",
+                                   axis_),
                        strategy_.site);
   }
 
@@ -112,12 +171,21 @@ class TokenSplitter {
       attrs.set("tokens_axis", axis_);
       attrs.set("chunks", int64_t{2});
     };
+    const auto splits = [&](ValueId id) {
+      return follows_ ? tokens_dim(id) >= 0 : id < tokens_end_ && tokens_.has(id);
+    };
+    if (std::none_of(node.inputs.begin(), node.inputs.end(), splits) &&
+        std::none_of(node.outputs.begin(), node.outputs.end(), splits))
+      return add(std::move(node));
     const OpDef* const op = node.op;
     if (op == &ops::attention) {
       node.op = &ops::ring_attention;
       own_tokens(node.attrs);
     } else if (op == &ops::rotary || op == &ops::dropout || op == &ops::positions) {
       own_tokens(node.attrs);
+    } else if (op == &ops::write_rows) {
+      own_tokens(node.attrs);
+      node.attrs.set("once", without(node.attrs.text("once"), axis_));
     } else if (op == &ops::combine) {
       node.attrs.set("tokens", node.attrs.integer("tokens") / ranks_);
     }
@@ -137,12 +205,20 @@ class TokenSplitter {
     add(std::move(places));
   }
 
+  static std::string without(const std::string& axes, const std::string& axis) {
+    std::vector<std::string> kept = split(axes, ',');
+    std::erase(kept, axis);
+    return join(kept, ",");
+  }
+
   CompileState& state_;
   const Strategy& strategy_;
   std::string axis_;
   int64_t ranks_;
   bool follows_ = false;  // the model has views
   Table<ValueId, int> tokens_dim_;
+  TokenValues tokens_;  // of the whole graph
+  ValueId tokens_end_ = state_.graph.values.next();
 };
 
 }  // namespace

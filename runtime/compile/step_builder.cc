@@ -138,6 +138,7 @@ void StepBuilder::next_batch() {
         for (const Node* node : *nodes)
           for (const ValueId input : node->inputs) read[input] = 1;
   std::string names;
+  std::vector<int64_t> whole;  // by output: whether its samples are not split
   SharesToWrite shares(state_.plan.graph);
   for (ValueId id : state_.graph.values.ids()) {
     const Value& value = state_.graph.values[id];
@@ -148,6 +149,8 @@ void StepBuilder::next_batch() {
     op.writes.push_back(tensor);
     names += (names.empty() ? "" : ",") + value.name;
     shares.add(value);
+    const Shape& unsplit = state_.plan.graph.values[id].type.shape;
+    whole.push_back(unsplit.size() < 2 || unsplit[1] == value.type.shape[1] ? 1 : 0);
     for (int m = 0; m < microbatches; ++m)
       emitter_.tensor_of(id, m) = microbatches == 1 ? tensor
                                                     : add_view(state_.program, emitter_.name_of(value.name, m), tensor,
@@ -155,6 +158,7 @@ void StepBuilder::next_batch() {
   }
   if (op.writes.empty()) return;
   op.attrs.set("names", names);
+  if (op.attrs.has("tokens_axis") && std::count(whole.begin(), whole.end(), 1) > 0) op.attrs.set("whole", whole);
   shares.describe(op.attrs);
   emitter_.compute(std::move(op));
 }

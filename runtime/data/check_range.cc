@@ -59,7 +59,7 @@ Range range_of(const T* data, int64_t count, std::optional<int64_t> ignored) {
 
 // A value must be finite as f32: 0 · x is 0 only for finite x, so a sum of 0 means that all are finite.
 template <class T>
-requires std::is_floating_point_v<T> Range range_of(const T* data, int64_t count, std::optional<int64_t>) {
+requires(!std::is_integral_v<T>) Range range_of(const T* data, int64_t count, std::optional<int64_t>) {
   float sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += 0.0F * static_cast<float>(data[i]);
   return {0, 0, sum == 0.0F, true};

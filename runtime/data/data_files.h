@@ -61,7 +61,8 @@ class DataFiles {
   mutable std::list<Opened> opened_;  // most recently used first
 };
 
-// The header of a .npy file, versions 1 to 3 (numpy's format.py): element type and shape of the array that follows.
+// The header of a .npy file, versions 1 to 3 (numpy's format.py), or of a safetensors file with one tensor: element
+// type and shape of the array that follows.
 struct ArrayHeader {
   Element element = Element::f32;
   std::vector<int64_t> shape;

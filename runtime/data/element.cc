@@ -9,8 +9,9 @@ struct Row {
   std::string_view name, numpy;
   int64_t width;
 };
-constexpr Row kRows[] = {{"u8", "uint8", 1},  {"u16", "uint16", 2},  {"u32", "uint32", 4}, {"i32", "int32", 4},
-                         {"i64", "int64", 8}, {"f32", "float32", 4}, {"f64", "float64", 8}};
+constexpr Row kRows[] = {{"u8", "uint8", 1},      {"u16", "uint16", 2},  {"u32", "uint32", 4},
+                         {"i32", "int32", 4},     {"i64", "int64", 8},   {"f16", "float16", 2},
+                         {"bf16", "bfloat16", 2}, {"f32", "float32", 4}, {"f64", "float64", 8}};
 
 const Row& row(Element element) { return kRows[static_cast<size_t>(element)]; }
 
@@ -25,6 +26,6 @@ std::optional<Element> parse_element(std::string_view name) {
 std::string_view element_name(Element element) { return row(element).name; }
 std::string_view numpy_name(Element element) { return row(element).numpy; }
 int64_t element_width(Element element) { return row(element).width; }
-bool is_float(Element element) { return element == Element::f32 || element == Element::f64; }
+bool is_float(Element element) { return element >= Element::f16; }
 
 }  // namespace prun

@@ -1,10 +1,13 @@
-// Headers of array files (.npy) and of token files (llm.c's).
+// Headers of array files (.npy, and .safetensors with one tensor) and of token files (llm.c's).
 //
 // The .npy header's dictionary is a Python literal with three keys in any order; only numpy's own output is parsed.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "data/data_files.h"
@@ -31,7 +34,7 @@ Element element_of(std::string_view descr) {
   };
   constexpr Name kNames[] = {{"|u1", Element::u8},  {"|b1", Element::u8},  {"<u2", Element::u16},
                              {"<u4", Element::u32}, {"<i4", Element::i32}, {"<i8", Element::i64},
-                             {"<f4", Element::f32}, {"<f8", Element::f64}};
+                             {"<f2", Element::f16}, {"<f4", Element::f32}, {"<f8", Element::f64}};
   if (!descr.starts_with('\'')) throw plan_error("it is an array of records: save each field as an array of its own");
   descr = descr.substr(1, descr.find('\'', 1) - 1);
   for (const Name& name : kNames)
@@ -40,9 +43,48 @@ Element element_of(std::string_view descr) {
     throw plan_error(
         fmt::format("its numbers are in big-endian order ('{}'): save a.astype('<{}')", descr, descr.substr(1)));
   throw plan_error(
-      fmt::format("its numbers are '{}', and uint8, uint16, uint32, int32, int64, float32 and float64 are "
-                  "read: save a.astype('float32'), say",
+      fmt::format("its numbers are '{}', and bool, uint8, uint16, uint32, int32, int64, float16, float32 and float64 "
+                  "are read: save a.astype('float32'), say",
                   descr));
+}
+
+// Reads the header of a safetensors file, a JSON object after its length. The data of its only tensor end the file.
+ArrayHeader parse_safetensors(std::string_view begin, uint64_t size) {
+  if (size > begin.size() - 8)
+    throw plan_error(fmt::format("its header has {} bytes: save one tensor in a file, without metadata", size));
+  const nlohmann::json header = nlohmann::json::parse(begin.substr(8, size), nullptr, false);
+  if (!header.is_object()) throw plan_error("its header is not that of a safetensors file");
+  ArrayHeader result;
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : header.items()) {
+    if (name == "__metadata__") continue;
+    names.push_back(name);
+    const nlohmann::json dtype = tensor.value("dtype", nlohmann::json()),
+                         shape = tensor.value("shape", nlohmann::json());
+    std::string element = dtype.is_string() ? dtype.get<std::string>() : dtype.dump();
+    std::ranges::transform(element, element.begin(), [](unsigned char c) { return std::tolower(c); });
+    const std::optional<Element> known = parse_element(element == "bool" ? "u8" : element);
+    if (!known)
+      throw plan_error(
+          fmt::format("'{}' has elements {}, and BOOL, U8, U16, U32, I32, I64, F16, BF16, F32 and F64 are "
+                      "read",
+                      name, dtype.dump()));
+    if (!shape.is_array() || !std::ranges::all_of(shape, [](const auto& dim) { return dim.is_number_unsigned(); }))
+      throw plan_error(fmt::format("'{}' has no shape", name));
+    result = {*known, shape.get<std::vector<int64_t>>(), static_cast<int64_t>(8 + size)};
+  }
+  if (names.size() != 1)
+    throw plan_error(
+        fmt::format("it has {} tensors, and an input is one: save each in a file of its own", names.size()));
+  return result;
+}
+
+// Returns the length of a safetensors header; 0 = the file begins otherwise.
+uint64_t safetensors_header(std::string_view begin) {
+  if (begin.size() < 10 || begin[8] != '{') return 0;
+  uint64_t size = 0;
+  for (size_t i = 0; i < 8; ++i) size |= uint64_t{static_cast<unsigned char>(begin[i])} << 8 * i;
+  return size;
 }
 
 std::vector<int64_t> shape_of(std::string_view text) {
@@ -67,6 +109,7 @@ std::vector<int64_t> shape_of(std::string_view text) {
 
 ArrayHeader parse_array_header(std::string_view begin) {
   constexpr std::string_view kMagic = "\x93NUMPY";
+  if (const uint64_t size = safetensors_header(begin); size > 0) return parse_safetensors(begin, size);
   if (!begin.starts_with(kMagic) || begin.size() < 12)
     throw plan_error("not a .npy file; numpy.save(file, array) writes one");
   const int version = static_cast<unsigned char>(begin[6]);

@@ -46,7 +46,12 @@ class NextBatch final : public Kernel {
       data_.push_back(memory.data(op.writes[i]));
       if (is_share(op.attrs, i)) continue;
       BatchOutput out{names.at(i), tensor.dtype, tensor.count() / local_, i};
-      if (tensor.dtype == Dtype::i32) out.positions.emplace(memory, op.attrs, out.per_sample);
+      if (!op.attrs.text("tokens_axis").empty() && !reads_whole(op.attrs, i)) {
+        out.per_token = out.per_sample / tensor.shape.at(1);
+        out.positions.emplace(memory, op.attrs, tensor.shape[1]);
+      } else if (tensor.dtype == Dtype::i32) {
+        out.positions.emplace(memory, Attrs(), out.per_sample);
+      }
       samples_->add(out);
       outputs_.push_back(std::move(out));
     }
@@ -80,6 +85,10 @@ class NextBatch final : public Kernel {
     std::optional<double> of_evaluation;  // share of a target of weight 1 in all batches of an evaluation
   };
 
+  static bool reads_whole(const Attrs& attrs, size_t output) {
+    return attrs.has("whole") && attrs.integers("whole").at(output) != 0;
+  }
+
   static bool is_share(const Attrs& attrs, size_t output) {
     return attrs.has("share_of") && !names_between_commas(attrs.text("share_of")).at(output).empty();
   }
@@ -92,7 +101,7 @@ class NextBatch final : public Kernel {
     PRUN_CHECK(targets != outputs_.end() && targets->positions, fmt::format("no targets '{}' to count", of));
     targets->ignored = attrs.integers("ignored").at(at);
     targets->classes = attrs.integers("classes").at(at);
-    const int64_t whole = targets->positions->whole();
+    const int64_t whole = targets->whole();
     BatchOutput all{of, Dtype::i32, whole, 0}, weights{by.empty() ? of : by, Dtype::f64, whole, 0};
     all.positions.emplace(memory_, Attrs(), whole);
     all.ignored = targets->ignored, all.classes = targets->classes;
@@ -137,8 +146,8 @@ class NextBatch final : public Kernel {
     const int32_t* ids = static_cast<const int32_t*>(to[targets.at]);
     for (int64_t s = 0, n = targets.per_sample; s < local_; ++s)
       shares.count->write(
-          local_sample(batch, s), ids + s * n, n, [&](int64_t i) { return targets.positions->of(i); }, share,
-          shares.dtype, to[shares.at], s * n);
+          local_sample(batch, s), ids + s * n, n, [&](int64_t i) { return targets.element(i); }, share, shares.dtype,
+          to[shares.at], s * n);
   }
 
   // Returns the global index of the rank's s-th sample.

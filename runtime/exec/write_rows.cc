@@ -6,6 +6,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "device/element.h"
@@ -30,6 +32,7 @@ class WriteRows final : public Kernel {
     count_ = tensor_.shape[0];
     first_ = (int64_t{op.microbatch < 0 ? 0 : op.microbatch} * share.of + share.index) * count_;
     writes_ = share_along(memory, op.attrs.text("once")).index == 0;
+    if (!op.attrs.text("tokens_axis").empty()) positions_.emplace(memory, op.attrs, tensor_.shape.at(1));
   }
   ~WriteRows() override {
     if (fd_ >= 0) close(fd_);
@@ -41,10 +44,14 @@ class WriteRows final : public Kernel {
     if (fd_ < 0) throw failed();
     const WholeSet set{source_.whole, source_.global_batch};
     const int64_t header = npy_header(rows_, source_.whole).size(), row = rows_.bytes();
-    bytes_.resize(row);
+    bytes_.resize(positions_ ? row / positions_->share.of : row);
     for (int64_t s = 0; s < count_; ++s) {
       copy_row(s);
-      write_at(header + set.sample(memory_.table->eval_batch, first_ + s) * row);
+      const int64_t at = header + set.sample(memory_.table->eval_batch, first_ + s) * row;
+      if (positions_)
+        write_chunks(at);
+      else
+        write_at(at, bytes_);
     }
   }
 
@@ -63,9 +70,16 @@ class WriteRows final : public Kernel {
       }
   }
 
-  void write_at(int64_t offset) {
-    for (size_t done = 0; done < bytes_.size();) {
-      const ssize_t n = pwrite(fd_, bytes_.data() + done, bytes_.size() - done, offset + static_cast<int64_t>(done));
+  // Writes the chunks of the rank's tokens, each at its position.
+  void write_chunks(int64_t row) {
+    const int64_t token = std::ssize(bytes_) / positions_->length, chunk = positions_->chunk;
+    for (int64_t first = 0; first < positions_->length; first += chunk)
+      write_at(row + positions_->of(first) * token, std::span(bytes_).subspan(first * token, chunk * token));
+  }
+
+  void write_at(int64_t offset, std::span<const std::byte> bytes) {
+    for (size_t done = 0; done < bytes.size();) {
+      const ssize_t n = pwrite(fd_, bytes.data() + done, bytes.size() - done, offset + static_cast<int64_t>(done));
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0) throw failed();
       done += static_cast<size_t>(n);
@@ -83,7 +97,8 @@ class WriteRows final : public Kernel {
   int64_t count_ = 0, first_ = 0;  // samples of the microbatch on this rank; the slot of the first in the batch
   bool writes_ = false;
   int fd_ = -1;
-  std::vector<std::byte> bytes_;
+  std::optional<TokenPositions> positions_;  // of the rank's tokens; none = it has all
+  std::vector<std::byte> bytes_;             // of the rank's part of a row
 };
 
 }  // namespace
@@ -92,6 +107,7 @@ PredictedRows predicted_rows(const Program& program, const Op& op) {
   const Tensor& tensor = program.tensors[op.reads[0]];
   PredictedRows rows{tensor.dtype == Dtype::bf16 ? Dtype::f32 : tensor.dtype,
                      Shape(tensor.shape.begin() + 1, tensor.shape.end())};
+  if (!op.attrs.text("tokens_axis").empty()) rows.shape.at(0) *= program.mesh.size(op.attrs.text("tokens_axis"));
   if (op.attrs.has("vocab")) rows.shape.back() = op.attrs.integer("vocab");
   return rows;
 }

@@ -494,7 +494,10 @@ void read_training(const Field& root, Plan& plan) {
   if (root.has("eval")) root.need("eval", plan.evaluation.emplace());
   if (root.has("initial_weights")) root.need("initial_weights", plan.initial_weights.emplace());
   if (root.has("lora")) root.need("lora", plan.adapters);
-  if (plan.initial_weights) plan.adapters.base = plan.initial_weights->path;
+  if (plan.initial_weights) {
+    plan.adapters.base = plan.initial_weights->path;
+    root.at("initial_weights").may("base", plan.adapters.base);  // the path is that of adapters
+  }
   if (root.has("report")) root.need("report", plan.report.emplace());
   if (root.has("checkpoint")) root.need("checkpoint", plan.keeping.emplace());
   plan.optimizer = read_optimizer(root.at("optimizer"));

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <set>
 #include <vector>
 
 #include "base/error.h"
@@ -70,6 +72,32 @@ void require_adapters_fit(const std::string& folder, const Adapters& there, cons
     refuse(fmt::format("its adapters belong to the base {}, and the plan has no init = prun.init.from {{ ... }}",
                        there.base));
   if (there.has_base()) checkpoint::require_base(folder, there, here.base_sha256, here.base);
+}
+
+void require_peft_fits(const Plan& plan, const checkpoint::PeftWeights& peft) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(Exit::checkpoint_invalid,
+                fmt::format("the adapters in {} do not fit this plan's lora: {}", plan.initial_weights->path, what));
+  };
+  const Adapters &there = peft.adapters, &here = plan.adapters;
+  if (there.rank != here.rank) refuse(fmt::format("rank is {} there and {} here", there.rank, here.rank));
+  if (there.alpha != here.alpha) refuse(fmt::format("alpha is {} there and {} here", there.alpha, here.alpha));
+  std::set<std::string> ours, theirs;
+  const auto note = [](std::set<std::string>& layers, const std::string& name) {
+    if (name.ends_with(kAdapterA)) layers.insert(name.substr(0, name.size() - std::string(kAdapterA).size()));
+  };
+  for (const Value& value : plan.graph.values)
+    if (value.kind == ValueKind::parameter) note(ours, value.name);
+  for (const auto& [name, weight] : peft.weights.tensors) note(theirs, name);
+  for (const std::string& layer : theirs)
+    if (!ours.contains(layer))
+      refuse(fmt::format("they adapt '{}', which match ({}) here does not", layer, here.match));
+  for (const std::string& layer : ours)
+    if (!theirs.contains(layer))
+      refuse(fmt::format("match ({}) here adapts '{}', which has no adapter there", here.match, layer));
+  for (const Value& value : plan.graph.values)
+    if (value.frozen && std::ranges::find(peft.trained, value.name) != peft.trained.end())
+      refuse(fmt::format("they hold '{0}', trained in full, which lora here freezes: add train = \"{0}\"", value.name));
 }
 
 bool is_adapter(const std::string& parameter) {

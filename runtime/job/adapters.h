@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/hf/peft_folder.h"
 #include "checkpoint/index.h"
 #include "ir/plan.h"
 #include "ir/program.h"
@@ -23,6 +24,8 @@ void settle_base(JobSpec& spec, const Plan& plan, Job& job);
 void require_adapters_fit(const std::string& folder, const Adapters& there, const Program& program);
 // Throws plan_error for a frozen parameter that the base of adapters lacks. `missing`: the parameters that it lacks.
 void require_whole_base(const Plan& plan, const std::vector<std::string>& missing);
+// Throws checkpoint_invalid, naming both sides, if the adapters that the plan begins with are not those of its lora.
+void require_peft_fits(const Plan& plan, const checkpoint::PeftWeights& peft);
 // Whether the parameter is part of an adapter.
 bool is_adapter(const std::string& parameter);
 

@@ -12,7 +12,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/base.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/hf/peft_folder.h"
 #include "checkpoint/linear_weights.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
@@ -118,12 +120,22 @@ void remark_partial(const Weights& weights, const std::map<std::string, Shape>& 
                       some_of(unread)));
 }
 
+// Opens the weights that a plan begins with, without adapters.
+Weights open_initial_weights(const Plan& plan) {
+  const std::string& path = plan.initial_weights->path;
+  if (!plan.adapters.any() || !checkpoint::is_peft_folder(path)) return checkpoint::open_initial(path, plan.adapters);
+  checkpoint::PeftWeights peft = checkpoint::open_peft_folder(path, plan.adapters.base);
+  require_peft_fits(plan, peft);
+  std::erase_if(peft.weights.tensors, [](const auto& tensor) { return is_adapter(tensor.first); });
+  return std::move(peft.weights);
+}
+
 }  // namespace
 
 void require_weights_fit(const Plan& plan, bool trains, bool resumes) {
   if (!plan.initial_weights) return;
   try {
-    Weights weights = checkpoint::open_weights(plan.initial_weights->path);
+    Weights weights = open_initial_weights(plan);
     checkpoint::take_linear_weights(weights, checkpoint::linear_weights(plan.graph));
     const bool partial = plan.initial_weights->partial;
     const std::map<std::string, Shape> parameters = parameters_of(plan);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "base/text.h"
 #include "script/host.h"
@@ -108,7 +109,16 @@ int data_files(lua_State* L, Host& host) {
   return not_found(L, "file", path, places);
 }
 
-// folder_info(path) -> the absolute path; or nil and the reason.
+// Returns the base that the configuration of peft's adapters names; nullopt: the folder has none.
+std::optional<std::string> base_of_adapters(const std::string& folder) {
+  std::ifstream file(folder + "/adapter_config.json");
+  if (!file) return std::nullopt;
+  const json config = json::parse(file, nullptr, false);
+  const json base = config.is_object() ? config.value("base_model_name_or_path", json()) : json();
+  return base.is_string() ? base.get<std::string>() : "";
+}
+
+// folder_info(path) -> the absolute path, and for adapters of peft the base that they name; or nil and the reason.
 int folder_info(lua_State* L, Host& host) {
   const std::string path = text_argument(L, 1, "folder_info");
   const std::vector<std::string> places = places_of(path, host);
@@ -116,7 +126,9 @@ int folder_info(lua_State* L, Host& host) {
     struct stat status = {};
     if (stat(place.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) continue;
     push_text(L, absolute_path(place, host));
-    return 1;
+    const std::optional<std::string> base = base_of_adapters(place);
+    if (base) push_text(L, *base);
+    return base ? 2 : 1;
   }
   return not_found(L, "folder", path, places);
 }

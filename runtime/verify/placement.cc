@@ -47,7 +47,7 @@ bool AxisView::names(const char* attribute) const {
 PlacementFlow::PlacementFlow(const JobView& view) {
   const Job& job = *view.job;
   const Mesh& mesh = job.classes.front().mesh;
-  std::set<std::string> data;
+  std::set<std::string> data, repeats;
   bool pads = false;
   for (const std::vector<BodyView>* bodies : {&view.bodies, &view.steps})
     for (const BodyView& body : *bodies)
@@ -57,6 +57,7 @@ PlacementFlow::PlacementFlow(const JobView& view) {
         if (!op.is(ops::next_batch)) continue;
         for (const std::string& name : split(op.attrs.text("axis"), ',')) data.insert(name);
         data.insert(op.attrs.text("tokens_axis"));
+        if (op.attrs.has("whole")) repeats.insert(op.attrs.text("tokens_axis"));
       }
   for (const Axis& axis : mesh.axes()) {
     if (axis.size < 2) continue;
@@ -71,6 +72,7 @@ PlacementFlow::PlacementFlow(const JobView& view) {
     stages_.push_back(stages);
     const std::vector<std::string> drift = drift_axes(job.classes.front());
     drifts_.push_back(std::find(drift.begin(), drift.end(), axis.name) != drift.end());
+    repeats_.push_back(repeats.count(axis.name) != 0);
   }
   if (pads) {
     axes_.emplace_back(kPaddingAxis);
@@ -78,6 +80,7 @@ PlacementFlow::PlacementFlow(const JobView& view) {
     combine_.push_back(Combine::sum);
     stages_.push_back(false);
     drifts_.push_back(false);
+    repeats_.push_back(false);
   }
   id_of(all(kUnknown));
 }
@@ -388,10 +391,18 @@ void PlacementFlow::sources(OpContext& context) {
   if (op.is(ops::next_batch)) {
     for (const std::string& name : split(op.attrs.text("axis"), ','))
       for (const size_t a : axes_of(name)) base[a] = shard(0);
-    const Shape& shape = context.write_tensors[0]->shape;
     const int chunks = static_cast<int>(op.attrs.integer("chunks", 1));
-    for (const size_t a : axes_of(op.attrs.text("tokens_axis")))
-      base[a] = shard(1, cut_into({shape.back() * sizes_[a]}, sizes_[a], chunks));
+    const std::vector<int64_t> whole_samples = op.attrs.integers("whole");
+    for (size_t w = 0; w < context.writes.size(); w++) {
+      const Tensor& batch = *context.write_tensors[w];
+      const int64_t tokens = batch.shape.size() > 1 ? batch.shape[1] : batch.count();
+      AxisPlacements placements = base;
+      if (w >= whole_samples.size() || whole_samples[w] == 0)
+        for (const size_t a : axes_of(op.attrs.text("tokens_axis")))
+          placements[a] = shard(1, cut_into({tokens * sizes_[a]}, sizes_[a], chunks));
+      context.writes[w] = whole(batch, {id_of(placements)});
+    }
+    return;
   }
   for (size_t w = 0; w < context.writes.size(); w++)
     context.writes[w] = whole(*context.write_tensors[w], {id_of(base)});

@@ -189,8 +189,9 @@ class PlacementFlow {
   std::vector<std::string> axes_;  // axes with more than one rank, and kPaddingAxis if anything is padded
   std::vector<int> sizes_;
   std::vector<Combine> combine_;
-  std::vector<bool> stages_;  // axes along which programs differ
-  std::vector<bool> drifts_;  // axes along which weights differ between two averages
+  std::vector<bool> stages_;   // axes along which programs differ
+  std::vector<bool> drifts_;   // axes along which weights differ between two averages
+  std::vector<bool> repeats_;  // axes along which some inputs are split, and all ranks read others whole
   std::vector<AxisPlacements> by_id_;
   std::map<AxisPlacements, int> ids_;
   std::vector<Layout> layouts_;

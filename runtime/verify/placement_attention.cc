@@ -75,12 +75,17 @@ AxisOutcome sample_token(const AxisView& axis, const AxisPlacements& reads) {
                                               placement_words(reads[0]), axis.axis));
 }
 
-// Ranks write rows of their own samples, each with all columns and tokens.
+// Ranks write rows of their own samples, each with all columns, and with all tokens or the rank's.
 AxisOutcome write_rows(const AxisView& axis, const AxisPlacements& reads) {
   const bool padded = axis.pads() && by_columns(axis, reads, 0);
   if (padded && axis.context.op.attrs.integer("vocab") == column_blocks(axis, reads, 0).front()) return gives({});
-  const std::string axes = "," + axis.context.op.attrs.text("data_axes") + ",";
-  const bool divides = axes.find("," + std::string(axis.axis) + ",") != std::string::npos;
+  const bool divides = axis.names("data_axes");
+  if (axis.names("once") && (divides || axis.names("tokens_axis")))
+    return bad(0, fmt::format("writes what one rank of {} has, and each has another part", axis.axis));
+  if (axis.names("tokens_axis")) {
+    const std::string problem = tokens_problem(axis, reads);
+    return problem.empty() ? gives({}) : bad(0, problem);
+  }
   if (divides && reads[0] == shard(0)) return gives({});
   return !divides && whole(reads[0])
              ? gives({})

@@ -1,6 +1,7 @@
 // The effect of communication on placements.
 //
 // Surprising fact: a reduction of equal values is an error, too: an average of them is right by luck, a sum is wrong.
+// Only along axes that split some inputs and not others are averages of both kinds of values intended.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,11 +18,11 @@ bool averages(const Op& op) { return op.attrs.text("op", "sum") == "avg"; }
 bool picks(const Op& op) { return op.attrs.text("op", "sum") == "max" || op.attrs.text("op", "sum") == "min"; }
 
 // Applies a reduction over an axis to a placement; returns the problem, "" = none.
-std::string reduced(const Op& op, const std::string& axis, AxisPlacement& placement, bool weights = false) {
+std::string reduced(const Op& op, const std::string& axis, AxisPlacement& placement, bool equal = false) {
   const bool partial = placement.kind == PlacementKind::partial;
   std::string problem;
-  if (placement.kind == PlacementKind::invariant && weights) {
-    // An average of weights that have not drifted; drift.cc rejects a sum.
+  if (placement.kind == PlacementKind::invariant && equal) {
+    // An average of weights that have not drifted (drift.cc rejects a sum), or of results of inputs without tokens.
   } else if (placement.kind == PlacementKind::invariant) {
     problem = fmt::format(
         "reduces over {} what is the same on all its ranks: it was reduced before, or never was partial", axis);
@@ -116,7 +117,7 @@ void PlacementFlow::reduce(OpContext& context, const std::vector<size_t>& axes) 
     TensorPlacement placement = each_piece(segment.state.placement, [&](size_t a, AxisPlacement& one) {
       if (std::find(axes.begin(), axes.end(), a) == axes.end()) return;
       others_differ = others_differ || (stages_[a] && !context.met && one.kind == PlacementKind::zero);
-      const std::string problem = reduced(context.op, axes_[a], one, weights);
+      const std::string problem = reduced(context.op, axes_[a], one, weights || (repeats_[a] && averages(context.op)));
       if (!problem.empty()) context.report(kPlacementRule, problem, segment.state);
     });
     if (others_differ) placement.by_axis = 0;
@@ -233,7 +234,7 @@ void PlacementFlow::reduce_scatter(OpContext& context, size_t axis) {
     shards = shards || segment.state.placement.layout >= 0;
     AxisPlacements result = on_axes(segment.state.placement.by_axis);
     cut = std::max(cut, result[axis].pieces);
-    const std::string problem = reduced(context.op, axes_[axis], result[axis]);
+    const std::string problem = reduced(context.op, axes_[axis], result[axis], repeats_[axis] && averages(context.op));
     if (!problem.empty()) context.report(kPlacementRule, problem, segment.state);
     const int64_t begin = (segment.begin - from.byte_offset) / dtype_bytes(from.dtype),
                   end = (segment.end - from.byte_offset) / dtype_bytes(from.dtype);

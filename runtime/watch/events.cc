@@ -97,14 +97,15 @@ void Events::abandoned(int rank, int64_t step, const std::string& folder, int64_
   abandoned_.insert(step);
 }
 
+void Events::evaluated(int64_t after, const MergedStep& evaluation) {
+  const auto finite = [](double value) { return std::isfinite(value) ? Json(value) : Json(); };
+  Json more = {{"step", after}, {"loss", finite(evaluation.eval_loss)}, {"seconds", evaluation.eval_s}};
+  for (size_t i = 0; i < eval_named_.size(); ++i) more[eval_named_[i]] = finite(evaluation.eval_named[i]);
+  write_(event_line("evaluation", more));
+}
+
 void Events::step(const MergedStep& step) {
-  const Json loss = std::isfinite(step.eval_loss) ? Json(step.eval_loss) : Json();
-  if (step.evaluated()) {
-    Json more = {{"step", step.step + 1}, {"loss", loss}, {"seconds", step.eval_s}};
-    for (size_t i = 0; i < eval_named_.size(); ++i)
-      more[eval_named_[i]] = std::isfinite(step.eval_named[i]) ? Json(step.eval_named[i]) : Json();
-    write_(event_line("evaluation", more));
-  }
+  if (step.evaluated()) evaluated(static_cast<int64_t>(step.step) + 1, step);
   if (step.skipped) write_(event_line("skipped", {{"step", step.step + 1}, {"so_far", ++skipped_}}));
 }
 

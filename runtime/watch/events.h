@@ -26,12 +26,15 @@ class Events final : public View {
   // whole checkpoint.
   void abandoned(int rank, int64_t step, const std::string& folder, int64_t last,
                  const checkpoint::SaveFailure& failure);
+  void before_steps(const MergedStep& evaluation) override { evaluated(0, evaluation); }
   void step(const MergedStep& step) override;  // after an evaluation, or if it updated nothing
   void warning(const std::string& text) override;
   void failed(const Failure& failure) override;
   void ended(int exit_code, bool begins_again) override;
 
  private:
+  void evaluated(int64_t after, const MergedStep& evaluation);  // `after`: number of completed steps
+
   const std::string plan_;
   const Watchdog& watchdog_;
   Write write_;

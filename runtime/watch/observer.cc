@@ -130,7 +130,7 @@ bool Observer::show_steps(uint64_t most) {
 // No view counts it as a step.
 void Observer::show_first(const MergedStep& evaluation) {
   if (evaluated) return evaluated(evaluation);
-  console_.say(fmt::format("step 0  evaluated {:.4f}\n", evaluation.eval_loss));
+  for (View* view : views_) view->before_steps(evaluation);
   add_row(evaluation_row(evaluation, evaluation_names(running_.program())));
 }
 

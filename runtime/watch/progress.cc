@@ -32,6 +32,13 @@ void Progress::waiting(std::string_view what) {
   screen_.line(fmt::format("{}: {}, {:.0f} s since the start\n", counted(ranks_, "rank"), what, waited));
 }
 
+std::string Progress::evaluation_text(const MergedStep& evaluation) const {
+  std::string text = fmt::format("  evaluated {:.4f}", evaluation.eval_loss);
+  for (size_t i = 0; i < eval_named_.size(); ++i)
+    text += fmt::format("{}{} {:.4f}", i == 0 ? " (" : ", ", eval_named_[i], evaluation.eval_named[i]);
+  return text + (eval_named_.empty() ? "" : ")");
+}
+
 void Progress::step(const MergedStep& step) {
   if (silent_) return;
   step_time_ = step.step < 2 || step_time_ == 0 ? step.time_s : 0.8 * step_time_ + 0.2 * step.time_s;
@@ -50,12 +57,7 @@ std::string Progress::text(const MergedStep& step, const MergedStep& evaluated) 
   const std::string total = std::to_string(steps_);
   std::string line = fmt::format("step {:>{}}/{}  loss {:.4f}", done, total.size(), total, step.loss);
   for (size_t i = 0; i < named_.size(); ++i) line += fmt::format("  {} {:.4f}", named_[i], step.named[i]);
-  if (evaluated.evaluated()) {
-    line += fmt::format("  evaluated {:.4f}", evaluated.eval_loss);
-    for (size_t i = 0; i < eval_named_.size(); ++i)
-      line += fmt::format("{}{} {:.4f}", i == 0 ? " (" : ", ", eval_named_[i], evaluated.eval_named[i]);
-    if (!eval_named_.empty()) line += ")";
-  }
+  if (evaluated.evaluated()) line += evaluation_text(evaluated);
   line += "  " + human_seconds(step_time_);
   if (tokens_per_step_ > 0) {
     line += fmt::format("  {} {}/s", short_number(static_cast<double>(tokens_per_step_) / std::max(step_time_, 1e-9)),

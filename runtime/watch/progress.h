@@ -24,6 +24,7 @@ class Progress {
   void redraw();  // after steps: draws the latest one on a live terminal
   void clear();   // before other output to the terminal; the next redraw restores the line
   void end();     // removes the live line
+  std::string evaluation_text(const MergedStep& evaluation) const;  // "  evaluated 4.1000 (accuracy 0.2000)"
   bool silent() const { return silent_; }
 
  private:

@@ -117,6 +117,11 @@ void ScreenView::tick() {
   announce_checkpoint(false);
 }
 
+void ScreenView::before_steps(const MergedStep& evaluation) {
+  if (!progress_.silent()) console_.say("step 0" + progress_.evaluation_text(evaluation) + "\n");
+  summary_.add_evaluation(evaluation);
+}
+
 void ScreenView::step(const MergedStep& step) {
   progress_.step(step);
   summary_.add(step);

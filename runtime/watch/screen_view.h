@@ -17,6 +17,7 @@ class ScreenView final : public View {
   ScreenView(const WatchSpec& spec, Console& console, double peak_flops);
   void started(const RunningJob& job) override;
   void tick() override;
+  void before_steps(const MergedStep& evaluation) override;
   void step(const MergedStep& step) override;
   void flush() override;
   void ended(int exit_code, bool begins_again) override;

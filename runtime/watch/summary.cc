@@ -34,12 +34,17 @@ void Summary::add(const MergedStep& step) {
   last_ = step;
   sum_ += step;
   skipped_ += step.skipped ? 1 : 0;
-  if (step.evaluated() && evaluations_++ == 0) first_eval_loss_ = step.eval_loss;
-  if (step.evaluated()) last_eval_loss_ = step.eval_loss;
+  if (step.evaluated()) add_evaluation(step);
   if (step.host_s > 0 && steps_ > kWarmUp) {
     replayed_++;
     replayed_sum_ += step;
   }
+}
+
+void Summary::add_evaluation(const MergedStep& evaluation) {
+  if (evaluations_++ == 0) first_eval_loss_ = evaluation.eval_loss;
+  last_eval_loss_ = evaluation.eval_loss;
+  evaluation_s_ += evaluation.eval_s;
 }
 
 double Summary::steps_per_s() const {
@@ -69,7 +74,7 @@ std::string Summary::text(const Job& job, const std::vector<int>& ranks, const s
         fmt::format("skipped    {}, as gradients were not finite\n", counted(static_cast<int64_t>(skipped_), "step"));
   if (evaluations_ > 0)
     text += fmt::format("evaluated  {:.4f} -> {:.4f}, {}, {} in all\n", first_eval_loss_, last_eval_loss_,
-                        counted(static_cast<int64_t>(evaluations_), "time"), human_seconds(sum_.eval_s));
+                        counted(static_cast<int64_t>(evaluations_), "time"), human_seconds(evaluation_s_));
   text += fmt::format("time       {}", human_seconds(sum_.time_s));
   if (program.tokens_per_step > 0) {
     text += fmt::format(", {} {}/s", short_number(steps_per_s() * static_cast<double>(program.tokens_per_step)),

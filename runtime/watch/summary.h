@@ -17,6 +17,7 @@ std::string predicted_memory(const Job& job);
 class Summary {
  public:
   void add(const MergedStep& step);
+  void add_evaluation(const MergedStep& evaluation);  // of a step, or before the first one
   // Device memory of each local rank on a device with memory of its own.
   void set_device_use(std::vector<DeviceUse> use) { device_use_ = std::move(use); }
   void set_binding(std::string text) { binding_ = std::move(text); }  // "cores 0-3 | 4-7"
@@ -32,7 +33,7 @@ class Summary {
   uint64_t steps_ = 0, evaluations_ = 0, replayed_ = 0, skipped_ = 0;
   MergedStep first_, last_, sum_;
   MergedStep replayed_sum_;  // sum over the steps that a queue device replayed
-  double first_eval_loss_ = 0, last_eval_loss_ = 0;
+  double first_eval_loss_ = 0, last_eval_loss_ = 0, evaluation_s_ = 0;
   std::vector<DeviceUse> device_use_;
   std::string binding_;
 };

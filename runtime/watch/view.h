@@ -51,6 +51,7 @@ class View {
   virtual void started(const RunningJob& /*job*/) {}        // the ranks run; `job` outlives the view's other calls
   virtual void tick() {}                                    // about every 50 ms
   virtual void step(const MergedStep& /*step*/) {}          // node 0: all ranks have completed it
+  virtual void before_steps(const MergedStep& /*e*/) {}     // node 0: an evaluation before the first step
   virtual void row(std::string_view /*row*/) {}             // node 0: a row of metrics, with its newline
   virtual void flush() {}                                   // after the steps of a tick
   virtual bool behind() { return false; }                   // its reader is slow, so that further steps must wait

@@ -215,6 +215,74 @@ class Exports(Lora):
         self.assertGreater(abs(each[3]["log_probabilities"][0] - each[2]["log_probabilities"][0]), 1e-2)
 
 
+class FromPeft(Lora):
+    """Runs that begin with exported adapters."""
+
+    def export(self, runs, out, **settings):
+        """Trains two steps and exports the adapters; returns the last evaluation's loss."""
+        last = [step["eval_loss"] for step in self.train("--checkpoint", runs, steps=2, **settings) if "eval_loss" in step][-1]
+        self.prun("ckpt", "export", runs, "--format", "peft", "--out", out)
+        return last
+
+    def evaluated(self, *words, **settings):
+        """Returns the loss of the evaluation after a step that changes nothing."""
+        return [step["eval_loss"] for step in self.train(*words, steps=1, lr=1e-300, **settings) if "eval_loss" in step][-1]
+
+    def test_a_run_begins_with_them(self):
+        for train in ("", "head.ln.*"):
+            last = self.export(f"runs{train[:4]}", f"peft{train[:4]}", train=train)
+            peft, again = f"peft{train[:4]}", f"again{train[:4]}"
+            self.assertEqual(self.evaluated("--checkpoint", again, path=peft, train=train), last)
+            self.assertLess(abs(self.evaluated(path=peft, train=train, ranks=2, strategy="zero3") - last), 1e-5)
+            self.assertLess(abs(self.evaluated(path=peft, lora="") - last), 2e-6)  # merged
+            self.prun("ckpt", "export", again, "--format", "peft", "--out", f"back{train[:4]}")
+            for name in ("adapter_model.safetensors", "adapter_config.json"):
+                self.assertEqual(self.at(peft, name).read_bytes(), self.at(f"back{train[:4]}", name).read_bytes())
+            shutil.rmtree(self.at(peft))  # a resume needs the base only
+            self.assertEqual(len(self.losses("--checkpoint", again, "--resume", "auto", path=peft, train=train, steps=3)), 2)
+
+    def test_adapters_that_do_not_fit_name_both_sides(self):
+        self.export("runs", "peft")
+        for words, settings in (("rank is 3 there and 4 here", {"rank": 4}), ("alpha is 6 there and 8 here", {"alpha": 8}),
+                                ("they adapt 'block0.proj', which match (*.qkv) here does not", {"lora": "*.qkv"}),
+                                ("match (*.qkv|*.proj|*.up) here adapts 'block0.up', which has no adapter there",
+                                 {"lora": "*.qkv|*.proj|*.up"})):
+            self.assertIn(words, self.train(path="peft", code=16, **settings))
+        self.export("full", "saved", train="head.ln.*")
+        self.assertIn("they hold 'head.ln.weight', trained in full, which lora here freezes: add train = ", self.train(path="saved", code=16))
+        self.at("theirs").rename(self.at("moved"))
+        self.assertIn("there is no such folder; --base DIR says where the base is", self.train(path="peft", code=3))
+        self.evaluated("--base", "moved", path="peft")
+        self.at("moved").rename(self.at("theirs"))
+
+    def change(self, change):
+        path = self.at("peft/adapter_config.json")
+        config = json.loads(path.read_text())
+        path.write_text(json.dumps({**config, **change}))
+        said = self.train(path="peft", code=16)
+        path.write_text(json.dumps(config))
+        return said
+
+    def test_what_prun_lacks_is_refused(self):
+        self.export("runs", "peft")
+        self.assertIn("use_dora is true, which prun.lora lacks; merge them with peft", self.change({"use_dora": True}))
+        self.assertIn('rank_pattern is {"c_attn":2}, which prun.lora lacks', self.change({"rank_pattern": {"c_attn": 2}}))
+        self.assertIn('peft_type is "IA3", and prun has LORA only', self.change({"peft_type": "IA3"}))
+        self.assertIn("r is 0 and lora_alpha 6", self.change({"r": 0}))
+        self.assertIn("transformer.h.0.attn.c_attn.lora_A is [3, 16], and by adapter_config.json and the base it should be [2, 16]",
+                      self.change({"r": 2}))
+        tensors = files.read_safetensors(self.at("peft/adapter_model.safetensors"))[0]
+        name = "base_model.model.transformer.h.1.attn.c_proj.lora_"
+        for gone, words in ((f"{name}B.weight", "transformer.h.1.attn.c_proj has no lora_B"),
+                            (None, "its tensor base_model.model.other.weight belongs to no layer of ")):
+            kept = {key: ["F32", *value] for key, value in tensors.items() if key != gone}
+            files.write_safetensors(self.at("peft/adapter_model.safetensors"),
+                                    kept if gone else {**kept, "base_model.model.other.weight": ["F32", (1,), [0.0]]})
+            self.assertIn(words, self.train(path="peft", code=16))
+        self.at("peft/adapter_model.safetensors").unlink()
+        self.assertIn("there is no adapter_model.safetensors", self.train(path="peft", code=16))
+
+
 class Guide(Lora):
     def test_the_example_trains_and_exports(self):
         self.at("theirs").rename(self.at("gpt2"))

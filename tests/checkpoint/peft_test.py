@@ -22,7 +22,7 @@ packages.run_inside(__file__, VENV, (*packages.PACKAGES, "peft"))
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from peft import PeftModel  # noqa: E402
+from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig  # noqa: E402
 
@@ -30,12 +30,12 @@ torch.set_num_threads(2)
 transformers.utils.logging.disable_progress_bar()
 CONTEXT, BATCH, STEPS, RATE = 16, 4, 10, 0.02
 PLAN = """local prun = require "prun"
-local arg = prun.args { steps = 1, lr = 0.02, dp = 1, tp = 1, dtype = "f64", train = "" }
+local arg = prun.args { steps = 1, lr = 0.02, dp = 1, tp = 1, dtype = "f64", train = "", path = "theirs" }
 return prun.plan {
   mesh = prun.mesh { dp = arg.dp, tp = arg.tp },
   model = MODEL,
   data = prun.data.bytes { path = "window", batch = 4, order = "epochs" },
-  init = prun.init.from { path = "theirs" },
+  init = prun.init.from { path = arg.path },
   strategy = { prun.tensor_parallel { axis = "tp" }, prun.zero3 { axis = "dp" } },
   lora = prun.lora { match = "LAYERS", rank = 4, alpha = 12, train = arg.train ~= "" and arg.train or nil },
   optimizer = prun.adamw { lr = arg.lr, betas = { 0.9, 0.99 }, weight_decay = 0.1 },
@@ -119,18 +119,60 @@ class Peft(unittest.TestCase):
             self.assertLess((logits[0] - other).abs().max(), 2e-5)
         self.assertGreater((logits[0] - logits[3]).abs().max(), 1e-2)
 
-    def test_ten_steps_of_gpt2_are_those_of_peft(self):
-        model = self.begin("gpt")
+    def steps(self, model):
+        """Trains peft's adapters; returns the losses."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.assertEqual(len(trained), 2 * 4 * 2)
         optimizer = torch.optim.AdamW(trained, lr=RATE, betas=(0.9, 0.99), weight_decay=0.1)
-        theirs = []
+        losses = []
         for _ in range(STEPS):
             loss = self.loss(model)
-            theirs.append(loss.item())
+            losses.append(loss.item())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+        return losses
+
+    def save_adapters(self, name, **options):
+        """Writes random adapters, both parts, with peft."""
+        torch.manual_seed(7)
+        base = AutoModelForCausalLM.from_pretrained(self.at("theirs"))
+        config = LoraConfig(r=4, lora_alpha=12, init_lora_weights=False, task_type="CAUSAL_LM", **options)
+        get_peft_model(base, config).save_pretrained(self.at(name))
+
+    def check_round_trip(self, adapters):
+        """Training that changes nothing exports the adapters that it began with."""
+        self.train("again", path=adapters, lr=1e-300)
+        self.prun("ckpt", "export", "again", "--format", "peft", "--out", "returned")
+        before, after = (load_file(self.at(name) / "adapter_model.safetensors") for name in (adapters, "returned"))
+        self.assertEqual(set(before), set(after))
+        for name, value in before.items():
+            self.assertTrue(torch.equal(value.double(), after[name].double()), name)
+
+    def test_training_begins_with_adapters_of_peft(self):
+        self.begin("gpt")
+        self.save_adapters("start", target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True)
+        theirs = self.steps(self.open("start", trainable=True))
+        for ranks, settings in ((1, {}), (4, {"dp": 2, "tp": 2})):
+            ours = self.train(f"runs{ranks}", "--nproc", ranks, steps=STEPS, path="start", **settings)
+            for mine, other in zip(ours, theirs, strict=True):
+                self.assertLess(abs(mine - other), 1e-9)
+        self.assertLess(theirs[-1], theirs[0] - 0.1)
+        self.check_round_trip("start")
+
+    def test_adapters_of_parts_of_a_layer_need_one_a(self):
+        self.begin("llama")
+        self.train("runs", steps=STEPS)
+        self.prun("ckpt", "export", "runs", "--format", "peft", "--out", "ours")
+        self.check_round_trip("ours")
+        self.save_adapters("start", target_modules=["q_proj", "v_proj"])
+        done = subprocess.run([PRUN, "plan.lua", "--set", "path=start"], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 16)
+        self.assertIn("model.layers.0.self_attn.q_proj and model.layers.0.self_attn.v_proj are parts of block0.qkv here", done.stderr)
+
+    def test_ten_steps_of_gpt2_are_those_of_peft(self):
+        model = self.begin("gpt")
+        theirs = self.steps(model)
         for ranks, settings in ((1, {}), (4, {"dp": 2, "tp": 2})):
             runs = f"runs{ranks}"
             ours = self.train(runs, "--nproc", ranks, steps=STEPS, **settings)

@@ -251,7 +251,7 @@ class Arrays(Data):
         self.refused("pictures.lua", "save numpy.ascontiguousarray(a)", x="fortran.npy")
         self.write("floats.npy", npy("<f4", [100, 48], words([0.0] * 4800, "f")))
         self.refused("pictures.lua", "holds float32; ids are integers: save a.astype('int32')", x="floats.npy", x_as="ids")
-        self.refused("pictures.lua", "prun.data.arrays gives whole samples, and context_parallel splits their tokens", cp=2, ranks=2)
+        self.refused("pictures.lua", "axis 'cp' divides the tokens of samples, and no input of this model has any", cp=2, ranks=2)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,22 @@
 """prun.data.feed: batches of another process. They train as the same samples of arrays do, on every mesh and after a
 resume; a feed that does not fit, ends early or fails is an error with both sides. Usage: feed_test.py PRUN
 """
+import array
+import itertools
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import threading
+import time
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tools/python"))
 import prun  # noqa: E402
-from inputs import CONTEXT, IGNORED, MESHES, SAMPLES, Inputs, shaped  # noqa: E402
+from inputs import CONTEXT, IGNORED, MESHES, SAMPLES, Inputs, bf16, shaped  # noqa: E402
 from prun.feed import Feeder, path_of  # noqa: E402
 
 Inputs.prun_path = str(pathlib.Path(sys.argv[1]).resolve())
@@ -64,6 +68,53 @@ class Feed(Inputs):
         arrays = self.losses(steps=4)
         for mesh in MESHES:
             self.assert_close(self.fed(steps=4, **mesh), arrays)
+        more = [self.batch([(8 * k + i) % SAMPLES for i in range(BATCH)], more=True) for k in range(3)]
+        self.assert_close(self.fed(batches=more, more="true", cp=2, dp=2), self.losses(more="true"))
+
+    def test_elements_of_16_bits_and_bool(self):
+        """Objects with a dtype, like arrays of numpy, and buffers of bool."""
+        class Half:
+            def __init__(self, dtype, words):
+                self.dtype, self.words = dtype, words
+
+            def view(self, kind):
+                return self.words if kind == "uint16" else None
+
+        batches = [self.batch([(8 * k + i) % SAMPLES for i in range(BATCH)], more=True) for k in range(3)]
+        alone = self.fed(batches=batches, more="true")
+        for element, words in (("bfloat16", bf16), ("float16", lambda x: array.array("H", struct.pack(f"<{len(x)}e", *x)))):
+            narrow = [{**batch, "frames": Half(element, shaped("H", words(array.array("f", batch["frames"].tobytes())), 8, CONTEXT, 3))}
+                      for batch in batches]
+            self.assertEqual(self.fed(batches=narrow, more="true", element=element), alone)
+        self.refused(3, f"gives 'frames' as bfloat16 [batch, {CONTEXT}, 3], and the plan declares float32 [batch, {CONTEXT}, 3]",
+                     batches=[{**batches[0], "frames": Half("bfloat16", shaped("H", [0] * 24 * BATCH, 8, CONTEXT, 3))}], more="true")
+        masks = [{**self.batch(range(8)), "weights": shaped(kind, [i % 3 != 1 for i in range(BATCH * CONTEXT)], 8, CONTEXT)}
+                 for kind in "fB"]
+        masks[1]["weights"] = masks[1]["weights"].cast("B").cast("?", (8, CONTEXT))
+        self.assertEqual(self.fed(batches=masks[1:], steps=1, mask="bool"), self.fed(batches=masks[:1], steps=1))
+
+    def test_a_job_that_begins_again_attaches_to_its_feed(self):
+        arrays = self.losses(steps=6)
+        seen, kept, until = [], self.folder / "again/step_00000002/index.json", time.monotonic() + 60
+
+        def begin(cursor, samples):
+            seen.append((cursor, samples))
+            for self.given in itertools.count(int(cursor or 0)):
+                while self.given == 3 and not kept.exists() and time.monotonic() < until:
+                    time.sleep(0.01)  # the job is killed after its first checkpoint
+                yield self.batch([(BATCH * self.given + i) % SAMPLES for i in range(BATCH)])
+
+        feeder, thread, failed = self.feed(begin, cursor=lambda: str(self.given + 1))
+        losses = self.losses("--checkpoint", "again", "--checkpoint-every", 2, "--max-restarts", 1, "--chaos",
+                             "kill:rank=1,step=5", **{"from": "feed", "name": self.name, "steps": 6, "dp": 2})
+        feeder.stop()
+        thread.join()
+        self.assertEqual(failed, [])
+        first, (cursor, samples) = seen
+        self.assertEqual(first, ("", 0))
+        self.assertIn(samples, (2 * BATCH, 4 * BATCH))  # the checkpoint after step 4 may be in progress
+        self.assertEqual(cursor, str(samples // BATCH))
+        self.assert_close(losses, arrays)
 
     def test_the_last_partial_batch_of_arrays(self):
         """Padding ignores the copies, as labels of -100 do; drop begins the next epoch."""

@@ -44,6 +44,16 @@ class Outputs(runs.Case):
         self.assertEqual(sorted(evaluated), [0, 2, 4])
         self.assertEqual(len(set(evaluated.values())), 1)  # nothing is learnt
 
+    def test_first_is_in_events_and_in_the_summary(self):
+        _, evaluated = self.train("seen", "--runs", "seen-runs", steps=4, first="true")
+        self.assertEqual(len(set(evaluated.values())), 3)
+        (events,) = (self.here / "seen-runs").glob("*/events.jsonl")
+        rows = [json.loads(line) for line in events.read_text().splitlines()]
+        found = {row["step"]: row["loss"] for row in rows if row["event"] == "evaluation"}
+        self.assertEqual(found, evaluated)
+        self.assertIn(f"step 0  evaluated {evaluated[0]:.4f}\n", self.said)
+        self.assertIn(f"evaluated  {evaluated[0]:.4f} -> {evaluated[4]:.4f}, 3 times, ", self.said)
+
     def whole_loss(self):
         return self.eval(self.trained, whole="true")["eval_loss"]
 

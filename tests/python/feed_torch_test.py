@@ -20,6 +20,8 @@ sys.path[:0] = [str(TOP / "tools/python"), str(TOP / "tests/python")]
 import numpy  # noqa: E402
 import prun  # noqa: E402
 import torch  # noqa: E402
+from prun.feed import Feeder  # noqa: E402
+from prun.feed import _arrays as feed_arrays  # noqa: E402
 from small_gpt import GPT  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
@@ -89,6 +91,19 @@ class FeedTorch(unittest.TestCase):
         x = torch.randn(60, 6)
         self.compare(Regression(), TensorDataset(x, x[:, :2]), 1e-4)
         self.compare(GPT().eval(), self.windows(), 1e-4, mesh="dp=2")
+
+    def test_tensors_and_arrays_of_16_bits_and_bool(self):
+        x = torch.randn(8, 6)
+        batch = {"b": x.bfloat16(), "h": x.half().t().contiguous().t(), "m": x > 0, "n": x.half().numpy()}
+        feeder = Feeder([batch], f"halves-{os.getpid()}")
+        self.addCleanup(feeder.ring.close)
+        self.assertEqual({name: each[:2] for name, each in feeder.ring.inputs.items()},
+                         {"b": ("bf16", (8, 6)), "h": ("f16", (8, 6)), "m": ("u8", (8, 6)), "n": ("f16", (8, 6))})
+        feeder.ring.write(0, feed_arrays(batch, None), "")
+        for name, wanted in (("b", x.bfloat16().view(torch.int16).numpy()), ("h", x.half().numpy()), ("m", (x > 0).numpy()),
+                             ("n", x.half().numpy())):
+            at = 16384 + feeder.ring.inputs[name][2]
+            self.assertEqual(feeder.ring.map[at : at + wanted.nbytes], wanted.tobytes(), name)
 
     def test_an_exception_of_the_loader_is_raised(self):
         def broken():

@@ -1,5 +1,6 @@
--- prun.data.arrays: x and y, or inputs by name, from .npy files, as numpy.save writes them; entry i of each is sample
--- i. Floats and uint8 are numbers of the plan's dtype; other integers, and y unless it has floats, are ids (i32).
+-- prun.data.arrays: x and y, or inputs by name, from .npy files, as numpy.save writes them, or from .safetensors files
+-- with one tensor; entry i of each is sample i. Floats and uint8 are numbers of the plan's dtype; other integers, and y
+-- unless it has floats, are ids (i32).
 
 local data = require "prun.data"
 local schema = require "prun.schema"
@@ -57,7 +58,7 @@ local function open_array(name, paths, meaning, place)
     end
     array.files[i], array.count = other, array.count + other.shape[1]
   end
-  local float = array.numpy:find "^float"
+  local float = array.numpy:find "float"
   if float and meaning == "ids" then
     host.fail(("data: %s holds %s; ids are integers: save a.astype('int32')"):format(first.shown, array.numpy), place)
   end

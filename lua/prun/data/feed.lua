@@ -4,8 +4,8 @@
 local data = require "prun.data"
 local schema = require "prun.schema"
 
-local elements = { uint8 = "u8", uint16 = "u16", uint32 = "u32", int32 = "i32", int64 = "i64", float32 = "f32",
-                   float64 = "f64" }
+local elements = { bool = "u8", uint8 = "u8", uint16 = "u16", uint32 = "u32", int32 = "i32", int64 = "i64",
+                   float16 = "f16", bfloat16 = "bf16", float32 = "f32", float64 = "f64" }
 local most_inputs, most_dims, most_name = 32, 8, 31
 
 local function fail(source, text, ...)
@@ -35,10 +35,10 @@ local function declared(source, name, given)
   if as and as ~= "ids" and as ~= "numbers" then
     fail(source, "'%s' has as = %s; it can be \"ids\" or \"numbers\"", name, schema.show(as))
   end
-  local float = kind:find "^float"
+  local float = kind:find "float"
   if float and as == "ids" then fail(source, "'%s' is %s, and ids are integers", name, kind) end
   return { name = name, element = elements[kind], dims = dims,
-           ids = as == "ids" or not as and not float and kind ~= "uint8" }
+           ids = as == "ids" or not as and not float and elements[kind] ~= "u8" }
 end
 
 local function inputs_of(source)

@@ -31,7 +31,7 @@ class ArraysSource final : public SampleSource {
     const auto [row, padding] = row_of(sample);
     for (const BatchOutput& out : outputs) {
       const DataFiles& files = files_.at(out.name);
-      const int64_t n = out.per_sample, at = row;
+      const int64_t n = out.whole(), at = row;
       raw_.resize(n * element_width(files.element()));
       files.read(row * n, n, raw_.data());
       store_sample(out, files.element(), raw_.data(), out.is_target() ? 1 : source_.scale, padding, slot, to[out.at],
@@ -58,7 +58,7 @@ class ArraysSource final : public SampleSource {
   [[noreturn]] void outside(const BatchOutput& out, int64_t id, int64_t row, int64_t position) const {
     throw usage_error(fmt::format(
         "{}: the label {} of sample {} at position {} is neither in the {} logits of a row nor {}, which is ignored",
-        files_.at(out.name).place(row * out.per_sample).path, id, row, position, out.classes, *out.ignored));
+        files_.at(out.name).place(row * out.whole()).path, id, row, position, out.classes, *out.ignored));
   }
 
   DataSource source_;

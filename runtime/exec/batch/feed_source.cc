@@ -63,7 +63,7 @@ class FeedSource final : public SampleSource {
     for (const BatchOutput& out : outputs) {
       const prun_feed_input& input = *inputs_.at(out.name);
       const Element element = parse_element(input.element).value();
-      const std::byte* raw = begin + input.offset + inside * out.per_sample * element_width(element);
+      const std::byte* raw = begin + input.offset + inside * out.whole() * element_width(element);
       store_sample(out, element, raw, 1, false, slot, to[out.at], [&](int64_t id, int64_t position) {
         throw usage_error(
             fmt::format("the feed '{}': the label {} in '{}', sample {} of batch {}, position {}, is neither in the {} "

@@ -15,30 +15,32 @@ class RandomSource final : public SampleSource {
   void fill(std::span<const BatchOutput> outputs, int64_t slot, int64_t sample, const std::vector<void*>& to) override {
     for (const BatchOutput& out : outputs) {
       const uint64_t key = sample_key(use_) + (out.is_target() ? 1 : 0);  // a pipeline stage may need only one of them
-      if (!out.positions) {
+      if (out.dtype != Dtype::i32) {
         normals(out, key, slot, sample, to[out.at]);
         continue;
       }
       for (int64_t i = 0, n = out.per_sample; i < n; ++i)
         static_cast<int32_t*>(to[out.at])[slot * n + i] =
-            random_id(out, key, static_cast<uint64_t>(sample * out.positions->whole() + out.positions->of(i)));
+            random_id(out, key, static_cast<uint64_t>(sample * out.whole() + out.element(i)));
     }
   }
 
  private:
   void normals(const BatchOutput& out, uint64_t key, int64_t slot, int64_t sample, void* to) const {
-    const int64_t n = out.per_sample;
-    const auto draw = [&](int64_t from, int64_t count, float* numbers) {
-      random_normals(seed_, key, static_cast<uint64_t>(sample * n + from), count, numbers);
+    const auto draw = [&](int64_t element, int64_t count, float* numbers) {
+      random_normals(seed_, key, static_cast<uint64_t>(sample * out.whole() + element), count, numbers);
     };
-    if (out.dtype == Dtype::f32) return draw(0, n, static_cast<float*>(to) + slot * n);
-    float numbers[256];
-    for (int64_t from = 0; from < n; from += std::ssize(numbers)) {
-      const int64_t count = std::min(n - from, std::ssize(numbers));
-      draw(from, count, numbers);
-      for (int64_t i = 0; i < count; ++i)
-        store_element(out.dtype, to, slot * n + from + i, static_cast<double>(numbers[i]));
-    }
+    out.for_runs([&](int64_t first, int64_t element, int64_t n) {
+      const int64_t begin = slot * out.per_sample + first;
+      if (out.dtype == Dtype::f32) return draw(element, n, static_cast<float*>(to) + begin);
+      float numbers[256];
+      for (int64_t from = 0; from < n; from += std::ssize(numbers)) {
+        const int64_t count = std::min(n - from, std::ssize(numbers));
+        draw(element + from, count, numbers);
+        for (int64_t i = 0; i < count; ++i)
+          store_element(out.dtype, to, begin + from + i, static_cast<double>(numbers[i]));
+      }
+    });
   }
 
   int32_t random_id(const BatchOutput& out, uint64_t key, uint64_t place) const {
@@ -54,7 +56,7 @@ class RandomSource final : public SampleSource {
   int32_t random_target(const BatchOutput& out, uint64_t key, uint64_t place) const {
     const auto draw = [&](uint64_t of, int64_t most) { return philox::integer(seed_, of, place, 0, most); };
     const int64_t id = draw(key, source_.vocab - 1);
-    const bool first = place % static_cast<uint64_t>(source_.global_batch * out.positions->whole()) == 0;
+    const bool first = place % static_cast<uint64_t>(source_.global_batch * out.whole()) == 0;
     if (first) return static_cast<int32_t>(out.ignores(id) ? (id + 1) % source_.vocab : id);
     constexpr uint64_t kMasks = uint64_t{1} << 32;  // apart from the keys of samples
     return out.ignores(id) || draw(key + kMasks, 3) == 0 ? kIgnoredTarget : static_cast<int32_t>(id);

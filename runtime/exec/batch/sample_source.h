@@ -3,6 +3,7 @@
 // Surprising fact: a source has no notion of batches or ranks. It fills a slot of tensors from the global index of a
 // sample, so that any rank can read any sample, for example the targets of the whole batch.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -27,11 +28,21 @@ struct BatchOutput {
   Dtype dtype;
   int64_t per_sample;                                      // elements of the rank's part of a sample
   size_t at;                                               // index among the tensors
-  std::optional<TokenPositions> positions = std::nullopt;  // positions of the rank's ids in a sample
+  std::optional<TokenPositions> positions = std::nullopt;  // positions of the rank's tokens; none = it has all
+  int64_t per_token = 1;                                   // elements of a token
   std::optional<int64_t> ignored = std::nullopt;  // targets of this value do not count, and others are below `classes`
   int64_t classes = 0;
   bool is_target() const { return name == "y" || name == "targets"; }
   bool ignores(int64_t id) const { return ignored && id == *ignored; }
+  int64_t whole() const { return positions ? positions->whole() * per_token : per_sample; }  // elements of a sample
+  // Returns the index in the whole sample of the rank's element.
+  int64_t element(int64_t i) const { return positions ? positions->of(i / per_token) * per_token + i % per_token : i; }
+  // Calls use(i, element, count) for each run of the rank's elements that is contiguous in the whole sample.
+  template <class Use>
+  void for_runs(const Use& use) const {
+    const int64_t run = positions ? std::min(positions->chunk * per_token, per_sample) : per_sample;
+    for (int64_t i = 0; i < per_sample; i += run) use(i, element(i), run);
+  }
 };
 
 // Properties of the job that a source needs.
@@ -74,30 +85,34 @@ std::unique_ptr<SampleSource> make_tokens_source(const SourceContext& context);
 std::unique_ptr<SampleSource> make_feed_source(const SourceContext& context);
 std::unique_ptr<SampleSource> make_sample_source(const SourceContext& context);  // by DataSource::kind
 
-// Converts the elements of a sample to slot `slot` of the output's tensor. `padding`: no target counts. Calls
-// `fail(id, position)`, which throws, for a target outside the classes.
+// Converts the rank's elements of a whole sample, `raw`, to slot `slot` of the output's tensor. `padding`: no target
+// counts. Calls `fail(id, position)`, which throws, for a target outside the classes.
 template <class Fail>
 void store_sample(const BatchOutput& out, Element element, const void* raw, double scale, bool padding, int64_t slot,
                   void* to, const Fail& fail) {
-  const int64_t n = out.per_sample;
   with_elements(element, raw, [&](const auto* numbers) {
     if (out.dtype != Dtype::i32) {
       with_element_type(out.dtype, [&]<class T>() {
-        T* const numbers_of_slot = static_cast<T*>(to) + slot * n;
-        for (int64_t i = 0; i < n; ++i) numbers_of_slot[i] = element_of<T>(static_cast<double>(numbers[i]) * scale);
+        T* const numbers_of_slot = static_cast<T*>(to) + slot * out.per_sample;
+        out.for_runs([&](int64_t first, int64_t from, int64_t n) {
+          for (int64_t i = 0; i < n; ++i)
+            numbers_of_slot[first + i] = element_of<T>(static_cast<double>(numbers[from + i]) * scale);
+        });
       });
       return;
     }
-    int32_t* const ids = static_cast<int32_t*>(to) + slot * n;
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t id = static_cast<int64_t>(numbers[i]);
-      if (!out.ignored || (id >= 0 && id < out.classes && !padding && !out.ignores(id)))
-        ids[i] = static_cast<int32_t>(id);
-      else if (padding || out.ignores(id))
-        ids[i] = kIgnoredTarget;
-      else
-        fail(id, i);
-    }
+    int32_t* const ids = static_cast<int32_t*>(to) + slot * out.per_sample;
+    out.for_runs([&](int64_t first, int64_t from, int64_t n) {
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t id = static_cast<int64_t>(numbers[from + i]);
+        if (!out.ignored || (id >= 0 && id < out.classes && !padding && !out.ignores(id)))
+          ids[first + i] = static_cast<int32_t>(id);
+        else if (padding || out.ignores(id))
+          ids[first + i] = kIgnoredTarget;
+        else
+          fail(id, from + i);
+      }
+    });
   });
 }
 

@@ -32,7 +32,7 @@ enum { PRUN_FEED_FEEDS = 0, PRUN_FEED_ENDED = 1, PRUN_FEED_FAILED = 2 };
 
 typedef struct prun_feed_input {
   char name[32];
-  char element[8]; /* u8, u16, u32, i32, i64, f32 or f64 */
+  char element[8]; /* u8, u16, u32, i32, i64, f16, bf16, f32 or f64 */
   uint64_t offset; /* in a slot, a multiple of 64 */
   uint64_t dim_count;
   uint64_t dims[PRUN_FEED_DIMS]; /* of a sample */

@@ -13,10 +13,11 @@ import math
 import mmap
 import os
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import UsageError
 
@@ -26,7 +27,8 @@ _SAMPLES, _CURSOR, _RANKS, _ANSWERED, _INPUTS, _INPUT_BYTES, _TAKEN = 376, 384, 
 _MOST_INPUTS, _MOST_DIMS = 32, 8
 _FEEDS, _ENDED, _FAILED = 0, 1, 2
 _ELEMENTS = {"?": "u8", "B": "u8", "H": "u16", "I": "u32", "i": "i32", "q": "i64", "l": "i64", "f": "f32", "d": "f64"}
-_WIDTHS = {"u8": 1, "u16": 2, "u32": 4, "i32": 4, "i64": 8, "f32": 4, "f64": 8}
+_WIDTHS = {"u8": 1, "u16": 2, "u32": 4, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+_HALVES = {"float16": "f16", "bfloat16": "bf16"}  # Python's buffers have no format for bfloat16
 _GONE_S = 1.0  # a job without its lock for so long has ended
 Batches = Iterable[Any] | Callable[[str, int], Iterable[Any]]
 
@@ -36,60 +38,68 @@ def path_of(name: str) -> str:
     return name if "/" in name else f"/dev/shm/prun-feed-{os.getuid()}-{name}"
 
 
-def _shape(view: memoryview) -> tuple[int, ...]:
-    return tuple(view.shape or ())
+class _Array(NamedTuple):
+    """The memory of an array, its element type and its shape."""
+
+    view: memoryview
+    element: str
+    shape: tuple[int, ...]
 
 
-def _view(name: str, value: Any) -> memoryview:
-    """Returns the memory of an array: of numpy, a CPU tensor of torch, or an object with Python's buffer protocol."""
+def _array(name: str, value: Any) -> _Array:
+    """Returns an array of numpy, a CPU tensor of torch, or an object with Python's buffer protocol."""
+    half = _HALVES.get(str(getattr(value, "dtype", "")).rpartition(".")[2], "")
     if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = (value.float() if str(value.dtype) in ("torch.bfloat16", "torch.float16") else value).numpy()
+        value = value.detach().cpu().contiguous()
+        value = (value.view(sys.modules["torch"].int16) if half else value).numpy()
+    elif half:
+        value = value.view("uint16")
     try:
         view = memoryview(value)
     except TypeError:
         raise UsageError(f"the batch's {name!r} should be an array, is {type(value).__name__}") from None
-    if view.format.lstrip("<=@") not in _ELEMENTS:
+    element = half or _ELEMENTS.get(view.format.lstrip("<=@"))
+    if not element:
         raise UsageError(f"the batch's {name!r} has elements of the format {view.format!r}: bool, uint8, uint16, "
-                         "uint32, int32, int64, float32 and float64 are possible")
+                         "uint32, int32, int64, float16, bfloat16, float32 and float64 are possible")
     if view.ndim == 0:
         raise UsageError(f"the batch's {name!r} is one number: it needs a dimension of samples")
-    return view
+    return _Array(view, element, tuple(view.shape or ()))
 
 
-def _arrays(batch: Any, names: list[str] | None) -> dict[str, memoryview]:
+def _arrays(batch: Any, names: list[str] | None) -> dict[str, _Array]:
     """Returns the arrays of a batch by name. `names`: of a batch that is a tuple or a list."""
     if isinstance(batch, Mapping):
-        return {str(name): _view(str(name), value) for name, value in sorted(batch.items())}
+        return {str(name): _array(str(name), value) for name, value in sorted(batch.items())}
     parts = tuple(batch) if isinstance(batch, tuple | list) else (batch,)
     if names is None or len(names) != len(parts):
         raise UsageError(f"a batch has {len(parts)} parts and no names: give inputs=[...], a name for each, or batches "
                          "that are dictionaries" if names is None else
                          f"a batch has {len(parts)} parts, and inputs names {len(names)}")
-    return {name: _view(name, value) for name, value in sorted(zip(names, parts))}
+    return {name: _array(name, value) for name, value in sorted(zip(names, parts))}
 
 
 class _Ring:
     """The file of a feed. The first batch determines its inputs."""
 
-    def __init__(self, name: str, first: dict[str, memoryview], slots: int, fingerprint: str) -> None:
+    def __init__(self, name: str, first: dict[str, _Array], slots: int, fingerprint: str) -> None:
         self.path, self.slots = path_of(name), slots
         self.inputs: dict[str, tuple[str, tuple[int, ...], int]] = {}  # element, shape and offset by name
         if not 1 <= len(first) <= _MOST_INPUTS:
             raise UsageError(f"a batch has {len(first)} inputs, 1 to {_MOST_INPUTS} are possible")
-        self.batch = _shape(next(iter(first.values())))[0]
+        self.batch = next(iter(first.values())).shape[0]
         offset = _SLOT_HEADER
         table = b""
-        for input_name, view in first.items():
-            element, dims = _ELEMENTS[view.format.lstrip("<=@")], _shape(view)[1:]
-            if _shape(view)[0] != self.batch or len(dims) > _MOST_DIMS or len(input_name.encode()) > 31:
-                raise UsageError(f"the batch's {input_name!r} has the shape {list(_shape(view))}, the batch has "
+        for input_name, (_, element, shape) in first.items():
+            dims = shape[1:]
+            if shape[0] != self.batch or len(dims) > _MOST_DIMS or len(input_name.encode()) > 31:
+                raise UsageError(f"the batch's {input_name!r} has the shape {list(shape)}, the batch has "
                                  f"{self.batch} samples; there are at most {_MOST_DIMS} further dims")
             offset = -(-offset // _ALIGN) * _ALIGN
-            self.inputs[input_name] = (element, _shape(view), offset)
+            self.inputs[input_name] = (element, shape, offset)
             table += struct.pack("<32s8sQQ8Q", input_name.encode(), element.encode(), offset, len(dims), *dims,
                                  *(_MOST_DIMS - len(dims)) * [0])
-            offset += math.prod(_shape(view)) * _WIDTHS[element]
+            offset += math.prod(shape) * _WIDTHS[element]
         self.slot_bytes = -(-offset // _ALIGN) * _ALIGN
         size = _HEADER + slots * self.slot_bytes
         part = f"{self.path}.{os.getpid()}.part"
@@ -148,17 +158,16 @@ class _Ring:
     def has_room(self, number: int) -> bool:
         return self.taken() > number - self.slots
 
-    def write(self, number: int, batch: dict[str, memoryview], cursor: str) -> None:
+    def write(self, number: int, batch: dict[str, _Array], cursor: str) -> None:
         if set(batch) != set(self.inputs):
             raise UsageError(f"batch {number} has {', '.join(batch)}, the first had {', '.join(self.inputs)}")
         slot = _HEADER + number % self.slots * self.slot_bytes
         self.put(slot, "<Q", number)
-        for name, view in batch.items():
+        for name, (view, *found) in batch.items():
             element, shape, offset = self.inputs[name]
-            if _shape(view) != shape or _ELEMENTS[view.format.lstrip("<=@")] != element:
-                raise UsageError(f"batch {number}: {name!r} is {_ELEMENTS[view.format.lstrip('<=@')]} "
-                                 f"{list(_shape(view))}, in the first batch it was {element} {list(shape)} "
-                                 "(a DataLoader has drop_last=True)")
+            if found != [element, shape]:
+                raise UsageError(f"batch {number}: {name!r} is {found[0]} {list(found[1])}, in the first batch it was "
+                                 f"{element} {list(shape)} (a DataLoader has drop_last=True)")
             if math.prod(shape):
                 data = view.cast("B") if view.c_contiguous else view.tobytes()
                 self.map[slot + offset : slot + offset + len(data)] = data

@@ -198,7 +198,7 @@ class _Feed:
     def lua(self) -> str:
         """Returns the data of the plan."""
         kinds = {"u8": "uint8", "u16": "uint16", "u32": "uint32", "i32": "int32", "i64": "int64", "f32": "float32",
-                 "f64": "float64"}
+                 "f64": "float64", "f16": "float16", "bf16": "bfloat16"}
         inputs = ", ".join(f'{name} = {{ "{kinds[element]}"{"".join(f", {size}" for size in shape[1:])} }}'
                            for name, (element, shape, _) in self.feeder.ring.inputs.items())
         return f"prun.data.feed {{ name = arg.file, batch = arg.batch, inputs = {{ {inputs} }} }}"
