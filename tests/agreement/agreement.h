@@ -15,6 +15,7 @@ struct AgreementOptions {
   // cuDNN's hops round each head's gradients of keys to bf16 before they are summed over heads that share keys. The sum
   // may cancel.
   bool rounds_heads = false;
+  int runs = 2;  // a run must not depend on state of the one before
 };
 bool on_tensor_cores(std::string_view kind);  // on devices that have them
 bool may_round_heads(std::string_view kind);  // on devices with cuDNN

@@ -52,13 +52,11 @@ bool has_in_place(CollKind kind) {
 std::string run_case(Rank& rank, Communicator& communicator, Case c) {
   const int me = communicator.index(), size = communicator.size();
   const int64_t item = dtype_bytes(c.call.dtype), block = c.call.count * item;
-  std::vector<Bytes> inputs;
-  for (int r = 0; r < size; ++r) {
-    int64_t n = std::max<int64_t>(0, send_count(c.call, r, size));
-    inputs.push_back(make_input(c.call.dtype, c.pattern, r, n, static_cast<uint64_t>(c.call.kind) * 31 + 7));
-  }
-  const Bytes& input = inputs[static_cast<size_t>(me)];
+  const auto inputs = [&](int r, int64_t begin, int64_t count) {
+    return make_input(c.call.dtype, c.pattern, r, count, static_cast<uint64_t>(c.call.kind) * 31 + 7, begin);
+  };
   const int64_t send_items = send_count(c.call, me, size), recv_items = recv_count(c.call, me, size);
+  const Bytes input = inputs(me, 0, std::max<int64_t>(0, send_items));
   const int64_t send_bytes = std::max<int64_t>(0, send_items) * item,
                 recv_bytes = std::max<int64_t>(0, recv_items) * item;
   const int64_t room = std::max(send_bytes, recv_bytes);
@@ -81,7 +79,7 @@ std::string run_case(Rank& rank, Communicator& communicator, Case c) {
   communicator.run(c.call);
   std::string what;
   if (recv_items >= 0 && c.call.kind != CollKind::barrier) {
-    what = compare(c.call.dtype, expected(c.call, me, inputs), recv, c.tolerance);
+    what = compare(c.call.dtype, expected(c.call, me, size, inputs), recv, c.tolerance);
   }
   if (what.empty() && !(first.whole() && second.whole())) what = "something was written outside the buffers";
   if (what.empty() && !c.in_place && !input.empty() && std::memcmp(send, input.data(), input.size()) != 0)

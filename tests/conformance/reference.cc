@@ -125,27 +125,23 @@ void reduce_floats(Dtype dtype, RedOp op, const std::vector<Bytes>& inputs, int6
   }
 }
 
-Bytes piece(const Bytes& from, int64_t begin, int64_t bytes) {
-  return Bytes(from.begin() + begin, from.begin() + begin + bytes);
-}
-
 }  // namespace
 
-Bytes make_input(Dtype dtype, Pattern pattern, int rank, int64_t count, uint64_t seed) {
+Bytes make_input(Dtype dtype, Pattern pattern, int rank, int64_t count, uint64_t seed, int64_t begin) {
   Bytes data(static_cast<size_t>(count * dtype_bytes(dtype)));
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t at = 0; at < count; ++at) {
+    const int64_t i = begin + at;
     uint64_t random = mix(seed * 1000003 + static_cast<uint64_t>(rank) * 7919 + static_cast<uint64_t>(i));
     int64_t small = static_cast<int64_t>(random % 3) + (random % 17 == 0 ? 1 : 0);
     if (is_float(dtype)) {
-      double real =
-          (static_cast<double>(random >> 11) / (1ll << 52) - 1.0) * std::ldexp(1.0, static_cast<int>(random % 7) - 3);
       const bool nan = pattern == Pattern::nans && i % 3 == 0 && (i / 3 + rank) % 5 == 0;
-      store_float(dtype, data.data(), i,
+      store_float(dtype, data.data(), at,
                   nan                        ? std::nan("")
-                  : pattern == Pattern::real ? real
+                  : pattern == Pattern::real ? (static_cast<double>(random >> 11) / (1ll << 52) - 1.0) *
+                                                   std::ldexp(1.0, static_cast<int>(random % 7) - 3)
                                              : static_cast<double>(small) - (random % 2 ? 0 : 1));
     } else {
-      store_int(dtype, data.data(), i, pattern == Pattern::edge ? static_cast<int64_t>(random) : small);
+      store_int(dtype, data.data(), at, pattern == Pattern::edge ? static_cast<int64_t>(random) : small);
     }
   }
   return data;
@@ -206,35 +202,35 @@ int64_t recv_count(const CollCall& call, int rank, int size) {
   }
 }
 
-Bytes expected(const CollCall& call, int rank, const std::vector<Bytes>& inputs) {
-  int64_t bytes = call.count * dtype_bytes(call.dtype);
-  size_t root = static_cast<size_t>(call.root);
-  Bytes out;
+Bytes expected(const CollCall& call, int rank, int size, const Inputs& inputs) {
+  const auto of_all = [&](int64_t begin) {
+    std::vector<Bytes> parts;
+    for (int r = 0; r < size; ++r) parts.push_back(inputs(r, begin, call.count));
+    return parts;
+  };
+  const auto joined = [](const std::vector<Bytes>& parts) {
+    Bytes out;
+    for (const Bytes& part : parts) out.insert(out.end(), part.begin(), part.end());
+    return out;
+  };
+  const int64_t slice = rank * call.count;
   switch (call.kind) {
     case CollKind::all_reduce:
     case CollKind::reduce:
-      return reduce_in_rank_order(call.dtype, call.redop, inputs);
-    case CollKind::reduce_scatter: {
-      std::vector<Bytes> slices;
-      for (const Bytes& input : inputs) slices.push_back(piece(input, rank * bytes, bytes));
-      return reduce_in_rank_order(call.dtype, call.redop, slices);
-    }
+      return reduce_in_rank_order(call.dtype, call.redop, of_all(0));
+    case CollKind::reduce_scatter:
+      return reduce_in_rank_order(call.dtype, call.redop, of_all(slice));
     case CollKind::broadcast:
-      return inputs[root];
+      return inputs(call.root, 0, call.count);
     case CollKind::scatter:
-      return piece(inputs[root], rank * bytes, bytes);
+      return inputs(call.root, slice, call.count);
     case CollKind::all_gather:
     case CollKind::gather:
-      for (const Bytes& input : inputs) out.insert(out.end(), input.begin(), input.end());
-      return out;
+      return joined(of_all(0));
     case CollKind::all_to_all:
-      for (const Bytes& input : inputs) {
-        Bytes part = piece(input, rank * bytes, bytes);
-        out.insert(out.end(), part.begin(), part.end());
-      }
-      return out;
+      return joined(of_all(slice));
     default:
-      return out;
+      return {};
   }
 }
 

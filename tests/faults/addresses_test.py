@@ -191,5 +191,6 @@ class Hints(faults.Jobs):
 
 
 if __name__ == "__main__":
+    faults.run_with_own_shm()
     faults.PRUN = str(pathlib.Path(sys.argv[1]).resolve())
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

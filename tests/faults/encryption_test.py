@@ -162,6 +162,7 @@ class Encryption(faults.Jobs):
 SECRET = "of this test alone"
 
 if __name__ == "__main__":
+    faults.run_with_own_shm()
     faults.PRUN = str(pathlib.Path(sys.argv[1]).resolve())
     os.environ["PRUN_SECRET"] = SECRET
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

@@ -225,6 +225,7 @@ def load_tests(loader, _tests, _pattern):
 
 
 if __name__ == "__main__":
+    faults.run_with_own_shm()
     faults.PRUN = str(pathlib.Path(sys.argv[1]).resolve())
     os.environ["PRUN_SECRET"] = "of this test alone"
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

@@ -1,6 +1,6 @@
 """Builds only the programs that the other parts run: no substitutes, no other transports.
 
-The flags equal those of the preset ci, so that ccache reuses CI's objects.
+The flags equal those of the preset ci, except the targets of kernels, so that ccache reuses CI's objects.
 """
 import os
 import re

@@ -6,7 +6,7 @@ namespace prun::cuda {
 namespace {
 
 // Declarations from nvml.h. Every function returns 0 for success; states are 0 and 1.
-struct Memory {
+struct MemoryInfo {
   unsigned long long total, free, used;
 };
 using Device = void*;
@@ -14,7 +14,7 @@ using Start = int (*)();
 using Count = int (*)(unsigned*);
 using ByIndex = int (*)(unsigned, Device*);
 using ByPlace = int (*)(const char*, Device*);
-using MemoryOf = int (*)(Device, Memory*);
+using MemoryOf = int (*)(Device, MemoryInfo*);
 using StateOf = int (*)(Device, int*);
 using MigOf = int (*)(Device, unsigned* now, unsigned* later);
 using ErrorsOf = int (*)(Device, int kind, int counter, unsigned long long*);
@@ -70,7 +70,7 @@ int Management::mig_gpus() const {
 std::optional<uint64_t> Management::used_bytes(const std::string& pci) const {
   const auto ask = find<MemoryOf>("nvmlDeviceGetMemoryInfo");
   const Device gpu = device(pci);
-  Memory memory{};
+  MemoryInfo memory{};
   if (ask == nullptr || gpu == nullptr || ask(gpu, &memory) != 0) return std::nullopt;
   return memory.used;
 }

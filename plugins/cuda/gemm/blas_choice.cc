@@ -11,7 +11,7 @@
 namespace prun::cuda {
 namespace {
 
-constexpr size_t kCompared = size_t{16} << 20;  // bytes of each result that are compared
+constexpr size_t kComparedBytes = size_t{16} << 20;  // of each result
 
 // The GEMM on memory of its own, followed by a kernel for column sums that the GEMM's epilogue does not compute.
 class Trial {
@@ -65,7 +65,7 @@ class Trial {
       check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
       for (const auto& [data, bytes] : results_) {
         const size_t at = all.size();
-        all.resize(at + std::min(bytes, kCompared));
+        all.resize(at + std::min(bytes, kComparedBytes));
         check(cudaMemcpy(&all[at], data, all.size() - at, cudaMemcpyDeviceToHost), "cudaMemcpy");
       }
     }

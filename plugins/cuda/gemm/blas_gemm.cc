@@ -12,7 +12,7 @@ namespace prun::cuda {
 namespace {
 
 // Number of algorithms that are compared with autotune=1, or tried if the first is refused.
-constexpr int kCompared = 16;
+constexpr int kAlgorithms = 16;
 
 cudaDataType_t data_type(int dtype) { return dtype == PRUN_BF16 ? CUDA_R_16BF : CUDA_R_32F; }
 
@@ -140,8 +140,8 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasGemm::starting(int most) const 
 std::unique_ptr<BlasGemm> BlasGemm::find(Context& context, const Gemm& gemm, const Epilogue& epilogue, void* workspace,
                                          size_t workspace_bytes) {
   auto blas = std::make_unique<BlasGemm>(context, gemm, epilogue, workspace, workspace_bytes);
-  std::vector<cublasLtMatmulHeuristicResult_t> found = blas->starting(context.options().autotune ? kCompared : 1);
-  if (found.empty()) found = blas->starting(kCompared);
+  std::vector<cublasLtMatmulHeuristicResult_t> found = blas->starting(context.options().autotune ? kAlgorithms : 1);
+  if (found.empty()) found = blas->starting(kAlgorithms);
   if (found.empty()) return nullptr;
   if (!context.options().autotune) found.resize(1);
   blas->algorithm_ = choose(context, gemm, epilogue, workspace_bytes, found);
