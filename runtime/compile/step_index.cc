@@ -12,14 +12,10 @@ StepIndex::StepIndex(const CompileState& state)
   forward_.resize(state.graph.calls.size());
   backward_.resize(state.graph.calls.size());
   gathers_again_.assign(state.graph.calls.size(), 0);
-  std::set<ValueId> loads;
-  for (const auto& [own, global] : state.global_counts) loads.insert(own);
   for (const Node& node : state.graph.nodes) {
     forward_[node.call].push_back(&node);
     if (node.attrs.has("again")) gathers_again_[node.call] = 1;
-    if (node.op != &ops::all_reduce || !loads.contains(node.inputs[0])) continue;
-    loads.insert(node.outputs[0]);
-    sums_of_loads_.insert(&node);
+    if (state.kept_sums.contains(node.outputs[0])) kept_sums_.insert(&node);
   }
   for (const Node& node : state.backward) backward_[node.call].push_back(&node);
   first_call_.assign(state.graph.units.size(), {});
@@ -71,7 +67,7 @@ std::vector<const Node*> StepIndex::recomputed(CallId call) const {
   std::set<ValueId> needed;
   for (const Node* node : backward_[call]) needed.insert(node->inputs.begin(), node->inputs.end());
   return forward_of(call, needed, [this](const Node& node, const std::set<ValueId>& wanted) {
-    if (sums_of_loads_.contains(&node)) return false;  // small, not worth another collective
+    if (kept_sums_.contains(&node)) return false;
     bool results = node.op->loss != Loss::none;
     for (int i = 0; i < std::ssize(node.outputs); ++i)
       results = results || ((i < node.op->side_first || i >= node.op->side_end) && wanted.count(node.outputs[i]) != 0);
@@ -82,8 +78,7 @@ std::vector<const Node*> StepIndex::recomputed(CallId call) const {
 std::vector<const Node*> StepIndex::run_again(const ScheduleStep& step) const {
   if (!recomputes_whole(step)) return recomputed(step.call);
   std::vector<const Node*> nodes = forward_[step.call];
-  // The reduced loads of the forward pass would have no reader.
-  std::erase_if(nodes, [this](const Node* node) { return sums_of_loads_.contains(node); });
+  std::erase_if(nodes, [this](const Node* node) { return kept_sums_.contains(node); });
   return nodes;
 }
 
