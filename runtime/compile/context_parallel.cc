@@ -103,9 +103,9 @@ class TokenSplitter {
       tokens_dim_[id] = 1;
     }
     if (!any)
-      throw plan_error(fmt::format("axis '{}' divides the tokens of samples, and no input of this model has any: an "
-                                   "attention, a rotary or an embedding reads tokens, as dim 1 of [batch, tokens, ..]; "
-                                   "divide the samples instead (prun.ddp)",
+      throw plan_error(fmt::format("axis '{}' divides the tokens of samples, and no input of this model has any (dim 1 "
+                                   "of the values that an attention, a rotary or an embedding reads): divide the "
+                                   "samples instead (prun.ddp)",
                                    axis_),
                        strategy_.site);
   }

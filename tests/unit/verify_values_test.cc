@@ -96,6 +96,27 @@ struct Ahead : Step {
   }
 };
 
+// Along an axis that splits the tokens of inputs, ranks have equal gradients of what reads an input whole.
+TEST(VerifyValues, ResultsOfWholeInputsAreAveragedAndNotAdded) {
+  const auto found_if = [](bool whole, const char* how) {
+    Step step;
+    step.program.step().data.global_batch = 2;
+    Attrs& batch = step.ops()[0].attrs;
+    batch = {};
+    batch.set("tokens_axis", std::string("dp"));
+    batch.set("chunks", int64_t{2});
+    if (whole) batch.set("whole", std::vector<int64_t>{1});
+    for (const size_t i : {5, 6}) step.ops()[i].attrs.set("op", std::string(how));
+    return found(step);
+  };
+  EXPECT_EQ(found_if(true, "avg"), "");
+  EXPECT_EQ(
+      found_if(true, "sum"),
+      "placement: all_reduce f32[1] sum reduces over dp what is the same on all its ranks: it was reduced before, "
+      "or never was partial; mean_square wrote it");
+  EXPECT_NE(found_if(false, "avg"), "");
+}
+
 TEST(VerifyValues, ACopyOfParametersIsLeftForTheNextStep) {
   EXPECT_EQ(Ahead().rule(), "");
   Ahead ahead;
