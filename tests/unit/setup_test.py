@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """tools/run in a fresh tree: which targets are built before the run, which during it, and the state after Ctrl-C; in
-a copied, a moved and a read-only tree.
+a copied, a moved and a read-only tree. tools/test --ci: which packages are installed before, and which during a build.
 
 cmake, ninja and the programs are scripts in a folder of their own: Ninja "builds" a target by writing a script that
 prints its own name, and bin/prun as soon as the tree has the file `go`. Standard library only.
@@ -193,6 +193,62 @@ class FreshTree(unittest.TestCase):
         code, out, err = self.run_without_writing("conform", "shm")  # has targets that were not built
         self.assertEqual((code, out), (2, ""))
         self.assertRegex(err, f"^{refusal.format(self.build)}$")
+
+
+class Packages(unittest.TestCase):
+    """apt-get "installs" the late packages only after the first build, so they must be installed in the background."""
+
+    PROGRAMS = {
+        "id": "echo 0",
+        "dpkg-query": "sed 's/^/installed /' installed",
+        "apt-get": """[ "$2" = install ] || exit 0
+shift 4
+echo "install $*" >>events
+if [[ $* == *late* ]]; then
+  until [ -e build/asan/bin/fast_tests ]; do sleep 0.05; done
+  if [ -n "${REFUSED-}" ]; then exit 100; fi
+fi
+printf '%s\\n' "$@" >>installed
+echo "installed $*" >>events""",
+        "cmake": """mkdir -p "build/$4/bin" && touch "build/$4/build.ninja\"""",
+        "ninja": """build=$2
+shift 2
+if [ "$1" = -n ]; then [ ! -e "$build/bin/$2" ] || echo 'ninja: no work to do.'; exit 0; fi
+while [[ $build = *asan ]] && ! grep -q late events; do sleep 0.05; done
+touch "$build/bin/$1"
+echo "built $(basename "$build") $1" >>events""",
+        "ctest": "echo tested >>events"}
+
+    def test_ci_installs_during_the_first_build(self):
+        code, events = self.run_ci()
+        self.assertEqual(code, 0)
+        self.assertEqual(events[:2], ["install base python3", "installed base python3"])
+        self.assertEqual(events[2:4], ["install late clang benchmark", "built asan fast_tests"])
+        self.assertLess(events.index("installed late clang benchmark"), events.index("built fuzz fuzzer"))
+        self.assertEqual(events[-2:], ["built ci all", "tested"])
+
+    def test_ci_ends_if_packages_are_missing(self):
+        code, events = self.run_ci(REFUSED="1")
+        self.assertEqual(code, 2)
+        self.assertNotIn("built fuzz fuzzer", events)
+        self.assertNotIn("tested", events)
+
+    def run_ci(self, **environment):
+        """Returns the exit code of tools/test --ci in a fresh tree, and the events in order."""
+        with tempfile.TemporaryDirectory() as folder:
+            top = pathlib.Path(folder)
+            (top / "tools").mkdir()
+            for name in ("test", "setup.sh"):
+                shutil.copy(TOP / "tools" / name, top / "tools")
+            (top / "tools/packages.txt").write_text("base\ntest late\nlint clang\nbench benchmark\n")
+            (top / "installed").touch()
+            (top / "path").mkdir()
+            for name, text in self.PROGRAMS.items():
+                (top / "path" / name).write_text(f"#!/bin/bash\n{text}\n")
+                (top / "path" / name).chmod(0o755)
+            done = subprocess.run([top / "tools/test", "--ci"], cwd=top, capture_output=True, timeout=30, check=False,
+                                  env={**os.environ, **environment, "PATH": f"{top / 'path'}:{os.environ['PATH']}"})
+            return done.returncode, (top / "events").read_text().splitlines()
 
 
 if __name__ == "__main__":
