@@ -122,6 +122,8 @@ local words = {
   kl_div = "prun.losses.kl", weight_penalty = "prun.losses.l2", argmax = "prun.metrics.accuracy",
   crossentropyloss = "prun.losses.cross_entropy", mseloss = "prun.losses.mse", mse_loss = "prun.losses.mse",
   scaled_dot_product_attention = "prun.nn.attention", multiheadattention = "prun.nn.attention",
+  view = "prun.nn.reshape", cat = "prun.nn.concat", chunk = "prun.nn.split", narrow = "prun.nn.slice",
+  index_select = "prun.nn.gather",
   module = "prun.nn.unit", sequential = "prun.nn.unit", embed = "prun.nn.embedding", rope = "prun.nn.rotary",
   swiglu = "prun.nn.silu_mul", logsoftmax = "prun.nn.log_softmax", layer_norm = "prun.nn.layernorm",
   rms_norm = "prun.nn.rmsnorm", dense = "prun.nn.linear", matmul = "prun.nn.linear with `weight`, or a * b elementwise",
@@ -182,8 +184,6 @@ for what, names in pairs {
     "nllloss nll_loss l1 l1loss l1_loss smoothl1loss ctcloss dpo",
   ["8-bit numbers; dtype = \"bf16\" of the plan halves memory and traffic"] = "fp8 float8 int8 quantize bitsandbytes",
   ["average of weights"] = "ema swa averagedmodel swa_utils",
-  ["op that changes shapes; nn.linear, nn.embedding and nn.attention do"] =
-    "view reshape flatten transpose permute cat concat stack split chunk squeeze unsqueeze",
 } do
   for name in names:gmatch "%S+" do missing[name] = what end
 end
@@ -199,7 +199,8 @@ local methods = {
   cpu = "--device on the command line",
   float = "dtype of the plan", half = "dtype of the plan", bfloat16 = "dtype of the plan", type = "x.dtype",
   mean = "prun.losses.mean(x)", relu = "prun.nn.relu(x)", tanh = "prun.nn.tanh(x)", add = "x + y", mul = "x * y",
-  sub = "x - y", div = "x / 2, by a number",
+  sub = "x - y", div = "x / 2, by a number", view = "x:reshape { .. }", chunk = "x:split(size, dim)",
+  narrow = "x:slice(dim, first, last)", index_select = "x:gather(ids)", ["repeat"] = "x:expand { .. }",
 }
 
 -- Values of options: dtypes, reductions, stages.

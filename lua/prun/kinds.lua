@@ -132,6 +132,13 @@ kinds.known = {
   dims = { "a list of dims, such as { 5 }", dims },
   init = { 'initial values, such as { "normal", 0.02 }', init },
   tensor = { "a tensor", function(value) return tensor.is(value) and value or nil end },
+  tensors = { "a list of tensors, such as { a, b }", function(value)
+    if not is_list(value) or #value == 0 then return nil end
+    for _, one in ipairs(value) do
+      if not tensor.is(one) then return nil end
+    end
+    return value
+  end },
   operand = { "a tensor or a number", function(value)
     if type(value) == "boolean" then
       return nil, ("is %s, and a number is due: a comparison of tensors is nn.less(a, b), nn.equal(a, b) and the like")

@@ -167,6 +167,8 @@ nn.dropout = word("dropout", {
   return (graph.op("dropout", { input }, { p = p + 0.0, key = g.dropouts }))
 end)
 
+for called, fn in pairs(require "prun.views") do nn[called] = fn end
+
 nn.moe = "prun.moe"  -- nn.moe("moe", x, { experts = 4, choices = 2 }): a mixture of experts
 
 nn.gelu = word("gelu", {

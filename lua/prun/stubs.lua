@@ -568,6 +568,7 @@
 ---@field add fun(a: nil, b: nil): prun.Tensor
 ---@field again fun(name: string, fn: fun(): any): any
 ---@field attention fun(qkv: prun.Tensor, heads: integer, options?: prun.nn.attention.options): prun.Tensor
+---@field concat fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
 ---@field cos fun(x: prun.Tensor): prun.Tensor
 ---@field cumsum fun(x: prun.Tensor, dim: integer): prun.Tensor
 ---@field div fun(a: nil, b: nil): prun.Tensor
@@ -576,6 +577,9 @@
 ---@field embedding fun(tokens: prun.Tensor, table: prun.Tensor, positions?: prun.Tensor): prun.Tensor
 ---@field equal fun(a: nil, b: nil): prun.Tensor
 ---@field exp fun(x: prun.Tensor): prun.Tensor
+---@field expand fun(x: prun.Tensor, sizes: integer[]): prun.Tensor
+---@field flatten fun(x: prun.Tensor, first?: integer, last?: integer): prun.Tensor
+---@field gather fun(x: prun.Tensor, ids: prun.Tensor): prun.Tensor
 ---@field gelu fun(x: prun.Tensor, approximate?: string): prun.Tensor
 ---@field greater fun(a: nil, b: nil): prun.Tensor
 ---@field greater_equal fun(a: nil, b: nil): prun.Tensor
@@ -593,11 +597,15 @@
 ---@field minimum fun(a: nil, b: nil): prun.Tensor
 ---@field moe fun(name: string, x: prun.Tensor, options?: prun.nn.moe.options): prun.Tensor
 ---@field mul fun(a: nil, b: nil): prun.Tensor
+---@field mul fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor
 ---@field norm fun(x: prun.Tensor, dims: integer|integer[], options?: prun.nn.norm.options): prun.Tensor
 ---@field not_equal fun(a: nil, b: nil): prun.Tensor
+---@field pad fun(x: prun.Tensor, dim: integer, before: integer, after: integer, value?: number): prun.Tensor
 ---@field parameter fun(name: string, dims: integer|integer[], init?: string|table): prun.Tensor
+---@field permute fun(x: prun.Tensor, order: integer[]): prun.Tensor
 ---@field pow fun(a: nil, b: nil): prun.Tensor
 ---@field relu fun(x: prun.Tensor): prun.Tensor
+---@field reshape fun(x: prun.Tensor, sizes: integer[]): prun.Tensor
 ---@field rmsnorm fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor
 ---@field rotary fun(x: prun.Tensor, options?: prun.nn.rotary.options): prun.Tensor
 ---@field rsqrt fun(x: prun.Tensor): prun.Tensor
@@ -607,11 +615,18 @@
 ---@field silu fun(x: prun.Tensor): prun.Tensor
 ---@field silu_mul fun(gate: prun.Tensor, up: prun.Tensor): prun.Tensor
 ---@field sin fun(x: prun.Tensor): prun.Tensor
+---@field slice fun(x: prun.Tensor, dim: integer, first?: integer, last?: integer): prun.Tensor
 ---@field softmax fun(x: prun.Tensor, dim?: integer): prun.Tensor
 ---@field softplus fun(x: prun.Tensor): prun.Tensor
+---@field split fun(x: prun.Tensor, sizes: integer|integer[], dim: integer): prun.Tensor
 ---@field sqrt fun(x: prun.Tensor): prun.Tensor
+---@field squeeze fun(x: prun.Tensor, dim: integer): prun.Tensor
+---@field stack fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
 ---@field sub fun(a: nil, b: nil): prun.Tensor
 ---@field sum fun(x: prun.Tensor, dims: integer|integer[], options?: prun.nn.sum.options): prun.Tensor
 ---@field tanh fun(x: prun.Tensor): prun.Tensor
+---@field transpose fun(x: prun.Tensor, a: integer, b: integer): prun.Tensor
+---@field unflatten fun(x: prun.Tensor, dim: integer, sizes: integer[]): prun.Tensor
 ---@field unit fun(name: string, fn: fun(): any): any
+---@field unsqueeze fun(x: prun.Tensor, dim: integer): prun.Tensor
 ---@field where fun(condition: prun.Tensor, a: nil, b: nil): prun.Tensor

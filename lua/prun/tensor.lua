@@ -1,6 +1,6 @@
 -- A handle of a model's or program's tensor: a name for a value that will exist when the program runs. It has no data.
 
-local tensor = {}
+local tensor = { methods = {} }  -- methods: functions of a tensor by name, x:reshape { .. } (views.lua)
 local meta = { __name = "tensor", __metatable = "tensor" }
 local record, recording = {}, {}  -- keys that no plan has
 
@@ -59,6 +59,7 @@ function meta.__index(self, name)
     return copy
   end
   if value ~= nil then return value end
+  if tensor.methods[name] then return tensor.methods[name] end
   host.fail(("a tensor has no '%s'%s"):format(tostring(name),
     require("prun.elsewhere").method(name, { "shape", "dtype", "name" })))
 end

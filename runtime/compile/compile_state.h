@@ -1,6 +1,7 @@
 // State that passes share: the plan, and the program under construction.
 #pragma once
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -108,6 +109,8 @@ struct CompileState {
   std::vector<Node> backward;           // in execution order
   // Experts' loads of this rank -> of all ranks, for the gradient of the balancing loss.
   std::map<ValueId, ValueId> global_counts;
+  // Results of all-reduces that balancing losses add. Recomputation uses them again, because they are small.
+  std::set<ValueId> kept_sums;
   Table<ValueId, ValueId> parameter_grad;  // the value that holds the parameter's whole gradient; -1 = none
   Table<UnitId, UnitLayout> layouts;
   Table<UnitId, UnitStorage> storage;

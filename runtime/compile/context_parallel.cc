@@ -3,8 +3,12 @@
 // other ops process the rank's tokens only.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "compile/distributor.h"
+#include "compile/view_dims.h"
 #include "ir/ops.h"
+#include "ir/ops/rules.h"
 
 namespace prun {
 namespace {
@@ -16,6 +20,7 @@ class TokenSplitter {
 
   void run() {
     split_inputs();
+    follows_ = std::ranges::any_of(state_.graph.nodes, [](const Node& node) { return is_view(*node.op); });
     const std::vector<Node> nodes = std::move(state_.graph.nodes);
     state_.graph.nodes.clear();
     for (const Node& node : nodes) rewrite(node);
@@ -26,7 +31,9 @@ class TokenSplitter {
 
   void split_inputs() {
     bool any = false;
-    for (Value& input : state_.graph.values) {
+    tokens_dim_.resize(state_.graph.values.size(), -1);
+    for (const ValueId id : state_.graph.values.ids()) {
+      Value& input = value(id);
       if (input.kind != ValueKind::input || !(input.name == "tokens" || input.name == "targets" || input.shares))
         continue;
       any = true;
@@ -37,6 +44,7 @@ class TokenSplitter {
                                      tokens, ranks_, axis_, (tokens / (2 * ranks_) + 1) * 2 * ranks_),
                          strategy_.site);
       tokens /= ranks_;
+      tokens_dim_[id] = 1;
     }
     if (!any)
       throw plan_error(fmt::format("axis '{}' divides the tokens of samples, and this data has none", axis_),
@@ -53,7 +61,53 @@ class TokenSplitter {
     state_.graph.nodes.push_back(std::move(node));
   }
 
+  // Returns the dim that counts the tokens of the value; -1 = none.
+  int tokens_dim(ValueId id) {
+    if (!tokens_dim_.has(id)) tokens_dim_.resize(state_.graph.values.size(), -1);
+    return tokens_dim_[id];
+  }
+
+  [[noreturn]] void fail(const Node& node, const std::string& text) const {
+    throw plan_error(fmt::format("{}, the tokens that axis '{}' of {} ranks splits", text, axis_, ranks_), node.site);
+  }
+
+  // Follows the tokens through the node; a view's sizes become a rank's.
+  void follow(Node& node) {
+    int dim = -1;
+    size_t from = 0;
+    for (size_t i = node.inputs.size(); i-- > 0;)
+      if (const int one = tokens_dim(node.inputs[i]); one >= 0) dim = one, from = i;
+    if (dim < 0) return;
+    const Shape local = value(node.inputs[from]).type.shape;
+    Shape whole = local;
+    whole[dim] *= ranks_;
+    if (is_view(*node.op)) {
+      const Shape y = value(node.outputs[0]).type.shape;
+      const bool alike = std::ranges::all_of(node.inputs, [&](ValueId input) { return tokens_dim(input) == dim; });
+      std::optional<int> to;
+      if (alike && !mixes_rows(state_.graph, node, dim)) to = dim_after(node, whole, dim, y, true);
+      if (!to) fail(node, mixing_text(node, dim, whole));
+      if (node.attrs.has("dims")) {
+        Shape dims = ops::sizes_of(node.attrs, "dims");
+        dims[*to] /= ranks_;
+        node.attrs.set("dims", dims);
+      }
+      tokens_dim_[node.outputs[0]] = *to;
+      return;
+    }
+    const bool anywhere = node.op->distribution == Distribution::elementwise || is_arithmetic(*node.op);
+    const bool in_rows = node.op == &ops::linear || node.op->distribution == Distribution::by_rows;
+    if (!anywhere && dim != 1 && !(in_rows && dim + 1 < std::ssize(local)))
+      fail(node, fmt::format("{} reads dim {} of {}", node.op->name, dim, shape_text(whole)));
+    if (is_arithmetic(*node.op))
+      dim = static_cast<int>(
+          dim_after_arithmetic(node, std::ssize(local), std::ssize(value(node.outputs[0]).type.shape), dim));
+    for (const ValueId output : node.outputs)
+      if (dim < std::ssize(value(output).type.shape)) tokens_dim_[output] = dim;
+  }
+
   void rewrite(Node node) {
+    if (follows_) follow(node);
     auto own_tokens = [&](Attrs& attrs) {
       attrs.set("tokens_axis", axis_);
       attrs.set("chunks", int64_t{2});
@@ -87,6 +141,8 @@ class TokenSplitter {
   const Strategy& strategy_;
   std::string axis_;
   int64_t ranks_;
+  bool follows_ = false;  // the model has views
+  Table<ValueId, int> tokens_dim_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "compile/distributor.h"
+#include "compile/view_dims.h"
 #include "ir/ops.h"
 
 namespace prun {
@@ -259,6 +260,13 @@ constexpr OwnRule kOwnRules[] = {
     {&ops::embedding, embedding},
     {&ops::combine, combine},
     {&ops::positions, positions},
+    {&ops::reshape, view},
+    {&ops::permute, view},
+    {&ops::slice, view},
+    {&ops::pad, view},
+    {&ops::concat, view},
+    {&ops::expand, view},
+    {&ops::gather_rows, view},
     {&ops::pointwise, pointwise},
     {&ops::reduce_dims, reduction},
     {&ops::softmax, reduction},
@@ -292,6 +300,7 @@ DistributeRule distribute_rule(const OpDef& op) {
 // Splits tokens first, then experts, then weights, because each axis handles the ops that the previous one inserted. An
 // axis with one rank splits nothing.
 void distribute(CompileState& state) {
+  follow_samples(state);
   check_combined_dims(state);
   split_tokens(state);
   split_experts(state);

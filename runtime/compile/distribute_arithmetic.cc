@@ -5,15 +5,11 @@
 #include <algorithm>
 
 #include "compile/distributor.h"
+#include "compile/view_dims.h"
 #include "ir/ops.h"
 
 namespace prun {
 namespace {
-
-bool is_arithmetic(const OpDef& op) {
-  return &op == &ops::pointwise || &op == &ops::reduce_dims || &op == &ops::softmax || &op == &ops::matmul ||
-         &op == &ops::cumsum;
-}
 
 // Returns the dims that the op combines, of an input of this rank.
 std::vector<int64_t> combined_dims(const Node& node, int64_t rank) {
@@ -28,23 +24,15 @@ bool holds(const std::vector<int64_t>& dims, int64_t dim) {
   return std::find(dims.begin(), dims.end(), dim) != dims.end();
 }
 
-// Returns the dim of the output that an input's dim becomes.
-int64_t output_dim(const Node& node, int64_t rank, int64_t output_rank, int64_t dim) {
-  if (node.op == &ops::pointwise) return dim + output_rank - rank;
-  if (node.op != &ops::reduce_dims) return dim;
-  const std::vector<int64_t> dims = node.attrs.integers("dims"),
-                             kept = node.attrs.has("kept") ? node.attrs.integers("kept") : std::vector<int64_t>();
-  int64_t to = dim;
-  for (const int64_t reduced : dims)
-    if (reduced < dim && !holds(kept, reduced)) --to;
-  return to;
-}
-
 // Follows the dim of samples or of tokens through the graph, from the inputs on.
 class DimCheck {
  public:
   DimCheck(CompileState& state, int64_t dim, std::string what, std::string divider)
-      : graph_(state.graph), what_(std::move(what)), divider_(std::move(divider)), dim_(graph_.values.size(), -1) {
+      : graph_(state.graph),
+        what_(std::move(what)),
+        divider_(std::move(divider)),
+        first_(dim),
+        dim_(graph_.values.size(), -1) {
     for (const ValueId v : graph_.values.ids())
       if (graph_.values[v].kind == ValueKind::input && std::ssize(graph_.values[v].type.shape) > dim)
         dim_[v.index()] = dim;
@@ -57,8 +45,9 @@ class DimCheck {
         const int64_t dim = dim_[input.index()];
         if (dim < 0) continue;
         if (is_arithmetic(*node.op)) require_apart(node, input, dim);
-        found = is_arithmetic(*node.op) ? output_dim(node, rank(input), rank(node.outputs[0]), dim) : dim;
+        found = after(node, input, dim);
       }
+      if (repeats_samples(node)) found = 0;
       if (node.op == &ops::pointwise && found >= 0) require_alike(node, found);
       for (const ValueId output : node.outputs)
         if (found < rank(output)) dim_[output.index()] = found;
@@ -66,6 +55,18 @@ class DimCheck {
   }
 
  private:
+  int64_t after(const Node& node, ValueId input, int64_t dim) const {
+    if (is_arithmetic(*node.op)) return dim_after_arithmetic(node, rank(input), rank(node.outputs[0]), dim);
+    if (!is_view(*node.op)) return dim;
+    const Shape &x = graph_.values[input].type.shape, &y = graph_.values[node.outputs[0]].type.shape;
+    return dim_after(node, x, static_cast<int>(dim), y, false).value_or(-1);
+  }
+  // Returns whether the node repeats a value that does not depend on samples once a sample.
+  bool repeats_samples(const Node& node) const {
+    return node.op == &ops::expand && first_ == 0 && dim_[node.inputs[0].index()] < 0 &&
+           graph_.values[node.inputs[0]].type.shape.front() == 1 &&
+           graph_.values[node.outputs[0]].type.shape.front() > 1;
+  }
   int64_t rank(ValueId value) const { return std::ssize(graph_.values[value].type.shape); }
   std::string shape(ValueId value) const { return shape_text(graph_.values[value].type.shape); }
 
@@ -92,6 +93,7 @@ class DimCheck {
 
   const Graph& graph_;
   std::string what_, divider_;
+  const int64_t first_;       // of the inputs
   std::vector<int64_t> dim_;  // by value: the dim that counts samples or tokens; -1 = none
 };
 
@@ -178,10 +180,27 @@ void reduction(Distributor& d, const Node& node) {
   }
   const int64_t rank = std::ssize(d.type(node.inputs[0]).shape);
   if (dim >= 0 && alike && !holds(combined_dims(node, rank), dim))
-    return d.keep(std::move(copy),
-                  shard_of(static_cast<int>(output_dim(node, rank, std::ssize(d.type(node.outputs[0]).shape), dim))));
+    return d.keep(
+        std::move(copy),
+        shard_of(static_cast<int>(dim_after_arithmetic(node, rank, std::ssize(d.type(node.outputs[0]).shape), dim))));
   for (ValueId& input : copy.inputs) input = d.whole(input);
   d.keep(std::move(copy), {});
+}
+
+bool is_arithmetic(const OpDef& op) {
+  return &op == &ops::pointwise || &op == &ops::reduce_dims || &op == &ops::softmax || &op == &ops::matmul ||
+         &op == &ops::cumsum;
+}
+
+int64_t dim_after_arithmetic(const Node& node, int64_t input_rank, int64_t output_rank, int64_t dim) {
+  if (node.op == &ops::pointwise) return dim + output_rank - input_rank;
+  if (node.op != &ops::reduce_dims) return dim;
+  const std::vector<int64_t> dims = node.attrs.integers("dims"),
+                             kept = node.attrs.has("kept") ? node.attrs.integers("kept") : std::vector<int64_t>();
+  int64_t to = dim;
+  for (const int64_t reduced : dims)
+    if (reduced < dim && !holds(kept, reduced)) --to;
+  return to;
 }
 
 void check_combined_dims(CompileState& state) {

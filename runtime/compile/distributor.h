@@ -82,6 +82,9 @@ std::string layer_of(const Graph& graph, const Value& parameter);
 using DistributeRule = void (*)(Distributor& d, const Node& node);
 DistributeRule distribute_rule(const OpDef& op);
 
+// Views, which move the dim that the axis splits (distribute_views.cc).
+void view(Distributor& d, const Node& node);
+
 // Context parallelism: local shapes for a rank's tokens, and ring attention.
 void split_tokens(CompileState& state);
 
@@ -94,6 +97,9 @@ void split_experts(CompileState& state);
 void pointwise(Distributor& d, const Node& node);
 void reduction(Distributor& d, const Node& node);
 void check_combined_dims(CompileState& state);
+bool is_arithmetic(const OpDef& op);
+// Returns the output's dim that an input's dim becomes, which the op does not combine.
+int64_t dim_after_arithmetic(const Node& node, int64_t input_rank, int64_t output_rank, int64_t dim);
 
 // Rules for experts that are split along their first dim.
 void expert_linear(Distributor& d, const Node& node);

@@ -11,29 +11,34 @@
 namespace prun {
 namespace {
 
+// Appends the all-reduces of a value of each microbatch over the axes that split tokens. Returns the last result.
+ValueId add_sums(CompileState& state, ValueId value, const Node& reader, std::vector<Node>& nodes) {
+  for (const std::string& axis : state.loss_axes) {
+    Node reduce{&ops::all_reduce, {value}, {state.graph.values.next()}, {}, reader.call, reader.site};
+    reduce.attrs.set("axis", axis);
+    reduce.attrs.set("op", std::string("sum"));
+    Value sum = state.graph.values[value];
+    sum.name += "." + axis;
+    state.graph.values.push_back(std::move(sum));
+    value = reduce.outputs[0];
+    state.kept_sums.insert(value);
+    nodes.push_back(std::move(reduce));
+  }
+  return value;
+}
+
 // All-reduces the experts' loads in each microbatch, because the balancing loss covers the tokens of all ranks.
 void sum_loads(CompileState& state) {
   std::vector<Node> nodes;
   for (Node& node : state.graph.nodes) {
     nodes.push_back(node);
     if (node.op != &ops::route || node.attrs.number("aux") == 0) continue;
-    ValueId counts = node.outputs[2];
-    auto value = [&](ValueId id) -> Value& { return state.graph.values[id]; };
-    const Shape& weights = value(node.outputs[0]).type.shape;
-    int64_t tokens = weights.front();
+    const ValueId own = node.outputs[2];
+    const int64_t tokens = state.graph.values[node.outputs[0]].type.shape.front();
     nodes.back().attrs.set("tokens", tokens * state.data_ranks);
     nodes.back().attrs.set("scale", 1.0 / static_cast<double>(tokens * state.microbatches()));
-    for (const std::string& axis : state.loss_axes) {
-      Node reduce{&ops::all_reduce, {counts}, {state.graph.values.next()}, {}, node.call, node.site};
-      reduce.attrs.set("axis", axis);
-      reduce.attrs.set("op", std::string("sum"));
-      Value sum = value(counts);
-      sum.name += "." + axis;
-      state.graph.values.push_back(std::move(sum));
-      counts = reduce.outputs[0];
-      nodes.push_back(std::move(reduce));
-    }
-    if (counts != node.outputs[2]) state.global_counts[node.outputs[2]] = counts;
+    const ValueId global = add_sums(state, own, node, nodes);
+    if (global != own) state.global_counts[own] = global;
   }
   state.graph.nodes = std::move(nodes);
 }
@@ -54,17 +59,7 @@ void sum_over_tokens(CompileState& state) {
     if (node.op == &ops::mul && node.attrs.has("over_tokens")) {
       node.attrs.erase("over_tokens");
       products.insert(node.outputs[0]);
-      for (ValueId& input : node.inputs)
-        for (const std::string& axis : state.loss_axes) {
-          Node reduce{&ops::all_reduce, {input}, {state.graph.values.next()}, {}, node.call, node.site};
-          reduce.attrs.set("axis", axis);
-          reduce.attrs.set("op", std::string("sum"));
-          Value sum = state.graph.values[input];
-          sum.name += "." + axis;
-          state.graph.values.push_back(std::move(sum));
-          input = reduce.outputs[0];
-          nodes.push_back(std::move(reduce));
-        }
+      for (ValueId& input : node.inputs) input = add_sums(state, input, node, nodes);
     }
     nodes.push_back(std::move(node));
   }

@@ -17,7 +17,7 @@ namespace prun {
 namespace {
 
 // The fused ops exist for cuBLASLt's epilogues, which compute the tanh approximation only.
-bool is_tanh(const Node& node) { return node.attrs.text("approximate", "tanh") == "tanh"; }
+bool is_tanh(const Node& node) { return node.attrs.text("approximate", "") != "none"; }
 
 Attrs product_attrs(const Node& node) {
   Attrs attrs;

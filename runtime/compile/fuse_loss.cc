@@ -17,14 +17,6 @@ bool holds(const std::vector<ValueId>& values, ValueId value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-// Returns whether the loss's call itself computes the logits; an alias or a value from another stage must not be
-// overwritten.
-bool owns_logits(const Graph& graph, const Node& loss) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-    return node.call == loss.call && node.op->op_class == OpClass::compute && holds(node.outputs, loss.inputs[0]);
-  });
-}
-
 // Returns whether only evaluations compute the node, a metric, so that no step finds its operands overwritten.
 bool is_evaluated_only(const Graph& graph, const Node& node) {
   return std::ranges::any_of(graph.terms, [&](const LossTerm& term) {
@@ -32,16 +24,34 @@ bool is_evaluated_only(const Graph& graph, const Node& node) {
   });
 }
 
-// Returns whether only the loss and its gradient read the logits, and only their call reads the gradient.
-bool may_overwrite(const CompileState& state, const Node& loss, const Node& gradient) {
+// Returns how many operands of steps the value is.
+int64_t count_readers(const CompileState& state, ValueId value) {
   int64_t readers = 0;
   for (const std::vector<Node>* nodes : {&state.graph.nodes, &state.backward})
-    for (const Node& node : *nodes) {
-      if (is_evaluated_only(state.graph, node)) continue;
-      readers += std::count(node.inputs.begin(), node.inputs.end(), loss.inputs[0]);
+    for (const Node& node : *nodes)
+      if (!is_evaluated_only(state.graph, node)) readers += std::count(node.inputs.begin(), node.inputs.end(), value);
+  return readers;
+}
+
+// Returns whether the loss's call itself computes the logits; an alias or a value from another stage must not be
+// overwritten.
+bool owns_logits(const CompileState& state, const Node& loss, ValueId logits) {
+  const std::vector<Node>& nodes = state.graph.nodes;
+  const auto maker = std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) {
+    return node.call == loss.call && node.op->op_class == OpClass::compute && holds(node.outputs, logits);
+  });
+  if (maker == nodes.end() || maker->op != &ops::reshape) return maker != nodes.end();
+  // A reshape is an alias of its input, which therefore has no other reader.
+  return count_readers(state, maker->inputs[0]) == 1 && owns_logits(state, loss, maker->inputs[0]);
+}
+
+// Returns whether only the loss and its gradient read the logits, and only their call reads the gradient.
+bool may_overwrite(const CompileState& state, const Node& loss, const Node& gradient) {
+  for (const std::vector<Node>* nodes : {&state.graph.nodes, &state.backward})
+    for (const Node& node : *nodes)
       if (node.call != loss.call && holds(node.inputs, gradient.outputs[0])) return false;
-    }
-  return readers == 2 && gradient.call == loss.call && owns_logits(state.graph, loss);
+  return count_readers(state, loss.inputs[0]) == 2 && gradient.call == loss.call &&
+         owns_logits(state, loss, loss.inputs[0]);
 }
 
 }  // namespace

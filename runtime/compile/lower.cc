@@ -117,7 +117,24 @@ TensorId StepBuilder::output_of(const Node& node, ValueId output, const Op& op, 
   if (op.is(ops::all_reduce)) return op.reads[0];                           // in place
   if (op.is(ops::cross_entropy_and_grad) && output == node.outputs.back())  // the gradient overwrites the logits
     return add_view(state_.program, emitter_.name_of(value.name, step.microbatch), op.reads[0], 0, value.type.shape);
+  // A recomputed view of the batch would have the name of the first one, and a repeat moves views by their names.
+  if (op.is(ops::reshape) && index_.aliases(node) &&
+      !(index_.recomputes(step) && state_.graph.values[node.inputs[0]].kind == ValueKind::input))
+    return alias_of(op.reads[0], emitter_.name_of(value.name, step.microbatch), value.type.shape);
   return activation();
+}
+
+// Aliases of one shape are one tensor, so that the verifier finds each read under the name that was written last.
+TensorId StepBuilder::alias_of(TensorId x, const std::string& name, const Shape& shape) {
+  const auto known = first_alias_.find(x);
+  std::vector<TensorId>& aliases = aliases_[known == first_alias_.end() ? x : known->second];
+  if (aliases.empty()) aliases.push_back(x);
+  for (const TensorId alias : aliases)
+    if (state_.program.tensors[alias].shape == shape) return alias;
+  const TensorId alias = add_view(state_.program, name, x, 0, shape);
+  first_alias_[alias] = aliases.front();
+  aliases.push_back(alias);
+  return alias;
 }
 
 // Lowers ring attention: blocks on the compute stream; keys, values and their gradients on streams of their own.

@@ -1,6 +1,7 @@
 // Builds the ops of a body from the schedule: for each step the hooks before it, its nodes, the hooks after it. The
 // order of emission defines the body's semantics; EdgeBuilder derives the edges.
 #pragma once
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -40,6 +41,8 @@ class StepBuilder {
   bool accumulates(const Node& node, const ScheduleStep& step) const;
   TensorId output_of(const Node& node, ValueId output, const Op& op, const ScheduleStep& step,
                      std::vector<std::pair<TensorId, TensorId>>& sums);
+  // Returns the tensor of that shape in x's buffer.
+  TensorId alias_of(TensorId x, const std::string& name, const Shape& shape);
 
   bool is_result(TensorId tensor) const;
   std::vector<TensorId> results_of(ValueId output) const;
@@ -58,6 +61,8 @@ class StepBuilder {
   StageTransfers transfers_;
   std::set<std::pair<const Node*, int>> gathered_again_;  // forward node, microbatch
   const std::vector<LossTerm> terms_;
+  std::map<TensorId, std::vector<TensorId>> aliases_;  // by the first tensor of a buffer: it and its reshapes
+  std::map<TensorId, TensorId> first_alias_;
   std::set<TensorId> begun_;  // results that a microbatch has written; later ones add theirs
 };
 

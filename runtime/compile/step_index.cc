@@ -12,16 +12,13 @@ StepIndex::StepIndex(const CompileState& state)
   forward_.resize(state.graph.calls.size());
   backward_.resize(state.graph.calls.size());
   gathers_again_.assign(state.graph.calls.size(), 0);
-  std::set<ValueId> loads;
-  for (const auto& [own, global] : state.global_counts) loads.insert(own);
   for (const Node& node : state.graph.nodes) {
     forward_[node.call].push_back(&node);
     if (node.attrs.has("again")) gathers_again_[node.call] = 1;
-    if (node.op != &ops::all_reduce || !loads.contains(node.inputs[0])) continue;
-    loads.insert(node.outputs[0]);
-    sums_of_loads_.insert(&node);
+    if (state.kept_sums.contains(node.outputs[0])) kept_sums_.insert(&node);
   }
   for (const Node& node : state.backward) backward_[node.call].push_back(&node);
+  find_aliases();
   first_call_.assign(state.graph.units.size(), {});
   parts_.resize(state.graph.units.size());
   for (CallId call = state.graph.calls.last(); call >= 0; call = call - 1)
@@ -42,6 +39,31 @@ StepIndex::StepIndex(const CompileState& state)
         found->second.second = step.microbatch;
       }
     }
+}
+
+void StepIndex::find_aliases() {
+  const auto each = [&](const auto& f) {
+    for (const std::vector<Node>* nodes : {&state_.graph.nodes, &state_.backward})
+      for (const Node& node : *nodes) f(node);
+  };
+  bool any = false;
+  each([&](const Node& node) { any = any || node.op == &ops::reshape; });
+  if (!any) return;
+  Table<ValueId, int> readers(state_.graph.values.size(), 0);
+  Table<ValueId, bool> summed(state_.graph.values.size(), false);  // an all-reduce overwrites it
+  each([&](const Node& node) {
+    for (const ValueId input : node.inputs) {
+      readers[input]++;
+      if (node.op == &ops::all_reduce) summed[input] = true;
+    }
+  });
+  each([&](const Node& node) {
+    if (node.op != &ops::reshape) return;
+    const ValueId x = node.inputs[0];
+    const bool moved = node.attrs.has("axis") && node.attrs.integer("from") != node.attrs.integer("to");
+    const bool alone = readers[x] == 1, kept = !moved && !summed[x] && !summed[node.outputs[0]];
+    if (state_.graph.values[x].kind != ValueKind::parameter && (alone || kept)) aliases_.insert(&node);
+  });
 }
 
 std::vector<const Node*> StepIndex::nodes_of(const ScheduleStep& step) const {
@@ -71,7 +93,7 @@ std::vector<const Node*> StepIndex::recomputed(CallId call) const {
   std::set<ValueId> needed;
   for (const Node* node : backward_[call]) needed.insert(node->inputs.begin(), node->inputs.end());
   return forward_of(call, needed, [this](const Node& node, const std::set<ValueId>& wanted) {
-    if (sums_of_loads_.contains(&node)) return false;  // small, not worth another collective
+    if (kept_sums_.contains(&node)) return false;
     bool results = node.op->loss != Loss::none;
     for (int i = 0; i < std::ssize(node.outputs); ++i)
       results = results || ((i < node.op->side_first || i >= node.op->side_end) && wanted.count(node.outputs[i]) != 0);
@@ -82,8 +104,7 @@ std::vector<const Node*> StepIndex::recomputed(CallId call) const {
 std::vector<const Node*> StepIndex::run_again(const ScheduleStep& step) const {
   if (!recomputes_whole(step)) return recomputed(step.call);
   std::vector<const Node*> nodes = forward_[step.call];
-  // The reduced loads of the forward pass would have no reader.
-  std::erase_if(nodes, [this](const Node* node) { return sums_of_loads_.contains(node); });
+  std::erase_if(nodes, [this](const Node* node) { return kept_sums_.contains(node); });
   return nodes;
 }
 

@@ -49,6 +49,9 @@ class StepIndex {
   bool is_last(const ScheduleStep& step) const {
     return step.microbatch == microbatches_.at({step.call, step.half != Half::input}).second;
   }
+  // Returns whether the reshape's output is an alias of its input. If the input has other readers, no op may overwrite
+  // either, and the axes must split the same dim of both.
+  bool aliases(const Node& reshape) const { return aliases_.contains(&reshape); }
   // Returns the unit's first call, whose backward is last, so that gradients of tied weights are whole after it.
   CallId first_call(UnitId unit) const { return first_call_[unit]; }
   bool is_first_call(const ScheduleStep& step) const { return step.call == first_call(state_.unit_of(step)); }
@@ -61,7 +64,10 @@ class StepIndex {
   const CompileState& state_;
   Table<CallId, std::vector<const Node*>> forward_, backward_;
   Table<CallId, char> gathers_again_;
-  std::set<const Node*> sums_of_loads_;  // all-reduces of experts' loads, which only backward reads
+  void find_aliases();
+
+  std::set<const Node*> aliases_;
+  std::set<const Node*> kept_sums_;  // all-reduces that run once, see CompileState
   Table<UnitId, CallId> first_call_;
   Table<UnitId, std::vector<UnitId>> parts_;
   std::vector<bool> for_weights_;  // by index in backward

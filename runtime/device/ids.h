@@ -11,6 +11,7 @@ namespace prun {
 
 inline constexpr int32_t kIgnoredTarget = -1;  // ignored by the loss, like nanoGPT's ignore_index
 inline constexpr const char* kTokenOutside = "token {} is outside the table's {} rows";
+inline constexpr const char* kRowOutside = "id {} is outside the tensor's {} rows";
 inline constexpr const char* kTargetOutside = "target {} is outside the {} logits of a row";
 
 // Throws plan_error with `text`, which has placeholders for both, unless 0 <= id < size.

@@ -163,7 +163,8 @@ std::string optimizer_problem(const OptimizerTraits& traits, const Types& reads,
 
 // Compares the writes with the types that the model's own rule infers.
 std::string inference_problem(const OpDef& op, const Types& reads, const Types& writes, const Attrs& attrs) {
-  const bool pieces = attrs.has("pieces");  // these ops only move dims
+  // These ops only move dims.
+  const bool pieces = attrs.has("pieces") || attrs.has("dims") || attrs.has("order") || attrs.has("dim");
   try {
     const Types expected = op.infer(reads, attrs);
     if (expected.size() != writes.size())

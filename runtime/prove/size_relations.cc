@@ -30,6 +30,13 @@ void change(Attrs& attrs, const char* name, const F& f) {
   if (attrs.has(name)) attrs.set(name, f(attrs.integer(name)));
 }
 
+// Returns the columns that a reshape divides into heads, or joins again, if the dims before them remain; 0 = neither.
+int64_t columns_of_heads(const Shape& x, const Shape& y) {
+  const Shape &few = x.size() < y.size() ? x : y, &many = x.size() < y.size() ? y : x;
+  if (few.empty() || many.size() != few.size() + 1) return 0;
+  return std::equal(few.begin(), few.end() - 1, many.begin()) ? few.back() : 0;
+}
+
 // Disjoint sets of dims that shrink together.
 class Partition {
  public:
@@ -101,7 +108,18 @@ class Reader {
     made_.rows.insert({shape(table).front(), tokens.size() > 1 ? tokens[1] : tokens.back()});
   }
 
+  // A reshape to heads limits the sizes as an attention does.
+  void read_reshape(const Node& node) {
+    const Shape &x = graph_.values[node.inputs[0]].type.shape, &y = graph_.values[node.outputs[0]].type.shape;
+    const std::optional<size_t> at = made_.group_of(columns_of_heads(x, y));
+    if (!at) return;
+    const Shape& many = x.size() < y.size() ? y : x;
+    made_.groups[*at].heads[many[many.size() - 2]] = many[many.size() - 2];
+    made_.groups[*at].head_sizes.insert(many.back());
+  }
+
   void read_heads(const Node& node) {
+    if (node.op == &ops::reshape) read_reshape(node);
     if (node.op != &ops::attention && node.op != &ops::rotary) return;
     const int64_t columns = last_dim(graph_, node.inputs[0]);
     const std::optional<size_t> at = made_.group_of(columns);
@@ -150,6 +168,19 @@ int64_t small_of(const std::map<int64_t, int64_t>& sizes, int64_t real) {
   return found == sizes.end() ? real : found->second;
 }
 
+// Replaces the sizes of a reshape or an expansion, except the samples.
+void resize_view(const Graph& graph, Node& node, const SizeRelations& relations, const SmallSizes& sizes) {
+  const Shape &x = graph.values[node.inputs[0]].type.shape, &y = graph.values[node.outputs[0]].type.shape;
+  Shape dims = y;
+  for (size_t i = 1; i < dims.size(); i++) dims[i] = small_of(sizes.dims, y[i]);
+  const std::optional<size_t> group = relations.group_of(columns_of_heads(x, y));
+  if (node.op == &ops::reshape && group && x.size() < y.size()) {
+    dims[y.size() - 2] = small_of(sizes.heads[*group], y[y.size() - 2]);
+    dims.back() = small_of(sizes.head_sizes[*group], y.back());
+  }
+  node.attrs.set("dims", dims);
+}
+
 }  // namespace
 
 std::optional<size_t> SizeRelations::group_of(int64_t dim) const {
@@ -164,6 +195,7 @@ void resize(Graph& graph, const SizeRelations& relations, const SmallSizes& size
   for (Node& node : graph.nodes) {
     for (const char* name : kDimAttrs)
       change(node.attrs, name, [&](int64_t size) { return small_of(sizes.dims, size); });
+    if (node.op == &ops::reshape || node.op == &ops::expand) resize_view(graph, node, relations, sizes);
     if (node.op != &ops::attention && node.op != &ops::rotary) continue;
     const std::optional<size_t> group = relations.group_of(last_dim(graph, node.inputs[0]));
     if (!group) continue;

@@ -145,7 +145,8 @@ std::optional<OpTime> loss_time(const DeviceModel& device, const Program& progra
 }
 
 bool copies_in_place(const Program& program, const Op& op) {
-  return op.is(ops::copy) && program.tensors[op.reads[0]].buffer == program.tensors[op.writes[0]].buffer &&
+  return (op.is(ops::copy) || op.is(ops::reshape)) &&
+         program.tensors[op.reads[0]].buffer == program.tensors[op.writes[0]].buffer &&
          program.tensors[op.reads[0]].byte_offset == program.tensors[op.writes[0]].byte_offset;
 }
 

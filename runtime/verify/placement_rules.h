@@ -65,5 +65,7 @@ Rule loss, cross_entropy_grad, cross_entropy_and_grad, cross_entropy_max, cross_
 Rule pointwise, reduce_dims, softmax, softmax_grad, matmul, cumsum;
 // placement_pieces.cc
 Rule join_pieces, cut_pieces, take_piece;
+// placement_views.cc
+Rule reshape, permute, one_dim, concat, expand, expand_grad, gather_rows, gather_rows_grad;
 
 }  // namespace prun::verify::rules

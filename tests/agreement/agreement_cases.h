@@ -38,6 +38,7 @@ std::vector<Case> moe_cases();
 std::vector<Case> pointwise_cases();
 std::vector<Case> arithmetic_cases();
 std::vector<Case> piece_cases();
+std::vector<Case> view_cases();
 std::vector<Case> training_cases();
 std::vector<Case> source_cases();
 std::vector<Case> all_cases();

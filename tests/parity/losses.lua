@@ -7,6 +7,7 @@ local arg = prun.args {
   list = "ddp dp", mesh = "dp=1", steps = 3, micro = 2, batch = 8, layers = 4, moe = false, dtype = "f32",
   shift = { 0.0, "added to the coefficient of the loss of an early layer, for mutants" },
   l2 = { true, "with an L2 loss" },
+  again = { "", "classes of units to recompute, such as block,head" },
 }
 
 local axes, list = {}, {}
@@ -20,6 +21,11 @@ for item in arg.list:gmatch "[^,]+" do
     options[key] = value == "true" or (value ~= "false" and (tonumber(value) or value))
   end
   list[#list + 1] = prun[words[1]](options)
+end
+if arg.again ~= "" then
+  local units = {}
+  for class in arg.again:gmatch "%a+" do units[#units + 1] = class end
+  list[#list + 1] = prun.recompute { units = units }
 end
 
 local vocab, width, context = 256, 16, 8

@@ -69,6 +69,14 @@ class Losses(unittest.TestCase):
         for mesh, strategies in EXPERTS.items():
             self.equal(self.rows(mesh, strategies, moe=True, l2=False), one, mesh)
 
+    def test_recomputed_losses_equal_one_ranks(self):  # whose all-reduces run once
+        units = "embed,block,head"
+        for moe, l2, meshes in ((False, True, MESHES), (True, False, EXPERTS)):
+            one = self.rows("dp=1", "ddp dp", micro=2 if moe else 1, moe=moe, l2=l2)
+            for mesh, strategies in meshes.items():
+                self.proven(mesh, strategies, moe=moe, l2=l2, again=units)
+                self.equal(self.rows(mesh, strategies, moe=moe, l2=l2, again=units), one, mesh)
+
     def test_a_coefficient_matters(self):  # of a loss in another stage than the last
         found = self.rows("pp=2 dp=2", "pipeline pp, ddp dp", shift=0.001)
         with self.assertRaises(AssertionError):

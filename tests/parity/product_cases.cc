@@ -53,8 +53,9 @@ struct Row {
 };
 
 const std::map<char, const char*> kModels = {
-    {'g', "gpt"},  {'l', "llama"}, {'m', "moe"},     {'p', "mlp"},  {'a', "again"}, {'w', "lent"},      {'t', "table"},
-    {'u', "unet"}, {'r', "raw"},   {'x', "mixtral"}, {'b', "bare"}, {'n', "after"}, {'f', "functions"}, {'o', "rows"}};
+    {'g', "gpt"},       {'l', "llama"}, {'m', "moe"},   {'p', "mlp"},     {'a', "again"}, {'w', "lent"},
+    {'t', "table"},     {'u', "unet"},  {'r', "raw"},   {'x', "mixtral"}, {'b', "bare"},  {'n', "after"},
+    {'f', "functions"}, {'o', "rows"},  {'i', "mixer"}, {'j', "joined"},  {'h', "heads"}, {'k', "picks"}};
 
 // CI runs the first mesh of each row with its first model.
 const std::vector<Row> kRows = {
@@ -259,6 +260,18 @@ const std::vector<Row> kRows = {
     {"ep x tp", "m", "", {"ep=2 tp=2", "dp=2 ep=2 tp=2"}},
     {"ep x cp", "m", "context=12 batch=12", {"cp=2 ep=2"}},
     {"ep x 1f1b", "m", "", {"pp=2 ep=2 micro=3"}},
+    {"views",
+     "ijhk",
+     "layers=2",
+     {"dp=2 pp=2 micro=3 data_parallel=zero3", "dp=3", "micro=4", "dp=2 data_parallel=zero1 micro=2",
+      "pp=2 micro=2 schedule=zb_h1"}},
+    {"views, recomputed", "ji", "layers=2", {"dp=2 recompute=layer"}},
+    {"rows by ids", "kh", "layers=2", {"dp=2 recompute=blocks", "dp=2 pp=2 micro=3 data_parallel=zero3"}},
+    {"views of heads",
+     "h",
+     "layers=2 context=12",
+     {"dp=2 tp=2", "tp=4", "tp=2 sequence=true", "tp=3 micro=2", "cp=2", "cp=2 tp=2", "pp=2 tp=2 micro=2",
+      "dp=2 tp=2 data_parallel=zero3 recompute=blocks"}},
 };
 
 std::vector<ProductCase> composed() {

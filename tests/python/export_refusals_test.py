@@ -56,8 +56,13 @@ CASES = {
     "OwnDerivative": ("", "the autograd function Straight has a derivative of its own", "with PyTorch's functions"),
     "TensorHook": ("register_hook", "a hook on a tensor's gradient", "remove the hook"),
     "Data": ("", "a tensor without its history, such as x.data", "use x itself"),
+<<<<<<< HEAD
     "Experts": ("topk", "a mixture of experts", "nn.moe"),
     "Picked": ("select", "that are picked", "loss is that of all tokens"),
+=======
+    "Experts": ("sum", "a mixture of experts", "nn.moe"),
+    "Picked": ("slice", "samples that are picked or joined", "in the first dim"),
+>>>>>>> refs/both
 }
 
 

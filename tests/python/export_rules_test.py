@@ -126,6 +126,63 @@ class Rules(unittest.TestCase):
             with self.subTest(name):
                 self.same(variants.Mlp(function), self.rows(), lua)
 
+    def test_views(self):
+        """Views of activations [6, 2, 8]; the function's result has 16 numbers a sample."""
+        class Views(nn.Module):
+            def __init__(self, function, added=False):
+                super().__init__()
+                self.up, self.last, self.function = nn.Linear(8, 16), nn.Linear(16, 4), function
+                self.added = nn.Parameter(torch.zeros(1, 1, 8)) if added else None
+
+            def forward(self, x, y):
+                h = torch.tanh(self.up(x)).view(-1, 2, 8)
+                h = self.function(h) if self.added is None else self.function(h, self.added)
+                return nn.functional.mse_loss(self.last(h.reshape(len(x), 16)), y)
+
+        for name, function, lua in [
+                ("transpose", lambda h: h.transpose(1, 2), ":transpose(1, 2)"),
+                ("mT", lambda h: h.mT * 2, ":transpose(1, 2)"),
+                ("permute", lambda h: h.unflatten(-1, (4, 2)).permute(0, 3, 1, 2), ":permute { 0, 3, 1, 2 }"),
+                ("slices", lambda h: torch.cat([h[:, :, 4:], h[:, :, :4]], -1), ":slice(2, 4), "),
+                ("negative", lambda h: torch.cat([h[..., -3:], h[..., :-3]], 2), ":slice(2, 5)"),
+                ("select", lambda h: torch.stack([h[:, 1], h[:, 0]], 1), "nn.stack({"),
+                ("chunk", lambda h: torch.cat(h.chunk(2, -1), 1), ":slice(2, 0, 4)"),
+                ("split", lambda h: torch.cat(h.split([3, 5], -1)[::-1], -1), ":slice(2, 3)"),
+                ("unbind", lambda h: h.unbind(1)[1][:, None].expand(-1, 2, -1), ":expand { -1, 2, -1 }"),
+                ("repeat", lambda h: h[:, :, :4].repeat(1, 1, 2), ":expand { -1, 1, 2, 2, 4 }"),
+                ("repeat_interleave", lambda h: h[:, :1].repeat_interleave(2, 1), ":expand { -1, 1, 2, 8 }"),
+                ("pad", lambda h: F.pad(h[:, :, 2:], (1, 1), value=0.5), ":pad(2, 1, 1, 0.5)"),
+                ("squeeze", lambda h: h[:, :, None].squeeze(2).flatten(1), "reshape { -1, 16 }")]:
+            with self.subTest(name):
+                self.same(Views(function), self.rows(), lua)
+        with self.subTest("a parameter once a sample"):
+            self.same(Views(lambda h, one: torch.cat([one.expand(len(h), -1, -1), h[:, 1:]], 1), True), self.rows(),
+                      ":expand { batch.x.shape[1], -1, -1 }")
+
+    def test_patches(self):
+        """Convolutions over patches become linear layers; columns beyond the last whole patch are not read."""
+        class Patches(nn.Module):
+            def __init__(self, layer, size, rows=False):
+                super().__init__()
+                self.layer, self.last, self.rows = layer, nn.Linear(size, 3), rows
+
+            def forward(self, x, y):
+                h = self.layer(x)
+                h = h.flatten(2).transpose(1, 2) if self.rows else h
+                return F.cross_entropy(self.last(torch.tanh(h).flatten(1)), y)
+
+        classes = torch.tensor([0, 2, 1, 2])
+        for name, layer, shape, size, rows, lua in [
+                ("images", nn.Conv2d(3, 5, 2, 2), (3, 4, 6), 30, True,
+                 "batch.x:reshape { -1, 3, 2, 2, 3, 2 }:permute { 0, 2, 4, 1, 3, 5 }:reshape { -1, 6, 12 }"),
+                ("oblong", nn.Conv2d(3, 5, (2, 3), (2, 3), bias=False), (3, 5, 7), 20, False, ":slice(3, 0, 6)"),
+                ("sounds", nn.Conv1d(2, 5, 4, 4), (2, 8), 10, False, "batch.x:reshape { -1, 2, 2, 4 }"),
+                ("videos", nn.Conv3d(1, 4, 2, 2), (1, 2, 4, 2), 8, False, "permute { 0, 2, 4, 6, 1, 3, 5, 7 }")]:
+            with self.subTest(name):
+                batch = torch.randn(4, *shape, dtype=torch.float64), classes
+                plan = self.same(Patches(layer, size, rows), batch, lua).plan
+                self.assertEqual("transpose" in plan, not rows)
+
     def test_functions_of_elements(self):
         """Functions, broadcasting, reductions and products that no other rule recognises."""
         for name, function, lua in [

@@ -221,9 +221,9 @@ class Experts(Two):
 
 class Picked(Two):
     def forward(self, x, y):
-        h = torch.relu(self.a(x)).view(-1, 2, 4)
-        h = h[:, 0]  # here
-        return F.mse_loss(h, y)
+        h = torch.relu(self.a(x))
+        h = h[1:]  # here
+        return F.mse_loss(self.b(torch.cat([h, h[:1]])), y)
 
 
 def turned(size, power=1.0):

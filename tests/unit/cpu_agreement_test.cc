@@ -24,6 +24,7 @@ TEST(CpuAgreement, Rows) { check_all(row_cases()); }
 TEST(CpuAgreement, Pointwise) { check_all(pointwise_cases()); }
 TEST(CpuAgreement, Arithmetic) { check_all(arithmetic_cases()); }
 TEST(CpuAgreement, Pieces) { check_all(piece_cases()); }
+TEST(CpuAgreement, Views) { check_all(view_cases()); }
 TEST(CpuAgreement, Training) { check_all(training_cases()); }
 TEST(CpuAgreement, Sources) { check_all(source_cases()); }
 TEST(CpuAgreement, AttentionBlocks) { check_all(attention_block_cases()); }

@@ -334,6 +334,24 @@ std::vector<Case> loss_and_elementwise_cases() {
   };
 }
 
+std::vector<Case> view_cases() {
+  const auto list = [](const char* name, std::vector<int64_t> sizes) { return make_attrs({{name, sizes}}); };
+  return {
+      {"reshape", "reshape", {{{3, 4, 5}}}, list("dims", {6, 10})},
+      {"permute", "permute", {{{2, 3, 4, 5}}}, list("order", {2, 0, 3, 1})},
+      {"slice", "slice", {{{2, 6, 5}}}, make_attrs({{"dim", 1}, {"start", 2}, {"size", 3}})},
+      {"slice to the end", "slice", {{{2, 6}}}, make_attrs({{"dim", 1}, {"start", 4}, {"size", 2}})},
+      {"pad", "pad", {{{2, 3, 5}}}, make_attrs({{"dim", 1}, {"before", 1}, {"after", 2}, {"value", 3.0}})},
+      {"concat", "concat", {{{2, 3, 5}}, {{2, 1, 5}}, {{2, 4, 5}}}, make_attrs({{"dim", 1}})},
+      {"concat of a value with itself", "concat", {{{2, 3}}}, make_attrs({{"dim", 0}}), {0, 0}},
+      {"concat, only the second", "concat", {unwanted({2, 3}), {{2, 5}}}, make_attrs({{"dim", 1}})},
+      {"expand", "expand", {{{2, 1, 5, 1}}}, list("dims", {2, 3, 5, 4})},
+      {"gather_rows", "gather_rows", {{{2, 4, 3}}, integers({2, 6}, 4)}},
+      {"gather_rows of single elements", "gather_rows", {{{2, 3, 5}}, integers({2, 3, 2}, 5)}},
+      {"gather_rows for all samples", "gather_rows", {{{4, 3}}, integers({6}, 4)}},
+  };
+}
+
 Attrs program(const char* instructions) { return text("program", instructions); }
 Attrs placed(const char* instructions, std::vector<int64_t> over, Shape shape) {
   return make_attrs({{"program", std::string(instructions)}, {"over", over}, {"shape", shape}});
@@ -397,6 +415,7 @@ std::vector<Case> arithmetic_cases() {
 
 std::vector<Case> cases() {
   std::vector<Case> all = layer_cases();
+  for (Case& one : view_cases()) all.push_back(std::move(one));
   for (Case& one : arithmetic_cases()) all.push_back(std::move(one));
   for (Case& one : loss_and_elementwise_cases()) all.push_back(std::move(one));
   return all;

@@ -234,6 +234,48 @@ TEST(PlacementRules, PiecesOfTensors) {
   EXPECT_EQ(outcome("take_piece", {{{4, 6}, kInvariant}}, {{4, 3}}, take), "S(1)");
 }
 
+// Expected texts are derived by hand from whole tensors on two ranks of tp.
+TEST(PlacementRules, ViewsMoveTheDimThatAnAxisSplits) {
+  const auto sizes = [](const char* name, std::vector<int64_t> list) { return with(name, std::move(list)); };
+  const std::string of_dim = "mixes the parts of tp, of which each rank has each rank's part of dim ";
+  EXPECT_EQ(outcome("reshape", {{{2, 4, 6}, shard(2)}}, {{2, 4, 3, 2}}, sizes("dims", {2, 4, 3, 2})), "S(2)");
+  EXPECT_EQ(outcome("reshape", {{{2, 4, 3, 2}, shard(2)}}, {{2, 4, 6}}, sizes("dims", {2, 4, 6})), "S(2)");
+  EXPECT_EQ(outcome("reshape", {{{2, 4, 6}, shard(2)}}, {{8, 6}}, sizes("dims", {8, 6})), "S(1)");
+  EXPECT_EQ(outcome("reshape", {{{2, 4, 6}, shard(0)}}, {{8, 6}}, sizes("dims", {8, 6})), "S(0)");
+  EXPECT_EQ(outcome("reshape", {{{2, 4, 6}, shard(1)}}, {{8, 6}}, sizes("dims", {8, 6})), of_dim + "1");
+  EXPECT_EQ(outcome("reshape", {{{2, 4, 6}, kPartial}}, {{8, 6}}, sizes("dims", {8, 6})), "P");
+  Attrs one_head = sizes("dims", {2, 4, 1, 2});
+  one_head.set("axis", "tp"), one_head.set("from", 2), one_head.set("to", 2);
+  EXPECT_EQ(outcome("reshape", {{{2, 4, 2}, shard(2)}}, {{2, 4, 1, 2}}, one_head), "S(2)");
+  one_head.set("to", 1);
+  EXPECT_EQ(outcome("reshape", {{{2, 4, 2}, shard(2)}}, {{2, 4, 1, 2}}, one_head), of_dim + "2");
+  EXPECT_EQ(outcome("permute", {{{2, 4, 6}, shard(2)}}, {{6, 2, 4}}, sizes("order", {2, 0, 1})), "S(0)");
+  EXPECT_EQ(outcome("slice", {{{2, 4, 6}, shard(2)}}, {{2, 1, 6}}, with("dim", 1)), "S(2)");
+  EXPECT_EQ(outcome("slice", {{{2, 4, 6}, shard(1)}}, {{2, 1, 6}}, with("dim", 1)), of_dim + "1");
+  Attrs pad = with("dim", 1);
+  EXPECT_EQ(outcome("pad", {{{2, 4, 6}, kPartial}}, {{2, 5, 6}}, pad), "P");
+  pad.set("value", 1.0);
+  EXPECT_EQ(outcome("pad", {{{2, 4, 6}, kPartial}}, {{2, 5, 6}}, pad),
+            "takes partial sums over tp for whole values: a reduction over tp is missing");
+  EXPECT_EQ(outcome("concat", {{{2, 4}, shard(0)}, {{2, 3}, shard(0)}}, {{2, 7}}, with("dim", 1)), "S(0)");
+  EXPECT_EQ(outcome("concat", {{{2, 4}, shard(1)}, {{2, 3}, shard(1)}}, {{2, 7}}, with("dim", 1)), of_dim + "1");
+  EXPECT_EQ(outcome("concat", {{{2, 4}, shard(0)}, {{2, 3}, kInvariant}}, {{2, 7}}, with("dim", 1)).substr(0, 8),
+            "combines");
+  EXPECT_EQ(outcome("expand", {{{2, 1, 6}, shard(2)}}, {{2, 5, 6}}, sizes("dims", {2, 5, 6})), "S(2)");
+  EXPECT_EQ(outcome("expand", {{{2, 1, 6}, shard(1)}}, {{2, 5, 6}}, sizes("dims", {2, 5, 6})), of_dim + "1");
+  Attrs samples = sizes("dims", {1, 5, 6});
+  samples.set("rows_axis", "tp");
+  EXPECT_EQ(outcome("expand_grad", {{{2, 5, 6}, shard(0)}}, {{1, 5, 6}}, samples), "P");
+  EXPECT_EQ(outcome("expand_grad", {{{2, 5, 6}, shard(1)}}, {{2, 1, 6}}, sizes("dims", {2, 1, 6})), "P");
+  EXPECT_EQ(outcome("gather_rows", {{{2, 9, 6}, shard(0)}, {{2, 3}, shard(0)}}, {{2, 3, 6}}), "S(0)");
+  EXPECT_EQ(outcome("gather_rows", {{{2, 9, 6}, shard(2)}, {{2, 3}, kInvariant}}, {{2, 3, 6}}), "S(2)");
+  EXPECT_EQ(outcome("gather_rows", {{{9, 6}, kInvariant}, {{3}, shard(0)}}, {{3, 6}}), "S(0)");
+  EXPECT_EQ(outcome("gather_rows", {{{2, 9, 6}, shard(1)}, {{2, 3}, kInvariant}}, {{2, 3, 6}}).substr(0, 8),
+            "combines");
+  EXPECT_EQ(outcome("gather_rows_grad", {{{3}, shard(0)}, {{3, 6}, shard(0)}}, {{9, 6}}), "P");
+  EXPECT_EQ(outcome("gather_rows_grad", {{{2, 3}, shard(0)}, {{2, 3, 6}, shard(0)}}, {{2, 9, 6}}), "S(0)");
+}
+
 // Ring attention: at hop h, keys come from the rank h before, and the hops must run in order.
 TEST(PlacementRules, HopsOfARing) {
   const Shape q = {2, 4, 6}, kv = {2, 4, 4}, out = {2, 4, 2}, lse = {2, 1, 4};

@@ -32,7 +32,8 @@ local accepts = {
   integer = "whole", number = "whole fraction huge", text = "text", name = "", axis = "", stream = "",
   boolean = "boolean", bytes = "whole", numbers = "table", integers = "table", texts = "text table",
   dims = "whole table",
-  init = "", tensor = "tensor", count = "whole tensor", batches = "whole", fn = "function", table = "table tables",
+  init = "", tensor = "tensor", tensors = "", count = "whole tensor",
+  batches = "whole", fn = "function", table = "table tables",
   loads = "table tables", paths = "text",
   strategies = "table tables",
   operand = "whole fraction huge tensor",
@@ -57,6 +58,7 @@ local right = {
 }
 local function right_value(entry)
   if entry.kind == "tensor" or entry.kind == "operand" then return tensor end
+  if entry.kind == "tensors" then return { tensor } end
   if entry.kind == "target" then return target end
   if entry.kind == "handle" then return handle end
   if entry.kind == "last" then return last end

@@ -40,6 +40,9 @@ inline TensorType wide_like(const TensorType& type) { return {wide(type.dtype), 
 // Returns the attributes that select the rank's tokens of a sample (tokens_axis and chunks), for a derivative.
 Attrs token_attrs(const Attrs& attrs);
 
+// Returns a list of sizes or dims; its numbers are whole.
+Shape sizes_of(const Attrs& attrs, std::string_view name);
+
 // Returns `flops`, and the bytes of all tensors, each once.
 Cost cost_of(double flops, const Types& inputs, const Types& outputs);
 // Returns the cost of GEMMs, all of whose FLOPs count for the model.

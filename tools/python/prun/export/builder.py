@@ -1,6 +1,7 @@
 """Builds the plan's ops from the loss backwards: the first rule that recognises a node makes its op."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ class Builder:
         self.vocab = 0
         self.balance = 0.0  # factor of the mixtures' balancing loss, and the layers whose router logits it reads
         self.balanced: set[Node] = set()
+        self.patches: dict[Node, Op] = {}  # convolutions as rows [batch, patches, out]
         self.routers: set[Node] = set()  # the layers whose results are the router logits of the mixtures made so far
 
     def value(self, arg: Any) -> Op:
@@ -76,7 +78,8 @@ class Builder:
 
     def emit(self, kind: str, text: str, inputs: list[Op], node: Node, **more: Any) -> Op:
         """Adds an op in the order of execution."""
-        op = Op(kind, text, inputs, more.pop("shape", None) or shape_of(node), node, **more)
+        shape = more.pop("shape", None) or self._shape(inputs, node)
+        op = Op(kind, text, inputs, shape, node, **more)
         for suffix, weight in [*op.weights.items(), *op.tables.items()]:
             for part in weight.parts:
                 if part.rows is None and part.columns is None:
@@ -85,6 +88,12 @@ class Builder:
             one.users.append(op)
         self.ops.append(op)
         return op
+
+    def _shape(self, inputs: list[Op], node: Node) -> tuple[int, ...]:
+        """Returns the shape of an op that keeps its first input's rows, which `strip` may have found in another shape."""
+        shape = shape_of(node)
+        before = inputs[0].shape if inputs else shape
+        return before if before[-1:] == shape[-1:] and math.prod(before) == math.prod(shape) else shape
 
     def layer_of(self, node: Node, depth: int = 1) -> str:
         """Returns the name that the module tree gives the layer of a node: the last name in its path."""

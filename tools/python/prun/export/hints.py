@@ -6,7 +6,7 @@ from torch.fx import Node
 from .trace import op_name
 
 NONE = "prun has no function for it"
-_CONVOLUTION = "prun has no convolution yet; a patch embedding can be a reshape in the data and nn.Linear"
+_CONVOLUTION = "prun has convolutions over patches that do not overlap only (stride = kernel_size, no padding, one group)"
 _RANDOM = "only nn.Dropout is random in a plan"
 _WRITTEN = "write it with exp, clamp, torch.where and the like, which a plan has"
 _BY_INDEX = "prun cannot pick elements by index yet"
@@ -28,11 +28,7 @@ KNOWN = {
     "randn_like": _RANDOM, "rand_like": _RANDOM, "bernoulli": _RANDOM, "rand": _RANDOM, "uniform": _RANDOM, "uniform_": _RANDOM, "randn": _RANDOM,
     "mish": _WRITTEN, "hardswish": _WRITTEN, "hardtanh": _WRITTEN, "prelu": _WRITTEN, "softplus": _WRITTEN,
     "index": _BY_INDEX, "gather": _BY_INDEX, "index_select": _BY_INDEX,
-    "select": "prun cannot pick tokens yet: a plan's loss is that of all tokens",
-    "slice": "prun cannot pick tokens yet: a plan's loss is that of all tokens",
-    "cat": "prun joins heads of attention only; a linear layer of joined inputs is a sum of two linear layers",
-    "transpose": "prun has no transposed tensors: keep [batch, tokens, width] (batch_first=True)",
-    "permute": "prun has no transposed tensors: keep [batch, tokens, width] (batch_first=True)",
+    "slice": "prun has slices without steps",
     "topk": EXPERTS, "_grouped_mm": EXPERTS, "histc": EXPERTS, "one_hot": EXPERTS,
     "where": "prun has torch.where of a comparison; attention masks are recognised if they are causal",
     "mean": _REDUCTION, "sum": _REDUCTION, "amax": _REDUCTION, "max": _REDUCTION, "var": _REDUCTION,

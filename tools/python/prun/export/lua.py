@@ -22,8 +22,10 @@ def _expression(op: Op, known: dict[int, str]) -> str:
 
 
 def _atom(op: Op, text: str) -> str:
-    """Puts a sum in brackets that is written within a product."""
-    return f"({text})" if op.kind in ("add",) and any(user.kind in ("mul", "scale") for user in op.users) else text
+    """Puts a sum in brackets that is written within a product, and an operator of which a method is called."""
+    called = op.kind in ("add", "mul", "scale") and any(user.text.startswith("{0}:") for user in op.users)
+    return f"({text})" if called or (
+        op.kind == "add" and any(user.kind in ("mul", "scale") for user in op.users)) else text
 
 
 def body_of(unit: Unit, indent: str, reads: list[str]) -> list[str]:

@@ -15,7 +15,8 @@ class Part:
     The plan's tensors of linear layers are [in, out], those of experts [experts, in, out], so `transpose` is true for a
     weight of nn.Linear. `columns`
     selects elements of the last dim after transposing, `rows` of the first one; None selects all. `table`: leading dims
-    of the parameter are joined to one. `lookup`: `rows` are all that the module ever reads.
+    of the parameter are joined to one. `lookup`: `rows` are all that the module ever reads. `flat`: all dims but the
+    first are joined, as for a convolution's patches.
     """
 
     parameter: str
@@ -24,10 +25,13 @@ class Part:
     rows: Tensor | None = None
     table: bool = False
     lookup: bool = False
+    flat: bool = False
 
     def _view(self, tensor: Tensor) -> Tensor:
         if self.table:
             return tensor.view(-1, tensor.shape[-1])
+        if self.flat:
+            tensor = tensor.view(tensor.shape[0], -1)
         return tensor.transpose(-1, -2) if self.transpose else tensor
 
     def of(self, tensor: Tensor) -> Tensor:

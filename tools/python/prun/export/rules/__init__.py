@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from ..builder import Builder
 from ..ops import Op
-from . import activations, arithmetic, attention, embeddings, experts, functions, layers, norms
+from . import activations, arithmetic, attention, embeddings, experts, functions, layers, norms, patches, views
 
 Rule = Callable[[Builder, Node], Op | None]
 
@@ -28,5 +28,12 @@ RULES: list[Rule] = [
     arithmetic.add,
     arithmetic.multiply,
     arithmetic.square,
+    patches.patches,
+    views.reshape,
+    views.permute,
+    views.expand,
+    views.slices,
+    views.join,
+    views.pad,
     *functions.RULES,
 ]

@@ -13,6 +13,7 @@ from torch.fx import Node
 from ..builder import Builder, number_text
 from ..ops import Op, Part, Weight
 from ..trace import aten, op_name, refuse, shape_of
+from .views import operand
 
 _UNARY = {
     aten.exp.default: "nn.exp({0})", aten.log.default: "nn.log({0})", aten.sqrt.default: "nn.sqrt({0})",
@@ -35,11 +36,7 @@ _REDUCTIONS = {aten.mean.dim: "mean", aten.sum.dim_IntList: "sum", aten.amax.def
 
 def _own_shape(builder: Builder, node: Node, arg: Node) -> Op:
     """Returns the op of an operand, which must have the operand's own shape."""
-    op = builder.value(arg)
-    if op.shape != shape_of(arg):
-        raise refuse(node, f"a tensor {list(shape_of(arg))} whose elements prun has as {list(op.shape)}",
-                     "prun keeps [batch, tokens, width] here: do not reshape the operand")
-    return op
+    return operand(builder, arg)
 
 
 def rows_of(builder: Builder, arg: Node) -> tuple[str, Part] | None:

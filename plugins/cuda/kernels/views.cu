@@ -1,0 +1,311 @@
+// Views that the compiler could not make an alias: copies between strided layouts, and the two sums of their
+// derivatives. One thread computes one element of the result, or one 16-byte word of a copy whose last dims allow it.
+#include <cstring>
+
+#include "block.cuh"
+#include "launch.h"
+
+namespace prun::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMostDims = 8;
+
+// y[Σ i·to] = x[Σ i·from]; strides in words. Element `i` of the walk counts through the dims, the last one fastest.
+struct Walk {
+  int dims = 0;
+  int64_t size[kMostDims], from[kMostDims], to[kMostDims];
+
+  void add(int64_t n, int64_t step_from, int64_t step_to) {
+    if (n == 1) return;
+    if (dims > 0 && from[dims - 1] == step_from * n && to[dims - 1] == step_to * n) {
+      size[dims - 1] *= n, from[dims - 1] = step_from, to[dims - 1] = step_to;
+      return;
+    }
+    size[dims] = n, from[dims] = step_from, to[dims] = step_to;
+    dims++;
+  }
+  int64_t count() const {
+    int64_t n = 1;
+    for (int i = 0; i < dims; i++) n *= size[i];
+    return n;
+  }
+  // Returns whether all strides and the run are multiples of `words`, and divides them.
+  bool widen(int64_t words) {
+    if (dims == 0 || from[dims - 1] != 1 || to[dims - 1] != 1 || size[dims - 1] % words != 0) return false;
+    for (int i = 0; i + 1 < dims; i++)
+      if (from[i] % words != 0 || to[i] % words != 0) return false;
+    for (int i = 0; i + 1 < dims; i++) from[i] /= words, to[i] /= words;
+    size[dims - 1] /= words;
+    return true;
+  }
+};
+
+__device__ __forceinline__ void offsets_of(const Walk& walk, int64_t i, int64_t& from, int64_t& to) {
+  from = to = 0;
+  for (int d = walk.dims - 1; d >= 0; d--) {
+    const int64_t rest = i / walk.size[d], place = i - rest * walk.size[d];
+    from += place * walk.from[d], to += place * walk.to[d];
+    i = rest;
+  }
+}
+
+template <class Word>
+__global__ void copy_strided(const Word* from, Word* to, Walk walk, int64_t count) {
+  for (int64_t i = first_item(); i < count; i += item_stride()) {
+    int64_t x, y;
+    offsets_of(walk, i, x, y);
+    to[y] = from[x];
+  }
+}
+
+template <class Word>
+std::unique_ptr<Kernel> copy_by(const void* from, void* to, const Walk& walk) {
+  return kernel_of([walk, from = static_cast<const Word*>(from), to = static_cast<Word*>(to), count = walk.count(),
+                    blocks = blocks_for(walk.count(), kThreads)](cudaStream_t stream) {
+    launch(copy_strided<Word>, blocks, kThreads, 0, stream, from, to, walk, count);
+  });
+}
+
+void expect_same_dtype(const OpView& view, size_t read) {
+  view.expect(view.write(0).dtype == view.read(read).dtype, "what it writes has another type");
+}
+
+// `from` and `to` are offsets in elements.
+std::unique_ptr<Kernel> copies(const OpView& view, size_t read, Walk walk, int64_t from, int64_t to) {
+  expect_same_dtype(view, read);
+  const int64_t bytes = dtype_bytes(view.read(read).dtype);
+  const char* x = static_cast<const char*>(view.read(read).ptr) + from * bytes;
+  char* y = static_cast<char*>(view.write(0).ptr) + to * bytes;
+  const uint64_t both = reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y);
+  if (both % 16 == 0 && walk.widen(16 / bytes)) return copy_by<uint4>(x, y, walk);
+  if (bytes == 8) return copy_by<uint64_t>(x, y, walk);
+  if (bytes == 4) return copy_by<uint32_t>(x, y, walk);
+  return copy_by<uint16_t>(x, y, walk);
+}
+
+struct Strides {
+  int64_t of[kMostDims];
+  Strides(const OpView& view, const Shape& shape) {
+    view.expect(shape.rank() <= kMostDims, shape_text(shape) + " has more than 8 dims");
+    int64_t stride = 1;
+    for (size_t i = shape.rank(); i-- > 0;) of[i] = stride, stride *= shape[i];
+  }
+};
+
+std::unique_ptr<Kernel> make_reshape(const OpView& view) {
+  const Tensor x = view.read(0), y = view.write(0);
+  view.expect_count(y, x.count());
+  if (x.ptr == y.ptr) return kernel_of([](cudaStream_t) {});
+  Walk walk;
+  walk.add(x.count(), 1, 1);
+  return copies(view, 0, walk, 0, 0);
+}
+
+std::unique_ptr<Kernel> make_permute(const OpView& view) {
+  const Tensor x = view.read(0), y = view.write(0);
+  const std::vector<double> order = view.numbers("order");
+  view.expect(order.size() == x.shape.rank() && x.shape.rank() == y.shape.rank(), shape_text(y.shape));
+  const Strides from(view, x.shape), to(view, y.shape);
+  Walk walk;
+  for (size_t i = 0; i < order.size(); i++) {
+    const auto dim = static_cast<size_t>(order[i]);
+    view.expect(dim < x.shape.rank() && x.shape[dim] == y.shape[i], shape_text(y.shape));
+    walk.add(y.shape[i], from.of[dim], to.of[i]);
+  }
+  return copies(view, 0, walk, 0, 0);
+}
+
+std::unique_ptr<Kernel> make_expand(const OpView& view) {
+  const Tensor x = view.read(0), y = view.write(0);
+  view.expect(x.shape.rank() == y.shape.rank(), shape_text(y.shape));
+  const Strides from(view, x.shape), to(view, y.shape);
+  Walk walk;
+  for (size_t i = 0; i < y.shape.rank(); i++) walk.add(y.shape[i], x.shape[i] == y.shape[i] ? from.of[i] : 0, to.of[i]);
+  return copies(view, 0, walk, 0, 0);
+}
+
+// A tensor as [outer, size, inner] around the op's dim.
+struct Around {
+  int64_t outer = 1, size = 1, inner = 1;
+  Around(const OpView& view, const Shape& shape) {
+    const int64_t dim = view.integer("dim");
+    view.expect(dim >= 0 && dim < static_cast<int64_t>(shape.rank()), shape_text(shape));
+    for (int64_t i = 0; i < static_cast<int64_t>(shape.rank()); i++)
+      (i < dim ? outer : i == dim ? size : inner) *= shape[static_cast<size_t>(i)];
+  }
+  int64_t row() const { return size * inner; }
+};
+
+std::unique_ptr<Kernel> make_slice(const OpView& view) {
+  const Around x(view, view.read(0).shape), y(view, view.write(0).shape);
+  const int64_t start = view.integer("start");
+  view.expect(x.outer == y.outer && x.inner == y.inner && start >= 0 && start + y.size <= x.size,
+              shape_text(view.write(0).shape));
+  Walk walk;
+  walk.add(x.outer, x.row(), y.row());
+  walk.add(y.row(), 1, 1);
+  return copies(view, 0, walk, start * x.inner, 0);
+}
+
+template <class T>
+__global__ void pad_rows(const T* x, T* y, T value, int64_t outer, int64_t own, int64_t row, int64_t before) {
+  for (int64_t i = first_item(); i < outer * row; i += item_stride()) {
+    const int64_t at = i / row, place = i - at * row - before;
+    y[i] = place >= 0 && place < own ? x[at * own + place] : value;
+  }
+}
+
+template <class T>
+std::unique_ptr<Kernel> padded(const OpView& view) {
+  const Around x(view, view.read(0).shape), y(view, view.write(0).shape);
+  const int64_t before = view.integer("before");
+  view.expect(x.outer == y.outer && x.inner == y.inner && before >= 0 && before + x.size <= y.size,
+              shape_text(view.write(0).shape));
+  T value;
+  if constexpr (std::is_same_v<T, bf16>)
+    value = __float2bfloat16_rn(static_cast<float>(view.number("value")));
+  else
+    value = static_cast<T>(view.number("value"));
+  return kernel_of([=, from = view.in<T>(0), to = view.out<T>(0),
+                    blocks = blocks_for(y.outer * y.row(), kThreads)](cudaStream_t stream) {
+    launch(pad_rows<T>, blocks, kThreads, 0, stream, from, to, value, y.outer, x.row(), y.row(), before * y.inner);
+  });
+}
+
+std::unique_ptr<Kernel> make_pad(const OpView& view) {
+  return with_number(view.write(0).dtype, [&]<class T>() { return padded<T>(view); });
+}
+
+std::unique_ptr<Kernel> make_concat(const OpView& view) {
+  const Around y(view, view.write(0).shape);
+  std::vector<std::unique_ptr<Kernel>> parts;
+  int64_t done = 0;
+  for (size_t i = 0; i < view.reads(); i++) {
+    const Around x(view, view.read(i).shape);
+    view.expect(x.outer == y.outer && x.inner == y.inner, shape_text(view.read(i).shape));
+    Walk walk;
+    walk.add(x.outer, x.row(), y.row());
+    walk.add(x.row(), 1, 1);
+    parts.push_back(copies(view, i, walk, 0, done * y.inner));
+    done += x.size;
+  }
+  view.expect(done == y.size, shape_text(view.write(0).shape));
+  return kernel_of([parts = std::move(parts)](cudaStream_t stream) {
+    for (const std::unique_ptr<Kernel>& part : parts) part->run(stream);
+  });
+}
+
+// dx[Σ i·to over kept] = Σ over summed of dy[Σ i·from over kept + Σ j·from over summed].
+template <class T>
+__global__ void sum_expanded(const T* dy, T* dx, Walk kept, Walk summed, int64_t count, int64_t terms) {
+  for (int64_t i = first_item(); i < count; i += item_stride()) {
+    int64_t from, to, ignored, offset;
+    offsets_of(kept, i, from, to);
+    Wide<T> sum = 0;
+    for (int64_t j = 0; j < terms; j++) {
+      offsets_of(summed, j, offset, ignored);
+      sum += widen(dy[from + offset]);
+    }
+    dx[to] = narrow<T>(sum);
+  }
+}
+
+template <class T>
+std::unique_ptr<Kernel> expand_grad(const OpView& view) {
+  const Tensor dy = view.read(0), dx = view.write(0);
+  view.expect(dy.shape.rank() == dx.shape.rank(), shape_text(dx.shape));
+  const Strides from(view, dy.shape), to(view, dx.shape);
+  Walk kept, summed;
+  for (size_t i = 0; i < dy.shape.rank(); i++) {
+    if (dx.shape[i] == dy.shape[i])
+      kept.add(dy.shape[i], from.of[i], to.of[i]);
+    else
+      summed.add(dy.shape[i], from.of[i], 0);
+  }
+  return kernel_of([=, x = view.in<T>(0), y = view.out<T>(0), count = kept.count(), terms = summed.count(),
+                    blocks = blocks_for(kept.count(), kThreads)](cudaStream_t stream) {
+    launch(sum_expanded<T>, blocks, kThreads, 0, stream, x, y, kept, summed, count, terms);
+  });
+}
+
+std::unique_ptr<Kernel> make_expand_grad(const OpView& view) {
+  return with_float(view.write(0).dtype, [&]<class T>() { return expand_grad<T>(view); });
+}
+
+// Rows by ids: x [outer, rows, inner], ids [outer, n], y [outer, n, inner].
+struct Rows {
+  int64_t outer = 1, n, rows, inner = 1;
+  Rows(const OpView& view, const Tensor& ids, const Tensor& x, const Tensor& y) {
+    view.expect(ids.shape.rank() > 0 && x.shape.rank() >= ids.shape.rank(), shape_text(x.shape));
+    const size_t shared = ids.shape.rank() - 1;
+    for (size_t i = 0; i < shared; i++) outer *= ids.shape[i];
+    n = ids.shape.last();
+    rows = x.shape[shared];
+    for (size_t i = shared + 1; i < x.shape.rank(); i++) inner *= x.shape[i];
+    view.expect_count(x, outer * rows * inner);
+    view.expect_count(y, outer * n * inner);
+  }
+};
+
+// An id outside the tensor yields zeros: data are checked before a run.
+template <class T>
+__global__ void gather_elements(const T* x, const int32_t* ids, T* y, Rows at) {
+  for (int64_t i = first_item(); i < at.outer * at.n * at.inner; i += item_stride()) {
+    const int64_t row = i / at.inner, id = ids[row];
+    y[i] = id >= 0 && id < at.rows ? x[(row / at.n * at.rows + id) * at.inner + i - row * at.inner] : T{};
+  }
+}
+
+template <class T>
+std::unique_ptr<Kernel> gathered(const OpView& view) {
+  const Rows at(view, view.read(1), view.read(0), view.write(0));
+  return kernel_of([=, x = view.in<T>(0), ids = view.in<int32_t>(1), y = view.out<T>(0),
+                    blocks = blocks_for(at.outer * at.n * at.inner, kThreads)](cudaStream_t stream) {
+    launch(gather_elements<T>, blocks, kThreads, 0, stream, x, ids, y, at);
+  });
+}
+
+std::unique_ptr<Kernel> make_gather(const OpView& view) {
+  return with_number(view.write(0).dtype, [&]<class T>() { return gathered<T>(view); });
+}
+
+template <class T>
+__global__ void scatter_elements(const int32_t* ids, const T* dy, T* dx, Rows at) {
+  for (int64_t i = first_item(); i < at.outer * at.rows * at.inner; i += item_stride()) {
+    const int64_t place = i / at.inner, column = i - place * at.inner, outer = place / at.rows,
+                  row = place - outer * at.rows;
+    Wide<T> sum = 0;
+    for (int64_t j = outer * at.n; j < (outer + 1) * at.n; j++)
+      if (ids[j] == row) sum += widen(dy[j * at.inner + column]);
+    dx[i] = narrow<T>(sum);
+  }
+}
+
+template <class T>
+std::unique_ptr<Kernel> scattered(const OpView& view) {
+  const Rows at(view, view.read(0), view.write(0), view.read(1));
+  return kernel_of([=, ids = view.in<int32_t>(0), dy = view.in<T>(1), dx = view.out<T>(0),
+                    blocks = blocks_for(at.outer * at.rows * at.inner, kThreads)](cudaStream_t stream) {
+    launch(scatter_elements<T>, blocks, kThreads, 0, stream, ids, dy, dx, at);
+  });
+}
+
+std::unique_ptr<Kernel> make_scatter(const OpView& view) {
+  return with_float(view.write(0).dtype, [&]<class T>() { return scattered<T>(view); });
+}
+
+const KernelFamily kFamily = {
+    {"reshape", make_reshape, nullptr, takes_any},
+    {"permute", make_permute, nullptr, takes_any},
+    {"slice", make_slice, nullptr, takes_any},
+    {"pad", make_pad, nullptr, takes_any},
+    {"concat", make_concat, nullptr, takes_any},
+    {"expand", make_expand, nullptr, takes_any},
+    {"expand_grad", make_expand_grad},
+    {"gather_rows", make_gather, nullptr, takes_any},
+    {"gather_rows_grad", make_scatter},
+};
+
+}  // namespace
+}  // namespace prun::cuda

@@ -1,0 +1,104 @@
+// Distribution rules of views over an axis that splits weights: the dim that the axis splits moves with the view, and
+// the sizes in its attributes become a rank's. A view across the ranks' parts is an error, because a reduction or a
+// gather there is rarely intended; only tokens of sequence parallelism are gathered.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "compile/distributor.h"
+#include "compile/view_dims.h"
+#include "ir/ops.h"
+#include "ir/ops/rules.h"
+#include "ir/state.h"
+
+namespace prun {
+namespace {
+
+[[noreturn]] void mixes(const Distributor& d, const Node& node, int dim, const Shape& x, const Shape& y) {
+  std::string why;
+  if (node.op == &ops::reshape) why = fmt::format(": no dim of {} has {} equal parts of it", shape_text(y), d.ranks());
+  throw plan_error(
+      fmt::format("{}, which axis '{}' of {} ranks splits{}", mixing_text(node, dim, x), d.axis(), d.ranks(), why),
+      node.site);
+}
+
+// The shapes of an op before the axis splits it.
+Shape whole_of(const Distributor& d, ValueId value) {
+  Shape shape = d.type(value).shape;
+  const Placement placement = d.placement(value);
+  if (placement.kind == PlacementKind::shard) shape[placement.dim] *= d.ranks();
+  return shape;
+}
+
+// Returns whether the columns of a value are blocks, each of which was split by itself.
+bool has_blocks(const Distributor& d, ValueId value) {
+  const std::vector<Node>& nodes = d.whole_nodes();
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    if (node->outputs[0] != value) continue;
+    if (node->op == &ops::linear) return d.graph().values[node->inputs[1]].blocks.size() > 1;
+    if (node->op->distribution != Distribution::elementwise && node->op != &ops::rotary) return false;
+    value = node->inputs[0];
+  }
+  return false;
+}
+
+// Returns the dim of y that a reshape leaves as it is, if the ranks' parts of it differ in size because they do not
+// divide it; x is a rank's shape.
+std::optional<int> uneven(const Distributor& d, const Shape& x, int dim, const Shape& y) {
+  const Shape tail(x.begin() + dim + 1, x.end());
+  const int to = static_cast<int>(std::ssize(y)) - static_cast<int>(std::ssize(tail)) - 1;
+  if (to < 0 || y[to] % d.ranks() == 0 || x[dim] != (y[to] + d.ranks() - 1) / d.ranks()) return std::nullopt;
+  const bool same = std::equal(tail.begin(), tail.end(), y.begin() + to + 1, y.end()) &&
+                    element_count({x.begin(), x.begin() + dim}) == element_count({y.begin(), y.begin() + to});
+  return same ? std::optional(to) : std::nullopt;
+}
+
+}  // namespace
+
+void view(Distributor& d, const Node& node) {
+  Node copy = node;
+  const Shape y = d.whole_type(node.outputs[0]).shape;
+  bool split = false, alike = true, tokens = false;
+  for (size_t i = 0; i < node.inputs.size(); i++) {
+    const ValueId input = node.inputs[i];
+    if (const int dim = d.split_dim(input); dim >= 0) {
+      Shape weight = d.type(input).shape;
+      weight[dim] *= d.ranks();
+      mixes(d, node, dim, weight, y);
+    }
+    split = split || d.placement(input) != Placement{};
+    alike = alike && d.placement(input) == d.placement(node.inputs[0]);
+    tokens = tokens || d.is_tokens(input);
+  }
+  if (!split) return d.keep(std::move(copy), {});
+  const Shape x = whole_of(d, node.inputs[0]);
+  const int dim = d.placement(node.inputs[0]).dim;
+  std::optional<int> to;
+  const std::optional<int> kept =
+      alike && node.op == &ops::reshape ? uneven(d, d.type(node.inputs[0]).shape, dim, y) : std::nullopt;
+  if (alike && node.op != &ops::gather_rows) to = dim_after(node, x, dim, y, false);
+  if (to && node.op == &ops::reshape && y[*to] != x[dim] && has_blocks(d, node.inputs[0])) to = std::nullopt;
+  if (to && y[*to] % d.ranks() != 0) to = std::nullopt;
+  if (to && node.op == &ops::reshape &&
+      element_count({x.begin() + dim + 1, x.end()}) * x[dim] != element_count({y.begin() + *to, y.end()}))
+    to = std::nullopt;
+  if (kept) to = kept;
+  if (!to) {
+    if (!tokens) mixes(d, node, dim, x, y);
+    for (ValueId& input : copy.inputs) input = d.whole(input);
+    return d.keep(std::move(copy), {});
+  }
+  if (copy.attrs.has("dims")) {
+    Shape dims = ops::sizes_of(node.attrs, "dims");
+    dims[*to] = run_of(dims[*to], d.ranks(), 1);
+    copy.attrs.set("dims", dims);
+  }
+  if (node.op == &ops::reshape) {
+    copy.attrs.set("axis", d.axis());
+    copy.attrs.set("from", int64_t{dim});
+    copy.attrs.set("to", int64_t{*to});
+  }
+  d.keep(std::move(copy), shard_of(*to));
+}
+
+}  // namespace prun

@@ -1,0 +1,239 @@
+"""Reshapes, permutations, slices, splits, joins and padding of activations outside attention.
+
+The first dim holds the samples. A plan's batch has another size than the example's, so that sizes with samples in them
+are written as -1 or kept.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch.fx import Node
+
+from ..builder import Builder, number_text, whole
+from ..ops import Op
+from ..trace import RESHAPES, aten, is_getitem, refuse, shape_of
+
+_TRANSPOSE = {aten.transpose.int, aten.t.default, aten.numpy_T.default, aten.mT.default}
+_EXPAND = {aten.expand.default, aten.broadcast_to.default, aten.expand_as.default}
+_SPLIT = {aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int}
+_SAMPLES = "prun divides the samples over ranks: keep them in the first dim"
+
+
+def list_text(sizes: Sequence[int | str]) -> str:
+    """Returns a Lua list for Op.text."""
+    return f"{{{{ {', '.join(map(str, sizes))} }}}}"
+
+
+def samples_of(builder: Builder) -> int:
+    """Returns the number of samples in the example."""
+    return shape_of(next(iter(builder.traced.inputs)))[0]
+
+
+def reshaped(builder: Builder, op: Op, shape: tuple[int, ...], node: Node) -> Op:
+    """Returns the op with another shape. Its samples remain outermost."""
+    if op.shape == shape:
+        return op
+    if op.kind == "parameter":
+        return builder.emit("reshape", f"{{0}}:reshape {list_text(shape)}", [op], node, shape=shape)
+    samples = samples_of(builder)
+    count = math.prod(shape)
+    if not shape or not op.shape or shape[0] % samples or op.shape[0] % samples or count != math.prod(op.shape):
+        raise refuse(node, f"a reshape from {list(op.shape)} to {list(shape)} that mixes samples", _SAMPLES)
+    return builder.emit("reshape", f"{{0}}:reshape {list_text([-1, *shape[1:]])}", [op], node, shape=shape)
+
+
+def operand(builder: Builder, arg: Any) -> Op:
+    """Returns the op of an operand in its traced shape, which builder.value does not keep. Parameters are operands."""
+    assert isinstance(arg, Node)
+    name = builder.traced.parameter(builder.traced.follow(arg))
+    if name is None:
+        return reshaped(builder, builder.value(arg), shape_of(arg), arg)
+    node = builder.traced.follow(arg)
+    if node not in builder.made:
+        if name in builder.owner_of:
+            raise refuse(arg, f"the parameter {name} outside a layer that owns it", "")
+        text = f'nn.parameter({{weight}}, {list_text(shape_of(node))}, {{{{ "normal", 0.02 }}}})'
+        builder.made[node] = builder.emit("parameter", text, [], node, tables={"weight": whole(name)})
+    return builder.made[node]
+
+
+def _first(dim: int, x: Op, node: Node) -> None:
+    if dim == 0 and x.kind != "parameter":
+        raise refuse(node, "samples that are picked or joined", _SAMPLES)
+
+
+def reshape(builder: Builder, node: Node) -> Op | None:
+    """view, reshape, flatten, unflatten, squeeze, unsqueeze."""
+    if node.target not in RESHAPES:
+        return None
+    return reshaped(builder, operand(builder, node.args[0]), shape_of(node), node)
+
+
+def permute(builder: Builder, node: Node) -> Op | None:
+    """transpose, permute, t, mT."""
+    if node.target not in _TRANSPOSE and node.target is not aten.permute.default:
+        return None
+    source = node.args[0]
+    assert isinstance(source, Node)
+    count = len(shape_of(source))
+    order: list[int] = list(range(count))
+    if node.target is aten.permute.default:
+        given: Any = node.args[1]
+        order = [one % count for one in given]
+    elif count > 1:
+        pair: Any = node.args[1:3] if node.target is aten.transpose.int else (count - 2, count - 1)
+        a, b = pair[0] % count, pair[1] % count
+        order[a], order[b] = b, a
+    x = operand(builder, source)
+    if x.kind != "parameter" and order[0] != 0 and shape_of(source)[0] % samples_of(builder) == 0:
+        raise refuse(node, "samples that leave the first dim", _SAMPLES)
+    moved = [i for i, one in enumerate(order) if i != one]
+    text = f":transpose({moved[0]}, {moved[1]})" if len(moved) == 2 else f":permute {list_text(order)}"
+    return builder.emit("permute", "{0}" + text, [x], node, shape=shape_of(node))
+
+
+def expand(builder: Builder, node: Node) -> Op | None:
+    """expand, broadcast_to; repeat and repeat_interleave."""
+    source: Any = node.args[0] if node.args else None
+    if node.target in _EXPAND:
+        return _expanded(builder, operand(builder, source), shape_of(source), shape_of(node), node)
+    if node.target is aten.repeat.default:
+        before, times = shape_of(source), node.args[1]
+        assert isinstance(times, list | tuple)
+        before = (1,) * (len(times) - len(before)) + before
+        if all(size == 1 or count == 1 for size, count in zip(before, times)):
+            return _expanded(builder, operand(builder, source), shape_of(source), shape_of(node), node)
+        wide = [size for pair in zip([1] * len(times), before) for size in pair][1:]
+        to = [size for pair in zip(times, before) for size in pair][1:]
+    elif node.target is aten.repeat_interleave.self_int and len(node.args) > 2:
+        count: Any = node.args[1]
+        at: Any = node.args[2]
+        before = shape_of(source)
+        if count == 1:
+            return operand(builder, source)
+        at %= len(before)
+        wide, to = [*before[:at + 1], 1, *before[at + 1:]], [*before[:at + 1], count, *before[at + 1:]]
+    else:
+        return None
+    if shape_of(node)[0] != before[0]:
+        raise refuse(node, f"{list(before)} repeated to {list(shape_of(node))} along the samples", _SAMPLES)
+    x = operand(builder, source)
+    wide[0] = to[0] = -1
+    text = f"{{0}}:reshape {list_text(wide)}:expand {list_text(to)}:reshape {list_text([-1, *shape_of(node)[1:]])}"
+    return builder.emit("expand", text, [x], node, shape=shape_of(node))
+
+
+def _expanded(builder: Builder, x: Op, before: tuple[int, ...], after: tuple[int, ...], node: Node) -> Op:
+    before = (1,) * (len(after) - len(before)) + before
+    sizes = [str(size) if size != old else "-1" for old, size in zip(before, after)]
+    if before[0] == 1 != after[0]:
+        if not _from_parameters(x) or after[0] != samples_of(builder):
+            raise refuse(node, f"{list(before)} repeated to {list(after)} along the samples", _SAMPLES)
+        tokens = any(name in builder.inputs_used for name in ("tokens", "targets", "shifted"))
+        sizes[0] = f"batch.{'tokens' if tokens else 'x'}.shape[1]"
+    return builder.emit("expand", f"{{0}}:expand {list_text(sizes)}", [x], node, shape=after)
+
+
+def _from_parameters(op: Op) -> bool:
+    return op.kind == "parameter" or (bool(op.inputs) and all(map(_from_parameters, op.inputs)))
+
+
+def cut(builder: Builder, node: Node, x: Op, dim: int, start: int, size: int) -> Op:
+    """Adds a slice of one dim."""
+    _first(dim, x, node)
+    whole_size = x.shape[dim]
+    if start == 0 and size == whole_size:
+        return x
+    last = "" if start + size == whole_size else f", {start + size}"
+    shape = (*x.shape[:dim], size, *x.shape[dim + 1:])
+    return builder.emit("slice", f"{{0}}:slice({dim}, {start}{last})", [x], node, shape=shape)
+
+
+def slices(builder: Builder, node: Node) -> Op | None:
+    """x[:, a:b], narrow, select, and the parts of split, chunk and unbind."""
+    traced = builder.traced
+    source: Any = node.args[0] if node.args else None
+    if not isinstance(source, Node):
+        return None
+    if is_getitem(node) and source.target in _SPLIT:
+        return _part(builder, node, source)
+    if node.target not in (aten.slice.Tensor, aten.narrow.default, aten.select.int):
+        return None
+    numbers = [traced.number(one) for one in node.args[1:]]
+    shape = shape_of(source)
+    dim = int(numbers[0] or 0) % len(shape)
+    size = shape[dim]
+    if node.target is aten.slice.Tensor:
+        if len(numbers) > 3 and numbers[3] != 1:
+            return None
+        start = min(max(int(numbers[1] or 0) if len(numbers) > 1 else 0, -size), size) % (size + 1)
+        if len(numbers) > 1 and numbers[1] is not None and numbers[1] < 0:
+            start = max(0, size + int(numbers[1]))
+        length = shape_of(node)[dim]
+    elif node.target is aten.narrow.default:
+        start, length = int(numbers[1] or 0) % size, int(numbers[2] or 0)
+    else:
+        start, length = int(numbers[1] or 0) % size, 1
+    op = cut(builder, node, operand(builder, source), dim, start, length)
+    return reshaped(builder, op, shape_of(node), node)
+
+
+def _part(builder: Builder, node: Node, split: Node) -> Op:
+    source, which = split.args[0], node.args[1]
+    assert isinstance(source, Node) and isinstance(which, int)
+    results: Any = split.meta["val"]
+    axis: Any = split.args[2] if split.target is not aten.unbind.int and len(split.args) > 2 else (
+        split.args[1] if split.target is aten.unbind.int and len(split.args) > 1 else 0)
+    shape = shape_of(source)
+    dim = int(axis) % len(shape)
+    if split.target is aten.unbind.int:
+        start, length = which, 1
+    else:
+        sizes = [int(one.shape[dim]) for one in results]
+        start, length = sum(sizes[:which]), sizes[which]
+    op = cut(builder, node, operand(builder, source), dim, start, length)
+    return reshaped(builder, op, shape_of(node), node)
+
+
+def join(builder: Builder, node: Node) -> Op | None:
+    """cat and stack."""
+    if node.target not in (aten.cat.default, aten.stack.default):
+        return None
+    parts: Any = node.args[0]
+    axis: Any = node.args[1] if len(node.args) > 1 else 0
+    dim = int(axis) % len(shape_of(node))
+    inputs = [operand(builder, one) for one in parts if math.prod(shape_of(one))]
+    _first(dim, inputs[0], node)
+    word = "concat" if node.target is aten.cat.default else "stack"
+    if len(inputs) == 1 and word == "concat":
+        return inputs[0]
+    places = ", ".join(f"{{{i}}}" for i in range(len(inputs)))
+    return builder.emit(word, f"nn.{word}({{{{ {places} }}}}, {dim})", inputs, node, shape=shape_of(node))
+
+
+def pad(builder: Builder, node: Node) -> Op | None:
+    """F.pad with a constant."""
+    constant = node.target is aten.constant_pad_nd.default or (
+        node.target is aten.pad.default and (len(node.args) < 3 or node.args[2] == "constant"))
+    if not constant:
+        return None
+    amounts: Any = node.args[1]
+    given = node.args[2 if node.target is aten.constant_pad_nd.default else 3:]
+    value = builder.traced.number(given[0]) if given and given[0] is not None else 0.0
+    op = operand(builder, node.args[0])
+    count = len(op.shape)
+    for i in range(len(amounts) // 2):
+        dim, before, after = count - 1 - i, amounts[2 * i], amounts[2 * i + 1]
+        if before == after == 0:
+            continue
+        _first(dim, op, node)
+        low, high = max(-before, 0), max(-after, 0)
+        op = cut(builder, node, op, dim, low, op.shape[dim] - low - high)
+        before, after = max(before, 0), max(after, 0)
+        if before or after:
+            tail = f", {number_text(value or 0.0)}" if value else ""
+            shape = (*op.shape[:dim], op.shape[dim] + before + after, *op.shape[dim + 1:])
+            op = builder.emit("pad", f"{{0}}:pad({dim}, {before}, {after}{tail})", [op], node, shape=shape)
+    return op
