@@ -17,7 +17,7 @@ end
 local function operand(name, x, letters)
   local count = 1
   for _, size in ipairs(dims(letters)) do count = count * size end
-  return nn.linear(name, x, count // 2):reshape(dims(letters))
+  return nn.linear(name, x, count):reshape(dims(letters))
 end
 
 -- The dims of x, named `letters`, in the order of `all`, with 1 for the others.
@@ -63,7 +63,7 @@ return prun.plan {
     add("log_softmax", nn.log_softmax(x, -2) - (arg.wrong and 1.1 or 1) * nn.log(shares))
     return total
   end,
-  data = prun.data.random { batch = 2, inputs = 6, outputs = 1 },
+  data = prun.data.random { batch = 1, inputs = 6, outputs = 1 },
   optimizer = prun.sgd { lr = 0.1 },
   steps = 1,
 }

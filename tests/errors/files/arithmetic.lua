@@ -30,7 +30,7 @@ function cases.einsum_letter_twice(x) return nn.einsum("btt,bsd->bsd", x, x) end
 function cases.einsum_letter_of_nothing(x) return nn.einsum("btd,bsd->bts_", x, x) end
 function cases.einsum_letter_of_the_result(x) return nn.einsum("btd,bsd->btq", x, x) end
 function cases.einsum_of_other_dims(x) return nn.einsum("bt,bsd->bsd", x, x) end
-function cases.einsum_of_other_sizes(x) return nn.einsum("btd,bds->bts", x, nn.linear("wide", x, 12)) end
+function cases.einsum_of_other_sizes(x) return nn.einsum("btd,bsd->bts", x, nn.linear("wide", x, 12)) end
 function cases.function_misspelled(x) return nn.sigmiod(x) end
 function cases.samples_averaged(x) return x - nn.mean(x, 0) end
 function cases.samples_and_a_parameter(x) return x + nn.parameter("noise", { 4, 1, 1 }) end
