@@ -11,6 +11,7 @@ local types = {
   bytes = "string|integer", numbers = "number[]", integers = "integer[]", texts = "string|string[]",
   paths = "string|string[]",
   dims = "integer|integer[]", init = "string|table", tensor = "prun.Tensor", tensors = "prun.Tensor[]",
+  operand = "number|prun.Tensor",
   count = "integer|prun.Tensor",
   batches = "integer|string",
   fn = "fun(): any", table = "table", loads = "table",
