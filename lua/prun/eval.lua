@@ -12,6 +12,8 @@ local entries = schema.register("prun.eval", {
     help = "batches of an evaluation, each as large as a step's; \"all\": each sample of the set once" },
   { name = "hold_out", kind = "number", optional = true, above = 0, most = 0.9,
     help = "without data of its own: how much of the training's file is kept for evaluations, its end (default 0.05)" },
+  { name = "ema", kind = "boolean", default = false,
+    help = "of the running average of the weights that the optimizer keeps" },
   { name = "first", kind = "boolean", default = false, help = "also before the first step, recorded as step 0" },
   { name = "patience", kind = "integer", optional = true, least = 1, most = schema.most_exact,
     help = "the run ends after so many evaluations in a row that did not improve checkpoint's best, or eval_loss" },
@@ -75,8 +77,13 @@ function eval.result(given, plan, model, training)
   end
   held.whole = whole(given, held)
   local batches = given.options.batches
-  return { every = given.options.every, first = given.options.first, patience = given.options.patience or 0,
-           batches = batches == "all" and 1 or batches, data = held, site = given.site }
+  if given.options.ema and plan.optimizer.options.ema == 0 then
+    host.fail(("prun.eval: ema = true evaluates a running average of the weights, and prun.%s keeps none: give it " ..
+      "ema = 0.999"):format(plan.optimizer.name), host.site_of_word(given.site, "ema"))
+  end
+  return { every = given.options.every, ema = given.options.ema, first = given.options.first,
+           patience = given.options.patience or 0, batches = batches == "all" and 1 or batches, data = held,
+           site = given.site }
 end
 
 return eval

@@ -24,9 +24,9 @@ local options = {
   { name = "down_init", kind = "init", optional = true, help = "initial weights of the experts' second layer" },
 }
 
--- Returns the slots per expert; 0 = one for each token.
+-- Returns the slots per expert; 0 = one for each token, however many these are.
 local function slots_of(opt, tokens)
-  if opt.capacity == math.huge then return 0 end
+  if opt.capacity * opt.choices >= opt.experts then return 0 end
   return math.min(tokens, math.ceil((opt.capacity + 0.0) * opt.choices * tokens / opt.experts))
 end
 

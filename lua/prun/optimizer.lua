@@ -20,11 +20,16 @@ function optimizer.result(given, steps)
   return result
 end
 
--- Defines an optimizer. `spec`: name, entries; optionally op, the runtime's op if its name differs, numbers, constant
--- attributes of the op, and check(options), which returns a problem and the option that causes it.
+local ema = { name = "ema", kind = "number", default = 0.0, least = 0, below = 1, instead = "; 0 keeps none",
+  help = "decay of a running average of the weights, which checkpoints and prun.eval have; 0: none" }
+
+-- Defines an optimizer. `spec`: name, entries, to which ema is added; optionally op, the runtime's op if its name
+-- differs, numbers, constant attributes of the op, and check(options), which returns a problem and the option that
+-- causes it.
 return setmetatable(optimizer, {
   __call = function(_, spec)
     local word = "prun." .. spec.name
+    table.insert(spec.entries, ema)
     schema.register(word, spec.entries)
     return schema.constructor(word, spec.entries, function(_, given)
       local site = host.site("user")

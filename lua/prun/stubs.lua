@@ -65,6 +65,7 @@
 ---@field eps? number added to the root of the second average (default 1e-08)
 ---@field weight_decay? number added to the gradient, times the parameter (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
+---@field ema? number decay of a running average of the weights, which checkpoints and prun.eval have; 0: none (default 0)
 
 ---@class prun.adamw.options
 ---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.001)
@@ -72,6 +73,7 @@
 ---@field eps? number added to the root of the second average (default 1e-08)
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0.01)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
+---@field ema? number decay of a running average of the weights, which checkpoints and prun.eval have; 0: none (default 0)
 
 ---@class prun.checkpoint.options
 ---@field every? integer a checkpoint comes after every so many steps; by default at the end only (--checkpoint-every)
@@ -146,6 +148,7 @@
 ---@field every integer an evaluation comes after every so many steps
 ---@field batches? integer|string batches of an evaluation, each as large as a step's; "all": each sample of the set once (default 1)
 ---@field hold_out? number without data of its own: how much of the training's file is kept for evaluations, its end (default 0.05)
+---@field ema? boolean of the running average of the weights that the optimizer keeps (default false)
 ---@field first? boolean also before the first step, recorded as step 0 (default false)
 ---@field patience? integer the run ends after so many evaluations in a row that did not improve checkpoint's best, or eval_loss
 ---@field data? prun.Data samples to evaluate on; by default the end of the training's data
@@ -197,6 +200,7 @@
 ---@field beta2? number decay of the running average (default 0.99)
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
+---@field ema? number decay of a running average of the weights, which checkpoints and prun.eval have; 0: none (default 0)
 
 ---@class prun.lora.options
 ---@field match string layers that get adapters, such as "block*.qkv|block*.proj": * is any characters
@@ -403,6 +407,7 @@
 ---@field nesterov? boolean steps along the gradient plus momentum times the updated momentum (default false)
 ---@field weight_decay? number added to the gradient, times the parameter (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
+---@field ema? number decay of a running average of the weights, which checkpoints and prun.eval have; 0: none (default 0)
 
 ---@class prun.step_decay.options
 ---@field lr number the greatest rate, reached when the warm-up ends

@@ -131,15 +131,15 @@ bool holds_adapters(const std::string& path) {
   return std::filesystem::exists(path + "/index.json") && read_index(path).adapters.any();
 }
 
-Weights open_with_base(const std::string& folder, bool optimizer, const std::string& base) {
-  Weights weights = open_checkpoint(folder, optimizer);
+Weights open_with_base(const std::string& folder, Take take, const std::string& base) {
+  Weights weights = open_checkpoint(folder, take);
   const Adapters adapters = read_index(folder).adapters;
   if (adapters.has_base()) put_above(weights, open_base(folder, adapters, base));
   return weights;
 }
 
-Weights open_merged(const std::string& folder, const std::string& base, bool verified) {
-  Weights weights = open_checkpoint(folder, false);
+Weights open_merged(const std::string& folder, const std::string& base, bool verified, Take take) {
+  Weights weights = open_checkpoint(folder, take);
   const Adapters adapters = read_index(folder).adapters;
   if (!adapters.any()) return weights;
   if (adapters.has_base()) {

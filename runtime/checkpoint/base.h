@@ -19,10 +19,11 @@ void require_base(const std::string& folder, const Adapters& adapters, const std
 // Whether the path is a checkpoint of adapters.
 bool holds_adapters(const std::string& path);
 // Opens a checkpoint with the tensors of its adapters' base. `base`: its folder; "" = the one that the checkpoint
-// names. `optimizer`: as for open_checkpoint. Throws checkpoint_invalid, also for a base that is missing.
-Weights open_with_base(const std::string& folder, bool optimizer, const std::string& base = "");
+// names. Throws checkpoint_invalid, also for a base that is missing.
+Weights open_with_base(const std::string& folder, Take take, const std::string& base = "");
 // Opens a checkpoint as the weights of a model without adapters: A·B is added to the weights of their layers. Throws
 // checkpoint_invalid and, if `verified`, for another base than the adapters'.
-Weights open_merged(const std::string& folder, const std::string& base = "", bool verified = true);
+Weights open_merged(const std::string& folder, const std::string& base = "", bool verified = true,
+                    Take take = Take::parameters);
 
 }  // namespace prun::checkpoint

@@ -68,20 +68,33 @@ Weights open_safetensors(const std::string& folder, const std::vector<std::strin
   return weights;
 }
 
+Error no_averages(const std::string& path, const char* what) {
+  return {Exit::checkpoint_invalid,
+          fmt::format("{} has no running averages of weights: it is {}; leave --ema out, or train with ema = 0.999 in "
+                      "the optimizer",
+                      path, what)};
+}
+
 }  // namespace
 
-Weights open_checkpoint(const std::string& folder, bool optimizer) {
+Weights open_checkpoint(const std::string& folder, Take take) {
   const Index index = read_index(folder);
+  const bool optimizer = take == Take::state;
+  const std::string average = std::string(kOptimizerPrefix) + std::string(ops::ema.name) + ".";
   Weights weights;
   weights.model = index.model;
   weights.folder = folder;
   weights.checkpoint = true;
   weights.origin = "a checkpoint";
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files;
+  bool any_averages = false;
   for (const auto& [name, saved] : index.tensors) {
-    if (!optimizer && name.starts_with(kOptimizerPrefix)) continue;
+    const bool averages = take == Take::averages && name.starts_with(average);
+    if (!optimizer && !averages && name.starts_with(kOptimizerPrefix)) continue;
+    if (take == Take::averages && index.tensors.contains(average + name)) continue;
     Weight weight{dtype_of(saved.dtype), saved.shape, {}};
-    weight.linear = saved.linear;
+    const std::string of = averages ? name.substr(average.size()) : name;
+    weight.linear = index.tensors.at(of).linear;
     if (!optimizer && !saved.drift.empty()) {
       weight.copies = saved.shape.front();
       weight.shape.erase(weight.shape.begin());
@@ -99,14 +112,18 @@ Weights open_checkpoint(const std::string& folder, bool optimizer) {
             path, fmt::format("it holds no {} {}{}, as the index says", name, saved.dtype, shape_text(piece.shape)));
       weight.pieces.push_back({file->data(), data->at, weight.dtype, piece.offset, piece.shape, order});
     }
-    weights.tensors.emplace(name, std::move(weight));
+    weights.tensors.emplace(of, std::move(weight));
+    any_averages = any_averages || averages;
   }
+  if (take == Take::averages && !any_averages) throw no_averages(folder, "a checkpoint of an optimizer without ema");
   return weights;
 }
 
-Weights open_weights(const std::string& path, const std::string& base, bool verified) {
+Weights open_weights(const std::string& path, const std::string& base, bool verified, Take take) {
   if (!fs::exists(path))
     throw Error(Exit::checkpoint_invalid, fmt::format("there are no weights at {}: no such folder", path));
+  if (take == Take::averages && (fs::is_regular_file(path) || is_hf_folder(path)))
+    throw no_averages(path, "no checkpoint of prun");
   if (fs::is_regular_file(path)) return open_safetensors(path, {path});
   if (is_hf_folder(path)) return open_hf_folder(path);
   const std::vector<std::string> files = safetensors_of(path);
@@ -120,7 +137,7 @@ Weights open_weights(const std::string& path, const std::string& base, bool veri
                 fmt::format("there are no weights in {}: no config.json of a Hugging Face folder, no index.json of a "
                             "checkpoint, no folder step_N that has one",
                             path));
-  return open_merged(resolve(path), base, verified);
+  return open_merged(resolve(path), base, verified, take);
 }
 
 }  // namespace prun::checkpoint

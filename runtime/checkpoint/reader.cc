@@ -105,7 +105,7 @@ void Reader::require_fit(const Job& job) const {
 }
 
 void Reader::verify(Part of, const std::function<void(int64_t, int64_t)>& advance) const {
-  const Weights weights = open_checkpoint(folder_, of == Part::state);
+  const Weights weights = open_checkpoint(folder_, of == Part::state ? Take::state : Take::parameters);
   std::vector<Piece> parts;
   int64_t done = 0, all = 0;
   std::mutex advancing;

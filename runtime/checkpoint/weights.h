@@ -67,13 +67,18 @@ class Weights {
   void read(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const;
 };
 
+// A part of a checkpoint: the parameters of one model, the mean over ranks that trained their own; instead of
+// those that it has running averages of, these (`ema` of an optimizer); or all state, of each rank.
+enum class Take : uint8_t { parameters, averages, state };
+inline Take parameters_or_averages(bool averages) { return averages ? Take::averages : Take::parameters; }
+
 // Opens the weights of a checkpoint (or of the newest one in a folder) without the optimizer state, of a Hugging Face
 // folder, of a folder of safetensors, or of one such file. Throws checkpoint_invalid.
 // Adapters are merged into their base (checkpoint/base.h), which is at `base`, if given, and compared if `verified`.
-Weights open_weights(const std::string& path, const std::string& base = "", bool verified = true);
-// Opens one checkpoint. `optimizer`: with the optimizer state and with the values that each rank trained for itself;
-// otherwise the parameters of one model, the mean over ranks.
-Weights open_checkpoint(const std::string& folder, bool optimizer);
+Weights open_weights(const std::string& path, const std::string& base = "", bool verified = true,
+                     Take take = Take::parameters);
+// Opens one checkpoint. Throws checkpoint_invalid, also for averages that it lacks.
+Weights open_checkpoint(const std::string& folder, Take take);
 
 // Describes the first argument in which two models differ although their shapes agree, "heads is 4 there and 2 here";
 // "" = none. Models without a name belong to their plan, so only their shapes are compared.

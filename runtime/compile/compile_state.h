@@ -36,13 +36,13 @@ struct UnitStorage {
   // If sharded and accumulated over microbatches before reduction: the accumulated gradient; equals `grad` where one
   // rank has all shards.
   TensorId whole_grad;
-  std::vector<TensorId> optimizer;        // sgd: momentum; adamw: m, v
+  std::vector<TensorId> optimizer;        // sgd: momentum; adamw: m, v; last ema
   std::vector<TensorId> staged;           // copies of master and optimizer state in host memory, for a checkpoint
   const StrategyUnit* offload = nullptr;  // offloads optimizer state to host memory; null = none
   bool master_offloaded = false;
   int64_t bucket_start = 0;  // first element of an unsharded unit's gradient in the flat buffer of all units
 
-  // Returns the tensor that forward and backward read or gather, in the compute dtype.
+  // Returns the parameters in the compute dtype.
   TensorId read() const { return !compute.none() ? compute : master; }
   // Returns whether gradients accumulate over microbatches in a tensor other than the gradient.
   bool has_own_sum() const { return !whole_grad.none() && whole_grad != grad; }
@@ -83,7 +83,8 @@ struct GatherAhead {
 // Return the number of ranks along the pipeline's axis and of stages; 1 and 1 without a pipeline.
 int pipeline_ranks(const Plan& plan);
 int pipeline_stages(const Plan& plan);
-std::vector<std::string> optimizer_slots(const Optimizer& optimizer);  // "adamw.m"
+// Returns the names of the tensors that an optimizer keeps for a parameter: "adamw.m", ...; last "ema", if it has one.
+std::vector<std::string> optimizer_slots(const Optimizer& optimizer);
 int rank_of_stage(const Plan& plan, int stage);
 int stage_of_chunk(const Plan& plan, int rank, int chunk);
 
@@ -122,10 +123,17 @@ struct CompileState {
   TensorId results;                    // the loss and the terms of named numbers, as one vector; -1 = the loss alone
   std::vector<TensorId> term_tensors;  // by term of the graph: its element of `results`; -1 = none
   std::vector<GatherAhead> ahead;      // gathers that the step issues for the next one
-  TensorId flat_params;                // parameters of all units that are not sharded
-  TensorId flat_grads;                 // gradients of all units that are not sharded
+  // Tensors that forward reads or gathers instead of a unit's parameters: running averages, in some evaluations.
+  std::map<UnitId, TensorId> averages;
+  TensorId flat_params;  // parameters of all units that are not sharded
+  TensorId flat_grads;   // gradients of all units that are not sharded
   Program program;
 
+  // Returns the tensor that forward and backward read or gather, in the compute dtype.
+  TensorId read_of(UnitId unit) const {
+    const auto average = averages.find(unit);
+    return average != averages.end() ? average->second : storage[unit].read();
+  }
   // Returns the number of ranks that divide the samples.
   int64_t sample_ranks() const {
     int64_t ranks = 1;

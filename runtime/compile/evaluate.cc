@@ -1,5 +1,7 @@
 // Builds the evaluation body: the forward steps of the schedule on evaluation data, with the hooks of strategies around
 // forward and a loss of its own. Dropout is the identity.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "compile/ir_build.h"
@@ -42,8 +44,31 @@ DataSource behind_training(DataSource data, const Program& program) {
 
 }  // namespace
 
+// Makes the forward pass read the running averages of the parameters. Casts them, and loads those that are offloaded.
+void StepBuilder::read_averages() {
+  const Site& site = state_.plan.evaluation->site;
+  for (const UnitId unit : state_.graph.units.ids()) {
+    if (!state_.trains(unit)) continue;
+    const UnitStorage& storage = state_.storage[unit];
+    TensorId& average = state_.averages[unit] = storage.optimizer.back();
+    const auto pass = [&](const OpDef& def, Dtype dtype) {
+      const TensorId to =
+          add_tensor(state_.program, fmt::format("{}.ema.{}", state_.unit_name(unit), dtype_name(dtype)),
+                     Role::activation, {dtype, {storage.shard}}, false, site);
+      Op op = make_op(def, {average}, {to}, Phase::forward, site);
+      if (def.name == ops::cast.name) op.attrs.set("dtype", std::string(dtype_name(dtype)));
+      op.unit = state_.unit_name(unit);
+      emitter_.compute(std::move(op));
+      average = to;
+    };
+    if (storage.offload) pass(ops::load, state_.master_dtype());
+    if (!storage.compute.none()) pass(ops::cast, state_.plan.param_dtype);
+  }
+}
+
 // The copy makes the compute stream end with the loss, on whichever stream it was averaged.
 void StepBuilder::run_forward() {
+  if (state_.plan.evaluation->ema) read_averages();
   walk_schedule();
   if (body_.loss.none()) return finish();
   if (state_.plan.pipeline) average_loss();

@@ -49,7 +49,7 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
     return state_.storage[unit].axis == action.axis && state_.plan.mesh.size(action.axis) == 1;
   };
   if (std::ranges::all_of(units, is_whole)) {
-    for (UnitId unit : units) g.full[unit] = state_.storage[unit].read();
+    for (UnitId unit : units) g.full[unit] = state_.read_of(unit);
     return enter(std::move(g));
   }
   const GathersAhead::Wanted wanted{strategy, &action, step, units, g.pool, g.slot};
@@ -63,13 +63,12 @@ void GatheredParameters::gather(const ScheduleStep& step, int strategy, const Ho
   if (!action.keep) emitter_.enter_pool(program.tensors[all].buffer, g.pool, g.slot);
   emitter_.stream(action.stream);
   for (UnitId unit : units) {
-    const UnitStorage& storage = state_.storage[unit];
     const int64_t padded = state_.layouts[unit].padded;
     const TensorId full =
         units.size() == 1 ? all : add_view(program, state_.unit_name(unit) + ".full", all, first, {padded});
     first += padded;
     g.full[unit] = full;
-    emitter_.communicate_over_wire(ops::all_gather, storage.read(), full, action, step, unit);
+    emitter_.communicate_over_wire(ops::all_gather, state_.read_of(unit), full, action, step, unit);
   }
   enter(std::move(g));
 }
@@ -139,7 +138,7 @@ TensorId GatheredParameters::parameter(ValueId value, const OpDef& reader, const
   const Value& v = state_.graph.values[value];
   const UnitStorage& storage = state_.storage[v.unit];
   const std::vector<ValueId>& parameters = state_.graph.units[v.unit].parameters;
-  TensorId flat = storage.sharded ? TensorId() : storage.read();
+  TensorId flat = storage.sharded ? TensorId() : state_.read_of(v.unit);
   if (const std::vector<int>& live = live_of_[v.unit]; !live.empty()) flat = gathered_[live.back()].full.at(v.unit);
   if (flat.none()) not_gathered(v, reader, site);
   const auto at = std::find(parameters.begin(), parameters.end(), value) - parameters.begin();

@@ -22,7 +22,8 @@ const GatherAhead* GathersAhead::find(const Wanted& wanted) {
   for (size_t i = 0; i < state_.ahead.size(); ++i) {
     const GatherAhead& ahead = state_.ahead[i];
     const bool same = ahead.strategy == wanted.strategy && ahead.action->handle == wanted.action->handle &&
-                      ahead.units == wanted.units && ahead.pool == wanted.pool && ahead.slot == wanted.slot;
+                      ahead.units == wanted.units && state_.averages.empty() && ahead.pool == wanted.pool &&
+                      ahead.slot == wanted.slot;
     if (same && !used_[i] && !gone_[i]) {
       used_[i] = true;
       found = &ahead;

@@ -152,6 +152,14 @@ TensorId OptimizerStep::clip_coefficient(const std::vector<UnitId>& units) {
   return coefficient;
 }
 
+// Moves the running average towards the updated parameters.
+void OptimizerStep::follow(UnitId unit, TensorId parameters, TensorId average) {
+  Op op = make_op(ops::ema, {parameters, average}, {average}, Phase::step, state_.plan.optimizer.site);
+  op.attrs.set("decay", state_.plan.optimizer.ema);
+  op.unit = state_.unit_name(unit);
+  emitter_.compute(std::move(op));
+}
+
 // Updates a unit or a piece of it. The same op writes parameters in the compute dtype if the device has such an op;
 // otherwise a cast follows.
 void OptimizerStep::update(UnitId unit, TensorId clip, const Updated& what) {
@@ -162,13 +170,15 @@ void OptimizerStep::update(UnitId unit, TensorId clip, const Updated& what) {
              casts = has_compute && with_cast != nullptr && wants && wants(with_cast->name);
   Op op =
       make_op(casts ? *with_cast : *optimizer.op, {what.grad, what.master}, {what.master}, Phase::step, optimizer.site);
-  for (TensorId slot : what.states) op.reads.push_back(slot), op.writes.push_back(slot);
+  const size_t own = what.states.size() - (optimizer.ema > 0 ? 1 : 0);
+  for (size_t i = 0; i < own; ++i) op.reads.push_back(what.states[i]), op.writes.push_back(what.states[i]);
   if (!clip.none()) op.reads.push_back(clip);
   if (casts) op.writes.push_back(what.compute);
   op.attrs = optimizer.numbers;
   set_update_settings(state_, unit, what.first, state_.program.tensors[what.master].count(), op.attrs);
   op.unit = state_.unit_name(unit);
   emitter_.compute(std::move(op));
+  if (optimizer.ema > 0) follow(unit, what.master, what.states.back());
   if (!has_compute || casts) return;
   Op cast = make_cast(state_.program, what.master, what.compute, Phase::step, optimizer.site);
   cast.unit = state_.unit_name(unit);

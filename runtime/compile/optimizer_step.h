@@ -30,6 +30,7 @@ class OptimizerStep {
                  const std::string& unit = "");
   void sum_over(const std::string& axis, TensorId tensor);
   void update(UnitId unit, TensorId clip, const Updated& what);
+  void follow(UnitId unit, TensorId parameters, TensorId average);
   // Updates a unit whose optimizer state is in host memory (offload.cc). `last`: the final update of the step.
   void update_offloaded(UnitId unit, TensorId clip, bool last);
   void transfer(const OpDef& def, TensorId from, TensorId to, StreamId stream, UnitId unit);

@@ -37,6 +37,7 @@ std::vector<std::string> optimizer_slots(const Optimizer& optimizer) {
   const OptimizerTraits& traits = *optimizer.op->optimizer;
   if (traits.slots_if.empty() || optimizer.numbers.number(std::string(traits.slots_if)) != 0)
     for (std::string_view slot : traits.slots) slots.push_back(fmt::format("{}.{}", optimizer.op->name, slot));
+  if (optimizer.ema > 0) slots.emplace_back(ops::ema.name);
   return slots;
 }
 
@@ -183,6 +184,14 @@ Offload place_offloaded(CompileState& state) {
     UnitStorage& storage = state.storage[u];
     if (!state.trains(u)) continue;
     storage.offload = state.strategies.of(unit).offload;
+    const auto drifts = [&](const Axis& axis) {
+      return axis.size > 1 && state.strategies.of(unit).synchronizes_over(axis.name);
+    };
+    if (state.plan.optimizer.ema > 0 && std::ranges::any_of(state.plan.mesh.axes(), drifts))
+      throw plan_error(fmt::format("the optimizer keeps a running average of weights (ema), and the strategies let the "
+                                   "ranks' weights of '{}' differ between steps: take one of the two out",
+                                   unit.name),
+                       state.plan.optimizer.site);
     if (storage.offload && !low && optimizer_slots(state.plan.optimizer).empty())
       throw plan_error("there is nothing to offload: sgd without momentum keeps no state from step to step",
                        state.plan.optimizer.site);

@@ -24,6 +24,7 @@ class StepBuilder {
   void run_forward();  // evaluate.cc
 
  private:
+  void read_averages();
   void walk_schedule();
   void mark_repeat(int turn);
   void finish();

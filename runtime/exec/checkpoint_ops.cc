@@ -110,12 +110,13 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
     services->weights = std::make_unique<checkpoint::Weights>(std::move(weights));
     return services;
   };
-  if (options.weights_only && (!program.adapters.any() || !checkpoint::holds_adapters(options.resume)))
-    return begin_with(checkpoint::open_weights(options.resume, options.base, false));
+  const bool weights_only = options.take != checkpoint::Take::state;
+  if (weights_only && (!program.adapters.any() || !checkpoint::holds_adapters(options.resume)))
+    return begin_with(checkpoint::open_weights(options.resume, options.base, false, options.take));
   if (options.resume.empty())
     return program.initial_weights.empty() ? services : begin_with(checkpoint::open_weights(program.initial_weights));
   const checkpoint::Index index = checkpoint::read_index(options.resume);
-  if (!options.weights_only && index.position.step != program.schedule.begin.step)
+  if (!weights_only && index.position.step != program.schedule.begin.step)
     throw Error(Exit::mismatch, fmt::format("{} is the state after {} steps here, and after {} where the job began: "
                                             "all nodes need the same folder",
                                             options.resume, index.position.step, program.schedule.begin.step));
@@ -125,7 +126,7 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
     fmt::print(stderr,
                "prun: the checkpoint was computed by other kernels ({}; here {}): the same to rounding, not bits\n",
                there, here);
-  return begin_with(checkpoint::open_with_base(options.resume, !options.weights_only, program.adapters.base));
+  return begin_with(checkpoint::open_with_base(options.resume, options.take, program.adapters.base));
 }
 
 std::unique_ptr<Kernel> make_checkpoint_kernel(const RankMemory& memory, const Op& op,

@@ -12,11 +12,11 @@
 namespace prun {
 
 struct CheckpointOptions : checkpoint::WriterOptions {
-  std::string memory;         // a folder in host memory that also receives each commit; "" = none
-  int64_t every = 0;          // steps between commits to `folder`; 0 = the last one only
-  std::string resume;         // checkpoint that the run begins with; "" = none
-  std::string base;           // base of adapters in `resume`; "" = the one that it names
-  bool weights_only = false;  // not a training run: `resume` may be any folder of weights
+  std::string memory;                               // a folder in host memory that also receives each commit; "" = none
+  int64_t every = 0;                                // steps between commits to `folder`; 0 = the last one only
+  std::string resume;                               // checkpoint that the run begins with; "" = none
+  std::string base;                                 // base of adapters in `resume`; "" = the one that it names
+  checkpoint::Take take = checkpoint::Take::state;  // otherwise no training run: `resume` may be any folder of weights
 };
 
 // The destination of commits: the disk, host memory, which a restart reads, or both.

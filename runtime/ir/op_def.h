@@ -50,6 +50,7 @@ enum class OpRole : uint8_t {
   model,       // forward
   derivative,  // backward
   optimizer,   // updates parameters, as OpDef::optimizer describes
+  average,     // follows parameters
   clipping,    // global-norm clipping
   source,      // computes tensors from attributes or data, without reads
   check,       // checks values; its outputs are no results of the step

@@ -113,6 +113,7 @@ struct Optimizer {
   LearningRate lr;
   Attrs numbers;  // attributes that OptimizerTraits names
   double weight_decay = 0, clip = 0;
+  double ema = 0;  // decay of a running average of the parameters; 0 = none
   std::vector<ParameterGroup> groups;
   Site site;
   // Returns the settings of a parameter.
@@ -131,6 +132,7 @@ struct Evaluation {
   int64_t every = 0;     // steps
   int64_t batches = 0;   // batches of as many samples as a step has
   bool first = false;    // also before the first step
+  bool ema = false;      // of the optimizer's running average of the parameters
   int64_t patience = 0;  // evaluations in a row without improvement that end the run; 0 = unlimited
   Data data;
   Site site;

@@ -443,7 +443,7 @@ void read(const Field& field, Data& data) {
 
 void read(const Field& field, Evaluation& evaluation) {
   field.need("every", evaluation.every, "batches", evaluation.batches, "data", evaluation.data);
-  field.may("site", evaluation.site, "first", evaluation.first, "patience", evaluation.patience);
+  field.may("site", evaluation.site, "first", evaluation.first, "ema", evaluation.ema, "patience", evaluation.patience);
   if (DataSource& data = evaluation.data; data.whole > 0 && data.global_batch > 0)
     evaluation.batches = WholeSet{data.whole, data.global_batch}.batches();
   if (evaluation.every < 1) field.at("every").fail("at least 1");

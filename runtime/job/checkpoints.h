@@ -26,6 +26,7 @@ struct CheckpointSettings {
   int grace_s = 25;              // seconds from SIGTERM or Ctrl-C to the last checkpoint
   std::string resume;            // auto or a path; settled: the checkpoint's folder, or ""
   std::string base;              // --base; settled: absolute
+  bool ema = false;              // --ema: evaluations, predictions and generations read running averages of the weights
   std::string base_digest;       // settled: digest of the weights of the plan's base, or ""
   bool resumes = false;          // settled: the run begins from a checkpoint or from `kept`
   RunPosition begin;             // settled: its position; without a checkpoint, only skipped samples

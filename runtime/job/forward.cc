@@ -36,12 +36,17 @@ const char* name_of(const JobSpec& spec) { return spec.purpose == Purpose::predi
 Job forward_job(JobSpec& spec) {
   settle_kernels(spec);
   spec.checkpoint.resumes = true;
-  Job job = build_job(spec, spec.launch.nproc);
+  Plan plan;
+  Job job = build_job(spec, spec.launch.nproc, &plan);
   job.numerics = settled_numerics(spec);
-  const checkpoint::Weights weights = checkpoint::open_weights(spec.forward.from);
+  if (spec.purpose == Purpose::evaluate && plan.evaluation->ema) spec.checkpoint.ema = true;
+  const checkpoint::Take take = checkpoint::parameters_or_averages(spec.checkpoint.ema);
+  const checkpoint::Weights weights = checkpoint::open_weights(spec.forward.from, "", true, take);
   spec.checkpoint.resume = weights.checkpoint ? weights.folder : spec.forward.from;
-  if (weights.checkpoint) checkpoint::Reader(weights.folder).verify(checkpoint::Part::parameters);
-  require_fit(checkpoint::open_weights(spec.checkpoint.resume), job);
+  if (weights.checkpoint)
+    checkpoint::Reader(weights.folder)
+        .verify(spec.checkpoint.ema ? checkpoint::Part::state : checkpoint::Part::parameters);
+  require_fit(checkpoint::open_weights(spec.checkpoint.resume, "", true, take), job);
   return job;
 }
 

@@ -111,7 +111,8 @@ CheckpointOptions checkpoint_options(const RankStart& start, const JobSpec& spec
   checkpoint.lineage = spec.checkpoint.lineage;
   checkpoint.memory = spec.checkpoint.memory;
   checkpoint.every = spec.checkpoint.every;
-  checkpoint.weights_only = spec.purpose != Purpose::train;
+  checkpoint.take = spec.purpose == Purpose::train ? checkpoint::Take::state
+                                                   : checkpoint::parameters_or_averages(spec.checkpoint.ema);
   checkpoint.program = start.job_hash;
   if (!checkpoint.folder.empty() || !checkpoint.memory.empty())
     checkpoint.attempt = start.launcher->all_gather(fmt::format("{:x}{:x}", getpid(), now_ns()))[0];

@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "ir/ops.h"
+
 namespace prun {
 namespace {
 
@@ -71,6 +73,7 @@ class Comparer {
   void state(const StateKind& kind) {
     const bool weights = kind.name == kParameters, gradients = kind.name == kGradients;
     if (options_.own_updates && !weights && !gradients) return;
+    const bool has_signs = options_.signs && (weights || kind.name == ops::ema.name);
     const std::map<int64_t, std::vector<double>> whole = whole_state(pair_.one_job, pair_.one, kind);
     const double scale = largest_of(whole);
     std::vector<HeldState> all = held_state(pair_.job, pair_.run, kind);
@@ -86,7 +89,7 @@ class Comparer {
         held_somewhere.at(element.key)[element.whole] = true;
         const double right =
             weights && options_.own_updates ? means[h].elements[e].value : whole.at(element.key)[element.whole];
-        if (weights && options_.signs && is_rounding(element)) {
+        if (has_signs && is_rounding(element)) {
           result_.rounded_signs = result_.rounded_signs || !near(element.value, right, scale);
           continue;
         }

@@ -11,14 +11,11 @@
 namespace prun {
 namespace {
 
-// Returns whether an expert of a rank's microbatch may have fewer slots than there are tokens.
+// Returns whether an expert may have fewer slots than there are tokens, on one rank if not on these: the share of the
+// tokens that it has slots for is rounded up.
 bool drops_choices(const Plan& plan) {
-  return std::any_of(plan.graph.nodes.begin(), plan.graph.nodes.end(), [&](const Node& node) {
-    if (node.op != &ops::route) return false;
-    const TensorType& logits = plan.graph.values[node.inputs[0]].type;
-    const int64_t slots = node.attrs.integer("capacity"), tokens = element_count(logits.shape) / logits.shape.back();
-    return slots > 0 && slots < tokens;
-  });
+  return std::ranges::any_of(
+      plan.graph.nodes, [](const Node& node) { return node.op == &ops::route && node.attrs.integer("capacity") > 0; });
 }
 
 // Returns the dtype in which an action's tensor would be transferred without `wire`.

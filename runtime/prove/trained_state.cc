@@ -37,6 +37,15 @@ const std::byte* bytes_of(const Program& program, const std::vector<VirtualBuffe
   return buffers[at].bytes.data() + tensor.byte_offset;
 }
 
+// Returns whether it is the name of a tensor that an optimizer keeps for a unit: "adamw.m", "ema".
+bool is_slot(std::string_view name) {
+  return name == ops::ema.name || std::ranges::any_of(all_ops(), [&](const OpDef* op) {
+           return op->optimizer != nullptr && std::ranges::any_of(op->optimizer->slots, [&](std::string_view slot) {
+                    return name == fmt::format("{}.{}", op->name, slot);
+                  });
+         });
+}
+
 template <class F>
 void each_init(const Program& program, const F& f) {
   for (const Stream& stream : program.init().streams)
@@ -56,13 +65,8 @@ std::vector<StateKind> state_kinds(const Job& job) {
             !name.starts_with(init.unit + "."))
           continue;
         const std::string slot(name.substr(init.unit.size() + 1));
-        for (const OpDef* op : all_ops()) {
-          if (op->optimizer == nullptr) continue;
-          for (const std::string_view known : op->optimizer->slots)
-            if (slot == fmt::format("{}.{}", op->name, known) &&
-                std::none_of(kinds.begin(), kinds.end(), [&](const StateKind& k) { return k.name == slot; }))
-              kinds.push_back({slot, slot, slot});
-        }
+        if (is_slot(slot) && std::ranges::none_of(kinds, [&](const StateKind& k) { return k.name == slot; }))
+          kinds.push_back({slot, slot, slot});
       }
     });
   kinds.push_back({std::string(kParameters), "params", "shard"});

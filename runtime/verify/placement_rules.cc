@@ -104,7 +104,8 @@ constexpr Row kElementwise[] = {{&ops::add, linear_elementwise},
                                 {&ops::adamw, optimizer},
                                 {&ops::sgd_cast, optimizer},
                                 {&ops::adamw_cast, optimizer},
-                                {&ops::lion, optimizer}};
+                                {&ops::lion, optimizer},
+                                {&ops::ema, nonlinear_elementwise}};
 
 constexpr Row kRows[] = {
     {&ops::linear, linear},

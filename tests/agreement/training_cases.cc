@@ -33,6 +33,7 @@ void add_updates(Family& f) {
   f.add("lion", {"lion grad param m > param m", kSigns}, 2e-6);
   f.add("lion of averages that hardly move", {"lion grad param m > param m", kSlow}, 2e-6);
   f.add("lion clipped", {"lion grad param m clip > param m", kSigns}, 2e-6);
+  f.add("ema", {"ema param average > average", make_attrs({{"decay", 0.9}})});
   f.add("adamw that skips", {"adamw grad param m v skip > param m v", adamw()});
   f.add("sgd that skips", {"sgd grad param skip > param", kPlain});
   f.add("sgd with momentum that skips", {"sgd grad param m skip > param m", kHeavy});

@@ -1,68 +1,22 @@
 #!/usr/bin/env python3
 """prun eval, prun predict, the best checkpoint and early ends. Usage: outputs_test.py PRUN"""
-import ast
 import json
 import math
 import pathlib
-import shutil
-import struct
 import subprocess
 import sys
-import tempfile
 import unittest
 
-PRUN = str(pathlib.Path(sys.argv[1]).resolve())
-HERE = pathlib.Path(__file__).resolve().parent
-PLAN = HERE / "outputs.lua"
-MESHES = {
-    "dp": (2, {}),
-    "zero3": (2, {"zero3": "true", "micro": 2}),
-    "tp": (2, {"tp": 2}),
-    "pp": (2, {"pp": 2, "micro": 2}),
-    "tp_zero3": (4, {"tp": 2, "zero3": "true"}),
-}
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import runs  # noqa: E402
+from runs import MESHES, PLAN, PRUN, array  # noqa: E402
 
 
-def array(path):
-    """Returns the shape and the elements of a .npy file."""
-    data = path.read_bytes()
-    assert data[:8] == b"\x93NUMPY\x01\x00", data[:8]
-    (size,) = struct.unpack("<H", data[8:10])
-    header = ast.literal_eval(data[10:10 + size].decode())
-    count = math.prod(header["shape"])
-    code = {"<f8": "d", "<f4": "f"}[header["descr"]]
-    return header["shape"], struct.unpack(f"<{count}{code}", data[10 + size:])
-
-
-class Outputs(unittest.TestCase):
+class Outputs(runs.Case):
     @classmethod
     def setUpClass(cls):
-        cls.here = pathlib.Path(tempfile.mkdtemp(prefix="prun-outputs-"))
-        cls.addClassCleanup(shutil.rmtree, cls.here)
-        text = "".join(chr(97 + (i * i + i // 7) % 26) for i in range(1100))
-        (cls.here / "text.txt").write_text(text)
+        super().setUpClass()
         cls.trained, _ = cls.train("trained", steps=4, keep=9)
-
-    @classmethod
-    def prun(cls, *words, code=0, **settings):
-        device = [] if settings.get("dtype") == "f32" else ["--device", "reference"]
-        settings = {"data": cls.here / "text.txt", **settings}
-        sets = [*device, *(word for name, value in settings.items() for word in ("--set", f"{name}={value}"))]
-        done = subprocess.run([PRUN, *map(str, words), *sets], cwd=cls.here, capture_output=True, text=True, timeout=60)
-        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done
-
-    @classmethod
-    def train(cls, folder, *options, **settings):
-        """Trains into a folder; returns it and the evaluations by step."""
-        metrics = cls.here / f"{folder}.jsonl"
-        done = cls.prun(PLAN, "--checkpoint", folder, "--metrics", metrics, *options, **settings)
-        cls.said = done.stdout + done.stderr
-        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
-        return cls.here / folder, {row["step"]: row["eval_loss"] for row in rows if "eval_loss" in row}
-
-    def eval(self, weights, *options, **settings):
-        return json.loads(self.prun("eval", PLAN, "--from", weights, "--json", *options, **settings).stdout)
 
     def names(self, folder):
         return sorted(path.name for path in folder.iterdir() if path.name.startswith(("step_", "best")))

@@ -19,6 +19,7 @@ import reference  # noqa: E402
 import torch  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from torch.optim import SGD  # noqa: E402
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn  # noqa: E402
 
 STEPS, SAMPLES, WIDTH, BLOCKS = 10, 12, 24, 3
 PLAN = """
@@ -49,6 +50,7 @@ local optimizers = {
   },
   adam = prun.adam { lr = 1e-2, weight_decay = 0.1 },
   sgd = prun.sgd { lr = 0.05, momentum = 0.9, weight_decay = 0.1 },
+  ema = prun.sgd { lr = 0.05, momentum = 0.9, weight_decay = 0.1, ema = 0.8 },
   nesterov = prun.sgd { lr = 0.05, momentum = 0.9, nesterov = true, weight_decay = 0.1 },
 }
 return prun.plan {
@@ -108,6 +110,7 @@ def torch_run(x, y, kind, frozen):
         if value.requires_grad:
             groups.append({"params": [value], "lr": rate, "weight_decay": weight_decay})
     optimizer = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": functools.partial(SGD, momentum=0.9),
+                 "ema": functools.partial(SGD, momentum=0.9),
                  "nesterov": functools.partial(SGD, momentum=0.9, nesterov=True)}[kind](groups)
 
     def share(step):  # prun.cosine { lr = 1e-2, warmup = 2, steps = 10, least = 1e-3 }
@@ -116,6 +119,7 @@ def torch_run(x, y, kind, frozen):
         part = min(1.0, (step - 2) / 8)
         return step / 2 if step < 2 else 0.1 + 0.9 * (1 + numpy.cos(numpy.pi * part)) / 2
 
+    averages = AveragedModel(torch.nn.ModuleList(modules.values()), multi_avg_fn=get_ema_multi_avg_fn(0.8))
     schedule, losses = torch.optim.lr_scheduler.LambdaLR(optimizer, share), []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -128,8 +132,12 @@ def torch_run(x, y, kind, frozen):
             torch.nn.utils.clip_grad_norm_([value for value in parameters.values() if value.requires_grad], 0.5)
         optimizer.step()
         schedule.step()
+        averages.update_parameters(torch.nn.ModuleList(modules.values()))
         losses.append(loss.item())
-    return losses, {name: (value.T if value.dim() == 2 else value).detach() for name, value in parameters.items()}
+    tensors = dict(parameters)
+    if kind == "ema":
+        tensors.update(zip((f"optimizer.ema.{name}" for name in parameters), averages.module.parameters(), strict=True))
+    return losses, {name: (value.T if value.dim() == 2 else value).detach() for name, value in tensors.items()}
 
 
 class Groups(unittest.TestCase):
@@ -172,6 +180,9 @@ class Groups(unittest.TestCase):
 
     def test_nesterov_momentum(self):
         self.compare("nesterov")
+
+    def test_running_averages_of_the_weights(self):
+        self.compare("ema")
 
     def test_frozen_layers_and_parts_of_layers(self):
         self.compare("adamw", "block0.*|*.up.*", lambda name: name.startswith("block0.") or ".up." in name)

@@ -146,8 +146,8 @@ int64_t differing(const checkpoint::Weights& a, const checkpoint::Weights& b, co
 
 // Returns exit code 1 if they differ, like diff(1).
 int diff(const CkptOptions& options, const std::string& one, const std::string& other) {
-  const auto a = checkpoint::open_checkpoint(checkpoint::resolve(one), true),
-             b = checkpoint::open_checkpoint(checkpoint::resolve(other), true);
+  const auto a = checkpoint::open_checkpoint(checkpoint::resolve(one), checkpoint::Take::state),
+             b = checkpoint::open_checkpoint(checkpoint::resolve(other), checkpoint::Take::state);
   Json found = Json::object();
   for (const auto& [name, tensor] : a.tensors) {
     const auto there = b.tensors.find(name);
@@ -223,6 +223,7 @@ void Ckpt::declare(OptionTable& table) {
              "export: hf, the default: a folder that transformers loads; torch: prun's names, PyTorch's layout; peft: "
              "adapters");
   table.flag("--merge", options_.merge, "export: add the adapters to the weights of their base");
+  table.flag("--ema", options_.ema, "export: the running averages of the weights");
   table.text("--base", "DIR", options_.base, "export: where the base of adapters is (default: where it was)");
   table.text("--description", "NAME|FILE", options_.description,
              "export: the architecture whose names and options the folder gets (default: by the model)");

@@ -15,7 +15,7 @@ struct CkptOptions {
   bool json = false;
   std::string out, format;
   std::string dtype, tokenizer, description, base;  // arguments of an export
-  bool merge = false;
+  bool merge = false, ema = false;
   int ranks = 0;
   int file_mib = 5000;  // maximum size of an exported file
 };

@@ -97,8 +97,9 @@ int ckpt_export(const CkptOptions& options) {
   const std::string from = checkpoint::resolve(options.operands[1]);
   const Adapters adapters = checkpoint::read_index(from).adapters;
   require_adapters(options, from, adapters);
-  const Weights weights =
-      peft ? checkpoint::open_with_base(from, false, options.base) : checkpoint::open_merged(from, options.base);
+  const checkpoint::Take take = checkpoint::parameters_or_averages(options.ema);
+  const Weights weights = peft ? checkpoint::open_with_base(from, take, options.base)
+                               : checkpoint::open_merged(from, options.base, true, take);
   const std::string tokenizer = torch || peft ? "" : add_tokenizer(options.tokenizer, from, weights.model, how);
   {
     Bar bar("export");
@@ -145,7 +146,7 @@ int ckpt_reshard(const CkptOptions& options) {
   if (options.ranks < 1) throw usage_error("prun ckpt reshard needs --ranks N: how many ranks share the files");
   const std::string from = checkpoint::resolve(options.operands[1]);
   checkpoint::Index index = checkpoint::read_index(from);
-  const Weights weights = checkpoint::open_checkpoint(from, true);
+  const Weights weights = checkpoint::open_checkpoint(from, checkpoint::Take::state);
   index.ranks = options.ranks;
   index.mesh = fmt::format("{} (resharded)", counted(index.ranks, "rank"));
   if (checkpoint::is_used(options.out))

@@ -26,6 +26,7 @@ void Forwards::declare(OptionTable& table) {
   table.group("weights and results");
   table.text("--from", "DIR", job_.forward.from,
              "the weights: a checkpoint, the newest or DIR/best in a folder of them, or a Hugging Face folder");
+  option::ema(table, job_);
   if (job_.purpose == Purpose::predict) {
     table.text("--out", "FILE", job_.forward.out, "the array of all samples, [samples, ...], in numpy's format");
     table.text("--output", "NAME", job_.forward.output,

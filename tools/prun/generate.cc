@@ -158,8 +158,11 @@ Job generation_job(JobSpec& spec, const Tokenizer& tokenizer) {
   check_vocabulary(spec.generation, tokenizer, plan);
   std::string& folder = spec.checkpoint.resume = spec.generation.checkpoint;
   if (!checkpoint::is_hf_folder(folder)) folder = checkpoint::resolve(folder);
-  require_fit(checkpoint::open_weights(folder, spec.checkpoint.base), job);
-  if (!checkpoint::is_hf_folder(folder)) checkpoint::Reader(folder).verify(checkpoint::Part::parameters);
+  const bool ema = spec.checkpoint.ema;
+  require_fit(checkpoint::open_weights(folder, spec.checkpoint.base, true, checkpoint::parameters_or_averages(ema)),
+              job);
+  if (!checkpoint::is_hf_folder(folder))
+    checkpoint::Reader(folder).verify(ema ? checkpoint::Part::state : checkpoint::Part::parameters);
   return job;
 }
 
@@ -187,6 +190,7 @@ void Generate::declare(OptionTable& table) {
   table.group("text");
   declare_generation(table, job_.generation);
   option::base(table, job_);
+  option::ema(table, job_);
   table.group("ranks and devices");
   option::transport(table, job_);
   option::device(table, job_);

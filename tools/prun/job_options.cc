@@ -199,6 +199,11 @@ void base(OptionTable& table, JobSpec& job) {
       "the weights below adapters (default: those of the plan's prun.init.from, or where the checkpoint had them)");
 }
 
+void ema(OptionTable& table, JobSpec& job) {
+  table.flag("--ema", job.checkpoint.ema,
+             "the running averages of the weights (ema of the plan's optimizer) instead of the weights");
+}
+
 void nnodes(OptionTable& table, JobSpec& job) {
   table.whole("--nnodes", "N", job.launch.nnodes, 1, "nodes of the job (default 1)");
 }

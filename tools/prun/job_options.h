@@ -46,6 +46,7 @@ void time_passes(OptionTable& table, JobSpec& job, const char* help = "print wha
 void trace(OptionTable& table, JobSpec& job);
 void checkpoint_every(OptionTable& table, JobSpec& job);
 void base(OptionTable& table, JobSpec& job);
+void ema(OptionTable& table, JobSpec& job);
 
 void nnodes(OptionTable& table, JobSpec& job);
 void node_rank(OptionTable& table, JobSpec& job);

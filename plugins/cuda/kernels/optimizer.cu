@@ -11,6 +11,7 @@
 #include "block.cuh"
 #include "cuda/device/context.h"
 #include "launch.h"
+#include "pointwise.cuh"
 #include "prun/sdk/kernels.h"
 #include "prun/sdk/update_ranges.h"
 
@@ -292,9 +293,23 @@ std::unique_ptr<Kernel> make_sgd(const OpView& view) {
   return with_float(view.read(1).dtype, [&]<class T>() { return make_sgd_of<T, NoCopy>(view); });
 }
 
+// The running average of parameters, in place. It begins with the parameters of the first update.
+struct Follow {
+  float share;
+  const prun_step_values* values;
+  __device__ void operator()(const float* x, float* y) const {
+    y[0] = values->update == 0 ? x[0] : x[1] + share * (x[0] - x[1]);
+  }
+};
+std::unique_ptr<Kernel> make_ema(const OpView& view) {
+  view.expect(view.read(1).ptr == view.write(0).ptr, "it updates in place");
+  return pointwise_op<float, 2, 1>(view, Follow{static_cast<float>(1 - view.number("decay", 0)), view.values()});
+}
+
 const KernelFamily kFamily = {{"adamw", make_adamw},
                               {"sgd", make_sgd},
                               {"lion", make_lion},
+                              {"ema", make_ema},
                               {"adamw_cast", make_adamw_of<float, bf16*>},
                               {"sgd_cast", make_sgd_of<float, bf16*>}};
 

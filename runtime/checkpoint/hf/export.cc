@@ -275,7 +275,7 @@ void export_peft(const Weights& weights, const Adapters& adapters, const std::st
   const Description description = require_description(weights, how);
   std::set<std::string> trained;  // in full, besides adapters
   if (adapters.has_base())
-    for (const auto& [name, weight] : open_checkpoint(weights.folder, false).tensors)
+    for (const auto& [name, weight] : open_checkpoint(weights.folder, Take::parameters).tensors)
       if (!name.ends_with(kAdapterA) && !name.ends_with(kAdapterB)) trained.insert(name);
   const PeftAdapters peft = peft_adapters(weights, trained, tensors_of(weights, description, false));
   HfExport files = how;

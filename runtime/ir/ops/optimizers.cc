@@ -1,5 +1,6 @@
-// The optimizers and the two ops of global-norm clipping. compile/optimize.cc creates them; they are not part of a
-// model. Variants with _cast also write a copy of the parameters in the compute dtype.
+// The optimizers, the running average of parameters, and the two ops of global-norm clipping. compile/optimize.cc
+// creates them; they are not part of a model. Variants with _cast also write a copy of the parameters in the compute
+// dtype.
 #include "ir/ops/rules.h"
 
 namespace prun::ops {
@@ -21,6 +22,10 @@ const OpDef adamw = {.name = "adamw", .role = OpRole::optimizer, .optimizer = &k
 const OpDef adamw_cast = {
     .name = "adamw_cast", .role = OpRole::optimizer, .optimizer = &kAdamwCast, .cost = per_output<14>};
 const OpDef lion = {.name = "lion", .role = OpRole::optimizer, .optimizer = &kLion, .cost = per_output<10>};
+const OpDef ema = {.name = "ema",
+                   .role = OpRole::average,
+                   .shapes = "param, average as param -> average as param",
+                   .cost = per_output<3>};
 const OpDef norm2 = {.name = "norm2", .role = OpRole::clipping, .shapes = "grad, ... -> sum #1", .cost = per_input<2>};
 const OpDef clip_coefficient = {.name = "clip_coefficient",
                                 .role = OpRole::clipping,

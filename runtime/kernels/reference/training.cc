@@ -97,6 +97,14 @@ void lion(Call& c) {
   }
 }
 
+void ema(Call& c) {
+  const double share = c.memory.table->update == 0 ? 1 : 1 - c.attrs.number("decay");
+  for (int64_t i = 0; i < c.writes[0].count(); ++i) {
+    const double parameter = c.reads[0][i], average = c.reads[1][i];
+    c.writes[0][i] = average + share * (parameter - average);
+  }
+}
+
 // The copy, the last write, is rounded once: from the double, even if parameters are f32.
 void sgd_cast(Call& c) {
   sgd_update(c, c.writes.size() - 1);
@@ -177,6 +185,7 @@ const Family training_rules = {{"sgd", sgd},
                                {"sgd_cast", sgd_cast},
                                {"adamw_cast", adamw_cast},
                                {"lion", lion},
+                               {"ema", ema},
                                {"norm2", norm2},
                                {"clip_coefficient", clip_coefficient},
                                {"check_finite", check_finite},

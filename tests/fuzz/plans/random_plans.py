@@ -294,6 +294,8 @@ def draw_optimizer(draw):
         options["weight_decay"] = 0.1
     if draw.chance(0.35):
         options["clip"] = draw.one(0.01, 0.3, 1.0, 100.0)
+    if draw.chance(0.15):
+        options["ema"] = draw.one(0.5, 0.99)
     return {"word": word, "options": options}
 
 
@@ -387,6 +389,8 @@ def draw_case(seed):
             "data": draw_data(draw, model, draw_samples(draw, axes, plan["micro"])), "check": draw_check(draw, plan["dtype"])}
     if draw.chance(0.25):
         case["eval"] = {"every": draw.between(1, 3), "batches": draw.between(1, 3)}
+        if "ema" in case["optimizer"]["options"]:
+            case["eval"]["ema"] = draw.chance(0.7)
     if draw.chance(0.25):
         case["report"] = {"every": draw.between(1, 3), "norms": True}
     lower_steps(case)

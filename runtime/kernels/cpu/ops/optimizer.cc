@@ -1,6 +1,6 @@
-// sgd, adamw and lion, each in one pass over gradient, parameter and state; the formulas are those of torch.optim.SGD,
-// AdamW and, with l2, Adam, and of Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023. adamw_cast and
-// sgd_cast also write a bf16 copy of the parameters.
+// sgd, adamw and lion, each in one pass over gradient, parameter and state, and the running average of parameters; the
+// formulas are those of torch.optim.SGD, AdamW and, with l2, Adam, and of Chen et al., "Symbolic Discovery of
+// Optimization Algorithms", 2023. adamw_cast and sgd_cast also write a bf16 copy of the parameters.
 //
 // A negative clip coefficient skips the update.
 //
@@ -102,6 +102,11 @@ PRUN_CLONES void lion(const float* grad, T* param, float* m, int64_t n, LionStep
     m[i] = s.mean.of(m[i], s.mean.share * g);
     store(param[i], p - s.rate * (sign + s.decay * p));
   }
+}
+
+PRUN_CLONES void ema(const float* param, float* average, int64_t n, float share) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) average[i] += share * (param[i] - average[i]);
 }
 
 // Returns the settings of the op's elements. `decay`: the default.
@@ -230,11 +235,30 @@ std::unique_ptr<Kernel> make_lion(const OpView& view) {
   });
 }
 
+std::unique_ptr<Kernel> make_ema(const OpView& view) {
+  const float *param = view.in<float>(0), *before = view.in<float>(1);
+  float* average = view.out<float>(0);
+  const int64_t n = view.read(0).count();
+  view.expect_count(view.read(1), n), view.expect_count(view.write(0), n);
+  PRUN_CHECK(before == average, "ema updates in place");
+  return kernel_of([=, share = static_cast<float>(1 - view.attrs().number("decay", 0)), table = view.table(),
+                    threads = view.threads()] {
+    parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
+      const FlushSubnormals flush;
+      if (table->update == 0)
+        std::copy(param + begin, param + end, average + begin);
+      else
+        ema(param + begin, average + begin, end - begin, share);
+    });
+  });
+}
+
 }  // namespace
 
 const Family optimizer_kernels = {{"adamw", PRUN_FLOAT_MAKER(read(1), make_adamw<false, T>(view))},
                                   {"sgd", PRUN_FLOAT_MAKER(read(1), make_sgd<false, T>(view))},
                                   {"lion", PRUN_FLOAT_MAKER(read(1), make_lion<T>(view))},
+                                  {"ema", make_ema},
                                   {"adamw_cast", make_adamw<true, float>},
                                   {"sgd_cast", make_sgd<true, float>}};
 
