@@ -91,10 +91,10 @@ local function joined(...)
   return all
 end
 
--- Records the dims of `input`, named `letters`, in the order `wanted`.
-local function arranged(input, letters, wanted)
+-- Permutes the dims of `input` from the order `letters` to the order `target`.
+local function arranged(input, letters, target)
   local order = {}
-  for i, letter in ipairs(wanted) do
+  for i, letter in ipairs(target) do
     for d, one in ipairs(letters) do
       if one == letter then order[i] = d - 1 end
     end
