@@ -97,8 +97,8 @@ def _emit(builder: Builder, node: Node, text: str, args: list[Any]) -> Op:
         given.append(f"{{{inputs.index(one)}}}")
     for i in range(len(given)):
         text = text.replace(f"{{{i}}}", f"\0{i}\0")
-    for i, operand in enumerate(given):
-        text = text.replace(f"\0{i}\0", operand)
+    for i, written in enumerate(given):
+        text = text.replace(f"\0{i}\0", written)
     return builder.emit(op_name(node), text, inputs, node, tables=tables)
 
 
