@@ -6,6 +6,7 @@
 local graph = require "prun.graph"
 local schema = require "prun.schema"
 local tensor = require "prun.tensor"
+local views = require "prun.views"
 
 local arithmetic = {}
 
@@ -188,15 +189,14 @@ word("norm", { x, dims, options = { keep } }, function(input, over, opt)
 end)
 
 for called, log in pairs { softmax = false, log_softmax = true } do
-  local dim_entry = { name = "dim", kind = "integer", signed = true, default = -1, help = "the last one" }
-  word(called, { x, dim_entry }, function(input, dim)
-    require_floats(called, { input })
-    if dims_of(called, input, { dim })[1] ~= #input.shape - 1 then
-      host.fail(("nn.%s works along the last dim, not dim %d of %s; exchange the dims first"):format(
-        called, dim, described(input)))
-    end
-    return (graph.op("softmax", { input }, { log = log and 1 or nil }, called))
-  end)
+  word(called, { x, { name = "dim", kind = "integer", signed = true, default = -1, help = "by default the last one" } },
+    function(input, dim)
+      require_floats(called, { input })
+      local at, last = dims_of(called, input, { dim })[1], #input.shape - 1
+      local rows = at == last and input or views.transpose(input, at, last)  -- the op works along the last dim
+      local y = graph.op("softmax", { rows }, { log = log and 1 or nil }, called)
+      return at == last and y or views.transpose(y, at, last)
+    end)
 end
 
 word("cumsum", {

@@ -182,6 +182,7 @@ nn.silu_mul = word("silu_mul", {  -- SwiGLU: silu(gate)·up
   { name = "up", kind = "tensor", help = "what it is multiplied with" },
 }, function(gate, up) return (graph.op("silu_mul", { gate, up })) end)
 for called, fn in pairs(require "prun.arithmetic") do nn[called] = fn end
+nn.einsum = require "prun.einsum"  -- nn.einsum("bik,bkj->bij", a, b)
 nn.scale = word("scale", {
   x, { name = "factor", kind = "number", signed = true, help = "what it is multiplied by" },
 }, function(input, factor) return (graph.op("scale", { input }, { factor = factor + 0.0 })) end)

@@ -57,7 +57,9 @@ for name, build in pairs(odd) do
   models[name] = function() return function(batch) return build(batch, arg.width, arg.layers) end end
 end
 for name, build in pairs(views.of_tokens) do
-  models[name] = function(shape) return prun.model(name, shape, function(opt, batch) return build(batch, opt) end) {} end
+  models[name] = function(shape)
+    return prun.model(name, shape, function(opt, batch) return build(batch, opt) end) {}
+  end
 end
 local has_tokens = arg.model ~= "mlp" and not odd[arg.model]
 

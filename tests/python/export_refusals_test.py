@@ -47,7 +47,7 @@ CASES = {
     "Detached": ("detach", "prun has no function for it", "no stop of gradients"),
     "Autocast": ("", "a region without gradients or with another precision", "remove the region"),
     "Random": ("randn_like", "prun has no function for it", "only nn.Dropout is random"),
-    "Broadcast": ("slice", "prun has no function for it", ""),
+    "Broadcast": ("slice", "the parameter b.weight outside a layer", ""),
     "NoDims": ("mul", "the parameter level without dims", "torch.ones(1)"),
     "Outer": ("add", "a tensor [4, 1, 8] whose elements prun has as [4, 8]", "do not reshape the operand"),
     "Twins": ("linear", "the weight a.weight is used twice", "weights of its own"),

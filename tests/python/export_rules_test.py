@@ -202,6 +202,9 @@ class Rules(unittest.TestCase):
             ("softmax", lambda x: x.softmax(-1), "nn.softmax("),
             ("log_softmax", lambda x: x.log_softmax(-1) * 0.1, "nn.log_softmax("),
             ("cumsum", lambda x: x.cumsum(1), "nn.cumsum("),
+            ("softmax of columns", lambda x: x.view(-1, 4, 4).softmax(1).flatten(1), "nn.softmax("),
+            ("einsum", lambda x: 0.1 * torch.einsum("bij,bik->bjk", x.view(-1, 4, 4), x.view(-1, 4, 4)).flatten(1),
+             'nn.einsum("bij,bik->bjk"'),
         ]:
             with self.subTest(name):
                 self.same(variants.Mlp(function), self.rows(), lua)

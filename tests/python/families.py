@@ -36,7 +36,6 @@ FAMILIES = {
     "Mixtral": lambda: of_transformers("Mixtral", **ROTARY, num_local_experts=4),
     "Mixtral, balanced": lambda: of_transformers("Mixtral", **ROTARY, num_local_experts=4, output_router_logits=True,
                                                  router_aux_loss_coef=0.02),
-    "Gemma": lambda: of_transformers("Gemma", **ROTARY, head_dim=16),
     "Phi-3": lambda: of_transformers("Phi3", **ROTARY),
     "Falcon": lambda: of_transformers(
         "Falcon", vocab_size=VOCAB, hidden_size=64, ffn_hidden_size=128, num_hidden_layers=3, num_attention_heads=4,

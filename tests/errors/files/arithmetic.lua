@@ -22,9 +22,15 @@ function cases.numbers_alone() return nn.maximum(1, 2) end
 function cases.no_such_dim(x) return nn.sum(x, 3) end
 function cases.dim_given_twice(x) return nn.mean(x, { 2, -1 }) end
 function cases.no_dims(x) return nn.max(x, {}) end
-function cases.softmax_of_another_dim(x) return nn.softmax(x, 1) end
 function cases.matmul_of_other_ranks(x) return nn.matmul(x, nn.sum(x, 0), { transpose_a = true }) end
 function cases.matmul_of_other_sizes(x) return nn.matmul(nn.linear("wide", x, 12), x) end
+function cases.einsum_without_result(x) return nn.einsum("btd,bsd", x, x) end
+function cases.einsum_with_dots(x) return nn.einsum("...d,...d->...", x, x) end
+function cases.einsum_letter_twice(x) return nn.einsum("btt,bsd->bsd", x, x) end
+function cases.einsum_letter_of_nothing(x) return nn.einsum("btd,bsd->bts_", x, x) end
+function cases.einsum_letter_of_the_result(x) return nn.einsum("btd,bsd->btq", x, x) end
+function cases.einsum_of_other_dims(x) return nn.einsum("bt,bsd->bsd", x, x) end
+function cases.einsum_of_other_sizes(x) return nn.einsum("btd,bsd->bts", x, nn.linear("wide", x, 12)) end
 function cases.function_misspelled(x) return nn.sigmiod(x) end
 function cases.samples_averaged(x) return x - nn.mean(x, 0) end
 function cases.samples_and_a_parameter(x) return x + nn.parameter("noise", { 4, 1, 1 }) end

@@ -123,7 +123,7 @@ inline std::optional<PointwiseProgram> parse_pointwise(std::string_view text, in
       } else {
         const auto read = std::from_chars(word.data(), end, operand.value);
         if (word.empty() || read.ec != std::errc() || read.ptr != end)
-          return fail("'" + std::string(word) + "' is no operand of " + std::string(name));
+          return fail(std::string(name) + " has no operand '" + std::string(word) + "'");
       }
     }
     if (!next_word(rest).empty()) return fail(std::string(name) + " has too many operands");

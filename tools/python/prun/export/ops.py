@@ -15,8 +15,8 @@ class Part:
     The plan's tensors of linear layers are [in, out], those of experts [experts, in, out], so `transpose` is true for a
     weight of nn.Linear. `columns`
     selects elements of the last dim after transposing, `rows` of the first one; None selects all. `table`: leading dims
-    of the parameter are joined to one. `flat`: all dims but the first are joined, as for a convolution's patches.
-    `lookup`: `rows` are all that the module ever reads.
+    of the parameter are joined to one. `lookup`: `rows` are all that the module ever reads. `flat`: all dims but the
+    first are joined, as for a convolution's patches.
     """
 
     parameter: str
@@ -24,8 +24,8 @@ class Part:
     columns: Tensor | None = None
     rows: Tensor | None = None
     table: bool = False
-    flat: bool = False
     lookup: bool = False
+    flat: bool = False
 
     def _view(self, tensor: Tensor) -> Tensor:
         if self.table:

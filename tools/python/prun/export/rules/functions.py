@@ -4,6 +4,7 @@ These rules come last: what layers, norms, attention and losses contain has been
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -96,8 +97,8 @@ def _emit(builder: Builder, node: Node, text: str, args: list[Any]) -> Op:
         given.append(f"{{{inputs.index(one)}}}")
     for i in range(len(given)):
         text = text.replace(f"{{{i}}}", f"\0{i}\0")
-    for i, operand in enumerate(given):
-        text = text.replace(f"\0{i}\0", operand)
+    for i, written in enumerate(given):
+        text = text.replace(f"\0{i}\0", written)
     return builder.emit(op_name(node), text, inputs, node, tables=tables)
 
 
@@ -171,18 +172,16 @@ def reduction(builder: Builder, node: Node) -> Op | None:
 
 
 def along_dim(builder: Builder, node: Node) -> Op | None:
-    """softmax and log_softmax over the last dim, and cumsum."""
+    """softmax, log_softmax and cumsum along a dim."""
     name = {aten.softmax.int: "softmax", aten._softmax.default: "softmax", aten.log_softmax.int: "log_softmax",
             aten._log_softmax.default: "log_softmax", aten.cumsum.default: "cumsum"}.get(node.target)
     if name is None:
         return None
     arg, dim = node.args[:2]
     assert isinstance(arg, Node) and isinstance(dim, int)
-    rank = len(shape_of(arg))
-    if name != "cumsum" and dim % rank != rank - 1:
-        return None
+    last = name != "cumsum" and dim % len(shape_of(arg)) == len(shape_of(arg)) - 1
     x = _own_shape(builder, node, arg)
-    return builder.emit(name, f"nn.{name}({{0}}, {dim})" if name == "cumsum" else f"nn.{name}({{0}})", [x], node)
+    return builder.emit(name, f"nn.{name}({{0}})" if last else f"nn.{name}({{0}}, {dim})", [x], node)
 
 
 def matmul(builder: Builder, node: Node) -> Op | None:
@@ -200,4 +199,14 @@ def matmul(builder: Builder, node: Node) -> Op | None:
                         node)
 
 
-RULES: list[Callable[[Builder, Node], Op | None]] = [unary, binary, where, reduction, along_dim, matmul]
+def einsum(builder: Builder, node: Node) -> Op | None:
+    """Products of two tensors with named dims."""
+    if node.target is not aten.einsum.default or len(node.args[1]) != 2:  # type: ignore[arg-type]
+        return None
+    equation = str(node.args[0]).replace(" ", "")
+    if not re.fullmatch("[a-zA-Z]+,[a-zA-Z]+->[a-zA-Z]+", equation):
+        return None
+    return _emit(builder, node, f'nn.einsum("{equation}", {{0}}, {{1}})', list(node.args[1]))  # type: ignore[arg-type]
+
+
+RULES: list[Callable[[Builder, Node], Op | None]] = [unary, binary, where, reduction, along_dim, matmul, einsum]
