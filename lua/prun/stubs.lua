@@ -565,45 +565,44 @@
 
 ---@class prun.nn
 ---@field abs fun(x: prun.Tensor): prun.Tensor
----@field add fun(a: nil, b: nil): prun.Tensor
+---@field add fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field again fun(name: string, fn: fun(): any): any
 ---@field attention fun(qkv: prun.Tensor, heads: integer, options?: prun.nn.attention.options): prun.Tensor
 ---@field concat fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
 ---@field cos fun(x: prun.Tensor): prun.Tensor
 ---@field cumsum fun(x: prun.Tensor, dim: integer): prun.Tensor
----@field div fun(a: nil, b: nil): prun.Tensor
+---@field div fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field dropout fun(x: prun.Tensor, p: number): prun.Tensor
 ---@field elu fun(x: prun.Tensor, alpha?: number): prun.Tensor
 ---@field embedding fun(tokens: prun.Tensor, table: prun.Tensor, positions?: prun.Tensor): prun.Tensor
----@field equal fun(a: nil, b: nil): prun.Tensor
+---@field equal fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field exp fun(x: prun.Tensor): prun.Tensor
 ---@field expand fun(x: prun.Tensor, sizes: integer[]): prun.Tensor
 ---@field flatten fun(x: prun.Tensor, first?: integer, last?: integer): prun.Tensor
 ---@field gather fun(x: prun.Tensor, ids: prun.Tensor): prun.Tensor
 ---@field gelu fun(x: prun.Tensor, approximate?: string): prun.Tensor
----@field greater fun(a: nil, b: nil): prun.Tensor
----@field greater_equal fun(a: nil, b: nil): prun.Tensor
+---@field greater fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
+---@field greater_equal fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field layernorm fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor
 ---@field leaky_relu fun(x: prun.Tensor, slope?: number): prun.Tensor
----@field less fun(a: nil, b: nil): prun.Tensor
----@field less_equal fun(a: nil, b: nil): prun.Tensor
+---@field less fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
+---@field less_equal fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field linear fun(name: string, x: prun.Tensor, out: integer, options?: prun.nn.linear.options): prun.Tensor
 ---@field log fun(x: prun.Tensor): prun.Tensor
 ---@field log_softmax fun(x: prun.Tensor, dim?: integer): prun.Tensor
 ---@field matmul fun(a: prun.Tensor, b: prun.Tensor, options?: prun.nn.matmul.options): prun.Tensor
 ---@field max fun(x: prun.Tensor, dims: integer|integer[], options?: prun.nn.max.options): prun.Tensor
----@field maximum fun(a: nil, b: nil): prun.Tensor
+---@field maximum fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field mean fun(x: prun.Tensor, dims: integer|integer[], options?: prun.nn.mean.options): prun.Tensor
----@field minimum fun(a: nil, b: nil): prun.Tensor
+---@field minimum fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field moe fun(name: string, x: prun.Tensor, options?: prun.nn.moe.options): prun.Tensor
----@field mul fun(a: nil, b: nil): prun.Tensor
----@field mul fun(a: prun.Tensor, b: prun.Tensor): prun.Tensor
+---@field mul fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field norm fun(x: prun.Tensor, dims: integer|integer[], options?: prun.nn.norm.options): prun.Tensor
----@field not_equal fun(a: nil, b: nil): prun.Tensor
+---@field not_equal fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field pad fun(x: prun.Tensor, dim: integer, before: integer, after: integer, value?: number): prun.Tensor
 ---@field parameter fun(name: string, dims: integer|integer[], init?: string|table): prun.Tensor
 ---@field permute fun(x: prun.Tensor, order: integer[]): prun.Tensor
----@field pow fun(a: nil, b: nil): prun.Tensor
+---@field pow fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field relu fun(x: prun.Tensor): prun.Tensor
 ---@field reshape fun(x: prun.Tensor, sizes: integer[]): prun.Tensor
 ---@field rmsnorm fun(name: string, x: prun.Tensor, eps?: number): prun.Tensor
@@ -622,11 +621,11 @@
 ---@field sqrt fun(x: prun.Tensor): prun.Tensor
 ---@field squeeze fun(x: prun.Tensor, dim: integer): prun.Tensor
 ---@field stack fun(tensors: prun.Tensor[], dim: integer): prun.Tensor
----@field sub fun(a: nil, b: nil): prun.Tensor
+---@field sub fun(a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
 ---@field sum fun(x: prun.Tensor, dims: integer|integer[], options?: prun.nn.sum.options): prun.Tensor
 ---@field tanh fun(x: prun.Tensor): prun.Tensor
 ---@field transpose fun(x: prun.Tensor, a: integer, b: integer): prun.Tensor
 ---@field unflatten fun(x: prun.Tensor, dim: integer, sizes: integer[]): prun.Tensor
 ---@field unit fun(name: string, fn: fun(): any): any
 ---@field unsqueeze fun(x: prun.Tensor, dim: integer): prun.Tensor
----@field where fun(condition: prun.Tensor, a: nil, b: nil): prun.Tensor
+---@field where fun(condition: prun.Tensor, a: number|prun.Tensor, b: number|prun.Tensor): prun.Tensor
