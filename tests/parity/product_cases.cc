@@ -52,10 +52,11 @@ struct Row {
   std::vector<const char*> meshes;
 };
 
-const std::map<char, const char*> kModels = {
-    {'g', "gpt"},       {'l', "llama"}, {'m', "moe"},   {'p', "mlp"},     {'a', "again"}, {'w', "lent"},
-    {'t', "table"},     {'u', "unet"},  {'r', "raw"},   {'x', "mixtral"}, {'b', "bare"},  {'n', "after"},
-    {'f', "functions"}, {'o', "rows"},  {'i', "mixer"}, {'j', "joined"},  {'h', "heads"}, {'k', "picks"}};
+const std::map<char, const char*> kModels = {{'g', "gpt"},       {'l', "llama"},   {'m', "moe"},   {'p', "mlp"},
+                                             {'a', "again"},     {'w', "lent"},    {'t', "table"}, {'u', "unet"},
+                                             {'r', "raw"},       {'x', "mixtral"}, {'b', "bare"},  {'n', "after"},
+                                             {'f', "functions"}, {'o', "rows"},    {'i', "mixer"}, {'j', "joined"},
+                                             {'h', "heads"},     {'k', "picks"},   {'y', "gated"}};
 
 // CI runs the first mesh of each row with its first model.
 const std::vector<Row> kRows = {
@@ -267,6 +268,11 @@ const std::vector<Row> kRows = {
       "pp=2 micro=2 schedule=zb_h1"}},
     {"views, recomputed", "ji", "layers=2", {"dp=2 recompute=layer"}},
     {"rows by ids", "kh", "layers=2", {"dp=2 recompute=blocks", "dp=2 pp=2 micro=3 data_parallel=zero3"}},
+    {"gated heads",
+     "y",
+     "layers=2",
+     {"cp=2 tp=2", "dp=2 tp=2", "tp=2 sequence=true", "cp=2", "pp=2 micro=2",
+      "dp=2 data_parallel=zero3 recompute=blocks"}},
     {"views of heads",
      "h",
      "layers=2 context=12",

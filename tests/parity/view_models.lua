@@ -58,6 +58,26 @@ function views.of_tokens.heads(batch, opt)
   end)
 end
 
+-- Functions of elements and reductions next to views: gates of heads, each centred over its own elements.
+function views.of_tokens.gated(batch, opt)
+  local x = nn.unit("embed", function()
+    return nn.embedding(batch.tokens, nn.parameter("token.weight", { opt.vocab, opt.width }, { "normal", 0.5 }))
+  end)
+  for i = 0, opt.layers - 1 do
+    x = nn.unit("block" .. i, function()
+      local up = nn.linear("up", nn.layernorm("ln", x), 2 * opt.width)
+      local heads = up:unflatten(2, { opt.heads, -1 }):transpose(1, 2)
+      local scale = nn.parameter("scale.weight", { 4 }, { "normal", 1 })
+      local gate = nn.silu(heads - nn.mean(heads, -1, { keep = true })) * scale
+      local back = (gate + nn.softmax(heads)):transpose(1, 2):flatten(2)
+      return x + nn.linear("down", back, opt.width)
+    end)
+  end
+  return nn.unit("head", function()
+    return prun.losses.cross_entropy(nn.linear("logits", nn.layernorm("ln", x), opt.vocab), batch.targets)
+  end)
+end
+
 -- Rows by ids: each token's own logit, and the first rows by tokens of a table that belongs to the sample.
 function views.of_tokens.picks(batch, opt)
   local x = nn.unit("embed", function()
