@@ -114,7 +114,9 @@ std::shared_ptr<CheckpointServices> open_checkpoints(const CheckpointOptions& op
   if (weights_only && (!program.adapters.any() || !checkpoint::holds_adapters(options.resume)))
     return begin_with(checkpoint::open_weights(options.resume, options.base, false, options.take));
   if (options.resume.empty())
-    return program.initial_weights.empty() ? services : begin_with(checkpoint::open_initial(program.initial_weights, program.adapters));
+    return program.initial_weights.empty()
+               ? services
+               : begin_with(checkpoint::open_initial(program.initial_weights, program.adapters));
   const checkpoint::Index index = checkpoint::read_index(options.resume);
   if (!weights_only && index.position.step != program.schedule.begin.step)
     throw Error(Exit::mismatch, fmt::format("{} is the state after {} steps here, and after {} where the job began: "
