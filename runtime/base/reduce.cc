@@ -1,5 +1,5 @@
 // One template per element type and operation, compiled for three levels of x86-64, one of which is chosen at load. On
-// other CPUs there is one version.
+// other CPUs, and under sanitizers (PRUN_SDK_ONE_LEVEL), there is one version.
 //
 // Reads two vectors of each input at a time into registers, then writes every output, because long runs of one input
 // starve the prefetchers (half the speed with 8 ranks).
@@ -208,7 +208,7 @@ template <class Type, class Op>
 void fold_any(const Task& t) {
   fold<Type, Op, 1>(t);
 }
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(PRUN_SDK_ONE_LEVEL)
 template <class Type, class Op>
 __attribute__((target("avx2"))) void fold_v3(const Task& t) {
   fold<Type, Op, 3>(t);
@@ -221,7 +221,7 @@ __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=51
 
 template <class Type, class Op>
 Fold choose() {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(PRUN_SDK_ONE_LEVEL)
   static const int level = [] {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

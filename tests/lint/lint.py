@@ -24,7 +24,7 @@ MYPY = "mypy==1.11.2"
 SKIPPED = 77  # CTest's SKIP_RETURN_CODE
 DAY = 24 * 60 * 60
 DATABASE = "build/dev/tidy"  # folder of a compile_commands.json
-TIDY_SECONDS = 120  # of CI's 40 minutes; a source takes 6 to 25 s of a core, so about 20 fit on 2 cores
+TIDY_SECONDS = 50  # of CI's 45 minutes; a source takes 6 to 25 s of a core, so about 8 fit on 2 cores
 
 
 def lines(*command):

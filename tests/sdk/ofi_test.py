@@ -37,7 +37,7 @@ class Ofi(unittest.TestCase):
 
     def losses(self, transport, ranks):
         metrics = self.here / f"{transport}{ranks}.jsonl"
-        run(self.prun, "plans/zero3.lua", "--nproc", ranks, "--transport", transport, "--set", "steps=4",
+        run(self.prun, "plans/zero3.lua", "--nproc", ranks, "--transport", transport, "--set", "steps=4", "--set", "layers=1",
             "--metrics", metrics, cwd=self.here)
         rows = [json.loads(line) for line in metrics.read_text().splitlines()]
         return [row["loss"] for row in rows if "loss" in row]

@@ -68,7 +68,7 @@ class NextBatchTest : public testing::Test {
     std::vector<int32_t> memory(static_cast<size_t>(2 * samples * length));
     RankMemory rank_memory{reinterpret_cast<std::byte*>(memory.data()), rank, &program, &table};
     if (eval) rank_memory.body = 2;
-    const std::unique_ptr<Kernel> kernel = make_host_kernel(rank_memory, op, {});
+    const std::unique_ptr<Kernel> kernel = make_next_batch(rank_memory, op, {});
     for (table.step = step_ - runs_before_; table.step < step_; ++table.step) kernel->run();
     kernel->run();
     const auto middle = memory.begin() + static_cast<std::ptrdiff_t>(memory.size() / 2);
@@ -244,7 +244,7 @@ TEST_F(NextBatchTest, SharesCountTheLabelsOfAllRanks) {
     op.attrs.set("classes", std::vector<int64_t>{0, kClasses});
     StepTable table;
     std::vector<std::byte> memory(2 * kLocal * 4);
-    make_host_kernel({memory.data(), rank, &program, &table}, op, {})->run();
+    make_next_batch({memory.data(), rank, &program, &table}, op, {})->run();
     float sum = 0;
     for (int64_t i = 0; i < kLocal; ++i) {
       const int32_t id = reinterpret_cast<const int32_t*>(memory.data())[i];

@@ -133,7 +133,7 @@ class Tune(unittest.TestCase):
             if any(argument["tune"] for argument in plan["arguments"]):
                 with self.subTest(plan["path"]):
                     ranks = 1 if plan["name"] == "single" else 2
-                    words = ["--cluster", "plans/clusters/laptops.yaml", "--nproc", ranks, "--candidates", 20, "--json"]
+                    words = ["--cluster", "plans/clusters/laptops.yaml", "--nproc", ranks, "--candidates", 8, "--json"]
                     tuned = json.loads(prun("tune", plan["path"], *words))
                     self.assertTrue(tuned["best"])
                     self.assertTrue(tuned["command"].startswith(f"prun {plan['path']} --nproc "))

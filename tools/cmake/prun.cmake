@@ -73,7 +73,7 @@ function(prun_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${ARG_LINKS} prun_flags GTest::gtest GTest::gtest_main)
-  if(ARG_LINKS MATCHES "prun_|parity_")  # so it links fmt and spdlog
+  if(ARG_LINKS MATCHES "prun_|parity_|spdlog")  # so it links fmt and spdlog
     prun_precompiled(${name} test)
   endif()
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
