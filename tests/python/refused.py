@@ -118,8 +118,8 @@ class Random(Two):
 class Broadcast(Two):
     def forward(self, x, y):
         h = self.a(x)
-        h = h * self.b.weight[:1]  # here
-        return F.mse_loss(self.b(h), y)
+        h = h * self.b.weight[:1]
+        return F.mse_loss(self.b(h), y)  # here
 
 
 class NoDims(Two):
