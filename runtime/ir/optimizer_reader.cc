@@ -3,6 +3,7 @@
 
 #include <iterator>
 
+#include "ir/ops.h"
 #include "ir/plan_values.h"
 
 namespace prun::plan_document {
@@ -43,8 +44,8 @@ Optimizer read_optimizer(const Field& field) {
   optimizer.op = find_op(kinds[field.at("kind").word(kinds)]);
   optimizer.lr = read_learning_rate(field);
   std::vector<double> betas;
-  field.may("weight_decay", optimizer.weight_decay, "clip", optimizer.clip, "ema", optimizer.ema, "betas", betas,
-            "groups", optimizer.groups, "site", optimizer.site);
+  field.may("weight_decay", optimizer.weight_decay, "clip", optimizer.clip, ops::ema.name.data(), optimizer.ema,
+            "betas", betas, "groups", optimizer.groups, "site", optimizer.site);
   if (field.has("betas") && betas.size() != 2) field.at("betas").fail("two numbers");
   for (const OptimizerNumber& number : optimizer.op->optimizer->numbers) {
     double value = number.name == "beta1" && !betas.empty()   ? betas[0]
@@ -55,7 +56,7 @@ Optimizer read_optimizer(const Field& field) {
   }
   if (optimizer.lr.last < 0 || optimizer.weight_decay < 0 || optimizer.clip < 0)
     field.fail("of lr, weight_decay and clip from 0");
-  if (optimizer.ema < 0 || optimizer.ema >= 1) field.at("ema").fail("a number from 0 and below 1");
+  if (optimizer.ema < 0 || optimizer.ema >= 1) field.at(ops::ema.name.data()).fail("a number from 0 and below 1");
   return optimizer;
 }
 
