@@ -15,6 +15,7 @@
 #include "checkpoint/index.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights.h"
+#include "ir/ops.h"
 
 namespace prun::checkpoint {
 namespace {

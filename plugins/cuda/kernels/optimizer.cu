@@ -11,7 +11,6 @@
 #include "block.cuh"
 #include "cuda/device/context.h"
 #include "launch.h"
-#include "pointwise.cuh"
 #include "prun/sdk/kernels.h"
 #include "prun/sdk/update_ranges.h"
 
@@ -294,16 +293,41 @@ std::unique_ptr<Kernel> make_sgd(const OpView& view) {
 }
 
 // The running average of parameters, in place. It begins with the parameters of the first update.
-struct Follow {
-  float share;
-  const prun_step_values* values;
-  __device__ void operator()(const float* x, float* y) const {
-    y[0] = values->update == 0 ? x[0] : x[1] + share * (x[0] - x[1]);
-  }
-};
-std::unique_ptr<Kernel> make_ema(const OpView& view) {
+template <int N, class T>
+__device__ __forceinline__ void follow_at(const T* param, float* average, float share, bool first) {
+  float p[N], a[N];
+  load(param, p), load(average, a);
+#pragma unroll
+  for (int i = 0; i < N; ++i) a[i] = first ? p[i] : a[i] + share * (p[i] - a[i]);
+  store(average, a);
+}
+template <class T>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
+    follow(const T* param, float* average, int64_t n, int64_t packs, float share, const prun_step_values* values) {
+  const bool first = values->update == 0;
+  for (int64_t i = first_item(); i < packs; i += item_stride())
+    follow_at<kElements>(param + i * kElements, average + i * kElements, share, first);
+  for (int64_t i = packs * kElements + first_item(); i < n; i += item_stride())
+    follow_at<1>(param + i, average + i, share, first);
+}
+
+template <class T>
+std::unique_ptr<Kernel> make_ema_of(const OpView& view) {
+  const int64_t n = view.read(0).count();
+  view.expect_count(view.read(1), n), view.expect_count(view.write(0), n);
   view.expect(view.read(1).ptr == view.write(0).ptr, "it updates in place");
-  return pointwise_op<float, 2, 1>(view, Follow{static_cast<float>(1 - view.number("decay", 0)), view.values()});
+  const T* param = view.in<T>(0);
+  float* average = view.out<float>(0);
+  const unsigned grid = blocks_for((n + kElements - 1) / kElements, kThreads,
+                                   view.context().multiprocessors() * kBlocksPerMultiprocessor);
+  return kernel_of([param, average, n, grid, packs = aligned(param) && aligned(average) ? n / kElements : 0,
+                    share = static_cast<float>(1 - view.number("decay", 0)),
+                    values = view.values()](cudaStream_t stream) {
+    launch(follow<T>, grid, kThreads, 0, stream, param, average, n, packs, share, values);
+  });
+}
+std::unique_ptr<Kernel> make_ema(const OpView& view) {
+  return with_float(view.read(0).dtype, [&]<class T>() { return make_ema_of<T>(view); });
 }
 
 const KernelFamily kFamily = {{"adamw", make_adamw},

@@ -104,9 +104,14 @@ PRUN_CLONES void lion(const float* grad, T* param, float* m, int64_t n, LionStep
   }
 }
 
-PRUN_CLONES void ema(const float* param, float* average, int64_t n, float share) {
+// `first`: the average begins with the parameters.
+template <class T>
+PRUN_CLONES void ema(const T* param, float* average, int64_t n, float share, bool first) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) average[i] += share * (param[i] - average[i]);
+  for (int64_t i = 0; i < n; ++i) {
+    const float p = load(param[i]);
+    average[i] = first ? p : average[i] + share * (p - average[i]);
+  }
 }
 
 // Returns the settings of the op's elements. `decay`: the default.
@@ -235,8 +240,10 @@ std::unique_ptr<Kernel> make_lion(const OpView& view) {
   });
 }
 
+template <class T>
 std::unique_ptr<Kernel> make_ema(const OpView& view) {
-  const float *param = view.in<float>(0), *before = view.in<float>(1);
+  const T* param = view.in<T>(0);
+  const float* before = view.in<float>(1);
   float* average = view.out<float>(0);
   const int64_t n = view.read(0).count();
   view.expect_count(view.read(1), n), view.expect_count(view.write(0), n);
@@ -245,10 +252,7 @@ std::unique_ptr<Kernel> make_ema(const OpView& view) {
                     threads = view.threads()] {
     parallel_ranges(threads, n, [&](int64_t begin, int64_t end) {
       const FlushSubnormals flush;
-      if (table->update == 0)
-        std::copy(param + begin, param + end, average + begin);
-      else
-        ema(param + begin, average + begin, end - begin, share);
+      ema(param + begin, average + begin, end - begin, share, table->update == 0);
     });
   });
 }
@@ -258,7 +262,7 @@ std::unique_ptr<Kernel> make_ema(const OpView& view) {
 const Family optimizer_kernels = {{"adamw", PRUN_FLOAT_MAKER(read(1), make_adamw<false, T>(view))},
                                   {"sgd", PRUN_FLOAT_MAKER(read(1), make_sgd<false, T>(view))},
                                   {"lion", PRUN_FLOAT_MAKER(read(1), make_lion<T>(view))},
-                                  {"ema", make_ema},
+                                  {"ema", PRUN_FLOAT_MAKER(read(0), make_ema<T>(view))},
                                   {"adamw_cast", make_adamw<true, float>},
                                   {"sgd_cast", make_sgd<true, float>}};
 
