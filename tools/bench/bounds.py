@@ -55,6 +55,9 @@ KERNELS = {
     "gelu": (Work(3 + 1) + SIGMOID, 1, 1, "copy"),
     # t: 3; s, its sigmoid, from e = 2^t; q = x·(A + 3B·x²): 2; s·(1 + e·s·q), because 1 − s loses digits: 3; · dy
     "gelu_dx": (Work(3 + 2 + 3 + 1) + SIGMOID, 2, 1, "copy"),
+    # programs of the op pointwise, their instructions besides the sigmoid
+    "own_gelu": (Work(2) + SIGMOID, 1, 1, "copy"),
+    "own_gelu_dx": (Work(8) + SIGMOID, 2, 1, "copy"),
     # Σx; (x − c), Σ(x − c)²; x·r − c·r, · γ + β
     "layernorm": (Work(1 + 2, 2), 1, 1, "copy"),
     # x̂ = x·r − c·r; w = dy·γ; Σ w·x̂; dγ += dy·x̂; Σ w, dβ += dy; dx = w·r + (x·a + b), where a row has one a and b
