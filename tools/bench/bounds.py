@@ -58,6 +58,8 @@ KERNELS = {
     # programs of the op pointwise, their instructions besides the sigmoid
     "own_gelu": (Work(2) + SIGMOID, 1, 1, "copy"),
     "own_gelu_dx": (Work(8) + SIGMOID, 2, 1, "copy"),
+    "tanh_of": (Work(3) + SIGMOID, 1, 1, "copy"),  # 2·sigmoid(2x) − 1
+    "silu_mul": (Work(2) + SIGMOID, 2, 1, "copy"),  # gate·sigmoid·up
     # Σx; (x − c), Σ(x − c)²; x·r − c·r, · γ + β
     "layernorm": (Work(1 + 2, 2), 1, 1, "copy"),
     # x̂ = x·r − c·r; w = dy·γ; Σ w·x̂; dγ += dy·x̂; Σ w, dβ += dy; dx = w·r + (x·a + b), where a row has one a and b
