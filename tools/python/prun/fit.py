@@ -118,13 +118,14 @@ def _place_data(data: Any, folder: pathlib.Path, prefix: str = "") -> dict[str, 
         for path, array in zip(paths, data):
             _module("numpy").save(path, _numpy(array))
         return {f"{prefix}file": str(paths[0]), f"{prefix}targets": str(paths[1])}
-    raise UsageError("data should be a token file, an array of token ids, or a pair of arrays, is "
-                     f"{type(data).__name__}")
+    raise UsageError("data should be a token file, an array of token ids, a pair of arrays, or batches such as a "
+                     f"DataLoader's, is {type(data).__name__}")
 
 
 def _is_feed(data: Any) -> bool:
     """Returns whether the data are batches or samples that Python makes: a DataLoader, a Dataset, an iterator."""
-    known = isinstance(data, str | os.PathLike | tuple) or _is_array(data)
+    numbers = isinstance(data, list) and bool(data) and isinstance(data[0], int | float)
+    known = isinstance(data, str | os.PathLike | tuple) or _is_array(data) or numbers
     return not known and (hasattr(data, "__iter__") or hasattr(data, "__getitem__") or callable(data))
 
 
