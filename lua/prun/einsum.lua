@@ -148,7 +148,7 @@ end
 
 local function same(p, q) return table.concat(p) == table.concat(q) end
 
--- A way to multiply: rows from `a`, columns from `b`. `cost`: how many tensors it permutes.
+-- Returns how matmul computes the product: its rows are from `a`, its columns from `b`, and it permutes `cost` tensors.
 local function way(of_a, of_b, result, batch, inner)
   local kept, summed = set_of(batch), set_of(inner)
   local rows = where(result, function(letter) return set_of(of_a)[letter] and not kept[letter] end)

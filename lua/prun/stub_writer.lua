@@ -4,6 +4,7 @@
 require "prun"
 local namespace = require "prun.namespace"
 local schema = require "prun.schema"
+local tensor = require "prun.tensor"
 
 -- The types of option values for the Lua language server; tables of ours are classes.
 local types = {
@@ -19,13 +20,18 @@ local types = {
   optimizer = "prun.Optimizer",
   rate = "number|number[][]|prun.LearningRate|fun(step: integer): number", eval = "prun.Evaluation",
   checkpoint = "prun.Checkpoints", weights = "prun.Weights",
+  lora = "prun.Lora",
   schedule = "string|prun.Schedule", model = "prun.Model|fun(batch: prun.Batch): prun.Loss, table?",
 }
+
+setmetatable(types, {
+  __index = function(_, kind) error("stub_writer.lua has no type of the kind " .. tostring(kind), 0) end,
+})
 
 local results = {
   ["prun.plan"] = "prun.Plan",
   ["prun.eval"] = "prun.Evaluation", ["prun.checkpoint"] = "prun.Checkpoints",
-  ["prun.init.from"] = "prun.Weights",
+  ["prun.init.from"] = "prun.Weights", ["prun.lora"] = "prun.Lora",
 }
 for _, name in ipairs { "cosine", "linear", "warmup", "wsd", "step_decay", "one_cycle", "inverse_root" } do
   results["prun." .. name] = "prun.LearningRate"
@@ -37,6 +43,7 @@ for _, name in ipairs {
   results["prun." .. name] = "prun.Strategy"
 end
 
+results["prun.adam"] = "prun.Optimizer"  -- its op is adamw
 for _, name in ipairs(host.optimizers) do results["prun." .. name] = "prun.Optimizer" end
 
 local signatures = {
@@ -94,6 +101,7 @@ local fixed = [[
 ---@class prun.LearningRate
 ---@class prun.Evaluation
 ---@class prun.Weights
+---@class prun.Lora
 ---@class prun.Strategy
 ---@class prun.Schedule
 ---@class prun.Handle
@@ -101,10 +109,11 @@ local fixed = [[
 ---@class prun.Tensor
 ---@field shape integer[]
 ---@field dtype string
----@operator add(prun.Tensor): prun.Tensor
----@operator sub(prun.Tensor): prun.Tensor
+---@operator add(prun.Tensor|number): prun.Tensor
+---@operator sub(prun.Tensor|number): prun.Tensor
 ---@operator mul(prun.Tensor|number): prun.Tensor
----@operator div(number): prun.Tensor
+---@operator div(prun.Tensor|number): prun.Tensor
+---@operator pow(prun.Tensor|number): prun.Tensor
 ---@operator unm: prun.Tensor
 
 ---@class prun.Loss
@@ -179,11 +188,22 @@ local function option_classes(lines)
       lines[#lines + 1] = ("---@field %s%s %s %s%s"):format(entry.name, optional, types[entry.kind], entry.help,
         shown and (" (default %s)"):format(schema.show(entry.default)) or "")
     end
-    lines[#lines + 1] = ""
     local family, name = split(word)
     if signatures[family] and not signatures[family][name] then
-      signatures[family][name] = ("fun(options: %s.options): %s"):format(word, results[word] or family_results[family])
+      local result = results[word] or family_results[family]
+      if not result then error("stub_writer.lua has no result of " .. word, 0) end
+      signatures[family][name] = ("fun(options: %s.options): %s"):format(word, result)
     end
+  end
+end
+
+-- Appends the functions of a tensor that are its methods, too. A second block of a class adds to the first one.
+local function methods(lines)
+  lines[#lines + 1] = "---@class prun.Tensor"
+  for name in pairs(tensor.methods) do
+    local signature, changed = signatures["prun.nn"][name]:gsub("^fun%(x: ", "fun(self: ")
+    assert(changed == 1, name)
+    lines[#lines + 1] = ("---@field %s %s"):format(name, signature)
   end
 end
 
@@ -196,6 +216,7 @@ return function()
   end
   add_signatures()
   option_classes(lines)
+  methods(lines)
   for name, family in pairs(namespace.known) do
     lines[#lines + 1] = ("---@class %s"):format(name)
     for _, word in ipairs(family.names) do

@@ -9,6 +9,7 @@
 ---@class prun.LearningRate
 ---@class prun.Evaluation
 ---@class prun.Weights
+---@class prun.Lora
 ---@class prun.Strategy
 ---@class prun.Schedule
 ---@class prun.Handle
@@ -16,10 +17,11 @@
 ---@class prun.Tensor
 ---@field shape integer[]
 ---@field dtype string
----@operator add(prun.Tensor): prun.Tensor
----@operator sub(prun.Tensor): prun.Tensor
+---@operator add(prun.Tensor|number): prun.Tensor
+---@operator sub(prun.Tensor|number): prun.Tensor
 ---@operator mul(prun.Tensor|number): prun.Tensor
----@operator div(number): prun.Tensor
+---@operator div(prun.Tensor|number): prun.Tensor
+---@operator pow(prun.Tensor|number): prun.Tensor
 ---@operator unm: prun.Tensor
 
 ---@class prun.Loss
@@ -66,7 +68,6 @@
 ---@field weight_decay? number added to the gradient, times the parameter (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 ---@field ema? number decay of a running average of the weights, which checkpoints and prun.eval have; 0: none (default 0)
-
 ---@class prun.adamw.options
 ---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.001)
 ---@field betas? number[] decay of the two running averages (default {0.9, 0.999})
@@ -74,7 +75,6 @@
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0.01)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 ---@field ema? number decay of a running average of the weights, which checkpoints and prun.eval have; 0: none (default 0)
-
 ---@class prun.checkpoint.options
 ---@field every? integer a checkpoint comes after every so many steps; by default at the end only (--checkpoint-every)
 ---@field keep? integer all but the newest so many are removed; by default none (--checkpoint-keep)
@@ -82,18 +82,15 @@
 ---@field memory_every? integer commits to memory between those to the disk, every so many steps; by default with those only
 ---@field best? string the metric of evaluations whose best checkpoint is kept besides the newest, such as "eval_loss"; the link `best` names it
 ---@field best_of? string which value of it is the best: by default the least; "max" for an accuracy
-
 ---@class prun.context_parallel.options
 ---@field axis? string mesh axis over which tokens are split (default 'cp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
-
 ---@class prun.cosine.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
 ---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
 ---@field least? number the rate at the end and from there on (default 0)
 ---@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
-
 ---@class prun.data.arrays.options
 ---@field batch integer samples in a step, over all ranks
 ---@field x? string|string[] a .npy file with the inputs, one entry a sample; a pattern or a list is one array
@@ -104,28 +101,23 @@
 ---@field scale? number x is multiplied by it: 1 / 255 for pictures of uint8 (default 1)
 ---@field order? string random: with repetition; epochs: every sample once per epoch; given: as stored, again and again (default 'epochs')
 ---@field last? string for the samples of an epoch that fill no batch: omit them, add copies whose targets are ignored, or fail; by default the next epoch completes the batch
-
 ---@class prun.data.bytes.options
 ---@field batch integer samples in a step, over all ranks
 ---@field path string the file, or a pattern; looked for here, beside the plan, then among prun's plans
 ---@field context? integer tokens in a sample; by default the model's
 ---@field order? string random: with repetition; epochs: every sample once per epoch (default 'random')
 ---@field document_end? integer the token that ends a document; what follows it is not predicted: the loss leaves it out
-
 ---@class prun.data.feed.options
 ---@field batch integer samples in a step, over all ranks
 ---@field name string name of the feed, which the feeder uses, too; or the path of its ring
 ---@field inputs table type and sizes of a sample of each input: { tokens = { "int64", 128 }, y = { "float32" } }
 ---@field slots? integer batches in shared memory, as the feeder makes it (default 4)
-
 ---@class prun.data.index.options
 ---@field batch integer samples in a step, over all ranks
-
 ---@class prun.data.random.options
 ---@field batch integer samples in a step, over all ranks
 ---@field inputs? integer size of x; by default the model's
 ---@field outputs? integer size of y; by default the model's
-
 ---@class prun.data.tokens.options
 ---@field batch integer samples in a step, over all ranks
 ---@field path string the file, or a pattern; looked for here, beside the plan, then among prun's plans
@@ -135,7 +127,6 @@
 ---@field vocab? integer a larger id is an error; by default the model's
 ---@field order? string random: with repetition; epochs: every sample once per epoch (default 'random')
 ---@field document_end? integer the token that ends a document; what follows it is not predicted: the loss leaves it out
-
 ---@class prun.ddp.options
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
@@ -143,7 +134,6 @@
 ---@field offload? string optimizer: its state lives in the host's memory; empty: in the device's (default '')
 ---@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
 ---@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')
-
 ---@class prun.eval.options
 ---@field every integer an evaluation comes after every so many steps
 ---@field batches? integer|string batches of an evaluation, each as large as a step's; "all": each sample of the set once (default 1)
@@ -152,12 +142,10 @@
 ---@field first? boolean also before the first step, recorded as step 0 (default false)
 ---@field patience? integer the run ends after so many evaluations in a row that did not improve checkpoint's best, or eval_loss
 ---@field data? prun.Data samples to evaluate on; by default the end of the training's data
-
 ---@class prun.expert_parallel.options
 ---@field axis? string mesh axis over which experts and the batch are split (default 'ep')
 ---@field bucket? string|integer size of a bucket of gradients (default '25 MiB')
 ---@field experts? string|string[] layers whose first dim is the experts (default {'moe.gate', 'moe.up', 'moe.down'})
-
 ---@class prun.fsdp.options
 ---@field axis? string mesh axis over which the batch and the parameters are split (default 'dp')
 ---@field bucket? string gradients reduced at once: those of one unit (default 'unit')
@@ -170,30 +158,25 @@
 ---@field prefetch? integer how many units are gathered ahead of compute (default 1)
 ---@field reshard_after_forward? boolean free parameters after forward; false keeps them until backward has read them (default true)
 ---@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
-
 ---@class prun.groups.group.options
 ---@field match? string names, such as "*.bias|embed*": * is any characters, | separates alternatives
 ---@field dims? integer matches only parameters of so many dims: 1 are biases and weights of norms
 ---@field lr? number factor of the learning rate (default 1)
 ---@field decay? number weight decay, in place of the optimizer's weight_decay
-
 ---@class prun.init.from.options
 ---@field path string a Hugging Face folder, a checkpoint, a folder of checkpoints, whose newest is taken, or adapters of peft
 ---@field missing? string parameters that the weights lack: an error, or they get the model's initial values (default 'error')
-
 ---@class prun.inverse_root.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
 ---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
 ---@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
-
 ---@class prun.linear.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
 ---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
 ---@field least? number the rate at the end and from there on (default 0)
 ---@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
-
 ---@class prun.lion.options
 ---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.0001)
 ---@field beta1? number share of the average in the step's direction (default 0.9)
@@ -201,22 +184,18 @@
 ---@field weight_decay? number share of the parameter taken off, times lr (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 ---@field ema? number decay of a running average of the weights, which checkpoints and prun.eval have; 0: none (default 0)
-
 ---@class prun.lora.options
 ---@field match string layers that get adapters, such as "block*.qkv|block*.proj": * is any characters
 ---@field rank? integer columns of A and rows of B (default 8)
 ---@field alpha? number the adapter's output is times alpha / rank (default 8)
 ---@field dropout? number share of the adapter's inputs that are dropped (default 0)
 ---@field train? string parameters that are trained in full besides, such as "head*"
-
 ---@class prun.losses.cross_entropy.options
 ---@field ignore? integer a target that does not count; by default -100 where the data may hold it
 ---@field label_smoothing? number share of the target that all classes get alike (default 0)
 ---@field weights? prun.Tensor a weight for each target, an input of the batch
-
 ---@class prun.losses.kl.options
 ---@field temperature? number divides both logits (default 1)
-
 ---@class prun.models.gpt.options
 ---@field vocab? integer number of different tokens (default 256)
 ---@field layers? integer number of transformer blocks (default 12)
@@ -230,7 +209,6 @@
 ---@field kernel? string of attention, for prun sim (nn.attention) (default 'flash')
 ---@field dropout? number share of embeddings and block results that are dropped (default 0)
 ---@field tied? boolean use the token embedding as the head's weights (default false)
-
 ---@class prun.models.llama.options
 ---@field context? integer tokens in a sample (default 1024)
 ---@field eps? number added to the mean square in norms (default 1e-05)
@@ -255,7 +233,6 @@
 ---@field attention_bias? boolean add biases to q, k, v and what follows attention (default false)
 ---@field mlp_bias? boolean add biases in the MLP (default false)
 ---@field mlp? string or two matrices and a gelu (Starcoder2): gelu is the tanh form (default 'swiglu')
-
 ---@class prun.models.mixtral.options
 ---@field context? integer tokens in a sample (default 1024)
 ---@field eps? number added to the mean square in norms (default 1e-05)
@@ -280,7 +257,6 @@
 ---@field choices? integer experts that each token goes to (default 2)
 ---@field aux? number weight of the load-balancing loss (default 0.001)
 ---@field base? number of the rotary angles (default 1000000)
-
 ---@class prun.models.mlp.options
 ---@field inputs? integer size of a sample (default 256)
 ---@field outputs? integer size of a result (default 256)
@@ -290,7 +266,6 @@
 ---@field activation? string relu, gelu or none (default 'relu')
 ---@field activate_last? boolean put an activation after the last layer too (default false)
 ---@field loss? string against y, or of the result alone (default 'mse')
-
 ---@class prun.models.moe.options
 ---@field vocab? integer number of different tokens (default 256)
 ---@field layers? integer number of transformer blocks (default 12)
@@ -301,29 +276,23 @@
 ---@field choices? integer experts that each token goes to (default 2)
 ---@field capacity? number room of an expert as a multiple of its even share; inf: enough for all (default inf)
 ---@field aux? number weight of the load-balancing loss (default 0.01)
-
 ---@class prun.nn.attention.options
 ---@field causal? boolean a token sees those before it and itself (default true)
 ---@field kv_heads? integer heads of keys and of values; by default as many
 ---@field kernel? string what prun sim counts: scores that stay on the chip, that memory keeps, or that backward makes again; ranks run flash (default 'flash')
-
 ---@class prun.nn.linear.options
 ---@field bias? boolean add a bias; by default yes, with `weight` no
 ---@field init? string|table initial weights, such as { "normal", 0.02 }
 ---@field bias_init? string|table initial bias, such as { "uniform", 0.1 }
 ---@field weight? prun.Tensor a parameter [out, in] to use instead (tied weights)
 ---@field blocks? integer[] the outputs are several results side by side, of these sizes: each is split by itself over ranks
-
 ---@class prun.nn.matmul.options
 ---@field transpose_a? boolean a is [.., K, M] (default false)
 ---@field transpose_b? boolean b is [.., N, K] (default false)
-
 ---@class prun.nn.max.options
 ---@field keep? boolean keep these dims, with the size 1 (default false)
-
 ---@class prun.nn.mean.options
 ---@field keep? boolean keep these dims, with the size 1 (default false)
-
 ---@class prun.nn.moe.options
 ---@field hidden? integer size inside an expert; default 4 · width
 ---@field experts? integer number of experts (default 4)
@@ -334,10 +303,8 @@
 ---@field gated? boolean SwiGLU experts, with a third matrix (default false)
 ---@field init? string|table initial weights, such as { "normal", 0.02 }
 ---@field down_init? string|table initial weights of the experts' second layer
-
 ---@class prun.nn.norm.options
 ---@field keep? boolean keep these dims, with the size 1 (default false)
-
 ---@class prun.nn.rotary.options
 ---@field size integer elements of a head; even
 ---@field heads? integer how many to turn, from the first; by default all
@@ -347,17 +314,14 @@
 ---@field low_freq_factor? number of llama3: what turns less often in the original context becomes slower (default 1)
 ---@field high_freq_factor? number of llama3: what turns more stays (default 4)
 ---@field original_context? integer of llama3, in tokens (default 8192)
-
 ---@class prun.nn.sum.options
 ---@field keep? boolean keep these dims, with the size 1 (default false)
-
 ---@class prun.one_cycle.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field steps? integer the step at which it has reached `least`; by default the plan's number of steps
 ---@field rise? number part of the steps in which it rises (default 0.3)
 ---@field start? number the rate of the first step, by default lr / 25
 ---@field end_rate? number the rate of the last step, by default start / 10000
-
 ---@class prun.pipeline.options
 ---@field axis? string mesh axis of the stages (default 'pp')
 ---@field schedule? string|prun.Schedule gpipe, 1f1b, interleaved, zb_h1, zb_v, or what prun.schedule made (default '1f1b')
@@ -365,7 +329,6 @@
 ---@field split? string what stages share equally (default 'layers')
 ---@field stages? integer[] layers of each stage, in order, such as { 3, 5, 5, 3 }, instead of equal shares
 ---@field transfer? string send: messages; put: the sender writes into the receiver's memory, one-sided (default 'send')
-
 ---@class prun.plan.options
 ---@field mesh prun.Mesh the ranks: prun.mesh { dp = prun.world }
 ---@field model prun.Model|fun(batch: prun.Batch): prun.Loss, table? the model to train, such as prun.models.gpt { ... }
@@ -374,7 +337,7 @@
 ---@field optimizer prun.Optimizer such as prun.adamw { lr = 3e-4 }
 ---@field init? prun.Weights weights to begin with, such as prun.init.from { path = "model" }; else the model's initial values
 ---@field frozen? string parameters that are not trained, such as "embed*|block*.ln1.*": * is any characters
----@field lora? nil low-rank adapters, all else is frozen, such as prun.lora { match = "block*.qkv", rank = 8 }
+---@field lora? prun.Lora low-rank adapters, all else is frozen, such as prun.lora { match = "block*.qkv", rank = 8 }
 ---@field metrics? string what computes the metrics that the model returns; steps: evaluations do, too (default 'evaluations')
 ---@field micro? integer microbatches of a step (default 1)
 ---@field eval? prun.Evaluation such as prun.eval { every = 50, batches = 4 }
@@ -384,23 +347,18 @@
 ---@field seed? integer of initial weights and the order of data (default 0)
 ---@field dtype? string what compute uses (default 'f32')
 ---@field reduce? string rank_order: sums in the order of ranks, the same bits on every transport (default 'any')
-
 ---@class prun.plan.report.options
 ---@field every integer a report comes after every so many steps
 ---@field norms? boolean of each unit's parameters and gradients (default true)
-
 ---@class prun.program.options
 ---@field mesh? prun.Mesh axes for collectives over a part of the ranks
-
 ---@class prun.recompute.options
 ---@field axis? string none (default '')
 ---@field units? string|string[] classes of units to recompute (default {'block'})
 ---@field whole? boolean all of a unit, also what backward has no use for, as other frameworks do (default false)
-
 ---@class prun.schedule.options
 ---@field chunks? integer stages that a rank has unless the plan says otherwise (default 1)
 ---@field placement? string round: chunk c of rank r is stage c * ranks + r; v: the second chunks come back (default 'round')
-
 ---@class prun.sgd.options
 ---@field lr? number|number[][]|prun.LearningRate|fun(step: integer): number learning rate, or how it goes (default 0.01)
 ---@field momentum? number share of the last update that is kept (default 0)
@@ -408,7 +366,6 @@
 ---@field weight_decay? number added to the gradient, times the parameter (default 0)
 ---@field clip? number bound of the norm of all gradients; 0: none (default 0)
 ---@field ema? number decay of a running average of the weights, which checkpoints and prun.eval have; 0: none (default 0)
-
 ---@class prun.step_decay.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
@@ -416,24 +373,20 @@
 ---@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
 ---@field every integer steps between two decays
 ---@field factor? number of the rate at each decay (default 0.1)
-
 ---@class prun.strategy.options
 ---@field splits? string what the axis divides (default 'batch')
 ---@field differs? string why it trains something else than one rank would: "weights drift between averages"; empty: it does not (default '')
 ---@field needs? string which layers a model must have; empty: it also works without layers of its own (default '')
-
 ---@class prun.tensor_parallel.options
 ---@field axis? string mesh axis over which weights are split (default 'tp')
 ---@field column? string|string[] layers whose outputs are split (default {'qkv', 'q', 'k', 'v', 'up', 'gate', 'logits'})
 ---@field row? string|string[] layers whose inputs are split (default {'proj', 'down'})
 ---@field rows? string|string[] embeddings whose rows are split (default {'token'})
 ---@field sequence? boolean split tokens between the layers (default false)
-
 ---@class prun.warmup.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
 ---@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
-
 ---@class prun.wsd.options
 ---@field lr number the greatest rate, reached when the warm-up ends
 ---@field warmup? integer steps in which it rises from 0; the first step has 0 (default 0)
@@ -441,14 +394,12 @@
 ---@field least? number the rate at the end and from there on (default 0)
 ---@field zero_first? boolean false: the first step of the warm-up has lr / warmup, and the last one lr (default true)
 ---@field decay integer steps of the decay, the last ones
-
 ---@class prun.zero1.options
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
 ---@field offload? string optimizer: its state lives in the host's memory; empty: in the device's (default '')
 ---@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
 ---@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')
 ---@field wire? string dtype of gradients that travels: f32 or bf16; empty: their own (default '')
-
 ---@class prun.zero2.options
 ---@field axis? string mesh axis over which the batch is split (default 'dp')
 ---@field inflight? integer how many reductions of gradients may be unfinished behind backward (default 1)
@@ -456,7 +407,6 @@
 ---@field offload_ahead? integer pieces of that state on their way besides the one that is updated (default 2)
 ---@field offload_piece? string|integer size of a piece, of each of the optimizer's tensors (default '16 MiB')
 ---@field wire? string dtype of gradients that travels: f32 or bf16; empty: their own (default '')
-
 ---@class prun.zero3.options
 ---@field axis? string mesh axis over which the batch and the parameters are split (default 'dp')
 ---@field bucket? string gradients reduced at once: those of one unit (default 'unit')
@@ -469,9 +419,21 @@
 ---@field prefetch? integer how many units are gathered ahead of compute (default 1)
 ---@field reshard_after_forward? boolean free parameters after forward; false keeps them until backward has read them (default true)
 ---@field wire? string dtype that travels: f32 or bf16; empty: that of the data (default '')
-
+---@class prun.Tensor
+---@field expand fun(self: prun.Tensor, sizes: integer[]): prun.Tensor
+---@field flatten fun(self: prun.Tensor, first?: integer, last?: integer): prun.Tensor
+---@field gather fun(self: prun.Tensor, ids: prun.Tensor): prun.Tensor
+---@field pad fun(self: prun.Tensor, dim: integer, before: integer, after: integer, value?: number): prun.Tensor
+---@field permute fun(self: prun.Tensor, order: integer[]): prun.Tensor
+---@field reshape fun(self: prun.Tensor, sizes: integer[]): prun.Tensor
+---@field slice fun(self: prun.Tensor, dim: integer, first?: integer, last?: integer): prun.Tensor
+---@field split fun(self: prun.Tensor, sizes: integer|integer[], dim: integer): prun.Tensor
+---@field squeeze fun(self: prun.Tensor, dim: integer): prun.Tensor
+---@field transpose fun(self: prun.Tensor, a: integer, b: integer): prun.Tensor
+---@field unflatten fun(self: prun.Tensor, dim: integer, sizes: integer[]): prun.Tensor
+---@field unsqueeze fun(self: prun.Tensor, dim: integer): prun.Tensor
 ---@class prun
----@field adam fun(options: prun.adam.options): nil
+---@field adam fun(options: prun.adam.options): prun.Optimizer
 ---@field adamw fun(options: prun.adamw.options): prun.Optimizer
 ---@field all_gather fun(what: prun.Target|prun.Tensor, options?: table): prun.Handle|prun.Tensor
 ---@field all_gather_v fun(x: prun.Tensor, n: prun.Tensor, options?: table): prun.Tensor, prun.Tensor
@@ -502,7 +464,7 @@
 ---@field iota fun(n: integer|prun.Tensor, options?: table): prun.Tensor
 ---@field linear fun(options: prun.linear.options): prun.LearningRate
 ---@field lion fun(options: prun.lion.options): prun.Optimizer
----@field lora fun(options: prun.lora.options): nil
+---@field lora fun(options: prun.lora.options): prun.Lora
 ---@field losses prun.losses
 ---@field mesh fun(axes: table): prun.Mesh
 ---@field metrics prun.metrics

@@ -67,8 +67,10 @@ class Weights {
   void read(const std::string& name, const Box& box, Dtype dtype, std::byte* tensor) const;
 };
 
-// A part of a checkpoint: the parameters of one model, the mean over ranks that trained their own; instead of
-// those that it has running averages of, these (`ema` of an optimizer); or all state, of each rank.
+// A part of a checkpoint:
+//   parameters  those of one model: the mean, if ranks trained their own
+//   averages    likewise, but running averages (an optimizer's `ema`) replace the parameters that have one
+//   state       parameters and optimizer state of each rank
 enum class Take : uint8_t { parameters, averages, state };
 inline Take parameters_or_averages(bool averages) { return averages ? Take::averages : Take::parameters; }
 

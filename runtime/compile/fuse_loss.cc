@@ -24,7 +24,7 @@ bool is_evaluated_only(const Graph& graph, const Node& node) {
   });
 }
 
-// Returns how many operands of steps the value is.
+// Returns the number of operands that are this value, over all nodes.
 int64_t count_readers(const CompileState& state, ValueId value) {
   int64_t readers = 0;
   for (const std::vector<Node>* nodes : {&state.graph.nodes, &state.backward})

@@ -1,5 +1,5 @@
 -- 2 ranks
--- Judged too strictly: Adam with L2 magnifies the rounding of gradients that are zero, here those of the bias of the keys.
+-- The fuzzer called it an overclaim. Adam with L2 magnifies the rounding of a zero gradient, here of the keys' bias.
 local prun = require "prun"
 local arg = prun.args { alone = false }
 

@@ -98,7 +98,7 @@ def _example_values(builder: Builder, example: Any) -> dict[str, Tensor]:
 
 
 def check_weights(builder: Builder, weights: dict[str, Weight]) -> None:
-    """Raises unless each element of each trained parameter is in the plan once. Rows that no lookup reads may lack."""
+    """Raises unless each element of each trained parameter is in the plan once. Rows that no lookup reads may be missing."""
     parts: dict[str, list[Part]] = {}
     for weight in weights.values():
         for part in weight.parts:
