@@ -124,8 +124,9 @@ Weights open_checkpoint(const std::string& folder, Take take) {
 Weights open_weights(const std::string& path, const std::string& base, bool verified, Take take) {
   if (!fs::exists(path))
     throw Error(Exit::checkpoint_invalid, fmt::format("there are no weights at {}: no such folder", path));
-  if (take == Take::averages && (fs::is_regular_file(path) || is_hf_folder(path)))
-    throw no_averages(path, "no checkpoint of prun");
+  const bool is_checkpoint =
+      fs::is_directory(path) && (fs::exists(path + "/index.json") || !whole_checkpoints(path).empty());
+  if (take == Take::averages && !is_checkpoint) throw no_averages(path, "no checkpoint of prun");
   if (fs::is_regular_file(path)) return open_safetensors(path, {path});
   if (is_peft_folder(path)) return open_merged_peft(path, base);
   if (is_hf_folder(path)) return open_hf_folder(path);
@@ -135,7 +136,7 @@ Weights open_weights(const std::string& path, const std::string& base, bool veri
     const bool of_torch = is_described_folder(path) && SafetensorsFile(files.front()).offsets().empty();
     return of_torch ? open_described_folder(path) : open_safetensors(path, files);
   }
-  if (!fs::exists(path + "/index.json") && whole_checkpoints(path).empty())
+  if (!is_checkpoint)
     throw Error(Exit::checkpoint_invalid,
                 fmt::format("there are no weights in {}: no config.json of a Hugging Face folder, no index.json of a "
                             "checkpoint, no folder step_N that has one",

@@ -82,6 +82,21 @@ class Ema(runs.Case):
         self.assertEqual(contents["ema"], contents["exported"])
         self.assertNotEqual(contents["ema"], contents["plain"])
 
+    def test_weights_without_averages_are_refused(self):
+        folder, _ = self.train("none", steps=2, learns=9)
+        (self.here / "files").mkdir()
+        for path in ("w.safetensors", "files/w.safetensors"):
+            (self.here / path).write_bytes((2).to_bytes(8, "little") + b"{}")
+        for weights, problem in ((folder, "it is a checkpoint of an optimizer without ema; leave --ema out, or train"),
+                                 (self.here / "w.safetensors", "it is no checkpoint of prun; leave --ema out"),
+                                 (self.here / "files", "it is no checkpoint of prun; leave --ema out")):
+            said = self.prun("eval", runs.PLAN, "--from", weights, "--ema", code=16).stderr
+            self.assertIn("has no running averages of weights: " + problem, said)
+        words = [runs.PRUN, "ckpt", "export", folder, "--ema", "--out", self.here / "exported_none"]
+        done = subprocess.run(words, check=False, capture_output=True, text=True)
+        self.assertEqual((done.returncode, "without ema" in done.stderr), (16, True))
+        self.assertFalse((self.here / "exported_none").exists())
+
     def test_a_generation_reads_them(self):
         folder, _ = self.train("f32", steps=4, dtype="f32", ema=0.99, learns=9)
         words = ["generate", runs.PLAN, "--from", folder, "--prompt", "a", "--tokens", 1, "--temperature", 0, "--json"]
