@@ -6,6 +6,7 @@
 #include "ir/pointwise.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -147,7 +148,8 @@ Plan plan_of(const OpView& view) {
   const auto number_tile = [&](double value) {
     const auto as_float = static_cast<float>(value);
     for (size_t i = 0; i < plan.numbers.size(); ++i)
-      if (std::memcmp(&plan.numbers[i], &as_float, sizeof as_float) == 0) return plan.inputs + static_cast<int>(i);
+      if (std::bit_cast<uint32_t>(plan.numbers[i]) == std::bit_cast<uint32_t>(as_float))
+        return plan.inputs + static_cast<int>(i);
     plan.numbers.push_back(as_float);
     return plan.inputs + static_cast<int>(plan.numbers.size()) - 1;
   };
